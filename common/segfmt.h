@@ -19,6 +19,7 @@
 #define KVP_DESC_BYTES 128u
 #define KVP_DESC_LINE_BYTES 64u
 #define KVP_KEY_CELL_BYTES 128u
+#define KVP_CHUNK_FILES 2u /* memory files of a chunk: who reads and writes may map each of them twice */
 
 /* Superblock, at offset 0 of every chunk's metadata. */
 typedef struct {

@@ -12,6 +12,7 @@
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/pages.h"
 #include "common/stdfd.h"
@@ -211,7 +212,7 @@ main(int argc, char **argv)
     kvp_conf_init(&conf, &spec);
     int rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
-    kvp_daemon_raise_nofile();
+    kvp_limit_raise_files();
 
     kvp_err_t err = build_core(&d, &settings);
     if (err == KVP_OK) err = build_loop(&d);

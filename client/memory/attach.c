@@ -12,6 +12,7 @@
 #include "client/transport/shm/mapping.h"
 #include "client/transport/shm/table.h"
 #include "client/net/waits.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
@@ -91,6 +92,22 @@ greet_node(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, char
     return err;
 }
 
+/* A chunk may be mapped for reading, and later for writing. */
+static void
+check_maps(const kvp_attach_t *how)
+{
+    uint64_t takes = 2ull * KVP_CHUNK_FILES * how->chunks_n, max;
+
+    if ((how->tp->ops->caps & KVP_TP_SAME_HOST) == 0) return;
+    max = kvp_limit_maps_max();
+    if (takes <= max) return;
+    kvp_log_warn("client",
+                 "node %s: %u chunks take up to %llu mappings, and vm.max_map_count is %llu: sysctl -w "
+                 "vm.max_map_count=%llu, or longer chunks (--chunk-bytes of the node)",
+                 how->addr, how->chunks_n, (unsigned long long)takes, (unsigned long long)max,
+                 (unsigned long long)(2 * takes));
+}
+
 kvp_err_t
 kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap, kvp_peer_t **peer_out)
 {
@@ -110,6 +127,7 @@ kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_
     peer->refs = 1;
     peer->chunks_n = how->chunks_n;
     peer->chunks = calloc(how->chunks_n, sizeof *peer->chunks);
+    check_maps(how);
     err = peer->chunks == NULL ? KVP_NOMEM : connect_ctl(peer, how, deadline_ns);
     snprintf(detail, cap, "%s", kvp_err_text(err));
     if (err == KVP_OK) err = greet_node(peer, how, deadline_ns, detail, cap);
@@ -232,6 +250,7 @@ ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
 typedef struct {
     uint64_t payload_bytes;
     uint64_t meta_bytes;
+    bool is_lazy;
     kvp_token_t payload;
     kvp_token_t meta;
 } grant_t;
@@ -263,6 +282,7 @@ read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_
     if (err == KVP_OK) err = copy_token(&msg->meta_token, fds[1], &grant->meta);
     grant->payload_bytes = msg->payload_bytes;
     grant->meta_bytes = msg->meta_bytes;
+    grant->is_lazy = msg->is_lazy;
     kvp_pb_free(&pb, msg);
     return err;
 }
@@ -275,6 +295,7 @@ open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_chu
 
     if (chunk == NULL) return KVP_NOMEM;
     chunk->access = access;
+    if (grant->is_lazy) chunk->mapped_bytes = grant->payload_bytes; /* its pages come as they are used */
     err = kvp_rseg_create(peer->tp, &grant->payload, grant->payload_bytes, access, &chunk->mem.payload);
     if (err == KVP_OK) err = kvp_rseg_create(peer->tp, &grant->meta, grant->meta_bytes, access, &chunk->mem.meta);
     if (err != KVP_OK) {
@@ -300,7 +321,7 @@ publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_chunk_t *chunk)
     kvp_chunk_t *_Atomic *at = chunk->access == KVP_ACCESS_WRITE ? &slot->write : &slot->read;
 
     atomic_store_explicit(at, chunk, memory_order_release);
-    if (strcmp(peer->tp->ops->name, "shm") == 0) peer->unmapped_n++;
+    if (strcmp(peer->tp->ops->name, "shm") == 0 && chunk->mapped_bytes == 0) peer->unmapped_n++;
 }
 
 /* Maps what the answer at hand gives, for `due`, and publishes it. */

@@ -285,7 +285,20 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     if (err == KVP_EAGAIN && access == KVP_ACCESS_WRITE)
         err = kvp_node_pin_grant(&node->tps.pin, (uint32_t)tp, ask->chunk, conn->att.incarnation);
     if (err == KVP_NOMEM && (node->tps.tps[tp]->ops->caps & KVP_TP_SLOW_REG) != 0) return KVP_NOTSUP;
-    *why_out = err == KVP_OK ? "" : kvp_err_text(err);
+    *why_out = err == KVP_OK ? "" : err == KVP_SYS ? "the node has no descriptor left" : kvp_err_text(err);
+    return err;
+}
+
+/* Takes the tokens' descriptors. */
+static kvp_err_t
+send_fds(kvp_node_conn_t *conn, size_t at, const kvp_token_t tokens[2], bool is_sent)
+{
+    int fds[2] = {tokens[0].fd, tokens[1].fd};
+    kvp_err_t err = KVP_OK;
+
+    if (is_sent && fds[0] >= 0) err = kvp_framed_out_fds(&conn->io, at, fds, 2);
+    for (int i = 0; i < 2; i++)
+        if (fds[i] >= 0) close(fds[i]);
     return err;
 }
 
@@ -294,10 +307,11 @@ on_open_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame,
 {
     Kvp__Pb__OpenChunkReply msg = KVP__PB__OPEN_CHUNK_REPLY__INIT;
     Kvp__Pb__OpenChunk *ask;
-    kvp_token_t tokens[2];
+    kvp_token_t tokens[2] = {{.fd = -1}, {.fd = -1}};
     kvp_node_chunk_t *chunk = NULL;
     const char *detail;
     kvp_pb_t pb;
+    kvp_err_t err;
     size_t at;
 
     ask = kvp_pb_unpack(&pb, &kvp__pb__open_chunk__descriptor, frame);
@@ -314,18 +328,12 @@ on_open_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame,
         msg.meta_token = (ProtobufCBinaryData){tokens[1].len, tokens[1].bytes};
         msg.payload_bytes = chunk->payload.len;
         msg.meta_bytes = chunk->meta.len;
+        msg.is_lazy = node->populate.is_lazy;
     }
     reply(conn, frame, &msg, &at);
-    if (msg.err == KVP_OK && tokens[0].fd >= 0) {
-        int fds[2] = {tokens[0].fd, tokens[1].fd};
-        kvp_err_t err = kvp_framed_out_fds(&conn->io, at, fds, 2);
-
-        if (err != KVP_OK) {
-            *why_out = "cannot duplicate descriptors";
-            return err;
-        }
-    }
-    return KVP_OK;
+    err = send_fds(conn, at, tokens, msg.err == KVP_OK);
+    *why_out = err == KVP_OK ? *why_out : "cannot duplicate descriptors";
+    return err;
 }
 
 static kvp_err_t

@@ -9,6 +9,7 @@
 #include "client/net/waits.h"
 #include "client/transport/all/registry.h"
 #include "client/transport/rdma/verbs/select.h"
+#include "common/limits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@
 #define CPUS_A_LANE 8
 #define SIZE_UNIT 4096u
 #define WHY_MAX 512u
+#define FILES_CLIENTS 512u /* descriptors of 256 clients of this host: a connection and a pidfd each */
+#define SPARE 64u /* descriptors, or mappings, of threads and listeners that are yet to come */
 
 static kvp_err_t
 read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
@@ -51,9 +54,10 @@ read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
 static kvp_err_t
 read_size(kvp_node_t *node, const kvp_node_conf_t *conf)
 {
-    uint64_t chunk = conf->chunk_bytes == 0 ? KVP_NODE_CHUNK_DEFAULT : conf->chunk_bytes;
+    uint64_t chunk = conf->chunk_bytes;
 
     node->size_bytes = conf->memory_bytes / SIZE_UNIT * SIZE_UNIT;
+    if (chunk == 0) chunk = kvp_node_chunk_default(node->size_bytes);
     node->chunk_bytes = chunk / SIZE_UNIT * SIZE_UNIT;
     if (node->size_bytes < KVP_NODE_CHUNK_MIN || node->chunk_bytes < KVP_NODE_CHUNK_MIN ||
         node->chunk_bytes > KVP_NODE_CHUNK_MAX || (node->size_bytes - 1) / node->chunk_bytes >= KVP_NODE_CHUNKS_MAX) {
@@ -64,6 +68,36 @@ read_size(kvp_node_t *node, const kvp_node_conf_t *conf)
         return KVP_INVALID;
     }
     return KVP_OK;
+}
+
+/* Before a master is looked for: what the memory takes is not had then either. */
+static kvp_err_t
+check_limits(const kvp_node_t *node)
+{
+    uint64_t chunks = (node->size_bytes - 1) / node->chunk_bytes + 1, takes = chunks * KVP_CHUNK_FILES;
+    kvp_limit_t files = kvp_limit_files(), maps = kvp_limit_maps();
+
+    if (files.max < files.has + takes + FILES_CLIENTS) { /* also those of the process that it is embedded in */
+        kvp_limit_raise_files();
+        files = kvp_limit_files();
+    }
+    if (maps.max < maps.has + takes + SPARE) {
+        kvp_log_error(
+            "node",
+            "%llu chunks take %llu mappings, the rest of the process %llu, and vm.max_map_count is %llu: sysctl "
+            "-w vm.max_map_count=%llu, or longer chunks (--chunk-bytes)",
+            (unsigned long long)chunks, (unsigned long long)takes, (unsigned long long)(maps.has + SPARE),
+            (unsigned long long)maps.max, (unsigned long long)(2 * (maps.has + takes + SPARE)));
+        return KVP_SYS;
+    }
+    if (files.max >= files.has + takes + FILES_CLIENTS) return KVP_OK;
+    kvp_log_write(
+        files.max < files.has + takes + SPARE ? KVP_LOG_ERROR : KVP_LOG_WARN, "node",
+        "%llu chunks take %llu descriptors, the rest of the process and 256 clients %llu, and it may have %llu: "
+        "ulimit -Hn %llu (LimitNOFILE of the service), or longer chunks (--chunk-bytes)",
+        (unsigned long long)chunks, (unsigned long long)takes, (unsigned long long)(files.has + FILES_CLIENTS),
+        (unsigned long long)files.max, (unsigned long long)(files.has + takes + FILES_CLIENTS));
+    return files.max < files.has + takes + SPARE ? KVP_SYS : KVP_OK;
 }
 
 static uint32_t
@@ -80,6 +114,7 @@ read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_
     kvp_err_t err = read_transports(node, conf);
 
     if (err == KVP_OK) err = read_size(node, conf);
+    if (err == KVP_OK) err = check_limits(node);
     if (err != KVP_OK) return err;
     err = kvp_parse_hostports(conf->masters == NULL ? "" : conf->masters, node->dial.masters, KVP_NODE_MASTERS_MAX,
                               &node->dial.masters_n);

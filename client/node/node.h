@@ -20,7 +20,7 @@ typedef struct {
     const char *rdma_device; /* "NAME[:PORT],..."; NULL = the process's choice so far, as for the next one */
     const char *rdma_gid_index;
     uint64_t memory_bytes; /* payload; rounded down to 4 KiB, at least 64 KiB */
-    uint64_t chunk_bytes; /* 0 = default 256 MiB; the last chunk is what is left */
+    uint64_t chunk_bytes; /* 0 = by memory_bytes (kvp_node_chunk_default); the last chunk is what is left */
     uint32_t lanes; /* data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */
     uint32_t max_attachments; /* clients attached at once; 0 = 4096 */
     bool is_lazy; /* memory is not populated ahead, in the background, but by whoever touches it first */

@@ -81,8 +81,7 @@ typedef enum {
 } kvp_access_t;
 
 /* What a peer needs to open exported memory. fd is -1 or a descriptor that travels beside the bytes (SCM_RIGHTS);
- * mr_export gives a borrowed one (valid while the mr lives), rseg_open borrows the caller's and duplicates what it
- * keeps. */
+ * that of mr_export is the caller's to close, rseg_open borrows the caller's and duplicates what it keeps. */
 typedef struct {
     uint8_t len;
     uint8_t bytes[KVP_TOKEN_MAX];
@@ -209,13 +208,13 @@ struct kvp_transport_ops {
     void (*peer_left)(kvp_tp_t *tp, uint64_t incarnation);
 
     /* Memory that is served. Registration is apart from connections. Any thread.
-     * mr_reg (mandatory) registers mem; LIMIT: it is more than mr_max_bytes.
+     * mr_reg (mandatory) registers mem, whose descriptor is borrowed while the mr lives; LIMIT: it is more than mr_max_bytes.
      * mr_dereg (mandatory) returns once nothing of the serving side touches the memory any more.
      * mr_grant makes what this peer's keys to write need. Where KVP_TP_SLOW_REG it takes as long as mr_reg. It fails as mr_reg does;
      * FENCED: the peer is fenced, or was fenced or left meanwhile; EAGAIN: another thread is at it. Default: OK, which is right
      * where keys need nothing.
      * mr_export gives the token with which a peer opens the memory. Tokens to read and to write differ, and one to write may be good
-     * for that peer alone. FENCED: the peer is; EAGAIN: mr_grant has to come first. */
+     * for that peer alone. FENCED: the peer is; EAGAIN: mr_grant has to come first; SYS: no descriptor is left (errno). */
     kvp_err_t (*mr_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
     void (*mr_dereg)(kvp_mr_t *mr);
     kvp_err_t (*mr_grant)(kvp_mr_t *mr, uint64_t incarnation);

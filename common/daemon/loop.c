@@ -16,7 +16,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 typedef enum {
@@ -187,15 +186,4 @@ kvp_daemon_ready_line(const char *listen, const char *unix_path, const char *htt
         return KVP_SYS;
     }
     return KVP_OK;
-}
-
-void
-kvp_daemon_raise_nofile(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-    }
-    kvp_log_warn("loop", "cannot raise the limit of open files: %m");
 }

@@ -45,7 +45,4 @@ kvp_err_t kvp_loop_call(kvp_loop_t *loop, kvp_loop_fn fn, void *arg, uint32_t ti
 kvp_err_t kvp_daemon_ready_line(const char *listen, const char *unix_path, const char *http, const char *data)
     KVP_MUST_USE;
 
-/* kvp_daemon_raise_nofile raises the soft limit of open files to the hard one; a failure is logged and harmless. */
-void kvp_daemon_raise_nofile(void);
-
 #endif

@@ -138,7 +138,7 @@ class Pool:
             assert pool.get("a") == b"block"
 
     Keys are str (taken as UTF-8) or bytes, 1 to 1024 bytes. A value is any object with the buffer protocol (bytes, numpy
-    arrays) or DLPack (torch tensors, also a GPU's, if it is registered), contiguous, 1 byte to a chunk (256 MiB by default).
+    arrays) or DLPack (torch tensors, also a GPU's, if it is registered), contiguous, 1 byte to a chunk (256 MiB in a pool of large nodes).
 
     master: "HOST:PORT[,HOST:PORT]"; default $KVPOOL_MASTER, else 127.0.0.1:50051.
     name: this client's in logs. transports: "shm,rdma,tcp" in order of preference; default all there are.

@@ -26,6 +26,8 @@ def main():
         sys.exit(f"{_PROGRAM}: --global_segment_size: {e}")
     words = [str(FOLDER / "kvpool-node"), "--master", flags["master_server_address"], "--listen", f"{flags['host']}:{port}",
              "--memory", f"{memory}B"]
+    if _setup.chunk_bytes(memory) > 0:
+        words += ["--chunk-bytes", f"{_setup.chunk_bytes(memory)}B"]
     try:
         names = _setup.transports(flags["protocol"])
     except _setup.ProtocolError as e:

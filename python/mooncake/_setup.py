@@ -16,6 +16,7 @@ log = logging.getLogger("mooncake.store")
 PORTS = range(12300, 14300)  # of those an embedded node takes one where none is named
 PROTOCOLS = {"tcp": "shm,tcp", "rdma": "shm,rdma"}
 _DEFAULT_SIZE = 16 << 20
+_CHUNK_BYTES = 256 << 20
 UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "T": 1 << 40,
          "TB": 1 << 40}
 _NAMES = {"local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr",
@@ -33,6 +34,11 @@ class ProtocolError(ValueError):
 
 class HostError(ValueError):
     """A host at which nothing can listen."""
+
+
+def chunk_bytes(memory):
+    """Of a node with so much memory; 0 is kvpool's choice. A Mooncake value may be as large as a small node's memory."""
+    return _CHUNK_BYTES if memory < 16 * _CHUNK_BYTES else 0
 
 
 def parse_size(value):

@@ -283,7 +283,7 @@ def screen(pool):
     return shown, [line.split()[:2] for line in table.splitlines()[1:]]
 
 
-@pytest.mark.pool(nodes=2, memory="64MiB")
+@pytest.mark.pool(nodes=2, memory="64MiB", node_args=("--chunk-bytes", "64MiB"))
 def test_stat_shows_how_the_pool_is(pool):
     """Fails if the screen has not nodes, memory, objects and hits as they are, or if it has counters."""
     shown, nodes = screen(pool)
@@ -299,7 +299,7 @@ def test_stat_shows_how_the_pool_is(pool):
     assert "evictions" not in pool.kvpool("stat").text and "evictions" in pool.kvpool("stat", "--all").text
 
 
-@pytest.mark.pool(nodes=2, memory="64MiB")
+@pytest.mark.pool(nodes=2, memory="64MiB", node_args=("--chunk-bytes", "64MiB"))
 def test_stat_says_what_is_wrong(pool):
     """Fails if a node that is lost, or puts that were refused for want of space, are not told."""
     assert pool.put("pinned", bytes(40 << 20), "--pin", "hard").rc == 0

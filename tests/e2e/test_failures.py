@@ -85,7 +85,7 @@ def test_stopped_writer_under_pressure(pool, end):
 
 
 @slow
-@pytest.mark.pool(nodes=1, memory="64MiB")
+@pytest.mark.pool(nodes=1, memory="64MiB", node_args=("--chunk-bytes", "64MiB"))
 @paths
 def test_cut_gets_leave_their_buffer_alone(pool, path):
     """Fails if a byte of a buffer changes after the get that its deadline cut has returned: each is poisoned at once
@@ -111,7 +111,7 @@ def test_cut_gets_leave_their_buffer_alone(pool, path):
 
 
 @slow
-@pytest.mark.pool(nodes=1, memory="64MiB")
+@pytest.mark.pool(nodes=1, memory="64MiB", node_args=("--chunk-bytes", "64MiB"))
 def test_node_stands_still_in_an_answer(pool):
     """Fails if a get over TCP whose node is stopped in the middle outlives its deadline, or if what the node still
     sends when it goes on reaches the buffer.

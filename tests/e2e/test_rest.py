@@ -46,7 +46,7 @@ class Rest:
 
 @pytest.fixture
 def rest(pool):
-    return Rest(pool.add_node("rest", "64MiB", "--http", "127.0.0.1:0", "--rest", "yes"))
+    return Rest(pool.add_node("rest", "64MiB", "--http", "127.0.0.1:0", "--rest", "yes", "--chunk-bytes", "64MiB"))
 
 
 def test_put_get_exist_remove(pool, rest):

@@ -108,3 +108,21 @@ def test_status_tells_a_tenant_of_itself(tenants):
     for client, tenant, objects in ((one, 1, 10), (two, 2, 3)):
         shown = client("stat")["stat"]["tenants"]
         assert [(t["tenant"], t["objects"]) for t in shown] == [(tenant, objects)], shown
+
+
+@pytest.mark.pool(nodes=2, memory="256MiB", node_args=("--populate", "no"))
+def test_sixteen_tenants_fit_in_the_pool_of_kvpool_up(pool):
+    """Fails if one of sixteen tenants is refused, or loses an object, where each puts 4 MiB into a pool of the size that `kvpool up`
+    makes; or if the largest value there is not the 16 MiB that the manual says.
+    """
+    n, size = 64, 65536
+    tenants = [Shell(pool.bench, pool.addr, f"tenant{t}", tenant=t) for t in range(16)]
+    for first in range(0, n, 8):
+        for tenant in tenants:
+            assert tenant(f"bput k/ {first} 8 {size}")["results"] == {"OK": 8}
+    for tenant in tenants:
+        got = tenant(f"bget k/ 0 {n} {size}")
+        assert (got["results"], got["wrong"]) == ({"OK": n}, 0), got
+    assert figures(pool.master)["evictions"] == 0
+    assert tenants[0](f"put big {16 << 20}")["err"] == "OK"
+    assert tenants[0](f"put big2 {(16 << 20) + 1}")["err"] == "TOO_LARGE"

@@ -4,6 +4,7 @@
 #include "tests/transport/suite.h"
 
 #include "client/transport/shm/table.h"
+#include "common/limits.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -66,6 +67,27 @@ test_reader_gets_a_read_only_descriptor(void **state)
     /* Another user that was given it cannot open it again for writing. */
     assert_int_equal(fstat(reader.fd, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
+    close(reader.fd);
+    close(writer.fd);
+}
+
+/* A node has many, and a process few. */
+static void
+test_memory_takes_no_descriptor_but_its_own(void **state)
+{
+    bench_t *b = *state;
+    kvp_mem_t mem = {.addr = b->mem, .len = BENCH_BYTES, .fd = b->fd};
+    uint64_t had = kvp_limit_files().has;
+    kvp_token_t token;
+    kvp_mr_t *mr;
+
+    assert_int_equal(kvp_mr_create(b->server, &mem, &mr), KVP_OK);
+    assert_int_equal(kvp_limit_files().has, had);
+    assert_int_equal(b->ops->mr_export(mr, KVP_ACCESS_READ, BENCH_CLIENT, &token), KVP_OK);
+    assert_int_equal(kvp_limit_files().has, had + 1);
+    close(token.fd);
+    kvp_mr_destroy(mr);
+    assert_int_equal(kvp_limit_files().has, had);
 }
 
 static void
@@ -94,6 +116,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         SUITE_TEST(test_unsealed_or_short_memory_is_refused, "shm"),
         SUITE_TEST(test_reader_gets_a_read_only_descriptor, "shm"),
+        SUITE_TEST(test_memory_takes_no_descriptor_but_its_own, "shm"),
         SUITE_TEST(test_mapping_is_the_memory_itself_and_not_inherited, "shm"),
     };
 

@@ -431,6 +431,7 @@ test_tokens_open_no_more_than_was_exported(void **state)
     assert_true(token.len <= KVP_TOKEN_MAX);
     bench_fill(b->mem + BENCH_DATA, 64, 5);
     err = kvp_rseg_create(b->client, &token, BENCH_BYTES, KVP_ACCESS_WRITE, &rseg);
+    if (token.fd >= 0) close(token.fd);
     if (err == KVP_OK) {
         err = bench_move(b->ep, KVP_XFER_WRITE, 0, rseg, BENCH_DATA, local, 64, NULL);
         assert_int_equal(bench_publish(b->ep, rseg, 4096, kvp_word_make(KVP_TERM_MAX, KVP_DESC_WRITING)), KVP_INVALID);

@@ -165,6 +165,7 @@ open_rseg(bench_t *b, kvp_tp_t *client, kvp_access_t access)
     if (access == KVP_ACCESS_WRITE) assert_int_equal(b->ops->mr_grant(b->mr, BENCH_CLIENT), KVP_OK);
     assert_int_equal(b->ops->mr_export(b->mr, access, BENCH_CLIENT, &token), KVP_OK);
     assert_int_equal(kvp_rseg_create(client, &token, BENCH_BYTES, access, &rseg), KVP_OK);
+    if (token.fd >= 0) close(token.fd);
     return rseg;
 }
 

@@ -269,7 +269,6 @@ start_master(kvp_local_t *local, const kvp_local_conf_t *conf)
 static uint64_t
 chunk_bytes_for(uint64_t extent_bytes)
 {
-    if (extent_bytes == 0) return CHUNK_BYTES;
     const uint64_t unit = extent_bytes % PAGE_BYTES == 0 ? extent_bytes : extent_bytes * (PAGE_BYTES / 64);
     return kvp_max_u64(1, CHUNK_BYTES / unit) * unit;
 }
@@ -278,9 +277,9 @@ static kvp_err_t
 start_node(kvp_local_t *local, const kvp_local_conf_t *conf, uint32_t i)
 {
     char name[32], memory[32], chunk[32];
+    const uint64_t chunk_bytes = conf->extent_bytes > 0 ? chunk_bytes_for(conf->extent_bytes) : conf->chunk_bytes;
     snprintf(name, sizeof(name), "node%u", i + 1);
     snprintf(memory, sizeof(memory), "%llu", (unsigned long long)conf->memory_bytes[i]);
-    snprintf(chunk, sizeof(chunk), "%llu", (unsigned long long)chunk_bytes_for(conf->extent_bytes));
     const char *argv[ARGS_MAX] = {
         NULL,
         "--master",
@@ -289,16 +288,23 @@ start_node(kvp_local_t *local, const kvp_local_conf_t *conf, uint32_t i)
         name,
         "--memory",
         memory,
-        "--chunk-bytes",
-        chunk,
         "--listen",
         conf->node_listen != NULL ? conf->node_listen : "127.0.0.1:0",
         "--log-level",
         conf->log_level != NULL ? conf->log_level : "warn",
-        conf->transports != NULL ? "--transports" : NULL,
-        conf->transports,
-        NULL,
     };
+    size_t n = 0;
+    while (argv[n] != NULL || n == 0)
+        n++;
+    if (chunk_bytes > 0) {
+        snprintf(chunk, sizeof(chunk), "%llu", (unsigned long long)chunk_bytes);
+        argv[n++] = "--chunk-bytes";
+        argv[n++] = chunk;
+    }
+    if (conf->transports != NULL) {
+        argv[n++] = "--transports";
+        argv[n++] = conf->transports;
+    }
     return kvp_proc_start(&local->nodes[i], name, "kvpool-node", argv);
 }
 

@@ -45,7 +45,8 @@ typedef struct {
     const char *node_listen; /* HOST:PORT, port 0; NULL = loopback */
     uint32_t nodes; /* 1 to KVP_PROCS_NODES_MAX */
     uint64_t memory_bytes[KVP_PROCS_NODES_MAX];
-    uint64_t extent_bytes; /* objects of one size: chunks are cut so that these fill them; 0 = any objects */
+    uint64_t chunk_bytes; /* 0 = the nodes choose */
+    uint64_t extent_bytes; /* objects of one size: chunks are cut so that these fill them; 0 = chunk_bytes */
 } kvp_local_conf_t;
 
 typedef struct {

@@ -80,7 +80,8 @@ typedef struct {
 typedef struct {
     /* this machine */
     uint64_t memlock_bytes; /* that this process may lock; NO_LIMIT */
-    uint64_t open_files;
+    uint64_t open_files, open_files_max; /* and what it may be raised to; NO_LIMIT */
+    uint64_t mappings_max; /* of a process; NO_LIMIT = not told */
     char shmem_huge[24]; /* when shared memory gets huge pages: "always", "advise", "never", ...; "" = not told */
     bool has_rdma_cm; /* the connection manager's device is there and may be opened */
     kvp_doctor_transport_t transports[KVP_DOCTOR_TRANSPORTS];

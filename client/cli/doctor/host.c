@@ -206,12 +206,22 @@ look_at_devices(const char *root, kvp_doctor_facts_t *facts)
 
 /* ---- limits */
 static uint64_t
-limit_of(__rlimit_resource_t what)
+limit_of(__rlimit_resource_t what, uint64_t *max_out)
 {
-    struct rlimit limit;
+    struct rlimit limit = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
 
-    if (getrlimit(what, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return KVP_DOCTOR_NO_LIMIT;
-    return limit.rlim_cur;
+    (void)getrlimit(what, &limit);
+    if (max_out != NULL) *max_out = limit.rlim_max == RLIM_INFINITY ? KVP_DOCTOR_NO_LIMIT : limit.rlim_max;
+    return limit.rlim_cur == RLIM_INFINITY ? KVP_DOCTOR_NO_LIMIT : limit.rlim_cur;
+}
+
+static uint64_t
+mappings_max(const char *root)
+{
+    char line[32];
+
+    read_line(line, sizeof line, path_of("%s/proc/sys/vm/max_map_count", root).text);
+    return line[0] == '\0' ? KVP_DOCTOR_NO_LIMIT : strtoull(line, NULL, 10);
 }
 
 /* "always within_size [advise] never" -> "advise". */
@@ -230,8 +240,9 @@ look_at_huge_pages(const char *root, kvp_doctor_facts_t *facts)
 void
 kvp_doctor_look_here(const char *root, kvp_doctor_facts_t *facts)
 {
-    facts->memlock_bytes = limit_of(RLIMIT_MEMLOCK);
-    facts->open_files = limit_of(RLIMIT_NOFILE);
+    facts->memlock_bytes = limit_of(RLIMIT_MEMLOCK, NULL);
+    facts->open_files = limit_of(RLIMIT_NOFILE, &facts->open_files_max);
+    facts->mappings_max = mappings_max(root);
     look_at_huge_pages(root, facts);
     look_at_devices(root, facts);
 }

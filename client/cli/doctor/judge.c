@@ -6,6 +6,7 @@
 
 #include "common/err.h"
 #include "common/parse.h"
+#include "common/segfmt.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #define MEMLOCK_LOW (64ull << 20) /* less is too little even for a client's own buffers */
 #define FILES_LOW 256u
 #define FILES_FEW 1024u
+#define CLIENTS_FILES 512u /* of a node, for 256 clients */
 #define ETHERNET_MTU_FULL 4200u /* of the interface, for 4096 bytes and the headers of RoCE */
 #define MTU_FULL 4096u
 
@@ -37,18 +39,19 @@ add(judge_t *j, kvp_doctor_severity_t severity, const char *code)
     return it;
 }
 
-static void say(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...) KVP_PRINTF(3, 4);
+static kvp_doctor_finding_t *say(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...) KVP_PRINTF(3, 4);
 
-static void
+static kvp_doctor_finding_t *
 say(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...)
 {
     va_list ap;
 
-    if (it == NULL) return;
+    if (it == NULL) return NULL;
     va_start(ap, fmt);
     vsnprintf(it->what, sizeof it->what, fmt, ap);
     va_end(ap);
     snprintf(it->fix, sizeof it->fix, "%s", fix);
+    return it;
 }
 
 static void fix(kvp_doctor_finding_t *it, const char *fmt, ...) KVP_PRINTF(2, 3);
@@ -337,6 +340,36 @@ judge_way(judge_t *j, const kvp_doctor_node_t *node)
     }
 }
 
+/* Memory of this host is shared by descriptors of its node, and mapped by its clients. */
+static void
+judge_chunks(judge_t *j)
+{
+    uint64_t maps = 0;
+
+    for (size_t i = 0; i < j->f->nodes_n; i++) {
+        const kvp_doctor_node_t *node = &j->f->nodes[i];
+        uint64_t chunks, files;
+
+        if (!node->is_here || node->chunk_bytes == 0) continue;
+        chunks = (node->size_bytes + node->chunk_bytes - 1) / node->chunk_bytes;
+        files = chunks * KVP_CHUNK_FILES + CLIENTS_FILES;
+        maps += 2 * KVP_CHUNK_FILES * chunks;
+        if (files <= j->f->open_files_max) continue;
+        fix(say(add(j, KVP_DOCTOR_WARNING, "node_files"), "",
+                "node %s takes %llu open files for its %llu chunks and %u clients; a process of this user may have "
+                "%llu",
+                node->name, (unsigned long long)files, (unsigned long long)chunks, CLIENTS_FILES / 2,
+                (unsigned long long)j->f->open_files_max),
+            "ulimit -Hn %llu; LimitNOFILE=%llu in the service's unit; or a longer --chunk-bytes",
+            (unsigned long long)files, (unsigned long long)files);
+    }
+    if (maps <= j->f->mappings_max) return;
+    fix(say(add(j, KVP_DOCTOR_ERROR, "mappings"), "",
+            "a client may map the memory of this host's nodes in %llu pieces, and vm.max_map_count is %llu",
+            (unsigned long long)maps, (unsigned long long)j->f->mappings_max),
+        "sysctl -w vm.max_map_count=%llu; or a longer --chunk-bytes of the nodes", (unsigned long long)(2 * maps));
+}
+
 static void
 judge_node(judge_t *j, const kvp_doctor_node_t *node)
 {
@@ -368,6 +401,7 @@ kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings
     judge_ports(&j);
     judge_limits(&j);
     judge_master(&j);
+    judge_chunks(&j);
     for (size_t i = 0; i < facts->nodes_n; i++)
         judge_node(&j, &facts->nodes[i]);
     return j.n;

@@ -47,6 +47,7 @@ say_machine(const kvp_doctor_facts_t *f)
     printf("this machine\n");
     say_limit("memlock", f->memlock_bytes, true);
     say_limit("open files", f->open_files, false);
+    say_limit("mappings", f->mappings_max, false);
     for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++) {
         const kvp_doctor_transport_t *t = &f->transports[i];
 
@@ -189,6 +190,8 @@ write_machine(const kvp_doctor_facts_t *f, struct json_object *to)
     }
     add_limit(limits, "memlock_bytes", f->memlock_bytes);
     add_limit(limits, "open_files", f->open_files);
+    add_limit(limits, "open_files_max", f->open_files_max);
+    add_limit(limits, "mappings_max", f->mappings_max);
     add_text(limits, "shmem_huge_pages", f->shmem_huge);
     json_object_object_add(to, "limits", limits);
 }

@@ -19,6 +19,7 @@
 #define MEMORY_DEFAULT (256ull << 20)
 #define MEMORY_MIN (64ull << 10)
 #define MEMORY_MAX (1ull << 44)
+#define CHUNK_MAX (64ull << 30)
 
 static void
 say_ready(const kvp_local_t *local, const kvp_local_conf_t *conf, bool is_json)
@@ -71,6 +72,8 @@ kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv)
     const kvp_cli_opt_t opts[] = {
         {"nodes", KVP_CLI_U64, &nodes, "N", "nodes to start (default 2)", 1, KVP_PROCS_NODES_MAX},
         {"memory", KVP_CLI_BYTES, &memory, "SIZE", "that each node lends (default 256MiB)", MEMORY_MIN, MEMORY_MAX},
+        {"chunk-bytes", KVP_CLI_BYTES, &conf.chunk_bytes, "SIZE", "of the nodes' chunks (default: they choose)",
+         MEMORY_MIN, CHUNK_MAX},
         {"listen", KVP_CLI_TEXT, &conf.listen, "HOST:PORT", "of the master (default 127.0.0.1:50051; port 0: any)", 0,
          0},
         KVP_CLI_NODE_LISTEN(&node_listen),

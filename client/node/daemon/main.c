@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/daemon/loop.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/stdfd.h"
 
@@ -151,7 +152,7 @@ main(int argc, char **argv)
     kvp_conf_init(&conf, &kvp_node_spec);
     rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
-    kvp_daemon_raise_nofile();
+    kvp_limit_raise_files();
     d.err = build_loop(&d); /* first: libuv aborts where it finds no descriptor left */
     if (d.err == KVP_OK) d.err = build_node(&d, &settings);
     if (d.err == KVP_OK) d.err = build_http(&d, &settings);

@@ -23,10 +23,11 @@ static const kvp_opt_t opts[] = {
     {.name = "chunk-bytes",
      .type = KVP_OPT_BYTES,
      .offset = offsetof(kvp_node_opts_t, chunk_bytes),
-     .fallback = "256MiB",
      .min = 64u << 10,
      .max = 64ull << 30,
-     .help = "Memory is cut into chunks of this size; no object is larger than one."},
+     .help = "Memory is cut into chunks of this size; no object is larger than one. Default: a sixteenth, from 16MiB "
+             "to 256MiB; "
+             "more where that would be over 1024 chunks."},
     {.name = "listen",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, listen),

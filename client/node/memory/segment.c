@@ -6,6 +6,7 @@
 #include "client/transport/shm/mapping.h"
 #include "client/net/waits.h"
 #include "common/clock.h"
+#include "common/forkguard.h"
 #include "common/log.h"
 #include "common/thread.h"
 
@@ -145,6 +146,13 @@ kvp_node_populate_stop(kvp_node_populate_t *p)
     p->has_thread = false;
 }
 
+static void
+close_fd(kvp_mem_t *mem)
+{
+    kvp_forkguard_close(mem->fd);
+    mem->fd = -1;
+}
+
 void
 kvp_node_populate_begin(kvp_node_populate_t *p, kvp_node_mem_t *mem)
 {
@@ -158,11 +166,28 @@ kvp_node_populate_begin(kvp_node_populate_t *p, kvp_node_mem_t *mem)
 void
 kvp_node_populate_end(kvp_node_populate_t *p)
 {
+    /* Its descriptors go at once: the memory that comes next takes as many, and a process may have few. */
+    for (uint32_t i = 0; i < p->mem->chunk_n; i++) {
+        close_fd(&p->mem->chunks[i].payload);
+        close_fd(&p->mem->chunks[i].meta);
+    }
     pthread_mutex_lock(&p->lock);
     kvp_list_add_tail(&p->old, &p->mem->link);
     p->mem = NULL;
     pthread_cond_signal(&p->changed);
     pthread_mutex_unlock(&p->lock);
+}
+
+uint64_t
+kvp_node_chunk_default(uint64_t size_bytes)
+{
+    uint64_t chunk = KVP_NODE_CHUNK_SMALL;
+
+    while (chunk < KVP_NODE_CHUNK_USUAL && size_bytes / chunk >= 2 * KVP_NODE_CHUNKS_FEW)
+        chunk *= 2;
+    while (chunk < KVP_NODE_CHUNK_MAX && (size_bytes - 1) / chunk >= KVP_NODE_CHUNKS_USUAL)
+        chunk *= 2;
+    return chunk;
 }
 
 static const kvp_mem_t no_mem = {.fd = -1};

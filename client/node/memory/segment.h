@@ -12,8 +12,11 @@
 
 #define KVP_NODE_TPS_MAX 4u
 #define KVP_NODE_CHUNK_MIN (64u << 10)
-#define KVP_NODE_CHUNK_DEFAULT (256u << 20)
+#define KVP_NODE_CHUNK_SMALL (16u << 20)
+#define KVP_NODE_CHUNK_USUAL (256u << 20)
 #define KVP_NODE_CHUNK_MAX (64ull << 30)
+#define KVP_NODE_CHUNKS_FEW 16u
+#define KVP_NODE_CHUNKS_USUAL 1024u
 #define KVP_NODE_CHUNKS_MAX 65536u
 
 typedef struct {
@@ -41,6 +44,11 @@ typedef struct {
     uint32_t chunk_n;
     kvp_node_chunk_t *chunks;
 } kvp_node_mem_t;
+
+/* kvp_node_chunk_default is how long chunks are where nobody says: a sixteenth of the memory, so that as many tenants have
+ * one each, as a power of two from KVP_NODE_CHUNK_SMALL to KVP_NODE_CHUNK_USUAL; and longer where there would be more than
+ * KVP_NODE_CHUNKS_USUAL of them, since each takes descriptors and mappings. */
+uint64_t kvp_node_chunk_default(uint64_t size_bytes);
 
 /* kvp_node_mem_create makes and maps everything; nothing is populated but the superblocks. NOMEM, or SYS (too many open
  * files, ...), logged. */

@@ -300,11 +300,10 @@ duplicate(const kvp_p2p_owns_t *owns, const kvp_p2p_own_t *own, int fds_out[2])
     kvp_err_t err = owns->shm->ops->mr_export(owns->words_mr, KVP_ACCESS_READ, 0, &words);
 
     if (err != KVP_OK) return err;
+    fds_out[1] = words.fd;
     fds_out[0] = fcntl(own->mem.fd, F_DUPFD_CLOEXEC, 3);
-    if (fds_out[0] < 0) return KVP_SYS;
-    fds_out[1] = fcntl(words.fd, F_DUPFD_CLOEXEC, 3);
-    if (fds_out[1] >= 0) return KVP_OK;
-    close(fds_out[0]);
+    if (fds_out[0] >= 0) return KVP_OK;
+    close(words.fd);
     return KVP_SYS;
 }
 

@@ -15,7 +15,6 @@
 #include "client/transport/inside.h"
 #include "client/transport/local.h"
 #include "client/transport/shm/mapping.h"
-#include "common/forkguard.h"
 #include "common/log.h"
 
 #include <errno.h>
@@ -31,8 +30,7 @@
 
 typedef struct {
     kvp_mr_t base;
-    int fd; /* own duplicates: one for writers, one that was opened read-only */
-    int read_fd;
+    int fd; /* the memory's own, borrowed: those of peers are opened as they ask, for a process may have few */
 } shm_mr_t;
 
 typedef struct {
@@ -94,39 +92,22 @@ check_memfd(int fd, uint64_t len)
 static void
 shm_mr_dereg(kvp_mr_t *base)
 {
-    shm_mr_t *mr = kvp_container_of(base, shm_mr_t, base);
-
-    kvp_forkguard_close(mr->fd);
-    kvp_forkguard_close(mr->read_fd);
-    mr->fd = mr->read_fd = -1;
+    (void)base;
 }
 
 static kvp_err_t
 shm_mr_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *base)
 {
     shm_mr_t *mr = kvp_container_of(base, shm_mr_t, base);
-    char path[64];
-    kvp_err_t err;
+    kvp_err_t err = check_memfd(mem->fd, mem->len);
 
     (void)tp;
-    mr->fd = mr->read_fd = -1;
-    err = check_memfd(mem->fd, mem->len);
     if (err != KVP_OK) return err;
-
-    mr->fd = fcntl(mem->fd, F_DUPFD_CLOEXEC, 3);
-    if (mr->fd < 0) goto fail;
-    kvp_forkguard_add(mr->fd);
+    mr->fd = mem->fd;
     /* Memory files are made for everybody; as it is, a reader of another user could open its descriptor again, for
      * writing. */
-    if (fchmod(mr->fd, S_IRUSR | S_IWUSR) != 0) goto fail;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", mr->fd);
-    mr->read_fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (mr->read_fd < 0) goto fail;
-    kvp_forkguard_add(mr->read_fd);
-    return KVP_OK;
-fail:
-    kvp_log_error("transport", "cannot duplicate the descriptor of shared memory: %m");
-    shm_mr_dereg(base);
+    if (fchmod(mr->fd, S_IRUSR | S_IWUSR) == 0) return KVP_OK;
+    kvp_log_error("transport", "cannot keep shared memory from other users: %m");
     return KVP_SYS;
 }
 
@@ -134,10 +115,13 @@ static kvp_err_t
 shm_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
     const shm_mr_t *mr = kvp_container_of(base, shm_mr_t, base);
+    char path[64];
 
     (void)incarnation;
-    *token_out = (kvp_token_t){.fd = access == KVP_ACCESS_WRITE ? mr->fd : mr->read_fd};
-    return KVP_OK;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", mr->fd);
+    *token_out = (kvp_token_t){.fd = access == KVP_ACCESS_WRITE ? fcntl(mr->fd, F_DUPFD_CLOEXEC, 3)
+                                                                : open(path, O_RDONLY | O_CLOEXEC)};
+    return token_out->fd >= 0 ? KVP_OK : KVP_SYS;
 }
 
 static kvp_err_t
@@ -152,7 +136,8 @@ shm_rseg_open(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t
     if (err != KVP_OK) return err;
     addr = kvp_map_shared(token->fd, len, prot);
     if (addr == NULL) {
-        kvp_log_warn("transport", "cannot map shared memory bytes %llu: %m", (unsigned long long)len);
+        kvp_log_warn("transport", "cannot map shared memory bytes %llu: %m%s", (unsigned long long)len,
+                     errno == ENOMEM ? "; a process may have vm.max_map_count mappings" : "");
         if (errno == EACCES) return KVP_INVALID; /* a reader's descriptor asked to write */
         return errno == ENOMEM ? KVP_NOMEM : KVP_SYS;
     }

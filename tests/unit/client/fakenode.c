@@ -53,6 +53,7 @@ on_open(fake_node_t *n, kvp_framed_t *c, const kvp_frame_t *f)
     msg.detail = (char *)"";
     msg.payload_bytes = FAKE_NODE_BYTES;
     msg.meta_bytes = n->geo.meta_bytes;
+    msg.is_lazy = n->is_lazy;
     at = fake_server_answer(c, f, &msg.base, NULL, 0);
     if (msg.err == KVP_OK && kvp_framed_out_fds(c, at, fds, 2) != KVP_OK) abort();
 }

@@ -21,6 +21,7 @@ typedef struct {
 
     /* Set by the test at any time. */
     _Atomic int hello_err, open_err;
+    _Atomic bool is_lazy;
     const char *_Atomic open_err_by; /* the one transport that open_err is for; NULL = all */
 
     /* Seen by the test. */

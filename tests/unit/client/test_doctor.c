@@ -28,7 +28,8 @@ all_is_well(void **state)
     memset(&facts, 0, sizeof facts);
     memset(nodes, 0, sizeof nodes);
     facts.memlock_bytes = KVP_DOCTOR_NO_LIMIT;
-    facts.open_files = 65536;
+    facts.open_files = facts.open_files_max = 65536;
+    facts.mappings_max = 65530;
     facts.has_rdma_cm = true;
     facts.ports_n = facts.nodes_n = 2;
     facts.nodes = nodes;
@@ -142,6 +143,15 @@ test_limits(void **state)
     facts.memlock_bytes = 2ull << 30; /* less than this host's node has */
     assert_finding(KVP_DOCTOR_ERROR, "memlock", "at least 4096 MiB", "ulimit -l");
     facts.memlock_bytes = 4ull << 30;
+    assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
+    all_is_well(state);
+    facts.mappings_max = 63; /* 16 chunks, each of two files that are mapped twice */
+    assert_finding(KVP_DOCTOR_ERROR, "mappings", "in 64 pieces, and vm.max_map_count is 63", "vm.max_map_count=128");
+    facts.mappings_max = 64;
+    facts.open_files_max = 543;
+    assert_finding(KVP_DOCTOR_WARNING, "node_files", "node-0 takes 544 open files for its 16 chunks", "ulimit -Hn 544");
+    nodes[0].is_here = false;
+    nodes[0].probes[SHM].was_made = false;
     assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
     all_is_well(state);
     facts.open_files = 1000;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A segment's memory as it goes, under a reader that still maps it.
+ * A segment's memory: how long its chunks are, what it takes, and how it goes under a reader that still maps it.
  */
 #include "client/node/memory/segment.h"
+
+#include "common/limits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +17,8 @@
 #define CHUNK_BYTES (32u << 20) /* so much that taking it away takes long enough to look */
 #define CHUNKS 2u
 #define SEALED_WORD 0x1234u
+#define MIB (1ull << 20)
+#define GIB (1ull << 30)
 
 typedef struct {
     const uint8_t *payload[CHUNKS];
@@ -91,11 +95,49 @@ memory_becomes_unreadable_before_it_goes(void **state)
     }
 }
 
+/* Two of a chunk while it is served; none once it goes, for new memory takes as many before the old is taken away. */
+static void
+memory_has_two_descriptors_a_chunk(void **state)
+{
+    kvp_node_mem_conf_t conf = {.size_bytes = 100 * KVP_NODE_CHUNK_MIN, .chunk_bytes = KVP_NODE_CHUNK_MIN};
+    kvp_node_populate_t populate = {.has_thread = false};
+    kvp_node_mem_t *mem;
+    uint64_t had;
+
+    (void)state;
+    assert_int_equal(kvp_node_populate_start(&populate, true), KVP_OK);
+    had = kvp_limit_files().has;
+    assert_int_equal(kvp_node_mem_create(&conf, &mem), KVP_OK);
+    assert_int_equal(kvp_limit_files().has, had + 200);
+    kvp_node_populate_begin(&populate, mem);
+    kvp_node_populate_end(&populate);
+    assert_int_equal(kvp_limit_files().has, had);
+    kvp_node_populate_stop(&populate);
+}
+
+static void
+chunks_grow_with_the_memory(void **state)
+{
+    static const struct {
+        uint64_t size, chunk;
+    } cases[] = {
+        {64 << 10, 16 * MIB},       {128 * MIB, 16 * MIB},    {256 * MIB, 16 * MIB},  {511 * MIB, 16 * MIB},
+        {512 * MIB, 32 * MIB},      {4 * GIB - 1, 128 * MIB}, {4 * GIB, 256 * MIB},   {256 * GIB, 256 * MIB},
+        {256 * GIB + 1, 512 * MIB}, {2048 * GIB, 2 * GIB},    {UINT64_MAX, 64 * GIB},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++)
+        assert_int_equal(kvp_node_chunk_default(cases[i].size), cases[i].chunk);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_becomes_unreadable_before_it_goes),
+        cmocka_unit_test(memory_has_two_descriptors_a_chunk),
+        cmocka_unit_test(chunks_grow_with_the_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define HURRY_NS (10 * KVP_NS_PER_MS)
@@ -66,6 +67,33 @@ test_a_chunk_is_opened_once_for_each_access(void **state)
     /* A chunk that the segment does not have is the master's mistake, and says nothing about the node. */
     assert_int_equal(kvp_path_chunk(pool.peers, &path, 1, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_PROTO);
     assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    rele(&path);
+}
+
+static uint64_t
+payload_bytes_there(void)
+{
+    struct stat st;
+
+    assert_int_equal(fstat(pool.node.payload_fd, &st), 0);
+    return (uint64_t)st.st_blocks * 512;
+}
+
+static void
+test_memory_is_touched_ahead_unless_its_node_touches_none(void **state)
+{
+    kvp_path_t path = take_ok();
+
+    pool.node.is_lazy = true;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    while (kvp_peers_tend(pool.peers))
+        continue;
+    assert_int_equal(payload_bytes_there(), 0);
+    pool.node.is_lazy = false;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    while (kvp_peers_tend(pool.peers))
+        continue;
+    assert_int_equal(payload_bytes_there(), FAKE_NODE_BYTES);
     rele(&path);
 }
 
@@ -557,6 +585,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_node_is_attached_once),
         TEST(test_a_chunk_is_opened_once_for_each_access),
+        TEST(test_memory_is_touched_ahead_unless_its_node_touches_none),
         TEST(test_a_hurried_caller_leaves_the_answer_to_the_next),
         TEST(test_what_was_left_may_have_been_another_access),
         TEST(test_a_node_that_never_answers_is_given_up),

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -301,19 +300,6 @@ test_ready_line_has_all_parts_in_order(void **state)
     assert_string_equal(line, "ready listen=a:1 unix=/run/x http=b:2 data=/d\n");
 }
 
-static void
-test_raise_nofile_reaches_the_hard_limit(void **state)
-{
-    (void)state;
-    struct rlimit limit;
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = 256;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    kvp_daemon_raise_nofile();
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    assert_int_equal(limit.rlim_cur, limit.rlim_max);
-}
-
 int
 main(void)
 {
@@ -322,7 +308,6 @@ main(void)
         cmocka_unit_test(test_first_signal_stops_cleanly),
         cmocka_unit_test(test_second_signal_ends_at_once),
         cmocka_unit_test(test_ready_line_has_all_parts_in_order),
-        cmocka_unit_test(test_raise_nofile_reaches_the_hard_limit),
         cmocka_unit_test_setup_teardown(test_call_runs_on_the_loops_thread, setup, teardown),
         cmocka_unit_test_setup_teardown(test_call_that_is_never_begun_ends_at_its_deadline, setup, teardown),
         cmocka_unit_test_setup_teardown(test_calls_of_many_threads_run_once_each, setup, teardown),

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the kernel lets a process have of descriptors and mappings, of which shared memory takes many. Any thread.
+ */
+#ifndef KVP_COMMON_LIMITS_H
+#define KVP_COMMON_LIMITS_H
+
+#include "common/base.h"
+
+typedef struct {
+    uint64_t has; /* this process, now */
+    uint64_t max; /* UINT64_MAX = no limit, or the kernel does not tell */
+} kvp_limit_t;
+
+/* kvp_limit_files tells of open files (the soft limit), kvp_limit_maps of mappings (vm.max_map_count). They read all of the
+ * process's in /proc; kvp_limit_maps_max does not. */
+kvp_limit_t kvp_limit_files(void);
+kvp_limit_t kvp_limit_maps(void);
+uint64_t kvp_limit_maps_max(void);
+
+/* kvp_limit_raise_files raises the soft limit of open files to the hard one; a failure is logged and harmless. */
+void kvp_limit_raise_files(void);
+
+#endif
