@@ -69,6 +69,9 @@ def test_questions_without_end(pool, neighbours, what):
     them 99 of 100 of another's EXISTS take at most 20 ms, beside 64 none takes more than 100 ms.
     """
     assert Shell(pool.bench, pool.addr)("bput k/ 0 16384 256")["results"] == {"OK": 16384}
+    with w.session(pool.addr)[0] as raw:
+        raw.send(w.frame(w.LIST, flags=w.ONEWAY) * 12000)
+        assert raw.is_closed(), "a LIST that wants no answer is taken"
     raws = [w.session(pool.addr, name=f"flood{i}")[0] for i in range(neighbours)]
     ask, times = FLOODS[what]
     with Bystander(pool.addr, lambda: clock_beside(pool.master)) as other:

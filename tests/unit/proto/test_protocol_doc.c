@@ -18,6 +18,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* No legal frame is longer than frames may be: the longest question, answer, and page of a report. */
+_Static_assert(KVP_PLACES_MAX *(sizeof(kvp_wire_put_t) + sizeof(kvp_wire_group_t) + KVP_KEY_MAX) <
+                   KVP_FRAME_MAX - 65536,
+               "");
+_Static_assert(KVP_LIST_MAX * sizeof(kvp_wire_entry_t) + (256u << 10) + KVP_KEY_MAX < KVP_FRAME_MAX - 65536, "");
+_Static_assert(256 * (sizeof(kvp_wire_extent_t) + KVP_DESC_BYTES + KVP_KEY_MAX) + 1024 * sizeof(kvp_wire_tomb_t) <
+                   KVP_FRAME_MAX - 65536,
+               "");
+
 /* ---- reading the page */
 #define CELLS_MAX 8
 #define DOC_MAX (1u << 20)
