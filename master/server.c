@@ -38,7 +38,7 @@
 #define SAVE_AGAIN_NS (5000 * KVP_NS_PER_MS)
 #define SWEEP_NS (500 * KVP_NS_PER_MS) /* timeouts are this exact */
 #define TURN_NS 500000 /* of the core's work for one connection in a turn of the loop */
-#define DEBT_NS 2000000u /* that one frame takes of it at most: a longer one may just not have run */
+#define OVERRUN_NS 2000000u /* that one frame takes of it at most: a longer one may just not have run */
 #define TURNS_NS 2000000u /* for all that wait for their next turn; then others are read */
 
 typedef enum {
@@ -473,7 +473,7 @@ handle_frame(conn_t *conn, const kvp_frame_t *frame)
     const uint64_t now = begin(server);
     conn->asked_ns = conn->received_ns;
     kvp_master_on_frame(server->master, conn->id, frame, now);
-    conn->share_ns -= (int64_t)kvp_min_u64(end_step(server, KVP_STEP_FRAME, now) - now, DEBT_NS);
+    conn->share_ns -= (int64_t)kvp_min_u64(end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
     log_notes(server, conn);
     collect(server);
     if (conn->waiting.len <= WRITE_BYTES || conn->is_ending) return;
