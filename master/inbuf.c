@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OWN_MIN_BYTES 4096u
 #define TAIL_ALIGN 8u
 
 void
@@ -28,22 +27,30 @@ reserve(kvp_inbuf_t *in, size_t n)
     return true;
 }
 
-/* grow doubles the own buffer, up to the end of the frame that is in it. */
-static bool
-grow(kvp_inbuf_t *in)
+/* The whole length of the frame in the own buffer, whose header is there: no such buffer is shorter. */
+static size_t
+whole_bytes(const kvp_inbuf_t *in)
 {
-    size_t want = in->own_cap * 2;
-    kvp_frame_hdr_t hdr;
+    uint32_t length;
 
-    if (in->own_len >= KVP_FRAME_HDR_BYTES && kvp_frame_hdr_decode(in->own, &hdr) == KVP_OK) {
-        size_t whole = KVP_FRAME_HDR_BYTES + (size_t)hdr.length;
-        if (whole > in->own_len) want = kvp_min_u64(want, whole);
-    }
-    return reserve(in, want);
+    memcpy(&length, in->own, sizeof(length));
+    return KVP_FRAME_HDR_BYTES + (size_t)length;
+}
+
+size_t
+kvp_inbuf_wanted(const kvp_inbuf_t *in)
+{
+    return whole_bytes(in) - in->own_cap;
 }
 
 kvp_err_t
-kvp_inbuf_room(kvp_inbuf_t *in, uint8_t *shared, size_t shared_len, uint8_t **at_out, size_t *len_out)
+kvp_inbuf_make_room(kvp_inbuf_t *in)
+{
+    return reserve(in, whole_bytes(in)) ? KVP_OK : KVP_NOMEM;
+}
+
+kvp_err_t
+kvp_inbuf_room(kvp_inbuf_t *in, uint8_t *shared, size_t shared_len, size_t spare, uint8_t **at_out, size_t *len_out)
 {
     if (in->own_len == 0) {
         in->at = shared;
@@ -51,7 +58,10 @@ kvp_inbuf_room(kvp_inbuf_t *in, uint8_t *shared, size_t shared_len, uint8_t **at
         *len_out = shared_len;
         return KVP_OK;
     }
-    if (in->own_len == in->own_cap && !grow(in)) return KVP_NOMEM;
+    if (in->own_len == in->own_cap) {
+        if (kvp_inbuf_wanted(in) > spare) return KVP_EAGAIN;
+        if (kvp_inbuf_make_room(in) != KVP_OK) return KVP_NOMEM;
+    }
     in->at = in->own;
     *at_out = in->own + in->own_len;
     *len_out = in->own_cap - in->own_len;
@@ -72,12 +82,15 @@ kvp_inbuf_again(kvp_inbuf_t *in)
 }
 
 kvp_err_t
-kvp_inbuf_next(kvp_inbuf_t *in, kvp_frame_t *frame_out, bool *has_out)
+kvp_inbuf_next(kvp_inbuf_t *in, uint32_t length_max, kvp_frame_t *frame_out, bool *has_out)
 {
     size_t used;
+    uint32_t length = 0;
     kvp_err_t err = kvp_frame_parse(in->at, in->left, frame_out, &used);
 
     if (err != KVP_OK) return err;
+    if (in->left >= KVP_FRAME_HDR_BYTES) memcpy(&length, in->at, sizeof(length));
+    if (length > length_max) return KVP_PROTO;
     *has_out = used > 0;
     if (used == 0) return KVP_OK;
     size_t off = (uintptr_t)in->at % TAIL_ALIGN;
@@ -100,8 +113,14 @@ kvp_inbuf_keep(kvp_inbuf_t *in)
         kvp_inbuf_fini(in);
         return KVP_OK;
     }
-    if (!is_own && !reserve(in, kvp_max_u64(in->left, OWN_MIN_BYTES))) return KVP_NOMEM;
-    memmove(in->own, in->at, in->left);
+    if (!is_own && !reserve(in, kvp_max_u64(in->left, KVP_INBUF_SMALL_BYTES))) return KVP_NOMEM;
+    if (in->at != in->own) memmove(in->own, in->at, in->left);
     in->own_len = in->left;
+    size_t cap = kvp_max_u64(in->left, KVP_INBUF_SMALL_BYTES);
+    uint8_t *own = in->at != in->own && cap <= in->own_cap / 4 ? realloc(in->own, cap) : NULL;
+    if (own != NULL) { /* the frame that it was made for is done */
+        in->own = own;
+        in->own_cap = cap;
+    }
     return KVP_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From received bytes to whole frames, without a copy where the frame came in one piece. Many connections share one
- * buffer to receive into; what is left of a frame cut in the middle moves to a buffer of the connection's own. That one
- * grows by doubling as bytes arrive, never to the length that a header claims. Pure: no sockets here.
+ * buffer to receive into; what is left of a frame cut in the middle moves to a buffer of the connection's own. When that
+ * one is full it grows to the frame's end. Pure: no sockets here.
  *
  * A turn is: room, receive there, received; then next until there is no frame, and keep.
  */
@@ -9,6 +9,8 @@
 #define KVP_MASTER_INBUF_H
 
 #include "proto/frame.h"
+
+#define KVP_INBUF_SMALL_BYTES 1024u /* the own buffer is not shorter */
 
 typedef struct {
     uint8_t *own; /* owned; NULL while own_len is 0 */
@@ -21,17 +23,20 @@ typedef struct {
 /* The zero value is empty. */
 void kvp_inbuf_fini(kvp_inbuf_t *in);
 
-/* kvp_inbuf_room says where to receive: shared (8-aligned), or the rest of the own buffer. NOMEM where that had to grow. */
-kvp_err_t kvp_inbuf_room(kvp_inbuf_t *in, uint8_t *shared, size_t shared_len, uint8_t **at_out, size_t *len_out)
-    KVP_MUST_USE;
+/* kvp_inbuf_room says where to receive: shared (8-aligned), or the rest of the own buffer. That may grow by `spare` bytes;
+ * EAGAIN where it has to grow by more: wanted says by how much, and make_room does it. NOMEM. */
+kvp_err_t kvp_inbuf_room(kvp_inbuf_t *in, uint8_t *shared, size_t shared_len, size_t spare, uint8_t **at_out,
+                         size_t *len_out) KVP_MUST_USE;
+size_t kvp_inbuf_wanted(const kvp_inbuf_t *in);
+kvp_err_t kvp_inbuf_make_room(kvp_inbuf_t *in) KVP_MUST_USE;
 void kvp_inbuf_received(kvp_inbuf_t *in, size_t n);
 
 /* kvp_inbuf_again begins a turn with what the last one kept, without receiving. */
 void kvp_inbuf_again(kvp_inbuf_t *in);
 
 /* kvp_inbuf_next gives the next whole frame (its tail aligned to 8; borrowed until keep), or *has_out false; PROTO where
- * framing is lost. */
-kvp_err_t kvp_inbuf_next(kvp_inbuf_t *in, kvp_frame_t *frame_out, bool *has_out) KVP_MUST_USE;
+ * framing is lost, or a frame says to be longer than length_max. */
+kvp_err_t kvp_inbuf_next(kvp_inbuf_t *in, uint32_t length_max, kvp_frame_t *frame_out, bool *has_out) KVP_MUST_USE;
 
 /* kvp_inbuf_keep ends the turn: what was not used stays for the next one. NOMEM. */
 kvp_err_t kvp_inbuf_keep(kvp_inbuf_t *in) KVP_MUST_USE;

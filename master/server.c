@@ -5,8 +5,11 @@
  * - Answers are collected from the core after every frame and written once, at the end of the callback: one system call
  *   for a batch of pipelined requests. The one spare buffer goes round between the core and the connections, so a small
  *   frame costs no allocation.
- * - A peer that does not read its answers is not read either (is_paused): it cannot make the queue grow. What others
- *   cause to be sent to it is bounded by output_max.
+ * - A peer that does not read its answers is not read either (CONN_WAITS_READER): it cannot make the queue grow. What
+ *   others cause to be sent to it is bounded by output_max.
+ * - No connection gets more than TURN_NS of the core's work in a turn of the loop. It keeps the rest, is not read, and goes on
+ *   when those before it in `hungry` have had their turn. These have TURNS_NS of a turn, so that a short question of somebody
+ *   else waits for that, and not for all of them.
  * - A connection is in at most one of three queues for its timeout: no Hello yet, a frame cut in the middle, ending.
  *   Each has one fixed delay, so it is sorted, and the timer looks only at its head.
  * - A connection is freed in libuv's close callback alone: who has a pointer to it in a callback may use it to the end of
@@ -34,6 +37,16 @@
 #define SPARE_MAX_BYTES (256u << 10)
 #define SAVE_AGAIN_NS (5000 * KVP_NS_PER_MS)
 #define SWEEP_NS (500 * KVP_NS_PER_MS) /* timeouts are this exact */
+#define TURN_NS 500000 /* of the core's work for one connection in a turn of the loop */
+#define OVERRUN_NS 2000000u /* that one frame takes of it at most: a longer one may just not have run */
+#define TURNS_NS 2000000u /* for all that wait for their next turn; then others are read */
+
+typedef enum {
+    CONN_READS,
+    CONN_WAITS_READER, /* not read until the peer has read its answers */
+    CONN_WAITS_TURN, /* its share of this turn is used up; in server->hungry */
+    CONN_WAITS_ROOM, /* for a frame that would be too much beside those of others; in server->cramped */
+} conn_state_t;
 
 typedef struct {
     union {
@@ -46,7 +59,12 @@ typedef struct {
     uint64_t id; /* for the core: a count << SLOT_BITS | slot */
     uint32_t slot;
     bool is_greeted; /* its first whole frame has come */
-    bool is_paused; /* not read until its answers are */
+    bool is_reading;
+    conn_state_t state;
+    kvp_list_t wait_link; /* in server->hungry, cramped */
+    uint64_t turn; /* of the loop, in which it last had its share */
+    int64_t share_ns; /* left of that; what a long frame takes more is taken from the next */
+    size_t input_bytes; /* counted of `in` */
     bool is_ending; /* frames are ignored; closed when everything is sent and read, or at the deadline */
     bool is_overflown; /* to be closed at once */
     bool has_end; /* ending, and its deadline runs */
@@ -60,6 +78,7 @@ typedef struct {
     uv_shutdown_t shutdown;
     kvp_list_t unsent_link; /* in server->unsent while something may have to be written */
     uint64_t asked_ns; /* it has asked in this callback, readable since then; 0 = it has not */
+    uint64_t received_ns; /* readable since then what was received last */
 
     uint64_t deadline_ns;
     kvp_list_t deadline_link; /* in one of server->greeting, cut, ending */
@@ -93,6 +112,9 @@ struct kvp_server {
     kvp_list_t cut;
     kvp_list_t ending;
     kvp_list_t unsent;
+    uint64_t turn; /* of the loop */
+    kvp_list_t hungry, cramped; /* who waits for a turn, for room; first come, first served */
+    conn_t *beyond; /* the one whose frame was let in although there is no room; NULL = none */
 
     uint8_t *shared; /* received bytes lie here while their callback runs */
     kvp_buf_t spare;
@@ -123,14 +145,15 @@ note_times(kvp_server_t *server)
     kvp_master_note_times(server->master, kvp_times_step_longest(server->times), server->times->answer_longest_ns);
 }
 
-/* end_step follows each call of the core. */
-static void
+/* end_step follows each call of the core, and returns the time. */
+static uint64_t
 end_step(kvp_server_t *server, kvp_step_kind_t kind, uint64_t began)
 {
     kvp_times_t *times = server->times;
     const uint64_t now = kvp_boot_ns();
     const uint64_t waited_ns = kvp_times_is_look_due(times, now) ? kvp_times_look(times, now, kvp_thread_ns()) : 0;
     if (kvp_times_step(times, kind, began, now, waited_ns)) note_times(server);
+    return now;
 }
 
 /* end_answer follows each write. Who is only told something, or waited for somebody else, has not asked just now. */
@@ -200,6 +223,13 @@ set_deadline(conn_t *conn, kvp_list_t *queue, uint64_t at_ns)
 }
 
 static void
+count_input(conn_t *conn)
+{
+    conn->server->stats.input_bytes += conn->in.own_cap - conn->input_bytes;
+    conn->input_bytes = conn->in.own_cap;
+}
+
+static void
 on_closed(uv_handle_t *handle)
 {
     conn_t *conn = handle->data;
@@ -210,6 +240,7 @@ on_closed(uv_handle_t *handle)
     server->slot_free = conn->slot;
     server->stats.connections--;
     kvp_inbuf_fini(&conn->in);
+    count_input(conn);
     kvp_buf_fini(&conn->sending);
     kvp_buf_fini(&conn->waiting);
     free(conn);
@@ -277,10 +308,12 @@ close_conn(conn_t *conn)
     conn->is_ending = true;
     kvp_list_del(&conn->deadline_link);
     kvp_list_del(&conn->unsent_link);
+    kvp_list_del(&conn->wait_link);
+    if (server->beyond == conn) server->beyond = NULL;
     if (!server->is_stopping) {
         const uint64_t now = begin(server);
         kvp_master_on_close(server->master, conn->id, now);
-        end_step(server, KVP_STEP_CLOSE, now);
+        (void)end_step(server, KVP_STEP_CLOSE, now);
         log_notes(server, conn);
         collect(server);
     }
@@ -342,11 +375,36 @@ recycle(kvp_server_t *server, kvp_buf_t *empty)
     }
 }
 
+/* set_reading reads the connection, or does not, as its state says. */
 static void
-read_on(conn_t *conn)
+set_reading(conn_t *conn)
 {
-    conn->is_paused = false;
-    if (uv_read_start(&conn->uv.stream, on_alloc, on_read) != 0) close_conn(conn);
+    bool reads = conn->state == CONN_READS;
+
+    if (reads == conn->is_reading || uv_is_closing(&conn->uv.handle)) return;
+    conn->is_reading = reads;
+    if (!reads)
+        uv_read_stop(&conn->uv.stream);
+    else if (uv_read_start(&conn->uv.stream, on_alloc, on_read) != 0)
+        close_conn(conn);
+}
+
+static void
+wait_in(conn_t *conn, conn_state_t state, kvp_list_t *queue)
+{
+    conn->state = state;
+    kvp_list_del(&conn->wait_link);
+    kvp_list_add_tail(queue, &conn->wait_link);
+}
+
+/* resume goes on with the frames that the connection left behind, then reads on. */
+static void
+resume(conn_t *conn)
+{
+    kvp_list_del(&conn->wait_link);
+    conn->state = CONN_READS;
+    kvp_inbuf_again(&conn->in);
+    feed(conn);
 }
 
 /* end_sending goes on until everything is sent, then shuts our direction down, and leaves the rest to the peer or to the
@@ -361,7 +419,9 @@ end_sending(conn_t *conn)
         conn->has_end = true;
         set_deadline(conn, &server->ending, now + server->conf.linger_ms * KVP_NS_PER_MS);
         arm(server, conn->deadline_ns, now);
-        if (conn->is_paused) read_on(conn);
+        kvp_list_del(&conn->wait_link);
+        conn->state = CONN_READS;
+        set_reading(conn);
     }
     if (conn->is_shut || conn->waiting.len > 0 || uv_is_closing(&conn->uv.handle)) return;
     conn->is_shut = true;
@@ -384,12 +444,8 @@ flush_one(conn_t *conn)
     if (conn->waiting.len == 0) recycle(server, &conn->waiting);
     if (conn->is_ending) {
         end_sending(conn);
-    } else if (conn->is_paused && unsent_bytes(conn) <= PAUSE_BYTES / 2) {
-        /* First the frames that it left behind. */
-        conn->is_paused = false;
-        kvp_inbuf_again(&conn->in);
-        feed(conn);
-        if (!conn->is_ending && !conn->is_paused) read_on(conn);
+    } else if (conn->state == CONN_WAITS_READER && unsent_bytes(conn) <= PAUSE_BYTES / 2) {
+        resume(conn);
     }
 }
 
@@ -415,46 +471,111 @@ handle_frame(conn_t *conn, const kvp_frame_t *frame)
         kvp_list_del(&conn->deadline_link);
     }
     const uint64_t now = begin(server);
-    conn->asked_ns = server->times->readable_ns;
+    conn->asked_ns = conn->received_ns;
     kvp_master_on_frame(server->master, conn->id, frame, now);
-    end_step(server, KVP_STEP_FRAME, now);
+    conn->share_ns -= (int64_t)kvp_min_u64(end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
     log_notes(server, conn);
     collect(server);
     if (conn->waiting.len <= WRITE_BYTES || conn->is_ending) return;
     if (!conn->is_writing && !write_waiting(conn)) return;
     if (unsent_bytes(conn) > PAUSE_BYTES) {
         server->stats.read_pauses++;
-        conn->is_paused = true;
-        uv_read_stop(&conn->uv.stream);
+        conn->state = CONN_WAITS_READER;
     }
 }
 
-/* feed hands whole frames to the core, and keeps what is left of the bytes. */
-static void
-feed(conn_t *conn)
+/* handle_frames gives the core whole frames as long as the connection's share of the turn lasts, and returns how many. */
+static uint32_t
+handle_frames(conn_t *conn)
 {
     kvp_server_t *server = conn->server;
     bool has_frame = true;
+    uint32_t n = 0;
 
-    while (has_frame && !conn->is_ending && !conn->is_paused) {
+    if (conn->turn != server->turn) conn->share_ns = conn->share_ns < 0 ? conn->share_ns + TURN_NS : TURN_NS;
+    conn->turn = server->turn;
+    while (has_frame && !conn->is_ending && conn->state == CONN_READS && conn->share_ns > 0) {
+        uint32_t length_max = conn->is_greeted ? KVP_FRAME_MAX : KVP_FRAME_FIRST_MAX;
         kvp_frame_t frame;
-        if (kvp_inbuf_next(&conn->in, &frame, &has_frame) != KVP_OK) {
+        if (kvp_inbuf_next(&conn->in, length_max, &frame, &has_frame) != KVP_OK) {
             server->stats.framing_errors++;
             complain(server, conn, "connection closed: malformed frame header");
             close_conn(conn);
         } else if (has_frame) {
             handle_frame(conn, &frame);
+            n++;
         }
     }
+    if (conn->share_ns <= 0 && conn->state == CONN_READS && !conn->is_ending) {
+        server->stats.turn_waits++;
+        wait_in(conn, CONN_WAITS_TURN, &server->hungry);
+    }
+    return n;
+}
+
+/* feed hands whole frames to the core, and keeps what is left of the bytes. A frame's deadline is set once, when its first
+ * bytes are kept; it does not run while the connection is not read. */
+static void
+feed(conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+    const bool is_next = handle_frames(conn) > 0;
+
+    if (is_next && server->beyond == conn) server->beyond = NULL;
     if (conn->is_ending) {
         kvp_inbuf_fini(&conn->in);
     } else if (kvp_inbuf_keep(&conn->in) != KVP_OK) {
         complain(server, conn, "connection closed: no memory for its frame");
         close_conn(conn);
-    } else if (conn->in.own_len == 0 || conn->is_paused) {
-        if (conn->is_greeted) kvp_list_del(&conn->deadline_link);
-    } else if (conn->is_greeted) {
+    } else if (!conn->is_greeted) {
+        ; /* its deadline is that of its Hello */
+    } else if (conn->in.own_len == 0 || conn->state != CONN_READS) {
+        kvp_list_del(&conn->deadline_link);
+    } else if (is_next || kvp_list_is_empty(&conn->deadline_link)) {
         set_deadline(conn, &server->cut, begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
+    }
+    count_input(conn);
+    set_reading(conn);
+}
+
+/* let_in reads on those who wait for room, each when the rest of its frame fits. One at a time is let in if it does not:
+ * else all could wait for one another. */
+static void
+let_in(kvp_server_t *server)
+{
+    while (!kvp_list_is_empty(&server->cramped)) {
+        conn_t *conn = kvp_list_first(&server->cramped, conn_t, wait_link);
+        bool fits = server->stats.input_bytes + kvp_inbuf_wanted(&conn->in) <= server->conf.input_max;
+        if (!fits && server->beyond != NULL) return;
+        if (!fits) server->beyond = conn;
+        kvp_list_del(&conn->wait_link);
+        conn->state = CONN_READS;
+        if (kvp_inbuf_make_room(&conn->in) != KVP_OK) {
+            complain(server, conn, "connection closed: no memory for its frame");
+            close_conn(conn);
+            continue;
+        }
+        count_input(conn);
+        if (conn->is_greeted) set_deadline(conn, &server->cut, begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
+        set_reading(conn);
+    }
+}
+
+/* take_turns goes round those who wait for a turn, each once at most. */
+static void
+take_turns(kvp_server_t *server)
+{
+    uint64_t began = kvp_boot_ns(), now = began;
+
+    server->turn++;
+    while (!kvp_list_is_empty(&server->hungry) && now - began < TURNS_NS) {
+        conn_t *conn = kvp_list_first(&server->hungry, conn_t, wait_link);
+        if (conn->turn == server->turn) return;
+        begin(server);
+        resume(conn);
+        flush_all(server);
+        conn->asked_ns = 0;
+        now = kvp_boot_ns();
     }
 }
 
@@ -462,16 +583,27 @@ static void
 on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     conn_t *conn = handle->data;
+    kvp_server_t *server = conn->server;
+    const uint64_t kept = server->stats.input_bytes, max = server->conf.input_max;
+    /* Where half is used up only small frames come for nothing: who has to wait shall not keep much meanwhile. */
+    const uint64_t at_once = kvp_max_u64(max / 2 - kvp_min_u64(max / 2, kept), KVP_INBUF_SMALL_BYTES);
     uint8_t *at;
     size_t len;
 
     (void)suggested;
-    begin(conn->server);
-    if (kvp_inbuf_room(&conn->in, conn->server->shared, SHARED_BYTES, &at, &len) == KVP_OK) {
+    begin(server);
+    kvp_err_t err = kvp_inbuf_room(&conn->in, server->shared, kvp_min_u64(SHARED_BYTES, at_once),
+                                   max - kvp_min_u64(max, kept), &at, &len);
+    count_input(conn);
+    if (err == KVP_OK) {
         *buf = uv_buf_init((char *)at, (unsigned)len);
-    } else {
-        *buf = uv_buf_init(NULL, 0); /* on_read gets ENOBUFS */
+        return;
     }
+    *buf = uv_buf_init(NULL, 0); /* on_read gets ENOBUFS */
+    if (err != KVP_EAGAIN) return;
+    server->stats.room_waits++;
+    if (conn->is_greeted) kvp_list_del(&conn->deadline_link);
+    wait_in(conn, CONN_WAITS_ROOM, &server->cramped);
 }
 
 static void
@@ -483,10 +615,13 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
     (void)buf;
     if (nread == 0) return;
     begin(server);
-    if (nread < 0) {
+    if (nread < 0 && conn->state == CONN_WAITS_ROOM) {
+        set_reading(conn);
+    } else if (nread < 0) {
         close_conn(conn);
     } else if (!conn->is_ending) {
         server->stats.received_bytes += (size_t)nread;
+        conn->received_ns = server->times->readable_ns;
         kvp_inbuf_received(&conn->in, (size_t)nread);
         feed(conn);
     }
@@ -526,6 +661,7 @@ open_stream(kvp_server_t *server, conn_t *conn, int fd, bool is_unix)
         close(fd);
         return rc;
     }
+    conn->is_reading = true;
     return uv_read_start(&conn->uv.stream, on_alloc, on_read);
 }
 
@@ -546,6 +682,7 @@ on_accept(void *arg, int fd, bool is_unix)
     conn->server = server;
     kvp_list_init(&conn->unsent_link);
     kvp_list_init(&conn->deadline_link);
+    kvp_list_init(&conn->wait_link);
     server->stats.accepted++;
     if (open_stream(server, conn, fd, is_unix) != 0) {
         conn->is_ending = true;
@@ -554,7 +691,7 @@ on_accept(void *arg, int fd, bool is_unix)
     }
     set_deadline(conn, &server->greeting, now + server->conf.hello_ms * KVP_NS_PER_MS);
     kvp_master_on_connect(server->master, conn->id, now);
-    end_step(server, KVP_STEP_FRAME, now);
+    (void)end_step(server, KVP_STEP_FRAME, now);
     log_notes(server, conn);
     collect(server);
     flush_all(server);
@@ -581,7 +718,7 @@ tick(kvp_server_t *server)
     if (server->is_stopping) return;
     const uint64_t now = begin(server);
     kvp_master_on_tick(server->master, now);
-    end_step(server, KVP_STEP_TICK, now);
+    (void)end_step(server, KVP_STEP_TICK, now);
     log_notes(server, NULL);
     collect(server);
 }
@@ -595,7 +732,9 @@ on_timer(uv_timer_t *timer)
     server->timer_at_ns = UINT64_MAX;
     arm(server, now + SWEEP_NS, now);
     expire(server, &server->greeting, now, "connection closed: no Hello in time");
-    expire(server, &server->cut, now, "connection closed: the rest of a frame did not come");
+    const uint64_t partial_ns = server->conf.partial_ms * KVP_NS_PER_MS;
+    const uint64_t early_ns = kvp_list_is_empty(&server->cramped) ? 0 : partial_ns - partial_ns / 10;
+    expire(server, &server->cut, now + early_ns, "connection closed: the rest of a frame did not come");
     expire(server, &server->ending, now, NULL);
     if (server->save_due_ns <= now) save_ident(server);
     if (kvp_master_due(server->master) <= now) tick(server);
@@ -606,6 +745,7 @@ static void
 on_work(uv_idle_t *work)
 {
     kvp_server_t *server = work->data;
+    if (!kvp_master_has_work(server->master)) return; /* others wait for a turn */
     tick(server);
     flush_all(server);
 }
@@ -615,10 +755,14 @@ static void
 on_turn_end(uv_prepare_t *prepare)
 {
     kvp_server_t *server = prepare->data;
-    uint64_t now = kvp_boot_ns();
 
+    if (!server->is_stopping) {
+        let_in(server);
+        take_turns(server);
+    }
+    const uint64_t now = kvp_boot_ns();
     if (!kvp_times_end(server->times, now) || server->is_stopping) return;
-    if (kvp_master_has_work(server->master)) {
+    if (kvp_master_has_work(server->master) || !kvp_list_is_empty(&server->hungry)) {
         uv_idle_start(&server->work, on_work);
     } else {
         uv_idle_stop(&server->work);
@@ -644,6 +788,7 @@ kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out)
     server->conf.hello_ms = or_default(conf->hello_ms, 5000);
     server->conf.partial_ms = or_default(conf->partial_ms, 10000);
     server->conf.linger_ms = or_default(conf->linger_ms, 500);
+    if (server->conf.input_max == 0) server->conf.input_max = 64u << 20;
     if (server->conf.output_max == 0) server->conf.output_max = 64u << 20;
     server->save_due_ns = UINT64_MAX;
     server->log_limit.burst = 10;
@@ -654,6 +799,8 @@ kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out)
     kvp_list_init(&server->cut);
     kvp_list_init(&server->ending);
     kvp_list_init(&server->unsent);
+    kvp_list_init(&server->hungry);
+    kvp_list_init(&server->cramped);
 
     server->shared = aligned_alloc(64, SHARED_BYTES);
     if (server->shared == NULL) goto fail;

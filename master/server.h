@@ -17,8 +17,10 @@ typedef struct {
     kvp_hostport_t listen;
     uint32_t max_conns; /* 0 = 65536 */
     uint32_t hello_ms; /* a connection without its first whole frame is closed after this; 0 = 5 s */
-    uint32_t partial_ms; /* a frame cut in the middle is waited for this long since its last byte; 0 = 10 s */
+    uint32_t partial_ms; /* a frame cut in the middle is waited for this long since its first byte, and a
+                          * tenth of that while others wait for room; 0 = 10 s */
     uint32_t linger_ms; /* a peer may take this long to read what it was sent before a close; 0 = 500 ms */
+    uint64_t input_max; /* bytes kept of all connections' frames that are not whole, or not handled; 0 = 64 MiB */
     uint64_t output_max; /* bytes that may wait for a peer that does not read; 0 = 64 MiB */
     /* The core's term or the pool's name changed: made durable before it returns, where anything is; false: it could not be,
      * and is asked for again after 5 s. NULL = nobody keeps it. On the loop's thread. */
@@ -35,6 +37,9 @@ typedef struct {
     X(received_bytes, "bytes received")                                                                                \
     X(sent_bytes, "bytes sent or queued")                                                                              \
     X(read_pauses, "times that a connection was not read for its unread answers")                                      \
+    X(turn_waits, "times that a connection had to wait for its next turn")                                             \
+    X(room_waits, "times that a connection was not read because too much of others' frames is kept")                   \
+    X(input_bytes, "memory for frames that are not whole, or not handled yet (gauge)")                                 \
     X(framing_errors, "connections closed because framing was lost")                                                   \
     X(timeouts, "connections closed for want of a Hello or of the rest of a frame")                                    \
     X(overflows, "connections closed because the peer did not read")                                                   \

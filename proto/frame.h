@@ -16,7 +16,8 @@
 #include "common/buf.h"
 
 #define KVP_FRAME_HDR_BYTES 16u
-#define KVP_FRAME_MAX (16u << 20)
+#define KVP_FRAME_MAX (1u << 20)
+#define KVP_FRAME_FIRST_MAX (16u << 10) /* of a connection's first frame, and of any to a node */
 #define KVP_FRAME_REPLY 0x01u
 #define KVP_FRAME_ONEWAY 0x02u /* no answer is sent */
 #define KVP_FRAME_FLAGS_KNOWN 0x03u

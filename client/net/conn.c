@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #define REQUEST_ID_AT 8u /* in a frame: proto/frame.h */
-#define OUT_MAX (4u * (size_t)KVP_FRAME_MAX) /* queued for a master that does not read */
+#define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* queued for a master that does not read */
 #define SPIN_MAX_NS 50000u
 #define ANSWER_FIRST_NS 20000u /* what an answer is taken to need before one was seen */
 #define ANSWER_CAP_NS 1000000u /* so that a slow one is forgotten soon */

@@ -28,7 +28,6 @@
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
 #define HELLO_NS (5 * KVP_NS_PER_S)
 #define FRESH_MAX 1024u /* connections on top of the attachments' number */
-#define REQUEST_MAX (64u << 10)
 #define RECVS_A_TURN 8
 
 /* ---- connections */
@@ -201,7 +200,7 @@ conn_open(kvp_node_t *node, kvp_node_listener_t *l, int fd)
     }
     node->serve.conns_n++;
     kvp_framed_init(&conn->io);
-    conn->io.in.limit = 2 * (size_t)REQUEST_MAX;
+    conn->io.in.limit = 2 * (size_t)(KVP_FRAME_HDR_BYTES + KVP_FRAME_FIRST_MAX);
     kvp_node_att_init(&conn->att);
     kvp_list_init(&conn->link);
     kvp_list_add_tail(&node->serve.fresh, &conn->link);

@@ -367,10 +367,11 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 static const struct {
     handler_fn fn;
-    uint32_t roles; /* bit of each kvp_role_t that may ask */
+    uint32_t roles; /* bit of each kvp_role_t that may ask, and QUESTION: as a one-way message it makes no sense */
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
 #define N (1u << KVP_ROLE_NODE)
+#define QUESTION (1u << 31)
     [KVP_OP_BYE] = {on_bye, C | N},
     [KVP_OP_HEARTBEAT] = {kvp_on_heartbeat, C | N},
     [KVP_OP_PUT_BEGIN] = {kvp_on_put_begin, C},
@@ -385,9 +386,9 @@ static const struct {
     [KVP_OP_BUMP] = {kvp_on_bump, C},
     [KVP_OP_PRESENT] = {kvp_on_present, C},
     [KVP_OP_REMOVE_MANY] = {kvp_on_remove_many, C},
-    [KVP_OP_LIST] = {kvp_on_list, C},
-    [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N},
-    [KVP_OP_STATUS] = {kvp_on_status, C | N},
+    [KVP_OP_LIST] = {kvp_on_list, C | QUESTION},
+    [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N | QUESTION},
+    [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION},
     [KVP_OP_MOUNT] = {kvp_on_mount, N},
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N},
     [KVP_OP_FREED] = {kvp_on_freed, N},
@@ -422,7 +423,10 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOTSUP, "unknown operation");
         return;
     }
-    handlers[op].fn(m, s, f);
+    if ((handlers[op].roles & QUESTION) != 0 && (f->hdr.flags & KVP_FRAME_ONEWAY) != 0)
+        kvp_session_close(&m->peers, s, "a question that wants no answer");
+    else
+        handlers[op].fn(m, s, f);
 }
 
 void

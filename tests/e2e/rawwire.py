@@ -13,7 +13,7 @@ from conftest import SLOW
 
 HDR = struct.Struct("<IBBHQ")  # length, opcode, flags, head_len, request id
 REPLY, ONEWAY = 1, 2
-FRAME_MAX = 16 << 20
+FRAME_MAX, FIRST_MAX = 1 << 20, 16 << 10
 
 HELLO, BYE, HEARTBEAT = 1, 2, 3
 PUT_BEGIN, PUT_COMMIT, PUT_ABORT, GET, EXISTS, LOOKUP, RELEASE = range(16, 23)
@@ -188,6 +188,26 @@ class Raw:
 
     def fd(self):
         return self.sock.fileno()
+
+
+def push(raws, data, seconds, each=lambda: None):
+    """Sends data over all of them, as far as they are read within so long; calls each between."""
+    end = time.monotonic() + seconds
+    left = {raw: memoryview(data) for raw in raws}
+    for raw in raws:
+        raw.sock.setblocking(False)
+    while left and time.monotonic() < end:
+        _, ready, _ = select.select([], [raw.sock for raw in left], [], 0.05)
+        for raw in [raw for raw in left if raw.sock in ready]:
+            try:
+                left[raw] = left[raw][raw.sock.send(left[raw][:1 << 18]):]
+            except (BrokenPipeError, ConnectionResetError):
+                left[raw] = b""
+            if not left[raw]:
+                del left[raw]
+        each()
+    for raw in raws:
+        raw.sock.settimeout(raw.timeout)
 
 
 def session(at, role=CLIENT, **kw):

@@ -7,32 +7,35 @@ import pathlib
 import threading
 import time
 
+import pytest
+
 import rawwire as w
 from clients import Shell
-from conftest import PROGRAMS, SLOW, Daemon
+from conftest import PROGRAMS, SAN, SLOW, Daemon, own_s
 
 MIB = 1 << 20
 
 
 class Bystander:
     """Another client that asks EXISTS for one digest again and again, over its own connection. .waits_s has how long each answer took,
-    .failed how many calls got no answer."""
+    .failed how many calls got no answer. clock is what the waits are measured by."""
 
-    def __init__(self, master):
+    def __init__(self, master, clock=time.monotonic):
         self.waits_s, self.failed = [], 0
+        self._clock = clock
         self._raw, _ = w.session(master, name="bystander")
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self):
-        ask = w.frame(w.EXISTS, b"", bytes(16))
+        ask = w.frame(w.EXISTS, w.pack((1, 1)), bytes(16))
         while not self._over.is_set():
-            began = time.monotonic()
+            began = self._clock()
             answer = self._raw.call(ask)
             if answer is None:
                 self.failed += 1
                 return
-            self.waits_s.append(time.monotonic() - began)
+            self.waits_s.append(self._clock() - began)
             time.sleep(0.001)
 
     def __enter__(self):
@@ -50,6 +53,42 @@ class Bystander:
 # ---- 1. terms
 # ---- 2. hash flooding
 # ---- 3. turns of the master
+FLOODS = {  # what is asked without end, and how often by each neighbour: 288 KB of it, and 6 MB
+    "list": (w.frame(w.LIST, w.pack((3, b"none"))), 12000),
+    "exists": (w.frame(w.EXISTS, w.pack((1, 8192)), bytes(16 * 8192)), 48),
+}
+
+
+def clock_beside(daemon):
+    """own_s, less the time in which the daemon's loop was ready to run and had no processor."""
+    with open(f"/proc/{daemon.pid}/schedstat") as f:
+        return own_s() - int(f.read().split()[1]) / 1e9
+
+
+@pytest.mark.pool(nodes=1, memory="128MiB")
+@pytest.mark.parametrize("neighbours,what", [(1, "list"), (64, "list"), (64, "exists")])
+def test_questions_without_end(pool, neighbours, what):
+    """Fails if neighbours that ask LIST 12,000 times each, or EXISTS of 8,192 digests, keep others from being served: beside one of
+    them 99 of 100 of another's EXISTS take at most 20 ms, beside 64 none takes more than 100 ms.
+    """
+    assert Shell(pool.bench, pool.addr)("bput k/ 0 16384 256")["results"] == {"OK": 16384}
+    with w.session(pool.addr)[0] as raw:
+        raw.send(w.frame(w.LIST, flags=w.ONEWAY) * 12000)
+        assert raw.is_closed(), "a LIST that wants no answer is taken"
+    raws = [w.session(pool.addr, name=f"flood{i}")[0] for i in range(neighbours)]
+    ask, times = FLOODS[what]
+    with Bystander(pool.addr, lambda: clock_beside(pool.master)) as other:
+        for raw in raws:
+            raw.sock.setblocking(False)
+            raw.sock.send(ask * times)  # or what the kernel takes of it
+        time.sleep(3)
+    for raw in raws:
+        raw.sock.close()
+    assert other.failed == 0
+    print(f"beside {neighbours} that ask {what}: {len(other.waits_s)} EXISTS, p99 {other.p99_s() * 1e3:.1f} ms, "
+          f"longest {max(other.waits_s) * 1e3:.1f} ms")
+    assert neighbours > 1 or other.p99_s() <= 0.020 * SLOW
+    assert max(other.waits_s) <= 0.100 * SLOW
 # ---- 4. empty messages
 # ---- 5. tenants
 # ---- 6. descriptors of a large node
@@ -101,4 +140,59 @@ def test_large_node_says_what_it_lacks(bench):
 
 
 # ---- 7. big frames
+INPUT_MAX = 64 << 20  # what the master keeps of all frames that are not whole
+SLACK = 12 << 20
+
+
+def test_big_frames(bench):
+    """Fails if 200 neighbours that send all but the last byte of a frame of 1 MiB, and of as long a Hello, make the master take more
+    than 64 MiB; if somebody's short EXISTS waits more than 100 ms meanwhile; or if a long one, of 128 KiB, is not answered within 5 s,
+    in which the neighbours' frames are given up.
+    """
+    master = bench.master()
+    fresh, greeted = [w.Raw(master.listen) for _ in range(100)], [w.session(master.listen)[0] for _ in range(200)]
+    claim = w.HDR.pack(w.FRAME_MAX, w.EXISTS, 0, 8, 1) + bytes(w.FRAME_MAX - 1)
+    long_one, _ = w.session(master.listen)
+    before = most = w.rss_bytes(master.pid)
+
+    def look():
+        nonlocal most
+        most = max(most, w.rss_bytes(master.pid))
+
+    with Bystander(master.listen, lambda: clock_beside(master)) as other:
+        w.push(fresh + greeted, claim, 0.8, look)
+        began = clock_beside(master)
+        answer = long_one.call(w.frame(w.EXISTS, w.pack((1, 8192)), bytes(16 * 8192)))
+        long_s = clock_beside(master) - began
+    print(f"beside 300 big frames: longest EXISTS {max(other.waits_s) * 1e3:.1f} ms of {len(other.waits_s)}, a long one {long_s:.2f} s, "
+          f"{(most - before) / 2**20:.1f} MiB")
+    assert answer is not None and answer.err == w.OK and long_s < 5 * SLOW
+    assert other.failed == 0 and max(other.waits_s) <= 0.100 * SLOW
+    assert most - before <= INPUT_MAX + SLACK or SAN
+    for raw in fresh + greeted:
+        assert raw.is_closed()
+        raw.sock.close()
+
+
+def test_many_chunks(bench):
+    """Fails if nodes that mount 255 segments of 65,536 chunks, of which nothing is ever touched, make the master take more than 12 MiB,
+    or are all let in.
+    """
+    master = bench.master()
+    before, let_in, raws = w.rss_bytes(master.pid), 0, []
+    for i in range(255):
+        raw, _ = w.session(master.listen, role=w.NODE, name=f"n{i}", host_id=f"n{i}")
+        answer = raw.call(w.frame(w.MOUNT, w.pack((1, f"n{i}"), (2, os.urandom(16)), (3, w.Fixed(1)), (4, 4 << 30), (5, 64 << 10),
+                                                  (6, "127.0.0.1:9"), (8, "tcp"), (9, 1)), request_id=2))
+        while not answer.flags & w.REPLY:
+            answer = raw.reply()
+        let_in += answer.err == w.OK
+        raws.append(raw)
+    grown = w.rss_bytes(master.pid) - before
+    print(f"{let_in} of 255 segments of 65,536 chunks are let in: {grown / 2**20:.1f} MiB")
+    assert let_in == 16 and (grown <= SLACK or SAN)
+    for raw in raws:
+        raw.sock.close()
+
+
 # ---- 8. Unix paths

@@ -27,7 +27,8 @@
 #include <string.h>
 
 #define UUID_BYTES 16u
-#define CHUNKS_MAX 65536u
+#define CHUNKS_MAX 65536u /* of a segment, and of all segments of one session */
+#define POOL_CHUNKS_MAX (1u << 20)
 #define CHUNK_BYTES_MIN (64u << 10)
 #define CHUNK_BYTES_MAX (64ull << 30)
 #define UNMOUNT_WAIT_MAX_MS 60000u
@@ -113,6 +114,16 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     reply->report = REPORT_WHOLE;
 }
 
+/* Chunks cost memory before anything lies in them. */
+static const char *
+too_many_chunks(const kvp_master_t *m, const kvp_session_t *s, uint64_t n)
+{
+    if (m->cat.chunks_n + n > POOL_CHUNKS_MAX) return "too many chunks in the pool";
+    kvp_list_foreach (pos, &s->segments)
+        n += kvp_list_entry(pos, kvp_segment_t, of_node)->chunk_n;
+    return n > CHUNKS_MAX ? "too many chunks of one node" : NULL;
+}
+
 static kvp_err_t
 mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
@@ -124,8 +135,9 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         reply->detail = (char *)"a node of that name is connected";
         return KVP_SEGMENT_EXISTS;
     }
-    if (!is_known && m->cat.chunks_n + (msg->size_bytes - 1) / msg->chunk_bytes >= KVP_OBJ_CHUNK_NONE) {
-        reply->detail = (char *)"too many chunks in the pool";
+    const char *why = is_known ? NULL : too_many_chunks(m, s, (msg->size_bytes - 1) / msg->chunk_bytes + 1);
+    if (why != NULL) {
+        reply->detail = (char *)why;
         return KVP_LIMIT;
     }
     if ((g == NULL || g->node != s) && s->segments_n >= KVP_NODE_SEGMENTS_MAX) {

@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LIST_SCAN_MAX 8192u /* records that one List walks */
+#define LIST_SCAN_MAX 4096u /* records that one List walks */
 #define LIST_BYTES_MAX (256u << 10)
 
 /* The digests behind a head with a count, of at most max. NULL after the connection was given up. */

@@ -24,6 +24,7 @@ typedef struct {
     kvp_master_t *core;
     pthread_t thread;
     kvp_server_stats_t stats;
+    kvp_master_stats_t core_stats;
     kvp_times_t times; /* where the test brings none */
 } fixture_t;
 

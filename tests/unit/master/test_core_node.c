@@ -74,6 +74,30 @@ test_mount_of_many_chunks(void **state)
     world_close(w);
 }
 
+/* Each chunk costs the master memory, whoever offers it. */
+static void
+test_mount_when_there_are_too_many_chunks(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    char text[32];
+    uint32_t i;
+
+    (void)state;
+    w->check_every = 0;
+    for (i = 0; i < 20; i++) {
+        peer_t *n = peer_open(w);
+        snprintf(text, sizeof text, "n%u", i);
+        assert_int_equal(peer_hello(n, KVP_ROLE_NODE, text, text), KVP_OK);
+        n->mem = mem_make(w, text, 65536ull * 64 * KIB, 64 * KIB);
+        if (node_mount(n, NULL) != KVP_OK) break;
+        snprintf(text, sizeof text, "n%u/2", i);
+        n->mem = mem_make(w, text, 64 * KIB, 64 * KIB);
+        assert_int_equal(node_mount(n, NULL), KVP_LIMIT);
+    }
+    assert_int_equal(i, 16);
+    world_close(w);
+}
+
 static void
 test_mount_when_a_node_has_too_many_segments(void **state)
 {
@@ -640,6 +664,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         rig_test(test_mount_when_fields_are_out_of_range, plain),
         cmocka_unit_test(test_mount_of_many_chunks),
+        cmocka_unit_test(test_mount_when_there_are_too_many_chunks),
         cmocka_unit_test(test_mount_when_a_node_has_too_many_segments),
         rig_test(test_mount_when_the_name_is_taken, plain),
         cmocka_unit_test(test_mount_when_the_memory_is_not_known),

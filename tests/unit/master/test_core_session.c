@@ -256,6 +256,21 @@ test_operations_of_the_other_role(void **state)
     assert_true(n->was_closed);
 }
 
+static void
+test_questions_that_want_no_answer(void **state)
+{
+    static const uint8_t ops[] = {KVP_OP_LIST, KVP_OP_SEGMENTS, KVP_OP_STATUS};
+    rig_t *g = *state;
+
+    for (size_t i = 0; i < sizeof ops; i++) {
+        peer_t *c = client_open(g->w);
+
+        (void)peer_send(c, ops[i], KVP_FRAME_ONEWAY, NULL, NULL, 0);
+        assert_true(c->was_closed);
+        peer_forget(c);
+    }
+}
+
 /* ---- frames that break the rules */
 typedef struct {
     uint8_t op;
@@ -393,6 +408,7 @@ main(void)
         rig_test(test_heartbeat_of_another_incarnation, nobody),
         rig_test(test_frames_before_hello, nobody),
         rig_test(test_operations_of_the_other_role, nobody),
+        rig_test(test_questions_that_want_no_answer, nobody),
         cmocka_unit_test(test_malformed_heads),
         rig_test(test_malformed_counts, nobody),
         rig_test(test_list_when_the_prefix_is_too_long, nobody),

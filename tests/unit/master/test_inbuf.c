@@ -47,7 +47,7 @@ receive(kvp_inbuf_t *in, uint8_t *shared, size_t shared_len, const void *bytes, 
     uint8_t *room;
     size_t len;
 
-    assert_int_equal(kvp_inbuf_room(in, shared, shared_len, &room, &len), KVP_OK);
+    assert_int_equal(kvp_inbuf_room(in, shared, shared_len, SIZE_MAX, &room, &len), KVP_OK);
     n = kvp_min_u64(n, len);
     memcpy(room, bytes, n);
     kvp_inbuf_received(in, n);
@@ -69,7 +69,7 @@ check_stream(const kvp_buf_t *stream, size_t step, uint64_t frames)
         at += n;
         while (has_frame) {
             kvp_frame_t frame;
-            assert_int_equal(kvp_inbuf_next(&in, &frame, &has_frame), KVP_OK);
+            assert_int_equal(kvp_inbuf_next(&in, KVP_FRAME_MAX, &frame, &has_frame), KVP_OK);
             if (has_frame) check_frame(&frame, seen, tail_of(seen));
             seen += has_frame;
         }
@@ -94,7 +94,7 @@ test_frames_are_the_same_however_the_stream_is_cut(void **state)
 }
 
 static void
-test_memory_follows_what_arrives_not_what_is_claimed(void **state)
+test_claims_take_memory_only_behind_what_fills_a_buffer(void **state)
 {
     static _Alignas(16) uint8_t shared[SHARED_BYTES];
     kvp_inbuf_t in = {0};
@@ -108,12 +108,40 @@ test_memory_follows_what_arrives_not_what_is_claimed(void **state)
     memcpy(header, &claimed, sizeof(claimed));
     size_t received = receive(&in, shared, sizeof(shared), header, sizeof(header));
     for (int i = 0; i < 2000; i++) {
-        assert_int_equal(kvp_inbuf_next(&in, &frame, &has_frame), KVP_OK);
+        assert_int_equal(kvp_inbuf_next(&in, KVP_FRAME_MAX, &frame, &has_frame), KVP_OK);
         assert_false(has_frame);
         assert_int_equal(kvp_inbuf_keep(&in), KVP_OK);
-        assert_true(in.own_cap <= kvp_max_u64(4096, 2 * received));
+        assert_int_equal(in.own_cap,
+                         received <= KVP_INBUF_SMALL_BYTES ? KVP_INBUF_SMALL_BYTES : claimed + sizeof(header));
         received += receive(&in, shared, sizeof(shared), zeroes, sizeof(zeroes));
     }
+    kvp_inbuf_fini(&in);
+}
+
+static void
+test_a_buffer_does_not_grow_by_more_than_there_is(void **state)
+{
+    kvp_inbuf_t in = {0};
+    kvp_buf_t stream = {0};
+    uint8_t shared[SHARED_BYTES], *room;
+    kvp_frame_t frame;
+    size_t len, n = KVP_INBUF_SMALL_BYTES;
+    bool has_frame;
+
+    (void)state;
+    append_frame(&stream, 1, 3000);
+    for (size_t at = 0; at < n; at += SHARED_BYTES) {
+        assert_int_equal(receive(&in, shared, SHARED_BYTES, stream.data + at, SHARED_BYTES), SHARED_BYTES);
+        assert_int_equal(kvp_inbuf_keep(&in), KVP_OK);
+    }
+    assert_int_equal(kvp_inbuf_wanted(&in), stream.len - n);
+    assert_int_equal(kvp_inbuf_room(&in, shared, SHARED_BYTES, stream.len - n - 1, &room, &len), KVP_EAGAIN);
+    assert_int_equal(kvp_inbuf_make_room(&in), KVP_OK);
+    assert_int_equal(receive(&in, shared, SHARED_BYTES, stream.data + n, stream.len - n), stream.len - n);
+    assert_int_equal(kvp_inbuf_next(&in, 100, &frame, &has_frame), KVP_PROTO);
+    assert_int_equal(kvp_inbuf_next(&in, KVP_FRAME_MAX, &frame, &has_frame), KVP_OK);
+    check_frame(&frame, 1, 3000);
+    kvp_buf_fini(&stream);
     kvp_inbuf_fini(&in);
 }
 
@@ -130,13 +158,13 @@ test_what_is_kept_is_found_again(void **state)
     append_frame(&stream, 3, 5);
     append_frame(&stream, 4, 16);
     assert_int_equal(receive(&in, shared, sizeof(shared), stream.data, stream.len), stream.len);
-    assert_int_equal(kvp_inbuf_next(&in, &frame, &has_frame), KVP_OK);
+    assert_int_equal(kvp_inbuf_next(&in, KVP_FRAME_MAX, &frame, &has_frame), KVP_OK);
     check_frame(&frame, 3, 5);
     assert_int_equal(kvp_inbuf_keep(&in), KVP_OK);
 
     memset(shared, 0xff, sizeof(shared));
     kvp_inbuf_again(&in);
-    assert_int_equal(kvp_inbuf_next(&in, &frame, &has_frame), KVP_OK);
+    assert_int_equal(kvp_inbuf_next(&in, KVP_FRAME_MAX, &frame, &has_frame), KVP_OK);
     assert_true(has_frame);
     check_frame(&frame, 4, 16);
     assert_int_equal(kvp_inbuf_keep(&in), KVP_OK);
@@ -150,7 +178,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frames_are_the_same_however_the_stream_is_cut),
-        cmocka_unit_test(test_memory_follows_what_arrives_not_what_is_claimed),
+        cmocka_unit_test(test_claims_take_memory_only_behind_what_fills_a_buffer),
+        cmocka_unit_test(test_a_buffer_does_not_grow_by_more_than_there_is),
         cmocka_unit_test(test_what_is_kept_is_found_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

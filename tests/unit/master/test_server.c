@@ -26,6 +26,7 @@ read_stats(void *arg)
 {
     fixture_t *fix = arg;
     kvp_server_stats(fix->server, &fix->stats);
+    kvp_master_stats(fix->core, &fix->core_stats);
 }
 
 static const kvp_server_stats_t *
@@ -317,6 +318,99 @@ test_lost_framing_closes(void **state)
 }
 
 static void
+test_frames_over_their_bound_close(void **state)
+{
+    fixture_t *fix = *state;
+    uint32_t header[4] = {KVP_FRAME_FIRST_MAX + 1, KVP_OP_EXISTS};
+
+    int fresh = dial(fix);
+    send_bytes(fresh, header, sizeof(header));
+    expect_end(fresh);
+    int greeted = dial_and_greet(fix);
+    header[0] = KVP_FRAME_MAX + 1;
+    send_bytes(greeted, header, sizeof(header));
+    expect_end(greeted);
+    wait_for(fix, fix->stats.connections == 0);
+    assert_int_equal(fix->stats.framing_errors, 2);
+}
+
+/* Four frames of 64 KiB, where there is room for one and a half. The first stays unfinished until all others are answered. */
+static void
+test_frames_wait_for_room_and_all_are_answered(void **state)
+{
+    fixture_t *fix = *state;
+    enum { PEERS = 4, DIGESTS = 4096, ROOM = 96 << 10 };
+    int fds[PEERS];
+    kvp_buf_t out = {0};
+
+    append_exists(&out, 2, DIGESTS);
+    for (int i = 0; i < PEERS; i++) {
+        fds[i] = dial_and_greet(fix);
+        uint64_t received = stats(fix)->received_bytes;
+        send_bytes(fds[i], out.data, out.len - 1);
+        if (i == 0) wait_for(fix, fix->stats.received_bytes == received + out.len - 1);
+    }
+    wait_for(fix, fix->stats.room_waits >= PEERS - 1);
+    assert_true(fix->stats.input_bytes > ROOM / 2);
+    assert_true(fix->stats.input_bytes <= ROOM + 4096 + out.len);
+    int other = dial_and_greet(fix);
+    for (int i = PEERS - 1; i >= 0; i--)
+        if (i > 0) send_bytes(fds[i], out.data + out.len - 1, 1);
+    for (int i = 1; i < PEERS; i++)
+        expect_answer(fds[i], KVP_OP_EXISTS, 2);
+    send_bytes(fds[0], out.data + out.len - 1, 1);
+    expect_answer(fds[0], KVP_OP_EXISTS, 2);
+    wait_for(fix, fix->stats.input_bytes == 0);
+    assert_int_equal(fix->stats.timeouts, 0);
+    for (int i = 0; i < PEERS; i++)
+        close(fds[i]);
+    close(other);
+    kvp_buf_fini(&out);
+}
+
+/* Who waits for room hastens the end of those who keep it. */
+static void
+test_room_comes_from_those_who_do_not_go_on(void **state)
+{
+    fixture_t *fix = *state;
+    kvp_buf_t out = {0};
+
+    append_exists(&out, 2, 4096);
+    int first = dial_and_greet(fix), second = dial_and_greet(fix);
+    send_bytes(first, out.data, out.len - 1);
+    wait_for(fix, fix->stats.input_bytes > 4096);
+    send_bytes(second, out.data, out.len - 1); /* it is let in beyond the bound */
+    wait_for(fix, fix->stats.room_waits == 1);
+    int third = dial_and_greet(fix);
+    uint64_t begun_ns = kvp_now_ns();
+    send_all(third, &out);
+    expect_answer(third, KVP_OP_EXISTS, 2);
+    assert_true(kvp_now_ns() - begun_ns < 8 * KVP_NS_PER_S); /* 1 s, where partial_ms is 10 s */
+    expect_end(first);
+    close(second);
+    close(third);
+}
+
+static void
+test_bytes_do_not_renew_a_deadline(void **state)
+{
+    fixture_t *fix = *state;
+    uint64_t until_ns = kvp_now_ns() + 8 * KVP_NS_PER_S; /* after 10 s the session is over for its silence */
+    kvp_buf_t out = {0};
+
+    append_exists(&out, 2, 8192);
+    int fd = dial_and_greet(fix);
+    for (size_t at = 0; stats(fix)->timeouts == 0; at++) {
+        assert_true(kvp_now_ns() < until_ns && at + 1 < out.len);
+        if (send(fd, out.data + at, 1, MSG_NOSIGNAL) < 0) break;
+        usleep(10000);
+    }
+    expect_end(fd);
+    assert_int_equal(stats(fix)->timeouts, 1);
+    kvp_buf_fini(&out);
+}
+
+static void
 test_silent_and_half_said_connections_are_closed(void **state)
 {
     fixture_t *fix = *state;
@@ -495,10 +589,8 @@ test_stop_delivers_what_was_answered(void **state)
     int fd = dial_and_greet(fix);
     for (uint64_t id = 0; id < ASKED; id++)
         append_exists(&out, id, 64);
-    uint64_t before = stats(fix)->received_bytes;
-    size_t len = out.len;
     send_all(fd, &out);
-    wait_for(fix, fix->stats.received_bytes == before + len);
+    wait_for(fix, fix->core_stats.frames == ASKED + 1);
     assert_int_equal(kvp_loop_call(&fix->loop, fixture_stop, fix, WAIT_MS), KVP_OK);
     for (uint64_t id = 0; id < ASKED; id++)
         expect_answer(fd, KVP_OP_EXISTS, id);
@@ -538,6 +630,10 @@ main(void)
         server_test(test_pipelined_frames_of_any_length_are_answered_in_order, .max_conns = 0),
         server_test(test_largest_batch_passes, .max_conns = 0),
         server_test(test_lost_framing_closes, .max_conns = 0),
+        server_test(test_frames_over_their_bound_close, .max_conns = 0),
+        server_test(test_frames_wait_for_room_and_all_are_answered, .input_max = 96 << 10, .partial_ms = 600000),
+        server_test(test_room_comes_from_those_who_do_not_go_on, .input_max = 66 << 10),
+        server_test(test_bytes_do_not_renew_a_deadline, .partial_ms = 200),
         server_test(test_silent_and_half_said_connections_are_closed, .hello_ms = 100, .partial_ms = 100),
         server_test(test_refused_peer_is_told_why, .max_conns = 0),
         server_test(test_peer_that_does_not_read_is_not_read, .max_conns = 0),
