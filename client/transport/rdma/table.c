@@ -98,6 +98,7 @@ rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
     tp->incarnation = conf->incarnation;
     tp->is_incarnation_drawn = conf->is_incarnation_drawn;
     tp->max_conns = conf->max_conns == 0 ? CONNS_DEFAULT : conf->max_conns;
+    tp->needs_attachment = conf->needs_attachment;
     tp->epoch = kvp_random_u64();
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     kvp_rdma_serving_init(&tp->serving);
@@ -256,6 +257,7 @@ const kvp_transport_ops_t kvp_rdma_ops = {
     .wake = kvp_rdma_wake,
     .peer_fence = kvp_rdma_peer_fence,
     .peer_cut = kvp_rdma_peer_cut,
+    .peer_came = kvp_rdma_peer_came,
     .peer_left = kvp_rdma_peer_left,
     .mr_reg = rdma_mr_reg,
     .mr_dereg = rdma_mr_dereg,
