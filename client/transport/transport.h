@@ -26,7 +26,7 @@
 #define KVP_TP_SUM_ALONE 0x80u /* a read costs what requests it takes: small reads are verified by their sum alone */
 #define KVP_TP_SLOW_REG 0x100u /* mr_reg takes long where it is much memory: for threads that nobody waits for */
 
-#define KVP_TOKEN_MAX 64u
+#define KVP_TOKEN_MAX 96u
 
 typedef struct kvp_transport_ops kvp_transport_ops_t;
 

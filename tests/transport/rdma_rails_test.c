@@ -199,15 +199,21 @@ connect_both(uint64_t seed)
 
 /* All rails are there once much was carried and some time has passed. */
 static void
-connect_rails(uint64_t seed)
+connect_rails_of(uint64_t seed, uint32_t devs_n)
 {
-    connect_both(seed);
+    connect_by(seed, devs_n);
     read_all(&client, &server, WIDE);
     for (uint32_t i = 0; i < 50; i++) {
         turn(&server);
         turn(&client);
         model_nic_settle();
     }
+}
+
+static void
+connect_rails(uint64_t seed)
+{
+    connect_rails_of(seed, 2);
 }
 
 /* ---- what goes over how many */
@@ -305,6 +311,33 @@ test_doorbell_and_completion_for_each_rail_of_a_batch(void **state)
         client.tp->ops->unlend(loan);
     }
     assert_true(wide_n > 10); /* of 40 */
+}
+
+/* As many adapters as a host has: each of ours meets its like, and much goes over more than the six that a refusal had room for. */
+static void
+test_eight_rails_and_sixteen(void **state)
+{
+    model_nic_counts_t before, after;
+    uint64_t most = 0;
+
+    (void)state;
+    for (uint32_t devs_n = 8; devs_n <= 16; devs_n += 8) {
+        for (uint64_t seed = 0; seed < 10; seed++) {
+            const kvp_rdma_ep_t *ep;
+
+            connect_rails_of(seed, devs_n);
+            ep = kvp_rdma_ep_of(client.ep);
+            assert_int_equal(ep->peer_rails_n, devs_n);
+            assert_int_equal(ep->rails_n, devs_n);
+            for (uint32_t i = 0; i < devs_n; i++)
+                assert_true(ep->rails[i].is_up && ep->rails[i].pair.ours == ep->rails[i].pair.theirs);
+            model_nic_counts(&before);
+            read_all(&client, &server, BYTES);
+            model_nic_counts(&after);
+            most = kvp_max_u64(most, after.posts - before.posts);
+        }
+    }
+    assert_true(most > 6);
 }
 
 static void
@@ -796,6 +829,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_doorbell_and_completion_for_each_rail_used, teardown),
         cmocka_unit_test_teardown(test_doorbell_and_completion_for_each_rail_of_a_batch, teardown),
+        cmocka_unit_test_teardown(test_eight_rails_and_sixteen, teardown),
         cmocka_unit_test_teardown(test_little_connects_one_rail, teardown),
         cmocka_unit_test_teardown(test_first_rail_fails_under_little, teardown),
         cmocka_unit_test_teardown(test_rail_that_takes_no_request, teardown),
