@@ -202,6 +202,7 @@ kvp_runtime_set(const char *dir, const char *trusted)
         (dir != NULL && setenv("KVPOOL_RUNTIME_DIR", dir, 1) != 0))
         return KVP_NOMEM;
     if (dir == NULL || kvp_runtime_dir(made, sizeof made) == KVP_OK) return KVP_OK;
-    kvp_log_error("hostid", "--runtime-dir has to be an absolute path to a directory of this user, of mode 0700 or 0750");
+    kvp_log_error("hostid",
+                  "--runtime-dir has to be an absolute path to a directory of this user, of mode 0700 or 0750");
     return KVP_INVALID;
 }

@@ -156,7 +156,8 @@ kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns)
 }
 
 kvp_err_t
-kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, uint64_t deadline_ns, const char **why_out)
+kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, uint64_t deadline_ns,
+                        const char **why_out)
 {
     char path[sizeof((struct sockaddr_un *)0)->sun_path];
     kvp_err_t err = kvp_runtime_socket(kind, told, path, sizeof path);

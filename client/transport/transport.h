@@ -102,7 +102,8 @@ typedef struct {
     uint8_t pool_id[16];
     uint32_t lanes; /* serving threads that will call serve(); 0 = none serve here */
     uint32_t max_conns; /* serving side; 0 = default 4096 */
-    bool needs_attachment; /* serving side: only peers that peer_came told, and that have not left, may connect (where KVP_TP_OWN_PORT) */
+    bool
+        needs_attachment; /* serving side: only peers that peer_came told, and that have not left, may connect (where KVP_TP_OWN_PORT) */
     bool trusts_adapters; /* an endpoint needs no sums on account of the adapter that it uses (needs_sums) */
     const void *own; /* options of this transport alone, of the type that its table.h gives them; NULL = none */
 } kvp_tp_conf_t;

@@ -66,7 +66,8 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, runtime_dir),
      .metavar = "DIR",
-     .help = "Where the socket for this host's processes lies, mode 0700, or 0750 for its group; the master's is looked for "
+     .help = "Where the socket for this host's processes lies, mode 0700, or 0750 for its group; the master's is "
+             "looked for "
              "there, too. Default: $XDG_RUNTIME_DIR/kvpool, /run/kvpool for root, or /tmp/kvpool-UID."},
     {.name = "trust-uid",
      .type = KVP_OPT_STRING,

@@ -135,11 +135,11 @@ add_work(kvp_rdma_rail_t *rail, uint32_t flags, uint32_t sge_n, uint32_t len, ui
     kvp_rdma_work_t *work = &rail->queue->works[rail->works_head % KVP_RDMA_SENDS];
 
     rail->queue->wrs[rail->wrs_n++] = (kvp_rdma_wr_t){.id = rail->works_head++,
-                                               .flags = flags,
-                                               .sge_n = sge_n,
-                                               .sge = &rail->queue->sges[rail->sges_n],
-                                               .raddr = raddr,
-                                               .rkey = rkey};
+                                                      .flags = flags,
+                                                      .sge_n = sge_n,
+                                                      .sge = &rail->queue->sges[rail->sges_n],
+                                                      .raddr = raddr,
+                                                      .rkey = rkey};
     rail->sges_n += sge_n;
     rail->quiet_n++;
     rail->quiet_bytes += len;

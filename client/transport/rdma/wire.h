@@ -7,7 +7,8 @@
 #include "client/transport/rdma/verbs/dev.h"
 #include "client/transport/transport.h"
 
-#define KVP_RDMA_RAILS_MAX 16u /* adapters of one host that a peer hears of, where their addresses fit beside a consent */
+#define KVP_RDMA_RAILS_MAX                                                                                             \
+    16u /* adapters of one host that a peer hears of, where their addresses fit beside a consent */
 #define KVP_RDMA_VERSION 1u
 #define KVP_RDMA_ASK_BYTES 44u
 

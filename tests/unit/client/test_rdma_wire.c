@@ -171,10 +171,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ask_when_whole_and_cut),
-        cmocka_unit_test(test_answer_when_whole_and_cut),
-        cmocka_unit_test(test_rails_of_every_kind),
-        cmocka_unit_test(test_answer_when_it_cannot_be),
+        cmocka_unit_test(test_ask_when_whole_and_cut),    cmocka_unit_test(test_answer_when_whole_and_cut),
+        cmocka_unit_test(test_rails_of_every_kind),       cmocka_unit_test(test_answer_when_it_cannot_be),
         cmocka_unit_test(test_token_when_whole_and_bent),
     };
 
