@@ -123,10 +123,10 @@ kvp_runtime_socket(kvp_socket_t kind, const char *told, char *out, size_t cap)
     struct stat st;
 
     if (!is_name_of(kind, name)) return KVP_INVALID;
+    if (kind == KVP_SOCKET_PEER) return (size_t)snprintf(out, cap, "%s", name) < cap ? KVP_OK : KVP_UNREACHABLE;
     for (uint32_t i = 0; i < DIRS; i++) {
         size_t len;
 
-        if (kind == KVP_SOCKET_PEER) return (size_t)snprintf(out, cap, "%s", name) < cap ? KVP_OK : KVP_UNREACHABLE;
         if (!name_dir(i, out, cap) || !is_safe(out, false)) continue;
         len = strlen(out);
         if ((size_t)snprintf(out + len, cap - len, "/%s", name) >= cap - len) continue;
