@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host's id and the directory of this user's sockets. libc and xxhash only; nothing is kept between calls.
+ * The host's id, the directory of this user's sockets, and whose processes are trusted there. libc and xxhash only; nothing is kept
+ * between calls but in the environment.
  */
 #include "common/hostid.h"
 #include "common/hash.h"
@@ -8,12 +9,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define UNMAPPED_UID 65534u
+#define DIRS 3u /* places where sockets of a user may lie */
 
 /* read_line reads the first line of a small file; "" where there is none. */
 static void
@@ -45,47 +50,159 @@ kvp_host_id(char out[KVP_HOST_ID_MAX + 1])
     snprintf(out, KVP_HOST_ID_MAX + 1, "%016" PRIx64 "%016" PRIx64, id.hi, id.lo);
 }
 
-/* own_dir makes the directory if need be. It must then be a real one, ours, and nobody else's to enter: whoever can
- * create files in it could pose as the pool. */
+/* ---- the directory of sockets */
+/* name_dir writes the i-th place where our sockets may lie. False: there is none of that number. */
 static bool
-own_dir(const char *path)
+name_dir(uint32_t i, char *out, size_t cap)
 {
-    struct stat st;
+    const char *named = getenv("KVPOOL_RUNTIME_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
+    int n = -1;
 
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return false;
-    if (lstat(path, &st) != 0) return false;
-    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 0077) != 0) {
-        errno = EPERM;
-        return false;
-    }
-    return access(path, W_OK | X_OK) == 0;
+    if (named != NULL && named[0] != '\0')
+        n = i == 0 && named[0] == '/' ? snprintf(out, cap, "%s", named) : -1;
+    else if (i == 0 && xdg != NULL && xdg[0] == '/')
+        n = snprintf(out, cap, "%s/kvpool", xdg);
+    else if (i == 1 && geteuid() == 0)
+        n = snprintf(out, cap, "/run/kvpool");
+    else if (i == 2)
+        n = snprintf(out, cap, "/tmp/kvpool-%u", (unsigned)geteuid());
+    errno = n < 0 ? EINVAL : ENAMETOOLONG;
+    return n >= 0 && (size_t)n < cap;
 }
 
-/* try_dir formats a candidate into out and says whether it serves. */
-static bool KVP_PRINTF(3, 4) try_dir(char *out, size_t cap, const char *fmt, ...)
+/* Whoever can create files in the directory could pose as the pool: nobody but its owner may. The one that was named may be entered
+ * by its group. */
+static bool
+is_safe(const char *path, bool is_to_be_ours)
 {
-    va_list ap;
-    int n;
+    const char *named = getenv("KVPOOL_RUNTIME_DIR");
+    mode_t refused = named != NULL && strcmp(named, path) == 0 ? 0027 : 0077;
+    struct stat st;
 
-    va_start(ap, fmt);
-    n = vsnprintf(out, cap, fmt, ap);
-    va_end(ap);
-    if (n < 0 || (size_t)n >= cap) {
-        errno = ENAMETOOLONG;
-        return false;
-    }
-    return own_dir(out);
+    if (lstat(path, &st) != 0) return false;
+    errno = EPERM;
+    if (!S_ISDIR(st.st_mode) || (st.st_mode & refused) != 0) return false;
+    return is_to_be_ours ? st.st_uid == geteuid() : kvp_uid_is_trusted(st.st_uid);
 }
 
 kvp_err_t
 kvp_runtime_dir(char *out, size_t cap)
 {
-    const char *xdg = getenv("XDG_RUNTIME_DIR");
-    uid_t uid = geteuid();
+    int cause = EINVAL;
 
-    if (xdg != NULL && xdg[0] == '/' && try_dir(out, cap, "%s/kvpool", xdg)) return KVP_OK;
-    if (uid == 0 && try_dir(out, cap, "/run/kvpool")) return KVP_OK;
-    if (try_dir(out, cap, "/tmp/kvpool-%u", (unsigned)uid)) return KVP_OK;
-    kvp_log_warn("hostid", "no directory for sockets of user %u: %s: %m", (unsigned)uid, out);
+    out[0] = '\0';
+    for (uint32_t i = 0; i < DIRS; i++) {
+        if (name_dir(i, out, cap) && (mkdir(out, 0700) == 0 || errno == EEXIST) && is_safe(out, true) &&
+            access(out, W_OK | X_OK) == 0)
+            return KVP_OK;
+        if (errno != EINVAL) cause = errno;
+    }
+    errno = cause;
+    kvp_log_warn("hostid", "no directory for sockets of user %u: %s: %m", (unsigned)geteuid(), out);
     return KVP_SYS;
+}
+
+static bool
+is_name_of(kvp_socket_t kind, const char *name)
+{
+    int end = 0;
+
+    if (kind == KVP_SOCKET_MASTER)
+        (void)sscanf(name, "master-%*5[0-9].sock%n", &end);
+    else if (kind == KVP_SOCKET_NODE)
+        (void)sscanf(name, "node-%*10[0-9]-%*8[0-9a-f].sock%n", &end);
+    else
+        (void)sscanf(name, "@kvpool-peer-%*16[0-9a-f]%n", &end);
+    return end > 0 && name[end] == '\0';
+}
+
+kvp_err_t
+kvp_runtime_socket(kvp_socket_t kind, const char *told, char *out, size_t cap)
+{
+    const char *slash = strrchr(told, '/'), *name = slash == NULL ? told : slash + 1;
+    struct stat st;
+
+    if (!is_name_of(kind, name)) return KVP_INVALID;
+    if (kind == KVP_SOCKET_PEER) return (size_t)snprintf(out, cap, "%s", name) < cap ? KVP_OK : KVP_UNREACHABLE;
+    for (uint32_t i = 0; i < DIRS; i++) {
+        size_t len;
+
+        if (!name_dir(i, out, cap) || !is_safe(out, false)) continue;
+        len = strlen(out);
+        if ((size_t)snprintf(out + len, cap - len, "/%s", name) >= cap - len) continue;
+        if (lstat(out, &st) == 0 && S_ISSOCK(st.st_mode)) return KVP_OK;
+    }
+    return KVP_UNREACHABLE;
+}
+
+/* ---- who is trusted */
+/* next_uid reads a number of a list; false: it is none, or the list is over. */
+static bool
+next_uid(const char **at, uid_t *uid_out)
+{
+    char *end;
+    unsigned long value;
+
+    if (**at < '0' || **at > '9') return false;
+    value = strtoul(*at, &end, 10);
+    if (value >= UINT32_MAX || (*end != ',' && *end != '\0')) return false;
+    *at = *end == ',' ? end + 1 : end;
+    *uid_out = (uid_t)value;
+    return true;
+}
+
+/* In a user namespace the kernel shows every user that has no number there as this one. */
+static bool
+is_anybody(uid_t uid)
+{
+    unsigned long from = 0, to = 0, n = 0;
+    char line[96];
+
+    if (uid != UNMAPPED_UID) return false;
+    read_line("/proc/self/uid_map", line, sizeof line);
+    return sscanf(line, "%lu %lu %lu", &from, &to, &n) != 3 || n != UINT32_MAX;
+}
+
+bool
+kvp_uid_is_trusted(uid_t uid)
+{
+    const char *list = getenv("KVPOOL_TRUST_UID");
+    uid_t trusted;
+
+    if (is_anybody(uid)) return false;
+    if (uid == geteuid() || uid == 0) return true;
+    while (list != NULL && next_uid(&list, &trusted))
+        if (trusted == uid) return true;
+    return false;
+}
+
+bool
+kvp_peer_is_trusted(int unix_fd)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+
+    return getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && kvp_uid_is_trusted(who.uid);
+}
+
+kvp_err_t
+kvp_runtime_set(const char *dir, const char *trusted)
+{
+    char made[PATH_MAX];
+    const char *at = trusted;
+    uid_t uid;
+
+    while (at != NULL && next_uid(&at, &uid))
+        continue;
+    if (at != NULL && *at != '\0') {
+        kvp_log_error("hostid", "--trust-uid takes numbers of users, separated by commas: %s", trusted);
+        return KVP_INVALID;
+    }
+    if ((trusted != NULL && setenv("KVPOOL_TRUST_UID", trusted, 1) != 0) ||
+        (dir != NULL && setenv("KVPOOL_RUNTIME_DIR", dir, 1) != 0))
+        return KVP_NOMEM;
+    if (dir == NULL || kvp_runtime_dir(made, sizeof made) == KVP_OK) return KVP_OK;
+    kvp_log_error("hostid",
+                  "--runtime-dir has to be an absolute path to a directory of this user, of mode 0700 or 0750");
+    return KVP_INVALID;
 }

@@ -115,6 +115,7 @@
     X(RDMA_CUT, "a writer that is cut lands nothing more")                                                             \
     X(RDMA_PEER_FENCE, "nor does one that is fenced")                                                                  \
     X(RDMA_REFUSE_FENCED, "who connects no more")                                                                      \
+    X(RDMA_ATTACHED, "who has no attachment does not connect either")                                                  \
     X(RDMA_EPOCH, "keys of a peer's earlier life are not sent to the one that it lives now")                           \
     X(RDMA_DRAIN, "a drain that is out of time destroys the queue pair before it returns")
 

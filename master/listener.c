@@ -121,8 +121,8 @@ kvp_listener_open_unix(kvp_listener_t *listener, uint16_t port)
     }
     unlink(at.sun_path);
     int fd = listen_on((const struct sockaddr *)&at, sizeof(at));
-    /* The directory is this user's alone, so nobody gets in between bind and chmod. */
-    if (fd < 0 || chmod(at.sun_path, 0600) != 0) {
+    /* The directory says who comes in: its owner, and the group of one that was named. */
+    if (fd < 0 || chmod(at.sun_path, 0666) != 0) {
         kvp_log_warn("master", "no Unix socket: %m path=%s", at.sun_path);
         if (fd >= 0) close(fd);
         return KVP_SYS;

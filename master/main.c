@@ -28,6 +28,7 @@ typedef struct {
     kvp_hostport_t listen;
     kvp_hostport_t http;
     const char *data_dir;
+    const char *runtime_dir;
     uint64_t lease_ttl_ns;
     uint64_t location_lease_ns;
     uint64_t location_grace_ns;
@@ -50,6 +51,12 @@ static const kvp_opt_t opts[] = {
      .metavar = "DIR|none",
      .help = "Where the pool's identity is kept; `none` keeps nothing. Default: $XDG_STATE_HOME/kvpool, or "
              "/var/lib/kvpool."},
+    {.name = "runtime-dir",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, runtime_dir),
+     .metavar = "DIR",
+     .help = "Where the socket for this host's processes lies, mode 0700, or 0750 for its group. Default: "
+             "$XDG_RUNTIME_DIR/kvpool, /run/kvpool for root, or /tmp/kvpool-UID."},
     {.name = "lease-ttl",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, lease_ttl_ns),
@@ -119,7 +126,8 @@ build_core(daemon_t *d, const settings_t *s)
 {
     char host_id[KVP_HOST_ID_MAX + 1];
 
-    kvp_err_t err = kvp_ident_open(s->data_dir, &d->ident);
+    kvp_err_t err = kvp_runtime_set(s->runtime_dir, NULL);
+    if (err == KVP_OK) err = kvp_ident_open(s->data_dir, &d->ident);
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();
     if (err != KVP_OK) return err;

@@ -217,7 +217,7 @@ _Static_assert(sizeof(kvp_wire_tomb_t) == 24, "wire format");
 #define KVP_PEER_BATCH_MAX 1024u /* records of one PEER_FIND, PEER_MOVE or PEER_CUT */
 #define KVP_PEER_NOTIFY_NAME_MAX 256u
 #define KVP_PEER_NOTIFY_MAX 16384u
-#define KVP_PEER_KEY_MAX 64u
+#define KVP_PEER_KEY_MAX 96u
 #define KVP_PEER_CELLS 4096u /* u64 in an endpoint's words */
 
 typedef struct {

@@ -54,20 +54,26 @@ note_addr(kvp_peer_t *peer, uint16_t port)
 }
 
 static kvp_err_t
-connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns)
+connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap)
 {
+    const char *why = kvp_err_text(KVP_UNREACHABLE);
     kvp_hostport_t at;
     kvp_err_t err;
 
     snprintf(peer->where, sizeof peer->where, "%s", how->addr);
+    snprintf(detail, cap, "%s", why);
     if (kvp_parse_hostport(how->addr, &at) != KVP_OK) return KVP_UNREACHABLE;
     if (how->unix_path[0] != '\0') {
         snprintf(peer->addr.host, sizeof peer->addr.host, "%.*s", (int)sizeof peer->addr.host - 1, at.host);
         peer->addr.port = at.port;
-        return kvp_framed_connect_unix(&peer->ctl, how->unix_path, deadline_ns);
+        err = kvp_framed_connect_told(&peer->ctl, KVP_SOCKET_NODE, how->unix_path, deadline_ns, &why);
+    } else {
+        err = kvp_names_connect(how->names, at.host, at.port, deadline_ns, &peer->ctl);
+        why = kvp_err_text(err);
+        if (err == KVP_OK) err = note_addr(peer, at.port);
     }
-    err = kvp_names_connect(how->names, at.host, at.port, deadline_ns, &peer->ctl);
-    return err == KVP_OK ? note_addr(peer, at.port) : err;
+    snprintf(detail, cap, "%s", why);
+    return err;
 }
 
 /* On a Unix connection our pidfd goes along: by our death the node knows that nothing we mapped is written any more. */
@@ -128,8 +134,7 @@ kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_
     peer->chunks_n = how->chunks_n;
     peer->chunks = calloc(how->chunks_n, sizeof *peer->chunks);
     check_maps(how);
-    err = peer->chunks == NULL ? KVP_NOMEM : connect_ctl(peer, how, deadline_ns);
-    snprintf(detail, cap, "%s", kvp_err_text(err));
+    err = peer->chunks == NULL ? KVP_NOMEM : connect_ctl(peer, how, deadline_ns, detail, cap);
     if (err == KVP_OK) err = greet_node(peer, how, deadline_ns, detail, cap);
     if (err != KVP_OK) {
         kvp_peer_destroy(peer);

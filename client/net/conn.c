@@ -95,15 +95,16 @@ go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
 {
     kvp_framed_t unix_side, tcp_side;
     kvp_hello_reply_t hello;
+    const char *why;
     kvp_err_t err;
 
     if (conn->hello.unix_path[0] == '\0' || strcmp(conn->hello.host_id, ask->host_id) != 0) return;
     kvp_framed_init(&unix_side);
-    err = kvp_framed_connect_unix(&unix_side, conn->hello.unix_path, deadline_ns);
+    err = kvp_framed_connect_told(&unix_side, KVP_SOCKET_MASTER, conn->hello.unix_path, deadline_ns, &why);
     if (err == KVP_OK) err = kvp_hello(&unix_side, ask, deadline_ns, &hello);
     if (err != KVP_OK || hello.incarnation == 0 || memcmp(hello.pool_id, conn->hello.pool_id, 16) != 0) {
-        kvp_log_info("client", "master's unix socket does not serve, staying on tcp path %s error %s",
-                     conn->hello.unix_path, kvp_err_name(err));
+        kvp_log_info("client", "master's unix socket does not serve, staying on tcp path %s error %s: %s",
+                     conn->hello.unix_path, kvp_err_name(err), why);
         kvp_framed_fini(&unix_side);
         return;
     }

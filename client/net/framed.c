@@ -156,6 +156,24 @@ kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns)
 }
 
 kvp_err_t
+kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, uint64_t deadline_ns,
+                        const char **why_out)
+{
+    char path[sizeof((struct sockaddr_un *)0)->sun_path];
+    kvp_err_t err = kvp_runtime_socket(kind, told, path, sizeof path);
+
+    *why_out = err == KVP_INVALID ? "the name of its socket is not one of ours"
+                                  : "its socket is not in our directory of sockets (KVPOOL_RUNTIME_DIR)";
+    if (err != KVP_OK) return err;
+    err = kvp_framed_connect_unix(c, path, deadline_ns);
+    *why_out = kvp_err_text(err);
+    if (err != KVP_OK || kvp_peer_is_trusted(c->fd)) return err;
+    *why_out = "its process is of a user that is not trusted (KVPOOL_TRUST_UID)";
+    kvp_framed_fini(c);
+    return KVP_INVALID;
+}
+
+kvp_err_t
 kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
 {
     int fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -6,6 +6,7 @@
 #define KVP_CLIENT_NET_FRAMED_H
 
 #include "common/buf.h"
+#include "common/hostid.h"
 #include "proto/frame.h"
 
 #include <sys/socket.h>
@@ -37,7 +38,11 @@ void kvp_framed_fini(kvp_framed_t *c);
 kvp_err_t kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix) KVP_MUST_USE;
 
 /* Connecting, blocking up to deadline_ns (CLOCK_MONOTONIC). A path that starts with '@' is an abstract socket.
- * UNREACHABLE, DEADLINE, CLOSED (given up), SYS. By name: client/net/names.h. */
+ * UNREACHABLE, DEADLINE, CLOSED (given up), SYS. By name: client/net/names.h.
+ * kvp_framed_connect_told goes to a path that a peer has told: only to a socket of that kind in our own directory, of a process that is
+ * trusted (common/hostid.h); nothing was sent there otherwise. Also INVALID; *why_out is a text that stays. */
+kvp_err_t kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, uint64_t deadline_ns,
+                                  const char **why_out) KVP_MUST_USE;
 kvp_err_t kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns) KVP_MUST_USE;
 kvp_err_t kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
     KVP_MUST_USE;

@@ -157,6 +157,8 @@ find_process(kvp_node_t *node, kvp_node_conn_t *conn, kvp_node_process_t **proc_
 
     *proc_out = NULL;
     if (!conn->io.is_unix) return KVP_OK;
+    *why_out = "the process is of a user that the node does not trust (--trust-uid)";
+    if (!kvp_peer_is_trusted(conn->io.fd)) return KVP_INVALID;
     *why_out = "on a Unix socket one descriptor, the client's pidfd, rides beside Hello";
     if (conn->io.fds_in_n != 1) return KVP_INVALID;
     kvp_framed_take_fds(&conn->io, &pidfd, 1);
@@ -182,7 +184,7 @@ attach(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__Hello *hello, con
         return err;
     }
     err = kvp_node_core_attach(node->core, &conn->att, hello->incarnation, proc == NULL ? NULL : &proc->core);
-    if (err == KVP_OK) kvp_node_pin_came(&node->tps.pin, hello->incarnation);
+    if (err == KVP_OK) kvp_node_tps_came(&node->tps, hello->incarnation);
     *why_out = err == KVP_OK ? "" : kvp_err_text(err);
     if (err != KVP_OK && proc != NULL && kvp_list_is_empty(&proc->core.records)) kvp_node_proc_drop(node, proc);
     return err;

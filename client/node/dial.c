@@ -51,11 +51,16 @@ change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dia
 {
     kvp_hello_reply_t hello;
     kvp_framed_t conn;
+    const char *why;
 
     if (dialed->hello.unix_path[0] == '\0' || strcmp(dialed->hello.host_id, d->host_id) != 0) return;
     kvp_framed_init(&conn);
-    if (kvp_framed_connect_unix(&conn, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS) != KVP_OK ||
-        greet(d, was, &conn, &hello) != KVP_OK) {
+    if (kvp_framed_connect_told(&conn, KVP_SOCKET_MASTER, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS, &why) !=
+            KVP_OK ||
+        greet(d, was, &conn, &hello) != KVP_OK ||
+        memcmp(hello.pool_id, dialed->hello.pool_id, sizeof hello.pool_id) != 0) {
+        kvp_log_info("node", "master's unix socket does not serve, staying on tcp path %s: %s", dialed->hello.unix_path,
+                     why);
         kvp_framed_fini(&conn);
         return;
     }

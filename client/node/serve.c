@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -312,7 +313,8 @@ bind_unix(kvp_node_t *node, struct sockaddr_un *at)
     sweep(dir);
     snprintf(at->sun_path, sizeof at->sun_path, "%s/node-%d-%08x.sock", dir, (int)getpid(), (unsigned)node->epoch);
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && bind(fd, (const struct sockaddr *)at, sizeof *at) == 0) return fd;
+    if (fd >= 0 && bind(fd, (const struct sockaddr *)at, sizeof *at) == 0 && chmod(at->sun_path, 0666) == 0)
+        return fd; /* the directory says who comes in */
     kvp_log_warn("node", "cannot listen on %s: %m", at->sun_path);
     if (fd >= 0) close(fd);
     return -1;

@@ -399,6 +399,7 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
 {
     kvp_tp_conf_t tp_conf = {.incarnation = p2p->me.incarnation,
                              .is_incarnation_drawn = true,
+                             .needs_attachment = true,
                              .trusts_adapters = o->trusts_adapters,
                              .lanes = KVP_P2P_LANES,
                              .max_conns = KVP_P2P_CONNS_MAX};

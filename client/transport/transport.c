@@ -140,6 +140,7 @@ kvp_transport_fill(kvp_transport_ops_t *ops)
     if (ops->peer_fence == NULL) ops->peer_fence = default_peer_fence;
     if (ops->quiesce == NULL) ops->quiesce = default_quiesce;
     if (ops->peer_cut == NULL) ops->peer_cut = default_of_peer;
+    if (ops->peer_came == NULL) ops->peer_came = default_of_peer;
     if (ops->peer_left == NULL) ops->peer_left = default_of_peer;
     if (ops->mr_grant == NULL) ops->mr_grant = default_mr_grant;
     if (ops->mr_export == NULL) ops->mr_export = default_mr_export;

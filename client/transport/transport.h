@@ -26,7 +26,7 @@
 #define KVP_TP_SUM_ALONE 0x80u /* a read costs what requests it takes: small reads are verified by their sum alone */
 #define KVP_TP_SLOW_REG 0x100u /* mr_reg takes long where it is much memory: for threads that nobody waits for */
 
-#define KVP_TOKEN_MAX 64u
+#define KVP_TOKEN_MAX 96u
 
 typedef struct kvp_transport_ops kvp_transport_ops_t;
 
@@ -101,6 +101,8 @@ typedef struct {
     uint8_t pool_id[16];
     uint32_t lanes; /* serving threads that will call serve(); 0 = none serve here */
     uint32_t max_conns; /* serving side; 0 = default 4096 */
+    bool
+        needs_attachment; /* serving side: only peers that peer_came told, and that have not left, may connect (where KVP_TP_OWN_PORT) */
     bool trusts_adapters; /* an endpoint needs no sums on account of the adapter that it uses (needs_sums) */
     const void *own; /* options of this transport alone, of the type that its table.h gives them; NULL = none */
 } kvp_tp_conf_t;
@@ -200,11 +202,13 @@ struct kvp_transport_ops {
      * serving side copies nothing.
      * peer_cut ends every connection that this peer has now. When it returns, no byte that was sent on one of them lands any
      * more; the peer may connect again. Default: nothing, which is right where a quiesce says as much.
+     * peer_came says that the peer is attached: see needs_attachment. Default: nothing.
      * peer_left says that the peer has no attachment any more. Its connections are ended as by a cut, and what its keys take is
      * given back in the background; the peer may come again. Default: nothing, which is right where nothing is kept for a peer. */
     void (*peer_fence)(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
     void (*quiesce)(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg);
     void (*peer_cut)(kvp_tp_t *tp, uint64_t incarnation);
+    void (*peer_came)(kvp_tp_t *tp, uint64_t incarnation);
     void (*peer_left)(kvp_tp_t *tp, uint64_t incarnation);
 
     /* Memory that is served. Registration is apart from connections. Any thread.

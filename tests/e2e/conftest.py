@@ -426,9 +426,11 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture
-def bench(request):
-    """Processes of one test; stopped and judged at its end. The directory is short: sockets may lie in it."""
+def bench(request, monkeypatch):
+    """Processes of one test; stopped and judged at its end. The directory is short: sockets may lie in it, where clients of this
+    process look for them, too."""
     home = tempfile.mkdtemp(prefix="kvp-", dir="/tmp")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", home)
     b = Bench(home)
     request.node.kvp_benches = getattr(request.node, "kvp_benches", []) + [b]
     try:

@@ -220,13 +220,13 @@ def session(at, role=CLIENT, **kw):
 
 class MountedNode:
     """A node that only the master reaches: it offers memory at an address where nobody listens, and says that all it is
-    ordered is done.
+    ordered is done. unix_path: where it says that it is reached within its host, whose id is its name.
     """
 
-    def __init__(self, at, name, addr, size=64 << 20, chunk=4 << 20):
+    def __init__(self, at, name, addr, size=64 << 20, chunk=4 << 20, unix_path="", transports="tcp"):
         self.raw, _ = session(at, role=NODE, name=name, host_id=name)
         self.raw.send(frame(MOUNT, pack((1, name), (2, os.urandom(16)), (3, Fixed(1)), (4, size), (5, chunk), (6, addr),
-                                        (8, "tcp"), (9, 1)), request_id=2))
+                                        (7, unix_path), (8, transports), (9, 1)), request_id=2))
         answer = self.raw.reply()
         while answer is not None and not answer.flags & REPLY:
             self._done(answer)

@@ -21,7 +21,7 @@
 
 #include "client/transport/rdma/verbs/dev.h"
 
-#define MODEL_NIC_DEVS_MAX 4u
+#define MODEL_NIC_DEVS_MAX 16u
 #define MODEL_NIC_WR_MAX 512u
 #define MODEL_NIC_INLINE_MAX 256u
 

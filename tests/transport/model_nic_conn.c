@@ -449,7 +449,7 @@ nic_refuse(kvp_rdma_id_t *id, const void *data, size_t len)
     bool is_ok;
 
     nic_enter();
-    is_ok = nic_id_of(id)->state == ID_REQUESTED && len <= KVP_RDMA_ANSWER_MAX;
+    is_ok = nic_id_of(id)->state == ID_REQUESTED && len <= KVP_RDMA_REFUSAL_MAX;
     if (is_ok) refuse_locked(nic_id_of(id), data, len);
     nic_exit();
     return is_ok ? KVP_OK : KVP_INVALID;

@@ -4,9 +4,14 @@
  */
 #include "client/kvpool_p2p.h"
 
+#include "client/net/hello.h"
+#include "client/net/names.h"
+#include "client/p2p/base/wire.h"
+#include "client/transport/all/registry.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mutate.h"
+#include "common/parse.h"
 #include "tests/transport/model_nic.h"
 #include "tests/unit/client/p2pend.h"
 
@@ -14,6 +19,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -304,6 +310,62 @@ test_restart_on_the_same_port(void **state)
     close_ends(&a, &b);
 }
 
+static void
+on_verdict(void *arg, kvp_err_t err)
+{
+    *(kvp_err_t *)arg = err;
+}
+
+/* A connect by whoever knows the port, which says that it is 99. */
+static kvp_err_t
+connect_as_99(kvp_tp_t *tp, uint16_t port)
+{
+    kvp_addr_t to = {.host = "127.0.0.1", .port = port};
+    kvp_err_t verdict = KVP_EAGAIN;
+    kvp_ep_t *ep;
+
+    assert_int_equal(kvp_ep_create(tp, &to, on_verdict, &verdict, &ep), KVP_OK);
+    while (verdict == KVP_EAGAIN)
+        tp->ops->ep_poll(ep);
+    kvp_ep_destroy(ep);
+    return verdict;
+}
+
+/* Who comes by rdma has told so on a control connection, and its connections end with that. */
+static void
+test_stranger_is_not_let_in(void **state)
+{
+    kvp_peer_hello_t hello = {.version = KVP_PROTO_VERSION, .version_min = KVP_PROTO_VERSION_MIN, .incarnation = 7};
+    kvp_tp_conf_t conf = {.incarnation = 99, .pool_id = "kvpool peers 1"};
+    kvp_peer_hello_reply_t reply;
+    kvp_hostport_t at;
+    kvp_framed_t ctl;
+    kvp_frame_t frame;
+    kvp_tp_t *tp;
+    end_t b;
+
+    (void)state;
+    open_end(&b, "rdma", 0, 0);
+    assert_int_equal(kvp_parse_hostport(b.at, &at), KVP_OK);
+    kvp_framed_init(&ctl);
+    assert_int_equal(kvp_names_connect(NULL, at.host, at.port, UINT64_MAX, &ctl), KVP_OK);
+    kvp_peer_hello_encode(&ctl.out, 1, &hello);
+    assert_int_equal(kvp_exchange(&ctl, 1, UINT64_MAX, &frame), KVP_OK);
+    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &tp), KVP_OK);
+
+    assert_int_equal(connect_as_99(tp, reply.rdma_port), KVP_DISCONNECTED);
+    kvp_peer_rdma_encode(&ctl.out, 2, 99);
+    assert_int_equal(kvp_exchange(&ctl, 2, UINT64_MAX, &frame), KVP_OK);
+    assert_int_equal(connect_as_99(tp, reply.rdma_port), KVP_OK);
+    kvp_framed_fini(&ctl);
+    while (connect_as_99(tp, reply.rdma_port) == KVP_OK)
+        sched_yield(); /* until the endpoint has seen the end of the control connection */
+    assert_int_equal(connect_as_99(tp, reply.rdma_port), KVP_DISCONNECTED);
+    kvp_tp_destroy(tp);
+    close_end(&b);
+}
+
 /* Memory of an endpoint's own, which it takes from under peers by other pages: adapters follow. */
 static void
 test_own_memory(void **state)
@@ -369,6 +431,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_device_goes_and_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_memory_that_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart_on_the_same_port, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stranger_is_not_let_in, setup, teardown),
         cmocka_unit_test_setup_teardown(test_own_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(test_soft_adapters_are_not_believed, setup, teardown),
     };

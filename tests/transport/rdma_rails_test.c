@@ -199,15 +199,21 @@ connect_both(uint64_t seed)
 
 /* All rails are there once much was carried and some time has passed. */
 static void
-connect_rails(uint64_t seed)
+connect_rails_of(uint64_t seed, uint32_t devs_n)
 {
-    connect_both(seed);
+    connect_by(seed, devs_n);
     read_all(&client, &server, WIDE);
     for (uint32_t i = 0; i < 50; i++) {
         turn(&server);
         turn(&client);
         model_nic_settle();
     }
+}
+
+static void
+connect_rails(uint64_t seed)
+{
+    connect_rails_of(seed, 2);
 }
 
 /* ---- what goes over how many */
@@ -305,6 +311,33 @@ test_doorbell_and_completion_for_each_rail_of_a_batch(void **state)
         client.tp->ops->unlend(loan);
     }
     assert_true(wide_n > 10); /* of 40 */
+}
+
+/* As many adapters as a host has: each of ours meets its like, and much goes over more than the six that a refusal had room for. */
+static void
+test_eight_rails_and_sixteen(void **state)
+{
+    model_nic_counts_t before, after;
+    uint64_t most = 0;
+
+    (void)state;
+    for (uint32_t devs_n = 8; devs_n <= 16; devs_n += 8) {
+        for (uint64_t seed = 0; seed < 10; seed++) {
+            const kvp_rdma_ep_t *ep;
+
+            connect_rails_of(seed, devs_n);
+            ep = kvp_rdma_ep_of(client.ep);
+            assert_int_equal(ep->peer_rails_n, devs_n);
+            assert_int_equal(ep->rails_n, devs_n);
+            for (uint32_t i = 0; i < devs_n; i++)
+                assert_true(ep->rails[i].is_up && ep->rails[i].pair.ours == ep->rails[i].pair.theirs);
+            model_nic_counts(&before);
+            read_all(&client, &server, BYTES);
+            model_nic_counts(&after);
+            most = kvp_max_u64(most, after.posts - before.posts);
+        }
+    }
+    assert_true(most > 6);
 }
 
 static void
@@ -703,12 +736,13 @@ ask_with_mtu(uint32_t mtu_bytes)
     return answer.err;
 }
 
-/* Who answers another ask than the one that was made, or one of before it, has let in somebody else. */
+/* Who answers another ask than the one that was made, or one of before it, has let in somebody else. Who ends before it answers is not
+ * reached. */
 static void
 test_answer_to_another_ask(void **state)
 {
     static const kvp_rdma_caps_t serves_only = {0};
-    static const uint64_t off_by[] = {0, 1, UINT64_MAX};
+    static const uint64_t off_by[] = {0, 1, UINT64_MAX, 0};
     const kvp_verbs_ops_t *verbs = &kvp_verbs_model;
 
     (void)state;
@@ -721,6 +755,7 @@ test_answer_to_another_ask(void **state)
         kvp_rdma_event_t ev;
         kvp_rdma_cm_t *cm;
         kvp_rdma_ask_t ask;
+        bool is_mute = i == 3;
 
         serve_both(i, 1);
         assert_int_equal(inet_pton(AF_INET, other.at.host, &at.sin_addr), 1);
@@ -736,12 +771,16 @@ test_answer_to_another_ask(void **state)
         assert_int_equal(ev.kind, KVP_RDMA_REQUEST);
         assert_int_equal(kvp_rdma_ask_decode(ev.data, ev.len, &ask), KVP_OK);
         answer.nonce = ask.nonce + off_by[i];
-        assert_int_equal(verbs->qp_make(ev.id, &serves_only), KVP_OK);
-        assert_int_equal(verbs->accept(ev.id, data, kvp_rdma_answer_encode(&answer, data)), KVP_OK);
+        if (is_mute) {
+            verbs->id_close(ev.id);
+        } else {
+            assert_int_equal(verbs->qp_make(ev.id, &serves_only), KVP_OK);
+            assert_int_equal(verbs->accept(ev.id, data, kvp_rdma_answer_encode(&answer, data)), KVP_OK);
+        }
         for (uint32_t n = 0; n < ROUNDS && client.verdict == KVP_EAGAIN; n++)
             turn(&client);
-        assert_int_equal(client.verdict, off_by[i] == 0 ? KVP_OK : KVP_PROTO);
-        verbs->id_close(ev.id);
+        assert_int_equal(client.verdict, is_mute ? KVP_UNREACHABLE : off_by[i] == 0 ? KVP_OK : KVP_PROTO);
+        if (!is_mute) verbs->id_close(ev.id);
         verbs->id_close(listener);
         verbs->cm_close(cm);
     }
@@ -796,6 +835,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_doorbell_and_completion_for_each_rail_used, teardown),
         cmocka_unit_test_teardown(test_doorbell_and_completion_for_each_rail_of_a_batch, teardown),
+        cmocka_unit_test_teardown(test_eight_rails_and_sixteen, teardown),
         cmocka_unit_test_teardown(test_little_connects_one_rail, teardown),
         cmocka_unit_test_teardown(test_first_rail_fails_under_little, teardown),
         cmocka_unit_test_teardown(test_rail_that_takes_no_request, teardown),

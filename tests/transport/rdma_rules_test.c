@@ -70,7 +70,8 @@ below(rig_t *r, uint64_t n)
 static kvp_tp_t *
 make_tp(uint64_t incarnation)
 {
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = "pool of the test", .own = &kvp_verbs_model};
+    kvp_tp_conf_t conf = {
+        .incarnation = incarnation, .pool_id = "pool of the test", .own = &kvp_verbs_model, .needs_attachment = true};
     kvp_tp_t *tp;
 
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &tp), KVP_OK);
@@ -84,6 +85,7 @@ serve(rig_t *r)
     assert_int_equal(r->server->ops->listen(r->server, &(kvp_addr_t){.host = "10.99.1.1", .port = r->at.port}, &r->at),
                      KVP_OK);
     assert_int_equal(kvp_mr_create(r->server, &(kvp_mem_t){.addr = r->mem, .len = BYTES, .fd = -1}, &r->mr), KVP_OK);
+    r->server->ops->peer_came(r->server, WRITER);
 }
 
 static void
@@ -685,6 +687,24 @@ fenced_comes_back(rig_t *r)
     return err == KVP_FENCED;
 }
 
+/* One that left may not, until it comes again; a cut is not the end of its attachment. */
+static bool
+left_comes_back(rig_t *r)
+{
+    kvp_err_t err;
+
+    kvp_ep_destroy(r->ep);
+    cut(r);
+    assert_int_equal(connect_to(r), KVP_OK);
+    kvp_ep_destroy(r->ep);
+    r->server->ops->peer_left(r->server, WRITER);
+    err = connect_to(r);
+    kvp_ep_destroy(r->ep);
+    r->server->ops->peer_came(r->server, WRITER);
+    assert_int_equal(connect_to(r), KVP_OK);
+    return err == KVP_DISCONNECTED;
+}
+
 /* A node that was restarted gives out the numbers of its earlier life, for other memory. */
 static bool
 keys_of_an_earlier_life(rig_t *r)
@@ -732,6 +752,7 @@ static const struct {
     {KVP_RULE_RDMA_OLD_WRITES, "RDMA_OLD_WRITES (asleep)", sleeping_writer_connects, {0}},
     {KVP_RULE_RDMA_PEER_FENCE, "RDMA_PEER_FENCE", fenced_writer, {0}},
     {KVP_RULE_RDMA_REFUSE_FENCED, "RDMA_REFUSE_FENCED", fenced_comes_back, {0}},
+    {KVP_RULE_RDMA_ATTACHED, "RDMA_ATTACHED", left_comes_back, {0}},
     {KVP_RULE_RDMA_EPOCH, "RDMA_EPOCH", keys_of_an_earlier_life, {.reuses_keys = true}},
     {KVP_RULE_RDMA_DRAIN, "RDMA_DRAIN", drained_reader, {0}},
 };

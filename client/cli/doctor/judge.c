@@ -250,7 +250,9 @@ static void
 fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
 {
     if (strcmp(name, "shm") == 0)
-        fix(it, "see that the node runs on this host under a user whose socket may be opened, and read its log");
+        fix(it, "see that the node runs on this host, under this user or one that is trusted (KVPOOL_TRUST_UID), with "
+                "its socket "
+                "in this user's directory of sockets (KVPOOL_RUNTIME_DIR), and read its log");
     else if (strcmp(name, "rdma") == 0 && err == KVPOOL_NOMEM)
         fix(it, "raise the memory lock (ulimit -l unlimited): what moves by rdma is locked");
     else if (strcmp(name, "rdma") == 0)

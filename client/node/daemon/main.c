@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/daemon/loop.h"
+#include "common/hostid.h"
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/stdfd.h"
@@ -86,7 +87,9 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .is_lazy = !s->has_populate,
     };
 
-    return kvp_node_open(&conf, &d->node);
+    kvp_err_t err = kvp_runtime_set(s->runtime_dir, s->trust_uid);
+
+    return err != KVP_OK ? err : kvp_node_open(&conf, &d->node);
 }
 
 static kvp_err_t

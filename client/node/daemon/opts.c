@@ -63,6 +63,18 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, host_id),
      .help = "Which host this is; programs with another one do not share memory. Default: the machine's id."},
+    {.name = "runtime-dir",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(kvp_node_opts_t, runtime_dir),
+     .metavar = "DIR",
+     .help = "Where the socket for this host's processes lies, mode 0700, or 0750 for its group; the master's is "
+             "looked for "
+             "there, too. Default: $XDG_RUNTIME_DIR/kvpool, /run/kvpool for root, or /tmp/kvpool-UID."},
+    {.name = "trust-uid",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(kvp_node_opts_t, trust_uid),
+     .metavar = "UID[,UID]",
+     .help = "Users whose processes may share memory with the node, besides its own and root."},
     {.name = "lanes",
      .type = KVP_OPT_U64,
      .offset = offsetof(kvp_node_opts_t, lanes),

@@ -18,6 +18,8 @@ typedef struct {
     kvp_hostport_t http;
     bool has_rest;
     const char *host_id;
+    const char *runtime_dir;
+    const char *trust_uid;
     uint64_t lanes;
     bool has_populate;
 } kvp_node_opts_t;

@@ -112,7 +112,7 @@ kvp_err_t
 kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed, uint32_t lanes,
                    const kvp_addr_t *listen_at, kvp_node_mem_t *mem)
 {
-    kvp_tp_conf_t conf = {.lanes = lanes};
+    kvp_tp_conf_t conf = {.lanes = lanes, .needs_attachment = true};
     kvp_err_t err;
 
     memset(t, 0, sizeof *t);
@@ -219,6 +219,14 @@ kvp_node_tps_cut(kvp_node_tps_t *t, uint64_t incarnation)
 {
     for (size_t i = 0; i < t->tps_n; i++)
         if ((t->tps[i]->ops->caps & KVP_TP_LATE_WRITES) != 0) t->tps[i]->ops->peer_cut(t->tps[i], incarnation);
+}
+
+void
+kvp_node_tps_came(kvp_node_tps_t *t, uint64_t incarnation)
+{
+    kvp_node_pin_came(&t->pin, incarnation);
+    for (size_t i = 0; i < t->tps_n; i++)
+        t->tps[i]->ops->peer_came(t->tps[i], incarnation);
 }
 
 void

@@ -48,7 +48,8 @@ void kvp_node_tps_quiesce(kvp_node_tps_t *t, kvp_gather_t *g);
 void kvp_node_tps_fence(kvp_node_tps_t *t, uint64_t incarnation, uint64_t live_min, kvp_gather_t *g);
 /* kvp_node_tps_cut ends the connections over which what that writer has sent could land after a quiesce. */
 void kvp_node_tps_cut(kvp_node_tps_t *t, uint64_t incarnation);
-/* kvp_node_tps_left gives back what is kept for a client that has no attachment any more. */
+/* kvp_node_tps_came lets a client in that attached. kvp_node_tps_left ends its connections, and gives back what is kept for a client that has no attachment any more. */
+void kvp_node_tps_came(kvp_node_tps_t *t, uint64_t incarnation);
 void kvp_node_tps_left(kvp_node_tps_t *t, uint64_t incarnation);
 
 #endif

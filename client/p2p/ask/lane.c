@@ -269,12 +269,13 @@ come_near(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *far, uint64_t dead
     const kvp_p2p_lanes_conf_t *conf = lane->conf;
     kvp_peer_hello_reply_t near;
     kvp_framed_t io;
+    const char *why;
     kvp_err_t err;
 
-    if (!conf->me->proc.is_told || strncmp(far->unix_path, KVP_PEER_UNIX_PREFIX, strlen(KVP_PEER_UNIX_PREFIX)) != 0)
-        return KVP_NOTSUP;
+    if (!conf->me->proc.is_told || far->unix_path[0] == '\0') return KVP_NOTSUP;
     init_io(lane, &io);
-    err = kvp_framed_connect_unix(&io, far->unix_path, deadline_ns);
+    err = kvp_framed_connect_told(&io, KVP_SOCKET_PEER, far->unix_path, deadline_ns, &why);
+    if (err == KVP_INVALID) err = KVP_NOTSUP;
     if (err == KVP_OK) err = say_hello(lane, &io, deadline_ns, &near);
     if (err == KVP_OK && (near.incarnation != far->incarnation || !near.can_pull)) err = KVP_NOTSUP;
     if (err == KVP_OK) err = kvp_cma_open(io.fd, &near.proc, &lane->proc);

@@ -13,9 +13,9 @@
 
 #define KVP_PEER_NONCE_BYTES 16u
 #define KVP_PEER_UNIX_MAX 64u
-#define KVP_PEER_UNIX_PREFIX "@kvpool-peer-" /* nobody is sent to any other socket of this host */
+#define KVP_PEER_UNIX_PREFIX "@kvpool-peer-" /* and 16 hex digits: common/hostid.c */
 #define KVP_PEER_REQUEST_MAX (64u << 10) /* bytes of a frame with a request, */
-#define KVP_PEER_REPLY_MAX (128u << 10) /* and of one with an answer */
+#define KVP_PEER_REPLY_MAX (160u << 10) /* and of one with an answer */
 
 /* Where a process may be read: 16 bytes tell whether it can be. Which process it is, a message cannot say. */
 typedef struct {

@@ -274,6 +274,7 @@ on_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t 
     if (err == KVP_OK) {
         kvp_p2p_conn_end_rdma(shared, conn);
         conn->rdma_conn = rdma_conn;
+        shared->conf.rdma->ops->peer_came(shared->conf.rdma, rdma_conn);
     }
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_RDMA, frame->hdr.request_id, err,
                           err == KVP_OK ? "" : "this endpoint has no rdma", NULL, 0, 0);

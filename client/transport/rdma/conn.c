@@ -146,6 +146,8 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
     kvp_rdma_answer_t answer;
     kvp_err_t err = kvp_rdma_answer_decode(ev->data, ev->len, &answer);
 
+    /* For a program that ended before it answered, the kernel refuses, and has nothing to say. */
+    if (err == KVP_PROTO && ev->kind == KVP_RDMA_REFUSED) return KVP_UNREACHABLE;
     if (err != KVP_OK) return err;
     if (ep->is_up && quiet_ns > ANSWER_OLD_NS) return ask_again(ep, rail); /* nobody looked */
     if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;

@@ -86,7 +86,7 @@ kvp_rdma_ep_lose(kvp_rdma_ep_t *ep)
 static void
 break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_status_t why)
 {
-    kvp_xfer_t *guilty = rail->works[number % KVP_RDMA_SENDS].xfer;
+    kvp_xfer_t *guilty = rail->queue->works[number % KVP_RDMA_SENDS].xfer;
 
     kvp_log_debug("rdma", "connection is broken status %d work %llu", (int)why, (unsigned long long)number);
     if (why != KVP_RDMA_WC_NO_ACCESS && why != KVP_RDMA_WC_NO_MEMORY) {

@@ -65,7 +65,7 @@ kvp_rdma_peer_make(kvp_rdma_serving_t *s, uint64_t incarnation)
 void
 kvp_rdma_peer_drop_if_empty(kvp_rdma_peer_t *p)
 {
-    if (!kvp_list_is_empty(&p->conns) || !kvp_list_is_empty(&p->grants)) return;
+    if (p->is_attached || !kvp_list_is_empty(&p->conns) || !kvp_list_is_empty(&p->grants)) return;
     kvp_list_del(&p->link);
     kvp_list_del(&p->bucket);
     free(p);

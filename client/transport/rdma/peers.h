@@ -13,10 +13,11 @@ typedef struct {
     uint64_t incarnation;
     kvp_list_t conns; /* serve.c's */
     kvp_list_t grants;
+    bool is_attached; /* from peer_came to peer_left */
 } kvp_rdma_peer_t;
 
 /* All under the serving lock. find: NULL = there is none; make finds it, too: NULL = no memory. drop_if_empty frees a peer with
- * neither connections nor grants. grants_end takes all keys from a peer, which is empty of them then: nobody gets those that are
+ * neither an attachment nor connections nor grants. grants_end takes all keys from a peer, which is empty of them then: nobody gets those that are
  * being made now, either, and a thread deregisters the others. grants_sweep starts that thread where there was none to be had. */
 kvp_rdma_peer_t *kvp_rdma_peer_find(kvp_rdma_serving_t *s, uint64_t incarnation);
 kvp_rdma_peer_t *kvp_rdma_peer_make(kvp_rdma_serving_t *s, uint64_t incarnation);

@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/mutate.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -79,6 +80,8 @@ kvp_rdma_rail_make(kvp_rdma_rail_t *rail)
     caps.sge = rail->sge_max = (uint32_t)kvp_min_u64(KVP_RDMA_SGE_MAX, info->max_sge);
     rail->len_max = kvp_min_u64(LEN_MAX, info->max_msg_bytes);
     rail->cache_dev = kvp_mrcache_dev(rail->tp->cache, rail->id->dev);
+    if (err == KVP_OK && rail->queue == NULL) rail->queue = calloc(1, sizeof *rail->queue);
+    if (err == KVP_OK && rail->queue == NULL) err = KVP_NOMEM;
     return err == KVP_OK ? rail->tp->verbs->qp_make(rail->id, &caps) : err;
 }
 
@@ -98,6 +101,8 @@ kvp_rdma_rail_fini(kvp_rdma_rail_t *rail)
 {
     kvp_rdma_rail_close(rail);
     free_area(rail);
+    free(rail->queue);
+    rail->queue = NULL;
 }
 
 /* ---- posting */
@@ -127,14 +132,14 @@ kvp_rdma_rail_take_slot(kvp_rdma_rail_t *rail, uint32_t len, uint32_t *slot_out)
 static kvp_rdma_work_t *
 add_work(kvp_rdma_rail_t *rail, uint32_t flags, uint32_t sge_n, uint32_t len, uint64_t raddr, uint32_t rkey)
 {
-    kvp_rdma_work_t *work = &rail->works[rail->works_head % KVP_RDMA_SENDS];
+    kvp_rdma_work_t *work = &rail->queue->works[rail->works_head % KVP_RDMA_SENDS];
 
-    rail->wrs[rail->wrs_n++] = (kvp_rdma_wr_t){.id = rail->works_head++,
-                                               .flags = flags,
-                                               .sge_n = sge_n,
-                                               .sge = &rail->sges[rail->sges_n],
-                                               .raddr = raddr,
-                                               .rkey = rkey};
+    rail->queue->wrs[rail->wrs_n++] = (kvp_rdma_wr_t){.id = rail->works_head++,
+                                                      .flags = flags,
+                                                      .sge_n = sge_n,
+                                                      .sge = &rail->queue->sges[rail->sges_n],
+                                                      .raddr = raddr,
+                                                      .rkey = rkey};
     rail->sges_n += sge_n;
     rail->quiet_n++;
     rail->quiet_bytes += len;
@@ -196,7 +201,7 @@ kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint3
 static void
 signal_last(kvp_rdma_rail_t *rail)
 {
-    rail->wrs[rail->wrs_n - 1].flags |= KVP_RDMA_WR_SIGNALED;
+    rail->queue->wrs[rail->wrs_n - 1].flags |= KVP_RDMA_WR_SIGNALED;
     rail->costs->completions++;
     rail->quiet_n = 0;
     rail->quiet_bytes = rail->quiet_work = 0;
@@ -223,7 +228,7 @@ kvp_rdma_rail_ring(kvp_rdma_rail_t *rail)
     if (rail->quiet_n > 0) signal_last(rail);
     rail->costs->doorbells++;
     rail->costs->requests += rail->wrs_n;
-    err = rail->tp->verbs->post(rail->id, rail->wrs, rail->wrs_n, &n);
+    err = rail->tp->verbs->post(rail->id, rail->queue->wrs, rail->wrs_n, &n);
     rail->wrs_n = rail->sges_n = 0;
     if (err != KVP_OK) kvp_log_error("rdma", "work requests were not taken error %s", kvp_err_text(err));
     return err;
@@ -246,7 +251,7 @@ bool
 kvp_rdma_rail_take_work(kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_work_t *work_out)
 {
     if (rail->works_tail > number || kvp_rdma_rail_is_idle(rail)) return false;
-    *work_out = rail->works[rail->works_tail++ % KVP_RDMA_SENDS];
+    *work_out = rail->queue->works[rail->works_tail++ % KVP_RDMA_SENDS];
     rail->area_tail = work_out->area_end;
     if (work_out->xfer == NULL) return true;
     rail->bytes -= work_out->len;
@@ -258,7 +263,7 @@ bool
 kvp_rdma_rail_has_writes(const kvp_rdma_rail_t *rail)
 {
     for (uint64_t i = rail->works_tail; i < rail->works_head; i++) {
-        const kvp_xfer_t *xfer = rail->works[i % KVP_RDMA_SENDS].xfer;
+        const kvp_xfer_t *xfer = rail->queue->works[i % KVP_RDMA_SENDS].xfer;
 
         if (xfer != NULL && xfer->kind != KVP_XFER_READ) return true;
     }

@@ -38,6 +38,12 @@ typedef struct {
 } kvp_rdma_arriving_t;
 
 typedef struct {
+    kvp_rdma_work_t works[KVP_RDMA_SENDS];
+    kvp_rdma_wr_t wrs[KVP_RDMA_SENDS]; /* of the batch that is being made */
+    kvp_rdma_sge_t sges[KVP_RDMA_SENDS * KVP_RDMA_SGE_MAX];
+} kvp_rdma_queue_t;
+
+typedef struct {
     kvp_rdma_tp_t *tp;
     kvp_rdma_id_t *id; /* NULL = not there, or over: nothing of it touches local memory */
     bool is_up; /* connected */
@@ -73,10 +79,8 @@ typedef struct {
     uint64_t push_addr; /* somewhere that the peer lets us read */
     uint32_t push_rkey;
 
-    kvp_rdma_work_t works[KVP_RDMA_SENDS];
+    kvp_rdma_queue_t *queue; /* NULL until the rail is first made */
     uint64_t works_head, works_tail; /* made and over, since the beginning */
-    kvp_rdma_wr_t wrs[KVP_RDMA_SENDS]; /* of the batch that is being made */
-    kvp_rdma_sge_t sges[KVP_RDMA_SENDS * KVP_RDMA_SGE_MAX];
     uint32_t wrs_n, sges_n;
     uint32_t quiet_n; /* behind the last that was signaled: work requests, */
     uint64_t quiet_bytes, quiet_work; /* their bytes, and those that the processor touches once they are over */
@@ -105,7 +109,7 @@ uint32_t kvp_rdma_rail_order(kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer);
 static inline kvp_rdma_sge_t *
 kvp_rdma_rail_sges(kvp_rdma_rail_t *rail)
 {
-    return &rail->sges[rail->sges_n];
+    return &rail->queue->sges[rail->sges_n];
 }
 kvp_rdma_work_t *kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint32_t sge_n,
                                    uint32_t len, uint64_t raddr, uint32_t rkey);

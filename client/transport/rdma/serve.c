@@ -59,14 +59,24 @@ peer_end(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
 }
 
 /* ---- letting in */
+/* Whoever has no attachment is known by nobody, and would be dropped by nobody. */
+static bool
+is_attached(kvp_rdma_tp_t *tp, uint64_t incarnation)
+{
+    const kvp_rdma_peer_t *p = kvp_rdma_peer_find(&tp->serving, incarnation);
+
+    return (p != NULL && p->is_attached) || !tp->needs_attachment;
+}
+
 static kvp_err_t
-judge(const kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out)
+judge(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out)
 {
     kvp_err_t err = kvp_rdma_ask_decode(ev->data, ev->len, ask_out);
 
     if (err != KVP_OK) return err;
     if (memcmp(ask_out->pool_id, tp->pool_id, sizeof tp->pool_id) != 0) return KVP_PROTO;
     if (kvp_fenced_has(&tp->serving.fenced, ask_out->incarnation) && KVP_RULE(RDMA_REFUSE_FENCED)) return KVP_FENCED;
+    if (!is_attached(tp, ask_out->incarnation) && KVP_RULE(RDMA_ATTACHED)) return KVP_DISCONNECTED;
     if (ask_out->mtu_bytes > ev->id->dev->info.mtu_bytes) {
         kvp_log_info("rdma", "a peer sends packets of %u bytes and device %s takes %u: it may come with smaller ones",
                      ask_out->mtu_bytes, ev->id->dev->info.name, ev->id->dev->info.mtu_bytes);
@@ -189,8 +199,12 @@ kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
 {
     kvp_rdma_serving_t *s = &tp->serving;
 
-    kvp_list_foreach_safe (pos, next, &s->peers)
-        peer_end(tp, kvp_list_entry(pos, kvp_rdma_peer_t, link));
+    kvp_list_foreach_safe (pos, next, &s->peers) {
+        kvp_rdma_peer_t *p = kvp_list_entry(pos, kvp_rdma_peer_t, link);
+
+        p->is_attached = false;
+        peer_end(tp, p);
+    }
     kvp_rdma_grants_wait(tp);
     for (size_t i = 0; i < s->listeners_n; i++)
         listener_close(tp, &s->listeners[i]);
@@ -386,6 +400,19 @@ kvp_rdma_peer_cut(kvp_tp_t *base, uint64_t incarnation)
     pthread_mutex_unlock(&tp->serving.lock);
 }
 
+/* Without memory for it the peer's connects are refused, as if it had not come. */
+void
+kvp_rdma_peer_came(kvp_tp_t *base, uint64_t incarnation)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+    kvp_rdma_peer_t *p;
+
+    pthread_mutex_lock(&tp->serving.lock);
+    p = kvp_rdma_peer_make(&tp->serving, incarnation);
+    if (p != NULL) p->is_attached = true;
+    pthread_mutex_unlock(&tp->serving.lock);
+}
+
 void
 kvp_rdma_peer_left(kvp_tp_t *base, uint64_t incarnation)
 {
@@ -394,6 +421,9 @@ kvp_rdma_peer_left(kvp_tp_t *base, uint64_t incarnation)
 
     pthread_mutex_lock(&tp->serving.lock);
     p = kvp_rdma_peer_find(&tp->serving, incarnation);
-    if (p != NULL) peer_end(tp, p);
+    if (p != NULL) {
+        p->is_attached = false;
+        peer_end(tp, p);
+    }
     pthread_mutex_unlock(&tp->serving.lock);
 }

@@ -53,6 +53,18 @@ rdma_probe(const char **why_out)
     return KVP_NOTSUP;
 }
 
+/* Whether peers can be told of all of them. */
+static bool
+can_be_told(kvp_rdma_dev_t *const *devs, size_t n)
+{
+    kvp_rdma_answer_t answer = {.rails_n = (uint32_t)n};
+    uint8_t bytes[KVP_RDMA_ANSWER_MAX];
+
+    for (size_t i = 0; i < n; i++)
+        answer.rails[i] = devs[i]->info.addr;
+    return kvp_rdma_answer_encode(&answer, bytes) > 0;
+}
+
 /* Of more adapters than peers can be told of, those nearest to the thread that makes the instance are used. */
 static kvp_err_t
 open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
@@ -73,6 +85,8 @@ open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
     }
     if (getcpu(NULL, &node) == 0) here.numa_node = (int)node;
     tp->devs_n = kvp_rdma_keep_nearest(devs, n, &here, KVP_ARRAY_LEN(tp->devs));
+    while (!can_be_told(devs, tp->devs_n))
+        tp->devs_n = kvp_rdma_keep_nearest(devs, tp->devs_n, &here, tp->devs_n - 1);
     memcpy(tp->devs, devs, tp->devs_n * sizeof devs[0]);
     tp->base.mr_max_bytes = UINT64_MAX;
     for (size_t i = 0; i < tp->devs_n; i++) {
@@ -98,6 +112,7 @@ rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
     tp->incarnation = conf->incarnation;
     tp->is_incarnation_drawn = conf->is_incarnation_drawn;
     tp->max_conns = conf->max_conns == 0 ? CONNS_DEFAULT : conf->max_conns;
+    tp->needs_attachment = conf->needs_attachment;
     tp->epoch = kvp_random_u64();
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     kvp_rdma_serving_init(&tp->serving);
@@ -256,6 +271,7 @@ const kvp_transport_ops_t kvp_rdma_ops = {
     .wake = kvp_rdma_wake,
     .peer_fence = kvp_rdma_peer_fence,
     .peer_cut = kvp_rdma_peer_cut,
+    .peer_came = kvp_rdma_peer_came,
     .peer_left = kvp_rdma_peer_left,
     .mr_reg = rdma_mr_reg,
     .mr_dereg = rdma_mr_dereg,

@@ -95,7 +95,7 @@ typedef struct {
     size_t listeners_n;
     uint16_t port;
     int wake_fd; /* -1 = there is none */
-    kvp_list_t peers; /* incarnations that are connected, or have keys to write with (peers.h) */
+    kvp_list_t peers; /* incarnations that are attached or connected, or have keys to write with (peers.h) */
     kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same, to be found */
     kvp_list_t ended; /* grants that are nobody's any more, to be deregistered */
     bool is_ending; /* a thread is at these */
@@ -117,6 +117,7 @@ typedef struct {
     uint64_t epoch; /* at first; see kvp_rdma_epoch */
     uint8_t pool_id[16];
     uint32_t max_conns;
+    bool needs_attachment;
     kvp_rdma_serving_t serving;
     kvp_rdma_address_cache_t addresses;
     kvp_rdma_paths_t paths;
@@ -158,6 +159,7 @@ kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
 void kvp_rdma_wake(kvp_tp_t *tp);
 void kvp_rdma_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
 void kvp_rdma_peer_cut(kvp_tp_t *tp, uint64_t incarnation);
+void kvp_rdma_peer_came(kvp_tp_t *tp, uint64_t incarnation);
 void kvp_rdma_peer_left(kvp_tp_t *tp, uint64_t incarnation);
 
 /* kvp_rdma_addr reads a host, which may be a name, and a port. UNREACHABLE where it is none. */

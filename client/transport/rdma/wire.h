@@ -7,7 +7,8 @@
 #include "client/transport/rdma/verbs/dev.h"
 #include "client/transport/transport.h"
 
-#define KVP_RDMA_RAILS_MAX 6u /* adapters of one host that a peer hears of */
+#define KVP_RDMA_RAILS_MAX                                                                                             \
+    16u /* adapters of one host that a peer hears of, where their addresses fit beside a consent */
 #define KVP_RDMA_VERSION 1u
 #define KVP_RDMA_ASK_BYTES 44u
 
@@ -28,7 +29,7 @@ typedef struct {
     uint32_t rail; /* on which this connection came: which key of a token counts */
     uint32_t rails_n;
     uint32_t mtu_bytes; /* of the port on which it came */
-    struct sockaddr_storage rails[KVP_RDMA_RAILS_MAX]; /* where the others are reached */
+    struct sockaddr_storage rails[KVP_RDMA_RAILS_MAX]; /* where they are reached, all at one port */
 } kvp_rdma_answer_t;
 
 /* What a token of this transport holds: keys for one piece of memory, by rail. */
@@ -45,6 +46,7 @@ typedef struct {
  * version; bytes behind are padding of the connection manager's. */
 size_t kvp_rdma_ask_encode(const kvp_rdma_ask_t *ask, uint8_t dst[KVP_RDMA_ASK_MAX]);
 kvp_err_t kvp_rdma_ask_decode(const uint8_t *src, size_t len, kvp_rdma_ask_t *ask_out) KVP_MUST_USE;
+/* kvp_rdma_answer_encode: 0 where it does not fit. */
 size_t kvp_rdma_answer_encode(const kvp_rdma_answer_t *answer, uint8_t dst[KVP_RDMA_ANSWER_MAX]);
 kvp_err_t kvp_rdma_answer_decode(const uint8_t *src, size_t len, kvp_rdma_answer_t *answer_out) KVP_MUST_USE;
 void kvp_rdma_token_encode(const kvp_rdma_token_t *keys, kvp_token_t *token_out);

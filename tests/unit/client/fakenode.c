@@ -101,18 +101,14 @@ static int
 listen_at(fake_node_t *n)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
+    char dir[64];
     int listener;
-    size_t len;
 
-    len = (size_t)snprintf(n->path, sizeof n->path, "@kvpool-fake-node-%d-%016llx", (int)getpid(),
-                           (unsigned long long)kvp_random_u64());
-    memcpy(at.sun_path, n->path, len);
-    at.sun_path[0] = '\0';
+    if (kvp_runtime_dir(dir, sizeof dir) != KVP_OK) abort();
+    snprintf(n->path, sizeof n->path, "%s/node-%d-%08x.sock", dir, (int)getpid(), (unsigned)kvp_random_u64());
+    memcpy(at.sun_path, n->path, sizeof n->path);
     listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (listener < 0 ||
-        bind(listener, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) != 0 ||
-        listen(listener, 16) != 0)
-        abort();
+    if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 16) != 0) abort();
     return listener;
 }
 
@@ -134,6 +130,7 @@ void
 fake_node_end(fake_node_t *n)
 {
     fake_server_end(&n->server);
+    unlink(n->path);
     munmap(n->payload, FAKE_NODE_BYTES);
     munmap(n->meta, n->geo.meta_bytes);
     close(n->payload_fd);

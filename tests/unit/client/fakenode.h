@@ -12,7 +12,7 @@
 #define FAKE_NODE_BYTES (8u << 20)
 
 typedef struct {
-    char path[64]; /* of its socket, in the abstract name space */
+    char path[108]; /* of its socket, in this user's directory of sockets */
     uint8_t uuid[16];
     fake_server_t server;
     kvp_chunk_geo_t geo;

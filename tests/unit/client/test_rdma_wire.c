@@ -32,6 +32,28 @@ answer_of(uint32_t rails)
     return a;
 }
 
+typedef enum { V4, NEAR, FAR, MIXED } kind_t;
+
+/* NEAR: IPv6 addresses of one network; FAR: of one each. */
+static void
+make_rails(kvp_rdma_answer_t *a, kind_t kind)
+{
+    memset(a->rails, 0, sizeof a->rails);
+    for (uint32_t i = 0; i < a->rails_n; i++) {
+        struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(4711)};
+        struct sockaddr_in v4 = {
+            .sin_family = AF_INET, .sin_port = htons(4711), .sin_addr.s_addr = htonl(0x0A630001 + i)};
+
+        memset(&v6.sin6_addr, 0xfd, sizeof v6.sin6_addr);
+        v6.sin6_addr.s6_addr[15] = (uint8_t)i;
+        if (kind == FAR) v6.sin6_addr.s6_addr[7] = (uint8_t)i;
+        if (kind == V4 || (kind == MIXED && i % 3 == 1))
+            memcpy(&a->rails[i], &v4, sizeof v4);
+        else
+            memcpy(&a->rails[i], &v6, sizeof v6);
+    }
+}
+
 static void
 test_ask_when_whole_and_cut(void **state)
 {
@@ -67,6 +89,31 @@ test_answer_when_whole_and_cut(void **state)
     }
 }
 
+/* As many rails as there may be, but of networks that have nothing in common nine. */
+static void
+test_rails_of_every_kind(void **state)
+{
+    static const uint32_t most[] = {[V4] = KVP_RDMA_RAILS_MAX, [NEAR] = KVP_RDMA_RAILS_MAX, [FAR] = 9, [MIXED] = 15};
+
+    (void)state;
+    for (kind_t kind = V4; kind <= MIXED; kind++) {
+        for (uint32_t rails = 1; rails <= KVP_RDMA_RAILS_MAX; rails++) {
+            kvp_rdma_answer_t a = answer_of(rails), back;
+            uint8_t bytes[KVP_RDMA_ANSWER_MAX] = {0};
+            size_t n;
+
+            make_rails(&a, kind);
+            n = kvp_rdma_answer_encode(&a, bytes);
+            assert_int_equal(n > 0, rails <= most[kind]);
+            if (n == 0) continue;
+            assert_int_equal(kvp_rdma_answer_decode(bytes, n, &back), KVP_OK);
+            assert_memory_equal(&back, &a, sizeof a);
+            for (size_t len = 0; len < n; len++)
+                assert_int_equal(kvp_rdma_answer_decode(bytes, len, &back), KVP_PROTO);
+        }
+    }
+}
+
 static void
 test_answer_when_it_cannot_be(void **state)
 {
@@ -78,6 +125,15 @@ test_answer_when_it_cannot_be(void **state)
     bytes[25] = KVP_RDMA_RAILS_MAX + 1;
     assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
     bytes[25] = 2;
+    bytes[32] = 8; /* the half of an address, and no other one before it */
+    assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
+    bytes[32] = 5; /* no address */
+    assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
+    bytes[32] = 4;
+    bytes[37] = 8; /* the half of one behind IPv4 */
+    assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
+    bytes[37] = 4;
+    assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_OK);
     bytes[24] = 2; /* a rail that is none */
     assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
     bytes[7] = 0x80; /* an error that is none */
@@ -115,9 +171,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ask_when_whole_and_cut),
-        cmocka_unit_test(test_answer_when_whole_and_cut),
-        cmocka_unit_test(test_answer_when_it_cannot_be),
+        cmocka_unit_test(test_ask_when_whole_and_cut),    cmocka_unit_test(test_answer_when_whole_and_cut),
+        cmocka_unit_test(test_rails_of_every_kind),       cmocka_unit_test(test_answer_when_it_cannot_be),
         cmocka_unit_test(test_token_when_whole_and_bent),
     };
 

@@ -24,8 +24,9 @@
 #define KVP_RDMA_PCI_MAX 128u
 #define KVP_RDMA_NETDEV_MAX 16u
 #define KVP_RDMA_SGE_MAX 16u /* pieces of local memory in one work request, where the device takes as many */
-#define KVP_RDMA_ASK_MAX 56u /* bytes of ours beside a request for a connection, and beside a refusal or consent */
-#define KVP_RDMA_ANSWER_MAX 148u
+#define KVP_RDMA_ASK_MAX 56u /* bytes of ours beside a request for a connection, */
+#define KVP_RDMA_ANSWER_MAX 196u /* beside a consent, */
+#define KVP_RDMA_REFUSAL_MAX 148u /* and beside a refusal */
 
 /* What is known of a device; it does not change while it is open. */
 typedef struct {
