@@ -25,6 +25,7 @@ def watched(pool, block_bytes, argv):
         out = proc.stdout.read()
     assert proc.returncode == 0, (out, err.read_text())
     half = [part for commits, part in seen if commits > seen[-1][0] / 2]
+    assert half, f"seen {len(seen)} times"
     return out, sum(half) / len(half)
 
 
