@@ -29,7 +29,8 @@ sys.dont_write_bytecode = True
 import compare_replay  # noqa: E402
 import svg  # noqa: E402
 from compare_worker import BLOCKS, LAYER_BYTES, LAYERS, SHAPES, WRITES  # noqa: E402
-from measure import ROOT, Daemon, Failed, Limits, Machine, Skip, clean_env, medians, paired, say, write_readme, write_rows  # noqa: E402
+from measure import (ROOT, Daemon, Failed, Limits, Machine, Skip, append_rows, clean_env, counted, measured_on, median_turn, paired, say,  # noqa: E402
+                     when, write_readme)
 
 WORKER = pathlib.Path(__file__).with_name("compare_worker.py")
 SEGMENT = 512 << 20
@@ -288,11 +289,10 @@ class Comparison:
         for number, (value, against) in enumerate(turns, 1):
             self.rows.append(dict(line=line.name, kind="turn", turn=number, ours=round(value, 4), peer=round(against, 4),
                                   unit=line.unit, value=round(value / against, 4)))
-        if not turns:
-            raise Skip(f"the peer moved too much: all of {voided} turns void")
-        ratio, value, against = medians(turns)
+        count = counted(turns, voided, self.args.turns)
+        ratio, value, against = median_turn(turns)
         verdict = "" if line.bound is None else "pass" if line.holds(ratio) else "SHORT"
-        self.result(line, verdict, ratio, f"{value:,.4g} to {against:,.4g} {line.unit}; {len(turns)} turns, {voided} void")
+        self.result(line, verdict, ratio, f"{value:,.4g} to {against:,.4g} {line.unit} in the median turn; {count}")
 
     def result(self, line, verdict, ratio, note):
         self.short += verdict in ("SHORT", "FAIL")
@@ -314,19 +314,22 @@ class Comparison:
 
     def save(self, machine):
         path = machine.path("-compare")
-        write_rows(path, FIELDS, machine.sign(self.rows))
+        rows = append_rows(path, FIELDS, machine.sign(self.rows))
         results = [row for row in self.rows if row["kind"] == "result" and row["value"]]
         path.with_suffix(".svg").write_text(svg.bars("The Python wheel against its peers, of what is asked (longer is better)", [
             (row["line"], goodness(row), f"{row['value']:.3g}, asked {row['bound']:g}") for row in results if row["bound"]]))
-        write_readme("bench/compare.py", self.text(machine, path, results))
+        write_readme("bench/compare.py", self.text(path, rows))
 
-    def text(self, machine, path, results):
-        out = [f"`bench/compare.py` runs the wheel and its peers through the same Python calls, in turns. {machine.text};",
-               f"{machine.now:%Y-%m-%d}; every turn is in [its CSV](results/{path.name}).", "",
+    @staticmethod
+    def text(path, rows):
+        results = [row for row in rows if row["kind"] == "result"]
+        out = [f"`bench/compare.py` runs the wheel and its peers through the same Python calls, in turns. {measured_on(rows)};",
+               f"every turn is in [its CSV](results/{path.name}).", "",
                f"![the wheel against its peers](results/{path.stem}.svg)", "",
                "| line, and what is asked | ratio | | ours, peer |", "|---|---|---|---|"]
-        out += [f"| {row['asked']} | {row['value']:.3g} | {row['verdict']} | {row['note']} |" for row in results]
-        absent = [row["line"] for row in self.rows if row["kind"] == "result" and not row["value"]]
+        out += [f"| {row['asked']} | {float(row['value']):.3g} | {row['verdict']} | {row['note']}{when(row, rows)} |"
+                for row in results if row["value"]]
+        absent = [row["line"] for row in results if not row["value"]]
         return out + (["", f"Not measured in that run: {', '.join(absent)}."] if absent else [])
 
 
@@ -346,7 +349,7 @@ def main():
     p.add_argument("--lines", help="only these, with commas between")
     p.add_argument("--limits", type=pathlib.Path,
                    default=os.environ.get("KVPOOL_LIMITS_C", ROOT.parent / "shared" / "peers" / "limits.c"))
-    p.add_argument("--save", action="store_true", help="write bench/results/DATE-HOST-compare.csv, its chart, and bench/README.md")
+    p.add_argument("--save", action="store_true", help="add to bench/results/DATE-HOST-compare.csv, and write its chart and bench/README.md")
     args = p.parse_args()
     build = args.build.resolve()
     args.python = args.python or build / "venv" / "bin" / "python3"

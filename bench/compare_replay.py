@@ -10,8 +10,12 @@ The reference is the wheel mooncake-transfer-engine-non-cuda, in a virtual envir
 importable by this interpreter:
     python3 -m venv VENV && VENV/bin/pip install mooncake-transfer-engine-non-cuda numpy    (needs libibverbs1)
 Its side is the kinds `holder` and `replay` of compare_worker.py.
+
+With --wheel PYTHON, an interpreter that has kvpool's wheel, nothing is compared: the trace goes through our mooncake.store at 5, 10 and
+20 %, and the figures are hits to LRU's, and how much of the pool held committed blocks; --save adds them to results/DATE-HOST-replay.csv.
 """
 import argparse
+import collections
 import contextlib
 import json
 import os
@@ -24,6 +28,7 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
+import measure  # noqa: E402
 from compare_worker import read_trace  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -136,6 +141,57 @@ def turns(tool, python, trace, block_bytes, capacity, n, limit=0, say=lambda tex
     return pairs
 
 
+FIELDS = ["date", "machine", "line", "kind", "value", "bound", "asked", "verdict", "note"]
+
+
+def lru_hits(requests, blocks):
+    cache, hits = collections.OrderedDict(), 0
+    for ids in requests:
+        hits += next((n for n, block in enumerate(ids) if block not in cache), len(ids))
+        for block in ids:
+            cache[block] = None
+            cache.move_to_end(block)
+        while len(cache) > blocks:
+            cache.popitem(last=False)
+    return hits
+
+
+def through_wheel(python, build, trace, block_bytes, capacity, limit):
+    """(result, LRU's hits, the part of the pool that committed blocks had, on the mean of the second half of the commits)."""
+    requests = read_trace(trace, limit)
+    memory = (int(len({i for ids in requests for i in ids}) * capacity) * block_bytes + MIB - 1) // MIB * MIB
+    with measure.Pool(build, str(memory)) as pool, tempfile.TemporaryFile("w+") as log:
+        told = {"master": pool.address, "trace": str(trace), "block_bytes": block_bytes, "limit": limit}
+        replay = subprocess.Popen([str(python), WORKER, "replay", json.dumps(told)], stdout=subprocess.PIPE, stderr=log, text=True)
+        seen = []
+        while replay.poll() is None:
+            now = pool.stat()
+            seen.append((now["counters"]["commits"], now["objects"] * block_bytes / memory))
+        line = next((line for line in replay.stdout if line.startswith("result ")), None)
+        if line is None:
+            raise RuntimeError(f"the replay gave no result: {tail(log)}")
+    half = [part for commits, part in seen if commits > seen[-1][0] / 2]
+    return json.loads(line[len("result "):]), lru_hits(requests, memory // block_bytes), sum(half) / len(half)
+
+
+def measure_wheel(args):
+    machine, rows = measure.Machine(), []
+    print(f"{machine.text}; {machine.now:%Y-%m-%d %H:%M} UTC")
+    for capacity in (0.05, 0.1, 0.2):
+        got, lru, part = through_wheel(args.wheel, args.build.resolve(), args.trace, args.block_bytes, capacity, args.limit)
+        faults = got["get_failed_after_lookup"] + got["puts_refused"] + got["wrong_blocks"]
+        note = f"{got['hits']:,} hits of {lru:,}; {faults} gets or puts failed or wrong; {got['blocks_per_s']:,} blocks/s"
+        for line, asked, value, bound in (("hits", "hits to LRU's", got["hits"] / lru, 0.997), ("full", "committed of the pool", part, 0.99)):
+            verdict = "pass" if value >= bound and faults == 0 else "SHORT"
+            asked = f"mooncake.store, blocks of {args.block_bytes >> 10} KiB, {100 * capacity:.0f} % held, {asked} >= {bound}"
+            rows.append(dict(line=f"wheel-{line}-{100 * capacity:.0f}", kind="result", value=round(value, 5), bound=bound, asked=asked,
+                             verdict=verdict, note=note))
+            print(f"{asked}: {value:.4f} {verdict}; {note}")
+    if args.save:
+        measure.append_rows(machine.path("-replay"), FIELDS, machine.sign(rows))
+    return any(row["verdict"] != "pass" for row in rows)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--trace", required=True)
@@ -144,7 +200,12 @@ def main():
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--limit", type=int, default=0, help="first requests only")
     p.add_argument("--kvpool", default=str(ROOT / "build" / "client" / "kvpool"))
+    p.add_argument("--wheel", type=pathlib.Path, metavar="PYTHON", help="measure our own wheel alone")
+    p.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="of the pool for --wheel")
+    p.add_argument("--save", action="store_true", help="with --wheel: add to results/DATE-HOST-replay.csv")
     args = p.parse_args()
+    if args.wheel:
+        return measure_wheel(args)
     python, why = reference_python()
     if python is None:
         print(f"skipped: {why}")

@@ -60,13 +60,30 @@ def write_readme(writer, lines):
     path.write_text(replace_block(path.read_text(), writer, lines))
 
 
-def write_rows(path, fields, rows):
+def append_rows(path, fields, rows):
+    """Writes them behind those of earlier runs of that day, each of which stays with its time and load. All rows, as text."""
     path.parent.mkdir(exist_ok=True)
-    with path.open("w", newline="") as f:
+    is_new = not path.exists()
+    with path.open("a", newline="") as f:
         writer = csv.DictWriter(f, fields)
-        writer.writeheader()
+        if is_new:
+            writer.writeheader()
         writer.writerows(rows)
-    say(f"saved {path.relative_to(ROOT)}")
+    say(f"saved {path}")
+    with path.open(newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def measured_on(rows):
+    """The machine and the day of rows, with the worst load of them all."""
+    loads = [float(re.search(r"load ([\d.]+)", row["machine"]).group(1)) for row in rows]
+    return f"{rows[0]['machine'].rpartition(', load')[0]}, load at most {max(loads):.1f} at a start; {rows[0]['date'].split()[0]}"
+
+
+def when(row, rows):
+    """For a result that is not the only one of its line: when it was, under which load."""
+    several = sum(r["line"] == row["line"] and r["kind"] == "result" for r in rows) > 1
+    return f"; {row['date'].split()[1]}, load {row['machine'].rpartition('load ')[2].split()[0]}" if several else ""
 
 
 class Machine:
@@ -172,10 +189,16 @@ def paired(ours, limit, wanted):
     return turns, voided
 
 
-def medians(turns):
-    """(median of the ratios, median of ours, median of the limit)."""
-    ours, limits = zip(*turns)
-    return statistics.median(a / b for a, b in turns), statistics.median(ours), statistics.median(limits)
+def median_turn(turns):
+    """(ratio, ours, limit) of the turn whose ratio is the median; of an even number, of the lower of the two."""
+    return statistics.median_low((ours / limit, ours, limit) for ours, limit in turns)
+
+
+def counted(turns, voided, wanted):
+    """How many turns were valid, in words. Skips the line where it is fewer than 7 of 9 that were wanted."""
+    if 9 * len(turns) < 7 * wanted:
+        raise Skip(f"the limit moved too much: {voided} of {voided + len(turns)} turns void")
+    return f"{len(turns)} valid turns of {wanted}, {voided} void"
 
 
 # ---- daemons

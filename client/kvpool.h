@@ -217,7 +217,8 @@ KVPOOL_EXPORT int kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t 
 
 /* kvpool_batch_is_exist sets results[i] to 1 or 0, or to a negative error of that key. Like kvpool_exists it leaves a probe on each
  * key that it found: for the lease time of the pool that key is evicted only if nothing else can be. Probes protect at most
- * three quarters of the pool, and each key for the lease time since it was first asked for. */
+ * a quarter of the pool, of a longer batch what comes first, and each key until it is read or put again, and for the lease time since it was
+ * first asked for. */
 KVPOOL_EXPORT int kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
                                         int *results);
 

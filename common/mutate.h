@@ -79,8 +79,7 @@
     X(RESERVATION_SHARE, "the reservations of one client take a smaller share")                                        \
     X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes spares what a live probe names")                             \
     X(PROBE_YIELDS, "probed objects are evicted where nothing else can be")                                            \
-    X(RECENT_PROBES, "objects probed for a short time only take a quarter of the pool at most")                        \
-    X(PROBE_SHARE, "all probed objects take three quarters of the pool at most")                                       \
+    X(PROBE_SHARE, "all probed objects take a quarter of the pool at most")                                            \
     X(RESERVATION_TIME, "a reservation ends with its time")                                                            \
     X(SILENT_WRITER, "the key of a silent writer is given to another client that asks for it")                         \
     X(UNFINISHED_BYTES, "the unfinished bytes of a client are bounded")                                                \

@@ -220,8 +220,10 @@ take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_gran
 {
     if (err == KVP_ALREADY) /* a master that knows no upsert leaves the old value there */
         finish(op, it, op->is_upsert ? KVP_NOTSUP : KVP_OK);
-    else if (err == KVP_RETRY_AFTER)
-        ask_again(op, it, err, retry_ns);
+    else if (err == KVP_EAGAIN && has_grants) /* asked for again when these are committed */
+        it->err = KVP_RETRY_AFTER;
+    else if (err == KVP_RETRY_AFTER || err == KVP_EAGAIN)
+        ask_again(op, it, KVP_RETRY_AFTER, retry_ns);
     else if (err == KVP_NO_SPACE && has_grants)
         ask_again(op, it, err, 0);
     else if (err == KVP_IN_PROGRESS)

@@ -133,7 +133,6 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(chunks_taken, "chunks that went from one tenant to another")                                                     \
     X(probe_asides, "victims left alone for a while, because somebody asked for them")                                 \
     X(probed_bytes, "bytes of victims left alone for a while, because somebody asked for them (gauge)")                \
-    X(young_probed_bytes, "of these, bytes that somebody began to ask for less than 200 ms ago (gauge)")               \
     X(ticket_asides, "victims left alone for a while, because a ticket keeps them")                                    \
     X(groups, "groups (gauge)")                                                                                        \
     X(group_evictions, "evicted groups")                                                                               \

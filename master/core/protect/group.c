@@ -318,6 +318,8 @@ set_lead(kvp_protect_t *prot, kvp_group_t *g, uint32_t oid)
     o->has_probe = old->has_probe;
     o->probe_since = old->probe_since;
     o->probe_until = old->probe_until;
+    o->is_asking_counted = old->is_asking_counted;
+    o->is_beyond_share = old->is_beyond_share;
     g->lead = oid;
 }
 

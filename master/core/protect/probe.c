@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Probes: EXISTS leaves one on what it finds, for the pool's lease time. It is two ticks in the object's record, since and
  * until, so that it costs a store and nothing else; until is renewed by later probes, since is of the first one of an
- * unbroken row. A row protects for the lease time, however often it is renewed: eviction that meets it parks the object;
- * when nothing else can be evicted, those that are parked go in the order of since. Together they take three quarters of the pool and
- * no more, the oldest giving way: so what is new is not evicted by the next put while somebody asks for all the rest
- * (docs/adr/0016). Rows younger than two ticks protect a quarter.
+ * unbroken row. A row protects until its object is used, and for the lease time at most, however often it is renewed: eviction that
+ * meets it parks the object; when nothing else can be evicted, those that are parked go in the order of since. Together they take a
+ * quarter of the pool and no more, the oldest giving way: so what is new is not evicted by the next put while somebody asks for all
+ * the rest. Of a message that asks for more the first quarter is protected (docs/adr/0027).
  *
  * Design notes. Aside are lists by since: a ring of them, one a tick, for those that protect, and one list for those whose
  * time is over, which come back as victims in turns. since does not change while an object is parked. Ticks of 16 bits wrap
@@ -23,8 +23,6 @@
 #include <stdlib.h>
 
 #define LASTS_MAX 30000u /* ticks; less than half of what 16 bits tell apart */
-#define YOUNG 2u /* ticks */
-#define YOUNG_SHARE 4u
 #define GIVE_WAY_MAX 8u /* objects that make room for one */
 
 void
@@ -114,7 +112,7 @@ come_back(kvp_protect_t *prot, uint32_t oid)
 static bool
 is_over_bound(const kvp_protect_t *prot, uint64_t more)
 {
-    return prot->probes.bytes + more > prot->ctx->st.size_bytes / 4 * 3 && KVP_RULE(PROBE_SHARE);
+    return prot->probes.bytes + more > kvp_probe_share(prot);
 }
 
 static void
@@ -156,17 +154,6 @@ kvp_probe_begin(kvp_protect_t *prot, uint32_t oid)
     o->probe_since = (uint16_t)prot->probes.tick;
 }
 
-uint64_t
-kvp_probe_recent_bytes(const kvp_protect_t *prot)
-{
-    const kvp_probes_t *p = &prot->probes;
-    uint64_t bytes = 0;
-
-    for (uint64_t age = 0; age < YOUNG; age++)
-        bytes += p->ring[(p->tick - age) % p->ring_n].bytes;
-    return bytes;
-}
-
 /* When the oldest parked row began; UINT64_MAX = there is none. */
 static uint64_t
 oldest_since(const kvp_probes_t *p)
@@ -182,15 +169,13 @@ kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit)
 {
     const kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
     const kvp_probes_t *p = &prot->probes;
-    uint64_t bytes, since = since_of(p, o), age = p->tick - since;
+    uint64_t since = since_of(p, o);
 
-    if (!kvp_probe_is_live(prot, o) || age >= p->lasts) return false;
+    if (!kvp_probe_is_live(prot, o) || p->tick - since >= p->lasts) return false;
     if (o->list == KVP_OBJLIST_PROBED) return true;
-    bytes = kvp_victim_bytes(prot, unit);
-    if (is_over_bound(prot, bytes) && oldest_since(p) >= since)
-        return false; /* none of those that are parked gives way to it */
-    if (age >= YOUNG || !KVP_RULE(RECENT_PROBES)) return true;
-    return kvp_probe_recent_bytes(prot) + bytes <= prot->ctx->st.size_bytes / YOUNG_SHARE;
+    if (o->is_asking_counted == 0 || o->is_beyond_share != 0) return false;
+    /* Over the bound, those that are parked give way only to a younger row. */
+    return !is_over_bound(prot, kvp_victim_bytes(prot, unit)) || oldest_since(p) < since;
 }
 
 /* ---- victims among those that are parked */

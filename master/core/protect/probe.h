@@ -4,6 +4,7 @@
 #ifndef KVP_MASTER_CORE_PROTECT_PROBE_H
 #define KVP_MASTER_CORE_PROTECT_PROBE_H
 
+#include "common/mutate.h"
 #include "master/core/protect/protection.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
@@ -12,7 +13,7 @@
 void kvp_probe_init(kvp_protect_t *prot);
 void kvp_probe_fini(kvp_protect_t *prot);
 void kvp_probe_advance(kvp_protect_t *prot); /* every input begins with it */
-void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* a probe that follows upon no live one */
+void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* one that follows upon no live one, or upon a use */
 static inline bool
 kvp_probe_is_live(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -20,17 +21,35 @@ kvp_probe_is_live(const kvp_protect_t *prot, const kvp_obj_t *o)
 
     return o->has_probe != 0 && left > 0 && left <= prot->probes.lasts;
 }
+/* kvp_probe_share: bytes that all probes together protect at most. */
+static inline uint64_t
+kvp_probe_share(const kvp_protect_t *prot)
+{
+    return KVP_RULE(PROBE_SHARE) ? prot->ctx->st.size_bytes / 4 : UINT64_MAX;
+}
+/* kvp_probe_batch_share: how many objects of one message are protected, by the mean size of an object: to look at the size of each
+ * would cost more than all else. */
+static inline uint64_t
+kvp_probe_batch_share(const kvp_protect_t *prot)
+{
+    const kvp_master_stats_t *st = &prot->ctx->st;
+
+    return kvp_probe_share(prot) / kvp_max_u64(1, st->used_bytes / kvp_max_u64(1, st->objects));
+}
+/* kvp_probe_leave leaves one on an object; of a group: its lead. is_beyond: its message has asked for its share before. Of a
+ * group the member that is asked for first decides, and what protects an object already goes on. */
 static inline void
-kvp_probe_leave(kvp_protect_t *prot, uint32_t oid) /* of a group: its lead */
+kvp_probe_leave(kvp_protect_t *prot, uint32_t oid, bool is_beyond)
 {
     kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
+    uint16_t until = (uint16_t)(prot->probes.tick + prot->probes.lasts);
 
-    if (!kvp_probe_is_live(prot, o)) kvp_probe_begin(prot, oid);
-    o->probe_until = (uint16_t)(prot->probes.tick + prot->probes.lasts);
+    if (!kvp_probe_is_live(prot, o) || o->is_asking_counted == 0) kvp_probe_begin(prot, oid);
+    if (o->probe_until != until && o->list != KVP_OBJLIST_PROBED) o->is_beyond_share = is_beyond;
+    o->probe_until = until;
 }
 /* kvp_probe_protects: the object goes only when nothing else can. */
 bool kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit);
-uint64_t kvp_probe_recent_bytes(const kvp_protect_t *prot); /* parked, and probed not long ago */
 void kvp_probe_park(kvp_protect_t *prot, uint32_t oid); /* a victim that is protected */
 void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* takes it from those that are parked, where it is */
 uint32_t kvp_probe_victim(kvp_protect_t *prot,

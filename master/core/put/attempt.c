@@ -49,6 +49,7 @@ kvp_attempt_open(kvp_puts_t *pq, kvp_put_req_t *p, uint32_t at, const kvp_wire_p
     kvp_list_add_tail(&a->session->attempts, &a->link);
     kvp_list_add_tail(&p->attempts, &a->of_req);
     a->session->attempt_bytes += a->bytes * a->copies;
+    p->bytes += a->bytes * a->copies;
     pq->ctx->st.attempts++;
     return a;
 }

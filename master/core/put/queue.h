@@ -67,8 +67,10 @@ struct kvp_put_req {
     uint32_t claims; /* of these, with a window */
     uint32_t grants; /* copies */
     uint32_t copies; /* wanted of each object */
+    uint64_t bytes; /* of all attempts that it began */
     uint32_t epoch; /* of the namespace, when it came */
     bool is_upsert;
+    bool is_cut; /* it has begun its share of a full pool: all behind it is to be asked for again */
     bool is_refused; /* some key that waited, for good, */
     uint64_t refused_news; /* after so many space_news */
     kvp_pin_t pin;

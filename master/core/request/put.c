@@ -36,6 +36,9 @@
 
 #include <string.h>
 
+#define PUT_SHARE 160u /* what one message begins in a full pool: 1/160 of it, */
+#define PUT_SHARE_MIN (512ull << 10) /* and in a small one so much */
+
 /* ---- begin */
 static kvp_err_t
 check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, const uint8_t *keys, size_t keys_len)
@@ -127,16 +130,28 @@ is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint3
     return s->attempt_ids.n >= KVP_ATTEMPTS_MAX || bytes > max || len > (max - bytes) / copies;
 }
 
+/* In a full pool others go for what a message begins, and until it is committed nobody can read either: so it begins a small part
+ * of the pool, and its client comes back for the rest. */
+static bool
+is_over_share(const kvp_master_t *m, kvp_put_req_t *p, uint64_t len)
+{
+    uint64_t most = kvp_max_u64(m->ctx.st.size_bytes / PUT_SHARE, PUT_SHARE_MIN);
+
+    p->is_cut |= p->bytes > 0 && p->bytes + len * p->copies > most && !kvp_list_is_empty(&m->puts.waiting);
+    return p->is_cut;
+}
+
 /* Whether the client may begin one more like that. */
 static kvp_err_t
-check_client(kvp_master_t *m, const kvp_put_req_t *p, const kvp_wire_put_t *put)
+check_client(kvp_master_t *m, kvp_put_req_t *p, const kvp_wire_put_t *put)
 {
     if (put->len > kvp_segment_longest_chunk(&m->space))
         return kvp_put_may_nodes_come(&m->puts) ? KVP_RETRY_AFTER : m->cat.up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
     if (kvp_journal_is_behind(&m->log)) return KVP_RETRY_AFTER;
     if (kvp_attempt_find(&m->puts, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
-    return is_over_limit(m, p->session, put->len, p->copies) ? KVP_LIMIT : KVP_OK;
+    if (is_over_limit(m, p->session, put->len, p->copies)) return KVP_LIMIT;
+    return is_over_share(m, p, put->len) ? KVP_EAGAIN : KVP_OK;
 }
 
 static kvp_err_t

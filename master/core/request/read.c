@@ -160,6 +160,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__Exists *msg;
     kvp_buf_t *out;
     uint8_t *flags;
+    uint64_t share = kvp_probe_batch_share(&m->prot);
     uint32_t hits = 0, unit;
     kvp_pb_t pb;
     size_t at;
@@ -180,7 +181,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (flags[i] == 0 || msg->is_plain) continue;
         unit = kvp_victim_unit(&m->cat, oids[i]);
         if (kvp_obj(m->cat.index, unit)->is_asking_counted == 0) first[first_n++] = unit;
-        kvp_probe_leave(&m->prot, unit);
+        kvp_probe_leave(&m->prot, unit, hits > share);
     }
     kvp_frame_end(out, at);
     count_probes(m, first, first_n);
@@ -391,7 +392,6 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
     *stats_out = m->ctx.st;
     stats_out->term = m->ctx.term;
     stats_out->probed_bytes = m->prot.probes.bytes;
-    stats_out->young_probed_bytes = kvp_probe_recent_bytes(&m->prot);
     stats_out->memory_bytes =
         kvp_objindex_memory_bytes(m->cat.index) + m->space.slab_bytes + kvp_tombs_memory_bytes(&m->log);
 }

@@ -4,6 +4,7 @@ import importlib.util
 import importlib.machinery
 import pathlib
 import sys
+import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 
@@ -79,7 +80,15 @@ class Paired(unittest.TestCase):
     def test_the_limit_is_the_mean_of_its_neighbours(self):
         turns, voided = self.run_turns([5, 6], [10, 12, 14], 2)
         self.assertEqual((turns, voided), ([(5, 11), (6, 13)], 0))
-        self.assertEqual(measure.medians([(5, 10), (9, 10), (1, 10)]), (0.5, 5, 10))
+
+    def test_a_ratio_is_shown_with_its_own_pair(self):
+        self.assertEqual(measure.median_turn([(5, 10), (90, 100), (1, 10)]), (0.5, 5, 10))
+        self.assertEqual(measure.median_turn([(5, 10), (90, 100), (1, 10), (60, 100)]), (0.5, 5, 10))
+
+    def test_seven_of_nine_have_to_be_valid(self):
+        self.assertEqual(measure.counted([(1, 1)] * 7, 20, 9), "7 valid turns of 9, 20 void")
+        with self.assertRaises(measure.Skip):
+            measure.counted([(1, 1)] * 6, 30, 9)
 
     def test_a_turn_in_which_the_limit_moved_is_void(self):
         turns, voided = self.run_turns([5, 6], [10, 13, 13], 1)
@@ -162,12 +171,26 @@ class Page(unittest.TestCase):
 
 
 class Saved(unittest.TestCase):
-    """A run of some lines beside an earlier one of that day."""
+    """A run behind an earlier one of that day."""
 
-    def test_lines_are_replaced_where_they_stand(self):
-        before = [{"line": "a", "v": 1}, {"line": "a", "v": 2}, {"line": "b", "v": 3}]
-        rows = [{"line": "c", "v": 4}, {"line": "a", "v": 9}]
-        self.assertEqual([(r["line"], r["v"]) for r in load("run").merged(before, rows)], [("a", 9), ("b", 3), ("c", 4)])
+    FIELDS = ["date", "machine", "line", "kind", "value", "bound", "asked", "verdict", "note"]
+
+    def row(self, line, minute, load, value):
+        return dict(date=f"2026-11-24 10:{minute} UTC", machine=f"a CPU, Linux, load {load} at the start", line=line, kind="result",
+                    value=value, bound=0.9, asked=f"{line}, >= 0.9", verdict="pass", note="9 valid turns of 9, 0 void")
+
+    def test_earlier_rows_stay_and_the_worst_load_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "day.csv"
+            measure.append_rows(path, self.FIELDS, [self.row("a", 10, 0.1, 0.95), self.row("b", 10, 0.1, 0.96)])
+            rows = measure.append_rows(path, self.FIELDS, [self.row("a", 50, 3.6, 0.91)])
+        self.assertEqual([(r["line"], r["value"]) for r in rows], [("a", "0.95"), ("b", "0.96"), ("a", "0.91")])
+        text = load("run").told(path, rows)
+        self.assertIn("a CPU, Linux, load at most 3.6 at a start; 2026-11-24;", text[1])
+        self.assertEqual([line for line in text if "| a," in line],
+                         ["| a, >= 0.9 | 0.95 | pass | 9 valid turns of 9, 0 void; 10:10, load 0.1 |",
+                          "| a, >= 0.9 | 0.91 | pass | 9 valid turns of 9, 0 void; 10:50, load 3.6 |"])
+        self.assertIn("| b, >= 0.9 | 0.96 | pass | 9 valid turns of 9, 0 void |", text)
 
 
 class TwoBuilds(unittest.TestCase):

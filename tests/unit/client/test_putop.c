@@ -225,6 +225,25 @@ test_put_asks_again_where_own_objects_took_the_space(void **state)
     assert_int_equal(f.items[1].err, KVP_NO_SPACE);
 }
 
+/* The rest of a message that took its share is asked for at once when that is committed, and is no failure. */
+static void
+test_put_comes_back_for_the_rest(void **state)
+{
+    ask(2);
+    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    reply_refused(KVP_EAGAIN);
+    fill_and_commit(1);
+    reply_committed(KVP_OK);
+    expect_begin(1, 1);
+    assert_int_equal(f.op.retry_n, 0);
+    reply_refused(KVP_EAGAIN); /* with nothing granted it is no such rest: not at once, and not for ever */
+    expect_step(KVP_STEP_SLEEP);
+    f.now = f.op.deadline_ns;
+    expect_step(KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_OK);
+    assert_int_equal(f.items[1].err, KVP_RETRY_AFTER);
+}
+
 static void
 test_put_begins_anew_when_its_place_is_lost(void **state)
 {
@@ -438,6 +457,7 @@ main(void)
         cmocka_unit_test(test_put_comes_back_after_retry_after),
         cmocka_unit_test(test_put_keeps_reason_at_deadline),
         cmocka_unit_test(test_put_asks_again_where_own_objects_took_the_space),
+        cmocka_unit_test(test_put_comes_back_for_the_rest),
         cmocka_unit_test(test_put_begins_anew_when_its_place_is_lost),
         cmocka_unit_test(test_put_gives_up_after_some_lost_places),
         cmocka_unit_test(test_put_tells_which_attempts_are_drained),

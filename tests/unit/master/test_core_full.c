@@ -147,7 +147,7 @@ stream_commit(world_t *w, stream_t *s, reply_t *r)
     places_read(r, &places);
     for (uint32_t i = 0; i < places.n; i++) {
         if (places.objs[i].err != KVP_OK) {
-            s->refused++;
+            s->refused += places.objs[i].err != KVP_EAGAIN || at == 0; /* it comes back for what it may not begin yet */
             continue;
         }
         assert_int_equal(write_place(w, &places.locs[at++]), KVP_OK);
@@ -437,6 +437,33 @@ test_put_when_a_batch_is_larger_than_the_pool(void **state)
     assert_false(exists(g->c, "key/3"));
 }
 
+/* What it begins nobody can read until it is committed: in a full pool a message begins little, and none in one that has room. */
+static void
+test_put_when_a_batch_is_a_large_part_of_a_full_pool(void **state)
+{
+    enum { N = 64, SHARE = 8 }; /* 512 KiB */
+    rig_t *g = *state;
+    put_t puts[N];
+    char keys[N][KEY_LEN];
+
+    for (uint32_t round = 0; round < 3; round++) { /* two fill it */
+        places_t places;
+
+        for (uint32_t i = 0; i < N; i++) {
+            snprintf(keys[i], KEY_LEN, "%u/%u", round, i);
+            puts[i] = (put_t){.key = keys[i], .len = 64 * KIB};
+        }
+        places_read(peer_reply(g->c, put_begin(g->c, puts, N, 10000)), &places);
+        for (uint32_t i = 0; i < N; i++)
+            assert_int_equal(places.objs[i].err, round < 2 || i < SHARE ? KVP_OK : KVP_EAGAIN);
+        places_free(&places);
+        for (uint32_t i = 0; i < N && round < 2; i++)
+            assert_int_equal(commit(g->c, puts[i].attempt, 0), KVP_OK);
+    }
+    assert_int_equal(world_stats(g->w).objects, 2 * N - SHARE);
+    assert_int_equal(world_stats(g->w).put_retry_after + world_stats(g->w).put_no_space, 0);
+}
+
 /* The oldest lie alone among held ones; the only neighbours that can go are among the youngest of many. */
 static void
 test_put_when_the_only_window_is_far_away(void **state)
@@ -627,6 +654,7 @@ main(void)
         rig_test(test_put_when_free_space_is_promised, sixteen),
         rig_test(test_put_when_free_space_beside_a_window_is_enough, sixteen),
         rig_test(test_put_when_a_batch_is_larger_than_the_pool, sixteen),
+        rig_test_on(test_put_when_a_batch_is_a_large_part_of_a_full_pool, .size = 8 * MIB),
         rig_test_on(test_put_when_the_only_window_is_far_away, .size = 16 * MIB),
         rig_test(test_put_when_slots_are_used_up, sixteen),
         rig_test_on(test_put_when_the_oldest_are_on_a_lost_node, .size = 8 * MIB),

@@ -27,6 +27,31 @@ probe_range(peer_t *c, uint32_t from, uint32_t to)
     }
 }
 
+/* One message that asks for the first n keys, the last of these first. */
+static void
+probe_backwards(peer_t *c, uint32_t n)
+{
+    Kvp__Pb__Exists head = KVP__PB__EXISTS__INIT;
+    kvp_digest_t digests[BLOCKS];
+
+    for (uint32_t i = 0; i < n; i++)
+        digests[i] = digest_of(c->world, key_name("key/", n - 1 - i));
+    head.n = n;
+    reply_free(peer_reply(c, peer_send(c, KVP_OP_EXISTS, 0, &head.base, digests, n * sizeof *digests)));
+}
+
+/* Tells that the keys [from, to) were read. */
+static void
+use_range(peer_t *c, uint32_t from, uint32_t to)
+{
+    Kvp__Pb__Used head = KVP__PB__USED__INIT;
+    kvp_wire_used_t used[BLOCKS];
+
+    for (uint32_t i = from; i < to; i++)
+        used[head.n++] = (kvp_wire_used_t){.digest = digest_of(c->world, key_name("key/", i)), .reads = 1};
+    (void)peer_send(c, KVP_OP_USED, KVP_FRAME_ONEWAY, &head.base, used, head.n * sizeof *used);
+}
+
 static kvp_err_t
 remove_heeding(peer_t *c, const char *key, bool is_forced)
 {
@@ -112,7 +137,7 @@ test_probe_of_everything_makes_no_put_fail(void **state)
     assert_int_equal(put(g->c, "large", 32 * BLOCK), KVP_OK); /* and a window among the probed is found too */
 }
 
-/* Nor is what is new worth nothing: it lives in a quarter of the pool while somebody asks for all the rest, */
+/* Nor is what is new worth nothing: it lives in three quarters of the pool while somebody asks for all the rest, */
 static void
 test_what_is_new_stays_while_all_else_is_probed(void **state)
 {
@@ -125,8 +150,9 @@ test_what_is_new_stays_while_all_else_is_probed(void **state)
         fill(g->c, 1000 + i, 1001 + i, BLOCK);
         assert_int_equal(count(g->c, 1000 + i, 1001 + i), 1);
     }
-    assert_true(count(g->c, 1000, 1100) >= BLOCKS / 4 - 2);
-    assert_true(count(g->c, 0, BLOCKS) >= BLOCKS / 4 * 3 - 2);
+    assert_true(count(g->c, 1000, 1100) >= BLOCKS / 4 * 3 - 2);
+    assert_true(count(g->c, 0, BLOCKS) >= BLOCKS / 4 - 2);
+    assert_true(world_stats(g->w).probed_bytes <= MIB / 4);
 }
 
 /* and in all of it when they have been asked for in an unbroken row for the lease time. */
@@ -149,43 +175,64 @@ test_row_of_probes_protects_for_the_lease_time(void **state)
     assert_int_equal(count(g->c, 2000, 2100), 100);
 }
 
-/* The age is that of the first of an unbroken row: to ask again and again makes nobody stronger. */
+/* Three rows, of a quarter of the pool each: that of the keys from 0 on begins after that from 32 on, and before that from 64 on.
+ * All were used in the order of their numbers. */
+static void
+probe_three_rows(rig_t *g)
+{
+    fill(g->c, 0, BLOCKS, BLOCK);
+    probe_range(g->c, 0, 96);
+    world_advance(g->w, TTL + SEC); /* over; what begins from now on is no use */
+    probe_range(g->c, 32, 64);
+    world_advance(g->w, 300 * MS);
+    probe_range(g->c, 0, 32);
+    world_advance(g->w, 300 * MS);
+    probe_range(g->c, 64, 96);
+    probe_range(g->c, 32, 64); /* renewed, which makes no row younger */
+}
+
+/* A quarter is protected, and the row that began first is let go first. */
 static void
 test_probes_yield_the_oldest_first(void **state)
 {
     rig_t *g = *state;
 
-    fill(g->c, 0, BLOCKS, BLOCK);
-    probe_range(g->c, 64, BLOCKS);
-    world_advance(g->w, SEC);
-    probe_range(g->c, 0, 64);
-    world_advance(g->w, SEC);
-    probe_range(g->c, 64, BLOCKS); /* renewed */
-    world_advance(g->w, SEC);
-    fill(g->c, 1000, 1001, BLOCK); /* the first one puts all of them aside */
-    for (uint32_t i = 0; i < 60; i++) {
-        fill(g->c, 1001 + i, 1002 + i, BLOCK);
-        probe_range(g->c, 1001 + i, 1002 + i);
-        world_advance(g->w, 20 * MS);
-    }
-    assert_int_equal(count(g->c, 0, 64), 64);
-    assert_true(count(g->c, 64, BLOCKS) <= 5);
+    probe_three_rows(g);
+    fill(g->c, 1000, 1063, BLOCK); /* as many as nobody asks for, and the second row */
+    assert_int_equal(count(g->c, 0, 32), 32);
+    assert_int_equal(count(g->c, 64, 96), 32);
+    assert_true(count(g->c, 32, 64) <= 2);
+    fill(g->c, 1063, 1095, BLOCK);
+    assert_true(count(g->c, 0, 32) <= 2);
+    assert_true(count(g->c, 64, 96) >= 31);
 }
 
-/* In its first moments a probe may be a flood of them: together these protect a quarter. */
 static void
-test_probes_that_are_young_protect_a_quarter(void **state)
+test_batch_of_probes_protects_its_prefix(void **state)
 {
     rig_t *g = *state;
 
-    fill(g->c, 0, 100, BLOCK);
-    fill(g->c, 200, 220, BLOCK);
-    world_advance(g->w, 50 * MS);
-    probe_range(g->c, 0, 100);
-    fill(g->c, 300, 345, BLOCK);
-    /* Without the bound all of the first hundred would be there, since there are others. */
-    assert_true(count(g->c, 0, 100) >= BLOCKS / 4 - 1);
-    assert_true(count(g->c, 0, 100) < 90);
+    fill(g->c, 0, BLOCKS, BLOCK);
+    probe_range(g->c, 0, 64);
+    world_advance(g->w, TTL + SEC);
+    probe_backwards(g->c, 64); /* the end of it was used longest ago */
+    fill(g->c, 1000, 1096, BLOCK);
+    assert_int_equal(count(g->c, 32, 64), 32);
+    assert_int_equal(count(g->c, 0, 32), 0);
+}
+
+/* What was read since is as safe as its last use makes it; what was not is kept for who asked. */
+static void
+test_use_ends_what_a_probe_protects(void **state)
+{
+    rig_t *g = *state;
+
+    fill(g->c, 0, BLOCKS, BLOCK);
+    probe_range(g->c, 0, 20);
+    use_range(g->c, 0, 10);
+    fill(g->c, 1000, 1000 + 2 * BLOCKS, BLOCK);
+    assert_int_equal(count(g->c, 0, 10), 0);
+    assert_int_equal(count(g->c, 10, 20), 10);
 }
 
 /* ---- uses */
@@ -283,7 +330,8 @@ main(void)
         rig_test(test_what_is_new_stays_while_all_else_is_probed, blocks),
         rig_test(test_row_of_probes_protects_for_the_lease_time, blocks),
         rig_test(test_probes_yield_the_oldest_first, blocks),
-        rig_test(test_probes_that_are_young_protect_a_quarter, blocks),
+        rig_test(test_batch_of_probes_protects_its_prefix, blocks),
+        rig_test(test_use_ends_what_a_probe_protects, blocks),
         rig_test(test_probe_counts_as_a_use_once, blocks),
         rig_test(test_used_counts_as_a_use, blocks),
         rig_test(test_remove_that_heeds_probes, blocks),
