@@ -12,7 +12,7 @@
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
-#include "common/limits.h"
+#include "common/rlimits.h"
 #include "common/log.h"
 #include "common/pages.h"
 #include "common/stdfd.h"

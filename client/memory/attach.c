@@ -12,7 +12,7 @@
 #include "client/transport/shm/mapping.h"
 #include "client/transport/shm/table.h"
 #include "client/net/waits.h"
-#include "common/limits.h"
+#include "common/rlimits.h"
 #include "common/log.h"
 #include "proto/pb.h"
 #include "proto/wire.h"

@@ -9,7 +9,7 @@
 #include "client/net/waits.h"
 #include "client/transport/all/registry.h"
 #include "client/transport/rdma/verbs/select.h"
-#include "common/limits.h"
+#include "common/rlimits.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "tests/transport/suite.h"
 
 #include "client/transport/shm/table.h"
-#include "common/limits.h"
+#include "common/rlimits.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -10,7 +10,7 @@
 #include "common/clock.h"
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
-#include "common/limits.h"
+#include "common/rlimits.h"
 #include "common/log.h"
 #include "common/stdfd.h"
 

@@ -3,7 +3,7 @@
  */
 #include "client/node/memory/segment.h"
 
-#include "common/limits.h"
+#include "common/rlimits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

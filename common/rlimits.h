@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernel lets a process have of descriptors and mappings, of which shared memory takes many. Any thread.
  */
-#ifndef KVP_COMMON_LIMITS_H
-#define KVP_COMMON_LIMITS_H
+#ifndef KVP_COMMON_RLIMITS_H
+#define KVP_COMMON_RLIMITS_H
 
 #include "common/base.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Limits of the process: what it has is counted, and the soft limit of open files goes up to the hard one.
  */
-#include "common/limits.h"
+#include "common/rlimits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

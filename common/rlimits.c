@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Limits of a process, from getrlimit and /proc.
  */
-#include "common/limits.h"
+#include "common/rlimits.h"
 
 #include "common/log.h"
 
