@@ -23,7 +23,7 @@ OPEN_CHUNK, DRAINED, DATA_HELLO = 64, 65, 66
 DEAD, FREE = 1, 2  # of a RETIRE's answer
 CLIENT, NODE = 1, 2
 
-OK, INVALID, BAD_KEY, PROTO, VERSION, FENCED, NO_SEGMENT = 0, -1, -13, -30, -31, -35, -51
+OK, INVALID, BAD_KEY, LIMIT, PROTO, VERSION, FENCED, NO_SEGMENT = 0, -1, -13, -21, -30, -31, -35, -51
 
 
 # ---- protobuf: fields as (number, value): int = varint, bytes = length-delimited, Fixed = fixed64

@@ -2,11 +2,13 @@
 """What a hostile or careless neighbour can do (docs/adr/0026-strangers.md): a case for each way, from a raw socket, with what the
 others lived through meanwhile: longest wait, failed calls, memory of the daemons.
 """
+import json
+import os
 import threading
 import time
 
 import rawwire as w
-from conftest import SLOW
+from conftest import SLOW, wait_until
 
 
 class Bystander:
@@ -20,7 +22,7 @@ class Bystander:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self):
-        ask = w.frame(w.EXISTS, b"", bytes(16))
+        ask = w.frame(w.EXISTS, w.pack((1, 1)), bytes(16))
         while not self._over.is_set():
             began = time.monotonic()
             answer = self._raw.call(ask)
@@ -43,6 +45,62 @@ class Bystander:
 
 
 # ---- 1. terms
+TERM_MAX = 1048575
+
+
+def term_of(master):
+    return json.loads(master.http_get("/health")[1])["term"]
+
+
+def as_stranger(master, ask):
+    """What ask(term) is answered, from a node without a segment that was just greeted; None where everybody is sent away."""
+    raw, greeted = w.session(master.listen, role=w.NODE, name="stranger", host_id="stranger")
+    with raw:
+        return raw.call(ask(greeted[5], greeted[6]))
+
+
+def test_a_term_of_a_stranger_is_not_for_ever(make_pool, bench):
+    """Fails if one heartbeat, or memory of a twin, uses up the pool's terms, or sends anybody away for it; if the refusal does not name
+    what the operator can do, or fills the log; or if the next master does not start, in the next term."""
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data")
+    assert pool.put("kept", b"kept").rc == 0
+    first = term_of(pool.master)
+    with Bystander(pool.addr) as other:
+        for _ in range(20):
+            answer = as_stranger(pool.master, lambda _, me: w.frame(w.HEARTBEAT, w.pack((1, w.Fixed(me)), (2, TERM_MAX - 1))))
+            assert answer is not None and answer.err == w.LIMIT and "--term" in answer.detail
+        assert pool.get("kept").out == b"kept"
+    assert term_of(pool.master) == first and other.failed == 0
+    assert pool.master.log().count(f"term {TERM_MAX - 1}") == 1
+
+    for i in range(100):
+        as_stranger(pool.master, lambda term, _: w.frame(w.MOUNT, w.pack(
+            (1, f"twin{i}"), (2, os.urandom(16)), (3, w.Fixed(1)), (4, 1 << 20), (5, 1 << 20), (6, "h:1"), (10, term), (11, term))))
+    risen = term_of(pool.master)
+    assert first < risen <= first + 8
+
+    listen = pool.master.listen
+    assert pool.master.terminate() == 0
+    pool.master = bench.master(listen=listen, data_dir=f"{bench.home}/data", name="master2")
+    assert term_of(pool.master) == risen + 1
+    wait_until(lambda: pool.get("kept").out == b"kept", what="the object of before")
+
+
+def test_terms_that_are_used_up_begin_a_new_pool(make_pool, bench):
+    """Fails if a master whose terms are used up does not start, keeps the pool's name, or is not given memory by nodes of the pool before;
+    and if --term does not set the term."""
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", master_args=("--term", str(TERM_MAX)))
+    assert term_of(pool.master) == TERM_MAX and pool.put("old", b"old").rc == 0
+    listen = pool.master.listen
+    for term in (1, 2):  # and what begins is kept
+        assert pool.master.terminate() == 0
+        pool.master = bench.master(listen=listen, data_dir=f"{bench.home}/data", name=f"master{term}")
+        assert term_of(pool.master) == term
+        wait_until(lambda: pool.put(f"new{term}", b"new").rc == 0, what="a put")
+        assert pool.get("new1").out == b"new" and pool.get("old").rc == 1
+    pool.nodes[0].wait_log("serves another pool")
+
+
 # ---- 2. hash flooding
 # ---- 3. turns of the master
 # ---- 4. empty messages

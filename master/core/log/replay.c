@@ -246,7 +246,8 @@ kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
 
     if (!j->is_on || j->is_open) return KVP_INVALID;
     if (j->read_err != KVP_OK && j->read_err != KVP_CORRUPT) return j->read_err;
-    if (j->read_term >= m->ctx.term && !kvp_term_outdated(m, j->read_term)) return KVP_LIMIT;
+    if (j->read_term >= KVP_TERM_MAX) return KVP_LIMIT;
+    if (j->read_term >= m->ctx.term) kvp_term_follow(m, j->read_term);
     if (j->read_term > 0) kvp_takeover_begin(&m->peers);
     kvp_buf_fini(&j->rest);
     j->is_open = true;

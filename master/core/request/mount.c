@@ -165,6 +165,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__MountReply reply = KVP__PB__MOUNT_REPLY__INIT;
     Kvp__Pb__Mount *msg;
     const char *why;
+    char refused[KVP_TERM_WHY_MAX];
     kvp_pb_t pb;
     kvp_buf_t *out;
     size_t at;
@@ -175,13 +176,16 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     why = mount_refusal(msg);
-    if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK) &&
-        kvp_term_outdated(m, msg->term)) {
-        kvp_pb_free(&pb, msg);
-        return;
+    if (why != NULL) reply.err = KVP_INVALID;
+    if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK)) {
+        reply.err = kvp_term_outdated(m, msg->term, refused);
+        if (reply.err == KVP_OK) {
+            kvp_pb_free(&pb, msg);
+            return;
+        }
+        why = refused;
     }
     if (why != NULL) {
-        reply.err = KVP_INVALID;
         reply.detail = (char *)why;
     } else {
         reply.err = mount(m, s, msg, &reply);
