@@ -104,6 +104,30 @@ def test_terms_that_are_used_up_begin_a_new_pool(make_pool, bench):
 # ---- 2. hash flooding
 # ---- 3. turns of the master
 # ---- 4. empty messages
+def test_nothing_is_lost_by_messages_that_say_nothing(pool):
+    """Fails if an object goes, or the epoch rises, by any message of zero bytes, or by one of REMOVE_MANY or BUMP that is cut short or has
+    a wrong bit; or if REMOVE_MANY and BUMP are not refused as INVALID then."""
+    assert pool.put("kept", b"kept").rc == 0
+    for role in (w.CLIENT, w.NODE):
+        for opcode in range(2, 64):
+            raw, _ = w.session(pool.addr, role=role)
+            with raw:
+                raw.send(w.frame(opcode) + w.frame(w.STATUS, request_id=7))
+                answer = raw.reply()
+                if role == w.CLIENT and opcode in (w.REMOVE_MANY, w.BUMP):
+                    assert answer.err == w.INVALID
+    heads = [w.pack((1, "nothing"), (2, 1)), w.pack((1, 1000))]
+    for opcode, head in zip((w.REMOVE_MANY, w.BUMP), heads):
+        spoilt = [head[:at] for at in range(len(head))]
+        spoilt += [head[:at] + bytes([head[at] ^ 1 << bit]) + head[at + 1:] for at in (0, len(head) - 1) for bit in range(8)]
+        for one in spoilt:
+            raw, _ = w.session(pool.addr)
+            with raw:
+                raw.call(w.frame(opcode, one))
+    assert pool.get("kept").out == b"kept" and pool.kvpool("bump", "--json").json["epoch"] == 1
+    assert pool.get("kept").rc == 1
+
+
 # ---- 5. tenants
 # ---- 6. descriptors of a large node
 # ---- 7. big frames

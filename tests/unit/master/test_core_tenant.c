@@ -326,6 +326,32 @@ test_bump_tells_the_epoch_to_writers(void **state)
     reply_free(r);
 }
 
+/* A removal of everything that is not whole removes nothing, nor does one of an epoch that is over. */
+static void
+test_all_must_be_said(void **state)
+{
+    rig_t *g = *state;
+    Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
+    Kvp__Pb__Bump bump = KVP__PB__BUMP__INIT;
+
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
+                     KVP_INVALID);
+    many.is_all = true;
+    many.pattern = (char *)"key";
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
+                     KVP_INVALID);
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_INVALID);
+    bump.is_all = bump.has_epoch = true;
+    bump.epoch = 1;
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_STALE);
+    assert_true(exists(g->c, "key"));
+    bump.epoch = 0;
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_OK);
+    assert_false(exists(g->c, "key"));
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_STALE);
+}
+
 static void
 test_bump_waits_for_leases(void **state)
 {
@@ -393,6 +419,7 @@ main(void)
         rig_test(test_bump_makes_everything_be_gone, tenants),
         rig_test(test_refused_commit_waits_for_dead, tenants),
         rig_test(test_bump_tells_the_epoch_to_writers, tenants),
+        rig_test(test_all_must_be_said, tenants),
         rig_test(test_bump_waits_for_leases, tenants),
         rig_test(test_bump_again_before_the_sweep_is_over, tenants),
     };
