@@ -7,6 +7,7 @@ import os
 import threading
 import time
 
+import pytest
 import rawwire as w
 from conftest import SLOW, wait_until
 
@@ -129,6 +130,43 @@ def test_nothing_is_lost_by_messages_that_say_nothing(pool):
 
 
 # ---- 5. tenants
+MANY_TENANTS = 4095  # so many may be bumped and not forgotten
+
+
+def bump_new_tenants(master, first, n=MANY_TENANTS):
+    """How many of so many new tenants were greeted, and bumped."""
+    bumped = 0
+    for tenant in range(first, first + n):
+        with w.Raw(master.unix or master.listen) as raw:
+            head = w.pack((1, 1), (2, 1), (4, w.CLIENT), (5, "stranger"), (6, "stranger"), (10, tenant))
+            if raw.call(w.frame(w.HELLO, head)).err == w.OK:
+                bumped += raw.call(w.frame(w.BUMP, w.pack((2, 1)))).err == w.OK
+    return bumped
+
+
+@pytest.mark.limit(180)
+def test_tenants_of_a_stranger_are_not_for_ever(make_pool, bench):
+    """Fails if tenants that are bumped and own nothing keep a new one out; or if, kept in mind because some node is away, they take the
+    place of a tenant whose objects a node reports to the next master, or keep a new one out of that one."""
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", node_args=("--chunk-bytes", "2MiB"))
+    for tenant in ("5", "6", "7"):
+        assert pool.put("kept", tenant.encode(), "--tenant", tenant).rc == 0
+    assert bump_new_tenants(pool.master, 1000) == MANY_TENANTS
+    wait_until(lambda: pool.put("new", b"new", "--tenant", "8").rc == 0, what="a put of a new tenant")
+    wait_until(lambda: pool.kvpool("bump", "--tenant", "9").rc == 0, what="a bump of a new tenant")
+
+    away = w.MountedNode(pool.addr, "away", "127.0.0.1:1")
+    away.end()
+    assert bump_new_tenants(pool.master, 10000) > MANY_TENANTS - 10
+    assert pool.put("new", b"new", "--tenant", "10").rc == 0
+    listen = pool.master.listen
+    pool.master.kill9()
+    pool.master = bench.master(listen=listen, data_dir=f"{bench.home}/data", name="master2")
+    wait_until(lambda: pool.put("new", b"new", "--tenant", "11").rc == 0, what="a put of a new tenant")
+    for tenant in ("5", "6", "7"):
+        assert pool.get("kept", "--tenant", tenant).out == tenant.encode()
+
+
 # ---- 6. descriptors of a large node
 # ---- 7. big frames
 # ---- 8. Unix paths
