@@ -502,6 +502,7 @@ keys_come_and_go(bench_t *b, uint64_t keys)
     print_steps(b, "put of 32 MiB where there is only 256 B");
     remove_all(b, "tp_rank:3@");
     print_steps(b, "remove an eighth by pattern");
+    bump.is_all = true;
     ask(b, b->client, KVP_OP_BUMP, &bump.base, NULL, 0);
     print_steps(b, "bump");
     if (world_stats(b->w).objects != 0)

@@ -273,7 +273,8 @@ KVPOOL_EXPORT int kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, u
 
 /* kvpool_bump makes everything that the tenant has put so far unfindable in one step, however much it is: for new weights. It
  * returns when no get anywhere can return any of it. The master frees the space in the background. *epoch_out (may be NULL)
- * counts the bumps. NOTSUP: the master is too old for it. */
+ * numbers the bumps: it rises with each, by more than 1 where the master has forgotten the tenant in between, because it owned
+ * nothing. LIMIT: 4095 other tenants were bumped that cannot be forgotten yet. NOTSUP: the master is too old for it. */
 KVPOOL_EXPORT int kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out);
 
 /* kvpool_list calls fn for up to limit committed objects whose key begins with prefix (may be empty). It begins at *cursor (0 = at

@@ -111,11 +111,11 @@ load(kvp_ident_t *ident)
 }
 
 static void
-make_new(kvp_ident_t *ident)
+make_new(kvp_ident_t *ident, uint32_t term)
 {
     kvp_random_bytes(ident->pool_id, sizeof(ident->pool_id));
     ident->digest_seed = kvp_random_u64();
-    ident->term = 1;
+    ident->term = term;
 }
 
 /* make_dirs is mkdir -p; an error shows when the directory is opened. */
@@ -158,29 +158,31 @@ lock_dir(const char *dir, kvp_log_level_t level, kvp_ident_t *ident)
 /* take_term makes this start's term durable before anybody hears of it. A new pool's is not written: a start that nothing
  * came of must not look like a master whose pool the nodes are not of. */
 static kvp_err_t
-take_term(kvp_ident_t *ident)
+take_term(kvp_ident_t *ident, uint32_t least_term)
 {
     kvp_err_t err = load(ident);
 
     if (err == KVP_NOT_FOUND) {
-        make_new(ident);
+        make_new(ident, least_term);
         return KVP_OK;
     }
     if (err != KVP_OK) return err;
-    if (ident->term >= KVP_TERM_MAX) {
-        kvp_log_error("master", "no term is left: start a new pool dir=%s", ident->dir);
-        return KVP_LIMIT;
-    }
     ident->had_master = true;
-    ident->term++;
+    if (ident->term >= KVP_TERM_MAX) {
+        kvp_log_error("master", "terms are used up: this is a new pool, and nodes offer their memory afresh dir=%s",
+                      ident->dir);
+        make_new(ident, 1);
+        return store(ident);
+    }
+    ident->term = (uint32_t)kvp_max_u64(ident->term + 1, least_term);
     return store(ident);
 }
 
 static void
-keep_nothing(kvp_ident_t *ident)
+keep_nothing(kvp_ident_t *ident, uint32_t term)
 {
     kvp_ident_close(ident);
-    make_new(ident);
+    make_new(ident, term);
     memcpy(ident->dir, "none", sizeof("none"));
 }
 
@@ -194,23 +196,23 @@ default_dir(char *out, size_t cap)
 }
 
 kvp_err_t
-kvp_ident_open(const char *dir, kvp_ident_t *ident_out)
+kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *ident_out)
 {
     kvp_ident_t ident = {.dir_fd = -1, .lock_fd = -1};
     char buf[sizeof(ident.dir)];
     kvp_err_t err = KVP_OK;
 
     if (dir != NULL && strcmp(dir, "none") == 0) {
-        keep_nothing(&ident);
+        keep_nothing(&ident, least_term);
     } else if (dir != NULL) {
         err = lock_dir(dir, KVP_LOG_ERROR, &ident);
-        if (err == KVP_OK) err = take_term(&ident);
+        if (err == KVP_OK) err = take_term(&ident, least_term);
     } else if (lock_dir(default_dir(buf, sizeof(buf)), KVP_LOG_WARN, &ident) == KVP_OK) {
-        err = take_term(&ident);
+        err = take_term(&ident, least_term);
     } else {
         kvp_log_warn("master",
                      "nothing is kept: after a restart the pool is known only if a node tells it; see --data-dir");
-        keep_nothing(&ident);
+        keep_nothing(&ident, least_term);
     }
     if (err != KVP_OK) {
         kvp_ident_close(&ident);

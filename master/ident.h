@@ -12,22 +12,24 @@ typedef struct {
     uint64_t digest_seed;
     uint32_t term; /* of this master: one above the last one used here */
     bool
-        had_master; /* there was one; otherwise the id and the seed are made up, and not on disk before kvp_ident_save */
+        had_master; /* there was one, or nobody may name the pool; otherwise the id and the seed are made up, and not on disk before kvp_ident_save */
     int dir_fd; /* -1 = nothing is kept */
     int lock_fd; /* held while this master lives; -1 = none */
     char dir[4096]; /* as the ready line says it: "none" where nothing is kept */
 } kvp_ident_t;
 
 /* kvp_ident_open makes the directory if need be, locks it against another master, reads the identity and takes the next
- * term, which is on disk when it returns; or makes up a new one. dir "none" keeps nothing: a new pool, term 1. dir NULL is
+ * term, at least least_term (1 to KVP_TERM_MAX), which is on disk when it returns; or makes up a new one. Where terms are used
+ * up it makes up a pool that nobody may name, and keeps it at once. dir "none" keeps nothing: a new pool. dir NULL is
  * the default, $XDG_STATE_HOME/kvpool or /var/lib/kvpool; where that cannot be used it warns and keeps nothing.
- * SYS, BUSY (locked by another master), CORRUPT (the file is damaged), LIMIT (terms are used up); logged. */
-kvp_err_t kvp_ident_open(const char *dir, kvp_ident_t *ident_out) KVP_MUST_USE;
+ * SYS, BUSY (locked by another master), CORRUPT (the file is damaged); logged. */
+kvp_err_t kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *ident_out) KVP_MUST_USE;
 
 /* kvp_ident_close releases the directory; legal on an identity whose descriptors are -1. */
 void kvp_ident_close(kvp_ident_t *ident);
 
-/* kvp_ident_save writes what *ident says of the pool, and the term where it is a higher one than that. SYS, logged. */
+/* kvp_ident_save writes what *ident says of the pool, and the term where it is a higher one than that. SYS, logged. It may
+ * block for as long as the disk does; one thread at a time has *ident. */
 kvp_err_t kvp_ident_save(kvp_ident_t *ident, uint32_t term) KVP_MUST_USE;
 
 #endif

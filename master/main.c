@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-master: parse, build, run, tear down in reverse. Two threads: the loop's, which owns the core, and the HTTP
- * server's; and those that bring memory and take it back: the loop's stock of pages (common/pages.h), and jemalloc's.
+ * server's; and those that bring memory and take it back: the loop's stock of pages (common/pages.h), and jemalloc's; and
+ * libuv's pool from the first time that the identity is saved.
  */
 #include "master/admin.h"
 #include "master/core/master.h"
@@ -12,9 +13,10 @@
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
-#include "common/rlimits.h"
 #include "common/log.h"
 #include "common/pages.h"
+#include "common/rlimits.h"
+#include "common/segfmt.h"
 #include "common/stdfd.h"
 
 #include <string.h>
@@ -32,6 +34,7 @@ typedef struct {
     uint64_t lease_ttl_ns;
     uint64_t location_lease_ns;
     uint64_t location_grace_ns;
+    uint64_t term;
 } settings_t;
 
 static const kvp_opt_t opts[] = {
@@ -78,6 +81,13 @@ static const kvp_opt_t opts[] = {
      .min = 10 * KVP_NS_PER_MS,
      .max = 3600 * KVP_NS_PER_S,
      .help = "The same while no master answers. The next one takes so long to be sure of its first removals."},
+    {.name = "term",
+     .type = KVP_OPT_U64,
+     .offset = offsetof(settings_t, term),
+     .fallback = "1",
+     .min = 1,
+     .max = KVP_TERM_MAX,
+     .help = "The least term to begin with, where nodes obey one that the master does not follow: the log names it."},
 };
 
 static const kvp_conf_spec_t spec = {
@@ -100,7 +110,8 @@ typedef struct {
     kvp_hostport_t http_bound; /* host "" = no HTTP */
 } daemon_t;
 
-/* The core takes a higher term, or the pool's name, when a node knows one; the next start must not fall behind that. */
+/* The core takes a higher term, or the pool's name, when a node knows one; the next start must not fall behind that. In a
+ * thread of libuv's pool, one at a time: d->ident is its own from the first turn of the loop to the last. */
 static bool
 save_ident(void *arg, const kvp_master_ident_t *now)
 {
@@ -108,7 +119,7 @@ save_ident(void *arg, const kvp_master_ident_t *now)
 
     memcpy(d->ident.pool_id, now->pool_id, sizeof d->ident.pool_id);
     d->ident.digest_seed = now->digest_seed;
-    return kvp_ident_save(&d->ident, now->term) == KVP_OK; /* it is logged; the nodes still know it */
+    return kvp_ident_save(&d->ident, now->term) == KVP_OK; /* it is logged */
 }
 
 static void
@@ -127,7 +138,7 @@ build_core(daemon_t *d, const settings_t *s)
     char host_id[KVP_HOST_ID_MAX + 1];
 
     kvp_err_t err = kvp_runtime_set(s->runtime_dir, NULL);
-    if (err == KVP_OK) err = kvp_ident_open(s->data_dir, &d->ident);
+    if (err == KVP_OK) err = kvp_ident_open(s->data_dir, (uint32_t)s->term, &d->ident);
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();
     if (err != KVP_OK) return err;
@@ -144,6 +155,7 @@ build_core(daemon_t *d, const settings_t *s)
         .location_lease_ns = s->location_lease_ns,
         .location_grace_ns = kvp_max_u64(s->location_lease_ns, s->location_grace_ns),
         .had_master = d->ident.had_master,
+        .saves_ident = true,
         .host_id = host_id,
         .unix_path = kvp_server_unix_path(d->server),
     };

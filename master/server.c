@@ -118,8 +118,11 @@ struct kvp_server {
 
     uint8_t *shared; /* received bytes lie here while their callback runs */
     kvp_buf_t spare;
-    kvp_master_ident_t ident; /* as the core said it last, */
+    kvp_master_ident_t ident; /* as the core said it last; while is_saving it is the saving thread's, */
     uint64_t save_due_ns; /* to be made durable then, because it could not be; UINT64_MAX = it is */
+    uv_work_t save;
+    bool is_saving;
+    bool is_saved; /* how that ended */
     kvp_log_limit_t log_limit;
     kvp_server_stats_t stats;
 };
@@ -128,6 +131,7 @@ static void feed(conn_t *conn);
 static void flush_all(kvp_server_t *server);
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf);
 static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf);
+static void on_save_end(uv_work_t *work, int status);
 static void on_timer(uv_timer_t *timer);
 
 /* begin gives the time of a callback; the first of a turn starts the turn's clock. */
@@ -271,12 +275,22 @@ queue_output(conn_t *conn, kvp_buf_t *bytes)
     if (conn->waiting.err != KVP_OK || unsent_bytes(conn) > server->conf.output_max) conn->is_overflown = true;
 }
 
+/* In a thread of libuv's: a disk may take seconds. */
+static void
+on_save(uv_work_t *work)
+{
+    kvp_server_t *server = work->data;
+
+    server->is_saved = server->conf.save_ident(server->conf.save_ident_arg, &server->ident);
+}
+
 static void
 save_ident(kvp_server_t *server)
 {
-    bool is_saved = server->conf.save_ident(server->conf.save_ident_arg, &server->ident);
-
-    server->save_due_ns = is_saved ? UINT64_MAX : kvp_now_ns() + SAVE_AGAIN_NS;
+    server->is_saving = true;
+    server->save_due_ns = UINT64_MAX;
+    server->save.data = server;
+    (void)uv_queue_work(server->uv, &server->save, on_save, on_save_end);
 }
 
 /* collect takes what the core has to say and queues it; nothing is written yet. */
@@ -286,7 +300,8 @@ collect(kvp_server_t *server)
     uint64_t id;
     bool is_last;
 
-    if (kvp_master_take_ident(server->master, &server->ident) && server->conf.save_ident != NULL) save_ident(server);
+    if (server->conf.save_ident != NULL && !server->is_saving && kvp_master_take_ident(server->master, &server->ident))
+        save_ident(server);
     while (kvp_master_take_output(server->master, &id, &server->spare, &is_last)) {
         conn_t *conn = find_conn(server, id);
         if (conn != NULL && !conn->is_ending) {
@@ -444,7 +459,8 @@ flush_one(conn_t *conn)
     if (conn->waiting.len == 0) recycle(server, &conn->waiting);
     if (conn->is_ending) {
         end_sending(conn);
-    } else if (conn->state == CONN_WAITS_READER && unsent_bytes(conn) <= PAUSE_BYTES / 2) {
+    } else if (conn->state == CONN_WAITS_READER && unsent_bytes(conn) <= PAUSE_BYTES / 2 &&
+               !kvp_master_is_mute(server->master)) {
         resume(conn);
     }
 }
@@ -476,9 +492,10 @@ handle_frame(conn_t *conn, const kvp_frame_t *frame)
     conn->share_ns -= (int64_t)kvp_min_u64(end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
     log_notes(server, conn);
     collect(server);
-    if (conn->waiting.len <= WRITE_BYTES || conn->is_ending) return;
-    if (!conn->is_writing && !write_waiting(conn)) return;
-    if (unsent_bytes(conn) > PAUSE_BYTES) {
+    const bool is_mute = kvp_master_is_mute(server->master); /* what it is asked meanwhile would pile up in it */
+    if (conn->is_ending || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;
+    if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
+    if (unsent_bytes(conn) > PAUSE_BYTES || is_mute) {
         server->stats.read_pauses++;
         conn->state = CONN_WAITS_READER;
     }
@@ -736,8 +753,29 @@ on_timer(uv_timer_t *timer)
     const uint64_t early_ns = kvp_list_is_empty(&server->cramped) ? 0 : partial_ns - partial_ns / 10;
     expire(server, &server->cut, now + early_ns, "connection closed: the rest of a frame did not come");
     expire(server, &server->ending, now, NULL);
-    if (server->save_due_ns <= now) save_ident(server);
+    if (server->save_due_ns <= now && !server->is_stopping) save_ident(server);
     if (kvp_master_due(server->master) <= now) tick(server);
+    flush_all(server);
+}
+
+/* What was not read meanwhile is read now. */
+static void
+on_save_end(uv_work_t *work, int status)
+{
+    kvp_server_t *server = work->data;
+    uint64_t now;
+
+    (void)status;
+    server->is_saving = false;
+    if (server->is_stopping) return;
+    now = begin(server);
+    if (!server->is_saved) server->save_due_ns = now + SAVE_AGAIN_NS;
+    arm(server, server->save_due_ns, now);
+    kvp_master_ident_saved(server->master, &server->ident, server->is_saved);
+    collect(server);
+    for (uint32_t i = 0; i < server->slot_cap && !kvp_master_is_mute(server->master); i++)
+        if (server->slots[i].conn != NULL && server->slots[i].conn->state == CONN_WAITS_READER)
+            mark_unsent(server->slots[i].conn);
     flush_all(server);
 }
 

@@ -23,7 +23,7 @@ typedef struct {
     uint64_t input_max; /* bytes kept of all connections' frames that are not whole, or not handled; 0 = 64 MiB */
     uint64_t output_max; /* bytes that may wait for a peer that does not read; 0 = 64 MiB */
     /* The core's term or the pool's name changed: made durable before it returns, where anything is; false: it could not be,
-     * and is asked for again after 5 s. NULL = nobody keeps it. On the loop's thread. */
+     * and is asked for again after 5 s. NULL = nobody keeps it. In a thread of libuv's pool, one call at a time. */
     bool (*save_ident)(void *arg, const kvp_master_ident_t *ident);
     void *save_ident_arg;
 } kvp_server_conf_t;

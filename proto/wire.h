@@ -197,6 +197,14 @@ kvp_wire_tomb_tenant(uint32_t tenant)
     return (kvp_digest_t){.lo = tenant, .hi = UINT64_MAX};
 }
 
+/* kvp_wire_tomb_forgotten stands for memory that was last mounted in a term before that of the version: bumps of tenants that owned
+ * nothing elsewhere were forgotten since. */
+static inline kvp_digest_t
+kvp_wire_tomb_forgotten(void)
+{
+    return (kvp_digest_t){.lo = 1ull << 32, .hi = UINT64_MAX};
+}
+
 #define KVP_RETIRE_DEAD 0x01u /* unreadable from now on */
 #define KVP_RETIRE_FREE 0x02u /* and nothing of the node's own touches it: it may be reused */
 

@@ -206,6 +206,7 @@ remove_many(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint
     if (removed_out == NULL) return kvp_call_end(&call, KVP_INVALID);
     if ((call.flags & KVPOOL_WAIT) != 0) return kvp_call_end(&call, KVP_NOTSUP);
     head.pattern = (char *)pattern;
+    head.is_all = pattern[0] == '\0';
     head.force = (call.flags & KVPOOL_FORCE) != 0;
     head.heeds_probes = (call.flags & KVPOOL_HEED_PROBES) != 0;
     err = kvp_query_run(&call, &query);
@@ -220,7 +221,7 @@ kvpool_remove_by_regex(kvpool_t *pool, const char *pattern, const kvpool_opts_t 
                        uint64_t *held_out)
 {
     if (pattern == NULL) return KVP_INVALID;
-    /* An empty pattern means "all" on the wire, which is not what an empty variable of a script means. */
+    /* Not even by mistake does an empty variable of a script mean "all". */
     if (pattern[0] == '\0' || strlen(pattern) > KVP_PATTERN_MAX) return KVP_BAD_PATTERN;
     return remove_many(pool, pattern, opts, removed_out, held_out);
 }
@@ -259,6 +260,7 @@ kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
 
     if (err != KVP_OK) return err;
     head.wait_ms = kvp_left_ms(call.deadline_ns);
+    head.is_all = true;
     err = kvp_query_run(&call, &query);
     if (err == KVP_OK) forget_all(pool);
     if (err == KVP_OK && epoch_out != NULL) *epoch_out = epoch;

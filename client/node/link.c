@@ -424,8 +424,8 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         kvp_err_t err;
         if (msg == NULL) return false;
         err = msg->err != KVP_OK ? msg->err : kvp_node_core_see_term(node->core, msg->term);
+        if (err != KVP_OK) lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
         kvp_pb_free(&pb, msg);
-        if (err != KVP_OK) lose(node, kvp_err_text(err));
         return true;
     }
     case KVP_OP_REPORT: {

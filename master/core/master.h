@@ -27,6 +27,7 @@ typedef struct {
     const char *host_id; /* copied */
     const char *unix_path; /* told in HelloReply; "" = none; copied */
     uint32_t max_sessions; /* 0 = 65536 */
+    bool saves_ident; /* the shell keeps who the pool is: outputs wait for kvp_master_ident_saved */
     bool has_journal; /* kvp_master_open_journal comes before the first input */
 } kvp_master_conf_t;
 
@@ -82,8 +83,11 @@ typedef struct {
 void kvp_master_ident(const kvp_master_t *master, kvp_master_ident_t *ident_out);
 
 /* kvp_master_take_ident: true once after any of it changed (a node obeyed a higher term than ours, or named the pool), and
- * when a new pool's first space was granted. It must be durable, where anything is, before outputs are taken. */
+ * when a new pool's first space was granted. With conf.saves_ident the core is mute from then on (take_output gives nothing) until
+ * kvp_master_ident_saved says that this is durable, or, where the term is what it was, that it could not be made so. */
 bool kvp_master_take_ident(kvp_master_t *master, kvp_master_ident_t *ident_out);
+void kvp_master_ident_saved(kvp_master_t *master, const kvp_master_ident_t *ident, bool is_durable);
+bool kvp_master_is_mute(const kvp_master_t *master);
 
 /* Why connections were closed by the core, and other news for the log: at most one line a call, borrowed until the
  * next input; NULL when there is none. */

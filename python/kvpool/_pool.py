@@ -299,7 +299,8 @@ class Pool:
         return self._found(self._raw.remove_many(None, _ms(deadline), _kvpool.FORCE if force else 0))
 
     def bump(self, *, deadline: Optional[float] = None) -> int:
-        """Makes all that the tenant has put so far unfindable, in one step: for new weights. Returns how many bumps there were."""
+        """Makes all that the tenant has put so far unfindable, in one step: for new weights. Returns the number of
+        the bump, which rises with each."""
         return self._number(self._raw.bump(_ms(deadline)))
 
     def list(self, prefix: Key = b"", *, page: int = 1000, deadline: Optional[float] = None) -> Iterator[Tuple[bytes, int]]:

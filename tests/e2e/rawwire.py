@@ -18,12 +18,13 @@ FRAME_MAX, FIRST_MAX = 1 << 20, 16 << 10
 HELLO, BYE, HEARTBEAT = 1, 2, 3
 PUT_BEGIN, PUT_COMMIT, PUT_ABORT, GET, EXISTS, LOOKUP, RELEASE = range(16, 23)
 REMOVE, REMOVE_MANY, LIST, SEGMENTS, STATUS = range(23, 28)
+BUMP = 29
 MOUNT, UNMOUNT, FREED, RETIRE, FENCE = range(48, 53)
 OPEN_CHUNK, DRAINED, DATA_HELLO = 64, 65, 66
 DEAD, FREE = 1, 2  # of a RETIRE's answer
 CLIENT, NODE = 1, 2
 
-OK, INVALID, BAD_KEY, PROTO, VERSION, FENCED, NO_SEGMENT = 0, -1, -13, -30, -31, -35, -51
+OK, INVALID, BAD_KEY, LIMIT, PROTO, VERSION, FENCED, NO_SEGMENT = 0, -1, -13, -21, -30, -31, -35, -51
 
 
 # ---- protobuf: fields as (number, value): int = varint, bytes = length-delimited, Fixed = fixed64

@@ -180,7 +180,7 @@ def storm_of_bytes(door, rng, n):
 
 
 def requests_for(door, standing, rng):
-    """Well-formed frames for what listens there, to be spoilt. Without REMOVE_MANY: with its pattern spoilt away it is
+    """Well-formed frames for what listens there, to be spoilt. Without REMOVE_MANY: with its pattern cut to "^" it is
     a legal order to remove everything.
     """
     digests = rng.randbytes(32)

@@ -275,6 +275,7 @@ bump(actor_t *a, input_t *in)
     Kvp__Pb__Bump msg = KVP__PB__BUMP__INIT;
 
     msg.wait_ms = (uint32_t)take(in, 1);
+    msg.is_all = true;
     (void)peer_send(a->p, KVP_OP_BUMP, 0, &msg.base, NULL, 0);
 }
 

@@ -117,11 +117,13 @@ ask_encode(sim_t *s, thread_t *t)
     remove.wait = t->waits;
     remove.heeds_probes = remove_many.heeds_probes = t->heeds_probes;
     remove_many.pattern = t->pattern;
+    remove_many.is_all = t->pattern[0] == '\0';
     exists.is_plain = t->is_forced;
     lookup.is_prefix = t->is_forced && !t->of_groups;
     lookup.is_groups = t->call == CALL_LOOKUP && t->of_groups;
     lookup.ttl_ms = t->waits ? 200 : 0;
     bump.wait_ms = BUMP_WAIT_MS;
+    bump.is_all = true;
     get.n = 1;
     kvp_buf_reset(&t->out);
     if (t->call == CALL_REMOVE)

@@ -409,6 +409,7 @@ remove_many(peer_t *c, const char *pattern, bool is_forced)
 
     head.pattern = (char *)pattern;
     head.force = is_forced;
+    head.is_all = pattern[0] == '\0';
     return peer_send(c, KVP_OP_REMOVE_MANY, 0, &head.base, NULL, 0);
 }
 

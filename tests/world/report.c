@@ -3,6 +3,7 @@
 
 #include "tests/world/priv.h"
 
+#define PAGE_TOMBS 1024u /* that a page may have */
 #define PAGE 7u
 
 static void
@@ -80,6 +81,18 @@ report_send(peer_t *n, const extent_t *extents, uint32_t count, bool has_tombs, 
 
     kvp_buf_init(&tail, 0);
     if (has_tombs) head.tombs_n = add_tombs(n->mem, &tail);
+    while (head.tombs_n > PAGE_TOMBS) { /* what is too many for one goes ahead, in pages of nothing else */
+        Kvp__Pb__Report ahead = KVP__PB__REPORT__INIT;
+
+        ahead.uuid = (ProtobufCBinaryData){sizeof n->mem->uuid, n->mem->uuid};
+        ahead.is_whole = true;
+        ahead.tombs_n = PAGE_TOMBS;
+        assert_int_equal(plain_result(peer_reply(n, peer_send(n, KVP_OP_REPORT, 0, &ahead.base, tail.data,
+                                                              PAGE_TOMBS * sizeof(kvp_wire_tomb_t)))),
+                         KVP_OK);
+        kvp_buf_consume(&tail, PAGE_TOMBS * sizeof(kvp_wire_tomb_t));
+        head.tombs_n -= PAGE_TOMBS;
+    }
     for (uint32_t i = 0; i < count; i++) {
         size_t len = extents[i].desc.key_len;
 

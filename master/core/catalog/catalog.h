@@ -24,6 +24,9 @@ typedef struct kvp_catalog {
 
     kvp_ptab_t tenants;
     kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
+    uint32_t tenants_used, tenants_bumped; /* of these, with references; with a min_version */
+    uint32_t epoch_min; /* of a tenant that comes anew: the greatest that was forgotten */
+    uint32_t given_up_term; /* as tenant->given_up_term, of so many that they were not all kept */
     kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */
     uint32_t owners_n;
     uint64_t owned_bytes; /* of their chunks */

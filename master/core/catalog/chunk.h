@@ -73,6 +73,7 @@ struct kvp_segment {
     uint64_t used_bytes, retiring_bytes, quarantine_bytes; /* in the pool's totals while the segment is not lost */
     uint64_t held; /* tickets on objects here */
     uint8_t uuid[16];
+    uint32_t mounted_term; /* in which it was mounted last before this master's term, or that one */
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
     char *addr, *unix_path, *transports; /* owned */

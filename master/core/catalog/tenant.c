@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tenants: who may see what. A session belongs to one tenant, a chunk to the one whose object came first, so an object's
- * tenant is its chunk's. A record lives as long as somebody uses it, and for good once its epoch was bumped: what nodes
- * hold of older epochs must not come back.
+ * tenant is its chunk's. A record lives as long as somebody uses it, and once its epoch was bumped as long as a node may hold
+ * something of an older epoch that this master does not see: kvp_tombs_some looks for those that can be forgotten. Those that are in use and
+ * those that were bumped have bounds of their own, so neither takes the other's place.
  */
 #include "master/core/catalog/tenant.h"
 
@@ -14,7 +15,9 @@
 
 #include <stdlib.h>
 
-#define TENANTS_MAX 4096u /* a stranger can make the core remember no more */
+#define IN_USE_MAX 4096u /* a stranger can make the core remember no more, */
+#define BUMPED_MAX                                                                                                     \
+    4095u /* nor nodes more tombstones; with the one for all that were forgotten (wire.h) they are as many */
 
 kvp_tenant_t *
 kvp_tenant_find(const kvp_catalog_t *cat, uint32_t id)
@@ -27,7 +30,31 @@ kvp_tenant_find(const kvp_catalog_t *cat, uint32_t id)
 bool
 kvp_tenant_may_open(const kvp_catalog_t *cat, uint32_t id)
 {
-    return cat->tenants.n < TENANTS_MAX || kvp_tenant_find(cat, id) != NULL;
+    const kvp_tenant_t *t = kvp_tenant_find(cat, id);
+
+    return cat->tenants_used < IN_USE_MAX || (t != NULL && t->refs > 0);
+}
+
+bool
+kvp_tenant_may_bump(const kvp_catalog_t *cat, const kvp_tenant_t *t)
+{
+    return t->min_version > 0 || cat->tenants_bumped < BUMPED_MAX;
+}
+
+void
+kvp_tenant_bumped(kvp_catalog_t *cat, kvp_tenant_t *t, uint64_t version)
+{
+    cat->tenants_bumped += t->min_version == 0;
+    t->min_version = kvp_max_u64(t->min_version, version);
+}
+
+void
+kvp_tenant_forget_bumps(kvp_catalog_t *cat, kvp_tenant_t *t)
+{
+    cat->tenants_bumped--;
+    t->min_version = 0;
+    cat->epoch_min = (uint32_t)kvp_max_u64(cat->epoch_min, t->epoch);
+    kvp_tenant_prune(cat, t);
 }
 
 kvp_tenant_t *
@@ -38,6 +65,7 @@ kvp_tenant_open(kvp_catalog_t *cat, uint32_t id)
     if (t == NULL) {
         t = kvp_core_alloc(1, sizeof *t);
         t->id = id;
+        t->epoch = cat->epoch_min;
         t->number = kvp_ptab_add(&cat->tenants, t);
         kvp_list_init(&t->leasing);
         kvp_list_init(&t->deferred);
@@ -46,7 +74,7 @@ kvp_tenant_open(kvp_catalog_t *cat, uint32_t id)
         kvp_objlist_init(&t->lru, KVP_OBJLIST_LRU);
         kvp_umap_set(&cat->tenant_ids, (uint64_t)id + 1, t->number);
     }
-    t->refs++;
+    cat->tenants_used += t->refs++ == 0;
     return t;
 }
 
@@ -62,16 +90,30 @@ tenant_free(kvp_catalog_t *cat, kvp_tenant_t *t)
     free(t);
 }
 
+/* What it had in memory that was given up is not forgotten in the term in which it was: a bump to come speaks of it, too. Where so
+ * many had some, none is forgotten. */
 void
 kvp_tenant_prune(kvp_catalog_t *cat, kvp_tenant_t *t)
 {
-    if (t->refs == 0 && t->epoch == 0 && kvp_list_is_empty(&t->leasing)) tenant_free(cat, t);
+    bool has_given_up = t->given_up_term == cat->ctx->term;
+
+    if (t->refs > 0 || t->min_version > 0 || !kvp_list_is_empty(&t->leasing)) return;
+    if (has_given_up && cat->tenants.n - cat->tenants_used <= BUMPED_MAX) return;
+    if (has_given_up) cat->given_up_term = cat->ctx->term;
+    tenant_free(cat, t);
+}
+
+bool
+kvp_tenant_is_forgettable(const kvp_catalog_t *cat, const kvp_tenant_t *t)
+{
+    return t->refs == 0 && kvp_list_is_empty(&t->leasing) && t->given_up_term != cat->ctx->term &&
+           cat->given_up_term != cat->ctx->term;
 }
 
 void
 kvp_tenant_rele(kvp_catalog_t *cat, kvp_tenant_t *t)
 {
-    t->refs--;
+    cat->tenants_used -= --t->refs == 0;
     kvp_tenant_prune(cat, t);
 }
 

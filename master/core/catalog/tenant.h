@@ -45,7 +45,9 @@ typedef struct kvp_tenant {
     uint32_t id;
     uint32_t number; /* in catalog->tenants */
     uint32_t refs; /* sessions, chunks, jobs */
-    uint32_t epoch; /* of the namespace */
+    uint32_t epoch; /* of the namespace; it never falls in this master's life, also where the record is made anew */
+    uint32_t
+        given_up_term; /* in which memory with something of it was given up last, which may be back in a later one */
     uint32_t chunks; /* that are its own, */
     uint64_t chunk_bytes; /* and how long they are */
     uint64_t objects; /* committed, older epochs included */
@@ -53,7 +55,8 @@ typedef struct kvp_tenant {
     uint64_t going_bytes; /* and those of them that nothing keeps from becoming free */
     uint64_t soft_pinned_bytes, hard_pinned_bytes; /* committed objects', all copies */
     kvp_job_t *sweep; /* behind a bump; NULL = none is under way */
-    uint64_t min_version; /* what was put up to this version is from an older epoch */
+    uint64_t
+        min_version; /* what was put up to this version is from an older epoch; 0 = it was not bumped, or that is forgotten */
     kvp_objlist_t lru; /* what can be evicted of it */
     kvp_list_t owning; /* catalog->owners, while it has chunks */
     kvp_take_t take;
@@ -73,7 +76,13 @@ typedef struct kvp_tenant {
 } kvp_tenant_t;
 
 kvp_tenant_t *kvp_tenant_find(const kvp_catalog_t *cat, uint32_t id); /* NULL = unknown */
-bool kvp_tenant_may_open(const kvp_catalog_t *cat, uint32_t id); /* there are not too many */
+bool kvp_tenant_may_open(const kvp_catalog_t *cat, uint32_t id); /* not too many are in use */
+bool kvp_tenant_may_bump(const kvp_catalog_t *cat, const kvp_tenant_t *t); /* not too many were bumped */
+void kvp_tenant_bumped(kvp_catalog_t *cat, kvp_tenant_t *t, uint64_t version); /* what was put up to that one is gone */
+bool kvp_tenant_is_forgettable(const kvp_catalog_t *cat,
+                               const kvp_tenant_t *t); /* it owns nothing that is known here */
+void kvp_tenant_forget_bumps(kvp_catalog_t *cat,
+                             kvp_tenant_t *t); /* of a bumped one; frees it if nothing needs it any more */
 kvp_tenant_t *kvp_tenant_open(kvp_catalog_t *cat, uint32_t id); /* one reference more */
 void kvp_tenant_rele(kvp_catalog_t *cat, kvp_tenant_t *t);
 void kvp_tenant_prune(kvp_catalog_t *cat, kvp_tenant_t *t); /* frees it if nothing needs it any more */

@@ -75,6 +75,9 @@ typedef struct {
     /* keys -> versions, and how many retires, and what else, need them; none: learned */
     kvp_digestmap_t tombs, tomb_refs;
     kvp_list_t greeting; /* nodes */
+    uint32_t tenants_at; /* where the next look for tenants to forget begins */
+    uint32_t
+        forgotten_term; /* memory that was mounted last before that term is not believed: bumps were forgotten; 0 = none */
     kvp_digestmap_t evicted; /* keys with a tombstone of extents that were evicted and are not dead */
     uint32_t evicted_at; /* where the next look at them begins */
     uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
@@ -94,6 +97,7 @@ void kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o);
 void kvp_journal_lost(kvp_interim_t *log, const kvp_obj_t *o);
 void kvp_journal_forget(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
 void kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t);
+void kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t);
 void kvp_journal_term(kvp_interim_t *log);
 void kvp_journal_base(kvp_interim_t *log, bool is_anew);
 /* kvp_journal_withholds: some of what is written is not durable, so that a promise must wait. kvp_journal_is_behind: so
@@ -131,6 +135,7 @@ uint64_t kvp_tombs_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest
 kvp_wire_tomb_t kvp_tombs_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest); /* which says so */
 void kvp_tombs_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs);
 bool kvp_tombs_bumped(kvp_interim_t *log, const kvp_tenant_t *t); /* false: nodes are told too much already */
+void kvp_tombs_bump_forgotten(kvp_interim_t *log, kvp_tenant_t *t); /* nor does the tenant keep it */
 kvp_wire_tomb_t kvp_tombs_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised);
 void kvp_tombs_lost(kvp_interim_t *log, const kvp_obj_t *o);
 void kvp_tombs_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_deferred_t *w);

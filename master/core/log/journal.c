@@ -139,6 +139,14 @@ kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
     if (log->journal.is_on) append(m, &rec, KVP_JREC_BUMP);
 }
 
+void
+kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t)
+{
+    kvp_jrec_any_t rec = {.bump = {.tenant = t->id, .epoch = 0, .min_version = t->min_version}};
+
+    if (log->journal.is_on) append(log->core, &rec, KVP_JREC_BUMP);
+}
+
 /* ---- a base */
 static bool
 is_base_walking(const kvp_master_t *m)
@@ -201,7 +209,7 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
-        if (t != NULL && t->epoch > 0) kvp_journal_bumped(log, t);
+        if (t != NULL && t->min_version > 0) kvp_journal_bumped(log, t);
     }
     base_some(m); /* where nothing is there, that is all */
 }

@@ -151,12 +151,19 @@ read_gone(kvp_journal_t *j, const kvp_jrec_key_t *rec)
 static kvp_err_t
 read_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec)
 {
-    kvp_tenant_t *t;
+    kvp_tenant_t *t = kvp_tenant_find(&m->cat, rec->tenant);
 
-    if (!kvp_tenant_may_open(&m->cat, rec->tenant)) return KVP_CORRUPT;
-    t = kvp_tenant_open(&m->cat, rec->tenant);
-    t->epoch = (uint32_t)kvp_max_u64(t->epoch, kvp_max_u64(rec->epoch, 1));
-    t->min_version = kvp_max_u64(t->min_version, rec->min_version);
+    if (rec->epoch == 0) { /* it owned nothing any more */
+        if (t != NULL && t->min_version == rec->min_version) kvp_tombs_bump_forgotten(&m->log, t);
+        return KVP_OK;
+    }
+    t = kvp_tenant_open(&m->cat, rec->tenant); /* here nobody uses any */
+    if (!kvp_tenant_may_bump(&m->cat, t)) {
+        kvp_tenant_rele(&m->cat, t);
+        return KVP_CORRUPT;
+    }
+    t->epoch = (uint32_t)kvp_max_u64(t->epoch, rec->epoch);
+    kvp_tenant_bumped(&m->cat, t, rec->min_version);
     (void)kvp_tombs_bumped(&m->log, t);
     kvp_tenant_rele(&m->cat, t);
     return KVP_OK;
@@ -246,7 +253,8 @@ kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
 
     if (!j->is_on || j->is_open) return KVP_INVALID;
     if (j->read_err != KVP_OK && j->read_err != KVP_CORRUPT) return j->read_err;
-    if (j->read_term >= m->ctx.term && !kvp_term_outdated(m, j->read_term)) return KVP_LIMIT;
+    if (j->read_term >= KVP_TERM_MAX) return KVP_LIMIT;
+    if (j->read_term >= m->ctx.term) kvp_term_follow(m, j->read_term);
     if (j->read_term > 0) kvp_takeover_begin(&m->peers);
     kvp_buf_fini(&j->rest);
     j->is_open = true;

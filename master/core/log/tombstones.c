@@ -28,6 +28,7 @@
 #include "master/core/log/interim.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/protect/lease.h"
+#include "master/core/recovery/rebuild.h"
 #include "master/core/request/remove.h"
 #include "master/core/session/session.h"
 #include "master/core/space/drop.h"
@@ -50,6 +51,7 @@
 #define EXPECTED_MIN 4096u /* objects on a node that is away, for which the maps are made ready */
 #define TOUCHED_PLACES 1024u /* of the maps at a time; a dozen pages, */
 #define TOUCH_RECORDS 128u /* which cost as much as so many records */
+#define TENANT_LOOKS 1024u /* at tenants in a step, to forget them */
 #define IDLE_NS 5000000000ull /* for which there have been no tombstones when the maps are let go */
 
 bool
@@ -476,18 +478,7 @@ settle_evicted(kvp_master_t *m)
     kvp_ctx_spend(&m->ctx, 1 + (start - m->log.evicted_at) / LOOKS_A_RECORD);
 }
 
-void
-kvp_tombs_some(kvp_interim_t *log)
-{
-    kvp_master_t *m = log->core;
-
-    touch_some(m);
-    settle_evicted(m);
-    release_held(m);
-    greet_some(m);
-}
-
-/* ---- bumps: a tombstone for all keys of a tenant, which every node keeps for good */
+/* ---- bumps: a tombstone for all keys of a tenant, which every node keeps as long as the tenant is not forgotten */
 bool
 kvp_tombs_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
 {
@@ -499,16 +490,71 @@ kvp_tombs_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
     return true;
 }
 
+/* Bumps of a tenant that owns nothing are forgotten where a tombstone for all of these is kept instead: memory that was last mounted
+ * before the term of one that forgot may hold what it took away. In that term all that is there was mounted, or is not let in. */
+static bool
+forgot(kvp_master_t *m, uint32_t term)
+{
+    kvp_wire_tomb_t tomb = {.digest = kvp_wire_tomb_forgotten(), .version = kvp_gen_make(term, 0)};
+
+    if (term <= m->log.forgotten_term) return true;
+    if (!raise_to(&m->log.tombs, tomb.digest, tomb.version, TOMBS_MAX + TENANT_TOMBS)) return false;
+    queue(m, tomb.digest, tomb.version);
+    m->log.forgotten_term = term;
+    return true;
+}
+
+void
+kvp_tombs_bump_forgotten(kvp_interim_t *log, kvp_tenant_t *t)
+{
+    kvp_master_t *m = log->core;
+    kvp_digest_t digest = kvp_wire_tomb_tenant(t->id);
+
+    (void)kvp_digestmap_del(&log->tombs, digest);
+    queue(m, digest, 0);
+    kvp_tenant_forget_bumps(&m->cat, t);
+}
+
+/* Nothing lies where this master does not see it, but in memory of older terms. */
+static bool
+is_all_seen(const kvp_master_t *m)
+{
+    return m->cat.lost_n == 0 && m->dropping == 0 && !kvp_tombs_is_rebuilding(&m->log) && m->reports == 0 &&
+           !m->log.journal.is_judge && !m->log.journal.is_settling;
+}
+
+static void
+forget_tenants(kvp_master_t *m)
+{
+    uint32_t looks = (uint32_t)kvp_min_u64(m->cat.tenants.limit, TENANT_LOOKS);
+
+    if (m->cat.tenants_used == m->cat.tenants.n || !is_all_seen(m) || m->ctx.slice_left == 0) return;
+    for (uint32_t i = 0; i < looks; i++) {
+        kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, m->log.tenants_at++ % m->cat.tenants.limit);
+
+        if (t == NULL || !kvp_tenant_is_forgettable(&m->cat, t)) continue;
+        if (t->min_version == 0) {
+            kvp_tenant_prune(&m->cat, t);
+        } else if (forgot(m, m->ctx.term)) {
+            kvp_journal_bump_forgotten(&m->log, t);
+            kvp_tombs_bump_forgotten(&m->log, t);
+        }
+    }
+    kvp_ctx_spend(&m->ctx, 1 + looks / LOOKS_A_RECORD);
+}
+
 static void
 learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
 {
     kvp_tenant_t *t;
 
+    if (tomb->digest.lo == kvp_wire_tomb_forgotten().lo && forgot(m, (uint32_t)(tomb->version >> KVP_GEN_SEQ_BITS)))
+        kvp_give_up_older(m, m->log.forgotten_term);
     if (tomb->digest.lo > UINT32_MAX || !kvp_tenant_may_open(&m->cat, (uint32_t)tomb->digest.lo)) return;
     t = kvp_tenant_open(&m->cat, (uint32_t)tomb->digest.lo);
     if (t->epoch == 0) t->epoch = 1; /* how many they were is not known: that there was one is */
-    if (tomb->version > t->min_version) {
-        t->min_version = tomb->version;
+    if (tomb->version > t->min_version && kvp_tenant_may_bump(&m->cat, t)) {
+        kvp_tenant_bumped(&m->cat, t, tomb->version);
         (void)kvp_tombs_bumped(&m->log, t);
         kvp_journal_bumped(&m->log, t);
         kvp_bump_sweep(m, t);
@@ -574,6 +620,18 @@ kvp_tombs_tick(kvp_interim_t *log)
     kvp_master_t *m = log->core;
 
     let_go_idle(m);
+}
+
+void
+kvp_tombs_some(kvp_interim_t *log)
+{
+    kvp_master_t *m = log->core;
+
+    touch_some(m);
+    settle_evicted(m);
+    release_held(m);
+    forget_tenants(m);
+    greet_some(m);
 }
 
 uint64_t

@@ -107,6 +107,7 @@ static void
 purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
     if (c->segment == NULL) return; /* it was never used */
+    if (c->tenant != NULL) c->tenant->given_up_term = m->ctx.term;
     kvp_place_chunk_leave(&m->space, c);
     kvp_ptab_del(&m->cat.chunks, c->number);
     kvp_place_chunk_fini(&m->space, c);

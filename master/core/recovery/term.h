@@ -7,11 +7,15 @@
 #include "master/core/master.h"
 #include "proto/kvpool.pb-c.h"
 
-/* kvp_term_outdated: somebody obeys that term, so ours has to be higher. Every connection is closed. False where no term is
- * left. */
-bool kvp_term_outdated(kvp_master_t *m, uint32_t term);
-/* kvp_term_pool_named_by: a node says which pool its memory is of; NULL = it has none. True where the pool had no name, and
- * has that one now: every connection is closed, and who comes again hears it. */
-bool kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known);
+#define KVP_TERM_WHY_MAX 160u
+
+/* kvp_term_outdated: a peer obeys that term, so ours has to be higher. OK: it is now, and every connection is closed. LIMIT:
+ * peers may not raise it that far, or not so soon again (term.c has the bounds); why_out says so, and what the operator can do. */
+kvp_err_t kvp_term_outdated(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX]);
+/* kvp_term_pool_named_by: a node says which pool its memory is of; NULL = it has none. OK: the pool had no name, and has that
+ * one now: every connection is closed, and who comes again hears it. NOT_FOUND: the node is greeted as any other. LIMIT: as above. */
+kvp_err_t kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char why_out[KVP_TERM_WHY_MAX]);
+/* kvp_term_follow makes ours one above that one, which is below KVP_TERM_MAX; every connection is closed. */
+void kvp_term_follow(kvp_master_t *m, uint32_t term);
 
 #endif

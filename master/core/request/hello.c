@@ -64,8 +64,9 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__HelloReply reply = KVP__PB__HELLO_REPLY__INIT;
     Kvp__Pb__Hello *hello;
+    char why[KVP_TERM_WHY_MAX];
     kvp_pb_t pb;
-    kvp_err_t err;
+    kvp_err_t err, named = KVP_NOT_FOUND;
     kvp_buf_t *out;
     size_t at;
 
@@ -75,9 +76,14 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     reply.detail = (char *)hello_refusal(m, hello, &err);
-    if (err == KVP_OK && hello->role == KVP_ROLE_NODE && kvp_term_pool_named_by(m, hello->known)) {
+    if (err == KVP_OK && hello->role == KVP_ROLE_NODE) named = kvp_term_pool_named_by(m, hello->known, why);
+    if (named == KVP_OK) {
         kvp_pb_free(&pb, hello);
         return;
+    }
+    if (named == KVP_LIMIT) {
+        err = named;
+        reply.detail = why;
     }
     reply.err = err;
     reply.version = KVP_PROTO_VERSION < hello->version ? KVP_PROTO_VERSION : hello->version;
@@ -96,7 +102,10 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
-    if (err != KVP_OK) kvp_session_close(&m->peers, s, reply.detail);
+    if (named == KVP_LIMIT)
+        s->is_closing = true; /* the log has it */
+    else if (err != KVP_OK)
+        kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);
 }
 
@@ -121,6 +130,7 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__HeartbeatReply reply = KVP__PB__HEARTBEAT_REPLY__INIT;
     kvp_digest_t room[KVP_REVOKED_MAX];
     const kvp_digest_t *news = NULL;
+    char why[KVP_TERM_WHY_MAX];
     Kvp__Pb__Heartbeat *hb;
     kvp_pb_t pb;
     kvp_buf_t *out;
@@ -131,11 +141,17 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed Heartbeat");
         return;
     }
-    if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term && kvp_term_outdated(m, hb->term)) {
-        kvp_pb_free(&pb, hb);
-        return;
-    }
     reply.err = hb->incarnation == s->incarnation ? KVP_OK : KVP_FENCED;
+    if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term) {
+        reply.err = kvp_term_outdated(m, hb->term, why);
+        if (reply.err == KVP_OK) {
+            kvp_pb_free(&pb, hb);
+            return;
+        }
+        reply.detail = why;
+        s->is_closing = true; /* it would not obey */
+        kvp_session_dirty(&m->peers, s);
+    }
     reply.term = m->ctx.term;
     if (reply.err == KVP_OK && hb->wants_lease && s->role == KVP_ROLE_CLIENT)
         news = give_lease(m, s, hb->revoke_seq, &reply, room);

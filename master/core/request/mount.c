@@ -88,14 +88,15 @@ had_bad_report(const kvp_master_t *m, const uint8_t *uuid)
 /* Memory that we do not know, and that is not new, is of an older term: what is in it is asked for. Grants of this term
  * might be out for it where it was mounted in this term, and forgotten: only new memory is surely nobody's then, unless its
  * report of this term was cut. The same where so much time has passed that what was removed meanwhile is not known any
- * more. */
+ * more, or bumps were forgotten since it was mounted. */
 static void
 mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
     kvp_segment_t *old = find_name(m, msg->name), *g;
     bool is_older =
         (msg->mounted_term != 0 && msg->mounted_term < m->ctx.term) || kvp_report_was_cut(m, msg->uuid.data);
-    bool is_believed = is_older && kvp_tombs_is_rebuilding(&m->log) && !had_bad_report(m, msg->uuid.data);
+    bool is_kept = msg->mounted_term >= m->log.forgotten_term;
+    bool is_believed = is_older && is_kept && kvp_tombs_is_rebuilding(&m->log) && !had_bad_report(m, msg->uuid.data);
 
     if (!msg->is_fresh && !is_believed && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
         reply->is_reset = true;
@@ -103,6 +104,7 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     }
     if (old != NULL) kvp_segment_drop(m, old);
     g = kvp_segment_make(&m->space, s, msg);
+    g->mounted_term = is_believed ? msg->mounted_term : m->ctx.term;
     set_addresses(g, msg);
     reply->segment_id = g->id;
     if (!is_believed) {
@@ -153,6 +155,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         return KVP_OK;
     }
     if (g->node == NULL) {
+        g->mounted_term = m->ctx.term;
         set_addresses(g, msg);
         kvp_segment_up(&m->space, g, s);
     }
@@ -177,6 +180,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__MountReply reply = KVP__PB__MOUNT_REPLY__INIT;
     Kvp__Pb__Mount *msg;
     const char *why;
+    char refused[KVP_TERM_WHY_MAX];
     kvp_pb_t pb;
     kvp_buf_t *out;
     size_t at;
@@ -187,13 +191,16 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     why = mount_refusal(msg);
-    if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK) &&
-        kvp_term_outdated(m, msg->term)) {
-        kvp_pb_free(&pb, msg);
-        return;
+    if (why != NULL) reply.err = KVP_INVALID;
+    if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK)) {
+        reply.err = kvp_term_outdated(m, msg->term, refused);
+        if (reply.err == KVP_OK) {
+            kvp_pb_free(&pb, msg);
+            return;
+        }
+        why = refused;
     }
     if (why != NULL) {
-        reply.err = KVP_INVALID;
         reply.detail = (char *)why;
     } else {
         reply.err = mount(m, s, msg, &reply);

@@ -379,6 +379,11 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed RemoveMany");
         return;
     }
+    if ((msg->pattern[0] == '\0') != msg->is_all) {
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "either a pattern or all");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     if (refuse_early(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
@@ -412,28 +417,42 @@ kvp_bump_sweep(kvp_master_t *m, kvp_tenant_t *t)
 
 /* ---- bump: in one step nothing is found any more that was put before; the sweep gives its space back later. Puts under
  * way belong to the old epoch, so their commits are refused (put.c). */
+static kvp_err_t
+bump_refusal(const kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Bump *msg, const char **why_out)
+{
+    const kvp_tenant_t *t = s->tenant;
+
+    *why_out = "all is not said";
+    if (!msg->is_all) return KVP_INVALID;
+    *why_out = "another epoch than that";
+    if (msg->has_epoch && msg->epoch != t->epoch) return KVP_STALE;
+    *why_out = "too many tenants were bumped, and nodes that are away may hold something of them";
+    if (!kvp_tenant_may_bump(&m->cat, t)) return KVP_LIMIT;
+    *why_out = "too many bumps";
+    return t->epoch == UINT32_MAX || !kvp_deferred_may_open(s, 0) ? KVP_LIMIT : KVP_OK;
+}
+
 void
 kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     kvp_tenant_t *t = s->tenant;
     Kvp__Pb__Bump *msg;
     kvp_deferred_t *w;
+    const char *why;
     kvp_pb_t pb;
+    kvp_err_t err;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__bump__descriptor, f);
     if (msg == NULL) {
         kvp_session_close(&m->peers, s, "malformed Bump");
         return;
     }
-    if (refuse_early(m, s, f)) {
-        kvp_pb_free(&pb, msg);
-        return;
-    }
-    if (t->epoch == UINT32_MAX || !kvp_deferred_may_open(s, 0)) {
-        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many bumps");
-    } else {
+    err = bump_refusal(m, s, msg, &why);
+    if (err != KVP_OK) {
+        kvp_reply_plain(&m->peers, s, &f->hdr, err, why);
+    } else if (!refuse_early(m, s, f)) {
         t->epoch++;
-        t->min_version = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
+        kvp_tenant_bumped(&m->cat, t, kvp_gen_make(m->ctx.term, m->cat.gen_seq));
         w = kvp_deferred_open(s, &f->hdr, 0);
         kvp_deferred_told(&m->prot, w);
         w->has_evicted = kvp_tombs_bumped(&m->log, t) && !kvp_journal_remembers(&m->log);

@@ -11,6 +11,8 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/catalog.h"
 
+#define KVP_TERM_RISES_MAX 8u /* that peers may cause in an hour */
+
 /* Who is connected, what they are to be told, and who this master is. */
 typedef struct kvp_peers {
     kvp_ctx_t *ctx; /* borrowed, */
@@ -24,6 +26,14 @@ typedef struct kvp_peers {
     /* which pool this is: kvp_pool_granted */
     bool is_named; /* the pool is what conf says: a master before, a node or a grant has made that a fact */
     bool is_ident_news; /* the term or the name changed, and the shell was not told yet */
+    bool is_mute; /* nothing is said before the shell has tried to save that, */
+    bool is_term_unsaved; /* and before it has saved it where the term rose */
+
+    /* recovery/term.c */
+    uint64_t term_rises_ns[KVP_TERM_RISES_MAX]; /* when peers raised the term; a ring */
+    uint32_t term_rises;
+    bool may_leap; /* nothing was kept of the masters before, and nothing was granted yet */
+    bool is_term_refused; /* since the last rise, and the log has it */
 
     /* takeover.c */
     uint64_t took_over_ns; /* when it did from the master before */

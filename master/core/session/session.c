@@ -141,13 +141,21 @@ kvp_session_is_silent(const kvp_peers_t *peers, const kvp_session_t *s)
     return peers->ctx->now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (peers->ctx->stall_ns - s->stall_seen_ns);
 }
 
+void
+kvp_peers_ident_changed(kvp_peers_t *peers)
+{
+    peers->is_ident_news = true;
+    peers->is_mute = peers->ctx->conf.saves_ident;
+}
+
 /* A master that finds nothing of the masters before it, because the pool is new or its disk is gone, makes up an id and a
  * seed. Nodes whose memory outlived the disk have the real ones, and with another seed none of their digests would be found
  * again: so the first of them that comes names the pool, as long as nothing hangs on the made-up name (ADR 0011). */
 void
 kvp_pool_granted(kvp_peers_t *peers)
 {
+    peers->may_leap = false;
     if (peers->is_named) return;
     peers->is_named = true;
-    peers->is_ident_news = true;
+    kvp_peers_ident_changed(peers);
 }

@@ -78,6 +78,7 @@ void kvp_reply_plain(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t
                      const char *detail);
 uint64_t kvp_incarnation_make(const kvp_peers_t *peers, uint64_t seq); /* of this term */
 void kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t incarnation); /* 0 = only who is alive at all */
+void kvp_peers_ident_changed(kvp_peers_t *peers); /* the term or the pool's name: to be saved before more is said */
 void
 kvp_pool_granted(kvp_peers_t *peers); /* space of it, or a promise: from here on it is the pool that it says it is */
 

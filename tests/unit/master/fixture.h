@@ -48,8 +48,13 @@ static inline void
 fixture_start(fixture_t *fix, const kvp_server_conf_t *like, kvp_times_t *times)
 {
     kvp_server_conf_t conf = *like;
-    kvp_master_conf_t core_conf = {
-        .pool_id = {0xab, 1}, .digest_seed = 7, .seed = 7, .term = 1, .host_id = "here", .unix_path = ""};
+    kvp_master_conf_t core_conf = {.pool_id = {0xab, 1},
+                                   .digest_seed = 7,
+                                   .seed = 7,
+                                   .term = 1,
+                                   .host_id = "here",
+                                   .unix_path = "",
+                                   .saves_ident = like->save_ident != NULL};
 
     memset(fix, 0, sizeof(*fix));
     assert_int_equal(kvp_parse_hostport("127.0.0.1:0", &conf.listen), KVP_OK);

@@ -119,6 +119,7 @@ bump_begun(peer_t *c, uint32_t wait_ms)
     Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
 
     head.wait_ms = wait_ms;
+    head.is_all = true;
     return peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0);
 }
 

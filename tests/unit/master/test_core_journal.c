@@ -172,6 +172,7 @@ test_disk_that_never_answers(void **state)
     Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
     uint32_t per_message = 500, n;
 
+    many.is_all = true;
     g->w->check_every = 0;
     g->w->is_disk_stuck = true;
     for (n = 0; n < KVP_JOURNAL_BEHIND_MAX / sizeof(kvp_jrec_key_t) + 1; n += per_message) {

@@ -6,6 +6,7 @@
 #define KEY_LEN 24
 #define LEASE SEC
 
+static const rig_conf_t two_tenants = {.size = 4 * MIB, .chunk = MIB, .mems = 2, .is_one_tenant_each = true};
 static const rig_conf_t tenants = {.size = 4 * MIB, .chunk = MIB, .is_one_tenant_each = true};
 
 static kvp_err_t
@@ -326,6 +327,32 @@ test_bump_tells_the_epoch_to_writers(void **state)
     reply_free(r);
 }
 
+/* A removal of everything that is not whole removes nothing, nor does one of an epoch that is over. */
+static void
+test_all_must_be_said(void **state)
+{
+    rig_t *g = *state;
+    Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
+    Kvp__Pb__Bump bump = KVP__PB__BUMP__INIT;
+
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
+                     KVP_INVALID);
+    many.is_all = true;
+    many.pattern = (char *)"key";
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
+                     KVP_INVALID);
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_INVALID);
+    bump.is_all = bump.has_epoch = true;
+    bump.epoch = 1;
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_STALE);
+    assert_true(exists(g->c, "key"));
+    bump.epoch = 0;
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_OK);
+    assert_false(exists(g->c, "key"));
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_STALE);
+}
+
 static void
 test_bump_waits_for_leases(void **state)
 {
@@ -378,6 +405,141 @@ test_bump_again_before_the_sweep_is_over(void **state)
     assert_int_equal(world_stats(g->w).bumped, 2100);
 }
 
+/* ---- tenants that are forgotten */
+#define MANY 4095u
+
+/* Each of so many new tenants bumps, and is gone. How many were greeted, or bumped. */
+static uint32_t
+bump_new_ones(world_t *w, uint32_t from, uint32_t n)
+{
+    uint32_t bumped = 0, epoch;
+
+    for (uint32_t i = from; i < from + n; i++) {
+        peer_t *p = peer_open(w);
+
+        p->tenant = i;
+        if (peer_hello(p, KVP_ROLE_CLIENT, "stranger", "stranger") == KVP_OK)
+            bumped += bump_result(peer_reply(p, bump_begun(p, 0)), &epoch) == KVP_OK;
+        peer_forget(p);
+    }
+    return bumped;
+}
+
+static void
+test_tenants_that_own_nothing_are_forgotten(void **state)
+{
+    rig_t *g = *state;
+    uint32_t epoch;
+
+    g->w->check_every = 0;
+    assert_int_equal(put_told(g->c, "mine", 100), KVP_OK);
+    assert_int_equal(bump_new_ones(g->w, 10, MANY), MANY);
+    world_advance(g->w, SEC);
+    assert_int_equal(g->a->tombs.n, 1);
+    assert_int_equal(bump_new_ones(g->w, 10000, MANY), MANY);
+    g->d = client_open_of(g->w, 10);
+    assert_int_equal(bump_result(peer_reply(g->d, bump_begun(g->d, 0)), &epoch), KVP_OK);
+    assert_true(epoch > 1); /* that of before does not come twice */
+    assert_true(exists(g->c, "mine"));
+    world_check(g->w);
+}
+
+/* What was bumped may lie on a node that is away: as long as that is so it is kept in mind, and those who use the pool are not
+ * refused for that. */
+static void
+test_tenants_are_kept_in_mind_while_a_node_is_away(void **state)
+{
+    rig_t *g = *state;
+    uint32_t epoch;
+
+    g->w->check_every = 0;
+    peer_forget(g->nb);
+    assert_int_equal(put_told(g->d, "old", 100), KVP_OK); /* on a */
+    g->nb = node_open_on(g->w, g->b, "b");
+    peer_forget(g->na);
+    assert_int_equal(bump_result(peer_wait(g->d, bump_begun(g->d, 0), SEC), &epoch), KVP_OK);
+    peer_forget(g->d);
+    assert_int_equal(bump_new_ones(g->w, 10, MANY), MANY - 1); /* d was the first */
+    world_advance(g->w, SEC);
+    assert_int_equal(bump_new_ones(g->w, 10000, 1), 0);
+    g->d = client_open_of(g->w, 20000);
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(put_told(g->d, "new", 100), KVP_OK);
+    peer_forget(g->d);
+    g->d = client_open_of(g->w, 2);
+    assert_false(exists(g->d, "old"));
+    world_advance(g->w, SEC);
+    assert_int_equal(bump_new_ones(g->w, 10000, 1), 1);
+    world_check(g->w);
+}
+
+/* What nodes kept in mind of strangers' bumps takes no place of those whose objects they report. */
+static void
+test_bumps_that_are_told_displace_nobody(void **state)
+{
+    rig_t *g = *state;
+
+    g->w->check_every = 0;
+    peer_forget(g->nb);
+    assert_int_equal(put_told(g->c, "mine", 100), KVP_OK); /* on a */
+    assert_int_equal(bump_new_ones(g->w, 10, MANY), MANY);
+    assert_true(g->a->tombs.n >= MANY);
+    world_restart(g->w);
+    (void)node_open(g->w, g->a);
+    g->c = client_open_of(g->w, 1);
+    assert_true(exists(g->c, "mine"));
+    g->d = client_open_of(g->w, 50000);
+    (void)node_open(g->w, g->b);
+    assert_int_equal(put_told(g->d, "new", 100), KVP_OK);
+    world_advance(g->w, g->w->conf.node_grace_ns + SEC);
+    assert_true(g->a->tombs.n <= 1);
+    world_check(g->w);
+}
+
+/* A master that forgot a bump lets nobody bring back what it took away: not memory that it had given up, with the next master, and
+ * not memory that it never knew. */
+static void
+bump_holds(rig_t *g, bool is_given_up_before)
+{
+    uint32_t epoch;
+    peer_t *d;
+
+    peer_forget(g->na);
+    assert_int_equal(put_told(g->d, "old", 100), KVP_OK); /* on b */
+    peer_forget(g->nb);
+    g->na = node_open(g->w, g->a);
+    if (is_given_up_before) {
+        world_restart(g->w);
+        g->na = node_open(g->w, g->a);
+        g->c = client_open_of(g->w, 1);
+        g->d = client_open_of(g->w, 2);
+    }
+    world_advance(g->w, 30 * SEC); /* nodes may not come any more, and leases of the master before are over */
+    assert_int_equal(bump_result(peer_wait(g->d, bump_begun(g->d, 0), SEC), &epoch), KVP_OK);
+    peer_forget(g->d);
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(g->a->tombs.n, 1); /* of the tenant where its memory was given up here, else of all */
+    world_restart(g->w);
+    g->nb = node_open_on(g->w, g->b, "b"); /* it is the first, and believed at first */
+    g->na = node_open_on(g->w, g->a, "a");
+    world_advance(g->w, 5 * SEC);
+    d = client_open_of(g->w, 2);
+    assert_false(exists(d, "old"));
+    world_check(g->w);
+}
+
+static void
+test_bump_holds_for_memory_that_was_given_up(void **state)
+{
+    bump_holds(*state, false);
+}
+
+static void
+test_bump_holds_for_memory_that_was_never_known(void **state)
+{
+    bump_holds(*state, true);
+}
+
 int
 main(void)
 {
@@ -393,8 +555,14 @@ main(void)
         rig_test(test_bump_makes_everything_be_gone, tenants),
         rig_test(test_refused_commit_waits_for_dead, tenants),
         rig_test(test_bump_tells_the_epoch_to_writers, tenants),
+        rig_test(test_all_must_be_said, tenants),
         rig_test(test_bump_waits_for_leases, tenants),
         rig_test(test_bump_again_before_the_sweep_is_over, tenants),
+        rig_test(test_tenants_that_own_nothing_are_forgotten, tenants),
+        rig_test(test_tenants_are_kept_in_mind_while_a_node_is_away, two_tenants),
+        rig_test(test_bumps_that_are_told_displace_nobody, two_tenants),
+        rig_test(test_bump_holds_for_memory_that_was_given_up, two_tenants),
+        rig_test(test_bump_holds_for_memory_that_was_never_known, two_tenants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -620,6 +622,85 @@ drop_line(void *arg, kvp_log_level_t level, const char *line)
     (void)line;
 }
 
+/* ---- who the pool is, on a disk that takes its time */
+typedef struct {
+    sem_t may_end;
+    atomic_uint n;
+    uint32_t term;
+} disk_t;
+
+static bool
+save_slowly(void *arg, const kvp_master_ident_t *ident)
+{
+    disk_t *disk = arg;
+
+    disk->term = ident->term;
+    atomic_fetch_add(&disk->n, 1);
+    while (sem_wait(&disk->may_end) != 0)
+        continue;
+    return true;
+}
+
+static void
+append_higher_term(kvp_buf_t *out)
+{
+    Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
+    Kvp__Pb__Heartbeat beat = KVP__PB__HEARTBEAT__INIT;
+    size_t at;
+
+    hello.version = hello.version_min = KVP_PROTO_VERSION;
+    hello.role = KVP_ROLE_NODE;
+    hello.name = hello.host_id = (char *)"node";
+    beat.term = 5;
+    kvp_pb_frame_begin(out, KVP_OP_HELLO, 0, 1, &hello, &at);
+    kvp_frame_end(out, at);
+    kvp_pb_frame_begin(out, KVP_OP_HEARTBEAT, 0, 2, &beat, &at);
+    kvp_frame_end(out, at);
+}
+
+/* The loop goes on while a term is saved, nothing is said of that term, and of what was asked nothing is lost. */
+static void
+test_slow_disk_stops_words_and_not_the_loop(void **state)
+{
+    disk_t disk = {.term = 0};
+    kvp_server_conf_t conf = {.save_ident = save_slowly, .save_ident_arg = &disk};
+    kvp_buf_t out;
+    fixture_t fix;
+    int node, client, early;
+
+    (void)state;
+    assert_int_equal(sem_init(&disk.may_end, 0, 0), 0);
+    fixture_start(&fix, &conf, NULL);
+    early = dial(&fix);
+    kvp_buf_init(&out, 0);
+    append_hello(&out, 1, KVP_PROTO_VERSION, KVP_PROTO_VERSION);
+    send_all(early, &out);
+    expect_answer(early, KVP_OP_HELLO, 1);
+    node = dial(&fix);
+    append_higher_term(&out);
+    send_all(node, &out);
+    wait_for(&fix, atomic_load(&disk.n) == 1);
+    assert_int_equal(disk.term, 6);
+
+    client = dial(&fix);
+    append_hello(&out, 1, KVP_PROTO_VERSION, KVP_PROTO_VERSION);
+    for (uint64_t i = 2; i < 1000; i++)
+        append_exists(&out, i, 4);
+    send_all(client, &out);
+    wait_for(&fix, fix.stats.read_pauses > 0);
+    assert_int_equal(poll(&(struct pollfd){.fd = client, .events = POLLIN}, 1, 50), 0);
+    assert_int_equal(poll(&(struct pollfd){.fd = early, .events = POLLIN}, 1, 0), 0);
+    assert_int_equal(sem_post(&disk.may_end), 0);
+    expect_answer(client, KVP_OP_HELLO, 1);
+    for (uint64_t i = 2; i < 1000; i++)
+        expect_answer(client, KVP_OP_EXISTS, i);
+    expect_end(early);
+    close(node);
+    close(client);
+    fixture_finish(&fix);
+    sem_destroy(&disk.may_end);
+}
+
 int
 main(void)
 {
@@ -643,6 +724,7 @@ main(void)
         server_test(test_accepting_goes_on_after_descriptors_ran_out, .max_conns = 0),
         server_test(test_stop_delivers_what_was_answered, .linger_ms = 5000),
         cmocka_unit_test(test_stop_does_not_wait_for_a_peer_that_stays),
+        cmocka_unit_test(test_slow_disk_stops_words_and_not_the_loop),
     };
 
     /* The Unix socket lies in a directory of the test's own. */

@@ -590,6 +590,7 @@ check_tenants(const kvp_master_t *m)
     tenant_sums_t *sums = kvp_core_alloc((size_t)m->cat.tenants.limit + 1, sizeof *sums);
     const char *why = NULL;
     uint64_t leases = 0, owned = 0;
+    uint32_t used = 0, bumped = 0;
 
     add_tenants(m, sums);
     for (uint32_t i = 0; why == NULL && i < m->cat.tenants.limit; i++) {
@@ -598,6 +599,8 @@ check_tenants(const kvp_master_t *m)
         if (t == NULL) continue;
         leases += t->leases.n;
         owned += t->chunk_bytes;
+        used += t->refs > 0;
+        bumped += t->min_version > 0;
         why = check_leases(t);
         if (why == NULL) why = check_share(t, &sums[i]);
         if (sums[i].objects != t->objects) why = "the objects of a tenant are miscounted";
@@ -606,6 +609,7 @@ check_tenants(const kvp_master_t *m)
         if (sums[i].refs != t->refs) why = "a tenant's record is kept for nobody, or may go too early";
     }
     free(sums);
+    if (why == NULL && (used != m->cat.tenants_used || bumped != m->cat.tenants_bumped)) why = "tenants are miscounted";
     if (why == NULL && (owned != m->cat.owned_bytes || list_len(&m->cat.owners) != m->cat.owners_n))
         why = "owners are miscounted";
     if (why == NULL && (leases != m->ctx.st.leases || leases != list_len(&m->prot.leases)))

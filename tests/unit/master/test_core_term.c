@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How far peers may raise the term, and that nothing of a term is said before it is saved.
+ */
+#include "tests/world/world.h"
+
+#define HOUR (3600 * SEC)
+
+static uint32_t
+term_of(const world_t *w)
+{
+    kvp_master_ident_t now;
+
+    kvp_master_ident(w->m, &now);
+    return now.term;
+}
+
+/* A node without a segment says that it obeys that term. OK: it was believed, and everybody is sent away. */
+static kvp_err_t
+beat_with(world_t *w, uint32_t term)
+{
+    Kvp__Pb__Heartbeat beat = KVP__PB__HEARTBEAT__INIT;
+    peer_t *p = peer_open(w);
+    uint32_t before = term_of(w);
+
+    assert_int_equal(peer_hello(p, KVP_ROLE_NODE, "stranger", "stranger"), KVP_OK);
+    beat.incarnation = p->incarnation;
+    beat.term = term;
+    (void)peer_send(p, KVP_OP_HEARTBEAT, 0, &beat.base, NULL, 0);
+    assert_true(p->was_closed);
+    peer_forget(p);
+    if (term_of(w) == before) return KVP_LIMIT;
+    assert_int_equal(term_of(w), term + 1);
+    return KVP_OK;
+}
+
+static void
+test_terms_of_peers_are_few_and_near(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true});
+    peer_t *c = client_open(w);
+
+    (void)state;
+    assert_int_equal(beat_with(w, KVP_TERM_MAX - 1), KVP_LIMIT);
+    assert_int_equal(beat_with(w, KVP_TERM_MAX), KVP_LIMIT);
+    assert_int_equal(beat_with(w, term_of(w) + 16), KVP_LIMIT);
+    assert_false(c->was_closed);
+    for (uint32_t i = 0; i < 8; i++, world_advance(w, HOUR / 10))
+        assert_int_equal(beat_with(w, term_of(w) + 15), KVP_OK);
+    assert_int_equal(beat_with(w, term_of(w) + 1), KVP_LIMIT);
+    world_advance(w, HOUR / 5);
+    assert_int_equal(beat_with(w, term_of(w) + 1), KVP_OK); /* the first of them is an hour ago */
+    assert_int_equal(beat_with(w, term_of(w) + 1), KVP_LIMIT);
+    world_close(w);
+}
+
+/* A master that kept nothing has to follow its nodes; once, and only before anybody has anything of it. */
+static void
+test_term_leaps_once_before_the_first_grant(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c;
+
+    (void)state;
+    assert_int_equal(beat_with(w, term_of(w) + 65536), KVP_LIMIT);
+    assert_int_equal(beat_with(w, term_of(w) + 65535), KVP_OK);
+    assert_int_equal(beat_with(w, term_of(w) + 100), KVP_LIMIT);
+    world_close(w);
+
+    w = world_open(&(kvp_master_conf_t){0});
+    (void)node_open(w, mem_make(w, "a", MIB, MIB));
+    c = client_open(w);
+    assert_int_equal(put(c, "key", 4 * KIB), KVP_OK);
+    assert_int_equal(beat_with(w, term_of(w) + 100), KVP_LIMIT);
+    assert_false(c->was_closed);
+    world_close(w);
+}
+
+/* Memory that says that another master served the pool in this very term. */
+static void
+test_twins_are_few(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true});
+    uint8_t uuid[16] = {1};
+    Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
+    uint32_t taken = 0;
+
+    (void)state;
+    msg.name = msg.addr = msg.unix_path = msg.transports = (char *)"twin";
+    msg.uuid = (ProtobufCBinaryData){sizeof uuid, uuid};
+    msg.size_bytes = msg.chunk_bytes = MIB;
+    for (uint32_t i = 0; i < 100; i++) {
+        peer_t *p = peer_open(w);
+        reply_t *r;
+
+        assert_int_equal(peer_hello(p, KVP_ROLE_NODE, "twin", "twin"), KVP_OK);
+        msg.term = msg.mounted_term = term_of(w);
+        r = peer_reply(p, peer_send(p, KVP_OP_MOUNT, 0, &msg.base, NULL, 0));
+        taken += r == NULL;
+        if (r != NULL) assert_int_equal(plain_result(r), KVP_LIMIT);
+        peer_forget(p);
+    }
+    assert_int_equal(taken, 8);
+    world_close(w);
+}
+
+/* A node whose term is not followed is not greeted: with another pool's name it would give up its memory. */
+static void
+test_node_of_a_far_term_keeps_its_pool(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    Kvp__Pb__KnownPool known = KVP__PB__KNOWN_POOL__INIT;
+    Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
+    uint8_t pool_id[16] = {0xcc};
+    peer_t *p = peer_open(w);
+
+    (void)state;
+    known.pool_id = (ProtobufCBinaryData){sizeof pool_id, pool_id};
+    known.term = 100000;
+    hello.version = hello.version_min = KVP_PROTO_VERSION;
+    hello.role = p->role = KVP_ROLE_NODE;
+    hello.name = hello.host_id = (char *)"far";
+    hello.known = &known;
+    assert_int_equal(plain_result(peer_reply(p, peer_send(p, KVP_OP_HELLO, 0, &hello.base, NULL, 0))), KVP_LIMIT);
+    assert_true(p->was_closed);
+    assert_int_equal(term_of(w), w->conf.term);
+    world_close(w);
+}
+
+static void
+test_nothing_is_said_of_a_term_that_is_not_saved(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .saves_ident = true});
+    Kvp__Pb__Heartbeat beat = KVP__PB__HEARTBEAT__INIT;
+    peer_t *c = client_open(w), *p = peer_open(w), *q;
+    kvp_master_ident_t ident, older;
+    uint64_t hello;
+
+    (void)state;
+    assert_int_equal(peer_hello(p, KVP_ROLE_NODE, "a", "a"), KVP_OK);
+    beat.term = w->conf.term + 3;
+    (void)peer_send(p, KVP_OP_HEARTBEAT, 0, &beat.base, NULL, 0);
+    q = peer_open(w);
+    hello = peer_hello_begin(q, KVP_ROLE_NODE, "b", "b");
+    world_advance(w, SEC);
+    assert_false(c->was_closed || p->was_closed);
+    assert_true(peer_is_asking(q, hello));
+    assert_true(kvp_master_take_ident(w->m, &ident));
+    assert_int_equal(ident.term, beat.term + 1);
+    older = ident;
+    older.term--;
+    kvp_master_ident_saved(w->m, &older, true);
+    kvp_master_ident_saved(w->m, &ident, false);
+    world_pump(w);
+    assert_true(peer_is_asking(q, hello));
+    kvp_master_ident_saved(w->m, &ident, true);
+    world_pump(w);
+    assert_true(c->was_closed && p->was_closed);
+    assert_int_equal(plain_result(peer_reply(q, hello)), KVP_OK);
+    world_close(w);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_terms_of_peers_are_few_and_near),
+        cmocka_unit_test(test_term_leaps_once_before_the_first_grant),
+        cmocka_unit_test(test_twins_are_few),
+        cmocka_unit_test(test_node_of_a_far_term_keeps_its_pool),
+        cmocka_unit_test(test_nothing_is_said_of_a_term_that_is_not_saved),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
