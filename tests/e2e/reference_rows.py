@@ -71,7 +71,6 @@ def rows():
         Row(r"given\(s\.unmount_segment\)", "0", "-1", "memory that was given is taken back by either name"),
         Row(r"^s\.save_tensor_to_safetensor\('(absent)?'", "-704", "-1100", "what is not there is an object; there a file"),
         # Of what is not there yet, or cannot be.
-        Row(r"^s\.mount_segment\('", "-1012", "-1", "a node's memory is no file, and the code says that it cannot be"),
         Row(r"^s\.(batch_)?get_tensor(_into)?\(\[?'kt'|put_tensor_with_tp_from\(\[?'k\d'\]?, \[?A\]?, \[?400\]?, 0, 2, ",
             raised("ModuleNotFoundError"), value(r"null|\[null\]|\[null, (-600|\[-600\])\]"),
             "a process without torch is told that; there it is as if nothing were there"),
@@ -92,6 +91,5 @@ def rows():
             "it has a code before the argument of a wrong type is looked at"),
         Row(r"^s\.setup_dummy\('text', |^s\.unmount_and_free_segment\(\['nowhere:1'\], 'text'\)", value("-1"), TYPE_ERROR,
             "the same of arguments that nothing depends on"),
-        Row(r"^s\.mount_segment\(7, ", value(r'\[\["ret", -1012\], \["segment_ids", \[\]\]\]'), TYPE_ERROR, "the same of a segment that is a file"),
         Row(r"^s\.load_tensor_from_safetensor\(file_name=7\)", value("null"), TYPE_ERROR, "a file that cannot be read is none"),
     ]
