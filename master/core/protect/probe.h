@@ -20,6 +20,13 @@ kvp_probe_is_live(const kvp_protect_t *prot, const kvp_obj_t *o)
 
     return o->has_probe != 0 && left > 0 && left <= prot->probes.lasts;
 }
+/* A removal that heeds probes is answered HELD for the lease time after a probe at most, and for a tick less at least: who has
+ * waited for the lease time is not refused. */
+static inline bool
+kvp_probe_holds(const kvp_protect_t *prot, const kvp_obj_t *o)
+{
+    return kvp_probe_is_live(prot, o) && (uint16_t)(o->probe_until - (uint16_t)prot->probes.tick) > prot->probes.spare;
+}
 static inline void
 kvp_probe_leave(kvp_protect_t *prot, uint32_t oid) /* of a group: its lead */
 {

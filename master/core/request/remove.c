@@ -82,7 +82,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 
     if (!mode->is_forced && is_held && KVP_RULE(TICKET_AGAINST_REMOVAL)) return KVP_HELD;
     if (!mode->is_forced && kvp_takeover_may_ticket_name(&m->peers, o)) return KVP_RETRY_AFTER;
-    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
+    if (!mode->is_forced && mode->heeds_probes && kvp_probe_holds(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_tombs_evicted(&m->log, digest, kvp_obj_version(o), w);
