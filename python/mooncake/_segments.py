@@ -42,15 +42,13 @@ class Segments:
         return {k: [ReplicaDescriptor(size, nodes.get(s, "")) for s in segments] for k, (size, segments) in found.items()}
 
     def batch_replica_clear(self, keys: Sequence[Key], segment_name: str = "") -> List[Key]:
-        """Removes what nobody holds, and with a segment's "host:port" only what lies there alone: a pool keeps all copies of an object
-        or none. The keys that went."""
-        found = self._places(keys)
-        if segment_name and found:
-            nodes = self._nodes()
-            found = {k: place for k, place in found.items() if {nodes.get(s) for s in place[1]} == {segment_name}}
-        if not found:
+        """Removes what nobody holds; with a segment's "host:port" only the copy there. The keys of which something went."""
+        keys = list(self._places(keys))
+        if not keys:
             return []
-        return [key for key, code in zip(found, self._raw.batch_remove(list(found), 0, _kvpool.HEED_PROBES)) if code == 0]
+        at = [s for s, node in self._nodes().items() if node == segment_name][:1] if segment_name else [0]
+        codes = self._raw.batch_remove(keys, 0, _kvpool.HEED_PROBES, at[0]) if at else ()
+        return [key for key, code in zip(keys, codes) if code == 0]
 
     def create_copy_task(self, key: Key, targets: Sequence[str]) -> _Task:
         """((0, 0), code): -1012 where all arguments are sound, for a pool makes copies when an object is put (replica_num), and none later."""

@@ -119,7 +119,7 @@ class ReplicaDescriptor:
 class ReplicateConfig:
     """How an object is put. What a pool has no use for is taken, and changes nothing:
 
-    used: replica_num (copies on as many hosts, fewer where there are fewer, 8 at most), with_hard_pin, soft_pin_action (ENABLE; nothing
+    used: replica_num (copies on as many hosts, or nodes where hosts are fewer, 8 at most), with_hard_pin, soft_pin_action (ENABLE; nothing
     beside a hard pin), group_ids (evicted together; memory that is not registered is staged for it), preferred_segment and then
     preferred_segments (nodes by get_hostname() or name: the first that takes puts and is not full, of one copy; else, and of what it
     has no room for or does not take in half of the call's time, any node).

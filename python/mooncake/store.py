@@ -335,7 +335,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
     def batch_remove(self, keys: Sequence[Key], force: bool = False) -> List[int]:
         if self._raw is None:
             return [_INVALID] * len(list_of(keys))
-        return self._raw.batch_remove(list_of(keys), 0, _remove_flags(force))
+        return self._raw.batch_remove(list_of(keys), 0, _remove_flags(force), 0)
 
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
         """How many went, or a code."""

@@ -6,7 +6,6 @@ from reference_row import TYPE_ERROR, Row, died, is_more, raised, value
 
 def rows():
     key = r"'[^']*'"
-    replica = r'\{"replica": \[[^]]*\]\}'
     into_more = rf"^(got\()?s\.batch_get_into_multi_buffers(, |\()\[{key}"
     return [
         # Of safety.
@@ -56,8 +55,6 @@ def rows():
             "of an object that is not there it is not looked at where it was to be read to"),
         Row(r"^s\.get_into_ranges\(\[A\], \[\[('k\d'|'absent')\]\], \[\[\[0\]\]\], \[\[\[-1\]\]\]", value(r"\[\[\[-704\]\]\]"), TYPE_ERROR,
             "of an object that is not there it is not looked at what was to be read"),
-        Row(r"config\(replica_num=2\)\), s\.get_replica_desc", rf"\[{replica}\]", rf"\[{replica}, {replica}\]",
-            "copies lie on different hosts, and here is one; there two segments are enough"),
         Row(r"put_from_with_metadata\('k\d', A, A \+ 500, 0, 10\)", "1", "0", "metadata alone is an object; there it says 0 and stores nothing"),
         Row(r"prefer_alloc_in_same_node", "0", "-600", "it changes nothing here; there it is for puts of several buffers alone"),
         Row(r"^s\.get_batch\(\[\]\)", r"\[\]", r'\[\{"bytes": ""\}\]', "to no keys there are no values"),

@@ -320,17 +320,26 @@ def test_replica_descriptors(store, pool):
 
 
 @pytest.mark.pool(nodes=0)
-def test_clearing_copies(store, pool):
+@pytest.mark.parametrize("is_one_host", [False, True])
+def test_clearing_copies(store, pool, is_one_host):
+    """Of copies, on two hosts or on two nodes of one, the named one goes and the other is read."""
     for host in ("one", "two"):
-        pool.add_node(host, "64MiB", "--host-id", host)
+        pool.add_node(host, "64MiB", *([] if is_one_host else ["--host-id", host]))
     both = ReplicateConfig()
     both.replica_num = 2
     assert store.put("one", b"1") == 0 and store.put("both", b"2", both) == 0 and store.put("more", b"3") == 0
     [at] = store.get_replica_desc("one")
     at = at.get_memory_descriptor().buffer_descriptor.transport_endpoint
     assert store.batch_replica_clear(["one", "both"], "nowhere:1") == []
-    assert store.batch_replica_clear(["one", "both", "absent"], at) == ["one"]
+    assert len(store.get_replica_desc("both")) == 2
+    assert store.batch_replica_clear(["one", "both", "absent"], at) == ["one", "both"]
     assert store.get("one") == b"" and store.get("both") == b"2"
+    [left] = store.get_replica_desc("both")
+    left = left.get_memory_descriptor().buffer_descriptor.transport_endpoint
+    assert left != at and store.batch_replica_clear(["both"], at) == [] and store.get("both") == b"2"
+    assert store.is_exist("both") == 1 and store.batch_replica_clear(["both"], left) == []  # somebody has asked for it
+    assert store.upsert("both", b"2", both) == 0 and len(store.get_replica_desc("both")) == 2
+    assert store.batch_remove(["both"], True) == [0] and store.put("both", b"3", both) == 0
     assert store.batch_replica_clear(["both", "more"]) == ["both", "more"] and store.get("both") == b""
 
 
