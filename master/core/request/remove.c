@@ -206,7 +206,8 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (!is_oneway) w = kvp_deferred_open(s, &f->hdr, msg->n);
-    mode = (remove_mode_t){.is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait, .segment = msg->segment};
+    mode = (remove_mode_t){
+        .is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait, .segment = msg->segment};
     for (uint32_t i = 0; i < msg->n; i++) {
         uint32_t oid = kvp_objindex_find(m->cat.index, digests[i]);
         kvp_err_t err = KVP_NOT_FOUND;
