@@ -30,7 +30,7 @@ _INSTEAD = {
     "ipc_socket_path": "processes of a host find one another through the pool's master",
 }
 _OFF = {"", "0", "false", "no", "off", "p2phandshake", "9300"}  # values that say what is done anyway
-_told_names = set()  # of these, in this process
+_told_names: "set[str]" = set()  # of these, in this process
 
 _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*([BKMGT]{0,2})", re.ASCII)
 _HOST_LONGEST = 253  # of DNS
