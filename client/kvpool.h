@@ -109,11 +109,12 @@ typedef struct {
     size_t struct_size;
     uint32_t deadline_ms; /* 0 = the handle's */
     uint32_t flags; /* KVPOOL_FORCE and the others below */
-    uint32_t replicas; /* put: copies on as many hosts, fewer where there are fewer; 0 = 1, at most 8 */
+    uint32_t replicas; /* put: copies on as many hosts, on as many nodes where hosts are fewer; 0 = 1, at most 8 */
     char *detail; /* out, if not NULL: a sentence for a person in which the master says why it refused; "" = it did not.
                      Cut to detail_cap bytes with the terminator. Of a batch, the last such sentence */
     size_t detail_cap;
-    uint32_t segment; /* put: only to this segment (`segment_id` of kvpool_stat), else NO_SPACE. 0 = to any segment */
+    uint32_t segment; /* put: only to this segment (`segment_id` of kvpool_stat), else NO_SPACE. 0 = to any segment.
+                         remove: of an object with several copies only the one in this segment. 0 = all copies */
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */

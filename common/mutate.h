@@ -72,7 +72,7 @@
     X(LATE_SWEEP, "it does so too for a writer of an older term that begins only now")                                 \
     X(FENCED_ATTACH, "a fenced client cannot attach again")                                                            \
     X(ALREADY_IS_COMMITTED, "a put is answered ALREADY only for a committed object")                                   \
-    X(REPLICAS_APART, "replicas lie on different hosts")                                                               \
+    X(REPLICAS_APART, "replicas lie in different segments")                                                            \
     X(BUMP_HIDES, "an object put before a bump is not found after it")                                                 \
     X(BUMP_UNDER_WAY, "a put under way during a bump is not found after it")                                           \
     X(BUMP_REVOKES, "a bump revokes all known locations")                                                              \

@@ -82,6 +82,7 @@ ask_of_those(removal_t *r, int err)
     head.force = (r->call->flags & KVPOOL_FORCE) != 0;
     head.heeds_probes = (r->call->flags & KVPOOL_HEED_PROBES) != 0;
     head.wait = (r->call->flags & KVPOOL_WAIT) != 0;
+    head.segment = r->call->segment;
     err = kvp_query_run(r->call, &query);
     for (uint32_t i = 0; i < n && err != KVP_OK; i++)
         r->results[r->at[i]] = err;

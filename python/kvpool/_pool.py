@@ -202,7 +202,7 @@ class Pool:
             deadline: Optional[float] = None) -> None:
         """Stores value under key. A key that is there keeps what it has; with upsert it gets the new value.
 
-        replicas: copies on as many hosts. pin: None, "soft" (evicted last) or "hard" (never evicted). wait: with upsert, until
+        replicas: copies on as many hosts, or nodes where hosts are fewer. pin: None, "soft" (evicted last) or "hard" (never evicted). wait: with upsert, until
         nobody can get the old value any more. deadline: seconds.
 
         A key that others are putting is waited for, for a quarter of a second in all: then it is an Error whose name is
@@ -273,7 +273,7 @@ class Pool:
     def remove_many(self, keys: Sequence[Key], *, force: bool = False, wait: bool = False,
                     deadline: Optional[float] = None) -> List[Optional[Error]]:
         """Removes many in one call, as remove. Returns a list: None, or the Error of that key."""
-        return self._errors(self._raw.batch_remove(keys, _ms(deadline), self._remove_flags(force, wait)), keys)
+        return self._errors(self._raw.batch_remove(keys, _ms(deadline), self._remove_flags(force, wait), 0), keys)
 
     def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None,
                        deadline: Optional[float] = None) -> Reservation:

@@ -6,6 +6,7 @@ from ._types import ReplicateConfig, SoftPinAction
 
 _DEFAULT = ReplicateConfig()
 _REPLICAS_MAX = 8  # of a put
+_SOFT_PIN_MOST_MS = 24 * 3600 * 1000  # of the reference
 
 
 def list_of(keys):
@@ -48,9 +49,12 @@ def put_terms(config, n, flags=0):
         raise TypeError(f"config is a ReplicateConfig, not {type(config).__name__}")
     if config.replica_num <= 0 or (config.group_ids is not None and len(config.group_ids) != n):
         return None
+    is_soft, ttl_ms = config.soft_pin_action == SoftPinAction.ENABLE, config.soft_pin_ttl_ms
+    if ttl_ms is not None and (not is_soft or ttl_ms > _SOFT_PIN_MOST_MS):
+        return None
     if config.with_hard_pin:
         flags |= _kvpool.PIN_HARD  # what is never evicted needs no softer pin
-    elif config.soft_pin_action == SoftPinAction.ENABLE:
+    elif is_soft and ttl_ms != 0:
         flags |= _kvpool.PIN_SOFT
     names = [name for name in (config.preferred_segment, *config.preferred_segments) if name]
     return (flags, min(config.replica_num, _REPLICAS_MAX)), config.group_ids, names

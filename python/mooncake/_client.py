@@ -17,8 +17,9 @@ _FLAGS = Flags(_PROGRAM, {
                 "v", "minloglevel"), instead=OFFLOAD)
 
 
-def main():
-    flags = _FLAGS.parse(sys.argv[1:])
+def main(words=None):
+    """Becomes a node by these words of a command line, or by the program's own."""
+    flags = _FLAGS.parse(sys.argv[1:] if words is None else words)
     port = number(_PROGRAM, "port", flags["port"], 0, 65535)
     try:
         memory = _setup.parse_size(flags["global_segment_size"])

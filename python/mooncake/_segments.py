@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -40,15 +42,13 @@ class Segments:
         return {k: [ReplicaDescriptor(size, nodes.get(s, "")) for s in segments] for k, (size, segments) in found.items()}
 
     def batch_replica_clear(self, keys: Sequence[Key], segment_name: str = "") -> List[Key]:
-        """Removes what nobody holds, and with a segment's "host:port" only what lies there alone: a pool keeps all copies of an object
-        or none. The keys that went."""
-        found = self._places(keys)
-        if segment_name and found:
-            nodes = self._nodes()
-            found = {k: place for k, place in found.items() if {nodes.get(s) for s in place[1]} == {segment_name}}
-        if not found:
+        """Removes what nobody holds; with a segment's "host:port" only the copy there. The keys of which something went."""
+        keys = list(self._places(keys))
+        if not keys:
             return []
-        return [key for key, code in zip(found, self._raw.batch_remove(list(found), 0, _kvpool.HEED_PROBES)) if code == 0]
+        at = [s for s, node in self._nodes().items() if node == segment_name][:1] if segment_name else [0]
+        codes = self._raw.batch_remove(keys, 0, _kvpool.HEED_PROBES, at[0]) if at else ()
+        return [key for key, code in zip(keys, codes) if code == 0]
 
     def create_copy_task(self, key: Key, targets: Sequence[str]) -> _Task:
         """((0, 0), code): -1012 where all arguments are sound, for a pool makes copies when an object is put (replica_num), and none later."""
@@ -137,9 +137,24 @@ class Segments:
         return {"ret": 0, "segment_ids": [name], "allocated_size": size}
 
     def mount_segment(self, path: str, size: int, offset: int = 0, protocol: str = "tcp", location: str = "") -> Dict[str, Any]:
-        """{"ret": -1012, ...}: a node's memory is its own and no file. See allocate_and_mount_segment."""
-        self._teller.error("mount_segment", "mount_segment(%s): a node's memory is no file; use allocate_and_mount_segment()", shown_key(path))
-        return {"ret": _NOT_SUPPORTED, "segment_ids": []}
+        """Gives as many bytes to the pool as that part of a file has, and leaves the file alone: a node's memory is its own. As
+        allocate_and_mount_segment; -1 where the file has no such part, and offset is no multiple of a page."""
+        if not isinstance(path, str):
+            raise TypeError(f"path is a str, not {type(path).__name__}")
+        try:
+            is_part = size >= 0 and offset >= 0 and offset % mmap.PAGESIZE == 0 and offset + size <= os.stat(path).st_size
+        except (OSError, ValueError):
+            is_part = False
+        if not is_part:
+            self._teller.error("mount_segment", "mount_segment(%s): there is no file of that length", shown_key(path))
+        if not is_part or self._session is None:
+            return {"ret": _INTERNAL, "segment_ids": []}
+        if size == 0:
+            return {"ret": 0, "segment_ids": []}
+        self._teller.warning("mount_given", "mount_segment(%s): a node's memory is no file: %d bytes of its own are given instead",
+                             shown_key(path), size)
+        given = self.allocate_and_mount_segment(size, protocol, location)
+        return {"ret": given["ret"], "segment_ids": given["segment_ids"]}
 
     def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
         """Takes back what allocate_and_mount_segment gave, at once: what lay there alone is gone. 0, or -1 for an id that is

@@ -21,8 +21,17 @@ UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20
          "TB": 1 << 40}
 _NAMES = {"local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr",
           "tenant_id"}  # of a dict
-_UNUSED = {"enable_ssd_offload", "ssd_offload_path", "enable_client_http_server", "client_http_port", "ipc_socket_path"}
-
+# What the reference's setup() knows and a pool has no use for: what is done instead.
+_INSTEAD = {
+    "metadata_server": "nobody is asked there: the master knows its nodes",
+    "enable_ssd_offload": "what is evicted from the pool's memory is gone",
+    "ssd_offload_path": "nothing is written there",
+    "enable_client_http_server": "a store serves no HTTP; mooncake_client, kvpool-node and the master do",
+    "client_http_port": "nothing listens there",
+    "ipc_socket_path": "processes of a host find one another through the pool's master",
+}
+_OFF = {"", "0", "false", "no", "off", "p2phandshake", "9300"}  # values that say what is done anyway
+_told_names: "set[str]" = set()  # of these, in this process
 
 _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*([BKMGT]{0,2})", re.ASCII)
 _HOST_LONGEST = 253  # of DNS
@@ -157,6 +166,14 @@ def join_host(host, port):
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def tell_unused(given):
+    """Logs of each of these names, once in a process, what is done instead of what it asks for."""
+    for name, value in given.items():
+        if name in _INSTEAD and name not in _told_names and str(value).lower() not in _OFF:
+            _told_names.add(name)
+            log.warning("setup: %s=%s: %s", name, shown(str(value)), _INSTEAD[name])
+
+
 def from_dict(config):
     """The arguments of setup() from its form with one dict, whose values may all be text. Names that nobody knows are told in the log:
     the reference takes them, too, and a size that is misspelt is 16 MB. A value that is None is refused there, too: ValueError."""
@@ -164,7 +181,8 @@ def from_dict(config):
         if value is None:
             raise ValueError(f"{shown(str(name))} is None")
     text = {str(k): str(v) for k, v in config.items()}
-    unknown = sorted(text.keys() - _NAMES - _UNUSED)
+    tell_unused(text)
+    unknown = sorted(text.keys() - _NAMES - _INSTEAD.keys())
     if unknown:
         log.warning("setup: what is not known is not heeded: %s", ", ".join(name[:100] for name in unknown[:20]))
     return dict(local_hostname=text.get("local_hostname", ""), metadata_server=text.get("metadata_server", ""),

@@ -119,12 +119,13 @@ class ReplicaDescriptor:
 class ReplicateConfig:
     """How an object is put. What a pool has no use for is taken, and changes nothing:
 
-    used: replica_num (copies on as many hosts, fewer where there are fewer, 8 at most), with_hard_pin, soft_pin_action (ENABLE; nothing
+    used: replica_num (copies on as many hosts, or nodes where hosts are fewer, 8 at most), with_hard_pin, soft_pin_action (ENABLE; nothing
     beside a hard pin), group_ids (evicted together; memory that is not registered is staged for it), preferred_segment and then
     preferred_segments (nodes by get_hostname() or name: the first that takes puts and is not full, of one copy; else, and of what it
     has no room for or does not take in half of the call's time, any node).
-    not used: prefer_alloc_in_same_node (an object is never spread), soft_pin_ttl_ms, nof_replica_num, dfs_replica_num,
-    preferred_nof_segments, data_type.
+    soft_pin_ttl_ms: with ENABLE alone, and at most a day; 0 is no pin. A pool's soft pin has no other end than eviction.
+    not used: prefer_alloc_in_same_node (an object is never spread), nof_replica_num, dfs_replica_num, preferred_nof_segments,
+    data_type.
     """
 
     __slots__ = ("replica_num", "nof_replica_num", "dfs_replica_num", "soft_pin_action", "soft_pin_ttl_ms", "with_hard_pin",
@@ -149,18 +150,24 @@ class ReplicateConfig:
         kinds = _KINDS.get(name)
         if kinds is not None and not isinstance(value, kinds):
             raise TypeError(f"{name} is {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}")
-        if name == "preferred_segments":
+        if name in ("preferred_segments", "preferred_nof_segments"):
             if not all(isinstance(segment, str) for segment in value):
-                raise TypeError("preferred_segments is a list of str")
+                raise TypeError(f"{name} is a list of str")
             value = list(value)
+        if name == "soft_pin_ttl_ms" and value is not None:
+            if not 0 <= value < 2**64:
+                raise TypeError(f"{name} is from 0 to what 64 bits hold, not {value}")
+            value = int(value)
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return "ReplicateConfig(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
 
 
-_KINDS = {"replica_num": (int,), "with_hard_pin": (bool, int), "preferred_segment": (str,), "preferred_segments": (list, tuple),
-          "group_ids": (list, tuple, type(None))}
+_KINDS = {**dict.fromkeys(("replica_num", "nof_replica_num", "dfs_replica_num"), (int,)), "soft_pin_action": (SoftPinAction,),
+          "soft_pin_ttl_ms": (int, type(None)), "with_hard_pin": (bool, int), "prefer_alloc_in_same_node": (bool, int),
+          "preferred_segment": (str,), "data_type": (ObjectDataType,),
+          **dict.fromkeys(("preferred_segments", "preferred_nof_segments"), (list, tuple)), "group_ids": (list, tuple, type(None))}
 
 
 class _Checked:

@@ -13,22 +13,25 @@ THREADS = 8  # calls that are made at a time
 QUEUE = 1024  # that have begun or wait for a thread; beyond it a call waits where it is awaited
 
 
-def _stop(workers):
-    if os.getpid() == workers.pid:  # else of a fork: the threads are the parent's
-        workers.stop()
+def _stop(of_loops):
+    for loop in list(of_loops):
+        workers = of_loops.pop(loop, None)
+        if workers is not None and os.getpid() == workers.pid:  # else of a fork: the threads are the parent's
+            workers.stop()
 
 
 class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
     """A MooncakeDistributedStore with `await store.async_NAME(...)` for each of its calls NAME.
 
-    No thread is made for a call. The first one awaited binds the store to its event loop: RuntimeError in another one. A call that is
-    cancelled and was not begun is taken back; one that was is awaited to its end, since it may use the caller's memory. close() ends
-    the calls under way; the threads end with the object.
+    No thread is made for a call: each event loop that awaits one has threads of its own. Those of a loop that was closed end when
+    another one comes. A call that is cancelled and was not begun is taken back; one that was is awaited to its end, since it may use
+    the caller's memory. close() ends the calls under way; the threads end with the object.
     """
 
     def __init__(self):
         super().__init__()
-        self._workers = None
+        self._workers = {}  # event loop: its Workers
+        weakref.finalize(self, _stop, self._workers)
 
     def __getattr__(self, name):
         call = getattr(super(), name[len("async_"):], None) if name.startswith("async_") else None
@@ -41,14 +44,17 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
 
         return run
 
-    async def _await(self, run):
+    def _workers_here(self):
         loop = asyncio.get_running_loop()
-        if self._workers is None or self._workers.pid != os.getpid():  # a child of fork has no threads, and no pool either
-            self._workers = Workers(loop, THREADS, QUEUE, "mooncake-async")
-            weakref.finalize(self, _stop, self._workers)
-        workers = self._workers
-        if workers.loop is not loop:
-            raise RuntimeError("the store belongs to another event loop")
+        workers = self._workers.get(loop)
+        if workers is None or workers.pid != os.getpid():  # a child of fork has no threads, and no pool either
+            closed = {other: self._workers.pop(other, None) for other in list(self._workers) if other.is_closed()}
+            _stop({other: gone for other, gone in closed.items() if gone is not None})
+            workers = self._workers[loop] = Workers(loop, THREADS, QUEUE, "mooncake-async")
+        return workers
+
+    async def _await(self, run):
+        workers = self._workers_here()
         call = workers.submit(run)
         try:
             return await call.future

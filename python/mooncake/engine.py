@@ -53,6 +53,8 @@ _LOST = frozenset(_NUMBER[name] for name in ("UNREACHABLE", "DISCONNECTED", "DEA
 # After these nothing listens where an engine was, or something else. One that is silent may be stopped, and go on.
 _GONE = frozenset(_NUMBER[name] for name in ("UNREACHABLE", "DISCONNECTED", "VERSION", "PROTO"))
 _PROBE_MS = 5000
+_MET_MOST = 4096
+_MEET_MS = 1000
 _POLL_MS = 1000  # of get_batch_transfer_status, between looks at signals
 
 
@@ -98,6 +100,7 @@ class TransferEngine:
         self._is_open = False
         self._names = None  # where there is a metadata server
         self._targets = {}  # id: name of the peer, of what is under way and goes by names
+        self._met = set()  # names of peers that have answered, and were not lost since
         self._farewell = None
 
     def __del__(self) -> None:
@@ -275,8 +278,8 @@ class TransferEngine:
 
     def transfer_submit_write(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int,
                               transport_hint: str = "") -> int:
-        """An id for transfer_check_status; -1 where nothing was begun."""
-        return self.batch_transfer_async_write(target_hostname, [buffer], [peer_buffer_address], [length]) or _FAILED
+        """An id for transfer_check_status; 0 where nothing was begun."""
+        return self.batch_transfer_async_write(target_hostname, [buffer], [peer_buffer_address], [length])
 
     def transfer_check_status(self, batch_id: int) -> int:
         """1 done, 0 under way, -1 failed, -2 late. What is over is told once."""
@@ -392,7 +395,7 @@ class TransferEngine:
         if not len(buffers) == len(addresses) == len(lengths):
             self._fail_lists(target)
             return 0
-        address = self._find(target)
+        address = self._meet(target)
         if address is None:
             return 0
         err, batch_id = self._raw.submit(address, int(opcode), buffers, addresses, lengths, _deadline_ms(lengths))
@@ -401,6 +404,22 @@ class TransferEngine:
         elif self._names is not None:
             self._targets[batch_id] = target
         return batch_id
+
+    def _meet(self, target):
+        """As _find, and None also for a peer that was not met before and does not answer: what cannot be begun is said at once."""
+        address = self._find(target)
+        if address is None or target in self._met:
+            return address
+        err = self._raw.first_range(address, _MEET_MS)[0]
+        self._note(target, err)
+        if err in _GONE:
+            self._fail_transfer(target, err)
+            return None
+        if err in (0, _NUMBER["NOT_REGISTERED"]):
+            if len(self._met) >= _MET_MOST:
+                self._met.clear()
+            self._met.add(target)
+        return address
 
     # ---- names
     def _find(self, target):
@@ -416,8 +435,10 @@ class TransferEngine:
 
     def _note(self, target, err):
         """What a call came to that has ended: a peer that was not reached is looked for again the next time."""
-        if self._names is not None and err in _LOST:
-            self._names.forget(target)
+        if err in _LOST:
+            self._met.discard(target)
+            if self._names is not None:
+                self._names.forget(target)
 
     def _poll(self, batch_id, timeout_ms):
         err, result = self._raw.poll(batch_id, timeout_ms)

@@ -80,8 +80,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
               enable_client_http_server: bool = False, client_http_port: int = 9300) -> int:
         """Joins the pool of master_server_addr. One dict with the same names will do as well.
 
-        A pool needs no metadata_server. Of an engine it is only known that it listens at local_hostname's port, so that a node takes
-        another one. local_buffer_size bounds a BufferPool that names no bound, and what
+        A pool needs no metadata_server, and what else it has no use for is told in the log. Of an engine it is only known that it
+        listens at local_hostname's port, so that a node takes another one. local_buffer_size bounds a BufferPool that names no bound, and what
         sessions stage. rdma_devices are the process's: -600 where another store has named others, and
         $KVPOOL_RDMA_DEVICE goes before them. 0, or a code: -1 for a protocol that is none, and for a host at which a node
         cannot listen.
@@ -97,6 +97,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                             "rdma_devices, master_server_addr, or one dict")
         if not isinstance(local_hostname, str):
             raise TypeError(f"local_hostname is a str, not {type(local_hostname).__name__}")
+        _setup.tell_unused({"metadata_server": metadata_server, "enable_ssd_offload": enable_ssd_offload, "ssd_offload_path": ssd_offload_path,
+                            "enable_client_http_server": enable_client_http_server, "client_http_port": client_http_port})
         opening = object()
         with self._lock:
             if self._opening is not None or self._session is not None:
@@ -334,7 +336,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
     def batch_remove(self, keys: Sequence[Key], force: bool = False) -> List[int]:
         if self._raw is None:
             return [_INVALID] * len(list_of(keys))
-        return self._raw.batch_remove(list_of(keys), 0, _remove_flags(force))
+        return self._raw.batch_remove(list_of(keys), 0, _remove_flags(force), 0)
 
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
         """How many went, or a code."""

@@ -162,7 +162,7 @@ kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 typedef int (*per_key_fn)(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts, int *results);
 
 static PyObject *
-ask_each(const kvpy_pool_t *self, PyObject *const *args, per_key_fn ask, int absent)
+ask_each(const kvpy_pool_t *self, PyObject *const *args, per_key_fn ask, int absent, uint64_t segment)
 {
     PyObject *list = NULL;
     kvpool_opts_t opts;
@@ -170,6 +170,7 @@ ask_each(const kvpy_pool_t *self, PyObject *const *args, per_key_fn ask, int abs
     int *results, err;
 
     if (!take_opts(args + 1, &opts) || !kvpy_keys_init(&keys, args[0])) return NULL;
+    opts.segment = (uint32_t)segment;
     results = PyMem_New(int, (size_t)keys.n + 1);
     if (results == NULL) {
         PyErr_NoMemory();
@@ -191,15 +192,18 @@ PyObject *
 kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
     if (!kvpy_check(self) || !check_args("batch_is_exist", n, 3)) return NULL;
-    return ask_each(self, args, kvpool_batch_is_exist, 0);
+    return ask_each(self, args, kvpool_batch_is_exist, 0, 0);
 }
 
-/* (keys, deadline_ms, flags) -> [0 or error] */
+/* (keys, deadline_ms, flags, segment whose copy goes or 0) -> [0 or error] */
 PyObject *
 kvpy_batch_remove(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
-    if (!kvpy_check(self) || !check_args("batch_remove", n, 3)) return NULL;
-    return ask_each(self, args, kvpool_batch_remove, KVPOOL_NOT_FOUND);
+    uint64_t segment;
+
+    if (!kvpy_check(self) || !check_args("batch_remove", n, 4)) return NULL;
+    if (!kvpy_uint(args[3], UINT32_MAX, "segment", &segment)) return NULL;
+    return ask_each(self, args, kvpool_batch_remove, KVPOOL_NOT_FOUND, segment);
 }
 
 /* ---- places */

@@ -31,9 +31,6 @@ def rows():
         # Of what is said.
         Row(r"^e\.send_probe\('(127\.0\.0\.1:1)?'\)", "-1", "-10[12]",
             "a peer that does not answer is -1; there names and sockets have their own codes"),
-        Row(r"^wait\(e\.batch_transfer_async_write, '127\.0\.0\.1:1', ", "-1", '"not begun"',
-            "a batch is begun, and fails, where its peer is not there"),
-        Row(r"^poll\(e\.transfer_submit_write, '127\.0\.0\.1:1', ", "-1", "0", "the same of one: an id of 0 would look as if it were under way"),
         Row(r"^managed\(0, ", '"no memory"', r"\[true, 0\]", "no bytes are no memory"),
         # Of Python.
         Row(r"^managed\(-1, ", value('"no memory"'), TYPE_ERROR, "a size below 0 is no memory"),

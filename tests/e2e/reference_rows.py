@@ -6,7 +6,6 @@ from reference_row import TYPE_ERROR, Row, died, is_more, raised, value
 
 def rows():
     key = r"'[^']*'"
-    replica = r'\{"replica": \[[^]]*\]\}'
     into_more = rf"^(got\()?s\.batch_get_into_multi_buffers(, |\()\[{key}"
     return [
         # Of safety.
@@ -56,8 +55,6 @@ def rows():
             "of an object that is not there it is not looked at where it was to be read to"),
         Row(r"^s\.get_into_ranges\(\[A\], \[\[('k\d'|'absent')\]\], \[\[\[0\]\]\], \[\[\[-1\]\]\]", value(r"\[\[\[-704\]\]\]"), TYPE_ERROR,
             "of an object that is not there it is not looked at what was to be read"),
-        Row(r"config\(replica_num=2\)\), s\.get_replica_desc", rf"\[{replica}\]", rf"\[{replica}, {replica}\]",
-            "copies lie on different hosts, and here is one; there two segments are enough"),
         Row(r"put_from_with_metadata\('k\d', A, A \+ 500, 0, 10\)", "1", "0", "metadata alone is an object; there it says 0 and stores nothing"),
         Row(r"prefer_alloc_in_same_node", "0", "-600", "it changes nothing here; there it is for puts of several buffers alone"),
         Row(r"^s\.get_batch\(\[\]\)", r"\[\]", r'\[\{"bytes": ""\}\]', "to no keys there are no values"),
@@ -71,7 +68,6 @@ def rows():
         Row(r"given\(s\.unmount_segment\)", "0", "-1", "memory that was given is taken back by either name"),
         Row(r"^s\.save_tensor_to_safetensor\('(absent)?'", "-704", "-1100", "what is not there is an object; there a file"),
         # Of what is not there yet, or cannot be.
-        Row(r"^s\.mount_segment\('", "-1012", "-1", "a node's memory is no file, and the code says that it cannot be"),
         Row(r"^s\.(batch_)?get_tensor(_into)?\(\[?'kt'|put_tensor_with_tp_from\(\[?'k\d'\]?, \[?A\]?, \[?400\]?, 0, 2, ",
             raised("ModuleNotFoundError"), value(r"null|\[null\]|\[null, (-600|\[-600\])\]"),
             "a process without torch is told that; there it is as if nothing were there"),
@@ -92,6 +88,5 @@ def rows():
             "it has a code before the argument of a wrong type is looked at"),
         Row(r"^s\.setup_dummy\('text', |^s\.unmount_and_free_segment\(\['nowhere:1'\], 'text'\)", value("-1"), TYPE_ERROR,
             "the same of arguments that nothing depends on"),
-        Row(r"^s\.mount_segment\(7, ", value(r'\[\["ret", -1012\], \["segment_ids", \[\]\]\]'), TYPE_ERROR, "the same of a segment that is a file"),
         Row(r"^s\.load_tensor_from_safetensor\(file_name=7\)", value("null"), TYPE_ERROR, "a file that cannot be read is none"),
     ]

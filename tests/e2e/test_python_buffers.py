@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mooncake.buffer_pool
-from conftest import own_s
+from conftest import own_s, wait_until
 from mooncake.async_store import THREADS, MooncakeDistributedStoreAsync
 from mooncake.store import BufferPool, MooncakeDistributedStore, RegisteredBufferPool
 from stores import MIB, Memory, make
@@ -208,15 +208,40 @@ def test_calls_are_awaited(pool):
 
     before = threading.active_count()
     store = asyncio.run(run())
-    with pytest.raises(RuntimeError, match="another event loop"):
-        asyncio.run(store.async_get("k"))
-    assert threading.active_count() - before <= THREADS + 1
     del store
     gc.collect()
     end = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < end:
         time.sleep(0.01)
     assert threading.active_count() == before
+
+
+def test_event_loops_share_a_store(pool):
+    """One after the other, as of asyncio.run() for each call, and at the same time in two threads. Threads of loops that are gone end."""
+    store = make(pool.addr, of=MooncakeDistributedStoreAsync)
+    before = threading.active_count()
+    for i in range(20):
+        assert asyncio.run(store.async_put(f"k{i}", b"value")) == 0 and asyncio.run(store.async_get(f"k{i}")) == b"value"
+    wait_until(lambda: threading.active_count() <= before + THREADS, 10, "the end of other loops' threads")
+
+    meet = threading.Barrier(2)
+
+    async def many(found):
+        await store.async_is_exist("k0")
+        meet.wait(20)  # both loops run, and both have threads
+        found += await asyncio.gather(*(store.async_get(f"k{i % 20}") for i in range(500)))
+
+    results = [], []
+    threads = [threading.Thread(target=lambda found=found: asyncio.run(many(found))) for found in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == ([b"value"] * 500,) * 2
+    assert store.close() == 0
+    del store
+    gc.collect()
+    wait_until(lambda: threading.active_count() == before, 10, "the end of the store's threads")
 
 
 def test_a_cancelled_call_leaves_the_memory_alone(pool):

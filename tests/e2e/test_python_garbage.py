@@ -153,7 +153,7 @@ async def open_pool(addr):
 async def open_store(addr):
     store = make(addr, of=MooncakeDistributedStoreAsync)
     assert await store.async_is_exist("absent") == 0
-    return store, store._workers, None
+    return store, store._workers[asyncio.get_running_loop()], None
 
 
 @pytest.mark.pool(nodes=1)

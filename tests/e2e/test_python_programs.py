@@ -88,6 +88,29 @@ def test_objects_over_http(master, programs):  # noqa: F811
         assert fetch(http, "/api/remove/k", "DELETE")[0] == status
 
 
+def test_store_service(master, bench, programs):  # noqa: F811
+    """As SGLang's guide starts it: an engine that gives no memory lives from that of the service, which serves objects, too."""
+    _, rpc, _ = master()
+    http, at = free_ports(2)
+    path = Path(bench.home) / "service.json"
+    fields = {"local_hostname": f"127.0.0.1:{at}", "metadata_server": "P2PHANDSHAKE", "master_server_address": f"127.0.0.1:{rpc}",
+              "protocol": "tcp", "device_name": "", "global_segment_size": "64MB", "local_buffer_size": 0}
+    path.write_text(json.dumps(fields))
+    module = "-m", "mooncake.mooncake_store_service"
+    programs("python3", *module, f"--config={path}", f"--port={http}", "-D", "enable_client_http_server=true")
+    wait_until(lambda: '"is_mounted":true' in fetch(http, "/health")[1], 20, "the service's memory in the pool")
+    assert "setup: enable_client_http_server=true: " in (Path(bench.home) / "python3.log").read_text()
+    store = make(f"127.0.0.1:{rpc}")
+    assert store.put("k", b"value") == 0 and fetch(http, "/api/get/k") == (200, "value")
+    assert store.get_replica_desc("k")[0].get_memory_descriptor().buffer_descriptor.transport_endpoint == f"127.0.0.1:{at}"
+    assert store.close() == 0
+    for words, why in ((["-D", "nothing=1"], "nothing=1"), (["-D", "global_segment_size=0"], "no memory"), (["-D", "tenant_id=x"], "tenant"),
+                       (["-D", "global_segment_size=50%"], "50%"), (["--config=/no/such"], "/no/such")):
+        bad = programs("python3", *module, f"--config={path}", *words)
+        assert bad.wait(20) == 1
+        assert said(bad).startswith("mooncake_store_service: ") and why in said(bad) and said(bad).count("\n") == 1
+
+
 def test_flags_of_scripts(master):
     """What a pool does not do is told in a line each, and the master serves."""
     on = ["enable_offload", "offload_on_evict", "root_fs_dir", "enable_snapshot", "enable_multi_tenants", "enable_kv_events",

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake.store: what a ReplicateConfig asks for, and objects of many pieces."""
+import json
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,16 @@ def test_a_hard_pin_beside_a_soft_one(store):
 
     fill(store, evicted)
     assert is_there(store, "pinned") == [True] and store.remove("pinned", True) == 0
+
+
+def test_a_soft_pin_of_no_time(store):
+    """0 ms is no pin; how long another one is meant to last changes nothing."""
+    def pinned(ttl_ms):
+        made = config(soft_pin_action=SoftPinAction.ENABLE, soft_pin_ttl_ms=ttl_ms)
+        assert store.upsert("k", bytes(SIZE), made) == 0
+        return sum(tenant["soft_pinned_bytes"] for tenant in json.loads(store._raw.stat(0))["tenants"])
+
+    assert [pinned(ttl_ms) for ttl_ms in (0, 1, None)] == [0, SIZE, SIZE]
 
 
 PUTS = {

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -116,6 +117,29 @@ def test_setup_in_both_forms(pool):
     with pytest.raises(TypeError):
         bad.setup("127.0.0.1")
     assert two.close() == 0 and by_dict.close() == 0
+
+
+@pytest.mark.pool(nodes=0)
+def test_names_without_use_are_told(pool, monkeypatch, caplog):
+    """Once in a process, and only where they ask for something; of setup()'s arguments as of its dict's."""
+    monkeypatch.setattr(_setup, "_told_names", set())
+    words = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_addr": pool.addr, "global_segment_size": "0"}
+    asked = {"metadata_server": "http://127.0.0.1:1/metadata", "enable_ssd_offload": "true", "ssd_offload_path": "/mnt/kv",
+             "enable_client_http_server": "True", "client_http_port": "9301", "ipc_socket_path": "/run/x"}
+
+    def told(*args, **kw):
+        caplog.clear()
+        handle = MooncakeDistributedStore()
+        assert handle.setup(*args, **kw) == 0 and handle.close() == 0
+        return [r.getMessage() for r in caplog.records]
+
+    assert told({**words, "enable_ssd_offload": "False", "ssd_offload_path": "", "enable_client_http_server": "0", "client_http_port": "9300"}) == []
+    lines = told({**words, **asked})
+    assert sorted(re.match(r"setup: (\w+)=(\S+): \w", line).groups() for line in lines) == sorted(asked.items())
+    assert told({**words, **asked}) == []
+    monkeypatch.setattr(_setup, "_told_names", set())
+    lines = told("127.0.0.1", asked["metadata_server"], 0, 0, "tcp", "", pool.addr, None, True, "/mnt/kv", "default", True, 9301)
+    assert len(lines) == 5 and all(line.startswith("setup: ") for line in lines)
 
 
 @pytest.mark.pool(nodes=0)
@@ -244,13 +268,23 @@ def test_what_cannot_be(store, memory):
         with pytest.raises(TypeError):
             call()
     config = ReplicateConfig()
-    for name, value in (("replica_num", "two"), ("with_hard_pin", []), ("group_ids", 7), ("preferred_segment", 7)):
+    for name, value in (("replica_num", "two"), ("with_hard_pin", []), ("group_ids", 7), ("preferred_segment", 7), ("soft_pin_ttl_ms", -1),
+                        ("soft_pin_ttl_ms", 2**64), ("soft_pin_ttl_ms", "5"), ("soft_pin_ttl_ms", 1.5), ("soft_pin_action", 1),
+                        ("nof_replica_num", None), ("dfs_replica_num", "1"), ("preferred_nof_segments", [1]), ("data_type", 1)):
         with pytest.raises(TypeError):
             setattr(config, name, value)
     config.replica_num = 0
     assert store.put("k", b"x", config) == store.put_parts("k", b"x", config=config) == -600
     assert store.batch_put_session_start(["s"], [1], config) == [-600]
-    config.replica_num, config.group_ids = 1, ["one"]
+    config.replica_num, config.soft_pin_ttl_ms = 1, True
+    assert type(config.soft_pin_ttl_ms) is int and config.soft_pin_ttl_ms == 1
+    assert store.put("k", b"x", config) == store.put_parts("k", b"x", config=config) == -600  # of what is not pinned
+    config.soft_pin_action = SoftPinAction.ENABLE
+    day_ms = 24 * 3600 * 1000
+    for ttl_ms, code in ((0, 0), (1, 0), (day_ms, 0), (day_ms + 1, -600), (2**64 - 1, -600), (None, 0)):
+        config.soft_pin_ttl_ms = ttl_ms
+        assert store.upsert("k", b"x", config) == store.put_batch(["k2"], [b"x"], config) == code, ttl_ms
+    config.group_ids = ["one"]
     assert store.put_batch(["a", "b"], [b"1", b"2"], config) == -600 and store.put_batch(["a"], [b"1"], config) == 0
 
 
@@ -286,17 +320,26 @@ def test_replica_descriptors(store, pool):
 
 
 @pytest.mark.pool(nodes=0)
-def test_clearing_copies(store, pool):
+@pytest.mark.parametrize("is_one_host", [False, True])
+def test_clearing_copies(store, pool, is_one_host):
+    """Of copies, on two hosts or on two nodes of one, the named one goes and the other is read."""
     for host in ("one", "two"):
-        pool.add_node(host, "64MiB", "--host-id", host)
+        pool.add_node(host, "64MiB", *([] if is_one_host else ["--host-id", host]))
     both = ReplicateConfig()
     both.replica_num = 2
     assert store.put("one", b"1") == 0 and store.put("both", b"2", both) == 0 and store.put("more", b"3") == 0
     [at] = store.get_replica_desc("one")
     at = at.get_memory_descriptor().buffer_descriptor.transport_endpoint
     assert store.batch_replica_clear(["one", "both"], "nowhere:1") == []
-    assert store.batch_replica_clear(["one", "both", "absent"], at) == ["one"]
+    assert len(store.get_replica_desc("both")) == 2
+    assert store.batch_replica_clear(["one", "both", "absent"], at) == ["one", "both"]
     assert store.get("one") == b"" and store.get("both") == b"2"
+    [left] = store.get_replica_desc("both")
+    left = left.get_memory_descriptor().buffer_descriptor.transport_endpoint
+    assert left != at and store.batch_replica_clear(["both"], at) == [] and store.get("both") == b"2"
+    assert store.is_exist("both") == 1 and store.batch_replica_clear(["both"], left) == []  # somebody has asked for it
+    assert store.upsert("both", b"2", both) == 0 and len(store.get_replica_desc("both")) == 2
+    assert store.batch_remove(["both"], True) == [0] and store.put("both", b"3", both) == 0
     assert store.batch_replica_clear(["both", "more"]) == ["both", "more"] and store.get("both") == b""
 
 
@@ -328,11 +371,26 @@ def test_memory_that_is_given_later(store, pool):
         assert store.allocate_and_mount_segment(size)["ret"] < 0
     with pytest.raises(TypeError):
         store.allocate_and_mount_segment("16MB")
-    assert store.mount_segment("/dev/shm/x", MIB) == {"ret": -1012, "segment_ids": []}
     assert store.setup_dummy(1, 1, "127.0.0.1:1") == -1 and store.unmount_local_disk_segment() == 0
     assert store.alloc_from_mem_pool(4096) == 0 and store.get_offload_rpc_read_count() == 0
     assert store.close() == 0
     wait_until(lambda: pool.kvpool("stat", "--json").json["pool"]["size_bytes"] == 0, 10, "no segment to be left")
+
+
+def test_mount_segment(store, bench, caplog):
+    """As many bytes as that part of a file has, and the log says that they are no part of the file."""
+    path = os.path.join(bench.home, "segment")
+    with open(path, "wb") as file:
+        file.truncate(32 * MIB)
+    for bad in ((path, 33 * MIB), (path, 16 * MIB, 17 * MIB), (path, MIB, 100), (path, -1), ("/no/such/file", MIB), ("", 0), ("\0", 0)):
+        assert store.mount_segment(*bad) == {"ret": -1, "segment_ids": []}, bad
+    with pytest.raises(TypeError):
+        store.mount_segment(0, 0)
+    assert store.mount_segment(path, 0) == {"ret": 0, "segment_ids": []}
+    caplog.clear()
+    given = store.mount_segment(path, 16 * MIB, 16 * MIB, "tcp", "cpu:0")
+    assert given["ret"] == 0 and len(given["segment_ids"]) == 1 and f"{16 * MIB} bytes of its own are given instead" in caplog.text
+    assert store.unmount_segment(given["segment_ids"]) == 0 and store.unmount_segment(given["segment_ids"]) == -1
 
 
 @pytest.fixture

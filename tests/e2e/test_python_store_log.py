@@ -30,7 +30,7 @@ def store(pool, monkeypatch):
 CALLS = {
     "create_copy_task": lambda store: store.create_copy_task(LONG, store.nodes) == ((0, 0), -1012),
     "create_move_task": lambda store: store.create_move_task(LONG, store.nodes[0], store.nodes[1]) == ((0, 0), -1012),
-    "mount_segment": lambda store: store.mount_segment(LONG, 4096)["ret"] == -1012,
+    "mount_segment": lambda store: store.mount_segment(LONG, 4096)["ret"] == -1,
     "put_tensor": lambda store: store.put_tensor(LONG, 7) == -600,
     "put, divided": lambda store: store.put_tensor_with_parallelism(LONG.encode(), 7) == -600,
     "get, divided": lambda store: store.get_tensor_with_parallelism(LONG, 7) is None,

@@ -165,7 +165,7 @@ kvp_cli_put(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"upsert", KVP_CLI_FLAG, &put.is_upsert, NULL, "replace the value that is there", 0, 0},
         {"wait", KVP_CLI_FLAG, &put.waits, NULL, "with --upsert: until nobody can get the old value any more", 0, 0},
         {"replicas", KVP_CLI_U64, &put.replicas, "N",
-         "copies, each on a host of its own; fewer where there are fewer (default 1)", 1, REPLICAS_MAX},
+         "copies, each on a host of its own, or a node where hosts are fewer (default 1)", 1, REPLICAS_MAX},
         {"pin", KVP_CLI_TEXT, &put.pin, "KIND", "soft: evicted after all that is not pinned; hard: never", 0, 0},
         {"group", KVP_CLI_TEXT, &put.group_text, "NAME/MEMBERS/NUMBER",
          "this is member NUMBER, from 0 on, of so many: found once all are there, evicted together (MEMBERS 0: evicted "

@@ -34,7 +34,7 @@ typedef struct kvp_attempt {
     kvp_list_t claims; /* of copies that still wait for space */
     uint64_t *granted; /* owned: generations of the copies as the client was told, where these are several */
     uint32_t granted_n;
-    uint32_t copies; /* wanted, each on a host of its own */
+    uint32_t copies; /* wanted, each in a segment of its own */
 } kvp_attempt_t;
 
 kvp_attempt_t *kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of one that is not committed */

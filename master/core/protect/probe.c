@@ -33,6 +33,7 @@ kvp_probe_init(kvp_protect_t *prot)
     p->tick = p->seen = prot->ctx->now_ns / KVP_PROBE_TICK_NS;
     p->first = p->tick;
     p->lasts = (uint16_t)kvp_min_u64((prot->ctx->conf.lease_ns - 1) / KVP_PROBE_TICK_NS + 2, LASTS_MAX);
+    p->spare = (uint16_t)(p->lasts - kvp_min_u64(prot->ctx->conf.lease_ns / KVP_PROBE_TICK_NS, p->lasts));
     p->ring_n = p->lasts + 1u;
     p->ring = kvp_core_alloc(p->ring_n, sizeof *p->ring);
     for (uint32_t i = 0; i < p->ring_n; i++)

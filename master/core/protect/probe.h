@@ -36,6 +36,13 @@ kvp_probe_batch_share(const kvp_protect_t *prot)
 
     return kvp_probe_share(prot) / kvp_max_u64(1, st->used_bytes / kvp_max_u64(1, st->objects));
 }
+/* A removal that heeds probes is answered HELD for the lease time after a probe at most, and for a tick less at least: who has
+ * waited for the lease time is not refused. */
+static inline bool
+kvp_probe_holds(const kvp_protect_t *prot, const kvp_obj_t *o)
+{
+    return kvp_probe_is_live(prot, o) && (uint16_t)(o->probe_until - (uint16_t)prot->probes.tick) > prot->probes.spare;
+}
 /* kvp_probe_leave leaves one on an object; of a group: its lead. is_beyond: its message has asked for its share before. Of a
  * group the member that is asked for first decides, and what protects an object already goes on. */
 static inline void

@@ -28,6 +28,7 @@ typedef struct {
     uint64_t first; /* nothing in the ring is from before */
     uint64_t n, bytes; /* objects that are parked, and what their end would give */
     uint16_t lasts; /* ticks */
+    uint16_t spare; /* of these, the last ones, in which a removal goes on: the lease time may be over */
     uint32_t ring_n;
     kvp_probe_slot_t *ring; /* parked, by the tick of the first probe, modulo ring_n */
     kvp_objlist_t older;

@@ -10,7 +10,9 @@
 #include "common/mutate.h"
 #include "common/segfmt.h"
 #include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
@@ -61,6 +63,7 @@ typedef struct {
     bool is_forced;
     bool heeds_probes; /* HELD also while somebody has just asked for it */
     bool waits; /* until no lease names what is gone */
+    uint32_t segment; /* whose replica goes, of several; 0 = all do */
 } remove_mode_t;
 
 static bool
@@ -73,8 +76,7 @@ is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 }
 
 static kvp_err_t
-remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
-           kvp_deferred_t *w)
+may_go(kvp_master_t *m, uint32_t oid, const remove_mode_t *mode)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     const kvp_obj_t *unit = kvp_obj(m->cat.index, kvp_victim_unit(&m->cat, oid));
@@ -82,8 +84,42 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 
     if (!mode->is_forced && is_held && KVP_RULE(TICKET_AGAINST_REMOVAL)) return KVP_HELD;
     if (!mode->is_forced && kvp_takeover_may_ticket_name(&m->peers, o)) return KVP_RETRY_AFTER;
-    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
+    if (!mode->is_forced && mode->heeds_probes && kvp_probe_holds(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
+    return KVP_OK;
+}
+
+/* The replica in that segment, where there are others. *is_only_out: there are none. */
+static kvp_err_t
+remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *w, bool *is_only_out)
+{
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(&m->cat, o, places), i = 0;
+    uint64_t id = o->id;
+
+    while (i < n && ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment->id != segment)
+        i++;
+    if (i == n) return KVP_NOT_FOUND;
+    *is_only_out = n == 1;
+    if (n == 1) return KVP_OK;
+    kvp_obj_del_place(&m->space, oid, &places[i]);
+    kvp_retire_of_key(&m->space, kvp_retire_place(&m->space, &places[i], 0, w), id);
+    kvp_ctx_spend(&m->ctx, 1);
+    kvp_ctx_space_news(&m->ctx);
+    return KVP_OK;
+}
+
+static kvp_err_t
+remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
+           kvp_deferred_t *w)
+{
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_err_t err = may_go(m, oid, mode);
+    bool is_all = true;
+
+    if (err == KVP_OK && mode->segment != 0) err = remove_replica(m, oid, mode->segment, w, &is_all);
+    if (err != KVP_OK || !is_all) return err;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_tombs_evicted(&m->log, digest, kvp_obj_version(o), w);
     kvp_obj_drop(&m->space, oid, 0, w);
@@ -170,14 +206,15 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (!is_oneway) w = kvp_deferred_open(s, &f->hdr, msg->n);
-    mode = (remove_mode_t){.is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait};
+    mode = (remove_mode_t){
+        .is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait, .segment = msg->segment};
     for (uint32_t i = 0; i < msg->n; i++) {
         uint32_t oid = kvp_objindex_find(m->cat.index, digests[i]);
         kvp_err_t err = KVP_NOT_FOUND;
 
         if (is_there(m, s->tenant, oid))
             err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
-        else
+        else if (mode.segment == 0)
             remove_absent(m, s->tenant, oid, digests[i], &mode, w);
         if (w != NULL) w->results[i] = err;
     }

@@ -345,25 +345,44 @@ is_avoided(const kvp_space_t *sp, const kvp_wish_t *wish, const kvp_segment_t *g
     return false;
 }
 
+/* May a copy lie there beside those? Each is in a segment of its own, and on a host of its own while there is a host without. */
+static bool
+is_apart(const kvp_space_t *sp, const kvp_segment_t *const *taken, uint32_t taken_n, const kvp_segment_t *g)
+{
+    bool is_beside = false;
+    uint32_t hosts_n = 0;
+
+    for (uint32_t i = 0; i < taken_n; i++) {
+        bool is_first = taken[i]->state == KVP_SEG_UP;
+
+        if (taken[i] == g) return false;
+        is_beside |= taken[i]->host == g->host;
+        for (uint32_t k = 0; k < i; k++)
+            is_first &= taken[k]->host != taken[i]->host || taken[k]->state != KVP_SEG_UP;
+        hosts_n += is_first;
+    }
+    return !is_beside || hosts_n >= sp->cat->up_hosts.n;
+}
+
 bool
 kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n;
+    const kvp_segment_t *taken[KVP_REPLICAS_MAX];
+    uint32_t n, taken_n = 0;
 
     if (wish->only != 0 && wish->only != g->id) return false;
     if (wish->only == 0 && is_avoided(sp, wish, g)) return false;
     if (a->copies == 1 || !KVP_RULE(REPLICAS_APART)) return true;
     n = kvp_obj_places(sp->cat, kvp_obj(sp->cat->index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)
-        if (((const kvp_chunk_t *)kvp_ptab_get(&sp->cat->chunks, places[i].chunk))->segment->host == g->host)
-            return false;
+        taken[taken_n++] = ((const kvp_chunk_t *)kvp_ptab_get(&sp->cat->chunks, places[i].chunk))->segment;
     kvp_list_foreach (pos, &a->claims) {
         const kvp_claim_t *k = kvp_list_entry(pos, kvp_claim_t, of_attempt);
 
-        if (k->chunk != NULL && k->chunk->segment->host == g->host) return false;
+        if (k->chunk != NULL && taken_n < KVP_REPLICAS_MAX) taken[taken_n++] = k->chunk->segment;
     }
-    return true;
+    return is_apart(sp, taken, taken_n, g);
 }
 
 /* The chunk with the tightest fit among the first few with room; NULL = none has. */

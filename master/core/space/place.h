@@ -45,8 +45,8 @@ void kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot);
 void kvp_place_forget_sealed(kvp_chunk_t *c);
 bool kvp_place_has_key_room(const kvp_chunk_t *c,
                             uint16_t key_len); /* now; a chunk with unclaimed extents may have it later */
-/* kvp_place_may_lie: the attempt has no copy on that segment's host, nor waits for one there, and its client does not want
- * to be spared the segment. */
+/* kvp_place_may_lie: the attempt has no copy in that segment, nor on its host while another host has none, nor waits for one
+ * there, and its client does not want to be spared the segment. */
 bool kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g);
 
 #endif

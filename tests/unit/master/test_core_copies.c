@@ -90,19 +90,78 @@ static void
 test_copies_when_hosts_are_fewer(void **state)
 {
     trio_t t = trio_open(MIB);
+    mem_t *fourth = mem_make(t.w, "n3", MIB, MIB);
     kvp_wire_loc_t locs[COPIES_MAX];
     uint64_t attempt;
 
     (void)state;
-    node_open_on(t.w, mem_make(t.w, "n3", MIB, MIB), "n0"); /* a host of two segments */
+    node_open_on(t.w, fourth, "n0"); /* a host of two segments */
     for (uint32_t round = 0; round < 20; round++) {
-        assert_int_equal(begin(t.c, "key", 5000, 4, false, &attempt, locs), 3);
+        bool is_first = false, is_fourth = false;
+
+        assert_int_equal(begin(t.c, "key", 5000, 3, false, &attempt, locs), 3);
+        for (uint32_t i = 0; i < 3; i++) {
+            is_first |= locs[i].segment_id == t.mems[0]->segment_id;
+            is_fourth |= locs[i].segment_id == fourth->segment_id;
+        }
+        assert_true(is_first != is_fourth);
+        assert_int_equal(abort_put(t.c, attempt, true), KVP_OK);
+        assert_int_equal(begin(t.c, "key", 5000, 5, false, &attempt, locs), 4); /* in each segment one */
+        for (uint32_t i = 0; i < 4; i++)
+            for (uint32_t k = 0; k < i; k++)
+                assert_true(locs[i].segment_id != locs[k].segment_id);
         assert_int_equal(abort_put(t.c, attempt, true), KVP_OK);
     }
     put_copies(&t, "key", 5000, 2);
     assert_int_equal(copies_told(t.c, "key", locs), 2);
     assert_int_equal(world_stats(t.w).used_bytes, 2 * kvp_slab_extent_bytes(5000));
     assert_int_equal(remove_key(t.c, "key", false), KVP_OK);
+    assert_int_equal(world_stats(t.w).used_bytes, 0);
+    world_close(t.w);
+}
+
+static kvp_err_t
+remove_at(peer_t *c, const char *key, uint32_t segment, bool is_forced)
+{
+    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
+    kvp_digest_t digest = digest_of(c->world, key);
+    int32_t result;
+    reply_t *r;
+
+    head.n = 1;
+    head.force = is_forced;
+    head.segment = segment;
+    r = peer_wait(c, peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest), 100 * MS);
+    assert_non_null(r);
+    memcpy(&result, r->frame.tail, sizeof result);
+    reply_free(r);
+    return result;
+}
+
+static void
+test_remove_of_one_copy(void **state)
+{
+    trio_t t = trio_open(MIB);
+    kvp_wire_loc_t locs[COPIES_MAX];
+    uint64_t ticket;
+
+    (void)state;
+    put_copies(&t, "key", 5000, 3);
+    assert_int_equal(remove_at(t.c, "key", 77, false), KVP_NOT_FOUND);
+    assert_int_equal(get(t.c, "key", &ticket, NULL), KVP_OK);
+    assert_int_equal(remove_at(t.c, "key", t.mems[0]->segment_id, false), KVP_HELD);
+    assert_int_equal(remove_at(t.c, "key", t.mems[0]->segment_id, true), KVP_OK); /* with its share of the hold */
+    release(t.c, ticket);
+    assert_int_equal(remove_at(t.c, "key", t.mems[0]->segment_id, false), KVP_NOT_FOUND);
+    assert_int_equal(copies_told(t.c, "key", locs), 2);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(locs[i].segment_id != t.mems[0]->segment_id);
+    assert_int_equal(world_stats(t.w).used_bytes, 2 * kvp_slab_extent_bytes(5000));
+    assert_int_equal(remove_at(t.c, "key", t.mems[1]->segment_id, false), KVP_OK);
+    assert_int_equal(remove_at(t.c, "key", t.mems[1]->segment_id, false), KVP_NOT_FOUND);
+    assert_int_equal(remove_at(t.c, "key", t.mems[2]->segment_id, false), KVP_OK); /* the last one: the object */
+    assert_int_equal(copies_told(t.c, "key", locs), 0);
+    assert_int_equal(remove_key(t.c, "key", false), KVP_NOT_FOUND);
     assert_int_equal(world_stats(t.w).used_bytes, 0);
     world_close(t.w);
 }
@@ -484,6 +543,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_when_hosts_are_fewer),
+        cmocka_unit_test(test_remove_of_one_copy),
         cmocka_unit_test(test_copies_when_some_are_not_sealed),
         cmocka_unit_test(test_get_tells_the_own_host_first),
         cmocka_unit_test(test_copies_when_nodes_are_lost_for_good),

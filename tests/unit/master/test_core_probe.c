@@ -294,7 +294,7 @@ test_remove_that_heeds_probes(void **state)
     assert_int_equal(remove_heeding(g->c, "key/1", true), KVP_OK);
     world_advance(g->w, TTL - 200 * MS);
     assert_int_equal(remove_heeding(g->c, "key/2", false), KVP_HELD);
-    world_advance(g->w, 400 * MS);
+    world_advance(g->w, 200 * MS); /* the lease time is over, to the millisecond */
     assert_int_equal(remove_heeding(g->c, "key/2", false), KVP_OK);
     probe_range(g->c, 3, 4);
     assert_int_equal(remove_heeding(g->c, "key/3", false), KVP_HELD); /* a new one */

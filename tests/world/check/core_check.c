@@ -233,15 +233,16 @@ static const char *
 check_copies(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(&m->cat, o, places), hosts[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(&m->cat, o, places);
+    const kvp_segment_t *at[KVP_REPLICAS_MAX];
 
     for (uint32_t i = 0; i < n; i++) {
         const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
 
         if (c == NULL || kvp_slab_owner(c->slab, places[i].slot) != oid) return "a copy lies where another does";
-        hosts[i] = c->segment->host;
+        at[i] = c->segment;
         for (uint32_t k = 0; k < i; k++)
-            if (hosts[k] == hosts[i]) return "two copies are on one host";
+            if (at[k] == at[i]) return "two copies are in one segment";
     }
     return NULL;
 }

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mooncake.mooncake_store_service: a process that gives memory to the pool, for engines that give none, and serves objects over HTTP. It
+becomes mooncake_client with --rest, as a file of mooncake_config or the environment says. Its HTTP is at local_hostname, and no other
+address. The reference's paths that mount more memory, or take it back, are not there: 404."""
+import argparse
+import logging
+import os
+import sys
+
+from . import _client, _setup
+from .mooncake_config import MooncakeConfig
+
+_PROGRAM = "mooncake_store_service"
+
+
+def _config(path, defined):
+    """A MooncakeConfig of the file, or of the environment, with what -D says in place of its fields. ValueError, OSError."""
+    config = MooncakeConfig.from_file(path) if path else MooncakeConfig.load_from_env()
+    for word in defined:
+        name, equals, value = word.partition("=")
+        if not equals or not hasattr(config, name):
+            raise ValueError(f"-D {word}: FIELD=VALUE of the configuration is expected")
+        setattr(config, name, value)
+    return config
+
+
+def main():
+    parser = argparse.ArgumentParser(prog=_PROGRAM, description="Gives memory to the pool, and serves objects over HTTP.")
+    parser.add_argument("--config", help="file of JSON; default: the environment, as MooncakeConfig reads it")
+    parser.add_argument("-D", "--define", action="append", default=[], metavar="FIELD=VALUE", help="in place of what the file says")
+    parser.add_argument("--port", type=int, default=8080, help="of the HTTP server, at local_hostname (8080)")
+    parser.add_argument("--max-wait-time", type=float, help="of no use: it waits for the master as long as it takes")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+    try:
+        config = _config(args.config, args.define)
+        host, port = _setup.split_host(config.local_hostname)
+        port = port or _setup.free_port(host, os.getpid())
+        if _setup.parse_size(config.global_segment_size) == 0:
+            raise ValueError("global_segment_size is 0: there is no memory to give")
+        if _setup.tenant_number(config.tenant_id) != 0:
+            raise ValueError("its HTTP serves the default tenant alone; a node's memory serves all")
+    except (OSError, OverflowError, ValueError) as e:
+        sys.exit(f"{_PROGRAM}: {e}")
+    names = ("metadata_server", "enable_ssd_offload", "ssd_offload_path", "enable_client_http_server", "client_http_port")
+    _setup.tell_unused({name: getattr(config, name) for name in names})
+    _client.main([
+        f"--host={host}", f"--port={port}", f"--master_server_address={config.master_server_address}", f"--protocol={config.protocol}",
+        f"--device_names={config.device_name or ''}", f"--global_segment_size={config.global_segment_size}", "--enable_http_server",
+        f"--http_port={args.port}", "--rest"])
+
+
+if __name__ == "__main__":
+    main()
