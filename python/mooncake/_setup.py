@@ -16,6 +16,7 @@ log = logging.getLogger("mooncake.store")
 PORTS = range(12300, 14300)  # of those an embedded node takes one where none is named
 PROTOCOLS = {"tcp": "shm,tcp", "rdma": "shm,rdma"}
 _DEFAULT_SIZE = 16 << 20
+_MASTER_WAIT_MS = 1000
 UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "T": 1 << 40,
          "TB": 1 << 40}
 _NAMES = {"local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr",
@@ -62,6 +63,11 @@ def transports(protocol):
     if protocol.lower() not in PROTOCOLS:
         raise ProtocolError(f'the protocol is "tcp" or "rdma", not {shown(protocol)!r}')
     return PROTOCOLS[protocol.lower()]
+
+
+def master_wait_ms():
+    """How long calls wait together for a master that is away. 0 leaves it to the library, which reads $KVPOOL_MASTER_WAIT."""
+    return 0 if os.environ.get("KVPOOL_MASTER_WAIT") else _MASTER_WAIT_MS
 
 
 class Devices:

@@ -147,7 +147,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                 return None, "", _FAILED
             raw = _kvpool.Pool(is_dropin=True)
             name = _setup.join_host(host, at)
-            err, detail = raw.open(master, name, None, transports, 0, 0, memory, name if memory else None, 0, tenant, 0)
+            err, detail = raw.open(master, name, None, transports, 0, 0, memory, name if memory else None, 0, tenant, 0, _setup.master_wait_ms())
             if err == 0:
                 return raw, name, 0
             if port or not memory or "address already in use" not in detail.lower():
