@@ -21,11 +21,13 @@ UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20
          "TB": 1 << 40}
 _NAMES = {"local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr",
           "tenant_id"}  # of a dict
+_ALIASES = {"master_server_address": "master_server_addr", "device_name": "rdma_devices"}  # which LMCache says
 _UNUSED = {"enable_ssd_offload", "ssd_offload_path", "enable_client_http_server", "client_http_port", "ipc_socket_path"}
 
 
 _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*([BKMGT]{0,2})", re.ASCII)
 _HOST_LONGEST = 253  # of DNS
+_warned = set()  # of what TCP stands in for: variables
 
 
 class ProtocolError(ValueError):
@@ -65,6 +67,17 @@ def transports(protocol):
     return PROTOCOLS[protocol.lower()]
 
 
+def may_do_without_rdma(log, variable, value, detail):
+    """Does TCP stand in for the RDMA of a protocol, which cannot be had as the library's `detail` says? Where somebody named devices, or
+    transports by the variable, it does not: SGLang says "rdma" where its user said nothing. The log tells so once a process."""
+    if "rdma cannot be used here" not in detail or {variable, Devices.VARIABLE} & os.environ.keys():
+        return False
+    if variable not in _warned:
+        log.warning('%s: the protocol "rdma" goes by TCP then, unless %s=%s forbids it', detail, variable, value)
+        _warned.add(variable)
+    return True
+
+
 def master_wait_ms():
     """How long calls wait together for a master that is away. 0 leaves it to the library, which reads $KVPOOL_MASTER_WAIT."""
     return 0 if os.environ.get("KVPOOL_MASTER_WAIT") else _MASTER_WAIT_MS
@@ -73,7 +86,7 @@ def master_wait_ms():
 class Devices:
     """Which RDMA devices stores and engines have named: the library has one choice for all of a process ($KVPOOL_RDMA_DEVICE)."""
 
-    _VARIABLE = "KVPOOL_RDMA_DEVICE"
+    VARIABLE = "KVPOOL_RDMA_DEVICE"
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -89,8 +102,8 @@ class Devices:
         names = frozenset(name.strip() for name in text.split(","))
         with self._lock:
             if self._users_n == 0:
-                self._names, self._is_ours = names, self._VARIABLE not in os.environ
-                os.environ.setdefault(self._VARIABLE, text)
+                self._names, self._is_ours = names, self.VARIABLE not in os.environ
+                os.environ.setdefault(self.VARIABLE, text)
             elif self._is_ours and names != self._names:
                 return False
             self._users_n += 1
@@ -101,7 +114,7 @@ class Devices:
         with self._lock:
             self._users_n -= 1
             if self._users_n == 0 and self._is_ours:
-                os.environ.pop(self._VARIABLE, None)
+                os.environ.pop(self.VARIABLE, None)
 
     def __str__(self):
         return ",".join(sorted(self._names))
@@ -164,6 +177,9 @@ def from_dict(config):
         if value is None:
             raise ValueError(f"{shown(str(name))} is None")
     text = {str(k): str(v) for k, v in config.items()}
+    for alias, name in _ALIASES.items():
+        if alias in text:
+            text.setdefault(name, text.pop(alias))
     unknown = sorted(text.keys() - _NAMES - _UNUSED)
     if unknown:
         log.warning("setup: what is not known is not heeded: %s", ", ".join(name[:100] for name in unknown[:20]))
