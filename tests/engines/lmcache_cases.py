@@ -128,9 +128,52 @@ def master_killed_lookups():
         return lose_master(p, {f"look-up {i}": lambda: client.lookup(tokens) for i in range(6)}, works)
 
 
+def channel(port):
+    """A transfer channel by mooncake_te at that port, over memory of its own."""
+    from lmcache.v1.distributed.internal_api import L1MemoryDesc
+    from lmcache.v1.distributed.transfer_channel.impl.mooncake_te_impl import create_mooncake_te_transfer_channel_context
+    memory, at = torch.zeros(1 << 20, dtype=torch.uint8), f"127.0.0.1:{port}"
+    return memory, create_mooncake_te_transfer_channel_context(L1MemoryDesc(memory.data_ptr(), memory.nbytes, 4096), at, at)
+
+
+def peer(port):
+    """The other process of peer_channel()."""
+    memory, made = channel(port)
+    memory.copy_(torch.arange(1 << 20).to(torch.uint8))
+    print("peer is there", made.mooncake_te_port, flush=True)
+    sys.stdin.read()
+
+
+def peer_channel():
+    """Reads what another process has."""
+    with pool():
+        ports = free_ports(2)
+        other = subprocess.Popen([sys.executable, __file__, PROGRAMS, FOLDER, "--peer", str(ports[1])], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, text=True)
+        try:
+            assert any(line.startswith("peer is there") for line in other.stdout), "the peer ended"
+            memory, made = channel(ports[0])
+            client = made.get_transfer_channel_client(f"127.0.0.1:{ports[1]}")
+            local, remote = [(0, 4096), (8192, 65536)], [(65536, 4096), (131072, 65536)]
+            task = client.submit_read(made.get_transfer_channel_address(local), made.get_transfer_channel_address(remote))
+            end = time.monotonic() + 20
+            while not (status := client.query_read_status(task)).finished:
+                assert time.monotonic() < end, "it does not end"
+                time.sleep(0.001)
+            assert status.succeeded_mask == [True, True]
+            for (to, n), (at, _) in zip(local, remote):
+                assert torch.equal(memory[to:to + n], torch.arange(at, at + n).to(torch.uint8))
+            made.close()
+        finally:
+            other.kill()
+
+
 CASES = {"connector": connector, "connector, mooncake_ names": lambda: connector("mooncake_"),
-         "connector, metadata in the store": lambda: connector(save_chunk_meta=True), "connector, rdma": lambda: connector(protocol="rdma"),
-         "look-up client": lookup_client, "master killed": master_killed, "master killed, look-ups": master_killed_lookups}
+         "connector, metadata at hand": lambda: connector(save_chunk_meta=False), "connector, rdma": lambda: connector(protocol="rdma"),
+         "look-up client": lookup_client, "peer channel": peer_channel, "master killed": master_killed, "master killed, look-ups": master_killed_lookups}
 
 if __name__ == "__main__":
-    run(CASES, sys.argv[3:])
+    if sys.argv[3:4] == ["--peer"]:
+        peer(int(sys.argv[4]))
+    else:
+        run(CASES, sys.argv[3:])
