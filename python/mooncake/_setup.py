@@ -27,7 +27,7 @@ _UNUSED = {"enable_ssd_offload", "ssd_offload_path", "enable_client_http_server"
 
 _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*([BKMGT]{0,2})", re.ASCII)
 _HOST_LONGEST = 253  # of DNS
-_warned = set()  # of what TCP stands in for: variables
+_warned: set[str] = set()  # of what TCP stands in for: variables
 
 
 class ProtocolError(ValueError):
