@@ -65,6 +65,11 @@ typedef struct {
     char *detail; /* out, if not NULL: a sentence for a person that says what is wrong with the configuration or this
                      machine; "" = nothing. Cut to detail_cap bytes with the terminator. If NULL, the library logs it */
     size_t detail_cap;
+    uint32_t
+        master_wait_ms; /* how long calls wait for a master that is away, all together: once that was in vain, later calls
+                                return at once with the same error, until the library has found a master. Removals and calls
+                                with a deadline_ms of their own wait for as long as they have. 0 = $KVPOOL_MASTER_WAIT ("1s"),
+                                else every call waits; UINT32_MAX = every call waits */
 } kvpool_conf_t;
 
 /* kvpool_open connects to the pool (within deadline_ms) and, with memory_bytes, mounts an embedded node. conf may be
@@ -125,6 +130,7 @@ typedef struct {
 #define KVPOOL_HEED_PROBES 32u /* remove: HELD also while a recent exists protects the key */
 #define KVPOOL_FRESH 64u /* get: asks the master, even if the location is known */
 #define KVPOOL_GROUPS 128u /* lookup, longest_prefix: the keys name groups */
+#define KVPOOL_SOON 256u /* conf.master_wait_ms counts, although deadline_ms is given */
 
 /* Single-object calls. Memory of the host need not be registered; memory of a GPU must be.
  *

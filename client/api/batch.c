@@ -37,7 +37,7 @@ find_session(shell_t *sh, kvp_op_session_t *session_out)
     kvp_err_t err;
 
     leave_session(sh);
-    err = kvp_session_hold(sh->call->pool->session, sh->call->deadline_ns, &sh->link);
+    err = kvp_call_hold(sh->call, &sh->link);
     if (err == KVP_OK) *session_out = kvp_link_session(sh->call->pool, sh->link);
     return err;
 }

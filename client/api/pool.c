@@ -40,6 +40,13 @@ kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
     };
 }
 
+kvp_err_t
+kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out)
+{
+    if (call->is_patient) return kvp_session_hold(call->pool->session, call->deadline_ns, link_out);
+    return kvp_session_hold_soon(call->pool->session, call->deadline_ns, link_out);
+}
+
 void
 kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer)
 {
@@ -83,7 +90,7 @@ kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
         kvp_op_session_t session;
         kvp_link_t *link;
         kvp_frame_t answer;
-        kvp_err_t err = kvp_session_hold(at, call->deadline_ns, &link);
+        kvp_err_t err = kvp_call_hold(call, &link);
 
         if (err != KVP_OK) return err;
         session = kvp_link_session(call->pool, link);
@@ -131,13 +138,14 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
 /* What the structs of the first version had; a caller that was built against it gives their sizes. */
 #define CONF_V1_BYTES offsetof(kvpool_conf_t, tenant)
 #define CONF_V2_BYTES offsetof(kvpool_conf_t, detail)
+#define CONF_V3_BYTES offsetof(kvpool_conf_t, master_wait_ms)
 #define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
 #define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
 #define OPTS_V3_BYTES offsetof(kvpool_opts_t, segment)
 
 #define FLAGS_ALL                                                                                                      \
     (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
-     KVPOOL_FRESH | KVPOOL_GROUPS)
+     KVPOOL_FRESH | KVPOOL_GROUPS | KVPOOL_SOON)
 
 /* ---- every call */
 static bool
@@ -174,6 +182,7 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
         .detail = has_detail ? opts->detail : NULL,
         .detail_cap = has_detail ? opts->detail_cap : 0,
         .segment = opts != NULL && opts->struct_size == sizeof *opts ? opts->segment : 0,
+        .is_patient = opts != NULL && opts->deadline_ms != 0 && (opts->flags & KVPOOL_SOON) == 0,
     };
     if (has_detail) opts->detail[0] = '\0';
     if (call_out->scratch != NULL) return KVP_OK;
@@ -264,6 +273,21 @@ choose_names(opening_t *o)
     return refuse(o, KVP_INVALID, "name, host_id", "at most 127 bytes are expected");
 }
 
+static kvp_err_t
+choose_master_wait(opening_t *o)
+{
+    const char *text = or_env(NULL, "KVPOOL_MASTER_WAIT", NULL);
+    uint64_t *ns = &o->session.master_wait_ns;
+
+    if (o->conf.master_wait_ms == UINT32_MAX) return KVP_OK;
+    *ns = o->conf.master_wait_ms * KVP_NS_PER_MS;
+    if (*ns > 0 || text == NULL) return KVP_OK;
+    if (kvp_parse_duration_ns(text, ns) != KVP_OK)
+        return refuse(o, KVP_INVALID, "KVPOOL_MASTER_WAIT", "a time is expected, such as 1s or 500ms");
+    *ns = kvp_max_u64(1, kvp_min_u64(*ns, UINT32_MAX * KVP_NS_PER_MS));
+    return KVP_OK;
+}
+
 static uint32_t
 choose_locations(uint32_t asked)
 {
@@ -278,8 +302,8 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
 
     memset(o, 0, sizeof *o);
     if (conf != NULL) {
-        if (conf->struct_size != sizeof *conf && conf->struct_size != CONF_V2_BYTES &&
-            conf->struct_size != CONF_V1_BYTES) {
+        if (conf->struct_size != sizeof *conf && conf->struct_size != CONF_V3_BYTES &&
+            conf->struct_size != CONF_V2_BYTES && conf->struct_size != CONF_V1_BYTES) {
             kvp_log_error("client", "struct_size %zu: no version of kvpool_conf_t has that size", conf->struct_size);
             return KVP_INVALID; /* where its detail is, nobody knows */
         }
@@ -292,6 +316,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     err = choose_names(o);
     if (err == KVP_OK) err = choose_verify(o);
     if (err == KVP_OK) err = choose_transports(o);
+    if (err == KVP_OK) err = choose_master_wait(o);
     if (err != KVP_OK) return err;
     o->session.masters = o->conf.master;
     o->session.locations = choose_locations(o->conf.locations);

@@ -46,12 +46,16 @@ typedef struct {
     size_t detail_cap;
     uint32_t segment; /* of a put; 0 = any */
     uint64_t join_until_ns; /* of a put: see client/core/putop.h */
+    bool is_patient; /* waits for a master until its deadline, whatever the handle's master_wait_ms */
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,
  * which returns err (and counts it). */
 kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
 kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
+
+/* kvp_call_hold is kvp_session_hold, or _hold_soon, for a call. */
+kvp_err_t kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out) KVP_MUST_USE;
 
 /* kvp_call_detail keeps what an answer of the master says of a refusal, if it says something. */
 void kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer);

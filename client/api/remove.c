@@ -12,6 +12,16 @@
 
 #define RETRY_NS (20 * KVP_NS_PER_MS)
 
+/* Whoever removes something wants it gone, also where the master comes late. */
+static kvp_err_t
+begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
+{
+    kvp_err_t err = kvp_call_begin(pool, opts, call_out);
+
+    if (err == KVP_OK) call_out->is_patient = true;
+    return err;
+}
+
 /* Who removed something does not read it himself from where he knew it to be. */
 static void
 forget_removed(kvpool_t *pool, const kvpool_key_t *keys, const int *results, size_t n)
@@ -150,7 +160,7 @@ kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts
 {
     kvpool_key_t one = {key, key_len};
     kvp_apicall_t call;
-    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+    kvp_err_t err = begin(pool, opts, &call);
     int result;
 
     if (err != KVP_OK) return err;
@@ -162,7 +172,7 @@ int
 kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts, int *results)
 {
     kvp_apicall_t call;
-    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+    kvp_err_t err = begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (n > 0 && (keys == NULL || results == NULL)) return kvp_call_end(&call, KVP_INVALID);
@@ -201,7 +211,7 @@ remove_many(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint
     remove_many_t r = {0};
     kvp_query_t query = {.opcode = KVP_OP_REMOVE_MANY, .head = &head, .read = read_remove_many, .arg = &r};
     kvp_apicall_t call;
-    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+    kvp_err_t err = begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (removed_out == NULL) return kvp_call_end(&call, KVP_INVALID);
@@ -257,7 +267,7 @@ kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
     uint32_t epoch = 0;
     kvp_query_t query = {.opcode = KVP_OP_BUMP, .head = &head, .read = read_bump, .arg = &epoch};
     kvp_apicall_t call;
-    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+    kvp_err_t err = begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     head.wait_ms = kvp_left_ms(call.deadline_ns);

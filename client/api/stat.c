@@ -129,7 +129,7 @@ write_segments(kvp_apicall_t *call, kvp_jsonw_t *w)
 {
     segments_t s = {.w = w};
     kvp_link_t *link;
-    kvp_err_t err = kvp_session_hold(call->pool->session, call->deadline_ns, &link);
+    kvp_err_t err = kvp_call_hold(call, &link);
 
     if (err != KVP_OK) return err;
     s.peers = link->peers;

@@ -180,7 +180,7 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
     bool is_cut;
 
     for (int asked = 0; asked < TRIES;) {
-        err = kvp_session_hold(session, call->deadline_ns, &v.link);
+        err = kvp_call_hold(call, &v.link);
         if (err != KVP_OK) return err;
         err = try_view(&v, key, key_len);
         if (err == KVP_OK) {

@@ -9,6 +9,8 @@
  * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
  *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
  *   last: a master may take every connection and drop it at the first question.
+ * - With master_wait_ns callers have one wait for each loss of a session that lasted (kvp_session_hold_soon). When it is over only
+ *   the background thread, and callers that wait for as long as they have, look for a master.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
  * conn->out_lock, scratch pool, bounce buffers, regs->idle_lock, the drain notices', the held tickets'. No lock is held over a call to master or node.
@@ -36,6 +38,7 @@
 #define MASTERS_MAX 16u
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 5u
+#define RETRY_MAX_MS 200u /* between attempts, where callers do not wait for their outcome */
 #define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted for so long is no sign of a master that drops all */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master */
 #define PAY_MAX_NS (100 * KVP_NS_PER_MS) /* between two heartbeats: a silence of 1250 ms costs a writer its keys */
@@ -69,6 +72,8 @@ struct kvp_session {
     uint32_t failed_n; /* tries in a row */
     uint32_t lost_n; /* sessions in a row, from the last one that lasted on */
     uint64_t connected_ns; /* when the last session began */
+    uint64_t
+        soon_until_ns; /* until when kvp_session_hold_soon waits; 0 = nobody has waited since a session that lasted */
     uint64_t last_incarnation;
     kvp_err_t last_err;
 
@@ -204,11 +209,13 @@ end_lingering_locked(kvp_session_t *s)
 
 /* How long to wait behind the nth failure in a row, from 0. */
 static uint64_t
-pause_ns(uint32_t nth)
+pause_ns(const kvp_session_t *s, uint32_t nth)
 {
     uint32_t ms = BACKOFF_FIRST_MS << (nth < BACKOFF_DOUBLINGS ? nth : BACKOFF_DOUBLINGS);
+    uint64_t pause_ms = ms / 2 + kvp_random_u64() % ms;
 
-    return (ms / 2 + kvp_random_u64() % ms) * KVP_NS_PER_MS;
+    if (s->conf.master_wait_ns > 0) pause_ms = kvp_min_u64(pause_ms, RETRY_MAX_MS);
+    return pause_ms * KVP_NS_PER_MS;
 }
 
 /* Caller holds s->lock, which is released while it connects. */
@@ -233,7 +240,7 @@ reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
         s->failed_n = 0;
         kvp_count(&s->conf.peers.counters->connects, 1);
     } else {
-        s->next_try_ns = kvp_now_ns() + pause_ns(s->failed_n++);
+        s->next_try_ns = kvp_now_ns() + pause_ns(s, s->failed_n++);
     }
     pthread_cond_broadcast(&s->changed);
     pthread_cond_signal(&s->work); /* a new link: heartbeats and notices */
@@ -248,7 +255,8 @@ drop_broken_locked(kvp_session_t *s)
     if (!s->is_stopping) kvp_log_info("client", "session with the master is lost, making a new one");
     s->link = NULL;
     if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
-    s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s->lost_n - 1);
+    if (s->lost_n == 0) s->soon_until_ns = 0;
+    s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s, s->lost_n - 1);
     s->lost_n++;
     pthread_cond_signal(&s->work);
     end_lingering_locked(s);
@@ -260,8 +268,8 @@ drop_broken_locked(kvp_session_t *s)
         kvp_locations_orphan(link->locs, kvp_boot_ns());
 }
 
-kvp_err_t
-kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
+static kvp_err_t
+hold(kvp_session_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out)
 {
     kvp_err_t err;
 
@@ -273,6 +281,8 @@ kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
         err = s->is_stopping ? KVP_CLOSED : KVP_OK;
         if (err != KVP_OK || s->link != NULL) break;
         now = kvp_now_ns();
+        if (is_soon && s->soon_until_ns == 0) s->soon_until_ns = now + s->conf.master_wait_ns;
+        if (is_soon) deadline_ns = kvp_min_u64(deadline_ns, s->soon_until_ns);
         if (now >= deadline_ns || (s->last_err == KVP_VERSION && s->last_incarnation == 0)) {
             err = s->last_err == KVP_OK ? KVP_UNREACHABLE : s->last_err;
             break;
@@ -290,6 +300,18 @@ kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
     }
     pthread_mutex_unlock(&s->lock);
     return err;
+}
+
+kvp_err_t
+kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
+{
+    return hold(s, deadline_ns, false, link_out);
+}
+
+kvp_err_t
+kvp_session_hold_soon(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
+{
+    return hold(s, deadline_ns, s->conf.master_wait_ns > 0, link_out);
 }
 
 kvp_link_t *

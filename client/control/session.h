@@ -26,6 +26,7 @@ typedef struct {
     const char *masters; /* "HOST:PORT[,HOST:PORT]"; copied, as all strings are */
     kvp_peers_conf_t peers;
     uint32_t locations; /* that may be kept; 0 = none */
+    uint64_t master_wait_ns; /* of kvp_session_hold_soon; 0 = until the deadline */
     kvp_held_tickets_t *held_tickets; /* restored in every session; borrowed. NULL = there are none */
 } kvp_session_conf_t;
 
@@ -41,6 +42,10 @@ void kvp_session_destroy(kvp_session_t *session);
 /* kvp_session_hold returns the link, reconnecting where needed: UNREACHABLE (no master by the deadline), CLOSED. */
 kvp_err_t kvp_session_hold(kvp_session_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
 void kvp_session_rele(kvp_session_t *session, kvp_link_t *link);
+
+/* kvp_session_hold_soon is kvp_session_hold for callers that would rather do without a master than wait for it again and again:
+ * together they wait for at most master_wait_ns. After that it returns at once, until the background thread has a link. */
+kvp_err_t kvp_session_hold_soon(kvp_session_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
 
 /* kvp_session_rest says of a hold that it stays for long and nothing is stored through it any more: it keeps the memory
  * mapped, and does not keep a lost session's nodes waiting. Such a hold is given back with kvp_session_rele_view. */

@@ -16,7 +16,8 @@
 
 #define ATTEMPT_NS KVP_NS_PER_S
 #define BACKOFF_MIN_NS (50 * KVP_NS_PER_MS)
-#define BACKOFF_MAX_NS (2 * KVP_NS_PER_S)
+#define BACKOFF_MAX_NS                                                                                                 \
+    (300 * KVP_NS_PER_MS) /* a pool works again when its nodes have found the master, twice where it takes a new term */
 
 static void
 note_local_host(kvp_node_dialed_t *d)

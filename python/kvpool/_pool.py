@@ -161,7 +161,7 @@ class Pool:
         self._raw = _kvpool.Pool()
         self._held: Dict[int, Memory] = {}  # address: object, so that registered memory outlives its registration
         err, detail = self._raw.open(master, name, host_id, transports, _ms(deadline), int(verify), _size(memory), listen,
-                                     _size(chunk), tenant, locations)
+                                     _size(chunk), tenant, locations, 0)
         if err:
             raise error(err, None, detail)
 

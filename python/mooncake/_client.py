@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake_client: a node of the pool under the reference's flags. It becomes kvpool-node. --rest is not the reference's: objects over the
 HTTP server, to whoever reaches it, by the paths of its mc_store_rest_server; without it there are /health and /metrics, as there."""
+import logging
 import os
 import sys
 
+from kvpool import _kvpool
 from kvpool._programs import FOLDER
 
 from . import _setup
 from ._flags import OFFLOAD, Flags, number
 
+log = logging.getLogger("mooncake.client")
 _PROGRAM = "mooncake_client"
 _FLAGS = Flags(_PROGRAM, {
     "host": "0.0.0.0", "port": "50052", "master_server_address": "127.0.0.1:50051", "protocol": "tcp", "device_names": "",
     "global_segment_size": "4 GB", "enable_http_server": False, "http_port": "9300", "rest": False,
 }, without_use=("metadata_server", "local_buffer_size", "threads", "tenant_id", "start_offload_rpc_server", "logtostderr",
                 "v", "minloglevel"), instead=OFFLOAD)
+
+
+def _lacks_rdma():
+    """Does TCP stand in for RDMA on this host, as in a store? An endpoint by RDMA alone is where the library says so."""
+    peer = _kvpool.Peer()
+    _, detail = peer.open("127.0.0.1:0", "rdma", 1000, 0)
+    peer.close()
+    return _setup.may_do_without_rdma(log, "KVPOOL_TRANSPORTS", _setup.PROTOCOLS["rdma"], detail)
 
 
 def main(words=None):
@@ -33,6 +44,8 @@ def main(words=None):
         names = _setup.transports(flags["protocol"])
     except _setup.ProtocolError as e:
         sys.exit(f"{_PROGRAM}: --protocol: {e}")
+    if names == _setup.PROTOCOLS["rdma"] and not flags["device_names"] and _lacks_rdma():
+        names = _setup.PROTOCOLS["tcp"]
     if flags["rest"] and not flags["enable_http_server"]:
         sys.exit(f"{_PROGRAM}: --rest wants --enable_http_server")
     if names is not None:

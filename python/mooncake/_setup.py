@@ -17,6 +17,7 @@ PORTS = range(12300, 14300)  # of those an embedded node takes one where none is
 PROTOCOLS = {"tcp": "shm,tcp", "rdma": "shm,rdma"}
 _DEFAULT_SIZE = 16 << 20
 _CHUNK_BYTES = 256 << 20
+_MASTER_WAIT_MS = 1000
 UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "T": 1 << 40,
          "TB": 1 << 40}
 _NAMES = {"local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr",
@@ -32,9 +33,11 @@ _INSTEAD = {
 }
 _OFF = {"", "0", "false", "no", "off", "p2phandshake", "9300"}  # values that say what is done anyway
 _told_names: "set[str]" = set()  # of these, in this process
+_ALIASES = {"master_server_address": "master_server_addr", "device_name": "rdma_devices"}  # which LMCache says
 
 _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*([BKMGT]{0,2})", re.ASCII)
 _HOST_LONGEST = 253  # of DNS
+_warned: set[str] = set()  # of what TCP stands in for: variables
 
 
 class ProtocolError(ValueError):
@@ -79,10 +82,26 @@ def transports(protocol):
     return PROTOCOLS[protocol.lower()]
 
 
+def may_do_without_rdma(log, variable, value, detail):
+    """Does TCP stand in for the RDMA of a protocol, which cannot be had as the library's `detail` says? Where somebody named devices, or
+    transports by the variable, it does not: SGLang says "rdma" where its user said nothing. The log tells so once a process."""
+    if "rdma cannot be used here" not in detail or {variable, Devices.VARIABLE} & os.environ.keys():
+        return False
+    if variable not in _warned:
+        log.warning('%s: the protocol "rdma" goes by TCP then, unless %s=%s forbids it', detail, variable, value)
+        _warned.add(variable)
+    return True
+
+
+def master_wait_ms():
+    """How long calls wait together for a master that is away. 0 leaves it to the library, which reads $KVPOOL_MASTER_WAIT."""
+    return 0 if os.environ.get("KVPOOL_MASTER_WAIT") else _MASTER_WAIT_MS
+
+
 class Devices:
     """Which RDMA devices stores and engines have named: the library has one choice for all of a process ($KVPOOL_RDMA_DEVICE)."""
 
-    _VARIABLE = "KVPOOL_RDMA_DEVICE"
+    VARIABLE = "KVPOOL_RDMA_DEVICE"
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -98,8 +117,8 @@ class Devices:
         names = frozenset(name.strip() for name in text.split(","))
         with self._lock:
             if self._users_n == 0:
-                self._names, self._is_ours = names, self._VARIABLE not in os.environ
-                os.environ.setdefault(self._VARIABLE, text)
+                self._names, self._is_ours = names, self.VARIABLE not in os.environ
+                os.environ.setdefault(self.VARIABLE, text)
             elif self._is_ours and names != self._names:
                 return False
             self._users_n += 1
@@ -110,7 +129,7 @@ class Devices:
         with self._lock:
             self._users_n -= 1
             if self._users_n == 0 and self._is_ours:
-                os.environ.pop(self._VARIABLE, None)
+                os.environ.pop(self.VARIABLE, None)
 
     def __str__(self):
         return ",".join(sorted(self._names))
@@ -181,6 +200,9 @@ def from_dict(config):
         if value is None:
             raise ValueError(f"{shown(str(name))} is None")
     text = {str(k): str(v) for k, v in config.items()}
+    for alias, name in _ALIASES.items():
+        if alias in text:
+            text.setdefault(name, text.pop(alias))
     tell_unused(text)
     unknown = sorted(text.keys() - _NAMES - _INSTEAD.keys())
     if unknown:

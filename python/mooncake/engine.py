@@ -11,7 +11,8 @@ reached. A name that an engine has is refused to a second one, with -1 as by the
 nothing of the kind answers there any more, is taken over. Entries are this package's own: engines of the reference do not see them.
 
 What differs. There are no other metadata servers. Both protocols copy between processes of one host where the system lets them; between hosts
-"tcp" goes by TCP, and "rdma" by RDMA alone: initialize fails where there is no device, and nothing that is slower is taken in silence.
+"tcp" goes by TCP, and "rdma" by RDMA alone. On a host without a device "rdma" is "tcp", and the log tells so; where devices are named,
+or $KVPOOL_P2P_TRANSPORTS is "cma,rdma", initialize fails there.
 device_name, or $KVPOOL_RDMA_DEVICE, which goes before it, chooses devices. $KVPOOL_P2P_TRANSPORTS (some of "cma,rdma,tcp", the first
 that reaches a peer is taken) goes before any protocol, for engines that cannot be told. Bytes that TCP brought are verified. Memory of
 GPUs goes through pinned host memory on its side, and waits for no stream: SUPPORT_CUDA is False, and the calls on a stream give -303, and
@@ -148,7 +149,10 @@ class TransferEngine:
         flags = _kvpool.P2P_TRACEABLE if os.environ.get("KVPOOL_P2P_TRACEABLE") == "1" else 0
         err, detail = self._raw.open(_setup.join_host(host, port), transports, _deadline_ms(), flags)
         if err == _NUMBER["NOTSUP"] and protocol.lower() == "rdma":
-            detail += '; use the protocol "tcp", or set KVPOOL_P2P_TRANSPORTS=cma,tcp'
+            if _setup.may_do_without_rdma(log, "KVPOOL_P2P_TRANSPORTS", transports, detail):
+                err, detail = self._raw.open(_setup.join_host(host, port), _transports("tcp"), _deadline_ms(), flags)
+            else:
+                detail += '; use the protocol "tcp", or set KVPOOL_P2P_TRANSPORTS=cma,tcp'
         if err != 0:
             return self._fail("initialize", detail or _TEXT[err])
         if names is not None:

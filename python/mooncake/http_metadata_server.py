@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake.http_metadata_server: where engines find one another by name, in Python or as the program mooncake_http_metadata_server."""
+"""mooncake.http_metadata_server: where engines find one another by name, in Python or as the program mooncake_http_metadata_server, which
+`python -m mooncake.http_metadata_server` is as well."""
 import argparse
 import logging
 import signal
@@ -71,3 +72,7 @@ def main():
     signal.sigwait(ends)
     server.stop()
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -84,7 +84,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         listens at local_hostname's port, so that a node takes another one. local_buffer_size bounds a BufferPool that names no bound, and what
         sessions stage. rdma_devices are the process's: -600 where another store has named others, and
         $KVPOOL_RDMA_DEVICE goes before them. 0, or a code: -1 for a protocol that is none, and for a host at which a node
-        cannot listen.
+        cannot listen. The protocol "rdma" is TCP where there is no RDMA, unless devices are named, or transports by $KVPOOL_TRANSPORTS;
+        the log tells so.
         """
         if isinstance(local_hostname, dict):
             try:
@@ -150,9 +151,13 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
             raw = _kvpool.Pool(is_dropin=True)
             name = _setup.join_host(host, at)
             err, detail = raw.open(master, name, None, transports, 0, 0, memory, name if memory else None,
-                                   _setup.chunk_bytes(memory), tenant, 0)
+                                   _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms())
             if err == 0:
                 return raw, name, 0
+            rdma = _setup.PROTOCOLS["rdma"]
+            if transports == rdma and _setup.may_do_without_rdma(log, "KVPOOL_TRANSPORTS", rdma, detail):
+                transports = _setup.PROTOCOLS["tcp"]
+                continue
             if port or not memory or "address already in use" not in detail.lower():
                 break
         log.error("setup: %s", detail or f"code {err}")

@@ -19,13 +19,14 @@ kvpy_budget_begin(const kvpy_pool_t *self, const kvpool_opts_t *opts)
 {
     uint32_t ms = opts->deadline_ms != 0 ? opts->deadline_ms : self->deadline_ms != 0 ? self->deadline_ms : DEADLINE_MS;
 
-    return (kvpy_budget_t){.end_ms = now_ms() + ms};
+    return (kvpy_budget_t){.end_ms = now_ms() + ms, .is_ours = opts->deadline_ms == 0};
 }
 
-uint32_t
-kvpy_budget_left(const kvpy_budget_t *budget)
+void
+kvpy_budget_spend(const kvpy_budget_t *budget, uint32_t parts, kvpool_opts_t *opts)
 {
-    uint64_t now = now_ms();
+    uint64_t now = now_ms(), left = now < budget->end_ms ? (budget->end_ms - now) / parts : 0;
 
-    return now < budget->end_ms ? (uint32_t)(budget->end_ms - now) : 1;
+    opts->deadline_ms = left > 0 ? (uint32_t)left : 1;
+    if (budget->is_ours) opts->flags |= KVPOOL_SOON;
 }

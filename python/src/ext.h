@@ -42,11 +42,12 @@ PyObject *kvpy_view(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opt
 /* What is left of one call's time, where it asks the library more than once (budget.c). */
 typedef struct {
     uint64_t end_ms; /* of CLOCK_MONOTONIC */
+    bool is_ours; /* the caller gave no deadline */
 } kvpy_budget_t;
 
 kvpy_budget_t kvpy_budget_begin(const kvpy_pool_t *self, const kvpool_opts_t *opts);
-/* For opts.deadline_ms: 1 at least, as 0 would be the handle's own. */
-uint32_t kvpy_budget_left(const kvpy_budget_t *budget);
+/* Gives opts that part of what is left: 1 ms at least, as 0 would be the handle's own. */
+void kvpy_budget_spend(const kvpy_budget_t *budget, uint32_t parts, kvpool_opts_t *opts);
 
 /* Puts without the interpreter's lock (prefer.c). opts->segment is where they would rather lie: what cannot is put anywhere,
  * in the same time. Else as kvpool_put, with KVPOOL_UPSERT too, and kvpool_batch_put. */

@@ -79,8 +79,8 @@ pool_dealloc(kvpy_pool_t *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* open(master, name, host_id, transports, deadline_ms, verify, memory_bytes, listen, chunk_bytes, tenant, locations)
- * -> (error, detail). Strings may be None, numbers 0. */
+/* open(master, name, host_id, transports, deadline_ms, verify, memory_bytes, listen, chunk_bytes, tenant, locations,
+ * master_wait_ms) -> (error, detail). Strings may be None, numbers 0. */
 static PyObject *
 pool_open(kvpy_pool_t *self, PyObject *args)
 {
@@ -89,9 +89,10 @@ pool_open(kvpy_pool_t *self, PyObject *args)
     kvpool_t *pool = NULL;
     int err;
 
-    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&O&O&", &conf.master, &conf.name, &conf.host_id, &conf.transports,
+    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&O&O&O&", &conf.master, &conf.name, &conf.host_id, &conf.transports,
                           kvpy_u32, &conf.deadline_ms, kvpy_u32, &conf.verify, kvpy_u64, &conf.memory_bytes,
-                          &conf.listen, kvpy_u64, &conf.chunk_bytes, kvpy_u32, &conf.tenant, kvpy_u32, &conf.locations))
+                          &conf.listen, kvpy_u64, &conf.chunk_bytes, kvpy_u32, &conf.tenant, kvpy_u32, &conf.locations,
+                          kvpy_u32, &conf.master_wait_ms))
         return NULL;
     if (self->pool != NULL) return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
     self->deadline_ms = conf.deadline_ms;
@@ -243,7 +244,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
         Py_XDECREF(bytes);
         bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)len);
         if (bytes == NULL) return NULL;
-        opts.deadline_ms = kvpy_budget_left(&budget);
+        kvpy_budget_spend(&budget, 1, &opts);
         err = get_round(self, &key, &opts, bytes, &len);
     }
     if (err != KVPOOL_OK) {
@@ -403,7 +404,7 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
         PyMem_RawFree(buf);
         buf = PyMem_RawMalloc(cap);
         if (buf == NULL) return PyErr_NoMemory();
-        opts.deadline_ms = kvpy_budget_left(&budget);
+        kvpy_budget_spend(&budget, 1, &opts);
         Py_BEGIN_ALLOW_THREADS
             err = kvpool_stat(self->pool, buf, cap, &len, &opts);
         Py_END_ALLOW_THREADS

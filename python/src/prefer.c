@@ -12,7 +12,7 @@ opts_there(const kvpy_budget_t *budget, const kvpool_opts_t *opts)
 {
     kvpool_opts_t there = *opts;
 
-    if (opts->segment != 0) there.deadline_ms = (kvpy_budget_left(budget) + 1) / 2;
+    if (opts->segment != 0) kvpy_budget_spend(budget, 2, &there);
     return there;
 }
 
@@ -22,7 +22,7 @@ opts_anywhere(const kvpy_budget_t *budget, const kvpool_opts_t *opts)
     kvpool_opts_t anywhere = *opts;
 
     anywhere.segment = 0;
-    anywhere.deadline_ms = kvpy_budget_left(budget);
+    kvpy_budget_spend(budget, 1, &anywhere);
     return anywhere;
 }
 

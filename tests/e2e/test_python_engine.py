@@ -383,8 +383,27 @@ def test_devices_of_an_engine_that_did_not_begin(monkeypatch, caplog):
     assert "here none_2 as others said before, and not none_3" in caplog.text and os.environ["KVPOOL_RDMA_DEVICE"] == "none_2"
     devices.give()
     assert "KVPOOL_RDMA_DEVICE" not in os.environ
+    monkeypatch.setenv("KVPOOL_P2P_TRANSPORTS", "cma,rdma")
     assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == -1  # the library keeps what it was last told
+    monkeypatch.delenv("KVPOOL_P2P_TRANSPORTS")
     assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "none_3") == 0 and "KVPOOL_RDMA_DEVICE" not in os.environ
+
+
+def test_rdma_where_there_is_none(monkeypatch, caplog):
+    """SGLang's engines say it where their user said nothing: they go by TCP, with one warning, unless its variable forbids that."""
+    monkeypatch.setattr(_setup, "_warned", set())
+    monkeypatch.setenv("KVPOOL_P2P_TRANSPORTS", "cma,rdma")
+    assert TransferEngine().initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == -1
+    caplog.clear()
+    monkeypatch.delenv("KVPOOL_P2P_TRANSPORTS")
+    engines = [TransferEngine(), TransferEngine()]
+    assert [one.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") for one in engines] == [0, 0]
+    assert [(r.levelname, "KVPOOL_P2P_TRANSPORTS=cma,rdma" in r.getMessage()) for r in caplog.records] == [("WARNING", True)]
+    at = engines[0].allocate_managed_buffer(4096)
+    there = engines[1].allocate_managed_buffer(4096)
+    assert engines[0].write_bytes_to_buffer(at, b"block", 5) == 0
+    assert engines[0].transfer_sync_write(f"127.0.0.1:{engines[1].get_rpc_port()}", at, there, 5) == 0
+    assert engines[1].read_bytes_from_buffer(there, 5) == b"block"
 
 
 def test_store_behind_an_engine_that_did_not_begin(pool, monkeypatch):

@@ -75,9 +75,10 @@ def send(port, *pieces):
 
 
 # ---- the server
-def test_program(programs):  # noqa: F811
+@pytest.mark.parametrize("words", [("mooncake_http_metadata_server",), ("python", "-m", "mooncake.http_metadata_server")])
+def test_program(programs, words):  # noqa: F811
     port = free_ports(1)[0]
-    process = programs("mooncake_http_metadata_server", "--port", str(port), "--host", "127.0.0.1")
+    process = programs(*words, "--port", str(port), "--host", "127.0.0.1")
 
     def answer():
         try:
@@ -94,7 +95,7 @@ def test_program(programs):  # noqa: F811
     assert ask(port, "PUT", "mooncake/rpc_meta/x", b"1")[0] == 200
     assert ask(port, "PUT", "mooncake/rpc_meta/x", b"2")[0] == 400 and ask(port, "GET", "mooncake/rpc_meta/x")[1] == b"1"
     assert ask(port, "POST", "k", b"v")[0] == 405 and ask(port, "GET", "")[0] == 400
-    again = programs("mooncake_http_metadata_server", "--port", str(port), "--host", "127.0.0.1")
+    again = programs(*words, "--port", str(port), "--host", "127.0.0.1")
     assert again.wait(20) == 1
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0

@@ -111,6 +111,18 @@ def test_store_service(master, bench, programs):  # noqa: F811
         assert said(bad).startswith("mooncake_store_service: ") and why in said(bad) and said(bad).count("\n") == 1
 
 
+@pytest.mark.parametrize("device", [None, "none_0"])
+def test_client_by_rdma_where_there_is_none(pool, programs, device):  # noqa: F811
+    """By TCP then, and one line says so, unless a device is named."""
+    process = programs("mooncake_client", f"--master_server_address={pool.addr}", "--host=127.0.0.1", "--port=0", "--protocol=rdma",
+                       "--global_segment_size=16MB", *([f"--device_names={device}"] if device else []))
+    if device:
+        assert process.wait(20) != 0 and "RDMA device" in said(process)
+    else:
+        wait_until(lambda: "mounted name" in said(process) or process.poll() is not None, 20, "the node")
+        assert process.poll() is None and said(process).count("KVPOOL_TRANSPORTS=shm,rdma") == 1
+
+
 def test_flags_of_scripts(master):
     """What a pool does not do is told in a line each, and the master serves."""
     on = ["enable_offload", "offload_on_evict", "root_fs_dir", "enable_snapshot", "enable_multi_tenants", "enable_kv_events",

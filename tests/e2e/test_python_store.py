@@ -200,6 +200,36 @@ def test_rdma_devices_are_the_process_s(pool, monkeypatch, caplog):
     setup("rdma", "")  # the library keeps what it was last told
 
 
+def test_rdma_where_there_is_none(pool, monkeypatch, caplog):
+    """SGLang says it where its user said nothing: TCP then, with one warning, unless its variable forbids that, or a device is named."""
+    def setup(devices="", memory=16 * MIB):
+        handle = MooncakeDistributedStore()
+        code = handle.setup("127.0.0.1", "P2PHANDSHAKE", memory, 0, "rdma", devices, pool.addr)
+        is_used = code == 0 and handle.put("k", b"x") == 0 and handle.get("k") == b"x" and \
+            handle.allocate_and_mount_segment(16 * MIB)["ret"] == 0
+        handle.close()
+        return code, is_used
+
+    monkeypatch.setattr(_setup, "_warned", set())
+    monkeypatch.setenv("KVPOOL_TRANSPORTS", "shm,rdma")
+    assert setup() == (-600, False) and "there is no RDMA device" in caplog.text
+    monkeypatch.delenv("KVPOOL_TRANSPORTS")
+    assert setup("none_0") == (-600, False)
+    caplog.clear()
+    assert setup() == (0, True) and setup(memory=0) == (0, True)
+    assert [(r.levelname, "KVPOOL_TRANSPORTS=shm,rdma" in r.getMessage()) for r in caplog.records] == [("WARNING", True)]
+
+
+def test_words_of_lmcache(pool, caplog):
+    """Its dict has other names for two things; the reference's own name goes before."""
+    words = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "global_segment_size": "0", "protocol": "tcp",
+             "master_server_address": pool.addr, "device_name": ""}
+    for more in ({}, {"master_server_addr": pool.addr, "master_server_address": "127.0.0.1:1"}):
+        handle = MooncakeDistributedStore()
+        assert handle.setup({**words, **more}) == 0 and handle.put("k", b"x") == 0 and handle.close() == 0
+    assert not caplog.records
+
+
 def test_get_batch_is_a_batch(pool, store):
     """By the calls that the master gets of a client that has never asked for these keys."""
     values = {f"k{i}": os.urandom(1 + 997 * i) for i in range(200)}

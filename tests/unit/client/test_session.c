@@ -364,6 +364,138 @@ test_heartbeats_come_often_while_a_put_is_under_way(void **state)
     pthread_join(putter, NULL);
 }
 
+/* ---- a master that is away */
+#define WAIT_MS 300u
+#define OWN_MS 1000u /* of a call that gives no deadline */
+
+/* A handle whose calls wait for WAIT_MS together, or as long as $KVPOOL_MASTER_WAIT says; its master says no from now on. */
+static void
+lose_master(uint32_t wait_ms)
+{
+    kvpool_conf_t conf = conf_of(OWN_MS);
+
+    conf.master_wait_ms = wait_ms;
+    kvpool_free(pool);
+    pool = NULL;
+    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
+    master.hello_err = KVPOOL_BUSY;
+    master.server.is_cutting = true;
+    while (master.server.is_cutting)
+        sched_yield();
+}
+
+static uint64_t
+ms_since(uint64_t began_ns)
+{
+    return (kvp_now_ns() - began_ns) / KVP_NS_PER_MS;
+}
+
+/* How long one takes that finds no master. */
+static uint64_t
+ask_in_vain(uint32_t deadline_ms, uint32_t flags)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = deadline_ms, .flags = flags};
+    uint64_t began = kvp_now_ns();
+    int yes;
+
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_UNREACHABLE);
+    return ms_since(began);
+}
+
+/* All kinds of calls, none of which may wait; of the first hundred rounds the fastest counts, since the machine may be busy. */
+static uint64_t
+all_in_vain(void)
+{
+    kvpool_key_t key = {"k", 1};
+    kvpool_lookup_t lookup;
+    kvpool_view_t view;
+    uint64_t best = UINT64_MAX;
+    size_t len;
+    char byte;
+
+    for (int i = 0; i < 100; i++) {
+        uint64_t began = kvp_now_ns();
+
+        assert_int_equal(kvpool_get(pool, "k", 1, &byte, 1, &len, NULL), KVPOOL_UNREACHABLE);
+        assert_int_equal(kvpool_put(pool, "k", 1, "v", 1, NULL), KVPOOL_UNREACHABLE);
+        assert_int_equal(kvpool_size(pool, "k", 1, &len, NULL), KVPOOL_UNREACHABLE);
+        assert_int_equal(kvpool_longest_prefix(pool, &key, 1, 0, NULL, &lookup), KVPOOL_UNREACHABLE);
+        assert_int_equal(kvpool_view(pool, "k", 1, NULL, &view), KVPOOL_UNREACHABLE);
+        best = kvp_min_u64(best, ms_since(began));
+    }
+    return best;
+}
+
+static void
+test_calls_wait_once_for_a_master_that_is_away(void **state)
+{
+    uint64_t began, hellos;
+
+    lose_master(WAIT_MS);
+    assert_in_range(ask_in_vain(0, 0), WAIT_MS - 50, OWN_MS - 1);
+    assert_in_range(all_in_vain(), 0, 4);
+    assert_in_range(ask_in_vain(5000, KVPOOL_SOON), 0, OWN_MS);
+    /* Who says how long, and who removes, waits as ever; meanwhile the master is looked for every 200 ms at least. */
+    assert_in_range(ask_in_vain(400, 0), 400, 5000);
+    began = kvp_now_ns();
+    hellos = master.hellos;
+    assert_int_equal(kvpool_remove(pool, "k", 1, NULL), KVPOOL_UNREACHABLE);
+    assert_in_range(ms_since(began), OWN_MS, 5000);
+    assert_in_range(master.hellos - hellos, 4, 60);
+    master.hello_err = 0;
+    began = kvp_now_ns();
+    while (ask(0) != KVPOOL_OK)
+        sched_yield();
+    assert_in_range(ms_since(began), 0, 1000);
+}
+
+/* One that is there for a moment gives nobody another wait; one that lasted does. */
+static void
+test_calls_wait_again_behind_a_session_that_lasted(void **state)
+{
+    uint64_t connected;
+
+    lose_master(WAIT_MS);
+    assert_in_range(ask_in_vain(0, 0), WAIT_MS - 50, OWN_MS - 1);
+    for (int lasting = 0; lasting < 2; lasting++) {
+        master.hello_err = 0;
+        assert_int_equal(ask(5000), KVPOOL_OK);
+        connected = kvp_now_ns();
+        while (lasting && ms_since(connected) < 2100)
+            assert_int_equal(ask(5000), KVPOOL_OK);
+        master.hello_err = KVPOOL_BUSY;
+        master.server.is_cutting = true;
+        while (master.server.is_cutting)
+            sched_yield();
+        if (lasting)
+            assert_in_range(ask_in_vain(0, 0), WAIT_MS - 50, OWN_MS - 1);
+        else
+            assert_in_range(ask_in_vain(0, 0), 0, WAIT_MS - 50);
+    }
+}
+
+static void
+test_the_environment_says_how_long_a_master_is_waited_for(void **state)
+{
+    kvpool_conf_t conf = conf_of(OWN_MS);
+    kvpool_t *none = NULL;
+
+    setenv("KVPOOL_MASTER_WAIT", "a while", 1);
+    assert_int_equal(kvpool_open(&conf, &none), KVPOOL_INVALID);
+    setenv("KVPOOL_MASTER_WAIT", "300ms", 1);
+    lose_master(0);
+    assert_in_range(ask_in_vain(0, 0), WAIT_MS - 50, OWN_MS - 1);
+    assert_in_range(all_in_vain(), 0, 4);
+    master.hello_err = 0;
+    lose_master(UINT32_MAX); /* the program's word goes before it */
+    assert_in_range(ask_in_vain(0, 0), OWN_MS, 5000);
+    unsetenv("KVPOOL_MASTER_WAIT");
+    master.hello_err = 0;
+    lose_master(0);
+    for (int i = 0; i < 2; i++)
+        assert_in_range(ask_in_vain(0, 0), OWN_MS, 5000);
+}
+
 int
 main(void)
 {
@@ -384,6 +516,9 @@ main(void)
         TEST(test_heartbeats_come_often_while_a_put_is_under_way),
         TEST(test_release_is_sent_and_not_waited_for),
         TEST(test_reservation_is_presented_in_the_next_session),
+        TEST(test_calls_wait_once_for_a_master_that_is_away),
+        TEST(test_calls_wait_again_behind_a_session_that_lasted),
+        TEST(test_the_environment_says_how_long_a_master_is_waited_for),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }
