@@ -103,6 +103,8 @@ kvp_node_core_create(const kvp_node_core_conf_t *conf)
 
     if (core == NULL) return NULL;
     core->conf = *conf;
+    core->mix = kvp_mix_make(conf->secret);
+    kvp_digestmap_init(&core->tombs, conf->secret);
     kvp_list_init(&core->attachments);
     kvp_list_init(&core->closing);
     kvp_list_init(&core->idle);

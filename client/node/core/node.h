@@ -63,6 +63,7 @@ typedef struct {
     const kvp_node_words_ops_t *words;
     void *words_arg;
     uint32_t max_attachments;
+    uint64_t secret; /* of tables whose keys peers choose: nobody is told of it */
 } kvp_node_core_conf_t;
 
 /* Figures; those marked (gauge) fall too. */

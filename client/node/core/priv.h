@@ -95,6 +95,7 @@ struct kvp_node_core {
     kvp_list_t present[KVP_NODE_OWNER_BUCKETS];
     kvp_node_owner_t any; /* KVP_OWNER_ANY: proved when no old owner is left; has no writers of its own */
     uint32_t old_owners;
+    kvp_mix_t mix; /* for the two tables above, from the secret */
 
     kvp_list_t quiescing; /* by rising round */
     kvp_list_t quarantined;

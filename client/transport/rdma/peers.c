@@ -28,7 +28,7 @@ bucket_of(kvp_rdma_serving_t *s, uint64_t incarnation)
 {
     _Static_assert(KVP_RDMA_PEER_BUCKETS == 256, "as many as the hash has");
 
-    return &s->peers_of[incarnation * 0x9E3779B97F4A7C15ull >> 56];
+    return &s->peers_of[kvp_mix64(&s->mix, incarnation, 0) >> 56];
 }
 
 kvp_rdma_peer_t *

@@ -181,6 +181,7 @@ kvp_rdma_serving_init(kvp_rdma_serving_t *s)
     kvp_list_init(&s->ended);
     for (size_t i = 0; i < KVP_RDMA_PEER_BUCKETS; i++)
         kvp_list_init(&s->peers_of[i]);
+    s->mix = kvp_mix_make(kvp_random_u64());
     s->wake_fd = -1;
 }
 

@@ -7,7 +7,7 @@
 #include "client/transport/exports.h"
 #include "client/transport/rdma/mrcache.h"
 #include "client/transport/rdma/wire.h"
-#include "common/base.h"
+#include "common/hash.h"
 
 #include <pthread.h>
 #include <sys/socket.h>
@@ -96,7 +96,8 @@ typedef struct {
     uint16_t port;
     int wake_fd; /* -1 = there is none */
     kvp_list_t peers; /* incarnations that are connected, or have keys to write with (peers.h) */
-    kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same, to be found */
+    kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same, to be found; by the incarnation that they say is theirs, */
+    kvp_mix_t mix; /* and a secret */
     kvp_list_t ended; /* grants that are nobody's any more, to be deregistered */
     bool is_ending; /* a thread is at these */
     pthread_cond_t granted; /* keys were made, or could not be, or were deregistered */

@@ -7,8 +7,7 @@
  *   wraps, needs a deletion by shifting; any other is just emptied.
  * - A table that grows is 5/8 full when it begins, and 3/4 at most when the new one is ready; one that shrinks is 1/8 full
  *   and fills a quarter of the new one. Nothing else begins before the move is over.
- * - A key's place is the upper bits of its product with an odd factor: two keys meet with a chance of 2 to the table's
- *   length, for whoever does not know the factor, and keys that follow one another lie apart.
+ * - A key's place is the upper bits of the key mixed with the map's secret.
  */
 #include "master/core/base/umap.h"
 
@@ -35,7 +34,7 @@ kvp_core_alloc(size_t n, size_t size)
 static uint32_t
 home(const kvp_umaptab_t *tab, uint64_t key)
 {
-    return (uint32_t)(key * tab->factor >> tab->shift);
+    return (uint32_t)(kvp_mix64(&tab->mix, key, 0) >> tab->shift);
 }
 
 /* The slot of key, or the free slot where it belongs. */
@@ -98,7 +97,7 @@ prepare(kvp_umap_t *map, uint32_t cap)
 {
     map->next.cap = cap;
     map->next.shift = 64 - (uint32_t)__builtin_ctz(cap);
-    map->next.factor = (map->seed ^ 0x9e3779b97f4a7c15ull) | 1;
+    map->next.mix = kvp_mix_make(map->seed);
     map->next.keys = kvp_table_alloc(cap, ENTRY_BYTES);
     if (map->next.keys == NULL) kvp_panic("out of memory: a map of %u", cap);
     map->next.vals = (uint32_t *)(void *)(map->next.keys + cap);

@@ -5,12 +5,12 @@
 #ifndef KVP_MASTER_CORE_BASE_UMAP_H
 #define KVP_MASTER_CORE_BASE_UMAP_H
 
-#include "common/base.h"
+#include "common/hash.h"
 
 typedef struct {
     uint64_t *keys;
     uint32_t *vals; /* behind the keys */
-    uint64_t factor; /* odd, from the map's seed */
+    kvp_mix_t mix; /* from the map's seed */
     uint32_t cap; /* a power of two, or 0: there is no such table */
     uint32_t shift; /* 64 less its bits */
 } kvp_umaptab_t;
@@ -24,7 +24,7 @@ typedef struct {
     uint32_t n;
 } kvp_umap_t;
 
-/* kvp_umap_init: with a seed that strangers do not know they cannot choose keys that meet. A zeroed map is an empty one with
+/* kvp_umap_init: with a seed that strangers do not know, they cannot choose keys that meet. A zeroed map is an empty one with
  * seed 0. */
 void kvp_umap_init(kvp_umap_t *map, uint64_t seed);
 void kvp_umap_fini(kvp_umap_t *map);

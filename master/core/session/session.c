@@ -38,7 +38,7 @@ kvp_session_open(kvp_peers_t *peers, uint64_t conn)
     s->seen_ns = peers->ctx->now_ns;
     s->stall_seen_ns = peers->ctx->stall_ns;
     s->number = kvp_ptab_add(&peers->sessions, s);
-    kvp_umap_init(&s->attempt_ids, peers->ctx->table_seed);
+    kvp_umap_init(&s->attempt_ids, peers->ctx->conf.secret);
     kvp_umap_set(&peers->by_conn, conn, s->number);
     kvp_list_add_tail(&peers->seen, &s->link);
     kvp_list_init(&s->over);
