@@ -26,7 +26,7 @@ typedef struct kvp_catalog {
     kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
     kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */
     uint32_t owners_n;
-    uint64_t owned_bytes; /* of their chunks */
+    uint64_t owned_bytes, owned_chunks; /* of theirs */
     kvp_tenant_t *placing; /* borrowed: whose object got a place last; NULL = nobody's */
     kvp_list_t taking; /* tenants that take a chunk */
 
