@@ -285,17 +285,19 @@ kvp_node_loop(void *arg)
 {
     kvp_node_t *node = arg;
     uint64_t stop_by_ns = UINT64_MAX;
+    bool is_sweeping = false;
 
     kvp_node_link_begin(node);
     while (!node->is_done) {
         uint64_t now;
 
-        kvp_ignore(kvp_epoll_wait(&node->epoll, timeout_ms(node, stop_by_ns)), "what is due is seen to all the same");
+        kvp_ignore(kvp_epoll_wait(&node->epoll, is_sweeping ? 0 : timeout_ms(node, stop_by_ns)), "what is due is seen to all the same");
         handle(node);
         now = kvp_now_ns();
         kvp_node_serve_tick(node, now);
         kvp_node_link_tick(node, now);
         kvp_transports_tend();
+        is_sweeping = kvp_node_link_sweep(node);
         kvp_node_settle(node);
         kvp_node_link_on_settled(node);
         kvp_node_free_deferred(node);

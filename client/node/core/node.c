@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SWEEP_SLOTS 65536u /* of a slice: less than a millisecond */
+
 /* ---- a new term: what older ones granted is void, from before its first order is carried out */
 uint32_t
 kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk)
@@ -29,62 +31,111 @@ kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64
     }
 }
 
-/* Slots from `from` on: what is of an older term than that becomes DEAD in it, so that no grant of theirs can be begun or
- * finished there. What is SEALED was whole before; it stays where spares_sealed. */
+/* What is of an older term than that becomes DEAD in it, so that no grant of theirs can be begun or finished there. What is
+ * SEALED was whole before: it stays, but where its generation is below late. */
 static void
-sweep(kvp_node_core_t *core, uint32_t chunk, uint32_t from, uint32_t term, bool spares_sealed)
+sweep_slot(kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t late)
 {
-    uint64_t generation = kvp_gen_make(term, 0), dead = kvp_word_make(generation, KVP_DESC_DEAD);
-    uint32_t limit = core->conf.words->limit(core->conf.words_arg, chunk);
+    uint64_t dead = kvp_word_make(generation, KVP_DESC_DEAD), now;
 
-    limit = (uint32_t)kvp_min_u64(limit, kvp_node_slots_of(core, chunk));
-    for (uint32_t slot = from; slot < limit; slot++) {
-        uint64_t now;
+    do {
+        now = core->conf.words->load(core->conf.words_arg, chunk, slot);
+        if (kvp_word_generation(now) >= generation) return;
+        if (kvp_word_state(now) == KVP_DESC_SEALED && kvp_word_generation(now) >= late) return;
+    } while (!core->conf.words->cas(core->conf.words_arg, chunk, slot, now, dead));
+    core->stats.revoked += kvp_word_state(now) == KVP_DESC_WRITING;
+}
 
-        do {
-            now = core->conf.words->load(core->conf.words_arg, chunk, slot);
-            if (kvp_word_generation(now) >= generation) break;
-            if (spares_sealed && kvp_word_state(now) == KVP_DESC_SEALED) break;
-            if (core->conf.words->cas(core->conf.words_arg, chunk, slot, now, dead)) {
-                core->stats.revoked += kvp_word_state(now) == KVP_DESC_WRITING;
-                break;
-            }
-        } while (true);
+/* One slice. Slots that had never been touched when the last term rose were not gone over then, and a grant of a term before that
+ * may have been begun in one since: nothing of it is whole. False at the end. */
+static bool
+sweep_some(kvp_node_core_t *core)
+{
+    bool has_late = (core->old_owners > 0 || core->is_late_due) && KVP_RULE(LATE_SWEEP);
+    uint64_t late = has_late ? kvp_gen_make(core->term, 0) : 0;
+    uint64_t generation = core->rising != 0 ? kvp_gen_make(core->rising, 0) : late;
+    uint32_t left = core->conf.sweep_slots;
+
+    for (; core->sweep_chunk < core->chunk_n; core->sweep_chunk++, core->sweep_slot = 0) {
+        uint32_t chunk = core->sweep_chunk, swept = core->swept[chunk];
+        uint32_t limit = core->conf.words->limit(core->conf.words_arg, chunk), slot = core->sweep_slot;
+
+        limit = (uint32_t)kvp_min_u64(limit, kvp_node_slots_of(core, chunk));
+        if (core->rising == 0) slot = (uint32_t)kvp_max_u64(slot, swept);
+        for (; slot < limit; slot++) {
+            core->sweep_slot = slot;
+            if (left == 0) return true;
+            left--;
+            if (core->rising == 0 || KVP_RULE(TERM_SWEEP))
+                sweep_slot(core, chunk, slot, generation, slot < swept ? 0 : late);
+        }
+        core->swept[chunk] = limit;
     }
-    core->swept[chunk] = limit;
-}
-
-/* Slots that had never been touched when the term rose were not gone over, and a grant in one may have been begun since. */
-static void
-sweep_late(kvp_node_core_t *core, uint32_t term)
-{
-    for (uint32_t chunk = 0; chunk < core->chunk_n && KVP_RULE(LATE_SWEEP); chunk++)
-        sweep(core, chunk, core->swept[chunk], term, false);
+    return false;
 }
 
 static void
-term_rose(kvp_node_core_t *core, uint32_t old_term)
+begin_sweep(kvp_node_core_t *core)
 {
-    if (!core->has_segment) return; /* nothing was granted */
-    kvp_node_live_min_raise(core, (uint64_t)core->term << KVP_INCARNATION_SEQ_BITS);
+    core->sweep_chunk = core->sweep_slot = 0;
+    (void)kvp_node_core_sweep(core);
+}
+
+bool
+kvp_node_core_is_sweeping(const kvp_node_core_t *core)
+{
+    return core->rising != 0 || core->is_late_due;
+}
+
+/* A term is obeyed from here on; and where its old writers were gone before, what they stored in the end is still to be swept. */
+static void
+end_rise(kvp_node_core_t *core)
+{
+    core->term = core->rising;
+    core->rising = 0;
+    kvp_node_owners_are_old(core);
+    if (core->old_owners > 0) core->is_late_due = false;
+}
+
+bool
+kvp_node_core_sweep(kvp_node_core_t *core)
+{
+    if (!kvp_node_core_is_sweeping(core) || sweep_some(core)) return kvp_node_core_is_sweeping(core);
+    core->sweep_chunk = core->sweep_slot = 0;
+    core->conf.words->fence(core->conf.words_arg);
+    if (core->rising != 0) {
+        end_rise(core);
+    } else {
+        core->is_late_due = false;
+        kvp_node_extents_proved(core, &core->any);
+    }
+    return kvp_node_core_is_sweeping(core);
+}
+
+static void
+begin_rise(kvp_node_core_t *core, uint32_t term)
+{
+    if (!core->has_segment) { /* nothing was granted */
+        core->term = term;
+        return;
+    }
+    core->rising = term;
+    kvp_node_live_min_raise(core, (uint64_t)term << KVP_INCARNATION_SEQ_BITS);
     core->is_fence_due = true;
     kvp_node_writers_close(core, false);
     kvp_node_report_end(core);
-    if (core->old_owners > 0) sweep_late(core, old_term);
-    for (uint32_t chunk = 0; chunk < core->chunk_n && KVP_RULE(TERM_SWEEP); chunk++)
-        sweep(core, chunk, 0, core->term, true);
-    core->conf.words->fence(core->conf.words_arg);
-    kvp_node_owners_are_old(core);
+    begin_sweep(core);
 }
 
 void
 kvp_node_old_writers_gone(kvp_node_core_t *core)
 {
-    if (core->has_segment) {
-        sweep_late(core, core->term);
-        core->conf.words->fence(core->conf.words_arg);
+    if (!core->has_segment) {
+        kvp_node_extents_proved(core, &core->any);
+        return;
     }
-    kvp_node_extents_proved(core, &core->any);
+    core->is_late_due = true;
+    if (core->rising == 0) begin_sweep(core);
 }
 
 bool
@@ -103,6 +154,7 @@ kvp_node_core_create(const kvp_node_core_conf_t *conf)
 
     if (core == NULL) return NULL;
     core->conf = *conf;
+    if (core->conf.sweep_slots == 0) core->conf.sweep_slots = SWEEP_SLOTS;
     core->mix = kvp_mix_make(conf->secret);
     kvp_digestmap_init(&core->tombs, conf->secret);
     kvp_list_init(&core->attachments);
@@ -159,8 +211,10 @@ kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id)
 void
 kvp_node_core_drop_segment(kvp_node_core_t *core)
 {
-    core->has_segment = false;
-    core->has_id = false;
+    core->has_segment = core->has_id = false;
+    core->term = kvp_node_core_term(core);
+    core->rising = 0;
+    core->is_late_due = false;
     core->mounted_term = core->mounted_before = 0;
     kvp_node_report_end(core);
     kvp_node_extents_drop(core);
@@ -183,20 +237,15 @@ kvp_err_t
 kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term)
 {
     if (term == 0 || term > KVP_TERM_MAX) return KVP_INVALID;
-    if (term < core->term && KVP_RULE(TERM_CHECK)) return KVP_STALE_TERM;
-    if (term > core->term) {
-        uint32_t old_term = core->term;
-
-        core->term = term;
-        term_rose(core, old_term);
-    }
-    return KVP_OK;
+    if (term < kvp_node_core_term(core) && KVP_RULE(TERM_CHECK)) return KVP_STALE_TERM;
+    if (term > kvp_node_core_term(core)) begin_rise(core, term);
+    return core->rising == 0 || !KVP_RULE(SWEEP_FIRST) ? KVP_OK : KVP_EAGAIN;
 }
 
 uint32_t
 kvp_node_core_term(const kvp_node_core_t *core)
 {
-    return core->term;
+    return core->rising != 0 ? core->rising : core->term;
 }
 
 uint32_t

@@ -63,6 +63,7 @@ typedef struct {
     const kvp_node_words_ops_t *words;
     void *words_arg;
     uint32_t max_attachments;
+    uint32_t sweep_slots; /* gone over in one slice of a sweep; 0 = 65536 */
     uint64_t secret; /* of tables whose keys peers choose: nobody is told of it */
 } kvp_node_core_conf_t;
 
@@ -95,10 +96,14 @@ void kvp_node_core_drop_segment(kvp_node_core_t *core);
 void kvp_node_core_forget_pool(kvp_node_core_t *core);
 
 /* kvp_node_core_see_term takes note of a term that a master claims: STALE_TERM when a higher one was seen, INVALID when
- * it is none. One that is higher revokes what older ones granted, before it returns. kvp_node_core_term is the highest,
+ * it is none. One that is higher fences all clients at once, and is obeyed when the memory was swept of what older ones granted:
+ * EAGAIN until then; so say all calls that carry a term. kvp_node_core_sweep goes on with a sweep by one slice, and returns true
+ * while there is more. kvp_node_core_term is the highest that was seen,
  * and kvp_node_core_mounted_term the one in which the memory had an id last, 0 = in none: from then on it may be in the
  * hands of that term's clients. A term whose master asked for a report counts with the report's last page. */
 kvp_err_t kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term) KVP_MUST_USE;
+bool kvp_node_core_sweep(kvp_node_core_t *core);
+bool kvp_node_core_is_sweeping(const kvp_node_core_t *core);
 uint32_t kvp_node_core_term(const kvp_node_core_t *core);
 uint32_t kvp_node_core_mounted_term(const kvp_node_core_t *core);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node core's inside, shared by its files: node.c (fences, lifetime), term.c (a term rises), retire.c
+ * The node core's inside, shared by its files: node.c (terms, fences, lifetime), retire.c
  * (extents on their way to free), writers.c (attachments and who may still store), node/report.c (what a master is
  * told), tombstones.c (tombstones).
  */
@@ -71,7 +71,10 @@ typedef struct {
 
 struct kvp_node_core {
     kvp_node_core_conf_t conf;
-    uint32_t term; /* 0 = none seen */
+    uint32_t term; /* obeyed; 0 = none seen */
+    uint32_t rising; /* a higher one, obeyed at the end of its sweep; 0 = none */
+    bool is_late_due; /* the old writers are gone: proved at the end of a sweep over what was not gone over with the term */
+    uint32_t sweep_chunk, sweep_slot; /* where it goes on */
     uint32_t mounted_term;
     uint32_t mounted_before; /* the one before that */
     bool has_segment;

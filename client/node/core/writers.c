@@ -162,8 +162,8 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
         err = KVP_INVALID;
     else if (kvp_node_core_is_fenced(core, incarnation) && KVP_RULE(FENCED_ATTACH))
         err = KVP_FENCED;
-    else if (core->stats.attached >= core->conf.max_attachments)
-        err = KVP_BUSY;
+    else if (core->stats.attached >= core->conf.max_attachments || core->rising != 0)
+        err = KVP_BUSY; /* who attached in a term that is not obeyed yet would count as of an older one */
     if (err == KVP_OK) {
         presence = presence_get(core, incarnation);
         if (presence == NULL) err = KVP_NOMEM;

@@ -732,6 +732,58 @@ test_rising_term_revokes_what_is_not_sealed(void **state)
     assert_int_equal(f->words[0][1], kvp_word_make(kvp_gen_make(NEXT, 1), KVP_DESC_WRITING));
 }
 
+/* A higher term is obeyed when all was gone over, however many slices that takes; meanwhile neither term is. */
+static void
+test_rising_term_is_obeyed_after_its_last_slice(void **state)
+{
+    fixture_t *f = *state;
+    const uint64_t dead = kvp_word_make(kvp_gen_make(NEXT, 0), KVP_DESC_DEAD);
+    kvp_wire_slot_t rec = slot_of(0, 0, kvp_gen_make(NEXT, 1), 0);
+    kvp_node_core_conf_t conf = {.words = &words, .words_arg = f, .max_attachments = 4, .sweep_slots = 2};
+    kvp_node_core_t *whole = f->core;
+    uint32_t slices = 2; /* the first, and the last */
+    kvp_node_att_t att;
+
+    f->core = kvp_node_core_create(&conf);
+    assert_non_null(f->core);
+    assert_int_equal(kvp_node_core_see_term(f->core, TERM), KVP_OK);
+    assert_int_equal(kvp_node_core_set_segment(f->core, CHUNKS, SLOTS, LAST_SLOTS), KVP_OK);
+    kvp_node_core_set_id(f->core, SEGMENT);
+    kvp_node_att_init(&att);
+    seal_at(f, 0, 4, GEN(1), 0, 64);
+    seal_at(f, 1, 0, GEN(7), 0, 64);
+    f->words[0][3] = kvp_word_make(GEN(2), KVP_DESC_WRITING);
+
+    assert_int_equal(kvp_node_core_see_term(f->core, NEXT), KVP_EAGAIN);
+    assert_int_equal(f->words[0][1], dead);
+    assert_int_not_equal(f->words[0][3], dead);
+    assert_int_equal(kvp_node_core_see_term(f->core, NEXT), KVP_EAGAIN);
+    assert_int_equal(kvp_node_core_see_term(f->core, TERM), KVP_STALE_TERM);
+    assert_int_equal(kvp_node_core_term(f->core), NEXT); /* what a master that lost its log is told */
+    assert_int_equal(kvp_node_core_retire(f->core, NEXT, SEGMENT, &rec, 1), KVP_EAGAIN);
+    assert_int_equal(kvp_node_core_fence(f->core, NEXT, 60, 0), KVP_EAGAIN);
+    assert_int_equal(kvp_node_core_attach(f->core, &att, OLD_CLIENT(1), NULL), KVP_FENCED); /* that is so at once */
+    assert_int_equal(kvp_node_core_attach(f->core, &att, ((uint64_t)NEXT << KVP_INCARNATION_SEQ_BITS) + 1, NULL), KVP_BUSY);
+    while (kvp_node_core_sweep(f->core))
+        slices++;
+    assert_int_equal(slices, 3); /* of six slots */
+    assert_int_equal(f->words[0][3], dead);
+    assert_int_equal(f->words[0][4], kvp_word_make(GEN(1), KVP_DESC_SEALED));
+    assert_int_equal(f->words[1][0], kvp_word_make(GEN(7), KVP_DESC_SEALED));
+    assert_int_equal(kvp_node_core_see_term(f->core, NEXT), KVP_OK);
+    assert_int_equal(kvp_node_core_retire(f->core, NEXT, SEGMENT, &rec, 1), KVP_OK);
+
+    /* A still higher one begins anew, wherever the one before had come to. */
+    assert_int_equal(kvp_node_core_see_term(f->core, NEXT + 1), KVP_EAGAIN);
+    assert_int_equal(kvp_node_core_see_term(f->core, NEXT + 2), KVP_EAGAIN);
+    while (kvp_node_core_sweep(f->core))
+        continue;
+    assert_int_equal(kvp_node_core_see_term(f->core, NEXT + 1), KVP_STALE_TERM);
+    assert_int_equal(f->words[0][0], kvp_word_make(kvp_gen_make(NEXT + 2, 0), KVP_DESC_DEAD));
+    kvp_node_core_destroy(f->core);
+    f->core = whole;
+}
+
 static void
 test_space_of_older_terms_waits_for_all_their_writers(void **state)
 {
@@ -1106,6 +1158,7 @@ main(void)
         TEST(test_attachments_are_bounded),
         TEST(test_dropped_memory_ends_quarantine_and_attachments),
         TEST(test_rising_term_revokes_what_is_not_sealed),
+        TEST(test_rising_term_is_obeyed_after_its_last_slice),
         TEST(test_space_of_older_terms_waits_for_all_their_writers),
         TEST(test_report_is_sorted_and_keeps_the_newer_of_two),
         TEST(test_tombstones_are_told_first_until_they_are_paid),
