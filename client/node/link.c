@@ -364,6 +364,7 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
 {
     pending_fence_t *fence = calloc(1, sizeof *fence);
     Kvp__Pb__Fence *msg;
+    kvp_idrange_t dead;
     kvp_pb_t pb;
     kvp_err_t err;
 
@@ -372,7 +373,8 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
         free(fence);
         return false;
     }
-    err = fence == NULL ? KVP_NOMEM : kvp_node_core_fence(node->core, msg->term, msg->incarnation, msg->live_min);
+    dead = (kvp_idrange_t){.above = msg->above, .last = msg->incarnation};
+    err = fence == NULL ? KVP_NOMEM : kvp_node_core_fence(node->core, msg->term, dead, msg->live_min);
     if (err != KVP_OK) {
         free(fence);
         refuse_order(node, frame, err);
@@ -382,7 +384,7 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
         kvp_list_init(&fence->link);
         kvp_list_add_tail(&node->link.fences, &fence->link);
         kvp_gather_begin(&fence->gather, node->epoll.wake_fd);
-        kvp_node_tps_fence(&node->tps, msg->incarnation, msg->live_min, &fence->gather);
+        kvp_node_tps_fence(&node->tps, dead, msg->live_min, &fence->gather);
         kvp_node_settle(node); /* closes its attachments before the answer */
         if (kvp_gather_end(&fence->gather)) answer_fence(node, fence);
     }

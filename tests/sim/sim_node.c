@@ -405,7 +405,7 @@ on_fence(sim_t *s, node_t *n, const kvp_frame_t *f)
         sim_fail(s, "WIRE", "a malformed Fence");
         return;
     }
-    err = kvp_node_core_fence(n->core, msg->term, msg->incarnation, msg->live_min);
+    err = kvp_node_core_fence(n->core, msg->term, (kvp_idrange_t){msg->above, msg->incarnation}, msg->live_min);
     if (err == KVP_OK) oracle_node_obeys(s, n->index, msg->term);
     kvp_pb_free(&pb, msg);
     node_settle(s, n);

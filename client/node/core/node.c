@@ -120,7 +120,7 @@ begin_rise(kvp_node_core_t *core, uint32_t term)
         return;
     }
     core->rising = term;
-    kvp_node_live_min_raise(core, (uint64_t)term << KVP_INCARNATION_SEQ_BITS);
+    kvp_idset_add(&core->fenced, (kvp_idrange_t){0}, (uint64_t)term << KVP_INCARNATION_SEQ_BITS);
     core->is_fence_due = true;
     kvp_node_writers_close(core, false);
     kvp_node_report_end(core);
@@ -143,7 +143,7 @@ kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out)
 {
     if (!core->is_fence_due) return false;
     core->is_fence_due = false;
-    *live_min_out = core->live_min;
+    *live_min_out = core->fenced.floor;
     return true;
 }
 
@@ -180,7 +180,7 @@ kvp_node_core_destroy(kvp_node_core_t *core)
     kvp_node_report_fini(core);
     kvp_node_tombs_fini(core);
     free(core->swept);
-    free(core->fenced);
+    kvp_idset_fini(&core->fenced);
     free(core);
 }
 
@@ -227,9 +227,8 @@ kvp_node_core_forget_pool(kvp_node_core_t *core)
 {
     kvp_node_core_drop_segment(core);
     core->term = 0;
-    core->live_min = 0;
     core->is_fence_due = false;
-    core->fenced_n = 0;
+    kvp_idset_fini(&core->fenced);
     kvp_node_tombs_fini(core);
 }
 
@@ -261,90 +260,28 @@ kvp_node_core_link_lost(kvp_node_core_t *core)
     kvp_node_report_end(core);
 }
 
-/* fenced_at returns where incarnation is in the list, or belongs. */
-static size_t
-fenced_at(const kvp_node_core_t *core, uint64_t incarnation)
-{
-    size_t lo = 0, hi = core->fenced_n;
-
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (core->fenced[mid] < incarnation)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 bool
 kvp_node_core_is_fenced(const kvp_node_core_t *core, uint64_t incarnation)
 {
-    size_t at = fenced_at(core, incarnation);
-
-    return incarnation < core->live_min || (at < core->fenced_n && core->fenced[at] == incarnation);
-}
-
-/* The list holds only what live_min does not say: the master moves that on as the oldest clients go. */
-static kvp_err_t
-fenced_add(kvp_node_core_t *core, uint64_t incarnation)
-{
-    size_t at = fenced_at(core, incarnation);
-
-    if (core->fenced_n == core->fenced_cap) {
-        size_t cap = core->fenced_cap == 0 ? 64 : core->fenced_cap * 2;
-        uint64_t *grown = realloc(core->fenced, cap * sizeof *grown);
-
-        if (grown == NULL) return KVP_NOMEM;
-        core->fenced = grown;
-        core->fenced_cap = cap;
-    }
-    memmove(core->fenced + at + 1, core->fenced + at, (core->fenced_n - at) * sizeof *core->fenced);
-    core->fenced[at] = incarnation;
-    core->fenced_n++;
-    return KVP_OK;
-}
-
-void
-kvp_node_live_min_raise(kvp_node_core_t *core, uint64_t live_min)
-{
-    size_t gone;
-
-    if (live_min <= core->live_min) return;
-    core->live_min = live_min;
-    gone = fenced_at(core, live_min);
-    if (gone == 0) return;
-    core->fenced_n -= gone;
-    memmove(core->fenced, core->fenced + gone, core->fenced_n * sizeof *core->fenced);
+    return kvp_idset_has(&core->fenced, incarnation);
 }
 
 kvp_err_t
-kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, uint64_t incarnation, uint64_t live_min)
+kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, kvp_idrange_t dead, uint64_t live_min)
 {
     kvp_err_t err = kvp_node_core_see_term(core, term);
 
     if (err != KVP_OK) return err;
-    if (incarnation != 0 && !kvp_node_core_is_fenced(core, incarnation)) {
-        err = fenced_add(core, incarnation);
-        if (err != KVP_OK) return err;
-    }
-    kvp_node_live_min_raise(core, live_min);
+    kvp_idset_add(&core->fenced, dead, live_min);
     core->stats.fences++;
     kvp_node_writers_close(core, false);
     return KVP_OK;
 }
 
-uint64_t
-kvp_node_core_live_min(const kvp_node_core_t *core)
+const kvp_idset_t *
+kvp_node_core_fenced(const kvp_node_core_t *core)
 {
-    return core->live_min;
-}
-
-const uint64_t *
-kvp_node_core_fenced(const kvp_node_core_t *core, size_t *n_out)
-{
-    *n_out = core->fenced_n;
-    return core->fenced;
+    return &core->fenced;
 }
 
 void

@@ -20,6 +20,7 @@
 #define KVP_CLIENT_NODE_CORE_NODE_H
 
 #include "common/buf.h"
+#include "common/idset.h"
 #include "common/list.h"
 #include "common/segfmt.h"
 #include "proto/wire.h"
@@ -130,14 +131,11 @@ void kvp_node_core_quiesced(kvp_node_core_t *core, uint64_t round);
 /* kvp_node_core_take_freed moves up to max extents that became free after their answer, and returns how many. */
 uint32_t kvp_node_core_take_freed(kvp_node_core_t *core, kvp_wire_slot_t *slots, uint32_t max);
 
-/* FENCE: that incarnation (0 = none) and all below live_min are refused from now on; their attachments are to be closed.
- * The shell tells the transports. STALE_TERM, NOMEM: not obeyed. */
-kvp_err_t kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, uint64_t incarnation, uint64_t live_min)
-    KVP_MUST_USE;
+/* FENCE: these incarnations and all below live_min are refused from now on; their attachments are to be closed.
+ * The shell tells the transports. STALE_TERM: not obeyed. */
+kvp_err_t kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, kvp_idrange_t dead, uint64_t live_min) KVP_MUST_USE;
 bool kvp_node_core_is_fenced(const kvp_node_core_t *core, uint64_t incarnation);
-uint64_t kvp_node_core_live_min(const kvp_node_core_t *core);
-/* kvp_node_core_fenced lists the fenced incarnations that are not below live_min; borrowed until the next fence. */
-const uint64_t *kvp_node_core_fenced(const kvp_node_core_t *core, size_t *n_out);
+const kvp_idset_t *kvp_node_core_fenced(const kvp_node_core_t *core); /* borrowed until the next fence */
 
 /* kvp_node_core_take_fence: the term rose, so the transports are to refuse all incarnations below *live_min_out and end
  * their connections; nothing is reported before they have. */

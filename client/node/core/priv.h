@@ -85,11 +85,8 @@ struct kvp_node_core {
     uint32_t last_slots;
     uint32_t *swept; /* by chunk: how many slots were gone over when the term rose */
 
-    uint64_t live_min;
-    bool is_fence_due; /* live_min rose with the term */
-    uint64_t *fenced; /* ascending, none below live_min */
-    size_t fenced_n;
-    size_t fenced_cap;
+    kvp_idset_t fenced; /* incarnations; its floor is live_min, and */
+    bool is_fence_due; /* rose with the term */
 
     kvp_list_t attachments;
     kvp_list_t closing;
@@ -124,10 +121,9 @@ struct kvp_node_core {
     kvp_node_core_stats_t stats;
 };
 
-/* node.c. kvp_node_live_min_raise: all below are refused. kvp_node_old_writers_gone: nobody of an older term can store any
+/* node.c. kvp_node_old_writers_gone: nobody of an older term can store any
  * more. kvp_node_kill stores DEAD in a word whatever it says, but for a generation that is newer than the one given: false
  * then. */
-void kvp_node_live_min_raise(kvp_node_core_t *core, uint64_t live_min);
 void kvp_node_old_writers_gone(kvp_node_core_t *core);
 bool kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation);
 uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);

@@ -204,7 +204,7 @@ kvp_rdma_grant_make(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation)
 
     pthread_mutex_lock(&s->lock);
     g = grant_find(mr, incarnation);
-    if (kvp_fenced_has(&s->fenced, incarnation)) {
+    if (kvp_idset_has(&s->fenced, incarnation)) {
         err = KVP_FENCED;
     } else if (g != NULL) {
         err = g->is_busy ? KVP_EAGAIN : KVP_OK;
@@ -224,7 +224,7 @@ kvp_rdma_grant_keys(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, 
 
     pthread_mutex_lock(&tp->serving.lock);
     g = grant_find(mr, incarnation);
-    if (kvp_fenced_has(&tp->serving.fenced, incarnation))
+    if (kvp_idset_has(&tp->serving.fenced, incarnation))
         err = KVP_FENCED;
     else if (g == NULL || g->is_busy)
         err = KVP_EAGAIN;
