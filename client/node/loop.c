@@ -288,7 +288,8 @@ kvp_node_loop(void *arg)
     while (!node->is_done) {
         uint64_t now;
 
-        kvp_ignore(kvp_epoll_wait(&node->epoll, is_sweeping ? 0 : timeout_ms(node, stop_by_ns)), "what is due is seen to all the same");
+        kvp_ignore(kvp_epoll_wait(&node->epoll, is_sweeping ? 0 : timeout_ms(node, stop_by_ns)),
+                   "what is due is seen to all the same");
         handle(node);
         now = kvp_now_ns();
         kvp_node_serve_tick(node, now);

@@ -613,7 +613,8 @@ on_accept(sim_t *s, party_t *who, conn_t *conn)
 static void
 make_core(node_t *n)
 {
-    kvp_node_core_conf_t conf = {.words = &word_ops, .words_arg = n, .max_attachments = 256, .sweep_slots = SWEEP_SLOTS};
+    kvp_node_core_conf_t conf = {
+        .words = &word_ops, .words_arg = n, .max_attachments = 256, .sweep_slots = SWEEP_SLOTS};
 
     n->core = kvp_node_core_create(&conf);
     if (n->core == NULL) abort();

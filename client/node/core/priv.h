@@ -73,7 +73,8 @@ struct kvp_node_core {
     kvp_node_core_conf_t conf;
     uint32_t term; /* obeyed; 0 = none seen */
     uint32_t rising; /* a higher one, obeyed at the end of its sweep; 0 = none */
-    bool is_late_due; /* the old writers are gone: proved at the end of a sweep over what was not gone over with the term */
+    bool
+        is_late_due; /* the old writers are gone: proved at the end of a sweep over what was not gone over with the term */
     uint32_t sweep_chunk, sweep_slot; /* where it goes on */
     uint32_t mounted_term;
     uint32_t mounted_before; /* the one before that */

@@ -140,8 +140,8 @@ static bool
 is_eligible(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *c)
 {
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
-           (c->tenant->chunks > 1 || !has_any_two(ev, k->attempt->tenant)) && c->evacuating == NULL && c->taker == NULL &&
-           c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
+           (c->tenant->chunks > 1 || !has_any_two(ev, k->attempt->tenant)) && c->evacuating == NULL &&
+           c->taker == NULL && c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
            kvp_place_may_lie(ev->space, k->attempt, &k->req->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }

@@ -761,7 +761,8 @@ test_rising_term_is_obeyed_after_its_last_slice(void **state)
     assert_int_equal(kvp_node_core_retire(f->core, NEXT, SEGMENT, &rec, 1), KVP_EAGAIN);
     assert_int_equal(fence_one(f, NEXT, 60, 0), KVP_EAGAIN);
     assert_int_equal(kvp_node_core_attach(f->core, &att, OLD_CLIENT(1), NULL), KVP_FENCED); /* that is so at once */
-    assert_int_equal(kvp_node_core_attach(f->core, &att, ((uint64_t)NEXT << KVP_INCARNATION_SEQ_BITS) + 1, NULL), KVP_BUSY);
+    assert_int_equal(kvp_node_core_attach(f->core, &att, ((uint64_t)NEXT << KVP_INCARNATION_SEQ_BITS) + 1, NULL),
+                     KVP_BUSY);
     while (kvp_node_core_sweep(f->core))
         slices++;
     assert_int_equal(slices, 3); /* of six slots */
