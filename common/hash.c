@@ -47,7 +47,7 @@ kvp_mix_t
 kvp_mix_make(uint64_t seed)
 {
     XXH128_hash_t h = XXH3_128bits(&seed, sizeof seed);
-    return (kvp_mix_t){.a = h.low64, .b = h.high64};
+    return (kvp_mix_t){.a = h.low64, .b = h.high64 | 1};
 }
 
 uint64_t

@@ -29,7 +29,8 @@ uint64_t kvp_key_hash2(uint64_t pool_seed, uint32_t tenant, const void *key, siz
 
 /* kvp_mix_t is a secret of the process, by which tables find keys that strangers choose: who does not know it can make no two
  * keys that share a place but by chance. kvp_mix_make derives one from a seed (tables of one process may share that, and it is
- * never told to a peer). kvp_mix gives 128 bits, each of which depends on every bit of both words. */
+ * never told to a peer). kvp_mix gives the product, whose upper bits in either half depend on both words whole; kvp_mix64 folds
+ * the halves, so that no difference of keys meets whatever the secret, as it does in a product modulo 2^64. */
 typedef struct {
     uint64_t a, b;
 } kvp_mix_t;
@@ -39,9 +40,7 @@ kvp_mix_t kvp_mix_make(uint64_t seed);
 static inline unsigned __int128
 kvp_mix(const kvp_mix_t *mix, uint64_t lo, uint64_t hi)
 {
-    unsigned __int128 once = (unsigned __int128)(lo ^ mix->a) * (hi ^ mix->b);
-
-    return (unsigned __int128)((uint64_t)once ^ mix->b) * ((uint64_t)(once >> 64) ^ mix->a);
+    return (unsigned __int128)(lo ^ mix->a) * (hi ^ mix->b);
 }
 
 static inline uint64_t

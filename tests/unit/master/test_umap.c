@@ -15,10 +15,11 @@
 static void
 test_get_when_empty(void **state)
 {
-    kvp_umap_t map = {0};
+    kvp_umap_t map;
     uint32_t val;
 
     (void)state;
+    kvp_umap_init(&map, 0);
     assert_false(kvp_umap_get(&map, 1, &val));
     assert_false(kvp_umap_get(&map, 0, &val));
     assert_false(kvp_umap_del(&map, 1));
@@ -31,11 +32,12 @@ static void
 test_random_against_an_array(void **state)
 {
     static uint32_t model[KEYS];
-    kvp_umap_t map = {0};
+    kvp_umap_t map;
     uint64_t seed = 11;
     uint32_t val, n = 0, was_left = 0, resizes = 0;
 
     (void)state;
+    kvp_umap_init(&map, 0);
     memset(model, 0, sizeof model);
     for (uint32_t step = 1; step < 400000; step++) {
         uint32_t i;
@@ -87,10 +89,11 @@ static void
 test_many_keys_touch_few_new_pages(void **state)
 {
     enum { BATCH = 512, BATCHES = 800 };
-    kvp_umap_t map = {0};
+    kvp_umap_t map;
     long most = 0;
 
     (void)state;
+    kvp_umap_init(&map, 0);
     for (uint32_t i = 0; i < BATCHES; i++) {
         long before = faults();
 
@@ -120,7 +123,7 @@ test_walks_are_short_when_keys_are_chosen(void **state)
             kvp_umap_set(&map, i * steps[k], 1);
         assert_int_equal(map.old.cap, 0); /* no resize is under way */
         for (uint32_t i = 0; i < map.now.cap; i++) {
-            uint32_t home = (uint32_t)(kvp_mix64(&map.now.mix, map.now.keys[i], 0) >> map.now.shift);
+            uint32_t home = (uint32_t)(kvp_mix64(&map.mix, map.now.keys[i], 0) >> map.now.shift);
 
             if (map.now.keys[i] != 0) longest = (uint32_t)kvp_max_u64(longest, (i - home) & (map.now.cap - 1));
         }
