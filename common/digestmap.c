@@ -6,16 +6,22 @@
 #define FIRST_CAP 64u
 
 void
+kvp_digestmap_init(kvp_digestmap_t *map, uint64_t seed)
+{
+    *map = (kvp_digestmap_t){.seed = seed};
+}
+
+void
 kvp_digestmap_fini(kvp_digestmap_t *map)
 {
     kvp_table_free(map->slots, map->cap, sizeof *map->slots);
-    *map = (kvp_digestmap_t){0};
+    kvp_digestmap_init(map, map->seed);
 }
 
 static uint32_t
 home_of(const kvp_digestmap_t *map, kvp_digest_t digest)
 {
-    return (uint32_t)digest.lo & (map->cap - 1);
+    return (uint32_t)(kvp_mix64(&map->mix, digest.lo, digest.hi) >> 32) & (map->cap - 1);
 }
 
 /* place_of returns where the digest is, or where it would go. The table is never full. */
@@ -39,6 +45,7 @@ kvp_digestmap_reserve(kvp_digestmap_t *map, uint32_t n)
     map->slots = kvp_table_alloc(cap, sizeof *map->slots);
     if (map->slots == NULL) return false;
     map->cap = cap;
+    map->mix = kvp_mix_make(map->seed);
     return true;
 }
 
@@ -55,7 +62,10 @@ kvp_digestmap_touch(const kvp_digestmap_t *map, uint32_t from, uint32_t n)
 static bool
 grow(kvp_digestmap_t *map)
 {
-    kvp_digestmap_t grown = {.cap = map->cap == 0 ? FIRST_CAP : map->cap * 2, .n = map->n};
+    kvp_digestmap_t grown = {.cap = map->cap == 0 ? FIRST_CAP : map->cap * 2,
+                             .n = map->n,
+                             .seed = map->seed,
+                             .mix = kvp_mix_make(map->seed)};
 
     grown.slots = kvp_table_alloc(grown.cap, sizeof *grown.slots);
     if (grown.slots == NULL) return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A map from digests to numbers that are not 0: open addressing with linear probing. Digests are good hashes already.
- * The zero value is an empty map.
+ * A map from digests to numbers that are not 0: open addressing with linear probing. Peers choose digests, so a secret
+ * says where they lie. The zero value is an empty map with seed 0.
  */
 #ifndef KVP_COMMON_DIGESTMAP_H
 #define KVP_COMMON_DIGESTMAP_H
@@ -16,9 +16,12 @@ typedef struct {
     kvp_digestmap_at_t *slots;
     uint32_t cap; /* a power of two, or 0 */
     uint32_t n;
+    uint64_t seed;
+    kvp_mix_t mix; /* from the seed, while cap > 0 */
 } kvp_digestmap_t;
 
-void kvp_digestmap_fini(kvp_digestmap_t *map); /* and empty again */
+void kvp_digestmap_init(kvp_digestmap_t *map, uint64_t seed); /* a secret of the process */
+void kvp_digestmap_fini(kvp_digestmap_t *map); /* and empty again, with the same seed */
 
 /* kvp_digestmap_reserve makes an empty map long enough for n entries, so that no insertion up to there moves any. False
  * where there is no memory. */

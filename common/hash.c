@@ -43,6 +43,13 @@ kvp_key_hash2(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len)
     return XXH3_64bits_withSeed(key, len, inverse << 32 | inverse >> 32);
 }
 
+kvp_mix_t
+kvp_mix_make(uint64_t seed)
+{
+    XXH128_hash_t h = XXH3_128bits(&seed, sizeof seed);
+    return (kvp_mix_t){.a = h.low64, .b = h.high64 | 1};
+}
+
 uint64_t
 kvp_sum(const void *data, size_t len)
 {

@@ -27,6 +27,30 @@ kvp_digest_t kvp_key_digest(uint64_t pool_seed, uint32_t tenant, const void *key
  * seen by the reader. */
 uint64_t kvp_key_hash2(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);
 
+/* kvp_mix_t is a secret of the process, by which tables find keys that strangers choose: who does not know it can make no two
+ * keys that share a place but by chance. kvp_mix_make derives one from a seed (tables of one process may share that, and it is
+ * never told to a peer). kvp_mix gives the product, whose upper bits in either half depend on both words whole; kvp_mix64 folds
+ * the halves, so that no difference of keys meets whatever the secret, as it does in a product modulo 2^64. */
+typedef struct {
+    uint64_t a, b;
+} kvp_mix_t;
+
+kvp_mix_t kvp_mix_make(uint64_t seed);
+
+static inline unsigned __int128
+kvp_mix(const kvp_mix_t *mix, uint64_t lo, uint64_t hi)
+{
+    return (unsigned __int128)(lo ^ mix->a) * (hi ^ mix->b);
+}
+
+static inline uint64_t
+kvp_mix64(const kvp_mix_t *mix, uint64_t lo, uint64_t hi)
+{
+    unsigned __int128 mixed = kvp_mix(mix, lo, hi);
+
+    return (uint64_t)mixed ^ (uint64_t)(mixed >> 64);
+}
+
 /* Content sum: XXH3-64, seed 0, over the object's bytes. 0 is never returned (it means "no sum"): it is mapped to 1. */
 typedef struct kvp_sum_state kvp_sum_state_t;
 uint64_t kvp_sum(const void *data, size_t len);

@@ -69,6 +69,7 @@
     X(RETIRE_GENERATION, "an order to retire does not touch a newer extent")                                           \
     X(RETIRE_AGAIN, "a node that comes back is ordered again to retire what it had not answered")                      \
     X(TERM_SWEEP, "a new term revokes grants of older terms")                                                          \
+    X(SWEEP_FIRST, "and is obeyed when all of them are revoked")                                                       \
     X(LATE_SWEEP, "it does so too for a writer of an older term that begins only now")                                 \
     X(FENCED_ATTACH, "a fenced client cannot attach again")                                                            \
     X(ALREADY_IS_COMMITTED, "a put is answered ALREADY only for a committed object")                                   \

@@ -150,6 +150,7 @@ build_core(daemon_t *d, const settings_t *s)
     kvp_master_conf_t conf = {
         .digest_seed = d->ident.digest_seed,
         .seed = kvp_random_u64(),
+        .secret = kvp_random_u64(),
         .term = d->ident.term,
         .lease_ns = s->lease_ttl_ns,
         .location_lease_ns = s->location_lease_ns,

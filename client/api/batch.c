@@ -291,7 +291,10 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
             if (err != KVP_OK) kvp_putop_fail(&op, err);
         }
         if (step.kind == KVP_STEP_MOVE) {
-            move(&sh, &(kvp_transfer_t){.has_copies = op.has_copies}, op.moves, op.moves_n);
+            /* What a silent node does not take is put again, elsewhere. */
+            bool may_go_elsewhere = op.only == 0 && kvp_peers_are_many(sh.link->peers);
+
+            move(&sh, &(kvp_transfer_t){.has_copies = op.has_copies, .others = may_go_elsewhere}, op.moves, op.moves_n);
             kvp_putop_on_moved(&op, kvp_now_ns());
         }
     }

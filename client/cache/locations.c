@@ -8,6 +8,8 @@
  */
 #include "client/cache/locations.h"
 
+#include "common/clock.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -137,6 +139,7 @@ kvp_err_t
 kvp_locations_create(uint32_t entries, kvp_locations_t **locs_out)
 {
     kvp_locations_t *locs = aligned_alloc(_Alignof(kvp_locations_t), sizeof *locs);
+    uint64_t secret = kvp_random_u64();
 
     if (locs == NULL) return KVP_NOMEM;
     memset(locs, 0, sizeof *locs);
@@ -144,7 +147,7 @@ kvp_locations_create(uint32_t entries, kvp_locations_t **locs_out)
     pthread_mutex_init(&locs->lease_lock, NULL);
     for (uint32_t i = 0; i < SHARDS; i++) {
         pthread_mutex_init(&locs->shards[i].lock, NULL);
-        kvp_loccache_init(&locs->shards[i].cache, entries / SHARDS + (i < entries % SHARDS));
+        kvp_loccache_init(&locs->shards[i].cache, entries / SHARDS + (i < entries % SHARDS), secret);
     }
     *locs_out = locs;
     return KVP_OK;

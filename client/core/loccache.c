@@ -25,9 +25,10 @@ struct kvp_loccache_entry {
 };
 
 void
-kvp_loccache_init(kvp_loccache_t *c, uint32_t cap)
+kvp_loccache_init(kvp_loccache_t *c, uint32_t cap, uint64_t secret)
 {
     memset(c, 0, sizeof *c);
+    c->mix = kvp_mix_make(secret);
     c->cap = cap;
 }
 
@@ -36,14 +37,14 @@ kvp_loccache_fini(kvp_loccache_t *c)
 {
     free(c->entries);
     free(c->buckets);
-    kvp_loccache_init(c, 0);
+    kvp_loccache_init(c, 0, 0);
 }
 
 /* ---- the table */
 static uint32_t *
 bucket_of(const kvp_loccache_t *c, kvp_digest_t digest)
 {
-    return &c->buckets[digest.lo & (c->room - 1)];
+    return &c->buckets[kvp_mix64(&c->mix, digest.lo, digest.hi) & (c->room - 1)];
 }
 
 static uint32_t

@@ -36,10 +36,12 @@ typedef struct {
     uint32_t used[KVP_LOCCACHE_USED_MAX]; /* entries with reads to be told */
     uint32_t used_n;
     uint64_t seq; /* the last revocation applied */
+    kvp_mix_t mix; /* a secret: who chooses keys cannot choose their buckets */
 } kvp_loccache_t;
 
-/* kvp_loccache_init makes an empty cache of at most cap entries; memory is taken as it fills. fini is legal twice. */
-void kvp_loccache_init(kvp_loccache_t *cache, uint32_t cap);
+/* kvp_loccache_init makes an empty cache of at most cap entries; memory is taken as it fills. secret: of the process. fini is
+ * legal twice. */
+void kvp_loccache_init(kvp_loccache_t *cache, uint32_t cap, uint64_t secret);
 void kvp_loccache_fini(kvp_loccache_t *cache);
 
 /* kvp_loccache_find gives a known place and counts a read of it. */

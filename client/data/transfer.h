@@ -25,7 +25,7 @@ typedef struct {
     kvp_scratch_t *scratch;
     const kvp_span_t *spans; /* by item */
     uint64_t deadline_ns;
-    uint32_t others; /* copies that are tried where these moves fail: each gets its share of the time */
+    uint32_t others; /* copies, or places, that are tried where these moves fail: each gets its share of the time */
     bool
         has_copies; /* some of these moves write copies of one object: who is silent is not waited for once one is whole */
 } kvp_transfer_t;

@@ -445,6 +445,17 @@ kvp_peers_avoid(kvp_peers_t *p, uint32_t ids[KVP_AVOID_MAX])
     return n;
 }
 
+bool
+kvp_peers_are_many(kvp_peers_t *p)
+{
+    bool are_many;
+
+    pthread_mutex_lock(&p->lock);
+    are_many = p->slots_n > 1;
+    pthread_mutex_unlock(&p->lock);
+    return are_many;
+}
+
 void
 kvp_path_fail(kvp_peers_t *p, const kvp_path_t *path, const char *why)
 {

@@ -73,6 +73,9 @@ uint32_t kvp_peers_rank(kvp_peers_t *peers, uint32_t segment_id);
  * while, and those out of reach. Returns how many. */
 uint32_t kvp_peers_avoid(kvp_peers_t *peers, uint32_t ids[KVP_AVOID_MAX]);
 
+/* kvp_peers_are_many says that more than one node was used: where one is silent, something can go elsewhere. */
+bool kvp_peers_are_many(kvp_peers_t *peers);
+
 /* kvp_path_keep holds the node's memory as it is mapped, beyond the path; kvp_peers_rele ends that. */
 kvp_peer_t *kvp_path_keep(kvp_peers_t *peers, const kvp_path_t *path);
 void kvp_peers_rele(kvp_peers_t *peers, kvp_peer_t *peer);

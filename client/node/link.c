@@ -30,6 +30,8 @@ typedef struct {
     uint64_t request_id;
 } pending_fence_t;
 
+#define SWEEPS_FIRST "its term rose: it is found again when the memory was swept"
+
 static void on_link(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 
 /* ---- losing and finding */
@@ -197,6 +199,10 @@ kvp_node_link_on_dial(kvp_node_t *node)
     if (err != KVP_OK) kvp_node_failed(node, err);
     if (!has) return;
     err = adopt(node, &dialed);
+    if (err == KVP_EAGAIN) {
+        node->link.state = KVP_LINK_SWEEPING;
+        return;
+    }
     if (err != KVP_OK) {
         kvp_node_failed(node, err);
         lose(node, NULL);
@@ -204,6 +210,16 @@ kvp_node_link_on_dial(kvp_node_t *node)
     }
     ask_mount(node);
     push(node);
+}
+
+bool
+kvp_node_link_sweep(kvp_node_t *node)
+{
+    if (kvp_node_core_sweep(node->core)) return true;
+    if (node->link.state != KVP_LINK_SWEEPING) return false;
+    ask_mount(node);
+    push(node);
+    return false;
 }
 
 /* It is asked for again: the one that has it may be this node's last connection, which the master has not given up yet. */
@@ -228,6 +244,10 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
     if (l->state != KVP_LINK_MOUNTING) return;
     if (err != KVP_OK) node->is_fresh = l->was_told_fresh;
     if (err == KVP_OK) err = kvp_node_core_see_term(node->core, msg->term);
+    if (err == KVP_EAGAIN) {
+        lose(node, SWEEPS_FIRST);
+        return;
+    }
     if (err == KVP_OK && msg->is_reset) {
         kvp_hello_reply_t same = {.term = msg->term, .digest_seed = node->mem->conf.digest_seed};
 
@@ -289,6 +309,10 @@ answer(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err, const char *de
 static void
 refuse_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err)
 {
+    if (err == KVP_EAGAIN) {
+        lose(node, SWEEPS_FIRST);
+        return;
+    }
     kvp_log_warn("node", "order %u is not obeyed: %s", frame->hdr.opcode, kvp_err_text(err));
     answer(node, frame, err, kvp_err_text(err), NULL, 0);
 }
@@ -340,6 +364,7 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
 {
     pending_fence_t *fence = calloc(1, sizeof *fence);
     Kvp__Pb__Fence *msg;
+    kvp_idrange_t dead;
     kvp_pb_t pb;
     kvp_err_t err;
 
@@ -348,7 +373,8 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
         free(fence);
         return false;
     }
-    err = fence == NULL ? KVP_NOMEM : kvp_node_core_fence(node->core, msg->term, msg->incarnation, msg->live_min);
+    dead = (kvp_idrange_t){.above = msg->above, .last = msg->incarnation};
+    err = fence == NULL ? KVP_NOMEM : kvp_node_core_fence(node->core, msg->term, dead, msg->live_min);
     if (err != KVP_OK) {
         free(fence);
         refuse_order(node, frame, err);
@@ -358,7 +384,7 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
         kvp_list_init(&fence->link);
         kvp_list_add_tail(&node->link.fences, &fence->link);
         kvp_gather_begin(&fence->gather, node->epoll.wake_fd);
-        kvp_node_tps_fence(&node->tps, msg->incarnation, msg->live_min, &fence->gather);
+        kvp_node_tps_fence(&node->tps, dead, msg->live_min, &fence->gather);
         kvp_node_settle(node); /* closes its attachments before the answer */
         if (kvp_gather_end(&fence->gather)) answer_fence(node, fence);
     }
@@ -424,7 +450,9 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         kvp_err_t err;
         if (msg == NULL) return false;
         err = msg->err != KVP_OK ? msg->err : kvp_node_core_see_term(node->core, msg->term);
-        if (err != KVP_OK) lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
+        if (err == KVP_EAGAIN && node->link.state == KVP_LINK_SWEEPING) err = KVP_OK;
+        if (err == KVP_EAGAIN) lose(node, SWEEPS_FIRST);
+        else if (err != KVP_OK) lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
         kvp_pb_free(&pb, msg);
         return true;
     }

@@ -115,7 +115,7 @@ kvp_node_revoke(kvp_node_t *node)
     if (node->mem == NULL) return;
     kvp_node_mem_set_term(node->mem, kvp_node_core_term(node->core));
     kvp_gather_begin(&node->revoke, node->epoll.wake_fd);
-    kvp_node_tps_fence(&node->tps, 0, live_min, &node->revoke);
+    kvp_node_tps_fence(&node->tps, (kvp_idrange_t){0}, live_min, &node->revoke);
     node->is_revoking = !kvp_gather_end(&node->revoke);
 }
 
@@ -164,15 +164,12 @@ kvp_node_drop_memory(kvp_node_t *node)
 static void
 fence_anew(kvp_node_t *node)
 {
-    uint64_t live_min = kvp_node_core_live_min(node->core);
-    const uint64_t *list;
-    size_t n;
+    const kvp_idset_t *fenced = kvp_node_core_fenced(node->core);
 
-    list = kvp_node_core_fenced(node->core, &n);
     kvp_gather_begin(&node->unwaited, node->epoll.wake_fd);
-    if (live_min > 0) kvp_node_tps_fence(&node->tps, 0, live_min, &node->unwaited);
-    for (size_t i = 0; i < n; i++)
-        kvp_node_tps_fence(&node->tps, list[i], live_min, &node->unwaited);
+    if (fenced->floor > 0) kvp_node_tps_fence(&node->tps, (kvp_idrange_t){0}, fenced->floor, &node->unwaited);
+    for (size_t i = 0; i < fenced->n; i++)
+        kvp_node_tps_fence(&node->tps, fenced->ranges[i], fenced->floor, &node->unwaited);
 }
 
 kvp_err_t
@@ -285,17 +282,20 @@ kvp_node_loop(void *arg)
 {
     kvp_node_t *node = arg;
     uint64_t stop_by_ns = UINT64_MAX;
+    bool is_sweeping = false;
 
     kvp_node_link_begin(node);
     while (!node->is_done) {
         uint64_t now;
 
-        kvp_ignore(kvp_epoll_wait(&node->epoll, timeout_ms(node, stop_by_ns)), "what is due is seen to all the same");
+        kvp_ignore(kvp_epoll_wait(&node->epoll, is_sweeping ? 0 : timeout_ms(node, stop_by_ns)),
+                   "what is due is seen to all the same");
         handle(node);
         now = kvp_now_ns();
         kvp_node_serve_tick(node, now);
         kvp_node_link_tick(node, now);
         kvp_transports_tend();
+        is_sweeping = kvp_node_link_sweep(node);
         kvp_node_settle(node);
         kvp_node_link_on_settled(node);
         kvp_node_free_deferred(node);

@@ -197,8 +197,10 @@ node_destroy(kvp_node_t *node)
 static kvp_err_t
 open_loop(kvp_node_t *node)
 {
-    kvp_node_core_conf_t conf = {
-        .words = &kvp_node_mem_words, .words_arg = &node->mem, .max_attachments = node->max_attachments};
+    kvp_node_core_conf_t conf = {.words = &kvp_node_mem_words,
+                                 .words_arg = &node->mem,
+                                 .max_attachments = node->max_attachments,
+                                 .secret = kvp_random_u64()};
 
     node->core = kvp_node_core_create(&conf);
     if (node->core == NULL) return KVP_NOMEM;

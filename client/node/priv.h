@@ -50,6 +50,7 @@ typedef struct {
 
 typedef enum {
     KVP_LINK_DOWN, /* the dial is looking for a master */
+    KVP_LINK_SWEEPING, /* its term is not obeyed yet; then it is mounted */
     KVP_LINK_MOUNTING,
     KVP_LINK_REPORTING, /* mounted, but the master asks what is in the memory first */
     KVP_LINK_UP,
@@ -203,6 +204,8 @@ kvp_err_t kvp_node_report_next(kvp_node_t *node) KVP_MUST_USE;
 kvp_err_t kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
 
 /* link.c */
+/* kvp_node_link_sweep goes on with a sweep of the memory by one slice, and mounts it in the end; true while there is more. */
+bool kvp_node_link_sweep(kvp_node_t *node);
 void kvp_node_link_up(kvp_node_t *node); /* mounted, and nothing is left to report */
 void kvp_node_link_begin(kvp_node_t *node); /* looks for a master */
 void kvp_node_link_on_dial(kvp_node_t *node); /* the dial may have a result */

@@ -42,19 +42,4 @@ kvp_err_t kvp_exports_resolve(kvp_exports_t *ex, uint64_t key, uint64_t off, uin
 void kvp_exports_token(uint64_t key, kvp_token_t *token_out);
 kvp_err_t kvp_exports_token_key(const kvp_token_t *token, uint64_t *key_out) KVP_MUST_USE;
 
-/* The zero value is an empty set. */
-typedef struct {
-    uint64_t live_min; /* never falls */
-    uint64_t *list; /* ascending, all >= live_min */
-    size_t n;
-    size_t cap;
-} kvp_fenced_t;
-
-void kvp_fenced_fini(kvp_fenced_t *f);
-/* kvp_fenced_add refuses the incarnation from now on; it cannot fail. Those below live_min are dropped from the list,
- * since they are refused anyway: it never holds more than the clients that died while an older one lived. Out of
- * memory, everybody up to the incarnation is refused: nobody's bytes land that must not. */
-void kvp_fenced_add(kvp_fenced_t *f, uint64_t incarnation, uint64_t live_min);
-bool kvp_fenced_has(const kvp_fenced_t *f, uint64_t incarnation);
-
 #endif

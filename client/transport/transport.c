@@ -40,10 +40,10 @@ default_wake_or_tend(kvp_tp_t *tp)
 
 /* Only right where no peer stores into our memory: a transport with writers must have its own. */
 static void
-default_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+default_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
     (void)tp, (void)live_min;
-    done(arg, incarnation);
+    done(arg, dead.last);
 }
 
 /* Only right where the serving side makes no copies of its own. */

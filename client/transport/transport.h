@@ -12,6 +12,7 @@
 
 #include "client/transport/gpu/device.h"
 #include "common/base.h"
+#include "common/idset.h"
 #include "common/list.h"
 #include "common/segfmt.h"
 
@@ -193,7 +194,7 @@ struct kvp_transport_ops {
     void (*wake)(kvp_tp_t *tp);
 
     /* Serving side: shutting peers out. Any thread. A peer is named by the incarnation that it told.
-     * peer_fence refuses this peer, and every incarnation below live_min, from now on. It calls done once no byte from this peer
+     * peer_fence refuses these peers, and every incarnation below live_min, from now on. It calls done once no byte from them
      * can land any more by this transport; the call itself or a lane does so. Answers to the peer that are under way may be cut.
      * A transport that cannot tell what a peer still stores (shared memory that the peer mapped) never calls done: the caller
      * proves the same by the death of the process. Default: done in the call, which is right where no peer writes.
@@ -205,7 +206,7 @@ struct kvp_transport_ops {
      * peer_came says that the peer is attached: see needs_attachment. Default: nothing.
      * peer_left says that the peer has no attachment any more. Its connections are ended as by a cut, and what its keys take is
      * given back in the background; the peer may come again. Default: nothing, which is right where nothing is kept for a peer. */
-    void (*peer_fence)(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
+    void (*peer_fence)(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg);
     void (*quiesce)(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg);
     void (*peer_cut)(kvp_tp_t *tp, uint64_t incarnation);
     void (*peer_came)(kvp_tp_t *tp, uint64_t incarnation);

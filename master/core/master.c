@@ -56,6 +56,21 @@
 #define STALL_NS KVP_MS(500) /* a gap between two inputs that long is the master's own, not its peers' */
 
 /* ---- lifecycle */
+/* Peers choose digests, ids of attempts, tenants: in no table do they know what lies together. */
+static void
+init_tables(kvp_master_t *m, uint64_t secret)
+{
+    kvp_umap_t *numbers[] = {&m->cat.tenant_ids, &m->cat.up_hosts, &m->peers.by_conn, &m->peers.by_incarnation,
+                             &m->prot.group_numbers};
+    kvp_digestmap_t *digests[] = {&m->log.journal.known, &m->log.removed, &m->log.tombs, &m->log.tomb_refs,
+                                  &m->log.evicted};
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(numbers); i++)
+        kvp_umap_init(numbers[i], secret);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(digests); i++)
+        kvp_digestmap_init(digests[i], secret);
+}
+
 kvp_err_t
 kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t **master_out)
 {
@@ -93,12 +108,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->peers.is_named = conf->had_master || conf->has_journal;
     m->peers.may_leap = !m->peers.is_named;
     m->ctx.rng = conf->seed | 1;
-    m->ctx.table_seed = kvp_key_digest(conf->seed, 0, "tables", 6).hi;
-    kvp_umap_init(&m->cat.tenant_ids, m->ctx.table_seed);
-    kvp_umap_init(&m->cat.up_hosts, m->ctx.table_seed);
-    kvp_umap_init(&m->peers.by_conn, m->ctx.table_seed);
-    kvp_umap_init(&m->peers.by_incarnation, m->ctx.table_seed);
-    kvp_umap_init(&m->prot.group_numbers, m->ctx.table_seed);
+    init_tables(m, conf->secret);
     m->prot.ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
     m->ctx.now_ns = now_ns;
     m->ticked_ns = now_ns;
@@ -110,7 +120,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->space.not_dead = kvp_table_alloc(KVP_NOT_DEAD_KEYS,
                                         sizeof *m->space.not_dead); /* touched as it is used: a core is made quickly */
     if (m->space.not_dead == NULL) kvp_panic("out of memory: counters of keys");
-    m->cat.index = kvp_objindex_create(conf->seed);
+    m->cat.index = kvp_objindex_create(conf->secret);
     kvp_objlist_init(&m->prot.pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->cat.index, now_ns);
     m->prot.policy = &kvp_policy_lru;

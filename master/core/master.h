@@ -13,7 +13,8 @@ typedef struct kvp_master kvp_master_t;
 typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
-    uint64_t seed; /* of the core's own chance (placement) */
+    uint64_t seed; /* of the core's own chance (placement); peers may find it out */
+    uint64_t secret; /* of tables whose keys peers choose: nobody is told of it */
     uint32_t term; /* 1 or more */
     uint64_t lease_ns; /* most that a reservation lasts; 0 = 10 s */
     uint64_t session_ttl_ns; /* silence after which a session is over; 0 = 10 s */

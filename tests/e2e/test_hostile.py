@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -111,6 +112,50 @@ def test_terms_that_are_used_up_begin_a_new_pool(make_pool, bench):
 
 
 # ---- 2. hash flooding
+CRAFTED = 98304  # digests of 16 bytes
+A_MESSAGE = 512
+
+
+def crafted(i):
+    """Digests of which each table that takes a part of a digest as it is would make one row: they share the lower half of either
+    word."""
+    return struct.pack("<QQ", i << 32 | 5, i << 32 | 5)
+
+
+def test_crafted_removals_while_the_master_rebuilds(bench, tmp_path):
+    """A stranger sends 1.5 MB of removals of keys that never were, while the master and the node hold removals against what may
+    still be reported. Nobody waits for the walks through their tables."""
+    data = tmp_path / "data"
+    master = bench.master(data_dir=data)
+    node = bench.node(master, "n0")
+    at = master.listen
+
+    def kvpool(verb, key, stdin=b""):
+        return bench.run("kvpool", verb, key, "--master", at, "--deadline", f"{5 * SLOW}s", stdin=stdin)
+
+    assert kvpool("put", "kept", b"x" * 4096).rc == 0
+    master.kill9()
+    master = bench.master(data_dir=data, listen=at, name="master2")
+    wait_until(lambda: kvpool("get", "kept").out == b"x" * 4096, 20, "the node is back")
+    before = [w.rss_bytes(d.pid) for d in (master, node)]
+    stranger, _ = w.session(at, name="stranger")
+    with stranger, Bystander(at) as other:
+        began = time.monotonic()
+        for first in range(0, CRAFTED, A_MESSAGE):
+            tail = b"".join(crafted(i) for i in range(first, first + A_MESSAGE))
+            assert stranger.send(w.frame(w.REMOVE, w.pack((1, A_MESSAGE)), tail, flags=w.ONEWAY))
+        answer = stranger.call(w.frame(w.EXISTS, w.pack((1, 1)), crafted(0)))
+        took = time.monotonic() - began
+        got = kvpool("get", "kept")
+    more = [w.rss_bytes(d.pid) - was >> 20 for d, was in zip((master, node), before)]
+    print(f"{CRAFTED} removals: {took:.2f} s, the longest wait of another {max(other.waits_s) * 1000:.0f} ms of "
+          f"{len(other.waits_s)}, master +{more[0]} MiB, node +{more[1]} MiB")
+    assert answer is not None and answer.err == w.OK
+    assert other.failed == 0 and got.out == b"x" * 4096, got
+    assert took < 5 * SLOW and max(other.waits_s) < 0.5 * SLOW
+    wait_until(lambda: kvpool("put", "later", b"y").rc == 0, 5, "the node obeys")
+
+
 # ---- 3. turns of the master
 FLOODS = {  # what is asked without end, and how often by each neighbour: 288 KB of it, and 6 MB
     "list": (w.frame(w.LIST, w.pack((3, b"none"))), 12000),

@@ -70,7 +70,7 @@ void
 known_init(sim_t *s, known_locs_t *locs, const party_t *who)
 {
     *locs = (known_locs_t){.calls = known_calls, .sim = s, .who = who};
-    kvp_loccache_init(&locs->cache, s->plan->locations);
+    kvp_loccache_init(&locs->cache, s->plan->locations, 0);
 }
 
 void

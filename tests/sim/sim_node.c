@@ -15,8 +15,11 @@
 
 #define RETRY_NS (50 * MS)
 #define FREED_BATCH 64u
+#define SWEEP_SLOTS 5u /* a slice, */
+#define SWEEP_NS (2 * MS) /* and the most that passes before the next one */
 
 static void on_dial(sim_t *s, void *arg, uint64_t unused);
+static void on_sweep(sim_t *s, void *arg, uint64_t unused);
 
 /* ---- descriptor words, as the core reaches them */
 static uint64_t
@@ -153,6 +156,9 @@ node_settle(sim_t *s, node_t *n)
         kvp_container_of(proc, process_t, core)->is_known = false;
     if (n->state == LINK_UP) tell_freed(s, n);
     oracle_node_term(s, n->index, kvp_node_core_term(n->core));
+    if (n->is_sweeping || !kvp_node_core_is_sweeping(n->core)) return;
+    n->is_sweeping = true;
+    sim_at(s, &n->party, s->now + rng_between(&n->rng, 1, SWEEP_NS), on_sweep, n, 0);
 }
 
 /* ---- memory */
@@ -225,6 +231,17 @@ ask_mount(sim_t *s, node_t *n)
     if (KVP_RULE(FRESH_ONCE)) n->is_fresh = false; /* whatever becomes of the answer */
 }
 
+static void
+on_sweep(sim_t *s, void *arg, uint64_t unused)
+{
+    node_t *n = arg;
+
+    (void)unused;
+    n->is_sweeping = false;
+    if (!kvp_node_core_sweep(n->core) && n->state == LINK_SWEEPING) ask_mount(s, n);
+    node_settle(s, n);
+}
+
 /* ---- telling a master that does not know the memory what is in it */
 static kvp_err_t
 report_next(sim_t *s, node_t *n)
@@ -276,13 +293,16 @@ take_hello(sim_t *s, node_t *n, const Kvp__Pb__HelloReply *msg)
 {
     kvp_err_t err = msg->err != KVP_OK ? msg->err : kvp_node_core_see_term(n->core, msg->term);
 
-    if (err != KVP_OK) return err;
+    if (err != KVP_OK && err != KVP_EAGAIN) return err;
     if (n->mem == NULL) make_memory(s, n);
     n->incarnation = msg->incarnation;
     n->beat_ns = msg->heartbeat_ms * MS;
     n->ttl_ns = msg->session_ttl_ms * MS;
     sim_at(s, &n->party, s->now + n->beat_ns, on_beat, n, n->link->id);
-    ask_mount(s, n);
+    if (err == KVP_OK)
+        ask_mount(s, n);
+    else
+        n->state = LINK_SWEEPING;
     return KVP_OK;
 }
 
@@ -332,6 +352,7 @@ on_answer(sim_t *s, node_t *n, const kvp_frame_t *f)
         msg = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, f);
         if (msg != NULL) err = ((Kvp__Pb__HeartbeatReply *)msg)->err;
         if (err == KVP_OK) err = kvp_node_core_see_term(n->core, ((Kvp__Pb__HeartbeatReply *)msg)->term);
+        if (err == KVP_EAGAIN && n->state == LINK_SWEEPING) err = KVP_OK;
         break;
     default:
         return KVP_OK;
@@ -384,7 +405,7 @@ on_fence(sim_t *s, node_t *n, const kvp_frame_t *f)
         sim_fail(s, "WIRE", "a malformed Fence");
         return;
     }
-    err = kvp_node_core_fence(n->core, msg->term, msg->incarnation, msg->live_min);
+    err = kvp_node_core_fence(n->core, msg->term, (kvp_idrange_t){msg->above, msg->incarnation}, msg->live_min);
     if (err == KVP_OK) oracle_node_obeys(s, n->index, msg->term);
     kvp_pb_free(&pb, msg);
     node_settle(s, n);
@@ -592,7 +613,8 @@ on_accept(sim_t *s, party_t *who, conn_t *conn)
 static void
 make_core(node_t *n)
 {
-    kvp_node_core_conf_t conf = {.words = &word_ops, .words_arg = n, .max_attachments = 256};
+    kvp_node_core_conf_t conf = {
+        .words = &word_ops, .words_arg = n, .max_attachments = 256, .sweep_slots = SWEEP_SLOTS};
 
     n->core = kvp_node_core_create(&conf);
     if (n->core == NULL) abort();
@@ -665,6 +687,7 @@ node_crash(sim_t *s, uint32_t index, uint64_t down_ns)
     n->link = NULL;
     n->state = LINK_DOWN;
     n->incarnation = 0;
+    n->is_sweeping = false;
     sim_at(s, NULL, s->now + down_ns, on_restart, n, 0);
 }
 

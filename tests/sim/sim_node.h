@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "tests/sim/sim_data.h"
 
-typedef enum { LINK_DOWN, LINK_GREETING, LINK_MOUNTING, LINK_REPORTING, LINK_UP } link_state_t;
+typedef enum { LINK_DOWN, LINK_GREETING, LINK_SWEEPING, LINK_MOUNTING, LINK_REPORTING, LINK_UP } link_state_t;
 
 /* A quiesce that waits for lanes. */
 typedef struct {
@@ -56,6 +56,7 @@ struct node {
 
     conn_t *link;
     link_state_t state;
+    bool is_sweeping; /* an event goes on with it */
     uint64_t request, incarnation, heard_ns, beat_ns, ttl_ns;
     uint32_t segment_id;
     uint64_t report_request; /* the page that is not answered */

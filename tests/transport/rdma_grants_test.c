@@ -145,7 +145,7 @@ fence(uint64_t incarnation, uint64_t live_min)
 {
     bool is_done = false;
 
-    server->ops->peer_fence(server, incarnation, live_min, on_fenced, &is_done);
+    server->ops->peer_fence(server, kvp_idrange_one(incarnation), live_min, on_fenced, &is_done);
     assert_true(is_done);
 }
 

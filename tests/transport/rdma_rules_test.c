@@ -395,7 +395,7 @@ fence(rig_t *r)
 {
     uint64_t fenced = 0;
 
-    r->server->ops->peer_fence(r->server, WRITER, 0, on_fenced, &fenced);
+    r->server->ops->peer_fence(r->server, kvp_idrange_one(WRITER), 0, on_fenced, &fenced);
     assert_true(fenced == WRITER);
 }
 

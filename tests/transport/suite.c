@@ -740,14 +740,14 @@ test_fenced_client_lands_nothing_more(void **state)
     size_t took;
 
     if (!b->has_keys) {
-        b->ops->peer_fence(b->server, BENCH_CLIENT, 0, on_fence, &fenced);
+        b->ops->peer_fence(b->server, kvp_idrange_one(BENCH_CLIENT), 0, on_fence, &fenced);
         assert_true(atomic_load(&fenced) == 0); /* shared memory: only the process's death proves it */
         goto out;
     }
     other = bench_client(b, BENCH_CLIENT + 1);
     memset(m->local, 1, n);
     assert_int_equal(b->ops->submit(b->ep, m->list, N / 2, &took), KVP_OK);
-    b->ops->peer_fence(b->server, BENCH_CLIENT, 0, on_fence, &fenced);
+    b->ops->peer_fence(b->server, kvp_idrange_one(BENCH_CLIENT), 0, on_fence, &fenced);
     while (atomic_load(&fenced) != BENCH_CLIENT)
         sched_yield();
 
@@ -766,7 +766,7 @@ test_fenced_client_lands_nothing_more(void **state)
     /* Others are not touched, until live_min passes them. */
     assert_int_equal(bench_connect(other, &b->addr, &ep), KVP_OK);
     assert_int_equal(bench_move(ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA, m->local, n, NULL), KVP_OK);
-    b->ops->peer_fence(b->server, BENCH_CLIENT + 5, BENCH_CLIENT + 3, on_fence, &fenced);
+    b->ops->peer_fence(b->server, kvp_idrange_one(BENCH_CLIENT + 5), BENCH_CLIENT + 3, on_fence, &fenced);
     while (atomic_load(&fenced) != BENCH_CLIENT + 5)
         sched_yield();
     kvp_ep_destroy(ep);

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SWEEP_SLOTS 65536u /* of a slice: less than a millisecond */
+
 /* ---- a new term: what older ones granted is void, from before its first order is carried out */
 uint32_t
 kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk)
@@ -29,62 +31,111 @@ kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64
     }
 }
 
-/* Slots from `from` on: what is of an older term than that becomes DEAD in it, so that no grant of theirs can be begun or
- * finished there. What is SEALED was whole before; it stays where spares_sealed. */
+/* What is of an older term than that becomes DEAD in it, so that no grant of theirs can be begun or finished there. What is
+ * SEALED was whole before: it stays, but where its generation is below late. */
 static void
-sweep(kvp_node_core_t *core, uint32_t chunk, uint32_t from, uint32_t term, bool spares_sealed)
+sweep_slot(kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t late)
 {
-    uint64_t generation = kvp_gen_make(term, 0), dead = kvp_word_make(generation, KVP_DESC_DEAD);
-    uint32_t limit = core->conf.words->limit(core->conf.words_arg, chunk);
+    uint64_t dead = kvp_word_make(generation, KVP_DESC_DEAD), now;
 
-    limit = (uint32_t)kvp_min_u64(limit, kvp_node_slots_of(core, chunk));
-    for (uint32_t slot = from; slot < limit; slot++) {
-        uint64_t now;
+    do {
+        now = core->conf.words->load(core->conf.words_arg, chunk, slot);
+        if (kvp_word_generation(now) >= generation) return;
+        if (kvp_word_state(now) == KVP_DESC_SEALED && kvp_word_generation(now) >= late) return;
+    } while (!core->conf.words->cas(core->conf.words_arg, chunk, slot, now, dead));
+    core->stats.revoked += kvp_word_state(now) == KVP_DESC_WRITING;
+}
 
-        do {
-            now = core->conf.words->load(core->conf.words_arg, chunk, slot);
-            if (kvp_word_generation(now) >= generation) break;
-            if (spares_sealed && kvp_word_state(now) == KVP_DESC_SEALED) break;
-            if (core->conf.words->cas(core->conf.words_arg, chunk, slot, now, dead)) {
-                core->stats.revoked += kvp_word_state(now) == KVP_DESC_WRITING;
-                break;
-            }
-        } while (true);
+/* One slice. Slots that had never been touched when the last term rose were not gone over then, and a grant of a term before that
+ * may have been begun in one since: nothing of it is whole. False at the end. */
+static bool
+sweep_some(kvp_node_core_t *core)
+{
+    bool has_late = (core->old_owners > 0 || core->is_late_due) && KVP_RULE(LATE_SWEEP);
+    uint64_t late = has_late ? kvp_gen_make(core->term, 0) : 0;
+    uint64_t generation = core->rising != 0 ? kvp_gen_make(core->rising, 0) : late;
+    uint32_t left = core->conf.sweep_slots;
+
+    for (; core->sweep_chunk < core->chunk_n; core->sweep_chunk++, core->sweep_slot = 0) {
+        uint32_t chunk = core->sweep_chunk, swept = core->swept[chunk];
+        uint32_t limit = core->conf.words->limit(core->conf.words_arg, chunk), slot = core->sweep_slot;
+
+        limit = (uint32_t)kvp_min_u64(limit, kvp_node_slots_of(core, chunk));
+        if (core->rising == 0) slot = (uint32_t)kvp_max_u64(slot, swept);
+        for (; slot < limit; slot++) {
+            core->sweep_slot = slot;
+            if (left == 0) return true;
+            left--;
+            if (core->rising == 0 || KVP_RULE(TERM_SWEEP))
+                sweep_slot(core, chunk, slot, generation, slot < swept ? 0 : late);
+        }
+        core->swept[chunk] = limit;
     }
-    core->swept[chunk] = limit;
-}
-
-/* Slots that had never been touched when the term rose were not gone over, and a grant in one may have been begun since. */
-static void
-sweep_late(kvp_node_core_t *core, uint32_t term)
-{
-    for (uint32_t chunk = 0; chunk < core->chunk_n && KVP_RULE(LATE_SWEEP); chunk++)
-        sweep(core, chunk, core->swept[chunk], term, false);
+    return false;
 }
 
 static void
-term_rose(kvp_node_core_t *core, uint32_t old_term)
+begin_sweep(kvp_node_core_t *core)
 {
-    if (!core->has_segment) return; /* nothing was granted */
-    kvp_node_live_min_raise(core, (uint64_t)core->term << KVP_INCARNATION_SEQ_BITS);
+    core->sweep_chunk = core->sweep_slot = 0;
+    (void)kvp_node_core_sweep(core);
+}
+
+bool
+kvp_node_core_is_sweeping(const kvp_node_core_t *core)
+{
+    return core->rising != 0 || core->is_late_due;
+}
+
+/* A term is obeyed from here on; and where its old writers were gone before, what they stored in the end is still to be swept. */
+static void
+end_rise(kvp_node_core_t *core)
+{
+    core->term = core->rising;
+    core->rising = 0;
+    kvp_node_owners_are_old(core);
+    if (core->old_owners > 0) core->is_late_due = false;
+}
+
+bool
+kvp_node_core_sweep(kvp_node_core_t *core)
+{
+    if (!kvp_node_core_is_sweeping(core) || sweep_some(core)) return kvp_node_core_is_sweeping(core);
+    core->sweep_chunk = core->sweep_slot = 0;
+    core->conf.words->fence(core->conf.words_arg);
+    if (core->rising != 0) {
+        end_rise(core);
+    } else {
+        core->is_late_due = false;
+        kvp_node_extents_proved(core, &core->any);
+    }
+    return kvp_node_core_is_sweeping(core);
+}
+
+static void
+begin_rise(kvp_node_core_t *core, uint32_t term)
+{
+    if (!core->has_segment) { /* nothing was granted */
+        core->term = term;
+        return;
+    }
+    core->rising = term;
+    kvp_idset_add(&core->fenced, (kvp_idrange_t){0}, (uint64_t)term << KVP_INCARNATION_SEQ_BITS);
     core->is_fence_due = true;
     kvp_node_writers_close(core, false);
     kvp_node_report_end(core);
-    if (core->old_owners > 0) sweep_late(core, old_term);
-    for (uint32_t chunk = 0; chunk < core->chunk_n && KVP_RULE(TERM_SWEEP); chunk++)
-        sweep(core, chunk, 0, core->term, true);
-    core->conf.words->fence(core->conf.words_arg);
-    kvp_node_owners_are_old(core);
+    begin_sweep(core);
 }
 
 void
 kvp_node_old_writers_gone(kvp_node_core_t *core)
 {
-    if (core->has_segment) {
-        sweep_late(core, core->term);
-        core->conf.words->fence(core->conf.words_arg);
+    if (!core->has_segment) {
+        kvp_node_extents_proved(core, &core->any);
+        return;
     }
-    kvp_node_extents_proved(core, &core->any);
+    core->is_late_due = true;
+    if (core->rising == 0) begin_sweep(core);
 }
 
 bool
@@ -92,7 +143,7 @@ kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out)
 {
     if (!core->is_fence_due) return false;
     core->is_fence_due = false;
-    *live_min_out = core->live_min;
+    *live_min_out = core->fenced.floor;
     return true;
 }
 
@@ -103,6 +154,9 @@ kvp_node_core_create(const kvp_node_core_conf_t *conf)
 
     if (core == NULL) return NULL;
     core->conf = *conf;
+    if (core->conf.sweep_slots == 0) core->conf.sweep_slots = SWEEP_SLOTS;
+    core->mix = kvp_mix_make(conf->secret);
+    kvp_digestmap_init(&core->tombs, conf->secret);
     kvp_list_init(&core->attachments);
     kvp_list_init(&core->closing);
     kvp_list_init(&core->idle);
@@ -126,7 +180,7 @@ kvp_node_core_destroy(kvp_node_core_t *core)
     kvp_node_report_fini(core);
     kvp_node_tombs_fini(core);
     free(core->swept);
-    free(core->fenced);
+    kvp_idset_fini(&core->fenced);
     free(core);
 }
 
@@ -157,8 +211,10 @@ kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id)
 void
 kvp_node_core_drop_segment(kvp_node_core_t *core)
 {
-    core->has_segment = false;
-    core->has_id = false;
+    core->has_segment = core->has_id = false;
+    core->term = kvp_node_core_term(core);
+    core->rising = 0;
+    core->is_late_due = false;
     core->mounted_term = core->mounted_before = 0;
     kvp_node_report_end(core);
     kvp_node_extents_drop(core);
@@ -171,9 +227,8 @@ kvp_node_core_forget_pool(kvp_node_core_t *core)
 {
     kvp_node_core_drop_segment(core);
     core->term = 0;
-    core->live_min = 0;
     core->is_fence_due = false;
-    core->fenced_n = 0;
+    kvp_idset_fini(&core->fenced);
     kvp_node_tombs_fini(core);
 }
 
@@ -181,20 +236,15 @@ kvp_err_t
 kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term)
 {
     if (term == 0 || term > KVP_TERM_MAX) return KVP_INVALID;
-    if (term < core->term && KVP_RULE(TERM_CHECK)) return KVP_STALE_TERM;
-    if (term > core->term) {
-        uint32_t old_term = core->term;
-
-        core->term = term;
-        term_rose(core, old_term);
-    }
-    return KVP_OK;
+    if (term < kvp_node_core_term(core) && KVP_RULE(TERM_CHECK)) return KVP_STALE_TERM;
+    if (term > kvp_node_core_term(core)) begin_rise(core, term);
+    return core->rising == 0 || !KVP_RULE(SWEEP_FIRST) ? KVP_OK : KVP_EAGAIN;
 }
 
 uint32_t
 kvp_node_core_term(const kvp_node_core_t *core)
 {
-    return core->term;
+    return core->rising != 0 ? core->rising : core->term;
 }
 
 uint32_t
@@ -210,90 +260,28 @@ kvp_node_core_link_lost(kvp_node_core_t *core)
     kvp_node_report_end(core);
 }
 
-/* fenced_at returns where incarnation is in the list, or belongs. */
-static size_t
-fenced_at(const kvp_node_core_t *core, uint64_t incarnation)
-{
-    size_t lo = 0, hi = core->fenced_n;
-
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (core->fenced[mid] < incarnation)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 bool
 kvp_node_core_is_fenced(const kvp_node_core_t *core, uint64_t incarnation)
 {
-    size_t at = fenced_at(core, incarnation);
-
-    return incarnation < core->live_min || (at < core->fenced_n && core->fenced[at] == incarnation);
-}
-
-/* The list holds only what live_min does not say: the master moves that on as the oldest clients go. */
-static kvp_err_t
-fenced_add(kvp_node_core_t *core, uint64_t incarnation)
-{
-    size_t at = fenced_at(core, incarnation);
-
-    if (core->fenced_n == core->fenced_cap) {
-        size_t cap = core->fenced_cap == 0 ? 64 : core->fenced_cap * 2;
-        uint64_t *grown = realloc(core->fenced, cap * sizeof *grown);
-
-        if (grown == NULL) return KVP_NOMEM;
-        core->fenced = grown;
-        core->fenced_cap = cap;
-    }
-    memmove(core->fenced + at + 1, core->fenced + at, (core->fenced_n - at) * sizeof *core->fenced);
-    core->fenced[at] = incarnation;
-    core->fenced_n++;
-    return KVP_OK;
-}
-
-void
-kvp_node_live_min_raise(kvp_node_core_t *core, uint64_t live_min)
-{
-    size_t gone;
-
-    if (live_min <= core->live_min) return;
-    core->live_min = live_min;
-    gone = fenced_at(core, live_min);
-    if (gone == 0) return;
-    core->fenced_n -= gone;
-    memmove(core->fenced, core->fenced + gone, core->fenced_n * sizeof *core->fenced);
+    return kvp_idset_has(&core->fenced, incarnation);
 }
 
 kvp_err_t
-kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, uint64_t incarnation, uint64_t live_min)
+kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, kvp_idrange_t dead, uint64_t live_min)
 {
     kvp_err_t err = kvp_node_core_see_term(core, term);
 
     if (err != KVP_OK) return err;
-    if (incarnation != 0 && !kvp_node_core_is_fenced(core, incarnation)) {
-        err = fenced_add(core, incarnation);
-        if (err != KVP_OK) return err;
-    }
-    kvp_node_live_min_raise(core, live_min);
+    kvp_idset_add(&core->fenced, dead, live_min);
     core->stats.fences++;
     kvp_node_writers_close(core, false);
     return KVP_OK;
 }
 
-uint64_t
-kvp_node_core_live_min(const kvp_node_core_t *core)
+const kvp_idset_t *
+kvp_node_core_fenced(const kvp_node_core_t *core)
 {
-    return core->live_min;
-}
-
-const uint64_t *
-kvp_node_core_fenced(const kvp_node_core_t *core, size_t *n_out)
-{
-    *n_out = core->fenced_n;
-    return core->fenced;
+    return &core->fenced;
 }
 
 void

@@ -20,6 +20,7 @@
 #define KVP_CLIENT_NODE_CORE_NODE_H
 
 #include "common/buf.h"
+#include "common/idset.h"
 #include "common/list.h"
 #include "common/segfmt.h"
 #include "proto/wire.h"
@@ -63,6 +64,8 @@ typedef struct {
     const kvp_node_words_ops_t *words;
     void *words_arg;
     uint32_t max_attachments;
+    uint32_t sweep_slots; /* gone over in one slice of a sweep; 0 = 65536 */
+    uint64_t secret; /* of tables whose keys peers choose: nobody is told of it */
 } kvp_node_core_conf_t;
 
 /* Figures; those marked (gauge) fall too. */
@@ -94,10 +97,14 @@ void kvp_node_core_drop_segment(kvp_node_core_t *core);
 void kvp_node_core_forget_pool(kvp_node_core_t *core);
 
 /* kvp_node_core_see_term takes note of a term that a master claims: STALE_TERM when a higher one was seen, INVALID when
- * it is none. One that is higher revokes what older ones granted, before it returns. kvp_node_core_term is the highest,
+ * it is none. One that is higher fences all clients at once, and is obeyed when the memory was swept of what older ones granted:
+ * EAGAIN until then; so say all calls that carry a term. kvp_node_core_sweep goes on with a sweep by one slice, and returns true
+ * while there is more. kvp_node_core_term is the highest that was seen,
  * and kvp_node_core_mounted_term the one in which the memory had an id last, 0 = in none: from then on it may be in the
  * hands of that term's clients. A term whose master asked for a report counts with the report's last page. */
 kvp_err_t kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term) KVP_MUST_USE;
+bool kvp_node_core_sweep(kvp_node_core_t *core);
+bool kvp_node_core_is_sweeping(const kvp_node_core_t *core);
 uint32_t kvp_node_core_term(const kvp_node_core_t *core);
 uint32_t kvp_node_core_mounted_term(const kvp_node_core_t *core);
 
@@ -124,14 +131,11 @@ void kvp_node_core_quiesced(kvp_node_core_t *core, uint64_t round);
 /* kvp_node_core_take_freed moves up to max extents that became free after their answer, and returns how many. */
 uint32_t kvp_node_core_take_freed(kvp_node_core_t *core, kvp_wire_slot_t *slots, uint32_t max);
 
-/* FENCE: that incarnation (0 = none) and all below live_min are refused from now on; their attachments are to be closed.
- * The shell tells the transports. STALE_TERM, NOMEM: not obeyed. */
-kvp_err_t kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, uint64_t incarnation, uint64_t live_min)
-    KVP_MUST_USE;
+/* FENCE: these incarnations and all below live_min are refused from now on; their attachments are to be closed.
+ * The shell tells the transports. STALE_TERM: not obeyed. */
+kvp_err_t kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, kvp_idrange_t dead, uint64_t live_min) KVP_MUST_USE;
 bool kvp_node_core_is_fenced(const kvp_node_core_t *core, uint64_t incarnation);
-uint64_t kvp_node_core_live_min(const kvp_node_core_t *core);
-/* kvp_node_core_fenced lists the fenced incarnations that are not below live_min; borrowed until the next fence. */
-const uint64_t *kvp_node_core_fenced(const kvp_node_core_t *core, size_t *n_out);
+const kvp_idset_t *kvp_node_core_fenced(const kvp_node_core_t *core); /* borrowed until the next fence */
 
 /* kvp_node_core_take_fence: the term rose, so the transports are to refuse all incarnations below *live_min_out and end
  * their connections; nothing is reported before they have. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node core's inside, shared by its files: node.c (fences, lifetime), term.c (a term rises), retire.c
+ * The node core's inside, shared by its files: node.c (terms, fences, lifetime), retire.c
  * (extents on their way to free), writers.c (attachments and who may still store), node/report.c (what a master is
  * told), tombstones.c (tombstones).
  */
@@ -71,7 +71,11 @@ typedef struct {
 
 struct kvp_node_core {
     kvp_node_core_conf_t conf;
-    uint32_t term; /* 0 = none seen */
+    uint32_t term; /* obeyed; 0 = none seen */
+    uint32_t rising; /* a higher one, obeyed at the end of its sweep; 0 = none */
+    bool
+        is_late_due; /* the old writers are gone: proved at the end of a sweep over what was not gone over with the term */
+    uint32_t sweep_chunk, sweep_slot; /* where it goes on */
     uint32_t mounted_term;
     uint32_t mounted_before; /* the one before that */
     bool has_segment;
@@ -82,11 +86,8 @@ struct kvp_node_core {
     uint32_t last_slots;
     uint32_t *swept; /* by chunk: how many slots were gone over when the term rose */
 
-    uint64_t live_min;
-    bool is_fence_due; /* live_min rose with the term */
-    uint64_t *fenced; /* ascending, none below live_min */
-    size_t fenced_n;
-    size_t fenced_cap;
+    kvp_idset_t fenced; /* incarnations; its floor is live_min, and */
+    bool is_fence_due; /* rose with the term */
 
     kvp_list_t attachments;
     kvp_list_t closing;
@@ -95,6 +96,7 @@ struct kvp_node_core {
     kvp_list_t present[KVP_NODE_OWNER_BUCKETS];
     kvp_node_owner_t any; /* KVP_OWNER_ANY: proved when no old owner is left; has no writers of its own */
     uint32_t old_owners;
+    kvp_mix_t mix; /* for the two tables above, from the secret */
 
     kvp_list_t quiescing; /* by rising round */
     kvp_list_t quarantined;
@@ -120,10 +122,9 @@ struct kvp_node_core {
     kvp_node_core_stats_t stats;
 };
 
-/* node.c. kvp_node_live_min_raise: all below are refused. kvp_node_old_writers_gone: nobody of an older term can store any
+/* node.c. kvp_node_old_writers_gone: nobody of an older term can store any
  * more. kvp_node_kill stores DEAD in a word whatever it says, but for a generation that is newer than the one given: false
  * then. */
-void kvp_node_live_min_raise(kvp_node_core_t *core, uint64_t live_min);
 void kvp_node_old_writers_gone(kvp_node_core_t *core);
 bool kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation);
 uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);

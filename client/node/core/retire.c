@@ -182,7 +182,7 @@ owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
     if (!KVP_RULE(QUARANTINE)) return NULL;
     if (slot->owner == 0) return NULL;
-    if (slot->owner == KVP_OWNER_ANY) return core->old_owners > 0 ? &core->any : NULL;
+    if (slot->owner == KVP_OWNER_ANY) return core->old_owners > 0 || core->is_late_due ? &core->any : NULL;
     return kvp_node_owner_find(core, slot->owner);
 }
 

@@ -25,15 +25,15 @@ kvp_node_att_init(kvp_node_att_t *att)
 }
 
 static kvp_list_t *
-bucket_of(kvp_list_t buckets[KVP_NODE_OWNER_BUCKETS], uint64_t incarnation)
+bucket_of(const kvp_node_core_t *core, kvp_list_t buckets[KVP_NODE_OWNER_BUCKETS], uint64_t incarnation)
 {
-    return &buckets[incarnation * 0x9E3779B97F4A7C15ull >> 56];
+    return &buckets[kvp_mix64(&core->mix, incarnation, 0) >> 56];
 }
 
 kvp_node_owner_t *
 kvp_node_owner_find(kvp_node_core_t *core, uint64_t incarnation)
 {
-    kvp_list_t *bucket = bucket_of(core->owners, incarnation);
+    kvp_list_t *bucket = bucket_of(core, core->owners, incarnation);
 
     kvp_list_foreach (link, bucket) {
         kvp_node_owner_t *owner = kvp_list_entry(link, kvp_node_owner_t, bucket);
@@ -52,7 +52,7 @@ owner_create(kvp_node_core_t *core, uint64_t incarnation)
     kvp_list_init(&owner->writers);
     kvp_list_init(&owner->waiting);
     kvp_list_init(&owner->bucket);
-    kvp_list_add_tail(bucket_of(core->owners, incarnation), &owner->bucket);
+    kvp_list_add_tail(bucket_of(core, core->owners, incarnation), &owner->bucket);
     return owner;
 }
 
@@ -127,7 +127,7 @@ record_drop_if_done(kvp_node_core_t *core, kvp_node_record_t *r)
 static kvp_node_presence_t *
 presence_get(kvp_node_core_t *core, uint64_t incarnation)
 {
-    kvp_list_t *bucket = bucket_of(core->present, incarnation);
+    kvp_list_t *bucket = bucket_of(core, core->present, incarnation);
     kvp_node_presence_t *p;
 
     kvp_list_foreach (link, bucket) {
@@ -162,8 +162,8 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
         err = KVP_INVALID;
     else if (kvp_node_core_is_fenced(core, incarnation) && KVP_RULE(FENCED_ATTACH))
         err = KVP_FENCED;
-    else if (core->stats.attached >= core->conf.max_attachments)
-        err = KVP_BUSY;
+    else if (core->stats.attached >= core->conf.max_attachments || core->rising != 0)
+        err = KVP_BUSY; /* who attached in a term that is not obeyed yet would count as of an older one */
     if (err == KVP_OK) {
         presence = presence_get(core, incarnation);
         if (presence == NULL) err = KVP_NOMEM;

@@ -205,12 +205,12 @@ kvp_node_tps_quiesce(kvp_node_tps_t *t, kvp_gather_t *g)
 }
 
 void
-kvp_node_tps_fence(kvp_node_tps_t *t, uint64_t incarnation, uint64_t live_min, kvp_gather_t *g)
+kvp_node_tps_fence(kvp_node_tps_t *t, kvp_idrange_t dead, uint64_t live_min, kvp_gather_t *g)
 {
     for (size_t i = 0; i < t->tps_n; i++) {
         if ((t->tps[i]->ops->caps & KVP_TP_SAME_HOST) != 0) continue;
         kvp_gather_add(g);
-        t->tps[i]->ops->peer_fence(t->tps[i], incarnation, live_min, on_fenced, g);
+        t->tps[i]->ops->peer_fence(t->tps[i], dead, live_min, on_fenced, g);
     }
 }
 

@@ -45,7 +45,7 @@ int kvp_node_tps_find(const kvp_node_tps_t *t, const char *name);
 /* kvp_node_tps_quiesce and _fence ask every transport and give one part of the gather to each. A transport that shares
  * memory with processes is not asked to fence: what these can store ends with them, and the core knows. */
 void kvp_node_tps_quiesce(kvp_node_tps_t *t, kvp_gather_t *g);
-void kvp_node_tps_fence(kvp_node_tps_t *t, uint64_t incarnation, uint64_t live_min, kvp_gather_t *g);
+void kvp_node_tps_fence(kvp_node_tps_t *t, kvp_idrange_t dead, uint64_t live_min, kvp_gather_t *g);
 /* kvp_node_tps_cut ends the connections over which what that writer has sent could land after a quiesce. */
 void kvp_node_tps_cut(kvp_node_tps_t *t, uint64_t incarnation);
 /* kvp_node_tps_came lets a client in that attached. kvp_node_tps_left ends its connections, and gives back what is kept for a client that has no attachment any more. */

@@ -28,7 +28,7 @@ bucket_of(kvp_rdma_serving_t *s, uint64_t incarnation)
 {
     _Static_assert(KVP_RDMA_PEER_BUCKETS == 256, "as many as the hash has");
 
-    return &s->peers_of[incarnation * 0x9E3779B97F4A7C15ull >> 56];
+    return &s->peers_of[kvp_mix64(&s->mix, incarnation, 0) >> 56];
 }
 
 kvp_rdma_peer_t *
@@ -204,7 +204,7 @@ kvp_rdma_grant_make(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation)
 
     pthread_mutex_lock(&s->lock);
     g = grant_find(mr, incarnation);
-    if (kvp_fenced_has(&s->fenced, incarnation)) {
+    if (kvp_idset_has(&s->fenced, incarnation)) {
         err = KVP_FENCED;
     } else if (g != NULL) {
         err = g->is_busy ? KVP_EAGAIN : KVP_OK;
@@ -224,7 +224,7 @@ kvp_rdma_grant_keys(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, 
 
     pthread_mutex_lock(&tp->serving.lock);
     g = grant_find(mr, incarnation);
-    if (kvp_fenced_has(&tp->serving.fenced, incarnation))
+    if (kvp_idset_has(&tp->serving.fenced, incarnation))
         err = KVP_FENCED;
     else if (g == NULL || g->is_busy)
         err = KVP_EAGAIN;

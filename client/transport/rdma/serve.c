@@ -75,7 +75,7 @@ judge(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out)
 
     if (err != KVP_OK) return err;
     if (memcmp(ask_out->pool_id, tp->pool_id, sizeof tp->pool_id) != 0) return KVP_PROTO;
-    if (kvp_fenced_has(&tp->serving.fenced, ask_out->incarnation) && KVP_RULE(RDMA_REFUSE_FENCED)) return KVP_FENCED;
+    if (kvp_idset_has(&tp->serving.fenced, ask_out->incarnation) && KVP_RULE(RDMA_REFUSE_FENCED)) return KVP_FENCED;
     if (!is_attached(tp, ask_out->incarnation) && KVP_RULE(RDMA_ATTACHED)) return KVP_DISCONNECTED;
     if (ask_out->mtu_bytes > ev->id->dev->info.mtu_bytes) {
         kvp_log_info("rdma", "a peer sends packets of %u bytes and device %s takes %u: it may come with smaller ones",
@@ -191,6 +191,7 @@ kvp_rdma_serving_init(kvp_rdma_serving_t *s)
     kvp_list_init(&s->ended);
     for (size_t i = 0; i < KVP_RDMA_PEER_BUCKETS; i++)
         kvp_list_init(&s->peers_of[i]);
+    s->mix = kvp_mix_make(kvp_random_u64());
     s->wake_fd = -1;
 }
 
@@ -210,7 +211,7 @@ kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
         listener_close(tp, &s->listeners[i]);
     if (s->cm != NULL) tp->verbs->cm_close(s->cm);
     if (s->wake_fd >= 0) close(s->wake_fd);
-    kvp_fenced_fini(&s->fenced);
+    kvp_idset_fini(&s->fenced);
     pthread_cond_destroy(&s->granted);
     pthread_mutex_destroy(&s->lock);
 }
@@ -369,20 +370,20 @@ kvp_rdma_wake(kvp_tp_t *base)
 }
 
 void
-kvp_rdma_peer_fence(kvp_tp_t *base, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+kvp_rdma_peer_fence(kvp_tp_t *base, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
     kvp_rdma_serving_t *s = &tp->serving;
 
     pthread_mutex_lock(&s->lock);
-    kvp_fenced_add(&s->fenced, incarnation, live_min);
+    kvp_idset_add(&s->fenced, dead, live_min);
     kvp_list_foreach_safe (pos, next, &s->peers) {
         kvp_rdma_peer_t *p = kvp_list_entry(pos, kvp_rdma_peer_t, link);
 
-        if (kvp_fenced_has(&s->fenced, p->incarnation) && KVP_RULE(RDMA_PEER_FENCE)) peer_end(tp, p);
+        if (kvp_idset_has(&s->fenced, p->incarnation) && KVP_RULE(RDMA_PEER_FENCE)) peer_end(tp, p);
     }
     pthread_mutex_unlock(&s->lock);
-    done(arg, incarnation);
+    done(arg, dead.last);
 }
 
 void

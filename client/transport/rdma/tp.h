@@ -7,7 +7,7 @@
 #include "client/transport/exports.h"
 #include "client/transport/rdma/mrcache.h"
 #include "client/transport/rdma/wire.h"
-#include "common/base.h"
+#include "common/hash.h"
 
 #include <pthread.h>
 #include <sys/socket.h>
@@ -96,13 +96,14 @@ typedef struct {
     uint16_t port;
     int wake_fd; /* -1 = there is none */
     kvp_list_t peers; /* incarnations that are attached or connected, or have keys to write with (peers.h) */
-    kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same, to be found */
+    kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same, to be found; by the incarnation that they say is theirs, */
+    kvp_mix_t mix; /* and a secret */
     kvp_list_t ended; /* grants that are nobody's any more, to be deregistered */
     bool is_ending; /* a thread is at these */
     pthread_cond_t granted; /* keys were made, or could not be, or were deregistered */
     uint32_t conns_n;
     uint64_t tend_ns; /* when lane 0 tends it next; of that lane alone */
-    kvp_fenced_t fenced;
+    kvp_idset_t fenced;
 } kvp_rdma_serving_t;
 
 typedef struct {
@@ -157,7 +158,7 @@ void kvp_rdma_serving_tend(kvp_rdma_tp_t *tp);
 kvp_err_t kvp_rdma_listen(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out);
 kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
 void kvp_rdma_wake(kvp_tp_t *tp);
-void kvp_rdma_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
+void kvp_rdma_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg);
 void kvp_rdma_peer_cut(kvp_tp_t *tp, uint64_t incarnation);
 void kvp_rdma_peer_came(kvp_tp_t *tp, uint64_t incarnation);
 void kvp_rdma_peer_left(kvp_tp_t *tp, uint64_t incarnation);

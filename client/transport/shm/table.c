@@ -58,9 +58,9 @@ shm_fini(kvp_tp_t *tp)
 }
 
 static void
-shm_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+shm_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
-    (void)tp, (void)incarnation, (void)live_min, (void)done, (void)arg;
+    (void)tp, (void)dead, (void)live_min, (void)done, (void)arg;
 }
 
 /* Whether fd is memory of at least len bytes that stays so. */

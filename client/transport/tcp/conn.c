@@ -143,7 +143,7 @@ judge_hello(kvp_tcp_conn_t *conn, const Kvp__Pb__DataHello *hello, const char **
     }
     conn->incarnation = hello->incarnation;
     pthread_mutex_lock(&shared->peers_lock);
-    is_fenced = kvp_fenced_has(&shared->fenced, conn->incarnation);
+    is_fenced = kvp_idset_has(&shared->fenced, conn->incarnation);
     pthread_mutex_unlock(&shared->peers_lock);
     if (is_fenced) {
         *detail_out = "this client was fenced";

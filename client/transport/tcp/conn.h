@@ -108,7 +108,7 @@ typedef struct {
     kvp_exports_t exports;
     uint8_t pool_id[16];
     pthread_mutex_t peers_lock; /* inside a lane's lock */
-    kvp_fenced_t fenced; /* guarded by peers_lock */
+    kvp_idset_t fenced; /* guarded by peers_lock */
     _Atomic uint32_t conns_n;
     kvp_log_limit_t refused_lines;
 } kvp_tcp_shared_t;

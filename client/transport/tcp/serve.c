@@ -444,9 +444,9 @@ kvp_tcp_server_wake(kvp_tcp_server_t *server)
 
 /* Fences and memory */
 
-/* Ends the connections of this incarnation, and of all below live_min. */
+/* Ends the connections of these incarnations, and of all below live_min. */
 static void
-end_conns(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min)
+end_conns(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min)
 {
     for (uint32_t i = 0; i < server->lanes_n; i++) {
         kvp_tcp_lane_t *lane = &server->lanes[i];
@@ -454,8 +454,8 @@ end_conns(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min)
         lane_enter(lane);
         kvp_list_foreach_safe (pos, tmp, &lane->conns) {
             kvp_tcp_conn_t *conn = kvp_list_entry(pos, kvp_tcp_conn_t, on_lane);
-            bool is_told = conn->incarnation != 0;
-            if (is_told && (conn->incarnation == incarnation || conn->incarnation < live_min)) kvp_tcp_conn_kill(conn);
+            bool is_dead = dead.above < conn->incarnation && conn->incarnation <= dead.last;
+            if (conn->incarnation != 0 && (is_dead || conn->incarnation < live_min)) kvp_tcp_conn_kill(conn);
         }
         lane_leave(lane);
         kvp_epoll_wake(&lane->epoll);
@@ -463,20 +463,20 @@ end_conns(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min)
 }
 
 void
-kvp_tcp_server_fence(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+kvp_tcp_server_fence(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
     /* First the set, then the connections: a hello at the same time is refused by the one or found by the other. */
     pthread_mutex_lock(&server->shared.peers_lock);
-    kvp_fenced_add(&server->shared.fenced, incarnation, live_min);
+    kvp_idset_add(&server->shared.fenced, dead, live_min);
     pthread_mutex_unlock(&server->shared.peers_lock);
-    end_conns(server, incarnation, live_min);
-    done(arg, incarnation);
+    end_conns(server, dead, live_min);
+    done(arg, dead.last);
 }
 
 void
 kvp_tcp_server_cut(kvp_tcp_server_t *server, uint64_t incarnation)
 {
-    end_conns(server, incarnation, 0);
+    end_conns(server, kvp_idrange_one(incarnation), 0);
 }
 
 kvp_exports_t *
@@ -563,7 +563,7 @@ kvp_tcp_server_destroy(kvp_tcp_server_t *server)
         lane_fini(&server->lanes[i]);
     free(server->lanes);
     kvp_exports_fini(&server->shared.exports);
-    kvp_fenced_fini(&server->shared.fenced);
+    kvp_idset_fini(&server->shared.fenced);
     pthread_mutex_destroy(&server->shared.peers_lock);
     free(server);
 }

@@ -20,7 +20,7 @@ void kvp_tcp_server_wake(kvp_tcp_server_t *server);
 
 /* done fires in the call: a lane's lock is held while a connection touches memory, so whoever has taken it and marked
  * the connection knows that no more bytes land. */
-void kvp_tcp_server_fence(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done,
+void kvp_tcp_server_fence(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done,
                           void *arg);
 void kvp_tcp_server_cut(kvp_tcp_server_t *server, uint64_t incarnation);
 void kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg);

@@ -406,9 +406,9 @@ tcp_wake(kvp_tp_t *base)
 }
 
 static void
-tcp_peer_fence(kvp_tp_t *base, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+tcp_peer_fence(kvp_tp_t *base, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
-    kvp_tcp_server_fence(tcp_tp(base)->server, incarnation, live_min, done, arg);
+    kvp_tcp_server_fence(tcp_tp(base)->server, dead, live_min, done, arg);
 }
 
 static void

@@ -20,7 +20,6 @@ typedef struct {
     uint64_t now_ns;
     uint64_t stall_ns; /* time in which the master's own loop did not run */
     uint64_t rng;
-    uint64_t table_seed; /* of tables whose keys strangers choose */
     uint32_t work_left; /* of this step's search for space */
     uint32_t slice_left; /* records that this step may still touch for what can wait */
     bool is_behind; /* something that was due was left for the next step */

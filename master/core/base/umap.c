@@ -7,8 +7,7 @@
  *   wraps, needs a deletion by shifting; any other is just emptied.
  * - A table that grows is 5/8 full when it begins, and 3/4 at most when the new one is ready; one that shrinks is 1/8 full
  *   and fills a quarter of the new one. Nothing else begins before the move is over.
- * - A key's place is the upper bits of its product with an odd factor: two keys meet with a chance of 2 to the table's
- *   length, for whoever does not know the factor, and keys that follow one another lie apart.
+ * - A key's place is the upper bits of the key mixed with the map's secret.
  */
 #include "master/core/base/umap.h"
 
@@ -31,18 +30,18 @@ kvp_core_alloc(size_t n, size_t size)
     return p;
 }
 
-/* ---- one table */
-static uint32_t
-home(const kvp_umaptab_t *tab, uint64_t key)
+/* ---- one table. A key's hash is computed once for what is done with it. */
+static uint64_t
+hash_of(const kvp_umap_t *map, uint64_t key)
 {
-    return (uint32_t)(key * tab->factor >> tab->shift);
+    return kvp_mix64(&map->mix, key, 0);
 }
 
 /* The slot of key, or the free slot where it belongs. */
 static uint32_t
-probe(const kvp_umaptab_t *tab, uint64_t key)
+probe(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
 {
-    uint32_t i = home(tab, key);
+    uint32_t i = (uint32_t)(hash >> tab->shift);
 
     while (tab->keys[i] != 0 && tab->keys[i] != key)
         i = (i + 1) & (tab->cap - 1);
@@ -51,19 +50,19 @@ probe(const kvp_umaptab_t *tab, uint64_t key)
 
 /* Where the key's value lies; NULL = it is not there. */
 static uint32_t *
-find(const kvp_umaptab_t *tab, uint64_t key)
+find(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
 {
     uint32_t i;
 
     if (tab->cap == 0) return NULL;
-    i = probe(tab, key);
+    i = probe(tab, key, hash);
     return tab->keys[i] == 0 ? NULL : &tab->vals[i];
 }
 
 static void
-add(const kvp_umaptab_t *tab, uint64_t key, uint32_t val)
+add(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash, uint32_t val)
 {
-    uint32_t i = probe(tab, key);
+    uint32_t i = probe(tab, key, hash);
 
     tab->keys[i] = key;
     tab->vals[i] = val;
@@ -71,13 +70,15 @@ add(const kvp_umaptab_t *tab, uint64_t key, uint32_t val)
 
 /* Empties the slot: what was pushed past it moves back. */
 static void
-clear(const kvp_umaptab_t *tab, uint32_t hole)
+clear(const kvp_umap_t *map, const kvp_umaptab_t *tab, uint32_t hole)
 {
     uint32_t mask = tab->cap - 1;
 
     for (uint32_t i = (hole + 1) & mask; tab->keys[i] != 0; i = (i + 1) & mask) {
+        uint32_t home = (uint32_t)(hash_of(map, tab->keys[i]) >> tab->shift);
+
         /* Move back only what may not sit behind the hole. */
-        if (((i - home(tab, tab->keys[i])) & mask) < ((i - hole) & mask)) continue;
+        if (((i - home) & mask) < ((i - hole) & mask)) continue;
         tab->keys[hole] = tab->keys[i];
         tab->vals[hole] = tab->vals[i];
         hole = i;
@@ -98,7 +99,6 @@ prepare(kvp_umap_t *map, uint32_t cap)
 {
     map->next.cap = cap;
     map->next.shift = 64 - (uint32_t)__builtin_ctz(cap);
-    map->next.factor = (map->seed ^ 0x9e3779b97f4a7c15ull) | 1;
     map->next.keys = kvp_table_alloc(cap, ENTRY_BYTES);
     if (map->next.keys == NULL) kvp_panic("out of memory: a map of %u", cap);
     map->next.vals = (uint32_t *)(void *)(map->next.keys + cap);
@@ -130,8 +130,8 @@ move_some(kvp_umap_t *map)
     for (uint32_t n = 0; n < MOVE_SLOTS && map->old_left > 0; n++) {
         uint32_t last = map->old_left - 1;
 
-        for (; map->old.keys[last] != 0; clear(&map->old, last))
-            add(&map->now, map->old.keys[last], map->old.vals[last]);
+        for (; map->old.keys[last] != 0; clear(map, &map->old, last))
+            add(&map->now, map->old.keys[last], hash_of(map, map->old.keys[last]), map->old.vals[last]);
         map->old_left = last;
     }
     if (map->old_left == 0) tab_fini(&map->old);
@@ -157,7 +157,7 @@ maybe_resize(kvp_umap_t *map)
 void
 kvp_umap_init(kvp_umap_t *map, uint64_t seed)
 {
-    *map = (kvp_umap_t){.seed = seed};
+    *map = (kvp_umap_t){.mix = kvp_mix_make(seed)};
 }
 
 void
@@ -166,23 +166,24 @@ kvp_umap_fini(kvp_umap_t *map)
     tab_fini(&map->now);
     tab_fini(&map->old);
     tab_fini(&map->next);
-    kvp_umap_init(map, map->seed);
+    *map = (kvp_umap_t){.mix = map->mix};
 }
 
 static uint32_t *
-val_of(const kvp_umap_t *map, uint64_t key)
+val_of(const kvp_umap_t *map, uint64_t key, uint64_t hash)
 {
     uint32_t *val;
 
     if (map->n == 0 || key == 0) return NULL;
-    val = find(&map->now, key);
-    return val != NULL ? val : find(&map->old, key);
+    val = find(&map->now, key, hash);
+    return val != NULL ? val : find(&map->old, key, hash);
 }
 
 void
 kvp_umap_set(kvp_umap_t *map, uint64_t key, uint32_t val)
 {
-    uint32_t *at = val_of(map, key);
+    uint64_t hash = hash_of(map, key);
+    uint32_t *at = val_of(map, key, hash);
 
     if (at != NULL) {
         *at = val;
@@ -193,14 +194,14 @@ kvp_umap_set(kvp_umap_t *map, uint64_t key, uint32_t val)
         begin(map);
     }
     maybe_resize(map);
-    add(&map->now, key, val);
+    add(&map->now, key, hash, val);
     map->n++;
 }
 
 bool
 kvp_umap_get(const kvp_umap_t *map, uint64_t key, uint32_t *val_out)
 {
-    const uint32_t *at = val_of(map, key);
+    const uint32_t *at = val_of(map, key, hash_of(map, key));
 
     if (at == NULL) return false;
     *val_out = *at;
@@ -210,12 +211,13 @@ kvp_umap_get(const kvp_umap_t *map, uint64_t key, uint32_t *val_out)
 bool
 kvp_umap_del(kvp_umap_t *map, uint64_t key)
 {
+    uint64_t hash = hash_of(map, key);
+    const uint32_t *at = val_of(map, key, hash);
     const kvp_umaptab_t *tab = &map->now;
 
-    if (map->n == 0 || key == 0) return false;
-    if (find(tab, key) == NULL) tab = &map->old;
-    if (find(tab, key) == NULL) return false;
-    clear(tab, probe(tab, key));
+    if (at == NULL) return false;
+    if (at < tab->vals || at >= tab->vals + tab->cap) tab = &map->old;
+    clear(map, tab, (uint32_t)(at - tab->vals));
     map->n--;
     if (map->n == 0 && map->now.cap > CAP_KEPT)
         kvp_umap_fini(map);

@@ -5,12 +5,11 @@
 #ifndef KVP_MASTER_CORE_BASE_UMAP_H
 #define KVP_MASTER_CORE_BASE_UMAP_H
 
-#include "common/base.h"
+#include "common/hash.h"
 
 typedef struct {
     uint64_t *keys;
     uint32_t *vals; /* behind the keys */
-    uint64_t factor; /* odd, from the map's seed */
     uint32_t cap; /* a power of two, or 0: there is no such table */
     uint32_t shift; /* 64 less its bits */
 } kvp_umaptab_t;
@@ -20,12 +19,12 @@ typedef struct {
     uint32_t old_left; /* slots of it from there on are empty */
     kvp_umaptab_t next; /* what it will move to; nothing is in it */
     uint32_t next_left; /* bytes of it that are still to be touched */
-    uint64_t seed;
+    kvp_mix_t mix; /* from the seed */
     uint32_t n;
 } kvp_umap_t;
 
-/* kvp_umap_init: with a seed that strangers do not know they cannot choose keys that meet. A zeroed map is an empty one with
- * seed 0. */
+/* kvp_umap_init: with a seed that strangers do not know, they cannot choose keys that meet. fini leaves an empty map with the same
+ * seed. */
 void kvp_umap_init(kvp_umap_t *map, uint64_t seed);
 void kvp_umap_fini(kvp_umap_t *map);
 /* kvp_umap_set inserts or replaces. */

@@ -29,7 +29,7 @@ typedef struct kvp_catalog {
     uint32_t given_up_term; /* as tenant->given_up_term, of so many that they were not all kept */
     kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */
     uint32_t owners_n;
-    uint64_t owned_bytes; /* of their chunks */
+    uint64_t owned_bytes, owned_chunks; /* of theirs */
     kvp_tenant_t *placing; /* borrowed: whose object got a place last; NULL = nobody's */
     kvp_list_t taking; /* tenants that take a chunk */
 

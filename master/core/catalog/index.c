@@ -83,6 +83,12 @@ kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, uint32_t *
     return KVP_OID_NONE;
 }
 
+uint64_t
+kvp_objindex_id(const kvp_objindex_t *ix, kvp_digest_t digest)
+{
+    return kvp_objtable_id(&ix->table, digest);
+}
+
 uint32_t
 kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len)
 {
@@ -90,7 +96,7 @@ kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint
 
     if (oid == KVP_RECPOOL_NONE) kvp_panic("out of memory: %u objects", kvp_obj_limit(ix));
     *kvp_obj(ix, oid) = (kvp_obj_t){
-        .id = digest.hi,
+        .id = kvp_objindex_id(ix, digest),
         .attempt = UINT32_MAX,
         .key = kvp_keystore_add(ix->keys, key, key_len),
         .chunk = KVP_OBJ_CHUNK_NONE,

@@ -31,7 +31,7 @@ typedef enum {
 } kvp_objlist_kind_t;
 
 typedef struct kvp_obj {
-    uint64_t id; /* half of the digest */
+    uint64_t id; /* of the digest: kvp_objindex_id */
     uint64_t sum;
     uint64_t
         generation; /* its version, and that of its extent but where the extension has another; 0 = no extent yet */
@@ -87,7 +87,7 @@ typedef struct {
 
 typedef struct kvp_objindex kvp_objindex_t;
 
-/* kvp_objindex_create: seed is of the index's own chance (where digests lie in the table). */
+/* kvp_objindex_create: seed is a secret (where digests and keys lie in the tables). */
 kvp_objindex_t *kvp_objindex_create(uint64_t seed);
 void kvp_objindex_destroy(kvp_objindex_t *ix);
 
@@ -99,6 +99,8 @@ kvp_obj_t *kvp_obj(kvp_objindex_t *ix, uint32_t oid);
 uint32_t kvp_obj_limit(const kvp_objindex_t *ix);
 uint32_t kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, uint32_t *left);
 
+/* kvp_objindex_id is what a record holds of its digest: 64 bits, which nobody outside can choose. */
+uint64_t kvp_objindex_id(const kvp_objindex_t *ix, kvp_digest_t digest);
 /* kvp_objindex_find returns the oid of the digest, or KVP_OID_NONE. find_many asks for n at once, hiding memory
  * latency; oids has room for n. */
 uint32_t kvp_objindex_find(kvp_objindex_t *ix, kvp_digest_t digest);

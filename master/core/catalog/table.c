@@ -3,11 +3,12 @@
  * - A bucket is one cache line: ten tags and ten oids. An object lies in its home bucket or, where that is full, in the
  *   next one with a free slot behind it; each bucket counts the objects that passed it by, so that a search ends at the
  *   first bucket that nobody passed, and nothing is left behind by a removal.
- * - What is compared of a digest is one half in the record (64 bits) and a tag from the other half (16 bits). That a key
- *   which is absent is taken for another has a chance of n * 2^-80 a lookup, one in 10^17 with 10^7 keys. It would be a
- *   false `exists`, or a get that misses: the reader compares the whole digest and a second hash of the key with the
- *   descriptor, and a put compares the whole key. Bytes are never at stake.
- * - The home is computed from the half in the record, times a number made by chance, and its order is the same for every
+ * - A digest is mixed with a secret, so that nobody outside can choose digests that share a home. What is compared of it are
+ *   the 64 mixed bits in the record and 16 more, the tag. That a key which is absent is taken for another has a chance of
+ *   n * 2^-80 a lookup, one in 10^17 with 10^7 keys. It would be a false `exists`, or a get that misses: the reader compares
+ *   the whole digest and a second hash of the key with the descriptor, and a put compares the whole key. Bytes are never at
+ *   stake.
+ * - The home is the upper bits of the record's, and its order is the same for every
  *   number of buckets: so a resize copies one table into the other from front to back. While it is under way two tables
  *   are live, and every change moves MOVE_BUCKETS over: what belongs into the part that is moved goes to the new one,
  *   the rest to the old one.
@@ -41,12 +42,19 @@ struct kvp_objbucket {
 
 _Static_assert(sizeof(kvp_objbucket_t) == 64, "a bucket is a cache line");
 
-static uint16_t
-tag_of(kvp_digest_t d)
-{
-    uint16_t tag = (uint16_t)(d.lo >> 48);
+/* A digest as it is looked for. */
+typedef struct {
+    uint64_t id;
+    uint16_t tag; /* not 0 */
+} name_t;
 
-    return tag == 0 ? 1 : tag;
+static inline name_t
+name_of(const kvp_objtable_t *t, kvp_digest_t d)
+{
+    unsigned __int128 mixed = kvp_mix(&t->mix, d.lo, d.hi);
+    uint64_t low = (uint64_t)mixed;
+
+    return (name_t){.id = low ^ (uint64_t)(mixed >> 64), .tag = (uint16_t)kvp_max_u64(low >> 48, 1)};
 }
 
 static const kvp_obj_t *
@@ -56,9 +64,9 @@ record(const kvp_objtable_t *t, uint32_t oid)
 }
 
 static uint32_t
-home(const kvp_objtable_t *t, const kvp_objpart_t *p, uint64_t id)
+home(const kvp_objpart_t *p, uint64_t id)
 {
-    return (uint32_t)((id * t->spread >> 32) * p->cap >> 32);
+    return (uint32_t)((id >> 32) * p->cap >> 32);
 }
 
 /* ---- pieces */
@@ -125,9 +133,9 @@ bucket_make(kvp_objtable_t *t, kvp_objpart_t *p, uint32_t i)
 
 /* ---- chains. The buckets of a part below `from` are moved: there is nothing in them. */
 static uint32_t
-chain_start(const kvp_objtable_t *t, const kvp_objpart_t *p, uint32_t from, uint64_t id)
+chain_start(const kvp_objpart_t *p, uint32_t from, uint64_t id)
 {
-    return (uint32_t)kvp_max_u64(from, home(t, p, id));
+    return (uint32_t)kvp_max_u64(from, home(p, id));
 }
 
 static uint32_t
@@ -148,18 +156,18 @@ slots_with(const kvp_objbucket_t *b, uint16_t tag)
 }
 
 static uint32_t
-part_find(const kvp_objtable_t *t, const kvp_objpart_t *p, uint32_t from, uint64_t id, uint16_t tag)
+part_find(const kvp_objtable_t *t, const kvp_objpart_t *p, uint32_t from, name_t name)
 {
-    uint32_t i = chain_start(t, p, from, id);
+    uint32_t i = chain_start(p, from, name.id);
 
     for (uint32_t left = p->cap - from; left > 0; left--, i = chain_next(p, from, i)) {
         const kvp_objbucket_t *b = bucket_at(p, i);
 
         if (b == NULL) break;
-        for (uint32_t mask = slots_with(b, tag); mask != 0; mask &= mask - 1) {
+        for (uint32_t mask = slots_with(b, name.tag); mask != 0; mask &= mask - 1) {
             uint32_t oid = b->oids[__builtin_ctz(mask)];
 
-            if (record(t, oid)->id == id) return oid;
+            if (record(t, oid)->id == name.id) return oid;
         }
         if (b->passed == 0) break;
     }
@@ -170,7 +178,7 @@ part_find(const kvp_objtable_t *t, const kvp_objpart_t *p, uint32_t from, uint64
 static bool
 part_add(kvp_objtable_t *t, kvp_objpart_t *p, uint32_t from, uint16_t tag, uint32_t oid)
 {
-    uint32_t first = chain_start(t, p, from, record(t, oid)->id), i = first;
+    uint32_t first = chain_start(p, from, record(t, oid)->id), i = first;
     kvp_objbucket_t *b = bucket_make(t, p, i);
     uint32_t left = p->cap - from, k;
 
@@ -203,7 +211,7 @@ bucket_del(kvp_objbucket_t *b, uint32_t oid)
 static bool
 part_del(const kvp_objtable_t *t, kvp_objpart_t *p, uint32_t from, uint32_t oid)
 {
-    uint32_t first = chain_start(t, p, from, record(t, oid)->id), i = first;
+    uint32_t first = chain_start(p, from, record(t, oid)->id), i = first;
     kvp_objbucket_t *b;
 
     for (uint32_t left = p->cap - from;; i = chain_next(p, from, i)) {
@@ -281,7 +289,7 @@ maybe_resize(kvp_objtable_t *t)
 void
 kvp_objtable_init(kvp_objtable_t *t, const kvp_recpool_t *records, uint64_t seed)
 {
-    *t = (kvp_objtable_t){.records = records, .spread = (seed ^ 0x9e3779b97f4a7c15ull) | 1};
+    *t = (kvp_objtable_t){.records = records, .mix = kvp_mix_make(seed)};
     part_init(t, &t->now, BUCKETS_MIN);
 }
 
@@ -292,14 +300,20 @@ kvp_objtable_fini(kvp_objtable_t *t)
     part_fini(t, &t->old);
 }
 
+uint64_t
+kvp_objtable_id(const kvp_objtable_t *t, kvp_digest_t digest)
+{
+    return name_of(t, digest).id;
+}
+
 void
 kvp_objtable_add(kvp_objtable_t *t, kvp_digest_t digest, uint32_t oid)
 {
-    uint16_t tag = tag_of(digest);
+    uint16_t tag = name_of(t, digest).tag;
     bool is_later;
 
     maybe_resize(t);
-    is_later = t->old.cap != 0 && home(t, &t->old, record(t, oid)->id) >= t->old_at;
+    is_later = t->old.cap != 0 && home(&t->old, record(t, oid)->id) >= t->old_at;
     if (!is_later || !part_add(t, &t->old, t->old_at, tag, oid)) add_now(t, tag, oid);
 }
 
@@ -312,28 +326,33 @@ kvp_objtable_del(kvp_objtable_t *t, uint32_t oid)
     maybe_resize(t);
 }
 
+static uint32_t
+find(const kvp_objtable_t *t, name_t name)
+{
+    uint32_t oid = part_find(t, &t->now, 0, name);
+
+    return oid == KVP_OID_NONE && t->old.cap != 0 ? part_find(t, &t->old, t->old_at, name) : oid;
+}
+
 uint32_t
 kvp_objtable_find(const kvp_objtable_t *t, kvp_digest_t digest)
 {
-    uint32_t oid = part_find(t, &t->now, 0, digest.hi, tag_of(digest));
-
-    if (oid == KVP_OID_NONE && t->old.cap != 0) oid = part_find(t, &t->old, t->old_at, digest.hi, tag_of(digest));
-    return oid;
+    return find(t, name_of(t, digest));
 }
 
 /* ---- many at once: first all buckets are on their way, then the records that they name, then it is searched. Inlined by
  * force: to GCC a function that only prefetches has no effect, and a call of it is left out. */
 static inline __attribute__((always_inline)) void
-prefetch_bucket(const kvp_objtable_t *t, const kvp_objpart_t *p, kvp_digest_t d)
+prefetch_bucket(const kvp_objpart_t *p, name_t name)
 {
-    if (p->cap != 0) __builtin_prefetch(bucket_at(p, home(t, p, d.hi)));
+    if (p->cap != 0) __builtin_prefetch(bucket_at(p, home(p, name.id)));
 }
 
 static inline __attribute__((always_inline)) void
-prefetch_record(const kvp_objtable_t *t, const kvp_objpart_t *p, kvp_digest_t d)
+prefetch_record(const kvp_objtable_t *t, const kvp_objpart_t *p, name_t name)
 {
-    const kvp_objbucket_t *b = p->cap == 0 ? NULL : bucket_at(p, home(t, p, d.hi));
-    uint32_t mask = b == NULL ? 0 : slots_with(b, tag_of(d));
+    const kvp_objbucket_t *b = p->cap == 0 ? NULL : bucket_at(p, home(p, name.id));
+    uint32_t mask = b == NULL ? 0 : slots_with(b, name.tag);
 
     const kvp_obj_t *o;
 
@@ -350,17 +369,19 @@ kvp_objtable_find_many(const kvp_objtable_t *t, const kvp_digest_t *digests, siz
     enum { GROUP = 32 };
 
     for (size_t at = 0; at < n; at += GROUP) {
-        size_t end = at + GROUP < n ? at + GROUP : n;
+        size_t in = kvp_min_u64(GROUP, n - at);
+        name_t names[GROUP];
 
-        for (size_t i = at; i < end; i++) {
-            prefetch_bucket(t, &t->now, digests[i]);
-            prefetch_bucket(t, &t->old, digests[i]);
+        for (size_t i = 0; i < in; i++) {
+            names[i] = name_of(t, digests[at + i]);
+            prefetch_bucket(&t->now, names[i]);
+            prefetch_bucket(&t->old, names[i]);
         }
-        for (size_t i = at; i < end; i++) {
-            prefetch_record(t, &t->now, digests[i]);
-            prefetch_record(t, &t->old, digests[i]);
+        for (size_t i = 0; i < in; i++) {
+            prefetch_record(t, &t->now, names[i]);
+            prefetch_record(t, &t->old, names[i]);
         }
-        for (size_t i = at; i < end; i++)
-            oids[i] = kvp_objtable_find(t, digests[i]);
+        for (size_t i = 0; i < in; i++)
+            oids[at + i] = find(t, names[i]);
     }
 }

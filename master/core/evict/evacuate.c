@@ -128,27 +128,20 @@ kvp_evacuate_tick(kvp_evict_t *ev)
 }
 
 /* ---- a chunk of another tenant */
-/* The most chunks that one of the others has. */
-static uint32_t
-most_chunks(const kvp_evict_t *ev, const kvp_tenant_t *own)
+/* One of the others has two chunks or more: they have more than they are. */
+static bool
+has_any_two(const kvp_evict_t *ev, const kvp_tenant_t *own)
 {
-    uint32_t most = 0;
-
-    for (uint32_t i = 0; i < ev->cat->tenants.limit; i++) {
-        const kvp_tenant_t *t = kvp_ptab_get(&ev->cat->tenants, i);
-
-        if (t != NULL && t != own && t->chunks > most) most = t->chunks;
-    }
-    return most;
+    return ev->cat->owned_chunks - own->chunks > ev->cat->owners_n - (own->chunks > 0);
 }
 
 /* The last chunk of a tenant goes only where nobody has two. */
 static bool
-is_eligible(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *c, uint32_t most)
+is_eligible(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *c)
 {
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
-           (c->tenant->chunks > 1 || most == 1) && c->evacuating == NULL && c->taker == NULL &&
-           c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
+           (c->tenant->chunks > 1 || !has_any_two(ev, k->attempt->tenant)) && c->evacuating == NULL &&
+           c->taker == NULL && c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
            kvp_place_may_lie(ev->space, k->attempt, &k->req->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }
@@ -209,19 +202,17 @@ not_taking(kvp_put_key_t *k)
 kvp_err_t
 kvp_evacuate_foreign(kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    kvp_tenant_t *t = k->attempt->tenant;
-    uint32_t most;
+    const kvp_tenant_t *t = k->attempt->tenant;
 
     if (t->foreign_evacuations > 0 || t->take.state != KVP_TAKE_NONE) return not_taking(k);
     if (!k->is_taking) begin_taking(ev, k);
-    most = most_chunks(ev, t);
     for (; k->scan_left > 0; k->scan_left--, next_chunk(ev, k)) {
         kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, k->scan_chunk);
         kvp_err_t err;
 
         if (ev->ctx->work_left == 0) return KVP_EAGAIN;
         ev->ctx->work_left--;
-        err = is_eligible(ev, k, c, most) ? look_at(ev, k, c) : KVP_NO_SPACE;
+        err = is_eligible(ev, k, c) ? look_at(ev, k, c) : KVP_NO_SPACE;
         if (err == KVP_NO_SPACE) continue;
         if (err == KVP_EAGAIN) return err;
         k->is_taking = false;

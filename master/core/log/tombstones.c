@@ -446,7 +446,7 @@ kvp_tombs_evicted(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp
 {
     kvp_master_t *m = log->core;
 
-    if (w == NULL || kvp_journal_remembers(log) || !kvp_retire_is_readable(&m->space, digest.hi)) return;
+    if (w == NULL || kvp_journal_remembers(log) || !kvp_retire_is_readable(&m->space, digest)) return;
     kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
     if (kvp_digestmap_at(&log->evicted, digest) == NULL) {
         if (log->evicted.n >= EVICTED_MAX || !raise_to(&log->tombs, digest, version, TOMBS_MAX)) return;
@@ -470,7 +470,7 @@ settle_evicted(kvp_master_t *m)
         const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->log.evicted, &m->log.evicted_at);
         kvp_digest_t digest;
 
-        if (found == NULL || kvp_retire_is_readable(&m->space, found->digest.hi)) continue;
+        if (found == NULL || kvp_retire_is_readable(&m->space, found->digest)) continue;
         digest = found->digest;
         (void)kvp_digestmap_del(&m->log.evicted, digest);
         unref(m, digest);

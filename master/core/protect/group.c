@@ -35,7 +35,7 @@
 static uint64_t
 hash_of(const kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 {
-    uint64_t hash = kvp_key_digest(prot->groups_seed, t->id, &digest, sizeof digest).lo;
+    uint64_t hash = kvp_key_digest(prot->ctx->conf.secret, t->id, &digest, sizeof digest).lo;
 
     return hash == 0 ? 1 : hash;
 }
@@ -634,7 +634,6 @@ kvp_groups_init(kvp_protect_t *prot)
     kvp_list_init(&prot->doomed);
     kvp_list_init(&prot->leavers);
     kvp_list_init(&prot->orphans);
-    prot->groups_seed = kvp_ctx_random(prot->ctx);
 }
 
 static void

@@ -57,7 +57,6 @@ typedef struct kvp_protect {
 
     kvp_ptab_t groups;
     kvp_umap_t group_numbers; /* hash -> the first group with that hash */
-    uint64_t groups_seed;
     kvp_list_t doomed; /* memberships: their objects are still to be dropped */
     kvp_list_t leavers; /* memberships whose owner's session is over */
     kvp_list_t orphans; /* that were reported, and whose group is not whole */

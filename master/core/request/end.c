@@ -27,17 +27,21 @@
 
 #include <stdlib.h>
 
+/* With it goes whoever is between it and the next older one that lives: so what a node keeps are ranges, no more than there are
+ * live clients. */
 static void
-fence(kvp_master_t *m, const kvp_session_t *dead)
+fence(kvp_master_t *m, const kvp_session_t *dead, kvp_session_t *older)
 {
+    uint64_t above = older == NULL ? dead->incarnation - 1 : older->incarnation; /* live_min says the rest */
+
+    if (older != NULL) older->is_fence_edge = true;
     kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         /* A node may have several segments: it is told with its first. */
         if (g->node != NULL && g->node->segments.next == &g->of_node)
-            kvp_fence_tell(&m->peers, g->node, dead->incarnation);
+            kvp_fence_tell(&m->peers, g->node, above, dead->incarnation);
     }
-    m->ctx.st.fences++;
 }
 
 static void
@@ -85,6 +89,8 @@ static void
 strip(kvp_master_t *m, kvp_session_t *s)
 {
     bool is_unfinished = !kvp_list_is_empty(&s->attempts) && !s->is_drained;
+    bool is_oldest = kvp_list_is_empty(&s->born) || s->born.prev == &m->peers.born;
+    kvp_session_t *older = is_oldest ? NULL : kvp_list_entry(s->born.prev, kvp_session_t, born);
 
     if (s->incarnation != 0) {
         kvp_list_del(&s->born);
@@ -94,7 +100,8 @@ strip(kvp_master_t *m, kvp_session_t *s)
         else
             m->ctx.st.nodes--;
     }
-    if (is_unfinished) fence(m, s);
+    if (is_unfinished || s->is_fence_edge) fence(m, s, older);
+    m->ctx.st.fences += is_unfinished;
     kvp_groups_abandon(&m->prot, s);
     kvp_list_del(&s->greeting);
     kvp_list_del(&s->abandoned); /* they stay in a ring of their own: nobody's word frees them now */

@@ -341,7 +341,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (a == NULL) return commit_again(m, s, commit->attempt, reply);
     if (a->req != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
-    is_not_dead = kvp_retire_is_readable(&m->space, a->digest.hi);
+    is_not_dead = kvp_retire_is_readable(&m->space, a->digest);
     may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
     waits = may_be_known || is_not_dead || m->log.journal.is_on;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;

@@ -134,7 +134,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 static void
 revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool waits)
 {
-    bool is_not_dead = kvp_retire_is_readable(&m->space, digest.hi) && KVP_RULE(REVOKE_NOT_DEAD_YET);
+    bool is_not_dead = kvp_retire_is_readable(&m->space, digest) && KVP_RULE(REVOKE_NOT_DEAD_YET);
 
     if (is_not_dead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
 }

@@ -38,7 +38,7 @@ kvp_session_open(kvp_peers_t *peers, uint64_t conn)
     s->seen_ns = peers->ctx->now_ns;
     s->stall_seen_ns = peers->ctx->stall_ns;
     s->number = kvp_ptab_add(&peers->sessions, s);
-    kvp_umap_init(&s->attempt_ids, peers->ctx->table_seed);
+    kvp_umap_init(&s->attempt_ids, peers->ctx->conf.secret);
     kvp_umap_set(&peers->by_conn, conn, s->number);
     kvp_list_add_tail(&peers->seen, &s->link);
     kvp_list_init(&s->over);
@@ -57,15 +57,16 @@ kvp_session_open(kvp_peers_t *peers, uint64_t conn)
     return s;
 }
 
-/* Tells the node that a client is dead to the pool: its connections are closed, and it is refused from now on. Clients
- * below the oldest that lives need not be named one by one. */
+/* Tells the node that clients are dead to the pool: their connections are closed, and they are refused from now on. Those below the
+ * oldest that lives need not be named. */
 void
-kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t incarnation)
+kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation)
 {
     Kvp__Pb__Fence msg = KVP__PB__FENCE__INIT;
     size_t at;
 
     msg.term = peers->ctx->term;
+    msg.above = above;
     msg.incarnation = incarnation;
     msg.live_min = kvp_list_is_empty(&peers->born) ? kvp_incarnation_make(peers, peers->incarnation_seq + 1)
                                                    : kvp_list_first(&peers->born, kvp_session_t, born)->incarnation;

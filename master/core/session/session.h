@@ -52,6 +52,7 @@ struct kvp_session {
     kvp_buf_t out;
     uint32_t number; /* in peers->sessions */
     uint32_t role;
+    bool is_fence_edge; /* nodes refuse those above it: with its end they have to hear that it is one of them */
     bool is_drained; /* its word, with Bye: none of its stores is under way */
     bool is_closing; /* close after the output is sent; input is ignored */
     bool is_over; /* it owns nothing any more but attempts and tickets, whose turn to end has not come */
@@ -77,7 +78,8 @@ void kvp_reply_results(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr
 void kvp_reply_plain(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err,
                      const char *detail);
 uint64_t kvp_incarnation_make(const kvp_peers_t *peers, uint64_t seq); /* of this term */
-void kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t incarnation); /* 0 = only who is alive at all */
+/* kvp_fence_tell: all above that one are dead, up to and with that incarnation; 0 = only who is alive at all. */
+void kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation);
 void kvp_peers_ident_changed(kvp_peers_t *peers); /* the term or the pool's name: to be saved before more is said */
 void
 kvp_pool_granted(kvp_peers_t *peers); /* space of it, or a promise: from here on it is the pool that it says it is */

@@ -271,6 +271,7 @@ kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t)
     t->refs++;
     t->chunk_bytes += c->bytes;
     sp->cat->owned_bytes += c->bytes;
+    sp->cat->owned_chunks++;
     if (t->chunks++ > 0) return;
     kvp_list_add_tail(&sp->cat->owners, &t->owning);
     sp->cat->owners_n++;
@@ -285,6 +286,7 @@ kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c)
     c->tenant = NULL;
     t->chunk_bytes -= c->bytes;
     sp->cat->owned_bytes -= c->bytes;
+    sp->cat->owned_chunks--;
     if (c->slab != NULL) t->used_bytes -= kvp_slab_used_bytes(c->slab);
     if (--t->chunks == 0) {
         kvp_list_del(&t->owning);

@@ -147,9 +147,9 @@ kvp_retire_of_key(kvp_space_t *sp, kvp_retire_t *r, uint64_t id)
 }
 
 bool
-kvp_retire_is_readable(const kvp_space_t *sp, uint64_t id)
+kvp_retire_is_readable(const kvp_space_t *sp, kvp_digest_t digest)
 {
-    return *not_dead_of(sp, id) > 0;
+    return *not_dead_of(sp, kvp_objindex_id(sp->cat->index, digest)) > 0;
 }
 
 static void

@@ -77,10 +77,10 @@ void kvp_retire_set_free(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_unclaim(kvp_space_t *sp, kvp_claim_t *claim);
 kvp_retire_req_t *kvp_retire_req_find(kvp_session_t *node, uint64_t request_id); /* NULL = none */
 void kvp_retire_req_free(kvp_session_t *node, kvp_retire_req_t *req);
-/* kvp_retire_of_key: the extent was served under that key, by half of its digest. kvp_retire_is_readable: some extent
+/* kvp_retire_of_key: the extent was served under that key, by its id in the index. kvp_retire_is_readable: some extent
  * that was may not be dead yet; also for a key with which that one shares a counter. */
 void kvp_retire_of_key(kvp_space_t *sp, kvp_retire_t *r, uint64_t id);
-bool kvp_retire_is_readable(const kvp_space_t *sp, uint64_t id);
+bool kvp_retire_is_readable(const kvp_space_t *sp, kvp_digest_t digest);
 /* kvp_retire_abandoned keeps in mind that the extent was that attempt's, whose client lives; kvp_retire_drained: by its word
  * nothing of the attempt is under way, so that the node need not wait for its end. */
 void kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);

@@ -169,7 +169,7 @@ kvp_segment_up(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s)
     s->segments_n++;
     kvp_list_add_tail(&s->segments, &g->of_node);
     kvp_segment_set_state(sp, g, KVP_SEG_UP);
-    kvp_fence_tell(sp->peers, s, 0); /* who died while it was away */
+    kvp_fence_tell(sp->peers, s, 0, 0); /* who died while it was away */
     kvp_retire_resend(sp, g);
     if (is_first) kvp_tombs_greet(sp->log, s);
 }

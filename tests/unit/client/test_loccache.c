@@ -47,7 +47,7 @@ test_answers_from_before_a_revocation_are_not_kept(void **state)
 {
     kvp_loccache_t c;
 
-    kvp_loccache_init(&c, 8);
+    kvp_loccache_init(&c, 8, 1);
     kvp_loccache_advance(&c, 5);
     assert_false(keep(&c, 1, 10, 4));
     assert_true(keep(&c, 1, 10, 5));
@@ -62,7 +62,7 @@ test_seen_is_of_one_version_and_never_earlier(void **state)
     kvp_loccache_t c;
     kvp_place_t place = place_of(10);
 
-    kvp_loccache_init(&c, 8);
+    kvp_loccache_init(&c, 8, 1);
     place.told_ns = 5;
     assert_true(kvp_loccache_keep(&c, digest_of(1), &place, 0));
     kvp_loccache_seen(&c, digest_of(1), 10, 7);
@@ -80,7 +80,7 @@ test_nothing_is_kept_without_room(void **state)
 {
     kvp_loccache_t c;
 
-    kvp_loccache_init(&c, 0);
+    kvp_loccache_init(&c, 0, 1);
     assert_false(keep(&c, 1, 10, 0));
     kvp_loccache_fini(&c);
 }
@@ -92,7 +92,7 @@ test_hot_entries_outlive_a_stream(void **state)
     kvp_loccache_t c;
     kvp_place_t place;
 
-    kvp_loccache_init(&c, 16);
+    kvp_loccache_init(&c, 16, 1);
     keep(&c, 1000, 1, 0);
     for (uint32_t i = 0; i < 500; i++) {
         assert_true(kvp_loccache_find(&c, digest_of(1000), &place));
@@ -110,7 +110,7 @@ test_reads_to_tell_are_bounded(void **state)
     static kvp_wire_used_t used[2 * KVP_LOCCACHE_USED_MAX];
     kvp_place_t place;
 
-    kvp_loccache_init(&c, 2 * KVP_LOCCACHE_USED_MAX);
+    kvp_loccache_init(&c, 2 * KVP_LOCCACHE_USED_MAX, 1);
     for (uint32_t key = 0; key < 2 * KVP_LOCCACHE_USED_MAX; key++) {
         keep(&c, key, 1, 0);
         kvp_loccache_find(&c, digest_of(key), &place);
@@ -187,7 +187,7 @@ test_random_against_a_naive_cache(void **state)
 {
     model_t m = {.random = 1};
 
-    kvp_loccache_init(&m.cache, KEYS);
+    kvp_loccache_init(&m.cache, KEYS, 1);
     for (int i = 0; i < 200000; i++)
         model_step(&m);
     for (uint32_t key = 0; key < KEYS; key++)

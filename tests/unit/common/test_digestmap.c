@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A walk through the map while others take entries out of it. What comes and goes by key is tested by those who use it.
+ * A walk through the map while others take entries out of it, and digests that were chosen to meet. What comes and goes by key
+ * is tested by those who use it.
  */
 #include "common/digestmap.h"
 
@@ -10,16 +11,30 @@
 
 #define N 400u
 
-/* Few homes, the last of the table among them: long rows, which go over its end. */
-static kvp_digest_t
-digest_of(uint32_t i)
+static uint32_t
+home_of(const kvp_digestmap_t *map, kvp_digest_t digest)
 {
-    return (kvp_digest_t){.lo = (uint64_t)i * 37 % 50 * 20 + 1000, .hi = i};
+    return (uint32_t)(kvp_mix64(&map->mix, digest.lo, digest.hi) >> 32) & (map->cap - 1);
+}
+
+/* Few homes, the last of the table among them: long rows, which go over its end. */
+static void
+choose(const kvp_digestmap_t *map, kvp_digest_t digests[N])
+{
+    uint64_t lo = 0;
+
+    for (uint32_t i = 0; i < N; i++) {
+        do
+            digests[i] = (kvp_digest_t){.lo = ++lo, .hi = i};
+        while ((home_of(map, digests[i]) + 1) % 16 != 0);
+    }
 }
 
 static void
 test_back_meets_what_stays(void **state)
 {
+    kvp_digest_t digests[N];
+
     (void)state;
     for (uint32_t seed = 1; seed < 200; seed++) {
         bool is_met[N] = {false}, is_gone[N] = {false};
@@ -27,14 +42,15 @@ test_back_meets_what_stays(void **state)
         uint32_t at;
 
         assert_true(kvp_digestmap_reserve(&map, N));
+        choose(&map, digests);
         for (uint32_t i = 0; i < N; i++)
-            *kvp_digestmap_insert(&map, digest_of(i)) = i + 1;
+            *kvp_digestmap_insert(&map, digests[i]) = i + 1;
         for (at = kvp_digestmap_end(&map); at > 0;) {
             const kvp_digestmap_at_t *found = kvp_digestmap_back(&map, &at);
             uint32_t i = at * 2654435761u * seed % N;
 
             if (found != NULL) is_met[found->val - 1] = true;
-            if (at % 3 == 0) is_gone[i] |= kvp_digestmap_del(&map, digest_of(i));
+            if (at % 3 == 0) is_gone[i] |= kvp_digestmap_del(&map, digests[i]);
         }
         for (uint32_t i = 0; i < N; i++)
             assert_true(is_met[i] || is_gone[i]);
@@ -43,11 +59,73 @@ test_back_meets_what_stays(void **state)
     }
 }
 
+/* The furthest that an entry lies from its home. */
+static uint32_t
+longest_walk(const kvp_digestmap_t *map)
+{
+    uint32_t longest = 0;
+
+    for (uint32_t i = 0; i < map->cap; i++)
+        if (map->slots[i].val != 0)
+            longest = (uint32_t)kvp_max_u64(longest, (i - home_of(map, map->slots[i].digest)) & (map->cap - 1));
+    return longest;
+}
+
+static kvp_digest_t
+chosen(uint32_t kind, uint64_t i)
+{
+    switch (kind) {
+    case 0:
+        return (kvp_digest_t){.lo = 7, .hi = i}; /* one half alone differs, */
+    case 1:
+        return (kvp_digest_t){.lo = i, .hi = 7};
+    case 2:
+        return (kvp_digest_t){.lo = i << 40, .hi = 0}; /* in its upper bits alone, */
+    case 3:
+        return (kvp_digest_t){.lo = i << 24, .hi = ~(i << 24)}; /* or both in the same bits */
+    default:
+        return (kvp_digest_t){.lo = i << 32, .hi = i << 32};
+    }
+}
+
+static void
+test_walks_are_short_when_digests_are_chosen(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 5; kind++) {
+        kvp_digestmap_t map;
+
+        kvp_digestmap_init(&map, 0x1234567 + kind);
+        for (uint64_t i = 0; i < 98304; i++)
+            *kvp_digestmap_insert(&map, chosen(kind, i)) = 1;
+        assert_in_range(longest_walk(&map), 0, 80);
+        kvp_digestmap_fini(&map);
+    }
+}
+
+/* Two processes do not agree on what lies together. */
+static void
+test_seed_moves_digests(void **state)
+{
+    kvp_digestmap_t a = {.seed = 1}, b = {.seed = 2};
+    uint32_t same = 0;
+
+    (void)state;
+    assert_true(kvp_digestmap_reserve(&a, 512) && kvp_digestmap_reserve(&b, 512));
+    for (uint32_t i = 0; i < 1000; i++)
+        same += home_of(&a, chosen(1, i)) == home_of(&b, chosen(1, i));
+    assert_in_range(same, 0, 10);
+    kvp_digestmap_fini(&a);
+    kvp_digestmap_fini(&b);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_back_meets_what_stays),
+        cmocka_unit_test(test_walks_are_short_when_digests_are_chosen),
+        cmocka_unit_test(test_seed_moves_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

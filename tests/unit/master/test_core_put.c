@@ -4,6 +4,8 @@
  */
 #include "tests/unit/master/rig.h"
 
+#include "common/idset.h"
+
 #include "common/slab.h"
 
 static const rig_conf_t plain = {.size = 4 * MIB, .chunk = MIB};
@@ -486,6 +488,34 @@ test_client_when_it_dies_with_attempts_is_fenced_everywhere(void **state)
     assert_int_equal(world_stats(g->w).fences, 1);
 }
 
+/* Clients come, one in two dies with an attempt and the other one says goodbye, while an old one lives: what a node keeps of the dead
+ * is no more than there are live ones. */
+static void
+test_clients_when_many_die_are_few_ranges_at_a_node(void **state)
+{
+    rig_t *g = *state;
+    kvp_wire_loc_t loc;
+    uint64_t attempt, dead;
+    kvp_idset_t fenced = {0};
+
+    for (uint32_t i = 0; i < 100; i++) {
+        peer_t *polite = client_open(g->w), *d = client_open(g->w);
+
+        assert_int_equal(put_place(d, "key", 100, &attempt, &loc), KVP_OK);
+        dead = d->incarnation;
+        peer_forget(d);
+        kvp_idset_add(&fenced, (kvp_idrange_t){g->na->last_fence.above, g->na->last_fence.incarnation}, 0);
+        assert_true(kvp_idset_has(&fenced, dead));
+        assert_false(kvp_idset_has(&fenced, polite->incarnation));
+        peer_forget(polite); /* all above it are refused: so is it */
+        kvp_idset_add(&fenced, (kvp_idrange_t){g->na->last_fence.above, g->na->last_fence.incarnation}, 0);
+        assert_false(kvp_idset_has(&fenced, g->c->incarnation));
+        assert_in_range(fenced.n, 1, 2);
+    }
+    kvp_idset_fini(&fenced);
+    assert_int_equal(world_stats(g->w).fences, 100);
+}
+
 static void
 test_client_when_it_dies_without_attempts_is_not_fenced(void **state)
 {
@@ -681,6 +711,7 @@ main(void)
         rig_test(test_client_when_the_last_one_dies, plain),
         rig_test(test_client_when_it_dies_with_attempts_is_fenced_everywhere, plain),
         rig_test(test_client_when_it_dies_without_attempts_is_not_fenced, plain),
+        rig_test(test_clients_when_many_die_are_few_ranges_at_a_node, plain),
         rig_test(test_bye_with_attempts, plain),
         rig_test(test_fence_when_the_node_was_away, plain),
         cmocka_unit_test(test_put_when_one_client_has_too_many_attempts),

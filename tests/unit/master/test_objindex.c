@@ -102,35 +102,68 @@ test_find_when_resized_under_way(void **state)
 /* Digests of which all fall on the last few slots of the table, so that chains wrap around its end, also while the
  * table is moved. With this seed the table spreads nothing: the upper half of the digest's second word names the bucket,
  * the upper bits of the first are the tag. */
+/* Its home is the last bucket or the one before. */
 static kvp_digest_t
-crowded_digest(uint32_t i)
+crowded_digest(const kvp_objindex_t *ix, uint32_t i)
 {
-    return (kvp_digest_t){.lo = (uint64_t)i << 48, .hi = (uint64_t)(UINT32_MAX - i % 3) << 32 | i};
+    kvp_digest_t d = {.lo = 0, .hi = i};
+
+    while (kvp_objindex_id(ix, d) >> 56 != 255)
+        d.lo++;
+    return d;
 }
 
 static void
 test_find_when_chains_wrap(void **state)
 {
     enum { N = 3000 };
-    kvp_objindex_t *ix = kvp_objindex_create(0x9e3779b97f4a7c15ull);
+    kvp_objindex_t *ix = kvp_objindex_create(1);
+    kvp_digest_t digests[N];
     uint32_t oids[N];
 
     (void)state;
     for (uint32_t i = 0; i < N; i++) {
-        oids[i] = kvp_objindex_make(ix, crowded_digest(i), "k", 1);
-        kvp_objindex_link(ix, oids[i], crowded_digest(i));
+        digests[i] = crowded_digest(ix, i);
+        oids[i] = kvp_objindex_make(ix, digests[i], "k", 1);
+        kvp_objindex_link(ix, oids[i], digests[i]);
         for (uint32_t k = i > 40 ? i - 40 : 0; k <= i; k++)
-            assert_int_equal(kvp_objindex_find(ix, crowded_digest(k)), oids[k]);
+            assert_int_equal(kvp_objindex_find(ix, digests[k]), oids[k]);
     }
     for (uint32_t i = 0; i < N; i++) {
         uint32_t at = i * 7 % N; /* any order */
-        kvp_digest_t d = crowded_digest(at);
+        kvp_digest_t d = digests[at];
 
         assert_int_equal(kvp_objindex_find(ix, d), oids[at]);
         drop(ix, oids[at]);
         assert_int_equal(kvp_objindex_find(ix, d), KVP_OID_NONE);
     }
     kvp_objindex_destroy(ix);
+}
+
+/* Digests that share a half, or differ in few bits: their records' halves are spread as if by chance over the upper bits, which
+ * say the home. */
+static void
+test_homes_are_spread_when_digests_are_chosen(void **state)
+{
+    enum { N = 1 << 16, HOMES = 1 << 10 };
+    static uint32_t n[HOMES];
+
+    (void)state;
+    for (uint32_t kind = 0; kind < 3; kind++) {
+        kvp_objindex_t *ix = kvp_objindex_create(kind);
+
+        memset(n, 0, sizeof n);
+        for (uint64_t i = 0; i < N; i++) {
+            kvp_digest_t d = kind == 0   ? (kvp_digest_t){.lo = i, .hi = 5}
+                             : kind == 1 ? (kvp_digest_t){.lo = 5, .hi = i}
+                                         : (kvp_digest_t){.lo = i << 16, .hi = i << 48};
+
+            n[kvp_objindex_id(ix, d) >> 54]++;
+        }
+        for (uint32_t i = 0; i < HOMES; i++)
+            assert_in_range(n[i], 10, 130); /* 64, 8 standard deviations */
+        kvp_objindex_destroy(ix);
+    }
 }
 
 static void
@@ -334,6 +367,7 @@ main(void)
         cmocka_unit_test(test_find_after_add_and_drop),
         cmocka_unit_test(test_find_when_resized_under_way),
         cmocka_unit_test(test_find_when_chains_wrap),
+        cmocka_unit_test(test_homes_are_spread_when_digests_are_chosen),
         cmocka_unit_test(test_memory_when_objects_go),
         cmocka_unit_test(test_add_when_the_table_grows_is_bounded),
         cmocka_unit_test(test_walk_when_blocks_are_missing),

@@ -15,10 +15,11 @@
 static void
 test_get_when_empty(void **state)
 {
-    kvp_umap_t map = {0};
+    kvp_umap_t map;
     uint32_t val;
 
     (void)state;
+    kvp_umap_init(&map, 0);
     assert_false(kvp_umap_get(&map, 1, &val));
     assert_false(kvp_umap_get(&map, 0, &val));
     assert_false(kvp_umap_del(&map, 1));
@@ -31,11 +32,12 @@ static void
 test_random_against_an_array(void **state)
 {
     static uint32_t model[KEYS];
-    kvp_umap_t map = {0};
+    kvp_umap_t map;
     uint64_t seed = 11;
     uint32_t val, n = 0, was_left = 0, resizes = 0;
 
     (void)state;
+    kvp_umap_init(&map, 0);
     memset(model, 0, sizeof model);
     for (uint32_t step = 1; step < 400000; step++) {
         uint32_t i;
@@ -87,10 +89,11 @@ static void
 test_many_keys_touch_few_new_pages(void **state)
 {
     enum { BATCH = 512, BATCHES = 800 };
-    kvp_umap_t map = {0};
+    kvp_umap_t map;
     long most = 0;
 
     (void)state;
+    kvp_umap_init(&map, 0);
     for (uint32_t i = 0; i < BATCHES; i++) {
         long before = faults();
 
@@ -103,6 +106,32 @@ test_many_keys_touch_few_new_pages(void **state)
     kvp_umap_fini(&map);
 }
 
+/* 65,536 ids that a client chooses for its attempts: alike, or multiples of one number, among them what undoes a product with
+ * the golden ratio. The furthest that one lies from its home is what chance makes of it. */
+static void
+test_walks_are_short_when_keys_are_chosen(void **state)
+{
+    const uint64_t steps[] = {1, 1ull << 48, 1ull << 32, 0x9e3779b97f4a7c15ull, 0xf1de83e19937733dull};
+
+    (void)state;
+    for (size_t k = 0; k < KVP_ARRAY_LEN(steps); k++) {
+        kvp_umap_t map;
+        uint32_t longest = 0;
+
+        kvp_umap_init(&map, 0);
+        for (uint64_t i = 1; i <= 65535; i++)
+            kvp_umap_set(&map, i * steps[k], 1);
+        assert_int_equal(map.old.cap, 0); /* no resize is under way */
+        for (uint32_t i = 0; i < map.now.cap; i++) {
+            uint32_t home = (uint32_t)(kvp_mix64(&map.mix, map.now.keys[i], 0) >> map.now.shift);
+
+            if (map.now.keys[i] != 0) longest = (uint32_t)kvp_max_u64(longest, (i - home) & (map.now.cap - 1));
+        }
+        assert_in_range(longest, 0, 200);
+        kvp_umap_fini(&map);
+    }
+}
+
 int
 main(void)
 {
@@ -110,6 +139,7 @@ main(void)
         cmocka_unit_test(test_get_when_empty),
         cmocka_unit_test(test_random_against_an_array),
         cmocka_unit_test(test_many_keys_touch_few_new_pages),
+        cmocka_unit_test(test_walks_are_short_when_keys_are_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
