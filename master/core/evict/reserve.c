@@ -24,6 +24,22 @@ size_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
     return ev->cat->owners_n == 1 ? ev->ctx->st.size_bytes : t->chunk_bytes;
 }
 
+/* What is free, or on its way to it, where no put goes now: it is no reserve. Where tenants have chunks of their own, what is free
+ * in those is not looked for. */
+static uint64_t
+stuck_bytes(const kvp_evict_t *ev)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < ev->cat->up_n && ev->cat->slow_n > 0; i++) {
+        const kvp_segment_t *g = ev->cat->up[i];
+
+        if (!kvp_segment_is_passed_over(ev->cat, g)) continue;
+        bytes += g->retiring_bytes - g->quarantine_bytes + (ev->cat->owners_n == 1 ? g->size_bytes - g->used_bytes : 0);
+    }
+    return bytes;
+}
+
 static uint64_t
 free_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
 {
@@ -47,14 +63,15 @@ void
 kvp_evict_reserve(kvp_evict_t *ev)
 {
     kvp_tenant_t *t = reserve_for(ev);
-    uint64_t reserve;
+    uint64_t reserve, stuck;
 
     if (t == NULL || kvp_evict_is_early(ev)) return;
     reserve = kvp_min_u64(size_for(ev, t) / RESERVE_SHARE, RESERVE_MAX);
+    stuck = stuck_bytes(ev);
     for (uint32_t i = 0; i < RESERVE_BATCH; i++) {
         uint32_t oid;
 
-        if (free_for(ev, t) >= reserve) return;
+        if (free_for(ev, t) >= reserve + stuck) return;
         oid = kvp_victim_next(ev->prot, t, KVP_OID_NONE);
         if (oid == KVP_OID_NONE) return;
         /* One that is larger than the reserve would cost more than the reserve is worth: its room is made when a put asks. */
