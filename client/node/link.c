@@ -451,8 +451,10 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         if (msg == NULL) return false;
         err = msg->err != KVP_OK ? msg->err : kvp_node_core_see_term(node->core, msg->term);
         if (err == KVP_EAGAIN && node->link.state == KVP_LINK_SWEEPING) err = KVP_OK;
-        if (err == KVP_EAGAIN) lose(node, SWEEPS_FIRST);
-        else if (err != KVP_OK) lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
+        if (err == KVP_EAGAIN)
+            lose(node, SWEEPS_FIRST);
+        else if (err != KVP_OK)
+            lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
         kvp_pb_free(&pb, msg);
         return true;
     }

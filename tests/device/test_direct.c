@@ -326,7 +326,8 @@ wrong_gets(uint32_t verify)
 {
     uint32_t wrong = 0, good = 0;
 
-    open_pool(&(model_nic_conf_t){.devs_n = 2, .is_soft = true, .forgets_per_mille = 600 / SOFT_ROUNDS}, "rdma", verify);
+    open_pool(&(model_nic_conf_t){.devs_n = 2, .is_soft = true, .forgets_per_mille = 600 / SOFT_ROUNDS}, "rdma",
+              verify);
     for (unsigned seed = 0; seed < SOFT_ROUNDS; seed++) {
         device_fill(device, OBJECT_BYTES, seed);
         if (put("object", device, OBJECT_BYTES) != KVPOOL_OK) continue;
