@@ -32,15 +32,16 @@
 
 kvp_rule_t kvp_rule_off;
 
-/* Clocks of the transport stand this far ahead: what it waits for before it tries again need not be waited for here. */
-static uint64_t skipped_ns;
-uint64_t __real_kvp_now_ns(void);
+/* The transport's clock goes on by being asked: how fast the machine is changes nothing. Some tests put it forward. */
+#define CLOCK_STEP_NS 5000u
+
+static uint64_t clock_ns = KVP_NS_PER_S;
 uint64_t __wrap_kvp_now_ns(void);
 
 uint64_t
 __wrap_kvp_now_ns(void)
 {
-    return __real_kvp_now_ns() + skipped_ns;
+    return clock_ns += CLOCK_STEP_NS;
 }
 
 typedef struct {
@@ -501,7 +502,7 @@ static void
 poll_until_posted(rig_t *r, uint64_t requests, bool is_settled)
 {
     for (uint32_t i = 0; i < 1000 && r->done_n < 2 && r->ep->costs.requests < requests; i++) {
-        skipped_ns += KVP_NS_PER_S; /* what is not trusted may be tried again */
+        clock_ns += KVP_NS_PER_S; /* what is not trusted may be tried again */
         if (is_settled) model_nic_settle();
         assert_int_equal(r->server->ops->serve(r->server, 0, 0), KVP_OK);
         r->ep->tp->ops->ep_poll(r->ep);
