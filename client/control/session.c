@@ -175,7 +175,8 @@ connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, ui
     return err;
 }
 
-/* Tries every master once, from the last good one on. */
+/* Tries every master once, from the last good one on, each for its share of the time: one that is silent may not use up that of
+ * the others. */
 static kvp_err_t
 connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_link_t **link_out)
 {
@@ -183,7 +184,8 @@ connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_li
 
     for (size_t i = 0; i < s->masters_n; i++) {
         size_t at = (s->master_at + i) % s->masters_n;
-        kvp_err_t one = connect_one(s, &s->masters[at], incarnation, deadline_ns, link_out);
+        uint64_t now = kvp_now_ns(), left_ns = deadline_ns - kvp_min_u64(deadline_ns, now);
+        kvp_err_t one = connect_one(s, &s->masters[at], incarnation, now + left_ns / (s->masters_n - i), link_out);
 
         if (one == KVP_OK) {
             s->master_at = at;
@@ -558,7 +560,7 @@ run(void *arg)
         tend_dead_locked(s);
         pthread_mutex_unlock(&s->lock);
         kvp_transports_tend(); /* with no master as well */
-        if (kvp_session_hold(s, kvp_now_ns() + CONNECT_MAX_NS, &link) == KVP_OK) {
+        if (kvp_session_hold(s, kvp_now_ns() + s->masters_n * CONNECT_MAX_NS, &link) == KVP_OK) {
             has_more = do_chores(s, link, &beats);
             kvp_session_rele(s, link);
         }

@@ -427,6 +427,12 @@ kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
     return rank;
 }
 
+static bool
+is_avoided(const kvp_slot_t *slot, uint64_t now)
+{
+    return slot->is_out_of_reach || (slot->peer == NULL && now < slot->next_try_ns) || now < slot->avoid_until_ns;
+}
+
 uint32_t
 kvp_peers_avoid(kvp_peers_t *p, uint32_t ids[KVP_AVOID_MAX])
 {
@@ -434,13 +440,8 @@ kvp_peers_avoid(kvp_peers_t *p, uint32_t ids[KVP_AVOID_MAX])
     uint32_t n = 0;
 
     pthread_mutex_lock(&p->lock);
-    for (size_t i = 0; i < p->slots_n && n < KVP_AVOID_MAX; i++) {
-        const kvp_slot_t *slot = p->slots[i];
-        bool is_left_alone = slot->peer == NULL && now < slot->next_try_ns;
-
-        if (slot->from > 0) continue;
-        if (slot->is_out_of_reach || is_left_alone || now < slot->avoid_until_ns) ids[n++] = slot->segment_id;
-    }
+    for (size_t i = 0; i < p->slots_n && n < KVP_AVOID_MAX; i++)
+        if (p->slots[i]->from == 0 && is_avoided(p->slots[i], now)) ids[n++] = p->slots[i]->segment_id;
     pthread_mutex_unlock(&p->lock);
     return n;
 }
@@ -448,12 +449,14 @@ kvp_peers_avoid(kvp_peers_t *p, uint32_t ids[KVP_AVOID_MAX])
 bool
 kvp_peers_are_many(kvp_peers_t *p)
 {
-    bool are_many;
+    uint64_t now = kvp_now_ns();
+    uint32_t n = 0;
 
     pthread_mutex_lock(&p->lock);
-    are_many = p->slots_n > 1;
+    for (size_t i = 0; i < p->slots_n; i++)
+        n += p->slots[i]->from == 0 && !is_avoided(p->slots[i], now);
     pthread_mutex_unlock(&p->lock);
-    return are_many;
+    return n > 1;
 }
 
 void

@@ -73,7 +73,8 @@ uint32_t kvp_peers_rank(kvp_peers_t *peers, uint32_t segment_id);
  * while, and those out of reach. Returns how many. */
 uint32_t kvp_peers_avoid(kvp_peers_t *peers, uint32_t ids[KVP_AVOID_MAX]);
 
-/* kvp_peers_are_many says that more than one node was used: where one is silent, something can go elsewhere. */
+/* kvp_peers_are_many says that more than one segment was used and is not avoided now: where one is silent, something can go
+ * elsewhere. */
 bool kvp_peers_are_many(kvp_peers_t *peers);
 
 /* kvp_path_keep holds the node's memory as it is mapped, beyond the path; kvp_peers_rele ends that. */

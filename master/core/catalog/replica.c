@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An object's copies: where they lie, which of them are served, and how they are told to clients. The first copy lies in
- * the record, the others, which are rare, in its extension. No two are on one host.
+ * the record, the others, which are rare, in its extension. No two are in one segment.
  */
 #include "master/core/catalog/replica.h"
 

@@ -123,6 +123,7 @@ kvp_put_req_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, c
     p->due_ns = pq->ctx->now_ns + KVP_MS(wait_ms);
     p->n = msg->n;
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, pq->cat->up_n), KVP_REPLICAS_MAX));
+    if (msg->only != 0) p->copies = 1; /* a second one would have no place, and what is behind it would wait */
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
     p->wish.only = msg->only;

@@ -299,7 +299,7 @@ may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, cons
     for (uint32_t i = 0; i < n; i++) {
         const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
 
-        if (c->segment->host == g->host || places[i].generation == kvp_word_generation(t->rec.word)) return false;
+        if (c->segment == g || places[i].generation == kvp_word_generation(t->rec.word)) return false;
     }
     return true;
 }

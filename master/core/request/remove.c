@@ -89,22 +89,29 @@ may_go(kvp_master_t *m, uint32_t oid, const remove_mode_t *mode)
     return KVP_OK;
 }
 
-/* The replica in that segment, where there are others. *is_only_out: there are none. */
+/* The replica in that segment, where there are others. *is_only_out: there are none; what lies in a segment that was dropped is
+ * none. */
 static kvp_err_t
 remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *w, bool *is_only_out)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(&m->cat, o, places), i = 0;
+    uint32_t n = kvp_obj_places(&m->cat, o, places), at = n, others = 0;
     uint64_t id = o->id;
 
-    while (i < n && ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment->id != segment)
-        i++;
-    if (i == n) return KVP_NOT_FOUND;
-    *is_only_out = n == 1;
-    if (n == 1) return KVP_OK;
-    kvp_obj_del_place(&m->space, oid, &places[i]);
-    kvp_retire_of_key(&m->space, kvp_retire_place(&m->space, &places[i], 0, w), id);
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_segment_t *g = ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment;
+
+        if (g->id == segment)
+            at = i;
+        else
+            others += !g->is_dropped;
+    }
+    if (at == n) return KVP_NOT_FOUND;
+    *is_only_out = others == 0;
+    if (others == 0) return KVP_OK;
+    kvp_obj_del_place(&m->space, oid, &places[at]);
+    kvp_retire_of_key(&m->space, kvp_retire_place(&m->space, &places[at], 0, w), id);
     kvp_ctx_spend(&m->ctx, 1);
     kvp_ctx_space_news(&m->ctx);
     return KVP_OK;
