@@ -190,6 +190,7 @@ party_resume(sim_t *s, party_t *who)
     if (!who->is_stopped) return;
     TRACE(s, "%s goes on", who->name);
     who->is_stopped = false;
+    who->woken_ns = s->now;
     who->kept = NULL;
     who->kept_end = &who->kept;
     while (e != NULL) {

@@ -51,6 +51,7 @@ typedef struct party {
     uint32_t life; /* counts its deaths */
     bool is_dead;
     bool is_stopped;
+    uint64_t woken_ns; /* when it last went on */
     uint64_t ahead_ns; /* its clock, of the world's */
     event_t *kept, **kept_end;
     void (*on_accept)(sim_t *s, struct party *who, conn_t *conn);

@@ -567,6 +567,7 @@ on_prove(sim_t *s, void *arg, uint64_t seq)
     client_t *c = t->client;
 
     if (t->wait_seq != seq) return;
+    t->proofs_n = t->is_proof ? t->proofs_n + (t->call == CALL_GET) : 0;
     t->call = next_proof(s, t);
     t->pattern[0] = '\0';
     t->n = 1;
@@ -576,7 +577,8 @@ on_prove(sim_t *s, void *arg, uint64_t seq)
     t->keys[0] = oracle_key(s, client_tenant(s, c->index), s->plan->keys + c->index);
     snprintf(t->names[0], sizeof t->names[0], "proof%u", c->index);
     t->groups[0][0] = '\0';
-    t->rng = rng_fork(s->plan->seed, 7, c->index);
+    /* Other chances each time round, or what flips a bit of one read flips it for ever. */
+    t->rng = rng_fork(s->plan->seed, 7, c->index + t->proofs_n * CLIENTS_MAX);
     t->deadline_ns = thread_now(s, t) + PROOF_NS;
     begin_call(s, t);
 }

@@ -113,6 +113,7 @@ struct thread {
     bool is_upsert, is_forced, waits, heeds_probes;
     bool of_groups; /* a look-up: its keys are groups */
     bool is_proof; /* of life, not of the plan */
+    uint32_t proofs_n; /* gets of it that gave nothing */
     char pattern[8];
     kvp_err_t err; /* of the last key, for the trace and the proof of life */
     link_t *link; /* held */

@@ -87,12 +87,21 @@ grant_t *
 grant_note(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset, uint64_t len)
 {
     grant_t *g = make_grant(s, mem, chunk, slot, generation, offset, len), **at;
+    uint32_t term = (uint32_t)(generation >> KVP_GEN_SEQ_BITS);
+    chunk_t *c;
 
     if (g == NULL) return NULL;
-    at = &mem->chunks[chunk].grant[slot];
+    c = &mem->chunks[chunk];
+    at = &c->grant[slot];
     while (*at != NULL && (*at)->generation > generation)
         at = &(*at)->older;
     insert(at, g);
+    g->is_freed = term < mem->proved_term;
+    for (uint32_t u = g->unit; u < g->unit + g->units; u++) {
+        const grant_t *before = c->owner[u];
+
+        if (before == NULL || (before->is_freed && before->freed_term <= term)) c->owner[u] = g;
+    }
     return g;
 }
 

@@ -46,6 +46,7 @@ typedef struct grant {
     bool may_go; /* before it was reported, its removal or a new put of its key was heard */
     uint32_t tomb_term; /* of the last master that told some node that it is no more; 0 = none did */
     bool is_freed; /* its node said that nothing touches it any more */
+    uint32_t freed_term; /* in which the node said so */
     uint64_t probed_ns; /* when a reader was told that it is there, and may rely on that for a lease; 0 = never */
     uint32_t holds; /* tickets that protect it */
     uint64_t used_ns, let_go_ns; /* when it may last have been used, and a ticket on it ended; 0 = not yet */
@@ -90,6 +91,7 @@ struct mem {
     uint64_t away_ns; /* since when, by the master's clock */
     chunk_t *chunks;
     gap_t *gaps; /* of all terms */
+    uint32_t proved_term; /* writers of older terms than this can store nowhere any more: its node freed a gap of it */
     mem_t *older; /* in sim->mems */
 };
 
@@ -105,7 +107,8 @@ mem_t *mem_find(sim_t *s, const uint8_t uuid[16]); /* also one that is gone; NUL
 /* grant_add notes what a master grants. Fails I2 where somebody may still write there, I5 for an old generation. */
 grant_t *grant_add(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset,
                    uint64_t len);
-/* grant_note notes one that a master of an older term gives where a newer one rules: nobody may store there under it. */
+/* grant_note notes one that a master of an older term gives where a newer one rules. Its writer may store there only where
+ * that space was free in the older term too, which is a gap to the newer master, and until the gap is freed. */
 grant_t *grant_note(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset,
                     uint64_t len);
 grant_t *grant_find(const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* NULL = never granted */

@@ -50,6 +50,7 @@ is_known_to_node(sim_t *s, const ask_t *ask)
 
         if (c == NULL || c->is_cut || s->cut_until[there][c->end[0].who->host] > ask->heard_ns) continue;
         if (mem->mounted_ns > ask->heard_ns) continue;
+        if (c->end[0].who->woken_ns + HEARD_NS > s->now) continue; /* its first words answer what it was told before */
         if (c->heard_ns > ask->heard_ns + HEARD_NS && c->heard_ns < s->now) return true;
     }
     return false;

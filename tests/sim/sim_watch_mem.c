@@ -107,20 +107,28 @@ is_sealed(const grant_t *g)
     return g->mem->chunks[g->chunk].word[g->slot] == kvp_word_make(g->generation, KVP_DESC_SEALED);
 }
 
+static void
+set_freed(const sim_t *s, grant_t *g)
+{
+    if (!g->is_freed) g->freed_term = s->oracle->terms[g->mem->node];
+    g->is_freed = true;
+}
+
 /* What lay between reported extents is free: no writer of a term before the one that retired it can store any more,
  * wherever it would. Its node may say so in a later term, and proves nothing of the writers between. */
 static void
-gap_freed(sim_t *s, const mem_t *mem, uint32_t term)
+gap_freed(sim_t *s, mem_t *mem, uint32_t term)
 {
     uint32_t chunk = 0, slot = 0;
 
+    mem->proved_term = (uint32_t)kvp_max_u64(mem->proved_term, term);
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
         if (is_sealed(g) && g->term < term && !g->was_reported && !g->is_refused)
             sim_fail(s, "I2",
                      "the space of slot %u generation %lx is free, of which no master was told, and it is SEALED",
                      g->slot, (unsigned long)g->generation);
         for (; g != NULL; g = g->older)
-            g->is_freed |= g->term < term && !is_sealed(g);
+            if (g->term < term && !is_sealed(g)) set_freed(s, g);
     }
 }
 
@@ -149,7 +157,7 @@ oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t gener
     grant_t *g = grant_find(mem, chunk, slot, generation);
 
     if (g != NULL)
-        g->is_freed = true;
+        set_freed(s, g);
     else if (is_gap(mem, chunk, slot, generation))
         gap_freed(s, mem, (uint32_t)(generation >> KVP_GEN_SEQ_BITS));
 }

@@ -19,7 +19,7 @@ saw_grant(world_t *w, const kvp_wire_loc_t *loc, uint64_t len)
     assert_true(loc->offset % kvp_slab_align_bytes(len) == 0);
     assert_true(loc->offset + len <= c->bytes);
     assert_true((uint64_t)loc->key_off * 64 < c->geo.meta_bytes);
-    if (w->is_disk_stuck && loc->generation > c->granted[loc->slot] && loc->generation == c->retired[loc->slot]) {
+    if (w->conf.has_journal && loc->generation > c->granted[loc->slot] && loc->generation == c->retired[loc->slot]) {
         c->granted[loc->slot] =
             loc->generation; /* said late, for the journal's sake: nobody may write there any more */
         return;
@@ -117,16 +117,25 @@ saw_retire(world_t *w, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
-/* From now on places may be granted there, though the node does not know yet. */
-static void
-saw_mount(mem_t *mem, const kvp_frame_t *f)
+static mem_t *
+asked_mem(const peer_t *p, uint64_t id)
 {
+    for (uint32_t i = 0; i < p->asks_n; i++)
+        if (p->asks[i].id == id) return p->asks[i].mem;
+    return NULL;
+}
+
+/* From now on places may be granted there, though the node does not know yet, and may have asked for other memory since. */
+static void
+saw_mount(const peer_t *p, const kvp_frame_t *f)
+{
+    mem_t *mem = asked_mem(p, f->hdr.request_id);
     Kvp__Pb__MountReply *head;
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, f);
     assert_non_null(head);
-    if (head->err == KVP_OK && !head->is_reset) mem->segment_id = head->segment_id;
+    if (mem != NULL && head->err == KVP_OK && !head->is_reset) mem->segment_id = head->segment_id;
     kvp_pb_free(&pb, head);
 }
 
@@ -181,7 +190,7 @@ saw_answer(world_t *w, peer_t *p, const kvp_frame_t *f)
         saw_hello(p, f);
         break;
     case KVP_OP_MOUNT:
-        if (p->mem != NULL && !p->is_wild) saw_mount(p->mem, f);
+        if (!p->is_wild) saw_mount(p, f);
         break;
     case KVP_OP_PUT_BEGIN:
     case KVP_OP_GET:
@@ -248,7 +257,7 @@ ask_add(peer_t *p, uint64_t id, uint8_t op)
         p->asks_cap = p->asks_cap == 0 ? 16 : p->asks_cap * 2;
         p->asks = realloc(p->asks, p->asks_cap * sizeof *p->asks);
     }
-    p->asks[p->asks_n++] = (ask_t){id, op};
+    p->asks[p->asks_n++] = (ask_t){id, op, p->mem};
 }
 
 static void

@@ -75,6 +75,7 @@ typedef struct {
 typedef struct {
     uint64_t id;
     uint8_t opcode;
+    mem_t *mem; /* of the node when it asked */
 } ask_t;
 
 /* When a node says that a retired extent is dead, and when that it is free. */
