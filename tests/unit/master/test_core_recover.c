@@ -104,6 +104,21 @@ test_restart_when_nodes_report_all(void **state)
     assert_int_equal(put_one(g->c, long_key), KVP_OK);
 }
 
+static void
+test_both_copies_of_a_host_are_adopted(void **state)
+{
+    rig_t *g = *state;
+    uint64_t version;
+    uint32_t copies;
+
+    assert_int_equal(put_object(g->c, "two", SMALL, 2, false, &version), KVP_OK);
+    rig_restart(g);
+    (void)node_open_on(g->w, g->a, "a");
+    (void)node_open_on(g->w, g->b, "a");
+    assert_int_equal(found(g->c, "two", &copies), version);
+    assert_int_equal(copies, 2);
+}
+
 /* The older of two versions is told first, and removed before the newer one is told. */
 static void
 test_removal_before_a_newer_version_is_told(void **state)
@@ -852,6 +867,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         rig_test_on(test_restart_when_nodes_report_all, .mems = 2, .size = 2 * MIB, .chunk = MIB),
+        rig_test_on(test_both_copies_of_a_host_are_adopted, .mems = 2, .size = 2 * MIB, .chunk = MIB),
         rig_test(test_report_whose_last_page_tells_something, one_node),
         rig_test_on(test_removal_before_a_newer_version_is_told, .mems = 2, .nodes = 1, .size = MIB),
         rig_test(test_nothing_is_served_before_the_last_page, one_node),
