@@ -496,6 +496,34 @@ test_the_environment_says_how_long_a_master_is_waited_for(void **state)
         assert_in_range(ask_in_vain(0, 0), OWN_MS, 5000);
 }
 
+/* The first of two masters takes connections and says nothing. */
+static void
+test_a_silent_master_leaves_time_for_the_next(void **state)
+{
+    static fake_master_t second;
+    kvpool_conf_t conf = conf_of(OWN_MS);
+    char both[160];
+    int err = KVPOOL_UNREACHABLE;
+
+    fake_master_start(&second);
+    snprintf(both, sizeof both, "%s,127.0.0.1:%u", master_at, second.port);
+    conf.master = both;
+    conf.master_wait_ms = WAIT_MS;
+    kvpool_free(pool);
+    pool = NULL;
+    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
+    master.server.is_deaf = true;
+    master.server.is_cutting = true;
+    while (master.server.is_cutting)
+        sched_yield();
+    for (uint64_t began = kvp_now_ns(); err != KVPOOL_OK && ms_since(began) < 20000;)
+        err = ask(0);
+    kvpool_free(pool);
+    pool = NULL;
+    fake_master_end(&second);
+    assert_int_equal(err, KVPOOL_OK);
+}
+
 int
 main(void)
 {
@@ -519,6 +547,7 @@ main(void)
         TEST(test_calls_wait_once_for_a_master_that_is_away),
         TEST(test_calls_wait_again_behind_a_session_that_lasted),
         TEST(test_the_environment_says_how_long_a_master_is_waited_for),
+        TEST(test_a_silent_master_leaves_time_for_the_next),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }
