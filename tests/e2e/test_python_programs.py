@@ -97,9 +97,9 @@ def test_store_service(master, bench, programs):  # noqa: F811
               "protocol": "tcp", "device_name": "", "global_segment_size": "64MB", "local_buffer_size": 0}
     path.write_text(json.dumps(fields))
     module = "-m", "mooncake.mooncake_store_service"
-    programs("python3", *module, f"--config={path}", f"--port={http}", "-D", "enable_client_http_server=true")
+    service = programs("python3", *module, f"--config={path}", f"--port={http}", "-D", "enable_client_http_server=true")
     wait_until(lambda: '"is_mounted":true' in fetch(http, "/health")[1], 20, "the service's memory in the pool")
-    assert "setup: enable_client_http_server=true: " in (Path(bench.home) / "python3.log").read_text()
+    assert "setup: enable_client_http_server=true: " in said(service)
     store = make(f"127.0.0.1:{rpc}")
     assert store.put("k", b"value") == 0 and fetch(http, "/api/get/k") == (200, "value")
     assert store.get_replica_desc("k")[0].get_memory_descriptor().buffer_descriptor.transport_endpoint == f"127.0.0.1:{at}"

@@ -559,9 +559,9 @@ def programs(bench):
     started = []
 
     def start(name, *flags):
-        log = open(os.path.join(bench.home, f"{name}.log"), "w+")
-        p = subprocess.Popen([f"{FOLDER}/{name}", *flags], env=bench.env(), stdout=log, stderr=subprocess.STDOUT,
-                             cwd=bench.home)
+        with open(os.path.join(bench.home, f"{name}-{len(started)}.log"), "w") as log:
+            p = subprocess.Popen([f"{FOLDER}/{name}", *flags], env=bench.env(), stdout=log, stderr=subprocess.STDOUT,
+                                 cwd=bench.home)
         p.log = log.name
         started.append(p)
         return p
