@@ -162,6 +162,8 @@ kvp_rdma_answer_decode(const uint8_t *src, size_t len, kvp_rdma_answer_t *out)
     size_t at = ANSWER_BYTES;
 
     if (err != KVP_OK) return err;
+    if (len > KVP_RDMA_ANSWER_MAX)
+        len = KVP_RDMA_ANSWER_MAX; /* a connection carries no more, and none that we encode is longer */
     if (len < ANSWER_BYTES || src[25] > KVP_RDMA_RAILS_MAX || take(src + 6, 2) > 1000) return KVP_PROTO;
     memset(out, 0, sizeof *out); /* what is between the fields as well: answers are compared as they lie */
     out->err = (kvp_err_t) - (int64_t)take(src + 6, 2);
