@@ -8,6 +8,7 @@
 #include "client/transport/rdma/wire.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
+#include "tests/transport/step_clock.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,18 +28,6 @@
 #define POOL "pool of the test" /* 16 bytes */
 
 /* An instance that serves its memory and reads that of another one. */
-/* The transport's clock goes on by being asked: how fast the machine is changes nothing. */
-#define CLOCK_STEP_NS 5000u
-
-static uint64_t clock_ns = KVP_NS_PER_S;
-uint64_t __wrap_kvp_now_ns(void);
-
-uint64_t
-__wrap_kvp_now_ns(void)
-{
-    return clock_ns += CLOCK_STEP_NS;
-}
-
 typedef struct {
     kvp_tp_t *tp;
     kvp_addr_t at;

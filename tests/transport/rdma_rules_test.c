@@ -10,6 +10,7 @@
 #include "client/transport/rdma/ep.h"
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"
+#include "tests/transport/step_clock.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,18 +32,6 @@
 #define GENERATION 7u
 
 kvp_rule_t kvp_rule_off;
-
-/* The transport's clock goes on by being asked: how fast the machine is changes nothing. Some tests put it forward. */
-#define CLOCK_STEP_NS 5000u
-
-static uint64_t clock_ns = KVP_NS_PER_S;
-uint64_t __wrap_kvp_now_ns(void);
-
-uint64_t
-__wrap_kvp_now_ns(void)
-{
-    return clock_ns += CLOCK_STEP_NS;
-}
 
 typedef struct {
     uint64_t seed, dice;
