@@ -105,7 +105,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     snprintf(m->host_id, sizeof m->host_id, "%s", conf->host_id);
     snprintf(m->unix_path, sizeof m->unix_path, "%s", conf->unix_path == NULL ? "" : conf->unix_path);
     m->ctx.term = conf->term;
-    m->peers.is_named = conf->had_master || conf->has_journal;
+    m->peers.is_named = conf->had_master;
     m->peers.may_leap = !m->peers.is_named;
     m->ctx.rng = conf->seed | 1;
     init_tables(m, conf->secret);
@@ -471,8 +471,7 @@ kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bo
     kvp_session_t *s;
     kvp_buf_t swap;
 
-    if (kvp_list_is_empty(&m->peers.dirty) || m->log.journal.durable < m->log.journal.term_end) return false;
-    if (m->peers.is_mute) return false;
+    if (kvp_list_is_empty(&m->peers.dirty) || kvp_master_is_mute(m)) return false;
     s = kvp_list_first(&m->peers.dirty, kvp_session_t, dirty);
     kvp_list_del(&s->dirty);
     if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */

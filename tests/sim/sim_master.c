@@ -159,10 +159,11 @@ write_journal(sim_t *s)
 {
     master_t *m = s->master;
     uint64_t end, from;
+    bool is_base;
 
     if (!s->plan->has_journal) return;
     kvp_buf_reset(&m->out);
-    while (kvp_master_take_journal(m->core, &m->out, &end)) {
+    while (kvp_master_take_journal(m->core, &m->out, &end, &is_base)) {
         disk_write(s, m->out.data, m->out.len);
         kvp_buf_reset(&m->out);
     }

@@ -126,9 +126,10 @@ write_journal(world_t *w)
 {
     kvp_buf_t bytes;
     uint64_t end;
+    bool is_base;
 
     kvp_buf_init(&bytes, 0);
-    while (kvp_master_take_journal(w->m, &bytes, &end)) {
+    while (kvp_master_take_journal(w->m, &bytes, &end, &is_base)) {
         kvp_buf_append(&w->journal, bytes.data, bytes.len);
         assert_int_equal(w->journal_from + w->journal.len, end);
         kvp_buf_reset(&bytes);

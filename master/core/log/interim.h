@@ -26,11 +26,14 @@ typedef struct kvp_deferred kvp_deferred_t;
 typedef struct {
     bool is_on; /* the shell has one */
     bool is_open;
+    bool has_failed; /* the shell cannot write it */
     uint64_t check; /* of the last record */
     uint64_t end; /* behind the last record */
     uint64_t durable;
     uint64_t term_end; /* behind the record that names our term: nothing is said before that is durable */
     kvp_buf_t fresh; /* records that the shell has not taken */
+    bool has_base; /* one of them begins a base, */
+    size_t base_at; /* here */
 
     /* what waits, each in the order of positions */
     kvp_list_t deferred; /* answers */
@@ -41,7 +44,8 @@ typedef struct {
     /* a base under way: everything that is there is said once more */
     bool is_relied_on; /* as it is durable, it says all that is committed */
     bool is_basing;
-    bool is_based; /* one is complete and durable, and the shell was not told */
+    bool is_based; /* what lies before the last one is not needed, and the shell was not told */
+    bool is_base_anew; /* nothing that was written before it counts, though it is not complete */
     uint64_t base_from, base_end; /* positions; base_end 0 = its last record is not written */
     uint32_t base_cursor, base_to; /* oids */
 
@@ -111,12 +115,13 @@ bool kvp_journal_has_work(const kvp_interim_t *log);
 
 /* replay.c. What a master before had committed: kvp_replay_admits, that version may be adopted; _knows, it was written;
  * _drop, versions up to that one are gone; _unknown, a key was removed that is not there. _begin_anew: what was written is
- * not to be relied on. */
+ * not to be relied on. _named: the pool has its name for good now, so that its journal can begin. */
 bool kvp_replay_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
 bool kvp_replay_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
 void kvp_replay_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
 void kvp_replay_unknown(kvp_interim_t *log, kvp_digest_t digest);
 void kvp_replay_begin_anew(kvp_interim_t *log);
+void kvp_replay_named(kvp_interim_t *log);
 void kvp_replay_settle_some(kvp_interim_t *log);
 
 /* tombstones.c. kvp_tombs_is_rebuilding: memory of older terms may be reported. kvp_tombs_version: no version of the key up to

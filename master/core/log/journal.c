@@ -39,6 +39,7 @@ append(kvp_master_t *m, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
     kvp_journal_t *j = &m->log.journal;
 
+    if (!j->is_open) return; /* the pool has no name yet, and nothing in it */
     j->check = kvp_jrec_seal(rec, kind, j->check);
     kvp_buf_append(&j->fresh, rec, rec->head.bytes);
     if (j->fresh.err != KVP_OK) kvp_panic("out of memory: journal");
@@ -84,7 +85,7 @@ kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_fresh_commit_t fresh = {.digest = digest, .version = kvp_obj_version(o)};
 
-    if (!j->is_on) return;
+    if (!j->is_open) return;
     append_key(m, KVP_JREC_COMMIT, digest, kvp_obj_version(o));
     if (j->is_judge) (void)kvp_digestmap_del(&j->known, digest);
     fresh.after = j->end;
@@ -108,7 +109,7 @@ kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o)
     const kvp_tenant_t *t;
     kvp_digest_t digest;
 
-    if (!log->journal.is_on || o->state != KVP_OBJ_COMMITTED) return;
+    if (!log->journal.is_open || o->state != KVP_OBJ_COMMITTED) return;
     t = kvp_obj_tenant(&m->cat, o);
     if (kvp_obj_version(o) <= t->min_version) return; /* the bump has said so */
     digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id);
@@ -136,7 +137,7 @@ kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
     kvp_master_t *m = log->core;
     kvp_jrec_any_t rec = {.bump = {.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version}};
 
-    if (log->journal.is_on) append(m, &rec, KVP_JREC_BUMP);
+    append(m, &rec, KVP_JREC_BUMP);
 }
 
 void
@@ -144,7 +145,7 @@ kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t)
 {
     kvp_jrec_any_t rec = {.bump = {.tenant = t->id, .epoch = 0, .min_version = t->min_version}};
 
-    if (log->journal.is_on) append(log->core, &rec, KVP_JREC_BUMP);
+    append(log->core, &rec, KVP_JREC_BUMP);
 }
 
 /* ---- a base */
@@ -203,6 +204,10 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     j->base_cursor = 0;
     j->base_to = kvp_obj_limit(m->cat.index); /* what comes to lie behind says so itself */
     j->is_basing = true;
+    j->is_base_anew = is_anew;
+    j->is_based = false;
+    if (!j->has_base) j->base_at = j->fresh.len;
+    j->has_base = true;
     append_term(m, KVP_JREC_BASE, is_anew);
     if (is_anew) j->term_end = j->end;
     if (is_anew) j->is_relied_on = false;
@@ -219,7 +224,7 @@ kvp_master_snapshot(kvp_master_t *m)
 {
     const kvp_journal_t *j = &m->log.journal;
 
-    if (!j->is_open || j->is_basing) return false;
+    if (!j->is_open || j->is_basing || j->base_end > 0) return false;
     if ((j->is_judge || j->is_settling) && KVP_RULE(SNAPSHOT_REPORTED)) return false;
     kvp_journal_base(&m->log, false);
     return true;
@@ -238,7 +243,13 @@ kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
 bool
 kvp_journal_is_behind(const kvp_interim_t *log)
 {
-    return log->journal.end - log->journal.durable > KVP_JOURNAL_BEHIND_MAX;
+    return log->journal.has_failed || log->journal.end - log->journal.durable > KVP_JOURNAL_BEHIND_MAX;
+}
+
+void
+kvp_master_journal_failed(kvp_master_t *m, bool has_failed)
+{
+    m->log.journal.has_failed = has_failed;
 }
 
 bool
@@ -332,18 +343,33 @@ kvp_journal_durable(kvp_interim_t *log, uint64_t end)
         j->is_based = j->is_relied_on = true;
         j->base_end = 0;
     }
+    if (j->is_base_anew && j->durable > j->base_from) {
+        j->is_based = true;
+        j->is_base_anew = false;
+    }
     m->ctx.is_behind |= !release(m);
 }
 
+/* Gives what lies before a base by itself, so that the base can begin a file. */
 bool
-kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out)
+kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out)
 {
-    kvp_buf_t swap = m->log.journal.fresh;
+    kvp_journal_t *j = &m->log.journal;
+    kvp_buf_t swap = j->fresh;
 
     if (swap.len == 0) return false;
-    m->log.journal.fresh = *bytes;
-    *bytes = swap;
-    *end_out = m->log.journal.end;
+    *is_base_out = j->has_base && j->base_at == 0;
+    if (!j->has_base || *is_base_out) {
+        j->fresh = *bytes;
+        *bytes = swap;
+        j->has_base = false;
+    } else {
+        kvp_buf_append(bytes, swap.data, j->base_at);
+        if (bytes->err != KVP_OK) kvp_panic("out of memory: journal");
+        kvp_buf_consume(&j->fresh, j->base_at);
+        j->base_at = 0;
+    }
+    *end_out = j->end - j->fresh.len;
     return true;
 }
 

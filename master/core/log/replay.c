@@ -257,15 +257,24 @@ kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
     if (j->read_term >= m->ctx.term) kvp_term_follow(m, j->read_term);
     if (j->read_term > 0) kvp_takeover_begin(&m->peers);
     kvp_buf_fini(&j->rest);
+    *end_out = j->end;
+    if (!m->peers.is_named && m->ctx.conf.saves_ident) return KVP_OK; /* kvp_replay_named opens it */
     j->is_open = true;
     j->is_judge = j->is_relied_on = j->is_whole;
     j->durable = j->end;
-    *end_out = j->end;
     if (j->is_judge)
         kvp_journal_term(&m->log);
     else
         kvp_replay_begin_anew(&m->log);
     return KVP_OK;
+}
+
+void
+kvp_replay_named(kvp_interim_t *log)
+{
+    if (!log->journal.is_on || log->journal.is_open || !log->core->peers.is_named) return;
+    log->journal.is_open = true;
+    kvp_replay_begin_anew(log);
 }
 
 void

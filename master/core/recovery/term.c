@@ -90,6 +90,7 @@ kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char wh
     memcpy(m->ctx.conf.pool_id, known->pool_id.data, sizeof m->ctx.conf.pool_id);
     m->ctx.conf.digest_seed = known->digest_seed;
     m->peers.is_named = true;
+    if (m->log.journal.is_open) kvp_replay_begin_anew(&m->log); /* it is of another pool */
     kvp_ctx_note(&m->ctx,
                  "the pool has its name from a node: the masters before are not known here, their objects may be");
     return KVP_OK;
@@ -121,10 +122,11 @@ kvp_master_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is
     if (peers->is_ident_news || ident->term != m->ctx.term) return;
     if (is_durable) peers->is_term_unsaved = false;
     peers->is_mute = peers->is_term_unsaved;
+    if (is_durable) kvp_replay_named(&m->log);
 }
 
 bool
 kvp_master_is_mute(const kvp_master_t *m)
 {
-    return m->peers.is_mute;
+    return m->peers.is_mute || m->log.journal.durable < m->log.journal.term_end;
 }

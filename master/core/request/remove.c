@@ -49,7 +49,7 @@ refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     const char *why = NULL;
 
-    if (kvp_journal_is_behind(&m->log)) why = "too much is not durable yet";
+    if (kvp_journal_is_behind(&m->log)) why = "the master's log cannot be written, or is behind";
     if (!m->peers.is_named && m->cat.segment_seq == 0)
         why = "no node has offered memory yet";
     else

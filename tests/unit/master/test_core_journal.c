@@ -142,7 +142,7 @@ test_nothing_is_said_before_the_term_is_durable(void **state)
     kvp_buf_t out, journal;
     kvp_master_t *m;
     uint64_t end, conn;
-    bool is_last;
+    bool is_last, is_base;
 
     (void)state;
     conf.term = 1;
@@ -155,7 +155,8 @@ test_nothing_is_said_before_the_term_is_durable(void **state)
     kvp_master_on_connect(m, 1, SEC);
     kvp_session_close(&m->peers, kvp_session_find(&m->peers, 1), "a test");
     assert_false(kvp_master_take_output(m, &conn, &out, &is_last));
-    assert_true(kvp_master_take_journal(m, &journal, &end));
+    assert_true(kvp_master_take_journal(m, &journal, &end, &is_base));
+    assert_true(is_base);
     kvp_master_on_durable(m, end, SEC);
     assert_true(kvp_master_take_output(m, &conn, &out, &is_last));
     kvp_master_on_close(m, 1, SEC);
