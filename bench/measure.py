@@ -237,11 +237,11 @@ class Daemon:
 class Pool:
     """A master and a node as processes of their own."""
 
-    def __init__(self, build, memory):
+    def __init__(self, build, memory, data_dir="none"):
         self.build, self.env = build, clean_env()
         self.tool = build / "client" / "kvpool"
         self.master = Daemon(build / "master" / "kvpool-master",
-                             ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", "none", "--log-level", "warn"],
+                             ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "warn"],
                              self.env)
         self.node = None
         self.start_node(memory)

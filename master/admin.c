@@ -56,6 +56,9 @@ kvp_admin_init(kvp_admin_t *admin)
 #define FIGURE(field, text) {#field, text, &admin->shell.field},
                        KVP_SERVER_STATS(FIGURE)
 #undef FIGURE
+#define FIGURE(field, text) {#field, text, &admin->log.field},
+                           KVP_LOG_STATS(FIGURE)
+#undef FIGURE
     };
     for (size_t i = 0; i < KVP_ARRAY_LEN(figures); i++) {
         err = add_figure(admin->metrics, figures[i].name, figures[i].help, figures[i].value);
@@ -97,6 +100,7 @@ copy_figures(void *arg)
 
     kvp_master_stats(admin->master, &admin->core);
     kvp_server_stats(admin->server, &admin->shell);
+    admin->has_log = kvp_server_log_stats(admin->server, &admin->log);
     kvp_master_ident(admin->master, &admin->ident);
     admin->term = admin->core.term;
     admin->uptime_ms = (kvp_boot_ns() - admin->start_ns) / KVP_NS_PER_MS;
@@ -126,6 +130,7 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     kvp_jsonw_text(&answer, "version", KVP_RELEASE);
     kvp_jsonw_hex(&answer, "pool_id", admin->ident.pool_id, sizeof admin->ident.pool_id);
     kvp_jsonw_u64(&answer, "term", admin->term);
+    kvp_jsonw_text(&answer, "log", !admin->has_log ? "none" : admin->log.log_failed ? "failed" : "ok");
     kvp_jsonw_u64(&answer, "uptime_ms", admin->uptime_ms);
     kvp_jsonw_u64(&answer, "segments", admin->core.segments);
     kvp_jsonw_u64(&answer, "objects", admin->core.objects);

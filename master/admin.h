@@ -20,6 +20,8 @@ typedef struct {
     uint64_t start_ns; /* CLOCK_BOOTTIME */
     kvp_master_stats_t core; /* copies of the last scrape; the HTTP thread's */
     kvp_server_stats_t shell;
+    kvp_log_stats_t log;
+    bool has_log;
     kvp_master_ident_t ident;
     uint64_t uptime_ms;
     uint64_t term;

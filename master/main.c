@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-master: parse, build, run, tear down in reverse. Two threads: the loop's, which owns the core, and the HTTP
  * server's; and those that bring memory and take it back: the loop's stock of pages (common/pages.h), and jemalloc's; and
- * libuv's pool from the first time that the identity is saved.
+ * libuv's pool from the first time that the identity is saved, or a file of the log is begun.
  */
 #include "master/admin.h"
 #include "master/core/master.h"
 #include "master/ident.h"
+#include "master/log_writer.h"
 #include "master/server.h"
 
 #include "common/clock.h"
@@ -34,6 +35,7 @@ typedef struct {
     uint64_t lease_ttl_ns;
     uint64_t location_lease_ns;
     uint64_t location_grace_ns;
+    uint64_t node_forget_ns;
     uint64_t term;
 } settings_t;
 
@@ -52,8 +54,8 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, data_dir),
      .metavar = "DIR|none",
-     .help = "Where the pool's identity is kept; `none` keeps nothing. Default: $XDG_STATE_HOME/kvpool, or "
-             "/var/lib/kvpool."},
+     .help = "Where the pool's identity and its log are kept; `none` keeps nothing. Default: $XDG_STATE_HOME/kvpool, "
+             "or /var/lib/kvpool."},
     {.name = "runtime-dir",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, runtime_dir),
@@ -81,6 +83,13 @@ static const kvp_opt_t opts[] = {
      .min = 10 * KVP_NS_PER_MS,
      .max = 3600 * KVP_NS_PER_S,
      .help = "The same while no master answers. The next one takes so long to be sure of its first removals."},
+    {.name = "node-forget",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, node_forget_ns),
+     .fallback = "30s",
+     .min = 100 * KVP_NS_PER_MS,
+     .max = 86400 * KVP_NS_PER_S,
+     .help = "How long the objects of a node that is away are kept for its return."},
     {.name = "term",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, term),
@@ -100,6 +109,7 @@ static const kvp_conf_spec_t spec = {
 /* The whole daemon, in the order in which it is built. */
 typedef struct {
     kvp_ident_t ident;
+    kvp_log_writer_t log;
     kvp_server_t *server;
     kvp_master_t *core;
     kvp_admin_t admin;
@@ -142,8 +152,14 @@ build_core(daemon_t *d, const settings_t *s)
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();
     if (err != KVP_OK) return err;
-    err = kvp_server_create(&(kvp_server_conf_t){.listen = s->listen, .save_ident = save_ident, .save_ident_arg = d},
-                            &d->server);
+    const bool has_log = d->ident.dir_fd >= 0;
+    kvp_server_conf_t server_conf = {
+        .listen = s->listen,
+        .save_ident = save_ident,
+        .save_ident_arg = d,
+        .log = has_log ? &d->log : NULL,
+    };
+    err = kvp_server_create(&server_conf, &d->server);
     if (err != KVP_OK) return err;
 
     kvp_host_id(host_id);
@@ -156,12 +172,15 @@ build_core(daemon_t *d, const settings_t *s)
         .location_lease_ns = s->location_lease_ns,
         .location_grace_ns = kvp_max_u64(s->location_lease_ns, s->location_grace_ns),
         .had_master = d->ident.had_master,
+        .node_grace_ns = s->node_forget_ns,
         .saves_ident = true,
+        .has_journal = has_log,
         .host_id = host_id,
         .unix_path = kvp_server_unix_path(d->server),
     };
     memcpy(conf.pool_id, d->ident.pool_id, sizeof(conf.pool_id));
     err = kvp_master_create(&conf, kvp_boot_ns(), &d->core);
+    if (err == KVP_OK && has_log) err = kvp_log_writer_open(&d->log, d->ident.dir_fd, d->ident.dir, d->core);
     return err != KVP_OK ? err : kvp_admin_init(&d->admin);
 }
 
@@ -216,6 +235,7 @@ tear_down(daemon_t *d)
     kvp_loop_fini(&d->loop);
     if (d->has_uv) uv_loop_close(&d->uv);
     kvp_admin_fini(&d->admin);
+    kvp_log_writer_fini(&d->log); /* takes the core's last words */
     kvp_master_destroy(d->core);
     kvp_pages_stock_stop();
     kvp_server_destroy(d->server);
@@ -230,6 +250,7 @@ main(int argc, char **argv)
     kvp_conf_t conf;
 
     kvp_stdfd_hold();
+    kvp_log_writer_init(&d.log, 0);
     kvp_conf_init(&conf, &spec);
     int rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;

@@ -465,12 +465,47 @@ flush_one(conn_t *conn)
     }
 }
 
+/* What was not read while the core was mute is read now. */
+static void
+wake_if_not_mute(kvp_server_t *server)
+{
+    for (uint32_t i = 0; i < server->slot_cap && !kvp_master_is_mute(server->master); i++)
+        if (server->slots[i].conn != NULL && server->slots[i].conn->state == CONN_WAITS_READER)
+            mark_unsent(server->slots[i].conn);
+}
+
+/* run_log writes what the core has for its log, and tells it what is written, so that it answers. */
+static void
+run_log(kvp_server_t *server)
+{
+    uint64_t end;
+
+    if (server->conf.log == NULL || server->is_stopping) return;
+    const bool was_mute = kvp_master_is_mute(server->master);
+    for (uint64_t now = begin(server); kvp_log_writer_run(server->conf.log, now, &end);) {
+        kvp_master_on_durable(server->master, end, now);
+        now = end_step(server, KVP_STEP_TICK, now);
+        log_notes(server, NULL);
+        collect(server);
+    }
+    if (was_mute) wake_if_not_mute(server);
+}
+
+static void
+on_log_moved(void *arg)
+{
+    kvp_server_t *server = arg;
+
+    begin(server);
+    flush_all(server);
+}
+
 /* flush_all ends every callback. To close one connection may give the core something to say to others: they join the end
  * of the list. */
 static void
 flush_all(kvp_server_t *server)
 {
-    while (!kvp_list_is_empty(&server->unsent)) {
+    for (run_log(server); !kvp_list_is_empty(&server->unsent); run_log(server)) {
         conn_t *conn = kvp_list_first(&server->unsent, conn_t, unsent_link);
         kvp_list_del(&conn->unsent_link);
         flush_one(conn);
@@ -758,7 +793,6 @@ on_timer(uv_timer_t *timer)
     flush_all(server);
 }
 
-/* What was not read meanwhile is read now. */
 static void
 on_save_end(uv_work_t *work, int status)
 {
@@ -773,9 +807,7 @@ on_save_end(uv_work_t *work, int status)
     arm(server, server->save_due_ns, now);
     kvp_master_ident_saved(server->master, &server->ident, server->is_saved);
     collect(server);
-    for (uint32_t i = 0; i < server->slot_cap && !kvp_master_is_mute(server->master); i++)
-        if (server->slots[i].conn != NULL && server->slots[i].conn->state == CONN_WAITS_READER)
-            mark_unsent(server->slots[i].conn);
+    wake_if_not_mute(server);
     flush_all(server);
 }
 
@@ -806,6 +838,7 @@ on_turn_end(uv_prepare_t *prepare)
         uv_idle_stop(&server->work);
     }
     arm(server, kvp_master_due(server->master), now);
+    if (server->conf.log != NULL) arm(server, kvp_log_writer_due(server->conf.log), now);
 }
 
 static uint32_t
@@ -877,6 +910,7 @@ kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_
     uv_prepare_start(&server->turn_end, on_turn_end);
     uv_timer_start(&server->timer, on_timer, 0, 0);
     server->timer_at_ns = 0;
+    if (server->conf.log != NULL) kvp_log_writer_start(server->conf.log, uv, on_log_moved, server);
 
     kvp_err_t err = kvp_listener_start(&server->tcp, uv, on_accept, server);
     return err != KVP_OK ? err : kvp_listener_start(&server->local, uv, on_accept, server);
@@ -942,4 +976,12 @@ kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out)
         stats_out->step_run_longest_ns = server->times->run_longest_ns;
     }
     stats_out->accept_pauses = server->tcp.pauses + server->local.pauses;
+}
+
+bool
+kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out)
+{
+    if (server->conf.log == NULL) return false;
+    kvp_log_writer_stats(server->conf.log, stats_out);
+    return true;
 }

@@ -7,6 +7,7 @@
 
 #include "common/parse.h"
 #include "master/core/master.h"
+#include "master/log_writer.h"
 #include "master/times.h"
 
 #include <uv.h>
@@ -26,6 +27,7 @@ typedef struct {
      * and is asked for again after 5 s. NULL = nobody keeps it. In a thread of libuv's pool, one call at a time. */
     bool (*save_ident)(void *arg, const kvp_master_ident_t *ident);
     void *save_ident_arg;
+    kvp_log_writer_t *log; /* opened; borrowed until destroy; NULL = there is none */
 } kvp_server_conf_t;
 
 /* Figures of the shell. X(name, help), marked as in KVP_MASTER_STATS. */
@@ -76,7 +78,8 @@ kvp_err_t kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *ma
  * thread; may be repeated. */
 void kvp_server_stop(kvp_server_t *server);
 
-/* kvp_server_stats: on the loop's thread. */
+/* kvp_server_stats: on the loop's thread, as kvp_server_log_stats; false: there is no log. */
 void kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out);
+bool kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out);
 
 #endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See log_file.h. A file's name says where it begins, so the directory is the index of the log: nothing else has to be kept in step
+ * with it.
+ */
+#include "master/log_file.h"
+
+#include "common/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NAME_BYTES 32u
+#define BOOT_BYTES 40u
+#define READ_BYTES (1u << 20)
+
+static void
+name_of(uint64_t from, char name[NAME_BYTES])
+{
+    snprintf(name, NAME_BYTES, "%016" PRIx64 ".log", from);
+}
+
+static bool
+parse_name(const char *name, uint64_t *from_out)
+{
+    char again[NAME_BYTES];
+
+    if (sscanf(name, "%16" SCNx64 ".log", from_out) != 1) return false;
+    name_of(*from_out, again);
+    return strcmp(again, name) == 0;
+}
+
+static kvp_err_t
+complain(const kvp_log_file_t *lf, const char *what)
+{
+    kvp_log_error("master", "cannot %s the log: %m dir=%s/log", what, lf->dir);
+    return KVP_SYS;
+}
+
+void
+kvp_log_file_init(kvp_log_file_t *lf)
+{
+    *lf = (kvp_log_file_t){.dir_fd = -1, .fd = -1};
+}
+
+void
+kvp_log_file_fini(kvp_log_file_t *lf)
+{
+    if (lf->fd >= 0) close(lf->fd);
+    if (lf->dir_fd >= 0) close(lf->dir_fd);
+    kvp_log_file_init(lf);
+}
+
+/* ---- opening */
+static int
+by_position(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+
+    return *x < *y ? -1 : *x > *y;
+}
+
+static kvp_err_t
+list_files(kvp_log_file_t *lf)
+{
+    int fd = openat(lf->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    kvp_err_t err = KVP_OK;
+    uint64_t from;
+
+    if (dir == NULL) {
+        if (fd >= 0) close(fd);
+        return complain(lf, "list");
+    }
+    for (const struct dirent *entry; err == KVP_OK && (entry = readdir(dir)) != NULL;) {
+        if (!parse_name(entry->d_name, &from)) continue;
+        if (lf->files == KVP_LOG_FILES_MAX)
+            err = KVP_LIMIT;
+        else
+            lf->from[lf->files++] = from;
+    }
+    closedir(dir);
+    if (err != KVP_OK) kvp_log_error("master", "too many files of a log dir=%s/log", lf->dir);
+    qsort(lf->from, lf->files, sizeof *lf->from, by_position);
+    return err;
+}
+
+static size_t
+read_text(int dir_fd, const char *name, char text[BOOT_BYTES])
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, BOOT_BYTES);
+
+    if (fd >= 0) close(fd);
+    return n < 0 ? 0 : (size_t)n;
+}
+
+static kvp_err_t
+write_text(const kvp_log_file_t *lf, const char *name, const char *text, size_t len)
+{
+    int fd = openat(lf->dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    bool is_written = fd >= 0 && write(fd, text, len) == (ssize_t)len && fsync(fd) == 0;
+    kvp_err_t err = is_written ? KVP_OK : complain(lf, "write the boot of");
+
+    if (fd >= 0) close(fd);
+    return err;
+}
+
+static void
+remove_files(kvp_log_file_t *lf, uint32_t first, uint32_t n)
+{
+    char name[NAME_BYTES];
+
+    for (uint32_t i = first; i < first + n; i++) {
+        name_of(lf->from[i], name);
+        (void)unlinkat(lf->dir_fd, name, 0); /* a file that stays is read, and says nothing that is not said again */
+    }
+    memmove(&lf->from[first], &lf->from[first + n], (lf->files - first - n) * sizeof *lf->from);
+    lf->files -= n;
+}
+
+/* The file `boot` is written last, so files without it are of another boot. */
+static kvp_err_t
+check_boot(kvp_log_file_t *lf)
+{
+    char now[BOOT_BYTES], then[BOOT_BYTES];
+    size_t now_len = read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", now);
+    size_t then_len = read_text(lf->dir_fd, "boot", then);
+
+    if (now_len > 0 && now_len == then_len && memcmp(now, then, now_len) == 0) return KVP_OK;
+    if (lf->files > 0)
+        kvp_log_warn("master",
+                     "the log is of another boot of this machine, or of another one, and may lack its end: it is begun "
+                     "anew, and "
+                     "nodes are asked dir=%s/log",
+                     lf->dir);
+    remove_files(lf, 0, lf->files);
+    return write_text(lf, "boot", now, now_len);
+}
+
+kvp_err_t
+kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir)
+{
+    kvp_err_t err;
+
+    lf->dir = dir;
+    if (mkdirat(dir_fd, "log", 0700) != 0 && errno != EEXIST) return complain(lf, "make the directory of");
+    lf->dir_fd = openat(dir_fd, "log", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lf->dir_fd < 0) return complain(lf, "open");
+    err = list_files(lf);
+    return err != KVP_OK ? err : check_boot(lf);
+}
+
+/* ---- reading */
+static int
+open_file(const kvp_log_file_t *lf, uint64_t from, int flags)
+{
+    char name[NAME_BYTES];
+
+    name_of(from, name);
+    return openat(lf->dir_fd, name, flags | O_CLOEXEC, 0600);
+}
+
+/* *ok_out: fn wants more. */
+static kvp_err_t
+read_file(const kvp_log_file_t *lf, uint64_t *at, uint8_t *piece, kvp_log_file_fn fn, void *arg, bool *ok_out)
+{
+    int fd = open_file(lf, *at, O_RDONLY);
+    ssize_t n = -1;
+
+    while (fd >= 0 && *ok_out && (n = read(fd, piece, READ_BYTES)) > 0) {
+        *ok_out = fn(arg, piece, (size_t)n) == KVP_OK;
+        *at += (uint64_t)n;
+    }
+    if (n < 0) kvp_ignore(complain(lf, "read"), "returned below");
+    if (fd >= 0) close(fd);
+    return n < 0 ? KVP_SYS : KVP_OK;
+}
+
+kvp_err_t
+kvp_log_file_read(const kvp_log_file_t *lf, kvp_log_file_fn fn, void *arg, uint64_t *read_out)
+{
+    uint8_t *piece = malloc(READ_BYTES);
+    const uint64_t from = lf->files > 0 ? lf->from[0] : 0;
+    uint64_t at = from;
+    kvp_err_t err = piece == NULL ? KVP_NOMEM : KVP_OK;
+    bool goes_on = true;
+
+    for (uint32_t i = 0; err == KVP_OK && i < lf->files && goes_on && at == lf->from[i]; i++)
+        err = read_file(lf, &at, piece, fn, arg, &goes_on);
+    free(piece);
+    *read_out = at - from;
+    return err;
+}
+
+/* ---- writing */
+kvp_err_t
+kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept)
+{
+    uint32_t n = 0;
+
+    lf->end = lf->files > 0 ? lf->from[0] + kept : 0;
+    while (n < lf->files && lf->from[n] < lf->end)
+        n++;
+    remove_files(lf, n, lf->files - n);
+    if (n == 0) return KVP_OK;
+    lf->fd = open_file(lf, lf->from[n - 1], O_WRONLY);
+    if (lf->fd < 0 || ftruncate(lf->fd, (off_t)(lf->end - lf->from[n - 1])) != 0) return complain(lf, "cut");
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_log_file_write(kvp_log_file_t *lf, const void *bytes, size_t len)
+{
+    size_t done = 0;
+
+    if (lf->files == 0) kvp_panic("a log that begins without a base");
+    uint64_t from = lf->from[lf->files - 1];
+
+    while (done < len) {
+        ssize_t n = pwrite(lf->fd, (const uint8_t *)bytes + done, len - done, (off_t)(lf->end - from + done));
+
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return KVP_SYS;
+        done += (size_t)n;
+    }
+    lf->end += len;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_log_file_turn(kvp_log_file_t *lf)
+{
+    int fd;
+
+    if (lf->files == KVP_LOG_FILES_MAX) {
+        errno = EMFILE;
+        return KVP_SYS;
+    }
+    fd = open_file(lf, lf->end, O_WRONLY | O_CREAT | O_TRUNC);
+    if (fd < 0) return KVP_SYS;
+    if (lf->fd >= 0) close(lf->fd);
+    lf->fd = fd;
+    if (lf->files == 0 || lf->from[lf->files - 1] != lf->end) lf->from[lf->files++] = lf->end;
+    return KVP_OK;
+}
+
+void
+kvp_log_file_forget(kvp_log_file_t *lf, uint64_t before)
+{
+    uint32_t n = 0;
+
+    while (n + 1 < lf->files && lf->from[n + 1] <= before)
+        n++;
+    remove_files(lf, 0, n);
+}
+
+uint64_t
+kvp_log_file_bytes(const kvp_log_file_t *lf)
+{
+    return lf->files == 0 ? 0 : lf->end - lf->from[0];
+}

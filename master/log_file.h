@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The files of the master's log: DIR/log/POSITION.log, each with the bytes from that position of the stream on, in 16 hexadecimal
+ * digits, each begun with a base. Blocking calls; what calls them at the same time says log_writer.c.
+ */
+#ifndef KVP_MASTER_LOG_FILE_H
+#define KVP_MASTER_LOG_FILE_H
+
+#include "common/base.h"
+
+#define KVP_LOG_FILES_MAX 64u /* at most two are needed; more are a directory that is not ours */
+
+typedef struct {
+    const char *dir; /* the data directory, for messages; borrowed */
+    int dir_fd; /* DIR/log; -1 = closed */
+    int fd; /* of the last file */
+    uint64_t from[KVP_LOG_FILES_MAX]; /* positions of the files' first bytes, rising */
+    uint32_t files;
+    uint64_t end; /* position behind the last byte written */
+} kvp_log_file_t;
+
+/* kvp_log_file_init makes the empty value; fini closes it, and is legal on that. */
+void kvp_log_file_init(kvp_log_file_t *lf);
+void kvp_log_file_fini(kvp_log_file_t *lf);
+
+/* kvp_log_file_open makes DIR/log where it is absent and lists its files. The log is used only by the boot of the machine that wrote
+ * it: a power loss may have taken its end, and then nodes know better. So files of another boot are removed. dir_fd and dir
+ * are the data directory's, borrowed. SYS, LIMIT (too many files), logged. */
+kvp_err_t kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir) KVP_MUST_USE;
+
+/* kvp_log_file_read gives fn all bytes in order, in pieces, until it returns an error; a file that does not follow the one before ends
+ * it, too. *read_out: how many there were. OK whatever fn said. SYS, logged. */
+typedef kvp_err_t (*kvp_log_file_fn)(void *arg, const void *bytes, size_t len);
+kvp_err_t kvp_log_file_read(const kvp_log_file_t *lf, kvp_log_file_fn fn, void *arg, uint64_t *read_out) KVP_MUST_USE;
+
+/* kvp_log_file_cut keeps so many bytes of what was read, and opens the last file for writing; without files there is none
+ * before the first kvp_log_file_turn. SYS, logged. */
+kvp_err_t kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept) KVP_MUST_USE;
+
+/* kvp_log_file_write appends. An error (SYS: errno says which) leaves the log as it was: the same bytes may be written again.
+ * kvp_log_file_turn goes on in a new file. kvp_log_file_forget removes the files that end at or before that position. */
+kvp_err_t kvp_log_file_write(kvp_log_file_t *lf, const void *bytes, size_t len) KVP_MUST_USE;
+kvp_err_t kvp_log_file_turn(kvp_log_file_t *lf) KVP_MUST_USE;
+void kvp_log_file_forget(kvp_log_file_t *lf, uint64_t before);
+uint64_t kvp_log_file_bytes(const kvp_log_file_t *lf); /* of all files */
+
+#endif

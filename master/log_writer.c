@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See log_writer.h.
+ *
+ * Design notes.
+ * - Chunks are written in order, one at a time: at once, or by the pool. A chunk that begins a base goes into a file of its own.
+ * - While is_writing the first chunk and `file` are the pool's.
+ * - What cannot be written is tried again each second; until then the core refuses what would add to it.
+ */
+#include "master/log_writer.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT_ONCE_BYTES (64u << 10)
+#define SLOW_NS KVP_NS_PER_MS /* a write that took so long is one of a disk that may block */
+#define SLOW_FOR_NS KVP_NS_PER_S
+#define RETRY_NS KVP_NS_PER_S
+#define CHUNK_BYTES (1u << 20) /* more begins a chunk of its own */
+#define BASE_BYTES (64ull << 20)
+#define BASE_TIMES 3u /* files grow to so many times what the last base left of them */
+
+typedef struct {
+    kvp_list_t link; /* writer->chunks */
+    kvp_buf_t bytes;
+    uint64_t end; /* position of the core */
+    bool begins_file;
+} chunk_t;
+
+static chunk_t *
+first_chunk(kvp_log_writer_t *w)
+{
+    return kvp_list_is_empty(&w->chunks) ? NULL : kvp_list_first(&w->chunks, chunk_t, link);
+}
+
+static void
+free_chunk(chunk_t *c)
+{
+    kvp_list_del(&c->link);
+    kvp_buf_fini(&c->bytes);
+    free(c);
+}
+
+void
+kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes)
+{
+    *w = (kvp_log_writer_t){.base_bytes = base_bytes == 0 ? BASE_BYTES : base_bytes};
+    w->base_limit = w->base_bytes;
+    kvp_log_file_init(&w->file);
+    kvp_list_init(&w->chunks);
+}
+
+/* ---- opening */
+static kvp_err_t
+restore(void *arg, const void *bytes, size_t len)
+{
+    return kvp_master_restore(arg, bytes, len);
+}
+
+static kvp_err_t
+refuse(const char *dir, kvp_err_t err)
+{
+    const char *why = err == KVP_INVALID
+                          ? "it is of another pool; remove the directory to begin anew, or give another --data-dir"
+                      : err == KVP_LIMIT ? "no term is left"
+                                         : "it is of a later version of kvpool-master";
+
+    kvp_log_error("master", "cannot use the log: %s dir=%s/log", why, dir);
+    return err;
+}
+
+kvp_err_t
+kvp_log_writer_open(kvp_log_writer_t *w, int dir_fd, const char *dir, kvp_master_t *master)
+{
+    uint64_t had, kept;
+    kvp_err_t err = kvp_log_file_open(&w->file, dir_fd, dir);
+
+    if (err == KVP_OK) err = kvp_log_file_read(&w->file, restore, master, &had);
+    if (err != KVP_OK) return err;
+    err = kvp_master_open_journal(master, &kept);
+    if (err != KVP_OK) return refuse(dir, err);
+    err = kvp_log_file_cut(&w->file, kept);
+    if (err != KVP_OK) return err;
+    if (kept < had)
+        kvp_log_warn("master", "the log was torn and is cut bytes=%llu cut=%llu dir=%s/log", (unsigned long long)had,
+                     (unsigned long long)(had - kept), dir);
+    w->master = master;
+    w->origin = w->file.end - kept;
+    w->written = w->told = kept;
+    w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
+    return KVP_OK;
+}
+
+void
+kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg), void *arg)
+{
+    w->uv = uv;
+    w->moved = moved;
+    w->arg = arg;
+    w->write.data = w;
+}
+
+/* ---- one chunk */
+/* In whichever thread. errno says why not. */
+static bool
+write_chunk(kvp_log_writer_t *w, const chunk_t *c)
+{
+    if (c->begins_file && kvp_log_file_turn(&w->file) != KVP_OK) return false;
+    return kvp_log_file_write(&w->file, c->bytes.data, c->bytes.len) == KVP_OK;
+}
+
+static void
+note_failure(kvp_log_writer_t *w, uint64_t now_ns)
+{
+    w->retry_ns = now_ns + RETRY_NS;
+    w->stats.log_failed = 1;
+    if (w->has_failed) return;
+    w->has_failed = true;
+    kvp_master_journal_failed(w->master, true);
+    kvp_log_error("master", "the log cannot be written: %s; puts and removals are refused, reads go on dir=%s/log",
+                  strerror(w->error), w->file.dir);
+}
+
+static void
+note_success(kvp_log_writer_t *w)
+{
+    if (w->has_failed) kvp_log_warn("master", "the log is written again dir=%s/log", w->file.dir);
+    if (w->has_failed) kvp_master_journal_failed(w->master, false);
+    w->has_failed = false;
+    w->stats.log_failed = 0;
+}
+
+static void
+end_chunk(kvp_log_writer_t *w, chunk_t *c, bool is_ok, uint64_t now_ns)
+{
+    if (!is_ok) {
+        note_failure(w, now_ns);
+        return;
+    }
+    note_success(w);
+    w->written = c->end;
+    w->stats.log_writes++;
+    w->stats.log_written_bytes += c->bytes.len;
+    free_chunk(c);
+}
+
+static void
+on_write(uv_work_t *work)
+{
+    kvp_log_writer_t *w = work->data;
+
+    w->is_write_ok = write_chunk(w, first_chunk(w));
+    w->error = errno;
+}
+
+static void
+on_write_end(uv_work_t *work, int status)
+{
+    kvp_log_writer_t *w = work->data;
+
+    (void)status;
+    w->is_writing = false;
+    end_chunk(w, first_chunk(w), w->is_write_ok, kvp_boot_ns());
+    w->moved(w->arg);
+}
+
+static void
+hand_over(kvp_log_writer_t *w)
+{
+    w->is_writing = true;
+    w->stats.log_writes_handed_over++;
+    (void)uv_queue_work(w->uv, &w->write, on_write, on_write_end);
+}
+
+static void
+write_at_once(kvp_log_writer_t *w, chunk_t *c)
+{
+    const uint64_t began_ns = kvp_boot_ns();
+    const bool is_ok = write_chunk(w, c);
+    w->error = errno;
+    const uint64_t end_ns = kvp_boot_ns(), took_ns = end_ns - began_ns;
+
+    w->stats.log_write_longest_ns = kvp_max_u64(w->stats.log_write_longest_ns, took_ns);
+    if (took_ns > SLOW_NS) w->slow_until_ns = end_ns + SLOW_FOR_NS;
+    end_chunk(w, c, is_ok, end_ns);
+}
+
+/* Writes what it can. */
+static void
+write_some(kvp_log_writer_t *w, uint64_t now_ns)
+{
+    chunk_t *c;
+
+    while (!w->is_writing && (c = first_chunk(w)) != NULL && now_ns >= w->retry_ns) {
+        if (c->begins_file || c->bytes.len > AT_ONCE_BYTES || now_ns < w->slow_until_ns)
+            hand_over(w);
+        else
+            write_at_once(w, c);
+    }
+}
+
+/* ---- the core's side */
+static void
+add_chunk(kvp_log_writer_t *w, const kvp_buf_t *bytes, uint64_t end, bool begins_file)
+{
+    chunk_t *c = calloc(1, sizeof *c);
+
+    if (c == NULL) kvp_panic("out of memory: the log");
+    c->bytes = *bytes;
+    c->end = end;
+    c->begins_file = begins_file;
+    kvp_list_add_tail(&w->chunks, &c->link);
+}
+
+/* The chunk that more can be added to, or NULL. */
+static chunk_t *
+open_chunk(kvp_log_writer_t *w)
+{
+    chunk_t *c = kvp_list_is_empty(&w->chunks) ? NULL : kvp_list_entry(w->chunks.prev, chunk_t, link);
+
+    return c == NULL || (w->is_writing && c == first_chunk(w)) || c->bytes.len >= CHUNK_BYTES ? NULL : c;
+}
+
+static void
+take(kvp_log_writer_t *w)
+{
+    kvp_buf_t bytes;
+    uint64_t end;
+    bool is_base;
+
+    kvp_buf_init(&bytes, 0);
+    while (kvp_master_take_journal(w->master, &bytes, &end, &is_base)) {
+        chunk_t *c = is_base ? NULL : open_chunk(w);
+
+        if (c == NULL) {
+            add_chunk(w, &bytes, end, is_base);
+            kvp_buf_init(&bytes, 0);
+            continue;
+        }
+        kvp_buf_append(&c->bytes, bytes.data, bytes.len);
+        if (c->bytes.err != KVP_OK) kvp_panic("out of memory: the log");
+        c->end = end;
+        kvp_buf_reset(&bytes);
+    }
+    kvp_buf_fini(&bytes);
+}
+
+static void
+want_base(kvp_log_writer_t *w)
+{
+    if (w->is_writing || kvp_log_file_bytes(&w->file) < w->base_limit) return;
+    if (!kvp_master_snapshot(w->master)) return; /* one is under way, or nodes have not all reported */
+    w->stats.log_bases++;
+    take(w);
+}
+
+static void
+forget(kvp_log_writer_t *w)
+{
+    uint64_t from;
+
+    if (w->is_writing || !kvp_master_take_snapshot(w->master, &from)) return;
+    kvp_log_file_forget(&w->file, w->origin + from);
+    w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
+}
+
+bool
+kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns, uint64_t *end_out)
+{
+    if (w->master == NULL) return false;
+    take(w);
+    forget(w); /* before the next base, which ends what can be said of the last one */
+    want_base(w);
+    write_some(w, now_ns);
+    if (w->told == w->written) return false;
+    *end_out = w->told = w->written;
+    return true;
+}
+
+uint64_t
+kvp_log_writer_due(const kvp_log_writer_t *w)
+{
+    return w->is_writing || kvp_list_is_empty(&w->chunks) ? UINT64_MAX : w->retry_ns;
+}
+
+void
+kvp_log_writer_fini(kvp_log_writer_t *w)
+{
+    bool is_ok = true;
+
+    if (w->master != NULL) take(w);
+    for (chunk_t *c; (c = first_chunk(w)) != NULL; free_chunk(c)) {
+        is_ok = is_ok && write_chunk(w, c);
+        if (is_ok) w->written = c->end;
+    }
+    if (!is_ok) kvp_log_error("master", "the end of the log could not be written: %m dir=%s/log", w->file.dir);
+    kvp_log_file_fini(&w->file);
+    w->master = NULL;
+}
+
+void
+kvp_log_writer_stats(const kvp_log_writer_t *w, kvp_log_stats_t *stats_out)
+{
+    *stats_out = w->stats;
+    stats_out->log_bytes = kvp_log_file_bytes(&w->file);
+    stats_out->log_waiting_bytes = 0;
+    kvp_list_foreach (pos, &w->chunks)
+        stats_out->log_waiting_bytes += kvp_list_entry(pos, chunk_t, link)->bytes.len;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The log on its way from the core to its files, on the loop's thread, with libuv's pool for what takes long. A few bytes are written
+ * at once, which costs less than to hand them to another thread; where a write was slow, the pool does it for the next second.
+ * Nothing is synced: the log outlives the master, and not its machine (log_file.h).
+ */
+#ifndef KVP_MASTER_LOG_WRITER_H
+#define KVP_MASTER_LOG_WRITER_H
+
+#include "common/buf.h"
+#include "common/list.h"
+#include "master/core/master.h"
+#include "master/log_file.h"
+
+#include <uv.h>
+
+/* Figures. X(name, help), marked as in KVP_MASTER_STATS. */
+#define KVP_LOG_STATS(X)                                                                                               \
+    X(log_bytes, "bytes of the log's files (gauge)")                                                                   \
+    X(log_waiting_bytes, "bytes of the log that are not written yet (gauge)")                                          \
+    X(log_written_bytes, "bytes of the log that were written")                                                         \
+    X(log_writes, "writes of the log")                                                                                 \
+    X(log_writes_handed_over, "of these, by another thread")                                                           \
+    X(log_bases, "bases that were begun, so that files before them can go")                                            \
+    X(log_write_longest_ns, "longest write of the loop's own thread, ns (gauge)")                                      \
+    X(log_failed, "1 while the log cannot be written (gauge)")
+
+typedef struct {
+#define KVP_LOG_STAT_FIELD(name, help) uint64_t name;
+    KVP_LOG_STATS(KVP_LOG_STAT_FIELD)
+#undef KVP_LOG_STAT_FIELD
+} kvp_log_stats_t;
+
+typedef struct {
+    kvp_log_file_t file;
+    kvp_master_t *master; /* borrowed; NULL = not opened */
+    uv_loop_t *uv; /* borrowed; NULL = not started */
+    void (*moved)(void *arg);
+    void *arg;
+    uint64_t origin; /* position of the files at which the core's 0 is */
+    uint64_t written, told; /* positions of the core: of the files, and as it was told */
+
+    kvp_list_t chunks; /* of bytes that are not written */
+    uv_work_t write; /* of the first chunk */
+    bool is_writing;
+    bool is_write_ok; /* how that ended */
+    bool has_failed; /* and that was logged */
+    int error; /* errno of it */
+    uint64_t retry_ns, slow_until_ns;
+    uint64_t base_bytes; /* least of files at which the core is asked for a base, */
+    uint64_t base_limit; /* and now */
+    kvp_log_stats_t stats;
+} kvp_log_writer_t;
+
+/* kvp_log_writer_open reads the log in the data directory into the core, which opens it. Errors are kvp_log_file_open's,
+ * VERSION and INVALID (of another pool), and LIMIT; logged. base_bytes: of files, before the core is asked for a base; 0 = 64 MiB. */
+void kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes);
+kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, int dir_fd, const char *dir, kvp_master_t *master) KVP_MUST_USE;
+
+/* kvp_log_writer_start has moved(arg) called on the loop's thread whenever kvp_log_writer_run has something to do. */
+void kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg), void *arg);
+
+/* kvp_log_writer_run takes what the core has for the log, and writes it or hands it over; true: the core is to be told that everything
+ * up to *end_out is written. To be called until it returns false, at the end of each callback. now_ns is kvp_boot_ns().
+ * kvp_log_writer_due: when it has something to do by the clock. */
+bool kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns, uint64_t *end_out);
+uint64_t kvp_log_writer_due(const kvp_log_writer_t *w);
+
+/* kvp_log_writer_fini writes what is left and closes the files; legal on one that was only initialised. uv_run has returned by then. */
+void kvp_log_writer_fini(kvp_log_writer_t *w);
+void kvp_log_writer_stats(const kvp_log_writer_t *w, kvp_log_stats_t *stats_out);
+
+#endif
