@@ -27,6 +27,8 @@
 extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
+#define REPORT_GRACE_NS (30 * KVP_NS_PER_S)
+
 typedef struct {
     kvp_hostport_t listen;
     kvp_hostport_t http;
@@ -86,7 +88,7 @@ static const kvp_opt_t opts[] = {
     {.name = "node-forget",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, node_forget_ns),
-     .fallback = "30s",
+     .fallback = "10m",
      .min = 100 * KVP_NS_PER_MS,
      .max = 86400 * KVP_NS_PER_S,
      .help = "How long the objects of a node that is away are kept for its return."},
@@ -173,6 +175,7 @@ build_core(daemon_t *d, const settings_t *s)
         .location_grace_ns = kvp_max_u64(s->location_lease_ns, s->location_grace_ns),
         .had_master = d->ident.had_master,
         .node_grace_ns = s->node_forget_ns,
+        .report_grace_ns = REPORT_GRACE_NS,
         .saves_ident = true,
         .has_journal = has_log,
         .host_id = host_id,

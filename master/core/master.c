@@ -98,6 +98,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
     if (m->ctx.conf.node_grace_ns == 0) m->ctx.conf.node_grace_ns = KVP_MS(30000);
+    if (m->ctx.conf.report_grace_ns == 0) m->ctx.conf.report_grace_ns = m->ctx.conf.node_grace_ns;
     if (m->ctx.conf.location_lease_ns == 0) m->ctx.conf.location_lease_ns = KVP_MS(1000);
     if (m->ctx.conf.location_grace_ns == 0) m->ctx.conf.location_grace_ns = KVP_MS(10000);
     if (m->ctx.conf.max_sessions == 0) m->ctx.conf.max_sessions = 65536;
@@ -115,7 +116,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->puts.put_tick = now_ns / KVP_TICK_NS;
     m->puts.started_ns = now_ns;
     m->peers.old_leases_end_ns = m->ctx.conf.had_master ? now_ns + m->ctx.conf.location_grace_ns : now_ns;
-    if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.node_grace_ns;
+    if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.report_grace_ns;
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
     m->space.not_dead = kvp_table_alloc(KVP_NOT_DEAD_KEYS,
                                         sizeof *m->space.not_dead); /* touched as it is used: a core is made quickly */

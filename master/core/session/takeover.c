@@ -46,6 +46,6 @@ void
 kvp_takeover_begin(kvp_peers_t *peers)
 {
     peers->old_leases_end_ns = peers->ctx->now_ns + peers->ctx->conf.location_grace_ns;
-    peers->rebuild_until_ns = peers->ctx->now_ns + peers->ctx->conf.node_grace_ns;
+    peers->rebuild_until_ns = peers->ctx->now_ns + peers->ctx->conf.report_grace_ns;
     kvp_takeover_expect_tickets(peers);
 }
