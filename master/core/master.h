@@ -24,7 +24,8 @@ typedef struct {
                       * without a journal, the pool is new, or all that was known of it is lost: it has no name yet, and
                       * takes that of the first node which has memory of one, if it comes before the first grant */
     uint64_t node_grace_ns; /* how long a lost node's objects are kept for its return; 0 = 30 s */
-    uint64_t report_grace_ns; /* how long a master that follows another waits for nodes that have not come; 0 = the same */
+    uint64_t
+        report_grace_ns; /* how long a master that follows another waits for nodes that have not come; 0 = the same */
     uint64_t attempt_bytes; /* a client's unfinished puts, quarantined ones included; 0 = 4 GiB */
     const char *host_id; /* copied */
     const char *unix_path; /* told in HelloReply; "" = none; copied */
