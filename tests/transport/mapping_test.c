@@ -125,7 +125,10 @@ test_huge_pages_change_no_byte_under_a_writer(void **state)
     munmap(at, BYTES);
     munmap(mem, BYTES);
     close(fd);
-    if (is_hopeless) skip(); /* a kernel without huge pages for files: the above held for small ones */
+    if (is_hopeless) {
+        print_message("this kernel has no huge pages for files: what is above held for small ones\n");
+        skip();
+    }
 }
 
 /* Fails if what is to be mapped ahead is not there throughout, of a length that is no multiple of what the kernel is asked for

@@ -413,7 +413,8 @@ test_too_many_connections_are_told_busy(void **state)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
     if (files.rlim_max < 2 * MAX + 200) {
         free(conns);
-        skip(); /* this process cannot have so many files */
+        print_message("this process cannot have so many open files\n");
+        skip();
     }
     if (files.rlim_cur < 2 * MAX + 200) files.rlim_cur = 2 * MAX + 200;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);

@@ -158,7 +158,10 @@ test_directory_of_another_user(void **state)
     int fd, to;
 
     (void)state;
-    if (geteuid() != 0) skip(); /* only root has another user's directory */
+    if (geteuid() != 0) {
+        print_message("only root can make another user's directory\n");
+        skip();
+    }
     assert_int_equal(mkdir(dir, 0750), 0);
     close(listen_in("master-1.sock"));
     assert_int_equal(chown(dir, 4000, 4000), 0);
