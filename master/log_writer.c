@@ -23,7 +23,7 @@
 #define BASE_BYTES (64ull << 20)
 #define BASE_TIMES 3u /* files grow to so many times what the last base left of them */
 
-typedef struct {
+typedef struct kvp_log_chunk {
     kvp_list_t link; /* writer->chunks */
     kvp_buf_t bytes;
     uint64_t end; /* position of the core */
@@ -36,10 +36,28 @@ first_chunk(kvp_log_writer_t *w)
     return kvp_list_is_empty(&w->chunks) ? NULL : kvp_list_first(&w->chunks, chunk_t, link);
 }
 
+/* One is kept with its memory, so that a small write costs no allocation: the core gets that memory for the next records. */
+static chunk_t *
+new_chunk(kvp_log_writer_t *w)
+{
+    chunk_t *c = w->spare;
+
+    w->spare = NULL;
+    if (c == NULL) c = calloc(1, sizeof *c);
+    if (c == NULL) kvp_panic("out of memory: the log");
+    kvp_list_init(&c->link);
+    return c;
+}
+
 static void
-free_chunk(chunk_t *c)
+free_chunk(kvp_log_writer_t *w, chunk_t *c)
 {
     kvp_list_del(&c->link);
+    kvp_buf_reset(&c->bytes);
+    if (w->spare == NULL && c->bytes.cap <= AT_ONCE_BYTES) {
+        w->spare = c;
+        return;
+    }
     kvp_buf_fini(&c->bytes);
     free(c);
 }
@@ -144,7 +162,7 @@ end_chunk(kvp_log_writer_t *w, chunk_t *c, bool is_ok, uint64_t now_ns)
     w->written = c->end;
     w->stats.log_writes++;
     w->stats.log_written_bytes += c->bytes.len;
-    free_chunk(c);
+    free_chunk(w, c);
 }
 
 static void
@@ -203,18 +221,6 @@ write_some(kvp_log_writer_t *w, uint64_t now_ns)
 }
 
 /* ---- the core's side */
-static void
-add_chunk(kvp_log_writer_t *w, const kvp_buf_t *bytes, uint64_t end, bool begins_file)
-{
-    chunk_t *c = calloc(1, sizeof *c);
-
-    if (c == NULL) kvp_panic("out of memory: the log");
-    c->bytes = *bytes;
-    c->end = end;
-    c->begins_file = begins_file;
-    kvp_list_add_tail(&w->chunks, &c->link);
-}
-
 /* The chunk that more can be added to, or NULL. */
 static chunk_t *
 open_chunk(kvp_log_writer_t *w)
@@ -227,25 +233,22 @@ open_chunk(kvp_log_writer_t *w)
 static void
 take(kvp_log_writer_t *w)
 {
-    kvp_buf_t bytes;
-    uint64_t end;
-    bool is_base;
+    chunk_t *c = new_chunk(w);
 
-    kvp_buf_init(&bytes, 0);
-    while (kvp_master_take_journal(w->master, &bytes, &end, &is_base)) {
-        chunk_t *c = is_base ? NULL : open_chunk(w);
+    while (kvp_master_take_journal(w->master, &c->bytes, &c->end, &c->begins_file)) {
+        chunk_t *last = c->begins_file ? NULL : open_chunk(w);
 
-        if (c == NULL) {
-            add_chunk(w, &bytes, end, is_base);
-            kvp_buf_init(&bytes, 0);
+        if (last == NULL) {
+            kvp_list_add_tail(&w->chunks, &c->link);
+            c = new_chunk(w);
             continue;
         }
-        kvp_buf_append(&c->bytes, bytes.data, bytes.len);
-        if (c->bytes.err != KVP_OK) kvp_panic("out of memory: the log");
-        c->end = end;
-        kvp_buf_reset(&bytes);
+        kvp_buf_append(&last->bytes, c->bytes.data, c->bytes.len);
+        if (last->bytes.err != KVP_OK) kvp_panic("out of memory: the log");
+        last->end = c->end;
+        kvp_buf_reset(&c->bytes);
     }
-    kvp_buf_fini(&bytes);
+    free_chunk(w, c);
 }
 
 static void
@@ -292,12 +295,15 @@ kvp_log_writer_fini(kvp_log_writer_t *w)
     bool is_ok = true;
 
     if (w->master != NULL) take(w);
-    for (chunk_t *c; (c = first_chunk(w)) != NULL; free_chunk(c)) {
+    for (chunk_t *c; (c = first_chunk(w)) != NULL; free_chunk(w, c)) {
         is_ok = is_ok && write_chunk(w, c);
         if (is_ok) w->written = c->end;
     }
     if (!is_ok) kvp_log_error("master", "the end of the log could not be written: %m dir=%s/log", w->file.dir);
     kvp_log_file_fini(&w->file);
+    if (w->spare != NULL) kvp_buf_fini(&w->spare->bytes);
+    free(w->spare);
+    w->spare = NULL;
     w->master = NULL;
 }
 

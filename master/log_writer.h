@@ -40,6 +40,7 @@ typedef struct {
     uint64_t written, told; /* positions of the core: of the files, and as it was told */
 
     kvp_list_t chunks; /* of bytes that are not written */
+    struct kvp_log_chunk *spare; /* owned; NULL = none */
     uv_work_t write; /* of the first chunk */
     bool is_writing;
     bool is_write_ok; /* how that ended */
