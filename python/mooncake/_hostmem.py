@@ -71,6 +71,11 @@ class MemPool:
             self._used = min(self._size, self._used + -(-size // self._ALIGN) * self._ALIGN)
             return at
 
+    def holds(self, address, size):
+        """Whether all of that is memory that alloc() gave."""
+        with self._lock:
+            return self._map is not None and self._map.start <= address and address + size <= self._map.start + self._used
+
     def _make(self):
         try:
             made = Map(self._size)

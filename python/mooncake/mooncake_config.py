@@ -27,7 +27,7 @@ _VARIABLES = {
 }
 
 
-def _bytes_of(value: Any) -> int:
+def _parse_segment_size(value: Any) -> int:
     """Bytes of a number, or of text with a unit (powers of 1024), in fractions of it, too: "1.5 GB"."""
     if not isinstance(value, str):
         return int(value)
@@ -110,7 +110,7 @@ class MooncakeConfig:
         if path is not None:
             return MooncakeConfig.from_file(path)
         if not os.environ.get("MOONCAKE_MASTER"):
-            raise ValueError("Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set")
+            raise ValueError("Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set.")
         given = {name: os.environ[variable] for name, variable in _VARIABLES.items() if variable in os.environ}
         return _of_fields({"local_hostname": "localhost", "metadata_server": "P2PHANDSHAKE", **given})
 
@@ -121,8 +121,8 @@ def _of_fields(fields: dict[str, Any]) -> MooncakeConfig:
             raise ValueError(f"Missing required config field: {name}")
     return MooncakeConfig(
         local_hostname=fields["local_hostname"], metadata_server=fields["metadata_server"],
-        global_segment_size=_bytes_of(fields.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)),
-        local_buffer_size=_bytes_of(fields.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)),
+        global_segment_size=_parse_segment_size(fields.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)),
+        local_buffer_size=_parse_segment_size(fields.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)),
         protocol=fields.get("protocol", "tcp"), device_name=fields.get("device_name", ""),
         master_server_address=fields["master_server_address"],
         enable_ssd_offload=_truth_of(fields.get("enable_ssd_offload", False)),

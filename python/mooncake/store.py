@@ -194,10 +194,19 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
     # ---- memory
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
+        """0 also for what alloc_from_mem_pool() gave, which is registered."""
+        if self._is_of_mem_pool(buffer_ptr, size):
+            return 0
         return self._raw.register(buffer_ptr, size) if self._raw is not None else _INVALID
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
+        if self._is_of_mem_pool(buffer_ptr, 1):
+            return 0
         return self._raw.unregister(buffer_ptr) if self._raw is not None else _INVALID
+
+    def _is_of_mem_pool(self, address, size):
+        pool = self._mem_pool
+        return pool is not None and pool.holds(address, size)
 
     # ---- bytes by copy
     def put(self, key: Key, value: Memory, config: Optional[ReplicateConfig] = None) -> int:

@@ -72,6 +72,8 @@ def test_its_memory_pool(beside):
     assert two - one == 4096
     for size in (0, -1, 1, 1 << 70):
         assert store.alloc_from_mem_pool(size) == 0
+    assert store.register_buffer(one, 100) == 0 == store.unregister_buffer(one)  # it is registered all the time
+    assert store.register_buffer(two, MIB) != 0
     ctypes.memmove(one, b"value", 5)
     assert store.put_from("k", one, 5) == 0 and store.get_into("k", two, 5) == 5 and ctypes.string_at(two, 5) == b"value"
     assert store.close() == 0 and store.alloc_from_mem_pool(1) == 0
