@@ -116,6 +116,7 @@ make_new(kvp_ident_t *ident, uint32_t term)
     kvp_random_bytes(ident->pool_id, sizeof(ident->pool_id));
     ident->digest_seed = kvp_random_u64();
     ident->term = term;
+    ident->is_new = true;
 }
 
 /* make_dirs is mkdir -p; an error shows when the directory is opened. */

@@ -13,6 +13,7 @@ typedef struct {
     uint32_t term; /* of this master: one above the last one used here */
     bool
         had_master; /* there was one, or nobody may name the pool; otherwise the id and the seed are made up, and not on disk before kvp_ident_save */
+    bool is_new; /* the id and the seed are made up now: whatever else is in the directory is of another pool */
     int dir_fd; /* -1 = nothing is kept */
     int lock_fd; /* held while this master lives; -1 = none */
     char dir[4096]; /* as the ready line says it: "none" where nothing is kept */

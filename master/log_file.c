@@ -127,25 +127,24 @@ remove_files(kvp_log_file_t *lf, uint32_t first, uint32_t n)
 
 /* The file `boot` is written last, so files without it are of another boot. */
 static kvp_err_t
-check_boot(kvp_log_file_t *lf)
+check_boot(kvp_log_file_t *lf, bool is_new)
 {
     char now[BOOT_BYTES], then[BOOT_BYTES];
     size_t now_len = read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", now);
     size_t then_len = read_text(lf->dir_fd, "boot", then);
 
-    if (now_len > 0 && now_len == then_len && memcmp(now, then, now_len) == 0) return KVP_OK;
+    if (!is_new && now_len > 0 && now_len == then_len && memcmp(now, then, now_len) == 0) return KVP_OK;
     if (lf->files > 0)
-        kvp_log_warn("master",
-                     "the log is of another boot of this machine, or of another one, and may lack its end: it is begun "
-                     "anew, and "
-                     "nodes are asked dir=%s/log",
+        kvp_log_warn("master", "%s: it is begun anew, and nodes are asked dir=%s/log",
+                     is_new ? "the log is of a pool that is not known here any more"
+                            : "the log is of another boot of this machine, or of another one, and may lack its end",
                      lf->dir);
     remove_files(lf, 0, lf->files);
     return write_text(lf, "boot", now, now_len);
 }
 
 kvp_err_t
-kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir)
+kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new)
 {
     kvp_err_t err;
 
@@ -154,7 +153,7 @@ kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir)
     lf->dir_fd = openat(dir_fd, "log", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lf->dir_fd < 0) return complain(lf, "open");
     err = list_files(lf);
-    return err != KVP_OK ? err : check_boot(lf);
+    return err != KVP_OK ? err : check_boot(lf, is_new);
 }
 
 /* ---- reading */

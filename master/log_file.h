@@ -23,9 +23,9 @@ void kvp_log_file_init(kvp_log_file_t *lf);
 void kvp_log_file_fini(kvp_log_file_t *lf);
 
 /* kvp_log_file_open makes DIR/log where it is absent and lists its files. The log is used only by the boot of the machine that wrote
- * it: a power loss may have taken its end, and then nodes know better. So files of another boot are removed. dir_fd and dir
- * are the data directory's, borrowed. SYS, LIMIT (too many files), logged. */
-kvp_err_t kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir) KVP_MUST_USE;
+ * it: a power loss may have taken its end, and then nodes know better. So files of another boot are removed; and all, where the
+ * pool is_new. dir_fd and dir are the data directory's, borrowed. SYS, LIMIT (too many files), logged. */
+kvp_err_t kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new) KVP_MUST_USE;
 
 /* kvp_log_file_read gives fn all bytes in order, in pieces, until it returns an error; a file that does not follow the one before ends
  * it, too. *read_out: how many there were. OK whatever fn said. SYS, logged. */

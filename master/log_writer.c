@@ -91,20 +91,20 @@ refuse(const char *dir, kvp_err_t err)
 }
 
 kvp_err_t
-kvp_log_writer_open(kvp_log_writer_t *w, int dir_fd, const char *dir, kvp_master_t *master)
+kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t *master)
 {
     uint64_t had, kept;
-    kvp_err_t err = kvp_log_file_open(&w->file, dir_fd, dir);
+    kvp_err_t err = kvp_log_file_open(&w->file, ident->dir_fd, ident->dir, ident->is_new);
 
     if (err == KVP_OK) err = kvp_log_file_read(&w->file, restore, master, &had);
     if (err != KVP_OK) return err;
     err = kvp_master_open_journal(master, &kept);
-    if (err != KVP_OK) return refuse(dir, err);
+    if (err != KVP_OK) return refuse(ident->dir, err);
     err = kvp_log_file_cut(&w->file, kept);
     if (err != KVP_OK) return err;
     if (kept < had)
         kvp_log_warn("master", "the log was torn and is cut bytes=%llu cut=%llu dir=%s/log", (unsigned long long)had,
-                     (unsigned long long)(had - kept), dir);
+                     (unsigned long long)(had - kept), ident->dir);
     w->master = master;
     w->origin = w->file.end - kept;
     w->written = w->told = kept;

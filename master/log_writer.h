@@ -9,6 +9,7 @@
 #include "common/buf.h"
 #include "common/list.h"
 #include "master/core/master.h"
+#include "master/ident.h"
 #include "master/log_file.h"
 
 #include <uv.h>
@@ -52,10 +53,10 @@ typedef struct {
     kvp_log_stats_t stats;
 } kvp_log_writer_t;
 
-/* kvp_log_writer_open reads the log in the data directory into the core, which opens it. Errors are kvp_log_file_open's,
+/* kvp_log_writer_open reads the log in ident's directory (borrowed) into the core, which opens it. Errors are kvp_log_file_open's,
  * VERSION and INVALID (of another pool), and LIMIT; logged. base_bytes: of files, before the core is asked for a base; 0 = 64 MiB. */
 void kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes);
-kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, int dir_fd, const char *dir, kvp_master_t *master) KVP_MUST_USE;
+kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t *master) KVP_MUST_USE;
 
 /* kvp_log_writer_start has moved(arg) called on the loop's thread whenever kvp_log_writer_run has something to do. */
 void kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg), void *arg);

@@ -183,7 +183,7 @@ build_core(daemon_t *d, const settings_t *s)
     };
     memcpy(conf.pool_id, d->ident.pool_id, sizeof(conf.pool_id));
     err = kvp_master_create(&conf, kvp_boot_ns(), &d->core);
-    if (err == KVP_OK && has_log) err = kvp_log_writer_open(&d->log, d->ident.dir_fd, d->ident.dir, d->core);
+    if (err == KVP_OK && has_log) err = kvp_log_writer_open(&d->log, &d->ident, d->core);
     return err != KVP_OK ? err : kvp_admin_init(&d->admin);
 }
 

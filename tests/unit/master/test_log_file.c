@@ -21,6 +21,7 @@ typedef struct {
     kvp_log_file_t lf;
     char got[256]; /* what was read */
     size_t len;
+    bool is_new;
     size_t stop_at; /* bytes after which the reader wants no more; 0 = it does */
 } place_t;
 
@@ -80,7 +81,7 @@ static const char *
 reopen(place_t *p)
 {
     kvp_log_file_fini(&p->lf);
-    assert_int_equal(kvp_log_file_open(&p->lf, p->fd, p->dir), KVP_OK);
+    assert_int_equal(kvp_log_file_open(&p->lf, p->fd, p->dir, p->is_new), KVP_OK);
     uint64_t n;
     p->len = 0;
     assert_int_equal(kvp_log_file_read(&p->lf, note, p, &n), KVP_OK);
@@ -203,6 +204,19 @@ test_log_of_another_boot(void **state)
 }
 
 static void
+test_log_of_a_pool_that_is_over(void **state)
+{
+    place_t *p = *state;
+
+    write_three(p);
+    p->is_new = true;
+    assert_string_equal(reopen(p), "");
+    p->is_new = false;
+    assert_int_equal(kvp_log_file_cut(&p->lf, 0), KVP_OK);
+    write_three(p);
+}
+
+static void
 test_names_that_are_not_ours(void **state)
 {
     place_t *p = *state;
@@ -224,7 +238,7 @@ test_names_that_are_not_ours(void **state)
         close(open(path, O_WRONLY | O_CREAT, 0600));
     }
     kvp_log_file_fini(&p->lf);
-    assert_int_equal(kvp_log_file_open(&p->lf, p->fd, p->dir), KVP_LIMIT);
+    assert_int_equal(kvp_log_file_open(&p->lf, p->fd, p->dir, p->is_new), KVP_LIMIT);
 }
 
 /* What could not be written may be written again, and nothing of the first try is left. */
@@ -254,6 +268,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_reader_that_has_enough, setup, teardown),
         cmocka_unit_test_setup_teardown(test_file_that_does_not_follow, setup, teardown),
         cmocka_unit_test_setup_teardown(test_log_of_another_boot, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_log_of_a_pool_that_is_over, setup, teardown),
         cmocka_unit_test_setup_teardown(test_names_that_are_not_ours, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_is_full, setup, teardown),
     };
