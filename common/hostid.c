@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 
 #define UNMAPPED_UID 65534u
 #define DIRS 3u /* places where sockets of a user may lie */
+#define RUNTIME_DIR_BYTES 76u /* with its end: a socket's name is behind it in sockaddr_un.sun_path */
 
 /* read_line reads the first line of a small file; "" where there is none. */
 static void
@@ -188,7 +188,7 @@ kvp_peer_is_trusted(int unix_fd)
 kvp_err_t
 kvp_runtime_set(const char *dir, const char *trusted)
 {
-    char made[PATH_MAX];
+    char made[RUNTIME_DIR_BYTES];
     const char *at = trusted;
     uid_t uid;
 
@@ -203,6 +203,8 @@ kvp_runtime_set(const char *dir, const char *trusted)
         return KVP_NOMEM;
     if (dir == NULL || kvp_runtime_dir(made, sizeof made) == KVP_OK) return KVP_OK;
     kvp_log_error("hostid",
-                  "--runtime-dir has to be an absolute path to a directory of this user, of mode 0700 or 0750");
+                  "--runtime-dir has to be an absolute path, of at most %u bytes, to a directory of this user, of mode "
+                  "0700 or 0750",
+                  RUNTIME_DIR_BYTES - 1);
     return KVP_INVALID;
 }

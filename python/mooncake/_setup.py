@@ -201,8 +201,8 @@ def from_dict(config):
             raise ValueError(f"{shown(str(name))} is None")
     text = {str(k): str(v) for k, v in config.items()}
     for alias, name in _ALIASES.items():
-        if alias in text:
-            text.setdefault(name, text.pop(alias))
+        if alias in text and text.setdefault(name, text[alias]) != text.pop(alias):
+            log.warning("setup: %s is given as well, and another one: %s is not heeded", name, alias)
     tell_unused(text)
     unknown = sorted(text.keys() - _NAMES - _INSTEAD.keys())
     if unknown:

@@ -148,6 +148,9 @@ test_users_that_are_trusted(void **state)
     assert_false(kvp_uid_is_trusted(400));
     assert_int_equal(chmod(dir, 0777), 0);
     assert_int_equal(kvp_runtime_set(dir, NULL), KVP_INVALID);
+    assert_int_equal(
+        kvp_runtime_set("/tmp/kvpool-of-a-name-that-leaves-no-room-for-the-names-of-the-sockets-behind-it", NULL),
+        KVP_INVALID);
 }
 
 /* The process that listens is another user's: it may own the directory once it is trusted, not before. */
