@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients put, upsert, remove and get shared keys while master, nodes and clients are killed and stopped at random. Every call is
+written down, and a checker decides about the history: no wrong byte, nothing that was removed or superseded, no late call.
+
+A run prints its seed; KVPOOL_HISTORY_SEED repeats its plan and its calls, though not how they fall together.
+"""
+import bisect
+import collections
+import heapq
+import itertools
+import math
+import os
+import random
+import threading
+import time
+from typing import NamedTuple
+
+import pytest
+
+from clients import PATHS, Shell, extent_bytes, figures, settled, slow
+from conftest import SLOW, TIER, wait_until
+
+KIB = 1 << 10
+SECONDS = 3600 if TIER == "long" else 60
+PAUSE_S = 0.02 if TIER == "long" else 0.003  # between the calls of a client, at most: the history is kept in memory
+NODE_ARGS = ("12MiB", "--chunk-bytes", "4MiB")
+FORGET_S = 3  # from the end of a node's session, which is over after SESSION_S of silence
+SESSION_S = 10
+LEASE_S = 1 + 0.5 * SLOW  # the location lease and the grace, and how exactly a busy machine keeps them
+LATE_S = 2 * SLOW  # by which a call may miss its deadline
+AFTER_S = 3 * SLOW  # after a fault: reads are counted for so long
+KEYS = 40  # of each writer
+LENS = (64 * KIB, 256 * KIB, 640 * KIB)  # by the version
+DEADLINES_MS = (250, 1000, 3000)
+CUT = {"UNREACHABLE", "DISCONNECTED", "DEADLINE", "FENCED", "ABORTED", "NODE_LOST", "RETRY_AFTER", "IN_PROGRESS", "STALE", "NO_SPACE"}
+# What happens in a round, in any order.
+ROUND = (("kill", "master"), ("kill", "node"), ("stop", "client"), *[("kill", "master"), ("stop", "master")],
+         *[("stop", "node")] * 4)
+
+
+class Call(NamedTuple):
+    """A call as its caller saw it. Times are of one clock, in seconds."""
+
+    who: str
+    what: str  # get, put, upsert, remove
+    key: str
+    version: int  # that was put, or read
+    begin: float
+    end: float
+    err: str
+    is_intact: bool = True  # the bytes that were read, and their length
+    took: float = 0  # by the clock of the client's process, which leaves out what others had the processor
+    limit: float = math.inf  # the deadline
+
+
+def superseded(writes, answers):
+    """For each of a key's writes, in order, when a later one was acknowledged after which its version is gone. A put is none of
+    those: it is answered OK, too, where an older version stays.
+    """
+    times, at = [], math.inf
+    for w in reversed(writes):
+        times.append(at)
+        if w.what in ("upsert", "remove") and w.err in answers:
+            at = w.end
+    return times[::-1]
+
+
+def stopped_s(stops, call):
+    """How much of a call its client was stopped."""
+    return sum(max(0, min(end, call.end) - max(begin, call.begin)) for begin, end in stops.get(call.who, ()))
+
+
+def judge(calls, stops, lease=LEASE_S, late=LATE_S):
+    """What is wrong in a history, [(why, call)], and a count of what it has. Each key has one writer, which does one thing after the
+    other. What a cut call did is not known, and it may be done at any time after its begin: so its version may be read for ever, and
+    what it would have replaced or removed, too. Those are counted only.
+    """
+    wrong, counts, writes, reads = [], collections.Counter(), collections.defaultdict(list), []
+    for c in calls:
+        counts[f"{c.what} {c.err}"] += 1
+        if c.took - stopped_s(stops, c) > c.limit + late:
+            wrong.append(("returned late", c))
+        if c.what != "get":
+            writes[c.key].append(c)
+        elif c.err == "OK":
+            reads.append(c)
+    known = {}
+    for key, of_key in writes.items():
+        of_key.sort(key=lambda w: w.begin)
+        for w, sure, likely in zip(of_key, superseded(of_key, {"OK"}), superseded(of_key, {"OK", "NOT_FOUND"})):
+            if w.what != "remove":
+                known[key, w.version] = w, sure, likely
+    for r in reads:
+        w, sure, likely = known.get((r.key, r.version), (None, 0, 0))
+        if not r.is_intact:
+            wrong.append(("wrong bytes", r))
+        elif w is None or r.end < w.begin:
+            wrong.append(("never put", r))
+        elif w.err != "OK":
+            counts["of a cut put"] += 1
+            counts["of a cut put, later than the next"] += r.begin > sure + lease
+        elif r.begin > sure + lease:
+            wrong.append((f"stale for {r.begin - sure:.2f} s", r))
+        else:
+            counts["stale within the lease"] += r.begin > sure
+            counts["stale after a removal that found nothing"] += r.begin > likely + lease
+    return wrong, counts
+
+
+class Fault(NamedTuple):
+    what: str
+    begin: float
+    end: float
+
+
+def plan(rng, seconds):
+    """[(at, what, whom, how long)]: rounds of short faults, and in each minute a node and a client that are away for long."""
+    events = []
+    for minute in range(0, seconds, 60):
+        events.append((minute + rng.uniform(3, 35), "stop", "node", rng.uniform(1.1, 1.5) * (SESSION_S + FORGET_S)))
+        events.append((minute + rng.uniform(3, 40), "stop", "client", rng.uniform(0.9, 1.3) * SESSION_S))
+    at = 2.0
+    while at < seconds:
+        for what, whom in rng.sample(ROUND, len(ROUND)):
+            # While the master is away nothing is acknowledged, so it is away for shorter.
+            events.append((at, what, whom, rng.uniform(0.02, 0.6) if whom == "master" or rng.random() < 0.7 else rng.uniform(1, 5)))
+            at += rng.uniform(0.1, 1.6)
+    return sorted(e for e in events if e[0] < seconds)
+
+
+class Worker(threading.Thread):
+    """One client process, which writes keys of its own and reads all."""
+
+    def __init__(self, pool, name, seed, path, writes):
+        super().__init__(daemon=True)
+        self.shell = Shell(pool.bench, pool.addr, name, **PATHS[path])
+        self.name = name
+        self.rng = random.Random(seed)
+        self.keys = [f"{name}/{i}" for i in range(KEYS)] if writes else []
+        self.all_keys = []  # of everybody
+        self.version = 0
+        self.calls = []
+        self.stops = []
+        self.is_over = False
+        self.error = None
+
+    def run(self):
+        try:
+            while not self.is_over:
+                self.step()
+                time.sleep(self.rng.uniform(0, PAUSE_S))
+        except BaseException as e:  # of whatever kind: the test is to fail with it, and not this thread alone
+            self.error = e
+
+    def step(self):
+        what, version, length = "get", 0, max(LENS)
+        if self.keys and self.rng.random() < 0.35:
+            what = self.rng.choices(("upsert", "put", "remove"), (6, 2, 2))[0]
+            self.version += 1
+            version, length = self.version, LENS[self.version % len(LENS)]
+        of = self.keys if what != "get" else self.all_keys
+        key = self.rng.choice(of[::8] if self.rng.random() < 0.5 else of)  # some are used more than others
+        limit = self.rng.choice(DEADLINES_MS) * SLOW
+        line = {"get": f"get {key} {length}", "put": f"put {key} {length} version={version}", "remove": f"remove {key} force=1",
+                "upsert": f"put {key} {length} version={version} upsert=1"}[what]
+        begin = time.monotonic()
+        got = self.shell(f"{line} deadline={limit}", timeout=60)
+        end = time.monotonic()
+        is_intact = True
+        if what == "get" and got["err"] == "OK":
+            version = got["version"]
+            is_intact = got["intact"] and got["len"] == LENS[version % len(LENS)]
+        self.calls.append(Call(self.name, what, key, version, begin, end, got["err"], is_intact, got["ms"] / 1e3, limit / 1e3))
+
+
+class Tormentor:
+    """Does what a plan says, and what ends it: the next master or node, or SIGCONT."""
+
+    def __init__(self, pool, workers, master_args, rng):
+        self.pool, self.workers, self.master_args, self.rng = pool, workers, master_args, rng
+        self.busy = set()  # who is stopped or dead at this moment
+        self.faults = []
+        self.evictions = 0  # by masters that are dead
+        self.n = itertools.count(1)
+
+    def run(self, events, seconds):
+        begun = time.monotonic()
+        todo = [(e[0], next(self.n), lambda e=e: self.hurt(*e[1:])) for e in events]
+        heapq.heapify(todo)
+        while todo:
+            at, _, act = heapq.heappop(todo)
+            while time.monotonic() < begun + min(at, seconds) and not any(w.error for w in self.workers):
+                time.sleep(max(0, min(0.2, begun + min(at, seconds) - time.monotonic())))
+            after = act()
+            if after is not None:
+                heapq.heappush(todo, (at + after[0], next(self.n), after[1]))
+
+    def hurt(self, what, whom, for_s):
+        """Returns when it is over, and what is to be done then."""
+        free = [i for i in range({"master": 1, "node": len(self.pool.nodes), "client": len(self.workers)}[whom])
+                if (whom, i) not in self.busy]
+        if not free:
+            return None
+        i = self.rng.choice(free)
+        target = {"master": [self.pool.master], "node": self.pool.nodes, "client": [w.shell for w in self.workers]}[whom][i]
+        name = f"{what} {whom}"
+        if what == "stop" and for_s > SESSION_S:
+            name += " for long"
+        self.busy.add((whom, i))
+        begin = time.monotonic()
+        if what == "kill":
+            if whom == "master":
+                self.evictions += figures(target)["evictions"]
+            target.kill9()
+        else:
+            target.freeze()
+
+        def end():
+            if what == "stop":
+                target.thaw()
+                if whom == "client":
+                    self.workers[i].stops.append((begin, time.monotonic()))
+            elif whom == "master":
+                self.pool.master = self.pool.bench.master(*self.master_args, listen=self.pool.addr, data_dir=target.data,
+                                                          name=f"master-{next(self.n)}")
+            else:  # it is ready when the master has it, which may be stopped just now
+                self.pool.nodes[i] = self.pool.bench.node(self.pool.addr, f"node{i + 1}", *NODE_ARGS, ready=False)
+            self.busy.discard((whom, i))
+            self.faults.append(Fault(name, begin, time.monotonic()))
+
+        return for_s, end
+
+
+def check_nothing_is_left(pool, keys):
+    """Fails unless in the end the space in use is that of the objects that are there."""
+    for node in pool.nodes:
+        node.wait_ready()
+    wait_until(lambda: figures(pool.master)["segments"] == len(pool.nodes), 30, "all nodes to be back")
+    settled(pool.master, "everything under way to end", 40)
+    reader = Shell(pool.bench, pool.addr, "last")
+    seen = {}
+
+    def is_exact():
+        got = [reader(f"size {key} deadline={3000 * SLOW}") for key in keys]
+        seen.update(objects=sum(g["err"] == "OK" for g in got), used=figures(pool.master)["used_bytes"],
+                    need=sum(extent_bytes(g["len"]) for g in got if g["err"] == "OK"))
+        return seen["used"] == seen["need"] and {g["err"] for g in got} <= {"OK", "NOT_FOUND"}
+
+    try:
+        wait_until(is_exact, 30)
+    except pytest.fail.Exception:
+        pytest.fail(f"the space in use is not that of what is there: {seen}, {figures(pool.master)}")
+    settled(pool.master)
+    assert reader.finish() == 0
+    return seen
+
+
+def served(calls, faults):
+    """How many reads were answered OK within AFTER_S of the end of a fault, by its kind."""
+    begins = sorted(c.begin for c in calls if c.what == "get" and c.err == "OK")
+    by_kind = collections.Counter()
+    for f in faults:
+        by_kind[f.what] += bisect.bisect(begins, f.end + AFTER_S) - bisect.bisect(begins, f.end)
+    return by_kind
+
+
+def tell(wrong, calls, faults, start):
+    """What is wrong, each with the writes of its key and the faults around it."""
+    lines = [f"second 0 is {time.strftime('%H:%M:%S', time.gmtime(time.time() - time.monotonic() + start))} UTC"]
+    for why, c in wrong[:10]:
+        lines.append(f"{why}: {c}, begun in second {c.begin - start:.3f}")
+        near = sorted((w for w in calls if w.key == c.key and w.what != "get" and w.begin < c.end), key=lambda w: w.begin)[-8:]
+        lines += [f"    {w.what} {w.version} {w.err} {w.begin - start:.3f} to {w.end - start:.3f}" for w in near]
+        since = min([w.begin for w in near], default=c.begin) - 15
+        lines += [f"    {f.what} {f.begin - start:.3f} to {f.end - start:.3f}" for f in faults if f.end > since and f.begin < c.end]
+    return "\n".join(lines)
+
+
+@slow
+@pytest.mark.limit(SECONDS + 240)
+def test_any_history_of_faults(make_pool, bench):
+    """Fails if a read gets wrong bytes, or a version that was removed or superseded by a call that was acknowledged more than a
+    location lease before it; if a call returns late; if something is left in the end; or if little was served.
+    """
+    seed = os.environ.get("KVPOOL_HISTORY_SEED") or str(random.SystemRandom().randrange(1 << 32))
+    print(f"KVPOOL_HISTORY_SEED={seed}")
+    args = ("--node-forget", f"{FORGET_S}s", "--location-grace", "1s")
+    pool = make_pool(nodes=0, master_args=args, data_dir=f"{bench.home}/data")
+    for i in range(3):
+        pool.add_node(f"node{i + 1}", *NODE_ARGS)
+    workers = [Worker(pool, f"w{i}-{path}", f"{seed}/{i}", path, i < 4) for i, path in enumerate(("shm", "tcp") * 3)]
+    keys = [key for w in workers for key in w.keys]
+    rng = random.Random(seed)
+    tormentor = Tormentor(pool, workers, args, rng)
+    start = time.monotonic()
+    for w in workers:
+        w.all_keys = keys
+        w.start()
+    tormentor.run(plan(rng, SECONDS), SECONDS)
+    for w in workers:
+        w.is_over = True
+    for w in workers:
+        w.join(30 * SLOW)
+        assert not w.is_alive(), w.name
+        if w.error is not None:
+            raise w.error
+    calls = [c for w in workers for c in w.calls]
+    wrong, counts = judge(calls, {w.name: w.stops for w in workers})
+    after = served(calls, tormentor.faults)
+    evictions = tormentor.evictions + figures(pool.master)["evictions"]
+    print(f"{len(calls)} calls, {evictions} evictions: {dict(sorted(counts.items()))}")
+    print(f"faults: {dict(collections.Counter(f.what for f in tormentor.faults))}; reads after: {dict(after)}")
+    assert not wrong, f"KVPOOL_HISTORY_SEED={seed}: {len(wrong)} wrong\n" + tell(wrong, calls, tormentor.faults, start)
+    strange = {c.err for c in calls} - CUT - {"OK", "NOT_FOUND"}
+    assert not strange, strange
+    print(f"at the end: {check_nothing_is_left(pool, keys)}")
+    assert counts["get OK"] > 3000 and evictions > 100, (counts, evictions)
+    assert len(after) == 7 and min(after.values()) > 20, after
+
+
+def history(*calls):
+    """Calls of one client as (what, version, begin, end, more), in a history."""
+    return judge([Call("w", what, "k", version, begin, end, **{"err": "OK", **more}) for what, version, begin, end, more in calls],
+                 {"w": [(20, 30)]}, lease=1, late=1)
+
+
+PUT = ("upsert", 1, 0, 1, {})
+NEXT = ("upsert", 2, 2, 3, {})
+
+
+@pytest.mark.parametrize("calls, why", [
+    ([PUT, NEXT, ("get", 1, 3.5, 3.6, {}), ("get", 2, 9, 9.1, {}), ("remove", 0, 10, 11, {}), ("get", 2, 12, 12.1, {})], None),
+    ([PUT, NEXT, ("get", 1, 4.1, 4.2, {})], "stale for 1.10 s"),
+    ([PUT, ("remove", 0, 2, 3, {}), ("put", 2, 3, 4, {}), ("get", 1, 4.5, 4.6, {})], "stale for 1.50 s"),
+    ([PUT, (*NEXT[:4], {"err": "DEADLINE"}), ("get", 1, 9, 9.1, {}), ("get", 2, 10, 10.1, {}), ("get", 1, 11, 11.1, {})], None),
+    ([PUT, ("put", 2, 2, 3, {}), ("get", 1, 9, 9.1, {})], None),
+    ([(*PUT[:4], {"err": "DEADLINE"}), ("remove", 0, 2, 3, {}), ("get", 1, 9, 9.1, {})], None),
+    ([PUT, ("get", 3, 4, 4.1, {})], "never put"),
+    ([("get", 1, -2, -1, {}), PUT], "never put"),
+    ([PUT, ("get", 1, 4, 4.1, {"is_intact": False})], "wrong bytes"),
+    ([("get", 0, 4, 7.1, {"err": "DEADLINE", "took": 3.1, "limit": 2})], "returned late"),
+    ([("get", 0, 19, 31, {"err": "DEADLINE", "took": 12, "limit": 2})], None),
+])
+def test_checker(calls, why):
+    """Fails if the checker calls a good history bad, or a bad one good."""
+    wrong, _ = history(*calls)
+    assert [w[0] for w in wrong] == ([] if why is None else [why])
