@@ -154,8 +154,9 @@ def test_protocols_and_names_that_are_none(pool, monkeypatch, caplog):
         assert f'the protocol is "tcp" or "rdma", not {protocol!r}' in caplog.text
         assert handle.setup({**words, "protocol": protocol}) == -1 and handle.health_check() == 1
     caplog.clear()
-    assert handle.setup({**words, "proto": "rdma", "segment_size": "1GB", "ssd_offload_path": ""}) == 0
+    assert handle.setup({**words, "proto": "rdma", "segment_size": "1GB", "ssd_offload_path": "", "master_server_address": "127.0.0.1:1"}) == 0
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "setup: master_server_addr is given as well, and another one: master_server_address is not heeded",
         "setup: what is not known is not heeded: proto, segment_size"]
     assert handle.close() == 0
     caplog.clear()
