@@ -28,14 +28,13 @@ FORGET_S = 3  # from the end of a node's session, which is over after SESSION_S 
 SESSION_S = 10
 LEASE_S = 1 + 0.5 * SLOW  # the location lease and the grace, and how exactly a busy machine keeps them
 LATE_S = 2 * SLOW  # by which a call may miss its deadline
-AFTER_S = 3 * SLOW  # after a fault: reads are counted for so long
+AFTER_S = 10 * SLOW  # after a fault: reads are counted for so long
 KEYS = 40  # of each writer
 LENS = (64 * KIB, 256 * KIB, 640 * KIB)  # by the version
 DEADLINES_MS = (250, 1000, 3000)
 CUT = {"UNREACHABLE", "DISCONNECTED", "DEADLINE", "FENCED", "ABORTED", "NODE_LOST", "RETRY_AFTER", "IN_PROGRESS", "STALE", "NO_SPACE"}
 # What happens in a round, in any order.
-ROUND = (("kill", "master"), ("kill", "node"), ("stop", "client"), *[("kill", "master"), ("stop", "master")],
-         *[("stop", "node")] * 4)
+ROUND = (*[("kill", "master")] * 2, ("stop", "master"), ("kill", "node"), *[("stop", "node")] * 4, ("stop", "client"))
 
 
 class Call(NamedTuple):
@@ -117,13 +116,13 @@ def plan(rng, seconds):
     """[(at, what, whom, how long)]: rounds of short faults, and in each minute a node and a client that are away for long."""
     events = []
     for minute in range(0, seconds, 60):
-        events.append((minute + rng.uniform(3, 35), "stop", "node", rng.uniform(1.1, 1.5) * (SESSION_S + FORGET_S)))
-        events.append((minute + rng.uniform(3, 40), "stop", "client", rng.uniform(0.9, 1.3) * SESSION_S))
+        events.append((minute + rng.uniform(3, 28), "stop", "node", rng.uniform(1.1, 1.5) * (SESSION_S + FORGET_S)))
+        events.append((minute + rng.uniform(3, 33), "stop", "client", rng.uniform(1.05, 1.3) * SESSION_S))
     at = 2.0
     while at < seconds:
         for what, whom in rng.sample(ROUND, len(ROUND)):
-            # While the master is away nothing is acknowledged, so it is away for shorter.
-            events.append((at, what, whom, rng.uniform(0.02, 0.6) if whom == "master" or rng.random() < 0.7 else rng.uniform(1, 5)))
+            is_short = rng.random() < (0.9 if whom == "master" else 0.7)  # nothing is acknowledged while the master is away
+            events.append((at, what, whom, rng.uniform(0.02, 0.6) if is_short else rng.uniform(1, 1.5 * FORGET_S)))
             at += rng.uniform(0.1, 1.6)
     return sorted(e for e in events if e[0] < seconds)
 
@@ -185,22 +184,28 @@ class Tormentor:
 
     def run(self, events, seconds):
         begun = time.monotonic()
+        self.until = begun + seconds
         todo = [(e[0], next(self.n), lambda e=e: self.hurt(*e[1:])) for e in events]
         heapq.heapify(todo)
         while todo:
             at, _, act = heapq.heappop(todo)
-            while time.monotonic() < begun + min(at, seconds) and not any(w.error for w in self.workers):
-                time.sleep(max(0, min(0.2, begun + min(at, seconds) - time.monotonic())))
+            at = min(at, seconds)
+            while time.monotonic() < min(begun + at, self.until):
+                time.sleep(max(0, min(0.2, begun + at - time.monotonic())))
+                if any(w.error for w in self.workers):
+                    self.until = 0
             after = act()
             if after is not None:
                 heapq.heappush(todo, (at + after[0], next(self.n), after[1]))
 
     def hurt(self, what, whom, for_s):
-        """Returns when it is over, and what is to be done then."""
+        """Returns when something is to be done next, and what: the end of it, or the same again where all are stopped or dead."""
+        if time.monotonic() > self.until:
+            return None
         free = [i for i in range({"master": 1, "node": len(self.pool.nodes), "client": len(self.workers)}[whom])
                 if (whom, i) not in self.busy]
         if not free:
-            return None
+            return 0.2, lambda: self.hurt(what, whom, for_s)
         i = self.rng.choice(free)
         target = {"master": [self.pool.master], "node": self.pool.nodes, "client": [w.shell for w in self.workers]}[whom][i]
         name = f"{what} {whom}"
