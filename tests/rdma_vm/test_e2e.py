@@ -46,6 +46,7 @@ LEFT_OUT = {
         "test_cli.py::test_name_of_a_node_that_is_taken", "test_cli.py::test_open_doors", "test_cli.py::test_interrupted_replay"),
     "tests/rdma_vm/test_doctor.py is about a machine with devices": ("test_doctor.py::", "test_json_keys.py::test_doctor"),
     "a forked child cannot use rdma": ("test_lifecycle.py::test_fork",),
+    "it takes an hour, by shm and tcp": ("test_histories.py::",),
 }
 CHOSEN = inside.every_test() if inside.TIER == "long" else PART
 LIMIT_S = {"quick": 300, "normal": 900, "long": 2400}[inside.TIER]  # of a run of pytest
