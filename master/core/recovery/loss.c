@@ -64,6 +64,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 
     if (g->is_dropped) return;
     g->is_dropped = true;
+    kvp_journal_segment_over(&m->log, g);
     m->dropped_term = m->ctx.term;
     m->cat.known_bytes -= g->size_bytes;
     kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
@@ -88,6 +89,7 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     } else if (n > 1) {
         kvp_obj_del_place(&m->space, oid, &places[i]);
         (void)kvp_retire_place(&m->space, &places[i], 0, NULL);
+        if (!c->segment->is_dropped) kvp_journal_again(&m->log, oid);
     } else {
         m->ctx.st.purged++;
         kvp_obj_lose(&m->space, oid);

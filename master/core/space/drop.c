@@ -85,12 +85,12 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
 }
 
 void
-kvp_obj_drop(kvp_space_t *sp, uint32_t oid, uint64_t owner, kvp_deferred_t *deferred)
+kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_deferred_t *deferred)
 {
     leave_t leave = {.owner = owner, .deferred = deferred};
 
     leave.tomb = kvp_tombs_dropped(sp->log, kvp_obj(sp->cat->index, oid), deferred != NULL);
-    kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid));
+    kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), why);
     drop(sp, oid, &leave);
 }
 
@@ -112,6 +112,6 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
     static const leave_t leave;
 
     kvp_tombs_lost(sp->log, kvp_obj(sp->cat->index, oid));
-    kvp_journal_lost(sp->log, kvp_obj(sp->cat->index, oid));
+    kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), KVP_GONE_LOST);
     drop(sp, oid, &leave);
 }
