@@ -60,6 +60,9 @@
     X(REPORT_AGAIN, "a report that was cut begins anew")                                                               \
     X(WITHHOLD_UNTIL_DURABLE, "an answer waits until its change is durable")                                           \
     X(LOG_KNOWS, "an extent that the log does not know is made DEAD")                                                  \
+    X(LOG_SAYS_GONE, "what a log that lacks its end says is gone is not adopted")                                      \
+    X(REMOVAL_SYNCED, "a removal is answered when the log that says so is synced")                                     \
+    X(SNAPSHOT_GONE, "a snapshot says what is gone and not dead")                                                      \
     X(SUPERSEDED_STAYS, "a replaced version stays until the new version is durable")                                   \
     X(SNAPSHOT_WHOLE, "a snapshot lists all objects")                                                                  \
     X(SNAPSHOT_DURABLE, "older records are dropped only when the snapshot is durable")                                 \

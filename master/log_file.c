@@ -102,9 +102,11 @@ read_text(int dir_fd, const char *name, char text[BOOT_BYTES])
 }
 
 static kvp_err_t
-write_text(const kvp_log_file_t *lf, const char *name, const char *text, size_t len)
+note_boot(const kvp_log_file_t *lf)
 {
-    int fd = openat(lf->dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    char text[BOOT_BYTES];
+    size_t len = read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", text);
+    int fd = openat(lf->dir_fd, "boot", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     bool is_written = fd >= 0 && write(fd, text, len) == (ssize_t)len && fsync(fd) == 0;
     kvp_err_t err = is_written ? KVP_OK : complain(lf, "write the boot of");
 
@@ -125,22 +127,22 @@ remove_files(kvp_log_file_t *lf, uint32_t first, uint32_t n)
     lf->files -= n;
 }
 
-/* The file `boot` is written last, so files without it are of another boot. */
-static kvp_err_t
+static void
 check_boot(kvp_log_file_t *lf, bool is_new)
 {
     char now[BOOT_BYTES], then[BOOT_BYTES];
     size_t now_len = read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", now);
     size_t then_len = read_text(lf->dir_fd, "boot", then);
 
-    if (!is_new && now_len > 0 && now_len == then_len && memcmp(now, then, now_len) == 0) return KVP_OK;
+    if (!is_new && now_len > 0 && now_len == then_len && memcmp(now, then, now_len) == 0) return;
     if (lf->files > 0)
         kvp_log_warn("master", "%s: it is begun anew, and nodes are asked dir=%s/log",
                      is_new ? "the log is of a pool that is not known here any more"
                             : "the log is of another boot of this machine, or of another one, and may lack its end",
                      lf->dir);
-    remove_files(lf, 0, lf->files);
-    return write_text(lf, "boot", now, now_len);
+    if (is_new) remove_files(lf, 0, lf->files);
+    lf->may_lack_end = lf->files > 0;
+    lf->is_boot_due = true;
 }
 
 kvp_err_t
@@ -153,7 +155,8 @@ kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new)
     lf->dir_fd = openat(dir_fd, "log", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lf->dir_fd < 0) return complain(lf, "open");
     err = list_files(lf);
-    return err != KVP_OK ? err : check_boot(lf, is_new);
+    if (err == KVP_OK) check_boot(lf, is_new);
+    return err;
 }
 
 /* ---- reading */
@@ -229,8 +232,16 @@ kvp_log_file_write(kvp_log_file_t *lf, const void *bytes, size_t len)
         if (n < 0) return KVP_SYS;
         done += (size_t)n;
     }
+    if (lf->is_boot_due && note_boot(lf) != KVP_OK) return KVP_SYS;
+    lf->is_boot_due = false;
     lf->end += len;
     return KVP_OK;
+}
+
+kvp_err_t
+kvp_log_file_sync(const kvp_log_file_t *lf)
+{
+    return lf->is_never_synced || lf->fd < 0 || fdatasync(lf->fd) == 0 ? KVP_OK : KVP_SYS;
 }
 
 kvp_err_t
@@ -244,6 +255,11 @@ kvp_log_file_turn(kvp_log_file_t *lf)
     }
     fd = open_file(lf, lf->end, O_WRONLY | O_CREAT | O_TRUNC);
     if (fd < 0) return KVP_SYS;
+    if (!lf->is_never_synced && fsync(lf->dir_fd) != 0) { /* else the file itself may be lost */
+        close(fd);
+        return KVP_SYS;
+    }
+    lf->has_lost |= kvp_log_file_sync(lf) != KVP_OK;
     if (lf->fd >= 0) close(lf->fd);
     lf->fd = fd;
     if (lf->files == 0 || lf->from[lf->files - 1] != lf->end) lf->from[lf->files++] = lf->end;

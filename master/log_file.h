@@ -16,15 +16,19 @@ typedef struct {
     uint64_t from[KVP_LOG_FILES_MAX]; /* positions of the files' first bytes, rising */
     uint32_t files;
     uint64_t end; /* position behind the last byte written */
+    bool may_lack_end; /* it was written in another boot of the machine, or on another machine */
+    bool is_boot_due; /* the boot is to be noted with the first write, which says what becomes of the old bytes */
+    bool is_never_synced; /* the user has said so */
+    bool has_lost; /* the last file was not synced when another was begun, and could not be */
 } kvp_log_file_t;
 
 /* kvp_log_file_init makes the empty value; fini closes it, and is legal on that. */
 void kvp_log_file_init(kvp_log_file_t *lf);
 void kvp_log_file_fini(kvp_log_file_t *lf);
 
-/* kvp_log_file_open makes DIR/log where it is absent and lists its files. The log is used only by the boot of the machine that wrote
- * it: a power loss may have taken its end, and then nodes know better. So files of another boot are removed; and all, where the
- * pool is_new. dir_fd and dir are the data directory's, borrowed. SYS, LIMIT (too many files), logged. */
+/* kvp_log_file_open makes DIR/log where it is absent and lists its files. Of another boot of the machine, a power loss may have taken the
+ * log's end: may_lack_end then. Where the pool is_new its files are removed. dir_fd and dir are the data directory's, borrowed. SYS,
+ * LIMIT (too many files), logged. */
 kvp_err_t kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new) KVP_MUST_USE;
 
 /* kvp_log_file_read gives fn all bytes in order, in pieces, until it returns an error; a file that does not follow the one before ends
@@ -37,8 +41,10 @@ kvp_err_t kvp_log_file_read(const kvp_log_file_t *lf, kvp_log_file_fn fn, void *
 kvp_err_t kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept) KVP_MUST_USE;
 
 /* kvp_log_file_write appends. An error (SYS: errno says which) leaves the log as it was: the same bytes may be written again.
- * kvp_log_file_turn goes on in a new file. kvp_log_file_forget removes the files that end at or before that position. */
+ * kvp_log_file_sync: what is written outlives the machine; legal beside a write. An error: what was written since the last one may be lost.
+ * kvp_log_file_turn goes on in a new file; what is in the one before is synced first, and has_lost says where it could not be. kvp_log_file_forget removes the files that end at or before that position. */
 kvp_err_t kvp_log_file_write(kvp_log_file_t *lf, const void *bytes, size_t len) KVP_MUST_USE;
+kvp_err_t kvp_log_file_sync(const kvp_log_file_t *lf) KVP_MUST_USE;
 kvp_err_t kvp_log_file_turn(kvp_log_file_t *lf) KVP_MUST_USE;
 void kvp_log_file_forget(kvp_log_file_t *lf, uint64_t before);
 uint64_t kvp_log_file_bytes(const kvp_log_file_t *lf); /* of all files */

@@ -19,6 +19,7 @@
 #define SLOW_NS KVP_NS_PER_MS /* a write that took so long is one of a disk that may block */
 #define SLOW_FOR_NS KVP_NS_PER_S
 #define RETRY_NS KVP_NS_PER_S
+#define SYNC_NS (50 * KVP_NS_PER_MS)
 #define CHUNK_BYTES (1u << 20) /* more begins a chunk of its own */
 #define BASE_BYTES (64ull << 20)
 #define BASE_TIMES 3u /* files grow to so many times what the last base left of them */
@@ -63,11 +64,13 @@ free_chunk(kvp_log_writer_t *w, chunk_t *c)
 }
 
 void
-kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes)
+kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t sync)
 {
     *w = (kvp_log_writer_t){.base_bytes = base_bytes == 0 ? BASE_BYTES : base_bytes};
     w->base_limit = w->base_bytes;
     kvp_log_file_init(&w->file);
+    w->file.is_never_synced = sync == KVP_LOG_SYNC_NONE;
+    w->sync_due_ns = UINT64_MAX;
     kvp_list_init(&w->chunks);
 }
 
@@ -98,7 +101,7 @@ kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t 
 
     if (err == KVP_OK) err = kvp_log_file_read(&w->file, restore, master, &had);
     if (err != KVP_OK) return err;
-    err = kvp_master_open_journal(master, true, &kept);
+    err = kvp_master_open_journal(master, !w->file.may_lack_end, &kept);
     if (err != KVP_OK) return refuse(ident->dir, err);
     err = kvp_log_file_cut(&w->file, kept);
     if (err != KVP_OK) return err;
@@ -107,7 +110,7 @@ kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t 
                      (unsigned long long)(had - kept), ident->dir);
     w->master = master;
     w->origin = w->file.end - kept;
-    w->written = w->told = kept;
+    w->written = w->told = w->synced = w->told_synced = kept;
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
     return KVP_OK;
 }
@@ -118,7 +121,7 @@ kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg
     w->uv = uv;
     w->moved = moved;
     w->arg = arg;
-    w->write.data = w;
+    w->write.data = w->sync.data = w;
 }
 
 /* ---- one chunk */
@@ -145,6 +148,7 @@ note_failure(kvp_log_writer_t *w, uint64_t now_ns)
 static void
 note_success(kvp_log_writer_t *w)
 {
+    if (w->has_write_failed || w->has_sync_failed) return;
     if (w->has_failed) kvp_log_warn("master", "the log is written again dir=%s/log", w->file.dir);
     if (w->has_failed) kvp_master_journal_failed(w->master, false);
     w->has_failed = false;
@@ -154,12 +158,14 @@ note_success(kvp_log_writer_t *w)
 static void
 end_chunk(kvp_log_writer_t *w, chunk_t *c, bool is_ok, uint64_t now_ns)
 {
+    w->has_write_failed = !is_ok;
     if (!is_ok) {
         note_failure(w, now_ns);
         return;
     }
     note_success(w);
     w->written = c->end;
+    if (w->sync_due_ns == UINT64_MAX && !w->file.is_never_synced) w->sync_due_ns = now_ns + SYNC_NS;
     w->stats.log_writes++;
     w->stats.log_written_bytes += c->bytes.len;
     free_chunk(w, c);
@@ -213,11 +219,65 @@ write_some(kvp_log_writer_t *w, uint64_t now_ns)
     chunk_t *c;
 
     while (!w->is_writing && (c = first_chunk(w)) != NULL && now_ns >= w->retry_ns) {
+        if (c->begins_file && w->is_syncing) return; /* the file that is being synced would be closed */
         if (c->begins_file || c->bytes.len > AT_ONCE_BYTES || now_ns < w->slow_until_ns)
             hand_over(w);
         else
             write_at_once(w, c);
     }
+}
+
+/* ---- syncing */
+static void
+on_sync(uv_work_t *work)
+{
+    kvp_log_writer_t *w = work->data;
+    uint64_t began_ns = kvp_boot_ns();
+
+    w->is_sync_ok = kvp_log_file_sync(&w->file) == KVP_OK;
+    w->error = errno;
+    w->stats.log_sync_longest_ns = kvp_max_u64(w->stats.log_sync_longest_ns, kvp_boot_ns() - began_ns);
+}
+
+/* What was written since the last sync may be lost, whatever the next one says. */
+static void
+sync_failed(kvp_log_writer_t *w, uint64_t end)
+{
+    w->has_sync_failed = true;
+    note_failure(w, kvp_boot_ns());
+    kvp_master_sync_failed(w->master, end);
+}
+
+static void
+on_sync_end(uv_work_t *work, int status)
+{
+    kvp_log_writer_t *w = work->data;
+
+    (void)status;
+    w->is_syncing = false;
+    if (w->is_sync_ok) {
+        w->stats.log_syncs++;
+        w->synced = w->syncing;
+        w->has_sync_failed = false;
+        note_success(w);
+    } else {
+        sync_failed(w, w->syncing);
+    }
+    w->moved(w->arg);
+}
+
+/* One at a time; what is written meanwhile goes with the next. */
+static void
+sync_some(kvp_log_writer_t *w, uint64_t now_ns)
+{
+    bool is_due = now_ns >= w->sync_due_ns || kvp_master_wants_sync(w->master);
+
+    if (w->is_syncing || w->is_writing || w->synced == w->written || !is_due) return;
+    if (w->has_sync_failed && now_ns < w->retry_ns) return;
+    w->is_syncing = true;
+    w->syncing = w->written;
+    w->sync_due_ns = UINT64_MAX;
+    (void)uv_queue_work(w->uv, &w->sync, on_sync, on_sync_end);
 }
 
 /* ---- the core's side */
@@ -270,23 +330,49 @@ forget(kvp_log_writer_t *w)
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
 }
 
+static bool
+tell(kvp_log_writer_t *w, uint64_t now_ns)
+{
+    bool has_told = false;
+
+    if (w->told != w->written) {
+        w->told = w->written;
+        kvp_master_on_written(w->master, w->told, now_ns);
+        has_told = true;
+    }
+    if (w->told_synced != w->synced) {
+        w->told_synced = w->synced;
+        kvp_master_on_synced(w->master, w->synced, now_ns);
+        has_told = true;
+    }
+    return has_told;
+}
+
 bool
-kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns, uint64_t *end_out)
+kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns)
 {
     if (w->master == NULL) return false;
     take(w);
     forget(w); /* before the next base, which ends what can be said of the last one */
     want_base(w);
     write_some(w, now_ns);
-    if (w->told == w->written) return false;
-    *end_out = w->told = w->written;
-    return true;
+    if (!w->is_writing && w->file.has_lost) {
+        w->file.has_lost = false;
+        sync_failed(w, w->file.from[w->file.files - 1] - w->origin);
+    }
+    if (tell(w, now_ns)) return true;
+    sync_some(w, now_ns);
+    return false;
 }
 
 uint64_t
 kvp_log_writer_due(const kvp_log_writer_t *w)
 {
-    return w->is_writing || kvp_list_is_empty(&w->chunks) ? UINT64_MAX : w->retry_ns;
+    uint64_t write_ns = w->is_writing || kvp_list_is_empty(&w->chunks) ? UINT64_MAX : w->retry_ns;
+    uint64_t sync_ns = w->is_syncing || w->synced == w->written ? UINT64_MAX : w->sync_due_ns;
+
+    if (w->has_sync_failed && !w->is_syncing) sync_ns = w->retry_ns;
+    return kvp_min_u64(write_ns, sync_ns);
 }
 
 void
@@ -299,6 +385,7 @@ kvp_log_writer_fini(kvp_log_writer_t *w)
         is_ok = is_ok && write_chunk(w, c);
         if (is_ok) w->written = c->end;
     }
+    is_ok = is_ok && kvp_log_file_sync(&w->file) == KVP_OK;
     if (!is_ok) kvp_log_error("master", "the end of the log could not be written: %m dir=%s/log", w->file.dir);
     kvp_log_file_fini(&w->file);
     if (w->spare != NULL) kvp_buf_fini(&w->spare->bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The log on its way from the core to its files, on the loop's thread, with libuv's pool for what takes long. A few bytes are written
  * at once, which costs less than to hand them to another thread; where a write was slow, the pool does it for the next second.
- * Nothing is synced: the log outlives the master, and not its machine (log_file.h).
+ * The pool syncs: as soon as an answer waits for it, and else 50 ms after what was written first.
  */
 #ifndef KVP_MASTER_LOG_WRITER_H
 #define KVP_MASTER_LOG_WRITER_H
@@ -23,7 +23,9 @@
     X(log_writes_handed_over, "of these, by another thread")                                                           \
     X(log_bases, "bases that were begun, so that files before them can go")                                            \
     X(log_write_longest_ns, "longest write of the loop's own thread, ns (gauge)")                                      \
-    X(log_failed, "1 while the log cannot be written (gauge)")
+    X(log_syncs, "syncs of the log")                                                                                   \
+    X(log_sync_longest_ns, "longest sync of the log, ns (gauge)")                                                      \
+    X(log_failed, "1 while the log cannot be written, or synced (gauge)")
 
 typedef struct {
 #define KVP_LOG_STAT_FIELD(name, help) uint64_t name;
@@ -45,7 +47,13 @@ typedef struct {
     uv_work_t write; /* of the first chunk */
     bool is_writing;
     bool is_write_ok; /* how that ended */
-    bool has_failed; /* and that was logged */
+    uv_work_t sync;
+    bool is_syncing;
+    bool is_sync_ok; /* how that ended */
+    uint64_t syncing, synced, told_synced; /* positions of the core */
+    uint64_t sync_due_ns; /* what is written and not synced is to be by then */
+    bool has_write_failed, has_sync_failed; /* the last of each */
+    bool has_failed; /* one of them did, and that was logged */
     int error; /* errno of it */
     uint64_t retry_ns, slow_until_ns;
     uint64_t base_bytes; /* least of files at which the core is asked for a base, */
@@ -55,16 +63,16 @@ typedef struct {
 
 /* kvp_log_writer_open reads the log in ident's directory (borrowed) into the core, which opens it. Errors are kvp_log_file_open's,
  * VERSION and INVALID (of another pool), and LIMIT; logged. base_bytes: of files, before the core is asked for a base; 0 = 64 MiB. */
-void kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes);
+void kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t sync);
 kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t *master) KVP_MUST_USE;
 
 /* kvp_log_writer_start has moved(arg) called on the loop's thread whenever kvp_log_writer_run has something to do. */
 void kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg), void *arg);
 
-/* kvp_log_writer_run takes what the core has for the log, and writes it or hands it over; true: the core is to be told that everything
- * up to *end_out is written. To be called until it returns false, at the end of each callback. now_ns is kvp_boot_ns().
+/* kvp_log_writer_run takes what the core has for the log, writes it or hands it over, and tells the core what is written, and synced. True
+ * where it did: then the core may have more to say. To be called until it returns false, at the end of each callback. now_ns is kvp_boot_ns().
  * kvp_log_writer_due: when it has something to do by the clock. */
-bool kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns, uint64_t *end_out);
+bool kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns);
 uint64_t kvp_log_writer_due(const kvp_log_writer_t *w);
 
 /* kvp_log_writer_fini writes what is left and closes the files; legal on one that was only initialised. uv_run has returned by then. */

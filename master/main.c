@@ -39,6 +39,7 @@ typedef struct {
     uint64_t location_grace_ns;
     uint64_t node_forget_ns;
     uint64_t term;
+    int sync; /* kvp_log_sync_t */
 } settings_t;
 
 static const kvp_opt_t opts[] = {
@@ -92,6 +93,14 @@ static const kvp_opt_t opts[] = {
      .min = 100 * KVP_NS_PER_MS,
      .max = 86400 * KVP_NS_PER_S,
      .help = "How long the objects of a node that is away are kept for its return."},
+    {.name = "sync",
+     .type = KVP_OPT_ENUM,
+     .offset = offsetof(settings_t, sync),
+     .choices = "interval|always|none",
+     .fallback = "interval",
+     .help = "When the log is synced to the disk: every 50 ms, and before a removal, an upsert or a bump is answered "
+             "(`interval`); "
+             "before a put is, too (`always`); never. What is answered outlives the master in any case."},
     {.name = "term",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, term),
@@ -178,6 +187,7 @@ build_core(daemon_t *d, const settings_t *s)
         .report_grace_ns = REPORT_GRACE_NS,
         .saves_ident = true,
         .has_journal = has_log,
+        .log_sync = (kvp_log_sync_t)s->sync,
         .host_id = host_id,
         .unix_path = kvp_server_unix_path(d->server),
     };
@@ -253,11 +263,12 @@ main(int argc, char **argv)
     kvp_conf_t conf;
 
     kvp_stdfd_hold();
-    kvp_log_writer_init(&d.log, 0);
+    kvp_log_writer_init(&d.log, 0, KVP_LOG_SYNC_NONE);
     kvp_conf_init(&conf, &spec);
     int rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
     kvp_limit_raise_files();
+    kvp_log_writer_init(&d.log, 0, (kvp_log_sync_t)settings.sync);
 
     kvp_err_t err = build_core(&d, &settings);
     if (err == KVP_OK) err = build_loop(&d);

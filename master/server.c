@@ -478,12 +478,9 @@ wake_if_not_mute(kvp_server_t *server)
 static void
 run_log(kvp_server_t *server)
 {
-    uint64_t end;
-
     if (server->conf.log == NULL || server->is_stopping) return;
     const bool was_mute = kvp_master_is_mute(server->master);
-    for (uint64_t now = begin(server); kvp_log_writer_run(server->conf.log, now, &end);) {
-        kvp_master_on_durable(server->master, end, now);
+    for (uint64_t now = begin(server); kvp_log_writer_run(server->conf.log, now);) {
         now = end_step(server, KVP_STEP_TICK, now);
         log_notes(server, NULL);
         collect(server);

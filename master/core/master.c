@@ -62,7 +62,8 @@ init_tables(kvp_master_t *m, uint64_t secret)
 {
     kvp_umap_t *numbers[] = {&m->cat.tenant_ids, &m->cat.up_hosts, &m->peers.by_conn, &m->peers.by_incarnation,
                              &m->prot.group_numbers};
-    kvp_digestmap_t *digests[] = {&m->log.removed, &m->log.tombs, &m->log.tomb_refs, &m->log.evicted};
+    kvp_digestmap_t *digests[] = {&m->log.journal.gone, &m->log.removed, &m->log.tombs, &m->log.tomb_refs,
+                                  &m->log.evicted};
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(numbers); i++)
         kvp_umap_init(numbers[i], secret);
@@ -457,10 +458,18 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
 }
 
 void
-kvp_master_on_durable(kvp_master_t *m, uint64_t end, uint64_t now_ns)
+kvp_master_on_written(kvp_master_t *m, uint64_t end, uint64_t now_ns)
 {
     begin(m, now_ns);
-    kvp_journal_durable(&m->log, end);
+    kvp_journal_written(&m->log, end);
+    settle(m);
+}
+
+void
+kvp_master_on_synced(kvp_master_t *m, uint64_t end, uint64_t now_ns)
+{
+    begin(m, now_ns);
+    kvp_journal_synced(&m->log, end);
     settle(m);
 }
 

@@ -10,6 +10,13 @@
 
 typedef struct kvp_master kvp_master_t;
 
+/* What answers wait for, beyond the write of what they promise. */
+typedef enum {
+    KVP_LOG_SYNC_INTERVAL, /* removals, upserts and bumps for the sync; commits for nothing more */
+    KVP_LOG_SYNC_ALWAYS, /* all for the sync */
+    KVP_LOG_SYNC_NONE, /* nothing is synced */
+} kvp_log_sync_t;
+
 typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
@@ -32,6 +39,7 @@ typedef struct {
     uint32_t max_sessions; /* 0 = 65536 */
     bool saves_ident; /* the shell keeps who the pool is: outputs wait for kvp_master_ident_saved */
     bool has_journal; /* kvp_master_open_journal comes before the first input */
+    kvp_log_sync_t log_sync;
 } kvp_master_conf_t;
 
 kvp_err_t kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t **master_out) KVP_MUST_USE;
@@ -41,14 +49,16 @@ void kvp_master_destroy(kvp_master_t *master);
  * beginning and in pieces of any length: kvp_master_restore. CORRUPT: it is torn, and nothing from there on is believed.
  * VERSION: of a later version; INVALID: of another pool; with these it is not to be opened, and open_journal says the same.
  * Then kvp_master_open_journal: *end_out is how many bytes of it are believed. There the shell cuts it, and goes on
- * writing. is_all_given: nothing that was written can be missing, so that more than a torn record behind that is damage, and none of it is
- * relied on. It may raise the term (kvp_master_take_ident). LIMIT: no term is left. A pool that has no name yet says nothing before
+ * writing. is_all_given: nothing of which the core had heard that it was written can be missing, so that more than a torn record behind that is
+ * damage. Where it is damaged, or may lack its end, only what it says is gone is believed. It may raise the term (kvp_master_take_ident). LIMIT: no term is left. A pool that has no name yet says nothing before
  * its identity is saved.
  *
  * kvp_master_take_journal, after every input and until it is false, gives what is to be written next, as take_output does; *end_out
- * is the position behind it; *is_base_out: it begins with a base, and so a file may. When that is durable, or some of it:
- * kvp_master_on_durable, an input. Until then answers that promise something are withheld, and where too much is not durable, or
+ * is the position behind it; *is_base_out: it begins with a base, and so a file may. When that is written, so that it outlives this process,
+ * or some of it: kvp_master_on_written, an input; when it outlives the machine, kvp_master_on_synced, which kvp_master_wants_sync waits for.
+ * Until then answers that promise something are withheld, and where too much is not written, or
  * kvp_master_journal_failed said that nothing can be written now, puts and removals are answered RETRY_AFTER.
+ * kvp_master_sync_failed: what was written before that position may be lost. Then a base says all of it again.
  *
  * kvp_master_snapshot has all that is there said once more, in a base, between what happens meanwhile. False where one is under
  * way, or not durable, or not all nodes have reported. kvp_master_take_snapshot: true once when what lies before position *from_out is not
@@ -57,6 +67,8 @@ kvp_err_t kvp_master_restore(kvp_master_t *master, const void *bytes, size_t len
 kvp_err_t kvp_master_open_journal(kvp_master_t *master, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
 bool kvp_master_take_journal(kvp_master_t *master, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out);
 void kvp_master_journal_failed(kvp_master_t *master, bool has_failed);
+bool kvp_master_wants_sync(const kvp_master_t *master);
+void kvp_master_sync_failed(kvp_master_t *master, uint64_t end);
 bool kvp_master_snapshot(kvp_master_t *master);
 bool kvp_master_take_snapshot(kvp_master_t *master, uint64_t *from_out);
 
@@ -66,7 +78,8 @@ bool kvp_master_take_snapshot(kvp_master_t *master, uint64_t *from_out);
 void kvp_master_on_connect(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
 void kvp_master_on_frame(kvp_master_t *master, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
 void kvp_master_on_close(kvp_master_t *master, uint64_t conn, uint64_t now_ns); /* also after the core closed it */
-void kvp_master_on_durable(kvp_master_t *master, uint64_t end, uint64_t now_ns); /* of the journal, up to there */
+void kvp_master_on_written(kvp_master_t *master, uint64_t end, uint64_t now_ns); /* the log, up to there */
+void kvp_master_on_synced(kvp_master_t *master, uint64_t end, uint64_t now_ns); /* not above that */
 
 /* kvp_master_on_tick runs timers and a slice of background work of at most about budget operations. Called when
  * kvp_master_due is reached, and again and again between inputs while kvp_master_has_work. */

@@ -164,7 +164,8 @@ void conn_cut(sim_t *s, conn_t *conn, bool is_half);
 #define DIGEST_SEED 7ull
 void master_start(sim_t *s);
 void master_stop(sim_t *s); /* frees the core */
-void master_durable(sim_t *s, uint64_t end); /* its journal is, up to there */
+void master_written(sim_t *s, uint64_t end); /* its log is, up to there, */
+void master_synced(sim_t *s, uint64_t end); /* and this */
 void master_snapshot(sim_t *s); /* it is to say all that is there once more */
 void master_crash(sim_t *s, uint64_t down_ns); /* dies, and is back with the next term */
 party_t *master_party(sim_t *s);

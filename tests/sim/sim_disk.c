@@ -10,7 +10,8 @@
 
 #define BUCKETS 64u
 #define TENANTS 2u
-#define SNAPSHOT_PER_MILLE 20u /* of the times when something has become durable */
+#define SEGMENTS 256u
+#define SNAPSHOT_PER_MILLE 60u /* of the times when something has become durable */
 
 /* A key and a version. */
 typedef struct fact {
@@ -23,26 +24,34 @@ typedef struct fact {
 typedef struct {
     bool is_whole;
     fact_t *known[BUCKETS];
+    fact_t *gone[BUCKETS]; /* versions up to which all are */
     uint64_t min_version[TENANTS];
+    uint8_t segments[SEGMENTS][16]; /* by their numbers: the uuids of those that are not over */
 } told_t;
 
 struct disk {
     kvp_buf_t file;
     uint64_t from; /* position of its first byte */
-    uint64_t durable, syncing; /* positions; what is on its way down is in front of syncing */
-    uint64_t sync_seq; /* draws latencies */
+    uint64_t written, writing; /* positions; what is on its way is in front of writing; 0 = nothing is */
+    uint64_t synced, syncing;
+    uint64_t seq; /* draws latencies, */
+    uint64_t life; /* and this ends with the master */
     bool is_stuck;
+    bool may_lack_end; /* its power was lost */
     uint64_t read_to; /* position up to which commits were noted */
     uint64_t read_check;
     fact_t *said[BUCKETS];
     bool is_relied_on;
     told_t found; /* by the master that runs, when it began */
+    uint64_t sure_to; /* position up to which what is synced was read */
+    uint64_t sure_check;
+    told_t sure; /* what it says */
 };
 
 static rng_t
 chance(const sim_t *s)
 {
-    return rng_fork(s->plan->seed, 40, s->disk->sync_seq);
+    return rng_fork(s->plan->seed, 40, s->disk->seq);
 }
 
 /* ---- what the journal says */
@@ -73,30 +82,48 @@ fact_find(fact_t *const *table, kvp_digest_t digest)
 }
 
 static void
+fold_gone(sim_t *s, told_t *told, kvp_digest_t digest, uint64_t version)
+{
+    fact_t *f = fact_find(told->gone, digest);
+
+    if (f == NULL) f = fact_add(s, told->gone, digest, 0);
+    f->version = kvp_max_u64(f->version, version);
+}
+
+static void
 fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
 {
     fact_t *f = fact_find(told->known, rec->commit.digest);
 
     switch ((kvp_jrec_kind_t)rec->head.kind) {
     case KVP_JREC_BASE:
-        if (!told->is_whole || rec->term.is_anew != 0) *told = (told_t){0};
+        if (told->is_whole && rec->term.is_anew == 0) break;
+        told->is_whole = false;
+        memset(told->known, 0, sizeof told->known);
+        memset(told->segments, 0, sizeof told->segments);
         break;
     case KVP_JREC_WHOLE:
         told->is_whole = true;
         break;
     case KVP_JREC_COMMIT:
+        if (f != NULL && f->version != 0 && f->version < rec->commit.version) fold_gone(s, told, f->digest, f->version);
         if (f == NULL) f = fact_add(s, told->known, rec->commit.digest, 0);
         f->version = rec->commit.version;
         break;
     case KVP_JREC_GONE:
         if (f != NULL && f->version <= rec->gone.version) f->version = 0;
+        fold_gone(s, told, rec->gone.digest, rec->gone.version);
         break;
     case KVP_JREC_BUMP:
         told->min_version[rec->bump.tenant] = kvp_max_u64(told->min_version[rec->bump.tenant], rec->bump.min_version);
         break;
-    case KVP_JREC_TERM:
     case KVP_JREC_SEGMENT:
+        memcpy(told->segments[rec->segment.number % SEGMENTS], rec->segment.uuid, sizeof rec->segment.uuid);
+        break;
     case KVP_JREC_SEGMENT_OVER:
+        memset(told->segments[rec->over.number % SEGMENTS], 0, sizeof told->segments[0]);
+        break;
+    case KVP_JREC_TERM:
         break;
     }
 }
@@ -142,7 +169,15 @@ note(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
 bool
 disk_judges(const sim_t *s)
 {
-    return s->disk->found.is_whole;
+    return s->disk->found.is_whole && !s->disk->may_lack_end;
+}
+
+bool
+disk_says_gone(const sim_t *s, kvp_digest_t digest, uint64_t version)
+{
+    const fact_t *f = fact_find(s->disk->found.gone, digest);
+
+    return f != NULL && version <= f->version;
 }
 
 bool
@@ -155,6 +190,14 @@ bool
 disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version)
 {
     return knows(&s->disk->found, tenant, digest, version);
+}
+
+bool
+disk_has_synced_gone(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version)
+{
+    const fact_t *f = fact_find(s->disk->sure.gone, digest);
+
+    return (f != NULL && version <= f->version) || version <= s->disk->sure.min_version[tenant];
 }
 
 bool
@@ -178,39 +221,35 @@ end_of(const disk_t *d)
     return d->from + d->file.len;
 }
 
-static void sync_begin(sim_t *s);
+static void write_begin(sim_t *s);
 
 static void
-on_synced(sim_t *s, void *arg, uint64_t seq)
+on_written(sim_t *s, void *arg, uint64_t life)
 {
     disk_t *d = arg;
 
-    if (seq != d->sync_seq || d->syncing == 0) return; /* of a disk before the crash, or that was healed */
-    if (d->is_stuck) return;
-    d->durable = d->syncing;
-    d->syncing = 0;
-    walk(s, &d->read_to, &d->read_check, d->durable, note, NULL);
-    master_durable(s, d->durable);
-    sync_begin(s);
+    if (life != d->life || d->writing == 0 || d->is_stuck) return; /* of a disk before the crash, or that was healed */
+    d->written = d->writing;
+    d->writing = 0;
+    walk(s, &d->read_to, &d->read_check, d->written, note, NULL);
+    master_written(s, d->written);
+    if (life == d->life) write_begin(s);
 }
 
-/* One at a time; what is written meanwhile goes with the next. */
+/* One at a time; what comes meanwhile goes with the next. */
 static void
-sync_begin(sim_t *s)
+write_begin(sim_t *s)
 {
     disk_t *d = s->disk;
     rng_t rng;
     uint64_t ns;
 
-    if (d->syncing != 0 || d->durable == end_of(d)) return;
-    d->syncing = end_of(d);
-    d->sync_seq++;
+    if (d->writing != 0 || d->written == end_of(d)) return;
+    d->writing = end_of(d);
+    d->seq++;
     rng = chance(s);
-    ns = rng_chance(&rng, 20) ? rng_log(&rng, 20 * MS, SEC) : rng_log(&rng, 20 * US, 5 * MS);
-    if (!s->is_calm && rng_chance(&rng, s->plan->disk_stuck_per_mille)) d->is_stuck = true;
-    if (d->is_stuck) TRACE(s, "the disk does not answer any more");
-    sim_at(s, master_party(s), s->now + ns, on_synced, d, d->sync_seq);
-    if (rng_chance(&rng, SNAPSHOT_PER_MILLE)) master_snapshot(s);
+    ns = rng_chance(&rng, 20) ? rng_log(&rng, MS, 100 * MS) : rng_log(&rng, US, 100 * US);
+    sim_at(s, master_party(s), s->now + ns, on_written, d, d->life);
 }
 
 void
@@ -218,7 +257,38 @@ disk_write(sim_t *s, const uint8_t *bytes, size_t len)
 {
     kvp_buf_append(&s->disk->file, bytes, len);
     if (s->disk->file.err != KVP_OK) abort();
-    sync_begin(s);
+    write_begin(s);
+}
+
+static void
+on_synced(sim_t *s, void *arg, uint64_t life)
+{
+    disk_t *d = arg;
+
+    if (life != d->life || d->syncing == 0 || d->is_stuck) return;
+    d->synced = d->syncing;
+    d->syncing = 0;
+    walk(s, &d->sure_to, &d->sure_check, d->synced, fold, &d->sure);
+    master_synced(s, d->synced);
+}
+
+void
+disk_sync(sim_t *s, bool is_wanted)
+{
+    disk_t *d = s->disk;
+    rng_t rng;
+    uint64_t ns;
+
+    if (d->syncing != 0 || d->synced == d->written || s->plan->log_sync == KVP_LOG_SYNC_NONE) return;
+    d->seq++;
+    rng = chance(s);
+    if (!is_wanted && !rng_chance(&rng, 50)) return;
+    d->syncing = d->written;
+    ns = rng_chance(&rng, 20) ? rng_log(&rng, 20 * MS, SEC) : rng_log(&rng, 20 * US, 5 * MS);
+    if (!s->is_calm && rng_chance(&rng, s->plan->disk_stuck_per_mille)) d->is_stuck = true;
+    if (d->is_stuck) TRACE(s, "the disk does not answer any more");
+    sim_at(s, master_party(s), s->now + ns, on_synced, d, d->life);
+    if (rng_chance(&rng, SNAPSHOT_PER_MILLE)) master_snapshot(s);
 }
 
 void
@@ -228,17 +298,38 @@ disk_heal(sim_t *s)
 
     if (!d->is_stuck) return;
     d->is_stuck = false;
-    sim_at(s, master_party(s), s->now + MS, on_synced, d, d->sync_seq);
+    sim_at(s, master_party(s), s->now + MS, on_written, d, d->life);
+    sim_at(s, master_party(s), s->now + MS, on_synced, d, d->life);
 }
 
-/* What is durable from there on says. */
+/* What is written from there on says. */
 static void
 read_from(sim_t *s, uint64_t from, told_t *told_out)
 {
     uint64_t check = 0;
 
     *told_out = (told_t){0};
-    walk(s, &from, &check, s->disk->durable, fold, told_out);
+    walk(s, &from, &check, s->disk->written, fold, told_out);
+}
+
+static bool
+says_gone(const told_t *told, const grant_t *g)
+{
+    const fact_t *f = fact_find(told->gone, g->digest);
+
+    return (f != NULL && g->version <= f->version) || g->version <= told->min_version[g->tenant];
+}
+
+/* It can be read for as long as nobody says that it is gone, in memory that was not given up. */
+static bool
+is_still_there(const told_t *told, const grant_t *g)
+{
+    uint64_t word = g->mem->chunks[g->chunk].word[g->slot];
+    bool is_known = false;
+
+    for (uint32_t i = 0; i < SEGMENTS; i++)
+        is_known |= memcmp(told->segments[i], g->mem->uuid, sizeof told->segments[i]) == 0;
+    return is_known && !g->mem->is_gone && word == kvp_word_make(g->generation, KVP_DESC_SEALED);
 }
 
 /* Whether of all that the one says nothing is missing in the other. */
@@ -250,7 +341,11 @@ says_as_much(sim_t *s, const told_t *told, const told_t *of)
             for (uint32_t slot = 0; slot < mem->chunks[c].limit; slot++) {
                 const grant_t *g = mem->chunks[c].grant[slot];
 
-                if (g == NULL || !knows(of, g->tenant, g->digest, g->version)) continue;
+                if (g == NULL) continue;
+                if (says_gone(of, g) && is_still_there(told, g) && !says_gone(told, g) &&
+                    disk_has_said(s, g->digest, g->version))
+                    return false;
+                if (!knows(of, g->tenant, g->digest, g->version)) continue;
                 if (!knows(told, g->tenant, g->digest, g->version)) return false;
             }
     return true;
@@ -263,8 +358,8 @@ begins_anew(const disk_t *d, uint64_t from)
     kvp_jrec_any_t rec;
     size_t used;
 
-    return from < d->durable &&
-           kvp_jrec_read(d->file.data + (from - d->from), d->durable - from, 0, &rec, &used) == KVP_OK && used > 0 &&
+    return from < d->written &&
+           kvp_jrec_read(d->file.data + (from - d->from), d->written - from, 0, &rec, &used) == KVP_OK && used > 0 &&
            rec.head.kind == KVP_JREC_BASE && rec.term.is_anew != 0;
 }
 
@@ -281,7 +376,7 @@ disk_forget(sim_t *s, uint64_t from)
     if (!begins_anew(d, from) && (!rest.is_whole || !says_as_much(s, &rest, &all)))
         sim_fail(s, "I3", "the journal before position %lu is forgotten, and what is behind it does not say all",
                  (unsigned long)from);
-    if (from > d->durable) return; /* it failed */
+    if (from > d->written) return; /* it failed */
     kvp_buf_consume(&d->file, from - d->from);
     d->from = from;
 }
@@ -292,10 +387,15 @@ disk_crash(sim_t *s)
 {
     disk_t *d = s->disk;
     rng_t rng;
-    size_t sure = d->durable - d->from, more = d->file.len - sure;
+    size_t sure, more;
 
-    d->sync_seq++;
+    d->seq++;
+    d->life++;
     rng = chance(s);
+    d->may_lack_end = rng_chance(&rng, s->plan->disk_power_per_mille);
+    sure = (d->may_lack_end ? d->synced : d->written) - d->from;
+    more = d->file.len - sure;
+    if (d->may_lack_end) TRACE(s, "the machine loses its power");
     if (rng_chance(&rng, s->plan->disk_lost_per_mille)) {
         TRACE(s, "the journal is lost");
         d->file.len = 0;
@@ -303,11 +403,11 @@ disk_crash(sim_t *s)
         size_t kept = rng_below(&rng, more + 1);
 
         d->file.len = sure + kept;
-        if (kept > 0 && rng_chance(&rng, 300))
+        if (d->may_lack_end && kept > 0 && rng_chance(&rng, 300))
             d->file.data[sure + rng_below(&rng, kept)] ^= (uint8_t)(1 + rng_below(&rng, 255));
     }
     d->is_stuck = false;
-    d->syncing = 0;
+    d->writing = d->syncing = 0;
 }
 
 void
@@ -315,26 +415,29 @@ disk_restore(sim_t *s, kvp_master_t *core)
 {
     disk_t *d = s->disk;
     rng_t rng = chance(s);
+    uint64_t sure = kvp_min_u64((d->may_lack_end ? d->synced : d->written) - d->from, d->file.len);
     uint64_t end, at = 0, check = 0;
 
     for (size_t done = 0, len; done < d->file.len; done += len) {
         len = kvp_min_u64(rng_log(&rng, 1, 4096), d->file.len - done);
         kvp_ignore(kvp_master_restore(core, d->file.data + done, len), "it may be torn");
     }
-    if (kvp_master_open_journal(core, false, &end) != KVP_OK) abort();
-    if (end < d->durable - d->from && d->file.len > 0)
-        sim_fail(s, "I3", "of a journal that is durable up to %lu the master believes %lu bytes",
-                 (unsigned long)(d->durable - d->from), (unsigned long)end);
+    if (kvp_master_open_journal(core, !d->may_lack_end, &end) != KVP_OK) abort();
+    if (end < sure)
+        sim_fail(s, "I3", "of a log of which %lu bytes are sure the master believes %lu", (unsigned long)sure,
+                 (unsigned long)end);
     d->file.len = end;
     d->from = 0;
-    d->durable = end;
+    d->written = d->synced = end;
     d->found = (told_t){0};
     d->is_relied_on = false;
     walk(s, &at, &check, end, fold, &d->found);
     at = check = 0;
-    walk(s, &at, &check, end, note, NULL); /* also what was written, and not known to be durable */
-    d->read_to = end;
-    d->read_check = check;
+    walk(s, &at, &check, end, note, NULL); /* also what was handed over, and not known to be written */
+    d->is_relied_on &= !d->may_lack_end;
+    d->read_to = d->sure_to = end;
+    d->read_check = d->sure_check = check;
+    d->sure = d->found;
     oracle_master_reads(s);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's disk: a file that is appended to, with a latency of its own. What is durable is read back after a crash; of
- * what was written behind, any beginning may be there too, and its last bytes may be wrong. Some plans lose all of it, in
- * some it does not answer for long. What the journal says is read here a second time, for the oracle.
+ * The master's disk: a file that is appended to, with latencies of its own for writes and for syncs. What was written is read back after the
+ * master was killed, and what was synced after its machine has lost its power; of what is behind that, any beginning may be there too, and
+ * after a power loss its last bytes may be wrong. Some plans lose all of it, in some it does not answer for long. What the log says is read
+ * here a second time, for the oracle.
  */
 #ifndef KVP_TESTS_SIM_DISK_H
 #define KVP_TESTS_SIM_DISK_H
@@ -11,7 +12,9 @@
 
 void disk_start(sim_t *s);
 void disk_stop(sim_t *s);
-void disk_write(sim_t *s, const uint8_t *bytes, size_t len); /* master_durable follows, sooner or later */
+void disk_write(sim_t *s, const uint8_t *bytes,
+                size_t len); /* master_written and master_synced follow, sooner or later */
+void disk_sync(sim_t *s, bool is_wanted); /* the master waits for it; else it may come, or not */
 void disk_crash(sim_t *s); /* the master's */
 void disk_heal(sim_t *s); /* it answers again */
 /* disk_forget drops what lies before that position. */
@@ -20,10 +23,13 @@ void disk_forget(sim_t *s, uint64_t from);
 void disk_restore(sim_t *s, kvp_master_t *core);
 
 /* What the journal said when the master that runs now began. disk_judges: all that was committed then. disk_knows: that
- * version was. disk_has_said: at some time a commit of it was durable. */
+ * version was. disk_says_gone: it was gone, whatever nodes report. disk_has_said: at some time a commit of it was written. */
 bool disk_judges(const sim_t *s);
 bool disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version);
 bool disk_has_bumped(const sim_t *s, uint32_t tenant, uint64_t version); /* it is of an older epoch, by the same */
+bool disk_says_gone(const sim_t *s, kvp_digest_t digest, uint64_t version);
+bool disk_has_synced_gone(const sim_t *s, uint32_t tenant, kvp_digest_t digest,
+                          uint64_t version); /* by what is synced now */
 bool disk_is_relied_on(const sim_t *s); /* as it is durable, it says all that is committed */
 bool disk_has_said(const sim_t *s, kvp_digest_t digest, uint64_t version);
 

@@ -84,7 +84,16 @@ is_readable(const grant_t *g)
 static void
 check(sim_t *s, const grant_t *g, bool is_replaced)
 {
-    if (!is_readable(g) || may_be_given_up(s, g) || (g->is_lost && is_replaced) || is_kept(s, g)) return;
+    if (!is_readable(g) || may_be_given_up(s, g)) return;
+    if (disk_is_relied_on(s)) {
+        if (is_replaced || s->plan->log_sync == KVP_LOG_SYNC_NONE || !disk_has_said(s, g->digest, g->version)) return;
+        if (g->term < master_term(s) && !disk_knows(s, g->tenant, g->digest, g->version)) return; /* it is made anew */
+        if (disk_has_synced_gone(s, g->tenant, g->digest, g->version)) return;
+        sim_fail(s, "I6", "slot %u generation %lx of node%u is said to be gone, and the log may forget it", g->slot,
+                 (unsigned long)g->generation, g->mem->node);
+        return;
+    }
+    if ((g->is_lost && is_replaced) || is_kept(s, g)) return;
     sim_fail(s, "I6", "slot %u generation %lx of node%u is said to be gone, and nobody but the master knows of it",
              g->slot, (unsigned long)g->generation, g->mem->node);
 }
@@ -92,7 +101,6 @@ check(sim_t *s, const grant_t *g, bool is_replaced)
 void
 kept_check(sim_t *s, const gone_t *gone)
 {
-    if (disk_is_relied_on(s)) return;
     for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         for (uint32_t at = 0; !mem->is_gone && at < mem->chunk_n * SLOTS; at++) {
             const grant_t *g = mem->chunks[at / SLOTS].grant[at % SLOTS];

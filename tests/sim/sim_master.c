@@ -168,6 +168,7 @@ write_journal(sim_t *s)
         kvp_buf_reset(&m->out);
     }
     if (kvp_master_take_snapshot(m->core, &from)) disk_forget(s, from);
+    disk_sync(s, kvp_master_wants_sync(m->core));
 }
 
 static void
@@ -193,9 +194,16 @@ settle(sim_t *s)
 }
 
 void
-master_durable(sim_t *s, uint64_t end)
+master_written(sim_t *s, uint64_t end)
 {
-    kvp_master_on_durable(s->master->core, end, master_now(s));
+    kvp_master_on_written(s->master->core, end, master_now(s));
+    settle(s);
+}
+
+void
+master_synced(sim_t *s, uint64_t end)
+{
+    kvp_master_on_synced(s->master->core, end, master_now(s));
     settle(s);
 }
 
@@ -282,6 +290,7 @@ make_core(sim_t *s)
         .had_master = m->term > 1,
         .host_id = "0",
         .has_journal = s->plan->has_journal,
+        .log_sync = s->plan->log_sync,
     };
 
     memcpy(conf.pool_id, POOL_ID, sizeof conf.pool_id);

@@ -272,6 +272,10 @@ make_journal(plan_t *plan)
     plan->locations = rng_chance(&rng, 300) ? 0 : 16;
     plan->node_grace_ns = rng_chance(&rng, 300) ? rng_log(&rng, 20 * MS, SEC) : 5 * SEC;
     plan->has_journal = true;
+    plan->log_sync =
+        (kvp_log_sync_t)(rng_chance(&rng, 700) ? KVP_LOG_SYNC_INTERVAL
+                                               : rng_between(&rng, KVP_LOG_SYNC_ALWAYS, KVP_LOG_SYNC_NONE));
+    plan->disk_power_per_mille = plan->log_sync == KVP_LOG_SYNC_NONE ? 0 : 400; /* nothing is promised of that */
     plan->disk_lost_per_mille = rng_chance(&rng, 150) ? 500 : 0;
     plan->disk_stuck_per_mille = rng_chance(&rng, 150) ? 20 : 0;
     plan_make_room(plan, calls);

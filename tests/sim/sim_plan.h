@@ -5,6 +5,7 @@
 #ifndef KVP_TESTS_SIM_PLAN_H
 #define KVP_TESTS_SIM_PLAN_H
 
+#include "master/core/master.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -91,6 +92,8 @@ typedef struct {
     uint32_t probes_per_mille; /* of the calls, over and above the usual */
     uint64_t node_grace_ns; /* for which the master keeps what a lost node has */
     bool has_journal;
+    kvp_log_sync_t log_sync;
+    uint32_t disk_power_per_mille; /* of the master's crashes, those in which its machine loses its power */
     uint32_t disk_lost_per_mille, disk_stuck_per_mille; /* of its crashes, of the times it is written to */
     choice_t *choices;
     uint32_t choices_n;

@@ -190,8 +190,11 @@ prove(const sim_t *s, const grant_t *g)
 static void
 may_return(const sim_t *s, grant_t *g, put_t *put)
 {
-    g->was_reported = true;
-    g->must_return = put->is_committed && put->gone_ns == UINT64_MAX && !put->is_excused && !g->is_retired;
+    bool is_gone = disk_says_gone(s, g->digest, g->version);
+
+    g->was_reported = !is_gone;
+    g->is_refused = is_gone;
+    g->must_return = put->is_committed && put->gone_ns == UINT64_MAX && !put->is_excused && !g->is_retired && !is_gone;
     put->is_commit_sent = true;
     excuse(s, put);
 }

@@ -136,7 +136,10 @@ mem_freed(mem_t *mem, const kvp_wire_slot_t *slot)
 {
     chunk_t *c = mem == NULL ? NULL : mem_chunk(mem, slot->chunk);
 
-    if (c != NULL && c->granted[slot->slot] == slot->generation) slot_is_free(c, slot->slot);
+    if (c == NULL) return;
+    if (c->granted[slot->slot] == slot->generation ||
+        (slot->owner == KVP_OWNER_ANY && c->granted[slot->slot] < slot->generation)) /* whatever was granted there */
+        slot_is_free(c, slot->slot);
 }
 
 /* ---- orders */

@@ -114,7 +114,7 @@ core_open(world_t *w)
         err = kvp_master_restore(w->m, w->journal.data + at, len);
         assert_true(err == KVP_OK || err == KVP_CORRUPT);
     }
-    assert_int_equal(kvp_master_open_journal(w->m, false, &end), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(w->m, true, &end), KVP_OK);
     assert_true(end <= w->journal.len);
     w->journal.len = end;
     w->journal_from = 0;
@@ -144,7 +144,8 @@ make_durable(world_t *w, uint64_t part)
 
     if (more == 0) return false;
     w->durable += more;
-    kvp_master_on_durable(w->m, w->durable, w->now);
+    kvp_master_on_written(w->m, w->durable, w->now);
+    kvp_master_on_synced(w->m, w->durable, w->now);
     return true;
 }
 

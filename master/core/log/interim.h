@@ -29,25 +29,27 @@ typedef struct {
     bool has_failed; /* the shell cannot write it */
     uint64_t check; /* of the last record */
     uint64_t end; /* behind the last record */
-    uint64_t durable;
-    uint64_t term_end; /* behind the record that names our term: nothing is said before that is durable */
+    uint64_t written; /* to the files: it outlives this process, */
+    uint64_t synced; /* and the machine; the same where nothing is synced */
+    bool is_sync_broken; /* what was written may be lost: nothing more counts as synced before a base that is */
+    uint64_t term_end; /* behind the record that names our term: nothing is said before that is synced */
     kvp_buf_t fresh; /* records that the shell has not taken */
     bool has_base; /* one of them begins a base, */
     size_t base_at; /* here */
 
     /* what waits, each in the order of positions */
-    kvp_list_t deferred; /* answers */
+    kvp_list_t deferred[2]; /* answers: until what they say is written; until it is synced */
     kvp_list_t retires; /* orders about what was superseded */
-    kvp_buf_t fresh_commits; /* kvp_fresh_commit_t: commits, from young_at on */
+    kvp_buf_t fresh_commits; /* kvp_fresh_commit_t: commits, from fresh_commits_at on */
     size_t fresh_commits_at;
 
     /* a base under way: everything that is there is said once more */
     bool is_relied_on; /* as it is durable, it says all that is committed */
     bool is_basing;
     bool is_based; /* what lies before the last one is not needed, and the shell was not told */
-    bool is_base_anew; /* nothing that was written before it counts, though it is not complete */
     uint64_t base_from, base_end; /* positions; base_end 0 = its last record is not written */
-    uint32_t base_cursor, base_to; /* oids */
+    uint32_t base_cursor, base_to; /* oids, */
+    uint32_t base_retire, base_gone; /* and then records of what is not dead, and places of `gone` */
 
     /* replay.c */
     kvp_buf_t rest; /* of what was given: the beginning of a record */
@@ -56,9 +58,11 @@ typedef struct {
     kvp_err_t read_err; /* CORRUPT: nothing more is believed */
     bool is_whole; /* what was read says all that was committed */
     kvp_segment_t *named; /* by the place that was read last; NULL = none */
+    kvp_digestmap_t
+        gone; /* keys -> versions up to which all are gone, while nodes may hold some of them that have not reported yet */
 } kvp_journal_t;
 
-/* A commit that is not durable. */
+/* A commit that may be lost. */
 typedef struct {
     uint64_t after;
     kvp_digest_t digest;
@@ -96,26 +100,30 @@ void kvp_journal_init(kvp_interim_t *log);
 void kvp_journal_fini(kvp_interim_t *log);
 void kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest);
 void kvp_journal_again(kvp_interim_t *log, uint32_t oid);
-void kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o, kvp_gone_t why);
+void kvp_journal_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_gone_t why);
 void kvp_journal_segment(kvp_interim_t *log, const kvp_segment_t *g);
 void kvp_journal_segment_over(kvp_interim_t *log, const kvp_segment_t *g);
 void kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t);
 void kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t);
 void kvp_journal_term(kvp_interim_t *log);
 void kvp_journal_base(kvp_interim_t *log, bool is_anew);
-/* kvp_journal_withholds: some of what is written is not durable, so that a promise must wait. kvp_journal_is_behind: so
- * much that nothing new is to be begun. */
-bool kvp_journal_withholds(const kvp_interim_t *log);
+/* kvp_journal_syncs: such a promise waits for the disk; of a commit, or of a removal, upsert or bump. kvp_journal_withholds: some of what was
+ * said is not written, or not synced, so that a promise must wait. kvp_journal_is_behind: so much that nothing new is to be begun. */
+bool kvp_journal_syncs(const kvp_interim_t *log, bool is_removal);
+bool kvp_journal_withholds(const kvp_interim_t *log, bool is_synced);
 bool kvp_journal_is_behind(const kvp_interim_t *log);
 bool kvp_journal_remembers(const kvp_interim_t *log); /* the next master believes it, whatever nodes report */
-void kvp_journal_durable(kvp_interim_t *log, uint64_t end);
+void kvp_journal_written(kvp_interim_t *log, uint64_t end);
+void kvp_journal_synced(kvp_interim_t *log, uint64_t end);
 void kvp_journal_tick(kvp_interim_t *log);
 bool kvp_journal_has_work(const kvp_interim_t *log);
 
 /* replay.c, which reads what a master before has written. kvp_replay_begin_anew: that is not to be relied on. _named: the pool
- * has its name for good now, so that its journal can begin. */
+ * has its name for good now, so that its journal can begin. _is_gone: what was read says so of that version, whatever nodes report. */
 void kvp_replay_begin_anew(kvp_interim_t *log);
 void kvp_replay_named(kvp_interim_t *log);
+bool kvp_replay_is_gone(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+void kvp_replay_note_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
 
 /* tombstones.c. kvp_tombs_is_rebuilding: memory of older terms may be reported. kvp_tombs_version: no version of the key up to
  * that one exists, 0 = nothing is known.

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The journal as an output: records in the order of what happened, and what is withheld until they are durable. Where the
+ * The log as an output: records in the order of what happened, and what is withheld until they are written, or synced. Where the
  * shell has none, nothing here does anything.
  *
  * Design notes.
  * - Everything takes effect in the index at once, so that nothing but promises waits: an answer that says "committed" or
- *   "gone" waits for all that was written before it. Readers may see a commit that is not durable, and lose it again with
+ *   "gone" waits for all that was said before it: a commit until it is written, a removal, an upsert or a bump until it is synced, because
+ *   an SSD outlives a power loss that the log's end may not. Readers may see a commit that is not written, and lose it again with
  *   the master, as they may lose the race with its writer.
- * - What a new version replaces is retired when the commit of that one is durable: else a master that dies in between
+ * - What a new version replaces is retired when the commit of that one is written: else a master that dies in between
  *   would leave neither of them.
  * - An eviction is only written, in order: whoever puts the key anew writes behind it.
  * - A base says everything once more, a slice at a time, between the records of what happens meanwhile. Each record holds
@@ -173,20 +174,12 @@ kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
 }
 
 void
-kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o, kvp_gone_t why)
+kvp_journal_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
 {
-    kvp_master_t *m = log->core;
     kvp_jrec_any_t rec;
-    const kvp_tenant_t *t;
 
-    if (!log->journal.is_open || o->state != KVP_OBJ_COMMITTED) return;
-    t = kvp_obj_tenant(&m->cat, o);
-    rec.gone = (kvp_jrec_gone_t){
-        .digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id),
-        .version = kvp_obj_version(o),
-        .why = why,
-    };
-    append(m, &rec, KVP_JREC_GONE);
+    rec.gone = (kvp_jrec_gone_t){.digest = digest, .version = version, .why = why};
+    append(log->core, &rec, KVP_JREC_GONE);
 }
 
 void
@@ -221,7 +214,7 @@ may_base_go_on(const kvp_master_t *m)
 {
     const kvp_journal_t *j = &m->log.journal;
 
-    if (!j->is_basing || j->end - j->durable >= BASE_AHEAD_MAX) return false;
+    if (!j->is_basing || j->end - j->written >= BASE_AHEAD_MAX) return false;
     return is_base_walking(m) || !kvp_tombs_is_rebuilding(&m->log);
 }
 
@@ -236,6 +229,30 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
     say(m, o, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id));
 }
 
+/* What is gone and may still be SEALED: a master that has lost the log's end believes nodes, but not of that. False where the step's
+ * budget is used up. */
+static bool
+say_gone(kvp_master_t *m)
+{
+    kvp_journal_t *j = &m->log.journal;
+    const kvp_digestmap_at_t *at;
+
+    while ((at = kvp_digestmap_next(&j->gone, &j->base_gone)) != NULL) {
+        kvp_ctx_spend(&m->ctx, 1);
+        if (KVP_RULE(SNAPSHOT_GONE)) kvp_journal_gone(&m->log, at->digest, at->val, KVP_GONE_REMOVED);
+        if (m->ctx.slice_left == 0) return false;
+    }
+    for (; j->base_retire < m->space.retires.limit; j->base_retire++) {
+        const kvp_retire_t *r = kvp_ptab_get(&m->space.retires, j->base_retire);
+
+        if (m->ctx.slice_left == 0) return false;
+        kvp_ctx_spend(&m->ctx, 1);
+        if (r != NULL && r->version > 0 && r->state < KVP_RT_DEAD && KVP_RULE(SNAPSHOT_GONE))
+            kvp_journal_gone(&m->log, r->digest, r->version, KVP_GONE_REMOVED);
+    }
+    return true;
+}
+
 static void
 base_some(kvp_master_t *m)
 {
@@ -247,7 +264,7 @@ base_some(kvp_master_t *m)
     while ((oid = kvp_objindex_walk(m->cat.index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
         say_again(m, kvp_obj(m->cat.index, oid));
     kvp_ctx_spend(&m->ctx, m->ctx.slice_left - left);
-    if (is_base_walking(m) || kvp_tombs_is_rebuilding(&m->log)) return;
+    if (is_base_walking(m) || !say_gone(m) || kvp_tombs_is_rebuilding(&m->log)) return;
     append(m, &rec, KVP_JREC_WHOLE);
     j->is_basing = false;
     j->base_end = j->end;
@@ -263,11 +280,13 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     j->base_end = 0;
     j->base_cursor = 0;
     j->base_to = kvp_obj_limit(m->cat.index); /* what comes to lie behind says so itself */
+    j->base_retire = j->base_gone = 0;
     j->is_basing = true;
-    j->is_base_anew = is_anew;
     j->is_based = false;
-    if (!j->has_base) j->base_at = j->fresh.len;
-    j->has_base = true;
+    if (!is_anew || j->end == 0) { /* what lies before one begun anew stays until that is whole: it says what is gone */
+        if (!j->has_base) j->base_at = j->fresh.len;
+        j->has_base = true;
+    }
     append_term(m, KVP_JREC_BASE, is_anew);
     if (is_anew) j->term_end = j->end;
     if (is_anew) j->is_relied_on = false;
@@ -307,7 +326,7 @@ kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
 bool
 kvp_journal_is_behind(const kvp_interim_t *log)
 {
-    return log->journal.has_failed || log->journal.end - log->journal.durable > KVP_JOURNAL_BEHIND_MAX;
+    return log->journal.has_failed || log->journal.end - log->journal.written > KVP_JOURNAL_BEHIND_MAX;
 }
 
 void
@@ -323,20 +342,28 @@ kvp_journal_remembers(const kvp_interim_t *log)
 }
 
 bool
-kvp_journal_withholds(const kvp_interim_t *log)
+kvp_journal_syncs(const kvp_interim_t *log, bool is_removal)
 {
-    return log->journal.durable < log->journal.end && KVP_RULE(WITHHOLD_UNTIL_DURABLE);
+    kvp_log_sync_t sync = log->core->ctx.conf.log_sync;
+
+    return sync == KVP_LOG_SYNC_ALWAYS || (sync == KVP_LOG_SYNC_INTERVAL && is_removal && KVP_RULE(REMOVAL_SYNCED));
+}
+
+bool
+kvp_journal_withholds(const kvp_interim_t *log, bool is_synced)
+{
+    const kvp_journal_t *j = &log->journal;
+
+    return (is_synced ? j->synced : j->written) < j->end && KVP_RULE(WITHHOLD_UNTIL_DURABLE);
 }
 
 static bool
-release_answers(kvp_master_t *m)
+release_answers(kvp_master_t *m, kvp_list_t *answers, uint64_t to)
 {
-    kvp_journal_t *j = &m->log.journal;
+    while (!kvp_list_is_empty(answers)) {
+        kvp_deferred_t *w = kvp_list_first(answers, kvp_deferred_t, durable);
 
-    while (!kvp_list_is_empty(&j->deferred)) {
-        kvp_deferred_t *w = kvp_list_first(&j->deferred, kvp_deferred_t, durable);
-
-        if (w->after > j->durable) return true;
+        if (w->after > to) return true;
         if (m->ctx.slice_left == 0) return false;
         kvp_deferred_durable(&m->prot, w);
     }
@@ -351,7 +378,7 @@ release_retires(kvp_master_t *m)
     while (!kvp_list_is_empty(&j->retires)) {
         kvp_retire_t *r = kvp_list_first(&j->retires, kvp_retire_t, queue);
 
-        if (r->after > j->durable) return true;
+        if (r->after > j->written) return true;
         if (m->ctx.slice_left == 0) return false;
         kvp_retire_go_on(&m->space, r);
     }
@@ -372,11 +399,12 @@ static bool
 release_commits(kvp_master_t *m)
 {
     kvp_journal_t *j = &m->log.journal;
+    uint64_t to = kvp_journal_syncs(&m->log, false) ? j->synced : j->written;
 
     for (; j->fresh_commits_at < j->fresh_commits.len; j->fresh_commits_at += sizeof(kvp_fresh_commit_t)) {
         const kvp_fresh_commit_t *commit = (const kvp_fresh_commit_t *)(j->fresh_commits.data + j->fresh_commits_at);
 
-        if (commit->after > j->durable) break;
+        if (commit->after > to) break;
         if (m->ctx.slice_left == 0) return false;
         kvp_ctx_spend(&m->ctx, 1);
         note_durable(m, commit);
@@ -391,27 +419,64 @@ release_commits(kvp_master_t *m)
 static bool
 release(kvp_master_t *m)
 {
-    return release_retires(m) && release_answers(m) && release_commits(m);
+    kvp_journal_t *j = &m->log.journal;
+
+    return release_retires(m) && release_answers(m, &j->deferred[0], j->written) &&
+           release_answers(m, &j->deferred[1], j->synced) && release_commits(m);
 }
 
 void
-kvp_journal_durable(kvp_interim_t *log, uint64_t end)
+kvp_journal_written(kvp_interim_t *log, uint64_t end)
 {
     kvp_master_t *m = log->core;
     kvp_journal_t *j = &log->journal;
 
-    if (end > j->end || end < j->durable)
-        kvp_panic("durable up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->end);
-    j->durable = end;
-    if (j->base_end > 0 && (j->durable >= j->base_end || !KVP_RULE(SNAPSHOT_DURABLE))) {
+    if (end > j->end || end < j->written)
+        kvp_panic("written up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->end);
+    j->written = end;
+    if (m->ctx.conf.log_sync == KVP_LOG_SYNC_NONE)
+        kvp_journal_synced(log, end);
+    else
+        m->ctx.is_behind |= !release(m);
+}
+
+void
+kvp_journal_synced(kvp_interim_t *log, uint64_t end)
+{
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &log->journal;
+
+    if (j->is_sync_broken && (j->base_end == 0 || end < j->base_end)) return;
+    j->is_sync_broken = false;
+    if (end > j->written || end < j->synced)
+        kvp_panic("synced up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->written);
+    j->synced = end;
+    if (j->base_end > 0 && (j->synced >= j->base_end || !KVP_RULE(SNAPSHOT_DURABLE))) {
         j->is_based = j->is_relied_on = true;
         j->base_end = 0;
     }
-    if (j->is_base_anew && j->durable > j->base_from) {
-        j->is_based = true;
-        j->is_base_anew = false;
-    }
     m->ctx.is_behind |= !release(m);
+}
+
+/* All that is there is said once more, behind what may be lost. */
+void
+kvp_master_sync_failed(kvp_master_t *m, uint64_t end)
+{
+    kvp_journal_t *j = &m->log.journal;
+    bool is_said_behind = (j->is_basing || j->base_end > 0) && j->base_from >= end;
+
+    j->is_sync_broken = true;
+    if (!is_said_behind) kvp_journal_base(&m->log, false);
+}
+
+bool
+kvp_master_wants_sync(const kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->log.journal;
+
+    if (m->ctx.conf.log_sync == KVP_LOG_SYNC_NONE || j->synced == j->written) return false;
+    return !kvp_list_is_empty(&j->deferred[1]) || j->base_end > 0 || j->synced < j->term_end ||
+           m->ctx.conf.log_sync == KVP_LOG_SYNC_ALWAYS;
 }
 
 /* Gives what lies before a base by itself, so that the base can begin a file. */
@@ -437,6 +502,17 @@ kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out, bo
     return true;
 }
 
+/* A node that has not told yet what is SEALED in its memory of before. */
+static bool
+is_any_expected(const kvp_master_t *m)
+{
+    bool is_any = kvp_tombs_is_rebuilding(&m->log);
+
+    kvp_list_foreach (pos, &m->cat.segments)
+        is_any |= kvp_list_entry(pos, kvp_segment_t, link)->is_restored;
+    return is_any;
+}
+
 void
 kvp_journal_tick(kvp_interim_t *log)
 {
@@ -444,6 +520,7 @@ kvp_journal_tick(kvp_interim_t *log)
 
     if (!log->journal.is_on) return;
     base_some(m);
+    if (log->journal.gone.cap > 0 && !is_any_expected(m)) kvp_digestmap_fini(&log->journal.gone);
     m->ctx.is_behind |= !release(m);
 }
 
@@ -463,7 +540,8 @@ kvp_journal_init(kvp_interim_t *log)
     kvp_master_t *m = log->core;
 
     log->journal.is_on = m->ctx.conf.has_journal;
-    kvp_list_init(&log->journal.deferred);
+    kvp_list_init(&log->journal.deferred[0]);
+    kvp_list_init(&log->journal.deferred[1]);
     kvp_list_init(&log->journal.retires);
 }
 
@@ -475,4 +553,5 @@ kvp_journal_fini(kvp_interim_t *log)
     kvp_buf_fini(&j->fresh);
     kvp_buf_fini(&j->fresh_commits);
     kvp_buf_fini(&j->rest);
+    kvp_digestmap_fini(&j->gone);
 }

@@ -7,6 +7,8 @@
  * report (rebuild.c).
  */
 #include "common/buf.h"
+#include "common/digestmap.h"
+#include "common/mutate.h"
 #include "common/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
@@ -118,11 +120,28 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
     return j->read_err;
 }
 
-/* Of what was written nothing is missing but, at most, the end of a record that was torn. */
+bool
+kvp_replay_is_gone(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
+{
+    const uint64_t *gone = kvp_digestmap_at(&log->journal.gone, digest);
+
+    return gone != NULL && version <= *gone && KVP_RULE(LOG_SAYS_GONE);
+}
+
+void
+kvp_replay_note_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
+{
+    uint64_t *gone = kvp_digestmap_insert(&log->journal.gone, digest);
+
+    if (gone == NULL) kvp_panic("out of memory: what the log says is gone");
+    *gone = kvp_max_u64(*gone, version);
+}
+
+/* Nothing that was promised is missing: of what was written, at most the end of a record that was torn. */
 static bool
 is_all_there(const kvp_journal_t *j, bool is_all_given)
 {
-    return !is_all_given || j->given - j->end < KVP_JREC_MAX;
+    return j->is_whole && is_all_given && j->given - j->end < KVP_JREC_MAX;
 }
 
 /* Objects of before a bump are in it, as they were in the index of the master that wrote it. */
@@ -148,7 +167,7 @@ kvp_master_open_journal(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
     if (j->read_term > 0) kvp_takeover_begin(&m->peers);
     kvp_buf_fini(&j->rest);
     *end_out = j->end;
-    j->is_relied_on = j->is_whole && is_all_there(j, is_all_given) && kvp_apply_end(m) == KVP_OK;
+    j->is_relied_on = is_all_there(j, is_all_given) && kvp_apply_end(m) == KVP_OK;
     if (j->is_relied_on) {
         sweep_bumped(m);
         kvp_takeover_knows_all(&m->peers);
@@ -157,7 +176,7 @@ kvp_master_open_journal(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
     }
     if (!m->peers.is_named && m->ctx.conf.saves_ident) return KVP_OK; /* kvp_replay_named opens it */
     j->is_open = true;
-    j->durable = j->end;
+    j->written = j->synced = j->end;
     if (j->is_relied_on)
         kvp_journal_term(&m->log);
     else

@@ -287,6 +287,12 @@ kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w)
     settle(prot, w);
 }
 
+static bool
+is_removal(const kvp_deferred_t *w)
+{
+    return w->ask.opcode == KVP_OP_REMOVE || w->ask.opcode == KVP_OP_REMOVE_MANY || w->ask.opcode == KVP_OP_BUMP;
+}
+
 void
 kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait)
 {
@@ -300,10 +306,11 @@ kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait)
         w->is_lease_awaited = true;
         kvp_lease_wait(prot, w);
     }
-    if (kvp_journal_withholds(prot->log)) {
+    w->needs_sync = kvp_journal_syncs(prot->log, w->needs_sync || is_removal(w));
+    if (kvp_journal_withholds(prot->log, w->needs_sync)) {
         w->is_durable_awaited = true;
         w->after = prot->log->journal.end;
-        kvp_list_add_tail(&prot->log->journal.deferred, &w->durable);
+        kvp_list_add_tail(&prot->log->journal.deferred[w->needs_sync], &w->durable);
     } else {
         answer_soon(prot, w);
     }

@@ -28,7 +28,7 @@ struct kvp_deferred {
     uint64_t id; /* of all in its session's life */
     kvp_list_t leases; /* tenant->deferred */
     kvp_heapnode_t due; /* protect->deferred */
-    kvp_list_t durable; /* journal.deferred */
+    kvp_list_t durable; /* journal.deferred[needs_sync] */
     kvp_list_t keeping; /* protect->keeping */
     kvp_list_t retires; /* records that are not dead, and of which no node was told by a tombstone */
     kvp_list_t followers, behind; /* kvp_follow_t: who says again what this one says first; whom it comes after */
@@ -39,6 +39,7 @@ struct kvp_deferred {
     uint64_t revoke_seq;
     uint32_t left; /* records not dead yet; the request itself counts one */
     bool is_dead_awaited, is_lease_awaited, is_durable_awaited, is_kept_awaited;
+    bool needs_sync; /* what it promises is lost with the machine unless the log is synced */
     bool has_tombs; /* of which kept_from and kept_after tell, */
     bool has_evicted; /* some of them of extents whose records are not its own */
     bool is_unkept; /* there were too many to make one more: it waits until all is dead */

@@ -191,7 +191,11 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
 
     if (err != KVP_OK) return err;
     if (oid != KVP_OID_NONE && is_said_already(m, oid, &t)) return KVP_OK;
-    if (oid != KVP_OID_NONE) kvp_enter_leave(m, oid);
+    if (oid != KVP_OID_NONE) {
+        if (kvp_obj_version(kvp_obj(m->cat.index, oid)) < rec->version)
+            kvp_replay_note_gone(&m->log, rec->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)));
+        kvp_enter_leave(m, oid);
+    }
     oid = kvp_enter_object(m, &entry);
     for (uint32_t i = 0; i < rec->places_n && err == KVP_OK; i++)
         err = enter_place(m, oid, &t, &t.places[i]);
@@ -211,6 +215,7 @@ apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 
     if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
     if (oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) <= rec->version) kvp_enter_leave(m, oid);
+    kvp_replay_note_gone(&m->log, rec->digest, rec->version);
     return KVP_OK;
 }
 

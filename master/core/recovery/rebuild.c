@@ -475,7 +475,7 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
     if (!kvp_tombs_is_rebuilding(&m->log)) return false;
-    if (is_gone(m, c->segment, t)) return false;
+    if (is_gone(m, c->segment, t) || kvp_replay_is_gone(&m->log, t->desc.digest, t->desc.version)) return false;
     if (!kvp_enter_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!is_wanted(m, c->segment, t, &joins)) return false;

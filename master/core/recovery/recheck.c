@@ -50,12 +50,6 @@ kvp_recheck_word(kvp_master_t *m, kvp_chunk_t *c, const kvp_wire_extent_t *told)
     return true;
 }
 
-static bool
-is_confirmed(const kvp_chunk_t *c, uint32_t slot)
-{
-    return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
-}
-
 static void
 give_to_anybody(kvp_master_t *m, kvp_chunk_t *c)
 {
@@ -89,16 +83,6 @@ take_rest(kvp_master_t *m, kvp_chunk_t *c, uint32_t *left)
     return is_done;
 }
 
-/* Its space may be another's by now, of which the log's end told. */
-static void
-lose_copy(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
-{
-    uint64_t generation = kvp_gen_make(m->ctx.term, ++m->cat.gen_seq);
-
-    kvp_copy_lose(m, c, slot);
-    if (KVP_RULE(GAP_WRITERS)) kvp_retire_unclaimed(&m->space, kvp_retire_of(&m->space, c, slot), generation);
-}
-
 bool
 kvp_recheck_close(kvp_master_t *m, kvp_chunk_t *c, uint32_t *slot, uint32_t *left)
 {
@@ -109,8 +93,8 @@ kvp_recheck_close(kvp_master_t *m, kvp_chunk_t *c, uint32_t *slot, uint32_t *lef
 
         if (*left == 0) return false;
         *left -= ++looked % SLOTS_A_RECORD == 0;
-        if (owner == KVP_SLAB_NONE || (owner & KVP_RETIRING_BIT) != 0 || is_confirmed(c, *slot)) continue;
-        lose_copy(m, c, *slot);
+        if (owner == KVP_SLAB_NONE || (owner & KVP_RETIRING_BIT) != 0 || kvp_place_is_sealed(c, *slot)) continue;
+        kvp_copy_lose(m, c, *slot);
     }
     if (!take_rest(m, c, left)) return false;
     if (c->unclaimed == 0) kvp_place_forget_sealed(c);

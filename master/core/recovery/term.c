@@ -142,5 +142,5 @@ kvp_master_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is
 bool
 kvp_master_is_mute(const kvp_master_t *m)
 {
-    return m->peers.is_mute || m->log.journal.durable < m->log.journal.term_end;
+    return m->peers.is_mute || m->log.journal.synced < m->log.journal.term_end;
 }

@@ -307,7 +307,7 @@ again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, kvp_err_t what,
     kvp_deferred_t *first = kvp_deferred_find(s, kvp_recent_answer(&s->recent, attempt));
 
     if (!KVP_RULE(AGAIN_WAITS)) first = NULL;
-    if (first == NULL && !kvp_journal_withholds(&m->log)) return what;
+    if (first == NULL && !kvp_journal_withholds(&m->log, kvp_journal_syncs(&m->log, false))) return what;
     if (!may_wait(s, reply)) return KVP_LIMIT;
     if (first != NULL) kvp_deferred_line_up(reply->deferred, first);
     return what;
@@ -366,7 +366,10 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     o->sum = commit->sum;
     o->pin = pin & 3u;
     kvp_journal_commit(&m->log, oid, a->digest);
-    if (a->is_upsert) supersede(m, a, reply->deferred);
+    if (a->is_upsert) {
+        if (reply->deferred != NULL) reply->deferred->needs_sync = true;
+        supersede(m, a, reply->deferred);
+    }
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
     kvp_attempt_close(&m->puts, a);
     o->state = KVP_OBJ_COMMITTED;

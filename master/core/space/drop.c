@@ -24,6 +24,8 @@ typedef struct {
     uint64_t owner;
     kvp_deferred_t *deferred;
     kvp_wire_tomb_t tomb; /* what nodes are told of it */
+    kvp_digest_t digest; /* what the log says is gone, */
+    uint64_t version; /* or 0: nothing */
     bool is_superseded; /* by a commit that may not be durable: until it is, this is what the journal has */
 } leave_t;
 
@@ -72,7 +74,9 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
 
         kvp_obj_del_place(sp, oid, &places[i]);
         r = kvp_retire_place(sp, &places[i], leave->owner, leave->deferred);
-        if (leave->is_superseded && kvp_journal_withholds(sp->log) && KVP_RULE(SUPERSEDED_STAYS))
+        r->digest = leave->digest;
+        r->version = leave->version;
+        if (leave->is_superseded && kvp_journal_withholds(sp->log, false) && KVP_RULE(SUPERSEDED_STAYS))
             kvp_retire_hold_back(sp, r, &leave->tomb);
         else
             kvp_tombs_retire(sp->log, r, &leave->tomb);
@@ -84,13 +88,24 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
         kvp_objindex_free(sp->cat->index, oid);
 }
 
+static void
+note_gone(kvp_space_t *sp, uint32_t oid, leave_t *leave)
+{
+    const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
+
+    if (!sp->log->journal.is_open || o->state != KVP_OBJ_COMMITTED) return;
+    leave->digest = kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id);
+    leave->version = kvp_obj_version(o);
+}
+
 void
 kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_deferred_t *deferred)
 {
     leave_t leave = {.owner = owner, .deferred = deferred};
 
     leave.tomb = kvp_tombs_dropped(sp->log, kvp_obj(sp->cat->index, oid), deferred != NULL);
-    kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), why);
+    note_gone(sp, oid, &leave);
+    if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, why);
     drop(sp, oid, &leave);
 }
 
@@ -103,15 +118,17 @@ kvp_obj_supersede(kvp_space_t *sp, uint32_t oid, kvp_deferred_t *deferred)
         .is_superseded = true,
     };
 
+    note_gone(sp, oid, &leave);
     drop(sp, oid, &leave);
 }
 
 void
 kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
 {
-    static const leave_t leave;
+    leave_t leave = {.owner = 0};
 
     kvp_tombs_lost(sp->log, kvp_obj(sp->cat->index, oid));
-    kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), KVP_GONE_LOST);
+    note_gone(sp, oid, &leave);
+    if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, KVP_GONE_LOST);
     drop(sp, oid, &leave);
 }

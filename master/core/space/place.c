@@ -237,7 +237,7 @@ static bool
 is_slot_ours(const kvp_chunk_t *c, uint32_t slot)
 {
     if (c->unclaimed == 0 || !KVP_RULE(OLD_SLOTS_WAIT)) return true;
-    return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
+    return kvp_place_is_sealed(c, slot);
 }
 
 /* The best fit may be promised, or its slot in an old writer's hand: it is kept while the next best is asked for. */

@@ -43,6 +43,11 @@ kvp_place_is_own(const kvp_chunk_t *c, const kvp_tenant_t *t)
 /* kvp_place_note_sealed notes, in a report, a slot that no old writer has in hand; forget_sealed, that no old writer has any. */
 void kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot);
 void kvp_place_forget_sealed(kvp_chunk_t *c);
+static inline bool
+kvp_place_is_sealed(const kvp_chunk_t *c, uint32_t slot) /* it was noted */
+{
+    return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
+}
 bool kvp_place_has_key_room(const kvp_chunk_t *c,
                             uint16_t key_len); /* now; a chunk with unclaimed extents may have it later */
 /* kvp_place_may_lie: the attempt has no copy in that segment, nor on its host while another host has none, nor waits for one

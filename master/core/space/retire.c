@@ -82,16 +82,26 @@ want_sending(kvp_space_t *sp, kvp_segment_t *g)
     if (g->node != NULL && kvp_list_is_empty(&g->sending)) kvp_list_add_tail(&sp->sending, &g->sending);
 }
 
+/* It comes from a log whose end may have told that it is gone: until its node has told that it is SEALED, its space may have
+ * been granted to another since. */
+static bool
+is_in_doubt(const kvp_chunk_t *c, uint32_t slot)
+{
+    return c->segment->is_restored && !kvp_place_is_sealed(c, slot) && KVP_RULE(GAP_WRITERS);
+}
+
 kvp_retire_t *
 kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred)
 {
     kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, at->chunk);
     kvp_retire_t *r = kvp_core_alloc(1, sizeof *r);
+    bool is_doubted = is_in_doubt(c, at->slot);
 
+    if (is_doubted) owner = KVP_OWNER_ANY;
     r->chunk = c;
     r->slot = at->slot;
     r->long_key_slot = at->long_key_slot;
-    r->generation = at->generation;
+    r->generation = is_doubted ? kvp_gen_make(sp->ctx->term, ++sp->cat->gen_seq) : at->generation;
     r->owner = owner;
     r->bytes = kvp_slab_len(c->slab, at->slot);
     r->deferred = deferred;
@@ -258,17 +268,6 @@ disown(kvp_space_t *sp, kvp_retire_t *r)
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
     want_sending(sp, r->chunk->segment);
-}
-
-void
-kvp_retire_unclaimed(kvp_space_t *sp, kvp_retire_t *r, uint64_t generation)
-{
-    count_bytes(sp, r, -1);
-    r->owner = KVP_OWNER_ANY;
-    r->generation = generation;
-    r->chunk->unclaimed++;
-    sp->unclaimed++;
-    count_bytes(sp, r, 1);
 }
 
 void

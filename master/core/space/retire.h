@@ -37,6 +37,8 @@ typedef struct kvp_retire {
     uint32_t long_key_slot;
     kvp_retire_state_t state;
     uint32_t *not_dead; /* counts it for its key until it is dead; NULL = it was never served */
+    kvp_digest_t digest; /* what is gone with it, */
+    uint64_t version; /* of that version; 0 = nothing that the log would tell */
     uint64_t attempt; /* that abandoned the extent; 0 = none did */
     uint64_t generation;
     uint64_t owner; /* incarnation of a writer that may still store; 0 = none */
@@ -45,7 +47,7 @@ typedef struct kvp_retire {
     kvp_claim_t *claim;
     kvp_deferred_t *deferred; /* to be told when it is dead */
     kvp_list_t of_deferred; /* deferred->retires */
-    uint64_t after; /* it goes out when the journal is durable up to there; 0 = at once */
+    uint64_t after; /* it goes out when the log is written up to there; 0 = at once */
     kvp_wire_tomb_t held_back; /* what nodes are told then */
     bool has_tomb; /* nodes remember it */
     kvp_wire_tomb_t tomb; /* what they do, or would; version 0 = nothing */
@@ -65,9 +67,6 @@ kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t 
  * kvp_retire_go_on: it is. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
 void kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r);
-/* kvp_retire_unclaimed: its order has not gone out, and it turns out that its space may have been granted to others before this term: it
- * waits for all who could write then, under that generation of ours. */
-void kvp_retire_unclaimed(kvp_space_t *sp, kvp_retire_t *r, uint64_t generation);
 void kvp_retire_flush(kvp_space_t *sp);
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
 bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer of it is overdue */

@@ -158,7 +158,8 @@ test_nothing_is_said_before_the_term_is_durable(void **state)
     assert_false(kvp_master_take_output(m, &conn, &out, &is_last));
     assert_true(kvp_master_take_journal(m, &journal, &end, &is_base));
     assert_true(is_base);
-    kvp_master_on_durable(m, end, SEC);
+    kvp_master_on_written(m, end, SEC);
+    kvp_master_on_synced(m, end, SEC);
     assert_true(kvp_master_take_output(m, &conn, &out, &is_last));
     kvp_master_on_close(m, 1, SEC);
     kvp_master_destroy(m);
@@ -401,7 +402,7 @@ test_journal_that_is_lost(void **state)
     assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "gone", false), 200 * MS)), KVP_OK);
     assert_int_equal(kvp_master_create(&g->w->conf, g->w->now, &m), KVP_OK);
     assert_int_equal(kvp_master_restore(m, g->w->journal.data, g->w->journal.len), KVP_OK);
-    assert_int_equal(kvp_master_open_journal(m, false, &end), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(m, true, &end), KVP_OK);
     assert_true(m->log.journal.is_relied_on && m->ctx.term > g->w->conf.term); /* as it named a term that is in use */
     kvp_master_destroy(m);
     world_restart(g->w);
@@ -466,7 +467,7 @@ core_of(const world_t *w, const uint8_t *bytes, size_t len, uint64_t *end_out)
     assert_int_equal(kvp_master_create(&conf, w->now, &m), KVP_OK);
     err = kvp_master_restore(m, bytes, len);
     assert_true(err == KVP_OK || err == KVP_CORRUPT);
-    assert_int_equal(kvp_master_open_journal(m, false, end_out), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(m, true, end_out), KVP_OK);
     return m;
 }
 

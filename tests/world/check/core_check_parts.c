@@ -32,18 +32,19 @@ kvp_journal_check(const kvp_interim_t *log)
     uint64_t fresh = (j->fresh_commits.len - j->fresh_commits_at) / sizeof(kvp_fresh_commit_t), last = 0;
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
-    if (j->durable > j->end) return "more of the journal is durable than was written";
+    if (j->written > j->end || j->synced > j->written) return "more of the log is written or synced than there is";
     while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
         const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
         if (o->state == KVP_OBJ_COMMITTED && o->is_fresh != 0 && fresh-- == 0) return "a commit stays not durable";
     }
-    kvp_list_foreach (pos, &j->deferred) {
-        const kvp_deferred_t *w = kvp_list_entry(pos, kvp_deferred_t, durable);
+    for (uint32_t i = 0; i < KVP_ARRAY_LEN(j->deferred); i++, last = 0)
+        kvp_list_foreach (pos, &j->deferred[i]) {
+            const kvp_deferred_t *w = kvp_list_entry(pos, kvp_deferred_t, durable);
 
-        if (!w->is_durable_awaited || w->after < last) return "answers wait for the journal out of order";
-        last = w->after;
-    }
+            if (!w->is_durable_awaited || w->after < last) return "answers wait for the log out of order";
+            last = w->after;
+        }
     return NULL;
 }
 
