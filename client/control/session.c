@@ -170,7 +170,8 @@ connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, ui
     if (err == KVP_OK)
         kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
                       (unsigned long long)kvp_conn_hello(conn)->incarnation, kvp_conn_is_unix(conn));
-    else if (s->last_err == KVP_OK && err != KVP_CLOSED) /* the first failure after a success is news, its repetition is not */
+    else if (s->last_err == KVP_OK &&
+             err != KVP_CLOSED) /* the first failure after a success is news, its repetition is not */
         kvp_log_warn("client", "no session with master %s error %s detail %s", kvp_format_hostport(at, text),
                      kvp_err_name(err), detail);
     return err;
