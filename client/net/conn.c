@@ -459,11 +459,7 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
     uint64_t since_ns = kvp_max_u64(call->began_ns, conn->heard_ns), half_ns = call->silence_ns / 2, end_ns;
 
     if (conn->is_silent) return true;
-    if (conn->pinged_ns == 0 && now_ns < since_ns + half_ns) {
-        *until_ns = kvp_min_u64(*until_ns, since_ns + half_ns);
-        return false;
-    }
-    if (conn->pinged_ns == 0) {
+    if (conn->pinged_ns == 0 && now_ns >= since_ns + half_ns) {
         conn->pinged_ns = now_ns;
         pthread_mutex_unlock(&conn->lock);
         ping(conn);
@@ -471,7 +467,8 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
         *until_ns = now_ns; /* what has arrived meanwhile is looked at first */
         return false;
     }
-    end_ns = kvp_max_u64(since_ns + call->silence_ns, conn->pinged_ns + half_ns);
+    end_ns = since_ns + (conn->pinged_ns == 0 ? half_ns : call->silence_ns);
+    end_ns = kvp_max_u64(end_ns, conn->pinged_ns + half_ns);
     *until_ns = kvp_min_u64(*until_ns, end_ns);
     if (now_ns < end_ns) return false;
     conn->is_silent = true;

@@ -553,8 +553,8 @@ test_calls_wait_once_for_a_master_that_is_stopped(void **state)
         assert_int_equal(ask(400), KVPOOL_DEADLINE);
         assert_in_range(ms_since(began), 400, 5000);
         began = kvp_now_ns();
-        assert_int_equal(kvpool_remove(pool, "k", 1, NULL), KVPOOL_DEADLINE);
-        assert_in_range(ms_since(began), OWN_MS, 5000);
+        if (i == 0) assert_int_equal(kvpool_remove(pool, "k", 1, NULL), KVPOOL_DEADLINE);
+        if (i == 0) assert_in_range(ms_since(began), OWN_MS, 5000);
         began = kvp_now_ns();
         master.server.is_deaf = false;
         while (ask(0) != KVPOOL_OK)
