@@ -66,7 +66,7 @@ typedef struct {
                      machine; "" = nothing. Cut to detail_cap bytes with the terminator. If NULL, the library logs it */
     size_t detail_cap;
     uint32_t
-        master_wait_ms; /* how long calls wait for a master that is away, all together: once that was in vain, later calls
+        master_wait_ms; /* how long calls wait for a master that is away or silent, all together: once that was in vain, later calls
                                 return at once with the same error, until the library has found a master. Removals and calls
                                 with a deadline_ms of their own wait for as long as they have. 0 = $KVPOOL_MASTER_WAIT ("1s"),
                                 else every call waits; UINT32_MAX = every call waits */

@@ -52,13 +52,8 @@ heed(shell_t *sh, kvp_err_t err)
 static kvp_err_t
 ask(shell_t *sh, kvp_frame_t *answer_out)
 {
-    kvp_scratch_t *s = sh->call->scratch;
-    kvp_err_t err;
+    kvp_err_t err = kvp_call_ask(sh->call, sh->link, answer_out);
 
-    kvp_count(&sh->call->pool->counters.master_calls, 1);
-    kvp_session_queue_used(sh->link);
-    err = kvp_conn_call(sh->link->conn, &s->out, sh->call->deadline_ns, &s->in, answer_out);
-    if (err == KVP_OK) kvp_call_detail(sh->call, answer_out);
     heed(sh, err);
     return err;
 }

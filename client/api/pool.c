@@ -47,8 +47,8 @@ kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out)
     return kvp_session_hold_soon(call->pool->session, call->deadline_ns, link_out);
 }
 
-void
-kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer)
+static void
+keep_detail(const kvp_apicall_t *call, const kvp_frame_t *answer)
 {
     Kvp__Pb__Reply *msg;
     kvp_pb_t pb;
@@ -58,6 +58,20 @@ kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer)
         kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, answer); /* the first two fields of every answer are its own */
     if (msg != NULL && msg->detail[0] != '\0') snprintf(call->detail, call->detail_cap, "%s", msg->detail);
     kvp_pb_free(&pb, msg);
+}
+
+kvp_err_t
+kvp_call_ask(kvp_apicall_t *call, kvp_link_t *link, kvp_frame_t *answer_out)
+{
+    uint64_t silence_ns = call->is_patient ? 0 : kvp_session_conf(call->pool->session)->master_wait_ns;
+    kvp_scratch_t *s = call->scratch;
+    kvp_err_t err;
+
+    kvp_count(&call->pool->counters.master_calls, 1);
+    kvp_session_queue_used(link);
+    err = kvp_conn_call_soon(link->conn, &s->out, call->deadline_ns, silence_ns, &s->in, answer_out);
+    if (err == KVP_OK) keep_detail(call, answer_out);
+    return err;
 }
 
 static void
@@ -84,7 +98,6 @@ kvp_err_t
 kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
 {
     kvp_session_t *at = call->pool->session;
-    kvp_scratch_t *s = call->scratch;
 
     for (;;) {
         kvp_op_session_t session;
@@ -94,11 +107,8 @@ kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
 
         if (err != KVP_OK) return err;
         session = kvp_link_session(call->pool, link);
-        build(query, &session, &s->out);
-        kvp_count(&call->pool->counters.master_calls, 1);
-        kvp_session_queue_used(link);
-        err = kvp_conn_call(link->conn, &s->out, call->deadline_ns, &s->in, &answer);
-        if (err == KVP_OK) kvp_call_detail(call, &answer);
+        build(query, &session, &call->scratch->out);
+        err = kvp_call_ask(call, link, &answer);
         if (err == KVP_OK) err = query->read(query, &answer);
         if (kvp_op_is_session_loss(err) || err == KVP_PROTO) kvp_conn_break(link->conn);
         kvp_session_rele(at, link);

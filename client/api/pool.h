@@ -57,8 +57,9 @@ kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
 /* kvp_call_hold is kvp_session_hold, or _hold_soon, for a call. */
 kvp_err_t kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out) KVP_MUST_USE;
 
-/* kvp_call_detail keeps what an answer of the master says of a refusal, if it says something. */
-void kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer);
+/* kvp_call_ask asks what is in scratch->out, and waits for the master as kvp_call_hold does: errors of kvp_conn_call. The answer lies
+ * in scratch->in; what it says of a refusal is kept. */
+kvp_err_t kvp_call_ask(kvp_apicall_t *call, kvp_link_t *link, kvp_frame_t *answer_out) KVP_MUST_USE;
 
 /* kvp_views_end takes back every view that was given out, before the session goes. */
 void kvp_views_end(kvpool_t *pool);

@@ -148,7 +148,6 @@ keep_hold(viewing_t *v, uint64_t ticket)
 static kvp_err_t
 try_view(viewing_t *v, const void *key, size_t key_len)
 {
-    kvp_scratch_t *s = v->call->scratch;
     kvp_op_session_t session = kvp_link_session(v->call->pool, v->link);
     kvp_places_t places = {.ticket = 0};
     kvp_frame_t answer;
@@ -156,9 +155,8 @@ try_view(viewing_t *v, const void *key, size_t key_len)
 
     v->expect.digest = kvp_op_digest(&session, key, key_len);
     v->expect.key_hash2 = kvp_op_hash2(&session, key, key_len);
-    build_get(&s->out, v->expect.digest);
-    kvp_count(&v->call->pool->counters.master_calls, 1);
-    err = kvp_conn_call(v->link->conn, &s->out, v->call->deadline_ns, &s->in, &answer);
+    build_get(&v->call->scratch->out, v->expect.digest);
+    err = kvp_call_ask(v->call, v->link, &answer);
     if (err == KVP_OK) err = kvp_places_read(&answer, 1, &places);
     if (kvp_op_is_session_loss(err) || err == KVP_PROTO) kvp_conn_break(v->link->conn);
     if (err == KVP_OK) err = places.objs[0].err;

@@ -10,7 +10,8 @@
  *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
  *   last: a master may take every connection and drop it at the first question.
  * - With master_wait_ns callers have one wait for each loss of a session that lasted (kvp_session_hold_soon). When it is over only
- *   the background thread, and callers that wait for as long as they have, look for a master.
+ *   the background thread, and callers that wait for as long as they have, look for a master. Where the connection stands and the
+ *   master is silent, that wait is a call's (kvp_conn_call_soon); the session is lost to its heartbeat only.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
  * conn->out_lock, scratch pool, bounce buffers, regs->idle_lock, the drain notices', the held tickets'. No lock is held over a call to master or node.
@@ -164,12 +165,13 @@ connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, ui
     kvp_err_t err;
 
     deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + CONNECT_MAX_NS);
-    err = kvp_conn_open(s->conf.peers.names, at, &ask, deadline_ns, detail, sizeof detail, &conn);
+    err = kvp_conn_open(s->conf.peers.names, at, &ask, &s->is_stopping, deadline_ns, detail, sizeof detail, &conn);
     if (err == KVP_OK) err = link_create(s, conn, link_out);
     if (err == KVP_OK)
         kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
                       (unsigned long long)kvp_conn_hello(conn)->incarnation, kvp_conn_is_unix(conn));
-    else if (s->last_err == KVP_OK) /* the first failure after a success is news, its repetition is not */
+    else if (s->last_err == KVP_OK &&
+             err != KVP_CLOSED) /* the first failure after a success is news, its repetition is not */
         kvp_log_warn("client", "no session with master %s error %s detail %s", kvp_format_hostport(at, text),
                      kvp_err_name(err), detail);
     return err;
@@ -258,6 +260,7 @@ drop_broken_locked(kvp_session_t *s)
     s->link = NULL;
     if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
     if (s->lost_n == 0) s->soon_until_ns = 0;
+    if (kvp_conn_is_silent(link->conn)) s->soon_until_ns = kvp_now_ns(); /* somebody has waited for this master */
     s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s, s->lost_n - 1);
     s->lost_n++;
     pthread_cond_signal(&s->work);
@@ -313,7 +316,15 @@ kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
 kvp_err_t
 kvp_session_hold_soon(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
 {
-    return hold(s, deadline_ns, s->conf.master_wait_ns > 0, link_out);
+    kvp_link_t *link;
+    kvp_err_t err = hold(s, deadline_ns, s->conf.master_wait_ns > 0, &link);
+
+    if (err == KVP_OK && kvp_conn_is_silent(link->conn)) {
+        kvp_session_rele(s, link);
+        err = KVP_UNREACHABLE;
+    }
+    if (err == KVP_OK) *link_out = link;
+    return err;
 }
 
 kvp_link_t *

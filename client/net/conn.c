@@ -9,6 +9,8 @@
  * - The receive half of `framed` belongs to the leader (has_leader), the sending half to out_lock. Neither lock is taken
  *   under the other.
  * - `kick` is an eventfd in the leader's poll: somebody else left bytes to be sent, or interrupts.
+ * - A call of kvp_conn_call_soon takes a master for silent by what arrives, whoever it is for. Since the master may hold back the
+ *   answer to the call (a put waits for space), the call asks an empty USED in between, which is answered at once.
  */
 #include "client/net/conn.h"
 
@@ -41,6 +43,8 @@ typedef struct {
     kvp_list_t link; /* conn->waiters; guarded by conn->lock, like all of it */
     uint64_t id;
     kvp_buf_t *reply;
+    uint64_t began_ns;
+    uint64_t silence_ns; /* gives up on a master that is silent for so long; 0 = it does not */
     kvp_err_t err;
     bool is_done;
     pthread_cond_t wake;
@@ -63,6 +67,9 @@ struct kvp_conn {
     bool has_leader;
     bool is_interrupted;
     uint64_t answer_ns; /* moving average of what a lone caller's answer took */
+    uint64_t heard_ns; /* when something last arrived */
+    uint64_t pinged_ns; /* when the master was asked for a sign of life since then; 0 = it was not */
+    _Atomic bool is_silent; /* a call gave up on it, and nothing has arrived since; set under lock */
     _Atomic bool is_broken; /* set under lock */
     bool was_ended; /* set before is_broken */
 };
@@ -100,6 +107,7 @@ go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
 
     if (conn->hello.unix_path[0] == '\0' || strcmp(conn->hello.host_id, ask->host_id) != 0) return;
     kvp_framed_init(&unix_side);
+    unix_side.is_given_up = conn->framed.is_given_up;
     err = kvp_framed_connect_told(&unix_side, KVP_SOCKET_MASTER, conn->hello.unix_path, deadline_ns, &why);
     if (err == KVP_OK) err = kvp_hello(&unix_side, ask, deadline_ns, &hello);
     if (err != KVP_OK || hello.incarnation == 0 || memcmp(hello.pool_id, conn->hello.pool_id, 16) != 0) {
@@ -133,13 +141,14 @@ conn_create(void)
 }
 
 kvp_err_t
-kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask, uint64_t deadline_ns,
-              char *detail, size_t cap, kvp_conn_t **conn_out)
+kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask, const _Atomic bool *is_given_up,
+              uint64_t deadline_ns, char *detail, size_t cap, kvp_conn_t **conn_out)
 {
     kvp_conn_t *conn = conn_create();
     kvp_err_t err;
 
     if (conn == NULL) return KVP_NOMEM;
+    conn->framed.is_given_up = is_given_up;
     err = conn->kick < 0 ? KVP_SYS : kvp_names_connect(names, at->host, at->port, deadline_ns, &conn->framed);
     snprintf(detail, cap, "%s", kvp_err_text(err));
     if (err == KVP_OK) {
@@ -232,7 +241,29 @@ post(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t id)
     return send_frames(conn, frame->data, frame->len);
 }
 
+/* Asks what the master answers at once, and nobody waits for: that it arrives counts. */
+static void
+ping(kvp_conn_t *conn)
+{
+    uint64_t id = atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed);
+    kvp_buf_t frame;
+    size_t at;
+
+    kvp_buf_init(&frame, 0);
+    kvp_frame_begin(&frame, KVP_OP_USED, 0, id, NULL, 0, &at);
+    kvp_frame_end(&frame, at);
+    kvp_ignore(post(conn, &frame, id), "then nothing arrives either");
+    kvp_buf_fini(&frame);
+}
+
 /* ---- the end of a connection. Caller holds conn->lock. */
+static void
+wake_all(kvp_conn_t *conn)
+{
+    kvp_list_foreach (pos, &conn->waiters)
+        pthread_cond_signal(&kvp_list_entry(pos, call_t, link)->wake);
+}
+
 static void
 break_locked(kvp_conn_t *conn)
 {
@@ -240,8 +271,7 @@ break_locked(kvp_conn_t *conn)
     conn->was_ended = conn->framed.is_ended;
     atomic_store_explicit(&conn->is_broken, true, memory_order_release);
     shutdown(conn->framed.fd, SHUT_RDWR);
-    kvp_list_foreach (pos, &conn->waiters)
-        pthread_cond_signal(&kvp_list_entry(pos, call_t, link)->wake);
+    wake_all(conn);
 }
 
 void
@@ -257,8 +287,7 @@ kvp_conn_interrupt(kvp_conn_t *conn, bool is_on)
 {
     pthread_mutex_lock(&conn->lock);
     conn->is_interrupted = is_on;
-    kvp_list_foreach (pos, &conn->waiters)
-        pthread_cond_signal(&kvp_list_entry(pos, call_t, link)->wake);
+    wake_all(conn);
     pthread_mutex_unlock(&conn->lock);
     kvp_wake(conn->kick);
 }
@@ -391,6 +420,14 @@ deliver(kvp_conn_t *conn)
     return err;
 }
 
+static void
+note_arrival(kvp_conn_t *conn)
+{
+    conn->heard_ns = kvp_now_ns();
+    conn->pinged_ns = 0;
+    conn->is_silent = false;
+}
+
 /* One turn as leader. Caller holds conn->lock, which is released meanwhile. */
 static void
 lead(kvp_conn_t *conn, uint64_t deadline_ns)
@@ -402,6 +439,7 @@ lead(kvp_conn_t *conn, uint64_t deadline_ns)
     pthread_mutex_unlock(&conn->lock);
     err = read_some(conn, deadline_ns, spin_ns);
     pthread_mutex_lock(&conn->lock);
+    if (err == KVP_OK) note_arrival(conn);
     if (err == KVP_OK) err = deliver(conn);
     if (has_releases(conn)) {
         pthread_mutex_unlock(&conn->lock);
@@ -412,17 +450,47 @@ lead(kvp_conn_t *conn, uint64_t deadline_ns)
     if (err != KVP_OK && err != KVP_EAGAIN) break_locked(conn);
 }
 
+/* Whether it is no use to wait on, for a call that has silence_ns; else until when it waits before it asks that again. Of
+ * its time the second half at least is behind a ping: then not even a caller that did not run meanwhile errs. Caller holds
+ * conn->lock, which is released for a ping. */
+static bool
+is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
+{
+    uint64_t since_ns = kvp_max_u64(call->began_ns, conn->heard_ns), half_ns = call->silence_ns / 2, end_ns;
+
+    if (conn->is_silent) return true;
+    if (conn->pinged_ns == 0 && now_ns >= since_ns + half_ns) {
+        conn->pinged_ns = now_ns;
+        pthread_mutex_unlock(&conn->lock);
+        ping(conn);
+        pthread_mutex_lock(&conn->lock);
+        *until_ns = now_ns; /* what has arrived meanwhile is looked at first */
+        return false;
+    }
+    end_ns = since_ns + (conn->pinged_ns == 0 ? half_ns : call->silence_ns);
+    end_ns = kvp_max_u64(end_ns, conn->pinged_ns + half_ns);
+    *until_ns = kvp_min_u64(*until_ns, end_ns);
+    if (now_ns < end_ns) return false;
+    conn->is_silent = true;
+    wake_all(conn);
+    kvp_wake(conn->kick);
+    return true;
+}
+
 static kvp_err_t
 await(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
 {
     while (!call->is_done) {
+        uint64_t now_ns = kvp_now_ns(), until_ns = deadline_ns;
+
         if (conn->is_broken) return KVP_DISCONNECTED;
         if (conn->is_interrupted) return KVP_CLOSED;
-        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
+        if (now_ns >= deadline_ns) return KVP_DEADLINE;
+        if (call->silence_ns > 0 && is_in_vain(conn, call, now_ns, &until_ns)) return KVP_DEADLINE;
         if (conn->has_leader)
-            kvp_cond_wait_until(&call->wake, &conn->lock, deadline_ns);
-        else
-            lead(conn, deadline_ns);
+            kvp_cond_wait_until(&call->wake, &conn->lock, until_ns);
+        else if (!call->is_done)
+            lead(conn, until_ns);
     }
     return call->err;
 }
@@ -445,21 +513,32 @@ enlist(kvp_conn_t *conn, call_t *call)
     pthread_mutex_unlock(&conn->lock);
 }
 
-/* Leaves the list; wakes another to lead where nobody does. Caller holds conn->lock. */
+/* Wakes one to lead where nobody does. Caller holds conn->lock. */
+static void
+wake_one(kvp_conn_t *conn)
+{
+    if (!conn->has_leader && conn->waiters_n > 0)
+        pthread_cond_signal(&kvp_list_first(&conn->waiters, call_t, link)->wake);
+}
+
 static void
 leave(kvp_conn_t *conn, call_t *call)
 {
     kvp_list_del(&call->link);
     conn->waiters_n--;
-    if (!conn->has_leader && conn->waiters_n > 0)
-        pthread_cond_signal(&kvp_list_first(&conn->waiters, call_t, link)->wake);
+    wake_one(conn);
 }
 
 kvp_err_t
-kvp_conn_call(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, kvp_buf_t *reply, kvp_frame_t *frame_out)
+kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, uint64_t silence_ns, kvp_buf_t *reply,
+                   kvp_frame_t *frame_out)
 {
-    call_t call = {.id = atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed), .reply = reply};
-    uint64_t began_ns = kvp_now_ns();
+    call_t call = {
+        .id = atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed),
+        .reply = reply,
+        .began_ns = kvp_now_ns(),
+        .silence_ns = silence_ns,
+    };
     kvp_err_t err;
     size_t used;
 
@@ -468,12 +547,29 @@ kvp_conn_call(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, kvp_buf_
     pthread_mutex_lock(&conn->lock);
     if (err == KVP_DISCONNECTED) break_locked(conn);
     if (err == KVP_OK) err = await(conn, &call, deadline_ns);
-    if (err == KVP_OK) note_answer(conn, kvp_now_ns() - began_ns);
+    if (err == KVP_OK) note_answer(conn, kvp_now_ns() - call.began_ns);
     leave(conn, &call);
     pthread_mutex_unlock(&conn->lock);
     pthread_cond_destroy(&call.wake);
     if (err != KVP_OK) return err;
     return kvp_frame_parse(reply->data, reply->len, frame_out, &used);
+}
+
+kvp_err_t
+kvp_conn_call(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, kvp_buf_t *reply, kvp_frame_t *frame_out)
+{
+    return kvp_conn_call_soon(conn, frame, deadline_ns, 0, reply, frame_out);
+}
+
+bool
+kvp_conn_is_silent(kvp_conn_t *conn)
+{
+    if (!conn->is_silent || kvp_conn_is_broken(conn)) return conn->is_silent;
+    pthread_mutex_lock(&conn->lock);
+    if (!conn->has_leader) lead(conn, 0);
+    wake_one(conn);
+    pthread_mutex_unlock(&conn->lock);
+    return conn->is_silent;
 }
 
 kvp_err_t

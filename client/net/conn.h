@@ -12,9 +12,11 @@
 typedef struct kvp_conn kvp_conn_t;
 
 /* kvp_conn_open connects and says Hello, over the master's Unix socket where it is on this host. ask->pool_id is NULL.
- * names are borrowed for the call. Blocks until deadline_ns: UNREACHABLE, DEADLINE, VERSION, PROTO ...; detail (of cap bytes) says more for a person. */
-kvp_err_t kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask, uint64_t deadline_ns,
-                        char *detail, size_t cap, kvp_conn_t **conn_out) KVP_MUST_USE;
+ * names are borrowed for the call. Blocks until deadline_ns, or a moment longer than until *is_given_up (NULL = nobody sets it):
+ * UNREACHABLE, DEADLINE, CLOSED, VERSION, PROTO ...; detail (of cap bytes) says more for a person. */
+kvp_err_t kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask,
+                        const _Atomic bool *is_given_up, uint64_t deadline_ns, char *detail, size_t cap,
+                        kvp_conn_t **conn_out) KVP_MUST_USE;
 
 /* kvp_conn_destroy closes it; no thread is in a call. */
 void kvp_conn_destroy(kvp_conn_t *conn);
@@ -31,6 +33,13 @@ bool kvp_conn_was_ended(const kvp_conn_t *conn);
  * answer is dropped. Any thread. */
 kvp_err_t kvp_conn_call(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, kvp_buf_t *reply,
                         kvp_frame_t *frame_out) KVP_MUST_USE;
+
+/* kvp_conn_call_soon also gives DEADLINE once nothing at all has arrived for silence_ns since it asked (0 = kvp_conn_call), not even
+ * a sign of life that it asks for. The connection stays, and is silent until something arrives: then such calls give DEADLINE at
+ * once. kvp_conn_is_silent looks whether something has, without a wait. */
+kvp_err_t kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, uint64_t silence_ns,
+                             kvp_buf_t *reply, kvp_frame_t *frame_out) KVP_MUST_USE;
+bool kvp_conn_is_silent(kvp_conn_t *conn);
 
 /* kvp_conn_send sends it and waits for nothing; an answer is dropped. Frames of one thread arrive in order. Where it cannot
  * be sent the connection is broken: its end says what the frame was to say, that holds and attempts are over. */

@@ -189,7 +189,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         """0: well; 1: not set up, or closed; 2: the master is not reached."""
         if self._raw is None:
             return 1
-        found = self._raw.exists("kvpool/health", 1000)
+        found = self._raw.exists("kvpool/health", 0)
         return 0 if found >= 0 else 2 if found == _UNREACHABLE else 1
 
     # ---- memory

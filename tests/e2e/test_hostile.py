@@ -198,7 +198,7 @@ def test_questions_without_end(pool, neighbours, what):
 # ---- 4. empty messages
 def test_nothing_is_lost_by_messages_that_say_nothing(pool):
     """Fails if an object goes, or the epoch rises, by any message of zero bytes, or by one of REMOVE_MANY or BUMP that is cut short or has
-    a wrong bit; or if REMOVE_MANY and BUMP are not refused as INVALID then."""
+    a wrong bit; or if REMOVE_MANY and BUMP are not refused as INVALID then, or USED is not answered, by which clients hear of the master."""
     assert pool.put("kept", b"kept").rc == 0
     for role in (w.CLIENT, w.NODE):
         for opcode in range(2, 64):
@@ -208,6 +208,8 @@ def test_nothing_is_lost_by_messages_that_say_nothing(pool):
                 answer = raw.reply()
                 if role == w.CLIENT and opcode in (w.REMOVE_MANY, w.BUMP):
                     assert answer.err == w.INVALID
+                if role == w.CLIENT and opcode == w.USED:
+                    assert (answer.opcode, answer.err) == (w.USED, 0)
     heads = [w.pack((1, "nothing"), (2, 1)), w.pack((1, 1000))]
     for opcode, head in zip((w.REMOVE_MANY, w.BUMP), heads):
         spoilt = [head[:at] for at in range(len(head))]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled, slow
+from clients import DEADLINE_MS, PATHS, Board, Load, Shell, extent_bytes, figures, settled, slow
 from conftest import RDMA, SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
@@ -150,9 +150,9 @@ def test_stopped_writer_comes_back(pool, path):
     assert other("get alive 100000")["intact"]
 
 
-def stop_beyond_its_session(pool, writer, key):
+def stop_beyond_its_session(pool, writer, key, deadline=DEADLINE_MS):
     """Stops a writer over shared memory in the middle of a put, for longer than its session lasts."""
-    writer.stuck(f"put {key} {8 * MIB} version=1 stuck_at={3 * MIB}")
+    writer.stuck(f"put {key} {8 * MIB} version=1 stuck_at={3 * MIB} deadline={deadline}")
     expired = figures(pool.master)["sessions_expired"]
     writer.freeze()
     wait_until(lambda: figures(pool.master)["sessions_expired"] > expired, 20, "its session to expire")
@@ -187,11 +187,12 @@ def test_stopped_writer_closes_without_a_master(pool):
     answers, does not tell the node that it is done once it has another handle: its space would be lost until it ends.
     """
     writer = Shell(pool.bench, pool.addr, "writer", **PATHS["shm"])
-    stop_beyond_its_session(pool, writer, "k")
+    # The put is over when it goes on: one that looked for a master as long as the node does would let the node give it up first.
+    stop_beyond_its_session(pool, writer, "k", deadline=5000)
     pool.master.freeze()
     writer.thaw()
-    assert writer.unstick()["err"] in ("ABORTED", "DEADLINE", "NODE_LOST", "UNREACHABLE")
-    assert writer("close")["ms"] < 3000 * SLOW
+    assert writer.unstick()["err"] in ("ABORTED", "DEADLINE", "NODE_LOST")
+    assert writer("close")["ms"] < 700 * SLOW, "not even for the Hello that is under way"
     writer("free")
     pool.master.thaw()
     assert figures(pool.master)["quarantine_bytes"] == 8 * MIB, "nobody has given the word yet"

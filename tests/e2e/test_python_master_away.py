@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mooncake.store whose master is killed: the store waits for it once, then answers at once, and goes on when there is one again."""
+"""A mooncake.store whose master is killed, or stopped: the store waits for it once, then answers at once, and goes on when there is one
+again, or it goes on."""
+import json
 import threading
 import time
 
 import pytest
 
+from clients import figures
 from conftest import SLOW
 from stores import MIB, Memory, make
 
@@ -34,7 +37,15 @@ def calls_of(store, memory):
         "batch_get_into": (lambda: store.batch_get_into(new, at, sizes), [IN_VAIN] * 4),
         "get_size": (lambda: store.get_size("new/0"), IN_VAIN),
         "batch_get_buffer": (lambda: store.batch_get_buffer(new), [None] * 4),
+        "health_check": (store.health_check, 2),
     }
+
+
+def check_at_once(calls):
+    for name, (call, expected) in calls.items():
+        tries = [timed(call) for _ in range(10)]
+        assert all(got == expected for _, got in tries), name
+        assert sorted(took for took, _ in tries)[5] < CALL_S * SLOW, name
 
 
 def works(store, memory, name):
@@ -58,20 +69,53 @@ def test_a_master_that_is_away_costs_one_wait(make_pool, bench, kind):
             waited += took
             assert got == expected, name
         assert WAIT_S * 0.8 < waited < WAIT_S + 0.5 * SLOW
-        for name, (call, expected) in calls.items():
-            tries = [timed(call) for _ in range(10)]
-            assert all(got == expected for _, got in tries), name
-            assert sorted(took for took, _ in tries)[5] < CALL_S * SLOW, name
-        if kind == "joined":  # a removal waits as ever, and health_check for its own second
-            assert 0.8 < timed(store.health_check)[0] < 2 * SLOW
+        check_at_once(calls)
+        if kind == "joined":  # a removal waits as ever
             took, got = timed(lambda: store.remove("old/0"))
             assert OWN_S - 0.1 < took < OWN_S + SLOW and got == IN_VAIN
         pool.master = bench.master(listen=pool.addr, name="master2")
         back = time.monotonic()
         while not works(store, memory, f"back/{time.monotonic()}"):
             assert time.monotonic() - back < 30
+        assert store.health_check() == 0
         print(f"{kind}: waited {waited:.3f} s, works {time.monotonic() - back:.3f} s behind the master's return")
         assert time.monotonic() - back < 1 * SLOW
+    finally:
+        store.close()
+
+
+def sessions(pool, store):
+    """How many the store has had, and the master has ended for silence."""
+    return json.loads(store._raw.stat(0))["client"]["connects"], figures(pool.master)["sessions_expired"]
+
+
+@pytest.mark.limit(120)
+@pytest.mark.parametrize("kind, first", [("embedded", "batch_put_from"), ("joined", "is_exist"), ("joined", "batch_get_into"),
+                                         ("joined", "health_check")])
+def test_a_master_that_is_stopped_costs_one_wait(make_pool, kind, first):
+    """Fails if a store's calls wait longer than --master-wait in all while the master is stopped, if they do not go on soon after it is, or
+    if a session is lost to a stop that is shorter than its life."""
+    pool = make_pool(nodes=0 if kind == "embedded" else 1)
+    store = make(pool.addr, 64 * MIB if kind == "embedded" else 0)
+    memory = Memory(store, 4 * SIZE, seed=1)
+    try:
+        assert works(store, memory, "old/0")
+        calls, before = calls_of(store, memory), sessions(pool, store)
+        pool.master.freeze()
+        stopped = time.monotonic()
+        took, got = timed(calls[first][0])
+        assert got == calls[first][1] and WAIT_S * 0.8 < took < WAIT_S + 0.5 * SLOW
+        check_at_once(calls)
+        while time.monotonic() < stopped + 5:
+            assert store.is_exist("old/0") == IN_VAIN
+            time.sleep(0.05)
+        pool.master.thaw()
+        back = time.monotonic()
+        while not works(store, memory, f"back/{time.monotonic()}"):
+            assert time.monotonic() - back < 30
+        print(f"{kind}: waited {took:.3f} s, works {time.monotonic() - back:.3f} s behind the master's return")
+        assert time.monotonic() - back < 1 * SLOW
+        assert store.health_check() == 0 and sessions(pool, store) == before
     finally:
         store.close()
 

@@ -117,7 +117,7 @@ fake_pool_peers(const char *host_id, kvp_peers_conf_t conf)
     conf.name = ask.name;
     conf.host_id = host_id;
     conf.counters = &pool.counters;
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, in(LONG_NS), detail, sizeof detail, &pool.conn), KVP_OK);
+    assert_int_equal(kvp_conn_open(NULL, &at, &ask, NULL, in(LONG_NS), detail, sizeof detail, &pool.conn), KVP_OK);
     assert_int_equal(kvp_peers_create(&conf, pool.conn, &pool.peers), KVP_OK);
 }
 

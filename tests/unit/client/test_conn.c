@@ -32,7 +32,8 @@ setup(void **state)
 
     fake_master_start(&master);
     at.port = master.port;
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, kvp_now_ns() + LONG_NS, detail, sizeof detail, &conn), KVP_OK);
+    assert_int_equal(kvp_conn_open(NULL, &at, &ask, NULL, kvp_now_ns() + LONG_NS, detail, sizeof detail, &conn),
+                     KVP_OK);
     return 0;
 }
 

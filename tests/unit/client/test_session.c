@@ -368,9 +368,8 @@ test_heartbeats_come_often_while_a_put_is_under_way(void **state)
 #define WAIT_MS 300u
 #define OWN_MS 1000u /* of a call that gives no deadline */
 
-/* A handle whose calls wait for WAIT_MS together, or as long as $KVPOOL_MASTER_WAIT says; its master says no from now on. */
 static void
-lose_master(uint32_t wait_ms)
+reopen(uint32_t wait_ms)
 {
     kvpool_conf_t conf = conf_of(OWN_MS);
 
@@ -378,6 +377,13 @@ lose_master(uint32_t wait_ms)
     kvpool_free(pool);
     pool = NULL;
     assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
+}
+
+/* A handle whose calls wait for WAIT_MS together, or as long as $KVPOOL_MASTER_WAIT says; its master says no from now on. */
+static void
+lose_master(uint32_t wait_ms)
+{
+    reopen(wait_ms);
     master.hello_err = KVPOOL_BUSY;
     master.server.is_cutting = true;
     while (master.server.is_cutting)
@@ -496,6 +502,116 @@ test_the_environment_says_how_long_a_master_is_waited_for(void **state)
         assert_in_range(ask_in_vain(0, 0), OWN_MS, 5000);
 }
 
+/* A handle whose calls wait for WAIT_MS together, and whose master has a session of ten seconds with it, and takes a stop now. */
+static void
+stop_master(uint32_t heartbeat_ms)
+{
+    master.ttl_ms = 10000;
+    master.heartbeat_ms = heartbeat_ms;
+    reopen(WAIT_MS);
+    master.server.is_deaf = true;
+}
+
+static uint64_t
+timed_in_vain(void)
+{
+    uint64_t began = kvp_now_ns();
+    int err = ask(0);
+
+    assert_true(err == KVPOOL_DEADLINE || err == KVPOOL_UNREACHABLE);
+    return ms_since(began);
+}
+
+static void *
+ask_beside(void *arg)
+{
+    *(uint64_t *)arg = timed_in_vain();
+    return NULL;
+}
+
+/* Whether a heartbeat of the background thread waits as well (every 20 ms), or nobody reads but the calls. */
+static void
+test_calls_wait_once_for_a_master_that_is_stopped(void **state)
+{
+    const uint32_t heartbeats_ms[] = {20, 60000};
+
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t began, hellos, took_ms[3];
+        pthread_t threads[3];
+
+        stop_master(heartbeats_ms[i]);
+        hellos = master.hellos;
+        for (int t = 0; t < 3; t++)
+            assert_int_equal(pthread_create(&threads[t], NULL, ask_beside, &took_ms[t]), 0);
+        for (int t = 0; t < 3; t++) {
+            pthread_join(threads[t], NULL);
+            assert_in_range(took_ms[t], 0, OWN_MS - 1);
+        }
+        assert_in_range(took_ms[0], WAIT_MS - 50, OWN_MS - 1);
+        assert_in_range(all_in_vain(), 0, 4);
+        began = kvp_now_ns(); /* who says how long, and who removes, waits as ever */
+        assert_int_equal(ask(400), KVPOOL_DEADLINE);
+        assert_in_range(ms_since(began), 400, 5000);
+        began = kvp_now_ns();
+        if (i == 0) assert_int_equal(kvpool_remove(pool, "k", 1, NULL), KVPOOL_DEADLINE);
+        if (i == 0) assert_in_range(ms_since(began), OWN_MS, 5000);
+        began = kvp_now_ns();
+        master.server.is_deaf = false;
+        while (ask(0) != KVPOOL_OK)
+            sched_yield();
+        assert_in_range(ms_since(began), 0, 1000);
+        assert_int_equal(master.hellos, hellos); /* in the same session */
+    }
+}
+
+/* The master lives: it has its reasons for not answering the put. */
+static void
+test_an_answer_that_is_held_back_is_no_silence(void **state)
+{
+    uint64_t began;
+
+    stop_master(60000);
+    master.server.is_deaf = false;
+    began = kvp_now_ns();
+    assert_int_equal(kvpool_put(pool, "k", 1, "v", 1, NULL), KVPOOL_DEADLINE);
+    assert_in_range(ms_since(began), OWN_MS, 5000);
+}
+
+/* A session that is lost to a silence for which somebody has waited gives nobody another wait. */
+static void
+test_a_silence_that_ends_a_session_is_waited_for_once(void **state)
+{
+    uint64_t opened = kvp_now_ns();
+
+    stop_master(20);
+    master.server.is_deaf = false;
+    master.ttl_ms = 1000;
+    master.server.is_cutting = true; /* so that a session has the shorter life, and lasts */
+    while (master.hellos < 3 || ms_since(opened) < 2300)
+        assert_int_equal(ask(5000), KVPOOL_OK);
+    master.server.is_deaf = true;
+    assert_in_range(timed_in_vain(), WAIT_MS - 50, OWN_MS - 1);
+    opened = kvp_now_ns();
+    while (ms_since(opened) < 1700)
+        assert_in_range(timed_in_vain(), 0, WAIT_MS - 50);
+}
+
+/* A close while the background thread says Hello to a master that is silent. */
+static void
+test_close_does_not_wait_for_a_hello(void **state)
+{
+    uint64_t began;
+
+    lose_master(WAIT_MS);
+    master.server.is_deaf = true;
+    assert_in_range(ask_in_vain(0, 0), WAIT_MS - 50, OWN_MS - 1);
+    for (began = kvp_now_ns(); ms_since(began) < 900;) /* so that a Hello of its second was begun a moment ago */
+        sched_yield();
+    began = kvp_now_ns();
+    assert_int_equal(kvpool_close(pool), KVPOOL_OK);
+    assert_in_range(ms_since(began), 0, 400);
+}
+
 /* The first of two masters takes connections and says nothing. */
 static void
 test_a_silent_master_leaves_time_for_the_next(void **state)
@@ -548,6 +664,10 @@ main(void)
         TEST(test_calls_wait_again_behind_a_session_that_lasted),
         TEST(test_the_environment_says_how_long_a_master_is_waited_for),
         TEST(test_a_silent_master_leaves_time_for_the_next),
+        TEST(test_calls_wait_once_for_a_master_that_is_stopped),
+        TEST(test_an_answer_that_is_held_back_is_no_silence),
+        TEST(test_a_silence_that_ends_a_session_is_waited_for_once),
+        TEST(test_close_does_not_wait_for_a_hello),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }
