@@ -348,6 +348,33 @@ on_retire(kvp_node_t *node, const kvp_frame_t *frame)
     return true;
 }
 
+static bool
+on_check(kvp_node_t *node, const kvp_frame_t *frame)
+{
+    const kvp_wire_check_t *checks = NULL;
+    uint8_t flags[KVP_BATCH_MAX];
+    Kvp__Pb__Retire *msg;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+    kvp_err_t err = KVP_PROTO;
+    uint32_t n = 0;
+
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    msg = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, frame);
+    if (msg != NULL) checks = kvp_rd_array(&rd, msg->n, sizeof *checks);
+    if (checks != NULL) {
+        n = msg->n;
+        err = kvp_node_core_check(node->core, msg->term, msg->segment_id, checks, n, flags);
+    }
+    kvp_pb_free(&pb, msg);
+    if (checks == NULL) return false;
+    if (err != KVP_OK)
+        refuse_order(node, frame, err);
+    else
+        answer(node, frame, KVP_OK, "", flags, n);
+    return true;
+}
+
 static void
 answer_fence(kvp_node_t *node, pending_fence_t *fence)
 {
@@ -421,6 +448,8 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame)
     switch (frame->hdr.opcode) {
     case KVP_OP_RETIRE:
         return on_retire(node, frame);
+    case KVP_OP_CHECK:
+        return on_check(node, frame);
     case KVP_OP_FENCE:
         return on_fence(node, frame);
     case KVP_OP_TOMBS:

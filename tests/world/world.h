@@ -127,7 +127,8 @@ struct peer {
     uint64_t free_ns;
     bool needs_proof; /* an extent with an owner is free only after world_prove(owner) */
     kvp_list_t retiring; /* answered dead */
-    uint32_t retires_n, fences_n;
+    uint32_t retires_n, fences_n, checks_n;
+    uint64_t hollow_len; /* a CHECK of an object of that length finds nothing that a reader would accept; 0 = of none */
     Kvp__Pb__Fence last_fence;
 };
 

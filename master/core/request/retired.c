@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What nodes say of extents on their way out: answers to Retire, and Freed.
+ * What nodes say of extents: on their way out, answers to Retire, and Freed; and of those that no reader would accept.
  */
 #include "master/core/request/request.h"
 
@@ -8,6 +8,7 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/put/queue.h"
 #include "master/core/session/session.h"
+#include "master/core/space/check.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
 #include "master/core/state.h"
@@ -51,6 +52,23 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             kvp_session_close(&m->peers, s, "a Retire not obeyed"); /* it is asked again when the node is back */
     }
     kvp_retire_req_free(s, req);
+}
+
+void
+kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    kvp_list_foreach (pos, &s->segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, of_node);
+        const kvp_wire_check_t *checks = (const kvp_wire_check_t *)g->checks.data;
+
+        if (g->check_request == 0 || g->check_request != f->hdr.request_id || f->tail_len != g->checks_asked_n)
+            continue;
+        for (uint32_t i = 0; i < g->checks_asked_n; i++)
+            if ((f->tail[i] & KVP_RETIRE_DEAD) != 0) kvp_check_failed(&m->space, g, &checks[i]);
+        kvp_check_answered(&m->space, g);
+        return;
+    }
+    kvp_session_close(&m->peers, s, "an answer to no Check");
 }
 
 void

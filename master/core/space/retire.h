@@ -65,7 +65,8 @@ kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t 
  * kvp_retire_go_on: it is. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
 void kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r);
-void kvp_retire_flush(kvp_space_t *sp);
+void kvp_retire_want_sending(kvp_space_t *sp, kvp_segment_t *g); /* an order might have to go out there */
+void kvp_retire_flush(kvp_space_t *sp); /* checks as well */
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
 bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer of it is overdue */
 void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* all that is not free goes out (again) */

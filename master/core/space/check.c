@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes. A place stays in the buffer of its segment until the node has answered, also while the node is away: so
+ * hard-pinned objects are never passed over. They are no more than the segment has extents, for what is dropped is placed anew only
+ * when the node has obeyed. A copy that is gone by the time of the answer has another generation, or none.
+ */
+#include "master/core/space/check.h"
+
+#include "common/mutate.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/session/session.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/retire.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+
+#define CHECK_BATCH 512u
+
+static uint32_t
+checks_n(const kvp_segment_t *g)
+{
+    return (uint32_t)(g->checks.len / sizeof(kvp_wire_check_t));
+}
+
+static kvp_segment_t *
+segment_of(const kvp_space_t *sp, const kvp_place_t *at)
+{
+    return ((const kvp_chunk_t *)kvp_ptab_get(&sp->cat->chunks, at->chunk))->segment;
+}
+
+static bool
+may_wait(const kvp_segment_t *g, uint64_t generation)
+{
+    const kvp_wire_check_t *waiting = (const kvp_wire_check_t *)g->checks.data;
+    uint32_t n = checks_n(g);
+
+    if (g->state == KVP_SEG_LOST || g->report != NULL || n >= KVP_CHECKS_MAX) return false;
+    while (n > 0 && waiting[n - 1].generation != generation)
+        n--;
+    return n == 0;
+}
+
+static void
+check(kvp_space_t *sp, const kvp_obj_t *o, const kvp_place_t *at)
+{
+    kvp_segment_t *g = segment_of(sp, at);
+    kvp_wire_check_t rec = {
+        .slot = at->slot,
+        .generation = at->generation,
+        .version = kvp_obj_version(o),
+        .digest = kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id),
+        .len = kvp_obj_len(sp->cat, o),
+    };
+    kvp_wire_loc_t loc;
+
+    kvp_place_wire(sp->cat, at, &loc);
+    rec.chunk = loc.chunk;
+    rec.offset = loc.offset;
+    kvp_ctx_spend(sp->ctx, 1);
+    kvp_buf_append(&g->checks, &rec, sizeof rec);
+    if (g->checks.err != KVP_OK) kvp_panic("out of memory: %u checks", checks_n(g));
+    kvp_retire_want_sending(sp, g);
+}
+
+void
+kvp_check_all(kvp_space_t *sp, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(sp->cat, o, places);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (!segment_of(sp, &places[i])->is_dropped) check(sp, o, &places[i]);
+}
+
+void
+kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unreadable_t *told)
+{
+    uint32_t oid = kvp_objindex_find(sp->cat->index, told->digest), n;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    const kvp_obj_t *o;
+
+    kvp_ctx_spend(sp->ctx, 1);
+    if (oid == KVP_OID_NONE) return;
+    o = kvp_obj(sp->cat->index, oid);
+    if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(sp->cat, o) != tenant) return;
+    n = kvp_obj_places(sp->cat, o, places);
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_segment_t *g = segment_of(sp, &places[i]);
+
+        if (places[i].generation != told->generation) continue;
+        if (!may_wait(g, told->generation)) return;
+        check(sp, o, &places[i]);
+        if (!KVP_RULE(CHECK_FIRST)) kvp_check_failed(sp, g, (kvp_wire_check_t *)g->checks.data + checks_n(g) - 1);
+        return;
+    }
+}
+
+/* ---- what the node has found */
+/* Copies that are not there any more are none. */
+static bool
+has_others(const kvp_space_t *sp, const kvp_place_t *places, uint32_t n, uint32_t but)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (i != but && !segment_of(sp, &places[i])->is_dropped) return true;
+    return false;
+}
+
+void
+kvp_check_failed(kvp_space_t *sp, kvp_segment_t *g, const kvp_wire_check_t *check)
+{
+    const kvp_chunk_t *c = &g->chunks[check->chunk];
+    uint32_t oid = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, check->slot), n, i;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    const kvp_obj_t *o;
+
+    if (oid == KVP_SLAB_NONE || (oid & KVP_RETIRING_BIT) != 0) return;
+    o = kvp_obj(sp->cat->index, oid);
+    if (o->state != KVP_OBJ_COMMITTED) return;
+    n = kvp_obj_places(sp->cat, o, places);
+    i = kvp_place_at(places, c, check->slot);
+    if (places[i].generation != check->generation) return;
+    sp->ctx->st.unreadable++;
+    if (has_others(sp, places, n, i))
+        kvp_obj_drop_copy(sp, oid, &places[i], NULL);
+    else
+        kvp_obj_drop(sp, oid, 0, NULL);
+    kvp_ctx_space_news(sp->ctx);
+}
+
+/* ---- orders */
+bool
+kvp_check_is_due(const kvp_segment_t *g)
+{
+    return g->checks.len > 0 && g->check_request == 0 && g->report == NULL;
+}
+
+void
+kvp_check_send(kvp_space_t *sp, kvp_segment_t *g)
+{
+    Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
+    kvp_buf_t *out = &g->node->out;
+    size_t at;
+
+    g->checks_asked_n = msg.n = (uint32_t)kvp_min_u64(checks_n(g), CHECK_BATCH);
+    g->check_request = ++sp->peers->request_seq;
+    msg.term = sp->ctx->term;
+    msg.segment_id = g->id;
+    kvp_pb_frame_begin(out, KVP_OP_CHECK, 0, g->check_request, &msg.base, &at);
+    kvp_buf_append(out, g->checks.data, msg.n * sizeof(kvp_wire_check_t));
+    kvp_frame_end(out, at);
+    kvp_session_dirty(sp->peers, g->node);
+    kvp_ctx_spend(sp->ctx, 1);
+}
+
+void
+kvp_check_again(kvp_segment_t *g)
+{
+    g->check_request = 0;
+}
+
+void
+kvp_check_answered(kvp_space_t *sp, kvp_segment_t *g)
+{
+    kvp_buf_consume(&g->checks, g->checks_asked_n * sizeof(kvp_wire_check_t));
+    g->check_request = 0;
+    if (g->checks.len > 0) kvp_retire_want_sending(sp, g);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * CHECK: copies of committed objects of which their nodes are asked whether any reader would accept them. A client may commit
+ * what it never wrote, and a reader may say so of anything; the node knows.
+ */
+#ifndef KVP_MASTER_CORE_SPACE_CHECK_H
+#define KVP_MASTER_CORE_SPACE_CHECK_H
+
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/space/space.h"
+#include "proto/wire.h"
+
+#define KVP_CHECKS_MAX 256u /* places of a segment that wait for a reader's word */
+
+/* kvp_check_all: every copy of that object, whatever else waits. kvp_check_told: the copy of that generation, as a reader has
+ * said; where it waits already, or its segment is not served, nothing happens. kvp_check_failed: by its node's word. */
+void kvp_check_all(kvp_space_t *sp, uint32_t oid);
+void kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unreadable_t *told);
+void kvp_check_failed(kvp_space_t *sp, kvp_segment_t *g, const kvp_wire_check_t *check);
+
+/* One order is out at a time. kvp_check_is_due: another one may go. kvp_check_again: its node is told anew. kvp_check_answered:
+ * the first so many are done with. */
+bool kvp_check_is_due(const kvp_segment_t *g);
+void kvp_check_send(kvp_space_t *sp, kvp_segment_t *g);
+void kvp_check_again(kvp_segment_t *g);
+void kvp_check_answered(kvp_space_t *sp, kvp_segment_t *g);
+
+#endif
