@@ -221,7 +221,7 @@ node_retire(peer_t *n, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
-/* What is SEALED is sound, but for an object of one length. */
+/* What was never written is told by its length. */
 void
 node_check(peer_t *n, const kvp_frame_t *f)
 {
@@ -230,8 +230,8 @@ node_check(peer_t *n, const kvp_frame_t *f)
     uint8_t *flags = calloc(count + 1, 1);
 
     n->checks_n += count;
-    for (uint32_t i = 0; i < count; i++)
-        if (checks[i].len == n->hollow_len) flags[i] = KVP_RETIRE_DEAD;
+    for (uint32_t i = 0; n->mem != NULL && i < count; i++)
+        if (n->mem->hollow_part != 0 && checks[i].len % n->mem->hollow_part == 0) flags[i] = KVP_RETIRE_DEAD;
     if (n->policy != NODE_MUTE && n->policy != NODE_STOPPED) answer_back(n, f, KVP_OK, flags, count);
     free(flags);
 }

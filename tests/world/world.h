@@ -55,6 +55,7 @@ typedef struct {
     chunk_t *chunks;
     kvp_digestmap_t tombs; /* that it was told, and not that they are paid */
     bool is_fresh;
+    uint64_t hollow_part; /* an object whose length that divides was never written, says a CHECK; 0 = none was not */
     bool is_wild; /* its node says what it likes: grants and places are not held against it */
 } mem_t;
 
@@ -128,7 +129,6 @@ struct peer {
     bool needs_proof; /* an extent with an owner is free only after world_prove(owner) */
     kvp_list_t retiring; /* answered dead */
     uint32_t retires_n, fences_n, checks_n;
-    uint64_t hollow_len; /* a CHECK of an object of that length finds nothing that a reader would accept; 0 = of none */
     Kvp__Pb__Fence last_fence;
 };
 

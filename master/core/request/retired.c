@@ -54,6 +54,7 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_retire_req_free(s, req);
 }
 
+/* Of a segment that was dropped since nothing is waited for. */
 void
 kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -61,14 +62,16 @@ kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, of_node);
         const kvp_wire_check_t *checks = (const kvp_wire_check_t *)g->checks.data;
 
-        if (g->check_request == 0 || g->check_request != f->hdr.request_id || f->tail_len != g->checks_asked_n)
-            continue;
+        if (g->check_request == 0 || g->check_request != f->hdr.request_id) continue;
+        if (f->tail_len != g->checks_asked_n) {
+            kvp_session_close(&m->peers, s, "a Check not answered"); /* it is asked again when the node is back */
+            return;
+        }
         for (uint32_t i = 0; i < g->checks_asked_n; i++)
             if ((f->tail[i] & KVP_RETIRE_DEAD) != 0) kvp_check_failed(&m->space, g, &checks[i]);
         kvp_check_answered(&m->space, g);
         return;
     }
-    kvp_session_close(&m->peers, s, "an answer to no Check");
 }
 
 void

@@ -153,6 +153,7 @@ static const struct {
     CONSTANT(KVP_KEY_MAX),
     CONSTANT(KVP_REPLICAS_MAX),
     CONSTANT(KVP_AVOID_MAX),
+    CONSTANT(KVP_UNREADABLE_MAX),
     CONSTANT(KVP_TERM_MAX),
     CONSTANT(KVP_FRAME_HDR_BYTES),
     CONSTANT(KVP_FRAME_MAX),
@@ -305,6 +306,7 @@ op_name(kvp_op_t op)
         OP(FENCE);
         OP(REPORT);
         OP(TOMBS);
+        OP(CHECK);
         OP(OPEN_CHUNK);
         OP(DRAINED);
         OP(DATA_HELLO);
@@ -460,6 +462,8 @@ static const field_t fields[] = {
     RECORD(kvp_wire_slot_t, chunk, slot, generation, owner),
     RECORD(kvp_wire_extent_t, chunk, slot, word),
     RECORD(kvp_wire_tomb_t, digest, version),
+    RECORD(kvp_wire_unreadable_t, digest, generation),
+    RECORD(kvp_wire_check_t, chunk, slot, generation, version, digest, offset, len),
     RECORD(kvp_data_req_t, magic, n_ops, seq, bytes),
     RECORD(kvp_data_op_t, kind, flags, reserved0, reserved1, key, off, len, guard_key, guard_off, guard_word,
            reserved2),
