@@ -280,8 +280,8 @@ slander(actor_t *a, input_t *in)
 
     msg.unreadable = key_count(in);
     for (uint32_t i = 0; i < msg.unreadable; i++)
-        recs[i] = (kvp_wire_unreadable_t){key_digest(take(in, 1)),
-                                          kvp_gen_make(a->p->world->conf.term, take(in, 1) % 64)};
+        recs[i] =
+            (kvp_wire_unreadable_t){key_digest(take(in, 1)), kvp_gen_make(a->p->world->conf.term, take(in, 1) % 64)};
     (void)peer_send(a->p, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, &msg.base, recs, msg.unreadable * sizeof *recs);
 }
 

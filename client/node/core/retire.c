@@ -269,11 +269,8 @@ kvp_node_core_retire_answer(kvp_node_core_t *core, uint8_t *flags, uint32_t n)
 static bool
 is_readable(const kvp_node_core_t *core, const kvp_wire_check_t *c)
 {
-    kvp_expect_t expect = {.generation = c->generation,
-                           .version = c->version,
-                           .digest = c->digest,
-                           .offset = c->offset,
-                           .len = c->len};
+    kvp_expect_t expect = {
+        .generation = c->generation, .version = c->version, .digest = c->digest, .offset = c->offset, .len = c->len};
     uint8_t key[KVP_KEY_MAX];
     kvp_desc_t desc;
 

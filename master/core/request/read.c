@@ -5,6 +5,7 @@
 
 #include "common/buf.h"
 #include "common/hash.h"
+#include "common/mutate.h"
 #include "common/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
@@ -16,6 +17,7 @@
 #include "master/core/protect/group.h"
 #include "master/core/protect/probe.h"
 #include "master/core/protect/ticket.h"
+#include "master/core/recovery/loss.h"
 #include "master/core/session/session.h"
 #include "master/core/space/check.h"
 #include "master/core/state.h"
@@ -320,7 +322,8 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         for (uint32_t i = 0; i < msg->n; i++)
             kvp_ticket_release(&m->prot, s, ids[i]);
         for (uint32_t i = 0; i < msg->unreadable; i++)
-            kvp_check_told(&m->space, s->tenant, &unreadable[i]);
+            if (kvp_check_told(&m->space, s->tenant, &unreadable[i]) && !KVP_RULE(CHECK_FIRST))
+                kvp_copy_unreadable(m, unreadable[i].digest, unreadable[i].generation);
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     }
     kvp_pb_free(&pb, msg);

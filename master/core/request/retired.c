@@ -7,6 +7,7 @@
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/put/queue.h"
+#include "master/core/recovery/loss.h"
 #include "master/core/session/session.h"
 #include "master/core/space/check.h"
 #include "master/core/space/retire.h"
@@ -68,7 +69,7 @@ kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             return;
         }
         for (uint32_t i = 0; i < g->checks_asked_n; i++)
-            if ((f->tail[i] & KVP_RETIRE_DEAD) != 0) kvp_check_failed(&m->space, g, &checks[i]);
+            if ((f->tail[i] & KVP_RETIRE_DEAD) != 0) kvp_copy_unreadable(m, checks[i].digest, checks[i].generation);
         kvp_check_answered(&m->space, g);
         return;
     }

@@ -5,13 +5,10 @@
  */
 #include "master/core/space/check.h"
 
-#include "common/mutate.h"
-#include "common/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/session/session.h"
-#include "master/core/space/drop.h"
 #include "master/core/space/retire.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
@@ -76,59 +73,37 @@ kvp_check_all(kvp_space_t *sp, uint32_t oid)
         if (!segment_of(sp, &places[i])->is_dropped) check(sp, o, &places[i]);
 }
 
-void
-kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unreadable_t *told)
+uint32_t
+kvp_check_find(const kvp_space_t *sp, kvp_digest_t digest, uint64_t generation, kvp_place_t places[KVP_REPLICAS_MAX],
+               uint32_t *n_out, uint32_t *at_out)
 {
-    uint32_t oid = kvp_objindex_find(sp->cat->index, told->digest), n;
-    kvp_place_t places[KVP_REPLICAS_MAX];
-    const kvp_obj_t *o;
+    uint32_t oid = kvp_objindex_find(sp->cat->index, digest), n;
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(sp->cat->index, oid);
 
     kvp_ctx_spend(sp->ctx, 1);
-    if (oid == KVP_OID_NONE) return;
-    o = kvp_obj(sp->cat->index, oid);
-    if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(sp->cat, o) != tenant) return;
+    if (o == NULL || o->state != KVP_OBJ_COMMITTED) return KVP_OID_NONE;
     n = kvp_obj_places(sp->cat, o, places);
     for (uint32_t i = 0; i < n; i++) {
-        kvp_segment_t *g = segment_of(sp, &places[i]);
-
-        if (places[i].generation != told->generation) continue;
-        if (!may_wait(g, told->generation)) return;
-        check(sp, o, &places[i]);
-        if (!KVP_RULE(CHECK_FIRST)) kvp_check_failed(sp, g, (kvp_wire_check_t *)g->checks.data + checks_n(g) - 1);
-        return;
+        if (places[i].generation != generation) continue;
+        *n_out = n;
+        *at_out = i;
+        return oid;
     }
+    return KVP_OID_NONE;
 }
 
-/* ---- what the node has found */
-/* Copies that are not there any more are none. */
-static bool
-has_others(const kvp_space_t *sp, const kvp_place_t *places, uint32_t n, uint32_t but)
+bool
+kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unreadable_t *told)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (i != but && !segment_of(sp, &places[i])->is_dropped) return true;
-    return false;
-}
-
-void
-kvp_check_failed(kvp_space_t *sp, kvp_segment_t *g, const kvp_wire_check_t *check)
-{
-    const kvp_chunk_t *c = &g->chunks[check->chunk];
-    uint32_t oid = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, check->slot), n, i;
     kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n, at, oid = kvp_check_find(sp, told->digest, told->generation, places, &n, &at);
     const kvp_obj_t *o;
 
-    if (oid == KVP_SLAB_NONE || (oid & KVP_RETIRING_BIT) != 0) return;
+    if (oid == KVP_OID_NONE) return false;
     o = kvp_obj(sp->cat->index, oid);
-    if (o->state != KVP_OBJ_COMMITTED) return;
-    n = kvp_obj_places(sp->cat, o, places);
-    i = kvp_place_at(places, c, check->slot);
-    if (places[i].generation != check->generation) return;
-    sp->ctx->st.unreadable++;
-    if (has_others(sp, places, n, i))
-        kvp_obj_drop_copy(sp, oid, &places[i], NULL);
-    else
-        kvp_obj_drop(sp, oid, 0, NULL);
-    kvp_ctx_space_news(sp->ctx);
+    if (kvp_obj_tenant(sp->cat, o) != tenant || !may_wait(segment_of(sp, &places[at]), told->generation)) return false;
+    check(sp, o, &places[at]);
+    return true;
 }
 
 /* ---- orders */

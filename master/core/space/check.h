@@ -13,13 +13,15 @@
 #define KVP_CHECKS_MAX 256u /* places of a segment that wait for a reader's word */
 
 /* kvp_check_all: every copy of that object, whatever else waits. kvp_check_told: the copy of that generation, as a reader has
- * said; where it waits already, or its segment is not served, nothing happens. kvp_check_failed: by its node's word. */
+ * said; where it waits already, or its segment is not served, nothing happens: false. kvp_check_find: the committed object that has
+ * a copy of that generation, and where among its places; KVP_OID_NONE = none. */
 void kvp_check_all(kvp_space_t *sp, uint32_t oid);
-void kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unreadable_t *told);
-void kvp_check_failed(kvp_space_t *sp, kvp_segment_t *g, const kvp_wire_check_t *check);
+bool kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unreadable_t *told);
+uint32_t kvp_check_find(const kvp_space_t *sp, kvp_digest_t digest, uint64_t generation,
+                        kvp_place_t places[KVP_REPLICAS_MAX], uint32_t *n_out, uint32_t *at_out);
 
-/* One order is out at a time. kvp_check_is_due: another one may go. kvp_check_again: its node is told anew. kvp_check_answered:
- * the first so many are done with. */
+/* One order is out at a time, of the first places that wait. kvp_check_is_due: another one may go. kvp_check_again: its node is told
+ * anew. kvp_check_answered: those are done with. */
 bool kvp_check_is_due(const kvp_segment_t *g);
 void kvp_check_send(kvp_space_t *sp, kvp_segment_t *g);
 void kvp_check_again(kvp_segment_t *g);

@@ -77,12 +77,6 @@ count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
     sp->ctx->st.quarantine_bytes += quarantined;
 }
 
-void
-kvp_retire_want_sending(kvp_space_t *sp, kvp_segment_t *g)
-{
-    if (g->node != NULL && kvp_list_is_empty(&g->sending)) kvp_list_add_tail(&sp->sending, &g->sending);
-}
-
 kvp_retire_t *
 kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred)
 {

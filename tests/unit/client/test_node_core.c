@@ -203,13 +203,8 @@ static void
 test_check_tells_what_no_reader_accepts(void **state)
 {
     fixture_t *f = *state;
-    kvp_wire_check_t sound = {.chunk = 1,
-                              .slot = 2,
-                              .generation = GEN(5),
-                              .version = GEN(4),
-                              .digest = {7, 8},
-                              .offset = 4096,
-                              .len = 100};
+    kvp_wire_check_t sound = {
+        .chunk = 1, .slot = 2, .generation = GEN(5), .version = GEN(4), .digest = {7, 8}, .offset = 4096, .len = 100};
     kvp_wire_check_t checks[10];
     uint8_t flags[10];
 
