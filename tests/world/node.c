@@ -232,7 +232,8 @@ node_check(peer_t *n, const kvp_frame_t *f)
     n->checks_n += count;
     for (uint32_t i = 0; n->mem != NULL && i < count; i++)
         if (n->mem->hollow_part != 0 && checks[i].len % n->mem->hollow_part == 0) flags[i] = KVP_RETIRE_DEAD;
-    if (n->policy != NODE_MUTE && n->policy != NODE_STOPPED) answer_back(n, f, KVP_OK, flags, count);
+    if (n->policy != NODE_MUTE && n->policy != NODE_STOPPED && (n->mem == NULL || !n->mem->is_check_ignored))
+        answer_back(n, f, KVP_OK, flags, count);
     free(flags);
 }
 

@@ -55,7 +55,8 @@ typedef struct {
     chunk_t *chunks;
     kvp_digestmap_t tombs; /* that it was told, and not that they are paid */
     bool is_fresh;
-    uint64_t hollow_part; /* an object whose length that divides was never written, says a CHECK; 0 = none was not */
+    bool is_check_ignored; /* no CHECK is answered, */
+    uint64_t hollow_part; /* or an object whose length that divides was never written; 0 = all were */
     bool is_wild; /* its node says what it likes: grants and places are not held against it */
 } mem_t;
 

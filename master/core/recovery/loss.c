@@ -95,18 +95,6 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     }
 }
 
-/* Copies in segments that were dropped are none. */
-static bool
-has_others(const kvp_master_t *m, const kvp_place_t *places, uint32_t n, uint32_t but)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
-
-        if (i != but && !c->segment->is_dropped) return true;
-    }
-    return false;
-}
-
 void
 kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
 {
@@ -115,7 +103,7 @@ kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
 
     if (oid == KVP_OID_NONE) return; /* it went meanwhile */
     m->ctx.st.unreadable++;
-    if (has_others(m, places, n, at))
+    if (n > 1)
         kvp_obj_drop_copy(&m->space, oid, &places[at], NULL);
     else
         kvp_obj_drop(&m->space, oid, 0, NULL);

@@ -32,11 +32,27 @@ is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
     return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
 }
 
+/* A node answers in turn. One that frees extents and answers no Check would have ever more of those wait here. */
+static bool
+has_left_out(const kvp_session_t *s, uint64_t request_id)
+{
+    kvp_list_foreach (pos, &s->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, of_node);
+
+        if (g->check_request != 0 && g->check_request < request_id) return true;
+    }
+    return false;
+}
+
 void
 kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     kvp_retire_req_t *req = kvp_retire_req_find(s, f->hdr.request_id);
 
+    if (has_left_out(s, f->hdr.request_id)) {
+        kvp_session_close(&m->peers, s, "a Check not answered");
+        return;
+    }
     if (req == NULL || f->tail_len != req->n) {
         kvp_session_close(&m->peers, s, "an answer to no Retire");
         return;

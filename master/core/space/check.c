@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes. A place stays in the buffer of its segment until the node has answered, also while the node is away: so
- * hard-pinned objects are never passed over. They are no more than the segment has extents, for what is dropped is placed anew only
- * when the node has obeyed. A copy that is gone by the time of the answer has another generation, or none.
+ * hard-pinned objects are never passed over. They are hardly more than the segment has extents, for a slot is granted anew only when the
+ * node has answered a RETIRE, and by then it must have answered the CHECK before that. A copy that is gone by the time of the answer has another generation, or none.
  */
 #include "master/core/space/check.h"
 
@@ -70,7 +70,7 @@ kvp_check_all(kvp_space_t *sp, uint32_t oid)
     uint32_t n = kvp_obj_places(sp->cat, o, places);
 
     for (uint32_t i = 0; i < n; i++)
-        if (!segment_of(sp, &places[i])->is_dropped) check(sp, o, &places[i]);
+        check(sp, o, &places[i]);
 }
 
 uint32_t
@@ -107,12 +107,6 @@ kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unrea
 }
 
 /* ---- orders */
-bool
-kvp_check_is_due(const kvp_segment_t *g)
-{
-    return g->checks.len > 0 && g->check_request == 0 && g->report == NULL;
-}
-
 void
 kvp_check_send(kvp_space_t *sp, kvp_segment_t *g)
 {
@@ -120,6 +114,7 @@ kvp_check_send(kvp_space_t *sp, kvp_segment_t *g)
     kvp_buf_t *out = &g->node->out;
     size_t at;
 
+    if (!kvp_check_is_due(g) || g->report != NULL || !kvp_list_is_empty(&g->node->greeting)) return;
     g->checks_asked_n = msg.n = (uint32_t)kvp_min_u64(checks_n(g), CHECK_BATCH);
     g->check_request = ++sp->peers->request_seq;
     msg.term = sp->ctx->term;
@@ -132,15 +127,9 @@ kvp_check_send(kvp_space_t *sp, kvp_segment_t *g)
 }
 
 void
-kvp_check_again(kvp_segment_t *g)
-{
-    g->check_request = 0;
-}
-
-void
 kvp_check_answered(kvp_space_t *sp, kvp_segment_t *g)
 {
     kvp_buf_consume(&g->checks, g->checks_asked_n * sizeof(kvp_wire_check_t));
     g->check_request = 0;
-    if (g->checks.len > 0) kvp_retire_want_sending(sp, g);
+    if (kvp_check_is_due(g)) kvp_retire_want_sending(sp, g);
 }

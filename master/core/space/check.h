@@ -20,11 +20,14 @@ bool kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_
 uint32_t kvp_check_find(const kvp_space_t *sp, kvp_digest_t digest, uint64_t generation,
                         kvp_place_t places[KVP_REPLICAS_MAX], uint32_t *n_out, uint32_t *at_out);
 
-/* One order is out at a time, of the first places that wait. kvp_check_is_due: another one may go. kvp_check_again: its node is told
- * anew. kvp_check_answered: those are done with. */
-bool kvp_check_is_due(const kvp_segment_t *g);
+/* One order is out at a time, of the first places that wait: kvp_check_answered, those are done with. kvp_check_is_due: another one may
+ * go, which kvp_check_send sends where the node is ready for it. */
+static inline bool
+kvp_check_is_due(const kvp_segment_t *g)
+{
+    return g->checks.len > 0 && g->check_request == 0;
+}
 void kvp_check_send(kvp_space_t *sp, kvp_segment_t *g);
-void kvp_check_again(kvp_segment_t *g);
 void kvp_check_answered(kvp_space_t *sp, kvp_segment_t *g);
 
 #endif

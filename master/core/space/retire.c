@@ -364,7 +364,7 @@ kvp_retire_flush(kvp_space_t *sp)
     kvp_list_foreach_safe (pos, tmp, &sp->sending) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
-        if (kvp_check_is_due(g) && kvp_list_is_empty(&g->node->greeting)) kvp_check_send(sp, g);
+        kvp_check_send(sp, g);
         for (; may_send(g) && (!was_sent || sp->ctx->slice_left > 0); was_sent = true)
             send_batch(sp, g);
         sp->has_orders |= may_send(g);
@@ -389,8 +389,8 @@ void
 kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g)
 {
     if (KVP_RULE(RETIRE_AGAIN)) splice(&g->sent, &g->unsent);
-    kvp_check_again(g);
-    if (!kvp_list_is_empty(&g->unsent) || g->checks.len > 0) kvp_retire_want_sending(sp, g);
+    g->check_request = 0;
+    if (!kvp_list_is_empty(&g->unsent) || kvp_check_is_due(g)) kvp_retire_want_sending(sp, g);
 }
 
 void

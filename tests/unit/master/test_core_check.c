@@ -200,6 +200,26 @@ test_hard_pinned_while_the_node_is_away(void **state)
     assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
+static void
+test_node_that_leaves_checks_out(void **state)
+{
+    rig_t *g = *state;
+
+    g->a->is_check_ignored = true;
+    assert_int_equal(put_as(g->c, "pinned", LEN, KVP_PIN_HARD, 1), KVP_OK);
+    assert_int_equal(put(g->c, "other", LEN), KVP_OK);
+    assert_false(g->na->was_closed);
+    (void)remove_begun(g->c, "other", true);
+    world_pump(g->w);
+    assert_true(g->na->was_closed);
+    g->a->is_check_ignored = false;
+    peer_forget(g->na);
+    g->na = node_open(g->w, g->a);
+    world_advance(g->w, SEC);
+    assert_false(g->na->was_closed);
+    assert_true(exists(g->c, "pinned"));
+}
+
 int
 main(void)
 {
@@ -213,6 +233,7 @@ main(void)
         rig_test_on(test_told_of_one_of_two_copies, .size = 64 * LEN, .mems = 2),
         rig_test(test_hard_pinned_is_checked, pool),
         rig_test(test_hard_pinned_while_the_node_is_away, pool),
+        rig_test(test_node_that_leaves_checks_out, pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
