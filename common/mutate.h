@@ -59,11 +59,9 @@
     X(REMOVAL_OUTLIVES_REPORTS, "so is a removal while nodes may still report older versions")                         \
     X(REPORT_AGAIN, "a report that was cut begins anew")                                                               \
     X(WITHHOLD_UNTIL_DURABLE, "an answer waits until its change is durable")                                           \
-    X(JOURNAL_KNOWS, "an object that the journal does not know is not adopted")                                        \
-    X(WRITE_OFF, "an object that some node has reported is not written off")                                           \
+    X(LOG_KNOWS, "an extent that the log does not know is made DEAD")                                                  \
     X(SUPERSEDED_STAYS, "a replaced version stays until the new version is durable")                                   \
     X(SNAPSHOT_WHOLE, "a snapshot lists all objects")                                                                  \
-    X(SNAPSHOT_REPORTED, "a snapshot begins only when all nodes have reported")                                        \
     X(SNAPSHOT_DURABLE, "older records are dropped only when the snapshot is durable")                                 \
     X(DEADLINE_DRAIN, "after a call nothing touches its buffers")                                                      \
     X(RETIRE_GENERATION, "an order to retire does not touch a newer extent")                                           \

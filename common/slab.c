@@ -332,7 +332,7 @@ kvp_slab_extent_bytes(uint64_t len)
 }
 
 kvp_err_t
-kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out)
+kvp_slab_create_open(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out)
 {
     uint64_t units = region_bytes / KVP_SLAB_UNIT;
     if (units == 0 || region_bytes > REGION_MAX_BYTES || max_slots < 2) return KVP_INVALID;
@@ -340,6 +340,7 @@ kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out
     kvp_slab_t *slab = calloc(1, sizeof(*slab));
     if (slab == NULL) return KVP_NOMEM;
     slab->region_units = (uint32_t)units;
+    slab->first = slab->last = KVP_SLAB_NONE;
     kvp_recpool_init_claimed(&slab->records, sizeof(record_t), offsetof(record_t, next), offsetof(record_t, prev),
                              max_slots);
 
@@ -348,17 +349,29 @@ kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out
     slab->fl_count = fl + 1;
     size_t roots_bytes = slab->fl_count * sizeof(*slab->roots);
     slab->roots = malloc(roots_bytes);
-    if (slab->roots == NULL) goto fail;
+    if (slab->roots == NULL) {
+        kvp_slab_destroy(slab);
+        return KVP_NOMEM;
+    }
     memset(slab->roots, 0xff, roots_bytes); /* KVP_SLAB_NONE */
-
-    uint32_t slot;
-    if (slots_take(slab, 1, &slot) != KVP_OK) goto fail;
-    insert_free(slab, slot, 0, KVP_SLAB_NONE, KVP_SLAB_NONE);
     *slab_out = slab;
     return KVP_OK;
-fail:
-    kvp_slab_destroy(slab);
-    return KVP_NOMEM;
+}
+
+kvp_err_t
+kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out)
+{
+    kvp_slab_t *slab;
+    kvp_err_t err = kvp_slab_create_open(region_bytes, max_slots, &slab);
+
+    if (err == KVP_OK) {
+        err = kvp_slab_close(slab);
+        if (err == KVP_OK)
+            *slab_out = slab;
+        else
+            kvp_slab_destroy(slab);
+    }
+    return err;
 }
 
 void
@@ -541,6 +554,159 @@ kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes,
     return KVP_OK;
 }
 
+/* ---- told in any order */
+kvp_err_t
+kvp_slab_restore(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner, uint32_t *slot_out)
+{
+    const record_t blank = {.off = UNUSED};
+    uint64_t region = kvp_slab_region_bytes(slab);
+
+    if (bytes == 0 || offset > region || bytes > region - offset || owner == KVP_SLAB_NONE) return KVP_INVALID;
+    if (!is_on_bounds(offset, bytes)) return KVP_INVALID;
+    if (slot == KVP_SLAB_NONE) {
+        kvp_err_t err = slots_take(slab, 1, &slot);
+
+        if (err != KVP_OK) return err;
+    } else if (slot >= slab->records.max || is_live(slab, slot)) {
+        return KVP_LIMIT;
+    } else if (!kvp_recpool_claim(&slab->records, slot, &blank)) {
+        return KVP_NOMEM;
+    }
+    *rec(slab, slot) = (record_t){
+        .off = (uint32_t)(offset / KVP_SLAB_UNIT) | ALLOCATED,
+        .len = (uint32_t)(bytes / KVP_SLAB_UNIT),
+        .owner = owner,
+        .prev = KVP_SLAB_NONE,
+        .next = KVP_SLAB_NONE,
+    };
+    slab->used_units += rec(slab, slot)->len;
+    if (slot >= slab->slots_high) slab->slots_high = slot + 1;
+    *slot_out = slot;
+    return KVP_OK;
+}
+
+void
+kvp_slab_unrestore(kvp_slab_t *slab, uint32_t slot)
+{
+    slab->used_units -= rec(slab, slot)->len;
+    slot_give(slab, slot);
+}
+
+#define DIGIT_BITS 11u
+#define DIGITS (1u << DIGIT_BITS)
+
+typedef struct {
+    uint32_t off, slot;
+} told_t;
+
+/* One pass of a radix sort, by that digit of the offset. */
+static void
+sort_pass(const told_t *from, told_t *to, uint32_t n, uint32_t shift)
+{
+    uint32_t at[DIGITS] = {0}, sum = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        at[from[i].off >> shift & (DIGITS - 1)]++;
+    for (uint32_t d = 0; d < DIGITS; d++) {
+        uint32_t here = at[d];
+
+        at[d] = sum;
+        sum += here;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        to[at[from[i].off >> shift & (DIGITS - 1)]++] = from[i];
+}
+
+/* All extents by rising offset, for free(); room for as many behind them is used meanwhile. NULL: no memory. */
+static told_t *
+list_by_offset(const kvp_slab_t *slab)
+{
+    uint32_t n = slab->records.n, at = 0, limit = kvp_recpool_limit(&slab->records);
+    told_t *told = malloc((2 * (size_t)n + 1) * sizeof *told);
+
+    if (told == NULL) return NULL;
+    for (uint32_t slot = 0; slot < limit; slot++)
+        if (is_live(slab, slot)) told[n + at++] = (told_t){off_of(rec(slab, slot)), slot};
+    if (n < 2) {
+        told[0] = told[n];
+        return told;
+    }
+    sort_pass(told + n, told, n, 0);
+    sort_pass(told, told + n, n, DIGIT_BITS);
+    sort_pass(told + n, told, n, 2 * DIGIT_BITS);
+    return told;
+}
+
+static kvp_err_t
+check_told(const kvp_slab_t *slab, const told_t *told, uint32_t n)
+{
+    uint32_t end = 0, gaps = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (told[i].off < end) return KVP_CORRUPT;
+        gaps += told[i].off > end;
+        end = told[i].off + rec(slab, told[i].slot)->len;
+    }
+    gaps += end < slab->region_units;
+    return gaps > slab->records.max - slab->records.n ? KVP_LIMIT : KVP_OK;
+}
+
+/* Links what is told behind what is linked, up to `end` of the region; between them a free extent. */
+static kvp_err_t
+link_told(kvp_slab_t *slab, const told_t *told, uint32_t end)
+{
+    uint32_t gap = KVP_SLAB_NONE, prev = slab->last;
+    kvp_err_t err = told->off == end ? KVP_OK : slots_take(slab, 1, &gap);
+
+    if (err != KVP_OK) return err;
+    slab->last = told->slot;
+    if (gap != KVP_SLAB_NONE) {
+        insert_free(slab, gap, end, prev, told->slot);
+        return KVP_OK;
+    }
+    rec(slab, told->slot)->prev = prev;
+    *(prev == KVP_SLAB_NONE ? &slab->first : &rec(slab, prev)->next) = told->slot;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_slab_close(kvp_slab_t *slab)
+{
+    uint32_t n = slab->records.n, end = 0, rest;
+    told_t *told = list_by_offset(slab);
+    kvp_err_t err = told == NULL ? KVP_NOMEM : check_told(slab, told, n);
+
+    for (uint32_t i = 0; i < n && err == KVP_OK; i++) {
+        err = link_told(slab, &told[i], end);
+        end = told[i].off + rec(slab, told[i].slot)->len;
+    }
+    free(told);
+    if (err != KVP_OK || end == slab->region_units) return err;
+    err = slots_take(slab, 1, &rest);
+    if (err == KVP_OK) insert_free(slab, rest, end, slab->last, KVP_SLAB_NONE);
+    return err;
+}
+
+bool
+kvp_slab_take_free(kvp_slab_t *slab, uint32_t owner, uint32_t *slot_out)
+{
+    uint32_t fl, sl, slot, units;
+
+    if (slab->fl_map == 0) return false;
+    fl = (uint32_t)__builtin_ctz(slab->fl_map);
+    sl = (uint32_t)__builtin_ctz(slab->sl_map[fl]);
+    slot = slab->roots[fl][sl];
+    units = len_of(slab, rec(slab, slot));
+    index_remove(slab, slot);
+    rec(slab, slot)->off |= ALLOCATED;
+    rec(slab, slot)->len = units;
+    rec(slab, slot)->owner = owner;
+    slab->used_units += units;
+    if (slot >= slab->slots_high) slab->slots_high = slot + 1;
+    *slot_out = slot;
+    return true;
+}
+
 kvp_err_t
 kvp_slab_move(kvp_slab_t *slab, uint32_t slot, uint32_t *slot_out)
 {
@@ -696,7 +862,6 @@ kvp_slab_check(const kvp_slab_t *slab)
         if (off_of(r) != end || r->prev != prev || len == 0 || len > slab->region_units - end) return false;
         if (is_allocated(r)) {
             used += len;
-            if (len >= LARGE_UNITS && (off_of(r) | len) % PAGE_UNITS != 0) return false;
         } else {
             free_count++;
             if (is_prev_free) return false;

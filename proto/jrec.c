@@ -5,21 +5,27 @@
 
 #include <string.h>
 
-/* 0 = no kind that is known here. */
+/* By its body; 0 = no kind that is known here. */
 static size_t
-bytes_of(uint32_t kind)
+bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
 {
     switch (kind) {
     case KVP_JREC_BASE:
     case KVP_JREC_TERM:
-        return sizeof(kvp_jrec_term_t);
+        return sizeof rec->term;
     case KVP_JREC_WHOLE:
-        return sizeof(kvp_jrec_t);
+        return sizeof rec->head;
     case KVP_JREC_COMMIT:
+        return sizeof rec->commit + rec->commit.places_n * sizeof(kvp_jrec_place_t) +
+               (size_t)kvp_align_up(rec->commit.key_len, 8);
     case KVP_JREC_GONE:
-        return sizeof(kvp_jrec_key_t);
+        return sizeof rec->gone;
     case KVP_JREC_BUMP:
-        return sizeof(kvp_jrec_bump_t);
+        return sizeof rec->bump;
+    case KVP_JREC_SEGMENT:
+        return sizeof rec->segment;
+    case KVP_JREC_SEGMENT_OVER:
+        return sizeof rec->over;
     default:
         return 0;
     }
@@ -35,29 +41,53 @@ chained(uint32_t kind, uint64_t before)
 uint64_t
 kvp_jrec_seal(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, uint64_t before)
 {
-    rec->head = (kvp_jrec_t){.check = chained(kind, before), .bytes = (uint32_t)bytes_of(kind), .kind = kind};
-    rec->head.check = kvp_sum(rec, rec->head.bytes);
+    size_t bytes = bytes_of(rec, kind);
+
+    rec->head = (kvp_jrec_t){.check = chained(kind, before), .bytes = (uint32_t)bytes, .kind = kind};
+    rec->head.check = kvp_sum(rec, bytes);
     return rec->head.check;
+}
+
+static bool
+is_text(const char *text, size_t room)
+{
+    size_t len = strnlen(text, room);
+
+    return len > 0 && len <= KVP_NAME_MAX;
+}
+
+/* Of its own kind's lengths: what is behind them the core judges. */
+static bool
+is_well_formed(const kvp_jrec_any_t *rec)
+{
+    if (bytes_of(rec, rec->head.kind) != rec->head.bytes) return false;
+    if (rec->head.kind == KVP_JREC_COMMIT)
+        return rec->commit.key_len > 0 && rec->commit.key_len <= KVP_KEY_MAX && rec->commit.places_n > 0 &&
+               rec->commit.places_n <= KVP_REPLICAS_MAX;
+    if (rec->head.kind == KVP_JREC_SEGMENT)
+        return is_text(rec->segment.name, sizeof rec->segment.name) &&
+               is_text(rec->segment.host_id, sizeof rec->segment.host_id);
+    return true;
 }
 
 kvp_err_t
 kvp_jrec_read(const void *bytes, size_t len, uint64_t before, kvp_jrec_any_t *rec_out, size_t *used_out)
 {
-    _Alignas(8) uint8_t copy[KVP_JREC_MAX];
-    kvp_jrec_t head, *sealed = (kvp_jrec_t *)copy;
+    kvp_jrec_t head;
 
     *used_out = 0;
     if (len < sizeof head) return KVP_OK;
     memcpy(&head, bytes, sizeof head);
     if (head.bytes < sizeof head || head.bytes > KVP_JREC_MAX || head.bytes % 8 != 0) return KVP_CORRUPT;
     if (len < head.bytes) return KVP_OK;
-    memcpy(copy, bytes, head.bytes);
-    sealed->check = chained(head.kind, before);
-    if (kvp_sum(copy, head.bytes) != head.check) return KVP_CORRUPT;
-    if (bytes_of(head.kind) == 0) return KVP_VERSION;
-    if (bytes_of(head.kind) != head.bytes) return KVP_CORRUPT;
-    memcpy(rec_out, copy, head.bytes);
+    memcpy(rec_out, bytes, head.bytes);
+    rec_out->head.check = chained(head.kind, before);
+    if (kvp_sum(rec_out, head.bytes) != head.check) return KVP_CORRUPT;
     rec_out->head.check = head.check;
+    if (head.kind == 0 || head.kind > KVP_JREC_SEGMENT_OVER) return KVP_VERSION;
+    /* Its body is looked at only where it has room for one. */
+    if ((head.kind == KVP_JREC_COMMIT && head.bytes < sizeof rec_out->commit) || !is_well_formed(rec_out))
+        return KVP_CORRUPT;
     *used_out = head.bytes;
     return KVP_OK;
 }

@@ -62,8 +62,7 @@ init_tables(kvp_master_t *m, uint64_t secret)
 {
     kvp_umap_t *numbers[] = {&m->cat.tenant_ids, &m->cat.up_hosts, &m->peers.by_conn, &m->peers.by_incarnation,
                              &m->prot.group_numbers};
-    kvp_digestmap_t *digests[] = {&m->log.journal.known, &m->log.removed, &m->log.tombs, &m->log.tomb_refs,
-                                  &m->log.evicted};
+    kvp_digestmap_t *digests[] = {&m->log.removed, &m->log.tombs, &m->log.tomb_refs, &m->log.evicted};
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(numbers); i++)
         kvp_umap_init(numbers[i], secret);

@@ -41,7 +41,8 @@ void kvp_master_destroy(kvp_master_t *master);
  * beginning and in pieces of any length: kvp_master_restore. CORRUPT: it is torn, and nothing from there on is believed.
  * VERSION: of a later version; INVALID: of another pool; with these it is not to be opened, and open_journal says the same.
  * Then kvp_master_open_journal: *end_out is how many bytes of it are believed. There the shell cuts it, and goes on
- * writing. It may raise the term (kvp_master_take_ident). LIMIT: no term is left. A pool that has no name yet says nothing before
+ * writing. is_all_given: nothing that was written can be missing, so that more than a torn record behind that is damage, and none of it is
+ * relied on. It may raise the term (kvp_master_take_ident). LIMIT: no term is left. A pool that has no name yet says nothing before
  * its identity is saved.
  *
  * kvp_master_take_journal, after every input and until it is false, gives what is to be written next, as take_output does; *end_out
@@ -53,7 +54,7 @@ void kvp_master_destroy(kvp_master_t *master);
  * way, or not durable, or not all nodes have reported. kvp_master_take_snapshot: true once when what lies before position *from_out is not
  * needed any more: a base is durable, or begun anew because nothing before it counts. */
 kvp_err_t kvp_master_restore(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
-kvp_err_t kvp_master_open_journal(kvp_master_t *master, uint64_t *end_out) KVP_MUST_USE;
+kvp_err_t kvp_master_open_journal(kvp_master_t *master, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
 bool kvp_master_take_journal(kvp_master_t *master, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out);
 void kvp_master_journal_failed(kvp_master_t *master, bool has_failed);
 bool kvp_master_snapshot(kvp_master_t *master);

@@ -26,11 +26,44 @@ take(const uint8_t **data, size_t *size, size_t n)
     return value;
 }
 
+/* A key of one byte, and one or two places in few slots. */
+static void
+fill_key(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t *size)
+{
+    uint8_t key = (uint8_t)(take(data, size, 1) & 7);
+    uint32_t tenant = key & 1;
+    kvp_chunk_geo_t geo;
+
+    rec->gone.digest = kvp_key_digest(0, tenant, &key, 1);
+    rec->gone.version = take(data, size, 1) << 42 | take(data, size, 1);
+    if (kind == KVP_JREC_GONE) return;
+    kvp_chunk_geo(1 << 17, &geo);
+    rec->commit.tenant = tenant;
+    rec->commit.len = 1 + take(data, size, 2);
+    rec->commit.key_len = 1;
+    rec->commit.pin = (uint8_t)take(data, size, 1) & 3;
+    rec->commit.group.group.lo = take(data, size, 1) & 3;
+    rec->commit.group.members = rec->commit.group.group.lo == 0 ? 0 : 2;
+    rec->commit.group.member = rec->commit.group.group.lo == 0 ? 0 : key & 1;
+    rec->commit.places_n = (uint8_t)(1 + (take(data, size, 1) & 1));
+    for (uint32_t i = 0; i < rec->commit.places_n; i++) {
+        kvp_jrec_place_t *p = &kvp_jrec_places(rec)[i];
+
+        p->generation = rec->commit.version + i;
+        p->segment = (uint32_t)take(data, size, 1) & 7;
+        p->chunk = (uint32_t)take(data, size, 1) & 1;
+        p->slot = (uint32_t)take(data, size, 1) & 15;
+        p->offset = (take(data, size, 1) & 31) * 4096;
+        p->key_off = kvp_key_cell_units(&geo, p->slot);
+    }
+    *kvp_jrec_key(rec) = key;
+}
+
 /* Few keys, terms and tenants, so that records meet. */
 static void
 fill(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t *size)
 {
-    *rec = (kvp_jrec_any_t){.term = {.magic = 0}};
+    memset(rec, 0, sizeof *rec);
     if (kind == KVP_JREC_BASE || kind == KVP_JREC_TERM) {
         rec->term.magic = KVP_JOURNAL_MAGIC;
         rec->term.term = (uint32_t)take(data, size, 1);
@@ -39,9 +72,16 @@ fill(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t *si
         rec->bump.tenant = (uint32_t)take(data, size, 1) & 7;
         rec->bump.epoch = (uint32_t)take(data, size, 1);
         rec->bump.min_version = take(data, size, 1) << 42 | take(data, size, 1);
+    } else if (kind == KVP_JREC_SEGMENT) {
+        rec->segment.number = (uint32_t)take(data, size, 1) & 7;
+        rec->segment.size_bytes = (1 + (take(data, size, 1) & 15)) << 16;
+        rec->segment.chunk_bytes = 1 << 17;
+        rec->segment.uuid[0] = (uint8_t)rec->segment.number;
+        rec->segment.name[0] = rec->segment.host_id[0] = 'a';
+    } else if (kind == KVP_JREC_SEGMENT_OVER) {
+        rec->over.number = (uint32_t)take(data, size, 1) & 7;
     } else {
-        rec->key.digest.lo = take(data, size, 1) & 7;
-        rec->key.version = take(data, size, 1) << 42 | take(data, size, 1);
+        fill_key(rec, kind, data, size);
     }
 }
 
@@ -51,7 +91,7 @@ seal(const uint8_t *data, size_t size, kvp_buf_t *out)
     uint64_t before = 0;
 
     while (size > 0) {
-        kvp_jrec_kind_t kind = (kvp_jrec_kind_t)(1 + take(&data, &size, 1) % KVP_JREC_BUMP);
+        kvp_jrec_kind_t kind = (kvp_jrec_kind_t)(1 + take(&data, &size, 1) % KVP_JREC_SEGMENT_OVER);
         kvp_jrec_any_t rec;
 
         fill(&rec, kind, &data, &size);
@@ -73,7 +113,7 @@ open_in(const kvp_buf_t *journal, size_t piece)
     for (size_t at = 0; at < journal->len; at += piece)
         kvp_ignore(kvp_master_restore(m, journal->data + at, kvp_min_u64(piece, journal->len - at)),
                    "open says it too");
-    err = kvp_master_open_journal(m, &end);
+    err = kvp_master_open_journal(m, false, &end);
     check(err == KVP_OK || end == UINT64_MAX);
     if (err == KVP_OK) {
         check(end <= journal->len && end % 8 == 0);

@@ -75,7 +75,7 @@ fact_find(fact_t *const *table, kvp_digest_t digest)
 static void
 fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
 {
-    fact_t *f = fact_find(told->known, rec->key.digest);
+    fact_t *f = fact_find(told->known, rec->commit.digest);
 
     switch ((kvp_jrec_kind_t)rec->head.kind) {
     case KVP_JREC_BASE:
@@ -85,16 +85,18 @@ fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
         told->is_whole = true;
         break;
     case KVP_JREC_COMMIT:
-        if (f == NULL) f = fact_add(s, told->known, rec->key.digest, 0);
-        f->version = kvp_max_u64(f->version, rec->key.version);
+        if (f == NULL) f = fact_add(s, told->known, rec->commit.digest, 0);
+        f->version = rec->commit.version;
         break;
     case KVP_JREC_GONE:
-        if (f != NULL && f->version <= rec->key.version) f->version = 0;
+        if (f != NULL && f->version <= rec->gone.version) f->version = 0;
         break;
     case KVP_JREC_BUMP:
         told->min_version[rec->bump.tenant] = kvp_max_u64(told->min_version[rec->bump.tenant], rec->bump.min_version);
         break;
     case KVP_JREC_TERM:
+    case KVP_JREC_SEGMENT:
+    case KVP_JREC_SEGMENT_OVER:
         break;
     }
 }
@@ -134,7 +136,7 @@ note(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
     (void)told;
     if (rec->head.kind == KVP_JREC_BASE && rec->term.is_anew != 0) s->disk->is_relied_on = false;
     if (rec->head.kind == KVP_JREC_WHOLE) s->disk->is_relied_on = true;
-    if (rec->head.kind == KVP_JREC_COMMIT) (void)fact_add(s, s->disk->said, rec->key.digest, rec->key.version);
+    if (rec->head.kind == KVP_JREC_COMMIT) (void)fact_add(s, s->disk->said, rec->commit.digest, rec->commit.version);
 }
 
 bool
@@ -319,7 +321,7 @@ disk_restore(sim_t *s, kvp_master_t *core)
         len = kvp_min_u64(rng_log(&rng, 1, 4096), d->file.len - done);
         kvp_ignore(kvp_master_restore(core, d->file.data + done, len), "it may be torn");
     }
-    if (kvp_master_open_journal(core, &end) != KVP_OK) abort();
+    if (kvp_master_open_journal(core, false, &end) != KVP_OK) abort();
     if (end < d->durable - d->from && d->file.len > 0)
         sim_fail(s, "I3", "of a journal that is durable up to %lu the master believes %lu bytes",
                  (unsigned long)(d->durable - d->from), (unsigned long)end);

@@ -84,6 +84,7 @@ struct mem {
     uint64_t epoch;
     uint32_t chunk_n;
     bool is_gone;
+    bool tells_words; /* a master asked for no more than these when it was mounted last */
     uint32_t asked_term,
         heard_term; /* of the last master that asked for a report of it, and that heard its end; 0 = none */
     uint64_t conn; /* of its node to the master; 0 = away, as the master sees it */

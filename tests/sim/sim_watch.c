@@ -168,6 +168,14 @@ missed(sim_t *s, uint32_t tenant, kvp_digest_t digest, bool may_be_away)
     }
 }
 
+/* It was evicted, which the log's end told, and that was lost: until its node has told its words its place is believed. Who looks
+ * there finds it DEAD. */
+static bool
+is_of_torn_log(const sim_t *s, const grant_t *g)
+{
+    return g->mem->tells_words && g->mem->conn == 0 && disk_knows(s, g->tenant, g->digest, g->version);
+}
+
 static grant_t *
 says_place(sim_t *s, const kvp_wire_loc_t *loc)
 {
@@ -180,7 +188,7 @@ says_place(sim_t *s, const kvp_wire_loc_t *loc)
     else if (!g->is_committed && !g->is_commit_asked && !g->was_reported)
         sim_fail(s, "I1", "a reader is sent to slot %u generation %lx, which is not committed", loc->slot,
                  (unsigned long)loc->generation);
-    else if (g->is_retired)
+    else if (g->is_retired && !is_of_torn_log(s, g))
         sim_fail(s, "I1", "a reader is sent to slot %u generation %lx, which is retired", loc->slot,
                  (unsigned long)loc->generation);
     else if (g->is_refused)
@@ -490,6 +498,7 @@ says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         mem_t *mem = mem_find(s, asked->uuid.data);
 
         if (head->report != 0) mem->asked_term = master_term(s);
+        mem->tells_words = head->report == 1;
         mem->mounted_ns = s->now;
         note_segment(s, head->segment_id, mem);
         if (!master_is_elder(s))

@@ -407,6 +407,7 @@ node_ask_mount(peer_t *n)
     if (got.is_reset) return got;
     mem->is_fresh = false;
     if (got.report == 0) mem->mounted_term = got.term;
+    mem->tells_words = got.report == 1;
     return got;
 }
 

@@ -85,7 +85,7 @@ report_send(peer_t *n, const extent_t *extents, uint32_t count, bool has_tombs, 
         Kvp__Pb__Report ahead = KVP__PB__REPORT__INIT;
 
         ahead.uuid = (ProtobufCBinaryData){sizeof n->mem->uuid, n->mem->uuid};
-        ahead.is_whole = true;
+        ahead.is_whole = !n->mem->tells_words;
         ahead.tombs_n = PAGE_TOMBS;
         assert_int_equal(plain_result(peer_reply(n, peer_send(n, KVP_OP_REPORT, 0, &ahead.base, tail.data,
                                                               PAGE_TOMBS * sizeof(kvp_wire_tomb_t)))),
@@ -97,13 +97,14 @@ report_send(peer_t *n, const extent_t *extents, uint32_t count, bool has_tombs, 
         size_t len = extents[i].desc.key_len;
 
         kvp_buf_append(&tail, &extents[i].rec, sizeof extents[i].rec);
+        if (n->mem->tells_words) continue;
         kvp_buf_append(&tail, &extents[i].desc, sizeof extents[i].desc);
         kvp_buf_append(&tail, extents[i].key, len);
         (void)kvp_buf_extend(&tail, (size_t)kvp_align_up(len, 8) - len);
     }
     head.uuid = (ProtobufCBinaryData){sizeof n->mem->uuid, n->mem->uuid};
     head.n = count;
-    head.is_whole = true;
+    head.is_whole = !n->mem->tells_words;
     head.is_last = is_last;
     if (is_last) n->mem->mounted_term = n->mem->term;
     id = peer_send(n, KVP_OP_REPORT, 0, &head.base, tail.data, tail.len);

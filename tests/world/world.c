@@ -114,7 +114,7 @@ core_open(world_t *w)
         err = kvp_master_restore(w->m, w->journal.data + at, len);
         assert_true(err == KVP_OK || err == KVP_CORRUPT);
     }
-    assert_int_equal(kvp_master_open_journal(w->m, &end), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(w->m, false, &end), KVP_OK);
     assert_true(end <= w->journal.len);
     w->journal.len = end;
     w->journal_from = 0;

@@ -52,6 +52,7 @@ typedef struct {
     uint64_t epoch, size_bytes, chunk_bytes;
     uint32_t chunk_n, segment_id; /* 0 = not mounted, or dropped */
     uint32_t term, mounted_term; /* highest that was heard of; that of the last mount. 0 = none */
+    bool tells_words; /* the master has asked for no more than these */
     chunk_t *chunks;
     kvp_digestmap_t tombs; /* that it was told, and not that they are paid */
     bool is_fresh;

@@ -63,7 +63,7 @@ kvp_node_tombs_fini(kvp_node_core_t *core)
     core->stats.tombs = 0;
 }
 
-#define PAGE_WORDS 4096u
+#define PAGE_WORDS 1024u
 #define PAGE_WHOLE 256u
 #define PAGE_TOMBS 1024u
 

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NODE_BACK_NS KVP_MS(5000) /* nodes are back for so long after a master's start, where they are at all */
+
 static kvp_chunk_t *
 chunk_of(const kvp_catalog_t *cat, const kvp_place_t *at)
 {
@@ -206,8 +208,12 @@ kvp_obj_is_reported(const kvp_catalog_t *cat, const kvp_obj_t *o)
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(cat, o, places);
 
-    for (uint32_t i = 0; i < n; i++)
-        if (chunk_of(cat, &places[i])->segment->report != NULL) return true;
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_segment_t *g = chunk_of(cat, &places[i])->segment;
+
+        if (g->report != NULL) return true;
+        if (g->is_restored && g->node == NULL && cat->ctx->now_ns - g->lost_ns < NODE_BACK_NS) return true;
+    }
     return false;
 }
 

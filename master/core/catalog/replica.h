@@ -48,7 +48,8 @@ kvp_obj_version(const kvp_obj_t *o)
 }
 /* Copies whose nodes answer; 0: not committed, or before a bump. kvp_obj_served_n: 0 also while its group hides it. */
 uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
-bool kvp_obj_is_reported(const kvp_catalog_t *cat, const kvp_obj_t *o); /* it will be served when a report is over */
+bool kvp_obj_is_reported(const kvp_catalog_t *cat,
+                         const kvp_obj_t *o); /* it will be served when a report is over, or its node is back */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);
 /* kvp_obj_wire tells the copies whose nodes answer, one on that host first. Returns how many they are. */
 uint32_t kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,

@@ -15,7 +15,7 @@ kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
 {
     ev->ctx->st.evictions++;
     ev->ctx->st.evicted_bytes += kvp_obj_len(ev->cat, kvp_obj(ev->cat->index, oid));
-    kvp_obj_drop(ev->space, oid, 0, NULL);
+    kvp_obj_drop(ev->space, oid, KVP_GONE_EVICTED, 0, NULL);
 }
 
 void
@@ -34,7 +34,7 @@ drop_doomed(kvp_evict_t *ev)
         if (kvp_group_member(ev->cat, kvp_obj(ev->cat->index, oid))->group->is_evicted)
             kvp_evict_one(ev, oid);
         else
-            kvp_obj_drop(ev->space, oid, 0, NULL);
+            kvp_obj_drop(ev->space, oid, KVP_GONE_EVICTED, 0, NULL);
         kvp_ctx_space_news(ev->ctx);
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one log will replace: the journal of what is committed and gone (journal.c), what a master before has written, read
- * back (replay.c), and what other nodes are asked to keep in mind (tombstones.c). ADR 0008, ADR 0012.
+ * The log of what is committed and gone (journal.c), what a master before has written, read back (replay.c; recovery/apply.c enters
+ * it), and, where there is no log, what other nodes are asked to keep in mind (tombstones.c). ADR 0028, ADR 0012.
  *
  * A position is a number of bytes: of all that was believed when the journal was opened, and written since.
  */
@@ -51,13 +51,11 @@ typedef struct {
 
     /* replay.c */
     kvp_buf_t rest; /* of what was given: the beginning of a record */
+    uint64_t given; /* bytes that were to be read */
     uint32_t read_term; /* 0 = nothing was read */
     kvp_err_t read_err; /* CORRUPT: nothing more is believed */
     bool is_whole; /* what was read says all that was committed */
-    kvp_digestmap_t known; /* keys -> versions that were */
-    bool is_judge; /* that decides what becomes of what nodes report */
-    bool is_settling; /* nodes have reported: what none of them had is written off */
-    uint32_t settled; /* places of the map that were looked at */
+    kvp_segment_t *named; /* by the place that was read last; NULL = none */
 } kvp_journal_t;
 
 /* A commit that is not durable. */
@@ -91,15 +89,16 @@ typedef struct {
 } kvp_interim_t;
 
 /* journal.c: see there. Without a journal none of it does anything.
- * What happens is written: kvp_journal_commit, of an object with its version; _gone, of one that is about to go; _lost, with
- * its memory, which may be reported yet; _forget, of a key that is not there; _bumped; _term: ours; _base: all that is there
- * once more, is_anew where nothing that was written before counts any more. */
+ * What happens is written: kvp_journal_commit, of an object with its version; _again, the same of one whose places changed; _gone, of one
+ * that is about to go; _segment, of memory that objects lie in, before they do; _segment_over, nothing does any more; _bumped; _term:
+ * ours; _base: all that is there once more, is_anew where nothing that was written before counts any more. */
 void kvp_journal_init(kvp_interim_t *log);
 void kvp_journal_fini(kvp_interim_t *log);
 void kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest);
-void kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o);
-void kvp_journal_lost(kvp_interim_t *log, const kvp_obj_t *o);
-void kvp_journal_forget(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+void kvp_journal_again(kvp_interim_t *log, uint32_t oid);
+void kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o, kvp_gone_t why);
+void kvp_journal_segment(kvp_interim_t *log, const kvp_segment_t *g);
+void kvp_journal_segment_over(kvp_interim_t *log, const kvp_segment_t *g);
 void kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t);
 void kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t);
 void kvp_journal_term(kvp_interim_t *log);
@@ -113,16 +112,10 @@ void kvp_journal_durable(kvp_interim_t *log, uint64_t end);
 void kvp_journal_tick(kvp_interim_t *log);
 bool kvp_journal_has_work(const kvp_interim_t *log);
 
-/* replay.c. What a master before had committed: kvp_replay_admits, that version may be adopted; _knows, it was written;
- * _drop, versions up to that one are gone; _unknown, a key was removed that is not there. _begin_anew: what was written is
- * not to be relied on. _named: the pool has its name for good now, so that its journal can begin. */
-bool kvp_replay_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
-bool kvp_replay_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
-void kvp_replay_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
-void kvp_replay_unknown(kvp_interim_t *log, kvp_digest_t digest);
+/* replay.c, which reads what a master before has written. kvp_replay_begin_anew: that is not to be relied on. _named: the pool
+ * has its name for good now, so that its journal can begin. */
 void kvp_replay_begin_anew(kvp_interim_t *log);
 void kvp_replay_named(kvp_interim_t *log);
-void kvp_replay_settle_some(kvp_interim_t *log);
 
 /* tombstones.c. kvp_tombs_is_rebuilding: memory of older terms may be reported. kvp_tombs_version: no version of the key up to
  * that one exists, 0 = nothing is known.

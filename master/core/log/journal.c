@@ -19,12 +19,14 @@
 #include "common/mutate.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
+#include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/log/interim.h"
 #include "master/core/master.h"
 #include "master/core/protect/deferred.h"
+#include "master/core/protect/group.h"
 #include "master/core/space/retire.h"
 #include "master/core/state.h"
 #include "proto/jrec.h"
@@ -46,24 +48,101 @@ append(kvp_master_t *m, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
     j->end += rec->head.bytes;
 }
 
-static void
-append_key(kvp_master_t *m, kvp_jrec_kind_t kind, kvp_digest_t digest, uint64_t version)
+/* Where the object lies, but in memory that is being dropped: that is over. Returns how many places these are. */
+static uint32_t
+tell_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_jrec_place_t *out)
 {
-    kvp_jrec_any_t rec = {.key = {.digest = digest, .version = version}};
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(&m->cat, o, places), told = 0;
 
-    append(m, &rec, kind);
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
+
+        if (c->segment->is_dropped) continue;
+        out[told++] = (kvp_jrec_place_t){
+            .generation = places[i].generation,
+            .offset = kvp_slab_offset(c->slab, places[i].slot),
+            .segment = c->segment->id,
+            .chunk = c->index,
+            .slot = places[i].slot,
+            .key_off = kvp_place_key_off(c, &places[i]),
+        };
+    }
+    return told;
+}
+
+static void
+say(kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest)
+{
+    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
+    kvp_jrec_any_t rec;
+    uint8_t *key;
+
+    if (!m->log.journal.is_open) return;
+    rec.commit = (kvp_jrec_commit_t){
+        .digest = digest,
+        .version = kvp_obj_version(o),
+        .sum = o->sum,
+        .len = kvp_obj_len(&m->cat, o),
+        .tenant = kvp_obj_tenant(&m->cat, o)->id,
+        .pin = (uint8_t)o->pin,
+    };
+    if (mb != NULL) rec.commit.group = (kvp_wire_group_t){mb->group->digest, mb->group->size, mb->number};
+    rec.commit.places_n = (uint8_t)tell_places(m, o, kvp_jrec_places(&rec));
+    if (rec.commit.places_n == 0) return;
+    key = kvp_jrec_key(&rec);
+    rec.commit.key_len = kvp_obj_key_copy(m->cat.index, o, key);
+    memset(key + rec.commit.key_len, 0, (size_t)(kvp_align_up(rec.commit.key_len, 8) - rec.commit.key_len));
+    append(m, &rec, KVP_JREC_COMMIT);
+}
+
+void
+kvp_journal_again(kvp_interim_t *log, uint32_t oid)
+{
+    kvp_master_t *m = log->core;
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+
+    if (!log->journal.is_open || o->state != KVP_OBJ_COMMITTED) return;
+    say(m, o, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(&m->cat, o)->id));
+}
+
+void
+kvp_journal_segment(kvp_interim_t *log, const kvp_segment_t *g)
+{
+    kvp_jrec_any_t rec = {.segment = {
+                              .epoch = g->epoch,
+                              .size_bytes = g->size_bytes,
+                              .chunk_bytes = g->chunk_bytes,
+                              .number = g->id,
+                              .mounted_term = g->mounted_term,
+                          }};
+
+    memcpy(rec.segment.uuid, g->uuid, sizeof rec.segment.uuid);
+    memcpy(rec.segment.name, g->name, strlen(g->name));
+    memcpy(rec.segment.host_id, g->host_id, strlen(g->host_id));
+    append(log->core, &rec, KVP_JREC_SEGMENT);
+}
+
+void
+kvp_journal_segment_over(kvp_interim_t *log, const kvp_segment_t *g)
+{
+    kvp_jrec_any_t rec;
+
+    rec.over = (kvp_jrec_over_t){.number = g->id};
+    append(log->core, &rec, KVP_JREC_SEGMENT_OVER);
 }
 
 static void
 append_term(kvp_master_t *m, kvp_jrec_kind_t kind, bool is_anew)
 {
-    kvp_jrec_any_t rec = {.term = {
-                              .magic = KVP_JOURNAL_MAGIC,
-                              .digest_seed = m->ctx.conf.digest_seed,
-                              .term = m->ctx.term,
-                              .is_anew = is_anew,
-                          }};
+    kvp_jrec_any_t rec;
 
+    rec.term = (kvp_jrec_term_t){
+        .magic = KVP_JOURNAL_MAGIC,
+        .digest_seed = m->ctx.conf.digest_seed,
+        .term = m->ctx.term,
+        .is_anew = is_anew,
+    };
     memcpy(rec.term.pool_id, m->ctx.conf.pool_id, sizeof rec.term.pool_id);
     append(m, &rec, kind);
 }
@@ -86,8 +165,7 @@ kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
     kvp_fresh_commit_t fresh = {.digest = digest, .version = kvp_obj_version(o)};
 
     if (!j->is_open) return;
-    append_key(m, KVP_JREC_COMMIT, digest, kvp_obj_version(o));
-    if (j->is_judge) (void)kvp_digestmap_del(&j->known, digest);
+    say(m, o, digest);
     fresh.after = j->end;
     kvp_buf_append(&j->fresh_commits, &fresh, sizeof fresh);
     if (j->fresh_commits.err != KVP_OK) kvp_panic("out of memory: commits that are not durable");
@@ -95,56 +173,38 @@ kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
 }
 
 void
-kvp_journal_forget(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
+kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o, kvp_gone_t why)
 {
     kvp_master_t *m = log->core;
-
-    append_key(m, KVP_JREC_GONE, digest, version);
-}
-
-void
-kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o)
-{
-    kvp_master_t *m = log->core;
+    kvp_jrec_any_t rec;
     const kvp_tenant_t *t;
-    kvp_digest_t digest;
 
     if (!log->journal.is_open || o->state != KVP_OBJ_COMMITTED) return;
     t = kvp_obj_tenant(&m->cat, o);
-    if (kvp_obj_version(o) <= t->min_version) return; /* the bump has said so */
-    digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id);
-    kvp_journal_forget(log, digest, kvp_obj_version(o));
-    kvp_replay_drop(log, digest, kvp_obj_version(o));
-}
-
-void
-kvp_journal_lost(kvp_interim_t *log, const kvp_obj_t *o)
-{
-    kvp_master_t *m = log->core;
-    kvp_digest_t digest;
-
-    if (!log->journal.is_judge || o->state != KVP_OBJ_COMMITTED) {
-        kvp_journal_gone(log, o);
-        return;
-    }
-    digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(&m->cat, o)->id);
-    if (!kvp_replay_knows(log, digest, kvp_obj_version(o))) kvp_journal_gone(log, o);
+    rec.gone = (kvp_jrec_gone_t){
+        .digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id),
+        .version = kvp_obj_version(o),
+        .why = why,
+    };
+    append(m, &rec, KVP_JREC_GONE);
 }
 
 void
 kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
 {
     kvp_master_t *m = log->core;
-    kvp_jrec_any_t rec = {.bump = {.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version}};
+    kvp_jrec_any_t rec;
 
+    rec.bump = (kvp_jrec_bump_t){.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version};
     append(m, &rec, KVP_JREC_BUMP);
 }
 
 void
 kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t)
 {
-    kvp_jrec_any_t rec = {.bump = {.tenant = t->id, .epoch = 0, .min_version = t->min_version}};
+    kvp_jrec_any_t rec;
 
+    rec.bump = (kvp_jrec_bump_t){.tenant = t->id, .epoch = 0, .min_version = t->min_version};
     append(log->core, &rec, KVP_JREC_BUMP);
 }
 
@@ -173,7 +233,7 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
     if (o->state != KVP_OBJ_COMMITTED || !KVP_RULE(SNAPSHOT_WHOLE)) return;
     t = kvp_obj_tenant(&m->cat, o);
     if (kvp_obj_version(o) <= t->min_version) return;
-    append_key(m, KVP_JREC_COMMIT, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id), kvp_obj_version(o));
+    say(m, o, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id));
 }
 
 static void
@@ -181,7 +241,7 @@ base_some(kvp_master_t *m)
 {
     kvp_journal_t *j = &m->log.journal;
     uint32_t left = m->ctx.slice_left, oid;
-    kvp_jrec_any_t rec = {.head = {0}};
+    kvp_jrec_any_t rec;
 
     if (!may_base_go_on(m)) return;
     while ((oid = kvp_objindex_walk(m->cat.index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
@@ -211,6 +271,11 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     append_term(m, KVP_JREC_BASE, is_anew);
     if (is_anew) j->term_end = j->end;
     if (is_anew) j->is_relied_on = false;
+    kvp_list_foreach (pos, &m->cat.segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (!g->is_dropped) kvp_journal_segment(log, g);
+    }
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
@@ -225,7 +290,6 @@ kvp_master_snapshot(kvp_master_t *m)
     const kvp_journal_t *j = &m->log.journal;
 
     if (!j->is_open || j->is_basing || j->base_end > 0) return false;
-    if ((j->is_judge || j->is_settling) && KVP_RULE(SNAPSHOT_REPORTED)) return false;
     kvp_journal_base(&m->log, false);
     return true;
 }
@@ -379,7 +443,6 @@ kvp_journal_tick(kvp_interim_t *log)
     kvp_master_t *m = log->core;
 
     if (!log->journal.is_on) return;
-    kvp_replay_settle_some(log);
     base_some(m);
     m->ctx.is_behind |= !release(m);
 }
@@ -391,7 +454,7 @@ kvp_journal_has_work(const kvp_interim_t *log)
     const kvp_journal_t *j = &log->journal;
 
     if (!j->is_on) return false;
-    return (j->is_settling && !kvp_journal_is_behind(log)) || may_base_go_on(m);
+    return may_base_go_on(m);
 }
 
 void
@@ -412,5 +475,4 @@ kvp_journal_fini(kvp_interim_t *log)
     kvp_buf_fini(&j->fresh);
     kvp_buf_fini(&j->fresh_commits);
     kvp_buf_fini(&j->rest);
-    kvp_digestmap_fini(&j->known);
 }

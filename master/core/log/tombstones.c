@@ -59,7 +59,7 @@ kvp_tombs_is_rebuilding(const kvp_interim_t *log)
 {
     const kvp_master_t *m = log->core;
 
-    return !log->is_rebuild_over && (m->ctx.now_ns < m->peers.rebuild_until_ns || m->reports > 0);
+    return !log->is_rebuild_over && (m->ctx.now_ns < m->peers.rebuild_until_ns || m->rebuilds > 0);
 }
 
 /* ---- memory. Removals of what lies on an absent node enter tombstones all over maps that are long: so its pages are
@@ -299,7 +299,6 @@ hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_deferre
 {
     bool is_new = kvp_digestmap_at(&m->log.removed, digest) == NULL;
 
-    if (m->log.journal.is_judge) return; /* that decides, and remembers all of it */
     if (!kvp_tombs_is_rebuilding(&m->log)) return;
     kvp_ctx_spend(&m->ctx, 2 * TOMB_RECORDS);
     if ((is_new && m->log.removed.n == GUESSES_MAX) || !raise_to(&m->log.tombs, digest, version, TOMBS_MAX)) {
@@ -519,8 +518,7 @@ kvp_tombs_bump_forgotten(kvp_interim_t *log, kvp_tenant_t *t)
 static bool
 is_all_seen(const kvp_master_t *m)
 {
-    return m->cat.lost_n == 0 && m->dropping == 0 && !kvp_tombs_is_rebuilding(&m->log) && m->reports == 0 &&
-           !m->log.journal.is_judge && !m->log.journal.is_settling;
+    return m->cat.lost_n == 0 && m->dropping == 0 && !kvp_tombs_is_rebuilding(&m->log) && m->reports == 0;
 }
 
 static void
@@ -581,7 +579,7 @@ kvp_tombs_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb)
     if (oid == KVP_OID_NONE || kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) return;
     if (kvp_obj_version(kvp_obj(m->cat.index, oid)) > tomb->version) return;
     (void)kvp_revoke(kvp_obj_tenant(&m->cat, kvp_obj(m->cat.index, oid)), tomb->digest);
-    kvp_obj_drop(&m->space, oid, 0, NULL);
+    kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, NULL);
 }
 
 static bool

@@ -511,6 +511,17 @@ kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wi
     kvp_group_committed(prot, oid);
 }
 
+/* Whoever dropped one member of a whole group drops the others. */
+void
+kvp_groups_doom_broken(kvp_protect_t *prot)
+{
+    for (uint32_t i = 0; i < prot->groups.limit; i++) {
+        kvp_group_t *g = kvp_ptab_get(&prot->groups, i);
+
+        if (g != NULL && g->is_whole && g->committed_n < g->size) doom(prot, g, true);
+    }
+}
+
 /* ---- eviction, tickets, pins */
 void
 kvp_group_evict(kvp_protect_t *prot, uint32_t oid)
@@ -602,7 +613,7 @@ kvp_group_seen(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 void
 kvp_groups_settle(kvp_protect_t *prot)
 {
-    if (!kvp_tombs_is_rebuilding(prot->log))
+    if (!kvp_tombs_is_rebuilding(prot->log) && prot->ctx->now_ns >= prot->peers->orphans_until_ns)
         kvp_list_splice(&prot->orphans, &prot->leavers); /* nobody brings the rest of their groups */
     while (prot->ctx->slice_left > 0 && !kvp_list_is_empty(&prot->leavers)) {
         kvp_member_t *mb = kvp_list_first(&prot->leavers, kvp_member_t, of_owner);

@@ -110,6 +110,8 @@ uint32_t kvp_group_displaced(kvp_protect_t *prot, const kvp_tenant_t *t, const k
 bool kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_group_t *want, uint64_t version,
                          uint32_t over);
 void kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want);
+/* kvp_groups_doom_broken: a log was read to its end. Groups that were whole and are not are on their way out. */
+void kvp_groups_doom_broken(kvp_protect_t *prot);
 void kvp_group_evict(kvp_protect_t *prot, uint32_t oid); /* all of its group goes, if it is in one */
 void kvp_group_hold(kvp_protect_t *prot, uint32_t oid, bool is_held); /* it has its first ticket, or lost the last */
 void kvp_group_bytes(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes); /* a committed member's extents changed */

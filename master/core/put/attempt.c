@@ -101,7 +101,7 @@ drop(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_deferred_t *deferred)
 
     if (a->over != KVP_OID_NONE) kvp_attempt_part(pq->cat, a);
     kvp_attempt_close(pq, a);
-    kvp_obj_drop(pq->space, oid, owner, deferred);
+    kvp_obj_drop(pq->space, oid, KVP_GONE_REMOVED, owner, deferred);
     pq->ctx->st.aborts++;
 }
 

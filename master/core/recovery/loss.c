@@ -65,6 +65,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 
     if (g->is_dropped) return;
     g->is_dropped = true;
+    kvp_journal_segment_over(&m->log, g);
     m->dropped_term = m->ctx.term;
     m->cat.known_bytes -= g->size_bytes;
     kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
@@ -89,6 +90,7 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     } else if (n > 1) {
         kvp_obj_del_place(&m->space, oid, &places[i]);
         (void)kvp_retire_place(&m->space, &places[i], 0, NULL);
+        if (!c->segment->is_dropped) kvp_journal_again(&m->log, oid);
     } else {
         m->ctx.st.purged++;
         kvp_obj_lose(&m->space, oid);
@@ -106,7 +108,7 @@ kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
     if (n > 1)
         kvp_obj_drop_copy(&m->space, oid, &places[at], NULL);
     else
-        kvp_obj_drop(&m->space, oid, 0, NULL);
+        kvp_obj_drop(&m->space, oid, KVP_GONE_EVICTED, 0, NULL);
     kvp_ctx_space_news(&m->ctx);
 }
 

@@ -36,7 +36,9 @@
 #include "master/core/protect/lease.h"
 #include "master/core/protect/pin.h"
 #include "master/core/put/attempt.h"
+#include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
+#include "master/core/recovery/recheck.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
 #include "master/core/space/drop.h"
@@ -53,6 +55,7 @@
 #include <string.h>
 
 #define PAGE_MAX 256u /* records, */
+#define PAGE_WORDS_MAX 1024u /* words, */
 #define PAGE_TOMBS_MAX 1024u /* and tombstones of a page */
 #define LARGE_BYTES 65536u /* extents from here up lie on pages */
 #define KEY_OFFSET_BITS 40u /* of an offset among the long keys of a chunk */
@@ -78,11 +81,12 @@ struct kvp_report {
     kvp_session_t *node;
     uint32_t chunk; /* that is being adopted */
     uint32_t closed; /* chunks that nothing is left to do for */
+    uint32_t slot; /* of the next one: where that goes on, where it comes from the log */
     bool is_busy; /* a page has come, and is answered when what it left to do is done */
     bool is_last; /* it was the last one: that is every chunk */
     kvp_frame_hdr_t ask; /* that page */
     uint32_t ask_n;
-    uint8_t verdicts[PAGE_MAX]; /* its answer */
+    uint8_t verdicts[PAGE_WORDS_MAX]; /* its answer */
     kvp_buf_t reminders; /* kvp_wire_tomb_t because of which some of it is not wanted */
     kvp_heap_t keys; /* long ones that are not adopted yet */
     kvp_recpool_t key_pool;
@@ -96,6 +100,7 @@ kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node)
     g->report->node = node;
     kvp_recpool_init(&g->report->key_pool, sizeof(long_key_t), offsetof(long_key_t, oid), UINT32_MAX);
     m->reports++;
+    m->rebuilds += !g->is_restored;
 }
 
 void
@@ -103,6 +108,7 @@ kvp_report_free(kvp_master_t *m, kvp_segment_t *g)
 {
     if (g->report == NULL) return;
     m->reports--;
+    m->rebuilds -= !g->is_restored;
     m->closing -= g->report->is_busy;
     kvp_heap_fini(&g->report->keys);
     kvp_buf_fini(&g->report->reminders);
@@ -174,6 +180,10 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
     kvp_segment_t *g = kvp_report_by(m, node);
 
     if (g == NULL) return;
+    if (g->is_restored) { /* what is in it is known without */
+        kvp_report_free(m, g);
+        return;
+    }
     note_cut(m, g);
     give_up(m, g);
 }
@@ -187,7 +197,7 @@ kvp_give_up_older(kvp_master_t *m, uint32_t term)
 
         if (g->is_dropped || g->mounted_term >= term) continue;
         if (node != NULL) kvp_session_close(&m->peers, node, "its memory was given up by a master before");
-        if (g->report == NULL) kvp_segment_drop(m, g); /* else with the connection */
+        if (g->report == NULL || g->is_restored) kvp_segment_drop(m, g); /* else with the connection */
     }
 }
 
@@ -351,7 +361,7 @@ make_way(kvp_master_t *m, const told_t *t)
 
         if (o->state == KVP_OBJ_COMMITTED) {
             (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), t->desc.digest);
-            kvp_obj_drop(&m->space, oid, 0, NULL);
+            kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
             continue;
         }
         a = kvp_attempt_of(&m->cat, o);
@@ -385,26 +395,17 @@ note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const told_t *t, uint32_t o
     kvp_heap_add(&r->keys, &k->node, (uint64_t)c->index << KEY_OFFSET_BITS | offset);
 }
 
-/* The extent is the object's from now on. */
 static void
 enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-    uint64_t extent = kvp_slab_len(c->slab, t->rec.slot);
-    kvp_place_t at = {
+    const kvp_place_t at = {
         .chunk = c->number,
         .slot = t->rec.slot,
         .generation = kvp_word_generation(t->rec.word),
         .long_key_slot = KVP_SLAB_NONE,
     };
 
-    kvp_slab_set_owner(c->slab, at.slot, oid);
-    kvp_obj_add_place(&m->cat, oid, &at, extent - t->desc.len);
-    kvp_pin_count(&m->prot, o, (int64_t)extent);
-    kvp_group_bytes(&m->prot, o, (int64_t)extent);
-    c->segment->objects++;
-    c->segment->used_bytes += extent;
-    c->tenant->used_bytes += extent;
+    kvp_enter_copy(m, oid, &at, t->desc.len);
     note_long_key(c->segment->report, c, t, oid);
 }
 
@@ -429,7 +430,7 @@ adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_gr
 
     if (old != KVP_OID_NONE) {
         (void)kvp_revoke(t, kvp_obj_digest(m->cat.index, kvp_obj(m->cat.index, old), m->ctx.conf.digest_seed, t->id));
-        kvp_obj_drop(&m->space, old, 0, NULL);
+        kvp_obj_drop(&m->space, old, KVP_GONE_SUPERSEDED, 0, NULL);
     }
     kvp_group_adopt(&m->prot, t, oid, want);
 }
@@ -438,38 +439,22 @@ static void
 enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
+    const kvp_entry_t entry = {
+        .digest = t->desc.digest,
+        .key = t->key,
+        .key_len = t->desc.key_len,
+        .pin = t->desc.flags & KVP_DESC_PIN,
+        .version = t->desc.version,
+        .sum = t->desc.sum,
+    };
     kvp_attempt_t *replacement = make_way(m, t);
-    uint32_t oid = kvp_objindex_make(m->cat.index, t->desc.digest, t->key, t->desc.key_len);
-    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    uint32_t oid = kvp_enter_object(m, &entry);
 
-    kvp_objindex_link(m->cat.index, oid, t->desc.digest);
-    o->generation = t->desc.version;
-    o->sum = t->desc.sum;
-    o->state = KVP_OBJ_COMMITTED;
-    o->attempt = KVP_NONE;
-    o->pin = t->desc.flags & KVP_DESC_PIN;
     enter_copy(m, c, t, oid);
     if (kvp_group_is_named(&group)) adopt_in_group(m, c->tenant, oid, &group);
     list_parked(m, oid);
-    c->tenant->objects++;
-    m->ctx.st.objects++;
-    m->ctx.st.adopted++;
-    if (!m->log.journal.is_judge) kvp_journal_commit(&m->log, oid, t->desc.digest);
+    kvp_journal_commit(&m->log, oid, t->desc.digest);
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
-}
-
-/* A chunk belongs to the tenant whose object comes first. */
-static bool
-give_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
-{
-    kvp_tenant_t *t;
-
-    if (c->tenant != NULL) return c->tenant->id == tenant;
-    if (!kvp_tenant_may_open(&m->cat, tenant)) return false;
-    t = kvp_tenant_open(&m->cat, tenant);
-    kvp_place_chunk_take(&m->space, c, t);
-    kvp_tenant_rele(&m->cat, t);
-    return true;
 }
 
 /* That one is gone. It may be what tells that an older one is, too: its node keeps that in mind before it makes it DEAD. */
@@ -491,8 +476,7 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
     if (!kvp_tombs_is_rebuilding(&m->log)) return false;
     if (is_gone(m, c->segment, t)) return false;
-    if (!kvp_replay_admits(&m->log, t->desc.digest, t->desc.version)) return false;
-    if (!give_chunk(m, c, t->desc.tenant)) return false;
+    if (!kvp_enter_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!is_wanted(m, c->segment, t, &joins)) return false;
     if (joins == KVP_OID_NONE && !has_group_room(m, c->tenant, t)) return false;
@@ -500,10 +484,12 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     if (kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &slot) != KVP_OK)
         return false;
     kvp_place_note_sealed(c, slot);
-    if (joins != KVP_OID_NONE)
+    if (joins != KVP_OID_NONE) {
         enter_copy(m, c, t, joins);
-    else
+        kvp_journal_again(&m->log, joins);
+    } else {
         enter(m, c, t);
+    }
     return true;
 }
 
@@ -525,10 +511,12 @@ adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
     if (c->long_keys == NULL && kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys) != KVP_OK)
         kvp_panic("out of memory: allocator of long keys");
     if (kvp_slab_owner(c->slab, k->slot) != k->oid) return; /* removed meanwhile */
-    if (kvp_slab_adopt(c->long_keys, KVP_SLAB_NONE, offset, k->bytes, 0, &slot) == KVP_OK)
+    if (kvp_slab_adopt(c->long_keys, KVP_SLAB_NONE, offset, k->bytes, 0, &slot) == KVP_OK) {
         kvp_copy_set_long_key(&m->cat, k->oid, c, k->slot, slot);
-    else
+        kvp_journal_again(&m->log, k->oid);
+    } else {
         kvp_copy_lose(m, c, k->slot);
+    }
 }
 
 /* Those of chunks of which nothing more is told. False while there are more. */
@@ -560,7 +548,7 @@ close_chunk(kvp_master_t *m, kvp_chunk_t *c)
     kvp_err_t err;
 
     open_chunk(c);
-    if (c->tenant == NULL && !give_chunk(m, c, 0)) return KVP_LIMIT; /* whoever it is: it is empty soon */
+    if (c->tenant == NULL && !kvp_enter_chunk(m, c, 0)) return KVP_LIMIT; /* whoever it is: it is empty soon */
     err = fill_unclaimed(m, c, kvp_slab_region_bytes(c->slab));
     if (c->unclaimed == 0) kvp_place_forget_sealed(c);
     kvp_place_room_changed(c);
@@ -623,13 +611,35 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
     return true;
 }
 
+/* The same, of memory that comes from the log. */
+static bool
+take_words(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
+{
+    const kvp_wire_extent_t *told;
+    kvp_rd_t rd;
+
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_WORDS_MAX) || msg->tombs_n > PAGE_TOMBS_MAX ||
+        !take_tombs(m, &rd, msg->tombs_n))
+        return false;
+    told = kvp_rd_array(&rd, msg->n, sizeof *told);
+    if (rd.is_bad) return false;
+    for (uint32_t i = 0; i < msg->n; i++) {
+        if (told[i].chunk >= g->chunk_n) return false;
+        g->report->verdicts[i] =
+            (uint8_t)(kvp_recheck_word(m, kvp_segment_chunk(&m->space, g, told[i].chunk), &told[i]) ? 0
+                                                                                                    : KVP_RETIRE_DEAD);
+    }
+    return true;
+}
+
 static void
 on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
     kvp_report_t *r = g->report;
     uint32_t nothing_more = 0; /* in this step: it is answered at once where no long keys are to be adopted */
 
-    if (r->is_busy || !take_page(m, g, msg, f)) {
+    if (r->is_busy || !(g->is_restored ? take_words(m, g, msg, f) : take_page(m, g, msg, f))) {
         spoil(m, g, s, "a report that breaks the rules");
         return;
     }
@@ -660,6 +670,38 @@ kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
+/* False where there is more to do, and where the report came to nothing. */
+static bool
+close_chunks(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    kvp_report_t *r = g->report;
+
+    for (; r->closed < g->chunk_n; r->closed++) {
+        kvp_chunk_t *c = kvp_segment_chunk(&m->space, g, r->closed);
+
+        if (*left < CLOSE_RECORDS) return false;
+        *left -= CLOSE_RECORDS;
+        if (g->is_restored && !kvp_recheck_close(m, c, &r->slot, left)) return false;
+        r->slot = 0;
+        if (g->is_restored || close_chunk(m, c) == KVP_OK) continue;
+        spoil(m, g, r->node, "a report that leaves no slots");
+        return false;
+    }
+    return true;
+}
+
+/* Its node has told its words: it is as any other segment. */
+static void
+end_recheck(kvp_master_t *m, kvp_segment_t *g)
+{
+    g->is_restored = false;
+    g->mounted_term = m->ctx.term;
+    kvp_journal_segment(&m->log, g);
+    for (uint32_t i = 0; i < g->chunk_n; i++)
+        if (g->chunks[i].unclaimed == 0) kvp_place_forget_sealed(&g->chunks[i]);
+    if (g->unmount_conn == 0) kvp_segment_set_state(&m->space, g, KVP_SEG_UP);
+}
+
 bool
 kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
@@ -674,18 +716,15 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         kvp_reply_results(&m->peers, s, &r->ask, r->verdicts, r->ask_n, sizeof *r->verdicts);
         return true;
     }
-    for (; r->closed < g->chunk_n; *left -= CLOSE_RECORDS) {
-        if (*left < CLOSE_RECORDS) return false;
-        if (close_chunk(m, kvp_segment_chunk(&m->space, g, r->closed++)) != KVP_OK) {
-            spoil(m, g, s, "a report that leaves no slots");
-            return true;
-        }
-    }
+    if (!close_chunks(m, g, left)) return g->report == NULL;
     kvp_reply_results(&m->peers, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
     forget_cut(m, g);
     m->space.unclaimed_due_ns = m->ctx.now_ns + KVP_UNCLAIMED_WAIT_NS;
     kvp_takeover_reported(&m->peers);
-    kvp_segment_up(&m->space, g, s);
+    if (g->is_restored)
+        end_recheck(m, g);
+    else
+        kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
     return true;
 }

@@ -34,7 +34,7 @@
 static bool
 is_more_expected(const kvp_master_t *m)
 {
-    return kvp_tombs_is_rebuilding(&m->log) || m->log.journal.is_settling;
+    return kvp_tombs_is_rebuilding(&m->log);
 }
 
 /* What can still become of a key that is not here, or only in an older version than is wanted. */

@@ -10,8 +10,10 @@
 #include "common/list.h"
 #include "common/segfmt.h"
 #include "master/core/base/ctx.h"
+#include "master/core/catalog/chunk.h"
 #include "master/core/log/interim.h"
 #include "master/core/master.h"
+#include "master/core/recovery/loss.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
 #include "master/core/state.h"
@@ -24,6 +26,18 @@
 #define RISES_NS KVP_MS(3600000) /* and KVP_TERM_RISES_MAX of them within that time */
 #define LEAP_MAX 65536u /* the same, once, before the first grant of a master that kept nothing */
 
+/* What another master has done is not in it: nodes that have not come yet know better. */
+static void
+begin_log_anew(kvp_master_t *m)
+{
+    kvp_list_foreach (pos, &m->cat.segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->is_restored) kvp_segment_drop(m, g);
+    }
+    kvp_replay_begin_anew(&m->log);
+}
+
 void
 kvp_term_follow(kvp_master_t *m, uint32_t term)
 {
@@ -31,7 +45,7 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
     m->peers.is_term_unsaved = true;
     kvp_peers_ident_changed(&m->peers);
     kvp_takeover_begin(&m->peers);
-    if (m->log.journal.is_open) kvp_replay_begin_anew(&m->log); /* what that one has done is not in it */
+    if (m->log.journal.is_open) begin_log_anew(m);
     /* Incarnations and grants of the old term are void, so everybody begins anew. */
     kvp_list_foreach (pos, &m->peers.seen)
         kvp_session_close(&m->peers, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");
@@ -90,7 +104,7 @@ kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char wh
     memcpy(m->ctx.conf.pool_id, known->pool_id.data, sizeof m->ctx.conf.pool_id);
     m->ctx.conf.digest_seed = known->digest_seed;
     m->peers.is_named = true;
-    if (m->log.journal.is_open) kvp_replay_begin_anew(&m->log); /* it is of another pool */
+    if (m->log.journal.is_open) begin_log_anew(m); /* it is of another pool */
     kvp_ctx_note(&m->ctx,
                  "the pool has its name from a node: the masters before are not known here, their objects may be");
     return KVP_OK;

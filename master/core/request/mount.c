@@ -27,12 +27,9 @@
 #include <string.h>
 
 #define UUID_BYTES 16u
-#define CHUNKS_MAX 65536u /* of a segment, and of all segments of one session */
-#define POOL_CHUNKS_MAX (1u << 20)
-#define CHUNK_BYTES_MIN (64u << 10)
-#define CHUNK_BYTES_MAX (64ull << 30)
 #define UNMOUNT_WAIT_MAX_MS 60000u
-#define REPORT_WHOLE 2u /* in MountReply */
+#define REPORT_WORDS 1u /* in MountReply, */
+#define REPORT_WHOLE 2u /* and this */
 
 /* ---- mounting */
 static kvp_segment_t *
@@ -46,19 +43,30 @@ find_name(kvp_master_t *m, const char *name)
     return NULL;
 }
 
-static const char *
-mount_refusal(const Kvp__Pb__Mount *msg)
+static kvp_segment_new_t
+told_by(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
+    return (kvp_segment_new_t){
+        .uuid = msg->uuid.data,
+        .epoch = msg->epoch,
+        .size_bytes = msg->size_bytes,
+        .chunk_bytes = msg->chunk_bytes,
+        .name = msg->name,
+        .host_id = s->host_id,
+    };
+}
+
+static const char *
+mount_refusal(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
+{
+    const kvp_segment_new_t like = told_by(s, msg);
+
     if (msg->name[0] == '\0' || strlen(msg->name) > KVP_NAME_MAX) return "bad segment name";
     if (msg->uuid.len != UUID_BYTES) return "uuid is not 16 bytes";
     if (strlen(msg->addr) > 319 || strlen(msg->unix_path) > 107 || strlen(msg->transports) > KVP_NAME_MAX)
         return "address is too long";
-    if (msg->chunk_bytes < CHUNK_BYTES_MIN || msg->chunk_bytes > CHUNK_BYTES_MAX || msg->chunk_bytes % 4096 != 0)
-        return "chunk size out of range";
     if (msg->term > KVP_TERM_MAX || msg->mounted_term > msg->term) return "no such term";
-    if (msg->size_bytes < CHUNK_BYTES_MIN || msg->size_bytes % 4096 != 0) return "segment size out of range";
-    if ((msg->size_bytes - 1) / msg->chunk_bytes >= CHUNKS_MAX) return "too many chunks";
-    return NULL;
+    return kvp_segment_refusal(&like);
 }
 
 static void
@@ -92,6 +100,7 @@ had_bad_report(const kvp_master_t *m, const uint8_t *uuid)
 static void
 mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
+    const kvp_segment_new_t like = told_by(s, msg);
     kvp_segment_t *old = find_name(m, msg->name), *g;
     bool is_older =
         (msg->mounted_term != 0 && msg->mounted_term < m->ctx.term) || kvp_report_was_cut(m, msg->uuid.data);
@@ -103,12 +112,13 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
         return;
     }
     if (old != NULL) kvp_segment_drop(m, old);
-    g = kvp_segment_make(&m->space, s, msg);
+    g = kvp_segment_make(&m->space, &like);
     g->mounted_term = is_believed ? msg->mounted_term : m->ctx.term;
+    kvp_journal_segment(&m->log, g);
     set_addresses(g, msg);
     reply->segment_id = g->id;
     if (!is_believed) {
-        kvp_segment_up(&m->space, g, s);
+        kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
         return;
     }
     kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
@@ -116,14 +126,30 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     reply->report = REPORT_WHOLE;
 }
 
+/* What is in it is known here. Where that comes from the log it is served at once, and takes puts when its node has told
+ * its words. */
+static void
+mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *g, Kvp__Pb__MountReply *reply)
+{
+    set_addresses(g, msg);
+    if (g->is_restored) {
+        kvp_segment_attach(&m->space, g, s, KVP_SEG_DRAINING);
+        kvp_report_begin(m, g, s);
+        reply->report = REPORT_WORDS;
+        return;
+    }
+    g->mounted_term = m->ctx.term;
+    kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
+}
+
 /* Chunks cost memory before anything lies in them. */
 static const char *
 too_many_chunks(const kvp_master_t *m, const kvp_session_t *s, uint64_t n)
 {
-    if (m->cat.chunks_n + n > POOL_CHUNKS_MAX) return "too many chunks in the pool";
+    if (m->cat.chunks_n + n > KVP_POOL_CHUNKS_MAX) return "too many chunks in the pool";
     kvp_list_foreach (pos, &s->segments)
         n += kvp_list_entry(pos, kvp_segment_t, of_node)->chunk_n;
-    return n > CHUNKS_MAX ? "too many chunks of one node" : NULL;
+    return n > KVP_SEGMENT_CHUNKS_MAX ? "too many chunks of one node" : NULL;
 }
 
 static kvp_err_t
@@ -146,7 +172,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         reply->detail = (char *)"too many segments of one node";
         return KVP_LIMIT;
     }
-    if (!is_known && kvp_report_by(m, s) != NULL) {
+    if ((!is_known || g->is_restored) && kvp_report_by(m, s) != NULL) {
         reply->detail = (char *)"this node reports another segment";
         return KVP_IN_PROGRESS;
     }
@@ -154,11 +180,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         mount_unknown(m, s, msg, reply);
         return KVP_OK;
     }
-    if (g->node == NULL) {
-        g->mounted_term = m->ctx.term;
-        set_addresses(g, msg);
-        kvp_segment_up(&m->space, g, s);
-    }
+    if (g->node == NULL) mount_known(m, s, msg, g, reply);
     reply->segment_id = g->id;
     return KVP_OK;
 }
@@ -190,7 +212,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed Mount");
         return;
     }
-    why = mount_refusal(msg);
+    why = mount_refusal(s, msg);
     if (why != NULL) reply.err = KVP_INVALID;
     if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK)) {
         reply.err = kvp_term_outdated(m, msg->term, refused);

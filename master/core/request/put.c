@@ -79,7 +79,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         return KVP_IN_PROGRESS;
     if (err == KVP_OK) {
         (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), digest);
-        kvp_obj_drop(&m->space, oid, 0, NULL);
+        kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
         return KVP_OK;
     }
     kvp_victim_used(&m->prot, oid); /* so what an upsert replaces is not evicted for its sake first */
@@ -363,14 +363,14 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (is_not_dead)
         kvp_tombs_evicted(&m->log, a->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)) - 1, reply->deferred);
     reply->has_revoked |= may_be_known;
+    o = kvp_obj(m->cat.index, oid);
+    o->sum = commit->sum;
+    o->pin = pin & 3u;
     kvp_journal_commit(&m->log, oid, a->digest);
     if (a->is_upsert) supersede(m, a, reply->deferred);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
     kvp_attempt_close(&m->puts, a);
-    o = kvp_obj(m->cat.index, oid);
     o->state = KVP_OBJ_COMMITTED;
-    o->sum = commit->sum;
-    o->pin = pin & 3u;
     kvp_pin_count(&m->prot, o, (int64_t)kvp_obj_bytes(&m->cat, o));
     kvp_group_committed(&m->prot, oid);
     kvp_victim_used(&m->prot, oid);

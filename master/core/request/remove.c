@@ -127,7 +127,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (err != KVP_OK || !is_all) return err;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_tombs_evicted(&m->log, digest, kvp_obj_version(o), w);
-    kvp_obj_drop(&m->space, oid, 0, w);
+    kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, w);
     kvp_tombs_unknown(&m->log, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
     kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
     m->ctx.st.removes++;
@@ -179,7 +179,6 @@ remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t diges
     if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->cat.index, oid)->state == KVP_OBJ_COMMITTED)
         kvp_deferred_follow(&m->prot, w);
     kvp_tombs_unknown(&m->log, digest, UINT64_MAX, w);
-    kvp_replay_unknown(&m->log, digest);
 }
 
 void
@@ -330,7 +329,7 @@ job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
 
     if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(&m->cat, o) != job->tenant) return;
     if (kvp_obj_version(o) > job->tenant->min_version) return;
-    kvp_obj_drop(&m->space, oid, 0, NULL);
+    kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, NULL);
     kvp_ctx_space_news(&m->ctx);
     m->ctx.st.bumped++;
 }
@@ -432,8 +431,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (has_too_many_jobs(s) || !kvp_deferred_may_open(s, 0)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals under way");
-    } else if (kvp_tombs_is_rebuilding(&m->log) ||
-               m->log.journal.is_settling) { /* a walk cannot meet what was not reported yet */
+    } else if (kvp_tombs_is_rebuilding(&m->log)) { /* a walk cannot meet what was not reported yet */
         refuse_while_rebuilding(m, s, &f->hdr);
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");

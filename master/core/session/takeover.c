@@ -43,6 +43,13 @@ kvp_takeover_may_ticket_name(const kvp_peers_t *peers, const kvp_obj_t *o)
 }
 
 void
+kvp_takeover_knows_all(kvp_peers_t *peers)
+{
+    peers->orphans_until_ns = peers->rebuild_until_ns;
+    peers->rebuild_until_ns = 0;
+}
+
+void
 kvp_takeover_begin(kvp_peers_t *peers)
 {
     peers->old_leases_end_ns = peers->ctx->now_ns + peers->ctx->conf.location_grace_ns;

@@ -56,6 +56,7 @@ kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_defe
 
     kvp_obj_del_place(sp, oid, at);
     kvp_retire_of_key(sp, kvp_retire_place(sp, at, 0, deferred), id);
+    kvp_journal_again(sp->log, oid);
 }
 
 static void
@@ -94,12 +95,12 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
 }
 
 void
-kvp_obj_drop(kvp_space_t *sp, uint32_t oid, uint64_t owner, kvp_deferred_t *deferred)
+kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_deferred_t *deferred)
 {
     leave_t leave = {.owner = owner, .deferred = deferred};
 
     leave.tomb = kvp_tombs_dropped(sp->log, kvp_obj(sp->cat->index, oid), deferred != NULL);
-    kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid));
+    kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), why);
     drop(sp, oid, &leave);
 }
 
@@ -121,6 +122,6 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
     static const leave_t leave;
 
     kvp_tombs_lost(sp->log, kvp_obj(sp->cat->index, oid));
-    kvp_journal_lost(sp->log, kvp_obj(sp->cat->index, oid));
+    kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), KVP_GONE_LOST);
     drop(sp, oid, &leave);
 }

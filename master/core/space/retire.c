@@ -200,7 +200,8 @@ discard(kvp_space_t *sp, kvp_retire_t *r)
     count_bytes(sp, r, -1);
     r->chunk->unclaimed -= r->owner == KVP_OWNER_ANY;
     sp->unclaimed -= r->owner == KVP_OWNER_ANY;
-    if (r->owner == KVP_OWNER_ANY && r->chunk->unclaimed == 0) kvp_place_forget_sealed(r->chunk);
+    if (r->owner == KVP_OWNER_ANY && r->chunk->unclaimed == 0 && !r->chunk->segment->is_restored)
+        kvp_place_forget_sealed(r->chunk);
     kvp_ptab_del(&sp->retires, r->number);
     free(r);
 }
@@ -252,6 +253,17 @@ disown(kvp_space_t *sp, kvp_retire_t *r)
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
     kvp_retire_want_sending(sp, r->chunk->segment);
+}
+
+void
+kvp_retire_unclaimed(kvp_space_t *sp, kvp_retire_t *r, uint64_t generation)
+{
+    count_bytes(sp, r, -1);
+    r->owner = KVP_OWNER_ANY;
+    r->generation = generation;
+    r->chunk->unclaimed++;
+    sp->unclaimed++;
+    count_bytes(sp, r, 1);
 }
 
 void

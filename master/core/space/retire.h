@@ -72,6 +72,9 @@ kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t 
  * kvp_retire_go_on: it is. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
 void kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r);
+/* kvp_retire_unclaimed: its order has not gone out, and it turns out that its space may have been granted to others before this term: it
+ * waits for all who could write then, under that generation of ours. */
+void kvp_retire_unclaimed(kvp_space_t *sp, kvp_retire_t *r, uint64_t generation);
 void kvp_retire_flush(kvp_space_t *sp); /* checks as well */
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
 bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer of it is overdue */

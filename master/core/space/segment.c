@@ -18,12 +18,14 @@
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/space.h"
-#include "proto/kvpool.pb-c.h"
 #include "proto/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define CHUNK_BYTES_MIN (64u << 10)
+#define CHUNK_BYTES_MAX (64ull << 30)
 
 kvp_segment_t *
 kvp_segment_find(kvp_space_t *sp, uint32_t id)
@@ -130,13 +132,24 @@ host_number(kvp_space_t *sp, const char *host_id)
     return ++sp->cat->host_seq;
 }
 
+const char *
+kvp_segment_refusal(const kvp_segment_new_t *like)
+{
+    if (like->chunk_bytes < CHUNK_BYTES_MIN || like->chunk_bytes > CHUNK_BYTES_MAX || like->chunk_bytes % 4096 != 0)
+        return "chunk size out of range";
+    if (like->size_bytes < CHUNK_BYTES_MIN || like->size_bytes % 4096 != 0) return "segment size out of range";
+    if (kvp_segment_chunk_n(like) > KVP_SEGMENT_CHUNKS_MAX) return "too many chunks";
+    return NULL;
+}
+
 kvp_segment_t *
-kvp_segment_make(kvp_space_t *sp, kvp_session_t *s, const Kvp__Pb__Mount *msg)
+kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like)
 {
     kvp_segment_t *g = kvp_core_alloc(1, sizeof *g);
 
-    g->id = ++sp->cat->segment_seq;
-    g->host = host_number(sp, s->host_id);
+    g->id = like->id != 0 ? like->id : sp->cat->segment_seq + 1;
+    sp->cat->segment_seq = g->id;
+    g->host = host_number(sp, like->host_id);
     kvp_list_init(&g->of_node);
     kvp_list_init(&g->retires);
     kvp_list_init(&g->unsent);
@@ -145,13 +158,13 @@ kvp_segment_make(kvp_space_t *sp, kvp_session_t *s, const Kvp__Pb__Mount *msg)
     kvp_list_init(&g->claims);
     kvp_buf_init(&g->checks, SIZE_MAX);
     kvp_objlist_init(&g->parked, KVP_OBJLIST_PARKED);
-    memcpy(g->uuid, msg->uuid.data, sizeof g->uuid);
-    g->epoch = msg->epoch;
-    snprintf(g->name, sizeof g->name, "%s", msg->name);
-    snprintf(g->host_id, sizeof g->host_id, "%s", s->host_id);
-    g->size_bytes = msg->size_bytes;
-    g->chunk_bytes = msg->chunk_bytes;
-    g->chunk_n = (uint32_t)((g->size_bytes - 1) / g->chunk_bytes + 1);
+    memcpy(g->uuid, like->uuid, sizeof g->uuid);
+    g->epoch = like->epoch;
+    snprintf(g->name, sizeof g->name, "%s", like->name);
+    snprintf(g->host_id, sizeof g->host_id, "%s", like->host_id);
+    g->size_bytes = like->size_bytes;
+    g->chunk_bytes = like->chunk_bytes;
+    g->chunk_n = (uint32_t)kvp_segment_chunk_n(like);
     g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks); /* touched as they are used */
     if (g->chunks == NULL) kvp_panic("out of memory: %u chunks", g->chunk_n);
     sp->cat->chunks_n += g->chunk_n;
@@ -162,14 +175,14 @@ kvp_segment_make(kvp_space_t *sp, kvp_session_t *s, const Kvp__Pb__Mount *msg)
 }
 
 void
-kvp_segment_up(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s)
+kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t state)
 {
     bool is_first = s->segments_n == 0;
 
     g->node = s;
     s->segments_n++;
     kvp_list_add_tail(&s->segments, &g->of_node);
-    kvp_segment_set_state(sp, g, KVP_SEG_UP);
+    kvp_segment_set_state(sp, g, state);
     kvp_fence_tell(sp->peers, s, 0, 0); /* who died while it was away */
     kvp_retire_resend(sp, g);
     if (is_first) kvp_tombs_greet(sp->log, s);

@@ -8,14 +8,30 @@
 #include "master/core/space/space.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/session/session.h"
-#include "proto/kvpool.pb-c.h"
 
 #define KVP_NODE_SEGMENTS_MAX 64u /* mounted by one node */
 
-/* kvp_segment_make makes the record of what a node offers: no state, no node. kvp_segment_set_state is the one place where
+#define KVP_SEGMENT_CHUNKS_MAX 65536u /* of a segment, and of all segments of one session */
+#define KVP_POOL_CHUNKS_MAX (1u << 20)
+
+/* What a segment is, whoever tells it. */
+typedef struct {
+    uint32_t id; /* 0 = the next one */
+    const uint8_t *uuid; /* 16 bytes */
+    uint64_t epoch, size_bytes, chunk_bytes;
+    const char *name, *host_id;
+} kvp_segment_new_t;
+
+const char *kvp_segment_refusal(const kvp_segment_new_t *like); /* why it cannot be; NULL = it can */
+static inline uint64_t
+kvp_segment_chunk_n(const kvp_segment_new_t *like)
+{
+    return (like->size_bytes - 1) / like->chunk_bytes + 1;
+}
+/* kvp_segment_make makes the record of one: no state, no node. kvp_segment_set_state is the one place where
  * the state changes: the pool's totals and the list of those that take puts follow. kvp_segment_detach: its node is gone.
  * kvp_segment_free takes one in which nothing is left, and no report. */
-kvp_segment_t *kvp_segment_make(kvp_space_t *sp, kvp_session_t *s, const Kvp__Pb__Mount *msg);
+kvp_segment_t *kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like);
 void kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state);
 void kvp_segment_detach(kvp_segment_t *g);
 void kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g);
@@ -29,7 +45,7 @@ kvp_segment_chunk_bytes(const kvp_segment_t *g, uint32_t index)
 uint64_t kvp_segment_longest_chunk(const kvp_space_t *sp); /* bytes, of those in which something can be put */
 kvp_segment_t *kvp_segment_find(kvp_space_t *sp, uint32_t id);
 
-/* kvp_segment_up: its node, which is that session, answers for it from now on. */
-void kvp_segment_up(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s);
+/* kvp_segment_attach: its node, which is that session, answers for it from now on, and it has that state. */
+void kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t state);
 
 #endif

@@ -535,6 +535,78 @@ test_adopt_when_it_cannot_be(void **state)
     kvp_slab_destroy(slab);
 }
 
+/* As a log tells it: in any order, and some of it gone again. What is left over is taken as it lies. */
+static void
+test_restoring_in_any_order(void **state)
+{
+    (void)state;
+    uint64_t seed = 12;
+    for (uint32_t round = 0; round < 50; round++) {
+        kvp_slab_t *old = make_slab(8 * MIB + 64, 4096), *slab;
+        uint32_t slots[600], n = 0, slot;
+        assert_int_equal(kvp_slab_create_open(8 * MIB + 64, 4096, &slab), KVP_OK);
+        for (uint32_t i = 0; i < 600; i++) {
+            uint64_t len = 1 + next_random(&seed) % (i % 7 == 0 ? 200 * KIB : 4 * KIB), offset;
+            if (kvp_slab_alloc(old, len, i, &slots[n], &offset) == KVP_OK) n++;
+        }
+        shuffle(slots, n, &seed);
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t offset = kvp_slab_offset(old, slots[i]), len = kvp_slab_len(old, slots[i]);
+            assert_int_equal(kvp_slab_restore(slab, slots[i], offset, len, i, &slot), KVP_OK);
+            assert_int_equal(kvp_slab_restore(slab, slots[i], offset, len, i, &slot), KVP_LIMIT);
+            assert_int_equal(kvp_slab_offset(slab, slots[i]), offset);
+            assert_int_equal(kvp_slab_len(slab, slots[i]), len);
+            assert_int_equal(kvp_slab_owner(slab, slots[i]), i);
+        }
+        for (uint32_t i = 0; i < n / 2; i++) {
+            kvp_slab_free(old, slots[i]);
+            kvp_slab_unrestore(slab, slots[i]);
+            assert_int_equal(kvp_slab_owner(slab, slots[i]), KVP_SLAB_NONE);
+        }
+        assert_int_equal(kvp_slab_close(slab), KVP_OK);
+        assert_true(kvp_slab_check(slab));
+        assert_int_equal(kvp_slab_used_bytes(slab), kvp_slab_used_bytes(old));
+        assert_int_equal(kvp_slab_largest_free(slab), kvp_slab_largest_free(old));
+        while (kvp_slab_take_free(slab, 7, &slot))
+            assert_int_equal(kvp_slab_owner(slab, slot), 7);
+        assert_int_equal(kvp_slab_used_bytes(slab), kvp_slab_region_bytes(slab));
+        assert_true(kvp_slab_check(slab));
+        for (uint32_t s = 0; s < 4096; s++)
+            if (kvp_slab_is_allocated(slab, s)) kvp_slab_free(slab, s);
+        assert_int_equal(kvp_slab_largest_free(slab), 8 * MIB);
+        assert_true(kvp_slab_check(slab));
+        kvp_slab_destroy(old);
+        kvp_slab_destroy(slab);
+    }
+}
+
+static void
+test_restoring_what_cannot_be(void **state)
+{
+    (void)state;
+    kvp_slab_t *slab;
+    uint32_t slot;
+    assert_int_equal(kvp_slab_create_open(MIB, 4, &slab), KVP_OK);
+    assert_int_equal(kvp_slab_restore(slab, 4, 0, 64, 1, &slot), KVP_LIMIT);
+    assert_int_equal(kvp_slab_restore(slab, 0, 32, 64, 1, &slot), KVP_INVALID);
+    assert_int_equal(kvp_slab_restore(slab, 0, 64, 64 * KIB, 1, &slot), KVP_INVALID);
+    assert_int_equal(kvp_slab_restore(slab, 0, MIB, 64, 1, &slot), KVP_INVALID);
+    assert_int_equal(kvp_slab_restore(slab, 3, 128, 128, 1, &slot), KVP_OK);
+    assert_int_equal(kvp_slab_restore(slab, KVP_SLAB_NONE, 192, 64, 2, &slot), KVP_OK);
+    assert_int_equal(kvp_slab_close(slab), KVP_CORRUPT);
+    kvp_slab_unrestore(slab, slot);
+    assert_int_equal(kvp_slab_restore(slab, KVP_SLAB_NONE, 512, 64, 2, &slot), KVP_OK);
+    assert_int_equal(kvp_slab_restore(slab, KVP_SLAB_NONE, 1024, 64, 2, &slot), KVP_OK);
+    assert_int_equal(kvp_slab_close(slab), KVP_LIMIT); /* no slots for what is free */
+    kvp_slab_unrestore(slab, slot);
+    assert_int_equal(kvp_slab_restore(slab, slot, 0, 128, 2, &slot), KVP_OK);
+    assert_int_equal(kvp_slab_close(slab), KVP_LIMIT);
+    kvp_slab_unrestore(slab, 3);
+    assert_int_equal(kvp_slab_close(slab), KVP_OK);
+    assert_true(kvp_slab_check(slab));
+    kvp_slab_destroy(slab);
+}
+
 int
 main(void)
 {
@@ -552,6 +624,8 @@ main(void)
         cmocka_unit_test(test_adopting_what_another_allocator_divided),
         cmocka_unit_test(test_adopt_when_all_slots_are_used),
         cmocka_unit_test(test_adopt_when_it_cannot_be),
+        cmocka_unit_test(test_restoring_in_any_order),
+        cmocka_unit_test(test_restoring_what_cannot_be),
         cmocka_unit_test(test_utilisation_stays_high_when_sizes_mix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

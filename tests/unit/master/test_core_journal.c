@@ -2,6 +2,7 @@
  * The journal of the core: what is withheld until it is durable, what a master after knows of it, wherever it was cut, and
  * what that decides about what nodes report.
  */
+#include "master/core/catalog/replica.h"
 #include "master/core/state.h"
 
 #include "tests/unit/master/rig.h"
@@ -150,7 +151,7 @@ test_nothing_is_said_before_the_term_is_durable(void **state)
     kvp_buf_init(&out, 0);
     kvp_buf_init(&journal, 0);
     assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
-    assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(m, false, &end), KVP_OK);
     assert_int_equal(end, 0);
     kvp_master_on_connect(m, 1, SEC);
     kvp_session_close(&m->peers, kvp_session_find(&m->peers, 1), "a test");
@@ -176,7 +177,8 @@ test_disk_that_never_answers(void **state)
     many.is_all = true;
     g->w->check_every = 0;
     g->w->is_disk_stuck = true;
-    for (n = 0; n < KVP_JOURNAL_BEHIND_MAX / sizeof(kvp_jrec_key_t) + 1; n += per_message) {
+    for (n = 0; n < KVP_JOURNAL_BEHIND_MAX / (sizeof(kvp_jrec_commit_t) + sizeof(kvp_jrec_place_t) + 8) + 1;
+         n += per_message) {
         put_t puts[500];
         kvp_wire_commit_t recs[500];
         Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
@@ -346,15 +348,16 @@ test_nodes_that_come_too_late(void **state)
 {
     rig_t *g = *state;
     uint64_t on_b = 0;
+    bool is_reset;
     char key[16];
+    peer_t *n;
 
     for (uint32_t i = 0; i < 16; i++)
         (void)put_key(g->c, key_name("k", i), false);
     world_restart(g->w);
     (void)node_open_on(g->w, g->a, "a");
     g->c = client_open(g->w);
-    assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "k0", false), 200 * MS)),
-                     found(g->c, "k0", NULL) > 0 ? KVP_OK : KVP_NOT_FOUND);
+    assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "k0", true), 200 * MS)), KVP_OK);
     world_advance(g->w, GRACE + SEC);
     for (uint32_t i = 1; i < 16; i++) {
         snprintf(key, sizeof key, "k%u", i);
@@ -363,7 +366,11 @@ test_nodes_that_come_too_late(void **state)
     assert_true(on_b > 0 && on_b < 15);
     world_restart(g->w);
     (void)node_open_on(g->w, g->a, "a");
-    (void)node_open_on(g->w, g->b, "b");
+    n = peer_open(g->w);
+    n->mem = g->b;
+    assert_int_equal(peer_hello(n, KVP_ROLE_NODE, "b", "b"), KVP_OK);
+    assert_int_equal(node_mount(n, &is_reset), KVP_OK);
+    assert_true(is_reset); /* its memory was given up */
     g->c = client_open(g->w);
     for (uint32_t i = 1; i < 16; i++) {
         snprintf(key, sizeof key, "k%u", i);
@@ -394,8 +401,8 @@ test_journal_that_is_lost(void **state)
     assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "gone", false), 200 * MS)), KVP_OK);
     assert_int_equal(kvp_master_create(&g->w->conf, g->w->now, &m), KVP_OK);
     assert_int_equal(kvp_master_restore(m, g->w->journal.data, g->w->journal.len), KVP_OK);
-    assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
-    assert_true(m->log.journal.is_judge && m->ctx.term > g->w->conf.term); /* as it named a term that is in use */
+    assert_int_equal(kvp_master_open_journal(m, false, &end), KVP_OK);
+    assert_true(m->log.journal.is_relied_on && m->ctx.term > g->w->conf.term); /* as it named a term that is in use */
     kvp_master_destroy(m);
     world_restart(g->w);
     (void)node_open(g->w, g->a);
@@ -429,7 +436,7 @@ test_snapshot_while_things_change(void **state)
     version[5] = 0;
     assert_true(kvp_master_take_snapshot(g->w->m, &from));
     assert_false(kvp_master_take_snapshot(g->w->m, &from));
-    assert_true(from > MANY * sizeof(kvp_jrec_key_t));
+    assert_true(from > MANY * sizeof(kvp_jrec_commit_t));
     kvp_buf_consume(&g->w->journal, from - g->w->journal_from);
     g->w->journal_from = from;
     world_restart(g->w);
@@ -459,7 +466,7 @@ core_of(const world_t *w, const uint8_t *bytes, size_t len, uint64_t *end_out)
     assert_int_equal(kvp_master_create(&conf, w->now, &m), KVP_OK);
     err = kvp_master_restore(m, bytes, len);
     assert_true(err == KVP_OK || err == KVP_CORRUPT);
-    assert_int_equal(kvp_master_open_journal(m, end_out), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(m, false, end_out), KVP_OK);
     return m;
 }
 
@@ -468,8 +475,9 @@ is_known(const world_t *w, const kvp_master_t *m, uint32_t k, uint64_t version)
 {
     kvp_digest_t digest = digest_of(w, key_name("k", k));
     const kvp_tenant_t *t = kvp_tenant_find(&m->cat, 0);
-    const uint64_t *at = kvp_digestmap_at(&m->log.journal.known, digest);
-    uint64_t now = at == NULL || (t != NULL && *at <= t->min_version) ? 0 : *at;
+    uint32_t oid = kvp_objindex_find(m->cat.index, digest);
+    uint64_t at = oid == KVP_OID_NONE ? 0 : kvp_obj_version(kvp_obj(m->cat.index, oid));
+    uint64_t now = t != NULL && at <= t->min_version ? 0 : at;
 
     return now == version;
 }
@@ -485,12 +493,12 @@ check_cut(const world_t *w, const moment_t *moments, size_t cut)
     assert_true(end <= cut && cut - end < KVP_JREC_MAX);
     while (moments[i + 1].end <= end)
         i++;
-    if (end < moments[0].end) { /* not even its beginning */
-        assert_false(m->log.journal.is_judge);
+    if (end < moments[0].end) { /* nothing was committed yet */
+        assert_int_equal(m->ctx.st.objects, 0);
         kvp_master_destroy(m);
         return;
     }
-    assert_true(m->log.journal.is_judge);
+    assert_true(m->log.journal.is_relied_on);
     for (uint32_t k = 0; k < KEYS; k++) {
         bool is_old = is_known(w, m, k, moments[i].versions[k]);
         bool may_be_new = end > moments[i].end && is_known(w, m, k, moments[i + 1].versions[k]);
@@ -583,21 +591,21 @@ test_flipped_bits(void **state)
 static void
 test_old_bytes_behind_a_cut(void **state)
 {
-    kvp_jrec_any_t rec = {.key = {.digest = {1, 2}, .version = 9}}, old[3], got;
+    kvp_jrec_any_t rec = {.gone = {.digest = {1, 2}, .version = 9}}, old[3], got;
     uint64_t check, other;
     size_t used;
 
     (void)state;
-    check = kvp_jrec_seal(&rec, KVP_JREC_COMMIT, 77);
+    check = kvp_jrec_seal(&rec, KVP_JREC_GONE, 77);
     for (uint32_t i = 0; i < 3; i++) {
-        old[i] = (kvp_jrec_any_t){.key = {.digest = {i, 3}, .version = 10 + i}};
+        old[i] = (kvp_jrec_any_t){.gone = {.digest = {i, 3}, .version = 10 + i}};
         check = kvp_jrec_seal(&old[i], KVP_JREC_GONE, check);
     }
-    assert_int_equal(kvp_jrec_read(&old[1], sizeof(kvp_jrec_key_t), old[0].head.check, &got, &used), KVP_OK);
-    assert_int_equal(used, sizeof(kvp_jrec_key_t));
-    old[0].key.version = 99; /* written in its place, by another master */
+    assert_int_equal(kvp_jrec_read(&old[1], sizeof(kvp_jrec_gone_t), old[0].head.check, &got, &used), KVP_OK);
+    assert_int_equal(used, sizeof(kvp_jrec_gone_t));
+    old[0].gone.version = 99; /* written in its place, by another master */
     other = kvp_jrec_seal(&old[0], KVP_JREC_GONE, rec.head.check);
-    assert_int_equal(kvp_jrec_read(&old[1], sizeof(kvp_jrec_key_t), other, &got, &used), KVP_CORRUPT);
+    assert_int_equal(kvp_jrec_read(&old[1], sizeof(kvp_jrec_gone_t), other, &got, &used), KVP_CORRUPT);
 }
 
 static void
@@ -619,7 +627,7 @@ test_journal_of_somebody_else(void **state)
     assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
     (void)kvp_jrec_seal(&rec, KVP_JREC_BASE, 0);
     assert_int_equal(kvp_master_restore(m, &rec, sizeof rec.term), KVP_INVALID);
-    assert_int_equal(kvp_master_open_journal(m, &end), KVP_INVALID);
+    assert_int_equal(kvp_master_open_journal(m, false, &end), KVP_INVALID);
     kvp_master_destroy(m);
 
     rec.term.digest_seed = 7;
@@ -629,7 +637,7 @@ test_journal_of_somebody_else(void **state)
     assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
     assert_int_equal(kvp_master_restore(m, &rec, sizeof rec.term), KVP_OK);
     assert_int_equal(kvp_master_restore(m, &later, sizeof later), KVP_VERSION);
-    assert_int_equal(kvp_master_open_journal(m, &end), KVP_VERSION);
+    assert_int_equal(kvp_master_open_journal(m, false, &end), KVP_VERSION);
     kvp_master_destroy(m);
 }
 

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a log says, entered in the catalog: start-up's way from records to objects.
+ *
+ * Design notes.
+ * - Records are in the order in which things happened, so the last word on a key is right, and no two extents overlap at any time. While
+ *   they are read, extents have no neighbours: allocators are open (kvp_slab_create_open), and are closed once, at the end.
+ * - Nothing is retired here: what is gone lies nowhere. Its word may still be SEALED, which its node's report tells.
+ * - A segment of the log is lost, as one whose node has just gone away, and is_restored: what its node holds is held against this
+ *   when it mounts (recheck.c).
+ */
+#include "master/core/recovery/apply.h"
+
+#include "common/hash.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/recovery/enter.h"
+#include "master/core/recovery/loss.h"
+#include "master/core/space/place.h"
+#include "master/core/space/segment.h"
+#include "master/core/state.h"
+
+#include <string.h>
+
+/* A version that a master of that term or before can have given. */
+static bool
+is_of_terms(uint32_t term, uint64_t version)
+{
+    return version > 0 && version < kvp_gen_make(term + 1, 0);
+}
+
+/* ---- segments */
+static kvp_segment_t *
+find_segment(kvp_master_t *m, uint32_t number)
+{
+    kvp_segment_t *g = m->log.journal.named;
+
+    if (g == NULL || g->id != number) g = m->log.journal.named = kvp_segment_find(&m->space, number);
+    return g;
+}
+
+static kvp_err_t
+apply_segment(kvp_master_t *m, const kvp_jrec_segment_t *rec)
+{
+    const kvp_segment_new_t like = {
+        .id = rec->number,
+        .uuid = rec->uuid,
+        .epoch = rec->epoch,
+        .size_bytes = rec->size_bytes,
+        .chunk_bytes = rec->chunk_bytes,
+        .name = rec->name,
+        .host_id = rec->host_id,
+    };
+    kvp_segment_t *g = find_segment(m, rec->number);
+
+    if (g != NULL && memcmp(g->uuid, rec->uuid, sizeof g->uuid) != 0) return KVP_CORRUPT;
+    if (g == NULL) {
+        if (rec->number <= m->cat.segment_seq || kvp_segment_refusal(&like) != NULL) return KVP_CORRUPT;
+        if (m->cat.chunks_n + kvp_segment_chunk_n(&like) > KVP_POOL_CHUNKS_MAX) return KVP_CORRUPT;
+        g = kvp_segment_make(&m->space, &like);
+        g->is_restored = true;
+        kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
+    }
+    g->mounted_term = rec->mounted_term;
+    return KVP_OK;
+}
+
+/* What lies there is said to be gone as its turn comes; until then it is kept, and dropped with the segment at the end. */
+static kvp_err_t
+apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
+{
+    kvp_segment_t *g = find_segment(m, rec->number);
+
+    if (g == NULL) return KVP_CORRUPT;
+    g->is_over = true;
+    return KVP_OK;
+}
+
+/* ---- objects */
+/* One record, taken apart. */
+typedef struct {
+    const kvp_jrec_commit_t *rec;
+    const kvp_jrec_place_t *places;
+    const uint8_t *key;
+} told_t;
+
+static kvp_chunk_t *
+chunk_at(kvp_master_t *m, const kvp_jrec_place_t *p)
+{
+    kvp_segment_t *g = find_segment(m, p->segment);
+
+    return g == NULL || p->chunk >= g->chunk_n ? NULL : kvp_segment_chunk(&m->space, g, p->chunk);
+}
+
+static void
+open_chunk(kvp_chunk_t *c, bool has_long_key)
+{
+    if (c->slab == NULL && kvp_slab_create_open(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
+        kvp_panic("out of memory: allocator of a chunk");
+    if (has_long_key && c->long_keys == NULL &&
+        kvp_slab_create_open(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys) != KVP_OK)
+        kvp_panic("out of memory: allocator of long keys");
+}
+
+/* Allocates the extent, and the place of its key. */
+static kvp_err_t
+restore_place(kvp_chunk_t *c, const told_t *t, const kvp_jrec_place_t *p, kvp_place_t *at)
+{
+    bool is_long = t->rec->key_len > KVP_KEY_CELL_BYTES;
+    uint64_t key_at = (uint64_t)p->key_off * 64;
+    kvp_err_t err;
+
+    *at = (kvp_place_t){.chunk = c->number, .generation = p->generation, .long_key_slot = KVP_SLAB_NONE};
+    open_chunk(c, is_long);
+    if (is_long ? key_at < c->geo.long_keys_off : p->key_off != kvp_key_cell_units(&c->geo, p->slot))
+        return KVP_CORRUPT;
+    err = kvp_slab_restore(c->slab, p->slot, p->offset, kvp_slab_extent_bytes(t->rec->len), 0, &at->slot);
+    if (err != KVP_OK || !is_long) return err;
+    err = kvp_slab_restore(c->long_keys, KVP_SLAB_NONE, key_at - c->geo.long_keys_off,
+                           kvp_slab_extent_bytes(t->rec->key_len), 0, &at->long_key_slot);
+    if (err != KVP_OK) kvp_slab_unrestore(c->slab, at->slot);
+    return err;
+}
+
+static kvp_err_t
+enter_place(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place_t *p)
+{
+    kvp_chunk_t *c = chunk_at(m, p);
+    kvp_place_t at;
+    kvp_err_t err;
+
+    if (c == NULL || p->generation == 0) return KVP_CORRUPT;
+    if (!kvp_enter_chunk(m, c, t->rec->tenant)) return KVP_CORRUPT;
+    err = restore_place(c, t, p, &at);
+    if (err == KVP_OK)
+        kvp_enter_copy(m, oid, &at, t->rec->len);
+    else if (c->slab == NULL || kvp_slab_used_bytes(c->slab) == 0)
+        kvp_place_chunk_leave(&m->space, c);
+    return err == KVP_OK ? KVP_OK : KVP_CORRUPT;
+}
+
+/* A base says most objects once more. */
+static bool
+is_said_already(const kvp_master_t *m, uint32_t oid, const told_t *t)
+{
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(&m->cat, o, places);
+
+    if (kvp_obj_version(o) != t->rec->version || n != t->rec->places_n || o->pin != t->rec->pin) return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (places[i].generation != t->places[i].generation) return false;
+    return true;
+}
+
+static kvp_err_t
+check_commit(const kvp_master_t *m, const told_t *t, uint32_t term)
+{
+    const kvp_jrec_commit_t *rec = t->rec;
+    kvp_digest_t digest = kvp_key_digest(m->ctx.conf.digest_seed, rec->tenant, t->key, rec->key_len);
+
+    if (!is_of_terms(term, rec->version) || rec->pin > KVP_PIN_HARD || rec->len == 0) return KVP_CORRUPT;
+    if (kvp_group_check_named(&rec->group) != KVP_OK) return KVP_CORRUPT;
+    return kvp_digest_eq(rec->digest, digest) ? KVP_OK : KVP_CORRUPT;
+}
+
+static void
+enter_group(kvp_master_t *m, uint32_t oid, const kvp_wire_group_t *group)
+{
+    kvp_tenant_t *tenant = kvp_obj_tenant(&m->cat, kvp_obj(m->cat.index, oid));
+    uint32_t old = kvp_group_displaced(&m->prot, tenant, group);
+
+    if (old != KVP_OID_NONE) kvp_enter_leave(m, old);
+    kvp_group_adopt(&m->prot, tenant, oid, group);
+}
+
+static kvp_err_t
+apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
+{
+    const kvp_jrec_commit_t *rec = &any->commit;
+    const told_t t = {.rec = rec, .places = kvp_jrec_places(any), .key = kvp_jrec_key(any)};
+    const kvp_entry_t entry = {rec->digest, t.key, rec->key_len, rec->pin, rec->version, rec->sum};
+    uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
+    kvp_err_t err = check_commit(m, &t, term);
+
+    if (err != KVP_OK) return err;
+    if (oid != KVP_OID_NONE && is_said_already(m, oid, &t)) return KVP_OK;
+    if (oid != KVP_OID_NONE) kvp_enter_leave(m, oid);
+    oid = kvp_enter_object(m, &entry);
+    for (uint32_t i = 0; i < rec->places_n && err == KVP_OK; i++)
+        err = enter_place(m, oid, &t, &t.places[i]);
+    if (err != KVP_OK) {
+        kvp_enter_leave(m, oid);
+        return err;
+    }
+    if (kvp_group_is_named(&rec->group)) enter_group(m, oid, &rec->group);
+    kvp_victim_used(&m->prot, oid);
+    return KVP_OK;
+}
+
+static kvp_err_t
+apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
+{
+    uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
+
+    if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
+    if (oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) <= rec->version) kvp_enter_leave(m, oid);
+    return KVP_OK;
+}
+
+/* ---- tenants */
+static kvp_err_t
+apply_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec, uint32_t term)
+{
+    kvp_tenant_t *t = kvp_tenant_find(&m->cat, rec->tenant);
+
+    if (!is_of_terms(term, rec->min_version)) return KVP_CORRUPT;
+    if (rec->epoch == 0) { /* it owned nothing any more */
+        if (t != NULL && t->min_version == rec->min_version) kvp_tombs_bump_forgotten(&m->log, t);
+        return KVP_OK;
+    }
+    t = kvp_tenant_open(&m->cat, rec->tenant); /* here nobody uses any */
+    if (!kvp_tenant_may_bump(&m->cat, t)) {
+        kvp_tenant_rele(&m->cat, t);
+        return KVP_CORRUPT;
+    }
+    t->epoch = (uint32_t)kvp_max_u64(t->epoch, rec->epoch);
+    kvp_tenant_bumped(&m->cat, t, rec->min_version);
+    (void)kvp_tombs_bumped(&m->log, t);
+    kvp_tenant_rele(&m->cat, t);
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term)
+{
+    switch (rec->head.kind) {
+    case KVP_JREC_COMMIT:
+        return apply_commit(m, rec, term);
+    case KVP_JREC_GONE:
+        return apply_gone(m, &rec->gone, term);
+    case KVP_JREC_BUMP:
+        return apply_bump(m, &rec->bump, term);
+    case KVP_JREC_SEGMENT:
+        return apply_segment(m, &rec->segment);
+    default:
+        return apply_segment_over(m, &rec->over);
+    }
+}
+
+/* ---- the end */
+static kvp_err_t
+close_segment(kvp_master_t *m, kvp_segment_t *g)
+{
+    for (uint32_t i = 0; i < g->chunk_n; i++) {
+        kvp_chunk_t *c = &g->chunks[i];
+        kvp_err_t err = c->slab == NULL ? KVP_OK : kvp_slab_close(c->slab);
+
+        if (err == KVP_OK && c->long_keys != NULL) err = kvp_slab_close(c->long_keys);
+        if (err != KVP_OK) return err;
+        if (c->slab == NULL) continue;
+        kvp_place_room_changed(c);
+        kvp_place_memory_changed(&m->space, c);
+    }
+    g->lost_ns = m->ctx.now_ns;
+    g->lost_stall_ns = m->ctx.stall_ns;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_apply_end(kvp_master_t *m)
+{
+    kvp_list_foreach (pos, &m->cat.segments) {
+        kvp_err_t err = close_segment(m, kvp_list_entry(pos, kvp_segment_t, link));
+
+        if (err != KVP_OK) return err;
+    }
+    kvp_list_foreach (pos, &m->cat.segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->is_over) kvp_segment_drop(m, g);
+    }
+    kvp_groups_doom_broken(&m->prot);
+    return KVP_OK;
+}
+
+static void
+forget_segment(kvp_master_t *m, kvp_segment_t *g)
+{
+    for (uint32_t i = 0; i < g->chunk_n; i++) {
+        kvp_chunk_t *c = &g->chunks[i];
+
+        if (c->segment == NULL) continue;
+        kvp_ptab_del(&m->cat.chunks, c->number);
+        kvp_place_chunk_fini(&m->space, c);
+    }
+    m->cat.known_bytes -= g->size_bytes;
+    kvp_segment_free(&m->space, g);
+}
+
+void
+kvp_apply_forget(kvp_master_t *m)
+{
+    uint32_t cursor = 0, left = UINT32_MAX, oid;
+
+    while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE)
+        kvp_enter_leave(m, oid);
+    kvp_list_foreach_safe (pos, tmp, &m->cat.segments)
+        forget_segment(m, kvp_list_entry(pos, kvp_segment_t, link));
+    m->cat.segment_seq = 0;
+    m->log.journal.named = NULL;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "master/core/recovery/enter.h"
+
+#include "common/slab.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/pin.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/place.h"
+#include "master/core/state.h"
+
+uint32_t
+kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry)
+{
+    uint32_t oid = kvp_objindex_make(m->cat.index, entry->digest, entry->key, entry->key_len);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+
+    kvp_objindex_link(m->cat.index, oid, entry->digest);
+    o->generation = entry->version;
+    o->sum = entry->sum;
+    o->state = KVP_OBJ_COMMITTED;
+    o->attempt = KVP_NONE;
+    o->pin = entry->pin & 3u;
+    m->ctx.st.objects++;
+    m->ctx.st.adopted++;
+    return oid;
+}
+
+void
+kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len)
+{
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at->chunk);
+    uint64_t extent = kvp_slab_len(c->slab, at->slot);
+
+    if (o->chunk == KVP_OBJ_CHUNK_NONE) c->tenant->objects++;
+    kvp_slab_set_owner(c->slab, at->slot, oid);
+    kvp_obj_add_place(&m->cat, oid, at, extent - len);
+    kvp_pin_count(&m->prot, o, (int64_t)extent);
+    kvp_group_bytes(&m->prot, o, (int64_t)extent);
+    c->segment->objects++;
+    c->segment->used_bytes += extent;
+    c->tenant->used_bytes += extent;
+}
+
+bool
+kvp_enter_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
+{
+    kvp_tenant_t *t;
+
+    if (c->tenant != NULL) return c->tenant->id == tenant;
+    if (!kvp_tenant_may_open(&m->cat, tenant)) return false;
+    t = kvp_tenant_open(&m->cat, tenant);
+    kvp_place_chunk_take(&m->space, c, t);
+    kvp_tenant_rele(&m->cat, t);
+    return true;
+}
+
+static void
+leave_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
+{
+    kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at->chunk);
+    uint64_t extent = kvp_slab_len(c->slab, at->slot);
+
+    kvp_obj_del_place(&m->space, oid, at);
+    c->segment->objects--;
+    c->segment->used_bytes -= extent;
+    c->tenant->used_bytes -= extent;
+    kvp_slab_unrestore(c->slab, at->slot);
+    if (at->long_key_slot != KVP_SLAB_NONE) kvp_slab_unrestore(c->long_keys, at->long_key_slot);
+    if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(&m->space, c);
+}
+
+void
+kvp_enter_leave(kvp_master_t *m, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(&m->cat, o, places);
+
+    m->ctx.st.objects--;
+    if (n > 0) kvp_obj_tenant(&m->cat, o)->objects--;
+    kvp_objindex_unlink(m->cat.index, oid);
+    kvp_victim_removed(&m->prot, oid);
+    kvp_group_leave(&m->prot, oid);
+    for (uint32_t i = n; i-- > 0;)
+        leave_place(m, oid, &places[i]);
+    kvp_objindex_free(m->cat.index, oid);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Objects that were committed before: they enter the catalog from a node's report, or from the log.
+ */
+#ifndef KVP_MASTER_CORE_RECOVERY_ENTER_H
+#define KVP_MASTER_CORE_RECOVERY_ENTER_H
+
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/chunk.h"
+#include "proto/wire.h"
+
+typedef struct {
+    kvp_digest_t digest;
+    const uint8_t *key;
+    uint16_t key_len;
+    uint8_t pin;
+    uint64_t version;
+    uint64_t sum;
+} kvp_entry_t;
+
+/* kvp_enter_object makes it, committed and in the index, lying nowhere yet; returns its oid. kvp_enter_copy: one lies in that extent, which
+ * is allocated, with so many bytes of payload. kvp_enter_chunk: the chunk is that tenant's now; false where it is another's, or there
+ * are too many tenants. kvp_enter_leave takes one out again that the allocators are still open for (kvp_slab_create_open). */
+uint32_t kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry);
+void kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len);
+bool kvp_enter_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant);
+void kvp_enter_leave(kvp_master_t *m, uint32_t oid);
+
+#endif

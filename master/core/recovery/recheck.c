@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A segment that comes from the log, held against the words of its node. It is served meanwhile: a reader looks at the word itself.
+ *
+ * Design notes.
+ * - What is SEALED and not in the log was never acknowledged, or is gone: its node makes it DEAD before anything is placed over it. A word
+ *   is older than what this term grants, since nothing is placed here before the end.
+ * - What is in the log and not SEALED went out by an order whose record was lost with the log's end, which nobody was promised. What
+ *   was placed there since is not known either.
+ * - The space between may be granted to a writer by a master that is gone: it is retired as after any report (rebuild.c).
+ */
+#include "master/core/recovery/recheck.h"
+
+#include "common/mutate.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/recovery/enter.h"
+#include "master/core/recovery/loss.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "master/core/state.h"
+
+#define SLOTS_A_RECORD 16u /* to look at a slot costs less than to touch a record */
+
+static bool
+is_copy_at(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t generation)
+{
+    uint32_t oid = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, slot), n;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+
+    if (oid == KVP_SLAB_NONE) return false;
+    n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
+    return places[kvp_place_at(places, c, slot)].generation == generation && n > 0;
+}
+
+bool
+kvp_recheck_word(kvp_master_t *m, kvp_chunk_t *c, const kvp_wire_extent_t *told)
+{
+    uint64_t generation = kvp_word_generation(told->word);
+    const kvp_retire_t *r;
+
+    if (told->slot >= c->geo.slots_max || kvp_word_state(told->word) != KVP_DESC_SEALED) return false;
+    r = kvp_retire_of(&m->space, c, told->slot);
+    if (r != NULL) return r->generation == generation;
+    if (!is_copy_at(m, c, told->slot, generation)) return !KVP_RULE(LOG_KNOWS);
+    kvp_place_note_sealed(c, told->slot);
+    return true;
+}
+
+static bool
+is_confirmed(const kvp_chunk_t *c, uint32_t slot)
+{
+    return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
+}
+
+static void
+give_to_anybody(kvp_master_t *m, kvp_chunk_t *c)
+{
+    uint32_t i = 0;
+
+    if (kvp_enter_chunk(m, c, 0)) return;
+    while (kvp_ptab_get(&m->cat.tenants, i) == NULL)
+        i++;
+    kvp_place_chunk_take(&m->space, c, kvp_ptab_get(&m->cat.tenants, i));
+}
+
+/* Retires what is free. */
+static bool
+take_rest(kvp_master_t *m, kvp_chunk_t *c, uint32_t *left)
+{
+    kvp_place_t at = {.chunk = c->number, .long_key_slot = KVP_SLAB_NONE};
+    bool is_done;
+
+    if (c->tenant == NULL) give_to_anybody(m, c); /* it is empty soon */
+    while (!(is_done = kvp_slab_largest_free(c->slab) == 0) && *left > 0) {
+        --*left;
+        kvp_ctx_spend(&m->ctx, 1);
+        (void)kvp_slab_take_free(c->slab, 0, &at.slot);
+        at.generation = kvp_gen_make(m->ctx.term, ++m->cat.gen_seq);
+        c->segment->objects++; /* as if one had lain there */
+        c->tenant->used_bytes += kvp_slab_len(c->slab, at.slot);
+        c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
+        m->ctx.st.used_bytes += kvp_slab_len(c->slab, at.slot);
+        (void)kvp_retire_place(&m->space, &at, KVP_RULE(GAP_WRITERS) ? KVP_OWNER_ANY : 0, NULL);
+    }
+    return is_done;
+}
+
+/* Its space may be another's by now, of which the log's end told. */
+static void
+lose_copy(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
+{
+    uint64_t generation = kvp_gen_make(m->ctx.term, ++m->cat.gen_seq);
+
+    kvp_copy_lose(m, c, slot);
+    if (KVP_RULE(GAP_WRITERS)) kvp_retire_unclaimed(&m->space, kvp_retire_of(&m->space, c, slot), generation);
+}
+
+bool
+kvp_recheck_close(kvp_master_t *m, kvp_chunk_t *c, uint32_t *slot, uint32_t *left)
+{
+    if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
+        kvp_panic("out of memory: allocator of a chunk");
+    for (uint32_t looked = 0; *slot < kvp_slab_slots_high(c->slab); ++*slot) {
+        uint32_t owner = kvp_slab_owner(c->slab, *slot);
+
+        if (*left == 0) return false;
+        *left -= ++looked % SLOTS_A_RECORD == 0;
+        if (owner == KVP_SLAB_NONE || (owner & KVP_RETIRING_BIT) != 0 || is_confirmed(c, *slot)) continue;
+        lose_copy(m, c, *slot);
+    }
+    if (!take_rest(m, c, left)) return false;
+    if (c->unclaimed == 0) kvp_place_forget_sealed(c);
+    kvp_place_room_changed(c);
+    kvp_place_memory_changed(&m->space, c);
+    return true;
+}

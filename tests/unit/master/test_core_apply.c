@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A master that follows another by its log: what it serves before nodes have told their words, and what these decide.
+ */
+#include "master/core/catalog/replica.h"
+#include "master/core/state.h"
+
+#include "common/segfmt.h"
+#include "tests/unit/master/rig.h"
+#include "tests/world/report.h"
+
+#define SMALL (8 * KIB)
+
+static const kvp_master_conf_t with_log = {.has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS};
+
+static uint64_t
+put_one(peer_t *c, const char *key, uint32_t copies, bool is_upsert)
+{
+    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+    put_t one = {.key = key, .len = SMALL};
+    uint64_t version;
+    places_t p;
+
+    like.is_upsert = is_upsert;
+    like.replicas = copies;
+    like.wait_ms = 50;
+    places_read(peer_wait(c, put_begin_with(c, &one, 1, &like), 200 * MS), &p);
+    assert_int_equal(p.objs[0].err, KVP_OK);
+    assert_int_equal(p.nloc, copies);
+    for (uint32_t i = 0; i < copies; i++)
+        assert_int_equal(write_object(c, &p.locs[i], &p.objs[0], key), KVP_OK);
+    version = p.objs[0].version;
+    places_free(&p);
+    assert_int_equal(commit_copies(c, one.attempt, SMALL * 3, (1u << copies) - 1), KVP_OK);
+    return version;
+}
+
+/* Connects and mounts; the words are the caller's to tell. */
+static peer_t *
+greet(world_t *w, mem_t *mem)
+{
+    Kvp__Pb__MountReply reply;
+    peer_t *n = peer_open(w);
+
+    n->mem = mem;
+    assert_int_equal(peer_hello(n, KVP_ROLE_NODE, mem->name, mem->name), KVP_OK);
+    reply = node_ask_mount(n);
+    assert_int_equal(reply.err, KVP_OK);
+    assert_false(reply.is_reset);
+    assert_int_equal(reply.report, 1);
+    return n;
+}
+
+static kvp_err_t
+begin_now(peer_t *c, const char *key)
+{
+    put_t one = {.key = key, .len = SMALL};
+    places_t p;
+    kvp_err_t err;
+
+    places_read(peer_wait(c, put_begin(c, &one, 1, 0), 200 * MS), &p);
+    err = p.objs[0].err;
+    places_free(&p);
+    return err == KVP_OK ? abort_put(c, one.attempt, true) : err;
+}
+
+/* Copies, long keys, replaced and removed ones. */
+static void
+test_served_before_words_are_told(void **state)
+{
+    rig_t *g = *state;
+    uint64_t first, two, new, long_one;
+    char long_key[KVP_KEY_CELL_BYTES + 40];
+    peer_t *na, *nb;
+    uint32_t copies;
+
+    memset(long_key, 'l', sizeof long_key);
+    long_key[sizeof long_key - 1] = '\0';
+    first = put_one(g->c, "first", 1, false);
+    two = put_one(g->c, "two", 2, false);
+    (void)put_one(g->c, "new", 1, false);
+    new = put_one(g->c, "new", 1, true);
+    long_one = put_one(g->c, long_key, 1, false);
+    (void)put_one(g->c, "gone", 2, false);
+    assert_int_equal(remove_key(g->c, "gone", true), KVP_OK);
+    rig_restart(g);
+    assert_int_equal(found(g->c, "first", NULL), 0);
+    assert_int_equal(begin_now(g->c, "first"), KVP_RETRY_AFTER); /* its node is expected back */
+    na = greet(g->w, g->a);
+    nb = greet(g->w, g->b);
+    assert_int_equal(found(g->c, "first", NULL), first);
+    assert_int_equal(found(g->c, "two", &copies), two);
+    assert_int_equal(copies, 2);
+    assert_int_equal(found(g->c, "new", NULL), new);
+    assert_int_equal(found(g->c, long_key, NULL), long_one);
+    assert_int_equal(found(g->c, "gone", NULL), 0);
+    assert_int_equal(begin_now(g->c, "first"), KVP_ALREADY);
+    assert_int_equal(begin_now(g->c, "other"), KVP_RETRY_AFTER); /* nothing is placed before */
+    assert_int_equal(remove_key(g->c, "first", true), KVP_OK);
+    node_report(na);
+    node_report(nb);
+    world_advance(g->w, 5 * SEC);
+    assert_int_equal(world_stats(g->w).objects, 3);
+    assert_int_equal(world_stats(g->w).used_bytes, 4 * SMALL);
+    assert_int_equal(world_stats(g->w).quarantine_bytes, 0);
+    assert_true(put_one(g->c, "other", 2, false) > new);
+    long_key[0] = 'm';
+    (void)put_one(g->c, long_key, 1, false);
+}
+
+/* What was committed when the disk did not answer was not acknowledged. */
+static void
+test_words_that_the_log_does_not_know(void **state)
+{
+    rig_t *g = *state;
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+    put_t one = {.key = "lost", .len = SMALL};
+    kvp_wire_commit_t rec = {.replicas = 1};
+    kvp_wire_loc_t at;
+    places_t p;
+
+    (void)put_one(g->c, "kept", 1, false);
+    places_read(peer_wait(g->c, put_begin(g->c, &one, 1, 50), 200 * MS), &p);
+    assert_int_equal(write_object(g->c, &p.locs[0], &p.objs[0], "lost"), KVP_OK);
+    at = p.locs[0];
+    places_free(&p);
+    g->w->is_disk_stuck = true;
+    head.n = 1;
+    rec.attempt = one.attempt;
+    (void)peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+    world_advance(g->w, 100 * MS);
+    assert_true(found(g->c, "lost", NULL) > 0);
+    world_restart(g->w);
+    g->w->is_disk_stuck = false;
+    node_report(greet(g->w, g->a));
+    g->c = client_open(g->w);
+    assert_int_equal(kvp_word_state(g->a->chunks[at.chunk].words[at.slot]), KVP_DESC_DEAD);
+    assert_int_equal(found(g->c, "lost", NULL), 0);
+    assert_true(found(g->c, "kept", NULL) > 0);
+    (void)put_one(g->c, "lost", 1, false);
+}
+
+/* A node that obeyed an order of which the log's end would have told. */
+static void
+test_words_that_are_not_sealed(void **state)
+{
+    rig_t *g = *state;
+    extent_t *all;
+    uint32_t n;
+
+    (void)put_one(g->c, "evicted", 1, false);
+    all = mem_sealed(g->a, &n);
+    assert_int_equal(n, 1);
+    (void)put_one(g->c, "kept", 1, false);
+    rig_restart(g);
+    g->a->chunks[all[0].rec.chunk].words[all[0].rec.slot] =
+        kvp_word_make(kvp_word_generation(all[0].rec.word), KVP_DESC_DEAD);
+    free(all);
+    node_report(greet(g->w, g->a));
+    assert_int_equal(found(g->c, "evicted", NULL), 0);
+    assert_true(found(g->c, "kept", NULL) > 0);
+    (void)put_one(g->c, "evicted", 1, false);
+    world_advance(g->w, 5 * SEC);
+    assert_int_equal(world_stats(g->w).objects, 2);
+    assert_int_equal(world_stats(g->w).used_bytes, 2 * SMALL);
+}
+
+/* Told again from its beginning; and what its node makes up costs the node its memory. */
+static void
+test_words_that_are_cut_or_made_up(void **state)
+{
+    rig_t *g = *state;
+    extent_t *all, bad;
+    uint32_t n;
+    peer_t *node;
+
+    for (uint32_t i = 0; i < 20; i++)
+        (void)put_one(g->c, key_name("key/", i), 1, false);
+    rig_restart(g);
+    node = greet(g->w, g->a);
+    all = mem_sealed(g->a, &n);
+    assert_int_equal(n, 20);
+    assert_true(report_take(node, report_send(node, all, 7, false, false), all, 7));
+    peer_forget(node);
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(count(g->c, 0, 20), 0);
+    node = greet(g->w, g->a);
+    assert_int_equal(count(g->c, 0, 20), 20);
+    bad = all[0];
+    free(all);
+    bad.rec.chunk = 99;
+    assert_false(report_take(node, report_send(node, &bad, 1, false, false), &bad, 1));
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(count(g->c, 0, 20), 0);
+    assert_int_equal(world_stats(g->w).segments, 0);
+}
+
+/* What was put before a bump is swept by the next master as well. */
+static void
+test_bump_that_was_not_swept(void **state)
+{
+    rig_t *g = *state;
+
+    fill(g->c, 0, 20, SMALL);
+    g->w->is_idle_off = true;
+    assert_int_equal(plain_result(peer_wait(g->c, bump_begun(g->c, 0), SEC)), KVP_OK);
+    rig_restart(g);
+    g->w->is_idle_off = false;
+    node_report(greet(g->w, g->a));
+    assert_int_equal(count(g->c, 0, 20), 0);
+    world_advance(g->w, 5 * SEC);
+    assert_int_equal(world_stats(g->w).used_bytes, 0);
+    fill(g->c, 0, 20, SMALL);
+}
+
+static kvp_master_t *
+core_of(const rig_t *g, bool is_all_given)
+{
+    kvp_master_t *m;
+    uint64_t end;
+
+    assert_int_equal(kvp_master_create(&g->w->conf, g->w->now, &m), KVP_OK);
+    kvp_ignore(kvp_master_restore(m, g->w->journal.data, g->w->journal.len), "it is damaged");
+    assert_int_equal(kvp_master_open_journal(m, is_all_given, &end), KVP_OK);
+    return m;
+}
+
+/* Where nothing that was written can be missing, a bad record in the middle is damage: removals may lie behind it. */
+static void
+test_damage_in_the_middle(void **state)
+{
+    rig_t *g = *state;
+    kvp_master_t *m;
+
+    fill(g->c, 0, 50, SMALL);
+    m = core_of(g, true);
+    assert_true(m->log.journal.is_relied_on);
+    assert_int_equal(m->ctx.st.objects, 50);
+    kvp_master_destroy(m);
+    g->w->journal.data[g->w->journal.len / 2] ^= 1;
+    m = core_of(g, false);
+    assert_true(m->log.journal.is_relied_on && m->ctx.st.objects > 0 && m->ctx.st.objects < 50);
+    kvp_master_destroy(m);
+    m = core_of(g, true);
+    assert_false(m->log.journal.is_relied_on);
+    assert_int_equal(m->ctx.st.objects, 0);
+    assert_true(kvp_list_is_empty(&m->cat.segments));
+    kvp_master_destroy(m);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        rig_test_on(test_served_before_words_are_told, .conf = with_log, .mems = 2, .size = 2 * MIB, .chunk = MIB),
+        rig_test_on(test_words_that_the_log_does_not_know, .conf = with_log, .size = MIB),
+        rig_test_on(test_words_that_are_not_sealed, .conf = with_log, .size = MIB),
+        rig_test_on(test_words_that_are_cut_or_made_up, .conf = with_log, .size = MIB),
+        rig_test_on(test_bump_that_was_not_swept, .conf = with_log, .size = MIB),
+        rig_test_on(test_damage_in_the_middle, .conf = with_log, .size = MIB),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
