@@ -95,7 +95,9 @@
     X(GROUP_TICKET, "a ticket on one member keeps its group")                                                          \
     X(GROUP_SEEN, "a group is found when all its members are there")                                                   \
     X(GROUP_OF_EPOCH, "an object put before a bump joins no group put after it")                                       \
-    X(LOOKUP_IS_NO_USE, "a look-up alone does not count as a use")
+    X(LOOKUP_IS_NO_USE, "a look-up alone does not count as a use")                                                     \
+    X(CHECK_FIRST, "what a reader calls unreadable is dropped only by its node's word")                                \
+    X(CHECK_SOUND, "a node calls unreadable only what no reader accepts")
 
 /* Rules of rdma, which the model NIC holds against the transport itself. */
 #define KVP_RDMA_RULES(X)                                                                                              \

@@ -16,6 +16,7 @@
 #define KVP_NAME_MAX 128u
 #define KVP_PATTERN_MAX 1024u
 #define KVP_REPLICAS_MAX 8u
+#define KVP_UNREADABLE_MAX 64u /* places that a RELEASE reports */
 #define KVP_AVOID_MAX 16u /* segments that a PUT_BEGIN asks to be passed over */
 #define KVP_GROUP_MEMBERS_MAX 4096u
 #define KVP_REVOKED_MAX 4096u /* revocations in one HeartbeatReply; where there are more it says "drop all" */
@@ -52,7 +53,7 @@ typedef enum {
     KVP_OP_GET = 19, /* C->M  Get, n kvp_digest_t -> Places, objs, locs */
     KVP_OP_EXISTS = 20, /* C->M  Exists, n kvp_digest_t -> Reply, n u8 */
     KVP_OP_LOOKUP = 21, /* C->M  Lookup, n kvp_digest_t -> LookupReply, n u8 */
-    KVP_OP_RELEASE = 22, /* C->M  Release, n u64 tickets -> Reply; usually one-way */
+    KVP_OP_RELEASE = 22, /* C->M  Release, n u64 tickets, kvp_wire_unreadable_t -> Reply; usually one-way */
     KVP_OP_REMOVE = 23, /* C->M  Remove, n kvp_digest_t -> Reply, n i32 */
     KVP_OP_REMOVE_MANY = 24, /* C->M  RemoveMany -> RemoveManyReply */
     KVP_OP_LIST = 25, /* C->M  List -> ListReply, n kvp_wire_entry_t, keys */
@@ -69,6 +70,7 @@ typedef enum {
     KVP_OP_FENCE = 52, /* M->N  Fence -> Reply */
     KVP_OP_REPORT = 53, /* N->M  Report, tombs, extents, keys -> Reply, n u8: KVP_RETIRE_DEAD = not wanted */
     KVP_OP_TOMBS = 54, /* M->N  Tombs, n kvp_wire_tomb_t -> Reply: to be kept with the memory */
+    KVP_OP_CHECK = 55, /* M->N  Retire, n kvp_wire_check_t -> Reply, n u8: KVP_RETIRE_DEAD = no reader accepts it */
 
     KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
     KVP_OP_DRAINED = 65, /* C->N  Drained -> Reply */
@@ -173,6 +175,23 @@ typedef struct {
     uint64_t owner;
 } kvp_wire_slot_t;
 
+/* RELEASE: where the key was said to be, and was not. */
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t generation;
+} kvp_wire_unreadable_t;
+
+/* CHECK: what a reader of that place would expect of its descriptor. */
+typedef struct {
+    uint32_t chunk;
+    uint32_t slot;
+    uint64_t generation;
+    uint64_t version;
+    kvp_digest_t digest;
+    uint64_t offset;
+    uint64_t len;
+} kvp_wire_check_t;
+
 /* REPORT: an extent that is SEALED (what was WRITING is revoked by then). The records come by rising chunk, those of a
  * chunk by rising offset; in a Report with whole descriptors each is followed by its kvp_desc_t and key_len bytes of key,
  * padded to 8. */
@@ -216,6 +235,8 @@ _Static_assert(sizeof(kvp_wire_obj_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_loc_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_entry_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_slot_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_unreadable_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_check_t) == 56, "wire format");
 _Static_assert(sizeof(kvp_wire_group_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_used_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_extent_t) == 16, "wire format");

@@ -52,6 +52,7 @@ kvp_getop_begin(kvp_getop_t *op)
         op->items[i].is_known = false;
         op->items[i].nloc = 0;
         op->items[i].len = 0;
+        op->items[i].unreadable = 0;
     }
     op->has_session = false;
     op->has_looked = op->places == NULL;
@@ -60,6 +61,7 @@ kvp_getop_begin(kvp_getop_t *op)
     op->reads_n = 0;
     op->moves_n = 0;
     op->ticket = 0;
+    op->unreadable_n = 0;
     op->stale_n = op->corrupt_n = op->retry_n = 0;
     op->known_n = op->known_lost_n = op->kept_n = 0;
 }
@@ -180,18 +182,31 @@ encode_get(kvp_getop_t *op)
     kvp_frame_end(op->out, at);
 }
 
+/* With it goes what the master has to look after: a place of which it said twice that the object is there. */
 static void
 encode_release(kvp_getop_t *op)
 {
     Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
+    uint32_t left = (uint32_t)kvp_min_u64(op->unreadable_n, KVP_UNREADABLE_MAX);
     size_t at;
 
-    head.n = 1;
+    head.n = op->ticket != 0;
+    head.unreadable = left;
     kvp_buf_reset(op->out);
     kvp_pb_frame_begin(op->out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
-    kvp_buf_append(op->out, &op->ticket, sizeof op->ticket);
+    if (op->ticket != 0) kvp_buf_append(op->out, &op->ticket, sizeof op->ticket);
+    for (uint32_t i = 0; left > 0; i++) {
+        kvp_getop_item_t *it = &op->items[i];
+        kvp_wire_unreadable_t rec = {it->digest, it->unreadable};
+
+        if (rec.generation == 0) continue;
+        it->unreadable = 0;
+        kvp_buf_append(op->out, &rec, sizeof rec);
+        left--;
+    }
     kvp_frame_end(op->out, at);
     op->ticket = 0;
+    op->unreadable_n = 0;
 }
 
 /* ---- the answer */
@@ -433,6 +448,10 @@ take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t 
 
     if (err == KVP_STALE) op->stale_n++;
     if (err == KVP_CORRUPT) op->corrupt_n++;
+    if (err == KVP_STALE && it->is_last_ask) {
+        op->unreadable_n += it->unreadable == 0;
+        it->unreadable = mv->loc.generation;
+    }
     if (it->is_known) {
         take_known_move(op, it, mv, err, boot_ns);
     } else if (is_copys_fault(err) && untried_n(it) > 0) {
@@ -461,7 +480,7 @@ kvp_getop_next(kvp_getop_t *op, uint64_t now_ns)
         fill_moves(op);
         return (kvp_step_t){.kind = KVP_STEP_MOVE};
     }
-    if (op->ticket != 0) {
+    if (op->ticket != 0 || op->unreadable_n > 0) {
         encode_release(op);
         return (kvp_step_t){.kind = KVP_STEP_SEND};
     }

@@ -34,6 +34,7 @@ typedef struct {
     uint64_t key_hash2;
     uint64_t version;
     uint64_t sum;
+    uint64_t unreadable; /* generation of a place where the master said twice that it is, and it was not; 0 = none */
 } kvp_getop_item_t;
 
 typedef struct {
@@ -68,6 +69,7 @@ typedef struct {
     uint32_t left_n; /* items without a result */
     uint32_t reads_n; /* items to be read, not yet in moves */
     uint64_t ticket;
+    uint32_t unreadable_n; /* items with such a place, which the master was not told */
 } kvp_getop_t;
 
 /* kvp_getop_begin starts the machine: every item without a key of legal length must have been left out before. */

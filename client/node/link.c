@@ -317,12 +317,13 @@ refuse_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err)
     answer(node, frame, err, kvp_err_text(err), NULL, 0);
 }
 
-/* The quiesce is begun, and as a rule over, before the answer goes: then that says that the extents are free. */
+/* RETIRE and CHECK. The quiesce is begun, and as a rule over, before the answer goes: then that says that the extents are free. */
 static bool
-on_retire(kvp_node_t *node, const kvp_frame_t *frame)
+on_extents(kvp_node_t *node, const kvp_frame_t *frame)
 {
-    const kvp_wire_slot_t *slots = NULL;
+    bool is_check = frame->hdr.opcode == KVP_OP_CHECK;
     uint8_t flags[KVP_BATCH_MAX];
+    const void *recs = NULL;
     Kvp__Pb__Retire *msg;
     kvp_rd_t rd;
     kvp_pb_t pb;
@@ -331,19 +332,22 @@ on_retire(kvp_node_t *node, const kvp_frame_t *frame)
 
     kvp_rd_init(&rd, frame->tail, frame->tail_len);
     msg = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, frame);
-    if (msg != NULL) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
-    if (slots != NULL) {
+    if (msg != NULL) recs = kvp_rd_array(&rd, msg->n, is_check ? sizeof(kvp_wire_check_t) : sizeof(kvp_wire_slot_t));
+    if (recs != NULL) {
         n = msg->n;
-        err = kvp_node_core_retire(node->core, msg->term, msg->segment_id, slots, n);
+        err = is_check ? kvp_node_core_check(node->core, msg->term, msg->segment_id, recs, n, flags)
+                       : kvp_node_core_retire(node->core, msg->term, msg->segment_id, recs, n);
     }
     kvp_pb_free(&pb, msg);
-    if (slots == NULL) return false;
+    if (recs == NULL) return false;
     if (err != KVP_OK) {
         refuse_order(node, frame, err);
         return true;
     }
-    kvp_node_settle(node);
-    kvp_node_core_retire_answer(node->core, flags, n);
+    if (!is_check) {
+        kvp_node_settle(node);
+        kvp_node_core_retire_answer(node->core, flags, n);
+    }
     answer(node, frame, KVP_OK, "", flags, n);
     return true;
 }
@@ -420,7 +424,8 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame)
 {
     switch (frame->hdr.opcode) {
     case KVP_OP_RETIRE:
-        return on_retire(node, frame);
+    case KVP_OP_CHECK:
+        return on_extents(node, frame);
     case KVP_OP_FENCE:
         return on_fence(node, frame);
     case KVP_OP_TOMBS:

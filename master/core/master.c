@@ -417,6 +417,8 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) {
         if (s->role == KVP_ROLE_NODE && op == KVP_OP_RETIRE)
             kvp_retire_answer(m, s, f);
+        else if (s->role == KVP_ROLE_NODE && op == KVP_OP_CHECK)
+            kvp_on_check_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && op == KVP_OP_TOMBS)
             kvp_tombs_answer(&m->log, s, f);
         else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* that one needs no answer */

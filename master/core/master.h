@@ -168,6 +168,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(fences, "clients fenced")                                                                                        \
     X(sessions_expired, "sessions ended for silence")                                                                  \
     X(protocol_errors, "connections closed for a breach of the protocol")                                              \
+    X(unreadable, "copies dropped, because by their node's word no reader would accept them")                          \
     X(purged, "objects dropped with a lost segment")                                                                   \
     X(adopted, "objects learned from nodes that this master did not know")                                             \
     X(step_longest_ns, "longest step of the core, ns (gauge)")                                                         \

@@ -2,6 +2,7 @@
 """The wire by hand, for tests that break it: frames, the few protobuf fields that are needed, and raw sockets. It
 follows PROTOCOL and shares no code with the product.
 """
+import ctypes
 import os
 import select
 import socket
@@ -265,6 +266,27 @@ DATA_MAGIC = 0x4B56
 DATA_READ, DATA_WRITE, DATA_PUBLISH = 1, 2, 3
 DATA_OP = struct.Struct("<BBHIQQQQQQQ")
 DATA_REQ = struct.Struct("<HHIQ")
+
+
+class _Hash(ctypes.Structure):
+    _fields_ = [("lo", ctypes.c_uint64), ("hi", ctypes.c_uint64)]
+
+
+def digest(key, seed):
+    """Of a key of tenant 0."""
+    hashes = ctypes.CDLL("libxxhash.so.0").XXH3_128bits_withSeed
+    hashes.restype, hashes.argtypes = _Hash, [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64]
+    found = hashes(key, len(key), seed)
+    return struct.pack("<QQ", found.lo, found.hi)
+
+
+def put_begin(keys, size, seed, attempt, pin=0):
+    records = b"".join(digest(k, seed) + struct.pack("<QQII", size, attempt + i, len(b"".join(keys[:i])), len(k)) for i, k in enumerate(keys))
+    return frame(PUT_BEGIN, pack((1, len(keys)), (2, 1000), (6, pin)), records + b"".join(keys), request_id=2)
+
+
+def put_commit(attempt, n):
+    return frame(PUT_COMMIT, pack((1, n)), b"".join(struct.pack("<QQII", attempt + i, 0, 1, 0) for i in range(n)), request_id=3)
 
 
 def data_hello(pool_id, incarnation, version=1, version_min=1):

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import rawwire as w
-from clients import Shell
+from clients import Shell, figures
 from conftest import PROGRAMS, SAN, SLOW, Daemon, own_s, run_program, wait_until
 
 MIB = 1 << 20
@@ -220,6 +220,49 @@ def test_nothing_is_lost_by_messages_that_say_nothing(pool):
                 raw.call(w.frame(opcode, one))
     assert pool.get("kept").out == b"kept" and pool.kvpool("bump", "--json").json["epoch"] == 1
     assert pool.get("kept").rc == 1
+
+
+# ---- 4b. keys that nobody can read
+def commit_hollow(master, keys, size, pin=0):
+    """Puts of these keys without a byte; over a session that ends."""
+    raw, greeted = w.session(master)
+    with raw:
+        for at in range(0, len(keys), 16):
+            some = keys[at:at + 16]
+            assert raw.call(w.put_begin(some, size, greeted[8], 1 + at, pin)).fields[3] == len(some)
+            assert raw.call(w.put_commit(1 + at, len(some))).tail == bytes(4 * len(some))
+
+
+@pytest.mark.pool(nodes=1, memory="256MiB")
+def test_keys_that_nobody_can_read_heal(pool):
+    """Fails if a key whose bytes were never written stays so for longer than a second after a get of it; if hard-pinned objects of that
+    kind keep the pool from others; or if what a stranger calls unreadable, and is not, is gone."""
+    def heals(key):
+        commit_hollow(pool.addr, [key.encode()], 4096)
+        assert pool.exists(key).rc == 0 and pool.put(key, b"good").rc == 0  # ALREADY, for nobody has looked
+        assert pool.get(key).rc == 1
+        wait_until(lambda: pool.put(key, b"good").rc == 0 and pool.get(key).out == b"good", SLOW, "a key that heals")
+
+    heals("hollow")
+
+    commit_hollow(pool.addr, [b"pinned%d" % i for i in range(240)], MIB, pin=2)
+    wait_until(lambda: figures(pool.master)["used_bytes"] < 8 * MIB, 5 * SLOW, "the space of what is pinned")
+    assert [pool.put(f"big{i}", bytes(8 * MIB)).rc for i in range(20)] == [0] * 20
+
+    for i in range(8):
+        assert pool.put(f"sound{i}", b"sound").rc == 0
+    raw, greeted = w.session(pool.addr, name="liar")
+    with raw:
+        for i in range(8):
+            named = w.digest(b"sound%d" % i, greeted[8])
+            places = raw.call(w.frame(w.GET, w.pack((1, 1)), named)).tail
+            generation = struct.unpack_from("<Q", places, 32 + 16)[0]
+            for _ in range(8):
+                raw.send(w.frame(w.RELEASE, w.pack((2, 1)), named + struct.pack("<Q", generation), flags=w.ONEWAY))
+        assert raw.call(w.frame(w.STATUS)).err == w.OK
+    heals("later")  # the node is asked in turn, so it has been asked about the sound ones
+    assert figures(pool.master)["unreadable"] == 242
+    assert [pool.get(f"sound{i}").out for i in range(8)] == [b"sound"] * 8
 
 
 # ---- 5. tenants

@@ -104,6 +104,7 @@ mount(fuzz_t *f, actor_t *node, input_t *in)
     node->p->mem = is_fresh ? NULL : find_mem(f, &like);
     if (node->p->mem == NULL) {
         node->p->mem = mem_make(f->w, name, like.size_bytes, like.chunk_bytes);
+        node->p->mem->hollow_part = 3;
         if (!is_fresh) memcpy(node->p->mem->uuid, like.uuid, sizeof like.uuid);
     }
     node->p->mem->is_wild = node->p->is_wild;
@@ -268,6 +269,20 @@ tell_used(actor_t *a, input_t *in)
     for (uint32_t i = 0; i < msg.n; i++)
         used[i] = (kvp_wire_used_t){.digest = key_digest(take(in, 1)), .reads = i};
     (void)peer_send(a->p, KVP_OP_USED, KVP_FRAME_ONEWAY, &msg.base, used, msg.n * sizeof *used);
+}
+
+/* And calls them unreadable, at the places that those versions would have: some are there. */
+static void
+slander(actor_t *a, input_t *in)
+{
+    Kvp__Pb__Release msg = KVP__PB__RELEASE__INIT;
+    kvp_wire_unreadable_t recs[KEYS_A_MESSAGE];
+
+    msg.unreadable = key_count(in);
+    for (uint32_t i = 0; i < msg.unreadable; i++)
+        recs[i] =
+            (kvp_wire_unreadable_t){key_digest(take(in, 1)), kvp_gen_make(a->p->world->conf.term, take(in, 1) % 64)};
+    (void)peer_send(a->p, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, &msg.base, recs, msg.unreadable * sizeof *recs);
 }
 
 static void
@@ -496,6 +511,7 @@ step(fuzz_t *f, input_t *in)
         break;
     case 23:
         tell_used(client, in);
+        slander(client, in);
         break;
     case 24:
         bump(client, in);

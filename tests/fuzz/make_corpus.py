@@ -103,6 +103,7 @@ def frames():
         "exists": frame(20, pb((1, 2)), digest * 2),
         "lookup": frame(21, pb((1, 2), (2, 1), (3, 500)), digest * 2),
         "release": frame(22, pb((1, 1)), struct.pack("<Q", 5), flags=2),
+        "release_unreadable": frame(22, pb((2, 1)), digest + struct.pack("<Q", 1 << 42 | 9), flags=2),
         "present": frame(30, pb((1, 2)), (digest + struct.pack("<QIIII", 1 << 42 | 9, 1, 0, 1, 0)) +
                          digest + struct.pack("<QIIII", 0, 2, 900, 2, 0)),
         "presented": frame(30, pb((3, 2), (4, 100)), struct.pack("<QiIQiI", 5, 0, 0, 0, -7, 0), flags=1),
@@ -112,6 +113,7 @@ def frames():
         "status_reply": frame(27, pb((13, pb((1, b"objects"), (2, 4))), (14, b"kvpool"), (15, bytes(16))), flags=1),
         "mount": frame(48, mount),
         "retire": frame(51, pb((1, 1), (2, 1), (3, 1)), slot),
+        "check": frame(55, pb((1, 1), (2, 1), (3, 1)), slot[:16] + bytes(40)),
         "fence": frame(52, pb((1, 1), (2, fixed), (3, fixed))),
         "open_chunk": frame(64, pb((1, bytes(16)), (2, 3), (3, 2), (4, b"shm"))),
         "data_hello": frame(66, pb((1, 1), (2, bytes(16)), (3, fixed), (4, 1))),

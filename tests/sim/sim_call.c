@@ -315,10 +315,29 @@ ask(sim_t *s, thread_t *t)
         link_send(s, t->link, &t->out, t->request);
 }
 
+/* A client that lies: it calls unreadable what it has just read. */
+static void
+slander(sim_t *s, thread_t *t)
+{
+    Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
+    const kvp_move_t *mv = &t->moves[0];
+    kvp_wire_unreadable_t rec = {t->get_items[mv->item].digest, mv->loc.generation};
+    size_t at;
+
+    head.unreadable = 1;
+    kvp_buf_reset(&t->out);
+    kvp_pb_frame_begin(&t->out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
+    kvp_buf_append(&t->out, &rec, sizeof rec);
+    kvp_frame_end(&t->out, at);
+    link_send(s, t->link, &t->out, ++t->link->request);
+}
+
 static void
 tell(sim_t *s, thread_t *t)
 {
     if (t->link != NULL && !t->link->is_broken) link_send(s, t->link, &t->out, ++t->link->request);
+    if (t->call != CALL_GET || s->plan->slanders_per_mille == 0 || t->link == NULL || t->link->is_broken) return;
+    if (rng_chance(&t->rng, s->plan->slanders_per_mille)) slander(s, t);
 }
 
 static void

@@ -394,6 +394,28 @@ on_retire(sim_t *s, node_t *n, const kvp_frame_t *f)
 }
 
 static void
+on_check(sim_t *s, node_t *n, const kvp_frame_t *f)
+{
+    const kvp_wire_check_t *checks = (const kvp_wire_check_t *)f->tail;
+    uint8_t flags[KVP_BATCH_MAX];
+    Kvp__Pb__Retire *msg;
+    uint32_t count;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, f);
+    if (msg == NULL || f->tail_len != msg->n * sizeof *checks) {
+        sim_fail(s, "WIRE", "a malformed Check");
+        return;
+    }
+    count = msg->n;
+    err = kvp_node_core_check(n->core, msg->term, msg->segment_id, checks, count, flags);
+    if (err == KVP_OK) oracle_node_obeys(s, n->index, msg->term);
+    kvp_pb_free(&pb, msg);
+    answer(s, n, f, err, flags, err == KVP_OK ? count : 0);
+}
+
+static void
 on_fence(sim_t *s, node_t *n, const kvp_frame_t *f)
 {
     Kvp__Pb__Fence *msg;
@@ -448,6 +470,8 @@ on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t le
         if (on_answer(s, n, &f) != KVP_OK) lose(s, n);
     } else if (f.hdr.opcode == KVP_OP_RETIRE) {
         on_retire(s, n, &f);
+    } else if (f.hdr.opcode == KVP_OP_CHECK) {
+        on_check(s, n, &f);
     } else if (f.hdr.opcode == KVP_OP_FENCE) {
         on_fence(s, n, &f);
     } else if (f.hdr.opcode == KVP_OP_TOMBS) {

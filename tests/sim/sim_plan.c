@@ -150,7 +150,7 @@ make_parties(plan_t *plan, rng_t *rng)
 static void
 make_mixed(plan_t *plan)
 {
-    rng_t rng = rng_fork(plan->seed, 1, 0);
+    rng_t rng = rng_fork(plan->seed, 1, 0), lies = rng_fork(plan->seed, 2, 0);
     uint64_t digest_dice;
     uint32_t calls;
 
@@ -170,6 +170,7 @@ make_mixed(plan_t *plan)
     plan->takes_hours = rng_chance(&rng, 20);
     plan->has_one_len = rng_chance(&rng, 300);
     plan->has_pins = rng_chance(&rng, 100);
+    plan->slanders_per_mille = rng_chance(&lies, 150) ? 300 : 0;
     plan->off_cpu_per_mille = rng_chance(&rng, 300) ? 40 : 5;
     plan->is_leasing = rng_chance(&rng, 250);
     if (plan->is_leasing) make_leasing(plan, &rng);

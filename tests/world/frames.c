@@ -430,6 +430,8 @@ deliver_order(peer_t *p, const kvp_frame_t *f)
     assert_int_equal(p->role, KVP_ROLE_NODE);
     if (f->hdr.opcode == KVP_OP_RETIRE)
         node_retire(p, f);
+    else if (f->hdr.opcode == KVP_OP_CHECK)
+        node_check(p, f);
     else if (f->hdr.opcode == KVP_OP_FENCE)
         node_fence(p, f);
     else if (f->hdr.opcode == KVP_OP_TOMBS)

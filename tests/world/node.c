@@ -224,6 +224,22 @@ node_retire(peer_t *n, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+/* What was never written is told by its length. */
+void
+node_check(peer_t *n, const kvp_frame_t *f)
+{
+    const kvp_wire_check_t *checks = (const kvp_wire_check_t *)f->tail;
+    uint32_t count = (uint32_t)(f->tail_len / sizeof *checks);
+    uint8_t *flags = calloc(count + 1, 1);
+
+    n->checks_n += count;
+    for (uint32_t i = 0; n->mem != NULL && i < count; i++)
+        if (n->mem->hollow_part != 0 && checks[i].len % n->mem->hollow_part == 0) flags[i] = KVP_RETIRE_DEAD;
+    if (n->policy != NODE_MUTE && n->policy != NODE_STOPPED && (n->mem == NULL || !n->mem->is_check_ignored))
+        answer_back(n, f, KVP_OK, flags, count);
+    free(flags);
+}
+
 void
 node_fence(peer_t *n, const kvp_frame_t *f)
 {

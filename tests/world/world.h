@@ -56,6 +56,8 @@ typedef struct {
     chunk_t *chunks;
     kvp_digestmap_t tombs; /* that it was told, and not that they are paid */
     bool is_fresh;
+    bool is_check_ignored; /* no CHECK is answered, */
+    uint64_t hollow_part; /* or an object whose length that divides was never written; 0 = all were */
     bool is_wild; /* its node says what it likes: grants and places are not held against it */
 } mem_t;
 
@@ -128,7 +130,7 @@ struct peer {
     uint64_t free_ns;
     bool needs_proof; /* an extent with an owner is free only after world_prove(owner) */
     kvp_list_t retiring; /* answered dead */
-    uint32_t retires_n, fences_n;
+    uint32_t retires_n, fences_n, checks_n;
     Kvp__Pb__Fence last_fence;
 };
 

@@ -121,6 +121,11 @@ kvp_err_t kvp_node_core_retire(kvp_node_core_t *core, uint32_t term, uint32_t se
                                uint32_t n) KVP_MUST_USE;
 void kvp_node_core_retire_answer(kvp_node_core_t *core, uint8_t *flags, uint32_t n);
 
+/* CHECK: what the descriptors say to a reader, n bytes: 0, or KVP_RETIRE_DEAD where none would accept it. Nothing is stored. Errors
+ * as of RETIRE. */
+kvp_err_t kvp_node_core_check(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, const kvp_wire_check_t *checks,
+                              uint32_t n, uint8_t *flags) KVP_MUST_USE;
+
 /* kvp_node_core_take_cut: true = end the connections over which what that writer has sent may land past the node.
  * kvp_node_core_take_quiesce: true = begin a quiesce of every serving transport now, and call kvp_node_core_quiesced with
  * *round_out when all are done. None begins before all cuts are taken. Rounds may end in any order. */

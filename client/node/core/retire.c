@@ -265,6 +265,36 @@ kvp_node_core_retire_answer(kvp_node_core_t *core, uint8_t *flags, uint32_t n)
     core->batch_n = 0;
 }
 
+/* ---- what is committed, and perhaps was never written */
+static bool
+is_readable(const kvp_node_core_t *core, const kvp_wire_check_t *c)
+{
+    kvp_expect_t expect = {
+        .generation = c->generation, .version = c->version, .digest = c->digest, .offset = c->offset, .len = c->len};
+    uint8_t key[KVP_KEY_MAX];
+    kvp_desc_t desc;
+
+    if (!KVP_RULE(CHECK_SOUND)) return false;
+    if (c->chunk >= core->chunk_n || c->slot >= kvp_node_slots_of(core, c->chunk)) return false;
+    if (!core->conf.words->read(core->conf.words_arg, c->chunk, c->slot, &desc, key)) return false;
+    expect.key_hash2 = desc.key_hash2;
+    return kvp_desc_accept(&desc, &expect) == KVP_OK;
+}
+
+kvp_err_t
+kvp_node_core_check(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, const kvp_wire_check_t *checks,
+                    uint32_t n, uint8_t *flags)
+{
+    kvp_err_t err = kvp_node_core_see_term(core, term);
+
+    if (err != KVP_OK) return err;
+    if (!core->has_segment || !core->has_id || segment_id != core->segment_id) return KVP_NO_SEGMENT;
+    if (n > KVP_BATCH_MAX) return KVP_LIMIT;
+    for (uint32_t i = 0; i < n; i++)
+        flags[i] = (uint8_t)(is_readable(core, &checks[i]) ? 0 : KVP_RETIRE_DEAD);
+    return KVP_OK;
+}
+
 bool
 kvp_node_core_take_cut(kvp_node_core_t *core, uint64_t *incarnation_out)
 {

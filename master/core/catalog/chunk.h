@@ -4,6 +4,7 @@
 #ifndef KVP_MASTER_CORE_CATALOG_CHUNK_H
 #define KVP_MASTER_CORE_CATALOG_CHUNK_H
 
+#include "common/buf.h"
 #include "common/list.h"
 #include "common/recpool.h"
 #include "common/segfmt.h"
@@ -52,6 +53,9 @@ struct kvp_segment {
     kvp_list_t unsent; /* of these, to go out with the next Retire */
     kvp_list_t sent; /* of these, told to the node that is connected now, and not free */
     kvp_list_t claims; /* windows here */
+    kvp_buf_t checks; /* kvp_wire_check_t: places that its node is to look at, */
+    uint32_t checks_asked_n; /* how many of them it was asked of, the first ones, */
+    uint64_t check_request; /* and in which order; 0 = none is out */
     kvp_objlist_t parked; /* victims that are passed over: candidates.c */
     kvp_session_t *node; /* NULL = lost */
     kvp_report_t *report; /* owned: its node is telling what is in it; until that is over it is as good as lost */

@@ -21,6 +21,7 @@
 #include "master/core/put/attempt.h"
 #include "master/core/recovery/rebuild.h"
 #include "master/core/session/session.h"
+#include "master/core/space/check.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
@@ -94,6 +95,21 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
         m->ctx.st.purged++;
         kvp_obj_lose(&m->space, oid);
     }
+}
+
+void
+kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n, at, oid = kvp_check_find(&m->space, digest, generation, places, &n, &at);
+
+    if (oid == KVP_OID_NONE) return; /* it went meanwhile */
+    m->ctx.st.unreadable++;
+    if (n > 1)
+        kvp_obj_drop_copy(&m->space, oid, &places[at], NULL);
+    else
+        kvp_obj_drop(&m->space, oid, KVP_GONE_EVICTED, 0, NULL);
+    kvp_ctx_space_news(&m->ctx);
 }
 
 /* Drops what lies in one extent. Its own extent is not given back: the whole chunk goes. */

@@ -12,5 +12,7 @@ void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
 void kvp_segment_tick(kvp_master_t *m);
 /* kvp_copy_lose takes the copy in that extent from its object, which goes with its last one. The extent is retired. */
 void kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot);
+/* kvp_copy_unreadable drops that copy, if it is still there: by its node's word no reader would accept it. */
+void kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation);
 
 #endif

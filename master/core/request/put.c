@@ -24,6 +24,7 @@
 #include "master/core/put/attempt.h"
 #include "master/core/put/queue.h"
 #include "master/core/session/session.h"
+#include "master/core/space/check.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
@@ -379,6 +380,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     m->ctx.st.objects++;
     kvp_obj_tenant(&m->cat, o)->objects++;
     m->ctx.st.commits++;
+    if (pin == KVP_PIN_HARD) kvp_check_all(&m->space, oid); /* else what was never written keeps its space for ever */
     return KVP_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/buf.h"
 #include "common/hash.h"
+#include "common/mutate.h"
 #include "common/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
@@ -16,7 +17,9 @@
 #include "master/core/protect/group.h"
 #include "master/core/protect/probe.h"
 #include "master/core/protect/ticket.h"
+#include "master/core/recovery/loss.h"
 #include "master/core/session/session.h"
+#include "master/core/space/check.h"
 #include "master/core/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
@@ -301,6 +304,7 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 void
 kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
+    const kvp_wire_unreadable_t *unreadable = NULL;
     const uint64_t *ids = NULL;
     Kvp__Pb__Release *msg;
     kvp_rd_t rd;
@@ -308,12 +312,18 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__release__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n <= KVP_BATCH_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
-    if (ids == NULL) {
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX && msg->unreadable <= KVP_UNREADABLE_MAX) {
+        ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
+        unreadable = kvp_rd_array(&rd, msg->unreadable, sizeof *unreadable);
+    }
+    if (ids == NULL || unreadable == NULL) {
         kvp_session_close(&m->peers, s, "malformed Release");
     } else {
         for (uint32_t i = 0; i < msg->n; i++)
             kvp_ticket_release(&m->prot, s, ids[i]);
+        for (uint32_t i = 0; i < msg->unreadable; i++)
+            if (kvp_check_told(&m->space, s->tenant, &unreadable[i]) && !KVP_RULE(CHECK_FIRST))
+                kvp_copy_unreadable(m, unreadable[i].digest, unreadable[i].generation);
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     }
     kvp_pb_free(&pb, msg);

@@ -97,7 +97,6 @@ remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(&m->cat, o, places), at = n, others = 0;
-    uint64_t id = o->id;
 
     for (uint32_t i = 0; i < n; i++) {
         const kvp_segment_t *g = ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment;
@@ -110,9 +109,7 @@ remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *
     if (at == n) return KVP_NOT_FOUND;
     *is_only_out = others == 0;
     if (others == 0) return KVP_OK;
-    kvp_obj_del_place(&m->space, oid, &places[at]);
-    kvp_retire_of_key(&m->space, kvp_retire_place(&m->space, &places[at], 0, w), id);
-    kvp_journal_again(&m->log, oid);
+    kvp_obj_drop_copy(&m->space, oid, &places[at], w);
     kvp_ctx_spend(&m->ctx, 1);
     kvp_ctx_space_news(&m->ctx);
     return KVP_OK;

@@ -31,6 +31,7 @@ void kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* retired.c */
 void kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What nodes say of extents on their way out: answers to Retire, and Freed.
+ * What nodes say of extents: on their way out, answers to Retire, and Freed; and of those that no reader would accept.
  */
 #include "master/core/request/request.h"
 
@@ -7,7 +7,9 @@
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/put/queue.h"
+#include "master/core/recovery/loss.h"
 #include "master/core/session/session.h"
+#include "master/core/space/check.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
 #include "master/core/state.h"
@@ -30,11 +32,27 @@ is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
     return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
 }
 
+/* A node answers in turn. One that frees extents and answers no Check would have ever more of those wait here. */
+static bool
+has_left_out(const kvp_session_t *s, uint64_t request_id)
+{
+    kvp_list_foreach (pos, &s->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, of_node);
+
+        if (g->check_request != 0 && g->check_request < request_id) return true;
+    }
+    return false;
+}
+
 void
 kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     kvp_retire_req_t *req = kvp_retire_req_find(s, f->hdr.request_id);
 
+    if (has_left_out(s, f->hdr.request_id)) {
+        kvp_session_close(&m->peers, s, "a Check not answered");
+        return;
+    }
     if (req == NULL || f->tail_len != req->n) {
         kvp_session_close(&m->peers, s, "an answer to no Retire");
         return;
@@ -51,6 +69,26 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             kvp_session_close(&m->peers, s, "a Retire not obeyed"); /* it is asked again when the node is back */
     }
     kvp_retire_req_free(s, req);
+}
+
+/* Of a segment that was dropped since nothing is waited for. */
+void
+kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    kvp_list_foreach (pos, &s->segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, of_node);
+        const kvp_wire_check_t *checks = (const kvp_wire_check_t *)g->checks.data;
+
+        if (g->check_request == 0 || g->check_request != f->hdr.request_id) continue;
+        if (f->tail_len != g->checks_asked_n) {
+            kvp_session_close(&m->peers, s, "a Check not answered"); /* it is asked again when the node is back */
+            return;
+        }
+        for (uint32_t i = 0; i < g->checks_asked_n; i++)
+            if ((f->tail[i] & KVP_RETIRE_DEAD) != 0) kvp_copy_unreadable(m, checks[i].digest, checks[i].generation);
+        kvp_check_answered(&m->space, g);
+        return;
+    }
 }
 
 void

@@ -51,6 +51,16 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
     if (was_listed) kvp_victim_used(sp->prot, oid);
 }
 
+void
+kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_deferred_t *deferred)
+{
+    uint64_t id = kvp_obj(sp->cat->index, oid)->id;
+
+    kvp_obj_del_place(sp, oid, at);
+    kvp_retire_of_key(sp, kvp_retire_place(sp, at, 0, deferred), id);
+    kvp_journal_again(sp->log, oid);
+}
+
 static void
 drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
 {

@@ -17,6 +17,7 @@
 #include "master/core/log/interim.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/session/session.h"
+#include "master/core/space/check.h"
 #include "master/core/space/claim.h"
 #include "master/core/space/place.h"
 #include "master/core/space/space.h"
@@ -76,12 +77,6 @@ count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
     sp->ctx->st.quarantine_bytes += quarantined;
 }
 
-static void
-want_sending(kvp_space_t *sp, kvp_segment_t *g)
-{
-    if (g->node != NULL && kvp_list_is_empty(&g->sending)) kvp_list_add_tail(&sp->sending, &g->sending);
-}
-
 /* It comes from a log whose end may have told that it is gone: until its node has told that it is SEALED, its space may have
  * been granted to another since. */
 static bool
@@ -118,7 +113,7 @@ kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_def
     sp->unclaimed += owner == KVP_OWNER_ANY;
     sp->ctx->st.retires++;
     count_bytes(sp, r, 1);
-    want_sending(sp, c->segment);
+    kvp_retire_want_sending(sp, c->segment);
     return r;
 }
 
@@ -137,7 +132,7 @@ kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r)
     r->after = 0;
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
-    want_sending(sp, r->chunk->segment);
+    kvp_retire_want_sending(sp, r->chunk->segment);
     kvp_tombs_retire(sp->log, r, &r->held_back);
     kvp_ctx_spend(sp->ctx, 1);
 }
@@ -267,7 +262,7 @@ disown(kvp_space_t *sp, kvp_retire_t *r)
     count_bytes(sp, r, 1);
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
-    want_sending(sp, r->chunk->segment);
+    kvp_retire_want_sending(sp, r->chunk->segment);
 }
 
 void
@@ -380,10 +375,11 @@ kvp_retire_flush(kvp_space_t *sp)
     kvp_list_foreach_safe (pos, tmp, &sp->sending) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
+        kvp_check_send(sp, g);
         for (; may_send(g) && (!was_sent || sp->ctx->slice_left > 0); was_sent = true)
             send_batch(sp, g);
         sp->has_orders |= may_send(g);
-        if (kvp_list_is_empty(&g->unsent)) kvp_list_del(&g->sending);
+        if (kvp_list_is_empty(&g->unsent) && !kvp_check_is_due(g)) kvp_list_del(&g->sending);
     }
 }
 
@@ -404,7 +400,8 @@ void
 kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g)
 {
     if (KVP_RULE(RETIRE_AGAIN)) splice(&g->sent, &g->unsent);
-    if (!kvp_list_is_empty(&g->unsent)) want_sending(sp, g);
+    g->check_request = 0;
+    if (!kvp_list_is_empty(&g->unsent) || kvp_check_is_due(g)) kvp_retire_want_sending(sp, g);
 }
 
 void

@@ -62,12 +62,19 @@ typedef struct kvp_retire_req {
     uint32_t *numbers; /* owned: retire records; one that went since has another sent_in, or none */
 } kvp_retire_req_t;
 
+/* An order might have to go out there. */
+static inline void
+kvp_retire_want_sending(kvp_space_t *sp, kvp_segment_t *g)
+{
+    if (g->node != NULL && kvp_list_is_empty(&g->sending)) kvp_list_add_tail(&sp->sending, &g->sending);
+}
+
 kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred);
 /* kvp_retire_hold_back: its order, and what nodes are to be told, wait until what is written so far is durable;
  * kvp_retire_go_on: it is. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
 void kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r);
-void kvp_retire_flush(kvp_space_t *sp);
+void kvp_retire_flush(kvp_space_t *sp); /* checks as well */
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
 bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer of it is overdue */
 void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* all that is not free goes out (again) */

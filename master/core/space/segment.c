@@ -156,6 +156,7 @@ kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like)
     kvp_list_init(&g->sending);
     kvp_list_init(&g->sent);
     kvp_list_init(&g->claims);
+    kvp_buf_init(&g->checks, SIZE_MAX);
     kvp_objlist_init(&g->parked, KVP_OBJLIST_PARKED);
     memcpy(g->uuid, like->uuid, sizeof g->uuid);
     g->epoch = like->epoch;
@@ -204,6 +205,7 @@ kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g)
     kvp_pages_free(g->chunks, g->chunk_n * sizeof *g->chunks);
     sp->cat->chunks_n -= g->chunk_n;
     sp->cat->lost_n -= g->state == KVP_SEG_LOST;
+    kvp_buf_fini(&g->checks);
     free(g->room);
     free(g->addr);
     free(g->unix_path);

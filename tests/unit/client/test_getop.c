@@ -79,6 +79,22 @@ test_get_reads_first_what_has_copies_to_spare(void **state)
     expect_done(KVP_OK);
 }
 
+/* A RELEASE of no ticket, that names the place of the first item. */
+static void
+expect_told_unreadable(uint64_t generation)
+{
+    kvp_wire_unreadable_t rec;
+    kvp_frame_t frame;
+
+    expect_step(KVP_STEP_SEND);
+    parse_out(&f.out, KVP_OP_RELEASE, &frame);
+    assert_int_equal(frame.hdr.flags, KVP_FRAME_ONEWAY);
+    assert_int_equal(frame.tail_len, sizeof rec);
+    memcpy(&rec, frame.tail, sizeof rec);
+    assert_true(kvp_digest_eq(rec.digest, f.items[0].digest));
+    assert_int_equal(rec.generation, generation);
+}
+
 static void
 test_get_asks_once_more_after_stale(void **state)
 {
@@ -92,6 +108,7 @@ test_get_asks_once_more_after_stale(void **state)
         expect_moves(1);
         if (!is_found) f.moves[0].desc.word = kvp_word_make(6, KVP_DESC_DEAD);
         moved();
+        if (!is_found) expect_told_unreadable(6);
         expect_done(is_found ? KVP_OK : KVP_STALE);
         assert_int_equal(f.op.stale_n, is_found ? 1 : 2);
     }
@@ -188,6 +205,7 @@ test_get_without_a_descriptor_needs_the_sum(void **state)
             f.moves[0].sum = 8;
             if (cases[i].is_given_away) f.moves[0].desc.word = kvp_word_make(6, KVP_DESC_DEAD);
             moved();
+            if (cases[i].is_given_away) expect_told_unreadable(6);
         }
         expect_done(cases[i].err);
     }

@@ -200,6 +200,44 @@ test_retire_makes_every_state_dead(void **state)
 }
 
 static void
+test_check_tells_what_no_reader_accepts(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_check_t sound = {
+        .chunk = 1, .slot = 2, .generation = GEN(5), .version = GEN(4), .digest = {7, 8}, .offset = 4096, .len = 100};
+    kvp_wire_check_t checks[10];
+    uint8_t flags[10];
+
+    f->descs[1][2] = (kvp_desc_t){.word = kvp_word_make(GEN(5), KVP_DESC_SEALED),
+                                  .version = GEN(4),
+                                  .digest = {7, 8},
+                                  .offset = 4096,
+                                  .len = 100};
+    f->words[1][2] = f->descs[1][2].word;
+    for (int i = 0; i < 10; i++)
+        checks[i] = sound;
+    checks[1].slot = 3;
+    checks[2].generation++;
+    checks[3].version++;
+    checks[4].digest.hi++;
+    checks[5].offset++;
+    checks[6].len++;
+    checks[7].chunk = CHUNKS;
+    checks[8].slot = SLOTS;
+    assert_int_equal(kvp_node_core_check(f->core, TERM, SEGMENT, checks, 10, flags), KVP_OK);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(flags[i], i == 0 || i == 9 ? 0 : KVP_RETIRE_DEAD);
+    for (int state_of = KVP_DESC_FREE; state_of <= KVP_DESC_DEAD; state_of++) {
+        f->descs[1][2].word = kvp_word_make(GEN(5), (kvp_desc_state_t)state_of);
+        assert_int_equal(kvp_node_core_check(f->core, TERM, SEGMENT, &sound, 1, flags), KVP_OK);
+        assert_int_equal(flags[0], state_of == KVP_DESC_SEALED ? 0 : KVP_RETIRE_DEAD);
+    }
+    assert_int_equal(f->words[1][2], kvp_word_make(GEN(5), KVP_DESC_SEALED)); /* nothing is stored */
+    assert_int_equal(kvp_node_core_check(f->core, TERM - 1, SEGMENT, &sound, 1, flags), KVP_STALE_TERM);
+    assert_int_equal(kvp_node_core_check(f->core, TERM, SEGMENT + 1, &sound, 1, flags), KVP_NO_SEGMENT);
+}
+
+static void
 test_retire_leaves_a_newer_generation_alone(void **state)
 {
     fixture_t *f = *state;
@@ -1135,6 +1173,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_retire_makes_every_state_dead),
+        TEST(test_check_tells_what_no_reader_accepts),
         TEST(test_retire_leaves_a_newer_generation_alone),
         TEST(test_retire_wins_over_a_racing_seal),
         TEST(test_retire_out_of_range_does_nothing),
