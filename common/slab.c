@@ -364,13 +364,12 @@ kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out
     kvp_slab_t *slab;
     kvp_err_t err = kvp_slab_create_open(region_bytes, max_slots, &slab);
 
-    if (err == KVP_OK) {
-        err = kvp_slab_close(slab);
-        if (err == KVP_OK)
-            *slab_out = slab;
-        else
-            kvp_slab_destroy(slab);
-    }
+    if (err != KVP_OK) return err;
+    err = kvp_slab_close(slab);
+    if (err == KVP_OK)
+        *slab_out = slab;
+    else
+        kvp_slab_destroy(slab);
     return err;
 }
 
@@ -502,11 +501,10 @@ is_on_bounds(uint64_t offset, uint64_t bytes)
     return (offset | bytes) % align == 0;
 }
 
-/* The whole rest of the region becomes an extent: under its own slot that takes no other, of which there may be none. */
+/* A free extent is allocated as it lies: under its own slot that takes no other, of which there may be none. */
 static void
-adopt_rest(kvp_slab_t *slab, uint32_t owner, uint32_t *slot_out)
+claim_whole(kvp_slab_t *slab, uint32_t slot, uint32_t owner, uint32_t *slot_out)
 {
-    uint32_t slot = slab->last;
     record_t *r = rec(slab, slot);
     uint32_t units = len_of(slab, r);
 
@@ -526,7 +524,7 @@ kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes,
     if (bytes == 0 || offset < kvp_slab_tail(slab) || offset > region || bytes > region - offset) return KVP_INVALID;
     if (!is_on_bounds(offset, bytes) || owner == KVP_SLAB_NONE) return KVP_INVALID;
     if (offset == kvp_slab_tail(slab) && bytes == region - offset && (slot == KVP_SLAB_NONE || slot == slab->last)) {
-        adopt_rest(slab, owner, slot_out);
+        claim_whole(slab, slab->last, owner, slot_out);
         return KVP_OK;
     }
     uint32_t spare = KVP_SLAB_NONE;
@@ -690,20 +688,12 @@ kvp_slab_close(kvp_slab_t *slab)
 bool
 kvp_slab_take_free(kvp_slab_t *slab, uint32_t owner, uint32_t *slot_out)
 {
-    uint32_t fl, sl, slot, units;
+    uint32_t fl, sl;
 
     if (slab->fl_map == 0) return false;
     fl = (uint32_t)__builtin_ctz(slab->fl_map);
     sl = (uint32_t)__builtin_ctz(slab->sl_map[fl]);
-    slot = slab->roots[fl][sl];
-    units = len_of(slab, rec(slab, slot));
-    index_remove(slab, slot);
-    rec(slab, slot)->off |= ALLOCATED;
-    rec(slab, slot)->len = units;
-    rec(slab, slot)->owner = owner;
-    slab->used_units += units;
-    if (slot >= slab->slots_high) slab->slots_high = slot + 1;
-    *slot_out = slot;
+    claim_whole(slab, slab->roots[fl][sl], owner, slot_out);
     return true;
 }
 

@@ -362,6 +362,17 @@ on_answer(sim_t *s, node_t *n, const kvp_frame_t *f)
 }
 
 /* ---- orders */
+/* RETIRE or CHECK, with records of so many bytes; NULL = it was malformed. */
+static Kvp__Pb__Retire *
+unpack_extents(sim_t *s, const kvp_frame_t *f, size_t each, kvp_pb_t *pb)
+{
+    Kvp__Pb__Retire *msg = kvp_pb_unpack(pb, &kvp__pb__retire__descriptor, f);
+
+    if (msg != NULL && f->tail_len == msg->n * each) return msg;
+    sim_fail(s, "WIRE", "a malformed order about extents: op %u", f->hdr.opcode);
+    return NULL;
+}
+
 static void
 on_retire(sim_t *s, node_t *n, const kvp_frame_t *f)
 {
@@ -372,11 +383,8 @@ on_retire(sim_t *s, node_t *n, const kvp_frame_t *f)
     kvp_pb_t pb;
     kvp_err_t err;
 
-    msg = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, f);
-    if (msg == NULL || f->tail_len < msg->n * sizeof *slots) {
-        sim_fail(s, "WIRE", "a malformed Retire");
-        return;
-    }
+    msg = unpack_extents(s, f, sizeof *slots, &pb);
+    if (msg == NULL) return;
     count = msg->n;
     err = kvp_node_core_retire(n->core, msg->term, msg->segment_id, slots, count);
     if (err == KVP_OK) oracle_node_obeys(s, n->index, msg->term);
@@ -403,11 +411,8 @@ on_check(sim_t *s, node_t *n, const kvp_frame_t *f)
     kvp_pb_t pb;
     kvp_err_t err;
 
-    msg = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, f);
-    if (msg == NULL || f->tail_len != msg->n * sizeof *checks) {
-        sim_fail(s, "WIRE", "a malformed Check");
-        return;
-    }
+    msg = unpack_extents(s, f, sizeof *checks, &pb);
+    if (msg == NULL) return;
     count = msg->n;
     err = kvp_node_core_check(n->core, msg->term, msg->segment_id, checks, count, flags);
     if (err == KVP_OK) oracle_node_obeys(s, n->index, msg->term);

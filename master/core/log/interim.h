@@ -118,9 +118,8 @@ void kvp_journal_synced(kvp_interim_t *log, uint64_t end);
 void kvp_journal_tick(kvp_interim_t *log);
 bool kvp_journal_has_work(const kvp_interim_t *log);
 
-/* replay.c, which reads what a master before has written. kvp_replay_begin_anew: that is not to be relied on. _named: the pool
+/* replay.c, which reads what a master before has written. kvp_replay_named: the pool
  * has its name for good now, so that its journal can begin. _is_gone: what was read says so of that version, whatever nodes report. */
-void kvp_replay_begin_anew(kvp_interim_t *log);
 void kvp_replay_named(kvp_interim_t *log);
 bool kvp_replay_is_gone(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
 void kvp_replay_note_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);

@@ -180,7 +180,7 @@ kvp_master_open_journal(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
     if (j->is_relied_on)
         kvp_journal_term(&m->log);
     else
-        kvp_replay_begin_anew(&m->log);
+        kvp_journal_base(&m->log, true);
     return KVP_OK;
 }
 
@@ -189,11 +189,5 @@ kvp_replay_named(kvp_interim_t *log)
 {
     if (!log->journal.is_on || log->journal.is_open || !log->core->peers.is_named) return;
     log->journal.is_open = true;
-    kvp_replay_begin_anew(log);
-}
-
-void
-kvp_replay_begin_anew(kvp_interim_t *log)
-{
     kvp_journal_base(log, true);
 }

@@ -226,15 +226,11 @@ static kvp_err_t
 fill_unclaimed(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
 {
     for (uint64_t from = kvp_slab_tail(c->slab); from < to; from = kvp_slab_tail(c->slab)) {
-        kvp_place_t at = {.chunk = c->number, .long_key_slot = KVP_SLAB_NONE};
-        kvp_err_t err = kvp_slab_adopt(c->slab, KVP_SLAB_NONE, from, next_piece(from, to), 0, &at.slot);
+        uint32_t slot;
+        kvp_err_t err = kvp_slab_adopt(c->slab, KVP_SLAB_NONE, from, next_piece(from, to), 0, &slot);
 
         if (err != KVP_OK) return err;
-        at.generation = kvp_gen_make(m->ctx.term, ++m->cat.gen_seq);
-        c->segment->objects++; /* as if one had lain there */
-        c->tenant->used_bytes += kvp_slab_len(c->slab, at.slot);
-        c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
-        (void)kvp_retire_place(&m->space, &at, KVP_RULE(GAP_WRITERS) ? KVP_OWNER_ANY : 0, NULL);
+        kvp_retire_gap(&m->space, c, slot);
     }
     return KVP_OK;
 }

@@ -28,12 +28,12 @@
 static bool
 is_copy_at(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t generation)
 {
-    uint32_t oid = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, slot), n;
+    uint32_t oid = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, slot);
     kvp_place_t places[KVP_REPLICAS_MAX];
 
     if (oid == KVP_SLAB_NONE) return false;
-    n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
-    return places[kvp_place_at(places, c, slot)].generation == generation && n > 0;
+    (void)kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
+    return places[kvp_place_at(places, c, slot)].generation == generation;
 }
 
 bool
@@ -65,22 +65,16 @@ give_to_anybody(kvp_master_t *m, kvp_chunk_t *c)
 static bool
 take_rest(kvp_master_t *m, kvp_chunk_t *c, uint32_t *left)
 {
-    kvp_place_t at = {.chunk = c->number, .long_key_slot = KVP_SLAB_NONE};
-    bool is_done;
+    uint32_t slot;
 
     if (c->tenant == NULL) give_to_anybody(m, c); /* it is empty soon */
-    while (!(is_done = kvp_slab_largest_free(c->slab) == 0) && *left > 0) {
-        --*left;
+    for (; kvp_slab_largest_free(c->slab) > 0; --*left) {
+        if (*left == 0) return false;
         kvp_ctx_spend(&m->ctx, 1);
-        (void)kvp_slab_take_free(c->slab, 0, &at.slot);
-        at.generation = kvp_gen_make(m->ctx.term, ++m->cat.gen_seq);
-        c->segment->objects++; /* as if one had lain there */
-        c->tenant->used_bytes += kvp_slab_len(c->slab, at.slot);
-        c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
-        m->ctx.st.used_bytes += kvp_slab_len(c->slab, at.slot);
-        (void)kvp_retire_place(&m->space, &at, KVP_RULE(GAP_WRITERS) ? KVP_OWNER_ANY : 0, NULL);
+        (void)kvp_slab_take_free(c->slab, 0, &slot);
+        kvp_retire_gap(&m->space, c, slot);
     }
-    return is_done;
+    return true;
 }
 
 bool

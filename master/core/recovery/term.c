@@ -35,7 +35,7 @@ begin_log_anew(kvp_master_t *m)
 
         if (g->is_restored) kvp_segment_drop(m, g);
     }
-    kvp_replay_begin_anew(&m->log);
+    kvp_journal_base(&m->log, true);
 }
 
 void

@@ -118,6 +118,24 @@ kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_def
 }
 
 void
+kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot)
+{
+    const kvp_place_t at = {
+        .chunk = c->number,
+        .slot = slot,
+        .generation = kvp_gen_make(sp->ctx->term, ++sp->cat->gen_seq),
+        .long_key_slot = KVP_SLAB_NONE,
+    };
+    uint64_t bytes = kvp_slab_len(c->slab, slot);
+
+    c->segment->objects++; /* as if one had lain there */
+    c->tenant->used_bytes += bytes;
+    c->segment->used_bytes += bytes;
+    if (c->segment->state != KVP_SEG_LOST) sp->ctx->st.used_bytes += bytes;
+    (void)kvp_retire_place(sp, &at, KVP_RULE(GAP_WRITERS) ? KVP_OWNER_ANY : 0, NULL);
+}
+
+void
 kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
     r->after = sp->log->journal.end;

@@ -70,6 +70,9 @@ kvp_retire_want_sending(kvp_space_t *sp, kvp_segment_t *g)
 }
 
 kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred);
+/* kvp_retire_gap retires an extent that was just allocated over space which a master before may have granted: until all who could write then
+ * are done. */
+void kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot);
 /* kvp_retire_hold_back: its order, and what nodes are to be told, wait until what is written so far is durable;
  * kvp_retire_go_on: it is. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);

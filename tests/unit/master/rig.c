@@ -94,6 +94,19 @@ attempt_begin(peer_t *c, put_t *what, const Kvp__Pb__PutBegin *like, kvp_wire_lo
     return err;
 }
 
+kvp_err_t
+begin_put(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms)
+{
+    put_t one = {.key = key, .len = len};
+    places_t p;
+    kvp_err_t err;
+
+    places_read(peer_wait(c, put_begin(c, &one, 1, wait_ms), 200 * MS), &p);
+    err = p.objs[0].err;
+    places_free(&p);
+    return err == KVP_OK ? abort_put(c, one.attempt, true) : err;
+}
+
 void
 granted(peer_t *c, uint64_t id, kvp_err_t err)
 {

@@ -44,6 +44,8 @@ uint32_t count_of(peer_t *c, const char *prefix, uint32_t from, uint32_t to);
  * copies; n_out, which may be NULL, is how many. */
 kvp_err_t attempt_begin(peer_t *c, put_t *what, const Kvp__Pb__PutBegin *like, kvp_wire_loc_t *locs_out,
                         uint32_t *n_out);
+/* begin_put begins the put of one key, which may wait for so long, and gives it up where it may go on: how it was answered. */
+kvp_err_t begin_put(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms);
 /* granted expects that the put of one key is answered by now, with this. */
 void granted(peer_t *c, uint64_t id, kvp_err_t err);
 

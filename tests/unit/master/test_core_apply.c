@@ -50,19 +50,6 @@ greet(world_t *w, mem_t *mem)
     return n;
 }
 
-static kvp_err_t
-begin_now(peer_t *c, const char *key)
-{
-    put_t one = {.key = key, .len = SMALL};
-    places_t p;
-    kvp_err_t err;
-
-    places_read(peer_wait(c, put_begin(c, &one, 1, 0), 200 * MS), &p);
-    err = p.objs[0].err;
-    places_free(&p);
-    return err == KVP_OK ? abort_put(c, one.attempt, true) : err;
-}
-
 /* Copies, long keys, replaced and removed ones. */
 static void
 test_served_before_words_are_told(void **state)
@@ -84,7 +71,7 @@ test_served_before_words_are_told(void **state)
     assert_int_equal(remove_key(g->c, "gone", true), KVP_OK);
     rig_restart(g);
     assert_int_equal(found(g->c, "first", NULL), 0);
-    assert_int_equal(begin_now(g->c, "first"), KVP_RETRY_AFTER); /* its node is expected back */
+    assert_int_equal(begin_put(g->c, "first", SMALL, 0), KVP_RETRY_AFTER); /* its node is expected back */
     na = greet(g->w, g->a);
     nb = greet(g->w, g->b);
     assert_int_equal(found(g->c, "first", NULL), first);
@@ -93,8 +80,8 @@ test_served_before_words_are_told(void **state)
     assert_int_equal(found(g->c, "new", NULL), new);
     assert_int_equal(found(g->c, long_key, NULL), long_one);
     assert_int_equal(found(g->c, "gone", NULL), 0);
-    assert_int_equal(begin_now(g->c, "first"), KVP_ALREADY);
-    assert_int_equal(begin_now(g->c, "other"), KVP_RETRY_AFTER); /* nothing is placed before */
+    assert_int_equal(begin_put(g->c, "first", SMALL, 0), KVP_ALREADY);
+    assert_int_equal(begin_put(g->c, "other", SMALL, 0), KVP_RETRY_AFTER); /* nothing is placed before */
     assert_int_equal(remove_key(g->c, "first", true), KVP_OK);
     node_report(na);
     node_report(nb);

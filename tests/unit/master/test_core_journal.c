@@ -68,19 +68,6 @@ put_key(peer_t *c, const char *key, bool is_upsert)
     return version;
 }
 
-static kvp_err_t
-begin_again(peer_t *c, const char *key)
-{
-    put_t one = {.key = key, .len = SMALL};
-    places_t p;
-    kvp_err_t err;
-
-    places_read(peer_wait(c, put_begin(c, &one, 1, 50), 200 * MS), &p);
-    err = p.objs[0].err;
-    places_free(&p);
-    return err == KVP_OK ? abort_put(c, one.attempt, true) : err;
-}
-
 /* ---- what waits for the disk */
 static void
 test_promises_wait_for_the_disk(void **state)
@@ -93,10 +80,10 @@ test_promises_wait_for_the_disk(void **state)
     world_advance(g->w, 500 * MS);
     assert_true(peer_is_asking(g->c, id));
     assert_int_equal(found(g->c, "key", NULL), version); /* readers need no promise */
-    assert_int_equal(begin_again(g->c, "key"), KVP_RETRY_AFTER);
+    assert_int_equal(begin_put(g->c, "key", SMALL, 50), KVP_RETRY_AFTER);
     world_sync(g->w);
     assert_int_equal(result(peer_reply(g->c, id)), KVP_OK);
-    assert_int_equal(begin_again(g->c, "key"), KVP_ALREADY);
+    assert_int_equal(begin_put(g->c, "key", SMALL, 50), KVP_ALREADY);
 
     id = remove_begun(g->c, "key", false);
     world_advance(g->w, 500 * MS);
@@ -198,7 +185,7 @@ test_disk_that_never_answers(void **state)
         head.n = per_message;
         (void)peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, sizeof recs);
     }
-    assert_int_equal(begin_again(g->c, "new"), KVP_RETRY_AFTER);
+    assert_int_equal(begin_put(g->c, "new", SMALL, 50), KVP_RETRY_AFTER);
     assert_int_equal(plain_result(peer_reply(g->c, remove_begun(g->c, "0", false))), KVP_RETRY_AFTER);
     assert_int_equal(plain_result(peer_reply(g->c, bump_begun(g->c, 0))), KVP_RETRY_AFTER);
     assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
@@ -206,7 +193,7 @@ test_disk_that_never_answers(void **state)
     assert_true(exists(g->c, "0"));
     g->w->is_disk_stuck = false;
     world_sync(g->w);
-    assert_int_equal(begin_again(g->c, "new"), KVP_OK);
+    assert_int_equal(begin_put(g->c, "new", SMALL, 50), KVP_OK);
     assert_int_equal(remove_key(g->c, "0", false), KVP_OK);
 }
 
