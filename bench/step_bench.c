@@ -406,7 +406,7 @@ report(bench_t *b, uint64_t n)
 static void
 begin_many(bench_t *b, peer_t *c, uint64_t from)
 {
-    for (uint64_t i = 0; i < 60000; i += 500)
+    for (uint64_t i = 0; i < 28000; i += 500)
         begin_puts(b, c, from + i, 500, VALUE_BYTES);
 }
 
@@ -461,10 +461,10 @@ lose_clients(bench_t *b, uint64_t keys)
     print_steps(b, "a client with reservations is lost");
     c = greet(b, KVP_ROLE_CLIENT, "bench");
     begin_many(b, c, 2 * keys);
-    print_steps(b, "60000 puts are begun");
+    print_steps(b, "28000 puts are begun");
     hang_up(b, c);
     assert_int_equal(world_stats(b->w).attempts, 0);
-    print_steps(b, "a client with 60000 unfinished puts is lost");
+    print_steps(b, "a client with 28000 unfinished puts is lost");
     c = greet(b, KVP_ROLE_CLIENT, "bench");
     look(b, c, keys, KVP_PLACES_MAX);
     b->steps = (steps_t){0};
@@ -533,7 +533,7 @@ windows_are_lost(bench_t *b, uint64_t keys)
     b->steps = (steps_t){0};
     b->node->policy = NODE_MUTE;
     begin_many(b, b->client, 2 * keys);
-    print_steps(b, "60000 puts wait for a node that does not answer");
+    print_steps(b, "28000 puts wait for a node that does not answer");
     b->records_most = TOMBSTONES_MOST;
     hang_up(b, b->node);
     print_steps(b, "it is lost");
@@ -552,11 +552,11 @@ puts_are_due(bench_t *b, uint64_t keys)
     put_keys(b, 0, CHUNK_BYTES / VALUE_BYTES, BATCH);
     b->node->policy = NODE_MUTE;
     begin_many(b, b->client, 2 * keys);
-    assert_true(world_stats(b->w).pending_puts > 16 * RECORDS_MOST);
+    assert_true(world_stats(b->w).pending_puts > 8 * RECORDS_MOST);
     b->steps = (steps_t){0};
     world_advance(b->w, 11 * SEC);
     assert_int_equal(world_stats(b->w).pending_puts, 0);
-    print_steps(b, "60000 puts have waited for too long");
+    print_steps(b, "28000 puts have waited for too long");
     bench_close(b);
 }
 

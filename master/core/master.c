@@ -358,8 +358,10 @@ void
 kvp_master_on_close(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
 {
     kvp_session_t *s = kvp_session_find(&m->peers, conn);
+    uint32_t slice_left = m->ctx.slice_left;
 
     begin(m, now_ns);
+    m->ctx.slice_left = slice_left; /* all that close at once share one: what they leave to do waits for a tick */
     if (s == NULL) return;
     kvp_session_end(m, s);
     settle(m);

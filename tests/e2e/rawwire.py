@@ -280,9 +280,9 @@ def digest(key, seed):
     return struct.pack("<QQ", found.lo, found.hi)
 
 
-def put_begin(keys, size, seed, attempt, pin=0):
+def put_begin(keys, size, seed, attempt, pin=0, wait_ms=1000):
     records = b"".join(digest(k, seed) + struct.pack("<QQII", size, attempt + i, len(b"".join(keys[:i])), len(k)) for i, k in enumerate(keys))
-    return frame(PUT_BEGIN, pack((1, len(keys)), (2, 1000), (6, pin)), records + b"".join(keys), request_id=2)
+    return frame(PUT_BEGIN, pack((1, len(keys)), (2, wait_ms), (6, pin)), records + b"".join(keys), request_id=2)
 
 
 def put_commit(attempt, n):

@@ -195,6 +195,36 @@ def test_questions_without_end(pool, neighbours, what):
     assert max(other.waits_s) <= 0.100 * SLOW
 
 
+@pytest.mark.pool(nodes=1, memory="256MiB")
+@pytest.mark.parametrize("is_full", [False, True], ids=["granted", "waiting"])
+def test_puts_that_are_never_finished(pool, is_full):
+    """Fails if 64 sessions that begin 262,144 puts, of which each has its place or waits for one, cost the master more than 192 MiB, if
+    meanwhile nobody else can put, or if EXISTS of another takes more than 100 ms when all of them close at once."""
+    raws = [w.session(pool.addr, name=f"idle{i}") for i in range(64)]
+    reader, greeted = w.session(pool.addr, name="reader")
+    if is_full:  # of what is being read
+        assert Shell(pool.bench, pool.addr)("bput k/ 0 16384 16384")["results"] == {"OK": 16384}
+        for i in range(0, 16384, 512):
+            ask = b"".join(w.digest(b"k/%d" % k, greeted[8]) for k in range(i, i + 512))
+            assert reader.call(w.frame(w.GET, w.pack((1, 512)), ask)).err == w.OK
+    before = w.rss_bytes(pool.master.pid)
+    with Bystander(pool.addr, lambda: clock_beside(pool.master)) as other:
+        for i, (raw, greeted) in enumerate(raws):
+            for j in range(0, 4096, 512):
+                keys = [b"idle%d/%d" % (i, j + k) for k in range(512)]
+                raw.send(w.put_begin(keys, 64, greeted[8], 1 + j, wait_ms=10000))
+        wait_until(lambda: sum(figures(pool.master)[at] for at in ("attempts", "pending_puts")) > 200000, 5 * SLOW, "what they begin")
+        more = w.rss_bytes(pool.master.pid) - before
+        assert is_full or pool.put("other", b"x").rc == 0
+        for raw, _ in raws:
+            raw.sock.close()
+        wait_until(lambda: figures(pool.master)["attempts"] == 0, 10 * SLOW, "the end of them")
+    reader.sock.close()
+    print(f"64 sessions: +{more >> 20} MiB, the longest wait of another {max(other.waits_s) * 1e3:.1f} ms of {len(other.waits_s)}")
+    assert other.failed == 0
+    assert (SAN or more < 192 << 20) and max(other.waits_s) <= 0.100 * SLOW
+
+
 # ---- 4. empty messages
 def test_nothing_is_lost_by_messages_that_say_nothing(pool):
     """Fails if an object goes, or the epoch rises, by any message of zero bytes, or by one of REMOVE_MANY or BUMP that is cut short or has

@@ -13,7 +13,7 @@
 typedef struct kvp_put_req kvp_put_req_t;
 typedef struct kvp_deferred kvp_deferred_t;
 
-#define KVP_ATTEMPTS_MAX 65536u /* a client's */
+#define KVP_ATTEMPTS_MAX 262144u /* of all clients: about 150 MB of memory */
 
 kvp_attempt_t *kvp_attempt_find(const kvp_puts_t *pq, const kvp_session_t *s, uint64_t id); /* NULL = none */
 kvp_attempt_t *kvp_attempt_open(kvp_puts_t *pq, kvp_put_req_t *p, uint32_t at, const kvp_wire_put_t *put,

@@ -128,7 +128,15 @@ is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint3
     uint64_t max = m->ctx.conf.attempt_bytes, bytes = s->attempt_bytes + s->quarantine_bytes;
 
     if (!KVP_RULE(UNFINISHED_BYTES)) return false;
-    return s->attempt_ids.n >= KVP_ATTEMPTS_MAX || bytes > max || len > (max - bytes) / copies;
+    return bytes > max || len > (max - bytes) / copies;
+}
+
+/* Unfinished puts cost the master memory, those of ended sessions too until they are aborted. Nobody has more of them than an
+ * eighth of what is left, so that many who take all they get leave some. */
+static bool
+is_over_all(const kvp_master_t *m, const kvp_session_t *s)
+{
+    return s->attempt_ids.n >= (KVP_ATTEMPTS_MAX - m->ctx.st.attempts) / 8;
 }
 
 /* In a full pool others go for what a message begins, and until it is committed nobody can read either: so it begins a small part
@@ -152,6 +160,7 @@ check_client(kvp_master_t *m, kvp_put_req_t *p, const kvp_wire_put_t *put)
     if (kvp_attempt_find(&m->puts, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
     if (is_over_limit(m, p->session, put->len, p->copies)) return KVP_LIMIT;
+    if (is_over_all(m, p->session)) return KVP_RETRY_AFTER;
     return is_over_share(m, p, put->len) ? KVP_EAGAIN : KVP_OK;
 }
 
