@@ -28,7 +28,6 @@ __attribute__((visibility("default"))) const char *malloc_conf = "background_thr
 #define BATCH 64u
 #define RUNS 3u
 #define RECORDS_MOST 2048u /* what a step may touch for one message, and for what can wait */
-#define TOMBSTONES_MOST (RECORDS_MOST + 8 * KVP_PLACES_MAX) /* a tombstone counts for eight records */
 
 typedef struct {
     uint64_t n, total_ns, most_ns, over;
@@ -394,10 +393,10 @@ report(bench_t *b, uint64_t n)
             tell(&geo, per_chunk, i, &page[some++]);
             told++;
         }
-        assert_true(report_take(b->node, report_send(b->node, page, some, false, false), page, some));
+        assert_true(report_take(b->node, report_send(b->node, page, some, false), page, some));
         settle(b);
     }
-    assert_true(report_end(b->node, false));
+    assert_true(report_end(b->node));
     settle(b);
 }
 
@@ -534,7 +533,6 @@ windows_are_lost(bench_t *b, uint64_t keys)
     b->node->policy = NODE_MUTE;
     begin_many(b, b->client, 2 * keys);
     print_steps(b, "28000 puts wait for a node that does not answer");
-    b->records_most = TOMBSTONES_MOST;
     hang_up(b, b->node);
     print_steps(b, "it is lost");
     b->records_most = RECORDS_MOST;
@@ -656,9 +654,9 @@ segments_come_and_go(bench_t *b)
     bench_close(b);
 }
 
-/* Another node is told the tombstones of the one that is lost. */
+/* What lies on a lost node is removed. */
 static void
-tombstones_are_told(bench_t *b, uint64_t keys)
+lost_keys_are_removed(bench_t *b, uint64_t keys)
 {
     bench_open(b, 1, kvp_align_up(keys * VALUE_BYTES, CHUNK_BYTES) + CHUNK_BYTES, CHUNK_BYTES);
     start_node(b, "lost", true);
@@ -668,12 +666,9 @@ tombstones_are_told(bench_t *b, uint64_t keys)
     b->records_most = RECORDS_MOST + 16 * KVP_PLACES_MAX; /* bounded by the message */
     remove_keys(b, 0, kvp_min_u64(keys, 100000));
     print_steps(b, "remove what lies on a lost node, 512 in a message");
-    b->records_most = TOMBSTONES_MOST;
     remove_all(b, "");
     print_steps(b, "and by pattern");
     b->records_most = RECORDS_MOST;
-    start_node(b, "other", true);
-    print_steps(b, "another node comes, and is told");
     bench_close(b);
 }
 
@@ -708,7 +703,7 @@ run(trace_t *trace, uint64_t keys, bool is_quiet, bool is_counting)
     }
     chunks_come_and_go(&b);
     segments_come_and_go(&b);
-    tombstones_are_told(&b, keys);
+    lost_keys_are_removed(&b, keys);
     index_is_rebuilt(&b, keys / 10);
     if (trace->n != 0 && trace->n != b.step)
         kvp_panic("one run has %lu steps, another %lu", (unsigned long)trace->n, (unsigned long)b.step);

@@ -49,16 +49,6 @@ kvp_digestmap_reserve(kvp_digestmap_t *map, uint32_t n)
     return true;
 }
 
-void
-kvp_digestmap_touch(const kvp_digestmap_t *map, uint32_t from, uint32_t n)
-{
-    for (uint32_t i = from; i < map->cap && i - from < n; i++) {
-        volatile uint64_t *val = &map->slots[i].val;
-
-        *val = *val;
-    }
-}
-
 static bool
 grow(kvp_digestmap_t *map)
 {
@@ -100,27 +90,6 @@ kvp_digestmap_insert(kvp_digestmap_t *map, kvp_digest_t digest)
     return &map->slots[at].val;
 }
 
-bool
-kvp_digestmap_del(kvp_digestmap_t *map, kvp_digest_t digest)
-{
-    uint32_t hole;
-
-    if (map->cap == 0) return false;
-    hole = place_of(map, digest);
-    if (map->slots[hole].val == 0) return false;
-    map->n--;
-    /* What probed over the hole moves into it. */
-    for (uint32_t at = (hole + 1) & (map->cap - 1); map->slots[at].val != 0; at = (at + 1) & (map->cap - 1)) {
-        uint32_t home = home_of(map, map->slots[at].digest);
-
-        if (((at - home) & (map->cap - 1)) < ((at - hole) & (map->cap - 1))) continue;
-        map->slots[hole] = map->slots[at];
-        hole = at;
-    }
-    map->slots[hole].val = 0;
-    return true;
-}
-
 const kvp_digestmap_at_t *
 kvp_digestmap_next(const kvp_digestmap_t *map, uint32_t *at)
 {
@@ -130,24 +99,4 @@ kvp_digestmap_next(const kvp_digestmap_t *map, uint32_t *at)
         if (found->val != 0) return found;
     }
     return NULL;
-}
-
-/* Removals move entries towards their home, which is towards the start but for those that probed over the end: these come
- * first, and once more as the last. */
-uint32_t
-kvp_digestmap_end(const kvp_digestmap_t *map)
-{
-    uint32_t wrapped = 0;
-
-    while (wrapped < map->cap && map->slots[wrapped].val != 0)
-        wrapped++;
-    return map->cap + wrapped;
-}
-
-const kvp_digestmap_at_t *
-kvp_digestmap_back(const kvp_digestmap_t *map, uint32_t *at)
-{
-    const kvp_digestmap_at_t *found = &map->slots[--*at & (map->cap - 1)];
-
-    return found->val == 0 ? NULL : found;
 }

@@ -27,24 +27,12 @@ void kvp_digestmap_fini(kvp_digestmap_t *map); /* and empty again, with the same
  * where there is no memory. */
 bool kvp_digestmap_reserve(kvp_digestmap_t *map, uint32_t n) KVP_MUST_USE;
 
-/* kvp_digestmap_touch makes the kernel back n places from `from` on, so that insertions there are not what first writes to
- * the memory. */
-void kvp_digestmap_touch(const kvp_digestmap_t *map, uint32_t from, uint32_t n);
-
-/* kvp_digestmap_at returns the digest's value, which the caller may change but to 0 (borrowed until the next insertion or
- * removal), or NULL. _insert also makes it, with value 0 that the caller replaces at once; NULL where there is no
+/* kvp_digestmap_at returns the digest's value, which the caller may change but to 0 (borrowed until the next insertion), or NULL. _insert also makes it, with value 0 that the caller replaces at once; NULL where there is no
  * memory. */
 uint64_t *kvp_digestmap_at(const kvp_digestmap_t *map, kvp_digest_t digest);
 uint64_t *kvp_digestmap_insert(kvp_digestmap_t *map, kvp_digest_t digest);
-bool kvp_digestmap_del(kvp_digestmap_t *map, kvp_digest_t digest);
 
 /* kvp_digestmap_next returns the next entry from *at on and moves *at behind it; NULL at the end. */
 const kvp_digestmap_at_t *kvp_digestmap_next(const kvp_digestmap_t *map, uint32_t *at);
-
-/* kvp_digestmap_back begins at the end, for a walk that others change the map behind: what is in it from kvp_digestmap_end
- * until *at is 0 is met, maybe twice. It looks at one place, and returns NULL where that is empty. The map does not grow
- * meanwhile. */
-uint32_t kvp_digestmap_end(const kvp_digestmap_t *map);
-const kvp_digestmap_at_t *kvp_digestmap_back(const kvp_digestmap_t *map, uint32_t *at);
 
 #endif

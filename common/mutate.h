@@ -52,15 +52,13 @@
     X(REVOKED_SEQUENCE, "a client does not cache an answer older than a revocation")                                   \
     X(GAP_WRITERS, "space between reported extents waits for the proof about all older writers")                       \
     X(NEWEST_WINS, "of the versions that nodes report, the newest is served")                                          \
-    X(TOMBSTONE, "a removed object is not served when a node reports it")                                              \
-    X(REMOVAL_OUTLIVES_MASTER,                                                                                         \
-      "a removal that was answered, of an extent not dead, is known to a node or the journal")                         \
+    X(GONE_IS_NOT_ADOPTED, "a removed object is not served when a node reports it")                                    \
     X(OLD_SLOTS_WAIT, "slots that an old writer may have in hand are granted to nobody until it is proved unable")     \
-    X(REMOVAL_OUTLIVES_REPORTS, "so is a removal while nodes may still report older versions")                         \
     X(REPORT_AGAIN, "a report that was cut begins anew")                                                               \
     X(WITHHOLD_UNTIL_DURABLE, "an answer waits until its change is durable")                                           \
     X(LOG_KNOWS, "an extent that the log does not know is made DEAD")                                                  \
     X(LOG_SAYS_GONE, "what a log that lacks its end says is gone is not adopted")                                      \
+    X(GONE_WHILE_REPORTING, "the log says what goes while nodes report")                                               \
     X(REMOVAL_SYNCED, "a removal is answered when the log that says so is synced")                                     \
     X(SNAPSHOT_GONE, "a snapshot says what is gone and not dead")                                                      \
     X(SUPERSEDED_STAYS, "a replaced version stays until the new version is durable")                                   \

@@ -68,9 +68,8 @@ typedef enum {
     KVP_OP_FREED = 50, /* N->M  Freed, n kvp_wire_slot_t; one-way */
     KVP_OP_RETIRE = 51, /* M->N  Retire, n kvp_wire_slot_t -> Reply, n u8 */
     KVP_OP_FENCE = 52, /* M->N  Fence -> Reply */
-    KVP_OP_REPORT = 53, /* N->M  Report, tombs, extents, keys -> Reply, n u8: KVP_RETIRE_DEAD = not wanted */
-    KVP_OP_TOMBS = 54, /* M->N  Tombs, n kvp_wire_tomb_t -> Reply: to be kept with the memory */
-    KVP_OP_CHECK = 55, /* M->N  Retire, n kvp_wire_check_t -> Reply, n u8: KVP_RETIRE_DEAD = no reader accepts it */
+    KVP_OP_REPORT = 53, /* N->M  Report, extents, keys -> Reply, n u8: KVP_RETIRE_DEAD = not wanted */
+    KVP_OP_CHECK = 54, /* M->N  Retire, n kvp_wire_check_t -> Reply, n u8: KVP_RETIRE_DEAD = no reader accepts it */
 
     KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
     KVP_OP_DRAINED = 65, /* C->N  Drained -> Reply */
@@ -201,29 +200,6 @@ typedef struct {
     uint64_t word;
 } kvp_wire_extent_t;
 
-/* TOMBS: no version of this key up to that one exists any more, whoever comes back with it. As an order with version 0:
- * the tombstone is not needed any more. */
-typedef struct {
-    kvp_digest_t digest;
-    uint64_t version;
-} kvp_wire_tomb_t;
-
-/* kvp_wire_tomb_tenant stands in a tombstone for all keys of that tenant: its namespace was bumped. No key has it, but
- * for a chance of one in 2^64. */
-static inline kvp_digest_t
-kvp_wire_tomb_tenant(uint32_t tenant)
-{
-    return (kvp_digest_t){.lo = tenant, .hi = UINT64_MAX};
-}
-
-/* kvp_wire_tomb_forgotten stands for memory that was last mounted in a term before that of the version: bumps of tenants that owned
- * nothing elsewhere were forgotten since. */
-static inline kvp_digest_t
-kvp_wire_tomb_forgotten(void)
-{
-    return (kvp_digest_t){.lo = 1ull << 32, .hi = UINT64_MAX};
-}
-
 #define KVP_RETIRE_DEAD 0x01u /* unreadable from now on */
 #define KVP_RETIRE_FREE 0x02u /* and nothing of the node's own touches it: it may be reused */
 
@@ -240,7 +216,6 @@ _Static_assert(sizeof(kvp_wire_check_t) == 56, "wire format");
 _Static_assert(sizeof(kvp_wire_group_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_used_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_extent_t) == 16, "wire format");
-_Static_assert(sizeof(kvp_wire_tomb_t) == 24, "wire format");
 
 /* Peer-to-peer transfers: PROTOCOL "Peers". */
 #define KVP_PEER_BATCH_MAX 1024u /* records of one PEER_FIND, PEER_MOVE or PEER_CUT */

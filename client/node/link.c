@@ -396,28 +396,6 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
     return true;
 }
 
-static bool
-on_tombs(kvp_node_t *node, const kvp_frame_t *frame)
-{
-    const kvp_wire_tomb_t *tombs = NULL;
-    Kvp__Pb__Tombs *msg;
-    kvp_rd_t rd;
-    kvp_pb_t pb;
-    kvp_err_t err = KVP_PROTO;
-
-    kvp_rd_init(&rd, frame->tail, frame->tail_len);
-    msg = kvp_pb_unpack(&pb, &kvp__pb__tombs__descriptor, frame);
-    if (msg != NULL) tombs = kvp_rd_array(&rd, msg->n, sizeof *tombs);
-    if (tombs != NULL) err = kvp_node_core_tombs(node->core, msg->term, tombs, msg->n);
-    kvp_pb_free(&pb, msg);
-    if (err == KVP_PROTO) return false;
-    if (err != KVP_OK)
-        refuse_order(node, frame, err);
-    else
-        answer(node, frame, KVP_OK, "", NULL, 0);
-    return true;
-}
-
 /* on_order obeys or refuses; false = malformed. */
 static bool
 on_order(kvp_node_t *node, const kvp_frame_t *frame)
@@ -428,8 +406,6 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame)
         return on_extents(node, frame);
     case KVP_OP_FENCE:
         return on_fence(node, frame);
-    case KVP_OP_TOMBS:
-        return on_tombs(node, frame);
     default:
         answer(node, frame, KVP_NOTSUP, "a node does not answer this", NULL, 0);
         return true;

@@ -27,7 +27,6 @@ send_page(kvp_node_t *node, const kvp_node_page_t *page, const kvp_buf_t *tail)
     size_t at;
 
     msg.uuid = (ProtobufCBinaryData){sizeof node->mem->uuid, node->mem->uuid};
-    msg.tombs_n = page->tombs_n;
     msg.n = page->n;
     msg.is_whole = l->is_report_whole;
     msg.is_last = page->is_last;

@@ -22,6 +22,7 @@
 #include "master/core/evict/window.h"
 #include "master/core/log/interim.h"
 #include "master/core/protect/deferred.h"
+#include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/lease.h"
 #include "master/core/protect/pin.h"
@@ -31,6 +32,7 @@
 #include "master/core/protect/ticket.h"
 #include "master/core/put/puts.h"
 #include "master/core/put/queue.h"
+#include "master/core/recovery/forget.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/rebuild.h"
 #include "master/core/recovery/restore.h"
@@ -62,13 +64,10 @@ init_tables(kvp_master_t *m, uint64_t secret)
 {
     kvp_umap_t *numbers[] = {&m->cat.tenant_ids, &m->cat.up_hosts, &m->peers.by_conn, &m->peers.by_incarnation,
                              &m->prot.group_numbers};
-    kvp_digestmap_t *digests[] = {&m->log.journal.gone, &m->log.removed, &m->log.tombs, &m->log.tomb_refs,
-                                  &m->log.evicted};
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(numbers); i++)
         kvp_umap_init(numbers[i], secret);
-    for (size_t i = 0; i < KVP_ARRAY_LEN(digests); i++)
-        kvp_digestmap_init(digests[i], secret);
+    kvp_digestmap_init(&m->prot.gone, secret);
 }
 
 kvp_err_t
@@ -133,8 +132,6 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->puts.reqs[i]);
     kvp_list_init(&m->prot.ending);
-    kvp_list_init(&m->log.greeting);
-    kvp_list_init(&m->prot.keeping);
     kvp_list_init(&m->over);
     kvp_list_init(&m->space.deferred_frees);
     kvp_list_init(&m->evict.evacuations);
@@ -179,7 +176,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_groups_fini(&m->prot);
     kvp_objindex_destroy(m->cat.index);
     kvp_remove_fini(m);
-    kvp_tombs_fini(&m->log);
+    kvp_gone_forget(&m->prot);
     kvp_journal_fini(&m->log);
     kvp_umap_fini(&m->peers.by_conn);
     kvp_umap_fini(&m->peers.by_incarnation);
@@ -240,7 +237,6 @@ settle(kvp_master_t *m)
     }
     kvp_pin_trim(&m->prot);
     kvp_evict_reserve(&m->evict);
-    kvp_tombs_flush(&m->log); /* first: a node keeps in mind what its extents told, before these are dead */
     kvp_retire_flush(&m->space);
     kvp_put_windows_free(&m->puts);
 }
@@ -300,7 +296,7 @@ slice(kvp_master_t *m, uint32_t which)
         kvp_rebalance_tick(&m->evict);
         break;
     default:
-        kvp_tombs_some(&m->log);
+        kvp_forget_some(m);
         break;
     }
 }
@@ -312,7 +308,6 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
     m->turn++;
     for (uint32_t i = 0; i < SLICES; i++)
         slice(m, (m->turn + i) % SLICES);
-    kvp_tombs_tick(&m->log);
     kvp_evict_tick(&m->evict);
     (void)kvp_objindex_step(m->cat.index);
     settle(m);
@@ -333,12 +328,12 @@ kvp_master_has_work(const kvp_master_t *m)
 {
     bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->puts.waiting);
     bool is_ending = !kvp_list_is_empty(&m->prot.ending) || !kvp_list_is_empty(&m->over) ||
-                     !kvp_list_is_empty(&m->space.deferred_frees) || !kvp_list_is_empty(&m->log.greeting);
+                     !kvp_list_is_empty(&m->space.deferred_frees);
 
     if (m->space.has_evacuation_news || m->space.has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log))
         return true;
     if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
-    if (m->puts.is_leaving || m->log.is_touching) return true;
+    if (m->puts.is_leaving) return true;
     return m->space.has_parked || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
            !kvp_list_is_empty(&m->jobs);
 }
@@ -421,8 +416,6 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             kvp_retire_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && op == KVP_OP_CHECK)
             kvp_on_check_answer(m, s, f);
-        else if (s->role == KVP_ROLE_NODE && op == KVP_OP_TOMBS)
-            kvp_tombs_answer(&m->log, s, f);
         else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* that one needs no answer */
             kvp_session_close(&m->peers, s, "an answer to no question");
         return;

@@ -126,7 +126,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(quarantine_bytes, "bytes that a dead writer might still touch (gauge)")                                          \
     X(held_bytes, "bytes under holds of gets (gauge)")                                                                 \
     X(reserved_bytes, "bytes under lookup tickets (gauge)")                                                            \
-    X(memory_bytes, "memory of index, keys, allocators and tombstones (gauge)")                                        \
+    X(memory_bytes, "memory of index, keys, allocators and what is held (gauge)")                                      \
     X(pending_puts, "puts waiting for space (gauge)")                                                                  \
     X(work, "records that steps have touched")                                                                         \
     X(frames, "frames handled")                                                                                        \

@@ -39,7 +39,6 @@ struct kvp_master {
     uint32_t turn; /* whose slice comes first in a step */
     uint32_t dropping; /* segments being purged */
     uint32_t reports; /* under way, */
-    uint32_t rebuilds; /* and of these, of memory that is not in the log */
     uint32_t closing; /* of these, behind their last page */
     uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
     uint8_t bad_reports[KVP_BAD_REPORTS_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */

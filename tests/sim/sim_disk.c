@@ -22,7 +22,7 @@ typedef struct fact {
 
 /* What a journal says, read from its first record on. */
 typedef struct {
-    bool is_whole;
+    bool is_whole, is_anew;
     fact_t *known[BUCKETS];
     fact_t *gone[BUCKETS]; /* versions up to which all are */
     uint64_t min_version[TENANTS];
@@ -99,6 +99,7 @@ fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
     case KVP_JREC_BASE:
         if (told->is_whole && rec->term.is_anew == 0) break;
         told->is_whole = false;
+        told->is_anew = rec->term.is_anew != 0;
         memset(told->known, 0, sizeof told->known);
         memset(told->segments, 0, sizeof told->segments);
         break;
@@ -107,6 +108,7 @@ fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
         break;
     case KVP_JREC_COMMIT:
         if (f != NULL && f->version != 0 && f->version < rec->commit.version) fold_gone(s, told, f->digest, f->version);
+        if (told->is_anew && !told->is_whole) fold_gone(s, told, rec->commit.digest, rec->commit.version - 1);
         if (f == NULL) f = fact_add(s, told->known, rec->commit.digest, 0);
         f->version = rec->commit.version;
         break;

@@ -44,7 +44,6 @@ typedef struct grant {
     bool must_return; /* and that has to serve it */
     bool is_refused; /* or must not: its journal does not know it */
     bool may_go; /* before it was reported, its removal or a new put of its key was heard */
-    uint32_t tomb_term; /* of the last master that told some node that it is no more; 0 = none did */
     bool is_freed; /* its node said that nothing touches it any more */
     uint32_t freed_term; /* in which the node said so */
     uint64_t probed_ns; /* when a reader was told that it is there, and may rely on that for a lease; 0 = never */

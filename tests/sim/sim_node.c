@@ -254,7 +254,6 @@ report_next(sim_t *s, node_t *n)
     err = kvp_node_core_report_page(n->core, &n->page, &page);
     if (err != KVP_OK) return err;
     msg.uuid = (ProtobufCBinaryData){sizeof n->mem->uuid, n->mem->uuid};
-    msg.tombs_n = page.tombs_n;
     msg.n = page.n;
     msg.is_whole = n->is_report_whole;
     msg.is_last = n->is_report_last = page.is_last;
@@ -440,25 +439,6 @@ on_fence(sim_t *s, node_t *n, const kvp_frame_t *f)
 }
 
 static void
-on_tombs(sim_t *s, node_t *n, const kvp_frame_t *f)
-{
-    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
-    Kvp__Pb__Tombs *msg;
-    kvp_pb_t pb;
-    kvp_err_t err;
-
-    msg = kvp_pb_unpack(&pb, &kvp__pb__tombs__descriptor, f);
-    if (msg == NULL || f->tail_len < msg->n * sizeof *tombs) {
-        sim_fail(s, "WIRE", "a malformed Tombs");
-        return;
-    }
-    err = kvp_node_core_tombs(n->core, msg->term, tombs, msg->n);
-    if (err == KVP_OK) oracle_node_keeps(s, n->index, tombs, msg->n);
-    kvp_pb_free(&pb, msg);
-    answer(s, n, f, err, NULL, 0);
-}
-
-static void
 on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
 {
     node_t *n = arg;
@@ -479,8 +459,6 @@ on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t le
         on_check(s, n, &f);
     } else if (f.hdr.opcode == KVP_OP_FENCE) {
         on_fence(s, n, &f);
-    } else if (f.hdr.opcode == KVP_OP_TOMBS) {
-        on_tombs(s, n, &f);
     } else {
         answer(s, n, &f, KVP_NOTSUP, NULL, 0);
     }

@@ -224,7 +224,6 @@ oracle_node_kills(sim_t *s, const mem_t *mem, uint32_t chunk, uint32_t slot, uin
     const grant_t *g = grant_find(mem, chunk, slot, kvp_word_generation(before));
 
     if (g == NULL || kvp_word_state(before) != KVP_DESC_SEALED) return;
-    kept_check_dying(s, g);
     if (!grant_is_served_for_ever(g)) return;
     sim_fail(s, "I3", "node%u makes slot %u generation %lx DEAD, which is committed and not retired", mem->node, slot,
              (unsigned long)g->generation);
@@ -234,8 +233,6 @@ void
 oracle_node_lost(sim_t *s, uint32_t node)
 {
     s->oracle->terms[node] = 0;
-    s->oracle->kept_last[node] = s->oracle->kept[node];
-    s->oracle->kept[node] = NULL;
 }
 
 void

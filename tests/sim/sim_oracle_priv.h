@@ -32,6 +32,7 @@ typedef struct attempt {
     kvp_digest_t digest;
     grant_t *grants[KVP_REPLICAS_MAX];
     uint32_t grants_n;
+    bool is_upsert;
     bool is_over; /* its writer said so: committed, or aborted */
     bool is_drained; /* and, of one that is aborted, that none of its stores is under way */
     uint32_t asked_n; /* puts of its key that may have taken it since, or found it gone */
@@ -79,9 +80,6 @@ struct oracle {
     } segments[SEGMENTS_MAX];
     uint32_t segments_n;
     uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
-    struct kept *kept[NODES_MAX]; /* tombstones that a node has */
-    struct kept *
-        kept_last[NODES_MAX]; /* that one had which is dead, until the master hears of it: its word may be on its way */
     returned_t *returned;
     struct refusal *refusals; /* of the step under way */
     struct replaced *replaced; /* in the step under way */
@@ -106,16 +104,14 @@ known_t *known_first(sim_t *s, kvp_digest_t digest);
 known_t *known_next(known_t *known, kvp_digest_t digest);
 
 /* ---- sim_kept.c */
-/* What a client is told to be gone: versions of that key (NULL: of all of the tenant's) that were committed before then. */
+/* What a client is told to be gone: that key (NULL: all of the tenant's), where it was committed before then. */
 typedef struct {
     uint32_t tenant;
     const kvp_digest_t *digest;
-    uint64_t below; /* versions */
     uint64_t before_ns;
 } gone_t;
 void kept_check(sim_t *s, const gone_t *gone);
-void kept_check_dying(sim_t *s, const grant_t *g); /* its node is making it DEAD */
-bool kept_names(const kvp_wire_tomb_t *tomb, const grant_t *g);
+void kept_check_older(sim_t *s, const grant_t *newer); /* than that one, which replaced them by its commit */
 
 /* What a ticket on that digest protects, of keys and of groups, is added to the hold. */
 #define HELD_A_DIGEST 16u /* at most so many grants */

@@ -36,7 +36,7 @@ places_read(sim_t *s, const kvp_frame_t *f, places_t *p)
 
 /* What a PutBegin asks for, for all its keys. */
 typedef struct {
-    bool has_copies, is_pinned;
+    bool has_copies, is_pinned, is_upsert;
     const kvp_wire_group_t *groups; /* of each; NULL = of none */
 } wishes_t;
 
@@ -48,7 +48,7 @@ wishes_of(const ask_t *ask)
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &ask->frame);
-    if (head != NULL) wishes = (wishes_t){head->replicas > 1, head->pin == KVP_PIN_HARD, NULL};
+    if (head != NULL) wishes = (wishes_t){head->replicas > 1, head->pin == KVP_PIN_HARD, head->is_upsert, NULL};
     if (head != NULL && head->has_groups)
         wishes.groups = (const kvp_wire_group_t *)((const kvp_wire_put_t *)ask->frame.tail + head->n);
     kvp_pb_free(&pb, head);
@@ -62,6 +62,7 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, uint32_t at, const 
     attempt_t *a = sim_alloc(s, sizeof *a);
 
     *a = (attempt_t){.conn = conn, .id = put->attempt, .digest = put->digest, .next = s->oracle->attempts};
+    a->is_upsert = wishes->is_upsert;
     for (uint32_t i = 0; i < obj->nloc && i < KVP_REPLICAS_MAX; i++) {
         mem_t *mem = oracle_mem_of(s, master_term(s), locs[i].segment_id);
         grant_t *g;
@@ -138,6 +139,19 @@ promised(sim_t *s, grant_t *g)
                  (unsigned long)g->generation);
 }
 
+/* Who repeats a commit is promised no more than who was first. */
+static void
+check_first_is_answered(sim_t *s, const conn_t *conn, const ask_t *ask, uint64_t attempt)
+{
+    for (const ask_t *a = s->oracle->asks; a != NULL; a = a->next) {
+        const kvp_wire_commit_t *recs = (const kvp_wire_commit_t *)a->frame.tail;
+
+        if (a->conn != conn->id || a->op != KVP_OP_PUT_COMMIT || a->request > ask->request) continue;
+        for (size_t i = 0; i < a->frame.tail_len / sizeof *recs; i++)
+            if (recs[i].attempt == attempt) sim_fail(s, "I6", "a repeated commit is answered before the first");
+    }
+}
+
 static void
 says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
@@ -149,8 +163,10 @@ says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
         for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
             if ((recs[i].replicas >> g & 1) != 0) promised(s, a->grants[g]);
-        if (a != NULL && a->grants_n > 0 && !master_is_elder(s))
-            kept_check(s, &(gone_t){a->grants[0]->tenant, &a->grants[0]->digest, a->grants[0]->version, UINT64_MAX});
+        if (a != NULL) check_first_is_answered(s, conn, ask, recs[i].attempt);
+        if (a != NULL && a->is_upsert && a->grants_n > 0 &&
+            !master_is_elder(s)) /* of other puts that is not promised */
+            kept_check_older(s, a->grants[0]);
     }
 }
 
@@ -194,9 +210,6 @@ says_place(sim_t *s, const kvp_wire_loc_t *loc)
     else if (g->is_refused)
         sim_fail(s, "I6", "a reader is sent to slot %u generation %lx, which the journal does not know", loc->slot,
                  (unsigned long)loc->generation);
-    else if (g->tomb_term == master_term(s)) /* an older one's must be heard of first */
-        sim_fail(s, "I6", "a reader is sent to slot %u generation %lx, which a tombstone names", loc->slot,
-                 (unsigned long)loc->generation);
     else if (!g->is_committed)
         committed(s, g); /* its answer is still to come */
     return g;
@@ -234,7 +247,6 @@ bool
 is_forced(sim_t *s, const grant_t *g)
 {
     if (g->may_go) return true; /* perhaps by an upsert that was heard before the report */
-    if (g->tomb_term == master_term(s)) return true; /* by one that another master heard, and a node kept in mind */
     for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest))
         if (k->grant == g) return k->is_forced;
     return false;
@@ -313,7 +325,7 @@ says_removed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
     for (size_t i = 0; i < f->tail_len / sizeof *errs; i++)
         if (errs[i] == KVP_OK || errs[i] == KVP_NOT_FOUND)
-            kept_check(s, &(gone_t){tenant_of(s, conn), &digests[i], UINT64_MAX, ask->heard_ns});
+            kept_check(s, &(gone_t){tenant_of(s, conn), &digests[i], ask->heard_ns});
     for (size_t i = 0; i < 64 && (i + 1) * sizeof(int32_t) <= f->tail_len; i++)
         if ((ask->must_hold >> i & 1) != 0 && ((const int32_t *)f->tail)[i] == KVP_OK)
             sim_fail(s, "I8", "a removal that heeds probes took what somebody had just asked for");
@@ -326,8 +338,7 @@ says_bumped(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, f);
-    if (head != NULL && head->err == KVP_OK)
-        kept_check(s, &(gone_t){tenant_of(s, conn), NULL, UINT64_MAX, ask->heard_ns});
+    if (head != NULL && head->err == KVP_OK) kept_check(s, &(gone_t){tenant_of(s, conn), NULL, ask->heard_ns});
     kvp_pb_free(&pb, head);
 }
 
@@ -545,8 +556,6 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
     if ((f->hdr.flags & KVP_FRAME_REPLY) == 0) {
         if (f->hdr.opcode == KVP_OP_RETIRE) says_retire(s, f);
-        if (f->hdr.opcode == KVP_OP_TOMBS && !master_is_elder(s))
-            name_tombs(s, (const kvp_wire_tomb_t *)f->tail, f->tail_len / sizeof(kvp_wire_tomb_t));
         return;
     }
     ask = asked_take(s, conn, f);
@@ -587,7 +596,6 @@ oracle_master_succeeded(sim_t *s)
 
     holds_carry(s, s->elder == NULL);
     o->holds = NULL;
-    memset(o->kept_last, 0, sizeof o->kept_last);
     for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         mem->conn = 0;
     for (uint32_t b = 0; b < BUCKETS; b++)

@@ -19,11 +19,7 @@ void note_gap(sim_t *s, mem_t *mem, const kvp_wire_slot_t *slot);
 /* What nodes may still report under that digest, up to that version, need not come back; of whichever tenant, where
  * digests collide. digest NULL: of all the tenant's keys. */
 void let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest, uint64_t version);
-/* What is no more, though its own node may not have heard of it, others keep in mind: so a later master drops it. This
- * may be said before its RETIRE is, or instead: orders to a node that is late wait in a master that may die. The same of
- * a bump, from before it is acknowledged. */
-void name_tombs(sim_t *s, const kvp_wire_tomb_t *tombs, size_t n);
-/* Tombstones come first, and nothing that they name is served from here on. The newest version of what is told wins,
+/* The newest version of what is told wins,
  * whatever becomes of it, from when the master hears it: another node's report may end before this one does. A journal
  * knows that anyway. */
 void let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head);

@@ -106,7 +106,6 @@ oracle_conn_over(sim_t *s, conn_t *conn)
         if (mem->conn == conn->id) {
             mem->conn = 0;
             mem->away_ns = master_now(s);
-            s->oracle->kept_last[mem->node] = NULL;
         }
     end_holds(s, conn, ANY_TICKET);
 }
@@ -213,18 +212,6 @@ hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
-/* What a tombstone of a report names was removed, or replaced, by a master before: by one, it may be, that lived on beside
- * this one. */
-static void
-force_tombs(sim_t *s, const kvp_frame_t *f, uint32_t n)
-{
-    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
-
-    for (uint32_t i = 0; i < n; i++)
-        for (known_t *k = known_first(s, tombs[i].digest); k != NULL; k = known_next(k, tombs[i].digest))
-            k->is_forced |= k->grant->version <= tombs[i].version;
-}
-
 /* A newer version than the one that is served replaces it as an upsert does, whoever holds it: the report says only now that
  * there was one. An older version is worth no ticket. */
 static void
@@ -241,7 +228,6 @@ hears_report(sim_t *s, const kvp_frame_t *f)
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
         for (known_t *k = g->was_reported ? known_first(s, g->digest) : NULL; k != NULL; k = known_next(k, g->digest))
             k->is_forced |= k->grant->tenant == g->tenant && k->grant->version < g->version;
-    force_tombs(s, f, head->tombs_n);
     let_go_older(s, f, head);
     kvp_pb_free(&pb, head);
 }

@@ -239,28 +239,15 @@ let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest, uint64_t version)
     }
 }
 
-void
-name_tombs(sim_t *s, const kvp_wire_tomb_t *tombs, size_t n)
-{
-    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
-        uint32_t chunk = 0, slot = 0;
-
-        for (grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
-            for (size_t i = 0; i < n; i++)
-                if (kept_names(&tombs[i], g)) g->tomb_term = master_term(s);
-    }
-}
-
-/* What a node tells of what is gone. */
+/* A node tells of a newer version. */
 static void
-prove_tombs(const sim_t *s, const kvp_wire_tomb_t *tombs, size_t n)
+prove_older(sim_t *s, kvp_digest_t digest, uint64_t version)
 {
     for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
         uint32_t chunk = 0, slot = 0;
 
         for (const grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
-            for (size_t i = 0; i < n; i++)
-                if (kept_names(&tombs[i], g)) prove(s, g);
+            if (g->version < version && kvp_digest_eq(g->digest, digest)) prove(s, g);
     }
 }
 
@@ -268,7 +255,7 @@ prove_tombs(const sim_t *s, const kvp_wire_tomb_t *tombs, size_t n)
 static void
 supersede_older(sim_t *s, const kvp_desc_t *desc)
 {
-    prove_tombs(s, &(kvp_wire_tomb_t){.digest = desc->digest, .version = desc->version - 1}, 1);
+    prove_older(s, desc->digest, desc->version);
     for (known_t *k = known_first(s, desc->digest); k != NULL; k = known_next(k, desc->digest))
         k->is_forced |= k->grant->tenant == desc->tenant && k->grant->version < desc->version;
 }
@@ -276,13 +263,9 @@ supersede_older(sim_t *s, const kvp_desc_t *desc)
 void
 let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head)
 {
-    const kvp_wire_tomb_t *tombs;
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    tombs = kvp_rd_array(&rd, head->tombs_n, sizeof *tombs);
-    name_tombs(s, tombs, head->tombs_n);
-    prove_tombs(s, tombs, head->tombs_n);
     for (uint32_t i = 0; head->is_whole && i < head->n; i++) {
         kvp_desc_t desc;
 
@@ -301,7 +284,7 @@ reported(sim_t *s, mem_t *mem)
     uint32_t chunk = 0, slot = 0;
 
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
-        if (!g->must_return || g->may_go || g->tomb_term != 0 || !g->is_lost || g->is_retired) continue;
+        if (!g->must_return || g->may_go || !g->is_lost || g->is_retired) continue;
         know(s, g);
         g->is_lost = false;
     }

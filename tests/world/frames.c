@@ -434,8 +434,6 @@ deliver_order(peer_t *p, const kvp_frame_t *f)
         node_check(p, f);
     else if (f->hdr.opcode == KVP_OP_FENCE)
         node_fence(p, f);
-    else if (f->hdr.opcode == KVP_OP_TOMBS)
-        node_tombs(p, f);
     else
         fail_msg("the master asks %u", f->hdr.opcode);
 }

@@ -59,7 +59,6 @@ mem_empty(mem_t *mem)
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
         chunk_fini(&mem->chunks[i]);
     free(mem->chunks);
-    kvp_digestmap_fini(&mem->tombs);
     mem->chunks = NULL;
 }
 
@@ -252,23 +251,6 @@ node_fence(peer_t *n, const kvp_frame_t *f)
     n->fences_n++;
     n->last_fence = *head;
     kvp_pb_free(&pb, head);
-    answer_back(n, f, KVP_OK, NULL, 0);
-}
-
-/* Version 0 takes a tombstone away. */
-void
-node_tombs(peer_t *n, const kvp_frame_t *f)
-{
-    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
-
-    if (n->policy == NODE_STOPPED) return;
-    for (uint32_t i = 0; n->mem != NULL && i < f->tail_len / sizeof *tombs; i++) {
-        if (tombs[i].version == 0) {
-            (void)kvp_digestmap_del(&n->mem->tombs, tombs[i].digest);
-            continue;
-        }
-        *kvp_digestmap_insert(&n->mem->tombs, tombs[i].digest) = tombs[i].version;
-    }
     answer_back(n, f, KVP_OK, NULL, 0);
 }
 

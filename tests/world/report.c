@@ -3,7 +3,6 @@
 
 #include "tests/world/priv.h"
 
-#define PAGE_TOMBS 1024u /* that a page may have */
 #define PAGE 7u
 
 static void
@@ -57,42 +56,14 @@ mem_sealed(const mem_t *mem, uint32_t *n_out)
     return found;
 }
 
-static uint32_t
-add_tombs(const mem_t *mem, kvp_buf_t *tail)
-{
-    const kvp_digestmap_at_t *at;
-    uint32_t cursor = 0, n = 0;
-
-    while ((at = kvp_digestmap_next(&mem->tombs, &cursor)) != NULL) {
-        kvp_wire_tomb_t tomb = {.digest = at->digest, .version = at->val};
-
-        kvp_buf_append(tail, &tomb, sizeof tomb);
-        n++;
-    }
-    return n;
-}
-
 uint64_t
-report_send(peer_t *n, const extent_t *extents, uint32_t count, bool has_tombs, bool is_last)
+report_send(peer_t *n, const extent_t *extents, uint32_t count, bool is_last)
 {
     Kvp__Pb__Report head = KVP__PB__REPORT__INIT;
     kvp_buf_t tail;
     uint64_t id;
 
     kvp_buf_init(&tail, 0);
-    if (has_tombs) head.tombs_n = add_tombs(n->mem, &tail);
-    while (head.tombs_n > PAGE_TOMBS) { /* what is too many for one goes ahead, in pages of nothing else */
-        Kvp__Pb__Report ahead = KVP__PB__REPORT__INIT;
-
-        ahead.uuid = (ProtobufCBinaryData){sizeof n->mem->uuid, n->mem->uuid};
-        ahead.is_whole = !n->mem->tells_words;
-        ahead.tombs_n = PAGE_TOMBS;
-        assert_int_equal(plain_result(peer_reply(n, peer_send(n, KVP_OP_REPORT, 0, &ahead.base, tail.data,
-                                                              PAGE_TOMBS * sizeof(kvp_wire_tomb_t)))),
-                         KVP_OK);
-        kvp_buf_consume(&tail, PAGE_TOMBS * sizeof(kvp_wire_tomb_t));
-        head.tombs_n -= PAGE_TOMBS;
-    }
     for (uint32_t i = 0; i < count; i++) {
         size_t len = extents[i].desc.key_len;
 
@@ -139,9 +110,9 @@ report_take(peer_t *n, uint64_t id, const extent_t *extents, uint32_t count)
 }
 
 bool
-report_end(peer_t *n, bool has_tombs)
+report_end(peer_t *n)
 {
-    return report_take(n, report_send(n, NULL, 0, has_tombs, true), NULL, 0);
+    return report_take(n, report_send(n, NULL, 0, true), NULL, 0);
 }
 
 void
@@ -153,9 +124,9 @@ node_report(peer_t *n)
     while (at < count) {
         uint32_t some = (uint32_t)kvp_min_u64(PAGE, count - at);
 
-        assert_true(report_take(n, report_send(n, all + at, some, at == 0, false), all + at, some));
+        assert_true(report_take(n, report_send(n, all + at, some, false), all + at, some));
         at += some;
     }
-    assert_true(report_end(n, count == 0));
+    assert_true(report_end(n));
     free(all);
 }

@@ -21,9 +21,9 @@ typedef struct {
 extent_t *mem_sealed(const mem_t *mem, uint32_t *n_out);
 
 /* report_send sends a page, report_take obeys the answer. False where the master closed the connection instead. */
-uint64_t report_send(peer_t *n, const extent_t *extents, uint32_t count, bool has_tombs, bool is_last);
+uint64_t report_send(peer_t *n, const extent_t *extents, uint32_t count, bool is_last);
 bool report_take(peer_t *n, uint64_t id, const extent_t *extents, uint32_t count);
-bool report_end(peer_t *n, bool has_tombs); /* the last page, which has no records */
+bool report_end(peer_t *n); /* the last page, which has no records */
 /* node_report: all of it, in pages of a few records. */
 void node_report(peer_t *n);
 

@@ -114,7 +114,7 @@ core_open(world_t *w)
         err = kvp_master_restore(w->m, w->journal.data + at, len);
         assert_true(err == KVP_OK || err == KVP_CORRUPT);
     }
-    assert_int_equal(kvp_master_open_journal(w->m, true, &end), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(w->m, !w->is_boot_new, &end), KVP_OK);
     assert_true(end <= w->journal.len);
     w->journal.len = end;
     w->journal_from = 0;
@@ -356,6 +356,14 @@ world_restart(world_t *w)
 {
     w->conf.had_master = true;
     restart(w);
+}
+
+void
+world_restart_boot(world_t *w)
+{
+    w->is_boot_new = true;
+    world_restart(w);
+    w->is_boot_new = false;
 }
 
 void

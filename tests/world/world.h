@@ -54,7 +54,6 @@ typedef struct {
     uint32_t term, mounted_term; /* highest that was heard of; that of the last mount. 0 = none */
     bool tells_words; /* the master has asked for no more than these */
     chunk_t *chunks;
-    kvp_digestmap_t tombs; /* that it was told, and not that they are paid */
     bool is_fresh;
     bool is_check_ignored; /* no CHECK is answered, */
     uint64_t hollow_part; /* or an object whose length that divides was never written; 0 = all were */
@@ -146,6 +145,7 @@ struct world {
     /* The journal of a conf with one: what the master wrote, from position journal_from on, and how far that is durable. */
     kvp_buf_t journal;
     uint64_t journal_from, durable;
+    bool is_boot_new; /* the log may lack its end: world_restart_boot */
     bool is_disk_stuck; /* nothing becomes durable before world_sync */
     bool has_wild; /* some segments may be unknown here */
     bool is_idle_off; /* work is not done between inputs, only by ticks that are due */
@@ -179,6 +179,8 @@ void world_tick(world_t *w); /* one tick, though none may be due */
 /* world_restart: the master dies, with it all connections, and another one of the next term begins, which has of
  * the journal what was durable. Peers are forgotten, and to be opened anew. */
 void world_restart(world_t *w);
+void
+world_restart_boot(world_t *w); /* and the machine with it: nodes are believed, but not of what the log says is gone */
 void world_restart_as_new(world_t *w); /* it finds nothing, and is called what conf says */
 void world_forget_peers(world_t *w);
 void world_sync(world_t *w); /* all of the journal is durable */

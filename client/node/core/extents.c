@@ -10,62 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- tombstones: removals of which other nodes have to be told, kept here so that they outlive the master */
-static kvp_err_t
-keep(kvp_node_core_t *core, const kvp_wire_tomb_t *tomb)
-{
-    uint64_t *version = kvp_digestmap_at(&core->tombs, tomb->digest);
-
-    if (version == NULL && core->tombs.n >= KVP_NODE_TOMBS_MAX) return KVP_LIMIT;
-    if (version == NULL) version = kvp_digestmap_insert(&core->tombs, tomb->digest);
-    if (version == NULL) return KVP_NOMEM;
-    *version = kvp_max_u64(*version, tomb->version);
-    return KVP_OK;
-}
-
-kvp_err_t
-kvp_node_core_tombs(kvp_node_core_t *core, uint32_t term, const kvp_wire_tomb_t *tombs, uint32_t n)
-{
-    kvp_err_t err = kvp_node_core_see_term(core, term);
-
-    if (err != KVP_OK) return err;
-    for (uint32_t i = 0; i < n; i++) {
-        kvp_err_t one = KVP_OK;
-
-        if (tombs[i].version == 0)
-            (void)kvp_digestmap_del(&core->tombs, tombs[i].digest);
-        else
-            one = keep(core, &tombs[i]);
-        if (err == KVP_OK) err = one;
-    }
-    core->stats.tombs = core->tombs.n;
-    return err;
-}
-
-static uint32_t
-tombs_page(const kvp_node_core_t *core, uint32_t *at, kvp_buf_t *tail, uint32_t max)
-{
-    const kvp_digestmap_at_t *found;
-    uint32_t n = 0;
-
-    for (; n < max && (found = kvp_digestmap_next(&core->tombs, at)) != NULL; n++) {
-        kvp_wire_tomb_t tomb = {.digest = found->digest, .version = found->val};
-
-        kvp_buf_append(tail, &tomb, sizeof tomb);
-    }
-    return n;
-}
-
-void
-kvp_node_tombs_fini(kvp_node_core_t *core)
-{
-    kvp_digestmap_fini(&core->tombs);
-    core->stats.tombs = 0;
-}
-
 #define PAGE_WORDS 1024u
 #define PAGE_WHOLE 256u
-#define PAGE_TOMBS 1024u
 
 void
 kvp_node_report_end(kvp_node_core_t *core)
@@ -172,7 +118,6 @@ kvp_node_core_report_begin(kvp_node_core_t *core, bool is_whole)
     core->mounted_term = core->mounted_before; /* nothing is granted before the last page */
     r->is_whole = is_whole;
     r->has_page = false;
-    r->tombs_at = 0;
     r->is_on = gather(core, 0) == KVP_OK;
     return r->is_on ? KVP_OK : KVP_NOMEM;
 }
@@ -202,21 +147,16 @@ kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_
     kvp_err_t err;
 
     if (!r->is_on || r->has_page) return KVP_INVALID;
-    page_out->tombs_n = tombs_page(core, &r->tombs_at, tail, PAGE_TOMBS);
-    /* Tombstones first, so that nothing is believed that they take away. */
-    r->page_n = 0;
-    if (page_out->tombs_n < PAGE_TOMBS) {
-        while (r->at == r->told_n && r->chunk + 1 < core->chunk_n) {
-            err = gather(core, r->chunk + 1);
-            if (err != KVP_OK) return err;
-        }
-        r->page_n = (uint32_t)kvp_min_u64(max, r->told_n - r->at);
+    while (r->at == r->told_n && r->chunk + 1 < core->chunk_n) {
+        err = gather(core, r->chunk + 1);
+        if (err != KVP_OK) return err;
     }
+    r->page_n = (uint32_t)kvp_min_u64(max, r->told_n - r->at);
     for (uint32_t i = 0; i < r->page_n; i++)
         append_record(core, &r->told[r->at + i], tail);
     r->has_page = true;
     page_out->n = r->page_n;
-    page_out->is_last = page_out->tombs_n < PAGE_TOMBS && r->page_n == 0;
+    page_out->is_last = r->page_n == 0;
     if (page_out->is_last) core->mounted_term = core->term;
     core->stats.reported += r->page_n;
     return tail->err;

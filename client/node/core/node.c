@@ -156,7 +156,6 @@ kvp_node_core_create(const kvp_node_core_conf_t *conf)
     core->conf = *conf;
     if (core->conf.sweep_slots == 0) core->conf.sweep_slots = SWEEP_SLOTS;
     core->mix = kvp_mix_make(conf->secret);
-    kvp_digestmap_init(&core->tombs, conf->secret);
     kvp_list_init(&core->attachments);
     kvp_list_init(&core->closing);
     kvp_list_init(&core->idle);
@@ -178,7 +177,6 @@ kvp_node_core_destroy(kvp_node_core_t *core)
     if (core == NULL) return;
     kvp_node_extents_fini(core);
     kvp_node_report_fini(core);
-    kvp_node_tombs_fini(core);
     free(core->swept);
     kvp_idset_fini(&core->fenced);
     free(core);
@@ -229,7 +227,6 @@ kvp_node_core_forget_pool(kvp_node_core_t *core)
     core->term = 0;
     core->is_fence_due = false;
     kvp_idset_fini(&core->fenced);
-    kvp_node_tombs_fini(core);
 }
 
 kvp_err_t

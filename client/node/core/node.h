@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a node decides, as a pure state machine: which orders it obeys (terms), who may attach (fences), when an extent is
  * unreadable and when it is free (retire, quiesce, quarantine), what a master that does not know the memory is told about
- * it (report), and what is remembered for other nodes (tombstones). No sockets, threads, clocks or files; descriptors are
+ * it (report). No sockets, threads, clocks or files; descriptors are
  * reached through a table. Not thread-safe: the node's control thread owns it.
  *
  * Design notes. An extent that is retired is free when two things hold: a quiesce that began after its DEAD was stored
@@ -26,7 +26,6 @@
 #include "proto/wire.h"
 
 #define KVP_NODE_ROUNDS_MAX 8u /* quiesces under way at once */
-#define KVP_NODE_TOMBS_MAX (1u << 18) /* tombstones that a node keeps */
 #define KVP_NODE_LEFT_MAX 1024u /* incarnations that a live process left without saying that they are drained */
 
 typedef struct kvp_node_core kvp_node_core_t;
@@ -79,7 +78,6 @@ typedef struct {
     uint64_t quarantined; /* gauge: extents that wait for the proof about a writer */
     uint64_t revoked; /* words of older terms made DEAD when the term rose */
     uint64_t reported; /* extents told to masters that did not know them */
-    uint64_t tombs; /* gauge: tombstones kept */
 } kvp_node_core_stats_t;
 
 /* NULL on no memory. conf is copied, what it points to is borrowed. destroy frees a core with everything detached. */
@@ -89,7 +87,7 @@ void kvp_node_core_destroy(kvp_node_core_t *core);
 /* Memory and pool. kvp_node_core_set_segment tells that chunk_n chunks are there, all with slots descriptors but the last
  * with last_slots: NOMEM. kvp_node_core_set_id gives the number under which the master mounted them.
  * kvp_node_core_drop_segment: the memory is gone; whatever waited for it is forgotten and every attachment is to be
- * closed. kvp_node_core_forget_pool also forgets terms, fences and tombstones, which count within one pool only. */
+ * closed. kvp_node_core_forget_pool also forgets terms and fences, which count within one pool only. */
 kvp_err_t kvp_node_core_set_segment(kvp_node_core_t *core, uint32_t chunk_n, uint32_t slots, uint32_t last_slots)
     KVP_MUST_USE;
 void kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id);
@@ -146,24 +144,18 @@ const kvp_idset_t *kvp_node_core_fenced(const kvp_node_core_t *core); /* borrowe
  * their connections; nothing is reported before they have. */
 bool kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out);
 
-/* REPORT: what is SEALED, by chunk and rising offset, behind all tombstones; what is broken, or overlaps, is made DEAD
+/* REPORT: what is SEALED, by chunk and rising offset; what is broken, or overlaps, is made DEAD
  * instead. begin starts anew (is_whole: with descriptors and keys). page appends the next page's tail and says what is in
  * it; it must be answered before the next one: n bytes, KVP_RETIRE_DEAD for an extent that the master does not want. The
  * report is over with the answer to a page that is_last, which has no records, and with the link.
  * begin: NO_SEGMENT. page: NOMEM, INVALID (no report, or a page is not answered). answer: PROTO (another count). */
 typedef struct {
-    uint32_t tombs_n;
     uint32_t n;
     bool is_last;
 } kvp_node_page_t;
 kvp_err_t kvp_node_core_report_begin(kvp_node_core_t *core, bool is_whole) KVP_MUST_USE;
 kvp_err_t kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_t *page_out) KVP_MUST_USE;
 kvp_err_t kvp_node_core_report_answer(kvp_node_core_t *core, const uint8_t *flags, uint32_t n) KVP_MUST_USE;
-
-/* TOMBS: kept until one of version 0 for the same key, or with another pool. STALE_TERM, NOMEM; LIMIT: more than
- * KVP_NODE_TOMBS_MAX, those that fitted are kept. */
-kvp_err_t kvp_node_core_tombs(kvp_node_core_t *core, uint32_t term, const kvp_wire_tomb_t *tombs, uint32_t n)
-    KVP_MUST_USE;
 
 /* Attachments. proc is NULL for a peer on another host. INVALID (incarnation 0, dead process), FENCED, BUSY (too many),
  * NOMEM; a process that is new then is the shell's to free. */

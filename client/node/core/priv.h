@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node core's inside, shared by its files: node.c (terms, fences, lifetime), retire.c
  * (extents on their way to free), writers.c (attachments and who may still store), node/report.c (what a master is
- * told), tombstones.c (tombstones).
+ * told).
  */
 #ifndef KVP_CLIENT_NODE_CORE_PRIV_H
 #define KVP_CLIENT_NODE_CORE_PRIV_H
 
 #include "client/node/core/node.h"
-
-#include "common/digestmap.h"
 
 #define KVP_NODE_OWNER_BUCKETS 256u
 
@@ -61,7 +59,6 @@ typedef struct {
     bool is_on;
     bool is_whole;
     bool has_page; /* not answered */
-    uint32_t tombs_at; /* place in the table of tombstones */
     uint32_t chunk; /* the one in `told` */
     kvp_node_told_t *told;
     uint32_t told_n, told_cap;
@@ -118,7 +115,6 @@ struct kvp_node_core {
     bool is_round_wanted;
 
     kvp_node_report_t report;
-    kvp_digestmap_t tombs; /* -> version */
     kvp_node_core_stats_t stats;
 };
 
@@ -129,10 +125,9 @@ void kvp_node_old_writers_gone(kvp_node_core_t *core);
 bool kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation);
 uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);
 
-/* extents.c: the report of what is here, and tombstones. */
+/* extents.c: the report of what is here. */
 void kvp_node_report_end(kvp_node_core_t *core);
 void kvp_node_report_fini(kvp_node_core_t *core);
-void kvp_node_tombs_fini(kvp_node_core_t *core);
 
 /* writers.c. kvp_node_owners_are_old: what they were granted is void. */
 void kvp_node_owners_are_old(kvp_node_core_t *core);

@@ -25,6 +25,9 @@ typedef struct kvp_catalog {
     kvp_ptab_t tenants;
     kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
     uint32_t tenants_used, tenants_bumped; /* of these, with references; with a min_version */
+    uint32_t tenants_at; /* where the next look for tenants to forget begins */
+    uint32_t
+        forgotten_term; /* memory that was mounted last before it is not believed: bumps were forgotten; 0 = none */
     uint32_t epoch_min; /* of a tenant that comes anew: the greatest that was forgotten */
     uint32_t given_up_term; /* as tenant->given_up_term, of so many that they were not all kept */
     kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */

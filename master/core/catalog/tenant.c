@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tenants: who may see what. A session belongs to one tenant, a chunk to the one whose object came first, so an object's
  * tenant is its chunk's. A record lives as long as somebody uses it, and once its epoch was bumped as long as a node may hold
- * something of an older epoch that this master does not see: kvp_tombs_some looks for those that can be forgotten. Those that are in use and
+ * something of an older epoch that this master does not see: recovery/forget.c looks for those. Those that are in use and
  * those that were bumped have bounds of their own, so neither takes the other's place.
  */
 #include "master/core/catalog/tenant.h"
@@ -16,8 +16,7 @@
 #include <stdlib.h>
 
 #define IN_USE_MAX 4096u /* a stranger can make the core remember no more, */
-#define BUMPED_MAX                                                                                                     \
-    4095u /* nor nodes more tombstones; with the one for all that were forgotten (wire.h) they are as many */
+#define BUMPED_MAX 4095u
 
 kvp_tenant_t *
 kvp_tenant_find(const kvp_catalog_t *cat, uint32_t id)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The log of what is committed and gone (journal.c), what a master before has written, read back (replay.c; recovery/apply.c enters
- * it), and, where there is no log, what other nodes are asked to keep in mind (tombstones.c). ADR 0028, ADR 0012.
+ * The log of what is committed and gone (journal.c), and what a master before has written, read back (replay.c; recovery/apply.c enters
+ * it). ADR 0028.
  *
  * A position is a number of bytes: of all that was believed when the journal was opened, and written since.
  */
@@ -56,10 +56,9 @@ typedef struct {
     uint64_t given; /* bytes that were to be read */
     uint32_t read_term; /* 0 = nothing was read */
     kvp_err_t read_err; /* CORRUPT: nothing more is believed */
-    bool is_whole; /* what was read says all that was committed */
+    bool is_whole; /* what was read says all that was committed, */
+    bool is_anew; /* or will: when it was begun, memory was there that it did not know */
     kvp_segment_t *named; /* by the place that was read last; NULL = none */
-    kvp_digestmap_t
-        gone; /* keys -> versions up to which all are gone, while nodes may hold some of them that have not reported yet */
 } kvp_journal_t;
 
 /* A commit that may be lost. */
@@ -73,23 +72,6 @@ typedef struct {
 typedef struct {
     kvp_master_t *core; /* borrowed */
     kvp_journal_t journal;
-
-    /* tombstones.c */
-    kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile, each with a tombstone */
-    uint32_t removed_at; /* when they may not any more: how far these are settled */
-    bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
-    /* keys -> versions, and how many retires, and what else, need them; none: learned */
-    kvp_digestmap_t tombs, tomb_refs;
-    kvp_list_t greeting; /* nodes */
-    uint32_t tenants_at; /* where the next look for tenants to forget begins */
-    uint32_t
-        forgotten_term; /* memory that was mounted last before that term is not believed: bumps were forgotten; 0 = none */
-    kvp_digestmap_t evicted; /* keys with a tombstone of extents that were evicted and are not dead */
-    uint32_t evicted_at; /* where the next look at them begins */
-    uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
-    bool is_touching; /* and more are to come */
-    uint64_t tombs_idle_ns; /* since when there are no tombstones; 0 = there are, or the maps are not there */
-    kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
 } kvp_interim_t;
 
 /* journal.c: see there. Without a journal none of it does anything.
@@ -112,53 +94,13 @@ void kvp_journal_base(kvp_interim_t *log, bool is_anew);
 bool kvp_journal_syncs(const kvp_interim_t *log, bool is_removal);
 bool kvp_journal_withholds(const kvp_interim_t *log, bool is_synced);
 bool kvp_journal_is_behind(const kvp_interim_t *log);
-bool kvp_journal_remembers(const kvp_interim_t *log); /* the next master believes it, whatever nodes report */
 void kvp_journal_written(kvp_interim_t *log, uint64_t end);
 void kvp_journal_synced(kvp_interim_t *log, uint64_t end);
 void kvp_journal_tick(kvp_interim_t *log);
 bool kvp_journal_has_work(const kvp_interim_t *log);
 
 /* replay.c, which reads what a master before has written. kvp_replay_named: the pool
- * has its name for good now, so that its journal can begin. _is_gone: what was read says so of that version, whatever nodes report. */
+ * has its name for good now, so that its journal can begin. */
 void kvp_replay_named(kvp_interim_t *log);
-bool kvp_replay_is_gone(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
-void kvp_replay_note_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
-
-/* tombstones.c. kvp_tombs_is_rebuilding: memory of older terms may be reported. kvp_tombs_version: no version of the key up to
- * that one exists, 0 = nothing is known.
- * What goes is held against what nodes report. kvp_tombs_dropped: the object is about to leave the index; returns what is
- * to be told of it, version 0 = nothing. kvp_tombs_lost: it is, because its memory is gone. kvp_tombs_unknown: a key was
- * removed, whatever of it up to that version nodes may report: the answer waits until some node keeps it in mind. kvp_tombs_bumped: a namespace was.
- * kvp_tombs_retire: an extent of it is on its way out; kvp_tombs_tell: nodes are to keep that in mind (false: they are told too
- * much already); kvp_tombs_settled: it is dead, or given up. kvp_tombs_evicted: versions of that key up to that one are gone, and
- * what was evicted of them may not be dead: the answer waits until some node keeps it in mind, where no journal does.
- * kvp_tombs_learn: a node kept that tombstone; kvp_tombs_answer: it says that it keeps what it was told. kvp_tombs_flush tells nodes what is new, kvp_tombs_greet tells one of them all, in as many steps as that
- * takes (kvp_tombs_some). kvp_tombs_remind tells one that reports why some of it is not wanted, before it hears that it is not;
- * empties the buffer. */
-bool kvp_tombs_is_rebuilding(const kvp_interim_t *log);
-uint64_t kvp_tombs_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest);
-kvp_wire_tomb_t kvp_tombs_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest); /* which says so */
-void kvp_tombs_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs);
-bool kvp_tombs_bumped(kvp_interim_t *log, const kvp_tenant_t *t); /* false: nodes are told too much already */
-void kvp_tombs_bump_forgotten(kvp_interim_t *log, kvp_tenant_t *t); /* nor does the tenant keep it */
-kvp_wire_tomb_t kvp_tombs_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised);
-void kvp_tombs_lost(kvp_interim_t *log, const kvp_obj_t *o);
-void kvp_tombs_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_deferred_t *w);
-void kvp_tombs_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
-bool kvp_tombs_tell(kvp_interim_t *log, kvp_retire_t *r);
-/* kvp_tombs_tell_all: of all that the answer waits for; false where the step's budget does not reach. */
-bool kvp_tombs_tell_all(kvp_interim_t *log, kvp_deferred_t *w);
-void kvp_tombs_evicted(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_deferred_t *w);
-void kvp_tombs_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_tombs_settled(kvp_interim_t *log, kvp_retire_t *r);
-void kvp_tombs_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb);
-void kvp_tombs_flush(kvp_interim_t *log);
-void kvp_tombs_greet(kvp_interim_t *log, kvp_session_t *node);
-void kvp_tombs_expect(kvp_interim_t *log,
-                      uint64_t objects); /* tombstones are to be expected for: they lie where nobody answers */
-void kvp_tombs_some(kvp_interim_t *log); /* what of this can wait */
-void kvp_tombs_tick(kvp_interim_t *log);
-uint64_t kvp_tombs_memory_bytes(const kvp_interim_t *log); /* of its maps */
-void kvp_tombs_fini(kvp_interim_t *log);
 
 #endif

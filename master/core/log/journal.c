@@ -27,6 +27,7 @@
 #include "master/core/log/interim.h"
 #include "master/core/master.h"
 #include "master/core/protect/deferred.h"
+#include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/space/retire.h"
 #include "master/core/state.h"
@@ -192,13 +193,20 @@ kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
     append(m, &rec, KVP_JREC_BUMP);
 }
 
-void
-kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t)
+/* Bumps of the tenant up to that version, by the term that this is of. */
+static void
+say_forgotten(kvp_master_t *m, uint32_t tenant, uint64_t version)
 {
     kvp_jrec_any_t rec;
 
-    rec.bump = (kvp_jrec_bump_t){.tenant = t->id, .epoch = 0, .min_version = t->min_version};
-    append(log->core, &rec, KVP_JREC_BUMP);
+    rec.bump = (kvp_jrec_bump_t){.tenant = tenant, .epoch = 0, .min_version = version};
+    append(m, &rec, KVP_JREC_BUMP);
+}
+
+void
+kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t)
+{
+    say_forgotten(log->core, t->id, kvp_gen_make(log->core->ctx.term, log->core->cat.gen_seq));
 }
 
 /* ---- a base */
@@ -215,7 +223,7 @@ may_base_go_on(const kvp_master_t *m)
     const kvp_journal_t *j = &m->log.journal;
 
     if (!j->is_basing || j->end - j->written >= BASE_AHEAD_MAX) return false;
-    return is_base_walking(m) || !kvp_tombs_is_rebuilding(&m->log);
+    return is_base_walking(m) || !kvp_gone_is_rebuilding(&m->prot);
 }
 
 static void
@@ -237,7 +245,7 @@ say_gone(kvp_master_t *m)
     kvp_journal_t *j = &m->log.journal;
     const kvp_digestmap_at_t *at;
 
-    while ((at = kvp_digestmap_next(&j->gone, &j->base_gone)) != NULL) {
+    while ((at = kvp_digestmap_next(&m->prot.gone, &j->base_gone)) != NULL) {
         kvp_ctx_spend(&m->ctx, 1);
         if (KVP_RULE(SNAPSHOT_GONE)) kvp_journal_gone(&m->log, at->digest, at->val, KVP_GONE_REMOVED);
         if (m->ctx.slice_left == 0) return false;
@@ -264,7 +272,7 @@ base_some(kvp_master_t *m)
     while ((oid = kvp_objindex_walk(m->cat.index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
         say_again(m, kvp_obj(m->cat.index, oid));
     kvp_ctx_spend(&m->ctx, m->ctx.slice_left - left);
-    if (is_base_walking(m) || !say_gone(m) || kvp_tombs_is_rebuilding(&m->log)) return;
+    if (is_base_walking(m) || !say_gone(m) || kvp_gone_is_rebuilding(&m->prot)) return;
     append(m, &rec, KVP_JREC_WHOLE);
     j->is_basing = false;
     j->base_end = j->end;
@@ -295,6 +303,7 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
 
         if (!g->is_dropped) kvp_journal_segment(log, g);
     }
+    if (m->cat.forgotten_term > 0) say_forgotten(m, 0, kvp_gen_make(m->cat.forgotten_term, 0));
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
@@ -333,12 +342,6 @@ void
 kvp_master_journal_failed(kvp_master_t *m, bool has_failed)
 {
     m->log.journal.has_failed = has_failed;
-}
-
-bool
-kvp_journal_remembers(const kvp_interim_t *log)
-{
-    return log->journal.is_relied_on || !KVP_RULE(REMOVAL_OUTLIVES_MASTER);
 }
 
 bool
@@ -502,17 +505,6 @@ kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out, bo
     return true;
 }
 
-/* A node that has not told yet what is SEALED in its memory of before. */
-static bool
-is_any_expected(const kvp_master_t *m)
-{
-    bool is_any = kvp_tombs_is_rebuilding(&m->log);
-
-    kvp_list_foreach (pos, &m->cat.segments)
-        is_any |= kvp_list_entry(pos, kvp_segment_t, link)->is_restored;
-    return is_any;
-}
-
 void
 kvp_journal_tick(kvp_interim_t *log)
 {
@@ -520,7 +512,6 @@ kvp_journal_tick(kvp_interim_t *log)
 
     if (!log->journal.is_on) return;
     base_some(m);
-    if (log->journal.gone.cap > 0 && !is_any_expected(m)) kvp_digestmap_fini(&log->journal.gone);
     m->ctx.is_behind |= !release(m);
 }
 
@@ -553,5 +544,4 @@ kvp_journal_fini(kvp_interim_t *log)
     kvp_buf_fini(&j->fresh);
     kvp_buf_fini(&j->fresh_commits);
     kvp_buf_fini(&j->rest);
-    kvp_digestmap_fini(&j->gone);
 }

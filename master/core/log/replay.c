@@ -43,6 +43,7 @@ read_term(kvp_master_t *m, const kvp_jrec_term_t *rec)
     if (!is_base && (j->read_term == 0 || rec->term == j->read_term)) return KVP_CORRUPT;
     j->read_term = rec->term;
     if (!is_base || (j->is_whole && rec->is_anew == 0)) return KVP_OK;
+    j->is_anew = rec->is_anew != 0;
     j->is_whole = false;
     kvp_apply_forget(m);
     return KVP_OK;
@@ -118,23 +119,6 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
     }
     if (j->rest.err != KVP_OK) kvp_panic("out of memory: a record");
     return j->read_err;
-}
-
-bool
-kvp_replay_is_gone(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
-{
-    const uint64_t *gone = kvp_digestmap_at(&log->journal.gone, digest);
-
-    return gone != NULL && version <= *gone && KVP_RULE(LOG_SAYS_GONE);
-}
-
-void
-kvp_replay_note_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
-{
-    uint64_t *gone = kvp_digestmap_insert(&log->journal.gone, digest);
-
-    if (gone == NULL) kvp_panic("out of memory: what the log says is gone");
-    *gone = kvp_max_u64(*gone, version);
 }
 
 /* Nothing that was promised is missing: of what was written, at most the end of a record that was torn. */

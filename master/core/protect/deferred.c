@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Answers that wait: until every extent that the request retired is dead, so that no reader gets it any more, or for
- * KVP_DEFERRED_MS where a node does not answer (nodes have tombstones of the rest); and, where it was asked for, until no location lease
- * names what is gone. In a master that is not the pool's first, clients may still read under leases of the one before:
- * until these are over, an answer waits for all extents however long it takes. And where there is a journal, until what
- * the answer promises is durable; that time is counted from then on. Where there is none that a next master would
- * believe, until some node has said that it keeps the tombstones (tombstones.c): nobody is told that something is gone
- * which only this master knows to be.
+ * KVP_DEFERRED_MS where a node does not answer; and, where it was asked for, until no location lease names what is gone. In a master that is not the pool's first, clients may still read under leases of the one before:
+ * until these are over, an answer waits for all extents however long it takes. And where there is a log, until what
+ * the answer promises is durable; that time is counted from then on.
  */
 #include "master/core/protect/deferred.h"
 
@@ -51,8 +48,6 @@ kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
     kvp_list_add_tail(&s->deferred, &w->link);
     kvp_list_init(&w->leases);
     kvp_list_init(&w->durable);
-    kvp_list_init(&w->keeping);
-    kvp_list_init(&w->retires);
     kvp_list_init(&w->followers);
     kvp_list_init(&w->behind);
     return w;
@@ -152,101 +147,19 @@ detach(kvp_protect_t *prot, kvp_deferred_t *w)
     kvp_list_del(&w->link);
     kvp_list_del(&w->leases);
     kvp_list_del(&w->durable);
-    kvp_list_del(&w->keeping);
     kvp_heap_del(&prot->deferred, &w->due);
     free(w->results);
     w->results = NULL;
     if (w->left == 0) free(w);
 }
 
-/* ---- tombstones that it waits for */
-void
-kvp_deferred_told(const kvp_protect_t *prot, kvp_deferred_t *w)
-{
-    if (!w->has_tombs) w->kept_from = prot->peers->request_seq;
-    w->kept_after = prot->peers->request_seq;
-    w->has_tombs = true;
-}
-
-void
-kvp_deferred_follow(const kvp_protect_t *prot, kvp_deferred_t *w)
-{
-    if (kvp_list_is_empty(&prot->keeping)) return;
-    w->has_evicted = w->has_tombs = true;
-    w->kept_from = 0;
-    w->kept_after = kvp_max_u64(w->kept_after, kvp_list_entry(prot->keeping.prev, kvp_deferred_t, keeping)->kept_after);
-}
-
-/* Some node has said that it keeps all of them. */
-static bool
-is_kept(const kvp_protect_t *prot, const kvp_deferred_t *w)
-{
-    kvp_list_foreach (pos, &prot->cat->segments) {
-        const kvp_session_t *node = kvp_list_entry(pos, kvp_segment_t, link)->node;
-
-        if (node != NULL && node->tombs_from <= w->kept_from && node->tombs_kept > w->kept_after) return true;
-    }
-    return false;
-}
-
-static void
-end_keeping(kvp_deferred_t *w)
-{
-    w->is_kept_awaited = false;
-    kvp_list_del(&w->keeping);
-}
-
-/* Nearly always behind all others: their tombstones were told before. */
-static void
-begin_keeping(kvp_protect_t *prot, kvp_deferred_t *w)
-{
-    kvp_list_t *pos = &prot->keeping;
-
-    if (w->is_kept_awaited) return;
-    w->is_kept_awaited = true;
-    while (pos->prev != &prot->keeping &&
-           kvp_list_entry(pos->prev, kvp_deferred_t, keeping)->kept_after > w->kept_after)
-        pos = pos->prev;
-    kvp_list_add_tail(pos, &w->keeping);
-}
-
-/* Something of it is not dead, or may not be, no journal says that it is gone, and who had said to keep it in mind is gone, or
- * nobody did. */
-static bool
-must_keep(const kvp_protect_t *prot, const kvp_deferred_t *w)
-{
-    if (!w->has_tombs || w->err != KVP_OK || kvp_journal_remembers(prot->log)) return false;
-    return (w->has_evicted || w->left > 0) && !is_kept(prot, w);
-}
-
+/* ---- what it waits for */
 static void
 settle(kvp_protect_t *prot, kvp_deferred_t *w)
 {
-    if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || w->is_kept_awaited) return;
-    if (!kvp_list_is_empty(&w->behind)) return;
-    if (must_keep(prot, w)) {
-        begin_keeping(prot, w);
-        return;
-    }
+    if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || !kvp_list_is_empty(&w->behind)) return;
     answer(prot, w);
     detach(prot, w);
-}
-
-void
-kvp_deferred_kept_some(kvp_protect_t *prot)
-{
-    kvp_list_foreach_safe (pos, tmp, &prot->keeping) {
-        kvp_deferred_t *w = kvp_list_entry(pos, kvp_deferred_t, keeping);
-
-        if (prot->ctx->slice_left == 0) {
-            prot->ctx->is_behind = true;
-            return;
-        }
-        kvp_ctx_spend(prot->ctx, 1);
-        if (!is_kept(prot, w)) continue;
-        end_keeping(w);
-        settle(prot, w);
-    }
 }
 
 void
@@ -258,7 +171,6 @@ kvp_deferred_dead(kvp_protect_t *prot, kvp_deferred_t *w)
         return;
     }
     w->is_dead_awaited = false;
-    if (!w->has_evicted) end_keeping(w);
     settle(prot, w);
 }
 
@@ -300,7 +212,6 @@ kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait)
         kvp_deferred_dead(prot, w);
         return;
     }
-    if (must_keep(prot, w)) begin_keeping(prot, w);
     w->revoke_seq = w->session->tenant->revoke_seq;
     if (wait && !kvp_lease_is_over(prot, w->session->tenant, w->revoke_seq)) {
         w->is_lease_awaited = true;
@@ -327,42 +238,21 @@ kvp_deferred_end_all(kvp_protect_t *prot, kvp_session_t *s)
         detach(prot, kvp_list_entry(s->deferred.prev, kvp_deferred_t, link));
 }
 
-/* Of what is not dead there are tombstones from now on, and the answer goes when the journal, or some node, has them. */
-static void
-answer_late(kvp_protect_t *prot, kvp_deferred_t *w)
-{
-    if (!kvp_tombs_tell_all(prot->log, w)) { /* the step's budget did not reach */
-        kvp_heap_add(&prot->deferred, &w->due, prot->ctx->now_ns);
-        return;
-    }
-    if (w->is_unkept && !kvp_journal_remembers(prot->log)) return;
-    w->is_dead_awaited = false;
-    settle(prot, w);
-}
-
-static void
-be_late(kvp_protect_t *prot, kvp_deferred_t *w)
-{
-    w->err = KVP_DEADLINE;
-    w->is_lease_awaited = w->is_dead_awaited = false;
-    end_keeping(w);
-    settle(prot, w);
-}
-
 void
 kvp_deferred_tick(kvp_protect_t *prot)
 {
     kvp_heapnode_t *first;
 
-    kvp_deferred_kept_some(prot);
     while ((first = kvp_heap_least(&prot->deferred)) != NULL && first->key <= prot->ctx->now_ns &&
            prot->ctx->slice_left > 0) {
         kvp_deferred_t *w = kvp_heap_entry(first, kvp_deferred_t, due);
 
         kvp_heap_del(&prot->deferred, &w->due);
-        if (w->ask.opcode == KVP_OP_BUMP)
-            be_late(prot, w);
-        else
-            answer_late(prot, w);
+        if (w->ask.opcode == KVP_OP_BUMP) {
+            w->err = KVP_DEADLINE;
+            w->is_lease_awaited = false;
+        }
+        w->is_dead_awaited = false;
+        settle(prot, w);
     }
 }

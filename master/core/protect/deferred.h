@@ -29,20 +29,14 @@ struct kvp_deferred {
     kvp_list_t leases; /* tenant->deferred */
     kvp_heapnode_t due; /* protect->deferred */
     kvp_list_t durable; /* journal.deferred[needs_sync] */
-    kvp_list_t keeping; /* protect->keeping */
-    kvp_list_t retires; /* records that are not dead, and of which no node was told by a tombstone */
     kvp_list_t followers, behind; /* kvp_follow_t: who says again what this one says first; whom it comes after */
-    uint64_t kept_from, kept_after; /* peers->request_seq before the first of its tombstones, and before the last */
     uint64_t after; /* what it promises is written before that position of the journal */
     kvp_session_t *session; /* NULL = answered, or nobody to answer to */
     kvp_frame_hdr_t ask; /* REMOVE, PUT_COMMIT, PUT_ABORT, REMOVE_MANY or BUMP */
     uint64_t revoke_seq;
     uint32_t left; /* records not dead yet; the request itself counts one */
-    bool is_dead_awaited, is_lease_awaited, is_durable_awaited, is_kept_awaited;
+    bool is_dead_awaited, is_lease_awaited, is_durable_awaited;
     bool needs_sync; /* what it promises is lost with the machine unless the log is synced */
-    bool has_tombs; /* of which kept_from and kept_after tell, */
-    bool has_evicted; /* some of them of extents whose records are not its own */
-    bool is_unkept; /* there were too many to make one more: it waits until all is dead */
     uint32_t n;
     int32_t *results; /* owned: REMOVE, PUT_COMMIT, PUT_ABORT */
     kvp_err_t err; /* REMOVE_MANY, BUMP, as the rest */
@@ -52,7 +46,7 @@ struct kvp_deferred {
 
 /* kvp_deferred_open makes the answer to a request that drops n named objects: results has a place for each. Retire
  * records that get the deferred reply count in it; kvp_deferred_arm is called when everything was dropped and revoked, and the
- * answer goes out when all is dead, or has a tombstone, and with `wait` when no lease names it any more. Before: may_open, or the
+ * answer goes out when all is dead, or has had time to be, and with `wait` when no lease names it any more. Before: may_open, or the
  * client has too many of them. */
 bool kvp_deferred_may_open(const kvp_session_t *s, uint32_t n);
 kvp_deferred_t *kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n);
@@ -60,11 +54,6 @@ void kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait);
 void kvp_deferred_dead(kvp_protect_t *prot, kvp_deferred_t *w); /* one record less */
 void kvp_deferred_revoked(kvp_protect_t *prot, kvp_deferred_t *w); /* no lease stands in its way */
 void kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w); /* nor the journal */
-/* kvp_deferred_told: a tombstone that it may have to wait for goes out with this step. kvp_deferred_kept_some: some node has said
- * what it keeps. */
-void kvp_deferred_told(const kvp_protect_t *prot, kvp_deferred_t *w);
-void kvp_deferred_follow(const kvp_protect_t *prot, kvp_deferred_t *w); /* what others wait for, it waits for as well */
-void kvp_deferred_kept_some(kvp_protect_t *prot);
 /* kvp_deferred_find: NULL where it has been answered. kvp_deferred_line_up: w is answered after first, which is another of its
  * session. */
 kvp_deferred_t *kvp_deferred_find(const kvp_session_t *s, uint64_t id);

@@ -7,6 +7,7 @@
  * the last owner goes, the group goes. What nodes report has no owner of this term: as long as nodes may come with the
  * rest of its group it is kept as if it had one, and whoever puts it again is its owner.
  */
+#include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 
 #include "common/hash.h"
@@ -613,7 +614,7 @@ kvp_group_seen(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 void
 kvp_groups_settle(kvp_protect_t *prot)
 {
-    if (!kvp_tombs_is_rebuilding(prot->log) && prot->ctx->now_ns >= prot->peers->orphans_until_ns)
+    if (!kvp_gone_is_rebuilding(prot) && prot->ctx->now_ns >= prot->peers->orphans_until_ns)
         kvp_list_splice(&prot->orphans, &prot->leavers); /* nobody brings the rest of their groups */
     while (prot->ctx->slice_left > 0 && !kvp_list_is_empty(&prot->leavers)) {
         kvp_member_t *mb = kvp_list_first(&prot->leavers, kvp_member_t, of_owner);

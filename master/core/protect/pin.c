@@ -4,6 +4,7 @@
  * just used. An object's pin is what the put that made it said. A group is pinned as its members are: hard, if one of them
 is, else softly, if one of them is.
  */
+#include "master/core/protect/gone.h"
 #include "master/core/protect/pin.h"
 
 #include "common/mutate.h"
@@ -36,7 +37,7 @@ kvp_pin_count(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes)
 bool
 kvp_pin_is_over(const kvp_protect_t *prot)
 {
-    return prot->pinned.n > 0 && !kvp_tombs_is_rebuilding(prot->log) &&
+    return prot->pinned.n > 0 && !kvp_gone_is_rebuilding(prot) &&
            prot->ctx->st.soft_pinned_bytes > prot->cat->known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
 }
 

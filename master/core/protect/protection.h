@@ -4,6 +4,7 @@
 #ifndef KVP_MASTER_CORE_PROTECT_PROTECTION_H
 #define KVP_MASTER_CORE_PROTECT_PROTECTION_H
 
+#include "common/digestmap.h"
 #include "common/list.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
@@ -48,7 +49,11 @@ typedef struct kvp_protect {
 
     kvp_list_t leases, leasing;
     kvp_heap_t deferred; /* by the time when they are answered come what may */
-    kvp_list_t keeping; /* deferred replies whose tombstones no node has said to keep, by rising kept_after */
+
+    /* gone.c */
+    kvp_digestmap_t gone; /* keys -> versions up to which all are gone, while nodes may report some of them */
+    uint32_t gone_read; /* of these, what a master before has said */
+    bool is_gone_full; /* nothing more can be held against what is reported: it is not believed */
 
     kvp_ptab_t tickets;
     uint64_t ticket_seq;

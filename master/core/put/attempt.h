@@ -23,7 +23,7 @@ void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* ends it; the object
 bool kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a);
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
 void kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
-/* kvp_attempt_refuse: its commit is refused, and the deferred reply says so once what it had sealed is dead, or has a tombstone. */
+/* kvp_attempt_refuse: its commit is refused, and the deferred reply says so once what it had sealed is dead, or has had time to be. */
 void kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferred_t *deferred);
 /* kvp_attempt_void: its key turned out to be committed, or another one with its digest; its client is told err. */
 void kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err);

@@ -8,6 +8,7 @@
  * - A segment of the log is lost, as one whose node has just gone away, and is_restored: what its node holds is held against this
  *   when it mounts (recheck.c).
  */
+#include "master/core/protect/gone.h"
 #include "master/core/recovery/apply.h"
 
 #include "common/hash.h"
@@ -191,9 +192,10 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
 
     if (err != KVP_OK) return err;
     if (oid != KVP_OID_NONE && is_said_already(m, oid, &t)) return KVP_OK;
+    if (m->log.journal.is_anew && !m->log.journal.is_whole) kvp_gone_note(&m->prot, rec->digest, rec->version - 1);
     if (oid != KVP_OID_NONE) {
         if (kvp_obj_version(kvp_obj(m->cat.index, oid)) < rec->version)
-            kvp_replay_note_gone(&m->log, rec->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)));
+            kvp_gone_note(&m->prot, rec->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)));
         kvp_enter_leave(m, oid);
     }
     oid = kvp_enter_object(m, &entry);
@@ -215,7 +217,7 @@ apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 
     if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
     if (oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) <= rec->version) kvp_enter_leave(m, oid);
-    kvp_replay_note_gone(&m->log, rec->digest, rec->version);
+    kvp_gone_note(&m->prot, rec->digest, rec->version);
     return KVP_OK;
 }
 
@@ -227,7 +229,8 @@ apply_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec, uint32_t term)
 
     if (!is_of_terms(term, rec->min_version)) return KVP_CORRUPT;
     if (rec->epoch == 0) { /* it owned nothing any more */
-        if (t != NULL && t->min_version == rec->min_version) kvp_tombs_bump_forgotten(&m->log, t);
+        m->cat.forgotten_term = (uint32_t)(rec->min_version >> KVP_GEN_SEQ_BITS);
+        if (t != NULL && t->min_version <= rec->min_version) kvp_tenant_forget_bumps(&m->cat, t);
         return KVP_OK;
     }
     t = kvp_tenant_open(&m->cat, rec->tenant); /* here nobody uses any */
@@ -237,7 +240,6 @@ apply_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec, uint32_t term)
     }
     t->epoch = (uint32_t)kvp_max_u64(t->epoch, rec->epoch);
     kvp_tenant_bumped(&m->cat, t, rec->min_version);
-    (void)kvp_tombs_bumped(&m->log, t);
     kvp_tenant_rele(&m->cat, t);
     return KVP_OK;
 }

@@ -162,7 +162,6 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     if (is_slow != g->is_slow) {
         g->is_slow = is_slow;
         m->cat.slow_n += is_slow ? 1 : UINT32_MAX;
-        if (is_slow) kvp_tombs_expect(&m->log, g->objects);
         kvp_ctx_space_news(&m->ctx);
     }
     if (kvp_segment_is_passed_over(&m->cat, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(&m->evict, g);

@@ -31,6 +31,7 @@
 #include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/log/interim.h"
+#include "master/core/protect/gone.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/lease.h"
@@ -56,7 +57,6 @@
 
 #define PAGE_MAX 256u /* records, */
 #define PAGE_WORDS_MAX 1024u /* words, */
-#define PAGE_TOMBS_MAX 1024u /* and tombstones of a page */
 #define LARGE_BYTES 65536u /* extents from here up lie on pages */
 #define KEY_OFFSET_BITS 40u /* of an offset among the long keys of a chunk */
 #define CLOSE_RECORDS 8u /* to make a chunk's allocator costs as much as to touch so many records */
@@ -87,7 +87,6 @@ struct kvp_report {
     kvp_frame_hdr_t ask; /* that page */
     uint32_t ask_n;
     uint8_t verdicts[PAGE_WORDS_MAX]; /* its answer */
-    kvp_buf_t reminders; /* kvp_wire_tomb_t because of which some of it is not wanted */
     kvp_heap_t keys; /* long ones that are not adopted yet */
     kvp_recpool_t key_pool;
 };
@@ -100,7 +99,7 @@ kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node)
     g->report->node = node;
     kvp_recpool_init(&g->report->key_pool, sizeof(long_key_t), offsetof(long_key_t, oid), UINT32_MAX);
     m->reports++;
-    m->rebuilds += !g->is_restored;
+    m->peers.rebuilds += !g->is_restored;
 }
 
 void
@@ -108,10 +107,9 @@ kvp_report_free(kvp_master_t *m, kvp_segment_t *g)
 {
     if (g->report == NULL) return;
     m->reports--;
-    m->rebuilds -= !g->is_restored;
+    m->peers.rebuilds -= !g->is_restored;
     m->closing -= g->report->is_busy;
     kvp_heap_fini(&g->report->keys);
-    kvp_buf_fini(&g->report->reminders);
     kvp_place_free_pool_later(&m->space, &g->report->key_pool);
     free(g->report);
     g->report = NULL;
@@ -453,15 +451,11 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
 }
 
-/* That one is gone. It may be what tells that an older one is, too: its node keeps that in mind before it makes it DEAD. */
 static bool
-is_gone(const kvp_master_t *m, kvp_segment_t *g, const told_t *t)
+is_gone(const kvp_master_t *m, const told_t *t)
 {
-    kvp_wire_tomb_t tomb = kvp_tombs_tomb(&m->log, t->desc.tenant, t->desc.digest);
-
-    if (t->desc.version > tomb.version || !KVP_RULE(TOMBSTONE)) return false;
-    kvp_buf_append(&g->report->reminders, &tomb, sizeof tomb);
-    return true;
+    return t->desc.version <= kvp_gone_version(&m->prot, t->desc.tenant, t->desc.digest) &&
+           KVP_RULE(GONE_IS_NOT_ADOPTED);
 }
 
 static bool
@@ -470,8 +464,8 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     uint32_t slot, joins;
 
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
-    if (!kvp_tombs_is_rebuilding(&m->log)) return false;
-    if (is_gone(m, c->segment, t) || kvp_replay_is_gone(&m->log, t->desc.digest, t->desc.version)) return false;
+    if (!kvp_gone_is_rebuilding(&m->prot)) return false;
+    if (is_gone(m, t)) return false;
     if (!kvp_enter_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!is_wanted(m, c->segment, t, &joins)) return false;
@@ -573,17 +567,6 @@ take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, told_t *t_out)
     return true;
 }
 
-static bool
-take_tombs(kvp_master_t *m, kvp_rd_t *rd, uint32_t n)
-{
-    const kvp_wire_tomb_t *tombs = kvp_rd_array(rd, n, sizeof *tombs);
-
-    if (n > 0 && tombs == NULL) return false;
-    for (uint32_t i = 0; i < n; i++)
-        kvp_tombs_learn(&m->log, &tombs[i]);
-    return true;
-}
-
 /* False where the page breaks the protocol, or its chunks do not rise. */
 static bool
 take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
@@ -593,9 +576,7 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
     told_t t;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (!msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_MAX) || msg->tombs_n > PAGE_TOMBS_MAX ||
-        !take_tombs(m, &rd, msg->tombs_n))
-        return false;
+    if (!msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_MAX)) return false;
     for (uint32_t i = 0; i < msg->n; i++) {
         if (!take_told(m, &rd, g, &t) || t.rec.chunk < r->chunk) return false;
         if (r->chunk < t.rec.chunk) kvp_place_room_changed(kvp_segment_chunk(&m->space, g, r->chunk));
@@ -615,9 +596,7 @@ take_words(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const 
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_WORDS_MAX) || msg->tombs_n > PAGE_TOMBS_MAX ||
-        !take_tombs(m, &rd, msg->tombs_n))
-        return false;
+    if (msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_WORDS_MAX)) return false;
     told = kvp_rd_array(&rd, msg->n, sizeof *told);
     if (rd.is_bad) return false;
     for (uint32_t i = 0; i < msg->n; i++) {
@@ -639,7 +618,6 @@ on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Repo
         spoil(m, g, s, "a report that breaks the rules");
         return;
     }
-    kvp_tombs_remind(&m->log, g, s, &r->reminders);
     kvp_ctx_spend(&m->ctx, msg->n);
     r->is_busy = true;
     r->is_last = msg->is_last;

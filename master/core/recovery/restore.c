@@ -7,6 +7,7 @@
  * - The bounds are shares of the pool, which is not whole before all nodes are back. Until then what is beyond them is
  *   asked for again.
  */
+#include "master/core/protect/gone.h"
 #include "master/core/recovery/restore.h"
 
 #include "common/buf.h"
@@ -34,14 +35,14 @@
 static bool
 is_more_expected(const kvp_master_t *m)
 {
-    return kvp_tombs_is_rebuilding(&m->log);
+    return kvp_gone_is_rebuilding(&m->prot);
 }
 
 /* What can still become of a key that is not here, or only in an older version than is wanted. */
 static kvp_err_t
 missing(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec)
 {
-    uint64_t gone = kvp_tombs_version(&m->log, s->tenant->id, rec->digest);
+    uint64_t gone = kvp_gone_version(&m->prot, s->tenant->id, rec->digest);
 
     if (!is_more_expected(m) || (rec->version != 0 && rec->version <= gone)) return KVP_NOT_FOUND;
     return KVP_RETRY_AFTER;

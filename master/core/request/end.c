@@ -103,7 +103,6 @@ strip(kvp_master_t *m, kvp_session_t *s)
     if (is_unfinished || s->is_fence_edge) fence(m, s, older);
     m->ctx.st.fences += is_unfinished;
     kvp_groups_abandon(&m->prot, s);
-    kvp_list_del(&s->greeting);
     kvp_list_del(&s->abandoned); /* they stay in a ring of their own: nobody's word frees them now */
     kvp_deferred_end_all(&m->prot, s); /* before what they wait for: nobody is answered any more */
     kvp_remove_end_all(m, s);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Mount, Unmount, Segments: nodes offer memory, and clients hear of it.
  */
+#include "master/core/protect/gone.h"
 #include "master/core/request/request.h"
 
 #include "common/buf.h"
@@ -104,8 +105,8 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     kvp_segment_t *old = find_name(m, msg->name), *g;
     bool is_older =
         (msg->mounted_term != 0 && msg->mounted_term < m->ctx.term) || kvp_report_was_cut(m, msg->uuid.data);
-    bool is_kept = msg->mounted_term >= m->log.forgotten_term;
-    bool is_believed = is_older && is_kept && kvp_tombs_is_rebuilding(&m->log) && !had_bad_report(m, msg->uuid.data);
+    bool is_kept = msg->mounted_term >= m->cat.forgotten_term;
+    bool is_believed = is_older && is_kept && kvp_gone_is_rebuilding(&m->prot) && !had_bad_report(m, msg->uuid.data);
 
     if (!msg->is_fresh && !is_believed && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
         reply->is_reset = true;

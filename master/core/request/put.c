@@ -353,7 +353,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     is_not_dead = kvp_retire_is_readable(&m->space, a->digest);
     may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
-    waits = may_be_known || is_not_dead || m->log.journal.is_on;
+    waits = may_be_known || m->log.journal.is_on;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
@@ -369,8 +369,6 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
      * the time of a lease, who do not look. */
     if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_not_dead && KVP_RULE(REVOKE_NOT_DEAD_YET)))
         (void)kvp_revoke(a->tenant, a->digest);
-    if (is_not_dead)
-        kvp_tombs_evicted(&m->log, a->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)) - 1, reply->deferred);
     reply->has_revoked |= may_be_known;
     o = kvp_obj(m->cat.index, oid);
     o->sum = commit->sum;

@@ -19,6 +19,7 @@
 #include "master/core/log/interim.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/deferred.h"
+#include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/lease.h"
 #include "master/core/protect/probe.h"
@@ -115,20 +116,25 @@ remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *
     return KVP_OK;
 }
 
+/* Whatever older terms have put under that key, up to that version. */
+static void
+hold_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+{
+    kvp_gone_say(&m->prot, digest, kvp_min_u64(version, kvp_gen_make(m->ctx.term, 0)), KVP_GONE_REMOVED);
+}
+
 static kvp_err_t
 remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
            kvp_deferred_t *w)
 {
-    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_err_t err = may_go(m, oid, mode);
     bool is_all = true;
 
     if (err == KVP_OK && mode->segment != 0) err = remove_replica(m, oid, mode->segment, w, &is_all);
     if (err != KVP_OK || !is_all) return err;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
-    kvp_tombs_evicted(&m->log, digest, kvp_obj_version(o), w);
     kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, w);
-    kvp_tombs_unknown(&m->log, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
+    hold_unknown(m, digest, UINT64_MAX); /* a node may still tell of a newer version */
     kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
     m->ctx.st.removes++;
     return KVP_OK;
@@ -164,21 +170,10 @@ is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 
 /* Nor may it be read where it was, or come back with what a node reports. */
 static void
-remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
-              kvp_deferred_t *w)
+remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode)
 {
-    uint64_t version = version_before(m, oid);
-
     revoke_absent(m, t, digest, mode->waits);
-    kvp_tombs_evicted(&m->log, digest, version, w);
-    if (is_of_another(m, t, oid)) { /* as is what else is known of the digest */
-        kvp_tombs_unknown(&m->log, digest, version, w);
-        return;
-    }
-    /* What a bump has hidden is gone when some node keeps that in mind. */
-    if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->cat.index, oid)->state == KVP_OBJ_COMMITTED)
-        kvp_deferred_follow(&m->prot, w);
-    kvp_tombs_unknown(&m->log, digest, UINT64_MAX, w);
+    hold_unknown(m, digest, is_of_another(m, t, oid) ? version_before(m, oid) : UINT64_MAX);
 }
 
 void
@@ -219,7 +214,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (is_there(m, s->tenant, oid))
             err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
         else if (mode.segment == 0)
-            remove_absent(m, s->tenant, oid, digests[i], &mode, w);
+            remove_absent(m, s->tenant, oid, digests[i], &mode);
         if (w != NULL) w->results[i] = err;
     }
     if (w != NULL) kvp_deferred_arm(&m->prot, w, msg->wait);
@@ -431,7 +426,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (has_too_many_jobs(s) || !kvp_deferred_may_open(s, 0)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals under way");
-    } else if (kvp_tombs_is_rebuilding(&m->log)) { /* a walk cannot meet what was not reported yet */
+    } else if (kvp_gone_is_rebuilding(&m->prot)) { /* a walk cannot meet what was not reported yet */
         refuse_while_rebuilding(m, s, &f->hdr);
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
@@ -494,8 +489,6 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         t->epoch++;
         kvp_tenant_bumped(&m->cat, t, kvp_gen_make(m->ctx.term, m->cat.gen_seq));
         w = kvp_deferred_open(s, &f->hdr, 0);
-        kvp_deferred_told(&m->prot, w);
-        w->has_evicted = kvp_tombs_bumped(&m->log, t) && !kvp_journal_remembers(&m->log);
         kvp_journal_bumped(&m->log, t);
         if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);

@@ -40,6 +40,7 @@ typedef struct kvp_peers {
     uint64_t presents_due_ns; /* until then sessions may come for what they held before; 0 = they have */
     uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
     uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term and not known here, */
+    uint32_t rebuilds; /* reports under way of such memory */
     uint64_t orphans_until_ns; /* and writers that complete the groups that they had begun */
 } kvp_peers_t;
 

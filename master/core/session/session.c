@@ -53,7 +53,6 @@ kvp_session_open(kvp_peers_t *peers, uint64_t conn)
     kvp_list_init(&s->segments);
     kvp_list_init(&s->retire_reqs);
     kvp_list_init(&s->abandoned);
-    kvp_list_init(&s->greeting);
     return s;
 }
 

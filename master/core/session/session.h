@@ -29,12 +29,6 @@ struct kvp_session {
     kvp_list_t attempts, tickets, reqs, deferred, jobs, segments, retire_reqs;
     kvp_list_t abandoned; /* retire records of attempts that were taken from it while it was silent */
     kvp_list_t members; /* that it owns */
-    kvp_list_t greeting; /* log->greeting: a node that is still told the tombstones for others, */
-    uint32_t tombs_at; /* from there on */
-    uint64_t
-        tombs_from; /* told by requests up to this one, a tombstone may be one that it does not know; all ones = it keeps no more */
-    uint64_t tombs_whole; /* request; when that is answered it knows all; 0 = it does */
-    uint64_t tombs_told, tombs_kept; /* the last one that it was sent, and that it has answered */
     uint32_t members_n;
     uint32_t segments_n, retire_reqs_n, tickets_n, deferred_n;
     uint32_t abandoned_n;

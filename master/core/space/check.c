@@ -114,7 +114,7 @@ kvp_check_send(kvp_space_t *sp, kvp_segment_t *g)
     kvp_buf_t *out = &g->node->out;
     size_t at;
 
-    if (!kvp_check_is_due(g) || g->report != NULL || !kvp_list_is_empty(&g->node->greeting)) return;
+    if (!kvp_check_is_due(g) || g->report != NULL) return;
     g->checks_asked_n = msg.n = (uint32_t)kvp_min_u64(checks_n(g), CHECK_BATCH);
     g->check_request = ++sp->peers->request_seq;
     msg.term = sp->ctx->term;

@@ -14,6 +14,7 @@
 #include "master/core/log/interim.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/deferred.h"
+#include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/pin.h"
 #include "master/core/space/retire.h"
@@ -23,8 +24,7 @@
 typedef struct {
     uint64_t owner;
     kvp_deferred_t *deferred;
-    kvp_wire_tomb_t tomb; /* what nodes are told of it */
-    kvp_digest_t digest; /* what the log says is gone, */
+    kvp_digest_t digest; /* what the log says is gone, and is held against reports, */
     uint64_t version; /* or 0: nothing */
     bool is_superseded; /* by a commit that may not be durable: until it is, this is what the journal has */
 } leave_t;
@@ -87,9 +87,7 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
         r->digest = leave->digest;
         r->version = leave->version;
         if (leave->is_superseded && kvp_journal_withholds(sp->log, false) && KVP_RULE(SUPERSEDED_STAYS))
-            kvp_retire_hold_back(sp, r, &leave->tomb);
-        else
-            kvp_tombs_retire(sp->log, r, &leave->tomb);
+            kvp_retire_hold_back(sp, r);
         if (was_served) kvp_retire_of_key(sp, r, o->id);
     }
     if (o->tickets > 0)
@@ -103,7 +101,8 @@ note_gone(kvp_space_t *sp, uint32_t oid, leave_t *leave)
 {
     const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
 
-    if (!sp->log->journal.is_open || o->state != KVP_OBJ_COMMITTED) return;
+    if (o->state != KVP_OBJ_COMMITTED) return;
+    if (!sp->log->journal.is_open && !kvp_gone_is_rebuilding(sp->prot)) return;
     leave->digest = kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id);
     leave->version = kvp_obj_version(o);
 }
@@ -113,22 +112,19 @@ kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_
 {
     leave_t leave = {.owner = owner, .deferred = deferred};
 
-    leave.tomb = kvp_tombs_dropped(sp->log, kvp_obj(sp->cat->index, oid), deferred != NULL);
     note_gone(sp, oid, &leave);
     if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, why);
+    kvp_gone_hold(sp->prot, leave.digest, leave.version);
     drop(sp, oid, &leave);
 }
 
 void
 kvp_obj_supersede(kvp_space_t *sp, uint32_t oid, kvp_deferred_t *deferred)
 {
-    leave_t leave = {
-        .deferred = deferred,
-        .tomb = kvp_tombs_dropped(sp->log, kvp_obj(sp->cat->index, oid), true),
-        .is_superseded = true,
-    };
+    leave_t leave = {.deferred = deferred, .is_superseded = true};
 
     note_gone(sp, oid, &leave);
+    if (leave.version > 0) kvp_gone_say(sp->prot, leave.digest, leave.version, KVP_GONE_SUPERSEDED);
     drop(sp, oid, &leave);
 }
 
@@ -137,8 +133,8 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
 {
     leave_t leave = {.owner = 0};
 
-    kvp_tombs_lost(sp->log, kvp_obj(sp->cat->index, oid));
     note_gone(sp, oid, &leave);
     if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, KVP_GONE_LOST);
+    if (leave.version > 0) kvp_gone_hold(sp->prot, leave.digest, leave.version - 1); /* its memory may be back */
     drop(sp, oid, &leave);
 }

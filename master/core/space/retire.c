@@ -104,7 +104,6 @@ kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_def
     r->number = kvp_ptab_add(&sp->retires, r);
     kvp_list_init(&r->claimed);
     kvp_list_init(&r->abandoned);
-    kvp_list_init(&r->of_deferred);
     kvp_list_add_tail(&c->segment->retires, &r->link);
     kvp_list_add_tail(&c->segment->unsent, &r->queue);
     kvp_slab_set_owner(c->slab, at->slot, KVP_RETIRING_BIT | r->number);
@@ -136,10 +135,9 @@ kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot)
 }
 
 void
-kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
+kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r)
 {
     r->after = sp->log->journal.end;
-    r->held_back = *tomb;
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&sp->log->journal.retires, &r->queue);
 }
@@ -151,7 +149,6 @@ kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r)
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
     kvp_retire_want_sending(sp, r->chunk->segment);
-    kvp_tombs_retire(sp->log, r, &r->held_back);
     kvp_ctx_spend(sp->ctx, 1);
 }
 
@@ -201,17 +198,8 @@ end_wait(kvp_space_t *sp, kvp_retire_t *r)
     kvp_deferred_t *w = r->deferred;
 
     if (w == NULL) return;
-    kvp_list_del(&r->of_deferred);
     r->deferred = NULL;
     kvp_deferred_dead(sp->prot, w);
-}
-
-/* Nodes need not keep it in mind any more. */
-static void
-settle_tomb(kvp_space_t *sp, kvp_retire_t *r)
-{
-    kvp_list_del(&r->of_deferred);
-    if (r->has_tomb) kvp_tombs_settled(sp->log, r);
 }
 
 /* The record's own end; what becomes of the extent is the caller's. */
@@ -219,7 +207,6 @@ static void
 discard(kvp_space_t *sp, kvp_retire_t *r)
 {
     end_wait(sp, r);
-    settle_tomb(sp, r);
     kvp_list_del(&r->link);
     kvp_list_del(&r->queue);
     kvp_list_del(&r->claimed);
@@ -298,7 +285,6 @@ kvp_retire_set_dead(kvp_space_t *sp, kvp_retire_t *r)
 {
     r->state = KVP_RT_DEAD;
     end_not_dead(r);
-    settle_tomb(sp, r);
     end_wait(sp, r);
 }
 
@@ -374,11 +360,9 @@ send_batch(kvp_space_t *sp, kvp_segment_t *g)
     kvp_ctx_spend(sp->ctx, 1 + n / ORDERS_A_RECORD);
 }
 
-/* A node that is greeted hears first what it is to keep in mind: what becomes DEAD may have been all that told of it. */
 static bool
 may_send(const kvp_segment_t *g)
 {
-    if (!kvp_list_is_empty(&g->node->greeting)) return false;
     return !kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX;
 }
 

@@ -46,11 +46,7 @@ typedef struct kvp_retire {
     uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
     kvp_claim_t *claim;
     kvp_deferred_t *deferred; /* to be told when it is dead */
-    kvp_list_t of_deferred; /* deferred->retires */
     uint64_t after; /* it goes out when the log is written up to there; 0 = at once */
-    kvp_wire_tomb_t held_back; /* what nodes are told then */
-    bool has_tomb; /* nodes remember it */
-    kvp_wire_tomb_t tomb; /* what they do, or would; version 0 = nothing */
 } kvp_retire_t;
 
 typedef struct kvp_retire_req {
@@ -73,9 +69,9 @@ kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t 
 /* kvp_retire_gap retires an extent that was just allocated over space which a master before may have granted: until all who could write then
  * are done. */
 void kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot);
-/* kvp_retire_hold_back: its order, and what nodes are to be told, wait until what is written so far is durable;
+/* kvp_retire_hold_back: its order waits until what was said so far is written;
  * kvp_retire_go_on: it is. */
-void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
+void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_flush(kvp_space_t *sp); /* checks as well */
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */

@@ -103,7 +103,6 @@ kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
     if (g->state != KVP_SEG_UP && state == KVP_SEG_UP) up_add(sp, g);
     g->state = state;
     if (g->parked.n > 0) sp->has_parked = true;
-    if (state == KVP_SEG_LOST && !g->is_dropped) kvp_tombs_expect(sp->log, g->objects);
     kvp_ctx_space_news(sp->ctx);
 }
 
@@ -177,15 +176,12 @@ kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like)
 void
 kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t state)
 {
-    bool is_first = s->segments_n == 0;
-
     g->node = s;
     s->segments_n++;
     kvp_list_add_tail(&s->segments, &g->of_node);
     kvp_segment_set_state(sp, g, state);
     kvp_fence_tell(sp->peers, s, 0, 0); /* who died while it was away */
     kvp_retire_resend(sp, g);
-    if (is_first) kvp_tombs_greet(sp->log, s);
 }
 
 /* ---- going away */

@@ -912,42 +912,6 @@ test_report_is_sorted_and_keeps_the_newer_of_two(void **state)
     kvp_buf_fini(&tail);
 }
 
-static void
-test_tombstones_are_told_first_until_they_are_paid(void **state)
-{
-    fixture_t *f = *state;
-    kvp_wire_tomb_t tombs[300];
-    kvp_node_page_t page;
-    kvp_buf_t tail;
-
-    kvp_buf_init(&tail, 0);
-    for (uint64_t i = 0; i < 300; i++)
-        tombs[i] = (kvp_wire_tomb_t){.digest = {.lo = i % 16, .hi = i}, .version = 10 + i}; /* homes collide */
-    assert_int_equal(kvp_node_core_tombs(f->core, TERM - 1, tombs, 300), KVP_STALE_TERM);
-    assert_int_equal(kvp_node_core_tombs(f->core, TERM, tombs, 300), KVP_OK);
-    tombs[7].version = 1; /* an older one says nothing */
-    assert_int_equal(kvp_node_core_tombs(f->core, TERM, &tombs[7], 1), KVP_OK);
-    for (uint64_t i = 0; i < 300; i += 2) {
-        tombs[i].version = 0;
-        assert_int_equal(kvp_node_core_tombs(f->core, TERM, &tombs[i], 1), KVP_OK);
-    }
-    assert_int_equal(stats(f).tombs, 150);
-    rise(f);
-    assert_int_equal(kvp_node_core_report_begin(f->core, true), KVP_OK);
-    page = next_page(f, &tail);
-    assert_int_equal(page.tombs_n, 150);
-    assert_true(page.is_last);
-    for (uint32_t i = 0; i < 150; i++) {
-        const kvp_wire_tomb_t *tomb = (const kvp_wire_tomb_t *)tail.data + i;
-
-        assert_int_equal(tomb->digest.hi % 2, 1);
-        assert_int_equal(tomb->version, 10 + tomb->digest.hi);
-    }
-    kvp_node_core_forget_pool(f->core);
-    assert_int_equal(stats(f).tombs, 0);
-    kvp_buf_fini(&tail);
-}
-
 /* ---- random histories against a model */
 #define PROCS 3u
 #define ATTS 2u /* a process */
@@ -1199,7 +1163,6 @@ main(void)
         TEST(test_rising_term_is_obeyed_after_its_last_slice),
         TEST(test_space_of_older_terms_waits_for_all_their_writers),
         TEST(test_report_is_sorted_and_keeps_the_newer_of_two),
-        TEST(test_tombstones_are_told_first_until_they_are_paid),
         TEST(test_random_histories_keep_the_rules),
     };
 

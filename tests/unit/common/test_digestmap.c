@@ -17,48 +17,6 @@ home_of(const kvp_digestmap_t *map, kvp_digest_t digest)
     return (uint32_t)(kvp_mix64(&map->mix, digest.lo, digest.hi) >> 32) & (map->cap - 1);
 }
 
-/* Few homes, the last of the table among them: long rows, which go over its end. */
-static void
-choose(const kvp_digestmap_t *map, kvp_digest_t digests[N])
-{
-    uint64_t lo = 0;
-
-    for (uint32_t i = 0; i < N; i++) {
-        do
-            digests[i] = (kvp_digest_t){.lo = ++lo, .hi = i};
-        while ((home_of(map, digests[i]) + 1) % 16 != 0);
-    }
-}
-
-static void
-test_back_meets_what_stays(void **state)
-{
-    kvp_digest_t digests[N];
-
-    (void)state;
-    for (uint32_t seed = 1; seed < 200; seed++) {
-        bool is_met[N] = {false}, is_gone[N] = {false};
-        kvp_digestmap_t map = {0};
-        uint32_t at;
-
-        assert_true(kvp_digestmap_reserve(&map, N));
-        choose(&map, digests);
-        for (uint32_t i = 0; i < N; i++)
-            *kvp_digestmap_insert(&map, digests[i]) = i + 1;
-        for (at = kvp_digestmap_end(&map); at > 0;) {
-            const kvp_digestmap_at_t *found = kvp_digestmap_back(&map, &at);
-            uint32_t i = at * 2654435761u * seed % N;
-
-            if (found != NULL) is_met[found->val - 1] = true;
-            if (at % 3 == 0) is_gone[i] |= kvp_digestmap_del(&map, digests[i]);
-        }
-        for (uint32_t i = 0; i < N; i++)
-            assert_true(is_met[i] || is_gone[i]);
-        assert_true(map.n < N);
-        kvp_digestmap_fini(&map);
-    }
-}
-
 /* The furthest that an entry lies from its home. */
 static uint32_t
 longest_walk(const kvp_digestmap_t *map)
@@ -123,7 +81,6 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_back_meets_what_stays),
         cmocka_unit_test(test_walks_are_short_when_digests_are_chosen),
         cmocka_unit_test(test_seed_moves_digests),
     };

@@ -2,6 +2,7 @@
  * A master that follows another by its log: what it serves before nodes have told their words, and what these decide.
  */
 #include "master/core/catalog/replica.h"
+#include "master/core/protect/gone.h"
 #include "master/core/state.h"
 
 #include "common/segfmt.h"
@@ -166,7 +167,7 @@ test_words_that_are_cut_or_made_up(void **state)
     node = greet(g->w, g->a);
     all = mem_sealed(g->a, &n);
     assert_int_equal(n, 20);
-    assert_true(report_take(node, report_send(node, all, 7, false, false), all, 7));
+    assert_true(report_take(node, report_send(node, all, 7, false), all, 7));
     peer_forget(node);
     world_advance(g->w, 100 * MS);
     assert_int_equal(count(g->c, 0, 20), 0);
@@ -175,7 +176,7 @@ test_words_that_are_cut_or_made_up(void **state)
     bad = all[0];
     free(all);
     bad.rec.chunk = 99;
-    assert_false(report_take(node, report_send(node, &bad, 1, false, false), &bad, 1));
+    assert_false(report_take(node, report_send(node, &bad, 1, false), &bad, 1));
     world_advance(g->w, 100 * MS);
     assert_int_equal(count(g->c, 0, 20), 0);
     assert_int_equal(world_stats(g->w).segments, 0);
@@ -218,8 +219,8 @@ check_doubted(const rig_t *g, kvp_master_t *m, bool knows_gone)
     assert_false(m->log.journal.is_relied_on);
     assert_int_equal(m->ctx.st.objects, 0);
     assert_true(kvp_list_is_empty(&m->cat.segments));
-    assert_int_equal(kvp_replay_is_gone(&m->log, digest_of(g->w, "gone"), 1), knows_gone);
-    assert_false(kvp_replay_is_gone(&m->log, digest_of(g->w, "key/3"), 1));
+    assert_int_equal(kvp_gone_version(&m->prot, 0, digest_of(g->w, "gone")) > 0, knows_gone);
+    assert_int_equal(kvp_gone_version(&m->prot, 0, digest_of(g->w, "key/3")), 0);
     kvp_master_destroy(m);
 }
 

@@ -198,8 +198,8 @@ test_disk_that_never_answers(void **state)
 }
 
 /* ---- what a master after decides */
-/* The only node is away at a removal, and the master is dead before it is back. Nobody but a journal can know of it then: it
- * is not answered without one, and may be undone. */
+/* The only node is away at a removal, and the master is dead before it is back. Nobody but a log knows of it then: without
+ * one it is undone. */
 static void
 remove_when_nobody_is_there(bool has_journal)
 {
@@ -218,10 +218,7 @@ remove_when_nobody_is_there(bool has_journal)
     (void)put_key(c, "here", false);
     peer_forget(n);
     id = remove_begun(c, "gone", false);
-    if (has_journal)
-        assert_int_equal(result(peer_wait(c, id, 200 * MS)), KVP_OK);
-    else
-        assert_null(peer_wait(c, id, 5 * SEC));
+    assert_int_equal(result(peer_wait(c, id, 200 * MS)), KVP_OK);
     world_restart(w);
     (void)node_open(w, a);
     c = client_open(w);
@@ -289,45 +286,6 @@ test_upsert_that_was_not_durable(void **state)
     (void)node_open(g->w, g->a);
     g->c = client_open(g->w);
     assert_int_equal(found(g->c, "key", NULL), new);
-}
-
-/* Nor are nodes told that what it replaces is gone, where one that has a copy of it is away. */
-static void
-tell_of_upsert(bool is_durable)
-{
-    world_t *w = world_open(&with_journal);
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
-    uint64_t attempt, id, old, new;
-    peer_t *c, *n;
-
-    (void)node_open_on(w, a, "a");
-    n = node_open_on(w, b, "b");
-    c = client_open(w);
-    id = copies_begun(c, "key", false, 2, &attempt, &old);
-    assert_int_equal(result(peer_wait(c, id, 200 * MS)), KVP_OK);
-    peer_forget(n);
-    w->is_disk_stuck = true;
-    (void)commit_begun(c, "key", true, &attempt, &new);
-    world_advance(w, SEC);
-    assert_int_equal(a->tombs.n, 0);
-    if (is_durable) {
-        world_sync(w);
-        assert_int_equal(a->tombs.n, 1);
-    }
-    w->is_disk_stuck = false;
-    world_restart(w);
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(found(c, "key", NULL), is_durable ? new : old);
-    world_close(w);
-}
-
-static void
-test_tombstones_of_what_is_not_durable(void **state)
-{
-    (void)state;
-    tell_of_upsert(true);
-    tell_of_upsert(false);
 }
 
 /* What no node brings in time is gone, for those after as well; and so is what is removed before it is brought. */
@@ -640,7 +598,6 @@ main(void)
         cmocka_unit_test(test_no_removed_key_comes_back),
         cmocka_unit_test(test_removal_under_anothers_digest),
         rig_test_on(test_upsert_that_was_not_durable, .conf = with_journal, .size = MIB),
-        cmocka_unit_test(test_tombstones_of_what_is_not_durable),
         rig_test_on(test_nodes_that_come_too_late, .conf = with_journal, .mems = 2, .size = MIB),
         rig_test_on(test_journal_that_is_lost, .conf = with_journal, .size = MIB),
         rig_test_on(test_snapshot_while_things_change, .conf = with_journal, .size = 24 * MIB, .chunk = 8 * MIB),

@@ -390,7 +390,7 @@ test_remove_in_a_new_term_waits_for_dead_or_the_grace(void **state)
     g->na->policy = NODE_MUTE;
     id = remove_begun(g->c, "key/1", false);
     answered_after(g, id, GRACE);
-    id = remove_begun(g->c, "key/2", false); /* from now on what is not dead in time gets a tombstone */
+    id = remove_begun(g->c, "key/2", false);
     world_advance(g->w, 100 * MS);
     answered(g->c, id);
 }

@@ -8,11 +8,9 @@
 #define SMALL (8 * KIB)
 
 static const rig_conf_t one_node = {.size = MIB};
-static const rig_conf_t two_nodes = {.size = MIB, .mems = 2};
 static const rig_conf_t second_away = {.size = MIB, .mems = 2, .nodes = 1};
 static const rig_conf_t quick_second_away = {
     .conf = {.location_lease_ns = MS, .location_grace_ns = MS}, .size = MIB, .mems = 2, .nodes = 1};
-static const rig_conf_t patient_two = {.conf.node_grace_ns = 60 * SEC, .size = MIB, .mems = 2};
 
 /* ---- doing */
 typedef enum { COMMIT, ABORT, LEAVE } end_t;
@@ -154,13 +152,13 @@ test_nothing_is_served_before_the_last_page(void **state)
     assert_int_equal(mounted.report, 2);
     all = mem_sealed(g->a, &n);
     assert_int_equal(n, 2);
-    assert_true(report_take(node, report_send(node, all, 1, true, false), all, 1));
+    assert_true(report_take(node, report_send(node, all, 1, false), all, 1));
     assert_int_equal(found(g->c, "one", NULL) + found(g->c, "two", NULL), 0);
     assert_int_equal(put_one(g->c, all[0].key), KVP_RETRY_AFTER); /* it will be there in a moment */
     assert_int_equal(put_one(g->c, "other"), KVP_RETRY_AFTER);
-    assert_true(report_take(node, report_send(node, all + 1, 1, false, false), all + 1, 1));
+    assert_true(report_take(node, report_send(node, all + 1, 1, false), all + 1, 1));
     assert_int_equal(found(g->c, "one", NULL) + found(g->c, "two", NULL), 0);
-    assert_true(report_end(node, false));
+    assert_true(report_end(node));
     assert_true(found(g->c, "one", NULL) > 0 && found(g->c, "two", NULL) > 0);
     assert_int_equal(put_one(g->c, "other"), KVP_OK);
     free(all);
@@ -185,15 +183,15 @@ test_report_when_it_is_cut(void **state)
     (void)node_open_on(g->w, g->b, "b"); /* that keeps removals in mind */
     node = node_greet(g->w, g->a, &mounted);
     all = mem_sealed(g->a, &n);
-    assert_true(report_take(node, report_send(node, all, 10, true, false), all, 10));
+    assert_true(report_take(node, report_send(node, all, 10, false), all, 10));
     assert_int_equal(remove_key(g->c, all[3].key, true), KVP_OK); /* known, though it is not served */
     assert_int_equal(remove_key(g->c, all[13].key, true), KVP_NOT_FOUND); /* not known yet */
     peer_forget(node);
     node = node_greet(g->w, g->a, &mounted);
-    assert_true(report_take(node, report_send(node, all, 10, true, false), all, 10));
+    assert_true(report_take(node, report_send(node, all, 10, false), all, 10));
     assert_int_equal(mounted.report, 2);
-    assert_true(report_take(node, report_send(node, all + 10, 10, false, false), all + 10, 10));
-    assert_true(report_end(node, false));
+    assert_true(report_take(node, report_send(node, all + 10, 10, false), all + 10, 10));
+    assert_true(report_end(node));
     for (uint32_t i = 0; i < 20; i++)
         assert_true((found(g->c, all[i].key, NULL) == 0) == (i == 3 || i == 13));
     free(all);
@@ -213,7 +211,7 @@ test_report_whose_last_page_tells_something(void **state)
     world_restart(g->w);
     node = node_greet(g->w, g->a, &mounted);
     all = mem_sealed(g->a, &n);
-    assert_false(report_take(node, report_send(node, all, 1, true, true), all, 1));
+    assert_false(report_take(node, report_send(node, all, 1, true), all, 1));
     assert_int_equal(world_stats(g->w).adopted, 0);
     free(all);
 }
@@ -236,7 +234,7 @@ test_report_whose_last_page_is_lost(void **state)
         assert_int_equal(mounted.report, 2);
         all = mem_sealed(g->a, &n);
         assert_int_equal(n, 1);
-        assert_true(report_take(node, report_send(node, all, 1, true, false), all, 1));
+        assert_true(report_take(node, report_send(node, all, 1, false), all, 1));
         free(all);
         g->a->mounted_term = g->a->term; /* the last page goes, and does not arrive */
         peer_forget(node);
@@ -271,156 +269,6 @@ test_report_that_was_cut_once_and_ended_later(void **state)
 }
 
 /* ---- what was removed meanwhile */
-/* The node of b is gone; or it is there, as far as the master knows, and does nothing: then what was removed is answered after a
- * while, and by then the other node knows of it. */
-static void
-removal_outlives_the_master(rig_t *g, bool is_gone)
-{
-    uint64_t gone, stays, newer;
-
-    assert_int_equal(put_object(g->c, "gone", SMALL, 2, false, &gone), KVP_OK);
-    assert_int_equal(put_object(g->c, "newer", SMALL, 2, false, &newer), KVP_OK);
-    assert_int_equal(put_object(g->c, "stays", SMALL, 2, false, &stays), KVP_OK);
-    if (is_gone)
-        peer_forget(g->nb);
-    else
-        g->nb->policy = NODE_STOPPED;
-    assert_int_equal(remove_key(g->c, "gone", true), KVP_OK);
-    assert_int_equal(put_object(g->c, "newer", SMALL, 1, true, &newer), KVP_OK);
-    assert_int_equal(g->a->tombs.n, 2);
-    rig_restart(g);
-    (void)node_open_on(g->w, g->a, "a");
-    if (is_gone) assert_int_equal(found(g->c, "newer", NULL), newer); /* it may lie on the late one */
-    (void)node_open_on(g->w, g->b, "b");
-    assert_int_equal(found(g->c, "gone", NULL), 0);
-    assert_int_equal(found(g->c, "newer", NULL), newer);
-    assert_int_equal(found(g->c, "stays", NULL), stays);
-    if (is_gone) assert_int_equal(g->b->tombs.n, 2); /* that one keeps them as well now */
-}
-
-static void
-test_removal_on_a_lost_node_outlives_the_master(void **state)
-{
-    removal_outlives_the_master(*state, true);
-}
-
-static void
-test_removal_on_a_late_node_outlives_the_master(void **state)
-{
-    removal_outlives_the_master(*state, false);
-}
-
-/* Where nobody says that he keeps it in mind, it is not answered before it is done. */
-static void
-test_removal_waits_where_nobody_keeps_it_in_mind(void **state)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB), *d = mem_make(w, "d", MIB, MIB);
-    uint64_t version, first, second;
-    peer_t *c, *na, *nb;
-
-    (void)state;
-    na = node_open_on(w, a, "a");
-    nb = node_open_on(w, b, "b");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "one", SMALL, 2, false, &version), KVP_OK);
-    assert_int_equal(put_object(c, "two", SMALL, 2, false, &version), KVP_OK);
-    na->policy = nb->policy = NODE_STOPPED;
-    first = remove_begun(c, "one", true);
-    world_advance(w, SEC);
-    assert_true(peer_is_asking(c, first));
-    (void)node_open_on(w, d, "d"); /* is told of what was removed before it came */
-    assert_int_equal(plain_result(peer_wait(c, first, 100 * MS)), KVP_OK);
-    second = remove_begun(c, "two", true);
-    world_advance(w, 40 * MS);
-    assert_true(peer_is_asking(c, second));
-    assert_int_equal(plain_result(peer_wait(c, second, 100 * MS)), KVP_OK);
-    assert_int_equal(d->tombs.n, 2);
-    world_close(w);
-}
-
-/* What is evicted is promised to nobody; that nothing of its key is there, or nothing older than what is put now, is. */
-static void
-test_evicted_version_that_is_not_dead_outlives_the_master(void **state)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", 64 * KIB, 64 * KIB);
-    uint64_t old, newer;
-    peer_t *c, *nb;
-    char key[32];
-
-    (void)state;
-    nb = node_open_on(w, b, "b");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "removed", SMALL, 1, false, &old), KVP_OK);
-    assert_int_equal(put_object(c, "again", SMALL, 1, false, &old), KVP_OK);
-    nb->policy = NODE_STOPPED;
-    for (uint32_t i = 0; exists(c, "again"); i++) {
-        put_t one = {.key = key, .len = SMALL};
-
-        snprintf(key, sizeof key, "other/%u", i);
-        assert_true(i < 16);
-        (void)put_begin(c, &one, 1, 10);
-        world_advance(w, 20 * MS);
-    }
-    (void)node_open_on(w, a, "a");
-    assert_int_equal(remove_key(c, "removed", true), KVP_NOT_FOUND);
-    assert_int_equal(put_object(c, "again", SMALL, 1, false, &newer), KVP_OK);
-    assert_int_equal(remove_key(c, "again", true), KVP_OK);
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(found(c, "removed", NULL), 0);
-    assert_int_equal(found(c, "again", NULL), 0);
-    world_close(w);
-}
-
-static void
-test_tombstones_go_when_the_extent_is_dead(void **state)
-{
-    rig_t *g = *state;
-    uint64_t version;
-
-    assert_int_equal(put_object(g->c, "back", SMALL, 2, false, &version), KVP_OK);
-    assert_int_equal(put_object(g->c, "lost", SMALL, 2, false, &version), KVP_OK);
-    peer_forget(g->nb);
-    assert_int_equal(remove_key(g->c, "back", true), KVP_OK);
-    assert_int_equal(g->a->tombs.n, 1);
-    g->nb = node_open_on(g->w, g->b, "b");
-    assert_int_equal(g->a->tombs.n, 0);
-    peer_forget(g->nb);
-    assert_int_equal(remove_key(g->c, "lost", true), KVP_OK);
-    assert_int_equal(g->a->tombs.n, 1);
-    world_advance(g->w, g->w->conf.node_grace_ns + SEC); /* its node is given up */
-    assert_int_equal(g->a->tombs.n, 0);
-}
-
-/* Their maps are as long as they can get; a master without tombstones keeps none. */
-static void
-test_memory_of_tombstones_is_given_back(void **state)
-{
-    rig_t *g = *state;
-    uint64_t version, before;
-
-    before = world_stats(g->w).memory_bytes;
-    assert_int_equal(put_object(g->c, "key", SMALL, 2, false, &version), KVP_OK);
-    peer_forget(g->nb);
-    assert_int_equal(remove_key(g->c, "key", true), KVP_OK);
-    world_advance(g->w, 6 * SEC);
-    assert_int_equal(g->a->tombs.n, 1);
-    assert_true(world_stats(g->w).memory_bytes > before + 8 * MIB);
-    g->nb = node_open_on(g->w, g->b, "b");
-    assert_int_equal(g->a->tombs.n, 0);
-    world_advance(g->w, 4 * SEC);
-    assert_true(world_stats(g->w).memory_bytes > before + 8 * MIB); /* more may be removed soon */
-    world_advance(g->w, 2 * SEC);
-    assert_true(world_stats(g->w).memory_bytes < before + MIB);
-    peer_forget(g->nb);
-    assert_int_equal(remove_key(g->c, "key", true), KVP_NOT_FOUND);
-    assert_int_equal(put_object(g->c, "key", SMALL, 1, false, &version), KVP_OK);
-}
-
 static void
 test_bump_outlives_the_master(void **state)
 {
@@ -582,8 +430,8 @@ bad_report(bad_t what)
     node = node_greet(w, a, &mounted);
     all = mem_sealed(a, &n);
     make_bad(all, what);
-    assert_int_equal(report_take(node, report_send(node, all, 2, true, false), all, 2), !is_page_bad);
-    if (!is_page_bad) assert_true(report_end(node, false));
+    assert_int_equal(report_take(node, report_send(node, all, 2, false), all, 2), !is_page_bad);
+    if (!is_page_bad) assert_true(report_end(node));
     assert_int_equal(world_stats(w).adopted, what == BAD_NOTHING ? 2 : 1);
     if (is_page_bad) {
         a->mounted_term = 3;
@@ -762,7 +610,7 @@ die(history_t *h)
 
     for (uint32_t i = 0; i < NODES; i++)
         was_away[i] = h->nodes[i] == NULL;
-    world_restart(h->w);
+    world_restart_boot(h->w);
     memset(h->nodes, 0, sizeof h->nodes);
     h->c = client_open(h->w);
     for (uint32_t turn = 0; turn < 2; turn++)
@@ -833,6 +681,7 @@ one_history(uint64_t seed)
 {
     static const char *const names[NODES] = {"a", "b", "c"};
     const kvp_master_conf_t conf = {
+        .has_journal = true,
         .seed = seed,
         .node_grace_ns = 60 * SEC,
         .location_lease_ns = MS,
@@ -874,13 +723,7 @@ main(void)
         rig_test(test_report_when_it_is_cut, quick_second_away),
         rig_test(test_report_whose_last_page_is_lost, one_node),
         cmocka_unit_test(test_report_that_was_cut_once_and_ended_later),
-        rig_test(test_removal_on_a_lost_node_outlives_the_master, two_nodes),
-        rig_test(test_removal_on_a_late_node_outlives_the_master, two_nodes),
-        cmocka_unit_test(test_removal_waits_where_nobody_keeps_it_in_mind),
-        cmocka_unit_test(test_evicted_version_that_is_not_dead_outlives_the_master),
-        rig_test(test_tombstones_go_when_the_extent_is_dead, two_nodes),
-        rig_test(test_memory_of_tombstones_is_given_back, patient_two),
-        rig_test(test_bump_outlives_the_master, two_nodes),
+        rig_test_on(test_bump_outlives_the_master, .conf.has_journal = true, .size = MIB, .mems = 2),
         cmocka_unit_test(test_remove_many_while_nodes_report),
         rig_test(test_put_when_its_key_turns_out_to_be_there, second_away),
         cmocka_unit_test(test_report_of_what_is_not_so),

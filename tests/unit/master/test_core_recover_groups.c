@@ -298,8 +298,8 @@ told_of_two(void (*how)(kvp_desc_t *desc, const kvp_desc_t *first), bool is_firs
         assert_int_equal(peer_hello(node, KVP_ROLE_NODE, mems[i]->name, mems[i]->name), KVP_OK);
         mounted = node_ask_mount(node);
         assert_int_equal(mounted.report, 2);
-        assert_true(report_take(node, report_send(node, told[i], 1, true, false), told[i], 1));
-        assert_true(report_end(node, false));
+        assert_true(report_take(node, report_send(node, told[i], 1, false), told[i], 1));
+        assert_true(report_end(node));
         free(told[i]);
     }
     *adopted_out = (uint32_t)world_stats(w).adopted;

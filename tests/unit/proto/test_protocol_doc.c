@@ -23,9 +23,7 @@ _Static_assert(KVP_PLACES_MAX *(sizeof(kvp_wire_put_t) + sizeof(kvp_wire_group_t
                    KVP_FRAME_MAX - 65536,
                "");
 _Static_assert(KVP_LIST_MAX * sizeof(kvp_wire_entry_t) + (256u << 10) + KVP_KEY_MAX < KVP_FRAME_MAX - 65536, "");
-_Static_assert(256 * (sizeof(kvp_wire_extent_t) + KVP_DESC_BYTES + KVP_KEY_MAX) + 1024 * sizeof(kvp_wire_tomb_t) <
-                   KVP_FRAME_MAX - 65536,
-               "");
+_Static_assert(256 * (sizeof(kvp_wire_extent_t) + KVP_DESC_BYTES + KVP_KEY_MAX) < KVP_FRAME_MAX - 65536, "");
 
 /* ---- reading the page */
 #define CELLS_MAX 8
@@ -272,7 +270,6 @@ op_name(kvp_op_t op)
         OP(RETIRE);
         OP(FENCE);
         OP(REPORT);
-        OP(TOMBS);
         OP(CHECK);
         OP(OPEN_CHUNK);
         OP(DRAINED);
@@ -428,7 +425,6 @@ static const field_t fields[] = {
     RECORD(kvp_wire_entry_t, len, version, key_at, key_len),
     RECORD(kvp_wire_slot_t, chunk, slot, generation, owner),
     RECORD(kvp_wire_extent_t, chunk, slot, word),
-    RECORD(kvp_wire_tomb_t, digest, version),
     RECORD(kvp_wire_unreadable_t, digest, generation),
     RECORD(kvp_wire_check_t, chunk, slot, generation, version, digest, offset, len),
     RECORD(kvp_data_req_t, magic, n_ops, seq, bytes),

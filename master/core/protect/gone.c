@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is gone, while nodes may report memory in which it still lies: what goes in that time is held against what they tell, and so is what a
+ * log says that lacks its end. Without a log the next master knows nothing of it, and believes what nodes report.
+ */
+#include "master/core/protect/gone.h"
+
+#include "common/digestmap.h"
+#include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/tenant.h"
+
+#define HELD_MAX (1u << 18) /* keys: for so many the map is made at once, and no step of ours moves it */
+#define HOLD_RECORDS 8u /* to enter a key in a map that is long and cold costs as much as to touch so many records */
+
+bool
+kvp_gone_is_rebuilding(const kvp_protect_t *prot)
+{
+    const kvp_peers_t *peers = prot->peers;
+
+    return !prot->is_gone_full && (prot->ctx->now_ns < peers->rebuild_until_ns || peers->rebuilds > 0);
+}
+
+uint64_t
+kvp_gone_version(const kvp_protect_t *prot, uint32_t tenant, kvp_digest_t digest)
+{
+    const kvp_tenant_t *t = kvp_tenant_find(prot->cat, tenant);
+    const uint64_t *of_key = kvp_digestmap_at(&prot->gone, digest);
+
+    return kvp_max_u64(of_key == NULL ? 0 : *of_key, t == NULL ? 0 : t->min_version);
+}
+
+static void
+raise_to(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
+{
+    bool has_memory = prot->gone.cap > 0 || kvp_digestmap_reserve(&prot->gone, HELD_MAX);
+    uint64_t *at = has_memory ? kvp_digestmap_insert(&prot->gone, digest) : NULL;
+
+    if (at == NULL) kvp_panic("out of memory: what is gone");
+    *at = kvp_max_u64(*at, version);
+}
+
+void
+kvp_gone_hold(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
+{
+    if (version == 0 || !kvp_gone_is_rebuilding(prot)) return;
+    kvp_ctx_spend(prot->ctx, HOLD_RECORDS);
+    if (prot->gone.n >= prot->gone_read + HELD_MAX && kvp_digestmap_at(&prot->gone, digest) == NULL) {
+        prot->is_gone_full = true;
+        kvp_ctx_note(prot->ctx, "too much was removed before all nodes were back: what others hold is given up");
+        return;
+    }
+    raise_to(prot, digest, version);
+}
+
+void
+kvp_gone_say(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
+{
+    if (!kvp_gone_is_rebuilding(prot)) return;
+    if (KVP_RULE(GONE_WHILE_REPORTING)) kvp_journal_gone(prot->log, digest, version, why);
+    kvp_gone_hold(prot, digest, version);
+}
+
+void
+kvp_gone_note(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
+{
+    if (!KVP_RULE(LOG_SAYS_GONE)) return;
+    raise_to(prot, digest, version);
+    prot->gone_read = prot->gone.n;
+}
+
+void
+kvp_gone_forget(kvp_protect_t *prot)
+{
+    kvp_digestmap_fini(&prot->gone);
+    prot->gone_read = 0;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is kept only as long as nodes may come back with older memory: what is gone, and bumps of tenants that own nothing.
+ */
+#include "master/core/recovery/forget.h"
+
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/gone.h"
+
+#define LOOKS 1024u /* at tenants in a step */
+#define LOOKS_A_RECORD 64u /* to look at one costs less than to touch a record */
+
+/* Some node has not told yet what is SEALED in its memory of before. */
+static bool
+is_any_expected(const kvp_master_t *m)
+{
+    bool is_any = kvp_gone_is_rebuilding(&m->prot);
+
+    kvp_list_foreach (pos, &m->cat.segments)
+        is_any |= kvp_list_entry(pos, kvp_segment_t, link)->is_restored;
+    return is_any;
+}
+
+/* Nothing lies where this master does not see it, but in memory of older terms. */
+static bool
+is_all_seen(const kvp_master_t *m)
+{
+    return m->cat.lost_n == 0 && m->dropping == 0 && !kvp_gone_is_rebuilding(&m->prot) && m->reports == 0;
+}
+
+/* From now on memory is not believed that was mounted last before this term: it may hold what they took away. In this term all
+ * that is there was mounted, or is not let in. */
+static void
+forget_bumps(kvp_master_t *m, kvp_tenant_t *t)
+{
+    m->cat.forgotten_term = m->ctx.term;
+    kvp_journal_bump_forgotten(&m->log, t);
+    kvp_tenant_forget_bumps(&m->cat, t);
+}
+
+static void
+forget_tenants(kvp_master_t *m)
+{
+    uint32_t looks = (uint32_t)kvp_min_u64(m->cat.tenants.limit, LOOKS);
+
+    if (m->cat.tenants_used == m->cat.tenants.n || !is_all_seen(m) || m->ctx.slice_left == 0) return;
+    for (uint32_t i = 0; i < looks; i++) {
+        kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, m->cat.tenants_at++ % m->cat.tenants.limit);
+
+        if (t == NULL || !kvp_tenant_is_forgettable(&m->cat, t)) continue;
+        if (t->min_version == 0)
+            kvp_tenant_prune(&m->cat, t);
+        else
+            forget_bumps(m, t);
+    }
+    kvp_ctx_spend(&m->ctx, 1 + looks / LOOKS_A_RECORD);
+}
+
+void
+kvp_forget_some(kvp_master_t *m)
+{
+    if (m->prot.gone.cap > 0 && !is_any_expected(m)) kvp_gone_forget(&m->prot);
+    forget_tenants(m);
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is kept only as long as nodes may come back with older memory.
+ */
+#ifndef KVP_MASTER_CORE_RECOVERY_FORGET_H
+#define KVP_MASTER_CORE_RECOVERY_FORGET_H
+
+#include "master/core/state.h"
+
+void kvp_forget_some(kvp_master_t *m); /* as far as the step's budget reaches */
+
+#endif
