@@ -208,11 +208,14 @@ def test_puts_that_are_never_finished(pool, is_full):
             ask = b"".join(w.digest(b"k/%d" % k, greeted[8]) for k in range(i, i + 512))
             assert reader.call(w.frame(w.GET, w.pack((1, 512)), ask)).err == w.OK
     before = w.rss_bytes(pool.master.pid)
+    puts = []  # all made first: the one beside is a thread of this process, and waits for Python, too
+    for i, (raw, greeted) in enumerate(raws):
+        for j in range(0, 4096, 512):
+            keys = [b"idle%d/%d" % (i, j + k) for k in range(512)]
+            puts.append((raw, w.put_begin(keys, 64, greeted[8], 1 + j, wait_ms=10000)))
     with Bystander(pool.addr, lambda: clock_beside(pool.master)) as other:
-        for i, (raw, greeted) in enumerate(raws):
-            for j in range(0, 4096, 512):
-                keys = [b"idle%d/%d" % (i, j + k) for k in range(512)]
-                raw.send(w.put_begin(keys, 64, greeted[8], 1 + j, wait_ms=10000))
+        for raw, put in puts:
+            raw.send(put)
         wait_until(lambda: sum(figures(pool.master)[at] for at in ("attempts", "pending_puts")) > 200000, 5 * SLOW, "what they begin")
         more = w.rss_bytes(pool.master.pid) - before
         assert is_full or pool.put("other", b"x").rc == 0

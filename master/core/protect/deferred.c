@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Answers that wait: until every extent that the request retired is dead, so that no reader gets it any more, or for
- * KVP_DEFERRED_MS where a node does not answer; and, where it was asked for, until no location lease names what is gone. In a master that is not the pool's first, clients may still read under leases of the one before:
- * until these are over, an answer waits for all extents however long it takes. And where there is a log, until what
- * the answer promises is durable; that time is counted from then on.
+ * KVP_DEFERRED_MS where a node does not answer; and, where it was asked for, until no location lease names what is
+ * gone. In a master that is not the pool's first, clients may still read under leases of the one before: until these
+ * are over, an answer waits for all extents however long it takes. Where there is a log, an answer waits until what it
+ * promises is durable; KVP_DEFERRED_MS counts from then on.
  */
 #include "master/core/protect/deferred.h"
 

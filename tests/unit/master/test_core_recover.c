@@ -180,7 +180,6 @@ test_report_when_it_is_cut(void **state)
         assert_int_equal(put_one(g->c, key), KVP_OK);
     }
     rig_restart(g);
-    (void)node_open_on(g->w, g->b, "b"); /* that keeps removals in mind */
     node = node_greet(g->w, g->a, &mounted);
     all = mem_sealed(g->a, &n);
     assert_true(report_take(node, report_send(node, all, 10, false), all, 10));
