@@ -59,7 +59,9 @@ typedef struct {
     const char *listen; /* embedded node: "HOST:PORT" for peers; default 127.0.0.1:0. It serves by all transports that
                            work here; by rdma if HOST is an address of a device, else naming rdma is an error */
     uint64_t chunk_bytes; /* embedded node: 0 = default */
-    uint32_t tenant; /* keys are the tenant's own: equal keys of two tenants are two objects */
+    const char *
+        tenant; /* whose keys these are: equal keys of two tenants are two objects. A name of at most 128 bytes; NULL, "" and
+                           "default" are the default one. INVALID: the pool has another tenant whose name has the same hash */
     uint32_t locations; /* how many known locations the handle keeps, 128 bytes each. A get of a known location needs no
                            message to anyone. 0 = 65536, UINT32_MAX = none */
     char *detail; /* out, if not NULL: a sentence for a person that says what is wrong with the configuration or this

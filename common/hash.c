@@ -10,6 +10,8 @@
 #include <xxhash.h>
 #endif
 
+#include <string.h>
+
 /* kvp_sum_state_t is never defined: it is libxxhash's state under our name, which keeps xxhash.h out of the header. */
 static XXH3_state_t *
 xxh_of(kvp_sum_state_t *state)
@@ -27,6 +29,16 @@ static uint64_t
 never_zero(uint64_t sum)
 {
     return sum == 0 ? 1 : sum;
+}
+
+uint32_t
+kvp_tenant_id(const char *name)
+{
+    uint32_t id;
+
+    if (name[0] == '\0' || strcmp(name, "default") == 0) return 0;
+    id = (uint32_t)XXH3_64bits(name, strlen(name));
+    return id == 0 ? 1 : id;
 }
 
 kvp_digest_t

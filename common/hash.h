@@ -19,6 +19,12 @@ kvp_digest_eq(kvp_digest_t a, kvp_digest_t b)
     return a.lo == b.lo && a.hi == b.hi;
 }
 
+#define KVP_TENANT_NAME_MAX 128u
+
+/* kvp_tenant_id is the number of the tenant with that name, by which digests and descriptors tell it apart: 0 for "" and
+ * "default", for others 32 bits of XXH3-64 of the name, never 0. Two names may have one number; a master lets one of them in. */
+uint32_t kvp_tenant_id(const char *name);
+
 /* kvp_key_digest is the index key of (tenant, key): XXH3-128 of the key's bytes, seeded with the pool's seed mixed
  * with the tenant, so that equal keys of two tenants differ. PROTOCOL "Digests". */
 kvp_digest_t kvp_key_digest(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);

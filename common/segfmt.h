@@ -14,7 +14,7 @@
 #include "common/hash.h"
 
 #define KVP_SB_MAGIC 0x3130304c4f50564bull /* "KVPOL001" */
-#define KVP_SB_VERSION 2u /* 1 had no pins in descriptors */
+#define KVP_SB_VERSION 3u
 #define KVP_SB_BYTES 4096u
 #define KVP_DESC_BYTES 128u
 #define KVP_DESC_LINE_BYTES 64u
@@ -33,12 +33,21 @@ typedef struct {
     uint64_t term; /* highest master term that the node has obeyed */
     uint64_t chunk_bytes; /* payload bytes of this chunk */
     uint32_t slots_max;
-    uint32_t tenant;
+    uint32_t reserved; /* 0 */
     uint64_t keys_off; /* byte offsets in the metadata file */
     uint64_t long_keys_off;
     uint64_t meta_bytes;
     uint64_t check; /* XXH3-64 of the bytes before it */
 } kvp_superblock_t;
+
+/* Whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF: not in the superblock's own bytes, which clients check while
+ * the node writes this. */
+#define KVP_SB_OWNER_OFF 2048u
+typedef struct {
+    char tenant
+        [136]; /* name of at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default one's, or nobody's */
+    uint64_t check; /* XXH3-64 of the name's 136 bytes */
+} kvp_chunk_owner_t;
 
 /* Descriptor state, the low two bits of the word. */
 typedef enum {
@@ -78,6 +87,7 @@ typedef struct {
 _Static_assert(sizeof(kvp_desc_t) == KVP_DESC_BYTES, "descriptor is wire format");
 _Static_assert(offsetof(kvp_desc_t, ns_epoch) == KVP_DESC_LINE_BYTES, "a reader checks one cache line");
 _Static_assert(offsetof(kvp_superblock_t, check) == 112, "superblock is wire format");
+_Static_assert(sizeof(kvp_chunk_owner_t) == 144, "a chunk's owner is wire format");
 
 /* Generation: term (20 bits) << 42 | sequence of the master (42 bits), so no two grants in a pool have the same one, over
  * all terms. It rises, so it is also the version of what is written there (of the first copy, where there are more). */

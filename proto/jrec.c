@@ -20,8 +20,8 @@ bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
                (size_t)kvp_align_up(rec->commit.key_len, 8);
     case KVP_JREC_GONE:
         return sizeof rec->gone;
-    case KVP_JREC_BUMP:
-        return sizeof rec->bump;
+    case KVP_JREC_TENANT:
+        return sizeof rec->tenant;
     case KVP_JREC_SEGMENT:
         return sizeof rec->segment;
     case KVP_JREC_SEGMENT_OVER:
@@ -64,6 +64,8 @@ is_well_formed(const kvp_jrec_any_t *rec)
     if (rec->head.kind == KVP_JREC_COMMIT)
         return rec->commit.key_len > 0 && rec->commit.key_len <= KVP_KEY_MAX && rec->commit.places_n > 0 &&
                rec->commit.places_n <= KVP_REPLICAS_MAX;
+    if (rec->head.kind == KVP_JREC_TENANT)
+        return strnlen(rec->tenant.name, sizeof rec->tenant.name) <= KVP_TENANT_NAME_MAX;
     if (rec->head.kind == KVP_JREC_SEGMENT)
         return is_text(rec->segment.name, sizeof rec->segment.name) &&
                is_text(rec->segment.host_id, sizeof rec->segment.host_id);

@@ -18,7 +18,7 @@ typedef enum {
     KVP_JREC_TERM = 3, /* kvp_jrec_term_t: another master goes on */
     KVP_JREC_COMMIT = 4, /* kvp_jrec_commit_t: that version is committed and lies there, and nothing else of its key */
     KVP_JREC_GONE = 5, /* kvp_jrec_gone_t: no version up to that one is */
-    KVP_JREC_BUMP = 6, /* kvp_jrec_bump_t: nothing of that tenant is that has a version up to that one */
+    KVP_JREC_TENANT = 6, /* kvp_jrec_tenant_t: its name, and its bumps */
     KVP_JREC_SEGMENT = 7, /* kvp_jrec_segment_t: places name it by its number from here on */
     KVP_JREC_SEGMENT_OVER = 8, /* kvp_jrec_over_t: nothing lies there any more */
 } kvp_jrec_kind_t;
@@ -82,8 +82,9 @@ typedef struct {
     kvp_jrec_t head;
     uint32_t tenant;
     uint32_t epoch;
-    uint64_t min_version;
-} kvp_jrec_bump_t;
+    uint64_t min_version; /* nothing of it is that has a version up to that one; 0 = it was not bumped */
+    char name[136]; /* at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default one's, or unknown */
+} kvp_jrec_tenant_t;
 
 typedef struct {
     kvp_jrec_t head;
@@ -108,14 +109,14 @@ typedef union {
     kvp_jrec_term_t term; /* BASE, TERM */
     kvp_jrec_commit_t commit;
     kvp_jrec_gone_t gone;
-    kvp_jrec_bump_t bump;
+    kvp_jrec_tenant_t tenant;
     kvp_jrec_segment_t segment;
     kvp_jrec_over_t over;
     uint8_t bytes[KVP_JREC_MAX];
 } kvp_jrec_any_t;
 
 _Static_assert(sizeof(kvp_jrec_term_t) == 56 && sizeof(kvp_jrec_commit_t) == 88 && sizeof(kvp_jrec_place_t) == 32 &&
-                   sizeof(kvp_jrec_gone_t) == 48 && sizeof(kvp_jrec_bump_t) == 32 && sizeof(kvp_jrec_over_t) == 24 &&
+                   sizeof(kvp_jrec_gone_t) == 48 && sizeof(kvp_jrec_tenant_t) == 168 && sizeof(kvp_jrec_over_t) == 24 &&
                    sizeof(kvp_jrec_segment_t) == 336,
                "records of a log are a format");
 

@@ -70,6 +70,7 @@ typedef enum {
     KVP_OP_FENCE = 52, /* M->N  Fence -> Reply */
     KVP_OP_REPORT = 53, /* N->M  Report, extents, keys -> Reply, n u8: KVP_RETIRE_DEAD = not wanted */
     KVP_OP_CHECK = 54, /* M->N  Retire, n kvp_wire_check_t -> Reply, n u8: KVP_RETIRE_DEAD = no reader accepts it */
+    KVP_OP_OWNER = 55, /* M->N  Owner; one-way */
 
     KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
     KVP_OP_DRAINED = 65, /* C->N  Drained -> Reply */

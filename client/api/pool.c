@@ -328,6 +328,8 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (err == KVP_OK) err = choose_transports(o);
     if (err == KVP_OK) err = choose_master_wait(o);
     if (err != KVP_OK) return err;
+    if (o->conf.tenant != NULL && strlen(o->conf.tenant) > KVP_TENANT_NAME_MAX)
+        return refuse(o, KVP_INVALID, "tenant", "its name has more than 128 bytes");
     o->session.masters = o->conf.master;
     o->session.locations = choose_locations(o->conf.locations);
     o->session.peers.tenant = o->conf.tenant;
@@ -368,7 +370,7 @@ pool_create(const opening_t *o)
     kvp_scratch_pool_init(&pool->scratches);
     kvp_held_tickets_init(&pool->held_tickets);
     pool->deadline_ms = o->conf.deadline_ms;
-    pool->tenant = o->conf.tenant;
+    pool->tenant = o->conf.tenant == NULL ? 0 : kvp_tenant_id(o->conf.tenant);
     pool->locations = o->session.locations;
     pool->wants_sums = o->conf.verify == KVPOOL_VERIFY_PAYLOAD;
     return pool;

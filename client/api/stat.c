@@ -50,7 +50,7 @@ write_tenants(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
         const Kvp__Pb__TenantInfo *t = msg->tenants[i];
 
         kvp_jsonw_open(w, NULL, '{');
-        kvp_jsonw_u64(w, "tenant", t->tenant);
+        kvp_jsonw_text(w, "tenant", t->tenant);
         kvp_jsonw_u64(w, "objects", t->objects);
         kvp_jsonw_u64(w, "used_bytes", t->used_bytes);
         kvp_jsonw_u64(w, "chunks", t->chunks);

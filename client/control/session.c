@@ -193,7 +193,7 @@ connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_li
             s->master_at = at;
             return KVP_OK;
         }
-        if (one == KVP_VERSION || one == KVP_NOMEM) err = one;
+        if (one == KVP_VERSION || one == KVP_NOMEM || one == KVP_INVALID) err = one;
         if (s->is_stopping) break;
     }
     return err;

@@ -21,7 +21,7 @@ typedef struct kvp_peer kvp_peer_t;
 typedef struct {
     const char *name; /* of this client; all strings are borrowed and outlive the peers */
     const char *host_id;
-    uint32_t tenant;
+    const char *tenant; /* name; NULL = the default one */
     const kvp_transport_ops_t *transports[KVP_TRANSPORTS_MAX]; /* in order of preference */
     size_t transports_n;
     kvp_names_t *names; /* NULL = only addresses are reached */

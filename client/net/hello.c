@@ -96,7 +96,7 @@ queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask)
     msg.host_id = (char *)ask->host_id;
     msg.software = (char *)("kvpool " KVP_RELEASE);
     msg.incarnation = ask->incarnation;
-    msg.tenant = ask->tenant;
+    if (ask->tenant != NULL) msg.tenant = (char *)ask->tenant;
     if (ask->pool_id != NULL) msg.pool_id = (ProtobufCBinaryData){16, (uint8_t *)ask->pool_id};
     if (ask->known != NULL && ask->known->term != 0) {
         known.pool_id = (ProtobufCBinaryData){sizeof ask->known->pool_id, (uint8_t *)ask->known->pool_id};

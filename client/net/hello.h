@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
     const char *name;
     const char *host_id;
-    uint32_t tenant;
+    const char *tenant; /* name, to a master; NULL = the default one */
     uint32_t role; /* kvp_role_t; 0 = client */
     uint64_t incarnation; /* to a master: of the session before, or 0; to a node: the one that the master gave */
     const uint8_t *pool_id; /* 16 bytes to a node, NULL to a master */

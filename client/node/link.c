@@ -396,6 +396,19 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
     return true;
 }
 
+static bool
+on_owner(kvp_node_t *node, const kvp_frame_t *frame)
+{
+    Kvp__Pb__Owner *msg;
+    kvp_pb_t pb;
+    bool is_good;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__owner__descriptor, frame);
+    is_good = msg != NULL && kvp_node_mem_set_owner(node->mem, msg->chunk, msg->tenant);
+    kvp_pb_free(&pb, msg);
+    return is_good;
+}
+
 /* on_order obeys or refuses; false = malformed. */
 static bool
 on_order(kvp_node_t *node, const kvp_frame_t *frame)
@@ -406,6 +419,8 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame)
         return on_extents(node, frame);
     case KVP_OP_FENCE:
         return on_fence(node, frame);
+    case KVP_OP_OWNER:
+        return on_owner(node, frame);
     default:
         answer(node, frame, KVP_NOTSUP, "a node does not answer this", NULL, 0);
         return true;

@@ -80,7 +80,7 @@ class AsyncPool:
     def __init__(self, master: Optional[str] = None, *, threads: int = 4, queue: int = 1024, name: Optional[str] = None,
                  host_id: Optional[str] = None, transports: Optional[str] = None, deadline: Optional[float] = None,
                  verify: bool = False, memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0,
-                 tenant: int = 0, locations: int = 0) -> None:
+                 tenant: Optional[str] = None, locations: int = 0) -> None:
         if threads < 1 or queue < 1:
             raise ValueError(f"threads and queue are at least 1, not {threads} and {queue}")
         self._make = partial(Pool, master, name=name, host_id=host_id, transports=transports, deadline=deadline, verify=verify,

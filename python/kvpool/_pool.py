@@ -144,7 +144,7 @@ class Pool:
     name: this client's in logs. transports: "shm,rdma,tcp" in order of preference; default all there are.
     deadline: seconds for a call that gives none (5). verify: check the sum of all that is got, on every transport.
     memory: bytes, or text like "4GiB", that this process gives to the pool while it is open; listen: "HOST:PORT" where others
-    reach it (127.0.0.1 by default). tenant: keys are the tenant's own.
+    reach it (127.0.0.1 by default). tenant: a name of at most 128 bytes; keys are the tenant's own.
 
     Any thread may call, many at once; the interpreter's lock is released meanwhile. Raises kvpool.Error or one of its subclasses
     (errors.py): its name, number and key say what and of which.
@@ -153,11 +153,10 @@ class Pool:
 
     def __init__(self, master: Optional[str] = None, *, name: Optional[str] = None, host_id: Optional[str] = None,
                  transports: Optional[str] = None, deadline: Optional[float] = None, verify: bool = False,
-                 memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0, tenant: int = 0,
+                 memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0, tenant: Optional[str] = None,
                  locations: int = 0) -> None:
-        for what, number in (("tenant", tenant), ("locations", locations)):
-            if not 0 <= number < 2**32:
-                raise ValueError(f"{what}: {number} does not fit in 32 bits")
+        if not 0 <= locations < 2**32:
+            raise ValueError(f"locations: {locations} does not fit in 32 bits")
         self._raw = _kvpool.Pool()
         self._held: Dict[int, Memory] = {}  # address: object, so that registered memory outlives its registration
         err, detail = self._raw.open(master, name, host_id, transports, _ms(deadline), int(verify), _size(memory), listen,

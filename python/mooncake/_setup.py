@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What setup() is told, in the words of a pool."""
 import errno
-import hashlib
 import logging
 import os
 import re
@@ -136,13 +135,6 @@ class Devices:
 
 
 devices = Devices()
-
-
-def tenant_number(name):
-    """A pool's tenants are numbers: 0 is the default one, others are 32 bits of their name's SHA-256."""
-    if name in ("", "default"):
-        return 0
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") or 1
 
 
 def _listening_at(host):

@@ -38,7 +38,7 @@ def main():
         port = port or _setup.free_port(host, os.getpid())
         if _setup.parse_size(config.global_segment_size) == 0:
             raise ValueError("global_segment_size is 0: there is no memory to give")
-        if _setup.tenant_number(config.tenant_id) != 0:
+        if config.tenant_id not in ("", "default"):
             raise ValueError("its HTTP serves the default tenant alone; a node's memory serves all")
     except (OSError, OverflowError, ValueError) as e:
         sys.exit(f"{_PROGRAM}: {e}")

@@ -89,10 +89,10 @@ pool_open(kvpy_pool_t *self, PyObject *args)
     kvpool_t *pool = NULL;
     int err;
 
-    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&O&O&O&", &conf.master, &conf.name, &conf.host_id, &conf.transports,
+    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&zO&O&", &conf.master, &conf.name, &conf.host_id, &conf.transports,
                           kvpy_u32, &conf.deadline_ms, kvpy_u32, &conf.verify, kvpy_u64, &conf.memory_bytes,
-                          &conf.listen, kvpy_u64, &conf.chunk_bytes, kvpy_u32, &conf.tenant, kvpy_u32, &conf.locations,
-                          kvpy_u32, &conf.master_wait_ms))
+                          &conf.listen, kvpy_u64, &conf.chunk_bytes, &conf.tenant, kvpy_u32, &conf.locations, kvpy_u32,
+                          &conf.master_wait_ms))
         return NULL;
     if (self->pool != NULL) return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
     self->deadline_ms = conf.deadline_ms;

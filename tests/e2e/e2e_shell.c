@@ -164,7 +164,7 @@ do_open(void)
     conf.memory_bytes = e2e_named_number("memory_bytes", 0);
     conf.chunk_bytes = e2e_named_number("chunk_bytes", 0);
     conf.verify = (uint32_t)e2e_named_number("verify", 0);
-    conf.tenant = (uint32_t)e2e_named_number("tenant", 0);
+    conf.tenant = e2e_named("tenant");
     err = kvpool_open(&conf, &pool);
     begin(err, begun);
     end();

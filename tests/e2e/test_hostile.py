@@ -196,6 +196,7 @@ def test_questions_without_end(pool, neighbours, what):
 
 
 @pytest.mark.pool(nodes=1, memory="256MiB")
+@pytest.mark.limit(120)
 @pytest.mark.parametrize("is_full", [False, True], ids=["granted", "waiting"])
 def test_puts_that_are_never_finished(pool, is_full):
     """Fails if 64 sessions that begin 262,144 puts, of which each has its place or waits for one, cost the master more than 192 MiB, if
@@ -216,7 +217,7 @@ def test_puts_that_are_never_finished(pool, is_full):
     with Bystander(pool.addr, lambda: clock_beside(pool.master)) as other:
         for raw, put in puts:
             raw.send(put)
-        wait_until(lambda: sum(figures(pool.master)[at] for at in ("attempts", "pending_puts")) > 200000, 5 * SLOW, "what they begin")
+        wait_until(lambda: sum(figures(pool.master)[at] for at in ("attempts", "pending_puts")) > 200000, 20 * SLOW, "what they begin")
         more = w.rss_bytes(pool.master.pid) - before
         assert is_full or pool.put("other", b"x").rc == 0
         for raw, _ in raws:
@@ -307,7 +308,7 @@ def bump_new_tenants(master, first, n=MANY_TENANTS):
     bumped = 0
     for tenant in range(first, first + n):
         with w.Raw(master.unix or master.listen) as raw:
-            head = w.pack((1, 1), (2, 1), (4, w.CLIENT), (5, "stranger"), (6, "stranger"), (10, tenant))
+            head = w.pack((1, 1), (2, 1), (4, w.CLIENT), (5, "stranger"), (6, "stranger"), (10, str(tenant)))
             if raw.call(w.frame(w.HELLO, head)).err == w.OK:
                 bumped += raw.call(w.frame(w.BUMP, w.pack((2, 1)))).err == w.OK
     return bumped

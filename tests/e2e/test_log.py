@@ -271,7 +271,7 @@ def test_damaged_log(make_pool, bench, damage):
         else:
             f.write(os.urandom(5000))
     start(bench, pool, "master2")
-    assert "the log was torn and is cut" in pool.master.log()
+    wait_until(lambda: "the log was torn and is cut" in pool.master.log(), 5 * SLOW, "a line of the master's")
     wait_until(lambda: figures(pool.master)["segments"] == 1, 20, "the node to have told what it holds")
     kept = 100 if damage == "garbage" else 99  # the last record was the last put's
     got = client(f"bget k/ 0 100 {LEN}")

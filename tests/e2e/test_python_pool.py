@@ -268,7 +268,7 @@ def test_what_is_no_pattern_removes_nothing(pool_here):
 def test_numbers_that_do_not_fit():
     for number in (-1, 2**32):
         with pytest.raises(ValueError, match="32 bits"):
-            kvpool.Pool(tenant=number)
+            kvpool.Pool(locations=number)
     for number in (2**64, 2**64 + (32 << 20)):
         for what in ("memory", "chunk"):
             with pytest.raises(OverflowError):

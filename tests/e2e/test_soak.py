@@ -17,7 +17,7 @@ KIB = 1 << 10
 SOAK_S = 600 if TIER == "long" else 12
 LEN = 16 * KIB
 SIZE = 4  # of a group
-TENANTS = (0, 1, 2)
+TENANTS = ("default", "1", "2")
 DEADLINE = 3000 * SLOW
 FROZEN_S = 1.0
 GRACE_S = 30  # in which a master that has begun anew keeps what a node may yet complete

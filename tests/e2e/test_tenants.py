@@ -107,7 +107,7 @@ def test_status_tells_a_tenant_of_itself(tenants):
     assert two("bput k/ 0 3 1000")["results"] == {"OK": 3}
     for client, tenant, objects in ((one, 1, 10), (two, 2, 3)):
         shown = client("stat")["stat"]["tenants"]
-        assert [(t["tenant"], t["objects"]) for t in shown] == [(tenant, objects)], shown
+        assert [(t["tenant"], t["objects"]) for t in shown] == [(str(tenant), objects)], shown
 
 
 @pytest.mark.pool(nodes=2, memory="256MiB", node_args=("--populate", "no"))

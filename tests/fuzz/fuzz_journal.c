@@ -68,10 +68,11 @@ fill(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t *si
         rec->term.magic = KVP_JOURNAL_MAGIC;
         rec->term.term = (uint32_t)take(data, size, 1);
         rec->term.is_anew = (uint32_t)take(data, size, 1) & 1;
-    } else if (kind == KVP_JREC_BUMP) {
-        rec->bump.tenant = (uint32_t)take(data, size, 1) & 7;
-        rec->bump.epoch = (uint32_t)take(data, size, 1);
-        rec->bump.min_version = take(data, size, 1) << 42 | take(data, size, 1);
+    } else if (kind == KVP_JREC_TENANT) {
+        rec->tenant.name[0] = (char)('a' + (take(data, size, 1) & 7));
+        rec->tenant.tenant = kvp_tenant_id(rec->tenant.name);
+        rec->tenant.epoch = (uint32_t)take(data, size, 1);
+        rec->tenant.min_version = take(data, size, 1) << 42 | take(data, size, 1);
     } else if (kind == KVP_JREC_SEGMENT) {
         rec->segment.number = (uint32_t)take(data, size, 1) & 7;
         rec->segment.size_bytes = (1 + (take(data, size, 1) & 15)) << 16;

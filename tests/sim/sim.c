@@ -239,6 +239,15 @@ __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t le
     return (kvp_digest_t){d.lo * 0x9e3779b97f4a7c15ull, d.lo * 0xd6e8feb86659fd93ull};
 }
 
+/* Tenants are called by their numbers. */
+uint32_t __wrap_kvp_tenant_id(const char *name);
+
+uint32_t
+__wrap_kvp_tenant_id(const char *name)
+{
+    return (uint32_t)strtoul(name, NULL, 10);
+}
+
 /* ---- the course of a run */
 static void
 run_until(sim_t *s, uint64_t end_ns, bool (*is_over)(const sim_t *s))

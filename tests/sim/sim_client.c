@@ -417,7 +417,7 @@ on_connect(sim_t *s, void *arg, uint64_t unused)
 {
     Kvp__Pb__Hello msg = KVP__PB__HELLO__INIT;
     client_t *c = arg;
-    char host[2] = {(char)('0' + c->party.host), '\0'};
+    char host[2] = {(char)('0' + c->party.host), '\0'}, tenant[12];
     link_t *link;
 
     (void)unused;
@@ -436,7 +436,8 @@ on_connect(sim_t *s, void *arg, uint64_t unused)
     msg.role = KVP_ROLE_CLIENT;
     msg.name = c->party.name;
     msg.host_id = host;
-    msg.tenant = client_tenant(s, c->index);
+    snprintf(tenant, sizeof tenant, "%u", client_tenant(s, c->index));
+    msg.tenant = tenant;
     say(s, link, KVP_OP_HELLO, 0, &msg.base, NULL, 0);
     sim_at(s, &c->party, s->now + CONNECT_NS, on_connect_late, link, 0);
 }

@@ -116,8 +116,9 @@ fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
         if (f != NULL && f->version <= rec->gone.version) f->version = 0;
         fold_gone(s, told, rec->gone.digest, rec->gone.version);
         break;
-    case KVP_JREC_BUMP:
-        told->min_version[rec->bump.tenant] = kvp_max_u64(told->min_version[rec->bump.tenant], rec->bump.min_version);
+    case KVP_JREC_TENANT:
+        told->min_version[rec->tenant.tenant] =
+            kvp_max_u64(told->min_version[rec->tenant.tenant], rec->tenant.min_version);
         break;
     case KVP_JREC_SEGMENT:
         memcpy(told->segments[rec->segment.number % SEGMENTS], rec->segment.uuid, sizeof rec->segment.uuid);

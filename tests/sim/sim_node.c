@@ -459,7 +459,7 @@ on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t le
         on_check(s, n, &f);
     } else if (f.hdr.opcode == KVP_OP_FENCE) {
         on_fence(s, n, &f);
-    } else {
+    } else if (f.hdr.opcode != KVP_OP_OWNER) {
         answer(s, n, &f, KVP_NOTSUP, NULL, 0);
     }
     node_settle(s, n);

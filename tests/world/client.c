@@ -24,7 +24,7 @@ client_open(world_t *w)
 static kvp_digest_t
 own_digest(const peer_t *c, const char *key)
 {
-    return kvp_key_digest(c->world->conf.digest_seed, c->tenant, key, strlen(key));
+    return kvp_key_digest(c->world->conf.digest_seed, c->tenant_id, key, strlen(key));
 }
 
 kvp_digest_t
@@ -37,7 +37,7 @@ uint64_t
 found(peer_t *c, const char *key, uint32_t *copies_out)
 {
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    kvp_digest_t digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant, key, strlen(key));
+    kvp_digest_t digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant_id, key, strlen(key));
     uint64_t version = 0;
     places_t p;
 
@@ -76,7 +76,7 @@ put_begin_with(peer_t *c, put_t *puts, uint32_t n, const Kvp__Pb__PutBegin *like
         if (puts[i].key_len == 0) puts[i].key_len = (uint32_t)strlen(puts[i].key);
         puts[i].attempt = ++c->attempt_seq;
         recs[i] = (kvp_wire_put_t){
-            .digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant, puts[i].key, puts[i].key_len),
+            .digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant_id, puts[i].key, puts[i].key_len),
             .len = puts[i].len,
             .attempt = puts[i].attempt,
             .key_at = at,
@@ -220,11 +220,11 @@ write_object_as(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj,
         .word = kvp_word_make(loc->generation, KVP_DESC_SEALED),
         .version = obj->version,
         .digest = own_digest(c, key),
-        .key_hash2 = kvp_key_hash2(seed, c->tenant, key, strlen(key)),
+        .key_hash2 = kvp_key_hash2(seed, c->tenant_id, key, strlen(key)),
         .offset = loc->offset,
         .len = obj->len,
         .sum = obj->len * 3,
-        .tenant = c->tenant,
+        .tenant = c->tenant_id,
         .group = what->group.group,
         .group_n = what->group.members,
         .group_member = what->group.member,

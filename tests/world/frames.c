@@ -434,6 +434,8 @@ deliver_order(peer_t *p, const kvp_frame_t *f)
         node_check(p, f);
     else if (f->hdr.opcode == KVP_OP_FENCE)
         node_fence(p, f);
+    else if (f->hdr.opcode == KVP_OP_OWNER)
+        node_owner(p, f);
     else
         fail_msg("the master asks %u", f->hdr.opcode);
 }

@@ -255,6 +255,19 @@ node_fence(peer_t *n, const kvp_frame_t *f)
 }
 
 void
+node_owner(peer_t *n, const kvp_frame_t *f)
+{
+    Kvp__Pb__Owner *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__owner__descriptor, f);
+    assert_non_null(head);
+    assert_true((f->hdr.flags & KVP_FRAME_ONEWAY) != 0 && head->chunk < n->mem->chunk_n);
+    snprintf(n->mem->chunks[head->chunk].owner, sizeof n->mem->chunks->owner, "%s", head->tenant);
+    kvp_pb_free(&pb, head);
+}
+
+void
 node_is_free(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slots, uint32_t count)
 {
     Kvp__Pb__Freed head = KVP__PB__FREED__INIT;

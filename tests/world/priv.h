@@ -30,6 +30,7 @@ void mem_mark(chunk_t *c, uint32_t slot, bool is_taken);
 void node_retire(peer_t *n, const kvp_frame_t *f);
 void node_check(peer_t *n, const kvp_frame_t *f);
 void node_fence(peer_t *n, const kvp_frame_t *f);
+void node_owner(peer_t *n, const kvp_frame_t *f);
 bool node_free_due(peer_t *n);
 void retiring_drop(peer_t *p);
 

@@ -77,6 +77,7 @@ report_send(peer_t *n, const extent_t *extents, uint32_t count, bool is_last)
     head.n = count;
     head.is_whole = !n->mem->tells_words;
     head.is_last = is_last;
+    if (count > 0 && extents[0].rec.chunk < n->mem->chunk_n) head.tenant = n->mem->chunks[extents[0].rec.chunk].owner;
     if (is_last) n->mem->mounted_term = n->mem->term;
     id = peer_send(n, KVP_OP_REPORT, 0, &head.base, tail.data, tail.len);
     kvp_buf_fini(&tail);

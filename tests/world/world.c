@@ -464,13 +464,16 @@ uint64_t
 peer_hello_begin(peer_t *p, uint32_t role, const char *name, const char *host)
 {
     Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
+    char tenant[16] = "";
 
     hello.version = KVP_PROTO_VERSION;
     hello.version_min = KVP_PROTO_VERSION_MIN;
     hello.role = role;
     hello.name = (char *)name;
     hello.host_id = (char *)host;
-    hello.tenant = p->tenant;
+    if (p->tenant > 0) snprintf(tenant, sizeof tenant, "%u", p->tenant);
+    p->tenant_id = kvp_tenant_id(tenant);
+    hello.tenant = tenant;
     p->role = role;
     return peer_send(p, KVP_OP_HELLO, 0, &hello.base, NULL, 0);
 }

@@ -42,6 +42,7 @@ typedef struct {
     char **keys;
     kvp_chunk_geo_t geo;
     uint64_t bytes;
+    char owner[16]; /* name of the tenant whose objects are put there, as the master told it */
     bool is_made; /* the arrays are there, since somebody came here */
 } chunk_t;
 
@@ -108,7 +109,8 @@ struct peer {
     uint64_t delay_ns; /* most that a packet takes, each way; 0 = delivered at once */
     uint64_t beat_ns; /* when its next heartbeat is due */
     bool is_silent; /* sends none */
-    uint32_t tenant; /* to be set before it says hello */
+    uint32_t tenant; /* to be set before it says hello: its name is that number's digits, 0 the default one */
+    uint32_t tenant_id; /* of its digests */
     bool wants_lease; /* its heartbeats ask for one */
     bool is_deaf; /* does not apply what it is told */
     uint64_t applied_seq;

@@ -90,7 +90,7 @@ kvp_cli_conf(const kvp_cli_common_t *common)
         .host_id = common->host_id,
         .transports = common->transports,
         .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),
-        .tenant = (uint32_t)common->tenant,
+        .tenant = common->tenant,
         .locations = common->locations,
     };
 }

@@ -28,7 +28,7 @@ typedef struct {
     const char *transports;
     const char *host_id;
     uint64_t deadline_ns;
-    uint64_t tenant; /* 32 bits */
+    const char *tenant; /* name; NULL = the default one */
     uint32_t locations; /* as in kvpool_conf_t; no option */
     bool is_json;
     char detail[256]; /* what the master said of a refusal; kvp_cli_call_opts points there */

@@ -42,7 +42,7 @@ table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *c
          0, 0},
         {"host-id", KVP_CLI_TEXT, &common->host_id, "ID", "which host this counts as (default: the machine's id)", 0,
          0},
-        {"tenant", KVP_CLI_U64, &common->tenant, "N", "whose keys these are (default 0)", 0, UINT32_MAX},
+        {"tenant", KVP_CLI_TEXT, &common->tenant, "NAME", "whose keys these are (default: default)", 0, 0},
         {"json", KVP_CLI_FLAG, &common->is_json, NULL, "one JSON object instead of text", 0, 0},
         {"help", KVP_CLI_FLAG, &t->is_help, NULL, "this text", 0, 0},
     };

@@ -105,7 +105,7 @@ kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv)
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "bump", err);
     kvp_report_t *report = kvp_report_create();
-    kvp_report_count(report, "tenant", "tenant", common.tenant);
+    kvp_report_text(report, "tenant", "tenant", common.tenant == NULL ? "default" : common.tenant);
     kvp_report_count(report, "epoch", "epoch", epoch);
     kvp_report_print(report, common.is_json);
     return kvp_cli_flush(verb, KVP_EXIT_DONE);

@@ -156,6 +156,7 @@ kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_
         append_record(core, &r->told[r->at + i], tail);
     r->has_page = true;
     page_out->n = r->page_n;
+    page_out->chunk = r->chunk;
     page_out->is_last = r->page_n == 0;
     if (page_out->is_last) core->mounted_term = core->term;
     core->stats.reported += r->page_n;

@@ -151,6 +151,7 @@ bool kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out);
  * begin: NO_SEGMENT. page: NOMEM, INVALID (no report, or a page is not answered). answer: PROTO (another count). */
 typedef struct {
     uint32_t n;
+    uint32_t chunk; /* that all of them lie in */
     bool is_last;
 } kvp_node_page_t;
 kvp_err_t kvp_node_core_report_begin(kvp_node_core_t *core, bool is_whole) KVP_MUST_USE;

@@ -61,6 +61,11 @@ void kvp_node_mem_destroy(kvp_node_mem_t *mem);
 /* kvp_node_mem_set_term writes the highest term obeyed into the superblocks. */
 void kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term);
 
+/* kvp_node_mem_set_owner writes the name of the tenant whose objects are put into that chunk, at most KVP_TENANT_NAME_MAX bytes, behind
+ * its superblock; kvp_node_mem_owner is what is there, "" where it is nobody's. False: no such chunk, or no such name. */
+bool kvp_node_mem_set_owner(kvp_node_mem_t *mem, uint32_t chunk, const char *tenant);
+const char *kvp_node_mem_owner(const kvp_node_mem_t *mem, uint32_t chunk);
+
 /* kvp_node_mem_words reaches descriptors; its argument is a kvp_node_mem_t ** of the control thread. */
 extern const kvp_node_words_ops_t kvp_node_mem_words;
 

@@ -13,7 +13,9 @@
 #include "master/core/catalog/catalog.h"
 #include "master/core/catalog/index.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define IN_USE_MAX 4096u /* a stranger can make the core remember no more, */
 #define BUMPED_MAX 4095u
@@ -32,6 +34,23 @@ kvp_tenant_may_open(const kvp_catalog_t *cat, uint32_t id)
     const kvp_tenant_t *t = kvp_tenant_find(cat, id);
 
     return cat->tenants_used < IN_USE_MAX || (t != NULL && t->refs > 0);
+}
+
+bool
+kvp_tenant_is_other(const kvp_catalog_t *cat, const char *name)
+{
+    uint32_t id = kvp_tenant_id(name);
+    const kvp_tenant_t *t = kvp_tenant_find(cat, id);
+
+    return id != 0 && t != NULL && t->name[0] != '\0' && strcmp(t->name, name) != 0;
+}
+
+bool
+kvp_tenant_be_named(kvp_tenant_t *t, const char *name)
+{
+    if (t->id == 0 || t->name[0] != '\0' || kvp_tenant_id(name) != t->id) return false;
+    snprintf(t->name, sizeof t->name, "%s", name);
+    return true;
 }
 
 bool
@@ -57,22 +76,29 @@ kvp_tenant_forget_bumps(kvp_catalog_t *cat, kvp_tenant_t *t)
 }
 
 kvp_tenant_t *
-kvp_tenant_open(kvp_catalog_t *cat, uint32_t id)
+kvp_tenant_make(kvp_catalog_t *cat, uint32_t id)
 {
     kvp_tenant_t *t = kvp_tenant_find(cat, id);
 
-    if (t == NULL) {
-        t = kvp_core_alloc(1, sizeof *t);
-        t->id = id;
-        t->epoch = cat->epoch_min;
-        t->number = kvp_ptab_add(&cat->tenants, t);
-        kvp_list_init(&t->leasing);
-        kvp_list_init(&t->deferred);
-        kvp_list_init(&t->owning);
-        kvp_list_init(&t->take.link);
-        kvp_objlist_init(&t->lru, KVP_OBJLIST_LRU);
-        kvp_umap_set(&cat->tenant_ids, (uint64_t)id + 1, t->number);
-    }
+    if (t != NULL) return t;
+    t = kvp_core_alloc(1, sizeof *t);
+    t->id = id;
+    t->epoch = cat->epoch_min;
+    t->number = kvp_ptab_add(&cat->tenants, t);
+    kvp_list_init(&t->leasing);
+    kvp_list_init(&t->deferred);
+    kvp_list_init(&t->owning);
+    kvp_list_init(&t->take.link);
+    kvp_objlist_init(&t->lru, KVP_OBJLIST_LRU);
+    kvp_umap_set(&cat->tenant_ids, (uint64_t)id + 1, t->number);
+    return t;
+}
+
+kvp_tenant_t *
+kvp_tenant_open(kvp_catalog_t *cat, uint32_t id)
+{
+    kvp_tenant_t *t = kvp_tenant_make(cat, id);
+
     cat->tenants_used += t->refs++ == 0;
     return t;
 }

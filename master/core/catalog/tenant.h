@@ -15,6 +15,7 @@ typedef struct kvp_chunk kvp_chunk_t;
 typedef struct kvp_job kvp_job_t;
 typedef struct kvp_session kvp_session_t;
 
+#define KVP_TENANTS_MAX 8192u /* that are kept though nobody uses them, while a log is read */
 #define KVP_LOST_LEASES_MAX 16u /* of clients whose connection ended, kept apart in a tenant */
 
 /* A chunk on its way from one tenant to another: rebalance.c. A tenant takes one at a time. */
@@ -44,6 +45,7 @@ typedef struct {
 typedef struct kvp_tenant {
     uint32_t id;
     uint32_t number; /* in catalog->tenants */
+    char name[KVP_TENANT_NAME_MAX + 1]; /* empty: of the default one, or not known: nodes told of its objects alone */
     uint32_t refs; /* sessions, chunks, jobs */
     uint32_t epoch; /* of the namespace; it never falls in this master's life, also where the record is made anew */
     uint32_t
@@ -77,12 +79,15 @@ typedef struct kvp_tenant {
 
 kvp_tenant_t *kvp_tenant_find(const kvp_catalog_t *cat, uint32_t id); /* NULL = unknown */
 bool kvp_tenant_may_open(const kvp_catalog_t *cat, uint32_t id); /* not too many are in use */
+bool kvp_tenant_is_other(const kvp_catalog_t *cat, const char *name); /* that number is one's with another name */
+bool kvp_tenant_be_named(kvp_tenant_t *t, const char *name); /* now, for it has that number, and had no name */
 bool kvp_tenant_may_bump(const kvp_catalog_t *cat, const kvp_tenant_t *t); /* not too many were bumped */
 void kvp_tenant_bumped(kvp_catalog_t *cat, kvp_tenant_t *t, uint64_t version); /* what was put up to that one is gone */
 bool kvp_tenant_is_forgettable(const kvp_catalog_t *cat,
                                const kvp_tenant_t *t); /* it owns nothing that is known here */
 void kvp_tenant_forget_bumps(kvp_catalog_t *cat,
                              kvp_tenant_t *t); /* of a bumped one; frees it if nothing needs it any more */
+kvp_tenant_t *kvp_tenant_make(kvp_catalog_t *cat, uint32_t id); /* no reference more: prune it where nothing needs it */
 kvp_tenant_t *kvp_tenant_open(kvp_catalog_t *cat, uint32_t id); /* one reference more */
 void kvp_tenant_rele(kvp_catalog_t *cat, kvp_tenant_t *t);
 void kvp_tenant_prune(kvp_catalog_t *cat, kvp_tenant_t *t); /* frees it if nothing needs it any more */

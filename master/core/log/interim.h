@@ -85,7 +85,7 @@ void kvp_journal_again(kvp_interim_t *log, uint32_t oid);
 void kvp_journal_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_gone_t why);
 void kvp_journal_segment(kvp_interim_t *log, const kvp_segment_t *g);
 void kvp_journal_segment_over(kvp_interim_t *log, const kvp_segment_t *g);
-void kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t);
+void kvp_journal_tenant(kvp_interim_t *log, const kvp_tenant_t *t);
 void kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t);
 void kvp_journal_term(kvp_interim_t *log);
 void kvp_journal_base(kvp_interim_t *log, bool is_anew);

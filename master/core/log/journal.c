@@ -33,6 +33,7 @@
 #include "master/core/state.h"
 #include "proto/jrec.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define BASE_AHEAD_MAX (KVP_JOURNAL_BEHIND_MAX / 4) /* a base leaves the rest of the bound to what happens */
@@ -184,13 +185,13 @@ kvp_journal_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_
 }
 
 void
-kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
+kvp_journal_tenant(kvp_interim_t *log, const kvp_tenant_t *t)
 {
-    kvp_master_t *m = log->core;
     kvp_jrec_any_t rec;
 
-    rec.bump = (kvp_jrec_bump_t){.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version};
-    append(m, &rec, KVP_JREC_BUMP);
+    rec.tenant = (kvp_jrec_tenant_t){.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version};
+    snprintf(rec.tenant.name, sizeof rec.tenant.name, "%s", t->name);
+    append(log->core, &rec, KVP_JREC_TENANT);
 }
 
 /* Bumps of the tenant up to that version, by the term that this is of. */
@@ -199,8 +200,8 @@ say_forgotten(kvp_master_t *m, uint32_t tenant, uint64_t version)
 {
     kvp_jrec_any_t rec;
 
-    rec.bump = (kvp_jrec_bump_t){.tenant = tenant, .epoch = 0, .min_version = version};
-    append(m, &rec, KVP_JREC_BUMP);
+    rec.tenant = (kvp_jrec_tenant_t){.tenant = tenant, .epoch = 0, .min_version = version};
+    append(m, &rec, KVP_JREC_TENANT);
 }
 
 void
@@ -307,7 +308,7 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
-        if (t != NULL && t->min_version > 0) kvp_journal_bumped(log, t);
+        if (t != NULL && (t->min_version > 0 || (t->chunks > 0 && t->name[0] != '\0'))) kvp_journal_tenant(log, t);
     }
     base_some(m); /* where nothing is there, that is all */
 }

@@ -222,25 +222,36 @@ apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 }
 
 /* ---- tenants */
+/* Names are told before the first COMMIT of a tenant. So many that nobody uses are not kept. */
+static void
+prune_tenants(kvp_master_t *m, uint32_t max)
+{
+    if (m->cat.tenants.n <= max) return;
+    for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
+        kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
+
+        if (t != NULL) kvp_tenant_prune(&m->cat, t);
+    }
+}
+
 static kvp_err_t
-apply_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec, uint32_t term)
+apply_tenant(kvp_master_t *m, const kvp_jrec_tenant_t *rec, uint32_t term)
 {
     kvp_tenant_t *t = kvp_tenant_find(&m->cat, rec->tenant);
 
-    if (!is_of_terms(term, rec->min_version)) return KVP_CORRUPT;
-    if (rec->epoch == 0) { /* it owned nothing any more */
+    if (rec->min_version > 0 && !is_of_terms(term, rec->min_version)) return KVP_CORRUPT;
+    if (rec->min_version > 0 && rec->epoch == 0) { /* it owned nothing any more */
         m->cat.forgotten_term = (uint32_t)(rec->min_version >> KVP_GEN_SEQ_BITS);
         if (t != NULL && t->min_version <= rec->min_version) kvp_tenant_forget_bumps(&m->cat, t);
         return KVP_OK;
     }
-    t = kvp_tenant_open(&m->cat, rec->tenant); /* here nobody uses any */
-    if (!kvp_tenant_may_bump(&m->cat, t)) {
-        kvp_tenant_rele(&m->cat, t);
-        return KVP_CORRUPT;
-    }
+    prune_tenants(m, KVP_TENANTS_MAX);
+    t = kvp_tenant_make(&m->cat, rec->tenant);
+    (void)kvp_tenant_be_named(t, rec->name);
+    if (rec->min_version == 0) return KVP_OK;
+    if (!kvp_tenant_may_bump(&m->cat, t)) return KVP_CORRUPT;
     t->epoch = (uint32_t)kvp_max_u64(t->epoch, rec->epoch);
     kvp_tenant_bumped(&m->cat, t, rec->min_version);
-    kvp_tenant_rele(&m->cat, t);
     return KVP_OK;
 }
 
@@ -252,8 +263,8 @@ kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term)
         return apply_commit(m, rec, term);
     case KVP_JREC_GONE:
         return apply_gone(m, &rec->gone, term);
-    case KVP_JREC_BUMP:
-        return apply_bump(m, &rec->bump, term);
+    case KVP_JREC_TENANT:
+        return apply_tenant(m, &rec->tenant, term);
     case KVP_JREC_SEGMENT:
         return apply_segment(m, &rec->segment);
     default:
@@ -294,6 +305,7 @@ kvp_apply_end(kvp_master_t *m)
         if (g->is_over) kvp_segment_drop(m, g);
     }
     kvp_groups_doom_broken(&m->prot);
+    prune_tenants(m, 0);
     return KVP_OK;
 }
 
@@ -320,6 +332,7 @@ kvp_apply_forget(kvp_master_t *m)
         kvp_enter_leave(m, oid);
     kvp_list_foreach_safe (pos, tmp, &m->cat.segments)
         forget_segment(m, kvp_list_entry(pos, kvp_segment_t, link));
+    prune_tenants(m, 0);
     m->cat.segment_seq = 0;
     m->log.journal.named = NULL;
 }

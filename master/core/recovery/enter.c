@@ -60,6 +60,12 @@ kvp_enter_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
     return true;
 }
 
+void
+kvp_enter_name(kvp_master_t *m, kvp_tenant_t *t, const char *name)
+{
+    if (kvp_tenant_be_named(t, name) && t->chunks > 0) kvp_journal_tenant(&m->log, t);
+}
+
 static void
 leave_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 {

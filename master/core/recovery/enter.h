@@ -23,6 +23,8 @@ typedef struct {
 uint32_t kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry);
 void kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len);
 bool kvp_enter_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant);
+void kvp_enter_name(kvp_master_t *m, kvp_tenant_t *t,
+                    const char *name); /* where its name is not known, and may be that */
 void kvp_enter_leave(kvp_master_t *m, uint32_t oid);
 
 #endif

@@ -567,6 +567,14 @@ take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, told_t *t_out)
     return true;
 }
 
+static void
+note_name(kvp_master_t *m, const char *name)
+{
+    kvp_tenant_t *t = strlen(name) > KVP_TENANT_NAME_MAX ? NULL : kvp_tenant_find(&m->cat, kvp_tenant_id(name));
+
+    if (t != NULL) kvp_enter_name(m, t, name);
+}
+
 /* False where the page breaks the protocol, or its chunks do not rise. */
 static bool
 take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
@@ -585,6 +593,7 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
         r->verdicts[i] = (uint8_t)(adopt(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
     }
     kvp_place_room_changed(kvp_segment_chunk(&m->space, g, r->chunk));
+    note_name(m, msg->tenant);
     return true;
 }
 

@@ -10,6 +10,7 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/protect/lease.h"
+#include "master/core/recovery/enter.h"
 #include "master/core/recovery/term.h"
 #include "master/core/session/session.h"
 #include "master/core/state.h"
@@ -31,12 +32,16 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
     if (hello->version < hello->version_min) return "version below version_min";
     if (hello->role != KVP_ROLE_CLIENT && hello->role != KVP_ROLE_NODE) return "unknown role";
     if (strlen(hello->name) > KVP_NAME_MAX || strlen(hello->host_id) > KVP_NAME_MAX) return "name is too long";
+    if (strlen(hello->tenant) > KVP_TENANT_NAME_MAX) return "the tenant's name is too long";
     if (hello->role == KVP_ROLE_NODE && hello->name[0] == '\0') return "a node needs a name";
     if (hello->pool_id.len != 0 && (hello->pool_id.len != sizeof m->ctx.conf.pool_id ||
                                     memcmp(hello->pool_id.data, m->ctx.conf.pool_id, sizeof m->ctx.conf.pool_id) != 0))
         return "another pool";
+    if (hello->role == KVP_ROLE_CLIENT && kvp_tenant_is_other(&m->cat, hello->tenant))
+        return "the tenant's name and that of another one in this pool have the same hash: choose another name";
     *err_out = KVP_LIMIT;
-    if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(&m->cat, hello->tenant)) return "too many tenants";
+    if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(&m->cat, kvp_tenant_id(hello->tenant)))
+        return "too many tenants";
     *err_out = KVP_OK;
     return "";
 }
@@ -50,7 +55,8 @@ greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
     snprintf(s->name, sizeof s->name, "%s", hello->name);
     snprintf(s->host_id, sizeof s->host_id, "%s", hello->host_id);
     if (s->role == KVP_ROLE_CLIENT) {
-        s->tenant = kvp_tenant_open(&m->cat, hello->tenant);
+        s->tenant = kvp_tenant_open(&m->cat, kvp_tenant_id(hello->tenant));
+        kvp_enter_name(m, s->tenant, hello->tenant);
         s->born_seq = s->tenant->revoke_seq;
         kvp_list_add_tail(&m->peers.born, &s->born);
         m->ctx.st.clients++;

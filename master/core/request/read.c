@@ -453,7 +453,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.software = (char *)("kvpool " KVP_RELEASE);
     reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
     if (s->tenant != NULL) { /* tenants do not see one another */
-        own.tenant = s->tenant->id;
+        own.tenant = s->tenant->id == 0 ? (char *)"default" : s->tenant->name;
         own.objects = s->tenant->objects;
         own.used_bytes = s->tenant->used_bytes;
         own.chunks = s->tenant->chunks;

@@ -489,7 +489,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         t->epoch++;
         kvp_tenant_bumped(&m->cat, t, kvp_gen_make(m->ctx.term, m->cat.gen_seq));
         w = kvp_deferred_open(s, &f->hdr, 0);
-        kvp_journal_bumped(&m->log, t);
+        kvp_journal_tenant(&m->log, t);
         if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
         w->epoch = t->epoch;

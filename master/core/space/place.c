@@ -19,11 +19,15 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
 #include "master/core/session/session.h"
 #include "master/core/space/claim.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
 #include "master/core/space/space.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
 #include "proto/wire.h"
 
 #include <stdlib.h>
@@ -263,6 +267,21 @@ slab_alloc(const kvp_space_t *sp, const kvp_chunk_t *c, uint64_t len, uint32_t o
 
 /* ---- a chunk belongs to the tenant whose object came first, until it is empty again */
 void
+kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c)
+{
+    kvp_session_t *node = c->segment->node;
+    Kvp__Pb__Owner msg = KVP__PB__OWNER__INIT;
+    size_t at;
+
+    if (node == NULL || (c->tenant->id != 0 && c->tenant->name[0] == '\0')) return;
+    msg.chunk = c->index;
+    msg.tenant = c->tenant->name;
+    kvp_pb_frame_begin(&node->out, KVP_OP_OWNER, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
+    kvp_frame_end(&node->out, at);
+    kvp_session_dirty(sp->peers, node);
+}
+
+void
 kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t)
 {
     if (c->tenant != NULL) return;
@@ -272,7 +291,9 @@ kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t)
     t->chunk_bytes += c->bytes;
     sp->cat->owned_bytes += c->bytes;
     sp->cat->owned_chunks++;
+    kvp_owner_tell(sp, c);
     if (t->chunks++ > 0) return;
+    if (t->name[0] != '\0') kvp_journal_tenant(sp->log, t);
     kvp_list_add_tail(&sp->cat->owners, &t->owning);
     sp->cat->owners_n++;
 }

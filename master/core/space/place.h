@@ -27,6 +27,8 @@ void kvp_place_free_some(kvp_space_t *sp);
 void kvp_place_memory_changed(kvp_space_t *sp, kvp_chunk_t *c); /* perhaps: that of its allocators in this process */
 /* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
 bool kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
+/* kvp_owner_tell tells the node whose the chunk is, which keeps the name in its memory for a master that has no log. */
+void kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c);
 void kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t); /* something of it is in the chunk */
 void kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c); /* nothing is */
 static inline bool

@@ -45,6 +45,16 @@ test_digest_follows_the_protocol(void **state)
 }
 
 static void
+test_number_of_a_tenant(void **state)
+{
+    (void)state;
+    assert_int_equal(kvp_tenant_id(""), 0);
+    assert_int_equal(kvp_tenant_id("default"), 0);
+    assert_int_equal(kvp_tenant_id("team-a"), 2906850499u);
+    assert_int_not_equal(kvp_tenant_id("Default"), 0);
+}
+
+static void
 test_digest_differs_by_tenant_seed_and_key(void **state)
 {
     (void)state;
@@ -110,6 +120,7 @@ main(void)
         cmocka_unit_test(test_sum_of_known_texts),
         cmocka_unit_test(test_digest_follows_the_protocol),
         cmocka_unit_test(test_digest_differs_by_tenant_seed_and_key),
+        cmocka_unit_test(test_number_of_a_tenant),
         cmocka_unit_test(test_sum_streamed_equals_whole),
         cmocka_unit_test(test_sum_speed_is_shown),
     };

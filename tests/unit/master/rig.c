@@ -157,6 +157,7 @@ listed(peer_t *c)
 void
 tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out)
 {
+    static char name[KVP_TENANT_NAME_MAX + 1];
     Kvp__Pb__StatusReply *head;
     kvp_pb_t pb;
     reply_t *r = peer_reply(c, peer_send(c, KVP_OP_STATUS, 0, NULL, NULL, 0));
@@ -165,6 +166,8 @@ tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out)
     assert_non_null(head);
     assert_int_equal(head->n_tenants, 1);
     *out = *head->tenants[0];
+    snprintf(name, sizeof name, "%s", out->tenant);
+    out->tenant = name;
     kvp_pb_free(&pb, head);
     reply_free(r);
 }

@@ -62,7 +62,7 @@ test_tenants_when_one_knows_the_digest_of_another(void **state)
     reply_t *r;
 
     fill(g->c, 0, 1, 100);
-    digest = kvp_key_digest(g->w->conf.digest_seed, 1, "key/0", 5);
+    digest = kvp_key_digest(g->w->conf.digest_seed, g->c->tenant_id, "key/0", 5);
     get_head.n = exists_head.n = lookup_head.n = remove_head.n = 1;
     places_read(peer_reply(g->d, peer_send(g->d, KVP_OP_GET, 0, &get_head.base, &digest, sizeof digest)), &places);
     assert_int_equal(places.objs[0].err, KVP_NOT_FOUND);
@@ -98,7 +98,7 @@ test_tenants_have_chunks_of_their_own(void **state)
     assert_int_not_equal(loc.chunk, other.chunk);
     fill(g->c, 0, 5, KIB);
     tenant_info(g->c, &info);
-    assert_int_equal(info.tenant, 1);
+    assert_string_equal(info.tenant, "1");
     assert_int_equal(info.objects, 5);
     assert_int_equal(info.used_bytes, 6 * KIB);
     assert_int_equal(info.chunks, 1);
@@ -179,6 +179,51 @@ test_hello_when_there_are_too_many_tenants(void **state)
     (void)client_open_of(w, MOST - 1); /* one that is known */
     world_check(w);
     world_close(w);
+}
+
+/* ---- names */
+#define NAME 1104992u
+#define OTHER 1297372u /* whose name has the same number */
+
+static kvp_err_t
+greeted(world_t *w, uint32_t tenant)
+{
+    peer_t *p = peer_open(w);
+    kvp_err_t err;
+
+    p->tenant = tenant;
+    err = peer_hello(p, KVP_ROLE_CLIENT, "client", "host");
+    peer_forget(p);
+    return err;
+}
+
+/* Of two tenants whose names have one number, the pool has one. Its name outlives the master: in the log, and, where that is lost, in
+ * the memory of nodes. */
+static void
+test_name_when_anothers_has_the_same_number(void **state)
+{
+    rig_t *g = *state;
+
+    assert_int_equal(kvp_tenant_id("1104992"), kvp_tenant_id("1297372"));
+    assert_int_equal(greeted(g->w, OTHER), KVP_OK); /* and is forgotten */
+    g->c = client_open_of(g->w, NAME);
+    assert_int_equal(greeted(g->w, OTHER), KVP_INVALID);
+    assert_int_equal(greeted(g->w, NAME), KVP_OK);
+    assert_int_equal(put_told(g->c, "key", 100), KVP_OK);
+    for (int is_log_lost = 0; is_log_lost < 2; is_log_lost++) {
+        if (is_log_lost) g->w->durable = 0;
+        rig_restart(g);
+        g->na = node_open(g->w, g->a);
+        world_advance(g->w, SEC);
+        assert_int_equal(greeted(g->w, OTHER), KVP_INVALID);
+        g->c = client_open_of(g->w, NAME);
+        assert_true(exists(g->c, "key"));
+    }
+    assert_int_equal(remove_key(g->c, "key", true), KVP_OK);
+    peer_forget(g->c);
+    world_advance(g->w, SEC);
+    assert_int_equal(greeted(g->w, OTHER), KVP_OK);
+    g->c = client_open_of(g->w, OTHER);
 }
 
 /* ---- room */
@@ -552,6 +597,8 @@ main(void)
         rig_test(test_tenants_have_chunks_of_their_own, tenants),
         rig_test(test_tenants_wait_for_room_of_their_own, tenants),
         rig_test(test_tenants_have_leases_of_their_own, tenants),
+        rig_test_on(test_name_when_anothers_has_the_same_number, .conf = {.has_journal = true}, .size = MIB,
+                    .has_no_client = true),
         cmocka_unit_test(test_hello_when_there_are_too_many_tenants),
         rig_test(test_put_when_another_tenant_holds_something_in_all_chunks, tenants),
         cmocka_unit_test(test_puts_of_tenants_at_random),

@@ -170,7 +170,7 @@ static const struct {
     CONSTANT(KVP_REVOKED_MAX),       CONSTANT(KVP_JREC_BASE),
     CONSTANT(KVP_JREC_WHOLE),        CONSTANT(KVP_JREC_TERM),
     CONSTANT(KVP_JREC_COMMIT),       CONSTANT(KVP_JREC_GONE),
-    CONSTANT(KVP_JREC_BUMP),         CONSTANT(KVP_JREC_SEGMENT),
+    CONSTANT(KVP_JREC_TENANT),       CONSTANT(KVP_JREC_SEGMENT),
     CONSTANT(KVP_JREC_SEGMENT_OVER), CONSTANT(KVP_GONE_REMOVED),
     CONSTANT(KVP_GONE_SUPERSEDED),   CONSTANT(KVP_GONE_EVICTED),
     CONSTANT(KVP_GONE_LOST),         CONSTANT(KVP_JREC_MAX),
@@ -271,6 +271,7 @@ op_name(kvp_op_t op)
         OP(FENCE);
         OP(REPORT);
         OP(CHECK);
+        OP(OWNER);
         OP(OPEN_CHUNK);
         OP(DRAINED);
         OP(DATA_HELLO);
@@ -436,7 +437,8 @@ static const field_t fields[] = {
     RECORD(kvp_peer_piece_t, token, addr, len, from),
     RECORD(kvp_peer_moved_t, err, reserved, sum),
     RECORD(kvp_superblock_t, magic, version, chunk, pool_id, segment_uuid, digest_seed, epoch, term, chunk_bytes,
-           slots_max, tenant, keys_off, long_keys_off, meta_bytes, check),
+           slots_max, reserved, keys_off, long_keys_off, meta_bytes, check),
+    RECORD(kvp_chunk_owner_t, tenant, check),
     RECORD(kvp_desc_t, word, version, digest, key_hash2, offset, len, sum, ns_epoch, tenant, group, group_n,
            group_member, key_off, key_len, flags, attempt, term, reserved, check),
     RECORD(kvp_jrec_t, check, bytes, kind),
@@ -446,7 +448,7 @@ static const field_t fields[] = {
     RECORD(kvp_jrec_gone_t, head, digest, version, why, reserved),
     RECORD(kvp_jrec_segment_t, head, epoch, size_bytes, chunk_bytes, uuid, number, mounted_term, name, host_id),
     RECORD(kvp_jrec_over_t, head, number, reserved),
-    RECORD(kvp_jrec_bump_t, head, tenant, epoch, min_version),
+    RECORD(kvp_jrec_tenant_t, head, tenant, epoch, min_version, name),
 };
 
 /* check_record holds the table of the record that begins at fields[i] against it, and returns where the next one is. */
@@ -678,7 +680,7 @@ test_golden_superblock(void **state)
                            .epoch = 0x1122334455667788,
                            .term = 7,
                            .chunk_bytes = 1u << 20,
-                           .tenant = 0};
+                           .reserved = 0};
     kvp_superblock_t read;
     kvp_chunk_geo_t geo;
 
