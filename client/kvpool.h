@@ -111,6 +111,13 @@ typedef struct {
 } kvpool_copy_t;
 KVPOOL_EXPORT int kvpool_copy(kvpool_t *pool, const kvpool_copy_t *pieces, size_t n, int *results);
 
+/* Where an object stands in a sequence of blocks. The pool keeps it beside the object and makes nothing of it. */
+typedef struct {
+    uint64_t sequence; /* hash of all blocks up to and with this one */
+    uint64_t parent; /* that of the block before */
+    uint32_t depth; /* blocks before it */
+} kvpool_lineage_t;
+
 /* Options of one call; NULL = defaults. */
 typedef struct {
     size_t struct_size;
@@ -122,6 +129,8 @@ typedef struct {
     size_t detail_cap;
     uint32_t segment; /* put: only to this segment (`segment_id` of kvpool_stat), else NO_SPACE. 0 = to any segment.
                          remove: of an object with several copies only the one in this segment. 0 = all copies */
+    const kvpool_lineage_t
+        *lineage; /* kvpool_put, kvpool_upsert: the object's; NULL = none. Items of a batch have their own */
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */
@@ -133,6 +142,7 @@ typedef struct {
 #define KVPOOL_FRESH 64u /* get: asks the master, even if the location is known */
 #define KVPOOL_GROUPS 128u /* lookup, longest_prefix: the keys name groups */
 #define KVPOOL_SOON 256u /* conf.master_wait_ms counts, although deadline_ms is given */
+#define KVPOOL_LINEAGES 512u /* locate: tells lineages, too */
 
 /* Single-object calls. Memory of the host need not be registered; memory of a GPU must be.
  *
@@ -214,6 +224,7 @@ typedef struct {
     size_t iov_n;
     size_t len;
     const kvpool_group_t *group; /* put; NULL = none */
+    const kvpool_lineage_t *lineage; /* put; NULL = none */
 } kvpool_item_t;
 
 /* kvpool_batch_put and kvpool_batch_get move n objects. results[i] is the error of item i, as for put and get. They return OK
@@ -237,10 +248,13 @@ typedef struct {
     uint64_t len; /* of the object, bytes */
     uint32_t copies; /* at most KVPOOL_COPIES_MAX; of nodes that are there */
     uint32_t segments[KVPOOL_COPIES_MAX]; /* `segment_id` of kvpool_stat, which names the node */
+    uint32_t has_lineage; /* with KVPOOL_LINEAGES: 1 if it was put with one */
+    kvpool_lineage_t lineage;
 } kvpool_place_t;
 
 /* kvpool_batch_locate tells where objects lie, for tools. results[i] is the error of key i (OK, NOT_FOUND, NODE_LOST, BAD_KEY), and
- * places[i] its places. It takes no lease and does not count as a read; the answer may be stale on return. */
+ * places[i] its places. It takes no lease and does not count as a read; the answer may be stale on return. A lineage outlives the
+ * master with its log; a master that learns from the nodes what there is knows none. An upsert's takes the place of the old one's. */
 KVPOOL_EXPORT int kvpool_batch_locate(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
                                       kvpool_place_t *places, int *results);
 

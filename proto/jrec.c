@@ -17,6 +17,7 @@ bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
         return sizeof rec->head;
     case KVP_JREC_COMMIT:
         return sizeof rec->commit + rec->commit.places_n * sizeof(kvp_jrec_place_t) +
+               ((rec->commit.flags & KVP_JREC_LINEAGE) != 0 ? sizeof(kvp_wire_lineage_t) : 0) +
                (size_t)kvp_align_up(rec->commit.key_len, 8);
     case KVP_JREC_GONE:
         return sizeof rec->gone;

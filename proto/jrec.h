@@ -56,7 +56,11 @@ typedef struct {
     uint32_t key_off; /* as in descriptors */
 } kvp_jrec_place_t;
 
-/* Behind it: places_n kvp_jrec_place_t, the key's bytes, and zeroes up to a multiple of 8. */
+#define KVP_JREC_PIN 0x03u /* in flags of a COMMIT: kvp_pin_t */
+#define KVP_JREC_LINEAGE 0x04u /* and that it has a lineage */
+
+/* Behind it: places_n kvp_jrec_place_t, with KVP_JREC_LINEAGE a kvp_wire_lineage_t that is told, the key's bytes, and zeroes up to
+ * a multiple of 8. */
 typedef struct {
     kvp_jrec_t head;
     kvp_digest_t digest;
@@ -66,7 +70,7 @@ typedef struct {
     kvp_wire_group_t group; /* digest 0 = none */
     uint32_t tenant;
     uint16_t key_len;
-    uint8_t pin; /* kvp_pin_t */
+    uint8_t flags; /* KVP_JREC_*; the others 0 */
     uint8_t places_n;
 } kvp_jrec_commit_t;
 
@@ -130,16 +134,25 @@ uint64_t kvp_jrec_seal(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, uint64_t befor
 kvp_err_t kvp_jrec_read(const void *bytes, size_t len, uint64_t before, kvp_jrec_any_t *rec_out, size_t *used_out)
     KVP_MUST_USE;
 
-/* What lies behind a COMMIT, inside it: its places, and its key. */
+/* What lies behind a COMMIT, inside it: its places, its lineage (NULL = none), and its key. */
 static inline kvp_jrec_place_t *
 kvp_jrec_places(kvp_jrec_any_t *rec)
 {
     return (kvp_jrec_place_t *)(rec->bytes + sizeof rec->commit);
 }
+static inline kvp_wire_lineage_t *
+kvp_jrec_lineage(kvp_jrec_any_t *rec)
+{
+    kvp_jrec_place_t *end = kvp_jrec_places(rec) + rec->commit.places_n;
+
+    return (rec->commit.flags & KVP_JREC_LINEAGE) != 0 ? (kvp_wire_lineage_t *)end : NULL;
+}
 static inline uint8_t *
 kvp_jrec_key(kvp_jrec_any_t *rec)
 {
-    return rec->bytes + sizeof rec->commit + rec->commit.places_n * sizeof(kvp_jrec_place_t);
+    kvp_wire_lineage_t *lineage = kvp_jrec_lineage(rec);
+
+    return lineage != NULL ? (uint8_t *)(lineage + 1) : (uint8_t *)(kvp_jrec_places(rec) + rec->commit.places_n);
 }
 
 #endif

@@ -47,10 +47,10 @@ typedef enum {
     KVP_OP_BYE = 2, /* C,N->M  none -> Reply: the session ends, nothing is under way */
     KVP_OP_HEARTBEAT = 3, /* C,N->M  Heartbeat -> HeartbeatReply */
 
-    KVP_OP_PUT_BEGIN = 16, /* C->M  PutBegin, n kvp_wire_put_t, keys -> Places, objs, locs */
+    KVP_OP_PUT_BEGIN = 16, /* C->M  PutBegin, n kvp_wire_put_t, groups, lineages, keys -> Places, objs, locs */
     KVP_OP_PUT_COMMIT = 17, /* C->M  PutCommit, n kvp_wire_commit_t -> Reply, n i32 */
     KVP_OP_PUT_ABORT = 18, /* C->M  PutAbort, n u64 attempts -> Reply, n i32 */
-    KVP_OP_GET = 19, /* C->M  Get, n kvp_digest_t -> Places, objs, locs */
+    KVP_OP_GET = 19, /* C->M  Get, n kvp_digest_t -> Places, objs, locs, lineages */
     KVP_OP_EXISTS = 20, /* C->M  Exists, n kvp_digest_t -> Reply, n u8 */
     KVP_OP_LOOKUP = 21, /* C->M  Lookup, n kvp_digest_t -> LookupReply, n u8 */
     KVP_OP_RELEASE = 22, /* C->M  Release, n u64 tickets, kvp_wire_unreadable_t -> Reply; usually one-way */
@@ -86,7 +86,7 @@ typedef enum {
     KVP_OP_PEER_STAGE = 87, /* PeerStage -> Reply, 1 kvp_peer_at_t; none where it is given back */
 } kvp_op_t;
 
-/* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, then the keys' bytes. */
+/* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, with has_lineages n kvp_wire_lineage_t, then the keys' bytes. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t len; /* payload bytes */
@@ -102,6 +102,14 @@ typedef struct {
     uint32_t members; /* at most KVP_GROUP_MEMBERS_MAX */
     uint32_t member; /* below members; 0 where that is 0 */
 } kvp_wire_group_t;
+
+/* Where an object stands in a sequence of blocks. The pool keeps it and makes nothing of it. */
+typedef struct {
+    uint64_t sequence; /* hash of all up to and with this block */
+    uint64_t parent; /* that of the block before */
+    uint32_t depth; /* blocks before it */
+    uint32_t is_told; /* 1; 0 = the object has none, and the rest is 0 */
+} kvp_wire_lineage_t;
 
 typedef struct {
     uint64_t attempt;
@@ -215,6 +223,7 @@ _Static_assert(sizeof(kvp_wire_slot_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_unreadable_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_check_t) == 56, "wire format");
 _Static_assert(sizeof(kvp_wire_group_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_lineage_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_used_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_extent_t) == 16, "wire format");
 

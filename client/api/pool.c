@@ -152,17 +152,18 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
 #define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
 #define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
 #define OPTS_V3_BYTES offsetof(kvpool_opts_t, segment)
+#define OPTS_V4_BYTES offsetof(kvpool_opts_t, lineage)
 
 #define FLAGS_ALL                                                                                                      \
     (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
-     KVPOOL_FRESH | KVPOOL_GROUPS | KVPOOL_SOON)
+     KVPOOL_FRESH | KVPOOL_GROUPS | KVPOOL_SOON | KVPOOL_LINEAGES)
 
 /* ---- every call */
 static bool
 are_opts_legal(const kvpool_opts_t *opts)
 {
-    if (opts->struct_size != sizeof *opts && opts->struct_size != OPTS_V3_BYTES && opts->struct_size != OPTS_V2_BYTES &&
-        opts->struct_size != OPTS_V1_BYTES)
+    if (opts->struct_size != sizeof *opts && opts->struct_size != OPTS_V4_BYTES && opts->struct_size != OPTS_V3_BYTES &&
+        opts->struct_size != OPTS_V2_BYTES && opts->struct_size != OPTS_V1_BYTES)
         return false;
     if ((opts->flags & ~FLAGS_ALL) != 0) return false;
     if ((opts->flags & KVPOOL_PIN_SOFT) != 0 && (opts->flags & KVPOOL_PIN_HARD) != 0) return false;
@@ -191,7 +192,8 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
         .replicas = opts != NULL && opts->struct_size > OPTS_V1_BYTES ? opts->replicas : 0,
         .detail = has_detail ? opts->detail : NULL,
         .detail_cap = has_detail ? opts->detail_cap : 0,
-        .segment = opts != NULL && opts->struct_size == sizeof *opts ? opts->segment : 0,
+        .segment = opts != NULL && opts->struct_size > OPTS_V3_BYTES ? opts->segment : 0,
+        .lineage = opts != NULL && opts->struct_size > OPTS_V4_BYTES ? opts->lineage : NULL,
         .is_patient = opts != NULL && opts->deadline_ms != 0 && (opts->flags & KVPOOL_SOON) == 0,
     };
     if (has_detail) opts->detail[0] = '\0';

@@ -45,6 +45,7 @@ typedef struct {
     char *detail; /* the caller's, for what the master says of a refusal; NULL = nobody asks */
     size_t detail_cap;
     uint32_t segment; /* of a put; 0 = any */
+    const kvpool_lineage_t *lineage; /* of a put of one object; NULL = none */
     uint64_t join_until_ns; /* of a put: see client/core/putop.h */
     bool is_patient; /* waits for a master until its deadline, whatever the handle's master_wait_ms */
 } kvp_apicall_t;

@@ -153,6 +153,13 @@ join_group(kvp_putop_item_t *op, const kvpool_group_t *group)
     op->group_member = group == NULL ? 0 : group->member;
 }
 
+static kvp_wire_lineage_t
+told_lineage(const kvpool_lineage_t *lineage)
+{
+    if (lineage == NULL) return (kvp_wire_lineage_t){.is_told = 0};
+    return (kvp_wire_lineage_t){lineage->sequence, lineage->parent, lineage->depth, 1};
+}
+
 static kvp_err_t
 put_window(const batch_t *b, const uint32_t *picked, uint32_t n)
 {
@@ -168,6 +175,7 @@ put_window(const batch_t *b, const uint32_t *picked, uint32_t n)
         ops[i].key_len = (uint32_t)item->key.len;
         ops[i].len = b->mems[picked[i]].len;
         join_group(&ops[i], item->group);
+        ops[i].lineage = told_lineage(item->lineage);
     }
     kvp_batch_put(b->call, ops, spans, n);
     for (uint32_t i = 0; i < n; i++)
@@ -268,6 +276,7 @@ kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, s
     if (err != KVP_OK) return err;
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if (value == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
+    op.lineage = told_lineage(call.lineage);
     err = hold_if_registered(&pool->regs, &span, true, &reg);
     if (err != KVP_OK) return kvp_call_end(&call, err);
     kvp_batch_put(&call, &op, &span, 1);

@@ -86,6 +86,7 @@ read_places(const kvp_query_t *query, const kvp_frame_t *answer)
     kvp_err_t err = kvp_places_read(answer, query->n, &places);
 
     if (err != KVP_OK) return err;
+    if (((const Kvp__Pb__Get *)query->head)->wants_lineages && places.lineages == NULL) return KVP_PROTO;
     loc = places.locs;
     for (uint32_t i = 0; i < query->n; i++) {
         const kvp_wire_obj_t *obj = &places.objs[i];
@@ -95,6 +96,10 @@ read_places(const kvp_query_t *query, const kvp_frame_t *answer)
         *place = (kvpool_place_t){.len = obj->len, .copies = obj->nloc};
         for (uint32_t k = 0; k < obj->nloc; k++)
             place->segments[k] = loc++->segment_id;
+        if (places.lineages == NULL || places.lineages[i].is_told == 0) continue;
+        place->has_lineage = 1;
+        place->lineage =
+            (kvpool_lineage_t){places.lineages[i].sequence, places.lineages[i].parent, places.lineages[i].depth};
     }
     return KVP_OK;
 }
@@ -119,6 +124,7 @@ ask_places(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, read_fn re
 
     head.n = n;
     head.no_hold = true;
+    head.wants_lineages = (call->flags & KVPOOL_LINEAGES) != 0;
     return kvp_query_run(call, &query);
 }
 

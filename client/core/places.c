@@ -22,13 +22,14 @@ check_objs(const kvp_places_t *p)
 }
 
 static kvp_err_t
-read_tail(const kvp_frame_t *frame, kvp_places_t *p)
+read_tail(const kvp_frame_t *frame, bool has_lineages, kvp_places_t *p)
 {
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, frame->tail, frame->tail_len);
     p->objs = kvp_rd_array(&rd, p->n, sizeof *p->objs);
     p->locs = kvp_rd_array(&rd, p->nloc, sizeof *p->locs);
+    if (has_lineages) p->lineages = kvp_rd_array(&rd, p->n, sizeof *p->lineages);
     return rd.is_bad ? KVP_PROTO : check_objs(p);
 }
 
@@ -36,6 +37,7 @@ kvp_err_t
 kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
 {
     Kvp__Pb__Places *head;
+    bool has_lineages;
     kvp_places_t p;
     kvp_pb_t pb;
     kvp_err_t err;
@@ -52,10 +54,11 @@ kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
         .is_leased = head->is_leased,
         .revoke_seq = head->revoke_seq,
     };
+    has_lineages = head->has_lineages;
     kvp_pb_free(&pb, head);
     if (err != KVP_OK) return err;
     if (p.n != n) return KVP_PROTO;
-    err = read_tail(frame, &p);
+    err = read_tail(frame, has_lineages, &p);
     if (err == KVP_OK) *places_out = p;
     return err;
 }

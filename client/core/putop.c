@@ -141,6 +141,14 @@ has_groups(const kvp_putop_t *op)
     return false;
 }
 
+static bool
+has_lineages(const kvp_putop_t *op)
+{
+    for (uint32_t i = 0; i < op->n; i++)
+        if (op->items[i].phase == PHASE_ASK && op->items[i].lineage.is_told != 0) return true;
+    return false;
+}
+
 static kvp_wire_group_t
 group_of(const kvp_putop_t *op, const kvp_putop_item_t *it)
 {
@@ -179,6 +187,7 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     head.is_upsert = op->is_upsert;
     head.pin = op->pin;
     head.has_groups = has_groups(op);
+    head.has_lineages = has_lineages(op);
     head.avoid = avoid;
     head.n_avoid = op->avoid == NULL ? 0 : op->avoid(op->avoid_arg, avoid);
     kvp_pb_frame_begin(op->out, KVP_OP_PUT_BEGIN, 0, 0, &head.base, &at);
@@ -194,6 +203,9 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
         key_at += it->key_len;
     }
     if (head.has_groups) encode_groups(op);
+    for (uint32_t i = 0; head.has_lineages && i < op->n; i++)
+        if (op->items[i].phase == PHASE_ASK)
+            kvp_buf_append(op->out, &op->items[i].lineage, sizeof op->items[i].lineage);
     for (uint32_t i = 0; i < op->n; i++)
         if (op->items[i].phase == PHASE_ASK) kvp_buf_append(op->out, op->items[i].key, op->items[i].key_len);
     kvp_frame_end(op->out, at);

@@ -23,6 +23,7 @@ typedef struct {
     uint32_t group_len;
     uint32_t group_members;
     uint32_t group_member;
+    kvp_wire_lineage_t lineage;
     bool is_host; /* its bytes are the host's: their sum can be known before they are sent */
 
     /* Result, valid at KVP_STEP_DONE; OK also where the key was committed already. */

@@ -12,7 +12,7 @@ from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence,
 
 from . import _kvpool
 from ._pool import Pool, Reservation, View, _ms
-from ._typing import Key, Memory, Parts, Pin
+from ._typing import Key, Lineage, Memory, Parts, Pin
 from ._workers import Call, Workers
 from .errors import Error, error
 
@@ -221,10 +221,10 @@ class AsyncPool:
 
     # ---- one key
     async def put(self, key: Key, value: Memory, *, replicas: int = 1, pin: Pin = None, upsert: bool = False, wait: bool = False,
-                  deadline: Optional[float] = None) -> None:
+                  lineage: Optional[Lineage] = None, deadline: Optional[float] = None) -> None:
         """As Pool.put."""
-        await self._call(Pool.put, key, value, replicas=replicas, pin=pin, upsert=upsert, wait=wait, deadline=deadline,
-                         has_memory=True)
+        await self._call(Pool.put, key, value, replicas=replicas, pin=pin, upsert=upsert, wait=wait, lineage=lineage,
+                         deadline=deadline, has_memory=True)
 
     async def get(self, key: Key, *, fresh: bool = False, deadline: Optional[float] = None) -> bytes:
         """As Pool.get."""
@@ -246,6 +246,10 @@ class AsyncPool:
         """As Pool.size."""
         return await self._call(Pool.size, key, deadline=deadline)
 
+    async def lineage(self, key: Key, *, deadline: Optional[float] = None) -> Optional[Lineage]:
+        """As Pool.lineage."""
+        return await self._call(Pool.lineage, key, deadline=deadline)
+
     async def remove(self, key: Key, *, force: bool = False, wait: bool = False, deadline: Optional[float] = None) -> None:
         """As Pool.remove."""
         await self._call(Pool.remove, key, force=force, wait=wait, deadline=deadline)
@@ -253,10 +257,11 @@ class AsyncPool:
     # ---- many keys
     async def put_many(self, keys: Sequence[Key], values: Sequence[Parts], *, replicas: int = 1, pin: Pin = None,
                        upsert: bool = False, wait: bool = False, groups: Optional[Sequence[Key]] = None,
+                       lineages: Optional[Sequence[Optional[Lineage]]] = None,
                        deadline: Optional[float] = None) -> List[Optional[Error]]:
         """As Pool.put_many."""
         return await self._call(Pool.put_many, keys, values, replicas=replicas, pin=pin, upsert=upsert, wait=wait,
-                                groups=groups, deadline=deadline, has_memory=True)
+                                groups=groups, lineages=lineages, deadline=deadline, has_memory=True)
 
     async def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
                        deadline: Optional[float] = None) -> List[Union[int, Error]]:

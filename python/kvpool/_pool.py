@@ -6,7 +6,7 @@ import json
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type, TypeVar, Union, cast
 
 from . import _kvpool
-from ._typing import Key, Memory, Parts, Pin
+from ._typing import Key, Lineage, Memory, Parts, Pin
 from .errors import Error, error
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "KB": 10**3, "MB": 10**6,
@@ -198,16 +198,17 @@ class Pool:
 
     # ---- one key
     def put(self, key: Key, value: Memory, *, replicas: int = 1, pin: Pin = None, upsert: bool = False, wait: bool = False,
-            deadline: Optional[float] = None) -> None:
+            lineage: Optional[Lineage] = None, deadline: Optional[float] = None) -> None:
         """Stores value under key. A key that is there keeps what it has; with upsert it gets the new value.
 
         replicas: copies on as many hosts, or nodes where hosts are fewer. pin: None, "soft" (evicted last) or "hard" (never evicted). wait: with upsert, until
-        nobody can get the old value any more. deadline: seconds.
+        nobody can get the old value any more. lineage: (sequence, parent, depth), two hashes of 64 bits and a number of 32: where the
+        block stands in a sequence of blocks; kept beside it. deadline: seconds.
 
         A key that others are putting is waited for, for a quarter of a second in all: then it is an Error whose name is
         "IN_PROGRESS", and may be put again.
         """
-        err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas, 0)
+        err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas, 0, lineage)
         if err:
             raise _put_error(err, key, value)
 
@@ -234,6 +235,11 @@ class Pool:
         """Its length in bytes. NotFoundError."""
         return self._number(self._raw.size(key, _ms(deadline)), key)
 
+    def lineage(self, key: Key, *, deadline: Optional[float] = None) -> Optional[Lineage]:
+        """What it was put with, or None. NotFoundError. A master that was restarted without its log knows none."""
+        told: Optional[Lineage] = self._found(self._raw.batch_locate([key], _ms(deadline), _kvpool.LINEAGES)[0], key)[2]
+        return told
+
     def remove(self, key: Key, *, force: bool = False, wait: bool = False, deadline: Optional[float] = None) -> None:
         """Removes it. NotFoundError; HeldError where somebody holds it, unless force. wait: until nobody can get it any more."""
         err = self._raw.remove(key, _ms(deadline), self._remove_flags(force, wait))
@@ -243,14 +249,16 @@ class Pool:
     # ---- many keys
     def put_many(self, keys: Sequence[Key], values: Sequence[Parts], *, replicas: int = 1, pin: Pin = None, upsert: bool = False,
                  wait: bool = False, groups: Optional[Sequence[Key]] = None,
+                 lineages: Optional[Sequence[Optional[Lineage]]] = None,
                  deadline: Optional[float] = None) -> List[Optional[Error]]:
         """Stores many in one call, from registered memory. values: for each key an object as for put, or a list of such, which
         are its parts in order (61 layers are one object). groups: for each key an id; what has the same is evicted together.
+        lineages: for each key one as for put, or None.
 
         Returns a list: None, or the Error of that key.
         """
         flags = self._put_flags(pin, upsert, wait)
-        results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, 0, groups)
+        results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, 0, groups, lineages)
         return [None if r == 0 else _put_error(r, k, v) for r, k, v in zip(results, keys, values)]
 
     def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,

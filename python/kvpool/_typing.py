@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types in signatures. Key: text (taken as UTF-8) or bytes. Memory: what has the buffer protocol or DLPack."""
+"""The types in signatures. Key: text (taken as UTF-8) or bytes. Memory: what has the buffer protocol or DLPack. Lineage: (sequence, parent,
+depth), kvpool_lineage_t."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Protocol, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Protocol, Sequence, Tuple, Union
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -18,4 +19,5 @@ class SupportsDLPack(Protocol):
 Key = Union[str, bytes]
 Memory = Union["Buffer", SupportsDLPack]
 Parts = Union[Memory, Sequence[Memory]]
+Lineage = Tuple[int, int, int]
 Pin = Optional[Literal["soft", "hard"]]

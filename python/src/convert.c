@@ -62,6 +62,17 @@ kvpy_u64(PyObject *obj, void *value_out)
     return kvpy_uint(obj, UINT64_MAX, "a number of 64 bits", value_out);
 }
 
+bool
+kvpy_lineage(PyObject *obj, kvpool_lineage_t *lineage_out)
+{
+    if (!PyTuple_Check(obj)) {
+        PyErr_Format(PyExc_TypeError, "a lineage is a tuple, not %.100s", Py_TYPE(obj)->tp_name);
+        return false;
+    }
+    return PyArg_ParseTuple(obj, "O&O&O&;a lineage is (sequence, parent, depth)", kvpy_u64, &lineage_out->sequence,
+                            kvpy_u64, &lineage_out->parent, kvpy_u32, &lineage_out->depth) != 0;
+}
+
 /* A str is a sequence, too, and never meant. */
 static bool
 check_list(PyObject *obj, const char *what)
@@ -248,6 +259,27 @@ done:
     return is_ok;
 }
 
+bool
+kvpy_items_lineages(kvpy_items_t *it, PyObject *list)
+{
+    PyObject *held;
+
+    if (list == Py_None) return true;
+    held = check_list(list, "lineages") ? PySequence_Tuple(list) : NULL;
+    if (held == NULL) return false;
+    it->lineages = PyMem_New(kvpool_lineage_t, (size_t)it->keys.n + 1);
+    if (it->lineages == NULL) PyErr_NoMemory();
+    if (it->lineages != NULL && PyTuple_GET_SIZE(held) != it->keys.n)
+        PyErr_Format(PyExc_ValueError, "%zd keys and %zd lineages", it->keys.n, PyTuple_GET_SIZE(held));
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < it->keys.n; i++) {
+        PyObject *one = PyTuple_GET_ITEM(held, i);
+
+        if (one != Py_None && kvpy_lineage(one, &it->lineages[i])) it->items[i].lineage = &it->lineages[i];
+    }
+    Py_DECREF(held);
+    return !PyErr_Occurred();
+}
+
 void
 kvpy_items_fini(kvpy_items_t *it)
 {
@@ -255,6 +287,7 @@ kvpy_items_fini(kvpy_items_t *it)
         kvpy_mem_fini(&it->mems[i]);
     PyMem_Free(it->mems);
     PyMem_Free(it->pieces);
+    PyMem_Free(it->lineages);
     PyMem_Free(it->results);
     PyMem_Free(it->items);
     kvpy_keys_fini(&it->keys);

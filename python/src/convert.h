@@ -18,6 +18,9 @@ bool kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_ou
 int kvpy_u32(PyObject *obj, void *value_out);
 int kvpy_u64(PyObject *obj, void *value_out);
 
+/* kvpy_lineage takes (sequence, parent, depth). */
+bool kvpy_lineage(PyObject *obj, kvpool_lineage_t *lineage_out);
+
 /* Keys of a call. held keeps them alive while the lock is released, whatever happens to the caller's list. */
 typedef struct {
     PyObject *held; /* tuple */
@@ -49,12 +52,15 @@ typedef struct {
     kvpool_iov_t *pieces;
     kvpy_mem_t *mems; /* where memory came as objects */
     Py_ssize_t mems_n;
+    kvpool_lineage_t *lineages; /* NULL = none */
     int *results;
 } kvpy_items_t;
 
 /* kvpy_items_init takes keys with addresses and sizes: lists of ints, one piece each, or of lists of ints; or, with sizes
  * None, keys with objects that have memory, or lists of these. */
 bool kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject *sizes, bool is_written);
+/* kvpy_items_lineages gives the items of a put their lineages: None, or a list with that of each, or None. */
+bool kvpy_items_lineages(kvpy_items_t *it, PyObject *list);
 void kvpy_items_fini(kvpy_items_t *it);
 
 #endif

@@ -166,7 +166,7 @@ static int
 put_memory(const kvpy_pool_t *self, const kvpool_key_t *key, const kvpy_mem_t *mem, const kvpool_opts_t *opts)
 {
     kvpool_iov_t piece = {mem->addr, mem->len};
-    kvpool_item_t item = {.key = *key, .iov = &piece, .iov_n = 1};
+    kvpool_item_t item = {.key = *key, .iov = &piece, .iov_n = 1, .lineage = opts->lineage};
     int err, result;
 
     if (!mem->is_device) return kvpy_put_one(self, key, mem->addr, mem->len, opts);
@@ -188,20 +188,23 @@ get_memory(kvpool_t *pool, const kvpool_key_t *key, const kvpy_mem_t *mem, const
     return err;
 }
 
-/* put(key, object with memory, deadline_ms, flags, replicas, preferred segment or 0) -> error */
+/* put(key, object with memory, deadline_ms, flags, replicas, preferred segment or 0, lineage or None) -> error */
 static PyObject *
 pool_put(kvpy_pool_t *self, PyObject *args)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts};
-    PyObject *key_obj, *value;
+    PyObject *key_obj, *value, *told = Py_None;
+    kvpool_lineage_t lineage;
     kvpool_key_t key;
     kvpy_mem_t mem;
     int err;
 
     if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "OOO&O&O&O&", &key_obj, &value, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags,
-                          kvpy_u32, &opts.replicas, kvpy_u32, &opts.segment))
+        !PyArg_ParseTuple(args, "OOO&O&O&O&|O", &key_obj, &value, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags,
+                          kvpy_u32, &opts.replicas, kvpy_u32, &opts.segment, &told))
         return NULL;
+    if (told != Py_None && !kvpy_lineage(told, &lineage)) return NULL;
+    if (told != Py_None) opts.lineage = &lineage;
     if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, value, false)) return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = put_memory(self, &key, &mem, &opts);

@@ -110,7 +110,7 @@ groups_init(groups_t *g, PyObject *ids, kvpy_items_t *it)
     return true;
 }
 
-/* (keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids) -> [0 or error] */
+/* (keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids[, lineages]) -> [0 or error] */
 PyObject *
 kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -120,9 +120,10 @@ kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     PyObject *list;
     int err;
 
-    if (!kvpy_check(self) || !check_args("batch_put", n, 8) || !take_put_opts(args + 3, &opts)) return NULL;
+    if (!kvpy_check(self) || !check_args("batch_put", n, n == 9 ? 9 : 8) || !take_put_opts(args + 3, &opts))
+        return NULL;
     if (!kvpy_items_init(&it, args[0], args[1], args[2], false)) return NULL;
-    if (!groups_init(&groups, args[7], &it)) {
+    if ((n == 9 && !kvpy_items_lineages(&it, args[8])) || !groups_init(&groups, args[7], &it)) {
         kvpy_items_fini(&it);
         return NULL;
     }
@@ -208,9 +209,9 @@ kvpy_batch_remove(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 
 /* ---- places */
 static PyObject *
-place(const kvpy_pool_t *self, const kvpool_place_t *p, int err)
+place(const kvpy_pool_t *self, const kvpool_place_t *p, int err, bool wants_lineage)
 {
-    PyObject *segments;
+    PyObject *segments, *lineage;
 
     if (err != KVPOOL_OK) return PyLong_FromLong(kvpy_code(self, err));
     segments = PyTuple_New((Py_ssize_t)p->copies);
@@ -222,16 +223,22 @@ place(const kvpy_pool_t *self, const kvpool_place_t *p, int err)
         else
             PyTuple_SET_ITEM(segments, i, id);
     }
-    return segments != NULL ? Py_BuildValue("(KN)", (unsigned long long)p->len, segments) : NULL;
+    if (segments == NULL) return NULL;
+    if (!wants_lineage) return Py_BuildValue("(KN)", (unsigned long long)p->len, segments);
+    lineage = p->has_lineage != 0 ? Py_BuildValue("(KKI)", (unsigned long long)p->lineage.sequence,
+                                                  (unsigned long long)p->lineage.parent, p->lineage.depth)
+                                  : Py_BuildValue("");
+    return Py_BuildValue("(KNN)", (unsigned long long)p->len, segments, lineage);
 }
 
 static PyObject *
-list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int *results, Py_ssize_t n)
+list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int *results, Py_ssize_t n,
+               bool wants_lineages)
 {
     PyObject *list = PyList_New(n);
 
     for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
-        PyObject *one = place(self, &places[i], results[i]);
+        PyObject *one = place(self, &places[i], results[i], wants_lineages);
 
         if (one == NULL)
             Py_CLEAR(list);
@@ -241,7 +248,7 @@ list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int 
     return list;
 }
 
-/* (keys, deadline_ms, flags) -> [(length, (segment_id, ...)) or error] */
+/* (keys, deadline_ms, flags) -> [(length, (segment_id, ...)) or error]; with LINEAGES a lineage or None is the third of each */
 PyObject *
 kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -263,7 +270,7 @@ kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
         Py_END_ALLOW_THREADS
         spread(err, results, keys.n);
         lookup_results(self, results, keys.n, KVPOOL_NOT_FOUND);
-        list = list_of_places(self, places, results, keys.n);
+        list = list_of_places(self, places, results, keys.n, (opts.flags & KVPOOL_LINEAGES) != 0);
     }
     PyMem_Free(results);
     PyMem_Free(places);

@@ -26,7 +26,7 @@ take(const uint8_t **data, size_t *size, size_t n)
     return value;
 }
 
-/* A key of one byte, and one or two places in few slots. */
+/* A key of one byte, one or two places in few slots, and perhaps a lineage. */
 static void
 fill_key(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t *size)
 {
@@ -41,7 +41,7 @@ fill_key(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t
     rec->commit.tenant = tenant;
     rec->commit.len = 1 + take(data, size, 2);
     rec->commit.key_len = 1;
-    rec->commit.pin = (uint8_t)take(data, size, 1) & 3;
+    rec->commit.flags = (uint8_t)take(data, size, 1) & (KVP_JREC_PIN | KVP_JREC_LINEAGE);
     rec->commit.group.group.lo = take(data, size, 1) & 3;
     rec->commit.group.members = rec->commit.group.group.lo == 0 ? 0 : 2;
     rec->commit.group.member = rec->commit.group.group.lo == 0 ? 0 : key & 1;
@@ -55,6 +55,10 @@ fill_key(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t
         p->slot = (uint32_t)take(data, size, 1) & 15;
         p->offset = (take(data, size, 1) & 31) * 4096;
         p->key_off = kvp_key_cell_units(&geo, p->slot);
+    }
+    if (kvp_jrec_lineage(rec) != NULL) {
+        kvp_jrec_lineage(rec)->sequence = take(data, size, 1);
+        kvp_jrec_lineage(rec)->is_told = (uint32_t)(take(data, size, 1) & 3);
     }
     *kvp_jrec_key(rec) = key;
 }

@@ -169,6 +169,13 @@ make_group(uint8_t how)
     return group;
 }
 
+/* None, one, or what is neither. */
+static kvp_wire_lineage_t
+make_lineage(uint8_t how)
+{
+    return (kvp_wire_lineage_t){.sequence = how >> 2, .depth = how >> 4, .is_told = how & 3};
+}
+
 /* A plain put, or, where `has_more`, one that says how each object is kept. */
 static void
 begin_put(actor_t *a, input_t *in, bool has_more)
@@ -183,6 +190,7 @@ begin_put(actor_t *a, input_t *in, bool has_more)
     msg.pin = how & 3;
     msg.is_upsert = (how & 4) != 0;
     msg.has_groups = (how & 8) != 0;
+    msg.has_lineages = (how & 64) != 0;
     msg.replicas = how >> 4 & 3;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t which = take(in, 1);
@@ -191,6 +199,7 @@ begin_put(actor_t *a, input_t *in, bool has_more)
         puts[i].key_len = (uint32_t)make_key(which, keys[i]);
         puts[i].len = take(in, 2) * (which % 3 + 1) + 1;
         if (msg.has_groups) puts[i].group = make_group((uint8_t)take(in, 1));
+        if (msg.has_lineages) puts[i].lineage = make_lineage((uint8_t)take(in, 1));
         a->attempts[a->attempt_at++ % KVP_ARRAY_LEN(a->attempts)] = a->p->attempt_seq + i + 1;
     }
     (void)put_begin_with(a->p, puts, n, &msg);
@@ -244,7 +253,7 @@ ask_keys(actor_t *a, input_t *in, uint8_t opcode)
     get.n = exists.n = lookup.n = remove.n = key_count(in);
     get.no_hold = exists.is_plain = lookup.is_prefix = remove.force = (how & 1) != 0;
     get.wants_lease = remove.heeds_probes = (how & 2) != 0;
-    remove.wait = (how & 4) != 0;
+    get.wants_lineages = remove.wait = (how & 4) != 0;
     remove.segment = (how & 8) != 0 ? how >> 4 : 0;
     lookup.ttl_ms = how;
     lookup.is_groups = opcode == KVP_OP_LOOKUP && how >= 192;

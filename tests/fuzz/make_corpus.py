@@ -145,7 +145,7 @@ RAW, TIME, OPEN, CLOSE, PUT, COMMIT, ABORT = 0, 1, 2, 3, 4, 7, 9
 GET, EXISTS, LOOKUP, REMOVE, RELEASE, REMOVE_MANY, LIST = 10, 11, 12, 13, 14, 15, 16
 RETIRED, FREED, MOUNT, UNMOUNT = 17, 19, 20, 21
 HEARTBEAT, USED, BUMP, PUT_MORE, COMMIT_MORE, FAR_MOUNT, FAR_NODE, DISK, PRESENT = 22, 23, 24, 25, 27, 28, 29, 30, 31
-SOFT, HARD, UPSERT, GROUPED, TWICE = 1, 2, 4, 8, 32  # how PUT_MORE keeps what it puts
+SOFT, HARD, UPSERT, GROUPED, TWICE, WITH_LINEAGE = 1, 2, 4, 8, 32, 64  # how PUT_MORE keeps what it puts
 
 
 def put(which, length, peer=0, wait=200):
@@ -161,7 +161,7 @@ def ask(what, which, how=0, peer=0):
 
 
 def put_more(how, which, length, group=None, peer=0, wait=200):
-    """group: the byte that fuzz_master makes a group of."""
+    """group: the byte that fuzz_master makes a group, or a lineage, of."""
     return (bytes([peer << 6 | PUT_MORE, how, 0, wait, which]) + struct.pack("<H", length) +
             (b"" if group is None else bytes([group])))
 
@@ -213,6 +213,10 @@ def master_journal():
     write("fuzz_master", "journal_upserts",
           all_of_it + put(1, 1000) + commit(0) + put_more(UPSERT, 1, 900) + commit(1) + bytes([TIME, 9]) + some + free +
           bytes([3]) + all_of_it + free * 2)
+    told, new, none, bad = 0x15, 0x29, 0, 0x13
+    write("fuzz_master", "lineages",
+          all_of_it + put_more(WITH_LINEAGE, 1, 900, told) + commit(0) + ask(GET, 1, 4) + put_more(WITH_LINEAGE | UPSERT, 1, 900, new) +
+          commit(1) + all_of_it + ask(GET, 1, 4) + put_more(WITH_LINEAGE, 2, 900, none) + put_more(WITH_LINEAGE, 3, 900, bad) + free)
     fill = b"".join(put(k % 24, 15000) + commit(k % 16) for k in range(20))
     write("fuzz_master", "journal_full_pool", all_of_it + fill + some + (free + bytes([TIME, 5])) * 4 + fill + all_of_it + fill)
 
@@ -259,6 +263,7 @@ def answers():
     write("fuzz_answer", "get", bytes([1, 1]) + step(0) + reply(19, places, obj * 4 + loc * 4) + (step(*[0, 1, 1, 9, 0] * 2)) * 2 +
           reply(19, pb((3, 4)), miss * 4))
     write("fuzz_answer", "get_misses", bytes([1, 0]) + step(0) + reply(19, pb((3, 4)), miss * 4))
+    write("fuzz_answer", "get_lineages", bytes([1, 1]) + step(0) + reply(19, pb((3, 4), (4, 4), (10, 1)), obj * 4 + loc * 4 + bytes(96)))
     write("fuzz_answer", "put", bytes([0]) + step(0) + reply(16, places, obj * 4 + loc * 4) + moved * 4 +
           reply(17, pb((3, 4)), struct.pack("<4i", 0, 0, -14, 0)))
     write("fuzz_answer", "put_refused", bytes([0]) + step(0) + reply(16, pb((3, 4), (6, 10)), struct.pack("<iIQQQ", -7, 0, 0, 0, 0) * 4))
@@ -266,7 +271,7 @@ def answers():
 
 def journals():
     """Records, whose checks the target puts right: kind - 1, then what it takes."""
-    base, whole, term, commit, gone, bump = range(6)
+    base, whole, term, commit, gone, bump, segment = range(7)
     first = bytes([base, 1, 0, whole])
     some = bytes([commit, 1, 1, 5, commit, 2, 1, 6, commit, 1, 1, 7, gone, 1, 1, 5, gone, 2, 1, 6])
     write("fuzz_journal", "first_master", b"\x00" + first + some)
@@ -276,6 +281,8 @@ def journals():
     write("fuzz_journal", "term_falls", b"\x10" + first + bytes([term, 7, term, 7]) + some)
     write("fuzz_journal", "no_base", b"\x10" + some)
     write("fuzz_journal", "version_of_a_later_term", b"\x10" + first + bytes([commit, 1, 2, 5]) + some)
+    lineage = bytes([commit, 1, 0, 5, 10, 0, 4, 0, 0, 1, 0, 3, 1, 9])  # of a sequence 9; a byte behind it says whether it is told
+    write("fuzz_journal", "lineages", b"\x20" + first[:3] + bytes([segment, 1, 15]) + lineage + b"\1" + bytes([whole]) + lineage + b"\2")
     write("fuzz_journal", "raw", b"\x11" + struct.pack("<QII", 1, 40, 4) + bytes(24) + struct.pack("<QII", 1, 7, 4))
 
 

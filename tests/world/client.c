@@ -73,6 +73,7 @@ put_begin_with(peer_t *c, put_t *puts, uint32_t n, const Kvp__Pb__PutBegin *like
     recs = (kvp_wire_put_t *)kvp_buf_extend(&tail, n * sizeof *recs);
     for (uint32_t i = 0; i < n; i++) {
         head.has_groups |= puts[i].group.group.lo != 0 || puts[i].group.members != 0;
+        head.has_lineages |= puts[i].lineage.is_told != 0 || puts[i].lineage.depth != 0;
         if (puts[i].key_len == 0) puts[i].key_len = (uint32_t)strlen(puts[i].key);
         puts[i].attempt = ++c->attempt_seq;
         recs[i] = (kvp_wire_put_t){
@@ -86,6 +87,8 @@ put_begin_with(peer_t *c, put_t *puts, uint32_t n, const Kvp__Pb__PutBegin *like
     }
     for (uint32_t i = 0; head.has_groups && i < n; i++)
         kvp_buf_append(&tail, &puts[i].group, sizeof puts[i].group);
+    for (uint32_t i = 0; head.has_lineages && i < n; i++)
+        kvp_buf_append(&tail, &puts[i].lineage, sizeof puts[i].lineage);
     for (uint32_t i = 0; i < n; i++)
         kvp_buf_append(&tail, puts[i].key, puts[i].key_len);
     head.n = n;

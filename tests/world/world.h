@@ -238,6 +238,7 @@ typedef struct {
     uint32_t key_len; /* 0 = strlen */
     uint64_t attempt; /* chosen by put_begin */
     kvp_wire_group_t group; /* zero = none */
+    kvp_wire_lineage_t lineage; /* zero = none */
 } put_t;
 
 peer_t *client_open(world_t *w);

@@ -90,7 +90,8 @@ kvp_objindex_id(const kvp_objindex_t *ix, kvp_digest_t digest)
 }
 
 uint32_t
-kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len)
+kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len,
+                  const kvp_wire_lineage_t *lineage)
 {
     uint32_t oid = kvp_recpool_take(&ix->records);
 
@@ -98,7 +99,7 @@ kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint
     *kvp_obj(ix, oid) = (kvp_obj_t){
         .id = kvp_objindex_id(ix, digest),
         .attempt = UINT32_MAX,
-        .key = kvp_keystore_add(ix->keys, key, key_len),
+        .key = kvp_keystore_add(ix->keys, key, key_len, lineage),
         .chunk = KVP_OBJ_CHUNK_NONE,
         .state = KVP_OBJ_WRITING,
     };
@@ -180,6 +181,12 @@ uint16_t
 kvp_obj_key_copy(const kvp_objindex_t *ix, const kvp_obj_t *o, uint8_t *buf)
 {
     return kvp_keystore_copy(ix->keys, key_of(ix, o), buf);
+}
+
+kvp_wire_lineage_t
+kvp_obj_lineage(const kvp_objindex_t *ix, const kvp_obj_t *o)
+{
+    return kvp_keystore_lineage(ix->keys, key_of(ix, o));
 }
 
 kvp_digest_t

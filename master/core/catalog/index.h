@@ -8,6 +8,7 @@
 #define KVP_MASTER_CORE_CATALOG_INDEX_H
 
 #include "common/hash.h"
+#include "proto/wire.h"
 
 #define KVP_OID_NONE UINT32_MAX
 #define KVP_OBJ_CHUNK_NONE 0xffffffu /* in a record: lies nowhere; so chunks are numbered below it */
@@ -106,10 +107,11 @@ uint64_t kvp_objindex_id(const kvp_objindex_t *ix, kvp_digest_t digest);
 uint32_t kvp_objindex_find(kvp_objindex_t *ix, kvp_digest_t digest);
 void kvp_objindex_find_many(kvp_objindex_t *ix, const kvp_digest_t *digests, size_t n, uint32_t *oids);
 
-/* kvp_objindex_make makes a record (state WRITING, no place) with a copy of the key, which nobody finds yet. link puts
- * it into the index under its digest, which must be absent there; unlink takes it out, the record stays. free gives the
+/* kvp_objindex_make makes a record (state WRITING, no place) with a copy of the key and its lineage, NULL = none, which nobody finds
+ * yet. link puts it into the index under its digest, which must be absent there; unlink takes it out, the record stays. free gives the
  * record, its key and its extension back: it must be out of the index and on no list. */
-uint32_t kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len);
+uint32_t kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len,
+                           const kvp_wire_lineage_t *lineage);
 void kvp_objindex_link(kvp_objindex_t *ix, uint32_t oid, kvp_digest_t digest);
 void kvp_objindex_unlink(kvp_objindex_t *ix, uint32_t oid);
 void kvp_objindex_free(kvp_objindex_t *ix, uint32_t oid);
@@ -118,6 +120,7 @@ void kvp_objindex_free(kvp_objindex_t *ix, uint32_t oid);
 uint16_t kvp_obj_key_len(const kvp_objindex_t *ix, const kvp_obj_t *o);
 bool kvp_obj_has_key(const kvp_objindex_t *ix, const kvp_obj_t *o, const void *key, size_t len);
 uint16_t kvp_obj_key_copy(const kvp_objindex_t *ix, const kvp_obj_t *o, uint8_t *buf);
+kvp_wire_lineage_t kvp_obj_lineage(const kvp_objindex_t *ix, const kvp_obj_t *o);
 /* kvp_obj_digest computes the whole digest anew, from the key. */
 kvp_digest_t kvp_obj_digest(const kvp_objindex_t *ix, const kvp_obj_t *o, uint64_t pool_seed, uint32_t tenant);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - An entry is the number of a prefix (0 = none), a word that says how many bytes follow and whether they are packed
- *   digits, and those bytes. Entries of one size, in steps of four bytes, lie together in blocks of 64 KiB; a block goes
+ * - An entry is the number of a prefix (0 = none), a word that says how many bytes follow, whether they are packed
+ *   digits and whether a lineage lies behind them, and those bytes. Entries of one size, in steps of four bytes, lie together in blocks of 64 KiB; a block goes
  *   when its last entry went. So there are no holes but those that fit the next key of that size.
  * - A key is split behind its last '@', '/' or ':'. The front part becomes a prefix when it was met for the
  *   SEEN_ENOUGHth time: keys that each have a front part of their own are kept whole, and a prefix that nobody shares
@@ -23,8 +23,9 @@
 #define INDEX_BITS 13u /* of an entry in its block; the rest of a reference is the block */
 #define BLOCKS_MAX (1u << (32 - INDEX_BITS))
 #define STEP 4u /* bytes between two sizes */
+#define LINEAGE_BYTES offsetof(kvp_wire_lineage_t, is_told)
 #define SIZE_MIN 8u
-#define SIZE_MAX_BYTES (KVP_KEY_MAX + 4u)
+#define SIZE_MAX_BYTES (KVP_KEY_MAX + 4u + LINEAGE_BYTES)
 #define CLASSES (SIZE_MAX_BYTES / STEP + 1)
 #define NONE UINT32_MAX
 
@@ -34,11 +35,12 @@
 #define SEEN_ENOUGH 4u
 
 #define FORM_PACKED 0x8000u
+#define FORM_LINEAGE 0x4000u
 #define FORM_BYTES 0x07ffu
 
 typedef struct {
     uint16_t prefix; /* number + 1, 0 = none */
-    uint16_t form; /* FORM_PACKED | bytes that follow */
+    uint16_t form; /* FORM_PACKED | FORM_LINEAGE | bytes that follow */
     uint8_t bytes[];
 } entry_t;
 
@@ -355,9 +357,9 @@ unpack(uint8_t *to, const uint8_t *packed, size_t n)
 
 /* ---- keys */
 uint32_t
-kvp_keystore_add(kvp_keystore_t *ks, const void *key, size_t len)
+kvp_keystore_add(kvp_keystore_t *ks, const void *key, size_t len, const kvp_wire_lineage_t *lineage)
 {
-    size_t front, rest, n;
+    size_t front, rest, n, behind = lineage != NULL && lineage->is_told != 0 ? LINEAGE_BYTES : 0;
     const uint8_t *bytes = key;
     uint32_t prefix = prefix_hold(ks, key, len, &front), ref;
     bool is_packed = is_packable(bytes + front, len - front);
@@ -365,14 +367,15 @@ kvp_keystore_add(kvp_keystore_t *ks, const void *key, size_t len)
 
     rest = len - front;
     n = is_packed ? rest / 2 : rest;
-    ref = entry_take(ks, (uint32_t)kvp_max_u64(SIZE_MIN, kvp_align_up(sizeof(entry_t) + n, STEP)));
+    ref = entry_take(ks, (uint32_t)kvp_max_u64(SIZE_MIN, kvp_align_up(sizeof(entry_t) + n + behind, STEP)));
     e = entry_at(ks, ref);
     e->prefix = (uint16_t)(prefix + 1); /* NONE becomes 0 */
-    e->form = (uint16_t)(n | (is_packed ? FORM_PACKED : 0));
+    e->form = (uint16_t)(n | (is_packed ? FORM_PACKED : 0) | (behind > 0 ? FORM_LINEAGE : 0));
     if (is_packed)
         pack(e->bytes, bytes + front, rest);
     else
         memcpy(e->bytes, bytes + front, rest);
+    if (behind > 0) memcpy(e->bytes + n, lineage, behind);
     return ref;
 }
 
@@ -419,6 +422,16 @@ kvp_keystore_equals(const kvp_keystore_t *ks, uint32_t ref, const void *key, siz
     uint8_t kept[KVP_KEY_MAX];
 
     return kvp_keystore_len(ks, ref) == len && kvp_keystore_copy(ks, ref, kept) == len && memcmp(kept, key, len) == 0;
+}
+
+kvp_wire_lineage_t
+kvp_keystore_lineage(const kvp_keystore_t *ks, uint32_t ref)
+{
+    const entry_t *e = entry_at(ks, ref);
+    kvp_wire_lineage_t lineage = {.is_told = (e->form & FORM_LINEAGE) != 0};
+
+    if (lineage.is_told != 0) memcpy(&lineage, e->bytes + (e->form & FORM_BYTES), LINEAGE_BYTES);
+    return lineage;
 }
 
 uint64_t

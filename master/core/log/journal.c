@@ -78,21 +78,24 @@ static void
 say(kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest)
 {
     const kvp_member_t *mb = kvp_group_member(&m->cat, o);
+    kvp_wire_lineage_t lineage;
     kvp_jrec_any_t rec;
     uint8_t *key;
 
     if (!m->log.journal.is_open) return;
+    lineage = kvp_obj_lineage(m->cat.index, o);
     rec.commit = (kvp_jrec_commit_t){
         .digest = digest,
         .version = kvp_obj_version(o),
         .sum = o->sum,
         .len = kvp_obj_len(&m->cat, o),
         .tenant = kvp_obj_tenant(&m->cat, o)->id,
-        .pin = (uint8_t)o->pin,
+        .flags = (uint8_t)(o->pin | (lineage.is_told != 0 ? KVP_JREC_LINEAGE : 0)),
     };
     if (mb != NULL) rec.commit.group = (kvp_wire_group_t){mb->group->digest, mb->group->size, mb->number};
     rec.commit.places_n = (uint8_t)tell_places(m, o, kvp_jrec_places(&rec));
     if (rec.commit.places_n == 0) return;
+    if (lineage.is_told != 0) *kvp_jrec_lineage(&rec) = lineage;
     key = kvp_jrec_key(&rec);
     rec.commit.key_len = kvp_obj_key_copy(m->cat.index, o, key);
     memset(key + rec.commit.key_len, 0, (size_t)(kvp_align_up(rec.commit.key_len, 8) - rec.commit.key_len));

@@ -89,6 +89,7 @@ typedef struct {
     const kvp_jrec_commit_t *rec;
     const kvp_jrec_place_t *places;
     const uint8_t *key;
+    const kvp_wire_lineage_t *lineage; /* NULL = none */
 } told_t;
 
 static kvp_chunk_t *
@@ -154,7 +155,8 @@ is_said_already(const kvp_master_t *m, uint32_t oid, const told_t *t)
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(&m->cat, o, places);
 
-    if (kvp_obj_version(o) != t->rec->version || n != t->rec->places_n || o->pin != t->rec->pin) return false;
+    if (kvp_obj_version(o) != t->rec->version || n != t->rec->places_n || o->pin != (t->rec->flags & KVP_JREC_PIN))
+        return false;
     for (uint32_t i = 0; i < n; i++)
         if (places[i].generation != t->places[i].generation) return false;
     return true;
@@ -166,7 +168,10 @@ check_commit(const kvp_master_t *m, const told_t *t, uint32_t term)
     const kvp_jrec_commit_t *rec = t->rec;
     kvp_digest_t digest = kvp_key_digest(m->ctx.conf.digest_seed, rec->tenant, t->key, rec->key_len);
 
-    if (!is_of_terms(term, rec->version) || rec->pin > KVP_PIN_HARD || rec->len == 0) return KVP_CORRUPT;
+    if (!is_of_terms(term, rec->version) || rec->len == 0) return KVP_CORRUPT;
+    if ((rec->flags & KVP_JREC_PIN) > KVP_PIN_HARD || (rec->flags & ~(KVP_JREC_PIN | KVP_JREC_LINEAGE)) != 0)
+        return KVP_CORRUPT;
+    if (t->lineage != NULL && t->lineage->is_told != 1) return KVP_CORRUPT;
     if (kvp_group_check_named(&rec->group) != KVP_OK) return KVP_CORRUPT;
     return kvp_digest_eq(rec->digest, digest) ? KVP_OK : KVP_CORRUPT;
 }
@@ -185,8 +190,9 @@ static kvp_err_t
 apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
 {
     const kvp_jrec_commit_t *rec = &any->commit;
-    const told_t t = {.rec = rec, .places = kvp_jrec_places(any), .key = kvp_jrec_key(any)};
-    const kvp_entry_t entry = {rec->digest, t.key, rec->key_len, rec->pin, rec->version, rec->sum};
+    const told_t t = {rec, kvp_jrec_places(any), kvp_jrec_key(any), kvp_jrec_lineage(any)};
+    const kvp_entry_t entry = {rec->digest,  t.key,    rec->key_len, rec->flags & KVP_JREC_PIN,
+                               rec->version, rec->sum, t.lineage};
     uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
     kvp_err_t err = check_commit(m, &t, term);
 

@@ -16,7 +16,7 @@
 uint32_t
 kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry)
 {
-    uint32_t oid = kvp_objindex_make(m->cat.index, entry->digest, entry->key, entry->key_len);
+    uint32_t oid = kvp_objindex_make(m->cat.index, entry->digest, entry->key, entry->key_len, entry->lineage);
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     kvp_objindex_link(m->cat.index, oid, entry->digest);

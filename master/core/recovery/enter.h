@@ -15,6 +15,7 @@ typedef struct {
     uint8_t pin;
     uint64_t version;
     uint64_t sum;
+    const kvp_wire_lineage_t *lineage; /* NULL = none, or nobody knows it: descriptors do not say */
 } kvp_entry_t;
 
 /* kvp_enter_object makes it, committed and in the index, lying nowhere yet; returns its oid. kvp_enter_copy: one lies in that extent, which

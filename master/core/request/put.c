@@ -52,6 +52,13 @@ check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, con
     return KVP_OK;
 }
 
+static kvp_err_t
+check_lineage(const kvp_wire_lineage_t *lineage)
+{
+    if (lineage == NULL || lineage->is_told == 1) return KVP_OK;
+    return (lineage->sequence | lineage->parent | lineage->depth | lineage->is_told) == 0 ? KVP_OK : KVP_INVALID;
+}
+
 /* Whether a committed object is one for those who put its key: ALREADY, or OK where a fresh copy is better than waiting
  * for it: its node is away, its epoch is over, or its group is. IN_PROGRESS: it is hidden, and somebody else's. */
 static kvp_err_t
@@ -92,6 +99,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
 typedef struct {
     const kvp_wire_put_t *puts;
     const kvp_wire_group_t *groups; /* NULL = none */
+    const kvp_wire_lineage_t *lineages; /* NULL = none */
     const uint8_t *keys;
     size_t keys_len;
 } asked_t;
@@ -170,12 +178,14 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
     static const kvp_wire_group_t no_group;
     const kvp_wire_put_t *put = &asked->puts[at];
     const kvp_wire_group_t *group = asked->groups == NULL ? &no_group : &asked->groups[at];
+    const kvp_wire_lineage_t *lineage = asked->lineages == NULL ? NULL : &asked->lineages[at];
     kvp_session_t *s = p->session;
     kvp_attempt_t *a;
     kvp_err_t err;
     uint32_t oid, over;
 
     err = check_put(m, s->tenant->id, put, asked->keys, asked->keys_len);
+    if (err == KVP_OK) err = check_lineage(lineage);
     if (err == KVP_OK) err = kvp_group_check_named(group);
     if (err != KVP_OK) return err;
     err = check_present(m, p, put, asked->keys, &over);
@@ -184,7 +194,7 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
     if (err == KVP_OK && kvp_group_is_named(group)) err = kvp_group_may_join(&m->prot, s, group, over);
     if (err != KVP_OK) return err;
 
-    oid = kvp_objindex_make(m->cat.index, put->digest, asked->keys + put->key_at, (uint16_t)put->key_len);
+    oid = kvp_objindex_make(m->cat.index, put->digest, asked->keys + put->key_at, (uint16_t)put->key_len, lineage);
     a = kvp_attempt_open(&m->puts, p, at, put, group, oid);
     if (over == KVP_OID_NONE) {
         kvp_objindex_link(m->cat.index, oid, put->digest);
@@ -216,6 +226,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX && msg->n_avoid <= KVP_AVOID_MAX) {
         asked.puts = kvp_rd_array(&rd, msg->n, sizeof *asked.puts);
         if (msg->has_groups) asked.groups = kvp_rd_array(&rd, msg->n, sizeof *asked.groups);
+        if (msg->has_lineages) asked.lineages = kvp_rd_array(&rd, msg->n, sizeof *asked.lineages);
     }
     if (asked.puts == NULL || rd.is_bad) {
         kvp_session_close(&m->peers, s, "malformed PutBegin");

@@ -74,7 +74,7 @@ is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
            kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(&m->cat, o);
 }
 
-/* The n records of an answer to Get, and the nloc places of those that are found behind them. */
+/* The n records of an answer to Get, the nloc places of those that are found behind them, and, if the answer has them, their lineages. */
 static void
 append_found(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, const Kvp__Pb__Places *reply,
              kvp_buf_t *out)
@@ -94,6 +94,12 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids
         memcpy(obj_at, &obj, sizeof obj);
         memcpy(loc_at, locs, obj.nloc * sizeof *locs);
         loc_at += obj.nloc * sizeof *locs;
+    }
+    for (uint32_t i = 0; reply->has_lineages && i < reply->n; i++) {
+        kvp_wire_lineage_t lineage = {.is_told = 0};
+
+        if (is_found(m, s, oids[i])) lineage = kvp_obj_lineage(m->cat.index, kvp_obj(m->cat.index, oids[i]));
+        kvp_buf_append(out, &lineage, sizeof lineage);
     }
 }
 
@@ -126,6 +132,7 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     m->ctx.st.get_misses += msg->n - found_n;
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
+    reply.has_lineages = msg->wants_lineages;
     reply.revoke_seq = s->tenant->revoke_seq;
     if (!msg->no_hold && !kvp_ticket_may_take(&m->prot, s, found, found_n)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many objects held");

@@ -182,6 +182,8 @@ test_bad_options(void **state)
     /* A caller that was built before there were replicas: what lies behind its struct is not looked at. */
     opts = (kvpool_opts_t){.struct_size = offsetof(kvpool_opts_t, replicas), .replicas = 9};
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_OK);
+    opts = (kvpool_opts_t){.struct_size = offsetof(kvpool_opts_t, lineage), .deadline_ms = 1000};
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_OK);
     opts = (kvpool_opts_t){.struct_size = sizeof opts, .deadline_ms = 1000};
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_OK);
 }

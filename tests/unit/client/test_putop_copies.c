@@ -128,10 +128,12 @@ test_put_says_what_is_asked_for(void **state)
 {
     Kvp__Pb__PutBegin *head;
     const kvp_wire_group_t *groups;
+    const kvp_wire_lineage_t *lineages;
     kvp_frame_t frame;
     kvp_pb_t pb;
 
     setup(2);
+    f.items[0].lineage = (kvp_wire_lineage_t){1, 2, 3, 1};
     f.op.replicas = 3;
     f.op.pin = KVP_PIN_SOFT;
     f.op.is_upsert = true;
@@ -146,14 +148,17 @@ test_put_says_what_is_asked_for(void **state)
     assert_non_null(head);
     assert_int_equal(head->replicas, 3);
     assert_int_equal(head->pin, KVP_PIN_SOFT);
-    assert_true(head->is_upsert && head->has_groups);
+    assert_true(head->is_upsert && head->has_groups && head->has_lineages);
     kvp_pb_free(&pb, head);
     groups = (const kvp_wire_group_t *)(frame.tail + 2 * sizeof(kvp_wire_put_t));
     assert_true(kvp_digest_eq(groups[0].group, (kvp_digest_t){0, 0}));
     assert_true(kvp_digest_eq(groups[1].group, kvp_key_digest(f.session.digest_seed, 0, "g", 1)));
     assert_int_equal(groups[1].members, 4);
     assert_int_equal(groups[1].member, 2);
-    assert_memory_equal(groups + 2, keys[0], strlen(keys[0]));
+    lineages = (const kvp_wire_lineage_t *)(groups + 2);
+    assert_memory_equal(&lineages[0], &f.items[0].lineage, sizeof lineages[0]);
+    assert_int_equal(lineages[1].is_told, 0);
+    assert_memory_equal(lineages + 2, keys[0], strlen(keys[0]));
 }
 
 static uint32_t

@@ -59,14 +59,25 @@ any_key(uint64_t *seed, uint8_t *key)
 typedef struct {
     uint32_t ref;
     uint16_t len; /* 0 = not in the store */
+    kvp_wire_lineage_t lineage;
     uint8_t bytes[KVP_KEY_MAX];
 } copy_t;
+
+/* Of every second key, of any bits. */
+static kvp_wire_lineage_t
+any_lineage(uint64_t *seed)
+{
+    if (below(seed, 2) == 0) return (kvp_wire_lineage_t){.is_told = 0};
+    return (kvp_wire_lineage_t){next_random(seed), next_random(seed), (uint32_t)next_random(seed), 1};
+}
 
 static void
 check_copy(const kvp_keystore_t *ks, const copy_t *c)
 {
+    kvp_wire_lineage_t lineage = kvp_keystore_lineage(ks, c->ref);
     uint8_t kept[KVP_KEY_MAX + 1];
 
+    assert_memory_equal(&lineage, &c->lineage, sizeof lineage);
     kept[c->len] = 0x5a;
     assert_int_equal(kvp_keystore_len(ks, c->ref), c->len);
     assert_int_equal(kvp_keystore_copy(ks, c->ref, kept), c->len);
@@ -92,7 +103,8 @@ test_keys_of_every_form(void **state)
 
         if (c->len == 0) {
             c->len = (uint16_t)any_key(&seed, c->bytes);
-            c->ref = kvp_keystore_add(ks, c->bytes, c->len);
+            c->lineage = any_lineage(&seed);
+            c->ref = kvp_keystore_add(ks, c->bytes, c->len, &c->lineage);
         } else {
             check_copy(ks, c);
             kvp_keystore_del(ks, c->ref);
@@ -115,7 +127,7 @@ test_longest_and_shortest_keys(void **state)
 {
     kvp_keystore_t *ks = kvp_keystore_create(3);
     uint8_t key[KVP_KEY_MAX], byte = 0;
-    copy_t c = {.len = KVP_KEY_MAX};
+    copy_t c = {.len = KVP_KEY_MAX, .lineage = {UINT64_MAX, 1, UINT32_MAX, 1}};
 
     (void)state;
     memset(key, 'f', sizeof key);
@@ -123,38 +135,51 @@ test_longest_and_shortest_keys(void **state)
         if (i == 2) key[KVP_KEY_MAX - 2] = '@';
         if (i == 7) key[KVP_KEY_MAX - 1] = '@'; /* nothing behind it */
         memcpy(c.bytes, key, sizeof key);
-        c.ref = kvp_keystore_add(ks, key, sizeof key);
+        c.ref = kvp_keystore_add(ks, key, sizeof key, &c.lineage);
         check_copy(ks, &c);
     }
-    c.ref = kvp_keystore_add(ks, &byte, 1);
+    c.ref = kvp_keystore_add(ks, &byte, 1, NULL);
     assert_int_equal(kvp_keystore_len(ks, c.ref), 1);
     assert_true(kvp_keystore_equals(ks, c.ref, &byte, 1));
     assert_false(kvp_keystore_equals(ks, c.ref, "\1", 1));
     kvp_keystore_destroy(ks);
 }
 
-static void
-test_memory_of_pool_keys(void **state)
+/* What N of them cost, which all have that lineage. */
+static uint64_t
+memory_of_pool_keys(const kvp_wire_lineage_t *lineage)
 {
     enum { N = 100000 };
     kvp_keystore_t *ks = kvp_keystore_create(3);
-    uint64_t before = kvp_keystore_memory_bytes(ks);
+    uint64_t before = kvp_keystore_memory_bytes(ks), full;
     uint32_t *refs = malloc(N * sizeof *refs);
     uint8_t key[KVP_KEY_MAX];
 
-    (void)state;
     for (uint32_t i = 0; i < N; i++) {
         size_t len = pool_key(key, i, i);
 
         assert_int_equal(len, 118);
-        refs[i] = kvp_keystore_add(ks, key, len);
+        refs[i] = kvp_keystore_add(ks, key, len, lineage);
     }
-    assert_true(kvp_keystore_memory_bytes(ks) - before <= 365 * N / 10);
+    full = kvp_keystore_memory_bytes(ks) - before;
     for (uint32_t i = 0; i < N; i++)
         kvp_keystore_del(ks, refs[i]);
     assert_true(kvp_keystore_memory_bytes(ks) <= before + (100u << 10));
     free(refs);
     kvp_keystore_destroy(ks);
+    return full / (N / 1000); /* of 1,000 of them */
+}
+
+/* Fails if a key of 118 bytes with 64 digits costs more than 36.04 bytes, or its lineage more than 20.1 besides. */
+static void
+test_memory_of_pool_keys(void **state)
+{
+    const kvp_wire_lineage_t lineage = {1, 2, 3, 1};
+    uint64_t plain = memory_of_pool_keys(NULL), more = memory_of_pool_keys(&lineage);
+
+    (void)state;
+    print_message("1,000 keys: %lu bytes, with lineages %lu\n", (unsigned long)plain, (unsigned long)more);
+    assert_true(plain <= 36040 && more <= plain + 20100);
 }
 
 /* Somebody gives every key a front of its own, or one to every few: it costs hardly more than the keys. */
@@ -173,7 +198,7 @@ test_memory_when_prefixes_are_not_shared(void **state)
             int len = snprintf(key, sizeof key, "some-longer-name-of-a-front-%08u/z%u", i / each, i % each);
 
             bytes += (uint64_t)len;
-            (void)kvp_keystore_add(ks, key, (size_t)len);
+            (void)kvp_keystore_add(ks, key, (size_t)len, NULL);
         }
         assert_true(kvp_keystore_memory_bytes(ks) - before < bytes + 12 * N);
         kvp_keystore_destroy(ks);
@@ -192,7 +217,7 @@ test_add_when_prefixes_run_out(void **state)
     (void)state;
     for (uint32_t round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < FRONTS * TIMES; i++)
-            refs[i] = kvp_keystore_add(ks, key, (size_t)snprintf(key, sizeof key, "prefix-%u/z", i / TIMES));
+            refs[i] = kvp_keystore_add(ks, key, (size_t)snprintf(key, sizeof key, "prefix-%u/z", i / TIMES), NULL);
         for (uint32_t i = 0; i < FRONTS * TIMES; i++) {
             size_t len = (size_t)snprintf(key, sizeof key, "prefix-%u/z", i / TIMES);
 

@@ -30,7 +30,7 @@ digest_of(uint32_t i)
 static uint32_t
 add(kvp_objindex_t *ix, uint32_t i)
 {
-    uint32_t oid = kvp_objindex_make(ix, digest_of(i), &i, sizeof i);
+    uint32_t oid = kvp_objindex_make(ix, digest_of(i), &i, sizeof i, NULL);
 
     kvp_objindex_link(ix, oid, digest_of(i));
     return oid;
@@ -124,7 +124,7 @@ test_find_when_chains_wrap(void **state)
     (void)state;
     for (uint32_t i = 0; i < N; i++) {
         digests[i] = crowded_digest(ix, i);
-        oids[i] = kvp_objindex_make(ix, digests[i], "k", 1);
+        oids[i] = kvp_objindex_make(ix, digests[i], "k", 1, NULL);
         kvp_objindex_link(ix, oids[i], digests[i]);
         for (uint32_t k = i > 40 ? i - 40 : 0; k <= i; k++)
             assert_int_equal(kvp_objindex_find(ix, digests[k]), oids[k]);
@@ -346,7 +346,7 @@ test_link_when_a_version_follows(void **state)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t old = add(ix, 1), one = 1;
-    uint32_t new = kvp_objindex_make(ix, digest_of(1), &one, sizeof one);
+    uint32_t new = kvp_objindex_make(ix, digest_of(1), &one, sizeof one, NULL);
     kvp_digest_t digest = kvp_obj_digest(ix, kvp_obj(ix, new), 5, 0);
 
     (void)state;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * docs/PROTOCOL.md held against the code, both ways: every number in its tables is the code's, and everything that the
- * code puts on the wire is in its tables. The golden files hold whole records byte for byte; KVPOOL_GOLDEN_WRITE=1 makes
- * them anew, which is only right together with a new version of the format.
+ * code puts on the wire is in its tables. The golden files hold whole records byte for byte.
  */
 #include "common/segfmt.h"
 #include "proto/frame.h"
@@ -9,6 +8,7 @@
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
+#include "tests/unit/golden.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,8 +19,8 @@
 #include <string.h>
 
 /* No legal frame is longer than frames may be: the longest question, answer, and page of a report. */
-_Static_assert(KVP_PLACES_MAX *(sizeof(kvp_wire_put_t) + sizeof(kvp_wire_group_t) + KVP_KEY_MAX) <
-                   KVP_FRAME_MAX - 65536,
+_Static_assert(KVP_PLACES_MAX *(sizeof(kvp_wire_put_t) + sizeof(kvp_wire_group_t) + sizeof(kvp_wire_lineage_t) +
+                                KVP_KEY_MAX) < KVP_FRAME_MAX - 65536,
                "");
 _Static_assert(KVP_LIST_MAX * sizeof(kvp_wire_entry_t) + (256u << 10) + KVP_KEY_MAX < KVP_FRAME_MAX - 65536, "");
 _Static_assert(256 * (sizeof(kvp_wire_extent_t) + KVP_DESC_BYTES + KVP_KEY_MAX) < KVP_FRAME_MAX - 65536, "");
@@ -171,6 +171,7 @@ static const struct {
     CONSTANT(KVP_JREC_WHOLE),        CONSTANT(KVP_JREC_TERM),
     CONSTANT(KVP_JREC_COMMIT),       CONSTANT(KVP_JREC_GONE),
     CONSTANT(KVP_JREC_TENANT),       CONSTANT(KVP_JREC_SEGMENT),
+    CONSTANT(KVP_JREC_PIN),          CONSTANT(KVP_JREC_LINEAGE),
     CONSTANT(KVP_JREC_SEGMENT_OVER), CONSTANT(KVP_GONE_REMOVED),
     CONSTANT(KVP_GONE_SUPERSEDED),   CONSTANT(KVP_GONE_EVICTED),
     CONSTANT(KVP_GONE_LOST),         CONSTANT(KVP_JREC_MAX),
@@ -417,6 +418,7 @@ typedef struct {
 static const field_t fields[] = {
     RECORD(kvp_wire_put_t, digest, len, attempt, key_at, key_len),
     RECORD(kvp_wire_group_t, group, members, member),
+    RECORD(kvp_wire_lineage_t, sequence, parent, depth, is_told),
     RECORD(kvp_wire_commit_t, attempt, sum, replicas, reserved),
     RECORD(kvp_wire_used_t, digest, reads, reserved),
     RECORD(kvp_wire_present_t, digest, version, set, ttl_ms, kind, reserved),
@@ -444,7 +446,7 @@ static const field_t fields[] = {
     RECORD(kvp_jrec_t, check, bytes, kind),
     RECORD(kvp_jrec_term_t, head, magic, pool_id, digest_seed, term, is_anew),
     RECORD(kvp_jrec_place_t, generation, offset, segment, chunk, slot, key_off),
-    RECORD(kvp_jrec_commit_t, head, digest, version, sum, len, group, tenant, key_len, pin, places_n),
+    RECORD(kvp_jrec_commit_t, head, digest, version, sum, len, group, tenant, key_len, flags, places_n),
     RECORD(kvp_jrec_gone_t, head, digest, version, why, reserved),
     RECORD(kvp_jrec_segment_t, head, epoch, size_bytes, chunk_bytes, uuid, number, mounted_term, name, host_id),
     RECORD(kvp_jrec_over_t, head, number, reserved),
@@ -598,27 +600,6 @@ test_digests_and_sums(void **state)
 }
 
 /* ---- golden files */
-static void
-check_golden(const char *name, const void *bytes, size_t len)
-{
-    char path[1024];
-    uint8_t golden[8192];
-
-    snprintf(path, sizeof(path), "%s/golden_%s.bin", KVP_DATA_DIR, name);
-    if (getenv("KVPOOL_GOLDEN_WRITE") != NULL) {
-        FILE *f = fopen(path, "wb");
-        assert_non_null(f);
-        assert_int_equal(fwrite(bytes, 1, len, f), len);
-        assert_int_equal(fclose(f), 0);
-    }
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) fail_msg("cannot open %s", path);
-    size_t n = fread(golden, 1, sizeof(golden), f);
-    fclose(f);
-    assert_int_equal(n, len);
-    assert_memory_equal(golden, bytes, len);
-}
-
 static void
 fill(void *at, size_t len, uint8_t first)
 {
