@@ -370,7 +370,7 @@ do_bump(void)
     end();
 }
 
-/* ---- commands: many objects, named PREFIX0, PREFIX1, ... */
+/* ---- commands: many objects, named PREFIX0, PREFIX1, ...; with among=N seed=S any of the N names from FROM on, at random */
 typedef struct {
     size_t n, len;
     char (*names)[64];
@@ -384,6 +384,9 @@ typedef struct {
 static void
 batch_init(batch_t *b, const char *prefix, size_t from, size_t n, size_t len)
 {
+    const uint64_t among = e2e_named_number("among", 0);
+    uint64_t state = e2e_named_number("seed", 1);
+
     *b = (batch_t){.n = n, .len = len};
     b->names = e2e_alloc(n * sizeof *b->names);
     b->keys = e2e_alloc(n * sizeof *b->keys);
@@ -396,7 +399,8 @@ batch_init(batch_t *b, const char *prefix, size_t from, size_t n, size_t len)
         if (err != KVPOOL_OK) e2e_die("cannot register: %s", kvpool_errname(err));
     }
     for (size_t i = 0; i < n; i++) {
-        int name_len = snprintf(b->names[i], sizeof b->names[i], "%s%zu", prefix, from + i);
+        size_t number = from + (among > 0 ? e2e_random(&state) % among : i);
+        int name_len = snprintf(b->names[i], sizeof b->names[i], "%s%zu", prefix, number);
 
         b->keys[i] = (kvpool_key_t){b->names[i], (size_t)name_len};
         b->iovs[i] = (kvpool_iov_t){b->arena + i * len, len};
