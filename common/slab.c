@@ -522,7 +522,8 @@ kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes,
 {
     uint64_t region = kvp_slab_region_bytes(slab);
     if (bytes == 0 || offset < kvp_slab_tail(slab) || offset > region || bytes > region - offset) return KVP_INVALID;
-    if (!is_on_bounds(offset, bytes) || owner == KVP_SLAB_NONE) return KVP_INVALID;
+    if ((offset | bytes) % KVP_SLAB_UNIT != 0 || owner == KVP_SLAB_NONE) return KVP_INVALID;
+    if (slot != KVP_SLAB_NONE && !is_on_bounds(offset, bytes)) return KVP_INVALID;
     if (offset == kvp_slab_tail(slab) && bytes == region - offset && (slot == KVP_SLAB_NONE || slot == slab->last)) {
         claim_whole(slab, slab->last, owner, slot_out);
         return KVP_OK;

@@ -48,7 +48,7 @@ void kvp_slab_free(kvp_slab_t *slab, uint32_t slot);
 /* Memory that was divided before this allocator was made (a rebuild): by rising offset, before anything is allocated.
  * kvp_slab_tail is where the free rest of the region begins. kvp_slab_adopt allocates [offset, offset + bytes) there
  * under that very slot, or under any for KVP_SLAB_NONE; what lies between stays free. kvp_slab_move gives an extent another slot. INVALID: below the
- * tail, outside the region, not a multiple of KVP_SLAB_UNIT, or from 64 KiB up not of 4 KiB; LIMIT: the slot is taken
+ * tail, outside the region, not a multiple of KVP_SLAB_UNIT, or under a named slot from 64 KiB up not of 4 KiB; LIMIT: the slot is taken
  * by an allocated extent, or slots are used up; NOMEM. */
 uint64_t kvp_slab_tail(const kvp_slab_t *slab);
 kvp_err_t kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner,

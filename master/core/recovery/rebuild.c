@@ -57,7 +57,6 @@
 
 #define PAGE_MAX 256u /* records, */
 #define PAGE_WORDS_MAX 1024u /* words, */
-#define LARGE_BYTES 65536u /* extents from here up lie on pages */
 #define KEY_OFFSET_BITS 40u /* of an offset among the long keys of a chunk */
 #define CLOSE_RECORDS 8u /* to make a chunk's allocator costs as much as to touch so many records */
 
@@ -209,28 +208,18 @@ spoil(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)
 }
 
 /* ---- space that might still be written to */
-/* Large extents lie on pages, so what lies unclaimed among small ones is up to three. */
-static uint64_t
-next_piece(uint64_t from, uint64_t to)
-{
-    uint64_t page = kvp_slab_align_bytes(LARGE_BYTES), first = kvp_align_up(from, page);
-
-    if (to - from < LARGE_BYTES) return to - from;
-    return first > from ? first - from : (to - from) / page * page;
-}
-
-/* Retires everything from the chunk's tail up to `to`. */
+/* Retires everything from the chunk's tail up to `to`: as one extent, because the chunk may have no more slots than it was divided by. */
 static kvp_err_t
 fill_unclaimed(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
 {
-    for (uint64_t from = kvp_slab_tail(c->slab); from < to; from = kvp_slab_tail(c->slab)) {
-        uint32_t slot;
-        kvp_err_t err = kvp_slab_adopt(c->slab, KVP_SLAB_NONE, from, next_piece(from, to), 0, &slot);
+    const uint64_t from = kvp_slab_tail(c->slab);
+    kvp_err_t err = KVP_OK;
+    uint32_t slot;
 
-        if (err != KVP_OK) return err;
-        kvp_retire_gap(&m->space, c, slot);
-    }
-    return KVP_OK;
+    if (from >= to) return KVP_OK;
+    err = kvp_slab_adopt(c->slab, KVP_SLAB_NONE, from, to - from, 0, &slot);
+    if (err == KVP_OK) kvp_retire_gap(&m->space, c, slot);
+    return err;
 }
 
 /* The slot of an unclaimed extent may turn out to be that of an extent behind it. */

@@ -485,24 +485,25 @@ test_adopting_what_another_allocator_divided(void **state)
     }
 }
 
-/* As many extents as there are slots: the last one has that of the rest of the region. */
+/* As many extents as there are slots: the last one has that of the rest of the region, which need not lie on pages. */
 static void
 test_adopt_when_all_slots_are_used(void **state)
 {
     (void)state;
     for (uint32_t is_named = 0; is_named < 2; is_named++) {
-        kvp_slab_t *slab = make_slab(256, 4);
+        const uint64_t region = is_named ? 256 : MIB;
+        kvp_slab_t *slab = make_slab(region, 4);
         uint32_t slot;
         for (uint32_t i = 0; i < 3; i++)
             assert_int_equal(kvp_slab_adopt(slab, 3 - i, 64 * i, 64, i, &slot), KVP_OK);
-        assert_int_equal(kvp_slab_adopt(slab, is_named ? 0 : KVP_SLAB_NONE, 192, 64, 3, &slot), KVP_OK);
+        assert_int_equal(kvp_slab_adopt(slab, is_named ? 0 : KVP_SLAB_NONE, 192, region - 192, 3, &slot), KVP_OK);
         assert_int_equal(slot, 0);
         assert_int_equal(kvp_slab_owner(slab, 0), 3);
-        assert_int_equal(kvp_slab_used_bytes(slab), 256);
+        assert_int_equal(kvp_slab_used_bytes(slab), region);
         assert_true(kvp_slab_check(slab));
         for (uint32_t i = 0; i < 4; i++)
             kvp_slab_free(slab, i);
-        assert_int_equal(kvp_slab_largest_free(slab), 256);
+        assert_int_equal(kvp_slab_largest_free(slab), region);
         kvp_slab_destroy(slab);
     }
 }
