@@ -79,11 +79,14 @@ list_files(kvp_log_file_t *lf)
         return complain(lf, "list");
     }
     for (const struct dirent *entry; err == KVP_OK && (entry = readdir(dir)) != NULL;) {
+        struct stat st;
+
         if (!parse_name(entry->d_name, &from)) continue;
         if (lf->files == KVP_LOG_FILES_MAX)
             err = KVP_LIMIT;
         else
             lf->from[lf->files++] = from;
+        if (fstatat(lf->dir_fd, entry->d_name, &st, 0) == 0) lf->found_bytes += (uint64_t)st.st_size;
     }
     closedir(dir);
     if (err != KVP_OK) kvp_log_error("master", "too many files of a log dir=%s/log", lf->dir);

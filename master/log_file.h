@@ -16,6 +16,7 @@ typedef struct {
     uint64_t from[KVP_LOG_FILES_MAX]; /* positions of the files' first bytes, rising */
     uint32_t files;
     uint64_t end; /* position behind the last byte written */
+    uint64_t found_bytes; /* in all files when they were listed */
     bool may_lack_end; /* it was written in another boot of the machine, or on another machine */
     bool is_boot_due; /* the boot is to be noted with the first write, which says what becomes of the old bytes */
     bool is_never_synced; /* the user has said so */

@@ -101,7 +101,7 @@ kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t 
 
     if (err == KVP_OK) err = kvp_log_file_read(&w->file, restore, master, &had);
     if (err != KVP_OK) return err;
-    err = kvp_master_open_journal(master, !w->file.may_lack_end, &kept);
+    err = kvp_master_open_journal(master, !w->file.may_lack_end && had == w->file.found_bytes, &kept);
     if (err != KVP_OK) return refuse(ident->dir, err);
     err = kvp_log_file_cut(&w->file, kept);
     if (err != KVP_OK) return err;

@@ -53,7 +53,6 @@ typedef struct {
 
     /* replay.c */
     kvp_buf_t rest; /* of what was given: the beginning of a record */
-    uint64_t given; /* bytes that were to be read */
     uint32_t read_term; /* 0 = nothing was read */
     kvp_err_t read_err; /* CORRUPT: nothing more is believed */
     bool is_whole; /* what was read says all that was committed, */

@@ -106,7 +106,6 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
     size_t used;
 
     if (!j->is_on || j->is_open) return KVP_INVALID;
-    j->given += len;
     while (len > 0 && j->read_err == KVP_OK) {
         kvp_err_t err = j->rest.len > 0 ? read_across(m, at, len, &used) : read_one(m, at, len, &used);
         if (err == KVP_OK && used == 0) { /* what is left is shorter than a record */
@@ -121,11 +120,11 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
     return j->read_err;
 }
 
-/* Nothing that was promised is missing: of what was written, at most the end of a record that was torn. */
+/* Nothing that was promised is missing: a master that is killed leaves at most the beginning of a record behind, and never a wrong one. */
 static bool
 is_all_there(const kvp_journal_t *j, bool is_all_given)
 {
-    return j->is_whole && is_all_given && j->given - j->end < KVP_JREC_MAX;
+    return j->is_whole && is_all_given && j->read_err == KVP_OK;
 }
 
 /* Objects of before a bump are in it, as they were in the index of the master that wrote it. */
