@@ -312,6 +312,15 @@ KVPOOL_EXPORT int kvpool_list(kvpool_t *pool, const void *prefix, size_t prefix_
  * needed. */
 KVPOOL_EXPORT int kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts);
 
+/* kvpool_snapshot has the master write its log anew: all that is there is said once more in a new file, and the files before it go. It
+ * returns when that is done, also if it was under way already. NOTSUP: the master keeps no log. SYS: it cannot write it. DEADLINE:
+ * it goes on behind the call. */
+typedef struct {
+    uint64_t objects; /* committed, of all tenants */
+    uint64_t log_bytes; /* of the log's files, when those before had gone */
+} kvpool_snapshot_t;
+KVPOOL_EXPORT int kvpool_snapshot(kvpool_t *pool, const kvpool_opts_t *opts, kvpool_snapshot_t *snapshot_out);
+
 /* kvpool_host writes in the same way what this machine can move bytes with: which transports work here, why the others do not, and
  * the ports that rdma would use. It needs no pool. INVALID also if KVPOOL_RDMA_DEVICE or KVPOOL_RDMA_GID_INDEX is wrong. The
  * first call may take long, since it opens the devices. */

@@ -135,17 +135,21 @@ make_dirs(const char *path)
     }
 }
 
-/* lock_dir makes, opens and locks the directory; it complains at the level given. */
+/* lock_dir makes (or, where it is only looked at, wants to find a pool in), opens and locks the directory; it complains at the level given. */
 static kvp_err_t
-lock_dir(const char *dir, kvp_log_level_t level, kvp_ident_t *ident)
+lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *ident)
 {
     if (strlen(dir) >= sizeof(ident->dir)) {
         kvp_log_write(level, "master", "the data directory's path is too long");
         return KVP_LIMIT;
     }
     memcpy(ident->dir, dir, strlen(dir) + 1);
-    make_dirs(ident->dir);
+    if (!is_looking) make_dirs(ident->dir);
     ident->dir_fd = open(ident->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (is_looking && ident->dir_fd >= 0 && faccessat(ident->dir_fd, FILE_NAME, F_OK, 0) != 0) {
+        kvp_log_write(level, "master", "no pool is kept here: there is no file %s dir=%s", FILE_NAME, ident->dir);
+        return KVP_NOT_FOUND;
+    }
     if (ident->dir_fd >= 0) ident->lock_fd = openat(ident->dir_fd, LOCK_NAME, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (ident->lock_fd >= 0 && flock(ident->lock_fd, LOCK_EX | LOCK_NB) == 0) return KVP_OK;
     if (ident->lock_fd >= 0 && errno == EWOULDBLOCK) {
@@ -206,9 +210,9 @@ kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *ident_out)
     if (dir != NULL && strcmp(dir, "none") == 0) {
         keep_nothing(&ident, least_term);
     } else if (dir != NULL) {
-        err = lock_dir(dir, KVP_LOG_ERROR, &ident);
+        err = lock_dir(dir, false, KVP_LOG_ERROR, &ident);
         if (err == KVP_OK) err = take_term(&ident, least_term);
-    } else if (lock_dir(default_dir(buf, sizeof(buf)), KVP_LOG_WARN, &ident) == KVP_OK) {
+    } else if (lock_dir(default_dir(buf, sizeof(buf)), false, KVP_LOG_WARN, &ident) == KVP_OK) {
         err = take_term(&ident, least_term);
     } else {
         kvp_log_warn("master",
@@ -221,6 +225,21 @@ kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *ident_out)
     }
     *ident_out = ident;
     return KVP_OK;
+}
+
+kvp_err_t
+kvp_ident_look(const char *dir, kvp_ident_t *ident_out)
+{
+    kvp_ident_t ident = {.dir_fd = -1, .lock_fd = -1};
+    char buf[sizeof(ident.dir)];
+    kvp_err_t err = lock_dir(dir != NULL ? dir : default_dir(buf, sizeof(buf)), true, KVP_LOG_ERROR, &ident);
+
+    if (err == KVP_OK) err = load(&ident);
+    if (err == KVP_OK)
+        *ident_out = ident;
+    else
+        kvp_ident_close(&ident);
+    return err;
 }
 
 void

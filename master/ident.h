@@ -26,6 +26,10 @@ typedef struct {
  * SYS, BUSY (locked by another master), CORRUPT (the file is damaged); logged. */
 kvp_err_t kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *ident_out) KVP_MUST_USE;
 
+/* kvp_ident_look reads the identity of a directory that no master uses, and locks it; nothing is made or written. ident_out->term is the
+ * last one that was used. NOT_FOUND (no pool is kept there), and the errors of kvp_ident_open; logged. */
+kvp_err_t kvp_ident_look(const char *dir, kvp_ident_t *ident_out) KVP_MUST_USE;
+
 /* kvp_ident_close releases the directory; legal on an identity whose descriptors are -1. */
 void kvp_ident_close(kvp_ident_t *ident);
 

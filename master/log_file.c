@@ -13,23 +13,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NAME_BYTES 32u
 #define BOOT_BYTES 40u
 #define READ_BYTES (1u << 20)
 
 static void
-name_of(uint64_t from, char name[NAME_BYTES])
+name_of(uint64_t from, char name[KVP_LOG_NAME_BYTES])
 {
-    snprintf(name, NAME_BYTES, "%016" PRIx64 ".log", from);
+    snprintf(name, KVP_LOG_NAME_BYTES, "%016" PRIx64 ".log", from);
 }
 
 static bool
 parse_name(const char *name, uint64_t *from_out)
 {
-    char again[NAME_BYTES];
+    char again[KVP_LOG_NAME_BYTES];
 
     if (sscanf(name, "%16" SCNx64 ".log", from_out) != 1) return false;
     name_of(*from_out, again);
@@ -120,7 +120,7 @@ note_boot(const kvp_log_file_t *lf)
 static void
 remove_files(kvp_log_file_t *lf, uint32_t first, uint32_t n)
 {
-    char name[NAME_BYTES];
+    char name[KVP_LOG_NAME_BYTES];
 
     for (uint32_t i = first; i < first + n; i++) {
         name_of(lf->from[i], name);
@@ -130,22 +130,28 @@ remove_files(kvp_log_file_t *lf, uint32_t first, uint32_t n)
     lf->files -= n;
 }
 
-static void
-check_boot(kvp_log_file_t *lf, bool is_new)
+static bool
+is_of_this_boot(const kvp_log_file_t *lf)
 {
     char now[BOOT_BYTES], then[BOOT_BYTES];
     size_t now_len = read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", now);
     size_t then_len = read_text(lf->dir_fd, "boot", then);
 
-    if (!is_new && now_len > 0 && now_len == then_len && memcmp(now, then, now_len) == 0) return;
-    if (lf->files > 0)
-        kvp_log_warn("master", "%s: it is begun anew, and nodes are asked dir=%s/log",
-                     is_new ? "the log is of a pool that is not known here any more"
-                            : "the log is of another boot of this machine, or of another one, and may lack its end",
-                     lf->dir);
-    if (is_new) remove_files(lf, 0, lf->files);
-    lf->may_lack_end = lf->files > 0;
-    lf->is_boot_due = true;
+    return now_len > 0 && now_len == then_len && memcmp(now, then, now_len) == 0;
+}
+
+kvp_err_t
+kvp_log_file_look(kvp_log_file_t *lf, int dir_fd, const char *dir)
+{
+    kvp_err_t err;
+
+    lf->dir = dir;
+    lf->dir_fd = openat(dir_fd, "log", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lf->dir_fd < 0) return complain(lf, "open");
+    err = list_files(lf);
+    lf->is_boot_due = !is_of_this_boot(lf);
+    lf->may_lack_end = lf->is_boot_due && lf->files > 0;
+    return err;
 }
 
 kvp_err_t
@@ -155,18 +161,25 @@ kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new)
 
     lf->dir = dir;
     if (mkdirat(dir_fd, "log", 0700) != 0 && errno != EEXIST) return complain(lf, "make the directory of");
-    lf->dir_fd = openat(dir_fd, "log", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lf->dir_fd < 0) return complain(lf, "open");
-    err = list_files(lf);
-    if (err == KVP_OK) check_boot(lf, is_new);
-    return err;
+    err = kvp_log_file_look(lf, dir_fd, dir);
+    if (err != KVP_OK || (!is_new && !lf->may_lack_end)) return err;
+    if (lf->files > 0)
+        kvp_log_warn("master", "%s: it is begun anew, and nodes are asked dir=%s/log",
+                     is_new ? "the log is of a pool that is not known here any more"
+                            : "the log is of another boot of this machine, or of another one, and may lack its end",
+                     lf->dir);
+    if (!is_new) return KVP_OK;
+    remove_files(lf, 0, lf->files);
+    lf->may_lack_end = false;
+    lf->is_boot_due = true;
+    return KVP_OK;
 }
 
 /* ---- reading */
 static int
 open_file(const kvp_log_file_t *lf, uint64_t from, int flags)
 {
-    char name[NAME_BYTES];
+    char name[KVP_LOG_NAME_BYTES];
 
     name_of(from, name);
     return openat(lf->dir_fd, name, flags | O_CLOEXEC, 0600);
@@ -218,6 +231,56 @@ kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept)
     lf->fd = open_file(lf, lf->from[n - 1], O_WRONLY);
     if (lf->fd < 0 || ftruncate(lf->fd, (off_t)(lf->end - lf->from[n - 1])) != 0) return complain(lf, "cut");
     return KVP_OK;
+}
+
+/* ---- what is damaged */
+void
+kvp_log_file_find(const kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES], uint64_t *at_out)
+{
+    uint64_t end = lf->files > 0 ? lf->from[0] + kept : kept;
+    uint32_t n = lf->files;
+
+    while (n > 1 && lf->from[n - 1] > end)
+        n--;
+    name_of(lf->files > 0 ? lf->from[n - 1] : 0, name_out);
+    *at_out = lf->files > 0 ? end - lf->from[n - 1] : 0;
+}
+
+static bool
+copy_rest(const kvp_log_file_t *lf, uint64_t file, uint64_t from, const char *to)
+{
+    int in = open_file(lf, file, O_RDONLY);
+    int out = openat(lf->dir_fd, to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    ssize_t n = in < 0 || out < 0 ? -1 : 1;
+    off_t at = (off_t)(from - file);
+
+    while (n > 0)
+        n = sendfile(out, in, &at, READ_BYTES);
+    if (n == 0 && fsync(out) != 0) n = -1;
+    if (in >= 0) close(in);
+    if (out >= 0) close(out);
+    if (out >= 0 && n < 0) (void)unlinkat(lf->dir_fd, to, 0);
+    return n == 0;
+}
+
+/* Nobody relies on it from the first step on: a start in the middle of this asks the nodes. */
+kvp_err_t
+kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES])
+{
+    uint64_t end = lf->from[0] + kept;
+    char name[KVP_LOG_NAME_BYTES];
+
+    if ((unlinkat(lf->dir_fd, "boot", 0) != 0 && errno != ENOENT) || fsync(lf->dir_fd) != 0)
+        return complain(lf, "set aside the rest of");
+    for (uint32_t i = lf->files; i-- > 0;) {
+        uint64_t from = kvp_max_u64(lf->from[i], end);
+
+        if (i + 1 < lf->files && lf->from[i + 1] <= end) break; /* it ends before */
+        snprintf(name, sizeof name, "%016" PRIx64 ".damaged", from);
+        if (!copy_rest(lf, lf->from[i], from, name)) return complain(lf, "set aside the rest of");
+        memcpy(name_out, name, sizeof name);
+    }
+    return kvp_log_file_cut(lf, kept);
 }
 
 kvp_err_t

@@ -32,6 +32,9 @@ void kvp_log_file_fini(kvp_log_file_t *lf);
  * LIMIT (too many files), logged. */
 kvp_err_t kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new) KVP_MUST_USE;
 
+/* kvp_log_file_look is kvp_log_file_open that changes nothing: SYS also where there is no DIR/log. */
+kvp_err_t kvp_log_file_look(kvp_log_file_t *lf, int dir_fd, const char *dir) KVP_MUST_USE;
+
 /* kvp_log_file_read gives fn all bytes in order, in pieces, until it returns an error; a file that does not follow the one before ends
  * it, too. *read_out: how many there were. OK whatever fn said. SYS, logged. */
 typedef kvp_err_t (*kvp_log_file_fn)(void *arg, const void *bytes, size_t len);
@@ -40,6 +43,14 @@ kvp_err_t kvp_log_file_read(const kvp_log_file_t *lf, kvp_log_file_fn fn, void *
 /* kvp_log_file_cut keeps so many bytes of what was read, and opens the last file for writing; without files there is none
  * before the first kvp_log_file_turn. SYS, logged. */
 kvp_err_t kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept) KVP_MUST_USE;
+
+#define KVP_LOG_NAME_BYTES 32u
+
+/* kvp_log_file_find says in which file, and at which byte of it, what was kept ends. kvp_log_file_set_aside cuts it there, as
+ * kvp_log_file_cut does; what lies behind stays in files of other names, of which the first is name_out, and the log counts as one that may lack its
+ * end. SYS, logged. */
+void kvp_log_file_find(const kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES], uint64_t *at_out);
+kvp_err_t kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES]) KVP_MUST_USE;
 
 /* kvp_log_file_write appends. An error (SYS: errno says which) leaves the log as it was: the same bytes may be written again.
  * kvp_log_file_sync: what is written outlives the machine; legal beside a write. An error: what was written since the last one may be lost.

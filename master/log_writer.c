@@ -327,6 +327,7 @@ forget(kvp_log_writer_t *w)
 
     if (w->is_writing || !kvp_master_take_snapshot(w->master, &from)) return;
     kvp_log_file_forget(&w->file, w->origin + from);
+    kvp_master_snapshot_taken(w->master, kvp_log_file_bytes(&w->file));
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
 }
 

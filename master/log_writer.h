@@ -21,7 +21,7 @@
     X(log_written_bytes, "bytes of the log that were written")                                                         \
     X(log_writes, "writes of the log")                                                                                 \
     X(log_writes_handed_over, "of these, by another thread")                                                           \
-    X(log_bases, "bases that were begun, so that files before them can go")                                            \
+    X(log_bases, "bases that were begun because the files had grown")                                                  \
     X(log_write_longest_ns, "longest write of the loop's own thread, ns (gauge)")                                      \
     X(log_syncs, "syncs of the log")                                                                                   \
     X(log_sync_longest_ns, "longest sync of the log, ns (gauge)")                                                      \

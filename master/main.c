@@ -4,6 +4,7 @@
  * libuv's pool from the first time that the identity is saved, or a file of the log is begun.
  */
 #include "master/admin.h"
+#include "master/check.h"
 #include "master/core/master.h"
 #include "master/ident.h"
 #include "master/log_writer.h"
@@ -40,6 +41,7 @@ typedef struct {
     uint64_t node_forget_ns;
     uint64_t term;
     int sync; /* kvp_log_sync_t */
+    bool is_checking, is_repairing, is_json;
 } settings_t;
 
 static const kvp_opt_t opts[] = {
@@ -108,6 +110,18 @@ static const kvp_opt_t opts[] = {
      .min = 1,
      .max = KVP_TERM_MAX,
      .help = "The least term to begin with, where nodes obey one that the master does not follow: the log names it."},
+    {.name = "check",
+     .type = KVP_OPT_BOOL,
+     .offset = offsetof(settings_t, is_checking),
+     .help = "Serves nothing: says what a start would make of the log in --data-dir (`kvpool fsck --data-dir`)."},
+    {.name = "repair",
+     .type = KVP_OPT_BOOL,
+     .offset = offsetof(settings_t, is_repairing),
+     .help = "With --check: sets aside what is damaged, so that a start goes on with the rest and the nodes."},
+    {.name = "json",
+     .type = KVP_OPT_BOOL,
+     .offset = offsetof(settings_t, is_json),
+     .help = "With --check: one JSON object instead of text."},
 };
 
 static const kvp_conf_spec_t spec = {
@@ -267,6 +281,10 @@ main(int argc, char **argv)
     kvp_conf_init(&conf, &spec);
     int rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
+    if (settings.is_checking) {
+        rc = kvp_check_run(settings.data_dir, settings.is_repairing, settings.is_json);
+        goto out;
+    }
     kvp_limit_raise_files();
     kvp_log_writer_init(&d.log, 0, (kvp_log_sync_t)settings.sync);
 

@@ -62,6 +62,7 @@ typedef enum {
     KVP_OP_USED = 28, /* C->M  Used, n kvp_wire_used_t; one-way: reads that the master was not asked for */
     KVP_OP_BUMP = 29, /* C->M  Bump -> BumpReply: a new namespace epoch */
     KVP_OP_PRESENT = 30, /* C->M  Present, n kvp_wire_present_t -> PresentReply, n kvp_wire_presented_t */
+    KVP_OP_SNAPSHOT = 31, /* C->M  Snapshot -> SnapshotReply: a base of the log */
 
     KVP_OP_MOUNT = 48, /* N->M  Mount -> MountReply */
     KVP_OP_UNMOUNT = 49, /* N->M  Unmount -> Reply */

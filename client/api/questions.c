@@ -236,6 +236,55 @@ kvpool_size(kvpool_t *pool, const void *key, size_t key_len, size_t *len_out, co
     return kvp_call_end(&call, err);
 }
 
+/* ---- snapshot */
+#define SNAPSHOT_POLL_NS (10 * KVP_NS_PER_MS)
+
+typedef struct {
+    uint64_t number; /* of the base; 0 = not known yet */
+    bool is_whole;
+    kvpool_snapshot_t told;
+} snapshot_t;
+
+static kvp_err_t
+read_snapshot(const kvp_query_t *query, const kvp_frame_t *answer)
+{
+    snapshot_t *s = query->arg;
+    Kvp__Pb__SnapshotReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__snapshot_reply__descriptor, answer);
+    if (msg == NULL) return pb.err;
+    err = kvp_op_peer_err(msg->err);
+    s->number = msg->number;
+    s->is_whole = err == KVP_OK && msg->is_whole;
+    s->told = (kvpool_snapshot_t){.objects = msg->objects, .log_bytes = msg->log_bytes};
+    kvp_pb_free(&pb, msg);
+    return err == KVP_RETRY_AFTER ? KVP_OK : err;
+}
+
+int
+kvpool_snapshot(kvpool_t *pool, const kvpool_opts_t *opts, kvpool_snapshot_t *snapshot_out)
+{
+    Kvp__Pb__Snapshot head = KVP__PB__SNAPSHOT__INIT;
+    snapshot_t s = {0};
+    kvp_query_t query = {.opcode = KVP_OP_SNAPSHOT, .head = &head, .read = read_snapshot, .arg = &s};
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (snapshot_out == NULL) return kvp_call_end(&call, KVP_INVALID);
+    while ((err = kvp_query_run(&call, &query)) == KVP_OK && !s.is_whole) {
+        uint64_t next_ns = kvp_now_ns() + SNAPSHOT_POLL_NS;
+
+        head.number = s.number;
+        err = next_ns >= call.deadline_ns ? KVP_DEADLINE : kvp_session_sleep(pool->session, next_ns);
+        if (err != KVP_OK) break;
+    }
+    if (err == KVP_OK) *snapshot_out = s.told;
+    return kvp_call_end(&call, err);
+}
+
 /* ---- list */
 typedef struct {
     Kvp__Pb__List head; /* where the next page begins, and how much of it is wanted */

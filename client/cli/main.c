@@ -19,6 +19,10 @@ static const kvp_cli_verb_t verbs[] = {
     {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
     {"stat", "", "how the pool is: nodes, memory, objects, hits, and what is wrong", kvp_cli_stat},
     {"doctor", "", "what is wrong with this machine or the pool, and what helps", kvp_cli_doctor},
+    {"snapshot", "", "have the master write its log anew, so that files before it go", kvp_cli_snapshot},
+    {"fsck", "",
+     "whether all that a pool says it has can be read (1: not all, 2: could not be checked); of a stopped one, its log",
+     kvp_cli_fsck},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
     {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},
 };

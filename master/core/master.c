@@ -398,6 +398,7 @@ static const struct {
     [KVP_OP_LIST] = {kvp_on_list, C | QUESTION},
     [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N | QUESTION},
     [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION},
+    [KVP_OP_SNAPSHOT] = {kvp_on_snapshot, C | QUESTION},
     [KVP_OP_MOUNT] = {kvp_on_mount, N},
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N},
     [KVP_OP_FREED] = {kvp_on_freed, N},

@@ -62,15 +62,34 @@ void kvp_master_destroy(kvp_master_t *master);
  *
  * kvp_master_snapshot has all that is there said once more, in a base, between what happens meanwhile. False where one is under
  * way, or not durable, or not all nodes have reported. kvp_master_take_snapshot: true once when what lies before position *from_out is not
- * needed any more: a base is durable, or begun anew because nothing before it counts. */
+ * needed any more: a base is durable, or begun anew because nothing before it counts. kvp_master_snapshot_taken follows when it is gone;
+ * file_bytes are left. */
 kvp_err_t kvp_master_restore(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
 kvp_err_t kvp_master_open_journal(kvp_master_t *master, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
+
+/* What a log says, in full up to `end`. */
+typedef struct {
+    uint64_t end; /* bytes that are believed */
+    kvp_err_t
+        err; /* why no more: OK (all was read, but for a record of which the end is missing), CORRUPT, VERSION, INVALID */
+    bool is_whole; /* what was read says all that was committed */
+    bool is_overlapping; /* places that it tells lie upon one another, so that it is not relied on */
+    uint32_t term; /* the last; 0 = nothing was read */
+    uint64_t records[16]; /* by kvp_jrec_kind_t */
+    uint64_t objects;
+    uint32_t segments, tenants;
+} kvp_master_log_t;
+
+/* kvp_master_check_journal takes the place of kvp_master_open_journal where nothing is to begin: after it the core is good for
+ * kvp_master_destroy alone. */
+void kvp_master_check_journal(kvp_master_t *master, kvp_master_log_t *log_out);
 bool kvp_master_take_journal(kvp_master_t *master, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out);
 void kvp_master_journal_failed(kvp_master_t *master, bool has_failed);
 bool kvp_master_wants_sync(const kvp_master_t *master);
 void kvp_master_sync_failed(kvp_master_t *master, uint64_t end);
 bool kvp_master_snapshot(kvp_master_t *master);
 bool kvp_master_take_snapshot(kvp_master_t *master, uint64_t *from_out);
+void kvp_master_snapshot_taken(kvp_master_t *master, uint64_t file_bytes);
 
 /* Inputs. conn is the shell's number of a connection: never 0, never reused. now_ns is CLOCK_BOOTTIME and never falls.
  * Each may produce outputs. The frame is borrowed for the call. A frame that breaks the protocol makes the core close

@@ -92,6 +92,7 @@ kvp_cli_conf(const kvp_cli_common_t *common)
         .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),
         .tenant = common->tenant,
         .locations = common->locations,
+        .verify = common->verify,
     };
 }
 

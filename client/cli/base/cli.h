@@ -29,7 +29,7 @@ typedef struct {
     const char *host_id;
     uint64_t deadline_ns;
     const char *tenant; /* name; NULL = the default one */
-    uint32_t locations; /* as in kvpool_conf_t; no option */
+    uint32_t locations, verify; /* as in kvpool_conf_t; no options */
     bool is_json;
     char detail[256]; /* what the master said of a refusal; kvp_cli_call_opts points there */
 } kvp_cli_common_t;
@@ -42,6 +42,8 @@ int kvp_cli_rm(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_fsck(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_bench(const kvp_cli_verb_t *verb, int argc, char **argv);

@@ -71,8 +71,8 @@ find_in_path(const char *program, char *path, size_t cap)
     return false;
 }
 
-static bool
-find_program(const char *program, char *path, size_t cap)
+bool
+kvp_proc_find(const char *program, char *path, size_t cap)
 {
     const char *dir = getenv("KVPOOL_BIN_DIR");
     if (dir != NULL && *dir != '\0') {
@@ -161,7 +161,7 @@ kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const ch
     int out[2] = {-1, -1};
     kvp_proc_init(proc);
     snprintf(proc->name, sizeof(proc->name), "%s", name);
-    if (!find_program(program, path, sizeof(path))) {
+    if (!kvp_proc_find(program, path, sizeof(path))) {
         fprintf(stderr, "kvpool: no program %s in KVPOOL_BIN_DIR, beside this one or in PATH\n", program);
         return KVP_SYS;
     }

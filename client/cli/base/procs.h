@@ -24,7 +24,10 @@ typedef struct {
 
 void kvp_proc_init(kvp_proc_t *proc);
 
-/* kvp_proc_start finds the program (in KVPOOL_BIN_DIR, beside the tool, where the build puts it, in PATH), starts it
+/* kvp_proc_find writes where the program is: in KVPOOL_BIN_DIR, else beside the tool, where the build puts it, or in PATH. */
+bool kvp_proc_find(const char *program, char *path, size_t cap);
+
+/* kvp_proc_start finds the program, starts it
  * with argv (argv[0] becomes its name) and waits for its ready line. On failure it has said why on standard error, nothing
  * is left, and it returns SYS, or DEADLINE. */
 kvp_err_t kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const char **argv) KVP_MUST_USE;

@@ -17,9 +17,9 @@
 
 /* ---- get ---- */
 
-/* fetch gets the value into memory of the right size: the first guess saves small values a second message. */
-static int
-fetch(kvpool_t *pool, const char *key, uint8_t **value_out, size_t *len_out)
+/* The first guess saves small values a second message. */
+int
+kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_out, size_t *len_out)
 {
     size_t cap = VALUE_FIRST_BYTES, len = 0;
     uint8_t *value = kvp_cli_alloc(cap, 1);
@@ -31,7 +31,7 @@ fetch(kvpool_t *pool, const char *key, uint8_t **value_out, size_t *len_out)
             if (value == NULL) return KVPOOL_NOMEM;
             cap = len;
         }
-        err = kvpool_get(pool, key, strlen(key), value, cap, &len, NULL);
+        err = kvpool_get(pool, key, key_len, value, cap, &len, NULL);
     }
     if (err != KVPOOL_OK) {
         free(value);
@@ -72,9 +72,9 @@ kvp_cli_get(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code != KVP_EXIT_GO_ON) return code;
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
-    int err = fetch(pool, argv[first], &value, &len);
+    int err = kvp_cli_fetch(pool, argv[first], strlen(argv[first]), &value, &len);
     kvpool_free(pool);
-    if (err != KVPOOL_OK) return kvp_cli_fail_key(verb, &common, argv[first], err);
+    if (err != KVPOOL_OK) return kvp_cli_fail_key(verb, &common, argv[first], strlen(argv[first]), err);
     if (file != NULL) fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s: %s", file, strerror(errno));
@@ -98,7 +98,7 @@ say_exists(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, char **ke
                                               : KVP_EXIT_DONE;
         if (exit_code > code) code = exit_code;
         if (found[i] < 0) {
-            (void)kvp_cli_fail_key(verb, common, keys[i], found[i]);
+            (void)kvp_cli_fail_key(verb, common, keys[i], strlen(keys[i]), found[i]);
         } else if (common->is_json) {
             struct json_object *line = json_object_new_object();
             kvp_json_add_key(line, keys[i], strlen(keys[i]));

@@ -16,18 +16,18 @@ kvp_cli_one_key(const kvp_cli_verb_t *verb, int argc, int first)
 }
 
 int
-kvp_cli_fail_key(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *key, int err)
+kvp_cli_fail_key(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const void *key, size_t len, int err)
 {
     char quoted[KVP_CLI_QUOTED_MAX];
     if (common->is_json) {
         struct json_object *line = json_object_new_object();
-        kvp_json_add_key(line, key, strlen(key));
+        kvp_json_add_key(line, key, len);
         json_object_object_add(line, "error", json_object_new_string(kvpool_errname(err)));
         if (common->detail[0] != '\0') json_object_object_add(line, "detail", json_object_new_string(common->detail));
         kvp_json_line(line, strcmp(verb->name, "get") == 0 ? stderr : stdout);
         return kvp_cli_flush(verb, kvp_cli_exit_code(err));
     }
-    return kvp_cli_fail_why(verb, common, kvp_cli_quote(key, strlen(key), quoted, sizeof(quoted)), err);
+    return kvp_cli_fail_why(verb, common, kvp_cli_quote(key, len, quoted, sizeof(quoted)), err);
 }
 
 void

@@ -16,7 +16,10 @@ int kvp_cli_one_key(const kvp_cli_verb_t *verb, int argc, int first);
 
 /* kvp_cli_fail_key complains about a key and returns the error's exit code; with --json the error goes to standard output
  * instead, or to standard error where that belongs to a value. */
-int kvp_cli_fail_key(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *key, int err);
+int kvp_cli_fail_key(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const void *key, size_t len, int err);
+
+/* kvp_cli_fetch gets the value into memory of its size, which the caller frees after OK (data.c). */
+int kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_out, size_t *len_out);
 
 /* kvp_cli_say_bytes reports a value that was moved; without --json success is silent. */
 void kvp_cli_say_bytes(const kvp_cli_common_t *common, const char *key, size_t len, FILE *to);

@@ -149,7 +149,7 @@ put_from(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *p
     }
     if (err == KVPOOL_OK) err = store(pool, put, key, value, len);
     free(value);
-    if (err != KVPOOL_OK) return kvp_cli_fail_key(verb, common, key, err);
+    if (err != KVPOOL_OK) return kvp_cli_fail_key(verb, common, key, strlen(key), err);
     kvp_cli_say_bytes(common, key, len, stdout);
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
 }

@@ -25,7 +25,7 @@ rm_keys(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *po
     for (int i = 0; i < n; i++) {
         int err = kvpool_remove(pool, keys[i], strlen(keys[i]), opts);
         if (err != KVPOOL_OK) {
-            int exit_code = kvp_cli_fail_key(verb, common, keys[i], err);
+            int exit_code = kvp_cli_fail_key(verb, common, keys[i], strlen(keys[i]), err);
             if (exit_code > code) code = exit_code;
         } else if (common->is_json) {
             struct json_object *line = json_object_new_object();

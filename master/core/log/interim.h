@@ -48,6 +48,9 @@ typedef struct {
     bool is_basing;
     bool is_based; /* what lies before the last one is not needed, and the shell was not told */
     uint64_t base_from, base_end; /* positions; base_end 0 = its last record is not written */
+    uint32_t bases; /* that this master began, */
+    uint32_t taken; /* and of these up to which one files before it are gone */
+    uint64_t file_bytes; /* of all files, after that */
     uint32_t base_cursor, base_to; /* oids, */
     uint32_t base_retire, base_gone; /* and then records of what is not dead, and places of `gone` */
 
@@ -55,6 +58,7 @@ typedef struct {
     kvp_buf_t rest; /* of what was given: the beginning of a record */
     uint32_t read_term; /* 0 = nothing was read */
     kvp_err_t read_err; /* CORRUPT: nothing more is believed */
+    uint64_t read_n[16]; /* records by their kinds */
     bool is_whole; /* what was read says all that was committed, */
     bool is_anew; /* or will: when it was begun, memory was there that it did not know */
     kvp_segment_t *named; /* by the place that was read last; NULL = none */

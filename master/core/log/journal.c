@@ -288,6 +288,7 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     kvp_master_t *m = log->core;
     kvp_journal_t *j = &log->journal;
 
+    j->bases++;
     j->base_from = j->end;
     j->base_end = 0;
     j->base_cursor = 0;
@@ -333,6 +334,13 @@ kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
     m->log.journal.is_based = false;
     *from_out = m->log.journal.base_from;
     return true;
+}
+
+void
+kvp_master_snapshot_taken(kvp_master_t *m, uint64_t file_bytes)
+{
+    m->log.journal.taken = m->log.journal.bases;
+    m->log.journal.file_bytes = file_bytes;
 }
 
 /* ---- what waits */

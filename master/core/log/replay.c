@@ -77,6 +77,7 @@ read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     if (err != KVP_OK) return err;
     j->check = rec.head.check;
     j->end += *used_out;
+    j->read_n[rec.head.kind]++;
     return KVP_OK;
 }
 
@@ -165,6 +166,26 @@ kvp_master_open_journal(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
     else
         kvp_journal_base(&m->log, true);
     return KVP_OK;
+}
+
+void
+kvp_master_check_journal(kvp_master_t *m, kvp_master_log_t *log_out)
+{
+    const kvp_journal_t *j = &m->log.journal;
+
+    *log_out = (kvp_master_log_t){
+        .end = j->end,
+        .err = j->read_err,
+        .is_whole = j->is_whole,
+        .term = j->read_term,
+        .objects = m->ctx.st.objects,
+        .tenants = m->cat.tenants.n,
+    };
+    memcpy(log_out->records, j->read_n, sizeof log_out->records);
+    kvp_list_foreach (pos, &m->cat.segments)
+        log_out->segments += !kvp_list_entry(pos, kvp_segment_t, link)->is_over;
+    log_out->is_overlapping = j->is_whole && kvp_apply_end(m) != KVP_OK;
+    if (log_out->is_overlapping) kvp_apply_forget(m);
 }
 
 void

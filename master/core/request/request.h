@@ -29,6 +29,9 @@ void kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
+/* snapshot.c */
+void kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+
 /* retired.c */
 void kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

@@ -265,6 +265,7 @@ op_name(kvp_op_t op)
         OP(USED);
         OP(BUMP);
         OP(PRESENT);
+        OP(SNAPSHOT);
         OP(MOUNT);
         OP(UNMOUNT);
         OP(FREED);

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Checking a log. The core reads it with the code of the start, and is thrown away; here is only what is said of it.
+ *
+ * Design notes. A log that was damaged must not look whole afterwards: what is set aside may say that something is gone, or committed. So
+ * a repair also takes away the note of the boot, as a power loss would, and the next start asks the nodes.
+ */
+#include "master/check.h"
+
+#include "common/clock.h"
+#include "common/jsonw.h"
+#include "common/log.h"
+#include "master/core/master.h"
+#include "master/ident.h"
+#include "master/log_file.h"
+#include "proto/jrec.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FINE 0
+#define FOUND 1
+#define FAILED 2
+
+typedef enum { CLEAN, CUT, DAMAGED, OVERLAPPING, ANOTHER_POOL, LATER_VERSION } verdict_t;
+
+#define ASKS "the next start asks the nodes for all that they hold, but for what the log says is gone"
+
+static const struct {
+    const char *name, *advice;
+    bool is_fine, is_set_aside;
+} verdicts[] = {
+    [CLEAN] = {"clean", "", true, false},
+    [CUT] = {"cut", "a kill left the beginning of a record behind, which the next start cuts off", true, false},
+    [DAMAGED] = {"damaged", ASKS ", and cuts off what is behind; --repair keeps a copy of that", false, true},
+    [OVERLAPPING] = {"overlapping", "objects lie upon one another: " ASKS, false, false},
+    [ANOTHER_POOL] = {"another_pool", "no master starts with it: give its own --data-dir, or begin anew with --repair",
+                      false, true},
+    [LATER_VERSION] = {"later_version", "a later version of kvpool-master wrote it: start that one", false, false},
+};
+
+static const char *const kinds[] = {
+    [KVP_JREC_BASE] = "base_records",       [KVP_JREC_WHOLE] = "whole_records",
+    [KVP_JREC_TERM] = "term_records",       [KVP_JREC_COMMIT] = "commit_records",
+    [KVP_JREC_GONE] = "gone_records",       [KVP_JREC_BUMP] = "bump_records",
+    [KVP_JREC_SEGMENT] = "segment_records", [KVP_JREC_SEGMENT_OVER] = "segment_over_records",
+};
+
+typedef struct {
+    kvp_ident_t ident;
+    kvp_log_file_t file;
+    uint32_t files; /* as they were found, */
+    uint64_t from; /* and the position of their first byte */
+    kvp_master_log_t log;
+    verdict_t verdict;
+    char at_file[KVP_LOG_NAME_BYTES]; /* where what is believed ends, */
+    uint64_t at; /* at this byte of it */
+    char aside[KVP_LOG_NAME_BYTES]; /* what was set aside; "" = nothing was */
+} check_t;
+
+static kvp_err_t
+restore(void *arg, const void *bytes, size_t len)
+{
+    return kvp_master_restore(arg, bytes, len);
+}
+
+static verdict_t
+judge(const check_t *c, uint64_t had)
+{
+    if (c->log.err == KVP_VERSION) return LATER_VERSION;
+    if (c->log.err == KVP_INVALID) return ANOTHER_POOL;
+    if (c->log.err != KVP_OK || had != c->file.found_bytes) return DAMAGED;
+    if (c->log.is_overlapping) return OVERLAPPING;
+    return c->log.end < had ? CUT : CLEAN;
+}
+
+static kvp_err_t
+read_log(check_t *c)
+{
+    kvp_master_conf_t conf = {.digest_seed = c->ident.digest_seed,
+                              .seed = kvp_random_u64(),
+                              .secret = kvp_random_u64(),
+                              .term = c->ident.term,
+                              .had_master = true,
+                              .has_journal = true,
+                              .host_id = ""};
+    kvp_master_t *core;
+    uint64_t had = 0;
+    kvp_err_t err;
+
+    memcpy(conf.pool_id, c->ident.pool_id, sizeof conf.pool_id);
+    err = kvp_master_create(&conf, kvp_boot_ns(), &core);
+    if (err != KVP_OK) return err;
+    err = kvp_log_file_read(&c->file, restore, core, &had);
+    if (err == KVP_OK) {
+        kvp_master_check_journal(core, &c->log);
+        c->verdict = judge(c, had);
+        c->files = c->file.files;
+        c->from = c->files > 0 ? c->file.from[0] : 0;
+        kvp_log_file_find(&c->file, c->log.end, c->at_file, &c->at);
+    }
+    kvp_master_destroy(core);
+    return err;
+}
+
+/* Each is named once, for people and for scripts. */
+static void
+say_u64(kvp_jsonw_t *w, const char *name, uint64_t value)
+{
+    if (w->out != NULL)
+        kvp_jsonw_u64(w, name, value);
+    else
+        printf("%-20s %" PRIu64 "\n", name, value);
+}
+
+static void
+say_text(kvp_jsonw_t *w, const char *name, const char *value)
+{
+    if (w->out != NULL)
+        kvp_jsonw_text(w, name, value);
+    else if (value[0] != '\0')
+        printf("%-20s %s\n", name, value);
+}
+
+static void
+say(const check_t *c, kvp_jsonw_t *w)
+{
+    say_text(w, "data_dir", c->ident.dir);
+    say_text(w, "verdict", verdicts[c->verdict].name);
+    say_text(w, "advice", verdicts[c->verdict].advice);
+    say_u64(w, "files", c->files);
+    say_u64(w, "log_bytes", c->file.found_bytes);
+    say_u64(w, "from", c->from);
+    say_u64(w, "to", c->from + c->log.end);
+    say_text(w, "end_file", c->at_file);
+    say_u64(w, "end_offset", c->at);
+    say_u64(w, "unread_bytes", c->file.found_bytes - c->log.end);
+    say_text(w, "set_aside", c->aside);
+    say_u64(w, "is_of_another_boot", c->file.may_lack_end);
+    say_u64(w, "is_whole", c->log.is_whole);
+    say_u64(w, "term", c->log.term);
+    say_u64(w, "objects", c->log.objects);
+    say_u64(w, "segments", c->log.segments);
+    say_u64(w, "tenants", c->log.tenants);
+    for (size_t i = 1; i < KVP_ARRAY_LEN(kinds); i++)
+        say_u64(w, kinds[i], c->log.records[i]);
+}
+
+static void
+say_json(const check_t *c)
+{
+    kvp_buf_t text;
+    kvp_jsonw_t w;
+
+    kvp_buf_init(&text, 0);
+    kvp_jsonw_init(&w, &text);
+    kvp_jsonw_open(&w, NULL, '{');
+    say(c, &w);
+    kvp_jsonw_close(&w, '}');
+    if (text.err != KVP_OK) kvp_panic("out of memory: a report");
+    printf("%.*s\n", (int)text.len, (const char *)text.data);
+    kvp_buf_fini(&text);
+}
+
+int
+kvp_check_run(const char *data_dir, bool is_repairing, bool is_json)
+{
+    check_t c = {.ident = {.dir_fd = -1, .lock_fd = -1}};
+    kvp_err_t err;
+
+    kvp_log_file_init(&c.file);
+    err = kvp_ident_look(data_dir, &c.ident);
+    if (err == KVP_OK) err = kvp_log_file_look(&c.file, c.ident.dir_fd, c.ident.dir);
+    if (err == KVP_OK) err = read_log(&c);
+    if (err == KVP_OK && is_repairing && verdicts[c.verdict].is_set_aside)
+        err = kvp_log_file_set_aside(&c.file, c.log.end, c.aside);
+    if (err == KVP_OK && is_json)
+        say_json(&c);
+    else if (err == KVP_OK)
+        say(&c, &(kvp_jsonw_t){.out = NULL});
+    if (err == KVP_OK && fflush(stdout) != 0) {
+        kvp_log_error("master", "cannot write to standard output: %m");
+        err = KVP_SYS;
+    }
+    kvp_log_file_fini(&c.file);
+    kvp_ident_close(&c.ident);
+    return err != KVP_OK ? FAILED : verdicts[c.verdict].is_fine ? FINE : FOUND;
+}

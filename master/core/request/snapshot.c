@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A base of the log because an operator wants one. Nothing waits here: whoever asks asks again until his base is whole, by its number,
+ * which no other master gives.
+ */
+#include "master/core/request/request.h"
+
+#include "master/core/base/ctx.h"
+#include "master/core/log/interim.h"
+#include "master/core/master.h"
+#include "master/core/session/session.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+
+static const char *
+refusal(const kvp_journal_t *j, kvp_err_t *err_out)
+{
+    *err_out = !j->is_on ? KVP_NOTSUP : j->has_failed ? KVP_SYS : !j->is_open ? KVP_RETRY_AFTER : KVP_OK;
+    if (!j->is_on) return "the master keeps no log: it has no data directory";
+    if (j->has_failed) return "the log cannot be written: the master's own log says why";
+    return j->is_open ? "" : "the log begins with the first node, and none has come yet";
+}
+
+void
+kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__SnapshotReply reply = KVP__PB__SNAPSHOT_REPLY__INIT;
+    const kvp_journal_t *j = &m->log.journal;
+    Kvp__Pb__Snapshot *msg;
+    kvp_buf_t *out;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__snapshot__descriptor, f);
+    if (msg == NULL) {
+        kvp_session_close(&m->peers, s, "malformed Snapshot");
+        return;
+    }
+    reply.detail = (char *)refusal(j, &reply.err);
+    if (reply.err == KVP_OK) {
+        reply.number = msg->number;
+        if (msg->number >> 32 != m->ctx.term) {
+            (void)kvp_master_snapshot(m); /* false: one is under way, which says as much */
+            reply.number = (uint64_t)m->ctx.term << 32 | j->bases;
+        }
+        reply.is_whole = (uint32_t)reply.number <= j->taken;
+        reply.objects = m->ctx.st.objects;
+        reply.log_bytes = j->file_bytes;
+    }
+    kvp_pb_free(&pb, msg);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
+    kvp_frame_end(out, at);
+}
