@@ -146,20 +146,23 @@ say(const check_t *c, kvp_jsonw_t *w)
         say_u64(w, kinds[i], c->log.records[i]);
 }
 
-static void
-say_json(const check_t *c)
+static bool
+report(const check_t *c, bool is_json)
 {
     kvp_buf_t text;
     kvp_jsonw_t w;
 
     kvp_buf_init(&text, 0);
-    kvp_jsonw_init(&w, &text);
-    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_init(&w, is_json ? &text : NULL);
+    if (is_json) kvp_jsonw_open(&w, NULL, '{');
     say(c, &w);
-    kvp_jsonw_close(&w, '}');
+    if (is_json) kvp_jsonw_close(&w, '}');
     if (text.err != KVP_OK) kvp_panic("out of memory: a report");
-    printf("%.*s\n", (int)text.len, (const char *)text.data);
+    if (is_json) printf("%.*s\n", (int)text.len, (const char *)text.data);
     kvp_buf_fini(&text);
+    if (fflush(stdout) == 0) return true;
+    kvp_log_error("master", "cannot write to standard output: %m");
+    return false;
 }
 
 int
@@ -174,14 +177,7 @@ kvp_check_run(const char *data_dir, bool is_repairing, bool is_json)
     if (err == KVP_OK) err = read_log(&c);
     if (err == KVP_OK && is_repairing && verdicts[c.verdict].is_set_aside)
         err = kvp_log_file_set_aside(&c.file, c.log.end, c.aside);
-    if (err == KVP_OK && is_json)
-        say_json(&c);
-    else if (err == KVP_OK)
-        say(&c, &(kvp_jsonw_t){.out = NULL});
-    if (err == KVP_OK && fflush(stdout) != 0) {
-        kvp_log_error("master", "cannot write to standard output: %m");
-        err = KVP_SYS;
-    }
+    if (err == KVP_OK && !report(&c, is_json)) err = KVP_SYS;
     kvp_log_file_fini(&c.file);
     kvp_ident_close(&c.ident);
     return err != KVP_OK ? FAILED : verdicts[c.verdict].is_fine ? FINE : FOUND;

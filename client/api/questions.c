@@ -305,8 +305,10 @@ call_back(list_t *l, const kvp_frame_t *answer, uint32_t n)
     entries = kvp_rd_array(&rd, n, sizeof *entries);
     if (rd.is_bad || n > l->head.limit) return KVP_PROTO;
     keys = rd.at;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         if (entries[i].key_at > rd.left || entries[i].key_len > rd.left - entries[i].key_at) return KVP_PROTO;
+        if (entries[i].key_len > KVPOOL_KEY_MAX) return KVP_PROTO; /* callers have room for a key */
+    }
     for (uint32_t i = 0; i < n && !l->is_ended; i++) {
         l->seen++;
         l->is_ended = l->fn(l->fn_arg, keys + entries[i].key_at, entries[i].key_len, entries[i].len) != 0;

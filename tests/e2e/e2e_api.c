@@ -365,9 +365,13 @@ check_patterns(void)
 static void
 check_stat(void)
 {
+    kvpool_snapshot_t snapshot;
     char buf[16];
     size_t len = 0;
 
+    EXPECT("snapshot without pool", kvpool_snapshot(NULL, NULL, &snapshot), KVPOOL_INVALID);
+    EXPECT("snapshot into nothing", kvpool_snapshot(pool, NULL, NULL), KVPOOL_INVALID);
+    EXPECT("snapshot of no log", kvpool_snapshot(pool, NULL, &snapshot), KVPOOL_NOTSUP);
     EXPECT("stat without pool", kvpool_stat(NULL, buf, sizeof buf, &len, NULL), KVPOOL_INVALID);
     EXPECT("stat without buffer", kvpool_stat(pool, NULL, 16, &len, NULL), KVPOOL_INVALID, KVPOOL_BUFFER_SMALL);
     memset(buf, 'x', sizeof buf);

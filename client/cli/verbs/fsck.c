@@ -165,19 +165,14 @@ of_tenant(struct json_object *stat, const char *name)
     return kvp_json_find_u64(json_object_array_get_idx(tenants, 0), name);
 }
 
-/* Objects that are not listed while their nodes are away: of all tenants. */
-static uint64_t
-away_objects(struct json_object *stat)
+/* Then some objects may not be listed. */
+static bool
+is_any_away(struct json_object *stat)
 {
-    struct json_object *segments = NULL, *state;
-    uint64_t n = 0;
+    struct json_object *segments = NULL, *pool = NULL;
     json_object_object_get_ex(stat, "segments", &segments);
-    for (size_t i = 0; i < json_object_array_length(segments); i++) {
-        struct json_object *one = json_object_array_get_idx(segments, i);
-        if (json_object_object_get_ex(one, "state", &state) && strcmp(json_object_get_string(state), "lost") == 0)
-            n += kvp_json_find_u64(one, "objects");
-    }
-    return n;
+    json_object_object_get_ex(stat, "pool", &pool);
+    return kvp_json_find_u64(pool, "segments") < json_object_array_length(segments);
 }
 
 static uint64_t
@@ -196,10 +191,10 @@ static bool
 do_figures_agree(const walk_t *w)
 {
     const uint64_t a = of_tenant(w->before, "objects"), b = of_tenant(w->after, "objects"), more = changes(w);
-    const uint64_t unseen = more + kvp_max_u64(away_objects(w->before), away_objects(w->after));
     if (w->listed > kvp_max_u64(a, b) + more) return false;
     if (more == 0 && w->bytes > of_tenant(w->after, "used_bytes")) return false;
-    return kvp_json_find_u64(w->after, "groups") > 0 || w->listed + unseen >= kvp_min_u64(a, b);
+    if (is_any_away(w->before) || is_any_away(w->after) || kvp_json_find_u64(w->after, "groups") > 0) return true;
+    return w->listed + more >= kvp_min_u64(a, b);
 }
 
 static int
