@@ -108,7 +108,7 @@ test_a_small_log(void **state)
 {
     static const entry_t all[] = {
         {KVP_JREC_BASE, 1},    {KVP_JREC_SEGMENT, 1},      {KVP_JREC_COMMIT, 2}, {KVP_JREC_WHOLE, 0},
-        {KVP_JREC_COMMIT, 1},  {KVP_JREC_GONE, 2},         {KVP_JREC_TENANT, 3},   {KVP_JREC_TERM, 2},
+        {KVP_JREC_COMMIT, 1},  {KVP_JREC_GONE, 2},         {KVP_JREC_TENANT, 3}, {KVP_JREC_TERM, 2},
         {KVP_JREC_SEGMENT, 2}, {KVP_JREC_SEGMENT_OVER, 2}, {KVP_JREC_COMMIT, 3},
     };
     kvp_master_conf_t conf = {
