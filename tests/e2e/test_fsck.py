@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvpool snapshot and kvpool fsck: the log of a running and of a stopped pool, and whether what the pool has can be read."""
+import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -205,16 +206,17 @@ def test_fsck_while_keys_change(pool):
         while not is_over.is_set():
             turn += 1
             client(f"bput x/{turn}/ 0 500 40000")  # more than the pool has room for, after some turns
-            client(f"bput k/ 0 200 4096 upsert=1")
+            client("bput k/ 0 200 4096 upsert=1")
             client(f"remove k/{turn % 1000} force=1")
+        assert figures(pool.master)["evictions"] > 0 < figures(pool.master)["removes"]
 
-    changer = threading.Thread(target=change)
-    changer.start()
-    try:
-        results = [pool.kvpool("fsck", "--json", "--deep") for _ in range(3)]
-    finally:
-        is_over.set()
-        changer.join()
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        changer = threads.submit(change)
+        try:
+            results = [pool.kvpool("fsck", "--json", "--deep") for _ in range(3)]
+        finally:
+            is_over.set()
+        changer.result()
     for r in results:
         assert r.rc == 0 and r.json["verdict"] == "clean", r
 
