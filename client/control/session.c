@@ -609,7 +609,10 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
     s->conf.masters = strdup(conf->masters);
     s->conf.peers.name = strdup(conf->peers.name);
     s->conf.peers.host_id = strdup(conf->peers.host_id);
-    if (s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL) return KVP_NOMEM;
+    s->conf.peers.tenant = strdup(conf->peers.tenant == NULL ? "" : conf->peers.tenant);
+    if (s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL ||
+        s->conf.peers.tenant == NULL)
+        return KVP_NOMEM;
     return kvp_names_create(&s->conf.peers.names);
 }
 
@@ -688,6 +691,7 @@ kvp_session_destroy(kvp_session_t *s)
     free((char *)s->conf.masters);
     free((char *)s->conf.peers.name);
     free((char *)s->conf.peers.host_id);
+    free((char *)s->conf.peers.tenant);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);

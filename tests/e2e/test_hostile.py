@@ -201,7 +201,6 @@ def test_questions_without_end(pool, neighbours, what):
 def test_puts_that_are_never_finished(pool, is_full):
     """Fails if 64 sessions that begin 262,144 puts, of which each has its place or waits for one, cost the master more than 192 MiB, if
     meanwhile nobody else can put, or if EXISTS of another takes more than 100 ms when all of them close at once."""
-    raws = [w.session(pool.addr, name=f"idle{i}") for i in range(64)]
     reader, greeted = w.session(pool.addr, name="reader")
     if is_full:  # of what is being read
         assert Shell(pool.bench, pool.addr)("bput k/ 0 16384 16384")["results"] == {"OK": 16384}
@@ -210,17 +209,18 @@ def test_puts_that_are_never_finished(pool, is_full):
             assert reader.call(w.frame(w.GET, w.pack((1, 512)), ask)).err == w.OK
     before = w.rss_bytes(pool.master.pid)
     puts = []  # all made first: the one beside is a thread of this process, and waits for Python, too
-    for i, (raw, greeted) in enumerate(raws):
+    for i in range(64):
         for j in range(0, 4096, 512):
             keys = [b"idle%d/%d" % (i, j + k) for k in range(512)]
-            puts.append((raw, w.put_begin(keys, 64, greeted[8], 1 + j, wait_ms=10000)))
+            puts.append((i, w.put_begin(keys, 64, greeted[8], 1 + j, wait_ms=10000)))
+    raws = [w.session(pool.addr, name=f"idle{i}")[0] for i in range(64)]
     with Bystander(pool.addr, lambda: clock_beside(pool.master)) as other:
-        for raw, put in puts:
-            raw.send(put)
+        for i, put in puts:
+            raws[i].send(put)
         wait_until(lambda: sum(figures(pool.master)[at] for at in ("attempts", "pending_puts")) > 200000, 20 * SLOW, "what they begin")
         more = w.rss_bytes(pool.master.pid) - before
         assert is_full or pool.put("other", b"x").rc == 0
-        for raw, _ in raws:
+        for raw in raws:
             raw.sock.close()
         wait_until(lambda: figures(pool.master)["attempts"] == 0, 10 * SLOW, "the end of them")
     reader.sock.close()
