@@ -12,7 +12,7 @@ import time
 import pytest
 
 from clients import E2E, PATHS, Shell, figures, slow
-from conftest import SLOW, TIER, wait_until
+from conftest import READY_S, SLOW, TIER, wait_until
 
 LEN = 4096
 SHORT = 512  # of objects that are put for as long as it takes
@@ -23,9 +23,10 @@ REFUSED = ("RETRY_AFTER", "DEADLINE")
 BASE_BYTES = 64 << 20  # of the log, before it is replaced by a base, where that is small
 
 
-def start(bench, pool, name, *args):
+def start(bench, pool, name, *args, timeout=READY_S):
     """The next master of the pool, with its data directory."""
-    pool.master = bench.master(*args, listen=pool.master.listen, data_dir=pool.master.data, name=name)
+    master = bench.master(*args, listen=pool.master.listen, data_dir=pool.master.data, name=name, ready=False)
+    pool.master = master.wait_ready(timeout)
 
 
 def health(master):
@@ -263,6 +264,13 @@ def tiny_objects(bench, pool, n):
     assert filler.finish() == 0
 
 
+def unrun_s(pid):
+    """How long the process's first thread was ready to run and others had the processor; 0 where the kernel does not tell."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0
+
+
 def random_ones_are_read(bench, pool, n, number):
     """1,000 of them by a client that knows nothing, again and again until all are there; each is right."""
     reader = Shell(bench, pool.addr, f"reader{number}", **PATHS["shm"])
@@ -284,7 +292,7 @@ def random_ones_are_read(bench, pool, n, number):
 ])
 def test_served_again_in_time(make_pool, bench, keys, disk, limit_s):
     """Fails if 1,000 random keys are not read right within that time of the exec of the next master, or if without its data directory
-    not all keys are found within it, on a machine that others use as well: in the best of three turns.
+    not all keys are found within it. The best of three turns counts, without what the master's thread waited for a processor.
     """
     pool = make_pool(nodes=2, memory=f"{64 + keys * 5 // 8 * 256 // (1 << 20)}MiB", data_dir=f"{bench.home}/data")
     tiny_objects(bench, pool, keys)
@@ -294,14 +302,14 @@ def test_served_again_in_time(make_pool, bench, keys, disk, limit_s):
         if disk == "gone":
             shutil.rmtree(pool.master.data)
         begun = time.monotonic()
-        start(bench, pool, f"master{len(turns) + 2}")
-        ready_s = time.monotonic() - begun
-        reader = None
-        if disk == "kept":
-            reader = random_ones_are_read(bench, pool, keys, len(turns))
+        start(bench, pool, f"master{len(turns) + 2}", timeout=120)
+        ready_s, ready_unrun_s = time.monotonic() - begun, unrun_s(pool.master.pid)
+        reader = random_ones_are_read(bench, pool, keys, len(turns)) if disk == "kept" else None
         wait_until(lambda: figures(pool.master)["objects"] == keys, 30, "all keys to be known")
-        turns.append(time.monotonic() - begun)
-        print(f"{keys} keys, data directory {disk}: ready after {ready_s:.2f} s, served after {turns[-1]:.2f} s")
+        took, unrun = time.monotonic() - begun, unrun_s(pool.master.pid)
+        turns.append(took - unrun)
+        print(f"{keys} keys, data directory {disk}: ready after {ready_s:.2f} s, served after {took:.2f} s; "
+              f"{ready_unrun_s:.2f} s and {unrun:.2f} s of these the master waited for a processor")
         reader = reader or random_ones_are_read(bench, pool, keys, len(turns))
         assert sum(reader(f"bexist t/ {i} 4000")["exist"] for i in range(0, min(keys, 1_000_000), 4000)) == min(keys, 1_000_000)
         wait_until(lambda: figures(pool.master)["segments"] == 2, 60, "both nodes to have told what they hold")
