@@ -294,14 +294,14 @@ def test_an_open_that_fails_ends_no_other(pool):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         failed = []
-        thread = threading.Thread(target=lambda: failed.append(raw.open(at, None, None, None, 1000, 0, 0, None, 0, 0, 0, 0)[0]))
+        thread = threading.Thread(target=lambda: failed.append(raw.open(at, None, None, None, 1000, 0, 0, None, 0, None, 0, 0)[0]))
         thread.start()
         silent.accept()[0].close()  # it is under way, and tries again
-        assert raw.open(pool.addr, None, None, None, 0, 0, 0, None, 0, 0, 0, 0) == (0, "")
+        assert raw.open(pool.addr, None, None, None, 0, 0, 0, None, 0, None, 0, 0) == (0, "")
         thread.join(10)
     assert failed[0] < 0
     assert raw.exists("k", 0) == 0
-    assert raw.open(pool.addr, None, None, None, 0, 0, 0, None, 0, 0, 0, 0)[1] == "the pool is open already"
+    assert raw.open(pool.addr, None, None, None, 0, 0, 0, None, 0, None, 0, 0)[1] == "the pool is open already"
     assert raw.close() == 0
 
 
