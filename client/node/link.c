@@ -404,7 +404,7 @@ on_owner(kvp_node_t *node, const kvp_frame_t *frame)
     bool is_good;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__owner__descriptor, frame);
-    is_good = msg != NULL && kvp_node_mem_set_owner(node->mem, msg->chunk, msg->tenant);
+    is_good = msg != NULL && node->mem != NULL && kvp_node_mem_set_owner(node->mem, msg->chunk, msg->tenant);
     kvp_pb_free(&pb, msg);
     return is_good;
 }

@@ -30,7 +30,7 @@ send_page(kvp_node_t *node, const kvp_node_page_t *page, const kvp_buf_t *tail)
     msg.n = page->n;
     msg.is_whole = l->is_report_whole;
     msg.is_last = page->is_last;
-    if (msg.is_whole) msg.tenant = (char *)kvp_node_mem_owner(node->mem, page->chunk);
+    if (msg.is_whole) msg.tenant = node->mem->chunks[page->chunk].tenant;
     l->is_report_last = page->is_last;
     l->report_request = ++l->next_request;
     kvp_pb_frame_begin(&l->conn.out, KVP_OP_REPORT, 0, l->report_request, &msg.base, &at);

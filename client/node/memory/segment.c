@@ -341,12 +341,6 @@ kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term)
         write_superblock(mem, i);
 }
 
-static kvp_chunk_owner_t *
-owner_of(const kvp_node_mem_t *mem, uint32_t chunk)
-{
-    return (kvp_chunk_owner_t *)((uint8_t *)mem->chunks[chunk].meta.addr + KVP_SB_OWNER_OFF);
-}
-
 bool
 kvp_node_mem_set_owner(kvp_node_mem_t *mem, uint32_t chunk, const char *tenant)
 {
@@ -355,16 +349,9 @@ kvp_node_mem_set_owner(kvp_node_mem_t *mem, uint32_t chunk, const char *tenant)
     if (chunk >= mem->chunk_n || strlen(tenant) > KVP_TENANT_NAME_MAX) return false;
     memcpy(owner.tenant, tenant, strlen(tenant));
     owner.check = kvp_sum(owner.tenant, sizeof owner.tenant);
-    memcpy(owner_of(mem, chunk), &owner, sizeof owner);
+    memcpy((uint8_t *)mem->chunks[chunk].meta.addr + KVP_SB_OWNER_OFF, &owner, sizeof owner);
+    memcpy(mem->chunks[chunk].tenant, owner.tenant, sizeof mem->chunks[chunk].tenant);
     return true;
-}
-
-const char *
-kvp_node_mem_owner(const kvp_node_mem_t *mem, uint32_t chunk)
-{
-    const kvp_chunk_owner_t *owner = owner_of(mem, chunk);
-
-    return owner->check == kvp_sum(owner->tenant, sizeof owner->tenant) ? owner->tenant : "";
 }
 
 const kvp_node_words_ops_t kvp_node_mem_words = {

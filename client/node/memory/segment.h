@@ -26,6 +26,7 @@ typedef struct {
     kvp_mr_t *payload_mrs[KVP_NODE_TPS_MAX]; /* by index of the serving transport; tps.c's */
     kvp_mr_t *meta_mrs[KVP_NODE_TPS_MAX];
     _Atomic kvp_err_t mrs_err[KVP_NODE_TPS_MAX]; /* OK: both are there; EAGAIN: not yet; NOTSUP: they cannot be had */
+    char tenant[KVP_TENANT_NAME_MAX + 1]; /* whose objects are put there; writers could change what is in meta */
 } kvp_node_chunk_t;
 
 typedef struct {
@@ -61,10 +62,9 @@ void kvp_node_mem_destroy(kvp_node_mem_t *mem);
 /* kvp_node_mem_set_term writes the highest term obeyed into the superblocks. */
 void kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term);
 
-/* kvp_node_mem_set_owner writes the name of the tenant whose objects are put into that chunk, at most KVP_TENANT_NAME_MAX bytes, behind
- * its superblock; kvp_node_mem_owner is what is there, "" where it is nobody's. False: no such chunk, or no such name. */
+/* kvp_node_mem_set_owner notes the name of the tenant whose objects are put into that chunk, at most KVP_TENANT_NAME_MAX bytes, and
+ * writes it behind the chunk's superblock. False: no such chunk, or no such name. */
 bool kvp_node_mem_set_owner(kvp_node_mem_t *mem, uint32_t chunk, const char *tenant);
-const char *kvp_node_mem_owner(const kvp_node_mem_t *mem, uint32_t chunk);
 
 /* kvp_node_mem_words reaches descriptors; its argument is a kvp_node_mem_t ** of the control thread. */
 extern const kvp_node_words_ops_t kvp_node_mem_words;

@@ -256,6 +256,16 @@ master_fence(master_t *m, uint64_t incarnation)
     master_expect(m, KVP_OP_FENCE, &f);
 }
 
+static void
+master_own(master_t *m, uint32_t chunk, const char *tenant)
+{
+    Kvp__Pb__Owner msg = KVP__PB__OWNER__INIT;
+
+    msg.chunk = chunk;
+    msg.tenant = (char *)tenant;
+    master_send(m, KVP_OP_OWNER, KVP_FRAME_ONEWAY, 0, &msg, NULL, 0);
+}
+
 /* ---- a node and its master */
 typedef struct {
     master_t master;
@@ -830,6 +840,7 @@ expect_report_of(master_t *m, const kvp_desc_t *desc, bool is_wanted)
     assert_false(msg->is_last);
     assert_true(msg->is_whole);
     assert_int_equal(msg->n, 1);
+    assert_string_equal(msg->tenant, "team-a");
     assert_int_equal(f.tail_len, sizeof *rec + sizeof *desc + 8);
     rec = (const kvp_wire_extent_t *)f.tail;
     assert_int_equal(rec->slot, 3);
@@ -850,6 +861,32 @@ expect_report_of(master_t *m, const kvp_desc_t *desc, bool is_wanted)
     kvp_pb_free(&pb, msg);
 }
 
+/* The name of a chunk's tenant lies behind its superblock; an order for no chunk ends the connection. */
+static void
+test_owner_of_a_chunk(void **state)
+{
+    fixture_t *f = *state;
+    kvp_chunk_owner_t owner;
+    kvp_frame_t frame;
+    client_t c;
+    chunk_t chunk;
+    uint8_t *meta;
+
+    master_own(&f->master, 1, "team-a");
+    master_fence(&f->master, 7); /* its answer says that the order before was obeyed */
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
+    meta = map_meta(&chunk, PROT_READ);
+    memcpy(&owner, meta + KVP_SB_OWNER_OFF, sizeof owner);
+    assert_string_equal(owner.tenant, "team-a");
+    assert_int_equal(owner.check, kvp_sum(owner.tenant, sizeof owner.tenant));
+    munmap(meta, chunk.meta_bytes);
+    chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
+    master_own(&f->master, 1000, "team-a");
+    assert_false(master_next(&f->master, &frame));
+}
+
 static void
 test_new_master_is_told_what_is_in_the_memory(void **state)
 {
@@ -861,6 +898,7 @@ test_new_master_is_told_what_is_in_the_memory(void **state)
     uint8_t *meta;
     uint64_t id, word;
 
+    master_own(&f->master, 0, "team-a");
     assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
     assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
     meta = map_meta(&chunk, PROT_READ | PROT_WRITE);
@@ -1239,6 +1277,7 @@ main(void)
         TEST(test_fence_ends_attachments_and_refuses_more),
         TEST(test_quarantine_ends_with_the_writers_process),
         TEST(test_drained_by_the_same_process_ends_quarantine),
+        TEST(test_owner_of_a_chunk),
         TEST(test_pidfd_must_be_of_the_peer),
         TEST(test_hello_is_checked),
         TEST(test_strangers_are_closed_and_nothing_else_happens),
