@@ -399,12 +399,16 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
 static bool
 on_owner(kvp_node_t *node, const kvp_frame_t *frame)
 {
+    kvp_node_mem_t *mem = node->mem;
     Kvp__Pb__Owner *msg;
     kvp_pb_t pb;
     bool is_good;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__owner__descriptor, frame);
-    is_good = msg != NULL && node->mem != NULL && kvp_node_mem_set_owner(node->mem, msg->chunk, msg->tenant);
+    is_good = msg != NULL;
+    if (is_good && mem != NULL && msg->uuid.len == sizeof mem->uuid &&
+        memcmp(msg->uuid.data, mem->uuid, sizeof mem->uuid) == 0)
+        is_good = kvp_node_mem_set_owner(mem, msg->chunk, msg->tenant);
     kvp_pb_free(&pb, msg);
     return is_good;
 }

@@ -258,12 +258,17 @@ void
 node_owner(peer_t *n, const kvp_frame_t *f)
 {
     Kvp__Pb__Owner *head;
+    mem_t *mem = NULL;
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__owner__descriptor, f);
     assert_non_null(head);
-    assert_true((f->hdr.flags & KVP_FRAME_ONEWAY) != 0 && head->chunk < n->mem->chunk_n);
-    snprintf(n->mem->chunks[head->chunk].owner, sizeof n->mem->chunks->owner, "%s", head->tenant);
+    kvp_list_foreach (pos, &n->world->mems)
+        if (memcmp(kvp_list_entry(pos, mem_t, link)->uuid, head->uuid.data, sizeof mem->uuid) == 0)
+            mem = kvp_list_entry(pos, mem_t, link);
+    assert_true((f->hdr.flags & KVP_FRAME_ONEWAY) != 0);
+    if (mem != NULL && head->chunk < mem->chunk_n) /* a stranger may have mounted more of it */
+        snprintf(mem->chunks[head->chunk].owner, sizeof mem->chunks->owner, "%s", head->tenant);
     kvp_pb_free(&pb, head);
 }
 

@@ -274,6 +274,7 @@ kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c)
     size_t at;
 
     if (node == NULL || (c->tenant->id != 0 && c->tenant->name[0] == '\0')) return;
+    msg.uuid = (ProtobufCBinaryData){sizeof c->segment->uuid, c->segment->uuid};
     msg.chunk = c->index;
     msg.tenant = c->tenant->name;
     kvp_pb_frame_begin(&node->out, KVP_OP_OWNER, KVP_FRAME_ONEWAY, 0, &msg.base, &at);

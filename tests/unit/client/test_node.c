@@ -261,6 +261,7 @@ master_own(master_t *m, uint32_t chunk, const char *tenant)
 {
     Kvp__Pb__Owner msg = KVP__PB__OWNER__INIT;
 
+    msg.uuid = (ProtobufCBinaryData){sizeof m->uuid, m->uuid};
     msg.chunk = chunk;
     msg.tenant = (char *)tenant;
     master_send(m, KVP_OP_OWNER, KVP_FRAME_ONEWAY, 0, &msg, NULL, 0);
