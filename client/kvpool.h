@@ -59,9 +59,9 @@ typedef struct {
     const char *listen; /* embedded node: "HOST:PORT" for peers; default 127.0.0.1:0. It serves by all transports that
                            work here; by rdma if HOST is an address of a device, else naming rdma is an error */
     uint64_t chunk_bytes; /* embedded node: 0 = default */
-    const char *
-        tenant; /* whose keys these are: equal keys of two tenants are two objects. A name of at most 128 bytes; NULL, "" and
-                           "default" are the default one. INVALID: the pool has another tenant whose name has the same hash */
+    const char *tenant; /* whose keys these are: equal keys of two tenants are two objects. A name of at most 128 bytes;
+                           NULL, "" and "default" are the default one. INVALID: the pool has another tenant whose name
+                           has the same hash */
     uint32_t locations; /* how many known locations the handle keeps, 128 bytes each. A get of a known location needs no
                            message to anyone. 0 = 65536, UINT32_MAX = none */
     char *detail; /* out, if not NULL: a sentence for a person that says what is wrong with the configuration or this
@@ -129,8 +129,8 @@ typedef struct {
     size_t detail_cap;
     uint32_t segment; /* put: only to this segment (`segment_id` of kvpool_stat), else NO_SPACE. 0 = to any segment.
                          remove: of an object with several copies only the one in this segment. 0 = all copies */
-    const kvpool_lineage_t
-        *lineage; /* kvpool_put, kvpool_upsert: the object's; NULL = none. Items of a batch have their own */
+    const kvpool_lineage_t *lineage; /* kvpool_put, kvpool_upsert: the object's; NULL = none. Items of a batch have
+                                        their own */
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */

@@ -185,19 +185,6 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
     give_up(m, g);
 }
 
-void
-kvp_give_up_older(kvp_master_t *m, uint32_t term)
-{
-    kvp_list_foreach (pos, &m->cat.segments) {
-        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
-        kvp_session_t *node = g->report != NULL ? g->report->node : g->node;
-
-        if (g->is_dropped || g->mounted_term >= term) continue;
-        if (node != NULL) kvp_session_close(&m->peers, node, "its memory was given up by a master before");
-        if (g->report == NULL || g->is_restored) kvp_segment_drop(m, g); /* else with the connection */
-    }
-}
-
 /* The node made up, or mixed up, what it told: its memory is to be made anew. */
 static void
 spoil(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)

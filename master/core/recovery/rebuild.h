@@ -20,7 +20,6 @@ void kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_report_lost(kvp_master_t *m, const kvp_session_t *node);
 bool kvp_report_was_cut(const kvp_master_t *m, const uint8_t uuid[16]);
 bool kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left);
-void kvp_give_up_older(kvp_master_t *m, uint32_t term); /* memory that was last mounted before that term */
 void kvp_report_free(kvp_master_t *m, kvp_segment_t *g);
 kvp_segment_t *kvp_report_by(const kvp_master_t *m,
                              const kvp_session_t *node); /* of which that node reports, or NULL */
