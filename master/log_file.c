@@ -118,16 +118,32 @@ note_boot(const kvp_log_file_t *lf)
 }
 
 static void
-remove_files(kvp_log_file_t *lf, uint32_t first, uint32_t n)
+leave_out(kvp_log_file_t *lf, uint32_t first, uint32_t n, kvp_log_gone_t *gone_out)
+{
+    gone_out->n = n;
+    memcpy(gone_out->from, &lf->from[first], n * sizeof *lf->from);
+    memmove(&lf->from[first], &lf->from[first + n], (lf->files - first - n) * sizeof *lf->from);
+    lf->files -= n;
+}
+
+void
+kvp_log_file_remove(const kvp_log_file_t *lf, const kvp_log_gone_t *gone)
 {
     char name[KVP_LOG_NAME_BYTES];
 
-    for (uint32_t i = first; i < first + n; i++) {
-        name_of(lf->from[i], name);
+    for (uint32_t i = 0; i < gone->n; i++) {
+        name_of(gone->from[i], name);
         (void)unlinkat(lf->dir_fd, name, 0); /* a file that stays is read, and says nothing that is not said again */
     }
-    memmove(&lf->from[first], &lf->from[first + n], (lf->files - first - n) * sizeof *lf->from);
-    lf->files -= n;
+}
+
+static void
+remove_files(kvp_log_file_t *lf, uint32_t first, uint32_t n)
+{
+    kvp_log_gone_t gone;
+
+    leave_out(lf, first, n, &gone);
+    kvp_log_file_remove(lf, &gone);
 }
 
 static bool
@@ -333,13 +349,13 @@ kvp_log_file_turn(kvp_log_file_t *lf)
 }
 
 void
-kvp_log_file_forget(kvp_log_file_t *lf, uint64_t before)
+kvp_log_file_forget(kvp_log_file_t *lf, uint64_t before, kvp_log_gone_t *gone_out)
 {
     uint32_t n = 0;
 
     while (n + 1 < lf->files && lf->from[n + 1] <= before)
         n++;
-    remove_files(lf, 0, n);
+    leave_out(lf, 0, n, gone_out);
 }
 
 uint64_t

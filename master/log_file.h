@@ -23,6 +23,12 @@ typedef struct {
     bool has_lost; /* the last file was not synced when another was begun, and could not be */
 } kvp_log_file_t;
 
+/* Files that are not of the log any more. */
+typedef struct {
+    uint64_t from[KVP_LOG_FILES_MAX];
+    uint32_t n;
+} kvp_log_gone_t;
+
 /* kvp_log_file_init makes the empty value; fini closes it, and is legal on that. */
 void kvp_log_file_init(kvp_log_file_t *lf);
 void kvp_log_file_fini(kvp_log_file_t *lf);
@@ -54,11 +60,14 @@ kvp_err_t kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_ou
 
 /* kvp_log_file_write appends. An error (SYS: errno says which) leaves the log as it was: the same bytes may be written again.
  * kvp_log_file_sync: what is written outlives the machine; legal beside a write. An error: what was written since the last one may be lost.
- * kvp_log_file_turn goes on in a new file; what is in the one before is synced first, and has_lost says where it could not be. kvp_log_file_forget removes the files that end at or before that position. */
+ * kvp_log_file_turn goes on in a new file; what is in the one before is synced first, and has_lost says where it could not be.
+ * kvp_log_file_forget: the files that end at or before that position are not of the log any more. kvp_log_file_remove takes them off the
+ * disk, which may last: the file system gives megabytes back. It is legal beside all others. */
 kvp_err_t kvp_log_file_write(kvp_log_file_t *lf, const void *bytes, size_t len) KVP_MUST_USE;
 kvp_err_t kvp_log_file_sync(const kvp_log_file_t *lf) KVP_MUST_USE;
 kvp_err_t kvp_log_file_turn(kvp_log_file_t *lf) KVP_MUST_USE;
-void kvp_log_file_forget(kvp_log_file_t *lf, uint64_t before);
+void kvp_log_file_forget(kvp_log_file_t *lf, uint64_t before, kvp_log_gone_t *gone_out);
+void kvp_log_file_remove(const kvp_log_file_t *lf, const kvp_log_gone_t *gone);
 uint64_t kvp_log_file_bytes(const kvp_log_file_t *lf); /* of all files */
 
 #endif

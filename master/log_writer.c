@@ -121,7 +121,7 @@ kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg
     w->uv = uv;
     w->moved = moved;
     w->arg = arg;
-    w->write.data = w->sync.data = w;
+    w->write.data = w->sync.data = w->removal.data = w;
 }
 
 /* ---- one chunk */
@@ -212,6 +212,13 @@ write_at_once(kvp_log_writer_t *w, chunk_t *c)
     end_chunk(w, c, is_ok, end_ns);
 }
 
+/* A write may block for milliseconds. */
+static bool
+is_disk_busy(const kvp_log_writer_t *w, uint64_t now_ns)
+{
+    return now_ns < w->slow_until_ns || w->is_removing || kvp_master_is_in_snapshot(w->master);
+}
+
 /* Writes what it can. */
 static void
 write_some(kvp_log_writer_t *w, uint64_t now_ns)
@@ -220,7 +227,7 @@ write_some(kvp_log_writer_t *w, uint64_t now_ns)
 
     while (!w->is_writing && (c = first_chunk(w)) != NULL && now_ns >= w->retry_ns) {
         if (c->begins_file && w->is_syncing) return; /* the file that is being synced would be closed */
-        if (c->begins_file || c->bytes.len > AT_ONCE_BYTES || now_ns < w->slow_until_ns)
+        if (c->begins_file || c->bytes.len > AT_ONCE_BYTES || is_disk_busy(w, now_ns))
             hand_over(w);
         else
             write_at_once(w, c);
@@ -314,10 +321,28 @@ take(kvp_log_writer_t *w)
 static void
 want_base(kvp_log_writer_t *w)
 {
-    if (w->is_writing || kvp_log_file_bytes(&w->file) < w->base_limit) return;
+    if (w->is_writing || w->is_removing || kvp_log_file_bytes(&w->file) < w->base_limit) return;
     if (!kvp_master_snapshot(w->master)) return; /* one is under way, or nodes have not all reported */
     w->stats.log_bases++;
     take(w);
+}
+
+static void
+on_removal(uv_work_t *work)
+{
+    kvp_log_writer_t *w = work->data;
+
+    kvp_log_file_remove(&w->file, &w->gone);
+}
+
+static void
+on_removal_end(uv_work_t *work, int status)
+{
+    kvp_log_writer_t *w = work->data;
+
+    (void)status;
+    w->is_removing = false;
+    w->moved(w->arg);
 }
 
 static void
@@ -325,10 +350,12 @@ forget(kvp_log_writer_t *w)
 {
     uint64_t from;
 
-    if (w->is_writing || !kvp_master_take_snapshot(w->master, &from)) return;
-    kvp_log_file_forget(&w->file, w->origin + from);
+    if (w->is_writing || w->is_removing || !kvp_master_take_snapshot(w->master, &from)) return;
+    kvp_log_file_forget(&w->file, w->origin + from, &w->gone);
     kvp_master_snapshot_taken(w->master, kvp_log_file_bytes(&w->file));
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
+    w->is_removing = true;
+    (void)uv_queue_work(w->uv, &w->removal, on_removal, on_removal_end);
 }
 
 static bool

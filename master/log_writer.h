@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The log on its way from the core to its files, on the loop's thread, with libuv's pool for what takes long. A few bytes are written
- * at once, which costs less than to hand them to another thread; where a write was slow, the pool does it for the next second.
- * The pool syncs: as soon as an answer waits for it, and else 50 ms after what was written first.
+ * at once, which costs less than to hand them to another thread; where a write was slow, the pool does it for the next second, and while a
+ * base is written or its predecessors are removed, because the disk is busy then. The pool syncs: as soon as an answer waits for it, and else 50 ms after what was written first.
  */
 #ifndef KVP_MASTER_LOG_WRITER_H
 #define KVP_MASTER_LOG_WRITER_H
@@ -50,6 +50,9 @@ typedef struct {
     uv_work_t sync;
     bool is_syncing;
     bool is_sync_ok; /* how that ended */
+    uv_work_t removal; /* of files that a base has replaced */
+    kvp_log_gone_t gone; /* while is_removing the pool's */
+    bool is_removing;
     uint64_t syncing, synced, told_synced; /* positions of the core */
     uint64_t sync_due_ns; /* what is written and not synced is to be by then */
     bool has_write_failed, has_sync_failed; /* the last of each */

@@ -63,7 +63,7 @@ void kvp_master_destroy(kvp_master_t *master);
  * kvp_master_snapshot has all that is there said once more, in a base, between what happens meanwhile. False where one is under
  * way, or not durable, or not all nodes have reported. kvp_master_take_snapshot: true once when what lies before position *from_out is not
  * needed any more: a base is durable, or begun anew because nothing before it counts. kvp_master_snapshot_taken follows when it is gone;
- * file_bytes are left. */
+ * file_bytes are left. kvp_master_is_in_snapshot: a base is being said. */
 kvp_err_t kvp_master_restore(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
 kvp_err_t kvp_master_open_journal(kvp_master_t *master, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
 
@@ -88,6 +88,7 @@ void kvp_master_journal_failed(kvp_master_t *master, bool has_failed);
 bool kvp_master_wants_sync(const kvp_master_t *master);
 void kvp_master_sync_failed(kvp_master_t *master, uint64_t end);
 bool kvp_master_snapshot(kvp_master_t *master);
+bool kvp_master_is_in_snapshot(const kvp_master_t *master);
 bool kvp_master_take_snapshot(kvp_master_t *master, uint64_t *from_out);
 void kvp_master_snapshot_taken(kvp_master_t *master, uint64_t file_bytes);
 

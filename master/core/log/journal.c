@@ -36,6 +36,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define BASE_RECORDS 32u /* of a base in a step: about 30 us, which a request that comes meanwhile waits */
 #define BASE_AHEAD_MAX (KVP_JOURNAL_BEHIND_MAX / 4) /* a base leaves the rest of the bound to what happens */
 
 /* ---- writing */
@@ -269,13 +270,14 @@ static void
 base_some(kvp_master_t *m)
 {
     kvp_journal_t *j = &m->log.journal;
-    uint32_t left = m->ctx.slice_left, oid;
+    const uint32_t may = (uint32_t)kvp_min_u64(m->ctx.slice_left, BASE_RECORDS);
+    uint32_t left = may, oid;
     kvp_jrec_any_t rec;
 
     if (!may_base_go_on(m)) return;
     while ((oid = kvp_objindex_walk(m->cat.index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
         say_again(m, kvp_obj(m->cat.index, oid));
-    kvp_ctx_spend(&m->ctx, m->ctx.slice_left - left);
+    kvp_ctx_spend(&m->ctx, may - left);
     if (is_base_walking(m) || !say_gone(m) || kvp_gone_is_rebuilding(&m->prot)) return;
     append(m, &rec, KVP_JREC_WHOLE);
     j->is_basing = false;
@@ -325,6 +327,12 @@ kvp_master_snapshot(kvp_master_t *m)
     if (!j->is_open || j->is_basing || j->base_end > 0) return false;
     kvp_journal_base(&m->log, false);
     return true;
+}
+
+bool
+kvp_master_is_in_snapshot(const kvp_master_t *m)
+{
+    return m->log.journal.is_basing;
 }
 
 bool

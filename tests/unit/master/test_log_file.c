@@ -122,14 +122,23 @@ test_written_is_read(void **state)
 }
 
 static void
+forget(place_t *p, uint64_t before)
+{
+    kvp_log_gone_t gone;
+
+    kvp_log_file_forget(&p->lf, before, &gone);
+    kvp_log_file_remove(&p->lf, &gone);
+}
+
+static void
 test_what_is_before_a_position_is_forgotten(void **state)
 {
     place_t *p = *state;
 
     write_three(p);
-    kvp_log_file_forget(&p->lf, 10); /* in the middle of the second */
+    forget(p, 10); /* in the middle of the second */
     assert_string_equal(reopen(p), "secondthird");
-    kvp_log_file_forget(&p->lf, 1000); /* the last one stays, whatever is said */
+    forget(p, 1000); /* the last one stays, whatever is said */
     assert_string_equal(reopen(p), "third");
     assert_int_equal(kvp_log_file_cut(&p->lf, 5), KVP_OK);
     assert_int_equal(p->lf.end, 16);
@@ -152,7 +161,7 @@ test_cut_anywhere(void **state)
         write_text(p, "+");
         snprintf(want, sizeof want, "%.*s+", (int)kept, "firstsecondthird");
         assert_string_equal(reopen(p), want);
-        kvp_log_file_forget(&p->lf, 1000);
+        forget(p, 1000);
         assert_int_equal(kvp_log_file_cut(&p->lf, 0), KVP_OK);
     }
 }
