@@ -37,7 +37,9 @@
 #include <string.h>
 
 #define BASE_RECORDS 32u /* of a base in a step: about 30 us, which a request that comes meanwhile waits */
-#define BASE_AHEAD_MAX (KVP_JOURNAL_BEHIND_MAX / 4) /* a base leaves the rest of the bound to what happens */
+#define BASE_AHEAD_MAX                                                                                                 \
+    (64u                                                                                                               \
+     << 10) /* bytes of a base that are not written: a longer write keeps a processor busy that a look-up may want */
 
 /* ---- writing */
 static void
