@@ -64,7 +64,7 @@ is_well_formed(const kvp_jrec_any_t *rec)
     if (bytes_of(rec, rec->head.kind) != rec->head.bytes) return false;
     if (rec->head.kind == KVP_JREC_COMMIT)
         return rec->commit.key_len > 0 && rec->commit.key_len <= KVP_KEY_MAX && rec->commit.places_n > 0 &&
-               rec->commit.places_n <= KVP_REPLICAS_MAX;
+               rec->commit.places_n <= KVP_JREC_PLACES_MAX;
     if (rec->head.kind == KVP_JREC_TENANT)
         return strnlen(rec->tenant.name, sizeof rec->tenant.name) <= KVP_TENANT_NAME_MAX;
     if (rec->head.kind == KVP_JREC_SEGMENT)

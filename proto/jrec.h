@@ -46,7 +46,10 @@ typedef struct {
     uint32_t is_anew; /* BASE: nothing that was said before it counts any more, even without a WHOLE */
 } kvp_jrec_term_t;
 
-/* Where a copy lies. */
+#define KVP_JREC_TIER UINT32_MAX /* in `chunk` */
+#define KVP_JREC_PLACES_MAX (KVP_REPLICAS_MAX + 1u)
+
+/* Where a copy lies. One on a tier, the last where there are others: generation is the version, chunk KVP_JREC_TIER, the rest 0. */
 typedef struct {
     uint64_t generation;
     uint64_t offset; /* of its payload in the chunk */
@@ -94,7 +97,7 @@ typedef struct {
     kvp_jrec_t head;
     uint64_t epoch;
     uint64_t size_bytes;
-    uint64_t chunk_bytes;
+    uint64_t chunk_bytes; /* 0 = an SSD tier */
     uint8_t uuid[16];
     uint32_t number;
     uint32_t mounted_term; /* in which it was mounted last */

@@ -72,6 +72,12 @@ typedef enum {
     KVP_OP_REPORT = 53, /* N->M  Report, extents, keys -> Reply, n u8: KVP_RETIRE_DEAD = not wanted */
     KVP_OP_CHECK = 54, /* M->N  Retire, n kvp_wire_check_t -> Reply, n u8: KVP_RETIRE_DEAD = no reader accepts it */
     KVP_OP_OWNER = 55, /* M->N  Owner; one-way */
+    KVP_OP_DEMOTE = 56, /* M->N  Retire, n kvp_wire_slot_t -> Reply, n u8: 1 = it is on the tier */
+    KVP_OP_STAGE = 57, /* M->N  Stage, n kvp_wire_stage_t -> Reply, n u8: KVP_STAGE_* */
+    KVP_OP_DROP =
+        58, /* M->N  Drop, n kvp_wire_tiered_t -> Reply: none of them is served from the tier, now or after a restart */
+    KVP_OP_TIER_REPORT = 59, /* N->M  TierReport, n kvp_wire_tiered_t -> Reply, n u8: 1 = not wanted */
+    KVP_OP_RECLAIM = 60, /* N->M  Reclaim, n kvp_wire_tiered_t -> Reply, n u8: 1 = to be kept */
 
     KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
     KVP_OP_DRAINED = 65, /* C->N  Drained -> Reply */
@@ -210,6 +216,29 @@ typedef struct {
     uint64_t word;
 } kvp_wire_extent_t;
 
+/* DROP, TIER_REPORT, RECLAIM: a record of a tier. DROP: and all older ones of that digest. */
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t version;
+} kvp_wire_tiered_t;
+
+/* STAGE: the record is to be read into that extent, and sealed there. */
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t version;
+    uint64_t len; /* payload bytes */
+    uint64_t generation;
+    uint64_t offset;
+    uint32_t chunk;
+    uint32_t slot;
+    uint32_t key_off; /* units of 64 bytes in the chunk's metadata */
+    uint32_t reserved; /* 0 */
+} kvp_wire_stage_t;
+
+#define KVP_STAGE_OK 0u
+#define KVP_STAGE_GONE 1u /* there is no such record that can be read: it is dropped */
+#define KVP_STAGE_FAILED 2u /* not now */
+
 #define KVP_RETIRE_DEAD 0x01u /* unreadable from now on */
 #define KVP_RETIRE_FREE 0x02u /* and nothing of the node's own touches it: it may be reused */
 
@@ -221,6 +250,8 @@ _Static_assert(sizeof(kvp_wire_obj_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_loc_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_entry_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_slot_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_tiered_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_stage_t) == 64, "wire format");
 _Static_assert(sizeof(kvp_wire_unreadable_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_check_t) == 56, "wire format");
 _Static_assert(sizeof(kvp_wire_group_t) == 24, "wire format");

@@ -177,6 +177,11 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         if (step.kind == KVP_STEP_SESSION) get_session(&sh, &op);
         if (step.kind == KVP_STEP_CALL) get_call(&sh, &op);
         if (step.kind == KVP_STEP_SEND) tell(&sh);
+        if (step.kind == KVP_STEP_SLEEP) {
+            kvp_err_t err = kvp_session_sleep(call->pool->session, step.until_ns);
+
+            if (err != KVP_OK) kvp_getop_fail(&op, err);
+        }
         if (step.kind == KVP_STEP_MOVE) {
             move(&sh, &(kvp_transfer_t){.others = op.others}, op.moves, op.moves_n);
             kvp_getop_on_moved(&op, kvp_boot_ns());

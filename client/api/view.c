@@ -17,6 +17,7 @@
 #include <string.h>
 
 #define TRIES 2 /* a place that was given away while we went there is asked for once more */
+#define TIER_WAIT_MS 500u /* that the master may hold the answer back */
 
 typedef struct {
     kvp_list_t in_pool; /* pool->views; guarded by its lock */
@@ -35,6 +36,7 @@ build_get(kvp_buf_t *out, kvp_digest_t digest)
     size_t at;
 
     head.n = 1;
+    head.wait_ms = TIER_WAIT_MS;
     kvp_buf_reset(out);
     kvp_pb_frame_begin(out, KVP_OP_GET, 0, 0, &head.base, &at);
     kvp_buf_append(out, &digest, sizeof digest);
@@ -189,6 +191,11 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
         /* Whatever failed in a session that is over says nothing about the object. */
         is_cut = kvp_op_is_session_loss(err) || kvp_conn_is_broken(v.link->conn);
         kvp_session_rele(session, v.link);
+        if (err == KVP_RETRY_AFTER && kvp_now_ns() < call->deadline_ns) { /* on its way from a tier into memory */
+            err = kvp_session_sleep(session, kvp_now_ns() + KVP_NS_PER_MS);
+            if (err != KVP_OK) return err;
+            continue;
+        }
         if (!is_cut) asked++; /* the deadline bounds lost sessions */
         if (err != KVP_STALE && !is_cut) return err;
     }

@@ -5,6 +5,8 @@
  * - The hold of one answer covers all its objects and is given back once they all are read. It only makes reads succeed;
  *   that no wrong bytes are accepted rests on the descriptor alone, so a session lost in between changes nothing.
  * - An item goes through the master at most twice, not counting lost sessions, which the deadline bounds.
+ * - What is on a tier is on its way into memory when the master says RETRY_AFTER: it is asked for again once all else of that answer was
+ *   read, and then the master answers when it is there.
  * - Known locations come first and once. What is read there counts only if the lease holds when its last byte has
  *   arrived, and if the location is still known where a revocation was applied meanwhile: the master answers a removal
  *   once we have applied it, and from then on nobody may be given the old bytes.
@@ -24,6 +26,9 @@
 #include "proto/kvpool.pb-c.h"
 
 #include <string.h>
+
+#define NS_PER_MS 1000000ull
+#define WAIT_MAX_MS 500u /* that the master may hold an answer back */
 
 enum { PHASE_ASK, PHASE_READ, PHASE_MOVING, PHASE_DONE };
 
@@ -62,6 +67,7 @@ kvp_getop_begin(kvp_getop_t *op)
     op->moves_n = 0;
     op->ticket = 0;
     op->unreadable_n = 0;
+    op->retry_ms = 0;
     op->stale_n = op->corrupt_n = op->retry_n = 0;
     op->known_n = op->known_lost_n = op->kept_n = 0;
 }
@@ -164,7 +170,7 @@ keep_place(kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t revoke_seq)
 
 /* ---- the question */
 static void
-encode_get(kvp_getop_t *op)
+encode_get(kvp_getop_t *op, uint64_t now_ns)
 {
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
     kvp_digest_t *tail;
@@ -173,6 +179,7 @@ encode_get(kvp_getop_t *op)
     op->asked_n = op->left_n; /* nothing else is left when it is asked */
     head.n = op->asked_n;
     head.wants_lease = op->session.known != NULL;
+    head.wait_ms = (uint32_t)kvp_min_u64((op->deadline_ns - now_ns) / NS_PER_MS / 2, WAIT_MAX_MS);
     kvp_buf_reset(op->out);
     kvp_pb_frame_begin(op->out, KVP_OP_GET, 0, 0, &head.base, &at);
     tail = (kvp_digest_t *)kvp_buf_extend(op->out, op->asked_n * sizeof *tail);
@@ -214,6 +221,7 @@ static void
 take_place(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
 {
     it->len = obj->err == KVP_OK ? obj->len : 0;
+    if (obj->err == KVP_RETRY_AFTER) return;
     if (obj->err != KVP_OK) {
         finish(op, it, obj->err);
     } else if (obj->len > it->cap) {
@@ -254,6 +262,7 @@ kvp_getop_on_reply(kvp_getop_t *op, const kvp_frame_t *frame)
         obj++;
     }
     op->ticket = places.ticket;
+    op->retry_ms = (uint32_t)kvp_min_u64(places.retry_ms, WAIT_MAX_MS);
     return KVP_OK;
 }
 
@@ -488,7 +497,13 @@ kvp_getop_next(kvp_getop_t *op, uint64_t now_ns)
     if (op->left_n == 0) return (kvp_step_t){.kind = KVP_STEP_DONE};
     if (!op->has_looked) return (kvp_step_t){.kind = KVP_STEP_KNOWN};
     if (!op->has_session) return (kvp_step_t){.kind = KVP_STEP_SESSION};
-    encode_get(op);
+    if (op->retry_ms > 0) {
+        uint64_t until_ns = now_ns + op->retry_ms * NS_PER_MS;
+
+        op->retry_ms = 0;
+        return (kvp_step_t){.kind = KVP_STEP_SLEEP, .until_ns = kvp_min_u64(until_ns, op->deadline_ns)};
+    }
+    encode_get(op, now_ns);
     if (op->out->err != KVP_OK) {
         kvp_getop_fail(op, op->out->err);
         return (kvp_step_t){.kind = KVP_STEP_DONE};

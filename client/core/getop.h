@@ -68,6 +68,7 @@ typedef struct {
     uint32_t asked_n; /* items in the GET that is under way */
     uint32_t left_n; /* items without a result */
     uint32_t reads_n; /* items to be read, not yet in moves */
+    uint32_t retry_ms; /* items are on their way into memory, and are to be asked for again after that; 0 = none is */
     uint64_t ticket;
     uint32_t unreadable_n; /* items with such a place, which the master was not told */
 } kvp_getop_t;

@@ -45,6 +45,7 @@
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
 #include "master/core/space/space.h"
+#include "master/core/space/tier.h"
 #include "master/core/state.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
@@ -62,8 +63,8 @@
 static void
 init_tables(kvp_master_t *m, uint64_t secret)
 {
-    kvp_umap_t *numbers[] = {&m->cat.tenant_ids, &m->cat.up_hosts, &m->peers.by_conn, &m->peers.by_incarnation,
-                             &m->prot.group_numbers};
+    kvp_umap_t *numbers[] = {&m->cat.tenant_ids,     &m->cat.up_hosts, &m->peers.by_conn,    &m->peers.by_incarnation,
+                             &m->prot.group_numbers, &m->space.moving, &m->space.tier_chunks};
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(numbers); i++)
         kvp_umap_init(numbers[i], secret);
@@ -142,6 +143,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->prot.leases);
     kvp_list_init(&m->prot.leasing);
     kvp_list_init(&m->jobs);
+    kvp_list_init(&m->stagewaits);
+    kvp_list_init(&m->space.staged);
     kvp_probe_init(&m->prot);
     kvp_groups_init(&m->prot);
     kvp_remove_init(m);
@@ -192,6 +195,9 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_table_free(m->space.not_dead, KVP_NOT_DEAD_KEYS, sizeof *m->space.not_dead);
     kvp_heap_fini(&m->prot.expiries);
     kvp_umap_fini(&m->cat.up_hosts);
+    kvp_umap_fini(&m->space.moving);
+    kvp_umap_fini(&m->space.tier_chunks);
+    kvp_ptab_fini(&m->space.moves);
     kvp_heap_fini(&m->cat.up_chunks);
     free(m->cat.up);
     free(m);
@@ -237,7 +243,9 @@ settle(kvp_master_t *m)
     }
     kvp_pin_trim(&m->prot);
     kvp_evict_reserve(&m->evict);
+    kvp_evict_for_tiers(&m->evict);
     kvp_retire_flush(&m->space);
+    kvp_stagewaits_go_on(m);
     kvp_put_windows_free(&m->puts);
 }
 
@@ -257,6 +265,9 @@ timed_tick(kvp_master_t *m)
     kvp_lease_tick(&m->prot);
     kvp_deferred_tick(&m->prot);
     kvp_put_tick(&m->puts);
+    kvp_tier_tick(&m->space);
+    kvp_stagewaits_tick(m);
+    kvp_evict_ahead_tick(&m->evict);
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
 
@@ -318,7 +329,8 @@ kvp_master_due(const kvp_master_t *m)
 {
     /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
     bool is_quiet = m->ctx.st.pending_puts == 0 && m->prot.deferred.n == 0 && kvp_list_is_empty(&m->prot.leasing) &&
-                    m->prot.expiries.n == 0 && kvp_list_is_empty(&m->cat.taking);
+                    m->prot.expiries.n == 0 && kvp_list_is_empty(&m->cat.taking) && m->space.moves.n == 0 &&
+                    kvp_list_is_empty(&m->stagewaits);
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
 }
@@ -335,7 +347,7 @@ kvp_master_has_work(const kvp_master_t *m)
     if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
     if (m->puts.is_leaving) return true;
     return m->space.has_parked || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
-           !kvp_list_is_empty(&m->jobs);
+           !kvp_list_is_empty(&m->jobs) || !kvp_list_is_empty(&m->space.staged);
 }
 
 /* ---- input */
@@ -403,6 +415,8 @@ static const struct {
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N},
     [KVP_OP_FREED] = {kvp_on_freed, N},
     [KVP_OP_REPORT] = {kvp_on_report, N},
+    [KVP_OP_TIER_REPORT] = {kvp_on_tier_report, N | QUESTION},
+    [KVP_OP_RECLAIM] = {kvp_on_reclaim, N | QUESTION},
 #undef C
 #undef N
 };
@@ -417,6 +431,8 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             kvp_retire_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && op == KVP_OP_CHECK)
             kvp_on_check_answer(m, s, f);
+        else if (s->role == KVP_ROLE_NODE && (op == KVP_OP_DEMOTE || op == KVP_OP_STAGE || op == KVP_OP_DROP))
+            kvp_on_tier_answer(m, s, f);
         else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* that one needs no answer */
             kvp_session_close(&m->peers, s, "an answer to no question");
         return;

@@ -184,6 +184,20 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(pins_lost, "soft pins taken away, for the bound on them")                                                        \
     X(used, "objects read from known locations, as clients tell it")                                                   \
     X(passed_over, "victims left alone for a while, because their node does not answer")                               \
+    X(tier_size_bytes, "bytes of the SSD tiers of nodes that are here (gauge)")                                        \
+    X(tier_objects, "objects that are on a tier alone (gauge)")                                                        \
+    X(tier_bytes, "payload bytes of them (gauge)")                                                                     \
+    X(demotes, "objects that nodes were to write to their tiers")                                                      \
+    X(demoted, "of these, written")                                                                                    \
+    X(demoted_bytes, "payload bytes of them")                                                                          \
+    X(demotes_refused, "and those that their nodes did not write")                                                     \
+    X(tier_missed, "objects evicted before their node's tier had them")                                                \
+    X(tier_evictions, "objects evicted from tiers")                                                                    \
+    X(tier_drops, "objects that tiers were to drop")                                                                   \
+    X(stages, "objects that nodes were to read from their tiers into memory")                                          \
+    X(staged, "of these, read")                                                                                        \
+    X(staged_bytes, "payload bytes of them")                                                                           \
+    X(stages_failed, "and those that were not: no room, or no such record")                                            \
     X(retires, "extents retired")                                                                                      \
     X(fences, "clients fenced")                                                                                        \
     X(sessions_expired, "sessions ended for silence")                                                                  \

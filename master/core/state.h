@@ -35,6 +35,7 @@ struct kvp_master {
     char unix_path[256];
     uint64_t ticked_ns;
     kvp_list_t jobs;
+    kvp_list_t stagewaits; /* GETs that wait for stages */
     kvp_list_t over; /* sessions, while they have attempts or tickets */
     uint32_t turn; /* whose slice comes first in a step */
     uint32_t dropping; /* segments being purged */

@@ -68,7 +68,9 @@ saw_places(world_t *w, peer_t *p, const kvp_frame_t *f)
     locs = kvp_rd_array(&rd, head->nloc, sizeof *locs);
     assert_false(rd.is_bad);
     for (uint32_t i = 0; i < head->n; i++) {
-        assert_true((objs[i].nloc > 0) == (objs[i].err == KVP_OK) && objs[i].nloc <= KVP_REPLICAS_MAX);
+        /* Who asks only whether it is there is not told a place on a tier. */
+        assert_true((objs[i].nloc > 0) == (objs[i].err == KVP_OK) || (w->has_tiers && f->hdr.opcode == KVP_OP_GET));
+        assert_true(objs[i].nloc <= KVP_REPLICAS_MAX);
         for (uint32_t k = 0; k < objs[i].nloc; k++, locs++) {
             if (f->hdr.opcode == KVP_OP_PUT_BEGIN)
                 saw_grant(w, locs, objs[i].len);
@@ -117,6 +119,29 @@ saw_retire(world_t *w, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+static void
+saw_stage(world_t *w, const kvp_frame_t *f)
+{
+    const kvp_wire_stage_t *recs = (const kvp_wire_stage_t *)f->tail;
+    Kvp__Pb__Stage *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__stage__descriptor, f);
+    assert_non_null(head);
+    assert_int_equal(f->tail_len, head->n * sizeof *recs);
+    for (uint32_t i = 0; i < head->n; i++) {
+        kvp_wire_loc_t loc = {.segment_id = head->segment_id,
+                              .chunk = recs[i].chunk,
+                              .slot = recs[i].slot,
+                              .key_off = recs[i].key_off,
+                              .generation = recs[i].generation,
+                              .offset = recs[i].offset};
+
+        saw_grant(w, &loc, recs[i].len);
+    }
+    kvp_pb_free(&pb, head);
+}
+
 static mem_t *
 asked_mem(const peer_t *p, uint64_t id)
 {
@@ -135,7 +160,8 @@ saw_mount(const peer_t *p, const kvp_frame_t *f)
 
     head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, f);
     assert_non_null(head);
-    if (mem != NULL && head->err == KVP_OK && !head->is_reset) mem->segment_id = head->segment_id;
+    if (mem != NULL && head->err == KVP_OK && !head->is_reset && !p->is_mounting_tier)
+        mem->segment_id = head->segment_id;
     kvp_pb_free(&pb, head);
 }
 
@@ -375,6 +401,8 @@ take_bytes(world_t *w, peer_t *p, const kvp_buf_t *bytes)
             saw_answer(w, p, &f);
         else if (f.hdr.opcode == KVP_OP_RETIRE && !p->is_wild)
             saw_retire(w, &f);
+        else if (f.hdr.opcode == KVP_OP_STAGE && !p->is_wild)
+            saw_stage(w, &f);
         packet_queue(p, &p->from_master, k);
         at += used;
     }
@@ -436,6 +464,12 @@ deliver_order(peer_t *p, const kvp_frame_t *f)
         node_fence(p, f);
     else if (f->hdr.opcode == KVP_OP_OWNER)
         node_owner(p, f);
+    else if (f->hdr.opcode == KVP_OP_DEMOTE)
+        node_demote(p, f);
+    else if (f->hdr.opcode == KVP_OP_STAGE)
+        node_stage(p, f);
+    else if (f->hdr.opcode == KVP_OP_DROP)
+        node_drop(p, f);
     else
         fail_msg("the master asks %u", f->hdr.opcode);
 }

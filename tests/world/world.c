@@ -409,6 +409,7 @@ world_close(world_t *w)
         mem_t *mem = kvp_list_first(&w->mems, mem_t, link);
 
         mem_empty(mem);
+        free(mem->tiered);
         kvp_list_del(&mem->link);
         free(mem);
     }

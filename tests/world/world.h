@@ -46,6 +46,12 @@ typedef struct {
     bool is_made; /* the arrays are there, since somebody came here */
 } chunk_t;
 
+/* What is on a node's tier. */
+typedef struct {
+    kvp_wire_tiered_t rec;
+    kvp_desc_t desc;
+} tiered_t;
+
 typedef struct {
     kvp_list_t link; /* world->mems */
     char name[32];
@@ -59,6 +65,9 @@ typedef struct {
     bool is_check_ignored; /* no CHECK is answered, */
     uint64_t hollow_part; /* or an object whose length that divides was never written; 0 = all were */
     bool is_wild; /* its node says what it likes: grants and places are not held against it */
+    tiered_t *tiered; /* what its node's tier has: it stays where the memory is made anew */
+    uint32_t tiered_n;
+    bool is_tier_full, is_stage_failing; /* nothing is written to it; nothing is read */
 } mem_t;
 
 /* ---- peers */
@@ -127,11 +136,12 @@ struct peer {
 
     /* a node's */
     mem_t *mem;
+    bool is_mounting_tier;
     node_policy_t policy;
     uint64_t free_ns;
     bool needs_proof; /* an extent with an owner is free only after world_prove(owner) */
     kvp_list_t retiring; /* answered dead */
-    uint32_t retires_n, fences_n, checks_n;
+    uint32_t retires_n, fences_n, checks_n, demotes_n, stages_n;
     Kvp__Pb__Fence last_fence;
 };
 
@@ -149,6 +159,7 @@ struct world {
     uint64_t journal_from, durable;
     bool is_boot_new; /* the log may lack its end: world_restart_boot */
     bool is_disk_stuck; /* nothing becomes durable before world_sync */
+    bool has_tiers; /* some node has one */
     bool has_wild; /* some segments may be unknown here */
     bool is_idle_off; /* work is not done between inputs, only by ticks that are due */
     uint64_t inputs;
@@ -216,6 +227,8 @@ peer_t *node_open_on(world_t *w, mem_t *mem, const char *host);
 kvp_err_t node_mount(peer_t *n, bool *is_reset_out);
 Kvp__Pb__MountReply node_ask_mount(peer_t *n);
 uint64_t node_mount_begin(peer_t *n);
+uint32_t node_mount_tier(peer_t *n); /* and reports it, where it is asked to: its number */
+void tier_drop(mem_t *mem, kvp_digest_t digest, uint64_t version); /* the record is gone */
 void node_free_all(peer_t *n); /* NODE_DEAD_ONLY: all that may be free is */
 /* NODE_TOLD: node_answer says to an order, which it frees, what each of its extents is (KVP_RETIRE_*); node_is_free says that
  * of extents which were said to be dead. */

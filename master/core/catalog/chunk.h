@@ -42,6 +42,8 @@ struct kvp_chunk {
     uint8_t *sealed; /* while there are: a bit for each slot that was SEALED when it was reported; NULL = for none */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
+    uint32_t objects; /* of a tier's: that are there alone, and `bytes` is theirs */
+    kvp_list_t of_tier; /* segment->tenants */
     uint64_t memory_bytes; /* of its allocators, as counted in space->slab_bytes */
 };
 
@@ -73,6 +75,19 @@ struct kvp_segment {
     bool is_restored; /* it comes from the log, and its node's words were not held against that yet */
     bool is_over; /* the log says that it was dropped */
     bool is_slow; /* its node has not answered a Retire for too long */
+    bool is_tier; /* an SSD tier: a chunk of it stands for one tenant's objects there, and has no memory */
+    bool
+        has_lost_drops; /* of a tier: not all that was dropped is known any more, so that its node has to tell what it has */
+    bool is_reporting; /* of a tier: it does */
+    kvp_segment_t *tier; /* of memory: that of its node; NULL = none is known. Borrowed; may be dropped */
+    kvp_list_t demotes, placed; /* of memory: what is to be written, and read, when orders go out, */
+    kvp_list_t stages; /* and what waits for room before; */
+    kvp_list_t drops; /* of a tier: what is to be dropped when an order goes out, */
+    uint32_t drops_n; /* so many, with those in orders */
+    kvp_list_t tenants; /* of a tier: its chunks */
+    kvp_list_t orders; /* that are not answered: tier.c */
+    uint64_t moving_bytes; /* of memory: of all that is on its way */
+    uint32_t purge_oid; /* of a tier that is dropped: where the walk goes on */
     uint64_t lost_ns;
     uint64_t lost_stall_ns; /* the master's own stalls, when the node was lost */
     uint64_t size_bytes, chunk_bytes, objects, epoch;

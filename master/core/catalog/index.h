@@ -13,6 +13,7 @@
 #define KVP_OID_NONE UINT32_MAX
 #define KVP_OBJ_CHUNK_NONE 0xffffffu /* in a record: lies nowhere; so chunks are numbered below it */
 #define KVP_OBJ_TICKETS_MAX UINT16_MAX
+#define KVP_OBJ_TIER_LEN_BITS 40 /* payload bytes of what is on a tier alone are below 2^40 */
 
 typedef enum {
     KVP_OBJ_NONE = 0, /* record is free */
@@ -44,7 +45,7 @@ typedef struct kvp_obj {
     uint32_t used; /* last use, by the index's clock: kvp_obj_age */
     uint32_t key; /* in the key store; with an extension, the number of that */
     uint64_t chunk : 24; /* number in the catalog's chunk table, or KVP_OBJ_CHUNK_NONE */
-    uint64_t slot : 24;
+    uint64_t slot : 24; /* of one that is on a tier alone, with slack: the payload's bytes */
     uint64_t slack : 16; /* bytes of the extent behind the payload */
     uint16_t probe_since, probe_until; /* ticks, where has_probe: probe.c */
     uint16_t tickets; /* holds and reservations; > 0 keeps the object from eviction */
@@ -56,6 +57,9 @@ typedef struct kvp_obj {
     uint16_t is_beyond_share : 1; /* its last probe came behind all that a batch may protect */
     uint16_t pin : 2; /* kvp_pin_t, when it is committed */
     uint16_t is_fresh : 1; /* its commit is in the journal, and not known to be durable */
+    uint16_t is_on_tier : 1; /* its version is on the SSD tier of its node, too, or only there: kvp_obj_tier */
+    uint16_t is_moving : 1; /* it is on its way between memory and the tier: space/tier.c */
+    uint16_t is_ahead : 1; /* counted in its tenant's ahead_bytes: evict/ahead.c */
 } kvp_obj_t;
 
 _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");

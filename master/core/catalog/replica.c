@@ -19,6 +19,8 @@
 
 #define NODE_BACK_NS KVP_MS(5000) /* nodes are back for so long after a master's start, where they are at all */
 
+#define SLACK_BITS 16u
+
 static kvp_chunk_t *
 chunk_of(const kvp_catalog_t *cat, const kvp_place_t *at)
 {
@@ -43,7 +45,7 @@ kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_place_t places[
 {
     const kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
 
-    if (o->chunk == KVP_OBJ_CHUNK_NONE) return 0;
+    if (o->chunk == KVP_OBJ_CHUNK_NONE || kvp_obj_is_on_tier_alone(cat, o)) return 0;
     places[0] = kvp_obj_place(cat, o);
     if (ext == NULL || ext->more_n == 0) return 1;
     memcpy(&places[1], ext->more, ext->more_n * sizeof *ext->more);
@@ -69,8 +71,20 @@ kvp_obj_len(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     const kvp_chunk_t *c = kvp_obj_chunk(cat, o);
 
+    if (c != NULL && c->segment->is_tier) return (uint64_t)o->slot << SLACK_BITS | o->slack;
     if (c != NULL) return kvp_slab_len(c->slab, (uint32_t)o->slot) - o->slack;
     return ((const kvp_attempt_t *)kvp_ptab_get(&cat->attempts, o->attempt))->bytes;
+}
+
+void
+kvp_obj_set_on_tier_alone(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c, uint64_t len)
+{
+    kvp_obj_t *o = kvp_obj(cat->index, oid);
+
+    o->is_on_tier = 1;
+    o->chunk = c->number & 0xffffffu;
+    o->slot = len >> SLACK_BITS & 0xffffffu;
+    o->slack = len & 0xffffu;
 }
 
 uint64_t
@@ -113,7 +127,7 @@ kvp_obj_add_place(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at, uint6
 {
     kvp_obj_t *o = kvp_obj(cat->index, oid);
 
-    if (o->chunk == KVP_OBJ_CHUNK_NONE)
+    if (o->chunk == KVP_OBJ_CHUNK_NONE || kvp_obj_is_on_tier_alone(cat, o))
         set_first(cat, o, at, slack);
     else
         add_more(kvp_obj_ext_make(cat->index, o), at);
@@ -195,6 +209,7 @@ kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
 
     if (o->state != KVP_OBJ_COMMITTED) return 0;
     if (kvp_obj_version(o) <= kvp_obj_tenant(cat, o)->min_version && KVP_RULE(BUMP_HIDES)) return 0;
+    if (kvp_obj_is_on_tier_alone(cat, o)) return 0;
     if (!o->has_ext) return is_up(cat, (uint32_t)o->chunk); /* one copy, as nearly all have */
     n = kvp_obj_places(cat, o, places);
     for (uint32_t i = 0; i < n; i++)
@@ -203,10 +218,23 @@ kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
 }
 
 bool
+kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    const kvp_segment_t *t = o->state == KVP_OBJ_COMMITTED ? kvp_obj_tier(cat, o) : NULL;
+
+    if (t == NULL || t->state == KVP_SEG_LOST) return false;
+    if (kvp_obj_version(o) <= kvp_obj_tenant(cat, o)->min_version && KVP_RULE(BUMP_HIDES)) return false;
+    return kvp_obj_is_on_tier_alone(cat, o) || kvp_obj_up_n(cat, o) == 0;
+}
+
+bool
 kvp_obj_is_reported(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
+    const kvp_segment_t *t = kvp_obj_tier(cat, o);
     uint32_t n = kvp_obj_places(cat, o, places);
+
+    if (t != NULL && t->is_restored && t->node == NULL && cat->ctx->now_ns - t->lost_ns < NODE_BACK_NS) return true;
 
     for (uint32_t i = 0; i < n; i++) {
         const kvp_segment_t *g = chunk_of(cat, &places[i])->segment;

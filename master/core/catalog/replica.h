@@ -17,6 +17,20 @@ kvp_obj_chunk(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     return o->chunk == KVP_OBJ_CHUNK_NONE ? NULL : kvp_ptab_get(&cat->chunks, o->chunk);
 }
+/* The tier that has its version; NULL = none has. kvp_obj_is_on_tier_alone: it has no place in memory. */
+static inline kvp_segment_t *
+kvp_obj_tier(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    kvp_segment_t *g = o->is_on_tier == 0 ? NULL : kvp_obj_chunk(cat, o)->segment;
+
+    if (g != NULL && !g->is_tier) g = g->tier;
+    return g != NULL && g->is_dropped ? NULL : g;
+}
+static inline bool
+kvp_obj_is_on_tier_alone(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    return o->is_on_tier != 0 && kvp_obj_chunk(cat, o)->segment->is_tier;
+}
 /* Whose an object is that has a place. */
 static inline kvp_tenant_t *
 kvp_obj_tenant(const kvp_catalog_t *cat, const kvp_obj_t *o)
@@ -27,8 +41,11 @@ kvp_obj_tenant(const kvp_catalog_t *cat, const kvp_obj_t *o)
  * metadata, in units of 64 bytes. */
 uint32_t kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot);
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
-kvp_place_t kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o); /* the first copy */
-uint32_t kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_place_t places[KVP_REPLICAS_MAX]);
+kvp_place_t kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o); /* the first copy in memory */
+uint32_t kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o,
+                        kvp_place_t places[KVP_REPLICAS_MAX]); /* in memory */
+void kvp_obj_set_on_tier_alone(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c,
+                               uint64_t len); /* it has no place */
 bool kvp_obj_lies_at(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
 /* What becomes of the extent is the caller's. */
 void kvp_obj_add_place(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at, uint64_t slack);
@@ -48,6 +65,7 @@ kvp_obj_version(const kvp_obj_t *o)
 }
 /* Copies whose nodes answer; 0: not committed, or before a bump. kvp_obj_served_n: 0 also while its group hides it. */
 uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
+bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o); /* no copy is up, and it can be staged */
 bool kvp_obj_is_reported(const kvp_catalog_t *cat,
                          const kvp_obj_t *o); /* it will be served when a report is over, or its node is back */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);

@@ -60,6 +60,9 @@ typedef struct kvp_tenant {
     uint64_t
         min_version; /* what was put up to this version is from an older epoch; 0 = it was not bumped, or that is forgotten */
     kvp_objlist_t lru; /* what can be evicted of it */
+    uint32_t
+        ahead; /* of that list, from the oldest up to this one, what was looked at by evict/ahead.c; KVP_OID_NONE = nothing, */
+    uint64_t ahead_bytes; /* and bytes of those of them that can be on a tier */
     kvp_list_t owning; /* catalog->owners, while it has chunks */
     kvp_take_t take;
     uint64_t put_bytes; /* placed since it looked for a chunk of others last */

@@ -34,6 +34,10 @@ void kvp_evict_one(kvp_evict_t *ev, uint32_t oid); /* and no other member of its
 void kvp_evict_unit(kvp_evict_t *ev, uint32_t oid); /* and with it all of its group */
 void kvp_groups_tick(kvp_evict_t *ev); /* owners that are gone, and members of groups that are doomed */
 
+/* ahead.c: what goes to tiers, and room for what comes from them. */
+void kvp_evict_for_tiers(kvp_evict_t *ev);
+void kvp_evict_ahead_tick(kvp_evict_t *ev);
+
 /* reserve.c: what is freed before it is needed. */
 void kvp_evict_reserve(kvp_evict_t *ev);
 

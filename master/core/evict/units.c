@@ -9,12 +9,20 @@
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/space/drop.h"
+#include "master/core/space/tier.h"
 
 void
 kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
 {
+    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+
     ev->ctx->st.evictions++;
-    ev->ctx->st.evicted_bytes += kvp_obj_len(ev->cat, kvp_obj(ev->cat->index, oid));
+    ev->ctx->st.evicted_bytes += kvp_obj_len(ev->cat, o);
+    if (kvp_obj_tier(ev->cat, o) != NULL) {
+        kvp_obj_leave_memory(ev->space, oid);
+        return;
+    }
+    ev->ctx->st.tier_missed += kvp_obj_chunk(ev->cat, o)->segment->tier != NULL;
     kvp_obj_drop(ev->space, oid, KVP_GONE_EVICTED, 0, NULL);
 }
 

@@ -59,6 +59,7 @@ static uint32_t
 tell_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_jrec_place_t *out)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
+    const kvp_segment_t *tier = kvp_obj_tier(&m->cat, o);
     uint32_t n = kvp_obj_places(&m->cat, o, places), told = 0;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -74,6 +75,8 @@ tell_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_jrec_place_t *out)
             .key_off = kvp_place_key_off(c, &places[i]),
         };
     }
+    if (tier != NULL)
+        out[told++] = (kvp_jrec_place_t){.generation = kvp_obj_version(o), .segment = tier->id, .chunk = KVP_JREC_TIER};
     return told;
 }
 
@@ -121,7 +124,7 @@ kvp_journal_segment(kvp_interim_t *log, const kvp_segment_t *g)
     kvp_jrec_any_t rec = {.segment = {
                               .epoch = g->epoch,
                               .size_bytes = g->size_bytes,
-                              .chunk_bytes = g->chunk_bytes,
+                              .chunk_bytes = g->is_tier ? 0 : g->chunk_bytes,
                               .number = g->id,
                               .mounted_term = g->mounted_term,
                           }};

@@ -39,6 +39,25 @@ list_of(kvp_protect_t *prot, const kvp_obj_t *o)
     }
 }
 
+/* The walk of those that are written ahead (evict/ahead.c) has passed it, perhaps. */
+static void
+leave_ahead(kvp_protect_t *prot, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
+    kvp_tenant_t *t = kvp_obj_tenant(prot->cat, o);
+
+    if (t->ahead == oid) t->ahead = o->prev;
+    if (o->is_ahead != 0) t->ahead_bytes -= kvp_victim_bytes(prot, oid);
+    o->is_ahead = 0;
+}
+
+static void
+take_off(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t oid)
+{
+    if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_LRU) leave_ahead(prot, oid);
+    prot->policy->removed(prot->cat->index, list, oid);
+}
+
 static bool
 is_pinned_hard(const kvp_obj_t *o, const kvp_member_t *mb)
 {
@@ -53,6 +72,7 @@ home_of(kvp_protect_t *prot, const kvp_obj_t *o)
     const kvp_member_t *mb = kvp_group_member(prot->cat, o);
     bool is_soft = mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 
+    if (kvp_obj_is_on_tier_alone(prot->cat, o)) return NULL; /* it frees nothing */
     if (is_pinned_hard(o, mb) || (mb != NULL && mb->group->is_doomed)) return NULL;
     return is_soft ? &prot->pinned : &kvp_obj_tenant(prot->cat, o)->lru;
 }
@@ -82,7 +102,7 @@ kvp_victim_removed(kvp_protect_t *prot, uint32_t oid)
 
     if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(prot, oid);
     if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_LRU || list == &prot->pinned)
-        prot->policy->removed(prot->cat->index, list, oid);
+        take_off(prot, list, oid);
     else if (list != NULL)
         kvp_objlist_remove(prot->cat->index, list, oid);
 }
@@ -109,6 +129,7 @@ kvp_victim_bytes(const kvp_protect_t *prot, uint32_t unit)
     const kvp_member_t *mb = kvp_group_member(prot->cat, o);
 
     if (mb != NULL && mb->group->lead == unit) return mb->group->bytes;
+    if (kvp_obj_is_on_tier_alone(prot->cat, o)) return 0;
     return kvp_slab_len(kvp_obj_chunk(prot->cat, o)->slab, (uint32_t)o->slot);
 }
 
@@ -146,7 +167,7 @@ kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after)
         if (prot->ctx->work_left == 0) return KVP_OID_NONE;
         prot->ctx->work_left--;
         prot->ctx->st.ticket_asides++;
-        prot->policy->removed(prot->cat->index, list, oid);
+        take_off(prot, list, oid);
     }
 }
 
@@ -171,7 +192,7 @@ kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
             continue;
         }
         prot->ctx->st.passed_over++;
-        prot->policy->removed(prot->cat->index, &t->lru, oid);
+        take_off(prot, &t->lru, oid);
         kvp_objlist_push_young(prot->cat->index, &g->parked, oid);
     }
 }

@@ -135,7 +135,7 @@ kvp_obj_served_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
 static inline bool
 kvp_obj_is_served(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
-    return kvp_obj_served_n(cat, o) > 0;
+    return kvp_obj_served_n(cat, o) > 0 || (kvp_obj_is_on_tier_up(cat, o) && !kvp_group_hides(cat, o));
 }
 
 #endif

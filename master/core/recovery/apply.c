@@ -25,6 +25,7 @@
 #include "master/core/recovery/loss.h"
 #include "master/core/space/place.h"
 #include "master/core/space/segment.h"
+#include "master/core/space/tier.h"
 #include "master/core/state.h"
 
 #include <string.h>
@@ -57,6 +58,7 @@ apply_segment(kvp_master_t *m, const kvp_jrec_segment_t *rec)
         .chunk_bytes = rec->chunk_bytes,
         .name = rec->name,
         .host_id = rec->host_id,
+        .is_tier = rec->chunk_bytes == 0,
     };
     kvp_segment_t *g = find_segment(m, rec->number);
 
@@ -147,6 +149,27 @@ enter_place(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place
     return err == KVP_OK ? KVP_OK : KVP_CORRUPT;
 }
 
+static kvp_err_t
+enter_tier(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place_t *p)
+{
+    kvp_segment_t *g = find_segment(m, p->segment);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_tenant_t *tenant;
+
+    if (g == NULL || !g->is_tier || p->generation != t->rec->version || t->rec->len >> KVP_OBJ_TIER_LEN_BITS != 0)
+        return KVP_CORRUPT;
+    if (o->chunk != KVP_OBJ_CHUNK_NONE) {
+        o->is_on_tier = kvp_obj_chunk(&m->cat, o)->segment->tier == g;
+        return KVP_OK;
+    }
+    if (!kvp_tenant_may_open(&m->cat, t->rec->tenant)) return KVP_CORRUPT;
+    tenant = kvp_tenant_open(&m->cat, t->rec->tenant);
+    kvp_obj_enter_tier(&m->space, oid, g, tenant, t->rec->len);
+    tenant->objects++;
+    kvp_tenant_rele(&m->cat, tenant);
+    return KVP_OK;
+}
+
 /* A base says most objects once more. */
 static bool
 is_said_already(const kvp_master_t *m, uint32_t oid, const told_t *t)
@@ -155,11 +178,12 @@ is_said_already(const kvp_master_t *m, uint32_t oid, const told_t *t)
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(&m->cat, o, places);
 
-    if (kvp_obj_version(o) != t->rec->version || n != t->rec->places_n || o->pin != (t->rec->flags & KVP_JREC_PIN))
+    if (kvp_obj_version(o) != t->rec->version || n + o->is_on_tier != t->rec->places_n ||
+        o->pin != (t->rec->flags & KVP_JREC_PIN))
         return false;
     for (uint32_t i = 0; i < n; i++)
         if (places[i].generation != t->places[i].generation) return false;
-    return true;
+    return o->is_on_tier == 0 || t->places[n].chunk == KVP_JREC_TIER;
 }
 
 static kvp_err_t
@@ -206,7 +230,8 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
     }
     oid = kvp_enter_object(m, &entry);
     for (uint32_t i = 0; i < rec->places_n && err == KVP_OK; i++)
-        err = enter_place(m, oid, &t, &t.places[i]);
+        err = t.places[i].chunk == KVP_JREC_TIER ? enter_tier(m, oid, &t, &t.places[i])
+                                                 : enter_place(m, oid, &t, &t.places[i]);
     if (err != KVP_OK) {
         kvp_enter_leave(m, oid);
         return err;
@@ -325,7 +350,7 @@ forget_segment(kvp_master_t *m, kvp_segment_t *g)
         kvp_ptab_del(&m->cat.chunks, c->number);
         kvp_place_chunk_fini(&m->space, c);
     }
-    m->cat.known_bytes -= g->size_bytes;
+    m->cat.known_bytes -= g->is_tier ? 0 : g->size_bytes;
     kvp_segment_free(&m->space, g);
 }
 

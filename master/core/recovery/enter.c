@@ -11,6 +11,7 @@
 #include "master/core/protect/pin.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
+#include "master/core/space/tier.h"
 #include "master/core/state.h"
 
 uint32_t
@@ -89,10 +90,11 @@ kvp_enter_leave(kvp_master_t *m, uint32_t oid)
     uint32_t n = kvp_obj_places(&m->cat, o, places);
 
     m->ctx.st.objects--;
-    if (n > 0) kvp_obj_tenant(&m->cat, o)->objects--;
+    if (o->chunk != KVP_OBJ_CHUNK_NONE) kvp_obj_tenant(&m->cat, o)->objects--;
     kvp_objindex_unlink(m->cat.index, oid);
     kvp_victim_removed(&m->prot, oid);
     kvp_group_leave(&m->prot, oid);
+    kvp_tier_forget(&m->space, kvp_obj(m->cat.index, oid));
     for (uint32_t i = n; i-- > 0;)
         leave_place(m, oid, &places[i]);
     kvp_objindex_free(m->cat.index, oid);

@@ -26,6 +26,7 @@
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
+#include "master/core/space/tier.h"
 #include "master/core/state.h"
 #include "proto/wire.h"
 
@@ -49,6 +50,7 @@ kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
     while (!kvp_list_is_empty(&node->segments)) {
         kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);
 
+        kvp_tier_lost(&m->space, g);
         kvp_segment_detach(g);
         g->lost_ns = m->ctx.now_ns;
         g->lost_stall_ns = m->ctx.stall_ns;
@@ -67,9 +69,10 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
     g->is_dropped = true;
     kvp_journal_segment_over(&m->log, g);
     m->dropped_term = m->ctx.term;
-    m->cat.known_bytes -= g->size_bytes;
+    m->cat.known_bytes -= g->is_tier ? 0 : g->size_bytes;
     kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
     (void)kvp_evict_leave_segment(&m->evict, g);
+    kvp_tier_lost(&m->space, g);
     kvp_segment_detach(g);
     g->purge_slot = KVP_SLAB_NONE;
     m->dropping++;
@@ -91,6 +94,8 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
         kvp_obj_del_place(&m->space, oid, &places[i]);
         (void)kvp_retire_place(&m->space, &places[i], 0, NULL);
         if (!c->segment->is_dropped) kvp_journal_again(&m->log, oid);
+    } else if (kvp_obj_tier(&m->cat, kvp_obj(m->cat.index, oid)) != NULL) {
+        kvp_obj_leave_memory(&m->space, oid);
     } else {
         m->ctx.st.purged++;
         kvp_obj_lose(&m->space, oid);
@@ -107,6 +112,8 @@ kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
     m->ctx.st.unreadable++;
     if (n > 1)
         kvp_obj_drop_copy(&m->space, oid, &places[at], NULL);
+    else if (kvp_obj_tier(&m->cat, kvp_obj(m->cat.index, oid)) != NULL)
+        kvp_obj_leave_memory(&m->space, oid);
     else
         kvp_obj_drop(&m->space, oid, KVP_GONE_EVICTED, 0, NULL);
     kvp_ctx_space_news(&m->ctx);
@@ -129,6 +136,28 @@ purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
     kvp_place_chunk_leave(&m->space, c);
     kvp_ptab_del(&m->cat.chunks, c->number);
     kvp_place_chunk_fini(&m->space, c);
+}
+
+/* All objects are gone over for those that are on the tier. */
+static bool
+purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
+{
+    uint32_t oid;
+
+    while ((oid = kvp_objindex_walk(m->cat.index, &t->purge_oid, KVP_OID_NONE, left)) != KVP_OID_NONE) {
+        kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+        const kvp_segment_t *g = o->is_on_tier == 0 ? NULL : kvp_obj_chunk(&m->cat, o)->segment;
+
+        if (m->ctx.slice_left == 0) {
+            t->purge_oid = oid;
+            return false;
+        }
+        if (g == t)
+            kvp_obj_lose(&m->space, oid);
+        else if (g != NULL && g->tier == t)
+            o->is_on_tier = 0;
+    }
+    return t->purge_oid >= kvp_obj_limit(m->cat.index);
 }
 
 /* True when everything in the segment is gone, and no put waits for a part of it. Physical order is stable meanwhile: nothing is freed in its allocators. */
@@ -188,13 +217,13 @@ kvp_segment_tick(kvp_master_t *m)
             (void)kvp_report_slice(m, g, &left);
             continue;
         }
-        if (!g->is_dropped) watch_node(m, g, &left);
+        if (!g->is_dropped && !g->is_tier) watch_node(m, g, &left);
         if (g->is_dropped) {
-            if (!purge_slice(m, g, &left)) continue;
+            if (!(g->is_tier ? purge_tier(m, g, &left) : purge_slice(m, g, &left))) continue;
             m->dropping--;
             kvp_report_free(m, g);
             kvp_segment_free(&m->space, g);
-        } else if (g->state == KVP_SEG_LOST && is_grace_over(m, g)) {
+        } else if (g->state == KVP_SEG_LOST && !g->is_tier && is_grace_over(m, g)) {
             kvp_ctx_note(&m->ctx, "segment %s is dropped: its node did not come back", g->name);
             kvp_segment_drop(m, g);
         } else if (g->unmount_conn != 0 && (g->held == 0 || m->ctx.now_ns >= g->unmount_due_ns)) {

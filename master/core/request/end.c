@@ -20,6 +20,7 @@
 #include "master/core/put/queue.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/request/remove.h"
+#include "master/core/request/request.h"
 #include "master/core/session/session.h"
 #include "master/core/space/retire.h"
 #include "master/core/state.h"
@@ -102,6 +103,7 @@ strip(kvp_master_t *m, kvp_session_t *s)
     }
     if (is_unfinished || s->is_fence_edge) fence(m, s, older);
     m->ctx.st.fences += is_unfinished;
+    kvp_stagewaits_end(s);
     kvp_groups_abandon(&m->prot, s);
     kvp_list_del(&s->abandoned); /* they stay in a ring of their own: nobody's word frees them now */
     kvp_deferred_end_all(&m->prot, s); /* before what they wait for: nobody is answered any more */

@@ -18,6 +18,7 @@
 #include "master/core/recovery/term.h"
 #include "master/core/session/session.h"
 #include "master/core/space/segment.h"
+#include "master/core/space/tier.h"
 #include "master/core/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
@@ -54,6 +55,7 @@ told_by(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
         .chunk_bytes = msg->chunk_bytes,
         .name = msg->name,
         .host_id = s->host_id,
+        .is_tier = msg->is_tier,
     };
 }
 
@@ -64,6 +66,8 @@ mount_refusal(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
 
     if (msg->name[0] == '\0' || strlen(msg->name) > KVP_NAME_MAX) return "bad segment name";
     if (msg->uuid.len != UUID_BYTES) return "uuid is not 16 bytes";
+    if (msg->is_tier != kvp_tier_is_name(msg->name))
+        return "a tier is named as its node, with /ssd behind it, and nothing else is";
     if (strlen(msg->addr) > 319 || strlen(msg->unix_path) > 107 || strlen(msg->transports) > KVP_NAME_MAX)
         return "address is too long";
     if (msg->term > KVP_TERM_MAX || msg->mounted_term > msg->term) return "no such term";
@@ -143,6 +147,30 @@ mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_se
     kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
 }
 
+/* A tier: what it has is told where this master does not know it from the log, or does not know all that was dropped meanwhile. What it has
+ * and is not known is dropped. */
+static void
+mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *old, Kvp__Pb__MountReply *reply)
+{
+    const kvp_segment_new_t like = told_by(s, msg);
+    bool is_known = old != NULL && old->is_tier && memcmp(old->uuid, msg->uuid.data, UUID_BYTES) == 0;
+    kvp_segment_t *t = is_known ? old : NULL;
+
+    if (old != NULL && !is_known) kvp_segment_drop(m, old);
+    if (t == NULL) {
+        t = kvp_segment_make(&m->space, &like);
+        t->has_lost_drops = true;
+        kvp_journal_segment(&m->log, t);
+    }
+    set_addresses(t, msg);
+    reply->segment_id = t->id;
+    if (t->node == s) return;
+    t->is_reporting = t->is_restored || t->has_lost_drops;
+    t->has_lost_drops = false;
+    if (t->is_reporting) reply->report = REPORT_WORDS;
+    kvp_segment_attach(&m->space, t, s, KVP_SEG_UP);
+}
+
 /* Chunks cost memory before anything lies in them. */
 static const char *
 too_many_chunks(const kvp_master_t *m, const kvp_session_t *s, uint64_t n)
@@ -164,7 +192,8 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         reply->detail = (char *)"a node of that name is connected";
         return KVP_SEGMENT_EXISTS;
     }
-    const char *why = is_known ? NULL : too_many_chunks(m, s, (msg->size_bytes - 1) / msg->chunk_bytes + 1);
+    const char *why =
+        is_known || msg->is_tier ? NULL : too_many_chunks(m, s, (msg->size_bytes - 1) / msg->chunk_bytes + 1);
     if (why != NULL) {
         reply->detail = (char *)why;
         return KVP_LIMIT;
@@ -172,6 +201,10 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
     if ((g == NULL || g->node != s) && s->segments_n >= KVP_NODE_SEGMENTS_MAX) {
         reply->detail = (char *)"too many segments of one node";
         return KVP_LIMIT;
+    }
+    if (msg->is_tier) {
+        mount_tier(m, s, msg, g, reply);
+        return KVP_OK;
     }
     if ((!is_known || g->is_restored) && kvp_report_by(m, s) != NULL) {
         reply->detail = (char *)"this node reports another segment";
@@ -191,7 +224,8 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
 static bool
 is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
 {
-    if (msg->is_fresh || msg->mounted_term != m->ctx.term || m->dropped_term == m->ctx.term) return false;
+    if (msg->is_tier || msg->is_fresh || msg->mounted_term != m->ctx.term || m->dropped_term == m->ctx.term)
+        return false;
     kvp_list_foreach (pos, &m->cat.segments)
         if (memcmp(kvp_list_entry(pos, kvp_segment_t, link)->uuid, msg->uuid.data, UUID_BYTES) == 0) return false;
     return !kvp_report_was_cut(m, msg->uuid.data);
@@ -281,6 +315,7 @@ describe(const kvp_segment_t *g, Kvp__Pb__SegmentInfo *info)
     info->state = g->state;
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
+    info->is_tier = g->is_tier;
 }
 
 static bool

@@ -66,7 +66,7 @@ check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
-    if (kvp_obj_up_n(&m->cat, o) == 0) return KVP_OK;
+    if (kvp_obj_up_n(&m->cat, o) == 0 && !kvp_obj_is_on_tier_up(&m->cat, o)) return KVP_OK;
     return kvp_group_hides(&m->cat, o) ? kvp_group_claim(&m->prot, s, oid) : KVP_ALREADY;
 }
 

@@ -19,7 +19,9 @@
 #include "master/core/protect/ticket.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/session/session.h"
+#include "master/core/session/takeover.h"
 #include "master/core/space/check.h"
+#include "master/core/space/tier.h"
 #include "master/core/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
@@ -30,6 +32,8 @@
 #include <string.h>
 
 #define LIST_SCAN_MAX 4096u /* records that one List walks */
+#define STAGE_WAIT_MAX_MS 500u /* that an answer waits for what is on tiers */
+#define STAGE_RETRY_MS 1u /* until what is on its way is asked for again */
 #define LIST_BYTES_MAX (256u << 10)
 
 /* The digests behind a head with a count, of at most max. NULL after the connection was given up. */
@@ -61,7 +65,7 @@ prefetch_place(const kvp_master_t *m, uint32_t oid)
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     const kvp_chunk_t *c = kvp_obj_chunk(&m->cat, o);
 
-    if (c != NULL) kvp_slab_prefetch(c->slab, (uint32_t)o->slot);
+    if (c != NULL && c->slab != NULL) kvp_slab_prefetch(c->slab, (uint32_t)o->slot);
 }
 
 /* There, and only its node is away. */
@@ -74,10 +78,25 @@ is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
            kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(&m->cat, o);
 }
 
+/* Why the answer does not tell where it is: on its way into memory, or to be asked for again, or its node does not give it. */
+static kvp_err_t
+staging_err(const kvp_master_t *m, uint32_t oid, bool is_hopeless)
+{
+    return kvp_obj(m->cat.index, oid)->is_moving == 0 && is_hopeless ? KVP_NODE_LOST : KVP_RETRY_AFTER;
+}
+
+/* What a GET finds. */
+typedef struct {
+    uint32_t oids[KVP_PLACES_MAX]; /* of all that were asked for */
+    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* what is in memory, and what only tiers have */
+    uint32_t found_n, tiered_n;
+    bool is_hopeless; /* stages were waited for, and brought nothing */
+} got_t;
+
 /* The n records of an answer to Get, the nloc places of those that are found behind them, and, if the answer has them, their lineages. */
 static void
-append_found(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, const Kvp__Pb__Places *reply,
-             kvp_buf_t *out)
+append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, const Kvp__Pb__Places *reply,
+             bool is_staging, kvp_buf_t *out)
 {
     size_t objs_bytes = reply->n * sizeof(kvp_wire_obj_t);
     uint8_t *obj_at = kvp_buf_extend(out, objs_bytes + reply->nloc * sizeof(kvp_wire_loc_t));
@@ -87,10 +106,16 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids
         kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
         kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
 
-        if (is_found(m, s, oids[i]))
-            (void)kvp_obj_wire(&m->cat, kvp_obj(m->cat.index, oids[i]), s->host_id, &obj, locs);
-        else if (is_away(m, s, oids[i]))
+        if (is_found(m, s, got->oids[i])) {
+            const kvp_obj_t *o = kvp_obj(m->cat.index, got->oids[i]);
+
+            if (is_staging && kvp_obj_up_n(&m->cat, o) == 0)
+                obj.err = staging_err(m, got->oids[i], got->is_hopeless);
+            else
+                (void)kvp_obj_wire(&m->cat, o, s->host_id, &obj, locs);
+        } else if (is_away(m, s, got->oids[i])) {
             obj.err = KVP_NODE_LOST;
+        }
         memcpy(obj_at, &obj, sizeof obj);
         memcpy(loc_at, locs, obj.nloc * sizeof *locs);
         loc_at += obj.nloc * sizeof *locs;
@@ -98,20 +123,52 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids
     for (uint32_t i = 0; reply->has_lineages && i < reply->n; i++) {
         kvp_wire_lineage_t lineage = {.is_told = 0};
 
-        if (is_found(m, s, oids[i])) lineage = kvp_obj_lineage(m->cat.index, kvp_obj(m->cat.index, oids[i]));
+        if (is_found(m, s, got->oids[i])) lineage = kvp_obj_lineage(m->cat.index, kvp_obj(m->cat.index, got->oids[i]));
         kvp_buf_append(out, &lineage, sizeof lineage);
     }
 }
 
-void
-kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+static void
+find(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, got_t *got)
+{
+    got->found_n = got->tiered_n = 0;
+    kvp_objindex_find_many(m->cat.index, digests, n, got->oids);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_found(m, s, got->oids[i])) continue;
+        if (kvp_obj_up_n(&m->cat, kvp_obj(m->cat.index, got->oids[i])) == 0) {
+            got->tiered[got->tiered_n++] = got->oids[i];
+            continue;
+        }
+        got->found[got->found_n++] = got->oids[i];
+        prefetch_place(m, got->oids[i]);
+    }
+}
+
+/* Begins to read into memory what only tiers have. True: the answer waits for that. */
+static bool
+stage_all(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const got_t *got, uint32_t wait_ms)
+{
+    bool waits = got->found_n == 0 && wait_ms > 0 && s->stagewaits_n < KVP_STAGEWAITS_MAX &&
+                 (f->hdr.flags & KVP_FRAME_ONEWAY) == 0;
+    uint64_t due_ns = m->ctx.now_ns + KVP_MS(kvp_min_u64(wait_ms, STAGE_WAIT_MAX_MS));
+    kvp_stagewait_t *w = waits ? kvp_stagewait_open(m, s, f, got->tiered_n, due_ns) : NULL;
+    uint32_t begun = 0;
+
+    for (uint32_t i = 0; i < got->tiered_n; i++)
+        begun += kvp_tier_stage(&m->space, got->tiered[i], w == NULL ? NULL : kvp_stagewait_one(w, begun));
+    if (w != NULL && begun == 0) kvp_stagewait_drop(w);
+    return w != NULL && begun > 0;
+}
+
+static void
+get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, bool is_again)
 {
     Kvp__Pb__Places reply = KVP__PB__PLACES__INIT;
-    uint32_t oids[KVP_PLACES_MAX], found[KVP_PLACES_MAX], found_n = 0;
     const kvp_digest_t *digests;
     Kvp__Pb__Get *msg;
     kvp_buf_t *out;
     kvp_pb_t pb;
+    got_t got;
     size_t at;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__get__descriptor, f);
@@ -120,31 +177,47 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    kvp_objindex_find_many(m->cat.index, digests, msg->n, oids);
-    for (uint32_t i = 0; i < msg->n; i++) {
-        if (!is_found(m, s, oids[i])) continue;
-        found[found_n++] = oids[i];
-        prefetch_place(m, oids[i]);
+    find(m, s, digests, msg->n, &got);
+    if (!is_again) {
+        m->ctx.st.gets += msg->n;
+        m->ctx.st.get_misses += msg->n - got.found_n - got.tiered_n;
     }
-    for (uint32_t i = 0; i < found_n; i++)
-        reply.nloc += kvp_obj_served_n(&m->cat, kvp_obj(m->cat.index, found[i]));
-    m->ctx.st.gets += msg->n;
-    m->ctx.st.get_misses += msg->n - found_n;
+    if (got.tiered_n > 0 && !msg->no_hold && !is_again && stage_all(m, s, f, &got, msg->wait_ms)) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    got.is_hopeless =
+        is_again && got.found_n == 0 && !kvp_takeover_may_tickets_come(&m->peers); /* then nothing makes room */
+    for (uint32_t i = 0; i < got.found_n; i++)
+        reply.nloc += kvp_obj_served_n(&m->cat, kvp_obj(m->cat.index, got.found[i]));
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
     reply.has_lineages = msg->wants_lineages;
     reply.revoke_seq = s->tenant->revoke_seq;
-    if (!msg->no_hold && !kvp_ticket_may_take(&m->prot, s, found, found_n)) {
+    if (got.tiered_n > 0) reply.retry_ms = STAGE_RETRY_MS;
+    if (!msg->no_hold && !kvp_ticket_may_take(&m->prot, s, got.found, got.found_n)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many objects held");
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (!msg->no_hold) reply.ticket = kvp_ticket_take(&m->prot, s, KVP_TICKET_HOLD, found, found_n, 0);
+    if (!msg->no_hold) reply.ticket = kvp_ticket_take(&m->prot, s, KVP_TICKET_HOLD, got.found, got.found_n, 0);
 
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
-    append_found(m, s, oids, &reply, out);
+    append_found(m, s, &got, &reply, !msg->no_hold, out);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    get(m, s, f, false);
+}
+
+void
+kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    get(m, s, f, true);
 }
 
 /* The first probe since an object's last use counts as a use; what follows does not, or whoever only asks would keep

@@ -51,6 +51,7 @@ kvp_session_open(kvp_peers_t *peers, uint64_t conn)
     kvp_list_init(&s->deferred);
     kvp_list_init(&s->jobs);
     kvp_list_init(&s->segments);
+    kvp_list_init(&s->stagewaits);
     kvp_list_init(&s->retire_reqs);
     kvp_list_init(&s->abandoned);
     return s;

@@ -27,9 +27,11 @@ struct kvp_session {
     kvp_list_t born; /* live clients, in the order of their incarnation */
     kvp_list_t dirty; /* output waits */
     kvp_list_t attempts, tickets, reqs, deferred, jobs, segments, retire_reqs;
+    kvp_list_t stagewaits; /* GETs that wait for stages */
     kvp_list_t abandoned; /* retire records of attempts that were taken from it while it was silent */
     kvp_list_t members; /* that it owns */
     uint32_t members_n;
+    uint32_t stagewaits_n;
     uint32_t segments_n, retire_reqs_n, tickets_n, deferred_n;
     uint32_t abandoned_n;
     uint32_t deferred_keys;

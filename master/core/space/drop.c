@@ -19,6 +19,7 @@
 #include "master/core/protect/pin.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/space.h"
+#include "master/core/space/tier.h"
 #include "proto/wire.h"
 
 typedef struct {
@@ -26,6 +27,7 @@ typedef struct {
     kvp_deferred_t *deferred;
     kvp_digest_t digest; /* what the log says is gone, and is held against reports, */
     uint64_t version; /* or 0: nothing */
+    bool is_off_tier; /* its tier knows that it is gone */
     bool is_superseded; /* by a commit that may not be durable: until it is, this is what the journal has */
 } leave_t;
 
@@ -78,6 +80,7 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
     if (replacement != NULL) kvp_attempt_promote(sp->cat, replacement);
     kvp_victim_removed(sp->prot, oid);
     kvp_group_leave(sp->prot, oid);
+    if (o->is_on_tier != 0 || o->is_moving != 0) kvp_tier_leave(sp, o, leave->is_off_tier, leave->deferred);
     kvp_ctx_spend(sp->ctx, 1 + n);
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;
@@ -114,6 +117,17 @@ kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_
 
     note_gone(sp, oid, &leave);
     if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, why);
+    kvp_gone_hold(sp->prot, leave.digest, leave.version);
+    drop(sp, oid, &leave);
+}
+
+void
+kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid)
+{
+    leave_t leave = {.is_off_tier = true};
+
+    note_gone(sp, oid, &leave);
+    if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, KVP_GONE_EVICTED);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
     drop(sp, oid, &leave);
 }

@@ -317,21 +317,20 @@ kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c)
     kvp_tenant_rele(sp->cat, t);
 }
 
-kvp_err_t
-kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid)
+/* Allocates an extent of the chunk, and room for the object's key. */
+static kvp_err_t
+extent_alloc(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t, uint32_t oid, uint64_t len, kvp_place_t *at)
 {
     const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
-    kvp_tenant_t *t = kvp_attempt_of(sp->cat, o)->tenant;
-    kvp_place_t at = {.chunk = c->number};
-    uint64_t len = kvp_obj_len(sp->cat, o);
 
     if (!kvp_place_is_open_to(c, t)) return KVP_NO_SPACE;
     if (sp->cat->gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
     if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
         kvp_panic("out of memory: allocator of a chunk");
-    if (slab_alloc(sp, c, len, oid, &at.slot) != KVP_OK) return KVP_NO_SPACE;
-    if (key_alloc(c, kvp_obj_key_len(sp->cat->index, o), &at) != KVP_OK) {
-        kvp_slab_free(c->slab, at.slot);
+    at->chunk = c->number;
+    if (slab_alloc(sp, c, len, oid, &at->slot) != KVP_OK) return KVP_NO_SPACE;
+    if (key_alloc(c, kvp_obj_key_len(sp->cat->index, o), at) != KVP_OK) {
+        kvp_slab_free(c->slab, at->slot);
         return KVP_NO_SPACE;
     }
     kvp_place_chunk_take(sp, c, t);
@@ -340,14 +339,26 @@ kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid)
     kvp_ctx_spend(sp->ctx, 1);
     sp->cat->gen_seq += KVP_RULE(FRESH_GENERATION) || sp->cat->gen_seq == 0;
     kvp_pool_granted(sp->peers);
-    at.generation = kvp_gen_make(sp->ctx->term, sp->cat->gen_seq);
-    kvp_obj_add_place(sp->cat, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
+    at->generation = kvp_gen_make(sp->ctx->term, sp->cat->gen_seq);
     c->segment->objects++;
-    t->used_bytes += kvp_slab_len(c->slab, at.slot);
+    t->used_bytes += kvp_slab_len(c->slab, at->slot);
+    c->segment->used_bytes += kvp_slab_len(c->slab, at->slot);
+    sp->ctx->st.used_bytes += kvp_slab_len(c->slab, at->slot);
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
+    kvp_tenant_t *t = kvp_attempt_of(sp->cat, o)->tenant;
+    uint64_t len = kvp_obj_len(sp->cat, o);
+    kvp_place_t at;
+
+    if (extent_alloc(sp, c, t, oid, len, &at) != KVP_OK) return KVP_NO_SPACE;
+    kvp_obj_add_place(sp->cat, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     t->put_bytes += kvp_slab_len(c->slab, at.slot);
     sp->cat->placing = t;
-    c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
-    sp->ctx->st.used_bytes += kvp_slab_len(c->slab, at.slot);
     return KVP_OK;
 }
 
@@ -475,4 +486,15 @@ kvp_place_alloc(kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish)
             alloc_in_segment(sp, sp->cat->up[i], a, wish) == KVP_OK)
             return KVP_OK;
     return KVP_NO_SPACE;
+}
+
+kvp_err_t
+kvp_place_alloc_stage(kvp_space_t *sp, kvp_segment_t *g, uint32_t oid, kvp_place_t *at_out)
+{
+    const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
+    kvp_tenant_t *t = kvp_obj_tenant(sp->cat, o);
+    uint64_t len = kvp_obj_len(sp->cat, o);
+    kvp_chunk_t *c = tightest(sp, g, t, len);
+
+    return c == NULL ? KVP_NO_SPACE : extent_alloc(sp, c, t, oid, len, at_out);
 }

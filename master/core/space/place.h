@@ -19,6 +19,8 @@ typedef struct {
 kvp_err_t kvp_place_alloc(kvp_space_t *sp, const kvp_attempt_t *a,
                           const kvp_wish_t *wish); /* gives its object one copy more; NO_SPACE */
 kvp_err_t kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid);
+/* kvp_place_alloc_stage: an extent for an object that is on the segment's tier alone, which does not lie there yet. NO_SPACE */
+kvp_err_t kvp_place_alloc_stage(kvp_space_t *sp, kvp_segment_t *g, uint32_t oid, kvp_place_t *at_out);
 void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
 void kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c); /* nothing is in it any more; its allocators go in slices */

@@ -21,6 +21,7 @@
 #include "master/core/space/claim.h"
 #include "master/core/space/place.h"
 #include "master/core/space/space.h"
+#include "master/core/space/tier.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -30,6 +31,7 @@
 
 #define RETIRE_BATCH 1024u
 #define ORDERS_A_RECORD 8u /* to send an order costs less than to touch a record */
+#define OWNER_STAGE (KVP_OWNER_ANY - 1) /* of no client: a stage is under way there */
 #define LATE_NS KVP_MS(100) /* a node that has not answered for so long takes no puts while others do */
 
 kvp_retire_t *
@@ -270,6 +272,29 @@ disown(kvp_space_t *sp, kvp_retire_t *r)
     kvp_retire_want_sending(sp, r->chunk->segment);
 }
 
+kvp_retire_t *
+kvp_retire_stage(kvp_space_t *sp, const kvp_place_t *at)
+{
+    kvp_retire_t *r = kvp_retire_place(sp, at, OWNER_STAGE, NULL);
+
+    kvp_list_del(&r->queue);
+    return r;
+}
+
+void
+kvp_retire_stage_failed(kvp_space_t *sp, kvp_retire_t *r, kvp_deferred_t *deferred)
+{
+    r->deferred = deferred;
+    if (deferred != NULL) deferred->left++;
+    disown(sp, r);
+}
+
+void
+kvp_retire_stage_done(kvp_space_t *sp, kvp_retire_t *r)
+{
+    discard(sp, r);
+}
+
 void
 kvp_retire_drained(kvp_space_t *sp, kvp_session_t *s, uint64_t attempt)
 {
@@ -378,10 +403,11 @@ kvp_retire_flush(kvp_space_t *sp)
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
         kvp_check_send(sp, g);
+        kvp_tier_send(sp, g);
         for (; may_send(g) && (!was_sent || sp->ctx->slice_left > 0); was_sent = true)
             send_batch(sp, g);
         sp->has_orders |= may_send(g);
-        if (kvp_list_is_empty(&g->unsent) && !kvp_check_is_due(g)) kvp_list_del(&g->sending);
+        if (kvp_list_is_empty(&g->unsent) && !kvp_check_is_due(g) && !kvp_tier_is_due(g)) kvp_list_del(&g->sending);
     }
 }
 

@@ -69,6 +69,11 @@ kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t 
 /* kvp_retire_gap retires an extent that was just allocated over space which a master before may have granted: until all who could write then
  * are done. */
 void kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot);
+/* kvp_retire_stage makes the record of an extent that its node is to fill from its tier: it is nobody's, and goes out only when that failed.
+ * kvp_retire_stage_done: it is an object's now; the record goes, the extent stays. */
+kvp_retire_t *kvp_retire_stage(kvp_space_t *sp, const kvp_place_t *at);
+void kvp_retire_stage_done(kvp_space_t *sp, kvp_retire_t *r);
+void kvp_retire_stage_failed(kvp_space_t *sp, kvp_retire_t *r, kvp_deferred_t *deferred);
 /* kvp_retire_hold_back: its order waits until what was said so far is written;
  * kvp_retire_go_on: it is. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r);

@@ -18,6 +18,7 @@
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/space.h"
+#include "master/core/space/tier.h"
 #include "proto/wire.h"
 
 #include <stdio.h>
@@ -93,6 +94,11 @@ kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
     bool is_counted = state != KVP_SEG_LOST;
     uint64_t sign = (uint64_t)is_counted - (uint64_t)was_counted; /* 1, 0, or all ones */
 
+    if (g->is_tier) { /* it takes no puts, and is not of the memory that is counted */
+        sp->ctx->st.tier_size_bytes += sign * g->size_bytes;
+        g->state = state;
+        return;
+    }
     sp->ctx->st.size_bytes += sign * g->size_bytes;
     sp->ctx->st.used_bytes += sign * g->used_bytes;
     sp->ctx->st.retiring_bytes += sign * g->retiring_bytes;
@@ -134,6 +140,7 @@ host_number(kvp_space_t *sp, const char *host_id)
 const char *
 kvp_segment_refusal(const kvp_segment_new_t *like)
 {
+    if (like->is_tier) return like->size_bytes == 0 ? "a tier of no bytes" : NULL;
     if (like->chunk_bytes < CHUNK_BYTES_MIN || like->chunk_bytes > CHUNK_BYTES_MAX || like->chunk_bytes % 4096 != 0)
         return "chunk size out of range";
     if (like->size_bytes < CHUNK_BYTES_MIN || like->size_bytes % 4096 != 0) return "segment size out of range";
@@ -155,6 +162,12 @@ kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like)
     kvp_list_init(&g->sending);
     kvp_list_init(&g->sent);
     kvp_list_init(&g->claims);
+    kvp_list_init(&g->demotes);
+    kvp_list_init(&g->placed);
+    kvp_list_init(&g->stages);
+    kvp_list_init(&g->drops);
+    kvp_list_init(&g->orders);
+    kvp_list_init(&g->tenants);
     kvp_buf_init(&g->checks, SIZE_MAX);
     kvp_objlist_init(&g->parked, KVP_OBJLIST_PARKED);
     memcpy(g->uuid, like->uuid, sizeof g->uuid);
@@ -163,13 +176,15 @@ kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like)
     snprintf(g->host_id, sizeof g->host_id, "%s", like->host_id);
     g->size_bytes = like->size_bytes;
     g->chunk_bytes = like->chunk_bytes;
+    g->is_tier = like->is_tier;
     g->chunk_n = (uint32_t)kvp_segment_chunk_n(like);
-    g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks); /* touched as they are used */
-    if (g->chunks == NULL) kvp_panic("out of memory: %u chunks", g->chunk_n);
+    if (g->chunk_n > 0) g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks); /* touched as they are used */
+    if (g->chunks == NULL && !g->is_tier) kvp_panic("out of memory: %u chunks", g->chunk_n);
     sp->cat->chunks_n += g->chunk_n;
-    sp->cat->known_bytes += g->size_bytes;
+    sp->cat->known_bytes += g->is_tier ? 0 : g->size_bytes;
     kvp_place_room_init(g);
     kvp_list_add_tail(&sp->cat->segments, &g->link);
+    kvp_tier_link(sp, g);
     return g;
 }
 
@@ -182,6 +197,7 @@ kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t
     kvp_segment_set_state(sp, g, state);
     kvp_fence_tell(sp->peers, s, 0, 0); /* who died while it was away */
     kvp_retire_resend(sp, g);
+    kvp_tier_resend(sp, g);
     for (uint32_t i = 0; i < g->chunk_n; i++)
         if (g->chunks[i].tenant != NULL && g->chunks[i].tenant->id != 0) kvp_owner_tell(sp, &g->chunks[i]);
 }
@@ -200,9 +216,10 @@ void
 kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g)
 {
     kvp_list_del(&g->link);
-    kvp_pages_free(g->chunks, g->chunk_n * sizeof *g->chunks);
+    if (g->is_tier) kvp_tier_free(sp, g);
+    if (g->chunks != NULL) kvp_pages_free(g->chunks, g->chunk_n * sizeof *g->chunks);
     sp->cat->chunks_n -= g->chunk_n;
-    sp->cat->lost_n -= g->state == KVP_SEG_LOST;
+    sp->cat->lost_n -= !g->is_tier && g->state == KVP_SEG_LOST;
     kvp_buf_fini(&g->checks);
     free(g->room);
     free(g->addr);

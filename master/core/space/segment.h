@@ -20,12 +20,14 @@ typedef struct {
     const uint8_t *uuid; /* 16 bytes */
     uint64_t epoch, size_bytes, chunk_bytes;
     const char *name, *host_id;
+    bool is_tier; /* chunk_bytes is of no meaning then */
 } kvp_segment_new_t;
 
 const char *kvp_segment_refusal(const kvp_segment_new_t *like); /* why it cannot be; NULL = it can */
 static inline uint64_t
 kvp_segment_chunk_n(const kvp_segment_new_t *like)
 {
+    if (like->is_tier) return 0;
     return (like->size_bytes - 1) / like->chunk_bytes + 1;
 }
 /* kvp_segment_make makes the record of one: no state, no node. kvp_segment_set_state is the one place where

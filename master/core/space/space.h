@@ -7,6 +7,7 @@
 #include "common/list.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/log/interim.h"
 #include "master/core/protect/protection.h"
@@ -28,9 +29,17 @@ typedef struct kvp_space {
     uint64_t unclaimed_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
     uint64_t slab_bytes; /* memory of all allocators of chunks */
     kvp_list_t deferred_frees;
+
+    /* tier.c */
+    uint32_t tiers_n;
+    kvp_ptab_t moves; /* what is on its way between memory and a tier, */
+    kvp_umap_t moving; /* version -> number in it */
+    kvp_umap_t tier_chunks; /* tier and tenant -> number in catalog->chunks */
+
     bool has_parked; /* parked victims are on their way back */
 
     /* Events, for the layers above. */
+    kvp_list_t staged; /* kvp_stage_wait_t: nothing is waited for any more */
     kvp_list_t claims_ready; /* windows that are free: kvp_put_windows_free */
     bool has_evacuation_news; /* a window that is evacuated may be free, or its walk goes on: kvp_evacuate_tick */
     bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on: kvp_rebalance_tick */

@@ -171,6 +171,8 @@ static const struct {
     CONSTANT(KVP_JREC_WHOLE),        CONSTANT(KVP_JREC_TERM),
     CONSTANT(KVP_JREC_COMMIT),       CONSTANT(KVP_JREC_GONE),
     CONSTANT(KVP_JREC_TENANT),       CONSTANT(KVP_JREC_SEGMENT),
+    CONSTANT(KVP_JREC_TIER),         CONSTANT(KVP_STAGE_OK),
+    CONSTANT(KVP_STAGE_GONE),        CONSTANT(KVP_STAGE_FAILED),
     CONSTANT(KVP_JREC_PIN),          CONSTANT(KVP_JREC_LINEAGE),
     CONSTANT(KVP_JREC_SEGMENT_OVER), CONSTANT(KVP_GONE_REMOVED),
     CONSTANT(KVP_GONE_SUPERSEDED),   CONSTANT(KVP_GONE_EVICTED),
@@ -274,6 +276,11 @@ op_name(kvp_op_t op)
         OP(REPORT);
         OP(CHECK);
         OP(OWNER);
+        OP(DEMOTE);
+        OP(STAGE);
+        OP(DROP);
+        OP(TIER_REPORT);
+        OP(RECLAIM);
         OP(OPEN_CHUNK);
         OP(DRAINED);
         OP(DATA_HELLO);
@@ -428,6 +435,8 @@ static const field_t fields[] = {
     RECORD(kvp_wire_loc_t, segment_id, chunk, slot, key_off, generation, offset),
     RECORD(kvp_wire_entry_t, len, version, key_at, key_len),
     RECORD(kvp_wire_slot_t, chunk, slot, generation, owner),
+    RECORD(kvp_wire_tiered_t, digest, version),
+    RECORD(kvp_wire_stage_t, digest, version, len, generation, offset, chunk, slot, key_off, reserved),
     RECORD(kvp_wire_extent_t, chunk, slot, word),
     RECORD(kvp_wire_unreadable_t, digest, generation),
     RECORD(kvp_wire_check_t, chunk, slot, generation, version, digest, offset, len),

@@ -107,7 +107,8 @@ check_retires(const kvp_segment_t *g, sums_t *sums)
 
         sums->retiring += r->bytes;
         if (r->owner != 0) sums->quarantined += r->bytes;
-        moving += r->state != KVP_RT_HELD && r->after == 0;
+        moving += r->state != KVP_RT_HELD && r->after == 0 &&
+                  r->owner != KVP_OWNER_ANY - 1; /* that of a stage goes nowhere */
         if (r->chunk->segment != g) return "a retiring extent is in another segment";
         if ((r->claim == NULL) != kvp_list_is_empty(&r->claimed)) return "a claim is not linked";
         if (r->state == KVP_RT_HELD && r->claim == NULL) return "a free extent is kept for nobody";
@@ -140,6 +141,25 @@ check_claims(const kvp_master_t *m, const kvp_segment_t *g)
         if (left == 0 || left != k->claim.left) return "the count of a window is wrong";
     }
     return NULL;
+}
+
+/* What is on a tier alone has a chunk that says so, and how long it is. */
+static const char *
+check_tier(const kvp_master_t *m, const kvp_segment_t *t)
+{
+    uint64_t bytes = 0, objects = 0;
+    uint32_t cursor = 0, left = UINT32_MAX, oid;
+
+    while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+
+        if (o->is_on_tier == 0 || kvp_obj_chunk(&m->cat, o)->segment != t) continue;
+        if (o->state != KVP_OBJ_COMMITTED || kvp_victim_is_listed(o))
+            return "an object that is on a tier alone can be evicted";
+        bytes += kvp_obj_len(&m->cat, o);
+        objects++;
+    }
+    return bytes == t->used_bytes && objects == t->objects ? NULL : "the objects of a tier are miscounted";
 }
 
 static const char *
@@ -191,9 +211,12 @@ check_segments(const kvp_master_t *m)
 
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
-        const char *why = g->is_dropped ? NULL : check_segment(m, g, &totals);
+        const char *why = g->is_dropped ? NULL : g->is_tier ? check_tier(m, g) : check_segment(m, g, &totals);
 
-        if (why == NULL) why = check_up(m, g);
+        if (why != NULL) return why;
+        if (g->is_tier) continue;
+
+        why = check_up(m, g);
         if (why != NULL) return why;
         claims += list_len(&g->claims);
         if (!g->is_dropped) known += g->size_bytes;
@@ -269,7 +292,7 @@ may_be_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
 {
     const kvp_member_t *mb = kvp_group_member(&m->cat, o);
 
-    if (o->state != KVP_OBJ_COMMITTED) return false;
+    if (o->state != KVP_OBJ_COMMITTED || kvp_obj_is_on_tier_alone(&m->cat, o)) return false;
     if (mb == NULL) return o->pin != KVP_PIN_HARD;
     return mb->group->lead == oid && mb->group->pinned_n[KVP_PIN_HARD] == 0;
 }
@@ -515,6 +538,10 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
 
         if (c != NULL && c->taker != NULL) sums[c->taker->number].refs++;
         if (c == NULL || c->tenant == NULL) continue;
+        if (c->segment->is_tier) {
+            sums[c->tenant->number].refs++;
+            continue;
+        }
         sums[c->tenant->number].chunks++;
         sums[c->tenant->number].chunk_bytes += c->bytes;
         sums[c->tenant->number].refs++;

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * GETs that wait for stages: all that is there of what they ask for is on tiers. They are asked once more when that is over, or when they
+ * have waited long enough.
+ */
+#include "master/core/request/request.h"
+
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/space/tier.h"
+#include "master/core/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct kvp_stagewait {
+    kvp_stage_wait_t wait;
+    kvp_list_t link; /* session->stagewaits */
+    kvp_list_t all; /* master->stagewaits */
+    kvp_session_t *session;
+    uint64_t due_ns;
+    kvp_frame_hdr_t ask;
+    size_t len;
+    kvp_stage_waiter_t *waiters; /* n; behind them the frame's head and tail */
+    uint32_t n;
+    uint8_t *head;
+    size_t tail_at;
+};
+
+kvp_stagewait_t *
+kvp_stagewait_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n, uint64_t due_ns)
+{
+    kvp_stagewait_t *w = kvp_core_alloc(1, sizeof *w);
+
+    kvp_list_init(&w->wait.ready);
+    w->session = s;
+    w->due_ns = due_ns;
+    w->ask = f->hdr;
+    w->n = n;
+    w->waiters = kvp_core_alloc(n, sizeof *w->waiters);
+    for (uint32_t i = 0; i < n; i++)
+        kvp_list_init(&w->waiters[i].link);
+    w->tail_at = kvp_align_up(f->hdr.head_len, 8);
+    w->len = f->tail_len;
+    w->head = kvp_core_alloc(w->tail_at + w->len + 1, 1);
+    memcpy(w->head, f->head, f->hdr.head_len);
+    memcpy(w->head + w->tail_at, f->tail, f->tail_len);
+    kvp_list_add_tail(&s->stagewaits, &w->link);
+    kvp_list_add_tail(&m->stagewaits, &w->all);
+    s->stagewaits_n++;
+    return w;
+}
+
+kvp_stage_waiter_t *
+kvp_stagewait_one(kvp_stagewait_t *w, uint32_t i)
+{
+    w->waiters[i].wait = &w->wait;
+    return &w->waiters[i];
+}
+
+void
+kvp_stagewait_drop(kvp_stagewait_t *w)
+{
+    for (uint32_t i = 0; i < w->n; i++)
+        kvp_list_del(&w->waiters[i].link);
+    kvp_list_del(&w->wait.ready);
+    kvp_list_del(&w->link);
+    kvp_list_del(&w->all);
+    w->session->stagewaits_n--;
+    free(w->waiters);
+    free(w->head);
+    free(w);
+}
+
+static void
+go_on(kvp_master_t *m, kvp_stagewait_t *w)
+{
+    kvp_frame_t f = {.hdr = w->ask, .head = w->head, .tail = w->head + w->tail_at, .tail_len = w->len};
+
+    kvp_get_again(m, w->session, &f);
+    kvp_stagewait_drop(w);
+}
+
+void
+kvp_stagewaits_go_on(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->space.staged) && m->ctx.slice_left > 0)
+        go_on(m, kvp_list_first(&m->space.staged, kvp_stagewait_t, wait.ready));
+}
+
+void
+kvp_stagewaits_tick(kvp_master_t *m)
+{
+    kvp_list_foreach_safe (pos, tmp, &m->stagewaits) {
+        kvp_stagewait_t *w = kvp_list_entry(pos, kvp_stagewait_t, all);
+
+        kvp_ctx_spend(&m->ctx, 1);
+        if (w->due_ns <= m->ctx.now_ns) go_on(m, w);
+    }
+}
+
+void
+kvp_stagewaits_end(kvp_session_t *s)
+{
+    while (!kvp_list_is_empty(&s->stagewaits))
+        kvp_stagewait_drop(kvp_list_first(&s->stagewaits, kvp_stagewait_t, link));
+}

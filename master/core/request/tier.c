@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What nodes say of their tiers: answers to orders, what is there after a restart, and pages that are to be given up.
+ */
+#include "master/core/request/request.h"
+
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/log/interim.h"
+#include "master/core/session/session.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/segment.h"
+#include "master/core/space/tier.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#define CLOCK_SHIFT 25 /* ns of a unit of kvp_obj_age */
+
+void
+kvp_on_tier_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    uint32_t lost[KVP_TIER_BATCH], n = kvp_tier_answer(&m->space, s, f, lost);
+
+    if (n == UINT32_MAX) {
+        kvp_session_close(&m->peers, s, "an answer to no order about a tier");
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        kvp_obj_lose(&m->space, lost[i]);
+}
+
+/* The object whose record that is; NULL = there is none, or it is of another version. */
+static kvp_obj_t *
+object_of(kvp_master_t *m, const kvp_segment_t *t, const kvp_wire_tiered_t *rec, uint32_t *oid_out)
+{
+    uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
+    kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
+    const kvp_segment_t *g;
+
+    if (o == NULL || o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) != rec->version) return NULL;
+    g = kvp_obj_chunk(&m->cat, o)->segment;
+    *oid_out = oid;
+    return g == t || g->tier == t ? o : NULL;
+}
+
+/* Its tier, or NULL after the connection was given up. */
+static kvp_segment_t *
+tier_of(kvp_master_t *m, kvp_session_t *s, uint32_t id)
+{
+    kvp_segment_t *t = kvp_segment_find(&m->space, id);
+
+    return t != NULL && t->node == s && t->is_tier ? t : NULL;
+}
+
+void
+kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_tiered_t *recs = NULL;
+    uint8_t unwanted[KVP_BATCH_MAX];
+    Kvp__Pb__TierReport *msg;
+    kvp_segment_t *t = NULL;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__tier_report__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX) recs = kvp_rd_array(&rd, msg->n, sizeof *recs);
+    if (recs != NULL) t = tier_of(m, s, msg->segment_id);
+    if (t == NULL || !t->is_reporting) {
+        kvp_session_close(&m->peers, s, "malformed TierReport");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    for (uint32_t i = 0; i < msg->n; i++) {
+        uint32_t oid;
+        kvp_obj_t *o = object_of(m, t, &recs[i], &oid);
+
+        unwanted[i] = o == NULL;
+        if (o == NULL || o->is_on_tier != 0 || o->is_moving != 0) continue;
+        o->is_on_tier = 1;
+        kvp_journal_again(&m->log, oid);
+    }
+    kvp_ctx_spend(&m->ctx, msg->n);
+    if (msg->is_last) t->is_reporting = t->is_restored = false;
+    kvp_reply_results(&m->peers, s, &f->hdr, unwanted, msg->n, 1);
+    kvp_pb_free(&pb, msg);
+}
+
+/* Worth keeping is what was used since it was written. */
+static bool
+is_kept(kvp_master_t *m, kvp_obj_t *o, uint64_t age_ms, uint64_t *keep_bytes)
+{
+    uint64_t len = kvp_obj_len(&m->cat, o);
+
+    if ((uint64_t)kvp_obj_age(m->cat.index, o) << CLOCK_SHIFT >= KVP_MS(age_ms) || len > *keep_bytes) return false;
+    *keep_bytes -= len;
+    return true;
+}
+
+void
+kvp_on_reclaim(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_tiered_t *recs = NULL;
+    uint8_t keep[KVP_BATCH_MAX];
+    Kvp__Pb__Reclaim *msg;
+    kvp_segment_t *t = NULL;
+    uint64_t keep_bytes;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__reclaim__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX) recs = kvp_rd_array(&rd, msg->n, sizeof *recs);
+    if (recs != NULL) t = tier_of(m, s, msg->segment_id);
+    if (t == NULL) {
+        kvp_session_close(&m->peers, s, "malformed Reclaim");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    keep_bytes = msg->keep_bytes;
+    for (uint32_t i = 0; i < msg->n; i++) {
+        uint32_t oid;
+        kvp_obj_t *o = object_of(m, t, &recs[i], &oid);
+
+        keep[i] = o != NULL && (o->is_moving != 0 || (o->is_on_tier != 0 && is_kept(m, o, msg->age_ms, &keep_bytes)));
+        if (o == NULL || o->is_on_tier == 0 || keep[i] != 0) continue;
+        if (!kvp_obj_is_on_tier_alone(&m->cat, o)) {
+            kvp_tier_forget(&m->space, o);
+            kvp_journal_again(&m->log, oid);
+        } else {
+            m->ctx.st.tier_evictions++;
+            kvp_obj_drop_off_tier(&m->space, oid);
+        }
+    }
+    kvp_ctx_spend(&m->ctx, msg->n);
+    kvp_reply_results(&m->peers, s, &f->hdr, keep, msg->n, 1);
+    kvp_pb_free(&pb, msg);
+}

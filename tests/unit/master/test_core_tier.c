@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The SSD tier: what leaves memory is found there, staged and dropped, over the loss of nodes and masters. ADR 0029.
+ */
+#include "tests/unit/master/rig.h"
+
+#define BLOCK (64 * KIB)
+#define MEMORY (16 * BLOCK)
+
+static const kvp_master_conf_t with_log = {.has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS};
+static const kvp_master_conf_t plain = {.location_lease_ns = MS, .location_grace_ns = MS};
+
+static void
+put_all(peer_t *c, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++) {
+        assert_int_equal(put_told(c, key_name("key/", i), BLOCK), KVP_OK);
+        world_advance(c->world, 20 * MS); /* what is written ahead is written before it has to go */
+    }
+}
+
+/* A get that waits for the tier: its error, and what it holds. */
+static kvp_err_t
+get_waiting(peer_t *c, const char *key, uint32_t wait_ms, kvp_wire_loc_t *loc_out, uint64_t *version_out)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t digest = digest_of(c->world, key);
+    kvp_err_t err;
+    places_t p;
+
+    head.n = 1;
+    head.wait_ms = wait_ms;
+    places_read(peer_wait(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest), 2 * SEC), &p);
+    err = p.objs[0].err;
+    if (err == KVP_OK && p.objs[0].nloc > 0) {
+        if (loc_out != NULL) *loc_out = p.locs[0];
+        if (version_out != NULL) *version_out = p.objs[0].version;
+        release(c, p.ticket);
+    }
+    places_free(&p);
+    return err;
+}
+
+static uint32_t
+existing(peer_t *c, uint32_t from, uint32_t to)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = from; i < to; i++)
+        n += exists(c, key_name("key/", i));
+    return n;
+}
+
+static void
+end_tier(rig_t *g, uint32_t tier)
+{
+    Kvp__Pb__Unmount msg = KVP__PB__UNMOUNT__INIT;
+
+    msg.segment_id = tier;
+    assert_int_equal(plain_result(peer_wait(g->na, peer_send(g->na, KVP_OP_UNMOUNT, 0, &msg.base, NULL, 0), SEC)),
+                     KVP_OK);
+    world_advance(g->w, SEC);
+}
+
+static uint32_t
+begin_tier(rig_t *g)
+{
+    g->w->has_tiers = true;
+    g->w->check_every = 1;
+    return node_mount_tier(g->na);
+}
+
+/* Fails if what is evicted is not found, or a get of it is not given a place in memory. */
+static void
+test_evicted_is_staged(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+    uint64_t version = found(g->c, "key/0", NULL), again;
+    kvp_wire_loc_t loc;
+
+    put_all(g->c, 0, 64);
+    assert_int_equal(existing(g->c, 0, 64), 64);
+    assert_true(world_stats(g->w).tier_objects >= 48);
+    assert_int_equal(world_stats(g->w).tier_missed, 0);
+    for (uint32_t i = 0; i < 64; i++) {
+        version = found(g->c, key_name("key/", i), NULL);
+        assert_int_equal(get_waiting(g->c, key_name("key/", i), 500, &loc, &again), KVP_OK);
+        assert_int_equal(version, again); /* it is the version that was put */
+        assert_int_equal(loc.segment_id, g->a->segment_id);
+    }
+    assert_int_equal(existing(g->c, 0, 64), 64);
+    assert_true(world_stats(g->w).staged >= 48);
+    end_tier(g, tier);
+}
+
+/* Fails if a get that may not wait is not told to come again, or is told of a place before there is one. */
+static void
+test_get_that_does_not_wait(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+
+    put_all(g->c, 0, 32);
+    assert_int_equal(get_waiting(g->c, "key/0", 0, NULL, NULL), KVP_RETRY_AFTER);
+    world_advance(g->w, 20 * MS);
+    assert_int_equal(get_waiting(g->c, "key/0", 0, NULL, NULL), KVP_OK);
+    g->a->is_stage_failing = true;
+    assert_int_equal(get_waiting(g->c, "key/1", 500, NULL, NULL), KVP_NODE_LOST);
+    g->a->is_stage_failing = false;
+    assert_int_equal(get_waiting(g->c, "key/1", 500, NULL, NULL), KVP_OK);
+    tier_drop(g->a, digest_of(g->w, "key/2"), UINT64_MAX); /* the disk has lost it */
+    assert_int_equal(get_waiting(g->c, "key/2", 500, NULL, NULL), KVP_NOT_FOUND);
+    assert_false(exists(g->c, "key/2"));
+    end_tier(g, tier);
+}
+
+/* Fails if a removal or an upsert leaves a record on the tier, or is answered before it is dropped. */
+static void
+test_removed_is_dropped(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+    put_t one = {.key = "key/1", .len = BLOCK};
+    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+    uint64_t old;
+
+    put_all(g->c, 0, 32);
+    assert_int_equal(remove_key(g->c, "key/0", true), KVP_OK);
+    assert_false(exists(g->c, "key/0"));
+    like.is_upsert = true;
+    old = found(g->c, "key/1", NULL);
+    assert_int_equal(put_like(g->c, &one, &like), KVP_OK);
+    assert_true(found(g->c, "key/1", NULL) > old);
+    assert_int_equal(put(g->c, "key/2", BLOCK), KVP_ALREADY);
+    world_advance(g->w, SEC);
+    for (uint32_t i = 0; i < g->a->tiered_n; i++) {
+        assert_false(kvp_digest_eq(g->a->tiered[i].rec.digest, digest_of(g->w, "key/0")));
+        assert_false(kvp_digest_eq(g->a->tiered[i].rec.digest, digest_of(g->w, "key/1")) &&
+                     g->a->tiered[i].rec.version == old);
+    }
+    end_tier(g, tier);
+    assert_true(existing(g->c, 0, 32) <= 16); /* with the tier goes what is there alone */
+    assert_true(exists(g->c, "key/1"));
+}
+
+/* Fails if a node that comes back with new memory does not bring what its tier has, or brings what was removed meanwhile. */
+static void
+test_node_comes_back(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g), on_tier;
+
+    put_all(g->c, 0, 48);
+    peer_lose(g->na);
+    assert_int_equal(existing(g->c, 0, 48), 0); /* nothing of it is served */
+    assert_int_equal(remove_key(g->c, "key/0", true), KVP_OK);
+    mem_remake(g->w, g->a);
+    g->na = node_open_on(g->w, g->a, "a");
+    assert_int_equal(node_mount_tier(g->na), tier);
+    world_advance(g->w, SEC);
+    on_tier = existing(g->c, 0, 48);
+    assert_true(on_tier >= 31);
+    assert_false(exists(g->c, "key/0"));
+    assert_int_equal(g->a->tiered_n, on_tier);
+    for (uint32_t i = 1; i < 32; i++)
+        assert_int_equal(get_waiting(g->c, key_name("key/", i), 500, NULL, NULL), KVP_OK);
+    end_tier(g, tier);
+}
+
+/* Fails if a master that has its log does not know what is on tiers, or a tier brings back what is gone. */
+static void
+test_master_comes_back(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier, on_tier;
+
+    (void)begin_tier(g);
+    put_all(g->c, 0, 48);
+    assert_int_equal(get_waiting(g->c, "key/3", 500, NULL, NULL), KVP_OK); /* in memory and on the tier */
+    g->na->policy = NODE_STOPPED; /* it is told of nothing that is removed */
+    assert_int_equal(remove_key(g->c, "key/0", true), KVP_OK);
+    on_tier = existing(g->c, 0, 48);
+    assert_int_equal(on_tier, 47);
+    rig_restart(g);
+    g->na = node_open_on(g->w, g->a, "a");
+    tier = node_mount_tier(g->na);
+    world_advance(g->w, 30 * SEC); /* before that nothing is evicted */
+    assert_false(exists(g->c, "key/0"));
+    assert_int_equal(existing(g->c, 0, 48), on_tier);
+    for (uint32_t i = 1; i < 48; i++)
+        assert_int_equal(get_waiting(g->c, key_name("key/", i), 500, NULL, NULL), KVP_OK);
+    end_tier(g, tier);
+}
+
+/* Fails if a put waits for a disk that writes nothing, or what was not written is still told of. */
+static void
+test_tier_that_is_full(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+
+    g->a->is_tier_full = true;
+    put_all(g->c, 0, 48);
+    assert_int_equal(existing(g->c, 0, 48), 16);
+    assert_true(world_stats(g->w).tier_missed >= 32);
+    end_tier(g, tier);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        rig_test_on(test_evicted_is_staged, .conf = plain, .size = MEMORY),
+        rig_test_on(test_get_that_does_not_wait, .conf = plain, .size = MEMORY),
+        rig_test_on(test_removed_is_dropped, .conf = with_log, .size = MEMORY),
+        rig_test_on(test_node_comes_back, .conf = with_log, .size = MEMORY),
+        rig_test_on(test_master_comes_back, .conf = with_log, .size = MEMORY),
+        rig_test_on(test_tier_that_is_full, .conf = plain, .size = MEMORY),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
