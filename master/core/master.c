@@ -244,6 +244,7 @@ settle(kvp_master_t *m)
     kvp_pin_trim(&m->prot);
     kvp_evict_reserve(&m->evict);
     kvp_evict_for_tiers(&m->evict);
+    kvp_tier_flush(&m->space);
     kvp_retire_flush(&m->space);
     kvp_stagewaits_go_on(m);
     kvp_put_windows_free(&m->puts);

@@ -9,7 +9,6 @@
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/space/drop.h"
-#include "master/core/space/tier.h"
 
 void
 kvp_evict_one(kvp_evict_t *ev, uint32_t oid)

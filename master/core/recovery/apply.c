@@ -25,7 +25,7 @@
 #include "master/core/recovery/loss.h"
 #include "master/core/space/place.h"
 #include "master/core/space/segment.h"
-#include "master/core/space/tier.h"
+#include "master/core/space/tiered.h"
 #include "master/core/state.h"
 
 #include <string.h>

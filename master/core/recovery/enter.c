@@ -11,7 +11,7 @@
 #include "master/core/protect/pin.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
-#include "master/core/space/tier.h"
+#include "master/core/space/tiered.h"
 #include "master/core/state.h"
 
 uint32_t

@@ -18,7 +18,7 @@
 #include "master/core/recovery/term.h"
 #include "master/core/session/session.h"
 #include "master/core/space/segment.h"
-#include "master/core/space/tier.h"
+#include "master/core/space/tiered.h"
 #include "master/core/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"

@@ -11,6 +11,7 @@
 #include "master/core/space/drop.h"
 #include "master/core/space/segment.h"
 #include "master/core/space/tier.h"
+#include "master/core/space/tiered.h"
 #include "master/core/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"

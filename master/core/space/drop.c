@@ -19,7 +19,8 @@
 #include "master/core/protect/pin.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/space.h"
-#include "master/core/space/tier.h"
+#include "master/core/space/moving.h"
+#include "master/core/space/tiered.h"
 #include "proto/wire.h"
 
 typedef struct {
@@ -97,6 +98,29 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
         o->state = KVP_OBJ_GONE;
     else
         kvp_objindex_free(sp->cat->index, oid);
+}
+
+void
+kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
+    kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
+    kvp_tenant_t *tenant = kvp_obj_tenant(sp->cat, o);
+    uint64_t len = kvp_obj_len(sp->cat, o);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(sp->cat, o, places);
+
+    kvp_victim_removed(sp->prot, oid);
+    tenant->refs++; /* its last chunk may go with the place */
+    for (uint32_t i = n; i-- > 0;) {
+        kvp_obj_del_place(sp, oid, &places[i]);
+        kvp_retire_of_key(sp, kvp_retire_place(sp, &places[i], 0, NULL), o->id);
+    }
+    if (o->has_ext) kvp_obj_ext(sp->cat->index, o)->generation = 0;
+    kvp_obj_enter_tier(sp, oid, t, tenant, len);
+    kvp_tenant_rele(sp->cat, tenant);
+    kvp_ctx_spend(sp->ctx, 1 + n);
+    kvp_journal_again(sp->log, oid);
 }
 
 static void

@@ -21,7 +21,7 @@
 #include "master/core/space/claim.h"
 #include "master/core/space/place.h"
 #include "master/core/space/space.h"
-#include "master/core/space/tier.h"
+#include "master/core/space/tiered.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -403,7 +403,6 @@ kvp_retire_flush(kvp_space_t *sp)
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
         kvp_check_send(sp, g);
-        kvp_tier_send(sp, g);
         for (; may_send(g) && (!was_sent || sp->ctx->slice_left > 0); was_sent = true)
             send_batch(sp, g);
         sp->has_orders |= may_send(g);

@@ -18,7 +18,7 @@
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/space.h"
-#include "master/core/space/tier.h"
+#include "master/core/space/tiered.h"
 #include "proto/wire.h"
 
 #include <stdio.h>
@@ -197,7 +197,7 @@ kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t
     kvp_segment_set_state(sp, g, state);
     kvp_fence_tell(sp->peers, s, 0, 0); /* who died while it was away */
     kvp_retire_resend(sp, g);
-    kvp_tier_resend(sp, g);
+    if (kvp_tier_is_due(g)) kvp_retire_want_sending(sp, g);
     for (uint32_t i = 0; i < g->chunk_n; i++)
         if (g->chunks[i].tenant != NULL && g->chunks[i].tenant->id != 0) kvp_owner_tell(sp, &g->chunks[i]);
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Whoever is on its way is found by its version, which no other object has: what comes of it finds the object by its digest, and does something
- *   only if that has the version still.
  * - The extent of a stage has a retire record that is not sent, with an owner that no node knows: so nobody takes it, and where the stage comes to
  *   nothing it retires like any other.
  * - A node obeys in the order of its orders, and its answers are in that order: a DROP that was sent before a DEMOTE is on the disk before
@@ -12,277 +10,32 @@
 #include "common/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
-#include "master/core/base/umap.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/log/interim.h"
 #include "master/core/protect/candidates.h"
-#include "master/core/protect/deferred.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
+#include "master/core/space/tiered.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define ORDERS_MAX 4u /* of a segment, that its node has not answered */
-#define DROPS_MAX 65536u /* that are kept for a node that is away: beyond that it tells all it has */
 #define STAGE_SHARE 2u /* of memory: stages take at most so much of it at a time */
 #define STAGE_NS KVP_MS(1000) /* in which a stage finds room */
-
-typedef struct {
-    kvp_list_t link; /* segment->demotes, stages, placed, or order->records */
-    kvp_list_t waiters; /* kvp_stage_waiter_t */
-    kvp_segment_t *segment; /* the memory */
-    uint32_t number; /* in space->moves */
-    bool is_orphan; /* the object went meanwhile */
-    kvp_digest_t digest;
-    uint64_t version, len;
-    kvp_place_t at;
-    kvp_retire_t *retire; /* of a stage's extent; NULL = none, or it is given up */
-    uint64_t due_ns; /* of a stage */
-} kvp_moving_t;
-
-typedef struct {
-    kvp_list_t link; /* segment->drops, or order->records */
-    kvp_digest_t digest;
-    uint64_t version;
-    kvp_deferred_t *deferred;
-} kvp_tier_drop_t;
 
 typedef struct {
     kvp_list_t link; /* segment->orders */
     uint64_t request_id;
     uint8_t opcode;
     uint32_t n;
-    kvp_list_t records;
+    kvp_list_t records; /* kvp_moving_t, or kvp_tier_drop_t */
 } kvp_order_t;
 
-/* ---- tiers and their memory */
-static bool
-is_tier_of(const kvp_segment_t *t, const kvp_segment_t *g)
-{
-    size_t len = strlen(g->name);
-
-    return t->is_tier && !t->is_dropped && strncmp(t->name, g->name, len) == 0 &&
-           strcmp(t->name + len, KVP_TIER_SUFFIX) == 0;
-}
-
-bool
-kvp_tier_is_name(const char *name)
-{
-    size_t len = strlen(name), suffix = strlen(KVP_TIER_SUFFIX);
-
-    return len > suffix && strcmp(name + len - suffix, KVP_TIER_SUFFIX) == 0;
-}
-
-static void
-link_memory(kvp_space_t *sp, kvp_segment_t *g)
-{
-    kvp_list_foreach (pos, &sp->cat->segments) {
-        kvp_segment_t *t = kvp_list_entry(pos, kvp_segment_t, link);
-
-        if (g->tier == NULL && is_tier_of(t, g)) g->tier = t;
-    }
-}
-
-void
-kvp_tier_link(kvp_space_t *sp, kvp_segment_t *g)
-{
-    if (!g->is_tier) {
-        link_memory(sp, g);
-        return;
-    }
-    sp->tiers_n++;
-    kvp_list_foreach (pos, &sp->cat->segments) {
-        kvp_segment_t *h = kvp_list_entry(pos, kvp_segment_t, link);
-
-        if (!h->is_tier && h->tier == NULL && is_tier_of(g, h)) h->tier = g;
-    }
-}
-
-static uint64_t
-chunk_key(const kvp_segment_t *t, const kvp_tenant_t *tenant)
-{
-    return (uint64_t)t->id << 32 | (tenant->number + 1u);
-}
-
-static kvp_chunk_t *
-chunk_for(kvp_space_t *sp, kvp_segment_t *t, kvp_tenant_t *tenant)
-{
-    uint32_t number;
-    kvp_chunk_t *c;
-
-    if (kvp_umap_get(&sp->tier_chunks, chunk_key(t, tenant), &number)) return kvp_ptab_get(&sp->cat->chunks, number);
-    c = kvp_core_alloc(1, sizeof *c);
-    c->segment = t;
-    c->tenant = tenant;
-    kvp_list_add_tail(&t->tenants, &c->of_tier);
-    tenant->refs++;
-    c->number = kvp_ptab_add(&sp->cat->chunks, c);
-    kvp_umap_set(&sp->tier_chunks, chunk_key(t, tenant), c->number);
-    return c;
-}
-
-static void
-chunk_free(kvp_space_t *sp, kvp_chunk_t *c)
-{
-    (void)kvp_umap_del(&sp->tier_chunks, chunk_key(c->segment, c->tenant));
-    kvp_list_del(&c->of_tier);
-    kvp_ptab_del(&sp->cat->chunks, c->number);
-    kvp_tenant_rele(sp->cat, c->tenant);
-    free(c);
-}
-
-void
-kvp_obj_enter_tier(kvp_space_t *sp, uint32_t oid, kvp_segment_t *t, kvp_tenant_t *tenant, uint64_t len)
-{
-    kvp_chunk_t *c = chunk_for(sp, t, tenant);
-
-    kvp_obj_set_on_tier_alone(sp->cat, oid, c, len);
-    c->bytes += len;
-    c->objects++;
-    t->objects++;
-    t->used_bytes += len;
-    sp->ctx->st.tier_objects++;
-    sp->ctx->st.tier_bytes += len;
-}
-
-/* It is not there alone any more; its chunk may go with it. */
-static void
-leave_chunk(kvp_space_t *sp, kvp_obj_t *o)
-{
-    uint64_t len = kvp_obj_len(sp->cat, o);
-    kvp_chunk_t *c = kvp_obj_chunk(sp->cat, o);
-
-    o->chunk = KVP_OBJ_CHUNK_NONE;
-    c->bytes -= len;
-    c->segment->objects--;
-    c->segment->used_bytes -= len;
-    sp->ctx->st.tier_objects--;
-    sp->ctx->st.tier_bytes -= len;
-    if (--c->objects == 0) chunk_free(sp, c);
-}
-
-void
-kvp_tier_forget(kvp_space_t *sp, kvp_obj_t *o)
-{
-    if (kvp_obj_is_on_tier_alone(sp->cat, o)) leave_chunk(sp, o);
-    o->is_on_tier = 0;
-}
-
-void
-kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid)
-{
-    kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
-    kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
-    kvp_tenant_t *tenant = kvp_obj_tenant(sp->cat, o);
-    uint64_t len = kvp_obj_len(sp->cat, o);
-    kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(sp->cat, o, places);
-
-    kvp_victim_removed(sp->prot, oid);
-    tenant->refs++; /* its last chunk may go with the place */
-    for (uint32_t i = n; i-- > 0;) {
-        kvp_obj_del_place(sp, oid, &places[i]);
-        kvp_retire_of_key(sp, kvp_retire_place(sp, &places[i], 0, NULL), o->id);
-    }
-    if (o->has_ext) kvp_obj_ext(sp->cat->index, o)->generation = 0;
-    kvp_obj_enter_tier(sp, oid, t, tenant, len);
-    kvp_tenant_rele(sp->cat, tenant);
-    kvp_ctx_spend(sp->ctx, 1 + n);
-    kvp_journal_again(sp->log, oid);
-}
-
-/* ---- what is on its way */
-static kvp_moving_t *
-moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place_t *at)
-{
-    kvp_moving_t *mv = kvp_core_alloc(1, sizeof *mv);
-
-    kvp_list_init(&mv->link);
-    kvp_list_init(&mv->waiters);
-    mv->segment = g;
-    mv->digest = kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id);
-    mv->version = kvp_obj_version(o);
-    mv->len = kvp_obj_len(sp->cat, o);
-    if (at != NULL) mv->at = *at;
-    mv->number = kvp_ptab_add(&sp->moves, mv);
-    kvp_umap_set(&sp->moving, mv->version, mv->number);
-    g->moving_bytes += mv->len;
-    o->is_moving = 1;
-    return mv;
-}
-
-static kvp_moving_t *
-moving_of(const kvp_space_t *sp, const kvp_obj_t *o)
-{
-    uint32_t number;
-
-    return o->is_moving != 0 && kvp_umap_get(&sp->moving, kvp_obj_version(o), &number)
-               ? kvp_ptab_get(&sp->moves, number)
-               : NULL;
-}
-
-/* The object that is still what was on its way; NULL = it went. */
-static kvp_obj_t *
-object_of(const kvp_space_t *sp, const kvp_moving_t *mv, uint32_t *oid_out)
-{
-    uint32_t oid = mv->is_orphan ? KVP_OID_NONE : kvp_objindex_find(sp->cat->index, mv->digest);
-    kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(sp->cat->index, oid);
-
-    *oid_out = oid;
-    return o == NULL || o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) != mv->version ? NULL : o;
-}
-
-static void
-moving_end(kvp_space_t *sp, kvp_moving_t *mv)
-{
-    if (mv->retire != NULL) kvp_retire_stage_failed(sp, mv->retire, NULL);
-    while (!kvp_list_is_empty(&mv->waiters)) {
-        kvp_stage_waiter_t *who = kvp_list_first(&mv->waiters, kvp_stage_waiter_t, link);
-
-        kvp_list_del(&who->link);
-        if (--who->wait->left == 0) kvp_list_add_tail(&sp->staged, &who->wait->ready);
-    }
-    kvp_list_del(&mv->link);
-    (void)kvp_umap_del(&sp->moving, mv->version);
-    kvp_ptab_del(&sp->moves, mv->number);
-    mv->segment->moving_bytes -= mv->len;
-    free(mv);
-}
-
-static void
-moving_fail(kvp_space_t *sp, kvp_moving_t *mv)
-{
-    uint32_t oid;
-    kvp_obj_t *o = object_of(sp, mv, &oid);
-
-    if (o != NULL) o->is_moving = 0;
-    moving_end(sp, mv);
-}
-
-void
-kvp_tier_leave(kvp_space_t *sp, kvp_obj_t *o, bool is_told, kvp_deferred_t *deferred)
-{
-    kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
-    kvp_moving_t *mv = moving_of(sp, o);
-
-    if (t != NULL && !is_told)
-        kvp_tier_drop(sp, t,
-                      kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id),
-                      kvp_obj_version(o), deferred);
-    kvp_tier_forget(sp, o);
-    if (mv == NULL) return;
-    o->is_moving = 0;
-    mv->is_orphan = true;
-    if (mv->retire != NULL) kvp_retire_stage_failed(sp, mv->retire, deferred);
-    mv->retire = NULL;
-    if (mv->due_ns != 0 && mv->at.generation == 0) moving_end(sp, mv); /* it waits for room */
-}
-
+/* ---- what goes where */
 void
 kvp_tier_demote(kvp_space_t *sp, uint32_t oid)
 {
@@ -290,7 +43,7 @@ kvp_tier_demote(kvp_space_t *sp, uint32_t oid)
     kvp_place_t at = kvp_obj_place(sp->cat, o);
     kvp_segment_t *g = kvp_obj_chunk(sp->cat, o)->segment;
 
-    kvp_list_add_tail(&g->demotes, &moving_make(sp, o, g, &at)->link);
+    kvp_list_add_tail(&g->demotes, &kvp_moving_make(sp, o, g, &at)->link);
     kvp_retire_want_sending(sp, g);
     sp->ctx->st.demotes++;
     kvp_ctx_spend(sp->ctx, 1);
@@ -323,13 +76,13 @@ kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
     kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
     const kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
     kvp_segment_t *g = t == NULL ? NULL : memory_of(t);
-    kvp_moving_t *mv = moving_of(sp, o);
+    kvp_moving_t *mv = kvp_moving_of(sp, o);
 
     if (mv == NULL) {
         if (g == NULL || g->moving_bytes + kvp_obj_len(sp->cat, o) > g->size_bytes / STAGE_SHARE) return false;
         if (!kvp_obj_is_on_tier_alone(sp->cat, o))
             kvp_obj_leave_memory(sp, oid); /* its memory is gone for good, or away */
-        mv = moving_make(sp, o, g, NULL);
+        mv = kvp_moving_make(sp, o, g, NULL);
         mv->due_ns = sp->ctx->now_ns + STAGE_NS;
         kvp_list_add_tail(&g->stages, &mv->link);
         kvp_retire_want_sending(sp, g);
@@ -347,7 +100,7 @@ place_stages(kvp_space_t *sp, kvp_segment_t *g)
     while (!kvp_list_is_empty(&g->stages) && sp->ctx->slice_left > 0) {
         kvp_moving_t *mv = kvp_list_first(&g->stages, kvp_moving_t, link);
         uint32_t oid;
-        kvp_obj_t *o = object_of(sp, mv, &oid);
+        kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
 
         if (o == NULL) kvp_panic("a stage of an object that went");
         if (kvp_place_alloc_stage(sp, g, oid, &mv->at) != KVP_OK) return;
@@ -366,7 +119,7 @@ kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out
     kvp_list_foreach (pos, &g->stages) {
         const kvp_moving_t *mv = kvp_list_entry(pos, kvp_moving_t, link);
 
-        if (n++ == 0) *tenant_out = kvp_obj_tenant(sp->cat, object_of(sp, mv, &oid));
+        if (n++ == 0) *tenant_out = kvp_obj_tenant(sp->cat, kvp_moving_object(sp, mv, &oid));
         bytes += kvp_slab_extent_bytes(mv->len);
         if (n == KVP_TIER_BATCH) break;
     }
@@ -384,62 +137,8 @@ kvp_tier_tick(kvp_space_t *sp)
 
             if (mv->due_ns > sp->ctx->now_ns) break;
             sp->ctx->st.stages_failed++;
-            moving_fail(sp, mv);
+            kvp_moving_fail(sp, mv);
         }
-    }
-}
-
-/* ---- drops */
-static void
-drop_end(kvp_space_t *sp, kvp_segment_t *t, kvp_tier_drop_t *d)
-{
-    if (d->deferred != NULL) kvp_deferred_dead(sp->prot, d->deferred);
-    kvp_list_del(&d->link);
-    t->drops_n--;
-    free(d);
-}
-
-static void
-drops_end(kvp_space_t *sp, kvp_segment_t *t)
-{
-    while (!kvp_list_is_empty(&t->drops))
-        drop_end(sp, t, kvp_list_first(&t->drops, kvp_tier_drop_t, link));
-}
-
-void
-kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t version, kvp_deferred_t *deferred)
-{
-    kvp_tier_drop_t *d;
-
-    if (t->node == NULL && (t->has_lost_drops || t->drops_n >= DROPS_MAX)) {
-        t->has_lost_drops = true; /* its node tells what it has when it is back */
-        drops_end(sp, t);
-        return;
-    }
-    d = kvp_core_alloc(1, sizeof *d);
-    d->digest = digest;
-    d->version = version;
-    d->deferred = deferred;
-    if (deferred != NULL) deferred->left++;
-    kvp_list_add_tail(&t->drops, &d->link);
-    t->drops_n++;
-    sp->ctx->st.tier_drops++;
-    kvp_retire_want_sending(sp, t);
-}
-
-void
-kvp_tier_free(kvp_space_t *sp, kvp_segment_t *t)
-{
-    drops_end(sp, t);
-    sp->tiers_n--;
-    while (!kvp_list_is_empty(&t->tenants)) /* only with the whole core: else nothing is there */
-        chunk_free(sp, kvp_list_first(&t->tenants, kvp_chunk_t, of_tier));
-    kvp_list_foreach (pos, &sp->cat->segments) {
-        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
-
-        if (g->tier != t) continue;
-        g->tier = NULL;
-        link_memory(sp, g);
     }
 }
 
@@ -548,13 +247,6 @@ may_send(const kvp_segment_t *g)
 }
 
 bool
-kvp_tier_is_due(const kvp_segment_t *g)
-{
-    return !kvp_list_is_empty(&g->drops) || !kvp_list_is_empty(&g->demotes) || !kvp_list_is_empty(&g->placed) ||
-           !kvp_list_is_empty(&g->stages);
-}
-
-bool
 kvp_tier_is_writing(const kvp_segment_t *g)
 {
     kvp_list_foreach (pos, &g->orders)
@@ -563,8 +255,8 @@ kvp_tier_is_writing(const kvp_segment_t *g)
 }
 
 /* Removals wait for drops, readers for stages; writing ahead waits for both. */
-void
-kvp_tier_send(kvp_space_t *sp, kvp_segment_t *g)
+static void
+send(kvp_space_t *sp, kvp_segment_t *g)
 {
     place_stages(sp, g);
     while (may_send(g) && !kvp_list_is_empty(&g->drops))
@@ -576,16 +268,17 @@ kvp_tier_send(kvp_space_t *sp, kvp_segment_t *g)
 }
 
 void
-kvp_tier_resend(kvp_space_t *sp, kvp_segment_t *g)
+kvp_tier_flush(kvp_space_t *sp)
 {
-    if (kvp_tier_is_due(g)) kvp_retire_want_sending(sp, g);
+    kvp_list_foreach (pos, &sp->sending)
+        send(sp, kvp_list_entry(pos, kvp_segment_t, sending));
 }
 
 static void
 fail_all(kvp_space_t *sp, kvp_list_t *moves)
 {
     while (!kvp_list_is_empty(moves))
-        moving_fail(sp, kvp_list_first(moves, kvp_moving_t, link));
+        kvp_moving_fail(sp, kvp_list_first(moves, kvp_moving_t, link));
 }
 
 /* What it was to drop it is told again; the oldest comes first. */
@@ -615,7 +308,7 @@ static void
 end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
 {
     uint32_t oid;
-    kvp_obj_t *o = object_of(sp, mv, &oid);
+    kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
     kvp_segment_t *t = mv->segment->tier;
 
     if (o != NULL) o->is_moving = 0;
@@ -628,7 +321,7 @@ end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
         kvp_tier_drop(sp, t, mv->digest, mv->version, NULL);
     }
     sp->ctx->st.demotes_refused += !is_written;
-    moving_end(sp, mv);
+    kvp_moving_end(sp, mv);
 }
 
 static void
@@ -638,7 +331,7 @@ enter_memory(kvp_space_t *sp, kvp_moving_t *mv, kvp_obj_t *o, uint32_t oid)
 
     kvp_retire_stage_done(sp, mv->retire);
     mv->retire = NULL;
-    leave_chunk(sp, o);
+    kvp_tier_leave_chunk(sp, o);
     kvp_slab_set_owner(c->slab, mv->at.slot, oid);
     c->segment->objects++;
     kvp_obj_add_place(sp->cat, oid, &mv->at, kvp_slab_len(c->slab, mv->at.slot) - mv->len);
@@ -651,13 +344,13 @@ enter_memory(kvp_space_t *sp, kvp_moving_t *mv, kvp_obj_t *o, uint32_t oid)
 static bool
 end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
 {
-    kvp_obj_t *o = object_of(sp, mv, oid_out);
+    kvp_obj_t *o = kvp_moving_object(sp, mv, oid_out);
     bool is_lost = o != NULL && flag == KVP_STAGE_GONE;
 
     if (o != NULL && flag == KVP_STAGE_OK) enter_memory(sp, mv, o, *oid_out);
     if (o != NULL) o->is_moving = 0;
     sp->ctx->st.stages_failed += flag != KVP_STAGE_OK;
-    moving_end(sp, mv);
+    kvp_moving_end(sp, mv);
     return is_lost;
 }
 
@@ -678,6 +371,17 @@ find_order(kvp_session_t *s, const kvp_frame_t *f, kvp_segment_t **segment_out)
     return NULL;
 }
 
+static bool
+is_ok(const kvp_frame_t *f)
+{
+    kvp_pb_t pb;
+    Kvp__Pb__Reply *msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, f);
+    bool is_good = msg != NULL && msg->err == KVP_OK;
+
+    kvp_pb_free(&pb, msg);
+    return is_good;
+}
+
 uint32_t
 kvp_tier_answer(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_t *lost_out)
 {
@@ -686,11 +390,12 @@ kvp_tier_answer(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_
     uint32_t lost = 0;
 
     if (order == NULL || (order->opcode != KVP_OP_DROP && f->tail_len != order->n)) return UINT32_MAX;
+    if (order->opcode == KVP_OP_DROP && !is_ok(f)) g->has_lost_drops = true; /* a device that fails: its records may be back */
     for (uint32_t i = 0; i < order->n; i++) {
         kvp_list_t *first = order->records.next;
 
         if (order->opcode == KVP_OP_DROP)
-            drop_end(sp, g, kvp_list_entry(first, kvp_tier_drop_t, link));
+            kvp_tier_drop_end(sp, g, kvp_list_entry(first, kvp_tier_drop_t, link));
         else if (order->opcode == KVP_OP_DEMOTE)
             end_demote(sp, kvp_list_entry(first, kvp_moving_t, link), f->tail[i] == 1);
         else if (end_stage(sp, kvp_list_entry(first, kvp_moving_t, link), f->tail[i], &lost_out[lost]))
@@ -699,6 +404,6 @@ kvp_tier_answer(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_
     kvp_list_del(&order->link);
     free(order);
     kvp_ctx_spend(sp->ctx, 1);
-    kvp_tier_resend(sp, g);
+    if (kvp_tier_is_due(g)) kvp_retire_want_sending(sp, g);
     return lost;
 }

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes. Whoever is on its way is found by its version, which no other object has: what comes of it finds the object by its digest, and does
+ * something only if that has the version still.
+ */
+#include "master/core/space/moving.h"
+
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/tiered.h"
+
+#include <stdlib.h>
+
+kvp_moving_t *
+kvp_moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place_t *at)
+{
+    kvp_moving_t *mv = kvp_core_alloc(1, sizeof *mv);
+
+    kvp_list_init(&mv->link);
+    kvp_list_init(&mv->waiters);
+    mv->segment = g;
+    mv->digest = kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id);
+    mv->version = kvp_obj_version(o);
+    mv->len = kvp_obj_len(sp->cat, o);
+    if (at != NULL) mv->at = *at;
+    mv->number = kvp_ptab_add(&sp->moves, mv);
+    kvp_umap_set(&sp->moving, mv->version, mv->number);
+    g->moving_bytes += mv->len;
+    o->is_moving = 1;
+    return mv;
+}
+
+kvp_moving_t *
+kvp_moving_of(const kvp_space_t *sp, const kvp_obj_t *o)
+{
+    uint32_t number;
+
+    return o->is_moving != 0 && kvp_umap_get(&sp->moving, kvp_obj_version(o), &number)
+               ? kvp_ptab_get(&sp->moves, number)
+               : NULL;
+}
+
+kvp_obj_t *
+kvp_moving_object(const kvp_space_t *sp, const kvp_moving_t *mv, uint32_t *oid_out)
+{
+    uint32_t oid = mv->is_orphan ? KVP_OID_NONE : kvp_objindex_find(sp->cat->index, mv->digest);
+    kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(sp->cat->index, oid);
+
+    *oid_out = oid;
+    return o == NULL || o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) != mv->version ? NULL : o;
+}
+
+void
+kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv)
+{
+    if (mv->retire != NULL) kvp_retire_stage_failed(sp, mv->retire, NULL);
+    while (!kvp_list_is_empty(&mv->waiters)) {
+        kvp_stage_waiter_t *who = kvp_list_first(&mv->waiters, kvp_stage_waiter_t, link);
+
+        kvp_list_del(&who->link);
+        if (--who->wait->left == 0) kvp_list_add_tail(&sp->staged, &who->wait->ready);
+    }
+    kvp_list_del(&mv->link);
+    (void)kvp_umap_del(&sp->moving, mv->version);
+    kvp_ptab_del(&sp->moves, mv->number);
+    mv->segment->moving_bytes -= mv->len;
+    free(mv);
+}
+
+void
+kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv)
+{
+    uint32_t oid;
+    kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
+
+    if (o != NULL) o->is_moving = 0;
+    kvp_moving_end(sp, mv);
+}
+
+void
+kvp_tier_leave(kvp_space_t *sp, kvp_obj_t *o, bool is_told, kvp_deferred_t *deferred)
+{
+    kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
+    kvp_moving_t *mv = kvp_moving_of(sp, o);
+
+    if (t != NULL && !is_told)
+        kvp_tier_drop(sp, t,
+                      kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id),
+                      kvp_obj_version(o), deferred);
+    kvp_tier_forget(sp, o);
+    if (mv == NULL) return;
+    o->is_moving = 0;
+    mv->is_orphan = true;
+    if (mv->retire != NULL) kvp_retire_stage_failed(sp, mv->retire, deferred);
+    mv->retire = NULL;
+    if (mv->due_ns != 0 && mv->at.generation == 0) kvp_moving_end(sp, mv); /* it waits for room */
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is on its way between memory and a tier.
+ */
+#ifndef KVP_MASTER_CORE_SPACE_MOVING_H
+#define KVP_MASTER_CORE_SPACE_MOVING_H
+
+#include "common/list.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/space/space.h"
+
+typedef struct kvp_deferred kvp_deferred_t;
+typedef struct kvp_retire kvp_retire_t;
+
+/* Somebody waits until stages are over: put on space->staged then. */
+typedef struct {
+    kvp_list_t ready;
+    uint32_t left;
+} kvp_stage_wait_t;
+
+typedef struct kvp_stage_waiter {
+    kvp_list_t link; /* of the stage */
+    kvp_stage_wait_t *wait;
+} kvp_stage_waiter_t;
+
+typedef struct {
+    kvp_list_t link; /* segment->demotes, stages, placed, or an order's records */
+    kvp_list_t waiters; /* kvp_stage_waiter_t */
+    kvp_segment_t *segment; /* the memory */
+    uint32_t number; /* in space->moves */
+    bool is_orphan; /* the object went meanwhile */
+    kvp_digest_t digest;
+    uint64_t version, len;
+    kvp_place_t at;
+    kvp_retire_t *retire; /* of a stage's extent; NULL = none, or it is given up */
+    uint64_t due_ns; /* of a stage: until then it finds room */
+} kvp_moving_t;
+
+/* kvp_moving_make: at is NULL for a stage, which has no place yet. kvp_moving_of: NULL = it is not on its way. kvp_moving_object: the object that is
+ * still what was on its way; NULL = it went. kvp_moving_end: it is over, and who waits is told; what becomes of the object is the
+ * caller's. kvp_moving_fail: the same, and the object stays where it is. */
+kvp_moving_t *kvp_moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place_t *at);
+kvp_moving_t *kvp_moving_of(const kvp_space_t *sp, const kvp_obj_t *o);
+kvp_obj_t *kvp_moving_object(const kvp_space_t *sp, const kvp_moving_t *mv, uint32_t *oid_out);
+void kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv);
+void kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv);
+
+/* kvp_tier_leave: the object is on its way out: its tier drops it (is_told: knows that), and what is under way for it is for nobody. The deferred
+ * reply counts that; NULL = none. */
+void kvp_tier_leave(kvp_space_t *sp, kvp_obj_t *o, bool is_told, kvp_deferred_t *deferred);
+
+#endif
