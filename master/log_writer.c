@@ -342,6 +342,7 @@ on_removal_end(uv_work_t *work, int status)
 
     (void)status;
     w->is_removing = false;
+    kvp_master_snapshot_taken(w->master, kvp_log_file_bytes(&w->file));
     w->moved(w->arg);
 }
 
@@ -352,7 +353,6 @@ forget(kvp_log_writer_t *w)
 
     if (w->is_writing || w->is_removing || !kvp_master_take_snapshot(w->master, &from)) return;
     kvp_log_file_forget(&w->file, w->origin + from, &w->gone);
-    kvp_master_snapshot_taken(w->master, kvp_log_file_bytes(&w->file));
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
     w->is_removing = true;
     (void)uv_queue_work(w->uv, &w->removal, on_removal, on_removal_end);

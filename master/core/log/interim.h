@@ -49,7 +49,7 @@ typedef struct {
     bool is_based; /* what lies before the last one is not needed, and the shell was not told */
     uint64_t base_from, base_end; /* positions; base_end 0 = its last record is not written */
     uint32_t bases; /* that this master began, */
-    uint32_t taken; /* and of these up to which one files before it are gone */
+    uint32_t taking, taken; /* and of these up to which one files before it are to go, and are gone */
     uint64_t file_bytes; /* of all files, after that */
     uint32_t base_cursor, base_to; /* oids, */
     uint32_t base_retire, base_gone; /* and then records of what is not dead, and places of `gone` */

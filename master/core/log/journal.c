@@ -345,6 +345,7 @@ kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
 {
     if (!m->log.journal.is_based) return false;
     m->log.journal.is_based = false;
+    m->log.journal.taking = m->log.journal.bases;
     *from_out = m->log.journal.base_from;
     return true;
 }
@@ -352,7 +353,7 @@ kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
 void
 kvp_master_snapshot_taken(kvp_master_t *m, uint64_t file_bytes)
 {
-    m->log.journal.taken = m->log.journal.bases;
+    m->log.journal.taken = m->log.journal.taking;
     m->log.journal.file_bytes = file_bytes;
 }
 

@@ -390,7 +390,8 @@ kvp_tier_answer(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_
     uint32_t lost = 0;
 
     if (order == NULL || (order->opcode != KVP_OP_DROP && f->tail_len != order->n)) return UINT32_MAX;
-    if (order->opcode == KVP_OP_DROP && !is_ok(f)) g->has_lost_drops = true; /* a device that fails: its records may be back */
+    if (order->opcode == KVP_OP_DROP && !is_ok(f))
+        g->has_lost_drops = true; /* a device that fails: its records may be back */
     for (uint32_t i = 0; i < order->n; i++) {
         kvp_list_t *first = order->records.next;
 
