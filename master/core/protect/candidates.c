@@ -184,7 +184,10 @@ kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
 
         bool is_probed = g != NULL && kvp_probe_protects(prot, oid);
 
-        if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(prot->cat, g))) return oid;
+        bool is_away =
+            g != NULL && kvp_obj_up_n(prot->cat, kvp_obj(prot->cat->index, oid)) == 0; /* it would make no room */
+
+        if (g == NULL || (!is_probed && !is_away && !kvp_segment_is_passed_over(prot->cat, g))) return oid;
         if (prot->ctx->work_left == 0) return KVP_OID_NONE;
         prot->ctx->work_left--;
         if (is_probed) {

@@ -658,6 +658,23 @@ test_freed_when_it_is_wrong(void **state)
     assert_int_equal(world_stats(g->w).used_bytes, 16 * KIB);
 }
 
+/* Fails if objects whose node is away are evicted for puts that find no room in them. */
+static void
+test_what_is_away_is_not_evicted(void **state)
+{
+    rig_t *g = *state;
+    uint32_t there;
+
+    fill(g->c, 0, 24, 64 * KIB); /* 32 fit */
+    peer_lose(g->nb);
+    there = count(g->c, 0, 24);
+    assert_true(there > 0 && there < 24);
+    fill(g->c, 100, 200, 64 * KIB); /* all that is at a goes, several times */
+    g->nb = node_open_on(g->w, g->b, "b");
+    world_advance(g->w, SEC);
+    assert_int_equal(count(g->c, 0, 24), 24 - there);
+}
+
 int
 main(void)
 {
@@ -688,6 +705,7 @@ main(void)
         rig_test_on(test_put_when_its_segment_is_unmounted, .size = 64 * KIB),
         cmocka_unit_test(test_segments_in_pages),
         rig_test(test_freed_when_it_is_wrong, plain),
+        rig_test_on(test_what_is_away_is_not_evicted, .size = MIB, .mems = 2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
