@@ -339,6 +339,34 @@ test_get_with_few_moves_takes_turns(void **state)
     expect_done(KVP_OK);
 }
 
+/* Fails if what is on its way from a tier into memory is not asked for again, once the rest was read and the time is over that the master said. */
+static void
+test_get_comes_again_for_what_is_staged(void **state)
+{
+    ask(2);
+    f.answer.retry_ms = 2;
+    answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
+    answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
+    reply();
+    expect_moves(1);
+    assert_int_equal(f.moves[0].item, 1);
+    moved();
+    expect_step(KVP_STEP_SLEEP);
+    f.now += 2 * MS;
+    expect_get((const uint32_t[]){0}, 1);
+    reply_found(1, 200, 0, 6);
+    expect_moves(1);
+    assert_int_equal(f.moves[0].item, 0);
+    moved();
+    expect_done(KVP_OK);
+
+    ask(1); /* and what never comes */
+    answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
+    reply();
+    f.now = f.op.deadline_ns;
+    expect_done(KVP_DEADLINE);
+}
+
 static void
 test_get_refuses_answers_that_do_not_fit(void **state)
 {
@@ -378,6 +406,7 @@ main(void)
         cmocka_unit_test(test_get_refused_as_fenced_starts_again),
         cmocka_unit_test(test_get_ends_at_deadline),
         cmocka_unit_test(test_get_with_few_moves_takes_turns),
+        cmocka_unit_test(test_get_comes_again_for_what_is_staged),
         cmocka_unit_test(test_get_refuses_answers_that_do_not_fit),
     };
     return cmocka_run_group_tests_name("getop", tests, NULL, teardown);
