@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/node/tier/priv.h"
+
+#include <stdlib.h>
+
+kvp_tier_core_t *
+kvp_tier_core_create(const kvp_tier_core_conf_t *conf)
+{
+    kvp_tier_core_t *core = calloc(1, sizeof *core);
+
+    if (core == NULL) return NULL;
+    core->conf = *conf;
+    core->tail = 1;
+    kvp_list_init(&core->full);
+    kvp_list_init(&core->heads);
+    kvp_tier_index_init(&core->index, conf->secret);
+    core->slots = calloc(conf->geo.pages, sizeof *core->slots);
+    core->reclaim.asked = calloc(KVP_TIER_PROPOSED_MAX, sizeof *core->reclaim.asked);
+    if (core->slots != NULL && core->reclaim.asked != NULL) return core;
+    kvp_tier_core_destroy(core);
+    return NULL;
+}
+
+void
+kvp_tier_core_set_now(kvp_tier_core_t *core, uint64_t now_ms)
+{
+    core->now_ms = now_ms;
+}
+
+static void
+free_buf(kvp_tier_buf_t *buf)
+{
+    if (buf == NULL) return;
+    free(buf->io.buf);
+    free(buf);
+}
+
+void
+kvp_tier_core_destroy(kvp_tier_core_t *core)
+{
+    if (core == NULL) return;
+    kvp_list_foreach_safe (l, next, &core->full)
+        free_buf(kvp_list_entry(l, kvp_tier_buf_t, link));
+    kvp_list_foreach_safe (l, next, &core->heads) {
+        free(kvp_list_entry(l, kvp_tier_head_t, link)->io.buf);
+        free(kvp_list_entry(l, kvp_tier_head_t, link));
+    }
+    free_buf(core->buf);
+    free_buf(core->spare);
+    kvp_tier_index_fini(&core->index);
+    free(core->slots);
+    free(core->table.entries);
+    free(core->reclaim.table.entries);
+    free(core->reclaim.asked);
+    free(core);
+}
+
+uint8_t *
+kvp_tier_alloc(uint64_t bytes)
+{
+    return aligned_alloc(KVP_TIER_BLOCK, kvp_align_up(bytes, KVP_TIER_BLOCK));
+}
+
+/* ---- what lives */
+bool
+kvp_tier_set(kvp_tier_core_t *core, const kvp_tier_entry_t *entry)
+{
+    kvp_tier_entry_t *old = kvp_tier_index_find(&core->index, entry->digest);
+
+    if (old != NULL) {
+        core->slots[old->page].live_bytes -= kvp_tier_entry_bytes(old);
+        core->live_bytes -= kvp_tier_entry_bytes(old);
+        *old = *entry;
+    } else if (!kvp_tier_index_put(&core->index, entry)) {
+        return false;
+    }
+    core->slots[entry->page].live_bytes += kvp_tier_entry_bytes(entry);
+    core->live_bytes += kvp_tier_entry_bytes(entry);
+    return true;
+}
+
+void
+kvp_tier_unset(kvp_tier_core_t *core, kvp_tier_entry_t *entry)
+{
+    core->slots[entry->page].live_bytes -= kvp_tier_entry_bytes(entry);
+    core->live_bytes -= kvp_tier_entry_bytes(entry);
+    kvp_tier_index_remove(&core->index, entry);
+}
+
+bool
+kvp_tier_table_add(kvp_tier_table_t *table, const kvp_tier_entry_t *entry)
+{
+    kvp_tier_entry_t *entries = kvp_grow(table->entries, table->n, &table->cap, 64, sizeof *entries);
+
+    if (entries == NULL) return false;
+    table->entries = entries;
+    table->entries[table->n++] = *entry;
+    return true;
+}
+
+/* ---- questions */
+bool
+kvp_tier_core_is_waiting(const kvp_tier_core_t *core)
+{
+    return core->buf != NULL && core->buf->len > 0;
+}
+
+bool
+kvp_tier_core_is_durable(const kvp_tier_core_t *core, uint64_t serial)
+{
+    return serial <= core->durable;
+}
+
+bool
+kvp_tier_core_is_idle(const kvp_tier_core_t *core)
+{
+    bool has_reclaim = core->reclaim.state == KVP_TIER_RECLAIM_READS || core->reclaim.is_reading;
+
+    return core->reads == 0 && kvp_list_is_empty(&core->full) && kvp_list_is_empty(&core->heads) && !has_reclaim;
+}
+
+bool
+kvp_tier_core_has_failed(const kvp_tier_core_t *core)
+{
+    return core->has_failed;
+}
+
+const kvp_tier_index_t *
+kvp_tier_core_index(const kvp_tier_core_t *core)
+{
+    return &core->index;
+}
+
+uint64_t
+kvp_tier_core_appended(const kvp_tier_core_t *core)
+{
+    return core->appended;
+}
+
+uint64_t
+kvp_tier_free_pages(const kvp_tier_core_t *core)
+{
+    return core->conf.geo.pages - (core->head + 1 - core->tail);
+}
+
+void
+kvp_tier_core_gauges(const kvp_tier_core_t *core, kvp_tier_stats_t *stats)
+{
+    stats->records += core->index.n;
+    stats->live_bytes += core->live_bytes;
+    stats->size_bytes += core->conf.geo.pages * core->conf.geo.page_bytes;
+    stats->free_pages += kvp_tier_free_pages(core);
+    stats->index_bytes += core->index.bytes + core->conf.geo.pages * sizeof *core->slots;
+}

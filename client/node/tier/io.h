@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One read or write of a device, and who carries it out: the tier's engine (disk.h), or a test's disk in memory.
+ */
+#ifndef KVP_CLIENT_NODE_TIER_IO_H
+#define KVP_CLIENT_NODE_TIER_IO_H
+
+#include "common/list.h"
+
+#define KVP_TIER_BLOCK 4096u /* offsets, lengths and buffers are multiples of it */
+
+typedef struct kvp_tier_io {
+    kvp_list_t link; /* the disk's, from submit until done is called */
+    void (*done)(struct kvp_tier_io *io);
+    uint8_t *buf; /* borrowed until done */
+    uint64_t off;
+    uint32_t len;
+    uint32_t moved; /* the disk's */
+    int fd; /* the disk's */
+    bool is_write;
+    bool is_synced; /* a write: it is done when it outlives a loss of power */
+    kvp_err_t err; /* OK or SYS */
+} kvp_tier_io_t;
+
+/* submit never calls done; wait does, for what is over, and returns when at least one was or nothing is under way. */
+typedef struct {
+    void (*submit)(void *disk, kvp_tier_io_t *io);
+    void (*wait)(void *disk);
+} kvp_tier_disk_ops_t;
+
+#endif
