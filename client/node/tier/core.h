@@ -75,6 +75,7 @@ void kvp_tier_core_read(kvp_tier_core_t *core, kvp_tier_read_t *read);
 /* Reclaim. kvp_tier_core_step goes on with it; propose and answer as in tier.h, *_is_short: pages are to be given up. */
 bool kvp_tier_core_is_short(const kvp_tier_core_t *core);
 void kvp_tier_core_step(kvp_tier_core_t *core, uint64_t budget_bytes); /* at most so many bytes are kept of a page */
+bool kvp_tier_core_has_proposal(const kvp_tier_core_t *core);
 bool kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out);
 void kvp_tier_core_answer(kvp_tier_core_t *core, const uint8_t *keep, uint32_t n);
 

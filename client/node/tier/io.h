@@ -27,4 +27,11 @@ typedef struct {
     void (*wait)(void *disk);
 } kvp_tier_disk_ops_t;
 
+/* kvp_tier_alloc_blocks: memory that a device can read and write; free() frees it. */
+static inline uint8_t *
+kvp_tier_alloc_blocks(size_t n)
+{
+    return (uint8_t *)aligned_alloc(KVP_TIER_BLOCK, n * KVP_TIER_BLOCK);
+}
+
 #endif

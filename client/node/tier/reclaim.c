@@ -91,6 +91,12 @@ begin(kvp_tier_core_t *core, uint64_t budget_bytes)
 
 /* ---- questions and answers */
 bool
+kvp_tier_core_has_proposal(const kvp_tier_core_t *core)
+{
+    return core->reclaim.state == KVP_TIER_RECLAIM_READY;
+}
+
+bool
 kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out)
 {
     kvp_tier_reclaim_t *r = &core->reclaim;

@@ -68,6 +68,10 @@ typedef struct kvp_tier_op {
      * LIMIT (the write budget), SYS (the device failed), CLOSED. READ: OK, the sums are right. NOT_FOUND (not that version), CORRUPT (a
      * sum is wrong, or the record is another one's: it is dropped), BUFFER_SMALL, SYS, CLOSED. DROP: OK, the tombstone is on the device, or none is needed; SYS, CLOSED. */
     kvp_err_t err;
+    /* The tier's own. */
+    uint64_t serial;
+    uint32_t device;
+    bool is_over;
 } kvp_tier_op_t;
 
 /* Figures; those marked (gauge) fall too. X(name, help) */

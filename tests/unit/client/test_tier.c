@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The tier over real files, by io_uring and by threads: what was written is read, what was dropped is not, also after the process was killed;
+ * files that are not for this node; devices that fail; a budget; memory that goes away.
+ */
+#include "client/node/tier/tier.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include "tests/unit/client/forked.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#define SIZE (64ull << 20)
+#define LEN 50000u
+
+static char dir[2][64];
+static const uint8_t pool[16] = "a pool", other_pool[16] = "another pool";
+
+typedef struct {
+    kvp_tier_t *tier;
+    int wake_fd;
+    uint8_t uuid[16];
+} rig_t;
+
+/* ---- helpers */
+static kvp_tier_conf_t
+conf_of(uint32_t devices, int wake_fd)
+{
+    kvp_tier_conf_t conf = {.devices_n = devices, .name = "node-1", .wake_fd = wake_fd};
+
+    for (uint32_t i = 0; i < devices; i++)
+        conf.devices[i] = (kvp_tier_device_t){.dir = dir[i], .size_bytes = SIZE};
+    return conf;
+}
+
+static void
+use(rig_t *rig, const uint8_t pool_id[16])
+{
+    kvp_tier_use(rig->tier, pool_id, rig->uuid);
+    while (!kvp_tier_is_ready(rig->tier))
+        usleep(1000);
+}
+
+static rig_t
+up(uint32_t devices, uint64_t budget)
+{
+    rig_t rig = {.wake_fd = eventfd(0, EFD_NONBLOCK)};
+    kvp_tier_conf_t conf = conf_of(devices, rig.wake_fd);
+
+    conf.write_budget_bytes = budget;
+    assert_int_equal(kvp_tier_open(&conf, &rig.tier), KVP_OK);
+    use(&rig, pool);
+    return rig;
+}
+
+static void
+down(rig_t *rig)
+{
+    kvp_tier_stop(rig->tier);
+    kvp_tier_close(rig->tier);
+    close(rig->wake_fd);
+}
+
+static kvp_tier_op_t *
+next(rig_t *rig)
+{
+    struct pollfd p = {.fd = rig->wake_fd, .events = POLLIN};
+    kvp_tier_op_t *op;
+    uint64_t count;
+
+    while ((op = kvp_tier_take(rig->tier)) == NULL) {
+        assert_int_equal(poll(&p, 1, 10000), 1);
+        (void)!read(rig->wake_fd, &count, sizeof count);
+    }
+    return op;
+}
+
+static kvp_digest_t
+digest_of(uint64_t i)
+{
+    return (kvp_digest_t){.lo = i * 0x9E3779B97F4A7C15ull, .hi = i + 1};
+}
+
+static void
+fill(uint8_t *dst, uint64_t i, uint64_t version)
+{
+    for (uint32_t at = 0; at < LEN; at++)
+        dst[at] = (uint8_t)((i * 31 + version * 7 + at) * 2654435761u >> 24);
+}
+
+static kvp_tier_op_t *
+op_of(kvp_tier_op_kind_t kind, uint64_t i, uint64_t version)
+{
+    kvp_tier_op_t *op = calloc(1, sizeof *op);
+    uint8_t *bytes = calloc(1, LEN);
+
+    op->kind = kind;
+    op->arg = bytes;
+    op->meta.digest = digest_of(i);
+    op->meta.version = version;
+    if (kind == KVP_TIER_WRITE) fill(bytes, i, version);
+    op->src = bytes;
+    op->dst = bytes;
+    op->cap = LEN;
+    if (kind != KVP_TIER_WRITE) return op;
+    op->meta.len = LEN;
+    op->meta.key_hash2 = i;
+    op->meta.tenant = 5;
+    op->meta.flags = 3;
+    op->meta.lineage = (kvp_wire_lineage_t){.sequence = i, .parent = 4, .depth = 2, .is_told = 1};
+    op->meta.key_len = (uint16_t)snprintf((char *)op->meta.key, KVP_KEY_MAX, "key %lu", (unsigned long)i);
+    return op;
+}
+
+static void
+rid(kvp_tier_op_t *op)
+{
+    free(op->arg);
+    free(op);
+}
+
+static kvp_err_t
+one(rig_t *rig, kvp_tier_op_kind_t kind, uint64_t i, uint64_t version)
+{
+    kvp_tier_op_t *op = op_of(kind, i, version);
+    uint8_t want[LEN];
+    kvp_err_t err;
+
+    assert_int_equal(kvp_tier_submit(rig->tier, op), KVP_OK);
+    assert_ptr_equal(next(rig), op);
+    err = op->err;
+    if (kind == KVP_TIER_READ && err == KVP_OK) {
+        char key[64];
+
+        fill(want, i, version);
+        snprintf(key, sizeof key, "key %lu", (unsigned long)i);
+        assert_memory_equal(op->arg, want, LEN);
+        assert_int_equal(op->meta.len, LEN);
+        assert_int_equal(op->meta.sum, kvp_sum(want, LEN));
+        assert_int_equal(op->meta.tenant, 5);
+        assert_int_equal(op->meta.flags, 3);
+        assert_int_equal(op->meta.lineage.sequence, i);
+        assert_int_equal(op->meta.key_len, strlen(key));
+        assert_memory_equal(op->meta.key, key, strlen(key));
+    }
+    rid(op);
+    return err;
+}
+
+/* All at once, answered in their order. */
+static void
+write_many(rig_t *rig, uint64_t from, uint64_t n, uint64_t version)
+{
+    uint64_t submitted = from, taken = from;
+
+    while (taken < from + n) {
+        kvp_tier_op_t *op;
+
+        while (submitted < from + n) {
+            op = op_of(KVP_TIER_WRITE, submitted, version);
+            if (kvp_tier_submit(rig->tier, op) == KVP_EAGAIN) {
+                rid(op);
+                break;
+            }
+            submitted++;
+        }
+        op = next(rig);
+        assert_int_equal(op->err, KVP_OK);
+        assert_int_equal(op->meta.key_hash2, taken);
+        taken++;
+        rid(op);
+    }
+}
+
+static uint64_t
+stat_of(rig_t *rig, size_t offset)
+{
+    kvp_tier_stats_t stats;
+
+    kvp_tier_stats(rig->tier, &stats);
+    return *(uint64_t *)((char *)&stats + offset);
+}
+#define STAT(rig, name) stat_of(rig, offsetof(kvp_tier_stats_t, name))
+
+static void
+clear(void)
+{
+    char path[160];
+
+    for (uint32_t i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/kvpool.tier", dir[i]);
+        (void)unlink(path);
+    }
+}
+
+static int
+each(void **state)
+{
+    (void)state;
+    clear();
+    return 0;
+}
+
+/* ---- tests */
+static void
+test_records_are_there_and_back(void **state)
+{
+    rig_t rig = up(1, 0);
+    kvp_wire_tiered_t recs[64];
+    uint64_t cursor = 0;
+
+    write_many(&rig, 0, 100, 1);
+    for (uint64_t i = 0; i < 100; i++)
+        assert_int_equal(one(&rig, KVP_TIER_READ, i, 1), KVP_OK);
+    assert_int_equal(one(&rig, KVP_TIER_READ, 7, 2), KVP_NOT_FOUND);
+    assert_int_equal(one(&rig, KVP_TIER_WRITE, 7, 2), KVP_OK);
+    assert_int_equal(one(&rig, KVP_TIER_READ, 7, 1), KVP_NOT_FOUND);
+    assert_int_equal(one(&rig, KVP_TIER_READ, 7, 2), KVP_OK);
+    assert_int_equal(one(&rig, KVP_TIER_DROP, 8, 1), KVP_OK);
+    assert_int_equal(one(&rig, KVP_TIER_DROP, 8, 1), KVP_OK);
+    assert_int_equal(one(&rig, KVP_TIER_READ, 8, 1), KVP_NOT_FOUND);
+    assert_int_equal(kvp_tier_list(rig.tier, &cursor, recs, 64) + kvp_tier_list(rig.tier, &cursor, recs, 64), 99);
+    assert_int_equal(kvp_tier_list(rig.tier, &cursor, recs, 64), 0);
+    assert_int_equal(STAT(&rig, records), 99);
+    down(&rig);
+}
+
+static bool
+never(kvp_tier_op_t *op)
+{
+    (void)op;
+    return false;
+}
+
+static void
+test_bytes_of_another_object_are_not_written(void **state)
+{
+    rig_t rig = up(1, 0);
+    kvp_tier_op_t *op = op_of(KVP_TIER_WRITE, 1, 1);
+
+    op->still = never;
+    assert_int_equal(kvp_tier_submit(rig.tier, op), KVP_OK);
+    assert_ptr_equal(next(&rig), op);
+    assert_int_equal(op->err, KVP_STALE);
+    assert_int_equal(one(&rig, KVP_TIER_READ, 1, 1), KVP_NOT_FOUND);
+    assert_int_equal(STAT(&rig, stale_writes), 1);
+    rid(op);
+    down(&rig);
+}
+
+static int
+write_and_die(void *arg)
+{
+    rig_t rig = up(*(uint32_t *)arg, 0);
+
+    write_many(&rig, 0, 200, 3);
+    write_many(&rig, 0, 50, 4);
+    for (uint64_t i = 50; i < 60; i++)
+        assert_int_equal(one(&rig, KVP_TIER_DROP, i, 3), KVP_OK);
+    write_many(&rig, 200, 10, 9);
+    raise(SIGKILL);
+    return 0;
+}
+
+static void
+find_all(rig_t *rig)
+{
+    for (uint64_t i = 0; i < 210; i++) {
+        assert_int_equal(one(rig, KVP_TIER_READ, i, 3), i < 60 || i >= 200 ? KVP_NOT_FOUND : KVP_OK);
+        if (i < 50) assert_int_equal(one(rig, KVP_TIER_READ, i, 4), KVP_OK);
+        if (i >= 200) assert_int_equal(one(rig, KVP_TIER_READ, i, 9), KVP_OK);
+    }
+}
+
+static void
+test_records_outlive_a_kill(void **state)
+{
+    uint8_t uuid[16];
+
+    for (uint32_t devices = 1; devices <= 2; devices++) {
+        clear();
+        assert_int_equal(in_child(write_and_die, &devices), -1);
+        for (uint32_t n = 0; n < 3; n++) {
+            rig_t rig = up(devices, 0);
+
+            find_all(&rig);
+            if (n > 0) assert_memory_equal(rig.uuid, uuid, 16);
+            memcpy(uuid, rig.uuid, 16);
+            write_many(&rig, 1000 + n, 1, 1);
+            down(&rig);
+        }
+    }
+}
+
+static void
+test_records_of_another_pool_are_given_up(void **state)
+{
+    rig_t rig = up(1, 0);
+    uint8_t uuid[16];
+
+    memcpy(uuid, rig.uuid, 16);
+    write_many(&rig, 0, 10, 1);
+    kvp_tier_use(rig.tier, other_pool, rig.uuid);
+    assert_memory_not_equal(uuid, rig.uuid, 16);
+    assert_int_equal(one(&rig, KVP_TIER_READ, 1, 1), KVP_NOT_FOUND);
+    down(&rig);
+    rig = up(1, 0);
+    assert_int_equal(one(&rig, KVP_TIER_READ, 1, 1), KVP_NOT_FOUND);
+    down(&rig);
+}
+
+/* What the control thread does between other things: half of what is proposed is kept. */
+static void
+reclaim(rig_t *rig)
+{
+    static kvp_tier_proposal_t proposal;
+    static uint8_t keep[KVP_TIER_PROPOSED_MAX];
+
+    if (!kvp_tier_propose(rig->tier, &proposal)) return;
+    for (uint32_t n = 0; n < proposal.n; n++)
+        keep[n] = proposal.recs[n].digest.hi % 2 == 0;
+    kvp_tier_answer(rig->tier, keep, proposal.n);
+}
+
+/* Twice the device is written. */
+static void
+test_pages_are_given_up(void **state)
+{
+    rig_t rig = up(1, 0);
+    uint64_t refused = 0, n = 2000;
+    uint32_t found = 0;
+
+    for (uint64_t i = 0; i < n; i += 20) {
+        for (uint64_t j = i; j < i + 20; j++)
+            assert_int_equal(kvp_tier_submit(rig.tier, op_of(KVP_TIER_WRITE, j, 1)), KVP_OK);
+        for (uint64_t j = i; j < i + 20; j++) {
+            kvp_tier_op_t *op = next(&rig);
+
+            refused += op->err == KVP_NO_SPACE;
+            assert_true(op->err == KVP_OK || op->err == KVP_NO_SPACE);
+            rid(op);
+            reclaim(&rig);
+        }
+        for (uint32_t tries = 0; tries < 2000 && STAT(&rig, free_pages) < 2; tries++) {
+            reclaim(&rig);
+            usleep(100);
+        }
+    }
+    for (uint64_t i = 0; i < n; i++)
+        found += one(&rig, KVP_TIER_READ, i, 1) == KVP_OK;
+    print_message("refused %lu, found %u, pages given up %lu, kept %lu\n", (unsigned long)refused, found,
+                  (unsigned long)STAT(&rig, pages_reclaimed), (unsigned long)STAT(&rig, relocated));
+    assert_int_equal(found, STAT(&rig, records));
+    assert_in_range(found, 900, 1340);
+    assert_in_range(refused, 0, 100);
+    assert_true(STAT(&rig, pages_reclaimed) > 20 && STAT(&rig, relocated) > 200);
+    down(&rig);
+    rig = up(1, 0);
+    assert_int_equal(STAT(&rig, records), found);
+    down(&rig);
+}
+
+static void
+test_wrong_bytes_are_a_miss(void **state)
+{
+    rig_t rig = up(1, 0);
+    char path[160];
+    int fd;
+
+    write_many(&rig, 0, 20, 1);
+    snprintf(path, sizeof path, "%s/kvpool.tier", dir[0]);
+    fd = open(path, O_RDWR);
+    for (uint64_t at = 1 << 20; at < 3 << 20; at += 100000)
+        assert_int_equal(pwrite(fd, "x", 1, (off_t)at), 1);
+    close(fd);
+    for (uint64_t i = 0; i < 20; i++) {
+        kvp_err_t err = one(&rig, KVP_TIER_READ, i, 1);
+
+        assert_true(err == KVP_OK || err == KVP_CORRUPT);
+        if (err == KVP_CORRUPT) assert_int_equal(one(&rig, KVP_TIER_READ, i, 1), KVP_NOT_FOUND);
+    }
+    assert_true(STAT(&rig, corrupt) > 0);
+    down(&rig);
+}
+
+static kvp_err_t
+try_open(kvp_tier_conf_t *conf)
+{
+    kvp_tier_t *tier;
+    kvp_err_t err = kvp_tier_open(conf, &tier);
+
+    if (err == KVP_OK) kvp_tier_close(tier);
+    return err;
+}
+
+static void
+test_files_that_are_not_ours(void **state)
+{
+    rig_t rig = up(1, 0);
+    kvp_tier_conf_t conf = conf_of(1, rig.wake_fd);
+    char path[160];
+    int fd;
+
+    assert_int_equal(try_open(&conf), KVP_SYS); /* in use */
+    down(&rig);
+    conf.name = "node-2";
+    assert_int_equal(try_open(&conf), KVP_INVALID);
+    conf.name = "node-1";
+    assert_int_equal(try_open(&conf), KVP_OK);
+    conf.devices[0].size_bytes = 1 << 20;
+    assert_int_equal(try_open(&conf), KVP_INVALID);
+    conf.devices[0] = (kvp_tier_device_t){.dir = "/nowhere/at/all", .size_bytes = SIZE};
+    assert_int_equal(try_open(&conf), KVP_INVALID);
+    conf = conf_of(1, -1);
+    snprintf(path, sizeof path, "%s/kvpool.tier", dir[0]);
+    fd = open(path, O_RDWR | O_TRUNC);
+    for (uint32_t i = 0; i < 4000; i++)
+        assert_int_equal(write(fd, "words", 5), 5);
+    close(fd);
+    assert_int_equal(try_open(&conf), KVP_INVALID);
+    conf.devices[0].size_bytes = 1ull << 60;
+    clear();
+    assert_int_equal(try_open(&conf), KVP_SYS);
+}
+
+/* The file is cut under the tier: reads fail, and the device is switched off; the other one goes on. */
+static void
+test_a_device_fails(void **state)
+{
+    rig_t rig = up(2, 0);
+    uint64_t ok = 0, failed = 0;
+    char path[160];
+
+    write_many(&rig, 0, 60, 1);
+    snprintf(path, sizeof path, "%s/kvpool.tier", dir[0]);
+    assert_int_equal(truncate(path, 4096), 0);
+    for (uint64_t i = 0; i < 60; i++) {
+        kvp_err_t err = one(&rig, KVP_TIER_READ, i, 1);
+
+        ok += err == KVP_OK;
+        failed += err == KVP_SYS;
+    }
+    assert_int_equal(ok + failed, 60);
+    assert_true(ok > 10 && failed > 10);
+    assert_int_equal(STAT(&rig, devices_failed), 1);
+    assert_int_equal(STAT(&rig, records), ok);
+    down(&rig);
+}
+
+static void
+test_the_budget_is_a_limit(void **state)
+{
+    rig_t rig = up(1, 20 * (LEN + 1000));
+    uint32_t ok = 0, refused = 0;
+
+    for (uint64_t i = 0; i < 30; i++) {
+        kvp_err_t err = one(&rig, KVP_TIER_WRITE, i, 1);
+
+        ok += err == KVP_OK;
+        refused += err == KVP_LIMIT;
+    }
+    assert_int_equal(ok + refused, 30);
+    assert_in_range(ok, 19, 21);
+    down(&rig);
+}
+
+/* After a quiesce the memory of reads and writes may go. */
+static void
+test_quiesce_lets_memory_go(void **state)
+{
+    rig_t rig = up(1, 0);
+    kvp_tier_op_t *ops[200];
+
+    write_many(&rig, 0, 100, 1);
+    for (uint64_t i = 0; i < 200; i++) {
+        ops[i] = op_of(i % 2 == 0 ? KVP_TIER_READ : KVP_TIER_WRITE, i % 2 == 0 ? i / 2 : 1000 + i, 1);
+        assert_int_equal(kvp_tier_submit(rig.tier, ops[i]), KVP_OK);
+    }
+    kvp_tier_quiesce(rig.tier);
+    for (uint64_t i = 0; i < 200; i++) {
+        free(ops[i]->arg);
+        ops[i]->arg = NULL;
+    }
+    for (uint64_t i = 0; i < 200; i++) {
+        kvp_tier_op_t *op = next(&rig);
+
+        assert_true(op->err == KVP_OK || op->err == KVP_CLOSED);
+        rid(op);
+    }
+    assert_int_equal(one(&rig, KVP_TIER_READ, 5, 1), KVP_OK);
+    down(&rig);
+}
+
+static void
+test_an_idle_tier_writes_nothing(void **state)
+{
+    rig_t rig = up(1, 0);
+    uint64_t bytes;
+
+    write_many(&rig, 0, 10, 1);
+    bytes = STAT(&rig, device_bytes);
+    usleep(300000);
+    assert_int_equal(STAT(&rig, device_bytes), bytes);
+    down(&rig);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_records_are_there_and_back, each),
+        cmocka_unit_test_setup(test_bytes_of_another_object_are_not_written, each),
+        cmocka_unit_test_setup(test_records_outlive_a_kill, each),
+        cmocka_unit_test_setup(test_records_of_another_pool_are_given_up, each),
+        cmocka_unit_test_setup(test_pages_are_given_up, each),
+        cmocka_unit_test_setup(test_wrong_bytes_are_a_miss, each),
+        cmocka_unit_test_setup(test_files_that_are_not_ours, each),
+        cmocka_unit_test_setup(test_a_device_fails, each),
+        cmocka_unit_test_setup(test_the_budget_is_a_limit, each),
+        cmocka_unit_test_setup(test_quiesce_lets_memory_go, each),
+        cmocka_unit_test_setup(test_an_idle_tier_writes_nothing, each),
+    };
+    int failed = 0;
+
+    for (uint32_t i = 0; i < 2; i++) {
+        snprintf(dir[i], sizeof dir[i], "/var/tmp/kvp-tier-XXXXXX");
+        if (mkdtemp(dir[i]) == NULL) return 1;
+    }
+    failed = cmocka_run_group_tests_name("io_uring", tests, NULL, NULL);
+    setenv("KVPOOL_TIER_ENGINE", "pread", 1);
+    failed += cmocka_run_group_tests_name("threads", tests, NULL, NULL);
+    clear();
+    (void)rmdir(dir[0]);
+    (void)rmdir(dir[1]);
+    return failed;
+}
