@@ -65,6 +65,7 @@ lose(kvp_node_t *node, const char *why)
     kvp_framed_fini(&l->conn);
     l->state = KVP_LINK_DOWN;
     kvp_node_core_link_lost(node->core);
+    kvp_node_tiering_link_lost(node);
     if (is_last)
         node->is_done = true;
     else
@@ -413,6 +414,16 @@ on_owner(kvp_node_t *node, const kvp_frame_t *frame)
     return is_good;
 }
 
+static bool
+on_tier_order(kvp_node_t *node, const kvp_frame_t *frame)
+{
+    kvp_err_t err;
+    bool is_good = kvp_node_tiering_on_order(node, frame, &err);
+
+    if (is_good && err != KVP_OK) refuse_order(node, frame, err);
+    return is_good;
+}
+
 /* on_order obeys or refuses; false = malformed. */
 static bool
 on_order(kvp_node_t *node, const kvp_frame_t *frame)
@@ -425,6 +436,10 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame)
         return on_fence(node, frame);
     case KVP_OP_OWNER:
         return on_owner(node, frame);
+    case KVP_OP_DEMOTE:
+    case KVP_OP_STAGE:
+    case KVP_OP_DROP:
+        return on_tier_order(node, frame);
     default:
         answer(node, frame, KVP_NOTSUP, "a node does not answer this", NULL, 0);
         return true;
@@ -441,7 +456,7 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     case KVP_OP_MOUNT: {
         Kvp__Pb__MountReply *msg = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, frame);
         if (msg == NULL) return false;
-        on_mount_reply(node, msg);
+        if (!kvp_node_tiering_on_mounted(node, frame, msg)) on_mount_reply(node, msg);
         kvp_pb_free(&pb, msg);
         return true;
     }
@@ -460,6 +475,13 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     }
     case KVP_OP_REPORT: {
         kvp_err_t err = kvp_node_report_on_answer(node, frame);
+        if (err == KVP_PROTO) return false;
+        if (err != KVP_OK) lose(node, kvp_err_text(err));
+        return true;
+    }
+    case KVP_OP_TIER_REPORT:
+    case KVP_OP_RECLAIM: {
+        kvp_err_t err = kvp_node_tiering_on_answer(node, frame);
         if (err == KVP_PROTO) return false;
         if (err != KVP_OK) lose(node, kvp_err_text(err));
         return true;

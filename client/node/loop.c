@@ -148,6 +148,7 @@ void
 kvp_node_drop_memory(kvp_node_t *node)
 {
     if (node->mem == NULL) return;
+    kvp_node_tiering_leave_memory(node);
     kvp_node_core_drop_segment(node->core);
     kvp_node_settle(node);
     kvp_node_tps_stop(&node->tps);
@@ -251,6 +252,9 @@ publish(kvp_node_t *node, uint64_t *stop_by_ns)
     info->requests = node->serve.requests;
     info->protocol_errors = node->serve.protocol_errors;
     info->remounts = node->link.mounts > 0 ? node->link.mounts - 1 : 0;
+    info->has_tier = node->tiering.tier != NULL;
+    info->is_tier_mounted = node->tiering.state == KVP_TIERING_UP;
+    if (info->has_tier) kvp_tier_stats(node->tiering.tier, &info->tier);
     if (info->is_mounted != was_mounted) pthread_cond_broadcast(&node->changed);
     is_stopping = node->is_stopping;
     *stop_by_ns = is_stopping ? node->stop_by_ns : UINT64_MAX;
@@ -297,6 +301,7 @@ kvp_node_loop(void *arg)
         kvp_transports_tend();
         is_sweeping = kvp_node_link_sweep(node);
         kvp_node_settle(node);
+        kvp_node_tiering_poll(node, now);
         kvp_node_link_on_settled(node);
         kvp_node_free_deferred(node);
         if (publish(node, &stop_by_ns)) kvp_node_link_unmount(node, now, stop_by_ns);

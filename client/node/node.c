@@ -170,6 +170,7 @@ node_create(void)
     kvp_list_init(&node->serve.procs);
     kvp_list_init(&node->link.fences);
     kvp_list_init(&node->deferred);
+    kvp_list_init(&node->tiering.orders);
     kvp_framed_init(&node->link.conn);
     pthread_mutex_init(&node->lock, NULL);
     kvp_cond_init(&node->changed);
@@ -182,6 +183,7 @@ node_destroy(kvp_node_t *node)
     kvp_node_dial_stop(&node->dial);
     if (node->core != NULL) {
         kvp_node_link_close(node);
+        kvp_node_tiering_close(node);
         kvp_node_drop_memory(node);
         kvp_node_serve_close(node);
     }
@@ -240,6 +242,8 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
     err = kvp_node_serve_open(node, &at);
     if (err != KVP_OK) goto fail;
     set_name(node, conf->name);
+    err = kvp_node_tiering_open(node, conf->ssd, conf->ssd_n);
+    if (err != KVP_OK) goto fail;
     kvp_format_hostport(&node->listen, node->info.addr);
     if (!kvp_hostport_is_loopback(&node->listen))
         kvp_log_warn("node",

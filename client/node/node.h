@@ -6,6 +6,7 @@
 #ifndef KVP_CLIENT_NODE_NODE_H
 #define KVP_CLIENT_NODE_NODE_H
 
+#include "client/node/tier/tier.h"
 #include "common/base.h"
 
 typedef struct kvp_node kvp_node_t;
@@ -20,6 +21,8 @@ typedef struct {
     const char *rdma_device; /* "NAME[:PORT],..."; NULL = the process's choice so far, as for the next one */
     const char *rdma_gid_index;
     uint64_t memory_bytes; /* payload; rounded down to 4 KiB, at least 64 KiB */
+    const char *const *ssd; /* "DIR:SIZE", a device of the SSD tier each; borrowed for the call */
+    size_t ssd_n; /* 0 = no tier */
     uint64_t chunk_bytes; /* 0 = by memory_bytes (kvp_node_chunk_default); the last chunk is what is left */
     uint32_t lanes; /* data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */
     uint32_t max_attachments; /* clients attached at once; 0 = 4096 */
@@ -39,6 +42,8 @@ typedef struct {
     uint64_t attached_clients;
     uint64_t requests; /* of clients; bytes that move by themselves ask nothing */
     uint64_t retires, freed, fences, quarantined, attaches_refused, protocol_errors, remounts;
+    bool has_tier, is_tier_mounted;
+    kvp_tier_stats_t tier;
 } kvp_node_info_t;
 
 /* kvp_node_open starts a node's threads and listens, and does not wait for a master: INVALID, SYS (address in use, ...),

@@ -13,6 +13,9 @@
 #include "client/node/memory/tps.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "proto/wire.h"
+
+struct Kvp__Pb__MountReply;
 
 #define KVP_NODE_TURN_NS (20 * KVP_NS_PER_MS)
 
@@ -79,6 +82,30 @@ typedef struct {
     uint64_t mounts;
 } kvp_node_link_t;
 
+/* The SSD tier: tiering.c. */
+typedef enum {
+    KVP_TIERING_DOWN, /* not mounted */
+    KVP_TIERING_MOUNTING,
+    KVP_TIERING_REPORTING,
+    KVP_TIERING_UP,
+} kvp_tiering_state_t;
+
+#define KVP_NODE_SSD_DIR_MAX 4096u
+
+typedef struct {
+    struct kvp_tier *tier; /* NULL = none */
+    kvp_tiering_state_t state;
+    bool is_used; /* for that pool, under that uuid */
+    uint8_t pool_id[16], uuid[16];
+    uint32_t segment_id;
+    uint64_t request; /* MOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
+    uint64_t again_ns; /* it is not mounted before */
+    uint64_t cursor; /* of the report */
+    kvp_wire_tiered_t *told; /* owned: the page that is not answered, of told_n */
+    uint32_t told_n;
+    kvp_list_t orders; /* in the order in which they are answered */
+} kvp_node_tiering_t;
+
 /* A round of quiesce; number 0 = unused. */
 typedef struct {
     kvp_gather_t gather;
@@ -108,6 +135,7 @@ struct kvp_node {
     kvp_node_tps_t tps;
     kvp_node_serve_t serve;
     kvp_node_link_t link;
+    kvp_node_tiering_t tiering;
     kvp_node_round_t rounds[KVP_NODE_ROUNDS_MAX];
     kvp_gather_t unwaited;
     kvp_gather_t revoke; /* the transports end connections of older terms */
@@ -202,6 +230,18 @@ void kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc);
 kvp_err_t kvp_node_report_begin(kvp_node_t *node, bool is_whole) KVP_MUST_USE;
 kvp_err_t kvp_node_report_next(kvp_node_t *node) KVP_MUST_USE;
 kvp_err_t kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
+
+/* tiering.c. ssd: "DIR:SIZE" each; open: INVALID, SYS, NOMEM, logged. poll does what is due: it takes what is done, mounts, proposes pages.
+ * on_order: false = malformed; *err_out says why it is not obeyed. on_mounted: false = that answer is about memory. leave_memory returns
+ * when nothing reads the memory any more. */
+kvp_err_t kvp_node_tiering_open(kvp_node_t *node, const char *const *ssd, size_t ssd_n) KVP_MUST_USE;
+void kvp_node_tiering_close(kvp_node_t *node);
+void kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns);
+bool kvp_node_tiering_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out);
+bool kvp_node_tiering_on_mounted(kvp_node_t *node, const kvp_frame_t *frame, const struct Kvp__Pb__MountReply *msg);
+kvp_err_t kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
+void kvp_node_tiering_link_lost(kvp_node_t *node);
+void kvp_node_tiering_leave_memory(kvp_node_t *node);
 
 /* link.c */
 /* kvp_node_link_sweep goes on with a sweep of the memory by one slice, and mounts it in the end; true while there is more. */

@@ -3,6 +3,7 @@
  */
 #include "client/node/daemon/admin.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -37,6 +38,15 @@ static const struct {
 };
 
 _Static_assert(KVP_ARRAY_LEN(figures) <= KVP_ARRAY_LEN(((kvp_node_admin_t *)0)->figures), "room for all figures");
+
+static const struct {
+    const char *name, *help;
+    size_t offset;
+} tier_figures[] = {
+#define FIGURE(field, help) {"kvpool_node_tier_" #field, help, offsetof(kvp_node_info_t, tier.field)},
+    KVP_TIER_STATS(FIGURE)
+#undef FIGURE
+};
 
 static double
 read_u64(void *arg)
@@ -83,6 +93,13 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     kvp_jsonw_u64(&answer, "term", info->term);
     kvp_jsonw_u64(&answer, "size_bytes", info->size_bytes);
     kvp_jsonw_u64(&answer, "attached_clients", info->attached_clients);
+    kvp_jsonw_text(&answer, "tier",
+                   !info->has_tier                 ? "none"
+                   : info->tier.devices_failed > 0 ? "failed"
+                   : info->is_tier_mounted         ? "ok"
+                                                   : "not mounted");
+    kvp_jsonw_u64(&answer, "tier_size_bytes", info->tier.size_bytes);
+    kvp_jsonw_u64(&answer, "tier_devices_failed", info->tier.devices_failed);
     kvp_jsonw_close(&answer, '}');
 }
 
@@ -95,6 +112,19 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
     copy_figures(admin);
     kvp_http_type(response, "text/plain; version=0.0.4; charset=utf-8");
     kvp_metrics_render(admin->metrics, kvp_http_out(response));
+}
+
+/* A name of its own for a counter, as Prometheus has it. */
+static kvp_err_t
+add_tier_figure(kvp_node_admin_t *admin, size_t i)
+{
+    uint64_t *at = (uint64_t *)((uint8_t *)&admin->info + tier_figures[i].offset);
+    char name[64];
+
+    if (strstr(tier_figures[i].help, "(gauge)") != NULL)
+        return kvp_metrics_gauge_fn(admin->metrics, tier_figures[i].name, NULL, tier_figures[i].help, read_u64, at);
+    snprintf(name, sizeof name, "%s_total", tier_figures[i].name);
+    return kvp_metrics_counter_fn(admin->metrics, name, NULL, tier_figures[i].help, read_u64, at);
 }
 
 static kvp_err_t
@@ -111,6 +141,8 @@ add_figures(kvp_node_admin_t *admin)
                                                          read_u64, &admin->figures[i])
                                   : kvp_metrics_counter_fn(admin->metrics, figures[i].name, NULL, figures[i].help,
                                                            read_u64, &admin->figures[i]);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(tier_figures) && err == KVP_OK; i++)
+        err = add_tier_figure(admin, i);
     return err;
 }
 

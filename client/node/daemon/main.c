@@ -82,6 +82,8 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .rdma_device = s->rdma_device,
         .rdma_gid_index = s->rdma_gid_index,
         .memory_bytes = s->memory_bytes,
+        .ssd = s->ssd.items,
+        .ssd_n = s->ssd.count,
         .chunk_bytes = s->chunk_bytes,
         .lanes = (uint32_t)s->lanes,
         .is_lazy = !s->has_populate,

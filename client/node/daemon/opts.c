@@ -20,6 +20,12 @@ static const kvp_opt_t opts[] = {
      .fallback = "4GiB",
      .min = 64u << 10,
      .help = "Memory that it gives to the pool; what describes the objects comes on top."},
+    {.name = "ssd",
+     .type = KVP_OPT_STRINGS,
+     .offset = offsetof(kvp_node_opts_t, ssd),
+     .metavar = "DIR:SIZE",
+     .help = "An SSD tier: what leaves memory is kept in a file of that size in DIR. Given several times, for a device "
+             "each."},
     {.name = "chunk-bytes",
      .type = KVP_OPT_BYTES,
      .offset = offsetof(kvp_node_opts_t, chunk_bytes),

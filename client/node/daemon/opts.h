@@ -10,6 +10,7 @@ typedef struct {
     const char *masters;
     const char *name;
     uint64_t memory_bytes;
+    kvp_strings_t ssd;
     uint64_t chunk_bytes;
     const char *listen;
     const char *transports;

@@ -100,7 +100,8 @@ kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *
     head->core = core;
     head->erased = erased;
     head->serial = ++core->heads_begun;
-    head->io = (kvp_tier_io_t){.done = on_head, .buf = bytes, .off = off, .len = len, .is_write = true, .is_synced = true};
+    head->io =
+        (kvp_tier_io_t){.done = on_head, .buf = bytes, .off = off, .len = len, .is_write = true, .is_synced = true};
     kvp_list_add_tail(&core->heads, &head->link);
     core->conf.stats->device_bytes += len;
     core->conf.ops->submit(core->conf.disk, &head->io);
@@ -157,7 +158,10 @@ begin_buf(kvp_tier_core_t *core, uint64_t bytes)
         return false;
     }
     *buf = (kvp_tier_buf_t){.core = core, .serial = ++core->serial, .cap = cap};
-    buf->io = (kvp_tier_io_t){.done = on_buf, .buf = room, .off = kvp_tier_page_off(&core->conf.geo, core->head) + core->pos, .is_write = true};
+    buf->io = (kvp_tier_io_t){.done = on_buf,
+                              .buf = room,
+                              .off = kvp_tier_page_off(&core->conf.geo, core->head) + core->pos,
+                              .is_write = true};
     core->buf = buf;
     return true;
 }
@@ -192,13 +196,15 @@ take(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, uint64_t bytes)
 static void
 append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
 {
-    kvp_tier_rec_t rec = {.kind = KVP_TIER_TABLE, .digest = {.lo = core->head - 1}, .len = table->n * sizeof *table->entries};
+    kvp_tier_rec_t rec = {
+        .kind = KVP_TIER_TABLE, .digest = {.lo = core->head - 1}, .len = table->n * sizeof *table->entries};
     uint64_t bytes = kvp_tier_rec_end(0, rec.len);
     kvp_tier_slot_t *before = kvp_tier_slot(core, core->head - 1);
 
     if (table->n == 0 || bytes > core->conf.geo.page_bytes - kvp_align_up(core->pos, KVP_TIER_BLOCK)) return;
     if (!has_room(core, bytes)) {
-        seal_buf(core, core->heads_begun + 1); /* what ran on into this page comes after its header, which is not begun yet */
+        seal_buf(core,
+                 core->heads_begun + 1); /* what ran on into this page comes after its header, which is not begun yet */
         if (!begin_buf(core, bytes)) return;
     }
     uint8_t *at = core->buf->io.buf + core->buf->len;
@@ -215,7 +221,8 @@ append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
 static uint64_t
 first_not_durable(const kvp_tier_core_t *core)
 {
-    const kvp_tier_buf_t *buf = kvp_list_is_empty(&core->full) ? core->buf : kvp_list_first(&core->full, kvp_tier_buf_t, link);
+    const kvp_tier_buf_t *buf =
+        kvp_list_is_empty(&core->full) ? core->buf : kvp_list_first(&core->full, kvp_tier_buf_t, link);
 
     return buf == NULL ? kvp_tier_page_off(&core->conf.geo, core->head) + core->pos : buf->io.off;
 }
@@ -230,7 +237,8 @@ write_header(kvp_tier_core_t *core)
     core->header.durable_page = core->head - (core->head % geo->pages + geo->pages - place) % geo->pages;
     core->header.durable_at = (uint32_t)(off % geo->page_bytes);
     kvp_tier_page_seal(&core->header);
-    if (!kvp_tier_head_write(core, kvp_tier_header_off(geo, core->head, core->header.run), &core->header, 0)) core->has_failed = true;
+    if (!kvp_tier_head_write(core, kvp_tier_header_off(geo, core->head, core->header.run), &core->header, 0))
+        core->has_failed = true;
 }
 
 /* first: where the record ends that ran on into the new page; its bytes are in the buffer. */
@@ -242,7 +250,8 @@ turn(kvp_tier_core_t *core, uint32_t first)
 
     core->table = (kvp_tier_table_t){0};
     core->pos = first;
-    core->header = (kvp_tier_page_t){.epoch = core->conf.epoch, .number = core->head, .run = 1, .first = first, .opened_ms = core->now_ms};
+    core->header = (kvp_tier_page_t){
+        .epoch = core->conf.epoch, .number = core->head, .run = 1, .first = first, .opened_ms = core->now_ms};
     *slot = (kvp_tier_slot_t){.number = core->head, .opened_ms = core->now_ms};
     append_table(core, &table);
     free(table.entries);
@@ -308,8 +317,8 @@ kvp_tier_append(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, bool is
 }
 
 kvp_err_t
-kvp_tier_core_write(kvp_tier_core_t *core, const kvp_tier_meta_t *meta, const void *src, bool (*still)(void *arg), void *arg,
-                    uint64_t *serial_out)
+kvp_tier_core_write(kvp_tier_core_t *core, const kvp_tier_meta_t *meta, const void *src, bool (*still)(void *arg),
+                    void *arg, uint64_t *serial_out)
 {
     const kvp_tier_entry_t *old = kvp_tier_index_find(&core->index, meta->digest);
     kvp_tier_rec_t rec = {.kind = KVP_TIER_RECORD,

@@ -39,9 +39,10 @@ kvp_err_t kvp_tier_core_recover(kvp_tier_core_t *core) KVP_MUST_USE;
 /* kvp_tier_core_write copies a record into the buffer that is being filled; still(arg) is asked then. kvp_tier_core_drop hides, and appends a tombstone
  * where a record may lie on the device. Both: *serial_out is for kvp_tier_core_is_durable. EAGAIN: too much is being written. OK, STALE (still said no, or
  * a newer version is there), NO_SPACE, INVALID (a version of more than 62 bits). A version that is there already is OK. */
-kvp_err_t kvp_tier_core_write(kvp_tier_core_t *core, const kvp_tier_meta_t *meta, const void *src, bool (*still)(void *arg), void *arg,
-                              uint64_t *serial_out) KVP_MUST_USE;
-kvp_err_t kvp_tier_core_drop(kvp_tier_core_t *core, kvp_digest_t digest, uint64_t version, uint64_t *serial_out) KVP_MUST_USE;
+kvp_err_t kvp_tier_core_write(kvp_tier_core_t *core, const kvp_tier_meta_t *meta, const void *src,
+                              bool (*still)(void *arg), void *arg, uint64_t *serial_out) KVP_MUST_USE;
+kvp_err_t kvp_tier_core_drop(kvp_tier_core_t *core, kvp_digest_t digest, uint64_t version, uint64_t *serial_out)
+    KVP_MUST_USE;
 
 /* kvp_tier_core_flush begins to write what is in the buffer. _is_waiting: there is something. _is_durable: all that was appended up to there is on the device. */
 void kvp_tier_core_flush(kvp_tier_core_t *core);

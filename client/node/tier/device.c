@@ -78,7 +78,8 @@ static bool
 move_all(int fd, uint8_t *buf, size_t len, off_t off, bool is_write)
 {
     for (size_t at = 0; at < len;) {
-        ssize_t n = is_write ? pwrite(fd, buf + at, len - at, off + (off_t)at) : pread(fd, buf + at, len - at, off + (off_t)at);
+        ssize_t n =
+            is_write ? pwrite(fd, buf + at, len - at, off + (off_t)at) : pread(fd, buf + at, len - at, off + (off_t)at);
 
         if (n < 0 && errno == EINTR) continue;
         if (n == 0) errno = EIO;
@@ -121,20 +122,25 @@ take_super(kvp_tier_device_file_t *dev, const uint8_t *blocks)
 
     if (first != KVP_OK) second = kvp_tier_super_read(blocks + KVP_TIER_BLOCK, &found);
     if (first != KVP_OK && second != KVP_OK) {
-        if (first == KVP_VERSION || second == KVP_VERSION) return refuse(dev, "the file has the format of another version of kvpool");
-        if (first == KVP_PROTO || second == KVP_PROTO) return refuse(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
-        if (first == KVP_CORRUPT) kvp_log_warn("tier", "the superblock is damaged: what was there is given up dir=%s", dev->dir);
+        if (first == KVP_VERSION || second == KVP_VERSION)
+            return refuse(dev, "the file has the format of another version of kvpool");
+        if (first == KVP_PROTO || second == KVP_PROTO)
+            return refuse(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
+        if (first == KVP_CORRUPT)
+            kvp_log_warn("tier", "the superblock is damaged: what was there is given up dir=%s", dev->dir);
         return KVP_OK;
     }
     if (strcmp(found.name, dev->super.name) != 0) {
         kvp_log_error("tier", "the file belongs to the node %s dir=%s", found.name, dev->dir);
         return KVP_INVALID;
     }
-    dev->has_super = found.size_bytes == dev->super.size_bytes && found.device == dev->super.device && found.devices == dev->super.devices;
+    dev->has_super = found.size_bytes == dev->super.size_bytes && found.device == dev->super.device &&
+                     found.devices == dev->super.devices;
     if (dev->has_super)
         dev->super = found;
     else
-        kvp_log_warn("tier", "the size or the number of devices is another one: what was there is given up dir=%s", dev->dir);
+        kvp_log_warn("tier", "the size or the number of devices is another one: what was there is given up dir=%s",
+                     dev->dir);
     return KVP_OK;
 }
 
@@ -147,7 +153,8 @@ look_at_file(kvp_tier_device_file_t *dev)
 
     if (err == KVP_OK && fstat(dev->fd, &st) != 0) err = complain(dev, KVP_SYS, "look at the file");
     if (err == KVP_OK && st.st_size >= 2 * KVP_TIER_BLOCK) {
-        err = move_all(dev->fd, blocks, 2 * KVP_TIER_BLOCK, 0, false) ? KVP_OK : complain(dev, KVP_SYS, "read from the file");
+        err = move_all(dev->fd, blocks, 2 * KVP_TIER_BLOCK, 0, false) ? KVP_OK
+                                                                      : complain(dev, KVP_SYS, "read from the file");
         if (err == KVP_OK) err = take_super(dev, blocks);
     } else if (err == KVP_OK && st.st_size > 0) {
         err = refuse(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
@@ -159,14 +166,16 @@ look_at_file(kvp_tier_device_file_t *dev)
 }
 
 kvp_err_t
-kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name, uint32_t number, uint32_t devices)
+kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name, uint32_t number,
+                     uint32_t devices)
 {
     kvp_err_t err;
 
     snprintf(dev->dir, sizeof dev->dir, "%s", conf->dir);
     if (conf->size_bytes < KVP_TIER_SIZE_MIN) return refuse(dev, "the size is less than 64 MiB");
     kvp_tier_geo(conf->size_bytes, &dev->geo);
-    dev->super = (kvp_tier_super_t){.device = number, .devices = devices, .pages = dev->geo.pages, .page_bytes = dev->geo.page_bytes};
+    dev->super = (kvp_tier_super_t){
+        .device = number, .devices = devices, .pages = dev->geo.pages, .page_bytes = dev->geo.page_bytes};
     dev->super.size_bytes = conf->size_bytes;
     snprintf(dev->super.name, sizeof dev->super.name, "%s", name);
     err = open_file(dev);
@@ -208,7 +217,8 @@ kvp_tier_device_format(kvp_tier_device_file_t *dev, const uint8_t pool_id[16], c
     memcpy(dev->super.pool_id, pool_id, 16);
     memcpy(dev->super.uuid, uuid, 16);
     kvp_tier_device_blocks(dev, blocks);
-    if (!move_all(dev->fd, blocks, 2 * KVP_TIER_BLOCK, 0, true) || fdatasync(dev->fd) != 0) err = complain(dev, KVP_SYS, "write to the file");
+    if (!move_all(dev->fd, blocks, 2 * KVP_TIER_BLOCK, 0, true) || fdatasync(dev->fd) != 0)
+        err = complain(dev, KVP_SYS, "write to the file");
     dev->has_super = err == KVP_OK;
     free(blocks);
     return err;

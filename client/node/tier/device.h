@@ -29,13 +29,14 @@ typedef struct {
 } kvp_tier_device_file_t;
 
 /* kvp_tier_device_open: as kvp_tier_open, for one device. _close is legal on what was not opened: fd -1. */
-kvp_err_t kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name, uint32_t number, uint32_t devices)
-    KVP_MUST_USE;
+kvp_err_t kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name,
+                               uint32_t number, uint32_t devices) KVP_MUST_USE;
 void kvp_tier_device_close(kvp_tier_device_file_t *dev);
 
 /* kvp_tier_device_format begins an epoch: the records before are given up. It waits for the disk. SYS, logged. _blocks fills two blocks with what
  * is to be written at the file's begin. */
-kvp_err_t kvp_tier_device_format(kvp_tier_device_file_t *dev, const uint8_t pool_id[16], const uint8_t uuid[16]) KVP_MUST_USE;
+kvp_err_t kvp_tier_device_format(kvp_tier_device_file_t *dev, const uint8_t pool_id[16], const uint8_t uuid[16])
+    KVP_MUST_USE;
 void kvp_tier_device_blocks(kvp_tier_device_file_t *dev, uint8_t *blocks);
 
 extern const kvp_tier_disk_ops_t kvp_tier_device_ops; /* the disk is a kvp_tier_device_file_t */

@@ -28,7 +28,8 @@ kvp_tier_engine_open(kvp_tier_engine_t *engine)
         return KVP_OK;
     }
     engine->ops = &kvp_tier_engine_workers;
-    kvp_log_info("tier", "reads and writes by threads: %s", has_uring ? "io_uring is not to be had" : "KVPOOL_TIER_ENGINE says so");
+    kvp_log_info("tier", "reads and writes by threads: %s",
+                 has_uring ? "io_uring is not to be had" : "KVPOOL_TIER_ENGINE says so");
     return engine->ops->open(engine);
 }
 

@@ -15,7 +15,8 @@ kvp_tier_geo(uint64_t size_bytes, kvp_tier_geo_t *geo_out)
 
     pages = kvp_min_u64(pages, 1u << 20);
     geo_out->pages = (uint32_t)pages;
-    geo_out->page_bytes = kvp_min_u64(room / pages - header_bytes, KVP_TIER_PAGE_BYTES_MAX) / KVP_TIER_BLOCK * KVP_TIER_BLOCK;
+    geo_out->page_bytes =
+        kvp_min_u64(room / pages - header_bytes, KVP_TIER_PAGE_BYTES_MAX) / KVP_TIER_BLOCK * KVP_TIER_BLOCK;
     geo_out->pages_off = KVP_TIER_HEADERS_OFF + pages * header_bytes;
     geo_out->size_bytes = geo_out->pages_off + pages * geo_out->page_bytes;
 }
@@ -84,7 +85,8 @@ kvp_tier_page_read(const void *bytes, uint64_t epoch, const kvp_tier_geo_t *geo,
     if (page.magic != KVP_TIER_PAGE_MAGIC || page.epoch != epoch) return false;
     if (page.check != kvp_sum(&page, offsetof(kvp_tier_page_t, check))) return false;
     if (page.number == 0 || page.number > UINT64_MAX / 2 || page.run == 0 || page.run > KVP_TIER_RUNS_MAX) return false;
-    if (page.first > geo->page_bytes || page.first % KVP_TIER_UNIT != 0 || page.table_at % KVP_TIER_UNIT != 0) return false;
+    if (page.first > geo->page_bytes || page.first % KVP_TIER_UNIT != 0 || page.table_at % KVP_TIER_UNIT != 0)
+        return false;
     if (page.table_at > geo->page_bytes || page.table_bytes > geo->page_bytes - page.table_at) return false;
     *page_out = page;
     return true;
@@ -158,7 +160,8 @@ kvp_tier_rec_read(const uint8_t *bytes, uint64_t len, uint64_t epoch, kvp_tier_r
     if (len < sizeof rec) return KVP_BUFFER_SMALL;
     memcpy(&rec, bytes, sizeof rec);
     if (rec.epoch != epoch || rec.check != kvp_sum(&rec, offsetof(kvp_tier_rec_t, check))) return KVP_PROTO;
-    if (rec.kind < KVP_TIER_RECORD || rec.kind > KVP_TIER_TABLE || rec.version >> KVP_TIER_VERSION_BITS != 0) return KVP_PROTO;
+    if (rec.kind < KVP_TIER_RECORD || rec.kind > KVP_TIER_TABLE || rec.version >> KVP_TIER_VERSION_BITS != 0)
+        return KVP_PROTO;
     if (rec.len > KVP_TIER_PAGE_BYTES_MAX || rec.key_len > KVP_KEY_MAX) return KVP_PROTO;
     if (kvp_tier_rec_payload(rec.key_len, rec.len) > len) return KVP_BUFFER_SMALL;
     if (rec.body_sum != body_sum(bytes, &rec)) return KVP_PROTO;

@@ -62,7 +62,8 @@ typedef struct {
     uint32_t table_at; /* of the page before: in this one; */
     uint32_t table_bytes; /* as a record; 0 = there is none */
     uint32_t has_torn; /* 1: records of it are torn, so each start looks at the payloads */
-    uint32_t runs_at[KVP_TIER_RUNS_MAX]; /* where each of them went on: what lies behind with a lower run was left behind */
+    uint32_t
+        runs_at[KVP_TIER_RUNS_MAX]; /* where each of them went on: what lies behind with a lower run was left behind */
     uint64_t check;
 } kvp_tier_page_t;
 
@@ -120,7 +121,8 @@ uint64_t kvp_tier_page_off(const kvp_tier_geo_t *geo, uint64_t number);
 void kvp_tier_super_seal(kvp_tier_super_t *super);
 kvp_err_t kvp_tier_super_read(const void *bytes, kvp_tier_super_t *super_out) KVP_MUST_USE;
 void kvp_tier_page_seal(kvp_tier_page_t *page);
-bool kvp_tier_page_read(const void *bytes, uint64_t epoch, const kvp_tier_geo_t *geo, kvp_tier_page_t *page_out) KVP_MUST_USE;
+bool kvp_tier_page_read(const void *bytes, uint64_t epoch, const kvp_tier_geo_t *geo, kvp_tier_page_t *page_out)
+    KVP_MUST_USE;
 
 /* Where the parts of a record are, from its begin on; _end is a multiple of KVP_TIER_UNIT. */
 uint64_t kvp_tier_rec_sums(uint16_t key_len);

@@ -128,11 +128,12 @@ uint8_t *kvp_tier_alloc(uint64_t bytes); /* aligned for the device; free() frees
 kvp_err_t kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8_t **at_out) KVP_MUST_USE;
 kvp_err_t kvp_tier_append(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, bool is_synced) KVP_MUST_USE;
 uint64_t kvp_tier_free_pages(const kvp_tier_core_t *core);
-bool kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *page, uint64_t erased) KVP_MUST_USE;
+bool kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *page, uint64_t erased)
+    KVP_MUST_USE;
 
 /* recover.c: the entries of a table as it was read: false = it is not that page's, or damaged. */
-bool kvp_tier_table_parse(const kvp_tier_core_t *core, const uint8_t *bytes, uint64_t len, uint64_t number, kvp_tier_table_t *table_out)
-    KVP_MUST_USE;
+bool kvp_tier_table_parse(const kvp_tier_core_t *core, const uint8_t *bytes, uint64_t len, uint64_t number,
+                          kvp_tier_table_t *table_out) KVP_MUST_USE;
 
 /* reclaim.c */
 void kvp_tier_reclaim_erased(kvp_tier_core_t *core, uint64_t number);

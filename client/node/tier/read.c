@@ -53,7 +53,8 @@ has_moved(const kvp_tier_read_t *read)
 {
     const kvp_tier_entry_t *entry = kvp_tier_index_find(&read->core->index, read->digest);
 
-    return entry == NULL || memcmp(entry, &read->entry, sizeof *entry) != 0 || read->core->slots[entry->page].number != read->number;
+    return entry == NULL || memcmp(entry, &read->entry, sizeof *entry) != 0 ||
+           read->core->slots[entry->page].number != read->number;
 }
 
 static void
@@ -80,7 +81,8 @@ on_bytes(kvp_tier_read_t *read)
         return;
     }
     core->conf.stats->corrupt++;
-    kvp_ignore(kvp_tier_core_drop(core, read->digest, read->version, &serial), "where there is no room the next read finds it again");
+    kvp_ignore(kvp_tier_core_drop(core, read->digest, read->version, &serial),
+               "where there is no room the next read finds it again");
     finish(read, KVP_CORRUPT);
 }
 
@@ -134,7 +136,8 @@ begin(kvp_tier_read_t *read)
         on_bytes(read);
         return;
     }
-    read->io = (kvp_tier_io_t){.done = on_io, .buf = kvp_tier_alloc(to - from), .off = from, .len = (uint32_t)(to - from)};
+    read->io =
+        (kvp_tier_io_t){.done = on_io, .buf = kvp_tier_alloc(to - from), .off = from, .len = (uint32_t)(to - from)};
     if (read->io.buf == NULL) {
         finish(read, KVP_SYS);
         return;

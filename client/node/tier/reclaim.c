@@ -24,8 +24,8 @@ static kvp_tier_entry_t *
 live(const kvp_tier_core_t *core, const kvp_tier_entry_t *told)
 {
     kvp_tier_entry_t *entry = kvp_tier_index_find(&core->index, told->digest);
-    bool is_it = entry != NULL && told->kind == KVP_TIER_RECORD && entry->version == told->version && entry->at == told->at &&
-                 core->slots[entry->page].number == core->reclaim.number;
+    bool is_it = entry != NULL && told->kind == KVP_TIER_RECORD && entry->version == told->version &&
+                 entry->at == told->at && core->slots[entry->page].number == core->reclaim.number;
 
     return is_it ? entry : NULL;
 }
@@ -40,7 +40,8 @@ list_by_index(kvp_tier_core_t *core)
 
     core->reclaim.table.n = 0;
     while ((entry = kvp_tier_index_next(&core->index, &cursor)) != NULL)
-        if (core->slots[entry->page].number == core->reclaim.number && !kvp_tier_table_add(&core->reclaim.table, entry)) return false;
+        if (core->slots[entry->page].number == core->reclaim.number && !kvp_tier_table_add(&core->reclaim.table, entry))
+            return false;
     return true;
 }
 
@@ -50,7 +51,8 @@ on_table(kvp_tier_io_t *io)
     kvp_tier_reclaim_t *r = kvp_container_of(io, kvp_tier_reclaim_t, io);
     kvp_tier_core_t *core = kvp_container_of(r, kvp_tier_core_t, reclaim);
     const kvp_tier_slot_t *slot = kvp_tier_slot(core, r->number);
-    bool is_right = io->err == KVP_OK && kvp_tier_table_parse(core, io->buf + slot->table_off % KVP_TIER_BLOCK, slot->table_bytes, r->number, &r->table);
+    bool is_right = io->err == KVP_OK && kvp_tier_table_parse(core, io->buf + slot->table_off % KVP_TIER_BLOCK,
+                                                              slot->table_bytes, r->number, &r->table);
 
     free(io->buf);
     r->state = is_right || list_by_index(core) ? KVP_TIER_RECLAIM_READY : KVP_TIER_RECLAIM_IDLE;
@@ -69,7 +71,8 @@ begin(kvp_tier_core_t *core, uint64_t budget_bytes)
 {
     kvp_tier_reclaim_t *r = &core->reclaim;
     const kvp_tier_slot_t *slot = kvp_tier_slot(core, core->tail);
-    uint64_t from = slot->table_off / KVP_TIER_BLOCK * KVP_TIER_BLOCK, to = kvp_align_up(slot->table_off + slot->table_bytes, KVP_TIER_BLOCK);
+    uint64_t from = slot->table_off / KVP_TIER_BLOCK * KVP_TIER_BLOCK,
+             to = kvp_align_up(slot->table_off + slot->table_bytes, KVP_TIER_BLOCK);
     uint64_t room = kvp_tier_free_pages(core) > 0 ? core->conf.geo.page_bytes : core->conf.geo.page_bytes - core->pos;
 
     r->number = core->tail;
@@ -115,7 +118,8 @@ kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out)
         bytes += kvp_tier_entry_bytes(told);
     }
     if (r->asked_n == 0) return false; /* kvp_tier_core_step goes on */
-    r->asked_bytes = bytes >= live_bytes ? r->keep_bytes : (uint64_t)((double)r->keep_bytes * (double)bytes / (double)live_bytes);
+    r->asked_bytes =
+        bytes >= live_bytes ? r->keep_bytes : (uint64_t)((double)r->keep_bytes * (double)bytes / (double)live_bytes);
     proposal_out->n = r->asked_n;
     proposal_out->age_ms = core->now_ms > slot->opened_ms ? core->now_ms - slot->opened_ms : 0;
     proposal_out->keep_bytes = r->asked_bytes;
@@ -241,7 +245,8 @@ kvp_tier_core_step(kvp_tier_core_t *core, uint64_t budget_bytes)
     if (core->has_failed) return;
     if (r->state == KVP_TIER_RECLAIM_IDLE && kvp_tier_core_is_short(core)) begin(core, budget_bytes);
     if (r->state == KVP_TIER_RECLAIM_KEEPS) keep_next(core);
-    if (r->state == KVP_TIER_RECLAIM_READY && (r->next >= r->table.n || kvp_tier_slot(core, r->number)->live_bytes == 0))
+    if (r->state == KVP_TIER_RECLAIM_READY &&
+        (r->next >= r->table.n || kvp_tier_slot(core, r->number)->live_bytes == 0))
         begin_sync(core);
     if (r->state == KVP_TIER_RECLAIM_SYNCS) end_page(core);
 }

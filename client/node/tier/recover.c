@@ -58,7 +58,9 @@ take_header(kvp_tier_core_t *core, kvp_tier_page_t *headers, uint64_t place, con
 {
     kvp_tier_page_t page, *best = &headers[place];
 
-    if (!kvp_tier_page_read(block, core->conf.epoch, &core->conf.geo, &page) || page.number % core->conf.geo.pages != place) return;
+    if (!kvp_tier_page_read(block, core->conf.epoch, &core->conf.geo, &page) ||
+        page.number % core->conf.geo.pages != place)
+        return;
     if (page.number > best->number || (page.number == best->number && page.run > best->run)) *best = page;
 }
 
@@ -93,7 +95,8 @@ static kvp_err_t
 look(kvp_tier_core_t *core, window_t *win, uint64_t off, uint64_t want, const uint8_t **bytes_out, uint64_t *len_out)
 {
     uint64_t from = off / KVP_TIER_BLOCK * KVP_TIER_BLOCK;
-    uint64_t len = kvp_min_u64(kvp_max_u64(kvp_align_up(off + want, KVP_TIER_BLOCK) - from, WINDOW_BYTES), core->conf.geo.size_bytes - from);
+    uint64_t len = kvp_min_u64(kvp_max_u64(kvp_align_up(off + want, KVP_TIER_BLOCK) - from, WINDOW_BYTES),
+                               core->conf.geo.size_bytes - from);
 
     if (win->cap < len) {
         free(win->buf);
@@ -142,7 +145,8 @@ record_at(kvp_tier_core_t *core, window_t *win, const kvp_tier_page_t *header, u
         if (err == KVP_OK) err = kvp_tier_rec_read(bytes, len, core->conf.epoch, rec_out);
     }
     if (err == KVP_SYS || err == KVP_NOMEM) return err;
-    if (err != KVP_OK || rec_out->page != header->number || (uint64_t)rec_out->at * KVP_TIER_UNIT != pos) return KVP_NOT_FOUND;
+    if (err != KVP_OK || rec_out->page != header->number || (uint64_t)rec_out->at * KVP_TIER_UNIT != pos)
+        return KVP_NOT_FOUND;
     return rec_out->run == run_at(header, pos) ? KVP_OK : KVP_NOT_FOUND;
 }
 
@@ -175,9 +179,11 @@ is_whole(kvp_tier_core_t *core, window_t *win, uint64_t number, const kvp_tier_e
     const uint8_t *bytes;
     kvp_tier_rec_t rec;
 
-    if (look(core, win, off, kvp_tier_entry_bytes(entry), &bytes, &len) != KVP_OK || len < kvp_tier_entry_bytes(entry)) return false;
+    if (look(core, win, off, kvp_tier_entry_bytes(entry), &bytes, &len) != KVP_OK || len < kvp_tier_entry_bytes(entry))
+        return false;
     if (kvp_tier_rec_read(bytes, len, core->conf.epoch, &rec) != KVP_OK || rec.page != number) return false;
-    return kvp_tier_rec_end(rec.key_len, rec.len) == kvp_tier_entry_bytes(entry) && kvp_tier_rec_copy(bytes, &rec, NULL);
+    return kvp_tier_rec_end(rec.key_len, rec.len) == kvp_tier_entry_bytes(entry) &&
+           kvp_tier_rec_copy(bytes, &rec, NULL);
 }
 
 /* A start that comes later finds the table of the page, and would believe it. */
@@ -198,7 +204,8 @@ mark_torn(kvp_tier_core_t *core, kvp_tier_page_t *header)
     kvp_tier_page_seal(header);
     memset(block, 0, KVP_TIER_BLOCK);
     memcpy(block, header, sizeof *header);
-    w.io = (kvp_tier_io_t){.done = on_wait, .buf = block, .off = kvp_tier_header_off(&core->conf.geo, header->number, header->run)};
+    w.io = (kvp_tier_io_t){
+        .done = on_wait, .buf = block, .off = kvp_tier_header_off(&core->conf.geo, header->number, header->run)};
     w.io.len = KVP_TIER_BLOCK;
     w.io.is_write = w.io.is_synced = true;
     core->conf.ops->submit(core->conf.disk, &w.io);
@@ -211,12 +218,15 @@ mark_torn(kvp_tier_core_t *core, kvp_tier_page_t *header)
 static kvp_err_t
 leave_torn(kvp_tier_core_t *core, window_t *win, kvp_tier_page_t *header, kvp_tier_table_t *table)
 {
-    uint64_t from = header->number < core->header.durable_page ? UINT64_MAX : header->number == core->header.durable_page ? core->header.durable_at : 0;
+    uint64_t from = header->number < core->header.durable_page    ? UINT64_MAX
+                    : header->number == core->header.durable_page ? core->header.durable_at
+                                                                  : 0;
     size_t n = 0, was = table->n;
 
     if (header->has_torn != 0) from = 0;
     for (size_t i = 0; i < table->n; i++)
-        if ((uint64_t)table->entries[i].at * KVP_TIER_UNIT < from || is_whole(core, win, header->number, &table->entries[i]))
+        if ((uint64_t)table->entries[i].at * KVP_TIER_UNIT < from ||
+            is_whole(core, win, header->number, &table->entries[i]))
             table->entries[n++] = table->entries[i];
     table->n = n;
     return n < was && header->has_torn == 0 ? mark_torn(core, header) : KVP_OK;
@@ -224,14 +234,17 @@ leave_torn(kvp_tier_core_t *core, window_t *win, kvp_tier_page_t *header, kvp_ti
 
 /* ---- by tables */
 bool
-kvp_tier_table_parse(const kvp_tier_core_t *core, const uint8_t *bytes, uint64_t len, uint64_t number, kvp_tier_table_t *table_out)
+kvp_tier_table_parse(const kvp_tier_core_t *core, const uint8_t *bytes, uint64_t len, uint64_t number,
+                     kvp_tier_table_t *table_out)
 {
     kvp_tier_rec_t rec;
     const uint8_t *payload;
 
     table_out->n = 0;
     if (kvp_tier_rec_read(bytes, len, core->conf.epoch, &rec) != KVP_OK || rec.kind != KVP_TIER_TABLE) return false;
-    if (rec.digest.lo != number || rec.len % sizeof(kvp_tier_entry_t) != 0 || kvp_tier_rec_end(rec.key_len, rec.len) > len) return false;
+    if (rec.digest.lo != number || rec.len % sizeof(kvp_tier_entry_t) != 0 ||
+        kvp_tier_rec_end(rec.key_len, rec.len) > len)
+        return false;
     if (!kvp_tier_rec_copy(bytes, &rec, NULL)) return false;
     payload = bytes + kvp_tier_rec_payload(rec.key_len, rec.len);
     for (uint64_t at = 0; at < rec.len; at += sizeof(kvp_tier_entry_t)) {
@@ -272,7 +285,8 @@ static void
 begin_table(kvp_tier_core_t *core, ahead_t *a, uint64_t number)
 {
     const kvp_tier_slot_t *slot = kvp_tier_slot(core, number);
-    uint64_t from = slot->table_off / KVP_TIER_BLOCK * KVP_TIER_BLOCK, to = kvp_align_up(slot->table_off + slot->table_bytes, KVP_TIER_BLOCK);
+    uint64_t from = slot->table_off / KVP_TIER_BLOCK * KVP_TIER_BLOCK,
+             to = kvp_align_up(slot->table_off + slot->table_bytes, KVP_TIER_BLOCK);
 
     a->buf = NULL;
     a->number = number;

@@ -92,7 +92,8 @@ kvp_tier_submit(kvp_tier_t *tier, kvp_tier_op_t *op)
     op->is_over = false;
     op->err = KVP_OK;
     pthread_mutex_lock(&tier->lock);
-    is_taken = op->kind != KVP_TIER_WRITE || tier->write_bytes == 0 || tier->write_bytes + op->meta.len <= KVP_TIER_WRITES_BYTES;
+    is_taken = op->kind != KVP_TIER_WRITE || tier->write_bytes == 0 ||
+               tier->write_bytes + op->meta.len <= KVP_TIER_WRITES_BYTES;
     if (is_taken && op->kind == KVP_TIER_WRITE) tier->write_bytes += op->meta.len;
     if (is_taken) kvp_list_add_tail(&tier->submitted, &op->link);
     pthread_mutex_unlock(&tier->lock);
@@ -156,7 +157,8 @@ switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     uint32_t number = (uint32_t)(dev - tier->devices);
 
-    kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s", dev->dir);
+    kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s",
+                  dev->dir);
     dev->is_failing = true;
     kvp_list_foreach (l, &tier->begun) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
@@ -187,7 +189,8 @@ retry(kvp_tier_device_file_t *dev)
     dev->retry_at_ns = kvp_now_ns() + RETRY_NS;
     if (blocks == NULL) return;
     kvp_tier_device_blocks(dev, blocks);
-    dev->retry = (kvp_tier_io_t){.done = on_retry, .buf = blocks, .len = 2 * KVP_TIER_BLOCK, .is_write = true, .is_synced = true};
+    dev->retry = (kvp_tier_io_t){
+        .done = on_retry, .buf = blocks, .len = 2 * KVP_TIER_BLOCK, .is_write = true, .is_synced = true};
     dev->is_retrying = true;
     dev->has_super = false;
     kvp_tier_device_ops.submit(dev, &dev->retry);
@@ -196,7 +199,9 @@ retry(kvp_tier_device_file_t *dev)
 static void
 look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
 {
-    if (dev->core != NULL && !dev->is_failing && (kvp_tier_core_has_failed(dev->core) || dev->bad_reads >= BAD_READS_MAX)) switch_off(tier, dev);
+    if (dev->core != NULL && !dev->is_failing &&
+        (kvp_tier_core_has_failed(dev->core) || dev->bad_reads >= BAD_READS_MAX))
+        switch_off(tier, dev);
     if (dev->is_failing && kvp_tier_core_is_idle(dev->core)) {
         kvp_tier_core_destroy(dev->core);
         dev->core = NULL;
@@ -274,8 +279,9 @@ begin_op(kvp_tier_t *tier, kvp_tier_op_t *op)
 
     op->device = (uint32_t)(dev - tier->devices);
     if (dev->core != NULL && !dev->is_failing)
-        err = op->kind == KVP_TIER_WRITE ? begin_write(tier, dev->core, op)
-                                         : kvp_tier_core_drop(dev->core, op->meta.digest, op->meta.version, &op->serial);
+        err = op->kind == KVP_TIER_WRITE
+                  ? begin_write(tier, dev->core, op)
+                  : kvp_tier_core_drop(dev->core, op->meta.digest, op->meta.version, &op->serial);
     if (err == KVP_EAGAIN) return false;
     op->err = err == KVP_NO_SPACE && op->kind == KVP_TIER_DROP ? KVP_SYS : err;
     op->is_over = err != KVP_OK;
@@ -416,7 +422,8 @@ finish_all(kvp_tier_t *tier)
 static void
 begin_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, const uint8_t pool_id[16], const uint8_t uuid[16])
 {
-    bool is_known = dev->has_super && memcmp(dev->super.pool_id, pool_id, 16) == 0 && memcmp(dev->super.uuid, uuid, 16) == 0;
+    bool is_known =
+        dev->has_super && memcmp(dev->super.pool_id, pool_id, 16) == 0 && memcmp(dev->super.uuid, uuid, 16) == 0;
     kvp_tier_core_t *core = NULL;
     kvp_err_t err = is_known ? KVP_OK : kvp_tier_device_format(dev, pool_id, uuid);
 
@@ -506,7 +513,8 @@ step_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
     uint64_t budget = tier->budget_bytes == 0 ? UINT64_MAX : tier->tokens > 0 ? (uint64_t)tier->tokens : 0;
 
     look_after(tier, dev, now_ns);
-    if (dev->core == NULL || dev->is_failing) return dev->is_retrying || dev->retry_at_ns == 0 ? UINT64_MAX : dev->retry_at_ns;
+    if (dev->core == NULL || dev->is_failing)
+        return dev->is_retrying || dev->retry_at_ns == 0 ? UINT64_MAX : dev->retry_at_ns;
     kvp_tier_core_set_now(dev->core, wall_ms());
     kvp_tier_core_step(dev->core, budget);
     if (!kvp_tier_core_is_waiting(dev->core)) {
@@ -557,7 +565,9 @@ sleep_until(const kvp_tier_t *tier, uint64_t until_ns)
 {
     struct pollfd fds[] = {{.fd = tier->own_fd, .events = POLLIN}, {.fd = tier->engine.event_fd, .events = POLLIN}};
     uint64_t now_ns = kvp_now_ns(), count;
-    int timeout_ms = until_ns == UINT64_MAX ? -1 : until_ns <= now_ns ? 0 : (int)((until_ns - now_ns) / KVP_NS_PER_MS + 1);
+    int timeout_ms = until_ns == UINT64_MAX ? -1
+                     : until_ns <= now_ns   ? 0
+                                            : (int)((until_ns - now_ns) / KVP_NS_PER_MS + 1);
 
     (void)poll(fds, KVP_ARRAY_LEN(fds), timeout_ms);
     (void)!read(tier->own_fd, &count, sizeof count); /* what it was woken for is looked at next */
@@ -613,7 +623,8 @@ kvp_tier_open(const kvp_tier_conf_t *conf, kvp_tier_t **tier_out)
     pthread_mutex_init(&tier->lock, NULL);
     pthread_mutex_init(&tier->core_lock, NULL);
     pthread_cond_init(&tier->quiesced, NULL);
-    kvp_list_t *lists[] = {&tier->submitted, &tier->done, &tier->reads, &tier->todo, &tier->begun, &tier->ended, &tier->readings};
+    kvp_list_t *lists[] = {&tier->submitted, &tier->done,  &tier->reads,   &tier->todo,
+                           &tier->begun,     &tier->ended, &tier->readings};
     for (size_t i = 0; i < KVP_ARRAY_LEN(lists); i++)
         kvp_list_init(lists[i]);
     err = conf->devices_n == 0 || conf->devices_n > KVP_TIER_DEVICES_MAX ? KVP_INVALID : open_all(tier, conf);
@@ -724,7 +735,8 @@ kvp_tier_propose(kvp_tier_t *tier, kvp_tier_proposal_t *proposal_out)
     for (uint32_t n = 0; n < tier->devices_n && !is_there && atomic_load(&tier->is_ready); n++) {
         uint32_t i = (tier->asked + 1 + n) % tier->devices_n;
 
-        is_there = tier->devices[i].core != NULL && !tier->devices[i].is_failing && kvp_tier_core_propose(tier->devices[i].core, proposal_out);
+        is_there = tier->devices[i].core != NULL && !tier->devices[i].is_failing &&
+                   kvp_tier_core_propose(tier->devices[i].core, proposal_out);
         if (is_there) tier->asked = i;
     }
     pthread_mutex_unlock(&tier->core_lock);
@@ -735,7 +747,8 @@ void
 kvp_tier_answer(kvp_tier_t *tier, const uint8_t *keep, uint32_t n)
 {
     pthread_mutex_lock(&tier->core_lock);
-    if (atomic_load(&tier->is_ready) && tier->devices[tier->asked].core != NULL) kvp_tier_core_answer(tier->devices[tier->asked].core, keep, n);
+    if (atomic_load(&tier->is_ready) && tier->devices[tier->asked].core != NULL)
+        kvp_tier_core_answer(tier->devices[tier->asked].core, keep, n);
     pthread_mutex_unlock(&tier->core_lock);
     wake(tier->own_fd);
 }

@@ -34,7 +34,8 @@ carry_out(const kvp_tier_io_t *io)
 {
     struct iovec iov = {.iov_base = io->buf + io->moved, .iov_len = io->len - io->moved};
     off_t off = (off_t)(io->off + io->moved);
-    ssize_t n = io->is_write ? pwritev2(io->fd, &iov, 1, off, io->is_synced ? RWF_DSYNC : 0) : preadv(io->fd, &iov, 1, off);
+    ssize_t n =
+        io->is_write ? pwritev2(io->fd, &iov, 1, off, io->is_synced ? RWF_DSYNC : 0) : preadv(io->fd, &iov, 1, off);
 
     return n < 0 ? -errno : n;
 }

@@ -194,7 +194,8 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         kvp_ctx_space_news(&m->ctx);
     }
     if (kvp_segment_is_passed_over(&m->cat, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(&m->evict, g);
-    if (g->state != KVP_SEG_LOST && !kvp_segment_is_passed_over(&m->cat, g) && !kvp_victims_back(&m->prot, g, left)) m->space.has_parked = true;
+    if (g->state != KVP_SEG_LOST && !kvp_segment_is_passed_over(&m->cat, g) && !kvp_victims_back(&m->prot, g, left))
+        m->space.has_parked = true;
 }
 
 static bool

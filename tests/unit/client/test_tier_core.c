@@ -235,7 +235,8 @@ on_read(kvp_tier_read_t *read)
     } else {
         assert_true(read->err == KVP_NOT_FOUND || read->err == KVP_CORRUPT);
         if (read->err == KVP_CORRUPT) assert_true(r->may_be_gone || r->w->disk.fault != KILL);
-        if (read->err == KVP_CORRUPT && r->w->objects[r->i].version == read->version) r->w->objects[r->i].may_be_gone = true;
+        if (read->err == KVP_CORRUPT && r->w->objects[r->i].version == read->version)
+            r->w->objects[r->i].may_be_gone = true;
     }
     free(r);
 }
@@ -246,7 +247,12 @@ read_one(world_t *w, uint32_t i)
     reading_t *r = calloc(1, sizeof *r);
 
     *r = (reading_t){.w = w, .i = i, .may_be_gone = w->objects[i].may_be_gone};
-    r->read = (kvp_tier_read_t){.done = on_read, .meta = &r->meta, .dst = r->bytes, .cap = sizeof r->bytes, .digest = digest_of(i), .version = indexed(w, i)};
+    r->read = (kvp_tier_read_t){.done = on_read,
+                                .meta = &r->meta,
+                                .dst = r->bytes,
+                                .cap = sizeof r->bytes,
+                                .digest = digest_of(i),
+                                .version = indexed(w, i)};
     w->reading++;
     kvp_tier_core_read(w->core, &r->read);
 }
@@ -375,7 +381,8 @@ history(world_t *w, uint64_t seed, fault_t fault)
     memset(now, 0, FILE_BYTES);
     memset(safe, 0, FILE_BYTES);
     kvp_list_init(&w->disk.ios);
-    w->conf = (kvp_tier_core_conf_t){.epoch = 12345, .secret = seed, .ops = &disk_ops, .disk = &w->disk, .stats = &w->stats};
+    w->conf =
+        (kvp_tier_core_conf_t){.epoch = 12345, .secret = seed, .ops = &disk_ops, .disk = &w->disk, .stats = &w->stats};
     kvp_tier_geo(FILE_BYTES, &w->conf.geo);
     w->versions = 1;
     start(w);

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SSD tier: what leaves memory is read back from there, over kills of node and master, and what was removed is not."""
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+from clients import PATHS, Shell, figures
+from conftest import SLOW, wait_until
+from test_log import removed_of, start
+
+LEN = 64 << 10
+MEMORY = "16MiB"  # 256 objects
+N = 1024
+SSD = 256 << 20
+
+
+def ssd_of(bench, name="ssd"):
+    path = pathlib.Path(bench.home, name)
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def make_tiered(make_pool, bench, data="none"):
+    return make_pool(nodes=1, memory=MEMORY, data_dir=data, node_args=("--ssd", f"{ssd_of(bench)}:{SSD}"))
+
+
+def node_again(bench, pool, name="node1b"):
+    pool.nodes[0] = bench.start(name, "kvpool-node", "--master", pool.addr, "--name", "node1", "--memory", MEMORY, "--listen",
+                                "127.0.0.1:0", "--ssd", f"{ssd_of(bench)}:{SSD}")
+
+
+def put_all(pool, client, n=N, first=0):
+    """Puts them so slowly that the disk keeps up."""
+    for at in range(first, first + n, 32):
+        assert client(f"bput k/ {at} 32 {LEN}")["results"] == {"OK": 32}
+        wait_until(lambda: written(pool), 10, "what is written ahead to be on the disk")
+
+
+def written(pool):
+    f = figures(pool.master)
+    return f["demoted"] + f["demotes_refused"] == f["demotes"]
+
+
+def get_all(client, n=N, first=0):
+    """(how many were found, how many were wrong)."""
+    found = wrong = 0
+    for at in range(first, first + n, 32):
+        got = client(f"bget k/ {at} 32 {LEN}", timeout=60)
+        found += got["results"].get("OK", 0)
+        wrong += got["wrong"]
+        assert set(got["results"]) <= {"OK", "NOT_FOUND"}, got
+    return found, wrong
+
+
+@pytest.mark.parametrize("path", ["shm", "tcp"])
+def test_what_is_evicted_is_read_back(make_pool, bench, path):
+    """Fails if an object that had to leave memory is not found, or other bytes are read for it."""
+    pool = make_tiered(make_pool, bench)
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS[path])
+    put_all(pool, client)
+    assert client(f"bexist k/ 0 {N}")["exist"] == N
+    assert get_all(client) == (N, 0)
+    f = figures(pool.master)
+    assert f["tier_missed"] == 0 and f["staged"] >= N - 256 and f["tier_objects"] >= N - 256, f
+
+
+def test_node_killed_and_back(make_pool, bench):
+    """Fails if a node that was killed and comes back does not bring what its tier had, brings what was removed while it was away or before, or
+    wrong bytes.
+    """
+    pool = make_tiered(make_pool, bench, f"{bench.home}/data")
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
+    put_all(pool, client)
+    removed_of(client, [f"k/{i}" for i in range(32)])
+    on_tier = figures(pool.master)["tier_objects"]
+    pool.nodes[0].kill9()
+    wait_until(lambda: figures(pool.master)["segments"] == 0, 20, "the node to be missed")
+    removed_of(client, [f"k/{i}" for i in range(32, 64)])
+    node_again(bench, pool)
+    wait_until(lambda: client(f"bexist k/ 0 {N}")["exist"] >= on_tier - 32, 20, "the tier to be back")
+    assert client("bexist k/ 0 64")["exist"] == 0
+    found, wrong = get_all(client)
+    assert wrong == 0 and found >= on_tier - 32, (found, on_tier)
+    assert client("bexist k/ 0 64")["exist"] == 0
+
+
+def test_master_killed_and_back(make_pool, bench):
+    """Fails if the next master, which has the log, does not know what is on the tier, or knows what was removed."""
+    pool = make_tiered(make_pool, bench, f"{bench.home}/data")
+    client = Shell(bench, pool.addr, "client", deadline=60000 * SLOW, **PATHS["tcp"])
+    put_all(pool, client)
+    removed_of(client, [f"k/{i}" for i in range(32)])
+    pool.master.kill9()
+    start(bench, pool, "master2")
+    wait_until(lambda: client(f"bexist k/ 0 {N}")["exist"] == N - 32, 30, "all to be back")
+    assert get_all(client, N - 32, 32) == (N - 32, 0)
+    assert client("bexist k/ 0 32")["exist"] == 0
+
+
+@pytest.mark.parametrize("how", ["missing", "no size", "too small", "a file", "used twice"])
+def test_directory_that_is_no_good(make_pool, bench, how):
+    """Fails if a node whose SSD cannot be used starts, says nothing, or does not name the directory."""
+    pool = make_pool(nodes=0)
+    path = ssd_of(bench)
+    what = {"missing": f"{path}/none:{SSD}", "no size": f"{path}", "too small": f"{path}:1MiB", "a file": f"/etc/hostname:{SSD}",
+            "used twice": f"{path}:{SSD}"}[how]
+    if how == "used twice":
+        bench.node(pool.master, "other", MEMORY, "--ssd", f"{path}:{SSD}")
+    name = "other" if how == "used twice" else "bad"
+    r = subprocess.run([os.environ.get("KVPOOL_BUILD", "build") + "/client/kvpool-node", "--master", pool.addr, "--name", name, "--memory",
+                        MEMORY, "--ssd", what], env=bench.env(), capture_output=True, text=True, timeout=20 * SLOW)
+    assert r.returncode in (1, 2), r
+    assert str(path if how != "a file" else "/etc/hostname") in r.stderr, r.stderr
