@@ -134,7 +134,7 @@ write_chunk(kvp_log_writer_t *w, const chunk_t *c)
 }
 
 static void
-note_failure(kvp_log_writer_t *w, uint64_t now_ns)
+note_failure(kvp_log_writer_t *w, int error, uint64_t now_ns)
 {
     w->retry_ns = now_ns + RETRY_NS;
     w->stats.log_failed = 1;
@@ -142,7 +142,7 @@ note_failure(kvp_log_writer_t *w, uint64_t now_ns)
     w->has_failed = true;
     kvp_master_journal_failed(w->master, true);
     kvp_log_error("master", "the log cannot be written: %s; puts and removals are refused, reads go on dir=%s/log",
-                  strerror(w->error), w->file.dir);
+                  strerror(error), w->file.dir);
 }
 
 static void
@@ -160,7 +160,7 @@ end_chunk(kvp_log_writer_t *w, chunk_t *c, bool is_ok, uint64_t now_ns)
 {
     w->has_write_failed = !is_ok;
     if (!is_ok) {
-        note_failure(w, now_ns);
+        note_failure(w, w->write_error, now_ns);
         return;
     }
     note_success(w);
@@ -177,7 +177,7 @@ on_write(uv_work_t *work)
     kvp_log_writer_t *w = work->data;
 
     w->is_write_ok = write_chunk(w, first_chunk(w));
-    w->error = errno;
+    w->write_error = errno;
 }
 
 static void
@@ -204,7 +204,7 @@ write_at_once(kvp_log_writer_t *w, chunk_t *c)
 {
     const uint64_t began_ns = kvp_boot_ns();
     const bool is_ok = write_chunk(w, c);
-    w->error = errno;
+    w->write_error = errno;
     const uint64_t end_ns = kvp_boot_ns(), took_ns = end_ns - began_ns;
 
     w->stats.log_write_longest_ns = kvp_max_u64(w->stats.log_write_longest_ns, took_ns);
@@ -242,7 +242,7 @@ on_sync(uv_work_t *work)
     uint64_t began_ns = kvp_boot_ns();
 
     w->is_sync_ok = kvp_log_file_sync(&w->file) == KVP_OK;
-    w->error = errno;
+    w->sync_error = errno;
     w->stats.log_sync_longest_ns = kvp_max_u64(w->stats.log_sync_longest_ns, kvp_boot_ns() - began_ns);
 }
 
@@ -251,7 +251,7 @@ static void
 sync_failed(kvp_log_writer_t *w, uint64_t end)
 {
     w->has_sync_failed = true;
-    note_failure(w, kvp_boot_ns());
+    note_failure(w, w->sync_error, kvp_boot_ns());
     kvp_master_sync_failed(w->master, end);
 }
 
