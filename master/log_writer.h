@@ -57,7 +57,8 @@ typedef struct {
     uint64_t sync_due_ns; /* what is written and not synced is to be by then */
     bool has_write_failed, has_sync_failed; /* the last of each */
     bool has_failed; /* one of them did, and that was logged */
-    int write_error, sync_error; /* errno of the last of each, where it failed; of the thread that did it until it is over */
+    int write_error,
+        sync_error; /* errno of the last of each, where it failed; of the thread that did it until it is over */
     uint64_t retry_ns, slow_until_ns;
     uint64_t base_bytes; /* least of files at which the core is asked for a base, */
     uint64_t base_limit; /* and now */

@@ -2,6 +2,7 @@
 """The SSD tier: what leaves memory is read back from there, over kills of node and master, and what was removed is not."""
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -54,6 +55,13 @@ def get_all(client, n=N, first=0):
     return found, wrong
 
 
+def node_figures(node):
+    """What it tells of its tier."""
+    status, body = node.http_get("/metrics")
+    assert status == 200, body
+    return {name: int(float(value)) for name, value in re.findall(r"^kvpool_node_tier_(\w+) (\S+)$", body, re.M)}
+
+
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_what_is_evicted_is_read_back(make_pool, bench, path):
     """Fails if an object that had to leave memory is not found, or other bytes are read for it."""
@@ -97,6 +105,20 @@ def test_master_killed_and_back(make_pool, bench):
     wait_until(lambda: client(f"bexist k/ 0 {N}")["exist"] == N - 32, 30, "all to be back")
     assert get_all(client, N - 32, 32) == (N - 32, 0)
     assert client("bexist k/ 0 32")["exist"] == 0
+
+
+def test_tier_that_is_too_small(make_pool, bench):
+    """Fails if pages are not given up when the device is full, a put waits for that, or what is read then is wrong."""
+    pool = make_pool(nodes=1, memory=MEMORY, node_args=("--ssd", f"{ssd_of(bench)}:{64 << 20}", "--http", "127.0.0.1:0"))
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
+    for turn in range(3):  # each is as much as the device, and so are those that are asked for again and again
+        put_all(pool, client, N, turn * N)
+        assert get_all(client, 64, 0)[1] == 0
+    found, wrong = get_all(client, 3 * N)
+    tier = {k: v for k, v in node_figures(pool.nodes[0]).items()}
+    assert wrong == 0 and found > 256 + 400, (found, tier)
+    assert tier["pages_reclaimed_total"] > 0 and tier["devices_failed"] == 0 and tier["io_errors_total"] == 0, tier
+    assert figures(pool.master)["tier_evictions"] > 0
 
 
 @pytest.mark.parametrize("how", ["missing", "no size", "too small", "a file", "used twice"])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the seed inputs of fuzz_answer, fuzz_frame, fuzz_journal, fuzz_peer, fuzz_segfmt and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
+"""Makes the seed inputs of fuzz_answer, fuzz_frame, fuzz_journal, fuzz_peer, fuzz_segfmt, fuzz_tier and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
 wire format; what is committed is its output. Nothing but the standard library; the golden files give the checksums."""
 import pathlib
 import struct
@@ -286,11 +286,27 @@ def journals():
     write("fuzz_journal", "raw", b"\x11" + struct.pack("<QII", 1, 40, 4) + bytes(24) + struct.pack("<QII", 1, 7, 4))
 
 
+def tiers():
+    """First byte: what it is; then it, with its check put right by the target."""
+    name = b"node-1" + bytes(130)
+    pages, room = 48, (64 << 20) - 16384
+    page_bytes = (room // pages - 8192) // 4096 * 4096
+    write("fuzz_tier", "superblock", b"\1" + struct.pack("<QIIIIQQQ", 0, 1, 0, 1, pages, page_bytes, 64 << 20, 7) + bytes(range(32)) + name)
+    header = struct.pack("<QQQQQIIIIII", 0, 99, 50, 1000, 49, 4096, 2, 128, 192, 4096, 0) + struct.pack("<32I", 0, 8192, *[0] * 30)
+    write("fuzz_tier", "header", b"\3" + header)
+    write("fuzz_tier", "header_of_no_run", b"\3" + header[:44] + bytes(4) + header[48:])
+    record = struct.pack("<QIHHQQQQQQQ", 99, 0, 1, 0, 5, 6, 7, 1, 100, 1, 2) + bytes(24) + struct.pack("<IIIHHQ", 0, 0, 1, 3, 0, 0)
+    write("fuzz_tier", "record", b"\5" + record + bytes(8) + b"key" + bytes(200))
+    write("fuzz_tier", "device", b"\6")
+    write("fuzz_tier", "device_damaged", b"\6" + b"".join(struct.pack("5B", i % 3, i * 37 % 256, i * 91 % 256, i % 5, i) for i in range(100)))
+
+
 answers()
 frames()
 journals()
 peers()
 segfmt()
+tiers()
 master()
 master_journal()
 master_kept()

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/node/tier/shell.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <stdlib.h>
+
+#define READS_MAX 48u
+#define READS_BYTES (64ull << 20) /* under way; but one always is */
+#define BAD_READS_MAX 3u
+#define DAY_S 86400u
+
+void
+kvp_tier_end_op(kvp_tier_t *tier, kvp_tier_op_t *op, kvp_err_t err)
+{
+    op->err = err;
+    kvp_list_del(&op->link);
+    kvp_list_add_tail(&tier->ended, &op->link);
+}
+
+/* ---- devices */
+static kvp_tier_device_file_t *
+device_of(kvp_tier_t *tier, kvp_digest_t digest)
+{
+    return &tier->devices[(digest.lo ^ digest.hi >> 7) % tier->devices_n];
+}
+
+kvp_tier_core_t *
+kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+{
+    kvp_tier_core_conf_t conf = {.geo = dev->geo, .epoch = dev->super.epoch, .secret = kvp_random_u64()};
+
+    conf.ops = &kvp_tier_device_ops;
+    conf.disk = dev;
+    conf.stats = &tier->stats;
+    return kvp_tier_core_create(&conf);
+}
+
+void
+kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+{
+    uint32_t number = (uint32_t)(dev - tier->devices);
+
+    kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s",
+                  dev->dir);
+    dev->is_failing = true;
+    kvp_list_foreach (l, &tier->begun) {
+        kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
+
+        if (op->device != number || op->is_over) continue;
+        op->is_over = true;
+        op->err = kvp_tier_core_is_durable(dev->core, op->serial) ? KVP_OK : KVP_SYS;
+    }
+}
+
+static void
+on_retry(kvp_tier_io_t *io)
+{
+    kvp_tier_device_file_t *dev = kvp_container_of(io, kvp_tier_device_file_t, retry);
+
+    free(io->buf);
+    io->buf = NULL;
+    dev->is_retrying = false;
+    dev->has_super = io->err == KVP_OK;
+    dev->retry_at_ns = io->err == KVP_OK ? 0 : kvp_now_ns() + KVP_TIER_RETRY_NS;
+}
+
+static void
+retry(kvp_tier_device_file_t *dev)
+{
+    uint8_t *blocks = kvp_tier_alloc_blocks(2);
+
+    dev->retry_at_ns = kvp_now_ns() + KVP_TIER_RETRY_NS;
+    if (blocks == NULL) return;
+    kvp_tier_device_blocks(dev, blocks);
+    dev->retry = (kvp_tier_io_t){
+        .done = on_retry, .buf = blocks, .len = 2 * KVP_TIER_BLOCK, .is_write = true, .is_synced = true};
+    dev->is_retrying = true;
+    dev->has_super = false;
+    kvp_tier_device_ops.submit(dev, &dev->retry);
+}
+
+void
+kvp_tier_look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
+{
+    if (dev->core != NULL && !dev->is_failing &&
+        (kvp_tier_core_has_failed(dev->core) || dev->bad_reads >= BAD_READS_MAX))
+        kvp_tier_switch_off(tier, dev);
+    if (dev->is_failing && kvp_tier_core_is_idle(dev->core)) {
+        kvp_tier_core_destroy(dev->core);
+        dev->core = NULL;
+        dev->is_failing = false;
+        dev->bad_reads = 0;
+        dev->waits_since_ns = 0;
+        dev->charged = 0;
+        dev->retry_at_ns = now_ns + KVP_TIER_RETRY_NS;
+    }
+    if (dev->core != NULL || dev->is_retrying) return;
+    if (dev->retry_at_ns == 0 && dev->has_super) {
+        dev->core = kvp_tier_create_core(tier, dev);
+        if (dev->core != NULL) kvp_log_info("tier", "the device works again, and is empty dir=%s", dev->dir);
+    } else if (dev->retry_at_ns != 0 && now_ns >= dev->retry_at_ns) {
+        retry(dev);
+    }
+}
+
+/* ---- the budget */
+void
+kvp_tier_charge(kvp_tier_t *tier, uint64_t now_ns)
+{
+    double a_ns = (double)tier->budget_bytes / DAY_S / (double)KVP_NS_PER_S;
+
+    if (tier->budget_bytes == 0) return;
+    tier->tokens += a_ns * (double)(now_ns - tier->tokens_at_ns);
+    if (tier->tokens > (double)tier->budget_bytes) tier->tokens = (double)tier->budget_bytes;
+    tier->tokens_at_ns = now_ns;
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        kvp_tier_device_file_t *dev = &tier->devices[i];
+
+        if (dev->core == NULL) continue;
+        tier->tokens -= (double)(kvp_tier_core_appended(dev->core) - dev->charged);
+        dev->charged = kvp_tier_core_appended(dev->core);
+    }
+}
+
+static bool
+has_budget(const kvp_tier_t *tier, const kvp_tier_op_t *op)
+{
+    return tier->budget_bytes == 0 || tier->tokens >= (double)kvp_tier_rec_end(op->meta.key_len, op->meta.len);
+}
+
+/* ---- WRITE and DROP */
+static bool
+ask_still(void *arg)
+{
+    kvp_tier_op_t *op = arg;
+
+    return op->still == NULL || op->still(op);
+}
+
+static kvp_err_t
+begin_write(kvp_tier_t *tier, kvp_tier_core_t *core, kvp_tier_op_t *op)
+{
+    kvp_err_t err;
+
+    if (!has_budget(tier, op)) {
+        op->serial = 0;
+        tier->stats.refused_writes++;
+        return KVP_LIMIT;
+    }
+    err = kvp_tier_core_write(core, &op->meta, op->src, ask_still, op, &op->serial);
+    tier->stats.stale_writes += err == KVP_STALE;
+    tier->stats.refused_writes += err == KVP_NO_SPACE;
+    return err;
+}
+
+/* False: not now. */
+static bool
+begin_op(kvp_tier_t *tier, kvp_tier_op_t *op)
+{
+    kvp_tier_device_file_t *dev = device_of(tier, op->meta.digest);
+    kvp_err_t err = KVP_SYS;
+
+    op->device = (uint32_t)(dev - tier->devices);
+    if (dev->core != NULL && !dev->is_failing)
+        err = op->kind == KVP_TIER_WRITE
+                  ? begin_write(tier, dev->core, op)
+                  : kvp_tier_core_drop(dev->core, op->meta.digest, op->meta.version, &op->serial);
+    if (err == KVP_EAGAIN) return false;
+    op->err = err == KVP_NO_SPACE && op->kind == KVP_TIER_DROP ? KVP_SYS : err;
+    op->is_over = err != KVP_OK;
+    kvp_list_del(&op->link);
+    kvp_list_add_tail(&tier->begun, &op->link);
+    kvp_tier_charge(tier, kvp_now_ns());
+    return true;
+}
+
+bool
+kvp_tier_begin_ops(kvp_tier_t *tier)
+{
+    for (uint32_t n = 0; n < KVP_TIER_STEPS; n++) {
+        if (kvp_list_is_empty(&tier->todo)) return false;
+        if (!begin_op(tier, kvp_list_first(&tier->todo, kvp_tier_op_t, link))) return false;
+    }
+    return true;
+}
+
+void
+kvp_tier_end_ops(kvp_tier_t *tier)
+{
+    while (!kvp_list_is_empty(&tier->begun)) {
+        kvp_tier_op_t *op = kvp_list_first(&tier->begun, kvp_tier_op_t, link);
+
+        if (!op->is_over && !kvp_tier_core_is_durable(tier->devices[op->device].core, op->serial)) return;
+        kvp_tier_end_op(tier, op, op->err);
+    }
+}
+
+/* ---- READ */
+static void
+count_bytes(kvp_tier_t *tier)
+{
+    tier->readings_bytes = 0;
+    kvp_list_foreach (l, &tier->readings)
+        tier->readings_bytes += kvp_list_entry(l, kvp_tier_reading_t, link)->read.io.len;
+}
+
+static void
+on_read(kvp_tier_read_t *read)
+{
+    kvp_tier_reading_t *r = kvp_container_of(read, kvp_tier_reading_t, read);
+    kvp_tier_t *tier = r->tier;
+    kvp_tier_device_file_t *dev = device_of(tier, read->digest);
+
+    dev->bad_reads = read->err == KVP_SYS ? dev->bad_reads + 1 : read->err == KVP_OK ? 0 : dev->bad_reads;
+    if (r->op != NULL) kvp_tier_end_op(tier, r->op, read->err);
+    kvp_list_del(&r->link);
+    tier->readings_n--;
+    count_bytes(tier);
+    free(r);
+}
+
+static void
+begin_read(kvp_tier_t *tier, kvp_tier_op_t *op)
+{
+    kvp_tier_device_file_t *dev = device_of(tier, op->meta.digest);
+    kvp_tier_reading_t *r = dev->core == NULL || dev->is_failing ? NULL : calloc(1, sizeof *r);
+
+    if (r == NULL) {
+        kvp_tier_end_op(tier, op, KVP_SYS);
+        return;
+    }
+    kvp_list_del(&op->link);
+    r->tier = tier;
+    r->op = op;
+    r->read.done = on_read;
+    r->read.meta = &op->meta;
+    r->read.dst = op->dst;
+    r->read.cap = op->cap;
+    r->read.digest = op->meta.digest;
+    r->read.version = op->meta.version;
+    kvp_list_add_tail(&tier->readings, &r->link);
+    tier->readings_n++;
+    kvp_tier_core_read(dev->core, &r->read); /* may free it */
+}
+
+bool
+kvp_tier_begin_reads(kvp_tier_t *tier)
+{
+    for (uint32_t n = 0; n < KVP_TIER_STEPS; n++) {
+        if (kvp_list_is_empty(&tier->reads) || tier->readings_n >= READS_MAX) return false;
+        if (tier->readings_n > 0 && tier->readings_bytes >= READS_BYTES) return false;
+        begin_read(tier, kvp_list_first(&tier->reads, kvp_tier_op_t, link));
+        count_bytes(tier);
+    }
+    return true;
+}
