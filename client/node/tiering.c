@@ -107,14 +107,21 @@ answer_done(kvp_node_t *node)
     }
 }
 
-static void
+/* From OK on the operation is the tier's, which may have written its error already. */
+static kvp_err_t
 submit(kvp_node_t *node, step_t *s, kvp_tier_op_kind_t kind)
 {
+    kvp_err_t err;
+
     kvp_list_init(&s->op.link);
     s->op.kind = kind;
     s->op.arg = s;
-    s->op.err = kvp_tier_submit(node->tiering.tier, &s->op);
-    if (s->op.err == KVP_OK) s->order->left++;
+    err = kvp_tier_submit(node->tiering.tier, &s->op);
+    if (err == KVP_OK)
+        s->order->left++;
+    else
+        s->op.err = err;
+    return err;
 }
 
 /* ---- DEMOTE */
@@ -150,7 +157,7 @@ demote_one(kvp_node_t *node, step_t *s, const kvp_wire_slot_t *at)
     meta->key_len = desc.key_len;
     s->op.src = (const uint8_t *)c->payload.addr + desc.offset;
     s->op.still = is_still_sealed;
-    submit(node, s, KVP_TIER_WRITE);
+    kvp_ignore(submit(node, s, KVP_TIER_WRITE), "the answer says that it is not written");
 }
 
 static bool
@@ -191,7 +198,7 @@ stage_one(kvp_node_t *node, step_t *s, const kvp_wire_stage_t *rec)
     s->op.err = KVP_NOMEM;
     if (rec->len == 0 || rec->len > node->chunk_bytes) return;
     s->op.dst = malloc(rec->len);
-    if (s->op.dst != NULL) submit(node, s, KVP_TIER_READ);
+    if (s->op.dst != NULL) kvp_ignore(submit(node, s, KVP_TIER_READ), "the answer says that it failed");
 }
 
 static bool
@@ -288,8 +295,9 @@ drop_all(kvp_node_t *node, order_t *o, const kvp_wire_tiered_t *recs, uint32_t n
         o->steps[i].order = o;
         o->steps[i].op.meta.digest = recs[i].digest;
         o->steps[i].op.meta.version = recs[i].version;
-        submit(node, &o->steps[i], KVP_TIER_DROP);
-        if (o->err == KVP_OK) o->err = o->steps[i].op.err;
+        kvp_err_t err = submit(node, &o->steps[i], KVP_TIER_DROP);
+
+        if (o->err == KVP_OK) o->err = err;
     }
 }
 

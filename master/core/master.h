@@ -190,9 +190,10 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(demotes, "objects that nodes were to write to their tiers")                                                      \
     X(demoted, "of these, written")                                                                                    \
     X(demoted_bytes, "payload bytes of them")                                                                          \
-    X(demotes_refused, "and those that their nodes did not write")                                                     \
+    X(demotes_refused, "and those that were not, or that went meanwhile")                                              \
     X(tier_missed, "objects evicted before their node's tier had them")                                                \
     X(tier_evictions, "objects evicted from tiers")                                                                    \
+    X(tier_lost, "objects that a tier was to have and had not, or not whole")                                          \
     X(tier_drops, "objects that tiers were to drop")                                                                   \
     X(stages, "objects that nodes were to read from their tiers into memory")                                          \
     X(staged, "of these, read")                                                                                        \

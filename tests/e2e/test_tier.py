@@ -2,19 +2,22 @@
 """The SSD tier: what leaves memory is read back from there, over kills of node and master, and what was removed is not."""
 import os
 import pathlib
+import random
 import re
 import subprocess
+import time
 
 import pytest
 
 from clients import PATHS, Shell, figures
-from conftest import SLOW, wait_until
+from conftest import SLOW, TIER, wait_until
 from test_log import removed_of, start
 
 LEN = 64 << 10
 MEMORY = "16MiB"  # 256 objects
 N = 1024
 SSD = 256 << 20
+KILLS = 200 if TIER == "long" else 20
 
 
 def ssd_of(bench, name="ssd"):
@@ -92,6 +95,38 @@ def test_node_killed_and_back(make_pool, bench):
     found, wrong = get_all(client)
     assert wrong == 0 and found >= on_tier - 32, (found, on_tier)
     assert client("bexist k/ 0 64")["exist"] == 0
+
+
+@pytest.mark.limit(240 if TIER != "long" else 2400)
+def test_node_killed_at_any_moment(make_pool, bench):
+    """Fails if a node that is killed while it writes, gives up pages or drops records serves wrong bytes afterwards, or what was removed, or
+    less than was on its device a second before.
+    """
+    device = f"{ssd_of(bench)}:{64 << 20}"
+    pool = make_pool(nodes=1, memory=MEMORY, data_dir=f"{bench.home}/data", node_args=("--ssd", device))
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
+    rng = random.Random(2211)
+    removed, at = set(), 0
+    for turn in range(KILLS):
+        put_all(pool, client, 96, at)
+        gone = [at + i for i in rng.sample(range(96), 8)]
+        removed_of(client, [f"k/{i}" for i in gone])
+        removed |= set(gone)
+        at += 96
+        client.say(f"bput k/{turn}/ 0 200 {LEN} deadline={3000 * SLOW}")  # it goes on while the node is killed
+        time.sleep(rng.random() * 0.1)
+        pool.nodes[0].kill9()
+        client.hear(60)
+        on_tier = figures(pool.master)["tier_objects"]
+        pool.nodes[0] = bench.start(f"node1-{turn}", "kvpool-node", "--master", pool.addr, "--name", "node1", "--memory", MEMORY,
+                                    "--listen", "127.0.0.1:0", "--ssd", device)
+        wait_until(lambda: client(f"bexist k/ 0 {at}")["exist"] > 0 or on_tier == 0, 20, "the tier to be back")
+        first = max(0, at - 384)
+        assert get_all(client, at - first, first)[1] == 0
+        assert all(client(f"exists k/{i}")["exists"] == 0 for i in rng.sample(sorted(removed), min(20, len(removed))))
+    assert client("bexist k/ 0 4096")["exist"] <= at - len(removed)
+    f = figures(pool.master)
+    assert f["stages"] > 1000 and f["tier_lost"] <= f["stages"] / 1000, f  # what the master believes to be there is there
 
 
 def test_master_killed_and_back(make_pool, bench):

@@ -69,8 +69,8 @@ on_head(kvp_tier_io_t *io)
     head->is_done = true;
     if (io->err != KVP_OK)
         core->has_failed = true;
-    else if (head->erased != 0)
-        kvp_tier_reclaim_erased(core, head->erased);
+    else if (head->is_erasure)
+        kvp_tier_reclaim_erased(core);
     kvp_list_foreach_safe (l, next, &core->heads) {
         kvp_tier_head_t *first = kvp_list_entry(l, kvp_tier_head_t, link);
 
@@ -84,26 +84,25 @@ on_head(kvp_tier_io_t *io)
 }
 
 bool
-kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *page, uint64_t erased)
+kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *page)
 {
     kvp_tier_head_t *head = calloc(1, sizeof *head);
-    uint32_t len = erased != 0 ? 2 * KVP_TIER_BLOCK : KVP_TIER_BLOCK;
-    uint8_t *bytes = kvp_tier_alloc(len);
+    uint8_t *bytes = kvp_tier_alloc(KVP_TIER_BLOCK);
 
     if (head == NULL || bytes == NULL) {
         free(head);
         free(bytes);
         return false;
     }
-    memset(bytes, 0, len);
+    memset(bytes, 0, KVP_TIER_BLOCK);
     if (page != NULL) memcpy(bytes, page, sizeof *page);
     head->core = core;
-    head->erased = erased;
+    head->is_erasure = page == NULL;
     head->serial = ++core->heads_begun;
-    head->io =
-        (kvp_tier_io_t){.done = on_head, .buf = bytes, .off = off, .len = len, .is_write = true, .is_synced = true};
+    head->io = (kvp_tier_io_t){
+        .done = on_head, .buf = bytes, .off = off, .len = KVP_TIER_BLOCK, .is_write = true, .is_synced = true};
     kvp_list_add_tail(&core->heads, &head->link);
-    core->conf.stats->device_bytes += len;
+    core->conf.stats->device_bytes += KVP_TIER_BLOCK;
     core->conf.ops->submit(core->conf.disk, &head->io);
     return true;
 }
@@ -236,8 +235,9 @@ write_header(kvp_tier_core_t *core)
     /* A page that has been full to the end is followed by the next. */
     core->header.durable_page = core->head - (core->head % geo->pages + geo->pages - place) % geo->pages;
     core->header.durable_at = (uint32_t)(off % geo->page_bytes);
+    kvp_tier_slot(core, core->head)->run = core->header.run;
     kvp_tier_page_seal(&core->header);
-    if (!kvp_tier_head_write(core, kvp_tier_header_off(geo, core->head, core->header.run), &core->header, 0))
+    if (!kvp_tier_head_write(core, kvp_tier_header_off(geo, core->head, core->header.run), &core->header))
         core->has_failed = true;
 }
 

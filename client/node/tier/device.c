@@ -11,7 +11,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#define LOCK_NS (2 * KVP_NS_PER_S) /* how long the file may be another process's before it is said to be */
 
 static void
 submit(void *disk, kvp_tier_io_t *io)
@@ -165,6 +168,25 @@ look_at_file(kvp_tier_device_file_t *dev)
     return err;
 }
 
+/* The lock of a process that was killed ends when its last write has: so none of them comes after ours. */
+static kvp_err_t
+lock_file(const kvp_tier_device_file_t *dev)
+{
+    const struct timespec pause = {.tv_nsec = 10 * KVP_NS_PER_MS};
+    uint64_t until_ns = kvp_now_ns() + LOCK_NS;
+
+    while (flock(dev->fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EINTR) continue;
+        if (errno != EWOULDBLOCK) return complain(dev, KVP_SYS, "lock the file");
+        if (kvp_now_ns() >= until_ns) {
+            kvp_log_error("tier", "another node uses the file dir=%s", dev->dir);
+            return KVP_SYS;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return KVP_OK;
+}
+
 kvp_err_t
 kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name, uint32_t number,
                      uint32_t devices)
@@ -180,11 +202,8 @@ kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf,
     snprintf(dev->super.name, sizeof dev->super.name, "%s", name);
     err = open_file(dev);
     if (err != KVP_OK) return err;
-    if (flock(dev->fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK) return complain(dev, KVP_SYS, "lock the file");
-        kvp_log_error("tier", "another node uses the file dir=%s", dev->dir);
-        return KVP_SYS;
-    }
+    err = lock_file(dev);
+    if (err != KVP_OK) return err;
     return look_at_file(dev);
 }
 

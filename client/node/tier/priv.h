@@ -13,6 +13,7 @@ typedef struct {
     uint64_t opened_ms;
     uint64_t table_off; /* on the device, of its own table; */
     uint32_t table_bytes; /* 0 = it has none */
+    uint32_t run; /* of its header */
 } kvp_tier_slot_t;
 
 typedef struct {
@@ -40,7 +41,7 @@ typedef struct {
     kvp_tier_io_t io;
     kvp_tier_core_t *core;
     uint64_t serial;
-    uint64_t erased; /* the page's number; 0 = it is no erasure */
+    bool is_erasure;
     bool is_done;
 } kvp_tier_head_t;
 
@@ -51,7 +52,8 @@ typedef enum {
     KVP_TIER_RECLAIM_ASKED,
     KVP_TIER_RECLAIM_KEEPS, /* appends again what is kept */
     KVP_TIER_RECLAIM_SYNCS,
-    KVP_TIER_RECLAIM_ERASES,
+    KVP_TIER_RECLAIM_ERASES_OLD, /* the header of the run before, */
+    KVP_TIER_RECLAIM_ERASES, /* then the header */
 } kvp_tier_reclaim_state_t;
 
 typedef struct {
@@ -93,6 +95,7 @@ struct kvp_tier_core {
     uint64_t appended;
     uint64_t now_ms; /* since 1970 */
     uint32_t reads; /* under way */
+    uint32_t unread; /* pieces that a start could not read */
     bool has_failed;
     kvp_tier_reclaim_t reclaim;
 };
@@ -124,18 +127,17 @@ uint8_t *kvp_tier_alloc(uint64_t bytes); /* aligned for the device; free() frees
 
 /* append.c. kvp_tier_reserve makes room at the log's end for one record: *at_out is where its bytes go. may_use_last: also in the page that reclaim needs.
  * kvp_tier_append then takes it with what was written there: rec gets its place and is sealed. Without it the room is free again.
- * kvp_tier_free_pages: those in which nothing is. kvp_tier_head_write: a header, or with erased zeros over that of a page. */
+ * kvp_tier_free_pages: those in which nothing is. kvp_tier_head_write: a header, or zeros where page is NULL. */
 kvp_err_t kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8_t **at_out) KVP_MUST_USE;
 kvp_err_t kvp_tier_append(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, bool is_synced) KVP_MUST_USE;
 uint64_t kvp_tier_free_pages(const kvp_tier_core_t *core);
-bool kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *page, uint64_t erased)
-    KVP_MUST_USE;
+bool kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *page) KVP_MUST_USE;
 
 /* recover.c: the entries of a table as it was read: false = it is not that page's, or damaged. */
 bool kvp_tier_table_parse(const kvp_tier_core_t *core, const uint8_t *bytes, uint64_t len, uint64_t number,
                           kvp_tier_table_t *table_out) KVP_MUST_USE;
 
 /* reclaim.c */
-void kvp_tier_reclaim_erased(kvp_tier_core_t *core, uint64_t number);
+void kvp_tier_reclaim_erased(kvp_tier_core_t *core);
 
 #endif

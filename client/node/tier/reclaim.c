@@ -93,6 +93,15 @@ begin(kvp_tier_core_t *core, uint64_t budget_bytes)
 }
 
 /* ---- questions and answers */
+/* What is told counts payload: so much of it, in n records, takes at most these bytes of a page. */
+static uint64_t
+payload_in(uint64_t bytes, uint32_t n)
+{
+    uint64_t heads = (uint64_t)n * (KVP_TIER_REC_BYTES + KVP_KEY_MAX + KVP_TIER_BLOCK / 64);
+
+    return bytes <= heads ? 0 : (bytes - heads) / 512 * 511;
+}
+
 bool
 kvp_tier_core_has_proposal(const kvp_tier_core_t *core)
 {
@@ -122,7 +131,7 @@ kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out)
         bytes >= live_bytes ? r->keep_bytes : (uint64_t)((double)r->keep_bytes * (double)bytes / (double)live_bytes);
     proposal_out->n = r->asked_n;
     proposal_out->age_ms = core->now_ms > slot->opened_ms ? core->now_ms - slot->opened_ms : 0;
-    proposal_out->keep_bytes = r->asked_bytes;
+    proposal_out->keep_bytes = payload_in(r->asked_bytes, r->asked_n);
     r->state = KVP_TIER_RECLAIM_ASKED;
     return true;
 }
@@ -216,13 +225,28 @@ forget(kvp_tier_core_t *core)
         give_up(core, &r->table.entries[i]);
 }
 
-void
-kvp_tier_reclaim_erased(kvp_tier_core_t *core, uint64_t number)
+/* The older header goes first: alone it would bring back a page as it was before. */
+static bool
+erase(kvp_tier_core_t *core, uint32_t run)
 {
-    *kvp_tier_slot(core, number) = (kvp_tier_slot_t){0};
-    core->tail = number + 1;
+    return kvp_tier_head_write(core, kvp_tier_header_off(&core->conf.geo, core->reclaim.number, run), NULL);
+}
+
+void
+kvp_tier_reclaim_erased(kvp_tier_core_t *core)
+{
+    kvp_tier_reclaim_t *r = &core->reclaim;
+    kvp_tier_slot_t *slot = kvp_tier_slot(core, r->number);
+
+    if (r->state == KVP_TIER_RECLAIM_ERASES_OLD) {
+        r->state = KVP_TIER_RECLAIM_ERASES;
+        if (!erase(core, slot->run)) core->has_failed = true;
+        return;
+    }
+    *slot = (kvp_tier_slot_t){0};
+    core->tail = r->number + 1;
     core->conf.stats->pages_reclaimed++;
-    core->reclaim.state = KVP_TIER_RECLAIM_IDLE;
+    r->state = KVP_TIER_RECLAIM_IDLE;
 }
 
 static void
@@ -233,8 +257,7 @@ end_page(kvp_tier_core_t *core)
     if (core->buf != NULL && core->buf->serial <= r->serial) kvp_tier_core_flush(core);
     if (!kvp_tier_core_is_durable(core, r->serial)) return;
     forget(core);
-    if (!kvp_tier_head_write(core, kvp_tier_header_off(&core->conf.geo, r->number, 0), NULL, r->number)) return;
-    r->state = KVP_TIER_RECLAIM_ERASES;
+    if (erase(core, kvp_tier_slot(core, r->number)->run + 1)) r->state = KVP_TIER_RECLAIM_ERASES_OLD;
 }
 
 void

@@ -15,6 +15,7 @@
 #define WINDOW_BYTES (512u << 10) /* longer than the longest header with key and sums */
 #define HEADERS_BYTES (1u << 20)
 #define TABLES_AHEAD 16u
+#define UNREAD_MAX 8u /* windows that cannot be read, until the whole device is at fault */
 
 typedef struct {
     kvp_tier_io_t io;
@@ -159,8 +160,8 @@ scan(kvp_tier_core_t *core, window_t *win, const kvp_tier_page_t *header, kvp_ti
         kvp_tier_entry_t entry;
         kvp_err_t err = record_at(core, win, header, pos, &rec);
 
-        if (err == KVP_NOT_FOUND) {
-            pos = kvp_align_up(pos + 1, KVP_TIER_BLOCK);
+        if (err == KVP_NOT_FOUND || (err == KVP_SYS && core->unread++ < UNREAD_MAX)) {
+            pos = kvp_align_up(pos + 1, err == KVP_SYS ? WINDOW_BYTES : KVP_TIER_BLOCK);
             continue;
         }
         if (err != KVP_OK) return err;
@@ -186,21 +187,20 @@ is_whole(kvp_tier_core_t *core, window_t *win, uint64_t number, const kvp_tier_e
            kvp_tier_rec_copy(bytes, &rec, NULL);
 }
 
-/* A start that comes later finds the table of the page, and would believe it. */
+/* A start that comes later finds the page's table, or a header of the next page, and would believe what they say. */
 static kvp_err_t
 mark_torn(kvp_tier_core_t *core, kvp_tier_page_t *header)
 {
     uint8_t *block = kvp_tier_alloc(KVP_TIER_BLOCK);
-    kvp_err_t err = block == NULL ? KVP_NOMEM : KVP_OK;
     wait_t w = {0};
+    kvp_err_t err;
 
+    if (block == NULL) return KVP_NOMEM;
     header->has_torn = 1;
-    if (header->number == core->head) core->header.has_torn = 1; /* and is written when something is appended */
-    if (header->number == core->head || header->run == KVP_TIER_RUNS_MAX || block == NULL) {
-        free(block);
-        return err;
-    }
-    header->runs_at[header->run++] = (uint32_t)core->conf.geo.page_bytes;
+    if (header->run < KVP_TIER_RUNS_MAX)
+        header->runs_at[header->run++] =
+            (uint32_t)(header->number == core->head ? core->pos : core->conf.geo.page_bytes);
+    kvp_tier_slot(core, header->number)->run = header->run;
     kvp_tier_page_seal(header);
     memset(block, 0, KVP_TIER_BLOCK);
     memcpy(block, header, sizeof *header);
@@ -211,6 +211,7 @@ mark_torn(kvp_tier_core_t *core, kvp_tier_page_t *header)
     core->conf.ops->submit(core->conf.disk, &w.io);
     err = end_io(core, &w);
     free(block);
+    if (header->number == core->head) core->header = *header;
     return err;
 }
 
@@ -354,6 +355,7 @@ take_pages(kvp_tier_core_t *core, const kvp_tier_page_t *headers)
 
         if (page->number == 0 || page->number + geo->pages <= core->head) continue;
         core->slots[i].number = page->number;
+        core->slots[i].run = page->run;
         core->slots[i].opened_ms = page->opened_ms;
         core->tail = kvp_min_u64(core->tail, page->number);
         if (page->number == 1) continue;

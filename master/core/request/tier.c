@@ -90,13 +90,15 @@ kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* Worth keeping is what was used since it was written. */
+/* Worth keeping is what was used since it was written, or is being written. */
 static bool
 is_kept(kvp_master_t *m, kvp_obj_t *o, uint64_t age_ms, uint64_t *keep_bytes)
 {
     uint64_t len = kvp_obj_len(&m->cat, o);
 
-    if ((uint64_t)kvp_obj_age(m->cat.index, o) << CLOCK_SHIFT >= KVP_MS(age_ms) || len > *keep_bytes) return false;
+    bool is_used = o->is_moving != 0 || (uint64_t)kvp_obj_age(m->cat.index, o) << CLOCK_SHIFT < KVP_MS(age_ms);
+
+    if (!is_used || len > *keep_bytes) return false;
     *keep_bytes -= len;
     return true;
 }
@@ -126,7 +128,7 @@ kvp_on_reclaim(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         uint32_t oid;
         kvp_obj_t *o = object_of(m, t, &recs[i], &oid);
 
-        keep[i] = o != NULL && (o->is_moving != 0 || (o->is_on_tier != 0 && is_kept(m, o, msg->age_ms, &keep_bytes)));
+        keep[i] = o != NULL && is_kept(m, o, msg->age_ms, &keep_bytes);
         if (o == NULL || o->is_on_tier == 0 || keep[i] != 0) continue;
         if (!kvp_obj_is_on_tier_alone(&m->cat, o)) {
             kvp_tier_forget(&m->space, o);

@@ -77,6 +77,8 @@ kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv)
     kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
 
     if (o != NULL) o->is_moving = 0;
+    sp->ctx->st.demotes_refused += mv->due_ns == 0;
+    sp->ctx->st.stages_failed += mv->due_ns != 0;
     kvp_moving_end(sp, mv);
 }
 

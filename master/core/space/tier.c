@@ -136,7 +136,6 @@ kvp_tier_tick(kvp_space_t *sp)
             kvp_moving_t *mv = kvp_list_first(&g->stages, kvp_moving_t, link);
 
             if (mv->due_ns > sp->ctx->now_ns) break;
-            sp->ctx->st.stages_failed++;
             kvp_moving_fail(sp, mv);
         }
     }
@@ -317,10 +316,10 @@ end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
         sp->ctx->st.demoted++;
         sp->ctx->st.demoted_bytes += mv->len;
         kvp_journal_again(sp->log, oid);
-    } else if (is_written && t != NULL) {
-        kvp_tier_drop(sp, t, mv->digest, mv->version, NULL);
+    } else {
+        sp->ctx->st.demotes_refused++;
+        if (is_written && t != NULL) kvp_tier_drop(sp, t, mv->digest, mv->version, NULL);
     }
-    sp->ctx->st.demotes_refused += !is_written;
     kvp_moving_end(sp, mv);
 }
 
@@ -350,6 +349,7 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
     if (o != NULL && flag == KVP_STAGE_OK) enter_memory(sp, mv, o, *oid_out);
     if (o != NULL) o->is_moving = 0;
     sp->ctx->st.stages_failed += flag != KVP_STAGE_OK;
+    sp->ctx->st.tier_lost += is_lost;
     kvp_moving_end(sp, mv);
     return is_lost;
 }

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Histories of a device of the tier over a disk in memory that finishes in any order, tears writes at a crash, loses at a power failure what
  * was not synced, and flips bits. What is claimed: bytes that are given are right; what was dropped is never back; after a crash what
- * was durable is there.
+ * was durable is there. SEED and SEEDS in the environment: the first seed, and how many.
  */
 #include "client/node/tier/core.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-#include <stdlib.h>
+#include "tests/unit/golden.h"
+
 #include <string.h>
 
 #define FILE_BYTES (6u << 20)
@@ -203,7 +201,8 @@ compare(world_t *w)
         for (uint32_t t = 0; t < o->todo_n; t++)
             is_right |= o->todo[t].is_drop ? found == 0 : found == o->todo[t].version;
         if (w->disk.fault == KILL && !is_right)
-            fail_msg("object %u: found version %lu, had %lu, %u not durable", i, found, o->version, o->todo_n);
+            fail_msg("seed %lu, object %u: found version %lu, had %lu, %u not durable", (unsigned long)w->conf.secret,
+                     i, (unsigned long)found, (unsigned long)o->version, o->todo_n);
         if (w->disk.fault != FLIPS && found != 0) assert_true(found > o->dropped);
         w->seen += found != 0 && found == o->version;
         o->may_be_gone = found != 0 && found != o->version; /* it may be torn */
@@ -417,6 +416,7 @@ histories(fault_t fault, uint64_t n)
     uint64_t from = getenv("SEED") != NULL ? strtoull(getenv("SEED"), NULL, 10) : 1;
     uint64_t seen = 0, reclaimed = 0, relocated = 0, missed = 0;
 
+    if (getenv("SEEDS") != NULL) n = strtoull(getenv("SEEDS"), NULL, 10);
     w.disk.now = malloc(FILE_BYTES);
     w.disk.safe = malloc(FILE_BYTES);
     for (uint64_t seed = from; seed < from + n; seed++) {
@@ -425,7 +425,6 @@ histories(fault_t fault, uint64_t n)
         missed += w.missed;
         reclaimed += w.stats.pages_reclaimed;
         relocated += w.stats.relocated;
-        if (getenv("SEED") != NULL) print_message("seed %lu\n", seed);
     }
     print_message("found %lu, refused %lu, pages reclaimed %lu, relocated %lu\n", seen, missed, reclaimed, relocated);
     assert_true(seen > 0 && reclaimed > 0 && relocated > 0);
@@ -436,19 +435,64 @@ histories(fault_t fault, uint64_t n)
 static void
 test_histories_with_kills(void **state)
 {
-    histories(KILL, 120);
+    histories(KILL, 80);
 }
 
 static void
 test_histories_with_power_failures(void **state)
 {
-    histories(POWER, 60);
+    histories(POWER, 50);
 }
 
 static void
 test_histories_with_flipped_bits(void **state)
 {
-    histories(FLIPS, 60);
+    histories(FLIPS, 40);
+}
+
+/* ---- the index */
+#define KEYS 400000u
+
+static kvp_tier_entry_t
+entry_of(uint64_t i)
+{
+    kvp_tier_entry_t entry = {
+        .digest = {.lo = i << 30, .hi = 7}, .kind = KVP_TIER_RECORD, .units = 2}; /* as a peer may choose them */
+
+    entry.version = (i + 1) & 0xFFFFFFFF;
+    return entry;
+}
+
+static void
+test_index_with_many_keys(void **state)
+{
+    static kvp_tier_index_t index;
+    uint64_t cursor = 0, n = 0;
+
+    (void)state;
+    kvp_tier_index_init(&index, 1234567);
+    for (uint64_t i = 0; i < KEYS; i++) {
+        kvp_tier_entry_t entry = entry_of(i);
+
+        assert_true(kvp_tier_index_put(&index, &entry));
+    }
+    assert_int_equal(index.n, KEYS);
+    assert_in_range(index.bytes / KEYS, 32, 40);
+    for (uint64_t i = 0; i < KEYS; i += 1 + i % 3)
+        kvp_tier_index_remove(&index, kvp_tier_index_find(&index, entry_of(i).digest));
+    for (uint64_t i = 0, next = 0; i < KEYS; i++) {
+        const kvp_tier_entry_t *entry = kvp_tier_index_find(&index, entry_of(i).digest);
+
+        if (i == next) assert_null(entry);
+        if (i != next) assert_true(entry != NULL && entry->version == i + 1);
+        if (i == next) next += 1 + i % 3;
+        n += entry != NULL;
+    }
+    assert_int_equal(index.n, n);
+    while (kvp_tier_index_next(&index, &cursor) != NULL)
+        n--;
+    assert_int_equal(n, 0);
+    kvp_tier_index_fini(&index);
 }
 
 /* A life that appends n records of one length, of which only some blocks arrive. */
@@ -514,10 +558,64 @@ test_what_a_start_left_behind_is_not_found_by_the_next(void **state)
     free(w.disk.safe);
 }
 
+/* Bytes of a device, as any later version has to read them. */
+static void
+test_format_stays(void **state)
+{
+    static uint8_t bytes[3 * 512];
+    kvp_tier_super_t super = {.device = 1,
+                              .devices = 2,
+                              .pages = 48,
+                              .page_bytes = 1388544,
+                              .size_bytes = 64 << 20,
+                              .epoch = 77,
+                              .name = "node-1"};
+    kvp_tier_page_t page = {.epoch = 77,
+                            .number = 50,
+                            .opened_ms = 1000,
+                            .durable_page = 49,
+                            .durable_at = 4096,
+                            .run = 2,
+                            .first = 128,
+                            .table_at = 192};
+    kvp_tier_rec_t rec = {.epoch = 77,
+                          .at = 3,
+                          .kind = KVP_TIER_RECORD,
+                          .flags = 2,
+                          .digest = {.lo = 5, .hi = 6},
+                          .version = 7,
+                          .page = 50,
+                          .len = 100};
+
+    (void)state;
+    memset(super.pool_id, 1, 16);
+    memset(super.uuid, 2, 16);
+    kvp_tier_super_seal(&super);
+    memcpy(bytes, &super, sizeof super);
+    page.table_bytes = 4096;
+    page.runs_at[1] = 8192;
+    kvp_tier_page_seal(&page);
+    memcpy(bytes + 512, &page, sizeof page);
+    rec.key_hash2 = 8;
+    rec.lineage = (kvp_wire_lineage_t){.sequence = 9, .parent = 10, .depth = 11, .is_told = 1};
+    rec.tenant = 12;
+    rec.ns_epoch = 13;
+    rec.run = 2;
+    rec.key_len = 3;
+    for (uint32_t i = 0; i < 100; i++)
+        bytes[1400 + i] = (uint8_t)i;
+    kvp_tier_rec_build(bytes + 1024, &rec, "key", bytes + 1400);
+    kvp_tier_rec_seal(bytes + 1024, &rec);
+    memset(bytes + 1400, 0, sizeof bytes - 1400);
+    check_golden("tier", bytes, sizeof bytes);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_index_with_many_keys),
+        cmocka_unit_test(test_format_stays),
         cmocka_unit_test(test_what_a_start_left_behind_is_not_found_by_the_next),
         cmocka_unit_test(test_histories_with_kills),
         cmocka_unit_test(test_histories_with_power_failures),
