@@ -242,7 +242,7 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
     err = kvp_node_serve_open(node, &at);
     if (err != KVP_OK) goto fail;
     set_name(node, conf->name);
-    err = kvp_node_tiering_open(node, conf->ssd, conf->ssd_n);
+    err = kvp_node_tiering_open(node, conf);
     if (err != KVP_OK) goto fail;
     kvp_format_hostport(&node->listen, node->info.addr);
     if (!kvp_hostport_is_loopback(&node->listen))

@@ -23,6 +23,7 @@ typedef struct {
     uint64_t memory_bytes; /* payload; rounded down to 4 KiB, at least 64 KiB */
     const char *const *ssd; /* "DIR:SIZE", a device of the SSD tier each; borrowed for the call */
     size_t ssd_n; /* 0 = no tier */
+    uint64_t ssd_writes; /* bytes a day; 0 = any */
     uint64_t chunk_bytes; /* 0 = by memory_bytes (kvp_node_chunk_default); the last chunk is what is left */
     uint32_t lanes; /* data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */
     uint32_t max_attachments; /* clients attached at once; 0 = 4096 */

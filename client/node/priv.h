@@ -231,10 +231,10 @@ kvp_err_t kvp_node_report_begin(kvp_node_t *node, bool is_whole) KVP_MUST_USE;
 kvp_err_t kvp_node_report_next(kvp_node_t *node) KVP_MUST_USE;
 kvp_err_t kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
 
-/* tiering.c. ssd: "DIR:SIZE" each; open: INVALID, SYS, NOMEM, logged. poll does what is due: it takes what is done, mounts, proposes pages.
+/* tiering.c. open: INVALID, SYS, NOMEM, logged. poll does what is due: it takes what is done, mounts, proposes pages.
  * on_order: false = malformed; *err_out says why it is not obeyed. on_mounted: false = that answer is about memory. leave_memory returns
  * when nothing reads the memory any more. */
-kvp_err_t kvp_node_tiering_open(kvp_node_t *node, const char *const *ssd, size_t ssd_n) KVP_MUST_USE;
+kvp_err_t kvp_node_tiering_open(kvp_node_t *node, const kvp_node_conf_t *from) KVP_MUST_USE;
 void kvp_node_tiering_close(kvp_node_t *node);
 void kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns);
 bool kvp_node_tiering_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out);

@@ -567,23 +567,23 @@ read_device(const char *text, char dir[KVP_NODE_SSD_DIR_MAX], kvp_tier_device_t 
 }
 
 kvp_err_t
-kvp_node_tiering_open(kvp_node_t *node, const char *const *ssd, size_t ssd_n)
+kvp_node_tiering_open(kvp_node_t *node, const kvp_node_conf_t *from)
 {
-    kvp_tier_conf_t conf = {.name = node->name, .wake_fd = node->epoll.wake_fd};
+    kvp_tier_conf_t conf = {.name = node->name, .wake_fd = node->epoll.wake_fd, .write_budget_bytes = from->ssd_writes};
     char dirs[KVP_TIER_DEVICES_MAX][KVP_NODE_SSD_DIR_MAX];
 
-    if (ssd_n == 0) return KVP_OK;
-    if (ssd_n > KVP_TIER_DEVICES_MAX || strlen(node->name) + strlen(SUFFIX) > KVP_NAME_MAX) {
+    if (from->ssd_n == 0) return KVP_OK;
+    if (from->ssd_n > KVP_TIER_DEVICES_MAX || strlen(node->name) + strlen(SUFFIX) > KVP_NAME_MAX) {
         kvp_log_error("node", "an SSD tier has at most %u devices, and its node's name at most %u bytes",
                       KVP_TIER_DEVICES_MAX, KVP_NAME_MAX - (uint32_t)strlen(SUFFIX));
         return KVP_INVALID;
     }
-    for (size_t i = 0; i < ssd_n; i++) {
-        kvp_err_t err = read_device(ssd[i], dirs[i], &conf.devices[i]);
+    for (size_t i = 0; i < from->ssd_n; i++) {
+        kvp_err_t err = read_device(from->ssd[i], dirs[i], &conf.devices[i]);
 
         if (err != KVP_OK) return err;
     }
-    conf.devices_n = (uint32_t)ssd_n;
+    conf.devices_n = (uint32_t)from->ssd_n;
     return kvp_tier_open(&conf, &node->tiering.tier);
 }
 

@@ -156,6 +156,17 @@ def test_tier_that_is_too_small(make_pool, bench):
     assert figures(pool.master)["tier_evictions"] > 0
 
 
+def test_budget_of_writes(make_pool, bench):
+    """Fails if more is written to the device than a day may, or a put waits or fails for that."""
+    pool = make_pool(nodes=1, memory=MEMORY, node_args=("--ssd", f"{ssd_of(bench)}:{SSD}", "--ssd-writes", "8MiB", "--http", "127.0.0.1:0"))
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
+    put_all(pool, client)
+    tier = node_figures(pool.nodes[0])
+    assert 4 << 20 < tier["write_bytes_total"] <= 8 << 20 and tier["refused_writes_total"] > 0, tier
+    found, wrong = get_all(client)
+    assert wrong == 0 and 200 < found < N / 2
+
+
 @pytest.mark.parametrize("how", ["missing", "no size", "too small", "a file", "used twice"])
 def test_directory_that_is_no_good(make_pool, bench, how):
     """Fails if a node whose SSD cannot be used starts, says nothing, or does not name the directory."""

@@ -84,6 +84,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .memory_bytes = s->memory_bytes,
         .ssd = s->ssd.items,
         .ssd_n = s->ssd.count,
+        .ssd_writes = s->ssd_writes,
         .chunk_bytes = s->chunk_bytes,
         .lanes = (uint32_t)s->lanes,
         .is_lazy = !s->has_populate,

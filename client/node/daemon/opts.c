@@ -26,6 +26,13 @@ static const kvp_opt_t opts[] = {
      .metavar = "DIR:SIZE",
      .help = "An SSD tier: what leaves memory is kept in a file of that size in DIR. Given several times, for a device "
              "each."},
+    {.name = "ssd-writes",
+     .type = KVP_OPT_BYTES,
+     .offset = offsetof(kvp_node_opts_t, ssd_writes),
+     .fallback = "0",
+     .help =
+         "Bytes a day that are written to the SSD tier at most, to spare the devices; 0 = any. What is over that is "
+         "not kept."},
     {.name = "chunk-bytes",
      .type = KVP_OPT_BYTES,
      .offset = offsetof(kvp_node_opts_t, chunk_bytes),

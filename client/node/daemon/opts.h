@@ -11,6 +11,7 @@ typedef struct {
     const char *name;
     uint64_t memory_bytes;
     kvp_strings_t ssd;
+    uint64_t ssd_writes;
     uint64_t chunk_bytes;
     const char *listen;
     const char *transports;
