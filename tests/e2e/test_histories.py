@@ -24,6 +24,7 @@ KIB = 1 << 10
 SECONDS = 3600 if TIER == "long" else 60
 PAUSE_S = 0.02 if TIER == "long" else 0.003  # between the calls of a client, at most: the history is kept in memory
 NODE_ARGS = ("12MiB", "--chunk-bytes", "4MiB")
+SSD = "64MiB"  # with the memory less than all keys take, and more than once around in a minute
 FORGET_S = 3  # from the end of a node's session, which is over after SESSION_S of silence
 SESSION_S = 10
 LEASE_S = 1 + 0.5 * SLOW  # the location lease and the grace, and how exactly a busy machine keeps them
@@ -175,11 +176,11 @@ class Worker(threading.Thread):
 class Tormentor:
     """Does what a plan says, and what ends it: the next master or node, or SIGCONT."""
 
-    def __init__(self, pool, workers, master_args, rng):
-        self.pool, self.workers, self.master_args, self.rng = pool, workers, master_args, rng
+    def __init__(self, pool, workers, master_args, node_args, rng):
+        self.pool, self.workers, self.master_args, self.node_args, self.rng = pool, workers, master_args, node_args, rng
         self.busy = set()  # who is stopped or dead at this moment
         self.faults = []
-        self.evictions = 0  # by masters that are dead
+        self.counted = collections.Counter()  # by masters that are dead
         self.n = itertools.count(1)
 
     def run(self, events, seconds):
@@ -198,6 +199,10 @@ class Tormentor:
             if after is not None:
                 heapq.heappush(todo, (at + after[0], next(self.n), after[1]))
 
+    def count(self, master):
+        f = figures(master)
+        self.counted.update({what: f[what] for what in ("evictions", "demoted", "stages", "tier_lost")})
+
     def hurt(self, what, whom, for_s):
         """Returns when something is to be done next, and what: the end of it, or the same again where all are stopped or dead."""
         if time.monotonic() > self.until:
@@ -215,7 +220,7 @@ class Tormentor:
         begin = time.monotonic()
         if what == "kill":
             if whom == "master":
-                self.evictions += figures(target)["evictions"]
+                self.count(target)
             target.kill9()
         else:
             target.freeze()
@@ -229,7 +234,7 @@ class Tormentor:
                 self.pool.master = self.pool.bench.master(*self.master_args, listen=self.pool.addr, data_dir=target.data,
                                                           name=f"master-{next(self.n)}")
             else:  # it is ready when the master has it, which may be stopped just now
-                self.pool.nodes[i] = self.pool.bench.node(self.pool.addr, f"node{i + 1}", *NODE_ARGS, ready=False)
+                self.pool.nodes[i] = self.pool.bench.node(self.pool.addr, f"node{i + 1}", *self.node_args[i], ready=False)
             self.busy.discard((whom, i))
             self.faults.append(Fault(name, begin, time.monotonic()))
 
@@ -247,8 +252,9 @@ def check_nothing_is_left(pool, keys):
 
     def is_exact():
         got = [reader(f"size {key} deadline={3000 * SLOW}") for key in keys]
-        seen.update(objects=sum(g["err"] == "OK" for g in got), used=figures(pool.master)["used_bytes"],
-                    need=sum(extent_bytes(g["len"]) for g in got if g["err"] == "OK"))
+        f = figures(pool.master)
+        seen.update(objects=sum(g["err"] == "OK" for g in got), used=f["used_bytes"], on_tier=f["tier_objects"],
+                    need=sum(extent_bytes(g["len"]) for g in got if g["err"] == "OK") - f["tier_bytes"])
         return seen["used"] == seen["need"] and {g["err"] for g in got} <= {"OK", "NOT_FOUND"}
 
     try:
@@ -283,7 +289,8 @@ def tell(wrong, calls, faults, start):
 
 @slow
 @pytest.mark.limit(SECONDS + 240)
-def test_any_history_of_faults(make_pool, bench):
+@pytest.mark.parametrize("tier", ["memory", "ssd"])
+def test_any_history_of_faults(make_pool, bench, tier):
     """Fails if a read gets wrong bytes, or a version that was removed or superseded by a call that was acknowledged more than a
     location lease before it; if a call returns late; if something is left in the end; or if little was served.
     """
@@ -291,12 +298,16 @@ def test_any_history_of_faults(make_pool, bench):
     print(f"KVPOOL_HISTORY_SEED={seed}")
     args = ("--node-forget", f"{FORGET_S}s", "--location-grace", "1s")
     pool = make_pool(nodes=0, master_args=args, data_dir=f"{bench.home}/data")
+    node_args = [NODE_ARGS] * 3
+    if tier == "ssd":
+        node_args = [(*NODE_ARGS, "--ssd", f"{bench.home}/ssd{i}:{SSD}") for i in range(3)]
     for i in range(3):
-        pool.add_node(f"node{i + 1}", *NODE_ARGS)
+        os.mkdir(f"{bench.home}/ssd{i}")
+        pool.add_node(f"node{i + 1}", *node_args[i])
     workers = [Worker(pool, f"w{i}-{path}", f"{seed}/{i}", path, i < 4) for i, path in enumerate(("shm", "tcp") * 3)]
     keys = [key for w in workers for key in w.keys]
     rng = random.Random(seed)
-    tormentor = Tormentor(pool, workers, args, rng)
+    tormentor = Tormentor(pool, workers, args, node_args, rng)
     start = time.monotonic()
     for w in workers:
         w.all_keys = keys
@@ -312,14 +323,15 @@ def test_any_history_of_faults(make_pool, bench):
     calls = [c for w in workers for c in w.calls]
     wrong, counts = judge(calls, {w.name: w.stops for w in workers})
     after = served(calls, tormentor.faults)
-    evictions = tormentor.evictions + figures(pool.master)["evictions"]
-    print(f"{len(calls)} calls, {evictions} evictions: {dict(sorted(counts.items()))}")
+    tormentor.count(pool.master)
+    print(f"{len(calls)} calls: {dict(sorted(counts.items()))}; masters: {dict(tormentor.counted)}")
     print(f"faults: {dict(collections.Counter(f.what for f in tormentor.faults))}; reads after: {dict(after)}")
     assert not wrong, f"KVPOOL_HISTORY_SEED={seed}: {len(wrong)} wrong\n" + tell(wrong, calls, tormentor.faults, start)
     strange = {c.err for c in calls} - CUT - {"OK", "NOT_FOUND"}
     assert not strange, strange
     print(f"at the end: {check_nothing_is_left(pool, keys)}")
-    assert counts["get OK"] > 3000 and evictions > 100, (counts, evictions)
+    assert counts["get OK"] > 3000 and tormentor.counted["evictions"] > 100, (counts, tormentor.counted)
+    assert tier == "memory" or tormentor.counted["stages"] > 300, tormentor.counted
     assert len(after) == 7 and min(after.values()) > 20, after
 
 
