@@ -167,12 +167,13 @@ def test_budget_of_writes(make_pool, bench):
     assert wrong == 0 and 200 < found < N / 2
 
 
-@pytest.mark.parametrize("how", ["missing", "no size", "too small", "a file", "used twice"])
+@pytest.mark.parametrize("how", ["missing", "no size", "too small", "too large", "a file", "used twice"])
 def test_directory_that_is_no_good(make_pool, bench, how):
     """Fails if a node whose SSD cannot be used starts, says nothing, or does not name the directory."""
     pool = make_pool(nodes=0)
     path = ssd_of(bench)
-    what = {"missing": f"{path}/none:{SSD}", "no size": f"{path}", "too small": f"{path}:1MiB", "a file": f"/etc/hostname:{SSD}",
+    what = {"missing": f"{path}/none:{SSD}", "no size": f"{path}", "too small": f"{path}:1MiB", "too large": f"{path}:60TiB",
+            "a file": f"/etc/hostname:{SSD}",
             "used twice": f"{path}:{SSD}"}[how]
     if how == "used twice":
         bench.node(pool.master, "other", MEMORY, "--ssd", f"{path}:{SSD}")
@@ -181,3 +182,4 @@ def test_directory_that_is_no_good(make_pool, bench, how):
                         MEMORY, "--ssd", what], env=bench.env(), capture_output=True, text=True, timeout=20 * SLOW)
     assert r.returncode in (1, 2), r
     assert str(path if how != "a file" else "/etc/hostname") in r.stderr, r.stderr
+    assert how == "used twice" or sum(f.stat().st_blocks for f in path.iterdir()) == 0

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -63,6 +64,21 @@ open_file(kvp_tier_device_file_t *dev)
     return dev->fd < 0 ? KVP_SYS : KVP_OK;
 }
 
+/* False where the disk has not so much: to try would take from others all that there is. */
+static bool
+has_space(const kvp_tier_device_file_t *dev, const struct stat *st)
+{
+    uint64_t has = (uint64_t)st->st_blocks * 512, left;
+    struct statvfs vfs;
+
+    if (has >= dev->geo.size_bytes || fstatvfs(dev->fd, &vfs) != 0) return true;
+    left = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+    if (dev->geo.size_bytes - has <= left) return true;
+    kvp_log_error("tier", "the disk has not so much space: %lu MiB are wanted and %lu MiB are free dir=%s",
+                  (unsigned long)((dev->geo.size_bytes - has) >> 20), (unsigned long)(left >> 20), dev->dir);
+    return false;
+}
+
 static kvp_err_t
 make_room(kvp_tier_device_file_t *dev)
 {
@@ -71,8 +87,15 @@ make_room(kvp_tier_device_file_t *dev)
 
     if (fstat(dev->fd, &st) != 0) return complain(dev, KVP_SYS, "look at the file");
     if (st.st_size > size && ftruncate(dev->fd, size) != 0) return complain(dev, KVP_SYS, "shorten the file");
+    if (!has_space(dev, &st)) return KVP_SYS;
     if (fallocate(dev->fd, 0, 0, size) == 0) return KVP_OK;
-    if (errno != EOPNOTSUPP) return complain(dev, KVP_SYS, "allocate the file");
+    if (errno != EOPNOTSUPP) {
+        kvp_err_t err = complain(dev, KVP_SYS, "allocate the file");
+
+        return ftruncate(dev->fd, st.st_size < size ? st.st_size : size) == 0
+                   ? err
+                   : complain(dev, err, "give back what was allocated");
+    }
     kvp_log_warn("tier", "space cannot be allocated ahead here dir=%s", dev->dir);
     return ftruncate(dev->fd, size) == 0 ? KVP_OK : complain(dev, KVP_SYS, "lengthen the file");
 }
