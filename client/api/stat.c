@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool_stat: the pool's figures from the master, its segments, and what this client counted.
- *   {"pool": {...}, "tenants": [...], "segments": [...], "client": {..., "transports": [...]}}
+ *   {"pool": {...}, "tenants": [...], "segments": [...], "tiers": [...], "client": {..., "transports": [...]}}
  */
 #include "client/api/pool.h"
 
@@ -85,6 +85,7 @@ read_status(const kvp_query_t *query, const kvp_frame_t *answer)
 typedef struct {
     kvp_jsonw_t *w;
     kvp_peers_t *peers;
+    bool wants_tiers; /* alone; else memory alone */
 } segments_t;
 
 static const char *
@@ -108,17 +109,22 @@ write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
     const segments_t *s = arg;
     kvp_jsonw_t *w = s->w;
 
+    if (info->is_tier != s->wants_tiers) return true;
     kvp_jsonw_open(w, NULL, '{');
     kvp_jsonw_text(w, "node", info->node);
     kvp_jsonw_text(w, "state", state_name(info->state));
-    kvp_jsonw_text(w, "transport", kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports));
+    if (!info->is_tier)
+        kvp_jsonw_text(w, "transport",
+                       kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports));
     kvp_jsonw_u64(w, "size_bytes", info->size_bytes);
     kvp_jsonw_u64(w, "used_bytes", info->used_bytes);
     kvp_jsonw_u64(w, "objects", info->objects);
-    kvp_jsonw_u64(w, "chunk_bytes", info->chunk_bytes);
-    kvp_jsonw_text(w, "addr", info->addr);
-    kvp_jsonw_text(w, "offers", info->transports);
-    kvp_jsonw_text(w, "host_id", info->host_id);
+    if (!info->is_tier) {
+        kvp_jsonw_u64(w, "chunk_bytes", info->chunk_bytes);
+        kvp_jsonw_text(w, "addr", info->addr);
+        kvp_jsonw_text(w, "offers", info->transports);
+        kvp_jsonw_text(w, "host_id", info->host_id);
+    }
     kvp_jsonw_u64(w, "segment_id", info->segment_id);
     kvp_jsonw_close(w, '}');
     return true;
@@ -135,6 +141,10 @@ write_segments(kvp_apicall_t *call, kvp_jsonw_t *w)
     s.peers = link->peers;
     kvp_jsonw_open(w, "segments", '[');
     err = kvp_segments_walk(link->conn, call->deadline_ns, write_segment, &s);
+    kvp_jsonw_close(w, ']');
+    kvp_jsonw_open(w, "tiers", '[');
+    s.wants_tiers = true;
+    if (err == KVP_OK) err = kvp_segments_walk(link->conn, call->deadline_ns, write_segment, &s);
     kvp_jsonw_close(w, ']');
     kvp_session_rele(call->pool->session, link);
     return err;

@@ -156,6 +156,21 @@ def test_tier_that_is_too_small(make_pool, bench):
     assert figures(pool.master)["tier_evictions"] > 0
 
 
+def test_what_tools_say(make_pool, bench):
+    """Fails if stat does not tell of the tier, or stat or doctor takes it for a node that nothing leads to."""
+    pool = make_tiered(make_pool, bench)
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
+    put_all(pool, client)
+    stat = pool.kvpool("stat", "--json").json
+    assert [s["node"] for s in stat["segments"]] == ["node1"] and [t["node"] for t in stat["tiers"]] == ["node1/ssd"], stat
+    assert set(stat["tiers"][0]) == {"node", "state", "size_bytes", "used_bytes", "objects", "segment_id"}
+    assert stat["tiers"][0]["objects"] >= N - 256
+    screen = pool.kvpool("stat").out.decode()
+    assert "nodes      1 of 1 up\n" in screen and "\nSSD        " in screen and "wrong      nothing\n" in screen, screen
+    doctor = pool.kvpool("doctor", "--json").json
+    assert [n["node"] for n in doctor["nodes"]] == ["node1"] and "no_way" not in str(doctor["findings"]), doctor
+
+
 def test_budget_of_writes(make_pool, bench):
     """Fails if more is written to the device than a day may, or a put waits or fails for that."""
     pool = make_pool(nodes=1, memory=MEMORY, node_args=("--ssd", f"{ssd_of(bench)}:{SSD}", "--ssd-writes", "8MiB", "--http", "127.0.0.1:0"))

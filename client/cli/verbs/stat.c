@@ -109,7 +109,8 @@ print_section(const char *title, struct json_object *section, bool *is_first)
     json_object_object_foreach(section, key, scalar)
     {
         const bool is_nested = json_object_is_type(scalar, json_type_object) || is_table(scalar);
-        if (!is_nested) printf("  %-*s  %s\n", (int)width, key, cell(key, scalar, text));
+        const bool is_empty = json_object_is_type(scalar, json_type_array) && json_object_array_length(scalar) == 0;
+        if (!is_nested && !is_empty) printf("  %-*s  %s\n", (int)width, key, cell(key, scalar, text));
     }
     json_object_object_foreach(section, child, nested)
     {
@@ -189,7 +190,33 @@ print_wrong_of_node(size_t *lines, struct json_object *segment)
 }
 
 static void
-print_what_is_wrong(struct json_object *pool, struct json_object *segments)
+print_wrong_of_tier(size_t *lines, struct json_object *tier)
+{
+    char name[CELL_MAX];
+    const char *node = word(tier, "node");
+    kvp_cli_quote(node, strlen(node), name, sizeof name);
+    if (strcmp(word(tier, "state"), "up") != 0 && figure(tier, "objects") > 0)
+        print_wrong(lines, "SSD tier %s is away: its objects cannot be read until it is back", name);
+}
+
+static void
+print_tiers(struct json_object *tiers)
+{
+    char used[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
+    uint64_t used_bytes = 0, size_bytes = 0, objects = 0;
+    for (size_t i = 0; i < json_object_array_length(tiers); i++) {
+        struct json_object *tier = json_object_array_get_idx(tiers, i);
+        used_bytes += figure(tier, "used_bytes");
+        size_bytes += figure(tier, "size_bytes");
+        objects += figure(tier, "objects");
+    }
+    if (size_bytes > 0)
+        printf("SSD        %s of %s by %" PRIu64 " objects that are not in memory\n",
+               kvp_format_bytes(used_bytes, used), kvp_format_bytes(size_bytes, size), objects);
+}
+
+static void
+print_what_is_wrong(struct json_object *pool, struct json_object *segments, struct json_object *tiers)
 {
     char bytes[KVP_BYTES_TEXT_MAX];
     size_t lines = 0;
@@ -199,6 +226,8 @@ print_what_is_wrong(struct json_object *pool, struct json_object *segments)
     if (json_object_array_length(segments) == 0) print_wrong(&lines, "there is no node: nothing can be stored");
     for (size_t i = 0; i < json_object_array_length(segments); i++)
         print_wrong_of_node(&lines, json_object_array_get_idx(segments, i));
+    for (size_t i = 0; i < json_object_array_length(tiers); i++)
+        print_wrong_of_tier(&lines, json_object_array_get_idx(tiers, i));
     if (quarantine > 0)
         print_wrong(&lines, "%s are in quarantine: a client died or stopped during a put, and may still write there",
                     kvp_format_bytes(quarantine, bytes));
@@ -229,7 +258,7 @@ static void
 print_screen(struct json_object *stat)
 {
     char used[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
-    struct json_object *pool = part(stat, "pool"), *segments = part(stat, "segments");
+    struct json_object *pool = part(stat, "pool"), *segments = part(stat, "segments"), *tiers = part(stat, "tiers");
     const uint64_t used_bytes = figure(pool, "used_bytes"), size_bytes = figure(pool, "size_bytes");
     const size_t nodes = json_object_array_length(segments);
     size_t up = 0;
@@ -238,10 +267,11 @@ print_screen(struct json_object *stat)
     printf("nodes      %zu of %zu up\n", up, nodes);
     printf("memory     %s of %s used (%.1f %%)\n", kvp_format_bytes(used_bytes, used),
            kvp_format_bytes(size_bytes, size), percent(used_bytes, size_bytes));
+    print_tiers(tiers);
     printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", figure(pool, "objects"),
            figure(pool, "attempts"));
     print_hits(part(pool, "counters"));
-    print_what_is_wrong(pool, segments);
+    print_what_is_wrong(pool, segments, tiers);
     print_nodes(segments);
 }
 
