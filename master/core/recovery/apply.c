@@ -273,7 +273,7 @@ apply_tenant(kvp_master_t *m, const kvp_jrec_tenant_t *rec, uint32_t term)
     if (rec->min_version > 0 && !is_of_terms(term, rec->min_version)) return KVP_CORRUPT;
     if (rec->min_version > 0 && rec->epoch == 0) { /* it owned nothing any more */
         m->cat.forgotten_term = (uint32_t)(rec->min_version >> KVP_GEN_SEQ_BITS);
-        if (t != NULL && t->min_version <= rec->min_version) kvp_tenant_forget_bumps(&m->cat, t);
+        if (t != NULL && t->min_version > 0 && t->min_version <= rec->min_version) kvp_tenant_forget_bumps(&m->cat, t);
         return KVP_OK;
     }
     prune_tenants(m, KVP_TENANTS_MAX);
