@@ -69,6 +69,14 @@ kvp_jsonw_close(kvp_jsonw_t *w, char bracket)
 }
 
 void
+kvp_jsonw_part(kvp_jsonw_t *w, const char *name, const kvp_buf_t *value)
+{
+    begin_value(w, name);
+    kvp_buf_append(w->out, value->data, value->len);
+    if (w->out->err == KVP_OK) w->out->err = value->err;
+}
+
+void
 kvp_jsonw_u64(kvp_jsonw_t *w, const char *name, uint64_t value)
 {
     char text[24];

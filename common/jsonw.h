@@ -19,6 +19,7 @@ void kvp_jsonw_init(kvp_jsonw_t *w, kvp_buf_t *out);
 /* name is NULL inside an array and for the outermost value. */
 void kvp_jsonw_open(kvp_jsonw_t *w, const char *name, char bracket); /* '{' or '[' */
 void kvp_jsonw_close(kvp_jsonw_t *w, char bracket); /* '}' or ']' */
+void kvp_jsonw_part(kvp_jsonw_t *w, const char *name, const kvp_buf_t *value); /* what another one wrote */
 void kvp_jsonw_u64(kvp_jsonw_t *w, const char *name, uint64_t value);
 void kvp_jsonw_bool(kvp_jsonw_t *w, const char *name, bool value);
 void kvp_jsonw_text(kvp_jsonw_t *w, const char *name, const char *value);

@@ -83,9 +83,8 @@ read_status(const kvp_query_t *query, const kvp_frame_t *answer)
 
 /* ---- segments */
 typedef struct {
-    kvp_jsonw_t *w;
+    kvp_jsonw_t memory, tiers;
     kvp_peers_t *peers;
-    bool wants_tiers; /* alone; else memory alone */
 } segments_t;
 
 static const char *
@@ -106,10 +105,9 @@ state_name(uint32_t state)
 static bool
 write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
 {
-    const segments_t *s = arg;
-    kvp_jsonw_t *w = s->w;
+    segments_t *s = arg;
+    kvp_jsonw_t *w = info->is_tier ? &s->tiers : &s->memory;
 
-    if (info->is_tier != s->wants_tiers) return true;
     kvp_jsonw_open(w, NULL, '{');
     kvp_jsonw_text(w, "node", info->node);
     kvp_jsonw_text(w, "state", state_name(info->state));
@@ -133,19 +131,26 @@ write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
 static kvp_err_t
 write_segments(kvp_apicall_t *call, kvp_jsonw_t *w)
 {
-    segments_t s = {.w = w};
+    segments_t s;
     kvp_link_t *link;
+    kvp_buf_t memory, tiers;
     kvp_err_t err = kvp_call_hold(call, &link);
 
     if (err != KVP_OK) return err;
+    kvp_buf_init(&memory, TEXT_MAX);
+    kvp_buf_init(&tiers, TEXT_MAX);
+    kvp_jsonw_init(&s.memory, &memory);
+    kvp_jsonw_init(&s.tiers, &tiers);
     s.peers = link->peers;
-    kvp_jsonw_open(w, "segments", '[');
+    kvp_jsonw_open(&s.memory, NULL, '[');
+    kvp_jsonw_open(&s.tiers, NULL, '[');
     err = kvp_segments_walk(link->conn, call->deadline_ns, write_segment, &s);
-    kvp_jsonw_close(w, ']');
-    kvp_jsonw_open(w, "tiers", '[');
-    s.wants_tiers = true;
-    if (err == KVP_OK) err = kvp_segments_walk(link->conn, call->deadline_ns, write_segment, &s);
-    kvp_jsonw_close(w, ']');
+    kvp_jsonw_close(&s.memory, ']');
+    kvp_jsonw_close(&s.tiers, ']');
+    kvp_jsonw_part(w, "segments", &memory);
+    kvp_jsonw_part(w, "tiers", &tiers);
+    kvp_buf_fini(&memory);
+    kvp_buf_fini(&tiers);
     kvp_session_rele(call->pool->session, link);
     return err;
 }

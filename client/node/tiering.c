@@ -160,37 +160,11 @@ demote_one(kvp_node_t *node, step_t *s, const kvp_wire_slot_t *at)
     kvp_ignore(submit(node, s, KVP_TIER_WRITE), "the answer says that it is not written");
 }
 
-static bool
-on_demote(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out)
-{
-    const kvp_wire_slot_t *slots = NULL;
-    Kvp__Pb__Retire *msg;
-    kvp_rd_t rd;
-    kvp_pb_t pb;
-    order_t *o = NULL;
-
-    kvp_rd_init(&rd, frame->tail, frame->tail_len);
-    msg = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, frame);
-    if (msg != NULL && msg->n <= ORDER_MAX) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
-    if (slots != NULL) *err_out = kvp_node_core_see_term(node->core, msg->term);
-    if (slots != NULL && *err_out == KVP_OK && (node->mem == NULL || msg->segment_id != node->link.segment_id))
-        *err_out = KVP_NO_SEGMENT;
-    if (slots != NULL && *err_out == KVP_OK) {
-        o = order_make(node, frame, msg->n);
-        if (o == NULL) *err_out = KVP_NOMEM;
-        for (uint32_t i = 0; o != NULL && i < o->n; i++) {
-            o->steps[i].order = o;
-            demote_one(node, &o->steps[i], &slots[i]);
-        }
-    }
-    kvp_pb_free(&pb, msg);
-    return slots != NULL;
-}
-
 /* ---- STAGE */
 static void
 stage_one(kvp_node_t *node, step_t *s, const kvp_wire_stage_t *rec)
 {
+    s->order->flags[s - s->order->steps] = KVP_STAGE_FAILED;
     s->stage = *rec;
     s->op.meta.digest = rec->digest;
     s->op.meta.version = rec->version;
@@ -199,34 +173,6 @@ stage_one(kvp_node_t *node, step_t *s, const kvp_wire_stage_t *rec)
     if (rec->len == 0 || rec->len > node->chunk_bytes) return;
     s->op.dst = malloc(rec->len);
     if (s->op.dst != NULL) kvp_ignore(submit(node, s, KVP_TIER_READ), "the answer says that it failed");
-}
-
-static bool
-on_stage(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out)
-{
-    const kvp_wire_stage_t *recs = NULL;
-    Kvp__Pb__Stage *msg;
-    kvp_rd_t rd;
-    kvp_pb_t pb;
-    order_t *o = NULL;
-
-    kvp_rd_init(&rd, frame->tail, frame->tail_len);
-    msg = kvp_pb_unpack(&pb, &kvp__pb__stage__descriptor, frame);
-    if (msg != NULL && msg->n <= ORDER_MAX) recs = kvp_rd_array(&rd, msg->n, sizeof *recs);
-    if (recs != NULL) *err_out = kvp_node_core_see_term(node->core, msg->term);
-    if (recs != NULL && *err_out == KVP_OK && (node->mem == NULL || msg->segment_id != node->link.segment_id))
-        *err_out = KVP_NO_SEGMENT;
-    if (recs != NULL && *err_out == KVP_OK) {
-        o = order_make(node, frame, msg->n);
-        if (o == NULL) *err_out = KVP_NOMEM;
-        for (uint32_t i = 0; o != NULL && i < o->n; i++) {
-            o->flags[i] = KVP_STAGE_FAILED;
-            o->steps[i].order = o;
-            stage_one(node, &o->steps[i], &recs[i]);
-        }
-    }
-    kvp_pb_free(&pb, msg);
-    return recs != NULL;
 }
 
 static bool
@@ -289,35 +235,71 @@ staged(kvp_node_t *node, const step_t *s)
 
 /* ---- DROP */
 static void
-drop_all(kvp_node_t *node, order_t *o, const kvp_wire_tiered_t *recs, uint32_t n)
+drop_one(kvp_node_t *node, step_t *s, const kvp_wire_tiered_t *rec)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        o->steps[i].order = o;
-        o->steps[i].op.meta.digest = recs[i].digest;
-        o->steps[i].op.meta.version = recs[i].version;
-        kvp_err_t err = submit(node, &o->steps[i], KVP_TIER_DROP);
+    kvp_err_t err;
 
-        if (o->err == KVP_OK) o->err = err;
+    s->op.meta.digest = rec->digest;
+    s->op.meta.version = rec->version;
+    err = submit(node, s, KVP_TIER_DROP);
+    if (s->order->err == KVP_OK) s->order->err = err;
+}
+
+/* ---- what the master orders */
+static size_t
+record_bytes(uint8_t opcode)
+{
+    return opcode == KVP_OP_DEMOTE  ? sizeof(kvp_wire_slot_t)
+           : opcode == KVP_OP_STAGE ? sizeof(kvp_wire_stage_t)
+                                    : sizeof(kvp_wire_tiered_t);
+}
+
+static void
+begin(kvp_node_t *node, order_t *o, const void *recs)
+{
+    for (uint32_t i = 0; i < o->n; i++) {
+        step_t *s = &o->steps[i];
+
+        s->order = o;
+        if (o->opcode == KVP_OP_DEMOTE)
+            demote_one(node, s, (const kvp_wire_slot_t *)recs + i);
+        else if (o->opcode == KVP_OP_STAGE)
+            stage_one(node, s, (const kvp_wire_stage_t *)recs + i);
+        else
+            drop_one(node, s, (const kvp_wire_tiered_t *)recs + i);
     }
 }
 
+/* Whether it is about what this node has mounted. */
 static bool
-on_drop(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out)
+is_ours(const kvp_node_t *node, uint8_t opcode, uint32_t segment_id)
 {
-    const kvp_wire_tiered_t *recs = NULL;
-    Kvp__Pb__Drop *msg;
+    if (opcode == KVP_OP_DROP) return segment_id == node->tiering.segment_id;
+    return node->mem != NULL && segment_id == node->link.segment_id;
+}
+
+static bool
+on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out)
+{
+    const void *recs = NULL;
+    Kvp__Pb__Retire *msg;
     kvp_rd_t rd;
     kvp_pb_t pb;
-    order_t *o = NULL;
 
     kvp_rd_init(&rd, frame->tail, frame->tail_len);
-    msg = kvp_pb_unpack(&pb, &kvp__pb__drop__descriptor, frame);
-    if (msg != NULL && msg->n <= ORDER_MAX) recs = kvp_rd_array(&rd, msg->n, sizeof *recs);
+    msg = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, frame);
+    if (msg != NULL && msg->n <= ORDER_MAX) recs = kvp_rd_array(&rd, msg->n, record_bytes(frame->hdr.opcode));
     if (recs != NULL) *err_out = kvp_node_core_see_term(node->core, msg->term);
-    if (recs != NULL && *err_out == KVP_OK && msg->segment_id != node->tiering.segment_id) *err_out = KVP_NO_SEGMENT;
-    if (recs != NULL && *err_out == KVP_OK) o = order_make(node, frame, msg->n);
-    if (recs != NULL && *err_out == KVP_OK && o == NULL) *err_out = KVP_NOMEM;
-    if (o != NULL) drop_all(node, o, recs, msg->n);
+    if (recs != NULL && *err_out == KVP_OK && !is_ours(node, frame->hdr.opcode, msg->segment_id))
+        *err_out = KVP_NO_SEGMENT;
+    if (recs != NULL && *err_out == KVP_OK) {
+        order_t *o = order_make(node, frame, msg->n);
+
+        if (o == NULL)
+            *err_out = KVP_NOMEM;
+        else
+            begin(node, o, recs);
+    }
     kvp_pb_free(&pb, msg);
     return recs != NULL;
 }
@@ -330,9 +312,7 @@ kvp_node_tiering_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t 
     *err_out = KVP_NOTSUP;
     if (node->tiering.tier == NULL) return true;
     *err_out = KVP_OK;
-    is_ok = frame->hdr.opcode == KVP_OP_DEMOTE  ? on_demote(node, frame, err_out)
-            : frame->hdr.opcode == KVP_OP_STAGE ? on_stage(node, frame, err_out)
-                                                : on_drop(node, frame, err_out);
+    is_ok = on_order(node, frame, err_out);
     answer_done(node);
     return is_ok;
 }
@@ -434,7 +414,7 @@ drop_unwanted(kvp_node_t *node, const uint8_t *unwanted)
     if (n == 0) return KVP_OK;
     o = order_make(node, NULL, n);
     if (o == NULL) return KVP_NOMEM;
-    drop_all(node, o, t->told, n);
+    begin(node, o, t->told);
     return KVP_OK;
 }
 

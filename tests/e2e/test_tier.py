@@ -154,7 +154,7 @@ def test_tier_that_is_too_small(make_pool, bench):
         put_all(pool, client, N, turn * N)
         assert get_all(client, 64, 0)[1] == 0
     found, wrong = get_all(client, 3 * N)
-    tier = {k: v for k, v in node_figures(pool.nodes[0]).items()}
+    tier = node_figures(pool.nodes[0])
     assert wrong == 0 and found > 256 + 400, (found, tier)
     assert tier["pages_reclaimed_total"] > 0 and tier["devices_failed"] == 0 and tier["io_errors_total"] == 0, tier
     assert figures(pool.master)["tier_evictions"] > 0

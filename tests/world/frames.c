@@ -123,10 +123,10 @@ static void
 saw_stage(world_t *w, const kvp_frame_t *f)
 {
     const kvp_wire_stage_t *recs = (const kvp_wire_stage_t *)f->tail;
-    Kvp__Pb__Stage *head;
+    Kvp__Pb__Retire *head;
     kvp_pb_t pb;
 
-    head = kvp_pb_unpack(&pb, &kvp__pb__stage__descriptor, f);
+    head = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, f);
     assert_non_null(head);
     assert_int_equal(f->tail_len, head->n * sizeof *recs);
     for (uint32_t i = 0; i < head->n; i++) {

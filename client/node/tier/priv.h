@@ -16,6 +16,14 @@ typedef struct {
     uint32_t run; /* of its header */
 } kvp_tier_slot_t;
 
+/* The blocks of the device in which that table lies. */
+static inline void
+kvp_tier_table_blocks(const kvp_tier_slot_t *slot, uint64_t *from_out, uint64_t *to_out)
+{
+    *from_out = slot->table_off / KVP_TIER_BLOCK * KVP_TIER_BLOCK;
+    *to_out = kvp_align_up(slot->table_off + slot->table_bytes, KVP_TIER_BLOCK);
+}
+
 typedef struct {
     kvp_tier_entry_t *entries;
     size_t n;

@@ -71,10 +71,10 @@ begin(kvp_tier_core_t *core, uint64_t budget_bytes)
 {
     kvp_tier_reclaim_t *r = &core->reclaim;
     const kvp_tier_slot_t *slot = kvp_tier_slot(core, core->tail);
-    uint64_t from = slot->table_off / KVP_TIER_BLOCK * KVP_TIER_BLOCK,
-             to = kvp_align_up(slot->table_off + slot->table_bytes, KVP_TIER_BLOCK);
+    uint64_t from, to;
     uint64_t room = kvp_tier_free_pages(core) > 0 ? core->conf.geo.page_bytes : core->conf.geo.page_bytes - core->pos;
 
+    kvp_tier_table_blocks(slot, &from, &to);
     r->number = core->tail;
     r->next = r->asked_from = 0;
     r->keep_bytes = kvp_min_u64(room / 4 * 3, budget_bytes);

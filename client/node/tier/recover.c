@@ -286,9 +286,9 @@ static void
 begin_table(kvp_tier_core_t *core, ahead_t *a, uint64_t number)
 {
     const kvp_tier_slot_t *slot = kvp_tier_slot(core, number);
-    uint64_t from = slot->table_off / KVP_TIER_BLOCK * KVP_TIER_BLOCK,
-             to = kvp_align_up(slot->table_off + slot->table_bytes, KVP_TIER_BLOCK);
+    uint64_t from, to;
 
+    kvp_tier_table_blocks(slot, &from, &to);
     a->buf = NULL;
     a->number = number;
     a->skip = slot->table_off - from;

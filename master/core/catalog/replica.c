@@ -76,6 +76,12 @@ kvp_obj_len(const kvp_catalog_t *cat, const kvp_obj_t *o)
     return ((const kvp_attempt_t *)kvp_ptab_get(&cat->attempts, o->attempt))->bytes;
 }
 
+kvp_digest_t
+kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    return kvp_obj_digest(cat->index, o, cat->ctx->conf.digest_seed, kvp_obj_tenant(cat, o)->id);
+}
+
 void
 kvp_obj_set_on_tier_alone(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c, uint64_t len)
 {

@@ -63,6 +63,7 @@ kvp_obj_version(const kvp_obj_t *o)
 {
     return o->generation;
 }
+kvp_digest_t kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of one that has a place */
 /* Copies whose nodes answer; 0: not committed, or before a bump. kvp_obj_served_n: 0 also while its group hides it. */
 uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
 bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o); /* no copy is up, and it can be staged */

@@ -115,7 +115,7 @@ kvp_journal_again(kvp_interim_t *log, uint32_t oid)
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     if (!log->journal.is_open || o->state != KVP_OBJ_COMMITTED) return;
-    say(m, o, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(&m->cat, o)->id));
+    say(m, o, kvp_obj_digest_of(&m->cat, o));
 }
 
 void

@@ -47,7 +47,7 @@ object_of(kvp_master_t *m, const kvp_segment_t *t, const kvp_wire_tiered_t *rec,
     return g == t || g->tier == t ? o : NULL;
 }
 
-/* Its tier, or NULL after the connection was given up. */
+/* NULL = the node has no such tier. */
 static kvp_segment_t *
 tier_of(kvp_master_t *m, kvp_session_t *s, uint32_t id)
 {

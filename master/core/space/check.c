@@ -48,7 +48,7 @@ check(kvp_space_t *sp, const kvp_obj_t *o, const kvp_place_t *at)
         .slot = at->slot,
         .generation = at->generation,
         .version = kvp_obj_version(o),
-        .digest = kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id),
+        .digest = kvp_obj_digest_of(sp->cat, o),
         .len = kvp_obj_len(sp->cat, o),
     };
     kvp_wire_loc_t loc;

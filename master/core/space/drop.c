@@ -130,7 +130,7 @@ note_gone(kvp_space_t *sp, uint32_t oid, leave_t *leave)
 
     if (o->state != KVP_OBJ_COMMITTED) return;
     if (!sp->log->journal.is_open && !kvp_gone_is_rebuilding(sp->prot)) return;
-    leave->digest = kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id);
+    leave->digest = kvp_obj_digest_of(sp->cat, o);
     leave->version = kvp_obj_version(o);
 }
 

@@ -22,7 +22,7 @@ kvp_moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place
     kvp_list_init(&mv->link);
     kvp_list_init(&mv->waiters);
     mv->segment = g;
-    mv->digest = kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id);
+    mv->digest = kvp_obj_digest_of(sp->cat, o);
     mv->version = kvp_obj_version(o);
     mv->len = kvp_obj_len(sp->cat, o);
     if (at != NULL) mv->at = *at;
@@ -88,10 +88,7 @@ kvp_tier_leave(kvp_space_t *sp, kvp_obj_t *o, bool is_told, kvp_deferred_t *defe
     kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
     kvp_moving_t *mv = kvp_moving_of(sp, o);
 
-    if (t != NULL && !is_told)
-        kvp_tier_drop(sp, t,
-                      kvp_obj_digest(sp->cat->index, o, sp->ctx->conf.digest_seed, kvp_obj_tenant(sp->cat, o)->id),
-                      kvp_obj_version(o), deferred);
+    if (t != NULL && !is_told) kvp_tier_drop(sp, t, kvp_obj_digest_of(sp->cat, o), kvp_obj_version(o), deferred);
     kvp_tier_forget(sp, o);
     if (mv == NULL) return;
     o->is_moving = 0;

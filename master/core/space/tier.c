@@ -164,75 +164,40 @@ order_make(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from)
 }
 
 static void
-send_drops(kvp_space_t *sp, kvp_segment_t *t)
+append_drop(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out)
 {
-    Kvp__Pb__Drop msg = KVP__PB__DROP__INIT;
-    kvp_order_t *order = order_make(sp, t, KVP_OP_DROP, &t->drops);
-    kvp_buf_t *out = &t->node->out;
-    size_t at;
+    const kvp_tier_drop_t *d = kvp_list_entry(record, kvp_tier_drop_t, link);
+    kvp_wire_tiered_t rec = {d->digest, d->version};
 
-    msg.n = order->n;
-    msg.term = sp->ctx->term;
-    msg.segment_id = t->id;
-    kvp_pb_frame_begin(out, KVP_OP_DROP, 0, order->request_id, &msg.base, &at);
-    kvp_list_foreach (pos, &order->records) {
-        const kvp_tier_drop_t *d = kvp_list_entry(pos, kvp_tier_drop_t, link);
-        kvp_wire_tiered_t rec = {d->digest, d->version};
-
-        kvp_buf_append(out, &rec, sizeof rec);
-    }
-    kvp_frame_end(out, at);
+    (void)sp;
+    kvp_buf_append(out, &rec, sizeof rec);
 }
 
 static void
-send_demotes(kvp_space_t *sp, kvp_segment_t *g)
+append_demote(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out)
 {
-    Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
-    kvp_order_t *order = order_make(sp, g, KVP_OP_DEMOTE, &g->demotes);
-    kvp_buf_t *out = &g->node->out;
-    size_t at;
+    const kvp_moving_t *mv = kvp_list_entry(record, kvp_moving_t, link);
+    const kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, mv->at.chunk);
+    kvp_wire_slot_t rec = {
+        .chunk = c == NULL ? UINT32_MAX : c->index, .slot = mv->at.slot, .generation = mv->at.generation};
 
-    msg.n = order->n;
-    msg.term = sp->ctx->term;
-    msg.segment_id = g->id;
-    kvp_pb_frame_begin(out, KVP_OP_DEMOTE, 0, order->request_id, &msg.base, &at);
-    kvp_list_foreach (pos, &order->records) {
-        const kvp_moving_t *mv = kvp_list_entry(pos, kvp_moving_t, link);
-        const kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, mv->at.chunk);
-        kvp_wire_slot_t rec = {
-            .chunk = c == NULL ? UINT32_MAX : c->index, .slot = mv->at.slot, .generation = mv->at.generation};
-
-        kvp_buf_append(out, &rec, sizeof rec);
-    }
-    kvp_frame_end(out, at);
+    kvp_buf_append(out, &rec, sizeof rec);
 }
 
 static void
-send_stages(kvp_space_t *sp, kvp_segment_t *g)
+append_stage(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out)
 {
-    Kvp__Pb__Stage msg = KVP__PB__STAGE__INIT;
-    kvp_order_t *order = order_make(sp, g, KVP_OP_STAGE, &g->placed);
-    kvp_buf_t *out = &g->node->out;
-    size_t at;
+    const kvp_moving_t *mv = kvp_list_entry(record, kvp_moving_t, link);
+    kvp_wire_stage_t rec = {.digest = mv->digest, .version = mv->version, .len = mv->len};
+    kvp_wire_loc_t loc;
 
-    msg.n = order->n;
-    msg.term = sp->ctx->term;
-    msg.segment_id = g->id;
-    kvp_pb_frame_begin(out, KVP_OP_STAGE, 0, order->request_id, &msg.base, &at);
-    kvp_list_foreach (pos, &order->records) {
-        const kvp_moving_t *mv = kvp_list_entry(pos, kvp_moving_t, link);
-        kvp_wire_stage_t rec = {.digest = mv->digest, .version = mv->version, .len = mv->len};
-        kvp_wire_loc_t loc;
-
-        kvp_place_wire(sp->cat, &mv->at, &loc);
-        rec.generation = loc.generation;
-        rec.offset = loc.offset;
-        rec.chunk = loc.chunk;
-        rec.slot = loc.slot;
-        rec.key_off = loc.key_off;
-        kvp_buf_append(out, &rec, sizeof rec);
-    }
-    kvp_frame_end(out, at);
+    kvp_place_wire(sp->cat, &mv->at, &loc);
+    rec.generation = loc.generation;
+    rec.offset = loc.offset;
+    rec.chunk = loc.chunk;
+    rec.slot = loc.slot;
+    rec.key_off = loc.key_off;
+    kvp_buf_append(out, &rec, sizeof rec);
 }
 
 static bool
@@ -253,17 +218,35 @@ kvp_tier_is_writing(const kvp_segment_t *g)
     return !kvp_list_is_empty(&g->demotes);
 }
 
+/* As many orders of what is in the list as the node may have unanswered. */
+static void
+send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
+            void (*append)(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out))
+{
+    while (may_send(g) && !kvp_list_is_empty(from)) {
+        Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
+        kvp_order_t *order = order_make(sp, g, opcode, from);
+        kvp_buf_t *out = &g->node->out;
+        size_t at;
+
+        msg.n = order->n;
+        msg.term = sp->ctx->term;
+        msg.segment_id = g->id;
+        kvp_pb_frame_begin(out, opcode, 0, order->request_id, &msg.base, &at);
+        kvp_list_foreach (pos, &order->records)
+            append(sp, pos, out);
+        kvp_frame_end(out, at);
+    }
+}
+
 /* Removals wait for drops, readers for stages; writing ahead waits for both. */
 static void
 send(kvp_space_t *sp, kvp_segment_t *g)
 {
     place_stages(sp, g);
-    while (may_send(g) && !kvp_list_is_empty(&g->drops))
-        send_drops(sp, g);
-    while (may_send(g) && !kvp_list_is_empty(&g->placed))
-        send_stages(sp, g);
-    while (may_send(g) && !kvp_list_is_empty(&g->demotes))
-        send_demotes(sp, g);
+    send_orders(sp, g, KVP_OP_DROP, &g->drops, append_drop);
+    send_orders(sp, g, KVP_OP_STAGE, &g->placed, append_stage);
+    send_orders(sp, g, KVP_OP_DEMOTE, &g->demotes, append_demote);
 }
 
 void
