@@ -65,6 +65,32 @@ def test_removals_at_a_node_that_was_given_up(make_pool, bench):
     assert kept > 0 and got["results"].get("OK") == kept and got["wrong"] == 0, got
 
 
+@pytest.mark.limit(60)
+def test_gets_wait_for_nodes_of_a_new_master(make_pool, bench):
+    """Fails if, right after a master's restart, a get of what lies at a node that is back 0.5 s later does not wait for it, or if it
+    waits until its deadline for one that does not come.
+    """
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data")
+    writer = Shell(bench, pool.addr, "writer", **PATHS["tcp"])
+    assert writer(f"bput k/ 0 8 {LEN}")["results"] == {"OK": 8}
+    pool.master.kill9()
+    pool.nodes[0].freeze()
+    start(bench, pool, "master2")
+    reader = Shell(bench, pool.addr, "reader", **PATHS["tcp"])
+    timer = threading.Timer(0.5, pool.nodes[0].thaw)
+    timer.start()
+    got = reader(f"bget k/ 0 8 {LEN} deadline={20000 * SLOW}")
+    timer.join()
+    assert got["results"] == {"OK": 8} and got["wrong"] == 0, got
+    pool.master.kill9()
+    pool.nodes[0].kill9()
+    start(bench, pool, "master3")
+    begun = time.monotonic()
+    late = Shell(bench, pool.addr, "late", **PATHS["tcp"])
+    assert late(f"bget k/ 0 8 {LEN} deadline={20000 * SLOW}")["results"] == {"NODE_LOST": 8}
+    assert time.monotonic() - begun < 5 * SLOW
+
+
 @pytest.mark.limit(120)
 def test_older_versions_are_never_back(make_pool, bench):
     """Fails if, after removals and upserts that were acknowledged while one of three nodes was stopped, and a kill of the master, a

@@ -47,8 +47,13 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
     kvp_takeover_begin(&m->peers);
     if (m->log.journal.is_open) begin_log_anew(m);
     /* Incarnations and grants of the old term are void, so everybody begins anew. */
-    kvp_list_foreach (pos, &m->peers.seen)
-        kvp_session_close(&m->peers, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");
+    kvp_ctx_note(&m->ctx, "a node obeys term %u: everybody is to begin anew under %u", term, m->ctx.term);
+    kvp_list_foreach (pos, &m->peers.seen) {
+        kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
+
+        s->is_closing = true;
+        kvp_session_dirty(&m->peers, s);
+    }
 }
 
 /* Whether peers may cause that rise; then it counts. */

@@ -33,7 +33,8 @@
 
 #define LIST_SCAN_MAX 4096u /* records that one List walks */
 #define STAGE_WAIT_MAX_MS 500u /* that an answer waits for what is on tiers */
-#define STAGE_RETRY_MS 1u /* until what is on its way is asked for again */
+#define STAGE_RETRY_MS 1u /* until what is on its way is asked for again, */
+#define AWAY_RETRY_MS 5u /* and what lies at a node that is not back yet after the master's start */
 #define LIST_BYTES_MAX (256u << 10)
 
 /* The digests behind a head with a count, of at most max. NULL after the connection was given up. */
@@ -78,6 +79,13 @@ is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
            kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(&m->cat, o);
 }
 
+/* What of that a reader is to wait for: the master has just begun, and the node was not seen since. */
+static bool
+is_coming(const kvp_master_t *m, uint32_t oid)
+{
+    return kvp_takeover_may_tickets_come(&m->peers) && kvp_obj_is_reported(&m->cat, kvp_obj(m->cat.index, oid));
+}
+
 /* Why the answer does not tell where it is: on its way into memory, or to be asked for again, or its node does not give it. */
 static kvp_err_t
 staging_err(const kvp_master_t *m, uint32_t oid, bool is_hopeless)
@@ -89,7 +97,7 @@ staging_err(const kvp_master_t *m, uint32_t oid, bool is_hopeless)
 typedef struct {
     uint32_t oids[KVP_PLACES_MAX]; /* of all that were asked for */
     uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* what is in memory, and what only tiers have */
-    uint32_t found_n, tiered_n;
+    uint32_t found_n, tiered_n, coming_n; /* coming_n: what a node has that is not back yet */
     bool is_hopeless; /* stages were waited for, and brought nothing */
 } got_t;
 
@@ -114,7 +122,7 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, co
             else
                 (void)kvp_obj_wire(&m->cat, o, s->host_id, &obj, locs);
         } else if (is_away(m, s, got->oids[i])) {
-            obj.err = KVP_NODE_LOST;
+            obj.err = is_staging && is_coming(m, got->oids[i]) ? KVP_RETRY_AFTER : KVP_NODE_LOST;
         }
         memcpy(obj_at, &obj, sizeof obj);
         memcpy(loc_at, locs, obj.nloc * sizeof *locs);
@@ -131,10 +139,13 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, co
 static void
 find(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, got_t *got)
 {
-    got->found_n = got->tiered_n = 0;
+    got->found_n = got->tiered_n = got->coming_n = 0;
     kvp_objindex_find_many(m->cat.index, digests, n, got->oids);
     for (uint32_t i = 0; i < n; i++) {
-        if (!is_found(m, s, got->oids[i])) continue;
+        if (!is_found(m, s, got->oids[i])) {
+            got->coming_n += is_away(m, s, got->oids[i]) && is_coming(m, got->oids[i]);
+            continue;
+        }
         if (kvp_obj_up_n(&m->cat, kvp_obj(m->cat.index, got->oids[i])) == 0) {
             got->tiered[got->tiered_n++] = got->oids[i];
             continue;
@@ -194,6 +205,7 @@ get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, bool is_again)
     reply.is_leased = msg->wants_lease;
     reply.has_lineages = msg->wants_lineages;
     reply.revoke_seq = s->tenant->revoke_seq;
+    if (got.coming_n > 0) reply.retry_ms = AWAY_RETRY_MS;
     if (got.tiered_n > 0) reply.retry_ms = STAGE_RETRY_MS;
     if (!msg->no_hold && !kvp_ticket_may_take(&m->prot, s, got.found, got.found_n)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many objects held");
