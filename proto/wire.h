@@ -72,11 +72,12 @@ typedef enum {
     KVP_OP_REPORT = 53, /* N->M  Report, extents, keys -> Reply, n u8: KVP_RETIRE_DEAD = not wanted */
     KVP_OP_CHECK = 54, /* M->N  Retire, n kvp_wire_check_t -> Reply, n u8: KVP_RETIRE_DEAD = no reader accepts it */
     KVP_OP_OWNER = 55, /* M->N  Owner; one-way */
-    KVP_OP_DEMOTE = 56, /* M->N  Retire, n kvp_wire_slot_t -> Reply, n u8: 1 = it is on the tier */
+    KVP_OP_DEMOTE = 56, /* M->N  Retire, n kvp_wire_demote_t -> Reply, n u8: 1 = it is on the tier */
     KVP_OP_STAGE = 57, /* M->N  Stage, n kvp_wire_stage_t -> Reply, n u8: KVP_STAGE_* */
     KVP_OP_DROP =
         58, /* M->N  Drop, n kvp_wire_tiered_t -> Reply: none of them is served from the tier, now or after a restart */
-    KVP_OP_TIER_REPORT = 59, /* N->M  TierReport, n kvp_wire_tiered_t -> Reply, n u8: 1 = not wanted */
+    KVP_OP_TIER_REPORT =
+        59, /* N->M  TierReport, n kvp_wire_tiered_t, or whole records -> Reply, n u8: 1 = not wanted */
     KVP_OP_RECLAIM = 60, /* N->M  Reclaim, n kvp_wire_tiered_t -> Reply, n u8: 1 = to be kept */
 
     KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
@@ -222,6 +223,26 @@ typedef struct {
     uint64_t version;
 } kvp_wire_tiered_t;
 
+/* DEMOTE: an extent whose object is to be written to the tier. */
+typedef struct {
+    kvp_wire_slot_t at;
+    kvp_wire_lineage_t lineage; /* of the object: descriptors do not say it */
+} kvp_wire_demote_t;
+
+/* TIER_REPORT to a master that does not know the tier: all that it needs of an object; key_len bytes of key follow, padded to 8. */
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t version;
+    uint64_t key_hash2;
+    uint64_t len; /* payload bytes */
+    uint64_t sum;
+    kvp_wire_lineage_t lineage;
+    uint32_t tenant; /* its number */
+    uint16_t flags; /* as in descriptors */
+    uint16_t key_len;
+} kvp_wire_whole_t;
+#define KVP_WHOLE_MAX 256u /* of one page */
+
 /* STAGE: the record is to be read into that extent, and sealed there. */
 typedef struct {
     kvp_digest_t digest;
@@ -251,6 +272,8 @@ _Static_assert(sizeof(kvp_wire_loc_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_entry_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_slot_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_tiered_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_demote_t) == 48, "wire format");
+_Static_assert(sizeof(kvp_wire_whole_t) == 80, "wire format");
 _Static_assert(sizeof(kvp_wire_stage_t) == 64, "wire format");
 _Static_assert(sizeof(kvp_wire_unreadable_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_check_t) == 56, "wire format");

@@ -103,6 +103,8 @@ typedef struct {
     uint64_t cursor; /* of the report */
     kvp_wire_tiered_t *told; /* owned: the page that is not answered, of told_n */
     uint32_t told_n;
+    bool is_told_last; /* nothing comes after it */
+    bool is_whole; /* the report tells all that a master without a log needs */
     kvp_list_t orders; /* in the order in which they are answered */
 } kvp_node_tiering_t;
 

@@ -37,7 +37,7 @@ typedef struct {
 struct order {
     kvp_list_t link; /* tiering->orders, of one that is not answered */
     uint64_t link_number;
-    uint64_t request_id; /* 0 = nobody asked: drops of a report */
+    uint64_t request_id; /* 0 = nobody asked: reads and drops of a report */
     uint8_t opcode;
     uint8_t mem_uuid[16]; /* of the memory that it is about */
     kvp_err_t err; /* DROP: the first */
@@ -59,15 +59,15 @@ order_free(order_t *o)
 }
 
 static order_t *
-order_make(kvp_node_t *node, const kvp_frame_t *frame, uint32_t n)
+order_make(kvp_node_t *node, uint8_t opcode, uint64_t request_id, uint32_t n)
 {
     order_t *o = calloc(1, sizeof *o);
 
     if (o == NULL) return NULL;
     kvp_list_init(&o->link);
     o->link_number = node->link.number;
-    if (frame != NULL) o->request_id = frame->hdr.request_id;
-    o->opcode = frame == NULL ? KVP_OP_DROP : frame->hdr.opcode;
+    o->request_id = request_id;
+    o->opcode = opcode;
     if (node->mem != NULL) memcpy(o->mem_uuid, node->mem->uuid, sizeof o->mem_uuid);
     o->n = n;
     o->flags = calloc(n + 1, 1);
@@ -77,6 +77,8 @@ order_make(kvp_node_t *node, const kvp_frame_t *frame, uint32_t n)
     order_free(o);
     return NULL;
 }
+
+static void tell_whole(kvp_node_t *node, const order_t *o);
 
 static void
 answer(kvp_node_t *node, order_t *o)
@@ -92,6 +94,7 @@ answer(kvp_node_t *node, order_t *o)
         kvp_buf_append(&l->conn.out, o->flags, msg.n);
         kvp_frame_end(&l->conn.out, at);
     }
+    if (o->opcode == KVP_OP_TIER_REPORT) tell_whole(node, o);
     order_free(o);
 }
 
@@ -134,8 +137,9 @@ is_still_sealed(kvp_tier_op_t *op)
 }
 
 static void
-demote_one(kvp_node_t *node, step_t *s, const kvp_wire_slot_t *at)
+demote_one(kvp_node_t *node, step_t *s, const kvp_wire_demote_t *rec)
 {
+    const kvp_wire_slot_t *at = &rec->at;
     kvp_node_chunk_t *c = at->chunk < node->mem->chunk_n ? &node->mem->chunks[at->chunk] : NULL;
     kvp_tier_meta_t *meta = &s->op.meta;
     kvp_desc_t desc;
@@ -153,6 +157,7 @@ demote_one(kvp_node_t *node, step_t *s, const kvp_wire_slot_t *at)
     meta->sum = desc.sum;
     meta->tenant = desc.tenant;
     meta->ns_epoch = desc.ns_epoch;
+    meta->lineage = rec->lineage;
     meta->flags = desc.flags;
     meta->key_len = desc.key_len;
     s->op.src = (const uint8_t *)c->payload.addr + desc.offset;
@@ -249,7 +254,7 @@ drop_one(kvp_node_t *node, step_t *s, const kvp_wire_tiered_t *rec)
 static size_t
 record_bytes(uint8_t opcode)
 {
-    return opcode == KVP_OP_DEMOTE  ? sizeof(kvp_wire_slot_t)
+    return opcode == KVP_OP_DEMOTE  ? sizeof(kvp_wire_demote_t)
            : opcode == KVP_OP_STAGE ? sizeof(kvp_wire_stage_t)
                                     : sizeof(kvp_wire_tiered_t);
 }
@@ -262,7 +267,7 @@ begin(kvp_node_t *node, order_t *o, const void *recs)
 
         s->order = o;
         if (o->opcode == KVP_OP_DEMOTE)
-            demote_one(node, s, (const kvp_wire_slot_t *)recs + i);
+            demote_one(node, s, (const kvp_wire_demote_t *)recs + i);
         else if (o->opcode == KVP_OP_STAGE)
             stage_one(node, s, (const kvp_wire_stage_t *)recs + i);
         else
@@ -293,7 +298,7 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out)
     if (recs != NULL && *err_out == KVP_OK && !is_ours(node, frame->hdr.opcode, msg->segment_id))
         *err_out = KVP_NO_SEGMENT;
     if (recs != NULL && *err_out == KVP_OK) {
-        order_t *o = order_make(node, frame, msg->n);
+        order_t *o = order_make(node, frame->hdr.opcode, frame->hdr.request_id, msg->n);
 
         if (o == NULL)
             *err_out = KVP_NOMEM;
@@ -351,17 +356,96 @@ ask_mount(kvp_node_t *node)
     node->tiering.request = ask(node, KVP_OP_MOUNT, &msg, NULL, 0);
 }
 
-static void
-report_page(kvp_node_t *node)
+/* Begins a page of the report; kvp_frame_end ends it. */
+static size_t
+begin_page(kvp_node_t *node)
 {
     Kvp__Pb__TierReport msg = KVP__PB__TIER_REPORT__INIT;
     kvp_node_tiering_t *t = &node->tiering;
+    size_t at;
 
-    t->told_n = kvp_tier_list(t->tier, &t->cursor, t->told, REPORT_BATCH);
     msg.segment_id = t->segment_id;
     msg.n = t->told_n;
-    msg.is_last = t->told_n == 0;
-    t->request = ask(node, KVP_OP_TIER_REPORT, &msg, t->told, t->told_n * sizeof *t->told);
+    msg.is_last = t->is_told_last;
+    t->request = ++node->link.next_request;
+    kvp_pb_frame_begin(&node->link.conn.out, KVP_OP_TIER_REPORT, 0, t->request, &msg, &at);
+    return at;
+}
+
+/* What a master without a log is to know of a record is on the device. */
+static void
+read_page(kvp_node_t *node)
+{
+    const kvp_node_tiering_t *t = &node->tiering;
+    order_t *o = order_make(node, KVP_OP_TIER_REPORT, 0, t->told_n);
+
+    if (o == NULL) node->link.conn.out.err = KVP_NOMEM; /* which ends the connection, and the report with it */
+    for (uint32_t i = 0; o != NULL && i < o->n; i++) {
+        step_t *s = &o->steps[i];
+
+        s->order = o;
+        s->op.meta.digest = t->told[i].digest;
+        s->op.meta.version = t->told[i].version;
+        kvp_ignore(submit(node, s, KVP_TIER_READ), "what cannot be read is not told");
+    }
+}
+
+static void
+report_page(kvp_node_t *node)
+{
+    kvp_node_tiering_t *t = &node->tiering;
+    kvp_buf_t *out = &node->link.conn.out;
+    size_t at;
+
+    t->told_n = kvp_tier_list(t->tier, &t->cursor, t->told, t->is_whole ? KVP_WHOLE_MAX : REPORT_BATCH);
+    t->is_told_last = t->told_n == 0;
+    if (t->is_whole && t->told_n > 0) {
+        read_page(node);
+        return;
+    }
+    at = begin_page(node);
+    kvp_buf_append(out, t->told, t->told_n * sizeof *t->told);
+    kvp_frame_end(out, at);
+}
+
+static void
+append_whole(const kvp_tier_meta_t *meta, kvp_buf_t *out)
+{
+    static const uint8_t zeros[8];
+    kvp_wire_whole_t rec = {
+        .digest = meta->digest,
+        .version = meta->version,
+        .key_hash2 = meta->key_hash2,
+        .len = meta->len,
+        .sum = meta->sum,
+        .lineage = meta->lineage,
+        .tenant = meta->tenant,
+        .flags = meta->flags,
+        .key_len = meta->key_len,
+    };
+
+    kvp_buf_append(out, &rec, sizeof rec);
+    kvp_buf_append(out, meta->key, meta->key_len);
+    kvp_buf_append(out, zeros, kvp_align_up(meta->key_len, 8) - meta->key_len);
+}
+
+/* A page of a whole report was read. */
+static void
+tell_whole(kvp_node_t *node, const order_t *o)
+{
+    kvp_node_tiering_t *t = &node->tiering;
+    kvp_buf_t *out = &node->link.conn.out;
+    size_t at;
+
+    if (t->state != KVP_TIERING_REPORTING || o->link_number != node->link.number) return;
+    t->told_n = 0;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].op.err == KVP_OK)
+            t->told[t->told_n++] = (kvp_wire_tiered_t){o->steps[i].op.meta.digest, o->steps[i].op.meta.version};
+    at = begin_page(node);
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->steps[i].op.err == KVP_OK) append_whole(&o->steps[i].op.meta, out);
+    kvp_frame_end(out, at);
 }
 
 static void
@@ -392,11 +476,12 @@ kvp_node_tiering_on_mounted(kvp_node_t *node, const kvp_frame_t *frame, const Kv
     }
     t->told = calloc(REPORT_BATCH, sizeof *t->told);
     if (t->told == NULL) {
-        t->again_ns = kvp_now_ns() + KVP_NS_PER_S;
+        node->link.conn.out.err = KVP_NOMEM;
         return true;
     }
     t->state = KVP_TIERING_REPORTING;
     t->cursor = 0;
+    t->is_whole = msg->report == 2;
     report_page(node);
     return true;
 }
@@ -412,7 +497,7 @@ drop_unwanted(kvp_node_t *node, const uint8_t *unwanted)
     for (uint32_t i = 0; i < t->told_n; i++)
         if (unwanted[i] != 0) t->told[n++] = t->told[i];
     if (n == 0) return KVP_OK;
-    o = order_make(node, NULL, n);
+    o = order_make(node, KVP_OP_DROP, 0, n);
     if (o == NULL) return KVP_NOMEM;
     begin(node, o, t->told);
     return KVP_OK;
@@ -445,7 +530,7 @@ kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     }
     err = drop_unwanted(node, flags);
     if (err != KVP_OK) return err;
-    if (t->told_n == 0)
+    if (t->is_told_last)
         be_up(node);
     else
         report_page(node);

@@ -27,7 +27,9 @@ def ssd_of(bench, name="ssd"):
 
 
 def make_tiered(make_pool, bench, data="none"):
-    return make_pool(nodes=1, memory=MEMORY, data_dir=data, node_args=("--ssd", f"{ssd_of(bench)}:{SSD}"))
+    pool = make_pool(nodes=1, memory=MEMORY, data_dir=data, node_args=("--ssd", f"{ssd_of(bench)}:{SSD}"))
+    wait_until(lambda: figures(pool.master)["tier_size_bytes"] > 0, 20, "the tier to be mounted")
+    return pool
 
 
 def node_again(bench, pool, name="node1b"):
@@ -131,9 +133,10 @@ def test_node_killed_at_any_moment(make_pool, bench):
     assert f["stages"] > 1000 and f["tier_lost"] <= f["stages"] / 1000, f  # what the master believes to be there is there
 
 
-def test_master_killed_and_back(make_pool, bench):
-    """Fails if the next master, which has the log, does not know what is on the tier, or knows what was removed."""
-    pool = make_tiered(make_pool, bench, f"{bench.home}/data")
+@pytest.mark.parametrize("has_log", [True, False])
+def test_master_killed_and_back(make_pool, bench, has_log):
+    """Fails if the next master, which has the log or learns it from the node, does not know what is on the tier, or knows what was removed."""
+    pool = make_tiered(make_pool, bench, f"{bench.home}/data" if has_log else "none")
     client = Shell(bench, pool.addr, "client", deadline=60000 * SLOW, **PATHS["tcp"])
     put_all(pool, client)
     removed_of(client, [f"k/{i}" for i in range(32)])

@@ -5,8 +5,8 @@
 
 #include <stdio.h>
 
-static tiered_t *
-find(mem_t *mem, kvp_digest_t digest)
+tiered_t *
+tiered_find(mem_t *mem, kvp_digest_t digest)
 {
     for (uint32_t i = 0; i < mem->tiered_n; i++)
         if (kvp_digest_eq(mem->tiered[i].rec.digest, digest)) return &mem->tiered[i];
@@ -14,35 +14,38 @@ find(mem_t *mem, kvp_digest_t digest)
 }
 
 static void
-write_one(mem_t *mem, const kvp_desc_t *desc)
+write_one(mem_t *mem, const chunk_t *c, const kvp_wire_demote_t *rec)
 {
-    tiered_t *at = find(mem, desc->digest);
+    const kvp_desc_t *desc = &c->descs[rec->at.slot];
+    tiered_t *at = tiered_find(mem, desc->digest);
 
     if (at == NULL) {
         mem->tiered = realloc(mem->tiered, (mem->tiered_n + 1) * sizeof *mem->tiered);
         at = &mem->tiered[mem->tiered_n++];
     }
-    *at = (tiered_t){.rec = {desc->digest, desc->version}, .desc = *desc};
+    *at = (tiered_t){.rec = {desc->digest, desc->version}, .desc = *desc, .lineage = rec->lineage};
+    assert_true(strlen(c->keys[rec->at.slot]) < sizeof at->key);
+    strcpy(at->key, c->keys[rec->at.slot]);
 }
 
 /* The newest versions of a test have their descriptors (write_object). */
 void
 node_demote(peer_t *n, const kvp_frame_t *f)
 {
-    const kvp_wire_slot_t *slots;
+    const kvp_wire_demote_t *recs;
     Kvp__Pb__Retire *head;
     uint8_t *flags;
     kvp_pb_t pb;
 
-    slots = retire_read(f, &pb, &head);
+    recs = (const void *)retire_read(f, &pb, &head);
     flags = calloc(head->n + 1, 1);
     for (uint32_t i = 0; i < head->n; i++) {
-        chunk_t *c = mem_chunk(n->mem, slots[i].chunk);
-        uint32_t slot = slots[i].slot;
+        chunk_t *c = mem_chunk(n->mem, recs[i].at.chunk);
+        uint32_t slot = recs[i].at.slot;
 
-        if (c->words[slot] != kvp_word_make(slots[i].generation, KVP_DESC_SEALED) || c->descs == NULL) continue;
+        if (c->words[slot] != kvp_word_make(recs[i].at.generation, KVP_DESC_SEALED) || c->descs == NULL) continue;
         if (n->mem->is_tier_full) continue;
-        write_one(n->mem, &c->descs[slot]);
+        write_one(n->mem, c, &recs[i]);
         flags[i] = 1;
     }
     n->demotes_n += head->n;
@@ -54,7 +57,7 @@ node_demote(peer_t *n, const kvp_frame_t *f)
 static uint8_t
 stage_one(peer_t *n, const kvp_wire_stage_t *rec)
 {
-    const tiered_t *at = find(n->mem, rec->digest);
+    const tiered_t *at = tiered_find(n->mem, rec->digest);
     chunk_t *c = mem_chunk(n->mem, rec->chunk);
     uint64_t sealed = kvp_word_make(rec->generation, KVP_DESC_SEALED);
 
@@ -69,6 +72,10 @@ stage_one(peer_t *n, const kvp_wire_stage_t *rec)
     }
     c->descs[rec->slot] = at->desc;
     c->descs[rec->slot].word = sealed;
+    c->descs[rec->slot].offset = rec->offset;
+    c->descs[rec->slot].key_off = rec->key_off;
+    free(c->keys[rec->slot]);
+    c->keys[rec->slot] = strdup(at->key);
     return KVP_STAGE_OK;
 }
 
@@ -89,7 +96,7 @@ node_stage(peer_t *n, const kvp_frame_t *f)
 void
 tier_drop(mem_t *mem, kvp_digest_t digest, uint64_t version)
 {
-    tiered_t *at = find(mem, digest);
+    tiered_t *at = tiered_find(mem, digest);
 
     if (at != NULL && at->rec.version <= version) *at = mem->tiered[--mem->tiered_n];
 }
@@ -105,24 +112,41 @@ node_drop(peer_t *n, const kvp_frame_t *f)
 }
 
 static void
-report(peer_t *n, uint32_t segment_id)
+append_whole(const tiered_t *at, kvp_buf_t *tail)
+{
+    uint8_t key[sizeof at->key] = {0};
+    const kvp_desc_t *d = &at->desc;
+    kvp_wire_whole_t rec = {d->digest,   d->version, d->key_hash2, d->len,    d->sum,
+                            at->lineage, d->tenant,  d->flags,     d->key_len};
+
+    memcpy(key, at->key, d->key_len);
+    kvp_buf_append(tail, &rec, sizeof rec);
+    kvp_buf_append(tail, key, kvp_align_up(d->key_len, 8));
+}
+
+static void
+report(peer_t *n, uint32_t segment_id, bool is_whole)
 {
     Kvp__Pb__TierReport msg = KVP__PB__TIER_REPORT__INIT;
-    kvp_wire_tiered_t *recs = calloc(n->mem->tiered_n + 1, sizeof *recs);
+    mem_t *mem = n->mem;
+    kvp_buf_t tail = {0};
     reply_t *r;
 
-    for (uint32_t i = 0; i < n->mem->tiered_n; i++)
-        recs[i] = n->mem->tiered[i].rec;
     msg.segment_id = segment_id;
-    msg.n = n->mem->tiered_n;
+    msg.n = mem->tiered_n;
     msg.is_last = true;
-    r = peer_wait(n, peer_send(n, KVP_OP_TIER_REPORT, 0, &msg.base, recs, msg.n * sizeof *recs), SEC);
+    for (uint32_t i = 0; i < mem->tiered_n; i++)
+        if (is_whole)
+            append_whole(&mem->tiered[i], &tail);
+        else
+            kvp_buf_append(&tail, &mem->tiered[i].rec, sizeof mem->tiered[i].rec);
+    r = peer_wait(n, peer_send(n, KVP_OP_TIER_REPORT, 0, &msg.base, tail.data, tail.len), SEC);
     assert_non_null(r);
     assert_int_equal(r->frame.tail_len, msg.n);
-    for (uint32_t i = 0; i < msg.n; i++)
-        if (r->frame.tail[i] != 0) tier_drop(n->mem, recs[i].digest, recs[i].version);
+    for (uint32_t i = msg.n; i-- > 0;)
+        if (r->frame.tail[i] != 0) tier_drop(mem, mem->tiered[i].rec.digest, mem->tiered[i].rec.version);
     reply_free(r);
-    free(recs);
+    kvp_buf_fini(&tail);
 }
 
 uint32_t
@@ -156,6 +180,6 @@ node_mount_tier(peer_t *n)
     has_report = head->report;
     kvp_pb_free(&pb, head);
     reply_free(r);
-    if (has_report != 0) report(n, id);
+    if (has_report != 0) report(n, id, has_report == 2);
     return id;
 }

@@ -50,6 +50,8 @@ typedef struct {
 typedef struct {
     kvp_wire_tiered_t rec;
     kvp_desc_t desc;
+    kvp_wire_lineage_t lineage;
+    char key[64];
 } tiered_t;
 
 typedef struct {
@@ -229,6 +231,7 @@ Kvp__Pb__MountReply node_ask_mount(peer_t *n);
 uint64_t node_mount_begin(peer_t *n);
 uint32_t node_mount_tier(peer_t *n); /* and reports it, where it is asked to: its number */
 void tier_drop(mem_t *mem, kvp_digest_t digest, uint64_t version); /* the record is gone */
+tiered_t *tiered_find(mem_t *mem, kvp_digest_t digest); /* NULL = the tier has no such record */
 void node_free_all(peer_t *n); /* NODE_DEAD_ONLY: all that may be free is */
 /* NODE_TOLD: node_answer says to an order, which it frees, what each of its extents is (KVP_RETIRE_*); node_is_free says that
  * of extents which were said to be dead. */

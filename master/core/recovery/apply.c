@@ -154,19 +154,14 @@ enter_tier(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place_
 {
     kvp_segment_t *g = find_segment(m, p->segment);
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-    kvp_tenant_t *tenant;
 
-    if (g == NULL || !g->is_tier || p->generation != t->rec->version || t->rec->len >> KVP_OBJ_TIER_LEN_BITS != 0)
-        return KVP_CORRUPT;
+    if (g == NULL || !g->is_tier || p->generation != t->rec->version) return KVP_CORRUPT;
     if (o->chunk != KVP_OBJ_CHUNK_NONE) {
         o->is_on_tier = kvp_obj_chunk(&m->cat, o)->segment->tier == g;
         return KVP_OK;
     }
-    if (!kvp_tenant_may_open(&m->cat, t->rec->tenant)) return KVP_CORRUPT;
-    tenant = kvp_tenant_open(&m->cat, t->rec->tenant);
-    kvp_obj_enter_tier(&m->space, oid, g, tenant, t->rec->len);
-    tenant->objects++;
-    kvp_tenant_rele(&m->cat, tenant);
+    if (!kvp_enter_may_tier(m, t->rec->tenant, t->rec->len)) return KVP_CORRUPT;
+    kvp_enter_tier(m, oid, g, t->rec->tenant, t->rec->len);
     return KVP_OK;
 }
 

@@ -34,11 +34,14 @@ kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry)
 void
 kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len)
 {
-    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at->chunk);
     uint64_t extent = kvp_slab_len(c->slab, at->slot);
 
-    if (o->chunk == KVP_OBJ_CHUNK_NONE) c->tenant->objects++;
+    if (kvp_obj_is_on_tier_alone(&m->cat, o))
+        kvp_tier_leave_chunk(&m->space, o);
+    else if (o->chunk == KVP_OBJ_CHUNK_NONE)
+        c->tenant->objects++;
     kvp_slab_set_owner(c->slab, at->slot, oid);
     kvp_obj_add_place(&m->cat, oid, at, extent - len);
     kvp_pin_count(&m->prot, o, (int64_t)extent);
@@ -65,6 +68,22 @@ void
 kvp_enter_name(kvp_master_t *m, kvp_tenant_t *t, const char *name)
 {
     if (kvp_tenant_be_named(t, name) && t->chunks > 0) kvp_journal_tenant(&m->log, t);
+}
+
+bool
+kvp_enter_may_tier(const kvp_master_t *m, uint32_t tenant, uint64_t len)
+{
+    return len > 0 && len >> KVP_OBJ_TIER_LEN_BITS == 0 && kvp_tenant_may_open(&m->cat, tenant);
+}
+
+void
+kvp_enter_tier(kvp_master_t *m, uint32_t oid, kvp_segment_t *g, uint32_t tenant, uint64_t len)
+{
+    kvp_tenant_t *t = kvp_tenant_open(&m->cat, tenant);
+
+    kvp_obj_enter_tier(&m->space, oid, g, t, len);
+    t->objects++;
+    kvp_tenant_rele(&m->cat, t);
 }
 
 static void

@@ -19,11 +19,14 @@ typedef struct {
 } kvp_entry_t;
 
 /* kvp_enter_object makes it, committed and in the index, lying nowhere yet; returns its oid. kvp_enter_copy: one lies in that extent, which
- * is allocated, with so many bytes of payload. kvp_enter_chunk: the chunk is that tenant's now; false where it is another's, or there
+ * is allocated, with so many bytes of payload. kvp_enter_tier: it is on that tier alone. kvp_enter_may_tier: false where there
+ * are too many tenants, or no object is so long. kvp_enter_chunk: the chunk is that tenant's now; false where it is another's, or there
  * are too many tenants. kvp_enter_name: so the tenant is called, where that is not known and the name is one of its number; the log says it.
  * kvp_enter_leave takes one out again that the allocators are still open for (kvp_slab_create_open). */
 uint32_t kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry);
 void kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len);
+bool kvp_enter_may_tier(const kvp_master_t *m, uint32_t tenant, uint64_t len);
+void kvp_enter_tier(kvp_master_t *m, uint32_t oid, kvp_segment_t *g, uint32_t tenant, uint64_t len);
 bool kvp_enter_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant);
 void kvp_enter_name(kvp_master_t *m, kvp_tenant_t *t, const char *name);
 void kvp_enter_leave(kvp_master_t *m, uint32_t oid);

@@ -37,6 +37,7 @@
 #include "master/core/protect/lease.h"
 #include "master/core/protect/pin.h"
 #include "master/core/put/attempt.h"
+#include "master/core/recovery/adopt.h"
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/recheck.h"
@@ -59,13 +60,6 @@
 #define PAGE_WORDS_MAX 1024u /* words, */
 #define KEY_OFFSET_BITS 40u /* of an offset among the long keys of a chunk */
 #define CLOSE_RECORDS 8u /* to make a chunk's allocator costs as much as to touch so many records */
-
-/* One record of a page, taken apart. */
-typedef struct {
-    kvp_wire_extent_t rec;
-    kvp_desc_t desc;
-    const uint8_t *key;
-} told_t;
 
 /* A long key: where it lies is adopted when all of its chunk are known, since they come in no order. */
 typedef struct {
@@ -222,21 +216,21 @@ evacuate_slot(const kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 
 /* ---- one extent */
 static bool
-is_key_in_place(const kvp_chunk_t *c, const told_t *t)
+is_key_in_place(const kvp_chunk_t *c, const kvp_told_t *t)
 {
     if (t->desc.key_len <= KVP_KEY_CELL_BYTES) return t->desc.key_off == kvp_key_cell_units(&c->geo, t->rec.slot);
     return (uint64_t)t->desc.key_off * 64 >= c->geo.long_keys_off;
 }
 
 static kvp_wire_group_t
-group_of(const told_t *t)
+group_of(const kvp_told_t *t)
 {
     return (kvp_wire_group_t){t->desc.group, t->desc.group_n, t->desc.group_member};
 }
 
 /* What does not depend on anything but the record and the chunk. */
 static bool
-is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const told_t *t)
+is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
     const kvp_desc_t *d = &t->desc;
@@ -248,8 +242,7 @@ is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const told_t *t)
         return false;
     if (kvp_group_check_named(&group) != KVP_OK) return false;
     if (!is_key_in_place(c, t)) return false;
-    return kvp_digest_eq(d->digest, kvp_key_digest(m->ctx.conf.digest_seed, d->tenant, t->key, d->key_len)) &&
-           d->key_hash2 == kvp_key_hash2(m->ctx.conf.digest_seed, d->tenant, t->key, d->key_len);
+    return kvp_told_is_of_key(m, t);
 }
 
 /* Copies of the key's object in memory that is being dropped are not there any more, though their turn has not come. */
@@ -268,48 +261,8 @@ shed_dropped(kvp_master_t *m, kvp_digest_t digest)
     }
 }
 
-/* Whether it is one more copy of that object. */
 static bool
-may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, const told_t *t)
-{
-    kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(&m->cat, o, places);
-
-    if (n == KVP_REPLICAS_MAX || kvp_obj_len(&m->cat, o) != t->desc.len || o->sum != t->desc.sum) return false;
-    for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
-
-        if (c->segment == g || places[i].generation == kvp_word_generation(t->rec.word)) return false;
-    }
-    return true;
-}
-
-static bool
-is_same_key(const kvp_master_t *m, const kvp_obj_t *o, const told_t *t)
-{
-    return kvp_obj_owner(&m->cat, o)->id == t->desc.tenant && kvp_obj_has_key(m->cat.index, o, t->key, t->desc.key_len);
-}
-
-/* Whether the index knows nothing newer. *joins_out is the object that has this version already; KVP_OID_NONE = none. Of
- * two keys with one digest as well: while one of them was there, or was being put, the other was refused. */
-static bool
-is_wanted(const kvp_master_t *m, const kvp_segment_t *g, const told_t *t, uint32_t *joins_out)
-{
-    uint32_t oid = kvp_objindex_find(m->cat.index, t->desc.digest);
-    const kvp_obj_t *o;
-
-    *joins_out = KVP_OID_NONE;
-    if (oid == KVP_OID_NONE) return true;
-    o = kvp_obj(m->cat.index, oid);
-    if (o->state == KVP_OBJ_WRITING) return is_same_key(m, o, t);
-    if (KVP_RULE(NEWEST_WINS) ? kvp_obj_version(o) < t->desc.version : kvp_obj_version(o) != t->desc.version)
-        return true;
-    *joins_out = oid;
-    return kvp_obj_version(o) == t->desc.version && is_same_key(m, o, t) && may_join(m, o, g, t);
-}
-
-static bool
-has_group_room(kvp_master_t *m, const kvp_tenant_t *tenant, const told_t *t)
+has_group_room(kvp_master_t *m, const kvp_tenant_t *tenant, const kvp_told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
     uint32_t over = kvp_objindex_find(m->cat.index, t->desc.digest);
@@ -317,36 +270,8 @@ has_group_room(kvp_master_t *m, const kvp_tenant_t *tenant, const told_t *t)
     return !kvp_group_is_named(&group) || kvp_group_may_adopt(&m->prot, tenant, &group, t->desc.version, over);
 }
 
-/* Takes what is older, or unfinished, out of the index. An upsert of that key under way stays, to replace what is found
- * now: it is returned, else NULL. A put under way is one of what is committed: its client asks again, and is told. */
-static kvp_attempt_t *
-make_way(kvp_master_t *m, const told_t *t)
-{
-    uint32_t oid;
-
-    while ((oid = kvp_objindex_find(m->cat.index, t->desc.digest)) != KVP_OID_NONE) {
-        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-        bool is_same = is_same_key(m, o, t);
-        kvp_attempt_t *a;
-
-        if (o->state == KVP_OBJ_COMMITTED) {
-            (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), t->desc.digest);
-            kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
-            continue;
-        }
-        a = kvp_attempt_of(&m->cat, o);
-        if (a->is_upsert && is_same) {
-            kvp_objindex_unlink(m->cat.index, oid);
-            kvp_group_leave(&m->prot, oid); /* it joins when it takes the place of what is found */
-            return a;
-        }
-        kvp_attempt_void(&m->puts, a, is_same ? KVP_ALREADY : KVP_COLLISION);
-    }
-    return NULL;
-}
-
 static void
-note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const told_t *t, uint32_t oid)
+note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const kvp_told_t *t, uint32_t oid)
 {
     uint64_t offset = (uint64_t)t->desc.key_off * 64 - c->geo.long_keys_off;
     uint32_t number;
@@ -366,7 +291,7 @@ note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const told_t *t, uint32_t o
 }
 
 static void
-enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
+enter_copy(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, uint32_t oid)
 {
     const kvp_place_t at = {
         .chunk = c->number,
@@ -406,19 +331,11 @@ adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_gr
 }
 
 static void
-enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
+enter(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
-    const kvp_entry_t entry = {
-        .digest = t->desc.digest,
-        .key = t->key,
-        .key_len = t->desc.key_len,
-        .pin = t->desc.flags & KVP_DESC_PIN,
-        .version = t->desc.version,
-        .sum = t->desc.sum,
-    };
-    kvp_attempt_t *replacement = make_way(m, t);
-    uint32_t oid = kvp_enter_object(m, &entry);
+    kvp_attempt_t *replacement = kvp_told_make_way(m, t);
+    uint32_t oid = kvp_told_enter(m, t);
 
     enter_copy(m, c, t, oid);
     if (kvp_group_is_named(&group)) adopt_in_group(m, c->tenant, oid, &group);
@@ -428,30 +345,24 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 }
 
 static bool
-is_gone(const kvp_master_t *m, const told_t *t)
-{
-    return t->desc.version <= kvp_gone_version(&m->prot, t->desc.tenant, t->desc.digest) &&
-           KVP_RULE(GONE_IS_NOT_ADOPTED);
-}
-
-static bool
-adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
+adopt(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
 {
     uint32_t slot, joins;
 
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
-    if (!kvp_gone_is_rebuilding(&m->prot)) return false;
-    if (is_gone(m, t)) return false;
     if (!kvp_enter_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
-    if (!is_wanted(m, c->segment, t, &joins)) return false;
+    if (!kvp_told_is_wanted(m, c->segment, t, &joins)) return false;
     if (joins == KVP_OID_NONE && !has_group_room(m, c->tenant, t)) return false;
     if (fill_unclaimed(m, c, t->desc.offset) != KVP_OK || evacuate_slot(m, c, t->rec.slot) != KVP_OK) return false;
     if (kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &slot) != KVP_OK)
         return false;
     kvp_place_note_sealed(c, slot);
     if (joins != KVP_OID_NONE) {
+        bool was_in_memory = !kvp_obj_is_on_tier_alone(&m->cat, kvp_obj(m->cat.index, joins));
+
         enter_copy(m, c, t, joins);
+        if (!was_in_memory) list_parked(m, joins);
         kvp_journal_again(&m->log, joins);
     } else {
         enter(m, c, t);
@@ -523,7 +434,7 @@ close_chunk(kvp_master_t *m, kvp_chunk_t *c)
 
 /* ---- pages */
 static bool
-take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, told_t *t_out)
+take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, kvp_told_t *t_out)
 {
     const kvp_wire_extent_t *rec = kvp_rd_array(rd, 1, sizeof *rec);
     const uint8_t *desc = kvp_rd_array(rd, sizeof(kvp_desc_t), 1);
@@ -557,7 +468,7 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
 {
     kvp_report_t *r = g->report;
     kvp_rd_t rd;
-    told_t t;
+    kvp_told_t t = {.lineage = NULL};
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (!msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_MAX)) return false;

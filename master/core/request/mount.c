@@ -18,6 +18,7 @@
 #include "master/core/recovery/term.h"
 #include "master/core/session/session.h"
 #include "master/core/space/segment.h"
+#include "master/core/space/tier.h"
 #include "master/core/space/tiered.h"
 #include "master/core/state.h"
 #include "proto/frame.h"
@@ -147,8 +148,8 @@ mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_se
     kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
 }
 
-/* A tier: what it has is told where this master does not know it from the log, or does not know all that was dropped meanwhile. What it has
- * and is not known is dropped. */
+/* A tier: what it has is told where this master does not know it from the log, or does not know all that was dropped meanwhile; whole where it
+ * knows nothing, and no log would. What it has and is not known, or adopted, is dropped. */
 static void
 mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *old, Kvp__Pb__MountReply *reply)
 {
@@ -159,15 +160,17 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
     if (old != NULL && !is_known) kvp_segment_drop(m, old);
     if (t == NULL) {
         t = kvp_segment_make(&m->space, &like);
-        t->has_lost_drops = true;
+        t->is_unknown = t->has_lost_drops = true;
         kvp_journal_segment(&m->log, t);
     }
     set_addresses(t, msg);
     reply->segment_id = t->id;
     if (t->node == s) return;
-    t->is_reporting = t->is_restored || t->has_lost_drops;
-    t->has_lost_drops = false;
-    if (t->is_reporting) reply->report = REPORT_WORDS;
+    t->is_unknown = t->is_unknown && kvp_gone_is_rebuilding(&m->prot);
+    if (t->is_restored || t->has_lost_drops) {
+        reply->report = t->is_unknown ? REPORT_WHOLE : REPORT_WORDS;
+        kvp_tier_report_begin(&m->space, t);
+    }
     kvp_segment_attach(&m->space, t, s, KVP_SEG_UP);
 }
 

@@ -3,10 +3,15 @@
  */
 #include "master/core/request/request.h"
 
+#include "common/buf.h"
+#include "common/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/log/interim.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/recovery/adopt.h"
+#include "master/core/recovery/enter.h"
 #include "master/core/session/session.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/segment.h"
@@ -56,36 +61,100 @@ tier_of(kvp_master_t *m, kvp_session_t *s, uint32_t id)
     return t != NULL && t->node == s && t->is_tier ? t : NULL;
 }
 
+/* An object of which only its tier knows. False where it is not wanted. */
+static bool
+adopt(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
+{
+    kvp_attempt_t *replacement;
+    uint32_t oid;
+
+    if (told->desc.version == 0 || told->desc.version >= kvp_gen_make(m->ctx.term, 0)) return false;
+    if (!kvp_enter_may_tier(m, told->desc.tenant, told->desc.len) || !kvp_told_is_of_key(m, told)) return false;
+    if (!kvp_told_is_wanted(m, t, told, &oid) || oid != KVP_OID_NONE) return false;
+    replacement = kvp_told_make_way(m, told);
+    oid = kvp_told_enter(m, told);
+    kvp_enter_tier(m, oid, t, told->desc.tenant, told->desc.len);
+    kvp_victim_used(&m->prot, oid);
+    kvp_journal_commit(&m->log, oid, told->desc.digest);
+    if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
+    return true;
+}
+
+/* Whether a record that is told is wanted: that of an object as it is now. */
+static bool
+take_record(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_tiered_t *rec)
+{
+    uint32_t oid;
+    kvp_obj_t *o = object_of(m, t, rec, &oid);
+
+    if (o == NULL) return false;
+    if (o->is_on_tier != 0 || o->is_moving != 0) return true;
+    o->is_on_tier = 1;
+    kvp_journal_again(&m->log, oid);
+    return true;
+}
+
+static bool
+take_whole(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_whole_t *rec, const uint8_t *key)
+{
+    const kvp_wire_tiered_t short_rec = {rec->digest, rec->version};
+    const kvp_told_t told = {
+        .desc = {.digest = rec->digest,
+                 .version = rec->version,
+                 .key_hash2 = rec->key_hash2,
+                 .len = rec->len,
+                 .sum = rec->sum,
+                 .tenant = rec->tenant,
+                 .flags = rec->flags,
+                 .key_len = rec->key_len},
+        .key = key,
+        .lineage = rec->lineage.is_told == 1 ? &rec->lineage : NULL,
+    };
+
+    return take_record(m, t, &short_rec) || adopt(m, t, &told);
+}
+
+/* The records of a page; false where they are none. */
+static bool
+take_page(kvp_master_t *m, kvp_segment_t *t, const Kvp__Pb__TierReport *msg, const kvp_frame_t *f, uint8_t *unwanted)
+{
+    kvp_rd_t rd;
+
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg->n > (t->is_unknown ? KVP_WHOLE_MAX : KVP_BATCH_MAX)) return false;
+    for (uint32_t i = 0; i < msg->n; i++) {
+        const kvp_wire_whole_t *whole = t->is_unknown ? kvp_rd_array(&rd, 1, sizeof *whole) : NULL;
+        const kvp_wire_tiered_t *rec = t->is_unknown ? NULL : kvp_rd_array(&rd, 1, sizeof *rec);
+        const uint8_t *key = whole == NULL || whole->key_len > KVP_KEY_MAX
+                                 ? NULL
+                                 : kvp_rd_array(&rd, kvp_align_up(whole->key_len, 8), 1);
+
+        if (rec == NULL && key == NULL) return false;
+        unwanted[i] = !(rec != NULL ? take_record(m, t, rec) : take_whole(m, t, whole, key));
+    }
+    return true;
+}
+
 void
 kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    const kvp_wire_tiered_t *recs = NULL;
     uint8_t unwanted[KVP_BATCH_MAX];
     Kvp__Pb__TierReport *msg;
     kvp_segment_t *t = NULL;
-    kvp_rd_t rd;
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__tier_report__descriptor, f);
-    kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n <= KVP_BATCH_MAX) recs = kvp_rd_array(&rd, msg->n, sizeof *recs);
-    if (recs != NULL) t = tier_of(m, s, msg->segment_id);
-    if (t == NULL || !t->is_reporting) {
+    if (msg != NULL) t = tier_of(m, s, msg->segment_id);
+    if (t == NULL || !t->is_reporting || !take_page(m, t, msg, f, unwanted)) {
         kvp_session_close(&m->peers, s, "malformed TierReport");
         kvp_pb_free(&pb, msg);
         return;
     }
-    for (uint32_t i = 0; i < msg->n; i++) {
-        uint32_t oid;
-        kvp_obj_t *o = object_of(m, t, &recs[i], &oid);
-
-        unwanted[i] = o == NULL;
-        if (o == NULL || o->is_on_tier != 0 || o->is_moving != 0) continue;
-        o->is_on_tier = 1;
-        kvp_journal_again(&m->log, oid);
-    }
     kvp_ctx_spend(&m->ctx, msg->n);
-    if (msg->is_last) t->is_reporting = t->is_restored = false;
+    if (msg->is_last) {
+        kvp_tier_report_over(&m->space, t);
+        t->is_restored = t->is_unknown = false;
+    }
     kvp_reply_results(&m->peers, s, &f->hdr, unwanted, msg->n, 1);
     kvp_pb_free(&pb, msg);
 }

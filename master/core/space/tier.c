@@ -178,9 +178,12 @@ append_demote(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out)
 {
     const kvp_moving_t *mv = kvp_list_entry(record, kvp_moving_t, link);
     const kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, mv->at.chunk);
-    kvp_wire_slot_t rec = {
-        .chunk = c == NULL ? UINT32_MAX : c->index, .slot = mv->at.slot, .generation = mv->at.generation};
+    kvp_wire_demote_t rec = {
+        .at = {.chunk = c == NULL ? UINT32_MAX : c->index, .slot = mv->at.slot, .generation = mv->at.generation}};
+    uint32_t oid;
+    const kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
 
+    if (o != NULL) rec.lineage = kvp_obj_lineage(sp->cat->index, o);
     kvp_buf_append(out, &rec, sizeof rec);
 }
 
@@ -263,10 +266,28 @@ fail_all(kvp_space_t *sp, kvp_list_t *moves)
         kvp_moving_fail(sp, kvp_list_first(moves, kvp_moving_t, link));
 }
 
-/* What it was to drop it is told again; the oldest comes first. */
+/* ---- reports */
+void
+kvp_tier_report_begin(kvp_space_t *sp, kvp_segment_t *t)
+{
+    t->is_reporting = true;
+    t->has_lost_drops = false;
+    sp->peers->rebuilds += t->is_unknown;
+}
+
+void
+kvp_tier_report_over(kvp_space_t *sp, kvp_segment_t *t)
+{
+    sp->peers->rebuilds -= t->is_reporting && t->is_unknown;
+    t->is_reporting = false;
+}
+
+/* What it was to drop it is told again; the oldest comes first. Half a report is none. */
 void
 kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
 {
+    g->has_lost_drops |= g->is_reporting;
+    kvp_tier_report_over(sp, g);
     while (!kvp_list_is_empty(&g->orders)) {
         kvp_order_t *order = kvp_list_entry(g->orders.prev, kvp_order_t, link);
 

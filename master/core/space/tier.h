@@ -26,6 +26,9 @@ void kvp_tier_tick(kvp_space_t *sp); /* stages that found no room in time */
  * answer to nothing. */
 #define KVP_TIER_BATCH 256u
 void kvp_tier_flush(kvp_space_t *sp);
+/* The tier's node tells what it has; as long as it does so whole (is_unknown), what is gone is kept in mind. */
+void kvp_tier_report_begin(kvp_space_t *sp, kvp_segment_t *t);
+void kvp_tier_report_over(kvp_space_t *sp, kvp_segment_t *t);
 void kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g);
 uint32_t kvp_tier_answer(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_t *lost_out);
 

@@ -192,6 +192,42 @@ test_master_comes_back(void **state)
     end_tier(g, tier);
 }
 
+/* Fails if a master that has no log does not learn what is on tiers, or takes from them what is no key's, what was removed before or
+ * since it began, or what is older than what was put since.
+ */
+static void
+test_master_without_log(void **state)
+{
+    rig_t *g = *state;
+    uint64_t put_since;
+    uint32_t tier;
+
+    (void)begin_tier(g);
+    put_all(g->c, 0, 48);
+    assert_int_equal(remove_key(g->c, "key/1", true), KVP_OK);
+    rig_restart(g);
+    assert_int_equal(existing(g->c, 0, 48), 0);
+    tiered_find(g->a, digest_of(g->w, "key/0"))->desc.key_hash2++;
+    g->na = node_open_on(g->w, g->a, "a");
+    assert_int_equal(remove_key(g->c, "key/46", true), KVP_OK); /* they are in memory, and make room */
+    assert_int_equal(remove_key(g->c, "key/47", true), KVP_OK);
+    assert_int_equal(put(g->c, "key/2", BLOCK), KVP_OK);
+    assert_int_equal(put(g->c, "key/3", BLOCK), KVP_OK);
+    assert_int_equal(remove_key(g->c, "key/3", true), KVP_OK);
+    put_since = found(g->c, "key/2", NULL);
+    tier = node_mount_tier(g->na);
+    world_advance(g->w, SEC);
+    assert_int_equal(existing(g->c, 0, 48), 43);
+    assert_false(exists(g->c, "key/0") || exists(g->c, "key/1") || exists(g->c, "key/3") || exists(g->c, "key/46"));
+    assert_int_equal(found(g->c, "key/2", NULL), put_since);
+    assert_null(tiered_find(g->a, digest_of(g->w, "key/2")));
+    assert_null(tiered_find(g->a, digest_of(g->w, "key/3")));
+    world_advance(g->w, 30 * SEC); /* before that nothing is evicted */
+    for (uint32_t i = 4; i < 46; i++)
+        assert_int_equal(get_waiting(g->c, key_name("key/", i), 500, NULL, NULL), KVP_OK);
+    end_tier(g, tier);
+}
+
 /* Fails if a put waits for a disk that writes nothing, or what was not written is still told of. */
 static void
 test_tier_that_is_full(void **state)
@@ -215,6 +251,7 @@ main(void)
         rig_test_on(test_removed_is_dropped, .conf = with_log, .size = MEMORY),
         rig_test_on(test_node_comes_back, .conf = with_log, .size = MEMORY),
         rig_test_on(test_master_comes_back, .conf = with_log, .size = MEMORY),
+        rig_test_on(test_master_without_log, .conf = plain, .size = MEMORY),
         rig_test_on(test_tier_that_is_full, .conf = plain, .size = MEMORY),
     };
 

@@ -436,6 +436,8 @@ static const field_t fields[] = {
     RECORD(kvp_wire_entry_t, len, version, key_at, key_len),
     RECORD(kvp_wire_slot_t, chunk, slot, generation, owner),
     RECORD(kvp_wire_tiered_t, digest, version),
+    RECORD(kvp_wire_demote_t, at, lineage),
+    RECORD(kvp_wire_whole_t, digest, version, key_hash2, len, sum, lineage, tenant, flags, key_len),
     RECORD(kvp_wire_stage_t, digest, version, len, generation, offset, chunk, slot, key_off, reserved),
     RECORD(kvp_wire_extent_t, chunk, slot, word),
     RECORD(kvp_wire_unreadable_t, digest, generation),
