@@ -95,7 +95,16 @@
     X(GROUP_OF_EPOCH, "an object put before a bump joins no group put after it")                                       \
     X(LOOKUP_IS_NO_USE, "a look-up alone does not count as a use")                                                     \
     X(CHECK_FIRST, "what a reader calls unreadable is dropped only by its node's word")                                \
-    X(CHECK_SOUND, "a node calls unreadable only what no reader accepts")
+    X(CHECK_SOUND, "a node calls unreadable only what no reader accepts")                                              \
+    X(MOVE_VERSION, "what moves between memory and a tier counts only for the version that it is of")                  \
+    X(DEMOTE_ANSWERED, "what its node has not written is not on a tier")                                               \
+    X(STAGE_ANSWERED, "what its node has not sealed is not in memory")                                                 \
+    X(STAGE_RETIRED, "the extent of a stage that failed is retired like any other")                                    \
+    X(TIER_DROPS, "what is gone is dropped from its tier")                                                             \
+    X(TIER_DROPS_AGAIN, "and again by a node that comes back")                                                         \
+    X(TIER_REPORT, "what a tier has is held against the log")                                                          \
+    X(TIER_REPORT_VERSION, "of what a tier tells only the version that is served is believed")                         \
+    X(RECLAIM_ENDS, "what is not kept of a page is no object's")
 
 /* Rules of rdma, which the model NIC holds against the transport itself. */
 #define KVP_RDMA_RULES(X)                                                                                              \

@@ -198,6 +198,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_umap_fini(&m->space.moving);
     kvp_umap_fini(&m->space.tier_chunks);
     kvp_ptab_fini(&m->space.moves);
+    kvp_ptab_fini(&m->space.tier_drops);
     kvp_heap_fini(&m->cat.up_chunks);
     free(m->cat.up);
     free(m);

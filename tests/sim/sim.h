@@ -178,6 +178,8 @@ uint64_t master_now(const sim_t *s); /* what its clock says */
 uint64_t master_age(const sim_t *s); /* since it began, by its clock */
 uint32_t master_term(const sim_t *s);
 void master_stats(const sim_t *s, kvp_master_stats_t *stats_out);
+struct tiered;
+bool master_knows_tiered(const sim_t *s, uint32_t segment_id, const struct tiered *record);
 const char *master_check(const sim_t *s); /* NULL, or what is broken in it */
 
 /* ---- a node's shell */

@@ -8,6 +8,7 @@
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle.h"
+#include "tests/sim/sim_tier.h"
 #include "tests/world/check/core_check.h"
 
 #include <stdlib.h>
@@ -409,6 +410,12 @@ void
 master_stats(const sim_t *s, kvp_master_stats_t *stats_out)
 {
     kvp_master_stats(s->master->core, stats_out);
+}
+
+bool
+master_knows_tiered(const sim_t *s, uint32_t segment_id, const tiered_t *record)
+{
+    return kvp_tiered_check(s->master->core, segment_id, record->desc.digest, record->desc.version);
 }
 
 const char *

@@ -87,6 +87,21 @@ answer(sim_t *s, node_t *n, const kvp_frame_t *f, kvp_err_t err, const uint8_t *
     send_frame(s, n, f->hdr.opcode, KVP_FRAME_REPLY, f->hdr.request_id, &msg.base, flags, count);
 }
 
+void
+node_answer(sim_t *s, node_t *n, uint8_t op, uint64_t request, const uint8_t *flags, uint32_t count)
+{
+    const kvp_frame_t f = {.hdr = {.opcode = op, .request_id = request}};
+
+    answer(s, n, &f, KVP_OK, flags, count);
+}
+
+uint64_t
+node_ask(sim_t *s, node_t *n, uint8_t op, const void *head, const void *tail, size_t len)
+{
+    send_frame(s, n, op, 0, ++n->request, head, tail, len);
+    return n->request;
+}
+
 /* ---- settling: rounds, attachments to close, processes to forget, extents that became free */
 static void
 run_rounds(sim_t *s, node_t *n)
@@ -155,6 +170,7 @@ node_settle(sim_t *s, node_t *n)
     while ((proc = kvp_node_core_take_idle(n->core)) != NULL)
         kvp_container_of(proc, process_t, core)->is_known = false;
     if (n->state == LINK_UP) tell_freed(s, n);
+    if (n->state == LINK_UP) tier_poll(s, n);
     oracle_node_term(s, n->index, kvp_node_core_term(n->core));
     if (n->is_sweeping || !kvp_node_core_is_sweeping(n->core)) return;
     n->is_sweeping = true;
@@ -165,6 +181,7 @@ node_settle(sim_t *s, node_t *n)
 static void
 make_memory(sim_t *s, node_t *n)
 {
+    tier_memory_lost(n);
     if (n->mem != NULL) {
         oracle_mem_gone(s, n->mem);
         kvp_node_core_drop_segment(n->core);
@@ -190,6 +207,7 @@ lose(sim_t *s, node_t *n)
     n->link = NULL;
     n->state = LINK_DOWN;
     kvp_node_core_link_lost(n->core);
+    tier_link_lost(n);
     sim_at(s, &n->party, s->now + rng_between(&n->rng, RETRY_NS / 2, RETRY_NS), on_dial, n, 0);
 }
 
@@ -443,6 +461,7 @@ on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t le
 {
     node_t *n = arg;
     kvp_frame_t f;
+    kvp_err_t err;
     size_t used;
 
     if (conn != n->link) return;
@@ -452,13 +471,15 @@ on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t le
         return;
     }
     if ((f.hdr.flags & KVP_FRAME_REPLY) != 0) {
-        if (on_answer(s, n, &f) != KVP_OK) lose(s, n);
+        if (!tier_on_answer(s, n, &f) && on_answer(s, n, &f) != KVP_OK) lose(s, n);
     } else if (f.hdr.opcode == KVP_OP_RETIRE) {
         on_retire(s, n, &f);
     } else if (f.hdr.opcode == KVP_OP_CHECK) {
         on_check(s, n, &f);
     } else if (f.hdr.opcode == KVP_OP_FENCE) {
         on_fence(s, n, &f);
+    } else if (tier_on_order(s, n, &f, &err)) {
+        if (err != KVP_OK) lose(s, n);
     } else if (f.hdr.opcode != KVP_OP_OWNER) {
         answer(s, n, &f, KVP_NOTSUP, NULL, 0);
     }
@@ -685,6 +706,7 @@ node_crash(sim_t *s, uint32_t index, uint64_t down_ns)
 
     if (n->party.is_dead) return;
     party_die(s, &n->party);
+    tier_crash(s, n, &n->rng);
     lanes_end_all(n);
     free_core(n);
     memset(n->rounds, 0, sizeof n->rounds);

@@ -7,6 +7,7 @@
 #include "client/node/core/node.h"
 #include "common/buf.h"
 #include "tests/sim/sim_data.h"
+#include "tests/sim/sim_tier.h"
 
 typedef enum { LINK_DOWN, LINK_GREETING, LINK_SWEEPING, LINK_MOUNTING, LINK_REPORTING, LINK_UP } link_state_t;
 
@@ -66,9 +67,12 @@ struct node {
     round_t rounds[KVP_NODE_ROUNDS_MAX];
     attached_t *attached;
     process_t *processes;
+    tier_t tier;
 };
 
 void node_settle(sim_t *s, node_t *n);
+uint64_t node_ask(sim_t *s, node_t *n, uint8_t op, const void *head, const void *tail, size_t len); /* its number */
+void node_answer(sim_t *s, node_t *n, uint8_t op, uint64_t request, const uint8_t *flags, uint32_t count);
 void node_round_passed(sim_t *s, node_t *n, round_t *r);
 
 /* sim_lane.c */

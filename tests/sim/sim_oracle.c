@@ -2,6 +2,7 @@
  * The oracle at the clients' door: what each call was told, held against all that was put, removed and acknowledged.
  */
 #include "tests/sim/sim_oracle_priv.h"
+#include "tests/sim/sim_tier.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -294,5 +295,6 @@ oracle_end(sim_t *s)
             sim_fail(s, "I9", "node %u: %lu extents are not free without clients", i, (unsigned long)node_unfree(s, i));
     check_found(s);
     groups_end(s);
+    tier_end(s);
     check_returned(s);
 }

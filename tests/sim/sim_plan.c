@@ -525,6 +525,7 @@ static const struct {
     [PROFILE_SUMS] = {"sums", make_sums},
     [PROFILE_PARTITION] = {"partition", plan_make_partition},
     [PROFILE_SLOTS] = {"slots", plan_make_slots},
+    [PROFILE_TIERS] = {"tiers", plan_make_tiers},
 };
 
 void

@@ -63,6 +63,32 @@ plan_make_partition(plan_t *plan)
         make_silent(plan, &rng);
 }
 
+/* ---- tiers: twice or three times as much as memory has room for, and each of those who have parts of it dies now and then. */
+void
+plan_make_tiers(plan_t *plan)
+{
+    static const uint8_t kinds[] = {CHOICE_CRASH_NODE, CHOICE_CRASH_NODE, CHOICE_CRASH_MASTER, CHOICE_CUT_CONN,
+                                    CHOICE_CUT_CONN,   CHOICE_STOP_NODE,  CHOICE_KILL_CLIENT};
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_TIERS);
+    uint32_t calls = (uint32_t)rng_between(&rng, 40, 120);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 1, 2);
+    plan->clients = (uint32_t)rng_between(&rng, 2, 3);
+    plan->threads = THREADS_MAX;
+    plan->has_tiers = true;
+    plan->has_journal = rng_chance(&rng, 700);
+    plan->log_sync = KVP_LOG_SYNC_INTERVAL;
+    plan->len_max = (uint32_t)rng_log(&rng, 4096, 16384);
+    plan->has_one_len = rng_chance(&rng, 500);
+    plan->keys = plan->nodes * (64u << 10) / plan->len_max * (uint32_t)rng_between(&rng, 2, 3);
+    plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
+    plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
+    for (uint32_t n = (uint32_t)rng_below(&rng, 6); n > 0; n--)
+        (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 5 * MS, 3 * SEC));
+}
+
 /* ---- slots: a writer was granted a slot, has looked at its word, and sleeps before it stores the descriptor. Its master
  * dies, the next one hears of what is sealed beside it, some of that is removed, and puts of other lengths divide its space
  * anew: for that they need slots, and the writer's is told of by no report (OLD_SLOTS_WAIT). */

@@ -4,6 +4,7 @@
  * What is heard is taken in sim_watch_hears.c, what is known of memory kept in sim_watch_mem.c.
  */
 #include "tests/sim/sim_disk.h"
+#include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
 
 #include "proto/pb.h"
@@ -172,8 +173,9 @@ says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
 /* may_be_away: the answer says the same of a key whose node is away. */
 static void
-missed(sim_t *s, uint32_t tenant, kvp_digest_t digest, bool may_be_away)
+missed(sim_t *s, uint32_t tenant, kvp_digest_t digest, const ask_t *ask, bool may_be_away)
 {
+    tier_missed(s, tenant, digest, ask->heard_ns);
     for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest)) {
         if (may_be_away && k->grant->mem->conn == 0) continue;
         if (k->grant->tenant != tenant || !grant_is_served_for_ever(k->grant)) continue;
@@ -229,7 +231,7 @@ says_places(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     h->grants = sim_alloc(s, (p.head->nloc + 1) * sizeof(*h->grants));
     for (uint32_t i = 0; i < p.head->n; i++) {
         uses_touch(s, digests[i]);
-        if (p.objs[i].err == KVP_NOT_FOUND) missed(s, tenant_of(s, conn), digests[i], false);
+        if (p.objs[i].err == KVP_NOT_FOUND) missed(s, tenant_of(s, conn), digests[i], ask, false);
         for (uint32_t k = 0; k < p.objs[i].nloc; k++, loc++) {
             grant_t *g = says_place(s, loc);
 
@@ -350,7 +352,7 @@ says_present(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
     for (size_t i = 0; i < f->tail_len && (i + 1) * sizeof *digests <= ask->frame.tail_len; i++) {
         if (f->tail[i] == 0)
-            missed(s, tenant_of(s, conn), digests[i], true);
+            missed(s, tenant_of(s, conn), digests[i], ask, true);
         else
             group_key_shown(s, tenant_of(s, conn), digests[i]);
     }
@@ -445,11 +447,11 @@ says_held(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f, const 
 }
 
 /* How many copies a master counts that has learned of them from reports is not known here, nor what it knew when it gave
- * the answer, where that waited for a journal. */
+ * the answer, where that waited for a journal; nor which of two extents it means of what was staged while its memory was away. */
 static bool
 is_share_known(const sim_t *s)
 {
-    return s->plan->replicas_max == 1 && master_term(s) == 1 && !s->plan->has_journal;
+    return s->plan->replicas_max == 1 && master_term(s) == 1 && !s->plan->has_journal && !s->plan->has_tiers;
 }
 
 static uint64_t
@@ -503,9 +505,11 @@ says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
     head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, f);
     asked = kvp_pb_unpack(&asked_pb, &kvp__pb__mount__descriptor, &ask->frame);
-    if (head != NULL && asked != NULL && head->err == KVP_OK && head->is_reset)
+    if (head != NULL && asked != NULL && asked->is_tier)
+        tier_says_mount(s, conn, head->err == KVP_OK && head->report == 0);
+    else if (head != NULL && asked != NULL && head->err == KVP_OK && head->is_reset)
         says_reset(s, mem_find(s, asked->uuid.data));
-    if (head != NULL && asked != NULL && head->err == KVP_OK && !head->is_reset) {
+    if (head != NULL && asked != NULL && !asked->is_tier && head->err == KVP_OK && !head->is_reset) {
         mem_t *mem = mem_find(s, asked->uuid.data);
 
         if (head->report != 0) mem->asked_term = master_term(s);
@@ -556,8 +560,11 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
     if ((f->hdr.flags & KVP_FRAME_REPLY) == 0) {
         if (f->hdr.opcode == KVP_OP_RETIRE) says_retire(s, f);
+        if (f->hdr.opcode == KVP_OP_STAGE) tier_says_stage(s, conn, f);
+        if (f->hdr.opcode == KVP_OP_DROP) tier_says_drop(s, conn, f);
         return;
     }
+    if (f->hdr.opcode == KVP_OP_TIER_REPORT || f->hdr.opcode == KVP_OP_RECLAIM) tier_says_answer(s, conn, f);
     ask = asked_take(s, conn, f);
     if (ask == NULL) return;
     if (master_is_elder(s)) {
@@ -595,6 +602,7 @@ oracle_master_succeeded(sim_t *s)
     oracle_t *o = s->oracle;
 
     holds_carry(s, s->elder == NULL);
+    tier_master_died(s);
     o->holds = NULL;
     for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         mem->conn = 0;

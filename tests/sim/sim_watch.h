@@ -24,6 +24,7 @@ void let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest, uint64_t vers
  * knows that anyway. */
 void let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head);
 void reported(sim_t *s, mem_t *mem);
+void watch_told_by_tier(sim_t *s, put_t *put, const kvp_desc_t *desc); /* a master without a log hears of it */
 ask_t *asked_take(sim_t *s, conn_t *conn, const kvp_frame_t *f);
 /* Reservations that have run out protect nothing any more. */
 void expire_holds(sim_t *s);

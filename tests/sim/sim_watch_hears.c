@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The oracle at the master's door: what the core hears, and who still waits for an answer or holds a ticket.
  */
+#include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
 
 #include "proto/pb.h"
@@ -108,6 +109,7 @@ oracle_conn_over(sim_t *s, conn_t *conn)
             mem->away_ns = master_now(s);
         }
     end_holds(s, conn, ANY_TICKET);
+    tier_conn_over(s, conn);
 }
 
 /* ---- hearing */
@@ -160,6 +162,7 @@ hears_remove(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         if (head->heeds_probes && !head->force && is_probed(s, tenant_of(s, conn), digests[i]))
             ask->must_hold |= 1ull << i;
         let_go(s, tenant_of(s, conn), &digests[i], UINT64_MAX);
+        tier_let_go(s, tenant_of(s, conn), &digests[i]);
         group_may_leave(s, tenant_of(s, conn), &digests[i]);
         if (head->force) force(s, digests[i]);
     }
@@ -186,6 +189,7 @@ hears_remove_many(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
     head = kvp_pb_unpack(&pb, &kvp__pb__remove_many__descriptor, f);
     let_go(s, tenant_of(s, conn), NULL, UINT64_MAX);
+    tier_let_go(s, tenant_of(s, conn), NULL);
     group_may_leave(s, tenant_of(s, conn), NULL);
     if (head != NULL && head->force) force_all(s, tenant_of(s, conn), head->pattern);
     kvp_pb_free(&pb, head);
@@ -203,6 +207,7 @@ hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
     for (uint32_t i = 0; head != NULL && i < head->n; i++) {
         let_go(s, tenant_of(s, conn), &puts[i].digest, UINT64_MAX);
+        tier_let_go(s, tenant_of(s, conn), &puts[i].digest);
         uses_touch(s, puts[i].digest);
         for (known_t *k = known_first(s, puts[i].digest); k != NULL; k = known_next(k, puts[i].digest)) {
             k->is_forced |= head->is_upsert || k->grant->mem->conn == 0;
@@ -285,6 +290,8 @@ hears_abort(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 void
 oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
+    if (f->hdr.opcode == KVP_OP_TIER_REPORT || f->hdr.opcode == KVP_OP_DEMOTE || f->hdr.opcode == KVP_OP_STAGE)
+        tier_hears(s, conn, f);
     if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) return;
     if (master_is_elder(s)) {
         if (f->hdr.opcode == KVP_OP_PUT_COMMIT) hears_commit(s, conn, f);
@@ -312,6 +319,7 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         return;
     case KVP_OP_BUMP:
         let_go(s, tenant_of(s, conn), NULL, UINT64_MAX);
+        tier_let_go(s, tenant_of(s, conn), NULL);
         force_all(s, tenant_of(s, conn), NULL);
         group_bumped(s, tenant_of(s, conn));
         break;

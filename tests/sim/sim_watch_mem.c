@@ -219,10 +219,16 @@ oracle_reports(sim_t *s, mem_t *mem)
 
         if (!is_sealed(g) || put == NULL || g->term == master_term(s)) continue;
         g->is_refused = false;
-        if (disk_judges(s))
+        if (g->is_staged && disk_judges(s)) { /* its log may say so, or not */
+            g->was_reported = true;
+            g->must_return = false;
+        } else if (disk_judges(s)) {
             is_judged(s, g, put);
-        else
+        } else {
             may_return(s, g, put);
+            g->must_return &= !g->is_staged;
+        }
+        if (s->plan->has_tiers) g->must_return &= !g->is_retired; /* it may be on its tier alone */
         g->is_retired = false;
     }
 }
@@ -258,6 +264,15 @@ supersede_older(sim_t *s, const kvp_desc_t *desc)
     prove_older(s, desc->digest, desc->version);
     for (known_t *k = known_first(s, desc->digest); k != NULL; k = known_next(k, desc->digest))
         k->is_forced |= k->grant->tenant == desc->tenant && k->grant->version < desc->version;
+}
+
+void
+watch_told_by_tier(sim_t *s, put_t *put, const kvp_desc_t *desc)
+{
+    put->is_commit_sent = true;
+    excuse(s, put);
+    let_go(s, desc->tenant, &desc->digest, desc->version - 1);
+    supersede_older(s, desc);
 }
 
 void

@@ -52,7 +52,8 @@ typedef struct {
     uint32_t taking, taken; /* and of these up to which one files before it are to go, and are gone */
     uint64_t file_bytes; /* of all files, after that */
     uint32_t base_cursor, base_to; /* oids, */
-    uint32_t base_retire, base_gone; /* and then records of what is not dead, and places of `gone` */
+    uint32_t base_retire, base_drop,
+        base_gone; /* and then records of what is not dead, or on a tier still, and places of `gone` */
 
     /* replay.c */
     kvp_buf_t rest; /* of what was given: the beginning of a record */

@@ -30,6 +30,7 @@
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/space/retire.h"
+#include "master/core/space/tiered.h"
 #include "master/core/state.h"
 #include "proto/jrec.h"
 
@@ -247,7 +248,18 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
     say(m, o, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id));
 }
 
-/* What is gone and may still be SEALED: a master that has lost the log's end believes nodes, but not of that. False where the step's
+/* What left memory alone, or a tier alone, is not gone. */
+static void
+say_if_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+{
+    uint32_t oid = kvp_objindex_find(m->cat.index, digest);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
+
+    if (o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_version(o) <= version) return;
+    if (KVP_RULE(SNAPSHOT_GONE)) kvp_journal_gone(&m->log, digest, version, KVP_GONE_REMOVED);
+}
+
+/* What is gone and may still be SEALED, or on a tier: a master that has lost the log's end believes nodes, but not of that. False where the step's
  * budget is used up. */
 static bool
 say_gone(kvp_master_t *m)
@@ -265,8 +277,14 @@ say_gone(kvp_master_t *m)
 
         if (m->ctx.slice_left == 0) return false;
         kvp_ctx_spend(&m->ctx, 1);
-        if (r != NULL && r->version > 0 && r->state < KVP_RT_DEAD && KVP_RULE(SNAPSHOT_GONE))
-            kvp_journal_gone(&m->log, r->digest, r->version, KVP_GONE_REMOVED);
+        if (r != NULL && r->version > 0 && r->state < KVP_RT_DEAD) say_if_gone(m, r->digest, r->version);
+    }
+    for (; j->base_drop < m->space.tier_drops.limit; j->base_drop++) {
+        const kvp_tier_drop_t *d = kvp_ptab_get(&m->space.tier_drops, j->base_drop);
+
+        if (m->ctx.slice_left == 0) return false;
+        kvp_ctx_spend(&m->ctx, 1);
+        if (d != NULL) say_if_gone(m, d->digest, d->version);
     }
     return true;
 }
@@ -300,7 +318,7 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     j->base_end = 0;
     j->base_cursor = 0;
     j->base_to = kvp_obj_limit(m->cat.index); /* what comes to lie behind says so itself */
-    j->base_retire = j->base_gone = 0;
+    j->base_retire = j->base_drop = j->base_gone = 0;
     j->is_basing = true;
     j->is_based = false;
     if (!is_anew || j->end == 0) { /* what lies before one begun anew stays until that is whole: it says what is gone */

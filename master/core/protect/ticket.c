@@ -13,6 +13,7 @@
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/mutate.h"
+#include "common/slab.h"
 #include "common/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
@@ -105,7 +106,11 @@ group_release(kvp_protect_t *prot, const kvp_ticket_t *t, kvp_group_t *g)
 static uint64_t
 object_bytes(const kvp_protect_t *prot, uint32_t oid)
 {
-    return kvp_obj_bytes(prot->cat, kvp_obj(prot->cat->index, oid)); /* a ticket protects all copies */
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
+
+    /* A ticket protects all copies; of what is on a tier alone that which is staged. */
+    return kvp_obj_is_on_tier_alone(prot->cat, o) ? kvp_slab_extent_bytes(kvp_obj_len(prot->cat, o))
+                                                  : kvp_obj_bytes(prot->cat, o);
 }
 
 bool

@@ -167,7 +167,7 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
     reply->segment_id = t->id;
     if (t->node == s) return;
     t->is_unknown = t->is_unknown && kvp_gone_is_rebuilding(&m->prot);
-    if (t->is_restored || t->has_lost_drops) {
+    if ((t->is_restored || t->has_lost_drops) && KVP_RULE(TIER_REPORT)) {
         reply->report = t->is_unknown ? REPORT_WHOLE : REPORT_WORDS;
         kvp_tier_report_begin(&m->space, t);
     }

@@ -4,6 +4,7 @@
 #include "master/core/request/request.h"
 
 #include "common/buf.h"
+#include "common/mutate.h"
 #include "common/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
@@ -46,7 +47,8 @@ object_of(kvp_master_t *m, const kvp_segment_t *t, const kvp_wire_tiered_t *rec,
     kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
     const kvp_segment_t *g;
 
-    if (o == NULL || o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) != rec->version) return NULL;
+    if (o == NULL || o->state != KVP_OBJ_COMMITTED) return NULL;
+    if (kvp_obj_version(o) != rec->version && KVP_RULE(TIER_REPORT_VERSION)) return NULL;
     g = kvp_obj_chunk(&m->cat, o)->segment;
     *oid_out = oid;
     return g == t || g->tier == t ? o : NULL;
@@ -159,13 +161,14 @@ kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* Worth keeping is what was used since it was written, or is being written. */
+/* Worth keeping is what was used since it was written, is wanted, or being written. */
 static bool
 is_kept(kvp_master_t *m, kvp_obj_t *o, uint64_t age_ms, uint64_t *keep_bytes)
 {
     uint64_t len = kvp_obj_len(&m->cat, o);
 
-    bool is_used = o->is_moving != 0 || (uint64_t)kvp_obj_age(m->cat.index, o) << CLOCK_SHIFT < KVP_MS(age_ms);
+    bool is_used =
+        o->is_moving != 0 || o->tickets > 0 || (uint64_t)kvp_obj_age(m->cat.index, o) << CLOCK_SHIFT < KVP_MS(age_ms);
 
     if (!is_used || len > *keep_bytes) return false;
     *keep_bytes -= len;
@@ -202,7 +205,7 @@ kvp_on_reclaim(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (!kvp_obj_is_on_tier_alone(&m->cat, o)) {
             kvp_tier_forget(&m->space, o);
             kvp_journal_again(&m->log, oid);
-        } else {
+        } else if (KVP_RULE(RECLAIM_ENDS)) {
             m->ctx.st.tier_evictions++;
             kvp_obj_drop_off_tier(&m->space, oid);
         }

@@ -107,14 +107,20 @@ kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid)
     kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
     kvp_tenant_t *tenant = kvp_obj_tenant(sp->cat, o);
     uint64_t len = kvp_obj_len(sp->cat, o);
+    kvp_digest_t digest = kvp_obj_digest_of(sp->cat, o);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(sp->cat, o, places);
 
     kvp_victim_removed(sp->prot, oid);
     tenant->refs++; /* its last chunk may go with the place */
     for (uint32_t i = n; i-- > 0;) {
+        kvp_retire_t *r;
+
         kvp_obj_del_place(sp, oid, &places[i]);
-        kvp_retire_of_key(sp, kvp_retire_place(sp, &places[i], 0, NULL), o->id);
+        r = kvp_retire_place(sp, &places[i], 0, NULL);
+        r->digest = digest;
+        r->version = kvp_obj_version(o);
+        kvp_retire_of_key(sp, r, o->id);
     }
     if (o->has_ext) kvp_obj_ext(sp->cat->index, o)->generation = 0;
     kvp_obj_enter_tier(sp, oid, t, tenant, len);

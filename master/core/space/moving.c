@@ -4,6 +4,7 @@
  */
 #include "master/core/space/moving.h"
 
+#include "common/mutate.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
@@ -46,17 +47,22 @@ kvp_moving_of(const kvp_space_t *sp, const kvp_obj_t *o)
 kvp_obj_t *
 kvp_moving_object(const kvp_space_t *sp, const kvp_moving_t *mv, uint32_t *oid_out)
 {
-    uint32_t oid = mv->is_orphan ? KVP_OID_NONE : kvp_objindex_find(sp->cat->index, mv->digest);
+    uint32_t oid =
+        mv->is_orphan && KVP_RULE(MOVE_VERSION) ? KVP_OID_NONE : kvp_objindex_find(sp->cat->index, mv->digest);
     kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(sp->cat->index, oid);
 
     *oid_out = oid;
-    return o == NULL || o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) != mv->version ? NULL : o;
+    if (o == NULL || o->state != KVP_OBJ_COMMITTED) return NULL;
+    return kvp_obj_version(o) != mv->version && KVP_RULE(MOVE_VERSION) ? NULL : o;
 }
 
 void
 kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv)
 {
-    if (mv->retire != NULL) kvp_retire_stage_failed(sp, mv->retire, NULL);
+    if (mv->retire != NULL && KVP_RULE(STAGE_RETIRED))
+        kvp_retire_stage_failed(sp, mv->retire, NULL);
+    else if (mv->retire != NULL)
+        kvp_retire_set_free(sp, mv->retire);
     while (!kvp_list_is_empty(&mv->waiters)) {
         kvp_stage_waiter_t *who = kvp_list_first(&mv->waiters, kvp_stage_waiter_t, link);
 
@@ -88,12 +94,13 @@ kvp_tier_leave(kvp_space_t *sp, kvp_obj_t *o, bool is_told, kvp_deferred_t *defe
     kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
     kvp_moving_t *mv = kvp_moving_of(sp, o);
 
-    if (t != NULL && !is_told) kvp_tier_drop(sp, t, kvp_obj_digest_of(sp->cat, o), kvp_obj_version(o), deferred);
+    if (t != NULL && !is_told && KVP_RULE(TIER_DROPS))
+        kvp_tier_drop(sp, t, kvp_obj_digest_of(sp->cat, o), kvp_obj_version(o), deferred);
     kvp_tier_forget(sp, o);
     if (mv == NULL) return;
     o->is_moving = 0;
     mv->is_orphan = true;
     if (mv->retire != NULL) kvp_retire_stage_failed(sp, mv->retire, deferred);
     mv->retire = NULL;
-    if (mv->due_ns != 0 && mv->at.generation == 0) kvp_moving_end(sp, mv); /* it waits for room */
+    if (!mv->is_sent) kvp_moving_end(sp, mv);
 }

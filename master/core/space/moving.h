@@ -28,6 +28,7 @@ typedef struct {
     kvp_list_t waiters; /* kvp_stage_waiter_t */
     kvp_segment_t *segment; /* the memory */
     uint32_t number; /* in space->moves */
+    bool is_sent; /* its node was told */
     bool is_orphan; /* the object went meanwhile */
     kvp_digest_t digest;
     uint64_t version, len;

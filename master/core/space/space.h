@@ -34,6 +34,7 @@ typedef struct kvp_space {
     uint32_t tiers_n;
     kvp_ptab_t moves; /* what is on its way between memory and a tier, */
     kvp_umap_t moving; /* version -> number in it */
+    kvp_ptab_t tier_drops; /* kvp_tier_drop_t: what tiers are to drop, and did not */
     kvp_umap_t tier_chunks; /* tier and tenant -> number in catalog->chunks */
 
     bool has_parked; /* parked victims are on their way back */

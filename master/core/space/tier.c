@@ -7,6 +7,7 @@
  */
 #include "master/core/space/tier.h"
 
+#include "common/mutate.h"
 #include "common/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
@@ -105,6 +106,8 @@ place_stages(kvp_space_t *sp, kvp_segment_t *g)
         if (o == NULL) kvp_panic("a stage of an object that went");
         if (kvp_place_alloc_stage(sp, g, oid, &mv->at) != KVP_OK) return;
         mv->retire = kvp_retire_stage(sp, &mv->at);
+        mv->retire->digest = mv->digest;
+        mv->retire->version = mv->version;
         kvp_list_del(&mv->link);
         kvp_list_add_tail(&g->placed, &mv->link);
     }
@@ -153,6 +156,7 @@ order_make(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from)
     while (order->n < KVP_TIER_BATCH && !kvp_list_is_empty(from)) {
         kvp_list_t *link = from->next;
 
+        if (opcode != KVP_OP_DROP) kvp_list_entry(link, kvp_moving_t, link)->is_sent = true;
         kvp_list_del(link);
         kvp_list_add_tail(&order->records, link);
         order->n++;
@@ -297,6 +301,7 @@ kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
 
             kvp_list_del(last);
             kvp_list_add_head(&g->drops, last);
+            if (!KVP_RULE(TIER_DROPS_AGAIN)) kvp_tier_drop_end(sp, g, kvp_list_entry(last, kvp_tier_drop_t, link));
         }
         kvp_list_del(&order->link);
         free(order);
@@ -350,7 +355,7 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
     kvp_obj_t *o = kvp_moving_object(sp, mv, oid_out);
     bool is_lost = o != NULL && flag == KVP_STAGE_GONE;
 
-    if (o != NULL && flag == KVP_STAGE_OK) enter_memory(sp, mv, o, *oid_out);
+    if (o != NULL && (flag == KVP_STAGE_OK || !KVP_RULE(STAGE_ANSWERED))) enter_memory(sp, mv, o, *oid_out);
     if (o != NULL) o->is_moving = 0;
     sp->ctx->st.stages_failed += flag != KVP_STAGE_OK;
     sp->ctx->st.tier_lost += is_lost;
@@ -402,7 +407,7 @@ kvp_tier_answer(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_
         if (order->opcode == KVP_OP_DROP)
             kvp_tier_drop_end(sp, g, kvp_list_entry(first, kvp_tier_drop_t, link));
         else if (order->opcode == KVP_OP_DEMOTE)
-            end_demote(sp, kvp_list_entry(first, kvp_moving_t, link), f->tail[i] == 1);
+            end_demote(sp, kvp_list_entry(first, kvp_moving_t, link), f->tail[i] == 1 || !KVP_RULE(DEMOTE_ANSWERED));
         else if (end_stage(sp, kvp_list_entry(first, kvp_moving_t, link), f->tail[i], &lost_out[lost]))
             lost++;
     }

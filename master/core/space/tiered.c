@@ -134,6 +134,7 @@ kvp_tier_drop_end(kvp_space_t *sp, kvp_segment_t *t, kvp_tier_drop_t *d)
 {
     if (d->deferred != NULL) kvp_deferred_dead(sp->prot, d->deferred);
     kvp_list_del(&d->link);
+    kvp_ptab_del(&sp->tier_drops, d->number);
     t->drops_n--;
     free(d);
 }
@@ -159,6 +160,7 @@ kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t v
     d->digest = digest;
     d->version = version;
     d->deferred = deferred;
+    d->number = kvp_ptab_add(&sp->tier_drops, d);
     if (deferred != NULL) deferred->left++;
     kvp_list_add_tail(&t->drops, &d->link);
     t->drops_n++;

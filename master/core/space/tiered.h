@@ -22,6 +22,7 @@ typedef struct {
     kvp_digest_t digest;
     uint64_t version;
     kvp_deferred_t *deferred;
+    uint32_t number; /* in space->tier_drops */
 } kvp_tier_drop_t;
 
 /* kvp_tier_link: a segment was made; memory and tier of one node find one another. kvp_tier_free: the tier's record goes, nothing is on it. */

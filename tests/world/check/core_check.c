@@ -143,6 +143,16 @@ check_claims(const kvp_master_t *m, const kvp_segment_t *g)
     return NULL;
 }
 
+bool
+kvp_tiered_check(const kvp_master_t *m, uint32_t segment_id, kvp_digest_t digest, uint64_t version)
+{
+    uint32_t oid = kvp_objindex_find(m->cat.index, digest);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
+    const kvp_segment_t *t = o == NULL || o->state != KVP_OBJ_COMMITTED ? NULL : kvp_obj_tier(&m->cat, o);
+
+    return t != NULL && t->id == segment_id && kvp_obj_version(o) == version;
+}
+
 /* What is on a tier alone has a chunk that says so, and how long it is. */
 static const char *
 check_tier(const kvp_master_t *m, const kvp_segment_t *t)
