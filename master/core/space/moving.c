@@ -102,5 +102,5 @@ kvp_tier_leave(kvp_space_t *sp, kvp_obj_t *o, bool is_told, kvp_deferred_t *defe
     mv->is_orphan = true;
     if (mv->retire != NULL) kvp_retire_stage_failed(sp, mv->retire, deferred);
     mv->retire = NULL;
-    if (!mv->is_sent) kvp_moving_end(sp, mv);
+    if (!mv->is_sent) kvp_moving_fail(sp, mv);
 }
