@@ -464,6 +464,7 @@ kvp_node_tiering_on_mounted(kvp_node_t *node, const kvp_frame_t *frame, const Kv
 
     if (t->state != KVP_TIERING_MOUNTING || frame->hdr.request_id != t->request) return false;
     t->state = KVP_TIERING_DOWN;
+    t->request = 0;
     if (msg->err != KVP_OK) {
         kvp_log_warn("node", "the tier is not mounted: %s %s", kvp_err_text(msg->err), msg->detail);
         t->again_ns = kvp_now_ns() + KVP_NS_PER_S;

@@ -163,6 +163,20 @@ def test_tier_that_is_too_small(make_pool, bench):
     assert figures(pool.master)["tier_evictions"] > 0
 
 
+def test_pages_are_given_up_after_a_restart(make_pool, bench):
+    """Fails if a node that is not asked what its tier has, since the master knows, gives up no page later."""
+    args = ("--ssd", f"{ssd_of(bench)}:{64 << 20}", "--http", "127.0.0.1:0")
+    pool = make_pool(nodes=1, memory=MEMORY, node_args=args)
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
+    put_all(pool, client, 320)
+    pool.nodes[0].kill9()
+    wait_until(lambda: figures(pool.master)["segments"] == 0, 20, "the node to be missed")
+    pool.nodes[0] = bench.node(pool.master, "node1", MEMORY, *args)
+    wait_until(lambda: client("bexist k/ 0 320")["exist"] > 0, 20, "the tier to be back")
+    put_all(pool, client, 1280, 320)
+    assert node_figures(pool.nodes[0])["pages_reclaimed_total"] > 0
+
+
 def test_what_tools_say(make_pool, bench):
     """Fails if stat does not tell of the tier, or stat or doctor takes it for a node that nothing leads to."""
     pool = make_tiered(make_pool, bench)

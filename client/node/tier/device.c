@@ -2,6 +2,7 @@
 #include "client/node/tier/device.h"
 
 #include "common/clock.h"
+#include "common/forkguard.h"
 #include "common/log.h"
 
 #include <errno.h>
@@ -60,6 +61,7 @@ open_file(kvp_tier_device_file_t *dev)
         if (dev->fd >= 0) kvp_log_warn("tier", "no O_DIRECT here: the system's cache is used as well dir=%s", dev->dir);
     }
     if (dev->fd < 0) kvp_ignore(complain(dev, KVP_SYS, "make the file"), "below");
+    kvp_forkguard_add(dev->fd); /* a child would keep the lock */
     close(dir_fd);
     return dev->fd < 0 ? KVP_SYS : KVP_OK;
 }
@@ -235,7 +237,7 @@ kvp_tier_device_close(kvp_tier_device_file_t *dev)
 {
     kvp_tier_core_destroy(dev->core);
     dev->core = NULL;
-    if (dev->fd >= 0) close(dev->fd);
+    kvp_forkguard_close(dev->fd);
     dev->fd = -1;
 }
 
