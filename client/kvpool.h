@@ -72,10 +72,17 @@ typedef struct {
                                 return at once with the same error, until the library has found a master. Removals and calls
                                 with a deadline_ms of their own wait for as long as they have. 0 = $KVPOOL_MASTER_WAIT ("1s"),
                                 else every call waits; UINT32_MAX = every call waits */
+    const char *const
+        *ssd; /* embedded node: "DIR:SIZE", an SSD each, at most 16: what leaves memory is kept in a file of
+                               that size in the directory, and found again by the next node of that name, which has to be
+                               given. docs/operations/install.md */
+    size_t ssd_n;
+    uint64_t ssd_writes; /* bytes a day that are written to them at most; 0 = any */
 } kvpool_conf_t;
 
-/* kvpool_open connects to the pool (within deadline_ms) and, with memory_bytes, mounts an embedded node. conf may be
- * NULL. INVALID, NOTSUP, UNREACHABLE, VERSION, DEADLINE, SEGMENT_EXISTS, NOMEM. *pool_out is set only on success. */
+/* kvpool_open connects to the pool (within deadline_ms) and, with memory_bytes, mounts an embedded node. It waits, in that time, also until
+ * what is on the SSDs is found. conf may be
+ * NULL. INVALID, NOTSUP, UNREACHABLE, VERSION, DEADLINE, SEGMENT_EXISTS, SYS, NOMEM. *pool_out is set only on success. */
 KVPOOL_EXPORT int kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out);
 
 /* kvpool_close ends the session. Calls of other threads that are under way return CLOSED first. Views become invalid. An
@@ -248,6 +255,7 @@ typedef struct {
     uint64_t len; /* of the object, bytes */
     uint32_t copies; /* at most KVPOOL_COPIES_MAX; of nodes that are there */
     uint32_t segments[KVPOOL_COPIES_MAX]; /* `segment_id` of kvpool_stat, which names the node */
+    uint32_t tier; /* the SSD tier that has it, too, or with no copies alone: `segment_id` of `tiers`; 0 = none */
     uint32_t has_lineage; /* with KVPOOL_LINEAGES: 1 if it was put with one */
     kvpool_lineage_t lineage;
 } kvpool_place_t;
@@ -306,6 +314,10 @@ KVPOOL_EXPORT int kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_
 typedef int (*kvpool_list_fn)(void *arg, const void *key, size_t key_len, uint64_t len);
 KVPOOL_EXPORT int kvpool_list(kvpool_t *pool, const void *prefix, size_t prefix_len, uint32_t limit, uint64_t *cursor,
                               kvpool_list_fn fn, void *arg, const kvpool_opts_t *opts);
+
+/* kvpool_unmount_ssd takes the embedded node's SSDs out of the pool, for good: what they alone have is NODE_LOST to readers, and found
+ * again when a node of that name has them. OK also if there are none. DEADLINE: the master was not reached; they go all the same. */
+KVPOOL_EXPORT int kvpool_unmount_ssd(kvpool_t *pool, const kvpool_opts_t *opts);
 
 /* kvpool_stat writes the figures of the pool and of this client into buf, as one JSON object (docs/operations/metrics.md lists the
  * keys). buf is always terminated. *len_out is the length without the terminator; with BUFFER_SMALL it is the length that is

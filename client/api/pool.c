@@ -145,10 +145,7 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
 #define WHY_MAX 512u
 #define UNMOUNT_NS (500 * KVP_NS_PER_MS)
 
-/* What the structs of the first version had; a caller that was built against it gives their sizes. */
-#define CONF_V1_BYTES offsetof(kvpool_conf_t, tenant)
-#define CONF_V2_BYTES offsetof(kvpool_conf_t, detail)
-#define CONF_V3_BYTES offsetof(kvpool_conf_t, master_wait_ms)
+/* What the struct of earlier versions had; a caller that was built against them gives these sizes. */
 #define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
 #define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
 #define OPTS_V3_BYTES offsetof(kvpool_opts_t, segment)
@@ -270,6 +267,17 @@ choose_verify(opening_t *o)
     return KVP_OK;
 }
 
+/* A file belongs to a name, and a name that has the process's number in it is another one at the next start. */
+static kvp_err_t
+check_ssd(const opening_t *o)
+{
+    if (o->conf.ssd_n == 0) return KVP_OK;
+    if (o->conf.ssd == NULL || o->conf.memory_bytes == 0)
+        return refuse(o, KVP_INVALID, "ssd", "an SSD is that of an embedded node, which has memory as well");
+    if (o->conf.name != NULL && o->conf.name[0] != '\0') return KVP_OK;
+    return refuse(o, KVP_INVALID, "ssd", "a name is wanted, by which the node is known again after a restart");
+}
+
 static kvp_err_t
 choose_names(opening_t *o)
 {
@@ -314,18 +322,18 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
 
     memset(o, 0, sizeof *o);
     if (conf != NULL) {
-        if (conf->struct_size != sizeof *conf && conf->struct_size != CONF_V3_BYTES &&
-            conf->struct_size != CONF_V2_BYTES && conf->struct_size != CONF_V1_BYTES) {
-            kvp_log_error("client", "struct_size %zu: no version of kvpool_conf_t has that size", conf->struct_size);
+        if (conf->struct_size != sizeof *conf) {
+            kvp_log_error("client", "struct_size %zu: kvpool_conf_t has another one", conf->struct_size);
             return KVP_INVALID; /* where its detail is, nobody knows */
         }
-        memcpy(&o->conf, conf, conf->struct_size);
+        o->conf = *conf;
         if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
     }
     if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
     if (o->conf.listen == NULL) o->conf.listen = LISTEN_DEFAULT;
     o->conf.master = or_env(o->conf.master, "KVPOOL_MASTER", MASTER_DEFAULT);
-    err = choose_names(o);
+    err = check_ssd(o);
+    if (err == KVP_OK) err = choose_names(o);
     if (err == KVP_OK) err = choose_verify(o);
     if (err == KVP_OK) err = choose_transports(o);
     if (err == KVP_OK) err = choose_master_wait(o);
@@ -351,10 +359,18 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
         .needed = or_env(conf->transports, "KVPOOL_TRANSPORTS", NULL),
         .memory_bytes = conf->memory_bytes,
         .chunk_bytes = conf->chunk_bytes,
+        .ssd = conf->ssd,
+        .ssd_n = conf->ssd_n,
+        .ssd_writes = conf->ssd_writes,
     };
+    kvp_err_t err;
 
     if (conf->memory_bytes == 0) return KVP_OK;
-    return kvp_node_start(&node, deadline_ns, &pool->node);
+    err = kvp_node_start(&node, deadline_ns, &pool->node);
+    if (err != KVP_OK) return err;
+    if (!kvp_node_wait_tier(pool->node, deadline_ns))
+        kvp_log_info("client", "what is on SSD is found as soon as the node has read it name=%s", conf->name);
+    return KVP_OK;
 }
 
 static kvpool_t *
@@ -418,6 +434,17 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
     }
     *pool_out = pool;
     return KVP_OK;
+}
+
+int
+kvpool_unmount_ssd(kvpool_t *pool, const kvpool_opts_t *opts)
+{
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (pool->node != NULL && !kvp_node_unmount_tier(pool->node, call.deadline_ns)) err = KVP_DEADLINE;
+    return kvp_call_end(&call, err);
 }
 
 /* ---- close */

@@ -87,13 +87,14 @@ read_places(const kvp_query_t *query, const kvp_frame_t *answer)
 
     if (err != KVP_OK) return err;
     if (((const Kvp__Pb__Get *)query->head)->wants_lineages && places.lineages == NULL) return KVP_PROTO;
+    if (places.tiers == NULL) return KVP_PROTO;
     loc = places.locs;
     for (uint32_t i = 0; i < query->n; i++) {
         const kvp_wire_obj_t *obj = &places.objs[i];
         kvpool_place_t *place = &l->places[i];
 
         l->results[i] = obj->err;
-        *place = (kvpool_place_t){.len = obj->len, .copies = obj->nloc};
+        *place = (kvpool_place_t){.len = obj->len, .copies = obj->nloc, .tier = places.tiers[i]};
         for (uint32_t k = 0; k < obj->nloc; k++)
             place->segments[k] = loc++->segment_id;
         if (places.lineages == NULL || places.lineages[i].is_told == 0) continue;
@@ -125,6 +126,7 @@ ask_places(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, read_fn re
     head.n = n;
     head.no_hold = true;
     head.wants_lineages = (call->flags & KVPOOL_LINEAGES) != 0;
+    head.wants_tiers = read == read_places;
     return kvp_query_run(call, &query);
 }
 

@@ -22,7 +22,7 @@ check_objs(const kvp_places_t *p)
 }
 
 static kvp_err_t
-read_tail(const kvp_frame_t *frame, bool has_lineages, kvp_places_t *p)
+read_tail(const kvp_frame_t *frame, bool has_lineages, bool has_tiers, kvp_places_t *p)
 {
     kvp_rd_t rd;
 
@@ -30,6 +30,7 @@ read_tail(const kvp_frame_t *frame, bool has_lineages, kvp_places_t *p)
     p->objs = kvp_rd_array(&rd, p->n, sizeof *p->objs);
     p->locs = kvp_rd_array(&rd, p->nloc, sizeof *p->locs);
     if (has_lineages) p->lineages = kvp_rd_array(&rd, p->n, sizeof *p->lineages);
+    if (has_tiers) p->tiers = kvp_rd_array(&rd, p->n, sizeof *p->tiers);
     return rd.is_bad ? KVP_PROTO : check_objs(p);
 }
 
@@ -37,7 +38,7 @@ kvp_err_t
 kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
 {
     Kvp__Pb__Places *head;
-    bool has_lineages;
+    bool has_lineages, has_tiers;
     kvp_places_t p;
     kvp_pb_t pb;
     kvp_err_t err;
@@ -55,10 +56,11 @@ kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
         .revoke_seq = head->revoke_seq,
     };
     has_lineages = head->has_lineages;
+    has_tiers = head->has_tiers;
     kvp_pb_free(&pb, head);
     if (err != KVP_OK) return err;
     if (p.n != n) return KVP_PROTO;
-    err = read_tail(frame, has_lineages, &p);
+    err = read_tail(frame, has_lineages, has_tiers, &p);
     if (err == KVP_OK) *places_out = p;
     return err;
 }

@@ -10,6 +10,7 @@ typedef struct {
     const kvp_wire_obj_t *objs; /* n; borrowed from the frame */
     const kvp_wire_loc_t *locs; /* nloc */
     const kvp_wire_lineage_t *lineages; /* n; NULL = the answer has none */
+    const uint32_t *tiers; /* n, segment ids, 0 = none; NULL as above */
     uint32_t n;
     uint32_t nloc;
     uint64_t ticket;

@@ -487,7 +487,8 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         return true;
     }
     case KVP_OP_UNMOUNT:
-        if (node->link.state == KVP_LINK_UNMOUNTING) node->is_done = true;
+        if (!kvp_node_tiering_on_unmounted(node, frame) && node->link.state == KVP_LINK_UNMOUNTING)
+            node->is_done = true;
         return true;
     default:
         return true;

@@ -231,12 +231,13 @@ publish(kvp_node_t *node, uint64_t *stop_by_ns)
     kvp_node_core_stats_t s;
     kvp_node_pinned_t pinned;
     kvp_node_info_t *info = &node->info;
-    bool was_mounted, is_stopping;
+    bool was_mounted, was_tier_mounted, is_stopping;
 
     kvp_node_core_stats(node->core, &s);
     kvp_node_pin_bytes(&node->tps.pin, &pinned);
     pthread_mutex_lock(&node->lock);
     was_mounted = info->is_mounted;
+    was_tier_mounted = info->is_tier_mounted;
     info->is_mounted = node->link.state >= KVP_LINK_UP;
     info->term = kvp_node_core_term(node->core);
     info->populated_bytes = atomic_load(&node->populate.populated_bytes);
@@ -254,8 +255,10 @@ publish(kvp_node_t *node, uint64_t *stop_by_ns)
     info->remounts = node->link.mounts > 0 ? node->link.mounts - 1 : 0;
     info->has_tier = node->tiering.tier != NULL;
     info->is_tier_mounted = node->tiering.state == KVP_TIERING_UP;
+    info->is_tier_over = atomic_load(&node->tiering.is_over) && node->tiering.state == KVP_TIERING_DOWN;
     if (info->has_tier) kvp_tier_stats(node->tiering.tier, &info->tier);
-    if (info->is_mounted != was_mounted) pthread_cond_broadcast(&node->changed);
+    if (info->is_mounted != was_mounted || info->is_tier_mounted != was_tier_mounted || info->is_tier_over)
+        pthread_cond_broadcast(&node->changed);
     is_stopping = node->is_stopping;
     *stop_by_ns = is_stopping ? node->stop_by_ns : UINT64_MAX;
     pthread_mutex_unlock(&node->lock);

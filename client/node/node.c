@@ -285,6 +285,34 @@ kvp_node_wait(kvp_node_t *node, uint64_t deadline_ns)
     return err;
 }
 
+static bool
+wait_for_tier(kvp_node_t *node, const bool *is_so, uint64_t deadline_ns)
+{
+    bool is_done;
+
+    pthread_mutex_lock(&node->lock);
+    while (!*is_so && kvp_now_ns() < deadline_ns)
+        kvp_cond_wait_until(&node->changed, &node->lock, deadline_ns);
+    is_done = *is_so;
+    pthread_mutex_unlock(&node->lock);
+    return is_done;
+}
+
+bool
+kvp_node_wait_tier(kvp_node_t *node, uint64_t deadline_ns)
+{
+    return node->tiering.tier == NULL || wait_for_tier(node, &node->info.is_tier_mounted, deadline_ns);
+}
+
+bool
+kvp_node_unmount_tier(kvp_node_t *node, uint64_t deadline_ns)
+{
+    if (node->tiering.tier == NULL) return true;
+    atomic_store(&node->tiering.is_over, true);
+    kvp_epoll_wake(&node->epoll);
+    return wait_for_tier(node, &node->info.is_tier_over, deadline_ns);
+}
+
 kvp_err_t
 kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **node_out)
 {

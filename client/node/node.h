@@ -44,6 +44,7 @@ typedef struct {
     uint64_t requests; /* of clients; bytes that move by themselves ask nothing */
     uint64_t retires, freed, fences, quarantined, attaches_refused, protocol_errors, remounts;
     bool has_tier, is_tier_mounted;
+    bool is_tier_over; /* after kvp_node_unmount_tier */
     kvp_tier_stats_t tier;
 } kvp_node_info_t;
 
@@ -55,7 +56,13 @@ kvp_err_t kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out) KVP_
 kvp_err_t kvp_node_wait(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
 bool kvp_node_is_final(kvp_err_t err);
 
-/* kvp_node_start is both, and stops the node again on an error. */
+/* kvp_node_wait_tier waits for the SSD tier as well, if there is one: false = it is not mounted at deadline_ns, and will be later.
+ * kvp_node_unmount_tier takes it out of the pool until the node's end: true = the master knows, or there is none. What the tier has
+ * is found again by the next node of that name with these devices. */
+bool kvp_node_wait_tier(kvp_node_t *node, uint64_t deadline_ns);
+bool kvp_node_unmount_tier(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
+
+/* kvp_node_start is open and wait, and stops the node again on an error. */
 kvp_err_t kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **node_out) KVP_MUST_USE;
 
 /* kvp_node_stop unmounts (waiting up to deadline_ns for readers), stops the threads and frees everything. */

@@ -88,6 +88,7 @@ typedef enum {
     KVP_TIERING_MOUNTING,
     KVP_TIERING_REPORTING,
     KVP_TIERING_UP,
+    KVP_TIERING_LEAVING, /* DOWN when the master has said so */
 } kvp_tiering_state_t;
 
 #define KVP_NODE_SSD_DIR_MAX 4096u
@@ -96,6 +97,7 @@ typedef struct {
     struct kvp_tier *tier; /* NULL = none */
     kvp_tiering_state_t state;
     bool is_used; /* for that pool, under that uuid */
+    _Atomic bool is_over; /* it is not mounted any more; set by other threads */
     uint8_t pool_id[16], uuid[16];
     uint32_t segment_id;
     uint64_t request; /* MOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
@@ -242,6 +244,7 @@ void kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns);
 bool kvp_node_tiering_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out);
 bool kvp_node_tiering_on_mounted(kvp_node_t *node, const kvp_frame_t *frame, const struct Kvp__Pb__MountReply *msg);
 kvp_err_t kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
+bool kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame); /* whether it is about the tier */
 void kvp_node_tiering_link_lost(kvp_node_t *node);
 void kvp_node_tiering_leave_memory(kvp_node_t *node);
 

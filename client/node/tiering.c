@@ -449,6 +449,29 @@ tell_whole(kvp_node_t *node, const order_t *o)
 }
 
 static void
+ask_unmount(kvp_node_t *node)
+{
+    Kvp__Pb__Unmount msg = KVP__PB__UNMOUNT__INIT;
+
+    msg.segment_id = node->tiering.segment_id;
+    msg.is_kept = true;
+    node->tiering.state = KVP_TIERING_LEAVING;
+    node->tiering.request = ask(node, KVP_OP_UNMOUNT, &msg, NULL, 0);
+}
+
+bool
+kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame)
+{
+    kvp_node_tiering_t *t = &node->tiering;
+
+    if (t->state != KVP_TIERING_LEAVING || frame->hdr.request_id != t->request) return false;
+    t->state = KVP_TIERING_DOWN;
+    t->request = 0;
+    kvp_log_info("node", "the tier is unmounted name %s" SUFFIX, node->name);
+    return true;
+}
+
+static void
 be_up(kvp_node_t *node)
 {
     free(node->tiering.told);
@@ -591,6 +614,10 @@ kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns)
         memcpy(t->pool_id, node->mem->conf.pool_id, sizeof t->pool_id);
         kvp_tier_use(t->tier, t->pool_id, t->uuid);
         t->is_used = true;
+    }
+    if (atomic_load(&t->is_over)) {
+        if (t->state == KVP_TIERING_UP && t->request == 0) ask_unmount(node);
+        return;
     }
     if (t->state == KVP_TIERING_DOWN && now_ns >= t->again_ns && kvp_tier_is_ready(t->tier)) ask_mount(node);
     propose(node);

@@ -80,11 +80,13 @@ class AsyncPool:
     def __init__(self, master: Optional[str] = None, *, threads: int = 4, queue: int = 1024, name: Optional[str] = None,
                  host_id: Optional[str] = None, transports: Optional[str] = None, deadline: Optional[float] = None,
                  verify: bool = False, memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0,
-                 tenant: Optional[str] = None, locations: int = 0) -> None:
+                 tenant: Optional[str] = None, locations: int = 0, ssd: Union[str, Sequence[str]] = (),
+                 ssd_writes: Union[int, str] = 0) -> None:
         if threads < 1 or queue < 1:
             raise ValueError(f"threads and queue are at least 1, not {threads} and {queue}")
         self._make = partial(Pool, master, name=name, host_id=host_id, transports=transports, deadline=deadline, verify=verify,
-                             memory=memory, listen=listen, chunk=chunk, tenant=tenant, locations=locations)
+                             memory=memory, listen=listen, chunk=chunk, tenant=tenant, locations=locations, ssd=ssd,
+                             ssd_writes=ssd_writes)
         self._sizes = (threads, queue)
         self._deadline = _DEADLINE_S if deadline is None else deadline
         self._workers: Optional[Workers] = None  # from open() on
@@ -294,6 +296,10 @@ class AsyncPool:
     async def remove_all(self, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
         """As Pool.remove_all."""
         return await self._call(Pool.remove_all, force=force, deadline=deadline)
+
+    async def unmount_ssd(self, *, deadline: Optional[float] = None) -> None:
+        """As Pool.unmount_ssd."""
+        await self._call(Pool.unmount_ssd, deadline=deadline)
 
     async def bump(self, *, deadline: Optional[float] = None) -> int:
         """As Pool.bump."""

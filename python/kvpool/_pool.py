@@ -144,7 +144,8 @@ class Pool:
     name: this client's in logs. transports: "shm,rdma,tcp" in order of preference; default all there are.
     deadline: seconds for a call that gives none (5). verify: check the sum of all that is got, on every transport.
     memory: bytes, or text like "4GiB", that this process gives to the pool while it is open; listen: "HOST:PORT" where others
-    reach it (127.0.0.1 by default). tenant: a name of at most 128 bytes; keys are the tenant's own.
+    reach it (127.0.0.1 by default). ssd: "DIR:SIZE", or several: what leaves that memory is kept there, and found again by the next process
+    that opens a pool with that name, which is needed then; ssd_writes: bytes a day that are written there at most. tenant: a name of at most 128 bytes; keys are the tenant's own.
 
     Any thread may call, many at once; the interpreter's lock is released meanwhile. Raises kvpool.Error or one of its subclasses
     (errors.py): its name, number and key say what and of which.
@@ -154,13 +155,14 @@ class Pool:
     def __init__(self, master: Optional[str] = None, *, name: Optional[str] = None, host_id: Optional[str] = None,
                  transports: Optional[str] = None, deadline: Optional[float] = None, verify: bool = False,
                  memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0, tenant: Optional[str] = None,
-                 locations: int = 0) -> None:
+                 locations: int = 0, ssd: Union[str, Sequence[str]] = (), ssd_writes: Union[int, str] = 0) -> None:
         if not 0 <= locations < 2**32:
             raise ValueError(f"locations: {locations} does not fit in 32 bits")
         self._raw = _kvpool.Pool()
         self._held: Dict[int, Memory] = {}  # address: object, so that registered memory outlives its registration
         err, detail = self._raw.open(master, name, host_id, transports, _ms(deadline), int(verify), _size(memory), listen,
-                                     _size(chunk), tenant, locations, 0)
+                                     _size(chunk), tenant, locations, 0, (ssd,) if isinstance(ssd, str) else tuple(ssd),
+                                     _size(ssd_writes))
         if err:
             raise error(err, None, detail)
 
@@ -169,6 +171,11 @@ class Pool:
         BufferError while somebody has a buffer of a view, whose memory would go."""
         self._raw.close()
         self._held.clear()
+
+    def unmount_ssd(self, *, deadline: Optional[float] = None) -> None:
+        """Takes this process's SSDs out of the pool, until it is closed: what they alone have is found again by the next process that opens
+        them. Without any it does nothing."""
+        self._check(self._raw.unmount_ssd(_ms(deadline)))
 
     def __enter__(self) -> Pool:
         return self
@@ -237,7 +244,7 @@ class Pool:
 
     def lineage(self, key: Key, *, deadline: Optional[float] = None) -> Optional[Lineage]:
         """What it was put with, or None. NotFoundError. A master that was restarted without its log knows none."""
-        told: Optional[Lineage] = self._found(self._raw.batch_locate([key], _ms(deadline), _kvpool.LINEAGES)[0], key)[2]
+        told: Optional[Lineage] = self._found(self._raw.batch_locate([key], _ms(deadline), _kvpool.LINEAGES)[0], key)[3]
         return told
 
     def remove(self, key: Key, *, force: bool = False, wait: bool = False, deadline: Optional[float] = None) -> None:

@@ -37,14 +37,22 @@ def _lines(entries):
 
 
 def _told(key, place, nodes):
+    """(copies in memory, the one on an SSD or None) in the reference's form; None where there is no object."""
     if type(place) is int:
         error = kvpool.errors.error(place, key)
         if isinstance(error, kvpool.NotFoundError) or error.name == "BAD_KEY":  # which no object can have
             return None
         raise error
-    size, segments = place
+    size, segments, tier = place
+    on_ssd = [{"client_id": "", "object_size": size, "transport_endpoint": nodes.get(tier, "")}] if tier else None
     return [{"size_": size, "buffer_address_": 0, "protocol_": "kvpool", "transport_endpoint_": nodes.get(segment, "")}
-            for segment in segments]
+            for segment in segments], on_ssd
+
+
+def _in_batch(found):
+    in_memory, on_ssd = found or (None, None)
+    return {"ok": found is not None, "error": None if found else "OBJECT_NOT_FOUND", "values": in_memory, "disk_values": None,
+            "local_disk_values": on_ssd, "nof_values": None}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -191,11 +199,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._text("serving")
 
     def _nodes(self):
-        """segment_id -> "host:port"."""
-        return {node["segment_id"]: node["addr"] for node in self._segments()}
+        """segment_id -> "host:port", also of SSD tiers, which are named as their nodes with /ssd behind it."""
+        stat = self._stat()
+        at = {node["node"] + "/ssd": node["addr"] for node in stat["segments"]}
+        return {**{node["segment_id"]: node["addr"] for node in stat["segments"]},
+                **{tier["segment_id"]: at.get(tier["node"], "") for tier in stat["tiers"]}}
 
     def _found(self, keys):
-        """What is told of each key, a copy each, or None."""
+        """What is told of each key."""
         nodes = self._nodes()
         with self._turn():
             places = self.server.pool._raw.batch_locate(keys, _PATIENCE_S * 1000, 0)
@@ -206,13 +217,11 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             self._json({"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"}, 404)
         else:
-            self._json({"success": True, "data": found})
+            self._json({"success": True, "data": found[0]})
 
     def _batch_query_keys(self, query):
         keys = list(dict.fromkeys(query.get("keys", [""])[0].split(",")))
-        self._json({"success": True, "data": {
-            key: {"ok": found is not None, "error": None if found else "OBJECT_NOT_FOUND", "values": found}
-            for key, found in zip(keys, self._found(keys))}})
+        self._json({"success": True, "data": {key: _in_batch(found) for key, found in zip(keys, self._found(keys))}})
 
     def _health(self, query):
         self._stat()

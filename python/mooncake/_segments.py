@@ -32,14 +32,15 @@ class Segments:
 
     # ---- copies
     def get_replica_desc(self, key: Key) -> List[ReplicaDescriptor]:
-        """A ReplicaDescriptor for each copy; [] where there is none."""
+        """A ReplicaDescriptor for each copy, the one on an SSD last; [] where there is none."""
         return self.batch_get_replica_desc([key]).get(key, [])
 
     def batch_get_replica_desc(self, keys: Sequence[Key]) -> Dict[Key, List[ReplicaDescriptor]]:
         """key -> list of ReplicaDescriptor, of those that are there."""
         found = self._places(keys)
         nodes = self._nodes() if found else {}
-        return {k: [ReplicaDescriptor(size, nodes.get(s, "")) for s in segments] for k, (size, segments) in found.items()}
+        return {k: [ReplicaDescriptor(size, nodes.get(s, "")) for s in segments] + [ReplicaDescriptor(size, "", True)] * (tier > 0)
+                for k, (size, segments, tier) in found.items()}
 
     def batch_replica_clear(self, keys: Sequence[Key], segment_name: str = "") -> List[Key]:
         """Removes what nobody holds; with a segment's "host:port" only the copy there. The keys of which something went."""
@@ -80,7 +81,7 @@ class Segments:
         return _NO_ID, _NOT_SUPPORTED
 
     def _places(self, keys):
-        """key -> (length, segments), of those that are there."""
+        """key -> (length, segments, SSD tier or 0), of those that are there."""
         if self._raw is None or len(list_of(keys)) == 0:
             return {}
         return {k: place for k, place in zip(keys, self._raw.batch_locate(keys, 0, 0)) if type(place) is tuple}
@@ -165,8 +166,12 @@ class Segments:
         return self._leave_segments(segment_ids)
 
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
-        """0: this process has no disk in the pool."""
-        return 0
+        """Takes the SSD tier of this process out of the pool until close(): what it alone has is not there any more for readers, and is
+        found again by the next process that has its folder. Nobody reads there later, so there is no grace to be waited for. 0, also where
+        there is none; -1 where the store was not set up; else a code."""
+        if not isinstance(grace_period_seconds, int) or grace_period_seconds < 0:
+            raise TypeError("grace_period_seconds is an int, 0 or more")
+        return self._raw.unmount_ssd(0) if self._raw is not None else _INTERNAL
 
     def _leave_segments(self, segment_ids):
         result = 0 if self._session is not None else _INTERNAL

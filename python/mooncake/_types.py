@@ -77,7 +77,7 @@ class Descriptor:
 
 
 class DiskDescriptor:
-    """Of a copy in a file. Nothing of a pool is told of by these: what a node has on its disk is its own business."""
+    """Of a copy in a file that all may read. A pool has none: what is on a node's SSD is read by that node."""
 
     __slots__ = ("file_path", "object_size")
     file_path: str
@@ -92,28 +92,31 @@ class MemoryDescriptor:
 
 
 class ReplicaDescriptor:
-    """A copy of an object, in a node's memory. Only what is complete is told of."""
+    """A copy of an object, in a node's memory or on its SSD. Only what is complete is told of. As in the reference, one on an SSD has
+    neither of the descriptors."""
 
     __slots__ = ("status", "_memory")
 
-    def __init__(self, size: int, endpoint: str) -> None:
+    def __init__(self, size: int, endpoint: str, is_on_ssd: bool = False) -> None:
         self.status = ReplicaStatus.COMPLETE
-        self._memory = MemoryDescriptor(Descriptor(size, endpoint))
+        self._memory = None if is_on_ssd else MemoryDescriptor(Descriptor(size, endpoint))
 
     def is_memory_replica(self) -> bool:
-        return True
+        return self._memory is not None
 
     def is_disk_replica(self) -> bool:
         return False
 
     def is_local_disk_replica(self) -> bool:
-        return False
+        return self._memory is None
 
     def get_memory_descriptor(self) -> MemoryDescriptor:
+        if self._memory is None:
+            raise RuntimeError("Expected MemoryDescriptor")
         return self._memory
 
-    def get_disk_descriptor(self) -> Descriptor:
-        raise RuntimeError("it is in memory")
+    def get_disk_descriptor(self) -> DiskDescriptor:
+        raise RuntimeError("Expected DiskDescriptor")
 
 
 class ReplicateConfig:

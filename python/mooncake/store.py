@@ -151,7 +151,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
             raw = _kvpool.Pool(is_dropin=True)
             name = _setup.join_host(host, at)
             err, detail = raw.open(master, name, None, transports, 0, 0, memory, name if memory else None,
-                                   _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms())
+                                   _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms(), (), 0)
             if err == 0:
                 return raw, name, 0
             rdma = _setup.PROTOCOLS["rdma"]

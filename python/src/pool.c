@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define DETAIL_BYTES 512
+#define SSD_MAX 16
 #define FIRST_GUESS 4096u /* of an object's length; a wrong one costs a second round */
 
 typedef struct {
@@ -79,21 +80,41 @@ pool_dealloc(kvpy_pool_t *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+/* A tuple of str; borrowed from it. */
+static bool
+texts_of(PyObject *tuple, const char *texts[SSD_MAX], size_t *n_out)
+{
+    *n_out = (size_t)PyTuple_GET_SIZE(tuple);
+    if (*n_out > SSD_MAX) {
+        PyErr_Format(PyExc_ValueError, "at most %d SSDs", SSD_MAX);
+        return false;
+    }
+    for (size_t i = 0; i < *n_out; i++) {
+        texts[i] = PyUnicode_AsUTF8(PyTuple_GET_ITEM(tuple, (Py_ssize_t)i));
+        if (texts[i] == NULL) return false;
+    }
+    return true;
+}
+
 /* open(master, name, host_id, transports, deadline_ms, verify, memory_bytes, listen, chunk_bytes, tenant, locations,
- * master_wait_ms) -> (error, detail). Strings may be None, numbers 0. */
+ * master_wait_ms[, ("DIR:SIZE", ...), ssd_writes]) -> (error, detail). Strings may be None, numbers 0. */
 static PyObject *
 pool_open(kvpy_pool_t *self, PyObject *args)
 {
     kvpool_conf_t conf = {.struct_size = sizeof conf};
     char detail[DETAIL_BYTES] = "";
+    const char *ssd[SSD_MAX];
     kvpool_t *pool = NULL;
+    PyObject *devices = NULL;
     int err;
 
-    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&zO&O&", &conf.master, &conf.name, &conf.host_id, &conf.transports,
+    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&zO&O&|O!O&", &conf.master, &conf.name, &conf.host_id, &conf.transports,
                           kvpy_u32, &conf.deadline_ms, kvpy_u32, &conf.verify, kvpy_u64, &conf.memory_bytes,
                           &conf.listen, kvpy_u64, &conf.chunk_bytes, &conf.tenant, kvpy_u32, &conf.locations, kvpy_u32,
-                          &conf.master_wait_ms))
+                          &conf.master_wait_ms, &PyTuple_Type, &devices, kvpy_u64, &conf.ssd_writes) ||
+        (devices != NULL && !texts_of(devices, ssd, &conf.ssd_n)))
         return NULL;
+    conf.ssd = ssd;
     if (self->pool != NULL) return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
     self->deadline_ms = conf.deadline_ms;
     conf.detail = detail;
@@ -128,6 +149,20 @@ pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
             err = kvpool_close(self->pool);
         Py_END_ALLOW_THREADS
     }
+    return number(self, err);
+}
+
+/* unmount_ssd(deadline_ms) -> error */
+static PyObject *
+pool_unmount_ssd(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u32, &opts.deadline_ms)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_unmount_ssd(self->pool, &opts);
+    Py_END_ALLOW_THREADS
     return number(self, err);
 }
 
@@ -429,6 +464,7 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
 static PyMethodDef methods[] = {
     PLAIN(open),
     PLAIN(close),
+    PLAIN(unmount_ssd),
     PLAIN(register),
     PLAIN(unregister),
     PLAIN(put),

@@ -224,11 +224,11 @@ place(const kvpy_pool_t *self, const kvpool_place_t *p, int err, bool wants_line
             PyTuple_SET_ITEM(segments, i, id);
     }
     if (segments == NULL) return NULL;
-    if (!wants_lineage) return Py_BuildValue("(KN)", (unsigned long long)p->len, segments);
+    if (!wants_lineage) return Py_BuildValue("(KNI)", (unsigned long long)p->len, segments, p->tier);
     lineage = p->has_lineage != 0 ? Py_BuildValue("(KKI)", (unsigned long long)p->lineage.sequence,
                                                   (unsigned long long)p->lineage.parent, p->lineage.depth)
                                   : Py_BuildValue("");
-    return Py_BuildValue("(KNN)", (unsigned long long)p->len, segments, lineage);
+    return Py_BuildValue("(KNIN)", (unsigned long long)p->len, segments, p->tier, lineage);
 }
 
 static PyObject *
@@ -248,7 +248,8 @@ list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int 
     return list;
 }
 
-/* (keys, deadline_ms, flags) -> [(length, (segment_id, ...)) or error]; with LINEAGES a lineage or None is the third of each */
+/* (keys, deadline_ms, flags) -> [(length, (segment_id, ...), tier's segment_id or 0) or error]; with LINEAGES a lineage or None is the fourth
+ * of each */
 PyObject *
 kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {

@@ -124,8 +124,7 @@ def test_names_without_use_are_told(pool, monkeypatch, caplog):
     """Once in a process, and only where they ask for something; of setup()'s arguments as of its dict's."""
     monkeypatch.setattr(_setup, "_told_names", set())
     words = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_addr": pool.addr, "global_segment_size": "0"}
-    asked = {"metadata_server": "http://127.0.0.1:1/metadata", "enable_ssd_offload": "true", "ssd_offload_path": "/mnt/kv",
-             "enable_client_http_server": "True", "client_http_port": "9301", "ipc_socket_path": "/run/x"}
+    asked = {"metadata_server": "http://127.0.0.1:1/metadata", "enable_client_http_server": "True", "client_http_port": "9301", "ipc_socket_path": "/run/x"}
 
     def told(*args, **kw):
         caplog.clear()
@@ -138,8 +137,8 @@ def test_names_without_use_are_told(pool, monkeypatch, caplog):
     assert sorted(re.match(r"setup: (\w+)=(\S+): \w", line).groups() for line in lines) == sorted(asked.items())
     assert told({**words, **asked}) == []
     monkeypatch.setattr(_setup, "_told_names", set())
-    lines = told("127.0.0.1", asked["metadata_server"], 0, 0, "tcp", "", pool.addr, None, True, "/mnt/kv", "default", True, 9301)
-    assert len(lines) == 5 and all(line.startswith("setup: ") for line in lines)
+    lines = told("127.0.0.1", asked["metadata_server"], 0, 0, "tcp", "", pool.addr, None, False, "", "default", True, 9301)
+    assert len(lines) == 3 and all(line.startswith("setup: ") for line in lines)
 
 
 @pytest.mark.pool(nodes=0)
@@ -678,8 +677,8 @@ def test_admin_requests_that_are_wrong(admin):
     for key in ("", "k" * 1025):
         status, body = fetch(port, f"/query_key?key={key}")
         assert status == 404 and json.loads(body)["error_code"] == -704
-        assert json.loads(fetch(port, f"/batch_query_keys?keys={key}")[1])["data"] == {key: {"ok": False, "error": "OBJECT_NOT_FOUND",
-                                                                                            "values": None}}
+        assert json.loads(fetch(port, f"/batch_query_keys?keys={key}")[1])["data"] == {key: {
+            "ok": False, "error": "OBJECT_NOT_FOUND", "values": None, "disk_values": None, "local_disk_values": None, "nof_values": None}}
     for length in ("-1", "1e3", "65537", "9" * 5000):
         with socket.create_connection(admin.server_address, 10) as client:
             client.sendall(f"POST /api/v1/remove_all HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())

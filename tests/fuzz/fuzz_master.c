@@ -254,6 +254,7 @@ ask_keys(actor_t *a, input_t *in, uint8_t opcode)
     get.no_hold = exists.is_plain = lookup.is_prefix = remove.force = (how & 1) != 0;
     get.wants_lease = remove.heeds_probes = (how & 2) != 0;
     get.wants_lineages = remove.wait = (how & 4) != 0;
+    get.wants_tiers = (how & 8) != 0;
     remove.segment = (how & 8) != 0 ? how >> 4 : 0;
     lookup.ttl_ms = how;
     lookup.is_groups = opcode == KVP_OP_LOOKUP && how >= 192;

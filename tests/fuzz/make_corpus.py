@@ -264,6 +264,7 @@ def answers():
           reply(19, pb((3, 4)), miss * 4))
     write("fuzz_answer", "get_misses", bytes([1, 0]) + step(0) + reply(19, pb((3, 4)), miss * 4))
     write("fuzz_answer", "get_lineages", bytes([1, 1]) + step(0) + reply(19, pb((3, 4), (4, 4), (10, 1)), obj * 4 + loc * 4 + bytes(96)))
+    write("fuzz_answer", "get_tiers", bytes([1, 1]) + step(0) + reply(19, pb((3, 4), (4, 4), (11, 1)), obj * 4 + loc * 4 + struct.pack("<4I", 0, 7, 0, 7)))
     write("fuzz_answer", "put", bytes([0]) + step(0) + reply(16, places, obj * 4 + loc * 4) + moved * 4 +
           reply(17, pb((3, 4)), struct.pack("<4i", 0, 0, -14, 0)))
     write("fuzz_answer", "put_refused", bytes([0]) + step(0) + reply(16, pb((3, 4), (6, 10)), struct.pack("<iIQQQ", -7, 0, 0, 0, 0) * 4))

@@ -124,7 +124,7 @@ build_http(daemon_t *d, const kvp_node_opts_t *s)
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
     err = kvp_node_admin_init(&d->admin, d->http, d->node);
-    if (err == KVP_OK && s->has_rest) err = kvp_node_rest_init(&d->rest, d->http, s);
+    if (err == KVP_OK && s->has_rest) err = kvp_node_rest_init(&d->rest, d->http, s, d->node);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }
 

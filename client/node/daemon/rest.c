@@ -10,6 +10,7 @@
 #define OPEN_MS 2000 /* also what a stop of the daemon may have to wait for */
 #define AGAIN_NS KVP_NS_PER_S /* between tries to open: those that waited for one that failed have its answer */
 #define CALL_MS 5000
+#define GRACE_MAX_S 3600
 #define GET_ROUNDS 4 /* an object may be replaced by a larger one in between */
 #define LOCATIONS_NONE UINT32_MAX /* a request asks the master, and sees what others removed */
 
@@ -247,8 +248,39 @@ on_remove_all(void *arg, const kvp_http_request_t *request, kvp_http_response_t 
     answer_status(response, text);
 }
 
+static bool
+is_grace(json_object *body)
+{
+    json_object *grace;
+
+    if (!json_object_is_type(body, json_type_object)) return false;
+    if (!json_object_object_get_ex(body, "grace_period_seconds", &grace)) return true;
+    return json_object_is_type(grace, json_type_int) && json_object_get_int64(grace) >= 0 &&
+           json_object_get_int64(grace) <= GRACE_MAX_S;
+}
+
+/* POST /api/unmount_local_disk {"grace_period_seconds": N}: the SSD tier goes. Nobody reads there later, so there is no grace to be waited for. */
+static void
+on_unmount_local_disk(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_node_rest_t *rest = arg;
+    json_object *body = kvp_http_body_json(request, response);
+    bool is_good;
+
+    if (body == NULL) return;
+    is_good = is_grace(body);
+    json_object_put(body);
+    if (!is_good)
+        kvp_http_error(response, 400, "Invalid grace_period_seconds, must be a non-negative integer no greater than %d",
+                       GRACE_MAX_S);
+    else if (kvp_node_unmount_tier(rest->node, kvp_now_ns() + CALL_MS * KVP_NS_PER_MS))
+        answer_status(response, "success");
+    else
+        answer_error(response, KVPOOL_DEADLINE);
+}
+
 kvp_err_t
-kvp_node_rest_init(kvp_node_rest_t *rest, kvp_http_t *http, const kvp_node_opts_t *opts)
+kvp_node_rest_init(kvp_node_rest_t *rest, kvp_http_t *http, const kvp_node_opts_t *opts, kvp_node_t *node)
 {
     static const struct {
         const char *method, *path;
@@ -260,10 +292,12 @@ kvp_node_rest_init(kvp_node_rest_t *rest, kvp_http_t *http, const kvp_node_opts_
         {"GET", "/api/exist/", KVP_HTTP_BODY_MAX, on_exist},
         {"DELETE", "/api/remove/", KVP_HTTP_BODY_MAX, on_remove},
         {"DELETE", "/api/remove_all", KVP_HTTP_BODY_MAX, on_remove_all},
+        {"POST", "/api/unmount_local_disk", KVP_HTTP_BODY_MAX, on_unmount_local_disk},
     };
     kvp_err_t err = KVP_OK;
 
     memset(rest, 0, sizeof *rest);
+    rest->node = node;
     rest->masters = opts->masters;
     rest->host_id = opts->host_id;
     rest->transports = opts->transports;

@@ -35,7 +35,7 @@ look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
     const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
-    bool has_tier = g->state == KVP_SEG_UP && g->tier != NULL && g->tier->node != NULL && !g->tier->is_dropped;
+    bool has_tier = g->state == KVP_SEG_UP && g->tier != NULL && g->tier->state == KVP_SEG_UP;
 
     if (!is_plain(ev, o)) return true;
     if (o->is_on_tier == 0 && o->is_moving == 0 && has_tier) {

@@ -165,7 +165,10 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
     }
     set_addresses(t, msg);
     reply->segment_id = t->id;
-    if (t->node == s) return;
+    if (t->node == s) {
+        kvp_segment_set_state(&m->space, t, KVP_SEG_UP);
+        return;
+    }
     t->is_unknown = t->is_unknown && kvp_gone_is_rebuilding(&m->prot);
     if ((t->is_restored || t->has_lost_drops) && KVP_RULE(TIER_REPORT)) {
         reply->report = t->is_unknown ? REPORT_WHOLE : REPORT_WORDS;
@@ -288,6 +291,11 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NO_SEGMENT, "no such segment of this node");
     } else if (g->unmount_conn != 0) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_IN_PROGRESS, "being unmounted");
+    } else if (msg->is_kept && !g->is_tier) {
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "what is in memory is not kept");
+    } else if (msg->is_kept) {
+        kvp_segment_set_state(&m->space, g, KVP_SEG_LOST); /* its node is here: it goes on to drop what is removed */
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     } else {
         /* Draining: readers finish, nothing new is put. The rest is done by the tick. */
         kvp_segment_set_state(&m->space, g, KVP_SEG_DRAINING);

@@ -101,7 +101,17 @@ typedef struct {
     bool is_hopeless; /* stages were waited for, and brought nothing */
 } got_t;
 
-/* The n records of an answer to Get, the nloc places of those that are found behind them, and, if the answer has them, their lineages. */
+/* The tier that has it, too, or alone; 0 = none that answers. */
+static uint32_t
+tier_id(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
+{
+    const kvp_segment_t *t = is_found(m, s, oid) ? kvp_obj_tier(&m->cat, kvp_obj(m->cat.index, oid)) : NULL;
+
+    return t == NULL || t->state == KVP_SEG_LOST ? 0 : t->id;
+}
+
+/* The n records of an answer to Get, the nloc places of those that are found behind them, and, if the answer has them, their lineages and
+ * tiers. */
 static void
 append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, const Kvp__Pb__Places *reply,
              bool is_staging, kvp_buf_t *out)
@@ -133,6 +143,11 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, co
 
         if (is_found(m, s, got->oids[i])) lineage = kvp_obj_lineage(m->cat.index, kvp_obj(m->cat.index, got->oids[i]));
         kvp_buf_append(out, &lineage, sizeof lineage);
+    }
+    for (uint32_t i = 0; reply->has_tiers && i < reply->n; i++) {
+        uint32_t id = tier_id(m, s, got->oids[i]);
+
+        kvp_buf_append(out, &id, sizeof id);
     }
 }
 
@@ -204,6 +219,7 @@ get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, bool is_again)
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
     reply.has_lineages = msg->wants_lineages;
+    reply.has_tiers = msg->wants_tiers;
     reply.revoke_seq = s->tenant->revoke_seq;
     if (got.coming_n > 0) reply.retry_ms = AWAY_RETRY_MS;
     if (got.tiered_n > 0) reply.retry_ms = STAGE_RETRY_MS;

@@ -89,6 +89,7 @@ do_all_say(kvpool_t *handle, int want)
         kvpool_batch_remove(handle, &key, 1, NULL, &yes),
         kvpool_batch_put(handle, NULL, 0, NULL, NULL),
         kvpool_stat(handle, buf, sizeof buf, &len, NULL),
+        kvpool_unmount_ssd(handle, NULL),
         kvpool_lookup_release(handle, &lookup),
     };
 
@@ -98,6 +99,29 @@ do_all_say(kvpool_t *handle, int want)
             return false;
         }
     return true;
+}
+
+/* Fails if an SSD is taken without memory or a name, or nobody is told why not. */
+static void
+test_ssd_of_no_node_is_refused(void **state)
+{
+    const char *device = "/nonexistent:64MiB";
+    char detail[128];
+    kvpool_conf_t conf = conf_of(5000);
+    kvpool_t *other;
+
+    conf.ssd = &device;
+    conf.ssd_n = 1;
+    conf.detail = detail;
+    conf.detail_cap = sizeof detail;
+    conf.name = "node";
+    assert_int_equal(kvpool_open(&conf, &other), KVPOOL_INVALID);
+    assert_non_null(strstr(detail, "memory"));
+    conf.memory_bytes = 1u << 20;
+    conf.name = NULL;
+    assert_int_equal(kvpool_open(&conf, &other), KVPOOL_INVALID);
+    assert_non_null(strstr(detail, "name"));
+    assert_int_equal(kvpool_unmount_ssd(pool, NULL), KVPOOL_OK); /* of a handle that has none */
 }
 
 static void
@@ -364,6 +388,7 @@ main(void)
         TEST(test_open_refuses_bad_configurations),
         TEST(test_open_without_master_is_unreachable),
         TEST(test_open_of_other_version_is_refused_at_once),
+        TEST(test_ssd_of_no_node_is_refused),
         TEST(test_null_handle_is_invalid),
         TEST(test_bad_keys),
         TEST(test_bad_values_and_outputs),

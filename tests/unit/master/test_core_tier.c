@@ -50,15 +50,40 @@ existing(peer_t *c, uint32_t from, uint32_t to)
     return n;
 }
 
-static void
-end_tier(rig_t *g, uint32_t tier)
+static kvp_err_t
+unmount(rig_t *g, uint32_t segment, bool is_kept)
 {
     Kvp__Pb__Unmount msg = KVP__PB__UNMOUNT__INIT;
 
-    msg.segment_id = tier;
-    assert_int_equal(plain_result(peer_wait(g->na, peer_send(g->na, KVP_OP_UNMOUNT, 0, &msg.base, NULL, 0), SEC)),
-                     KVP_OK);
+    msg.segment_id = segment;
+    msg.is_kept = is_kept;
+    return plain_result(peer_wait(g->na, peer_send(g->na, KVP_OP_UNMOUNT, 0, &msg.base, NULL, 0), SEC));
+}
+
+static void
+end_tier(rig_t *g, uint32_t tier)
+{
+    assert_int_equal(unmount(g, tier, false), KVP_OK);
     world_advance(g->w, SEC);
+}
+
+/* Which tier has it, as a look-up without a hold says; whether it is in memory as well. */
+static uint32_t
+tier_of(peer_t *c, const char *key, bool *is_in_memory_out)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t digest = digest_of(c->world, key);
+    uint32_t id;
+    places_t p;
+
+    head.n = 1;
+    head.no_hold = head.wants_tiers = true;
+    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &p);
+    assert_int_equal(p.reply->frame.tail_len, sizeof *p.objs + p.nloc * sizeof *p.locs + sizeof id);
+    memcpy(&id, p.locs + p.nloc, sizeof id);
+    *is_in_memory_out = p.nloc > 0;
+    places_free(&p);
+    return id;
 }
 
 static uint32_t
@@ -242,6 +267,54 @@ test_tier_that_is_full(void **state)
     end_tier(g, tier);
 }
 
+/* Fails if a look-up does not tell the tier of what is there, beside memory and alone, or tells one that has nothing of it. */
+static void
+test_tier_is_told(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+    bool is_in_memory;
+
+    put_all(g->c, 0, 32);
+    assert_int_equal(tier_of(g->c, "key/0", &is_in_memory), tier);
+    assert_false(is_in_memory);
+    assert_int_equal(tier_of(g->c, "key/31", &is_in_memory), 0);
+    assert_true(is_in_memory);
+    assert_int_equal(get_waiting(g->c, "key/0", 500, NULL, NULL), KVP_OK);
+    assert_int_equal(tier_of(g->c, "key/0", &is_in_memory), tier);
+    assert_true(is_in_memory);
+    assert_int_equal(tier_of(g->c, "absent", &is_in_memory), 0);
+    end_tier(g, tier);
+    assert_int_equal(tier_of(g->c, "key/0", &is_in_memory), 0);
+}
+
+/* Fails if what a tier has that was unmounted to be kept is still told of or written to, is not there again with the tier, or comes back
+ * although it was removed meanwhile. */
+static void
+test_tier_that_is_kept(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+    uint64_t written;
+    bool is_in_memory;
+
+    put_all(g->c, 0, 32);
+    assert_int_equal(unmount(g, g->a->segment_id, true), KVP_INVALID);
+    assert_int_equal(unmount(g, tier, true), KVP_OK);
+    assert_int_equal(existing(g->c, 0, 32), 16);
+    assert_int_equal(tier_of(g->c, "key/0", &is_in_memory), 0);
+    assert_int_equal(get_waiting(g->c, "key/0", 500, NULL, NULL), KVP_NODE_LOST);
+    assert_int_equal(remove_key(g->c, "key/1", true), KVP_OK);
+    written = world_stats(g->w).demotes;
+    put_all(g->c, 32, 40);
+    assert_int_equal(world_stats(g->w).demotes, written);
+    assert_int_equal(node_mount_tier(g->na), tier);
+    world_advance(g->w, SEC);
+    assert_int_equal(get_waiting(g->c, "key/0", 500, NULL, NULL), KVP_OK);
+    assert_false(exists(g->c, "key/1"));
+    end_tier(g, tier);
+}
+
 int
 main(void)
 {
@@ -253,6 +326,8 @@ main(void)
         rig_test_on(test_master_comes_back, .conf = with_log, .size = MEMORY),
         rig_test_on(test_master_without_log, .conf = plain, .size = MEMORY),
         rig_test_on(test_tier_that_is_full, .conf = plain, .size = MEMORY),
+        rig_test_on(test_tier_is_told, .conf = plain, .size = MEMORY),
+        rig_test_on(test_tier_that_is_kept, .conf = with_log, .size = MEMORY),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
