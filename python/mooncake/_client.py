@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake_client: a node of the pool under the reference's flags. It becomes kvpool-node. --rest is not the reference's: objects over the
-HTTP server, to whoever reaches it, by the paths of its mc_store_rest_server; without it there are /health and /metrics, as there."""
+HTTP server, to whoever reaches it, by the paths of its mc_store_rest_server; without it there are /health and /metrics, as there.
+--enable_offload keeps what leaves memory below $MOONCAKE_OFFLOAD_FILE_STORAGE_PATH (_offload.py)."""
 import logging
 import os
 import sys
@@ -8,16 +9,16 @@ import sys
 from kvpool import _kvpool
 from kvpool._programs import FOLDER
 
-from . import _setup
-from ._flags import OFFLOAD, Flags, number
+from . import _offload, _setup
+from ._flags import Flags, number
 
 log = logging.getLogger("mooncake.client")
 _PROGRAM = "mooncake_client"
 _FLAGS = Flags(_PROGRAM, {
     "host": "0.0.0.0", "port": "50052", "master_server_address": "127.0.0.1:50051", "protocol": "tcp", "device_names": "",
-    "global_segment_size": "4 GB", "enable_http_server": False, "http_port": "9300", "rest": False,
+    "global_segment_size": "4 GB", "enable_http_server": False, "http_port": "9300", "rest": False, "enable_offload": False,
 }, without_use=("metadata_server", "local_buffer_size", "threads", "tenant_id", "start_offload_rpc_server", "logtostderr",
-                "v", "minloglevel"), instead=OFFLOAD)
+                "v", "minloglevel"))
 
 
 def _lacks_rdma():
@@ -56,4 +57,12 @@ def main(words=None):
         words += ["--http", f"{flags['host']}:{number(_PROGRAM, 'http_port', flags['http_port'], 0, 65535)}"]
     if flags["rest"]:
         words += ["--rest", "yes"]
+    if flags["enable_offload"]:
+        _offload.tell_unused()
+        try:
+            folder = _offload.take("", memory)
+        except _offload.OffloadError as e:
+            sys.exit(f"{_PROGRAM}: --enable_offload: {e}")
+        folder.inherit()
+        words += ["--name", folder.name, "--ssd", folder.device]
     os.execv(words[0], words)

@@ -14,9 +14,6 @@ _FILE_BYTES = 1 << 20
 _LINE = re.compile(r"(\w+)\s*:(?:\s+(.*))?")
 _COMMENT = re.compile(r"(?:^|\s+)#")
 
-# Of several programs.
-OFFLOAD = {"enable_offload": "objects are in the memory of nodes alone, and what is evicted from there is gone"}
-
 
 def _plain(text):
     """A plain value in YAML, without its quotes and what is noted behind it; None where it is more than that."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from kvpool._programs import FOLDER
 
 from ._admin import Admin
-from ._flags import OFFLOAD, Flags, number
+from ._flags import Flags, number
 from ._metadata import MetadataServer
 
 _PROGRAM = "mooncake_master"
@@ -36,7 +36,7 @@ _FLAGS = Flags(_PROGRAM, {
     "nof_eviction_high_watermark_ratio", "nof_heartbeat_interval_sec", "nof_heartbeat_probe_timeout_ms",
     "nof_heartbeat_failures_threshold", "put_start_discard_timeout_sec", "put_start_release_timeout_sec", "client_ttl",
     "memory_allocator", "allocation_strategy", "cxl_path", "cxl_size", "cluster_id", "offload_force_evict", "offloading_queue_limit",
-    "offload_cap_ratio", "promotion_on_hit", "promotion_admission_threshold", "promotion_queue_limit",
+    "offload_cap_ratio", "promotion_admission_threshold", "promotion_queue_limit",
     "promotion_max_per_heartbeat", "enable_disk_eviction", "quota_bytes", "global_file_segment_size",
     "dynamic_replication_heat_window_seconds", "dynamic_replication_admission_qps_threshold",
     "dynamic_replication_max_memory_replicas", "kv_events_bind_endpoint", "kv_events_backend_id", "kv_events_emit_legacy_compat",
@@ -50,8 +50,9 @@ _FLAGS = Flags(_PROGRAM, {
     "max_total_processing_tasks", "pending_task_timeout_sec", "processing_task_timeout_sec", "max_retry_attempts", "logtostderr",
     "alsologtostderr", "stderrthreshold", "colorlogtostderr", "max_log_size", "v", "minloglevel"),
 instead={
-    **OFFLOAD,
-    "offload_on_evict": "what is evicted from memory is gone",
+    "enable_offload": "a node that has a directory for it keeps there what leaves its memory, and asks nobody whether it may",
+    "offload_on_evict": "objects are written shortly before they are evicted, and never when they are put",
+    "promotion_on_hit": "what is read from an SSD is in memory from then on, at the first time",
     "root_fs_dir": "no object is written to files: they end with the nodes that hold them",
     "enable_snapshot": "nodes tell a master that was started again what they hold, without a snapshot",
     "enable_snapshot_restore": "nodes tell a master that was started again what they hold, without a snapshot",

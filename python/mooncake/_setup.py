@@ -20,12 +20,10 @@ _MASTER_WAIT_MS = 1000
 UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "T": 1 << 40,
          "TB": 1 << 40}
 _NAMES = {"local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr",
-          "tenant_id"}  # of a dict
+          "tenant_id", "enable_ssd_offload", "ssd_offload_path"}  # of a dict
 # What the reference's setup() knows and a pool has no use for: what is done instead.
 _INSTEAD = {
     "metadata_server": "nobody is asked there: the master knows its nodes",
-    "enable_ssd_offload": "what is evicted from the pool's memory is gone",
-    "ssd_offload_path": "nothing is written there",
     "enable_client_http_server": "a store serves no HTTP; mooncake_client, kvpool-node and the master do",
     "client_http_port": "nothing listens there",
     "ipc_socket_path": "processes of a host find one another through the pool's master",
@@ -204,4 +202,6 @@ def from_dict(config):
                 local_buffer_size=parse_size(text.get("local_buffer_size", _DEFAULT_SIZE)),
                 protocol=text.get("protocol", "tcp"), rdma_devices=text.get("rdma_devices", ""),
                 master_server_addr=text.get("master_server_addr", "127.0.0.1:50051"),
-                tenant_id=text.get("tenant_id", "default"))
+                tenant_id=text.get("tenant_id", "default"),
+                enable_ssd_offload=text.get("enable_ssd_offload", "").strip().lower() in ("true", "1", "yes", "on"),
+                ssd_offload_path=text.get("ssd_offload_path", ""))

@@ -57,8 +57,7 @@ def _text_or(default: str, value: Any) -> str:
 
 @dataclass
 class MooncakeConfig:
-    """Sizes are bytes. device_name names RDMA devices, separated by commas. The last five have no use for a pool but tenant_id, which
-    setup() takes; the rest of them are kept for who asks."""
+    """Sizes are bytes. device_name names RDMA devices, separated by commas. The last two have no use for a pool, and are kept for who asks."""
 
     local_hostname: str
     metadata_server: str

@@ -42,12 +42,14 @@ def main():
             raise ValueError("its HTTP serves the default tenant alone; a node's memory serves all")
     except (OSError, OverflowError, ValueError) as e:
         sys.exit(f"{_PROGRAM}: {e}")
-    names = ("metadata_server", "enable_ssd_offload", "ssd_offload_path", "enable_client_http_server", "client_http_port")
+    names = ("metadata_server", "enable_client_http_server", "client_http_port")
     _setup.tell_unused({name: getattr(config, name) for name in names})
+    if config.ssd_offload_path:
+        os.environ["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"] = config.ssd_offload_path
     _client.main([
         f"--host={host}", f"--port={port}", f"--master_server_address={config.master_server_address}", f"--protocol={config.protocol}",
         f"--device_names={config.device_name or ''}", f"--global_segment_size={config.global_segment_size}", "--enable_http_server",
-        f"--http_port={args.port}", "--rest"])
+        f"--http_port={args.port}", "--rest", f"--enable_offload={str(config.enable_ssd_offload).lower()}"])
 
 
 if __name__ == "__main__":

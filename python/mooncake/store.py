@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 from kvpool import _kvpool
 from kvpool._typing import Key, Memory
 
-from . import _pieces, _setup, _staging, _tensor_format
+from . import _offload, _pieces, _setup, _staging, _tensor_format
 from ._arguments import are_alike, are_buffers, are_some, groups_of, is_key, list_of, put_terms
 from ._buffers import BufferHandle, BufferLease, BufferLeaseView, BufferPool
 from ._dummy import Dummy
@@ -64,6 +64,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         self._lock = threading.Lock()  # of these; never held while something is waited for
         self._opening = None  # the setup() that is under way
         self._session = None  # the one that is done; None = closed, or not yet
+        self._folder = None  # of the embedded node's SSD tier
         self._joined = {}  # segment id: the handle whose embedded node it is
         self._gets = {}  # sessions: key -> (address, length, what holds the memory)
         self._puts = {}
@@ -86,6 +87,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         $KVPOOL_RDMA_DEVICE goes before them. 0, or a code: -1 for a protocol that is none, and for a host at which a node
         cannot listen. The protocol "rdma" is TCP where there is no RDMA, unless devices are named, or transports by $KVPOOL_TRANSPORTS;
         the log tells so.
+        enable_ssd_offload: what leaves the memory that is given is kept in a folder of this process below ssd_offload_path, else
+        $MOONCAKE_OFFLOAD_FILE_STORAGE_PATH, and what is there found again; -600 where that cannot be.
         """
         if isinstance(local_hostname, dict):
             try:
@@ -98,15 +101,15 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                             "rdma_devices, master_server_addr, or one dict")
         if not isinstance(local_hostname, str):
             raise TypeError(f"local_hostname is a str, not {type(local_hostname).__name__}")
-        _setup.tell_unused({"metadata_server": metadata_server, "enable_ssd_offload": enable_ssd_offload, "ssd_offload_path": ssd_offload_path,
-                            "enable_client_http_server": enable_client_http_server, "client_http_port": client_http_port})
+        _setup.tell_unused({"metadata_server": metadata_server, "enable_client_http_server": enable_client_http_server,
+                            "client_http_port": client_http_port})
         opening = object()
         with self._lock:
             if self._opening is not None or self._session is not None:
                 log.error("setup: done before, or under way")
                 return _INVALID
             self._opening = opening
-        raw, name, how, has_devices = None, "", None, False
+        raw, name, how, has_devices, folder = None, "", None, False, None
         try:
             how = (_setup.split_host(local_hostname or "127.0.0.1"), _setup.transports(protocol), master_server_addr,
                    tenant_id)
@@ -117,11 +120,12 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                     log.error("setup: a process uses one set of RDMA devices, here %s as others said before, and not %s",
                               _setup.devices, rdma_devices)
                     return _INVALID
+            folder = self._folder_for(memory, ssd_offload_path) if enable_ssd_offload else None
             port = how[0][1] if engine is None or memory == 0 else 0  # the engine listens at its own
-            raw, name, err = self._join(memory, how, port)
-        except _setup.ProtocolError as e:
+            raw, name, err = self._join(memory, how, port, folder)
+        except (_setup.ProtocolError, _offload.OffloadError) as e:
             log.error("setup: %s", e)
-            err = _FAILED
+            err = _FAILED if isinstance(e, _setup.ProtocolError) else _INVALID
         finally:
             if has_devices and raw is None:
                 _setup.devices.give()
@@ -131,16 +135,29 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                     self._opening = None
                 if is_wanted and raw is not None:
                     self._raw, self._hostname, self._how, self._session = raw, name, how, opening
-                    self._local_buffer = local_buffer
+                    self._local_buffer, self._folder = local_buffer, folder
                     self._staged.limit = max(local_buffer, _STAGED_LEAST)
+            if folder is not None and raw is None:
+                folder.close()
         if raw is not None and not is_wanted:
             raw.close()
+            if folder is not None:
+                folder.close()
             log.error("setup: the store was closed meanwhile")
             return _INVALID
         return err
 
-    def _join(self, memory, how, port=0):
-        """A handle of its own, with a node where there is memory, at that port if it is not 0: (raw, "host:port", 0 or a code)."""
+    def _folder_for(self, memory, path):
+        """The folder of the SSD tier of a node with so much memory; None where there is none. OffloadError."""
+        if memory == 0:
+            log.warning("setup: enable_ssd_offload: a process that gives no memory keeps nothing on an SSD; mooncake_client --enable_offload does")
+            return None
+        _offload.tell_unused()
+        return _offload.take(path, memory)
+
+    def _join(self, memory, how, port=0, folder=None):
+        """A handle of its own, with a node where there is memory, at that port if it is not 0: (raw, "host:port", 0 or a code). With a
+        folder that is where the node's SSD tier is, and the node's name is the one that stands in it."""
         (host, _), transports, master, tenant = how
         for turn in range(_SETUP_TRIES):
             try:
@@ -150,8 +167,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                 return None, "", _FAILED
             raw = _kvpool.Pool(is_dropin=True)
             name = _setup.join_host(host, at)
-            err, detail = raw.open(master, name, None, transports, 0, 0, memory, name if memory else None,
-                                   _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms(), (), 0)
+            err, detail = raw.open(master, folder.name if folder else name, None, transports, 0, 0, memory, name if memory else None,
+                                   _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms(), (folder.device,) if folder else (), 0)
             if err == 0:
                 return raw, name, 0
             rdma = _setup.PROTOCOLS["rdma"]
@@ -173,12 +190,15 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         waited for. 0, also when it was ended before. Another setup() may follow."""
         with self._lock:
             self._opening = self._session = None
-            raw, joined, memory = self._raw, self._joined, (self._gets, self._puts, self._mem_pool)
+            raw, joined, memory, folder = self._raw, self._joined, (self._gets, self._puts, self._mem_pool), self._folder
+            self._folder = None
             self._joined, self._gets, self._puts, self._mem_pool, self._known_nodes = {}, {}, {}, None, (0.0, [])
         for node in list(joined.values()):
             node.close()
         if raw is not None:
             raw.close()
+        if folder is not None:
+            folder.close()
         del memory  # of sessions and the pool
         return 0
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of mooncake.store share."""
+import os
+import signal
+
 import numpy as np
 
 from mooncake.store import MooncakeDistributedStore
@@ -12,6 +15,18 @@ def make(addr, memory=0, of=MooncakeDistributedStore, **kw):
     store = of()
     assert store.setup("127.0.0.1", "P2PHANDSHAKE", memory, 16 * MIB, "tcp", "", addr, **kw) == 0
     return store
+
+
+def lasting_child():
+    """The number of a child of this process, which is there by now and lives on when this one ends."""
+    there, here = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(here, b".")
+        signal.alarm(60)
+        signal.pause()
+    os.read(there, 1)
+    return child
 
 
 class Memory:

@@ -214,7 +214,7 @@ def test_paths_for_people(master, programs):  # noqa: F811
     owner = free_ports(1)[0]
     node = f"127.0.0.1:{owner}"
     programs("mooncake_client", "--master_server_address", f"127.0.0.1:{rpc}", "--host", "127.0.0.1", "--port", str(owner),
-             "--protocol", "tcp", "--global_segment_size", "64MB", "--enable_offload")
+             "--protocol", "tcp", "--global_segment_size", "64MB")
     name = wait_until(lambda: fetch(metrics, "/get_all_segments")[1].strip(), 20, "the node")
     assert fetch(metrics, "/ha_status") == (200, "serving")
     store = make(f"127.0.0.1:{rpc}")
