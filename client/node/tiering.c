@@ -98,15 +98,20 @@ answer(kvp_node_t *node, order_t *o)
     order_free(o);
 }
 
-/* Answers come in the order of the orders: a later one may be done before. */
+/* Answers to DEMOTE and DROP come in the order of the orders; reads wait for no write. */
 static void
 answer_done(kvp_node_t *node)
 {
-    while (!kvp_list_is_empty(&node->tiering.orders)) {
-        order_t *o = kvp_list_first(&node->tiering.orders, order_t, link);
+    bool is_write_waiting = false;
 
-        if (o->left > 0) return;
-        answer(node, o);
+    kvp_list_foreach_safe (pos, tmp, &node->tiering.orders) {
+        order_t *o = kvp_list_entry(pos, order_t, link);
+        bool is_write = o->opcode == KVP_OP_DEMOTE || o->opcode == KVP_OP_DROP;
+
+        if (o->left > 0 || (is_write && is_write_waiting))
+            is_write_waiting |= is_write;
+        else
+            answer(node, o);
     }
 }
 
@@ -594,7 +599,6 @@ propose(kvp_node_t *node)
     if (p != NULL && kvp_tier_propose(t->tier, p)) {
         msg.segment_id = t->segment_id;
         msg.n = t->told_n = p->n;
-        msg.age_ms = p->age_ms;
         msg.keep_bytes = p->keep_bytes;
         t->request = ask(node, KVP_OP_RECLAIM, &msg, p->recs, p->n * sizeof p->recs[0]);
     }

@@ -181,7 +181,6 @@ node_settle(sim_t *s, node_t *n)
 static void
 make_memory(sim_t *s, node_t *n)
 {
-    tier_memory_lost(n);
     if (n->mem != NULL) {
         oracle_mem_gone(s, n->mem);
         kvp_node_core_drop_segment(n->core);

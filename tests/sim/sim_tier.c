@@ -92,7 +92,7 @@ stage(sim_t *s, const tier_order_t *o, const kvp_wire_stage_t *rec)
         tier_is_gone(s, n, rec->digest, rec->version);
         return KVP_STAGE_GONE;
     }
-    if (o->mem == NULL || n->link == NULL || n->link->id != o->link) return KVP_STAGE_FAILED;
+    if (o->mem == NULL || o->mem != n->mem || n->link == NULL || n->link->id != o->link) return KVP_STAGE_FAILED;
     if (rng_chance(&n->rng, FAILED_PER_MILLE)) return KVP_STAGE_FAILED;
     g = grant_find(o->mem, rec->chunk, rec->slot, rec->generation);
     if (g == NULL || !mem_publish(s, o->mem, rec->chunk, rec->slot, kvp_word_make(rec->generation, KVP_DESC_WRITING)))
@@ -152,6 +152,7 @@ on_done(sim_t *s, void *arg, uint64_t unused)
 
     (void)unused;
     o->is_done = true;
+    if (o->opcode == KVP_OP_STAGE) answer(s, o); /* it waits for no write */
     while (t->orders != NULL && t->orders->is_done) {
         tier_order_t *first = t->orders;
 
@@ -171,8 +172,8 @@ add_order(sim_t *s, node_t *n, uint8_t opcode, uint64_t request, const void *rec
     *o = (tier_order_t){
         .node = n, .link = n->link->id, .request = request, .opcode = opcode, .n = count, .recs = recs, .mem = n->mem};
     if (t->orders == NULL) t->orders_end = &t->orders;
-    *t->orders_end = o;
-    t->orders_end = &o->next;
+    if (opcode != KVP_OP_STAGE) *t->orders_end = o;
+    if (opcode != KVP_OP_STAGE) t->orders_end = &o->next;
     o->made = sim_alloc(s, (count + 1) * sizeof(*o->made));
     for (uint32_t i = 0; i < count && opcode == KVP_OP_DEMOTE; i++)
         o->made[i] = n->mem == NULL || rng_chance(&n->rng, FULL_PER_MILLE)
@@ -355,7 +356,6 @@ propose(sim_t *s, node_t *n)
         recs[i] = (kvp_wire_tiered_t){t->told[i]->desc.digest, t->told[i]->desc.version};
     msg.segment_id = t->segment_id;
     msg.n = t->told_n;
-    msg.age_ms = rng_log(&n->rng, 1, 2000);
     msg.keep_bytes = rng_chance(&n->rng, 300) ? 0 : CHUNK_BYTES;
     t->request = node_ask(s, n, KVP_OP_RECLAIM, &msg.base, recs, msg.n * sizeof recs[0]);
     tier_expects(s, n->link, KVP_OP_RECLAIM, t->request, t->told, t->told_n);
@@ -376,13 +376,6 @@ tier_link_lost(node_t *n)
     n->tier.state = TIER_DOWN;
     n->tier.request = 0;
     n->tier.told_n = 0;
-}
-
-void
-tier_memory_lost(node_t *n)
-{
-    for (tier_order_t *o = n->tier.orders; o != NULL; o = o->next)
-        o->mem = NULL;
 }
 
 /* Of what was under way, in its order, some is on the device. */

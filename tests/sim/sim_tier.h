@@ -36,7 +36,7 @@ typedef enum { TIER_DOWN, TIER_MOUNTING, TIER_REPORTING, TIER_UP } tier_state_t;
 
 typedef struct {
     tiered_t *records; /* also those that are gone */
-    tier_order_t *orders, **orders_end; /* of this life, in the order in which they are answered */
+    tier_order_t *orders, **orders_end; /* DEMOTE and DROP of this life, in the order in which they are answered */
     tier_state_t state;
     uint32_t segment_id;
     uint64_t request; /* MOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
@@ -53,7 +53,6 @@ bool tier_on_order(sim_t *s, struct node *n, const kvp_frame_t *f,
                    kvp_err_t *err_out); /* false: it is none about tiers */
 bool tier_on_answer(sim_t *s, struct node *n, const kvp_frame_t *f); /* false: it is to no question of the tier's */
 void tier_link_lost(struct node *n);
-void tier_memory_lost(struct node *n);
 void tier_crash(sim_t *s, struct node *n, rng_t *rng); /* its process, or its machine, dies */
 
 /* ---- the oracle's. tier_expects: an answer, of the node or of the master, is about these. tier_is_gone: a STAGE asks for a record that is not there. */

@@ -29,6 +29,8 @@ typedef struct {
     const kvp_replay_conf_t *conf;
     _Atomic size_t next; /* request */
     _Atomic size_t done;
+    _Atomic uint64_t blocks; /* of the requests that were begun */
+    uint64_t begun_ns;
     _Atomic int error; /* the first that stops the run */
     pthread_mutex_t lock;
     pthread_cond_t ended; /* with lock, by CLOCK_MONOTONIC */
@@ -184,6 +186,18 @@ play(client_t *c, const kvp_request_t *request)
     return err != KVPOOL_OK ? err : released;
 }
 
+/* Waits until the request's turn has come, at the rate that was asked for. */
+static void
+wait_turn(run_t *run, const kvp_request_t *request)
+{
+    const uint64_t before = atomic_fetch_add(&run->blocks, request->ids_n), now_ns = kvp_now_ns();
+    const uint64_t due_ns = run->begun_ns + (uint64_t)((double)before * 1e9 / (double)run->conf->rate);
+    if (due_ns <= now_ns) return;
+    const struct timespec left = {.tv_sec = (time_t)((due_ns - now_ns) / KVP_NS_PER_S),
+                                  .tv_nsec = (long)((due_ns - now_ns) % KVP_NS_PER_S)};
+    nanosleep(&left, NULL);
+}
+
 /* ---- a client ---- */
 
 /* longest_of returns the blocks of the longest request. */
@@ -265,6 +279,7 @@ client_main(void *arg)
     while (atomic_load(&run->error) == KVPOOL_OK) {
         const size_t i = atomic_fetch_add(&run->next, 1);
         if (i >= workload->requests_n) break;
+        if (run->conf->rate > 0) wait_turn(run, &workload->requests[i]);
         int err = play(c, &workload->requests[i]);
         if (err != KVPOOL_OK) stop_run(run, err);
         atomic_fetch_add(&run->done, 1);
@@ -379,7 +394,7 @@ kvp_replay_run(const kvp_replay_conf_t *conf, kvp_replay_result_t *result_out)
         int err = client_open(&clients[i]);
         if (err != KVPOOL_OK) stop_run(&run, err);
     }
-    const uint64_t begun = kvp_now_ns();
+    const uint64_t begun = run.begun_ns = kvp_now_ns();
     for (uint32_t i = 0; i < conf->clients && run.error == KVPOOL_OK; i++) {
         int err = start_client(&clients[i]);
         if (err != KVPOOL_OK) stop_run(&run, err);

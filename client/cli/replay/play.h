@@ -21,6 +21,7 @@ typedef struct {
     uint64_t block_bytes;
     uint64_t salt; /* part of keys and contents: sets this run's blocks apart from another's in the same pool */
     uint32_t clients;
+    uint64_t rate; /* blocks a second of all clients together, at most; 0 = no bound */
     /* progress is called by the calling thread a few times a second, and once at the end. False ends the run. */
     bool (*progress)(void *arg, size_t requests_done);
     void *arg;

@@ -37,6 +37,7 @@ typedef struct {
     uint64_t nodes;
     uint64_t limit; /* 0 = the whole trace */
     uint64_t clients;
+    uint64_t rate;
     bool is_policy_check;
     kvp_workload_t workload;
     size_t distinct;
@@ -103,6 +104,18 @@ start_pool(replay_t *r)
     return try_open(r);
 }
 
+/* What SSD tiers hold, in bytes of objects: a ninth of a tier is overhead at most. */
+static uint64_t
+tiers_hold(struct json_object *stat)
+{
+    struct json_object *tiers = NULL;
+    uint64_t bytes = 0;
+    if (!json_object_object_get_ex(stat, "tiers", &tiers)) return 0;
+    for (size_t i = 0; i < json_object_array_length(tiers); i++)
+        bytes += kvp_json_find_u64(json_object_array_get_idx(tiers, i), "size_bytes") / 9 * 8;
+    return bytes;
+}
+
 /* measure_pool asks a pool that was there before for its size. */
 static int
 measure_pool(replay_t *r)
@@ -115,8 +128,9 @@ measure_pool(replay_t *r)
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail(r->verb, "stat", err);
     r->size_bytes = kvp_json_find_u64(stat, "size_bytes");
+    r->capacity_blocks =
+        kvp_max_u64(r->size_bytes / kvp_slab_extent_bytes(r->block_bytes), tiers_hold(stat) / r->block_bytes);
     json_object_put(stat);
-    r->capacity_blocks = r->size_bytes / kvp_slab_extent_bytes(r->block_bytes);
     if (r->capacity_blocks > 0) return KVP_EXIT_DONE;
     return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "the pool has no memory for a block");
 }
@@ -169,6 +183,7 @@ run(replay_t *r)
         /* In a pool that goes on living, what an earlier run left must not be taken for this one's hits. */
         .salt = r->local.nodes_n > 0 ? 0 : kvp_random_u64(),
         .clients = (uint32_t)r->clients,
+        .rate = r->rate,
         .progress = show_progress,
         .arg = r,
     };
@@ -310,6 +325,7 @@ parse(replay_t *r, int argc, char **argv)
         {"limit", KVP_CLI_U64, &r->limit, "N", "first requests only", 1, REQUESTS_MAX},
         {"clients", KVP_CLI_U64, &r->clients, "N", "threads, each with a handle (default 1: the trace's order)", 1,
          KVP_REPLAY_CLIENTS_MAX},
+        {"rate", KVP_CLI_U64, &r->rate, "N", "blocks a second, at most", 1, UINT32_MAX},
         {"policy-check", KVP_CLI_FLAG, &r->is_policy_check, NULL, "fail below 0.997 of simulated LRU's hits", 0, 0},
     };
     int first;

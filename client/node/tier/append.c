@@ -274,6 +274,8 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
     const kvp_tier_geo_t *geo = &core->conf.geo;
 
     if (bytes > geo->page_bytes - geo->page_bytes / 16) return KVP_NO_SPACE; /* a table is in front of it */
+    if (!may_use_last && core->head != 0 && kvp_tier_free_pages(core) == 0)
+        return KVP_NO_SPACE; /* it is for what is kept */
     if (!has_room(core, bytes) && core->full_n >= KVP_TIER_BUFS_MAX) return KVP_EAGAIN;
     if (core->is_run_due) begin_run(core);
     for (uint32_t tries = 0; tries < 3; tries++) {

@@ -234,6 +234,7 @@ kvp_obj_touch(kvp_objindex_t *ix, kvp_obj_t *o)
 {
     if (ix->clock - ix->time < CLOCK_AHEAD_MAX) ix->clock++;
     o->used = (uint32_t)ix->clock;
+    o->is_used_since = 1;
 }
 
 uint32_t

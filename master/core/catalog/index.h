@@ -12,7 +12,7 @@
 
 #define KVP_OID_NONE UINT32_MAX
 #define KVP_OBJ_CHUNK_NONE 0xffffffu /* in a record: lies nowhere; so chunks are numbered below it */
-#define KVP_OBJ_TICKETS_MAX UINT16_MAX
+#define KVP_OBJ_TICKETS_MAX 0x7fffu
 #define KVP_OBJ_TIER_LEN_BITS 40 /* payload bytes of what is on a tier alone are below 2^40 */
 
 typedef enum {
@@ -48,7 +48,8 @@ typedef struct kvp_obj {
     uint64_t slot : 24; /* of one that is on a tier alone, with slack: the payload's bytes */
     uint64_t slack : 16; /* bytes of the extent behind the payload */
     uint16_t probe_since, probe_until; /* ticks, where has_probe: probe.c */
-    uint16_t tickets; /* holds and reservations; > 0 keeps the object from eviction */
+    uint16_t tickets : 15; /* holds and reservations; > 0 keeps the object from eviction */
+    uint16_t is_used_since : 1; /* since it was written to its tier, or kept there the last time */
     uint16_t state : 3;
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;

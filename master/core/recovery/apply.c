@@ -233,6 +233,7 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
     }
     if (kvp_group_is_named(&rec->group)) enter_group(m, oid, &rec->group);
     kvp_victim_used(&m->prot, oid);
+    kvp_obj(m->cat.index, oid)->is_used_since = 0;
     return KVP_OK;
 }
 

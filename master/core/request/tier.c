@@ -24,8 +24,6 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 
-#define CLOCK_SHIFT 25 /* ns of a unit of kvp_obj_age */
-
 void
 kvp_on_tier_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -77,6 +75,7 @@ adopt(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
     oid = kvp_told_enter(m, told);
     kvp_enter_tier(m, oid, t, told->desc.tenant, told->desc.len);
     kvp_victim_used(&m->prot, oid);
+    kvp_obj(m->cat.index, oid)->is_used_since = 0; /* nobody asked for it yet */
     kvp_journal_commit(&m->log, oid, told->desc.digest);
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
     return true;
@@ -163,15 +162,15 @@ kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 /* Worth keeping is what was used since it was written, is wanted, or being written. */
 static bool
-is_kept(kvp_master_t *m, kvp_obj_t *o, uint64_t age_ms, uint64_t *keep_bytes)
+is_kept(kvp_master_t *m, kvp_obj_t *o, uint64_t *keep_bytes)
 {
     uint64_t len = kvp_obj_len(&m->cat, o);
 
-    bool is_used =
-        o->is_moving != 0 || o->tickets > 0 || (uint64_t)kvp_obj_age(m->cat.index, o) << CLOCK_SHIFT < KVP_MS(age_ms);
+    bool is_used = o->is_moving != 0 || o->tickets > 0 || o->is_used_since != 0;
 
     if (!is_used || len > *keep_bytes) return false;
     *keep_bytes -= len;
+    o->is_used_since = 0;
     return true;
 }
 
@@ -200,7 +199,7 @@ kvp_on_reclaim(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         uint32_t oid;
         kvp_obj_t *o = object_of(m, t, &recs[i], &oid);
 
-        keep[i] = o != NULL && is_kept(m, o, msg->age_ms, &keep_bytes);
+        keep[i] = o != NULL && is_kept(m, o, &keep_bytes);
         if (o == NULL || o->is_on_tier == 0 || keep[i] != 0) continue;
         if (!kvp_obj_is_on_tier_alone(&m->cat, o)) {
             kvp_tier_forget(&m->space, o);

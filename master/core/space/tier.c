@@ -24,7 +24,8 @@
 
 #include <stdlib.h>
 
-#define ORDERS_MAX 4u /* of a segment, that its node has not answered */
+#define ORDERS_MAX 4u /* of a segment, that its node has not answered, */
+#define DEMOTES_MAX 2u /* and of what is written: a read finds its turn */
 #define STAGE_SHARE 2u /* of memory: stages take at most so much of it at a time */
 #define STAGE_NS KVP_MS(1000) /* in which a stage finds room */
 
@@ -208,12 +209,12 @@ append_stage(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out)
 }
 
 static bool
-may_send(const kvp_segment_t *g)
+may_send(const kvp_segment_t *g, uint8_t opcode)
 {
     uint32_t n = 0;
 
     kvp_list_foreach (pos, &g->orders)
-        if (++n == ORDERS_MAX) return false;
+        if (++n == (opcode == KVP_OP_DEMOTE ? DEMOTES_MAX : ORDERS_MAX)) return false;
     return true;
 }
 
@@ -230,7 +231,7 @@ static void
 send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
             void (*append)(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out))
 {
-    while (may_send(g) && !kvp_list_is_empty(from)) {
+    while (may_send(g, opcode) && !kvp_list_is_empty(from)) {
         Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
         kvp_order_t *order = order_make(sp, g, opcode, from);
         kvp_buf_t *out = &g->node->out;
@@ -322,6 +323,7 @@ end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
     if (o != NULL) o->is_moving = 0;
     if (is_written && o != NULL && t != NULL && !t->is_dropped && kvp_obj_chunk(sp->cat, o)->segment == mv->segment) {
         o->is_on_tier = 1;
+        o->is_used_since = 0;
         sp->ctx->st.demoted++;
         sp->ctx->st.demoted_bytes += mv->len;
         kvp_journal_again(sp->log, oid);
