@@ -37,8 +37,7 @@ give_buf_back(kvp_tier_core_t *core, kvp_tier_buf_t *buf)
         core->spare = buf;
         return;
     }
-    free(buf->io.buf);
-    free(buf);
+    kvp_tier_free_buf(core, buf);
 }
 
 static void
@@ -149,11 +148,11 @@ begin_buf(kvp_tier_core_t *core, uint64_t bytes)
         room = buf->io.buf;
     } else {
         buf = calloc(1, sizeof *buf);
-        room = kvp_tier_alloc(cap);
+        room = kvp_tier_room_take(core->conf.room, cap);
     }
     if (buf == NULL || room == NULL) {
         free(buf);
-        free(room);
+        kvp_tier_room_give(core->conf.room, room);
         return false;
     }
     *buf = (kvp_tier_buf_t){.core = core, .serial = ++core->serial, .cap = cap};

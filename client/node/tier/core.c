@@ -27,11 +27,11 @@ kvp_tier_core_set_now(kvp_tier_core_t *core, uint64_t now_ms)
     core->now_ms = now_ms;
 }
 
-static void
-free_buf(kvp_tier_buf_t *buf)
+void
+kvp_tier_free_buf(kvp_tier_core_t *core, kvp_tier_buf_t *buf)
 {
     if (buf == NULL) return;
-    free(buf->io.buf);
+    kvp_tier_room_give(core->conf.room, buf->io.buf);
     free(buf);
 }
 
@@ -40,13 +40,13 @@ kvp_tier_core_destroy(kvp_tier_core_t *core)
 {
     if (core == NULL) return;
     kvp_list_foreach_safe (l, next, &core->full)
-        free_buf(kvp_list_entry(l, kvp_tier_buf_t, link));
+        kvp_tier_free_buf(core, kvp_list_entry(l, kvp_tier_buf_t, link));
     kvp_list_foreach_safe (l, next, &core->heads) {
         free(kvp_list_entry(l, kvp_tier_head_t, link)->io.buf);
         free(kvp_list_entry(l, kvp_tier_head_t, link));
     }
-    free_buf(core->buf);
-    free_buf(core->spare);
+    kvp_tier_free_buf(core, core->buf);
+    kvp_tier_free_buf(core, core->spare);
     kvp_tier_index_fini(&core->index);
     free(core->slots);
     free(core->table.entries);

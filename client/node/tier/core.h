@@ -10,6 +10,7 @@
 #define KVP_CLIENT_NODE_TIER_CORE_H
 
 #include "client/node/tier/index.h"
+#include "client/node/tier/room.h"
 
 #define KVP_TIER_BUF_BYTES (1u << 20) /* a buffer that has so much is written */
 #define KVP_TIER_BUFS_MAX 4u /* that are full and not written yet */
@@ -23,6 +24,7 @@ typedef struct {
     const kvp_tier_disk_ops_t *ops;
     void *disk;
     kvp_tier_stats_t *stats; /* borrowed; counters are added to */
+    kvp_tier_room_t *room; /* borrowed; of records that are written and read. NULL: the heap is */
 } kvp_tier_core_conf_t;
 
 /* NULL: no memory. destroy: nothing is under way. */

@@ -19,7 +19,6 @@ typedef struct {
     kvp_tier_core_t *core; /* NULL: switched off, or not begun */
     /* The tier's thread's. */
     bool is_failing; /* the core is done with when nothing is under way */
-    bool is_short_of_room; /* counted and said */
     uint32_t bad_reads; /* one after another */
     uint64_t waits_since_ns; /* something is in the buffer; 0 = nothing */
     uint64_t retry_at_ns; /* it is tried again then; 0 = not */

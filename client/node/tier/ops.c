@@ -34,6 +34,7 @@ kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     conf.ops = &kvp_tier_device_ops;
     conf.disk = dev;
     conf.stats = &tier->stats;
+    conf.room = &tier->room;
     return kvp_tier_core_create(&conf);
 }
 

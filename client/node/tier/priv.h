@@ -132,6 +132,7 @@ bool kvp_tier_set(kvp_tier_core_t *core, const kvp_tier_entry_t *entry) KVP_MUST
 void kvp_tier_unset(kvp_tier_core_t *core, kvp_tier_entry_t *entry);
 bool kvp_tier_table_add(kvp_tier_table_t *table, const kvp_tier_entry_t *entry) KVP_MUST_USE;
 uint8_t *kvp_tier_alloc(uint64_t bytes); /* aligned for the device; free() frees it */
+void kvp_tier_free_buf(kvp_tier_core_t *core, kvp_tier_buf_t *buf); /* NULL is legal */
 
 /* append.c. kvp_tier_reserve makes room at the log's end for one record: *at_out is where its bytes go. may_use_last: also in the page that reclaim needs.
  * kvp_tier_append then takes it with what was written there: rec gets its place and is sealed. Without it the room is free again.

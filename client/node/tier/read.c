@@ -11,12 +11,13 @@ static void begin(kvp_tier_read_t *read);
 static void
 finish(kvp_tier_read_t *read, kvp_err_t err)
 {
+    kvp_tier_core_t *core = read->core;
     uint8_t *room = read->io.buf;
 
     read->err = err;
     read->io.buf = NULL;
     read->done(read); /* which may free the read */
-    free(room);
+    kvp_tier_room_give(core->conf.room, room);
 }
 
 static void
@@ -76,7 +77,7 @@ on_bytes(kvp_tier_read_t *read)
         return;
     }
     if (has_moved(read)) {
-        free(read->io.buf);
+        kvp_tier_room_give(core->conf.room, read->io.buf);
         begin(read);
         return;
     }
@@ -136,8 +137,8 @@ begin(kvp_tier_read_t *read)
         on_bytes(read);
         return;
     }
-    read->io =
-        (kvp_tier_io_t){.done = on_io, .buf = kvp_tier_alloc(to - from), .off = from, .len = (uint32_t)(to - from)};
+    read->io = (kvp_tier_io_t){.done = on_io, .off = from, .len = (uint32_t)(to - from)};
+    read->io.buf = kvp_tier_room_take(core->conf.room, to - from);
     if (read->io.buf == NULL) {
         finish(read, KVP_SYS);
         return;

@@ -31,6 +31,7 @@ typedef struct {
 
 struct kvp_tier {
     kvp_tier_engine_t engine;
+    kvp_tier_room_t room;
     kvp_tier_device_file_t devices[KVP_TIER_DEVICES_MAX];
     uint32_t devices_n;
     uint64_t budget_bytes;

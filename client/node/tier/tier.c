@@ -81,6 +81,7 @@ kvp_tier_open(const kvp_tier_conf_t *conf, kvp_tier_t **tier_out)
     tier->wake_fd = conf->wake_fd;
     tier->own_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     tier->engine.event_fd = -1;
+    kvp_tier_room_init(&tier->room);
     for (uint32_t i = 0; i < KVP_TIER_DEVICES_MAX; i++)
         tier->devices[i].fd = -1;
     pthread_mutex_init(&tier->lock, NULL);
@@ -145,6 +146,7 @@ kvp_tier_close(kvp_tier_t *tier)
     for (uint32_t i = 0; i < tier->devices_n && i < KVP_TIER_DEVICES_MAX; i++)
         kvp_tier_device_close(&tier->devices[i]);
     kvp_tier_engine_close(&tier->engine);
+    kvp_tier_room_fini(&tier->room);
     if (tier->own_fd >= 0) close(tier->own_fd);
     pthread_mutex_destroy(&tier->lock);
     pthread_mutex_destroy(&tier->core_lock);

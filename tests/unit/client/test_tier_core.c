@@ -124,6 +124,7 @@ typedef struct {
     kvp_tier_core_t *core;
     kvp_tier_core_conf_t conf;
     kvp_tier_stats_t stats;
+    kvp_tier_room_t room;
     disk_t disk;
     object_t objects[DIGESTS];
     uint64_t versions;
@@ -392,6 +393,8 @@ history(world_t *w, uint64_t seed, fault_t fault)
     w->conf =
         (kvp_tier_core_conf_t){.epoch = 12345, .secret = seed, .ops = &disk_ops, .disk = &w->disk, .stats = &w->stats};
     kvp_tier_geo(FILE_BYTES, &w->conf.geo);
+    kvp_tier_room_init(&w->room);
+    w->conf.room = &w->room;
     w->versions = 1;
     start(w);
     for (uint32_t n = 0; n < LIVES; n++) {
@@ -407,6 +410,9 @@ history(world_t *w, uint64_t seed, fault_t fault)
     }
     crash(w);
     kvp_tier_core_destroy(w->core);
+    for (uint32_t i = 0; i < KVP_TIER_ROOM_UNITS; i++)
+        assert_int_equal(w->room.taken[i], 0);
+    kvp_tier_room_fini(&w->room);
 }
 
 static void
@@ -558,6 +564,109 @@ test_what_a_start_left_behind_is_not_found_by_the_next(void **state)
     free(w.disk.safe);
 }
 
+/* ---- how much fits */
+static void
+forget_submit(void *arg, kvp_tier_io_t *io)
+{
+    kvp_list_add_tail(arg, &io->link);
+}
+
+static void
+forget_wait(void *arg)
+{
+    kvp_list_foreach_safe (l, next, (kvp_list_t *)arg) {
+        kvp_tier_io_t *io = kvp_list_entry(l, kvp_tier_io_t, link);
+
+        assert_true(io->is_write);
+        kvp_list_del(l);
+        io->done(io);
+        next = ((kvp_list_t *)arg)->next; /* what was done may have begun another */
+    }
+}
+
+/* Payload bytes of objects of that length that a file of that size takes before anything is to be given up. */
+static uint64_t
+room_in(uint64_t size, uint64_t len, const uint8_t *bytes)
+{
+    static const kvp_tier_disk_ops_t ops = {.submit = forget_submit, .wait = forget_wait};
+    kvp_tier_stats_t stats = {0};
+    kvp_list_t ios;
+    kvp_tier_core_conf_t conf = {.epoch = 1, .ops = &ops, .disk = &ios, .stats = &stats};
+    kvp_tier_core_t *core;
+    uint64_t serial;
+
+    kvp_list_init(&ios);
+    kvp_tier_geo(size, &conf.geo);
+    assert_true(conf.geo.size_bytes <= size);
+    core = kvp_tier_core_create(&conf);
+    for (uint64_t i = 1; !kvp_tier_core_is_short(core); i++) {
+        kvp_tier_meta_t meta = {.digest = {.lo = i, .hi = 1}, .version = 1, .len = len, .key_len = 64};
+        kvp_err_t err;
+
+        while ((err = kvp_tier_core_write(core, &meta, bytes, NULL, NULL, &serial)) == KVP_EAGAIN)
+            forget_wait(&ios);
+        assert_int_equal(err, KVP_OK);
+    }
+    forget_wait(&ios);
+    kvp_tier_core_destroy(core);
+    return stats.write_bytes;
+}
+
+static void
+test_overhead_is_less_than_a_ninth(void **state)
+{
+    const uint64_t sizes[] = {64ull << 20, 460ull << 20, 3ull << 30}, lens[] = {16 << 10, 64 << 10, 1 << 20};
+    uint8_t *bytes = calloc(1, 1 << 20);
+
+    (void)state;
+    for (uint32_t s = 0; s < KVP_ARRAY_LEN(sizes); s++)
+        for (uint32_t l = 0; l < KVP_ARRAY_LEN(lens); l++)
+            assert_true(room_in(sizes[s], lens[l], bytes) > sizes[s] / 9 * 8);
+    free(bytes);
+}
+
+/* ---- the room */
+/* Pieces that are there at once do not overlap; what does not fit is the heap's. */
+static void
+test_room_gives_each_byte_to_one(void **state)
+{
+    static kvp_tier_room_t room;
+    struct {
+        uint8_t *at;
+        uint64_t bytes;
+    } pieces[64] = {{0}};
+    uint32_t from_heap = 0, from_room = 0;
+
+    (void)state;
+    kvp_tier_room_init(&room);
+    chance = 7;
+    for (uint32_t n = 0; n < 20000; n++) {
+        uint32_t i = (uint32_t)draw(64);
+        uint64_t bytes = (1 + draw(draw(3) == 0 ? 600 : 40)) * KVP_TIER_BLOCK;
+
+        kvp_tier_room_give(&room, pieces[i].at);
+        pieces[i].at = kvp_tier_room_take(&room, bytes);
+        pieces[i].bytes = bytes;
+        assert_non_null(pieces[i].at);
+        assert_int_equal((uintptr_t)pieces[i].at % KVP_TIER_BLOCK, 0);
+        if (pieces[i].at >= room.base && pieces[i].at < room.base + (32u << 20)) {
+            from_room++;
+            assert_true(pieces[i].at + bytes <= room.base + (32u << 20));
+        } else {
+            from_heap++;
+        }
+        for (uint32_t j = 0; j < 64; j++)
+            assert_true(j == i || pieces[j].at == NULL || pieces[j].at + pieces[j].bytes <= pieces[i].at ||
+                        pieces[i].at + bytes <= pieces[j].at);
+    }
+    assert_true(from_room > from_heap && from_heap > 100);
+    for (uint32_t i = 0; i < 64; i++)
+        kvp_tier_room_give(&room, pieces[i].at);
+    for (uint32_t i = 0; i < KVP_TIER_ROOM_UNITS; i++)
+        assert_int_equal(room.taken[i], 0);
+    kvp_tier_room_fini(&room);
+}
+
 /* Bytes of a device, as any later version has to read them. */
 static void
 test_format_stays(void **state)
@@ -616,6 +725,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_index_with_many_keys),
         cmocka_unit_test(test_format_stays),
+        cmocka_unit_test(test_room_gives_each_byte_to_one),
+        cmocka_unit_test(test_overhead_is_less_than_a_ninth),
         cmocka_unit_test(test_what_a_start_left_behind_is_not_found_by_the_next),
         cmocka_unit_test(test_histories_with_kills),
         cmocka_unit_test(test_histories_with_power_failures),
