@@ -234,7 +234,8 @@ static uint8_t
 staged(kvp_node_t *node, const step_t *s)
 {
     const order_t *o = s->order;
-    bool is_lost = s->op.err == KVP_NOT_FOUND || s->op.err == KVP_CORRUPT || s->op.err == KVP_BUFFER_SMALL;
+    bool is_lost =
+        s->op.err == KVP_NOT_FOUND || s->op.err == KVP_CORRUPT || s->op.err == KVP_SYS || s->op.err == KVP_BUFFER_SMALL;
 
     if (is_lost || (s->op.err == KVP_OK && s->op.meta.len != s->stage.len)) return KVP_STAGE_GONE;
     if (s->op.err != KVP_OK || node->mem == NULL || memcmp(o->mem_uuid, node->mem->uuid, sizeof o->mem_uuid) != 0)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * e2e_eio: preloaded into a master, a disk on which the log fails. In the directory that E2E_EIO names, a file `eio-write` makes each
- * write of what lies in `log` fail with EIO, and a file `eio-sync` each sync of it. Any thread.
+ * e2e_eio: preloaded into a master or a node, a disk that fails. In the directory that E2E_EIO names, a file makes what is done to what
+ * lies in `log`, or to `kvpool.tier`, fail: `eio-write` each write, `eio-sync` each sync, `eio-read` each read with EIO, `enospc-write` each write with
+ * ENOSPC; `short-read` and `short-write` cut each of more than two blocks, `stall` lets each wait until the file is gone. Of the tier it is what an engine of threads
+ * does. Any thread.
  */
 #include <errno.h>
 #include <limits.h>
@@ -9,54 +11,96 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#define BLOCK 4096u
 #define REPLACES __attribute__((visibility("default")))
 
 REPLACES ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at);
 
-/* Whether this file is to fail now; errno is EIO then, and else as it was. */
+REPLACES ssize_t preadv64(int fd, const struct iovec *iov, int n, off64_t at);
+REPLACES ssize_t pwritev64v2(int fd, const struct iovec *iov, int n, off64_t at, int flags);
+
+/* Whether that is to happen to this file now; errno is err then, and else as it was. */
 static bool
-fails(int fd, const char *how)
+happens(int fd, const char *what, int err)
 {
     const char *data = getenv("E2E_EIO");
     const int before = errno;
-    char link[32], path[PATH_MAX], log[PATH_MAX];
+    char link[32], path[PATH_MAX];
 
     if (data == NULL) return false;
-    snprintf(path, sizeof path, "%s/eio-%s", data, how);
+    snprintf(path, sizeof path, "%s/%s", data, what);
     if (access(path, F_OK) == 0) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         ssize_t len = readlink(link, path, sizeof path - 1);
         path[len < 0 ? 0 : len] = '\0';
-        int log_len = snprintf(log, sizeof log, "%s/log", data);
-        errno = EIO;
-        if (strncmp(path, log, (size_t)log_len) == 0) return true;
+        errno = err;
+        if (strncmp(path, data, strlen(data)) == 0 &&
+            (strncmp(path + strlen(data), "/log", 4) == 0 || strcmp(path + strlen(data), "/kvpool.tier") == 0))
+            return true;
     }
     errno = before;
     return false;
 }
 
+static bool
+fails(int fd, const char *how)
+{
+    return happens(fd, how, EIO);
+}
+
+/* What of it a faulty disk moves. */
+static struct iovec
+cut(int fd, const char *how, const struct iovec *iov)
+{
+    while (happens(fd, "stall", 0))
+        usleep(10000);
+    return (struct iovec){.iov_base = iov->iov_base,
+                          .iov_len = iov->iov_len > 2 * BLOCK && happens(fd, how, 0) ? iov->iov_len / 3 / 512 * 512
+                                                                                     : iov->iov_len};
+}
+
+REPLACES ssize_t
+preadv64(int fd, const struct iovec *iov, int n, off64_t at)
+{
+    struct iovec moved = cut(fd, "short-read", iov);
+
+    if (n != 1) abort();
+    return fails(fd, "eio-read") ? -1 : (ssize_t)syscall(SYS_preadv, fd, &moved, 1, at, 0);
+}
+
+REPLACES ssize_t
+pwritev64v2(int fd, const struct iovec *iov, int n, off64_t at, int flags)
+{
+    struct iovec moved = cut(fd, "short-write", iov);
+
+    if (n != 1) abort();
+    if (fails(fd, "eio-write") || happens(fd, "enospc-write", ENOSPC)) return -1;
+    return (ssize_t)syscall(SYS_pwritev2, fd, &moved, 1, at, 0, flags);
+}
+
 REPLACES ssize_t
 write(int fd, const void *bytes, size_t len)
 {
-    return fails(fd, "write") ? -1 : (ssize_t)syscall(SYS_write, fd, bytes, len);
+    return fails(fd, "eio-write") ? -1 : (ssize_t)syscall(SYS_write, fd, bytes, len);
 }
 
 REPLACES ssize_t
 pwrite64(int fd, const void *bytes, size_t len, off64_t at)
 {
-    return fails(fd, "write") ? -1 : (ssize_t)syscall(SYS_pwrite64, fd, bytes, len, at);
+    return fails(fd, "eio-write") ? -1 : (ssize_t)syscall(SYS_pwrite64, fd, bytes, len, at);
 }
 
 REPLACES int
 fsync(int fd)
 {
-    return fails(fd, "sync") ? -1 : (int)syscall(SYS_fsync, fd);
+    return fails(fd, "eio-sync") ? -1 : (int)syscall(SYS_fsync, fd);
 }
 
 REPLACES int
 fdatasync(int fd)
 {
-    return fails(fd, "sync") ? -1 : (int)syscall(SYS_fdatasync, fd);
+    return fails(fd, "eio-sync") ? -1 : (int)syscall(SYS_fdatasync, fd);
 }

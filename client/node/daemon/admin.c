@@ -100,6 +100,7 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
                                                    : "not mounted");
     kvp_jsonw_u64(&answer, "tier_size_bytes", info->tier.size_bytes);
     kvp_jsonw_u64(&answer, "tier_devices_failed", info->tier.devices_failed);
+    kvp_jsonw_text(&answer, "tier_failed_dir", info->tier.failed_dir);
     kvp_jsonw_close(&answer, '}');
 }
 

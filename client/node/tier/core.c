@@ -125,6 +125,12 @@ kvp_tier_core_has_failed(const kvp_tier_core_t *core)
     return core->has_failed;
 }
 
+bool
+kvp_tier_core_has_damage(const kvp_tier_core_t *core)
+{
+    return core->has_damage;
+}
+
 const kvp_tier_index_t *
 kvp_tier_core_index(const kvp_tier_core_t *core)
 {

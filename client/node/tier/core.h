@@ -52,6 +52,7 @@ bool kvp_tier_core_is_waiting(const kvp_tier_core_t *core);
 bool kvp_tier_core_is_durable(const kvp_tier_core_t *core, uint64_t serial);
 bool kvp_tier_core_is_idle(const kvp_tier_core_t *core); /* nothing is under way */
 bool kvp_tier_core_has_failed(const kvp_tier_core_t *core); /* a write has: nothing after it is durable */
+bool kvp_tier_core_has_damage(const kvp_tier_core_t *core); /* of a record a sum was wrong */
 
 /* A read. The caller's memory, which stays until done was called, once and possibly within kvp_tier_core_read; err as kvp_tier_op_t has it. What is
  * cancelled does not touch dst and meta any more. */

@@ -24,6 +24,7 @@ submit(void *disk, kvp_tier_io_t *io)
     kvp_tier_device_file_t *dev = disk;
 
     io->fd = dev->fd;
+    io->fault = &dev->fault;
     kvp_tier_engine_submit(dev->engine, io);
 }
 

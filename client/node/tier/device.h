@@ -10,14 +10,16 @@
 #define KVP_TIER_FILE "kvpool.tier"
 
 typedef struct {
-    char dir[512]; /* for log lines */
+    char dir[KVP_TIER_DIR_MAX]; /* to tell */
     int fd;
     kvp_tier_geo_t geo;
     kvp_tier_super_t super; /* as it has to be, but for pool, uuid and epoch */
     bool has_super; /* the file has one that fits: pool, uuid and epoch are its own */
     kvp_tier_engine_t *engine; /* borrowed */
+    kvp_tier_fault_t fault;
     kvp_tier_core_t *core; /* NULL: switched off, or not begun */
     /* The tier's thread's. */
+    bool has_told_error, has_told_stall, has_told_damage; /* the log says the first of each kind */
     bool is_failing; /* the core is done with when nothing is under way */
     uint32_t bad_reads; /* one after another */
     uint64_t waits_since_ns; /* something is in the buffer; 0 = nothing */

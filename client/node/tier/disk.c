@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/node/tier/disk.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 
 #include <errno.h>
@@ -9,6 +10,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#define STALL_NS (2 * KVP_NS_PER_S)
 
 kvp_err_t
 kvp_tier_engine_open(kvp_tier_engine_t *engine)
@@ -48,6 +51,7 @@ begin_waiting(kvp_tier_engine_t *engine)
         kvp_tier_io_t *io = kvp_list_first(&engine->waiting, kvp_tier_io_t, link);
 
         kvp_list_del(&io->link);
+        io->begun_ns = kvp_now_ns();
         if (!engine->ops->begin(engine, io)) {
             kvp_list_add_head(&engine->waiting, &io->link);
             return;
@@ -64,6 +68,31 @@ kvp_tier_engine_submit(kvp_tier_engine_t *engine, kvp_tier_io_t *io)
     begin_waiting(engine);
 }
 
+static void
+note_faults(kvp_tier_engine_t *engine, const kvp_tier_io_t *io, int64_t result)
+{
+    uint64_t took_ns = kvp_now_ns() - io->begun_ns;
+
+    if (took_ns >= STALL_NS) {
+        engine->stalls++;
+        io->fault->stalled_ms = (uint32_t)kvp_min_u64(took_ns / KVP_NS_PER_MS, UINT32_MAX);
+    }
+    if (io->err == KVP_OK) return;
+    engine->errors++;
+    io->fault->error = result < 0 ? (int)-result : EIO; /* 0: the file has been cut */
+}
+
+/* False: the rest, or all, is to be done again. What is less than a block is: direct I/O goes on at a block. */
+static bool
+is_over(kvp_tier_io_t *io, int64_t result)
+{
+    uint32_t moved = result > 0 ? (uint32_t)result / KVP_TIER_BLOCK * KVP_TIER_BLOCK : 0;
+
+    io->moved += moved;
+    io->err = io->moved == io->len ? KVP_OK : KVP_SYS;
+    return io->err == KVP_OK || (moved == 0 && result != -EINTR && result != -EAGAIN);
+}
+
 uint32_t
 kvp_tier_engine_poll(kvp_tier_engine_t *engine, uint32_t max)
 {
@@ -75,13 +104,11 @@ kvp_tier_engine_poll(kvp_tier_engine_t *engine, uint32_t max)
     if (read(engine->event_fd, &count, sizeof count) < 0 && errno != EAGAIN) return 0;
     while (n < max && (io = engine->ops->end(engine, &result)) != NULL) {
         engine->begun--;
-        if (result > 0) io->moved += (uint32_t)result;
-        if (result == -EINTR || result == -EAGAIN || (result > 0 && io->moved < io->len)) {
+        if (!is_over(io, result)) {
             kvp_list_add_head(&engine->waiting, &io->link);
             continue;
         }
-        io->err = io->moved == io->len ? KVP_OK : KVP_SYS; /* 0: the file has been cut */
-        engine->errors += io->err != KVP_OK;
+        note_faults(engine, io, result);
         n++;
         io->done(io);
     }

@@ -29,10 +29,10 @@ struct kvp_tier_engine {
     int event_fd; /* readable when something has ended */
     kvp_list_t waiting;
     uint32_t begun;
-    uint64_t errors;
+    uint64_t errors, stalls;
 };
 
-/* kvp_tier_engine_open chooses, and says which. _submit takes an io, whose fd is set. _poll calls done for what has ended, max of them: how many; where it is max there
+/* kvp_tier_engine_open chooses, and says which. _submit takes an io, whose fd and fault are set. _poll calls done for what has ended, max of them: how many; where it is max there
  * may be more, and the descriptor does not say so. _wait also waits for
  * one, unless nothing is under way. _close: nothing is under way. */
 kvp_err_t kvp_tier_engine_open(kvp_tier_engine_t *engine) KVP_MUST_USE;

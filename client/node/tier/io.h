@@ -8,6 +8,12 @@
 
 #define KVP_TIER_BLOCK 4096u /* offsets, lengths and buffers are multiples of it */
 
+/* What went wrong with a device last; 0 = nothing. */
+typedef struct {
+    int error; /* as errno has it */
+    uint32_t stalled_ms; /* how long a read or write took that took too long */
+} kvp_tier_fault_t;
+
 typedef struct kvp_tier_io {
     kvp_list_t link; /* the disk's, from submit until done is called */
     void (*done)(struct kvp_tier_io *io);
@@ -16,6 +22,8 @@ typedef struct kvp_tier_io {
     uint32_t len;
     uint32_t moved; /* the disk's */
     int fd; /* the disk's */
+    uint64_t begun_ns; /* the disk's */
+    kvp_tier_fault_t *fault; /* the disk's */
     bool is_write;
     bool is_synced; /* a write: it is done when it outlives a loss of power */
     kvp_err_t err; /* OK or SYS */

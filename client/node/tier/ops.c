@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #define READS_MAX 48u
@@ -38,11 +39,32 @@ kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     return kvp_tier_core_create(&conf);
 }
 
+/* Of each kind of fault of a device the log says the first. */
+static void
+tell_faults(kvp_tier_device_file_t *dev)
+{
+    if (dev->fault.error != 0 && !dev->has_told_error) {
+        dev->has_told_error = true;
+        errno = dev->fault.error;
+        kvp_log_error("tier", "a read or write fails: %m; those that follow are only counted dir=%s", dev->dir);
+    }
+    if (dev->fault.stalled_ms != 0 && !dev->has_told_stall) {
+        dev->has_told_stall = true;
+        kvp_log_warn("tier", "the device stalls: a read or write took %u ms; those that follow are only counted dir=%s",
+                     dev->fault.stalled_ms, dev->dir);
+    }
+    if (dev->core != NULL && kvp_tier_core_has_damage(dev->core) && !dev->has_told_damage) {
+        dev->has_told_damage = true;
+        kvp_log_error("tier", "a record is damaged, and dropped; those that follow are only counted dir=%s", dev->dir);
+    }
+}
+
 void
 kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     uint32_t number = (uint32_t)(dev - tier->devices);
 
+    tell_faults(dev);
     kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s",
                   dev->dir);
     dev->is_failing = true;
@@ -85,6 +107,7 @@ retry(kvp_tier_device_file_t *dev)
 void
 kvp_tier_look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
 {
+    tell_faults(dev);
     if (dev->core != NULL && !dev->is_failing &&
         (kvp_tier_core_has_failed(dev->core) || dev->bad_reads >= BAD_READS_MAX))
         kvp_tier_switch_off(tier, dev);
@@ -100,6 +123,8 @@ kvp_tier_look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_
     if (dev->core != NULL || dev->is_retrying) return;
     if (dev->retry_at_ns == 0 && dev->has_super) {
         dev->core = kvp_tier_create_core(tier, dev);
+        dev->fault.error = 0;
+        dev->has_told_error = false;
         if (dev->core != NULL) kvp_log_info("tier", "the device works again, and is empty dir=%s", dev->dir);
     } else if (dev->retry_at_ns != 0 && now_ns >= dev->retry_at_ns) {
         retry(dev);
@@ -226,10 +251,11 @@ static void
 begin_read(kvp_tier_t *tier, kvp_tier_op_t *op)
 {
     kvp_tier_device_file_t *dev = device_of(tier, op->meta.digest);
-    kvp_tier_reading_t *r = dev->core == NULL || dev->is_failing ? NULL : calloc(1, sizeof *r);
+    bool is_off = dev->core == NULL || dev->is_failing;
+    kvp_tier_reading_t *r = is_off ? NULL : calloc(1, sizeof *r);
 
     if (r == NULL) {
-        kvp_tier_end_op(tier, op, KVP_SYS);
+        kvp_tier_end_op(tier, op, is_off ? KVP_SYS : KVP_NOMEM);
         return;
     }
     kvp_list_del(&op->link);

@@ -104,7 +104,7 @@ struct kvp_tier_core {
     uint64_t now_ms; /* since 1970 */
     uint32_t reads; /* under way */
     uint32_t unread; /* pieces that a start could not read */
-    bool has_failed;
+    bool has_failed, has_damage;
     kvp_tier_reclaim_t reclaim;
 };
 

@@ -58,12 +58,22 @@ has_moved(const kvp_tier_read_t *read)
            read->core->slots[entry->page].number != read->number;
 }
 
+/* What cannot be read is lost: a miss, and not an error again and again. */
+static void
+give_up(kvp_tier_read_t *read, kvp_err_t err)
+{
+    uint64_t serial;
+
+    kvp_ignore(kvp_tier_core_drop(read->core, read->digest, read->version, &serial),
+               "where there is no room the next read finds it again");
+    finish(read, err);
+}
+
 static void
 on_bytes(kvp_tier_read_t *read)
 {
     kvp_tier_core_t *core = read->core;
     bool is_right = is_the_one(read);
-    uint64_t serial;
 
     if (is_right && read->dst != NULL && read->rec.len > read->cap) {
         finish(read, KVP_BUFFER_SMALL);
@@ -82,9 +92,8 @@ on_bytes(kvp_tier_read_t *read)
         return;
     }
     core->conf.stats->corrupt++;
-    kvp_ignore(kvp_tier_core_drop(core, read->digest, read->version, &serial),
-               "where there is no room the next read finds it again");
-    finish(read, KVP_CORRUPT);
+    core->has_damage = true;
+    give_up(read, KVP_CORRUPT);
 }
 
 static void
@@ -95,8 +104,10 @@ on_io(kvp_tier_io_t *io)
     read->core->reads--;
     if (read->is_cancelled)
         finish(read, KVP_CLOSED);
+    else if (io->err != KVP_OK && has_moved(read))
+        finish(read, KVP_NOT_FOUND);
     else if (io->err != KVP_OK)
-        finish(read, has_moved(read) ? KVP_NOT_FOUND : KVP_SYS);
+        give_up(read, KVP_SYS);
     else
         on_bytes(read);
 }
@@ -140,7 +151,7 @@ begin(kvp_tier_read_t *read)
     read->io = (kvp_tier_io_t){.done = on_io, .off = from, .len = (uint32_t)(to - from)};
     read->io.buf = kvp_tier_room_take(core->conf.room, to - from);
     if (read->io.buf == NULL) {
-        finish(read, KVP_SYS);
+        finish(read, KVP_NOMEM);
         return;
     }
     read->bytes = read->io.buf + (off - from);

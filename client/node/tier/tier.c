@@ -224,11 +224,14 @@ kvp_tier_stats(kvp_tier_t *tier, kvp_tier_stats_t *stats_out)
     pthread_mutex_lock(&tier->core_lock);
     *stats_out = tier->stats;
     stats_out->io_errors = tier->engine.errors;
+    stats_out->stalls = tier->engine.stalls;
     for (uint32_t i = 0; i < tier->devices_n && atomic_load(&tier->is_ready); i++) {
-        if (tier->devices[i].core == NULL || tier->devices[i].is_failing)
-            stats_out->devices_failed++;
-        else
-            kvp_tier_core_gauges(tier->devices[i].core, stats_out);
+        const kvp_tier_device_file_t *dev = &tier->devices[i];
+
+        if (dev->core != NULL && !dev->is_failing)
+            kvp_tier_core_gauges(dev->core, stats_out);
+        else if (stats_out->devices_failed++ == 0)
+            memcpy(stats_out->failed_dir, dev->dir, sizeof dev->dir);
     }
     pthread_mutex_unlock(&tier->core_lock);
 }

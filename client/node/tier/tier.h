@@ -12,6 +12,7 @@
 #include "proto/wire.h"
 
 #define KVP_TIER_DEVICES_MAX 16u
+#define KVP_TIER_DIR_MAX 512u /* of a directory's name where it is told, with the zero: a longer one is cut */
 #define KVP_TIER_WRITES_BYTES                                                                                          \
     (64ull << 20) /* payload bytes of WRITEs that are not done, at most; but one is always taken */
 #define KVP_TIER_SIZE_MIN (64ull << 20) /* of a device */
@@ -66,7 +67,7 @@ typedef struct kvp_tier_op {
     uint64_t cap;
     /* WRITE: OK, it is on the device. STALE (still() said no), NO_SPACE (no page is free, or the record is longer than a page has room for),
      * LIMIT (the write budget), SYS (the device failed), CLOSED. READ: OK, the sums are right. NOT_FOUND (not that version), CORRUPT (a
-     * sum is wrong, or the record is another one's: it is dropped), BUFFER_SMALL, SYS, CLOSED. DROP: OK, the tombstone is on the device, or none is needed; SYS, CLOSED. */
+     * sum is wrong, or the record is another one's: it is dropped), SYS (it cannot be read, and is dropped; or the device is switched off), BUFFER_SMALL, NOMEM, CLOSED. DROP: OK, the tombstone is on the device, or none is needed; SYS, CLOSED. */
     kvp_err_t err;
     /* The tier's own. */
     uint64_t serial;
@@ -92,6 +93,7 @@ typedef struct kvp_tier_op {
     X(refused_writes, "writes for which there was no room, or no budget")                                              \
     X(corrupt, "records whose sums were wrong")                                                                        \
     X(io_errors, "reads and writes that failed")                                                                       \
+    X(stalls, "reads and writes that took 2 s and longer")                                                             \
     X(pages_reclaimed, "pages given up")                                                                               \
     X(relocated, "records that were worth keeping then")
 
@@ -99,6 +101,7 @@ typedef struct {
 #define KVP_TIER_STAT_FIELD(name, help) uint64_t name;
     KVP_TIER_STATS(KVP_TIER_STAT_FIELD)
 #undef KVP_TIER_STAT_FIELD
+    char failed_dir[KVP_TIER_DIR_MAX]; /* of the first device that is switched off; empty = none is */
 } kvp_tier_stats_t;
 
 /* kvp_tier_open opens or makes the files, locks them, and tests them (writes, reads back, compares); it does not look for records yet. INVALID
