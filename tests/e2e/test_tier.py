@@ -203,6 +203,16 @@ def test_budget_of_writes(make_pool, bench):
     assert wrong == 0 and 200 < found < N / 2
 
 
+def test_idle_node_writes_next_to_nothing(make_pool, bench):
+    """Fails if a node that nobody asks for anything wears its device out."""
+    pool = make_pool(nodes=1, memory=MEMORY, node_args=("--ssd", f"{ssd_of(bench)}:{SSD}", "--http", "127.0.0.1:0"))
+    put_all(pool, Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"]), 512)
+    time.sleep(1)
+    before = node_figures(pool.nodes[0])["device_bytes_total"]
+    time.sleep(2)
+    assert before > 256 * LEN and node_figures(pool.nodes[0])["device_bytes_total"] - before <= 2 << 20
+
+
 @pytest.mark.parametrize("how", ["missing", "no size", "too small", "too large", "a file", "used twice"])
 def test_directory_that_is_no_good(make_pool, bench, how):
     """Fails if a node whose SSD cannot be used starts, says nothing, or does not name the directory."""

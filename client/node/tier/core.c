@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#define DAY_MS 86400000.0
+
 kvp_tier_core_t *
 kvp_tier_core_create(const kvp_tier_core_conf_t *conf)
 {
@@ -147,6 +149,26 @@ uint64_t
 kvp_tier_free_pages(const kvp_tier_core_t *core)
 {
     return core->conf.geo.pages - (core->head + 1 - core->tail);
+}
+
+double
+kvp_tier_core_budget_left(const kvp_tier_core_t *core, double day_bytes)
+{
+    double left = day_bytes;
+    uint64_t at_ms = 0;
+
+    for (uint64_t n = core->tail; n <= core->head; n++) {
+        bool is_last = n == core->head;
+        uint64_t then_ms = is_last ? core->now_ms : kvp_tier_slot(core, n)->opened_ms;
+
+        if (kvp_tier_slot(core, n)->number != n) continue;
+        if (then_ms > at_ms) left += day_bytes * (double)(then_ms - at_ms) / DAY_MS;
+        left = left < day_bytes ? left : day_bytes;
+        left -= (double)(is_last ? core->pos : core->conf.geo.page_bytes);
+        left = left > 0 ? left : 0;
+        at_ms = then_ms;
+    }
+    return left;
 }
 
 void

@@ -85,6 +85,8 @@ void kvp_tier_core_answer(kvp_tier_core_t *core, const uint8_t *keep, uint32_t n
 
 const kvp_tier_index_t *kvp_tier_core_index(const kvp_tier_core_t *core);
 uint64_t kvp_tier_core_appended(const kvp_tier_core_t *core); /* bytes, since it was created */
+/* kvp_tier_core_budget_left: of so many bytes a day, by when the pages were opened that are still there; the last counts as written now. */
+double kvp_tier_core_budget_left(const kvp_tier_core_t *core, double day_bytes);
 void kvp_tier_core_gauges(const kvp_tier_core_t *core, kvp_tier_stats_t *stats); /* adds its own */
 
 #endif

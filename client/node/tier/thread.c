@@ -94,6 +94,29 @@ begin_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, const uint8_t pool_i
     dev->waits_since_ns = 0;
 }
 
+static uint64_t
+wall_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / KVP_NS_PER_MS;
+}
+
+/* What an earlier start has written of it is not there again. */
+static void
+begin_budget(kvp_tier_t *tier)
+{
+    double each = (double)tier->budget_bytes / tier->devices_n, left = 0;
+
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        if (tier->devices[i].core == NULL) continue;
+        kvp_tier_core_set_now(tier->devices[i].core, wall_ms());
+        left += kvp_tier_core_budget_left(tier->devices[i].core, each);
+    }
+    if (left < tier->tokens) tier->tokens = left;
+}
+
 /* The cores of another pool go, those of this one are looked for. */
 static void
 begin_pool(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
@@ -108,6 +131,7 @@ begin_pool(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
         tier->devices[i].is_failing = false;
         begin_device(tier, &tier->devices[i], pool_id, uuid);
     }
+    begin_budget(tier);
     pthread_mutex_lock(&tier->core_lock);
     atomic_store(&tier->is_ready, true);
     pthread_mutex_unlock(&tier->core_lock);
@@ -149,15 +173,6 @@ take_asked(kvp_tier_t *tier)
 }
 
 /* ---- the thread */
-static uint64_t
-wall_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / KVP_NS_PER_MS;
-}
-
 /* Until when the thread may sleep for this device. */
 static uint64_t
 step_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)

@@ -639,6 +639,12 @@ test_the_budget_is_a_limit(void **state)
     assert_int_equal(ok + refused, 30);
     assert_in_range(ok, 19, 21);
     down(&rig);
+    rig = up(1, 20 * (LEN + 1000));
+    assert_int_equal(one(&rig, KVP_TIER_WRITE, 40, 1), KVP_LIMIT);
+    down(&rig);
+    rig = up(1, 60 * (LEN + 1000));
+    assert_int_equal(one(&rig, KVP_TIER_WRITE, 40, 1), KVP_OK);
+    down(&rig);
 }
 
 /* After a quiesce the memory of reads and writes may go. */

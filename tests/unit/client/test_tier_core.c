@@ -7,6 +7,7 @@
 
 #include "tests/unit/golden.h"
 
+#include <math.h>
 #include <string.h>
 
 #define FILE_BYTES (6u << 20)
@@ -625,6 +626,62 @@ test_overhead_is_less_than_a_ninth(void **state)
     free(bytes);
 }
 
+/* ---- the budget */
+#define HOUR_MS 3600000ull
+
+/* Writes n objects of a page's third, or what is near to it. */
+static void
+write_thirds(world_t *w, uint32_t n, const uint8_t *bytes)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_tier_meta_t meta = {.digest = digest_of(i), .version = ++w->versions, .key_len = 3, .key = "key"};
+        uint64_t serial;
+
+        meta.len = w->conf.geo.page_bytes / 3 - 1000;
+        assert_int_equal(kvp_tier_core_write(w->core, &meta, bytes, NULL, NULL, &serial), KVP_OK);
+        kvp_tier_core_flush(w->core);
+        while (w->disk.ios_n > 0)
+            disk_wait(&w->disk);
+    }
+}
+
+static void
+test_budget_is_not_full_again_after_a_start(void **state)
+{
+    static world_t w;
+    uint8_t *bytes = calloc(1, FILE_BYTES);
+    double page, day;
+
+    (void)state;
+    w.disk = (disk_t){.now = calloc(1, FILE_BYTES), .safe = calloc(1, FILE_BYTES)};
+    kvp_list_init(&w.disk.ios);
+    w.conf = (kvp_tier_core_conf_t){.epoch = 12345, .ops = &disk_ops, .disk = &w.disk, .stats = &w.stats};
+    kvp_tier_geo(FILE_BYTES, &w.conf.geo);
+    page = (double)w.conf.geo.page_bytes;
+    day = 8 * page;
+    start(&w);
+    assert_true(kvp_tier_core_budget_left(w.core, day) == day);
+    kvp_tier_core_set_now(w.core, 1000 * HOUR_MS);
+    write_thirds(&w, 12, bytes); /* four pages */
+    kvp_tier_core_destroy(w.core);
+    start(&w);
+    kvp_tier_core_set_now(w.core, 1000 * HOUR_MS);
+    assert_true(fabs(kvp_tier_core_budget_left(w.core, day) - 4 * page) < page / 4);
+    kvp_tier_core_set_now(w.core, 1009 * HOUR_MS); /* three more by now */
+    assert_true(fabs(kvp_tier_core_budget_left(w.core, day) - 7 * page) < page / 4);
+    kvp_tier_core_set_now(w.core, 500 * HOUR_MS); /* the clock went back */
+    assert_true(kvp_tier_core_budget_left(w.core, day) <= 4 * page + page / 4);
+    kvp_tier_core_set_now(w.core, 1010 * HOUR_MS);
+    write_thirds(&w, 60, bytes);
+    assert_true(kvp_tier_core_budget_left(w.core, day) == 0);
+    kvp_tier_core_set_now(w.core, 1016 * HOUR_MS);
+    assert_true(fabs(kvp_tier_core_budget_left(w.core, day) - 2 * page) < page);
+    kvp_tier_core_destroy(w.core);
+    free(w.disk.now);
+    free(w.disk.safe);
+    free(bytes);
+}
+
 /* ---- the room */
 /* Pieces that are there at once do not overlap; what does not fit is the heap's. */
 static void
@@ -725,6 +782,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_index_with_many_keys),
         cmocka_unit_test(test_format_stays),
+        cmocka_unit_test(test_budget_is_not_full_again_after_a_start),
         cmocka_unit_test(test_room_gives_each_byte_to_one),
         cmocka_unit_test(test_overhead_is_less_than_a_ninth),
         cmocka_unit_test(test_what_a_start_left_behind_is_not_found_by_the_next),
