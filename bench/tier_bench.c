@@ -66,7 +66,8 @@ begin(bench_t *b, uint32_t i, kvp_tier_op_kind_t kind, uint64_t bytes, uint64_t 
     kvp_tier_op_t *op = &b->ops[i];
 
     *op = (kvp_tier_op_t){.kind = kind, .src = b->room + i * LONG_BYTES, .dst = b->room + i * LONG_BYTES, .cap = bytes};
-    op->meta = (kvp_tier_meta_t){.digest = {number, bytes}, .version = 1, .len = bytes, .key_len = 64};
+    op->meta = (kvp_tier_meta_t){
+        .digest = {number, bytes}, .version = 1, .len = bytes, .sum = 1, .key_len = 64}; /* writers tell a sum */
     b->begun_ns[i] = kvp_now_ns();
     if (kvp_tier_submit(b->tier, op) != KVP_OK) fail("an operation is not taken");
 }
