@@ -150,6 +150,8 @@ typedef struct {
 #define KVPOOL_GROUPS 128u /* lookup, longest_prefix: the keys name groups */
 #define KVPOOL_SOON 256u /* conf.master_wait_ms counts, although deadline_ms is given */
 #define KVPOOL_LINEAGES 512u /* locate: tells lineages, too */
+#define KVPOOL_PREFETCH                                                                                                \
+    1024u /* lookup, longest_prefix: what is reserved and on SSDs alone is read into memory meanwhile */
 
 /* Single-object calls. Memory of the host need not be registered; memory of a GPU must be.
  *
@@ -274,6 +276,7 @@ typedef struct {
     uint32_t found; /* keys found; for a prefix: its length */
     uint32_t granted; /* of these, reserved (a bound on reservations may cut it); for a prefix the first ones */
     uint32_t ttl_ms;
+    uint32_t on_ssd; /* of those reserved: on SSDs alone, so that a get takes longer */
 } kvpool_lookup_t;
 
 /* kvpool_longest_prefix counts how many of the keys, from the first one on, are present, and reserves them.

@@ -58,12 +58,14 @@ take(ask_t *a, const kvp_frame_t *answer, const Kvp__Pb__LookupReply *msg)
     if (err != KVP_OK) return err;
     kvp_rd_init(&rd, answer->tail, answer->tail_len);
     found = kvp_rd_array(&rd, msg->n, 1);
-    if (rd.is_bad || msg->n > a->query.n || msg->found > a->query.n || msg->granted > msg->found) return KVP_PROTO;
+    if (rd.is_bad || msg->n > a->query.n || msg->found > a->query.n || msg->granted > msg->found ||
+        msg->on_tier > msg->granted)
+        return KVP_PROTO;
     if (!a->head.is_prefix && msg->n != a->query.n) return KVP_PROTO;
     for (uint32_t i = 0; !a->head.is_prefix && i < a->query.n; i++)
         found_n += found[i] != 0;
     if (!a->head.is_prefix && found_n != msg->found) return KVP_PROTO;
-    a->result = (kvpool_lookup_t){0, msg->found, msg->granted, msg->ttl_ms};
+    a->result = (kvpool_lookup_t){0, msg->found, msg->granted, msg->ttl_ms, msg->on_tier};
     for (uint32_t i = 0; a->present != NULL && i < a->query.n; i++)
         a->present[i] = i < msg->n && found[i] != 0;
     return keep(a, msg, found);
@@ -110,6 +112,7 @@ look_up(kvpool_t *pool, ask_t *a, const kvpool_key_t *keys, size_t n, const kvpo
     a->call = &call;
     a->head.n = (uint32_t)n;
     a->head.is_groups = (call.flags & KVPOOL_GROUPS) != 0;
+    a->head.wants_memory = (call.flags & KVPOOL_PREFETCH) != 0;
     a->query = (kvp_query_t){
         .opcode = KVP_OP_LOOKUP, .head = &a->head, .keys = keys, .n = a->head.n, .read = read_answer, .arg = a};
     if (lookup_out == NULL || (n > 0 && keys == NULL))

@@ -279,14 +279,15 @@ class AsyncPool:
         """As Pool.remove_many."""
         return await self._call(Pool.remove_many, keys, force=force, wait=wait, deadline=deadline)
 
-    async def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None,
+    async def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
                              deadline: Optional[float] = None) -> Reservation:
         """As Pool.longest_prefix: `with await pool.longest_prefix(keys) as reservation`. Its release() waits for nobody."""
-        return await self._call(Pool.longest_prefix, keys, ttl=ttl, deadline=deadline)
+        return await self._call(Pool.longest_prefix, keys, ttl=ttl, prefetch=prefetch, deadline=deadline)
 
-    async def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, deadline: Optional[float] = None) -> Reservation:
+    async def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
+                     deadline: Optional[float] = None) -> Reservation:
         """As Pool.lookup; the Reservation as of longest_prefix."""
-        return await self._call(Pool.lookup, keys, ttl=ttl, deadline=deadline)
+        return await self._call(Pool.lookup, keys, ttl=ttl, prefetch=prefetch, deadline=deadline)
 
     # ---- the whole
     async def remove_matching(self, pattern: str, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:

@@ -18,6 +18,7 @@ HEED_PROBES: Final[int]
 FRESH: Final[int]
 GROUPS: Final[int]
 LINEAGES: Final[int]
+PREFETCH: Final[int]
 KEY_MAX: Final[int]
 BATCH_MAX: Final[int]
 P2P_READ: Final[int]
@@ -33,7 +34,7 @@ def read_bytes(address: int, length: int, is_checked: bool, /) -> Optional[bytes
 
 _Addresses = Sequence[Union[int, Sequence[int]]]
 _Sizes = Sequence[Union[int, Sequence[int]]]
-_Reservation = Tuple[int, int, int, int]
+_Reservation = Tuple[int, int, int, int, int]
 
 @type_check_only
 class View:

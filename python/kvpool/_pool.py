@@ -61,14 +61,15 @@ class Reservation:
     """What a look-up found, kept readable until release(), the end of a `with`, or ttl seconds.
 
     found: how many keys are there (of a prefix: its length). granted: how many of these are reserved, which a bound on
-    reservations may cut. present: for each key whether it is there; None for a prefix.
+    reservations may cut. present: for each key whether it is there; None for a prefix. on_ssd: how many of those reserved are on SSDs
+    alone, so that a get takes longer.
     """
 
-    __slots__ = ("_raw", "_ticket", "found", "granted", "ttl", "present")
+    __slots__ = ("_raw", "_ticket", "found", "granted", "ttl", "present", "on_ssd")
 
-    def __init__(self, raw: _kvpool.Pool, reservation: Tuple[int, int, int, int], present: Optional[List[bool]] = None) -> None:
+    def __init__(self, raw: _kvpool.Pool, reservation: Tuple[int, int, int, int, int], present: Optional[List[bool]] = None) -> None:
         self._raw = raw
-        self._ticket, self.found, self.granted, ttl_ms = reservation
+        self._ticket, self.found, self.granted, ttl_ms, self.on_ssd = reservation
         self.ttl = ttl_ms / 1000
         self.present = present
 
@@ -289,16 +290,18 @@ class Pool:
         """Removes many in one call, as remove. Returns a list: None, or the Error of that key."""
         return self._errors(self._raw.batch_remove(keys, _ms(deadline), self._remove_flags(force, wait), 0), keys)
 
-    def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None,
+    def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
                        deadline: Optional[float] = None) -> Reservation:
         """How many of the keys, from the first on, are there, and reserves them for ttl seconds (the pool's lease time, which
-        is also the most). A Reservation."""
-        answer = self._found(self._raw.longest_prefix(keys, _ms(ttl), _ms(deadline), 0))
+        is also the most). prefetch: what of it is on SSDs alone is read into memory meanwhile. A Reservation."""
+        answer = self._found(self._raw.longest_prefix(keys, _ms(ttl), _ms(deadline), _kvpool.PREFETCH if prefetch else 0))
         return Reservation(self._raw, answer)
 
-    def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, deadline: Optional[float] = None) -> Reservation:
-        """Which of the keys are there, and reserves those. A Reservation, with present."""
-        reservation, present = self._found(self._raw.lookup(keys, _ms(ttl), _ms(deadline), 0))
+    def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
+               deadline: Optional[float] = None) -> Reservation:
+        """Which of the keys are there, and reserves those; prefetch as in longest_prefix. A Reservation, with present."""
+        flags = _kvpool.PREFETCH if prefetch else 0
+        reservation, present = self._found(self._raw.lookup(keys, _ms(ttl), _ms(deadline), flags))
         return Reservation(self._raw, reservation, present)
 
     # ---- the whole

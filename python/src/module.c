@@ -36,13 +36,11 @@ add_flags(PyObject *module)
         const char *name;
         long value;
     } flags[] = {
-        {"FORCE", KVPOOL_FORCE},         {"UPSERT", KVPOOL_UPSERT},
-        {"PIN_SOFT", KVPOOL_PIN_SOFT},   {"PIN_HARD", KVPOOL_PIN_HARD},
-        {"WAIT", KVPOOL_WAIT},           {"HEED_PROBES", KVPOOL_HEED_PROBES},
-        {"FRESH", KVPOOL_FRESH},         {"GROUPS", KVPOOL_GROUPS},
-        {"LINEAGES", KVPOOL_LINEAGES},   {"KEY_MAX", KVPOOL_KEY_MAX},
-        {"BATCH_MAX", KVPOOL_BATCH_MAX}, {"P2P_READ", KVPOOL_P2P_READ},
-        {"P2P_WRITE", KVPOOL_P2P_WRITE}, {"P2P_TRACEABLE", KVPOOL_P2P_TRACEABLE},
+        {"FORCE", KVPOOL_FORCE},       {"UPSERT", KVPOOL_UPSERT},       {"PIN_SOFT", KVPOOL_PIN_SOFT},
+        {"PIN_HARD", KVPOOL_PIN_HARD}, {"WAIT", KVPOOL_WAIT},           {"HEED_PROBES", KVPOOL_HEED_PROBES},
+        {"FRESH", KVPOOL_FRESH},       {"GROUPS", KVPOOL_GROUPS},       {"PREFETCH", KVPOOL_PREFETCH},
+        {"LINEAGES", KVPOOL_LINEAGES}, {"KEY_MAX", KVPOOL_KEY_MAX},     {"BATCH_MAX", KVPOOL_BATCH_MAX},
+        {"P2P_READ", KVPOOL_P2P_READ}, {"P2P_WRITE", KVPOOL_P2P_WRITE}, {"P2P_TRACEABLE", KVPOOL_P2P_TRACEABLE},
     };
 
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)

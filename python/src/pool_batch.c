@@ -283,10 +283,10 @@ kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 static PyObject *
 reservation(const kvpool_lookup_t *l)
 {
-    return Py_BuildValue("(KIII)", (unsigned long long)l->ticket, l->found, l->granted, l->ttl_ms);
+    return Py_BuildValue("(KIIII)", (unsigned long long)l->ticket, l->found, l->granted, l->ttl_ms, l->on_ssd);
 }
 
-/* (keys, ttl_ms, deadline_ms, flags) -> error, or (ticket, found, granted, ttl_ms) */
+/* (keys, ttl_ms, deadline_ms, flags) -> error, or (ticket, found, granted, ttl_ms, on_ssd) */
 PyObject *
 kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {

@@ -179,6 +179,11 @@ def test_kvpool_with_an_ssd(pool, bench):
             settled(pool)
         assert [t["node"] for t in one.stat()["tiers"]] == ["here/ssd"]
         assert one.get("k0") == b"%08d" % 0 * 32768
+        for keys in (["k1"], ["k2", "absent"]):
+            look_up = one.longest_prefix if len(keys) == 1 else one.lookup
+            with look_up(keys, prefetch=True) as found:
+                assert (found.granted, found.on_ssd) == (1, 1)
+        wait_until(lambda: one.longest_prefix(["k1", "k2"]).on_ssd == 0, 10, "what was asked for to be in memory")
     for bad in ({"name": "there", **conf}, {**conf}, {"name": "here", "ssd": conf["ssd"]}, {"name": "here", **conf, "ssd": [conf["ssd"]] * 17}):
         with pytest.raises((kvpool.Error, ValueError), match="here|name|memory|16"):
             kvpool.Pool(pool.addr, **bad)

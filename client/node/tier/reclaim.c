@@ -130,7 +130,6 @@ kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out)
     r->asked_bytes =
         bytes >= live_bytes ? r->keep_bytes : (uint64_t)((double)r->keep_bytes * (double)bytes / (double)live_bytes);
     proposal_out->n = r->asked_n;
-    proposal_out->age_ms = core->now_ms > slot->opened_ms ? core->now_ms - slot->opened_ms : 0;
     proposal_out->keep_bytes = payload_in(r->asked_bytes, r->asked_n);
     r->state = KVP_TIER_RECLAIM_ASKED;
     return true;

@@ -136,7 +136,6 @@ uint32_t kvp_tier_list(kvp_tier_t *tier, uint64_t *cursor, kvp_wire_tiered_t *re
 #define KVP_TIER_PROPOSED_MAX 8192u
 typedef struct {
     uint32_t n;
-    uint64_t age_ms; /* since the page was written */
     uint64_t keep_bytes;
     kvp_wire_tiered_t recs[KVP_TIER_PROPOSED_MAX];
 } kvp_tier_proposal_t;

@@ -370,6 +370,20 @@ find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, co
     return found;
 }
 
+/* Counts what of the granted is on tiers alone, and has it read where that is wanted. */
+static uint32_t
+count_tiered(kvp_master_t *m, const uint32_t *oids, uint32_t n, bool wants_memory)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; m->space.tiers_n > 0 && i < n; i++) {
+        if (kvp_obj_up_n(&m->cat, kvp_obj(m->cat.index, oids[i])) > 0) continue;
+        count++;
+        if (wants_memory) (void)kvp_tier_stage(&m->space, oids[i], NULL);
+    }
+    return count;
+}
+
 void
 kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -396,6 +410,7 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else {
         reply.granted = kvp_ticket_grantable(&m->prot, s, l.oids, reply.found);
         reply.ticket = kvp_ticket_take(&m->prot, s, KVP_TICKET_RESERVE, l.oids, reply.granted, ttl_ns);
+        reply.on_tier = count_tiered(m, l.oids, reply.granted, msg->wants_memory);
     }
     if (l.hole != NULL) kvp_ticket_note_hole(&m->prot, reply.ticket, *l.hole);
     reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));

@@ -139,6 +139,53 @@ test_get_that_does_not_wait(void **state)
     end_tier(g, tier);
 }
 
+/* What a look-up of keys says to be on tiers alone, of those that it reserves. */
+static uint32_t
+look_up(rig_t *g, uint32_t from, uint32_t n, bool wants_memory)
+{
+    Kvp__Pb__Lookup head = KVP__PB__LOOKUP__INIT;
+    Kvp__Pb__LookupReply *answer;
+    kvp_digest_t digests[8];
+    uint32_t on_tier;
+    kvp_pb_t pb;
+    reply_t *r;
+
+    for (uint32_t i = 0; i < n; i++)
+        digests[i] = digest_of(g->w, key_name("key/", from + i));
+    head.n = n;
+    head.is_prefix = true;
+    head.ttl_ms = 10;
+    head.wants_memory = wants_memory;
+    r = peer_wait(g->c, peer_send(g->c, KVP_OP_LOOKUP, 0, &head.base, digests, n * sizeof digests[0]), SEC);
+    assert_non_null(r);
+    answer = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, &r->frame);
+    assert_non_null(answer);
+    assert_int_equal(answer->found, n);
+    on_tier = answer->on_tier;
+    assert_true(answer->granted > 0);
+    kvp_pb_free(&pb, answer);
+    reply_free(r);
+    world_advance(g->w, 100 * MS); /* it is over */
+    return on_tier;
+}
+
+/* Fails if a look-up does not tell what is on a tier alone, reads it without being asked to, or does not read it. */
+static void
+test_look_up_has_it_read(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+
+    put_all(g->c, 0, 128);
+    assert_int_equal(look_up(g, 127, 1, true), 0); /* in memory */
+    assert_int_equal(look_up(g, 0, 1, false), 1);
+    assert_int_equal(world_stats(g->w).stages, 0);
+    assert_int_equal(look_up(g, 0, 1, true), 1);
+    assert_int_equal(world_stats(g->w).staged, 1);
+    assert_int_equal(look_up(g, 0, 1, true), 0);
+    end_tier(g, tier);
+}
+
 /* Fails if a removal or an upsert leaves a record on the tier, or is answered before it is dropped. */
 static void
 test_removed_is_dropped(void **state)
@@ -321,6 +368,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         rig_test_on(test_evicted_is_staged, .conf = plain, .size = MEMORY),
         rig_test_on(test_get_that_does_not_wait, .conf = plain, .size = MEMORY),
+        rig_test_on(test_look_up_has_it_read, .conf = plain, .size = 4 * MEMORY),
         rig_test_on(test_removed_is_dropped, .conf = with_log, .size = MEMORY),
         rig_test_on(test_node_comes_back, .conf = with_log, .size = MEMORY),
         rig_test_on(test_master_comes_back, .conf = with_log, .size = MEMORY),
