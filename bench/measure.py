@@ -237,8 +237,8 @@ class Daemon:
 class Pool:
     """A master and a node as processes of their own."""
 
-    def __init__(self, build, memory, data_dir="none"):
-        self.build, self.env = build, clean_env()
+    def __init__(self, build, memory, data_dir="none", node_args=()):
+        self.build, self.env, self.node_args = build, clean_env(), node_args
         self.tool = build / "client" / "kvpool"
         self.master = Daemon(build / "master" / "kvpool-master",
                              ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "warn"],
@@ -253,7 +253,7 @@ class Pool:
     def start_node(self, memory):
         self.node = Daemon(self.build / "client" / "kvpool-node",
                            ["--master", self.address, "--name", "bench", "--memory", memory, "--listen", "127.0.0.1:0",
-                            "--log-level", "warn"], self.env)
+                            "--http", "127.0.0.1:0", "--log-level", "warn", *self.node_args], self.env)
 
     def bench(self, *args):
         return Stepped(self.tool, args, self.env, self.address)
@@ -268,9 +268,9 @@ class Pool:
     def stat(self):
         return json.loads(self.run("stat", "--json"))["pool"]
 
-    def metrics(self):
-        """The master's metrics: name, with labels, to value."""
-        with urllib.request.urlopen(f"http://{self.master.at['http']}/metrics", timeout=30) as answer:
+    def metrics(self, of=None):
+        """The metrics of the master, or of another daemon: name, with labels, to value."""
+        with urllib.request.urlopen(f"http://{(of or self.master).at['http']}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RECORDS_MAX 256u /* of one order */
+#define RECORDS_MAX 1024u /* of one order */
 #define RECLAIMED_MAX 4u /* records of a proposal */
 #define FULL_PER_MILLE 50u /* writes for which the device has no room, */
 #define FAILED_PER_MILLE 30u /* reads that fail for now */

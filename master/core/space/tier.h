@@ -24,7 +24,7 @@ void kvp_tier_tick(kvp_space_t *sp); /* stages that found no room in time */
 /* kvp_tier_flush sends as many orders as may go. kvp_tier_lost: the segment's node is gone, and will not answer. kvp_tier_answer: an answer to DEMOTE, STAGE
  * or DROP; lost_out takes oids of objects that are nowhere any more (room for KVP_TIER_BATCH), and returns how many; UINT32_MAX: it is an
  * answer to nothing. */
-#define KVP_TIER_BATCH 256u
+#define KVP_TIER_BATCH 1024u
 void kvp_tier_flush(kvp_space_t *sp);
 /* The tier's node tells what it has; as long as it does so whole (is_unknown), what is gone is kept in mind. */
 void kvp_tier_report_begin(kvp_space_t *sp, kvp_segment_t *t);
