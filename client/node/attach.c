@@ -3,59 +3,18 @@
  */
 #include "client/node/priv.h"
 
+#include "client/net/pidfd.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 
 #include "proto/kvpool.pb-c.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 /* ---- processes */
-/* pid_of_pidfd reads which process a pidfd names; -1 = it is no pidfd, or its process is gone. */
-static int
-pid_of_pidfd(int pidfd)
-{
-    char path[64], line[128];
-    int pid = -1;
-    FILE *f;
-
-    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
-    f = fopen(path, "re");
-    if (f == NULL) return -1;
-    while (fgets(line, sizeof line, f) != NULL) {
-        if (sscanf(line, "Pid: %d", &pid) == 1) break;
-    }
-    fclose(f);
-    return pid;
-}
-
-/* Whether pidfd is one of the process at the other end of the Unix socket, and that process's id: INVALID, SYS. */
-static kvp_err_t
-proc_check(int socket_fd, int pidfd, int *pid_out)
-{
-    struct ucred cred;
-    socklen_t len = sizeof cred;
-
-    if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return KVP_SYS;
-    /* 0: the peer lives in a process namespace that is not seen from here. */
-    if (cred.pid <= 0 || pid_of_pidfd(pidfd) != cred.pid) return KVP_INVALID;
-    *pid_out = cred.pid;
-    return KVP_OK;
-}
-
-static bool
-has_exited(const kvp_node_process_t *proc)
-{
-    struct pollfd p = {.fd = proc->ev.fd, .events = POLLIN};
-
-    return poll(&p, 1, 0) > 0;
-}
-
 static void
 on_exit_event(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 {
@@ -63,12 +22,12 @@ on_exit_event(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 
     (void)events;
     kvp_node_unwatch(node, ev);
+    kvp_node_keep_writer_over(node, proc, 0);
     kvp_node_core_process_dead(node->core, &proc->core);
 }
 
-/* Finds the process or enters it; takes pidfd in every case. NOMEM, SYS. */
-static kvp_err_t
-proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out)
+kvp_err_t
+kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out)
 {
     kvp_node_process_t *proc;
     kvp_err_t err;
@@ -76,7 +35,7 @@ proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out)
     kvp_list_foreach (link, &node->serve.procs) {
         proc = kvp_list_entry(link, kvp_node_process_t, link);
         /* The number of a process that has exited may be another one's by now. */
-        if (proc->pid != pid || proc->core.is_dead || has_exited(proc)) continue;
+        if (proc->pid != pid || proc->core.is_dead || kvp_pidfd_is_over(proc->ev.fd)) continue;
         close(pidfd);
         *proc_out = proc;
         return KVP_OK;
@@ -90,6 +49,7 @@ proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out)
     kvp_list_add_tail(&node->serve.procs, &proc->link);
     kvp_node_proc_init(&proc->core);
     proc->pid = pid;
+    proc->number = ++node->keep.processes;
     proc->ev = (kvp_node_ev_t){.fd = pidfd, .fn = on_exit_event};
     err = kvp_node_watch(node, &proc->ev, EPOLLIN);
     if (err != KVP_OK) {
@@ -163,13 +123,13 @@ find_process(kvp_node_t *node, kvp_node_conn_t *conn, kvp_node_process_t **proc_
     if (conn->io.fds_in_n != 1) return KVP_INVALID;
     kvp_framed_take_fds(&conn->io, &pidfd, 1);
     *why_out = "the descriptor is not a pidfd of the process that connected";
-    err = proc_check(conn->io.fd, pidfd, &pid);
+    err = kvp_pidfd_check(conn->io.fd, pidfd, &pid);
     if (err != KVP_OK) {
         close(pidfd);
         return err;
     }
     *why_out = "cannot watch the process";
-    return proc_get(node, pid, pidfd, proc_out);
+    return kvp_node_proc_get(node, pid, pidfd, proc_out);
 }
 
 static kvp_err_t
@@ -185,6 +145,7 @@ attach(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__Hello *hello, con
     }
     err = kvp_node_core_attach(node->core, &conn->att, hello->incarnation, proc == NULL ? NULL : &proc->core);
     if (err == KVP_OK) kvp_node_tps_came(&node->tps, hello->incarnation);
+    if (err == KVP_OK) conn->proc = proc;
     *why_out = err == KVP_OK ? "" : kvp_err_text(err);
     if (err != KVP_OK && proc != NULL && kvp_list_is_empty(&proc->core.records)) kvp_node_proc_drop(node, proc);
     return err;
@@ -261,6 +222,17 @@ find_chunk(kvp_node_t *node, const kvp_node_conn_t *conn, const Kvp__Pb__OpenChu
     return KVP_OK;
 }
 
+/* The keeper knows of the writer before that has anything to write to. */
+static kvp_err_t
+open_write(kvp_node_t *node, kvp_node_conn_t *conn)
+{
+    kvp_err_t err = kvp_node_core_open_write(node->core, &conn->att);
+
+    if (err == KVP_OK && !conn->is_writer) kvp_node_keep_writer(node, conn->proc, conn->att.incarnation);
+    conn->is_writer |= err == KVP_OK;
+    return err;
+}
+
 static kvp_err_t
 export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *ask, kvp_token_t tokens[2],
              kvp_node_chunk_t **chunk_out, const char **why_out)
@@ -277,7 +249,7 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     if (err != KVP_OK) return err;
     /* From here on that process may store into the chunk whatever we think of it, until it is dead or says it is done. */
     if (access == KVP_ACCESS_WRITE && (node->tps.tps[tp]->ops->caps & KVP_TP_SAME_HOST) != 0)
-        err = kvp_node_core_open_write(node->core, &conn->att);
+        err = open_write(node, conn);
     if (err == KVP_OK)
         err =
             node->tps.tps[tp]->ops->mr_export((*chunk_out)->payload_mrs[tp], access, conn->att.incarnation, &tokens[0]);
@@ -351,6 +323,7 @@ on_drained(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, co
         return KVP_PROTO;
     }
     err = kvp_node_core_drained(node->core, &conn->att, msg->incarnation);
+    if (err == KVP_OK && msg->incarnation != 0) kvp_node_keep_writer_over(node, conn->proc, msg->incarnation);
     reply_plain(conn, frame, err, err == KVP_OK ? "" : "only a process that attached over the Unix socket can say so");
     kvp_pb_free(&pb, msg);
     return KVP_OK;

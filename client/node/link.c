@@ -83,7 +83,10 @@ static bool
 push(kvp_node_t *node)
 {
     kvp_node_link_t *l = &node->link;
-    kvp_err_t err = kvp_framed_flush(&l->conn);
+    kvp_err_t err;
+
+    kvp_node_keep_save(node); /* before the master can rely on it */
+    err = kvp_framed_flush(&l->conn);
 
     if (err == KVP_EAGAIN && kvp_framed_out_bytes(&l->conn) > QUEUED_MAX) err = KVP_LIMIT;
     if (err == KVP_OK || err == KVP_EAGAIN) {
@@ -410,6 +413,7 @@ on_owner(kvp_node_t *node, const kvp_frame_t *frame)
     if (is_good && mem != NULL && msg->uuid.len == sizeof mem->uuid &&
         memcmp(msg->uuid.data, mem->uuid, sizeof mem->uuid) == 0)
         is_good = kvp_node_mem_set_owner(mem, msg->chunk, msg->tenant);
+    if (is_good && mem != NULL && msg->chunk < mem->chunk_n) kvp_node_keep_owner(node, msg->chunk);
     kvp_pb_free(&pb, msg);
     return is_good;
 }
@@ -595,7 +599,7 @@ kvp_node_link_unmount(kvp_node_t *node, uint64_t now_ns, uint64_t by_ns)
     Kvp__Pb__Unmount msg = KVP__PB__UNMOUNT__INIT;
 
     if (node->link.state == KVP_LINK_UNMOUNTING) return;
-    if (node->link.state != KVP_LINK_UP) {
+    if (node->link.state != KVP_LINK_UP || kvp_node_keep_is_staying(node)) {
         node->is_done = true;
         return;
     }

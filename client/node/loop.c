@@ -157,13 +157,13 @@ kvp_node_drop_memory(kvp_node_t *node)
         if (node->rounds[i].number != 0) end_round(node, &node->rounds[i]);
     }
     node->is_revoking = false;
+    kvp_node_keep_drop(node);
     kvp_node_populate_end(&node->populate);
     node->mem = NULL;
 }
 
-/* fence_anew tells new transports whom the old ones refused. Nobody waits: they have no connections to end. */
-static void
-fence_anew(kvp_node_t *node)
+void
+kvp_node_fence_anew(kvp_node_t *node)
 {
     const kvp_idset_t *fenced = kvp_node_core_fenced(node->core);
 
@@ -171,6 +171,29 @@ fence_anew(kvp_node_t *node)
     if (fenced->floor > 0) kvp_node_tps_fence(&node->tps, (kvp_idrange_t){0}, fenced->floor, &node->unwaited);
     for (size_t i = 0; i < fenced->n; i++)
         kvp_node_tps_fence(&node->tps, fenced->ranges[i], fenced->floor, &node->unwaited);
+}
+
+kvp_err_t
+kvp_node_use_memory(kvp_node_t *node, kvp_node_mem_t *mem)
+{
+    kvp_addr_t at = {.port = node->listen.port};
+    kvp_err_t err;
+
+    snprintf(at.host, sizeof at.host, "%.*s", (int)sizeof at.host - 1, node->listen.host);
+    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->needed, node->lanes, &at, mem);
+    if (err == KVP_OK) {
+        err = kvp_node_core_set_segment(node->core, mem->chunk_n, mem->chunks[0].geo.slots_max,
+                                        mem->chunks[mem->chunk_n - 1].geo.slots_max);
+        if (err != KVP_OK) kvp_node_tps_stop(&node->tps);
+    }
+    if (err != KVP_OK) {
+        kvp_node_mem_destroy(mem);
+        return err;
+    }
+    node->mem = mem;
+    node->is_fresh = true;
+    kvp_node_populate_begin(&node->populate, mem);
+    return KVP_OK;
 }
 
 kvp_err_t
@@ -184,32 +207,15 @@ kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
         .chunk_bytes = node->chunk_bytes,
     };
     kvp_node_mem_t *mem;
-    kvp_chunk_geo_t geo;
-    kvp_addr_t at = {.port = node->listen.port};
     kvp_err_t err;
 
     kvp_node_drop_memory(node);
-    snprintf(at.host, sizeof at.host, "%.*s", (int)sizeof at.host - 1, node->listen.host);
     memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
     err = kvp_node_mem_create(&conf, &mem);
+    if (err == KVP_OK) err = kvp_node_use_memory(node, mem);
     if (err != KVP_OK) return err;
-    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->needed, node->lanes, &at, mem);
-    if (err != KVP_OK) {
-        kvp_node_mem_destroy(mem);
-        return err;
-    }
-    kvp_chunk_geo(mem->chunks[0].payload.len, &geo);
-    err =
-        kvp_node_core_set_segment(node->core, mem->chunk_n, geo.slots_max, mem->chunks[mem->chunk_n - 1].geo.slots_max);
-    if (err != KVP_OK) {
-        kvp_node_tps_stop(&node->tps);
-        kvp_node_mem_destroy(mem);
-        return err;
-    }
-    node->mem = mem;
-    node->is_fresh = true;
-    fence_anew(node);
-    kvp_node_populate_begin(&node->populate, mem);
+    kvp_node_fence_anew(node);
+    kvp_node_keep_hand_over(node);
     return KVP_OK;
 }
 
@@ -217,7 +223,7 @@ kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
 static int
 timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
 {
-    uint64_t due = kvp_min_u64(kvp_node_serve_due(node), kvp_node_link_due(node));
+    uint64_t due = kvp_min_u64(kvp_min_u64(kvp_node_serve_due(node), kvp_node_link_due(node)), kvp_node_keep_due(node));
     uint64_t now = kvp_now_ns();
 
     due = kvp_min_u64(kvp_min_u64(due, stop_by_ns), now + TEND_NS);
@@ -253,6 +259,9 @@ publish(kvp_node_t *node, uint64_t *stop_by_ns)
     info->requests = node->serve.requests;
     info->protocol_errors = node->serve.protocol_errors;
     info->remounts = node->link.mounts > 0 ? node->link.mounts - 1 : 0;
+    info->is_kept = node->keep.state == KVP_KEEP_UP && kvp_node_book_is_whole(&node->keep.book);
+    info->keeper_pid = node->keep.state == KVP_KEEP_UP ? node->keep.pid : 0;
+    info->adopted_objects = node->keep.adopted_objects;
     info->has_tier = node->tiering.tier != NULL;
     info->is_tier_mounted = node->tiering.state == KVP_TIERING_UP;
     info->is_tier_over = atomic_load(&node->tiering.is_over) && node->tiering.state == KVP_TIERING_DOWN;
@@ -301,6 +310,7 @@ kvp_node_loop(void *arg)
         now = kvp_now_ns();
         kvp_node_serve_tick(node, now);
         kvp_node_link_tick(node, now);
+        kvp_node_keep_tick(node, now);
         kvp_transports_tend();
         is_sweeping = kvp_node_link_sweep(node);
         kvp_node_settle(node);

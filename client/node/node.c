@@ -163,6 +163,8 @@ node_create(void)
     node->epoch = kvp_random_u64();
     node->epoll = KVP_EPOLL_EMPTY;
     node->serve.tcp.ev.fd = node->serve.local.ev.fd = -1;
+    node->keep.link.fd = node->keep.book.mem.fd = -1;
+    node->keep.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
     node->link.noise = (kvp_log_limit_t){.burst = 5, .interval_ms = 10000};
     node->dial.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
     kvp_list_init(&node->serve.fresh);
@@ -184,6 +186,7 @@ node_destroy(kvp_node_t *node)
     if (node->core != NULL) {
         kvp_node_link_close(node);
         kvp_node_tiering_close(node);
+        kvp_node_keep_close(node);
         kvp_node_drop_memory(node);
         kvp_node_serve_close(node);
     }
@@ -214,13 +217,14 @@ open_loop(kvp_node_t *node)
 }
 
 static kvp_err_t
-start_threads(kvp_node_t *node, bool is_lazy)
+start_threads(kvp_node_t *node, const kvp_node_conf_t *conf)
 {
-    kvp_err_t err = kvp_node_populate_start(&node->populate, is_lazy);
+    kvp_err_t err = kvp_node_populate_start(&node->populate, conf->is_lazy);
 
     snprintf(node->dial.name, sizeof node->dial.name, "%s", node->name);
     snprintf(node->dial.host_id, sizeof node->dial.host_id, "%s", node->host_id);
     node->dial.wake_fd = node->epoll.wake_fd;
+    if (err == KVP_OK) err = kvp_node_keep_open(node, conf);
     if (err == KVP_OK) err = kvp_node_dial_start(&node->dial);
     if (err == KVP_OK) err = kvp_thread_start(&node->thread, "kvp-node", kvp_node_loop, node);
     node->has_thread = err == KVP_OK;
@@ -251,7 +255,7 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
                      node->info.addr);
     memcpy(node->info.unix_path, node->unix_path, sizeof node->info.unix_path);
     node->info.size_bytes = node->size_bytes;
-    err = start_threads(node, conf->is_lazy);
+    err = start_threads(node, conf);
     if (err != KVP_OK) goto fail;
     *node_out = node;
     return KVP_OK;

@@ -11,6 +11,13 @@
 
 typedef struct kvp_node kvp_node_t;
 
+/* Whether a keeper, a process of its own, holds the memory over the end of this one, for the next node of that name. */
+typedef enum {
+    KVP_KEEP_NONE,
+    KVP_KEEP_OVER_STOPS, /* however this one ends */
+    KVP_KEEP_UNTIL_STOP, /* unless it is stopped */
+} kvp_keep_mode_t;
+
 typedef struct {
     const char *masters; /* "HOST:PORT[,HOST:PORT]" */
     const char *name; /* 1 to 128 bytes, unique in the pool; NULL = host name, "-", port */
@@ -27,6 +34,8 @@ typedef struct {
     uint64_t chunk_bytes; /* 0 = by memory_bytes (kvp_node_chunk_default); the last chunk is what is left */
     uint32_t lanes; /* data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */
     uint32_t max_attachments; /* clients attached at once; 0 = 4096 */
+    kvp_keep_mode_t keep;
+    uint64_t keep_ns; /* how long a keeper holds the memory with no node */
     bool is_lazy; /* memory is not populated ahead, in the background, but by whoever touches it first */
 } kvp_node_conf_t;
 
@@ -43,6 +52,8 @@ typedef struct {
     uint64_t attached_clients;
     uint64_t requests; /* of clients; bytes that move by themselves ask nothing */
     uint64_t retires, freed, fences, quarantined, attaches_refused, protocol_errors, remounts;
+    uint64_t is_kept, keeper_pid; /* the keeper has all; 0 = no */
+    uint64_t adopted_objects; /* with the memory that it had at the start */
     bool has_tier, is_tier_mounted;
     bool is_tier_over; /* after kvp_node_unmount_tier */
     kvp_tier_stats_t tier;
@@ -65,7 +76,8 @@ bool kvp_node_unmount_tier(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
 /* kvp_node_start is open and wait, and stops the node again on an error. */
 kvp_err_t kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **node_out) KVP_MUST_USE;
 
-/* kvp_node_stop unmounts (waiting up to deadline_ns for readers), stops the threads and frees everything. */
+/* kvp_node_stop unmounts (waiting up to deadline_ns for readers), unless the memory stays with its keeper, stops the threads and frees
+ * everything. */
 void kvp_node_stop(kvp_node_t *node, uint64_t deadline_ns);
 
 void kvp_node_info(kvp_node_t *node, kvp_node_info_t *info_out);

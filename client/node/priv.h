@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node's inside, shared by node.c (lifecycle) and the control thread's files: loop.c (the loop, memory and its
  * reset), serve.c (listeners, connections), attach.c (what clients ask, and the processes behind them),
- * link.c (the master), report.c (what it asks about the memory).
+ * link.c (the master), report.c (what it asks about the memory), keep.c (the keeper).
  */
 #ifndef KVP_CLIENT_NODE_PRIV_H
 #define KVP_CLIENT_NODE_PRIV_H
@@ -9,6 +9,9 @@
 #include "client/net/epoll.h"
 #include "client/node/node.h"
 #include "client/node/dial.h"
+#include "client/node/keeper/link.h"
+#include "client/node/keeper/table.h"
+#include "client/node/memory/book.h"
 #include "client/node/memory/segment.h"
 #include "client/node/memory/tps.h"
 #include "common/clock.h"
@@ -110,6 +113,27 @@ typedef struct {
     kvp_list_t orders; /* in the order in which they are answered */
 } kvp_node_tiering_t;
 
+/* The keeper: keep.c. */
+typedef enum {
+    KVP_KEEP_AWAY, /* called at due_ns */
+    KVP_KEEP_ASKED, /* Hello was said; given up at due_ns */
+    KVP_KEEP_UP,
+} kvp_node_keep_state_t;
+
+typedef struct {
+    kvp_keep_mode_t mode;
+    kvp_node_keep_state_t state;
+    kvp_keeper_link_t link;
+    kvp_node_ev_t ev;
+    kvp_node_book_t book; /* of the memory that it has, or had */
+    bool is_unsaved; /* the book is behind */
+    uint32_t pid;
+    uint64_t due_ns, again_ns;
+    uint64_t processes; /* the last number given */
+    uint64_t adopted_objects;
+    kvp_log_limit_t noise;
+} kvp_node_keep_t;
+
 /* A round of quiesce; number 0 = unused. */
 typedef struct {
     kvp_gather_t gather;
@@ -140,6 +164,7 @@ struct kvp_node {
     kvp_node_serve_t serve;
     kvp_node_link_t link;
     kvp_node_tiering_t tiering;
+    kvp_node_keep_t keep;
     kvp_node_round_t rounds[KVP_NODE_ROUNDS_MAX];
     kvp_gather_t unwaited;
     kvp_gather_t revoke; /* the transports end connections of older terms */
@@ -185,9 +210,13 @@ void kvp_node_settle(kvp_node_t *node);
 /* kvp_node_revoke tells the transports when the core's term rose; is_revoking until they have obeyed. */
 void kvp_node_revoke(kvp_node_t *node);
 /* kvp_node_make_memory serves new memory for the pool of that Hello, after dropping what there was: SYS, NOMEM, logged.
+ * kvp_node_use_memory serves memory that is there, with the core at its beginning, and takes it: the same errors.
  * kvp_node_drop_memory ends everything that reaches the memory from outside, then hands it to be given back. */
 kvp_err_t kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello) KVP_MUST_USE;
+kvp_err_t kvp_node_use_memory(kvp_node_t *node, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_drop_memory(kvp_node_t *node);
+/* kvp_node_fence_anew tells new transports whom the old ones refused. Nobody waits: they have no connections to end. */
+void kvp_node_fence_anew(kvp_node_t *node);
 /* kvp_node_failed notes why the node is not mounted, for whoever waits. */
 void kvp_node_failed(kvp_node_t *node, kvp_err_t err);
 
@@ -199,8 +228,10 @@ typedef struct {
     kvp_list_t link;
     kvp_node_deferred_t deferred;
     kvp_node_listener_t *listener; /* that it came by */
+    struct kvp_node_process *proc; /* that attached by it; NULL = none, or of another host */
     uint64_t since_ns;
     bool has_hello;
+    bool is_writer; /* it got memory that it can store to past us */
     bool has_rest; /* its turn was over before its requests were */
     bool is_leaving; /* refused: nothing more is read from it, it goes once it has read why */
 } kvp_node_conn_t;
@@ -218,13 +249,17 @@ void kvp_node_serve_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_serve_due(const kvp_node_t *node);
 
 /* attach.c: a process that attached over a Unix socket, held by its pidfd. */
-typedef struct {
+typedef struct kvp_node_process {
     kvp_node_ev_t ev; /* the pidfd */
     kvp_node_proc_t core;
     kvp_list_t link;
     kvp_node_deferred_t deferred;
     int pid;
+    uint64_t number; /* by which the keeper knows it: never another one's */
 } kvp_node_process_t;
+
+/* kvp_node_proc_get finds the process or enters it; takes pidfd in every case. NOMEM, SYS. */
+kvp_err_t kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out) KVP_MUST_USE;
 
 /* kvp_node_proc_drop forgets a process of which the core remembers nothing. */
 void kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc);
@@ -247,6 +282,22 @@ kvp_err_t kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
 bool kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame); /* whether it is about the tier */
 void kvp_node_tiering_link_lost(kvp_node_t *node);
 void kvp_node_tiering_leave_memory(kvp_node_t *node);
+
+/* keep.c. open finds the keeper, or starts one, and adopts what it has: SYS, logged, where another node of this name runs; where there is no keeper the node
+ * goes on without. hand_over gives it the memory, save what the next process has to know (before others learn of it), writer who gets memory to
+ * write to (before that has it); writer_over: that incarnation of the process has none any more, 0: nor another. drop: the memory is given up.
+ * is_staying: it outlives a stop of this node. close lets go; kvp_node_drop_memory leaves the pages then where they stay. */
+kvp_err_t kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf) KVP_MUST_USE;
+void kvp_node_keep_close(kvp_node_t *node);
+void kvp_node_keep_hand_over(kvp_node_t *node);
+void kvp_node_keep_save(kvp_node_t *node);
+void kvp_node_keep_writer(kvp_node_t *node, kvp_node_process_t *proc, uint64_t incarnation);
+void kvp_node_keep_writer_over(kvp_node_t *node, const kvp_node_process_t *proc, uint64_t incarnation);
+void kvp_node_keep_owner(kvp_node_t *node, uint32_t chunk);
+void kvp_node_keep_drop(kvp_node_t *node);
+bool kvp_node_keep_is_staying(const kvp_node_t *node);
+void kvp_node_keep_tick(kvp_node_t *node, uint64_t now_ns);
+uint64_t kvp_node_keep_due(const kvp_node_t *node);
 
 /* link.c */
 /* kvp_node_link_sweep goes on with a sweep of the memory by one slice, and mounts it in the end; true while there is more. */

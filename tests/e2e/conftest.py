@@ -39,6 +39,7 @@ collect_ignore_glob = ([] if RDMA else ["test_rdma_*.py"]) + ([] if importlib.ut
 PROGRAMS = {
     "kvpool-master": BUILD / "master" / "kvpool-master",
     "kvpool-node": BUILD / "client" / "kvpool-node",
+    "kvpool-keeper": BUILD / "client" / "kvpool-keeper",
     "kvpool": BUILD / "client" / "kvpool",
 }
 
@@ -84,9 +85,10 @@ def own_s():
 
 
 def clean_env(home, **extra):
-    """The environment for a program under test: no option of ours comes from the caller's."""
+    """The environment for a program under test: no option of ours comes from the caller's. A keeper would outlive the test that does not
+    know of it (test_keeper.py does)."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("KVPOOL_")}
-    env.update(HOME=str(home), XDG_STATE_HOME=f"{home}/state", XDG_RUNTIME_DIR=str(home), TMPDIR=str(home))
+    env.update(HOME=str(home), XDG_STATE_HOME=f"{home}/state", XDG_RUNTIME_DIR=str(home), TMPDIR=str(home), KVPOOL_KEEPER="none")
     if RDMA:
         env["KVPOOL_TRANSPORTS"] = "rdma"
     env.update(extra)

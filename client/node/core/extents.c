@@ -116,6 +116,7 @@ kvp_node_core_report_begin(kvp_node_core_t *core, bool is_whole)
 
     if (!core->has_segment) return KVP_NO_SEGMENT;
     core->mounted_term = core->mounted_before; /* nothing is granted before the last page */
+    core->is_changed = true;
     r->is_whole = is_whole;
     r->has_page = false;
     r->is_on = gather(core, 0) == KVP_OK;
@@ -159,6 +160,7 @@ kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_
     page_out->chunk = r->chunk;
     page_out->is_last = r->page_n == 0;
     if (page_out->is_last) core->mounted_term = core->term;
+    core->is_changed |= page_out->is_last;
     core->stats.reported += r->page_n;
     return tail->err;
 }

@@ -93,6 +93,7 @@ end_rise(kvp_node_core_t *core)
 {
     core->term = core->rising;
     core->rising = 0;
+    core->is_changed = true;
     kvp_node_owners_are_old(core);
     if (core->old_owners > 0) core->is_late_due = false;
 }
@@ -107,6 +108,7 @@ kvp_node_core_sweep(kvp_node_core_t *core)
         end_rise(core);
     } else {
         core->is_late_due = false;
+        core->is_changed = true;
         kvp_node_extents_proved(core, &core->any);
     }
     return kvp_node_core_is_sweeping(core);
@@ -115,6 +117,7 @@ kvp_node_core_sweep(kvp_node_core_t *core)
 static void
 begin_rise(kvp_node_core_t *core, uint32_t term)
 {
+    core->is_changed = true;
     if (!core->has_segment) { /* nothing was granted */
         core->term = term;
         return;
@@ -204,6 +207,7 @@ kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id)
     core->has_id = true;
     if (core->mounted_term != core->term) core->mounted_before = core->mounted_term;
     core->mounted_term = core->term;
+    core->is_changed = true;
 }
 
 void
@@ -271,6 +275,7 @@ kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, kvp_idrange_t dead, ui
     if (err != KVP_OK) return err;
     kvp_idset_add(&core->fenced, dead, live_min);
     core->stats.fences++;
+    core->is_changed = true;
     kvp_node_writers_close(core, false);
     return KVP_OK;
 }

@@ -181,6 +181,21 @@ void kvp_node_core_process_dead(kvp_node_core_t *core, kvp_node_proc_t *proc);
 kvp_node_att_t *kvp_node_core_take_close(kvp_node_core_t *core);
 kvp_node_proc_t *kvp_node_core_take_idle(kvp_node_core_t *core);
 
+/* For the process that comes next and gets this memory (where a keeper has it). kvp_node_core_save appends terms, fences and how far
+ * the memory was swept; kvp_node_core_take_changed says whether that is another since it was asked last. The next process has its
+ * core restore that after set_segment (PROTO), then each writer that may live, by process, then calls
+ * kvp_node_core_restored. restore_writer: NOMEM, INVALID (dead process). kvp_node_core_each_writer names those that there are, who are not to change meanwhile. */
+void kvp_node_core_save(const kvp_node_core_t *core, kvp_buf_t *out);
+bool kvp_node_core_take_changed(kvp_node_core_t *core);
+kvp_err_t kvp_node_core_restore(kvp_node_core_t *core, const uint8_t *bytes, size_t len) KVP_MUST_USE;
+kvp_err_t kvp_node_core_restore_writer(kvp_node_core_t *core, kvp_node_proc_t *proc, uint64_t incarnation) KVP_MUST_USE;
+void kvp_node_core_restored(kvp_node_core_t *core);
+void kvp_node_core_each_writer(kvp_node_core_t *core,
+                               void (*fn)(void *arg, kvp_node_proc_t *proc, uint64_t incarnation), void *arg);
+
+/* kvp_node_core_audit looks at every descriptor that is SEALED, makes those that no reader could accept DEAD, and counts both. */
+void kvp_node_core_audit(kvp_node_core_t *core, uint64_t *sealed_out, uint64_t *broken_out);
+
 void kvp_node_core_stats(const kvp_node_core_t *core, kvp_node_core_stats_t *stats_out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node core's inside, shared by its files: node.c (terms, fences, lifetime), retire.c
- * (extents on their way to free), writers.c (attachments and who may still store), node/report.c (what a master is
- * told).
+ * (extents on their way to free), writers.c (attachments and who may still store), extents.c (what a master is
+ * told), kept.c (what the next process is told).
  */
 #ifndef KVP_CLIENT_NODE_CORE_PRIV_H
 #define KVP_CLIENT_NODE_CORE_PRIV_H
@@ -82,6 +82,9 @@ struct kvp_node_core {
     uint32_t slots;
     uint32_t last_slots;
     uint32_t *swept; /* by chunk: how many slots were gone over when the term rose */
+
+    bool is_changed; /* what a book holds */
+    uint32_t restored_seen; /* from a book: the highest term seen */
 
     kvp_idset_t fenced; /* incarnations; its floor is live_min, and */
     bool is_fence_due; /* rose with the term */

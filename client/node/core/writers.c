@@ -191,22 +191,66 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
     return KVP_OK;
 }
 
-kvp_err_t
-kvp_node_core_open_write(kvp_node_core_t *core, kvp_node_att_t *att)
+static kvp_err_t
+own(kvp_node_core_t *core, kvp_node_record_t *r)
 {
-    kvp_node_record_t *r = att->record;
-    kvp_node_owner_t *owner;
+    kvp_node_owner_t *owner = kvp_node_owner_find(core, r->incarnation);
 
-    /* What a dead process had sent before it died would make a record that no death can end. */
-    if (r == NULL || r->proc->is_dead || att->is_closing) return KVP_INVALID;
-    if (r->owner != NULL) return KVP_OK;
-    if (r->proc->left >= KVP_NODE_LEFT_MAX) return KVP_LIMIT;
-    owner = kvp_node_owner_find(core, r->incarnation);
     if (owner == NULL) owner = owner_create(core, r->incarnation);
     if (owner == NULL) return KVP_NOMEM;
     r->owner = owner;
     kvp_list_add_tail(&owner->writers, &r->of_owner);
     return KVP_OK;
+}
+
+kvp_err_t
+kvp_node_core_open_write(kvp_node_core_t *core, kvp_node_att_t *att)
+{
+    kvp_node_record_t *r = att->record;
+
+    /* What a dead process had sent before it died would make a record that no death can end. */
+    if (r == NULL || r->proc->is_dead || att->is_closing) return KVP_INVALID;
+    if (r->owner != NULL) return KVP_OK;
+    if (r->proc->left >= KVP_NODE_LEFT_MAX) return KVP_LIMIT;
+    return own(core, r);
+}
+
+kvp_err_t
+kvp_node_core_restore_writer(kvp_node_core_t *core, kvp_node_proc_t *proc, uint64_t incarnation)
+{
+    kvp_node_record_t *r = proc->is_dead ? NULL : record_find(proc, incarnation);
+    kvp_err_t err;
+
+    if (proc->is_dead) return KVP_INVALID;
+    if (r == NULL) r = record_create(proc, incarnation);
+    if (r == NULL) return KVP_NOMEM;
+    if (r->owner != NULL) return KVP_OK;
+    err = own(core, r);
+    if (err != KVP_OK) {
+        record_drop_if_done(core, r);
+        return err;
+    }
+    proc->left++; /* whatever their number: they were let in before */
+    if (incarnation >> KVP_INCARNATION_SEQ_BITS < core->term && !r->owner->is_old) {
+        r->owner->is_old = true;
+        core->old_owners++;
+    }
+    return KVP_OK;
+}
+
+void
+kvp_node_core_each_writer(kvp_node_core_t *core,
+                          void (*fn)(void *arg, kvp_node_proc_t *proc, uint64_t incarnation), void *arg)
+{
+    for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++) {
+        kvp_list_foreach (bucket, &core->owners[i]) {
+            kvp_list_foreach (link, &kvp_list_entry(bucket, kvp_node_owner_t, bucket)->writers) {
+                const kvp_node_record_t *r = kvp_list_entry(link, kvp_node_record_t, of_owner);
+
+                fn(arg, r->proc, r->incarnation);
+            }
+        }
+    }
 }
 
 bool

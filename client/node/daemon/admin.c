@@ -35,6 +35,9 @@ static const struct {
      offsetof(kvp_node_info_t, protocol_errors), false},
     {"kvpool_node_remounts_total", "times that the segment was mounted again", offsetof(kvp_node_info_t, remounts),
      false},
+    {"kvpool_node_kept", "1 = a keeper has all of the memory, for the node's next process", offsetof(kvp_node_info_t, is_kept), true},
+    {"kvpool_node_adopted_objects", "objects in the memory that was adopted from a keeper at the start",
+     offsetof(kvp_node_info_t, adopted_objects), true},
 };
 
 _Static_assert(KVP_ARRAY_LEN(figures) <= KVP_ARRAY_LEN(((kvp_node_admin_t *)0)->figures), "room for all figures");
@@ -93,6 +96,9 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     kvp_jsonw_u64(&answer, "term", info->term);
     kvp_jsonw_u64(&answer, "size_bytes", info->size_bytes);
     kvp_jsonw_u64(&answer, "attached_clients", info->attached_clients);
+    kvp_jsonw_bool(&answer, "is_kept", info->is_kept != 0);
+    kvp_jsonw_u64(&answer, "keeper_pid", info->keeper_pid);
+    kvp_jsonw_u64(&answer, "adopted_objects", info->adopted_objects);
     kvp_jsonw_text(&answer, "tier",
                    !info->has_tier                 ? "none"
                    : info->tier.devices_failed > 0 ? "failed"

@@ -87,6 +87,8 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .ssd_writes = s->ssd_writes,
         .chunk_bytes = s->chunk_bytes,
         .lanes = (uint32_t)s->lanes,
+        .keep = (kvp_keep_mode_t)s->keeper,
+        .keep_ns = s->keeper_hold_ns,
         .is_lazy = !s->has_populate,
     };
 

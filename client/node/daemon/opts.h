@@ -23,6 +23,8 @@ typedef struct {
     const char *runtime_dir;
     const char *trust_uid;
     uint64_t lanes;
+    int keeper; /* a kvp_keep_mode_t, by the order of the choices */
+    uint64_t keeper_hold_ns;
     bool has_populate;
 } kvp_node_opts_t;
 

@@ -216,12 +216,17 @@ write_superblock(const kvp_node_mem_t *mem, uint32_t index)
     memcpy(c->meta.addr, &sb, sizeof sb);
 }
 
+static uint64_t
+bytes_of(const kvp_node_mem_t *mem, uint32_t index)
+{
+    return kvp_min_u64(mem->conf.chunk_bytes, mem->conf.size_bytes - (uint64_t)index * mem->conf.chunk_bytes);
+}
+
 static bool
 make_chunk(kvp_node_mem_t *mem, uint32_t index)
 {
     kvp_node_chunk_t *c = &mem->chunks[index];
-    uint64_t before = (uint64_t)index * mem->conf.chunk_bytes;
-    uint64_t bytes = kvp_min_u64(mem->conf.chunk_bytes, mem->conf.size_bytes - before);
+    uint64_t bytes = bytes_of(mem, index);
 
     kvp_chunk_geo(bytes, &c->geo);
     if (!kvp_memfile_make("kvpool-payload", bytes, &c->payload)) return false;
@@ -230,21 +235,34 @@ make_chunk(kvp_node_mem_t *mem, uint32_t index)
     return true;
 }
 
+/* Memory without any files. NULL: no memory. */
+static kvp_node_mem_t *
+mem_alloc(const kvp_node_mem_conf_t *conf)
+{
+    kvp_node_mem_t *mem = calloc(1, sizeof *mem);
+
+    if (mem == NULL) return NULL;
+    mem->conf = *conf;
+    kvp_list_init(&mem->link);
+    mem->chunk_n = kvp_node_mem_chunks(conf);
+    mem->chunks = calloc(mem->chunk_n, sizeof *mem->chunks);
+    if (mem->chunks == NULL) {
+        free(mem);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < mem->chunk_n; i++)
+        mem->chunks[i].payload = mem->chunks[i].meta = no_mem;
+    return mem;
+}
+
 kvp_err_t
 kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **mem_out)
 {
-    kvp_node_mem_t *mem = calloc(1, sizeof *mem);
+    kvp_node_mem_t *mem = mem_alloc(conf);
     kvp_err_t err = KVP_NOMEM;
 
     if (mem == NULL) return KVP_NOMEM;
-    mem->conf = *conf;
     kvp_random_bytes(mem->uuid, sizeof mem->uuid);
-    kvp_list_init(&mem->link);
-    mem->chunk_n = (uint32_t)((conf->size_bytes - 1) / conf->chunk_bytes + 1);
-    mem->chunks = calloc(mem->chunk_n, sizeof *mem->chunks);
-    if (mem->chunks == NULL) goto fail;
-    for (uint32_t i = 0; i < mem->chunk_n; i++)
-        mem->chunks[i].payload = mem->chunks[i].meta = no_mem;
     for (uint32_t i = 0; i < mem->chunk_n; i++) {
         if (make_chunk(mem, i)) continue;
         kvp_log_error("node", "cannot make chunk %u of %u: %m", i, mem->chunk_n);
@@ -258,15 +276,80 @@ fail:
     return err;
 }
 
+/* Clients that write may store there: it is checked as what a stranger says. */
+static const char *
+check_superblock(const kvp_node_mem_t *mem, uint32_t index, kvp_err_t *err_out)
+{
+    const kvp_node_chunk_t *c = &mem->chunks[index];
+    uint8_t copy[sizeof(kvp_superblock_t)];
+    kvp_superblock_t sb;
+
+    memcpy(copy, c->meta.addr, sizeof copy);
+    *err_out = kvp_sb_verify(copy, sizeof copy, &sb);
+    if (*err_out == KVP_VERSION) return "a superblock has another version";
+    if (*err_out != KVP_OK) return "a superblock is broken";
+    *err_out = KVP_PROTO;
+    if (memcmp(sb.pool_id, mem->conf.pool_id, sizeof sb.pool_id) != 0 || sb.digest_seed != mem->conf.digest_seed)
+        return "a superblock is of another pool";
+    if (memcmp(sb.segment_uuid, mem->uuid, sizeof sb.segment_uuid) != 0 || sb.epoch != mem->conf.epoch ||
+        sb.chunk != index || sb.chunk_bytes != c->payload.len || sb.meta_bytes != c->meta.len)
+        return "a superblock is of other memory";
+    *err_out = KVP_OK;
+    return NULL;
+}
+
+/* adopt_chunk takes both descriptors. */
+static const char *
+adopt_chunk(kvp_node_mem_t *mem, uint32_t index, const int *fds, kvp_err_t *err_out)
+{
+    kvp_node_chunk_t *c = &mem->chunks[index];
+    uint64_t bytes = bytes_of(mem, index);
+    bool is_there;
+
+    kvp_chunk_geo(bytes, &c->geo);
+    is_there = kvp_memfile_adopt(fds[index], c->geo.meta_bytes, &c->meta);
+    is_there &= kvp_memfile_adopt(fds[mem->chunk_n + index], bytes, &c->payload);
+    *err_out = KVP_PROTO;
+    return is_there ? check_superblock(mem, index, err_out) : "a file has another size or no seals, or cannot be mapped";
+}
+
+kvp_err_t
+kvp_node_mem_adopt(const kvp_node_mem_conf_t *conf, const uint8_t uuid[16], const int *fds, kvp_node_mem_t **mem_out,
+                   const char **why_out)
+{
+    kvp_node_mem_t *mem = mem_alloc(conf);
+    kvp_err_t err = KVP_NOMEM, first = KVP_OK;
+
+    *why_out = mem == NULL ? "no memory" : NULL;
+    for (uint32_t i = 0; mem == NULL && i < 2 * kvp_node_mem_chunks(conf); i++)
+        close(fds[i]);
+    if (mem == NULL) return KVP_NOMEM;
+    memcpy(mem->uuid, uuid, sizeof mem->uuid);
+    for (uint32_t i = 0; i < mem->chunk_n; i++) {
+        const char *why = adopt_chunk(mem, i, fds, &err);
+
+        if (*why_out == NULL) *why_out = why;
+        if (first == KVP_OK) first = err;
+    }
+    if (first == KVP_OK) {
+        *mem_out = mem;
+        return KVP_OK;
+    }
+    kvp_node_mem_destroy(mem);
+    return first;
+}
+
 void
 kvp_node_mem_destroy(kvp_node_mem_t *mem)
 {
+    void (*end)(kvp_mem_t *) = mem != NULL && mem->is_kept ? kvp_memfile_leave : kvp_memfile_drop;
+
     if (mem == NULL) return;
     /* Descriptors first, all of them: a reader that maps it still finds no SEALED behind what is taken away. */
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
-        kvp_memfile_drop(&mem->chunks[i].meta);
+        end(&mem->chunks[i].meta);
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
-        kvp_memfile_drop(&mem->chunks[i].payload);
+        end(&mem->chunks[i].payload);
     free(mem->chunks);
     free(mem);
 }

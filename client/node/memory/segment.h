@@ -44,6 +44,7 @@ typedef struct {
     uint8_t uuid[16];
     uint32_t chunk_n;
     kvp_node_chunk_t *chunks;
+    bool is_kept; /* another process has the files, and the pages stay when it is destroyed */
 } kvp_node_mem_t;
 
 /* kvp_node_chunk_default is how long chunks are where nobody says: a sixteenth of the memory, so that as many tenants have
@@ -55,7 +56,19 @@ uint64_t kvp_node_chunk_default(uint64_t size_bytes);
  * files, ...), logged. */
 kvp_err_t kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **mem_out) KVP_MUST_USE;
 
-/* kvp_node_mem_destroy gives the pages back also where a client still maps them: what it stores from then on is seen by
+/* kvp_node_mem_adopt maps the files of memory that another process made, metadata of all chunks, then payload of all, and holds the superblocks against conf and
+ * uuid: PROTO, or VERSION, with *why_out for the log; NOMEM. It takes all descriptors in every case. */
+kvp_err_t kvp_node_mem_adopt(const kvp_node_mem_conf_t *conf, const uint8_t uuid[16], const int *fds,
+                             kvp_node_mem_t **mem_out, const char **why_out) KVP_MUST_USE;
+
+/* kvp_node_mem_chunks is how many chunks memory of that conf has. */
+static inline uint32_t
+kvp_node_mem_chunks(const kvp_node_mem_conf_t *conf)
+{
+    return (uint32_t)((conf->size_bytes - 1) / conf->chunk_bytes + 1);
+}
+
+/* kvp_node_mem_destroy gives the pages back, unless is_kept, also where a client still maps them: what it stores from then on is seen by
  * nobody. Takes long for large memory. No transport may have it registered. NULL is legal. */
 void kvp_node_mem_destroy(kvp_node_mem_t *mem);
 

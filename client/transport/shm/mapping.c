@@ -19,11 +19,24 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- memory files */
 /* Who has the descriptor must not be able to cut the file under another's mapping, nor to add seals that stop the owner's stores. */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static bool
+map(kvp_mem_t *mem, uint64_t len)
+{
+    mem->addr = kvp_map_shared(mem->fd, len, PROT_READ | PROT_WRITE);
+    if (mem->addr == NULL) return false;
+    mem->len = len;
+    if (madvise(mem->addr, len, MADV_DONTFORK) != 0) return false;
+    /* Where the system gives huge pages to those who ask, they come with the first touch. */
+    (void)madvise(mem->addr, len, MADV_HUGEPAGE);
+    return true;
+}
 
 bool
 kvp_memfile_make(const char *name, uint64_t len, kvp_mem_t *mem_out)
@@ -32,25 +45,36 @@ kvp_memfile_make(const char *name, uint64_t len, kvp_mem_t *mem_out)
     if (mem_out->fd < 0) return false;
     kvp_forkguard_add(mem_out->fd);
     if (ftruncate(mem_out->fd, (off_t)len) != 0 || fcntl(mem_out->fd, F_ADD_SEALS, SEALS) != 0) return false;
-    mem_out->addr = kvp_map_shared(mem_out->fd, len, PROT_READ | PROT_WRITE);
-    if (mem_out->addr == NULL) return false;
-    mem_out->len = len;
-    if (madvise(mem_out->addr, len, MADV_DONTFORK) != 0) return false;
-    /* Where the system gives huge pages to those who ask, they come with the first touch. */
-    (void)madvise(mem_out->addr, len, MADV_HUGEPAGE);
-    return true;
+    return map(mem_out, len);
+}
+
+bool
+kvp_memfile_adopt(int fd, uint64_t len, kvp_mem_t *mem_out)
+{
+    struct stat st;
+
+    *mem_out = (kvp_mem_t){.fd = fd};
+    kvp_forkguard_add(fd);
+    if (fstat(fd, &st) != 0) return false;
+    errno = EINVAL;
+    if ((uint64_t)st.st_size != len || (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS) return false;
+    return map(mem_out, len);
+}
+
+void
+kvp_memfile_leave(kvp_mem_t *mem)
+{
+    if (mem->addr != NULL) munmap(mem->addr, mem->len);
+    kvp_forkguard_close(mem->fd);
+    *mem = (kvp_mem_t){.fd = -1};
 }
 
 void
 kvp_memfile_drop(kvp_mem_t *mem)
 {
-    if (mem->addr != NULL) {
-        if (madvise(mem->addr, mem->len, MADV_REMOVE) != 0)
-            kvp_log_warn("transport", "cannot punch out old memory: %m");
-        munmap(mem->addr, mem->len);
-    }
-    kvp_forkguard_close(mem->fd);
-    *mem = (kvp_mem_t){.fd = -1};
+    if (mem->addr != NULL && madvise(mem->addr, mem->len, MADV_REMOVE) != 0)
+        kvp_log_warn("transport", "cannot punch out old memory: %m");
+    kvp_memfile_leave(mem);
 }
 
 #ifndef MADV_POPULATE_READ

@@ -30,4 +30,9 @@ bool kvp_memfile_make(const char *name, uint64_t len, kvp_mem_t *mem_out) KVP_MU
  * on the empty value, {.fd = -1}, and leaves that. */
 void kvp_memfile_drop(kvp_mem_t *mem);
 
+/* kvp_memfile_adopt maps a file that another process made so, and takes fd in every case, as make leaves its own: false with errno, EINVAL where it is
+ * of another length or not sealed. kvp_memfile_leave ends our part and leaves the pages to those who have the file. */
+bool kvp_memfile_adopt(int fd, uint64_t len, kvp_mem_t *mem_out) KVP_MUST_USE;
+void kvp_memfile_leave(kvp_mem_t *mem);
+
 #endif
