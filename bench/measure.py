@@ -253,7 +253,7 @@ class Pool:
     def start_node(self, memory):
         self.node = Daemon(self.build / "client" / "kvpool-node",
                            ["--master", self.address, "--name", "bench", "--memory", memory, "--listen", "127.0.0.1:0",
-                            "--http", "127.0.0.1:0", "--log-level", "warn", *self.node_args], self.env)
+                            "--http", "127.0.0.1:0", "--keeper", "none", "--log-level", "warn", *self.node_args], self.env)
 
     def bench(self, *args):
         return Stepped(self.tool, args, self.env, self.address)

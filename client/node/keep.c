@@ -232,11 +232,12 @@ restore(kvp_node_t *node, const kvp_keeper_table_t *held)
     }
     kvp_node_core_restored(node->core);
     kvp_node_core_audit(node->core, &sealed, &broken);
-    kvp_log_info("node",
-                 "adopted the memory of the process before this one bytes %llu objects %llu broken %llu writers %u term "
-                 "%u",
-                 (unsigned long long)node->size_bytes, (unsigned long long)(sealed - broken),
-                 (unsigned long long)broken, held->writers_n, kvp_node_core_term(node->core));
+    kvp_log_info(
+        "node",
+        "adopted the memory of the process before this one bytes %llu objects %llu broken %llu writers %u term "
+        "%u",
+        (unsigned long long)node->size_bytes, (unsigned long long)(sealed - broken), (unsigned long long)broken,
+        held->writers_n, kvp_node_core_term(node->core));
     k->adopted_objects = sealed - broken;
     return NULL;
 }
@@ -344,7 +345,8 @@ kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf)
 
     if (conf->keep == KVP_KEEP_NONE) return KVP_OK;
     if (conf->name == NULL && has_any_port(conf->listen)) {
-        kvp_log_info("node", "no keeper holds the memory: without a --name or a port no later node has this one's name");
+        kvp_log_info("node",
+                     "no keeper holds the memory: without a --name or a port no later node has this one's name");
         return KVP_OK;
     }
     k->mode = conf->keep;

@@ -19,6 +19,10 @@ def kvpool() -> None:
     _become("kvpool")
 
 
+def kvpool_keeper() -> None:
+    _become("kvpool-keeper")
+
+
 def kvpool_master() -> None:
     _become("kvpool-master")
 

@@ -65,4 +65,6 @@ def main(words=None):
             sys.exit(f"{_PROGRAM}: --enable_offload: {e}")
         folder.inherit()
         words += ["--name", folder.name, "--ssd", folder.device]
+    if not os.environ.get("KVPOOL_KEEPER"):
+        words += ["--keeper", "until-stop"]  # who stops it wants the memory back, as with the reference's
     os.execv(words[0], words)

@@ -4,13 +4,14 @@ clients and by a master that go on as they were.
 """
 import json
 import os
+import re
 import signal
 import time
 
 import pytest
 
-from clients import PATHS, Shell
-from conftest import SLOW, TIER, proc_state, wait_until
+from clients import PATHS, Board, Load, Shell, figures, settled, slow
+from conftest import RDMA, SLOW, TIER, proc_state, wait_until
 
 MIB = 1 << 20
 
@@ -20,7 +21,7 @@ class Kept:
 
     def __init__(self, bench):
         self.bench = bench
-        self.master = bench.master()
+        self.master = bench.master(data_dir=f"{bench.home}/data")
         self.names = set()
 
     def node(self, name="kept1", memory="32MiB", *args, mode="auto", **kw):
@@ -35,7 +36,7 @@ class Kept:
 
     def end(self):
         for daemon in self.bench.daemons:
-            if daemon is not self.master and hasattr(daemon, "terminate") and daemon.is_running():
+            if daemon.name in self.names and daemon.is_running():
                 daemon.terminate()
         for name in self.names:
             assert self.end_keeper(name).rc == 0
@@ -76,3 +77,258 @@ def test_killed_node_comes_back_with_its_memory(kept, path):
         assert got["wrong"] == 0, got
         assert client(f"put new/{turn} 50000")["err"] == "OK"
         assert client(f"get new/{turn} 50000")["intact"]
+
+
+def quarantined(node):
+    return int(re.search(r"^kvpool_node_quarantined_extents (\d+)", node.http_get("/metrics")[1], re.M).group(1))
+
+
+@slow
+@pytest.mark.skipif(bool(RDMA), reason="over RDMA a writer's paths end with the node's process")
+@pytest.mark.parametrize("hurt", ["node", "keeper, then node"])
+def test_space_of_a_writer_that_lives_stays_in_quarantine(kept, hurt):
+    """Fails if the space of a writer that is stuck in the middle of its copy into shared memory is given to others after the node's
+    process was replaced (also where another keeper got everything meanwhile), while that process lives; or not once it is dead."""
+    node = kept.node()
+    writer, other = kept.shell(name="writer", deadline=60000), kept.shell(name="other")
+    assert writer("put warm 100000")["err"] == "OK"
+    keeper = wait_kept(node)
+    writer.stuck(f"put k {8 * MIB} version=1 stuck_at={3 * MIB}")
+    writer.freeze()
+    if hurt != "node":
+        os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda: health(node)["keeper_pid"] not in (0, keeper) and health(node)["is_kept"], 10, "the next keeper")
+    node.kill9()
+    node = kept.node()
+    assert health(node)["adopted_objects"] == 1
+    wait_until(lambda: other(f"put k {4 * MIB} version=2")["err"] == "OK", 10, "the key")
+    for i in range(40):
+        assert other(f"put filler/{i} {MIB} version={i}")["err"] == "OK", "the rest of the pool goes on"
+    assert figures(kept.master)["quarantine_bytes"] == 8 * MIB and quarantined(node) == 1, "a live process can still store into it"
+    writer.kill9()
+    settled(kept.master, "the proof that the writer is dead", 10)
+    assert quarantined(node) == 0
+
+
+def test_keeper_killed_and_both_killed(kept):
+    """Fails if a node whose keeper is killed starts no other, or that one has not everything; or if after the death of both the node does not begin
+    anew: old keys as misses, new puts served."""
+    node = kept.node()
+    client = kept.shell(deadline=3000)
+    assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
+    for _ in range(2):
+        keeper = wait_kept(node)
+        os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda: health(node)["keeper_pid"] not in (0, keeper), 10, "another keeper")
+        assert client("bget old/ 0 20 100000")["results"] == {"OK": 20}
+    keeper = wait_kept(node)
+    node.kill9()
+    node = kept.node()
+    assert health(node)["adopted_objects"] == 20
+    assert wait_until(lambda: (g := client("bget old/ 0 20 100000"))["results"] == {"OK": 20} and g, 5, "the objects")["wrong"] == 0
+    node.freeze()  # or it has started another one by then
+    os.kill(keeper, signal.SIGKILL)
+    node.kill9()
+    node = kept.node()
+    assert health(node)["adopted_objects"] == 0
+    wait_until(lambda: client("put new 50000")["err"] == "OK", 5, "a put")
+    wait_until(lambda: set(client("bget old/ 0 20 100000")["results"]) == {"NOT_FOUND"}, 5, "the client to look anew")
+    wait_kept(node)
+
+
+class Stopped:
+    """A keeper that is stopped as long as this lasts."""
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def __enter__(self):
+        os.kill(self.pid, signal.SIGSTOP)
+        wait_until(lambda: proc_state(self.pid) == "T", 5, "the keeper to stop")
+
+    def __exit__(self, *_):
+        os.kill(self.pid, signal.SIGCONT)
+
+
+@slow
+def test_node_starts_without_a_keeper_that_is_stopped(kept):
+    """Fails if the start of a node waits for a keeper that is stopped: it is to be without the memory then, and say so; or if the keeper does not have
+    the new memory, once it goes on."""
+    node = kept.node()
+    client = kept.shell(deadline=3000)
+    assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
+    keeper = wait_kept(node)
+    node.kill9()
+    with Stopped(keeper):
+        began = time.monotonic()
+        node = kept.node()
+        assert time.monotonic() - began < 5 * SLOW
+        assert "without a keeper for now: it does not answer" in node.log() and not health(node)["is_kept"]
+        wait_until(lambda: client("put new 50000")["err"] == "OK", 5, "a put")
+    assert wait_kept(node) == keeper
+    node.kill9()
+    node = kept.node()
+    assert health(node)["adopted_objects"] == 1
+    wait_until(lambda: client("get new 50000").get("intact"), 5, "the object")
+
+
+@slow
+@pytest.mark.skipif(bool(RDMA), reason="over RDMA no writer is noted")
+def test_stopped_keeper_stops_nobody(kept):
+    """Fails if a put waits for a keeper that is stopped; if the node is not without a keeper once that takes no more messages of writers; or if
+    the keeper, when it goes on, does not get all again, or takes something from the memory."""
+    node = kept.node()
+    client = kept.shell(deadline=3000)
+    assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
+    keeper = wait_kept(node)
+    comer = kept.shell(name="comer", deadline=3000)
+    with Stopped(keeper):
+        for i in range(1000):
+            got = comer(f"put by/{i} 1000")
+            assert got["err"] == "OK" and got["ms"] < 1000 * SLOW, (i, got)
+            if not health(node)["is_kept"]:
+                break
+            comer("close")
+            comer(f"open master={kept.master.listen} deadline=3000")
+        assert "the memory has no keeper for now: it takes no messages" in node.log()
+    assert wait_kept(node) == keeper
+    assert client("bget old/ 0 20 100000")["results"] == {"OK": 20}
+    node.kill9()
+    node = kept.node()
+    assert health(node)["adopted_objects"] == 21 + i
+    got = wait_until(lambda: (g := client("bget old/ 0 20 100000"))["results"] == {"OK": 20} and g, 5, "the objects")
+    assert got["wrong"] == 0
+
+
+def test_other_memory_is_begun_anew(kept):
+    """Fails if a node that is to have another size does not begin anew, with the reason in its log; or if a second node of the same name
+    gets memory, or the first is disturbed by it."""
+    node = kept.node()
+    client = kept.shell(deadline=3000)
+    assert client("put old 100000")["err"] == "OK"
+    wait_kept(node)
+    second = kept.node(ready=False)
+    assert second.proc.wait(20 * SLOW) == 1
+    second.killed = True
+    assert re.search(rf'a node of the name "kept1" runs on this host \(pid {node.pid}\)', second.log()), second.log()
+    assert client("get old 100000")["intact"]
+    node.kill9()
+    node = kept.node(memory="16MiB")
+    assert "memory is taken anew, and what the keeper has is given up: --memory or --chunk-bytes is another" in node.log()
+    wait_until(lambda: client("put new 50000")["err"] == "OK", 5, "a put")
+    assert client("get old 100000")["err"] == "NOT_FOUND"
+    wait_kept(node)
+
+
+def test_what_was_removed_meanwhile_is_not_back(kept):
+    """Fails if a removal or an upsert that was acknowledged while the node was away, or while it and the master were killed, does not hold when its memory is
+    back, or if what was not touched is not served."""
+    node = kept.node()
+    client = kept.shell(deadline=3000)
+    assert client("bput k/ 0 30 100000")["results"] == {"OK": 30}
+    wait_kept(node)
+    node.kill9()
+    other = kept.node("kept2")
+    for i in range(5):
+        assert client(f"remove k/{i} force=1")["err"] == "OK"
+    assert client("put k/5 100000 version=7 upsert=1")["err"] == "OK"
+    kept.master.kill9()
+    kept.master = kept.bench.master(data_dir=f"{kept.bench.home}/data", listen=kept.master.listen)
+    node = kept.node()
+    assert health(node)["adopted_objects"] == 30
+    wait_until(lambda: client("bget k/ 6 24 100000")["results"] == {"OK": 24}, 10, "the objects")
+    for i in range(5):
+        assert client(f"get k/{i} 100000")["err"] == "NOT_FOUND", i
+    got = wait_until(lambda: (g := client("get k/5 100000"))["err"] == "OK" and g, 10, "the node of the new version")
+    assert got["version"] == 7, got
+    assert other.is_running()
+
+
+def test_when_the_keeper_ends(kept, bench):
+    """Fails if a keeper outlives --keeper until-stop and a stop, `kvpool up`, its time with memory that nobody comes for, or --end; or if `none`
+    starts one."""
+    def keeper_of(node):
+        return health(node)["keeper_pid"]
+
+    def is_gone(pid):
+        return proc_state(pid) in ("", "Z")
+
+    node = kept.node(mode="until-stop")
+    keeper = wait_kept(node)
+    node.terminate()
+    wait_until(lambda: is_gone(keeper), 5, "the keeper to end with a stop")
+    node = kept.node("kept2", "32MiB", "--keeper-hold", "200ms")
+    keeper = wait_kept(node)
+    node.kill9()
+    time.sleep(0.6)
+    node = kept.node("kept2")
+    assert health(node)["adopted_objects"] == 0 and wait_kept(node) == keeper
+    assert kept.end_keeper("kept2").rc == 1 and not is_gone(keeper), "its node runs"
+    node.terminate()
+    assert kept.end_keeper("kept2").rc == 0
+    wait_until(lambda: is_gone(keeper), 5, "the keeper to end")
+    node = kept.node("kept3", mode="none")
+    assert keeper_of(node) == 0 and not health(node)["is_kept"]
+
+
+@slow
+@pytest.mark.limit(120)
+def test_under_load(kept):
+    """Fails if, with readers and writers over both paths and the node killed again and again, a byte is wrong, a call outlives its deadline by
+    a second, or hits do not go on after each time."""
+    deadline_ms = 2000
+    node = kept.node(memory="48MiB")
+    board = Board(kept.bench, 2)
+    common = dict(deadline_ms=deadline_ms, batch=8, min_bytes=16384, max_bytes=256 << 10, window=100, **board.options)
+    loads = [Load(kept.bench, kept.master.listen, f"{what}-{path}", seed=i + 3, **{f"{what}ters": n}, **common, **conf,
+                  **({"stream_base": i} if what == "put" else {}))
+             for what, n in (("put", 1), ("get", 2)) for i, (path, conf) in enumerate(sorted(PATHS.items()))]
+    for load in loads:
+        load.ready()
+    wait_until(lambda: board.begun(0) > 200 and board.begun(1) > 200, 30, "the pool to fill")
+    for _ in range(10 if TIER == "long" else 3):
+        wait_kept(node)
+        node.kill9()
+        node = kept.node(memory="48MiB")
+        assert health(node)["adopted_objects"] > 50
+        for load in loads:
+            load.mark()
+        time.sleep(1)
+        for load in loads:
+            got = load.mark()
+            assert got["wrong"] == 0, got
+            assert got["max_ms"] < deadline_ms + 1000 * SLOW, got
+            assert got["results"].get("OK", 0) > 20, (load.name, got)
+    for load in loads:
+        assert load.stop()["wrong"] == 0
+    settled(kept.master)
+
+
+@slow
+@pytest.mark.limit(600 if TIER == "long" else 60)
+def test_first_get_within_a_second(kept):
+    """Fails if a get is not served within a second of the exec of a node that adopts its memory (8 GiB in a million objects in the long
+    tier), if a sample of them is wrong, or if a call fails beyond its deadline."""
+    size, objects, length = ("8GiB", 1000000, 8000) if TIER == "long" else ("256MiB", 20000, 8000)
+    node = kept.node("kept1", size, "--populate", "no")
+    client = kept.shell(deadline=5000)
+    for at in range(0, objects, 1000):
+        assert client(f"bput k/ {at} 1000 {length}", 60)["results"] == {"OK": 1000}
+    wait_kept(node)
+    assert client(f"get k/0 {length}")["intact"]
+    node.kill9()
+    began = time.monotonic()
+    node = kept.node("kept1", size, "--populate", "no", ready=False)
+    got = {}
+    while not got.get("intact"):
+        asked = time.monotonic()
+        got = client(f"get k/{objects - 1} {length} deadline=1000")
+        assert time.monotonic() - asked < 1.5 * SLOW, got
+        assert time.monotonic() - began < 30 * SLOW, got
+    took = time.monotonic() - began
+    print(f"first get {took:.3f} s after exec, {objects} objects in {size}")
+    assert took < 1 * SLOW, took
+    node.wait_ready()
+    for at in range(0, objects, objects // 20):
+        got = client(f"bget k/ {at} 500 {length}", 60)
+        assert got["results"] == {"OK": 500} and got["wrong"] == 0, (at, got)

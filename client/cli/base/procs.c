@@ -292,6 +292,8 @@ start_node(kvp_local_t *local, const kvp_local_conf_t *conf, uint32_t i)
         conf->node_listen != NULL ? conf->node_listen : "127.0.0.1:0",
         "--log-level",
         conf->log_level != NULL ? conf->log_level : "warn",
+        "--keeper", /* the death of a part ends all of it, and nothing is to be left */
+        "none",
     };
     size_t n = 0;
     while (argv[n] != NULL || n == 0)

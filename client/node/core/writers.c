@@ -239,8 +239,8 @@ kvp_node_core_restore_writer(kvp_node_core_t *core, kvp_node_proc_t *proc, uint6
 }
 
 void
-kvp_node_core_each_writer(kvp_node_core_t *core,
-                          void (*fn)(void *arg, kvp_node_proc_t *proc, uint64_t incarnation), void *arg)
+kvp_node_core_each_writer(kvp_node_core_t *core, void (*fn)(void *arg, kvp_node_proc_t *proc, uint64_t incarnation),
+                          void *arg)
 {
     for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++) {
         kvp_list_foreach (bucket, &core->owners[i]) {

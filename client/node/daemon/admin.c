@@ -35,7 +35,8 @@ static const struct {
      offsetof(kvp_node_info_t, protocol_errors), false},
     {"kvpool_node_remounts_total", "times that the segment was mounted again", offsetof(kvp_node_info_t, remounts),
      false},
-    {"kvpool_node_kept", "1 = a keeper has all of the memory, for the node's next process", offsetof(kvp_node_info_t, is_kept), true},
+    {"kvpool_node_kept", "1 = a keeper has all of the memory, for the node's next process",
+     offsetof(kvp_node_info_t, is_kept), true},
     {"kvpool_node_adopted_objects", "objects in the memory that was adopted from a keeper at the start",
      offsetof(kvp_node_info_t, adopted_objects), true},
 };

@@ -93,14 +93,16 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(kvp_node_opts_t, keeper),
      .fallback = "auto",
      .choices = "none|auto|until-stop",
-     .help = "Whether a process of its own holds the memory for the next node of this name: auto does whatever way this one ends, until-stop "
+     .help = "Whether a process of its own holds the memory for the next node of this name: auto does whatever way "
+             "this one ends, until-stop "
              "unless it is stopped by a signal that it takes, none never."},
     {.name = "keeper-hold",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(kvp_node_opts_t, keeper_hold_ns),
      .fallback = "10m",
      .max = 30ull * 86400u * 1000000000u,
-     .help = "How long it holds the memory with no node. As --node-forget of the master: then nobody knows what is there."},
+     .help =
+         "How long it holds the memory with no node. As --node-forget of the master: then nobody knows what is there."},
     {.name = "lanes",
      .type = KVP_OPT_U64,
      .offset = offsetof(kvp_node_opts_t, lanes),

@@ -92,6 +92,7 @@ typedef struct {
     uint64_t hold_ns; /* as the last node said */
     uint64_t since_ns; /* there is no node */
     kvp_keeper_table_t table;
+    int table_pid; /* the process that has the memory of the table, too, or had it last */
     bool is_done;
 } keeper_t;
 
@@ -115,7 +116,7 @@ clear_main(void *arg)
     return NULL;
 }
 
-/* Much memory takes long, and a node waits for us. */
+/* give_back: nobody uses it. Much memory takes long, and a node waits for us. */
 static void
 give_back(keeper_t *k)
 {
@@ -188,7 +189,7 @@ static void
 node_lost(keeper_t *k)
 {
     close_fd(&k->conn_fd);
-    if (!kvp_keeper_table_is_whole(&k->table)) give_back(k);
+    if (!kvp_keeper_table_is_whole(&k->table)) kvp_keeper_table_clear(&k->table, false);
 }
 
 /* The node that says Hello gets all, or we get all from it. */
@@ -203,7 +204,10 @@ serve_node(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd, int pi
     k->node_pidfd = pidfd;
     k->node_pid = pid;
     k->hold_ns = hello->hold_ms * KVP_NS_PER_MS;
-    if (hello->is_new || !kvp_keeper_table_is_whole(&k->table)) give_back(k);
+    /* What it has itself is not given back behind it: it may be here to hand the same memory over again. */
+    if (hello->is_new && pid == k->table_pid) kvp_keeper_table_clear(&k->table, false);
+    if (hello->is_new) give_back(k);
+    k->table_pid = pid;
     err = welcome(fd, KVP_OK, (int)getpid(), &k->table);
     if (err == KVP_OK) err = send_files(k);
     if (err == KVP_OK) err = send_writers(k);
@@ -412,7 +416,13 @@ static int
 keep(const settings_t *settings)
 {
     struct sigaction act = {.sa_handler = on_signal};
-    keeper_t k = {.settings = settings, .lock_fd = -1, .listen_fd = -1, .conn_fd = -1, .node_pidfd = -1, .node_pid = -1};
+    keeper_t k = {.settings = settings,
+                  .lock_fd = -1,
+                  .listen_fd = -1,
+                  .conn_fd = -1,
+                  .node_pidfd = -1,
+                  .node_pid = -1,
+                  .table_pid = -1};
     sigset_t stops, open;
 
     if (listen_alone(&k) != KVP_OK) return 1;
@@ -451,7 +461,9 @@ end_other(const settings_t *settings)
     if (err == KVP_OK) err = msg.err;
     if (err == KVP_OK && kvp_keeper_recv(fd, &msg, fds, END_MS) == KVP_DISCONNECTED) return 0;
     kvp_log_error("keeper", "the keeper for \"%s\" does not end: %s", settings->name,
-                  err == KVP_BUSY ? "its node runs" : err == KVP_OK ? "it takes too long" : kvp_err_text(err));
+                  err == KVP_BUSY ? "its node runs"
+                  : err == KVP_OK ? "it takes too long"
+                                  : kvp_err_text(err));
     return 1;
 }
 

@@ -55,8 +55,7 @@ kvp_keeper_table_writer(kvp_keeper_table_t *t, uint64_t process, uint64_t incarn
         return err == KVP_OK ? KVP_NOMEM : err;
     }
     t->writers = more;
-    t->writers[t->writers_n++] =
-        (kvp_keeper_writer_t){.process = process, .incarnation = incarnation, .pidfd = pidfd};
+    t->writers[t->writers_n++] = (kvp_keeper_writer_t){.process = process, .incarnation = incarnation, .pidfd = pidfd};
     return KVP_OK;
 }
 

@@ -24,8 +24,7 @@ has_right_parts(const kvp_keeper_msg_t *m)
     case KVP_KEEPER_HELLO:
         return m->fds_n == 1 && is_named && m->hold_ms <= KVP_KEEPER_HOLD_MAX_MS && m->is_new <= 1;
     case KVP_KEEPER_WELCOME:
-        return m->fds_n == 0 && m->err <= 0 && m->total <= KVP_KEEPER_FILES_MAX &&
-               m->writers <= KVP_KEEPER_WRITERS_MAX;
+        return m->fds_n == 0 && m->err <= 0 && m->total <= KVP_KEEPER_FILES_MAX && m->writers <= KVP_KEEPER_WRITERS_MAX;
     case KVP_KEEPER_FILES:
         return m->fds_n > 0 && m->fds_n <= KVP_KEEPER_FDS_MAX && m->total <= KVP_KEEPER_FILES_MAX &&
                m->first <= m->total && m->fds_n <= m->total - m->first;

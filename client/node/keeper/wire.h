@@ -17,13 +17,15 @@
 
 typedef enum {
     KVP_KEEPER_HELLO = 1, /* of a node: its name, how long memory is held without one; its pidfd beside */
-    KVP_KEEPER_WELCOME = 2, /* the answer: err; pid of the keeper, or where BUSY of the node that it has; how many FILES and
+    KVP_KEEPER_WELCOME =
+        2, /* the answer: err; pid of the keeper, or where BUSY of the node that it has; how many FILES and
                              * WRITERs follow */
     KVP_KEEPER_FILES = 3, /* memory files, from number `first` of `total` on */
     KVP_KEEPER_WRITER = 4, /* a process may store as that incarnation from now on; its pidfd beside */
     KVP_KEEPER_OVER = 5, /* it cannot any more; incarnation 0: as none */
     KVP_KEEPER_DROP = 6, /* the memory is given up */
-    KVP_KEEPER_END = 7, /* the same, and the keeper is not needed any more; with a name, as the first message, by a tool */
+    KVP_KEEPER_END =
+        7, /* the same, and the keeper is not needed any more; with a name, as the first message, by a tool */
 } kvp_keeper_kind_t;
 
 /* The first three fields stay in every version. */
@@ -37,7 +39,8 @@ typedef struct {
     uint32_t writers;
     int32_t err;
     uint32_t pid;
-    uint32_t is_new; /* of HELLO and DROP: 1 = the node has other memory than the keeper, which gives back the pages of its own */
+    uint32_t
+        is_new; /* of HELLO and DROP: 1 = the node has other memory than the keeper, which gives back the pages of its own */
     uint64_t hold_ms;
     uint64_t process; /* the node's number for a writer's process */
     uint64_t incarnation;

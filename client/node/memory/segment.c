@@ -310,7 +310,8 @@ adopt_chunk(kvp_node_mem_t *mem, uint32_t index, const int *fds, kvp_err_t *err_
     is_there = kvp_memfile_adopt(fds[index], c->geo.meta_bytes, &c->meta);
     is_there &= kvp_memfile_adopt(fds[mem->chunk_n + index], bytes, &c->payload);
     *err_out = KVP_PROTO;
-    return is_there ? check_superblock(mem, index, err_out) : "a file has another size or no seals, or cannot be mapped";
+    return is_there ? check_superblock(mem, index, err_out)
+                    : "a file has another size or no seals, or cannot be mapped";
 }
 
 kvp_err_t

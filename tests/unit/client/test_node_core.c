@@ -1130,6 +1130,161 @@ test_random_histories_keep_the_rules(void **state)
     assert_true(m.generation > STEPS / 50);
 }
 
+/* ---- the next process */
+/* A core that comes after f's, over the same words. */
+static kvp_node_core_t *
+next_core(fixture_t *f, kvp_buf_t *state)
+{
+    kvp_node_core_conf_t by = {.words = &words, .words_arg = f, .max_attachments = 4};
+    kvp_node_core_t *next = kvp_node_core_create(&by);
+
+    kvp_buf_init(state, 0);
+    kvp_node_core_save(f->core, state);
+    assert_int_equal(kvp_node_core_set_segment(next, CHUNKS, SLOTS, LAST_SLOTS), KVP_OK);
+    assert_int_equal(kvp_node_core_restore(next, state->data, state->len), KVP_OK);
+    return next;
+}
+
+static void
+become(fixture_t *f, kvp_node_core_t *next, kvp_buf_t *state)
+{
+    kvp_node_core_restored(next);
+    kvp_node_core_destroy(f->core);
+    f->core = next;
+    kvp_buf_fini(state);
+}
+
+static void
+test_next_process_knows_terms_fences_and_writers(void **state)
+{
+    fixture_t *f = *state;
+    uint64_t seq = (uint64_t)TERM << KVP_INCARNATION_SEQ_BITS;
+    kvp_node_core_t *next;
+    kvp_node_proc_t proc;
+    kvp_node_att_t att;
+    kvp_buf_t saved;
+    writer_t w;
+
+    (void)kvp_node_core_take_changed(f->core);
+    attach_writer(f, &w, seq + 9);
+    assert_false(kvp_node_core_take_changed(f->core));
+    assert_int_equal(fence_one(f, TERM, seq + 20, seq + 5), KVP_OK);
+    assert_true(kvp_node_core_take_changed(f->core));
+    (void)kvp_node_core_detach(f->core, &w.att);
+    next = next_core(f, &saved);
+    kvp_node_core_process_dead(f->core, &w.proc);
+    kvp_node_proc_init(&proc);
+    kvp_node_att_init(&att);
+    assert_int_equal(kvp_node_core_restore_writer(next, &proc, seq + 9), KVP_OK);
+    assert_int_equal(kvp_node_core_restore_writer(next, &proc, seq + 9), KVP_OK);
+    become(f, next, &saved);
+
+    assert_int_equal(kvp_node_core_term(f->core), TERM);
+    assert_int_equal(kvp_node_core_mounted_term(f->core), TERM);
+    assert_int_equal(kvp_node_core_see_term(f->core, TERM - 1), KVP_STALE_TERM);
+    assert_true(kvp_node_core_is_fenced(f->core, seq + 20) && kvp_node_core_is_fenced(f->core, seq + 4));
+    assert_false(kvp_node_core_is_fenced(f->core, seq + 21) || kvp_node_core_is_fenced(f->core, seq + 5));
+    kvp_node_core_set_id(f->core, SEGMENT);
+    f->words[0][3] = kvp_word_make(GEN(5), KVP_DESC_WRITING);
+    assert_int_equal(retire_one(f, slot_of(0, 3, GEN(5), seq + 9)), KVP_RETIRE_DEAD);
+    assert_int_equal(freed(f), 0);
+    /* It may attach again, and give its word. */
+    assert_int_equal(kvp_node_core_attach(f->core, &att, seq + 9, &proc), KVP_OK);
+    assert_int_equal(freed(f), 0);
+    (void)kvp_node_core_detach(f->core, &att);
+    kvp_node_core_process_dead(f->core, &proc);
+    assert_int_equal(freed(f), 1);
+}
+
+static void
+count_writer(void *arg, kvp_node_proc_t *proc, uint64_t incarnation)
+{
+    assert_non_null(proc);
+    *(uint64_t *)arg += incarnation;
+}
+
+/* A term that was seen, and its sweep was under way: the next process goes over all again before it obeys, and the old writers count. */
+static void
+test_next_process_sweeps_for_the_term_that_was_seen(void **state)
+{
+    fixture_t *f = *state;
+    uint64_t old = ((uint64_t)TERM << KVP_INCARNATION_SEQ_BITS) + 1, sum = 0;
+    kvp_node_core_conf_t slow = {.words = &words, .words_arg = f, .max_attachments = 4, .sweep_slots = 1};
+    kvp_node_core_t *next;
+    kvp_node_proc_t proc;
+    kvp_buf_t saved;
+
+    kvp_node_core_destroy(f->core);
+    f->core = kvp_node_core_create(&slow);
+    assert_int_equal(kvp_node_core_see_term(f->core, TERM), KVP_OK);
+    assert_int_equal(kvp_node_core_set_segment(f->core, CHUNKS, SLOTS, LAST_SLOTS), KVP_OK);
+    f->limits[0] = 10;
+    f->words[0][8] = kvp_word_make(GEN(2), KVP_DESC_WRITING);
+    f->words[0][9] = kvp_word_make(GEN(3), KVP_DESC_SEALED);
+    assert_int_equal(kvp_node_core_see_term(f->core, TERM + 1), KVP_EAGAIN);
+    next = next_core(f, &saved);
+    kvp_node_proc_init(&proc);
+    assert_int_equal(kvp_node_core_restore_writer(next, &proc, old), KVP_OK);
+    become(f, next, &saved);
+    assert_int_equal(kvp_node_core_term(f->core), TERM + 1);
+    while (kvp_node_core_sweep(f->core))
+        continue;
+    assert_int_equal(f->words[0][8], kvp_word_make(kvp_gen_make(TERM + 1, 0), KVP_DESC_DEAD));
+    assert_int_equal(f->words[0][9], kvp_word_make(GEN(3), KVP_DESC_SEALED));
+    kvp_node_core_set_id(f->core, SEGMENT);
+    kvp_node_core_each_writer(f->core, count_writer, &sum);
+    assert_int_equal(sum, old);
+    kvp_wire_slot_t gap = slot_of(0, 20, kvp_gen_make(TERM + 1, 7), KVP_OWNER_ANY);
+    uint64_t round;
+    uint8_t flags;
+    assert_int_equal(kvp_node_core_retire(f->core, TERM + 1, SEGMENT, &gap, 1), KVP_OK);
+    assert_true(kvp_node_core_take_quiesce(f->core, &round));
+    kvp_node_core_quiesced(f->core, round);
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    assert_int_equal(flags, KVP_RETIRE_DEAD);
+    kvp_node_core_process_dead(f->core, &proc);
+    while (kvp_node_core_sweep(f->core))
+        continue;
+    assert_int_equal(freed(f), 1);
+}
+
+static void
+test_broken_state_is_not_restored(void **state)
+{
+    fixture_t *f = *state;
+    kvp_node_core_t *next;
+    kvp_buf_t saved;
+    uint64_t sealed, broken;
+
+    assert_int_equal(fence_one(f, TERM, 77, 5), KVP_OK);
+    next = next_core(f, &saved);
+    for (size_t len = 0; len < saved.len; len++)
+        assert_int_equal(kvp_node_core_restore(next, saved.data, len), KVP_PROTO);
+    for (size_t at = 3; at < 20; at += 4) { /* terms, chunks */
+        saved.data[at] ^= 0xff;
+        assert_int_equal(kvp_node_core_restore(next, saved.data, saved.len), KVP_PROTO);
+        saved.data[at] ^= 0xff;
+    }
+    memset(saved.data + 40, 0xff, 4); /* swept: more than there are slots */
+    assert_int_equal(kvp_node_core_restore(next, saved.data, saved.len), KVP_PROTO);
+    kvp_node_core_destroy(next);
+    kvp_buf_fini(&saved);
+    f->limits[1] = 4;
+    f->words[1][0] = kvp_word_make(GEN(1), KVP_DESC_SEALED);
+    f->descs[1][0].len = 1;
+    f->words[1][1] = kvp_word_make(GEN(2), KVP_DESC_SEALED); /* with a descriptor that is broken */
+    f->words[1][2] = kvp_word_make(kvp_gen_make(TERM + 1, 0), KVP_DESC_SEALED); /* of a term that was not yet */
+    f->descs[1][2].len = 1;
+    f->words[1][3] = kvp_word_make(GEN(4), KVP_DESC_WRITING);
+    kvp_node_core_audit(f->core, &sealed, &broken);
+    assert_int_equal(sealed, 3);
+    assert_int_equal(broken, 2);
+    assert_int_equal(f->words[1][0], kvp_word_make(GEN(1), KVP_DESC_SEALED));
+    assert_int_equal(f->words[1][1], kvp_word_make(GEN(2), KVP_DESC_DEAD));
+    assert_int_equal(kvp_word_state(f->words[1][2]), KVP_DESC_DEAD);
+    assert_int_equal(f->words[1][3], kvp_word_make(GEN(4), KVP_DESC_WRITING));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -1164,6 +1319,9 @@ main(void)
         TEST(test_space_of_older_terms_waits_for_all_their_writers),
         TEST(test_report_is_sorted_and_keeps_the_newer_of_two),
         TEST(test_random_histories_keep_the_rules),
+        TEST(test_next_process_knows_terms_fences_and_writers),
+        TEST(test_next_process_sweeps_for_the_term_that_was_seen),
+        TEST(test_broken_state_is_not_restored),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
