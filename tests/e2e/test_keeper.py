@@ -12,6 +12,7 @@ import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, settled, slow
 from conftest import RDMA, SLOW, TIER, proc_state, wait_until
+from test_tier import MEMORY, N, SSD, get_all, put_all, ssd_of
 
 MIB = 1 << 20
 
@@ -272,6 +273,27 @@ def test_when_the_keeper_ends(kept, bench):
 
 
 @slow
+def test_with_an_ssd_tier(kept, bench):
+    """Fails if, with kills of a node that has an SSD tier as well, what was in memory or on the SSD is not served, or with other bytes."""
+    ssd = ("--ssd", f"{ssd_of(bench)}:{SSD}")
+    node = kept.node("kept1", MEMORY, *ssd)
+    client = kept.shell(deadline=20000 * SLOW, **PATHS["tcp"])
+    put_all(kept, client)
+    for turn in range(3):
+        wait_kept(node)
+        client.say(f"bget k/ {turn * 100} 200 65536")  # from the SSD into memory, while the node is killed
+        time.sleep(0.02 * turn)
+        node.kill9()
+        client.hear(60)
+        node = kept.node("kept1", MEMORY, *ssd)
+        assert health(node)["adopted_objects"] > 100
+        wait_until(lambda: client(f"bexist k/ 0 {N}")["exist"] > N - 32, 20, "the objects")
+        wait_until(lambda: client(f"bget k/ {N - 8} 8 65536")["results"].get("NODE_LOST", 0) == 0, 5, "the client to try the node again")
+        found, wrong = get_all(client)
+        assert wrong == 0 and found >= N - figures(kept.master)["tier_missed"] and figures(kept.master)["tier_missed"] < 64
+
+
+@slow
 @pytest.mark.limit(120)
 def test_under_load(kept):
     """Fails if, with readers and writers over both paths and the node killed again and again, a byte is wrong, a call outlives its deadline by
@@ -315,18 +337,21 @@ def test_first_get_within_a_second(kept):
     for at in range(0, objects, 1000):
         assert client(f"bput k/ {at} 1000 {length}", 60)["results"] == {"OK": 1000}
     wait_kept(node)
-    assert client(f"get k/0 {length}")["intact"]
+    readers = [kept.shell(name=f"reader-{path}", deadline=5000, **conf) for path, conf in sorted(PATHS.items())]
+    for reader in readers:
+        assert reader(f"get k/0 {length}")["intact"]
     node.kill9()
     began = time.monotonic()
-    node = kept.node("kept1", size, "--populate", "no", ready=False)
-    got = {}
-    while not got.get("intact"):
-        asked = time.monotonic()
-        got = client(f"get k/{objects - 1} {length} deadline=1000")
-        assert time.monotonic() - asked < 1.5 * SLOW, got
-        assert time.monotonic() - began < 30 * SLOW, got
+    node = kept.node("kept1", size, ready=False)
+    for i, reader in enumerate(readers):  # of what this reader knows no place of
+        got = {}
+        while not got.get("intact"):
+            asked = time.monotonic()
+            got = reader(f"get k/{objects - 1 - i} {length} deadline=1000")
+            assert time.monotonic() - asked < 1.5 * SLOW, got
+            assert time.monotonic() - began < 30 * SLOW, got
     took = time.monotonic() - began
-    print(f"first get {took:.3f} s after exec, {objects} objects in {size}")
+    print(f"first gets {took:.3f} s after exec, {objects} objects in {size}")
     assert took < 1 * SLOW, took
     node.wait_ready()
     for at in range(0, objects, objects // 20):
