@@ -4,14 +4,17 @@ clients and by a master that go on as they were.
 """
 import json
 import os
+import pathlib
 import re
+import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, settled, slow
-from conftest import RDMA, SLOW, TIER, proc_state, wait_until
+from conftest import PROGRAMS, RDMA, ROOT, SLOW, TIER, proc_state, wait_until
 from test_tier import MEMORY, N, SSD, get_all, put_all, ssd_of
 
 MIB = 1 << 20
@@ -111,6 +114,31 @@ def test_space_of_a_writer_that_lives_stays_in_quarantine(kept, hurt):
     assert quarantined(node) == 0
 
 
+def test_keeper_that_somebody_else_started(kept, bench):
+    """Fails if a node does not use the keeper that runs for its name, as one of a unit of its own; if a second keeper of that name runs, or if one does
+    not end cleanly: with its node there, which starts its own then, and alone."""
+    keeper = bench.start("keeper", "kvpool-keeper", "--name", "kept1", "--idle", "0s")
+    second = bench.run("kvpool-keeper", "--name", "kept1")
+    assert second.rc == 1 and 'a keeper for "kept1" runs already' in second.err, second
+    client = kept.shell(deadline=3000)
+    node = kept.node()
+    assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
+    for _ in range(2):
+        assert wait_kept(node) == keeper.pid
+        node.kill9()
+        node = kept.node()
+        assert health(node)["adopted_objects"] == 20
+    assert wait_kept(node) == keeper.pid
+    assert keeper.terminate() == 0
+    own = wait_until(lambda: (pid := health(node)["keeper_pid"]) not in (0, keeper.pid) and pid, 10, "a keeper of the node's own")
+    assert client("bget old/ 0 20 100000")["results"] == {"OK": 20}
+    assert wait_kept(node) == own
+    node.terminate()
+    assert kept.end_keeper("kept1").rc == 0
+    keeper = bench.start("keeper2", "kvpool-keeper", "--name", "kept1", "--idle", "100ms")
+    assert keeper.proc.wait(10) == 0, "nobody came"
+
+
 def test_keeper_killed_and_both_killed(kept):
     """Fails if a node whose keeper is killed starts no other, or that one has not everything; or if after the death of both the node does not begin
     anew: old keys as misses, new puts served."""
@@ -164,7 +192,8 @@ def test_node_starts_without_a_keeper_that_is_stopped(kept):
         began = time.monotonic()
         node = kept.node()
         assert time.monotonic() - began < 5 * SLOW
-        assert "without a keeper for now: it does not answer" in node.log() and not health(node)["is_kept"]
+        node.wait_log("without a keeper for now: it does not answer")
+        assert not health(node)["is_kept"]
         wait_until(lambda: client("put new 50000")["err"] == "OK", 5, "a put")
     assert wait_kept(node) == keeper
     node.kill9()
@@ -191,7 +220,7 @@ def test_stopped_keeper_stops_nobody(kept):
                 break
             comer("close")
             comer(f"open master={kept.master.listen} deadline=3000")
-        assert "the memory has no keeper for now: it takes no messages" in node.log()
+        node.wait_log("the memory has no keeper for now: it takes no messages")
     assert wait_kept(node) == keeper
     assert client("bget old/ 0 20 100000")["results"] == {"OK": 20}
     node.kill9()
@@ -215,7 +244,7 @@ def test_other_memory_is_begun_anew(kept):
     assert client("get old 100000")["intact"]
     node.kill9()
     node = kept.node(memory="16MiB")
-    assert "memory is taken anew, and what the keeper has is given up: --memory or --chunk-bytes is another" in node.log()
+    node.wait_log("memory is taken anew, and what the keeper has is given up: --memory or --chunk-bytes is another")
     wait_until(lambda: client("put new 50000")["err"] == "OK", 5, "a put")
     assert client("get old 100000")["err"] == "NOT_FOUND"
     wait_kept(node)
@@ -268,8 +297,30 @@ def test_when_the_keeper_ends(kept, bench):
     node.terminate()
     assert kept.end_keeper("kept2").rc == 0
     wait_until(lambda: is_gone(keeper), 5, "the keeper to end")
+    sockets = set(pathlib.Path(bench.home).glob("kvpool/keeper-*.sock"))
     node = kept.node("kept3", mode="none")
     assert keeper_of(node) == 0 and not health(node)["is_kept"]
+    up = bench.popen("kvpool", "up", "--nodes", "1", "--memory", "16MiB", "--listen", "127.0.0.1:0", env={"KVPOOL_KEEPER": "auto"},
+                     stdout=subprocess.PIPE)
+    assert up.stdout.readline().startswith(b"KVPOOL_MASTER=") and set(pathlib.Path(bench.home).glob("kvpool/keeper-*.sock")) == sockets
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_units_of_systemd(bench):
+    """Fails if systemd finds something in a unit of deploy/systemd that it does not understand, or the node's unit and the keeper's name two
+    nodes or two directories."""
+    texts = {}
+    for unit in sorted((ROOT / "deploy" / "systemd").glob("*.service")):
+        program = PROGRAMS[unit.stem]
+        texts[unit.stem] = unit.read_text()
+        path = pathlib.Path(bench.home, unit.name)
+        path.write_text(texts[unit.stem].replace(f"/usr/local/bin/{program.name}", str(program)))
+    assert sorted(texts) == ["kvpool-keeper", "kvpool-master", "kvpool-node"]
+    r = subprocess.run(["systemd-analyze", "verify", "--man=no", *map(str, pathlib.Path(bench.home).glob("*.service"))], capture_output=True,
+                       text=True, timeout=60)
+    assert r.returncode == 0 and r.stderr == "", r.stderr
+    same = [[line for line in texts[name].splitlines() if line.startswith(("Environment=", "User="))] for name in ("kvpool-node", "kvpool-keeper")]
+    assert same[0] == same[1]
 
 
 @slow
@@ -286,7 +337,7 @@ def test_with_an_ssd_tier(kept, bench):
         node.kill9()
         client.hear(60)
         node = kept.node("kept1", MEMORY, *ssd)
-        assert health(node)["adopted_objects"] > 100
+        assert health(node)["adopted_objects"] > 0
         wait_until(lambda: client(f"bexist k/ 0 {N}")["exist"] > N - 32, 20, "the objects")
         wait_until(lambda: client(f"bget k/ {N - 8} 8 65536")["results"].get("NODE_LOST", 0) == 0, 5, "the client to try the node again")
         found, wrong = get_all(client)
@@ -355,5 +406,5 @@ def test_first_get_within_a_second(kept):
     assert took < 1 * SLOW, took
     node.wait_ready()
     for at in range(0, objects, objects // 20):
-        got = client(f"bget k/ {at} 500 {length}", 60)
+        got = readers[at % 2](f"bget k/ {at} 500 {length}", 60)
         assert got["results"] == {"OK": 500} and got["wrong"] == 0, (at, got)
