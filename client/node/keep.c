@@ -163,6 +163,19 @@ kvp_node_keep_drop(kvp_node_t *node)
     drop(node, false);
 }
 
+/* leave says nothing: what the keeper has it keeps. */
+static void
+leave(kvp_node_t *node)
+{
+    kvp_node_keep_t *k = &node->keep;
+
+    kvp_node_book_close(&k->book);
+    kvp_node_unwatch(node, &k->ev);
+    kvp_keeper_link_close(&k->link);
+    k->state = KVP_KEEP_AWAY;
+    k->mode = KVP_KEEP_NONE;
+}
+
 /* ---- adopting */
 static const char *
 misfit(const kvp_node_t *node, const kvp_node_mem_conf_t *conf, uint32_t files_n)
@@ -242,32 +255,33 @@ restore(kvp_node_t *node, const kvp_keeper_table_t *held)
     return NULL;
 }
 
-/* adopt takes what is in held but the table's memory. NULL, or why not. */
-static const char *
-adopt(kvp_node_t *node, kvp_keeper_table_t *held)
+/* adopt takes the files of held. *why_out is NULL, or why the memory is given up. An error: it cannot be served now, nor could other memory. */
+static kvp_err_t
+adopt(kvp_node_t *node, kvp_keeper_table_t *held, const char **why_out)
 {
     kvp_node_mem_t *mem;
     uint64_t epoch = node->epoch;
-    const char *why = map_files(node, held->files, held->files_n, &mem);
+    kvp_err_t err;
 
+    *why_out = map_files(node, held->files, held->files_n, &mem);
     held->files_n = 0;
-    if (why != NULL) return why;
+    if (*why_out != NULL) return KVP_OK;
+    mem->is_kept = true;
+    err = kvp_node_use_memory(node, mem);
+    if (err != KVP_OK) return err;
+    mem->is_kept = false;
     node->epoch = mem->conf.epoch;
-    if (kvp_node_use_memory(node, mem) == KVP_OK) {
-        kvp_node_book_load_owners(&node->keep.book, mem);
-        why = restore(node, held);
-        if (why == NULL) {
-            node->is_fresh = false;
-            kvp_node_fence_anew(node);
-            return NULL;
-        }
-        kvp_node_drop_memory(node);
-        kvp_node_core_forget_pool(node->core);
-    } else {
-        why = "it cannot be served";
+    kvp_node_book_load_owners(&node->keep.book, mem);
+    *why_out = restore(node, held);
+    if (*why_out == NULL) {
+        node->is_fresh = false;
+        kvp_node_fence_anew(node);
+        return KVP_OK;
     }
+    kvp_node_drop_memory(node);
+    kvp_node_core_forget_pool(node->core);
     node->epoch = epoch;
-    return why;
+    return KVP_OK;
 }
 
 /* Everything that the keeper told of in its WELCOME. */
@@ -292,20 +306,27 @@ take_all(kvp_node_keep_t *k, const kvp_keeper_msg_t *welcome, kvp_keeper_table_t
     return err;
 }
 
-/* Adopts what the keeper has, if anything. False: its connection is of no use. */
-static bool
+/* Adopts what the keeper has, if anything. An error is the node's end, and the keeper has the memory still. */
+static kvp_err_t
 adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
 {
     kvp_node_keep_t *k = &node->keep;
     kvp_keeper_table_t held = {.total = 0};
     kvp_err_t err = take_all(k, welcome, &held);
-    const char *why = err != KVP_OK ? kvp_err_text(err) : held.files_n > 0 ? adopt(node, &held) : NULL;
+    const char *why = err == KVP_OK ? NULL : kvp_err_text(err);
+    bool has_all = err == KVP_OK;
 
+    err = has_all && held.files_n > 0 ? adopt(node, &held, &why) : KVP_OK;
     kvp_keeper_table_clear(&held, false);
-    if (why == NULL) return true;
+    if (err != KVP_OK) {
+        leave(node);
+        return err;
+    }
+    if (why == NULL) return KVP_OK;
     kvp_log_warn("node", "memory is taken anew, and what the keeper has is given up: %s", why);
     drop(node, true);
-    return err == KVP_OK;
+    if (!has_all) lost(node, "it broke off");
+    return KVP_OK;
 }
 
 /* ---- life */
@@ -367,8 +388,7 @@ kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf)
         return KVP_OK;
     }
     up(node, &welcome);
-    if (!adopt_from(node, &welcome)) lost(node, "it broke off");
-    return KVP_OK;
+    return adopt_from(node, &welcome);
 }
 
 static void
@@ -414,6 +434,7 @@ kvp_node_keep_tick(kvp_node_t *node, uint64_t now_ns)
     kvp_node_keep_t *k = &node->keep;
     kvp_err_t err;
 
+    (void)kvp_keeper_link_reap(&k->link);
     if (kvp_node_keep_due(node) > now_ns) return;
     if (k->state == KVP_KEEP_ASKED) {
         lost(node, "it does not answer");
@@ -449,9 +470,5 @@ kvp_node_keep_close(kvp_node_t *node)
         if (k->book.mem.addr != NULL) kvp_node_book_set_whole(&k->book, false);
         tell(node, &msg, NULL);
     }
-    kvp_node_book_close(&k->book);
-    kvp_node_unwatch(node, &k->ev);
-    kvp_keeper_link_close(&k->link);
-    k->state = KVP_KEEP_AWAY;
-    k->mode = KVP_KEEP_NONE;
+    leave(node);
 }

@@ -8,6 +8,8 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import time
 
@@ -25,7 +27,8 @@ class Kept:
 
     def __init__(self, bench):
         self.bench = bench
-        self.master = bench.master(data_dir=f"{bench.home}/data")
+        self.data_dir = f"{bench.home}/data"
+        self.master = bench.master(data_dir=self.data_dir)
         self.names = set()
 
     def node(self, name="kept1", memory="32MiB", *args, mode="auto", **kw):
@@ -34,6 +37,10 @@ class Kept:
 
     def shell(self, **conf):
         return Shell(self.bench, self.master.listen, **conf)
+
+    def next_master(self):
+        self.master.kill9()
+        self.master = self.bench.master(data_dir=self.data_dir, listen=self.master.listen)
 
     def end_keeper(self, name):
         return self.bench.run("kvpool-keeper", "--name", name, "--end", "yes")
@@ -262,8 +269,7 @@ def test_what_was_removed_meanwhile_is_not_back(kept):
     for i in range(5):
         assert client(f"remove k/{i} force=1")["err"] == "OK"
     assert client("put k/5 100000 version=7 upsert=1")["err"] == "OK"
-    kept.master.kill9()
-    kept.master = kept.bench.master(data_dir=f"{kept.bench.home}/data", listen=kept.master.listen)
+    kept.next_master()
     node = kept.node()
     assert health(node)["adopted_objects"] == 30
     wait_until(lambda: client("bget k/ 6 24 100000")["results"] == {"OK": 24}, 10, "the objects")
@@ -272,6 +278,64 @@ def test_what_was_removed_meanwhile_is_not_back(kept):
     got = wait_until(lambda: (g := client("get k/5 100000"))["err"] == "OK" and g, 10, "the node of the new version")
     assert got["version"] == 7, got
     assert other.is_running()
+
+
+def test_master_that_knows_nothing(kept, bench):
+    """Fails if a master without a log, that comes after one that was killed with the node, does not learn from the adopted memory which pool it serves and
+    what is there, of each tenant."""
+    kept.master.terminate()
+    kept.data_dir = "none"
+    kept.master = bench.master()
+    node = kept.node()
+    clients = {tenant: kept.shell(name=f"client-{tenant}", deadline=3000, **({"tenant": tenant} if tenant else {})) for tenant in ("", "blue")}
+    for i, client in enumerate(clients.values()):
+        assert client(f"bput k/ 0 {10 + i} 100000")["results"] == {"OK": 10 + i}
+    wait_kept(node)
+    node.kill9()
+    kept.next_master()
+    node = kept.node()
+    assert health(node)["adopted_objects"] == 21
+    for i, client in enumerate(clients.values()):
+        got = wait_until(lambda c=client, n=10 + i: (g := c(f"bget k/ 0 {n} 100000"))["results"] == {"OK": n} and g, 10, "the objects")
+        assert got["wrong"] == 0
+    assert clients[""]("get k/10 100000")["err"] == "NOT_FOUND"
+
+
+def test_strangers_at_the_keeper(kept, bench):
+    """Fails if what comes to a keeper's socket and is no message of a node's ends it, or disturbs it, or gets an answer other than a refusal."""
+    node = kept.node()
+    client = kept.shell(deadline=3000)
+    assert client("put old 100000")["err"] == "OK"
+    keeper = wait_kept(node)
+    path, = map(str, pathlib.Path(bench.home).glob("kvpool/keeper-*.sock"))
+
+    def ask(packet, fds=()):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            s.settimeout(10)
+            s.connect(path)
+            socket.send_fds(s, [packet], fds) if fds else s.send(packet)
+            return struct.unpack_from("<IHBBIIIiI", s.recv(192))
+
+    def message(kind, fds_n=0, version=1, name=b"kept1", is_new=0):
+        return struct.pack("<IHBBIIIiIIQQQ136s", 0x4b50564b, version, kind, fds_n, 0, 0, 0, 0, 0, is_new, 1000, 1, 1, name)
+
+    answers = {}
+    for what, packet, fds in (("garbage", b"x" * 192, ()), ("short", b"KVPK", ()), ("version", message(1, version=2), ()),
+                              ("no pidfd", message(1, 1), (0,)), ("no descriptor", message(1, 1), ()), ("a node's word", message(6), ()),
+                              ("a stranger", message(1, 1, is_new=1), (os.pidfd_open(os.getpid()),)), ("another name", message(7, name=b"kept2"), ()),
+                              ("the end", message(7), ())):
+        got = ask(packet, fds)
+        assert got[0] == 0x4b50564b and got[2] == 2 and got[5] == 0 and got[7] < 0, (what, got)
+        answers[what] = got[7]
+    assert answers["a stranger"] == answers["the end"] != answers["garbage"] != answers["version"]
+    for _ in range(40):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            s.connect(path)
+            s.send(os.urandom(192))
+    assert health(node)["keeper_pid"] == keeper and health(node)["is_kept"]
+    node.kill9()
+    node = kept.node()
+    assert health(node)["adopted_objects"] == 1 and health(node)["keeper_pid"] == keeper
 
 
 def test_when_the_keeper_ends(kept, bench):

@@ -81,19 +81,24 @@ start(kvp_keeper_link_t *l)
     if (rc == 0) return KVP_EAGAIN;
     l->starting = 0;
     errno = rc;
-    kvp_log_error("node", "cannot start %s: %m", l->program);
+    if (!l->has_complained) kvp_log_error("node", "cannot start %s: %m", l->program);
+    l->has_complained = true;
     return KVP_SYS;
+}
+
+bool
+kvp_keeper_link_reap(kvp_keeper_link_t *l)
+{
+    if (l->starting > 0 && waitpid(l->starting, NULL, WNOHANG) == 0) return false;
+    l->starting = 0;
+    return true;
 }
 
 /* start_if_due starts one unless that is under way, or was a moment ago. */
 static kvp_err_t
 start_if_due(kvp_keeper_link_t *l)
 {
-    if (l->starting > 0) {
-        if (waitpid(l->starting, NULL, WNOHANG) == 0) return KVP_EAGAIN;
-        l->starting = 0;
-        return KVP_EAGAIN;
-    }
+    if (!kvp_keeper_link_reap(l)) return KVP_EAGAIN;
     if (l->started_ns != 0 && kvp_now_ns() - l->started_ns < START_NS) return KVP_EAGAIN;
     return start(l);
 }

@@ -17,6 +17,7 @@ typedef struct {
     int fd; /* -1 = none */
     int starting; /* the process that goes into the background as the keeper; 0 = none */
     uint64_t started_ns;
+    bool has_complained; /* that it cannot be started */
 } kvp_keeper_link_t;
 
 /* kvp_keeper_link_init: SYS, logged. close leaves it as init did. */
@@ -24,8 +25,11 @@ kvp_err_t kvp_keeper_link_init(kvp_keeper_link_t *l, const char *name, uint64_t 
 void kvp_keeper_link_close(kvp_keeper_link_t *l);
 
 /* kvp_keeper_link_call connects and says Hello; the answer is a WELCOME. is_new: as of HELLO. EAGAIN: there is none, and one is started,
- * or it is not free; call again in a moment. SYS, logged: none can be started. Does not wait. */
+ * or it is not free; call again in a moment. SYS, logged once: none can be started. Does not wait. */
 kvp_err_t kvp_keeper_link_call(kvp_keeper_link_t *l, bool is_new) KVP_MUST_USE;
+
+/* kvp_keeper_link_reap takes the exit of the process that was started, if it is over; false: it is not. Does not wait. */
+bool kvp_keeper_link_reap(kvp_keeper_link_t *l);
 
 /* kvp_keeper_link_meet does so until there is a WELCOME, for answer_ns, or where it still has another process for busy_ns:
  * BUSY then, with the number in welcome_out->pid; DEADLINE, VERSION, SYS, ... */
