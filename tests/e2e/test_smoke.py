@@ -54,7 +54,7 @@ def test_version_and_help(bench, program):
     assert usage.rc == 0
     assert usage.out and not usage.err
     if program != "kvpool":
-        for option in ("--config", "--log-level", "--listen", "--version", "--help"):
+        for option in ("--config", "--log-level", "--name" if program == "kvpool-keeper" else "--listen", "--version", "--help"):
             assert option in usage.text, f"{option} is not in the help"
     else:
         for verb in ("put", "get", "exists", "rm", "ls", "stat", "replay", "up", "bench"):
