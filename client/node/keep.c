@@ -118,9 +118,7 @@ kvp_node_keep_save(kvp_node_t *node)
     kvp_node_core_save(node->core, &state);
     k->is_unsaved = state.err != KVP_OK || !kvp_node_book_save(&k->book, state.data, state.len);
     kvp_buf_fini(&state);
-    if (!k->is_unsaved) return;
-    kvp_node_book_set_whole(&k->book, false);
-    lost(node, "there is no room for what it has to know");
+    if (k->is_unsaved) lost(node, "there is no room for what it has to know");
 }
 
 void
@@ -137,12 +135,6 @@ kvp_node_keep_writer_over(kvp_node_t *node, const kvp_node_process_t *proc, uint
     msg.process = proc->number;
     msg.incarnation = incarnation;
     tell(node, &msg, NULL);
-}
-
-void
-kvp_node_keep_owner(kvp_node_t *node, uint32_t chunk)
-{
-    kvp_node_book_save_owner(&node->keep.book, node->mem, chunk);
 }
 
 static void

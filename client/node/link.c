@@ -411,9 +411,10 @@ on_owner(kvp_node_t *node, const kvp_frame_t *frame)
     msg = kvp_pb_unpack(&pb, &kvp__pb__owner__descriptor, frame);
     is_good = msg != NULL;
     if (is_good && mem != NULL && msg->uuid.len == sizeof mem->uuid &&
-        memcmp(msg->uuid.data, mem->uuid, sizeof mem->uuid) == 0)
+        memcmp(msg->uuid.data, mem->uuid, sizeof mem->uuid) == 0) {
         is_good = kvp_node_mem_set_owner(mem, msg->chunk, msg->tenant);
-    if (is_good && mem != NULL && msg->chunk < mem->chunk_n) kvp_node_keep_owner(node, msg->chunk);
+        if (is_good) kvp_node_book_save_owner(&node->keep.book, mem, msg->chunk);
+    }
     kvp_pb_free(&pb, msg);
     return is_good;
 }

@@ -293,7 +293,6 @@ void kvp_node_keep_hand_over(kvp_node_t *node);
 void kvp_node_keep_save(kvp_node_t *node);
 void kvp_node_keep_writer(kvp_node_t *node, kvp_node_process_t *proc, uint64_t incarnation);
 void kvp_node_keep_writer_over(kvp_node_t *node, const kvp_node_process_t *proc, uint64_t incarnation);
-void kvp_node_keep_owner(kvp_node_t *node, uint32_t chunk);
 void kvp_node_keep_drop(kvp_node_t *node);
 bool kvp_node_keep_is_staying(const kvp_node_t *node);
 void kvp_node_keep_tick(kvp_node_t *node, uint64_t now_ns);

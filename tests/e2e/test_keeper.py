@@ -5,6 +5,7 @@ clients and by a master that go on as they were.
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -60,6 +61,12 @@ def kept(bench):
     k.end()
 
 
+def find_all(client, n, what="old/", first=0):
+    """Waits until a client that may have seen the node go finds n objects, and none may be wrong."""
+    got = wait_until(lambda: (g := client(f"bget {what} {first} {n} 100000"))["results"] == {"OK": n} and g, 10, "the objects")
+    assert got["wrong"] == 0, got
+
+
 def health(node):
     return json.loads(node.http_get("/health")[1])
 
@@ -84,8 +91,7 @@ def test_killed_node_comes_back_with_its_memory(kept, path):
             assert node.terminate() == 0
         node = kept.node()
         assert health(node)["keeper_pid"] == keeper and health(node)["adopted_objects"] == 50 + turn
-        got = wait_until(lambda: (g := client("bget old/ 0 50 100000"))["results"] == {"OK": 50} and g, 5, "the objects")
-        assert got["wrong"] == 0, got
+        find_all(client, 50)
         assert client(f"put new/{turn} 50000")["err"] == "OK"
         assert client(f"get new/{turn} 50000")["intact"]
 
@@ -138,7 +144,7 @@ def test_keeper_that_somebody_else_started(kept, bench):
     assert wait_kept(node) == keeper.pid
     assert keeper.terminate() == 0
     own = wait_until(lambda: (pid := health(node)["keeper_pid"]) not in (0, keeper.pid) and pid, 10, "a keeper of the node's own")
-    assert client("bget old/ 0 20 100000")["results"] == {"OK": 20}
+    find_all(client, 20)
     assert wait_kept(node) == own
     node.terminate()
     assert kept.end_keeper("kept1").rc == 0
@@ -161,7 +167,7 @@ def test_keeper_killed_and_both_killed(kept):
     node.kill9()
     node = kept.node()
     assert health(node)["adopted_objects"] == 20
-    assert wait_until(lambda: (g := client("bget old/ 0 20 100000"))["results"] == {"OK": 20} and g, 5, "the objects")["wrong"] == 0
+    find_all(client, 20)
     node.freeze()  # or it has started another one by then
     os.kill(keeper, signal.SIGKILL)
     node.kill9()
@@ -211,9 +217,11 @@ def test_node_starts_without_a_keeper_that_is_stopped(kept):
 
 @slow
 @pytest.mark.skipif(bool(RDMA), reason="over RDMA no writer is noted")
-def test_stopped_keeper_stops_nobody(kept):
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_stopped_keeper_stops_nobody(kept, is_killed):
     """Fails if a put waits for a keeper that is stopped; if the node is not without a keeper once that takes no more messages of writers; or if
-    the keeper, when it goes on, does not get all again, or takes something from the memory."""
+    the keeper, when it goes on, does not get all again, or takes something from the memory. Where the node was killed meanwhile, nobody knows who may
+    write: fails if the next one does not begin anew."""
     node = kept.node()
     client = kept.shell(deadline=3000)
     assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
@@ -228,13 +236,19 @@ def test_stopped_keeper_stops_nobody(kept):
             comer("close")
             comer(f"open master={kept.master.listen} deadline=3000")
         node.wait_log("the memory has no keeper for now: it takes no messages")
+        if is_killed:
+            node.kill9()
+    if is_killed:
+        node = kept.node()
+        node.wait_log("memory is taken anew, and what the keeper has is given up: it was not handed over to the end")
+        assert wait_kept(node) == keeper
+        return
     assert wait_kept(node) == keeper
     assert client("bget old/ 0 20 100000")["results"] == {"OK": 20}
     node.kill9()
     node = kept.node()
     assert health(node)["adopted_objects"] == 21 + i
-    got = wait_until(lambda: (g := client("bget old/ 0 20 100000"))["results"] == {"OK": 20} and g, 5, "the objects")
-    assert got["wrong"] == 0
+    find_all(client, 20)
 
 
 def test_other_memory_is_begun_anew(kept):
@@ -247,7 +261,7 @@ def test_other_memory_is_begun_anew(kept):
     second = kept.node(ready=False)
     assert second.proc.wait(20 * SLOW) == 1
     second.killed = True
-    assert re.search(rf'a node of the name "kept1" runs on this host \(pid {node.pid}\)', second.log()), second.log()
+    second.wait_log(rf'a node of the name "kept1" runs on this host \(pid {node.pid}\)')
     assert client("get old 100000")["intact"]
     node.kill9()
     node = kept.node(memory="16MiB")
@@ -272,7 +286,7 @@ def test_what_was_removed_meanwhile_is_not_back(kept):
     kept.next_master()
     node = kept.node()
     assert health(node)["adopted_objects"] == 30
-    wait_until(lambda: client("bget k/ 6 24 100000")["results"] == {"OK": 24}, 10, "the objects")
+    find_all(client, 24, "k/", 6)
     for i in range(5):
         assert client(f"get k/{i} 100000")["err"] == "NOT_FOUND", i
     got = wait_until(lambda: (g := client("get k/5 100000"))["err"] == "OK" and g, 10, "the node of the new version")
@@ -296,8 +310,7 @@ def test_master_that_knows_nothing(kept, bench):
     node = kept.node()
     assert health(node)["adopted_objects"] == 21
     for i, client in enumerate(clients.values()):
-        got = wait_until(lambda c=client, n=10 + i: (g := c(f"bget k/ 0 {n} 100000"))["results"] == {"OK": n} and g, 10, "the objects")
-        assert got["wrong"] == 0
+        find_all(client, 10 + i, "k/")
     assert clients[""]("get k/10 100000")["err"] == "NOT_FOUND"
 
 
@@ -436,6 +449,53 @@ def test_under_load(kept):
             assert got["wrong"] == 0, got
             assert got["max_ms"] < deadline_ms + 1000 * SLOW, got
             assert got["results"].get("OK", 0) > 20, (load.name, got)
+    for load in loads:
+        assert load.stop()["wrong"] == 0
+    settled(kept.master)
+
+
+@slow
+@pytest.mark.limit(400)
+def test_any_of_them_at_any_time(kept):
+    """Fails if, with readers and writers over both paths while node, keeper, both, and master are killed and keepers stopped at random, a byte or a
+    version is wrong, a call outlives its deadline by a second, or, once that is over, not everything works again or space is lost."""
+    rng = random.Random(1901)
+    deadline_ms = 2000
+    node = kept.node(memory="48MiB")
+    board = Board(kept.bench, 2)
+    common = dict(deadline_ms=deadline_ms, batch=4, min_bytes=4096, max_bytes=256 << 10, window=200, **board.options)
+    loads = [Load(kept.bench, kept.master.listen, f"{what}-{path}", seed=i + 3, **{f"{what}ters": 1}, **common, **conf,
+                  **({"stream_base": i} if what == "put" else {}))
+             for what in ("put", "get") for i, (path, conf) in enumerate(sorted(PATHS.items()))]
+    for load in loads:
+        load.ready()
+    wait_until(lambda: board.begun(0) > 100 and board.begun(1) > 100, 30, "the pool to fill")
+    adopted = 0
+    for turn in range(400 if TIER == "long" else 16):
+        keeper = health(node)["keeper_pid"]
+        what = rng.choice(["node", "node", "node", "keeper", "keeper, then node", "both", "master", "stop", "node and master"])
+        if what == "stop" and keeper:
+            with Stopped(keeper):
+                time.sleep(rng.random())
+        if what.startswith("keeper") and keeper or what == "both" and keeper:
+            os.kill(keeper, signal.SIGKILL)
+        if what == "keeper, then node":
+            time.sleep(rng.random() * 0.2)
+        if "node" in what or what == "both":
+            node.kill9()
+        if "master" in what:
+            kept.next_master()
+        if not node.is_running():
+            node = kept.node(memory="48MiB")
+            adopted += health(node)["adopted_objects"] > 0
+        time.sleep(rng.random() * 0.5)
+        for load in loads:
+            got = load.mark()
+            assert got["wrong"] == 0, (turn, what, got)
+            assert got["max_ms"] < deadline_ms + 1000 * SLOW, (turn, what, got)
+    assert adopted > turn // 8
+    wait_kept(node)
+    wait_until(lambda: all(load.mark()["results"].get("OK", 0) > 5 or time.sleep(0.3) for load in loads), 20, "everything to work again")
     for load in loads:
         assert load.stop()["wrong"] == 0
     settled(kept.master)
