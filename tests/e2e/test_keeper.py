@@ -67,6 +67,11 @@ def find_all(client, n, what="old/", first=0):
     assert got["wrong"] == 0, got
 
 
+def message(kind, fds_n=0, version=1, name=b"kept1", is_new=0, total=0):
+    """A packet as of PROTOCOL "Keeper"."""
+    return struct.pack("<IHBBIIIiIIQQQ136s", 0x4b50564b, version, kind, fds_n, 0, total, 0, 0, 0, is_new, 1000, 1, 1, name)
+
+
 def health(node):
     return json.loads(node.http_get("/health")[1])
 
@@ -329,9 +334,6 @@ def test_strangers_at_the_keeper(kept, bench):
             socket.send_fds(s, [packet], fds) if fds else s.send(packet)
             return struct.unpack_from("<IHBBIIIiI", s.recv(192))
 
-    def message(kind, fds_n=0, version=1, name=b"kept1", is_new=0):
-        return struct.pack("<IHBBIIIiIIQQQ136s", 0x4b50564b, version, kind, fds_n, 0, 0, 0, 0, 0, is_new, 1000, 1, 1, name)
-
     answers = {}
     for what, packet, fds in (("garbage", b"x" * 192, ()), ("short", b"KVPK", ()), ("version", message(1, version=2), ()),
                               ("no pidfd", message(1, 1), (0,)), ("no descriptor", message(1, 1), ()), ("a node's word", message(6), ()),
@@ -349,6 +351,35 @@ def test_strangers_at_the_keeper(kept, bench):
     node.kill9()
     node = kept.node()
     assert health(node)["adopted_objects"] == 1 and health(node)["keeper_pid"] == keeper
+
+
+@pytest.mark.parametrize("answer, why", [
+    (message(2, version=2, name=b""), "without a keeper for now: the one that runs is of another version"),
+    (b"", "without a keeper for now"),
+    (message(2, name=b"", total=3), "what the keeper has is given up: "),
+    (message(2, name=b"", total=1) + message(3, 1, name=b"", total=1), "what the keeper has is given up: its book is broken"),
+], ids=["another version", "none", "less than it said", "no book"])
+def test_keeper_that_is_none(kept, bench, answer, why):
+    """Fails if a node is kept from serving, or adopts something, where what answers in the place of its keeper is of another version, says nothing,
+    breaks off, or hands over a file that is no book."""
+    keeper = bench.start("keeper", "kvpool-keeper", "--name", "kept1")
+    path = re.search(r"unix=(\S+)", keeper.ready_line).group(1)
+    keeper.terminate()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        door.bind(path)
+        door.listen(16)
+        node = kept.node(ready=False)
+        conn, _ = door.accept()
+        assert conn.recv(192)[:8] == message(1, 1)[:8]
+        for at in range(0, len(answer), 192):
+            socket.send_fds(conn, [answer[at:at + 192]], [os.memfd_create("none")] if at else [])
+        if answer:
+            conn.close()
+        node.wait_ready()
+        node.wait_log(re.escape(why))
+        assert health(node)["adopted_objects"] == 0 and not health(node)["is_kept"]
+    os.unlink(path)
+    wait_kept(node)
 
 
 def test_when_the_keeper_ends(kept, bench):
