@@ -411,6 +411,7 @@ on_keeper(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
         on_welcome(node, &msg);
         return;
     }
+    if (err == KVP_OK && msg.kind == KVP_KEEPER_WELCOME) err = msg.err; /* why it does not hold the memory */
     lost(node, err == KVP_OK || err == KVP_DISCONNECTED ? "its connection is over" : meaning(err));
 }
 

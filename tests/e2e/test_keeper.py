@@ -17,7 +17,7 @@ import time
 import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, settled, slow
-from conftest import PROGRAMS, RDMA, ROOT, SLOW, TIER, proc_state, wait_until
+from conftest import PROGRAMS, RDMA, ROOT, SLOW, TIER, Daemon, proc_state, wait_until
 from test_tier import MEMORY, N, SSD, get_all, put_all, ssd_of
 
 MIB = 1 << 20
@@ -65,6 +65,20 @@ def find_all(client, n, what="old/", first=0):
     """Waits until a client that may have seen the node go finds n objects, and none may be wrong."""
     got = wait_until(lambda: (g := client(f"bget {what} {first} {n} 100000"))["results"] == {"OK": n} and g, 10, "the objects")
     assert got["wrong"] == 0, got
+
+
+def test_keeper_without_room(kept, bench):
+    """Fails if a keeper that may not have as many descriptors as the memory has files ends, or the node, or that does not say why it has no keeper."""
+    keeper = Daemon("keeper", ["prlimit", "--nofile=20:20", PROGRAMS["kvpool-keeper"], "--name", "kept1"], bench.env(), bench.home)
+    bench.daemons.append(keeper)
+    keeper.wait_ready()
+    node = kept.node("kept1", "256MiB")
+    node.wait_log(r"the memory has no keeper for now: .*(limit|descriptor|too many)")
+    client = kept.shell(deadline=3000)
+    assert client("put k 100000")["err"] == "OK" and not health(node)["is_kept"] and keeper.is_running()
+    node.kill9()
+    node = kept.node("kept1", "256MiB")
+    assert health(node)["adopted_objects"] == 0
 
 
 def message(kind, fds_n=0, version=1, name=b"kept1", is_new=0, total=0):

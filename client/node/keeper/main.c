@@ -315,6 +315,7 @@ on_message(keeper_t *k)
     if (err == KVP_OK) err = obey(k, &msg, fds);
     if (err == KVP_OK) return;
     kvp_log_error("keeper", "the node's memory is not held: %s", kvp_err_text(err));
+    kvp_ignore(welcome(k->conn_fd, err, (int)getpid(), NULL), "the node sees the end as well");
     kvp_keeper_table_clear(&k->table, false);
     close_fd(&k->conn_fd);
 }

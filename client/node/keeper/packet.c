@@ -113,9 +113,10 @@ kvp_keeper_recv(int fd, kvp_keeper_msg_t *msg_out, int *fds_out, int timeout_ms)
     if (len < 0 && errno == EAGAIN) return KVP_DEADLINE;
     if (len <= 0) return KVP_DISCONNECTED;
     n = take_fds(&hdr, fds);
-    /* A descriptor that this process had no room for is lost: the message is not what was sent. */
-    err = (hdr.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ? KVP_PROTO
-                                                          : kvp_keeper_msg_check(bytes, (size_t)len, n, msg_out);
+    if ((hdr.msg_flags & MSG_CTRUNC) != 0)
+        err = KVP_LIMIT;
+    else
+        err = (hdr.msg_flags & MSG_TRUNC) != 0 ? KVP_PROTO : kvp_keeper_msg_check(bytes, (size_t)len, n, msg_out);
     for (size_t i = 0; i < n; i++) {
         if (err == KVP_OK)
             fds_out[i] = fds[i];

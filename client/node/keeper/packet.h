@@ -18,7 +18,7 @@ bool kvp_keeper_is_peer(int fd);
 kvp_err_t kvp_keeper_send(int fd, const kvp_keeper_msg_t *msg, const int *fds, int timeout_ms) KVP_MUST_USE;
 
 /* kvp_keeper_recv takes the next message, and msg->fds_n descriptors of the caller's from then on, of KVP_KEEPER_FDS_MAX: DEADLINE,
- * DISCONNECTED, and what kvp_keeper_msg_check says. */
+ * DISCONNECTED, LIMIT (this process has no room for the descriptors), and what kvp_keeper_msg_check says. */
 kvp_err_t kvp_keeper_recv(int fd, kvp_keeper_msg_t *msg_out, int *fds_out, int timeout_ms) KVP_MUST_USE;
 
 #endif
