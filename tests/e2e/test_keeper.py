@@ -78,6 +78,24 @@ def find_all(client, n, what="old/", first=0, length=100000):
     assert got["wrong"] == 0, got
 
 
+def test_keeper_inherits_nothing(kept, bench):
+    """Fails if a keeper that a node starts has a descriptor of the process that started the node, such as a lock: it would outlive both."""
+    lock = os.open(f"{bench.home}/lock", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(lock, True)
+    node = subprocess.Popen([str(PROGRAMS["kvpool-node"]), "--master", kept.master.listen, "--name", "kept1", "--memory", "1MiB", "--keeper", "auto",
+                             "--listen", "127.0.0.1:0"], env=bench.env(), close_fds=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    kept.names.add("kept1")
+    for line in iter(node.stderr.readline, ""):
+        if m := re.search(r"in the hands of a keeper pid (\d+)", line):
+            keeper = int(m.group(1))
+            break
+    names = {os.readlink(f"/proc/{keeper}/fd/{fd}") for fd in os.listdir(f"/proc/{keeper}/fd")}
+    assert f"{bench.home}/lock" not in names and not any(name.startswith("pipe:") for name in names), names
+    node.terminate()
+    assert node.wait(20) == 0
+    node.stdout.close(), node.stderr.close(), os.close(lock)
+
+
 def test_keeper_without_room(kept, bench):
     """Fails if a keeper that may not have as many descriptors as the memory has files ends, or the node, or that does not say why it has no keeper."""
     keeper = Daemon("keeper", ["prlimit", "--nofile=20:20", PROGRAMS["kvpool-keeper"], "--name", "kept1"], bench.env(), bench.home)

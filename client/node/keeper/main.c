@@ -426,6 +426,8 @@ keep(const settings_t *settings)
                   .table_pid = -1};
     sigset_t stops, open;
 
+    /* What the node's parent gave the node is not ours: a lock would outlive both. */
+    if (close_range(STDERR_FILENO + 1, ~0u, 0) != 0) kvp_log_debug("keeper", "cannot close what was inherited: %m");
     if (listen_alone(&k) != KVP_OK) return 1;
     if (settings->is_detached && !detach()) return 0;
     sigemptyset(&stops);
