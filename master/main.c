@@ -41,6 +41,7 @@ typedef struct {
     uint64_t node_forget_ns;
     uint64_t term;
     int sync; /* kvp_log_sync_t */
+    int ssd_admission; /* 1 = used */
     bool is_checking, is_repairing, is_json;
 } settings_t;
 
@@ -103,6 +104,14 @@ static const kvp_opt_t opts[] = {
      .help = "When the log is synced to the disk: every 50 ms, and before a removal, an upsert or a bump is answered "
              "(`interval`); "
              "before a put is, too (`always`); never. What is answered outlives the master in any case."},
+    {.name = "ssd-admission",
+     .type = KVP_OPT_ENUM,
+     .offset = offsetof(settings_t, ssd_admission),
+     .choices = "all|used",
+     .fallback = "all",
+     .help = "What is written to a node's SSD before it leaves memory: everything, or (`used`, where SSDs are to last "
+             "longer) what "
+             "somebody asked for after it was put."},
     {.name = "term",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, term),
@@ -202,6 +211,7 @@ build_core(daemon_t *d, const settings_t *s)
         .saves_ident = true,
         .has_journal = has_log,
         .log_sync = (kvp_log_sync_t)s->sync,
+        .ssd_wants_use = s->ssd_admission == 1,
         .host_id = host_id,
         .unix_path = kvp_server_unix_path(d->server),
     };

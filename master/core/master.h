@@ -39,6 +39,7 @@ typedef struct {
     uint32_t max_sessions; /* 0 = 65536 */
     bool saves_ident; /* the shell keeps who the pool is: outputs wait for kvp_master_ident_saved */
     bool has_journal; /* kvp_master_open_journal comes before the first input */
+    bool ssd_wants_use; /* what was not used since it was put is not worth writing to an SSD */
     kvp_log_sync_t log_sync;
 } kvp_master_conf_t;
 
@@ -192,6 +193,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(demoted_bytes, "payload bytes of them")                                                                          \
     X(demotes_refused, "and those that were not, or that went meanwhile")                                              \
     X(tier_missed, "objects evicted before their node's tier had them")                                                \
+    X(tier_unused, "objects not written to a tier, since nobody asked for them (--ssd-admission used)")                \
     X(tier_evictions, "objects evicted from tiers")                                                                    \
     X(tier_lost, "objects that a tier was to have and had not, or not whole")                                          \
     X(tier_drops, "objects that tiers were to drop")                                                                   \

@@ -49,7 +49,7 @@ typedef struct kvp_obj {
     uint64_t slack : 16; /* bytes of the extent behind the payload */
     uint16_t probe_since, probe_until; /* ticks, where has_probe: probe.c */
     uint16_t tickets : 15; /* holds and reservations; > 0 keeps the object from eviction */
-    uint16_t is_used_since : 1; /* since it was written to its tier, or kept there the last time */
+    uint16_t is_used_since : 1; /* since it was put, written to its tier, or kept there the last time */
     uint16_t state : 3;
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;

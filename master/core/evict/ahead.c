@@ -38,7 +38,9 @@ look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
     bool has_tier = g->state == KVP_SEG_UP && g->tier != NULL && g->tier->state == KVP_SEG_UP;
 
     if (!is_plain(ev, o)) return true;
-    if (o->is_on_tier == 0 && o->is_moving == 0 && has_tier) {
+    if (has_tier && o->is_on_tier == 0 && ev->ctx->conf.ssd_wants_use && o->is_used_since == 0) {
+        ev->ctx->st.tier_unused++;
+    } else if (o->is_on_tier == 0 && o->is_moving == 0 && has_tier) {
         if (g->moving_bytes > 0 && g->moving_bytes + kvp_obj_len(ev->cat, o) > KVP_DEMOTES_MAX) return false;
         kvp_tier_demote(ev->space, oid);
     }

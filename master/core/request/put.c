@@ -395,6 +395,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     kvp_pin_count(&m->prot, o, (int64_t)kvp_obj_bytes(&m->cat, o));
     kvp_group_committed(&m->prot, oid);
     kvp_victim_used(&m->prot, oid);
+    o->is_used_since = 0;
     m->ctx.st.objects++;
     kvp_obj_tenant(&m->cat, o)->objects++;
     m->ctx.st.commits++;

@@ -7,6 +7,7 @@
 #define MEMORY (16 * BLOCK)
 
 static const kvp_master_conf_t with_log = {.has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS};
+static const kvp_master_conf_t picky = {.ssd_wants_use = true, .location_lease_ns = MS, .location_grace_ns = MS};
 static const kvp_master_conf_t plain = {.location_lease_ns = MS, .location_grace_ns = MS};
 
 static void
@@ -167,6 +168,22 @@ look_up(rig_t *g, uint32_t from, uint32_t n, bool wants_memory)
     reply_free(r);
     world_advance(g->w, 100 * MS); /* it is over */
     return on_tier;
+}
+
+/* Fails if what nobody asked for is written where only what was used is to be, or what was is not. */
+static void
+test_only_what_was_used(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+
+    put_all(g->c, 0, 8);
+    assert_int_equal(get_waiting(g->c, "key/3", 0, NULL, NULL), KVP_OK);
+    put_all(g->c, 8, 48);
+    assert_int_equal(existing(g->c, 0, 32), 1);
+    assert_true(exists(g->c, "key/3"));
+    assert_int_equal(world_stats(g->w).demoted, 1);
+    end_tier(g, tier);
 }
 
 /* Fails if a look-up does not tell what is on a tier alone, reads it without being asked to, or does not read it. */
@@ -368,6 +385,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         rig_test_on(test_evicted_is_staged, .conf = plain, .size = MEMORY),
         rig_test_on(test_get_that_does_not_wait, .conf = plain, .size = MEMORY),
+        rig_test_on(test_only_what_was_used, .conf = picky, .size = MEMORY),
         rig_test_on(test_look_up_has_it_read, .conf = plain, .size = 4 * MEMORY),
         rig_test_on(test_removed_is_dropped, .conf = with_log, .size = MEMORY),
         rig_test_on(test_node_comes_back, .conf = with_log, .size = MEMORY),
