@@ -190,6 +190,8 @@ def test_what_tools_say(make_pool, bench):
     assert "nodes      1 of 1 up\n" in screen and "\nSSD        " in screen and "wrong      nothing\n" in screen, screen
     doctor = pool.kvpool("doctor", "--json").json
     assert [n["node"] for n in doctor["nodes"]] == ["node1"] and "no_way" not in str(doctor["findings"]), doctor
+    pool.nodes[0].kill9()
+    wait_until(lambda: "ssd_away" in str(pool.kvpool("doctor", "--json").json["findings"]), 20, "doctor to miss the tier")
 
 
 def test_budget_of_writes(make_pool, bench):

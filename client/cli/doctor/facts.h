@@ -96,6 +96,8 @@ typedef struct {
     kvp_doctor_node_t *nodes;
     size_t nodes_n;
     bool has_more_nodes;
+    kvp_doctor_node_t *tiers; /* SSD tiers: name and state are known, and the size */
+    size_t tiers_n;
 } kvp_doctor_facts_t;
 
 /* kvp_doctor_is_refused says whether no pool opens for want of it: it was asked for, and does not work here. */

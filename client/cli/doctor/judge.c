@@ -394,6 +394,18 @@ judge_node(judge_t *j, const kvp_doctor_node_t *node)
     }
 }
 
+static void
+judge_tier(judge_t *j, const kvp_doctor_node_t *tier)
+{
+    if (strcmp(tier->state, "up") != 0)
+        say(add(j, KVP_DOCTOR_WARNING, "ssd_away"),
+            "start its node again with that --ssd; `kvpool rm` removes what is not to come back",
+            "the SSD tier %s is %s: what is there alone cannot be read", tier->name, tier->state);
+    else if (tier->size_bytes <= 1)
+        say(add(j, KVP_DOCTOR_ERROR, "ssd_failed"), "see the node's log, and its disks",
+            "the SSD tier %s has no device that works", tier->name);
+}
+
 size_t
 kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings_out, size_t cap)
 {
@@ -406,6 +418,8 @@ kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings
     judge_chunks(&j);
     for (size_t i = 0; i < facts->nodes_n; i++)
         judge_node(&j, &facts->nodes[i]);
+    for (size_t i = 0; i < facts->tiers_n; i++)
+        judge_tier(&j, &facts->tiers[i]);
     return j.n;
 }
 

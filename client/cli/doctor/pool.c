@@ -209,6 +209,10 @@ read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *fa
     for (size_t i = 0; i < facts->nodes_n; i++)
         read_node(json_object_array_get_idx(list, i), common->host_id != NULL ? common->host_id : own,
                   &facts->nodes[i]);
+    facts->tiers_n = kvp_min_u64(list_of(stat, "tiers", &list), KVP_DOCTOR_NODES_MAX);
+    facts->tiers = kvp_cli_alloc(facts->tiers_n, sizeof *facts->tiers);
+    for (size_t i = 0; i < facts->tiers_n; i++)
+        read_node(json_object_array_get_idx(list, i), own, &facts->tiers[i]);
     json_object_put(stat);
     return KVPOOL_OK;
 }

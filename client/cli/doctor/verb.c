@@ -322,6 +322,7 @@ kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv)
     doctor_t *d = kvp_cli_alloc(1, sizeof(*d));
     kvp_doctor_look_here("", &d->facts);
     code = examine(verb, &common, d);
+    free(d->facts.tiers);
     free(d->facts.nodes);
     free(d);
     return code;
