@@ -104,7 +104,9 @@
     X(TIER_DROPS_AGAIN, "and again by a node that comes back")                                                         \
     X(TIER_REPORT, "what a tier has is held against the log")                                                          \
     X(TIER_REPORT_VERSION, "of what a tier tells only the version that is served is believed")                         \
-    X(RECLAIM_ENDS, "what is not kept of a page is no object's")
+    X(RECLAIM_ENDS, "what is not kept of a page is no object's")                                                       \
+    X(KEPT_TERM, "the process that adopts a node's memory obeys no older term than the one before")                    \
+    X(KEPT_WRITERS, "it waits for the proof about those who may still store")
 
 /* Rules of rdma, which the model NIC holds against the transport itself. */
 #define KVP_RDMA_RULES(X)                                                                                              \

@@ -70,6 +70,11 @@ send_frame(sim_t *s, node_t *n, uint8_t op, uint8_t flags, uint64_t id, const vo
 {
     size_t at;
 
+    if (s->plan->has_keepers && kvp_node_core_take_changed(n->core)) { /* before the master can rely on it */
+        kvp_buf_reset(&n->kept);
+        kvp_node_core_save(n->core, &n->kept);
+        n->kept_term = kvp_node_core_term(n->core);
+    }
     kvp_buf_reset(&n->out);
     kvp_pb_frame_begin(&n->out, op, flags, id, head, &at);
     kvp_buf_append(&n->out, tail, len);
@@ -192,6 +197,7 @@ make_memory(sim_t *s, node_t *n)
         }
     }
     n->mem = mem_make(s, n->index, s->plan->chunk_n, ++n->mem_seq);
+    n->kept_writers = NULL;
     n->is_fresh = true;
     if (kvp_node_core_set_segment(n->core, s->plan->chunk_n, SLOTS, SLOTS) != KVP_OK) abort();
 }
@@ -584,6 +590,27 @@ attach(sim_t *s, attached_t *a, const say_t *say)
     return err;
 }
 
+/* The keeper has a writer's process before that has the memory. */
+static void
+keep_writer(sim_t *s, node_t *n, const attached_t *a)
+{
+    kept_writer_t *w = sim_alloc(s, sizeof *w);
+
+    *w = (kept_writer_t){a->client, a->life, a->att.incarnation, n->kept_writers};
+    n->kept_writers = w;
+}
+
+/* It has given its word, and the keeper is told. */
+static void
+drop_writer(node_t *n, const attached_t *a, uint64_t incarnation)
+{
+    for (kept_writer_t **at = &n->kept_writers; *at != NULL;)
+        if ((*at)->client == a->client && (*at)->life == a->life && (*at)->incarnation == incarnation)
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+}
+
 static void
 on_say(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
 {
@@ -595,12 +622,16 @@ on_say(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
     switch (say.kind) {
     case SAY_ATTACH:
         say.err = attach(s, a, &say);
+        a->client = say.client;
+        a->life = say.life;
         break;
     case SAY_OPEN_WRITE:
         say.err = kvp_node_core_open_write(a->node->core, &a->att);
+        if (say.err == KVP_OK) keep_writer(s, a->node, a);
         break;
     case SAY_DRAINED:
         say.err = kvp_node_core_drained(a->node->core, &a->att, say.incarnation);
+        if (say.err == KVP_OK) drop_writer(a->node, a, say.incarnation);
         break;
     case SAY_MOVE:
         lane_add(s, a, &say);
@@ -684,7 +715,27 @@ node_stop(sim_t *s, uint32_t index)
 {
     if (s->nodes[index]->core != NULL) free_core(s->nodes[index]);
     kvp_buf_fini(&s->nodes[index]->out);
+    kvp_buf_fini(&s->nodes[index]->kept);
     kvp_buf_fini(&s->nodes[index]->page);
+}
+
+/* The next process has the memory of the one before, and what the keeper knows of it. */
+static void
+adopt(sim_t *s, node_t *n)
+{
+    uint64_t sealed, broken;
+
+    if (kvp_node_core_set_segment(n->core, s->plan->chunk_n, SLOTS, SLOTS) != KVP_OK) abort();
+    if (kvp_node_core_restore(n->core, n->kept.data, n->kept.len) != KVP_OK)
+        sim_fail(s, "KEEPER", "the book of %s is none", n->party.name);
+    for (const kept_writer_t *w = n->kept_writers; w != NULL; w = w->next) {
+        process_t *p = process_of(s, n, w->client, w->life);
+
+        if (!p->core.is_dead && kvp_node_core_restore_writer(n->core, &p->core, w->incarnation) != KVP_OK) abort();
+    }
+    kvp_node_core_restored(n->core);
+    kvp_node_core_audit(n->core, &sealed, &broken);
+    TRACE(s, "%s has the memory again: %lu objects", n->party.name, (unsigned long)(sealed - broken));
 }
 
 static void
@@ -695,6 +746,7 @@ on_restart(sim_t *s, void *arg, uint64_t unused)
     (void)unused;
     party_rise(&n->party);
     make_core(n);
+    if (n->mem != NULL) adopt(s, n);
     dial(s, n);
 }
 
@@ -702,16 +754,22 @@ void
 node_crash(sim_t *s, uint32_t index, uint64_t down_ns)
 {
     node_t *n = s->nodes[index];
+    bool is_kept;
 
     if (n->party.is_dead) return;
+    is_kept = s->plan->has_keepers && n->mem != NULL && n->kept.len > 0 && !n->is_fresh && rng_chance(&n->rng, 800);
     party_die(s, &n->party);
-    tier_crash(s, n, &n->rng);
+    tier_crash(s, n, &n->rng, is_kept);
     lanes_end_all(n);
     free_core(n);
     memset(n->rounds, 0, sizeof n->rounds);
-    if (n->mem != NULL) oracle_mem_gone(s, n->mem);
-    oracle_node_lost(s, index);
-    n->mem = NULL;
+    if (!is_kept && n->mem != NULL) oracle_mem_gone(s, n->mem);
+    if (is_kept)
+        oracle_node_kept(s, index, n->kept_term); /* what it did since, nobody was told */
+    else
+        oracle_node_lost(s, index);
+    if (!is_kept) n->mem = NULL;
+    if (n->mem == NULL) kvp_buf_reset(&n->kept);
     n->link = NULL;
     n->state = LINK_DOWN;
     n->incarnation = 0;

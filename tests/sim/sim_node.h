@@ -31,12 +31,20 @@ typedef struct job {
     struct job *next;
 } job_t;
 
+/* Who may store by shared memory, as the keeper has it. */
+typedef struct kept_writer {
+    uint32_t client, life;
+    uint64_t incarnation;
+    struct kept_writer *next;
+} kept_writer_t;
+
 /* A client's connection, and the lane that serves its transfers. */
 typedef struct attached {
     node_t *node;
     conn_t *conn;
     kvp_node_att_t att;
     mem_t *mem;
+    uint32_t client, life; /* whose process it is */
     job_t *jobs, **jobs_end;
     uint32_t at; /* units of the first job that are done */
     bool is_busy; /* between a look at the guarding word and the store that it allowed */
@@ -68,6 +76,9 @@ struct node {
     attached_t *attached;
     process_t *processes;
     tier_t tier;
+    uint32_t kept_term; /* what the keeper's book says: of this and of the rest of the core, */
+    kvp_buf_t kept;
+    kept_writer_t *kept_writers; /* and the writers that it has, of this memory */
 };
 
 void node_settle(sim_t *s, node_t *n);

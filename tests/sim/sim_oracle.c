@@ -231,6 +231,12 @@ oracle_node_kills(sim_t *s, const mem_t *mem, uint32_t chunk, uint32_t slot, uin
 }
 
 void
+oracle_node_kept(sim_t *s, uint32_t node, uint32_t term)
+{
+    s->oracle->terms[node] = term;
+}
+
+void
 oracle_node_lost(sim_t *s, uint32_t node)
 {
     s->oracle->terms[node] = 0;

@@ -86,6 +86,7 @@ bool oracle_key_matches(const sim_t *s, uint32_t key, const char *pattern); /* "
 
 /* ---- nodes */
 void oracle_node_kills(sim_t *s, const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t before); /* that word */
+void oracle_node_kept(sim_t *s, uint32_t node, uint32_t term); /* it died, and the next process knows that term */
 void oracle_node_lost(sim_t *s, uint32_t node); /* it died, and its memory with it */
 void oracle_node_obeys(sim_t *s, uint32_t node, uint32_t term); /* an order of that term */
 void oracle_node_term(sim_t *s, uint32_t node, uint32_t term); /* the highest that it has obeyed */

@@ -526,6 +526,7 @@ static const struct {
     [PROFILE_PARTITION] = {"partition", plan_make_partition},
     [PROFILE_SLOTS] = {"slots", plan_make_slots},
     [PROFILE_TIERS] = {"tiers", plan_make_tiers},
+    [PROFILE_KEEPERS] = {"keepers", plan_make_keepers},
 };
 
 void

@@ -56,6 +56,7 @@ typedef enum {
     PROFILE_PARTITION, /* some only read, and go on where they, or the nodes that they read from, are away from the master */
     PROFILE_SLOTS, /* the next master comes while writers sleep between a look at the word and the descriptor's store */
     PROFILE_TIERS, /* what is evicted is on SSD tiers: read again, removed, put anew, while nodes and masters die */
+    PROFILE_KEEPERS, /* nodes die while writers are at their memory, and the next process adopts it */
     PROFILE_KINDS,
 } profile_t;
 
@@ -95,6 +96,7 @@ typedef struct {
     uint64_t node_grace_ns; /* for which the master keeps what a lost node has */
     bool has_journal;
     bool has_tiers; /* each node has one */
+    bool has_keepers; /* memory outlives most deaths of its node */
     kvp_log_sync_t log_sync;
     uint32_t disk_power_per_mille; /* of the master's crashes, those in which its machine loses its power */
     uint32_t disk_lost_per_mille, disk_stuck_per_mille; /* of its crashes, of the times it is written to */

@@ -89,6 +89,33 @@ plan_make_tiers(plan_t *plan)
         (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 5 * MS, 3 * SEC));
 }
 
+/* ---- keepers: a node dies while clients are in the midst of puts and gets, some of whom die or stop meanwhile, or a master does. */
+void
+plan_make_keepers(plan_t *plan)
+{
+    static const uint8_t kinds[] = {CHOICE_CRASH_NODE,  CHOICE_CRASH_NODE,   CHOICE_CRASH_NODE, CHOICE_KILL_CLIENT,
+                                    CHOICE_STOP_CLIENT, CHOICE_CRASH_MASTER, CHOICE_CUT_CONN};
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_KEEPERS);
+    uint32_t calls = (uint32_t)rng_between(&rng, 20, 80);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 1, 2);
+    plan->clients = 4;
+    plan->threads = THREADS_MAX;
+    plan->has_keepers = true;
+    plan->has_tiers = rng_chance(&rng, 300);
+    plan->has_journal = rng_chance(&rng, 500);
+    plan->log_sync = KVP_LOG_SYNC_INTERVAL;
+    plan->keys = (uint32_t)rng_log(&rng, 4, 32);
+    plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
+    plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
+    plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 5, 300);
+    plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
+    for (uint32_t n = (uint32_t)rng_between(&rng, 1, 7); n > 0; n--)
+        (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 2 * MS, 2 * SEC));
+}
+
 /* ---- slots: a writer was granted a slot, has looked at its word, and sleeps before it stores the descriptor. Its master
  * dies, the next one hears of what is sealed beside it, some of that is removed, and puts of other lengths divide its space
  * anew: for that they need slots, and the writer's is told of by no report (OLD_SLOTS_WAIT). */

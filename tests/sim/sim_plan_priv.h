@@ -18,5 +18,6 @@ void plan_add_calls(plan_t *plan, rng_t *rng, uint32_t each, uint64_t pause_max)
 void plan_make_partition(plan_t *plan);
 void plan_make_slots(plan_t *plan);
 void plan_make_tiers(plan_t *plan);
+void plan_make_keepers(plan_t *plan);
 
 #endif

@@ -380,9 +380,9 @@ tier_link_lost(node_t *n)
 
 /* Of what was under way, in its order, some is on the device. */
 void
-tier_crash(sim_t *s, node_t *n, rng_t *rng)
+tier_crash(sim_t *s, node_t *n, rng_t *rng, bool is_process)
 {
-    bool is_power = rng_chance(rng, 300);
+    bool is_power = !is_process && rng_chance(rng, 300);
 
     for (tier_order_t *o = n->tier.orders; o != NULL && !rng_chance(rng, 300); o = o->next)
         for (uint32_t i = 0; i < o->n && !rng_chance(rng, 100); i++)

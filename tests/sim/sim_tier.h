@@ -53,7 +53,7 @@ bool tier_on_order(sim_t *s, struct node *n, const kvp_frame_t *f,
                    kvp_err_t *err_out); /* false: it is none about tiers */
 bool tier_on_answer(sim_t *s, struct node *n, const kvp_frame_t *f); /* false: it is to no question of the tier's */
 void tier_link_lost(struct node *n);
-void tier_crash(sim_t *s, struct node *n, rng_t *rng); /* its process, or its machine, dies */
+void tier_crash(sim_t *s, struct node *n, rng_t *rng, bool is_process); /* or, perhaps, its machine dies */
 
 /* ---- the oracle's. tier_expects: an answer, of the node or of the master, is about these. tier_is_gone: a STAGE asks for a record that is not there. */
 void tier_expects(sim_t *s, const conn_t *conn, uint8_t op, uint64_t request, tiered_t **records, uint32_t n);
@@ -67,6 +67,7 @@ void tier_conn_over(sim_t *s, const conn_t *conn);
 void tier_master_died(sim_t *s);
 void tier_let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest); /* NULL: all of the tenant's */
 void tier_missed(sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t asked_ns);
+bool tier_has(sim_t *s, kvp_digest_t digest, uint64_t version); /* that one, or a newer one */
 void tier_end(sim_t *s); /* nothing is there that the master does not know */
 
 #endif

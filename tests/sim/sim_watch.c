@@ -404,6 +404,7 @@ hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
         if (may_be_found(k->grant, tenant)) version = kvp_max_u64(version, k->grant->version);
     for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest))
         if (is_in_doubt(k->grant, tenant) && k->grant->version > version) return;
+    if (tier_has(s, digest, version)) return; /* its extent may be on its way out, and the tier alone be meant */
     for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest)) {
         if (!may_be_found(k->grant, tenant) || k->grant->version != version) continue;
         h->grants[h->grants_n++] = k->grant;

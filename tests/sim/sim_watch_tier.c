@@ -238,6 +238,15 @@ tier_missed(sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t asked_ns)
                          (unsigned long)r->put, (unsigned long)r->desc.version, i);
 }
 
+bool
+tier_has(sim_t *s, kvp_digest_t digest, uint64_t version)
+{
+    for (uint32_t i = 0; i < s->plan->nodes; i++)
+        for (const tiered_t *r = s->nodes[i]->tier.records; r != NULL; r = r->older)
+            if (r->is_there && r->desc.version >= version && kvp_digest_eq(r->desc.digest, digest)) return true;
+    return false;
+}
+
 void
 tier_end(sim_t *s)
 {

@@ -4,6 +4,8 @@
  */
 #include "client/node/core/priv.h"
 
+#include "common/mutate.h"
+
 #include <string.h>
 
 /* PROTOCOL "Keeper". swept (32 bits a chunk) and ranges (16 bytes each) follow. */
@@ -74,7 +76,7 @@ kvp_node_core_restore(kvp_node_core_t *core, const uint8_t *bytes, size_t len)
         kvp_idset_add(&core->fenced, range, s.floor);
     }
     kvp_idset_add(&core->fenced, (kvp_idrange_t){0}, s.floor);
-    core->term = s.term;
+    core->term = KVP_RULE(KEPT_TERM) || s.term == 1 ? s.term : s.term - 1;
     core->mounted_term = s.mounted_term;
     core->mounted_before = s.mounted_before;
     core->restored_seen = s.seen;

@@ -222,6 +222,7 @@ kvp_node_core_restore_writer(kvp_node_core_t *core, kvp_node_proc_t *proc, uint6
     kvp_err_t err;
 
     if (proc->is_dead) return KVP_INVALID;
+    if (!KVP_RULE(KEPT_WRITERS)) return KVP_OK;
     if (r == NULL) r = record_create(proc, incarnation);
     if (r == NULL) return KVP_NOMEM;
     if (r->owner != NULL) return KVP_OK;
