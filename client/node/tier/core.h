@@ -63,7 +63,7 @@ typedef struct kvp_tier_read {
     void (*done)(struct kvp_tier_read *read);
     void *arg; /* the caller's */
     kvp_tier_meta_t *meta; /* digest and version are told */
-    uint8_t *dst; /* NULL: nothing is copied, but the sums are looked at */
+    uint8_t *dst; /* NULL: nothing is copied; without meta the sums are looked at, with it the payload is not read */
     uint64_t cap;
     kvp_digest_t digest;
     uint64_t version;

@@ -37,6 +37,22 @@ tell_meta(const kvp_tier_read_t *read)
     memcpy(meta->key, read->bytes + KVP_TIER_REC_BYTES, rec->key_len);
 }
 
+/* Nothing but what the record says of its object is wanted. */
+static bool
+is_meta_alone(const kvp_tier_read_t *read)
+{
+    return read->meta != NULL && read->dst == NULL;
+}
+
+/* Bytes of the record that are looked at: with a payload that nobody wants, those in front of it, whatever the key's length. */
+static uint64_t
+wanted_bytes(const kvp_tier_read_t *read)
+{
+    uint64_t all = kvp_tier_entry_bytes(&read->entry);
+
+    return is_meta_alone(read) ? kvp_min_u64(all, kvp_tier_rec_payload(KVP_KEY_MAX, all)) : all;
+}
+
 /* Whether it is the record that was looked for: its header, key and sums. */
 static bool
 is_the_one(kvp_tier_read_t *read)
@@ -44,7 +60,7 @@ is_the_one(kvp_tier_read_t *read)
     const kvp_tier_rec_t *rec = &read->rec;
     uint64_t bytes = kvp_tier_entry_bytes(&read->entry);
 
-    if (kvp_tier_rec_read(read->bytes, bytes, read->core->conf.epoch, &read->rec) != KVP_OK) return false;
+    if (kvp_tier_rec_read(read->bytes, wanted_bytes(read), read->core->conf.epoch, &read->rec) != KVP_OK) return false;
     return rec->kind == KVP_TIER_RECORD && kvp_digest_eq(rec->digest, read->digest) && rec->version == read->version &&
            rec->page == read->number && rec->at == read->entry.at && kvp_tier_rec_end(rec->key_len, rec->len) == bytes;
 }
@@ -79,7 +95,7 @@ on_bytes(kvp_tier_read_t *read)
         finish(read, KVP_BUFFER_SMALL);
         return;
     }
-    if (is_right && kvp_tier_rec_copy(read->bytes, &read->rec, read->dst)) {
+    if (is_right && (is_meta_alone(read) || kvp_tier_rec_copy(read->bytes, &read->rec, read->dst))) {
         if (read->meta != NULL) tell_meta(read);
         core->conf.stats->reads += read->dst != NULL;
         core->conf.stats->read_bytes += read->dst != NULL ? read->rec.len : 0;
@@ -142,7 +158,7 @@ begin(kvp_tier_read_t *read)
     read->number = core->slots[entry->page].number;
     off = kvp_tier_page_off(&core->conf.geo, read->number) + (uint64_t)entry->at * KVP_TIER_UNIT;
     from = off / KVP_TIER_BLOCK * KVP_TIER_BLOCK;
-    to = kvp_align_up(off + kvp_tier_entry_bytes(entry), KVP_TIER_BLOCK);
+    to = kvp_align_up(off + wanted_bytes(read), KVP_TIER_BLOCK);
     read->bytes = buffered(core, off);
     if (read->bytes != NULL) {
         on_bytes(read);

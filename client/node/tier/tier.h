@@ -62,7 +62,7 @@ typedef struct kvp_tier_op {
      * copied: false = they were not the object's, and nothing is written. */
     const void *src;
     bool (*still)(struct kvp_tier_op *op);
-    /* READ: room for cap bytes. The tier's thread writes there. */
+    /* READ: room for cap bytes. The tier's thread writes there. NULL: only meta is wanted, and the payload is not read. */
     void *dst;
     uint64_t cap;
     /* WRITE: OK, it is on the device. STALE (still() said no), NO_SPACE (no page is free, or the record is longer than a page has room for),
