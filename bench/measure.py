@@ -33,8 +33,9 @@ def say(text=""):
 
 
 def clean_env():
-    """No option of kvpool comes from the caller's environment, but for how reads are verified."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("KVPOOL_") or k == "KVPOOL_VERIFY"}
+    """No option of kvpool comes from the caller's environment, but for how reads are verified. Nodes have no keepers: what they had is gone with them."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("KVPOOL_") or k == "KVPOOL_VERIFY"}
+    return {**kept, "KVPOOL_KEEPER": "none"}
 
 
 def build_tools(build):

@@ -81,6 +81,30 @@ def test_what_is_evicted_is_read_back(make_pool, bench, path):
     assert f["staged"] >= N - 288 and f["tier_objects"] >= N - 288, f
 
 
+def test_reads_cost_nothing_that_is_in_memory_alone(make_pool, bench):
+    """Fails if reading what is on the SSD drops what was not written there yet, or evicts where there is room: large objects come and go, and then all the
+    small ones fit into memory.
+    """
+    pool = make_pool(nodes=1, memory="64MiB", node_args=("--chunk-bytes", "4MiB", "--ssd", f"{ssd_of(bench)}:1GiB"))
+    wait_until(lambda: figures(pool.master)["tier_size_bytes"] > 0, 20, "the tier to be mounted")
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
+    put_all(pool, client, 1280)
+    lost = figures(pool.master)["tier_missed"]
+    for i in range(1280):
+        client(f"get k/{i} {LEN}")  # one by one: each wants room when nothing else does
+    found, wrong = get_all(client, 1280)
+    assert wrong == 0 and found >= 1280 - lost and figures(pool.master)["tier_missed"] == lost, (found, lost, figures(pool.master))
+    for i in range(16):
+        assert client(f"put big/{i} {3 << 20}")["err"] == "OK"
+        wait_until(lambda: written(pool), 10, "what is written ahead to be on the disk")
+        assert client(f"remove big/{i} force=1")["err"] == "OK"
+    for _ in range(3):
+        get_all(client, 256)
+    staged = figures(pool.master)["staged"]
+    get_all(client, 256)
+    assert figures(pool.master)["staged"] == staged
+
+
 def test_node_killed_and_back(make_pool, bench):
     """Fails if a node that was killed and comes back does not bring what its tier had, brings what was removed while it was away or before, or
     wrong bytes.

@@ -160,13 +160,14 @@ class Guest:
             self._end()
 
     def start(self, argv, env=None, cwd=None, stdin=b""):
-        """Starts a program and returns its Job. Its environment is the guest's own and env."""
+        """Starts a program and returns its Job. Its environment is the guest's own and env; nodes have no keepers, so that one test finds nothing of
+        another."""
         argv = [str(a) for a in argv]
         self.number += 1
         if stdin:
             (self.share / f"{self.number}.in").write_bytes(stdin)
         job = self.jobs[self.number] = Job(self, self.number, argv)
-        self._send(start=self.number, argv=argv, env=env or {}, cwd=str(cwd or os.getcwd()))
+        self._send(start=self.number, argv=argv, env={"KVPOOL_KEEPER": "none", **(env or {})}, cwd=str(cwd or os.getcwd()))
         return job
 
     def run(self, argv, timeout=60, **kw):

@@ -29,22 +29,38 @@ is_plain(const kvp_evict_t *ev, const kvp_obj_t *o)
            (ext == NULL || (ext->more_n == 0 && ext->member == NULL));
 }
 
-/* False where it has to be written and cannot be yet. */
+/* It is not worth an SSD's wear. */
 static bool
-look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
+is_unwanted(const kvp_evict_t *ev, const kvp_obj_t *o)
+{
+    return ev->ctx->conf.ssd_wants_use && o->is_used_since == 0;
+}
+
+/* Has it written, where that helps and is not under way. False: it cannot be yet. */
+static bool
+write_ahead(kvp_evict_t *ev, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
     const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
     bool has_tier = g->state == KVP_SEG_UP && g->tier != NULL && g->tier->state == KVP_SEG_UP;
 
-    if (!is_plain(ev, o)) return true;
-    if (has_tier && o->is_on_tier == 0 && ev->ctx->conf.ssd_wants_use && o->is_used_since == 0) {
+    if (!has_tier || o->is_on_tier != 0 || o->is_moving != 0 || !is_plain(ev, o)) return true;
+    if (is_unwanted(ev, o)) {
         ev->ctx->st.tier_unused++;
-    } else if (o->is_on_tier == 0 && o->is_moving == 0 && has_tier) {
-        if (g->moving_bytes > 0 && g->moving_bytes + kvp_obj_len(ev->cat, o) > KVP_DEMOTES_MAX) return false;
-        kvp_tier_demote(ev->space, oid);
+        return true;
     }
-    o->is_ahead = 1;
+    if (g->moving_bytes > 0 && g->moving_bytes + kvp_obj_len(ev->cat, o) > KVP_DEMOTES_MAX) return false;
+    kvp_tier_demote(ev->space, oid);
+    return true;
+}
+
+/* False where it has to be written and cannot be yet. */
+static bool
+look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
+{
+    if (!is_plain(ev, kvp_obj(ev->cat->index, oid))) return true;
+    if (!write_ahead(ev, oid)) return false;
+    kvp_obj(ev->cat->index, oid)->is_ahead = 1;
     t->ahead_bytes += kvp_victim_bytes(ev->prot, oid);
     return true;
 }
@@ -61,13 +77,23 @@ walk(kvp_evict_t *ev, kvp_tenant_t *t)
     }
 }
 
-/* Evicts, in the policy's order, what lies where the first stages wait for room: what the tier has already, and something else only where nothing is
- * on its way to it. */
+bool
+kvp_evict_is_written(kvp_evict_t *ev, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+
+    (void)write_ahead(ev, oid);
+    return o->is_moving == 0;
+}
+
+/* Evicts, in the policy's order, what lies where the first stages wait for room and is on the tier already, or is not wanted there; the rest is written
+ * first, and goes without that only where a stage has waited for long. */
 static void
 make_room(kvp_evict_t *ev, kvp_segment_t *g)
 {
     kvp_tenant_t *t = NULL;
-    uint64_t wanted = kvp_tier_stage_room(ev->space, g, &t);
+    bool is_late = false;
+    uint64_t wanted = kvp_tier_stage_room(ev->space, g, &t, &is_late);
     uint64_t going = g->retiring_bytes - g->quarantine_bytes, bytes;
     uint32_t after = KVP_OID_NONE, unwritten = KVP_OID_NONE, oid;
 
@@ -76,16 +102,19 @@ make_room(kvp_evict_t *ev, kvp_segment_t *g)
         if (oid == KVP_OID_NONE) break;
         const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
 
-        if (kvp_obj_chunk(ev->cat, o)->segment == g && kvp_obj_tier(ev->cat, o) != NULL) {
+        if (kvp_obj_chunk(ev->cat, o)->segment == g && (kvp_obj_tier(ev->cat, o) != NULL || is_unwanted(ev, o))) {
             bytes = kvp_victim_bytes(ev->prot, oid);
             kvp_evict_unit(ev, oid);
             going += bytes;
             continue;
         }
-        if (unwritten == KVP_OID_NONE && kvp_obj_chunk(ev->cat, o)->segment == g && o->is_moving == 0) unwritten = oid;
+        if (kvp_obj_chunk(ev->cat, o)->segment == g && o->is_moving == 0) {
+            if (unwritten == KVP_OID_NONE) unwritten = oid;
+            if (!is_late) (void)write_ahead(ev, oid);
+        }
         after = oid;
     }
-    if (going == 0 && unwritten != KVP_OID_NONE && !kvp_tier_is_writing(g)) kvp_evict_unit(ev, unwritten);
+    if (going == 0 && is_late && unwritten != KVP_OID_NONE) kvp_evict_unit(ev, unwritten);
 }
 
 void
@@ -95,6 +124,7 @@ kvp_evict_for_tiers(kvp_evict_t *ev)
     kvp_list_foreach_safe (pos, tmp, &ev->space->sending) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
+        if (g->state == KVP_SEG_UP) kvp_tier_place_stages(ev->space, g);
         if (!kvp_list_is_empty(&g->stages) && g->state == KVP_SEG_UP) make_room(ev, g);
     }
     if (ev->cat->owners_n == 1)

@@ -27,6 +27,7 @@ typedef struct kvp_evict {
     kvp_takes_t takes; /* of the key for which space is searched, as the next */
     uint32_t met;
     kvp_list_t evacuations; /* keys whose window is large */
+    uint64_t puts_seen; /* by kvp_evict_reserve */
 } kvp_evict_t;
 
 /* units.c: an object, and with it its group. */
@@ -37,6 +38,7 @@ void kvp_groups_tick(kvp_evict_t *ev); /* owners that are gone, and members of g
 /* ahead.c: what goes to tiers, and room for what comes from them. */
 void kvp_evict_for_tiers(kvp_evict_t *ev);
 void kvp_evict_ahead_tick(kvp_evict_t *ev);
+bool kvp_evict_is_written(kvp_evict_t *ev, uint32_t oid); /* or nothing writes it; else it is being written from now on */
 
 /* reserve.c: what is freed before it is needed. */
 void kvp_evict_reserve(kvp_evict_t *ev);

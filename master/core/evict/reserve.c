@@ -63,8 +63,10 @@ void
 kvp_evict_reserve(kvp_evict_t *ev)
 {
     kvp_tenant_t *t = reserve_for(ev);
+    bool is_for_puts = ev->puts_seen != ev->ctx->st.put_begins;
     uint64_t reserve, stuck;
 
+    ev->puts_seen = ev->ctx->st.put_begins;
     if (t == NULL || kvp_evict_is_early(ev)) return;
     reserve = kvp_min_u64(size_for(ev, t) / RESERVE_SHARE, RESERVE_MAX);
     stuck = stuck_bytes(ev);
@@ -76,6 +78,8 @@ kvp_evict_reserve(kvp_evict_t *ev)
         if (oid == KVP_OID_NONE) return;
         /* One that is larger than the reserve would cost more than the reserve is worth: its room is made when a put asks. */
         if (kvp_victim_bytes(ev->prot, oid) > reserve) return;
+        /* What is read from tiers takes room, too, and that has time. */
+        if (!is_for_puts && !kvp_evict_is_written(ev, oid)) return;
         kvp_rebalance_look(ev, t, kvp_victim_bytes(ev->prot, oid));
         kvp_evict_unit(ev, oid);
     }

@@ -28,6 +28,7 @@
 #define DEMOTES_MAX 2u /* and of what is written: a read finds its turn */
 #define STAGE_SHARE 2u /* of memory: stages take at most so much of it at a time */
 #define STAGE_NS KVP_MS(1000) /* in which a stage finds room */
+#define LATE_NS KVP_MS(200) /* after which it is not waited any more for what is being written */
 
 typedef struct {
     kvp_list_t link; /* segment->orders */
@@ -95,9 +96,8 @@ kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
     return true;
 }
 
-/* Gives the first stages their extents. */
-static void
-place_stages(kvp_space_t *sp, kvp_segment_t *g)
+void
+kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g)
 {
     while (!kvp_list_is_empty(&g->stages) && sp->ctx->slice_left > 0) {
         kvp_moving_t *mv = kvp_list_first(&g->stages, kvp_moving_t, link);
@@ -115,7 +115,7 @@ place_stages(kvp_space_t *sp, kvp_segment_t *g)
 }
 
 uint64_t
-kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out)
+kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out, bool *is_late_out)
 {
     uint64_t bytes = 0;
     uint32_t oid, n = 0;
@@ -123,7 +123,9 @@ kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out
     kvp_list_foreach (pos, &g->stages) {
         const kvp_moving_t *mv = kvp_list_entry(pos, kvp_moving_t, link);
 
-        if (n++ == 0) *tenant_out = kvp_obj_tenant(sp->cat, kvp_moving_object(sp, mv, &oid));
+        if (n == 0) *tenant_out = kvp_obj_tenant(sp->cat, kvp_moving_object(sp, mv, &oid));
+        if (n == 0) *is_late_out = sp->ctx->now_ns + STAGE_NS > mv->due_ns + LATE_NS;
+        n++;
         bytes += kvp_slab_extent_bytes(mv->len);
         if (n == KVP_TIER_BATCH) break;
     }
@@ -218,14 +220,6 @@ may_send(const kvp_segment_t *g, uint8_t opcode)
     return true;
 }
 
-bool
-kvp_tier_is_writing(const kvp_segment_t *g)
-{
-    kvp_list_foreach (pos, &g->orders)
-        if (kvp_list_entry(pos, kvp_order_t, link)->opcode == KVP_OP_DEMOTE) return true;
-    return !kvp_list_is_empty(&g->demotes);
-}
-
 /* As many orders of what is in the list as the node may have unanswered. */
 static void
 send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
@@ -251,7 +245,7 @@ send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
 static void
 send(kvp_space_t *sp, kvp_segment_t *g)
 {
-    place_stages(sp, g);
+    kvp_tier_place_stages(sp, g);
     send_orders(sp, g, KVP_OP_DROP, &g->drops, append_drop);
     send_orders(sp, g, KVP_OP_STAGE, &g->placed, append_stage);
     send_orders(sp, g, KVP_OP_DEMOTE, &g->demotes, append_demote);

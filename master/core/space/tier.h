@@ -16,9 +16,10 @@
  * memory of its node; false: that cannot be now. who is told when it is over; NULL = nobody. */
 void kvp_tier_demote(kvp_space_t *sp, uint32_t oid);
 bool kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who);
-/* kvp_tier_stage_room: bytes that the first stages there wait for; 0 = none does. kvp_tier_is_writing: a DEMOTE is out, or about to be. */
-uint64_t kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out);
-bool kvp_tier_is_writing(const kvp_segment_t *g);
+/* kvp_tier_place_stages gives the first stages their extents, as far as there is room. kvp_tier_stage_room: bytes that the next ones wait for; 0 = none
+ * does; *is_late_out: the first one for long. */
+void kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g);
+uint64_t kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out, bool *is_late_out);
 void kvp_tier_tick(kvp_space_t *sp); /* stages that found no room in time */
 
 /* kvp_tier_flush sends as many orders as may go. kvp_tier_lost: the segment's node is gone, and will not answer. kvp_tier_answer: an answer to DEMOTE, STAGE
