@@ -104,7 +104,8 @@ typedef struct {
     uint8_t pool_id[16], uuid[16];
     uint32_t segment_id;
     uint64_t request; /* MOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
-    uint64_t again_ns; /* it is not mounted before */
+    uint64_t again_ns; /* it is not mounted before; of one that is mounted: its size is looked at again */
+    uint64_t told_bytes; /* that size */
     uint64_t cursor; /* of the report */
     kvp_wire_tiered_t *told; /* owned: the page that is not answered, of told_n */
     uint32_t told_n;

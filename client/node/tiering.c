@@ -353,6 +353,7 @@ ask_mount(kvp_node_t *node)
     msg.name = name;
     msg.uuid = (ProtobufCBinaryData){sizeof node->tiering.uuid, node->tiering.uuid};
     msg.epoch = node->epoch;
+    node->tiering.told_bytes = st.size_bytes;
     msg.size_bytes = kvp_max_u64(st.size_bytes, 1);
     msg.addr = node->info.addr;
     msg.is_fresh = true;
@@ -606,6 +607,19 @@ propose(kvp_node_t *node)
     free(p);
 }
 
+/* A device that fails, or works again, makes the tier another size. */
+static void
+look_at_size(kvp_node_t *node, uint64_t now_ns)
+{
+    kvp_node_tiering_t *t = &node->tiering;
+    kvp_tier_stats_t st;
+
+    if (t->state != KVP_TIERING_UP || t->request != 0 || now_ns < t->again_ns) return;
+    t->again_ns = now_ns + KVP_NS_PER_S;
+    kvp_tier_stats(t->tier, &st);
+    if (st.size_bytes != t->told_bytes) ask_mount(node);
+}
+
 void
 kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns)
 {
@@ -626,6 +640,7 @@ kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns)
     }
     if (t->state == KVP_TIERING_DOWN && now_ns >= t->again_ns && kvp_tier_is_ready(t->tier)) ask_mount(node);
     propose(node);
+    look_at_size(node, now_ns);
 }
 
 void

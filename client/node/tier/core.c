@@ -139,6 +139,30 @@ kvp_tier_core_index(const kvp_tier_core_t *core)
     return &core->index;
 }
 
+void
+kvp_tier_core_lost(const kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out)
+{
+    const kvp_tier_entry_t *entry;
+    uint64_t cursor = 0;
+
+    proposal_out->n = 0;
+    proposal_out->keep_bytes = 0;
+    while (proposal_out->n < KVP_TIER_PROPOSED_MAX && (entry = kvp_tier_index_next(&core->index, &cursor)) != NULL)
+        proposal_out->recs[proposal_out->n++] = (kvp_wire_tiered_t){.digest = entry->digest, .version = entry->version};
+}
+
+void
+kvp_tier_core_forget(kvp_tier_core_t *core, uint32_t n)
+{
+    kvp_tier_proposal_t *p = malloc(sizeof *p);
+
+    if (p == NULL) return; /* it is proposed again */
+    kvp_tier_core_lost(core, p);
+    for (uint32_t i = 0; i < n && i < p->n; i++)
+        kvp_tier_unset(core, kvp_tier_index_find(&core->index, p->recs[i].digest));
+    free(p);
+}
+
 uint64_t
 kvp_tier_core_appended(const kvp_tier_core_t *core)
 {

@@ -84,6 +84,10 @@ bool kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_
 void kvp_tier_core_answer(kvp_tier_core_t *core, const uint8_t *keep, uint32_t n);
 
 const kvp_tier_index_t *kvp_tier_core_index(const kvp_tier_core_t *core);
+/* Of a device that is given up: kvp_tier_core_lost proposes what it had, and what was proposed is forgotten by kvp_tier_core_forget, which is called before anything
+ * else changes the index. */
+void kvp_tier_core_lost(const kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out);
+void kvp_tier_core_forget(kvp_tier_core_t *core, uint32_t n);
 uint64_t kvp_tier_core_appended(const kvp_tier_core_t *core); /* bytes, since it was created */
 /* kvp_tier_core_budget_left: of so many bytes a day, by when the pages were opened that are still there; the last counts as written now. */
 double kvp_tier_core_budget_left(const kvp_tier_core_t *core, double day_bytes);

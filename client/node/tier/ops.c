@@ -10,6 +10,7 @@
 #define READS_MAX 48u
 #define READS_BYTES (64ull << 20) /* under way; but one always is */
 #define BAD_READS_MAX 3u
+#define TELL_NS (2 * KVP_NS_PER_S) /* in which a master hears what was on a device that is given up */
 #define DAY_S 86400u
 
 void
@@ -68,6 +69,7 @@ kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s",
                   dev->dir);
     dev->is_failing = true;
+    dev->failed_at_ns = kvp_now_ns();
     kvp_list_foreach (l, &tier->begun) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
 
@@ -111,7 +113,8 @@ kvp_tier_look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_
     if (dev->core != NULL && !dev->is_failing &&
         (kvp_tier_core_has_failed(dev->core) || dev->bad_reads >= BAD_READS_MAX))
         kvp_tier_switch_off(tier, dev);
-    if (dev->is_failing && kvp_tier_core_is_idle(dev->core)) {
+    if (dev->is_failing && kvp_tier_core_is_idle(dev->core) &&
+        (!kvp_tier_is_to_be_told(dev) || now_ns > dev->failed_at_ns + TELL_NS)) {
         kvp_tier_core_destroy(dev->core);
         dev->core = NULL;
         dev->is_failing = false;

@@ -52,7 +52,8 @@ struct kvp_tier {
 
     pthread_mutex_t core_lock;
     kvp_tier_stats_t stats; /* guarded by core_lock, as the devices */
-    uint32_t asked; /* the device whose proposal is under way */
+    uint32_t asked; /* the device whose proposal is under way, */
+    bool was_lost_asked; /* because it was given up */
 
     /* The thread's. */
     kvp_list_t reads, todo, begun, ended;
@@ -66,6 +67,13 @@ struct kvp_tier {
 
 /* tier.c: makes that eventfd readable. */
 void kvp_tier_wake(int fd);
+
+/* A device that is given up, and the master does not know yet what was on it. */
+static inline bool
+kvp_tier_is_to_be_told(const kvp_tier_device_file_t *dev)
+{
+    return dev->core != NULL && dev->is_failing && kvp_tier_core_index(dev->core)->n > 0;
+}
 
 /* ops.c. All are called by the thread, with core_lock held or while it is not is_ready. kvp_tier_end_op: the operation is done. _begin_reads, _begin_ops begin some of what
  * waits: true where there may be more that can be. _end_ops: those that are done by now. _close_ops: what is not begun is not. */

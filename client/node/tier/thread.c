@@ -201,7 +201,8 @@ tell_proposal(kvp_tier_t *tier)
     bool is_there = false;
 
     for (uint32_t i = 0; i < tier->devices_n; i++)
-        is_there |= tier->devices[i].core != NULL && kvp_tier_core_has_proposal(tier->devices[i].core);
+        is_there |= kvp_tier_is_to_be_told(&tier->devices[i]) ||
+                    (tier->devices[i].core != NULL && kvp_tier_core_has_proposal(tier->devices[i].core));
     if (is_there && !tier->was_proposed) kvp_tier_wake(tier->wake_fd);
     tier->was_proposed = is_there;
 }

@@ -200,9 +200,14 @@ kvp_tier_propose(kvp_tier_t *tier, kvp_tier_proposal_t *proposal_out)
     for (uint32_t n = 0; n < tier->devices_n && !is_there && atomic_load(&tier->is_ready); n++) {
         uint32_t i = (tier->asked + 1 + n) % tier->devices_n;
 
-        is_there = tier->devices[i].core != NULL && !tier->devices[i].is_failing &&
-                   kvp_tier_core_propose(tier->devices[i].core, proposal_out);
+        is_there = kvp_tier_is_to_be_told(&tier->devices[i]);
+        if (is_there)
+            kvp_tier_core_lost(tier->devices[i].core, proposal_out);
+        else
+            is_there = tier->devices[i].core != NULL && !tier->devices[i].is_failing &&
+                       kvp_tier_core_propose(tier->devices[i].core, proposal_out);
         if (is_there) tier->asked = i;
+        if (is_there) tier->was_lost_asked = tier->devices[i].is_failing;
     }
     pthread_mutex_unlock(&tier->core_lock);
     return is_there;
@@ -212,7 +217,9 @@ void
 kvp_tier_answer(kvp_tier_t *tier, const uint8_t *keep, uint32_t n)
 {
     pthread_mutex_lock(&tier->core_lock);
-    if (atomic_load(&tier->is_ready) && tier->devices[tier->asked].core != NULL)
+    if (atomic_load(&tier->is_ready) && tier->was_lost_asked && keep != NULL && kvp_tier_is_to_be_told(&tier->devices[tier->asked]))
+        kvp_tier_core_forget(tier->devices[tier->asked].core, n);
+    else if (atomic_load(&tier->is_ready) && !tier->was_lost_asked && tier->devices[tier->asked].core != NULL)
         kvp_tier_core_answer(tier->devices[tier->asked].core, keep, n);
     pthread_mutex_unlock(&tier->core_lock);
     kvp_tier_wake(tier->own_fd);

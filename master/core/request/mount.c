@@ -164,6 +164,7 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
         kvp_journal_segment(&m->log, t);
     }
     set_addresses(t, msg);
+    kvp_segment_resize(&m->space, t, msg->size_bytes);
     reply->segment_id = t->id;
     if (t->node == s) {
         kvp_segment_set_state(&m->space, t, KVP_SEG_UP);

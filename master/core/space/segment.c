@@ -88,6 +88,13 @@ kvp_segment_longest_chunk(const kvp_space_t *sp)
 }
 
 void
+kvp_segment_resize(kvp_space_t *sp, kvp_segment_t *t, uint64_t bytes)
+{
+    if (t->state != 0 && t->state != KVP_SEG_LOST) sp->ctx->st.tier_size_bytes += bytes - t->size_bytes;
+    t->size_bytes = bytes;
+}
+
+void
 kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
 {
     bool was_counted = g->state != 0 && g->state != KVP_SEG_LOST;

@@ -34,6 +34,7 @@ kvp_segment_chunk_n(const kvp_segment_new_t *like)
  * the state changes: the pool's totals and the list of those that take puts follow. kvp_segment_detach: its node is gone.
  * kvp_segment_free takes one in which nothing is left, and no report. */
 kvp_segment_t *kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like);
+void kvp_segment_resize(kvp_space_t *sp, kvp_segment_t *t, uint64_t bytes); /* a tier */
 void kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state);
 void kvp_segment_detach(kvp_segment_t *g);
 void kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g);
