@@ -685,6 +685,7 @@ kvp_node_tiering_open(kvp_node_t *node, const kvp_node_conf_t *from)
     kvp_tier_conf_t conf = {.name = node->name, .wake_fd = node->epoll.wake_fd, .write_budget_bytes = from->ssd_writes};
     char dirs[KVP_TIER_DEVICES_MAX][KVP_NODE_SSD_DIR_MAX];
 
+    if (from->ssd_n == 0 && from->ssd_writes > 0) kvp_log_warn("node", "--ssd-writes has no meaning without --ssd");
     if (from->ssd_n == 0) return KVP_OK;
     if (from->ssd_n > KVP_TIER_DEVICES_MAX || strlen(node->name) + strlen(SUFFIX) > KVP_NAME_MAX) {
         kvp_log_error("node", "an SSD tier has at most %u devices, and its node's name at most %u bytes",

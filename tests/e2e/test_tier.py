@@ -125,6 +125,22 @@ def test_node_killed_and_back(make_pool, bench):
     assert client("bexist k/ 0 64")["exist"] == 0
 
 
+def test_devices_in_another_order(make_pool, bench):
+    """Fails if a node whose devices are named in another order at its restart gives up what they have."""
+    a, b = (("--ssd", f"{ssd_of(bench, name)}:{SSD // 2}") for name in ("a", "b"))
+    pool = make_pool(nodes=1, memory=MEMORY, data_dir=f"{bench.home}/data", node_args=(*a, *b))
+    client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
+    put_all(pool, client)
+    on_tier = figures(pool.master)["tier_objects"]
+    pool.nodes[0].kill9()
+    wait_until(lambda: figures(pool.master)["segments"] == 0, 20, "the node to be missed")
+    pool.nodes[0] = bench.node(pool.master, "node1", MEMORY, *b, *a)
+    wait_until(lambda: client(f"bexist k/ 0 {N}")["exist"] >= on_tier, 20, "the tier to be back")
+    found, wrong = get_all(client)
+    assert wrong == 0 and found >= on_tier - 32 and on_tier > N / 2, (found, on_tier)
+    assert "given up" not in pool.nodes[0].log(), pool.nodes[0].log()
+
+
 @pytest.mark.limit(240 if TIER != "long" else 2400)
 def test_node_killed_at_any_moment(make_pool, bench):
     """Fails if a node that is killed while it writes, gives up pages or drops records serves wrong bytes afterwards, or what was removed, or
@@ -225,8 +241,15 @@ def test_budget_of_writes(make_pool, bench):
     put_all(pool, client)
     tier = node_figures(pool.nodes[0])
     assert 4 << 20 < tier["write_bytes_total"] <= 8 << 20 and tier["refused_writes_total"] > 0, tier
+    assert pool.nodes[0].log().count("the write budget of the day is used up") == 1
     found, wrong = get_all(client)
     assert wrong == 0 and 200 < found < N / 2
+
+
+def test_budget_without_a_device(make_pool):
+    """Fails if a node with a budget and no device says nothing, or does not start."""
+    pool = make_pool(nodes=1, memory=MEMORY, node_args=("--ssd-writes", "8MiB"))
+    assert pool.nodes[0].log().count("--ssd-writes has no meaning without --ssd") == 1
 
 
 def test_idle_node_writes_next_to_nothing(make_pool, bench):

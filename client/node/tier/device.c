@@ -163,8 +163,7 @@ take_super(kvp_tier_device_file_t *dev, const uint8_t *blocks)
         kvp_log_error("tier", "the file belongs to the node %s dir=%s", found.name, dev->dir);
         return KVP_INVALID;
     }
-    dev->has_super = found.size_bytes == dev->super.size_bytes && found.device == dev->super.device &&
-                     found.devices == dev->super.devices;
+    dev->has_super = found.size_bytes == dev->super.size_bytes && found.devices == dev->super.devices;
     if (dev->has_super)
         dev->super = found;
     else
@@ -214,16 +213,14 @@ lock_file(const kvp_tier_device_file_t *dev)
 }
 
 kvp_err_t
-kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name, uint32_t number,
-                     uint32_t devices)
+kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name, uint32_t devices)
 {
     kvp_err_t err;
 
     snprintf(dev->dir, sizeof dev->dir, "%s", conf->dir);
     if (conf->size_bytes < KVP_TIER_SIZE_MIN) return refuse(dev, "the size is less than 64 MiB");
     kvp_tier_geo(conf->size_bytes, &dev->geo);
-    dev->super = (kvp_tier_super_t){
-        .device = number, .devices = devices, .pages = dev->geo.pages, .page_bytes = dev->geo.page_bytes};
+    dev->super = (kvp_tier_super_t){.devices = devices, .pages = dev->geo.pages, .page_bytes = dev->geo.page_bytes};
     dev->super.size_bytes = conf->size_bytes;
     snprintf(dev->super.name, sizeof dev->super.name, "%s", name);
     err = open_file(dev);

@@ -30,9 +30,10 @@ typedef struct {
     bool is_retrying;
 } kvp_tier_device_file_t;
 
-/* kvp_tier_device_open: as kvp_tier_open, for one device. _close is legal on what was not opened: fd -1. */
+/* kvp_tier_device_open: as kvp_tier_open, for one device; super.device is right where has_super is set. _close is legal on what was not opened:
+ * fd -1. */
 kvp_err_t kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name,
-                               uint32_t number, uint32_t devices) KVP_MUST_USE;
+                               uint32_t devices) KVP_MUST_USE;
 void kvp_tier_device_close(kvp_tier_device_file_t *dev);
 
 /* kvp_tier_device_format begins an epoch: the records before are given up. It waits for the disk. SYS, logged. _blocks fills two blocks with what

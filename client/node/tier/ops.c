@@ -12,6 +12,7 @@
 #define BAD_READS_MAX 3u
 #define TELL_NS (2 * KVP_NS_PER_S) /* in which a master hears what was on a device that is given up */
 #define DAY_S 86400u
+#define REFUSAL_TOLD_NS (3600 * KVP_NS_PER_S)
 
 void
 kvp_tier_end_op(kvp_tier_t *tier, kvp_tier_op_t *op, kvp_err_t err)
@@ -159,6 +160,19 @@ has_budget(const kvp_tier_t *tier, const kvp_tier_op_t *op)
     return tier->budget_bytes == 0 || tier->tokens >= (double)kvp_tier_rec_end(op->meta.key_len, op->meta.len);
 }
 
+/* The budget comes back little by little, so writes are refused and taken in turn: the log says so once an hour at most. */
+static void
+tell_refusal(kvp_tier_t *tier)
+{
+    uint64_t now_ns = kvp_now_ns();
+
+    if (!tier->is_refusing && (tier->refusal_told_ns == 0 || now_ns - tier->refusal_told_ns >= REFUSAL_TOLD_NS)) {
+        kvp_log_warn("tier", "the write budget of the day is used up; what is not written is only counted");
+        tier->refusal_told_ns = now_ns;
+    }
+    tier->is_refusing = true;
+}
+
 /* ---- WRITE and DROP */
 static bool
 ask_still(void *arg)
@@ -176,9 +190,11 @@ begin_write(kvp_tier_t *tier, kvp_tier_core_t *core, kvp_tier_op_t *op)
     if (!has_budget(tier, op)) {
         op->serial = 0;
         tier->stats.refused_writes++;
+        tell_refusal(tier);
         return KVP_LIMIT;
     }
     err = kvp_tier_core_write(core, &op->meta, op->src, ask_still, op, &op->serial);
+    if (err == KVP_OK) tier->is_refusing = false;
     tier->stats.stale_writes += err == KVP_STALE;
     tier->stats.refused_writes += err == KVP_NO_SPACE;
     return err;

@@ -62,6 +62,8 @@ struct kvp_tier {
     uint64_t readings_bytes;
     double tokens; /* bytes that the budget allows now */
     uint64_t tokens_at_ns;
+    bool is_refusing; /* the last write was refused for the budget */
+    uint64_t refusal_told_ns; /* 0 = never */
     bool was_proposed; /* the caller was woken for it */
 };
 

@@ -77,8 +77,11 @@ begin_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, const uint8_t pool_i
     bool is_known =
         dev->has_super && memcmp(dev->super.pool_id, pool_id, 16) == 0 && memcmp(dev->super.uuid, uuid, 16) == 0;
     kvp_tier_core_t *core = NULL;
-    kvp_err_t err = is_known ? KVP_OK : kvp_tier_device_format(dev, pool_id, uuid);
+    kvp_err_t err;
 
+    if (dev->has_super && !is_known)
+        kvp_log_warn("tier", "what was there is another pool's, or another tier's: it is given up dir=%s", dev->dir);
+    err = is_known ? KVP_OK : kvp_tier_device_format(dev, pool_id, uuid);
     if (err == KVP_OK) core = kvp_tier_create_core(tier, dev);
     if (core != NULL && is_known) err = kvp_tier_core_recover(core);
     if (err == KVP_OK && core != NULL) {

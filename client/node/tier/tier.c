@@ -4,6 +4,7 @@
 #include "client/node/tier/shell.h"
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/thread.h"
 
 #include <stdlib.h>
@@ -53,6 +54,39 @@ kvp_tier_take(kvp_tier_t *tier)
 }
 
 /* ---- open and close */
+static bool
+is_in_place(const kvp_tier_t *tier, uint32_t i)
+{
+    return tier->devices[i].has_super && tier->devices[i].super.device == i;
+}
+
+/* Digests are mapped to devices by number, so each is taken where its superblock says, in whatever order they were named. Those that are new
+ * have the places that are left. */
+static void
+place_devices(kvp_tier_t *tier)
+{
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        kvp_tier_device_file_t *dev = &tier->devices[i];
+
+        while (dev->has_super && !is_in_place(tier, dev->super.device)) {
+            kvp_tier_device_file_t *place = &tier->devices[dev->super.device], other = *place;
+
+            *place = *dev;
+            *dev = other;
+        }
+    }
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        kvp_tier_device_file_t *dev = &tier->devices[i];
+
+        if (dev->has_super && !is_in_place(tier, i)) {
+            kvp_log_warn("tier", "another device has the number %u of this one: what was there is given up dir=%s",
+                         dev->super.device, dev->dir);
+            dev->has_super = false;
+        }
+        dev->super.device = i;
+    }
+}
+
 static kvp_err_t
 open_all(kvp_tier_t *tier, const kvp_tier_conf_t *conf)
 {
@@ -60,8 +94,9 @@ open_all(kvp_tier_t *tier, const kvp_tier_conf_t *conf)
 
     for (uint32_t i = 0; i < conf->devices_n && err == KVP_OK; i++) {
         tier->devices[i].engine = &tier->engine;
-        err = kvp_tier_device_open(&tier->devices[i], &conf->devices[i], conf->name, i, conf->devices_n);
+        err = kvp_tier_device_open(&tier->devices[i], &conf->devices[i], conf->name, conf->devices_n);
     }
+    if (err == KVP_OK) place_devices(tier);
     if (err == KVP_OK) err = kvp_thread_start(&tier->thread, "kvp-tier", kvp_tier_main, tier);
     tier->has_thread = err == KVP_OK;
     return err;

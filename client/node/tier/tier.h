@@ -106,7 +106,8 @@ typedef struct {
 
 /* kvp_tier_open opens or makes the files, locks them, and tests them (writes, reads back, compares); it does not look for records yet. INVALID
  * (no such directory, too small, one file for two nodes, another format's file), SYS (no space, cannot be written, in use by another node):
- * logged in one line that names the directory. Where O_DIRECT or io_uring is not to be had it does without, and says so.
+ * logged in one line that names the directory. Where O_DIRECT or io_uring is not to be had it does without, and says so. Devices may be named in
+ * any order.
  * kvp_tier_use begins with the records of that pool: those of another are given up. uuid_out: the same as long as the files are the same and
  * of that pool. Recovery goes on in the tier's thread; operations wait for it. is_ready: it is over.
  * kvp_tier_close writes what is not written, and frees all; operations that are not done are done with CLOSED first: take them before. */

@@ -504,6 +504,67 @@ test_wrong_bytes_are_a_miss(void **state)
     down(&rig);
 }
 
+static void
+swap_dirs(void)
+{
+    char first[sizeof dir[0]];
+
+    memcpy(first, dir[0], sizeof first);
+    memcpy(dir[0], dir[1], sizeof first);
+    memcpy(dir[1], first, sizeof first);
+}
+
+static uint64_t
+found_of(rig_t *rig, uint64_t n)
+{
+    uint64_t found = 0;
+
+    for (uint64_t i = 0; i < n; i++)
+        found += one(rig, KVP_TIER_READ, i, 1) == KVP_OK;
+    return found;
+}
+
+/* Devices are known by their superblocks: in another order all is there, and beside a new one what the other had. Of two with one number one begins anew. */
+static void
+test_devices_in_another_order(void **state)
+{
+    rig_t rig = up(2, 0);
+    uint8_t blocks[2 * 4096];
+    char path[2][160];
+    uint64_t kept;
+    int fd[2];
+
+    write_many(&rig, 0, 60, 1);
+    down(&rig);
+    swap_dirs();
+    rig = up(2, 0);
+    assert_int_equal(found_of(&rig, 60), 60);
+    down(&rig);
+    for (uint32_t i = 0; i < 2; i++)
+        snprintf(path[i], sizeof path[i], "%s/kvpool.tier", dir[i]);
+    assert_int_equal(unlink(path[1]), 0); /* number 0: the other one stands at its place */
+    rig = up(2, 0);
+    kept = found_of(&rig, 60);
+    assert_in_range(kept, 1, 59);
+    write_many(&rig, 0, 60, 1);
+    down(&rig);
+    for (uint32_t i = 0; i < 2; i++)
+        fd[i] = open(path[i], O_RDWR);
+    assert_int_equal(pread(fd[0], blocks, sizeof blocks, 0), sizeof blocks);
+    assert_int_equal(pwrite(fd[1], blocks, sizeof blocks, 0), sizeof blocks);
+    close(fd[0]);
+    close(fd[1]);
+    swap_dirs();
+    rig = up(2, 0); /* both say 1, and the one that stands there is believed */
+    assert_int_equal(found_of(&rig, 60), kept);
+    write_many(&rig, 0, 60, 1);
+    down(&rig);
+    swap_dirs();
+    rig = up(2, 0);
+    assert_int_equal(found_of(&rig, 60), 60);
+    down(&rig);
+}
+
 static kvp_err_t
 try_open(kvp_tier_conf_t *conf)
 {
@@ -703,6 +764,7 @@ main(void)
         cmocka_unit_test_setup(test_records_of_another_pool_are_given_up, each),
         cmocka_unit_test_setup(test_wrong_bytes_are_a_miss, each),
         cmocka_unit_test_setup(test_files_that_are_not_ours, each),
+        cmocka_unit_test_setup(test_devices_in_another_order, each),
         cmocka_unit_test_setup(test_a_device_that_failed_is_tried_again, each),
         cmocka_unit_test_setup(test_overhead_is_less_than_a_ninth, each),
         cmocka_unit_test_setup(test_the_budget_is_a_limit, each),
