@@ -252,7 +252,8 @@ void
 kvp_tier_answer(kvp_tier_t *tier, const uint8_t *keep, uint32_t n)
 {
     pthread_mutex_lock(&tier->core_lock);
-    if (atomic_load(&tier->is_ready) && tier->was_lost_asked && keep != NULL && kvp_tier_is_to_be_told(&tier->devices[tier->asked]))
+    if (atomic_load(&tier->is_ready) && tier->was_lost_asked && keep != NULL &&
+        kvp_tier_is_to_be_told(&tier->devices[tier->asked]))
         kvp_tier_core_forget(tier->devices[tier->asked].core, n);
     else if (atomic_load(&tier->is_ready) && !tier->was_lost_asked && tier->devices[tier->asked].core != NULL)
         kvp_tier_core_answer(tier->devices[tier->asked].core, keep, n);

@@ -38,7 +38,8 @@ void kvp_groups_tick(kvp_evict_t *ev); /* owners that are gone, and members of g
 /* ahead.c: what goes to tiers, and room for what comes from them. */
 void kvp_evict_for_tiers(kvp_evict_t *ev);
 void kvp_evict_ahead_tick(kvp_evict_t *ev);
-bool kvp_evict_is_written(kvp_evict_t *ev, uint32_t oid); /* or nothing writes it; else it is being written from now on */
+bool kvp_evict_is_written(kvp_evict_t *ev,
+                          uint32_t oid); /* or nothing writes it; else it is being written from now on */
 
 /* reserve.c: what is freed before it is needed. */
 void kvp_evict_reserve(kvp_evict_t *ev);
