@@ -138,6 +138,7 @@ ask_mount(kvp_node_t *node)
     msg.unix_path = node->unix_path;
     msg.transports = transports;
     msg.is_fresh = node->is_fresh;
+    msg.is_kept = node->keep.state == KVP_KEEP_UP;
     msg.term = kvp_node_core_term(node->core);
     msg.mounted_term = kvp_node_core_mounted_term(node->core);
     node->link.state = KVP_LINK_MOUNTING;

@@ -78,6 +78,27 @@ def find_all(client, n, what="old/", first=0, length=100000):
     assert got["wrong"] == 0, got
 
 
+def test_gets_wait_for_a_node_that_is_started_again(kept):
+    """Fails if a get of what lies at a node that was killed, and whose keeper has its memory, does not wait until the next process is there; or waits
+    for long where none comes.
+    """
+    node = kept.node()
+    assert kept.shell(**PATHS["tcp"])("bput old/ 0 8 100000")["results"] == {"OK": 8}
+    reader, late = kept.shell(**PATHS["tcp"]), kept.shell(**PATHS["tcp"])
+    node.kill9()
+    wait_until(lambda: figures(kept.master)["segments"] == 0, 10, "the node to be missed")
+    reader.say(f"bget old/ 0 8 100000 deadline={20000 * SLOW}")
+    time.sleep(0.3)
+    kept.node().wait_log("adopted the memory")
+    got = reader.hear(30)
+    assert got["results"] == {"OK": 8} and got["wrong"] == 0, got
+    wait_until(lambda: figures(kept.master)["segments"] == 1, 10, "the node")
+    kept.bench.daemons[-1].kill9()
+    begun = time.monotonic()
+    assert late(f"bget old/ 0 8 100000 deadline={20000 * SLOW}")["results"] == {"NODE_LOST": 8}
+    assert time.monotonic() - begun < 8 * SLOW
+
+
 def test_keeper_inherits_nothing(kept, bench):
     """Fails if a keeper that a node starts has a descriptor of the process that started the node, such as a lock: it would outlive both."""
     lock = os.open(f"{bench.home}/lock", os.O_CREAT | os.O_RDWR)

@@ -247,6 +247,7 @@ ask_mount(sim_t *s, node_t *n)
     msg.unix_path = n->party.name;
     msg.transports = (char *)"shm,tcp";
     msg.is_fresh = n->is_fresh;
+    msg.is_kept = s->plan->has_keepers;
     msg.term = kvp_node_core_term(n->core);
     msg.mounted_term = kvp_node_core_mounted_term(n->core);
     n->state = LINK_MOUNTING;

@@ -72,6 +72,7 @@ struct kvp_segment {
     kvp_heapnode_t up_chunk; /* and in catalog->up_chunks */
     uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
     bool is_dropped; /* being purged; nothing in it exists any more */
+    bool is_kept; /* its node's keeper has it: where the node dies the next process brings it back soon */
     bool is_restored; /* it comes from the log, and its node's words were not held against that yet */
     bool is_over; /* the log says that it was dropped */
     bool is_slow; /* its node has not answered a Retire for too long */

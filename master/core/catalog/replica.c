@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define KEPT_BACK_NS KVP_MS(2000) /* the same after the loss of one whose memory is kept */
 #define NODE_BACK_NS KVP_MS(5000) /* nodes are back for so long after a master's start, where they are at all */
 
 #define SLACK_BITS 16u
@@ -247,6 +248,21 @@ kvp_obj_is_reported(const kvp_catalog_t *cat, const kvp_obj_t *o)
 
         if (g->report != NULL) return true;
         if (g->is_restored && g->node == NULL && cat->ctx->now_ns - g->lost_ns < NODE_BACK_NS) return true;
+    }
+    return false;
+}
+
+bool
+kvp_obj_is_kept(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(cat, o, places);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_segment_t *g = chunk_of(cat, &places[i])->segment;
+
+        if (g->is_kept && !g->is_dropped && g->node == NULL && cat->ctx->now_ns - g->lost_ns < KEPT_BACK_NS)
+            return true;
     }
     return false;
 }

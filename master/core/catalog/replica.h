@@ -67,6 +67,8 @@ kvp_digest_t kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /*
 /* Copies whose nodes answer; 0: not committed, or before a bump. kvp_obj_served_n: 0 also while its group hides it. */
 uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
 bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o); /* no copy is up, and it can be staged */
+bool kvp_obj_is_kept(const kvp_catalog_t *cat,
+                     const kvp_obj_t *o); /* its node is away, and is to be back soon with its memory */
 bool kvp_obj_is_reported(const kvp_catalog_t *cat,
                          const kvp_obj_t *o); /* it will be served when a report is over, or its node is back */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);

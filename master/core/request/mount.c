@@ -86,6 +86,7 @@ replace_text(char **at, const char *text)
 static void
 set_addresses(kvp_segment_t *g, const Kvp__Pb__Mount *msg)
 {
+    g->is_kept = msg->is_kept;
     replace_text(&g->addr, msg->addr);
     replace_text(&g->unix_path, msg->unix_path);
     replace_text(&g->transports, msg->transports);

@@ -79,11 +79,13 @@ is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
            kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(&m->cat, o);
 }
 
-/* What of that a reader is to wait for: the master has just begun, and the node was not seen since. */
+/* What of that a reader is to wait for: the master has just begun, and the node was not seen since; or it is being started again. */
 static bool
 is_coming(const kvp_master_t *m, uint32_t oid)
 {
-    return kvp_takeover_may_tickets_come(&m->peers) && kvp_obj_is_reported(&m->cat, kvp_obj(m->cat.index, oid));
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+
+    return (kvp_takeover_may_tickets_come(&m->peers) && kvp_obj_is_reported(&m->cat, o)) || kvp_obj_is_kept(&m->cat, o);
 }
 
 /* Why the answer does not tell where it is: on its way into memory, or to be asked for again, or its node does not give it. */
