@@ -84,6 +84,7 @@ struct kvp_segment {
     kvp_segment_t *tier; /* of memory: that of its node; NULL = none is known. Borrowed; may be dropped */
     kvp_list_t demotes, placed; /* of memory: what is to be written, and read, when orders go out, */
     kvp_list_t stages; /* and what waits for room before; */
+    uint64_t room_ns; /* since when the first of these has waited and nothing got any; 0 = it was not looked at */
     kvp_list_t drops; /* of a tier: what is to be dropped when an order goes out, */
     uint32_t drops_n; /* so many, with those in orders */
     kvp_list_t tenants; /* of a tier: its chunks */

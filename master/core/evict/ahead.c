@@ -125,7 +125,10 @@ kvp_evict_for_tiers(kvp_evict_t *ev)
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
         if (g->state == KVP_SEG_UP) kvp_tier_place_stages(ev->space, g);
-        if (!kvp_list_is_empty(&g->stages) && g->state == KVP_SEG_UP) make_room(ev, g);
+        if (kvp_list_is_empty(&g->stages))
+            g->room_ns = 0;
+        else if (g->state == KVP_SEG_UP)
+            make_room(ev, g);
     }
     if (ev->cat->owners_n == 1)
         walk(ev, kvp_list_first(&ev->cat->owners, kvp_tenant_t, owning));

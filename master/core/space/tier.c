@@ -111,6 +111,7 @@ kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g)
         mv->retire->version = mv->version;
         kvp_list_del(&mv->link);
         kvp_list_add_tail(&g->placed, &mv->link);
+        g->room_ns = sp->ctx->now_ns;
     }
 }
 
@@ -120,11 +121,12 @@ kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out
     uint64_t bytes = 0;
     uint32_t oid, n = 0;
 
+    if (g->room_ns == 0 || kvp_list_is_empty(&g->stages)) g->room_ns = sp->ctx->now_ns;
+    *is_late_out = sp->ctx->now_ns > g->room_ns + LATE_NS;
     kvp_list_foreach (pos, &g->stages) {
         const kvp_moving_t *mv = kvp_list_entry(pos, kvp_moving_t, link);
 
         if (n == 0) *tenant_out = kvp_obj_tenant(sp->cat, kvp_moving_object(sp, mv, &oid));
-        if (n == 0) *is_late_out = sp->ctx->now_ns + STAGE_NS > mv->due_ns + LATE_NS;
         n++;
         bytes += kvp_slab_extent_bytes(mv->len);
         if (n == KVP_TIER_BATCH) break;

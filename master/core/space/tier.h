@@ -17,7 +17,7 @@
 void kvp_tier_demote(kvp_space_t *sp, uint32_t oid);
 bool kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who);
 /* kvp_tier_place_stages gives the first stages their extents, as far as there is room. kvp_tier_stage_room: bytes that the next ones wait for; 0 = none
- * does; *is_late_out: the first one for long. */
+ * does; *is_late_out: for long, and nothing got any meanwhile. */
 void kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g);
 uint64_t kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out, bool *is_late_out);
 void kvp_tier_tick(kvp_space_t *sp); /* stages that found no room in time */
