@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT_BACK_NS KVP_MS(2000) /* the same after the loss of one whose memory is kept */
 #define NODE_BACK_NS KVP_MS(5000) /* nodes are back for so long after a master's start, where they are at all */
+#define KEPT_BACK_NS KVP_MS(2000) /* the same after the loss of a node whose memory is kept */
 
 #define SLACK_BITS 16u
 
