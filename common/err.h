@@ -41,6 +41,7 @@ extern "C" {
     X(-34, BUSY, -900, "peer has no capacity for another connection")                                                  \
     X(-35, FENCED, -601, "this client was fenced")                                                                     \
     X(-36, STALE_TERM, -601, "the order is of an older term")                                                          \
+    X(-37, NOT_LEADER, -1010, "this master does not lead")                                                             \
     X(-50, NODE_LOST, -704, "the node that holds the object cannot be reached")                                        \
     X(-51, NO_SEGMENT, -101, "no such segment")                                                                        \
     X(-52, SEGMENT_EXISTS, -102, "a segment of that name is mounted")                                                  \

@@ -46,6 +46,11 @@ typedef enum {
     KVP_OP_HELLO = 1, /* C,N->M, C->N  Hello -> HelloReply */
     KVP_OP_BYE = 2, /* C,N->M  none -> Reply: the session ends, nothing is under way */
     KVP_OP_HEARTBEAT = 3, /* C,N->M  Heartbeat -> HeartbeatReply */
+    KVP_OP_WATCH = 4, /* anybody, before Hello ->M  none -> WatchReply, as soon as that master leads */
+    KVP_OP_FOLLOW = 5, /* standby->leader  Follow, n kvp_wire_term_t -> FollowReply, then LOG */
+    KVP_OP_LOG = 6, /* leader->standby  Log, bytes of the log; one-way */
+    KVP_OP_FOLLOWED = 7, /* standby->leader  Followed; one-way */
+    KVP_OP_SWITCH = 8, /* C->M  Switch -> Reply: another master is to lead */
 
     KVP_OP_PUT_BEGIN = 16, /* C->M  PutBegin, n kvp_wire_put_t, groups, lineages, keys -> Places, objs, locs */
     KVP_OP_PUT_COMMIT = 17, /* C->M  PutCommit, n kvp_wire_commit_t -> Reply, n i32 */
@@ -132,6 +137,13 @@ typedef struct {
     uint32_t reads;
     uint32_t reserved; /* 0 */
 } kvp_wire_used_t;
+
+/* FOLLOW: where a term of a standby's log begins. */
+typedef struct {
+    uint64_t position; /* of its BASE or TERM */
+    uint32_t term;
+    uint32_t reserved; /* 0 */
+} kvp_wire_term_t;
 
 /* PRESENT: what a ticket of a session before protected. Records that follow one another and have the same set, kind and
  * ttl_ms are put under one ticket. */
@@ -281,6 +293,7 @@ _Static_assert(sizeof(kvp_wire_group_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_lineage_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_used_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_extent_t) == 16, "wire format");
+_Static_assert(sizeof(kvp_wire_term_t) == 16, "wire format");
 
 /* Peer-to-peer transfers: PROTOCOL "Peers". */
 #define KVP_PEER_BATCH_MAX 1024u /* records of one PEER_FIND, PEER_MOVE or PEER_CUT */

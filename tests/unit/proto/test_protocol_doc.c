@@ -252,6 +252,11 @@ op_name(kvp_op_t op)
         OP(HELLO);
         OP(BYE);
         OP(HEARTBEAT);
+        OP(WATCH);
+        OP(FOLLOW);
+        OP(LOG);
+        OP(FOLLOWED);
+        OP(SWITCH);
         OP(PUT_BEGIN);
         OP(PUT_COMMIT);
         OP(PUT_ABORT);
@@ -428,6 +433,7 @@ static const field_t fields[] = {
     RECORD(kvp_wire_group_t, group, members, member),
     RECORD(kvp_wire_lineage_t, sequence, parent, depth, is_told),
     RECORD(kvp_wire_commit_t, attempt, sum, replicas, reserved),
+    RECORD(kvp_wire_term_t, position, term, reserved),
     RECORD(kvp_wire_used_t, digest, reads, reserved),
     RECORD(kvp_wire_present_t, digest, version, set, ttl_ms, kind, reserved),
     RECORD(kvp_wire_presented_t, ticket, err, reserved),
