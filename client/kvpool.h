@@ -13,6 +13,7 @@
 #ifndef KVPOOL_H
 #define KVPOOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -47,7 +48,8 @@ typedef struct kvpool kvpool_t;
 /* All members may be zero or NULL: defaults. Set struct_size to sizeof(kvpool_conf_t). Strings are copied. */
 typedef struct {
     size_t struct_size;
-    const char *master; /* "HOST:PORT[,HOST:PORT]"; else $KVPOOL_MASTER, else 127.0.0.1:50051 */
+    const char *master; /* "HOST:PORT[,HOST:PORT]", at most 16: the one that leads is found; else $KVPOOL_MASTER, else
+                           127.0.0.1:50051 */
     const char *name; /* of this client or embedded node, at most 128 bytes; default: program name and pid */
     const char *host_id; /* default: the machine's id; two ids on one machine count as two hosts */
     const char *transports; /* "shm,rdma,tcp" in order of preference; else $KVPOOL_TRANSPORTS, else all there are. One
@@ -78,6 +80,8 @@ typedef struct {
                                given. docs/operations/install.md */
     size_t ssd_n;
     uint64_t ssd_writes; /* bytes a day that are written to them at most; 0 = any */
+    bool state_only; /* stat and list, also of a master that does not lead: other calls are refused (NOT_LEADER). No
+                        embedded node may be asked for */
 } kvpool_conf_t;
 
 /* kvpool_open connects to the pool (within deadline_ms) and, with memory_bytes, mounts an embedded node. It waits, in that time, also until

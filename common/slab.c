@@ -445,10 +445,21 @@ join_next(kvp_slab_t *slab, uint32_t slot)
     slot_give(slab, gone);
 }
 
+/* What is closed has an extent, or is one that is free. */
+bool
+kvp_slab_is_open(const kvp_slab_t *slab)
+{
+    return slab->first == KVP_SLAB_NONE;
+}
+
 void
 kvp_slab_free(kvp_slab_t *slab, uint32_t slot)
 {
     if (!kvp_slab_is_allocated(slab, slot)) kvp_panic("slab: free of slot %u, which is not allocated", slot);
+    if (kvp_slab_is_open(slab)) {
+        kvp_slab_unrestore(slab, slot);
+        return;
+    }
     record_t *r = rec(slab, slot);
     slab->used_units -= r->len;
     r->off = off_of(r);

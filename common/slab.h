@@ -59,12 +59,13 @@ kvp_err_t kvp_slab_move(kvp_slab_t *slab, uint32_t slot, uint32_t *slot_out) KVP
  * is free and nothing allocated yet: it is open. kvp_slab_restore allocates [offset, offset + bytes) under that very slot, or under
  * any for KVP_SLAB_NONE; INVALID, LIMIT and NOMEM as kvp_slab_adopt. kvp_slab_unrestore takes it back. Reading a record works
  * meanwhile, physical order does not. kvp_slab_close ends it: all the rest is free. CORRUPT where two extents overlap, LIMIT where slots
- * are used up, NOMEM; it is still open then. O(extents). */
+ * are used up, NOMEM; it is still open then. O(extents). kvp_slab_free on an open one is kvp_slab_unrestore. */
 kvp_err_t kvp_slab_create_open(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out) KVP_MUST_USE;
 kvp_err_t kvp_slab_restore(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner,
                            uint32_t *slot_out) KVP_MUST_USE;
 void kvp_slab_unrestore(kvp_slab_t *slab, uint32_t slot);
 kvp_err_t kvp_slab_close(kvp_slab_t *slab) KVP_MUST_USE;
+bool kvp_slab_is_open(const kvp_slab_t *slab);
 /* kvp_slab_take_free allocates a free extent, whichever, as it lies: all of it, on no bounds. False: nothing is free. */
 bool kvp_slab_take_free(kvp_slab_t *slab, uint32_t owner, uint32_t *slot_out);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define ANSWER_MS 1000
+#define HEALTH_MS 700 /* so that it is answered within a second */
 #define NAME_MAX_BYTES 96
 
 static double
@@ -50,6 +51,13 @@ kvp_admin_init(kvp_admin_t *admin)
         uint64_t *value;
     } figures[] = {{"term", "term of this master (gauge)", &admin->term},
                    {"uptime_ms", "time since the start, ms (gauge)", &admin->uptime_ms},
+                   {"leads", "1 while this master leads (gauge)", &admin->leads},
+                   {"elections", "elections that this process won", &admin->elections},
+                   {"insync_members", "masters in the in-sync set (gauge)", &admin->insync},
+                   {"lag_bytes", "of the leader's log, what this standby lacks (gauge)", &admin->lag_bytes},
+                   {"lag_ms", "time for which this standby has lacked something, ms (gauge)", &admin->lag_ms},
+                   {"etcd_requests", "requests to etcd", &admin->etcd_requests},
+                   {"etcd_failures", "of these, failed", &admin->etcd_failures},
 #define FIGURE(field, text) {#field, text, &admin->core.field},
                    KVP_MASTER_STATS(FIGURE)
 #undef FIGURE
@@ -92,17 +100,36 @@ kvp_admin_fini(kvp_admin_t *admin)
     admin->metrics = NULL;
 }
 
+static void
+copy_status(kvp_admin_t *admin)
+{
+    kvp_ha_status_t *st = &admin->status;
+
+    if (admin->ha == NULL) return;
+    kvp_ha_status(admin->ha, st);
+    admin->term = st->term;
+    admin->lag_bytes = st->lag_bytes;
+    admin->lag_ms = st->lag_ms;
+    admin->insync = st->insync.n;
+    admin->elections = st->elections;
+    admin->leads = strcmp(st->role, "leader") == 0;
+    admin->etcd_requests = st->etcd_requests;
+    admin->etcd_failures = st->etcd_failures;
+}
+
 /* Runs on the loop's thread, while the HTTP thread waits. */
 static void
 copy_figures(void *arg)
 {
     kvp_admin_t *admin = arg;
 
-    kvp_master_stats(admin->master, &admin->core);
+    kvp_master_stats(kvp_server_core(admin->server), &admin->core);
     kvp_server_stats(admin->server, &admin->shell);
     admin->has_log = kvp_server_log_stats(admin->server, &admin->log);
-    kvp_master_ident(admin->master, &admin->ident);
+    kvp_master_ident(kvp_server_core(admin->server), &admin->ident);
     admin->term = admin->core.term;
+    admin->leads = 1;
+    copy_status(admin);
     admin->uptime_ms = (kvp_boot_ns() - admin->start_ns) / KVP_NS_PER_MS;
 }
 
@@ -117,16 +144,25 @@ scrape(kvp_admin_t *admin, kvp_http_response_t *response)
     return false;
 }
 
+/* Role and term are told even where the loop does not answer: whoever watches the masters wants them then most. */
 static void
 on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     kvp_admin_t *admin = arg;
+    uint32_t term = 0;
 
     (void)request;
-    if (!scrape(admin, response)) return;
-    kvp_jsonw_t answer = kvp_http_json(response, 200);
+    const char *role = admin->ha == NULL ? "leader" : kvp_ha_glance(admin->ha, &term);
+    const bool is_stuck = kvp_loop_call(admin->loop, copy_figures, admin, HEALTH_MS) != KVP_OK;
+    kvp_jsonw_t answer = kvp_http_json(response, is_stuck || strcmp(role, "fenced") == 0 ? 503 : 200);
     kvp_jsonw_open(&answer, NULL, '{');
-    kvp_jsonw_text(&answer, "status", "ok");
+    kvp_jsonw_text(&answer, "status", is_stuck ? "stuck" : "ok");
+    kvp_jsonw_text(&answer, "role", role);
+    if (is_stuck) {
+        kvp_jsonw_u64(&answer, "term", term);
+        kvp_jsonw_close(&answer, '}');
+        return;
+    }
     kvp_jsonw_text(&answer, "version", KVP_RELEASE);
     kvp_jsonw_hex(&answer, "pool_id", admin->ident.pool_id, sizeof admin->ident.pool_id);
     kvp_jsonw_u64(&answer, "term", admin->term);
@@ -146,14 +182,113 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
     if (!scrape(admin, response)) return;
     kvp_http_type(response, "text/plain; version=0.0.4; charset=utf-8");
     kvp_metrics_render(admin->metrics, kvp_http_out(response));
+    for (uint32_t i = 0; admin->ha != NULL && i < admin->status.standbys_n; i++) {
+        char text[512];
+        int n = snprintf(text, sizeof text,
+                         "kvpool_master_standby_lag_bytes{standby=\"%s\"} %llu\n"
+                         "kvpool_master_standby_lag_ms{standby=\"%s\"} %llu\n"
+                         "kvpool_master_standby_is_insync{standby=\"%s\"} %d\n",
+                         admin->status.standbys[i].id, (unsigned long long)admin->status.standbys[i].lag_bytes,
+                         admin->status.standbys[i].id, (unsigned long long)admin->status.standbys[i].lag_ms,
+                         admin->status.standbys[i].id, admin->status.standbys[i].is_insync);
+        kvp_buf_append(kvp_http_out(response), text, (size_t)n);
+    }
+}
+
+/* ---- who leads */
+static void
+say_master(kvp_jsonw_t *answer, const char *name, const kvp_election_master_t *m)
+{
+    kvp_jsonw_open(answer, name, '{');
+    kvp_jsonw_text(answer, "id", m->id);
+    kvp_jsonw_text(answer, "address", m->address);
+    kvp_jsonw_text(answer, "http", m->http);
+    kvp_jsonw_close(answer, '}');
+}
+
+static void
+on_role(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_admin_t *admin = arg;
+    uint32_t term = 0;
+
+    (void)request;
+    const char *role = admin->ha == NULL ? "leader" : kvp_ha_glance(admin->ha, &term);
+    kvp_jsonw_t answer = kvp_http_json(response, 200);
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_text(&answer, "role", role);
+    kvp_jsonw_close(&answer, '}');
+}
+
+static void
+on_leader(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_admin_t *admin = arg;
+
+    (void)request;
+    if (!scrape(admin, response)) return;
+    if (admin->ha != NULL && admin->status.leader.id[0] == '\0') {
+        kvp_http_error(response, 404, "no master leads");
+        return;
+    }
+    kvp_jsonw_t answer = kvp_http_json(response, 200);
+    kvp_jsonw_open(&answer, NULL, '{');
+    if (admin->ha != NULL) say_master(&answer, "leader", &admin->status.leader);
+    kvp_jsonw_u64(&answer, "term", admin->term);
+    kvp_jsonw_close(&answer, '}');
+}
+
+static void
+on_ha_status(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_admin_t *admin = arg;
+    const kvp_ha_status_t *st = &admin->status;
+
+    (void)request;
+    if (!scrape(admin, response)) return;
+    kvp_jsonw_t answer = kvp_http_json(response, 200);
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_bool(&answer, "enabled", admin->ha != NULL);
+    kvp_jsonw_text(&answer, "role", admin->ha == NULL ? "leader" : st->role);
+    kvp_jsonw_u64(&answer, "term", admin->term);
+    if (admin->ha != NULL) {
+        say_master(&answer, "self", &st->self);
+        say_master(&answer, "leader", &st->leader);
+        kvp_jsonw_u64(&answer, "position", st->end);
+        kvp_jsonw_u64(&answer, "lag_bytes", st->lag_bytes);
+        kvp_jsonw_u64(&answer, "lag_ms", st->lag_ms);
+        kvp_jsonw_u64(&answer, "elections", st->elections);
+        kvp_jsonw_open(&answer, "insync", '[');
+        for (uint32_t i = 0; i < st->insync.n; i++)
+            kvp_jsonw_text(&answer, NULL, st->insync.ids[i]);
+        kvp_jsonw_close(&answer, ']');
+        kvp_jsonw_open(&answer, "masters", '[');
+        for (uint32_t i = 0; i < st->masters_n; i++)
+            say_master(&answer, NULL, &st->masters[i]);
+        kvp_jsonw_close(&answer, ']');
+        kvp_jsonw_open(&answer, "standbys", '[');
+        for (uint32_t i = 0; i < st->standbys_n; i++) {
+            kvp_jsonw_open(&answer, NULL, '{');
+            kvp_jsonw_text(&answer, "id", st->standbys[i].id);
+            kvp_jsonw_u64(&answer, "lag_bytes", st->standbys[i].lag_bytes);
+            kvp_jsonw_u64(&answer, "lag_ms", st->standbys[i].lag_ms);
+            kvp_jsonw_bool(&answer, "is_insync", st->standbys[i].is_insync);
+            kvp_jsonw_close(&answer, '}');
+        }
+        kvp_jsonw_close(&answer, ']');
+    }
+    kvp_jsonw_close(&answer, '}');
 }
 
 static void
 on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     static const char text[] = "kvpool-master\n\n"
-                               "/health   is the master alive and answering\n"
-                               "/metrics  figures for Prometheus\n";
+                               "/health     is the master alive and answering, its role and term\n"
+                               "/metrics    figures for Prometheus\n"
+                               "/role       leader, standby, or what is between\n"
+                               "/leader     who leads\n"
+                               "/ha_status  all that is known of the masters\n";
 
     (void)arg;
     (void)request;
@@ -162,13 +297,16 @@ on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
 }
 
 kvp_err_t
-kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_master_t *master, kvp_server_t *server)
+kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha)
 {
     admin->loop = loop;
-    admin->master = master;
     admin->server = server;
+    admin->ha = ha;
     kvp_err_t err = kvp_http_route(http, "GET", "/health", on_health, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/metrics", on_metrics, admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/role", on_role, admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/leader", on_leader, admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/ha_status", on_ha_status, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/", on_index, admin);
     return err;
 }

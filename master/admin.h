@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's admin port: /health, /metrics and a short index at /. Handlers run on the HTTP server's thread and ask the
+ * The master's admin port: /health, /metrics, who leads, and a short index at /. Handlers run on the HTTP server's thread and ask the
  * loop's thread for figures; they change nothing.
  */
 #ifndef KVP_MASTER_ADMIN_H
@@ -9,29 +9,32 @@
 #include "common/daemon/loop.h"
 #include "common/daemon/metrics.h"
 #include "master/core/master.h"
+#include "master/ha/ha.h"
 #include "master/server.h"
 
 typedef struct {
     kvp_loop_t *loop; /* borrowed, as are the two below; all outlive the HTTP server */
-    kvp_master_t *master;
     kvp_server_t *server;
+    kvp_ha_t *ha; /* NULL = this master is alone */
     kvp_metrics_t *metrics; /* owned, with everything registered in it */
     kvp_times_t times; /* for kvp_server_start */
     uint64_t start_ns; /* CLOCK_BOOTTIME */
     kvp_master_stats_t core; /* copies of the last scrape; the HTTP thread's */
     kvp_server_stats_t shell;
     kvp_log_stats_t log;
+    kvp_ha_status_t status; /* where it is not alone */
+    uint64_t lag_bytes, lag_ms, insync, elections, leads, etcd_requests, etcd_failures;
     bool has_log;
     kvp_master_ident_t ident;
     uint64_t uptime_ms;
     uint64_t term;
 } kvp_admin_t;
 
-/* kvp_admin_init registers the metrics; kvp_admin_route binds the paths, once loop, master and server exist. NOMEM.
+/* kvp_admin_init registers the metrics; kvp_admin_route binds the paths, once loop and server exist; ha is NULL where the master is alone. NOMEM.
  * kvp_admin_fini comes after the HTTP server has stopped; legal on a zeroed admin. */
 kvp_err_t kvp_admin_init(kvp_admin_t *admin) KVP_MUST_USE;
-kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_master_t *master,
-                          kvp_server_t *server) KVP_MUST_USE;
+kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server,
+                          kvp_ha_t *ha) KVP_MUST_USE;
 void kvp_admin_fini(kvp_admin_t *admin);
 
 #endif

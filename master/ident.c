@@ -22,6 +22,8 @@
 #define FILE_NAME "ident"
 #define TEMP_NAME "ident.new"
 #define LOCK_NAME "lock"
+#define CLUSTER_NAME "cluster"
+#define CLUSTER_TEMP_NAME "cluster.new"
 #define TEXT_MAX 512
 
 /* format_text writes the whole file and returns its length. */
@@ -69,22 +71,29 @@ write_all(int fd, const char *data, size_t len)
 }
 
 static kvp_err_t
-store(const kvp_ident_t *ident)
+replace_file(const kvp_ident_t *ident, const char *name, const char *temp, const char *text, size_t len)
 {
-    char text[TEXT_MAX];
-    size_t len = format_text(ident, text);
-    int fd = openat(ident->dir_fd, TEMP_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = openat(ident->dir_fd, temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
     if (fd < 0) goto fail;
     if (!write_all(fd, text, len) || fsync(fd) != 0) goto fail;
     close(fd);
     fd = -1;
-    if (renameat(ident->dir_fd, TEMP_NAME, ident->dir_fd, FILE_NAME) != 0 || fsync(ident->dir_fd) != 0) goto fail;
+    if (renameat(ident->dir_fd, temp, ident->dir_fd, name) != 0 || fsync(ident->dir_fd) != 0) goto fail;
     return KVP_OK;
 fail:
-    kvp_log_error("master", "cannot write the pool's identity: %m file=%s/%s", ident->dir, FILE_NAME);
+    kvp_log_error("master", "cannot write the pool's identity: %m file=%s/%s", ident->dir, name);
     if (fd >= 0) close(fd);
     return KVP_SYS;
+}
+
+static kvp_err_t
+store(const kvp_ident_t *ident)
+{
+    char text[TEXT_MAX];
+    size_t len = format_text(ident, text);
+
+    return replace_file(ident, FILE_NAME, TEMP_NAME, text, len);
 }
 
 /* load reads the file; NOT_FOUND where there is none. */
@@ -249,6 +258,57 @@ kvp_ident_close(kvp_ident_t *ident)
     if (ident->dir_fd >= 0) close(ident->dir_fd);
     ident->lock_fd = -1;
     ident->dir_fd = -1;
+}
+
+/* read_cluster reads which cluster the directory is of; NOT_FOUND: of none. */
+static kvp_err_t
+read_cluster(const kvp_ident_t *ident, char cluster[TEXT_MAX], char id[33])
+{
+    int fd = openat(ident->dir_fd, CLUSTER_NAME, O_RDONLY | O_CLOEXEC);
+    char text[TEXT_MAX + 1];
+
+    if (fd < 0 && errno == ENOENT) return KVP_NOT_FOUND;
+    ssize_t n = fd < 0 ? -1 : read(fd, text, TEXT_MAX);
+    if (fd >= 0) close(fd);
+    text[n < 0 ? 0 : n] = '\0';
+    if (sscanf(text, "id %32[0-9a-f]\ncluster %500[^\n]", id, cluster) == 2) return KVP_OK;
+    kvp_log_error("master", "cannot read which cluster the directory is of: %m file=%s/%s", ident->dir, CLUSTER_NAME);
+    return KVP_CORRUPT;
+}
+
+kvp_err_t
+kvp_ident_join(kvp_ident_t *ident, const char *cluster)
+{
+    char text[TEXT_MAX], was[TEXT_MAX];
+    kvp_err_t err;
+
+    if (ident->dir_fd < 0) {
+        kvp_log_error("master", "a master of a cluster needs a data directory: see --data-dir");
+        return KVP_INVALID;
+    }
+    err = read_cluster(ident, was, ident->id);
+    if (err == KVP_OK && strcmp(was, cluster) != 0) {
+        kvp_log_error("master", "the data directory is one of cluster %s, and not of %s dir=%s", was, cluster,
+                      ident->dir);
+        return KVP_INVALID;
+    }
+    if (err != KVP_NOT_FOUND) return err;
+    snprintf(ident->id, sizeof ident->id, "%016" PRIx64, kvp_random_u64());
+    int n = snprintf(text, sizeof text, "id %s\ncluster %s\n", ident->id, cluster);
+    return replace_file(ident, CLUSTER_NAME, CLUSTER_TEMP_NAME, text, (size_t)n);
+}
+
+kvp_err_t
+kvp_ident_may_be_alone(const kvp_ident_t *ident)
+{
+    char was[TEXT_MAX], id[33];
+
+    if (ident->dir_fd < 0 || read_cluster(ident, was, id) == KVP_NOT_FOUND) return KVP_OK;
+    kvp_log_error("master",
+                  "the data directory is one of cluster %s, and another master may lead it: give --etcd and --cluster, "
+                  "or --force-single if no other one runs dir=%s",
+                  was, ident->dir);
+    return KVP_INVALID;
 }
 
 kvp_err_t

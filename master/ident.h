@@ -14,6 +14,7 @@ typedef struct {
     bool
         had_master; /* there was one, or nobody may name the pool; otherwise the id and the seed are made up, and not on disk before kvp_ident_save */
     bool is_new; /* the id and the seed are made up now: whatever else is in the directory is of another pool */
+    char id[33]; /* of the directory in its cluster; "" = it was never in one */
     int dir_fd; /* -1 = nothing is kept */
     int lock_fd; /* held while this master lives; -1 = none */
     char dir[4096]; /* as the ready line says it: "none" where nothing is kept */
@@ -29,6 +30,11 @@ kvp_err_t kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *iden
 /* kvp_ident_look reads the identity of a directory that no master uses, and locks it; nothing is made or written. ident_out->term is the
  * last one that was used. NOT_FOUND (no pool is kept there), and the errors of kvp_ident_open; logged. */
 kvp_err_t kvp_ident_look(const char *dir, kvp_ident_t *ident_out) KVP_MUST_USE;
+
+/* kvp_ident_join: the directory is one of that cluster's from now on, and has an id. INVALID: it is one of another cluster, or
+ * nothing is kept. kvp_ident_may_be_alone: INVALID where it is one of a cluster. SYS; all logged. */
+kvp_err_t kvp_ident_join(kvp_ident_t *ident, const char *cluster) KVP_MUST_USE;
+kvp_err_t kvp_ident_may_be_alone(const kvp_ident_t *ident) KVP_MUST_USE;
 
 /* kvp_ident_close releases the directory; legal on an identity whose descriptors are -1. */
 void kvp_ident_close(kvp_ident_t *ident);

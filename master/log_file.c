@@ -233,6 +233,35 @@ kvp_log_file_read(const kvp_log_file_t *lf, kvp_log_file_fn fn, void *arg, uint6
     return err;
 }
 
+kvp_err_t
+kvp_log_file_pread(const kvp_log_file_t *lf, uint64_t at, void *bytes, size_t len, size_t *n_out)
+{
+    uint32_t i = lf->files;
+    ssize_t n;
+    int fd;
+
+    while (i > 0 && lf->from[i - 1] > at)
+        i--;
+    if (i == 0) return KVP_NOT_FOUND;
+    if (i < lf->files) len = kvp_min_u64(len, lf->from[i] - at);
+    fd = open_file(lf, lf->from[i - 1], O_RDONLY);
+    n = fd < 0 ? -1 : pread(fd, bytes, len, (off_t)(at - lf->from[i - 1]));
+    if (fd >= 0) close(fd);
+    if (n < 0) return KVP_SYS;
+    *n_out = (size_t)n;
+    return KVP_OK;
+}
+
+void
+kvp_log_file_begin_at(kvp_log_file_t *lf, uint64_t position)
+{
+    if (lf->fd >= 0) close(lf->fd);
+    lf->fd = -1;
+    remove_files(lf, 0, lf->files);
+    lf->end = position;
+    lf->may_lack_end = false;
+}
+
 /* ---- writing */
 kvp_err_t
 kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept)
@@ -243,6 +272,8 @@ kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept)
     while (n < lf->files && lf->from[n] < lf->end)
         n++;
     remove_files(lf, n, lf->files - n);
+    if (lf->fd >= 0) close(lf->fd);
+    lf->fd = -1;
     if (n == 0) return KVP_OK;
     lf->fd = open_file(lf, lf->from[n - 1], O_WRONLY);
     if (lf->fd < 0 || ftruncate(lf->fd, (off_t)(lf->end - lf->from[n - 1])) != 0) return complain(lf, "cut");

@@ -46,6 +46,14 @@ kvp_err_t kvp_log_file_look(kvp_log_file_t *lf, int dir_fd, const char *dir) KVP
 typedef kvp_err_t (*kvp_log_file_fn)(void *arg, const void *bytes, size_t len);
 kvp_err_t kvp_log_file_read(const kvp_log_file_t *lf, kvp_log_file_fn fn, void *arg, uint64_t *read_out) KVP_MUST_USE;
 
+/* kvp_log_file_pread reads bytes from that position on, at most to the end of the file that has it: *n_out 0, there are none yet. NOT_FOUND: the position lies before
+ * all files. SYS. Legal beside a write. */
+kvp_err_t kvp_log_file_pread(const kvp_log_file_t *lf, uint64_t at, void *bytes, size_t len, size_t *n_out)
+    KVP_MUST_USE;
+
+/* kvp_log_file_begin_at removes all files: the next one begins at that position. */
+void kvp_log_file_begin_at(kvp_log_file_t *lf, uint64_t position);
+
 /* kvp_log_file_cut keeps so many bytes of what was read, and opens the last file for writing; without files there is none
  * before the first kvp_log_file_turn. SYS, logged. */
 kvp_err_t kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept) KVP_MUST_USE;

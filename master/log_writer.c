@@ -63,11 +63,25 @@ free_chunk(kvp_log_writer_t *w, chunk_t *c)
     free(c);
 }
 
+/* All but the one that is being written. */
+static void
+drop_chunks(kvp_log_writer_t *w)
+{
+    chunk_t *busy = w->is_writing ? first_chunk(w) : NULL;
+
+    kvp_list_foreach_safe (pos, tmp, &w->chunks) {
+        chunk_t *c = kvp_list_entry(pos, chunk_t, link);
+
+        if (c != busy) free_chunk(w, c);
+    }
+}
+
 void
 kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t sync)
 {
     *w = (kvp_log_writer_t){.base_bytes = base_bytes == 0 ? BASE_BYTES : base_bytes};
     w->base_limit = w->base_bytes;
+    w->hold_written = w->hold_synced = UINT64_MAX;
     kvp_log_file_init(&w->file);
     w->file.is_never_synced = sync == KVP_LOG_SYNC_NONE;
     w->sync_due_ns = UINT64_MAX;
@@ -103,16 +117,59 @@ kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t 
     if (err != KVP_OK) return err;
     err = kvp_master_open_journal(master, !w->file.may_lack_end && had == w->file.found_bytes, &kept);
     if (err != KVP_OK) return refuse(ident->dir, err);
-    err = kvp_log_file_cut(&w->file, kept);
-    if (err != KVP_OK) return err;
     if (kept < had)
         kvp_log_warn("master", "the log was torn and is cut bytes=%llu cut=%llu dir=%s/log", (unsigned long long)had,
                      (unsigned long long)(had - kept), ident->dir);
+    return kvp_log_writer_attach(w, master, kept);
+}
+
+kvp_err_t
+kvp_log_writer_list(kvp_log_writer_t *w, const kvp_ident_t *ident)
+{
+    return kvp_log_file_open(&w->file, ident->dir_fd, ident->dir, ident->is_new);
+}
+
+kvp_err_t
+kvp_log_writer_attach(kvp_log_writer_t *w, kvp_master_t *master, uint64_t kept)
+{
+    if (w->file.files > 0) {
+        kvp_err_t err = kvp_log_file_cut(&w->file, kept);
+        if (err != KVP_OK) return err;
+    }
     w->master = master;
     w->origin = w->file.end - kept;
     w->written = w->told = w->synced = w->told_synced = kept;
+    w->hold_written = w->hold_synced = UINT64_MAX;
+    w->has_write_failed = w->has_sync_failed = w->has_failed = false;
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
     return KVP_OK;
+}
+
+void
+kvp_log_writer_detach(kvp_log_writer_t *w)
+{
+    w->master = NULL;
+    drop_chunks(w);
+    w->sync_due_ns = UINT64_MAX;
+}
+
+bool
+kvp_log_writer_is_idle(const kvp_log_writer_t *w)
+{
+    return !w->is_writing && !w->is_syncing && !w->is_removing;
+}
+
+uint64_t
+kvp_log_writer_end(const kvp_log_writer_t *w)
+{
+    return w->origin + w->written;
+}
+
+void
+kvp_log_writer_hold(kvp_log_writer_t *w, uint64_t written, uint64_t synced)
+{
+    w->hold_written = written == UINT64_MAX ? written : written - kvp_min_u64(written, w->origin);
+    w->hold_synced = synced == UINT64_MAX ? synced : synced - kvp_min_u64(synced, w->origin);
 }
 
 void
@@ -138,7 +195,7 @@ note_failure(kvp_log_writer_t *w, int error, uint64_t now_ns)
 {
     w->retry_ns = now_ns + RETRY_NS;
     w->stats.log_failed = 1;
-    if (w->has_failed) return;
+    if (w->has_failed || w->master == NULL) return;
     w->has_failed = true;
     kvp_master_journal_failed(w->master, true);
     kvp_log_error("master", "the log cannot be written: %s; puts and removals are refused, reads go on dir=%s/log",
@@ -150,7 +207,7 @@ note_success(kvp_log_writer_t *w)
 {
     if (w->has_write_failed || w->has_sync_failed) return;
     if (w->has_failed) kvp_log_warn("master", "the log is written again dir=%s/log", w->file.dir);
-    if (w->has_failed) kvp_master_journal_failed(w->master, false);
+    if (w->has_failed && w->master != NULL) kvp_master_journal_failed(w->master, false);
     w->has_failed = false;
     w->stats.log_failed = 0;
 }
@@ -188,6 +245,7 @@ on_write_end(uv_work_t *work, int status)
     (void)status;
     w->is_writing = false;
     end_chunk(w, first_chunk(w), w->is_write_ok, kvp_boot_ns());
+    if (w->master == NULL) drop_chunks(w);
     w->moved(w->arg);
 }
 
@@ -252,7 +310,7 @@ sync_failed(kvp_log_writer_t *w, uint64_t end)
 {
     w->has_sync_failed = true;
     note_failure(w, w->sync_error, kvp_boot_ns());
-    kvp_master_sync_failed(w->master, end);
+    if (w->master != NULL) kvp_master_sync_failed(w->master, end);
 }
 
 static void
@@ -342,7 +400,7 @@ on_removal_end(uv_work_t *work, int status)
 
     (void)status;
     w->is_removing = false;
-    kvp_master_snapshot_taken(w->master, kvp_log_file_bytes(&w->file));
+    if (w->master != NULL) kvp_master_snapshot_taken(w->master, kvp_log_file_bytes(&w->file));
     w->moved(w->arg);
 }
 
@@ -361,16 +419,18 @@ forget(kvp_log_writer_t *w)
 static bool
 tell(kvp_log_writer_t *w, uint64_t now_ns)
 {
+    const uint64_t written = kvp_min_u64(w->written, w->hold_written);
+    const uint64_t synced = kvp_min_u64(kvp_min_u64(w->synced, w->hold_synced), kvp_max_u64(written, w->told));
     bool has_told = false;
 
-    if (w->told != w->written) {
-        w->told = w->written;
+    if (w->told < written) {
+        w->told = written;
         kvp_master_on_written(w->master, w->told, now_ns);
         has_told = true;
     }
-    if (w->told_synced != w->synced) {
-        w->told_synced = w->synced;
-        kvp_master_on_synced(w->master, w->synced, now_ns);
+    if (w->told_synced < synced) {
+        w->told_synced = synced;
+        kvp_master_on_synced(w->master, w->told_synced, now_ns);
         has_told = true;
     }
     return has_told;

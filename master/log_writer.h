@@ -41,6 +41,7 @@ typedef struct {
     void *arg;
     uint64_t origin; /* position of the files at which the core's 0 is */
     uint64_t written, told; /* positions of the core: of the files, and as it was told */
+    uint64_t hold_written, hold_synced; /* the core is told no more than that; UINT64_MAX = of all */
 
     kvp_list_t chunks; /* of bytes that are not written */
     struct kvp_log_chunk *spare; /* owned; NULL = none */
@@ -69,6 +70,19 @@ typedef struct {
  * VERSION and INVALID (of another pool), and LIMIT; logged. base_bytes: of files, before the core is asked for a base; 0 = 64 MiB. */
 void kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t sync);
 kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t *master) KVP_MUST_USE;
+
+/* A master that may follow another opens its log in steps: kvp_log_writer_list finds the files, kvp_log_file_pread reads them, and kvp_log_writer_attach cuts what
+ * lies behind the first `kept` bytes and goes on with that core. kvp_log_writer_detach gives up what is not written, and the core:
+ * kvp_log_writer_is_idle says when the files are nobody's, and the next core may be attached. kvp_log_writer_end is the position in the files up to which
+ * they are written. Errors are kvp_log_writer_open's. */
+kvp_err_t kvp_log_writer_list(kvp_log_writer_t *w, const kvp_ident_t *ident) KVP_MUST_USE;
+kvp_err_t kvp_log_writer_attach(kvp_log_writer_t *w, kvp_master_t *master, uint64_t kept) KVP_MUST_USE;
+void kvp_log_writer_detach(kvp_log_writer_t *w);
+bool kvp_log_writer_is_idle(const kvp_log_writer_t *w);
+uint64_t kvp_log_writer_end(const kvp_log_writer_t *w);
+
+/* kvp_log_writer_hold: others are to have what the core is told to be written, or synced: no more than up to these positions of the files. */
+void kvp_log_writer_hold(kvp_log_writer_t *w, uint64_t written, uint64_t synced);
 
 /* kvp_log_writer_start has moved(arg) called on the loop's thread whenever kvp_log_writer_run has something to do. */
 void kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg), void *arg);

@@ -6,6 +6,7 @@
 #include "master/admin.h"
 #include "master/check.h"
 #include "master/core/master.h"
+#include "master/ha/ha.h"
 #include "master/ident.h"
 #include "master/log_writer.h"
 #include "master/server.h"
@@ -21,7 +22,9 @@
 #include "common/segfmt.h"
 #include "common/stdfd.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Read by jemalloc. What the core frees goes back to the kernel in a thread of its own: within a step that would take tens
  * of milliseconds when millions of keys have gone. */
@@ -42,6 +45,10 @@ typedef struct {
     uint64_t term;
     int sync; /* kvp_log_sync_t */
     int ssd_admission; /* 1 = used */
+    const char *etcd, *cluster, *etcd_ca, *etcd_cert, *etcd_key, *etcd_user, *etcd_password_file;
+    kvp_hostport_t advertise; /* host "" = where it listens */
+    uint64_t election_ttl_ns, ack_standbys;
+    bool is_forced_single;
     bool is_checking, is_repairing, is_json;
 } settings_t;
 
@@ -112,6 +119,63 @@ static const kvp_opt_t opts[] = {
      .help = "What is written to a node's SSD before it leaves memory: everything, or (`used`, where SSDs are to last "
              "longer) what "
              "somebody asked for after it was put."},
+    {.name = "etcd",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, etcd),
+     .metavar = "URL[,URL]",
+     .help = "The members of etcd that elect one of several masters; without it this master is alone."},
+    {.name = "cluster",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, cluster),
+     .fallback = "kvpool",
+     .metavar = "NAME",
+     .help = "With --etcd: the name that the masters of one pool share; keys lie below /kvpool/NAME."},
+    {.name = "advertise",
+     .type = KVP_OPT_HOSTPORT,
+     .offset = offsetof(settings_t, advertise),
+     .help = "With --etcd: where the other masters and clients reach this one, if that is not what --listen says."},
+    {.name = "election-ttl",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, election_ttl_ns),
+     .fallback = "2s",
+     .min = 2 * KVP_NS_PER_S,
+     .max = 600 * KVP_NS_PER_S,
+     .help = "With --etcd: how long etcd waits for a leader that is silent; whole seconds."},
+    {.name = "ack-standbys",
+     .type = KVP_OPT_U64,
+     .offset = offsetof(settings_t, ack_standbys),
+     .fallback = "0",
+     .max = 15,
+     .help = "With --etcd: so many standbys have a put in their logs before it is answered."},
+    {.name = "etcd-ca",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, etcd_ca),
+     .metavar = "FILE",
+     .help = "The certificates by which an etcd with https is trusted. Default: the system's."},
+    {.name = "etcd-cert",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, etcd_cert),
+     .metavar = "FILE",
+     .help = "The certificate that is shown to etcd."},
+    {.name = "etcd-key",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, etcd_key),
+     .metavar = "FILE",
+     .help = "Its key."},
+    {.name = "etcd-user",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, etcd_user),
+     .metavar = "NAME",
+     .help = "The user of etcd, where it has users."},
+    {.name = "etcd-password-file",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, etcd_password_file),
+     .metavar = "FILE",
+     .help = "The user's password: the file's first line."},
+    {.name = "force-single",
+     .type = KVP_OPT_BOOL,
+     .offset = offsetof(settings_t, is_forced_single),
+     .help = "Starts alone, without --etcd, in a data directory of a cluster: no other master of it may run any more."},
     {.name = "term",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, term),
@@ -145,7 +209,11 @@ typedef struct {
     kvp_ident_t ident;
     kvp_log_writer_t log;
     kvp_server_t *server;
-    kvp_master_t *core;
+    kvp_master_t *core; /* NULL = the server has it */
+    kvp_ha_t *ha; /* NULL = this master is alone */
+    kvp_server_ops_t ops;
+    char host_id[KVP_HOST_ID_MAX + 1];
+    char password[256];
     kvp_admin_t admin;
     uv_loop_t uv;
     bool has_uv;
@@ -172,17 +240,65 @@ on_stop(void *arg)
     daemon_t *d = arg;
 
     kvp_server_stop(d->server);
+    kvp_ha_stop(d->ha);
     /* Ends what the HTTP thread waits for; a second signal kills from here on. */
     kvp_loop_stop(&d->loop);
 }
 
 static kvp_err_t
+read_password(daemon_t *d, const char *path)
+{
+    FILE *file = path == NULL ? NULL : fopen(path, "re");
+
+    if (path == NULL) return KVP_OK;
+    if (file == NULL || fgets(d->password, sizeof d->password, file) == NULL) {
+        kvp_log_error("master", "cannot read the password of etcd: %m file=%s", path);
+        if (file != NULL) fclose(file);
+        return KVP_SYS;
+    }
+    fclose(file);
+    d->password[strcspn(d->password, "\r\n")] = '\0';
+    return KVP_OK;
+}
+
+static kvp_err_t
+build_ha(daemon_t *d, const settings_t *s, const kvp_master_conf_t *core)
+{
+    const kvp_ha_conf_t conf = {
+        .etcd = {.endpoints = s->etcd,
+                 .ca_file = s->etcd_ca,
+                 .cert_file = s->etcd_cert,
+                 .key_file = s->etcd_key,
+                 .user = s->etcd_user,
+                 .password = s->etcd_password_file == NULL ? NULL : d->password,
+                 .request_ns = s->election_ttl_ns / 4},
+        .cluster = s->cluster,
+        .ttl_s = (uint32_t)(s->election_ttl_ns / KVP_NS_PER_S),
+        .ack_standbys = (uint32_t)s->ack_standbys,
+        .ident = &d->ident,
+        .log = &d->log,
+        .server = d->server,
+        .core = *core,
+    };
+    kvp_err_t err = read_password(d, s->etcd_password_file);
+    if (err == KVP_OK && (strlen(s->cluster) > KVP_ELECTION_CLUSTER_MAX || strpbrk(s->cluster, "/ ") != NULL)) {
+        kvp_log_error("master", "the cluster's name is too long, or has a slash or a blank: %s", s->cluster);
+        err = KVP_INVALID;
+    }
+    if (err == KVP_OK) err = kvp_ident_join(&d->ident, s->cluster);
+    if (err == KVP_OK) err = kvp_ha_create(&conf, &d->ha);
+    if (err != KVP_OK) return err;
+    kvp_ha_ops(d->ha, &d->ops);
+    d->core = kvp_ha_core(d->ha);
+    return KVP_OK;
+}
+
+static kvp_err_t
 build_core(daemon_t *d, const settings_t *s)
 {
-    char host_id[KVP_HOST_ID_MAX + 1];
-
     kvp_err_t err = kvp_runtime_set(s->runtime_dir, NULL);
     if (err == KVP_OK) err = kvp_ident_open(s->data_dir, (uint32_t)s->term, &d->ident);
+    if (err == KVP_OK && s->etcd == NULL && !s->is_forced_single) err = kvp_ident_may_be_alone(&d->ident);
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();
     if (err != KVP_OK) return err;
@@ -192,11 +308,12 @@ build_core(daemon_t *d, const settings_t *s)
         .save_ident = save_ident,
         .save_ident_arg = d,
         .log = has_log ? &d->log : NULL,
+        .ops = s->etcd == NULL ? NULL : &d->ops,
     };
     err = kvp_server_create(&server_conf, &d->server);
     if (err != KVP_OK) return err;
 
-    kvp_host_id(host_id);
+    kvp_host_id(d->host_id);
     kvp_master_conf_t conf = {
         .digest_seed = d->ident.digest_seed,
         .seed = kvp_random_u64(),
@@ -212,12 +329,15 @@ build_core(daemon_t *d, const settings_t *s)
         .has_journal = has_log,
         .log_sync = (kvp_log_sync_t)s->sync,
         .ssd_wants_use = s->ssd_admission == 1,
-        .host_id = host_id,
+        .host_id = d->host_id,
         .unix_path = kvp_server_unix_path(d->server),
     };
     memcpy(conf.pool_id, d->ident.pool_id, sizeof(conf.pool_id));
-    err = kvp_master_create(&conf, kvp_boot_ns(), &d->core);
-    if (err == KVP_OK && has_log) err = kvp_log_writer_open(&d->log, &d->ident, d->core);
+    if (s->etcd != NULL)
+        err = build_ha(d, s, &conf);
+    else
+        err = kvp_master_create(&conf, kvp_boot_ns(), &d->core);
+    if (err == KVP_OK && has_log && d->ha == NULL) err = kvp_log_writer_open(&d->log, &d->ident, d->core);
     return err != KVP_OK ? err : kvp_admin_init(&d->admin);
 }
 
@@ -231,7 +351,23 @@ build_loop(daemon_t *d)
     }
     d->has_uv = true;
     kvp_err_t err = kvp_loop_start(&d->loop, &d->uv, on_stop, d);
-    return err != KVP_OK ? err : kvp_server_start(d->server, &d->uv, d->core, &d->admin.times);
+    if (err == KVP_OK) err = kvp_server_start(d->server, &d->uv, d->core, &d->admin.times);
+    if (err == KVP_OK) d->core = NULL;
+    return err;
+}
+
+/* What the others are told: a name of this host where it listens on all of its addresses. */
+static kvp_err_t
+start_ha(daemon_t *d, const settings_t *s)
+{
+    char address[KVP_HOSTPORT_TEXT_MAX], http[KVP_HOSTPORT_TEXT_MAX] = "";
+    kvp_hostport_t at = s->advertise.host[0] != '\0' ? s->advertise : *kvp_server_bound(d->server);
+
+    if (d->ha == NULL) return KVP_OK;
+    if (strcmp(at.host, "0.0.0.0") == 0 || strcmp(at.host, "::") == 0) (void)gethostname(at.host, sizeof at.host - 1);
+    if (at.port == 0) at.port = kvp_server_bound(d->server)->port;
+    if (d->http != NULL) kvp_format_hostport(&d->http_bound, http);
+    return kvp_ha_start(d->ha, &d->uv, kvp_format_hostport(&at, address), http);
 }
 
 static kvp_err_t
@@ -240,7 +376,7 @@ build_http(daemon_t *d, const settings_t *s)
     if (s->http.host[0] == '\0') return KVP_OK;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
-    kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->core, d->server);
+    kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->server, d->ha);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }
 
@@ -273,7 +409,8 @@ tear_down(daemon_t *d)
     if (d->has_uv) uv_loop_close(&d->uv);
     kvp_admin_fini(&d->admin);
     kvp_log_writer_fini(&d->log); /* takes the core's last words */
-    kvp_master_destroy(d->core);
+    kvp_master_destroy(d->core != NULL || d->server == NULL ? d->core : kvp_server_core(d->server));
+    kvp_ha_destroy(d->ha);
     kvp_pages_stock_stop();
     kvp_server_destroy(d->server);
     kvp_ident_close(&d->ident);
@@ -301,6 +438,7 @@ main(int argc, char **argv)
     kvp_err_t err = build_core(&d, &settings);
     if (err == KVP_OK) err = build_loop(&d);
     if (err == KVP_OK) err = build_http(&d, &settings);
+    if (err == KVP_OK) err = start_ha(&d, &settings);
     if (err == KVP_OK) err = say_ready(&d);
     if (err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
     /* Whoever found the reason has logged it, but for memory that there was none of. */

@@ -58,7 +58,9 @@ typedef struct {
     kvp_server_t *server;
     uint64_t id; /* for the core: a count << SLOT_BITS | slot */
     uint32_t slot;
-    bool is_greeted; /* its first whole frame has come */
+    bool is_greeted; /* its first whole frame has come, */
+    bool is_in_core; /* and the core has it, */
+    bool is_foreign; /* or others have */
     bool is_reading;
     conn_state_t state;
     kvp_list_t wait_link; /* in server->hungry, cramped */
@@ -99,6 +101,9 @@ struct kvp_server {
     kvp_master_t *master;
     kvp_times_t *times;
     bool is_stopping;
+    uint64_t act_until_ns; /* the core rests from then on, */
+    bool is_fenced; /* and that was so, */
+    bool is_fence_told; /* and conf.ops was told */
     uv_timer_t timer;
     uv_idle_t work; /* active while the core has work: turns do not wait then */
     uv_prepare_t turn_end;
@@ -141,6 +146,14 @@ begin(kvp_server_t *server)
     uint64_t now = kvp_boot_ns();
     if (kvp_times_begin(server->times, now)) (void)kvp_times_look(server->times, now, kvp_thread_ns());
     return now;
+}
+
+/* The core may not act any more, or not yet again: nothing is given to it, and nothing of it leaves. */
+static bool
+is_fenced(kvp_server_t *server, uint64_t now)
+{
+    if (now >= server->act_until_ns) server->is_fenced = true;
+    return server->is_fenced;
 }
 
 static void
@@ -325,8 +338,12 @@ close_conn(conn_t *conn)
     kvp_list_del(&conn->unsent_link);
     kvp_list_del(&conn->wait_link);
     if (server->beyond == conn) server->beyond = NULL;
-    if (!server->is_stopping) {
+    if (!server->is_stopping && conn->is_foreign) {
+        conn->is_foreign = false;
+        server->conf.ops->on_gone(server->conf.ops->arg, conn->id);
+    } else if (!server->is_stopping && conn->is_in_core) {
         const uint64_t now = begin(server);
+        conn->is_in_core = false;
         kvp_master_on_close(server->master, conn->id, now);
         (void)end_step(server, KVP_STEP_CLOSE, now);
         log_notes(server, conn);
@@ -449,6 +466,7 @@ flush_one(conn_t *conn)
 {
     kvp_server_t *server = conn->server;
 
+    if (conn->is_in_core && is_fenced(server, kvp_boot_ns())) return; /* it is dropped at the end of the turn */
     if (conn->is_overflown) {
         server->stats.overflows++;
         complain(server, conn, "connection closed: too much waits to be sent");
@@ -478,7 +496,7 @@ wake_if_not_mute(kvp_server_t *server)
 static void
 run_log(kvp_server_t *server)
 {
-    if (server->conf.log == NULL || server->is_stopping) return;
+    if (server->conf.log == NULL || server->is_stopping || is_fenced(server, kvp_boot_ns())) return;
     const bool was_mute = kvp_master_is_mute(server->master);
     for (uint64_t now = begin(server); kvp_log_writer_run(server->conf.log, now);) {
         now = end_step(server, KVP_STEP_TICK, now);
@@ -509,15 +527,33 @@ flush_all(kvp_server_t *server)
     }
 }
 
+/* The core hears of a connection with its first frame. False: others have taken it. */
+static bool
+greet(conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_server_t *server = conn->server;
+    const kvp_server_ops_t *ops = server->conf.ops;
+
+    conn->is_greeted = true;
+    kvp_list_del(&conn->deadline_link);
+    conn->is_foreign = ops != NULL;
+    if (ops != NULL && ops->on_first(ops->arg, conn->id, frame)) return false;
+    conn->is_foreign = false;
+    conn->is_in_core = true;
+    kvp_master_on_connect(server->master, conn->id, begin(server));
+    return true;
+}
+
 static void
 handle_frame(conn_t *conn, const kvp_frame_t *frame)
 {
     kvp_server_t *server = conn->server;
 
-    if (!conn->is_greeted) {
-        conn->is_greeted = true;
-        kvp_list_del(&conn->deadline_link);
+    if (conn->is_foreign) {
+        server->conf.ops->on_frame(server->conf.ops->arg, conn->id, frame);
+        return;
     }
+    if (!conn->is_in_core && !greet(conn, frame)) return;
     const uint64_t now = begin(server);
     conn->asked_ns = conn->received_ns;
     kvp_master_on_frame(server->master, conn->id, frame, now);
@@ -544,6 +580,7 @@ handle_frames(conn_t *conn)
     if (conn->turn != server->turn) conn->share_ns = conn->share_ns < 0 ? conn->share_ns + TURN_NS : TURN_NS;
     conn->turn = server->turn;
     while (has_frame && !conn->is_ending && conn->state == CONN_READS && conn->share_ns > 0) {
+        if (conn->is_in_core && is_fenced(server, begin(server))) break;
         uint32_t length_max = conn->is_greeted ? KVP_FRAME_MAX : KVP_FRAME_FIRST_MAX;
         kvp_frame_t frame;
         if (kvp_inbuf_next(&conn->in, length_max, &frame, &has_frame) != KVP_OK) {
@@ -739,11 +776,6 @@ on_accept(void *arg, int fd, bool is_unix)
         return;
     }
     set_deadline(conn, &server->greeting, now + server->conf.hello_ms * KVP_NS_PER_MS);
-    kvp_master_on_connect(server->master, conn->id, now);
-    (void)end_step(server, KVP_STEP_FRAME, now);
-    log_notes(server, conn);
-    collect(server);
-    flush_all(server);
 }
 
 /* expire closes the connections at the head of a queue whose time has come. */
@@ -764,8 +796,8 @@ expire(kvp_server_t *server, kvp_list_t *queue, uint64_t now, const char *reason
 static void
 tick(kvp_server_t *server)
 {
-    if (server->is_stopping) return;
     const uint64_t now = begin(server);
+    if (server->is_stopping || is_fenced(server, now)) return;
     kvp_master_on_tick(server->master, now);
     (void)end_step(server, KVP_STEP_TICK, now);
     log_notes(server, NULL);
@@ -827,9 +859,18 @@ on_turn_end(uv_prepare_t *prepare)
         let_in(server);
         take_turns(server);
     }
+    if (server->conf.ops != NULL && !server->is_stopping) {
+        begin(server);
+        if (is_fenced(server, kvp_boot_ns()) && !server->is_fence_told) {
+            server->is_fence_told = true;
+            server->conf.ops->on_fenced(server->conf.ops->arg);
+        }
+        server->conf.ops->on_turn(server->conf.ops->arg);
+        flush_all(server);
+    }
     const uint64_t now = kvp_boot_ns();
     if (!kvp_times_end(server->times, now) || server->is_stopping) return;
-    if (kvp_master_has_work(server->master) || !kvp_list_is_empty(&server->hungry)) {
+    if ((kvp_master_has_work(server->master) && !server->is_fenced) || !kvp_list_is_empty(&server->hungry)) {
         uv_idle_start(&server->work, on_work);
     } else {
         uv_idle_stop(&server->work);
@@ -859,6 +900,7 @@ kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out)
     if (server->conf.input_max == 0) server->conf.input_max = 64u << 20;
     if (server->conf.output_max == 0) server->conf.output_max = 64u << 20;
     server->save_due_ns = UINT64_MAX;
+    server->act_until_ns = UINT64_MAX;
     server->log_limit.burst = 10;
     server->log_limit.interval_ms = 1000;
     kvp_listener_init(&server->tcp);
@@ -941,6 +983,91 @@ kvp_server_stop(kvp_server_t *server)
     close_handle((uv_handle_t *)&server->timer);
     close_handle((uv_handle_t *)&server->work);
     close_handle((uv_handle_t *)&server->turn_end);
+}
+
+/* ---- masters that elect one of them */
+void
+kvp_server_drop(kvp_server_t *server)
+{
+    for (uint32_t i = 0; i < server->slot_cap; i++) {
+        conn_t *conn = server->slots[i].conn;
+        if (conn != NULL && conn->is_in_core) close_conn(conn);
+    }
+}
+
+void
+kvp_server_swap(kvp_server_t *server, kvp_master_t *master)
+{
+    for (uint32_t i = 0; i < server->slot_cap; i++) {
+        conn_t *conn = server->slots[i].conn;
+        if (conn == NULL || !conn->is_in_core) continue;
+        conn->is_in_core = false; /* the core that knew it is nobody's any more */
+        close_conn(conn);
+    }
+    server->master = master;
+}
+
+void
+kvp_server_act_until(kvp_server_t *server, uint64_t until_ns)
+{
+    server->act_until_ns = until_ns;
+    server->is_fenced = server->is_fence_told = false;
+}
+
+kvp_master_t *
+kvp_server_core(const kvp_server_t *server)
+{
+    return server->master;
+}
+
+void
+kvp_server_send(kvp_server_t *server, uint64_t id, kvp_buf_t *bytes)
+{
+    conn_t *conn = find_conn(server, id);
+
+    if (conn != NULL && conn->is_foreign && !conn->is_ending) {
+        queue_output(conn, bytes);
+        mark_unsent(conn);
+    }
+    kvp_buf_reset(bytes);
+}
+
+size_t
+kvp_server_unsent(kvp_server_t *server, uint64_t id)
+{
+    const conn_t *conn = find_conn(server, id);
+
+    return conn == NULL ? 0 : unsent_bytes(conn);
+}
+
+void
+kvp_server_end(kvp_server_t *server, uint64_t id)
+{
+    conn_t *conn = find_conn(server, id);
+
+    if (conn == NULL || !conn->is_foreign) return;
+    conn->is_foreign = false; /* who ends it knows that it is gone */
+    conn->is_ending = true;
+    mark_unsent(conn);
+}
+
+void
+kvp_server_give(kvp_server_t *server, uint64_t id)
+{
+    conn_t *conn = find_conn(server, id);
+
+    if (conn == NULL || !conn->is_foreign) return;
+    conn->is_foreign = false;
+    conn->is_greeted = false;
+    set_deadline(conn, &server->greeting, begin(server) + server->conf.hello_ms * KVP_NS_PER_MS);
+}
+
+void
+kvp_server_flush(kvp_server_t *server)
+{
+    begin(server);
+    collect(server);
+    flush_all(server);
 }
 
 const kvp_hostport_t *

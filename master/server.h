@@ -14,6 +14,17 @@
 
 typedef struct kvp_server kvp_server_t;
 
+/* What others than the core do with connections (master/ha). All in the loop's thread. */
+typedef struct {
+    /* The first frame of a connection: true = it is theirs from now on. */
+    bool (*on_first)(void *arg, uint64_t conn, const kvp_frame_t *frame);
+    void (*on_frame)(void *arg, uint64_t conn, const kvp_frame_t *frame); /* one more of theirs; borrowed */
+    void (*on_gone)(void *arg, uint64_t conn); /* theirs has ended */
+    void (*on_turn)(void *arg); /* the loop is about to wait */
+    void (*on_fenced)(void *arg); /* the time is over in which the core may act */
+    void *arg;
+} kvp_server_ops_t;
+
 typedef struct {
     kvp_hostport_t listen;
     uint32_t max_conns; /* 0 = 65536 */
@@ -28,6 +39,7 @@ typedef struct {
     bool (*save_ident)(void *arg, const kvp_master_ident_t *ident);
     void *save_ident_arg;
     kvp_log_writer_t *log; /* opened; borrowed until destroy; NULL = there is none */
+    const kvp_server_ops_t *ops; /* borrowed; NULL = all connections are the core's */
 } kvp_server_conf_t;
 
 /* Figures of the shell. X(name, help), marked as in KVP_MASTER_STATS. */
@@ -72,6 +84,22 @@ const char *kvp_server_unix_path(const kvp_server_t *server);
 /* kvp_server_start serves master on uv; both are borrowed until destroy, as is times, which it keeps up to date. SYS.
  * After a failure, as after a success: stop, uv_run, destroy. */
 kvp_err_t kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_times_t *times) KVP_MUST_USE;
+
+/* Where masters elect one of them. kvp_server_swap: that core instead of the one before, which is the caller's again; all connections of
+ * the core are closed. kvp_server_act_until: the core takes no input and says nothing from then on (kvp_boot_ns), also where this process
+ * was stopped in between; UINT64_MAX, which it begins with, is never. kvp_server_drop closes all connections of the core. */
+void kvp_server_swap(kvp_server_t *server, kvp_master_t *master);
+void kvp_server_act_until(kvp_server_t *server, uint64_t until_ns);
+void kvp_server_drop(kvp_server_t *server);
+kvp_master_t *kvp_server_core(const kvp_server_t *server);
+
+/* Connections that are not the core's. kvp_server_send queues *bytes, and leaves it empty; kvp_server_unsent: how many bytes wait. kvp_server_end closes it when that is
+ * sent; kvp_server_give gives it to the core, as if it had just come. kvp_server_flush: the core was given something by others. Unknown numbers are ignored. */
+void kvp_server_send(kvp_server_t *server, uint64_t conn, kvp_buf_t *bytes);
+size_t kvp_server_unsent(kvp_server_t *server, uint64_t conn);
+void kvp_server_end(kvp_server_t *server, uint64_t conn);
+void kvp_server_give(kvp_server_t *server, uint64_t conn);
+void kvp_server_flush(kvp_server_t *server);
 
 /* kvp_server_stop ends accepting and unlinks the Unix socket at once, sends what waits (linger_ms at most) and closes
  * everything, without a word to the core. uv_run then has nothing of the server's left to wait for. On the loop's

@@ -27,6 +27,8 @@ bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
         return sizeof rec->segment;
     case KVP_JREC_SEGMENT_OVER:
         return sizeof rec->over;
+    case KVP_JREC_OLDEST:
+        return sizeof rec->oldest;
     default:
         return 0;
     }
@@ -87,7 +89,7 @@ kvp_jrec_read(const void *bytes, size_t len, uint64_t before, kvp_jrec_any_t *re
     rec_out->head.check = chained(head.kind, before);
     if (kvp_sum(rec_out, head.bytes) != head.check) return KVP_CORRUPT;
     rec_out->head.check = head.check;
-    if (head.kind == 0 || head.kind > KVP_JREC_SEGMENT_OVER) return KVP_VERSION;
+    if (head.kind == 0 || head.kind > KVP_JREC_OLDEST) return KVP_VERSION;
     /* Its body is looked at only where it has room for one. */
     if ((head.kind == KVP_JREC_COMMIT && head.bytes < sizeof rec_out->commit) || !is_well_formed(rec_out))
         return KVP_CORRUPT;

@@ -21,6 +21,7 @@ typedef enum {
     KVP_JREC_TENANT = 6, /* kvp_jrec_tenant_t: its name, and its bumps */
     KVP_JREC_SEGMENT = 7, /* kvp_jrec_segment_t: places name it by its number from here on */
     KVP_JREC_SEGMENT_OVER = 8, /* kvp_jrec_over_t: nothing lies there any more */
+    KVP_JREC_OLDEST = 9, /* kvp_jrec_oldest_t: below it nothing is unknown */
 } kvp_jrec_kind_t;
 
 /* Why a version is gone. */
@@ -111,6 +112,12 @@ typedef struct {
     uint32_t reserved; /* 0 */
 } kvp_jrec_over_t;
 
+/* Puts of lower generations are committed or over, and the log says which: whose end is missing, it knows all of these. */
+typedef struct {
+    kvp_jrec_t head;
+    uint64_t generation;
+} kvp_jrec_oldest_t;
+
 typedef union {
     kvp_jrec_t head;
     kvp_jrec_term_t term; /* BASE, TERM */
@@ -119,11 +126,13 @@ typedef union {
     kvp_jrec_tenant_t tenant;
     kvp_jrec_segment_t segment;
     kvp_jrec_over_t over;
+    kvp_jrec_oldest_t oldest;
     uint8_t bytes[KVP_JREC_MAX];
 } kvp_jrec_any_t;
 
 _Static_assert(sizeof(kvp_jrec_term_t) == 56 && sizeof(kvp_jrec_commit_t) == 88 && sizeof(kvp_jrec_place_t) == 32 &&
                    sizeof(kvp_jrec_gone_t) == 48 && sizeof(kvp_jrec_tenant_t) == 168 && sizeof(kvp_jrec_over_t) == 24 &&
+                   sizeof(kvp_jrec_oldest_t) == 24 &&
                    sizeof(kvp_jrec_segment_t) == 336,
                "records of a log are a format");
 

@@ -14,6 +14,7 @@
 #include "common/forkguard.h"
 #include "common/log.h"
 #include "common/pages.h"
+#include "common/parse.h"
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"
@@ -43,6 +44,7 @@ kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
 kvp_err_t
 kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out)
 {
+    if (call->pool->is_state_only && !call->asks_state) return KVP_NOT_LEADER;
     if (call->is_patient) return kvp_session_hold(call->pool->session, call->deadline_ns, link_out);
     return kvp_session_hold_soon(call->pool->session, call->deadline_ns, link_out);
 }
@@ -340,7 +342,10 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (err != KVP_OK) return err;
     if (o->conf.tenant != NULL && strlen(o->conf.tenant) > KVP_TENANT_NAME_MAX)
         return refuse(o, KVP_INVALID, "tenant", "its name has more than 128 bytes");
+    if (o->conf.state_only && o->conf.memory_bytes > 0)
+        return refuse(o, KVP_INVALID, "state_only", "an embedded node belongs to a master that leads");
     o->session.masters = o->conf.master;
+    o->session.is_state_only = o->conf.state_only;
     o->session.locations = choose_locations(o->conf.locations);
     o->session.peers.tenant = o->conf.tenant;
     o->session.peers.name = o->conf.name;
@@ -391,6 +396,7 @@ pool_create(const opening_t *o)
     pool->tenant = o->conf.tenant == NULL ? 0 : kvp_tenant_id(o->conf.tenant);
     pool->locations = o->session.locations;
     pool->wants_sums = o->conf.verify == KVPOOL_VERIFY_PAYLOAD;
+    pool->is_state_only = o->conf.state_only;
     return pool;
 }
 

@@ -30,6 +30,7 @@ struct kvpool {
     _Atomic uint64_t attempts; /* the last attempt number given out */
     uint32_t deadline_ms;
     bool wants_sums; /* verify payload */
+    bool is_state_only;
     kvp_list_t views; /* given out; guarded by lock */
     kvp_held_tickets_t held_tickets; /* what views and reservations have at the master */
     uint32_t tenant;
@@ -48,6 +49,7 @@ typedef struct {
     const kvpool_lineage_t *lineage; /* of a put of one object; NULL = none */
     uint64_t join_until_ns; /* of a put: see client/core/putop.h */
     bool is_patient; /* waits for a master until its deadline, whatever the handle's master_wait_ms */
+    bool asks_state; /* and may do so of a handle that is_state_only */
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,
@@ -55,7 +57,7 @@ typedef struct {
 kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
 kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
 
-/* kvp_call_hold is kvp_session_hold, or _hold_soon, for a call. */
+/* kvp_call_hold is kvp_session_hold, or _hold_soon, for a call. NOT_LEADER: the handle is not for such calls. */
 kvp_err_t kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out) KVP_MUST_USE;
 
 /* kvp_call_ask asks what is in scratch->out, and waits for the master as kvp_call_hold does: errors of kvp_conn_call. The answer lies

@@ -352,6 +352,7 @@ kvpool_list(kvpool_t *pool, const void *prefix, size_t prefix_len, uint32_t limi
     if (err != KVP_OK) return err;
     if (cursor == NULL || fn == NULL || (prefix == NULL && prefix_len > 0)) return kvp_call_end(&call, KVP_INVALID);
     if (prefix_len > KVPOOL_KEY_MAX) return kvp_call_end(&call, KVP_BAD_KEY);
+    call.asks_state = true;
     l.head.prefix = (ProtobufCBinaryData){prefix_len, (uint8_t *)prefix};
     l.head.cursor = *cursor;
     do {

@@ -147,8 +147,11 @@ write_segments(kvp_apicall_t *call, kvp_jsonw_t *w)
     err = kvp_segments_walk(link->conn, call->deadline_ns, write_segment, &s);
     kvp_jsonw_close(&s.memory, ']');
     kvp_jsonw_close(&s.tiers, ']');
-    kvp_jsonw_part(w, "segments", &memory);
-    kvp_jsonw_part(w, "tiers", &tiers);
+    if (err == KVP_OK) {
+        kvp_jsonw_part(w, "segments", &memory);
+        kvp_jsonw_part(w, "tiers", &tiers);
+    }
+    if (kvp_op_is_session_loss(err)) kvp_conn_break(link->conn);
     kvp_buf_fini(&memory);
     kvp_buf_fini(&tiers);
     kvp_session_rele(call->pool->session, link);
@@ -213,11 +216,16 @@ kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool
 
     if (err != KVP_OK) return err;
     if (len_out == NULL || (buf == NULL && cap > 0)) return kvp_call_end(&call, KVP_INVALID);
+    call.asks_state = true;
     kvp_buf_init(&text, TEXT_MAX);
     kvp_jsonw_init(&w, &text);
     kvp_jsonw_open(&w, NULL, '{');
     err = kvp_query_run(&call, &status);
-    if (err == KVP_OK) err = write_segments(&call, &w);
+    if (err == KVP_OK) {
+        do
+            err = write_segments(&call, &w);
+        while (kvp_op_is_session_loss(err));
+    }
     if (err == KVP_OK) {
         write_client(pool, &w);
         kvp_jsonw_close(&w, '}');

@@ -9,17 +9,20 @@
  * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
  *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
  *   last: a master may take every connection and drop it at the first question.
+ * - Of several masters the others are asked meanwhile whether one of them leads (client/net/masters.h): by the background thread,
+ *   and, since that may wait for a silent master, by whoever waits for an answer.
  * - With master_wait_ns callers have one wait for each loss of a session that lasted (kvp_session_hold_soon). When it is over only
  *   the background thread, and callers that wait for as long as they have, look for a master. Where the connection stands and the
  *   master is silent, that wait is a call's (kvp_conn_call_soon); the session is lost to its heartbeat only.
  *
- * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
- * conn->out_lock, scratch pool, bounce buffers, regs->idle_lock, the drain notices', the held tickets'. No lock is held over a call to master or node.
+ * Lock order, of the whole library: session->lock; peers->lock; peer->lock; masters' lock, names' lock; then the leaves, never nested:
+ * conn->lock, conn->out_lock, scratch pool, bounce buffers, regs->idle_lock, the drain notices', the held tickets'. No lock is held over a call to master or node.
  * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
  */
 #include "client/control/session.h"
 
 #include "client/control/drain_notices.h"
+#include "client/net/masters.h"
 #include "client/net/waits.h"
 #include "client/net/wake.h"
 #include "client/transport/all/registry.h"
@@ -32,16 +35,16 @@
 #include "proto/kvpool.pb-c.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 
-#define MASTERS_MAX 16u
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 5u
 #define RETRY_MAX_MS 200u /* between attempts, where callers do not wait for their outcome */
 #define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted for so long is no sign of a master that drops all */
-#define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master */
+#define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master, and at finding one beside chores */
 #define PAY_MAX_NS (100 * KVP_NS_PER_MS) /* between two heartbeats: a silence of 1250 ms costs a writer its keys */
 #define BEATS_A_LEASE 3u
 #define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
@@ -52,9 +55,7 @@
 
 struct kvp_session {
     kvp_session_conf_t conf; /* strings owned */
-    kvp_hostport_t masters[MASTERS_MAX];
-    size_t masters_n;
-    size_t master_at; /* the one to try first; of the thread that connects */
+    kvp_masters_t *masters;
 
     pthread_t thread;
     bool has_thread; /* guarded by lock */
@@ -149,53 +150,67 @@ kvp_session_rele_view(kvp_session_t *s, kvp_link_t *link)
 }
 
 /* ---- connecting */
+/* A master that is stopped or cut off is silent, and its connection stands, when another one leads already. Also called while a call
+ * waits for the master's answer, by whoever calls. */
+static void
+look_after_masters(void *arg, kvp_conn_t *conn)
+{
+    kvp_session_t *s = arg;
+
+    if (kvp_conn_is_broken(conn) || !kvp_masters_tend(s->masters, kvp_conn_hello(conn)->term)) return;
+    kvp_log_info("client", "another master leads, leaving the one of term %u", kvp_conn_hello(conn)->term);
+    kvp_conn_break(conn);
+}
+
+/* Says Hello on a connection, which it takes. */
 static kvp_err_t
-connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, uint64_t deadline_ns,
-            kvp_link_t **link_out)
+greet(kvp_session_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t deadline_ns, char *detail, size_t cap,
+      kvp_link_t **link_out)
 {
     kvp_hello_ask_t ask = {
         .name = s->conf.peers.name,
         .host_id = s->conf.peers.host_id,
         .tenant = s->conf.peers.tenant,
         .incarnation = incarnation,
+        .is_state_only = s->conf.is_state_only,
         .pidfd = -1,
     };
-    char text[KVP_HOSTPORT_TEXT_MAX], detail[160];
     kvp_conn_t *conn = NULL;
     kvp_err_t err;
 
     deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + CONNECT_MAX_NS);
-    err = kvp_conn_open(s->conf.peers.names, at, &ask, &s->is_stopping, deadline_ns, detail, sizeof detail, &conn);
-    if (err == KVP_OK) err = link_create(s, conn, link_out);
-    if (err == KVP_OK)
-        kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
-                      (unsigned long long)kvp_conn_hello(conn)->incarnation, kvp_conn_is_unix(conn));
-    else if (s->last_err == KVP_OK &&
-             err != KVP_CLOSED) /* the first failure after a success is news, its repetition is not */
-        kvp_log_warn("client", "no session with master %s error %s detail %s", kvp_format_hostport(at, text),
-                     kvp_err_name(err), detail);
-    return err;
+    err = kvp_conn_open(framed, &ask, deadline_ns, detail, cap, &conn);
+    if (err != KVP_OK) return err;
+    if (kvp_masters_are_several(s->masters)) kvp_conn_watch(conn, look_after_masters, s);
+    return link_create(s, conn, link_out);
 }
 
-/* Tries every master once, from the last good one on, each for its share of the time: one that is silent may not use up that of
- * the others. */
+/* Finds the master that leads. One that leads no more when it hears Hello is no end of that. */
 static kvp_err_t
 connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_link_t **link_out)
 {
-    kvp_err_t err = KVP_UNREACHABLE;
+    bool are_several = kvp_masters_are_several(s->masters);
+    const kvp_hostport_t *at;
+    char text[KVP_HOSTPORT_TEXT_MAX], detail[160];
+    kvp_err_t err;
 
-    for (size_t i = 0; i < s->masters_n; i++) {
-        size_t at = (s->master_at + i) % s->masters_n;
-        uint64_t now = kvp_now_ns(), left_ns = deadline_ns - kvp_min_u64(deadline_ns, now);
-        kvp_err_t one = connect_one(s, &s->masters[at], incarnation, now + left_ns / (s->masters_n - i), link_out);
+    do {
+        uint64_t find_ns = are_several ? deadline_ns : kvp_min_u64(deadline_ns, kvp_now_ns() + CONNECT_MAX_NS);
+        kvp_framed_t framed;
 
-        if (one == KVP_OK) {
-            s->master_at = at;
-            return KVP_OK;
-        }
-        if (one == KVP_VERSION || one == KVP_NOMEM || one == KVP_INVALID) err = one;
-        if (s->is_stopping) break;
-    }
+        at = NULL;
+        err = kvp_masters_find(s->masters, &s->is_stopping, find_ns, &framed, &at);
+        snprintf(detail, sizeof detail, "%s", kvp_err_text(err));
+        if (err == KVP_OK) err = greet(s, &framed, incarnation, deadline_ns, detail, sizeof detail, link_out);
+    } while (kvp_masters_is_spaced(s->masters, err) && kvp_now_ns() < deadline_ns && !s->is_stopping);
+    if (err == KVP_OK)
+        kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
+                      (unsigned long long)kvp_conn_hello((*link_out)->conn)->incarnation,
+                      kvp_conn_is_unix((*link_out)->conn));
+    else if (s->last_err == KVP_OK &&
+             err != KVP_CLOSED) /* the first failure after a success is news, its repetition is not */
+        kvp_log_warn("client", "no session with master %s error %s detail %s",
+                     at == NULL ? s->conf.masters : kvp_format_hostport(at, text), kvp_err_name(err), detail);
     return err;
 }
 
@@ -235,7 +250,7 @@ reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
     err = connect_any(s, incarnation, deadline_ns, &link);
     pthread_mutex_lock(&s->lock);
     s->is_connecting = false;
-    s->last_err = err;
+    s->last_err = err == KVP_OK || err == KVP_VERSION || err == KVP_NOMEM || err == KVP_INVALID ? err : KVP_UNREACHABLE;
     if (err == KVP_OK) {
         s->link = link;
         end_lingering_locked(s);
@@ -244,7 +259,8 @@ reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
         s->failed_n = 0;
         kvp_count(&s->conf.peers.counters->connects, 1);
     } else {
-        s->next_try_ns = kvp_now_ns() + pause_ns(s, s->failed_n++);
+        /* Looking for one of several masters spaces its own connections. */
+        s->next_try_ns = kvp_now_ns() + pause_ns(s, kvp_masters_is_spaced(s->masters, err) ? 0 : s->failed_n++);
     }
     pthread_cond_broadcast(&s->changed);
     pthread_cond_signal(&s->work); /* a new link: heartbeats and notices */
@@ -445,7 +461,7 @@ kvp_session_queue_used(kvp_link_t *link)
 /* One heartbeat. A master that is silent for a session's life has lost it by then: so have we. Returns how long until
  * the next one. */
 static uint64_t
-beat(kvp_link_t *link)
+beat(const kvp_session_t *s, kvp_link_t *link)
 {
     bool wants_lease = link->locs != NULL && kvp_locations_count(link->locs) > 0;
     kvp_locations_news_t news = {.asked_ns = kvp_boot_ns()};
@@ -467,6 +483,7 @@ beat(kvp_link_t *link)
     kvp_frame_end(&frame, at);
     err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
     if (err == KVP_OK) err = read_heartbeat(&answer, hello->term, &news);
+    if (err == KVP_NOT_LEADER && s->conf.is_state_only) err = KVP_OK; /* a sign of life */
     /* Who asked for no lease is told of no revocations, and may have kept a location since. */
     if (err == KVP_OK && wants_lease) kvp_locations_apply(link->locs, &news);
     kvp_buf_fini(&frame);
@@ -532,22 +549,26 @@ do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
     bool has_writers = atomic_load_explicit(&s->writers, memory_order_relaxed) > 0;
     uint64_t now = kvp_now_ns();
 
+    look_after_masters(s, link->conn);
     beats->writers_ns = kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS / BEATS_OF_WRITERS;
     /* First of all: for what was held before, the master may wait with what it wants to evict, and not for long. */
     if (s->conf.held_tickets != NULL && now >= beats->restore_ns)
         beats->restore_ns = now + kvp_held_tickets_restore(s->conf.held_tickets, link->conn);
     if (now >= beats->next_ns || (has_writers && now - beats->last_ns >= beats->writers_ns)) {
         beats->last_ns = now;
-        beats->next_ns = now + beat(link);
+        beats->next_ns = now + beat(s, link);
         kvp_drain_notices_resend(link->peers, kvp_now_ns() + PAY_MAX_NS);
     }
     return kvp_peers_tend(link->peers);
 }
 
 static uint64_t
-next_chore(const beats_t *beats)
+next_chore(const kvp_session_t *s, const beats_t *beats)
 {
-    return kvp_min_u64(kvp_min_u64(beats->next_ns, beats->restore_ns), kvp_now_ns() + beats->writers_ns);
+    uint64_t look_ns = kvp_masters_are_several(s->masters) ? KVP_CONN_WATCH_NS : UINT64_MAX;
+
+    return kvp_min_u64(kvp_min_u64(beats->next_ns, beats->restore_ns),
+                       kvp_now_ns() + kvp_min_u64(beats->writers_ns, look_ns));
 }
 
 static void *
@@ -571,14 +592,14 @@ run(void *arg)
         tend_dead_locked(s);
         pthread_mutex_unlock(&s->lock);
         kvp_transports_tend(); /* with no master as well */
-        if (kvp_session_hold(s, kvp_now_ns() + s->masters_n * CONNECT_MAX_NS, &link) == KVP_OK) {
+        if (kvp_session_hold(s, kvp_now_ns() + CONNECT_MAX_NS, &link) == KVP_OK) {
             has_more = do_chores(s, link, &beats);
             kvp_session_rele(s, link);
         }
         pthread_mutex_lock(&s->lock);
         if (s->link != NULL && link != NULL && !has_more && !s->is_beat_due && !s->is_stopping &&
             next_dead_locked(s) == NULL)
-            kvp_cond_wait_until(&s->work, &s->lock, next_chore(&beats));
+            kvp_cond_wait_until(&s->work, &s->lock, next_chore(s, &beats));
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -600,10 +621,8 @@ start_thread(kvp_session_t *s)
 static kvp_err_t
 copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
 {
-    if (kvp_parse_hostports(conf->masters, s->masters, MASTERS_MAX, &s->masters_n) != KVP_OK) {
-        kvp_log_warn("client", "not a list of masters: %s", conf->masters);
-        return KVP_INVALID;
-    }
+    kvp_err_t err;
+
     s->conf = *conf;
     s->conf.peers.is_given_up = &s->is_stopping;
     s->conf.masters = strdup(conf->masters);
@@ -613,7 +632,10 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
     if (s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL ||
         s->conf.peers.tenant == NULL)
         return KVP_NOMEM;
-    return kvp_names_create(&s->conf.peers.names);
+    err = kvp_names_create(&s->conf.peers.names);
+    if (err == KVP_OK) err = kvp_masters_create(s->conf.masters, s->conf.peers.names, &s->masters);
+    if (err == KVP_INVALID) kvp_log_warn("client", "not a list of masters: %s", s->conf.masters);
+    return err;
 }
 
 kvp_err_t
@@ -687,6 +709,7 @@ kvp_session_destroy(kvp_session_t *s)
         link_destroy(s->link);
     }
     kvp_forkguard_close(s->stop_fd);
+    kvp_masters_destroy(s->masters);
     kvp_names_destroy(s->conf.peers.names);
     free((char *)s->conf.masters);
     free((char *)s->conf.peers.name);

@@ -27,6 +27,7 @@ typedef struct {
     kvp_peers_conf_t peers;
     uint32_t locations; /* that may be kept; 0 = none */
     uint64_t master_wait_ns; /* of kvp_session_hold_soon; 0 = until the deadline */
+    bool is_state_only; /* of kvp_hello_ask_t */
     kvp_held_tickets_t *held_tickets; /* restored in every session; borrowed. NULL = there are none */
 } kvp_session_conf_t;
 

@@ -103,7 +103,7 @@ kvp_move_set_sum(kvp_move_t *mv, uint64_t sum)
 static inline bool
 kvp_op_is_session_loss(kvp_err_t err)
 {
-    return err == KVP_DISCONNECTED || err == KVP_FENCED || err == KVP_STALE_TERM;
+    return err == KVP_DISCONNECTED || err == KVP_FENCED || err == KVP_STALE_TERM || err == KVP_NOT_LEADER;
 }
 
 /* An error that a peer told: anything that is no error number of ours is PROTO. */

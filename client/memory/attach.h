@@ -7,6 +7,7 @@
 
 #include "client/memory/peers.h"
 #include "common/clock.h"
+#include "common/parse.h"
 
 #define KVP_HURRY_NS (100 * KVP_NS_PER_MS) /* a deadline shorter than this is no measure of a node */
 #define KVP_REFUSED_NS (10 * KVP_NS_PER_S) /* a chunk that was refused for good is not asked for again for so long */

@@ -7,6 +7,7 @@
 #define KVP_CLIENT_MEMORY_PEERS_H
 
 #include "client/net/conn.h"
+#include "client/net/names.h"
 #include "client/memory/counters.h"
 #include "client/transport/transport.h"
 #include "common/clock.h"

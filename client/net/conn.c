@@ -72,6 +72,9 @@ struct kvp_conn {
     _Atomic bool is_silent; /* a call gave up on it, and nothing has arrived since; set under lock */
     _Atomic bool is_broken; /* set under lock */
     bool was_ended; /* set before is_broken */
+    kvp_conn_watch_fn watch; /* NULL = none */
+    void *watch_arg;
+    uint64_t watched_ns; /* when it was last called; guarded by lock */
 };
 
 /* ---- opening */
@@ -141,20 +144,19 @@ conn_create(void)
 }
 
 kvp_err_t
-kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask, const _Atomic bool *is_given_up,
-              uint64_t deadline_ns, char *detail, size_t cap, kvp_conn_t **conn_out)
+kvp_conn_open(kvp_framed_t *framed, const kvp_hello_ask_t *ask, uint64_t deadline_ns, char *detail, size_t cap,
+              kvp_conn_t **conn_out)
 {
     kvp_conn_t *conn = conn_create();
     kvp_err_t err;
 
-    if (conn == NULL) return KVP_NOMEM;
-    conn->framed.is_given_up = is_given_up;
-    err = conn->kick < 0 ? KVP_SYS : kvp_names_connect(names, at->host, at->port, deadline_ns, &conn->framed);
-    snprintf(detail, cap, "%s", kvp_err_text(err));
-    if (err == KVP_OK) {
-        err = say_hello(conn, ask, deadline_ns);
-        snprintf(detail, cap, "%s", conn->hello.detail);
+    if (conn == NULL) {
+        kvp_framed_fini(framed);
+        return KVP_NOMEM;
     }
+    conn->framed = *framed;
+    err = conn->kick < 0 ? KVP_SYS : say_hello(conn, ask, deadline_ns);
+    snprintf(detail, cap, "%s", conn->kick < 0 ? kvp_err_text(err) : conn->hello.detail);
     if (err != KVP_OK) {
         kvp_conn_destroy(conn);
         return err;
@@ -163,6 +165,13 @@ kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_
     kvp_forkguard_add(conn->kick);
     *conn_out = conn;
     return KVP_OK;
+}
+
+void
+kvp_conn_watch(kvp_conn_t *conn, kvp_conn_watch_fn fn, void *arg)
+{
+    conn->watch = fn;
+    conn->watch_arg = arg;
 }
 
 void
@@ -477,6 +486,22 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
     return true;
 }
 
+/* Calls the watch where its time has come; else *until_ns is no later than that. Caller holds conn->lock, which is released meanwhile. */
+static bool
+was_watched(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
+{
+    uint64_t due_ns = kvp_max_u64(call->began_ns, conn->watched_ns) + KVP_CONN_WATCH_NS;
+
+    if (conn->watch == NULL) return false;
+    *until_ns = kvp_min_u64(*until_ns, due_ns);
+    if (now_ns < due_ns) return false;
+    conn->watched_ns = now_ns;
+    pthread_mutex_unlock(&conn->lock);
+    conn->watch(conn->watch_arg, conn);
+    pthread_mutex_lock(&conn->lock);
+    return true;
+}
+
 static kvp_err_t
 await(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
 {
@@ -486,6 +511,7 @@ await(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
         if (conn->is_broken) return KVP_DISCONNECTED;
         if (conn->is_interrupted) return KVP_CLOSED;
         if (now_ns >= deadline_ns) return KVP_DEADLINE;
+        if (was_watched(conn, call, now_ns, &until_ns)) continue;
         if (call->silence_ns > 0 && is_in_vain(conn, call, now_ns, &until_ns)) return KVP_DEADLINE;
         if (conn->has_leader)
             kvp_cond_wait_until(&call->wake, &conn->lock, until_ns);

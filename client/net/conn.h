@@ -6,17 +6,20 @@
 #define KVP_CLIENT_NET_CONN_H
 
 #include "client/net/hello.h"
-#include "client/net/names.h"
-#include "common/parse.h"
 
 typedef struct kvp_conn kvp_conn_t;
 
-/* kvp_conn_open connects and says Hello, over the master's Unix socket where it is on this host. ask->pool_id is NULL.
- * names are borrowed for the call. Blocks until deadline_ns, or a moment longer than until *is_given_up (NULL = nobody sets it):
- * UNREACHABLE, DEADLINE, CLOSED, VERSION, PROTO ...; detail (of cap bytes) says more for a person. */
-kvp_err_t kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask,
-                        const _Atomic bool *is_given_up, uint64_t deadline_ns, char *detail, size_t cap,
-                        kvp_conn_t **conn_out) KVP_MUST_USE;
+/* kvp_conn_open takes a connection to a master, also where it fails, and says Hello, over the master's Unix socket where it is on this
+ * host. ask->pool_id is NULL. Blocks until deadline_ns, or a moment longer than until *is_given_up of the connection: DEADLINE, CLOSED,
+ * NOT_LEADER, VERSION, PROTO ...; detail (of cap bytes) says more for a person. */
+kvp_err_t kvp_conn_open(kvp_framed_t *framed, const kvp_hello_ask_t *ask, uint64_t deadline_ns, char *detail,
+                        size_t cap, kvp_conn_t **conn_out) KVP_MUST_USE;
+
+/* kvp_conn_watch has fn called while a call waits for its answer, every KVP_CONN_WATCH_NS at most, by any thread that waits. It may
+ * break the connection. To be said before there are calls. */
+typedef void (*kvp_conn_watch_fn)(void *arg, kvp_conn_t *conn);
+#define KVP_CONN_WATCH_NS (250 * KVP_NS_PER_MS)
+void kvp_conn_watch(kvp_conn_t *conn, kvp_conn_watch_fn fn, void *arg);
 
 /* kvp_conn_destroy closes it; no thread is in a call. */
 void kvp_conn_destroy(kvp_conn_t *conn);

@@ -71,24 +71,6 @@ kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix)
     return KVP_OK;
 }
 
-/* wait_connected waits until a connect that is under way has an outcome. */
-static kvp_err_t
-wait_connected(int fd, const _Atomic bool *is_given_up, uint64_t deadline_ns)
-{
-    for (;;) {
-        struct pollfd p = {.fd = fd, .events = POLLOUT};
-        int cause = 0;
-        socklen_t len = sizeof cause;
-
-        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
-        if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
-        kvp_poll_slice(&p, deadline_ns);
-        if (p.revents == 0) continue;
-        if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &len) < 0 || cause != 0) return KVP_UNREACHABLE;
-        return KVP_OK;
-    }
-}
-
 /* A connect to a free port of this host's ephemeral range can meet itself: the kernel picks that very port as source. */
 static bool
 is_connected_to_itself(int fd)
@@ -103,34 +85,20 @@ is_connected_to_itself(int fd)
     return here_len == there_len && memcmp(&here, &there, here_len) == 0;
 }
 
-/* connect_fd connects a non-blocking socket and closes it on failure. */
+/* EAGAIN: the queue of a Unix listener is full, and poll does not tell when it no longer is. */
 static kvp_err_t
-connect_fd(int fd, const struct sockaddr *to, socklen_t len, const _Atomic bool *is_given_up, uint64_t deadline_ns)
+connect_unix_fd(int fd, const struct sockaddr_un *to, socklen_t len, const _Atomic bool *is_given_up,
+                uint64_t deadline_ns)
 {
-    kvp_err_t err = KVP_OK;
-
-    kvp_forkguard_add(fd);
-    while (connect(fd, to, len) < 0) {
+    while (connect(fd, (const struct sockaddr *)to, len) < 0 && errno != EISCONN) {
         struct timespec back_off = {.tv_nsec = BACKLOG_RETRY_NS};
 
-        if (errno == EISCONN) break;
-        if (errno == EINTR || errno == EINPROGRESS || errno == EALREADY) {
-            err = wait_connected(fd, is_given_up, deadline_ns);
-            break;
-        }
-        /* EAGAIN: the queue of a Unix listener is full, and poll does not tell when it no longer is. */
-        if (errno != EAGAIN)
-            err = KVP_UNREACHABLE;
-        else if (kvp_now_ns() >= deadline_ns)
-            err = KVP_DEADLINE;
-        else if (kvp_is_given_up(is_given_up))
-            err = KVP_CLOSED;
-        if (err != KVP_OK) break;
+        if (errno != EAGAIN && errno != EINTR) return KVP_UNREACHABLE;
+        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
+        if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
         nanosleep(&back_off, NULL);
     }
-    if (err == KVP_OK && to->sa_family != AF_UNIX && is_connected_to_itself(fd)) err = KVP_UNREACHABLE;
-    if (err != KVP_OK) kvp_forkguard_close(fd);
-    return err;
+    return KVP_OK;
 }
 
 kvp_err_t
@@ -150,9 +118,11 @@ kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns)
         len++;
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return KVP_SYS;
-    err = connect_fd(fd, (const struct sockaddr *)&to, len, c->is_given_up, deadline_ns);
-    if (err != KVP_OK) return err;
-    return kvp_framed_adopt(c, fd, true);
+    kvp_forkguard_add(fd);
+    err = connect_unix_fd(fd, &to, len, c->is_given_up, deadline_ns);
+    if (err == KVP_OK) return kvp_framed_adopt(c, fd, true);
+    kvp_forkguard_close(fd);
+    return err;
 }
 
 kvp_err_t
@@ -174,15 +144,57 @@ kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, ui
 }
 
 kvp_err_t
-kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
+kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t len)
 {
     int fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    kvp_err_t err;
 
     if (fd < 0) return KVP_SYS; /* a host without that address family, or no descriptors are left */
-    err = connect_fd(fd, to, len, c->is_given_up, deadline_ns);
-    if (err != KVP_OK) return err;
+    kvp_forkguard_add(fd);
+    if (connect(fd, to, len) < 0 && errno != EINTR && errno != EINPROGRESS) {
+        kvp_forkguard_close(fd);
+        return KVP_UNREACHABLE;
+    }
     return kvp_framed_adopt(c, fd, false);
+}
+
+static void
+drop_fd(kvp_framed_t *c)
+{
+    kvp_forkguard_close(c->fd);
+    c->fd = -1;
+}
+
+kvp_err_t
+kvp_framed_connect_end(kvp_framed_t *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLOUT};
+    int cause = 0;
+    socklen_t len = sizeof cause;
+
+    if (poll(&p, 1, 0) <= 0) return KVP_EAGAIN;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &cause, &len) == 0 && cause == 0 && !is_connected_to_itself(c->fd))
+        return KVP_OK;
+    drop_fd(c);
+    return KVP_UNREACHABLE;
+}
+
+kvp_err_t
+kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
+{
+    kvp_err_t err = kvp_framed_connect_begin(c, to, len);
+
+    if (err != KVP_OK) return err;
+    while ((err = kvp_framed_connect_end(c)) == KVP_EAGAIN) {
+        struct pollfd p = {.fd = c->fd, .events = POLLOUT};
+
+        err = kvp_now_ns() >= deadline_ns ? KVP_DEADLINE : kvp_is_given_up(c->is_given_up) ? KVP_CLOSED : KVP_OK;
+        if (err != KVP_OK) {
+            drop_fd(c);
+            break;
+        }
+        kvp_poll_slice(&p, deadline_ns);
+    }
+    return err;
 }
 
 kvp_err_t

@@ -47,6 +47,11 @@ kvp_err_t kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t de
 kvp_err_t kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
     KVP_MUST_USE;
 
+/* The same in two steps that do not block: begin gives OK with a connection that is being made, UNREACHABLE or SYS. Once it can be
+ * written to, end tells what came of it: OK, UNREACHABLE (and it is none any more), or EAGAIN where it is not decided yet. */
+kvp_err_t kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t len) KVP_MUST_USE;
+kvp_err_t kvp_framed_connect_end(kvp_framed_t *c) KVP_MUST_USE;
+
 /* kvp_framed_out is the buffer to append frames to (kvp_frame_begin/end or kvp_pb_frame_begin/end); then flush.
  * kvp_framed_out_fds attaches descriptors (duplicated) to the frame that was just begun at offset `at`; BUSY when an
  * earlier set is not sent yet, NOTSUP on TCP. */

@@ -96,6 +96,7 @@ queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask)
     msg.host_id = (char *)ask->host_id;
     msg.software = (char *)("kvpool " KVP_RELEASE);
     msg.incarnation = ask->incarnation;
+    msg.is_state_only = ask->is_state_only;
     if (ask->tenant != NULL) msg.tenant = (char *)ask->tenant;
     if (ask->pool_id != NULL) msg.pool_id = (ProtobufCBinaryData){16, (uint8_t *)ask->pool_id};
     if (ask->known != NULL && ask->known->term != 0) {

@@ -23,6 +23,7 @@ typedef struct {
     uint64_t incarnation; /* to a master: of the session before, or 0; to a node: the one that the master gave */
     const uint8_t *pool_id; /* 16 bytes to a node, NULL to a master */
     const kvp_known_pool_t *known; /* of a node to a master; NULL or term 0 = it has no memory */
+    bool is_state_only; /* to a master, which need not lead: LIST, SEGMENTS and STATUS alone are asked */
     int pidfd; /* rides beside the Hello on a Unix connection to a node; -1 = none */
 } kvp_hello_ask_t;
 

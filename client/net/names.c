@@ -139,30 +139,42 @@ ask_locked(kvp_names_t *names, entry_t *e, const char *host)
     return KVP_OK;
 }
 
-/* Who closes the handle does not wake those that wait: they look by themselves. */
+/* What is known of a name: OK, UNREACHABLE (there is no such name), EAGAIN (it is asked for, or will be once an entry is free), NOMEM,
+ * SYS. */
+static kvp_err_t
+look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
+{
+    entry_t *e = find_locked(names, host);
+    kvp_err_t err = KVP_OK;
+
+    if (e != NULL && !e->is_asked && kvp_now_ns() < e->until_ns) {
+        *addrs = e->addrs;
+        return addrs->n == 0 ? KVP_UNREACHABLE : KVP_OK;
+    }
+    if (e == NULL) e = oldest_locked(names);
+    if (e != NULL && !e->is_asked) err = ask_locked(names, e, host);
+    return err == KVP_OK ? KVP_EAGAIN : err;
+}
+
+/* Until deadline_ns; 0: with no wait, and EAGAIN. An address that is written as one is known to everybody. Who closes the
+ * handle does not wake those that wait: they look by themselves. */
 static kvp_err_t
 resolve(kvp_names_t *names, const char *host, const _Atomic bool *is_given_up, uint64_t deadline_ns, addrs_t *addrs)
 {
-    kvp_err_t err = KVP_EAGAIN;
+    kvp_err_t err;
 
+    if (host[0] == '\0' || strlen(host) >= KVP_HOST_MAX) return KVP_UNREACHABLE;
+    ask_system(host, AI_NUMERICHOST, addrs);
+    if (addrs->n > 0) return KVP_OK;
+    if (names == NULL) return KVP_UNREACHABLE;
     pthread_mutex_lock(&names->lock);
-    while (err == KVP_EAGAIN) {
-        entry_t *e = find_locked(names, host);
-        bool is_answered = e != NULL && !e->is_asked && kvp_now_ns() < e->until_ns;
-
-        if (is_answered) {
-            *addrs = e->addrs;
-            err = addrs->n == 0 ? KVP_UNREACHABLE : KVP_OK;
-            break;
-        }
-        if (e == NULL) e = oldest_locked(names);
-        if (e != NULL && !e->is_asked) err = ask_locked(names, e, host);
-        if (err != KVP_OK && err != KVP_EAGAIN) break;
+    while ((err = look_locked(names, host, addrs)) == KVP_EAGAIN && deadline_ns > 0) {
         uint64_t now_ns = kvp_now_ns();
 
-        err = now_ns >= deadline_ns ? KVP_DEADLINE : kvp_is_given_up(is_given_up) ? KVP_CLOSED : KVP_EAGAIN;
-        if (err == KVP_EAGAIN)
-            kvp_cond_wait_until(&names->changed, &names->lock, kvp_min_u64(deadline_ns, now_ns + KVP_POLL_SLICE_NS));
+        if (now_ns >= deadline_ns) err = KVP_DEADLINE;
+        if (kvp_is_given_up(is_given_up)) err = KVP_CLOSED;
+        if (err != KVP_EAGAIN) break;
+        kvp_cond_wait_until(&names->changed, &names->lock, kvp_min_u64(deadline_ns, now_ns + KVP_POLL_SLICE_NS));
     }
     pthread_mutex_unlock(&names->lock);
     return err;
@@ -202,16 +214,10 @@ set_port(struct sockaddr_storage *addr, uint16_t port)
 kvp_err_t
 kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t deadline_ns, kvp_framed_t *c)
 {
-    kvp_err_t err = KVP_UNREACHABLE;
     addrs_t addrs;
+    kvp_err_t err = resolve(names, host, c->is_given_up, kvp_max_u64(deadline_ns, 1), &addrs);
 
-    if (host[0] == '\0' || strlen(host) >= KVP_HOST_MAX) return KVP_UNREACHABLE;
-    ask_system(host, AI_NUMERICHOST, &addrs);
-    if (addrs.n == 0) {
-        if (names == NULL) return KVP_UNREACHABLE;
-        err = resolve(names, host, c->is_given_up, deadline_ns, &addrs);
-        if (err != KVP_OK) return err;
-    }
+    if (err != KVP_OK) return err;
     for (size_t i = 0; i < addrs.n; i++) {
         uint64_t now = kvp_now_ns(), left_ns = deadline_ns > now ? deadline_ns - now : 0;
 
@@ -221,4 +227,17 @@ kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t 
         if (err != KVP_UNREACHABLE && err != KVP_DEADLINE && err != KVP_SYS) return err;
     }
     return err;
+}
+
+kvp_err_t
+kvp_names_connect_begin(kvp_names_t *names, const char *host, uint16_t port, size_t nth, kvp_framed_t *c, size_t *n_out)
+{
+    addrs_t addrs;
+    kvp_err_t err = resolve(names, host, NULL, 0, &addrs);
+
+    if (err != KVP_OK) return err;
+    *n_out = addrs.n;
+    nth %= addrs.n;
+    set_port(&addrs.at[nth].addr, port);
+    return kvp_framed_connect_begin(c, (const struct sockaddr *)&addrs.at[nth].addr, addrs.at[nth].len);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The dialling thread: rounds over the masters with back-off and jitter, so that the nodes of a restarted master do not
- * come all at once.
+ * The dialling thread: attempts with back-off and jitter, so that the nodes of a restarted master do not come all at once. Several
+ * masters are asked with a back-off for each (client/net/masters.h), and one attempt follows the other.
  */
 #include "client/node/dial.h"
 
@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 
 #define ATTEMPT_NS KVP_NS_PER_S
+#define TEND_NS (250 * KVP_NS_PER_MS) /* between looks at the other masters */
 #define BACKOFF_MIN_NS (50 * KVP_NS_PER_MS)
 #define BACKOFF_MAX_NS                                                                                                 \
     (300 * KVP_NS_PER_MS) /* a pool works again when its nodes have found the master, twice where it takes a new term */
@@ -70,16 +71,18 @@ change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dia
     dialed->hello = hello;
 }
 
+/* One attempt at finding the master that leads. */
 static kvp_err_t
-dial_one(kvp_node_dial_t *d, const kvp_hostport_t *master, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
+dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
 {
+    const kvp_hostport_t *at = NULL;
     char text[KVP_HOSTPORT_TEXT_MAX];
     uint32_t missed;
     kvp_err_t err;
 
     memset(&dialed->hello, 0, sizeof dialed->hello);
     kvp_framed_init(&dialed->conn);
-    err = kvp_names_connect(d->names, master->host, master->port, kvp_now_ns() + ATTEMPT_NS, &dialed->conn);
+    err = kvp_masters_find(d->masters, &d->is_stopping, kvp_now_ns() + ATTEMPT_NS, &dialed->conn, &at);
     if (err == KVP_OK) {
         note_local_host(dialed);
         err = greet(d, was, &dialed->conn, &dialed->hello);
@@ -89,8 +92,9 @@ dial_one(kvp_node_dial_t *d, const kvp_hostport_t *master, const kvp_node_was_t 
         return KVP_OK;
     }
     kvp_framed_fini(&dialed->conn);
-    if (kvp_log_limit_ok(&d->noise, &missed))
-        kvp_log_warn("node", "no session with master %s: %s%s%s", kvp_format_hostport(master, text), kvp_err_text(err),
+    if (err != KVP_CLOSED && kvp_log_limit_ok(&d->noise, &missed))
+        kvp_log_warn("node", "no session with %s%s: %s%s%s", at == NULL ? "any master" : "master ",
+                     at == NULL ? "" : kvp_format_hostport(at, text), kvp_err_text(err),
                      dialed->hello.detail[0] == '\0' ? "" : ": ", dialed->hello.detail);
     return err;
 }
@@ -105,34 +109,44 @@ pause_for(kvp_node_dial_t *d, uint64_t backoff_ns)
         kvp_cond_wait_until(&d->changed, &d->lock, until);
 }
 
+/* Looks after the masters until a connection is wanted. Called with the lock held, which is released while it sleeps. */
+static void
+tend_for_a_while(kvp_node_dial_t *d, uint32_t term)
+{
+    uint64_t until = kvp_masters_are_several(d->masters) ? kvp_now_ns() + TEND_NS : UINT64_MAX;
+
+    if (term != 0 && !d->has_result && kvp_masters_tend(d->masters, term)) {
+        d->is_outdated = true;
+        kvp_wake(d->wake_fd);
+    }
+    kvp_cond_wait_until(&d->changed, &d->lock, until);
+}
+
 static void *
 dial_main(void *arg)
 {
     kvp_node_dial_t *d = arg;
     uint64_t backoff_ns = 0;
-    size_t at = d->masters_n - 1; /* the first attempt goes to the next one, which is the first */
+    uint32_t term = 0; /* of the master that was found last */
+    kvp_err_t err = KVP_OK;
 
     pthread_mutex_lock(&d->lock);
     while (!d->is_stopping) {
         kvp_node_was_t was = d->was;
         kvp_node_dialed_t dialed;
-        kvp_err_t err;
 
         if (!d->is_wanted) {
-            pthread_cond_wait(&d->changed, &d->lock);
+            tend_for_a_while(d, term);
             continue;
         }
-        if (d->is_good)
-            backoff_ns = 0;
-        else
-            at = (at + 1) % d->masters_n;
+        if (d->is_good || kvp_masters_is_spaced(d->masters, err)) backoff_ns = 0;
         d->is_good = false;
         if (backoff_ns > 0) pause_for(d, backoff_ns);
         if (d->is_stopping) break;
         backoff_ns = kvp_min_u64(kvp_max_u64(2 * backoff_ns, BACKOFF_MIN_NS), BACKOFF_MAX_NS);
 
         pthread_mutex_unlock(&d->lock);
-        err = dial_one(d, &d->masters[at], &was, &dialed);
+        err = dial_any(d, &was, &dialed);
         pthread_mutex_lock(&d->lock);
         d->last_err = err;
         d->attempts++;
@@ -140,6 +154,7 @@ dial_main(void *arg)
             d->result = dialed;
             d->has_result = true;
             d->is_wanted = false;
+            term = dialed.hello.term;
         }
         kvp_wake(d->wake_fd);
     }
@@ -148,34 +163,45 @@ dial_main(void *arg)
 }
 
 kvp_err_t
-kvp_node_dial_start(kvp_node_dial_t *d)
+kvp_node_dial_init(kvp_node_dial_t *d, const char *masters)
 {
     kvp_err_t err = kvp_names_create(&d->names);
 
-    if (err != KVP_OK) return err;
+    return err == KVP_OK ? kvp_masters_create(masters, d->names, &d->masters) : err;
+}
+
+kvp_err_t
+kvp_node_dial_start(kvp_node_dial_t *d)
+{
     pthread_mutex_init(&d->lock, NULL);
     kvp_cond_init(&d->changed);
     kvp_framed_init(&d->result.conn);
     d->has_thread = kvp_thread_start(&d->thread, "kvp-dial", dial_main, d) == KVP_OK;
-    if (d->has_thread) return KVP_OK;
-    kvp_names_destroy(d->names);
-    return KVP_SYS;
+    return d->has_thread ? KVP_OK : KVP_SYS;
 }
 
-void
-kvp_node_dial_stop(kvp_node_dial_t *d)
+static void
+stop_thread(kvp_node_dial_t *d)
 {
-    if (!d->has_thread) return;
     pthread_mutex_lock(&d->lock);
     d->is_stopping = true;
     pthread_cond_signal(&d->changed);
     pthread_mutex_unlock(&d->lock);
     pthread_join(d->thread, NULL);
     if (d->has_result) kvp_framed_fini(&d->result.conn);
-    kvp_names_destroy(d->names);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     d->has_thread = false;
+}
+
+void
+kvp_node_dial_stop(kvp_node_dial_t *d)
+{
+    if (d->has_thread) stop_thread(d);
+    kvp_masters_destroy(d->masters);
+    kvp_names_destroy(d->names);
+    d->masters = NULL;
+    d->names = NULL;
 }
 
 void
@@ -183,6 +209,7 @@ kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was)
 {
     pthread_mutex_lock(&d->lock);
     d->is_wanted = true;
+    d->is_outdated = false;
     d->is_good = is_good;
     d->was = *was;
     pthread_cond_signal(&d->changed);
@@ -202,4 +229,16 @@ kvp_node_dial_take(kvp_node_dial_t *d, kvp_node_dialed_t *dialed_out, kvp_err_t 
     d->last_err = KVP_OK;
     pthread_mutex_unlock(&d->lock);
     return has;
+}
+
+bool
+kvp_node_dial_is_outdated(kvp_node_dial_t *d)
+{
+    bool is_outdated;
+
+    pthread_mutex_lock(&d->lock);
+    is_outdated = d->is_outdated;
+    d->is_outdated = false;
+    pthread_mutex_unlock(&d->lock);
+    return is_outdated;
 }

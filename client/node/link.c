@@ -202,6 +202,7 @@ kvp_node_link_on_dial(kvp_node_t *node)
     bool has = kvp_node_dial_take(&node->dial, &dialed, &err);
 
     if (err != KVP_OK) kvp_node_failed(node, err);
+    if (!has && kvp_node_dial_is_outdated(&node->dial)) lose(node, "another master leads");
     if (!has) return;
     err = adopt(node, &dialed);
     if (err == KVP_EAGAIN) {
@@ -280,7 +281,7 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
         return;
     }
     kvp_log_info("node", "the master asks what is in the memory");
-    err = kvp_node_report_begin(node, msg->report == REPORT_WHOLE);
+    err = kvp_node_report_begin(node, msg->report == REPORT_WHOLE ? 0 : msg->since > 0 ? msg->since : UINT64_MAX);
     if (err != KVP_OK) lose(node, kvp_err_text(err));
 }
 

@@ -267,7 +267,7 @@ void kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc);
 
 /* report.c: what is told to a master that asked. begin starts, and goes on with each call of next until the link is
  * UP; on_answer is the answer to a page: PROTO, or why the master does not take it. */
-kvp_err_t kvp_node_report_begin(kvp_node_t *node, bool is_whole) KVP_MUST_USE;
+kvp_err_t kvp_node_report_begin(kvp_node_t *node, uint64_t since) KVP_MUST_USE;
 kvp_err_t kvp_node_report_next(kvp_node_t *node) KVP_MUST_USE;
 kvp_err_t kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
 

@@ -8,14 +8,14 @@
 #include "proto/kvpool.pb-c.h"
 
 kvp_err_t
-kvp_node_report_begin(kvp_node_t *node, bool is_whole)
+kvp_node_report_begin(kvp_node_t *node, uint64_t since)
 {
-    kvp_err_t err = kvp_node_core_report_begin(node->core, is_whole);
+    kvp_err_t err = kvp_node_core_report_begin(node->core, since);
 
     if (err != KVP_OK) return err;
     node->link.state = KVP_LINK_REPORTING;
     node->link.report_request = 0;
-    node->link.is_report_whole = is_whole;
+    node->link.is_report_whole = since == 0;
     return kvp_node_report_next(node);
 }
 

@@ -8,8 +8,9 @@
 
 #include "common/base.h"
 
-#define KVP_ETCD_KEY_MAX 319u /* bytes of a key, */
-#define KVP_ETCD_VALUE_MAX 4095u /* and of a value; longer ones that others wrote are left out of answers */
+/* Bytes of a key, and of a value; longer ones that others wrote, and those that are no text, are left out of answers. */
+#define KVP_ETCD_KEY_MAX 319u
+#define KVP_ETCD_VALUE_MAX 4095u
 #define KVP_ETCD_KVS_MAX 64u /* of an answer; more are left out */
 #define KVP_ETCD_COMPARES_MAX 4u
 #define KVP_ETCD_WRITES_MAX 4u
@@ -57,7 +58,8 @@ typedef struct {
 typedef struct {
     kvp_etcd_kind_t kind;
     uint64_t id;
-    kvp_err_t err; /* OK; UNREACHABLE, DEADLINE: it may have been done all the same; NOT_FOUND; FENCED (user, password or certificate); PROTO */
+    /* OK; UNREACHABLE, DEADLINE: it may have been done all the same; NOT_FOUND; FENCED (user, password or certificate); PROTO */
+    kvp_err_t err;
     uint64_t sent_ns; /* kvp_boot_ns() before the request left */
     int64_t lease;
     uint32_t ttl_s;
@@ -70,8 +72,9 @@ typedef struct {
 void kvp_etcd_answer_fini(kvp_etcd_answer_t *answer);
 
 typedef struct {
-    const char *endpoints; /* "http://HOST:PORT,https://HOST:PORT"; a part without a scheme is http. Copied, as all strings are */
-    const char *prefix; /* of READ and of the watch */
+    /* "http://HOST:PORT,https://HOST:PORT"; a part without a scheme is http; 16 at most. Copied, as all strings are. */
+    const char *endpoints;
+    const char *prefix; /* of READ and of the watch; not empty */
     const char *ca_file, *cert_file, *key_file; /* of TLS; NULL = the system's, none */
     const char *user, *password; /* NULL = none */
     uint64_t request_ns; /* most that one request may take; 0 = 500 ms */

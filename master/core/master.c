@@ -129,6 +129,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->peers.born);
     kvp_list_init(&m->peers.dirty);
     kvp_list_init(&m->cat.segments);
+    kvp_list_init(&m->cat.attempts_in_order);
     kvp_list_init(&m->space.sending);
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->puts.reqs[i]);
@@ -234,10 +235,11 @@ begin(kvp_master_t *m, uint64_t now_ns)
     kvp_probe_advance(&m->prot);
 }
 
-/* What every input ends with. */
+/* What every input ends with. A standby has nothing to give and nothing to want. */
 static void
 settle(kvp_master_t *m)
 {
+    if (m->log.journal.is_resting) return;
     if (m->ctx.has_space_news) {
         m->ctx.has_space_news = false;
         kvp_evict_retry_waiting(&m->evict);
@@ -314,10 +316,25 @@ slice(kvp_master_t *m, uint32_t which)
     }
 }
 
+/* Those who ask a standby for its state come and go. */
+static void
+follower_tick(kvp_master_t *m)
+{
+    m->ticked_ns = m->ctx.now_ns;
+    kvp_session_tick(m);
+    kvp_session_end_some(m);
+    kvp_place_free_some(&m->space);
+    (void)kvp_objindex_step(m->cat.index);
+}
+
 void
 kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
     begin(m, now_ns);
+    if (m->log.journal.is_resting) {
+        follower_tick(m);
+        return;
+    }
     m->turn++;
     for (uint32_t i = 0; i < SLICES; i++)
         slice(m, (m->turn + i) % SLICES);
@@ -344,6 +361,7 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_ending = !kvp_list_is_empty(&m->prot.ending) || !kvp_list_is_empty(&m->over) ||
                      !kvp_list_is_empty(&m->space.deferred_frees);
 
+    if (m->log.journal.is_resting) return is_ending;
     if (m->space.has_evacuation_news || m->space.has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log))
         return true;
     if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
@@ -390,13 +408,14 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 static const struct {
     handler_fn fn;
-    uint32_t roles; /* bit of each kvp_role_t that may ask, and QUESTION: as a one-way message it makes no sense */
+    uint32_t roles; /* bit of each kvp_role_t that may ask; QUESTION: as a one-way message it makes no sense; STATE: it only looks */
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
 #define N (1u << KVP_ROLE_NODE)
 #define QUESTION (1u << 31)
-    [KVP_OP_BYE] = {on_bye, C | N},
-    [KVP_OP_HEARTBEAT] = {kvp_on_heartbeat, C | N},
+#define STATE (1u << 30)
+    [KVP_OP_BYE] = {on_bye, C | N | STATE},
+    [KVP_OP_HEARTBEAT] = {kvp_on_heartbeat, C | N | STATE},
     [KVP_OP_PUT_BEGIN] = {kvp_on_put_begin, C},
     [KVP_OP_PUT_COMMIT] = {kvp_on_put_commit, C},
     [KVP_OP_PUT_ABORT] = {kvp_on_put_abort, C},
@@ -409,9 +428,9 @@ static const struct {
     [KVP_OP_BUMP] = {kvp_on_bump, C},
     [KVP_OP_PRESENT] = {kvp_on_present, C},
     [KVP_OP_REMOVE_MANY] = {kvp_on_remove_many, C},
-    [KVP_OP_LIST] = {kvp_on_list, C | QUESTION},
-    [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N | QUESTION},
-    [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION},
+    [KVP_OP_LIST] = {kvp_on_list, C | QUESTION | STATE},
+    [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N | QUESTION | STATE},
+    [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION | STATE},
     [KVP_OP_SNAPSHOT] = {kvp_on_snapshot, C | QUESTION},
     [KVP_OP_MOUNT] = {kvp_on_mount, N},
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N},
@@ -442,6 +461,8 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (s->incarnation == 0) {
         if (op == KVP_OP_HELLO)
             kvp_on_hello(m, s, f);
+        else if (op == KVP_OP_WATCH && !m->log.journal.is_resting && (f->hdr.flags & KVP_FRAME_ONEWAY) == 0)
+            kvp_on_watch(m, s, f);
         else
             kvp_session_close(&m->peers, s, "no Hello");
         return;
@@ -449,6 +470,10 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (handlers[op].fn == NULL || (handlers[op].roles & 1u << s->role) == 0) {
         /* An unknown opcode is what a newer peer might send: it is told, and the connection lives. */
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOTSUP, "unknown operation");
+        return;
+    }
+    if (s->is_state_only && (handlers[op].roles & STATE) == 0) {
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOT_LEADER, "this session may only look");
         return;
     }
     if ((handlers[op].roles & QUESTION) != 0 && (f->hdr.flags & KVP_FRAME_ONEWAY) != 0)
@@ -487,6 +512,29 @@ kvp_master_on_synced(kvp_master_t *m, uint64_t end, uint64_t now_ns)
     begin(m, now_ns);
     kvp_journal_synced(&m->log, end);
     settle(m);
+}
+
+kvp_err_t
+kvp_master_lead(kvp_master_t *m, uint32_t term, bool is_level, uint64_t now_ns)
+{
+    kvp_err_t err;
+
+    begin(m, now_ns);
+    err = kvp_replay_lead(&m->log, term, is_level);
+    if (err == KVP_OK) settle(m);
+    return err;
+}
+
+uint32_t
+kvp_master_deposed(const kvp_master_t *m)
+{
+    return m->deposed_term;
+}
+
+void
+kvp_master_set_leader(kvp_master_t *m, const char *address)
+{
+    snprintf(m->leader, sizeof m->leader, "%s", address);
 }
 
 /* ---- output */

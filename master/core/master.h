@@ -7,6 +7,7 @@
 
 #include "common/buf.h"
 #include "proto/frame.h"
+#include "proto/wire.h"
 
 typedef struct kvp_master kvp_master_t;
 
@@ -39,6 +40,7 @@ typedef struct {
     uint32_t max_sessions; /* 0 = 65536 */
     bool saves_ident; /* the shell keeps who the pool is: outputs wait for kvp_master_ident_saved */
     bool has_journal; /* kvp_master_open_journal comes before the first input */
+    bool is_elected; /* by etcd: it rests until kvp_master_lead, and does not follow a higher term than its own, which is another master's */
     bool ssd_wants_use; /* what was not used since it was put is not worth writing to an SSD */
     kvp_log_sync_t log_sync;
 } kvp_master_conf_t;
@@ -67,6 +69,26 @@ void kvp_master_destroy(kvp_master_t *master);
  * file_bytes are left. kvp_master_is_in_snapshot: a base is being said. */
 kvp_err_t kvp_master_restore(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
 kvp_err_t kvp_master_open_journal(kvp_master_t *master, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
+
+/* A standby (ADR 0031): after kvp_master_restore of its own log, kvp_master_follow_begin takes the place of kvp_master_open_journal: *end_out is
+ * how many bytes are believed, and the shell cuts the rest. kvp_master_follow then enters what the leader has written behind that, in pieces of
+ * any length, and kvp_master_take_journal gives the same records to be written. CORRUPT: they do not continue what is there, or
+ * are damaged; VERSION: of a later version. The core is as it was before that record then. A base begins a piece, and what was taken in before is taken
+ * out by then. Before kvp_master_lead such a core serves those who ask for its state alone (Hello.is_state_only), and is otherwise at rest.
+ *
+ * kvp_master_lead: this master leads from now on, in that term, which must be above all that the log knows (else INVALID). is_level: the log lacks
+ * nothing that the leader before it has acknowledged. All sessions are closed. kvp_master_terms: where the terms of the log begin, rising; at most max,
+ * the last ones. */
+kvp_err_t kvp_master_follow_begin(kvp_master_t *master, uint64_t *end_out) KVP_MUST_USE;
+kvp_err_t kvp_master_follow(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
+kvp_err_t kvp_master_lead(kvp_master_t *master, uint32_t term, bool is_level, uint64_t now_ns) KVP_MUST_USE;
+uint32_t kvp_master_terms(const kvp_master_t *master, kvp_wire_term_t *terms_out, uint32_t max);
+void kvp_master_set_leader(kvp_master_t *master, const char *address); /* that a standby tells who asks it; copied */
+uint32_t kvp_master_log_term(const kvp_master_t *master); /* of its last record; 0 = there is none */
+
+/* kvp_master_deposed: somebody obeys a higher term than that of this master, which was elected (conf.is_elected): it has closed all sessions, and is good
+ * for kvp_master_destroy alone. Returns that term, 0 = nobody does. */
+uint32_t kvp_master_deposed(const kvp_master_t *master);
 
 /* What a log says, in full up to `end`. */
 typedef struct {

@@ -127,6 +127,7 @@ fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
         memset(told->segments[rec->over.number % SEGMENTS], 0, sizeof told->segments[0]);
         break;
     case KVP_JREC_TERM:
+    case KVP_JREC_OLDEST:
         break;
     }
 }

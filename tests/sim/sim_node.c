@@ -287,13 +287,13 @@ report_next(sim_t *s, node_t *n)
 }
 
 static kvp_err_t
-report_begin(sim_t *s, node_t *n, bool is_whole)
+report_begin(sim_t *s, node_t *n, uint64_t since)
 {
-    kvp_err_t err = kvp_node_core_report_begin(n->core, is_whole);
+    kvp_err_t err = kvp_node_core_report_begin(n->core, since);
 
     if (err != KVP_OK) return err;
     n->state = LINK_REPORTING;
-    n->is_report_whole = is_whole;
+    n->is_report_whole = since == 0;
     oracle_reports(s, n->mem);
     return report_next(s, n);
 }
@@ -346,7 +346,7 @@ take_mount(sim_t *s, node_t *n, const Kvp__Pb__MountReply *msg)
     n->is_fresh = false;
     kvp_node_core_set_id(n->core, msg->segment_id);
     node_settle(s, n);
-    if (msg->report != 0) return report_begin(s, n, msg->report == 2);
+    if (msg->report != 0) return report_begin(s, n, msg->report == 2 ? 0 : msg->since > 0 ? msg->since : UINT64_MAX);
     n->state = LINK_UP;
     return KVP_OK;
 }

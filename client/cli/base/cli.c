@@ -93,6 +93,7 @@ kvp_cli_conf(const kvp_cli_common_t *common)
         .tenant = common->tenant,
         .locations = common->locations,
         .verify = common->verify,
+        .state_only = common->state_only,
     };
 }
 

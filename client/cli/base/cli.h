@@ -29,7 +29,9 @@ typedef struct {
     const char *host_id;
     uint64_t deadline_ns;
     const char *tenant; /* name; NULL = the default one */
+    size_t masters_n; /* in the list */
     uint32_t locations, verify; /* as in kvpool_conf_t; no options */
+    bool state_only;
     bool is_json;
     char detail[256]; /* what the master said of a refusal; kvp_cli_call_opts points there */
 } kvp_cli_common_t;

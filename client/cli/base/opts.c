@@ -128,11 +128,11 @@ say_wanted(const kvp_cli_opt_t *row, char *dst, size_t cap)
 }
 
 static int
-check_common(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common)
+check_common(const kvp_cli_verb_t *verb, kvp_cli_common_t *common)
 {
     kvp_hostport_t at[MASTERS_MAX];
-    size_t n;
-    if (common->master != NULL && kvp_parse_hostports(common->master, at, MASTERS_MAX, &n) != KVP_OK)
+    common->masters_n = 1;
+    if (common->master != NULL && kvp_parse_hostports(common->master, at, MASTERS_MAX, &common->masters_n) != KVP_OK)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT[,HOST:PORT]", common->master);
     if (common->transports != NULL && *common->transports == '\0')
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--transports does not take \"\", but some of shm, rdma, tcp");

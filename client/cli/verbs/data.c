@@ -177,6 +177,7 @@ kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv)
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code == KVP_EXIT_GO_ON && argc - first > 1) code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "one prefix only");
     if (code != KVP_EXIT_GO_ON) return code;
+    common.state_only = common.masters_n == 1; /* that one, whether it leads or not */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
     const char *prefix = first < argc ? argv[first] : "";

@@ -302,6 +302,7 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     int first;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code != KVP_EXIT_GO_ON) return code;
+    common.state_only = common.masters_n == 1; /* that one, whether it leads or not */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
     int err = kvp_json_stat(pool, &stat);

@@ -110,17 +110,23 @@ gather(kvp_node_core_t *core, uint32_t chunk)
 }
 
 kvp_err_t
-kvp_node_core_report_begin(kvp_node_core_t *core, bool is_whole)
+kvp_node_core_report_begin(kvp_node_core_t *core, uint64_t since)
 {
     kvp_node_report_t *r = &core->report;
 
     if (!core->has_segment) return KVP_NO_SEGMENT;
     core->mounted_term = core->mounted_before; /* nothing is granted before the last page */
     core->is_changed = true;
-    r->is_whole = is_whole;
+    r->since = since;
     r->has_page = false;
     r->is_on = gather(core, 0) == KVP_OK;
     return r->is_on ? KVP_OK : KVP_NOMEM;
+}
+
+static bool
+is_whole(const kvp_node_report_t *r, const kvp_node_told_t *told)
+{
+    return kvp_word_generation(told->word) >= r->since;
 }
 
 static void
@@ -131,7 +137,7 @@ append_record(kvp_node_core_t *core, const kvp_node_told_t *told, kvp_buf_t *tai
     kvp_desc_t desc;
 
     kvp_buf_append(tail, &rec, sizeof rec);
-    if (!core->report.is_whole) return;
+    if (!is_whole(&core->report, told)) return;
     /* It was whole a moment ago. A client that changes it now gets it refused: the master checks everything anew. */
     if (!core->conf.words->read(core->conf.words_arg, rec.chunk, rec.slot, &desc, key)) memset(&desc, 0, sizeof desc);
     desc.word = told->word;
@@ -144,7 +150,7 @@ kvp_err_t
 kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_t *page_out)
 {
     kvp_node_report_t *r = &core->report;
-    uint32_t max = r->is_whole ? PAGE_WHOLE : PAGE_WORDS;
+    uint32_t wholes = 0;
     kvp_err_t err;
 
     if (!r->is_on || r->has_page) return KVP_INVALID;
@@ -152,9 +158,10 @@ kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_
         err = gather(core, r->chunk + 1);
         if (err != KVP_OK) return err;
     }
-    r->page_n = (uint32_t)kvp_min_u64(max, r->told_n - r->at);
-    for (uint32_t i = 0; i < r->page_n; i++)
-        append_record(core, &r->told[r->at + i], tail);
+    for (r->page_n = 0; r->at + r->page_n < r->told_n && r->page_n < PAGE_WORDS && wholes < PAGE_WHOLE; r->page_n++) {
+        append_record(core, &r->told[r->at + r->page_n], tail);
+        wholes += is_whole(r, &r->told[r->at + r->page_n]);
+    }
     r->has_page = true;
     page_out->n = r->page_n;
     page_out->chunk = r->chunk;

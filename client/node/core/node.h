@@ -145,7 +145,7 @@ const kvp_idset_t *kvp_node_core_fenced(const kvp_node_core_t *core); /* borrowe
 bool kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out);
 
 /* REPORT: what is SEALED, by chunk and rising offset; what is broken, or overlaps, is made DEAD
- * instead. begin starts anew (is_whole: with descriptors and keys). page appends the next page's tail and says what is in
+ * instead. begin starts anew: descriptors and keys of what has the generation `since` or a higher one, 0 = of all, UINT64_MAX = of none. page appends the next page's tail and says what is in
  * it; it must be answered before the next one: n bytes, KVP_RETIRE_DEAD for an extent that the master does not want. The
  * report is over with the answer to a page that is_last, which has no records, and with the link.
  * begin: NO_SEGMENT. page: NOMEM, INVALID (no report, or a page is not answered). answer: PROTO (another count). */
@@ -154,7 +154,7 @@ typedef struct {
     uint32_t chunk; /* that all of them lie in */
     bool is_last;
 } kvp_node_page_t;
-kvp_err_t kvp_node_core_report_begin(kvp_node_core_t *core, bool is_whole) KVP_MUST_USE;
+kvp_err_t kvp_node_core_report_begin(kvp_node_core_t *core, uint64_t since) KVP_MUST_USE;
 kvp_err_t kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_t *page_out) KVP_MUST_USE;
 kvp_err_t kvp_node_core_report_answer(kvp_node_core_t *core, const uint8_t *flags, uint32_t n) KVP_MUST_USE;
 

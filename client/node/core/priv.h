@@ -57,8 +57,8 @@ typedef struct {
 
 typedef struct {
     bool is_on;
-    bool is_whole;
     bool has_page; /* not answered */
+    uint64_t since; /* what has that generation or a higher one is told whole */
     uint32_t chunk; /* the one in `told` */
     kvp_node_told_t *told;
     uint32_t told_n, told_cap;

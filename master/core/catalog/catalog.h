@@ -20,7 +20,8 @@ typedef struct kvp_catalog {
     kvp_ctx_t *ctx; /* borrowed */
     kvp_objindex_t *index;
     uint64_t gen_seq; /* of every extent that is granted: a generation is also the object's version */
-    kvp_ptab_t attempts; /* of objects that are being written */
+    kvp_ptab_t attempts; /* of objects that are being written, */
+    kvp_list_t attempts_in_order; /* and in the order in which they were begun */
 
     kvp_ptab_t tenants;
     kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */

@@ -16,6 +16,8 @@ typedef struct kvp_session kvp_session_t;
 
 typedef struct kvp_attempt {
     kvp_list_t link; /* session->attempts */
+    kvp_list_t in_order; /* catalog->attempts_in_order */
+    uint64_t since; /* its generations are above that one */
     kvp_list_t of_req;
     kvp_session_t *session;
     kvp_tenant_t *tenant;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The log of what is committed and gone (journal.c), and what a master before has written, read back (replay.c; recovery/apply.c enters
- * it). ADR 0028.
+ * it). ADR 0028. A standby reads what the leader writes, and writes the same (ADR 0031).
  *
  * A position is a number of bytes: of all that was believed when the journal was opened, and written since.
  */
@@ -26,6 +26,8 @@ typedef struct kvp_deferred kvp_deferred_t;
 typedef struct {
     bool is_on; /* the shell has one */
     bool is_open;
+    bool is_resting; /* this master was not elected yet: it only looks */
+    bool is_following; /* another master's records are entered, and written as they come; nothing of our own is */
     bool has_failed; /* the shell cannot write it */
     uint64_t check; /* of the last record */
     uint64_t end; /* behind the last record */
@@ -55,7 +57,14 @@ typedef struct {
     uint32_t base_retire, base_drop,
         base_gone; /* and then records of what is not dead, or on a tier still, and places of `gone` */
 
+    kvp_buf_t terms; /* kvp_wire_term_t: where terms begin, rising; of files that are gone only the last */
+
+    uint64_t told_oldest_ns, told_oldest_end; /* the last OLDEST of ours: when, and the end behind it */
+
     /* replay.c */
+    uint64_t oldest; /* of the last OLDEST: below it nothing is unknown */
+    uint32_t oldest_term; /* in which that was said; 0 = it was not */
+    bool is_lacking; /* the end of what was read may be missing: from `oldest` on nodes know more */
     kvp_buf_t rest; /* of what was given: the beginning of a record */
     uint32_t read_term; /* 0 = nothing was read */
     kvp_err_t read_err; /* CORRUPT: nothing more is believed */
@@ -102,9 +111,13 @@ void kvp_journal_written(kvp_interim_t *log, uint64_t end);
 void kvp_journal_synced(kvp_interim_t *log, uint64_t end);
 void kvp_journal_tick(kvp_interim_t *log);
 bool kvp_journal_has_work(const kvp_interim_t *log);
+/* kvp_journal_note_term: that term begins at that position. */
+void kvp_journal_note_term(kvp_journal_t *j, uint32_t term, uint64_t position);
 
 /* replay.c, which reads what a master before has written. kvp_replay_named: the pool
  * has its name for good now, so that its journal can begin. */
 void kvp_replay_named(kvp_interim_t *log);
+/* kvp_replay_lead: what was followed is ours now, and goes on in that term. INVALID: it is not above all that the log knows. */
+kvp_err_t kvp_replay_lead(kvp_interim_t *log, uint32_t term, bool is_level) KVP_MUST_USE;
 
 #endif

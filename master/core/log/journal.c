@@ -23,6 +23,7 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
+#include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/log/interim.h"
 #include "master/core/master.h"
@@ -37,6 +38,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define OLDEST_NS KVP_MS(100)
 #define BASE_RECORDS 32u /* of a base in a step: about 30 us, which a request that comes meanwhile waits */
 #define BASE_AHEAD_MAX                                                                                                 \
     (64u                                                                                                               \
@@ -145,11 +147,43 @@ kvp_journal_segment_over(kvp_interim_t *log, const kvp_segment_t *g)
     append(log->core, &rec, KVP_JREC_SEGMENT_OVER);
 }
 
+void
+kvp_journal_note_term(kvp_journal_t *j, uint32_t term, uint64_t position)
+{
+    const kvp_wire_term_t rec = {.position = position, .term = term};
+
+    kvp_buf_append(&j->terms, &rec, sizeof rec);
+    if (j->terms.err != KVP_OK) kvp_panic("out of memory: terms of the log");
+}
+
+/* Of what lies before that position only the last is kept. */
+static void
+forget_terms(kvp_journal_t *j, uint64_t before)
+{
+    const kvp_wire_term_t *terms = (const kvp_wire_term_t *)j->terms.data;
+    size_t all = j->terms.len / sizeof *terms, n = 0;
+
+    while (n + 1 < all && terms[n + 1].position <= before)
+        n++;
+    kvp_buf_consume(&j->terms, n * sizeof *terms);
+}
+
+static bool
+is_term_noted(const kvp_journal_t *j, uint32_t term)
+{
+    const kvp_wire_term_t *terms = (const kvp_wire_term_t *)j->terms.data;
+    size_t all = j->terms.len / sizeof *terms;
+
+    return all > 0 && terms[all - 1].term == term;
+}
+
 static void
 append_term(kvp_master_t *m, kvp_jrec_kind_t kind, bool is_anew)
 {
+    kvp_journal_t *j = &m->log.journal;
     kvp_jrec_any_t rec;
 
+    if (!is_term_noted(j, m->ctx.term)) kvp_journal_note_term(j, m->ctx.term, j->end);
     rec.term = (kvp_jrec_term_t){
         .magic = KVP_JOURNAL_MAGIC,
         .digest_seed = m->ctx.conf.digest_seed,
@@ -218,6 +252,24 @@ void
 kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t)
 {
     say_forgotten(log->core, t->id, kvp_gen_make(log->core->ctx.term, log->core->cat.gen_seq));
+}
+
+/* While nodes may report what this master does not know, what was said last of it holds. */
+static void
+say_oldest(kvp_master_t *m)
+{
+    kvp_journal_t *j = &m->log.journal;
+    kvp_jrec_any_t rec;
+    uint64_t seq = m->cat.gen_seq;
+
+    if (!m->ctx.conf.is_elected || !j->is_open || j->end == j->told_oldest_end) return;
+    if (m->ctx.now_ns - j->told_oldest_ns < OLDEST_NS || kvp_gone_is_rebuilding(&m->prot)) return;
+    if (!kvp_list_is_empty(&m->cat.attempts_in_order))
+        seq = kvp_list_first(&m->cat.attempts_in_order, kvp_attempt_t, in_order)->since;
+    rec.oldest = (kvp_jrec_oldest_t){.generation = kvp_gen_make(m->ctx.term, seq + 1)};
+    append(m, &rec, KVP_JREC_OLDEST);
+    j->told_oldest_ns = m->ctx.now_ns;
+    j->told_oldest_end = j->end;
 }
 
 /* ---- a base */
@@ -365,6 +417,7 @@ kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
     m->log.journal.is_based = false;
     m->log.journal.taking = m->log.journal.bases;
     *from_out = m->log.journal.base_from;
+    forget_terms(&m->log.journal, *from_out);
     return true;
 }
 
@@ -555,6 +608,7 @@ kvp_journal_tick(kvp_interim_t *log)
     kvp_master_t *m = log->core;
 
     if (!log->journal.is_on) return;
+    say_oldest(m);
     base_some(m);
     m->ctx.is_behind |= !release(m);
 }
@@ -575,6 +629,7 @@ kvp_journal_init(kvp_interim_t *log)
     kvp_master_t *m = log->core;
 
     log->journal.is_on = m->ctx.conf.has_journal;
+    log->journal.is_resting = m->ctx.conf.is_elected;
     kvp_list_init(&log->journal.deferred[0]);
     kvp_list_init(&log->journal.deferred[1]);
     kvp_list_init(&log->journal.retires);
@@ -588,4 +643,5 @@ kvp_journal_fini(kvp_interim_t *log)
     kvp_buf_fini(&j->fresh);
     kvp_buf_fini(&j->fresh_commits);
     kvp_buf_fini(&j->rest);
+    kvp_buf_fini(&j->terms);
 }

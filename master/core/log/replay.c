@@ -44,6 +44,7 @@ read_term(kvp_master_t *m, const kvp_jrec_term_t *rec)
     if (!is_ours(m, rec)) return KVP_INVALID;
     if (rec->term == 0 || rec->term >= KVP_TERM_MAX || rec->term < j->read_term) return KVP_CORRUPT;
     if (!is_base && (j->read_term == 0 || rec->term == j->read_term)) return KVP_CORRUPT;
+    if (rec->term != j->read_term) kvp_journal_note_term(j, rec->term, j->end);
     j->read_term = rec->term;
     if (!is_base || (j->is_whole && rec->is_anew == 0)) return KVP_OK;
     j->is_anew = rec->is_anew != 0;
@@ -67,6 +68,22 @@ apply(kvp_master_t *m, kvp_jrec_any_t *rec)
     return kvp_apply(m, rec, j->read_term);
 }
 
+/* What the leader has written goes into our own files, in the same places. A base begins a file there, too. */
+static void
+write_again(kvp_journal_t *j, const uint8_t *bytes, const kvp_jrec_any_t *rec)
+{
+    if (rec->head.kind == KVP_JREC_BASE) {
+        j->has_base = true;
+        j->base_at = j->fresh.len;
+        j->base_from = j->end;
+        j->base_end = 0;
+        j->is_based = false;
+    }
+    if (rec->head.kind == KVP_JREC_WHOLE) j->base_end = j->end + rec->head.bytes;
+    kvp_buf_append(&j->fresh, bytes, rec->head.bytes);
+    if (j->fresh.err != KVP_OK) kvp_panic("out of memory: journal");
+}
+
 /* Reads one record; *used_out 0: it is not all there. */
 static kvp_err_t
 read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
@@ -76,8 +93,10 @@ read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     kvp_err_t err = kvp_jrec_read(bytes, len, j->check, &rec, used_out);
 
     if (err != KVP_OK || *used_out == 0) return err;
+    if (j->is_following && rec.head.kind == KVP_JREC_BASE && j->has_base) return KVP_CORRUPT;
     err = apply(m, &rec);
     if (err != KVP_OK) return err;
+    if (j->is_following) write_again(j, bytes, &rec);
     j->check = rec.head.check;
     j->end += *used_out;
     j->read_n[rec.head.kind]++;
@@ -123,14 +142,13 @@ look_ahead(kvp_master_t *m, const uint8_t *bytes, size_t len)
     return at;
 }
 
-kvp_err_t
-kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
+static kvp_err_t
+read_all(kvp_master_t *m, const void *bytes, size_t len)
 {
     kvp_journal_t *j = &m->log.journal;
     const uint8_t *at = bytes, *seen = at;
     size_t used;
 
-    if (!j->is_on || j->is_open) return KVP_INVALID;
     while (len > 0 && j->read_err == KVP_OK) {
         kvp_err_t err;
 
@@ -146,6 +164,15 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
     }
     if (j->rest.err != KVP_OK) kvp_panic("out of memory: a record");
     return j->read_err;
+}
+
+kvp_err_t
+kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
+{
+    const kvp_journal_t *j = &m->log.journal;
+
+    if (!j->is_on || j->is_open || j->is_following) return KVP_INVALID;
+    return read_all(m, bytes, len);
 }
 
 /* Nothing that was promised is missing: a master that is killed leaves at most the beginning of a record behind, and never a wrong one. */
@@ -166,25 +193,34 @@ sweep_bumped(kvp_master_t *m)
     }
 }
 
-kvp_err_t
-kvp_master_open_journal(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
+/* What was read is what this master goes on with, or it is forgotten, and nodes are asked. */
+static void
+end_reading(kvp_master_t *m, bool is_all_there)
 {
     kvp_journal_t *j = &m->log.journal;
 
-    if (!j->is_on || j->is_open) return KVP_INVALID;
-    if (j->read_err != KVP_OK && j->read_err != KVP_CORRUPT) return j->read_err;
-    if (j->read_term >= KVP_TERM_MAX) return KVP_LIMIT;
-    if (j->read_term >= m->ctx.term) kvp_term_follow(m, j->read_term);
     if (j->read_term > 0) kvp_takeover_begin(&m->peers);
     kvp_buf_fini(&j->rest);
-    *end_out = j->end;
-    j->is_relied_on = is_all_there(j, is_all_given) && kvp_apply_end(m) == KVP_OK;
+    j->is_relied_on = is_all_there && kvp_apply_end(m) == KVP_OK;
     if (j->is_relied_on) {
         sweep_bumped(m);
         kvp_takeover_knows_all(&m->peers);
     } else {
         kvp_apply_forget(m);
     }
+}
+
+kvp_err_t
+kvp_master_open_journal(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
+{
+    kvp_journal_t *j = &m->log.journal;
+
+    if (!j->is_on || j->is_open || j->is_following) return KVP_INVALID;
+    if (j->read_err != KVP_OK && j->read_err != KVP_CORRUPT) return j->read_err;
+    if (j->read_term >= KVP_TERM_MAX) return KVP_LIMIT;
+    if (j->read_term >= m->ctx.term) kvp_term_follow(m, j->read_term);
+    *end_out = j->end;
+    end_reading(m, is_all_there(j, is_all_given));
     if (!m->peers.is_named && m->ctx.conf.saves_ident) return KVP_OK; /* kvp_replay_named opens it */
     j->is_open = true;
     j->written = j->synced = j->end;
@@ -213,6 +249,69 @@ kvp_master_check_journal(kvp_master_t *m, kvp_master_log_t *log_out)
         log_out->segments += !kvp_list_entry(pos, kvp_segment_t, link)->is_over;
     log_out->is_overlapping = j->is_whole && kvp_apply_end(m) != KVP_OK;
     if (log_out->is_overlapping) kvp_apply_forget(m);
+}
+
+/* ---- standbys */
+kvp_err_t
+kvp_master_follow_begin(kvp_master_t *m, uint64_t *end_out)
+{
+    kvp_journal_t *j = &m->log.journal;
+
+    if (!j->is_on || j->is_open || j->is_following) return KVP_INVALID;
+    if (j->read_err != KVP_OK && j->read_err != KVP_CORRUPT) return j->read_err;
+    j->read_err = KVP_OK;
+    kvp_buf_reset(&j->rest);
+    j->is_following = true;
+    j->written = j->synced = *end_out = j->end;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_master_follow(kvp_master_t *m, const void *bytes, size_t len)
+{
+    kvp_journal_t *j = &m->log.journal;
+
+    if (!j->is_following) return KVP_INVALID;
+    return read_all(m, bytes, len);
+}
+
+kvp_err_t
+kvp_replay_lead(kvp_interim_t *log, uint32_t term, bool is_level)
+{
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &log->journal;
+
+    if (!j->is_following || term <= j->read_term || term > KVP_TERM_MAX) return KVP_INVALID;
+    j->is_following = j->is_resting = false;
+    m->peers.is_named = true; /* in etcd */
+    kvp_term_begin(m, term);
+    /* Of a leader that had itself just taken over, not all nodes may have told what they know. */
+    j->is_lacking = !is_level || j->oldest_term < j->read_term;
+    if (!j->is_whole) j->oldest = 0;
+    end_reading(m, j->is_whole);
+    if (j->is_relied_on && j->is_lacking) kvp_takeover_lacks(&m->peers);
+    j->is_open = true;
+    if (j->is_relied_on)
+        kvp_journal_term(log);
+    else
+        kvp_journal_base(log, true);
+    return KVP_OK;
+}
+
+uint32_t
+kvp_master_terms(const kvp_master_t *m, kvp_wire_term_t *terms_out, uint32_t max)
+{
+    const kvp_buf_t *terms = &m->log.journal.terms;
+    uint32_t all = (uint32_t)(terms->len / sizeof *terms_out), n = (uint32_t)kvp_min_u64(all, max);
+
+    if (n > 0) memcpy(terms_out, terms->data + (all - n) * sizeof *terms_out, n * sizeof *terms_out);
+    return n;
+}
+
+uint32_t
+kvp_master_log_term(const kvp_master_t *m)
+{
+    return m->log.journal.is_resting ? m->log.journal.read_term : m->ctx.term;
 }
 
 void

@@ -10,6 +10,7 @@
 #include "master/core/catalog/tenant.h"
 
 #define HELD_MAX (1u << 18) /* keys: for so many the map is made at once, and no step of ours moves it */
+#define PRUNE_MIN (1u << 16) /* keys: so many are kept without a look */
 #define HOLD_RECORDS 8u /* to enter a key in a map that is long and cold costs as much as to touch so many records */
 
 bool
@@ -68,9 +69,25 @@ kvp_gone_note(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
     prot->gone_read = prot->gone.n;
 }
 
+/* Costs as much as was noted since the last time. */
+void
+kvp_gone_prune(kvp_protect_t *prot, uint64_t oldest)
+{
+    kvp_digestmap_t old = prot->gone;
+    const kvp_digestmap_at_t *at;
+    uint32_t from = 0;
+
+    if (old.n < PRUNE_MIN || old.n < 2 * prot->gone_pruned) return;
+    kvp_digestmap_init(&prot->gone, old.seed);
+    while ((at = kvp_digestmap_next(&old, &from)) != NULL)
+        if (at->val >= oldest) raise_to(prot, at->digest, at->val);
+    prot->gone_read = prot->gone_pruned = prot->gone.n;
+    kvp_digestmap_fini(&old);
+}
+
 void
 kvp_gone_forget(kvp_protect_t *prot)
 {
     kvp_digestmap_fini(&prot->gone);
-    prot->gone_read = 0;
+    prot->gone_read = prot->gone_pruned = 0;
 }

@@ -53,6 +53,7 @@ typedef struct kvp_protect {
     /* gone.c */
     kvp_digestmap_t gone; /* keys -> versions up to which all are gone, while nodes may report some of them */
     uint32_t gone_read; /* of these, what a master before has said */
+    uint32_t gone_pruned; /* that were left when those were forgotten last that nobody may report */
     bool is_gone_full; /* nothing more can be held against what is reported: it is not believed */
 
     kvp_ptab_t tickets;

@@ -45,6 +45,8 @@ kvp_attempt_open(kvp_puts_t *pq, kvp_put_req_t *p, uint32_t at, const kvp_wire_p
     a->number = kvp_ptab_add(&pq->cat->attempts, a);
     kvp_obj(pq->cat->index, oid)->attempt = a->number;
     kvp_list_init(&a->claims);
+    a->since = pq->cat->gen_seq;
+    kvp_list_add_tail(&pq->cat->attempts_in_order, &a->in_order);
     kvp_umap_set(&a->session->attempt_ids, a->id, a->number);
     kvp_list_add_tail(&a->session->attempts, &a->link);
     kvp_list_add_tail(&p->attempts, &a->of_req);
@@ -69,6 +71,7 @@ kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a)
     disown(a);
     kvp_ptab_del(&pq->cat->attempts, a->number);
     kvp_list_del(&a->of_req);
+    kvp_list_del(&a->in_order);
     pq->ctx->st.attempts--;
     free(a->granted);
     free(a);

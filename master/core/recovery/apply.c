@@ -85,6 +85,25 @@ apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
     return KVP_OK;
 }
 
+/* Nothing that nodes may report is older than that, but what the log says. */
+static kvp_err_t
+apply_oldest(kvp_master_t *m, const kvp_jrec_oldest_t *rec, uint32_t term)
+{
+    kvp_journal_t *j = &m->log.journal;
+
+    if (!is_of_terms(term, rec->generation)) return KVP_CORRUPT;
+    j->oldest = kvp_max_u64(j->oldest, rec->generation);
+    j->oldest_term = term;
+    kvp_gone_prune(&m->prot, j->oldest);
+    return KVP_OK;
+}
+
+static void
+note_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+{
+    if (version >= m->log.journal.oldest) kvp_gone_note(&m->prot, digest, version);
+}
+
 /* ---- objects */
 /* One record, taken apart. */
 typedef struct {
@@ -112,11 +131,10 @@ open_chunk(kvp_chunk_t *c, bool has_long_key)
         kvp_panic("out of memory: allocator of long keys");
 }
 
-/* Allocates the extent, and the place of its key. */
-static kvp_err_t
-restore_place(kvp_chunk_t *c, const told_t *t, const kvp_jrec_place_t *p, kvp_place_t *at)
+kvp_err_t
+kvp_apply_place(kvp_chunk_t *c, const kvp_jrec_place_t *p, uint64_t len, uint32_t key_len, kvp_place_t *at)
 {
-    bool is_long = t->rec->key_len > KVP_KEY_CELL_BYTES;
+    bool is_long = key_len > KVP_KEY_CELL_BYTES;
     uint64_t key_at = (uint64_t)p->key_off * 64;
     kvp_err_t err;
 
@@ -124,10 +142,10 @@ restore_place(kvp_chunk_t *c, const told_t *t, const kvp_jrec_place_t *p, kvp_pl
     open_chunk(c, is_long);
     if (is_long ? key_at < c->geo.long_keys_off : p->key_off != kvp_key_cell_units(&c->geo, p->slot))
         return KVP_CORRUPT;
-    err = kvp_slab_restore(c->slab, p->slot, p->offset, kvp_slab_extent_bytes(t->rec->len), 0, &at->slot);
+    err = kvp_slab_restore(c->slab, p->slot, p->offset, kvp_slab_extent_bytes(len), 0, &at->slot);
     if (err != KVP_OK || !is_long) return err;
     err = kvp_slab_restore(c->long_keys, KVP_SLAB_NONE, key_at - c->geo.long_keys_off,
-                           kvp_slab_extent_bytes(t->rec->key_len), 0, &at->long_key_slot);
+                           kvp_slab_extent_bytes(key_len), 0, &at->long_key_slot);
     if (err != KVP_OK) kvp_slab_unrestore(c->slab, at->slot);
     return err;
 }
@@ -141,7 +159,7 @@ enter_place(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place
 
     if (c == NULL || p->generation == 0) return KVP_CORRUPT;
     if (!kvp_enter_chunk(m, c, t->rec->tenant)) return KVP_CORRUPT;
-    err = restore_place(c, t, p, &at);
+    err = kvp_apply_place(c, p, t->rec->len, t->rec->key_len, &at);
     if (err == KVP_OK)
         kvp_enter_copy(m, oid, &at, t->rec->len);
     else if (c->slab == NULL || kvp_slab_used_bytes(c->slab) == 0)
@@ -217,10 +235,10 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
 
     if (err != KVP_OK) return err;
     if (oid != KVP_OID_NONE && is_said_already(m, oid, &t)) return KVP_OK;
-    if (m->log.journal.is_anew && !m->log.journal.is_whole) kvp_gone_note(&m->prot, rec->digest, rec->version - 1);
+    if (m->log.journal.is_anew && !m->log.journal.is_whole) note_gone(m, rec->digest, rec->version - 1);
     if (oid != KVP_OID_NONE) {
         if (kvp_obj_version(kvp_obj(m->cat.index, oid)) < rec->version)
-            kvp_gone_note(&m->prot, rec->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)));
+            note_gone(m, rec->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)));
         kvp_enter_leave(m, oid);
     }
     oid = kvp_enter_object(m, &entry);
@@ -244,7 +262,7 @@ apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 
     if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
     if (oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) <= rec->version) kvp_enter_leave(m, oid);
-    kvp_gone_note(&m->prot, rec->digest, rec->version);
+    note_gone(m, rec->digest, rec->version);
     return KVP_OK;
 }
 
@@ -294,20 +312,30 @@ kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term)
         return apply_tenant(m, &rec->tenant, term);
     case KVP_JREC_SEGMENT:
         return apply_segment(m, &rec->segment);
+    case KVP_JREC_OLDEST:
+        return apply_oldest(m, &rec->oldest, term);
     default:
         return apply_segment_over(m, &rec->over);
     }
 }
 
 /* ---- the end */
+kvp_err_t
+kvp_apply_close_chunk(kvp_chunk_t *c)
+{
+    kvp_err_t err = c->slab == NULL ? KVP_OK : kvp_slab_close(c->slab);
+
+    return err == KVP_OK && c->long_keys != NULL ? kvp_slab_close(c->long_keys) : err;
+}
+
+/* Where the log's end may be missing, allocators stay open until the node has told what there is (recheck.c). */
 static kvp_err_t
 close_segment(kvp_master_t *m, kvp_segment_t *g)
 {
     for (uint32_t i = 0; i < g->chunk_n; i++) {
         kvp_chunk_t *c = &g->chunks[i];
-        kvp_err_t err = c->slab == NULL ? KVP_OK : kvp_slab_close(c->slab);
+        kvp_err_t err = m->log.journal.is_lacking ? KVP_OK : kvp_apply_close_chunk(c);
 
-        if (err == KVP_OK && c->long_keys != NULL) err = kvp_slab_close(c->long_keys);
         if (err != KVP_OK) return err;
         if (c->slab == NULL) continue;
         kvp_place_room_changed(c);

@@ -10,6 +10,7 @@
 #include "master/core/catalog/tenant.h"
 #include "master/core/log/interim.h"
 #include "master/core/protect/gone.h"
+#include "master/core/session/takeover.h"
 
 #define LOOKS 1024u /* at tenants in a step */
 #define LOOKS_A_RECORD 64u /* to look at one costs less than to touch a record */
@@ -60,9 +61,20 @@ forget_tenants(kvp_master_t *m)
     kvp_ctx_spend(&m->ctx, 1 + looks / LOOKS_A_RECORD);
 }
 
+/* Where a standby took over, and every node of the log has told what it knows. */
+static void
+end_lack(kvp_master_t *m)
+{
+    if (!m->log.journal.is_lacking || !kvp_gone_is_rebuilding(&m->prot)) return;
+    kvp_list_foreach (pos, &m->cat.segments)
+        if (kvp_list_entry(pos, kvp_segment_t, link)->is_restored) return;
+    kvp_takeover_lacks_nothing(&m->peers);
+}
+
 void
 kvp_forget_some(kvp_master_t *m)
 {
+    end_lack(m);
     if (m->prot.gone.cap > 0 && !is_any_expected(m)) kvp_gone_forget(&m->prot);
     forget_tenants(m);
 }

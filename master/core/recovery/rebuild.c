@@ -38,6 +38,7 @@
 #include "master/core/protect/pin.h"
 #include "master/core/put/attempt.h"
 #include "master/core/recovery/adopt.h"
+#include "master/core/recovery/apply.h"
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/recheck.h"
@@ -75,6 +76,7 @@ struct kvp_report {
     uint32_t chunk; /* that is being adopted */
     uint32_t closed; /* chunks that nothing is left to do for */
     uint32_t slot; /* of the next one: where that goes on, where it comes from the log */
+    uint64_t since; /* what has that generation or a higher one is told whole, where it comes from the log; 0 = nothing is */
     bool is_busy; /* a page has come, and is answered when what it left to do is done */
     bool is_last; /* it was the last one: that is every chunk */
     kvp_frame_hdr_t ask; /* that page */
@@ -85,11 +87,20 @@ struct kvp_report {
 };
 
 /* ---- lifetime */
+uint64_t
+kvp_report_since(const kvp_segment_t *g)
+{
+    return g->report->since;
+}
+
 void
 kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node)
 {
+    const bool is_lacking = g->is_restored && m->log.journal.is_lacking && kvp_gone_is_rebuilding(&m->prot);
+
     g->report = kvp_core_alloc(1, sizeof *g->report);
     g->report->node = node;
+    if (is_lacking) g->report->since = kvp_max_u64(m->log.journal.oldest, 1);
     kvp_recpool_init(&g->report->key_pool, sizeof(long_key_t), offsetof(long_key_t, oid), UINT32_MAX);
     m->reports++;
     m->peers.rebuilds += !g->is_restored;
@@ -291,17 +302,10 @@ note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const kvp_told_t *t, uint32
 }
 
 static void
-enter_copy(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, uint32_t oid)
+enter_copy(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_place_t *at, uint32_t oid)
 {
-    const kvp_place_t at = {
-        .chunk = c->number,
-        .slot = t->rec.slot,
-        .generation = kvp_word_generation(t->rec.word),
-        .long_key_slot = KVP_SLAB_NONE,
-    };
-
-    kvp_enter_copy(m, oid, &at, t->desc.len);
-    note_long_key(c->segment->report, c, t, oid);
+    kvp_enter_copy(m, oid, at, t->desc.len);
+    if (!c->segment->is_restored) note_long_key(c->segment->report, c, t, oid);
 }
 
 /* What can be evicted is, once its segment is up: it comes back on the common list then. */
@@ -313,7 +317,7 @@ list_parked(kvp_master_t *m, uint32_t oid)
     kvp_segment_t *g = kvp_obj_chunk(&m->cat, o)->segment;
 
     kvp_victim_used(&m->prot, unit);
-    if (o->list != KVP_OBJLIST_LRU || g->report == NULL) return;
+    if (o->list != KVP_OBJLIST_LRU || g->report == NULL || g->is_restored) return;
     kvp_victim_removed(&m->prot, unit);
     kvp_objlist_push_young(m->cat.index, &g->parked, unit);
 }
@@ -331,41 +335,93 @@ adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_gr
 }
 
 static void
-enter(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
+enter(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_place_t *at)
 {
     const kvp_wire_group_t group = group_of(t);
     kvp_attempt_t *replacement = kvp_told_make_way(m, t);
     uint32_t oid = kvp_told_enter(m, t);
 
-    enter_copy(m, c, t, oid);
+    enter_copy(m, c, t, at, oid);
     if (kvp_group_is_named(&group)) adopt_in_group(m, c->tenant, oid, &group);
     list_parked(m, oid);
     kvp_journal_commit(&m->log, oid, t->desc.digest);
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
 }
 
+/* Memory that nothing is known of is told by rising offset. */
+static bool
+place_behind(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *at)
+{
+    if (fill_unclaimed(m, c, t->desc.offset) != KVP_OK || evacuate_slot(m, c, t->rec.slot) != KVP_OK) return false;
+    return kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &at->slot) ==
+           KVP_OK;
+}
+
+/* What the log has in that slot is not there any more. */
+static bool
+place_among(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *at)
+{
+    const kvp_jrec_place_t place = {
+        .generation = at->generation,
+        .offset = t->desc.offset,
+        .chunk = c->index,
+        .slot = t->rec.slot,
+        .key_off = t->desc.key_off,
+    };
+    uint32_t owner = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, t->rec.slot);
+
+    if (c->slab != NULL && !kvp_slab_is_open(c->slab)) return false;
+    if (owner != KVP_SLAB_NONE && (owner & KVP_RETIRING_BIT) != 0) return false;
+    if (owner != KVP_SLAB_NONE) kvp_recheck_lose(m, c, t->rec.slot);
+    return kvp_enter_chunk(m, c, t->desc.tenant) &&
+           kvp_apply_place(c, &place, t->desc.len, t->desc.key_len, at) == KVP_OK;
+}
+
+/* An older version of it may be one of those that the log has and the node has not. */
+static void
+shed_open(kvp_master_t *m, const kvp_told_t *t)
+{
+    uint32_t oid = kvp_objindex_find(m->cat.index, t->desc.digest), n;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+
+    if (oid == KVP_OID_NONE || kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) return;
+    n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
+    for (uint32_t i = n; i-- > 0;) {
+        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
+
+        if (kvp_slab_is_open(c->slab)) kvp_recheck_lose(m, c, places[i].slot);
+    }
+}
+
 static bool
 adopt(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
 {
-    uint32_t slot, joins;
+    kvp_place_t at = {
+        .chunk = c->number,
+        .slot = t->rec.slot,
+        .generation = kvp_word_generation(t->rec.word),
+        .long_key_slot = KVP_SLAB_NONE,
+    };
+    const bool is_among = c->segment->is_restored;
+    uint32_t joins;
 
-    if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
+    if (!is_sound(m, c, t) || (!is_among && t->desc.offset < kvp_slab_tail(c->slab))) return false;
     if (!kvp_enter_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!kvp_told_is_wanted(m, c->segment, t, &joins)) return false;
+    if (joins == KVP_OID_NONE && t->desc.version < m->log.journal.oldest) return false; /* the log would know it */
     if (joins == KVP_OID_NONE && !has_group_room(m, c->tenant, t)) return false;
-    if (fill_unclaimed(m, c, t->desc.offset) != KVP_OK || evacuate_slot(m, c, t->rec.slot) != KVP_OK) return false;
-    if (kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &slot) != KVP_OK)
-        return false;
-    kvp_place_note_sealed(c, slot);
+    if (joins == KVP_OID_NONE && is_among) shed_open(m, t);
+    if (!(is_among ? place_among(m, c, t, &at) : place_behind(m, c, t, &at))) return false;
+    kvp_place_note_sealed(c, at.slot);
     if (joins != KVP_OID_NONE) {
         bool was_in_memory = !kvp_obj_is_on_tier_alone(&m->cat, kvp_obj(m->cat.index, joins));
 
-        enter_copy(m, c, t, joins);
+        enter_copy(m, c, t, &at, joins);
         if (!was_in_memory) list_parked(m, joins);
         kvp_journal_again(&m->log, joins);
     } else {
-        enter(m, c, t);
+        enter(m, c, t, &at);
     }
     return true;
 }
@@ -434,9 +490,8 @@ close_chunk(kvp_master_t *m, kvp_chunk_t *c)
 
 /* ---- pages */
 static bool
-take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, kvp_told_t *t_out)
+take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, const kvp_wire_extent_t *rec, kvp_told_t *t_out)
 {
-    const kvp_wire_extent_t *rec = kvp_rd_array(rd, 1, sizeof *rec);
     const uint8_t *desc = kvp_rd_array(rd, sizeof(kvp_desc_t), 1);
     const kvp_chunk_t *c;
 
@@ -473,7 +528,7 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (!msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_MAX)) return false;
     for (uint32_t i = 0; i < msg->n; i++) {
-        if (!take_told(m, &rd, g, &t) || t.rec.chunk < r->chunk) return false;
+        if (!take_told(m, &rd, g, kvp_rd_array(&rd, 1, sizeof t.rec), &t) || t.rec.chunk < r->chunk) return false;
         if (r->chunk < t.rec.chunk) kvp_place_room_changed(kvp_segment_chunk(&m->space, g, r->chunk));
         r->chunk = t.rec.chunk;
         open_chunk(&g->chunks[r->chunk]);
@@ -484,22 +539,26 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
     return true;
 }
 
-/* The same, of memory that comes from the log. */
+/* The same, of memory that comes from the log: words, and behind those of what the log may lack the rest. */
 static bool
 take_words(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
+    const uint64_t since = g->report->since;
     const kvp_wire_extent_t *told;
+    kvp_told_t t = {.lineage = NULL};
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_WORDS_MAX)) return false;
-    told = kvp_rd_array(&rd, msg->n, sizeof *told);
-    if (rd.is_bad) return false;
     for (uint32_t i = 0; i < msg->n; i++) {
-        if (told[i].chunk >= g->chunk_n) return false;
-        g->report->verdicts[i] =
-            (uint8_t)(kvp_recheck_word(m, kvp_segment_chunk(&m->space, g, told[i].chunk), &told[i]) ? 0
-                                                                                                    : KVP_RETIRE_DEAD);
+        told = kvp_rd_array(&rd, 1, sizeof *told);
+        if (told == NULL || told->chunk >= g->chunk_n) return false;
+        const bool is_whole = since > 0 && kvp_word_generation(told->word) >= since;
+        kvp_chunk_t *c = kvp_segment_chunk(&m->space, g, told->chunk);
+
+        if (is_whole && !take_told(m, &rd, g, told, &t)) return false;
+        bool is_kept = kvp_recheck_word(m, c, told) || (is_whole && adopt(m, c, &t));
+        g->report->verdicts[i] = (uint8_t)(is_kept ? 0 : KVP_RETIRE_DEAD);
     }
     return true;
 }
@@ -551,9 +610,11 @@ close_chunks(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 
         if (*left < CLOSE_RECORDS) return false;
         *left -= CLOSE_RECORDS;
-        if (g->is_restored && !kvp_recheck_close(m, c, &r->slot, left)) return false;
+        kvp_err_t err = g->is_restored ? kvp_recheck_close(m, c, &r->slot, left) : close_chunk(m, c);
+
+        if (err == KVP_EAGAIN) return false;
         r->slot = 0;
-        if (g->is_restored || close_chunk(m, c) == KVP_OK) continue;
+        if (err == KVP_OK) continue;
         spoil(m, g, r->node, "a report that leaves no slots");
         return false;
     }

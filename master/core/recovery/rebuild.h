@@ -16,6 +16,7 @@
  * kvp_report_slice does some of what is left behind the last page; false while there is more. kvp_report_was_cut: the last
  * report of that memory did not come to its end, so that it may begin again in the same term. */
 void kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node);
+uint64_t kvp_report_since(const kvp_segment_t *g); /* the generation from which on descriptors are told; 0 = of none */
 void kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_report_lost(kvp_master_t *m, const kvp_session_t *node);
 bool kvp_report_was_cut(const kvp_master_t *m, const uint8_t uuid[16]);

@@ -6,6 +6,9 @@
  *   is older than what this term grants, since nothing is placed here before the end.
  * - What is in the log and not SEALED went out by an order whose record was lost with the log's end, which nobody was promised. What
  *   was placed there since is not known either.
+ * - Where the log's end may be missing (a standby takes over), what is SEALED from the log's OLDEST on and not in the log was committed since, or is
+ *   being put: it is told whole and adopted (rebuild.c). It may lie over what the log has, and the node has not: allocators
+ *   are open until all words of the segment are told.
  * - The space between may be granted to a writer by a master that is gone: it is retired as after any report (rebuild.c).
  */
 #include "master/core/recovery/recheck.h"
@@ -17,6 +20,7 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
+#include "master/core/recovery/apply.h"
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/space/place.h"
@@ -44,7 +48,11 @@ kvp_recheck_word(kvp_master_t *m, kvp_chunk_t *c, const kvp_wire_extent_t *told)
 
     if (told->slot >= c->geo.slots_max || kvp_word_state(told->word) != KVP_DESC_SEALED) return false;
     r = kvp_retire_of(&m->space, c, told->slot);
-    if (r != NULL) return r->generation == generation;
+    if (r != NULL && r->generation != generation) return false;
+    if (r != NULL) {
+        kvp_place_note_sealed(c, told->slot);
+        return true;
+    }
     if (!is_copy_at(m, c, told->slot, generation)) return !KVP_RULE(LOG_KNOWS);
     kvp_place_note_sealed(c, told->slot);
     return true;
@@ -77,22 +85,40 @@ take_rest(kvp_master_t *m, kvp_chunk_t *c, uint32_t *left)
     return true;
 }
 
-bool
+void
+kvp_recheck_lose(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
+{
+    kvp_retire_t *r;
+
+    kvp_copy_lose(m, c, slot);
+    if (!kvp_slab_is_open(c->slab)) return;
+    r = kvp_retire_of(&m->space, c, slot);
+    if (r != NULL) kvp_retire_void(&m->space, r); /* its node has said that it is not SEALED: it is part of the space between */
+}
+
+kvp_err_t
 kvp_recheck_close(kvp_master_t *m, kvp_chunk_t *c, uint32_t *slot, uint32_t *left)
 {
+    kvp_err_t err = KVP_OK;
+
     if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
         kvp_panic("out of memory: allocator of a chunk");
     for (uint32_t looked = 0; *slot < kvp_slab_slots_high(c->slab); ++*slot) {
         uint32_t owner = kvp_slab_owner(c->slab, *slot);
 
-        if (*left == 0) return false;
+        if (*left == 0) return KVP_EAGAIN;
         *left -= ++looked % SLOTS_A_RECORD == 0;
-        if (owner == KVP_SLAB_NONE || (owner & KVP_RETIRING_BIT) != 0 || kvp_place_is_sealed(c, *slot)) continue;
-        kvp_copy_lose(m, c, *slot);
+        if (owner == KVP_SLAB_NONE || kvp_place_is_sealed(c, *slot)) continue;
+        if ((owner & KVP_RETIRING_BIT) == 0)
+            kvp_recheck_lose(m, c, *slot);
+        else if (kvp_slab_is_open(c->slab)) /* what was told may lie there: all that is left is retired anew */
+            kvp_retire_void(&m->space, kvp_retire_of(&m->space, c, *slot));
     }
-    if (!take_rest(m, c, left)) return false;
+    if (kvp_slab_is_open(c->slab)) err = kvp_apply_close_chunk(c);
+    if (err != KVP_OK) return err;
+    if (!take_rest(m, c, left)) return KVP_EAGAIN;
     if (c->unclaimed == 0) kvp_place_forget_sealed(c);
     kvp_place_room_changed(c);
     kvp_place_memory_changed(&m->space, c);
-    return true;
+    return KVP_OK;
 }

@@ -38,22 +38,42 @@ begin_log_anew(kvp_master_t *m)
     kvp_journal_base(&m->log, true);
 }
 
-void
-kvp_term_follow(kvp_master_t *m, uint32_t term)
+static void
+close_all(kvp_master_t *m)
 {
-    m->ctx.term = term + 1;
-    m->peers.is_term_unsaved = true;
-    kvp_peers_ident_changed(&m->peers);
-    kvp_takeover_begin(&m->peers);
-    if (m->log.journal.is_open) begin_log_anew(m);
-    /* Incarnations and grants of the old term are void, so everybody begins anew. */
-    kvp_ctx_note(&m->ctx, "a node obeys term %u: everybody is to begin anew under %u", term, m->ctx.term);
     kvp_list_foreach (pos, &m->peers.seen) {
         kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
 
         s->is_closing = true;
         kvp_session_dirty(&m->peers, s);
     }
+}
+
+void
+kvp_term_begin(kvp_master_t *m, uint32_t term)
+{
+    m->ctx.term = term;
+    m->peers.is_term_unsaved = true;
+    kvp_peers_ident_changed(&m->peers);
+    close_all(m); /* incarnations and grants of the old term are void, so everybody begins anew */
+}
+
+void
+kvp_term_follow(kvp_master_t *m, uint32_t term)
+{
+    kvp_term_begin(m, term + 1);
+    kvp_takeover_begin(&m->peers);
+    if (m->log.journal.is_open) begin_log_anew(m);
+    kvp_ctx_note(&m->ctx, "a node obeys term %u: everybody is to begin anew under %u", term, m->ctx.term);
+}
+
+/* Another master was elected after us. */
+static void
+give_up(kvp_master_t *m, uint32_t term)
+{
+    m->deposed_term = (uint32_t)kvp_max_u64(m->deposed_term, term);
+    kvp_ctx_note(&m->ctx, "a node obeys term %u, and this master leads in %u: it gives up its lead", term, m->ctx.term);
+    close_all(m);
 }
 
 /* Whether peers may cause that rise; then it counts. */
@@ -77,6 +97,10 @@ may_rise(kvp_master_t *m, uint32_t step)
 kvp_err_t
 kvp_term_outdated(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
 {
+    if (m->ctx.conf.is_elected) {
+        give_up(m, term);
+        return KVP_OK;
+    }
     if (term < KVP_TERM_MAX && may_rise(m, term + 1 - m->ctx.term)) {
         m->peers.is_term_refused = false;
         kvp_term_follow(m, term);
@@ -103,7 +127,7 @@ is_other(const kvp_master_t *m, const Kvp__Pb__KnownPool *known)
 kvp_err_t
 kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char why_out[KVP_TERM_WHY_MAX])
 {
-    if (m->peers.is_named || known == NULL || !is_other(m, known) || known->term >= KVP_TERM_MAX) return KVP_NOT_FOUND;
+    if (m->peers.is_named || m->ctx.conf.is_elected || known == NULL || !is_other(m, known) || known->term >= KVP_TERM_MAX) return KVP_NOT_FOUND;
     if (kvp_term_outdated(m, known->term > m->ctx.term ? known->term : m->ctx.term, why_out) != KVP_OK)
         return KVP_LIMIT;
     memcpy(m->ctx.conf.pool_id, known->pool_id.data, sizeof m->ctx.conf.pool_id);

@@ -39,6 +39,9 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
         return "another pool";
     if (hello->role == KVP_ROLE_CLIENT && kvp_tenant_is_other(&m->cat, hello->tenant))
         return "the tenant's name and that of another one in this pool have the same hash: choose another name";
+    *err_out = KVP_NOT_LEADER;
+    if (m->log.journal.is_resting && !hello->is_state_only)
+        return m->leader[0] == '\0' ? "no master leads" : m->leader;
     *err_out = KVP_LIMIT;
     if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(&m->cat, kvp_tenant_id(hello->tenant)))
         return "too many tenants";
@@ -50,6 +53,7 @@ static void
 greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
 {
     s->role = hello->role;
+    s->is_state_only = hello->is_state_only;
     s->incarnation = kvp_incarnation_make(&m->peers, ++m->peers.incarnation_seq);
     kvp_umap_set(&m->peers.by_incarnation, s->incarnation, s->number);
     snprintf(s->name, sizeof s->name, "%s", hello->name);
@@ -63,6 +67,19 @@ greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
     } else {
         m->ctx.st.nodes++;
     }
+}
+
+/* This master leads: where there are others, who does not does not answer (master/ha). */
+void
+kvp_on_watch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__WatchReply reply = KVP__PB__WATCH_REPLY__INIT;
+    kvp_buf_t *out;
+    size_t at;
+
+    reply.term = m->ctx.term;
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
+    kvp_frame_end(out, at);
 }
 
 void
@@ -110,6 +127,8 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_frame_end(out, at);
     if (named == KVP_LIMIT)
         s->is_closing = true; /* the log has it */
+    else if (err == KVP_NOT_LEADER)
+        s->is_closing = true; /* who asks all masters breaks no rule */
     else if (err != KVP_OK)
         kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);

@@ -143,6 +143,7 @@ mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_se
         kvp_segment_attach(&m->space, g, s, KVP_SEG_DRAINING);
         kvp_report_begin(m, g, s);
         reply->report = REPORT_WORDS;
+        reply->since = kvp_report_since(g);
         return;
     }
     g->mounted_term = m->ctx.term;
@@ -311,7 +312,7 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 /* ---- telling clients */
 static void
-describe(const kvp_segment_t *g, Kvp__Pb__SegmentInfo *info)
+describe(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *info)
 {
     kvp__pb__segment_info__init(info);
     info->segment_id = g->id;
@@ -325,7 +326,7 @@ describe(const kvp_segment_t *g, Kvp__Pb__SegmentInfo *info)
     info->size_bytes = g->size_bytes;
     info->chunk_bytes = g->chunk_bytes;
     info->chunk_n = g->chunk_n;
-    info->state = g->state;
+    info->state = is_resting && !g->is_over ? KVP_SEG_UP : g->state; /* a standby does not know: as far as the log says */
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
     info->is_tier = g->is_tier;
@@ -365,7 +366,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             break;
         }
         list[reply.n_segments] = &infos[reply.n_segments];
-        describe(g, list[reply.n_segments++]);
+        describe(g, m->log.journal.is_resting, list[reply.n_segments++]);
     }
     reply.segments = list;
     reply.term = m->ctx.term;

@@ -458,10 +458,11 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 static bool
 is_listed(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid, const ProtobufCBinaryData *prefix)
 {
+    const bool is_there = is_found(m, s, oid) || (m->log.journal.is_resting && is_away(m, s, oid));
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     uint8_t key[KVP_KEY_MAX];
 
-    if (!is_found(m, s, oid) || kvp_obj_key_len(m->cat.index, o) < prefix->len) return false;
+    if (!is_there || kvp_obj_key_len(m->cat.index, o) < prefix->len) return false;
     if (prefix->len == 0) return true;
     (void)kvp_obj_key_copy(m->cat.index, o, key);
     return memcmp(key, prefix->data, prefix->len) == 0;
@@ -531,6 +532,21 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
                               (uint64_t)m->prot.gone.cap * sizeof(kvp_digestmap_at_t);
 }
 
+/* A standby does not know which nodes are there: it tells what the log says. */
+static void
+add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
+{
+    if (!m->log.journal.is_resting) return;
+    kvp_list_foreach (pos, &m->cat.segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->is_over || g->is_tier) continue;
+        st->segments++;
+        st->size_bytes += g->size_bytes;
+        st->used_bytes += g->used_bytes;
+    }
+}
+
 void
 kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -553,6 +569,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     kvp_pb_free(&pb, msg);
     kvp_master_stats(m, &st);
+    add_resting(m, &st);
 #define COUNTER(field, help)                                                                                           \
     kvp__pb__counter__init(&counters[n]);                                                                              \
     counters[n].name = (char *)#field;                                                                                 \
@@ -563,7 +580,8 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 #undef COUNTER
     reply.counters = list;
     reply.n_counters = n;
-    reply.term = m->ctx.term;
+    reply.is_standby = m->log.journal.is_resting;
+    reply.term = kvp_master_log_term(m);
     reply.uptime_ms = (m->ctx.now_ns - m->puts.started_ns) / KVP_MS(1);
     reply.objects = st.objects;
     reply.attempts = st.attempts;

@@ -7,6 +7,7 @@
 #include "master/core/session/session.h"
 
 /* hello.c */
+void kvp_on_watch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 

@@ -49,6 +49,7 @@ struct kvp_session {
     uint32_t number; /* in peers->sessions */
     uint32_t role;
     bool is_fence_edge; /* nodes refuse those above it: with its end they have to hear that it is one of them */
+    bool is_state_only; /* it may only look */
     bool is_drained; /* its word, with Bye: none of its stores is under way */
     bool is_closing; /* close after the output is sent; input is ignored */
     bool is_over; /* it owns nothing any more but attempts and tickets, whose turn to end has not come */

@@ -12,6 +12,7 @@
 #include "master/core/session/peers.h"
 
 #define TAKE_OVER_WAIT_NS KVP_MS(2000) /* clients are back by then, */
+#define LACK_WAIT_NS KVP_MS(10000) /* for nodes that know what the log lacks */
 #define REPORT_WAIT_NS KVP_MS(500) /* and ask again for what that report has brought */
 
 /* ---- what may be presented yet */
@@ -47,6 +48,18 @@ kvp_takeover_knows_all(kvp_peers_t *peers)
 {
     peers->orphans_until_ns = peers->rebuild_until_ns;
     peers->rebuild_until_ns = 0;
+}
+
+void
+kvp_takeover_lacks(kvp_peers_t *peers)
+{
+    peers->rebuild_until_ns = peers->ctx->now_ns + LACK_WAIT_NS;
+}
+
+void
+kvp_takeover_lacks_nothing(kvp_peers_t *peers)
+{
+    if (peers->ctx->now_ns >= peers->took_over_ns + TAKE_OVER_WAIT_NS) peers->rebuild_until_ns = 0;
 }
 
 void

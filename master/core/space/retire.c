@@ -244,6 +244,12 @@ give_back(kvp_space_t *sp, kvp_retire_t *r)
 }
 
 void
+kvp_retire_void(kvp_space_t *sp, kvp_retire_t *r)
+{
+    give_back(sp, r);
+}
+
+void
 kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r)
 {
     discard(sp, r);

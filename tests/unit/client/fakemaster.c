@@ -35,12 +35,13 @@ on_hello(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     hello = kvp_pb_unpack(&pb, &kvp__pb__hello__descriptor, f);
     if (hello == NULL) abort();
     m->last_before = hello->incarnation;
+    m->watched[c - m->server.conns] = 0; /* of an earlier connection, at most */
+    msg.err = m->is_standby && !hello->is_state_only ? KVP_NOT_LEADER : m->hello_err;
     kvp_pb_free(&pb, hello);
-    msg.err = m->hello_err;
-    msg.detail = (char *)(m->hello_err == 0 ? "" : "the test says so");
+    msg.detail = (char *)(msg.err == 0 ? "" : "the test says so");
     msg.version = KVP_PROTO_VERSION;
-    msg.term = 1;
-    msg.incarnation = ++m->hellos;
+    msg.term = m->term;
+    msg.incarnation = (uint64_t)m->term << 32 | ++m->hellos;
     msg.pool_id = (ProtobufCBinaryData){sizeof pool_id, pool_id};
     msg.digest_seed = 99;
     msg.host_id = (char *)"another host";
@@ -50,13 +51,54 @@ on_hello(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
 }
 
 static void
+answer_watch(fake_master_t *m, kvp_framed_t *c, uint64_t id)
+{
+    Kvp__Pb__WatchReply msg = KVP__PB__WATCH_REPLY__INIT;
+    const kvp_frame_t f = {.hdr = {.opcode = KVP_OP_WATCH, .request_id = id}};
+
+    msg.term = m->term;
+    fake_server_answer(c, &f, &msg.base, NULL, 0);
+}
+
+static void
+on_watch(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    if (!m->is_losing_watches) m->watched[c - m->server.conns] = f->hdr.request_id;
+    m->watches++;
+}
+
+/* Whoever waits to hear that this one leads hears it. */
+static void
+on_round(void *arg)
+{
+    fake_master_t *m = arg;
+
+    for (size_t i = 0; i < FAKE_CONNS; i++) {
+        kvp_framed_t *c = &m->server.conns[i];
+
+        if (c->fd < 0) m->watched[i] = 0;
+        if (m->watched[i] == 0 || m->is_standby || m->is_mute || m->server.is_deaf) continue;
+        answer_watch(m, c, m->watched[i]);
+        m->watched[i] = 0;
+        kvp_ignore(kvp_framed_flush(c), "its end is seen when it is read");
+    }
+}
+
+static bool
+does_standby_serve(uint8_t opcode)
+{
+    return opcode == KVP_OP_HELLO || opcode == KVP_OP_WATCH || opcode == KVP_OP_BYE || opcode == KVP_OP_LIST ||
+           opcode == KVP_OP_SEGMENTS || opcode == KVP_OP_STATUS;
+}
+
+static void
 on_heartbeat(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
 {
     Kvp__Pb__HeartbeatReply msg = KVP__PB__HEARTBEAT_REPLY__INIT;
 
     m->heartbeats++;
     msg.err = m->is_fencing ? KVP_FENCED : KVP_OK;
-    msg.term = 1;
+    msg.term = m->term;
     msg.lease_ms = m->lease_ms;
     fake_server_answer(c, f, &msg.base, NULL, 0);
 }
@@ -210,17 +252,10 @@ static kvp_err_t
 on_frame(void *arg, kvp_framed_t *c, const kvp_frame_t *f)
 {
     static void (*const handlers[256])(fake_master_t * m, kvp_framed_t * c, const kvp_frame_t *f) = {
-        [KVP_OP_HELLO] = on_hello,
-        [KVP_OP_HEARTBEAT] = on_heartbeat,
-        [KVP_OP_EXISTS] = on_exists,
-        [KVP_OP_REMOVE] = on_remove,
-        [KVP_OP_GET] = on_get,
-        [KVP_OP_LOOKUP] = on_lookup,
-        [KVP_OP_PRESENT] = on_present,
-        [KVP_OP_SEGMENTS] = on_segments,
-        [KVP_OP_PUT_BEGIN] = on_put_begin,
-        [KVP_OP_RELEASE] = on_release,
-        [KVP_OP_BYE] = on_bye,
+        [KVP_OP_HELLO] = on_hello,         [KVP_OP_WATCH] = on_watch,     [KVP_OP_HEARTBEAT] = on_heartbeat,
+        [KVP_OP_EXISTS] = on_exists,       [KVP_OP_REMOVE] = on_remove,   [KVP_OP_GET] = on_get,
+        [KVP_OP_LOOKUP] = on_lookup,       [KVP_OP_PRESENT] = on_present, [KVP_OP_SEGMENTS] = on_segments,
+        [KVP_OP_PUT_BEGIN] = on_put_begin, [KVP_OP_RELEASE] = on_release, [KVP_OP_BYE] = on_bye,
     };
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     fake_master_t *m = arg;
@@ -229,7 +264,10 @@ on_frame(void *arg, kvp_framed_t *c, const kvp_frame_t *f)
     msg.err = KVP_NOTSUP;
     msg.detail = (char *)"this one does not know how";
     if (m->is_mute) return KVP_OK;
-    if (handlers[f->hdr.opcode] != NULL)
+    if (m->is_standby && !does_standby_serve(f->hdr.opcode)) {
+        msg.err = KVP_NOT_LEADER;
+        fake_server_answer(c, f, &msg.base, NULL, 0);
+    } else if (handlers[f->hdr.opcode] != NULL)
         handlers[f->hdr.opcode](m, c, f);
     else if ((f->hdr.flags & KVP_FRAME_ONEWAY) == 0)
         fake_server_answer(c, f, &msg.base, NULL, 0);
@@ -237,22 +275,37 @@ on_frame(void *arg, kvp_framed_t *c, const kvp_frame_t *f)
 }
 
 void
-fake_master_start(fake_master_t *m)
+fake_master_bind(fake_master_t *m)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof at;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     memset(m, 0, sizeof *m);
+    m->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    m->term = 1;
     m->heartbeat_ms = 20;
     m->ttl_ms = 400;
     m->server.on_frame = on_frame;
+    m->server.on_round = on_round;
     m->server.arg = m;
-    if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 64) != 0 ||
-        getsockname(listener, (struct sockaddr *)&at, &len) != 0)
+    if (m->listener < 0 || bind(m->listener, (struct sockaddr *)&at, sizeof at) != 0 ||
+        getsockname(m->listener, (struct sockaddr *)&at, &len) != 0)
         abort();
     m->port = ntohs(at.sin_port);
-    fake_server_start(&m->server, listener);
+}
+
+void
+fake_master_serve(fake_master_t *m)
+{
+    if (listen(m->listener, 64) != 0) abort();
+    fake_server_start(&m->server, m->listener);
+}
+
+void
+fake_master_start(fake_master_t *m)
+{
+    fake_master_bind(m);
+    fake_master_serve(m);
 }
 
 void

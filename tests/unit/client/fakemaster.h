@@ -20,11 +20,17 @@ typedef struct {
 
 typedef struct {
     uint16_t port;
+    int listener; /* until it serves */
     fake_server_t server;
+    uint64_t watched[FAKE_CONNS]; /* the WATCH that is not answered yet, of each connection; 0 = none. The server's */
 
     /* Set by the test at any time. */
     _Atomic bool is_mute; /* takes questions and does not answer them */
     _Atomic bool is_fencing; /* heartbeats are answered FENCED */
+    _Atomic bool
+        is_standby; /* answers WATCH when it is none any more, and all that a standby does not serve NOT_LEADER */
+    _Atomic bool is_losing_watches; /* as if the connection ended without its other side being told */
+    _Atomic uint32_t term;
     _Atomic bool is_dropping; /* ends every connection at the first question behind Hello */
     _Atomic int hello_err;
     _Atomic int remove_err; /* of every key of the next REMOVE, which clears it */
@@ -35,7 +41,8 @@ typedef struct {
     const fake_segment_t *_Atomic segment; /* NULL = there is none */
 
     /* Seen by the test. */
-    _Atomic uint64_t hellos, heartbeats, byes, exists, gets, removes, lookups, presents, honoured, releases, segments;
+    _Atomic uint64_t hellos, watches, heartbeats, byes, exists, gets, removes, lookups, presents, honoured, releases,
+        segments;
     /* honoured: of presents, answered OK. */
     _Atomic uint64_t last_released; /* the first ticket of the last RELEASE */
     _Atomic uint64_t last_before; /* the incarnation of the session before, in the last Hello */
@@ -44,6 +51,10 @@ typedef struct {
 /* fake_master_start listens on a port of its own; end stops the thread and closes everything. EXISTS is answered with 1
  * for every digest whose lowest bit is set, REMOVE with OK for those and NOT_FOUND else, GET of one key with a miss and a ticket, LOOKUP with all found under tickets 1, 2, ... */
 void fake_master_start(fake_master_t *m);
+
+/* The same in two steps: one that has its port and refuses connections, and one that serves. */
+void fake_master_bind(fake_master_t *m);
+void fake_master_serve(fake_master_t *m);
 void fake_master_end(fake_master_t *m);
 
 #endif

@@ -110,14 +110,16 @@ fake_pool_hold(void)
 static inline void
 fake_pool_peers(const char *host_id, kvp_peers_conf_t conf)
 {
-    kvp_hostport_t at = {.host = "127.0.0.1", .port = pool.master.port};
+    kvp_framed_t framed;
     kvp_hello_ask_t ask = {.name = "a test", .host_id = host_id, .pidfd = -1};
     char detail[160];
 
     conf.name = ask.name;
     conf.host_id = host_id;
     conf.counters = &pool.counters;
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, NULL, in(LONG_NS), detail, sizeof detail, &pool.conn), KVP_OK);
+    kvp_framed_init(&framed);
+    assert_int_equal(kvp_names_connect(NULL, "127.0.0.1", pool.master.port, in(LONG_NS), &framed), KVP_OK);
+    assert_int_equal(kvp_conn_open(&framed, &ask, in(LONG_NS), detail, sizeof detail, &pool.conn), KVP_OK);
     assert_int_equal(kvp_peers_create(&conf, pool.conn, &pool.peers), KVP_OK);
 }
 

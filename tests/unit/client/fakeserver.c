@@ -63,6 +63,7 @@ run(void *arg)
             p[i + 1] = (struct pollfd){.fd = s->conns[i].fd, .events = POLLIN};
         }
         if (is_cutting) s->is_cutting = false;
+        if (s->on_round != NULL) s->on_round(s->arg);
         poll(p, s->is_deaf ? 0 : FAKE_CONNS + 1, 3);
         for (int i = 0; i < FAKE_CONNS; i++)
             if (p[i + 1].revents != 0 && !s->is_deaf) serve(s, &s->conns[i]);

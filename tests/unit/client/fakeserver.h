@@ -17,6 +17,7 @@ typedef struct {
     bool is_unix;
     kvp_err_t (*on_frame)(void *arg, kvp_framed_t *c,
                           const kvp_frame_t *f); /* another code than OK ends the connection */
+    void (*on_round)(void *arg); /* every few ms; NULL = nothing is done then */
     void *arg;
 
     /* Set by the test at any time. */
@@ -25,7 +26,7 @@ typedef struct {
     _Atomic bool is_cutting; /* closes all connections once, and clears this */
 } fake_server_t;
 
-/* fake_server_start serves a socket that listens, which it takes; s is all zero but for on_frame, arg and is_unix. end stops the
+/* fake_server_start serves a socket that listens, which it takes; s is all zero but for on_frame, on_round, arg and is_unix. end stops the
  * thread and closes everything. fake_server_answer appends a reply, and gives where it begins. */
 void fake_server_start(fake_server_t *s, int listener);
 void fake_server_end(fake_server_t *s);

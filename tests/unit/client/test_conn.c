@@ -3,6 +3,8 @@
  */
 #include "client/net/conn.h"
 
+#include "client/net/names.h"
+
 #include "common/clock.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
@@ -26,14 +28,14 @@ static kvp_conn_t *conn;
 static int
 setup(void **state)
 {
-    kvp_hostport_t at = {.host = "127.0.0.1"};
+    kvp_framed_t framed;
     kvp_hello_ask_t ask = {.name = "a test", .host_id = "a host", .pidfd = -1};
     char detail[160];
 
     fake_master_start(&master);
-    at.port = master.port;
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, NULL, kvp_now_ns() + LONG_NS, detail, sizeof detail, &conn),
-                     KVP_OK);
+    kvp_framed_init(&framed);
+    assert_int_equal(kvp_names_connect(NULL, "127.0.0.1", master.port, kvp_now_ns() + LONG_NS, &framed), KVP_OK);
+    assert_int_equal(kvp_conn_open(&framed, &ask, kvp_now_ns() + LONG_NS, detail, sizeof detail, &conn), KVP_OK);
     return 0;
 }
 

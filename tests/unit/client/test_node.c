@@ -138,18 +138,23 @@ master_expect(master_t *m, uint8_t opcode, kvp_frame_t *f)
     assert_int_equal(f->hdr.opcode, opcode);
 }
 
-/* master_greet ends the connection that there is, accepts the next one and answers its Hello. */
 static void
-master_greet(master_t *m, uint32_t term, kvp_err_t err)
+master_accept(master_t *m)
+{
+    kvp_framed_fini(&m->conn);
+    wait_readable(m->listen_fd);
+    assert_int_equal(kvp_framed_adopt(&m->conn, accept(m->listen_fd, NULL, NULL), false), KVP_OK);
+}
+
+/* master_on_hello answers the Hello that comes on the connection that there is. */
+static void
+master_on_hello(master_t *m, uint32_t term, kvp_err_t err)
 {
     Kvp__Pb__HelloReply reply = KVP__PB__HELLO_REPLY__INIT;
     Kvp__Pb__Hello *hello;
     kvp_frame_t f;
     kvp_pb_t pb;
 
-    kvp_framed_fini(&m->conn);
-    wait_readable(m->listen_fd);
-    assert_int_equal(kvp_framed_adopt(&m->conn, accept(m->listen_fd, NULL, NULL), false), KVP_OK);
     master_expect(m, KVP_OP_HELLO, &f);
     hello = kvp_pb_unpack(&pb, &kvp__pb__hello__descriptor, &f);
     assert_non_null(hello);
@@ -166,6 +171,14 @@ master_greet(master_t *m, uint32_t term, kvp_err_t err)
     reply.heartbeat_ms = 20;
     reply.session_ttl_ms = 5000;
     master_send(m, KVP_OP_HELLO, KVP_FRAME_REPLY, f.hdr.request_id, &reply, NULL, 0);
+}
+
+/* master_greet ends the connection that there is, accepts the next one and answers its Hello. */
+static void
+master_greet(master_t *m, uint32_t term, kvp_err_t err)
+{
+    master_accept(m);
+    master_on_hello(m, term, err);
 }
 
 static uint64_t
@@ -1064,6 +1077,49 @@ test_start_says_why_it_failed(void **state)
 }
 
 static void
+master_leads(master_t *m, const kvp_frame_t *watch, uint32_t term)
+{
+    Kvp__Pb__WatchReply reply = KVP__PB__WATCH_REPLY__INIT;
+
+    reply.term = term;
+    master_send(m, KVP_OP_WATCH, KVP_FRAME_REPLY, watch->hdr.request_id, &reply, NULL, 0);
+}
+
+/* Its connection to the other one stands, and is left. */
+static void
+test_the_master_that_leads_has_the_node(void **state)
+{
+    char list[2 * KVP_HOSTPORT_TEXT_MAX];
+    master_t m[2];
+    kvp_frame_t watch[2], f;
+    kvp_node_conf_t conf;
+    kvp_node_t *node;
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        master_listen(&m[i]);
+    snprintf(list, sizeof list, "%s,%s", m[0].addr, m[1].addr);
+    conf = conf_for(&m[0]);
+    conf.masters = list;
+    assert_int_equal(kvp_node_open(&conf, &node), KVP_OK);
+    for (int i = 0; i < 2; i++) {
+        master_accept(&m[i]);
+        master_expect(&m[i], KVP_OP_WATCH, &watch[i]);
+    }
+    master_leads(&m[1], &watch[1], TERM);
+    master_on_hello(&m[1], TERM, KVP_OK);
+    master_answer_mount(&m[1], master_expect_mount(&m[1]), KVP_OK, false);
+    assert_int_equal(kvp_node_wait(node, by()), KVP_OK);
+    master_leads(&m[0], &watch[0], TERM + 1);
+    assert_false(master_next(&m[1], &f));
+    master_on_hello(&m[0], TERM + 1, KVP_OK);
+    (void)master_expect_mount(&m[0]);
+    for (int i = 0; i < 2; i++)
+        master_close(&m[i]);
+    kvp_node_stop(node, 0);
+}
+
+static void
 test_name_that_is_taken_is_asked_for_again(void **state)
 {
     fixture_t *f = *state;
@@ -1296,6 +1352,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_keys_of_a_writer_delay_nothing_else, setup_slow, teardown_slow),
         cmocka_unit_test_setup_teardown(test_slow_answers_leave_time_for_heartbeats, setup_slow, teardown_slow),
         cmocka_unit_test(test_start_says_why_it_failed),
+        cmocka_unit_test(test_the_master_that_leads_has_the_node),
         cmocka_unit_test_setup_teardown(test_name_that_is_taken_is_asked_for_again, setup_unmounted, teardown),
         cmocka_unit_test_setup_teardown(test_memory_is_not_fresh_when_a_mount_was_not_answered, setup_unmounted,
                                         teardown),

@@ -883,7 +883,7 @@ test_report_is_sorted_and_keeps_the_newer_of_two(void **state)
     seal_at(f, 1, 0, GEN(7), 0, 64);
     rise(f);
     assert_int_equal(kvp_node_core_report_page(f->core, &tail, &page), KVP_INVALID);
-    assert_int_equal(kvp_node_core_report_begin(f->core, false), KVP_OK);
+    assert_int_equal(kvp_node_core_report_begin(f->core, UINT64_MAX), KVP_OK);
     page = next_page(f, &tail);
     assert_int_equal(page.n, 3);
     assert_false(page.is_last);

@@ -173,6 +173,26 @@ test_a_handle_does_not_wait_for_a_name(void **state)
     kvpool_free(pool);
 }
 
+/* The name of one master hides no other. */
+static void
+test_a_leader_is_found_beside_a_name(void **state)
+{
+    const fake_master_t *master = *state;
+    char at[64];
+    kvpool_conf_t conf = {.struct_size = sizeof conf, .master = at, .deadline_ms = 20000};
+    uint64_t began_ns = kvp_now_ns();
+    kvpool_t *pool;
+
+    snprintf(at, sizeof at, "localhost:1,127.0.0.1:%u", master->port);
+    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
+    assert_true(kvp_now_ns() - began_ns < STUCK_MAX_NS / 2);
+    kvpool_free(pool);
+    is_stuck = false;
+    snprintf(at, sizeof at, "127.0.0.1:1,two-addresses:%u", master->port);
+    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
+    kvpool_free(pool);
+}
+
 typedef struct {
     kvpool_p2p_t *p2p;
     int err;
@@ -218,6 +238,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_an_address_is_not_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(test_every_address_is_tried, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_handle_does_not_wait_for_a_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_leader_is_found_beside_a_name, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_endpoint_that_closes_does_not_wait_for_a_name, setup, teardown),
     };
 

@@ -35,7 +35,7 @@ setup(void **state)
     site->http = kvp_http_create();
     assert_non_null(site->http);
     fixture_t *fix = &site->fix;
-    assert_int_equal(kvp_admin_route(&site->admin, site->http, &fix->loop, fix->core, fix->server), KVP_OK);
+    assert_int_equal(kvp_admin_route(&site->admin, site->http, &fix->loop, fix->server, NULL), KVP_OK);
     assert_int_equal(kvp_parse_hostport("127.0.0.1:0", &any), KVP_OK);
     assert_int_equal(kvp_http_start(site->http, &any, &site->at), KVP_OK);
     *state = site;
@@ -151,7 +151,8 @@ test_stuck_loop_is_not_healthy(void **state)
     while (!atomic_load(&j.is_stuck))
         usleep(1000);
     assert_int_equal(get(*state, "/health"), 503);
-    assert_has("\"error\"");
+    assert_has("\"status\":\"stuck\"");
+    assert_has("\"role\":\"leader\"");
     atomic_store(&j.may_go_on, true);
     pthread_join(thread, NULL);
     assert_int_equal(get(*state, "/health"), 200);

@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See election.h.
+ *
+ * Design notes.
+ * - One request at a time, beside the keep-alives. A transaction whose answer is lost may have been made: nothing is concluded from
+ *   that, the keys are read again, and who put them stands in them.
+ * - A leader key is ours if it has our id and our lease: an earlier process of the same directory had another lease.
+ * - What is read is as new as the moment in which it was asked for. A lead is lost by what is read, never won.
+ */
+#include "master/ha/election.h"
+
+#include "common/segfmt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define S 1000000000ull
+#define MS 1000000ull
+#define READ_NS (1 * S) /* the keys are read that often, whatever the watch says */
+#define AGAIN_NS (100 * MS) /* behind a failure */
+#define BEATS 4u /* keep-alives in the life of a lease */
+#define JITTER_MS 50u
+#define KEPT_PERCENT 80u /* of its lease a leader acts for, so that clocks may differ */
+
+enum { ASK_NOTHING, ASK_GRANT, ASK_REGISTER, ASK_READ, ASK_CAMPAIGN, ASK_TERM, ASK_INSYNC, ASK_RESIGN };
+
+/* ---- texts */
+static void
+key_of(const kvp_election_t *e, const char *name, char key[KVP_ETCD_KEY_MAX + 1])
+{
+    snprintf(key, KVP_ETCD_KEY_MAX + 1, "/kvpool/%s/%s", e->conf.cluster, name);
+}
+
+static void
+format_master(const kvp_election_master_t *m, uint32_t term, char *out, size_t cap)
+{
+    snprintf(out, cap, "id=%s address=%s http=%s term=%u", m->id, m->address, m->http, term);
+}
+
+/* The word behind `name=`; false where there is none, or it is too long. */
+static bool
+field(const char *text, const char *name, char *out, size_t cap)
+{
+    const char *at = strstr(text, name);
+    size_t len;
+
+    if (at == NULL) return false;
+    at += strlen(name);
+    len = strcspn(at, " ");
+    if (len >= cap) return false;
+    memcpy(out, at, len);
+    out[len] = '\0';
+    return true;
+}
+
+static bool
+parse_master(const char *text, kvp_election_master_t *out, uint32_t *term_out)
+{
+    char term[16] = "0";
+
+    memset(out, 0, sizeof *out);
+    (void)field(text, " http=", out->http, sizeof out->http);
+    (void)field(text, " term=", term, sizeof term);
+    *term_out = (uint32_t)strtoul(term, NULL, 10);
+    return strncmp(text, "id=", 3) == 0 && field(text, "id=", out->id, sizeof out->id) &&
+           field(text, " address=", out->address, sizeof out->address) && out->id[0] != '\0';
+}
+
+static void
+format_set(const kvp_election_set_t *set, char *out, size_t cap)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (uint32_t i = 0; i < set->n && at < cap; i++)
+        at += (size_t)snprintf(out + at, cap - at, "%s%s", i > 0 ? " " : "", set->ids[i]);
+}
+
+static void
+parse_set(const char *text, kvp_election_set_t *out)
+{
+    out->n = 0;
+    while (*text != '\0' && out->n < KVP_ELECTION_MEMBERS_MAX) {
+        size_t len = strcspn(text, " ");
+
+        if (len > 0 && len <= KVP_ELECTION_ID_MAX) {
+            memcpy(out->ids[out->n], text, len);
+            out->ids[out->n++][len] = '\0';
+        }
+        text += len;
+        text += strspn(text, " ");
+    }
+}
+
+static void
+format_pool(const kvp_election_pool_t *pool, char *out, size_t cap)
+{
+    char id[33];
+
+    for (size_t i = 0; i < sizeof pool->pool_id; i++)
+        snprintf(id + 2 * i, 3, "%02x", pool->pool_id[i]);
+    snprintf(out, cap, "pool_id=%s digest_seed=%016llx", id, (unsigned long long)pool->digest_seed);
+}
+
+static void
+parse_pool(const char *text, kvp_election_pool_t *out)
+{
+    unsigned long long seed;
+    char id[33];
+
+    memset(out, 0, sizeof *out);
+    if (sscanf(text, "pool_id=%32[0-9a-f] digest_seed=%llx", id, &seed) != 2 || strlen(id) != 32) return;
+    for (size_t i = 0; i < sizeof out->pool_id; i++) {
+        char byte[3] = {id[2 * i], id[2 * i + 1], '\0'};
+
+        out->pool_id[i] = (uint8_t)strtoul(byte, NULL, 16);
+    }
+    out->digest_seed = seed;
+    out->is_known = true;
+}
+
+/* ---- small things */
+bool
+kvp_election_set_has(const kvp_election_set_t *set, const char *id)
+{
+    for (uint32_t i = 0; i < set->n; i++)
+        if (strcmp(set->ids[i], id) == 0) return true;
+    return false;
+}
+
+static bool
+is_same_set(const kvp_election_set_t *a, const kvp_election_set_t *b)
+{
+    for (uint32_t i = 0; i < a->n; i++)
+        if (!kvp_election_set_has(b, a->ids[i])) return false;
+    return a->n == b->n;
+}
+
+static uint64_t
+ttl_ns(const kvp_election_t *e)
+{
+    return e->conf.ttl_s * S;
+}
+
+static uint64_t
+jitter_ns(kvp_election_t *e)
+{
+    e->rng ^= e->rng >> 12;
+    e->rng ^= e->rng << 25;
+    e->rng ^= e->rng >> 27;
+    return e->rng * 0x2545f4914f6cdd1dull % (JITTER_MS * MS);
+}
+
+static void
+follow(kvp_election_t *e)
+{
+    e->role = KVP_ELECTION_FOLLOWS;
+    e->own_revision = 0;
+    e->is_resigning = e->is_insync_due = e->is_unsafe = false;
+    e->is_read_due = true;
+}
+
+/* Without it etcd has forgotten what hung on it. */
+static void
+lose_lease(kvp_election_t *e)
+{
+    e->lease = 0;
+    e->has_beat = false;
+    e->beat_id = 0;
+    e->is_registered = false;
+    if (e->role != KVP_ELECTION_FOLLOWS) follow(e);
+}
+
+uint64_t
+kvp_election_act_until(const kvp_election_t *e)
+{
+    return e->role == KVP_ELECTION_LEADS ? e->alive_ns + ttl_ns(e) / 100 * KEPT_PERCENT : 0;
+}
+
+/* ---- requests */
+static kvp_etcd_op_t *
+ask(kvp_election_t *e, kvp_etcd_kind_t kind, uint32_t what)
+{
+    memset(&e->op, 0, sizeof e->op);
+    e->op.kind = kind;
+    e->op.id = e->asked_id = ++e->next_id;
+    e->asking = what;
+    e->has_op = true;
+    return &e->op;
+}
+
+static void
+compare(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, bool is_mod, int64_t revision)
+{
+    kvp_etcd_compare_t *c = &op->compares[op->compares_n++];
+
+    key_of(e, name, c->key);
+    c->is_mod = is_mod;
+    c->revision = revision;
+}
+
+static kvp_etcd_write_t *
+put(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, int64_t lease)
+{
+    kvp_etcd_write_t *w = &op->writes[op->writes_n++];
+
+    key_of(e, name, w->key);
+    w->lease = lease;
+    return w;
+}
+
+static void
+ask_register(kvp_election_t *e)
+{
+    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_REGISTER);
+    char name[KVP_ELECTION_ID_MAX + 16];
+    kvp_etcd_write_t *w;
+
+    snprintf(name, sizeof name, "masters/%s", e->conf.self.id);
+    w = put(e, op, name, e->lease);
+    format_master(&e->conf.self, 0, w->value, sizeof w->value);
+}
+
+static void
+ask_read(kvp_election_t *e)
+{
+    e->is_read_due = false;
+    e->read_ns = e->now_ns;
+    (void)ask(e, KVP_ETCD_READ, ASK_READ);
+}
+
+static void
+ask_campaign(kvp_election_t *e)
+{
+    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_CAMPAIGN);
+    kvp_etcd_write_t *w;
+
+    compare(e, op, "leader", false, 0);
+    w = put(e, op, "leader", e->lease);
+    format_master(&e->conf.self, 0, w->value, sizeof w->value);
+}
+
+static void
+ask_term(kvp_election_t *e)
+{
+    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_TERM);
+    const kvp_election_pool_t *pool = e->pool.is_known ? &e->pool : &e->own_pool;
+    kvp_election_set_t self = {.n = 1};
+    kvp_etcd_write_t *w;
+
+    e->own_term = 1 + (uint32_t)kvp_max_u64(kvp_max_u64(e->term, e->log_term), e->seen_term);
+    e->is_unsafe = e->insync.n > 0 && (e->is_doubted || !kvp_election_set_has(&e->insync, e->conf.self.id));
+    memcpy(self.ids[0], e->conf.self.id, sizeof self.ids[0]);
+    compare(e, op, "leader", false, e->own_revision);
+    compare(e, op, "term", true, e->term_revision);
+    compare(e, op, "insync", true, e->insync_revision);
+    w = put(e, op, "term", 0);
+    snprintf(w->value, sizeof w->value, "%u", e->own_term);
+    w = put(e, op, "insync", 0);
+    format_set(&self, w->value, sizeof w->value);
+    w = put(e, op, "leader", e->lease);
+    format_master(&e->conf.self, e->own_term, w->value, sizeof w->value);
+    w = put(e, op, "pool", 0);
+    format_pool(pool, w->value, sizeof w->value);
+    e->wanted_insync = self;
+}
+
+static void
+ask_insync(kvp_election_t *e)
+{
+    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_INSYNC);
+    kvp_etcd_write_t *w;
+
+    compare(e, op, "leader", false, e->own_revision);
+    w = put(e, op, "insync", 0);
+    format_set(&e->wanted_insync, w->value, sizeof w->value);
+    e->is_insync_due = false;
+}
+
+static void
+ask_resign(kvp_election_t *e)
+{
+    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_RESIGN);
+
+    compare(e, op, "leader", false, e->own_revision);
+    put(e, op, "leader", 0)->is_removal = true;
+}
+
+/* ---- what to do next */
+/* A member of the set knows what is gone, so it goes first. Who has no pool of its own does not make one up while another may come that has. */
+static bool
+may_campaign(const kvp_election_t *e)
+{
+    bool is_member = e->insync.n == 0 || (kvp_election_set_has(&e->insync, e->conf.self.id) && !e->is_doubted);
+    bool has_pool = e->pool.is_known || e->own_pool.is_known;
+    uint64_t wait_ns = is_member && has_pool ? 0 : ttl_ns(e);
+
+    return e->is_ready && e->read_ns > 0 && e->absent_ns > 0 && e->now_ns >= e->absent_ns + wait_ns &&
+           e->now_ns >= e->stand_off_ns;
+}
+
+static void
+next(kvp_election_t *e)
+{
+    if (e->asked_id != 0 || e->now_ns < e->again_ns) return;
+    if (e->lease == 0) {
+        ask(e, KVP_ETCD_GRANT, ASK_GRANT)->ttl_s = e->conf.ttl_s;
+        return;
+    }
+    if (e->role == KVP_ELECTION_LEADS && e->is_resigning)
+        ask_resign(e);
+    else if (e->role == KVP_ELECTION_LEADS && e->is_insync_due)
+        ask_insync(e);
+    else if (e->is_read_due || e->now_ns >= e->read_ns + READ_NS)
+        ask_read(e);
+    else if (e->role == KVP_ELECTION_WON)
+        ask_term(e);
+    else if (!e->is_registered)
+        ask_register(e);
+    else if (e->role == KVP_ELECTION_FOLLOWS && may_campaign(e))
+        ask_campaign(e);
+}
+
+static void
+beat(kvp_election_t *e)
+{
+    if (e->lease == 0 || e->beat_id != 0 || e->now_ns < e->beat_due_ns) return;
+    memset(&e->beat, 0, sizeof e->beat);
+    e->beat.kind = KVP_ETCD_KEEP_ALIVE;
+    e->beat.id = e->beat_id = ++e->next_id;
+    e->beat.lease = e->lease;
+    e->has_beat = true;
+}
+
+void
+kvp_election_init(kvp_election_t *e, const kvp_election_conf_t *conf, uint64_t now_ns)
+{
+    memset(e, 0, sizeof *e);
+    e->conf = *conf;
+    e->rng = conf->seed | 1;
+    e->now_ns = now_ns;
+    e->is_read_due = true;
+}
+
+void
+kvp_election_ready(kvp_election_t *e, bool is_ready, bool is_doubted, uint32_t log_term,
+                   const kvp_election_pool_t *pool)
+{
+    e->is_ready = is_ready;
+    e->is_doubted = is_doubted;
+    e->log_term = log_term;
+    e->own_pool = *pool;
+}
+
+void
+kvp_election_tick(kvp_election_t *e, uint64_t now_ns)
+{
+    e->now_ns = now_ns;
+    /* Nobody keeps it alive any more: it is over in etcd as well, or soon. */
+    if (e->lease != 0 && now_ns > e->alive_ns + 10 * ttl_ns(e)) lose_lease(e);
+    beat(e);
+    next(e);
+}
+
+void
+kvp_election_changed(kvp_election_t *e)
+{
+    e->is_read_due = true;
+}
+
+bool
+kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out)
+{
+    if (e->has_beat) {
+        e->has_beat = false;
+        *op_out = e->beat;
+        return true;
+    }
+    if (!e->has_op) return false;
+    e->has_op = false;
+    *op_out = e->op;
+    return true;
+}
+
+uint64_t
+kvp_election_due(const kvp_election_t *e)
+{
+    uint64_t due = e->read_ns + READ_NS;
+
+    if (e->lease != 0 && e->beat_id == 0) due = kvp_min_u64(due, e->beat_due_ns);
+    if (e->asked_id == 0) due = kvp_min_u64(due, kvp_max_u64(e->again_ns, e->now_ns + 20 * MS));
+    return due;
+}
+
+void
+kvp_election_resign(kvp_election_t *e)
+{
+    e->stand_off_ns = e->now_ns + ttl_ns(e);
+    e->is_resigning = e->role == KVP_ELECTION_LEADS;
+}
+
+void
+kvp_election_seen(kvp_election_t *e, uint32_t term)
+{
+    e->seen_term = (uint32_t)kvp_min_u64(kvp_max_u64(e->seen_term, term), KVP_TERM_MAX - 1);
+    if (e->role == KVP_ELECTION_LEADS && e->own_term < term) e->is_resigning = true;
+}
+
+void
+kvp_election_want_insync(kvp_election_t *e, const kvp_election_set_t *set)
+{
+    if (e->role != KVP_ELECTION_LEADS || is_same_set(set, &e->wanted_insync)) return;
+    e->wanted_insync = *set;
+    e->is_insync_due = true;
+}
+
+/* ---- answers */
+static bool
+is_ours(const kvp_election_t *e)
+{
+    return e->has_leader && e->lease != 0 && e->leader_lease == e->lease &&
+           strcmp(e->leader.id, e->conf.self.id) == 0;
+}
+
+static void
+take_key(kvp_election_t *e, const char *name, const kvp_etcd_kv_t *kv)
+{
+    uint32_t term;
+
+    if (strcmp(name, "leader") == 0) {
+        e->has_leader = true;
+        if (!parse_master(kv->value, &e->leader, &e->leader_term)) memset(&e->leader, 0, sizeof e->leader);
+        e->leader_revision = kv->create_revision;
+        e->leader_lease = kv->lease;
+    } else if (strcmp(name, "term") == 0) {
+        e->term = (uint32_t)kvp_min_u64(strtoul(kv->value, NULL, 10), KVP_TERM_MAX - 1);
+        e->term_revision = kv->mod_revision;
+    } else if (strcmp(name, "insync") == 0) {
+        parse_set(kv->value, &e->insync);
+        e->insync_revision = kv->mod_revision;
+    } else if (strcmp(name, "pool") == 0) {
+        parse_pool(kv->value, &e->pool);
+    } else if (strncmp(name, "masters/", 8) == 0 && e->masters_n < KVP_ELECTION_MEMBERS_MAX) {
+        e->masters_n += parse_master(kv->value, &e->masters[e->masters_n], &term);
+    }
+}
+
+static void
+take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
+{
+    char prefix[KVP_ETCD_KEY_MAX + 1];
+
+    key_of(e, "", prefix);
+    e->has_leader = false;
+    e->leader_term = e->term = 0;
+    e->term_revision = e->insync_revision = 0;
+    e->insync.n = e->masters_n = 0;
+    memset(&e->leader, 0, sizeof e->leader);
+    memset(&e->pool, 0, sizeof e->pool);
+    for (uint32_t i = 0; i < answer->kvs_n; i++)
+        if (strncmp(answer->kvs[i].key, prefix, strlen(prefix)) == 0)
+            take_key(e, answer->kvs[i].key + strlen(prefix), &answer->kvs[i]);
+    if (e->has_leader)
+        e->absent_ns = 0;
+    else if (e->absent_ns == 0)
+        e->absent_ns = e->now_ns + jitter_ns(e);
+    if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) follow(e);
+    if (e->role == KVP_ELECTION_FOLLOWS && is_ours(e)) { /* the answer to our campaign was lost */
+        e->role = KVP_ELECTION_WON;
+        e->own_revision = e->leader_revision;
+    }
+}
+
+static void
+won(kvp_election_t *e, const kvp_etcd_answer_t *answer)
+{
+    e->is_read_due = true;
+    if (!answer->has_succeeded) return;
+    e->role = KVP_ELECTION_WON;
+    e->own_revision = answer->revision;
+}
+
+static void
+took_term(kvp_election_t *e, const kvp_etcd_answer_t *answer)
+{
+    e->is_read_due = true;
+    if (!answer->has_succeeded || e->role != KVP_ELECTION_WON) return;
+    if (!e->pool.is_known) e->pool = e->own_pool;
+    e->pool.is_known = true;
+    e->role = KVP_ELECTION_LEADS;
+    e->insync = e->wanted_insync;
+    e->leader = e->conf.self;
+    e->leader_term = e->own_term;
+    e->elections++;
+}
+
+static void
+answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
+{
+    switch (what) {
+    case ASK_GRANT:
+        e->lease = answer->lease;
+        e->alive_ns = answer->sent_ns;
+        e->beat_due_ns = e->now_ns + ttl_ns(e) / BEATS;
+        break;
+    case ASK_REGISTER:
+        e->is_registered = answer->has_succeeded;
+        break;
+    case ASK_READ:
+        take_keys(e, answer);
+        break;
+    case ASK_CAMPAIGN:
+        won(e, answer);
+        break;
+    case ASK_TERM:
+        took_term(e, answer);
+        break;
+    case ASK_INSYNC:
+        if (answer->has_succeeded && e->role == KVP_ELECTION_LEADS) parse_set(e->op.writes[0].value, &e->insync);
+        e->is_read_due |= !answer->has_succeeded;
+        break;
+    case ASK_RESIGN:
+        follow(e);
+        break;
+    default:
+        break;
+    }
+}
+
+static void
+failed(kvp_election_t *e, uint32_t what, kvp_err_t err)
+{
+    e->again_ns = e->now_ns + AGAIN_NS;
+    e->is_read_due = true;
+    if (what == ASK_INSYNC) e->is_insync_due = true; /* it is written again: what stands there is a set that was right in between */
+    if (err == KVP_NOT_FOUND && what != ASK_READ) lose_lease(e); /* the lease that a write was to hang on */
+}
+
+static void
+answered_beat(kvp_election_t *e, const kvp_etcd_answer_t *answer)
+{
+    e->beat_id = 0;
+    e->beat_due_ns = e->now_ns + (answer->err == KVP_OK ? ttl_ns(e) / BEATS : AGAIN_NS);
+    if (answer->err == KVP_NOT_FOUND)
+        lose_lease(e);
+    else if (answer->err == KVP_OK && answer->lease == e->lease)
+        e->alive_ns = kvp_max_u64(e->alive_ns, answer->sent_ns);
+}
+
+void
+kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uint64_t now_ns)
+{
+    uint32_t what = e->asking;
+
+    e->now_ns = now_ns;
+    if (e->beat_id != 0 && answer->id == e->beat_id) {
+        answered_beat(e, answer);
+    } else if (e->asked_id != 0 && answer->id == e->asked_id) {
+        e->asked_id = 0;
+        e->asking = ASK_NOTHING;
+        if (answer->err == KVP_OK)
+            answered(e, what, answer);
+        else
+            failed(e, what, answer->err);
+    }
+    beat(e);
+    next(e);
+}

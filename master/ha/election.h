@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Who leads: a state machine between a master and etcd. Time, news and answers of etcd in; requests to etcd and a role out. No sockets, threads or clocks: ha.c
+ * runs it, and the simulator. ADR 0031 has the keys and the rules.
+ *
+ * Time is CLOCK_BOOTTIME everywhere: a lease counts from before its keep-alive was sent.
+ */
+#ifndef KVP_MASTER_HA_ELECTION_H
+#define KVP_MASTER_HA_ELECTION_H
+
+#include "common/daemon/etcd.h"
+
+#define KVP_ELECTION_ID_MAX 32u
+#define KVP_ELECTION_ADDRESS_MAX 280u
+#define KVP_ELECTION_MEMBERS_MAX 16u /* masters of a cluster */
+#define KVP_ELECTION_CLUSTER_MAX 128u
+
+typedef enum {
+    KVP_ELECTION_FOLLOWS, /* somebody else leads, or nobody */
+    KVP_ELECTION_WON, /* the leader key is ours, the term is not written yet */
+    KVP_ELECTION_LEADS, /* in that term */
+} kvp_election_role_t;
+
+/* A master, as it tells itself in etcd. */
+typedef struct {
+    char id[KVP_ELECTION_ID_MAX + 1]; /* "" = none */
+    char address[KVP_ELECTION_ADDRESS_MAX + 1]; /* HOST:PORT of clients, nodes and standbys, */
+    char http[KVP_ELECTION_ADDRESS_MAX + 1]; /* and of HTTP; "" = none */
+} kvp_election_master_t;
+
+typedef struct {
+    char ids[KVP_ELECTION_MEMBERS_MAX][KVP_ELECTION_ID_MAX + 1];
+    uint32_t n;
+} kvp_election_set_t;
+
+/* Who the pool is, as etcd has it. */
+typedef struct {
+    bool is_known;
+    uint8_t pool_id[16];
+    uint64_t digest_seed;
+} kvp_election_pool_t;
+
+typedef struct {
+    char cluster[KVP_ELECTION_CLUSTER_MAX + 1];
+    kvp_election_master_t self;
+    uint32_t ttl_s;
+    uint64_t seed; /* of the chance by which candidates wait */
+} kvp_election_conf_t;
+
+typedef struct {
+    kvp_election_conf_t conf;
+    uint64_t rng;
+    uint64_t now_ns;
+    kvp_election_role_t role;
+    kvp_etcd_op_t op; /* what is to be asked next, */
+    bool has_op; /* and there is something; */
+    uint64_t asked_id; /* it waits for the answer to that; 0 = to nothing */
+    uint64_t next_id;
+    uint64_t again_ns; /* nothing is asked before, for the last answer was a failure */
+    uint32_t asking; /* what the request under way is for */
+
+    /* our lease */
+    int64_t lease; /* 0 = none */
+    kvp_etcd_op_t beat; /* its keep-alive: beside all else */
+    bool has_beat;
+    uint64_t beat_id; /* under way; 0 = none */
+    uint64_t beat_due_ns;
+    uint64_t alive_ns; /* when the last one that was answered was sent; or the grant */
+    bool is_registered; /* we are in the list of masters, with that lease */
+
+    /* what etcd said last */
+    bool is_read_due; /* it may have changed */
+    uint64_t read_ns; /* when that was asked; 0 = never */
+    bool has_leader;
+    kvp_election_master_t leader;
+    uint32_t leader_term;
+    int64_t leader_revision; /* its making */
+    int64_t leader_lease;
+    uint32_t term; /* highest that was written */
+    int64_t term_revision; /* its last change; 0 = there is none */
+    kvp_election_set_t insync;
+    int64_t insync_revision;
+    kvp_election_pool_t pool;
+    kvp_election_master_t masters[KVP_ELECTION_MEMBERS_MAX];
+    uint32_t masters_n;
+
+    /* ours */
+    kvp_election_pool_t own_pool;
+    uint32_t log_term, seen_term; /* of our log; that somebody obeys */
+    bool is_ready; /* our log is read: we may lead */
+    bool is_doubted; /* our log may lack its end */
+    uint64_t absent_ns; /* since when nobody leads; 0 = somebody does */
+    uint64_t stand_off_ns; /* no candidate before */
+    bool is_resigning;
+    bool is_unsafe; /* we took the lead although others knew more */
+    int64_t own_revision; /* of the leader key, while it is ours */
+    uint32_t own_term;
+    kvp_election_set_t wanted_insync;
+    bool is_insync_due;
+    uint64_t elections; /* that we won */
+} kvp_election_t;
+
+/* pool is ours, from the data directory; is_known false: there is none yet, and with the first term *pool is written (made up). */
+void kvp_election_init(kvp_election_t *e, const kvp_election_conf_t *conf, uint64_t now_ns);
+
+/* kvp_election_ready: the log is read, or not any more; its term and the pool that it is of. is_doubted: its end may be missing. */
+void kvp_election_ready(kvp_election_t *e, bool is_ready, bool is_doubted, uint32_t log_term,
+                        const kvp_election_pool_t *pool);
+/* kvp_election_tick moves on by the clock; kvp_election_changed: etcd may say something new. kvp_election_answer takes what etcd answered. */
+void kvp_election_tick(kvp_election_t *e, uint64_t now_ns);
+void kvp_election_changed(kvp_election_t *e);
+void kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uint64_t now_ns);
+/* kvp_election_take gives the next request to etcd: false where there is none. Each is answered once. */
+bool kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out);
+uint64_t kvp_election_due(const kvp_election_t *e); /* of the next tick */
+
+/* kvp_election_resign gives up the lead, so that another one takes it: for a while this master is no candidate. kvp_election_seen: somebody obeys that term; the next one of ours is
+ * above it, and a lead in a lower one is given up. */
+void kvp_election_resign(kvp_election_t *e);
+void kvp_election_seen(kvp_election_t *e, uint32_t term);
+
+/* kvp_election_want_insync: the members of the in-sync set that are to be written, ourselves included. kvp_election_insync: those that are. */
+void kvp_election_want_insync(kvp_election_t *e, const kvp_election_set_t *set);
+bool kvp_election_set_has(const kvp_election_set_t *set, const char *id);
+
+/* kvp_election_act_until: a leader may act until then; 0 = it may not. */
+uint64_t kvp_election_act_until(const kvp_election_t *e);
+
+#endif

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See follower.h. A connection is an object of its own, which lives until libuv has closed it; the follower has at most one, and forgets
+ * it when it closes it.
+ */
+#include "master/ha/follower.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define IN_MAX (2u * KVP_FRAME_MAX)
+#define READ_BYTES (256u << 10)
+#define BACKOFF_MIN_NS (20 * KVP_NS_PER_MS)
+#define BACKOFF_MAX_NS (300 * KVP_NS_PER_MS)
+#define ALIVE_NS (500 * KVP_NS_PER_MS)
+#define SILENT_NS (3 * KVP_NS_PER_S) /* of the leader, while it has a connection of ours */
+#define ASK_ID 1u
+
+typedef struct {
+    uv_tcp_t tcp;
+    uv_connect_t connect;
+    uv_getaddrinfo_t resolve;
+    kvp_follower_t *owner; /* NULL = it is given up */
+    kvp_buf_t in;
+    bool is_resolving, is_resolve_over, is_closed;
+    bool is_fed; /* answered OK */
+    bool is_paused;
+    uint64_t heard_ns, said_ns, told;
+} link_t;
+
+struct kvp_follower {
+    uv_loop_t *uv;
+    const kvp_follower_ops_t *ops;
+    char address[320]; /* "" = none is wanted */
+    link_t *link; /* NULL = none */
+    uint64_t again_ns, backoff_ns;
+    bool has_failed; /* and that was logged */
+};
+
+/* ---- a connection's end */
+static void
+free_link(link_t *l)
+{
+    if (!l->is_closed || (l->is_resolving && !l->is_resolve_over)) return;
+    kvp_buf_fini(&l->in);
+    free(l);
+}
+
+static void
+on_closed(uv_handle_t *handle)
+{
+    link_t *l = handle->data;
+
+    l->is_closed = true;
+    free_link(l);
+}
+
+static void
+drop(kvp_follower_t *f, const char *why)
+{
+    link_t *l = f->link;
+
+    if (l == NULL) return;
+    if (why != NULL && (l->is_fed || !f->has_failed)) {
+        kvp_log_warn("master", "the leader's log does not come: %s leader=%s", why, f->address);
+        f->has_failed = true;
+    }
+    f->backoff_ns = l->is_fed ? BACKOFF_MIN_NS
+                              : kvp_min_u64(kvp_max_u64(2 * f->backoff_ns, BACKOFF_MIN_NS), BACKOFF_MAX_NS);
+    f->again_ns = kvp_boot_ns() + f->backoff_ns / 2 + kvp_random_u64() % f->backoff_ns;
+    f->link = NULL;
+    l->owner = NULL;
+    uv_close((uv_handle_t *)&l->tcp, on_closed);
+}
+
+/* ---- output */
+typedef struct {
+    uv_write_t req;
+    kvp_buf_t bytes;
+} write_t;
+
+static void
+on_written(uv_write_t *req, int status)
+{
+    write_t *w = req->data;
+
+    (void)status; /* an error shows where it is read */
+    kvp_buf_fini(&w->bytes);
+    free(w);
+}
+
+static void
+send_buf(link_t *l, kvp_buf_t *bytes)
+{
+    write_t *w = bytes->err == KVP_OK ? calloc(1, sizeof *w) : NULL;
+    uv_buf_t buf = uv_buf_init((char *)bytes->data, (unsigned)bytes->len);
+
+    if (w == NULL) {
+        kvp_buf_fini(bytes);
+        return;
+    }
+    w->bytes = *bytes;
+    w->req.data = w;
+    if (uv_write(&w->req, (uv_stream_t *)&l->tcp, &buf, 1, on_written) != 0) on_written(&w->req, 0);
+}
+
+static void
+say_follow(link_t *l)
+{
+    kvp_follower_t *f = l->owner;
+    Kvp__Pb__Follow msg = KVP__PB__FOLLOW__INIT;
+    kvp_follow_ask_t *ask = calloc(1, sizeof *ask);
+    kvp_buf_t out;
+    size_t at;
+
+    if (ask == NULL) return;
+    f->ops->fill(f->ops->arg, ask);
+    msg.version = KVP_PROTO_VERSION;
+    msg.version_min = KVP_PROTO_VERSION_MIN;
+    msg.id = (char *)ask->id;
+    if (ask->pool_id != NULL) msg.pool_id = (ProtobufCBinaryData){16, (uint8_t *)ask->pool_id};
+    msg.end = ask->end;
+    msg.term = ask->term;
+    msg.n = ask->terms_n;
+    kvp_buf_init(&out, 0);
+    kvp_pb_frame_begin(&out, KVP_OP_FOLLOW, 0, ASK_ID, &msg.base, &at);
+    kvp_buf_append(&out, ask->terms, ask->terms_n * sizeof *ask->terms);
+    kvp_frame_end(&out, at);
+    send_buf(l, &out);
+    free(ask);
+}
+
+void
+kvp_follower_ack(kvp_follower_t *f, uint64_t position, uint64_t now_ns)
+{
+    Kvp__Pb__Followed msg = KVP__PB__FOLLOWED__INIT;
+    link_t *l = f->link;
+    kvp_buf_t out;
+    size_t at;
+
+    if (l == NULL || !l->is_fed || (l->told == position && now_ns - l->said_ns < ALIVE_NS)) return;
+    l->told = position;
+    l->said_ns = now_ns;
+    msg.position = position;
+    kvp_buf_init(&out, 0);
+    kvp_pb_frame_begin(&out, KVP_OP_FOLLOWED, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
+    kvp_frame_end(&out, at);
+    send_buf(l, &out);
+}
+
+/* ---- input */
+static kvp_err_t
+take_reply(link_t *l, const kvp_frame_t *frame)
+{
+    kvp_follower_t *f = l->owner;
+    kvp_follow_reply_t reply = {.position = 0};
+    Kvp__Pb__FollowReply *msg;
+    kvp_err_t err;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__follow_reply__descriptor, frame);
+    if (msg == NULL) return KVP_PROTO;
+    err = msg->err != KVP_OK ? msg->err : msg->pool_id.len != sizeof reply.pool_id ? KVP_PROTO : KVP_OK;
+    if (err == KVP_OK) {
+        reply.position = msg->position;
+        reply.is_anew = msg->is_anew;
+        reply.term = msg->term;
+        reply.digest_seed = msg->digest_seed;
+        memcpy(reply.pool_id, msg->pool_id.data, sizeof reply.pool_id);
+        l->is_fed = true;
+        err = f->ops->on_reply(f->ops->arg, &reply);
+    } else if (err != KVP_NOT_LEADER && !f->has_failed) {
+        kvp_log_error("master", "the leader refuses this standby: %s: %s leader=%s", kvp_err_text(err), msg->detail,
+                      f->address);
+        f->has_failed = true;
+    }
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+static kvp_err_t
+take_log(link_t *l, const kvp_frame_t *frame)
+{
+    kvp_follower_t *f = l->owner;
+    Kvp__Pb__Log *msg;
+    kvp_err_t err;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__log__descriptor, frame);
+    if (msg == NULL || !l->is_fed) {
+        kvp_pb_free(&pb, msg);
+        return KVP_PROTO;
+    }
+    err = f->ops->on_log(f->ops->arg, msg->position, frame->tail, frame->tail_len, msg->end, msg->is_last);
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+static kvp_err_t
+take_frame(link_t *l, const kvp_frame_t *frame)
+{
+    bool is_reply = (frame->hdr.flags & KVP_FRAME_REPLY) != 0;
+
+    if (frame->hdr.opcode == KVP_OP_FOLLOW && is_reply && !l->is_fed) return take_reply(l, frame);
+    if (frame->hdr.opcode == KVP_OP_LOG && !is_reply) return take_log(l, frame);
+    return KVP_PROTO;
+}
+
+static void
+on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    link_t *l = handle->data;
+    uint8_t *room = kvp_buf_reserve(&l->in, READ_BYTES);
+
+    (void)suggested;
+    *buf = uv_buf_init((char *)room, room == NULL ? 0 : READ_BYTES);
+}
+
+/* A callback may give the connection up. */
+static void
+on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
+{
+    link_t *l = stream->data;
+    kvp_err_t err = KVP_OK;
+    size_t at = 0, used = 1;
+    kvp_frame_t frame;
+
+    (void)buf;
+    if (l->owner == NULL || nread == 0) return;
+    if (nread < 0) {
+        drop(l->owner, "the connection is lost");
+        return;
+    }
+    l->heard_ns = kvp_boot_ns();
+    l->in.len += (size_t)nread;
+    while (err == KVP_OK && used > 0 && l->owner != NULL) {
+        err = kvp_frame_parse(l->in.data + at, l->in.len - at, &frame, &used);
+        if (err == KVP_OK && used > 0) err = take_frame(l, &frame);
+        at += used;
+    }
+    if (l->owner == NULL) return;
+    if (err != KVP_OK)
+        drop(l->owner, kvp_err_text(err));
+    else
+        kvp_buf_consume(&l->in, at);
+}
+
+/* ---- connecting */
+static void
+on_connected(uv_connect_t *req, int status)
+{
+    link_t *l = req->data;
+
+    if (l->owner == NULL) return;
+    if (status != 0 || uv_read_start((uv_stream_t *)&l->tcp, on_alloc, on_read) != 0) {
+        drop(l->owner, "it cannot be reached");
+        return;
+    }
+    (void)uv_tcp_nodelay(&l->tcp, 1);
+    l->heard_ns = kvp_boot_ns();
+    say_follow(l);
+}
+
+static void
+on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
+{
+    link_t *l = req->data;
+
+    l->is_resolve_over = true;
+    if (l->owner == NULL) {
+        free_link(l);
+    } else {
+        l->connect.data = l;
+        if (status != 0 || uv_tcp_connect(&l->connect, &l->tcp, found->ai_addr, on_connected) != 0)
+            drop(l->owner, "it cannot be reached");
+    }
+    uv_freeaddrinfo(found);
+}
+
+static void
+dial(kvp_follower_t *f, uint64_t now_ns)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    kvp_hostport_t at;
+    char port[8];
+    link_t *l;
+
+    f->again_ns = now_ns + BACKOFF_MAX_NS;
+    if (kvp_parse_hostport(f->address, &at) != KVP_OK || (l = calloc(1, sizeof *l)) == NULL) return;
+    snprintf(port, sizeof port, "%u", at.port);
+    kvp_buf_init(&l->in, IN_MAX);
+    uv_tcp_init(f->uv, &l->tcp);
+    l->tcp.data = l->resolve.data = l;
+    l->owner = f;
+    l->heard_ns = now_ns;
+    f->link = l;
+    l->is_resolving = true;
+    if (uv_getaddrinfo(f->uv, &l->resolve, on_resolved, at.host, port, &hints) == 0) return;
+    l->is_resolve_over = true;
+    drop(f, "its name cannot be resolved");
+}
+
+kvp_follower_t *
+kvp_follower_start(uv_loop_t *uv, const kvp_follower_ops_t *ops)
+{
+    kvp_follower_t *f = calloc(1, sizeof *f);
+
+    if (f == NULL) return NULL;
+    f->uv = uv;
+    f->ops = ops;
+    return f;
+}
+
+void
+kvp_follower_stop(kvp_follower_t *f)
+{
+    if (f == NULL) return;
+    kvp_follower_rest(f);
+    free(f);
+}
+
+void
+kvp_follower_go(kvp_follower_t *f, const char *address, uint64_t now_ns)
+{
+    if (strcmp(f->address, address) == 0) return;
+    kvp_follower_rest(f);
+    snprintf(f->address, sizeof f->address, "%s", address);
+    f->again_ns = now_ns;
+    f->backoff_ns = 0;
+    f->has_failed = false;
+}
+
+void
+kvp_follower_rest(kvp_follower_t *f)
+{
+    drop(f, NULL);
+    f->address[0] = '\0';
+}
+
+void
+kvp_follower_tick(kvp_follower_t *f, uint64_t now_ns)
+{
+    link_t *l = f->link;
+
+    if (l != NULL && !l->is_paused && now_ns - l->heard_ns > SILENT_NS) drop(f, "it is silent");
+    if (f->link == NULL && f->address[0] != '\0' && now_ns >= f->again_ns) dial(f, now_ns);
+}
+
+void
+kvp_follower_pause(kvp_follower_t *f, bool is_paused)
+{
+    link_t *l = f->link;
+
+    if (l == NULL || !l->is_fed || l->is_paused == is_paused) return;
+    l->is_paused = is_paused;
+    l->heard_ns = kvp_boot_ns();
+    if (is_paused)
+        uv_read_stop((uv_stream_t *)&l->tcp);
+    else
+        (void)uv_read_start((uv_stream_t *)&l->tcp, on_alloc, on_read);
+}
+
+bool
+kvp_follower_is_fed(const kvp_follower_t *f)
+{
+    return f->link != NULL && f->link->is_fed;
+}

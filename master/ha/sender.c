@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See sender.h.
+ *
+ * Design notes.
+ * - There is no queue: what a standby lacks is in the files, and is read when its connection has room.
+ * - Positions that a standby tells are believed: it is a master of this pool. One that lies harms what is acknowledged, not what is served.
+ */
+#include "master/ha/sender.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PIECE_BYTES (64u << 10) /* of the log in a message */
+#define UNSENT_MAX (512u << 10) /* bytes that wait for a standby's connection */
+#define ALIVE_NS (500 * KVP_NS_PER_MS)
+#define SILENT_NS (5 * KVP_NS_PER_S)
+
+static kvp_standby_t *
+find(kvp_sender_t *s, uint64_t conn)
+{
+    for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++)
+        if (s->standbys[i].conn == conn) return &s->standbys[i];
+    return NULL;
+}
+
+static kvp_standby_t *
+find_id(kvp_sender_t *s, const char *id)
+{
+    for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++)
+        if (s->standbys[i].conn != 0 && strcmp(s->standbys[i].id, id) == 0) return &s->standbys[i];
+    return NULL;
+}
+
+static void
+forget(kvp_sender_t *s, kvp_standby_t *t)
+{
+    kvp_log_info("master", "standby %s is gone", t->id);
+    kvp_insync_del(&s->insync, t->id);
+    *t = (kvp_standby_t){.conn = 0};
+    s->n--;
+}
+
+/* ---- the fork */
+static uint64_t
+end_of(const kvp_wire_term_t *terms, uint32_t n, uint32_t i, uint64_t end)
+{
+    return i + 1 < n ? terms[i + 1].position : end;
+}
+
+/* In a term one master has written, so as far as both have it they have the same. */
+bool
+kvp_sender_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, uint64_t own_end,
+                const kvp_wire_term_t *other, uint32_t other_n, uint64_t other_end, uint64_t *position_out)
+{
+    for (uint32_t i = other_n; i-- > 0;)
+        for (uint32_t k = own_n; k-- > 0;) {
+            uint64_t to;
+
+            if (own[k].term != other[i].term) continue;
+            to = kvp_min_u64(end_of(own, own_n, k, own_end), end_of(other, other_n, i, other_end));
+            if (to < own_begin || to < own[k].position || to < other[i].position) return false;
+            *position_out = to;
+            return true;
+        }
+    return false;
+}
+
+/* ---- who follows */
+static void
+reply(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *ask, const Kvp__Pb__FollowReply *msg)
+{
+    kvp_buf_t out;
+    size_t at;
+
+    kvp_buf_init(&out, 0);
+    kvp_pb_frame_begin(&out, KVP_OP_FOLLOW, KVP_FRAME_REPLY, ask->hdr.request_id, &msg->base, &at);
+    kvp_frame_end(&out, at);
+    kvp_server_send(s->server, conn, &out);
+    kvp_buf_fini(&out);
+    if (msg->err != KVP_OK) kvp_server_end(s->server, conn);
+}
+
+static const char *
+refusal(const kvp_sender_t *s, const Kvp__Pb__Follow *msg, const kvp_master_ident_t *ident, kvp_err_t *err_out)
+{
+    const bool is_other = msg->pool_id.len != 0 && (msg->pool_id.len != sizeof ident->pool_id ||
+                                                    memcmp(msg->pool_id.data, ident->pool_id, msg->pool_id.len) != 0);
+
+    *err_out = KVP_VERSION;
+    if (msg->version < KVP_PROTO_VERSION_MIN) return "the standby is too old for this leader";
+    if (msg->version_min > KVP_PROTO_VERSION) return "the standby is too new for this leader";
+    *err_out = KVP_INVALID;
+    if (msg->id[0] == '\0' || strlen(msg->id) > KVP_ELECTION_ID_MAX) return "bad id";
+    if (is_other) return "its log is of another pool";
+    *err_out = KVP_BUSY;
+    return s->n == KVP_STANDBYS_MAX ? "there are too many standbys" : NULL;
+}
+
+static void
+begin(kvp_sender_t *s, uint64_t conn, const char *id, uint64_t position, uint64_t now_ns)
+{
+    kvp_standby_t *old = find_id(s, id), *t;
+
+    if (old != NULL) { /* its connection is half open */
+        kvp_server_end(s->server, old->conn);
+        forget(s, old);
+    }
+    t = find(s, 0);
+    *t = (kvp_standby_t){.conn = conn, .sent = position, .heard_ns = now_ns, .said_ns = now_ns};
+    snprintf(t->id, sizeof t->id, "%s", id);
+    if (kvp_insync_add(&s->insync, id, position, now_ns) == NULL) kvp_panic("more standbys than there may be");
+    s->n++;
+    kvp_log_info("master", "standby %s follows from position %llu of %llu", id, (unsigned long long)position,
+                 (unsigned long long)kvp_log_writer_end(s->log));
+}
+
+uint32_t
+kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, const kvp_wire_term_t *terms,
+                  uint32_t terms_n, const kvp_master_ident_t *ident, uint64_t now_ns)
+{
+    Kvp__Pb__FollowReply msg = KVP__PB__FOLLOW_REPLY__INIT;
+    const kvp_wire_term_t *other = NULL;
+    const uint64_t begins = s->log->file.from[0];
+    uint32_t seen;
+    kvp_err_t err;
+    kvp_pb_t pb;
+    kvp_rd_t rd;
+
+    Kvp__Pb__Follow *ask = kvp_pb_unpack(&pb, &kvp__pb__follow__descriptor, frame);
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    if (ask != NULL) other = kvp_rd_array(&rd, ask->n, sizeof *other);
+    if (ask == NULL || rd.is_bad || s->log->file.files == 0) {
+        kvp_pb_free(&pb, ask);
+        kvp_server_end(s->server, conn);
+        return 0;
+    }
+    seen = ask->term;
+    msg.detail = (char *)refusal(s, ask, ident, &err);
+    if (msg.detail != NULL) {
+        msg.err = err;
+        kvp_log_warn("master", "a standby is refused: %s", msg.detail);
+    } else {
+        msg.detail = (char *)"";
+        msg.position = begins;
+        msg.is_anew = !(ask->n == 0 && ask->end == begins) && /* it keeps nothing, and will begin there */
+                      !kvp_sender_fork(terms, terms_n, begins, kvp_log_writer_end(s->log), other, ask->n, ask->end,
+                                       &msg.position);
+    }
+    msg.term = ident->term;
+    msg.pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, (uint8_t *)ident->pool_id};
+    msg.digest_seed = ident->digest_seed;
+    reply(s, conn, frame, &msg);
+    if (msg.err == KVP_OK) begin(s, conn, ask->id, msg.position, now_ns);
+    kvp_pb_free(&pb, ask);
+    return seen > 0 ? seen : 1;
+}
+
+void
+kvp_sender_on_frame(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns)
+{
+    kvp_standby_t *t = find(s, conn);
+    Kvp__Pb__Followed *msg;
+    kvp_pb_t pb;
+
+    if (t == NULL || frame->hdr.opcode != KVP_OP_FOLLOWED) {
+        if (t != NULL) forget(s, t);
+        kvp_server_end(s->server, conn);
+        return;
+    }
+    msg = kvp_pb_unpack(&pb, &kvp__pb__followed__descriptor, frame);
+    t->heard_ns = now_ns;
+    if (msg != NULL) kvp_insync_wrote(&s->insync, t->id, msg->position, t->sent, now_ns);
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_sender_on_gone(kvp_sender_t *s, uint64_t conn)
+{
+    kvp_standby_t *t = find(s, conn);
+
+    if (t != NULL) forget(s, t);
+}
+
+void
+kvp_sender_close(kvp_sender_t *s)
+{
+    for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++)
+        if (s->standbys[i].conn != 0) kvp_server_end(s->server, s->standbys[i].conn);
+    memset(s->standbys, 0, sizeof s->standbys);
+    memset(&s->insync, 0, sizeof s->insync);
+    s->n = 0;
+}
+
+/* ---- sending */
+static bool
+send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t now_ns)
+{
+    const uint64_t end = kvp_log_writer_end(s->log);
+    Kvp__Pb__Log msg = KVP__PB__LOG__INIT;
+    kvp_err_t err = KVP_OK;
+    kvp_buf_t out;
+    size_t at, n = 0;
+    uint8_t *room;
+
+    msg.position = t->sent;
+    msg.end = end;
+    msg.is_last = is_last;
+    kvp_buf_init(&out, 0);
+    kvp_pb_frame_begin(&out, KVP_OP_LOG, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
+    room = kvp_buf_reserve(&out, len);
+    if (len > 0) err = room == NULL ? KVP_NOMEM : kvp_log_file_pread(&s->log->file, t->sent, room, len, &n);
+    if (err == KVP_OK && (n > 0 || len == 0)) {
+        out.len += n;
+        t->sent += n;
+        t->said_ns = now_ns;
+        kvp_frame_end(&out, at);
+        kvp_server_send(s->server, t->conn, &out);
+    }
+    kvp_buf_fini(&out);
+    if (err != KVP_OK) { /* a base has replaced what it lacks: it comes again, for that */
+        kvp_log_info("master", "standby %s is too far behind, and begins anew", t->id);
+        kvp_server_end(s->server, t->conn);
+        forget(s, t);
+    }
+    return n > 0;
+}
+
+static void
+pump_one(kvp_sender_t *s, kvp_standby_t *t, bool is_last, uint64_t now_ns)
+{
+    const uint64_t end = kvp_log_writer_end(s->log);
+
+    while (t->conn != 0 && t->sent < end && kvp_server_unsent(s->server, t->conn) < UNSENT_MAX &&
+           send_piece(s, t, kvp_min_u64(PIECE_BYTES, end - t->sent), false, now_ns))
+        continue;
+    if (t->conn == 0 || t->sent < end) return;
+    if (is_last && !t->is_told_last) {
+        t->is_told_last = true;
+        (void)send_piece(s, t, 0, true, now_ns);
+    } else if (now_ns - t->said_ns >= ALIVE_NS) {
+        (void)send_piece(s, t, 0, is_last, now_ns);
+    }
+}
+
+void
+kvp_sender_pump(kvp_sender_t *s, bool is_last, uint64_t now_ns)
+{
+    for (uint32_t i = 0; s->n > 0 && i < KVP_STANDBYS_MAX; i++)
+        if (s->standbys[i].conn != 0) pump_one(s, &s->standbys[i], is_last, now_ns);
+}
+
+void
+kvp_sender_tick(kvp_sender_t *s, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++) {
+        kvp_standby_t *t = &s->standbys[i];
+
+        if (t->conn == 0 || now_ns - t->heard_ns <= SILENT_NS) continue;
+        kvp_log_warn("master", "standby %s is silent", t->id);
+        kvp_server_end(s->server, t->conn);
+        forget(s, t);
+    }
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The leader's standbys: it sends each the log from its files, and knows how far each has written it. On the loop's thread.
+ */
+#ifndef KVP_MASTER_HA_SENDER_H
+#define KVP_MASTER_HA_SENDER_H
+
+#include "master/ha/insync.h"
+#include "master/log_writer.h"
+#include "master/server.h"
+
+typedef struct {
+    uint64_t conn; /* 0 = free */
+    char id[KVP_ELECTION_ID_MAX + 1];
+    uint64_t sent; /* position of the files */
+    uint64_t heard_ns, said_ns;
+    bool is_told_last;
+} kvp_standby_t;
+
+typedef struct {
+    kvp_server_t *server; /* borrowed, */
+    kvp_log_writer_t *log; /* and this */
+    kvp_standby_t standbys[KVP_STANDBYS_MAX];
+    kvp_insync_t insync; /* the same standbys: what they have */
+    uint32_t n; /* connected */
+} kvp_sender_t;
+
+/* kvp_sender_follow takes a FOLLOW on a connection that is not the core's: it is answered, and becomes a standby, or is closed. Returns the highest term
+ * that it has heard of (0 = the message is malformed). terms are those of our log, by positions of the files. */
+uint32_t kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, const kvp_wire_term_t *terms,
+                           uint32_t terms_n, const kvp_master_ident_t *ident, uint64_t now_ns);
+void kvp_sender_on_frame(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
+void kvp_sender_on_gone(kvp_sender_t *s, uint64_t conn);
+void kvp_sender_close(kvp_sender_t *s); /* all of them */
+
+/* kvp_sender_pump sends what is written, as far as connections take it. is_last: there will be no more. */
+void kvp_sender_pump(kvp_sender_t *s, bool is_last, uint64_t now_ns);
+
+/* kvp_sender_tick: who is silent is given up. */
+void kvp_sender_tick(kvp_sender_t *s, uint64_t now_ns);
+
+/* kvp_sender_fork: where a log with those terms and that end is the same as ours, which ends at own_end and is kept from own_begin on. False: nowhere that is kept. */
+bool kvp_sender_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, uint64_t own_end,
+                     const kvp_wire_term_t *other, uint32_t other_n, uint64_t other_end, uint64_t *position_out);
+
+#endif
