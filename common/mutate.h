@@ -106,7 +106,12 @@
     X(TIER_REPORT_VERSION, "of what a tier tells only the version that is served is believed")                         \
     X(RECLAIM_ENDS, "what is not kept of a page is no object's")                                                       \
     X(KEPT_TERM, "the process that adopts a node's memory obeys no older term than the one before")                    \
-    X(KEPT_WRITERS, "it waits for the proof about those who may still store")
+    X(KEPT_WRITERS, "it waits for the proof about those who may still store")                                          \
+    X(INSYNC_WAITED, "what is gone is acknowledged when every member of the in-sync set knows it")                     \
+    X(OLDEST_OPEN, "what is said to be known does not reach beyond an unfinished attempt")                             \
+    X(OLDEST_KNOWN, "after a take-over nothing is adopted that the log would know")                                    \
+    X(LACK_ADOPTED, "after a take-over what the log lacks is adopted")                                                 \
+    X(LACK_RETIRES, "orders to retire wait until the node has told what lies there")
 
 /* Rules of rdma, which the model NIC holds against the transport itself. */
 #define KVP_RDMA_RULES(X)                                                                                              \

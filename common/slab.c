@@ -763,12 +763,14 @@ kvp_slab_set_owner(kvp_slab_t *slab, uint32_t slot, uint32_t owner)
 uint32_t
 kvp_slab_first(const kvp_slab_t *slab)
 {
+    if (kvp_slab_is_open(slab)) return slab->slots_high > 0 ? 0 : KVP_SLAB_NONE;
     return slab->first;
 }
 
 uint32_t
 kvp_slab_next(const kvp_slab_t *slab, uint32_t slot)
 {
+    if (kvp_slab_is_open(slab)) return slot + 1 < slab->slots_high ? slot + 1 : KVP_SLAB_NONE;
     return is_live(slab, slot) ? rec(slab, slot)->next : KVP_SLAB_NONE;
 }
 

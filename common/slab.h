@@ -78,7 +78,7 @@ void kvp_slab_prefetch(const kvp_slab_t *slab, uint32_t slot); /* it will be ask
 bool kvp_slab_is_allocated(const kvp_slab_t *slab, uint32_t slot);
 void kvp_slab_set_owner(kvp_slab_t *slab, uint32_t slot, uint32_t owner);
 
-/* Physical order: neighbours by address, free extents included; KVP_SLAB_NONE at the ends. */
+/* Physical order: neighbours by address, free extents included; KVP_SLAB_NONE at the ends. Of an open allocator first and next go by slots, all of them. */
 uint32_t kvp_slab_first(const kvp_slab_t *slab);
 uint32_t kvp_slab_next(const kvp_slab_t *slab, uint32_t slot);
 uint32_t kvp_slab_prev(const kvp_slab_t *slab, uint32_t slot);

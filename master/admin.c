@@ -152,7 +152,7 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     uint32_t term = 0;
 
     (void)request;
-    const char *role = admin->ha == NULL ? "leader" : kvp_ha_glance(admin->ha, &term);
+    const char *role = admin->ha == NULL ? "leader" : kvp_ha_role(admin->ha, &term);
     const bool is_stuck = kvp_loop_call(admin->loop, copy_figures, admin, HEALTH_MS) != KVP_OK;
     kvp_jsonw_t answer = kvp_http_json(response, is_stuck || strcmp(role, "fenced") == 0 ? 503 : 200);
     kvp_jsonw_open(&answer, NULL, '{');
@@ -213,7 +213,7 @@ on_role(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
     uint32_t term = 0;
 
     (void)request;
-    const char *role = admin->ha == NULL ? "leader" : kvp_ha_glance(admin->ha, &term);
+    const char *role = admin->ha == NULL ? "leader" : kvp_ha_role(admin->ha, &term);
     kvp_jsonw_t answer = kvp_http_json(response, 200);
     kvp_jsonw_open(&answer, NULL, '{');
     kvp_jsonw_text(&answer, "role", role);

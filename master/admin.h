@@ -33,8 +33,8 @@ typedef struct {
 /* kvp_admin_init registers the metrics; kvp_admin_route binds the paths, once loop and server exist; ha is NULL where the master is alone. NOMEM.
  * kvp_admin_fini comes after the HTTP server has stopped; legal on a zeroed admin. */
 kvp_err_t kvp_admin_init(kvp_admin_t *admin) KVP_MUST_USE;
-kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server,
-                          kvp_ha_t *ha) KVP_MUST_USE;
+kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha)
+    KVP_MUST_USE;
 void kvp_admin_fini(kvp_admin_t *admin);
 
 #endif

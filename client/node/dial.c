@@ -83,6 +83,7 @@ dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *diale
     memset(&dialed->hello, 0, sizeof dialed->hello);
     kvp_framed_init(&dialed->conn);
     err = kvp_masters_find(d->masters, &d->is_stopping, kvp_now_ns() + ATTEMPT_NS, &dialed->conn, &at);
+    if (err != KVP_OK) snprintf(dialed->hello.detail, sizeof dialed->hello.detail, "%s", kvp_masters_why(d->masters));
     if (err == KVP_OK) {
         note_local_host(dialed);
         err = greet(d, was, &dialed->conn, &dialed->hello);
@@ -163,11 +164,11 @@ dial_main(void *arg)
 }
 
 kvp_err_t
-kvp_node_dial_init(kvp_node_dial_t *d, const char *masters)
+kvp_node_dial_init(kvp_node_dial_t *d, const char *masters, const char *cluster)
 {
     kvp_err_t err = kvp_names_create(&d->names);
 
-    return err == KVP_OK ? kvp_masters_create(masters, d->names, &d->masters) : err;
+    return err == KVP_OK ? kvp_masters_create(masters, cluster, d->names, &d->masters) : err;
 }
 
 kvp_err_t

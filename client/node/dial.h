@@ -46,9 +46,9 @@ typedef struct {
     kvp_node_was_t was;
 } kvp_node_dial_t;
 
-/* init reads the list of masters: INVALID, NOMEM. The caller fills the other settings; start makes the thread (SYS). stop ends it, within
+/* init reads the list of masters (kvp_masters_create): INVALID, NOMEM, NOTSUP. The caller fills the other settings; start makes the thread (SYS). stop ends it, within
  * a moment, and what init made; legal on a zeroed value. */
-kvp_err_t kvp_node_dial_init(kvp_node_dial_t *d, const char *masters) KVP_MUST_USE;
+kvp_err_t kvp_node_dial_init(kvp_node_dial_t *d, const char *masters, const char *cluster) KVP_MUST_USE;
 kvp_err_t kvp_node_dial_start(kvp_node_dial_t *d) KVP_MUST_USE;
 void kvp_node_dial_stop(kvp_node_dial_t *d);
 

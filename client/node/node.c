@@ -116,8 +116,10 @@ read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_
     if (err == KVP_OK) err = read_size(node, conf);
     if (err == KVP_OK) err = check_limits(node);
     if (err != KVP_OK) return err;
-    err = kvp_node_dial_init(&node->dial, conf->masters == NULL ? "" : conf->masters);
-    if (err == KVP_INVALID) kvp_log_error("node", "masters: HOST:PORT[,HOST:PORT] is expected");
+    err = kvp_node_dial_init(&node->dial, conf->masters == NULL ? "" : conf->masters, conf->cluster);
+    if (err == KVP_INVALID)
+        kvp_log_error("node",
+                      "masters: HOST:PORT[,HOST:PORT] is expected, or etcd://HOST:PORT[;HOST:PORT] and a cluster");
     if (err != KVP_OK) return err;
     if (kvp_parse_hostport(conf->listen == NULL ? "127.0.0.1:0" : conf->listen, listen_out) != KVP_OK) {
         kvp_log_error("node", "listen: HOST:PORT is expected");

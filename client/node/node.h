@@ -19,7 +19,7 @@ typedef enum {
 } kvp_keep_mode_t;
 
 typedef struct {
-    const char *masters; /* "HOST:PORT[,HOST:PORT]" */
+    const char *masters, *cluster; /* kvp_masters_create */
     const char *name; /* 1 to 128 bytes, unique in the pool; NULL = host name, "-", port */
     const char *host_id; /* NULL = the machine's */
     const char *listen; /* "HOST:PORT"; NULL = a free port of 127.0.0.1 */

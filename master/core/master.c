@@ -408,7 +408,8 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 static const struct {
     handler_fn fn;
-    uint32_t roles; /* bit of each kvp_role_t that may ask; QUESTION: as a one-way message it makes no sense; STATE: it only looks */
+    uint32_t
+        roles; /* bit of each kvp_role_t that may ask; QUESTION: as a one-way message it makes no sense; STATE: it only looks */
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
 #define N (1u << KVP_ROLE_NODE)

@@ -40,7 +40,8 @@ typedef struct {
     uint32_t max_sessions; /* 0 = 65536 */
     bool saves_ident; /* the shell keeps who the pool is: outputs wait for kvp_master_ident_saved */
     bool has_journal; /* kvp_master_open_journal comes before the first input */
-    bool is_elected; /* by etcd: it rests until kvp_master_lead, and does not follow a higher term than its own, which is another master's */
+    bool
+        is_elected; /* by etcd: it rests until kvp_master_lead, and does not follow a higher term than its own, which is another master's */
     bool ssd_wants_use; /* what was not used since it was put is not worth writing to an SSD */
     kvp_log_sync_t log_sync;
 } kvp_master_conf_t;

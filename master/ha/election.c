@@ -2,7 +2,7 @@
  * See election.h.
  *
  * Design notes.
- * - One request at a time, beside the keep-alives. A transaction whose answer is lost may have been made: nothing is concluded from
+ * - One request at a time, beside the renewals of the lease. A transaction whose answer is lost may have been made: nothing is concluded from
  *   that, the keys are read again, and who put them stands in them.
  * - A leader key is ours if it has our id and our lease: an earlier process of the same directory had another lease.
  * - What is read is as new as the moment in which it was asked for. A lead is lost by what is read, never won.
@@ -19,7 +19,7 @@
 #define MS 1000000ull
 #define READ_NS (1 * S) /* the keys are read that often, whatever the watch says */
 #define AGAIN_NS (100 * MS) /* behind a failure */
-#define BEATS 4u /* keep-alives in the life of a lease */
+#define BEATS 4u /* renewals in the life of a lease */
 #define JITTER_MS 50u
 #define KEPT_PERCENT 80u /* of its lease a leader acts for, so that clocks may differ */
 
@@ -419,8 +419,7 @@ kvp_election_want_insync(kvp_election_t *e, const kvp_election_set_t *set)
 static bool
 is_ours(const kvp_election_t *e)
 {
-    return e->has_leader && e->lease != 0 && e->leader_lease == e->lease &&
-           strcmp(e->leader.id, e->conf.self.id) == 0;
+    return e->has_leader && e->lease != 0 && e->leader_lease == e->lease && strcmp(e->leader.id, e->conf.self.id) == 0;
 }
 
 static void
@@ -465,6 +464,7 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
         e->absent_ns = 0;
     else if (e->absent_ns == 0)
         e->absent_ns = e->now_ns + jitter_ns(e);
+    if (e->has_leader && !is_ours(e)) e->stand_off_ns = 0; /* somebody has what was given up */
     if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) follow(e);
     if (e->role == KVP_ELECTION_FOLLOWS && is_ours(e)) { /* the answer to our campaign was lost */
         e->role = KVP_ELECTION_WON;
@@ -533,7 +533,8 @@ failed(kvp_election_t *e, uint32_t what, kvp_err_t err)
 {
     e->again_ns = e->now_ns + AGAIN_NS;
     e->is_read_due = true;
-    if (what == ASK_INSYNC) e->is_insync_due = true; /* it is written again: what stands there is a set that was right in between */
+    if (what == ASK_INSYNC)
+        e->is_insync_due = true; /* it is written again: what stands there is a set that was right in between */
     if (err == KVP_NOT_FOUND && what != ASK_READ) lose_lease(e); /* the lease that a write was to hang on */
 }
 

@@ -113,7 +113,7 @@ void kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uin
 bool kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out);
 uint64_t kvp_election_due(const kvp_election_t *e); /* of the next tick */
 
-/* kvp_election_resign gives up the lead, so that another one takes it: for a while this master is no candidate. kvp_election_seen: somebody obeys that term; the next one of ours is
+/* kvp_election_resign gives up the lead, so that another one takes it: until one has, or for a TTL, this master is no candidate. kvp_election_seen: somebody obeys that term; the next one of ours is
  * above it, and a lead in a lower one is given up. */
 void kvp_election_resign(kvp_election_t *e);
 void kvp_election_seen(kvp_election_t *e, uint32_t term);

@@ -70,8 +70,8 @@ drop(kvp_follower_t *f, const char *why)
         kvp_log_warn("master", "the leader's log does not come: %s leader=%s", why, f->address);
         f->has_failed = true;
     }
-    f->backoff_ns = l->is_fed ? BACKOFF_MIN_NS
-                              : kvp_min_u64(kvp_max_u64(2 * f->backoff_ns, BACKOFF_MIN_NS), BACKOFF_MAX_NS);
+    f->backoff_ns =
+        l->is_fed ? BACKOFF_MIN_NS : kvp_min_u64(kvp_max_u64(2 * f->backoff_ns, BACKOFF_MIN_NS), BACKOFF_MAX_NS);
     f->again_ns = kvp_boot_ns() + f->backoff_ns / 2 + kvp_random_u64() % f->backoff_ns;
     f->link = NULL;
     l->owner = NULL;

@@ -42,7 +42,7 @@ typedef struct answer {
 typedef struct {
     uv_work_t work;
     kvp_master_t *core;
-} burial_t;
+} core_free_t;
 
 struct kvp_ha {
     kvp_ha_conf_t conf;
@@ -109,21 +109,22 @@ make_core(kvp_ha_t *ha)
     memcpy(conf.pool_id, ha->conf.ident->pool_id, sizeof conf.pool_id);
     conf.had_master = !ha->conf.ident->is_new;
     conf.is_elected = conf.has_journal = conf.saves_ident = true;
-    if (conf.log_sync == KVP_LOG_SYNC_NONE) conf.log_sync = KVP_LOG_SYNC_INTERVAL; /* members are waited for; the files sync nothing */
+    if (conf.log_sync == KVP_LOG_SYNC_NONE)
+        conf.log_sync = KVP_LOG_SYNC_INTERVAL; /* members are waited for; the files sync nothing */
     if (kvp_master_create(&conf, kvp_boot_ns(), &core) != KVP_OK) kvp_panic("a core of no sense");
     return core;
 }
 
 static void
-on_bury(uv_work_t *work)
+on_core_free(uv_work_t *work)
 {
-    burial_t *b = work->data;
+    core_free_t *b = work->data;
 
     kvp_master_destroy(b->core);
 }
 
 static void
-on_buried(uv_work_t *work, int status)
+on_core_freed(uv_work_t *work, int status)
 {
     (void)status;
     free(work->data);
@@ -131,9 +132,9 @@ on_buried(uv_work_t *work, int status)
 
 /* A core with millions of objects takes long to free. */
 static void
-bury(kvp_ha_t *ha, kvp_master_t *core)
+free_core(kvp_ha_t *ha, kvp_master_t *core)
 {
-    burial_t *b = calloc(1, sizeof *b);
+    core_free_t *b = calloc(1, sizeof *b);
 
     if (b == NULL || ha->uv == NULL) {
         free(b);
@@ -142,7 +143,7 @@ bury(kvp_ha_t *ha, kvp_master_t *core)
     }
     b->core = core;
     b->work.data = b;
-    (void)uv_queue_work(ha->uv, &b->work, on_bury, on_buried);
+    (void)uv_queue_work(ha->uv, &b->work, on_core_free, on_core_freed);
 }
 
 /* ---- reading our own log */
@@ -173,7 +174,7 @@ begin_anew(kvp_ha_t *ha, uint64_t to, bool is_empty)
     kvp_server_act_until(ha->conf.server, UINT64_MAX);
     ha->act_until_ns = UINT64_MAX;
     ha->is_fenced = false;
-    bury(ha, old);
+    free_core(ha, old);
     kvp_follower_rest(ha->follower);
     ha->level_term = 0;
     ha->read_to = to;
@@ -369,10 +370,11 @@ lead(kvp_ha_t *ha)
     kvp_follower_rest(ha->follower);
     kvp_master_set_leader(core, "");
     if (e->is_unsafe)
-        kvp_log_warn("master",
-                     "no member of the in-sync set came within %u s: this master leads without what only they know, and asks "
-                     "the nodes: what was removed last may be back",
-                     ha->conf.ttl_s);
+        kvp_log_warn(
+            "master",
+            "no member of the in-sync set came within %u s: this master leads without what only they know, and asks "
+            "the nodes: what was removed last may be back",
+            ha->conf.ttl_s);
     if (kvp_master_lead(core, e->own_term, is_level, kvp_boot_ns()) != KVP_OK) {
         kvp_log_error("master", "elected in term %u, which is not above that of the log, %u", e->own_term, log_term);
         kvp_election_seen(&ha->election, log_term);
@@ -380,7 +382,8 @@ lead(kvp_ha_t *ha)
         return;
     }
     set_state(ha, HA_LEADS);
-    kvp_log_info("master", "leads in term %u%s", e->own_term, is_level ? "; the log is level with the leader's before" : "");
+    kvp_log_info("master", "leads in term %u%s", e->own_term,
+                 is_level ? "; the log is level with the leader's before" : "");
     ha->act_until_ns = kvp_election_act_until(e);
     kvp_server_act_until(ha->conf.server, ha->act_until_ns);
     kvp_server_flush(ha->conf.server);
@@ -676,8 +679,8 @@ take_pool(kvp_ha_t *ha)
     const kvp_election_pool_t *pool = &ha->election.pool;
     kvp_ident_t *ident = ha->conf.ident;
 
-    if (!pool->is_known || (memcmp(pool->pool_id, ident->pool_id, sizeof pool->pool_id) == 0 &&
-                            pool->digest_seed == ident->digest_seed)) {
+    if (!pool->is_known ||
+        (memcmp(pool->pool_id, ident->pool_id, sizeof pool->pool_id) == 0 && pool->digest_seed == ident->digest_seed)) {
         if (pool->is_known) ident->is_new = false;
         return;
     }
@@ -699,7 +702,7 @@ note_role(kvp_ha_t *ha)
 {
     const kvp_election_t *e = &ha->election;
     const char *role = ha->state == HA_WAITS || ha->state == HA_READS ? "starting"
-                       : ha->state == HA_LEADS && ha->is_fenced        ? "fenced"
+                       : ha->state == HA_LEADS && ha->is_fenced       ? "fenced"
                        : ha->state == HA_LEADS                        ? "leader"
                        : e->role != KVP_ELECTION_FOLLOWS              ? "candidate"
                                                                       : "standby";
@@ -889,7 +892,7 @@ kvp_ha_destroy(kvp_ha_t *ha)
 }
 
 const char *
-kvp_ha_glance(const kvp_ha_t *ha, uint32_t *term_out)
+kvp_ha_role(const kvp_ha_t *ha, uint32_t *term_out)
 {
     *term_out = atomic_load(&ha->term);
     return atomic_load(&ha->role);
@@ -902,7 +905,7 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
     const uint64_t now_ns = kvp_boot_ns();
 
     memset(out, 0, sizeof *out);
-    snprintf(out->role, sizeof out->role, "%s", kvp_ha_glance(ha, &out->term));
+    snprintf(out->role, sizeof out->role, "%s", kvp_ha_role(ha, &out->term));
     out->self = e->conf.self;
     if (e->has_leader) out->leader = e->leader;
     memcpy(out->masters, e->masters, sizeof out->masters);

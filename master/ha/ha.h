@@ -55,7 +55,7 @@ void kvp_ha_stop(kvp_ha_t *ha);
 void kvp_ha_destroy(kvp_ha_t *ha);
 
 void kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *status_out);
-/* kvp_ha_glance is what of it is known to any thread at once: role (static) and term. */
-const char *kvp_ha_glance(const kvp_ha_t *ha, uint32_t *term_out);
+/* kvp_ha_role is what of it is known to any thread at once: role (static) and term. */
+const char *kvp_ha_role(const kvp_ha_t *ha, uint32_t *term_out);
 
 #endif

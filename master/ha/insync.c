@@ -4,6 +4,8 @@
  */
 #include "master/ha/insync.h"
 
+#include "common/mutate.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -64,7 +66,8 @@ kvp_insync_tick(kvp_insync_t *in, uint64_t acked, uint64_t end, uint64_t now_ns)
         if (one->is_joined)
             one->is_joined = now_ns - one->moved_ns <= LAG_NS;
         else
-            one->is_joined = one->written >= acked && end - one->written < LAG_BYTES && now_ns - one->moved_ns <= LAG_NS;
+            one->is_joined =
+                one->written >= acked && end - one->written < LAG_BYTES && now_ns - one->moved_ns <= LAG_NS;
     }
 }
 
@@ -82,6 +85,7 @@ kvp_insync_all_have(const kvp_insync_t *in, const kvp_election_set_t *written, c
 {
     uint64_t least = UINT64_MAX;
 
+    if (!KVP_RULE(INSYNC_WAITED)) return least;
     for (uint32_t i = 0; i < written->n; i++) {
         const kvp_insync_one_t *one = kvp_insync_find(in, written->ids[i]);
 

@@ -30,6 +30,7 @@ typedef struct client client_t;
 typedef struct oracle oracle_t;
 typedef struct mem mem_t;
 typedef struct disk disk_t;
+typedef struct standby standby_t;
 
 /* ---- parties: what may die, stop and resume */
 typedef void (*event_fn)(sim_t *s, void *arg, uint64_t n);
@@ -91,6 +92,7 @@ struct sim {
     client_t *clients[CLIENTS_MAX];
     mem_t *mems;
     disk_t *disk; /* the master's */
+    standby_t *standby; /* NULL = there is none */
     oracle_t *oracle;
     struct arena_block *arena;
 };
@@ -167,7 +169,8 @@ void master_stop(sim_t *s); /* frees the core */
 void master_written(sim_t *s, uint64_t end); /* its log is, up to there, */
 void master_synced(sim_t *s, uint64_t end); /* and this */
 void master_snapshot(sim_t *s); /* it is to say all that is there once more */
-void master_crash(sim_t *s, uint64_t down_ns); /* dies, and is back with the next term */
+void master_crash(sim_t *s, uint64_t down_ns); /* dies, and is back with the next term, or its standby leads */
+kvp_master_t *master_resting_core(sim_t *s); /* of a standby */
 party_t *master_party(sim_t *s);
 /* master_succeed starts the next master while this one lives on, for so long: the elder. Some stay with it, or find it. */
 void master_succeed(sim_t *s, rng_t *rng, uint64_t ns);

@@ -44,7 +44,7 @@ hold_link(thread_t *t, link_t *link)
 bool
 thread_was_with_elder(const sim_t *s, const thread_t *t)
 {
-    return s->plan->profile == PROFILE_TERMS && t->least_term < master_term(s);
+    return (s->plan->profile == PROFILE_TERMS || s->plan->has_standby) && t->least_term < master_term(s);
 }
 
 /* ---- what a call needs */

@@ -4,6 +4,7 @@
 #include "common/buf.h"
 #include "proto/jrec.h"
 #include "tests/sim/sim_oracle.h"
+#include "tests/sim/sim_standby.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ typedef struct {
     fact_t *known[BUCKETS];
     fact_t *gone[BUCKETS]; /* versions up to which all are */
     uint64_t min_version[TENANTS];
+    uint64_t oldest; /* what has a lower generation and is not known is not believed */
     uint8_t segments[SEGMENTS][16]; /* by their numbers: the uuids of those that are not over */
 } told_t;
 
@@ -33,7 +35,8 @@ struct disk {
     kvp_buf_t file;
     uint64_t from; /* position of its first byte */
     uint64_t written, writing; /* positions; what is on its way is in front of writing; 0 = nothing is */
-    uint64_t synced, syncing;
+    uint64_t synced, syncing; /* synced: what the standby has, too, where that is waited for */
+    uint64_t flushed; /* what is on this disk for good */
     uint64_t seq; /* draws latencies, */
     uint64_t life; /* and this ends with the master */
     bool is_stuck;
@@ -114,7 +117,7 @@ fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
         break;
     case KVP_JREC_GONE:
         if (f != NULL && f->version <= rec->gone.version) f->version = 0;
-        fold_gone(s, told, rec->gone.digest, rec->gone.version);
+        fold_gone(s, told, rec->gone.digest, rec->gone.version - (rec->gone.why == KVP_GONE_LOST));
         break;
     case KVP_JREC_TENANT:
         told->min_version[rec->tenant.tenant] =
@@ -126,8 +129,10 @@ fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
     case KVP_JREC_SEGMENT_OVER:
         memset(told->segments[rec->over.number % SEGMENTS], 0, sizeof told->segments[0]);
         break;
-    case KVP_JREC_TERM:
     case KVP_JREC_OLDEST:
+        told->oldest = rec->oldest.generation;
+        break;
+    case KVP_JREC_TERM:
         break;
     }
 }
@@ -205,6 +210,20 @@ disk_has_synced_gone(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint6
 }
 
 bool
+disk_has_synced_newer(const sim_t *s, kvp_digest_t digest, uint64_t version)
+{
+    const fact_t *f = fact_find(s->disk->sure.known, digest);
+
+    return f != NULL && f->version > version;
+}
+
+uint64_t
+disk_synced_oldest(const sim_t *s)
+{
+    return s->disk->sure.oldest;
+}
+
+bool
 disk_is_relied_on(const sim_t *s)
 {
     return s->disk->is_relied_on;
@@ -236,6 +255,7 @@ on_written(sim_t *s, void *arg, uint64_t life)
     d->written = d->writing;
     d->writing = 0;
     walk(s, &d->read_to, &d->read_check, d->written, note, NULL);
+    standby_written(s);
     master_written(s, d->written);
     if (life == d->life) write_begin(s);
 }
@@ -270,8 +290,19 @@ on_synced(sim_t *s, void *arg, uint64_t life)
     disk_t *d = arg;
 
     if (life != d->life || d->syncing == 0 || d->is_stuck) return;
-    d->synced = d->syncing;
+    d->flushed = d->syncing;
     d->syncing = 0;
+    disk_more_is_synced(s);
+}
+
+void
+disk_more_is_synced(sim_t *s)
+{
+    disk_t *d = s->disk;
+    uint64_t to = kvp_min_u64(d->flushed, standby_allows(s));
+
+    if (to <= d->synced || !party_runs(master_party(s))) return;
+    d->synced = to;
     walk(s, &d->sure_to, &d->sure_check, d->synced, fold, &d->sure);
     master_synced(s, d->synced);
 }
@@ -283,7 +314,7 @@ disk_sync(sim_t *s, bool is_wanted)
     rng_t rng;
     uint64_t ns;
 
-    if (d->syncing != 0 || d->synced == d->written || s->plan->log_sync == KVP_LOG_SYNC_NONE) return;
+    if (d->syncing != 0 || d->flushed == d->written || s->plan->log_sync == KVP_LOG_SYNC_NONE) return;
     d->seq++;
     rng = chance(s);
     if (!is_wanted && !rng_chance(&rng, 50)) return;
@@ -346,7 +377,7 @@ says_as_much(sim_t *s, const told_t *told, const told_t *of)
                 const grant_t *g = mem->chunks[c].grant[slot];
 
                 if (g == NULL) continue;
-                if (says_gone(of, g) && is_still_there(told, g) && !says_gone(told, g) &&
+                if (says_gone(of, g) && is_still_there(told, g) && !says_gone(told, g) && g->version >= told->oldest &&
                     disk_has_said(s, g->digest, g->version))
                     return false;
                 if (!knows(of, g->tenant, g->digest, g->version)) continue;
@@ -414,34 +445,112 @@ disk_crash(sim_t *s)
     d->writing = d->syncing = 0;
 }
 
+/* What is in it is what the next master finds. */
+static void
+look_again(sim_t *s)
+{
+    disk_t *d = s->disk;
+    uint64_t at = d->from, check = 0;
+
+    d->written = d->synced = d->flushed = end_of(d);
+    d->found = (told_t){0};
+    d->is_relied_on = false;
+    walk(s, &at, &check, d->written, fold, &d->found);
+    at = d->from;
+    check = 0;
+    walk(s, &at, &check, d->written, note, NULL); /* also what was handed over, and not known to be written */
+    d->is_relied_on &= !d->may_lack_end;
+    d->read_to = d->sure_to = d->written;
+    d->read_check = d->sure_check = check;
+    d->sure = d->found;
+}
+
 void
 disk_restore(sim_t *s, kvp_master_t *core)
 {
     disk_t *d = s->disk;
     rng_t rng = chance(s);
     uint64_t sure = kvp_min_u64((d->may_lack_end ? d->synced : d->written) - d->from, d->file.len);
-    uint64_t end, at = 0, check = 0;
+    uint64_t end;
 
     for (size_t done = 0, len; done < d->file.len; done += len) {
         len = kvp_min_u64(rng_log(&rng, 1, 4096), d->file.len - done);
         kvp_ignore(kvp_master_restore(core, d->file.data + done, len), "it may be torn");
     }
-    if (kvp_master_open_journal(core, !d->may_lack_end, &end) != KVP_OK) abort();
+    if (s->plan->has_standby) {
+        if (kvp_master_follow_begin(core, &end) != KVP_OK) abort();
+        d->may_lack_end = true; /* another one may have led meanwhile, for all that it knows */
+        if (kvp_master_lead(core, master_term(s), false, master_now(s)) != KVP_OK) abort();
+    } else if (kvp_master_open_journal(core, !d->may_lack_end, &end) != KVP_OK) {
+        abort();
+    }
     if (end < sure)
         sim_fail(s, "I3", "of a log of which %lu bytes are sure the master believes %lu", (unsigned long)sure,
                  (unsigned long)end);
     d->file.len = end;
+    standby_rebase(s, d->from);
     d->from = 0;
-    d->written = d->synced = end;
-    d->found = (told_t){0};
-    d->is_relied_on = false;
-    walk(s, &at, &check, end, fold, &d->found);
-    at = check = 0;
-    walk(s, &at, &check, end, note, NULL); /* also what was handed over, and not known to be written */
-    d->is_relied_on &= !d->may_lack_end;
-    d->read_to = d->sure_to = end;
-    d->read_check = d->sure_check = check;
-    d->sure = d->found;
+    look_again(s);
+    oracle_master_reads(s);
+}
+
+/* ---- standbys */
+const uint8_t *
+disk_at(const sim_t *s, uint64_t at)
+{
+    return s->disk->file.data + (at - s->disk->from);
+}
+
+uint64_t
+disk_from(const sim_t *s)
+{
+    return s->disk->from;
+}
+
+uint64_t
+disk_written(const sim_t *s)
+{
+    return s->disk->written;
+}
+
+uint64_t
+disk_synced(const sim_t *s)
+{
+    return s->disk->synced;
+}
+
+uint64_t
+disk_next_base(const sim_t *s, uint64_t at, uint64_t to)
+{
+    bool is_first = true;
+
+    while (at < to) {
+        kvp_jrec_t head;
+
+        memcpy(&head, disk_at(s, at), sizeof head);
+        if (!is_first && head.kind == KVP_JREC_BASE) return at;
+        is_first = false;
+        at += head.bytes;
+    }
+    return to;
+}
+
+void
+disk_taken_over(sim_t *s, uint64_t origin, uint64_t end, bool is_level)
+{
+    disk_t *d = s->disk;
+
+    if (end < d->synced)
+        sim_fail(s, "I6", "what is gone was acknowledged up to position %lu, and the standby has the log up to %lu",
+                 (unsigned long)d->synced, (unsigned long)end);
+    d->seq++;
+    d->life++;
+    d->file.len = end - d->from;
+    d->from -= origin;
+    d->is_stuck = false;
+    d->writing = d->syncing = 0;
+    d->may_lack_end = !is_level;
+    look_again(s);
     oracle_master_reads(s);
 }
 

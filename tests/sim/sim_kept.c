@@ -37,6 +37,9 @@ static void
 check(sim_t *s, const grant_t *g)
 {
     if (!is_readable(g) || may_be_given_up(s, g) || disk_has_synced_gone(s, g->tenant, g->digest, g->version)) return;
+    if (s->plan->has_standby && disk_has_synced_newer(s, g->digest, g->version)) return;
+    if (s->plan->has_standby && g->version < disk_synced_oldest(s) && !disk_knows(s, g->tenant, g->digest, g->version))
+        return; /* nobody believes nodes of it any more */
     if (disk_is_relied_on(s)) {
         if (!disk_has_said(s, g->digest, g->version)) return;
         if (g->term < master_term(s) && !disk_knows(s, g->tenant, g->digest, g->version)) return; /* it is made anew */

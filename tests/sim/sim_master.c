@@ -8,6 +8,7 @@
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle.h"
+#include "tests/sim/sim_standby.h"
 #include "tests/sim/sim_tier.h"
 #include "tests/world/check/core_check.h"
 
@@ -25,6 +26,7 @@ struct master {
     uint64_t tick_at_ns; /* the tick that counts; others are leftovers */
     uint64_t began_ns; /* by its clock */
     uint64_t inputs;
+    bool is_cut_off; /* nobody follows its log any more: what is gone by it is never acknowledged */
     kvp_buf_t out;
 };
 
@@ -164,6 +166,13 @@ write_journal(sim_t *s)
 
     if (!s->plan->has_journal) return;
     kvp_buf_reset(&m->out);
+    if (m->is_cut_off) {
+        while (kvp_master_take_journal(m->core, &m->out, &end, &is_base)) {
+            kvp_buf_reset(&m->out);
+            kvp_master_on_written(m->core, end, master_now(s));
+        }
+        return;
+    }
     while (kvp_master_take_journal(m->core, &m->out, &end, &is_base)) {
         disk_write(s, m->out.data, m->out.len);
         kvp_buf_reset(&m->out);
@@ -274,31 +283,70 @@ on_accept(sim_t *s, party_t *who, conn_t *conn)
 }
 
 /* ---- life */
-static void
-make_core(sim_t *s)
+static kvp_master_conf_t
+conf_of(sim_t *s, uint32_t term)
 {
-    master_t *m = s->master;
     kvp_master_conf_t conf = {
         .digest_seed = DIGEST_SEED,
-        .seed = s->plan->seed + m->term,
-        .term = m->term,
+        .seed = s->plan->seed + term,
+        .term = s->plan->has_standby ? 1 : term,
+        .is_elected = s->plan->has_standby,
         .session_ttl_ns = 3 * SEC,
         .node_grace_ns = s->plan->node_grace_ns,
         .attempt_bytes = s->plan->attempt_bytes,
         .lease_ns = LEASE_NS,
         .location_lease_ns = LOCATION_LEASE_NS,
         .location_grace_ns = LOCATION_GRACE_NS,
-        .had_master = m->term > 1,
+        .had_master = term > 1,
         .host_id = "0",
         .has_journal = s->plan->has_journal,
         .log_sync = s->plan->log_sync,
     };
 
     memcpy(conf.pool_id, POOL_ID, sizeof conf.pool_id);
+    return conf;
+}
+
+kvp_master_t *
+master_resting_core(sim_t *s)
+{
+    kvp_master_conf_t conf = conf_of(s, 2);
+    kvp_master_t *core;
+
+    if (kvp_master_create(&conf, master_now(s), &core) != KVP_OK) abort();
+    return core;
+}
+
+static void
+make_core(sim_t *s)
+{
+    master_t *m = s->master;
+    kvp_master_conf_t conf = conf_of(s, m->term);
+
     m->began_ns = master_now(s);
     if (kvp_master_create(&conf, m->began_ns, &m->core) != KVP_OK) abort();
     oracle_master_begins(s);
     if (conf.has_journal) disk_restore(s, m->core);
+    if (s->plan->has_standby && s->standby != NULL) standby_new_leader(s);
+    m->tick_at_ns = 0;
+    settle(s);
+}
+
+/* The standby's core goes on where its log ends. */
+static void
+take_over(sim_t *s)
+{
+    master_t *m = s->master;
+    uint64_t origin, end;
+
+    m->began_ns = master_now(s);
+    m->core = standby_take(s, &origin, &end);
+    TRACE(s, "the standby leads in term %u, from position %lu of %lu", m->term, (unsigned long)end,
+          (unsigned long)disk_written(s));
+    oracle_master_begins(s);
+    if (kvp_master_lead(m->core, m->term, false, m->began_ns) != KVP_OK) abort();
+    disk_taken_over(s, origin, end, false);
+    standby_start(s);
     m->tick_at_ns = 0;
     settle(s);
 }
@@ -313,7 +361,10 @@ start(sim_t *s, uint32_t number, uint32_t term, uint64_t ahead_ns)
     m->party.on_accept = on_accept;
     m->party.ahead_ns = ahead_ns;
     m->term = term;
-    make_core(s);
+    if (s->plan->has_standby && term > 1)
+        take_over(s);
+    else
+        make_core(s);
 }
 
 void
@@ -321,6 +372,7 @@ master_start(sim_t *s)
 {
     disk_start(s);
     start(s, 1, 1, 0);
+    if (s->plan->has_standby) standby_start(s);
 }
 
 /* ---- two at a time */
@@ -347,6 +399,8 @@ master_succeed(sim_t *s, rng_t *rng, uint64_t ns)
     master_t *old = s->master;
 
     if (s->elder != NULL || old->party.is_dead || old->party.number == ELDERS_MAX) return;
+    if (s->plan->has_standby && !standby_may_lead(s)) return;
+    old->is_cut_off = s->plan->has_standby;
     s->elder = old;
     oracle_master_succeeded(s);
     start(s, old->party.number + 1, old->term + 1, old->party.ahead_ns);
@@ -367,31 +421,38 @@ master_stop(sim_t *s)
     master_end_elder(s);
     kvp_master_destroy(s->master->core);
     kvp_buf_fini(&s->master->out);
+    standby_stop(s);
     disk_stop(s);
 }
 
 static void
 on_restart(sim_t *s, void *arg, uint64_t n)
 {
-    (void)arg, (void)n;
+    (void)arg;
     party_rise(&s->master->party);
     s->master->term++;
-    make_core(s);
+    if (n == 1)
+        take_over(s);
+    else
+        make_core(s);
 }
 
 void
 master_crash(sim_t *s, uint64_t down_ns)
 {
     master_t *m = s->master;
+    bool is_taken_over;
 
     if (m->party.is_dead) return;
+    if (s->plan->has_standby) master_end_elder(s); /* the oracle remembers one at a time */
+    is_taken_over = s->plan->has_standby && standby_may_lead(s) && down_ns % 4 != 0;
     oracle_master_dies(s);
     party_die(s, &m->party);
-    disk_crash(s);
+    if (!is_taken_over) disk_crash(s);
     kvp_master_destroy(m->core);
     m->core = NULL;
     oracle_master_died(s);
-    sim_at(s, NULL, s->now + down_ns, on_restart, NULL, 0);
+    sim_at(s, NULL, s->now + down_ns, on_restart, NULL, is_taken_over);
 }
 
 uint32_t

@@ -84,6 +84,7 @@ struct mem {
     uint64_t epoch;
     uint32_t chunk_n;
     bool is_gone;
+    uint64_t since; /* and the rest of what has that generation or a higher one; 0 = of nothing */
     bool tells_words; /* a master asked for no more than these when it was mounted last */
     uint32_t asked_term,
         heard_term; /* of the last master that asked for a report of it, and that heard its end; 0 = none */

@@ -527,6 +527,7 @@ static const struct {
     [PROFILE_SLOTS] = {"slots", plan_make_slots},
     [PROFILE_TIERS] = {"tiers", plan_make_tiers},
     [PROFILE_KEEPERS] = {"keepers", plan_make_keepers},
+    [PROFILE_STANDBYS] = {"standbys", plan_make_standbys},
 };
 
 void

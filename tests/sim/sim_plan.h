@@ -57,6 +57,7 @@ typedef enum {
     PROFILE_SLOTS, /* the next master comes while writers sleep between a look at the word and the descriptor's store */
     PROFILE_TIERS, /* what is evicted is on SSD tiers: read again, removed, put anew, while nodes and masters die */
     PROFILE_KEEPERS, /* nodes die while writers are at their memory, and the next process adopts it */
+    PROFILE_STANDBYS, /* a standby follows the log, and leads when the master dies, or is taken for dead and lives on */
     PROFILE_KINDS,
 } profile_t;
 
@@ -95,6 +96,7 @@ typedef struct {
     uint32_t probes_per_mille; /* of the calls, over and above the usual */
     uint64_t node_grace_ns; /* for which the master keeps what a lost node has */
     bool has_journal;
+    bool has_standby;
     bool has_tiers; /* each node has one */
     bool has_keepers; /* memory outlives most deaths of its node */
     kvp_log_sync_t log_sync;

@@ -116,6 +116,38 @@ plan_make_keepers(plan_t *plan)
         (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 2 * MS, 2 * SEC));
 }
 
+/* ---- standbys: the master dies during puts and removals, or another leads while it lives, and nodes are away meanwhile. */
+void
+plan_make_standbys(plan_t *plan)
+{
+    static const uint8_t kinds[] = {CHOICE_CRASH_NODE, CHOICE_STOP_NODE,   CHOICE_STOP_NODE, CHOICE_KILL_CLIENT,
+                                    CHOICE_CUT_CONN,   CHOICE_STOP_MASTER, CHOICE_CUT_HOST,  CHOICE_STOP_CLIENT};
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_STANDBYS);
+    uint32_t calls = (uint32_t)rng_between(&rng, 20, 80);
+    uint64_t at_ns = rng_log(&rng, 5 * MS, SEC);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
+    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
+    plan->threads = THREADS_MAX;
+    plan->has_journal = plan->has_standby = true;
+    plan->log_sync = KVP_LOG_SYNC_INTERVAL;
+    plan->keys = (uint32_t)rng_log(&rng, 4, 48);
+    plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
+    plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
+    plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 5, 100);
+    plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
+    plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, rng_chance(&rng, 300) ? 400 * MS : 60 * MS));
+    for (uint32_t n = (uint32_t)rng_between(&rng, 1, 4); n > 0; n--) {
+        if (rng_chance(&rng, 300)) (void)plan_add(plan, CHOICE_STOP_NODE, at_ns - rng_below(&rng, at_ns / 4));
+        (void)plan_add(plan, rng_chance(&rng, 300) ? CHOICE_SUCCEED : CHOICE_CRASH_MASTER, at_ns);
+        at_ns += rng_log(&rng, 20 * MS, rng_chance(&rng, 300) ? 12 * SEC : 2 * SEC);
+    }
+    for (uint32_t n = (uint32_t)rng_below(&rng, 5); n > 0; n--)
+        (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 2 * MS, 2 * SEC));
+}
+
 /* ---- slots: a writer was granted a slot, has looked at its word, and sleeps before it stores the descriptor. Its master
  * dies, the next one hears of what is sealed beside it, some of that is removed, and puts of other lengths divide its space
  * anew: for that they need slots, and the writer's is told of by no report (OLD_SLOTS_WAIT). */

@@ -135,7 +135,7 @@ promised(sim_t *s, grant_t *g)
 {
     committed(s, g);
     g->is_promised = true;
-    if (s->plan->has_journal && !disk_has_said(s, g->digest, g->version))
+    if (s->plan->has_journal && !master_is_elder(s) && !disk_has_said(s, g->digest, g->version))
         sim_fail(s, "I3", "slot %u generation %lx is acknowledged, and its journal may forget it", g->slot,
                  (unsigned long)g->generation);
 }
@@ -515,6 +515,7 @@ says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
         if (head->report != 0) mem->asked_term = master_term(s);
         mem->tells_words = head->report == 1;
+        mem->since = head->since;
         mem->mounted_ns = s->now;
         note_segment(s, head->segment_id, mem);
         if (!master_is_elder(s))

@@ -278,13 +278,15 @@ watch_told_by_tier(sim_t *s, put_t *put, const kvp_desc_t *desc)
 void
 let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head)
 {
+    const uint64_t since = mem_find(s, head->uuid.data)->since;
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    for (uint32_t i = 0; head->is_whole && i < head->n; i++) {
+    for (uint32_t i = 0; i < head->n; i++) {
+        const kvp_wire_extent_t *told = kvp_rd_array(&rd, 1, sizeof *told);
         kvp_desc_t desc;
 
-        (void)kvp_rd_array(&rd, 1, sizeof(kvp_wire_extent_t));
+        if (!head->is_whole && (since == 0 || kvp_word_generation(told->word) < since)) continue;
         memcpy(&desc, kvp_rd_array(&rd, 1, sizeof desc), sizeof desc);
         (void)kvp_rd_array(&rd, kvp_align_up(desc.key_len, 8), 1);
         if (desc.version == 0) continue;

@@ -75,6 +75,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
 {
     kvp_node_conf_t conf = {
         .masters = s->masters,
+        .cluster = s->cluster,
         .name = s->name,
         .host_id = s->host_id,
         .listen = s->listen,

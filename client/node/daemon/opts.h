@@ -7,7 +7,7 @@
 #include "common/daemon/conf.h"
 
 typedef struct {
-    const char *masters;
+    const char *masters, *cluster;
     const char *name;
     uint64_t memory_bytes;
     kvp_strings_t ssd;

@@ -54,6 +54,7 @@ open_pool(kvp_node_rest_t *rest, kvp_http_response_t *response)
 {
     kvpool_conf_t conf = {.struct_size = sizeof conf,
                           .master = rest->masters,
+                          .cluster = rest->cluster,
                           .name = "kvpool-node-rest",
                           .host_id = rest->host_id,
                           .transports = rest->transports,
@@ -299,6 +300,7 @@ kvp_node_rest_init(kvp_node_rest_t *rest, kvp_http_t *http, const kvp_node_opts_
     memset(rest, 0, sizeof *rest);
     rest->node = node;
     rest->masters = opts->masters;
+    rest->cluster = opts->cluster;
     rest->host_id = opts->host_id;
     rest->transports = opts->transports;
     pthread_mutex_init(&rest->lock, NULL);

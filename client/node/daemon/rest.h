@@ -18,7 +18,7 @@
 
 typedef struct {
     kvp_node_t *node; /* borrowed */
-    const char *masters, *host_id, *transports; /* the options', borrowed */
+    const char *masters, *cluster, *host_id, *transports; /* the options', borrowed */
     pthread_mutex_t lock;
     kvpool_t *pool; /* from the first request on; NULL = not opened. Guarded by lock, and stays once it is there */
     int open_err; /* of the last try to open it, at tried_ns. Guarded by lock */

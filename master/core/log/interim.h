@@ -61,8 +61,9 @@ typedef struct {
 
     uint64_t told_oldest_ns, told_oldest_end; /* the last OLDEST of ours: when, and the end behind it */
 
+    uint64_t oldest; /* of the last OLDEST, read or said: below it nothing is unknown */
+
     /* replay.c */
-    uint64_t oldest; /* of the last OLDEST: below it nothing is unknown */
     uint32_t oldest_term; /* in which that was said; 0 = it was not */
     bool is_lacking; /* the end of what was read may be missing: from `oldest` on nodes know more */
     kvp_buf_t rest; /* of what was given: the beginning of a record */
@@ -109,6 +110,7 @@ bool kvp_journal_withholds(const kvp_interim_t *log, bool is_synced);
 bool kvp_journal_is_behind(const kvp_interim_t *log);
 void kvp_journal_written(kvp_interim_t *log, uint64_t end);
 void kvp_journal_synced(kvp_interim_t *log, uint64_t end);
+void kvp_journal_oldest(kvp_interim_t *log); /* from here on nothing is unknown but attempts that are under way */
 void kvp_journal_tick(kvp_interim_t *log);
 bool kvp_journal_has_work(const kvp_interim_t *log);
 /* kvp_journal_note_term: that term begins at that position. */

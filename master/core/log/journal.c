@@ -254,22 +254,39 @@ kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t)
     say_forgotten(log->core, t->id, kvp_gen_make(log->core->ctx.term, log->core->cat.gen_seq));
 }
 
+static void
+append_oldest(kvp_master_t *m)
+{
+    kvp_jrec_any_t rec;
+
+    rec.oldest = (kvp_jrec_oldest_t){.generation = m->log.journal.oldest};
+    append(m, &rec, KVP_JREC_OLDEST);
+}
+
+void
+kvp_journal_oldest(kvp_interim_t *log)
+{
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &log->journal;
+    uint64_t seq = m->cat.gen_seq;
+
+    if (!kvp_list_is_empty(&m->cat.attempts_in_order) && KVP_RULE(OLDEST_OPEN))
+        seq = kvp_list_first(&m->cat.attempts_in_order, kvp_attempt_t, in_order)->since;
+    j->oldest = kvp_gen_make(m->ctx.term, seq + 1);
+    append_oldest(m);
+    j->told_oldest_ns = m->ctx.now_ns;
+    j->told_oldest_end = j->end;
+}
+
 /* While nodes may report what this master does not know, what was said last of it holds. */
 static void
 say_oldest(kvp_master_t *m)
 {
-    kvp_journal_t *j = &m->log.journal;
-    kvp_jrec_any_t rec;
-    uint64_t seq = m->cat.gen_seq;
+    const kvp_journal_t *j = &m->log.journal;
 
     if (!m->ctx.conf.is_elected || !j->is_open || j->end == j->told_oldest_end) return;
-    if (m->ctx.now_ns - j->told_oldest_ns < OLDEST_NS || kvp_gone_is_rebuilding(&m->prot)) return;
-    if (!kvp_list_is_empty(&m->cat.attempts_in_order))
-        seq = kvp_list_first(&m->cat.attempts_in_order, kvp_attempt_t, in_order)->since;
-    rec.oldest = (kvp_jrec_oldest_t){.generation = kvp_gen_make(m->ctx.term, seq + 1)};
-    append(m, &rec, KVP_JREC_OLDEST);
-    j->told_oldest_ns = m->ctx.now_ns;
-    j->told_oldest_end = j->end;
+    if (m->ctx.now_ns - j->told_oldest_ns < OLDEST_NS || m->peers.rebuild_until_ns > m->ctx.now_ns) return;
+    kvp_journal_oldest(&m->log);
 }
 
 /* ---- a base */
@@ -380,6 +397,7 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     append_term(m, KVP_JREC_BASE, is_anew);
     if (is_anew) j->term_end = j->end;
     if (is_anew) j->is_relied_on = false;
+    if (j->oldest > 0) append_oldest(m);
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 

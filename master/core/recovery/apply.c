@@ -121,35 +121,6 @@ chunk_at(kvp_master_t *m, const kvp_jrec_place_t *p)
     return g == NULL || p->chunk >= g->chunk_n ? NULL : kvp_segment_chunk(&m->space, g, p->chunk);
 }
 
-static void
-open_chunk(kvp_chunk_t *c, bool has_long_key)
-{
-    if (c->slab == NULL && kvp_slab_create_open(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
-        kvp_panic("out of memory: allocator of a chunk");
-    if (has_long_key && c->long_keys == NULL &&
-        kvp_slab_create_open(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys) != KVP_OK)
-        kvp_panic("out of memory: allocator of long keys");
-}
-
-kvp_err_t
-kvp_apply_place(kvp_chunk_t *c, const kvp_jrec_place_t *p, uint64_t len, uint32_t key_len, kvp_place_t *at)
-{
-    bool is_long = key_len > KVP_KEY_CELL_BYTES;
-    uint64_t key_at = (uint64_t)p->key_off * 64;
-    kvp_err_t err;
-
-    *at = (kvp_place_t){.chunk = c->number, .generation = p->generation, .long_key_slot = KVP_SLAB_NONE};
-    open_chunk(c, is_long);
-    if (is_long ? key_at < c->geo.long_keys_off : p->key_off != kvp_key_cell_units(&c->geo, p->slot))
-        return KVP_CORRUPT;
-    err = kvp_slab_restore(c->slab, p->slot, p->offset, kvp_slab_extent_bytes(len), 0, &at->slot);
-    if (err != KVP_OK || !is_long) return err;
-    err = kvp_slab_restore(c->long_keys, KVP_SLAB_NONE, key_at - c->geo.long_keys_off,
-                           kvp_slab_extent_bytes(key_len), 0, &at->long_key_slot);
-    if (err != KVP_OK) kvp_slab_unrestore(c->slab, at->slot);
-    return err;
-}
-
 static kvp_err_t
 enter_place(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place_t *p)
 {
@@ -159,7 +130,7 @@ enter_place(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place
 
     if (c == NULL || p->generation == 0) return KVP_CORRUPT;
     if (!kvp_enter_chunk(m, c, t->rec->tenant)) return KVP_CORRUPT;
-    err = kvp_apply_place(c, p, t->rec->len, t->rec->key_len, &at);
+    err = kvp_enter_place(c, p, t->rec->len, t->rec->key_len, &at);
     if (err == KVP_OK)
         kvp_enter_copy(m, oid, &at, t->rec->len);
     else if (c->slab == NULL || kvp_slab_used_bytes(c->slab) == 0)
@@ -262,7 +233,8 @@ apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 
     if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
     if (oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) <= rec->version) kvp_enter_leave(m, oid);
-    note_gone(m, rec->digest, rec->version);
+    /* What was lost with its memory may be back with it. */
+    note_gone(m, rec->digest, rec->why == KVP_GONE_LOST ? rec->version - 1 : rec->version);
     return KVP_OK;
 }
 
@@ -320,21 +292,13 @@ kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term)
 }
 
 /* ---- the end */
-kvp_err_t
-kvp_apply_close_chunk(kvp_chunk_t *c)
-{
-    kvp_err_t err = c->slab == NULL ? KVP_OK : kvp_slab_close(c->slab);
-
-    return err == KVP_OK && c->long_keys != NULL ? kvp_slab_close(c->long_keys) : err;
-}
-
 /* Where the log's end may be missing, allocators stay open until the node has told what there is (recheck.c). */
 static kvp_err_t
 close_segment(kvp_master_t *m, kvp_segment_t *g)
 {
     for (uint32_t i = 0; i < g->chunk_n; i++) {
         kvp_chunk_t *c = &g->chunks[i];
-        kvp_err_t err = m->log.journal.is_lacking ? KVP_OK : kvp_apply_close_chunk(c);
+        kvp_err_t err = m->log.journal.is_lacking ? KVP_OK : kvp_enter_close_chunk(c);
 
         if (err != KVP_OK) return err;
         if (c->slab == NULL) continue;

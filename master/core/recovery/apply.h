@@ -5,7 +5,6 @@
 #define KVP_MASTER_CORE_RECOVERY_APPLY_H
 
 #include "master/core/base/ctx.h"
-#include "master/core/catalog/chunk.h"
 #include "proto/jrec.h"
 
 /* kvp_apply enters one record, of a master of that term or before. CORRUPT: no master would have written it there. kvp_apply_end: there are
@@ -14,11 +13,5 @@
 kvp_err_t kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term) KVP_MUST_USE;
 kvp_err_t kvp_apply_end(kvp_master_t *m) KVP_MUST_USE;
 void kvp_apply_forget(kvp_master_t *m);
-
-/* kvp_apply_place allocates an extent of an open chunk as the record says, with the place of a long key: CORRUPT, INVALID, LIMIT. kvp_apply_close_chunk ends that: all
- * the rest is free. CORRUPT: extents overlap. */
-kvp_err_t kvp_apply_place(kvp_chunk_t *c, const kvp_jrec_place_t *p, uint64_t len, uint32_t key_len,
-                          kvp_place_t *at) KVP_MUST_USE;
-kvp_err_t kvp_apply_close_chunk(kvp_chunk_t *c) KVP_MUST_USE;
 
 #endif

@@ -48,6 +48,7 @@ kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t le
     kvp_group_bytes(&m->prot, o, (int64_t)extent);
     c->segment->objects++;
     c->segment->used_bytes += extent;
+    if (c->segment->state != KVP_SEG_LOST) m->ctx.st.used_bytes += extent;
     c->tenant->used_bytes += extent;
 }
 
@@ -117,4 +118,42 @@ kvp_enter_leave(kvp_master_t *m, uint32_t oid)
     for (uint32_t i = n; i-- > 0;)
         leave_place(m, oid, &places[i]);
     kvp_objindex_free(m->cat.index, oid);
+}
+
+/* ---- allocators that are told what lies where */
+void
+kvp_enter_open_chunk(kvp_chunk_t *c, bool has_long_key)
+{
+    if (c->slab == NULL && kvp_slab_create_open(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
+        kvp_panic("out of memory: allocator of a chunk");
+    if (has_long_key && c->long_keys == NULL &&
+        kvp_slab_create_open(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys) != KVP_OK)
+        kvp_panic("out of memory: allocator of long keys");
+}
+
+kvp_err_t
+kvp_enter_place(kvp_chunk_t *c, const kvp_jrec_place_t *p, uint64_t len, uint32_t key_len, kvp_place_t *at)
+{
+    bool is_long = key_len > KVP_KEY_CELL_BYTES;
+    uint64_t key_at = (uint64_t)p->key_off * 64;
+    kvp_err_t err;
+
+    *at = (kvp_place_t){.chunk = c->number, .generation = p->generation, .long_key_slot = KVP_SLAB_NONE};
+    kvp_enter_open_chunk(c, is_long);
+    if (is_long ? key_at < c->geo.long_keys_off : p->key_off != kvp_key_cell_units(&c->geo, p->slot))
+        return KVP_CORRUPT;
+    err = kvp_slab_restore(c->slab, p->slot, p->offset, kvp_slab_extent_bytes(len), 0, &at->slot);
+    if (err != KVP_OK || !is_long) return err;
+    err = kvp_slab_restore(c->long_keys, KVP_SLAB_NONE, key_at - c->geo.long_keys_off, kvp_slab_extent_bytes(key_len),
+                           0, &at->long_key_slot);
+    if (err != KVP_OK) kvp_slab_unrestore(c->slab, at->slot);
+    return err;
+}
+
+kvp_err_t
+kvp_enter_close_chunk(kvp_chunk_t *c)
+{
+    kvp_err_t err = c->slab == NULL ? KVP_OK : kvp_slab_close(c->slab);
+
+    return err == KVP_OK && c->long_keys != NULL ? kvp_slab_close(c->long_keys) : err;
 }

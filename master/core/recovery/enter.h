@@ -6,6 +6,7 @@
 
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
+#include "proto/jrec.h"
 #include "proto/wire.h"
 
 typedef struct {
@@ -30,5 +31,12 @@ void kvp_enter_tier(kvp_master_t *m, uint32_t oid, kvp_segment_t *g, uint32_t te
 bool kvp_enter_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant);
 void kvp_enter_name(kvp_master_t *m, kvp_tenant_t *t, const char *name);
 void kvp_enter_leave(kvp_master_t *m, uint32_t oid);
+
+/* kvp_enter_open_chunk makes the allocators of a chunk that has none yet. kvp_enter_place allocates an extent of an open chunk as the record says, with the place of a long key: CORRUPT, INVALID, LIMIT. kvp_enter_close_chunk ends that: all
+ * the rest is free. CORRUPT: extents overlap. */
+void kvp_enter_open_chunk(kvp_chunk_t *c, bool has_long_key);
+kvp_err_t kvp_enter_place(kvp_chunk_t *c, const kvp_jrec_place_t *p, uint64_t len, uint32_t key_len, kvp_place_t *at)
+    KVP_MUST_USE;
+kvp_err_t kvp_enter_close_chunk(kvp_chunk_t *c) KVP_MUST_USE;
 
 #endif

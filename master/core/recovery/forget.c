@@ -65,10 +65,12 @@ forget_tenants(kvp_master_t *m)
 static void
 end_lack(kvp_master_t *m)
 {
-    if (!m->log.journal.is_lacking || !kvp_gone_is_rebuilding(&m->prot)) return;
+    bool have_all_told = true;
+
+    if (!m->log.journal.is_lacking || m->peers.rebuild_until_ns == 0) return;
     kvp_list_foreach (pos, &m->cat.segments)
-        if (kvp_list_entry(pos, kvp_segment_t, link)->is_restored) return;
-    kvp_takeover_lacks_nothing(&m->peers);
+        have_all_told &= !kvp_list_entry(pos, kvp_segment_t, link)->is_restored;
+    if (kvp_takeover_lacks_nothing(&m->peers, have_all_told)) kvp_journal_oldest(&m->log);
 }
 
 void

@@ -160,20 +160,6 @@ purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
     return t->purge_oid >= kvp_obj_limit(m->cat.index);
 }
 
-/* An open allocator (apply.c) knows no neighbours. */
-static uint32_t
-first_slot(const kvp_slab_t *slab)
-{
-    return !kvp_slab_is_open(slab) ? kvp_slab_first(slab) : kvp_slab_slots_high(slab) > 0 ? 0 : KVP_SLAB_NONE;
-}
-
-static uint32_t
-next_slot(const kvp_slab_t *slab, uint32_t slot)
-{
-    if (!kvp_slab_is_open(slab)) return kvp_slab_next(slab, slot);
-    return slot + 1 < kvp_slab_slots_high(slab) ? slot + 1 : KVP_SLAB_NONE;
-}
-
 /* True when everything in the segment is gone, and no put waits for a part of it. Physical order is stable meanwhile: nothing is freed in its allocators. */
 static bool
 purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
@@ -184,12 +170,12 @@ purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 
         if (*left == 0) return false;
         --*left;
-        if (c->slab != NULL && g->purge_slot == KVP_SLAB_NONE) g->purge_slot = first_slot(c->slab);
+        if (c->slab != NULL && g->purge_slot == KVP_SLAB_NONE) g->purge_slot = kvp_slab_first(c->slab);
         while (g->purge_slot != KVP_SLAB_NONE) {
             if (*left == 0 || m->ctx.slice_left == 0) return false;
             --*left;
             purge_extent(m, c, g->purge_slot);
-            g->purge_slot = next_slot(c->slab, g->purge_slot);
+            g->purge_slot = kvp_slab_next(c->slab, g->purge_slot);
         }
         purge_chunk(m, c);
     }

@@ -38,7 +38,6 @@
 #include "master/core/protect/pin.h"
 #include "master/core/put/attempt.h"
 #include "master/core/recovery/adopt.h"
-#include "master/core/recovery/apply.h"
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/recheck.h"
@@ -76,7 +75,8 @@ struct kvp_report {
     uint32_t chunk; /* that is being adopted */
     uint32_t closed; /* chunks that nothing is left to do for */
     uint32_t slot; /* of the next one: where that goes on, where it comes from the log */
-    uint64_t since; /* what has that generation or a higher one is told whole, where it comes from the log; 0 = nothing is */
+    uint64_t
+        since; /* what has that generation or a higher one is told whole, where it comes from the log; 0 = nothing is */
     bool is_busy; /* a page has come, and is answered when what it left to do is done */
     bool is_last; /* it was the last one: that is every chunk */
     kvp_frame_hdr_t ask; /* that page */
@@ -100,7 +100,7 @@ kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node)
 
     g->report = kvp_core_alloc(1, sizeof *g->report);
     g->report->node = node;
-    if (is_lacking) g->report->since = kvp_max_u64(m->log.journal.oldest, 1);
+    if (is_lacking) g->report->since = KVP_RULE(OLDEST_KNOWN) ? kvp_max_u64(m->log.journal.oldest, 1) : 1;
     kvp_recpool_init(&g->report->key_pool, sizeof(long_key_t), offsetof(long_key_t, oid), UINT32_MAX);
     m->reports++;
     m->peers.rebuilds += !g->is_restored;
@@ -368,29 +368,15 @@ place_among(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *a
         .slot = t->rec.slot,
         .key_off = t->desc.key_off,
     };
-    uint32_t owner = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, t->rec.slot);
+    uint32_t owner = kvp_slab_owner(c->slab, t->rec.slot);
 
-    if (c->slab != NULL && !kvp_slab_is_open(c->slab)) return false;
-    if (owner != KVP_SLAB_NONE && (owner & KVP_RETIRING_BIT) != 0) return false;
-    if (owner != KVP_SLAB_NONE) kvp_recheck_lose(m, c, t->rec.slot);
-    return kvp_enter_chunk(m, c, t->desc.tenant) &&
-           kvp_apply_place(c, &place, t->desc.len, t->desc.key_len, at) == KVP_OK;
-}
-
-/* An older version of it may be one of those that the log has and the node has not. */
-static void
-shed_open(kvp_master_t *m, const kvp_told_t *t)
-{
-    uint32_t oid = kvp_objindex_find(m->cat.index, t->desc.digest), n;
-    kvp_place_t places[KVP_REPLICAS_MAX];
-
-    if (oid == KVP_OID_NONE || kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) return;
-    n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
-    for (uint32_t i = n; i-- > 0;) {
-        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
-
-        if (kvp_slab_is_open(c->slab)) kvp_recheck_lose(m, c, places[i].slot);
-    }
+    if (!kvp_slab_is_open(c->slab)) return false;
+    if (owner != KVP_SLAB_NONE && (owner & KVP_RETIRING_BIT) != 0)
+        kvp_retire_void(&m->space, kvp_retire_of(&m->space, c, t->rec.slot));
+    else if (owner != KVP_SLAB_NONE)
+        kvp_recheck_lose(m, c, t->rec.slot);
+    if (!kvp_enter_chunk(m, c, t->desc.tenant)) return false;
+    return kvp_enter_place(c, &place, t->desc.len, t->desc.key_len, at) == KVP_OK;
 }
 
 static bool
@@ -406,12 +392,15 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
     uint32_t joins;
 
     if (!is_sound(m, c, t) || (!is_among && t->desc.offset < kvp_slab_tail(c->slab))) return false;
+    if (is_among) {
+        kvp_enter_open_chunk(c, false);
+        kvp_place_room_changed(c);
+    }
     if (!kvp_enter_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!kvp_told_is_wanted(m, c->segment, t, &joins)) return false;
-    if (joins == KVP_OID_NONE && t->desc.version < m->log.journal.oldest) return false; /* the log would know it */
+    if (joins == KVP_OID_NONE && t->desc.version < m->log.journal.oldest && KVP_RULE(OLDEST_KNOWN)) return false;
     if (joins == KVP_OID_NONE && !has_group_room(m, c->tenant, t)) return false;
-    if (joins == KVP_OID_NONE && is_among) shed_open(m, t);
     if (!(is_among ? place_among(m, c, t, &at) : place_behind(m, c, t, &at))) return false;
     kvp_place_note_sealed(c, at.slot);
     if (joins != KVP_OID_NONE) {
@@ -557,7 +546,7 @@ take_words(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const 
         kvp_chunk_t *c = kvp_segment_chunk(&m->space, g, told->chunk);
 
         if (is_whole && !take_told(m, &rd, g, told, &t)) return false;
-        bool is_kept = kvp_recheck_word(m, c, told) || (is_whole && adopt(m, c, &t));
+        bool is_kept = kvp_recheck_word(m, c, told) || (is_whole && KVP_RULE(LACK_ADOPTED) && adopt(m, c, &t));
         g->report->verdicts[i] = (uint8_t)(is_kept ? 0 : KVP_RETIRE_DEAD);
     }
     return true;

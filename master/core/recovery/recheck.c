@@ -20,7 +20,6 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/recovery/apply.h"
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/space/place.h"
@@ -93,7 +92,8 @@ kvp_recheck_lose(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
     kvp_copy_lose(m, c, slot);
     if (!kvp_slab_is_open(c->slab)) return;
     r = kvp_retire_of(&m->space, c, slot);
-    if (r != NULL) kvp_retire_void(&m->space, r); /* its node has said that it is not SEALED: it is part of the space between */
+    if (r != NULL)
+        kvp_retire_void(&m->space, r); /* its node has said that it is not SEALED: it is part of the space between */
 }
 
 kvp_err_t
@@ -114,7 +114,7 @@ kvp_recheck_close(kvp_master_t *m, kvp_chunk_t *c, uint32_t *slot, uint32_t *lef
         else if (kvp_slab_is_open(c->slab)) /* what was told may lie there: all that is left is retired anew */
             kvp_retire_void(&m->space, kvp_retire_of(&m->space, c, *slot));
     }
-    if (kvp_slab_is_open(c->slab)) err = kvp_apply_close_chunk(c);
+    if (kvp_slab_is_open(c->slab)) err = kvp_enter_close_chunk(c);
     if (err != KVP_OK) return err;
     if (!take_rest(m, c, left)) return KVP_EAGAIN;
     if (c->unclaimed == 0) kvp_place_forget_sealed(c);

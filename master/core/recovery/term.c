@@ -127,7 +127,9 @@ is_other(const kvp_master_t *m, const Kvp__Pb__KnownPool *known)
 kvp_err_t
 kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char why_out[KVP_TERM_WHY_MAX])
 {
-    if (m->peers.is_named || m->ctx.conf.is_elected || known == NULL || !is_other(m, known) || known->term >= KVP_TERM_MAX) return KVP_NOT_FOUND;
+    if (m->peers.is_named || m->ctx.conf.is_elected || known == NULL || !is_other(m, known) ||
+        known->term >= KVP_TERM_MAX)
+        return KVP_NOT_FOUND;
     if (kvp_term_outdated(m, known->term > m->ctx.term ? known->term : m->ctx.term, why_out) != KVP_OK)
         return KVP_LIMIT;
     memcpy(m->ctx.conf.pool_id, known->pool_id.data, sizeof m->ctx.conf.pool_id);

@@ -326,7 +326,8 @@ describe(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *info)
     info->size_bytes = g->size_bytes;
     info->chunk_bytes = g->chunk_bytes;
     info->chunk_n = g->chunk_n;
-    info->state = is_resting && !g->is_over ? KVP_SEG_UP : g->state; /* a standby does not know: as far as the log says */
+    info->state =
+        is_resting && !g->is_over ? KVP_SEG_UP : g->state; /* a standby does not know: as far as the log says */
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
     info->is_tier = g->is_tier;

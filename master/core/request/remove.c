@@ -396,7 +396,7 @@ refuse_while_rebuilding(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t
 {
     char why[128] = "nodes are reporting what they hold";
 
-    if (m->peers.rebuild_until_ns > m->ctx.now_ns)
+    if (m->peers.rebuild_until_ns > m->ctx.now_ns && m->peers.rebuild_until_ns != UINT64_MAX)
         snprintf(why, sizeof why, "nodes of before this master's start may still report what they hold, for %llu s",
                  (unsigned long long)((m->peers.rebuild_until_ns - m->ctx.now_ns) / KVP_MS(1000) + 1));
     kvp_reply_plain(&m->peers, s, ask, KVP_RETRY_AFTER, why);

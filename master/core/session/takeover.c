@@ -53,13 +53,17 @@ kvp_takeover_knows_all(kvp_peers_t *peers)
 void
 kvp_takeover_lacks(kvp_peers_t *peers)
 {
-    peers->rebuild_until_ns = peers->ctx->now_ns + LACK_WAIT_NS;
+    peers->rebuild_until_ns = UINT64_MAX;
 }
 
-void
-kvp_takeover_lacks_nothing(kvp_peers_t *peers)
+bool
+kvp_takeover_lacks_nothing(kvp_peers_t *peers, bool have_all_told)
 {
-    if (peers->ctx->now_ns >= peers->took_over_ns + TAKE_OVER_WAIT_NS) peers->rebuild_until_ns = 0;
+    const uint64_t wait_ns = have_all_told ? TAKE_OVER_WAIT_NS : LACK_WAIT_NS;
+
+    if (peers->ctx->now_ns < peers->took_over_ns + wait_ns) return false;
+    peers->rebuild_until_ns = 0;
+    return true;
 }
 
 void

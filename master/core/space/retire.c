@@ -391,9 +391,12 @@ send_batch(kvp_space_t *sp, kvp_segment_t *g)
     kvp_ctx_spend(sp->ctx, 1 + n / ORDERS_A_RECORD);
 }
 
+/* Where the log's end may be missing, something else may lie in a slot by now that the node is just telling of: an order to retire what the log
+ * has there would hit that. */
 static bool
-may_send(const kvp_segment_t *g)
+may_send(const kvp_space_t *sp, const kvp_segment_t *g)
 {
+    if (g->is_restored && sp->log->journal.is_lacking && KVP_RULE(LACK_RETIRES)) return false;
     return !kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX;
 }
 
@@ -409,9 +412,9 @@ kvp_retire_flush(kvp_space_t *sp)
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
         kvp_check_send(sp, g);
-        for (; may_send(g) && (!was_sent || sp->ctx->slice_left > 0); was_sent = true)
+        for (; may_send(sp, g) && (!was_sent || sp->ctx->slice_left > 0); was_sent = true)
             send_batch(sp, g);
-        sp->has_orders |= may_send(g);
+        sp->has_orders |= may_send(sp, g);
         if (kvp_list_is_empty(&g->unsent) && !kvp_check_is_due(g) && !kvp_tier_is_due(g)) kvp_list_del(&g->sending);
     }
 }

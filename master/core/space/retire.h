@@ -82,7 +82,8 @@ void kvp_retire_flush(kvp_space_t *sp); /* checks as well */
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
 bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer of it is overdue */
 void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* all that is not free goes out (again) */
-void kvp_retire_void(kvp_space_t *sp, kvp_retire_t *r); /* nothing is there, as its node has said; nobody was asked yet */
+void kvp_retire_void(kvp_space_t *sp,
+                     kvp_retire_t *r); /* nothing is there, as its node has said; nobody was asked yet */
 void kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r); /* its segment is gone */
 /* Its node has said so. Of what a put has claimed nothing is given back before all of it is free: then the claim is put on
  * space->claims_ready, an event that kvp_put_windows_free drains. kvp_retire_unclaim lets go of the window. */

@@ -36,7 +36,8 @@ static const char *
 check_extents(const kvp_master_t *m, const kvp_chunk_t *c)
 {
     if (!kvp_slab_is_open(c->slab) && !kvp_slab_check(c->slab)) return "an allocator is broken";
-    if (c->long_keys != NULL && !kvp_slab_is_open(c->long_keys) && !kvp_slab_check(c->long_keys)) return "an allocator of long keys is broken";
+    if (c->long_keys != NULL && !kvp_slab_is_open(c->long_keys) && !kvp_slab_check(c->long_keys))
+        return "an allocator of long keys is broken";
     for (uint32_t slot = kvp_slab_first(c->slab); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
         uint32_t owner = kvp_slab_owner(c->slab, slot), cursor = owner, left = 1;
 
