@@ -48,8 +48,9 @@ typedef struct kvpool kvpool_t;
 /* All members may be zero or NULL: defaults. Set struct_size to sizeof(kvpool_conf_t). Strings are copied. */
 typedef struct {
     size_t struct_size;
-    const char *master; /* "HOST:PORT[,HOST:PORT]", at most 16: the one that leads is found; else $KVPOOL_MASTER, else
-                           127.0.0.1:50051 */
+    const char *master; /* "HOST:PORT[,HOST:PORT]", at most 16: the one that leads is found; or
+                           "etcd://HOST:PORT[;HOST:PORT]", members of the etcd that knows the masters of `cluster` (NOTSUP
+                           without libcurl.so.4). Else $KVPOOL_MASTER, else 127.0.0.1:50051 */
     const char *name; /* of this client or embedded node, at most 128 bytes; default: program name and pid */
     const char *host_id; /* default: the machine's id; two ids on one machine count as two hosts */
     const char *transports; /* "shm,rdma,tcp" in order of preference; else $KVPOOL_TRANSPORTS, else all there are. One
@@ -82,6 +83,9 @@ typedef struct {
     uint64_t ssd_writes; /* bytes a day that are written to them at most; 0 = any */
     bool state_only; /* stat and list, also of a master that does not lead: other calls are refused (NOT_LEADER). No
                         embedded node may be asked for */
+    const char *
+        cluster; /* with "etcd://": what --cluster of the masters says; else $KVPOOL_CLUSTER, else $MC_STORE_CLUSTER_ID,
+                            else "kvpool" */
 } kvpool_conf_t;
 
 /* kvpool_open connects to the pool (within deadline_ms) and, with memory_bytes, mounts an embedded node. It waits, in that time, also until
@@ -339,6 +343,18 @@ typedef struct {
     uint64_t log_bytes; /* of the log's files, when those before had gone */
 } kvpool_snapshot_t;
 KVPOOL_EXPORT int kvpool_snapshot(kvpool_t *pool, const kvpool_opts_t *opts, kvpool_snapshot_t *snapshot_out);
+
+/* kvpool_master_switch has the master that leads give up its lead when a standby has all that it has, and returns when another one leads;
+ * calls of others wait meanwhile. It needs no handle: of conf it reads master, cluster, deadline_ms and detail. INVALID: not several
+ * masters. UNREACHABLE: none leads. RETRY_AFTER: no standby is in sync; it leads on. DEADLINE: it has given up, and none leads yet. DISCONNECTED:
+ * it ended the connection, perhaps before it heard. *switched_out is set only on success. */
+#define KVPOOL_ADDRESS_MAX 288
+typedef struct {
+    char from[KVPOOL_ADDRESS_MAX], to[KVPOOL_ADDRESS_MAX]; /* "HOST:PORT" */
+    uint32_t term; /* of the one that leads now */
+    uint64_t took_us; /* from the question on */
+} kvpool_switched_t;
+KVPOOL_EXPORT int kvpool_master_switch(const kvpool_conf_t *conf, kvpool_switched_t *switched_out);
 
 /* kvpool_host writes in the same way what this machine can move bytes with: which transports work here, why the others do not, and
  * the ports that rdma would use. It needs no pool. INVALID also if KVPOOL_RDMA_DEVICE or KVPOOL_RDMA_GID_INDEX is wrong. The

@@ -136,6 +136,17 @@
     X(RDMA_EPOCH, "keys of a peer's earlier life are not sent to the one that it lives now")                           \
     X(RDMA_DRAIN, "a drain that is out of time destroys the queue pair before it returns")
 
+/* Rules of elections, which tests/sim/elect.c holds against a model of etcd. */
+#define KVP_ELECTION_RULES(X)                                                                                          \
+    X(LEASE_FROM_SENT, "a lease counts from before its renewal was sent")                                              \
+    X(LEASE_KEPT_PART, "a leader acts for a part of its lease only")                                                   \
+    X(CAMPAIGN_IF_ABSENT, "the leader key is put only where there is none")                                            \
+    X(TERM_ABOVE_ALL, "a term is above all that are known")                                                            \
+    X(SET_IF_LEADER, "the in-sync set is written only by whose the leader key is")                                     \
+    X(SET_BEFORE_LEAD, "the set of a new leader is itself, before it leads")                                           \
+    X(SET_MAY_STAND, "a set that may have been written counts as written")                                             \
+    X(MEMBERS_FIRST, "who is not in the in-sync set lets its members go first")
+
 /* Rules of device memory, which a GPU and an adapter that are not there hold against the library. */
 #define KVP_DEVICE_RULES(X)                                                                                            \
     X(DEVICE_FLUSH, "what adapters wrote into a device's memory is flushed before a get says OK")
@@ -143,7 +154,8 @@
 typedef enum {
     KVP_RULE_NONE,
 #define KVP_RULE_ENUM(name, text) KVP_RULE_##name,
-    KVP_RULES(KVP_RULE_ENUM) KVP_RDMA_RULES(KVP_RULE_ENUM) KVP_DEVICE_RULES(KVP_RULE_ENUM)
+    KVP_RULES(KVP_RULE_ENUM) KVP_RDMA_RULES(KVP_RULE_ENUM) KVP_ELECTION_RULES(KVP_RULE_ENUM)
+        KVP_DEVICE_RULES(KVP_RULE_ENUM)
 #undef KVP_RULE_ENUM
 } kvp_rule_t;
 

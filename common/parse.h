@@ -31,6 +31,9 @@ kvp_err_t kvp_parse_hostport(const char *text, kvp_hostport_t *at_out) KVP_MUST_
 /* kvp_parse_hostports reads one to max of them, separated by commas. LIMIT for more. */
 kvp_err_t kvp_parse_hostports(const char *text, kvp_hostport_t *at_out, size_t max, size_t *n_out) KVP_MUST_USE;
 
+/* What a list of masters begins with that names members of etcd instead, which know them (client/net/discover.h). */
+#define KVP_ETCD_SCHEME "etcd://"
+
 /* kvp_format_hostport writes what kvp_parse_hostport reads, and returns dst. */
 #define KVP_HOSTPORT_TEXT_MAX (KVP_HOST_MAX + 8u)
 const char *kvp_format_hostport(const kvp_hostport_t *at, char dst[KVP_HOSTPORT_TEXT_MAX]);

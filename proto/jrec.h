@@ -132,8 +132,7 @@ typedef union {
 
 _Static_assert(sizeof(kvp_jrec_term_t) == 56 && sizeof(kvp_jrec_commit_t) == 88 && sizeof(kvp_jrec_place_t) == 32 &&
                    sizeof(kvp_jrec_gone_t) == 48 && sizeof(kvp_jrec_tenant_t) == 168 && sizeof(kvp_jrec_over_t) == 24 &&
-                   sizeof(kvp_jrec_oldest_t) == 24 &&
-                   sizeof(kvp_jrec_segment_t) == 336,
+                   sizeof(kvp_jrec_oldest_t) == 24 && sizeof(kvp_jrec_segment_t) == 336,
                "records of a log are a format");
 
 /* kvp_jrec_seal completes a record of that kind, whose body is there; before is the check of the record before it.

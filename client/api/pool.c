@@ -345,6 +345,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (o->conf.state_only && o->conf.memory_bytes > 0)
         return refuse(o, KVP_INVALID, "state_only", "an embedded node belongs to a master that leads");
     o->session.masters = o->conf.master;
+    o->session.cluster = o->conf.cluster;
     o->session.is_state_only = o->conf.state_only;
     o->session.locations = choose_locations(o->conf.locations);
     o->session.peers.tenant = o->conf.tenant;
@@ -358,6 +359,7 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
 {
     kvp_node_conf_t node = {
         .masters = conf->master,
+        .cluster = conf->cluster,
         .name = conf->name,
         .host_id = conf->host_id,
         .listen = conf->listen,

@@ -23,6 +23,7 @@ write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
     kvp_jsonw_hex(w, "pool_id", msg->pool_id.data, msg->pool_id.len);
     kvp_jsonw_text(w, "software", msg->software);
     kvp_jsonw_u64(w, "term", msg->term);
+    kvp_jsonw_bool(w, "is_standby", msg->is_standby);
     kvp_jsonw_u64(w, "uptime_ms", msg->uptime_ms);
     kvp_jsonw_u64(w, "objects", msg->objects);
     kvp_jsonw_u64(w, "attempts", msg->attempts);

@@ -23,6 +23,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"fsck", "",
      "whether all that a pool says it has can be read (1: not all, 2: could not be checked); of a stopped one, its log",
      kvp_cli_fsck},
+    {"master", "switch", "have the master that leads give up its lead to another one", kvp_cli_master},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
     {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},
 };

@@ -191,7 +191,8 @@ connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_li
 {
     bool are_several = kvp_masters_are_several(s->masters);
     const kvp_hostport_t *at;
-    char text[KVP_HOSTPORT_TEXT_MAX], detail[160];
+    char text[KVP_HOSTPORT_TEXT_MAX], detail[320];
+    const char *why;
     kvp_err_t err;
 
     do {
@@ -200,7 +201,8 @@ connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_li
 
         at = NULL;
         err = kvp_masters_find(s->masters, &s->is_stopping, find_ns, &framed, &at);
-        snprintf(detail, sizeof detail, "%s", kvp_err_text(err));
+        why = kvp_masters_why(s->masters);
+        snprintf(detail, sizeof detail, "%s", err == KVP_OK || why[0] == '\0' ? kvp_err_text(err) : why);
         if (err == KVP_OK) err = greet(s, &framed, incarnation, deadline_ns, detail, sizeof detail, link_out);
     } while (kvp_masters_is_spaced(s->masters, err) && kvp_now_ns() < deadline_ns && !s->is_stopping);
     if (err == KVP_OK)
@@ -625,6 +627,7 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
 
     s->conf = *conf;
     s->conf.peers.is_given_up = &s->is_stopping;
+    s->conf.cluster = NULL;
     s->conf.masters = strdup(conf->masters);
     s->conf.peers.name = strdup(conf->peers.name);
     s->conf.peers.host_id = strdup(conf->peers.host_id);
@@ -633,7 +636,7 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
         s->conf.peers.tenant == NULL)
         return KVP_NOMEM;
     err = kvp_names_create(&s->conf.peers.names);
-    if (err == KVP_OK) err = kvp_masters_create(s->conf.masters, s->conf.peers.names, &s->masters);
+    if (err == KVP_OK) err = kvp_masters_create(s->conf.masters, conf->cluster, s->conf.peers.names, &s->masters);
     if (err == KVP_INVALID) kvp_log_warn("client", "not a list of masters: %s", s->conf.masters);
     return err;
 }

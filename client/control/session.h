@@ -23,7 +23,8 @@ typedef struct {
 } kvp_link_t;
 
 typedef struct {
-    const char *masters; /* "HOST:PORT[,HOST:PORT]"; copied, as all strings are */
+    const char *masters; /* of kvp_masters_create; copied, as all strings are */
+    const char *cluster; /* likewise; borrowed for the start */
     kvp_peers_conf_t peers;
     uint32_t locations; /* that may be kept; 0 = none */
     uint64_t master_wait_ns; /* of kvp_session_hold_soon; 0 = until the deadline */

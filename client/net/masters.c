@@ -8,6 +8,7 @@
  */
 #include "client/net/masters.h"
 
+#include "client/net/discover.h"
 #include "client/net/waits.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
@@ -17,6 +18,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define WATCH_ID 2u /* not that of Hello, which follows */
 #define BACKOFF_FIRST_MS 20u
@@ -45,9 +47,10 @@ typedef struct {
 
 struct kvp_masters {
     kvp_names_t *names;
+    kvp_discover_t *discover; /* NULL = all were named; used by who finds */
     pthread_mutex_t lock; /* a find has it all the time; guards what follows */
     master_t all[KVP_MASTERS_MAX];
-    size_t n; /* does not change */
+    size_t n; /* changes only where there is discover */
     const master_t *found; /* last; NULL = none was */
     uint32_t term; /* the highest that one was found with, or that was told of a session */
     uint64_t find_ns; /* when the find began that is under way; 0 = none is */
@@ -237,6 +240,60 @@ has_any(const kvp_masters_t *m)
 }
 
 static void
+init(master_t *x, const kvp_hostport_t *at)
+{
+    *x = (master_t){.at = *at};
+    kvp_framed_init(&x->conn);
+    kvp_framed_init(&x->fresh);
+}
+
+static void
+fini(master_t *x)
+{
+    kvp_framed_fini(&x->conn);
+    kvp_framed_fini(&x->fresh);
+}
+
+/* Who was known before keeps its connection. */
+static void
+replace(kvp_masters_t *m, const kvp_hostport_t *at, size_t n)
+{
+    static const kvp_hostport_t nowhere;
+    master_t was[KVP_MASTERS_MAX];
+    size_t was_n = m->n;
+
+    memcpy(was, m->all, was_n * sizeof was[0]);
+    for (size_t i = 0; i < n; i++) {
+        size_t j = 0;
+
+        while (j < was_n && (was[j].at.port != at[i].port || strcmp(was[j].at.host, at[i].host) != 0))
+            j++;
+        if (j == was_n) {
+            init(&m->all[i], &at[i]);
+        } else {
+            m->all[i] = was[j];
+            init(&was[j], &nowhere);
+        }
+    }
+    for (size_t j = 0; j < was_n; j++)
+        fini(&was[j]);
+    m->n = n;
+    m->found = NULL;
+}
+
+/* Asks etcd who is there, where it is due. Returns when to look again. */
+static uint64_t
+look_up(kvp_masters_t *m)
+{
+    kvp_hostport_t at[KVP_MASTERS_MAX];
+    uint64_t again_ns = UINT64_MAX;
+    size_t n;
+
+    if (m->discover != NULL && kvp_discover_step(m->discover, at, KVP_MASTERS_MAX, &n, &again_ns)) replace(m, at, n);
+    return again_ns;
+}
+
+static void
 begin_find(kvp_masters_t *m)
 {
     m->find_ns = kvp_now_ns();
@@ -281,9 +338,10 @@ find_leader(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline
         } else if (now >= deadline_ns) {
             err = has_any(m) ? KVP_DEADLINE : KVP_UNREACHABLE;
         } else {
-            turn(m, kvp_min_u64(deadline_ns, now + KVP_POLL_SLICE_NS));
+            turn(m, kvp_min_u64(look_up(m), kvp_min_u64(deadline_ns, now + KVP_POLL_SLICE_NS)));
         }
     }
+    if (m->discover != NULL) kvp_discover_rest(m->discover);
     m->find_ns = 0;
     pthread_mutex_unlock(&m->lock);
     return err;
@@ -307,7 +365,7 @@ kvp_err_t
 kvp_masters_find(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline_ns, kvp_framed_t *conn_out,
                  const kvp_hostport_t **at_out)
 {
-    if (m->n > 1) return find_leader(m, is_given_up, deadline_ns, conn_out, at_out);
+    if (kvp_masters_are_several(m)) return find_leader(m, is_given_up, deadline_ns, conn_out, at_out);
     *at_out = &m->all[0].at;
     return connect_only(m, is_given_up, deadline_ns, conn_out);
 }
@@ -315,7 +373,7 @@ kvp_masters_find(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t dea
 bool
 kvp_masters_is_spaced(const kvp_masters_t *m, kvp_err_t err)
 {
-    return m->n > 1 &&
+    return kvp_masters_are_several(m) &&
            (err == KVP_UNREACHABLE || err == KVP_DEADLINE || err == KVP_NOT_LEADER || err == KVP_DISCONNECTED);
 }
 
@@ -324,7 +382,8 @@ kvp_masters_tend(kvp_masters_t *m, uint32_t term)
 {
     bool is_outdated;
 
-    if (m->n == 1 || pthread_mutex_trylock(&m->lock) != 0) return false; /* who looks for one looks after all */
+    if (!kvp_masters_are_several(m) || pthread_mutex_trylock(&m->lock) != 0)
+        return false; /* who looks for one looks after all */
     m->term = (uint32_t)kvp_max_u64(m->term, term);
     turn(m, 0);
     is_outdated = best_above(m, m->term) != NULL; /* not one that was found before, and refused */
@@ -335,25 +394,44 @@ kvp_masters_tend(kvp_masters_t *m, uint32_t term)
 bool
 kvp_masters_are_several(const kvp_masters_t *m)
 {
-    return m->n > 1;
+    return m->discover != NULL || m->n > 1;
+}
+
+const char *
+kvp_masters_why(const kvp_masters_t *m)
+{
+    return m->discover == NULL ? "" : kvp_discover_why(m->discover);
+}
+
+uint32_t
+kvp_masters_term(kvp_masters_t *m)
+{
+    uint32_t term;
+
+    pthread_mutex_lock(&m->lock);
+    term = m->term;
+    pthread_mutex_unlock(&m->lock);
+    return term;
 }
 
 kvp_err_t
-kvp_masters_create(const char *list, kvp_names_t *names, kvp_masters_t **masters_out)
+kvp_masters_create(const char *list, const char *cluster, kvp_names_t *names, kvp_masters_t **masters_out)
 {
     kvp_masters_t *m = calloc(1, sizeof *m);
     kvp_hostport_t at[KVP_MASTERS_MAX];
+    kvp_err_t err;
 
     if (m == NULL) return KVP_NOMEM;
-    if (kvp_parse_hostports(list, at, KVP_MASTERS_MAX, &m->n) != KVP_OK) {
+    if (strncmp(list, KVP_ETCD_SCHEME, strlen(KVP_ETCD_SCHEME)) == 0)
+        err = kvp_discover_create(list, cluster, &m->discover);
+    else
+        err = kvp_parse_hostports(list, at, KVP_MASTERS_MAX, &m->n) == KVP_OK ? KVP_OK : KVP_INVALID;
+    if (err != KVP_OK) {
         free(m);
-        return KVP_INVALID;
+        return err;
     }
-    for (size_t i = 0; i < m->n; i++) {
-        m->all[i].at = at[i];
-        kvp_framed_init(&m->all[i].conn);
-        kvp_framed_init(&m->all[i].fresh);
-    }
+    for (size_t i = 0; i < m->n; i++)
+        init(&m->all[i], &at[i]);
     m->names = names;
     pthread_mutex_init(&m->lock, NULL);
     *masters_out = m;
@@ -364,10 +442,9 @@ void
 kvp_masters_destroy(kvp_masters_t *m)
 {
     if (m == NULL) return;
-    for (size_t i = 0; i < m->n; i++) {
-        kvp_framed_fini(&m->all[i].conn);
-        kvp_framed_fini(&m->all[i].fresh);
-    }
+    for (size_t i = 0; i < m->n; i++)
+        fini(&m->all[i]);
+    kvp_discover_destroy(m->discover);
     pthread_mutex_destroy(&m->lock);
     free(m);
 }

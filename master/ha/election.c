@@ -5,10 +5,13 @@
  * - One request at a time, beside the renewals of the lease. A transaction whose answer is lost may have been made: nothing is concluded from
  *   that, the keys are read again, and who put them stands in them.
  * - A leader key is ours if it has our id and our lease: an earlier process of the same directory had another lease.
+ * - A set that may have been written counts until another one surely is: its write could still be made after what was read since. Each write of it
+ *   compares the revision of the one before, so that no two that are under way can both be.
  * - What is read is as new as the moment in which it was asked for. A lead is lost by what is read, never won.
  */
 #include "master/ha/election.h"
 
+#include "common/mutate.h"
 #include "common/segfmt.h"
 
 #include <stdio.h>
@@ -20,6 +23,7 @@
 #define READ_NS (1 * S) /* the keys are read that often, whatever the watch says */
 #define AGAIN_NS (100 * MS) /* behind a failure */
 #define BEATS 4u /* renewals in the life of a lease */
+#define UNSAFE "!" /* behind the members of a set */
 #define JITTER_MS 50u
 #define KEPT_PERCENT 80u /* of its lease a leader acts for, so that clocks may differ */
 
@@ -75,16 +79,19 @@ format_set(const kvp_election_set_t *set, char *out, size_t cap)
     out[0] = '\0';
     for (uint32_t i = 0; i < set->n && at < cap; i++)
         at += (size_t)snprintf(out + at, cap - at, "%s%s", i > 0 ? " " : "", set->ids[i]);
+    if (set->is_unsafe && at < cap) snprintf(out + at, cap - at, " " UNSAFE);
 }
 
 static void
 parse_set(const char *text, kvp_election_set_t *out)
 {
-    out->n = 0;
+    memset(out, 0, sizeof *out);
     while (*text != '\0' && out->n < KVP_ELECTION_MEMBERS_MAX) {
         size_t len = strcspn(text, " ");
 
-        if (len > 0 && len <= KVP_ELECTION_ID_MAX) {
+        if (strcmp(text, UNSAFE) == 0) {
+            out->is_unsafe = true;
+        } else if (len > 0 && len <= KVP_ELECTION_ID_MAX) {
             memcpy(out->ids[out->n], text, len);
             out->ids[out->n++][len] = '\0';
         }
@@ -137,6 +144,13 @@ is_same_set(const kvp_election_set_t *a, const kvp_election_set_t *b)
     return a->n == b->n;
 }
 
+static void
+add_all(kvp_election_set_t *to, const kvp_election_set_t *from)
+{
+    for (uint32_t i = 0; i < from->n && to->n < KVP_ELECTION_MEMBERS_MAX; i++)
+        if (!kvp_election_set_has(to, from->ids[i])) memcpy(to->ids[to->n++], from->ids[i], sizeof from->ids[i]);
+}
+
 static uint64_t
 ttl_ns(const kvp_election_t *e)
 {
@@ -172,10 +186,16 @@ lose_lease(kvp_election_t *e)
     if (e->role != KVP_ELECTION_FOLLOWS) follow(e);
 }
 
+static uint64_t
+kept_until(const kvp_election_t *e)
+{
+    return e->alive_ns + (KVP_RULE(LEASE_KEPT_PART) ? ttl_ns(e) / 100 * KEPT_PERCENT : 2 * ttl_ns(e));
+}
+
 uint64_t
 kvp_election_act_until(const kvp_election_t *e)
 {
-    return e->role == KVP_ELECTION_LEADS ? e->alive_ns + ttl_ns(e) / 100 * KEPT_PERCENT : 0;
+    return e->role == KVP_ELECTION_LEADS ? kept_until(e) : 0;
 }
 
 /* ---- requests */
@@ -236,7 +256,10 @@ ask_campaign(kvp_election_t *e)
     kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_CAMPAIGN);
     kvp_etcd_write_t *w;
 
-    compare(e, op, "leader", false, 0);
+    if (KVP_RULE(CAMPAIGN_IF_ABSENT)) {
+        compare(e, op, "leader", false, 0);
+        compare(e, op, "term", true, e->term_revision); /* what made us a candidate is of this term */
+    }
     w = put(e, op, "leader", e->lease);
     format_master(&e->conf.self, 0, w->value, sizeof w->value);
 }
@@ -249,14 +272,19 @@ ask_term(kvp_election_t *e)
     kvp_election_set_t self = {.n = 1};
     kvp_etcd_write_t *w;
 
-    e->own_term = 1 + (uint32_t)kvp_max_u64(kvp_max_u64(e->term, e->log_term), e->seen_term);
-    e->is_unsafe = e->insync.n > 0 && (e->is_doubted || !kvp_election_set_has(&e->insync, e->conf.self.id));
+    e->own_term =
+        1 + (uint32_t)kvp_max_u64(kvp_max_u64(KVP_RULE(TERM_ABOVE_ALL) ? e->term : 0, e->log_term), e->seen_term);
+    /* Who is elected anew before it has led does so as a member, maybe, of a set of itself. */
+    e->is_unsafe |= e->insync.is_unsafe;
+    e->is_unsafe |= e->insync.n > 0 && (e->is_doubted || !kvp_election_set_has(&e->insync, e->conf.self.id));
     memcpy(self.ids[0], e->conf.self.id, sizeof self.ids[0]);
+    self.is_unsafe = e->is_unsafe;
     compare(e, op, "leader", false, e->own_revision);
     compare(e, op, "term", true, e->term_revision);
     compare(e, op, "insync", true, e->insync_revision);
     w = put(e, op, "term", 0);
     snprintf(w->value, sizeof w->value, "%u", e->own_term);
+    if (!KVP_RULE(SET_BEFORE_LEAD)) self = e->insync;
     w = put(e, op, "insync", 0);
     format_set(&self, w->value, sizeof w->value);
     w = put(e, op, "leader", e->lease);
@@ -272,7 +300,11 @@ ask_insync(kvp_election_t *e)
     kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_INSYNC);
     kvp_etcd_write_t *w;
 
-    compare(e, op, "leader", false, e->own_revision);
+    if (KVP_RULE(SET_IF_LEADER)) {
+        compare(e, op, "leader", false, e->own_revision);
+        compare(e, op, "insync", true, e->insync_revision);
+    }
+    add_all(&e->asked_insync, &e->wanted_insync);
     w = put(e, op, "insync", 0);
     format_set(&e->wanted_insync, w->value, sizeof w->value);
     e->is_insync_due = false;
@@ -294,7 +326,7 @@ may_campaign(const kvp_election_t *e)
 {
     bool is_member = e->insync.n == 0 || (kvp_election_set_has(&e->insync, e->conf.self.id) && !e->is_doubted);
     bool has_pool = e->pool.is_known || e->own_pool.is_known;
-    uint64_t wait_ns = is_member && has_pool ? 0 : ttl_ns(e);
+    uint64_t wait_ns = (is_member || !KVP_RULE(MEMBERS_FIRST)) && has_pool ? 0 : ttl_ns(e);
 
     return e->is_ready && e->read_ns > 0 && e->absent_ns > 0 && e->now_ns >= e->absent_ns + wait_ns &&
            e->now_ns >= e->stand_off_ns;
@@ -310,7 +342,7 @@ next(kvp_election_t *e)
     }
     if (e->role == KVP_ELECTION_LEADS && e->is_resigning)
         ask_resign(e);
-    else if (e->role == KVP_ELECTION_LEADS && e->is_insync_due)
+    else if (e->role == KVP_ELECTION_LEADS && e->is_insync_due && !e->is_read_due)
         ask_insync(e);
     else if (e->is_read_due || e->now_ns >= e->read_ns + READ_NS)
         ask_read(e);
@@ -415,6 +447,13 @@ kvp_election_want_insync(kvp_election_t *e, const kvp_election_set_t *set)
     e->is_insync_due = true;
 }
 
+void
+kvp_election_insync(const kvp_election_t *e, kvp_election_set_t *set_out)
+{
+    *set_out = e->insync;
+    if (KVP_RULE(SET_MAY_STAND)) add_all(set_out, &e->asked_insync);
+}
+
 /* ---- answers */
 static bool
 is_ours(const kvp_election_t *e)
@@ -448,6 +487,7 @@ take_key(kvp_election_t *e, const char *name, const kvp_etcd_kv_t *kv)
 static void
 take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
+    const int64_t term_before = e->term_revision;
     char prefix[KVP_ETCD_KEY_MAX + 1];
 
     key_of(e, "", prefix);
@@ -462,7 +502,7 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
             take_key(e, answer->kvs[i].key + strlen(prefix), &answer->kvs[i]);
     if (e->has_leader)
         e->absent_ns = 0;
-    else if (e->absent_ns == 0)
+    else if (e->absent_ns == 0 || e->term_revision != term_before) /* another one has come and gone meanwhile */
         e->absent_ns = e->now_ns + jitter_ns(e);
     if (e->has_leader && !is_ours(e)) e->stand_off_ns = 0; /* somebody has what was given up */
     if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) follow(e);
@@ -486,13 +526,30 @@ took_term(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
     e->is_read_due = true;
     if (!answer->has_succeeded || e->role != KVP_ELECTION_WON) return;
+    if (e->now_ns >= kept_until(e)) return; /* it was long ago: what is read tells who leads now */
     if (!e->pool.is_known) e->pool = e->own_pool;
     e->pool.is_known = true;
     e->role = KVP_ELECTION_LEADS;
+    e->is_insync_due = e->is_unsafe;
+    e->wanted_insync.is_unsafe = false;
     e->insync = e->wanted_insync;
+    e->insync_revision = answer->revision;
+    e->asked_insync.n = 0;
     e->leader = e->conf.self;
     e->leader_term = e->own_term;
     e->elections++;
+}
+
+static void
+wrote_insync(kvp_election_t *e, const kvp_etcd_answer_t *answer)
+{
+    if (!answer->has_succeeded) {
+        e->is_read_due = e->is_insync_due = true;
+        return;
+    }
+    parse_set(e->op.writes[0].value, &e->insync);
+    e->insync_revision = answer->revision;
+    e->asked_insync.n = 0;
 }
 
 static void
@@ -517,8 +574,7 @@ answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
         took_term(e, answer);
         break;
     case ASK_INSYNC:
-        if (answer->has_succeeded && e->role == KVP_ELECTION_LEADS) parse_set(e->op.writes[0].value, &e->insync);
-        e->is_read_due |= !answer->has_succeeded;
+        wrote_insync(e, answer);
         break;
     case ASK_RESIGN:
         follow(e);
@@ -546,7 +602,7 @@ answered_beat(kvp_election_t *e, const kvp_etcd_answer_t *answer)
     if (answer->err == KVP_NOT_FOUND)
         lose_lease(e);
     else if (answer->err == KVP_OK && answer->lease == e->lease)
-        e->alive_ns = kvp_max_u64(e->alive_ns, answer->sent_ns);
+        e->alive_ns = kvp_max_u64(e->alive_ns, KVP_RULE(LEASE_FROM_SENT) ? answer->sent_ns : e->now_ns);
 }
 
 void

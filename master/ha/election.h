@@ -30,6 +30,7 @@ typedef struct {
 typedef struct {
     char ids[KVP_ELECTION_MEMBERS_MAX][KVP_ELECTION_ID_MAX + 1];
     uint32_t n;
+    bool is_unsafe; /* who was elected with it did without what members before knew, and has not led yet */
 } kvp_election_set_t;
 
 /* Who the pool is, as etcd has it. */
@@ -95,6 +96,7 @@ typedef struct {
     int64_t own_revision; /* of the leader key, while it is ours */
     uint32_t own_term;
     kvp_election_set_t wanted_insync;
+    kvp_election_set_t asked_insync; /* members of sets that may stand in etcd, for their writing was not answered */
     bool is_insync_due;
     uint64_t elections; /* that we won */
 } kvp_election_t;
@@ -118,8 +120,10 @@ uint64_t kvp_election_due(const kvp_election_t *e); /* of the next tick */
 void kvp_election_resign(kvp_election_t *e);
 void kvp_election_seen(kvp_election_t *e, uint32_t term);
 
-/* kvp_election_want_insync: the members of the in-sync set that are to be written, ourselves included. kvp_election_insync: those that are. */
+/* kvp_election_want_insync: the members of the in-sync set that are to be written, ourselves included. kvp_election_insync: all that may be members by what stands in
+ * etcd; each of them could be elected. */
 void kvp_election_want_insync(kvp_election_t *e, const kvp_election_set_t *set);
+void kvp_election_insync(const kvp_election_t *e, kvp_election_set_t *set_out);
 bool kvp_election_set_has(const kvp_election_set_t *set, const char *id);
 
 /* kvp_election_act_until: a leader may act until then; 0 = it may not. */

@@ -353,10 +353,12 @@ static void
 hold(kvp_ha_t *ha)
 {
     const kvp_insync_t *in = &ha->sender.insync;
+    kvp_election_set_t members;
     uint64_t written = UINT64_MAX;
 
+    kvp_election_insync(&ha->election, &members);
     if (ha->conf.ack_standbys > 0) written = kvp_insync_nth_has(in, ha->conf.ack_standbys);
-    kvp_log_writer_hold(ha->conf.log, written, kvp_insync_all_have(in, &ha->election.insync, ha->conf.ident->id));
+    kvp_log_writer_hold(ha->conf.log, written, kvp_insync_all_have(in, &members, ha->conf.ident->id));
 }
 
 static void

@@ -74,7 +74,7 @@ kvp_insync_tick(kvp_insync_t *in, uint64_t acked, uint64_t end, uint64_t now_ns)
 void
 kvp_insync_members(const kvp_insync_t *in, const char *self, kvp_election_set_t *set_out)
 {
-    set_out->n = 0;
+    memset(set_out, 0, sizeof *set_out);
     snprintf(set_out->ids[set_out->n++], sizeof set_out->ids[0], "%s", self);
     for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++)
         if (in->ones[i].is_joined) memcpy(set_out->ids[set_out->n++], in->ones[i].id, sizeof set_out->ids[0]);

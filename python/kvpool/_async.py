@@ -81,12 +81,12 @@ class AsyncPool:
                  host_id: Optional[str] = None, transports: Optional[str] = None, deadline: Optional[float] = None,
                  verify: bool = False, memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0,
                  tenant: Optional[str] = None, locations: int = 0, ssd: Union[str, Sequence[str]] = (),
-                 ssd_writes: Union[int, str] = 0) -> None:
+                 ssd_writes: Union[int, str] = 0, cluster: Optional[str] = None) -> None:
         if threads < 1 or queue < 1:
             raise ValueError(f"threads and queue are at least 1, not {threads} and {queue}")
         self._make = partial(Pool, master, name=name, host_id=host_id, transports=transports, deadline=deadline, verify=verify,
                              memory=memory, listen=listen, chunk=chunk, tenant=tenant, locations=locations, ssd=ssd,
-                             ssd_writes=ssd_writes)
+                             ssd_writes=ssd_writes, cluster=cluster)
         self._sizes = (threads, queue)
         self._deadline = _DEADLINE_S if deadline is None else deadline
         self._workers: Optional[Workers] = None  # from open() on

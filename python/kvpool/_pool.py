@@ -141,7 +141,8 @@ class Pool:
     Keys are str (taken as UTF-8) or bytes, 1 to 1024 bytes. A value is any object with the buffer protocol (bytes, numpy
     arrays) or DLPack (torch tensors, also a GPU's, if it is registered), contiguous, 1 byte to a chunk (256 MiB in a pool of large nodes).
 
-    master: "HOST:PORT[,HOST:PORT]"; default $KVPOOL_MASTER, else 127.0.0.1:50051.
+    master: "HOST:PORT[,HOST:PORT]", or "etcd://HOST:PORT[;HOST:PORT]", which knows the masters of that cluster (default $KVPOOL_CLUSTER, else
+    $MC_STORE_CLUSTER_ID, else kvpool); default $KVPOOL_MASTER, else 127.0.0.1:50051.
     name: this client's in logs. transports: "shm,rdma,tcp" in order of preference; default all there are.
     deadline: seconds for a call that gives none (5). verify: check the sum of all that is got, on every transport.
     memory: bytes, or text like "4GiB", that this process gives to the pool while it is open; listen: "HOST:PORT" where others
@@ -156,14 +157,15 @@ class Pool:
     def __init__(self, master: Optional[str] = None, *, name: Optional[str] = None, host_id: Optional[str] = None,
                  transports: Optional[str] = None, deadline: Optional[float] = None, verify: bool = False,
                  memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0, tenant: Optional[str] = None,
-                 locations: int = 0, ssd: Union[str, Sequence[str]] = (), ssd_writes: Union[int, str] = 0) -> None:
+                 locations: int = 0, ssd: Union[str, Sequence[str]] = (), ssd_writes: Union[int, str] = 0,
+                 cluster: Optional[str] = None) -> None:
         if not 0 <= locations < 2**32:
             raise ValueError(f"locations: {locations} does not fit in 32 bits")
         self._raw = _kvpool.Pool()
         self._held: Dict[int, Memory] = {}  # address: object, so that registered memory outlives its registration
         err, detail = self._raw.open(master, name, host_id, transports, _ms(deadline), int(verify), _size(memory), listen,
                                      _size(chunk), tenant, locations, 0, (ssd,) if isinstance(ssd, str) else tuple(ssd),
-                                     _size(ssd_writes))
+                                     _size(ssd_writes), cluster)
         if err:
             raise error(err, None, detail)
 

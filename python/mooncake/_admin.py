@@ -3,6 +3,7 @@
 at a time. At most _AT_ONCE questions are put to the pool at once, and nobody keeps others from it who reads slowly; connections above
 _CONNECTIONS are closed."""
 import contextlib
+import functools
 import http.client
 import itertools
 import json
@@ -29,6 +30,10 @@ log = logging.getLogger("mooncake.master")
 
 class _BusyError(Exception):
     """Too many others ask the pool."""
+
+
+class _AwayError(Exception):
+    """The master does not answer over HTTP."""
 
 
 def _lines(entries):
@@ -75,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({
             "/get_all_keys": self._all_keys, "/get_all_segments": self._all_segments, "/query_key": self._query_key,
             "/batch_query_keys": self._batch_query_keys, "/health": self._health, "/metrics": self._metrics,
-            "/metrics/summary": self._summary, "/role": lambda q: self._text("leader"),
+            "/metrics/summary": self._summary, "/role": lambda q: self._text(self._who()),
             "/ha_status": self._ha_status, "/query_segment": self._query_segment, "/get_segments_detail": self._segments_detail,
         })
 
@@ -99,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             known(parse_qs(url.query))
-        except (kvpool.Error, _BusyError) as e:
+        except (kvpool.Error, _BusyError, _AwayError) as e:
             self.close_connection = True
             self._json({"success": False, "error_message": str(e)}, 503)
 
@@ -194,9 +199,19 @@ class _Handler(BaseHTTPRequestHandler):
         } for node in self._segments()]
         self._json({"total_segments": len(segments), "segments": segments})
 
+    def _who(self):
+        """leader, or what the master is instead."""
+        return json.loads(self._ask("/role")[0])["role"] if self.server.is_elected else "leader"
+
+    def _state(self):
+        """(role, what the reference calls it): a leader serves where the pool answers."""
+        role = self._who()
+        if role == "leader":
+            self._stat()
+        return role, "serving" if role == "leader" else role
+
     def _ha_status(self, query):
-        self._stat()
-        self._text("serving")
+        self._text(self._state()[1])
 
     def _nodes(self):
         """segment_id -> "host:port", also of SSD tiers, which are named as their nodes with /ssd behind it."""
@@ -224,20 +239,26 @@ class _Handler(BaseHTTPRequestHandler):
         self._json({"success": True, "data": {key: _in_batch(found) for key, found in zip(keys, self._found(keys))}})
 
     def _health(self, query):
-        self._stat()
-        self._json({"status": "ok", "role": "leader", "ha_state": "serving", "service_ready": True})
+        role, state = self._state()
+        self._json({"status": "ok", "role": role, "ha_state": state, "service_ready": role == "leader"})
 
-    def _metrics(self, query):
+    def _ask(self, path):
+        """(body, type, status) of what the master itself answers. _AwayError."""
         connection = http.client.HTTPConnection(self.server.metrics_at, timeout=_PATIENCE_S)
         try:
-            connection.request("GET", "/metrics")
+            connection.request("GET", path)
             answer = connection.getresponse()
-            body, kind, status = answer.read(), answer.headers["Content-Type"], answer.status
+            return answer.read(), answer.headers["Content-Type"], answer.status
         except (OSError, http.client.HTTPException) as e:
-            body, kind, status = f"the master does not answer: {e}\n".encode(), _TEXT, 503
+            raise _AwayError(f"the master does not answer: {e}") from None
         finally:
             connection.close()
-        self._body(body, kind, status)
+
+    def _metrics(self, query):
+        try:
+            self._body(*self._ask("/metrics"))
+        except _AwayError as e:
+            self._body(f"{e}\n".encode(), _TEXT, 503)
 
     def _summary(self, query):
         self._text(json.dumps(self._stat()) + "\n")
@@ -249,18 +270,29 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Admin(ThreadingHTTPServer):
-    """Serves at `at`, from the pool of `master`; metrics_at is where the master serves its own."""
+    """Serves at `at`, from the pool of `master`; metrics_at is where the master serves its own. With etcd, which elects one of several
+    masters, any of them answers for the pool of that cluster."""
 
     daemon_threads = True
     request_queue_size = 128  # who comes while others do waits for no second try
 
-    def __init__(self, at, master, metrics_at):
+    def __init__(self, at, master, metrics_at, etcd="", cluster=None):
         super().__init__(at, _Handler)
         host, _, port = master.rpartition(":")
-        self.pool = kvpool.Pool(f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}", name="mooncake_master")
+        where = f"etcd://{etcd}" if etcd else f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+        self._open = functools.partial(kvpool.Pool, where, name="mooncake_master", cluster=cluster)
+        self._pool, self._lock = None if etcd else self._open(), threading.Lock()  # maybe none leads yet
+        self.is_elected = bool(etcd)
         self.metrics_at = metrics_at
         self.turns = threading.BoundedSemaphore(_AT_ONCE)
         self.rooms = threading.BoundedSemaphore(_CONNECTIONS)
+
+    @property
+    def pool(self):
+        with self._lock:
+            if self._pool is None:
+                self._pool = self._open()
+            return self._pool
 
     def process_request(self, request, client_address):
         if not self.rooms.acquire(blocking=False):

@@ -38,7 +38,7 @@ def main(words=None):
     except (OverflowError, ValueError) as e:
         sys.exit(f"{_PROGRAM}: --global_segment_size: {e}")
     words = [str(FOLDER / "kvpool-node"), "--master", flags["master_server_address"], "--listen", f"{flags['host']}:{port}",
-             "--memory", f"{memory}B"]
+             "--memory", f"{memory}B", "--cluster", _setup.cluster()]
     if _setup.chunk_bytes(memory) > 0:
         words += ["--chunk-bytes", f"{_setup.chunk_bytes(memory)}B"]
     try:

@@ -21,6 +21,7 @@ from kvpool._programs import FOLDER
 from ._admin import Admin
 from ._flags import Flags, number
 from ._metadata import MetadataServer
+from ._setup import CLUSTER
 
 _PROGRAM = "mooncake_master"
 _DURATION = re.compile(r"(\d+)(ms|s|m|h)?")
@@ -30,19 +31,21 @@ _FLAGS = Flags(_PROGRAM, {
     "port": "50051", "rpc_port": "0", "rpc_address": "0.0.0.0", "rpc_interface": "", "enable_metric_reporting": True,
     "metrics_port": "9003", "metrics_host": "0.0.0.0", "default_kv_lease_ttl": "10000", "enable_http_metadata_server": False,
     "http_metadata_server_port": "8080", "http_metadata_server_host": "0.0.0.0", "config_path": "", "log_dir": "",
+    "enable_ha": False, "enable_oplog": False, "ha_backend_type": "etcd", "ha_backend_connstring": "", "etcd_endpoints": "",
+    "cluster_id": CLUSTER,
 }, without_use=(
     "rpc_thread_num", "max_threads", "rpc_conn_timeout_seconds", "rpc_enable_tcp_no_delay", "default_kv_soft_pin_ttl",
     "max_kv_soft_pin_ttl", "allow_evict_soft_pinned_objects", "eviction_ratio", "eviction_high_watermark_ratio", "nof_eviction_ratio",
     "nof_eviction_high_watermark_ratio", "nof_heartbeat_interval_sec", "nof_heartbeat_probe_timeout_ms",
     "nof_heartbeat_failures_threshold", "put_start_discard_timeout_sec", "put_start_release_timeout_sec", "client_ttl",
-    "memory_allocator", "allocation_strategy", "cxl_path", "cxl_size", "cluster_id", "offload_force_evict", "offloading_queue_limit",
+    "memory_allocator", "allocation_strategy", "cxl_path", "cxl_size", "offload_force_evict", "offloading_queue_limit",
     "offload_cap_ratio", "promotion_admission_threshold", "promotion_queue_limit",
     "promotion_max_per_heartbeat", "enable_disk_eviction", "quota_bytes", "global_file_segment_size",
     "dynamic_replication_heat_window_seconds", "dynamic_replication_admission_qps_threshold",
     "dynamic_replication_max_memory_replicas", "kv_events_bind_endpoint", "kv_events_backend_id", "kv_events_emit_legacy_compat",
     "kv_events_emit_object_key", "kv_events_queue_capacity", "kv_events_model_name", "kv_events_tenant_id",
-    "kv_events_additional_salt", "kv_events_lora_name", "kv_events_block_size", "kv_events_dp_rank", "ha_backend_type",
-    "ha_backend_connstring", "etcd_endpoints", "pod_name", "pod_namespace", "oplog_poll_interval_ms", "oplog_batch_max_entries",
+    "kv_events_additional_salt", "kv_events_lora_name", "kv_events_block_size", "kv_events_dp_rank",
+    "pod_name", "pod_namespace", "oplog_poll_interval_ms", "oplog_batch_max_entries",
     "batch_oplog_retry_timeout_sec", "tenant_quota_connector_type", "snapshot_backup_dir", "snapshot_interval_seconds",
     "snapshot_child_timeout_seconds", "snapshot_retention_count", "snapshot_object_store_type", "snapshot_catalog_store_type",
     "snapshot_catalog_store_connstring", "snapshot_payload_store_type", "snapshot_payload_backend_type",
@@ -61,9 +64,6 @@ instead={
     "dynamic_replication_mode": "objects have the copies that their put asked for, however often they are read",
     "enable_metadata_cleanup_on_timeout": "an engine's entry stays until it ends, or one of its name takes its place",
 }, refused={
-    "enable_ha": "a pool has one master and no other one to take over; leave it out, and have systemd or Kubernetes start this one "
-                 "again: nodes keep what they hold meanwhile",
-    "enable_oplog": "it goes with --enable_ha, which a pool does not have; leave it out",
     "tenant_quota_connector_uri": "there are no quotas, and nothing would hold tenants to those in it; leave it out",
     "enable_cxl": "no node serves CXL memory; leave it out, and start mooncake_client where there is memory",
 })
@@ -94,6 +94,23 @@ def _log_in(folder):
         return open(path, "ab") if folder else None
     except (OSError, ValueError) as e:
         sys.exit(f"{_PROGRAM}: --log_dir: {path}: {getattr(e, 'strerror', e)}")
+
+
+def _etcd(flags):
+    """The members of etcd that --enable_ha names, with commas between; "" where one master is alone."""
+    if flags["enable_oplog"] and not flags["enable_ha"]:
+        sys.exit(f"{_PROGRAM}: --enable_oplog: it goes with --enable_ha, where standbys follow the log in any case; leave it out")
+    if not flags["enable_ha"]:
+        return ""
+    if flags["ha_backend_type"] != "etcd":
+        sys.exit(f"{_PROGRAM}: --ha_backend_type is etcd, not {flags['ha_backend_type']!r}: masters are elected by nothing else")
+    named = flags["ha_backend_connstring"] or flags["etcd_endpoints"]
+    members = ",".join(word.strip() for word in named.replace("etcd://", "").replace(";", ",").split(",") if word.strip())
+    if not members:
+        sys.exit(f"{_PROGRAM}: --enable_ha: it wants the members of etcd, --etcd_endpoints='host:2379;host:2379'; or leave it out")
+    if "/" in flags["cluster_id"]:
+        sys.exit(f"{_PROGRAM}: --cluster_id is a name without slashes, not {flags['cluster_id']!r}")
+    return members
 
 
 def _state_folder(port):
@@ -131,10 +148,12 @@ def main():
     host = _address_of(flags["rpc_interface"]) if flags["rpc_interface"] else flags["rpc_address"]
     http_port = number(_PROGRAM, "metrics_port", flags["metrics_port"], 0, 65535)
     metadata_port = number(_PROGRAM, "http_metadata_server_port", flags["http_metadata_server_port"], 0, 65535)
+    etcd, cluster = _etcd(flags), flags["cluster_id"] or CLUSTER
     parent = os.getpid()
     child = subprocess.Popen(
         [str(FOLDER / "kvpool-master"), "--listen", f"{host}:{port}", "--http", "127.0.0.1:0", "--data-dir",
-         _state_folder(port), "--lease-ttl", _duration(flags["default_kv_lease_ttl"])],
+         _state_folder(f"{port}-{cluster}" if etcd else port), "--lease-ttl", _duration(flags["default_kv_lease_ttl"]),
+         *(["--etcd", etcd, "--cluster", cluster] if etcd else [])],
         stdout=subprocess.PIPE, stderr=_log_in(flags["log_dir"]), text=True, preexec_fn=lambda: _die_with(parent))
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, lambda *_: child.terminate())
@@ -146,7 +165,7 @@ def main():
         threading.Thread(target=lambda: sys.stdout.writelines(child.stdout), daemon=True).start()
         if flags["enable_metric_reporting"]:
             at = flags["metrics_host"], http_port
-            is_whole = _starts(at, lambda: Admin(at, said["listen"], said["http"]))
+            is_whole = _starts(at, lambda: Admin(at, said["listen"], said["http"], etcd, cluster))
         if is_whole and flags["enable_http_metadata_server"]:
             at = flags["http_metadata_server_host"], metadata_port
             is_whole = _starts(at, lambda: MetadataServer(*at))

@@ -16,6 +16,7 @@ PORTS = range(12300, 14300)  # of those an embedded node takes one where none is
 PROTOCOLS = {"tcp": "shm,tcp", "rdma": "shm,rdma"}
 _DEFAULT_SIZE = 16 << 20
 _CHUNK_BYTES = 256 << 20
+CLUSTER = "mooncake_cluster"
 _MASTER_WAIT_MS = 1000
 UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "T": 1 << 40,
          "TB": 1 << 40}
@@ -88,6 +89,11 @@ def may_do_without_rdma(log, variable, value, detail):
         log.warning('%s: the protocol "rdma" goes by TCP then, unless %s=%s forbids it', detail, variable, value)
         _warned.add(variable)
     return True
+
+
+def cluster():
+    """Whose masters "etcd://..." stands for."""
+    return os.environ.get("KVPOOL_CLUSTER") or os.environ.get("MC_STORE_CLUSTER_ID") or CLUSTER
 
 
 def master_wait_ms():

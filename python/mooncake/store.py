@@ -79,7 +79,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
               protocol: Optional[str] = None, rdma_devices: Optional[str] = None, master_server_addr: Optional[str] = None,
               engine: Any = None, enable_ssd_offload: bool = False, ssd_offload_path: str = "", tenant_id: str = "default",
               enable_client_http_server: bool = False, client_http_port: int = 9300) -> int:
-        """Joins the pool of master_server_addr. One dict with the same names will do as well.
+        """Joins the pool of master_server_addr: "host:port", several with commas between, or "etcd://host:port;host:port", which knows the
+        masters of $MC_STORE_CLUSTER_ID (mooncake_cluster). One dict with the same names will do as well.
 
         A pool needs no metadata_server, and what else it has no use for is told in the log. Of an engine it is only known that it
         listens at local_hostname's port, so that a node takes another one. local_buffer_size bounds a BufferPool that names no bound, and what
@@ -168,7 +169,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
             raw = _kvpool.Pool(is_dropin=True)
             name = _setup.join_host(host, at)
             err, detail = raw.open(master, folder.name if folder else name, None, transports, 0, 0, memory, name if memory else None,
-                                   _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms(), (folder.device,) if folder else (), 0)
+                                   _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms(), (folder.device,) if folder else (), 0,
+                                   _setup.cluster())
             if err == 0:
                 return raw, name, 0
             rdma = _setup.PROTOCOLS["rdma"]

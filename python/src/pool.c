@@ -97,7 +97,7 @@ texts_of(PyObject *tuple, const char *texts[SSD_MAX], size_t *n_out)
 }
 
 /* open(master, name, host_id, transports, deadline_ms, verify, memory_bytes, listen, chunk_bytes, tenant, locations,
- * master_wait_ms[, ("DIR:SIZE", ...), ssd_writes]) -> (error, detail). Strings may be None, numbers 0. */
+ * master_wait_ms[, ("DIR:SIZE", ...), ssd_writes, cluster]) -> (error, detail). Strings may be None, numbers 0. */
 static PyObject *
 pool_open(kvpy_pool_t *self, PyObject *args)
 {
@@ -108,10 +108,10 @@ pool_open(kvpy_pool_t *self, PyObject *args)
     PyObject *devices = NULL;
     int err;
 
-    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&zO&O&|O!O&", &conf.master, &conf.name, &conf.host_id, &conf.transports,
+    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&zO&O&|O!O&z", &conf.master, &conf.name, &conf.host_id, &conf.transports,
                           kvpy_u32, &conf.deadline_ms, kvpy_u32, &conf.verify, kvpy_u64, &conf.memory_bytes,
                           &conf.listen, kvpy_u64, &conf.chunk_bytes, &conf.tenant, kvpy_u32, &conf.locations, kvpy_u32,
-                          &conf.master_wait_ms, &PyTuple_Type, &devices, kvpy_u64, &conf.ssd_writes) ||
+                          &conf.master_wait_ms, &PyTuple_Type, &devices, kvpy_u64, &conf.ssd_writes, &conf.cluster) ||
         (devices != NULL && !texts_of(devices, ssd, &conf.ssd_n)))
         return NULL;
     conf.ssd = ssd;

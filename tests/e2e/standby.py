@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several masters of one pool, and the real etcd that elects one of them."""
 import contextlib
+import ctypes
 import json
+import os
 import pathlib
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -155,3 +158,166 @@ class Masters:
 
     def kvpool(self, verb, *args, stdin=b"", timeout=30 * SLOW, at=None):
         return self.bench.run("kvpool", verb, "--master", at or self.addr, *args, stdin=stdin, timeout=timeout)
+
+
+def has_leader(member):
+    """Whether that member of etcd is up, and knows one that leads."""
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        return member.post("/v3/maintenance/status")["leader"] != "0"
+    return False
+
+
+# ---- hosts apart
+_CLONE_NEWNET = 0x40000000
+_NOBODY = "02:00:00:00:de:ad"  # a link address that no host has
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(rc, what):
+    if rc != 0:
+        raise OSError(ctypes.get_errno(), what)
+
+
+def why_no_namespaces():
+    """Why this process cannot make network namespaces and links between them; "" = it can."""
+    if shutil.which("ip") is None:
+        return "no ip here (Debian's iproute2)"
+    tried = subprocess.run(["unshare", "--net", "sh", "-c", "ip link add br0 type bridge && ip link add v0 type veth peer name v1"],
+                           capture_output=True, text=True, check=False)
+    if tried.returncode == 0 and os.geteuid() == 0:
+        return ""
+    return f"cannot make network namespaces, links and bridges: {tried.stderr.strip()}"
+
+
+class Host:
+    """A network namespace that lives as long as the test. `with host:` moves the calling thread there, and what it starts, too."""
+
+    def __init__(self, bench, name, address=None):
+        self.name, self.address, self.before = name, address, threading.local()
+        self.proc = subprocess.Popen(["sleep", "infinity"], stdin=subprocess.DEVNULL, preexec_fn=self._apart)
+        self.fd = os.open(f"/proc/{self.proc.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self.argv = ["sleep", "infinity"]
+        bench.daemons.append(self)
+
+    @staticmethod
+    def _apart():
+        _die_with_parent()
+        _check(_libc.unshare(_CLONE_NEWNET), "unshare")
+
+    def __enter__(self):
+        if not hasattr(self.before, "fds"):
+            self.before.fds = []
+        self.before.fds.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+        _check(_libc.setns(self.fd, _CLONE_NEWNET), "setns")
+        return self
+
+    def __exit__(self, *_):
+        fd = self.before.fds.pop()
+        _check(_libc.setns(fd, _CLONE_NEWNET), "setns")
+        os.close(fd)
+
+    @property
+    def pid(self):
+        return self.proc.pid
+
+    def ip(self, *words):
+        with self:
+            subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    def problems(self):
+        self.proc.kill()
+        self.proc.wait()
+        os.close(self.fd)
+        return []
+
+    def log(self):
+        return ""
+
+    stdout = log
+
+
+class Net:
+    """Hosts at one bridge. Nothing of it is seen from outside."""
+
+    def __init__(self, bench, names):
+        self.switch = Host(bench, "switch")
+        self.switch.ip("link", "add", "br0", "type", "bridge")
+        self.switch.ip("link", "set", "br0", "up")
+        self.hosts = {}
+        for i, name in enumerate(names):
+            host = self.hosts[name] = Host(bench, name, f"10.88.0.{i + 1}")
+            host.ip("link", "add", "eth0", "type", "veth", "peer", "name", f"p{i}", "netns", str(self.switch.pid))
+            host.ip("addr", "add", f"{host.address}/24", "dev", "eth0")
+            host.ip("link", "set", "lo", "up")
+            host.ip("link", "set", "eth0", "up")
+            self.switch.ip("link", "set", f"p{i}", "master", "br0", "up")
+        self.are_cut = set()
+
+    def __getitem__(self, name):
+        return self.hosts[name]
+
+    def cut(self, some, others):
+        """What they send each other is lost from now on, without a word."""
+        for a in some:
+            for b in others:
+                self.are_cut.add((a, b))
+                for x, y in ((self[a], self[b]), (self[b], self[a])):
+                    x.ip("neigh", "replace", y.address, "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
+
+    def heal(self):
+        while self.are_cut:
+            a, b = self.are_cut.pop()
+            for x, y in ((self[a], self[b]), (self[b], self[a])):
+                x.ip("neigh", "del", y.address, "dev", "eth0")
+
+
+class MemberApart(Member):
+    def __init__(self, bench, number, peers, at):
+        self.at = at
+        super().__init__(bench, number, (2379, 2380), peers, at.address)
+
+    def start(self):
+        """With what etcd 3.5 has by itself: a member that comes back does not depose a leader that all others hear."""
+        self.argv += [] if "--pre-vote" in self.argv else ["--pre-vote"]
+        with self.at:
+            super().start()
+
+    def post(self, path, body="{}", timeout=1):
+        with self.at:
+            return super().post(path, body, timeout)
+
+
+class EtcdApart(Etcd):
+    def __init__(self, bench, hosts):
+        peers = ",".join(f"e{i}=http://{h.address}:2380" for i, h in enumerate(hosts))
+        self.members = [MemberApart(bench, i, peers, h) for i, h in enumerate(hosts)]
+        self.wait()
+
+
+class MastersApart(Masters):
+    """Three hosts with a master and a member of etcd each, and one with the nodes and clients, which the caller is to be at. A master and
+    its member have a namespace each, so that they can be cut off by themselves."""
+
+    def __init__(self, bench, **kw):
+        self.net = Net(bench, ["m0", "m1", "m2", "e0", "e1", "e2", "c"])
+        with self.net["c"]:
+            super().__init__(bench, etcd=EtcdApart(bench, [self.net[f"e{i}"] for i in range(3)]), **kw)
+
+    def start(self, i, listen=None, http=None, ready=True):
+        at = self.net[f"m{i}"]
+        with at:  # with a directory of its own: the Unix socket in it would be a way around whatever is cut
+            return self.bench.start(f"m{i}", "kvpool-master", "--listen", f"{at.address}:50051", "--http", f"{at.address}:9003",
+                                    "--data-dir", f"{self.bench.home}/m{i}", "--runtime-dir", f"{self.bench.home}/run{i}",
+                                    "--etcd", self.etcd.urls, "--cluster", "test", *self.args, ready=ready)
+
+    def health(self, i):
+        with self.net[f"m{i}"]:
+            return super().health(i)
+
+    def status(self, i):
+        with self.net[f"m{i}"]:
+            return super().status(i)
+
+    def cut_host(self, i, and_clients=True):
+        others = [f"{x}{k}" for x in "me" for k in range(3) if k != i] + ["c"] * and_clients
+        self.net.cut([f"m{i}", f"e{i}"], others)

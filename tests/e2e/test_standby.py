@@ -90,7 +90,7 @@ def test_leader_killed(masters):
         assert gap.longest < (TTL_S + 1.5) * SLOW
         masters.again(was)
         wait_until(lambda: masters.health(was)["role"] == "standby", 20, "the killed master to be a standby")
-        assert masters.health(was)["term"] == masters.health(new)["term"]
+        wait_until(lambda: masters.health(was)["term"] == masters.health(new)["term"], 5, "it to know the term")
         masters.wait_insync(3)
     gap.end()
     for w in workers:

@@ -87,6 +87,7 @@ kvp_cli_conf(const kvp_cli_common_t *common)
     return (kvpool_conf_t){
         .struct_size = sizeof(kvpool_conf_t),
         .master = common->master,
+        .cluster = common->cluster,
         .host_id = common->host_id,
         .transports = common->transports,
         .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),

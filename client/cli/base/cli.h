@@ -24,12 +24,12 @@ typedef struct kvp_cli_verb {
 
 /* The options of every verb. Texts are borrowed from argv and the environment; NULL = the library's default. */
 typedef struct {
-    const char *master;
+    const char *master, *cluster;
     const char *transports;
     const char *host_id;
     uint64_t deadline_ns;
     const char *tenant; /* name; NULL = the default one */
-    size_t masters_n; /* in the list */
+    size_t masters_n; /* in the list; SIZE_MAX = etcd knows */
     uint32_t locations, verify; /* as in kvpool_conf_t; no options */
     bool state_only;
     bool is_json;
@@ -48,6 +48,7 @@ int kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_fsck(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_bench(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv);
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define OPTS_MAX 48
-#define COMMON_N 7
+#define COMMON_N 8
 #define MASTERS_MAX 16
 #define DEADLINE_DEFAULT_NS 5000000000ull
 #define DEADLINE_MAX_NS 86400000000000ull
@@ -31,9 +31,11 @@ table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *c
 {
     const kvp_cli_opt_t shared[COMMON_N] = {
         {"master", KVP_CLI_TEXT, &common->master, "HOST:PORT",
-         "the pool's master, or several with commas between "
+         "the pool's master, or several with commas between, or etcd://HOST:PORT;HOST:PORT, which knows them "
          "(KVPOOL_MASTER, default 127.0.0.1:50051)",
          0, 0},
+        {"cluster", KVP_CLI_TEXT, &common->cluster, "NAME",
+         "with etcd://: whose masters (KVPOOL_CLUSTER, MC_STORE_CLUSTER_ID, default kvpool)", 0, 0},
         {"deadline", KVP_CLI_DURATION, &common->deadline_ns, "TIME", "of each call (default 5s)", 1000000,
          DEADLINE_MAX_NS},
         {"transports", KVP_CLI_TEXT, &common->transports, "LIST",
@@ -131,8 +133,11 @@ static int
 check_common(const kvp_cli_verb_t *verb, kvp_cli_common_t *common)
 {
     kvp_hostport_t at[MASTERS_MAX];
-    common->masters_n = 1;
-    if (common->master != NULL && kvp_parse_hostports(common->master, at, MASTERS_MAX, &common->masters_n) != KVP_OK)
+    const bool is_etcd =
+        common->master != NULL && strncmp(common->master, KVP_ETCD_SCHEME, strlen(KVP_ETCD_SCHEME)) == 0;
+    common->masters_n = is_etcd ? SIZE_MAX : 1;
+    if (common->master != NULL && !is_etcd &&
+        kvp_parse_hostports(common->master, at, MASTERS_MAX, &common->masters_n) != KVP_OK)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT[,HOST:PORT]", common->master);
     if (common->transports != NULL && *common->transports == '\0')
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--transports does not take \"\", but some of shm, rdma, tcp");

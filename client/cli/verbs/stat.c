@@ -264,6 +264,9 @@ print_screen(struct json_object *stat)
     size_t up = 0;
     for (size_t i = 0; i < nodes; i++)
         up += strcmp(word(json_object_array_get_idx(segments, i), "state"), "up") == 0;
+    if (json_object_get_boolean(part(pool, "is_standby")))
+        printf("master     a standby, of term %" PRIu64 ": it shows what the log of the leader says\n",
+               figure(pool, "term"));
     printf("nodes      %zu of %zu up\n", up, nodes);
     printf("memory     %s of %s used (%.1f %%)\n", kvp_format_bytes(used_bytes, used),
            kvp_format_bytes(size_bytes, size), percent(used_bytes, size_bytes));

@@ -306,7 +306,7 @@ test_the_highest_term_goes_first(void **state)
 
     for (int i = 0; i < MASTERS; i++)
         lead(i, i == 1 ? 9 : 3);
-    assert_int_equal(kvp_masters_create(list, NULL, &m), KVP_OK);
+    assert_int_equal(kvp_masters_create(list, NULL, NULL, &m), KVP_OK);
     for (int i = 0; i < 100; i++) { /* by then all have answered */
         (void)kvp_masters_tend(m, 2);
         pass_ms(5);

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvpool_master_switch: SWITCH to the master that leads, then the wait for the one that leads after it. It needs no handle.
+ */
+#include "client/kvpool.h"
+
+#include "client/api/calls.h"
+#include "client/net/hello.h"
+#include "client/net/masters.h"
+#include "client/net/waits.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEADLINE_DEFAULT_MS 5000u
+#define SWITCH_ID 3u
+
+_Static_assert(KVPOOL_ADDRESS_MAX >= KVP_HOSTPORT_TEXT_MAX, "an address fits");
+
+/* Half of the time is the standby's to get level, the other half the next leader's to begin. */
+static kvp_err_t
+ask(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
+{
+    Kvp__Pb__Switch msg = KVP__PB__SWITCH__INIT;
+    Kvp__Pb__Reply *reply;
+    kvp_frame_t frame;
+    kvp_pb_t pb;
+    kvp_err_t err;
+    size_t at;
+
+    msg.wait_ms = kvp_left_ms(deadline_ns) / 2;
+    kvp_pb_frame_begin(&c->out, KVP_OP_SWITCH, 0, SWITCH_ID, &msg.base, &at);
+    kvp_frame_end(&c->out, at);
+    err = kvp_exchange(c, SWITCH_ID, deadline_ns, &frame);
+    if (err != KVP_OK) return err;
+    reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &frame);
+    if (reply == NULL) return pb.err;
+    err = reply->err > 0 ? KVP_PROTO : reply->err;
+    snprintf(detail, 256, "%s", reply->detail);
+    kvp_pb_free(&pb, reply);
+    return err;
+}
+
+static kvp_err_t
+switch_leader(kvp_masters_t *m, uint64_t deadline_ns, kvpool_switched_t *out, char detail[256])
+{
+    const kvp_hostport_t *at;
+    uint64_t began_ns;
+    uint32_t term;
+    kvp_framed_t c;
+    kvp_err_t err = kvp_masters_find(m, NULL, deadline_ns, &c, &at);
+
+    if (err != KVP_OK) {
+        snprintf(detail, 256, "%s", kvp_masters_why(m));
+        return KVP_UNREACHABLE; /* also where there are masters, and none leads */
+    }
+    kvp_format_hostport(at, out->from);
+    term = kvp_masters_term(m);
+    began_ns = kvp_now_ns();
+    err = ask(&c, deadline_ns, detail);
+    kvp_framed_fini(&c);
+    while (err == KVP_OK) {
+        err = kvp_masters_find(m, NULL, deadline_ns, &c, &at);
+        if (err != KVP_OK) return KVP_DEADLINE;
+        kvp_framed_fini(&c);
+        kvp_format_hostport(at, out->to);
+        out->term = kvp_masters_term(m);
+        if (out->term > term) break;
+    }
+    out->took_us = (kvp_now_ns() - began_ns) / 1000;
+    if (err == KVP_OK && strcmp(out->from, out->to) == 0) {
+        snprintf(detail, 256, "no other master took the lead, and it leads again");
+        err = KVP_RETRY_AFTER;
+    }
+    return err;
+}
+
+int
+kvpool_master_switch(const kvpool_conf_t *conf, kvpool_switched_t *switched_out)
+{
+    kvpool_switched_t switched = {.from = ""};
+    kvp_names_t *names = NULL;
+    kvp_masters_t *m = NULL;
+    char detail[256] = "";
+    const char *list;
+    uint64_t deadline_ns;
+    kvp_err_t err;
+
+    if (conf == NULL || conf->struct_size != sizeof *conf || switched_out == NULL) return KVP_INVALID;
+    if (conf->detail != NULL && conf->detail_cap > 0) conf->detail[0] = '\0';
+    deadline_ns = kvp_now_ns() + (conf->deadline_ms == 0 ? DEADLINE_DEFAULT_MS : conf->deadline_ms) * KVP_NS_PER_MS;
+    list = conf->master != NULL && conf->master[0] != '\0' ? conf->master : getenv("KVPOOL_MASTER");
+    err = kvp_names_create(&names);
+    if (err == KVP_OK) err = kvp_masters_create(list == NULL ? "" : list, conf->cluster, names, &m);
+    if (err == KVP_INVALID || (err == KVP_OK && !kvp_masters_are_several(m))) {
+        err = KVP_INVALID;
+        snprintf(detail, sizeof detail, "all of the pool's masters are wanted, to see which leads next");
+    }
+    if (err == KVP_OK) err = switch_leader(m, deadline_ns, &switched, detail);
+    if (err == KVP_OK) *switched_out = switched;
+    if (detail[0] != '\0') err = kvp_refuse(conf->detail, conf->detail_cap, err, "switch", detail);
+    kvp_masters_destroy(m);
+    kvp_names_destroy(names);
+    return err;
+}

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that know the members of etcd, and learn from them where the masters are; and what the tool says of masters."""
+import json
+
+import pytest
+
+from clients import Shell, free_ports
+from conftest import SLOW, wait_until
+from standby import Masters, needs_etcd
+from test_json_keys import of_verb, words
+
+pytestmark = needs_etcd
+
+
+class KnownByEtcd(Masters):
+    """Nodes and clients are given etcd's members alone."""
+
+    @property
+    def addr(self):
+        return "etcd://" + ";".join(m.url for m in self.etcd.members)
+
+
+def with_cluster(bench, **more):
+    """The bench's environment, and the cluster's name in it."""
+    plain = type(bench).env
+    bench.env = lambda **extra: plain(bench, **{"KVPOOL_CLUSTER": "test", **more, **extra})
+
+
+@pytest.fixture
+def masters(bench):
+    with_cluster(bench)
+    pool = KnownByEtcd(bench)
+    pool.wait_insync(3)
+    return pool
+
+
+def test_masters_that_move(masters):
+    """Fails if a node or a client that knows etcd alone does not find the pool, whose masters all come back at other ports."""
+    shell = Shell(masters.bench, masters.addr, "client")
+    assert shell("put before 100")["err"] == "OK"
+    assert masters.kvpool("get", "before").rc == 0
+    # The members that are gone keep nobody from it, one that hangs for a second.
+    masters.etcd.members[0].kill()
+    assert masters.kvpool("exists", "before").rc == 0
+    masters.etcd.members[0].start()
+    masters.etcd.wait()
+    masters.etcd.members[1].freeze()
+    assert masters.kvpool("exists", "before").rc == 0
+    masters.etcd.members[1].thaw()
+    was = [m.listen for m in masters.masters]
+    for m in masters.masters:
+        m.kill9()
+    for i in range(3):
+        masters.masters[i] = masters.start(i)
+    assert not {m.listen for m in masters.masters} & set(was)
+    masters.wait_leader()
+    wait_until(lambda: masters.leader_status()["segments"] == 2, 20, "the nodes to have found the leader")
+    assert shell(f"put after 100 deadline={20000 * SLOW}", timeout=60)["err"] == "OK"
+    assert shell("get before 100")["err"] == "OK" and shell("get after 100")["err"] == "OK"
+
+
+def test_cluster(masters):
+    """Fails if the cluster's name is not taken from where it is given first, or nothing says what is wrong."""
+    assert masters.kvpool("exists", "k", "--cluster", "test", "--deadline", "5s").rc == 1
+    got = masters.kvpool("stat", "--cluster", "other", "--deadline", "500ms")
+    assert got.rc == 3 and "it knows no master of this cluster" in got.err
+    assert masters.kvpool("stat", "--cluster", "a/b").rc == 2
+    assert masters.kvpool("stat", at="etcd://127.0.0.1").rc == 2
+    got = masters.kvpool("stat", "--deadline", "500ms", at=f"etcd://127.0.0.1:{free_ports(1)[0]}")
+    assert got.rc == 3 and "etcd at http://127.0.0.1:" in got.err
+    with_cluster(masters.bench, KVPOOL_CLUSTER="", MC_STORE_CLUSTER_ID="test")
+    assert masters.kvpool("exists", "k").rc == 1
+
+
+def test_switch(masters):
+    """Fails if a switch does not tell who led and who leads, or one that cannot be ends with another code than docs say."""
+    was = masters.wait_leader()
+    told = masters.kvpool("master", "switch", "--json").json
+    assert set(told) == set(words(of_verb("master switch")))
+    assert told["from"] == masters.masters[was].listen and told["to"] == masters.masters[masters.wait_leader()].listen
+    assert told["term"] == masters.leader_status()["term"]
+    # Again at once, also back to one that gave it up a moment ago.
+    for _ in range(4):
+        again = masters.kvpool("master", "switch", "--json").json
+        assert again["from"] == told["to"] and again["elapsed_ms"] < 1000 * SLOW
+        told = again
+    was = masters.wait_leader()
+    # One address does not tell who leads next, and two that do not lead are no masters to be told.
+    at = masters.masters[was].listen
+    assert masters.kvpool("master", "switch", at=at).rc == 2
+    assert masters.kvpool("master").rc == 2 and masters.kvpool("master", "stop").rc == 2
+    dead = ",".join(f"127.0.0.1:{p}" for p in free_ports(2))
+    assert masters.kvpool("master", "switch", "--deadline", "500ms", at=dead).rc == 3
+    # Nobody is in sync: the leader says no, and leads on.
+    now = masters.wait_leader()
+    for i in range(3):
+        if i != now:
+            masters.masters[i].kill9()
+    got = masters.kvpool("master", "switch", "--deadline", "1s")
+    assert got.rc == 1 and "no standby is in sync" in got.err, got
+    assert masters.leader() == now and masters.kvpool("put", "k", stdin=b"x").rc == 0
+
+
+def test_stat_of_a_standby(masters):
+    """Fails if stat does not say that who answered is a standby."""
+    leads = masters.wait_leader()
+    for i, m in enumerate(masters.masters):
+        shown = masters.kvpool("stat", at=m.listen)
+        assert shown.rc == 0 and ("a standby" in shown.out.decode()) == (i != leads)
+        assert masters.kvpool("stat", "--json", at=m.listen).json["pool"]["is_standby"] == (i != leads)
+    assert json.loads(masters.kvpool("stat", "--json").out)["pool"]["is_standby"] is False

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/three-masters/start, as docs/operations/standbys.md tells to try it."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import urllib.request
+
+from clients import free_ports
+from conftest import BUILD, ROOT, SLOW, _die_with_parent, wait_until
+from standby import needs_etcd
+
+pytestmark = needs_etcd
+
+
+class Example:
+    """The script as it runs in `home`/example, and what it has started."""
+
+    def __init__(self, bench):
+        self.dir = pathlib.Path(bench.home) / "example"
+        self.dir.mkdir()
+        ports = [str(p) for p in free_ports(12)]
+        names = ("MASTER_PORTS", "HTTP_PORTS", "MEMBER_PORTS", "PEER_PORTS")
+        env = bench.env(KVPOOL_BUILD=str(BUILD), THREE_MASTERS_DIR=str(self.dir),
+                        **{name: " ".join(ports[3 * i:3 * i + 3]) for i, name in enumerate(names)})
+        self.masters, self.http = ([f"127.0.0.1:{p}" for p in some] for some in (ports[:3], ports[3:6]))
+        self.out = pathlib.Path(bench.home) / "example.out"
+        with self.out.open("w") as out:
+            self.proc = subprocess.Popen([ROOT / "deploy" / "three-masters" / "start"], env=env, stdin=subprocess.DEVNULL,
+                                         stdout=out, stderr=out, preexec_fn=_die_with_parent)
+
+    def running(self):
+        """The pids of its programs that run: they are those whose working directory is its own."""
+        pids = [int(path.read_text()) for path in self.dir.glob("*.pid")]
+        return [pid for pid in pids if is_at(pid, self.dir)]
+
+    def kill_leader(self):
+        with urllib.request.urlopen(f"http://{self.http[0]}/leader", timeout=5 * SLOW) as answer:
+            number = self.masters.index(json.load(answer)["leader"]["address"]) + 1
+        os.kill(int((self.dir / f"master{number}.pid").read_text()), signal.SIGKILL)
+
+    def stop(self):
+        self.proc.send_signal(signal.SIGTERM)
+        return self.proc.wait(30 * SLOW)
+
+    def problems(self):
+        """For a test that failed before its stop. The programs die with the script."""
+        if self.proc.poll() is None:
+            self.stop()
+        return []
+
+    def log(self):
+        return "\n".join([self.out.read_text()] + [f"{path.name}: {line}" for path in sorted(self.dir.glob("*.log"))
+                                                   for line in path.read_text(errors="replace").splitlines()[-10:]])
+
+    def stdout(self):
+        return ""
+
+    name = "three-masters"
+    argv = ["deploy/three-masters/start"]
+
+    @property
+    def pid(self):
+        return self.proc.pid
+
+
+def is_at(pid, folder):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cwd").resolve(strict=True) == folder.resolve()
+    except OSError:
+        return False
+
+
+def test_three_masters_example(bench):
+    """Fails if the example does not come up, does not store, does not find a key before and after the leader is killed, or leaves a program."""
+    example = Example(bench)
+    bench.daemons.append(example)
+    wait_until(lambda: "\nready:" in "\n" + example.out.read_text() or example.proc.poll() is not None, 20, "the example to be ready")
+    assert example.proc.poll() is None
+    assert len(example.running()) == 8
+    masters = ",".join(example.masters)
+    assert bench.run("kvpool", "put", "--master", masters, "greeting", stdin=b"hello").rc == 0
+    for is_killed in (False, True):
+        if is_killed:
+            example.kill_leader()
+        got = bench.run("kvpool", "get", "--master", masters, "--deadline", "15s", "greeting")
+        assert (got.rc, got.out) == (0, b"hello"), got
+    assert example.stop() == 0
+    assert example.running() == []
