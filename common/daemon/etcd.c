@@ -19,6 +19,8 @@
 
 #define ENDPOINTS_MAX 16u
 #define URL_MAX (KVP_HOSTPORT_TEXT_MAX + 64u)
+#define NOISE_LINES 6u /* of the log, */
+#define NOISE_MS 60000u /* in that time */
 #define REQUEST_NS (500 * KVP_NS_PER_MS)
 #define BACKOFF_MIN_NS (100 * KVP_NS_PER_MS)
 #define BACKOFF_MAX_NS (1000 * KVP_NS_PER_MS)
@@ -57,6 +59,7 @@ struct kvp_etcd {
     /* The thread's alone. */
     kvp_list_t waiting, busy;
     size_t current; /* the endpoint in use */
+    kvp_log_limit_t noise;
     enum { UNTRIED, WORKS, FAILS } state;
     char *token; /* "" = needs none, NULL = to log in */
     uint64_t token_number;
@@ -262,9 +265,15 @@ judge(kvp_etcd_t *etcd, const call_t *call, kvp_err_t err, const char *why)
 {
     const char *endpoint = etcd->endpoints[call->endpoint];
     bool has_worked = err == KVP_OK || err == KVP_NOT_FOUND;
+    uint32_t missed;
 
-    if (has_worked && etcd->state != WORKS) kvp_log_info("etcd", "%s answers", endpoint);
-    if (!has_worked && etcd->state != FAILS) kvp_log_warn("etcd", "%s: %s: %s", endpoint, kvp_err_name(err), why);
+    /* Where some requests are refused and others are not, each of them is a change. */
+    if (etcd->state != (has_worked ? WORKS : FAILS) && kvp_log_limit_ok(&etcd->noise, &missed)) {
+        if (has_worked)
+            kvp_log_info("etcd", "%s answers missed=%u", endpoint, missed);
+        else
+            kvp_log_warn("etcd", "%s: %s: %s missed=%u", endpoint, kvp_err_name(err), why, missed);
+    }
     etcd->state = has_worked ? WORKS : FAILS;
     if (!has_worked) move_on(etcd, call->endpoint);
 }
@@ -525,6 +534,8 @@ kvp_etcd_create(const kvp_etcd_conf_t *conf, kvp_etcd_t **etcd_out)
     kvp_list_init(&etcd->asked);
     kvp_list_init(&etcd->waiting);
     kvp_list_init(&etcd->busy);
+    etcd->noise.burst = NOISE_LINES;
+    etcd->noise.interval_ms = NOISE_MS;
     etcd->conf.request_ns = conf->request_ns != 0 ? conf->request_ns : REQUEST_NS;
     etcd->conf.on_answer = conf->on_answer;
     etcd->conf.on_change = conf->on_change;
@@ -589,7 +600,9 @@ kvp_etcd_destroy(kvp_etcd_t *etcd)
 void
 kvp_etcd_ask(kvp_etcd_t *etcd, const kvp_etcd_op_t *op)
 {
-    call_t *call = call_create(CALL_OP, etcd->conf.request_ns);
+    /* A lease is renewed often: a member that has lost its own leader is left for the next one before the lease is over. */
+    const uint64_t most_ns = etcd->conf.request_ns / (op->kind == KVP_ETCD_KEEP_ALIVE ? 2 : 1);
+    call_t *call = call_create(CALL_OP, most_ns);
 
     if (op->compares_n > KVP_ETCD_COMPARES_MAX || op->writes_n > KVP_ETCD_WRITES_MAX) kvp_panic("etcd: too much asked");
     call->op = *op;

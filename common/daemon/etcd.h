@@ -77,7 +77,7 @@ typedef struct {
     const char *prefix; /* of READ and of the watch; not empty */
     const char *ca_file, *cert_file, *key_file; /* of TLS; NULL = the system's, none */
     const char *user, *password; /* NULL = none */
-    uint64_t request_ns; /* most that one request may take; 0 = 500 ms */
+    uint64_t request_ns; /* most that one request may take, and half of that for KEEP_ALIVE; 0 = 500 ms */
     /* In etcd's thread. on_answer takes the answer, and frees it with kvp_etcd_answer_fini. on_change: something below the prefix changed, or may have, since the watch was broken. */
     void (*on_answer)(void *arg, kvp_etcd_answer_t *answer);
     void (*on_change)(void *arg);

@@ -22,7 +22,7 @@
 #define MS 1000000ull
 #define READ_NS (1 * S) /* the keys are read that often, whatever the watch says */
 #define AGAIN_NS (100 * MS) /* behind a failure */
-#define BEATS 4u /* renewals in the life of a lease */
+#define BEATS 8u /* renewals in the life of a lease */
 #define UNSAFE "!" /* behind the members of a set */
 #define JITTER_MS 50u
 #define KEPT_PERCENT 80u /* of its lease a leader acts for, so that clocks may differ */

@@ -78,6 +78,7 @@ struct kvp_ha {
     /* leading */
     uint64_t act_until_ns; /* as the server was told */
     bool is_fenced;
+    bool is_short; /* of standbys for --ack-standbys, and that was logged */
     uint64_t *watchers; /* connections that wait for a leader */
     uint32_t watchers_n, watchers_cap;
     uint64_t switch_conn, switch_until_ns, handing_until_ns; /* 0 = none */
@@ -177,6 +178,7 @@ begin_anew(kvp_ha_t *ha, uint64_t to, bool is_empty)
     free_core(ha, old);
     kvp_follower_rest(ha->follower);
     ha->level_term = 0;
+    ha->is_short = false;
     ha->read_to = to;
     if (is_empty) ha->read_at = UINT64_MAX;
     set_state(ha, HA_WAITS);
@@ -358,6 +360,14 @@ hold(kvp_ha_t *ha)
 
     kvp_election_insync(&ha->election, &members);
     if (ha->conf.ack_standbys > 0) written = kvp_insync_nth_has(in, ha->conf.ack_standbys);
+    if ((ha->sender.n < ha->conf.ack_standbys) != ha->is_short) {
+        ha->is_short = !ha->is_short;
+        if (ha->is_short)
+            kvp_log_warn("master", "puts and removals wait: %u standbys follow, and --ack-standbys asks for %u",
+                         ha->sender.n, ha->conf.ack_standbys);
+        else
+            kvp_log_info("master", "enough standbys follow for --ack-standbys");
+    }
     kvp_log_writer_hold(ha->conf.log, written, kvp_insync_all_have(in, &members, ha->conf.ident->id));
 }
 

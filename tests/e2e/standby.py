@@ -112,8 +112,8 @@ class Masters:
         self.nodes = [bench.node(self.addr, f"node{i + 1}", memory, *node_args) for i in range(nodes)]
         wait_until(lambda: self.leader_status()["segments"] == nodes, 10, "the nodes to have found the leader")
 
-    def start(self, i, listen="127.0.0.1:0", http="127.0.0.1:0", ready=True):
-        return self.bench.start(f"m{i}", "kvpool-master", "--listen", listen, "--http", http,
+    def start(self, i, listen="127.0.0.1:0", http="127.0.0.1:0", ready=True, program="kvpool-master"):
+        return self.bench.start(f"m{i}", program, "--listen", listen, "--http", http,
                                 "--data-dir", f"{self.bench.home}/m{i}", "--etcd", self.etcd.urls, "--cluster", "test",
                                 *self.args, ready=ready)
 
@@ -121,10 +121,10 @@ class Masters:
     def addr(self):
         return ",".join(m.listen for m in self.masters)
 
-    def again(self, i):
-        """Starts a master that was killed with the flags that it had."""
+    def again(self, i, **kw):
+        """Starts a master that has ended with the flags that it had."""
         old = self.masters[i]
-        self.masters[i] = self.start(i, old.listen, old.http)
+        self.masters[i] = self.start(i, old.listen, old.http, **kw)
         return self.masters[i]
 
     def health(self, i):

@@ -142,6 +142,31 @@ def test_planned_switch(masters):
     check_keys(masters, gap.keys)
 
 
+def test_rolling_upgrade(masters):
+    """Fails if a call fails while the masters are replaced one by one, as docs/operations tells, by those of the next version of the
+    protocol; or if an old standby cannot follow a new leader, or a new one an old."""
+    gap = Gap(masters)
+    first = masters.wait_leader()
+    others = [i for i in range(3) if i != first]
+    for i in others:
+        masters.masters[i].terminate()
+        masters.again(i, program="kvpool-master-next")
+        masters.wait_insync(3)
+    got = masters.kvpool("master", "switch")
+    assert got.rc == 0, got
+    assert masters.leader() in others
+    masters.wait_insync(3)
+    masters.masters[first].terminate()
+    masters.again(first, program="kvpool-master-next")
+    masters.wait_insync(3)
+    done = len(gap.keys)
+    wait_until(lambda: len(gap.keys) > done + 20, 20, "puts to go on")
+    gap.end()
+    print(f"longest time between puts {gap.longest:.3f} s")
+    assert not gap.errors, gap.errors
+    check_keys(masters, gap.keys)
+
+
 def test_all_killed_at_once(masters):
     """Fails if something that was acknowledged is lost, or a removed object is back, where all masters are killed at once and started again."""
     workers = [Worker(masters, f"w{i}", i, 20000 * SLOW) for i in range(2)]
