@@ -57,7 +57,7 @@ struct kvp_ha {
     uint64_t revoke_id; /* the stop waits for that answer of etcd; 0 = not */
 
     uv_loop_t *uv; /* NULL = not started */
-    uv_timer_t timer;
+    uv_timer_t timer, soon;
     uv_idle_t reading; /* active while there is more to read */
     uv_async_t news; /* of etcd's thread */
     pthread_mutex_t lock;
@@ -637,6 +637,23 @@ on_frame(void *arg, uint64_t conn, const kvp_frame_t *frame)
     kvp_server_end(ha->conf.server, conn);
 }
 
+/* How soon standbys have to hear of what was written. */
+static kvp_sender_pace_t
+pace_of(const kvp_ha_t *ha)
+{
+    if (ha->handing_until_ns != 0 && waiting_bytes(ha) == 0) return KVP_SEND_LAST;
+    if (ha->conf.ack_standbys > 0 || ha->switch_until_ns != 0 || kvp_master_wants_sync(core_of(ha)))
+        return KVP_SEND_NOW;
+    return KVP_SEND_SOON;
+}
+
+/* The end of the turn does the work. */
+static void
+on_soon(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
 static void
 on_turn(void *arg)
 {
@@ -647,7 +664,9 @@ on_turn(void *arg)
     if (ha->state == HA_FOLLOWS) follow_on(ha, now_ns);
     if (ha->state != HA_LEADS) return;
     hold(ha);
-    kvp_sender_pump(&ha->sender, ha->handing_until_ns != 0 && waiting_bytes(ha) == 0, now_ns);
+    if (kvp_sender_pump(&ha->sender, pace_of(ha), now_ns) && !ha->is_stopping &&
+        !uv_is_active((uv_handle_t *)&ha->soon))
+        uv_timer_start(&ha->soon, on_soon, KVP_SENDER_DELAY_MS, 0);
     answer_watchers(ha);
 }
 
@@ -849,6 +868,7 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     kvp_election_seen(&ha->election, ha->conf.ident->term - 1);
     ha->timer.data = ha->reading.data = ha->news.data = ha;
     uv_timer_init(uv, &ha->timer);
+    uv_timer_init(uv, &ha->soon);
     uv_idle_init(uv, &ha->reading);
     uv_async_init(uv, &ha->news, on_news);
     uv_timer_start(&ha->timer, on_timer, 0, TICK_MS);
@@ -890,6 +910,7 @@ kvp_ha_stop(kvp_ha_t *ha)
     kvp_follower_stop(ha->follower);
     ha->follower = NULL;
     uv_close((uv_handle_t *)&ha->timer, NULL);
+    uv_close((uv_handle_t *)&ha->soon, NULL);
     uv_close((uv_handle_t *)&ha->reading, NULL);
 }
 

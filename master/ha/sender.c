@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define PIECE_BYTES (64u << 10) /* of the log in a message */
+#define SOON_BYTES (16u << 10) /* are not put off */
 #define UNSENT_MAX (512u << 10) /* bytes that wait for a standby's connection */
 #define ALIVE_NS (500 * KVP_NS_PER_MS)
 #define SILENT_NS (5 * KVP_NS_PER_S)
@@ -230,28 +231,37 @@ send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t
     return n > 0;
 }
 
-static void
-pump_one(kvp_sender_t *s, kvp_standby_t *t, bool is_last, uint64_t now_ns)
+/* True = some was put off. */
+static bool
+pump_one(kvp_sender_t *s, kvp_standby_t *t, kvp_sender_pace_t pace, uint64_t now_ns)
 {
     const uint64_t end = kvp_log_writer_end(s->log);
+    const bool is_last = pace == KVP_SEND_LAST;
 
+    if (pace == KVP_SEND_SOON && t->sent < end && end - t->sent < SOON_BYTES &&
+        now_ns - t->said_ns < KVP_SENDER_DELAY_MS * KVP_NS_PER_MS)
+        return true;
     while (t->conn != 0 && t->sent < end && kvp_server_unsent(s->server, t->conn) < UNSENT_MAX &&
            send_piece(s, t, kvp_min_u64(PIECE_BYTES, end - t->sent), false, now_ns))
         continue;
-    if (t->conn == 0 || t->sent < end) return;
+    if (t->conn == 0 || t->sent < end) return false;
     if (is_last && !t->is_told_last) {
         t->is_told_last = true;
         (void)send_piece(s, t, 0, true, now_ns);
     } else if (now_ns - t->said_ns >= ALIVE_NS) {
         (void)send_piece(s, t, 0, is_last, now_ns);
     }
+    return false;
 }
 
-void
-kvp_sender_pump(kvp_sender_t *s, bool is_last, uint64_t now_ns)
+bool
+kvp_sender_pump(kvp_sender_t *s, kvp_sender_pace_t pace, uint64_t now_ns)
 {
+    bool is_put_off = false;
+
     for (uint32_t i = 0; s->n > 0 && i < KVP_STANDBYS_MAX; i++)
-        if (s->standbys[i].conn != 0) pump_one(s, &s->standbys[i], is_last, now_ns);
+        if (s->standbys[i].conn != 0) is_put_off |= pump_one(s, &s->standbys[i], pace, now_ns);
+    return is_put_off;
 }
 
 void

@@ -32,8 +32,13 @@ void kvp_sender_on_frame(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *fram
 void kvp_sender_on_gone(kvp_sender_t *s, uint64_t conn);
 void kvp_sender_close(kvp_sender_t *s); /* all of them */
 
-/* kvp_sender_pump sends what is written, as far as connections take it. is_last: there will be no more. */
-void kvp_sender_pump(kvp_sender_t *s, bool is_last, uint64_t now_ns);
+#define KVP_SENDER_DELAY_MS 2u /* what nobody waits for is sent together, this often */
+
+typedef enum { KVP_SEND_SOON, KVP_SEND_NOW, KVP_SEND_LAST } kvp_sender_pace_t;
+
+/* kvp_sender_pump sends what is written, as far as connections take it. SOON: it may be put off by KVP_SENDER_DELAY_MS, so that a stream of puts costs few
+ * messages; true = some was, and the call is to be made again by then. LAST: there will be no more. */
+bool kvp_sender_pump(kvp_sender_t *s, kvp_sender_pace_t pace, uint64_t now_ns);
 
 /* kvp_sender_tick: who is silent is given up. */
 void kvp_sender_tick(kvp_sender_t *s, uint64_t now_ns);
