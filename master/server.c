@@ -24,6 +24,7 @@
 #include "common/list.h"
 #include "common/log.h"
 #include "common/pages.h"
+#include "proto/pb.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -1030,6 +1031,19 @@ kvp_server_send(kvp_server_t *server, uint64_t id, kvp_buf_t *bytes)
         mark_unsent(conn);
     }
     kvp_buf_reset(bytes);
+}
+
+void
+kvp_server_reply(kvp_server_t *server, uint64_t id, uint8_t opcode, uint64_t request_id, const void *msg)
+{
+    kvp_buf_t out;
+    size_t at;
+
+    kvp_buf_init(&out, 0);
+    kvp_pb_frame_begin(&out, opcode, KVP_FRAME_REPLY, request_id, msg, &at);
+    kvp_frame_end(&out, at);
+    kvp_server_send(server, id, &out);
+    kvp_buf_fini(&out);
 }
 
 size_t

@@ -94,8 +94,9 @@ void kvp_server_drop(kvp_server_t *server);
 kvp_master_t *kvp_server_core(const kvp_server_t *server);
 
 /* Connections that are not the core's. kvp_server_send queues *bytes, and leaves it empty; kvp_server_unsent: how many bytes wait. kvp_server_end closes it when that is
- * sent; kvp_server_give gives it to the core, as if it had just come. kvp_server_flush: the core was given something by others. Unknown numbers are ignored. */
+ * sent; kvp_server_reply sends a message as the answer to that request; kvp_server_give gives it to the core, as if it had just come. kvp_server_flush: the core was given something by others. Unknown numbers are ignored. */
 void kvp_server_send(kvp_server_t *server, uint64_t conn, kvp_buf_t *bytes);
+void kvp_server_reply(kvp_server_t *server, uint64_t conn, uint8_t opcode, uint64_t request_id, const void *msg);
 size_t kvp_server_unsent(kvp_server_t *server, uint64_t conn);
 void kvp_server_end(kvp_server_t *server, uint64_t conn);
 void kvp_server_give(kvp_server_t *server, uint64_t conn);

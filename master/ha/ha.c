@@ -180,9 +180,11 @@ begin_anew(kvp_ha_t *ha, uint64_t to, bool is_empty)
     ha->level_term = 0;
     ha->is_short = false;
     ha->read_to = to;
-    if (is_empty) ha->read_at = UINT64_MAX;
+    if (is_empty) {
+        ha->read_at = UINT64_MAX;
+        ha->leader_end = to;
+    }
     set_state(ha, HA_WAITS);
-    if (is_empty) ha->leader_end = to;
 }
 
 static void
@@ -324,15 +326,9 @@ static void
 say_watched(kvp_ha_t *ha, uint64_t conn)
 {
     Kvp__Pb__WatchReply msg = KVP__PB__WATCH_REPLY__INIT;
-    kvp_buf_t out;
-    size_t at;
 
     msg.term = ha->election.own_term;
-    kvp_buf_init(&out, 0);
-    kvp_pb_frame_begin(&out, KVP_OP_WATCH, KVP_FRAME_REPLY, 0, &msg.base, &at);
-    kvp_frame_end(&out, at);
-    kvp_server_send(ha->conf.server, conn, &out);
-    kvp_buf_fini(&out);
+    kvp_server_reply(ha->conf.server, conn, KVP_OP_WATCH, 0, &msg);
     kvp_server_give(ha->conf.server, conn);
 }
 
@@ -405,17 +401,11 @@ static void
 end_switch(kvp_ha_t *ha, kvp_err_t err, const char *detail)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
-    kvp_buf_t out;
-    size_t at;
 
     if (ha->switch_conn != 0) {
         msg.err = err;
         msg.detail = (char *)detail;
-        kvp_buf_init(&out, 0);
-        kvp_pb_frame_begin(&out, KVP_OP_SWITCH, KVP_FRAME_REPLY, ha->switch_ask.request_id, &msg.base, &at);
-        kvp_frame_end(&out, at);
-        kvp_server_send(ha->conf.server, ha->switch_conn, &out);
-        kvp_buf_fini(&out);
+        kvp_server_reply(ha->conf.server, ha->switch_conn, KVP_OP_SWITCH, ha->switch_ask.request_id, &msg);
         kvp_server_end(ha->conf.server, ha->switch_conn);
     }
     ha->switch_conn = ha->switch_until_ns = ha->handing_until_ns = 0;
@@ -539,15 +529,9 @@ static void
 refuse_follower(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
 {
     Kvp__Pb__FollowReply msg = KVP__PB__FOLLOW_REPLY__INIT;
-    kvp_buf_t out;
-    size_t at;
 
     msg.err = KVP_NOT_LEADER;
-    kvp_buf_init(&out, 0);
-    kvp_pb_frame_begin(&out, KVP_OP_FOLLOW, KVP_FRAME_REPLY, frame->hdr.request_id, &msg.base, &at);
-    kvp_frame_end(&out, at);
-    kvp_server_send(ha->conf.server, conn, &out);
-    kvp_buf_fini(&out);
+    kvp_server_reply(ha->conf.server, conn, KVP_OP_FOLLOW, frame->hdr.request_id, &msg);
     kvp_server_end(ha->conf.server, conn);
 }
 
@@ -747,8 +731,7 @@ act(kvp_ha_t *ha)
 {
     kvp_election_t *e = &ha->election;
     const uint64_t now_ns = kvp_boot_ns();
-    const kvp_election_pool_t own = {.is_known = !ha->conf.ident->is_new, .digest_seed = ha->conf.ident->digest_seed};
-    kvp_election_pool_t pool = own;
+    kvp_election_pool_t pool = {.is_known = !ha->conf.ident->is_new, .digest_seed = ha->conf.ident->digest_seed};
     kvp_etcd_op_t *op = malloc(sizeof *op);
 
     if (op == NULL) kvp_panic("out of memory: a request to etcd");

@@ -72,20 +72,6 @@ kvp_sender_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, 
 }
 
 /* ---- who follows */
-static void
-reply(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *ask, const Kvp__Pb__FollowReply *msg)
-{
-    kvp_buf_t out;
-    size_t at;
-
-    kvp_buf_init(&out, 0);
-    kvp_pb_frame_begin(&out, KVP_OP_FOLLOW, KVP_FRAME_REPLY, ask->hdr.request_id, &msg->base, &at);
-    kvp_frame_end(&out, at);
-    kvp_server_send(s->server, conn, &out);
-    kvp_buf_fini(&out);
-    if (msg->err != KVP_OK) kvp_server_end(s->server, conn);
-}
-
 static const char *
 refusal(const kvp_sender_t *s, const Kvp__Pb__Follow *msg, const kvp_master_ident_t *ident, kvp_err_t *err_out)
 {
@@ -155,8 +141,11 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
     msg.term = ident->term;
     msg.pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, (uint8_t *)ident->pool_id};
     msg.digest_seed = ident->digest_seed;
-    reply(s, conn, frame, &msg);
-    if (msg.err == KVP_OK) begin(s, conn, ask->id, msg.position, now_ns);
+    kvp_server_reply(s->server, conn, KVP_OP_FOLLOW, frame->hdr.request_id, &msg);
+    if (msg.err == KVP_OK)
+        begin(s, conn, ask->id, msg.position, now_ns);
+    else
+        kvp_server_end(s->server, conn);
     kvp_pb_free(&pb, ask);
     return seen > 0 ? seen : 1;
 }
