@@ -55,6 +55,7 @@ kvp_admin_init(kvp_admin_t *admin)
                    {"elections", "elections that this process won", &admin->elections},
                    {"insync_members", "masters in the in-sync set (gauge)", &admin->insync},
                    {"lag_bytes", "of the leader's log, what this standby lacks (gauge)", &admin->lag_bytes},
+                   {"lag_records", "how many records that is, by their mean length (gauge)", &admin->lag_records},
                    {"lag_ms", "time for which this standby has lacked something, ms (gauge)", &admin->lag_ms},
                    {"etcd_requests", "requests to etcd", &admin->etcd_requests},
                    {"etcd_failures", "of these, failed", &admin->etcd_failures},
@@ -109,6 +110,7 @@ copy_status(kvp_admin_t *admin)
     kvp_ha_status(admin->ha, st);
     admin->term = st->term;
     admin->lag_bytes = st->lag_bytes;
+    admin->lag_records = st->lag_records;
     admin->lag_ms = st->lag_ms;
     admin->insync = st->insync.n;
     admin->elections = st->elections;
@@ -186,9 +188,11 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
         char text[512];
         int n = snprintf(text, sizeof text,
                          "kvpool_master_standby_lag_bytes{standby=\"%s\"} %llu\n"
+                         "kvpool_master_standby_lag_records{standby=\"%s\"} %llu\n"
                          "kvpool_master_standby_lag_ms{standby=\"%s\"} %llu\n"
                          "kvpool_master_standby_is_insync{standby=\"%s\"} %d\n",
                          admin->status.standbys[i].id, (unsigned long long)admin->status.standbys[i].lag_bytes,
+                         admin->status.standbys[i].id, (unsigned long long)admin->status.standbys[i].lag_records,
                          admin->status.standbys[i].id, (unsigned long long)admin->status.standbys[i].lag_ms,
                          admin->status.standbys[i].id, admin->status.standbys[i].is_insync);
         kvp_buf_append(kvp_http_out(response), text, (size_t)n);
@@ -256,6 +260,7 @@ on_ha_status(void *arg, const kvp_http_request_t *request, kvp_http_response_t *
         say_master(&answer, "leader", &st->leader);
         kvp_jsonw_u64(&answer, "position", st->end);
         kvp_jsonw_u64(&answer, "lag_bytes", st->lag_bytes);
+        kvp_jsonw_u64(&answer, "lag_records", st->lag_records);
         kvp_jsonw_u64(&answer, "lag_ms", st->lag_ms);
         kvp_jsonw_u64(&answer, "elections", st->elections);
         kvp_jsonw_open(&answer, "insync", '[');
@@ -271,6 +276,7 @@ on_ha_status(void *arg, const kvp_http_request_t *request, kvp_http_response_t *
             kvp_jsonw_open(&answer, NULL, '{');
             kvp_jsonw_text(&answer, "id", st->standbys[i].id);
             kvp_jsonw_u64(&answer, "lag_bytes", st->standbys[i].lag_bytes);
+            kvp_jsonw_u64(&answer, "lag_records", st->standbys[i].lag_records);
             kvp_jsonw_u64(&answer, "lag_ms", st->standbys[i].lag_ms);
             kvp_jsonw_bool(&answer, "is_insync", st->standbys[i].is_insync);
             kvp_jsonw_close(&answer, '}');

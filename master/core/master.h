@@ -231,6 +231,8 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(unreadable, "copies dropped, because by their node's word no reader would accept them")                          \
     X(purged, "objects dropped with a lost segment")                                                                   \
     X(adopted, "objects learned from nodes that this master did not know")                                             \
+    X(log_records, "records that were written to the log, or followed")                                                \
+    X(log_record_bytes, "bytes of them")                                                                               \
     X(step_longest_ns, "longest step of the core, ns (gauge)")                                                         \
     X(answer_longest_ns, "longest from a readable request to its answer, ns (gauge)")
 

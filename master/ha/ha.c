@@ -914,12 +914,21 @@ kvp_ha_role(const kvp_ha_t *ha, uint32_t *term_out)
     return atomic_load(&ha->role);
 }
 
+static uint64_t
+records_of(const kvp_master_stats_t *st, uint64_t bytes)
+{
+    if (bytes == 0 || st->log_records == 0) return bytes == 0 ? 0 : 1;
+    return (bytes + st->log_record_bytes / st->log_records - 1) / (st->log_record_bytes / st->log_records);
+}
+
 void
 kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
 {
     const kvp_election_t *e = &ha->election;
     const uint64_t now_ns = kvp_boot_ns();
+    kvp_master_stats_t st;
 
+    kvp_master_stats(core_of(ha), &st);
     memset(out, 0, sizeof *out);
     snprintf(out->role, sizeof out->role, "%s", kvp_ha_role(ha, &out->term));
     out->self = e->conf.self;
@@ -930,6 +939,7 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
     out->elections = e->elections;
     if (ha->state == HA_FOLLOWS || ha->state == HA_LEADS) out->end = kvp_log_writer_end(ha->conf.log);
     if (ha->state == HA_FOLLOWS && ha->leader_end > out->end) out->lag_bytes = ha->leader_end - out->end;
+    out->lag_records = records_of(&st, out->lag_bytes);
     if (ha->state == HA_FOLLOWS && ha->level_ns > 0) out->lag_ms = (now_ns - ha->level_ns) / KVP_NS_PER_MS;
     if (ha->etcd != NULL) kvp_etcd_stats(ha->etcd, &out->etcd_requests, &out->etcd_failures);
     for (uint32_t i = 0; ha->state == HA_LEADS && i < KVP_STANDBYS_MAX; i++) {
@@ -940,6 +950,7 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
         if (one == NULL) continue;
         memcpy(out->standbys[out->standbys_n].id, t->id, sizeof t->id);
         out->standbys[out->standbys_n].lag_bytes = out->end - one->written;
+        out->standbys[out->standbys_n].lag_records = records_of(&st, out->end - one->written);
         out->standbys[out->standbys_n].lag_ms = one->written < out->end ? (now_ns - one->moved_ns) / KVP_NS_PER_MS : 0;
         out->standbys[out->standbys_n++].is_insync = kvp_election_set_has(&e->insync, t->id);
     }

@@ -34,11 +34,12 @@ typedef struct {
     uint64_t elections; /* that this process won */
     uint64_t end; /* position behind what is written here, */
     uint64_t lag_bytes; /* and how much less that is than the leader has, as far as is known */
+    uint64_t lag_records; /* how many records that is, by the mean length of those written so far; 0 = none, level */
     uint64_t lag_ms; /* for so long that is so */
     uint64_t etcd_requests, etcd_failures;
     struct {
         char id[KVP_ELECTION_ID_MAX + 1];
-        uint64_t lag_bytes, lag_ms;
+        uint64_t lag_bytes, lag_records, lag_ms;
         bool is_insync;
     } standbys[KVP_ELECTION_MEMBERS_MAX]; /* of a leader: who follows */
     uint32_t standbys_n;

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that know the members of etcd, and learn from them where the masters are; and what the tool says of masters."""
 import json
+import pathlib
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from base64 import b64encode
 
 import pytest
 
 from clients import Shell, free_ports
-from conftest import SLOW, wait_until
-from standby import Masters, needs_etcd
+from conftest import SLOW, _die_with_parent, wait_until
+from standby import ETCD, Masters, needs_etcd
 from test_json_keys import of_verb, words
 
 pytestmark = needs_etcd
@@ -109,3 +115,88 @@ def test_stat_of_a_standby(masters):
         assert shown.rc == 0 and ("a standby" in shown.out.decode()) == (i != leads)
         assert masters.kvpool("stat", "--json", at=m.listen).json["pool"]["is_standby"] == (i != leads)
     assert json.loads(masters.kvpool("stat", "--json").out)["pool"]["is_standby"] is False
+
+
+# ---- TLS and users
+def certify(folder):
+    """A CA, and with it a certificate of 127.0.0.1 that servers and clients may show: ca.pem, cert.pem and key.pem there."""
+    def openssl(*words):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    folder.mkdir()
+    for name in ("ca", "other"):
+        openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/O={name}", "-days", "2",
+                "-keyout", f"{name}.key", "-out", f"{name}.pem")
+    # No common name: etcd's gateway would take it for a user.
+    openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/O=kvpool", "-keyout", "key.pem", "-out", "req.pem")
+    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
+    openssl("x509", "-req", "-in", "req.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "ext",
+            "-out", "cert.pem")
+    return folder
+
+
+class SecureEtcd:
+    """One member that wants certificates, and the name of a user that may write what is the cluster's alone."""
+
+    def __init__(self, bench):
+        self.at = certify(pathlib.Path(bench.home) / "certs")
+        ports = free_ports(2)
+        self.tls = ssl.create_default_context(cafile=self.at / "ca.pem")
+        self.tls.load_cert_chain(self.at / "cert.pem", self.at / "key.pem")
+        self.url = self.urls = f"https://127.0.0.1:{ports[0]}"
+        self.log = pathlib.Path(bench.home) / "etcd.log"
+        with self.log.open("w") as out:
+            self.proc = subprocess.Popen(
+                [ETCD, "--name", "e0", "--data-dir", f"{bench.home}/etcd0", "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+                 "--listen-peer-urls", f"http://127.0.0.1:{ports[1]}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{ports[1]}",
+                 "--initial-cluster", f"e0=http://127.0.0.1:{ports[1]}", "--cert-file", self.at / "cert.pem", "--key-file", self.at / "key.pem",
+                 "--client-cert-auth", "--trusted-ca-file", self.at / "ca.pem"],
+                env=bench.env(), stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=_die_with_parent)
+        wait_until(lambda: self.post("maintenance/status"), 20, "etcd to answer")
+        prefix = b"/kvpool/test/"
+        self.post("auth/role/add", name="kvpool")
+        self.post("auth/role/grant", name="kvpool", perm={"permType": "READWRITE", "key": b64encode(prefix).decode(),
+                                                          "range_end": b64encode(prefix[:-1] + b"0").decode()})
+        for name, role in (("root", "root"), ("kvpool", "kvpool")):
+            self.post("auth/user/add", name=name, password="secret")
+            self.post("auth/user/grant", user=name, role=role)
+        self.post("auth/enable")
+
+    def post(self, path, **body):
+        ask = urllib.request.Request(f"{self.url}/v3/{path}", json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(ask, timeout=5, context=self.tls) as r:
+                return json.load(r)
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            return None
+
+
+def test_tls_and_users(bench):
+    """Fails if masters do not work with an etcd that has TLS and users, or if one without a right certificate or password does, or does
+    not say why it waits.
+    """
+    etcd = SecureEtcd(bench)
+    try:
+        (etcd.at / "password").write_text("secret\n")
+        (etcd.at / "wrong").write_text("wrong\n")
+        shows = ("--etcd-cert", etcd.at / "cert.pem", "--etcd-key", etcd.at / "key.pem")
+        user = ("--etcd-user", "kvpool", "--etcd-password-file", etcd.at / "password")
+        masters = Masters(bench, n=2, nodes=1, etcd=etcd, args=("--etcd-ca", etcd.at / "ca.pem", *shows, *user))
+        masters.wait_insync(2)
+        assert masters.kvpool("put", "k", stdin=b"value").rc == 0
+        masters.masters[masters.wait_leader()].kill9()
+        assert masters.kvpool("get", "k").out == b"value"
+        for name, args, why in (("unknown", ("--etcd-ca", etcd.at / "other.pem", *shows, *user), "certificate"),
+                                ("bare", ("--etcd-ca", etcd.at / "ca.pem", *user), "certificate"),
+                                ("wrong", ("--etcd-ca", etcd.at / "ca.pem", *shows, *user[:3], etcd.at / "wrong"), "password"),
+                                ("nobody", ("--etcd-ca", etcd.at / "ca.pem", *shows), "user")):
+            m = bench.start(name, "kvpool-master", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", f"{bench.home}/{name}",
+                            "--etcd", etcd.url, "--cluster", "test", *args)
+            wait_until(lambda m=m, why=why: why in m.log(), 5, f"{name} to say why it waits")
+            health = json.loads(m.http_get("/health")[1])
+            assert health["role"] == "standby" and health["term"] == 0
+    finally:
+        etcd.proc.kill()
+        etcd.proc.wait()

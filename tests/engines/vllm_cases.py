@@ -16,8 +16,9 @@ import time
 import urllib.request
 from importlib.metadata import version
 
+from prompts import BLOCK_TOKENS, PROMPTS
+
 HERE = pathlib.Path(__file__).resolve().parent
-BLOCK_TOKENS = 32  # as in vllm_once.py
 # Limits of a machine with two processors and much else to do: an engine alone takes minutes there to import what it needs. None of
 # them is waited for where all goes well.
 START_S = 600
@@ -53,7 +54,7 @@ class Place:
 
     def start(self, name, *argv, **kw):
         # A group of its own: an API server that has to be killed leaves its engines behind.
-        log = (self.folder / f"{name}.log").open("w")
+        log = (self.folder / f"{name}.log").open("a")
         process = subprocess.Popen([str(word) for word in argv], env=self.env, stdin=subprocess.PIPE, stderr=log, text=True,
                                    process_group=0, **{"stdout": log, **kw})
         log.close()
@@ -92,22 +93,49 @@ def await_http(url, *processes):
 # ---- MooncakeStoreConnector
 
 
+class Master:
+    """One, under the reference's flags."""
+
+    def __init__(self, place, name, *flags):
+        self.port, self.http = free_ports(2)
+        self.address = f"127.0.0.1:{self.port}"
+        self.start = lambda: place.start(
+            name, place.programs / "mooncake_master", "--rpc_address=127.0.0.1", f"--rpc_port={self.port}", "--metrics_host=127.0.0.1",
+            f"--metrics_port={self.http}", *flags)
+        self.begin()
+
+    def begin(self):
+        self.process = self.start()
+        await_http(f"http://127.0.0.1:{self.http}/health", self.process)
+
+    def kill(self):
+        """The daemon first: mooncake_master is a parent of it, and would end it gently."""
+        pid = self.process.pid
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        self.process.kill()
+
+    def role(self):
+        with contextlib.suppress(OSError):
+            return urllib.request.urlopen(f"http://127.0.0.1:{self.http}/role", timeout=1).read().decode()
+        return ""
+
+
 class Store:
-    """A master under the reference's flags, and engines that use its pool."""
+    """A pool, and engines that use it."""
 
     def __init__(self, place, mode, segment):
         self.place = place
-        self.port, self.http = free_ports(2)
-        self.address = f"127.0.0.1:{self.port}"
-        self.master = place.start(
-            "master", place.programs / "mooncake_master", "--rpc_address=127.0.0.1", f"--rpc_port={self.port}",
-            "--metrics_host=127.0.0.1", f"--metrics_port={self.http}")
-        await_http(f"http://127.0.0.1:{self.http}/health", self.master)
+        self.begin()
         conf = place.folder / f"{mode}.json"
         conf.write_text(json.dumps({
             "metadata_server": "P2PHANDSHAKE", "master_server_address": self.address, "protocol": "tcp",
             "device_name": "", "mode": mode, "global_segment_size": segment, "local_buffer_size": "64MB"}))
         place.env["MOONCAKE_CONFIG_PATH"] = str(conf)
+
+    def begin(self):
+        master = Master(self.place, "master")
+        self.address, self.http = master.address, master.http
 
     def owner(self):
         """A process that holds the memory, for engines that hold none."""
@@ -135,15 +163,7 @@ class Store:
     def engine(self, name):
         """What it generated, and the process, which waits."""
         process = self.place.start(name, sys.executable, HERE / "vllm_once.py", self.place.model, stdout=subprocess.PIPE)
-        watchdog = threading.Timer(START_S, process.kill)
-        watchdog.start()
-        try:
-            for line in process.stdout:
-                if line.startswith("result "):
-                    return json.loads(line.removeprefix("result ")), process
-        finally:
-            watchdog.cancel()
-        raise Wrong(f"engine {name} ended with {process.wait()}: see {self.place.folder / name}.log")
+        return next_result(process, START_S), process
 
     def writer(self):
         """What the first engine generated, and the keys that it stored; it is gone."""
@@ -156,6 +176,54 @@ class Store:
         found, process = self.engine("reader")
         end_engine(process)
         return found
+
+
+class Elected(Store):
+    """A pool of three masters, of which a real etcd elects one."""
+
+    def begin(self):
+        if shutil.which("etcd") is None:
+            raise Wrong("no etcd here (Debian's etcd-server)")
+        pairs = [free_ports(2) for _ in range(3)]
+        peers = ",".join(f"e{i}=http://127.0.0.1:{peer}" for i, (_, peer) in enumerate(pairs))
+        for i, (port, peer) in enumerate(pairs):
+            self.place.start(f"etcd{i}", "etcd", "--name", f"e{i}", "--data-dir", self.place.folder / f"etcd{i}", "--initial-cluster", peers,
+                             f"--listen-client-urls=http://127.0.0.1:{port}", f"--advertise-client-urls=http://127.0.0.1:{port}",
+                             f"--listen-peer-urls=http://127.0.0.1:{peer}", f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}")
+        hosts = ";".join(f"127.0.0.1:{port}" for port, _ in pairs)
+        self.address = f"etcd://{hosts}"
+        self.masters = [Master(self.place, f"master{i}", "--enable_ha", f"--etcd_endpoints={hosts}") for i in range(3)]
+        self.http = self.leader().http
+
+    def leader(self):
+        """The one that leads, when the others follow."""
+        end = time.monotonic() + STORED_S
+        while time.monotonic() < end:
+            if sorted(roles := [m.role() for m in self.masters]) == ["leader", "standby", "standby"]:
+                return self.masters[roles.index("leader")]
+            time.sleep(0.05)
+        raise Wrong(f"the masters are {roles}")
+
+
+def next_result(process, limit_s):
+    """The next result that an engine prints."""
+    watchdog = threading.Timer(limit_s, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            if line.startswith("result "):
+                return json.loads(line.removeprefix("result "))
+    finally:
+        watchdog.cancel()
+    raise Wrong(f"an engine ended with {process.wait()}")
+
+
+def ask(process, prompts):
+    """What an engine generates from them with an empty cache of its own, and the seconds that it took."""
+    begun = time.monotonic()
+    process.stdin.write(json.dumps(prompts) + "\n")
+    process.stdin.flush()
+    return next_result(process, CALL_S), time.monotonic() - begun
 
 
 def end_engine(process):
@@ -233,6 +301,45 @@ def control(place):
     return f"{len(keys)} keys overwritten, other tokens"
 
 
+def leader_killed(place):
+    """An engine reads what is stored and stores new prompts, again and again, and the leader of three masters is killed under it three
+    times. All tokens are those of an engine whose masters live; what was stored meanwhile gives the same tokens when it is read."""
+    store = Elected(place, "standalone-store", 0)
+    store.owner()
+    written, keys = store.writer()
+    read, process = store.engine("reader")
+    check_hits(read)
+    check_same(written, read)
+    new, texts, away = {}, [], 0
+    for turn in range(3):
+        was = store.leader()
+        kill = threading.Timer(0.5, was.kill)
+        kill.start()
+        begun, slowest, rounds, good = time.monotonic(), 0.0, 0, 0
+        while good < 5:
+            # Rounds follow one another, so that the kill falls into one; five that miss nothing after another leads end the turn.
+            prompt = f"round {rounds} of turn {turn} " * 24
+            found, took = ask(process, [*PROMPTS, prompt])
+            rounds, slowest = rounds + 1, max(slowest, took)
+            new[prompt] = found["results"].pop()["tokens"]
+            check_same(written, found)
+            is_led = was.process.poll() is not None and any(m.role() == "leader" for m in store.masters if m is not was)
+            has_all = all(r["cached"] == (r["prompt"] - 1) // BLOCK_TOKENS * BLOCK_TOKENS for r in found["results"])
+            good = good + 1 if is_led and has_all else 0
+            away += not has_all
+            if time.monotonic() - begun > STORED_S:
+                raise Wrong(f"{rounds} rounds, and the last does not read all from the pool: {found}")
+        texts.append(f"{rounds} rounds of {slowest:.1f} s at most")
+        was.begin()
+    again, _ = ask(process, list(new))
+    if tokens(again) != list(new.values()):
+        raise Wrong("what was stored while the leader was killed gives other tokens")
+    end_engine(process)
+    hits, prompts = (sum(r[what] for r in again["results"]) for what in ("cached", "prompt"))
+    return (f"leader killed 3 times, same tokens always ({', '.join(texts)}; {away} rounds computed again for want of a leader); of "
+            f"{len(new)} prompts stored meanwhile {hits} of {prompts} tokens came from the pool, same tokens")
+
+
 # ---- MooncakeConnector, from a prefill engine to a decode engine
 
 
@@ -286,7 +393,7 @@ def p2p(place):
             + " and ".join(f"{1000 * s:.0f} ms" for s in times))
 
 
-CASES = {"embedded": embedded, "standalone": standalone, "control": control, "p2p": p2p}
+CASES = {"embedded": embedded, "standalone": standalone, "control": control, "leader-killed": leader_killed, "p2p": p2p}
 # What has times to compare. That the tokens depend on what is stored is shown of ours.
 COMPARED = ["embedded", "standalone", "p2p"]
 
@@ -298,7 +405,7 @@ def run(name, of, place):
             verdict, text = "pass", CASES[name](place)
         except (Wrong, OSError, ValueError, KeyError, subprocess.SubprocessError) as e:
             verdict, text = "FAIL", f"{e or type(e).__name__}; logs in {place.folder}"
-    print(f"{name:<11} {of:<10} {verdict}  {time.monotonic() - begun:4.0f} s  {text}", flush=True)
+    print(f"{name:<13} {of:<10} {verdict}  {time.monotonic() - begun:4.0f} s  {text}", flush=True)
     return verdict == "pass"
 
 

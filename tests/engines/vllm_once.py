@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vLLM engine, in this process alone, with upstream's MooncakeStoreConnector: vllm_once.py MODEL. Generates from PROMPTS,
 prints a line that begins with "result " and holds JSON, and keeps the engine, and with it an embedded node, until standard input
-ends: what it stores it stores from a thread of its own, so who started it waits for that. MOONCAKE_CONFIG_PATH says where the
-pool is."""
+ends: what it stores it stores from a thread of its own, so who started it waits for that. For each line of standard input, a JSON list
+of prompts, it forgets its own cache and does the same again. MOONCAKE_CONFIG_PATH says where the pool is."""
 import json
 import os
 import sys
@@ -11,8 +11,8 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # all in this process; befor
 
 from vllm import LLM, SamplingParams  # noqa: E402
 
-BLOCK_TOKENS = 32
-PROMPTS = ["the quick brown fox jumps over the lazy dog " * 24, "a pool keeps the blocks that attention computed " * 16 + "again"]
+from prompts import BLOCK_TOKENS, PROMPTS  # noqa: E402
+
 TIMES = "vllm:mooncake_store_operation_time_seconds"
 
 
@@ -30,18 +30,24 @@ def failed_keys(llm):
     return sum(metric.value for metric in llm.get_metrics() if metric.name == "vllm:mooncake_store_operation_failed_keys")
 
 
-def main():
-    llm = LLM(model=sys.argv[1], enforce_eager=True, dtype="bfloat16", max_model_len=2048, max_num_seqs=4, block_size=BLOCK_TOKENS,
-              seed=0, disable_log_stats=False, distributed_executor_backend="uni", prefix_caching_hash_algo="sha256_cbor",
-              kv_transfer_config={"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"})
+def answer_all(llm, prompts):
     greedy = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     results = []
-    for prompt in PROMPTS:
+    for prompt in prompts:
         answer = llm.generate([prompt], greedy, use_tqdm=False)[0]
         results.append({"tokens": list(answer.outputs[0].token_ids), "prompt": len(answer.prompt_token_ids),
                         "cached": answer.num_cached_tokens})
     print("result " + json.dumps({"results": results, "calls": calls(llm), "failed_keys": failed_keys(llm)}), flush=True)
-    sys.stdin.read()
+
+
+def main():
+    llm = LLM(model=sys.argv[1], enforce_eager=True, dtype="bfloat16", max_model_len=2048, max_num_seqs=4, block_size=BLOCK_TOKENS,
+              seed=0, disable_log_stats=False, distributed_executor_backend="uni", prefix_caching_hash_algo="sha256_cbor",
+              kv_transfer_config={"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"})
+    answer_all(llm, PROMPTS)
+    for line in sys.stdin:
+        llm.reset_prefix_cache()
+        answer_all(llm, json.loads(line))
     del llm
 
 

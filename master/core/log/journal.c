@@ -55,6 +55,8 @@ append(kvp_master_t *m, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
     kvp_buf_append(&j->fresh, rec, rec->head.bytes);
     if (j->fresh.err != KVP_OK) kvp_panic("out of memory: journal");
     j->end += rec->head.bytes;
+    m->ctx.st.log_records++;
+    m->ctx.st.log_record_bytes += rec->head.bytes;
 }
 
 /* Where the object lies, but in memory that is being dropped: that is over. Returns how many places these are. */

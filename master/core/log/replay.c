@@ -70,8 +70,10 @@ apply(kvp_master_t *m, kvp_jrec_any_t *rec)
 
 /* What the leader has written goes into our own files, in the same places. A base begins a file there, too. */
 static void
-write_again(kvp_journal_t *j, const uint8_t *bytes, const kvp_jrec_any_t *rec)
+write_again(kvp_master_t *m, const uint8_t *bytes, const kvp_jrec_any_t *rec)
 {
+    kvp_journal_t *j = &m->log.journal;
+
     if (rec->head.kind == KVP_JREC_BASE) {
         j->has_base = true;
         j->base_at = j->fresh.len;
@@ -82,6 +84,8 @@ write_again(kvp_journal_t *j, const uint8_t *bytes, const kvp_jrec_any_t *rec)
     if (rec->head.kind == KVP_JREC_WHOLE) j->base_end = j->end + rec->head.bytes;
     kvp_buf_append(&j->fresh, bytes, rec->head.bytes);
     if (j->fresh.err != KVP_OK) kvp_panic("out of memory: journal");
+    m->ctx.st.log_records++;
+    m->ctx.st.log_record_bytes += rec->head.bytes;
 }
 
 /* Reads one record; *used_out 0: it is not all there. */
@@ -96,7 +100,7 @@ read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     if (j->is_following && rec.head.kind == KVP_JREC_BASE && j->has_base) return KVP_CORRUPT;
     err = apply(m, &rec);
     if (err != KVP_OK) return err;
-    if (j->is_following) write_again(j, bytes, &rec);
+    if (j->is_following) write_again(m, bytes, &rec);
     j->check = rec.head.check;
     j->end += *used_out;
     j->read_n[rec.head.kind]++;
