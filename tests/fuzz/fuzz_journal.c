@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A journal that anybody may have written or torn. The first byte says how it is read: its bit 0, as it is; else as a list
  * of records whose checks are put right first, since no fuzzer finds a hash by itself. Whatever it is, what is believed is
- * whole records, the pieces in which it is read make no difference, and the master that opens it is sound.
+ * whole records, the pieces in which it is read make no difference, and the master that opens it is sound. So is a standby that has some
+ * of it and follows the rest: it writes that as it is, believes no more, and may lead.
  */
 #include "common/buf.h"
 #include "master/core/master.h"
@@ -129,6 +130,42 @@ open_in(const kvp_buf_t *journal, size_t piece)
     return end;
 }
 
+/* A standby whose own log is the first bytes; the rest comes in pieces of that length. */
+static void
+follow_in(const kvp_buf_t *journal, size_t own, size_t piece)
+{
+    kvp_master_conf_t conf = {.term = 1, .host_id = "fuzz", .has_journal = true, .is_elected = true};
+    uint64_t end, position;
+    kvp_buf_t out;
+    kvp_err_t err = KVP_OK;
+    kvp_master_t *m;
+    bool is_base;
+
+    check(kvp_master_create(&conf, 1, &m) == KVP_OK);
+    kvp_ignore(kvp_master_restore(m, journal->data, own), "follow_begin says it too");
+    kvp_buf_init(&out, 0);
+    if (kvp_master_follow_begin(m, &end) == KVP_OK) {
+        check(end <= own);
+        for (size_t at = end; at < journal->len && err == KVP_OK; at += piece) {
+            err = kvp_master_follow(m, journal->data + at, kvp_min_u64(piece, journal->len - at));
+
+            while (kvp_master_take_journal(m, &out, &position, &is_base)) {
+                check(position == end + out.len && position <= journal->len);
+                check(memcmp(journal->data + end, out.data, out.len) == 0);
+                end = position;
+                kvp_buf_reset(&out);
+            }
+            kvp_master_on_written(m, end, 1);
+        }
+        if (err == KVP_OK && kvp_master_lead(m, KVP_TERM_MAX, (piece & 1) != 0, 2) == KVP_OK) {
+            kvp_master_on_tick(m, 60000000000u);
+            check(kvp_master_check(m) == NULL);
+        }
+    }
+    kvp_buf_fini(&out);
+    kvp_master_destroy(m);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -143,6 +180,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         seal(data + 1, size - 1, &journal);
     end = open_in(&journal, journal.len);
     check(open_in(&journal, 1 + (data[0] >> 1)) == end);
+    follow_in(&journal, journal.len * (data[0] >> 4) / 15, 1 + (data[0] >> 1));
     kvp_buf_fini(&journal);
     return 0;
 }

@@ -181,6 +181,9 @@ check_commit(const kvp_master_t *m, const told_t *t, uint32_t term)
         return KVP_CORRUPT;
     if (t->lineage != NULL && t->lineage->is_told != 1) return KVP_CORRUPT;
     if (kvp_group_check_named(&rec->group) != KVP_OK) return KVP_CORRUPT;
+    for (uint32_t i = 1; i < rec->places_n; i++) /* one copy in a segment */
+        for (uint32_t k = 0; k < i; k++)
+            if (t->places[i].segment == t->places[k].segment) return KVP_CORRUPT;
     return kvp_digest_eq(rec->digest, digest) ? KVP_OK : KVP_CORRUPT;
 }
 

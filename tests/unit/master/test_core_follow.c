@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A standby's core: it enters and writes what the leader has written, whatever the pieces in which that comes, believes nothing that does not
+ * continue it, and knows all of it when it leads.
+ */
+#include "master/core/catalog/replica.h"
+#include "master/core/state.h"
+#include "proto/jrec.h"
+#include "tests/unit/master/rig.h"
+#include "tests/world/check/core_check.h"
+
+#define KEYS 12u
+
+static const kvp_master_conf_t with_log = {.has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS};
+
+typedef struct {
+    kvp_master_t *core;
+    kvp_buf_t written; /* by itself */
+} standby_t;
+
+static standby_t
+standby_of(const world_t *w, size_t own)
+{
+    standby_t b = {.core = NULL};
+    kvp_master_conf_t conf = w->conf;
+    uint64_t end;
+
+    conf.is_elected = true;
+    assert_int_equal(kvp_master_create(&conf, w->now, &b.core), KVP_OK);
+    kvp_buf_init(&b.written, 0);
+    assert_int_equal(kvp_master_restore(b.core, w->journal.data, own), KVP_OK);
+    assert_int_equal(kvp_master_follow_begin(b.core, &end), KVP_OK);
+    assert_true(end <= own && own - end < KVP_JREC_MAX);
+    kvp_buf_append(&b.written, w->journal.data, end);
+    return b;
+}
+
+static void
+standby_fini(standby_t *b)
+{
+    kvp_master_destroy(b->core);
+    kvp_buf_fini(&b->written);
+}
+
+static kvp_err_t
+feed(standby_t *b, const uint8_t *bytes, size_t len)
+{
+    kvp_err_t err = kvp_master_follow(b->core, bytes, len);
+    kvp_buf_t out;
+    uint64_t end;
+    bool is_base;
+
+    kvp_buf_init(&out, 0);
+    while (kvp_master_take_journal(b->core, &out, &end, &is_base)) {
+        kvp_buf_append(&b->written, out.data, out.len);
+        assert_int_equal(end, b->written.len);
+        kvp_buf_reset(&out);
+    }
+    kvp_buf_fini(&out);
+    kvp_master_on_written(b->core, b->written.len, 1);
+    kvp_master_on_synced(b->core, b->written.len, 1);
+    return err;
+}
+
+/* Where the first record of that kind at or behind `at` begins; the end where there is none. */
+static size_t
+find_record(const kvp_buf_t *log, size_t at, kvp_jrec_kind_t kind)
+{
+    size_t begins = 0;
+    kvp_jrec_t head;
+
+    while (begins < log->len) {
+        memcpy(&head, log->data + begins, sizeof head);
+        if (begins >= at && head.kind == kind) break;
+        begins += head.bytes;
+    }
+    return begins;
+}
+
+/* All of it, in pieces of that length, none of which has a base behind its beginning. */
+static void
+feed_all(const world_t *w, standby_t *b, size_t piece)
+{
+    size_t at = b->written.len;
+
+    while (at < w->journal.len) {
+        const size_t base = find_record(&w->journal, at + 1, KVP_JREC_BASE);
+        const size_t len = kvp_min_u64(kvp_min_u64(piece, w->journal.len - at), base - at);
+
+        assert_int_equal(feed(b, w->journal.data + at, len), KVP_OK);
+        at += len;
+    }
+}
+
+/* A log with puts, upserts, removals, a bump, and a base between them. */
+static void
+write_log(rig_t *g)
+{
+    for (uint32_t i = 0; i < KEYS; i++)
+        assert_int_equal(put(g->c, key_name("k", i), 8 * KIB), KVP_OK);
+    assert_int_equal(remove_key(g->c, key_name("k", 1), true), KVP_OK);
+    world_sync(g->w);
+    assert_true(kvp_master_snapshot(g->w->m));
+    world_advance(g->w, SEC);
+    assert_int_equal(remove_key(g->c, key_name("k", 2), true), KVP_OK);
+    assert_int_equal(put(g->c, key_name("k", 1), 8 * KIB), KVP_OK);
+    world_sync(g->w);
+    assert_true(find_record(&g->w->journal, 1, KVP_JREC_BASE) < g->w->journal.len);
+}
+
+static void
+check_knows(const world_t *w, const kvp_master_t *m, peer_t *c)
+{
+    for (uint32_t i = 0; i < KEYS; i++) {
+        const kvp_digest_t digest = digest_of(w, key_name("k", i));
+        const uint32_t oid = kvp_objindex_find(m->cat.index, digest);
+
+        assert_int_equal(oid == KVP_OID_NONE ? 0 : kvp_obj_version(kvp_obj(m->cat.index, oid)),
+                         found(c, key_name("k", i), NULL));
+    }
+}
+
+static void
+test_leads_with_all_that_it_followed(void **state)
+{
+    rig_t *g = *state;
+    const uint32_t term = g->w->m->ctx.term;
+
+    write_log(g);
+    for (size_t piece = 1; piece < 3 * KVP_JREC_MAX; piece = piece * 3 + 1)
+        for (size_t part = 0; part < 3; part++) { /* of it the standby has in its own files */
+            standby_t b =
+                standby_of(g->w, part == 2 ? g->w->journal.len : find_record(&g->w->journal, 1, KVP_JREC_BASE) * part);
+
+            feed_all(g->w, &b, piece);
+            assert_int_equal(b.written.len, g->w->journal.len);
+            assert_memory_equal(b.written.data, g->w->journal.data, b.written.len);
+            assert_int_equal(kvp_master_log_term(b.core), term);
+            assert_int_equal(kvp_master_lead(b.core, term, true, g->w->now), KVP_INVALID);
+            assert_int_equal(kvp_master_lead(b.core, KVP_TERM_MAX + 1, true, g->w->now), KVP_INVALID);
+            assert_int_equal(kvp_master_lead(b.core, term + 3, true, g->w->now), KVP_OK);
+            assert_int_equal(kvp_master_log_term(b.core), term + 3);
+            assert_true(b.core->log.journal.is_relied_on);
+            assert_null(kvp_master_check(b.core));
+            check_knows(g->w, b.core, g->c);
+            assert_int_equal(kvp_master_follow(b.core, g->w->journal.data, 8), KVP_INVALID); /* it does not any more */
+            standby_fini(&b);
+        }
+}
+
+/* A byte that is not the leader's: nothing of its record or behind it is entered or written. */
+static void
+test_what_does_not_continue_is_not_believed(void **state)
+{
+    rig_t *g = *state;
+
+    write_log(g);
+    for (size_t at = 0; at < g->w->journal.len; at += 7) {
+        standby_t b = standby_of(g->w, 0);
+        kvp_err_t err = KVP_OK;
+
+        g->w->journal.data[at] ^= 0x40;
+        for (size_t i = 0; i < g->w->journal.len && err == KVP_OK; i += 8)
+            err = feed(&b, g->w->journal.data + i, 8);
+        g->w->journal.data[at] ^= 0x40;
+        assert_true(b.written.len <= at);
+        assert_true(err == KVP_CORRUPT || err == KVP_VERSION ||
+                    (err == KVP_OK && g->w->journal.len - b.written.len < KVP_JREC_MAX));
+        assert_memory_equal(b.written.data, g->w->journal.data, b.written.len);
+        if (err != KVP_OK) assert_int_equal(feed(&b, g->w->journal.data + b.written.len, 8), err);
+        standby_fini(&b);
+    }
+}
+
+static void
+test_out_of_order(void **state)
+{
+    rig_t *g = *state;
+    standby_t b;
+    uint64_t end;
+
+    write_log(g);
+    assert_int_equal(kvp_master_follow(g->w->m, g->w->journal.data, 8), KVP_INVALID);
+    assert_int_equal(kvp_master_follow_begin(g->w->m, &end), KVP_INVALID);
+    assert_int_equal(kvp_master_lead(g->w->m, 100, true, g->w->now), KVP_INVALID);
+    b = standby_of(g->w, 0);
+    assert_int_equal(kvp_master_restore(b.core, g->w->journal.data, 8), KVP_INVALID);
+    assert_int_equal(kvp_master_open_journal(b.core, true, &end), KVP_INVALID);
+    standby_fini(&b);
+}
+
+int
+main(void)
+{
+    static const rig_conf_t one = {.conf = with_log, .size = MIB};
+    const struct CMUnitTest tests[] = {
+        rig_test(test_leads_with_all_that_it_followed, one),
+        rig_test(test_what_does_not_continue_is_not_believed, one),
+        rig_test(test_out_of_order, one),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
