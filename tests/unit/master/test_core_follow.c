@@ -191,11 +191,10 @@ test_out_of_order(void **state)
 int
 main(void)
 {
-    static const rig_conf_t one = {.conf = with_log, .size = MIB};
     const struct CMUnitTest tests[] = {
-        rig_test(test_leads_with_all_that_it_followed, one),
-        rig_test(test_what_does_not_continue_is_not_believed, one),
-        rig_test(test_out_of_order, one),
+        rig_test_on(test_leads_with_all_that_it_followed, .conf = with_log, .size = MIB),
+        rig_test_on(test_what_does_not_continue_is_not_believed, .conf = with_log, .size = MIB),
+        rig_test_on(test_out_of_order, .conf = with_log, .size = MIB),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
