@@ -145,6 +145,7 @@
     X(SET_IF_LEADER, "the in-sync set is written only by whose the leader key is")                                     \
     X(SET_BEFORE_LEAD, "the set of a new leader is itself, before it leads")                                           \
     X(SET_MAY_STAND, "a set that may have been written counts as written")                                             \
+    X(LEVEL_OF_LAST, "a log is level only if no other master has led since its leader said its last")                  \
     X(MEMBERS_FIRST, "who is not in the in-sync set lets its members go first")
 
 /* Rules of device memory, which a GPU and an adapter that are not there hold against the library. */

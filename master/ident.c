@@ -172,7 +172,7 @@ lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *i
 /* take_term makes this start's term durable before anybody hears of it. A new pool's is not written: a start that nothing
  * came of must not look like a master whose pool the nodes are not of. */
 static kvp_err_t
-take_term(kvp_ident_t *ident, uint32_t least_term)
+take_term(kvp_ident_t *ident, uint32_t least_term, bool takes_term)
 {
     kvp_err_t err = load(ident);
 
@@ -182,13 +182,13 @@ take_term(kvp_ident_t *ident, uint32_t least_term)
     }
     if (err != KVP_OK) return err;
     ident->had_master = true;
-    if (ident->term >= KVP_TERM_MAX) {
+    if (takes_term && ident->term >= KVP_TERM_MAX) {
         kvp_log_error("master", "terms are used up: this is a new pool, and nodes offer their memory afresh dir=%s",
                       ident->dir);
         make_new(ident, 1);
         return store(ident);
     }
-    ident->term = (uint32_t)kvp_max_u64(ident->term + 1, least_term);
+    ident->term = (uint32_t)kvp_max_u64(ident->term + takes_term, least_term);
     return store(ident);
 }
 
@@ -210,7 +210,7 @@ default_dir(char *out, size_t cap)
 }
 
 kvp_err_t
-kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *ident_out)
+kvp_ident_open(const char *dir, uint32_t least_term, bool takes_term, kvp_ident_t *ident_out)
 {
     kvp_ident_t ident = {.dir_fd = -1, .lock_fd = -1};
     char buf[sizeof(ident.dir)];
@@ -220,9 +220,9 @@ kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *ident_out)
         keep_nothing(&ident, least_term);
     } else if (dir != NULL) {
         err = lock_dir(dir, false, KVP_LOG_ERROR, &ident);
-        if (err == KVP_OK) err = take_term(&ident, least_term);
+        if (err == KVP_OK) err = take_term(&ident, least_term, takes_term);
     } else if (lock_dir(default_dir(buf, sizeof(buf)), false, KVP_LOG_WARN, &ident) == KVP_OK) {
-        err = take_term(&ident, least_term);
+        err = take_term(&ident, least_term, takes_term);
     } else {
         kvp_log_warn("master",
                      "nothing is kept: after a restart the pool is known only if a node tells it; see --data-dir");

@@ -24,8 +24,8 @@ typedef struct {
  * term, at least least_term (1 to KVP_TERM_MAX), which is on disk when it returns; or makes up a new one. Where terms are used
  * up it makes up a pool that nobody may name, and keeps it at once. dir "none" keeps nothing: a new pool. dir NULL is
  * the default, $XDG_STATE_HOME/kvpool or /var/lib/kvpool; where that cannot be used it warns and keeps nothing.
- * SYS, BUSY (locked by another master), CORRUPT (the file is damaged); logged. */
-kvp_err_t kvp_ident_open(const char *dir, uint32_t least_term, kvp_ident_t *ident_out) KVP_MUST_USE;
+ * SYS, BUSY (locked by another master), CORRUPT (the file is damaged); logged. takes_term false: terms are given out elsewhere; it has the last one. */
+kvp_err_t kvp_ident_open(const char *dir, uint32_t least_term, bool takes_term, kvp_ident_t *ident_out) KVP_MUST_USE;
 
 /* kvp_ident_look reads the identity of a directory that no master uses, and locks it; nothing is made or written. ident_out->term is the
  * last one that was used. NOT_FOUND (no pool is kept there), and the errors of kvp_ident_open; logged. */

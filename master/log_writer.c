@@ -32,7 +32,7 @@ typedef struct kvp_log_chunk {
 } chunk_t;
 
 static chunk_t *
-first_chunk(kvp_log_writer_t *w)
+first_chunk(const kvp_log_writer_t *w)
 {
     return kvp_list_is_empty(&w->chunks) ? NULL : kvp_list_first(&w->chunks, chunk_t, link);
 }
@@ -163,6 +163,12 @@ uint64_t
 kvp_log_writer_end(const kvp_log_writer_t *w)
 {
     return w->origin + w->written;
+}
+
+bool
+kvp_log_writer_may_read(const kvp_log_writer_t *w)
+{
+    return !w->is_writing || !first_chunk(w)->begins_file;
 }
 
 void
@@ -459,6 +465,7 @@ kvp_log_writer_due(const kvp_log_writer_t *w)
     uint64_t write_ns = w->is_writing || kvp_list_is_empty(&w->chunks) ? UINT64_MAX : w->retry_ns;
     uint64_t sync_ns = w->is_syncing || w->synced == w->written ? UINT64_MAX : w->sync_due_ns;
 
+    if (w->master == NULL) return UINT64_MAX;
     if (w->has_sync_failed && !w->is_syncing) sync_ns = w->retry_ns;
     return kvp_min_u64(write_ns, sync_ns);
 }

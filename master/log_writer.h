@@ -74,12 +74,13 @@ kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp
 /* A master that may follow another opens its log in steps: kvp_log_writer_list finds the files, kvp_log_file_pread reads them, and kvp_log_writer_attach cuts what
  * lies behind the first `kept` bytes and goes on with that core. kvp_log_writer_detach gives up what is not written, and the core:
  * kvp_log_writer_is_idle says when the files are nobody's, and the next core may be attached. kvp_log_writer_end is the position in the files up to which
- * they are written. Errors are kvp_log_writer_open's. */
+ * they are written; kvp_log_writer_may_read: kvp_log_file_pread may be called now, for no other thread begins a file. Errors are kvp_log_writer_open's. */
 kvp_err_t kvp_log_writer_list(kvp_log_writer_t *w, const kvp_ident_t *ident) KVP_MUST_USE;
 kvp_err_t kvp_log_writer_attach(kvp_log_writer_t *w, kvp_master_t *master, uint64_t kept) KVP_MUST_USE;
 void kvp_log_writer_detach(kvp_log_writer_t *w);
 bool kvp_log_writer_is_idle(const kvp_log_writer_t *w);
 uint64_t kvp_log_writer_end(const kvp_log_writer_t *w);
+bool kvp_log_writer_may_read(const kvp_log_writer_t *w);
 
 /* kvp_log_writer_hold: others are to have what the core is told to be written, or synced: no more than up to these positions of the files. */
 void kvp_log_writer_hold(kvp_log_writer_t *w, uint64_t written, uint64_t synced);

@@ -32,6 +32,7 @@ extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
 #define REPORT_GRACE_NS (30 * KVP_NS_PER_S)
+#define REQUEST_MAX_NS (2 * KVP_NS_PER_S) /* of etcd, however long a lease is */
 
 typedef struct {
     kvp_hostport_t listen;
@@ -271,7 +272,7 @@ build_ha(daemon_t *d, const settings_t *s, const kvp_master_conf_t *core)
                  .key_file = s->etcd_key,
                  .user = s->etcd_user,
                  .password = s->etcd_password_file == NULL ? NULL : d->password,
-                 .request_ns = s->election_ttl_ns / 4},
+                 .request_ns = kvp_min_u64(s->election_ttl_ns / 4, REQUEST_MAX_NS)},
         .cluster = s->cluster,
         .ttl_s = (uint32_t)(s->election_ttl_ns / KVP_NS_PER_S),
         .ack_standbys = (uint32_t)s->ack_standbys,
@@ -297,7 +298,7 @@ static kvp_err_t
 build_core(daemon_t *d, const settings_t *s)
 {
     kvp_err_t err = kvp_runtime_set(s->runtime_dir, NULL);
-    if (err == KVP_OK) err = kvp_ident_open(s->data_dir, (uint32_t)s->term, &d->ident);
+    if (err == KVP_OK) err = kvp_ident_open(s->data_dir, (uint32_t)s->term, s->etcd == NULL, &d->ident);
     if (err == KVP_OK && s->etcd == NULL && !s->is_forced_single) err = kvp_ident_may_be_alone(&d->ident);
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();

@@ -876,6 +876,7 @@ on_turn_end(uv_prepare_t *prepare)
     } else {
         uv_idle_stop(&server->work);
     }
+    if (server->is_fenced) return; /* nothing is done before the fence is lifted */
     arm(server, kvp_master_due(server->master), now);
     if (server->conf.log != NULL) arm(server, kvp_log_writer_due(server->conf.log), now);
 }
@@ -1012,6 +1013,7 @@ void
 kvp_server_act_until(kvp_server_t *server, uint64_t until_ns)
 {
     server->act_until_ns = until_ns;
+    if (server->is_fenced && !server->is_fence_told) kvp_server_drop(server); /* some may have got stuck meanwhile */
     server->is_fenced = server->is_fence_told = false;
 }
 

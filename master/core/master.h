@@ -74,8 +74,7 @@ kvp_err_t kvp_master_open_journal(kvp_master_t *master, bool is_all_given, uint6
 /* A standby (ADR 0031): after kvp_master_restore of its own log, kvp_master_follow_begin takes the place of kvp_master_open_journal: *end_out is
  * how many bytes are believed, and the shell cuts the rest. kvp_master_follow then enters what the leader has written behind that, in pieces of
  * any length, and kvp_master_take_journal gives the same records to be written. CORRUPT: they do not continue what is there, or
- * are damaged; VERSION: of a later version. Nothing is entered from that record on, but what it was to replace may be gone: such a core is not to lead. A base begins a piece, and what was taken in before is taken
- * out by then. Before kvp_master_lead such a core serves those who ask for its state alone (Hello.is_state_only), and is otherwise at rest.
+ * are damaged; VERSION: of a later version. Nothing is entered from that record on, but what it was to replace may be gone: such a core is not to lead. Before kvp_master_lead such a core serves those who ask for its state alone (Hello.is_state_only), and is otherwise at rest.
  *
  * kvp_master_lead: this master leads from now on, in that term, which must be above all that the log knows (else INVALID). is_level: the log lacks
  * nothing that the leader before it has acknowledged. All sessions are closed. kvp_master_terms: where the terms of the log begin, rising; at most max,

@@ -22,6 +22,7 @@
 #define MS 1000000ull
 #define READ_NS (1 * S) /* the keys are read that often, whatever the watch says */
 #define AGAIN_NS (100 * MS) /* behind a failure */
+#define READING_MAX_NS (600 * S) /* a member that reads its log is waited for */
 #define BEATS 8u /* renewals in the life of a lease */
 #define UNSAFE "!" /* behind the members of a set */
 #define JITTER_MS 50u
@@ -61,9 +62,10 @@ field(const char *text, const char *name, char *out, size_t cap)
 static bool
 parse_master(const char *text, kvp_election_master_t *out, uint32_t *term_out)
 {
-    char term[16] = "0";
+    char term[16] = "0", reading[2] = "";
 
     memset(out, 0, sizeof *out);
+    out->is_reading = field(text, " reading=", reading, sizeof reading);
     (void)field(text, " http=", out->http, sizeof out->http);
     (void)field(text, " term=", term, sizeof term);
     *term_out = (uint32_t)strtoul(term, NULL, 10);
@@ -182,7 +184,7 @@ lose_lease(kvp_election_t *e)
     e->lease = 0;
     e->has_beat = false;
     e->beat_id = 0;
-    e->is_registered = false;
+    e->is_registered = e->is_told_ready = false;
     if (e->role != KVP_ELECTION_FOLLOWS) follow(e);
 }
 
@@ -195,7 +197,14 @@ kept_until(const kvp_election_t *e)
 uint64_t
 kvp_election_act_until(const kvp_election_t *e)
 {
-    return e->role == KVP_ELECTION_LEADS ? kept_until(e) : 0;
+    return e->role == KVP_ELECTION_LEADS && !e->is_resigning ? kept_until(e) : 0;
+}
+
+bool
+kvp_election_is_level(const kvp_election_t *e, uint32_t log_term, uint32_t level_term)
+{
+    if (log_term == 0 || log_term != level_term) return false;
+    return !KVP_RULE(LEVEL_OF_LAST) || (log_term == e->term_before && !e->is_unsafe);
 }
 
 /* ---- requests */
@@ -236,10 +245,14 @@ ask_register(kvp_election_t *e)
     kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_REGISTER);
     char name[KVP_ELECTION_ID_MAX + 16];
     kvp_etcd_write_t *w;
+    size_t len;
 
     snprintf(name, sizeof name, "masters/%s", e->conf.self.id);
     w = put(e, op, name, e->lease);
     format_master(&e->conf.self, 0, w->value, sizeof w->value);
+    len = strlen(w->value);
+    e->is_asked_ready = e->is_ready;
+    if (!e->is_ready) snprintf(w->value + len, sizeof w->value - len, " reading=1");
 }
 
 static void
@@ -264,6 +277,13 @@ ask_campaign(kvp_election_t *e)
     format_master(&e->conf.self, 0, w->value, sizeof w->value);
 }
 
+/* The highest term that was used. */
+static uint32_t
+highest_term(const kvp_election_t *e)
+{
+    return (uint32_t)kvp_max_u64(kvp_max_u64(KVP_RULE(TERM_ABOVE_ALL) ? e->term : 0, e->log_term), e->seen_term);
+}
+
 static void
 ask_term(kvp_election_t *e)
 {
@@ -272,8 +292,8 @@ ask_term(kvp_election_t *e)
     kvp_election_set_t self = {.n = 1};
     kvp_etcd_write_t *w;
 
-    e->own_term =
-        1 + (uint32_t)kvp_max_u64(kvp_max_u64(KVP_RULE(TERM_ABOVE_ALL) ? e->term : 0, e->log_term), e->seen_term);
+    e->own_term = 1 + highest_term(e);
+    e->term_before = e->term;
     /* Who is elected anew before it has led does so as a member, maybe, of a set of itself. */
     e->is_unsafe |= e->insync.is_unsafe;
     e->is_unsafe |= e->insync.n > 0 && (e->is_doubted || !kvp_election_set_has(&e->insync, e->conf.self.id));
@@ -320,7 +340,16 @@ ask_resign(kvp_election_t *e)
 }
 
 /* ---- what to do next */
-/* A member of the set knows what is gone, so it goes first. Who has no pool of its own does not make one up while another may come that has. */
+static bool
+is_member_reading(const kvp_election_t *e)
+{
+    for (uint32_t i = 0; i < e->masters_n; i++)
+        if (e->masters[i].is_reading && kvp_election_set_has(&e->insync, e->masters[i].id)) return true;
+    return false;
+}
+
+/* A member of the set knows what is gone, so it goes first; one that is there and reads its log is waited for longer. Who has no pool of its own does not make one up
+ * while another may come that has. */
 static bool
 may_campaign(const kvp_election_t *e)
 {
@@ -328,8 +357,9 @@ may_campaign(const kvp_election_t *e)
     bool has_pool = e->pool.is_known || e->own_pool.is_known;
     uint64_t wait_ns = (is_member || !KVP_RULE(MEMBERS_FIRST)) && has_pool ? 0 : ttl_ns(e);
 
-    return e->is_ready && e->read_ns > 0 && e->absent_ns > 0 && e->now_ns >= e->absent_ns + wait_ns &&
-           e->now_ns >= e->stand_off_ns;
+    if (!is_member && is_member_reading(e)) wait_ns = READING_MAX_NS;
+    return e->is_ready && !kvp_election_is_spent(e) && e->read_ns > 0 && e->absent_ns > 0 &&
+           e->now_ns >= e->absent_ns + wait_ns && e->now_ns >= e->stand_off_ns;
 }
 
 static void
@@ -348,9 +378,9 @@ next(kvp_election_t *e)
         ask_read(e);
     else if (e->role == KVP_ELECTION_WON)
         ask_term(e);
-    else if (!e->is_registered)
+    else if (e->twin_ns == 0 && (!e->is_registered || e->is_told_ready != e->is_ready))
         ask_register(e);
-    else if (e->role == KVP_ELECTION_FOLLOWS && may_campaign(e))
+    else if (e->role == KVP_ELECTION_FOLLOWS && e->is_registered && may_campaign(e))
         ask_campaign(e);
 }
 
@@ -415,16 +445,6 @@ kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out)
     return true;
 }
 
-uint64_t
-kvp_election_due(const kvp_election_t *e)
-{
-    uint64_t due = e->read_ns + READ_NS;
-
-    if (e->lease != 0 && e->beat_id == 0) due = kvp_min_u64(due, e->beat_due_ns);
-    if (e->asked_id == 0) due = kvp_min_u64(due, kvp_max_u64(e->again_ns, e->now_ns + 20 * MS));
-    return due;
-}
-
 void
 kvp_election_resign(kvp_election_t *e)
 {
@@ -432,10 +452,22 @@ kvp_election_resign(kvp_election_t *e)
     e->is_resigning = e->role == KVP_ELECTION_LEADS;
 }
 
+bool
+kvp_election_is_spent(const kvp_election_t *e)
+{
+    return highest_term(e) >= KVP_TERM_MAX - 1;
+}
+
+void
+kvp_election_heard(kvp_election_t *e, uint32_t term)
+{
+    e->seen_term = (uint32_t)kvp_min_u64(kvp_max_u64(e->seen_term, term), KVP_TERM_MAX);
+}
+
 void
 kvp_election_seen(kvp_election_t *e, uint32_t term)
 {
-    e->seen_term = (uint32_t)kvp_min_u64(kvp_max_u64(e->seen_term, term), KVP_TERM_MAX - 1);
+    kvp_election_heard(e, term);
     if (e->role == KVP_ELECTION_LEADS && e->own_term < term) e->is_resigning = true;
 }
 
@@ -472,7 +504,7 @@ take_key(kvp_election_t *e, const char *name, const kvp_etcd_kv_t *kv)
         e->leader_revision = kv->create_revision;
         e->leader_lease = kv->lease;
     } else if (strcmp(name, "term") == 0) {
-        e->term = (uint32_t)kvp_min_u64(strtoul(kv->value, NULL, 10), KVP_TERM_MAX - 1);
+        e->term = (uint32_t)kvp_min_u64(strtoul(kv->value, NULL, 10), KVP_TERM_MAX);
         e->term_revision = kv->mod_revision;
     } else if (strcmp(name, "insync") == 0) {
         parse_set(kv->value, &e->insync);
@@ -482,6 +514,18 @@ take_key(kvp_election_t *e, const char *name, const kvp_etcd_kv_t *kv)
     } else if (strncmp(name, "masters/", 8) == 0 && e->masters_n < KVP_ELECTION_MEMBERS_MAX) {
         e->masters_n += parse_master(kv->value, &e->masters[e->masters_n], &term);
     }
+}
+
+/* Before we are in the list, whoever has our id there is an older process of this directory, whose lease is nearly over, or one of a copy of it. */
+static void
+look_for_twin(kvp_election_t *e)
+{
+    bool has_twin = false;
+
+    for (uint32_t i = 0; i < e->masters_n && !e->is_registered; i++)
+        has_twin |=
+            strcmp(e->masters[i].id, e->conf.self.id) == 0 && strcmp(e->masters[i].address, e->conf.self.address) != 0;
+    e->twin_ns = !has_twin ? 0 : e->twin_ns != 0 ? e->twin_ns : e->now_ns;
 }
 
 static void
@@ -500,6 +544,7 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
     for (uint32_t i = 0; i < answer->kvs_n; i++)
         if (strncmp(answer->kvs[i].key, prefix, strlen(prefix)) == 0)
             take_key(e, answer->kvs[i].key + strlen(prefix), &answer->kvs[i]);
+    look_for_twin(e);
     if (e->has_leader)
         e->absent_ns = 0;
     else if (e->absent_ns == 0 || e->term_revision != term_before) /* another one has come and gone meanwhile */
@@ -563,6 +608,7 @@ answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
         break;
     case ASK_REGISTER:
         e->is_registered = answer->has_succeeded;
+        e->is_told_ready = e->is_asked_ready;
         break;
     case ASK_READ:
         take_keys(e, answer);

@@ -25,6 +25,7 @@ typedef struct {
     char id[KVP_ELECTION_ID_MAX + 1]; /* "" = none */
     char address[KVP_ELECTION_ADDRESS_MAX + 1]; /* HOST:PORT of clients, nodes and standbys, */
     char http[KVP_ELECTION_ADDRESS_MAX + 1]; /* and of HTTP; "" = none */
+    bool is_reading; /* its log: it may lead when it has read that */
 } kvp_election_master_t;
 
 typedef struct {
@@ -66,7 +67,9 @@ typedef struct {
     uint64_t beat_id; /* under way; 0 = none */
     uint64_t beat_due_ns;
     uint64_t alive_ns; /* when the last one that was answered was sent; or the grant */
-    bool is_registered; /* we are in the list of masters, with that lease */
+    bool is_registered; /* we are in the list of masters, with that lease, */
+    bool is_told_ready, is_asked_ready; /* as one that has read its log; and as the last request says */
+    uint64_t twin_ns; /* since when another process is in that list under our id, before we are; 0 = none is */
 
     /* what etcd said last */
     bool is_read_due; /* it may have changed */
@@ -95,6 +98,7 @@ typedef struct {
     bool is_unsafe; /* we took the lead although others knew more */
     int64_t own_revision; /* of the leader key, while it is ours */
     uint32_t own_term;
+    uint32_t term_before; /* that etcd had in front of it */
     kvp_election_set_t wanted_insync;
     kvp_election_set_t asked_insync; /* members of sets that may stand in etcd, for their writing was not answered */
     bool is_insync_due;
@@ -113,18 +117,24 @@ void kvp_election_changed(kvp_election_t *e);
 void kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uint64_t now_ns);
 /* kvp_election_take gives the next request to etcd: false where there is none. Each is answered once. */
 bool kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out);
-uint64_t kvp_election_due(const kvp_election_t *e); /* of the next tick */
 
-/* kvp_election_resign gives up the lead, so that another one takes it: until one has, or for a TTL, this master is no candidate. kvp_election_seen: somebody obeys that term; the next one of ours is
- * above it, and a lead in a lower one is given up. */
+/* kvp_election_resign gives up the lead, so that another one takes it: until one has, or for a TTL, this master is no candidate. It may not act from then on.
+ * kvp_election_heard: that term was used; the next one of ours is above it. kvp_election_seen: somebody obeys it, so that a lead in a lower one is given up, too.
+ * kvp_election_is_spent: there is no term above all that were used; nobody can be elected. */
 void kvp_election_resign(kvp_election_t *e);
+void kvp_election_heard(kvp_election_t *e, uint32_t term);
 void kvp_election_seen(kvp_election_t *e, uint32_t term);
+bool kvp_election_is_spent(const kvp_election_t *e);
 
 /* kvp_election_want_insync: the members of the in-sync set that are to be written, ourselves included. kvp_election_insync: all that may be members by what stands in
  * etcd; each of them could be elected. */
 void kvp_election_want_insync(kvp_election_t *e, const kvp_election_set_t *set);
 void kvp_election_insync(const kvp_election_t *e, kvp_election_set_t *set_out);
 bool kvp_election_set_has(const kvp_election_set_t *set, const char *id);
+
+/* kvp_election_is_level: the log of ours, which ends in log_term, lacks nothing that the leader before us has acknowledged: the leader of level_term told that it would say no
+ * more, and etcd knows of none between us. */
+bool kvp_election_is_level(const kvp_election_t *e, uint32_t log_term, uint32_t level_term);
 
 /* kvp_election_act_until: a leader may act until then; 0 = it may not. */
 uint64_t kvp_election_act_until(const kvp_election_t *e);

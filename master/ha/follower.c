@@ -25,7 +25,7 @@ typedef struct {
     uv_tcp_t tcp;
     uv_connect_t connect;
     uv_getaddrinfo_t resolve;
-    kvp_follower_t *owner; /* NULL = it is given up */
+    kvp_follower_t *maker, *owner; /* owner NULL = it is given up */
     kvp_buf_t in;
     bool is_resolving, is_resolve_over, is_closed;
     bool is_fed; /* answered OK */
@@ -38,6 +38,8 @@ struct kvp_follower {
     const kvp_follower_ops_t *ops;
     char address[320]; /* "" = none is wanted */
     link_t *link; /* NULL = none */
+    uint32_t resolving; /* names: each has a thread that others want, too */
+    bool is_over; /* it is freed when no name is resolved any more */
     uint64_t again_ns, backoff_ns;
     bool has_failed; /* and that was logged */
 };
@@ -272,6 +274,7 @@ on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
     link_t *l = req->data;
 
     l->is_resolve_over = true;
+    if (--l->maker->resolving == 0 && l->maker->is_over) free(l->maker);
     if (l->owner == NULL) {
         free_link(l);
     } else {
@@ -296,11 +299,14 @@ dial(kvp_follower_t *f, uint64_t now_ns)
     kvp_buf_init(&l->in, IN_MAX);
     uv_tcp_init(f->uv, &l->tcp);
     l->tcp.data = l->resolve.data = l;
-    l->owner = f;
+    l->maker = l->owner = f;
     l->heard_ns = now_ns;
     f->link = l;
     l->is_resolving = true;
-    if (uv_getaddrinfo(f->uv, &l->resolve, on_resolved, at.host, port, &hints) == 0) return;
+    if (uv_getaddrinfo(f->uv, &l->resolve, on_resolved, at.host, port, &hints) == 0) {
+        f->resolving++;
+        return;
+    }
     l->is_resolve_over = true;
     drop(f, "its name cannot be resolved");
 }
@@ -321,7 +327,8 @@ kvp_follower_stop(kvp_follower_t *f)
 {
     if (f == NULL) return;
     kvp_follower_rest(f);
-    free(f);
+    f->is_over = true;
+    if (f->resolving == 0) free(f);
 }
 
 void
@@ -348,7 +355,7 @@ kvp_follower_tick(kvp_follower_t *f, uint64_t now_ns)
     link_t *l = f->link;
 
     if (l != NULL && !l->is_paused && now_ns - l->heard_ns > SILENT_NS) drop(f, "it is silent");
-    if (f->link == NULL && f->address[0] != '\0' && now_ns >= f->again_ns) dial(f, now_ns);
+    if (f->link == NULL && f->resolving == 0 && f->address[0] != '\0' && now_ns >= f->again_ns) dial(f, now_ns);
 }
 
 void

@@ -25,6 +25,8 @@
 #define TICK_MS 25u
 #define SLICE_BYTES (256u << 10) /* of the log that is read in a turn of the loop */
 #define BEHIND_MAX (4u << 20) /* bytes that are not written, before no more is read from the leader */
+#define HEARD_MAX 16u /* terms above ours that a peer is believed to have heard of */
+#define TWIN_TTLS 5u /* so many TTLs another process has our id, before we give way to it */
 #define SWITCH_MAX_NS (KVP_NS_PER_S) /* most that nothing is served before the lead is given up, or kept */
 
 typedef enum {
@@ -69,10 +71,11 @@ struct kvp_ha {
     uint8_t *piece;
 
     /* following */
-    uint64_t leader_end; /* position, as the leader said last */
+    uint64_t leader_end; /* position, as the leader said last; UINT64_MAX = it has not said it on this connection */
     uint32_t leader_term; /* of the one that we follow */
     uint32_t level_term; /* its log is ours to the end; 0 = it is not known to be */
     bool is_doubted; /* our log may lack its end */
+    bool is_spent_told; /* that terms are used up was logged */
     uint64_t level_ns; /* when we had all that was there last */
 
     /* leading */
@@ -178,12 +181,10 @@ begin_anew(kvp_ha_t *ha, uint64_t to, bool is_empty)
     free_core(ha, old);
     kvp_follower_rest(ha->follower);
     ha->level_term = 0;
+    ha->leader_end = UINT64_MAX;
     ha->is_short = false;
     ha->read_to = to;
-    if (is_empty) {
-        ha->read_at = UINT64_MAX;
-        ha->leader_end = to;
-    }
+    if (is_empty) ha->read_at = UINT64_MAX;
     set_state(ha, HA_WAITS);
 }
 
@@ -208,19 +209,30 @@ end_reading(kvp_ha_t *ha, bool is_empty)
                  (unsigned long long)kvp_log_writer_end(ha->conf.log), kvp_master_log_term(core_of(ha)));
 }
 
-/* What is damaged, or not whole, is cut, and comes from the leader. */
+/* What is damaged, or not whole, is cut, and comes from the leader. Nothing is cut because it could not be read. */
 static void
 on_reading(uv_idle_t *idle)
 {
     kvp_ha_t *ha = idle->data;
     const kvp_log_file_t *file = &ha->conf.log->file;
     size_t n = 0, len = kvp_min_u64(SLICE_BYTES, ha->read_to - kvp_min_u64(ha->read_to, ha->read_at));
-    bool goes_on = file->files > 0 && len > 0;
+    kvp_err_t err = KVP_OK;
 
-    goes_on = goes_on && kvp_log_file_pread(file, ha->read_at, ha->piece, len, &n) == KVP_OK && n > 0;
-    goes_on = goes_on && kvp_master_restore(core_of(ha), ha->piece, n) == KVP_OK;
-    ha->read_at += n;
-    if (!goes_on) end_reading(ha, false);
+    if (file->files > 0 && len > 0) {
+        if (kvp_log_file_pread(file, ha->read_at, ha->piece, len, &n) != KVP_OK) {
+            kvp_log_error("master", "cannot read the log: %m dir=%s/log", ha->conf.ident->dir);
+            exit(1);
+        }
+        if (n > 0) err = kvp_master_restore(core_of(ha), ha->piece, n);
+        ha->read_at += n;
+    }
+    if (n > 0 && err == KVP_OK) return;
+    if (err != KVP_OK) {
+        kvp_log_warn("master", "the log is damaged at position %llu or before, and cut there: %s dir=%s/log",
+                     (unsigned long long)ha->read_at, kvp_err_text(err), ha->conf.ident->dir);
+        ha->is_doubted = true;
+    }
+    end_reading(ha, false);
 }
 
 static void
@@ -248,7 +260,7 @@ fill_ask(void *arg, kvp_follow_ask_t *ask)
     ask->id = ha->conf.ident->id;
     ask->end = kvp_log_writer_end(ha->conf.log);
     ask->pool_id = kvp_master_log_term(core_of(ha)) > 0 ? ha->conf.ident->pool_id : NULL;
-    ask->term = (uint32_t)kvp_max_u64(kvp_master_log_term(core_of(ha)), ha->conf.ident->term - 1);
+    ask->term = kvp_master_log_term(core_of(ha));
     (void)terms_of(ha, ask->terms, &ask->terms_n);
 }
 
@@ -262,6 +274,7 @@ on_follow_reply(void *arg, const kvp_follow_reply_t *reply)
     if (ha->state != HA_FOLLOWS) return KVP_CLOSED;
     if (memcmp(reply->pool_id, ha->conf.ident->pool_id, sizeof reply->pool_id) != 0) return KVP_INVALID;
     ha->leader_term = reply->term;
+    ha->leader_end = UINT64_MAX;
     ha->level_term = 0;
     if (!reply->is_anew && reply->position == end) return KVP_OK;
     if (end > 0 && kvp_master_log_term(core_of(ha)) > 0)
@@ -272,11 +285,18 @@ on_follow_reply(void *arg, const kvp_follow_reply_t *reply)
     return KVP_CLOSED;
 }
 
+/* Nothing is kept: the leader says where to begin. Until then we lack what we had. */
+static void
+begin_wholly_anew(kvp_ha_t *ha)
+{
+    ha->is_doubted = true;
+    begin_anew(ha, 0, false);
+}
+
 static kvp_err_t
 on_follow_log(void *arg, uint64_t position, const void *bytes, size_t len, uint64_t end, bool is_last)
 {
     kvp_ha_t *ha = arg;
-    kvp_log_writer_t *log = ha->conf.log;
     kvp_err_t err;
 
     if (ha->state != HA_FOLLOWS) return KVP_CLOSED;
@@ -284,13 +304,12 @@ on_follow_log(void *arg, uint64_t position, const void *bytes, size_t len, uint6
     if (err == KVP_CORRUPT || err == KVP_VERSION) {
         kvp_log_error("master", "standby: what the leader sends at position %llu is not what follows: %s; begins anew",
                       (unsigned long long)position, kvp_err_text(err));
-        begin_anew(ha, 0, false); /* nothing is kept: the leader says where to begin */
+        begin_wholly_anew(ha);
         return err;
     }
     ha->leader_end = end;
     ha->level_term = is_last && position + len == end ? ha->leader_term : 0;
     kvp_server_flush(ha->conf.server);
-    if (log->stats.log_failed != 0) kvp_follower_pause(ha->follower, true);
     return KVP_OK;
 }
 
@@ -309,6 +328,12 @@ follow_on(kvp_ha_t *ha, uint64_t now_ns)
     const kvp_election_t *e = &ha->election;
     const uint64_t end = kvp_log_writer_end(ha->conf.log);
 
+    if (ha->conf.log->has_sync_failed) { /* what was written before that may be lost, and nothing says which */
+        kvp_log_error("master", "standby: the log could not be synced, and begins anew dir=%s/log",
+                      ha->conf.ident->dir);
+        begin_wholly_anew(ha);
+        return;
+    }
     if (e->has_leader && e->leader.address[0] != '\0' && e->leader_term > 0 &&
         strcmp(e->leader.id, ha->conf.ident->id) != 0)
         kvp_follower_go(ha->follower, e->leader.address, now_ns);
@@ -335,7 +360,8 @@ say_watched(kvp_ha_t *ha, uint64_t conn)
 static bool
 may_serve(const kvp_ha_t *ha)
 {
-    return ha->state == HA_LEADS && !ha->is_fenced && ha->handing_until_ns == 0 && kvp_boot_ns() < ha->act_until_ns;
+    return ha->state == HA_LEADS && !ha->is_fenced && ha->handing_until_ns == 0 && kvp_boot_ns() < ha->act_until_ns &&
+           !ha->election.is_resigning && kvp_master_deposed(core_of(ha)) == 0;
 }
 
 static void
@@ -373,7 +399,7 @@ lead(kvp_ha_t *ha)
     const kvp_election_t *e = &ha->election;
     kvp_master_t *core = core_of(ha);
     const uint32_t log_term = kvp_master_log_term(core);
-    const bool is_level = log_term > 0 && log_term == ha->level_term;
+    const bool is_level = kvp_election_is_level(e, log_term, ha->level_term);
 
     kvp_follower_rest(ha->follower);
     kvp_master_set_leader(core, "");
@@ -450,7 +476,24 @@ has_level(const kvp_ha_t *ha, uint64_t at_most)
     return false;
 }
 
-/* First some standby is to be nearly level; then nothing is served until it is; then the lead is given up. */
+static bool
+is_told_last(const kvp_ha_t *ha)
+{
+    for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++)
+        if (ha->sender.standbys[i].is_told_last) return true;
+    return false;
+}
+
+static void
+stop_serving(kvp_ha_t *ha)
+{
+    if (ha->handing_until_ns == UINT64_MAX) return;
+    ha->handing_until_ns = UINT64_MAX;
+    kvp_server_drop(ha->conf.server);
+}
+
+/* First some standby is to be nearly level; then nothing is served until it is; then the lead is given up. That is so too where a standby was told that there will be
+ * no more, and did not get level: it would believe it later. */
 static void
 switch_on(kvp_ha_t *ha, uint64_t now_ns)
 {
@@ -464,16 +507,28 @@ switch_on(kvp_ha_t *ha, uint64_t now_ns)
         }
         return;
     }
-    if (has_level(ha, 0) && waiting_bytes(ha) == 0) {
-        kvp_log_info("master", "the lead is given up: a standby is level");
+    const bool is_level = has_level(ha, 0) && waiting_bytes(ha) == 0;
+
+    if (is_level || (now_ns >= ha->handing_until_ns && is_told_last(ha))) {
+        kvp_log_info("master", "the lead is given up: %s",
+                     is_level ? "a standby is level" : "no standby got level in time");
         kvp_election_resign(&ha->election);
         end_switch(ha, KVP_OK, "");
         ha->handing_until_ns = UINT64_MAX; /* nothing is served any more */
     } else if (now_ns >= ha->handing_until_ns) {
-        for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++)
-            ha->sender.standbys[i].is_told_last = false;
         end_switch(ha, KVP_RETRY_AFTER, "the standby did not get level");
     }
+}
+
+static bool
+is_deposed(kvp_ha_t *ha)
+{
+    const uint32_t seen = kvp_master_deposed(core_of(ha));
+
+    if (seen == 0) return false;
+    kvp_election_seen(&ha->election, seen);
+    step_down(ha, "a node obeys a higher term");
+    return true;
 }
 
 static void
@@ -482,16 +537,15 @@ lead_on(kvp_ha_t *ha, uint64_t now_ns)
     kvp_election_t *e = &ha->election;
     const kvp_log_writer_t *log = ha->conf.log;
     const uint64_t until_ns = kvp_election_act_until(e);
-    const uint32_t seen = kvp_master_deposed(core_of(ha));
     kvp_election_set_t wanted;
 
-    if (seen > 0) {
-        kvp_election_seen(e, seen);
-        step_down(ha, "a node obeys a higher term");
-        return;
-    }
+    if (is_deposed(ha)) return;
     if (e->role != KVP_ELECTION_LEADS) {
         step_down(ha, e->lease == 0 ? "its lease in etcd is over" : "etcd names another leader, or none");
+        return;
+    }
+    if (e->is_resigning) {
+        stop_serving(ha);
         return;
     }
     if (until_ns != ha->act_until_ns && until_ns > now_ns) {
@@ -504,6 +558,7 @@ lead_on(kvp_ha_t *ha, uint64_t now_ns)
     kvp_insync_tick(&ha->sender.insync, log->origin + log->told_synced, kvp_log_writer_end(log), now_ns);
     kvp_insync_members(&ha->sender.insync, ha->conf.ident->id, &wanted);
     kvp_election_want_insync(e, &wanted);
+    hold(ha);
     switch_on(ha, now_ns);
 }
 
@@ -549,7 +604,7 @@ take_follower(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
     kvp_master_ident(core_of(ha), &ident);
     (void)terms_of(ha, terms, &n);
     seen = kvp_sender_follow(&ha->sender, conn, frame, terms, n, &ident, kvp_boot_ns());
-    if (seen > ident.term) kvp_election_seen(&ha->election, seen);
+    if (seen > ident.term && seen <= ident.term + HEARD_MAX) kvp_election_heard(&ha->election, seen);
 }
 
 static void
@@ -559,7 +614,14 @@ take_switch(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__switch__descriptor, frame);
-    if (msg == NULL || ha->switch_conn != 0) {
+    if (msg == NULL) {
+        kvp_server_end(ha->conf.server, conn);
+    } else if (ha->switch_until_ns != 0 || ha->handing_until_ns != 0) {
+        Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
+
+        reply.err = KVP_RETRY_AFTER;
+        reply.detail = (char *)"a switch is under way";
+        kvp_server_reply(ha->conf.server, conn, KVP_OP_SWITCH, frame->hdr.request_id, &reply);
         kvp_server_end(ha->conf.server, conn);
     } else {
         ha->switch_conn = conn;
@@ -646,7 +708,7 @@ on_turn(void *arg)
 
     go_on_reading(ha);
     if (ha->state == HA_FOLLOWS) follow_on(ha, now_ns);
-    if (ha->state != HA_LEADS) return;
+    if (ha->state != HA_LEADS || is_deposed(ha)) return;
     hold(ha);
     if (kvp_sender_pump(&ha->sender, pace_of(ha), now_ns) && !ha->is_stopping &&
         !uv_is_active((uv_handle_t *)&ha->soon))
@@ -727,6 +789,24 @@ note_role(kvp_ha_t *ha)
 }
 
 static void
+look_for_end(kvp_ha_t *ha, uint64_t now_ns)
+{
+    const kvp_election_t *e = &ha->election;
+
+    if (e->twin_ns != 0 && now_ns - e->twin_ns > TWIN_TTLS * ha->conf.ttl_s * KVP_NS_PER_S) {
+        kvp_log_error("master",
+                      "another master is there with this data directory's id: one of the two is a copy; remove it, "
+                      "and begin with an empty one dir=%s",
+                      ha->conf.ident->dir);
+        exit(1);
+    }
+    if (!ha->is_spent_told && kvp_election_is_spent(e)) {
+        kvp_log_error("master", "terms are used up: no master of cluster %s can be elected", ha->conf.cluster);
+        ha->is_spent_told = true;
+    }
+}
+
+static void
 act(kvp_ha_t *ha)
 {
     kvp_election_t *e = &ha->election;
@@ -739,6 +819,7 @@ act(kvp_ha_t *ha)
     kvp_election_ready(e, ha->state == HA_FOLLOWS || ha->state == HA_LEADS, ha->is_doubted,
                        kvp_master_log_term(core_of(ha)), &pool);
     kvp_election_tick(e, now_ns);
+    look_for_end(ha, now_ns);
     if (ha->state == HA_LEADS) lead_on(ha, now_ns);
     take_pool(ha);
     if (ha->state == HA_FOLLOWS && e->role == KVP_ELECTION_LEADS && !e->is_resigning) lead(ha);
@@ -815,6 +896,7 @@ kvp_ha_create(const kvp_ha_conf_t *conf, kvp_ha_t **ha_out)
     ha->answers_end = &ha->answers;
     ha->sender.server = conf->server;
     ha->sender.log = conf->log;
+    ha->sender.self = conf->ident->id;
     ha->act_until_ns = UINT64_MAX;
     atomic_store(&ha->role, "starting");
     err = kvp_log_writer_list(conf->log, conf->ident);
@@ -848,7 +930,7 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     snprintf(conf.self.address, sizeof conf.self.address, "%s", address);
     snprintf(conf.self.http, sizeof conf.self.http, "%s", http);
     kvp_election_init(&ha->election, &conf, kvp_boot_ns());
-    kvp_election_seen(&ha->election, ha->conf.ident->term - 1);
+    kvp_election_heard(&ha->election, ha->conf.ident->is_new ? ha->conf.ident->term - 1 : ha->conf.ident->term);
     ha->timer.data = ha->reading.data = ha->news.data = ha;
     uv_timer_init(uv, &ha->timer);
     uv_timer_init(uv, &ha->soon);
@@ -938,7 +1020,8 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
     out->insync = e->insync;
     out->elections = e->elections;
     if (ha->state == HA_FOLLOWS || ha->state == HA_LEADS) out->end = kvp_log_writer_end(ha->conf.log);
-    if (ha->state == HA_FOLLOWS && ha->leader_end > out->end) out->lag_bytes = ha->leader_end - out->end;
+    if (ha->state == HA_FOLLOWS && ha->leader_end != UINT64_MAX && ha->leader_end > out->end)
+        out->lag_bytes = ha->leader_end - out->end;
     out->lag_records = records_of(&st, out->lag_bytes);
     if (ha->state == HA_FOLLOWS && ha->level_ns > 0) out->lag_ms = (now_ns - ha->level_ns) / KVP_NS_PER_MS;
     if (ha->etcd != NULL) kvp_etcd_stats(ha->etcd, &out->etcd_requests, &out->etcd_failures);

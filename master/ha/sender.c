@@ -53,10 +53,11 @@ end_of(const kvp_wire_term_t *terms, uint32_t n, uint32_t i, uint64_t end)
     return i + 1 < n ? terms[i + 1].position : end;
 }
 
-/* In a term one master has written, so as far as both have it they have the same. */
-bool
-kvp_sender_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, uint64_t own_end,
-                const kvp_wire_term_t *other, uint32_t other_n, uint64_t other_end, uint64_t *position_out)
+/* Where a log with those terms and that end is the same as ours, which ends at own_end and is kept from own_begin on. False: nowhere that is kept.
+ * In a term one master has written, so as far as both have it they have the same. */
+static bool
+find_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, uint64_t own_end,
+          const kvp_wire_term_t *other, uint32_t other_n, uint64_t other_end, uint64_t *position_out)
 {
     for (uint32_t i = other_n; i-- > 0;)
         for (uint32_t k = own_n; k-- > 0;) {
@@ -72,6 +73,14 @@ kvp_sender_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, 
 }
 
 /* ---- who follows */
+static bool
+is_id(const char *id)
+{
+    const size_t len = strlen(id);
+
+    return len > 0 && len <= KVP_ELECTION_ID_MAX && strspn(id, "0123456789abcdef") == len;
+}
+
 static const char *
 refusal(const kvp_sender_t *s, const Kvp__Pb__Follow *msg, const kvp_master_ident_t *ident, kvp_err_t *err_out)
 {
@@ -82,7 +91,8 @@ refusal(const kvp_sender_t *s, const Kvp__Pb__Follow *msg, const kvp_master_iden
     if (msg->version < KVP_PROTO_VERSION_MIN) return "the standby is too old for this leader";
     if (msg->version_min > KVP_PROTO_VERSION) return "the standby is too new for this leader";
     *err_out = KVP_INVALID;
-    if (msg->id[0] == '\0' || strlen(msg->id) > KVP_ELECTION_ID_MAX) return "bad id";
+    if (!is_id(msg->id)) return "bad id";
+    if (strcmp(msg->id, s->self) == 0) return "it has the leader's id";
     if (is_other) return "its log is of another pool";
     *err_out = KVP_BUSY;
     return s->n == KVP_STANDBYS_MAX ? "there are too many standbys" : NULL;
@@ -126,7 +136,7 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
         kvp_server_end(s->server, conn);
         return 0;
     }
-    seen = ask->term;
+    seen = 0;
     msg.detail = (char *)refusal(s, ask, ident, &err);
     if (msg.detail != NULL) {
         msg.err = err;
@@ -134,20 +144,22 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
     } else {
         msg.detail = (char *)"";
         msg.position = begins;
-        msg.is_anew = !(ask->n == 0 && ask->end == begins) && /* it keeps nothing, and will begin there */
-                      !kvp_sender_fork(terms, terms_n, begins, kvp_log_writer_end(s->log), other, ask->n, ask->end,
-                                       &msg.position);
+        msg.is_anew =
+            !(ask->n == 0 && ask->end == begins) && /* it keeps nothing, and will begin there */
+            !find_fork(terms, terms_n, begins, kvp_log_writer_end(s->log), other, ask->n, ask->end, &msg.position);
     }
     msg.term = ident->term;
     msg.pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, (uint8_t *)ident->pool_id};
     msg.digest_seed = ident->digest_seed;
     kvp_server_reply(s->server, conn, KVP_OP_FOLLOW, frame->hdr.request_id, &msg);
-    if (msg.err == KVP_OK)
+    if (msg.err == KVP_OK) {
         begin(s, conn, ask->id, msg.position, now_ns);
-    else
+        seen = ask->term;
+    } else {
         kvp_server_end(s->server, conn);
+    }
     kvp_pb_free(&pb, ask);
-    return seen > 0 ? seen : 1;
+    return seen;
 }
 
 void
@@ -157,8 +169,7 @@ kvp_sender_on_frame(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, ui
     Kvp__Pb__Followed *msg;
     kvp_pb_t pb;
 
-    if (t == NULL || frame->hdr.opcode != KVP_OP_FOLLOWED) {
-        if (t != NULL) forget(s, t);
+    if (t == NULL) {
         kvp_server_end(s->server, conn);
         return;
     }
@@ -230,7 +241,8 @@ pump_one(kvp_sender_t *s, kvp_standby_t *t, kvp_sender_pace_t pace, uint64_t now
     if (pace == KVP_SEND_SOON && t->sent < end && end - t->sent < SOON_BYTES &&
         now_ns - t->said_ns < KVP_SENDER_DELAY_MS * KVP_NS_PER_MS)
         return true;
-    while (t->conn != 0 && t->sent < end && kvp_server_unsent(s->server, t->conn) < UNSENT_MAX &&
+    while (kvp_log_writer_may_read(s->log) && t->conn != 0 && t->sent < end &&
+           kvp_server_unsent(s->server, t->conn) < UNSENT_MAX &&
            send_piece(s, t, kvp_min_u64(PIECE_BYTES, end - t->sent), false, now_ns))
         continue;
     if (t->conn == 0 || t->sent < end) return false;

@@ -18,14 +18,15 @@ typedef struct {
 
 typedef struct {
     kvp_server_t *server; /* borrowed, */
-    kvp_log_writer_t *log; /* and this */
+    kvp_log_writer_t *log; /* and this, */
+    const char *self; /* and our id */
     kvp_standby_t standbys[KVP_STANDBYS_MAX];
     kvp_insync_t insync; /* the same standbys: what they have */
     uint32_t n; /* connected */
 } kvp_sender_t;
 
-/* kvp_sender_follow takes a FOLLOW on a connection that is not the core's: it is answered, and becomes a standby, or is closed. Returns the highest term
- * that it has heard of (0 = the message is malformed). terms are those of our log, by positions of the files. */
+/* kvp_sender_follow takes a FOLLOW on a connection that is not the core's: it is answered, and becomes a standby, or is closed. Returns the term of
+ * its log (0 = none, or it was refused). terms are those of our log, by positions of the files. */
 uint32_t kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, const kvp_wire_term_t *terms,
                            uint32_t terms_n, const kvp_master_ident_t *ident, uint64_t now_ns);
 void kvp_sender_on_frame(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
@@ -42,9 +43,5 @@ bool kvp_sender_pump(kvp_sender_t *s, kvp_sender_pace_t pace, uint64_t now_ns);
 
 /* kvp_sender_tick: who is silent is given up. */
 void kvp_sender_tick(kvp_sender_t *s, uint64_t now_ns);
-
-/* kvp_sender_fork: where a log with those terms and that end is the same as ours, which ends at own_end and is kept from own_begin on. False: nowhere that is kept. */
-bool kvp_sender_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, uint64_t own_end,
-                     const kvp_wire_term_t *other, uint32_t other_n, uint64_t other_end, uint64_t *position_out);
 
 #endif

@@ -2,17 +2,20 @@
 """Three masters and three members of a real etcd: the leader dies, stops, loses etcd, hands over; what was acknowledged is found, what
 was removed is not back, and puts work again in time.
 """
+import struct
 import threading
 import time
 
 import pytest
 
+import rawwire
 from clients import Shell, check_versions
 from conftest import SLOW, TIER, wait_until
 from standby import TTL_S, Masters, needs_etcd
 from test_master_killed import LEN, Worker
 
 pytestmark = needs_etcd
+FOLLOW = 5
 
 
 @pytest.fixture
@@ -186,3 +189,59 @@ def test_all_killed_at_once(masters):
     reader = Shell(masters.bench, masters.addr, "versions")
     for w in workers:
         check_versions(reader, w.may_be, LEN)
+
+
+def test_standby_restarted(masters):
+    """Fails if a standby that is started again and again makes the leader give up."""
+    was, gap = masters.wait_leader(), Gap(masters)
+    term, other = masters.health(was)["term"], (was + 1) % 3
+    for _ in range(4):
+        masters.masters[other].kill9()
+        masters.again(other)
+        masters.wait_insync(3)
+    assert masters.health(was)["role"] == "leader" and masters.health(was)["term"] == term
+    assert not gap.end().errors, gap.errors
+
+
+def follow(at, standby, term=0, terms=(), end=0, pool=b""):
+    """What the leader answers to a FOLLOW; None where it closes the connection at once."""
+    fields = [(1, 1), (2, 1), (3, standby), (5, rawwire.Fixed(end)), (6, len(terms)), (7, term)]
+    tail = b"".join(struct.pack("<QII", position, t, 0) for t, position in terms)
+    with rawwire.Raw(at) as raw:
+        raw.send(rawwire.frame(FOLLOW, rawwire.pack(*fields, *([(4, pool)] if pool else [])), tail))
+        return raw.reply()
+
+
+def beat(at, term):
+    """The answer to a node that says that it obeys that term; None where the connection ends."""
+    with rawwire.Raw(at) as raw:
+        raw.send(rawwire.hello(role=rawwire.NODE))
+        incarnation = raw.reply().fields[6]
+        raw.send(rawwire.frame(rawwire.HEARTBEAT, rawwire.pack((1, rawwire.Fixed(incarnation)), (2, term))))
+        got = raw.reply()
+        return got and got.err
+
+
+def test_standbys_that_are_none(masters):
+    """Fails if somebody who says that he is a standby, and tells what none can, makes the leader give up, drives a standby away, or gets
+    into the set."""
+    was = masters.wait_leader()
+    leader, before = masters.masters[was], masters.status(was)
+    for bad in ("", "x y", "!", 'a"b', "a\nb", "f" * 33, before["self"]["id"]):
+        got = follow(leader.listen, bad)
+        assert got.err == rawwire.INVALID, (bad, got and got.err)
+    assert follow(leader.listen, "ab", pool=b"another pool....").err == rawwire.INVALID
+    for term in (1, 2**20 - 1, 2**32 - 1):
+        assert follow(leader.listen, f"{term:x}", term=term, terms=[(term % 2**20, 0)], end=2**63).err == 0
+    assert follow(leader.listen, "ab", terms=[(1, 2**64 - 1)] * 3, end=2**64 - 1) is not None
+    for term in (before["term"] + 16, 2**20 - 1, 2**32 - 1):
+        assert beat(leader.listen, term) == rawwire.LIMIT
+    time.sleep(0.5)
+    after = masters.status(was)
+    assert after["role"] == "leader" and after["term"] == before["term"] and sorted(after["insync"]) == sorted(before["insync"])
+    assert masters.kvpool("put", "k", stdin=b"x").rc == 0 and masters.kvpool("rm", "k").rc == 0
+    # One that an election can have given is believed.
+    beat(leader.listen, before["term"] + 1)
+    new = masters.wait_leader(other_than=was)
+    assert masters.health(new)["term"] > before["term"]
+    assert masters.kvpool("get", "k").rc == 1

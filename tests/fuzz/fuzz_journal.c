@@ -157,7 +157,7 @@ follow_in(const kvp_buf_t *journal, size_t own, size_t piece)
             }
             kvp_master_on_written(m, end, 1);
         }
-        if (err == KVP_OK && kvp_master_lead(m, KVP_TERM_MAX, (piece & 1) != 0, 2) == KVP_OK) {
+        if (err == KVP_OK && kvp_master_lead(m, KVP_TERM_MAX - 1, (piece & 1) != 0, 2) == KVP_OK) {
             kvp_master_on_tick(m, 60000000000u);
             check(kvp_master_check(m) == NULL);
         }

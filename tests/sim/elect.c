@@ -10,6 +10,7 @@
  *   TERM    each lead is in a higher term than all before it
  *   ONE     no two masters act at one time: clocks run alike here
  *   GONE    who leads, and was not alone with what it knows (is_unsafe), has all that was acknowledged
+ *   LEVEL   who leads, and takes its log for level with the leader's before, has all of that
  *   UNSAFE  nobody leads so while a member of the set was there for long
  *   ALIVE   in calm, one leads within ten seconds, and all are in sync
  */
@@ -74,6 +75,9 @@ typedef struct {
     bool leads; /* as it knows itself */
     uint32_t led_term;
     uint64_t acked; /* of its log, as a leader */
+    uint64_t handing_until_ns; /* as a leader in a planned switch: it acts no more; 0 = not */
+    bool has_told; /* a standby that there will be no more */
+    uint32_t fed_term, level_term; /* as a standby: of whom it follows; in which it was told that */
     uint64_t up_ns; /* since when it is there and could be elected */
 } master_t;
 
@@ -85,6 +89,7 @@ typedef struct {
     uint32_t entry_seq;
     uint32_t acked[LOG_MAX], acked_n; /* numbers that were acknowledged, by whomever */
     uint32_t terms_max;
+    uint32_t led[LOG_MAX], led_n; /* the log of the last leader */
     char failure[256];
 } world_t;
 
@@ -321,7 +326,7 @@ runs(const world_t *w, uint32_t i)
 static bool
 acts(const world_t *w, uint32_t i)
 {
-    return w->m[i].leads && w->now < kvp_election_act_until(&w->m[i].e);
+    return w->m[i].leads && w->m[i].handing_until_ns == 0 && w->now < kvp_election_act_until(&w->m[i].e);
 }
 
 static const char *
@@ -342,6 +347,7 @@ begin(world_t *w, uint32_t i)
     strcpy(conf.self.address, "h:1");
     m->life++;
     m->leads = false;
+    m->fed_term = m->level_term = 0;
     memset(&m->insync, 0, sizeof m->insync);
     kvp_election_init(&m->e, &conf, w->now);
     m->up_ns = w->now;
@@ -375,7 +381,14 @@ lead(world_t *w, uint32_t i)
 {
     master_t *m = &w->m[i];
 
+    if (kvp_election_is_level(&m->e, m->log_term, m->level_term) &&
+        (m->len < w->led_n || memcmp(m->log, w->led, w->led_n * sizeof *w->led) != 0))
+        fail(w, "LEVEL at %.3f s: %s leads in term %u without all of term %u", (double)w->now / 1e9, id_of(i),
+             m->e.own_term, w->terms_max);
     m->leads = true;
+    m->level_term = 0;
+    m->handing_until_ns = 0;
+    m->has_told = false;
     m->led_term = m->e.own_term;
     if (m->e.own_term <= w->terms_max)
         fail(w, "TERM at %.3f s: %s leads in term %u, and %u was before", (double)w->now / 1e9, id_of(i), m->e.own_term,
@@ -402,6 +415,8 @@ lead(world_t *w, uint32_t i)
         for (uint32_t at = 0; at < m->len; at++)
             if (m->log[at] == w->acked[k] && at + 1 > m->acked) m->acked = at + 1;
     m->log[m->len++] = ++w->entry_seq; /* TERM */
+    memcpy(w->led, m->log, m->len * sizeof *w->led);
+    w->led_n = m->len;
 }
 
 static void
@@ -416,6 +431,20 @@ acknowledge(world_t *w, master_t *m)
         w->acked[w->acked_n++] = m->log[m->acked];
 }
 
+/* In a planned switch the lead is given up when a standby is level; also later, if one was told that there will be no more. */
+static void
+hand_over(world_t *w, master_t *m)
+{
+    bool is_level = false;
+
+    for (uint32_t k = 0; k < MASTERS; k++)
+        is_level |= w->m[k].level_term == m->led_term && w->m[k].len == m->len;
+    if (is_level || (w->now >= m->handing_until_ns && m->has_told))
+        kvp_election_resign(&m->e);
+    else if (w->now >= m->handing_until_ns)
+        m->handing_until_ns = 0;
+}
+
 static void
 lead_on(world_t *w, uint32_t i)
 {
@@ -427,8 +456,12 @@ lead_on(world_t *w, uint32_t i)
         memset(&m->insync, 0, sizeof m->insync);
         return;
     }
+    if (m->handing_until_ns != 0) hand_over(w, m);
     if (!acts(w, i)) return;
-    if (draw(w, 4) == 0 && m->len < LOG_MAX - 100) m->log[m->len++] = ++w->entry_seq;
+    if (draw(w, 4) == 0 && m->len < LOG_MAX - 100) {
+        m->log[m->len++] = ++w->entry_seq;
+        if (m->led_term == w->terms_max) w->led[w->led_n++] = w->entry_seq;
+    }
     kvp_insync_tick(&m->insync, m->acked, m->len, w->now);
     kvp_insync_members(&m->insync, id_of(i), &wanted);
     kvp_election_want_insync(&m->e, &wanted);
@@ -454,9 +487,15 @@ follow(world_t *w, uint32_t i)
             same++;
         m->len = same;
         if (draw(w, 40) == 0 || w->now < m->stuck_until_ns) return; /* it does not get on now */
+        if (m->fed_term != l->led_term) m->level_term = 0;
+        m->fed_term = l->led_term;
         for (uint64_t n = draw(w, 8); n > 0 && m->len < l->len; n--, m->len++)
             m->log[m->len] = l->log[m->len];
         if (m->len == l->len) m->log_term = l->led_term;
+        if (m->len == l->len && l->handing_until_ns != 0) {
+            m->level_term = l->led_term;
+            l->has_told = true;
+        }
         if (kvp_insync_find(&l->insync, id_of(i)) == NULL) (void)kvp_insync_add(&l->insync, id_of(i), m->len, w->now);
         kvp_insync_wrote(&l->insync, id_of(i), m->len, l->len, w->now);
         return;
@@ -529,7 +568,10 @@ fault(world_t *w)
             if (w->mail[k].at_ns != 0 && w->mail[k].who == i) w->mail[k].is_unsent = true;
         break;
     default:
-        if (w->m[i].leads) kvp_election_resign(&w->m[i].e);
+        if (w->m[i].leads && draw(w, 4) == 0)
+            kvp_election_resign(&w->m[i].e);
+        else if (w->m[i].leads && w->m[i].handing_until_ns == 0)
+            w->m[i].handing_until_ns = w->now + SEC;
         break;
     }
 }

@@ -585,6 +585,7 @@ kvp_master_sync_failed(kvp_master_t *m, uint64_t end)
     kvp_journal_t *j = &m->log.journal;
     bool is_said_behind = (j->is_basing || j->base_end > 0) && j->base_from >= end;
 
+    if (!j->is_open) return; /* a standby's: the leader says it again */
     j->is_sync_broken = true;
     if (!is_said_behind) kvp_journal_base(&m->log, false);
 }

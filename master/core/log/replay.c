@@ -75,8 +75,8 @@ write_again(kvp_master_t *m, const uint8_t *bytes, const kvp_jrec_any_t *rec)
     kvp_journal_t *j = &m->log.journal;
 
     if (rec->head.kind == KVP_JREC_BASE) {
+        if (!j->has_base) j->base_at = j->fresh.len; /* another one, begun anew, stands in the same file */
         j->has_base = true;
-        j->base_at = j->fresh.len;
         j->base_from = j->end;
         j->base_end = 0;
         j->is_based = false;
@@ -97,7 +97,6 @@ read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     kvp_err_t err = kvp_jrec_read(bytes, len, j->check, &rec, used_out);
 
     if (err != KVP_OK || *used_out == 0) return err;
-    if (j->is_following && rec.head.kind == KVP_JREC_BASE && j->has_base) return KVP_CORRUPT;
     err = apply(m, &rec);
     if (err != KVP_OK) return err;
     if (j->is_following) write_again(m, bytes, &rec);
@@ -285,7 +284,7 @@ kvp_replay_lead(kvp_interim_t *log, uint32_t term, bool is_level)
     kvp_master_t *m = log->core;
     kvp_journal_t *j = &log->journal;
 
-    if (!j->is_following || term <= j->read_term || term > KVP_TERM_MAX) return KVP_INVALID;
+    if (!j->is_following || term <= j->read_term || term >= KVP_TERM_MAX) return KVP_INVALID;
     j->is_following = j->is_resting = false;
     m->peers.is_named = true; /* in etcd */
     kvp_term_begin(m, term);

@@ -97,11 +97,12 @@ may_rise(kvp_master_t *m, uint32_t step)
 kvp_err_t
 kvp_term_outdated(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
 {
-    if (m->ctx.conf.is_elected) {
+    /* Terms of those who are elected stand in etcd before they are used: one far above ours is of no such master. */
+    if (m->ctx.conf.is_elected && term < m->ctx.term + RISE_MAX) {
         give_up(m, term);
         return KVP_OK;
     }
-    if (term < KVP_TERM_MAX && may_rise(m, term + 1 - m->ctx.term)) {
+    if (!m->ctx.conf.is_elected && term < KVP_TERM_MAX && may_rise(m, term + 1 - m->ctx.term)) {
         m->peers.is_term_refused = false;
         kvp_term_follow(m, term);
         return KVP_OK;

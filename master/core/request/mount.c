@@ -233,6 +233,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
 static bool
 is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
 {
+    if (m->ctx.conf.is_elected) return false; /* etcd gives no term twice */
     if (msg->is_tier || msg->is_fresh || msg->mounted_term != m->ctx.term || m->dropped_term == m->ctx.term)
         return false;
     kvp_list_foreach (pos, &m->cat.segments)

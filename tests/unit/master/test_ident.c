@@ -60,14 +60,14 @@ test_identity_stays_and_term_rises(void **state)
     place_t *p = *state;
     kvp_ident_t first, second, third;
 
-    assert_int_equal(kvp_ident_open(p->data, 1, &first), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &first), KVP_OK);
     assert_int_equal(first.term, 1);
     assert_false(first.had_master);
     assert_string_equal(first.dir, p->data);
     assert_int_equal(kvp_ident_save(&first, 1), KVP_OK);
     kvp_ident_close(&first);
 
-    assert_int_equal(kvp_ident_open(p->data, 1, &second), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &second), KVP_OK);
     assert_int_equal(second.term, 2);
     assert_memory_equal(second.pool_id, first.pool_id, sizeof(first.pool_id));
     assert_int_equal(second.digest_seed, first.digest_seed);
@@ -76,7 +76,11 @@ test_identity_stays_and_term_rises(void **state)
     assert_int_equal(kvp_ident_save(&second, 7), KVP_OK);
     kvp_ident_close(&second);
 
-    assert_int_equal(kvp_ident_open(p->data, 1, &third), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &third), KVP_OK);
+    assert_int_equal(third.term, 41);
+    kvp_ident_close(&third);
+
+    assert_int_equal(kvp_ident_open(p->data, 1, false, &third), KVP_OK); /* as one whose terms are given out in etcd */
     assert_int_equal(third.term, 41);
     kvp_ident_close(&third);
 }
@@ -88,9 +92,9 @@ test_made_up_identity_is_not_kept(void **state)
     place_t *p = *state;
     kvp_ident_t first, second;
 
-    assert_int_equal(kvp_ident_open(p->data, 1, &first), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &first), KVP_OK);
     kvp_ident_close(&first);
-    assert_int_equal(kvp_ident_open(p->data, 1, &second), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &second), KVP_OK);
     assert_int_equal(second.term, 1);
     assert_false(second.had_master);
     assert_memory_not_equal(second.pool_id, first.pool_id, sizeof first.pool_id);
@@ -103,10 +107,10 @@ test_second_master_is_kept_out(void **state)
     place_t *p = *state;
     kvp_ident_t first, second;
 
-    assert_int_equal(kvp_ident_open(p->data, 1, &first), KVP_OK);
-    assert_int_equal(kvp_ident_open(p->data, 1, &second), KVP_BUSY);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &first), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &second), KVP_BUSY);
     kvp_ident_close(&first);
-    assert_int_equal(kvp_ident_open(p->data, 1, &second), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &second), KVP_OK);
     kvp_ident_close(&second);
 }
 
@@ -119,7 +123,7 @@ test_damage_is_refused(void **state)
     char good[512], bad[512];
     size_t len;
 
-    assert_int_equal(kvp_ident_open(p->data, 1, &ident), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &ident), KVP_OK);
     assert_int_equal(kvp_ident_save(&ident, 1), KVP_OK);
     kvp_ident_close(&ident);
     int fd = open(p->file, O_RDWR);
@@ -131,15 +135,15 @@ test_damage_is_refused(void **state)
         memcpy(bad, good, len);
         bad[i / 8] ^= (char)(1 << i % 8);
         assert_int_equal(pwrite(fd, bad, len, 0), len);
-        assert_int_equal(kvp_ident_open(p->data, 1, &ident), KVP_CORRUPT);
+        assert_int_equal(kvp_ident_open(p->data, 1, true, &ident), KVP_CORRUPT);
     }
     for (size_t cut = 0; cut < len; cut++) {
         assert_int_equal(pwrite(fd, good, len, 0), len);
         assert_int_equal(ftruncate(fd, (off_t)cut), 0);
-        assert_int_equal(kvp_ident_open(p->data, 1, &ident), KVP_CORRUPT);
+        assert_int_equal(kvp_ident_open(p->data, 1, true, &ident), KVP_CORRUPT);
     }
     assert_int_equal(pwrite(fd, good, len, 0), len);
-    assert_int_equal(kvp_ident_open(p->data, 1, &ident), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &ident), KVP_OK);
     assert_int_equal(ident.term, 2);
     kvp_ident_close(&ident);
     close(fd);
@@ -151,16 +155,16 @@ test_terms_run_out(void **state)
     place_t *p = *state;
     kvp_ident_t old, ident, again;
 
-    assert_int_equal(kvp_ident_open(p->data, 1, &old), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &old), KVP_OK);
     assert_int_equal(kvp_ident_save(&old, KVP_TERM_MAX), KVP_OK);
     kvp_ident_close(&old);
-    assert_int_equal(kvp_ident_open(p->data, 1, &ident), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &ident), KVP_OK);
     assert_int_equal(ident.term, 1);
     assert_true(ident.had_master); /* nodes of the pool before do not name it */
     assert_memory_not_equal(ident.pool_id, old.pool_id, sizeof old.pool_id);
     assert_int_not_equal(ident.digest_seed, old.digest_seed);
     kvp_ident_close(&ident);
-    assert_int_equal(kvp_ident_open(p->data, 1, &again), KVP_OK); /* it is on disk */
+    assert_int_equal(kvp_ident_open(p->data, 1, true, &again), KVP_OK); /* it is on disk */
     assert_int_equal(again.term, 2);
     assert_memory_equal(again.pool_id, ident.pool_id, sizeof ident.pool_id);
     kvp_ident_close(&again);
@@ -172,14 +176,14 @@ test_term_that_the_operator_names(void **state)
     place_t *p = *state;
     kvp_ident_t ident;
 
-    assert_int_equal(kvp_ident_open(p->data, 40, &ident), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 40, true, &ident), KVP_OK);
     assert_int_equal(ident.term, 40);
     assert_int_equal(kvp_ident_save(&ident, 40), KVP_OK);
     kvp_ident_close(&ident);
-    assert_int_equal(kvp_ident_open(p->data, 7, &ident), KVP_OK); /* it is a least one */
+    assert_int_equal(kvp_ident_open(p->data, 7, true, &ident), KVP_OK); /* it is a least one */
     assert_int_equal(ident.term, 41);
     kvp_ident_close(&ident);
-    assert_int_equal(kvp_ident_open(p->data, 90, &ident), KVP_OK);
+    assert_int_equal(kvp_ident_open(p->data, 90, true, &ident), KVP_OK);
     assert_int_equal(ident.term, 90);
     kvp_ident_close(&ident);
 }
@@ -190,8 +194,8 @@ test_none_keeps_nothing(void **state)
     kvp_ident_t a, b;
 
     (void)state;
-    assert_int_equal(kvp_ident_open("none", 1, &a), KVP_OK);
-    assert_int_equal(kvp_ident_open("none", 1, &b), KVP_OK);
+    assert_int_equal(kvp_ident_open("none", 1, true, &a), KVP_OK);
+    assert_int_equal(kvp_ident_open("none", 1, true, &b), KVP_OK);
     assert_string_equal(a.dir, "none");
     assert_int_equal(a.term, 1);
     assert_true(memcmp(a.pool_id, b.pool_id, sizeof(a.pool_id)) != 0);
@@ -213,10 +217,10 @@ test_default_falls_back_and_an_explicit_one_does_not(void **state)
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     assert_true(fd >= 0);
     close(fd);
-    assert_int_equal(kvp_ident_open(path, 1, &ident), KVP_SYS);
+    assert_int_equal(kvp_ident_open(path, 1, true, &ident), KVP_SYS);
 
     assert_int_equal(setenv("XDG_STATE_HOME", p->dir, 1), 0);
-    assert_int_equal(kvp_ident_open(NULL, 1, &ident), KVP_OK);
+    assert_int_equal(kvp_ident_open(NULL, 1, true, &ident), KVP_OK);
     assert_string_equal(ident.dir, "none");
     kvp_ident_close(&ident);
     assert_int_equal(unlink(path), 0);
@@ -224,7 +228,7 @@ test_default_falls_back_and_an_explicit_one_does_not(void **state)
     /* With nothing in the way the default is made and used. */
     snprintf(default_dir, sizeof(default_dir), "%s/a", p->dir);
     assert_int_equal(setenv("XDG_STATE_HOME", default_dir, 1), 0);
-    assert_int_equal(kvp_ident_open(NULL, 1, &ident), KVP_OK);
+    assert_int_equal(kvp_ident_open(NULL, 1, true, &ident), KVP_OK);
     assert_string_equal(ident.dir + strlen(default_dir), "/kvpool");
     assert_int_equal(kvp_ident_save(&ident, 1), KVP_OK);
     kvp_ident_close(&ident);
