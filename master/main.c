@@ -262,6 +262,26 @@ read_password(daemon_t *d, const char *path)
     return KVP_OK;
 }
 
+/* What no table of options can say. */
+static kvp_err_t
+check_ha_settings(const settings_t *s)
+{
+    const char *why = NULL;
+
+    if (s->etcd == NULL && (s->ack_standbys > 0 || s->advertise.host[0] != '\0'))
+        why = "--ack-standbys and --advertise are of several masters: --etcd is missing";
+    else if (s->etcd != NULL && s->is_forced_single)
+        why = "--force-single is of a master alone, --etcd of several";
+    else if (s->election_ttl_ns % KVP_NS_PER_S != 0)
+        why = "--election-ttl takes whole seconds";
+    else if ((s->etcd_cert == NULL) != (s->etcd_key == NULL))
+        why = "--etcd-cert and --etcd-key go together";
+    else if ((s->etcd_user == NULL) != (s->etcd_password_file == NULL))
+        why = "--etcd-user and --etcd-password-file go together";
+    if (why != NULL) kvp_log_error("master", "%s", why);
+    return why == NULL ? KVP_OK : KVP_INVALID;
+}
+
 static kvp_err_t
 build_ha(daemon_t *d, const settings_t *s, const kvp_master_conf_t *core)
 {
@@ -297,7 +317,8 @@ build_ha(daemon_t *d, const settings_t *s, const kvp_master_conf_t *core)
 static kvp_err_t
 build_core(daemon_t *d, const settings_t *s)
 {
-    kvp_err_t err = kvp_runtime_set(s->runtime_dir, NULL);
+    kvp_err_t err = check_ha_settings(s);
+    if (err == KVP_OK) err = kvp_runtime_set(s->runtime_dir, NULL);
     if (err == KVP_OK) err = kvp_ident_open(s->data_dir, (uint32_t)s->term, s->etcd == NULL, &d->ident);
     if (err == KVP_OK && s->etcd == NULL && !s->is_forced_single) err = kvp_ident_may_be_alone(&d->ident);
     if (err != KVP_OK) return err;

@@ -258,7 +258,7 @@ read_error(json_object *top, long status, int64_t *code_out, kvp_etcd_fault_t *f
     if (!read_number(in, has(in, "grpc_code") ? "grpc_code" : "code", UNAUTHENTICATED, &code)) code = 0;
     *code_out = code;
     snprintf(fault_out->why, sizeof fault_out->why, "HTTP status %ld: %s", status,
-             top != NULL ? text : "the answer is not of etcd's gateway");
+             top != NULL && text[0] != '\0' ? text : "the answer is not of etcd's gateway");
     fault_out->is_token_bad = code == UNAUTHENTICATED || status == 401 || is_token_complaint(text);
     if (fault_out->is_token_bad || code == PERMISSION_DENIED || status == 403) return KVP_FENCED;
     if (code == INVALID_ARGUMENT && strstr(text, "authentication failed") != NULL) return KVP_FENCED;

@@ -85,6 +85,9 @@ kvp_err_t kvp_master_lead(kvp_master_t *master, uint32_t term, bool is_level, ui
 uint32_t kvp_master_terms(const kvp_master_t *master, kvp_wire_term_t *terms_out, uint32_t max);
 void kvp_master_set_leader(kvp_master_t *master, const char *address); /* that a standby tells who asks it; copied */
 uint32_t kvp_master_log_term(const kvp_master_t *master); /* of its last record; 0 = there is none */
+uint64_t kvp_master_term_end(
+    const kvp_master_t
+        *master); /* position behind the record that names the term: nothing is said before that is synced */
 
 /* kvp_master_deposed: somebody obeys a higher term than that of this master, which was elected (conf.is_elected): it has closed all sessions, and is good
  * for kvp_master_destroy alone. Returns that term, 0 = nobody does. */

@@ -201,6 +201,12 @@ kvp_election_act_until(const kvp_election_t *e)
 }
 
 bool
+kvp_election_knows_leader(const kvp_election_t *e, uint64_t now_ns)
+{
+    return e->has_leader && e->lease != 0 && now_ns < e->alive_ns + ttl_ns(e);
+}
+
+bool
 kvp_election_is_level(const kvp_election_t *e, uint32_t log_term, uint32_t level_term)
 {
     if (log_term == 0 || log_term != level_term) return false;

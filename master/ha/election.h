@@ -132,6 +132,9 @@ void kvp_election_want_insync(kvp_election_t *e, const kvp_election_set_t *set);
 void kvp_election_insync(const kvp_election_t *e, kvp_election_set_t *set_out);
 bool kvp_election_set_has(const kvp_election_set_t *set, const char *id);
 
+/* kvp_election_knows_leader: somebody else leads, as far as etcd has told lately. */
+bool kvp_election_knows_leader(const kvp_election_t *e, uint64_t now_ns);
+
 /* kvp_election_is_level: the log of ours, which ends in log_term, lacks nothing that the leader before us has acknowledged: the leader of level_term told that it would say no
  * more, and etcd knows of none between us. */
 bool kvp_election_is_level(const kvp_election_t *e, uint32_t log_term, uint32_t level_term);

@@ -25,6 +25,7 @@
 #define TICK_MS 25u
 #define SLICE_BYTES (256u << 10) /* of the log that is read in a turn of the loop */
 #define BEHIND_MAX (4u << 20) /* bytes that are not written, before no more is read from the leader */
+#define FAILED_MAX_NS KVP_NS_PER_S /* for so long a leader's log may fail while others could lead */
 #define HEARD_MAX 16u /* terms above ours that a peer is believed to have heard of */
 #define TWIN_TTLS 5u /* so many TTLs another process has our id, before we give way to it */
 #define SWITCH_MAX_NS (KVP_NS_PER_S) /* most that nothing is served before the lead is given up, or kept */
@@ -81,6 +82,7 @@ struct kvp_ha {
     /* leading */
     uint64_t act_until_ns; /* as the server was told */
     bool is_fenced;
+    uint64_t failed_ns; /* since when the log cannot be written; 0 = it can */
     bool is_short; /* of standbys for --ack-standbys, and that was logged */
     uint64_t *watchers; /* connections that wait for a leader */
     uint32_t watchers_n, watchers_cap;
@@ -183,6 +185,7 @@ begin_anew(kvp_ha_t *ha, uint64_t to, bool is_empty)
     ha->level_term = 0;
     ha->leader_end = UINT64_MAX;
     ha->is_short = false;
+    ha->failed_ns = 0;
     ha->read_to = to;
     if (is_empty) ha->read_at = UINT64_MAX;
     set_state(ha, HA_WAITS);
@@ -381,7 +384,9 @@ hold(kvp_ha_t *ha)
     uint64_t written = UINT64_MAX;
 
     kvp_election_insync(&ha->election, &members);
-    if (ha->conf.ack_standbys > 0) written = kvp_insync_nth_has(in, ha->conf.ack_standbys);
+    if (ha->conf.ack_standbys > 0) /* but nobody could even say Hello before the first word of the term */
+        written = kvp_max_u64(kvp_insync_nth_has(in, ha->conf.ack_standbys),
+                              ha->conf.log->origin + kvp_master_term_end(core_of(ha)));
     if ((ha->sender.n < ha->conf.ack_standbys) != ha->is_short) {
         ha->is_short = !ha->is_short;
         if (ha->is_short)
@@ -520,6 +525,21 @@ switch_on(kvp_ha_t *ha, uint64_t now_ns)
     }
 }
 
+/* A leader whose log cannot be written acknowledges nothing. A member of the set may take over: it has all that was acknowledged. */
+static void
+look_at_log(kvp_ha_t *ha, uint64_t now_ns)
+{
+    if (ha->conf.log->stats.log_failed == 0) {
+        ha->failed_ns = 0;
+        return;
+    }
+    if (ha->failed_ns == 0) ha->failed_ns = now_ns;
+    if (now_ns - ha->failed_ns < FAILED_MAX_NS || ha->election.insync.n < 2 || !has_level(ha, UINT64_MAX)) return;
+    kvp_log_error("master", "the lead is given up: the log cannot be written, and a standby is in sync");
+    kvp_election_resign(&ha->election);
+    stop_serving(ha);
+}
+
 static bool
 is_deposed(kvp_ha_t *ha)
 {
@@ -559,6 +579,7 @@ lead_on(kvp_ha_t *ha, uint64_t now_ns)
     kvp_insync_members(&ha->sender.insync, ha->conf.ident->id, &wanted);
     kvp_election_want_insync(e, &wanted);
     hold(ha);
+    look_at_log(ha, now_ns);
     switch_on(ha, now_ns);
 }
 
@@ -785,7 +806,9 @@ note_role(kvp_ha_t *ha)
                                                                       : "standby";
 
     atomic_store(&ha->role, role);
-    atomic_store(&ha->term, ha->state == HA_LEADS ? e->own_term : e->has_leader ? e->leader_term : 0);
+    atomic_store(&ha->term, ha->state == HA_LEADS                         ? e->own_term
+                            : kvp_election_knows_leader(e, kvp_boot_ns()) ? e->leader_term
+                                                                          : 0);
 }
 
 static void
@@ -816,8 +839,8 @@ act(kvp_ha_t *ha)
 
     if (op == NULL) kvp_panic("out of memory: a request to etcd");
     memcpy(pool.pool_id, ha->conf.ident->pool_id, sizeof pool.pool_id);
-    kvp_election_ready(e, ha->state == HA_FOLLOWS || ha->state == HA_LEADS, ha->is_doubted,
-                       kvp_master_log_term(core_of(ha)), &pool);
+    kvp_election_ready(e, (ha->state == HA_FOLLOWS && ha->conf.log->stats.log_failed == 0) || ha->state == HA_LEADS,
+                       ha->is_doubted, kvp_master_log_term(core_of(ha)), &pool);
     kvp_election_tick(e, now_ns);
     look_for_end(ha, now_ns);
     if (ha->state == HA_LEADS) lead_on(ha, now_ns);
@@ -1014,7 +1037,7 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
     memset(out, 0, sizeof *out);
     snprintf(out->role, sizeof out->role, "%s", kvp_ha_role(ha, &out->term));
     out->self = e->conf.self;
-    if (e->has_leader) out->leader = e->leader;
+    if (ha->state == HA_LEADS ? !ha->is_fenced : kvp_election_knows_leader(e, now_ns)) out->leader = e->leader;
     memcpy(out->masters, e->masters, sizeof out->masters);
     out->masters_n = e->masters_n;
     out->insync = e->insync;

@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/get_all_keys": self._all_keys, "/get_all_segments": self._all_segments, "/query_key": self._query_key,
             "/batch_query_keys": self._batch_query_keys, "/health": self._health, "/metrics": self._metrics,
             "/metrics/summary": self._summary, "/role": lambda q: self._text(self._who()),
-            "/ha_status": self._ha_status, "/query_segment": self._query_segment, "/get_segments_detail": self._segments_detail,
+            "/leader": self._leader, "/ha_status": self._ha_status, "/query_segment": self._query_segment, "/get_segments_detail": self._segments_detail,
         })
 
     def do_HEAD(self):
@@ -209,6 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
         if role == "leader":
             self._stat()
         return role, "serving" if role == "leader" else role
+
+    def _leader(self, query):
+        self._body(*self._ask("/leader"))
 
     def _ha_status(self, query):
         self._text(self._state()[1])

@@ -3,8 +3,10 @@
 bounded here is printed, too.
 """
 import json
+import os
 import re
 import shutil
+import subprocess
 import threading
 import time
 
@@ -26,7 +28,7 @@ def masters(request, bench):
     """@pytest.mark.pool(args=...) for other masters than the usual."""
     marker = request.node.get_closest_marker("pool")
     pool = Masters(bench, **(marker.kwargs if marker else {}))
-    pool.wait_insync(3)
+    pool.wait_insync(len(pool.masters))
     pool.is_whole = False  # a removal that was carried out and not answered finds nothing when it is asked again
     return pool
 
@@ -496,6 +498,66 @@ def test_puts_that_a_standby_has(masters):
     another_leads(masters, was)
     check_puts(masters, waits)
     assert client("bget with/ 0 100 100")["results"] == {"OK": 100}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is root's to mount")
+def test_disk_of_a_master_is_full(bench):
+    """Fails if a standby whose disk is full is elected where the leader dies, or if a leader whose disk is full does not give way to a standby
+    that has all; or if something acknowledged is lost.
+    """
+    at = f"{bench.home}/m0"
+    os.mkdir(at)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", at], check=True)
+    try:
+        masters = Masters(bench, n=2)
+        masters.wait_insync(2)
+        if masters.leader() == 0:
+            assert masters.kvpool("master", "switch").rc == 0
+            masters.wait_insync(2)
+        client = Shell(bench, masters.addr, "client", deadline=20000 * SLOW)
+        fill(masters, "fill/", 8000)  # more than that disk has room for
+        wait_insync(masters, 1, 1)
+        assert client("put kept 100")["err"] == "OK"
+        masters.masters[1].kill9()
+        time.sleep(TTL_S + 1.5)
+        assert masters.health(0)["role"] == "standby"
+        masters.again(1)
+        masters.wait_leader(other_than=0)
+        assert client("get kept 100")["err"] == "OK"
+        # With room again it is in sync, and leads; and is full again.
+        subprocess.run(["mount", "-o", "remount,size=2m", at], check=True)
+        wait_insync(masters, 1, 2, 20)
+        assert masters.kvpool("master", "switch").rc == 0
+        wait_insync(masters, 0, 2, 20)
+        fill(masters, "more/", 20000)
+        masters.wait_leader(other_than=0)
+        assert client("bget fill/ 0 8000 100")["results"] == client("bget more/ 0 8000 100")["results"] == {"OK": 8000}
+        assert client("get kept 100")["err"] == "OK"
+    finally:
+        subprocess.run(["umount", "-l", at], check=False)
+
+
+@pytest.mark.pool(args=("--ack-standbys", "1"), n=1)
+def test_new_pool_without_the_standbys_that_are_waited_for(masters):
+    """Fails if nobody gets in before there is a standby."""
+    assert masters.kvpool("exists", "k", timeout=5 * SLOW).rc == 1
+    assert masters.kvpool("put", "k", "--deadline", "500ms", stdin=b"x").rc == 1
+
+
+def test_all_directories_lost(masters):
+    """Fails if, where all masters lose their directories, anything is lost that the nodes have."""
+    fill(masters, "kept/", 3000)
+    client = Shell(masters.bench, masters.addr, "client", deadline=20000 * SLOW)
+    for _ in range(3):
+        for m in masters.masters:
+            m.kill9()
+        for i in range(3):
+            shutil.rmtree(f"{masters.bench.home}/m{i}")
+            masters.again(i)
+        new = masters.wait_leader()
+        wait_until(lambda: masters.health(new)["segments"] == 2, 20, "the nodes to be back")  # noqa: B023
+        settled(masters.masters[new], timeout=20, used_bytes=3000 * 128)
+        assert client("bget kept/ 0 3000 100")["results"] == {"OK": 3000}
 
 
 def refused(bench, name, *args):

@@ -231,7 +231,7 @@ judge_master(judge_t *j)
     if (f->pool_err != KVPOOL_OK) {
         say(add(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
             "start kvpool-master there (on this host alone: `kvpool up`), or name the right one: --master HOST:PORT or "
-            "KVPOOL_MASTER",
+            "KVPOOL_MASTER; of several masters name all, for a standby does not serve",
             "master %s: %s (%s)", f->master, kvp_err_text(f->pool_err), kvp_err_name(f->pool_err));
         return;
     }

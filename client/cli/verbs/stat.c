@@ -176,7 +176,7 @@ static void __attribute__((format(printf, 2, 3))) print_wrong(size_t *lines, con
 }
 
 static void
-print_wrong_of_node(size_t *lines, struct json_object *segment)
+print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
 {
     char name[CELL_MAX];
     const char *state = word(segment, "state"), *node = word(segment, "node");
@@ -185,7 +185,7 @@ print_wrong_of_node(size_t *lines, struct json_object *segment)
         print_wrong(lines, "node %s is lost: its objects cannot be read until it is back", name);
     else if (strcmp(state, "up") != 0)
         print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
-    else if (strcmp(word(segment, "transport"), "none") == 0)
+    else if (!is_standby && strcmp(word(segment, "transport"), "none") == 0) /* nodes are not tried then */
         print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
 }
 
@@ -225,7 +225,8 @@ print_what_is_wrong(struct json_object *pool, struct json_object *segments, stru
                    breaches = figure(counters, "protocol_errors");
     if (json_object_array_length(segments) == 0) print_wrong(&lines, "there is no node: nothing can be stored");
     for (size_t i = 0; i < json_object_array_length(segments); i++)
-        print_wrong_of_node(&lines, json_object_array_get_idx(segments, i));
+        print_wrong_of_node(&lines, json_object_array_get_idx(segments, i),
+                            json_object_get_boolean(part(pool, "is_standby")));
     for (size_t i = 0; i < json_object_array_length(tiers); i++)
         print_wrong_of_tier(&lines, json_object_array_get_idx(tiers, i));
     if (quarantine > 0)
@@ -264,7 +265,9 @@ print_screen(struct json_object *stat)
     size_t up = 0;
     for (size_t i = 0; i < nodes; i++)
         up += strcmp(word(json_object_array_get_idx(segments, i), "state"), "up") == 0;
-    if (json_object_get_boolean(part(pool, "is_standby")))
+    if (json_object_get_boolean(part(pool, "is_standby")) && figure(pool, "term") == 0)
+        printf("master     a standby, which has heard of no leader yet\n");
+    else if (json_object_get_boolean(part(pool, "is_standby")))
         printf("master     a standby, of term %" PRIu64 ": it shows what the log of the leader says\n",
                figure(pool, "term"));
     printf("nodes      %zu of %zu up\n", up, nodes);

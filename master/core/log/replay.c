@@ -202,7 +202,7 @@ end_reading(kvp_master_t *m, bool is_all_there)
 {
     kvp_journal_t *j = &m->log.journal;
 
-    if (j->read_term > 0) kvp_takeover_begin(&m->peers);
+    if (j->read_term > 0 || (m->ctx.conf.is_elected && m->ctx.conf.had_master)) kvp_takeover_begin(&m->peers);
     kvp_buf_fini(&j->rest);
     j->is_relied_on = is_all_there && kvp_apply_end(m) == KVP_OK;
     if (j->is_relied_on) {
@@ -292,7 +292,8 @@ kvp_replay_lead(kvp_interim_t *log, uint32_t term, bool is_level)
     j->is_lacking = !is_level || j->oldest_term < j->read_term;
     if (!j->is_whole) j->oldest = 0;
     end_reading(m, j->is_whole);
-    if (j->is_relied_on && j->is_lacking) kvp_takeover_lacks(&m->peers);
+    j->is_lacking &= j->is_relied_on; /* else nodes are asked for all that they hold */
+    if (j->is_lacking) kvp_takeover_lacks(&m->peers);
     j->is_open = true;
     if (j->is_relied_on)
         kvp_journal_term(log);
@@ -315,6 +316,12 @@ uint32_t
 kvp_master_log_term(const kvp_master_t *m)
 {
     return m->log.journal.is_resting ? m->log.journal.read_term : m->ctx.term;
+}
+
+uint64_t
+kvp_master_term_end(const kvp_master_t *m)
+{
+    return m->log.journal.term_end;
 }
 
 void

@@ -12,7 +12,6 @@
 #include "master/core/session/peers.h"
 
 #define TAKE_OVER_WAIT_NS KVP_MS(2000) /* clients are back by then, */
-#define LACK_WAIT_NS KVP_MS(10000) /* for nodes that know what the log lacks */
 #define REPORT_WAIT_NS KVP_MS(500) /* and ask again for what that report has brought */
 
 /* ---- what may be presented yet */
@@ -59,7 +58,7 @@ kvp_takeover_lacks(kvp_peers_t *peers)
 bool
 kvp_takeover_lacks_nothing(kvp_peers_t *peers, bool have_all_told)
 {
-    const uint64_t wait_ns = have_all_told ? TAKE_OVER_WAIT_NS : LACK_WAIT_NS;
+    const uint64_t wait_ns = have_all_told ? TAKE_OVER_WAIT_NS : peers->ctx->conf.report_grace_ns;
 
     if (peers->ctx->now_ns < peers->took_over_ns + wait_ns) return false;
     peers->rebuild_until_ns = 0;
