@@ -454,6 +454,14 @@ kvp_http_route(kvp_http_t *http, const char *method, const char *path, kvp_http_
 }
 
 kvp_err_t
+kvp_http_route_large(kvp_http_t *http, const char *method, const char *path, size_t body_max_bytes, kvp_http_fn fn,
+                     void *arg)
+{
+    const route_t route = {.method = method, .path = path, .fn = fn, .arg = arg, .body_max = body_max_bytes};
+    return add_route(http, &route);
+}
+
+kvp_err_t
 kvp_http_route_slow(kvp_http_t *http, const char *method, const char *path, size_t body_max_bytes, kvp_http_fn fn,
                     void *arg)
 {

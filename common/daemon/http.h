@@ -36,6 +36,10 @@ void kvp_http_destroy(kvp_http_t *http);
 kvp_err_t kvp_http_route(kvp_http_t *http, const char *method, const char *path, kvp_http_fn fn, void *arg)
     KVP_MUST_USE;
 
+/* kvp_http_route_large is the same for bodies of up to body_max bytes. */
+kvp_err_t kvp_http_route_large(kvp_http_t *http, const char *method, const char *path, size_t body_max, kvp_http_fn fn,
+                               void *arg) KVP_MUST_USE;
+
 /* kvp_http_route_slow is the same for a handler that may wait, for seconds: it runs on one of 4 threads that only such handlers
  * share. Its bodies have body_max bytes at most. */
 kvp_err_t kvp_http_route_slow(kvp_http_t *http, const char *method, const char *path, size_t body_max, kvp_http_fn fn,
@@ -62,6 +66,8 @@ const kvp_buf_t *kvp_http_body(const kvp_http_request_t *request);
 /* kvp_http_body_json parses the body strictly: UTF-8, no half of a surrogate pair, 32 levels and 4096 values at most, and not
  * null. On failure it has answered (400; 503 on no memory) and returns NULL. Returned to json_object_put. In http_json.c. */
 json_object *kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response);
+/* kvp_http_text_json is the same for what is left of a body of which the handler took parts itself. */
+json_object *kvp_http_text_json(const kvp_buf_t *text, kvp_http_response_t *response);
 
 /* The response. The buffer is the response's; type and header names and values are copied. At most 8 headers; header
  * names and values must be free of control characters (INVALID). */

@@ -85,7 +85,12 @@ parse(struct json_tokener *tokener, const kvp_buf_t *body, json_object **value_o
 json_object *
 kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response)
 {
-    const kvp_buf_t *body = kvp_http_body(request);
+    return kvp_http_text_json(kvp_http_body(request), response);
+}
+
+json_object *
+kvp_http_text_json(const kvp_buf_t *body, kvp_http_response_t *response)
+{
     if (has_too_many_values(body)) {
         kvp_http_error(response, 400, "body has more than %u values", VALUES_MAX);
         return NULL;

@@ -41,6 +41,7 @@ PROGRAMS = {
     "kvpool-node": BUILD / "client" / "kvpool-node",
     "kvpool-keeper": BUILD / "client" / "kvpool-keeper",
     "kvpool": BUILD / "client" / "kvpool",
+    "kvpool-conductor": BUILD / "conductor" / "kvpool-conductor",
     "kvpool-master-next": BUILD / "tests" / "e2e" / "kvpool-master-next",
 }
 

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See api.h. Shapes of requests and answers are those of the Indexer API.
+ */
+#include "conductor/api.h"
+
+#include "conductor/index/chain.h"
+#include "conductor/numbers.h"
+
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LOOP_MS 5000u /* the loop may be taking in events */
+
+/* ---- the loop's */
+typedef struct {
+    kvp_api_t *api;
+    kvp_registration_t reg;
+    kvp_err_t err;
+    kvp_buf_t *out; /* of what is told */
+    bool is_ready;
+} ask_t;
+
+static bool
+ask_loop(kvp_api_t *api, kvp_loop_fn fn, ask_t *ask, kvp_http_response_t *response)
+{
+    ask->api = api;
+    if (kvp_loop_call(api->loop, fn, ask, LOOP_MS) == KVP_OK) return true;
+    kvp_http_error(response, 503, "the conductor is busy, or ends");
+    return false;
+}
+
+static bool
+read_registration(const kvp_http_request_t *request, kvp_http_response_t *response, bool key_only,
+                  kvp_registration_t *out)
+{
+    json_object *body = kvp_http_body_json(request, response);
+    char why[160];
+    bool is_ok;
+
+    if (body == NULL) return false;
+    is_ok = kvp_registration_read(body, key_only, out, why);
+    if (!is_ok) kvp_http_error(response, 400, "%s", why);
+    json_object_put(body);
+    return is_ok;
+}
+
+static void
+loop_register(void *arg)
+{
+    ask_t *ask = arg;
+
+    ask->err = kvp_registry_add(ask->api->registry, &ask->reg);
+}
+
+static void
+on_register(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_jsonw_t w;
+    ask_t ask;
+
+    if (!read_registration(request, response, false, &ask.reg) || !ask_loop(arg, loop_register, &ask, response)) return;
+    if (ask.err == KVP_LIMIT || ask.err == KVP_INVALID) {
+        kvp_http_error(response, 400, "%s",
+                       ask.err == KVP_LIMIT ? "there are too many publishers" : "ZMQ does not take the endpoint");
+        return;
+    }
+    if (ask.err != KVP_OK) {
+        kvp_http_error(response, 500, "%s", kvp_err_text(ask.err));
+        return;
+    }
+    w = kvp_http_json(response, 200);
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "status", "registered successfully");
+    kvp_jsonw_text(&w, "instance_id", ask.reg.instance);
+    kvp_jsonw_close(&w, '}');
+}
+
+static void
+loop_unregister(void *arg)
+{
+    ask_t *ask = arg;
+
+    ask->err = kvp_registry_remove(ask->api->registry, &ask->reg);
+}
+
+static void
+on_unregister(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    char removed[3 * KVP_NAME_TEXT_MAX];
+    kvp_jsonw_t w;
+    ask_t ask;
+
+    if (!read_registration(request, response, true, &ask.reg) || !ask_loop(arg, loop_unregister, &ask, response))
+        return;
+    if (ask.err != KVP_OK) {
+        kvp_http_error(response, 404, "no such publisher is registered");
+        return;
+    }
+    snprintf(removed, sizeof removed, "%s|%s|%u", ask.reg.instance, ask.reg.tenant, ask.reg.rank);
+    w = kvp_http_json(response, 200);
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "status", "unregistered successfully");
+    kvp_jsonw_open(&w, "removed_instances", '[');
+    kvp_jsonw_text(&w, NULL, removed);
+    kvp_jsonw_close(&w, ']');
+    kvp_jsonw_close(&w, '}');
+}
+
+static void
+loop_services(void *arg)
+{
+    ask_t *ask = arg;
+    kvp_jsonw_t w;
+
+    kvp_jsonw_init(&w, ask->out);
+    kvp_registry_write_services(ask->api->registry, &w);
+}
+
+static void
+loop_view(void *arg)
+{
+    ask_t *ask = arg;
+    kvp_jsonw_t w;
+
+    kvp_jsonw_init(&w, ask->out);
+    kvp_registry_write_view(ask->api->registry, &w);
+}
+
+static void
+loop_metrics(void *arg)
+{
+    ask_t *ask = arg;
+
+    kvp_registry_write_metrics(ask->api->registry, ask->out);
+}
+
+static void
+loop_ready(void *arg)
+{
+    ask_t *ask = arg;
+
+    ask->is_ready = kvp_registry_is_ready(ask->api->registry);
+}
+
+static void
+tell(kvp_api_t *api, kvp_loop_fn fn, kvp_http_response_t *response, const char *type)
+{
+    ask_t ask = {.out = kvp_http_out(response)};
+
+    if (!ask_loop(api, fn, &ask, response)) return;
+    kvp_http_status(response, 200);
+    kvp_http_type(response, type);
+}
+
+static void
+on_services(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)request;
+    tell(arg, loop_services, response, "application/json");
+}
+
+static void
+on_view(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)request;
+    tell(arg, loop_view, response, "application/json");
+}
+
+static void
+on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_api_t *api = arg;
+    char text[256];
+    int n;
+
+    (void)request;
+    tell(api, loop_metrics, response, "text/plain; version=0.0.4; charset=utf-8");
+    n = snprintf(text, sizeof text,
+                 "# HELP kvpool_conductor_questions_total questions that were answered\n# TYPE "
+                 "kvpool_conductor_questions_total counter\n"
+                 "kvpool_conductor_questions_total %llu\n",
+                 (unsigned long long)atomic_load(&api->questions));
+    kvp_buf_append(kvp_http_out(response), text, (size_t)n);
+}
+
+static void
+say_status(kvp_http_response_t *response, unsigned status, const char *text)
+{
+    kvp_jsonw_t w = kvp_http_json(response, status);
+
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "status", text);
+    kvp_jsonw_close(&w, '}');
+}
+
+static void
+on_ready(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    ask_t ask = {.is_ready = false};
+
+    (void)request;
+    if (!ask_loop(arg, loop_ready, &ask, response)) return;
+    say_status(response, ask.is_ready ? 200 : 503, ask.is_ready ? "ready" : "what publishers hold is being replayed");
+}
+
+static void
+on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)arg;
+    (void)request;
+    say_status(response, 200, "ok");
+}
+
+/* ---- questions */
+typedef struct {
+    char model[KVP_NAME_TEXT_MAX + 1], lora[KVP_NAME_TEXT_MAX + 1], tenant[KVP_NAME_TEXT_MAX + 1],
+        instance[KVP_NAME_TEXT_MAX + 1], salt[KVP_NAME_TEXT_MAX + 1];
+    uint32_t block_size;
+} question_t;
+
+static bool
+read_question(json_object *in, question_t *q, char why[160])
+{
+    if (!json_object_is_type(in, json_type_object)) {
+        snprintf(why, 160, "the body is not an object");
+        return false;
+    }
+    return kvp_json_text(in, "model", NULL, q->model, KVP_NAME_TEXT_MAX, why) && kvp_json_lora(in, q->lora, why) &&
+           kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
+           kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) &&
+           kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why) &&
+           kvp_json_text(in, "cache_salt", "", q->salt, KVP_NAME_TEXT_MAX, why);
+}
+
+typedef struct {
+    kvp_jsonw_t *w;
+    uint32_t block_size;
+} writer_t;
+
+/* Of one instance, whose answers stand together: the best of its ranks, on each medium and on any. */
+static void
+write_instance(const writer_t *to, const kvp_answer_t *answers, uint32_t n)
+{
+    const char *names[KVP_MEDIA_MAX];
+    uint64_t best[KVP_MEDIA_MAX] = {0}, longest = 0;
+    uint32_t media_n = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        longest = kvp_max_u64(longest, answers[i].run);
+        for (uint32_t k = 0; k < answers[i].media_n; k++) {
+            uint32_t at = 0;
+
+            while (at < media_n && strcmp(names[at], answers[i].media[k].name) != 0)
+                at++;
+            if (at == KVP_MEDIA_MAX) continue;
+            names[at] = answers[i].media[k].name;
+            media_n = (uint32_t)kvp_max_u64(media_n, at + 1);
+            best[at] = kvp_max_u64(best[at], answers[i].media[k].run);
+        }
+    }
+    kvp_jsonw_open(to->w, answers[0].member->instance, '{');
+    kvp_jsonw_u64(to->w, "longest_matched", longest * to->block_size);
+    for (uint32_t i = 0; i < media_n; i++)
+        kvp_jsonw_u64(to->w, names[i], best[i] * to->block_size);
+    kvp_jsonw_open(to->w, "DP", '{');
+    for (uint32_t i = 0; i < n; i++) {
+        char rank[16];
+
+        snprintf(rank, sizeof rank, "%u", answers[i].member->rank);
+        kvp_jsonw_u64(to->w, rank, (uint64_t)answers[i].run * to->block_size);
+    }
+    kvp_jsonw_close(to->w, '}');
+    kvp_jsonw_close(to->w, '}');
+}
+
+static void
+write_answers(void *arg, const kvp_answer_t *answers, uint32_t n)
+{
+    for (uint32_t first = 0, i = 0; first < n; first = i) {
+        while (i < n && strcmp(answers[i].member->instance, answers[first].member->instance) == 0)
+            i++;
+        write_instance(arg, answers + first, i - first);
+    }
+}
+
+static void
+answer(kvp_api_t *api, const question_t *q, const uint64_t *hashes, size_t n, kvp_http_response_t *response)
+{
+    const kvp_space_t space = {
+        .model = q->model, .tenant = q->tenant, .salt = q->salt, .lora = q->lora, .block_size = q->block_size};
+    kvp_jsonw_t w = kvp_http_json(response, 200);
+    writer_t to = {&w, q->block_size};
+
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_open(&w, q->tenant, '{');
+    if (!kvp_registry_match(api->registry, &space, q->instance[0] == '\0' ? NULL : q->instance, hashes, n, api->scratch,
+                            write_answers, &to)) {
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+        return;
+    }
+    kvp_jsonw_close(&w, '}');
+    kvp_jsonw_close(&w, '}');
+    atomic_fetch_add_explicit(&api->questions, 1, memory_order_relaxed);
+}
+
+/* The array is in api->numbers, the rest in *q. False: it has answered. */
+static bool
+take_question(kvp_api_t *api, const kvp_http_request_t *request, kvp_http_response_t *response, const char *array,
+              const char *other, uint64_t max, question_t *q)
+{
+    char why[160];
+    bool is_found = false, is_ok;
+    json_object *rest;
+
+    kvp_buf_reset(&api->numbers);
+    kvp_buf_reset(&api->rest);
+    is_ok = kvp_numbers_take(kvp_http_body(request), array, max, &api->rest, &api->numbers, &is_found, why);
+    if (is_ok && !is_found && other != NULL) {
+        kvp_buf_reset(&api->rest);
+        is_ok = kvp_numbers_take(kvp_http_body(request), other, max, &api->rest, &api->numbers, &is_found, why);
+    }
+    if (is_ok && (api->numbers.err != KVP_OK || api->rest.err != KVP_OK)) {
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+        return false;
+    }
+    if (!is_ok) {
+        kvp_http_error(response, 400, "%s", why);
+        return false;
+    }
+    rest = kvp_http_text_json(&api->rest, response);
+    if (rest == NULL) return false;
+    if (!is_found) snprintf(why, sizeof why, "%s is missing, or not an array", array);
+    is_ok = is_found && read_question(rest, q, why);
+    json_object_put(rest);
+    if (!is_ok) kvp_http_error(response, 400, "%s", why);
+    return is_ok;
+}
+
+static void
+on_query_by_hash(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_api_t *api = arg;
+    question_t q;
+
+    if (!take_question(api, request, response, "seq_hashes", "block_hash", UINT64_MAX, &q)) return;
+    answer(api, &q, (const uint64_t *)api->numbers.data, api->numbers.len / sizeof(uint64_t), response);
+}
+
+/* Of the tokens whole blocks alone count. */
+static void
+on_query(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_api_t *api = arg;
+    uint64_t *numbers;
+    uint32_t *tokens;
+    question_t q;
+    size_t n, blocks;
+
+    if (!take_question(api, request, response, "token_ids", NULL, UINT32_MAX, &q)) return;
+    numbers = (uint64_t *)api->numbers.data;
+    n = api->numbers.len / sizeof *numbers;
+    blocks = n / q.block_size;
+    kvp_buf_reset(&api->tokens);
+    tokens = (uint32_t *)kvp_buf_reserve(&api->tokens, (n + 1) * sizeof *tokens);
+    if (tokens == NULL) {
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (uint32_t)numbers[i];
+    for (size_t i = 0; i < blocks; i++)
+        numbers[i] = kvp_chain_next(i == 0 ? NULL : &numbers[i - 1], tokens + i * q.block_size, q.block_size,
+                                    kvp_registry_hash_seed(api->registry));
+    answer(api, &q, numbers, blocks, response);
+}
+
+static void
+on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    static const char text[] = "kvpool-conductor\n\n"
+                               "POST /register /unregister      publishers of KV events\n"
+                               "POST /query /query_by_hash      how much of a prompt each instance holds\n"
+                               "GET  /services                  publishers, and how they are doing\n"
+                               "GET  /global_view               what each instance holds\n"
+                               "GET  /health /ready /metrics\n";
+
+    (void)arg;
+    (void)request;
+    kvp_http_type(response, "text/plain; charset=utf-8");
+    kvp_buf_append(kvp_http_out(response), text, sizeof text - 1);
+}
+
+/* ---- life */
+kvp_err_t
+kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry)
+{
+    const struct {
+        const char *method, *path;
+        kvp_http_fn fn;
+        size_t body_max;
+    } routes[] = {{"POST", "/register", on_register, KVP_HTTP_BODY_MAX},
+                  {"POST", "/unregister", on_unregister, KVP_HTTP_BODY_MAX},
+                  {"POST", "/query", on_query, KVP_QUESTION_MAX},
+                  {"POST", "/query_by_hash", on_query_by_hash, KVP_QUESTION_MAX},
+                  {"GET", "/services", on_services, KVP_HTTP_BODY_MAX},
+                  {"GET", "/global_view", on_view, KVP_HTTP_BODY_MAX},
+                  {"GET", "/metrics", on_metrics, KVP_HTTP_BODY_MAX},
+                  {"GET", "/ready", on_ready, KVP_HTTP_BODY_MAX},
+                  {"GET", "/health", on_health, KVP_HTTP_BODY_MAX},
+                  {"GET", "/", on_index, KVP_HTTP_BODY_MAX}};
+
+    memset(api, 0, sizeof *api);
+    api->registry = registry;
+    api->loop = loop;
+    api->scratch = kvp_scratch_create();
+    if (api->scratch == NULL) return KVP_NOMEM;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(routes); i++) {
+        kvp_err_t err =
+            kvp_http_route_large(http, routes[i].method, routes[i].path, routes[i].body_max, routes[i].fn, api);
+
+        if (err != KVP_OK) return err;
+    }
+    return KVP_OK;
+}
+
+void
+kvp_api_fini(kvp_api_t *api)
+{
+    kvp_scratch_destroy(api->scratch);
+    kvp_buf_fini(&api->numbers);
+    kvp_buf_fini(&api->tokens);
+    kvp_buf_fini(&api->rest);
+}

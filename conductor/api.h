@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The conductor's HTTP paths. Questions are answered on the server's thread, from the index; all else on the loop's.
+ */
+#ifndef KVP_CONDUCTOR_API_H
+#define KVP_CONDUCTOR_API_H
+
+#include "common/daemon/http.h"
+#include "common/daemon/loop.h"
+#include "conductor/registry.h"
+
+#define KVP_QUESTION_MAX (16u << 20) /* bytes of the body of a question */
+
+typedef struct {
+    kvp_registry_t *registry; /* borrowed, as is the loop */
+    kvp_loop_t *loop;
+    kvp_scratch_t *scratch;
+    kvp_buf_t numbers, tokens, rest; /* of a question */
+    _Atomic uint64_t questions;
+} kvp_api_t;
+
+/* kvp_api_route binds all paths. NOMEM. kvp_api_fini after the server has stopped. */
+kvp_err_t kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry) KVP_MUST_USE;
+void kvp_api_fini(kvp_api_t *api);
+
+#endif

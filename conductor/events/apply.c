@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See apply.h.
+ */
+#include "conductor/events/apply.h"
+
+#include "conductor/index/chain.h"
+
+#include <string.h>
+#include <strings.h>
+
+#define NAME_MAX_BYTES 512u /* of a model, salt, tenant or adapter in an event */
+
+static void
+skip(kvp_applier_t *a, kvp_skip_t why)
+{
+    a->done.skips[why]++;
+}
+
+/* ---- texts */
+static bool
+is_one_of(kvp_text_t text, const char *const *words)
+{
+    for (; *words != NULL; words++)
+        if (strlen(*words) == text.len && memcmp(*words, text.at, text.len) == 0) return true;
+    return false;
+}
+
+/* What the event says, else what the registration says. */
+static const char *
+either(kvp_text_t text, const char *registered, char room[NAME_MAX_BYTES])
+{
+    if (text.at == NULL) return registered;
+    if (text.len >= NAME_MAX_BYTES) return NULL;
+    memcpy(room, text.at, text.len);
+    room[text.len] = '\0';
+    return room;
+}
+
+/* Engines' names of media, as answers have them. */
+static kvp_text_t
+medium_of(const kvp_event_t *ev)
+{
+    static const struct {
+        const char *from, *to;
+    } names[] = {{"CPU_PINNED", "CPU"}, {"STORAGE", "DISK"}};
+
+    if (ev->medium.at == NULL) return (kvp_text_t){"GPU", 3};
+    for (size_t i = 0; i < KVP_ARRAY_LEN(names); i++)
+        if (strlen(names[i].from) == ev->medium.len && strncasecmp(names[i].from, ev->medium.at, ev->medium.len) == 0)
+            return (kvp_text_t){names[i].to, strlen(names[i].to)};
+    return ev->medium;
+}
+
+static uint32_t
+slot_of(kvp_applier_t *a, const kvp_event_t *ev)
+{
+    const kvp_text_t medium = medium_of(ev);
+
+    return kvp_view_slot(a->view, medium.at, medium.len, ev->group);
+}
+
+/* ---- blocks */
+/* Where the next block goes. */
+typedef struct {
+    uint32_t space, depth;
+    uint64_t before; /* depth > 0: hash of what stands before it */
+    bool is_outside;
+} spot_t;
+
+static uint32_t
+space_of(kvp_applier_t *a, const kvp_event_t *ev)
+{
+    char model[NAME_MAX_BYTES], salt[NAME_MAX_BYTES], tenant[NAME_MAX_BYTES], lora[NAME_MAX_BYTES];
+    const kvp_space_t space = {
+        .model = either(ev->model, a->terms.model, model),
+        .salt = either(ev->is_standard ? ev->additional_salt : ev->salt, a->terms.salt, salt),
+        .tenant = either(ev->tenant, a->terms.tenant, tenant),
+        .lora = either(ev->lora, a->terms.lora, lora),
+        .block_size = a->terms.block_size,
+    };
+
+    if (space.model == NULL || space.salt == NULL || space.tenant == NULL || space.lora == NULL) return KVP_SPACE_NONE;
+    return kvp_spaces_name(a->spaces, &space);
+}
+
+static bool
+find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
+{
+    uint32_t block;
+
+    *out = (spot_t){.space = KVP_SPACE_NONE};
+    if (ev->has_parent && (!ev->is_standard || ev->tokens != NULL)) {
+        switch (kvp_view_place(a->view, ev->parent, &block)) {
+        case KVP_PLACE_UNKNOWN:
+            skip(a, KVP_SKIP_parent);
+            return false;
+        case KVP_PLACE_OUTSIDE:
+            out->is_outside = true;
+            return true;
+        case KVP_PLACE_BLOCK:
+            out->space = kvp_index_space(a->ix, block);
+            out->depth = kvp_index_depth(a->ix, block) + 1;
+            out->before = kvp_index_hash(a->ix, block);
+            return true;
+        }
+    }
+    if (ev->is_standard && ev->tokens != NULL && ev->base > 0) { /* its tokens continue what nobody told */
+        skip(a, KVP_SKIP_parent);
+        return false;
+    }
+    out->depth = ev->base;
+    out->space = space_of(a, ev);
+    if (out->space == KVP_SPACE_NONE) skip(a, KVP_SKIP_too_many);
+    return out->space != KVP_SPACE_NONE;
+}
+
+/* The block at the spot, with a use more; false: there are too many. */
+static bool
+use_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t i, spot_t *spot, uint32_t *block_out)
+{
+    *block_out = KVP_BLOCK_NONE;
+    spot->is_outside |= i >= ev->outside_from;
+    if (spot->is_outside) return true;
+    spot->before = ev->tokens == NULL ? ev->hashes[i]
+                                      : kvp_chain_next(spot->depth == 0 ? NULL : &spot->before,
+                                                       ev->tokens + (size_t)i * a->terms.block_size,
+                                                       a->terms.block_size, a->hash_seed);
+    *block_out = kvp_index_use(a->ix, spot->space, spot->before, spot->depth++);
+    return *block_out != KVP_BLOCK_NONE;
+}
+
+/* Events without extra keys lack the salt, too: where the hash is known already it stands there. */
+static bool
+use_known(kvp_applier_t *a, const kvp_event_t *ev)
+{
+    const uint32_t slot = slot_of(a, ev);
+    uint32_t block;
+
+    if (ev->is_standard || ev->has_extra_keys || slot == KVP_SLOTS_MAX) return false;
+    for (uint32_t i = 0; i < ev->n; i++)
+        if (kvp_view_place(a->view, ev->hashes[i], &block) == KVP_PLACE_UNKNOWN) return false;
+    for (uint32_t i = 0; i < ev->n; i++) {
+        if (kvp_view_place(a->view, ev->hashes[i], &block) == KVP_PLACE_BLOCK)
+            block = kvp_index_use(a->ix, kvp_index_space(a->ix, block), kvp_index_hash(a->ix, block),
+                                  kvp_index_depth(a->ix, block));
+        kvp_view_store(a->view, slot, ev->hashes[i], block, true);
+    }
+    a->done.stored += ev->n;
+    return true;
+}
+
+static void
+store(kvp_applier_t *a, const kvp_event_t *ev)
+{
+    static const char *const kinds[] = {"full_attention", "mla_attention", "sink_full_attention", NULL};
+    const bool needs_tokens = !ev->is_standard || ev->tokens != NULL;
+    uint32_t slot, block;
+    spot_t spot;
+
+    if (ev->spec_kind.at != NULL && !is_one_of(ev->spec_kind, kinds)) {
+        skip(a, KVP_SKIP_cache_kind);
+        return;
+    }
+    if (ev->block_size != 0 && ev->block_size != a->terms.block_size) {
+        skip(a, KVP_SKIP_block_size);
+        return;
+    }
+    if (needs_tokens && ev->tokens_n != (uint64_t)ev->n * a->terms.block_size) {
+        skip(a, KVP_SKIP_tokens);
+        return;
+    }
+    if (use_known(a, ev)) return;
+    slot = slot_of(a, ev);
+    if (slot == KVP_SLOTS_MAX) {
+        skip(a, KVP_SKIP_too_many);
+        return;
+    }
+    if (!find_spot(a, ev, &spot)) return;
+    for (uint32_t i = 0; i < ev->n; i++) {
+        if (!use_block(a, ev, i, &spot, &block)) {
+            skip(a, KVP_SKIP_too_many);
+            return;
+        }
+        kvp_view_store(a->view, slot, ev->hashes[i], block, !ev->is_standard);
+        a->done.stored++;
+    }
+}
+
+static void
+remove_all(kvp_applier_t *a, const kvp_event_t *ev)
+{
+    const uint32_t slot = slot_of(a, ev);
+
+    for (uint32_t i = 0; slot != KVP_SLOTS_MAX && i < ev->n; i++)
+        a->done.removed += kvp_view_remove(a->view, slot, ev->hashes[i]);
+}
+
+/* ---- streams of the standard's events */
+static uint64_t
+mix_text(kvp_text_t text, uint64_t seed)
+{
+    return text.at == NULL ? XXH3_64bits_withSeed("", 0, seed) : XXH3_64bits_withSeed(text.at, text.len, seed + 1);
+}
+
+/* False: it was seen. What was missed may have been a removal, so the medium is dropped. */
+static bool
+is_next(kvp_applier_t *a, const kvp_event_t *ev)
+{
+    uint64_t key = mix_text(ev->model, ev->block_size);
+    uint32_t i = 0;
+
+    key = mix_text(ev->medium, mix_text(ev->backend,
+                                        mix_text(ev->tenant, mix_text(ev->lora, mix_text(ev->additional_salt, key))))) +
+          ev->dp_rank;
+    while (i < a->streams_n && a->streams[i].key != key)
+        i++;
+    if (i == KVP_STREAMS_MAX) {
+        skip(a, KVP_SKIP_too_many);
+        return false;
+    }
+    if (i == a->streams_n) {
+        a->streams[a->streams_n++].key = key;
+    } else if (ev->event_id <= a->streams[i].id) {
+        a->done.duplicates++;
+        return false;
+    } else if (ev->event_id != a->streams[i].id + 1) {
+        a->done.gaps++;
+        kvp_view_clear(a->view, NULL);
+    }
+    a->streams[i].id = ev->event_id;
+    return true;
+}
+
+static bool
+is_foreign(const kvp_applier_t *a, const kvp_event_t *ev)
+{
+    return ev->model.at != NULL &&
+           (strlen(a->terms.model) != ev->model.len || memcmp(a->terms.model, ev->model.at, ev->model.len) != 0);
+}
+
+/* ---- what is called */
+void
+kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
+{
+    a->done.events++;
+    if (ev->is_standard && is_foreign(a, ev)) {
+        skip(a, KVP_SKIP_foreign);
+        return;
+    }
+    if (ev->is_standard && !is_next(a, ev)) return;
+    switch (ev->kind) {
+    case KVP_EVENT_STORED:
+        store(a, ev);
+        break;
+    case KVP_EVENT_REMOVED:
+        remove_all(a, ev);
+        break;
+    case KVP_EVENT_CLEARED: /* an engine's event is of its own memory alone; the standard's names the medium */
+        a->done.cleared++;
+        if (ev->is_standard)
+            kvp_view_clear(a->view, NULL);
+        else
+            kvp_view_clear(a->view, "GPU");
+        break;
+    }
+}
+
+static void
+on_event(void *arg, const kvp_event_t *ev)
+{
+    kvp_events_apply_one(arg, ev);
+}
+
+static void
+on_skip(void *arg, kvp_skip_t why)
+{
+    skip(arg, why);
+}
+
+bool
+kvp_events_apply(kvp_applier_t *a, const void *payload, size_t len)
+{
+    const kvp_decode_ops_t ops = {on_event, on_skip, a};
+    uint32_t rank;
+
+    if (kvp_decode(&a->decoder, payload, len, &ops, &rank)) return true;
+    skip(a, KVP_SKIP_malformed);
+    return false;
+}
+
+void
+kvp_events_drop(kvp_applier_t *a)
+{
+    kvp_view_clear(a->view, NULL);
+    a->streams_n = 0;
+}
+
+void
+kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, kvp_view_t *view, const kvp_terms_t *terms,
+                 uint64_t hash_seed)
+{
+    memset(a, 0, sizeof *a);
+    a->ix = ix;
+    a->spaces = spaces;
+    a->view = view;
+    a->terms = *terms;
+    a->hash_seed = hash_seed;
+    kvp_decoder_init(&a->decoder);
+}
+
+void
+kvp_applier_fini(kvp_applier_t *a)
+{
+    kvp_decoder_fini(&a->decoder);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Enters a publisher's events into its view of the index, under what its registration says.
+ */
+#ifndef KVP_CONDUCTOR_EVENTS_APPLY_H
+#define KVP_CONDUCTOR_EVENTS_APPLY_H
+
+#include "conductor/events/decode.h"
+#include "conductor/index/spaces.h"
+#include "conductor/index/view.h"
+
+#define KVP_STREAMS_MAX 64u /* of the standard's events, of one publisher */
+
+/* What a registration says of each event that does not say it itself. Texts are borrowed. */
+typedef struct {
+    const char *model, *tenant, *salt, *lora;
+    uint32_t block_size, rank;
+} kvp_terms_t;
+
+typedef struct {
+    uint64_t events, stored, removed, cleared; /* blocks, but for events and cleared */
+    uint64_t gaps, duplicates; /* of event ids */
+    uint64_t skips[KVP_SKIPS_N];
+} kvp_applied_t;
+
+typedef struct {
+    kvp_index_t *ix; /* borrowed, as the next two */
+    kvp_spaces_t *spaces;
+    kvp_view_t *view;
+    kvp_terms_t terms;
+    uint64_t hash_seed;
+    kvp_decoder_t decoder;
+    kvp_applied_t done;
+    struct {
+        uint64_t key, id;
+    } streams[KVP_STREAMS_MAX]; /* the last event of each stream of the standard's events */
+    uint32_t streams_n;
+} kvp_applier_t;
+
+void kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, kvp_view_t *view,
+                      const kvp_terms_t *terms, uint64_t hash_seed);
+void kvp_applier_fini(kvp_applier_t *a);
+
+/* kvp_events_apply enters the events of one payload. False: it is none, which is counted. */
+bool kvp_events_apply(kvp_applier_t *a, const void *payload, size_t len);
+/* kvp_events_apply_one enters one. */
+void kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *event);
+/* kvp_events_drop: nothing is held any more, and no stream is known; where hashes stand is. */
+void kvp_events_drop(kvp_applier_t *a);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An event as the index takes it, whoever told it: what vLLM's, SGLang's and the standard's events have in common. Texts and arrays are borrowed from
+ * the decoder, until the callback returns.
+ */
+#ifndef KVP_CONDUCTOR_EVENTS_EVENT_H
+#define KVP_CONDUCTOR_EVENTS_EVENT_H
+
+#include "common/base.h"
+
+typedef struct {
+    const char *at; /* NULL = absent or null */
+    size_t len;
+} kvp_text_t;
+
+typedef enum { KVP_EVENT_STORED, KVP_EVENT_REMOVED, KVP_EVENT_CLEARED } kvp_event_kind_t;
+
+typedef struct {
+    kvp_event_kind_t kind;
+    const uint64_t *hashes; /* the engine's own; of the standard's events rolling hashes */
+    uint32_t n;
+    bool has_parent;
+    uint64_t parent;
+    const uint32_t *tokens;
+    uint32_t tokens_n;
+    uint32_t block_size; /* 0 = absent */
+    uint32_t group;
+    kvp_text_t medium, lora, spec_kind;
+    bool has_extra_keys; /* of the blocks; where it has: */
+    kvp_text_t salt; /* of the first block */
+    uint32_t outside_from; /* the first block that is not of tokens alone; n = none */
+
+    bool is_standard; /* an event of the standard's envelope: */
+    uint64_t event_id;
+    bool has_base; /* depth of the first block */
+    uint32_t base;
+    kvp_text_t model, additional_salt, tenant, backend;
+    uint32_t dp_rank;
+} kvp_event_t;
+
+/* Why an event, or a part of it, was not taken. X(name, text of /services). */
+#define KVP_SKIPS(X)                                                                                                   \
+    X(malformed, "not an event")                                                                                       \
+    X(unknown_type, "of an unknown type")                                                                              \
+    X(cache_kind, "of a kind of cache that is no prefix of tokens")                                                    \
+    X(block_size, "of another block size than registered")                                                             \
+    X(tokens, "tokens are not block size times hashes")                                                                \
+    X(bigram, "token ids that are pairs")                                                                              \
+    X(parent, "behind a block that was never told")                                                                    \
+    X(too_many, "beyond a bound on media, groups, namespaces or blocks")                                               \
+    X(foreign, "of another model, rank or backend than registered")
+
+typedef enum {
+#define KVP_SKIP_ENUM(name, text) KVP_SKIP_##name,
+    KVP_SKIPS(KVP_SKIP_ENUM)
+#undef KVP_SKIP_ENUM
+        KVP_SKIPS_N
+} kvp_skip_t;
+
+#endif

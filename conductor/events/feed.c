@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See feed.h.
+ *
+ * Design notes.
+ * - A replay is asked for from the last message inclusive: other bytes under its number, or none at all, say that another process publishes there now.
+ * - Live messages wait while a replay is under way. Where they are too many they are let go, and asked for again.
+ */
+#include "conductor/events/feed.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#define S 1000000000ull
+#define SILENCE_NS (5 * S) /* a last message may be lost, and nothing shows that */
+#define REPLAY_MAX_NS (5 * S) /* a replay that gets on no further has failed */
+#define TRIES_MAX 3u
+
+typedef struct {
+    uint64_t seq, len;
+} queued_t;
+
+static void
+ask(kvp_feed_t *f, uint64_t from, uint64_t now_ns)
+{
+    f->is_asking = f->is_first = true;
+    f->is_anew = false;
+    f->asked_ns = now_ns;
+    f->asked_from = from;
+    f->stats.replays++;
+    f->ops.ask(f->ops.arg, from);
+}
+
+static void
+ask_on(kvp_feed_t *f, uint64_t now_ns)
+{
+    ask(f, f->has_last && !f->is_partial ? f->last : 0, now_ns);
+}
+
+static void
+drop(kvp_feed_t *f)
+{
+    f->has_last = false;
+    f->stats.drops++;
+    f->ops.drop(f->ops.arg);
+}
+
+static void
+apply(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
+{
+    f->has_last = true;
+    f->last = seq;
+    f->last_digest = XXH3_64bits(payload, len);
+    f->stats.applied++;
+    f->ops.apply(f->ops.arg, payload, len);
+}
+
+static bool
+is_last(const kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
+{
+    return f->has_last && seq == f->last && XXH3_64bits(payload, len) == f->last_digest;
+}
+
+/* ---- what came during a replay */
+static void
+enqueue(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
+{
+    const queued_t head = {seq, len};
+
+    if (f->has_overflown) return;
+    if (f->queue.len + len + sizeof head > KVP_FEED_QUEUE_MAX) {
+        f->has_overflown = true;
+        kvp_buf_reset(&f->queue);
+        return;
+    }
+    kvp_buf_append(&f->queue, &head, sizeof head);
+    kvp_buf_append(&f->queue, payload, len);
+    (void)kvp_buf_extend(&f->queue, -len % 8);
+    if (f->queue.err != KVP_OK) {
+        f->has_overflown = true;
+        kvp_buf_reset(&f->queue);
+    }
+}
+
+static void take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
+
+/* As if they came now. One that shows a gap has another replay begin, and the rest wait on. */
+static void
+run_queue(kvp_feed_t *f, uint64_t now_ns)
+{
+    kvp_buf_t queue = f->queue;
+
+    kvp_buf_init(&f->queue, 0);
+    for (size_t at = 0; at < queue.len;) {
+        queued_t head;
+
+        memcpy(&head, queue.data + at, sizeof head);
+        at += sizeof head;
+        if (f->is_asking)
+            enqueue(f, head.seq, queue.data + at, head.len);
+        else
+            take(f, head.seq, queue.data + at, head.len, now_ns);
+        at += head.len + -head.len % 8;
+    }
+    kvp_buf_fini(&queue);
+}
+
+/* ---- live */
+/* What cannot be asked for is given up, and what comes is the beginning. */
+static void
+begin_with(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
+{
+    drop(f);
+    f->tries = 0;
+    f->is_partial = f->can_replay;
+    apply(f, seq, payload, len);
+    f->sure_ns = now_ns;
+}
+
+static void
+take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
+{
+    if (!f->has_last || seq == f->last + 1) {
+        apply(f, seq, payload, len);
+        f->sure_ns = now_ns;
+        f->tries = 0;
+        return;
+    }
+    if (is_last(f, seq, payload, len)) {
+        f->stats.duplicates++;
+        return;
+    }
+    f->stats.gaps += seq > f->last;
+    if (!f->can_replay || f->tries == TRIES_MAX) {
+        f->stats.incarnations += seq <= f->last;
+        begin_with(f, seq, payload, len, now_ns);
+        return;
+    }
+    f->tries++;
+    enqueue(f, seq, payload, len);
+    ask_on(f, now_ns);
+}
+
+void
+kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
+{
+    f->heard_ns = now_ns;
+    if (f->is_asking)
+        enqueue(f, seq, payload, len);
+    else
+        take(f, seq, payload, len, now_ns);
+}
+
+/* ---- a replay */
+static void
+replayed_first(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
+{
+    f->is_first = false;
+    if (!f->has_last || f->is_partial) {
+        if (f->has_last) drop(f);
+        f->is_partial = false;
+        apply(f, seq, payload, len);
+        return;
+    }
+    if (is_last(f, seq, payload, len)) return;
+    if (seq > f->last) { /* what lies between is not kept there any more */
+        f->stats.gaps++;
+        drop(f);
+        apply(f, seq, payload, len);
+        return;
+    }
+    f->stats.incarnations++;
+    f->is_anew = true;
+}
+
+void
+kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
+{
+    if (!f->is_asking || f->is_anew) return;
+    f->heard_ns = f->asked_ns = now_ns;
+    if (f->is_first) {
+        replayed_first(f, seq, payload, len);
+    } else if (seq == f->last + 1) {
+        apply(f, seq, payload, len);
+    } else if (seq > f->last) { /* it skips some itself */
+        f->stats.gaps++;
+        drop(f);
+        apply(f, seq, payload, len);
+    }
+}
+
+static void
+end_replay(kvp_feed_t *f, uint64_t now_ns)
+{
+    const bool has_overflown = f->has_overflown;
+
+    f->is_asking = f->has_overflown = false;
+    f->sure_ns = now_ns;
+    if (has_overflown) /* what came meanwhile is there, and was let go */
+        ask_on(f, now_ns);
+    else
+        run_queue(f, now_ns);
+}
+
+void
+kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns)
+{
+    if (!f->is_asking) return;
+    f->heard_ns = now_ns;
+    /* Not even the last message is there: somebody else publishes, who has not come so far. */
+    if (f->is_first && f->has_last) {
+        f->stats.incarnations++;
+        f->is_anew = true;
+    }
+    if (f->is_anew) { /* what waits may be of the one before; what is not is told again */
+        kvp_buf_reset(&f->queue);
+        f->has_overflown = false;
+        drop(f);
+        ask(f, 0, now_ns);
+        return;
+    }
+    end_replay(f, now_ns);
+}
+
+/* ---- time */
+void
+kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns)
+{
+    f->heard_ns = now_ns;
+    if (f->can_replay && !f->is_asking) ask_on(f, now_ns);
+}
+
+void
+kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns)
+{
+    if (f->is_asking && now_ns - f->asked_ns > REPLAY_MAX_NS) {
+        f->stats.failed_replays++;
+        drop(f);
+        f->is_partial = true;
+        f->heard_ns = now_ns; /* and asks again in a while */
+        end_replay(f, now_ns);
+    } else if (f->can_replay && !f->is_asking && now_ns - f->heard_ns > SILENCE_NS) {
+        ask_on(f, now_ns);
+    }
+}
+
+void
+kvp_feed_init(kvp_feed_t *f, const kvp_feed_ops_t *ops, bool can_replay, uint64_t now_ns)
+{
+    memset(f, 0, sizeof *f);
+    f->ops = *ops;
+    f->can_replay = can_replay;
+    f->heard_ns = f->sure_ns = now_ns;
+    kvp_buf_init(&f->queue, 0);
+    if (can_replay) ask(f, 0, now_ns);
+}
+
+void
+kvp_feed_fini(kvp_feed_t *f)
+{
+    kvp_buf_fini(&f->queue);
+}

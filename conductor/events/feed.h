@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The order of a publisher's messages: which is the next, what was missed, and whether the publisher is still the one that it was. A state machine
+ * without sockets and clocks. What may be stale is dropped, never served.
+ */
+#ifndef KVP_CONDUCTOR_EVENTS_FEED_H
+#define KVP_CONDUCTOR_EVENTS_FEED_H
+
+#include "common/buf.h"
+
+#define KVP_FEED_QUEUE_MAX (16u << 20) /* bytes that wait for the end of a replay */
+
+typedef struct {
+    void (*apply)(void *arg, const void *payload, size_t len);
+    void (*drop)(void *arg); /* all that was applied */
+    void (*ask)(
+        void *arg,
+        uint64_t from); /* for a replay, of that number and all behind it; it is answered by replayed and replay_end */
+    void *arg;
+} kvp_feed_ops_t;
+
+typedef struct {
+    uint64_t applied, gaps, replays, failed_replays, drops, duplicates, incarnations;
+} kvp_feed_stats_t;
+
+typedef struct {
+    kvp_feed_ops_t ops;
+    bool can_replay;
+    bool has_last; /* a message was applied: */
+    uint64_t last, last_digest; /* its number, and a hash of it */
+    uint64_t heard_ns, sure_ns; /* when anything came; when it was known to be all, last */
+    bool is_partial; /* what was applied does not begin where the publisher's memory of it does */
+    bool is_asking, is_first; /* a replay is under way; nothing of it has come yet */
+    bool is_anew; /* it turned out that it has to begin at 0 */
+    uint64_t asked_ns, asked_from;
+    uint32_t tries; /* in a row that left a gap */
+    kvp_buf_t queue; /* messages that came meanwhile: number, length, bytes, padded */
+    bool has_overflown;
+    kvp_feed_stats_t stats;
+} kvp_feed_t;
+
+/* can_replay: there is an endpoint for replays. Then one from 0 is asked for at once. */
+void kvp_feed_init(kvp_feed_t *f, const kvp_feed_ops_t *ops, bool can_replay, uint64_t now_ns);
+void kvp_feed_fini(kvp_feed_t *f);
+
+void kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
+void kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
+void kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns);
+/* kvp_feed_connected: the connection is new, so something may have been missed. */
+void kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns);
+/* kvp_feed_tick: to be called a few times a second. */
+void kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns);
+
+#endif

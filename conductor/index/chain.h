@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The standard hash of blocks: XXH3-64 with a seed, of a block's tokens, and of that behind the hash of all blocks before. Source: the KV events API,
+ * "Hashing standard".
+ */
+#ifndef KVP_CONDUCTOR_INDEX_CHAIN_H
+#define KVP_CONDUCTOR_INDEX_CHAIN_H
+
+#include "common/base.h"
+
+#include <xxhash.h>
+
+/* kvp_chain_next is the hash of the prompt up to the end of these n tokens. before is that of what stands before them; NULL = nothing does. */
+static inline uint64_t
+kvp_chain_next(const uint64_t *before, const uint32_t *tokens, size_t n, uint64_t seed)
+{
+    const uint64_t local = XXH3_64bits_withSeed(tokens, n * sizeof *tokens, seed);
+    const uint64_t both[2] = {before == NULL ? 0 : *before, local};
+
+    return before == NULL ? local : XXH3_64bits_withSeed(both, sizeof both, seed);
+}
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Who holds which block. A block is a place in a prompt: the rolling hash of all tokens up to its end, in a namespace (model, block size, salt, tenant,
+ * LoRA). One thread writes; readers are inside an epoch, take no lock, and see each block as it was before a change or after it.
+ */
+#ifndef KVP_CONDUCTOR_INDEX_INDEX_H
+#define KVP_CONDUCTOR_INDEX_INDEX_H
+
+#include "conductor/index/sets.h"
+
+#define KVP_BLOCK_NONE 0u
+#define KVP_HOLDERS_MAX 65536u
+#define KVP_LOOK_AHEAD 16u /* blocks that are looked up together */
+
+typedef struct kvp_index kvp_index_t;
+
+/* blocks_max: no more are made. NULL = no memory. */
+kvp_index_t *kvp_index_create(kvp_epoch_t *epoch, uint64_t seed, uint32_t blocks_max);
+void kvp_index_destroy(kvp_index_t *ix);
+
+/* ---- the writer's */
+/* kvp_index_holder gives out the number of a new holder; KVP_HOLDERS_MAX = there are too many. kvp_index_holder_end: it holds nothing any more, at once for readers (kvp_index_is_dead); its number is given
+ * out again after kvp_index_holder_free, when no set has it. */
+uint32_t kvp_index_holder(kvp_index_t *ix);
+void kvp_index_holder_end(kvp_index_t *ix, uint32_t holder);
+void kvp_index_holder_free(kvp_index_t *ix, uint32_t holder);
+
+/* kvp_index_use finds the block, or makes it: KVP_BLOCK_NONE = there are too many. Its number stays until kvp_index_rele was called as often. */
+uint32_t kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth);
+void kvp_index_rele(kvp_index_t *ix, uint32_t block);
+void kvp_index_add(kvp_index_t *ix, uint32_t block, uint32_t holder);
+void kvp_index_remove(kvp_index_t *ix, uint32_t block, uint32_t holder);
+void kvp_index_purge(kvp_index_t *ix, uint32_t block); /* holders that have ended leave it */
+/* What it is: never changes while it is used. */
+uint64_t kvp_index_hash(const kvp_index_t *ix, uint32_t block);
+uint32_t kvp_index_space(const kvp_index_t *ix, uint32_t block);
+uint32_t kvp_index_depth(const kvp_index_t *ix, uint32_t block); /* how many blocks stand before it */
+
+/* ---- readers' */
+/* kvp_index_find writes the set of each of n blocks, KVP_LOOK_AHEAD at most, to sets_out. */
+void kvp_index_find(const kvp_index_t *ix, uint32_t space, const uint64_t *hashes, size_t n, uint32_t *sets_out);
+const kvp_sets_t *kvp_index_sets(const kvp_index_t *ix);
+bool kvp_index_is_dead(const kvp_index_t *ix, uint32_t holder);
+
+typedef struct {
+    uint64_t blocks, bytes;
+} kvp_index_stats_t;
+void kvp_index_stats(const kvp_index_t *ix, kvp_index_stats_t *stats_out); /* the writer's */
+
+#endif

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See view.h.
+ *
+ * Design notes.
+ * - An entry is 16 bytes, in 256 tables that grow by a quarter each for itself. Entries of one hash, which differ in the slot, lie in one run of places.
+ * - To clear a medium touches no entry: the slot's generation goes up, entries of another count as 0, and the holder ends. A sweep takes the old holder out of
+ *   the blocks later.
+ */
+#include "conductor/index/view.h"
+
+#include "common/hash.h"
+#include "common/log.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PART_BITS 8u
+#define PARTS (1u << PART_BITS)
+#define FREE 0u /* which */
+#define GONE 255u
+#define CAP_MIN 8u
+#define COUNT_MAX UINT16_MAX
+
+typedef struct {
+    uint64_t hash;
+    uint32_t block; /* KVP_BLOCK_NONE = outside */
+    uint16_t count;
+    uint8_t which; /* slot + 1, FREE or GONE */
+    uint8_t gen; /* of the slot when count was right */
+} entry_t;
+
+typedef struct {
+    entry_t *entries;
+    uint32_t cap, used, gone;
+} part_t;
+
+typedef struct {
+    uint32_t medium, group;
+    uint8_t gen; /* never 0 */
+    uint64_t resident;
+} slot_t;
+
+struct kvp_view {
+    kvp_index_t *ix;
+    kvp_mix_t mix;
+    uint32_t known_max;
+    part_t parts[PARTS];
+    slot_t slots[KVP_SLOTS_MAX];
+    uint32_t slots_n;
+    kvp_medium_t media[KVP_MEDIA_MAX];
+    _Atomic uint32_t media_n;
+    kvp_view_stats_t stats;
+    kvp_buf_t dead; /* uint32_t: holders that some block may have still */
+    uint32_t sweep_part, sweep_at; /* the next entry that a sweep looks at; part PARTS = it is over */
+    uint32_t trim_part; /* the next part of which places are forgotten */
+    bool is_ending;
+};
+
+/* ---- slots */
+static uint32_t
+medium_of(kvp_view_t *v, const char *name)
+{
+    uint32_t n = atomic_load_explicit(&v->media_n, memory_order_relaxed);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(v->media[i].name, name) == 0) return i;
+    if (n == KVP_MEDIA_MAX) return KVP_MEDIA_MAX;
+    strcpy(v->media[n].name, name);
+    atomic_store_explicit(&v->media[n].holder, KVP_NO_HOLDER, memory_order_relaxed);
+    atomic_store_explicit(&v->media_n, n + 1, memory_order_release);
+    return n;
+}
+
+static void
+upper(const char *name, size_t len, char out[KVP_MEDIUM_NAME_MAX + 1])
+{
+    size_t n = kvp_min_u64(len, KVP_MEDIUM_NAME_MAX);
+
+    for (size_t i = 0; i < n; i++)
+        out[i] = isalnum((unsigned char)name[i]) || strchr("_-.", name[i]) != NULL
+                     ? (char)toupper((unsigned char)name[i])
+                     : '_';
+    out[n] = '\0';
+}
+
+uint32_t
+kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group)
+{
+    char name[KVP_MEDIUM_NAME_MAX + 1];
+    uint32_t m;
+
+    upper(medium, len, name);
+    m = medium_of(v, name);
+    if (m == KVP_MEDIA_MAX) return KVP_SLOTS_MAX;
+    for (uint32_t i = 0; i < v->slots_n; i++)
+        if (v->slots[i].medium == m && v->slots[i].group == group) return i;
+    if (v->slots_n == KVP_SLOTS_MAX) return KVP_SLOTS_MAX;
+    v->slots[v->slots_n] = (slot_t){.medium = m, .group = group, .gen = 1};
+    return v->slots_n++;
+}
+
+/* The holder of the slot's medium, which it gets with its first block; KVP_NO_HOLDER = there are too many. */
+static uint32_t
+holder_for(kvp_view_t *v, uint32_t slot)
+{
+    kvp_medium_t *m = &v->media[v->slots[slot].medium];
+    uint32_t holder = atomic_load_explicit(&m->holder, memory_order_relaxed);
+
+    if (holder != KVP_NO_HOLDER) return holder;
+    holder = kvp_index_holder(v->ix);
+    atomic_store_explicit(&m->holder, holder, memory_order_release);
+    return holder;
+}
+
+/* ---- the tables */
+static uint64_t
+mixed(const kvp_view_t *v, uint64_t hash)
+{
+    return kvp_mix64(&v->mix, hash, 0);
+}
+
+static part_t *
+part_of(const kvp_view_t *v, uint64_t key)
+{
+    return (part_t *)&v->parts[key >> (64 - PART_BITS)];
+}
+
+static uint32_t
+place_of(const part_t *p, uint64_t key)
+{
+    return (uint32_t)((key << PART_BITS >> 32) * p->cap >> 32);
+}
+
+static uint32_t
+after(const part_t *p, uint32_t at)
+{
+    return at + 1 == p->cap ? 0 : at + 1;
+}
+
+static void
+make_anew(kvp_view_t *v, part_t *p)
+{
+    part_t was = *p;
+
+    p->used = was.used - was.gone;
+    p->gone = 0;
+    p->cap = (uint32_t)kvp_max_u64(CAP_MIN, (uint64_t)p->used * 3 / 2 + 1);
+    p->entries = calloc(p->cap, sizeof *p->entries);
+    if (p->entries == NULL) kvp_panic("out of memory: the blocks of a publisher");
+    for (uint32_t i = 0; i < was.cap; i++) {
+        uint32_t at;
+
+        if (was.entries[i].which == FREE || was.entries[i].which == GONE) continue;
+        at = place_of(p, mixed(v, was.entries[i].hash));
+        while (p->entries[at].which != FREE)
+            at = after(p, at);
+        p->entries[at] = was.entries[i];
+    }
+    free(was.entries);
+    v->stats.bytes += (p->cap - (uint64_t)was.cap) * sizeof *p->entries;
+    if (v->sweep_part < PARTS && p == &v->parts[v->sweep_part]) v->sweep_at = 0; /* they have moved */
+}
+
+static uint32_t
+count_of(const kvp_view_t *v, const entry_t *e)
+{
+    return e->gen == v->slots[e->which - 1].gen ? e->count : 0;
+}
+
+static entry_t *
+find(const kvp_view_t *v, uint64_t hash, uint32_t slot)
+{
+    const uint64_t key = mixed(v, hash);
+    const part_t *p = part_of(v, key);
+
+    if (p->cap == 0) return NULL;
+    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at))
+        if (p->entries[at].hash == hash && p->entries[at].which == slot + 1) return &p->entries[at];
+    return NULL;
+}
+
+static entry_t *
+insert(kvp_view_t *v, uint64_t hash, uint32_t slot)
+{
+    const uint64_t key = mixed(v, hash);
+    part_t *p = part_of(v, key);
+    uint32_t at;
+
+    if ((uint64_t)p->used * 20 >= (uint64_t)p->cap * 17) make_anew(v, p);
+    at = place_of(p, key);
+    while (p->entries[at].which != FREE)
+        at = after(p, at);
+    p->entries[at] = (entry_t){.hash = hash, .which = (uint8_t)(slot + 1), .gen = v->slots[slot].gen};
+    p->used++;
+    v->stats.known++;
+    return &p->entries[at];
+}
+
+/* Entries of a cleared medium lose their old holder when they are touched, or swept. */
+static void
+bring_up(kvp_view_t *v, entry_t *e)
+{
+    if (e->gen == v->slots[e->which - 1].gen) return;
+    if (e->block != KVP_BLOCK_NONE) kvp_index_purge(v->ix, e->block);
+    e->gen = v->slots[e->which - 1].gen;
+    e->count = 0;
+}
+
+/* An entry that holds nothing. */
+static void
+forget(kvp_view_t *v, part_t *p, entry_t *e)
+{
+    if (e->block != KVP_BLOCK_NONE) kvp_index_rele(v->ix, e->block);
+    e->which = GONE;
+    p->gone++;
+    v->stats.known--;
+}
+
+/* ---- places */
+kvp_place_kind_t
+kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out)
+{
+    const uint64_t key = mixed(v, hash);
+    const part_t *p = part_of(v, key);
+
+    if (p->cap == 0) return KVP_PLACE_UNKNOWN;
+    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at)) {
+        if (p->entries[at].hash != hash || p->entries[at].which == GONE) continue;
+        *block_out = p->entries[at].block;
+        return *block_out == KVP_BLOCK_NONE ? KVP_PLACE_OUTSIDE : KVP_PLACE_BLOCK;
+    }
+    return KVP_PLACE_UNKNOWN;
+}
+
+/* ---- holding */
+/* Another slot of the same medium holds the same hash. */
+static bool
+is_held_beside(const kvp_view_t *v, const entry_t *self)
+{
+    const uint64_t key = mixed(v, self->hash);
+    const part_t *p = part_of(v, key);
+    const uint32_t medium = v->slots[self->which - 1].medium;
+
+    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at)) {
+        const entry_t *e = &p->entries[at];
+
+        if (e == self || e->which == GONE || e->hash != self->hash) continue;
+        if (v->slots[e->which - 1].medium == medium && count_of(v, e) > 0) return true;
+    }
+    return false;
+}
+
+static void
+let_go(kvp_view_t *v, entry_t *e)
+{
+    slot_t *s = &v->slots[e->which - 1];
+
+    e->count = 0;
+    s->resident--;
+    v->stats.resident--;
+    v->stats.known++;
+    if (e->block != KVP_BLOCK_NONE && !is_held_beside(v, e))
+        kvp_index_remove(v->ix, e->block, atomic_load_explicit(&v->media[s->medium].holder, memory_order_relaxed));
+}
+
+void
+kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
+{
+    entry_t *e = find(v, hash, slot);
+    uint32_t holder;
+
+    if (e == NULL) {
+        e = insert(v, hash, slot);
+        e->block = block;
+    } else {
+        bring_up(v, e);
+        if (e->block != block) { /* the hash stands elsewhere now: the publisher is another one than before */
+            if (e->count > 0) let_go(v, e);
+            if (e->block != KVP_BLOCK_NONE) kvp_index_rele(v->ix, e->block);
+            e->block = block;
+        } else if (block != KVP_BLOCK_NONE) {
+            kvp_index_rele(v->ix, block); /* one use is enough */
+        }
+    }
+    if (e->count > 0) {
+        if (is_counted && e->count < COUNT_MAX) e->count++;
+        return;
+    }
+    e->count = 1;
+    v->slots[slot].resident++;
+    v->stats.resident++;
+    v->stats.known--;
+    if (block == KVP_BLOCK_NONE) return;
+    holder = holder_for(v, slot);
+    if (holder == KVP_NO_HOLDER)
+        v->stats.full++;
+    else
+        kvp_index_add(v->ix, block, holder);
+}
+
+/* Places of what is long gone are forgotten, a table at a time. */
+static void
+trim(kvp_view_t *v)
+{
+    for (uint32_t n = 0; n < PARTS && v->stats.known > v->known_max; n++) {
+        part_t *p = &v->parts[v->trim_part++ % PARTS];
+
+        for (uint32_t i = 0; i < p->cap; i++) {
+            entry_t *e = &p->entries[i];
+
+            if (e->which == FREE || e->which == GONE || count_of(v, e) > 0) continue;
+            bring_up(v, e);
+            forget(v, p, e);
+        }
+    }
+}
+
+bool
+kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash)
+{
+    entry_t *e = find(v, hash, slot);
+
+    if (e == NULL || count_of(v, e) == 0) {
+        v->stats.unknown++;
+        return false;
+    }
+    if (e->count == COUNT_MAX) return true; /* it is not known how often it is there */
+    if (--e->count == 0) let_go(v, e);
+    if (v->stats.known > v->known_max) trim(v);
+    return true;
+}
+
+/* ---- clearing */
+static void
+clear_medium(kvp_view_t *v, uint32_t medium)
+{
+    kvp_medium_t *m = &v->media[medium];
+    uint32_t holder = atomic_load_explicit(&m->holder, memory_order_relaxed);
+
+    if (holder == KVP_NO_HOLDER) return;
+    atomic_store_explicit(&m->holder, KVP_NO_HOLDER, memory_order_release);
+    kvp_index_holder_end(v->ix, holder);
+    kvp_buf_append(&v->dead, &holder, sizeof holder);
+    if (v->dead.err != KVP_OK) kvp_panic("out of memory: holders that ended");
+    v->sweep_part = v->sweep_at = 0;
+}
+
+void
+kvp_view_clear(kvp_view_t *v, const char *medium)
+{
+    for (uint32_t i = 0; i < v->slots_n; i++) {
+        slot_t *s = &v->slots[i];
+
+        if (medium != NULL && strcmp(v->media[s->medium].name, medium) != 0) continue;
+        if (s->gen == UINT8_MAX) {
+            while (kvp_view_sweep(v, UINT32_MAX))
+                continue;
+            s->gen = 0; /* no entry has it */
+        }
+        s->gen++;
+        v->stats.resident -= s->resident;
+        v->stats.known += s->resident;
+        s->resident = 0;
+        clear_medium(v, s->medium);
+    }
+}
+
+void
+kvp_view_end(kvp_view_t *v)
+{
+    kvp_view_clear(v, NULL);
+    v->is_ending = true;
+    v->sweep_part = v->sweep_at = 0;
+}
+
+bool
+kvp_view_sweep(kvp_view_t *v, uint32_t most)
+{
+    for (; v->sweep_part < PARTS; v->sweep_part++, v->sweep_at = 0) {
+        part_t *p = &v->parts[v->sweep_part];
+
+        for (; v->sweep_at < p->cap; v->sweep_at++) {
+            entry_t *e = &p->entries[v->sweep_at];
+
+            if (most-- == 0) return true;
+            if (e->which == FREE || e->which == GONE) continue;
+            bring_up(v, e);
+            if (v->is_ending) forget(v, p, e);
+        }
+    }
+    for (; v->dead.len > 0; v->dead.len -= sizeof(uint32_t)) {
+        uint32_t holder;
+
+        memcpy(&holder, v->dead.data + v->dead.len - sizeof holder, sizeof holder);
+        kvp_index_holder_free(v->ix, holder);
+    }
+    return false;
+}
+
+/* ---- readers, and life */
+uint32_t
+kvp_view_media(const kvp_view_t *v, const kvp_medium_t **media_out)
+{
+    *media_out = v->media;
+    return atomic_load_explicit(&v->media_n, memory_order_acquire);
+}
+
+void
+kvp_view_stats(const kvp_view_t *v, kvp_view_stats_t *out)
+{
+    *out = v->stats;
+    out->bytes += sizeof *v;
+}
+
+kvp_view_t *
+kvp_view_create(kvp_index_t *ix, uint64_t seed, uint32_t known_max)
+{
+    kvp_view_t *v = calloc(1, sizeof *v);
+
+    if (v == NULL) return NULL;
+    v->ix = ix;
+    v->mix = kvp_mix_make(seed);
+    v->known_max = known_max;
+    v->sweep_part = PARTS;
+    kvp_buf_init(&v->dead, 0);
+    return v;
+}
+
+void
+kvp_view_destroy(kvp_view_t *v)
+{
+    if (v == NULL) return;
+    kvp_view_end(v);
+    while (kvp_view_sweep(v, UINT32_MAX))
+        continue;
+    for (uint32_t i = 0; i < PARTS; i++)
+        free(v->parts[i].entries);
+    kvp_buf_fini(&v->dead);
+    free(v);
+}

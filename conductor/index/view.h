@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What one publisher holds, as its events tell it: each of its blocks by the engine's own hash, counted, since an engine stores one hash as often as
+ * it has copies of it. And at which place of which prompt a hash stands; that is known on when the block is gone. The writer's alone, but for
+ * the holders, which readers look up.
+ *
+ * A slot is a medium and a group of the engine's cache ("" media are the caller's to name). Blocks of two slots are counted apart; a medium holds a block while one
+ * of its slots does.
+ */
+#ifndef KVP_CONDUCTOR_INDEX_VIEW_H
+#define KVP_CONDUCTOR_INDEX_VIEW_H
+
+#include "conductor/index/index.h"
+
+#define KVP_MEDIA_MAX 8u /* of a publisher */
+#define KVP_SLOTS_MAX 32u
+#define KVP_MEDIUM_NAME_MAX 15u
+#define KVP_NO_HOLDER KVP_HOLDERS_MAX
+
+typedef struct {
+    char name[KVP_MEDIUM_NAME_MAX + 1]; /* in upper case */
+    _Atomic uint32_t holder; /* KVP_NO_HOLDER = it holds nothing */
+} kvp_medium_t;
+
+typedef struct kvp_view kvp_view_t;
+
+/* Where a block stands. */
+typedef enum {
+    KVP_PLACE_UNKNOWN, /* its parent was never told */
+    KVP_PLACE_OUTSIDE, /* it is in no prompt of tokens alone: images stand before it */
+    KVP_PLACE_BLOCK,
+} kvp_place_kind_t;
+
+typedef struct {
+    uint64_t resident, known; /* entries that hold, and those that say no more than a place */
+    uint64_t unknown, full; /* removals of what is not held; blocks for which there was no room */
+    uint64_t bytes;
+} kvp_view_stats_t;
+
+/* ix is borrowed; known_max: places that are kept of what is not held. NULL = no memory. */
+kvp_view_t *kvp_view_create(kvp_index_t *ix, uint64_t seed, uint32_t known_max);
+/* kvp_view_end gives all up, at once for readers: from then on kvp_view_sweep frees places, too. kvp_view_destroy frees what is left; readers that have media of it
+ * have left. */
+void kvp_view_end(kvp_view_t *v);
+void kvp_view_destroy(kvp_view_t *v);
+
+/* kvp_view_slot: the slot of that medium (in upper case, cut to KVP_MEDIUM_NAME_MAX, what is no letter, digit or one of _-. replaced by _) and group; KVP_SLOTS_MAX = there are too many. */
+uint32_t kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group);
+
+/* kvp_view_place: where the block of that hash stands; block_out for KVP_PLACE_BLOCK. */
+kvp_place_kind_t kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out);
+
+/* kvp_view_store: a copy more of the block with that hash, which stands at that block (KVP_BLOCK_NONE = outside). kvp_view_remove: one less; false: it was not held.
+ * is_counted false: of a publisher that tells sets, not copies. The caller's use of the block (kvp_index_use) becomes the view's. */
+void kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted);
+bool kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash);
+
+/* kvp_view_clear: the medium holds nothing any more, at once (NULL = no medium does); places stay known. kvp_view_sweep frees what that left, so many entries at most: true = there is more. */
+void kvp_view_clear(kvp_view_t *v, const char *medium);
+bool kvp_view_sweep(kvp_view_t *v, uint32_t most);
+
+/* Readers': media of the view, as many as that. Inside an epoch. */
+uint32_t kvp_view_media(const kvp_view_t *v, const kvp_medium_t **media_out);
+void kvp_view_stats(const kvp_view_t *v, kvp_view_stats_t *stats_out);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See registration.h.
+ */
+#include "conductor/registration.h"
+
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- fields */
+static json_object *
+member(json_object *in, const char *name)
+{
+    json_object *value = NULL;
+
+    return json_object_object_get_ex(in, name, &value) ? value : NULL;
+}
+
+static bool
+is_plain(const char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < 0x20 || *text == '"' || *text == '\\' || *text == 0x7f) return false;
+    return true;
+}
+
+bool
+kvp_json_text(json_object *in, const char *name, const char *fallback, char *out, size_t max, char why[160])
+{
+    json_object *value = member(in, name);
+    const char *text = fallback;
+
+    if (value != NULL && !json_object_is_type(value, json_type_string)) {
+        snprintf(why, 160, "%s is not a string", name);
+        return false;
+    }
+    if (value != NULL) text = json_object_get_string(value);
+    if (text == NULL || (fallback == NULL && text[0] == '\0')) {
+        snprintf(why, 160, "%s is missing", name);
+        return false;
+    }
+    if (strlen(text) > max || (value != NULL && (size_t)json_object_get_string_len(value) != strlen(text)) ||
+        !is_plain(text)) {
+        snprintf(why, 160, "%s has more than %zu bytes, or a quote, a backslash or a control character", name, max);
+        return false;
+    }
+    strcpy(out, text);
+    return true;
+}
+
+bool
+kvp_json_u32(json_object *in, const char *name, uint64_t fallback, uint32_t min, uint32_t max, uint32_t *out,
+             char why[160])
+{
+    json_object *value = member(in, name);
+    int64_t number = (int64_t)fallback;
+
+    if (value == NULL && fallback > max) {
+        snprintf(why, 160, "%s is missing", name);
+        return false;
+    }
+    if (value != NULL) number = json_object_is_type(value, json_type_int) ? json_object_get_int64(value) : -1;
+    if (number < min || number > max) {
+        snprintf(why, 160, "%s is not a whole number from %u to %u", name, min, max);
+        return false;
+    }
+    *out = (uint32_t)number;
+    return true;
+}
+
+bool
+kvp_json_lora(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why[160])
+{
+    json_object *id = member(in, "lora_id");
+
+    if (!kvp_json_text(in, "lora_name", "", out, KVP_NAME_TEXT_MAX, why)) return false;
+    if (id == NULL) return true;
+    if (out[0] != '\0') {
+        snprintf(why, 160, "lora_name and the deprecated lora_id are both given");
+        return false;
+    }
+    if (!json_object_is_type(id, json_type_int) || json_object_get_int64(id) < 0) {
+        snprintf(why, 160, "lora_id is not a whole number");
+        return false;
+    }
+    snprintf(out, KVP_NAME_TEXT_MAX + 1, "%lld", (long long)json_object_get_int64(id));
+    return true;
+}
+
+/* ---- a registration */
+static bool
+is_endpoint(const char *text)
+{
+    return strncmp(text, "tcp://", 6) == 0 || strncmp(text, "ipc://", 6) == 0;
+}
+
+static bool
+read_key(json_object *in, kvp_registration_t *r, char why[160])
+{
+    return kvp_json_text(in, "instance_id", NULL, r->instance, KVP_NAME_TEXT_MAX, why) &&
+           kvp_json_text(in, "tenant_id", "default", r->tenant, KVP_NAME_TEXT_MAX, why) &&
+           kvp_json_u32(in, "dp_rank", UINT64_MAX, 0, KVP_RANK_MAX, &r->rank, why);
+}
+
+static bool
+read_rest(json_object *in, kvp_registration_t *r, char why[160])
+{
+    if (!kvp_json_text(in, "endpoint", NULL, r->endpoint, KVP_URL_TEXT_MAX, why) ||
+        !kvp_json_text(in, "replay_endpoint", "", r->replay_endpoint, KVP_URL_TEXT_MAX, why) ||
+        !kvp_json_text(in, "type", NULL, r->type, KVP_NAME_TEXT_MAX, why) ||
+        !kvp_json_text(in, "modelname", NULL, r->model, KVP_NAME_TEXT_MAX, why) || !kvp_json_lora(in, r->lora, why) ||
+        !kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &r->block_size, why) ||
+        !kvp_json_text(in, "additionalsalt", "", r->salt, KVP_NAME_TEXT_MAX, why) ||
+        !kvp_json_text(in, "url", "", r->url, KVP_URL_TEXT_MAX, why) ||
+        !kvp_json_text(in, "role", "", r->role, KVP_NAME_TEXT_MAX, why))
+        return false;
+    if (!is_endpoint(r->endpoint) || (r->replay_endpoint[0] != '\0' && !is_endpoint(r->replay_endpoint))) {
+        snprintf(why, 160, "an endpoint is neither tcp:// nor ipc://");
+        return false;
+    }
+    if (r->role[0] != '\0' && strcmp(r->role, "prefill") != 0 && strcmp(r->role, "decode") != 0 &&
+        strcmp(r->role, "both") != 0) {
+        snprintf(why, 160, "role is none of prefill, decode and both");
+        return false;
+    }
+    return true;
+}
+
+bool
+kvp_registration_read(json_object *in, bool key_only, kvp_registration_t *out, char why[160])
+{
+    memset(out, 0, sizeof *out);
+    if (!json_object_is_type(in, json_type_object)) {
+        snprintf(why, 160, "the body is not an object");
+        return false;
+    }
+    return read_key(in, out, why) && (key_only || read_rest(in, out, why));
+}
+
+void
+kvp_registration_write(const kvp_registration_t *r, kvp_jsonw_t *w)
+{
+    kvp_jsonw_text(w, "endpoint", r->endpoint);
+    kvp_jsonw_text(w, "replay_endpoint", r->replay_endpoint);
+    kvp_jsonw_text(w, "type", r->type);
+    kvp_jsonw_text(w, "modelname", r->model);
+    kvp_jsonw_text(w, "lora_name", r->lora);
+    kvp_jsonw_text(w, "tenant_id", r->tenant);
+    kvp_jsonw_text(w, "instance_id", r->instance);
+    kvp_jsonw_u64(w, "block_size", r->block_size);
+    kvp_jsonw_u64(w, "dp_rank", r->rank);
+    kvp_jsonw_text(w, "additionalsalt", r->salt);
+    kvp_jsonw_text(w, "url", r->url);
+    kvp_jsonw_text(w, "role", r->role);
+}
+
+bool
+kvp_registration_is_same_key(const kvp_registration_t *a, const kvp_registration_t *b)
+{
+    return a->rank == b->rank && strcmp(a->instance, b->instance) == 0 && strcmp(a->tenant, b->tenant) == 0;
+}

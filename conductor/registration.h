@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a publisher is registered as, and its JSON. The key is (instance, tenant, rank).
+ */
+#ifndef KVP_CONDUCTOR_REGISTRATION_H
+#define KVP_CONDUCTOR_REGISTRATION_H
+
+#include "common/jsonw.h"
+
+#include <json-c/json_types.h>
+
+#define KVP_NAME_TEXT_MAX 255u /* bytes of a name */
+#define KVP_URL_TEXT_MAX 511u
+#define KVP_TOKENS_MAX (1u << 20) /* of a block */
+#define KVP_RANK_MAX 65535u
+
+typedef struct {
+    char endpoint[KVP_URL_TEXT_MAX + 1], replay_endpoint[KVP_URL_TEXT_MAX + 1]; /* of ZMQ; replay "" = none */
+    char type[KVP_NAME_TEXT_MAX + 1], model[KVP_NAME_TEXT_MAX + 1], lora[KVP_NAME_TEXT_MAX + 1];
+    char tenant[KVP_NAME_TEXT_MAX + 1], instance[KVP_NAME_TEXT_MAX + 1], salt[KVP_NAME_TEXT_MAX + 1];
+    char url[KVP_URL_TEXT_MAX + 1], role[KVP_NAME_TEXT_MAX + 1]; /* of the server, for routers; "" = not told */
+    uint32_t block_size, rank;
+} kvp_registration_t;
+
+/* kvp_json_text, kvp_json_u32: a field of an object. Absent or null is the fallback; fallback NULL, or above max: the field has to be there. Names have no quotes, backslashes and control
+ * characters. False: *why_out (of 160 bytes) says what is wrong. */
+bool kvp_json_text(json_object *in, const char *name, const char *fallback, char *out, size_t max, char why_out[160]);
+bool kvp_json_u32(json_object *in, const char *name, uint64_t fallback, uint32_t min, uint32_t max, uint32_t *out,
+                  char why_out[160]);
+/* kvp_json_lora reads lora_name, or the deprecated lora_id, of which not both may be there; "" = the base model. */
+bool kvp_json_lora(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why_out[160]);
+
+/* kvp_registration_read: false: *why_out says what is wrong. key_only: of /unregister, which needs no more than the key. */
+bool kvp_registration_read(json_object *in, bool key_only, kvp_registration_t *out, char why_out[160]);
+void kvp_registration_write(const kvp_registration_t *r, kvp_jsonw_t *w);
+bool kvp_registration_is_same_key(const kvp_registration_t *a, const kvp_registration_t *b);
+
+#endif

@@ -1,0 +1,621 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See registry.h.
+ *
+ * Design notes.
+ * - One thread changes the index. Those who ask read the roster, and what it leads to, inside an epoch.
+ * - A publisher that goes is left out of the roster, and its view ends, both at once for those who ask. What it held is swept in slices, and it is freed when no reader can
+ *   see it.
+ */
+#include "conductor/registry.h"
+
+#include "conductor/subscription.h"
+
+#include "common/clock.h"
+#include "common/list.h"
+#include "common/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#define FILE_NAME "registrations.json"
+#define TICK_MS 100u
+#define BATCH 256u /* messages of a publisher in a turn */
+#define SWEEP 20000u /* entries that are freed in a turn */
+#define KNOWN_MAX (4u << 20) /* places of a publisher that are remembered of what it does not hold */
+
+typedef struct publisher {
+    kvp_list_t link; /* registry->publishers, or ->ending */
+    kvp_registry_t *registry;
+    kvp_registration_t reg;
+    kvp_subscription_t *sub; /* NULL once it has ended */
+    kvp_view_t *view;
+    kvp_applier_t applier;
+    kvp_feed_t feed;
+    uint64_t since_ns, event_ns; /* when it was registered; when the last message came, 0 = none did */
+    bool is_early; /* it was there at the start */
+    bool is_unseen; /* by readers */
+} publisher_t;
+
+struct kvp_registry {
+    kvp_registry_conf_t conf;
+    uv_loop_t *uv;
+    void *zmq;
+    kvp_epoch_t epoch;
+    kvp_index_t *ix;
+    kvp_spaces_t *spaces;
+    kvp_list_t publishers, ending;
+    uint32_t n;
+    _Atomic(kvp_roster_t *) roster;
+    uv_timer_t tick;
+    uv_idle_t more; /* active while some socket has more */
+    bool is_starting; /* what is added is not to be written: it comes from there */
+    bool is_ready;
+};
+
+/* ---- the roster */
+static int
+by_instance_and_rank(const void *a, const void *b)
+{
+    const kvp_member_t *x = a, *y = b;
+    const int order = strcmp(x->instance, y->instance);
+
+    return order != 0 ? order : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static void
+free_it(void *arg, uintptr_t what)
+{
+    (void)arg;
+    free((void *)what);
+}
+
+static void
+publish_roster(kvp_registry_t *r)
+{
+    kvp_roster_t *roster = calloc(1, sizeof *roster + r->n * sizeof roster->members[0]), *old;
+
+    if (roster == NULL) kvp_panic("out of memory: the roster of publishers");
+    kvp_list_foreach (pos, &r->publishers) {
+        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+
+        roster->members[roster->n++] =
+            (kvp_member_t){p->reg.instance, p->reg.tenant, p->reg.model, p->reg.block_size, p->reg.rank, p->view};
+    }
+    qsort(roster->members, roster->n, sizeof roster->members[0], by_instance_and_rank);
+    old = atomic_exchange(&r->roster, roster);
+    if (old != NULL) kvp_epoch_retire(&r->epoch, free_it, NULL, (uintptr_t)old);
+}
+
+/* ---- a publisher's events */
+static void
+feed_apply(void *arg, const void *payload, size_t len)
+{
+    publisher_t *p = arg;
+
+    (void)kvp_events_apply(&p->applier, payload, len);
+}
+
+static void
+feed_drop(void *arg)
+{
+    publisher_t *p = arg;
+
+    kvp_events_drop(&p->applier);
+}
+
+static void
+feed_ask(void *arg, uint64_t from)
+{
+    publisher_t *p = arg;
+
+    kvp_subscription_ask(p->sub, from);
+}
+
+static void
+on_live(void *arg, uint64_t seq, const void *payload, size_t len)
+{
+    publisher_t *p = arg;
+
+    p->event_ns = kvp_boot_ns();
+    kvp_feed_live(&p->feed, seq, payload, len, p->event_ns);
+}
+
+static void
+on_replayed(void *arg, uint64_t seq, const void *payload, size_t len)
+{
+    publisher_t *p = arg;
+
+    p->event_ns = kvp_boot_ns();
+    kvp_feed_replayed(&p->feed, seq, payload, len, p->event_ns);
+}
+
+static void
+on_replay_end(void *arg)
+{
+    publisher_t *p = arg;
+
+    kvp_feed_replay_end(&p->feed, kvp_boot_ns());
+}
+
+static void
+on_connected(void *arg)
+{
+    publisher_t *p = arg;
+
+    kvp_feed_connected(&p->feed, kvp_boot_ns());
+}
+
+/* ---- coming and going */
+static void
+mark_unseen(void *arg, uintptr_t what)
+{
+    (void)arg;
+    ((publisher_t *)what)->is_unseen = true;
+}
+
+static void
+free_publisher(publisher_t *p)
+{
+    kvp_list_del(&p->link);
+    kvp_applier_fini(&p->applier);
+    kvp_view_destroy(p->view);
+    free(p);
+}
+
+static void
+end_publisher(kvp_registry_t *r, publisher_t *p)
+{
+    kvp_subscription_close(p->sub);
+    p->sub = NULL;
+    kvp_feed_fini(&p->feed);
+    kvp_list_del(&p->link);
+    kvp_list_add_tail(&r->ending, &p->link);
+    r->n--;
+    publish_roster(r);
+    kvp_view_end(p->view);
+    kvp_epoch_retire(&r->epoch, mark_unseen, NULL, (uintptr_t)p);
+}
+
+static kvp_err_t
+make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **out)
+{
+    const kvp_subscription_ops_t ops_like = {on_live, on_replayed, on_replay_end, on_connected, NULL};
+    publisher_t *p = calloc(1, sizeof *p);
+    kvp_subscription_ops_t ops = ops_like;
+    kvp_err_t err;
+
+    if (p == NULL) return KVP_NOMEM;
+    kvp_list_init(&p->link);
+    p->registry = r;
+    p->reg = *what;
+    p->view = kvp_view_create(r->ix, kvp_random_u64(), KNOWN_MAX);
+    if (p->view == NULL) {
+        free(p);
+        return KVP_NOMEM;
+    }
+    kvp_applier_init(
+        &p->applier, r->ix, r->spaces, p->view,
+        &(kvp_terms_t){p->reg.model, p->reg.tenant, p->reg.salt, p->reg.lora, p->reg.block_size, p->reg.rank},
+        r->conf.hash_seed);
+    ops.arg = p;
+    err = kvp_subscription_open(r->uv, r->zmq, p->reg.endpoint, p->reg.replay_endpoint, &ops, &p->sub);
+    if (err != KVP_OK) {
+        free_publisher(p);
+        return err;
+    }
+    p->since_ns = kvp_boot_ns();
+    p->is_early = r->is_starting;
+    kvp_feed_init(&p->feed, &(kvp_feed_ops_t){feed_apply, feed_drop, feed_ask, p}, p->reg.replay_endpoint[0] != '\0',
+                  p->since_ns);
+    *out = p;
+    return KVP_OK;
+}
+
+static publisher_t *
+find(const kvp_registry_t *r, const kvp_registration_t *key)
+{
+    kvp_list_foreach (pos, &r->publishers) {
+        publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+
+        if (kvp_registration_is_same_key(&p->reg, key)) return p;
+    }
+    return NULL;
+}
+
+/* ---- the file */
+static kvp_err_t
+write_file(const char *dir, const kvp_buf_t *text)
+{
+    char path[4200], temp[4200];
+    bool is_ok;
+    int fd;
+
+    snprintf(path, sizeof path, "%s/" FILE_NAME, dir);
+    snprintf(temp, sizeof temp, "%s/" FILE_NAME ".new", dir);
+    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    is_ok = fd >= 0 && write(fd, text->data, text->len) == (ssize_t)text->len && fsync(fd) == 0;
+    if (fd >= 0) close(fd);
+    if (is_ok && rename(temp, path) == 0) return KVP_OK;
+    kvp_log_error("conductor", "cannot keep the registrations: %m file=%s", path);
+    return KVP_SYS;
+}
+
+static void
+save(const kvp_registry_t *r)
+{
+    kvp_jsonw_t w;
+    kvp_buf_t text;
+
+    if (r->conf.data_dir == NULL || r->is_starting) return;
+    kvp_buf_init(&text, 0);
+    kvp_jsonw_init(&w, &text);
+    kvp_jsonw_open(&w, NULL, '[');
+    kvp_list_foreach (pos, &r->publishers) {
+        kvp_jsonw_open(&w, NULL, '{');
+        kvp_registration_write(&kvp_list_entry(pos, publisher_t, link)->reg, &w);
+        kvp_jsonw_close(&w, '}');
+    }
+    kvp_jsonw_close(&w, ']');
+    if (text.err != KVP_OK) kvp_panic("out of memory: registrations");
+    kvp_ignore(write_file(r->conf.data_dir, &text), "it is logged, and written again with the next change");
+    kvp_buf_fini(&text);
+}
+
+kvp_err_t
+kvp_registry_load(kvp_registry_t *r, const char *path)
+{
+    json_object *list = json_object_from_file(path);
+    const bool was_starting = r->is_starting;
+    kvp_registration_t reg;
+    char why[160] = "it is no JSON array";
+    size_t n = 0;
+
+    r->is_starting = true;
+    if (json_object_is_type(list, json_type_array)) {
+        why[0] = '\0';
+        n = json_object_array_length(list);
+    }
+    for (size_t i = 0; i < n && why[0] == '\0'; i++)
+        if (kvp_registration_read(json_object_array_get_idx(list, i), false, &reg, why))
+            kvp_ignore(kvp_registry_add(r, &reg), "it is logged; the others are served");
+    r->is_starting = was_starting;
+    json_object_put(list);
+    if (why[0] == '\0') return KVP_OK;
+    kvp_log_error("conductor", "cannot use the list of publishers: %s file=%s", why, path);
+    return KVP_CORRUPT;
+}
+
+kvp_err_t
+kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what)
+{
+    publisher_t *old = find(r, what), *p;
+    kvp_err_t err;
+
+    if (old != NULL && memcmp(&old->reg, what, sizeof *what) == 0) return KVP_OK;
+    if (old == NULL && r->n == KVP_PUBLISHERS_MAX) return KVP_LIMIT;
+    if (old != NULL) end_publisher(r, old); /* first: both may want to bind one endpoint */
+    err = make_publisher(r, what, &p);
+    if (err != KVP_OK) {
+        save(r);
+        return err;
+    }
+    kvp_list_add_tail(&r->publishers, &p->link);
+    r->n++;
+    publish_roster(r);
+    save(r);
+    kvp_log_info("conductor", "registered instance=%s tenant=%s rank=%u model=%s endpoint=%s", p->reg.instance,
+                 p->reg.tenant, p->reg.rank, p->reg.model, p->reg.endpoint);
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key)
+{
+    publisher_t *p = find(r, key);
+
+    if (p == NULL) return KVP_NOT_FOUND;
+    end_publisher(r, p);
+    save(r);
+    kvp_log_info("conductor", "unregistered instance=%s tenant=%s rank=%u", key->instance, key->tenant, key->rank);
+    return KVP_OK;
+}
+
+/* ---- time */
+static void
+on_more(uv_idle_t *idle)
+{
+    kvp_registry_t *r = idle->data;
+    bool has_more = false;
+
+    kvp_list_foreach (pos, &r->publishers)
+        has_more |= kvp_subscription_run(kvp_list_entry(pos, publisher_t, link)->sub, BATCH);
+    kvp_epoch_collect(&r->epoch);
+    if (!has_more) uv_idle_stop(idle);
+}
+
+static void
+look_at_ready(kvp_registry_t *r)
+{
+    bool is_ready = true;
+
+    kvp_list_foreach (pos, &r->publishers) {
+        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+
+        is_ready &= !p->is_early || !p->feed.is_asking || p->feed.stats.failed_replays > 0;
+    }
+    r->is_ready |= is_ready && !r->is_starting;
+}
+
+static void
+on_tick(uv_timer_t *timer)
+{
+    kvp_registry_t *r = timer->data;
+    const uint64_t now_ns = kvp_boot_ns();
+    publisher_t *p, *next;
+
+    kvp_list_foreach (pos, &r->publishers) {
+        p = kvp_list_entry(pos, publisher_t, link);
+        kvp_feed_tick(&p->feed, now_ns);
+        (void)kvp_view_sweep(p->view, SWEEP);
+    }
+    for (kvp_list_t *pos = r->ending.next; pos != &r->ending; pos = &next->link) {
+        p = kvp_list_entry(pos, publisher_t, link);
+        next = kvp_list_entry(pos->next, publisher_t, link);
+        if (!kvp_view_sweep(p->view, SWEEP) && p->is_unseen) free_publisher(p);
+    }
+    look_at_ready(r);
+    uv_idle_start(&r->more, on_more);
+}
+
+/* ---- questions */
+bool
+kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char *instance, const uint64_t *hashes, size_t n,
+                   kvp_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg)
+{
+    const kvp_question_t q = {
+        space->tenant, space->model, instance, space->block_size, kvp_spaces_find(r->spaces, space), hashes, n};
+    kvp_epoch_reader_t *reader = kvp_epoch_enter(&r->epoch);
+    const kvp_answer_t *answers;
+    uint32_t answers_n;
+    bool is_ok = kvp_match(r->ix, atomic_load(&r->roster), &q, scratch, &answers, &answers_n);
+
+    if (is_ok) on_answer(arg, answers, answers_n);
+    kvp_epoch_leave(reader);
+    return is_ok;
+}
+
+uint64_t
+kvp_registry_hash_seed(const kvp_registry_t *r)
+{
+    return r->conf.hash_seed;
+}
+
+bool
+kvp_registry_is_ready(const kvp_registry_t *r)
+{
+    return r->is_ready;
+}
+
+/* ---- telling */
+static void
+write_skips(const kvp_applied_t *done, kvp_jsonw_t *w)
+{
+#define SKIP(name, text) {#name, text},
+    static const struct {
+        const char *name, *text;
+    } skips[] = {KVP_SKIPS(SKIP)};
+#undef SKIP
+
+    kvp_jsonw_open(w, "skipped", '[');
+    for (uint32_t i = 0; i < KVP_SKIPS_N; i++) {
+        if (done->skips[i] == 0) continue;
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_u64(w, "n", done->skips[i]);
+        kvp_jsonw_text(w, "why", skips[i].text);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+static const char *
+state_of(const publisher_t *p)
+{
+    return p->feed.is_asking ? "replaying" : kvp_subscription_is_connected(p->sub) ? "live" : "connecting";
+}
+
+void
+kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
+{
+    const uint64_t now_ns = kvp_boot_ns();
+
+    kvp_jsonw_open(w, NULL, '[');
+    kvp_list_foreach (pos, &r->publishers) {
+        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        const kvp_feed_stats_t *st = &p->feed.stats;
+        kvp_view_stats_t view;
+
+        kvp_view_stats(p->view, &view);
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_registration_write(&p->reg, w);
+        kvp_jsonw_text(w, "state", state_of(p));
+        kvp_jsonw_u64(w, "staleness_ms", (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
+        if (p->event_ns > 0) kvp_jsonw_u64(w, "last_message_ms", (now_ns - p->event_ns) / KVP_NS_PER_MS);
+        if (p->feed.has_last) kvp_jsonw_u64(w, "last_sequence", p->feed.last);
+        kvp_jsonw_u64(w, "messages", st->applied);
+        kvp_jsonw_u64(w, "events", p->applier.done.events);
+        kvp_jsonw_u64(w, "blocks", view.resident);
+        kvp_jsonw_u64(w, "gaps", st->gaps + p->applier.done.gaps);
+        kvp_jsonw_u64(w, "replays", st->replays);
+        kvp_jsonw_u64(w, "failed_replays", st->failed_replays);
+        kvp_jsonw_u64(w, "drops", st->drops);
+        kvp_jsonw_u64(w, "incarnations", st->incarnations);
+        kvp_jsonw_u64(w, "duplicates", st->duplicates + p->applier.done.duplicates);
+        kvp_jsonw_u64(w, "malformed_messages", kvp_subscription_malformed(p->sub));
+        write_skips(&p->applier.done, w);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+void
+kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
+{
+    kvp_index_stats_t stats;
+
+    kvp_index_stats(r->ix, &stats);
+    kvp_jsonw_open(w, NULL, '{');
+    kvp_jsonw_u64(w, "blocks", stats.blocks);
+    kvp_jsonw_open(w, "instances", '[');
+    kvp_list_foreach (pos, &r->publishers) {
+        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        kvp_view_stats_t view;
+
+        kvp_view_stats(p->view, &view);
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "instance_id", p->reg.instance);
+        kvp_jsonw_text(w, "tenant_id", p->reg.tenant);
+        kvp_jsonw_u64(w, "dp_rank", p->reg.rank);
+        kvp_jsonw_text(w, "model", p->reg.model);
+        kvp_jsonw_u64(w, "block_size", p->reg.block_size);
+        kvp_jsonw_text(w, "state", state_of(p));
+        kvp_jsonw_u64(w, "blocks", view.resident);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+    kvp_jsonw_close(w, '}');
+}
+
+static void
+metric(kvp_buf_t *out, const char *name, const char *type, const char *help, uint64_t value)
+{
+    char text[512];
+    const int n = snprintf(text, sizeof text,
+                           "# HELP kvpool_conductor_%s %s\n# TYPE kvpool_conductor_%s %s\nkvpool_conductor_%s %llu\n",
+                           name, help, name, type, name, (unsigned long long)value);
+
+    kvp_buf_append(out, text, (size_t)n);
+}
+
+void
+kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
+{
+    const uint64_t now_ns = kvp_boot_ns();
+    uint64_t messages = 0, events = 0, skipped = 0, gaps = 0, replays = 0, drops = 0, resident = 0, bytes = 0,
+             stale_ms = 0;
+    kvp_index_stats_t index;
+
+    kvp_list_foreach (pos, &r->publishers) {
+        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        kvp_view_stats_t view;
+
+        kvp_view_stats(p->view, &view);
+        messages += p->feed.stats.applied;
+        events += p->applier.done.events;
+        for (uint32_t i = 0; i < KVP_SKIPS_N; i++)
+            skipped += p->applier.done.skips[i];
+        gaps += p->feed.stats.gaps + p->applier.done.gaps;
+        replays += p->feed.stats.replays;
+        drops += p->feed.stats.drops;
+        resident += view.resident;
+        bytes += view.bytes;
+        stale_ms = kvp_max_u64(stale_ms, (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
+    }
+    kvp_index_stats(r->ix, &index);
+    metric(out, "publishers", "gauge", "publishers that are registered", r->n);
+    metric(out, "blocks", "gauge", "blocks that are known", index.blocks);
+    metric(out, "resident_blocks", "gauge", "blocks that publishers hold, of each of them", resident);
+    metric(out, "index_bytes", "gauge", "memory of blocks, and of what publishers hold", index.bytes + bytes);
+    metric(out, "staleness_ms", "gauge", "longest time for which a publisher's view is not known to be whole, ms",
+           stale_ms);
+    metric(out, "messages_total", "counter", "messages that were taken in", messages);
+    metric(out, "events_total", "counter", "events of them", events);
+    metric(out, "skipped_total", "counter", "events that were not taken, which /services tells by their reasons",
+           skipped);
+    metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", gaps);
+    metric(out, "replays_total", "counter", "replays that were asked for", replays);
+    metric(out, "drops_total", "counter", "times that what a publisher holds was given up", drops);
+}
+
+/* ---- life */
+static kvp_err_t
+load_kept(kvp_registry_t *r)
+{
+    char path[4200];
+
+    if (r->conf.data_dir == NULL) return KVP_OK;
+    if (mkdir(r->conf.data_dir, 0700) != 0 && errno != EEXIST) {
+        kvp_log_error("conductor", "cannot make the data directory: %m dir=%s", r->conf.data_dir);
+        return KVP_SYS;
+    }
+    snprintf(path, sizeof path, "%s/" FILE_NAME, r->conf.data_dir);
+    return access(path, F_OK) == 0 ? kvp_registry_load(r, path) : KVP_OK;
+}
+
+kvp_err_t
+kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry_t **out)
+{
+    kvp_registry_t *r = calloc(1, sizeof *r);
+
+    if (r == NULL) return KVP_NOMEM;
+    r->conf = *conf;
+    r->uv = uv;
+    kvp_list_init(&r->publishers);
+    kvp_list_init(&r->ending);
+    kvp_epoch_init(&r->epoch);
+    r->zmq = zmq_ctx_new();
+    if (r->zmq != NULL) (void)zmq_ctx_set(r->zmq, ZMQ_MAX_SOCKETS, 3 * KVP_PUBLISHERS_MAX);
+    r->ix = kvp_index_create(&r->epoch, kvp_random_u64(), conf->blocks_max);
+    r->spaces = kvp_spaces_create();
+    if (r->zmq == NULL || r->ix == NULL || r->spaces == NULL) kvp_panic("out of memory: the index");
+    publish_roster(r);
+    r->tick.data = r->more.data = r;
+    (void)uv_timer_init(uv, &r->tick);
+    (void)uv_idle_init(uv, &r->more);
+    (void)uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
+    *out = r;
+    r->is_starting = true;
+    kvp_err_t err = load_kept(r);
+    r->is_starting = false;
+    return err;
+}
+
+void
+kvp_registry_stop(kvp_registry_t *r)
+{
+    if (r == NULL || uv_is_closing((uv_handle_t *)&r->tick)) return;
+    kvp_list_foreach (pos, &r->publishers) {
+        publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+
+        kvp_subscription_close(p->sub);
+        p->sub = NULL;
+    }
+    uv_close((uv_handle_t *)&r->tick, NULL);
+    uv_close((uv_handle_t *)&r->more, NULL);
+}
+
+void
+kvp_registry_destroy(kvp_registry_t *r)
+{
+    if (r == NULL) return;
+    kvp_epoch_collect(&r->epoch); /* nobody reads any more */
+    while (!kvp_list_is_empty(&r->publishers)) {
+        publisher_t *p = kvp_list_first(&r->publishers, publisher_t, link);
+
+        kvp_feed_fini(&p->feed);
+        free_publisher(p);
+    }
+    while (!kvp_list_is_empty(&r->ending))
+        free_publisher(kvp_list_first(&r->ending, publisher_t, link));
+    zmq_ctx_term(r->zmq);
+    free(atomic_load(&r->roster));
+    kvp_epoch_fini(&r->epoch);
+    kvp_index_destroy(r->ix);
+    kvp_spaces_destroy(r->spaces);
+    free(r);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The publishers: who is registered, what each is subscribed to and holds, and the roster that those who ask read. On the loop's thread, but for
+ * what is marked.
+ */
+#ifndef KVP_CONDUCTOR_REGISTRY_H
+#define KVP_CONDUCTOR_REGISTRY_H
+
+#include "conductor/events/apply.h"
+#include "conductor/events/feed.h"
+#include "conductor/index/match.h"
+#include "conductor/registration.h"
+
+#include <uv.h>
+
+#define KVP_PUBLISHERS_MAX 8192u
+
+typedef struct {
+    uint64_t hash_seed;
+    uint32_t blocks_max;
+    const char *data_dir; /* NULL = registrations are not kept */
+} kvp_registry_conf_t;
+
+typedef struct kvp_registry kvp_registry_t;
+
+/* NOMEM, SYS (the data directory cannot be used), CORRUPT (what it has is no list of registrations); logged. */
+kvp_err_t kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry_t **out) KVP_MUST_USE;
+/* kvp_registry_stop closes all sockets and handles, which takes a turn of the loop; kvp_registry_destroy after it has ended. */
+void kvp_registry_stop(kvp_registry_t *r);
+void kvp_registry_destroy(kvp_registry_t *r);
+
+/* kvp_registry_add subscribes; one of the same key is replaced, unless it is the same in all. LIMIT, INVALID (an endpoint that ZMQ does not take), SYS, NOMEM; logged.
+ * kvp_registry_remove: NOT_FOUND. kvp_registry_load adds those of a file, a JSON array: as --publishers names it. */
+kvp_err_t kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what) KVP_MUST_USE;
+kvp_err_t kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key) KVP_MUST_USE;
+kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;
+
+/* kvp_registry_is_ready: those that were there at the start have been replayed, or cannot be. */
+bool kvp_registry_is_ready(const kvp_registry_t *r);
+void kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w); /* an array */
+void kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w); /* an object: what each instance holds */
+void kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out);
+
+/* kvp_registry_match, of any thread with a scratch of its own: space's texts and tenant are the question's. on_answer is called inside an epoch. False: no memory. */
+typedef void (*kvp_on_answer_fn)(void *arg, const kvp_answer_t *answers, uint32_t n);
+bool kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char *instance, const uint64_t *hashes,
+                        size_t n, kvp_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg) KVP_MUST_USE;
+uint64_t kvp_registry_hash_seed(const kvp_registry_t *r);
+
+#endif

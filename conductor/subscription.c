@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See subscription.h.
+ *
+ * Design notes.
+ * - The descriptor of a ZMQ socket only says that something may have changed (zmq_getsockopt, ZMQ_FD): so all that is there is taken whenever it speaks, and
+ *   the caller runs all sockets a few times a second besides.
+ * - A replay that was not answered to its end leaves its socket: a late answer to it would be taken for one to the next.
+ */
+#include "conductor/subscription.h"
+
+#include "common/log.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define FRAMES_MAX 4u
+#define MESSAGE_MAX ((int64_t)16 << 20) /* bytes of a message */
+#define WAITING_MAX 1000 /* messages that ZMQ holds for us; the publisher drops what is beyond */
+#define BATCH 64u /* messages that are taken before others get their turn */
+#define SEQ_BYTES 8u
+
+typedef struct {
+    void *socket; /* NULL = none */
+    uv_poll_t *poll;
+} watched_t;
+
+struct kvp_subscription {
+    uv_loop_t *uv;
+    void *zmq;
+    char replay[512];
+    kvp_subscription_ops_t ops;
+    watched_t sub, monitor, dealer;
+    bool is_connected, was_connected;
+    bool is_replaying;
+    uint64_t malformed;
+};
+
+/* ---- sockets */
+static void
+on_poll_closed(uv_handle_t *handle)
+{
+    free(handle);
+}
+
+static void
+on_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    (void)kvp_subscription_run(poll->data, BATCH);
+}
+
+static void
+unwatch(watched_t *w)
+{
+    if (w->poll != NULL) uv_close((uv_handle_t *)w->poll, on_poll_closed);
+    if (w->socket != NULL) zmq_close(w->socket);
+    *w = (watched_t){NULL, NULL};
+}
+
+static kvp_err_t
+watch(kvp_subscription_t *s, watched_t *w)
+{
+    int fd = -1;
+    size_t len = sizeof fd;
+
+    if (zmq_getsockopt(w->socket, ZMQ_FD, &fd, &len) != 0) return KVP_SYS;
+    w->poll = calloc(1, sizeof *w->poll);
+    if (w->poll == NULL) return KVP_NOMEM;
+    if (uv_poll_init(s->uv, w->poll, fd) != 0) {
+        free(w->poll);
+        w->poll = NULL;
+        return KVP_SYS;
+    }
+    w->poll->data = s;
+    return uv_poll_start(w->poll, UV_READABLE, on_readable) == 0 ? KVP_OK : KVP_SYS;
+}
+
+static void
+set_int(void *socket, int option, int value)
+{
+    (void)zmq_setsockopt(socket, option, &value, sizeof value);
+}
+
+static void *
+make_socket(kvp_subscription_t *s, int type)
+{
+    void *socket = zmq_socket(s->zmq, type);
+    const int64_t most = MESSAGE_MAX;
+
+    if (socket == NULL) return NULL;
+    set_int(socket, ZMQ_LINGER, 0);
+    set_int(socket, ZMQ_RCVHWM, WAITING_MAX);
+    set_int(socket, ZMQ_RECONNECT_IVL, 50);
+    set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000);
+    set_int(socket, ZMQ_HEARTBEAT_IVL, 2000); /* a peer that is gone without a word is noticed */
+    set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, 4000);
+    (void)zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    return socket;
+}
+
+static bool
+is_wildcard(const char *endpoint)
+{
+    return strncmp(endpoint, "tcp://*:", 8) == 0 || strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0 ||
+           strncmp(endpoint, "tcp://[::]:", 11) == 0;
+}
+
+static kvp_err_t
+open_monitor(kvp_subscription_t *s)
+{
+    static _Atomic uint64_t seq;
+    char at[64];
+
+    snprintf(at, sizeof at, "inproc://monitor-%llu", (unsigned long long)atomic_fetch_add(&seq, 1));
+    if (zmq_socket_monitor(s->sub.socket, at, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
+        return KVP_SYS;
+    s->monitor.socket = zmq_socket(s->zmq, ZMQ_PAIR);
+    if (s->monitor.socket == NULL || zmq_connect(s->monitor.socket, at) != 0) return KVP_SYS;
+    return watch(s, &s->monitor);
+}
+
+static kvp_err_t
+open_sub(kvp_subscription_t *s, const char *endpoint)
+{
+    int rc;
+
+    s->sub.socket = make_socket(s, ZMQ_SUB);
+    if (s->sub.socket == NULL || zmq_setsockopt(s->sub.socket, ZMQ_SUBSCRIBE, "", 0) != 0) return KVP_SYS;
+    if (open_monitor(s) != KVP_OK) return KVP_SYS;
+    rc = is_wildcard(endpoint) ? zmq_bind(s->sub.socket, endpoint) : zmq_connect(s->sub.socket, endpoint);
+    return rc == 0 ? watch(s, &s->sub) : KVP_INVALID;
+}
+
+static kvp_err_t
+open_dealer(kvp_subscription_t *s)
+{
+    unwatch(&s->dealer);
+    s->dealer.socket = make_socket(s, ZMQ_DEALER);
+    if (s->dealer.socket == NULL) return KVP_SYS;
+    return zmq_connect(s->dealer.socket, s->replay) == 0 ? watch(s, &s->dealer) : KVP_INVALID;
+}
+
+kvp_err_t
+kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char *replay,
+                      const kvp_subscription_ops_t *ops, kvp_subscription_t **out)
+{
+    kvp_subscription_t *s = calloc(1, sizeof *s);
+    kvp_err_t err;
+
+    if (s == NULL) return KVP_NOMEM;
+    s->uv = uv;
+    s->zmq = zmq;
+    s->ops = *ops;
+    snprintf(s->replay, sizeof s->replay, "%s", replay);
+    err = open_sub(s, endpoint);
+    if (err == KVP_OK && replay[0] != '\0') err = open_dealer(s);
+    if (err != KVP_OK) {
+        kvp_log_error("conductor", "cannot subscribe: %s endpoint=%s replay=%s", zmq_strerror(zmq_errno()), endpoint,
+                      replay);
+        kvp_subscription_close(s);
+        return err;
+    }
+    *out = s;
+    return KVP_OK;
+}
+
+void
+kvp_subscription_close(kvp_subscription_t *s)
+{
+    if (s == NULL) return;
+    unwatch(&s->sub);
+    unwatch(&s->monitor);
+    unwatch(&s->dealer);
+    free(s);
+}
+
+/* ---- messages */
+/* The next one: how many frames it has, of which the first FRAMES_MAX are kept. 0 = there is none. */
+static uint32_t
+receive(void *socket, zmq_msg_t frames[FRAMES_MAX])
+{
+    uint32_t n = 0;
+    bool has_more = true;
+
+    while (has_more) {
+        zmq_msg_t *to = &frames[kvp_min_u64(n, FRAMES_MAX - 1)];
+
+        if (n >= FRAMES_MAX) zmq_msg_close(to);
+        zmq_msg_init(to);
+        if (zmq_msg_recv(to, socket, ZMQ_DONTWAIT) < 0) { /* only in front of the first */
+            zmq_msg_close(to);
+            return 0;
+        }
+        has_more = zmq_msg_more(to) != 0;
+        n++;
+    }
+    return n;
+}
+
+static void
+close_frames(zmq_msg_t *frames, uint32_t n)
+{
+    for (uint32_t i = 0; i < n && i < FRAMES_MAX; i++)
+        zmq_msg_close(&frames[i]);
+}
+
+static bool
+read_seq(zmq_msg_t *frame, uint64_t *out)
+{
+    const uint8_t *at = zmq_msg_data(frame);
+
+    if (zmq_msg_size(frame) != SEQ_BYTES) return false;
+    *out = 0;
+    for (uint32_t i = 0; i < SEQ_BYTES; i++)
+        *out = *out << 8 | at[i];
+    return true;
+}
+
+static void
+take_live(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
+{
+    uint64_t seq;
+
+    if (n == 3 && read_seq(&frames[1], &seq))
+        s->ops.on_live(s->ops.arg, seq, zmq_msg_data(&frames[2]), zmq_msg_size(&frames[2]));
+    else
+        s->malformed++;
+}
+
+/* [empty, topic, seq, payload], or without the topic; the last one has -1. */
+static void
+take_replay(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
+{
+    uint64_t seq;
+
+    if ((n != 3 && n != 4) || !read_seq(&frames[n - 2], &seq)) {
+        s->malformed++;
+        return;
+    }
+    if (seq != UINT64_MAX) {
+        s->ops.on_replayed(s->ops.arg, seq, zmq_msg_data(&frames[n - 1]), zmq_msg_size(&frames[n - 1]));
+        return;
+    }
+    s->is_replaying = false;
+    s->ops.on_replay_end(s->ops.arg);
+}
+
+static void
+take_monitor(kvp_subscription_t *s, zmq_msg_t *frames)
+{
+    uint16_t event = 0;
+
+    if (zmq_msg_size(&frames[0]) >= sizeof event) memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
+    s->is_connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    if (!s->is_connected) return;
+    if (s->was_connected) s->ops.on_connected(s->ops.arg);
+    s->was_connected = true;
+}
+
+/* The replay first: live messages wait for it. A callback may ask for another replay, so the socket is looked up each time. */
+bool
+kvp_subscription_run(kvp_subscription_t *s, uint32_t most)
+{
+    zmq_msg_t frames[FRAMES_MAX];
+    uint32_t n, left = most;
+
+    while ((n = receive(s->monitor.socket, frames)) > 0) {
+        take_monitor(s, frames);
+        close_frames(frames, n);
+    }
+    while (left > 0 && s->dealer.socket != NULL && (n = receive(s->dealer.socket, frames)) > 0) {
+        if (s->is_replaying) take_replay(s, frames, n);
+        close_frames(frames, n);
+        left--;
+    }
+    while (left > 0 && (n = receive(s->sub.socket, frames)) > 0) {
+        take_live(s, frames, n);
+        close_frames(frames, n);
+        left--;
+    }
+    return left == 0;
+}
+
+void
+kvp_subscription_ask(kvp_subscription_t *s, uint64_t from)
+{
+    uint8_t seq[SEQ_BYTES];
+
+    for (uint32_t i = 0; i < SEQ_BYTES; i++)
+        seq[i] = (uint8_t)(from >> 8 * (SEQ_BYTES - 1 - i));
+    if (s->is_replaying && open_dealer(s) != KVP_OK) return; /* it is asked again in a while */
+    s->is_replaying = true;
+    if (zmq_send(s->dealer.socket, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == 0)
+        (void)zmq_send(s->dealer.socket, seq, sizeof seq, ZMQ_DONTWAIT);
+}
+
+bool
+kvp_subscription_is_connected(const kvp_subscription_t *s)
+{
+    return s->is_connected;
+}
+
+uint64_t
+kvp_subscription_malformed(const kvp_subscription_t *s)
+{
+    return s->malformed;
+}

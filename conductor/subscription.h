@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A publisher's sockets: SUB for what it publishes, DEALER for replays. On the loop's thread.
+ */
+#ifndef KVP_CONDUCTOR_SUBSCRIPTION_H
+#define KVP_CONDUCTOR_SUBSCRIPTION_H
+
+#include "common/base.h"
+
+#include <uv.h>
+
+typedef struct {
+    void (*on_live)(void *arg, uint64_t seq, const void *payload, size_t len);
+    void (*on_replayed)(void *arg, uint64_t seq, const void *payload, size_t len);
+    void (*on_replay_end)(void *arg);
+    void (*on_connected)(void *arg); /* again */
+    void *arg;
+} kvp_subscription_ops_t;
+
+typedef struct kvp_subscription kvp_subscription_t;
+
+/* endpoint: one with a wildcard (tcp: host * or 0.0.0.0) is bound, any other is connected to. replay "" = none. ops are copied. INVALID: ZMQ does not take the
+ * endpoint; SYS; logged. */
+kvp_err_t kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char *replay,
+                                const kvp_subscription_ops_t *ops, kvp_subscription_t **out) KVP_MUST_USE;
+/* Nothing is called back after it. */
+void kvp_subscription_close(kvp_subscription_t *s);
+
+/* kvp_subscription_ask asks for a replay; what is left of an earlier one is dropped. */
+void kvp_subscription_ask(kvp_subscription_t *s, uint64_t from);
+
+/* kvp_subscription_run takes in what has come, at most `most` messages. True: there is more. */
+bool kvp_subscription_run(kvp_subscription_t *s, uint32_t most);
+bool kvp_subscription_is_connected(const kvp_subscription_t *s);
+uint64_t kvp_subscription_malformed(const kvp_subscription_t *s); /* messages of other frames */
+
+#endif

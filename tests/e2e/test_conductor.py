@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvpool-conductor over real sockets: recorded events of vLLM, published as vLLM does, give the matches that their own token lists imply, also
+where messages are lost, come twice, or come from another process than before; and what the HTTP paths answer.
+"""
+import json
+import os
+import pathlib
+import struct
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from conftest import ROOT, SLOW, wait_until
+from zmqsock import PUB, ROUTER, Socket
+
+RECORDED = pathlib.Path(os.environ.get("KVP_KV_EVENTS", ROOT.parent / "shared" / "kv_events"))
+BLOCK = 32
+recorded = pytest.mark.skipif(not (RECORDED / "int.json").exists(), reason=f"no recorded events in {RECORDED}")
+
+
+def read(tag):
+    """[(payload, events)] of a recorded stream."""
+    messages = json.loads((RECORDED / f"{tag}.json").read_text())["messages"]
+    return [((RECORDED / f"{tag}-{m['seq']:03}.bin").read_bytes(), m["batch"][1]) for m in messages]
+
+
+class Naive:
+    """What the events say, block by block: where each hash stands, and how often it is there."""
+
+    def __init__(self):
+        self.place, self.count = {}, {}
+
+    def take(self, events):
+        for e in events:
+            if e["type"] == "AllBlocksCleared":
+                self.count.clear()
+                continue
+            hashes = [json.dumps(h) for h in e["block_hashes"]]
+            if e["type"] == "BlockRemoved":
+                for h in hashes:
+                    self.count[h] -= 1
+                continue
+            parent = e["parent_block_hash"]
+            salt, tokens = ("", []) if parent is None else self.place[json.dumps(parent)]
+            keys = (e.get("extra_keys") or [None])[0]
+            salt = keys[0] if parent is None and keys else salt
+            for i, h in enumerate(hashes):
+                tokens = tokens + e["token_ids"][i * BLOCK:(i + 1) * BLOCK]
+                self.place[h] = salt, tokens
+                self.count[h] = self.count.get(h, 0) + 1
+
+    def run(self, salt, tokens):
+        """Blocks of the prompt that are there, from the first on."""
+        held = {(s, tuple(t)) for h, (s, t) in self.place.items() if self.count.get(h, 0) > 0}
+        n = 0
+        while (n + 1) * BLOCK <= len(tokens) and (salt, tuple(tokens[:(n + 1) * BLOCK])) in held:
+            n += 1
+        return n
+
+
+class Publisher:
+    """Publishes as vLLM does, and answers replays from what it has kept."""
+
+    def __init__(self, endpoint="tcp://127.0.0.1:*", connects=False, replays=True, at=None):
+        self.pub = Socket(PUB, at[0] if at else endpoint, connects)
+        self.router = Socket(ROUTER, at[1] if at else "tcp://127.0.0.1:*") if replays else None
+        self.kept, self.seq, self.is_over, self.asked = [], 0, False, 0
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        if replays:
+            self.thread.start()
+
+    def serve(self):
+        while not self.is_over:
+            frames = self.router.receive(20)
+            if frames is None:
+                continue
+            who, start = frames[0], struct.unpack(">Q", frames[-1])[0]
+            self.asked += 1
+            for seq, payload in list(self.kept):
+                if seq >= start:
+                    self.router.send(who, b"", b"kv-events", struct.pack(">Q", seq), payload)
+            self.router.send(who, b"", b"", b"\xff" * 8, b"")
+
+    def publish(self, payload, is_lost=False, seq=None):
+        seq = self.seq if seq is None else seq
+        self.seq = max(self.seq, seq + 1)
+        self.kept.append((seq, payload))
+        if not is_lost:
+            self.pub.send(b"kv-events", struct.pack(">Q", seq), payload)
+
+    def close(self):
+        self.is_over = True
+        if self.router:
+            self.thread.join()
+            self.router.close()
+        self.pub.close()
+
+
+class Conductor:
+    def __init__(self, bench, *args):
+        self.daemon = bench.start("conductor", "kvpool-conductor", "--http", "127.0.0.1:0", *args)
+
+    def ask(self, path, body=None, raw=None):
+        data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
+        try:
+            with urllib.request.urlopen(urllib.request.Request(f"http://{self.daemon.http}{path}", data), timeout=5 * SLOW) as r:
+                return r.status, json.loads(r.read())
+        except urllib.error.HTTPError as e:
+            return e.code, json.loads(e.read())
+
+    def register(self, publisher, **more):
+        body = {"endpoint": publisher.pub.endpoint, "type": "vLLM", "modelname": "tiny", "instance_id": "i", "block_size": BLOCK, "dp_rank": 0,
+                **({"replay_endpoint": publisher.router.endpoint} if publisher.router else {}), **more}
+        status, answer = self.ask("/register", body)
+        assert status == 200 and answer == {"status": "registered successfully", "instance_id": body["instance_id"]}, answer
+
+    def service(self, i=0):
+        return self.ask("/services")[1][i]
+
+    def matched(self, tokens, salt="", instance="i"):
+        status, answer = self.ask("/query", {"model": "tiny", "token_ids": tokens, "block_size": BLOCK, "cache_salt": salt})
+        assert status == 200, answer
+        return answer["default"][instance]
+
+    def wait_seq(self, seq):
+        wait_until(lambda: self.service().get("last_sequence") == seq, 10, f"message {seq} to be taken")
+
+    def check(self, naive):
+        """Every prompt that was ever told, and one block more."""
+        for salt, tokens in naive.place.values():
+            for asked in (tokens, tokens + [7] * BLOCK):
+                got = self.matched(asked, salt)
+                want = naive.run(salt, asked) * BLOCK
+                assert got["longest_matched"] == got["DP"]["0"] == want == got.get("GPU", 0), (salt, len(asked), want, got)
+
+
+@pytest.fixture
+def conductor(bench):
+    return Conductor(bench)
+
+
+@pytest.fixture
+def publishers():
+    made = []
+
+    def make(*args, **kw):
+        made.append(Publisher(*args, **kw))
+        return made[-1]
+
+    yield make
+    for p in made:
+        p.close()
+
+
+def subscribed(conductor):
+    wait_until(lambda: conductor.service()["state"] == "live", 5, "the subscription")
+    time.sleep(0.1)  # the subscription itself is a message on its way to the publisher
+
+
+@recorded
+@pytest.mark.parametrize("tag", ["int", "bytes"])
+def test_recorded_stream(conductor, publishers, tag):
+    """Fails if, behind any message of a recorded stream, a query does not give what the token lists before it imply."""
+    p, naive = publishers(), Naive()
+    conductor.register(p)
+    subscribed(conductor)
+    for seq, (payload, events) in enumerate(read(tag)):
+        p.publish(payload)
+        naive.take(events)
+        conductor.wait_seq(seq)
+        conductor.check(naive)
+    told = conductor.service()
+    assert told["gaps"] == told["drops"] == told["malformed_messages"] == 0 and told["skipped"] == [], told
+
+
+@recorded
+@pytest.mark.parametrize("what", ["late", "lost", "last lost", "twice"])
+def test_stream_with_faults(conductor, publishers, what):
+    """Fails if messages that were published before the registration, were lost, also the last one, or came twice, or out of order, leave another
+    view than the whole stream."""
+    p, naive = publishers(), Naive()
+    messages = read("int")
+    if what != "late":
+        conductor.register(p)
+        subscribed(conductor)
+    for seq, (payload, events) in enumerate(messages):
+        p.publish(payload, is_lost=what == "lost" and seq in (0, 4, 5, 11) or what == "last lost" and seq == len(messages) - 1)
+        if what == "twice" and seq % 3 == 0:
+            p.publish(payload, seq=seq)
+            p.publish(messages[max(0, seq - 2)][0], seq=max(0, seq - 2))
+            p.kept = sorted(set(p.kept))
+        naive.take(events)
+    if what == "late":
+        conductor.register(p)
+    conductor.wait_seq(len(messages) - 1)
+    conductor.check(naive)
+
+
+@recorded
+@pytest.mark.parametrize("already", [3, 19])
+def test_publisher_restarted(conductor, publishers, already):
+    """Fails if what a publisher held before it was started again is served, where the new one has told less, or as much, by the time that it is found."""
+    p = publishers()
+    conductor.register(p)
+    subscribed(conductor)
+    for payload, _ in read("int")[:12]:
+        p.publish(payload)
+    conductor.wait_seq(11)
+    at = p.pub.endpoint, p.router.endpoint
+    p.close()
+    again, naive = publishers(at=at), Naive()
+    for payload, events in read("bytes")[:already]:
+        again.publish(payload)
+        naive.take(events)
+    wait_until(lambda: conductor.service()["incarnations"] > 0, 15, "the conductor to notice")
+    conductor.wait_seq(already - 1)
+    conductor.check(naive)
+
+
+@recorded
+def test_publisher_that_connects(conductor, publishers):
+    """Fails if an engine that connects to the conductor, which vLLM does where its endpoint has no wildcard, is not heard; without a replay endpoint a gap
+    drops what is held."""
+    from clients import free_ports
+    port, messages, naive = free_ports(1)[0], read("int"), Naive()
+    status, _ = conductor.ask("/register", {"endpoint": f"tcp://*:{port}", "type": "vLLM", "modelname": "tiny", "instance_id": "i",
+                                            "block_size": BLOCK, "dp_rank": 0})
+    assert status == 200
+    p = publishers(f"tcp://127.0.0.1:{port}", connects=True, replays=False)
+    subscribed(conductor)
+    for payload, events in messages[:5]:
+        p.publish(payload)
+        naive.take(events)
+    conductor.wait_seq(4)
+    conductor.check(naive)
+    p.publish(messages[5][0], is_lost=True)
+    p.publish(messages[6][0])
+    conductor.wait_seq(6)
+    assert conductor.service()["drops"] == 1
+    assert all(conductor.matched(tokens, salt)["longest_matched"] == 0 for salt, tokens in naive.place.values())
+
+
+@recorded
+def test_unregister_and_restart(bench, publishers):
+    """Fails if an unregistered publisher is in answers, or registrations do not outlive the conductor."""
+    conductor, p, naive = Conductor(bench, "--data-dir", f"{bench.home}/c"), publishers(), Naive()
+    conductor.register(p)
+    conductor.register(p, instance_id="other", dp_rank=3)
+    for payload, events in read("int"):
+        p.publish(payload)
+        naive.take(events)
+    wait_until(lambda: all(conductor.service(i).get("last_sequence") == 18 for i in range(2)), 10, "both to be level")
+    key = {"type": "vLLM", "modelname": "tiny", "instance_id": "other", "block_size": BLOCK, "dp_rank": 3}
+    assert conductor.ask("/unregister", key) == (200, {"status": "unregistered successfully", "removed_instances": ["other|default|3"]})
+    assert conductor.ask("/unregister", key)[0] == 404
+    tokens = next(t for s, t in naive.place.values() if naive.run(s, t) > 0)
+    assert set(conductor.ask("/query", {"model": "tiny", "token_ids": tokens, "block_size": BLOCK})[1]["default"]) == {"i"}
+    conductor.daemon.terminate()
+    conductor = Conductor(bench, "--data-dir", f"{bench.home}/c")
+    wait_until(lambda: conductor.ask("/ready")[0] == 200, 10, "the conductor to be ready")
+    conductor.check(naive)
+
+
+def test_bad_requests(conductor):
+    """Fails if a malformed request is taken, or its answer has no reason."""
+    good = {"model": "m", "token_ids": [1, 2, 3], "block_size": 2}
+    assert conductor.ask("/query", good) == (200, {"default": {}})
+    assert conductor.ask("/query", {**good, "tenant_id": "t"}) == (200, {"t": {}})
+    big = {"model": "m", "seq_hashes": [2**64 - 1], "block_size": 2}
+    assert conductor.ask("/query_by_hash", big)[0] == conductor.ask("/query_by_hash", {"model": "m", "block_hash": [1], "block_size": 2})[0] == 200
+    register = {"endpoint": "tcp://127.0.0.1:1", "type": "vLLM", "modelname": "m", "instance_id": "i", "block_size": 2, "dp_rank": 0}
+    for path, body in (("/query", {**good, "token_ids": [1.5]}), ("/query", {**good, "token_ids": [-1]}), ("/query", {**good, "token_ids": [2**32]}),
+                       ("/query", {**good, "token_ids": "no"}), ("/query", {**good, "block_size": 0}), ("/query", {**good, "block_size": 1.5}),
+                       ("/query", {**good, "lora_name": "a", "lora_id": 1}), ("/query", {**good, "model": 'a"b'}), ("/query", {"model": "m"}),
+                       ("/query_by_hash", {**big, "seq_hashes": [2**64]}), ("/query_by_hash", {**big, "seq_hashes": [[1]]}),
+                       ("/register", {**register, "endpoint": "http://h"}), ("/register", {**register, "endpoint": "tcp://nowhere"}),
+                       ("/register", {**register, "block_size": 2**40}), ("/register", {**register, "dp_rank": -1}),
+                       ("/register", {**register, "role": "boss"}), ("/register", {}), ("/register", []), ("/unregister", {"instance_id": 1})):
+        status, answer = conductor.ask(path, body)
+        assert status == 400 and answer["error"], (path, body, status, answer)
+    for raw in (b"", b"{", b'{"token_ids":[1,2', b"[" * 100000, b'{"token_ids":[' + b"[" * 1000, b"\xff", b'{"token_ids":[1,]}', b'{"token_ids":[01]}'):
+        assert conductor.ask("/query", raw=raw)[0] == 400, raw[:20]
+    assert conductor.ask("/query", raw=b'{"token_ids":[' + b"1," * (8 << 20) + b"1]}")[0] == 413
+    assert conductor.ask("/nowhere")[0] == 404 and conductor.ask("/query")[0] == 405
+    many = {**good, "token_ids": list(range(500000))}
+    assert conductor.ask("/query", many) == (200, {"default": {}})
+
+
+def test_bad_messages(conductor, publishers):
+    """Fails if a message that is none ends the conductor, is taken for an event, or is not counted."""
+    p = publishers(replays=False)
+    conductor.register(p)
+    subscribed(conductor)
+    bad = [b"", b"\xc1", b"\x93", b"\x92\x00", b"\x93\x00\x90\x00", b"\xdd\xff\xff\xff\xff", b"\x91" * 100, b"\x93\xcb" + b"\0" * 8 + b"\xdd\xff\xff\xff\xf0\x00",
+           b"\x93\x00\x91\x81\xa4type\xabBlockStored\x00", b"\x93\x00\x91\x91\xa3abc\x00", b"\x93\x00\x91\xc0\x00", os.urandom(1000)]
+    for payload in bad:
+        p.publish(payload)
+    for frames in ([b"x"], [b"x", b"y"], [b"", b"\0" * 7, b""], [b"", b"\0" * 8, b"", b""], [b""] * 9):
+        p.pub.send(*frames)
+    wait_until(lambda: conductor.service()["malformed_messages"] == 5, 5, "messages of other frames to be counted")
+    told = conductor.service()
+    assert sum(s["n"] for s in told["skipped"]) == len(bad) - 1 and told["blocks"] == 0, told  # one is a payload without an event

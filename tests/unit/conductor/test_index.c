@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The index against a naive one: random events of several publishers, media and groups, and after some of them questions about random prompts. Prompts are
+ * paths in a small tree, so that publishers share beginnings.
+ */
+#include "conductor/events/apply.h"
+#include "conductor/index/chain.h"
+#include "conductor/index/match.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 4u
+#define DEPTH 10u
+#define WAYS 3u /* children of a block */
+#define PUBLISHERS 5u /* of three instances */
+#define MEDIA 3u
+#define GROUPS 2u
+
+static const char *const media[MEDIA] = {"GPU", "cpu", "Disk"};
+static const char *const shown[MEDIA] = {"GPU", "CPU", "DISK"};
+
+/* A place in a prompt: which child at each depth. */
+typedef struct {
+    uint8_t way[DEPTH];
+    uint32_t n;
+} path_t;
+
+/* The naive one: counts of each place by its number in base WAYS + 1. */
+#define PLACES 1048576u
+typedef struct {
+    uint16_t count[MEDIA][GROUPS][PLACES];
+    uint8_t is_known[PLACES]; /* it was told where its hash stands */
+} naive_t;
+
+typedef struct {
+    uint64_t rng;
+    kvp_epoch_t epoch;
+    kvp_index_t *ix;
+    kvp_spaces_t *spaces;
+    kvp_scratch_t *scratch;
+    kvp_roster_t *roster;
+    kvp_view_t *views[PUBLISHERS];
+    kvp_applier_t appliers[PUBLISHERS];
+    naive_t *naive[PUBLISHERS];
+} rig_t;
+
+static uint64_t
+draw(rig_t *g, uint64_t n)
+{
+    g->rng += 0x9e3779b97f4a7c15ull;
+    uint64_t z = g->rng;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return (z ^ z >> 31) % n;
+}
+
+static uint32_t
+place_of(const path_t *p, uint32_t n)
+{
+    uint32_t number = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        number = number * (WAYS + 1) + p->way[i] + 1;
+    return number % PLACES;
+}
+
+/* The engine's own hash: whatever it is, a place has one. */
+static uint64_t
+engine_hash(uint32_t publisher, uint32_t place)
+{
+    return (publisher + 1) * 0x9e3779b97f4a7c15ull ^ (uint64_t)place * 0xff51afd7ed558ccdull;
+}
+
+static void
+tokens_of(const path_t *p, uint32_t from, uint32_t to, uint32_t *tokens)
+{
+    for (uint32_t i = from; i < to; i++)
+        for (uint32_t k = 0; k < BLOCK; k++)
+            tokens[(i - from) * BLOCK + k] = i * 100 + p->way[i] * 10 + k;
+}
+
+static path_t
+some_path(rig_t *g)
+{
+    path_t p = {.n = (uint32_t)(1 + draw(g, DEPTH))};
+
+    for (uint32_t i = 0; i < p.n; i++)
+        p.way[i] = (uint8_t)(draw(g, 4) == 0 ? 1 + draw(g, WAYS - 1) : 0);
+    return p;
+}
+
+/* ---- events */
+static void
+event(rig_t *g)
+{
+    const uint32_t who = (uint32_t)draw(g, PUBLISHERS), m = (uint32_t)draw(g, MEDIA), group = (uint32_t)draw(g, GROUPS);
+    const path_t p = some_path(g);
+    const uint32_t from = (uint32_t)draw(g, p.n);
+    uint32_t tokens[DEPTH * BLOCK];
+    uint64_t hashes[DEPTH];
+    naive_t *naive = g->naive[who];
+    kvp_event_t ev = {.hashes = hashes, .group = group, .medium = {media[m], strlen(media[m])}, .has_extra_keys = true};
+
+    for (uint32_t i = from; i < p.n; i++)
+        hashes[i - from] = engine_hash(who, place_of(&p, i + 1));
+    ev.n = ev.outside_from = p.n - from;
+    if (draw(g, 400) == 0) {
+        ev.kind = KVP_EVENT_CLEARED;
+        memset(naive->count[0], 0, sizeof naive->count[0]);
+    } else if (draw(g, 600) == 0) {
+        kvp_events_drop(&g->appliers[who]);
+        memset(naive->count, 0, sizeof naive->count);
+        return;
+    } else if (draw(g, 5) < 2) {
+        ev.kind = KVP_EVENT_REMOVED;
+        for (uint32_t i = from; i < p.n; i++) {
+            uint16_t *count = &naive->count[m][group][place_of(&p, i + 1)];
+
+            if (*count > 0) --*count;
+        }
+    } else {
+        ev.kind = KVP_EVENT_STORED;
+        ev.has_parent = from > 0;
+        ev.parent = from > 0 ? engine_hash(who, place_of(&p, from)) : 0;
+        tokens_of(&p, from, p.n, tokens);
+        ev.tokens = tokens;
+        ev.tokens_n = (p.n - from) * BLOCK;
+        for (uint32_t i = from; i < p.n && (from == 0 || naive->is_known[place_of(&p, from)]); i++) {
+            naive->count[m][group][place_of(&p, i + 1)]++;
+            naive->is_known[place_of(&p, i + 1)] = 1;
+        }
+    }
+    kvp_events_apply_one(&g->appliers[who], &ev);
+}
+
+/* ---- questions */
+static bool
+has(const naive_t *naive, uint32_t m, uint32_t place)
+{
+    return naive->count[m][0][place] > 0 || naive->count[m][1][place] > 0;
+}
+
+static void
+check_answer(const naive_t *naive, const path_t *p, const kvp_answer_t *a)
+{
+    uint32_t run = 0, of[MEDIA] = {0};
+
+    while (run < p->n && (has(naive, 0, place_of(p, run + 1)) || has(naive, 1, place_of(p, run + 1)) ||
+                          has(naive, 2, place_of(p, run + 1))))
+        run++;
+    for (uint32_t m = 0; m < MEDIA; m++)
+        while (of[m] < p->n && has(naive, m, place_of(p, of[m] + 1)))
+            of[m]++;
+    assert_int_equal(a->run, run);
+    for (uint32_t m = 0; m < MEDIA; m++)
+        for (uint32_t i = 0; i < a->media_n; i++)
+            if (strcmp(a->media[i].name, shown[m]) == 0) assert_int_equal(a->media[i].run, of[m]);
+}
+
+static void
+question(rig_t *g)
+{
+    const path_t p = some_path(g);
+    const kvp_space_t space = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
+    uint32_t tokens[DEPTH * BLOCK], n;
+    uint64_t hashes[DEPTH];
+    kvp_question_t q = {.tenant = "t", .model = "m", .block_size = BLOCK, .hashes = hashes, .n = p.n};
+    const kvp_answer_t *answers;
+
+    tokens_of(&p, 0, p.n, tokens);
+    for (uint32_t i = 0; i < p.n; i++)
+        hashes[i] = kvp_chain_next(i == 0 ? NULL : &hashes[i - 1], tokens + i * BLOCK, BLOCK, 7);
+    q.space = kvp_spaces_find(g->spaces, &space);
+    kvp_epoch_reader_t *reader = kvp_epoch_enter(&g->epoch);
+    assert_true(kvp_match(g->ix, g->roster, &q, g->scratch, &answers, &n));
+    assert_int_equal(n, PUBLISHERS);
+    for (uint32_t i = 0; i < n; i++)
+        check_answer(g->naive[i], &p, &answers[i]);
+    kvp_epoch_leave(reader);
+}
+
+static void
+open_rig(rig_t *g, uint64_t seed)
+{
+    static const char *const instances[PUBLISHERS] = {"a", "a", "b", "b", "c"};
+    const kvp_terms_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
+
+    memset(g, 0, sizeof *g);
+    g->rng = seed;
+    kvp_epoch_init(&g->epoch);
+    g->ix = kvp_index_create(&g->epoch, seed, 1 << 20);
+    g->spaces = kvp_spaces_create();
+    g->scratch = kvp_scratch_create();
+    g->roster = calloc(1, sizeof *g->roster + PUBLISHERS * sizeof(kvp_member_t));
+    g->roster->n = PUBLISHERS;
+    for (uint32_t i = 0; i < PUBLISHERS; i++) {
+        g->views[i] = kvp_view_create(g->ix, seed, 1 << 20);
+        g->naive[i] = calloc(1, sizeof(naive_t));
+        kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 7);
+        g->roster->members[i] = (kvp_member_t){instances[i], "t", "m", BLOCK, i, g->views[i]};
+    }
+}
+
+static void
+close_rig(rig_t *g)
+{
+    kvp_index_stats_t stats;
+
+    for (uint32_t i = 0; i < PUBLISHERS; i++) {
+        kvp_applier_fini(&g->appliers[i]);
+        kvp_view_destroy(g->views[i]);
+        free(g->naive[i]);
+    }
+    kvp_index_stats(g->ix, &stats);
+    assert_int_equal(stats.blocks, 0);
+    kvp_epoch_fini(&g->epoch);
+    kvp_index_destroy(g->ix);
+    kvp_spaces_destroy(g->spaces);
+    kvp_scratch_destroy(g->scratch);
+    free(g->roster);
+}
+
+static void
+test_random_events_and_questions(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        rig_t g;
+
+        open_rig(&g, seed);
+        for (uint32_t i = 0; i < 100000; i++) {
+            event(&g);
+            if (draw(&g, 3) == 0) question(&g);
+            if (draw(&g, 50) == 0) (void)kvp_view_sweep(g.views[draw(&g, PUBLISHERS)], 100);
+            if (draw(&g, 20) == 0) kvp_epoch_collect(&g.epoch);
+        }
+        close_rig(&g);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_events_and_questions)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
