@@ -33,7 +33,7 @@ struct kvp_subscription {
     char replay[512];
     kvp_subscription_ops_t ops;
     watched_t sub, monitor, dealer;
-    bool is_connected, was_connected;
+    bool is_connected;
     bool is_replaying;
     uint64_t malformed;
 };
@@ -256,9 +256,7 @@ take_monitor(kvp_subscription_t *s, zmq_msg_t *frames)
 
     if (zmq_msg_size(&frames[0]) >= sizeof event) memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
     s->is_connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-    if (!s->is_connected) return;
-    if (s->was_connected) s->ops.on_connected(s->ops.arg);
-    s->was_connected = true;
+    if (s->is_connected) s->ops.on_connected(s->ops.arg);
 }
 
 /* The replay first: live messages wait for it. A callback may ask for another replay, so the socket is looked up each time. */

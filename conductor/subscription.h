@@ -12,7 +12,7 @@ typedef struct {
     void (*on_live)(void *arg, uint64_t seq, const void *payload, size_t len);
     void (*on_replayed)(void *arg, uint64_t seq, const void *payload, size_t len);
     void (*on_replay_end)(void *arg);
-    void (*on_connected)(void *arg); /* again */
+    void (*on_connected)(void *arg); /* for the first time, or again */
     void *arg;
 } kvp_subscription_ops_t;
 

@@ -39,8 +39,8 @@ ask_on(kvp_feed_t *f, uint64_t now_ns)
 static void
 drop(kvp_feed_t *f)
 {
+    f->stats.drops += f->has_last;
     f->has_last = false;
-    f->stats.drops++;
     f->ops.drop(f->ops.arg);
 }
 

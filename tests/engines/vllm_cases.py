@@ -340,6 +340,62 @@ def leader_killed(place):
             f"{len(new)} prompts stored meanwhile {hits} of {prompts} tokens came from the pool, same tokens")
 
 
+# ---- KV events
+
+
+def ask_conductor(http, path, body=None):
+    request = urllib.request.Request(f"http://127.0.0.1:{http}{path}", json.dumps(body).encode() if body is not None else None)
+    return json.load(urllib.request.urlopen(request, timeout=CALL_S))
+
+
+def conductor(place):
+    """An engine publishes what it caches; the conductor's answers are the cached tokens that the engine itself reports: before a prompt is asked
+    again, while others push it out of the engine's cache, and from a conductor that comes late."""
+    program = HERE.parent.parent / "build/conductor/kvpool-conductor"
+    if not program.exists():
+        raise Wrong(f"{program} is not built")
+    port, replay, http, late = free_ports(4)
+    place.env["KV_EVENTS"] = f"{port},{replay}"
+    place.start("conductor", program, "--http", f"127.0.0.1:{http}")
+    await_http(f"http://127.0.0.1:{http}/health")
+    registration = {"endpoint": f"tcp://127.0.0.1:{port}", "replay_endpoint": f"tcp://127.0.0.1:{replay}", "type": "vLLM", "modelname": "tiny",
+                    "instance_id": "engine", "block_size": BLOCK_TOKENS, "dp_rank": 0}
+    ask_conductor(http, "/register", registration)
+    process = place.start("engine", sys.executable, HERE / "vllm_once.py", place.model, stdout=subprocess.PIPE)
+    told = {r["prompt"]: r["ids"] for r in next_result(process, START_S)["results"]}
+    end = time.monotonic() + STORED_S
+    while "last_sequence" not in ask_conductor(http, "/services")[0]:  # it was registered before there was an engine
+        if time.monotonic() > end:
+            raise Wrong("the conductor hears nothing of the engine")
+        time.sleep(0.2)
+    agreed, differing = 0, 0
+    for turn in range(30):
+        prompts = [*PROMPTS, f"turn {turn} has words of its own " * (8 + turn % 5)]
+        time.sleep(0.3)  # what was stored last leaves the engine with its next step
+        before = {n: ask_conductor(http, "/query", {"model": "tiny", "token_ids": ids, "block_size": BLOCK_TOKENS})["default"]["engine"]
+                  for n, ids in told.items()}
+        found, _ = ask(process, prompts)
+        for r in found["results"][:len(PROMPTS)]:
+            # The last token is always computed, so the engine reports at most the blocks before it.
+            want = min(before[r["prompt"]]["longest_matched"], (r["prompt"] - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
+            agreed, differing = agreed + (want == r["cached"]), differing + (want != r["cached"])
+            if want != r["cached"]:
+                raise Wrong(f"the engine had {r['cached']} of {r['prompt']} tokens, the conductor says {before[r['prompt']]}")
+    place.start("late", program, "--http", f"127.0.0.1:{late}")
+    await_http(f"http://127.0.0.1:{late}/health")
+    ask_conductor(late, "/register", registration)
+    time.sleep(3)
+    for ids in told.values():
+        query = {"model": "tiny", "token_ids": ids, "block_size": BLOCK_TOKENS}
+        if ask_conductor(late, "/query", query) != ask_conductor(http, "/query", query):
+            raise Wrong(f"the late conductor says {ask_conductor(late, '/query', query)}")
+    service = ask_conductor(http, "/services")[0]
+    end_engine(process)
+    if service["skipped"] or service["gaps"] or service["drops"] or service["incarnations"]:
+        raise Wrong(f"{service}")
+    return f"{agreed} of {agreed + differing} answers are what the engine reports; {service['events']} events, {service['blocks']} blocks; a late conductor says the same"
+
+
 # ---- MooncakeConnector, from a prefill engine to a decode engine
 
 
@@ -393,7 +449,7 @@ def p2p(place):
             + " and ".join(f"{1000 * s:.0f} ms" for s in times))
 
 
-CASES = {"embedded": embedded, "standalone": standalone, "control": control, "leader-killed": leader_killed, "p2p": p2p}
+CASES = {"embedded": embedded, "standalone": standalone, "control": control, "leader-killed": leader_killed, "conductor": conductor, "p2p": p2p}
 # What has times to compare. That the tokens depend on what is stored is shown of ours.
 COMPARED = ["embedded", "standalone", "p2p"]
 
