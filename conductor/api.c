@@ -5,6 +5,7 @@
 
 #include "conductor/index/chain.h"
 #include "conductor/numbers.h"
+#include "conductor/page.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -376,19 +377,16 @@ on_query(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
 }
 
 static void
-on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+on_page(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
-    static const char text[] = "kvpool-conductor\n\n"
-                               "POST /register /unregister      publishers of KV events\n"
-                               "POST /query /query_by_hash      how much of a prompt each instance holds\n"
-                               "GET  /services                  publishers, and how they are doing\n"
-                               "GET  /global_view               what each instance holds\n"
-                               "GET  /health /ready /metrics\n";
-
     (void)arg;
     (void)request;
-    kvp_http_type(response, "text/plain; charset=utf-8");
-    kvp_buf_append(kvp_http_out(response), text, sizeof text - 1);
+    kvp_http_type(response, "text/html; charset=utf-8");
+    kvp_ignore(kvp_http_set_header(response, "Content-Security-Policy",
+                                   "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                                   "connect-src 'self'; img-src data:"),
+               "the page asks nobody else anyway");
+    kvp_buf_append(kvp_http_out(response), kvp_page, kvp_page_len);
 }
 
 /* ---- life */
@@ -408,7 +406,7 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
                   {"GET", "/metrics", on_metrics, KVP_HTTP_BODY_MAX},
                   {"GET", "/ready", on_ready, KVP_HTTP_BODY_MAX},
                   {"GET", "/health", on_health, KVP_HTTP_BODY_MAX},
-                  {"GET", "/", on_index, KVP_HTTP_BODY_MAX}};
+                  {"GET", "/", on_page, KVP_HTTP_BODY_MAX}};
 
     memset(api, 0, sizeof *api);
     api->registry = registry;

@@ -151,6 +151,16 @@ on_connected(void *arg)
     kvp_feed_connected(&p->feed, kvp_boot_ns());
 }
 
+static void on_more(uv_idle_t *idle);
+
+static void
+on_more_messages(void *arg)
+{
+    publisher_t *p = arg;
+
+    uv_idle_start(&p->registry->more, on_more);
+}
+
 /* ---- coming and going */
 static void
 mark_unseen(void *arg, uintptr_t what)
@@ -185,9 +195,8 @@ end_publisher(kvp_registry_t *r, publisher_t *p)
 static kvp_err_t
 make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **out)
 {
-    const kvp_subscription_ops_t ops_like = {on_live, on_replayed, on_replay_end, on_connected, NULL};
     publisher_t *p = calloc(1, sizeof *p);
-    kvp_subscription_ops_t ops = ops_like;
+    const kvp_subscription_ops_t ops = {on_live, on_replayed, on_replay_end, on_connected, on_more_messages, p};
     kvp_err_t err;
 
     if (p == NULL) return KVP_NOMEM;
@@ -203,7 +212,6 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **
         &p->applier, r->ix, r->spaces, p->view,
         &(kvp_terms_t){p->reg.model, p->reg.tenant, p->reg.salt, p->reg.lora, p->reg.block_size, p->reg.rank},
         r->conf.hash_seed);
-    ops.arg = p;
     err = kvp_subscription_open(r->uv, r->zmq, p->reg.endpoint, p->reg.replay_endpoint, &ops, &p->sub);
     if (err != KVP_OK) {
         free_publisher(p);

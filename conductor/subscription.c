@@ -50,7 +50,9 @@ on_readable(uv_poll_t *poll, int status, int events)
 {
     (void)status;
     (void)events;
-    (void)kvp_subscription_run(poll->data, BATCH);
+    kvp_subscription_t *s = poll->data;
+
+    if (kvp_subscription_run(s, BATCH)) s->ops.on_more(s->ops.arg);
 }
 
 static void

@@ -23,7 +23,7 @@ static void
 ask(kvp_feed_t *f, uint64_t from, uint64_t now_ns)
 {
     f->is_asking = f->is_first = true;
-    f->is_anew = false;
+    f->is_anew = f->is_doubted = false;
     f->asked_ns = now_ns;
     f->asked_from = from;
     f->stats.replays++;
@@ -83,7 +83,8 @@ enqueue(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 
 static void take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 
-/* As if they came now. One that shows a gap has another replay begin, and the rest wait on. */
+/* As if they came now. The replay has shown that the process is the same, so what is not above the last one was there before. One that shows a gap has another replay
+ * begin, and the rest wait on. */
 static void
 run_queue(kvp_feed_t *f, uint64_t now_ns)
 {
@@ -97,6 +98,8 @@ run_queue(kvp_feed_t *f, uint64_t now_ns)
         at += sizeof head;
         if (f->is_asking)
             enqueue(f, head.seq, queue.data + at, head.len);
+        else if (f->has_last && head.seq <= f->last)
+            f->stats.duplicates++;
         else
             take(f, head.seq, queue.data + at, head.len, now_ns);
         at += head.len + -head.len % 8;
@@ -119,7 +122,9 @@ begin_with(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_
 static void
 take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
-    if (!f->has_last || seq == f->last + 1) {
+    const bool is_begin = !f->has_last && (seq == 0 || !f->can_replay);
+
+    if (is_begin || (f->has_last && seq == f->last + 1)) {
         apply(f, seq, payload, len);
         f->sure_ns = now_ns;
         f->tries = 0;
@@ -129,9 +134,9 @@ take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_
         f->stats.duplicates++;
         return;
     }
-    f->stats.gaps += seq > f->last;
+    f->stats.gaps += !f->has_last || seq > f->last;
     if (!f->can_replay || f->tries == TRIES_MAX) {
-        f->stats.incarnations += seq <= f->last;
+        f->stats.incarnations += f->has_last && seq <= f->last;
         begin_with(f, seq, payload, len, now_ns);
         return;
     }
@@ -191,11 +196,11 @@ kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, 
 static void
 end_replay(kvp_feed_t *f, uint64_t now_ns)
 {
-    const bool has_overflown = f->has_overflown;
+    const bool asks_again = f->has_overflown || f->is_doubted; /* what came meanwhile is there, and was let go */
 
     f->is_asking = f->has_overflown = false;
     f->sure_ns = now_ns;
-    if (has_overflown) /* what came meanwhile is there, and was let go */
+    if (asks_again)
         ask_on(f, now_ns);
     else
         run_queue(f, now_ns);
@@ -226,7 +231,12 @@ void
 kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns)
 {
     f->heard_ns = now_ns;
-    if (f->can_replay && !f->is_asking) ask_on(f, now_ns);
+    kvp_buf_reset(&f->queue);
+    f->has_overflown = false;
+    if (f->is_asking)
+        f->is_doubted = true;
+    else if (f->can_replay)
+        ask_on(f, now_ns);
 }
 
 void

@@ -30,7 +30,8 @@ typedef struct {
     uint64_t heard_ns, sure_ns; /* when anything came; when it was known to be all, last */
     bool is_partial; /* what was applied does not begin where the publisher's memory of it does */
     bool is_asking, is_first; /* a replay is under way; nothing of it has come yet */
-    bool is_anew; /* it turned out that it has to begin at 0 */
+    bool is_anew; /* it turned out that it has to begin at 0, */
+    bool is_doubted; /* or the connection is a new one since it was asked for, so that another is to follow */
     uint64_t asked_ns, asked_from;
     uint32_t tries; /* in a row that left a gap */
     kvp_buf_t queue; /* messages that came meanwhile: number, length, bytes, padded */
@@ -45,7 +46,7 @@ void kvp_feed_fini(kvp_feed_t *f);
 void kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 void kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 void kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns);
-/* kvp_feed_connected: the connection is new, so something may have been missed. */
+/* kvp_feed_connected: the connection is new, so something may have been missed, and what waits is of the one before. */
 void kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns);
 /* kvp_feed_tick: to be called a few times a second. */
 void kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns);

@@ -54,7 +54,8 @@ def test_version_and_help(bench, program):
     assert usage.rc == 0
     assert usage.out and not usage.err
     if program != "kvpool":
-        for option in ("--config", "--log-level", "--name" if program == "kvpool-keeper" else "--listen", "--version", "--help"):
+        own = {"kvpool-keeper": "--name", "kvpool-conductor": "--http"}.get(program, "--listen")
+        for option in ("--config", "--log-level", own, "--version", "--help"):
             assert option in usage.text, f"{option} is not in the help"
     else:
         for verb in ("put", "get", "exists", "rm", "ls", "stat", "replay", "up", "bench"):

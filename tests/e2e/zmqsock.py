@@ -2,6 +2,7 @@
 """ZMQ sockets by libzmq itself: what a publisher of KV events needs, and no package more."""
 import ctypes
 import ctypes.util
+import time
 
 PUB, ROUTER = 1, 6
 _LINGER, _RCVMORE, _LAST_ENDPOINT, _SNDHWM = 17, 13, 32, 23
@@ -20,7 +21,10 @@ class Socket:
         self._set(_LINGER, 0)
         self._set(_SNDHWM, 100000)
         end = getattr(_lib, "zmq_connect" if connects else "zmq_bind")
-        assert end(self.at, endpoint.encode()) == 0, _lib.zmq_strerror(_lib.zmq_errno())
+        until = time.monotonic() + 5  # one that was closed here gives up its address a moment later
+        while end(self.at, endpoint.encode()) != 0:
+            assert time.monotonic() < until, _lib.zmq_strerror(_lib.zmq_errno())
+            time.sleep(0.01)
         self.endpoint = endpoint if connects else self._text(_LAST_ENDPOINT)
 
     def _set(self, option, value):

@@ -88,6 +88,7 @@ restart(rig_t *g)
     g->n = g->first = 0;
     for (uint64_t i = draw(g, 30); i > 0; i--)
         publish(g, true);
+    kvp_feed_connected(&g->feed, g->now);
 }
 
 /* In the end all that the process has kept was applied, once and in order, and nothing of another one. */
@@ -157,6 +158,28 @@ test_random_faults(void **state)
     }
 }
 
+/* What comes again, however old, costs nothing that is held. */
+static void
+test_old_messages_again(void **state)
+{
+    static rig_t g;
+
+    (void)state;
+    memset(&g, 0, sizeof g);
+    kvp_feed_init(&g.feed, &(kvp_feed_ops_t){on_apply, on_drop, on_ask, &g}, true, 1);
+    answer(&g);
+    for (uint32_t i = 0; i < 50; i++) {
+        publish(&g, false);
+        for (uint32_t k = 0; k < 3 && k <= i; k++)
+            kvp_feed_live(&g.feed, i - k, &g.kept[i - k], sizeof(message_t), 1);
+        if (g.is_asked) answer(&g);
+        assert_false(g.is_asked);
+        assert_int_equal(g.applied_n, i + 1);
+    }
+    assert_int_equal(g.feed.stats.drops, 0);
+    kvp_feed_fini(&g.feed);
+}
+
 /* Without replays what cannot be known to be whole is dropped. */
 static void
 test_without_replays(void **state)
@@ -208,6 +231,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_faults),
+        cmocka_unit_test(test_old_messages_again),
         cmocka_unit_test(test_without_replays),
         cmocka_unit_test(test_flood_during_a_replay),
     };
