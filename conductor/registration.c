@@ -114,6 +114,10 @@ read_rest(json_object *in, kvp_registration_t *r, char why[160])
         !kvp_json_text(in, "url", "", r->url, KVP_URL_TEXT_MAX, why) ||
         !kvp_json_text(in, "role", "", r->role, KVP_NAME_TEXT_MAX, why))
         return false;
+    if (json_object_get_boolean(member(in, "shared")) || json_object_is_type(member(in, "backends"), json_type_array)) {
+        snprintf(why, 160, "publishers that are shared, and backends, are not served yet");
+        return false;
+    }
     if (!is_endpoint(r->endpoint) || (r->replay_endpoint[0] != '\0' && !is_endpoint(r->replay_endpoint))) {
         snprintf(why, 160, "an endpoint is neither tcp:// nor ipc://");
         return false;

@@ -27,6 +27,7 @@
 #define TICK_MS 100u
 #define BATCH 256u /* messages of a publisher in a turn */
 #define SWEEP 20000u /* entries that are freed in a turn */
+#define ROOM_EVERY_NS KVP_NS_PER_S /* it takes long, and may give little */
 #define KNOWN_MAX (4u << 20) /* places of a publisher that are remembered of what it does not hold */
 
 typedef struct publisher {
@@ -54,6 +55,7 @@ struct kvp_registry {
     _Atomic(kvp_roster_t *) roster;
     uv_timer_t tick;
     uv_idle_t more; /* active while some socket has more */
+    uint64_t room_ns; /* when room was made last; 0 = never */
     bool is_starting; /* what is added is not to be written: it comes from there */
     bool is_ready;
 };
@@ -144,11 +146,33 @@ on_replay_end(void *arg)
 }
 
 static void
+on_disconnected(void *arg)
+{
+    publisher_t *p = arg;
+
+    kvp_feed_disconnected(&p->feed);
+}
+
+static void
 on_connected(void *arg)
 {
     publisher_t *p = arg;
 
     kvp_feed_connected(&p->feed, kvp_boot_ns());
+}
+
+/* The index is full: places of what nobody holds go first. */
+static bool
+make_room(void *arg)
+{
+    kvp_registry_t *r = arg;
+    const uint64_t now_ns = kvp_boot_ns();
+
+    if (r->room_ns != 0 && now_ns - r->room_ns < ROOM_EVERY_NS) return false;
+    r->room_ns = now_ns;
+    kvp_list_foreach (pos, &r->publishers)
+        kvp_view_forget(kvp_list_entry(pos, publisher_t, link)->view);
+    return true;
 }
 
 static void on_more(uv_idle_t *idle);
@@ -196,7 +220,8 @@ static kvp_err_t
 make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **out)
 {
     publisher_t *p = calloc(1, sizeof *p);
-    const kvp_subscription_ops_t ops = {on_live, on_replayed, on_replay_end, on_connected, on_more_messages, p};
+    const kvp_subscription_ops_t ops = {
+        on_live, on_replayed, on_replay_end, on_connected, on_disconnected, on_more_messages, p};
     kvp_err_t err;
 
     if (p == NULL) return KVP_NOMEM;
@@ -212,6 +237,8 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **
         &p->applier, r->ix, r->spaces, p->view,
         &(kvp_terms_t){p->reg.model, p->reg.tenant, p->reg.salt, p->reg.lora, p->reg.block_size, p->reg.rank},
         r->conf.hash_seed);
+    p->applier.make_room = make_room;
+    p->applier.arg = r;
     err = kvp_subscription_open(r->uv, r->zmq, p->reg.endpoint, p->reg.replay_endpoint, &ops, &p->sub);
     if (err != KVP_OK) {
         free_publisher(p);
@@ -284,6 +311,7 @@ kvp_registry_load(kvp_registry_t *r, const char *path)
     char why[160] = "it is no JSON array";
     size_t n = 0;
 
+    if (list == NULL && json_util_get_last_err() != NULL) snprintf(why, sizeof why, "%.150s", json_util_get_last_err());
     r->is_starting = true;
     if (json_object_is_type(list, json_type_array)) {
         why[0] = '\0';
@@ -307,12 +335,14 @@ kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what)
 
     if (old != NULL && memcmp(&old->reg, what, sizeof *what) == 0) return KVP_OK;
     if (old == NULL && r->n == KVP_PUBLISHERS_MAX) return KVP_LIMIT;
-    if (old != NULL) end_publisher(r, old); /* first: both may want to bind one endpoint */
-    err = make_publisher(r, what, &p);
-    if (err != KVP_OK) {
-        save(r);
-        return err;
+    /* Where both bind one endpoint the old one has to go first; else it stays if the new one is refused. */
+    if (old != NULL && strcmp(old->reg.endpoint, what->endpoint) == 0) {
+        end_publisher(r, old);
+        old = NULL;
     }
+    err = make_publisher(r, what, &p);
+    if (err != KVP_OK) return err;
+    if (old != NULL) end_publisher(r, old);
     kvp_list_add_tail(&r->publishers, &p->link);
     r->n++;
     publish_roster(r);

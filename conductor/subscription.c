@@ -17,9 +17,10 @@
 #include <zmq.h>
 
 #define FRAMES_MAX 4u
-#define MESSAGE_MAX ((int64_t)16 << 20) /* bytes of a message */
-#define WAITING_MAX 1000 /* messages that ZMQ holds for us; the publisher drops what is beyond */
-#define BATCH 64u /* messages that are taken before others get their turn */
+#define MESSAGE_MAX ((int64_t)4 << 20) /* bytes of a message */
+#define WAITING_MAX 100 /* messages that ZMQ holds for us; the publisher drops what is beyond */
+#define BATCH 64u /* messages that are taken before others get their turn, */
+#define PART_BYTES (16u << 10) /* where so many bytes count as another one */
 #define SEQ_BYTES 8u
 
 typedef struct {
@@ -95,6 +96,7 @@ make_socket(kvp_subscription_t *s, int type)
 
     if (socket == NULL) return NULL;
     set_int(socket, ZMQ_LINGER, 0);
+    set_int(socket, ZMQ_IPV6, 1);
     set_int(socket, ZMQ_RCVHWM, WAITING_MAX);
     set_int(socket, ZMQ_RECONNECT_IVL, 50);
     set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000);
@@ -174,6 +176,8 @@ void
 kvp_subscription_close(kvp_subscription_t *s)
 {
     if (s == NULL) return;
+    /* Else ZMQ's thread, which all sockets share, may wait for us to read of the end of the connection. */
+    if (s->sub.socket != NULL) (void)zmq_socket_monitor(s->sub.socket, NULL, 0);
     unwatch(&s->sub);
     unwatch(&s->monitor);
     unwatch(&s->dealer);
@@ -222,6 +226,13 @@ read_seq(zmq_msg_t *frame, uint64_t *out)
     return true;
 }
 
+/* What that message takes of a turn. */
+static uint32_t
+share_of(zmq_msg_t *payload, uint32_t left)
+{
+    return (uint32_t)kvp_min_u64(left, 1 + zmq_msg_size(payload) / PART_BYTES);
+}
+
 static void
 take_live(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
 {
@@ -258,7 +269,10 @@ take_monitor(kvp_subscription_t *s, zmq_msg_t *frames)
 
     if (zmq_msg_size(&frames[0]) >= sizeof event) memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
     s->is_connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-    if (s->is_connected) s->ops.on_connected(s->ops.arg);
+    if (s->is_connected)
+        s->ops.on_connected(s->ops.arg);
+    else
+        s->ops.on_disconnected(s->ops.arg);
 }
 
 /* The replay first: live messages wait for it. A callback may ask for another replay, so the socket is looked up each time. */
@@ -273,14 +287,14 @@ kvp_subscription_run(kvp_subscription_t *s, uint32_t most)
         close_frames(frames, n);
     }
     while (left > 0 && s->dealer.socket != NULL && (n = receive(s->dealer.socket, frames)) > 0) {
+        left -= share_of(&frames[kvp_min_u64(n, FRAMES_MAX) - 1], left);
         if (s->is_replaying) take_replay(s, frames, n);
         close_frames(frames, n);
-        left--;
     }
     while (left > 0 && (n = receive(s->sub.socket, frames)) > 0) {
+        left -= share_of(&frames[kvp_min_u64(n, FRAMES_MAX) - 1], left);
         take_live(s, frames, n);
         close_frames(frames, n);
-        left--;
     }
     return left == 0;
 }

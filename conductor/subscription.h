@@ -13,6 +13,7 @@ typedef struct {
     void (*on_replayed)(void *arg, uint64_t seq, const void *payload, size_t len);
     void (*on_replay_end)(void *arg);
     void (*on_connected)(void *arg); /* for the first time, or again */
+    void (*on_disconnected)(void *arg);
     void (*on_more)(void *arg); /* a turn of the loop did not take all: kvp_subscription_run is to be called */
     void *arg;
 } kvp_subscription_ops_t;

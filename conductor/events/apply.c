@@ -83,14 +83,22 @@ space_of(kvp_applier_t *a, const kvp_event_t *ev)
     return kvp_spaces_name(a->spaces, &space);
 }
 
+/* By which the view knows a block: the standard's hashes are the same in each namespace. */
+static uint64_t
+key_of(const kvp_event_t *ev, uint32_t space, uint64_t hash)
+{
+    return ev->is_standard ? XXH3_64bits_withSeed(&hash, sizeof hash, space) : hash;
+}
+
 static bool
 find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
 {
     uint32_t block;
 
     *out = (spot_t){.space = KVP_SPACE_NONE};
-    if (ev->has_parent && (!ev->is_standard || ev->tokens != NULL)) {
-        switch (kvp_view_place(a->view, ev->parent, &block)) {
+    if (ev->is_standard) out->space = space_of(a, ev);
+    if (ev->has_parent && (!ev->is_standard || ev->tokens != NULL || !ev->has_base)) {
+        switch (kvp_view_place(a->view, key_of(ev, out->space, ev->parent), &block)) {
         case KVP_PLACE_UNKNOWN:
             skip(a, KVP_SKIP_parent);
             return false;
@@ -125,8 +133,32 @@ use_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t i, spot_t *spot, uin
                                       : kvp_chain_next(spot->depth == 0 ? NULL : &spot->before,
                                                        ev->tokens + (size_t)i * a->terms.block_size,
                                                        a->terms.block_size, a->hash_seed);
-    *block_out = kvp_index_use(a->ix, spot->space, spot->before, spot->depth++);
+    *block_out = kvp_index_use(a->ix, spot->space, spot->before, spot->depth);
+    if (*block_out == KVP_BLOCK_NONE && a->make_room != NULL && a->make_room(a->arg))
+        *block_out = kvp_index_use(a->ix, spot->space, spot->before, spot->depth);
+    spot->depth++;
     return *block_out != KVP_BLOCK_NONE;
+}
+
+/* Where these hashes are known it is by the same tokens: the chain is the same in each namespace. */
+static bool
+is_known(const kvp_applier_t *a, const kvp_event_t *ev)
+{
+    bool has_before = ev->has_parent;
+    uint64_t before = 0;
+    uint32_t block;
+
+    if (has_before) {
+        if (kvp_view_place(a->view, ev->parent, &block) != KVP_PLACE_BLOCK) return false;
+        before = kvp_index_hash(a->ix, block);
+    }
+    for (uint32_t i = 0; i < ev->n; i++, has_before = true) {
+        if (kvp_view_place(a->view, ev->hashes[i], &block) != KVP_PLACE_BLOCK) return false;
+        before = kvp_chain_next(has_before ? &before : NULL, ev->tokens + (size_t)i * a->terms.block_size,
+                                a->terms.block_size, a->hash_seed);
+        if (kvp_index_hash(a->ix, block) != before) return false;
+    }
+    return true;
 }
 
 /* Events without extra keys lack the salt, too: where the hash is known already it stands there. */
@@ -136,9 +168,7 @@ use_known(kvp_applier_t *a, const kvp_event_t *ev)
     const uint32_t slot = slot_of(a, ev);
     uint32_t block;
 
-    if (ev->is_standard || ev->has_extra_keys || slot == KVP_SLOTS_MAX) return false;
-    for (uint32_t i = 0; i < ev->n; i++)
-        if (kvp_view_place(a->view, ev->hashes[i], &block) == KVP_PLACE_UNKNOWN) return false;
+    if (ev->is_standard || ev->has_extra_keys || slot == KVP_SLOTS_MAX || !is_known(a, ev)) return false;
     for (uint32_t i = 0; i < ev->n; i++) {
         if (kvp_view_place(a->view, ev->hashes[i], &block) == KVP_PLACE_BLOCK)
             block = kvp_index_use(a->ix, kvp_index_space(a->ix, block), kvp_index_hash(a->ix, block),
@@ -176,12 +206,14 @@ store(kvp_applier_t *a, const kvp_event_t *ev)
         return;
     }
     if (!find_spot(a, ev, &spot)) return;
+    const uint32_t space = spot.space;
+
     for (uint32_t i = 0; i < ev->n; i++) {
         if (!use_block(a, ev, i, &spot, &block)) {
             skip(a, KVP_SKIP_too_many);
             return;
         }
-        kvp_view_store(a->view, slot, ev->hashes[i], block, !ev->is_standard);
+        kvp_view_store(a->view, slot, key_of(ev, space, ev->hashes[i]), block, !ev->is_standard);
         a->done.stored++;
     }
 }
@@ -189,10 +221,10 @@ store(kvp_applier_t *a, const kvp_event_t *ev)
 static void
 remove_all(kvp_applier_t *a, const kvp_event_t *ev)
 {
-    const uint32_t slot = slot_of(a, ev);
+    const uint32_t slot = slot_of(a, ev), space = ev->is_standard ? space_of(a, ev) : KVP_SPACE_NONE;
 
     for (uint32_t i = 0; slot != KVP_SLOTS_MAX && i < ev->n; i++)
-        a->done.removed += kvp_view_remove(a->view, slot, ev->hashes[i]);
+        a->done.removed += kvp_view_remove(a->view, slot, key_of(ev, space, ev->hashes[i]));
 }
 
 /* ---- streams of the standard's events */
@@ -232,10 +264,16 @@ is_next(kvp_applier_t *a, const kvp_event_t *ev)
 }
 
 static bool
+is_other(kvp_text_t text, const char *registered)
+{
+    return text.at != NULL && (strlen(registered) != text.len || memcmp(registered, text.at, text.len) != 0);
+}
+
+static bool
 is_foreign(const kvp_applier_t *a, const kvp_event_t *ev)
 {
-    return ev->model.at != NULL &&
-           (strlen(a->terms.model) != ev->model.len || memcmp(a->terms.model, ev->model.at, ev->model.len) != 0);
+    return is_other(ev->model, a->terms.model) || is_other(ev->tenant, a->terms.tenant) ||
+           (ev->has_rank && ev->dp_rank != a->terms.rank);
 }
 
 /* ---- what is called */
@@ -258,7 +296,7 @@ kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
     case KVP_EVENT_CLEARED: /* an engine's event is of its own memory alone; the standard's names the medium */
         a->done.cleared++;
         if (ev->is_standard)
-            kvp_view_clear(a->view, NULL);
+            kvp_view_clear(a->view, kvp_view_medium(a->view, medium_of(ev).at, medium_of(ev).len));
         else
             kvp_view_clear(a->view, "GPU");
         break;

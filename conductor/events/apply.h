@@ -28,6 +28,8 @@ typedef struct {
     kvp_view_t *view;
     kvp_terms_t terms;
     uint64_t hash_seed;
+    bool (*make_room)(void *arg); /* the index is full: true = it may not be any more. NULL = there is nobody to ask */
+    void *arg;
     kvp_decoder_t decoder;
     kvp_applied_t done;
     struct {

@@ -297,6 +297,7 @@ read_standard_event(kvp_decoder_t *d, fields_t f, kvp_event_t *ev, kvp_skip_t *w
     *why = KVP_SKIP_malformed;
     if (f[F_EVENT_ID] == NULL || f[F_EVENT_ID]->type != MSGPACK_OBJECT_POSITIVE_INTEGER) return false;
     ev->event_id = f[F_EVENT_ID]->via.u64;
+    ev->has_rank = f[F_DP_RANK] != NULL;
     if (!read_text(f[F_MODEL_NAME], &ev->model) || !read_text(f[F_ADDITIONAL_SALT], &ev->additional_salt) ||
         !read_text(f[F_LORA_NAME], &ev->lora) || !read_text(f[F_TENANT_ID], &ev->tenant) ||
         !read_text(f[F_BACKEND_ID], &ev->backend) || !read_text(f[F_MEDIUM], &ev->medium) ||

@@ -34,6 +34,7 @@ typedef struct {
     bool has_base; /* depth of the first block */
     uint32_t base;
     kvp_text_t model, additional_salt, tenant, backend;
+    bool has_rank;
     uint32_t dp_rank;
 } kvp_event_t;
 

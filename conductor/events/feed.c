@@ -181,7 +181,7 @@ void
 kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
     if (!f->is_asking || f->is_anew) return;
-    f->heard_ns = f->asked_ns = now_ns;
+    f->heard_ns = now_ns;
     if (f->is_first) {
         replayed_first(f, seq, payload, len);
     } else if (seq == f->last + 1) {
@@ -190,7 +190,10 @@ kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, 
         f->stats.gaps++;
         drop(f);
         apply(f, seq, payload, len);
+    } else {
+        return; /* that is no progress */
     }
+    f->asked_ns = now_ns;
 }
 
 static void
@@ -228,6 +231,12 @@ kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns)
 
 /* ---- time */
 void
+kvp_feed_disconnected(kvp_feed_t *f)
+{
+    if (!f->can_replay && f->has_last) drop(f);
+}
+
+void
 kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns)
 {
     f->heard_ns = now_ns;
@@ -246,7 +255,8 @@ kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns)
         f->stats.failed_replays++;
         drop(f);
         f->is_partial = true;
-        f->heard_ns = now_ns; /* and asks again in a while */
+        f->tries = TRIES_MAX; /* what comes is the beginning, until it is asked again in a while */
+        f->heard_ns = now_ns;
         end_replay(f, now_ns);
     } else if (f->can_replay && !f->is_asking && now_ns - f->heard_ns > SILENCE_NS) {
         ask_on(f, now_ns);

@@ -48,6 +48,8 @@ void kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t 
 void kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns);
 /* kvp_feed_connected: the connection is new, so something may have been missed, and what waits is of the one before. */
 void kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns);
+/* kvp_feed_disconnected: who cannot be asked later is not known to be the same then, so that what it held is dropped. */
+void kvp_feed_disconnected(kvp_feed_t *f);
 /* kvp_feed_tick: to be called a few times a second. */
 void kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns);
 

@@ -347,7 +347,8 @@ kvp_index_depth(const kvp_index_t *ix, uint32_t block)
 /* ---- looking up */
 /* Three passes, so that memory is on its way for all of them at once: tables, entries, blocks. */
 void
-kvp_index_find(const kvp_index_t *ix, uint32_t space, const uint64_t *hashes, size_t n, uint32_t *sets_out)
+kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint64_t *hashes, size_t n,
+               uint32_t *sets_out)
 {
     const table_t *tables[KVP_LOOK_AHEAD];
     uint64_t keys[KVP_LOOK_AHEAD];
@@ -369,8 +370,9 @@ kvp_index_find(const kvp_index_t *ix, uint32_t space, const uint64_t *hashes, si
         uint32_t at;
         const uint32_t number = find(ix, tables[i], keys[i], space, hashes[i], &at);
 
-        sets_out[i] = number == KVP_BLOCK_NONE ? KVP_SET_NONE
-                                               : atomic_load_explicit(&block_at(ix, number)->set, memory_order_acquire);
+        sets_out[i] = number == KVP_BLOCK_NONE || block_at(ix, number)->depth != depth + i
+                          ? KVP_SET_NONE
+                          : atomic_load_explicit(&block_at(ix, number)->set, memory_order_acquire);
     }
 }
 

@@ -36,8 +36,10 @@ uint32_t kvp_index_space(const kvp_index_t *ix, uint32_t block);
 uint32_t kvp_index_depth(const kvp_index_t *ix, uint32_t block); /* how many blocks stand before it */
 
 /* ---- readers' */
-/* kvp_index_find writes the set of each of n blocks, KVP_LOOK_AHEAD at most, to sets_out. */
-void kvp_index_find(const kvp_index_t *ix, uint32_t space, const uint64_t *hashes, size_t n, uint32_t *sets_out);
+/* kvp_index_find writes the set of each of n blocks, KVP_LOOK_AHEAD at most, to sets_out. The first has that depth, and the others follow it: a block of another depth
+ * is none. */
+void kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint64_t *hashes, size_t n,
+                    uint32_t *sets_out);
 const kvp_sets_t *kvp_index_sets(const kvp_index_t *ix);
 bool kvp_index_is_dead(const kvp_index_t *ix, uint32_t holder);
 

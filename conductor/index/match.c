@@ -149,7 +149,7 @@ kvp_match(const kvp_index_t *ix, const kvp_roster_t *roster, const kvp_question_
     for (size_t at = 0; at < q->n && going > 0 && q->space != KVP_SPACE_NONE; at += KVP_LOOK_AHEAD) {
         const size_t n = kvp_min_u64(KVP_LOOK_AHEAD, q->n - at);
 
-        kvp_index_find(ix, q->space, q->hashes + at, n, found);
+        kvp_index_find(ix, q->space, (uint32_t)at, q->hashes + at, n, found);
         for (size_t i = 0; i < n && going > 0; i++) {
             if (at + i > 0 && found[i] == before) continue;
             going = step(s, going, kvp_sets_get(kvp_index_sets(ix), found[i]), (uint32_t)(at + i));

@@ -84,6 +84,18 @@ upper(const char *name, size_t len, char out[KVP_MEDIUM_NAME_MAX + 1])
     out[n] = '\0';
 }
 
+const char *
+kvp_view_medium(const kvp_view_t *v, const char *medium, size_t len)
+{
+    const uint32_t n = atomic_load_explicit(&v->media_n, memory_order_relaxed);
+    char name[KVP_MEDIUM_NAME_MAX + 1];
+
+    upper(medium, len, name);
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(v->media[i].name, name) == 0) return v->media[i].name;
+    return "";
+}
+
 uint32_t
 kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group)
 {
@@ -299,11 +311,11 @@ kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool
         kvp_index_add(v->ix, block, holder);
 }
 
-/* Places of what is long gone are forgotten, a table at a time. */
+/* Places of what is gone are forgotten, a table at a time. */
 static void
-trim(kvp_view_t *v)
+trim(kvp_view_t *v, uint64_t most)
 {
-    for (uint32_t n = 0; n < PARTS && v->stats.known > v->known_max; n++) {
+    for (uint32_t n = 0; n < PARTS && v->stats.known > most; n++) {
         part_t *p = &v->parts[v->trim_part++ % PARTS];
 
         for (uint32_t i = 0; i < p->cap; i++) {
@@ -327,8 +339,14 @@ kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash)
     }
     if (e->count == COUNT_MAX) return true; /* it is not known how often it is there */
     if (--e->count == 0) let_go(v, e);
-    if (v->stats.known > v->known_max) trim(v);
+    if (v->stats.known > v->known_max) trim(v, v->known_max);
     return true;
+}
+
+void
+kvp_view_forget(kvp_view_t *v)
+{
+    trim(v, 0);
 }
 
 /* ---- clearing */

@@ -46,6 +46,9 @@ void kvp_view_destroy(kvp_view_t *v);
 /* kvp_view_slot: the slot of that medium (in upper case, cut to KVP_MEDIUM_NAME_MAX, what is no letter, digit or one of _-. replaced by _) and group; KVP_SLOTS_MAX = there are too many. */
 uint32_t kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group);
 
+/* kvp_view_medium is that name as the view has it, or "" (borrowed for the view's life). */
+const char *kvp_view_medium(const kvp_view_t *v, const char *medium, size_t len);
+
 /* kvp_view_place: where the block of that hash stands; block_out for KVP_PLACE_BLOCK. */
 kvp_place_kind_t kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out);
 
@@ -53,6 +56,9 @@ kvp_place_kind_t kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *bl
  * is_counted false: of a publisher that tells sets, not copies. The caller's use of the block (kvp_index_use) becomes the view's. */
 void kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted);
 bool kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash);
+
+/* kvp_view_forget forgets all places of what is not held. */
+void kvp_view_forget(kvp_view_t *v);
 
 /* kvp_view_clear: the medium holds nothing any more, at once (NULL = no medium does); places stay known. kvp_view_sweep frees what that left, so many entries at most: true = there is more. */
 void kvp_view_clear(kvp_view_t *v, const char *medium);

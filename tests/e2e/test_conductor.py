@@ -27,6 +27,26 @@ def read(tag):
     return [((RECORDED / f"{tag}-{m['seq']:03}.bin").read_bytes(), m["batch"][1]) for m in messages]
 
 
+def pack(value):
+    """msgpack, of what events have."""
+    if value is None:
+        return b"\xc0"
+    if isinstance(value, int):
+        return bytes([value]) if 0 <= value < 128 else b"\xcf" + struct.pack(">Q", value % 2**64)
+    if isinstance(value, str):
+        return b"\xd9" + bytes([len(value)]) + value.encode()
+    if isinstance(value, list):
+        return b"\xdc" + struct.pack(">H", len(value)) + b"".join(map(pack, value))
+    return b"\xde" + struct.pack(">H", len(value)) + b"".join(pack(k) + pack(v) for k, v in value.items())
+
+
+def standard(event_id, kind, hashes=None, **more):
+    """A payload of one event of the standard."""
+    return pack([0, [{"event_id": event_id, "event_type": kind, "model_name": "tiny", "block_size": BLOCK, "additional_salt": None, "lora_name": None,
+                      "tenant_id": "default", "backend_id": "b", "medium": "cpu", "dp_rank": 0,
+                      **({"seq_hashes": hashes} if hashes else {}), **more}], 0])
+
+
 class Naive:
     """What the events say, block by block: where each hash stands, and how often it is there."""
 
@@ -303,3 +323,74 @@ def test_bad_messages(conductor, publishers):
     wait_until(lambda: conductor.service()["malformed_messages"] == 5, 5, "messages of other frames to be counted")
     told = conductor.service()
     assert sum(s["n"] for s in told["skipped"]) == len(bad) - 1 and told["blocks"] == 0, told  # one is a payload without an event
+
+
+def test_standard_events(conductor, publishers):
+    """Fails if events of the standard's envelope are not taken as they say: by medium, salt, rank and place, in the order of their numbers."""
+    p = publishers(replays=False)
+    conductor.register(p)
+    subscribed(conductor)
+    chain, salted = [11, 12, 13], {"additional_salt": "s"}
+
+    def matched(hashes=chain, **more):
+        got = conductor.ask("/query_by_hash", {"model": "tiny", "seq_hashes": hashes, "block_size": BLOCK, **more})[1]["default"]["i"]
+        return got["longest_matched"] // BLOCK, {k: v // BLOCK for k, v in got.items() if k in ("CPU", "DISK")}
+
+    def say(*payloads):
+        for payload in payloads:
+            p.publish(payload)
+        conductor.wait_seq(p.seq - 1)
+
+    say(standard(1, "stored", chain[:2], base_block_idx=0), standard(1, "stored", chain, base_block_idx=0, medium="disk"),
+        standard(1, "stored", chain[:1], base_block_idx=0, **salted))
+    assert matched() == (3, {"CPU": 2, "DISK": 3}) and matched(cache_salt="s") == (1, {"CPU": 1, "DISK": 0})
+    # A run begins at the first block, whatever hashes are asked for.
+    assert matched(chain[1:])[0] == matched([13])[0] == 0 and matched([11, 11, 11])[0] == 1
+    say(standard(2, "removed", [11], **salted))
+    assert matched()[0] == 3 and matched(cache_salt="s")[0] == 0
+    say(standard(2, "cleared", medium="disk"))
+    assert matched() == (2, {"CPU": 2, "DISK": 0})
+    say(standard(2, "stored", [13], parent_hash=12), standard(2, "removed", [11]))  # the second has been told
+    assert matched()[0] == 3
+    say(standard(3, "stored", [99], base_block_idx=0, dp_rank=4), standard(3, "stored", [99], base_block_idx=0, model_name="other"))
+    assert matched([99])[0] == 0 and sum(k["n"] for k in conductor.service()["skipped"]) == 2
+    say(standard(9, "stored", [55], base_block_idx=0))  # what was missed may have been a removal
+    assert matched()[0] == 0 and matched([55])[0] == 1 and conductor.service()["gaps"] == 1
+
+
+def test_come_and_gone(conductor, publishers):
+    """Fails if publishers that are registered and unregistered at once leave the others unheard, or one that is refused ends the one before."""
+    p = publishers(replays=False)
+    key = {"instance_id": "x", "dp_rank": 0}
+    for _ in range(30):
+        conductor.register(p, instance_id="x")
+        assert conductor.ask("/unregister", key)[0] == 200
+    conductor.register(p)
+    subscribed(conductor)
+    p.publish(standard(1, "stored", [1], base_block_idx=0))
+    conductor.wait_seq(0)
+    bad = {"endpoint": "tcp://127.0.0.1", "type": "vLLM", "modelname": "tiny", "instance_id": "i", "block_size": BLOCK, "dp_rank": 0}
+    assert conductor.ask("/register", bad)[0] == 400
+    assert conductor.ask("/register", {**bad, "endpoint": p.pub.endpoint, "backends": []})[0] == 400
+    assert conductor.service()["blocks"] == 1
+    # An engine that cannot be asked whether it is the same is not believed when its connection ends.
+    p.close()
+    wait_until(lambda: conductor.service()["blocks"] == 0, 10, "the blocks of an engine that is gone to be dropped")
+
+
+def test_more_blocks_than_there_may_be(bench, publishers):
+    """Fails if places of blocks that nobody holds any more keep others out."""
+    conductor, p = Conductor(bench, "--max-blocks", "50"), publishers(replays=False)
+    conductor.register(p)
+    subscribed(conductor)
+    event = 0
+    for i in range(120):
+        for kind in ("stored", "removed"):
+            event += 1
+            p.publish(standard(event, kind, [1000 + i], **({"base_block_idx": 0} if kind == "stored" else {})))
+        conductor.wait_seq(p.seq - 1)
+        time.sleep(0.02)
+    time.sleep(1)
+    p.publish(standard(event + 1, "stored", [7], base_block_idx=0))
+    conductor.wait_seq(p.seq - 1)
+    assert conductor.ask("/query_by_hash", {"model": "tiny", "seq_hashes": [7], "block_size": BLOCK})[1]["default"]["i"]["longest_matched"] == BLOCK
