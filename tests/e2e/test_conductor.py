@@ -202,7 +202,7 @@ def test_stream_with_faults(conductor, publishers, what):
     """Fails if messages that were published before the registration, were lost, also the last one, or came twice, or out of order, leave another
     view than the whole stream."""
     p, naive = publishers(), Naive()
-    messages = read("int")
+    messages = read("int")[:17]  # the next one clears all, and what was missed before it would not show
     if what != "late":
         conductor.register(p)
         subscribed(conductor)
