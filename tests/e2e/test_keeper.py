@@ -487,7 +487,7 @@ def test_units_of_systemd(bench):
         texts[unit.stem] = unit.read_text()
         path = pathlib.Path(bench.home, unit.name)
         path.write_text(texts[unit.stem].replace(f"/usr/local/bin/{program.name}", str(program)))
-    assert sorted(texts) == ["kvpool-keeper", "kvpool-master", "kvpool-node"]
+    assert sorted(texts) == ["kvpool-conductor", "kvpool-keeper", "kvpool-master", "kvpool-node"]
     r = subprocess.run(["systemd-analyze", "verify", "--man=no", *map(str, pathlib.Path(bench.home).glob("*.service"))], capture_output=True,
                        text=True, timeout=60)
     assert r.returncode == 0 and r.stderr == "", r.stderr
