@@ -19,6 +19,7 @@
 #include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -55,6 +56,7 @@ struct kvp_registry {
     _Atomic(kvp_roster_t *) roster;
     uv_timer_t tick;
     uv_idle_t more; /* active while some socket has more */
+    int lock_fd; /* of the data directory; -1 = none */
     uint64_t room_ns; /* when room was made last; 0 = never */
     bool is_starting; /* what is added is not to be written: it comes from there */
     bool is_ready;
@@ -591,6 +593,15 @@ load_kept(kvp_registry_t *r)
         kvp_log_error("conductor", "cannot make the data directory: %m dir=%s", r->conf.data_dir);
         return KVP_SYS;
     }
+    snprintf(path, sizeof path, "%s/lock", r->conf.data_dir);
+    r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (r->lock_fd < 0 || flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        kvp_log_error("conductor",
+                      r->lock_fd >= 0 && errno == EWOULDBLOCK ? "another conductor uses the data directory dir=%s"
+                                                              : "cannot use the data directory: %m dir=%s",
+                      r->conf.data_dir);
+        return KVP_SYS;
+    }
     snprintf(path, sizeof path, "%s/" FILE_NAME, r->conf.data_dir);
     return access(path, F_OK) == 0 ? kvp_registry_load(r, path) : KVP_OK;
 }
@@ -603,6 +614,7 @@ kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry
     if (r == NULL) return KVP_NOMEM;
     r->conf = *conf;
     r->uv = uv;
+    r->lock_fd = -1;
     kvp_list_init(&r->publishers);
     kvp_list_init(&r->ending);
     kvp_epoch_init(&r->epoch);
@@ -651,6 +663,7 @@ kvp_registry_destroy(kvp_registry_t *r)
     while (!kvp_list_is_empty(&r->ending))
         free_publisher(kvp_list_first(&r->ending, publisher_t, link));
     zmq_ctx_term(r->zmq);
+    if (r->lock_fd >= 0) close(r->lock_fd);
     free(atomic_load(&r->roster));
     kvp_epoch_fini(&r->epoch);
     kvp_index_destroy(r->ix);

@@ -227,6 +227,15 @@ remove_all(kvp_applier_t *a, const kvp_event_t *ev)
         a->done.removed += kvp_view_remove(a->view, slot, key_of(ev, space, ev->hashes[i]));
 }
 
+/* The medium that the event names holds nothing any more. */
+static void
+clear_medium(kvp_applier_t *a, const kvp_event_t *ev)
+{
+    const kvp_text_t medium = medium_of(ev);
+
+    kvp_view_clear(a->view, kvp_view_medium(a->view, medium.at, medium.len));
+}
+
 /* ---- streams of the standard's events */
 static uint64_t
 mix_text(kvp_text_t text, uint64_t seed)
@@ -257,7 +266,7 @@ is_next(kvp_applier_t *a, const kvp_event_t *ev)
         return false;
     } else if (ev->event_id != a->streams[i].id + 1) {
         a->done.gaps++;
-        kvp_view_clear(a->view, NULL);
+        clear_medium(a, ev);
     }
     a->streams[i].id = ev->event_id;
     return true;
@@ -296,7 +305,7 @@ kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
     case KVP_EVENT_CLEARED: /* an engine's event is of its own memory alone; the standard's names the medium */
         a->done.cleared++;
         if (ev->is_standard)
-            kvp_view_clear(a->view, kvp_view_medium(a->view, medium_of(ev).at, medium_of(ev).len));
+            clear_medium(a, ev);
         else
             kvp_view_clear(a->view, "GPU");
         break;

@@ -278,6 +278,10 @@ def test_unregister_and_restart(bench, publishers):
     assert conductor.ask("/unregister", key)[0] == 404
     tokens = next(t for s, t in naive.place.values() if naive.run(s, t) > 0)
     assert set(conductor.ask("/query", {"model": "tiny", "token_ids": tokens, "block_size": BLOCK})[1]["default"]) == {"i"}
+    second = bench.start("second", "kvpool-conductor", "--http", "127.0.0.1:0", "--data-dir", f"{bench.home}/c", ready=False)
+    wait_until(lambda: not second.is_running(), 5, "a second conductor of the directory to give up")
+    assert second.proc.wait() == 1 and "another conductor uses the data directory" in second.log()
+    second.kill9()
     conductor.daemon.terminate()
     conductor = Conductor(bench, "--data-dir", f"{bench.home}/c")
     wait_until(lambda: conductor.ask("/ready")[0] == 200, 10, "the conductor to be ready")
