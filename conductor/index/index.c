@@ -56,8 +56,7 @@ struct kvp_index {
     kvp_buf_t spare; /* uint32_t: numbers of blocks that are free */
     kvp_buf_t spare_holders; /* and of holders */
     uint32_t holders_n;
-    bool is_dead[KVP_HOLDERS_MAX]; /* the writer's */
-    _Atomic bool is_over[KVP_HOLDERS_MAX]; /* the same for readers */
+    bool is_dead[KVP_HOLDERS_MAX];
 };
 
 /* ---- blocks */
@@ -248,11 +247,10 @@ kvp_index_rele(kvp_index_t *ix, uint32_t number)
 }
 
 /* ---- holders */
-static void
-set_of(kvp_index_t *ix, block_t *b, uint32_t set)
+static uint32_t
+set_of(const block_t *b)
 {
-    (void)ix;
-    atomic_store_explicit(&b->set, set, memory_order_release);
+    return atomic_load_explicit(&b->set, memory_order_relaxed);
 }
 
 void
@@ -260,7 +258,7 @@ kvp_index_add(kvp_index_t *ix, uint32_t number, uint32_t holder)
 {
     block_t *b = block_at(ix, number);
 
-    set_of(ix, b, kvp_sets_with(ix->sets, atomic_load_explicit(&b->set, memory_order_relaxed), holder));
+    atomic_store_explicit(&b->set, kvp_sets_with(ix->sets, set_of(b), holder), memory_order_release);
 }
 
 void
@@ -268,7 +266,7 @@ kvp_index_remove(kvp_index_t *ix, uint32_t number, uint32_t holder)
 {
     block_t *b = block_at(ix, number);
 
-    set_of(ix, b, kvp_sets_without(ix->sets, atomic_load_explicit(&b->set, memory_order_relaxed), holder));
+    atomic_store_explicit(&b->set, kvp_sets_without(ix->sets, set_of(b), holder), memory_order_release);
 }
 
 void
@@ -276,7 +274,7 @@ kvp_index_purge(kvp_index_t *ix, uint32_t number)
 {
     block_t *b = block_at(ix, number);
 
-    set_of(ix, b, kvp_sets_purge(ix->sets, atomic_load_explicit(&b->set, memory_order_relaxed), ix->is_dead));
+    atomic_store_explicit(&b->set, kvp_sets_purge(ix->sets, set_of(b), ix->is_dead), memory_order_release);
 }
 
 uint32_t
@@ -293,7 +291,6 @@ kvp_index_holder(kvp_index_t *ix)
         ix->holders_n++;
     }
     ix->is_dead[holder] = false;
-    atomic_store_explicit(&ix->is_over[holder], false, memory_order_release);
     return holder;
 }
 
@@ -301,7 +298,6 @@ void
 kvp_index_holder_end(kvp_index_t *ix, uint32_t holder)
 {
     ix->is_dead[holder] = true;
-    atomic_store_explicit(&ix->is_over[holder], true, memory_order_release);
 }
 
 static void
@@ -318,12 +314,6 @@ void
 kvp_index_holder_free(kvp_index_t *ix, uint32_t holder)
 {
     kvp_epoch_retire(ix->epoch, free_holder, ix, holder);
-}
-
-bool
-kvp_index_is_dead(const kvp_index_t *ix, uint32_t holder)
-{
-    return atomic_load_explicit(&ix->is_over[holder], memory_order_acquire);
 }
 
 uint64_t

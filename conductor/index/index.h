@@ -18,7 +18,7 @@ kvp_index_t *kvp_index_create(kvp_epoch_t *epoch, uint64_t seed, uint32_t blocks
 void kvp_index_destroy(kvp_index_t *ix);
 
 /* ---- the writer's */
-/* kvp_index_holder gives out the number of a new holder; KVP_HOLDERS_MAX = there are too many. kvp_index_holder_end: it holds nothing any more, at once for readers (kvp_index_is_dead); its number is given
+/* kvp_index_holder gives out the number of a new holder; KVP_HOLDERS_MAX = there are too many. kvp_index_holder_end: readers are not told of it any more (kvp_medium_t); its number is given
  * out again after kvp_index_holder_free, when no set has it. */
 uint32_t kvp_index_holder(kvp_index_t *ix);
 void kvp_index_holder_end(kvp_index_t *ix, uint32_t holder);
@@ -41,7 +41,6 @@ uint32_t kvp_index_depth(const kvp_index_t *ix, uint32_t block); /* how many blo
 void kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint64_t *hashes, size_t n,
                     uint32_t *sets_out);
 const kvp_sets_t *kvp_index_sets(const kvp_index_t *ix);
-bool kvp_index_is_dead(const kvp_index_t *ix, uint32_t holder);
 
 typedef struct {
     uint64_t blocks, bytes;

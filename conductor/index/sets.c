@@ -196,15 +196,6 @@ rank_of(const kvp_set_t *set, uint32_t holder)
     return i;
 }
 
-bool
-kvp_sets_has(const kvp_sets_t *s, uint32_t number, uint32_t holder)
-{
-    const kvp_set_t *set = kvp_sets_get(s, number);
-    const uint32_t at = rank_of(set, holder);
-
-    return set != NULL && at < set->n && set->holders[at] == holder;
-}
-
 uint32_t
 kvp_sets_with(kvp_sets_t *s, uint32_t number, uint32_t holder)
 {

@@ -27,7 +27,6 @@ uint32_t kvp_sets_with(kvp_sets_t *sets, uint32_t set, uint32_t holder);
 uint32_t kvp_sets_without(kvp_sets_t *sets, uint32_t set, uint32_t holder);
 /* kvp_sets_purge leaves out those for which is_dead[holder]. */
 uint32_t kvp_sets_purge(kvp_sets_t *sets, uint32_t set, const bool *is_dead);
-bool kvp_sets_has(const kvp_sets_t *sets, uint32_t set, uint32_t holder);
 
 /* kvp_sets_get, of readers, too: borrowed until the epoch is left. NULL for KVP_SET_NONE. */
 const kvp_set_t *kvp_sets_get(const kvp_sets_t *sets, uint32_t set);
