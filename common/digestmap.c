@@ -90,6 +90,25 @@ kvp_digestmap_insert(kvp_digestmap_t *map, kvp_digest_t digest)
     return &map->slots[at].val;
 }
 
+/* What follows in the run moves up, where that is not in front of its own home. Source: Knuth, The Art of Computer Programming 3, 6.4, algorithm R. */
+void
+kvp_digestmap_remove(kvp_digestmap_t *map, kvp_digest_t digest)
+{
+    const uint32_t mask = map->cap - 1;
+    uint32_t hole;
+
+    if (map->cap == 0) return;
+    hole = place_of(map, digest);
+    if (map->slots[hole].val == 0) return;
+    for (uint32_t at = (hole + 1) & mask; map->slots[at].val != 0; at = (at + 1) & mask) {
+        if (((at - home_of(map, map->slots[at].digest)) & mask) < ((at - hole) & mask)) continue;
+        map->slots[hole] = map->slots[at];
+        hole = at;
+    }
+    map->slots[hole].val = 0;
+    map->n--;
+}
+
 const kvp_digestmap_at_t *
 kvp_digestmap_next(const kvp_digestmap_t *map, uint32_t *at)
 {

@@ -32,6 +32,9 @@ bool kvp_digestmap_reserve(kvp_digestmap_t *map, uint32_t n) KVP_MUST_USE;
 uint64_t *kvp_digestmap_at(const kvp_digestmap_t *map, kvp_digest_t digest);
 uint64_t *kvp_digestmap_insert(kvp_digestmap_t *map, kvp_digest_t digest);
 
+/* kvp_digestmap_remove takes the digest out, if it is there; others move. */
+void kvp_digestmap_remove(kvp_digestmap_t *map, kvp_digest_t digest);
+
 /* kvp_digestmap_next returns the next entry from *at on and moves *at behind it; NULL at the end. */
 const kvp_digestmap_at_t *kvp_digestmap_next(const kvp_digestmap_t *map, uint32_t *at);
 

@@ -68,6 +68,9 @@ kvp_admin_init(kvp_admin_t *admin)
 #define FIGURE(field, text) {#field, text, &admin->log.field},
                            KVP_LOG_STATS(FIGURE)
 #undef FIGURE
+#define FIGURE(field, text) {#field, text, &admin->published.field},
+                               KVP_PUBLISHER_STATS(FIGURE)
+#undef FIGURE
     };
     for (size_t i = 0; i < KVP_ARRAY_LEN(figures); i++) {
         err = add_figure(admin->metrics, figures[i].name, figures[i].help, figures[i].value);
@@ -128,6 +131,7 @@ copy_figures(void *arg)
     kvp_master_stats(kvp_server_core(admin->server), &admin->core);
     kvp_server_stats(admin->server, &admin->shell);
     admin->has_log = kvp_server_log_stats(admin->server, &admin->log);
+    if (admin->events != NULL) kvp_publisher_stats(admin->events, &admin->published);
     kvp_master_ident(kvp_server_core(admin->server), &admin->ident);
     admin->term = admin->core.term;
     admin->leads = 1;
@@ -286,6 +290,30 @@ on_ha_status(void *arg, const kvp_http_request_t *request, kvp_http_response_t *
     kvp_jsonw_close(&answer, '}');
 }
 
+/* The first five fields are the reference's. */
+static void
+on_kv_events(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_admin_t *admin = arg;
+    const kvp_publisher_stats_t *st = &admin->published;
+
+    (void)request;
+    if (!scrape(admin, response)) return;
+    kvp_jsonw_t answer = kvp_http_json(response, 200);
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_bool(&answer, "enabled", admin->events != NULL);
+    kvp_jsonw_u64(&answer, "published_batches", st->events_messages);
+    kvp_jsonw_u64(&answer, "published_events", st->events_published);
+    kvp_jsonw_u64(&answer, "dropped_events", st->events_lost);
+    kvp_jsonw_u64(&answer, "skipped_unparsed_keys", 0);
+    kvp_jsonw_bool(&answer, "is_publishing", st->is_publishing);
+    kvp_jsonw_u64(&answer, "objects", st->events_objects);
+    kvp_jsonw_u64(&answer, "replays", st->events_replays);
+    kvp_jsonw_u64(&answer, "snapshots", st->events_snapshots);
+    kvp_jsonw_u64(&answer, "abandoned_replays", st->events_abandoned);
+    kvp_jsonw_close(&answer, '}');
+}
+
 static void
 on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -294,7 +322,8 @@ on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
                                "/metrics    figures for Prometheus\n"
                                "/role       leader, standby, or what is between\n"
                                "/leader     who leads\n"
-                               "/ha_status  all that is known of the masters\n";
+                               "/ha_status  all that is known of the masters\n"
+                               "/kv_events/status  what was published of KV events\n";
 
     (void)arg;
     (void)request;
@@ -303,8 +332,10 @@ on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
 }
 
 kvp_err_t
-kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha)
+kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha,
+                kvp_publisher_t *events)
 {
+    admin->events = events;
     admin->loop = loop;
     admin->server = server;
     admin->ha = ha;
@@ -313,6 +344,7 @@ kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_serv
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/role", on_role, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/leader", on_leader, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/ha_status", on_ha_status, admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/kv_events/status", on_kv_events, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/", on_index, admin);
     return err;
 }

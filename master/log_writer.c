@@ -187,6 +187,13 @@ kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg
     w->write.data = w->sync.data = w->removal.data = w;
 }
 
+void
+kvp_log_writer_tap(kvp_log_writer_t *w, void (*tap)(void *arg, const void *records, size_t len), void *arg)
+{
+    w->tap = tap;
+    w->tap_arg = arg;
+}
+
 /* ---- one chunk */
 /* In whichever thread. errno says why not. */
 static bool
@@ -369,6 +376,7 @@ take(kvp_log_writer_t *w)
     while (kvp_master_take_journal(w->master, &c->bytes, &c->end, &c->begins_file)) {
         chunk_t *last = c->begins_file ? NULL : open_chunk(w);
 
+        if (w->tap != NULL) w->tap(w->tap_arg, c->bytes.data, c->bytes.len);
         if (last == NULL) {
             kvp_list_add_tail(&w->chunks, &c->link);
             c = new_chunk(w);

@@ -39,6 +39,8 @@ typedef struct {
     uv_loop_t *uv; /* borrowed; NULL = not started */
     void (*moved)(void *arg);
     void *arg;
+    void (*tap)(void *arg, const void *records, size_t len); /* NULL = nobody else reads them */
+    void *tap_arg;
     uint64_t origin; /* position of the files at which the core's 0 is */
     uint64_t written, told; /* positions of the core: of the files, and as it was told */
     uint64_t hold_written, hold_synced; /* the core is told no more than that; UINT64_MAX = of all */
@@ -87,6 +89,9 @@ void kvp_log_writer_hold(kvp_log_writer_t *w, uint64_t written, uint64_t synced)
 
 /* kvp_log_writer_start has moved(arg) called on the loop's thread whenever kvp_log_writer_run has something to do. */
 void kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg), void *arg);
+
+/* kvp_log_writer_tap has tap(arg) called with what kvp_log_writer_run takes from the core, whole records in their order; it must not call back. */
+void kvp_log_writer_tap(kvp_log_writer_t *w, void (*tap)(void *arg, const void *records, size_t len), void *arg);
 
 /* kvp_log_writer_run takes what the core has for the log, writes it or hands it over, and tells the core what is written, and synced. True
  * where it did: then the core may have more to say. To be called until it returns false, at the end of each callback. now_ns is kvp_boot_ns().

@@ -49,6 +49,9 @@ typedef struct {
     const char *etcd, *cluster, *etcd_ca, *etcd_cert, *etcd_key, *etcd_user, *etcd_password_file;
     kvp_hostport_t advertise; /* host "" = where it listens */
     uint64_t election_ttl_ns, ack_standbys;
+    const char *events, *events_replay, *events_backend;
+    uint64_t events_kept;
+    bool is_events_legacy;
     bool is_forced_single;
     bool is_checking, is_repairing, is_json;
 } settings_t;
@@ -173,6 +176,33 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(settings_t, etcd_password_file),
      .metavar = "FILE",
      .help = "The user's password: the file's first line."},
+    {.name = "events",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, events),
+     .metavar = "tcp://HOST:PORT",
+     .help = "Where KV events are published over ZMQ: what was put, where it lies, and what is gone."},
+    {.name = "events-replay",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, events_replay),
+     .metavar = "tcp://HOST:PORT",
+     .help = "With --events: where subscribers ask for what they have missed, or for all that is there."},
+    {.name = "events-backend-id",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, events_backend),
+     .fallback = "kvpool",
+     .metavar = "NAME",
+     .help = "The pool's name in KV events (`backend_id`)."},
+    {.name = "events-kept",
+     .type = KVP_OPT_U64,
+     .offset = offsetof(settings_t, events_kept),
+     .fallback = "65536",
+     .min = 1024,
+     .max = 16u << 20,
+     .help = "So many KV events are kept for replays; who lacks more gets all that is there."},
+    {.name = "events-legacy",
+     .type = KVP_OPT_BOOL,
+     .offset = offsetof(settings_t, is_events_legacy),
+     .help = "KV events have the fields of older names as well: type, block_hashes, parent_block_hash."},
     {.name = "force-single",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_forced_single),
@@ -219,6 +249,9 @@ typedef struct {
     uv_loop_t uv;
     bool has_uv;
     kvp_loop_t loop;
+    kvp_publisher_t *events; /* NULL = none are published */
+    uv_async_t events_wake;
+    bool has_events_wake;
     kvp_http_t *http;
     kvp_hostport_t http_bound; /* host "" = no HTTP */
 } daemon_t;
@@ -242,6 +275,13 @@ on_stop(void *arg)
 
     kvp_server_stop(d->server);
     kvp_ha_stop(d->ha);
+    if (d->has_events_wake && !uv_is_closing((uv_handle_t *)&d->events_wake)) {
+        kvp_server_publish(d->server, NULL);
+        kvp_log_writer_tap(&d->log, NULL, NULL);
+        kvp_publisher_destroy(d->events); /* before the handle by which it wakes the loop */
+        d->events = NULL;
+        uv_close((uv_handle_t *)&d->events_wake, NULL);
+    }
     /* Ends what the HTTP thread waits for; a second signal kills from here on. */
     kvp_loop_stop(&d->loop);
 }
@@ -314,6 +354,51 @@ build_ha(daemon_t *d, const settings_t *s, const kvp_master_conf_t *core)
     return KVP_OK;
 }
 
+/* ---- events */
+static void
+wake_loop(void *arg)
+{
+    daemon_t *d = arg;
+
+    (void)uv_async_send(&d->events_wake);
+}
+
+static void
+on_events_wake(uv_async_t *async)
+{
+    daemon_t *d = async->data;
+
+    if (d->events != NULL) kvp_server_flush(d->server);
+}
+
+static void
+on_log_records(void *arg, const void *records, size_t len)
+{
+    kvp_publisher_log(arg, records, len);
+}
+
+static kvp_err_t
+build_events(daemon_t *d, const settings_t *s)
+{
+    const kvp_publisher_conf_t conf = {s->events, s->events_replay, s->events_backend, (uint32_t)s->events_kept,
+                                       s->is_events_legacy};
+
+    if (s->events == NULL && s->events_replay == NULL) return KVP_OK;
+    if (s->events == NULL || d->ident.dir_fd < 0) {
+        kvp_log_error("master", s->events == NULL ? "--events-replay goes with --events"
+                                                  : "--events tells what the log says, and --data-dir none keeps none");
+        return KVP_INVALID;
+    }
+    if (uv_async_init(&d->uv, &d->events_wake, on_events_wake) != 0) return KVP_SYS;
+    d->events_wake.data = d;
+    d->has_events_wake = true;
+    kvp_err_t err = kvp_publisher_create(&conf, wake_loop, d, &d->events);
+    if (err != KVP_OK) return err;
+    kvp_log_writer_tap(&d->log, on_log_records, d->events);
+    kvp_server_publish(d->server, d->events);
+    return KVP_OK;
+}
+
 static kvp_err_t
 build_core(daemon_t *d, const settings_t *s)
 {
@@ -350,6 +435,7 @@ build_core(daemon_t *d, const settings_t *s)
         .saves_ident = true,
         .has_journal = has_log,
         .log_sync = (kvp_log_sync_t)s->sync,
+        .log_names_gone = s->events != NULL,
         .ssd_wants_use = s->ssd_admission == 1,
         .host_id = d->host_id,
         .unix_path = kvp_server_unix_path(d->server),
@@ -364,7 +450,7 @@ build_core(daemon_t *d, const settings_t *s)
 }
 
 static kvp_err_t
-build_loop(daemon_t *d)
+build_loop(daemon_t *d, const settings_t *s)
 {
     int rc = uv_loop_init(&d->uv);
     if (rc != 0) {
@@ -374,8 +460,9 @@ build_loop(daemon_t *d)
     d->has_uv = true;
     kvp_err_t err = kvp_loop_start(&d->loop, &d->uv, on_stop, d);
     if (err == KVP_OK) err = kvp_server_start(d->server, &d->uv, d->core, &d->admin.times);
-    if (err == KVP_OK) d->core = NULL;
-    return err;
+    if (err != KVP_OK) return err;
+    d->core = NULL;
+    return build_events(d, s);
 }
 
 /* What the others are told: a name of this host where it listens on all of its addresses. */
@@ -398,7 +485,7 @@ build_http(daemon_t *d, const settings_t *s)
     if (s->http.host[0] == '\0') return KVP_OK;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
-    kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->server, d->ha);
+    kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->server, d->ha, d->events);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }
 
@@ -458,7 +545,7 @@ main(int argc, char **argv)
     kvp_log_writer_init(&d.log, 0, (kvp_log_sync_t)settings.sync);
 
     kvp_err_t err = build_core(&d, &settings);
-    if (err == KVP_OK) err = build_loop(&d);
+    if (err == KVP_OK) err = build_loop(&d, &settings);
     if (err == KVP_OK) err = build_http(&d, &settings);
     if (err == KVP_OK) err = start_ha(&d, &settings);
     if (err == KVP_OK) err = say_ready(&d);

@@ -99,6 +99,7 @@ struct kvp_server {
     kvp_listener_t local; /* the Unix socket */
 
     uv_loop_t *uv; /* borrowed, as is master; NULL = not started */
+    kvp_publisher_t *events; /* borrowed; NULL = nobody is told */
     kvp_master_t *master;
     kvp_times_t *times;
     bool is_stopping;
@@ -504,6 +505,7 @@ run_log(kvp_server_t *server)
         log_notes(server, NULL);
         collect(server);
     }
+    if (server->events != NULL) kvp_publisher_turn(server->events, server->master);
     if (was_mute) wake_if_not_mute(server);
 }
 
@@ -1084,6 +1086,12 @@ kvp_server_flush(kvp_server_t *server)
     begin(server);
     collect(server);
     flush_all(server);
+}
+
+void
+kvp_server_publish(kvp_server_t *server, kvp_publisher_t *events)
+{
+    server->events = events;
 }
 
 const kvp_hostport_t *

@@ -7,6 +7,7 @@
 
 #include "common/parse.h"
 #include "master/core/master.h"
+#include "master/events/publisher.h"
 #include "master/log_writer.h"
 #include "master/times.h"
 
@@ -101,6 +102,9 @@ size_t kvp_server_unsent(kvp_server_t *server, uint64_t conn);
 void kvp_server_end(kvp_server_t *server, uint64_t conn);
 void kvp_server_give(kvp_server_t *server, uint64_t conn);
 void kvp_server_flush(kvp_server_t *server);
+
+/* kvp_server_publish: events is told of the core at the end of each callback, when its log was taken; borrowed; NULL, as at first: nobody is. */
+void kvp_server_publish(kvp_server_t *server, kvp_publisher_t *events);
 
 /* kvp_server_stop ends accepting and unlinks the Unix socket at once, sends what waits (linger_ms at most) and closes
  * everything, without a word to the core. uv_run then has nothing of the server's left to wait for. On the loop's

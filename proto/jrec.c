@@ -20,7 +20,7 @@ bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
                ((rec->commit.flags & KVP_JREC_LINEAGE) != 0 ? sizeof(kvp_wire_lineage_t) : 0) +
                (size_t)kvp_align_up(rec->commit.key_len, 8);
     case KVP_JREC_GONE:
-        return sizeof rec->gone;
+        return sizeof rec->gone + (size_t)kvp_align_up(rec->gone.key_len, 8);
     case KVP_JREC_TENANT:
         return sizeof rec->tenant;
     case KVP_JREC_SEGMENT:
@@ -67,6 +67,7 @@ is_well_formed(const kvp_jrec_any_t *rec)
     if (rec->head.kind == KVP_JREC_COMMIT)
         return rec->commit.key_len > 0 && rec->commit.key_len <= KVP_KEY_MAX && rec->commit.places_n > 0 &&
                rec->commit.places_n <= KVP_JREC_PLACES_MAX;
+    if (rec->head.kind == KVP_JREC_GONE) return rec->gone.key_len <= KVP_KEY_MAX;
     if (rec->head.kind == KVP_JREC_TENANT)
         return strnlen(rec->tenant.name, sizeof rec->tenant.name) <= KVP_TENANT_NAME_MAX;
     if (rec->head.kind == KVP_JREC_SEGMENT)
@@ -91,7 +92,8 @@ kvp_jrec_read(const void *bytes, size_t len, uint64_t before, kvp_jrec_any_t *re
     rec_out->head.check = head.check;
     if (head.kind == 0 || head.kind > KVP_JREC_OLDEST) return KVP_VERSION;
     /* Its body is looked at only where it has room for one. */
-    if ((head.kind == KVP_JREC_COMMIT && head.bytes < sizeof rec_out->commit) || !is_well_formed(rec_out))
+    if ((head.kind == KVP_JREC_COMMIT && head.bytes < sizeof rec_out->commit) ||
+        (head.kind == KVP_JREC_GONE && head.bytes < sizeof rec_out->gone) || !is_well_formed(rec_out))
         return KVP_CORRUPT;
     *used_out = head.bytes;
     return KVP_OK;

@@ -78,12 +78,14 @@ typedef struct {
     uint8_t places_n;
 } kvp_jrec_commit_t;
 
+/* Behind it: the key's bytes, where they are told, and zeroes up to a multiple of 8. */
 typedef struct {
     kvp_jrec_t head;
     kvp_digest_t digest;
     uint64_t version;
     uint32_t why; /* kvp_gone_t */
-    uint32_t reserved; /* 0 */
+    uint16_t key_len; /* 0 = the key is not told */
+    uint16_t reserved; /* 0 */
 } kvp_jrec_gone_t;
 
 typedef struct {

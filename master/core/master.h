@@ -42,6 +42,8 @@ typedef struct {
     bool has_journal; /* kvp_master_open_journal comes before the first input */
     bool
         is_elected; /* by etcd: it rests until kvp_master_lead, and does not follow a higher term than its own, which is another master's */
+    bool
+        log_names_gone; /* the log tells the keys of what is gone, for who follows it without an index (master/events) */
     bool ssd_wants_use; /* what was not used since it was put is not worth writing to an SSD */
     kvp_log_sync_t log_sync;
 } kvp_master_conf_t;
@@ -117,6 +119,12 @@ bool kvp_master_snapshot(kvp_master_t *master);
 bool kvp_master_is_in_snapshot(const kvp_master_t *master);
 bool kvp_master_take_snapshot(kvp_master_t *master, uint64_t *from_out);
 void kvp_master_snapshot_taken(kvp_master_t *master, uint64_t file_bytes);
+
+/* For who reads the log as it is written, and has to begin somewhere. kvp_master_is_telling: its records are this master's own decisions. kvp_master_tell appends
+ * what is true now as records of a log, each with a check of its own, to out, whose err the caller looks at: with *cursor 0 all tenants, then committed objects, of `most` records of the index from *cursor on;
+ * *cursor moves. True = there is more. Who calls it until it is false, and takes in what the log says meanwhile in the order in which both came, knows all. */
+bool kvp_master_is_telling(const kvp_master_t *master);
+bool kvp_master_tell(kvp_master_t *master, uint32_t *cursor, uint32_t most, kvp_buf_t *out);
 
 /* Inputs. conn is the shell's number of a connection: never 0, never reused. now_ns is CLOCK_BOOTTIME and never falls.
  * Each may produce outputs. The frame is borrowed for the call. A frame that breaks the protocol makes the core close

@@ -14,6 +14,7 @@ import urllib.request
 import pytest
 
 from conftest import ROOT, SLOW, wait_until
+from kvevents import pack
 from zmqsock import PUB, ROUTER, Socket
 
 RECORDED = pathlib.Path(os.environ.get("KVP_KV_EVENTS", ROOT.parent / "shared" / "kv_events"))
@@ -25,19 +26,6 @@ def read(tag):
     """[(payload, events)] of a recorded stream."""
     messages = json.loads((RECORDED / f"{tag}.json").read_text())["messages"]
     return [((RECORDED / f"{tag}-{m['seq']:03}.bin").read_bytes(), m["batch"][1]) for m in messages]
-
-
-def pack(value):
-    """msgpack, of what events have."""
-    if value is None:
-        return b"\xc0"
-    if isinstance(value, int):
-        return bytes([value]) if 0 <= value < 128 else b"\xcf" + struct.pack(">Q", value % 2**64)
-    if isinstance(value, str):
-        return b"\xd9" + bytes([len(value)]) + value.encode()
-    if isinstance(value, list):
-        return b"\xdc" + struct.pack(">H", len(value)) + b"".join(map(pack, value))
-    return b"\xde" + struct.pack(">H", len(value)) + b"".join(pack(k) + pack(v) for k, v in value.items())
 
 
 def standard(event_id, kind, hashes=None, **more):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZMQ sockets by libzmq itself: what a publisher of KV events needs, and no package more."""
+"""ZMQ sockets by libzmq itself: what publishers of KV events and subscribers need, and no package more."""
 import ctypes
 import ctypes.util
 import time
 
-PUB, ROUTER = 1, 6
-_LINGER, _RCVMORE, _LAST_ENDPOINT, _SNDHWM = 17, 13, 32, 23
+PUB, SUB, DEALER, ROUTER = 1, 2, 5, 6
+_LINGER, _RCVMORE, _LAST_ENDPOINT, _SNDHWM, _SUBSCRIBE, _RCVHWM = 17, 13, 32, 23, 6, 24
 _DONTWAIT, _SNDMORE, _POLLIN = 1, 2, 1
 _lib = ctypes.CDLL(ctypes.util.find_library("zmq") or "libzmq.so.5", use_errno=True)
 for _name, _result in (("ctx_new", ctypes.c_void_p), ("socket", ctypes.c_void_p), ("errno", ctypes.c_int), ("strerror", ctypes.c_char_p)):
@@ -20,6 +20,9 @@ class Socket:
         self.at = ctypes.c_void_p(_lib.zmq_socket(_context, kind))
         self._set(_LINGER, 0)
         self._set(_SNDHWM, 100000)
+        self._set(_RCVHWM, 100000)
+        if kind == SUB:
+            assert _lib.zmq_setsockopt(self.at, _SUBSCRIBE, b"", ctypes.c_size_t(0)) == 0
         end = getattr(_lib, "zmq_connect" if connects else "zmq_bind")
         until = time.monotonic() + 5  # one that was closed here gives up its address a moment later
         while end(self.at, endpoint.encode()) != 0:

@@ -90,13 +90,13 @@ typedef struct {
 
 /* journal.c: see there. Without a journal none of it does anything.
  * What happens is written: kvp_journal_commit, of an object with its version; _again, the same of one whose places changed; _gone, of one
- * that is about to go; _segment, of memory that objects lie in, before they do; _segment_over, nothing does any more; _bumped; _term:
+ * that is about to go, o where it is there still (its key is told where conf.log_names_gone), else NULL; _segment, of memory that objects lie in, before they do; _segment_over, nothing does any more; _bumped; _term:
  * ours; _base: all that is there once more, is_anew where nothing that was written before counts any more. */
 void kvp_journal_init(kvp_interim_t *log);
 void kvp_journal_fini(kvp_interim_t *log);
 void kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest);
 void kvp_journal_again(kvp_interim_t *log, uint32_t oid);
-void kvp_journal_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_gone_t why);
+void kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why);
 void kvp_journal_segment(kvp_interim_t *log, const kvp_segment_t *g);
 void kvp_journal_segment_over(kvp_interim_t *log, const kvp_segment_t *g);
 void kvp_journal_tenant(kvp_interim_t *log, const kvp_tenant_t *t);

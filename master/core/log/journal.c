@@ -85,17 +85,15 @@ tell_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_jrec_place_t *out)
     return told;
 }
 
-static void
-say(kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest)
+/* The record of a committed object, but for its head; false: it lies nowhere. */
+static bool
+make_commit(const kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest, kvp_jrec_any_t *rec)
 {
     const kvp_member_t *mb = kvp_group_member(&m->cat, o);
-    kvp_wire_lineage_t lineage;
-    kvp_jrec_any_t rec;
+    const kvp_wire_lineage_t lineage = kvp_obj_lineage(m->cat.index, o);
     uint8_t *key;
 
-    if (!m->log.journal.is_open) return;
-    lineage = kvp_obj_lineage(m->cat.index, o);
-    rec.commit = (kvp_jrec_commit_t){
+    rec->commit = (kvp_jrec_commit_t){
         .digest = digest,
         .version = kvp_obj_version(o),
         .sum = o->sum,
@@ -103,14 +101,22 @@ say(kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest)
         .tenant = kvp_obj_tenant(&m->cat, o)->id,
         .flags = (uint8_t)(o->pin | (lineage.is_told != 0 ? KVP_JREC_LINEAGE : 0)),
     };
-    if (mb != NULL) rec.commit.group = (kvp_wire_group_t){mb->group->digest, mb->group->size, mb->number};
-    rec.commit.places_n = (uint8_t)tell_places(m, o, kvp_jrec_places(&rec));
-    if (rec.commit.places_n == 0) return;
-    if (lineage.is_told != 0) *kvp_jrec_lineage(&rec) = lineage;
-    key = kvp_jrec_key(&rec);
-    rec.commit.key_len = kvp_obj_key_copy(m->cat.index, o, key);
-    memset(key + rec.commit.key_len, 0, (size_t)(kvp_align_up(rec.commit.key_len, 8) - rec.commit.key_len));
-    append(m, &rec, KVP_JREC_COMMIT);
+    if (mb != NULL) rec->commit.group = (kvp_wire_group_t){mb->group->digest, mb->group->size, mb->number};
+    rec->commit.places_n = (uint8_t)tell_places(m, o, kvp_jrec_places(rec));
+    if (rec->commit.places_n == 0) return false;
+    if (lineage.is_told != 0) *kvp_jrec_lineage(rec) = lineage;
+    key = kvp_jrec_key(rec);
+    rec->commit.key_len = kvp_obj_key_copy(m->cat.index, o, key);
+    memset(key + rec->commit.key_len, 0, (size_t)(kvp_align_up(rec->commit.key_len, 8) - rec->commit.key_len));
+    return true;
+}
+
+static void
+say(kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest)
+{
+    kvp_jrec_any_t rec;
+
+    if (m->log.journal.is_open && make_commit(m, o, digest, &rec)) append(m, &rec, KVP_JREC_COMMIT);
 }
 
 void
@@ -222,12 +228,26 @@ kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
 }
 
 void
-kvp_journal_gone(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
+kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
 {
+    const kvp_master_t *m = log->core;
+    uint8_t *key;
     kvp_jrec_any_t rec;
 
     rec.gone = (kvp_jrec_gone_t){.digest = digest, .version = version, .why = why};
+    if (o != NULL && m->ctx.conf.log_names_gone && log->journal.is_open) {
+        key = rec.bytes + sizeof rec.gone;
+        rec.gone.key_len = kvp_obj_key_copy(m->cat.index, o, key);
+        memset(key + rec.gone.key_len, 0, (size_t)(kvp_align_up(rec.gone.key_len, 8) - rec.gone.key_len));
+    }
     append(log->core, &rec, KVP_JREC_GONE);
+}
+
+static void
+make_tenant(const kvp_tenant_t *t, kvp_jrec_any_t *rec)
+{
+    rec->tenant = (kvp_jrec_tenant_t){.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version};
+    snprintf(rec->tenant.name, sizeof rec->tenant.name, "%s", t->name);
 }
 
 void
@@ -235,8 +255,7 @@ kvp_journal_tenant(kvp_interim_t *log, const kvp_tenant_t *t)
 {
     kvp_jrec_any_t rec;
 
-    rec.tenant = (kvp_jrec_tenant_t){.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version};
-    snprintf(rec.tenant.name, sizeof rec.tenant.name, "%s", t->name);
+    make_tenant(t, &rec);
     append(log->core, &rec, KVP_JREC_TENANT);
 }
 
@@ -327,7 +346,7 @@ say_if_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
     const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
     if (o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_version(o) <= version) return;
-    if (KVP_RULE(SNAPSHOT_GONE)) kvp_journal_gone(&m->log, digest, version, KVP_GONE_REMOVED);
+    if (KVP_RULE(SNAPSHOT_GONE)) kvp_journal_gone(&m->log, NULL, digest, version, KVP_GONE_REMOVED);
 }
 
 /* What is gone and may still be SEALED, or on a tier: a master that has lost the log's end believes nodes, but not of that. False where the step's
@@ -340,7 +359,7 @@ say_gone(kvp_master_t *m)
 
     while ((at = kvp_digestmap_next(&m->prot.gone, &j->base_gone)) != NULL) {
         kvp_ctx_spend(&m->ctx, 1);
-        if (KVP_RULE(SNAPSHOT_GONE)) kvp_journal_gone(&m->log, at->digest, at->val, KVP_GONE_REMOVED);
+        if (KVP_RULE(SNAPSHOT_GONE)) kvp_journal_gone(&m->log, NULL, at->digest, at->val, KVP_GONE_REMOVED);
         if (m->ctx.slice_left == 0) return false;
     }
     for (; j->base_retire < m->space.retires.limit; j->base_retire++) {
@@ -446,6 +465,45 @@ kvp_master_snapshot_taken(kvp_master_t *m, uint64_t file_bytes)
 {
     m->log.journal.taken = m->log.journal.taking;
     m->log.journal.file_bytes = file_bytes;
+}
+
+/* ---- for others */
+bool
+kvp_master_is_telling(const kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->log.journal;
+
+    return j->is_open && !j->is_following && !j->is_resting;
+}
+
+static void
+tell(kvp_buf_t *out, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
+{
+    (void)kvp_jrec_seal(rec, kind, 0);
+    kvp_buf_append(out, rec, rec->head.bytes);
+}
+
+bool
+kvp_master_tell(kvp_master_t *m, uint32_t *cursor, uint32_t most, kvp_buf_t *out)
+{
+    const uint32_t end = kvp_obj_limit(m->cat.index);
+    kvp_jrec_any_t rec;
+    uint32_t oid;
+
+    for (uint32_t i = 0; *cursor == 0 && i < m->cat.tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
+
+        if (t == NULL) continue;
+        make_tenant(t, &rec);
+        tell(out, &rec, KVP_JREC_TENANT);
+    }
+    while ((oid = kvp_objindex_walk(m->cat.index, cursor, end, &most)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+
+        if (o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) <= kvp_obj_tenant(&m->cat, o)->min_version) continue;
+        if (make_commit(m, o, kvp_obj_digest_of(&m->cat, o), &rec)) tell(out, &rec, KVP_JREC_COMMIT);
+    }
+    return *cursor < end;
 }
 
 /* ---- what waits */

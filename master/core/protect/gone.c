@@ -57,7 +57,7 @@ void
 kvp_gone_say(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
 {
     if (!kvp_gone_is_rebuilding(prot)) return;
-    if (KVP_RULE(GONE_WHILE_REPORTING)) kvp_journal_gone(prot->log, digest, version, why);
+    if (KVP_RULE(GONE_WHILE_REPORTING)) kvp_journal_gone(prot->log, NULL, digest, version, why);
     kvp_gone_hold(prot, digest, version);
 }
 

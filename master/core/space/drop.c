@@ -146,7 +146,7 @@ kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_
     leave_t leave = {.owner = owner, .deferred = deferred};
 
     note_gone(sp, oid, &leave);
-    if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, why);
+    if (leave.version > 0) kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, why);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
     drop(sp, oid, &leave);
 }
@@ -157,7 +157,8 @@ kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid)
     leave_t leave = {.is_off_tier = true};
 
     note_gone(sp, oid, &leave);
-    if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, KVP_GONE_EVICTED);
+    if (leave.version > 0)
+        kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_EVICTED);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
     drop(sp, oid, &leave);
 }
@@ -178,7 +179,8 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
     leave_t leave = {.owner = 0};
 
     note_gone(sp, oid, &leave);
-    if (leave.version > 0) kvp_journal_gone(sp->log, leave.digest, leave.version, KVP_GONE_LOST);
+    if (leave.version > 0)
+        kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_LOST);
     if (leave.version > 0) kvp_gone_hold(sp->prot, leave.digest, leave.version - 1); /* its memory may be back */
     drop(sp, oid, &leave);
 }

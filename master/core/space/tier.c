@@ -345,6 +345,7 @@ enter_memory(kvp_space_t *sp, kvp_moving_t *mv, kvp_obj_t *o, uint32_t oid)
     kvp_victim_used(sp->prot, oid);
     sp->ctx->st.staged++;
     sp->ctx->st.staged_bytes += mv->len;
+    kvp_journal_again(sp->log, oid);
 }
 
 static bool

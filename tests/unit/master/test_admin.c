@@ -35,7 +35,7 @@ setup(void **state)
     site->http = kvp_http_create();
     assert_non_null(site->http);
     fixture_t *fix = &site->fix;
-    assert_int_equal(kvp_admin_route(&site->admin, site->http, &fix->loop, fix->server, NULL), KVP_OK);
+    assert_int_equal(kvp_admin_route(&site->admin, site->http, &fix->loop, fix->server, NULL, NULL), KVP_OK);
     assert_int_equal(kvp_parse_hostport("127.0.0.1:0", &any), KVP_OK);
     assert_int_equal(kvp_http_start(site->http, &any, &site->at), KVP_OK);
     *state = site;

@@ -1,0 +1,674 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See publisher.h.
+ *
+ * Design notes.
+ * - Records and slices of the index go through one queue, in the order in which they were true. So who takes in all slices, and all records that came since the first of
+ *   them, knows what there is (as with a dump that is made while a log goes on).
+ * - A snapshot has the number of the last message before it, and the replay goes on with that message itself: the subscriber then has its bytes, and can ask by them later.
+ * - After a pause (another master led, or events were lost) a number is left out: whoever has followed sees a gap, and asks.
+ */
+#include "master/events/publisher.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/thread.h"
+#include "master/events/stream.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#define QUEUE_MAX (64u << 20) /* bytes that wait; beyond, events are given up */
+#define SLICE 512u /* records of the index that the loop looks at in a turn */
+#define BATCH 64u /* events of a message */
+#define RING_BYTES_MAX (128u << 20)
+#define CLIENTS_MAX 16u
+#define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* one that reads nothing for so long is given up */
+#define SNAPSHOTS_MAX 3u /* of one replay: the ring was too short for so many */
+#define DIGESTS_NS (10 * KVP_NS_PER_S)
+#define IDENTITY_MAX 255u
+#define SEQ_BYTES 8u
+#define PRIME UINT32_MAX /* client of slices: ourselves */
+#define POLL_MS 20 /* while somebody does not read */
+#define IDLE_MS 1000
+
+typedef enum { Q_BEGIN, Q_END, Q_RECORDS, Q_SLICE } kind_t;
+
+typedef struct {
+    uint32_t kind, client;
+    uint64_t serial; /* of the client's walk */
+    uint32_t has_more, cursor;
+    uint64_t len; /* bytes that follow */
+} item_t;
+
+typedef struct {
+    uint64_t seq;
+    uint32_t n; /* events */
+    kvp_buf_t payload;
+} message_t;
+
+typedef enum { C_FREE, C_WALKING, C_RING } client_state_t;
+
+typedef struct {
+    client_state_t state;
+    uint8_t identity[IDENTITY_MAX];
+    size_t identity_len;
+    uint64_t serial; /* of its walk */
+    uint32_t cursor; /* of the index */
+    bool is_waiting; /* for a slice, */
+    bool is_walked; /* or there is none left */
+    uint32_t snapshots;
+    uint64_t seq; /* of the snapshot; C_RING: of the next message */
+    uint64_t moved_ns;
+    kvp_event_batch_t batch; /* what it has to get before the next slice */
+} client_t;
+
+struct kvp_publisher {
+    kvp_publisher_conf_t conf;
+    void (*wake)(void *arg);
+    void *arg;
+    pthread_t thread;
+    void *zmq, *pub, *router; /* router NULL = no replays */
+    int event_fd;
+
+    pthread_mutex_t mutex; /* of what follows */
+    kvp_buf_t queue;
+    bool is_over, is_awake;
+    bool has_want; /* a slice is wanted: */
+    item_t want;
+    kvp_publisher_stats_t stats;
+
+    /* the loop's */
+    const kvp_master_t *core; /* that was begun with; NULL = none */
+    bool is_lost;
+
+    /* the thread's */
+    kvp_stream_t *stream;
+    kvp_event_batch_t live;
+    bool is_leading, is_primed, has_changed;
+    client_t prime;
+    client_t clients[CLIENTS_MAX];
+    uint64_t walks;
+    message_t *ring; /* of ring_cap places: message seq is at seq % ring_cap */
+    uint32_t ring_cap, ring_events;
+    uint64_t ring_bytes;
+    uint64_t first, next; /* numbers in the ring are from first up to below next */
+    uint64_t digests_ns;
+};
+
+static uint64_t
+unix_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- the loop's side */
+static void
+enqueue(kvp_publisher_t *p, const item_t *item, const void *bytes)
+{
+    const uint64_t one = 1;
+    bool has_slept;
+
+    pthread_mutex_lock(&p->mutex);
+    kvp_buf_append(&p->queue, item, sizeof *item);
+    kvp_buf_append(&p->queue, bytes, item->len);
+    if (p->queue.err != KVP_OK) kvp_panic("out of memory: events that wait");
+    has_slept = !p->is_awake;
+    p->is_awake = true;
+    pthread_mutex_unlock(&p->mutex);
+    if (has_slept) (void)!write(p->event_fd, &one, sizeof one); /* the counter cannot be full */
+}
+
+static size_t
+waiting_bytes(kvp_publisher_t *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    const size_t len = p->queue.len;
+    pthread_mutex_unlock(&p->mutex);
+    return len;
+}
+
+void
+kvp_publisher_log(kvp_publisher_t *p, const void *records, size_t len)
+{
+    const item_t item = {.kind = Q_RECORDS, .len = len};
+
+    if (p->core == NULL || p->is_lost || len == 0) return;
+    if (waiting_bytes(p) + len <= QUEUE_MAX) {
+        enqueue(p, &item, records);
+        return;
+    }
+    p->is_lost = true;
+    kvp_log_warn("events", "events are published too slowly: some are given up, and subscribers get all anew");
+    pthread_mutex_lock(&p->mutex);
+    p->stats.events_lost++;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void
+give_slice(kvp_publisher_t *p, kvp_master_t *master)
+{
+    item_t item;
+    kvp_buf_t records;
+    bool has_want;
+
+    pthread_mutex_lock(&p->mutex);
+    has_want = p->has_want;
+    item = p->want;
+    p->has_want = false;
+    pthread_mutex_unlock(&p->mutex);
+    if (!has_want) return;
+    kvp_buf_init(&records, 0);
+    item.kind = Q_SLICE;
+    item.has_more = kvp_master_tell(master, &item.cursor, SLICE, &records);
+    if (records.err != KVP_OK) kvp_panic("out of memory: a snapshot of the index");
+    item.len = records.len;
+    enqueue(p, &item, records.data);
+    kvp_buf_fini(&records);
+}
+
+void
+kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master)
+{
+    const kvp_master_t *now = kvp_master_is_telling(master) ? master : NULL;
+    const bool is_again = p->is_lost && waiting_bytes(p) == 0;
+
+    if (p->core != now || is_again) {
+        p->core = now;
+        p->is_lost = false;
+        enqueue(p, &(item_t){.kind = now != NULL ? Q_BEGIN : Q_END}, NULL);
+    }
+    if (now != NULL && !p->is_lost) give_slice(p, master);
+}
+
+/* ---- the ring */
+static message_t *
+message_at(kvp_publisher_t *p, uint64_t seq)
+{
+    return &p->ring[seq % p->ring_cap];
+}
+
+static void
+drop_first(kvp_publisher_t *p)
+{
+    message_t *m = message_at(p, p->first++);
+
+    p->ring_events -= m->n;
+    p->ring_bytes -= m->payload.len;
+    kvp_buf_fini(&m->payload);
+}
+
+static void
+clear_ring(kvp_publisher_t *p)
+{
+    while (p->first < p->next)
+        drop_first(p);
+}
+
+/* ---- sending */
+static void
+put_seq(uint64_t seq, uint8_t out[SEQ_BYTES])
+{
+    for (uint32_t i = 0; i < SEQ_BYTES; i++)
+        out[i] = (uint8_t)(seq >> 8 * (SEQ_BYTES - 1 - i));
+}
+
+/* Sends what is in the batch, if it is anything, or all the same. */
+static void
+publish(kvp_publisher_t *p, bool is_forced)
+{
+    uint8_t seq[SEQ_BYTES];
+    message_t *m;
+
+    if (p->live.n == 0 && !is_forced) return;
+    while (p->next - p->first >= p->ring_cap ||
+           (p->first < p->next && (p->ring_events > p->conf.ring_events || p->ring_bytes > RING_BYTES_MAX)))
+        drop_first(p);
+    m = message_at(p, p->next);
+    *m = (message_t){.seq = p->next++, .n = p->live.n};
+    kvp_buf_init(&m->payload, 0);
+    kvp_event_payload(&p->live, unix_ms(), &m->payload);
+    p->ring_events += m->n;
+    p->ring_bytes += m->payload.len;
+    p->has_changed |= m->n > 0;
+    put_seq(m->seq, seq);
+    if (zmq_send(p->pub, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == 0 &&
+        zmq_send(p->pub, seq, sizeof seq, ZMQ_SNDMORE | ZMQ_DONTWAIT) == sizeof seq)
+        (void)zmq_send(p->pub, m->payload.data, m->payload.len, ZMQ_DONTWAIT);
+    pthread_mutex_lock(&p->mutex);
+    p->stats.events_published += m->n;
+    p->stats.events_messages++;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+/* 1 = sent, 0 = it does not read just now, -1 = it is gone. */
+static int
+send_to(kvp_publisher_t *p, const client_t *c, const char *topic, uint64_t number, const void *payload, size_t len)
+{
+    const int flags = ZMQ_SNDMORE | ZMQ_DONTWAIT;
+    uint8_t seq[SEQ_BYTES];
+
+    put_seq(number, seq);
+    if (zmq_send(p->router, c->identity, c->identity_len, flags) < 0) return errno == EAGAIN ? 0 : -1;
+    /* Behind the first part the others are taken, too. */
+    if (zmq_send(p->router, "", 0, flags) < 0 || zmq_send(p->router, topic, strlen(topic), flags) < 0 ||
+        zmq_send(p->router, seq, sizeof seq, flags) < 0 || zmq_send(p->router, payload, len, ZMQ_DONTWAIT) < 0)
+        return -1;
+    return 1;
+}
+
+/* ---- clients */
+static void
+end_client(client_t *c)
+{
+    c->state = C_FREE;
+    kvp_buf_reset(&c->batch.maps);
+    c->batch.n = 0;
+}
+
+static void
+begin_walk(kvp_publisher_t *p, client_t *c)
+{
+    c->state = C_WALKING;
+    c->serial = ++p->walks;
+    c->cursor = 0;
+    c->is_waiting = c->is_walked = false;
+    c->seq = p->next - 1;
+    c->snapshots++;
+    kvp_buf_reset(&c->batch.maps);
+    c->batch.n = 0;
+}
+
+static void
+abandon(kvp_publisher_t *p, client_t *c)
+{
+    pthread_mutex_lock(&p->mutex);
+    p->stats.events_abandoned++;
+    pthread_mutex_unlock(&p->mutex);
+    end_client(c);
+}
+
+/* False: it is gone, or does not read. */
+static bool
+note_sent(kvp_publisher_t *p, client_t *c, int rc, uint64_t now_ns)
+{
+    if (rc > 0)
+        c->moved_ns = now_ns;
+    else if (rc < 0)
+        end_client(c);
+    else if (now_ns - c->moved_ns > CLIENT_WAIT_NS)
+        abandon(p, c);
+    return rc > 0;
+}
+
+static void
+count_snapshot(kvp_publisher_t *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    p->stats.events_snapshots++;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+/* Sends what it has of the index; when that is all, the ring follows. False: there is nothing to do just now. */
+static bool
+walk_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
+{
+    kvp_event_batch_t batch = c->batch;
+    kvp_buf_t payload;
+    bool is_sent;
+
+    if (c->is_waiting) return false;
+    if (!c->is_walked && c->batch.n == 0) {
+        pthread_mutex_lock(&p->mutex);
+        if (!p->has_want) {
+            p->want = (item_t){.client = (uint32_t)(c - p->clients), .serial = c->serial, .cursor = c->cursor};
+            if (c == &p->prime) p->want.client = PRIME;
+            p->has_want = c->is_waiting = true;
+        }
+        pthread_mutex_unlock(&p->mutex);
+        if (c->is_waiting) p->wake(p->arg);
+        return false;
+    }
+    /* Also an empty one: so a snapshot of nothing is one. */
+    kvp_buf_init(&payload, 0);
+    kvp_event_payload(&batch, unix_ms(), &payload);
+    is_sent = note_sent(p, c, send_to(p, c, "snapshot", c->seq, payload.data, payload.len), now_ns);
+    kvp_buf_fini(&payload);
+    if (!is_sent) return false;
+    kvp_buf_reset(&c->batch.maps);
+    c->batch.n = 0;
+    if (c->is_walked) c->state = C_RING;
+    return true;
+}
+
+static bool
+ring_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
+{
+    const message_t *m;
+
+    if (c->seq >= p->next) {
+        if (note_sent(p, c, send_to(p, c, "", UINT64_MAX, "", 0), now_ns)) end_client(c);
+        return false;
+    }
+    if (c->seq < p->first) { /* the ring is shorter than the walk was long */
+        if (c->snapshots == SNAPSHOTS_MAX)
+            abandon(p, c);
+        else
+            begin_walk(p, c);
+        return true;
+    }
+    m = message_at(p, c->seq);
+    if (!note_sent(p, c, send_to(p, c, "", m->seq, m->payload.data, m->payload.len), now_ns)) return false;
+    c->seq++;
+    return true;
+}
+
+/* [identity, empty, number] */
+static void
+take_request(kvp_publisher_t *p, uint64_t now_ns)
+{
+    uint8_t parts[4][IDENTITY_MAX + 1];
+    size_t lens[4] = {0};
+    uint64_t from = 0;
+    uint32_t n = 0;
+    int more = 1;
+    client_t *c = NULL;
+
+    while (more != 0) {
+        const uint32_t at = (uint32_t)kvp_min_u64(n++, 3);
+        const int got = zmq_recv(p->router, parts[at], sizeof parts[at], ZMQ_DONTWAIT);
+        size_t len = sizeof more;
+
+        if (got < 0) return;
+        lens[at] = (size_t)got;
+        if (zmq_getsockopt(p->router, ZMQ_RCVMORE, &more, &len) != 0) return;
+    }
+    if (n != 3 || lens[0] > IDENTITY_MAX || lens[1] != 0 || lens[2] != SEQ_BYTES) return;
+    for (uint32_t i = 0; i < SEQ_BYTES; i++)
+        from = from << 8 | parts[2][i];
+    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
+        if (p->clients[i].state == C_FREE ||
+            (p->clients[i].identity_len == lens[0] && memcmp(p->clients[i].identity, parts[0], lens[0]) == 0))
+            c = &p->clients[i];
+    if (c == NULL || (p->is_leading && !p->is_primed)) return; /* it asks again in a while */
+    memcpy(c->identity, parts[0], lens[0]);
+    c->identity_len = lens[0];
+    c->moved_ns = now_ns;
+    c->snapshots = 0;
+    c->state = C_RING;
+    c->seq = from;
+    pthread_mutex_lock(&p->mutex);
+    p->stats.events_replays++;
+    pthread_mutex_unlock(&p->mutex);
+    if (!p->is_leading) {
+        c->seq = p->next; /* there is nothing */
+    } else if (from < p->first || from >= p->next) {
+        begin_walk(p, c);
+        count_snapshot(p);
+    }
+    p->has_changed = true; /* so that it can compare */
+}
+
+/* Each gets on by so much in a turn. Returns how long nothing is to be done then, ms. */
+static long
+run_clients(kvp_publisher_t *p, uint64_t now_ns)
+{
+    long wait_ms = IDLE_MS;
+
+    if (p->prime.state == C_WALKING) (void)walk_on(p, &p->prime, now_ns);
+    for (uint32_t i = 0; i < CLIENTS_MAX; i++) {
+        client_t *c = &p->clients[i];
+        uint32_t left = BATCH;
+
+        while (c->state != C_FREE && left > 0 && (c->state == C_WALKING ? walk_on : ring_on)(p, c, now_ns))
+            left--;
+        if (c->state == C_FREE || c->is_waiting) continue;
+        wait_ms = left == 0 ? 0 : kvp_min_u64((uint64_t)wait_ms, POLL_MS);
+    }
+    return wait_ms;
+}
+
+/* ---- what the loop gave */
+static void
+take_records(kvp_publisher_t *p, const uint8_t *bytes, size_t len, kvp_stream_mode_t mode, kvp_event_batch_t *batch)
+{
+    kvp_jrec_any_t rec;
+    const uint64_t now_ms = unix_ms();
+
+    for (size_t at = 0; at < len; at += rec.head.bytes) {
+        memcpy(&rec.head, bytes + at, sizeof rec.head);
+        memcpy(&rec, bytes + at, rec.head.bytes);
+        kvp_stream_take(p->stream, &rec, mode, now_ms, batch);
+        if (batch == &p->live && batch->n >= BATCH) publish(p, false);
+    }
+}
+
+static void
+pause_all(kvp_publisher_t *p)
+{
+    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
+        end_client(&p->clients[i]);
+    end_client(&p->prime);
+    clear_ring(p);
+    kvp_buf_reset(&p->live.maps);
+    p->live.n = 0;
+    kvp_stream_reset(p->stream);
+    p->is_leading = p->is_primed = false;
+    pthread_mutex_lock(&p->mutex);
+    p->has_want = false;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void
+take_slice(kvp_publisher_t *p, const item_t *item, const uint8_t *bytes)
+{
+    const bool is_prime = item->client == PRIME;
+    client_t *c = is_prime ? &p->prime : &p->clients[item->client];
+
+    if (c->state != C_WALKING || c->serial != item->serial) return;
+    c->is_waiting = false;
+    c->cursor = item->cursor;
+    c->is_walked = !item->has_more;
+    take_records(p, bytes, item->len, is_prime ? KVP_STREAM_PRIME : KVP_STREAM_SNAPSHOT, &c->batch);
+    if (!is_prime || !c->is_walked) return;
+    end_client(c);
+    p->is_primed = true;
+    publish(p, true); /* the ring is never empty from here on */
+    kvp_log_info("events", "publishing objects=%llu", (unsigned long long)kvp_stream_objects(p->stream));
+}
+
+static void
+take_item(kvp_publisher_t *p, const item_t *item, const uint8_t *bytes)
+{
+    switch ((kind_t)item->kind) {
+    case Q_BEGIN:
+        pause_all(p);
+        p->first = ++p->next;
+        p->is_leading = true;
+        begin_walk(p, &p->prime);
+        break;
+    case Q_END:
+        pause_all(p);
+        break;
+    case Q_RECORDS:
+        take_records(p, bytes, item->len, p->is_primed ? KVP_STREAM_LIVE : KVP_STREAM_PRIME, &p->live);
+        break;
+    case Q_SLICE:
+        take_slice(p, item, bytes);
+        break;
+    }
+}
+
+/* False: there was nothing. From then on the loop wakes us. */
+static bool
+take_queue(kvp_publisher_t *p, kvp_buf_t *taken, bool *is_over_out)
+{
+    kvp_buf_t swap;
+    bool has_any;
+
+    pthread_mutex_lock(&p->mutex);
+    swap = p->queue;
+    p->queue = *taken;
+    *taken = swap;
+    *is_over_out = p->is_over;
+    has_any = p->is_awake = taken->len > 0;
+    p->stats.events_queue_bytes = taken->len;
+    p->stats.events_objects = kvp_stream_objects(p->stream);
+    p->stats.is_publishing = p->is_primed;
+    pthread_mutex_unlock(&p->mutex);
+    for (size_t at = 0; at < taken->len && !*is_over_out;) {
+        item_t item;
+
+        memcpy(&item, taken->data + at, sizeof item);
+        at += sizeof item;
+        take_item(p, &item, taken->data + at);
+        at += item.len;
+    }
+    kvp_buf_reset(taken);
+    return has_any;
+}
+
+static void
+tell_digests(kvp_publisher_t *p, uint64_t now_ns)
+{
+    if (!p->is_primed || !p->has_changed || now_ns - p->digests_ns < DIGESTS_NS) return;
+    kvp_stream_digests(p->stream, unix_ms(), &p->live);
+    publish(p, false);
+    p->has_changed = false;
+    p->digests_ns = now_ns;
+}
+
+static void *
+run(void *arg)
+{
+    kvp_publisher_t *p = arg;
+    zmq_pollitem_t items[2] = {{.fd = p->event_fd, .events = ZMQ_POLLIN}, {.socket = p->router, .events = ZMQ_POLLIN}};
+    const int n = p->router != NULL ? 2 : 1;
+    kvp_buf_t taken;
+    uint64_t woken;
+    bool is_over = false;
+
+    kvp_buf_init(&taken, 0);
+    while (!is_over) {
+        const bool has_any = take_queue(p, &taken, &is_over);
+        const uint64_t now_ns = kvp_boot_ns();
+        long wait_ms;
+
+        publish(p, false);
+        tell_digests(p, now_ns);
+        wait_ms = run_clients(p, now_ns);
+        items[0].revents = items[1].revents = 0;
+        (void)zmq_poll(items, n, has_any ? 0 : wait_ms);
+        if ((items[0].revents & ZMQ_POLLIN) != 0) (void)!read(p->event_fd, &woken, sizeof woken);
+        if ((items[1].revents & ZMQ_POLLIN) != 0) take_request(p, kvp_boot_ns());
+    }
+    kvp_buf_fini(&taken);
+    return NULL;
+}
+
+void
+kvp_publisher_stats(kvp_publisher_t *p, kvp_publisher_stats_t *out)
+{
+    pthread_mutex_lock(&p->mutex);
+    *out = p->stats;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+/* ---- life */
+static kvp_err_t
+bind_socket(kvp_publisher_t *p, int type, const char *endpoint, void **out)
+{
+    const int yes = 1, none = 0, beat = 2000, beat_max = 6000;
+    const int64_t most = 4096;
+
+    *out = zmq_socket(p->zmq, type);
+    if (*out == NULL) return KVP_SYS;
+    (void)zmq_setsockopt(*out, ZMQ_LINGER, &none, sizeof none);
+    (void)zmq_setsockopt(*out, ZMQ_IPV6, &yes, sizeof yes);
+    (void)zmq_setsockopt(*out, ZMQ_HEARTBEAT_IVL, &beat, sizeof beat);
+    (void)zmq_setsockopt(*out, ZMQ_HEARTBEAT_TIMEOUT, &beat_max, sizeof beat_max);
+    (void)zmq_setsockopt(*out, ZMQ_MAXMSGSIZE, &most, sizeof most); /* of what peers send */
+    if (type == ZMQ_ROUTER) (void)zmq_setsockopt(*out, ZMQ_ROUTER_MANDATORY, &yes, sizeof yes);
+    if (zmq_bind(*out, endpoint) == 0) return KVP_OK;
+    kvp_log_error("events", "cannot publish: %s endpoint=%s", zmq_strerror(zmq_errno()), endpoint);
+    return KVP_INVALID;
+}
+
+static kvp_err_t
+build(kvp_publisher_t *p)
+{
+    kvp_err_t err;
+
+    p->zmq = zmq_ctx_new();
+    p->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    p->stream = kvp_stream_create(&(kvp_stream_conf_t){p->conf.backend, p->conf.is_legacy}, kvp_random_u64());
+    p->ring_cap = p->conf.ring_events + 1;
+    p->ring = calloc(p->ring_cap, sizeof *p->ring);
+    if (p->zmq == NULL || p->event_fd < 0) return KVP_SYS;
+    if (p->stream == NULL || p->ring == NULL) return KVP_NOMEM;
+    p->first = p->next = 1;
+    err = bind_socket(p, ZMQ_PUB, p->conf.endpoint, &p->pub);
+    if (err == KVP_OK && p->conf.replay != NULL) err = bind_socket(p, ZMQ_ROUTER, p->conf.replay, &p->router);
+    return err == KVP_OK ? kvp_thread_start(&p->thread, "kvp-events", run, p) : err;
+}
+
+static void
+free_publisher(kvp_publisher_t *p)
+{
+    if (p->stream != NULL && p->ring != NULL) pause_all(p);
+    if (p->pub != NULL) zmq_close(p->pub);
+    if (p->router != NULL) zmq_close(p->router);
+    if (p->zmq != NULL) zmq_ctx_term(p->zmq);
+    if (p->event_fd >= 0) close(p->event_fd);
+    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
+        kvp_buf_fini(&p->clients[i].batch.maps);
+    kvp_buf_fini(&p->prime.batch.maps);
+    kvp_buf_fini(&p->live.maps);
+    kvp_buf_fini(&p->queue);
+    kvp_stream_destroy(p->stream);
+    free(p->ring);
+    pthread_mutex_destroy(&p->mutex);
+    free(p);
+}
+
+kvp_err_t
+kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(void *arg), void *arg, kvp_publisher_t **out)
+{
+    kvp_publisher_t *p = calloc(1, sizeof *p);
+    kvp_err_t err;
+
+    if (p == NULL) return KVP_NOMEM;
+    p->conf = *conf;
+    p->wake = wake;
+    p->arg = arg;
+    pthread_mutex_init(&p->mutex, NULL);
+    err = build(p);
+    if (err != KVP_OK) {
+        free_publisher(p);
+        return err;
+    }
+    *out = p;
+    return KVP_OK;
+}
+
+void
+kvp_publisher_destroy(kvp_publisher_t *p)
+{
+    const uint64_t one = 1;
+
+    if (p == NULL) return;
+    pthread_mutex_lock(&p->mutex);
+    p->is_over = true;
+    pthread_mutex_unlock(&p->mutex);
+    (void)!write(p->event_fd, &one, sizeof one); /* the counter cannot be full */
+    pthread_join(p->thread, NULL);
+    free_publisher(p);
+}

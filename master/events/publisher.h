@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Publishes what the log says as KV events over ZMQ (stream.h), from a thread of its own: the loop hands it the log's records, and never waits for it. The
+ * thread has a queue, a ring of the last messages, and who asks for a replay gets from that ring what it lacks, or, where the ring does not reach back so far, a snapshot of the index and
+ * the ring from where that began. ADR 0033; docs/PROTOCOL.md "KV events of the pool".
+ */
+#ifndef KVP_MASTER_EVENTS_PUBLISHER_H
+#define KVP_MASTER_EVENTS_PUBLISHER_H
+
+#include "master/core/master.h"
+
+typedef struct {
+    const char *endpoint; /* of ZMQ, to be bound; borrowed, as the next two */
+    const char *replay; /* NULL = no replays */
+    const char *backend;
+    uint32_t ring_events; /* that are kept for replays */
+    bool is_legacy;
+} kvp_publisher_conf_t;
+
+/* Figures. X(name, help), marked as in KVP_MASTER_STATS. */
+#define KVP_PUBLISHER_STATS(X)                                                                                         \
+    X(events_published, "KV events that were published")                                                               \
+    X(events_messages, "messages in which they were")                                                                  \
+    X(events_lost, "times that events were given up, because they came faster than they could be published")           \
+    X(events_replays, "replays that subscribers asked for")                                                            \
+    X(events_snapshots, "of these, with a snapshot, for what was asked for was not kept any more")                     \
+    X(events_abandoned, "replays that were given up, because their subscriber did not read")                           \
+    X(events_objects, "objects that are said to be somewhere (gauge)")                                                 \
+    X(events_queue_bytes, "bytes of the log that wait to be published (gauge)")
+
+typedef struct {
+#define KVP_PUBLISHER_STAT_FIELD(name, help) uint64_t name;
+    KVP_PUBLISHER_STATS(KVP_PUBLISHER_STAT_FIELD)
+#undef KVP_PUBLISHER_STAT_FIELD
+    bool is_publishing; /* this master leads, and all that it has is known here */
+} kvp_publisher_stats_t;
+
+typedef struct kvp_publisher kvp_publisher_t;
+
+/* kvp_publisher_create binds, and begins. INVALID (an endpoint that ZMQ does not take), SYS, NOMEM; logged. wake(arg), of any thread: kvp_publisher_turn is
+ * to be called on the loop's thread soon. kvp_publisher_destroy ends the thread; what waits is not published. */
+kvp_err_t kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(void *arg), void *arg,
+                               kvp_publisher_t **out) KVP_MUST_USE;
+void kvp_publisher_destroy(kvp_publisher_t *p);
+
+/* On the loop's thread: kvp_publisher_log takes records of the core's log, whole ones, in their order; kvp_publisher_turn, when all that the core has said was given: notes which
+ * core it is, and whether it leads, and lets the thread have some of its index, if it wants that. */
+void kvp_publisher_log(kvp_publisher_t *p, const void *records, size_t len);
+void kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master);
+
+void kvp_publisher_stats(kvp_publisher_t *p, kvp_publisher_stats_t *out); /* of any thread */
+
+#endif

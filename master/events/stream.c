@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See stream.h.
+ */
+#include "master/events/stream.h"
+
+#include "common/log.h"
+#include "common/utf8.h"
+#include "proto/connkey.h"
+
+#include <msgpack.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define CPU 1u
+#define DISK 2u
+#define MEDIA 2u
+static const char *const media[MEDIA] = {"cpu", "disk"};
+
+/* What the map says of an object: media, the number of its tenant, and how often that was cleared; the highest bit so that it is never 0. */
+#define VAL_IS (1ull << 63)
+#define VAL_TENANT_BITS 24u
+#define TENANTS_MAX (1u << VAL_TENANT_BITS)
+
+typedef struct {
+    uint32_t id;
+    uint32_t clears;
+    uint64_t min_version; /* of its last bump; 0 = none */
+    uint64_t event_ids[MEDIA]; /* the last of each stream */
+    char name[KVP_TENANT_NAME_MAX + 1];
+} tenant_t;
+
+typedef struct {
+    uint32_t tenant;
+    uint64_t hash; /* of tenant and prefix, to find it */
+    char *prefix; /* owned */
+    uint64_t counts[KVP_EVENT_RANGES], sums[KVP_EVENT_RANGES];
+} prefix_t;
+
+struct kvp_stream {
+    kvp_stream_conf_t conf;
+    kvp_digestmap_t held;
+    tenant_t *tenants;
+    uint32_t tenants_n, tenants_cap;
+    prefix_t prefixes[KVP_EVENT_PREFIXES_MAX];
+    uint32_t prefixes_n;
+};
+
+/* ---- tenants */
+static uint32_t
+tenant_of(kvp_stream_t *s, uint32_t id)
+{
+    uint32_t cap = s->tenants_cap * 2 + 16;
+    tenant_t *more;
+
+    for (uint32_t i = 0; i < s->tenants_n; i++)
+        if (s->tenants[i].id == id) return i;
+    if (s->tenants_n == s->tenants_cap) {
+        more = s->tenants_n < TENANTS_MAX ? realloc(s->tenants, cap * sizeof *more) : NULL;
+        if (more == NULL) kvp_panic("out of memory: tenants of events");
+        s->tenants = more;
+        s->tenants_cap = cap;
+    }
+    s->tenants[s->tenants_n] = (tenant_t){.id = id, .name = "default"};
+    return s->tenants_n++;
+}
+
+/* ---- what is said to be where */
+static uint64_t
+val_of(const kvp_stream_t *s, uint32_t tenant, uint32_t at)
+{
+    return VAL_IS | (uint64_t)(s->tenants[tenant].clears & UINT32_MAX >> 1) << (VAL_TENANT_BITS + 2) | tenant << 2 | at;
+}
+
+/* Media at which it was said to be, and not cleared since. */
+static uint32_t
+media_of(const kvp_stream_t *s, uint64_t val, uint32_t *tenant_out)
+{
+    *tenant_out = (uint32_t)(val >> 2) & (TENANTS_MAX - 1);
+    return val_of(s, *tenant_out, val & 3u) == val ? val & 3u : 0;
+}
+
+static prefix_t *
+prefix_of(kvp_stream_t *s, uint32_t tenant, const uint8_t *key, size_t len)
+{
+    const uint64_t hash = XXH3_64bits_withSeed(key, len, tenant);
+    prefix_t *p;
+
+    for (uint32_t i = 0; i < s->prefixes_n; i++)
+        if (s->prefixes[i].hash == hash) return &s->prefixes[i];
+    if (s->prefixes_n == KVP_EVENT_PREFIXES_MAX || !kvp_is_utf8(key, len)) return NULL;
+    p = &s->prefixes[s->prefixes_n];
+    *p = (prefix_t){.tenant = tenant, .hash = hash, .prefix = strndup((const char *)key, len)};
+    if (p->prefix == NULL) kvp_panic("out of memory: prefixes of events");
+    s->prefixes_n++;
+    return p;
+}
+
+/* An object came to be at these media, or left them. */
+static void
+add_up(kvp_stream_t *s, uint32_t tenant, const uint8_t *key, size_t len, uint32_t came, uint32_t left)
+{
+    const uint64_t hash = XXH3_64bits(key, len);
+    const uint32_t range = (uint32_t)(hash % KVP_EVENT_RANGES);
+    kvp_connkey_t parts;
+    prefix_t *p;
+
+    if (!kvp_connkey_read((const char *)key, len, &parts)) return;
+    p = prefix_of(s, tenant, key, parts.prefix_len);
+    if (p == NULL) return;
+    for (uint32_t i = 0; i < MEDIA; i++) {
+        if (((came | left) & 1u << i) == 0) continue;
+        p->counts[range] += (came & 1u << i) != 0 ? 1 : UINT64_MAX;
+        p->sums[range] ^= XXH3_64bits_withSeed(&hash, sizeof hash, i + 1);
+    }
+}
+
+/* ---- events */
+static int
+append(void *to, const char *bytes, size_t len)
+{
+    kvp_buf_append(to, bytes, len);
+    return 0;
+}
+
+static void
+pack_text(msgpack_packer *pk, const char *text, size_t len)
+{
+    msgpack_pack_str(pk, len);
+    msgpack_pack_str_body(pk, text, len);
+}
+
+#define NAME(pk, name) pack_text(pk, name, sizeof(name) - 1)
+
+static void
+pack_name(msgpack_packer *pk, const char *name, const char *value)
+{
+    pack_text(pk, name, strlen(name));
+    if (value == NULL)
+        msgpack_pack_nil(pk);
+    else
+        pack_text(pk, value, strlen(value));
+}
+
+/* Fields of every event: 10, and one with legacy names. */
+static void
+pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const char *legacy, uint64_t event_id,
+              const char *tenant, const char *medium, uint64_t now_ms)
+{
+    NAME(pk, "event_id");
+    msgpack_pack_uint64(pk, event_id);
+    NAME(pk, "timestamp");
+    msgpack_pack_uint64(pk, now_ms);
+    pack_name(pk, "event_type", type);
+    if (s->conf.is_legacy) pack_name(pk, "type", legacy);
+    pack_name(pk, "model_name", NULL);
+    pack_name(pk, "block_size", NULL);
+    pack_name(pk, "additional_salt", NULL);
+    pack_name(pk, "lora_name", NULL);
+    pack_name(pk, "tenant_id", tenant);
+    pack_name(pk, "backend_id", s->conf.backend);
+    pack_name(pk, "medium", medium);
+    NAME(pk, "dp_rank");
+    msgpack_pack_uint8(pk, 0);
+}
+#define ENVELOPE_FIELDS 11u
+
+static void
+pack_hashes(msgpack_packer *pk, const char *name, const kvp_wire_lineage_t *lineage)
+{
+    pack_text(pk, name, strlen(name));
+    msgpack_pack_array(pk, lineage != NULL ? 1 : 0);
+    if (lineage != NULL) msgpack_pack_uint64(pk, lineage->sequence);
+}
+
+static void
+pack_parent(msgpack_packer *pk, const char *name, const kvp_wire_lineage_t *lineage)
+{
+    pack_text(pk, name, strlen(name));
+    if (lineage != NULL && lineage->depth > 0)
+        msgpack_pack_uint64(pk, lineage->parent);
+    else
+        msgpack_pack_nil(pk);
+}
+
+typedef struct {
+    const uint8_t *key;
+    size_t key_len;
+    const kvp_wire_lineage_t *lineage; /* NULL = none */
+    const kvp_wire_group_t *group; /* NULL = it is not told */
+} subject_t;
+
+static void
+pack_object(msgpack_packer *pk, const subject_t *o)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint8_t digest[sizeof(kvp_digest_t)];
+    char group[2 * sizeof digest];
+    kvp_connkey_t parts;
+
+    NAME(pk, "object_key");
+    if (kvp_is_utf8(o->key, o->key_len)) {
+        pack_text(pk, (const char *)o->key, o->key_len);
+    } else {
+        msgpack_pack_bin(pk, o->key_len);
+        msgpack_pack_bin_body(pk, o->key, o->key_len);
+    }
+    NAME(pk, "connector_block_hash");
+    if (kvp_connkey_read((const char *)o->key, o->key_len, &parts))
+        pack_text(pk, parts.hex, parts.hex_len);
+    else
+        msgpack_pack_nil(pk);
+    NAME(pk, "group_id");
+    if (o->group == NULL || (o->group->group.lo | o->group->group.hi) == 0) {
+        msgpack_pack_nil(pk);
+    } else {
+        memcpy(digest, &o->group->group, sizeof digest);
+        for (size_t i = 0; i < sizeof digest; i++) {
+            group[2 * i] = digits[digest[i] >> 4];
+            group[2 * i + 1] = digits[digest[i] & 15];
+        }
+        pack_text(pk, group, sizeof group);
+    }
+    pack_hashes(pk, "seq_hashes", o->lineage);
+    NAME(pk, "base_block_idx");
+    if (o->lineage != NULL)
+        msgpack_pack_uint32(pk, o->lineage->depth);
+    else
+        msgpack_pack_nil(pk);
+}
+#define OBJECT_FIELDS 5u
+
+static void
+tell(kvp_stream_t *s, uint32_t tenant, uint32_t medium, const subject_t *o, bool is_stored, bool is_live,
+     uint64_t now_ms, kvp_event_batch_t *batch)
+{
+    tenant_t *t = &s->tenants[tenant];
+    const bool is_legacy = s->conf.is_legacy;
+    msgpack_packer pk;
+
+    if (is_live) t->event_ids[medium]++;
+    msgpack_packer_init(&pk, &batch->maps, append);
+    msgpack_pack_map(&pk, ENVELOPE_FIELDS + OBJECT_FIELDS + (is_legacy ? 2 : 0) + (is_stored ? 2 + is_legacy : 0));
+    pack_envelope(s, &pk, is_stored ? "stored" : "removed", is_stored ? "BlockStored" : "BlockRemoved",
+                  t->event_ids[medium], t->name, media[medium], now_ms);
+    pack_object(&pk, o);
+    if (is_legacy) pack_hashes(&pk, "block_hashes", o->lineage);
+    if (is_stored) {
+        pack_parent(&pk, "parent_hash", o->lineage);
+        pack_name(&pk, "token_ids", NULL);
+        if (is_legacy) pack_parent(&pk, "parent_block_hash", o->lineage);
+    }
+    batch->n++;
+}
+
+/* ---- records */
+static void
+take_commit(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms,
+            kvp_event_batch_t *batch)
+{
+    kvp_jrec_any_t *any = (kvp_jrec_any_t *)rec; /* its parts are found by functions that writers use, too */
+    const kvp_jrec_place_t *places = kvp_jrec_places(any);
+    const subject_t o = {kvp_jrec_key(any), rec->commit.key_len, kvp_jrec_lineage(any), &rec->commit.group};
+    const uint32_t tenant = tenant_of(s, rec->commit.tenant);
+    uint32_t now = 0, was, whose;
+    uint64_t *val = kvp_digestmap_insert(&s->held, rec->commit.digest);
+
+    if (val == NULL) kvp_panic("out of memory: objects of events");
+    for (uint32_t i = 0; i < rec->commit.places_n; i++)
+        now |= places[i].chunk == KVP_JREC_TIER ? DISK : CPU;
+    was = *val == 0 ? 0 : media_of(s, *val, &whose);
+    *val = val_of(s, tenant, now);
+    add_up(s, tenant, o.key, o.key_len, now & ~was, was & ~now);
+    if (mode == KVP_STREAM_PRIME) return;
+    for (uint32_t i = 0; i < MEDIA; i++) {
+        const uint32_t bit = 1u << i;
+
+        if (mode == KVP_STREAM_SNAPSHOT && (now & bit) != 0) tell(s, tenant, i, &o, true, false, now_ms, batch);
+        if (mode == KVP_STREAM_LIVE && ((now ^ was) & bit) != 0)
+            tell(s, tenant, i, &o, (now & bit) != 0, true, now_ms, batch);
+    }
+}
+
+/* Without the key it tells of what was told to be gone before, or is replaced. */
+static void
+take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
+{
+    const subject_t o = {rec->bytes + sizeof rec->gone, rec->gone.key_len, NULL, NULL};
+    const uint64_t *val = o.key_len == 0 ? NULL : kvp_digestmap_at(&s->held, rec->gone.digest);
+    uint32_t tenant, was;
+
+    if (val == NULL) return;
+    was = media_of(s, *val, &tenant);
+    kvp_digestmap_remove(&s->held, rec->gone.digest);
+    add_up(s, tenant, o.key, o.key_len, 0, was);
+    for (uint32_t i = 0; i < MEDIA; i++)
+        if ((was & 1u << i) != 0 && mode == KVP_STREAM_LIVE) tell(s, tenant, i, &o, false, true, now_ms, batch);
+}
+
+/* A bump: nothing of the tenant is anywhere, whatever becomes of its records. */
+static void
+clear(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
+{
+    tenant_t *t = &s->tenants[tenant];
+    msgpack_packer pk;
+
+    t->clears++;
+    for (uint32_t i = 0; i < s->prefixes_n; i++) {
+        if (s->prefixes[i].tenant != tenant) continue;
+        memset(s->prefixes[i].counts, 0, sizeof s->prefixes[i].counts);
+        memset(s->prefixes[i].sums, 0, sizeof s->prefixes[i].sums);
+    }
+    for (uint32_t i = 0; i < MEDIA && mode == KVP_STREAM_LIVE; i++) {
+        msgpack_packer_init(&pk, &batch->maps, append);
+        msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->conf.is_legacy);
+        pack_envelope(s, &pk, "cleared", "AllBlocksCleared", ++t->event_ids[i], t->name, media[i], now_ms);
+        batch->n++;
+    }
+}
+
+static void
+take_tenant(kvp_stream_t *s, const kvp_jrec_tenant_t *rec, kvp_stream_mode_t mode, uint64_t now_ms,
+            kvp_event_batch_t *batch)
+{
+    const uint32_t at = tenant_of(s, rec->tenant);
+    tenant_t *t = &s->tenants[at];
+    const bool is_bump = rec->epoch > 0 && rec->min_version > t->min_version;
+
+    if (rec->name[0] != '\0') memcpy(t->name, rec->name, sizeof t->name);
+    t->name[sizeof t->name - 1] = '\0';
+    t->min_version = is_bump ? rec->min_version : t->min_version;
+    if (is_bump) clear(s, at, mode, now_ms, batch);
+}
+
+void
+kvp_stream_take(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms,
+                kvp_event_batch_t *batch)
+{
+    switch (rec->head.kind) {
+    case KVP_JREC_COMMIT:
+        take_commit(s, rec, mode, now_ms, batch);
+        break;
+    case KVP_JREC_GONE:
+        take_gone(s, rec, mode, now_ms, batch);
+        break;
+    case KVP_JREC_TENANT:
+        take_tenant(s, &rec->tenant, mode, now_ms, batch);
+        break;
+    default:
+        break;
+    }
+}
+
+static void
+pack_numbers(msgpack_packer *pk, const char *name, const uint64_t *numbers)
+{
+    pack_text(pk, name, strlen(name));
+    msgpack_pack_array(pk, KVP_EVENT_RANGES);
+    for (uint32_t i = 0; i < KVP_EVENT_RANGES; i++)
+        msgpack_pack_uint64(pk, numbers[i]);
+}
+
+void
+kvp_stream_digests(kvp_stream_t *s, uint64_t now_ms, kvp_event_batch_t *batch)
+{
+    msgpack_packer pk;
+
+    for (uint32_t i = 0; i < s->prefixes_n; i++) {
+        const prefix_t *p = &s->prefixes[i];
+
+        msgpack_packer_init(&pk, &batch->maps, append);
+        msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->conf.is_legacy + 3);
+        pack_envelope(s, &pk, "digest", "Digest", 0, s->tenants[p->tenant].name, NULL, now_ms);
+        pack_name(&pk, "key_prefix", p->prefix);
+        pack_numbers(&pk, "counts", p->counts);
+        pack_numbers(&pk, "sums", p->sums);
+        batch->n++;
+    }
+}
+
+uint64_t
+kvp_stream_objects(const kvp_stream_t *s)
+{
+    return s->held.n;
+}
+
+void
+kvp_event_payload(kvp_event_batch_t *batch, uint64_t now_ms, kvp_buf_t *out)
+{
+    msgpack_packer pk;
+
+    msgpack_packer_init(&pk, out, append);
+    msgpack_pack_array(&pk, 3);
+    msgpack_pack_uint64(&pk, now_ms);
+    msgpack_pack_array(&pk, batch->n);
+    kvp_buf_append(out, batch->maps.data, batch->maps.len);
+    msgpack_pack_uint8(&pk, 0);
+    if (batch->maps.err != KVP_OK || out->err != KVP_OK) kvp_panic("out of memory: events");
+    kvp_buf_reset(&batch->maps);
+    batch->n = 0;
+}
+
+/* ---- life */
+kvp_stream_t *
+kvp_stream_create(const kvp_stream_conf_t *conf, uint64_t seed)
+{
+    kvp_stream_t *s = calloc(1, sizeof *s);
+
+    if (s == NULL) return NULL;
+    s->conf = *conf;
+    kvp_digestmap_init(&s->held, seed);
+    return s;
+}
+
+void
+kvp_stream_reset(kvp_stream_t *s)
+{
+    kvp_digestmap_fini(&s->held);
+    for (uint32_t i = 0; i < s->prefixes_n; i++)
+        free(s->prefixes[i].prefix);
+    s->prefixes_n = s->tenants_n = 0;
+}
+
+void
+kvp_stream_destroy(kvp_stream_t *s)
+{
+    if (s == NULL) return;
+    kvp_stream_reset(s);
+    free(s->tenants);
+    free(s);
+}

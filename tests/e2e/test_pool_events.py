@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool's own KV events: what kvpool-master publishes of what is put, leaves memory, or goes; and what a subscriber knows that came late, was
+slow, or saw the master die.
+"""
+import json
+import urllib.request
+
+import pytest
+
+from clients import Shell, figures
+from conftest import SLOW, wait_until
+from kvevents import Follower
+from test_tier import MEMORY, SSD, put_all, ssd_of
+
+
+def free_ports(n):
+    import socket
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
+def endpoints():
+    return [f"tcp://127.0.0.1:{port}" for port in free_ports(2)]
+
+
+def options(at):
+    return ("--events", at[0], "--events-replay", at[1])
+
+
+def keys_of(follower, tenant="default"):
+    return sorted(key for t, key in follower.held if t == tenant)
+
+
+def status(master):
+    with urllib.request.urlopen(f"http://{master.http}/kv_events/status", timeout=5 * SLOW) as r:
+        return json.loads(r.read())
+
+
+def test_put_removed_and_cleared(make_pool, bench):
+    at = endpoints()
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", master_args=options(at))
+    f = Follower(*at)
+    key = "p@tiny@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@" + "ab" * 32
+    for k in ("a", "b", key):
+        pool.put(k, b"x" * 1000)
+    f.until(lambda: keys_of(f) == sorted(["a", "b", key]))
+    stored = next(e for e in f.events if e["event_type"] == "stored" and e["object_key"] == key)
+    assert stored["connector_block_hash"] == "ab" * 32 and stored["medium"] == "cpu" and stored["backend_id"] == "kvpool", stored
+    assert stored["model_name"] is None and stored["block_size"] is None and stored["seq_hashes"] == [] and "type" not in stored, stored
+    ids = [e["event_id"] for e in f.events if e["event_type"] == "stored"]
+    assert ids == sorted(ids)
+    pool.rm("a")
+    f.until(lambda: keys_of(f) == sorted(["b", key]))
+    late = Follower(*at)
+    assert late.held == f.held and late.snapshots == 1
+    assert status(pool.master)["enabled"] and status(pool.master)["objects"] == 2
+
+
+def test_tenants_and_bumps(make_pool, bench):
+    """Fails if a tenant's objects outlive its bump, others go with it, or what is put anew is not told."""
+    at = endpoints()
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", master_args=options(at))
+    f = Follower(*at)
+    for k in ("a", "b"):
+        pool.put(k, b"x" * 1000)
+        pool.put(k, b"x" * 1000, "--tenant", "team")
+    f.until(lambda: len(f.held) == 4)
+    assert keys_of(f, "team") == ["a", "b"]
+    assert pool.kvpool("rm", "--tenant", "team", "--all").rc == 0
+    f.until(lambda: len(f.held) == 2)
+    pool.put("a", b"y" * 1000, "--tenant", "team")
+    f.until(lambda: keys_of(f, "team") == ["a"])
+    f.run(300)
+    assert f.held == Follower(*at).held and keys_of(f) == ["a", "b"]
+
+
+def test_from_memory_to_ssd_and_back(make_pool, bench):
+    """Fails if a tier change is not told: an object that left memory and is on the SSD is `disk` alone, one that was read is both."""
+    at = endpoints()
+    pool = make_pool(nodes=1, memory=MEMORY, data_dir=f"{bench.home}/data", node_args=("--ssd", f"{ssd_of(bench)}:{SSD}"),
+                     master_args=options(at))
+    wait_until(lambda: figures(pool.master)["tier_size_bytes"] > 0, 20, "the tier to be mounted")
+    f = Follower(*at)
+    client = Shell(bench, pool.addr)
+    put_all(pool, client, 512)
+    f.until(lambda: len(f.held) == 512 and {"disk"} in f.held.values(), 20)
+    one = next(key for (_, key), media in f.held.items() if media == {"disk"})
+    assert pool.get(one).rc == 0
+    f.until(lambda: f.held["default", one] == {"cpu", "disk"})
+    f.run(500)
+    assert Follower(*at).held == f.held
+
+
+def test_who_came_late_was_slow_or_saw_the_master_die(make_pool, bench):
+    """Fails if a subscriber that missed more than is kept, or that another master follows, ends up with another picture than one that comes now."""
+    at = endpoints()
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", master_args=(*options(at), "--events-kept", "1024"))
+    f = Follower(*at)
+    client = Shell(bench, pool.addr)
+    assert client("bput k/ 0 1500 64")["results"] == {"OK": 1500}
+    f.until(lambda: len(f.held) == 1500)
+    before, f.last = f.snapshots, 1  # as if all since had been lost
+    assert client("bput k/ 1500 200 64")["results"] == {"OK": 200}
+    f.until(lambda: len(f.held) == 1700)
+    assert f.snapshots == before + 1 and f.gaps == 1, (f.snapshots, f.gaps)
+    pool.master.kill9()
+    pool.master = bench.master(*options(at), "--events-kept", "1024", data_dir=f"{bench.home}/data", listen=pool.addr, name="master2")
+    wait_until(lambda: pool.exists("k/3").rc == 0, 20, "the node to be back")
+    pool.rm("k/3")
+    now = Follower(*at)
+    now.until(lambda: len(now.held) == 1699)
+    f.ask(f.last)  # as after the reconnection
+    assert f.held == now.held and f.snapshots == before + 2
+
+
+def test_without_a_log_or_twice(bench):
+    for args, why in ((("--events", "tcp://192.0.2.1:1"), "cannot publish"), (("--events", "nonsense"), "cannot publish"),
+                      (("--events-replay", "tcp://127.0.0.1:0"), "goes with --events")):
+        r = bench.run("kvpool-master", "--listen", "127.0.0.1:0", "--http", "none", "--data-dir", f"{bench.home}/d", *args)
+        assert r.rc == 1 and why in r.err, r
+    r = bench.run("kvpool-master", "--listen", "127.0.0.1:0", "--http", "none", "--data-dir", "none", "--events", "tcp://127.0.0.1:0")
+    assert r.rc == 1 and "--data-dir none keeps none" in r.err, r
+
+
+def test_a_subscriber_that_stands_still(make_pool, bench):
+    """Fails if the master waits for one that does not read, or if that one is not told that it missed something."""
+    at = endpoints()
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", master_args=options(at))
+    f = Follower(*at)
+    client = Shell(bench, pool.addr)
+    for i in range(200):
+        assert client(f"bput k/{i}/ 0 64 64")["results"] == {"OK": 64}
+    f.until(lambda: len(f.held) == 200 * 64, 30)
+    assert f.held == Follower(*at).held
