@@ -97,27 +97,61 @@ is_endpoint(const char *text)
 static bool
 read_key(json_object *in, kvp_registration_t *r, char why[160])
 {
+    const bool is_shared = json_object_get_boolean(member(in, "shared"));
+
     return kvp_json_text(in, "instance_id", NULL, r->instance, KVP_NAME_TEXT_MAX, why) &&
            kvp_json_text(in, "tenant_id", "default", r->tenant, KVP_NAME_TEXT_MAX, why) &&
-           kvp_json_u32(in, "dp_rank", UINT64_MAX, 0, KVP_RANK_MAX, &r->rank, why);
+           kvp_json_u32(in, "dp_rank", is_shared ? 0 : UINT64_MAX, 0, KVP_RANK_MAX, &r->rank, why);
 }
 
 static bool
+read_backends(json_object *in, kvp_registration_t *r, char why[160])
+{
+    json_object *list = member(in, "backends");
+
+    if (list == NULL) return true;
+    if (!json_object_is_type(list, json_type_array) || json_object_array_length(list) > KVP_BACKENDS_MAX ||
+        r->is_shared) {
+        snprintf(why, 160, "backends is not an array of at most %u, or of one that is shared itself", KVP_BACKENDS_MAX);
+        return false;
+    }
+    for (; r->backends_n < json_object_array_length(list); r->backends_n++) {
+        kvp_backend_name_t *b = &r->backends[r->backends_n];
+        json_object *one = json_object_array_get_idx(list, r->backends_n);
+
+        if (!json_object_is_type(one, json_type_object)) {
+            snprintf(why, 160, "a backend is not an object");
+            return false;
+        }
+        if (!kvp_json_text(one, "backend_id", "kvpool", b->backend, KVP_NAME_TEXT_MAX, why) ||
+            !kvp_json_text(one, "key_prefix", NULL, b->prefix, KVP_URL_TEXT_MAX, why) ||
+            !kvp_json_u32(one, "ranks", 1, 1, KVP_PARTS_MAX, &b->ranks, why))
+            return false;
+    }
+    return true;
+}
+
+/* A publisher of a pool's events has no model, block size and rank of its own. */
+static bool
 read_rest(json_object *in, kvp_registration_t *r, char why[160])
 {
+    json_object *shared = member(in, "shared");
+
+    if (shared != NULL && !json_object_is_type(shared, json_type_boolean)) {
+        snprintf(why, 160, "shared is neither true nor false");
+        return false;
+    }
+    r->is_shared = json_object_get_boolean(shared);
     if (!kvp_json_text(in, "endpoint", NULL, r->endpoint, KVP_URL_TEXT_MAX, why) ||
         !kvp_json_text(in, "replay_endpoint", "", r->replay_endpoint, KVP_URL_TEXT_MAX, why) ||
         !kvp_json_text(in, "type", NULL, r->type, KVP_NAME_TEXT_MAX, why) ||
-        !kvp_json_text(in, "modelname", NULL, r->model, KVP_NAME_TEXT_MAX, why) || !kvp_json_lora(in, r->lora, why) ||
-        !kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &r->block_size, why) ||
+        !kvp_json_text(in, "modelname", r->is_shared ? "" : NULL, r->model, KVP_NAME_TEXT_MAX, why) ||
+        !kvp_json_lora(in, r->lora, why) ||
+        !kvp_json_u32(in, "block_size", r->is_shared ? 1 : UINT64_MAX, 1, KVP_TOKENS_MAX, &r->block_size, why) ||
         !kvp_json_text(in, "additionalsalt", "", r->salt, KVP_NAME_TEXT_MAX, why) ||
         !kvp_json_text(in, "url", "", r->url, KVP_URL_TEXT_MAX, why) ||
-        !kvp_json_text(in, "role", "", r->role, KVP_NAME_TEXT_MAX, why))
+        !kvp_json_text(in, "role", "", r->role, KVP_NAME_TEXT_MAX, why) || !read_backends(in, r, why))
         return false;
-    if (json_object_get_boolean(member(in, "shared")) || json_object_is_type(member(in, "backends"), json_type_array)) {
-        snprintf(why, 160, "publishers that are shared, and backends, are not served yet");
-        return false;
-    }
     if (!is_endpoint(r->endpoint) || (r->replay_endpoint[0] != '\0' && !is_endpoint(r->replay_endpoint))) {
         snprintf(why, 160, "an endpoint is neither tcp:// nor ipc://");
         return false;
@@ -156,6 +190,17 @@ kvp_registration_write(const kvp_registration_t *r, kvp_jsonw_t *w)
     kvp_jsonw_text(w, "additionalsalt", r->salt);
     kvp_jsonw_text(w, "url", r->url);
     kvp_jsonw_text(w, "role", r->role);
+    if (r->is_shared) kvp_jsonw_bool(w, "shared", true);
+    if (r->backends_n == 0) return;
+    kvp_jsonw_open(w, "backends", '[');
+    for (uint32_t i = 0; i < r->backends_n; i++) {
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "backend_id", r->backends[i].backend);
+        kvp_jsonw_text(w, "key_prefix", r->backends[i].prefix);
+        kvp_jsonw_u64(w, "ranks", r->backends[i].ranks);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
 }
 
 bool

@@ -12,6 +12,14 @@
 #define KVP_URL_TEXT_MAX 511u
 #define KVP_TOKENS_MAX (1u << 20) /* of a block */
 #define KVP_RANK_MAX 65535u
+#define KVP_BACKENDS_MAX 4u
+#define KVP_PARTS_MAX 64u
+
+/* Where an engine's connector stores: a pool, under that prefix of keys, each block in so many parts, one a rank. */
+typedef struct {
+    char backend[KVP_NAME_TEXT_MAX + 1], prefix[KVP_URL_TEXT_MAX + 1];
+    uint32_t ranks;
+} kvp_backend_name_t;
 
 typedef struct {
     char endpoint[KVP_URL_TEXT_MAX + 1], replay_endpoint[KVP_URL_TEXT_MAX + 1]; /* of ZMQ; replay "" = none */
@@ -19,6 +27,9 @@ typedef struct {
     char tenant[KVP_NAME_TEXT_MAX + 1], instance[KVP_NAME_TEXT_MAX + 1], salt[KVP_NAME_TEXT_MAX + 1];
     char url[KVP_URL_TEXT_MAX + 1], role[KVP_NAME_TEXT_MAX + 1]; /* of the server, for routers; "" = not told */
     uint32_t block_size, rank;
+    bool is_shared; /* it publishes a pool's events: it is no instance */
+    uint32_t backends_n;
+    kvp_backend_name_t backends[KVP_BACKENDS_MAX];
 } kvp_registration_t;
 
 /* kvp_json_text, kvp_json_u32: a field of an object. Absent or null is the fallback; fallback NULL, or above max: the field has to be there. Names have no quotes, backslashes and control

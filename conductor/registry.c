@@ -40,6 +40,8 @@ typedef struct publisher {
     kvp_applier_t applier;
     kvp_feed_t feed;
     uint64_t since_ns, event_ns; /* when it was registered; when the last message came, 0 = none did */
+    kvp_pool_source_t source; /* of one that is shared */
+    bool wants_again; /* its events are wanted from the beginning */
     bool is_early; /* it was there at the start */
     bool is_unseen; /* by readers */
 } publisher_t;
@@ -51,6 +53,7 @@ struct kvp_registry {
     kvp_epoch_t epoch;
     kvp_index_t *ix;
     kvp_spaces_t *spaces;
+    kvp_pools_t *pools;
     kvp_list_t publishers, ending;
     uint32_t n;
     _Atomic(kvp_roster_t *) roster;
@@ -87,9 +90,14 @@ publish_roster(kvp_registry_t *r)
     if (roster == NULL) kvp_panic("out of memory: the roster of publishers");
     kvp_list_foreach (pos, &r->publishers) {
         const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        kvp_member_t *m = &roster->members[roster->n];
 
-        roster->members[roster->n++] =
-            (kvp_member_t){p->reg.instance, p->reg.tenant, p->reg.model, p->reg.block_size, p->reg.rank, p->view};
+        if (p->reg.is_shared) continue;
+        *m = (kvp_member_t){p->reg.instance, p->reg.tenant, p->reg.model, p->reg.block_size, p->reg.rank, p->view, 0,
+                            {NULL}};
+        for (; m->pools_n < p->applier.joins_n; m->pools_n++)
+            m->pools[m->pools_n] = kvp_join_view(p->applier.joins[m->pools_n]);
+        roster->n++;
     }
     qsort(roster->members, roster->n, sizeof roster->members[0], by_instance_and_rank);
     old = atomic_exchange(&r->roster, roster);
@@ -98,11 +106,32 @@ publish_roster(kvp_registry_t *r)
 
 /* ---- a publisher's events */
 static void
-feed_apply(void *arg, const void *payload, size_t len)
+on_pool_event(void *arg, const kvp_event_t *event)
 {
     publisher_t *p = arg;
 
-    (void)kvp_events_apply(&p->applier, payload, len);
+    kvp_pools_take(p->registry->pools, &p->source, event);
+}
+
+static void
+on_pool_skip(void *arg, kvp_skip_t why)
+{
+    publisher_t *p = arg;
+
+    p->source.skips[why]++;
+}
+
+static void
+feed_apply(void *arg, const void *payload, size_t len)
+{
+    publisher_t *p = arg;
+    const kvp_decode_ops_t ops = {on_pool_event, on_pool_skip, p};
+    uint32_t rank;
+
+    if (!p->reg.is_shared)
+        (void)kvp_events_apply(&p->applier, payload, len);
+    else if (!kvp_decode(&p->applier.decoder, payload, len, &ops, &rank))
+        p->source.skips[KVP_SKIP_malformed]++;
 }
 
 static void
@@ -110,7 +139,23 @@ feed_drop(void *arg)
 {
     publisher_t *p = arg;
 
-    kvp_events_drop(&p->applier);
+    if (p->reg.is_shared)
+        kvp_pools_drop(p->registry->pools, &p->source);
+    else
+        kvp_events_drop(&p->applier);
+}
+
+/* It is asked when the events at hand are taken in. */
+static void
+on_wanted(void *arg, const kvp_pool_source_t *source)
+{
+    kvp_registry_t *r = arg;
+
+    kvp_list_foreach (pos, &r->publishers) {
+        publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+
+        p->wants_again |= p->reg.is_shared && (source == NULL || source == &p->source);
+    }
 }
 
 static void
@@ -137,6 +182,15 @@ on_replayed(void *arg, uint64_t seq, const void *payload, size_t len)
 
     p->event_ns = kvp_boot_ns();
     kvp_feed_replayed(&p->feed, seq, payload, len, p->event_ns);
+}
+
+static void
+on_snapshot(void *arg, uint64_t seq, const void *payload, size_t len)
+{
+    publisher_t *p = arg;
+
+    p->event_ns = kvp_boot_ns();
+    kvp_feed_snapshot(&p->feed, seq, payload, len, p->event_ns);
 }
 
 static void
@@ -199,6 +253,8 @@ static void
 free_publisher(publisher_t *p)
 {
     kvp_list_del(&p->link);
+    for (uint32_t i = 0; i < p->applier.joins_n; i++)
+        kvp_join_leave(p->applier.joins[i]);
     kvp_applier_fini(&p->applier);
     kvp_view_destroy(p->view);
     free(p);
@@ -210,6 +266,7 @@ end_publisher(kvp_registry_t *r, publisher_t *p)
     kvp_subscription_close(p->sub);
     p->sub = NULL;
     kvp_feed_fini(&p->feed);
+    if (p->reg.is_shared) kvp_pools_drop(r->pools, &p->source);
     kvp_list_del(&p->link);
     kvp_list_add_tail(&r->ending, &p->link);
     r->n--;
@@ -218,12 +275,33 @@ end_publisher(kvp_registry_t *r, publisher_t *p)
     kvp_epoch_retire(&r->epoch, mark_unseen, NULL, (uintptr_t)p);
 }
 
+/* False: there are too many joins. */
+static bool
+join_pools(kvp_registry_t *r, publisher_t *p)
+{
+    const kvp_terms_t *terms = &p->applier.terms;
+
+    for (uint32_t i = 0; i < p->reg.backends_n; i++) {
+        const kvp_join_key_t key = {
+            .backend = p->reg.backends[i].backend,
+            .prefix = p->reg.backends[i].prefix,
+            .space = {terms->model, terms->tenant, terms->salt, terms->lora, terms->block_size},
+            .ranks = p->reg.backends[i].ranks,
+        };
+        kvp_join_t *join = kvp_pools_join(r->pools, &key);
+
+        if (join == NULL) return false;
+        p->applier.joins[p->applier.joins_n++] = join;
+    }
+    return true;
+}
+
 static kvp_err_t
 make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **out)
 {
     publisher_t *p = calloc(1, sizeof *p);
-    const kvp_subscription_ops_t ops = {
-        on_live, on_replayed, on_replay_end, on_connected, on_disconnected, on_more_messages, p};
+    const kvp_subscription_ops_t ops = {on_live,      on_replayed,     on_snapshot,      on_replay_end,
+                                        on_connected, on_disconnected, on_more_messages, p};
     kvp_err_t err;
 
     if (p == NULL) return KVP_NOMEM;
@@ -241,6 +319,10 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **
         r->conf.hash_seed);
     p->applier.make_room = make_room;
     p->applier.arg = r;
+    if (!join_pools(r, p)) {
+        free_publisher(p);
+        return KVP_LIMIT;
+    }
     err = kvp_subscription_open(r->uv, r->zmq, p->reg.endpoint, p->reg.replay_endpoint, &ops, &p->sub);
     if (err != KVP_OK) {
         free_publisher(p);
@@ -401,9 +483,13 @@ on_tick(uv_timer_t *timer)
 
     kvp_list_foreach (pos, &r->publishers) {
         p = kvp_list_entry(pos, publisher_t, link);
+        if (p->wants_again) kvp_feed_again(&p->feed, now_ns);
+        p->wants_again = false;
         kvp_feed_tick(&p->feed, now_ns);
         (void)kvp_view_sweep(p->view, SWEEP);
     }
+    kvp_pools_sweep(r->pools, SWEEP);
+    kvp_pools_flush(r->pools);
     for (kvp_list_t *pos = r->ending.next; pos != &r->ending; pos = &next->link) {
         p = kvp_list_entry(pos, publisher_t, link);
         next = kvp_list_entry(pos->next, publisher_t, link);
@@ -444,7 +530,7 @@ kvp_registry_is_ready(const kvp_registry_t *r)
 
 /* ---- telling */
 static void
-write_skips(const kvp_applied_t *done, kvp_jsonw_t *w)
+write_skips(const uint64_t counted[KVP_SKIPS_N], kvp_jsonw_t *w)
 {
 #define SKIP(name, text) {#name, text},
     static const struct {
@@ -454,10 +540,35 @@ write_skips(const kvp_applied_t *done, kvp_jsonw_t *w)
 
     kvp_jsonw_open(w, "skipped", '[');
     for (uint32_t i = 0; i < KVP_SKIPS_N; i++) {
-        if (done->skips[i] == 0) continue;
+        if (counted[i] == 0) continue;
         kvp_jsonw_open(w, NULL, '{');
-        kvp_jsonw_u64(w, "n", done->skips[i]);
+        kvp_jsonw_u64(w, "n", counted[i]);
         kvp_jsonw_text(w, "why", skips[i].text);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+static void
+write_source(const kvp_pool_source_t *source, kvp_jsonw_t *w)
+{
+    kvp_jsonw_u64(w, "stored", source->stored);
+    kvp_jsonw_u64(w, "removed", source->removed);
+    kvp_jsonw_u64(w, "cleared", source->cleared);
+    kvp_jsonw_u64(w, "ignored", source->ignored);
+    kvp_jsonw_u64(w, "digests", source->digests);
+    kvp_jsonw_u64(w, "drifts", source->drifts);
+}
+
+/* What the pools hold of an engine's blocks. */
+static void
+write_joins(const kvp_applier_t *a, kvp_jsonw_t *w)
+{
+    if (a->joins_n == 0) return;
+    kvp_jsonw_open(w, "joins", '[');
+    for (uint32_t i = 0; i < a->joins_n; i++) {
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_join_write(a->joins[i], w);
         kvp_jsonw_close(w, '}');
     }
     kvp_jsonw_close(w, ']');
@@ -488,16 +599,19 @@ kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
         if (p->event_ns > 0) kvp_jsonw_u64(w, "last_message_ms", (now_ns - p->event_ns) / KVP_NS_PER_MS);
         if (p->feed.has_last) kvp_jsonw_u64(w, "last_sequence", p->feed.last);
         kvp_jsonw_u64(w, "messages", st->applied);
-        kvp_jsonw_u64(w, "events", p->applier.done.events);
+        kvp_jsonw_u64(w, "events", p->reg.is_shared ? p->source.events : p->applier.done.events);
         kvp_jsonw_u64(w, "blocks", view.resident);
         kvp_jsonw_u64(w, "gaps", st->gaps + p->applier.done.gaps);
         kvp_jsonw_u64(w, "replays", st->replays);
         kvp_jsonw_u64(w, "failed_replays", st->failed_replays);
         kvp_jsonw_u64(w, "drops", st->drops);
         kvp_jsonw_u64(w, "incarnations", st->incarnations);
+        kvp_jsonw_u64(w, "snapshots", st->snapshots);
+        if (p->reg.is_shared) write_source(&p->source, w);
+        write_joins(&p->applier, w);
         kvp_jsonw_u64(w, "duplicates", st->duplicates + p->applier.done.duplicates);
         kvp_jsonw_u64(w, "malformed_messages", kvp_subscription_malformed(p->sub));
-        write_skips(&p->applier.done, w);
+        write_skips(p->reg.is_shared ? p->source.skips : p->applier.done.skips, w);
         kvp_jsonw_close(w, '}');
     }
     kvp_jsonw_close(w, ']');
@@ -506,6 +620,7 @@ kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
 void
 kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
 {
+    const uint64_t now_ns = kvp_boot_ns();
     kvp_index_stats_t stats;
 
     kvp_index_stats(r->ix, &stats);
@@ -525,6 +640,9 @@ kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
         kvp_jsonw_u64(w, "block_size", p->reg.block_size);
         kvp_jsonw_text(w, "state", state_of(p));
         kvp_jsonw_u64(w, "blocks", view.resident);
+        kvp_jsonw_u64(w, "staleness_ms", (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
+        if (p->reg.is_shared) kvp_jsonw_bool(w, "shared", true);
+        write_joins(&p->applier, w);
         kvp_jsonw_close(w, '}');
     }
     kvp_jsonw_close(w, ']');
@@ -547,7 +665,7 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
 {
     const uint64_t now_ns = kvp_boot_ns();
     uint64_t messages = 0, events = 0, skipped = 0, gaps = 0, replays = 0, drops = 0, resident = 0, bytes = 0,
-             stale_ms = 0;
+             stale_ms = 0, unjoined = 0, drifts = 0;
     kvp_index_stats_t index;
 
     kvp_list_foreach (pos, &r->publishers) {
@@ -556,9 +674,12 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
 
         kvp_view_stats(p->view, &view);
         messages += p->feed.stats.applied;
-        events += p->applier.done.events;
+        events += p->applier.done.events + p->source.events;
         for (uint32_t i = 0; i < KVP_SKIPS_N; i++)
-            skipped += p->applier.done.skips[i];
+            skipped += p->applier.done.skips[i] + p->source.skips[i];
+        for (uint32_t i = 0; i < p->applier.joins_n; i++)
+            unjoined = kvp_max_u64(unjoined, kvp_join_unjoined(p->applier.joins[i]));
+        drifts += p->source.drifts;
         gaps += p->feed.stats.gaps + p->applier.done.gaps;
         replays += p->feed.stats.replays;
         drops += p->feed.stats.drops;
@@ -579,6 +700,9 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
            skipped);
     metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", gaps);
     metric(out, "replays_total", "counter", "replays that were asked for", replays);
+    metric(out, "unjoined_blocks", "gauge",
+           "blocks of a pool of which no engine has told where they stand, at the engine that lacks most", unjoined);
+    metric(out, "drifts_total", "counter", "times that a pool's digests were others than what was known of it", drifts);
     metric(out, "drops_total", "counter", "times that what a publisher holds was given up", drops);
 }
 
@@ -603,7 +727,8 @@ load_kept(kvp_registry_t *r)
         return KVP_SYS;
     }
     snprintf(path, sizeof path, "%s/" FILE_NAME, r->conf.data_dir);
-    return access(path, F_OK) == 0 ? kvp_registry_load(r, path) : KVP_OK;
+    kvp_err_t err = access(path, F_OK) == 0 ? kvp_registry_load(r, path) : KVP_OK;
+    return err == KVP_OK && !kvp_pools_load(r->pools, r->conf.data_dir) ? KVP_SYS : err;
 }
 
 kvp_err_t
@@ -623,6 +748,8 @@ kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry
     r->ix = kvp_index_create(&r->epoch, kvp_random_u64(), conf->blocks_max);
     r->spaces = kvp_spaces_create();
     if (r->zmq == NULL || r->ix == NULL || r->spaces == NULL) kvp_panic("out of memory: the index");
+    r->pools = kvp_pools_create(r->ix, r->spaces, on_wanted, r);
+    if (r->pools == NULL) kvp_panic("out of memory: the pools");
     publish_roster(r);
     r->tick.data = r->more.data = r;
     (void)uv_timer_init(uv, &r->tick);
@@ -665,6 +792,7 @@ kvp_registry_destroy(kvp_registry_t *r)
     zmq_ctx_term(r->zmq);
     if (r->lock_fd >= 0) close(r->lock_fd);
     free(atomic_load(&r->roster));
+    kvp_pools_destroy(r->pools);
     kvp_epoch_fini(&r->epoch);
     kvp_index_destroy(r->ix);
     kvp_spaces_destroy(r->spaces);

@@ -254,6 +254,10 @@ take_replay(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
         s->malformed++;
         return;
     }
+    if (n == 4 && zmq_msg_size(&frames[1]) == 8 && memcmp(zmq_msg_data(&frames[1]), "snapshot", 8) == 0) {
+        s->ops.on_snapshot(s->ops.arg, seq, zmq_msg_data(&frames[3]), zmq_msg_size(&frames[3]));
+        return;
+    }
     if (seq != UINT64_MAX) {
         s->ops.on_replayed(s->ops.arg, seq, zmq_msg_data(&frames[n - 1]), zmq_msg_size(&frames[n - 1]));
         return;

@@ -11,6 +11,8 @@
 typedef struct {
     void (*on_live)(void *arg, uint64_t seq, const void *payload, size_t len);
     void (*on_replayed)(void *arg, uint64_t seq, const void *payload, size_t len);
+    void (*on_snapshot)(void *arg, uint64_t seq, const void *payload,
+                        size_t len); /* in a replay: a part of all that is there */
     void (*on_replay_end)(void *arg);
     void (*on_connected)(void *arg); /* for the first time, or again */
     void (*on_disconnected)(void *arg);

@@ -20,7 +20,8 @@ bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
                ((rec->commit.flags & KVP_JREC_LINEAGE) != 0 ? sizeof(kvp_wire_lineage_t) : 0) +
                (size_t)kvp_align_up(rec->commit.key_len, 8);
     case KVP_JREC_GONE:
-        return sizeof rec->gone + (size_t)kvp_align_up(rec->gone.key_len, 8);
+        return sizeof rec->gone + ((rec->gone.flags & KVP_JREC_LINEAGE) != 0 ? sizeof(kvp_wire_lineage_t) : 0) +
+               (size_t)kvp_align_up(rec->gone.key_len, 8);
     case KVP_JREC_TENANT:
         return sizeof rec->tenant;
     case KVP_JREC_SEGMENT:
@@ -67,7 +68,9 @@ is_well_formed(const kvp_jrec_any_t *rec)
     if (rec->head.kind == KVP_JREC_COMMIT)
         return rec->commit.key_len > 0 && rec->commit.key_len <= KVP_KEY_MAX && rec->commit.places_n > 0 &&
                rec->commit.places_n <= KVP_JREC_PLACES_MAX;
-    if (rec->head.kind == KVP_JREC_GONE) return rec->gone.key_len <= KVP_KEY_MAX;
+    if (rec->head.kind == KVP_JREC_GONE)
+        return rec->gone.key_len <= KVP_KEY_MAX &&
+               (rec->gone.flags == 0 || (rec->gone.flags == KVP_JREC_LINEAGE && rec->gone.key_len > 0));
     if (rec->head.kind == KVP_JREC_TENANT)
         return strnlen(rec->tenant.name, sizeof rec->tenant.name) <= KVP_TENANT_NAME_MAX;
     if (rec->head.kind == KVP_JREC_SEGMENT)

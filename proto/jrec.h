@@ -78,14 +78,14 @@ typedef struct {
     uint8_t places_n;
 } kvp_jrec_commit_t;
 
-/* Behind it: the key's bytes, where they are told, and zeroes up to a multiple of 8. */
+/* Behind it, where the key is told: with KVP_JREC_LINEAGE a kvp_wire_lineage_t, the key's bytes, and zeroes up to a multiple of 8. */
 typedef struct {
     kvp_jrec_t head;
     kvp_digest_t digest;
     uint64_t version;
     uint32_t why; /* kvp_gone_t */
     uint16_t key_len; /* 0 = the key is not told */
-    uint16_t reserved; /* 0 */
+    uint16_t flags; /* KVP_JREC_LINEAGE */
 } kvp_jrec_gone_t;
 
 typedef struct {
@@ -166,6 +166,20 @@ kvp_jrec_key(kvp_jrec_any_t *rec)
     kvp_wire_lineage_t *lineage = kvp_jrec_lineage(rec);
 
     return lineage != NULL ? (uint8_t *)(lineage + 1) : (uint8_t *)(kvp_jrec_places(rec) + rec->commit.places_n);
+}
+
+/* The same of a GONE that tells the key. */
+static inline kvp_wire_lineage_t *
+kvp_jrec_gone_lineage(kvp_jrec_any_t *rec)
+{
+    return (rec->gone.flags & KVP_JREC_LINEAGE) != 0 ? (kvp_wire_lineage_t *)(rec->bytes + sizeof rec->gone) : NULL;
+}
+static inline uint8_t *
+kvp_jrec_gone_key(kvp_jrec_any_t *rec)
+{
+    kvp_wire_lineage_t *lineage = kvp_jrec_gone_lineage(rec);
+
+    return lineage != NULL ? (uint8_t *)(lineage + 1) : rec->bytes + sizeof rec->gone;
 }
 
 #endif

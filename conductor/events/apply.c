@@ -161,6 +161,27 @@ is_known(const kvp_applier_t *a, const kvp_event_t *ev)
     return true;
 }
 
+/* Of upstream's store connector, which tells what it has put, and never that it is gone. */
+static bool
+is_connectors(const kvp_event_t *ev)
+{
+    return !ev->is_standard && ev->medium.at != NULL && ev->medium.len == 3 && memcmp(ev->medium.at, "cpu", 3) == 0;
+}
+
+/* The block, of which the caller's use is taken, is there. Where the pool itself tells what it has, the connector's events tell no more than places. */
+static void
+hold(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
+{
+    const bool is_pools = a->joins_n > 0 && is_connectors(ev);
+
+    for (uint32_t i = 0; i < a->joins_n && block != KVP_BLOCK_NONE && !ev->is_standard; i++)
+        kvp_join_learn(a->joins[i], hash, ev->group, block, !is_pools);
+    if (is_pools)
+        kvp_view_learn(a->view, slot, hash, block);
+    else
+        kvp_view_store(a->view, slot, hash, block, is_counted);
+}
+
 /* Events without extra keys lack the salt, too: where the hash is known already it stands there. */
 static bool
 use_known(kvp_applier_t *a, const kvp_event_t *ev)
@@ -173,7 +194,7 @@ use_known(kvp_applier_t *a, const kvp_event_t *ev)
         if (kvp_view_place(a->view, ev->hashes[i], &block) == KVP_PLACE_BLOCK)
             block = kvp_index_use(a->ix, kvp_index_space(a->ix, block), kvp_index_hash(a->ix, block),
                                   kvp_index_depth(a->ix, block));
-        kvp_view_store(a->view, slot, ev->hashes[i], block, true);
+        hold(a, ev, slot, ev->hashes[i], block, true);
     }
     a->done.stored += ev->n;
     return true;
@@ -213,7 +234,7 @@ store(kvp_applier_t *a, const kvp_event_t *ev)
             skip(a, KVP_SKIP_too_many);
             return;
         }
-        kvp_view_store(a->view, slot, key_of(ev, space, ev->hashes[i]), block, !ev->is_standard);
+        hold(a, ev, slot, key_of(ev, space, ev->hashes[i]), block, !ev->is_standard);
         a->done.stored++;
     }
 }
@@ -301,6 +322,8 @@ kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
         break;
     case KVP_EVENT_REMOVED:
         remove_all(a, ev);
+        break;
+    case KVP_EVENT_DIGEST: /* of a pool's stream */
         break;
     case KVP_EVENT_CLEARED: /* an engine's event is of its own memory alone; the standard's names the medium */
         a->done.cleared++;

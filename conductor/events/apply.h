@@ -7,6 +7,7 @@
 #include "conductor/events/decode.h"
 #include "conductor/index/spaces.h"
 #include "conductor/index/view.h"
+#include "conductor/pool/pool.h"
 
 #define KVP_STREAMS_MAX 64u /* of the standard's events, of one publisher */
 
@@ -28,6 +29,8 @@ typedef struct {
     kvp_view_t *view;
     kvp_terms_t terms;
     uint64_t hash_seed;
+    kvp_join_t *joins[KVP_POOLS_MAX]; /* borrowed: of the pools that it stores in */
+    uint32_t joins_n;
     bool (*make_room)(void *arg); /* the index is full: true = it may not be any more. NULL = there is nobody to ask */
     void *arg;
     kvp_decoder_t decoder;

@@ -102,14 +102,19 @@ enum {
     F_SEQ_HASHES,
     F_BASE_BLOCK_IDX,
     F_PARENT_HASH,
+    F_OBJECT_KEY,
+    F_KEY_PREFIX,
+    F_COUNTS,
+    F_SUMS,
     FIELDS,
 };
 
 static const char *const names[FIELDS] = {
-    "type",       "block_hashes",   "parent_block_hash", "token_ids", "block_size",         "lora_id",
-    "medium",     "lora_name",      "extra_keys",        "group_idx", "kv_cache_spec_kind", "event_type",
-    "event_id",   "model_name",     "additional_salt",   "tenant_id", "backend_id",         "dp_rank",
-    "seq_hashes", "base_block_idx", "parent_hash",
+    "type",       "block_hashes",   "parent_block_hash", "token_ids",  "block_size",         "lora_id",
+    "medium",     "lora_name",      "extra_keys",        "group_idx",  "kv_cache_spec_kind", "event_type",
+    "event_id",   "model_name",     "additional_salt",   "tenant_id",  "backend_id",         "dp_rank",
+    "seq_hashes", "base_block_idx", "parent_hash",       "object_key", "key_prefix",         "counts",
+    "sums",
 };
 
 typedef const object_t *fields_t[FIELDS]; /* NULL = absent or null */
@@ -187,9 +192,8 @@ read_hash(const object_t *o, uint64_t *out)
 }
 
 static bool
-read_hashes(kvp_decoder_t *d, const object_t *o, kvp_event_t *ev)
+add_hashes(kvp_decoder_t *d, const object_t *o, kvp_event_t *ev)
 {
-    kvp_buf_reset(&d->hashes);
     if (o == NULL || o->type != MSGPACK_OBJECT_ARRAY) return false;
     for (uint32_t i = 0; i < o->via.array.size; i++) {
         uint64_t hash;
@@ -198,8 +202,16 @@ read_hashes(kvp_decoder_t *d, const object_t *o, kvp_event_t *ev)
         kvp_buf_append(&d->hashes, &hash, sizeof hash);
     }
     ev->hashes = (const uint64_t *)d->hashes.data;
-    ev->n = o->via.array.size;
+    ev->n += o->via.array.size;
     return d->hashes.err == KVP_OK;
+}
+
+static bool
+read_hashes(kvp_decoder_t *d, const object_t *o, kvp_event_t *ev)
+{
+    kvp_buf_reset(&d->hashes);
+    ev->n = 0;
+    return add_hashes(d, o, ev);
 }
 
 static bool
@@ -307,19 +319,24 @@ read_standard_event(kvp_decoder_t *d, fields_t f, kvp_event_t *ev, kvp_skip_t *w
         ev->kind = KVP_EVENT_CLEARED;
         return true;
     }
+    if (is_text(f[F_EVENT_TYPE], "digest")) {
+        ev->kind = KVP_EVENT_DIGEST;
+        return read_hashes(d, f[F_COUNTS], ev) && add_hashes(d, f[F_SUMS], ev) &&
+               read_text(f[F_KEY_PREFIX], &ev->key_prefix) && f[F_COUNTS]->via.array.size == f[F_SUMS]->via.array.size;
+    }
     if (!is_text(f[F_EVENT_TYPE], "stored") && !is_text(f[F_EVENT_TYPE], "removed")) {
         *why = KVP_SKIP_unknown_type;
         return false;
     }
     ev->kind = is_text(f[F_EVENT_TYPE], "stored") ? KVP_EVENT_STORED : KVP_EVENT_REMOVED;
-    if (!read_hashes(d, f[F_SEQ_HASHES], ev)) return false;
+    if (!read_hashes(d, f[F_SEQ_HASHES], ev) || !read_text(f[F_OBJECT_KEY], &ev->object_key)) return false;
     ev->outside_from = ev->n;
     ev->has_base = f[F_BASE_BLOCK_IDX] != NULL;
     if (f[F_PARENT_HASH] != NULL) {
         ev->has_parent = true;
         if (!read_hash(f[F_PARENT_HASH], &ev->parent)) return false;
     }
-    if (ev->kind == KVP_EVENT_STORED && !ev->has_base && !ev->has_parent) return false;
+    if (ev->kind == KVP_EVENT_STORED && !ev->has_base && !ev->has_parent && ev->object_key.at == NULL) return false;
     return read_u32(f[F_BASE_BLOCK_IDX], &ev->base) && read_tokens(d, f[F_TOKEN_IDS], ev, why);
 }
 

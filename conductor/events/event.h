@@ -12,7 +12,7 @@ typedef struct {
     size_t len;
 } kvp_text_t;
 
-typedef enum { KVP_EVENT_STORED, KVP_EVENT_REMOVED, KVP_EVENT_CLEARED } kvp_event_kind_t;
+typedef enum { KVP_EVENT_STORED, KVP_EVENT_REMOVED, KVP_EVENT_CLEARED, KVP_EVENT_DIGEST } kvp_event_kind_t;
 
 typedef struct {
     kvp_event_kind_t kind;
@@ -36,6 +36,8 @@ typedef struct {
     kvp_text_t model, additional_salt, tenant, backend;
     bool has_rank;
     uint32_t dp_rank;
+    kvp_text_t object_key; /* of a pool's events */
+    kvp_text_t key_prefix; /* KVP_EVENT_DIGEST: of which keys; hashes are n / 2 counts, and as many sums */
 } kvp_event_t;
 
 /* Why an event, or a part of it, was not taken. X(name, text of /services). */
@@ -48,7 +50,8 @@ typedef struct {
     X(bigram, "token ids that are pairs")                                                                              \
     X(parent, "behind a block that was never told")                                                                    \
     X(too_many, "beyond a bound on media, groups, namespaces or blocks")                                               \
-    X(foreign, "of another model, rank or backend than registered")
+    X(foreign, "of another model, rank or backend than registered")                                                    \
+    X(key, "of a pool's object whose key is no connector's, and that has no place in a sequence")
 
 typedef enum {
 #define KVP_SKIP_ENUM(name, text) KVP_SKIP_##name,

@@ -196,6 +196,23 @@ kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, 
     f->asked_ns = now_ns;
 }
 
+void
+kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
+{
+    if (!f->is_asking || f->is_anew) return;
+    if (f->is_first || !f->has_last || f->last != seq - 1) { /* another one: the one before came to nothing */
+        if (f->has_last) drop(f);
+        f->is_first = f->is_partial = false;
+        f->has_last = true;
+        f->last = seq - 1;
+        f->last_digest = 0;
+        f->stats.snapshots++;
+    }
+    f->stats.applied++;
+    f->heard_ns = f->asked_ns = now_ns;
+    f->ops.apply(f->ops.arg, payload, len);
+}
+
 static void
 end_replay(kvp_feed_t *f, uint64_t now_ns)
 {
@@ -227,6 +244,17 @@ kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns)
         return;
     }
     end_replay(f, now_ns);
+}
+
+void
+kvp_feed_again(kvp_feed_t *f, uint64_t now_ns)
+{
+    if (!f->can_replay) return;
+    drop(f);
+    kvp_buf_reset(&f->queue);
+    f->has_overflown = f->is_partial = false;
+    f->tries = 0;
+    ask(f, 0, now_ns);
 }
 
 /* ---- time */

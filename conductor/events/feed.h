@@ -19,7 +19,7 @@ typedef struct {
 } kvp_feed_ops_t;
 
 typedef struct {
-    uint64_t applied, gaps, replays, failed_replays, drops, duplicates, incarnations;
+    uint64_t applied, gaps, replays, failed_replays, drops, duplicates, incarnations, snapshots;
 } kvp_feed_stats_t;
 
 typedef struct {
@@ -45,7 +45,12 @@ void kvp_feed_fini(kvp_feed_t *f);
 
 void kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 void kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
+/* kvp_feed_snapshot: in a replay, all that is there, in any number of messages, instead of what is not kept any more; message seq follows, which
+ * is the last before the snapshot began. */
+void kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 void kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns);
+/* kvp_feed_again: what was applied is not to be relied on, or not all that is wanted now: it is dropped, and asked for from 0. */
+void kvp_feed_again(kvp_feed_t *f, uint64_t now_ns);
 /* kvp_feed_connected: the connection is new, so something may have been missed, and what waits is of the one before. */
 void kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns);
 /* kvp_feed_disconnected: who cannot be asked later is not known to be the same then, so that what it held is dropped. */

@@ -10,14 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A medium of an answer that goes on. */
+#define NAMELESS KVP_MEDIA_MAX /* a medium of which the answer does not tell */
+#define GOING_MAX ((1 + KVP_POOLS_MAX) * KVP_MEDIA_MAX) /* of an answer */
+
+/* A holder of which the block may be, for a medium of an answer. */
 typedef struct {
     uint32_t answer, medium, holder;
-    bool is_over; /* its own run is */
 } going_t;
 
 struct kvp_scratch {
     kvp_answer_t *answers;
+    uint32_t *over; /* of each: bits of the media whose own runs are over */
     going_t *going;
     uint32_t cap; /* answers */
     uint32_t base; /* stamps of this question are above it */
@@ -35,6 +38,7 @@ kvp_scratch_destroy(kvp_scratch_t *s)
 {
     if (s == NULL) return;
     free(s->answers);
+    free(s->over);
     free(s->going);
     free(s);
 }
@@ -44,11 +48,13 @@ reserve(kvp_scratch_t *s, uint32_t n)
 {
     if (n <= s->cap) return true;
     free(s->answers);
+    free(s->over);
     free(s->going);
     s->cap = 0;
     s->answers = calloc(n, sizeof *s->answers);
-    s->going = calloc((size_t)n * KVP_MEDIA_MAX, sizeof *s->going);
-    if (s->answers == NULL || s->going == NULL) return false;
+    s->over = calloc(n, sizeof *s->over);
+    s->going = calloc((size_t)n * GOING_MAX, sizeof *s->going);
+    if (s->answers == NULL || s->over == NULL || s->going == NULL) return false;
     s->cap = n;
     return true;
 }
@@ -60,6 +66,22 @@ is_asked(const kvp_member_t *m, const kvp_question_t *q)
            (q->instance == NULL || strcmp(m->instance, q->instance) == 0);
 }
 
+/* The number of that medium in the answer. */
+static uint32_t
+medium_of(kvp_answer_t *a, const char *name)
+{
+    uint32_t i = 0;
+
+    if (name[0] == '\0') return NAMELESS;
+    while (i < a->media_n && strcmp(a->media[i].name, name) != 0)
+        i++;
+    if (i == KVP_MEDIA_MAX) return NAMELESS;
+    if (i < a->media_n) return i;
+    a->media[a->media_n].name = name;
+    a->media[a->media_n].run = 0;
+    return a->media_n++;
+}
+
 /* Returns how many media may have a run. */
 static uint32_t
 begin(const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s, uint32_t *n_out)
@@ -69,19 +91,22 @@ begin(const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s, uin
     *n_out = 0;
     for (uint32_t i = 0; i < roster->n; i++) {
         const kvp_member_t *m = &roster->members[i];
-        const kvp_medium_t *media;
         kvp_answer_t *a = &s->answers[*n_out];
 
         if (!is_asked(m, q)) continue;
         a->member = m;
-        a->run = 0;
-        a->media_n = kvp_view_media(m->view, &media);
-        for (uint32_t k = 0; k < a->media_n; k++) {
-            const uint32_t holder = atomic_load_explicit(&media[k].holder, memory_order_acquire);
+        a->run = a->media_n = 0;
+        s->over[*n_out] = 0;
+        for (uint32_t v = 0; v <= m->pools_n; v++) {
+            const kvp_medium_t *media;
+            const uint32_t n = kvp_view_media(v == 0 ? m->view : m->pools[v - 1], &media);
 
-            a->media[k].name = media[k].name;
-            a->media[k].run = 0;
-            if (holder != KVP_NO_HOLDER) s->going[going++] = (going_t){*n_out, k, holder, false};
+            for (uint32_t k = 0; k < n; k++) {
+                const uint32_t holder = atomic_load_explicit(&media[k].holder, memory_order_acquire);
+                const uint32_t medium = medium_of(a, media[k].name);
+
+                if (holder != KVP_NO_HOLDER) s->going[going++] = (going_t){*n_out, medium, holder};
+            }
         }
         ++*n_out;
     }
@@ -99,19 +124,17 @@ step(kvp_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block)
     for (uint32_t i = 0; set != NULL && i < set->n; i++)
         s->stamps[set->holders[i]] = stamp;
     for (uint32_t i = 0, first = 0; i < going; first = i) {
-        kvp_answer_t *a = &s->answers[s->going[i].answer];
-        bool has_any = false;
+        const uint32_t answer = s->going[i].answer;
+        kvp_answer_t *a = &s->answers[answer];
+        uint32_t has = 0, lacks;
 
-        for (; i < going && s->going[i].answer == s->going[first].answer; i++) {
-            going_t *g = &s->going[i];
-            const bool has = s->stamps[g->holder] == stamp;
-
-            has_any |= has;
-            if (has || g->is_over) continue;
-            g->is_over = true;
-            a->media[g->medium].run = block;
-        }
-        if (!has_any) {
+        for (; i < going && s->going[i].answer == answer; i++)
+            if (s->stamps[s->going[i].holder] == stamp) has |= 1u << s->going[i].medium;
+        lacks = ~has & ~s->over[answer] & ((1u << a->media_n) - 1);
+        s->over[answer] |= lacks;
+        for (; lacks != 0; lacks &= lacks - 1)
+            a->media[__builtin_ctz(lacks)].run = block;
+        if (has == 0) {
             a->run = block;
             continue;
         }
@@ -126,10 +149,11 @@ static void
 end(kvp_scratch_t *s, uint32_t going, uint32_t n)
 {
     for (uint32_t i = 0; i < going; i++) {
-        kvp_answer_t *a = &s->answers[s->going[i].answer];
+        const going_t *g = &s->going[i];
+        kvp_answer_t *a = &s->answers[g->answer];
 
         a->run = n;
-        if (!s->going[i].is_over) a->media[s->going[i].medium].run = n;
+        if (g->medium != NAMELESS && (s->over[g->answer] & 1u << g->medium) == 0) a->media[g->medium].run = n;
     }
 }
 

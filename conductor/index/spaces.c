@@ -19,6 +19,7 @@ typedef struct node {
 
 struct kvp_spaces {
     _Atomic(const node_t *) chains[CHAINS];
+    const node_t *named[KVP_SPACES_MAX]; /* of who names, alone */
     uint32_t n;
 };
 
@@ -50,6 +51,12 @@ kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space)
     return node == NULL ? KVP_SPACE_NONE : node->number;
 }
 
+const kvp_space_t *
+kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number)
+{
+    return &spaces->named[number]->space;
+}
+
 static const char *
 copy(char **at, const char *text)
 {
@@ -75,7 +82,8 @@ kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space)
     at = node->text;
     node->space = (kvp_space_t){copy(&at, space->model), copy(&at, space->tenant), copy(&at, space->salt),
                                 copy(&at, space->lora), space->block_size};
-    node->number = spaces->n++;
+    node->number = spaces->n;
+    spaces->named[spaces->n++] = node;
     node->next = atomic_load_explicit(chain, memory_order_relaxed);
     atomic_store_explicit(chain, node, memory_order_release);
     return node->number;

@@ -21,6 +21,7 @@ void kvp_spaces_destroy(kvp_spaces_t *spaces);
 
 /* kvp_spaces_name copies it; KVP_SPACE_NONE = there are KVP_SPACES_MAX. kvp_spaces_find: KVP_SPACE_NONE = it was never named. */
 uint32_t kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space);
+const kvp_space_t *kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number); /* who names, alone; that was named */
 uint32_t kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space);
 
 #endif

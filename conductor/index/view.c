@@ -276,41 +276,6 @@ let_go(kvp_view_t *v, entry_t *e)
         kvp_index_remove(v->ix, e->block, atomic_load_explicit(&v->media[s->medium].holder, memory_order_relaxed));
 }
 
-void
-kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
-{
-    entry_t *e = find(v, hash, slot);
-    uint32_t holder;
-
-    if (e == NULL) {
-        e = insert(v, hash, slot);
-        e->block = block;
-    } else {
-        bring_up(v, e);
-        if (e->block != block) { /* the hash stands elsewhere now: the publisher is another one than before */
-            if (e->count > 0) let_go(v, e);
-            if (e->block != KVP_BLOCK_NONE) kvp_index_rele(v->ix, e->block);
-            e->block = block;
-        } else if (block != KVP_BLOCK_NONE) {
-            kvp_index_rele(v->ix, block); /* one use is enough */
-        }
-    }
-    if (e->count > 0) {
-        if (is_counted && e->count < COUNT_MAX) e->count++;
-        return;
-    }
-    e->count = 1;
-    v->slots[slot].resident++;
-    v->stats.resident++;
-    v->stats.known--;
-    if (block == KVP_BLOCK_NONE) return;
-    holder = holder_for(v, slot);
-    if (holder == KVP_NO_HOLDER)
-        v->stats.full++;
-    else
-        kvp_index_add(v->ix, block, holder);
-}
-
 /* Places of what is gone are forgotten, a table at a time. */
 static void
 trim(kvp_view_t *v, uint64_t most)
@@ -326,6 +291,73 @@ trim(kvp_view_t *v, uint64_t most)
             forget(v, p, e);
         }
     }
+}
+
+/* The entry of that hash, which stands at that block. */
+static entry_t *
+entry_at(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
+{
+    entry_t *e = find(v, hash, slot);
+
+    if (e == NULL) {
+        e = insert(v, hash, slot);
+        e->block = block;
+    } else {
+        bring_up(v, e);
+        if (e->block != block) { /* the hash stands elsewhere now: the publisher is another one than before */
+            if (e->count > 0) let_go(v, e);
+            if (e->block != KVP_BLOCK_NONE) kvp_index_rele(v->ix, e->block);
+            e->block = block;
+        } else if (block != KVP_BLOCK_NONE) {
+            kvp_index_rele(v->ix, block); /* one use is enough */
+        }
+    }
+    return e;
+}
+
+void
+kvp_view_learn(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
+{
+    (void)entry_at(v, slot, hash, block);
+    if (v->stats.known > v->known_max) trim(v, v->known_max);
+}
+
+void
+kvp_view_unlearn(kvp_view_t *v, uint64_t hash)
+{
+    const uint64_t key = mixed(v, hash);
+    part_t *p = part_of(v, key);
+
+    if (p->cap == 0) return;
+    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at)) {
+        entry_t *e = &p->entries[at];
+
+        if (e->which == GONE || e->hash != hash || count_of(v, e) > 0) continue;
+        bring_up(v, e);
+        forget(v, p, e);
+    }
+}
+
+void
+kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
+{
+    entry_t *e = entry_at(v, slot, hash, block);
+    uint32_t holder;
+
+    if (e->count > 0) {
+        if (is_counted && e->count < COUNT_MAX) e->count++;
+        return;
+    }
+    e->count = 1;
+    v->slots[slot].resident++;
+    v->stats.resident++;
+    v->stats.known--;
+    if (block == KVP_BLOCK_NONE) return;
+    holder = holder_for(v, slot);
+    if (holder == KVP_NO_HOLDER)
+        v->stats.full++;
+    else
+        kvp_index_add(v->ix, block, holder);
 }
 
 bool

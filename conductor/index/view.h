@@ -15,6 +15,7 @@
 #define KVP_SLOTS_MAX 32u
 #define KVP_MEDIUM_NAME_MAX 15u
 #define KVP_NO_HOLDER KVP_HOLDERS_MAX
+#define KVP_POOLS_MAX 4u /* that a publisher shares with others */
 
 typedef struct {
     char name[KVP_MEDIUM_NAME_MAX + 1]; /* in upper case */
@@ -56,6 +57,10 @@ kvp_place_kind_t kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *bl
  * is_counted false: of a publisher that tells sets, not copies. The caller's use of the block (kvp_index_use) becomes the view's. */
 void kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted);
 bool kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash);
+
+/* kvp_view_learn: that hash stands at that block, whose use becomes the view's; nothing is held by that. kvp_view_unlearn: it is not known where it stands; the hash is not held. */
+void kvp_view_learn(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block);
+void kvp_view_unlearn(kvp_view_t *v, uint64_t hash);
 
 /* kvp_view_forget forgets all places of what is not held. */
 void kvp_view_forget(kvp_view_t *v);

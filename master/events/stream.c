@@ -285,7 +285,8 @@ take_commit(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, 
 static void
 take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
 {
-    const subject_t o = {rec->bytes + sizeof rec->gone, rec->gone.key_len, NULL, NULL};
+    kvp_jrec_any_t *any = (kvp_jrec_any_t *)rec;
+    const subject_t o = {kvp_jrec_gone_key(any), rec->gone.key_len, kvp_jrec_gone_lineage(any), NULL};
     const uint64_t *val = o.key_len == 0 ? NULL : kvp_digestmap_at(&s->held, rec->gone.digest);
     uint32_t tenant, was;
 

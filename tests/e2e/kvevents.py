@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV events on the wire: msgpack of what they have, and a subscriber that follows a publisher as the conductor does."""
+import ctypes
 import struct
 import time
 
@@ -50,6 +51,17 @@ def unpack(data):
     value, at = _unpack(data, 0)
     assert at == len(data)
     return value
+
+
+def chain(tokens, block_size):
+    """The standard's rolling hashes of a prompt's whole blocks, with seed 0."""
+    hash64 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits_withSeed
+    hash64.restype, hash64.argtypes = ctypes.c_uint64, [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64]
+    hashes = []
+    for at in range(0, len(tokens) - block_size + 1, block_size):
+        local = hash64(struct.pack(f"<{block_size}I", *tokens[at:at + block_size]), 4 * block_size, 0)
+        hashes.append(hash64(struct.pack("<2Q", hashes[-1], local), 16, 0) if hashes else local)
+    return hashes
 
 
 class Follower:

@@ -363,7 +363,7 @@ def test_come_and_gone(conductor, publishers):
     conductor.wait_seq(0)
     bad = {"endpoint": "tcp://127.0.0.1", "type": "vLLM", "modelname": "tiny", "instance_id": "i", "block_size": BLOCK, "dp_rank": 0}
     assert conductor.ask("/register", bad)[0] == 400
-    assert conductor.ask("/register", {**bad, "endpoint": p.pub.endpoint, "backends": []})[0] == 400
+    assert conductor.ask("/register", {**bad, "endpoint": p.pub.endpoint, "shared": 1})[0] == 400
     assert conductor.service()["blocks"] == 1
     # An engine that cannot be asked whether it is the same is not believed when its connection ends.
     p.close()

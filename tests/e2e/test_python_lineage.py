@@ -6,6 +6,10 @@ import pytest
 
 import kvpool
 from conftest import wait_until
+from kvevents import chain
+from test_conductor import BLOCK, Conductor, publishers  # noqa: F401: the fixture
+from test_conductor_pool import register_pool, tokens_of
+from test_pool_events import endpoints, options
 
 FIRST = (2**64 - 1, 0, 0)
 SECOND = (5, 2**64 - 1, 2**32 - 1)
@@ -54,3 +58,23 @@ def test_lineage_that_is_none(pool):
         with pytest.raises(kvpool.NotFoundError):
             handle.lineage("bad")
         assert asyncio.run(by_asyncio()) == handle.lineage("async") == SECOND
+
+
+def test_lineage_counts_at_the_conductor(make_pool, bench, publishers):  # noqa: F811
+    """Fails if an object whose put told its place in a prompt does not count for the engines that share the pool, without any event of theirs, or goes on counting when
+    it is gone; also where it was put before anybody asked for it."""
+    at = endpoints()
+    pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", master_args=options(at))
+    conductor, engine, tokens = Conductor(bench), publishers(), tokens_of(1, 3)
+    hashes = chain(tokens, BLOCK)
+    with kvpool.Pool(pool.addr) as handle:
+        for i in range(2):
+            handle.put(f"app/{i}", b"x", lineage=(hashes[i], hashes[i - 1] if i else 0, i))
+        register_pool(conductor, at)
+        wait_until(lambda: conductor.service()["state"] == "live", 5, "the subscription")
+        conductor.register(engine, backends=[{"key_prefix": "app/"}])
+        wait_until(lambda: conductor.matched(tokens).get("CPU") == 2 * BLOCK, 10, "what was there")
+        handle.put("app/2", b"x", lineage=(hashes[2], hashes[1], 2))
+        wait_until(lambda: conductor.matched(tokens)["longest_matched"] == 3 * BLOCK, 5, "the third block")
+        handle.remove("app/1")
+        wait_until(lambda: conductor.matched(tokens)["longest_matched"] == BLOCK, 5, "the end of the second")

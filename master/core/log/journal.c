@@ -236,7 +236,11 @@ kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o, kvp_digest_t digest, ui
 
     rec.gone = (kvp_jrec_gone_t){.digest = digest, .version = version, .why = why};
     if (o != NULL && m->ctx.conf.log_names_gone && log->journal.is_open) {
-        key = rec.bytes + sizeof rec.gone;
+        const kvp_wire_lineage_t lineage = kvp_obj_lineage(m->cat.index, o);
+
+        rec.gone.flags = lineage.is_told != 0 ? KVP_JREC_LINEAGE : 0;
+        if (lineage.is_told != 0) *kvp_jrec_gone_lineage(&rec) = lineage;
+        key = kvp_jrec_gone_key(&rec);
         rec.gone.key_len = kvp_obj_key_copy(m->cat.index, o, key);
         memset(key + rec.gone.key_len, 0, (size_t)(kvp_align_up(rec.gone.key_len, 8) - rec.gone.key_len));
     }

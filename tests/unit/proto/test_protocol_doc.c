@@ -465,7 +465,7 @@ static const field_t fields[] = {
     RECORD(kvp_jrec_term_t, head, magic, pool_id, digest_seed, term, is_anew),
     RECORD(kvp_jrec_place_t, generation, offset, segment, chunk, slot, key_off),
     RECORD(kvp_jrec_commit_t, head, digest, version, sum, len, group, tenant, key_len, flags, places_n),
-    RECORD(kvp_jrec_gone_t, head, digest, version, why, key_len, reserved),
+    RECORD(kvp_jrec_gone_t, head, digest, version, why, key_len, flags),
     RECORD(kvp_jrec_segment_t, head, epoch, size_bytes, chunk_bytes, uuid, number, mounted_term, name, host_id),
     RECORD(kvp_jrec_over_t, head, number, reserved),
     RECORD(kvp_jrec_tenant_t, head, tenant, epoch, min_version, name),

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A file of what joins have learnt: which hash stands at which block. Engines tell that once, and a pool keeps blocks longer than a conductor lives. It is written as it comes,
+ * never synced, and written anew at each start with what still counts.
+ */
+#ifndef KVP_CONDUCTOR_POOL_JOINLOG_H
+#define KVP_CONDUCTOR_POOL_JOINLOG_H
+
+#include "conductor/index/spaces.h"
+
+typedef struct kvp_joinlog kvp_joinlog_t;
+
+typedef struct {
+    const char *backend, *prefix;
+    uint32_t ranks, space; /* number of the join's own */
+} kvp_joinlog_join_t;
+
+typedef struct {
+    uint64_t key, hash; /* the join's own, and the standard's */
+    uint32_t space, depth; /* of the block */
+} kvp_joinlog_place_t;
+
+/* kvp_joinlog_open reads DIR/joins, calls on_place for each place (texts are borrowed until it returns), and begins the file anew: on_place gives what is wanted still to kvp_joinlog_add. A file that is
+ * damaged is read up to there. NULL: it cannot be written; logged. */
+kvp_joinlog_t *kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces,
+                                void (*on_place)(void *arg, kvp_joinlog_t *log, const kvp_joinlog_join_t *join,
+                                                 const kvp_joinlog_place_t *place),
+                                void *arg);
+void kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
+void kvp_joinlog_flush(kvp_joinlog_t *log);
+void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal */
+
+#endif

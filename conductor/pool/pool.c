@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See pool.h.
+ *
+ * Design notes.
+ * - For each block and medium a join knows by a mask which ranks have stored their part. The view holds a block while all ranks are there: on memory, on disk, or
+ *   (the medium without a name) some here and some there.
+ * - Parts come before anybody knows where the block stands, and stay; when an engine tells it, the view gets what is there.
+ */
+#include "conductor/pool/pool.h"
+
+#include "common/clock.h"
+#include "common/digestmap.h"
+#include "common/list.h"
+#include "common/log.h"
+#include "conductor/pool/joinlog.h"
+#include "proto/connkey.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <xxhash.h>
+
+#define CPU 0u
+#define DISK 1u
+#define MEDIA 2u
+#define SLOTS 3u /* memory, disk, and both together */
+#define RANGES 16u /* of digests */
+#define KNOWN_MAX (64u << 20) /* places that are remembered of what the pool does not hold */
+
+static const char *const media[SLOTS] = {"CPU", "DISK", ""};
+
+typedef struct {
+    kvp_list_t link; /* pools->backends */
+    char name[KVP_JOIN_TEXT_MAX / 2 + 1];
+    const kvp_pool_source_t *source; /* NULL = it holds nothing */
+} backend_t;
+
+struct kvp_join {
+    kvp_list_t link; /* pools->joins, or ->ending */
+    kvp_pools_t *pools;
+    backend_t *backend;
+    char tenant[KVP_JOIN_TEXT_MAX / 2 + 1], prefix[KVP_JOIN_TEXT_MAX + 1];
+    uint32_t ranks, space, users;
+    kvp_view_t *view;
+    uint32_t slots[SLOTS];
+    kvp_digestmap_t parts[MEDIA]; /* by block: which ranks are there */
+    char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, as keys have them; owned */
+    uint32_t names_n;
+    bool has_more_ranks; /* than that: parts are missing, so digests say nothing */
+    uint64_t counts[RANGES], sums[RANGES];
+    uint64_t complete, joined; /* blocks of which all parts are there; of these, such as are known where they stand */
+};
+
+struct kvp_pools {
+    kvp_index_t *ix;
+    kvp_spaces_t *spaces;
+    void (*wanted)(void *arg, const kvp_pool_source_t *source);
+    void *arg;
+    kvp_list_t backends, joins, ending;
+    uint32_t joins_n;
+    kvp_joinlog_t *log; /* NULL = places are not kept */
+};
+
+static bool
+is_text(kvp_text_t text, const char *is)
+{
+    return text.at != NULL && strlen(is) == text.len && memcmp(is, text.at, text.len) == 0;
+}
+
+/* ---- blocks */
+/* By which a join knows a block: a hash is the same in all groups of an engine's cache. */
+static kvp_digest_t
+key_of(uint64_t hash, uint32_t group)
+{
+    return (kvp_digest_t){.lo = group == 0 ? hash : XXH3_64bits_withSeed(&hash, sizeof hash, group), .hi = 1};
+}
+
+static uint64_t
+mask_of(const kvp_join_t *j, uint32_t medium, kvp_digest_t key)
+{
+    const uint64_t *mask = kvp_digestmap_at(&j->parts[medium], key);
+
+    return mask == NULL ? 0 : *mask;
+}
+
+static bool
+is_whole(const kvp_join_t *j, uint64_t mask)
+{
+    return (uint32_t)__builtin_popcountll(mask) >= j->ranks;
+}
+
+static bool
+is_complete(const kvp_join_t *j, kvp_digest_t key)
+{
+    return is_whole(j, mask_of(j, CPU, key) | mask_of(j, DISK, key));
+}
+
+/* The view holds what is there, and nothing else. */
+static void
+refresh(kvp_join_t *j, kvp_digest_t key, uint32_t block)
+{
+    kvp_index_t *ix = j->pools->ix;
+    const bool is_cpu = is_whole(j, mask_of(j, CPU, key)), is_disk = is_whole(j, mask_of(j, DISK, key));
+    const bool has[SLOTS] = {is_cpu, is_disk, !is_cpu && !is_disk && is_complete(j, key)};
+
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        if (!has[i]) continue;
+        kvp_view_store(
+            j->view, j->slots[i], key.lo,
+            kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block)),
+            false);
+    }
+    for (uint32_t i = 0; i < SLOTS; i++)
+        if (!has[i]) (void)kvp_view_remove(j->view, j->slots[i], key.lo);
+}
+
+static void
+set_mask(kvp_join_t *j, uint32_t medium, kvp_digest_t key, uint64_t mask)
+{
+    const bool was_complete = is_complete(j, key);
+    uint32_t block;
+    uint64_t *at;
+    int change;
+
+    if (mask == 0) {
+        kvp_digestmap_remove(&j->parts[medium], key);
+    } else {
+        at = kvp_digestmap_insert(&j->parts[medium], key);
+        if (at == NULL) kvp_panic("out of memory: parts of the pool's blocks");
+        *at = mask;
+    }
+    change = (int)is_complete(j, key) - (int)was_complete;
+    j->complete += (uint64_t)change;
+    if (kvp_view_place(j->view, key.lo, &block) != KVP_PLACE_BLOCK) return;
+    j->joined += (uint64_t)change;
+    refresh(j, key, block);
+}
+
+/* ---- places */
+static void
+keep(const kvp_join_t *j, kvp_digest_t key, uint32_t block)
+{
+    const kvp_index_t *ix = j->pools->ix;
+
+    if (j->pools->log == NULL) return;
+    kvp_joinlog_add(j->pools->log, &(kvp_joinlog_join_t){j->backend->name, j->prefix, j->ranks, j->space},
+                    &(kvp_joinlog_place_t){key.lo, kvp_index_hash(ix, block), kvp_index_space(ix, block),
+                                           kvp_index_depth(ix, block)});
+}
+
+/* Takes the caller's use of the block. */
+static void
+learn(kvp_join_t *j, kvp_digest_t key, uint32_t block, bool is_sure)
+{
+    uint32_t known;
+
+    switch (kvp_view_place(j->view, key.lo, &known)) {
+    case KVP_PLACE_BLOCK:
+        if (known == block || !is_sure) {
+            kvp_index_rele(j->pools->ix, block);
+            return;
+        }
+        for (uint32_t i = 0; i < SLOTS; i++)
+            (void)kvp_view_remove(j->view, j->slots[i], key.lo);
+        kvp_view_unlearn(j->view, key.lo);
+        break;
+    default:
+        j->joined += is_complete(j, key);
+    }
+    kvp_view_learn(j->view, j->slots[CPU], key.lo, block);
+    keep(j, key, block);
+    refresh(j, key, block);
+}
+
+void
+kvp_join_learn(kvp_join_t *j, uint64_t hash, uint32_t group, uint32_t block, bool is_sure)
+{
+    kvp_index_t *ix = j->pools->ix;
+    const kvp_digest_t key = key_of(hash, group);
+    uint32_t known;
+
+    if (kvp_view_place(j->view, key.lo, &known) == KVP_PLACE_BLOCK && (known == block || !is_sure)) return;
+    learn(j, key, kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block)),
+          is_sure);
+}
+
+/* ---- events */
+static uint32_t
+rank_of(kvp_join_t *j, const char *name, size_t len)
+{
+    for (uint32_t i = 0; i < j->names_n; i++)
+        if (strlen(j->names[i]) == len && memcmp(j->names[i], name, len) == 0) return i;
+    if (j->names_n == KVP_JOIN_RANKS_MAX) return KVP_JOIN_RANKS_MAX;
+    j->names[j->names_n] = strndup(name, len);
+    if (j->names[j->names_n] == NULL) kvp_panic("out of memory: ranks");
+    return j->names_n++;
+}
+
+static void
+change(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t key, uint32_t rank)
+{
+    const uint64_t hash = XXH3_64bits(ev->object_key.at, ev->object_key.len), bit = 1ull << rank;
+    const uint64_t was = mask_of(j, medium, key), now = ev->kind == KVP_EVENT_STORED ? was | bit : was & ~bit;
+
+    if (now == was) return;
+    j->counts[hash % RANGES] += now > was ? 1 : UINT64_MAX;
+    j->sums[hash % RANGES] ^= XXH3_64bits_withSeed(&hash, sizeof hash, medium + 1);
+    set_mask(j, medium, key, now);
+}
+
+/* A key of upstream's connector. False: it is not of this join. */
+static bool
+take_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, const kvp_connkey_t *parts)
+{
+    uint32_t rank;
+
+    if (strlen(j->prefix) != parts->prefix_len || memcmp(j->prefix, ev->object_key.at, parts->prefix_len) != 0)
+        return false;
+    rank = rank_of(j, parts->ranks, parts->ranks_len);
+    j->has_more_ranks |= rank == KVP_JOIN_RANKS_MAX;
+    if (rank < KVP_JOIN_RANKS_MAX) change(j, ev, medium, key_of(parts->hash, parts->group), rank);
+    return true;
+}
+
+/* An object whose put told where it stands: its hash is the standard's. */
+static bool
+take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
+{
+    const kvp_digest_t key = key_of(ev->hashes[0], UINT32_MAX);
+    const uint64_t was = mask_of(j, medium, key);
+    uint32_t block;
+
+    if (ev->object_key.len < strlen(j->prefix) || memcmp(j->prefix, ev->object_key.at, strlen(j->prefix)) != 0)
+        return false;
+    if (ev->kind == KVP_EVENT_STORED) {
+        block = kvp_index_use(j->pools->ix, j->space, ev->hashes[0], ev->base);
+        if (block != KVP_BLOCK_NONE) learn(j, key, block, true);
+    }
+    if ((was != 0) != (ev->kind == KVP_EVENT_STORED)) set_mask(j, medium, key, was != 0 ? 0 : UINT64_MAX);
+    return true;
+}
+
+static void
+take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, const kvp_event_t *ev)
+{
+    const bool is_cpu = ev->medium.at != NULL && ev->medium.len == 3 && strncasecmp(ev->medium.at, "cpu", 3) == 0;
+    bool is_of_connector, is_wanted = false;
+    kvp_connkey_t parts;
+
+    if (ev->object_key.at == NULL) {
+        source->skips[KVP_SKIP_malformed]++;
+        return;
+    }
+    is_of_connector = kvp_connkey_read(ev->object_key.at, ev->object_key.len, &parts);
+    if (!is_of_connector && (ev->n != 1 || !ev->has_base) && ev->kind == KVP_EVENT_STORED) {
+        source->skips[KVP_SKIP_key]++;
+        return;
+    }
+    kvp_list_foreach (pos, &pools->joins) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        if (j->backend != b || !is_text(ev->tenant, j->tenant)) continue;
+        if (is_of_connector)
+            is_wanted |= take_part(j, ev, is_cpu ? CPU : DISK, &parts);
+        else if (ev->n == 1)
+            is_wanted |= take_sequence(j, ev, is_cpu ? CPU : DISK);
+    }
+    *(!is_wanted ? &source->ignored : ev->kind == KVP_EVENT_STORED ? &source->stored : &source->removed) += 1;
+}
+
+static void
+clear(kvp_join_t *j, uint32_t medium)
+{
+    kvp_digestmap_fini(&j->parts[medium]);
+    kvp_view_clear(j->view, media[medium]);
+    kvp_view_clear(j->view, media[MEDIA]);
+    /* What was on both is counted anew: a bump clears one medium after the other. */
+    j->complete = j->joined = 0;
+    memset(j->counts, 0, sizeof j->counts);
+    memset(j->sums, 0, sizeof j->sums);
+}
+
+static void
+take_cleared(kvp_pools_t *pools, const backend_t *b, const kvp_event_t *ev)
+{
+    kvp_list_foreach (pos, &pools->joins) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        if (j->backend != b || !is_text(ev->tenant, j->tenant)) continue;
+        for (uint32_t i = 0; i < MEDIA; i++)
+            clear(j, i);
+    }
+}
+
+static void
+take_digest(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, const kvp_event_t *ev)
+{
+    bool is_other = false;
+
+    source->digests++;
+    kvp_list_foreach (pos, &pools->joins) {
+        const kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        if (j->backend != b || j->has_more_ranks || ev->n != 2 * RANGES) continue;
+        if (!is_text(ev->tenant, j->tenant) || !is_text(ev->key_prefix, j->prefix)) continue;
+        for (uint32_t i = 0; i < RANGES; i++) {
+            if (ev->hashes[i] == j->counts[i] && ev->hashes[RANGES + i] == j->sums[i]) continue;
+            kvp_log_warn("conductor",
+                         "what is known of the pool has drifted backend=%s prefix=%s range=%u objects=%llu told=%llu",
+                         b->name, j->prefix, i, (unsigned long long)j->counts[i], (unsigned long long)ev->hashes[i]);
+            is_other = true;
+            break;
+        }
+    }
+    source->drifts += is_other;
+    if (is_other) pools->wanted(pools->arg, source);
+}
+
+static backend_t *
+find_backend(const kvp_pools_t *pools, kvp_text_t name)
+{
+    kvp_list_foreach (pos, &pools->backends) {
+        backend_t *b = kvp_list_entry(pos, backend_t, link);
+
+        if (is_text(name, b->name)) return b;
+    }
+    return NULL;
+}
+
+static void
+clear_backend(kvp_pools_t *pools, backend_t *b)
+{
+    b->source = NULL;
+    kvp_list_foreach (pos, &pools->joins) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        for (uint32_t i = 0; i < MEDIA && j->backend == b; i++)
+            clear(j, i);
+    }
+}
+
+void
+kvp_pools_take(kvp_pools_t *pools, kvp_pool_source_t *source, const kvp_event_t *ev)
+{
+    backend_t *b = find_backend(pools, ev->backend);
+
+    source->events++;
+    if (b == NULL || (b->source != source && b->source != NULL && source->has_begun)) {
+        source->ignored++;
+        return;
+    }
+    if (b->source != source) {
+        clear_backend(pools, b);
+        b->source = source;
+    }
+    source->has_begun = true;
+    switch (ev->kind) {
+    case KVP_EVENT_STORED:
+    case KVP_EVENT_REMOVED:
+        take_object(pools, b, source, ev);
+        break;
+    case KVP_EVENT_CLEARED:
+        source->cleared++;
+        take_cleared(pools, b, ev);
+        break;
+    case KVP_EVENT_DIGEST:
+        take_digest(pools, b, source, ev);
+        break;
+    }
+}
+
+void
+kvp_pools_drop(kvp_pools_t *pools, kvp_pool_source_t *source)
+{
+    source->has_begun = false;
+    kvp_list_foreach (pos, &pools->backends) {
+        backend_t *b = kvp_list_entry(pos, backend_t, link);
+
+        if (b->source == source) clear_backend(pools, b);
+    }
+}
+
+/* ---- joins */
+static backend_t *
+backend_of(kvp_pools_t *pools, const char *name)
+{
+    backend_t *b = find_backend(pools, (kvp_text_t){name, strlen(name)});
+
+    if (b != NULL) return b;
+    b = calloc(1, sizeof *b);
+    if (b == NULL) kvp_panic("out of memory: backends");
+    snprintf(b->name, sizeof b->name, "%s", name);
+    kvp_list_init(&b->link);
+    kvp_list_add_tail(&pools->backends, &b->link);
+    return b;
+}
+
+kvp_join_t *
+kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
+{
+    backend_t *b = backend_of(pools, key->backend);
+    const uint32_t space = kvp_spaces_name(pools->spaces, &key->space);
+    kvp_join_t *j;
+
+    if (space == KVP_SPACE_NONE) return NULL;
+    kvp_list_foreach (pos, &pools->joins) {
+        j = kvp_list_entry(pos, kvp_join_t, link);
+        if (j->backend != b || j->space != space || j->ranks != key->ranks || strcmp(j->prefix, key->prefix) != 0)
+            continue;
+        j->users++;
+        return j;
+    }
+    if (pools->joins_n == KVP_JOINS_MAX) return NULL;
+    j = calloc(1, sizeof *j);
+    if (j == NULL) kvp_panic("out of memory: joins");
+    j->view = kvp_view_create(pools->ix, kvp_random_u64(), KNOWN_MAX);
+    if (j->view == NULL) kvp_panic("out of memory: joins");
+    j->pools = pools;
+    j->backend = b;
+    snprintf(j->tenant, sizeof j->tenant, "%s", key->space.tenant);
+    snprintf(j->prefix, sizeof j->prefix, "%s", key->prefix);
+    j->ranks = key->ranks;
+    j->space = space;
+    j->users = 1;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        j->slots[i] = kvp_view_slot(j->view, media[i], strlen(media[i]), 0);
+    for (uint32_t i = 0; i < MEDIA; i++)
+        kvp_digestmap_init(&j->parts[i], kvp_random_u64());
+    kvp_list_init(&j->link);
+    kvp_list_add_tail(&pools->joins, &j->link);
+    pools->joins_n++;
+    pools->wanted(pools->arg, b->source);
+    return j;
+}
+
+void
+kvp_join_leave(kvp_join_t *j)
+{
+    if (--j->users > 0) return;
+    j->pools->joins_n--;
+    kvp_list_del(&j->link);
+    kvp_list_add_tail(&j->pools->ending, &j->link);
+    kvp_view_end(j->view);
+}
+
+static void
+free_join(kvp_join_t *j)
+{
+    kvp_list_del(&j->link);
+    for (uint32_t i = 0; i < MEDIA; i++)
+        kvp_digestmap_fini(&j->parts[i]);
+    for (uint32_t i = 0; i < j->names_n; i++)
+        free(j->names[i]);
+    kvp_view_destroy(j->view);
+    free(j);
+}
+
+void
+kvp_pools_sweep(kvp_pools_t *pools, uint32_t most)
+{
+    kvp_list_foreach (pos, &pools->joins)
+        (void)kvp_view_sweep(kvp_list_entry(pos, kvp_join_t, link)->view, most);
+    kvp_list_foreach_safe (pos, tmp, &pools->ending) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        if (!kvp_view_sweep(j->view, most)) free_join(j);
+    }
+}
+
+const kvp_view_t *
+kvp_join_view(const kvp_join_t *j)
+{
+    return j->view;
+}
+
+uint64_t
+kvp_join_unjoined(const kvp_join_t *j)
+{
+    return j->complete - j->joined;
+}
+
+void
+kvp_join_write(const kvp_join_t *j, kvp_jsonw_t *w)
+{
+    kvp_view_stats_t view;
+
+    kvp_view_stats(j->view, &view);
+    kvp_jsonw_text(w, "backend_id", j->backend->name);
+    kvp_jsonw_text(w, "key_prefix", j->prefix);
+    kvp_jsonw_u64(w, "ranks", j->ranks);
+    kvp_jsonw_bool(w, "is_told", j->backend->source != NULL);
+    kvp_jsonw_u64(w, "blocks", j->complete);
+    kvp_jsonw_u64(w, "joined", j->joined);
+    kvp_jsonw_u64(w, "unjoined", kvp_join_unjoined(j));
+    kvp_jsonw_u64(w, "known_places", view.resident + view.known);
+}
+
+/* ---- the file */
+static void
+on_place(void *arg, kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
+{
+    kvp_pools_t *pools = arg;
+    uint32_t block;
+
+    pools->log = log; /* what is learnt is written there */
+    kvp_list_foreach (pos, &pools->joins) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        if (j->space != join->space || j->ranks != join->ranks || strcmp(j->prefix, join->prefix) != 0 ||
+            strcmp(j->backend->name, join->backend) != 0)
+            continue;
+        block = kvp_index_use(pools->ix, place->space, place->hash, place->depth);
+        if (block != KVP_BLOCK_NONE) learn(j, (kvp_digest_t){place->key, 1}, block, true);
+        return;
+    }
+}
+
+bool
+kvp_pools_load(kvp_pools_t *pools, const char *dir)
+{
+    pools->log = kvp_joinlog_open(dir, pools->spaces, on_place, pools);
+    return pools->log != NULL;
+}
+
+void
+kvp_pools_flush(kvp_pools_t *pools)
+{
+    if (pools->log != NULL) kvp_joinlog_flush(pools->log);
+}
+
+/* ---- life */
+kvp_pools_t *
+kvp_pools_create(kvp_index_t *ix, kvp_spaces_t *spaces, void (*wanted)(void *arg, const kvp_pool_source_t *source),
+                 void *arg)
+{
+    kvp_pools_t *pools = calloc(1, sizeof *pools);
+
+    if (pools == NULL) return NULL;
+    *pools = (kvp_pools_t){.ix = ix, .spaces = spaces, .wanted = wanted, .arg = arg};
+    kvp_list_init(&pools->backends);
+    kvp_list_init(&pools->joins);
+    kvp_list_init(&pools->ending);
+    return pools;
+}
+
+void
+kvp_pools_destroy(kvp_pools_t *pools)
+{
+    if (pools == NULL) return;
+    kvp_list_foreach_safe (pos, tmp, &pools->joins)
+        free_join(kvp_list_entry(pos, kvp_join_t, link));
+    kvp_list_foreach_safe (pos, tmp, &pools->ending)
+        free_join(kvp_list_entry(pos, kvp_join_t, link));
+    kvp_list_foreach_safe (pos, tmp, &pools->backends)
+        free(kvp_list_entry(pos, backend_t, link));
+    kvp_joinlog_close(pools->log);
+    free(pools);
+}

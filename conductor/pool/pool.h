@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a pool of blocks holds that several engines share, and which of these blocks is which of a prompt. The pool's events name objects by their keys; engines' events tell
+ * which hash stands at which place of a prompt. A *join* is where both meet: what engines of one kind store under one prefix of keys. ADR 0033.
+ *
+ * One thread writes; readers ask the view of a join, inside an epoch. A *source* is a publisher of pool events: a backend has one at a time.
+ */
+#ifndef KVP_CONDUCTOR_POOL_POOL_H
+#define KVP_CONDUCTOR_POOL_POOL_H
+
+#include "common/jsonw.h"
+#include "conductor/events/event.h"
+#include "conductor/index/spaces.h"
+#include "conductor/index/view.h"
+
+#define KVP_JOIN_RANKS_MAX 64u
+#define KVP_JOIN_TEXT_MAX 511u /* bytes of a prefix of keys; of a backend or tenant: half of that */
+#define KVP_JOINS_MAX 1024u
+
+typedef struct kvp_pools kvp_pools_t;
+typedef struct kvp_join kvp_join_t;
+
+/* Of a publisher; zero at first. */
+typedef struct {
+    bool has_begun; /* something was taken since it was dropped */
+    uint64_t events, stored, removed, cleared, digests, ignored; /* ignored: of backends or keys that no join wants */
+    uint64_t drifts; /* digests that were other than what is known */
+    uint64_t skips[KVP_SKIPS_N];
+} kvp_pool_source_t;
+
+/* What a registration says of a backend. Texts are borrowed. */
+typedef struct {
+    const char *backend, *prefix;
+    kvp_space_t space; /* of the engine's blocks, where its events say nothing else */
+    uint32_t ranks; /* parts of a block; 1 to KVP_JOIN_RANKS_MAX */
+} kvp_join_key_t;
+
+/* wanted(arg, source): that source's events are wanted from the beginning; NULL = every source's. Called from within other calls: to be carried out later. ix and spaces are borrowed. NULL = no
+ * memory. */
+kvp_pools_t *kvp_pools_create(kvp_index_t *ix, kvp_spaces_t *spaces,
+                              void (*wanted)(void *arg, const kvp_pool_source_t *source), void *arg);
+void kvp_pools_destroy(kvp_pools_t *pools); /* nobody reads any more */
+
+/* kvp_pools_join finds the join, or makes it, and takes a reference; NULL = there are too many. kvp_join_leave gives it back, when nobody reads by it any more; kvp_pools_sweep
+ * frees what is left then, and what was cleared, so many entries at most. */
+kvp_join_t *kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key);
+void kvp_join_leave(kvp_join_t *join);
+void kvp_pools_sweep(kvp_pools_t *pools, uint32_t most);
+
+/* kvp_join_learn: an engine's event says that its hash in that group of its cache stands at that block. is_sure: else what was learnt before counts. */
+void kvp_join_learn(kvp_join_t *join, uint64_t hash, uint32_t group, uint32_t block, bool is_sure);
+const kvp_view_t *kvp_join_view(const kvp_join_t *join);
+uint64_t kvp_join_unjoined(const kvp_join_t *join); /* blocks that are there, and nobody has told where they stand */
+void kvp_join_write(const kvp_join_t *join, kvp_jsonw_t *w); /* fields of an object */
+
+/* kvp_pools_take takes in one event of a source; kvp_pools_drop: nothing that it said holds any more, until it begins anew. */
+void kvp_pools_take(kvp_pools_t *pools, kvp_pool_source_t *source, const kvp_event_t *event);
+void kvp_pools_drop(kvp_pools_t *pools, kvp_pool_source_t *source);
+
+/* kvp_pools_load reads what the joins that are there have learnt earlier from a file in dir, and keeps there what they learn. False: it cannot be written; logged. kvp_pools_flush, now and
+ * then: what was learnt outlives this process. */
+bool kvp_pools_load(kvp_pools_t *pools, const char *dir) KVP_MUST_USE;
+void kvp_pools_flush(kvp_pools_t *pools);
+
+#endif
