@@ -17,6 +17,8 @@ typedef struct {
 typedef struct {
     uint64_t key, hash; /* the join's own, and the standard's */
     uint32_t space, depth; /* of the block */
+    uint32_t groups; /* bits of the groups that count at the join */
+    uint32_t reserved; /* 0 */
 } kvp_joinlog_place_t;
 
 /* kvp_joinlog_open reads DIR/joins, calls on_place for each place (texts are borrowed until it returns), and begins the file anew: on_place gives what is wanted still to kvp_joinlog_add. A file that is

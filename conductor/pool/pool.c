@@ -25,6 +25,7 @@
 #define DISK 1u
 #define MEDIA 2u
 #define SLOTS 3u /* memory, disk, and both together */
+#define GROUPS_MAX 32u
 #define RANGES 16u /* of digests */
 #define KNOWN_MAX (64u << 20) /* places that are remembered of what the pool does not hold */
 
@@ -43,7 +44,7 @@ struct kvp_join {
     char tenant[KVP_JOIN_TEXT_MAX / 2 + 1], prefix[KVP_JOIN_TEXT_MAX + 1];
     uint32_t ranks, space, users;
     kvp_view_t *view;
-    uint32_t slots[SLOTS];
+    uint32_t groups; /* of engines' caches, of which events were indexed */
     kvp_digestmap_t parts[MEDIA]; /* by block: which ranks are there */
     char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, as keys have them; owned */
     uint32_t names_n;
@@ -69,11 +70,24 @@ is_text(kvp_text_t text, const char *is)
 }
 
 /* ---- blocks */
-/* By which a join knows a block: a hash is the same in all groups of an engine's cache. */
+/* Parts of a block, of one group of an engine's cache. What is of no engine has no group. */
 static kvp_digest_t
 key_of(uint64_t hash, uint32_t group)
 {
-    return (kvp_digest_t){.lo = group == 0 ? hash : XXH3_64bits_withSeed(&hash, sizeof hash, group), .hi = 1};
+    return (kvp_digest_t){.lo = hash, .hi = 1 + (uint64_t)group};
+}
+
+static kvp_digest_t
+sequence_key(uint64_t hash)
+{
+    return (kvp_digest_t){.lo = hash, .hi = 0};
+}
+
+/* Only what engines' events were indexed of: others (of a sliding window, say) tell nothing of a prefix. */
+static bool
+counts_here(const kvp_join_t *j, kvp_digest_t key)
+{
+    return key.hi == 0 || (key.hi <= GROUPS_MAX && (j->groups & 1u << (key.hi - 1)) != 0);
 }
 
 static uint64_t
@@ -96,23 +110,27 @@ is_complete(const kvp_join_t *j, kvp_digest_t key)
     return is_whole(j, mask_of(j, CPU, key) | mask_of(j, DISK, key));
 }
 
-/* The view holds what is there, and nothing else. */
+static uint32_t
+use_again(kvp_index_t *ix, uint32_t block)
+{
+    return kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block));
+}
+
+/* The view holds what is there, and nothing else: first what came, so that no reader finds nothing between. */
 static void
 refresh(kvp_join_t *j, kvp_digest_t key, uint32_t block)
 {
-    kvp_index_t *ix = j->pools->ix;
     const bool is_cpu = is_whole(j, mask_of(j, CPU, key)), is_disk = is_whole(j, mask_of(j, DISK, key));
     const bool has[SLOTS] = {is_cpu, is_disk, !is_cpu && !is_disk && is_complete(j, key)};
+    uint32_t slots[SLOTS];
 
     for (uint32_t i = 0; i < SLOTS; i++) {
-        if (!has[i]) continue;
-        kvp_view_store(
-            j->view, j->slots[i], key.lo,
-            kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block)),
-            false);
+        slots[i] = kvp_view_slot(j->view, media[i], strlen(media[i]), (uint32_t)key.hi);
+        if (has[i] && slots[i] != KVP_SLOTS_MAX)
+            kvp_view_store(j->view, slots[i], key.lo, use_again(j->pools->ix, block), false);
     }
     for (uint32_t i = 0; i < SLOTS; i++)
-        if (!has[i]) (void)kvp_view_remove(j->view, j->slots[i], key.lo);
+        if (!has[i] && slots[i] != KVP_SLOTS_MAX) (void)kvp_view_remove(j->view, slots[i], key.lo);
 }
 
 static void
@@ -132,57 +150,86 @@ set_mask(kvp_join_t *j, uint32_t medium, kvp_digest_t key, uint64_t mask)
     }
     change = (int)is_complete(j, key) - (int)was_complete;
     j->complete += (uint64_t)change;
-    if (kvp_view_place(j->view, key.lo, &block) != KVP_PLACE_BLOCK) return;
+    if (!counts_here(j, key) || kvp_view_place(j->view, key.lo, &block) != KVP_PLACE_BLOCK) return;
     j->joined += (uint64_t)change;
     refresh(j, key, block);
 }
 
 /* ---- places */
 static void
-keep(const kvp_join_t *j, kvp_digest_t key, uint32_t block)
+keep(const kvp_join_t *j, uint64_t hash, uint32_t block)
 {
     const kvp_index_t *ix = j->pools->ix;
 
     if (j->pools->log == NULL) return;
     kvp_joinlog_add(j->pools->log, &(kvp_joinlog_join_t){j->backend->name, j->prefix, j->ranks, j->space},
-                    &(kvp_joinlog_place_t){key.lo, kvp_index_hash(ix, block), kvp_index_space(ix, block),
-                                           kvp_index_depth(ix, block)});
+                    &(kvp_joinlog_place_t){hash, kvp_index_hash(ix, block), kvp_index_space(ix, block),
+                                           kvp_index_depth(ix, block), j->groups, 0});
 }
 
-/* Takes the caller's use of the block. */
+/* For each group that counts: what is there of the hash. */
 static void
-learn(kvp_join_t *j, kvp_digest_t key, uint32_t block, bool is_sure)
+refresh_all(kvp_join_t *j, uint64_t hash, uint32_t block, int joined)
+{
+    for (uint32_t i = 0; i <= GROUPS_MAX; i++) {
+        const kvp_digest_t key = {.lo = hash, .hi = i};
+
+        if (!counts_here(j, key) || !is_complete(j, key)) continue;
+        j->joined += (uint64_t)joined;
+        refresh(j, key, block);
+    }
+}
+
+/* The hash stands there, of which the caller's use is taken. */
+static void
+learn(kvp_join_t *j, uint64_t hash, uint32_t block, bool is_sure)
 {
     uint32_t known;
+    bool is_new = true;
 
-    switch (kvp_view_place(j->view, key.lo, &known)) {
-    case KVP_PLACE_BLOCK:
+    if (kvp_view_place(j->view, hash, &known) == KVP_PLACE_BLOCK) {
         if (known == block || !is_sure) {
             kvp_index_rele(j->pools->ix, block);
             return;
         }
-        for (uint32_t i = 0; i < SLOTS; i++)
-            (void)kvp_view_remove(j->view, j->slots[i], key.lo);
-        kvp_view_unlearn(j->view, key.lo);
-        break;
-    default:
-        j->joined += is_complete(j, key);
+        for (uint32_t slot = 0; slot < KVP_SLOTS_MAX; slot++)
+            (void)kvp_view_remove(j->view, slot, hash);
+        kvp_view_unlearn(j->view, hash);
+        is_new = false;
     }
-    kvp_view_learn(j->view, j->slots[CPU], key.lo, block);
-    keep(j, key, block);
-    refresh(j, key, block);
+    kvp_view_learn(j->view, 0, hash, block);
+    keep(j, hash, block);
+    refresh_all(j, hash, block, is_new);
+}
+
+/* From now on its parts count. */
+static void
+learn_group(kvp_join_t *j, uint32_t group)
+{
+    const kvp_digestmap_at_t *at;
+    uint32_t block;
+
+    if (group >= GROUPS_MAX || (j->groups & 1u << group) != 0) return;
+    j->groups |= 1u << group;
+    for (uint32_t m = 0; m < MEDIA; m++) {
+        for (uint32_t i = 0; (at = kvp_digestmap_next(&j->parts[m], &i)) != NULL;) {
+            if (at->digest.hi != 1 + (uint64_t)group || !is_complete(j, at->digest)) continue;
+            if (m == DISK && mask_of(j, CPU, at->digest) != 0) continue; /* it had its turn */
+            if (kvp_view_place(j->view, at->digest.lo, &block) != KVP_PLACE_BLOCK) continue;
+            j->joined++;
+            refresh(j, at->digest, block);
+        }
+    }
 }
 
 void
 kvp_join_learn(kvp_join_t *j, uint64_t hash, uint32_t group, uint32_t block, bool is_sure)
 {
-    kvp_index_t *ix = j->pools->ix;
-    const kvp_digest_t key = key_of(hash, group);
     uint32_t known;
 
-    if (kvp_view_place(j->view, key.lo, &known) == KVP_PLACE_BLOCK && (known == block || !is_sure)) return;
-    learn(j, key, kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block)),
-          is_sure);
+    learn_group(j, group);
+    if (kvp_view_place(j->view, hash, &known) == KVP_PLACE_BLOCK && (known == block || !is_sure)) return;
+    learn(j, hash, use_again(j->pools->ix, block), is_sure);
 }
 
 /* ---- events */
@@ -227,7 +274,7 @@ take_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, const kvp_connk
 static bool
 take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
 {
-    const kvp_digest_t key = key_of(ev->hashes[0], UINT32_MAX);
+    const kvp_digest_t key = sequence_key(ev->hashes[0]);
     const uint64_t was = mask_of(j, medium, key);
     uint32_t block;
 
@@ -235,7 +282,7 @@ take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
         return false;
     if (ev->kind == KVP_EVENT_STORED) {
         block = kvp_index_use(j->pools->ix, j->space, ev->hashes[0], ev->base);
-        if (block != KVP_BLOCK_NONE) learn(j, key, block, true);
+        if (block != KVP_BLOCK_NONE) learn(j, ev->hashes[0], block, true);
     }
     if ((was != 0) != (ev->kind == KVP_EVENT_STORED)) set_mask(j, medium, key, was != 0 ? 0 : UINT64_MAX);
     return true;
@@ -423,8 +470,7 @@ kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
     j->ranks = key->ranks;
     j->space = space;
     j->users = 1;
-    for (uint32_t i = 0; i < SLOTS; i++)
-        j->slots[i] = kvp_view_slot(j->view, media[i], strlen(media[i]), 0);
+    (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* places are entered there */
     for (uint32_t i = 0; i < MEDIA; i++)
         kvp_digestmap_init(&j->parts[i], kvp_random_u64());
     kvp_list_init(&j->link);
@@ -510,8 +556,10 @@ on_place(void *arg, kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kv
         if (j->space != join->space || j->ranks != join->ranks || strcmp(j->prefix, join->prefix) != 0 ||
             strcmp(j->backend->name, join->backend) != 0)
             continue;
+        for (uint32_t i = 0; i < GROUPS_MAX; i++)
+            if ((place->groups & 1u << i) != 0) learn_group(j, i);
         block = kvp_index_use(pools->ix, place->space, place->hash, place->depth);
-        if (block != KVP_BLOCK_NONE) learn(j, (kvp_digest_t){place->key, 1}, block, true);
+        if (block != KVP_BLOCK_NONE) learn(j, place->key, block, true);
         return;
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What strangers send a conductor. The first byte says what the rest is: an even one, a payload of KV events, applied twice and then given up; an odd one, the body of a question. Whatever
+ * What strangers send a conductor. The first byte says what the rest is: an even one, a payload of KV events, applied twice and then given up, as an engine's and as a pool's; an odd one, the body of a question. Whatever
  * it is, no memory is touched that is not there, and of what was applied nothing is left at the end.
  */
 #include "conductor/events/apply.h"
@@ -7,6 +7,33 @@
 #include "tests/fuzz/fuzz_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void
+on_wanted(void *arg, const kvp_pool_source_t *source)
+{
+    (void)arg;
+    (void)source;
+}
+
+typedef struct {
+    kvp_pools_t *pools;
+    kvp_pool_source_t source;
+} pool_t;
+
+static void
+on_pool_event(void *arg, const kvp_event_t *event)
+{
+    pool_t *pool = arg;
+
+    kvp_pools_take(pool->pools, &pool->source, event);
+}
+
+static void
+on_skip(void *arg, kvp_skip_t why)
+{
+    (void)arg;
+    check(why < KVP_SKIPS_N);
+}
 
 static void
 apply(const uint8_t *data, size_t size)
@@ -23,15 +50,27 @@ apply(const uint8_t *data, size_t size)
     kvp_view_t *view = kvp_view_create(ix, 1, 100);
     check(ix != NULL && spaces != NULL && view != NULL);
     kvp_applier_init(&a, ix, spaces, view, &terms, 0);
+    pool_t pool = {.pools = kvp_pools_create(ix, spaces, on_wanted, NULL)};
+    const kvp_decode_ops_t ops = {on_pool_event, on_skip, &pool};
+    uint32_t rank;
+    check(pool.pools != NULL);
+    a.joins[a.joins_n++] = kvp_pools_join(pool.pools, &(kvp_join_key_t){"b", "p", {"m", "t", "", "", 2}, 1});
+    if (!kvp_decode(&a.decoder, data, size, &ops, &rank)) check(rank == UINT32_MAX);
     (void)kvp_events_apply(&a, data, size);
     (void)kvp_events_apply(&a, data, size);
     kvp_view_stats(view, &stats);
+    kvp_index_stats(ix, &index);
+    if (!kvp_decode(&a.decoder, data, size, &ops, &rank)) check(rank == UINT32_MAX);
+    kvp_join_leave(a.joins[0]);
+    a.joins_n = 0;
+    kvp_pools_sweep(pool.pools, UINT32_MAX);
     kvp_index_stats(ix, &index);
     check(index.blocks <= stats.resident + stats.known);
     kvp_events_drop(&a);
     kvp_view_stats(view, &stats);
     check(stats.resident == 0);
     kvp_epoch_collect(&epoch);
+    kvp_pools_destroy(pool.pools);
     kvp_applier_fini(&a);
     kvp_view_destroy(view);
     kvp_index_stats(ix, &index);

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The pool's events from the master's log to answers, against a model: random records of what is committed, moved and gone become events, these become parts of blocks, and engines' events
+ * tell where blocks stand. Each answer is what the model says, and each digest what the conductor has summed up itself.
+ */
+#include "conductor/events/apply.h"
+#include "conductor/index/chain.h"
+#include "conductor/index/match.h"
+#include "conductor/pool/joinlog.h"
+#include "conductor/pool/pool.h"
+#include "master/events/stream.h"
+#include "proto/connkey.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BLOCK 4u
+#define PROMPTS 5u
+#define DEPTH 6u
+#define JOINS 2u /* prefixes of keys; each with an engine */
+#define RANKS 2u
+#define GROUPS 2u /* of the engine's cache; the second one is of no prefix */
+#define CPU 1u
+#define DISK 2u
+
+static const char *const prefixes[JOINS] = {"run@tiny", "tiny"};
+static const uint32_t ranks_of[JOINS] = {2, 1};
+
+typedef struct {
+    kvp_epoch_t epoch;
+    kvp_index_t *ix;
+    kvp_spaces_t *spaces;
+    kvp_view_t *views[JOINS];
+    kvp_applier_t appliers[JOINS];
+    kvp_pools_t *pools;
+    kvp_join_t *joins[JOINS];
+    kvp_roster_t *roster;
+    kvp_scratch_t *scratch;
+    kvp_stream_t *stream;
+    kvp_event_batch_t batch;
+    kvp_decoder_t decoder;
+    kvp_pool_source_t source, other;
+    uint64_t rng, version, wanted;
+    uint8_t at[JOINS][PROMPTS][DEPTH][RANKS][GROUPS]; /* media of each object */
+    bool is_known[JOINS][PROMPTS][DEPTH], is_held[JOINS][PROMPTS][DEPTH]; /* by the engine */
+    bool is_deaf; /* the conductor follows another source */
+} rig_t;
+
+static uint64_t
+draw(rig_t *g, uint64_t n)
+{
+    g->rng = g->rng * 6364136223846793005ull + 1442695040888963407ull;
+    return (g->rng >> 33) % n;
+}
+
+static uint64_t
+hash_of(uint32_t join, uint32_t prompt, uint32_t block)
+{
+    return ((uint64_t)join + 1) * 0x9e3779b97f4a7c15ull ^
+           (uint64_t)(prompt * DEPTH + block + 1) * 0xff51afd7ed558ccdull;
+}
+
+/* ---- the pool's side */
+static void
+on_event(void *arg, const kvp_event_t *event)
+{
+    rig_t *g = arg;
+
+    kvp_pools_take(g->pools, &g->source, event);
+}
+
+static void
+on_skip(void *arg, kvp_skip_t why)
+{
+    (void)arg;
+    fail_msg("an event is skipped: %d", (int)why);
+}
+
+static void
+deliver(rig_t *g)
+{
+    const kvp_decode_ops_t ops = {on_event, on_skip, g};
+    kvp_buf_t payload;
+    uint32_t rank;
+
+    kvp_buf_init(&payload, 0);
+    kvp_event_payload(&g->batch, 1, &payload);
+    assert_true(kvp_decode(&g->decoder, payload.data, payload.len, &ops, &rank));
+    kvp_buf_fini(&payload);
+}
+
+static void
+make_record(rig_t *g, uint32_t j, uint32_t p, uint32_t b, uint32_t r, uint32_t group, bool is_gone, kvp_jrec_any_t *rec)
+{
+    const uint8_t at = g->at[j][p][b][r][group];
+    const kvp_digest_t digest = {(uint64_t)((((j * PROMPTS + p) * DEPTH + b) * RANKS + r) * GROUPS + group) + 1, 7};
+    char key[256];
+    const int len = snprintf(key, sizeof key, "%s@tp_rank:%u@pcp0@dcp0@pp_rank:0@group:%u@%048u%016llx", prefixes[j], r,
+                             group, 1u, (unsigned long long)hash_of(j, p, b));
+
+    memset(rec, 0, sizeof *rec);
+    if (is_gone) {
+        rec->gone = (kvp_jrec_gone_t){
+            .digest = digest, .version = g->version, .why = KVP_GONE_EVICTED, .key_len = (uint16_t)len};
+        memcpy(kvp_jrec_gone_key(rec), key, (size_t)len);
+        (void)kvp_jrec_seal(rec, KVP_JREC_GONE, 0);
+        return;
+    }
+    rec->commit = (kvp_jrec_commit_t){.digest = digest, .version = ++g->version, .len = 1, .key_len = (uint16_t)len};
+    if ((at & CPU) != 0) kvp_jrec_places(rec)[rec->commit.places_n++].slot = 1;
+    if ((at & DISK) != 0) kvp_jrec_places(rec)[rec->commit.places_n++].chunk = KVP_JREC_TIER;
+    memcpy(kvp_jrec_key(rec), key, (size_t)len);
+    (void)kvp_jrec_seal(rec, KVP_JREC_COMMIT, 0);
+}
+
+/* All that is there, as to a subscriber that has come late. */
+static void
+snapshot(rig_t *g)
+{
+    kvp_jrec_any_t rec;
+
+    kvp_pools_drop(g->pools, &g->source);
+    g->is_deaf = false;
+    for (uint32_t i = 0; i < JOINS * PROMPTS * DEPTH * RANKS * GROUPS; i++) {
+        const uint32_t group = i % GROUPS, r = i / GROUPS % RANKS, b = i / GROUPS / RANKS % DEPTH,
+                       p = i / GROUPS / RANKS / DEPTH % PROMPTS, j = i / GROUPS / RANKS / DEPTH / PROMPTS;
+
+        if (g->at[j][p][b][r][group] == 0) continue;
+        make_record(g, j, p, b, r, group, false, &rec);
+        kvp_stream_take(g->stream, &rec, KVP_STREAM_SNAPSHOT, 1, &g->batch);
+    }
+    deliver(g);
+}
+
+static void
+bump(rig_t *g)
+{
+    kvp_jrec_any_t rec = {.tenant = {.epoch = 1, .min_version = ++g->version}};
+
+    (void)kvp_jrec_seal(&rec, KVP_JREC_TENANT, 0);
+    kvp_stream_take(g->stream, &rec, KVP_STREAM_LIVE, 1, &g->batch);
+    deliver(g);
+    memset(g->at, 0, sizeof g->at);
+}
+
+static void
+change(rig_t *g)
+{
+    const uint32_t j = (uint32_t)draw(g, JOINS), p = (uint32_t)draw(g, PROMPTS), b = (uint32_t)draw(g, DEPTH),
+                   r = (uint32_t)draw(g, ranks_of[j]), group = (uint32_t)draw(g, GROUPS);
+    uint8_t *at = &g->at[j][p][b][r][group];
+    const uint8_t now = (uint8_t)(draw(g, 4) == 0 ? 0 : 1 + draw(g, 3));
+    kvp_jrec_any_t rec;
+
+    if (now == 0 && *at == 0) return;
+    *at = now;
+    make_record(g, j, p, b, r, group, now == 0, &rec);
+    kvp_stream_take(g->stream, &rec, KVP_STREAM_LIVE, 1, &g->batch);
+    if (draw(g, 3) > 0) return; /* several go together */
+    deliver(g);
+}
+
+/* ---- the engines' side */
+static void
+tokens_of(uint32_t p, uint32_t n, uint32_t *tokens)
+{
+    for (uint32_t i = 0; i < n * BLOCK; i++)
+        tokens[i] = p * 1000 + i;
+}
+
+static void
+engine_event(rig_t *g)
+{
+    const uint32_t j = (uint32_t)draw(g, JOINS), p = (uint32_t)draw(g, PROMPTS), n = (uint32_t)(1 + draw(g, DEPTH));
+    const bool is_stored = draw(g, 3) > 0, is_connectors = is_stored && draw(g, 4) == 0;
+    uint64_t hashes[DEPTH];
+    uint32_t tokens[DEPTH * BLOCK];
+    kvp_event_t ev = {.kind = is_stored ? KVP_EVENT_STORED : KVP_EVENT_REMOVED,
+                      .hashes = hashes,
+                      .n = n,
+                      .outside_from = n,
+                      .tokens = tokens,
+                      .tokens_n = n * BLOCK,
+                      .medium = is_connectors ? (kvp_text_t){"cpu", 3} : (kvp_text_t){NULL, 0}};
+
+    tokens_of(p, n, tokens);
+    for (uint32_t b = 0; b < n; b++) {
+        hashes[b] = hash_of(j, p, b);
+        if (is_stored) g->is_known[j][p][b] = true;
+        if (!is_connectors) g->is_held[j][p][b] = is_stored;
+    }
+    if (is_stored) /* copies are counted: here there is one at most */
+        for (uint32_t b = 0; b < n; b++)
+            for (uint32_t slot = 0; slot < KVP_SLOTS_MAX && !is_connectors; slot++)
+                while (kvp_view_remove(g->views[j], slot, hashes[b]))
+                    continue;
+    kvp_events_apply_one(&g->appliers[j], &ev);
+}
+
+/* ---- answers */
+static bool
+is_there(const rig_t *g, uint32_t j, uint32_t p, uint32_t b, uint8_t media)
+{
+    for (uint32_t r = 0; r < ranks_of[j]; r++)
+        if (g->is_deaf || (g->at[j][p][b][r][0] & media) == 0) return false;
+    return g->is_known[j][p][b];
+}
+
+static void
+check_join(const rig_t *g, uint32_t j, uint32_t p, const kvp_answer_t *a)
+{
+    uint32_t run = 0, cpu = 0, disk = 0;
+
+    while (run < DEPTH && (g->is_held[j][p][run] || is_there(g, j, p, run, CPU | DISK)))
+        run++;
+    while (cpu < DEPTH && is_there(g, j, p, cpu, CPU))
+        cpu++;
+    while (disk < DEPTH && is_there(g, j, p, disk, DISK))
+        disk++;
+    assert_int_equal(a->run, run);
+    for (uint32_t i = 0; i < a->media_n; i++) {
+        if (strcmp(a->media[i].name, "CPU") == 0) assert_int_equal(a->media[i].run, cpu);
+        if (strcmp(a->media[i].name, "DISK") == 0) assert_int_equal(a->media[i].run, disk);
+        assert_true(a->media[i].name[0] != '\0');
+    }
+}
+
+static void
+question(rig_t *g)
+{
+    const uint32_t p = (uint32_t)draw(g, PROMPTS);
+    uint32_t tokens[DEPTH * BLOCK], n;
+    uint64_t hashes[DEPTH];
+    kvp_question_t q = {.tenant = "default", .model = "m", .block_size = BLOCK, .hashes = hashes, .n = DEPTH};
+    const kvp_answer_t *answers;
+
+    if (g->batch.n > 0) deliver(g);
+    tokens_of(p, DEPTH, tokens);
+    for (uint32_t i = 0; i < DEPTH; i++)
+        hashes[i] = kvp_chain_next(i == 0 ? NULL : &hashes[i - 1], tokens + i * BLOCK, BLOCK, 0);
+    q.space = kvp_spaces_find(g->spaces, &(kvp_space_t){"m", "default", "", "", BLOCK});
+    kvp_epoch_reader_t *reader = kvp_epoch_enter(&g->epoch);
+    assert_true(kvp_match(g->ix, g->roster, &q, g->scratch, &answers, &n));
+    assert_int_equal(n, JOINS);
+    for (uint32_t j = 0; j < JOINS; j++)
+        check_join(g, j, p, &answers[j]);
+    kvp_epoch_leave(reader);
+}
+
+static void
+digest(rig_t *g)
+{
+    if (g->batch.n > 0) deliver(g);
+    kvp_stream_digests(g->stream, 1, &g->batch);
+    if (g->batch.n > 0) deliver(g);
+    assert_int_equal(g->source.drifts, 0);
+}
+
+/* Another master begins to tell: the backend is that one's, and empty; what the first one tells is ignored until it begins anew. */
+static void
+other_source(rig_t *g)
+{
+    const kvp_event_t ev = {
+        .kind = KVP_EVENT_CLEARED, .is_standard = true, .backend = {"b", 1}, .tenant = {"nobody", 6}};
+
+    if (g->batch.n > 0) deliver(g);
+    kvp_pools_drop(g->pools, &g->other);
+    kvp_pools_take(g->pools, &g->other, &ev);
+    g->is_deaf = true;
+}
+
+/* ---- life */
+static void
+on_wanted(void *arg, const kvp_pool_source_t *source)
+{
+    rig_t *g = arg;
+
+    (void)source;
+    g->wanted++;
+}
+
+static void
+open_rig(rig_t *g, uint64_t seed)
+{
+    const kvp_terms_t terms = {.model = "m", .tenant = "default", .salt = "", .lora = "", .block_size = BLOCK};
+
+    memset(g, 0, sizeof *g);
+    g->rng = seed;
+    g->version = 1;
+    kvp_epoch_init(&g->epoch);
+    g->ix = kvp_index_create(&g->epoch, seed, 1 << 20);
+    g->spaces = kvp_spaces_create();
+    g->scratch = kvp_scratch_create();
+    g->pools = kvp_pools_create(g->ix, g->spaces, on_wanted, g);
+    g->stream = kvp_stream_create(&(kvp_stream_conf_t){"b", seed % 2 == 0}, seed);
+    kvp_decoder_init(&g->decoder);
+    g->roster = calloc(1, sizeof *g->roster + JOINS * sizeof(kvp_member_t));
+    for (uint32_t j = 0; j < JOINS; j++) {
+        const kvp_join_key_t key = {"b", prefixes[j], {"m", "default", "", "", BLOCK}, ranks_of[j]};
+
+        g->joins[j] = kvp_pools_join(g->pools, &key);
+        assert_ptr_equal(kvp_pools_join(g->pools, &key), g->joins[j]);
+        g->views[j] = kvp_view_create(g->ix, seed, 1 << 20);
+        kvp_applier_init(&g->appliers[j], g->ix, g->spaces, g->views[j], &terms, 0);
+        g->appliers[j].joins[g->appliers[j].joins_n++] = g->joins[j];
+        g->roster->members[g->roster->n++] =
+            (kvp_member_t){"i", "default", "m", BLOCK, j, g->views[j], 1, {kvp_join_view(g->joins[j])}};
+    }
+    assert_int_equal(g->wanted, JOINS);
+}
+
+static void
+close_rig(rig_t *g)
+{
+    kvp_index_stats_t stats;
+
+    for (uint32_t j = 0; j < JOINS; j++) {
+        kvp_applier_fini(&g->appliers[j]);
+        kvp_view_destroy(g->views[j]);
+        kvp_join_leave(g->joins[j]);
+        kvp_join_leave(g->joins[j]);
+    }
+    kvp_pools_sweep(g->pools, UINT32_MAX);
+    kvp_index_stats(g->ix, &stats);
+    assert_int_equal(stats.blocks, 0);
+    kvp_pools_destroy(g->pools);
+    kvp_stream_destroy(g->stream);
+    kvp_decoder_fini(&g->decoder);
+    kvp_buf_fini(&g->batch.maps);
+    kvp_epoch_fini(&g->epoch);
+    kvp_index_destroy(g->ix);
+    kvp_spaces_destroy(g->spaces);
+    kvp_scratch_destroy(g->scratch);
+    free(g->roster);
+}
+
+static void
+test_random_records_and_questions(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        static rig_t g;
+
+        open_rig(&g, seed);
+        for (uint32_t i = 0; i < 100000; i++) {
+            change(&g);
+            if (draw(&g, 8) == 0) engine_event(&g);
+            if (draw(&g, 3) == 0) question(&g);
+            if (draw(&g, 200) == 0) digest(&g);
+            if (draw(&g, 1000) == 0) bump(&g);
+            if (draw(&g, 2000) == 0) other_source(&g);
+            if (draw(&g, g.is_deaf ? 100 : 2000) == 0) snapshot(&g);
+            if (draw(&g, 5000) == 0) kvp_events_drop(&g.appliers[0]), memset(g.is_held[0], 0, sizeof g.is_held[0]);
+            if (draw(&g, 50) == 0) kvp_pools_sweep(g.pools, 100);
+            if (draw(&g, 20) == 0) kvp_epoch_collect(&g.epoch);
+        }
+        assert_true(g.source.digests > 100 && g.source.stored > 1000);
+        close_rig(&g);
+    }
+}
+
+/* What was learnt outlives a conductor, to the last whole record. */
+static void
+test_places_are_kept(void **state)
+{
+    char dir[] = "/tmp/kvp-joins-XXXXXX", path[64];
+    struct stat file;
+    static rig_t g;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/joins", dir);
+    for (uint32_t turn = 0; turn < 3; turn++) {
+        open_rig(&g, 9);
+        assert_true(kvp_pools_load(g.pools, dir));
+        for (uint32_t j = 0; turn > 0 && j < JOINS; j++)
+            for (uint32_t p = 0; p < PROMPTS; p++)
+                for (uint32_t b = 0; b < DEPTH; b++)
+                    g.is_known[j][p][b] =
+                        turn == 1 || j * PROMPTS * DEPTH + p * DEPTH + b + 1 < JOINS * PROMPTS * DEPTH;
+        for (uint32_t j = 0; turn == 0 && j < JOINS; j++)
+            for (uint32_t p = 0; p < PROMPTS; p++) {
+                uint32_t tokens[DEPTH * BLOCK];
+                uint64_t hashes[DEPTH];
+                const kvp_event_t ev = {.kind = KVP_EVENT_STORED,
+                                        .hashes = hashes,
+                                        .n = DEPTH,
+                                        .outside_from = DEPTH,
+                                        .tokens = tokens,
+                                        .tokens_n = DEPTH * BLOCK};
+
+                tokens_of(p, DEPTH, tokens);
+                for (uint32_t b = 0; b < DEPTH; b++)
+                    hashes[b] = hash_of(j, p, b), g.is_known[j][p][b] = g.is_held[j][p][b] = true;
+                kvp_events_apply_one(&g.appliers[j], &ev);
+            }
+        memset(g.at, CPU, sizeof g.at);
+        snapshot(&g);
+        for (uint32_t i = 0; i < 50; i++)
+            question(&g);
+        kvp_pools_flush(g.pools);
+        close_rig(&g);
+        assert_int_equal(stat(path, &file), 0);
+        if (turn == 1) assert_int_equal(truncate(path, file.st_size - 1), 0);
+    }
+    unlink(path);
+    rmdir(dir);
+}
+
+static void
+test_keys_that_are_none(void **state)
+{
+    static const char *const bad[] = {"",
+                                      "a",
+                                      "@tp_rank:",
+                                      "m@tp_rank:0@",
+                                      "m@tp_rank:0@pcp0@0123456789abcde",
+                                      "m@tp_rank:0@0123456789abcdefg",
+                                      "m@tp_rank:0@group:x@0123456789abcdef",
+                                      "m@tp_rank:0@group:4294967296@0123456789abcdef",
+                                      "0123456789abcdef"};
+    static const char good[] = "p@m@tp_rank:1@pcp0@dcp0@pp_rank:2@group:3@ffffffffffffffff0123456789ABCDEF";
+    kvp_connkey_t parts;
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
+        assert_false(kvp_connkey_read(bad[i], strlen(bad[i]), &parts));
+    assert_true(kvp_connkey_read(good, strlen(good), &parts));
+    assert_int_equal(parts.prefix_len, 3);
+    assert_int_equal(parts.group, 3);
+    assert_int_equal(parts.hash, 0x0123456789abcdefull);
+    assert_memory_equal(parts.ranks, "tp_rank:1@pcp0@dcp0@pp_rank:2", parts.ranks_len);
+    assert_int_equal(parts.ranks_len, strlen("tp_rank:1@pcp0@dcp0@pp_rank:2"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_records_and_questions),
+                                       cmocka_unit_test(test_places_are_kept),
+                                       cmocka_unit_test(test_keys_that_are_none)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
