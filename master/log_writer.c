@@ -124,6 +124,16 @@ kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t 
 }
 
 kvp_err_t
+kvp_log_writer_open_nowhere(kvp_log_writer_t *w, kvp_master_t *master)
+{
+    uint64_t kept;
+    kvp_err_t err = kvp_master_open_journal(master, true, &kept);
+
+    w->is_kept_nowhere = w->file.is_never_synced = true;
+    return err == KVP_OK ? kvp_log_writer_attach(w, master, kept) : err;
+}
+
+kvp_err_t
 kvp_log_writer_list(kvp_log_writer_t *w, const kvp_ident_t *ident)
 {
     return kvp_log_file_open(&w->file, ident->dir_fd, ident->dir, ident->is_new);
@@ -199,6 +209,7 @@ kvp_log_writer_tap(kvp_log_writer_t *w, void (*tap)(void *arg, const void *recor
 static bool
 write_chunk(kvp_log_writer_t *w, const chunk_t *c)
 {
+    if (w->is_kept_nowhere) return true;
     if (c->begins_file && kvp_log_file_turn(&w->file) != KVP_OK) return false;
     return kvp_log_file_write(&w->file, c->bytes.data, c->bytes.len) == KVP_OK;
 }
@@ -488,7 +499,7 @@ kvp_log_writer_fini(kvp_log_writer_t *w)
         is_ok = is_ok && write_chunk(w, c);
         if (is_ok) w->written = c->end;
     }
-    is_ok = is_ok && kvp_log_file_sync(&w->file) == KVP_OK;
+    is_ok = is_ok && (w->is_kept_nowhere || kvp_log_file_sync(&w->file) == KVP_OK);
     if (!is_ok) kvp_log_error("master", "the end of the log could not be written: %m dir=%s/log", w->file.dir);
     kvp_log_file_fini(&w->file);
     if (w->spare != NULL) kvp_buf_fini(&w->spare->bytes);

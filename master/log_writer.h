@@ -35,6 +35,7 @@ typedef struct {
 
 typedef struct {
     kvp_log_file_t file;
+    bool is_kept_nowhere; /* there are no files: what is read by others is all that the log is for */
     kvp_master_t *master; /* borrowed; NULL = not opened */
     uv_loop_t *uv; /* borrowed; NULL = not started */
     void (*moved)(void *arg);
@@ -72,6 +73,9 @@ typedef struct {
  * VERSION and INVALID (of another pool), and LIMIT; logged. base_bytes: of files, before the core is asked for a base; 0 = 64 MiB. */
 void kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t sync);
 kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t *master) KVP_MUST_USE;
+
+/* kvp_log_writer_open_nowhere: the same without a directory, for a log that only others read (kvp_log_writer_tap). */
+kvp_err_t kvp_log_writer_open_nowhere(kvp_log_writer_t *w, kvp_master_t *master) KVP_MUST_USE;
 
 /* A master that may follow another opens its log in steps: kvp_log_writer_list finds the files, kvp_log_file_pread reads them, and kvp_log_writer_attach cuts what
  * lies behind the first `kept` bytes and goes on with that core. kvp_log_writer_detach gives up what is not written, and the core:

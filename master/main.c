@@ -384,9 +384,8 @@ build_events(daemon_t *d, const settings_t *s)
                                        s->is_events_legacy};
 
     if (s->events == NULL && s->events_replay == NULL) return KVP_OK;
-    if (s->events == NULL || d->ident.dir_fd < 0) {
-        kvp_log_error("master", s->events == NULL ? "--events-replay goes with --events"
-                                                  : "--events tells what the log says, and --data-dir none keeps none");
+    if (s->events == NULL) {
+        kvp_log_error("master", "--events-replay goes with --events");
         return KVP_INVALID;
     }
     if (uv_async_init(&d->uv, &d->events_wake, on_events_wake) != 0) return KVP_SYS;
@@ -409,7 +408,7 @@ build_core(daemon_t *d, const settings_t *s)
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();
     if (err != KVP_OK) return err;
-    const bool has_log = d->ident.dir_fd >= 0;
+    const bool is_kept = d->ident.dir_fd >= 0, has_log = is_kept || s->events != NULL;
     kvp_server_conf_t server_conf = {
         .listen = s->listen,
         .save_ident = save_ident,
@@ -434,7 +433,7 @@ build_core(daemon_t *d, const settings_t *s)
         .report_grace_ns = REPORT_GRACE_NS,
         .saves_ident = true,
         .has_journal = has_log,
-        .log_sync = (kvp_log_sync_t)s->sync,
+        .log_sync = is_kept ? (kvp_log_sync_t)s->sync : KVP_LOG_SYNC_NONE,
         .log_names_gone = s->events != NULL,
         .ssd_wants_use = s->ssd_admission == 1,
         .host_id = d->host_id,
@@ -445,7 +444,8 @@ build_core(daemon_t *d, const settings_t *s)
         err = build_ha(d, s, &conf);
     else
         err = kvp_master_create(&conf, kvp_boot_ns(), &d->core);
-    if (err == KVP_OK && has_log && d->ha == NULL) err = kvp_log_writer_open(&d->log, &d->ident, d->core);
+    if (err == KVP_OK && is_kept && d->ha == NULL) err = kvp_log_writer_open(&d->log, &d->ident, d->core);
+    if (err == KVP_OK && !is_kept && has_log) err = kvp_log_writer_open_nowhere(&d->log, d->core);
     return err != KVP_OK ? err : kvp_admin_init(&d->admin);
 }
 

@@ -1131,5 +1131,5 @@ kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out)
 {
     if (server->conf.log == NULL) return false;
     kvp_log_writer_stats(server->conf.log, stats_out);
-    return true;
+    return !server->conf.log->is_kept_nowhere;
 }

@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/get_all_keys": self._all_keys, "/get_all_segments": self._all_segments, "/query_key": self._query_key,
             "/batch_query_keys": self._batch_query_keys, "/health": self._health, "/metrics": self._metrics,
             "/metrics/summary": self._summary, "/role": lambda q: self._text(self._who()),
-            "/leader": self._leader, "/ha_status": self._ha_status, "/query_segment": self._query_segment, "/get_segments_detail": self._segments_detail,
+            "/leader": self._leader, "/ha_status": self._ha_status, "/kv_events/status": self._kv_events, "/query_segment": self._query_segment, "/get_segments_detail": self._segments_detail,
         })
 
     def do_HEAD(self):
@@ -215,6 +215,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _ha_status(self, query):
         self._text(self._state()[1])
+
+    def _kv_events(self, query):
+        self._body(*self._ask("/kv_events/status"))
 
     def _nodes(self):
         """segment_id -> "host:port", also of SSD tiers, which are named as their nodes with /ssd behind it."""

@@ -33,6 +33,8 @@ _FLAGS = Flags(_PROGRAM, {
     "http_metadata_server_port": "8080", "http_metadata_server_host": "0.0.0.0", "config_path": "", "log_dir": "",
     "enable_ha": False, "enable_oplog": False, "ha_backend_type": "etcd", "ha_backend_connstring": "", "etcd_endpoints": "",
     "cluster_id": CLUSTER,
+    "enable_kv_events": False, "kv_events_bind_endpoint": "", "kv_events_replay_endpoint": "", "kv_events_backend_id": "",
+    "kv_events_emit_legacy_compat": True, "kv_events_queue_capacity": "65536",
 }, without_use=(
     "rpc_thread_num", "max_threads", "rpc_conn_timeout_seconds", "rpc_enable_tcp_no_delay", "default_kv_soft_pin_ttl",
     "max_kv_soft_pin_ttl", "allow_evict_soft_pinned_objects", "eviction_ratio", "eviction_high_watermark_ratio", "nof_eviction_ratio",
@@ -42,8 +44,7 @@ _FLAGS = Flags(_PROGRAM, {
     "offload_cap_ratio", "promotion_admission_threshold", "promotion_queue_limit",
     "promotion_max_per_heartbeat", "enable_disk_eviction", "quota_bytes", "global_file_segment_size",
     "dynamic_replication_heat_window_seconds", "dynamic_replication_admission_qps_threshold",
-    "dynamic_replication_max_memory_replicas", "kv_events_bind_endpoint", "kv_events_backend_id", "kv_events_emit_legacy_compat",
-    "kv_events_emit_object_key", "kv_events_queue_capacity", "kv_events_model_name", "kv_events_tenant_id",
+    "dynamic_replication_max_memory_replicas", "kv_events_emit_object_key", "kv_events_model_name", "kv_events_tenant_id",
     "kv_events_additional_salt", "kv_events_lora_name", "kv_events_block_size", "kv_events_dp_rank",
     "pod_name", "pod_namespace", "oplog_poll_interval_ms", "oplog_batch_max_entries",
     "batch_oplog_retry_timeout_sec", "tenant_quota_connector_type", "snapshot_backup_dir", "snapshot_interval_seconds",
@@ -60,7 +61,6 @@ instead={
     "enable_snapshot": "nodes tell a master that was started again what they hold, without a snapshot",
     "enable_snapshot_restore": "nodes tell a master that was started again what they hold, without a snapshot",
     "enable_multi_tenants": "tenants are always apart, and share the space by use, without quotas",
-    "enable_kv_events": "no events are published: a router that waits for them hears nothing",
     "dynamic_replication_mode": "objects have the copies that their put asked for, however often they are read",
     "enable_metadata_cleanup_on_timeout": "an engine's entry stays until it ends, or one of its name takes its place",
 }, refused={
@@ -113,6 +113,22 @@ def _etcd(flags):
     return members
 
 
+def _events(flags):
+    """What kvpool-master is told of KV events."""
+    if not flags["enable_kv_events"]:
+        return []
+    if not flags["kv_events_bind_endpoint"]:
+        print(f"{_PROGRAM}: --enable_kv_events: no events are published without --kv_events_bind_endpoint", file=sys.stderr)
+        return []
+    kept = number(_PROGRAM, "kv_events_queue_capacity", flags["kv_events_queue_capacity"], 0, 2**32 - 1) or 2**24
+    words = ["--events", flags["kv_events_bind_endpoint"], "--events-kept", str(min(max(kept, 1024), 2**24))]
+    if flags["kv_events_replay_endpoint"]:
+        words += ["--events-replay", flags["kv_events_replay_endpoint"]]
+    if flags["kv_events_backend_id"]:
+        words += ["--events-backend-id", flags["kv_events_backend_id"]]
+    return words + (["--events-legacy"] if flags["kv_events_emit_legacy_compat"] else [])
+
+
 def _state_folder(port):
     """Where this master's identity is kept, so that nodes know the pool again after a restart."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -153,7 +169,7 @@ def main():
     child = subprocess.Popen(
         [str(FOLDER / "kvpool-master"), "--listen", f"{host}:{port}", "--http", "127.0.0.1:0", "--data-dir",
          _state_folder(f"{port}-{cluster}" if etcd else port), "--lease-ttl", _duration(flags["default_kv_lease_ttl"]),
-         *(["--etcd", etcd, "--cluster", cluster] if etcd else [])],
+         *(["--etcd", etcd, "--cluster", cluster] if etcd else []), *_events(flags)],
         stdout=subprocess.PIPE, stderr=_log_in(flags["log_dir"]), text=True, preexec_fn=lambda: _die_with(parent))
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, lambda *_: child.terminate())

@@ -124,8 +124,8 @@ class Master:
 class Store:
     """A pool, and engines that use it."""
 
-    def __init__(self, place, mode, segment):
-        self.place = place
+    def __init__(self, place, mode, segment, *flags):
+        self.place, self.flags = place, flags
         self.begin()
         conf = place.folder / f"{mode}.json"
         conf.write_text(json.dumps({
@@ -134,16 +134,16 @@ class Store:
         place.env["MOONCAKE_CONFIG_PATH"] = str(conf)
 
     def begin(self):
-        master = Master(self.place, "master")
+        master = Master(self.place, "master", *self.flags)
         self.address, self.http = master.address, master.http
 
-    def owner(self):
+    def owner(self, segment="512MB", *flags):
         """A process that holds the memory, for engines that hold none."""
         port, http = free_ports(2)
         owner = self.place.start(
             "owner", self.place.programs / "mooncake_client", f"--master_server_address={self.address}", "--host=127.0.0.1",
             f"--port={port}", f"--http_port={http}", "--enable_http_server", "--protocol=tcp", "--metadata_server=P2PHANDSHAKE",
-            "--global_segment_size=512MB", "--local_buffer_size=64MB")
+            f"--global_segment_size={segment}", "--local_buffer_size=64MB", *flags)
         await_http(f"http://127.0.0.1:{http}/health", owner)
 
     def keys(self):
@@ -396,6 +396,58 @@ def conductor(place):
     return f"{agreed} of {agreed + differing} answers are what the engine reports; {service['events']} events, {service['blocks']} blocks; a late conductor says the same"
 
 
+def conductor_pool(place):
+    """What engines store in the pool by upstream's connector counts for each engine that stores there: in memory as CPU, and behind a small memory on SSD as
+    DISK; an engine that reads it finds as much as the conductor said."""
+    program = HERE.parent.parent / "build/conductor/kvpool-conductor"
+    port, replay, http, pool, pool_replay = free_ports(5)
+    place.env["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"] = str(place.folder / "ssd")
+    (place.folder / "ssd").mkdir()
+    store = Store(place, "standalone-store", 0, "--enable_kv_events=true", f"--kv_events_bind_endpoint=tcp://127.0.0.1:{pool}",
+                  f"--kv_events_replay_endpoint=tcp://127.0.0.1:{pool_replay}", "--kv_events_backend_id=pool-a")
+    store.owner("16MB", "--enable_offload")
+    place.env["KV_EVENTS"] = f"{port},{replay}"
+    place.start("conductor", program, "--http", f"127.0.0.1:{http}")
+    await_http(f"http://127.0.0.1:{http}/health")
+    ask_conductor(http, "/register", {"endpoint": f"tcp://127.0.0.1:{pool}", "replay_endpoint": f"tcp://127.0.0.1:{pool_replay}", "type": "Mooncake",
+                                      "instance_id": "pool", "shared": True})
+    written, process = store.engine("engine")
+    prefix = store.stored(written)[0].split("@tp_rank:")[0]
+    for name, at in (("engine", (port, replay)), ("new", free_ports(2))):  # nothing of the second one runs: it has what the pool has
+        ask_conductor(http, "/register", {
+            "endpoint": f"tcp://127.0.0.1:{at[0]}", "replay_endpoint": f"tcp://127.0.0.1:{at[1]}", "type": "vLLM", "modelname": "tiny", "instance_id": name,
+            "block_size": BLOCK_TOKENS, "dp_rank": 0, "backends": [{"backend_id": "pool-a", "key_prefix": prefix, "ranks": 1}]})
+
+    def match(r):
+        """What it has of a prompt's whole blocks."""
+        answer = ask_conductor(http, "/query", {"model": "tiny", "token_ids": r["ids"], "block_size": BLOCK_TOKENS})["default"]
+        return answer["engine"], answer["new"], r["prompt"] // BLOCK_TOKENS * BLOCK_TOKENS
+
+    def until(holds, what):
+        end = time.monotonic() + STORED_S
+        while not all(holds(*match(r)) for r in written["results"]):
+            if time.monotonic() > end:
+                raise Wrong(f"{what}: {[match(r) for r in written['results']]}; {ask_conductor(http, '/services')}")
+            time.sleep(0.2)
+
+    until(lambda engine, new, whole: engine["CPU"] == new["CPU"] == new["longest_matched"] == whole, "the pool's blocks are not CPU")
+    for turn in range(24):  # so much that the first ones leave memory
+        ask(process, [f"turn {turn} pushes others out " * 40])
+    until(lambda engine, new, whole: new["DISK"] == new["longest_matched"] == whole and new["CPU"] < whole, "what left memory is not DISK")
+    disk = sum(match(r)[1]["DISK"] for r in written["results"])
+    again, _ = ask(process, PROMPTS)
+    check_hits(again)
+    check_same(written, again)
+    until(lambda engine, new, whole: engine["CPU"] == engine["DISK"] == whole, "what was read is not CPU")
+    end_engine(process)
+    services = {s["instance_id"]: s for s in ask_conductor(http, "/services")}
+    joins = services["new"]["joins"][0]
+    if services["pool"]["drifts"] or joins["unjoined"]:
+        raise Wrong(f"{services}")
+    return (f"{joins['joined']} blocks of the pool joined, 0 not; of the first prompts {disk} tokens were DISK alone when memory was too small, and all of "
+            f"them were read: {sum(r['cached'] for r in again['results'])} of {sum(r['prompt'] for r in again['results'])} tokens from the pool, same tokens")
+
+
 # ---- MooncakeConnector, from a prefill engine to a decode engine
 
 
@@ -449,7 +501,8 @@ def p2p(place):
             + " and ".join(f"{1000 * s:.0f} ms" for s in times))
 
 
-CASES = {"embedded": embedded, "standalone": standalone, "control": control, "leader-killed": leader_killed, "conductor": conductor, "p2p": p2p}
+CASES = {"embedded": embedded, "standalone": standalone, "control": control, "leader-killed": leader_killed, "conductor": conductor,
+         "conductor-pool": conductor_pool, "p2p": p2p}
 # What has times to compare. That the tokens depend on what is stored is shown of ours.
 COMPARED = ["embedded", "standalone", "p2p"]
 

@@ -3,7 +3,7 @@
 prints a line that begins with "result " and holds JSON, and keeps the engine, and with it an embedded node, until standard input
 ends: what it stores it stores from a thread of its own, so who started it waits for that. For each line of standard input, a JSON list
 of prompts, it forgets its own cache and does the same again. MOONCAKE_CONFIG_PATH says where the pool is. With KV_EVENTS=PORT,REPLAY_PORT
-there is no connector, and the engine publishes its KV events there; a line of standard input forgets nothing then."""
+the engine publishes its KV events there; without MOONCAKE_CONFIG_PATH there is no connector then, and a line of standard input forgets nothing."""
 import json
 import os
 import sys
@@ -43,16 +43,17 @@ def answer_all(llm, prompts):
 
 def main():
     events = os.environ.get("KV_EVENTS")
-    more = {"kv_transfer_config": {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}}
+    has_store = not events or "MOONCAKE_CONFIG_PATH" in os.environ
+    more = {"kv_transfer_config": {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}} if has_store else {}
     if events:
         port, replay = events.split(",")
-        more = {"kv_events_config": {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{port}",
+        more |= {"kv_events_config": {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{port}",
                                      "replay_endpoint": f"tcp://*:{replay}", "topic": "kv-events"}}
     llm = LLM(model=sys.argv[1], enforce_eager=True, dtype="bfloat16", max_model_len=2048, max_num_seqs=4, block_size=BLOCK_TOKENS,
               seed=0, disable_log_stats=False, distributed_executor_backend="uni", prefix_caching_hash_algo="sha256_cbor", **more)
     answer_all(llm, PROMPTS)
     for line in sys.stdin:
-        if not events:
+        if has_store:
             llm.reset_prefix_cache()
         answer_all(llm, json.loads(line))
     del llm

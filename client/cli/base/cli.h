@@ -9,6 +9,8 @@
 
 #include "common/base.h"
 
+#define KVP_CLI_CONDUCTOR "127.0.0.1:13333" /* where a conductor serves that was told nothing */
+
 #define KVP_EXIT_DONE 0
 #define KVP_EXIT_REFUSED 1 /* a miss, or the pool said no */
 #define KVP_EXIT_USAGE 2

@@ -50,7 +50,7 @@ find_beside(const char *program, char *path, size_t cap)
     char *slash = strrchr(self, '/');
     if (slash == NULL) return false;
     *slash = '\0';
-    static const char *const places[] = {".", "../master", "../client"};
+    static const char *const places[] = {".", "../master", "../client", "../conductor"};
     for (size_t i = 0; i < KVP_ARRAY_LEN(places); i++) {
         snprintf(path, cap, "%s/%s/%s", self, places[i], program);
         if (is_program(path)) return true;
@@ -246,9 +246,17 @@ kvp_proc_stop(kvp_proc_t *proc)
 
 /* ---- a whole pool ---- */
 
+const char *
+kvp_local_events(const char *what, char dst[KVP_LOCAL_EVENTS_MAX])
+{
+    snprintf(dst, KVP_LOCAL_EVENTS_MAX, "ipc://@kvpool-up-%d-%s", (int)getpid(), what);
+    return dst;
+}
+
 static kvp_err_t
 start_master(kvp_local_t *local, const kvp_local_conf_t *conf)
 {
+    char events[KVP_LOCAL_EVENTS_MAX], replay[KVP_LOCAL_EVENTS_MAX];
     const char *argv[ARGS_MAX] = {
         NULL,
         "--listen",
@@ -259,6 +267,10 @@ start_master(kvp_local_t *local, const kvp_local_conf_t *conf)
         conf->data_dir != NULL ? conf->data_dir : "none",
         "--log-level",
         conf->log_level != NULL ? conf->log_level : "warn",
+        conf->has_events ? "--events" : NULL,
+        kvp_local_events("events", events),
+        "--events-replay",
+        kvp_local_events("replay", replay),
         NULL,
     };
     return kvp_proc_start(&local->master, "kvpool-master", "kvpool-master", argv);
@@ -326,7 +338,7 @@ kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf)
 int
 kvp_local_stop(kvp_local_t *local)
 {
-    int failed = 0;
+    int failed = kvp_proc_stop(&local->conductor);
     for (uint32_t i = local->nodes_n; i > 0; i--)
         failed += kvp_proc_stop(&local->nodes[i - 1]);
     failed += kvp_proc_stop(&local->master);
@@ -339,6 +351,7 @@ kvp_local_dead(const kvp_local_t *local)
 {
     for (uint32_t i = 0; i < local->nodes_n; i++)
         if (kvp_proc_is_dead(&local->nodes[i])) return &local->nodes[i];
+    if (kvp_proc_is_dead(&local->conductor)) return &local->conductor;
     return kvp_proc_is_dead(&local->master) ? &local->master : NULL;
 }
 

@@ -46,6 +46,7 @@ typedef struct {
     const char *log_level; /* NULL = "warn" */
     const char *transports; /* of the nodes; NULL = all */
     const char *node_listen; /* HOST:PORT, port 0; NULL = loopback */
+    bool has_events; /* the master publishes */
     uint32_t nodes; /* 1 to KVP_PROCS_NODES_MAX */
     uint64_t memory_bytes[KVP_PROCS_NODES_MAX];
     uint64_t chunk_bytes; /* 0 = the nodes choose */
@@ -54,12 +55,17 @@ typedef struct {
 
 typedef struct {
     kvp_proc_t master;
+    kvp_proc_t conductor; /* that the caller may start, when the pool is there; it is stopped with the rest */
     kvp_proc_t nodes[KVP_PROCS_NODES_MAX];
     uint32_t nodes_n;
 } kvp_local_t;
 
 /* kvp_local_start starts a master, then the nodes, each on a free port. On failure nothing is left running. */
 kvp_err_t kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf) KVP_MUST_USE;
+
+/* kvp_local_events writes where the master's events, or its "replay"s, are: names that no file stands for, of this process alone. */
+#define KVP_LOCAL_EVENTS_MAX 64u
+const char *kvp_local_events(const char *what, char dst[KVP_LOCAL_EVENTS_MAX]);
 
 /* kvp_local_stop stops the nodes, then the master. Returns how many did not end well. Legal on a zeroed value. */
 int kvp_local_stop(kvp_local_t *local);

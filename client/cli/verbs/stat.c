@@ -4,6 +4,7 @@
  */
 #include "client/cli/base/cli.h"
 
+#include "client/cli/base/http.h"
 #include "client/cli/base/opts.h"
 #include "client/cli/base/json_out.h"
 #include "client/cli/base/report.h"
@@ -296,18 +297,80 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
     json_object_put(stat);
 }
 
+/* ---- of a conductor */
+/* A row of what is shown of a publisher; what pools hold for it stands behind. */
+static struct json_object *
+publisher_row(struct json_object *service)
+{
+    static const char *const shown[] = {"instance_id", "tenant_id",    "dp_rank", "modelname",
+                                        "state",       "staleness_ms", "blocks",  "events"};
+    struct json_object *row = json_object_new_object(), *joins = part(service, "joins");
+    const size_t joins_n = joins == NULL ? 0 : json_object_array_length(joins);
+    uint64_t joined = 0, unjoined = 0;
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(shown); i++)
+        json_object_object_add(row, shown[i], json_object_get(part(service, shown[i])));
+    for (size_t i = 0; i < joins_n; i++) {
+        joined += figure(json_object_array_get_idx(joins, i), "joined");
+        unjoined += figure(json_object_array_get_idx(joins, i), "unjoined");
+    }
+    json_object_object_add(row, "of_pools", joins_n == 0 ? NULL : json_object_new_uint64(joined));
+    json_object_object_add(row, "unjoined", joins_n == 0 ? NULL : json_object_new_uint64(unjoined));
+    return row;
+}
+
+static void
+print_publishers(struct json_object *services)
+{
+    struct json_object *rows = json_object_new_array();
+    bool is_first = true;
+
+    for (size_t i = 0; i < json_object_array_length(services); i++)
+        json_object_array_add(rows, publisher_row(json_object_array_get_idx(services, i)));
+    if (is_table(rows))
+        print_table("publishers", rows, &is_first);
+    else
+        printf("publishers  none is registered\n");
+    json_object_put(rows);
+}
+
+static int
+stat_conductor(const kvp_cli_verb_t *verb, const char *at, bool is_json)
+{
+    struct json_object *services;
+    const kvp_err_t err = kvp_cli_http(at, "/services", NULL, &services);
+
+    if (err != KVP_OK || !json_object_is_type(services, json_type_array)) {
+        json_object_put(services);
+        return kvp_cli_complain(verb, err == KVP_INVALID ? KVP_EXIT_USAGE : KVP_EXIT_UNREACHABLE,
+                                "no conductor answers at %s: %s", at, kvp_err_name(err == KVP_OK ? KVP_PROTO : err));
+    }
+    if (is_json) {
+        kvp_json_line(services, stdout); /* gives it back */
+    } else {
+        print_publishers(services);
+        json_object_put(services);
+    }
+    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+}
+
 int
 kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
-    bool wants_all = false;
+    bool wants_all = false, is_conductor = false;
+    const char *conductor_http = KVP_CLI_CONDUCTOR;
     const kvp_cli_opt_t opts[] = {
-        {"all", KVP_CLI_FLAG, &wants_all, NULL, "every figure of the pool, the tenant and this client", 0, 0}};
+        {"all", KVP_CLI_FLAG, &wants_all, NULL, "every figure of the pool, the tenant and this client", 0, 0},
+        {"conductor", KVP_CLI_FLAG, &is_conductor, NULL, "what a conductor knows, instead of the pool", 0, 0},
+        {"conductor-http", KVP_CLI_TEXT, &conductor_http, "HOST:PORT",
+         "of the conductor (default " KVP_CLI_CONDUCTOR ")", 0, 0}};
     kvp_cli_common_t common;
     kvpool_t *pool = NULL;
     struct json_object *stat = NULL;
     int first;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code != KVP_EXIT_GO_ON) return code;
+    if (is_conductor) return stat_conductor(verb, conductor_http, common.is_json);
     common.state_only = common.masters_n == 1; /* that one, whether it leads or not */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
