@@ -118,6 +118,39 @@ loop_services(void *arg)
     kvp_registry_write_services(ask->api->registry, &w);
 }
 
+static const uint32_t hit_lengths[KVP_HIT_LENGTHS] = {0, 255, 1023, 4095, 16383, UINT32_MAX};
+
+static void
+write_hits(const kvp_api_t *api, kvp_jsonw_t *w)
+{
+    kvp_jsonw_open(w, "questions", '{');
+    kvp_jsonw_u64(w, "answered", atomic_load(&api->questions));
+    kvp_jsonw_u64(w, "asked_tokens", atomic_load(&api->asked_tokens));
+    kvp_jsonw_u64(w, "matched_tokens", atomic_load(&api->matched_tokens));
+    kvp_jsonw_open(w, "hit_lengths", '[');
+    for (uint32_t i = 0; i < KVP_HIT_LENGTHS; i++) {
+        kvp_jsonw_open(w, NULL, '{');
+        if (hit_lengths[i] < UINT32_MAX) kvp_jsonw_u64(w, "up_to_tokens", hit_lengths[i]);
+        kvp_jsonw_u64(w, "n", atomic_load(&api->hits[i]));
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+    kvp_jsonw_close(w, '}');
+}
+
+static void
+count_hit(kvp_api_t *api, uint64_t asked_tokens, uint64_t matched_tokens)
+{
+    uint32_t i = 0;
+
+    while (matched_tokens > hit_lengths[i])
+        i++;
+    atomic_fetch_add_explicit(&api->hits[i], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&api->questions, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&api->asked_tokens, asked_tokens, memory_order_relaxed);
+    atomic_fetch_add_explicit(&api->matched_tokens, matched_tokens, memory_order_relaxed);
+}
+
 static void
 loop_view(void *arg)
 {
@@ -125,7 +158,10 @@ loop_view(void *arg)
     kvp_jsonw_t w;
 
     kvp_jsonw_init(&w, ask->out);
+    kvp_jsonw_open(&w, NULL, '{');
     kvp_registry_write_view(ask->api->registry, &w);
+    write_hits(ask->api, &w);
+    kvp_jsonw_close(&w, '}');
 }
 
 static void
@@ -172,7 +208,7 @@ static void
 on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     kvp_api_t *api = arg;
-    char text[256];
+    char text[1024];
     int n;
 
     (void)request;
@@ -180,8 +216,15 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
     n = snprintf(text, sizeof text,
                  "# HELP kvpool_conductor_questions_total questions that were answered\n# TYPE "
                  "kvpool_conductor_questions_total counter\n"
-                 "kvpool_conductor_questions_total %llu\n",
-                 (unsigned long long)atomic_load(&api->questions));
+                 "kvpool_conductor_questions_total %llu\n"
+                 "# HELP kvpool_conductor_asked_tokens_total tokens of their whole blocks\n# TYPE "
+                 "kvpool_conductor_asked_tokens_total counter\n"
+                 "kvpool_conductor_asked_tokens_total %llu\n"
+                 "# HELP kvpool_conductor_matched_tokens_total of these, such as some instance holds\n# TYPE "
+                 "kvpool_conductor_matched_tokens_total counter\n"
+                 "kvpool_conductor_matched_tokens_total %llu\n",
+                 (unsigned long long)atomic_load(&api->questions), (unsigned long long)atomic_load(&api->asked_tokens),
+                 (unsigned long long)atomic_load(&api->matched_tokens));
     kvp_buf_append(kvp_http_out(response), text, (size_t)n);
 }
 
@@ -237,11 +280,12 @@ read_question(json_object *in, question_t *q, char why[160])
 typedef struct {
     kvp_jsonw_t *w;
     uint32_t block_size;
+    uint64_t longest; /* blocks, of any instance */
 } writer_t;
 
 /* Of one instance, whose answers stand together: the best of its ranks, on each medium and on any. */
 static void
-write_instance(const writer_t *to, const kvp_answer_t *answers, uint32_t n)
+write_instance(writer_t *to, const kvp_answer_t *answers, uint32_t n)
 {
     const char *names[KVP_MEDIA_MAX];
     uint64_t best[KVP_MEDIA_MAX] = {0}, longest = 0;
@@ -260,6 +304,7 @@ write_instance(const writer_t *to, const kvp_answer_t *answers, uint32_t n)
             best[at] = kvp_max_u64(best[at], answers[i].media[k].run);
         }
     }
+    to->longest = kvp_max_u64(to->longest, longest);
     kvp_jsonw_open(to->w, answers[0].member->instance, '{');
     kvp_jsonw_u64(to->w, "longest_matched", longest * to->block_size);
     for (uint32_t i = 0; i < media_n; i++)
@@ -291,7 +336,7 @@ answer(kvp_api_t *api, const question_t *q, const uint64_t *hashes, size_t n, kv
     const kvp_space_t space = {
         .model = q->model, .tenant = q->tenant, .salt = q->salt, .lora = q->lora, .block_size = q->block_size};
     kvp_jsonw_t w = kvp_http_json(response, 200);
-    writer_t to = {&w, q->block_size};
+    writer_t to = {&w, q->block_size, 0};
 
     kvp_jsonw_open(&w, NULL, '{');
     kvp_jsonw_open(&w, q->tenant, '{');
@@ -302,7 +347,7 @@ answer(kvp_api_t *api, const question_t *q, const uint64_t *hashes, size_t n, kv
     }
     kvp_jsonw_close(&w, '}');
     kvp_jsonw_close(&w, '}');
-    atomic_fetch_add_explicit(&api->questions, 1, memory_order_relaxed);
+    count_hit(api, n * q->block_size, to.longest * q->block_size);
 }
 
 /* The array is in api->numbers, the rest in *q. False: it has answered. */

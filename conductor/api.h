@@ -10,12 +10,16 @@
 
 #define KVP_QUESTION_MAX (16u << 20) /* bytes of the body of a question */
 
+#define KVP_HIT_LENGTHS 6u
+
 typedef struct {
     kvp_registry_t *registry; /* borrowed, as is the loop */
     kvp_loop_t *loop;
     kvp_scratch_t *scratch;
     kvp_buf_t numbers, tokens, rest; /* of a question */
-    _Atomic uint64_t questions;
+    _Atomic uint64_t questions, asked_tokens, matched_tokens; /* of whole blocks; matched: by whoever holds most */
+    _Atomic uint64_t
+        hits[KVP_HIT_LENGTHS]; /* questions by that length: 0, up to 255, 1023, 4095, 16383 tokens, and more */
 } kvp_api_t;
 
 /* kvp_api_route binds all paths. NOMEM. kvp_api_fini after the server has stopped. */

@@ -624,7 +624,6 @@ kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
     kvp_index_stats_t stats;
 
     kvp_index_stats(r->ix, &stats);
-    kvp_jsonw_open(w, NULL, '{');
     kvp_jsonw_u64(w, "blocks", stats.blocks);
     kvp_jsonw_open(w, "instances", '[');
     kvp_list_foreach (pos, &r->publishers) {
@@ -646,7 +645,6 @@ kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
         kvp_jsonw_close(w, '}');
     }
     kvp_jsonw_close(w, ']');
-    kvp_jsonw_close(w, '}');
 }
 
 static void

@@ -37,7 +37,8 @@ kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;
 /* kvp_registry_is_ready: those that were there at the start have been replayed, or cannot be. */
 bool kvp_registry_is_ready(const kvp_registry_t *r);
 void kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w); /* an array */
-void kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w); /* an object: what each instance holds */
+void kvp_registry_write_view(const kvp_registry_t *r,
+                             kvp_jsonw_t *w); /* fields of an object: what each instance holds */
 void kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out);
 
 /* kvp_registry_match, of any thread with a scratch of its own: space's texts and tenant are the question's. on_answer is called inside an epoch. False: no memory. */

@@ -150,6 +150,22 @@ def test_nodes_of_up_listen_where_they_are_told_to(bench):
     assert up.wait(30) == 0
 
 
+def test_up_with_a_conductor(bench):
+    """Fails if the conductor of `up` does not follow the pool, `stat --conductor` does not show it, or it outlives the rest."""
+    up = bench.popen("kvpool", "up", "--listen", "127.0.0.1:0", "--nodes", "1", "--memory", "4MiB", "--conductor", "--conductor-http", "127.0.0.1:0", "--json",
+                     stdout=subprocess.PIPE)
+    said = json.loads(up.stdout.readline())
+    assert bench.run("kvpool", "put", "k", "--master", said["master"], stdin=b"v").rc == 0
+    at = ("stat", "--conductor", "--conductor-http", said["conductor"])
+    wait_until(lambda: bench.run("kvpool", *at, "--json").json[0]["events"] > 0, 10, "the event")
+    shown = bench.run("kvpool", *at)
+    assert shown.rc == 0 and re.search(r"^  pool +default .* live ", shown.text, re.M), shown
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(30) == 0
+    gone = bench.run("kvpool", *at)
+    assert gone.rc == 3 and "no conductor answers" in gone.err, gone
+
+
 @pytest.mark.parametrize("program", ["kvpool-master", "kvpool-node"])
 def test_address_that_cannot_be_listened_at_is_named(bench, program):
     """Fails if the line does not say which port or address it is, or what to do."""

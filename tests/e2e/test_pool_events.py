@@ -7,19 +7,12 @@ import urllib.request
 
 import pytest
 
-from clients import Shell, figures
+from clients import Shell, figures, free_ports
 from conftest import SLOW, wait_until
 from kvevents import Follower
 from test_tier import MEMORY, SSD, put_all, ssd_of
 
 
-def free_ports(n):
-    import socket
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return ports
 
 
 def endpoints():

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import kvpool
 from clients import free_ports
 from conftest import wait_until
+from kvevents import Follower
 from mooncake.engine import TransferEngine
 from stores import make
+from test_pool_events import endpoints
 from test_python_store import fetch, programs  # noqa: F401: a fixture
 
 
@@ -135,6 +138,25 @@ def test_flags_of_scripts(master):
     for name in on:
         assert len(re.findall(rf"^mooncake_master: --{name}: \w.*$", text, re.M)) == 1, text
     assert "--quota_bytes is of no use to a pool" in text and "enable_ha" not in text and "oplog:" not in text
+
+
+def test_kv_events(master, bench):
+    """Fails if the reference's flags do not publish, or its status path and field names are not there."""
+    at = endpoints()
+    process, rpc, http = master("--enable_kv_events=true", f"--kv_events_bind_endpoint={at[0]}", f"--kv_events_replay_endpoint={at[1]}",
+                                "--kv_events_backend_id=pool-a", "--kv_events_queue_capacity=4096", "--kv_events_emit_object_key=true")
+    bench.node(f"127.0.0.1:{rpc}", "node1", "16MiB")
+    with kvpool.Pool(f"127.0.0.1:{rpc}") as handle:
+        handle.put("k", b"v")
+        follower = Follower(*at)
+        follower.until(lambda: follower.held == {("default", "k"): {"cpu"}})
+        handle.remove("k")
+        follower.until(lambda: not follower.held)
+    removed = follower.events[-1]
+    assert removed["type"] == "BlockRemoved" and removed["backend_id"] == "pool-a" and removed["block_hashes"] == [], removed
+    with urllib.request.urlopen(f"http://127.0.0.1:{http}/kv_events/status", timeout=10) as r:
+        told = json.load(r)
+    assert told["enabled"] and told["published_events"] >= 2 and told["dropped_events"] == 0, told
 
 
 @pytest.mark.parametrize("flag", ["--enable_ha=true", "--enable_ha", "--enable_oplog=1", "--enable_cxl=true",
