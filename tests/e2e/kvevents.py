@@ -67,8 +67,8 @@ def chain(tokens, block_size):
 class Follower:
     """What is where by the pool's events: {(tenant, key): {media}}. It follows from a replay on, and asks again at a gap."""
 
-    def __init__(self, endpoint, replay=None):
-        self.sub, self.replay = Socket(SUB, endpoint, True), replay
+    def __init__(self, endpoint, replay=None, waiting=100000):
+        self.sub, self.replay = Socket(SUB, endpoint, True, waiting), replay
         self.held, self.last, self.events, self.gaps, self.digests, self.snapshots = {}, None, [], 0, {}, 0
         if replay:
             self.ask(0)
@@ -99,10 +99,13 @@ class Follower:
                 for at, media in self.held.items():
                     if at[0] == e["tenant_id"]:
                         media.discard(e["medium"])
+                self.held = {at: media for at, media in self.held.items() if media}
             else:
-                media = self.held.setdefault((e["tenant_id"], e["object_key"]), set())
+                at = e["tenant_id"], e["object_key"]
+                media = self.held.setdefault(at, set())
                 (media.add if e["event_type"] == "stored" else media.discard)(e["medium"])
-        self.held = {at: media for at, media in self.held.items() if media}
+                if not media:
+                    del self.held[at]
 
     def run(self, wait_ms=200):
         """Takes what comes, until nothing does for so long."""

@@ -9,6 +9,7 @@ import pytest
 
 from conftest import wait_until
 from kvevents import pack
+from standby import Masters, needs_etcd
 from test_conductor import BLOCK, Conductor, Publisher, publishers, subscribed  # noqa: F401: the fixture
 from test_pool_events import endpoints, options
 from test_tier import MEMORY, SSD, ssd_of
@@ -161,6 +162,48 @@ def test_over_the_end_of_the_master(site, bench):
     wait_match(conductor, 1, 2, timeout=20, longest_matched=0)
     pool.master = bench.master(*options(at), data_dir=f"{bench.home}/data", listen=pool.addr, name="master2")
     wait_match(conductor, 1, 2, timeout=20, longest_matched=2, CPU=2)
+
+
+class Telling(Masters):
+    """Masters that publish, each at its own place."""
+
+    def __init__(self, bench):
+        self.at = [endpoints() for _ in range(3)]
+        super().__init__(bench, nodes=1)
+
+    def start(self, i, *args, **kw):
+        self.args = options(self.at[i])
+        return super().start(i, *args, **kw)
+
+
+@needs_etcd
+def test_over_the_end_of_the_leader(bench, publishers):  # noqa: F811
+    """Fails if what the pool has does not count again when another master leads, counts where only standbys tell, or a leader that hands over goes on counting."""
+    pool = Telling(bench)
+    pool.wait_insync(3)
+    conductor, engine = Conductor(bench), publishers()
+    for i, at in enumerate(pool.at):
+        register_pool(conductor, at, f"master-{i}")
+    conductor.register(engine, backends=[{"key_prefix": PREFIX}])
+    wait_until(lambda: [s["state"] for s in conductor.ask("/services")[1]] == ["live"] * 4, 10, "the subscriptions")
+    time.sleep(0.3)
+    engine.publish(stored(1, 4))
+    engine.publish(removed(1, 4))
+    for i in range(3):
+        pool.kvpool("put", key(1, i), stdin=b"x" * 100)
+    wait_match(conductor, 1, 4, longest_matched=3, CPU=3)
+    first = pool.wait_leader()
+    pool.masters[first].kill9()
+    pool.wait_leader()
+    pool.kvpool("put", key(1, 3), stdin=b"x" * 100)
+    wait_match(conductor, 1, 4, timeout=30, longest_matched=4, CPU=4)
+    pool.kvpool("rm", key(1, 1))
+    wait_match(conductor, 1, 4, timeout=5, longest_matched=1)
+    pool.again(first)
+    pool.wait_insync(3)
+    assert pool.kvpool("master", "switch").rc == 0
+    pool.kvpool("put", key(1, 1), stdin=b"x" * 100)
+    wait_match(conductor, 1, 4, timeout=30, longest_matched=4)
 
 
 def test_on_ssd(make_pool, bench, publishers):  # noqa: F811

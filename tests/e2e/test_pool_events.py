@@ -3,6 +3,9 @@
 slow, or saw the master die.
 """
 import json
+import pathlib
+import re
+import time
 import urllib.request
 
 import pytest
@@ -11,7 +14,6 @@ from clients import Shell, figures, free_ports
 from conftest import SLOW, wait_until
 from kvevents import Follower
 from test_tier import MEMORY, SSD, put_all, ssd_of
-
 
 
 
@@ -119,12 +121,23 @@ def test_without_a_log_or_twice(bench):
 
 
 def test_a_subscriber_that_stands_still(make_pool, bench):
-    """Fails if the master waits for one that does not read, or if that one is not told that it missed something."""
+    """Fails if the master waits for one that does not read, keeps all that it does not read, or that one is not told that it missed something, or cannot
+    catch up."""
     at = endpoints()
     pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", master_args=options(at))
-    f = Follower(*at)
+    f = Follower(*at, waiting=10)
+    f.run(100)
     client = Shell(bench, pool.addr)
-    for i in range(200):
+    slowest = 0
+    for i in range(2000):
+        call = time.monotonic()
         assert client(f"bput k/{i}/ 0 64 64")["results"] == {"OK": 64}
-    f.until(lambda: len(f.held) == 200 * 64, 30)
+        slowest = max(slowest, time.monotonic() - call)
+    rss = int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pool.master.pid}/status").read_text())[1])
+    assert slowest < 1 * SLOW, slowest
+    assert rss < (200 << 10) * SLOW, rss
+    f.run(300)
+    assert client("put one-more 64")["err"] == "OK"
+    f.run(500)
+    assert f.gaps > 0 and ("default", "one-more") in f.held
     assert f.held == Follower(*at).held

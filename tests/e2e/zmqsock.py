@@ -16,11 +16,11 @@ _context = ctypes.c_void_p(_lib.zmq_ctx_new())
 class Socket:
     """One thread at a time uses it."""
 
-    def __init__(self, kind, endpoint="tcp://127.0.0.1:*", connects=False):
+    def __init__(self, kind, endpoint="tcp://127.0.0.1:*", connects=False, waiting=100000):
         self.at = ctypes.c_void_p(_lib.zmq_socket(_context, kind))
         self._set(_LINGER, 0)
         self._set(_SNDHWM, 100000)
-        self._set(_RCVHWM, 100000)
+        self._set(_RCVHWM, waiting)
         if kind == SUB:
             assert _lib.zmq_setsockopt(self.at, _SUBSCRIBE, b"", ctypes.c_size_t(0)) == 0
         end = getattr(_lib, "zmq_connect" if connects else "zmq_bind")
