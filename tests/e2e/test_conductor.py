@@ -5,6 +5,8 @@ where messages are lost, come twice, or come from another process than before; a
 import json
 import os
 import pathlib
+import re
+import socket
 import struct
 import threading
 import time
@@ -386,3 +388,49 @@ def test_more_blocks_than_there_may_be(bench, publishers):
     p.publish(standard(event + 1, "stored", [7], base_block_idx=0))
     conductor.wait_seq(p.seq - 1)
     assert conductor.ask("/query_by_hash", {"model": "tiny", "seq_hashes": [7], "block_size": BLOCK})[1]["default"]["i"]["longest_matched"] == BLOCK
+
+
+def test_flood_and_slow_clients(bench, publishers):
+    """Fails if a publisher that floods takes memory without bound or keeps others from being heard and answered, if clients that send no more of a request hold up others, or if
+    SIGTERM does not end it all in time."""
+    conductor = Conductor(bench)
+    flood, calm = publishers(replays=False), publishers()
+    conductor.register(flood, instance_id="flood")
+    conductor.register(calm, instance_id="calm")
+    wait_until(lambda: [s["state"] for s in conductor.ask("/services")[1]] == ["live", "live"], 5, "the subscriptions")
+    time.sleep(0.1)
+    is_over = threading.Event()
+    big = pack([0, [{"type": "BlockStored", "block_hashes": list(range(n, n + 1000)), "parent_block_hash": None, "token_ids": [n] * 1000 * BLOCK, "block_size": BLOCK,
+                     "medium": "GPU"} for n in range(8)]])
+
+    def send():
+        n = 0
+        while not is_over.is_set():
+            flood.pub.send(b"kv-events", struct.pack(">Q", n), big)
+            n += 1
+
+    slow = []
+    for begin in (b"", b"GET /hea", b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"):
+        for _ in range(20):
+            slow.append(socket.create_connection(conductor.daemon.http.split(":")))
+            slow[-1].sendall(begin)
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    tokens = [7] * BLOCK
+    calm.publish(pack([0, [{"type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": tokens, "block_size": BLOCK, "medium": "GPU"}]]))
+    wait_until(lambda: conductor.matched(tokens, instance="calm").get("GPU") == BLOCK, 5, "the calm one's event")
+    until, slowest = time.monotonic() + 3, 0
+    while time.monotonic() < until:
+        begun = time.monotonic()
+        assert conductor.ask("/health")[0] == 200
+        slowest = max(slowest, time.monotonic() - begun)
+    rss = int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{conductor.daemon.pid}/status").read_text())[1])
+    assert rss < (400 << 10) * SLOW and slowest < 1 * SLOW, (rss, slowest)
+    begun = time.monotonic()
+    conductor.daemon.terminate()
+    took = time.monotonic() - begun
+    is_over.set()
+    thread.join()
+    for s in slow:
+        s.close()
+    assert took < 5 * SLOW, took
