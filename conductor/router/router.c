@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See router.h.
+ *
+ * Design notes.
+ * - Of prompts that were sent somewhere the last 2^18 blocks are remembered, and of sessions the last 2^16, each in a table of two places a key: a new entry takes the older
+ *   place. What is forgotten so costs a worse choice.
+ * - A route is its number: routes are a ring, and the numbers rise.
+ */
+#include "conductor/router/router.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define PENDING_BITS 18u
+#define SESSION_BITS 16u
+#define NS_PER_MS 1e6
+#define NAME_MAX_BYTES 256u
+
+const kvp_router_weights_t kvp_router_defaults = {
+    .compute_tokens_s = 10000,
+    .cpu_tokens_s = 200000,
+    .disk_tokens_s = 50000,
+    .request_ms = 10,
+    .affinity_ms = 20,
+    .open_s = 60,
+    .pending_s = 10,
+};
+
+typedef struct {
+    char name[NAME_MAX_BYTES];
+    uint32_t rank;
+    uint32_t open; /* routes */
+    uint32_t running, waiting; /* as it told last */
+    double busy_until_ms; /* with prompts that were sent there */
+    uint64_t chosen; /* number of the route by which it was chosen last */
+} target_t;
+
+typedef struct {
+    uint64_t id; /* 0 = none */
+    uint32_t target;
+    uint64_t since_ns;
+} open_t;
+
+typedef struct {
+    uint64_t key; /* 0 = free */
+    uint64_t val; /* of a block: until when; of a session: its target */
+    uint64_t used_ns;
+} entry_t;
+
+struct kvp_router {
+    kvp_router_weights_t weights;
+    target_t *targets;
+    uint32_t targets_n, targets_cap;
+    open_t open[KVP_ROUTER_OPEN_MAX];
+    uint64_t next, oldest; /* numbers of routes */
+    entry_t pending[1u << PENDING_BITS], sessions[1u << SESSION_BITS];
+    kvp_router_stats_t stats;
+};
+
+/* ---- tables of two places */
+static uint64_t
+key_of(uint64_t hash, uint64_t with)
+{
+    const uint64_t both[2] = {hash, with};
+    const uint64_t key = XXH3_64bits(both, sizeof both);
+
+    return key == 0 ? 1 : key;
+}
+
+static entry_t *
+find(entry_t *table, uint32_t bits, uint64_t key)
+{
+    entry_t *pair = &table[key >> (64 - bits) & ~1ull];
+
+    return pair[0].key == key ? &pair[0] : pair[1].key == key ? &pair[1] : NULL;
+}
+
+static entry_t *
+enter(entry_t *table, uint32_t bits, uint64_t key, uint64_t now_ns)
+{
+    entry_t *pair = &table[key >> (64 - bits) & ~1ull], *e = find(table, bits, key);
+
+    if (e == NULL) e = pair[0].used_ns <= pair[1].used_ns ? &pair[0] : &pair[1];
+    e->key = key;
+    e->used_ns = now_ns;
+    return e;
+}
+
+/* ---- targets */
+uint32_t
+kvp_router_target(kvp_router_t *r, const char *instance, uint32_t rank)
+{
+    const uint32_t cap = r->targets_cap * 2 + 16;
+    target_t *more;
+
+    for (uint32_t i = 0; i < r->targets_n; i++)
+        if (r->targets[i].rank == rank && strcmp(r->targets[i].name, instance) == 0) return i;
+    if (r->targets_n == KVP_ROUTER_TARGETS_MAX || strlen(instance) >= NAME_MAX_BYTES) return KVP_ROUTE_NONE;
+    if (r->targets_n == r->targets_cap) {
+        more = realloc(r->targets, cap * sizeof *more);
+        if (more == NULL) return KVP_ROUTE_NONE;
+        r->targets = more;
+        r->targets_cap = cap;
+    }
+    r->targets[r->targets_n] = (target_t){.rank = rank};
+    strcpy(r->targets[r->targets_n].name, instance);
+    return r->targets_n++;
+}
+
+void
+kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t waiting, uint64_t now_ns)
+{
+    target_t *t = &r->targets[target];
+
+    t->running = running;
+    t->waiting = waiting;
+    /* It waits for nothing: what it was thought to be busy with is over. */
+    if (running == 0 && waiting == 0 && t->open == 0) t->busy_until_ms = (double)now_ns / NS_PER_MS;
+}
+
+/* ---- choosing */
+static uint32_t
+pending_run(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint64_t now_ns)
+{
+    uint32_t run = ask->block_size == 0 ? 0 : c->matched / ask->block_size;
+    const uint32_t from = run;
+
+    while (ask->hashes != NULL && run < ask->blocks) {
+        const entry_t *e = find(r->pending, PENDING_BITS, key_of(ask->hashes[run], c->target));
+
+        if (e == NULL || e->val < now_ns) break;
+        run++;
+    }
+    return (run - from) * ask->block_size;
+}
+
+static double
+ms_of(uint32_t tokens, double tokens_s)
+{
+    return tokens_s > 0 ? 1000.0 * tokens / tokens_s : 0;
+}
+
+typedef struct {
+    uint32_t pending;
+    double queue_ms, compute_ms, fetch_ms, all_ms;
+    bool has_affinity;
+} estimate_t;
+
+static estimate_t
+estimate(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint32_t session, uint64_t now_ns)
+{
+    const kvp_router_weights_t *w = &r->weights;
+    const target_t *t = &r->targets[c->target];
+    const double now_ms = (double)now_ns / NS_PER_MS;
+    const uint32_t fast = (uint32_t)kvp_max_u64(c->gpu, c->cpu);
+    const uint32_t from_cpu = c->cpu > c->gpu ? c->cpu - c->gpu : 0,
+                   from_disk = c->matched > fast ? c->matched - fast : 0;
+    estimate_t e = {.pending = pending_run(r, ask, c, now_ns), .has_affinity = session == c->target};
+    const uint32_t has = (uint32_t)kvp_min_u64(ask->tokens, (uint64_t)c->matched + e.pending);
+    double disk_ms = ms_of(from_disk, w->disk_tokens_s), cpu_ms = ms_of(from_cpu, w->cpu_tokens_s);
+
+    e.queue_ms = t->busy_until_ms > now_ms ? t->busy_until_ms - now_ms : 0;
+    e.queue_ms += w->request_ms * (double)kvp_max_u64(t->open, (uint64_t)t->running + t->waiting);
+    e.compute_ms = ms_of(ask->tokens - has, w->compute_tokens_s);
+    if (disk_ms > ms_of(from_disk, w->compute_tokens_s)) disk_ms = ms_of(from_disk, w->compute_tokens_s);
+    if (cpu_ms > ms_of(from_cpu, w->compute_tokens_s)) cpu_ms = ms_of(from_cpu, w->compute_tokens_s);
+    e.fetch_ms = disk_ms + cpu_ms;
+    e.all_ms = e.queue_ms + e.compute_ms + e.fetch_ms - (e.has_affinity ? w->affinity_ms : 0);
+    return e;
+}
+
+/* Of equal ones the one that was chosen longest ago. */
+static bool
+is_better(const kvp_router_t *r, const estimate_t *e, const kvp_candidate_t *c, const estimate_t *best,
+          const kvp_candidate_t *chosen)
+{
+    if (e->all_ms != best->all_ms) return e->all_ms < best->all_ms;
+    return r->targets[c->target].chosen < r->targets[chosen->target].chosen;
+}
+
+static void
+end_route(kvp_router_t *r, open_t *o)
+{
+    target_t *t = &r->targets[o->target];
+
+    if (t->open > 0) t->open--;
+    r->stats.open--;
+    o->id = 0;
+}
+
+static uint64_t
+remember(kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target, double work_ms, uint64_t now_ns)
+{
+    const uint64_t id = r->next++;
+    open_t *o = &r->open[id % KVP_ROUTER_OPEN_MAX];
+    target_t *t = &r->targets[target];
+    const double now_ms = (double)now_ns / NS_PER_MS;
+
+    if (o->id != 0) {
+        end_route(r, o);
+        r->stats.expired++;
+    }
+    *o = (open_t){id, target, now_ns};
+    t->open++;
+    t->chosen = id;
+    t->busy_until_ms = (t->busy_until_ms > now_ms ? t->busy_until_ms : now_ms) + work_ms;
+    r->stats.routes++;
+    r->stats.open++;
+    for (uint32_t i = 0; ask->hashes != NULL && i < ask->blocks; i++)
+        enter(r->pending, PENDING_BITS, key_of(ask->hashes[i], target), now_ns)->val =
+            now_ns + (uint64_t)(work_ms * NS_PER_MS + r->weights.pending_s * 1e9);
+    if (ask->session != 0) enter(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX), now_ns)->val = target;
+    return id;
+}
+
+void
+kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *candidates, uint32_t n,
+                uint64_t now_ns, kvp_route_t *out)
+{
+    const entry_t *session =
+        ask->session == 0 ? NULL : find(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX));
+    const uint32_t before = session == NULL ? KVP_ROUTE_NONE : (uint32_t)session->val;
+    estimate_t best = {0};
+
+    *out = (kvp_route_t){.at = KVP_ROUTE_NONE, .longest = KVP_ROUTE_NONE};
+    for (uint32_t i = 0; i < n; i++) {
+        const estimate_t e = estimate(r, ask, &candidates[i], before, now_ns);
+
+        if (out->longest == KVP_ROUTE_NONE || candidates[i].matched > candidates[out->longest].matched) {
+            out->longest = i;
+            out->longest_ms = e.all_ms;
+        }
+        if (out->at != KVP_ROUTE_NONE && !is_better(r, &e, &candidates[i], &best, &candidates[out->at])) continue;
+        best = e;
+        out->at = i;
+    }
+    if (out->at == KVP_ROUTE_NONE) return;
+    const target_t *t = &r->targets[candidates[out->at].target];
+
+    out->open = t->open;
+    out->running = t->running;
+    out->waiting = t->waiting;
+    out->pending = best.pending;
+    out->matched = (uint32_t)kvp_min_u64(ask->tokens, (uint64_t)candidates[out->at].matched + best.pending);
+    out->queue_ms = best.queue_ms;
+    out->compute_ms = best.compute_ms;
+    out->fetch_ms = best.fetch_ms;
+    out->has_affinity = best.has_affinity;
+    if (!ask->keeps_none)
+        out->id = remember(r, ask, candidates[out->at].target, best.compute_ms + best.fetch_ms, now_ns);
+}
+
+bool
+kvp_router_done(kvp_router_t *r, uint64_t id, uint64_t now_ns)
+{
+    open_t *o = &r->open[id % KVP_ROUTER_OPEN_MAX];
+
+    (void)now_ns;
+    if (id == 0 || o->id != id) return false;
+    end_route(r, o);
+    r->stats.done++;
+    return true;
+}
+
+void
+kvp_router_tick(kvp_router_t *r, uint64_t now_ns)
+{
+    for (; r->oldest < r->next; r->oldest++) {
+        open_t *o = &r->open[r->oldest % KVP_ROUTER_OPEN_MAX];
+
+        if (o->id != r->oldest) continue; /* it is done, or its place is another one's */
+        if ((double)(now_ns - o->since_ns) < r->weights.open_s * 1e9) return;
+        end_route(r, o);
+        r->stats.expired++;
+    }
+}
+
+void
+kvp_router_stats(const kvp_router_t *r, kvp_router_stats_t *out)
+{
+    *out = r->stats;
+}
+
+uint32_t
+kvp_router_open(const kvp_router_t *r, uint32_t target)
+{
+    return r->targets[target].open;
+}
+
+/* ---- life */
+kvp_router_t *
+kvp_router_create(const kvp_router_weights_t *weights)
+{
+    kvp_router_t *r = calloc(1, sizeof *r);
+
+    if (r == NULL) return NULL;
+    r->weights = *weights;
+    r->next = r->oldest = 1;
+    return r;
+}
+
+void
+kvp_router_destroy(kvp_router_t *r)
+{
+    if (r == NULL) return;
+    free(r->targets);
+    free(r);
+}
