@@ -352,7 +352,8 @@ open_rig(rig_t *g, uint64_t blocks)
         snprintf(names[i], sizeof names[i], "i%02u", i);
         g->views[i] = kvp_view_create(g->ix, 1, UINT32_MAX);
         kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0);
-        g->roster->members[g->roster->n++] = (kvp_member_t){names[i], "t", "m", TOKENS, 0, g->views[i], 0, {NULL}};
+        g->roster->members[g->roster->n++] =
+            (kvp_member_t){names[i], "t", "m", TOKENS, 0, g->views[i], "", "", 0, {NULL}};
     }
 }
 

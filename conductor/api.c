@@ -226,6 +226,7 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
                  (unsigned long long)atomic_load(&api->questions), (unsigned long long)atomic_load(&api->asked_tokens),
                  (unsigned long long)atomic_load(&api->matched_tokens));
     kvp_buf_append(kvp_http_out(response), text, (size_t)n);
+    kvp_routes_write_metrics(api->routes, kvp_http_out(response));
 }
 
 static void
@@ -458,9 +459,11 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
     api->loop = loop;
     api->scratch = kvp_scratch_create();
     if (api->scratch == NULL) return KVP_NOMEM;
+    kvp_err_t err = kvp_routes_create(registry, &kvp_router_defaults, &api->routes);
+    if (err == KVP_OK) err = kvp_routes_route(api->routes, http);
+    if (err != KVP_OK) return err;
     for (size_t i = 0; i < KVP_ARRAY_LEN(routes); i++) {
-        kvp_err_t err =
-            kvp_http_route_large(http, routes[i].method, routes[i].path, routes[i].body_max, routes[i].fn, api);
+        err = kvp_http_route_large(http, routes[i].method, routes[i].path, routes[i].body_max, routes[i].fn, api);
 
         if (err != KVP_OK) return err;
     }
@@ -470,6 +473,7 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
 void
 kvp_api_fini(kvp_api_t *api)
 {
+    kvp_routes_destroy(api->routes);
     kvp_scratch_destroy(api->scratch);
     kvp_buf_fini(&api->numbers);
     kvp_buf_fini(&api->tokens);

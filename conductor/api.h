@@ -7,6 +7,7 @@
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
 #include "conductor/registry.h"
+#include "conductor/router/route.h"
 
 #define KVP_QUESTION_MAX (16u << 20) /* bytes of the body of a question */
 
@@ -15,6 +16,7 @@
 typedef struct {
     kvp_registry_t *registry; /* borrowed, as is the loop */
     kvp_loop_t *loop;
+    kvp_routes_t *routes; /* owned */
     kvp_scratch_t *scratch;
     kvp_buf_t numbers, tokens, rest; /* of a question */
     _Atomic uint64_t questions, asked_tokens, matched_tokens; /* of whole blocks; matched: by whoever holds most */

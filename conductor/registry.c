@@ -93,7 +93,15 @@ publish_roster(kvp_registry_t *r)
         kvp_member_t *m = &roster->members[roster->n];
 
         if (p->reg.is_shared) continue;
-        *m = (kvp_member_t){p->reg.instance, p->reg.tenant, p->reg.model, p->reg.block_size, p->reg.rank, p->view, 0,
+        *m = (kvp_member_t){p->reg.instance,
+                            p->reg.tenant,
+                            p->reg.model,
+                            p->reg.block_size,
+                            p->reg.rank,
+                            p->view,
+                            p->reg.url,
+                            p->reg.role,
+                            0,
                             {NULL}};
         for (; m->pools_n < p->applier.joins_n; m->pools_n++)
             m->pools[m->pools_n] = kvp_join_view(p->applier.joins[m->pools_n]);
@@ -514,6 +522,17 @@ kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char *inst
     if (is_ok) on_answer(arg, answers, answers_n);
     kvp_epoch_leave(reader);
     return is_ok;
+}
+
+void
+kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_member_t *member), void *arg)
+{
+    kvp_epoch_reader_t *reader = kvp_epoch_enter(&r->epoch);
+    const kvp_roster_t *roster = atomic_load(&r->roster);
+
+    for (uint32_t i = 0; i < roster->n; i++)
+        fn(arg, &roster->members[i]);
+    kvp_epoch_leave(reader);
 }
 
 uint64_t

@@ -45,6 +45,8 @@ void kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out);
 typedef void (*kvp_on_answer_fn)(void *arg, const kvp_answer_t *answers, uint32_t n);
 bool kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char *instance, const uint64_t *hashes,
                         size_t n, kvp_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg) KVP_MUST_USE;
+/* kvp_registry_each, of any thread: calls for each publisher of an engine, by instance and rank, inside an epoch. */
+void kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_member_t *member), void *arg);
 uint64_t kvp_registry_hash_seed(const kvp_registry_t *r);
 
 #endif

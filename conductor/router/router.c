@@ -40,6 +40,7 @@ typedef struct {
     uint64_t id; /* 0 = none */
     uint32_t target;
     uint64_t since_ns;
+    double end_ms; /* of its prompt, as it was expected */
 } open_t;
 
 typedef struct {
@@ -201,10 +202,10 @@ remember(kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target, double wo
         end_route(r, o);
         r->stats.expired++;
     }
-    *o = (open_t){id, target, now_ns};
     t->open++;
     t->chosen = id;
     t->busy_until_ms = (t->busy_until_ms > now_ms ? t->busy_until_ms : now_ms) + work_ms;
+    *o = (open_t){id, target, now_ns, t->busy_until_ms};
     r->stats.routes++;
     r->stats.open++;
     for (uint32_t i = 0; ask->hashes != NULL && i < ask->blocks; i++)
@@ -255,9 +256,11 @@ bool
 kvp_router_done(kvp_router_t *r, uint64_t id, uint64_t now_ns)
 {
     open_t *o = &r->open[id % KVP_ROUTER_OPEN_MAX];
+    const double now_ms = (double)now_ns / NS_PER_MS;
 
-    (void)now_ns;
     if (id == 0 || o->id != id) return false;
+    /* It was sooner than expected, and what came before it as well: what comes behind it will be. */
+    if (o->end_ms > now_ms) r->targets[o->target].busy_until_ms -= o->end_ms - now_ms;
     end_route(r, o);
     r->stats.done++;
     return true;

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How busy servers are, as their /metrics tell it, each second: requests that run, and that wait. A thread of its own.
+ */
+#ifndef KVP_CONDUCTOR_ROUTER_LOAD_H
+#define KVP_CONDUCTOR_ROUTER_LOAD_H
+
+#include "common/base.h"
+
+#define KVP_LOAD_RANKS_MAX 64u /* of a server, by the label `engine` */
+
+typedef struct {
+    uint32_t running, waiting;
+} kvp_load_of_t;
+
+typedef struct {
+    /* The servers to ask: calls add(to, url, tag) for each; url is copied. */
+    void (*list)(void *arg, void (*add)(void *to, const char *url, const char *tag), void *to);
+    /* What the server of that tag told of that rank. */
+    void (*told)(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load);
+    void *arg;
+} kvp_load_ops_t;
+
+typedef struct kvp_load kvp_load_t;
+
+/* NOMEM, SYS; logged. Both callbacks are called by the thread. */
+kvp_err_t kvp_load_start(const kvp_load_ops_t *ops, kvp_load_t **out) KVP_MUST_USE;
+void kvp_load_stop(kvp_load_t *load); /* waits for a second at most; NULL is legal */
+
+/* kvp_load_parse reads a server's text; returns how many ranks loads_out has. */
+uint32_t kvp_load_parse(const char *text, kvp_load_of_t loads_out[KVP_LOAD_RANKS_MAX]);
+
+#endif

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See route.h.
+ *
+ * Design notes.
+ * - The handlers have threads of their own, since a text may have to be sent to a server for its tokens. One mutex guards the router: a choice takes microseconds.
+ * - The choice is made while the index's answers are valid, inside their epoch.
+ */
+#include "conductor/router/route.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "conductor/index/chain.h"
+#include "conductor/numbers.h"
+#include "conductor/router/load.h"
+#include "conductor/router/tokens.h"
+
+#include <json-c/json.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define BODY_MAX (16u << 20)
+#define CANDIDATES_MAX 8192u
+#define EXCLUDE_MAX 64u
+#define SESSION_MAX 1024u
+
+typedef struct idle {
+    struct idle *next;
+    kvp_scratch_t *scratch;
+    kvp_buf_t numbers, rest, hashes, tokens;
+} idle_t; /* what a handler works with; kept between requests */
+
+struct kvp_routes {
+    kvp_registry_t *registry;
+    kvp_tokens_t *tokens;
+    kvp_load_t *load;
+    pthread_mutex_t mutex; /* of the router, and of what is idle */
+    kvp_router_t *router;
+    idle_t *idle;
+    uint64_t without_tokens;
+};
+
+/* ---- what is asked */
+typedef struct {
+    char model[KVP_NAME_TEXT_MAX + 1], lora[KVP_NAME_TEXT_MAX + 1], tenant[KVP_NAME_TEXT_MAX + 1],
+        instance[KVP_NAME_TEXT_MAX + 1], salt[KVP_NAME_TEXT_MAX + 1], role[KVP_NAME_TEXT_MAX + 1],
+        session[SESSION_MAX + 1];
+    uint32_t block_size;
+    json_object *exclude; /* borrowed; NULL = none */
+} asked_t;
+
+static bool
+read_asked(json_object *in, asked_t *q, char why[160])
+{
+    bool is_ok;
+
+    if (!json_object_is_type(in, json_type_object)) {
+        snprintf(why, 160, "the body is not an object");
+        return false;
+    }
+    is_ok = kvp_json_text(in, "model", NULL, q->model, KVP_NAME_TEXT_MAX, why) && kvp_json_lora(in, q->lora, why) &&
+            kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
+            kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) &&
+            kvp_json_text(in, "cache_salt", "", q->salt, KVP_NAME_TEXT_MAX, why) &&
+            kvp_json_text(in, "session_id", "", q->session, SESSION_MAX, why) &&
+            kvp_json_text(in, "role", "", q->role, KVP_NAME_TEXT_MAX, why) &&
+            kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why);
+    if (!is_ok) return false;
+    if (q->role[0] != '\0' && strcmp(q->role, "prefill") != 0 && strcmp(q->role, "decode") != 0) {
+        snprintf(why, 160, "role is neither prefill nor decode");
+        return false;
+    }
+    if (!json_object_object_get_ex(in, "exclude", &q->exclude)) return true;
+    is_ok = json_object_is_type(q->exclude, json_type_array) && json_object_array_length(q->exclude) <= EXCLUDE_MAX;
+    for (size_t i = 0; is_ok && i < json_object_array_length(q->exclude); i++)
+        is_ok = json_object_is_type(json_object_array_get_idx(q->exclude, i), json_type_string);
+    if (!is_ok) snprintf(why, 160, "exclude is no array of at most %u names of instances", EXCLUDE_MAX);
+    return is_ok;
+}
+
+static bool
+may_serve(const asked_t *q, const kvp_member_t *m)
+{
+    for (size_t i = 0; q->exclude != NULL && i < json_object_array_length(q->exclude); i++)
+        if (strcmp(json_object_get_string(json_object_array_get_idx(q->exclude, i)), m->instance) == 0) return false;
+    return q->role[0] == '\0' || m->role[0] == '\0' || strcmp(m->role, "both") == 0 || strcmp(m->role, q->role) == 0;
+}
+
+/* ---- tokens */
+typedef struct {
+    const asked_t *q;
+    char url[KVP_URL_TEXT_MAX + 1];
+} server_t;
+
+static void
+note_server(void *arg, const kvp_member_t *m)
+{
+    server_t *s = arg;
+
+    if (s->url[0] != '\0' || m->url[0] == '\0' || strcmp(m->model, s->q->model) != 0 || !may_serve(s->q, m)) return;
+    snprintf(s->url, sizeof s->url, "%s", m->url);
+}
+
+/* Of `prompt` or `messages`; false: *why says why the tokens are not known. */
+static bool
+tokens_of_text(kvp_routes_t *routes, json_object *in, const asked_t *q, idle_t *with, char why[160])
+{
+    json_object *text = NULL, *body;
+    server_t server = {.q = q};
+    const char *name = "prompt";
+    bool is_ok;
+
+    if (!json_object_object_get_ex(in, name, &text)) {
+        name = "messages";
+        if (!json_object_object_get_ex(in, name, &text)) {
+            snprintf(why, 160, "neither token_ids nor prompt nor messages were given");
+            return false;
+        }
+    }
+    kvp_registry_each(routes->registry, note_server, &server);
+    if (server.url[0] == '\0') {
+        snprintf(why, 160, "no instance of the model has a url that could tokenize");
+        return false;
+    }
+    body = json_object_new_object();
+    json_object_object_add(body, "model", json_object_new_string(q->lora[0] != '\0' ? q->lora : q->model));
+    json_object_object_add(body, name, json_object_get(text));
+    is_ok = kvp_tokens_of(routes->tokens, server.url, json_object_to_json_string_ext(body, JSON_C_TO_STRING_PLAIN),
+                          &with->tokens, why);
+    json_object_put(body);
+    return is_ok;
+}
+
+static bool
+hash_tokens(const kvp_routes_t *routes, uint32_t block_size, idle_t *with)
+{
+    const uint32_t *tokens = (const uint32_t *)with->tokens.data;
+    const size_t blocks = with->tokens.len / sizeof *tokens / block_size;
+    uint64_t *hashes = (uint64_t *)kvp_buf_reserve(&with->hashes, (blocks + 1) * sizeof *hashes);
+
+    for (size_t i = 0; hashes != NULL && i < blocks; i++)
+        hashes[i] = kvp_chain_next(i == 0 ? NULL : &hashes[i - 1], tokens + i * block_size, block_size,
+                                   kvp_registry_hash_seed(routes->registry));
+    with->hashes.len = hashes == NULL ? 0 : blocks * sizeof *hashes;
+    return hashes != NULL;
+}
+
+/* ---- the choice, inside the index's epoch */
+typedef struct {
+    kvp_routes_t *routes;
+    const asked_t *q;
+    idle_t *with;
+    const char *unknown; /* why tokens are not known; NULL = they are */
+    kvp_http_response_t *response;
+    bool has_answered;
+} choosing_t;
+
+static uint32_t
+run_on(const kvp_answer_t *a, const char *medium)
+{
+    for (uint32_t i = 0; i < a->media_n; i++)
+        if (strcmp(a->media[i].name, medium) == 0) return a->media[i].run;
+    return 0;
+}
+
+static void
+write_reason(const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers, const uint32_t *of,
+             uint32_t tokens, const char *unknown, kvp_jsonw_t *w)
+{
+    char text[768], more[320] = "";
+
+    if (unknown != NULL) {
+        snprintf(text, sizeof text, "by load alone, because %s: %u requests under way here", unknown, r->open);
+    } else {
+        if (r->longest != r->at && c[r->longest].matched > c[r->at].matched)
+            snprintf(more, sizeof more, "; %s has %u tokens, but its first token is expected after %.0f ms",
+                     answers[of[r->longest]].member->instance, c[r->longest].matched, r->longest_ms);
+        snprintf(text, sizeof text,
+                 "first token expected after %.0f ms: %.0f ms behind others, %.0f ms to compute %u tokens, %.0f ms to "
+                 "fetch; %u of %u tokens are there%s%s%s",
+                 r->queue_ms + r->compute_ms + r->fetch_ms, r->queue_ms, r->compute_ms, tokens - r->matched,
+                 r->fetch_ms, r->matched, tokens,
+                 r->pending > 0 ? ", or will be with a prompt that was sent there" : "",
+                 r->has_affinity ? "; its session was here before" : "", more);
+    }
+    kvp_jsonw_text(w, "reason", text);
+}
+
+static void
+write_choice(const choosing_t *ch, const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers,
+             const uint32_t *of, uint32_t tokens)
+{
+    const kvp_answer_t *a = &answers[of[r->at]];
+    kvp_jsonw_t w = kvp_http_json(ch->response, 200);
+
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "instance_id", a->member->instance);
+    kvp_jsonw_text(&w, "url", a->member->url);
+    kvp_jsonw_u64(&w, "dp_rank", a->member->rank);
+    kvp_jsonw_u64(&w, "route_id", r->id);
+    if (ch->unknown == NULL) kvp_jsonw_u64(&w, "prompt_tokens", tokens);
+    kvp_jsonw_open(&w, "matched", '{');
+    kvp_jsonw_u64(&w, "tokens", r->matched);
+    kvp_jsonw_u64(&w, "pending", r->pending);
+    for (uint32_t i = 0; i < a->media_n; i++)
+        kvp_jsonw_u64(&w, a->media[i].name, (uint64_t)a->media[i].run * ch->q->block_size);
+    kvp_jsonw_close(&w, '}');
+    kvp_jsonw_open(&w, "load", '{');
+    kvp_jsonw_u64(&w, "open_routes", r->open);
+    kvp_jsonw_u64(&w, "running", r->running);
+    kvp_jsonw_u64(&w, "waiting", r->waiting);
+    kvp_jsonw_u64(&w, "queue_ms", (uint64_t)r->queue_ms);
+    kvp_jsonw_close(&w, '}');
+    kvp_jsonw_u64(&w, "expected_ms", (uint64_t)(r->queue_ms + r->compute_ms + r->fetch_ms));
+    write_reason(r, c, answers, of, tokens, ch->unknown, &w);
+    kvp_jsonw_close(&w, '}');
+}
+
+static void
+choose(void *arg, const kvp_answer_t *answers, uint32_t n)
+{
+    choosing_t *ch = arg;
+    const asked_t *q = ch->q;
+    const uint32_t tokens = ch->unknown != NULL ? 0 : (uint32_t)(ch->with->tokens.len / sizeof(uint32_t));
+    kvp_candidate_t *candidates = calloc(n + 1, sizeof *candidates);
+    uint32_t *of = calloc(n + 1, sizeof *of), candidates_n = 0;
+    const kvp_route_ask_t ask = {
+        .tokens = tokens,
+        .block_size = q->block_size,
+        .hashes = ch->unknown != NULL ? NULL : (const uint64_t *)ch->with->hashes.data,
+        .blocks = (uint32_t)(ch->with->hashes.len / sizeof(uint64_t)),
+        .session = q->session[0] == '\0' ? 0
+                                         : XXH3_64bits_withSeed(q->session, strlen(q->session),
+                                                                XXH3_64bits(q->tenant, strlen(q->tenant))),
+    };
+    kvp_route_t route = {.at = KVP_ROUTE_NONE};
+
+    pthread_mutex_lock(&ch->routes->mutex);
+    for (uint32_t i = 0; candidates != NULL && of != NULL && i < n; i++) {
+        const uint32_t target =
+            may_serve(q, answers[i].member)
+                ? kvp_router_target(ch->routes->router, answers[i].member->instance, answers[i].member->rank)
+                : KVP_ROUTE_NONE;
+
+        if (target == KVP_ROUTE_NONE) continue;
+        of[candidates_n] = i;
+        candidates[candidates_n++] =
+            (kvp_candidate_t){target, answers[i].run * q->block_size, run_on(&answers[i], "GPU") * q->block_size,
+                              run_on(&answers[i], "CPU") * q->block_size};
+    }
+    kvp_router_tick(ch->routes->router, kvp_boot_ns());
+    if (candidates_n > 0) kvp_router_pick(ch->routes->router, &ask, candidates, candidates_n, kvp_boot_ns(), &route);
+    ch->routes->without_tokens += ch->unknown != NULL;
+    pthread_mutex_unlock(&ch->routes->mutex);
+    if (route.at != KVP_ROUTE_NONE) {
+        write_choice(ch, &route, candidates, answers, of, tokens);
+        ch->has_answered = true;
+    }
+    free(candidates);
+    free(of);
+}
+
+/* ---- handlers */
+static idle_t *
+take_idle(kvp_routes_t *routes)
+{
+    idle_t *with;
+
+    pthread_mutex_lock(&routes->mutex);
+    with = routes->idle;
+    if (with != NULL) routes->idle = with->next;
+    pthread_mutex_unlock(&routes->mutex);
+    if (with == NULL) with = calloc(1, sizeof *with);
+    if (with != NULL && with->scratch == NULL) with->scratch = kvp_scratch_create();
+    return with;
+}
+
+static void
+give_idle(kvp_routes_t *routes, idle_t *with)
+{
+    kvp_buf_reset(&with->numbers);
+    kvp_buf_reset(&with->rest);
+    kvp_buf_reset(&with->hashes);
+    kvp_buf_reset(&with->tokens);
+    pthread_mutex_lock(&routes->mutex);
+    with->next = routes->idle;
+    routes->idle = with;
+    pthread_mutex_unlock(&routes->mutex);
+}
+
+/* token_ids, as they stand in the body. */
+static void
+take_numbers(idle_t *with)
+{
+    const uint64_t *numbers = (const uint64_t *)with->numbers.data;
+
+    for (size_t i = 0; i < with->numbers.len / sizeof *numbers; i++) {
+        const uint32_t token = (uint32_t)numbers[i];
+
+        kvp_buf_append(&with->tokens, &token, sizeof token);
+    }
+}
+
+static void
+answer_with(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http_response_t *response, idle_t *with)
+{
+    char why[160] = "";
+    bool has_tokens = false;
+    json_object *in;
+    asked_t q;
+
+    if (!kvp_numbers_take(kvp_http_body(request), "token_ids", UINT32_MAX, &with->rest, &with->numbers, &has_tokens,
+                          why)) {
+        kvp_http_error(response, 400, "%s", why);
+        return;
+    }
+    in = kvp_http_text_json(&with->rest, response);
+    if (in == NULL) return;
+    memset(&q, 0, sizeof q);
+    if (!read_asked(in, &q, why)) {
+        kvp_http_error(response, 400, "%s", why);
+        json_object_put(in);
+        return;
+    }
+    const kvp_space_t space = {
+        .model = q.model, .tenant = q.tenant, .salt = q.salt, .lora = q.lora, .block_size = q.block_size};
+    choosing_t ch = {.routes = routes, .q = &q, .with = with, .response = response};
+
+    if (has_tokens)
+        take_numbers(with);
+    else
+        has_tokens = tokens_of_text(routes, in, &q, with, why);
+    if (!has_tokens) ch.unknown = why;
+    if (has_tokens && (!hash_tokens(routes, q.block_size, with) || with->tokens.err != KVP_OK)) {
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+    } else if (!kvp_registry_match(routes->registry, &space, q.instance[0] == '\0' ? NULL : q.instance,
+                                   (const uint64_t *)with->hashes.data, with->hashes.len / sizeof(uint64_t),
+                                   with->scratch, choose, &ch)) {
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+    } else if (!ch.has_answered) {
+        kvp_http_error(response, 503,
+                       "no instance of that model, block size, tenant and role is registered, or all are excluded");
+    }
+    json_object_put(in);
+}
+
+static void
+on_route(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_routes_t *routes = arg;
+    idle_t *with = take_idle(routes);
+
+    if (with == NULL || with->scratch == NULL) {
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+    } else {
+        answer_with(routes, request, response, with);
+    }
+    if (with != NULL) give_idle(routes, with);
+}
+
+static void
+on_done(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_routes_t *routes = arg;
+    json_object *in = kvp_http_body_json(request, response), *id = NULL;
+    bool is_known;
+
+    if (in == NULL) return;
+    if (!json_object_is_type(in, json_type_object) || !json_object_object_get_ex(in, "route_id", &id) ||
+        !json_object_is_type(id, json_type_int) || json_object_get_int64(id) <= 0) {
+        kvp_http_error(response, 400, "route_id is missing, or no whole number above 0");
+        json_object_put(in);
+        return;
+    }
+    pthread_mutex_lock(&routes->mutex);
+    is_known = kvp_router_done(routes->router, json_object_get_uint64(id), kvp_boot_ns());
+    pthread_mutex_unlock(&routes->mutex);
+    json_object_put(in);
+    if (!is_known) {
+        kvp_http_error(response, 404, "that route is done, or was never made");
+        return;
+    }
+    kvp_jsonw_t w = kvp_http_json(response, 200);
+
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "status", "done");
+    kvp_jsonw_close(&w, '}');
+}
+
+/* ---- load */
+typedef struct {
+    void (*add)(void *to, const char *url, const char *tag);
+    void *to;
+    char last[KVP_NAME_TEXT_MAX + 1];
+} lister_t;
+
+static void
+list_one(void *arg, const kvp_member_t *m)
+{
+    lister_t *l = arg;
+
+    if (m->url[0] == '\0' || strcmp(m->instance, l->last) == 0) return; /* ranks of one instance stand together */
+    snprintf(l->last, sizeof l->last, "%s", m->instance);
+    l->add(l->to, m->url, m->instance);
+}
+
+static void
+on_list(void *arg, void (*add)(void *to, const char *url, const char *tag), void *to)
+{
+    kvp_routes_t *routes = arg;
+    lister_t l = {add, to, ""};
+
+    kvp_registry_each(routes->registry, list_one, &l);
+}
+
+static void
+on_told(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load)
+{
+    kvp_routes_t *routes = arg;
+    uint32_t target;
+
+    pthread_mutex_lock(&routes->mutex);
+    target = kvp_router_target(routes->router, tag, rank);
+    if (target != KVP_ROUTE_NONE) kvp_router_note(routes->router, target, load->running, load->waiting, kvp_boot_ns());
+    pthread_mutex_unlock(&routes->mutex);
+}
+
+void
+kvp_routes_write_metrics(kvp_routes_t *routes, kvp_buf_t *out)
+{
+    kvp_router_stats_t st;
+    uint64_t without;
+    char text[1024];
+    int n;
+
+    pthread_mutex_lock(&routes->mutex);
+    kvp_router_stats(routes->router, &st);
+    without = routes->without_tokens;
+    pthread_mutex_unlock(&routes->mutex);
+    n = snprintf(
+        text, sizeof text,
+        "# HELP kvpool_conductor_routes_total requests that were routed\n# TYPE kvpool_conductor_routes_total counter\n"
+        "kvpool_conductor_routes_total %llu\n"
+        "# HELP kvpool_conductor_routes_without_tokens_total of these, by load alone\n# TYPE "
+        "kvpool_conductor_routes_without_tokens_total counter\n"
+        "kvpool_conductor_routes_without_tokens_total %llu\n"
+        "# HELP kvpool_conductor_routes_expired_total routes that nobody ended\n# TYPE "
+        "kvpool_conductor_routes_expired_total counter\n"
+        "kvpool_conductor_routes_expired_total %llu\n"
+        "# HELP kvpool_conductor_routes_open routes under way\n# TYPE kvpool_conductor_routes_open gauge\n"
+        "kvpool_conductor_routes_open %u\n",
+        (unsigned long long)st.routes, (unsigned long long)without, (unsigned long long)st.expired, st.open);
+    kvp_buf_append(out, text, (size_t)n);
+}
+
+/* ---- life */
+kvp_err_t
+kvp_routes_create(kvp_registry_t *registry, const kvp_router_weights_t *weights, kvp_routes_t **out)
+{
+    kvp_routes_t *routes = calloc(1, sizeof *routes);
+    kvp_err_t err;
+
+    if (routes == NULL) return KVP_NOMEM;
+    routes->registry = registry;
+    pthread_mutex_init(&routes->mutex, NULL);
+    routes->tokens = kvp_tokens_create();
+    routes->router = kvp_router_create(weights);
+    err = routes->tokens == NULL || routes->router == NULL
+              ? KVP_NOMEM
+              : kvp_load_start(&(kvp_load_ops_t){on_list, on_told, routes}, &routes->load);
+    if (err == KVP_OK)
+        *out = routes;
+    else
+        kvp_routes_destroy(routes);
+    return err;
+}
+
+kvp_err_t
+kvp_routes_route(kvp_routes_t *routes, kvp_http_t *http)
+{
+    kvp_err_t err = kvp_http_route_slow(http, "POST", "/route", BODY_MAX, on_route, routes);
+
+    return err == KVP_OK ? kvp_http_route(http, "POST", "/route/done", on_done, routes) : err;
+}
+
+void
+kvp_routes_destroy(kvp_routes_t *routes)
+{
+    if (routes == NULL) return;
+    kvp_load_stop(routes->load);
+    for (idle_t *i = routes->idle, *next; i != NULL; i = next) {
+        next = i->next;
+        kvp_scratch_destroy(i->scratch);
+        kvp_buf_fini(&i->numbers);
+        kvp_buf_fini(&i->rest);
+        kvp_buf_fini(&i->hashes);
+        kvp_buf_fini(&i->tokens);
+        free(i);
+    }
+    kvp_router_destroy(routes->router);
+    kvp_tokens_destroy(routes->tokens);
+    pthread_mutex_destroy(&routes->mutex);
+    free(routes);
+}
