@@ -437,7 +437,8 @@ on_page(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
 
 /* ---- life */
 kvp_err_t
-kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry)
+kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry,
+              const kvp_router_weights_t *weights)
 {
     const struct {
         const char *method, *path;
@@ -459,7 +460,7 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
     api->loop = loop;
     api->scratch = kvp_scratch_create();
     if (api->scratch == NULL) return KVP_NOMEM;
-    kvp_err_t err = kvp_routes_create(registry, &kvp_router_defaults, &api->routes);
+    kvp_err_t err = kvp_routes_create(registry, weights, &api->routes);
     if (err == KVP_OK) err = kvp_routes_route(api->routes, http);
     if (err != KVP_OK) return err;
     for (size_t i = 0; i < KVP_ARRAY_LEN(routes); i++) {

@@ -25,7 +25,8 @@ typedef struct {
 } kvp_api_t;
 
 /* kvp_api_route binds all paths. NOMEM. kvp_api_fini after the server has stopped. */
-kvp_err_t kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry) KVP_MUST_USE;
+kvp_err_t kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry,
+                        const kvp_router_weights_t *weights) KVP_MUST_USE;
 void kvp_api_fini(kvp_api_t *api);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-conductor: takes in the KV events of engines and pools, and tells routers over HTTP how much of a prompt each instance holds. Two threads: the loop takes in events and
- * changes the index, the HTTP server's answers from it.
+ * kvpool-conductor: takes in the KV events of engines and pools, and tells routers over HTTP how much of a prompt each instance holds. Threads: the loop takes in events and
+ * changes the index, the HTTP server's answers from it, four more answer /route, and one asks servers for their load.
  */
 #include "conductor/api.h"
 
+#include "common/clock.h"
 #include "common/daemon/conf.h"
 #include "common/log.h"
 #include "common/rlimits.h"
@@ -15,6 +16,7 @@ typedef struct {
     kvp_hostport_t http;
     const char *data_dir, *publishers;
     uint64_t hash_seed, blocks_max;
+    uint64_t compute_rate, cpu_rate, disk_rate, request_cost_ns, affinity_ns;
 } settings_t;
 
 static const kvp_opt_t opts[] = {
@@ -45,6 +47,40 @@ static const kvp_opt_t opts[] = {
      .min = 1,
      .max = UINT32_MAX - 2,
      .help = "Blocks that are known at most: some 60 bytes for each and each publisher that holds it."},
+    {.name = "compute-rate",
+     .type = KVP_OPT_U64,
+     .offset = offsetof(settings_t, compute_rate),
+     .fallback = "10000",
+     .min = 1,
+     .max = 1000000000,
+     .help = "For /route: tokens of prompts that an instance computes in a second."},
+    {.name = "cpu-rate",
+     .type = KVP_OPT_U64,
+     .offset = offsetof(settings_t, cpu_rate),
+     .fallback = "200000",
+     .min = 1,
+     .max = 1000000000,
+     .help = "For /route: tokens that it gets in a second from CPU memory, its own or a pool's."},
+    {.name = "disk-rate",
+     .type = KVP_OPT_U64,
+     .offset = offsetof(settings_t, disk_rate),
+     .fallback = "50000",
+     .min = 1,
+     .max = 1000000000,
+     .help = "For /route: and from disk."},
+    {.name = "request-cost",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, request_cost_ns),
+     .fallback = "10ms",
+     .max = 60 * KVP_NS_PER_S,
+     .help =
+         "For /route: by how much each request that is under way at an instance delays the next one's first token."},
+    {.name = "affinity",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, affinity_ns),
+     .fallback = "20ms",
+     .max = 60 * KVP_NS_PER_S,
+     .help = "For /route: how much later a first token may be for a session to stay where it was."},
 };
 
 static const kvp_conf_spec_t spec = {
@@ -92,7 +128,13 @@ build(daemon_t *d, const settings_t *s)
     if (err != KVP_OK) return err;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
-    err = kvp_api_route(&d->api, d->http, &d->loop, d->registry);
+    kvp_router_weights_t weights = kvp_router_defaults;
+    weights.compute_tokens_s = (double)s->compute_rate;
+    weights.cpu_tokens_s = (double)s->cpu_rate;
+    weights.disk_tokens_s = (double)s->disk_rate;
+    weights.request_ms = (double)s->request_cost_ns / KVP_NS_PER_MS;
+    weights.affinity_ms = (double)s->affinity_ns / KVP_NS_PER_MS;
+    err = kvp_api_route(&d->api, d->http, &d->loop, d->registry, &weights);
     if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
     return err;
 }

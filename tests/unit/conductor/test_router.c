@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The router's choices, and what servers tell of their load.
+ */
+#include "conductor/router/load.h"
+#include "conductor/router/router.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#define S 1000000000ull
+#define N 3u
+
+typedef struct {
+    kvp_router_t *r;
+    kvp_candidate_t c[N];
+    uint64_t hashes[64];
+} rig_t;
+
+static void
+open_rig(rig_t *g)
+{
+    memset(g, 0, sizeof *g);
+    g->r = kvp_router_create(&kvp_router_defaults);
+    assert_non_null(g->r);
+    for (uint32_t i = 0; i < N; i++) {
+        char name[8];
+
+        snprintf(name, sizeof name, "i%u", i);
+        g->c[i].target = kvp_router_target(g->r, name, 0);
+        assert_int_equal(kvp_router_target(g->r, name, 0), g->c[i].target);
+    }
+    assert_int_not_equal(kvp_router_target(g->r, "i0", 1), g->c[0].target);
+    for (uint64_t i = 0; i < 64; i++)
+        g->hashes[i] = 1000 + i;
+}
+
+static kvp_route_t
+pick(rig_t *g, uint32_t tokens, uint64_t session, uint64_t now_ns)
+{
+    kvp_route_t out;
+
+    kvp_router_pick(
+        g->r,
+        &(kvp_route_ask_t){
+            .tokens = tokens, .block_size = 16, .hashes = g->hashes, .blocks = tokens / 16, .session = session},
+        g->c, N, now_ns, &out);
+    return out;
+}
+
+/* 1000 tokens take 100 ms to compute, 5 from CPU, 20 from disk. */
+static void
+test_estimates(void **state)
+{
+    rig_t g;
+    kvp_route_t r;
+
+    (void)state;
+    open_rig(&g);
+    g.c[0].matched = g.c[0].gpu = 400;
+    g.c[1].matched = g.c[1].cpu = 800;
+    g.c[2].matched = 900; /* from disk */
+    r = pick(&g, 1000, 0, S);
+    assert_int_equal(r.at, 1);
+    assert_true(r.compute_ms > 19.9 && r.compute_ms < 20.1 && r.fetch_ms > 3.9 && r.fetch_ms < 4.1 && r.queue_ms == 0);
+    assert_int_equal(r.longest, 2);
+    r = pick(&g, 1000, 0, S);
+    assert_int_equal(r.at, 2); /* the other one is busy with the first */
+    assert_true(r.fetch_ms > 17.9 && r.fetch_ms < 18.1);
+    kvp_router_note(g.r, g.c[2].target, 100, 0, S);
+    kvp_router_note(g.r, g.c[1].target, 0, 100, S);
+    assert_int_equal(pick(&g, 1000, 0, S).at, 0); /* recomputing 600 tokens is sooner than to wait */
+    kvp_router_destroy(g.r);
+}
+
+static void
+test_pending_sessions_and_ends(void **state)
+{
+    rig_t g;
+    kvp_route_t first, again;
+    kvp_router_stats_t st;
+
+    (void)state;
+    open_rig(&g);
+    first = pick(&g, 1024, 7, S);
+    assert_int_equal(first.pending, 0);
+    assert_int_equal(kvp_router_open(g.r, g.c[first.at].target), 1);
+    assert_true(kvp_router_done(g.r, first.id, S));
+    assert_false(kvp_router_done(g.r, first.id, S));
+    assert_false(kvp_router_done(g.r, 0, S));
+    again = pick(&g, 1024, 0, S); /* its events have not come */
+    assert_int_equal(again.at, first.at);
+    assert_int_equal(again.pending, 1024);
+    assert_true(again.queue_ms == 0);
+    (void)kvp_router_done(g.r, again.id, S);
+    for (uint32_t i = 0; i < 64; i++)
+        g.hashes[i]++; /* another prompt of the same session */
+    again = pick(&g, 1024, 7, S);
+    assert_true(again.at == first.at && again.has_affinity);
+    (void)kvp_router_done(g.r, again.id, S);
+    again = pick(&g, 1024, 0, 30 * S); /* what never came does not count for ever */
+    assert_int_equal(again.pending, 0);
+    kvp_router_tick(g.r, 89 * S);
+    assert_int_equal(kvp_router_open(g.r, g.c[again.at].target), 1);
+    kvp_router_tick(g.r, 91 * S);
+    kvp_router_stats(g.r, &st);
+    assert_true(st.open == 0 && st.expired == 1 && st.done == 3 && st.routes == 4);
+    for (uint32_t i = 0; i < KVP_ROUTER_OPEN_MAX + 10; i++)
+        (void)pick(&g, 16, 0, 100 * S);
+    kvp_router_stats(g.r, &st);
+    assert_int_equal(st.open, KVP_ROUTER_OPEN_MAX);
+    kvp_router_destroy(g.r);
+}
+
+/* Without tokens the load alone decides, in turns where it is the same. */
+static void
+test_by_load_alone(void **state)
+{
+    uint32_t chosen[N] = {0};
+    rig_t g;
+
+    (void)state;
+    open_rig(&g);
+    for (uint32_t i = 0; i < 30; i++)
+        chosen[pick(&g, 0, 0, S).at]++;
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(chosen[i], 10);
+    kvp_router_destroy(g.r);
+}
+
+static void
+test_texts_of_servers(void **state)
+{
+    kvp_load_of_t loads[KVP_LOAD_RANKS_MAX];
+
+    (void)state;
+    assert_int_equal(kvp_load_parse("", loads), 0);
+    assert_int_equal(kvp_load_parse("# HELP x\nvllm:num_requests_running{engine=\"0\",model_name=\"a}b\"} "
+                                    "3.0\nvllm:num_requests_waiting{engine=\"1\"} 2\n"
+                                    "vllm:num_requests_running_total{engine=\"5\"} "
+                                    "9\nvllm:num_requests_running{engine=\"0\",model_name=\"c\"} 1e0",
+                                    loads),
+                     2);
+    assert_true(loads[0].running == 4 && loads[0].waiting == 0 && loads[1].waiting == 2);
+    assert_int_equal(kvp_load_parse("sglang:num_running_reqs 7\nsglang:num_queue_reqs{dp_rank=\"0\"} 8\n", loads), 1);
+    assert_true(loads[0].running == 7 && loads[0].waiting == 8);
+    assert_int_equal(kvp_load_parse("vllm:num_requests_running{engine=\"99\"} 1\nvllm:num_requests_running{ "
+                                    "1\nvllm:num_requests_running{} nan\n"
+                                    "vllm:num_requests_waiting{} -1\nvllm:num_requests_waiting",
+                                    loads),
+                     0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_estimates),
+                                       cmocka_unit_test(test_pending_sessions_and_ends),
+                                       cmocka_unit_test(test_by_load_alone), cmocka_unit_test(test_texts_of_servers)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
