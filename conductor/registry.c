@@ -28,6 +28,8 @@
 #define TICK_MS 100u
 #define BATCH 256u /* messages of a publisher in a turn */
 #define SWEEP 20000u /* entries that are freed in a turn */
+#define DRIFT_MIN_NS (20 * KVP_NS_PER_S)
+#define DRIFT_MAX_NS (3600 * KVP_NS_PER_S)
 #define ROOM_EVERY_NS KVP_NS_PER_S /* it takes long, and may give little */
 #define KNOWN_MAX (4u << 20) /* places of a publisher that are remembered of what it does not hold */
 
@@ -42,6 +44,7 @@ typedef struct publisher {
     uint64_t since_ns, event_ns; /* when it was registered; when the last message came, 0 = none did */
     kvp_pool_source_t source; /* of one that is shared */
     bool wants_again; /* its events are wanted from the beginning */
+    uint64_t drift_wait_ns, drift_next_ns; /* when a drift has them asked for again at the earliest */
     bool is_early; /* it was there at the start */
     bool is_unseen; /* by readers */
 } publisher_t;
@@ -118,6 +121,8 @@ on_pool_event(void *arg, const kvp_event_t *event)
 {
     publisher_t *p = arg;
 
+    /* In a replay what was told before may be newer than a digest. */
+    if (event->kind == KVP_EVENT_DIGEST && p->feed.is_asking) return;
     kvp_pools_take(p->registry->pools, &p->source, event);
 }
 
@@ -153,16 +158,35 @@ feed_drop(void *arg)
         kvp_events_drop(&p->applier);
 }
 
+/* What drifts again and again (two objects of one part, a publisher that reckons otherwise) is not to cost a snapshot each time. */
+static void
+note_drift(publisher_t *p)
+{
+    const uint64_t now_ns = kvp_boot_ns();
+
+    if (now_ns < p->drift_next_ns) return;
+    if (now_ns > p->drift_next_ns + DRIFT_MAX_NS) p->drift_wait_ns = 0;
+    p->drift_wait_ns = kvp_min_u64(DRIFT_MAX_NS, kvp_max_u64(DRIFT_MIN_NS, 2 * p->drift_wait_ns));
+    p->drift_next_ns = now_ns + p->drift_wait_ns;
+    p->wants_again = true;
+    kvp_log_warn("conductor", "what is known of a pool has drifted, and is asked for anew instance=%s",
+                 p->reg.instance);
+}
+
 /* It is asked when the events at hand are taken in. */
 static void
-on_wanted(void *arg, const kvp_pool_source_t *source)
+on_wanted(void *arg, const kvp_pool_source_t *source, bool is_drift)
 {
     kvp_registry_t *r = arg;
 
     kvp_list_foreach (pos, &r->publishers) {
         publisher_t *p = kvp_list_entry(pos, publisher_t, link);
 
-        p->wants_again |= p->reg.is_shared && (source == NULL || source == &p->source);
+        if (!p->reg.is_shared || (source != NULL && source != &p->source)) continue;
+        if (is_drift)
+            note_drift(p);
+        else
+            p->wants_again = true;
     }
 }
 
@@ -236,6 +260,7 @@ make_room(void *arg)
     r->room_ns = now_ns;
     kvp_list_foreach (pos, &r->publishers)
         kvp_view_forget(kvp_list_entry(pos, publisher_t, link)->view);
+    kvp_pools_forget(r->pools);
     return true;
 }
 
@@ -744,8 +769,8 @@ load_kept(kvp_registry_t *r)
         return KVP_SYS;
     }
     snprintf(path, sizeof path, "%s/" FILE_NAME, r->conf.data_dir);
-    kvp_err_t err = access(path, F_OK) == 0 ? kvp_registry_load(r, path) : KVP_OK;
-    return err == KVP_OK && !kvp_pools_load(r->pools, r->conf.data_dir) ? KVP_SYS : err;
+    if (!kvp_pools_open(r->pools, r->conf.data_dir)) return KVP_SYS;
+    return access(path, F_OK) == 0 ? kvp_registry_load(r, path) : KVP_OK;
 }
 
 kvp_err_t
@@ -765,7 +790,7 @@ kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry
     r->ix = kvp_index_create(&r->epoch, kvp_random_u64(), conf->blocks_max);
     r->spaces = kvp_spaces_create();
     if (r->zmq == NULL || r->ix == NULL || r->spaces == NULL) kvp_panic("out of memory: the index");
-    r->pools = kvp_pools_create(r->ix, r->spaces, on_wanted, r);
+    r->pools = kvp_pools_create(r->ix, r->spaces, on_wanted, r, conf->blocks_max);
     if (r->pools == NULL) kvp_panic("out of memory: the pools");
     publish_roster(r);
     r->tick.data = r->more.data = r;

@@ -498,7 +498,11 @@ wake_if_not_mute(kvp_server_t *server)
 static void
 run_log(kvp_server_t *server)
 {
-    if (server->conf.log == NULL || server->is_stopping || is_fenced(server, kvp_boot_ns())) return;
+    if (server->conf.log == NULL || server->is_stopping) return;
+    if (is_fenced(server, kvp_boot_ns())) {
+        if (server->events != NULL) kvp_publisher_turn(server->events, NULL);
+        return;
+    }
     const bool was_mute = kvp_master_is_mute(server->master);
     for (uint64_t now = begin(server); kvp_log_writer_run(server->conf.log, now);) {
         now = end_step(server, KVP_STEP_TICK, now);

@@ -7,8 +7,7 @@ static int
 nibble(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 static bool
@@ -33,7 +32,9 @@ read_group(const char *at, const char *end, uint32_t *out)
     *out = 0;
     if (at == end) return true;
     if ((size_t)(end - at) < sizeof name || memcmp(at, name, sizeof name - 1) != 0) return false;
-    for (at += sizeof name - 1; at < end; at++) {
+    at += sizeof name - 1;
+    if (*at == '0' && at + 1 != end) return false;
+    for (; at < end; at++) {
         if (*at < '0' || *at > '9' || number > UINT32_MAX / 10) return false;
         number = number * 10 + (unsigned)(*at - '0');
     }
@@ -51,7 +52,6 @@ kvp_connkey_read(const char *key, size_t len, kvp_connkey_t *out)
     *out = (kvp_connkey_t){.prefix_len = (size_t)(at - key), .ranks = at + 1, .hex = last + 1};
     out->hex_len = (size_t)(key + len - out->hex);
     group = memmem(at + 1, (size_t)(last - at - 1), "@group:", 7);
-    if (group == NULL) group = last;
-    out->ranks_len = (size_t)(group - out->ranks);
-    return read_group(group, last, &out->group) && read_hex(out);
+    out->ranks_len = (size_t)(group == NULL ? last + 1 - out->ranks : group - out->ranks);
+    return read_group(group == NULL ? last : group, last, &out->group) && read_hex(out);
 }

@@ -9,10 +9,11 @@
 
 typedef struct {
     size_t prefix_len; /* bytes in front of "@tp_rank:" */
-    const char *ranks; /* "tp_rank:0@pcp0@dcp0@pp_rank:0", borrowed from the key */
+    const char *
+        ranks; /* "tp_rank:0@pcp0@dcp0@pp_rank:0", borrowed from the key; one without a group has the "@" behind it, too, so that no two keys are one part */
     size_t ranks_len;
     uint32_t group; /* 0 = the key names none */
-    const char *hex; /* borrowed */
+    const char *hex; /* in lower case; borrowed */
     size_t hex_len; /* even, 16 or more */
     uint64_t hash; /* its last 16 digits */
 } kvp_connkey_t;

@@ -12,6 +12,8 @@
 #include <xxhash.h>
 
 #define BODY_MAX 8192u
+#define ANEW_BYTES (64u << 20) /* less is not written anew, */
+#define ANEW_TIMES 3u /* nor what has not grown so much */
 
 typedef enum { R_SPACE = 1, R_JOIN = 2, R_PLACE = 3 } kind_t;
 
@@ -39,6 +41,7 @@ struct kvp_joinlog {
     bool is_space_told[KVP_SPACES_MAX];
     known_t *joins;
     uint32_t joins_n;
+    uint64_t bytes, kept_bytes; /* of the file; when it was written anew */
 };
 
 /* ---- writing */
@@ -48,6 +51,7 @@ write_record(kvp_joinlog_t *log, kind_t kind, const void *body, size_t len)
     const head_t head = {(uint32_t)len, kind, XXH3_64bits_withSeed(body, len, kind)};
 
     if (log->has_failed) return;
+    log->bytes += sizeof head + len;
     if (fwrite(&head, sizeof head, 1, log->file) == 1 && fwrite(body, len, 1, log->file) == 1) return;
     log->has_failed = true;
     kvp_log_error("conductor", "what was learnt of the pool's blocks is not kept any more: %m file=%s", log->path);
@@ -125,21 +129,14 @@ kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_jo
     write_record(log, R_PLACE, &record, sizeof record);
 }
 
-void
-kvp_joinlog_flush(kvp_joinlog_t *log)
-{
-    if (log->has_failed || fflush(log->file) == 0) return;
-    log->has_failed = true;
-    kvp_log_error("conductor", "what was learnt of the pool's blocks is not kept any more: %m file=%s", log->path);
-}
-
 /* ---- reading */
 typedef struct {
     uint32_t spaces[KVP_SPACES_MAX]; /* the file's number -> ours; KVP_SPACE_NONE = it was not told */
     known_t *joins;
     uint32_t joins_n;
-    void (*on_place)(void *arg, kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
+    kvp_joinlog_fn fn;
     void *arg;
+    uint64_t good; /* bytes of whole records */
 } reader_t;
 
 /* The next text of what lies up to end; NULL = there is none. */
@@ -194,7 +191,7 @@ read_join(reader_t *r, const char *body, const char *end)
 }
 
 static bool
-read_place(const reader_t *r, kvp_joinlog_t *log, const char *body, const char *end)
+read_place(const reader_t *r, const char *body, const char *end)
 {
     kvp_joinlog_join_t join;
     place_t record;
@@ -207,59 +204,116 @@ read_place(const reader_t *r, kvp_joinlog_t *log, const char *body, const char *
     join = r->joins[record.join].join;
     join.backend = r->joins[record.join].texts;
     join.prefix = join.backend + strlen(join.backend) + 1;
-    r->on_place(r->arg, log, &join, &record.place);
+    r->fn(r->arg, &join, &record.place);
     return true;
 }
 
-/* Up to the end, or to what is none. */
+/* Up to the end, or to what is none. Its body is not that of a reader beside it: reading a place may have another join read. */
 static void
 read_file(reader_t *r, kvp_joinlog_t *log, FILE *file)
 {
-    static char body[BODY_MAX];
-    uint64_t n = 0;
+    char *body = malloc(BODY_MAX);
     head_t head;
-    bool is_good = true;
+    bool is_good = body != NULL;
 
     while (is_good && fread(&head, sizeof head, 1, file) == 1) {
         is_good = head.len <= BODY_MAX && fread(body, head.len, 1, file) == 1 &&
                   XXH3_64bits_withSeed(body, head.len, head.kind) == head.sum;
         if (is_good && head.kind == R_SPACE) is_good = read_space(r, log, body, body + head.len);
         if (is_good && head.kind == R_JOIN) is_good = read_join(r, body, body + head.len);
-        if (is_good && head.kind == R_PLACE) is_good = read_place(r, log, body, body + head.len);
-        n += is_good;
+        if (is_good && head.kind == R_PLACE) is_good = read_place(r, body, body + head.len);
+        if (is_good) r->good += sizeof head + head.len;
     }
     if (!is_good)
-        kvp_log_warn("conductor", "the file of joins is cut behind %llu records file=%s", (unsigned long long)n,
+        kvp_log_warn("conductor", "the file of joins is cut behind %llu bytes file=%s", (unsigned long long)r->good,
                      log->path);
+    free(body);
 }
 
-kvp_joinlog_t *
-kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces,
-                 void (*on_place)(void *arg, kvp_joinlog_t *log, const kvp_joinlog_join_t *join,
-                                  const kvp_joinlog_place_t *place),
-                 void *arg)
+/* Returns the bytes that are good. */
+static uint64_t
+read_all(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg)
 {
-    kvp_joinlog_t *log = calloc(1, sizeof *log);
     reader_t *r = calloc(1, sizeof *r);
-    FILE *old;
+    FILE *file = fopen(log->path, "re");
+    uint64_t good = 0;
 
-    if (log == NULL || r == NULL) kvp_panic("out of memory: joins");
-    log->spaces = spaces;
-    snprintf(log->path, sizeof log->path, "%s/joins", dir);
-    snprintf(log->temp, sizeof log->temp, "%s/joins.new", dir);
-    log->file = fopen(log->temp, "we");
+    if (r == NULL) kvp_panic("out of memory: joins");
     memset(r->spaces, 0xff, sizeof r->spaces);
-    r->on_place = on_place;
+    r->fn = fn;
     r->arg = arg;
-    old = log->file == NULL ? NULL : fopen(log->path, "re");
-    if (old != NULL) {
-        read_file(r, log, old);
-        fclose(old);
+    if (file != NULL) {
+        read_file(r, log, file);
+        fclose(file);
+        good = r->good;
     }
     free(r->joins);
     free(r);
-    if (log->file != NULL && fflush(log->file) == 0 && rename(log->temp, log->path) == 0) return log;
+    return good;
+}
+
+void
+kvp_joinlog_each(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg)
+{
+    if (!log->has_failed && fflush(log->file) == 0) (void)read_all(log, fn, arg);
+}
+
+/* ---- anew */
+typedef struct {
+    kvp_joinlog_t *log;
+    kvp_joinlog_keep_fn keep;
+    void *arg;
+} keeping_t;
+
+static void
+keep_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
+{
+    const keeping_t *k = arg;
+
+    if (k->keep == NULL || k->keep(k->arg, join, place)) kvp_joinlog_add(k->log, join, place);
+}
+
+/* From the file that is there into another one, which takes its place. */
+static bool
+write_anew(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg)
+{
+    if (log->file != NULL) fclose(log->file);
+    log->file = fopen(log->temp, "we");
+    log->bytes = log->joins_n = 0;
+    log->has_failed = log->file == NULL;
+    memset(log->is_space_told, 0, sizeof log->is_space_told);
+    (void)read_all(log, keep_place, &(keeping_t){log, keep, arg});
+    if (!log->has_failed && fflush(log->file) == 0 && rename(log->temp, log->path) == 0) {
+        log->kept_bytes = log->bytes;
+        return true;
+    }
+    log->has_failed = true;
     kvp_log_error("conductor", "cannot keep what is learnt of the pool's blocks: %m file=%s", log->path);
+    return false;
+}
+
+void
+kvp_joinlog_flush(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg)
+{
+    if (log->has_failed) return;
+    if (fflush(log->file) != 0) {
+        log->has_failed = true;
+        kvp_log_error("conductor", "what was learnt of the pool's blocks is not kept any more: %m file=%s", log->path);
+    } else if (log->bytes > ANEW_BYTES && log->bytes / ANEW_TIMES > log->kept_bytes) {
+        (void)write_anew(log, keep, arg);
+    }
+}
+
+kvp_joinlog_t *
+kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces)
+{
+    kvp_joinlog_t *log = calloc(1, sizeof *log);
+
+    if (log == NULL) kvp_panic("out of memory: joins");
+    log->spaces = spaces;
+    snprintf(log->path, sizeof log->path, "%s/joins", dir);
+    snprintf(log->temp, sizeof log->temp, "%s/joins.new", dir);
+    if (write_anew(log, NULL, NULL)) return log;
     kvp_joinlog_close(log);
     return NULL;
 }

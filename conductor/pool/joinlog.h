@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A file of what joins have learnt: which hash stands at which block. Engines tell that once, and a pool keeps blocks longer than a conductor lives. It is written as it comes,
- * never synced, and written anew at each start with what still counts.
+ * never synced, and written anew when it has grown.
  */
 #ifndef KVP_CONDUCTOR_POOL_JOINLOG_H
 #define KVP_CONDUCTOR_POOL_JOINLOG_H
@@ -21,14 +21,16 @@ typedef struct {
     uint32_t reserved; /* 0 */
 } kvp_joinlog_place_t;
 
-/* kvp_joinlog_open reads DIR/joins, calls on_place for each place (texts are borrowed until it returns), and begins the file anew: on_place gives what is wanted still to kvp_joinlog_add. A file that is
- * damaged is read up to there. NULL: it cannot be written; logged. */
-kvp_joinlog_t *kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces,
-                                void (*on_place)(void *arg, kvp_joinlog_t *log, const kvp_joinlog_join_t *join,
-                                                 const kvp_joinlog_place_t *place),
-                                void *arg);
+typedef void (*kvp_joinlog_fn)(void *arg, const kvp_joinlog_join_t *join,
+                               const kvp_joinlog_place_t *place); /* texts are borrowed */
+typedef bool (*kvp_joinlog_keep_fn)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
+
+/* kvp_joinlog_open opens DIR/joins; a file that is damaged is cut there. NULL: it cannot be written; logged. kvp_joinlog_each calls fn for each place of it. kvp_joinlog_add adds one. kvp_joinlog_flush: what was added outlives this process; now
+ * and then it writes the file anew with what keep says, when it has grown to several times what it had. */
+kvp_joinlog_t *kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces);
+void kvp_joinlog_each(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg);
 void kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
-void kvp_joinlog_flush(kvp_joinlog_t *log);
+void kvp_joinlog_flush(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg);
 void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal */
 
 #endif

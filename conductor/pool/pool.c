@@ -33,6 +33,7 @@ static const char *const media[SLOTS] = {"CPU", "DISK", ""};
 
 typedef struct {
     kvp_list_t link; /* pools->backends */
+    uint32_t joins; /* that are its own */
     char name[KVP_JOIN_TEXT_MAX / 2 + 1];
     const kvp_pool_source_t *source; /* NULL = it holds nothing */
 } backend_t;
@@ -48,7 +49,7 @@ struct kvp_join {
     kvp_digestmap_t parts[MEDIA]; /* by block: which ranks are there */
     char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, as keys have them; owned */
     uint32_t names_n;
-    bool has_more_ranks; /* than that: parts are missing, so digests say nothing */
+    bool is_partial; /* there are more ranks, or parts, than it may know: digests say nothing */
     uint64_t counts[RANGES], sums[RANGES];
     uint64_t complete, joined; /* blocks of which all parts are there; of these, such as are known where they stand */
 };
@@ -56,8 +57,9 @@ struct kvp_join {
 struct kvp_pools {
     kvp_index_t *ix;
     kvp_spaces_t *spaces;
-    void (*wanted)(void *arg, const kvp_pool_source_t *source);
+    void (*wanted)(void *arg, const kvp_pool_source_t *source, bool is_drift);
     void *arg;
+    uint32_t parts_max; /* of a join and medium */
     kvp_list_t backends, joins, ending;
     uint32_t joins_n;
     kvp_joinlog_t *log; /* NULL = places are not kept */
@@ -144,6 +146,10 @@ set_mask(kvp_join_t *j, uint32_t medium, kvp_digest_t key, uint64_t mask)
     if (mask == 0) {
         kvp_digestmap_remove(&j->parts[medium], key);
     } else {
+        if (j->parts[medium].n >= j->pools->parts_max && kvp_digestmap_at(&j->parts[medium], key) == NULL) {
+            j->is_partial = true;
+            return;
+        }
         at = kvp_digestmap_insert(&j->parts[medium], key);
         if (at == NULL) kvp_panic("out of memory: parts of the pool's blocks");
         *at = mask;
@@ -265,7 +271,7 @@ take_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, const kvp_connk
     if (strlen(j->prefix) != parts->prefix_len || memcmp(j->prefix, ev->object_key.at, parts->prefix_len) != 0)
         return false;
     rank = rank_of(j, parts->ranks, parts->ranks_len);
-    j->has_more_ranks |= rank == KVP_JOIN_RANKS_MAX;
+    j->is_partial |= rank == KVP_JOIN_RANKS_MAX;
     if (rank < KVP_JOIN_RANKS_MAX) change(j, ev, medium, key_of(parts->hash, parts->group), rank);
     return true;
 }
@@ -275,7 +281,9 @@ static bool
 take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
 {
     const kvp_digest_t key = sequence_key(ev->hashes[0]);
-    const uint64_t was = mask_of(j, medium, key);
+    /* Several objects may stand at one place: each has a bit, which two share now and then. */
+    const uint64_t was = mask_of(j, medium, key), bit = 1ull << XXH3_64bits(ev->object_key.at, ev->object_key.len) % 64;
+    const uint64_t now = ev->kind == KVP_EVENT_STORED ? was | bit : was & ~bit;
     uint32_t block;
 
     if (ev->object_key.len < strlen(j->prefix) || memcmp(j->prefix, ev->object_key.at, strlen(j->prefix)) != 0)
@@ -284,7 +292,7 @@ take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
         block = kvp_index_use(j->pools->ix, j->space, ev->hashes[0], ev->base);
         if (block != KVP_BLOCK_NONE) learn(j, ev->hashes[0], block, true);
     }
-    if ((was != 0) != (ev->kind == KVP_EVENT_STORED)) set_mask(j, medium, key, was != 0 ? 0 : UINT64_MAX);
+    if (now != was) set_mask(j, medium, key, now);
     return true;
 }
 
@@ -324,6 +332,7 @@ clear(kvp_join_t *j, uint32_t medium)
     kvp_view_clear(j->view, media[MEDIA]);
     /* What was on both is counted anew: a bump clears one medium after the other. */
     j->complete = j->joined = 0;
+    j->is_partial = j->names_n == KVP_JOIN_RANKS_MAX;
     memset(j->counts, 0, sizeof j->counts);
     memset(j->sums, 0, sizeof j->sums);
 }
@@ -349,19 +358,16 @@ take_digest(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
     kvp_list_foreach (pos, &pools->joins) {
         const kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
 
-        if (j->backend != b || j->has_more_ranks || ev->n != 2 * RANGES) continue;
+        if (j->backend != b || j->is_partial || ev->n != 2 * RANGES) continue;
         if (!is_text(ev->tenant, j->tenant) || !is_text(ev->key_prefix, j->prefix)) continue;
         for (uint32_t i = 0; i < RANGES; i++) {
             if (ev->hashes[i] == j->counts[i] && ev->hashes[RANGES + i] == j->sums[i]) continue;
-            kvp_log_warn("conductor",
-                         "what is known of the pool has drifted backend=%s prefix=%s range=%u objects=%llu told=%llu",
-                         b->name, j->prefix, i, (unsigned long long)j->counts[i], (unsigned long long)ev->hashes[i]);
             is_other = true;
             break;
         }
     }
     source->drifts += is_other;
-    if (is_other) pools->wanted(pools->arg, source);
+    if (is_other) pools->wanted(pools->arg, source, true);
 }
 
 static backend_t *
@@ -393,7 +399,10 @@ kvp_pools_take(kvp_pools_t *pools, kvp_pool_source_t *source, const kvp_event_t 
     backend_t *b = find_backend(pools, ev->backend);
 
     source->events++;
-    if (b == NULL || (b->source != source && b->source != NULL && source->has_begun)) {
+    if (b != NULL && b->source == NULL &&
+        source->has_begun) /* it was another one's: this one's beginning was not taken in */
+        pools->wanted(pools->arg, source, false);
+    if (b == NULL || (b->source != source && (source->has_begun || ev->kind != KVP_EVENT_STORED))) {
         source->ignored++;
         return;
     }
@@ -428,6 +437,68 @@ kvp_pools_drop(kvp_pools_t *pools, kvp_pool_source_t *source)
     }
 }
 
+/* ---- the file */
+static bool
+is_of(const kvp_join_t *j, const kvp_joinlog_join_t *join)
+{
+    return j->space == join->space && j->ranks == join->ranks && strcmp(j->prefix, join->prefix) == 0 &&
+           strcmp(j->backend->name, join->backend) == 0;
+}
+
+/* What the file says of that join. */
+static void
+load_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
+{
+    kvp_join_t *j = arg;
+    kvp_joinlog_t *log = j->pools->log;
+    uint32_t block;
+
+    if (!is_of(j, join)) return;
+    for (uint32_t i = 0; i < GROUPS_MAX; i++)
+        if ((place->groups & 1u << i) != 0) learn_group(j, i);
+    block = kvp_index_use(j->pools->ix, place->space, place->hash, place->depth);
+    j->pools->log = NULL; /* it is in the file */
+    if (block != KVP_BLOCK_NONE) learn(j, place->key, block, true);
+    j->pools->log = log;
+}
+
+/* Of a file that is written anew: what nobody asks for any more stays, for those who come back. */
+static bool
+is_wanted(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
+{
+    const kvp_pools_t *pools = arg;
+    uint32_t block;
+
+    kvp_list_foreach (pos, &pools->joins) {
+        const kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        if (!is_of(j, join)) continue;
+        return kvp_view_place(j->view, place->key, &block) == KVP_PLACE_BLOCK &&
+               kvp_index_hash(pools->ix, block) == place->hash && kvp_index_space(pools->ix, block) == place->space;
+    }
+    return true;
+}
+
+bool
+kvp_pools_open(kvp_pools_t *pools, const char *dir)
+{
+    pools->log = kvp_joinlog_open(dir, pools->spaces);
+    return pools->log != NULL;
+}
+
+void
+kvp_pools_flush(kvp_pools_t *pools)
+{
+    if (pools->log != NULL) kvp_joinlog_flush(pools->log, is_wanted, pools);
+}
+
+void
+kvp_pools_forget(kvp_pools_t *pools)
+{
+    kvp_list_foreach (pos, &pools->joins)
+        kvp_view_forget(kvp_list_entry(pos, kvp_join_t, link)->view);
+}
+
 /* ---- joins */
 static backend_t *
 backend_of(kvp_pools_t *pools, const char *name)
@@ -446,8 +517,8 @@ backend_of(kvp_pools_t *pools, const char *name)
 kvp_join_t *
 kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
 {
-    backend_t *b = backend_of(pools, key->backend);
     const uint32_t space = kvp_spaces_name(pools->spaces, &key->space);
+    backend_t *b = find_backend(pools, (kvp_text_t){key->backend, strlen(key->backend)});
     kvp_join_t *j;
 
     if (space == KVP_SPACE_NONE) return NULL;
@@ -463,6 +534,8 @@ kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
     if (j == NULL) kvp_panic("out of memory: joins");
     j->view = kvp_view_create(pools->ix, kvp_random_u64(), KNOWN_MAX);
     if (j->view == NULL) kvp_panic("out of memory: joins");
+    b = backend_of(pools, key->backend);
+    b->joins++;
     j->pools = pools;
     j->backend = b;
     snprintf(j->tenant, sizeof j->tenant, "%s", key->space.tenant);
@@ -476,8 +549,17 @@ kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
     kvp_list_init(&j->link);
     kvp_list_add_tail(&pools->joins, &j->link);
     pools->joins_n++;
-    pools->wanted(pools->arg, b->source);
+    pools->wanted(pools->arg, b->source, false);
+    if (pools->log != NULL) kvp_joinlog_each(pools->log, load_place, j);
     return j;
+}
+
+static void
+leave_backend(backend_t *b)
+{
+    if (--b->joins > 0) return;
+    kvp_list_del(&b->link);
+    free(b);
 }
 
 void
@@ -485,6 +567,8 @@ kvp_join_leave(kvp_join_t *j)
 {
     if (--j->users > 0) return;
     j->pools->joins_n--;
+    leave_backend(j->backend);
+    j->backend = NULL;
     kvp_list_del(&j->link);
     kvp_list_add_tail(&j->pools->ending, &j->link);
     kvp_view_end(j->view);
@@ -542,50 +626,16 @@ kvp_join_write(const kvp_join_t *j, kvp_jsonw_t *w)
     kvp_jsonw_u64(w, "known_places", view.resident + view.known);
 }
 
-/* ---- the file */
-static void
-on_place(void *arg, kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
-{
-    kvp_pools_t *pools = arg;
-    uint32_t block;
-
-    pools->log = log; /* what is learnt is written there */
-    kvp_list_foreach (pos, &pools->joins) {
-        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
-
-        if (j->space != join->space || j->ranks != join->ranks || strcmp(j->prefix, join->prefix) != 0 ||
-            strcmp(j->backend->name, join->backend) != 0)
-            continue;
-        for (uint32_t i = 0; i < GROUPS_MAX; i++)
-            if ((place->groups & 1u << i) != 0) learn_group(j, i);
-        block = kvp_index_use(pools->ix, place->space, place->hash, place->depth);
-        if (block != KVP_BLOCK_NONE) learn(j, place->key, block, true);
-        return;
-    }
-}
-
-bool
-kvp_pools_load(kvp_pools_t *pools, const char *dir)
-{
-    pools->log = kvp_joinlog_open(dir, pools->spaces, on_place, pools);
-    return pools->log != NULL;
-}
-
-void
-kvp_pools_flush(kvp_pools_t *pools)
-{
-    if (pools->log != NULL) kvp_joinlog_flush(pools->log);
-}
-
 /* ---- life */
 kvp_pools_t *
-kvp_pools_create(kvp_index_t *ix, kvp_spaces_t *spaces, void (*wanted)(void *arg, const kvp_pool_source_t *source),
-                 void *arg)
+kvp_pools_create(kvp_index_t *ix, kvp_spaces_t *spaces,
+                 void (*wanted)(void *arg, const kvp_pool_source_t *source, bool is_drift), void *arg,
+                 uint32_t parts_max)
 {
     kvp_pools_t *pools = calloc(1, sizeof *pools);
 
     if (pools == NULL) return NULL;
-    *pools = (kvp_pools_t){.ix = ix, .spaces = spaces, .wanted = wanted, .arg = arg};
+    *pools = (kvp_pools_t){.ix = ix, .spaces = spaces, .wanted = wanted, .arg = arg, .parts_max = parts_max};
     kvp_list_init(&pools->backends);
     kvp_list_init(&pools->joins);
     kvp_list_init(&pools->ending);

@@ -34,10 +34,11 @@ typedef struct {
     uint32_t ranks; /* parts of a block; 1 to KVP_JOIN_RANKS_MAX */
 } kvp_join_key_t;
 
-/* wanted(arg, source): that source's events are wanted from the beginning; NULL = every source's. Called from within other calls: to be carried out later. ix and spaces are borrowed. NULL = no
- * memory. */
+/* wanted(arg, source, is_drift): that source's events are wanted from the beginning, because a new join wants them, or what is known has drifted; NULL = every source's. Called from within other calls: to be
+ * carried out later. ix and spaces are borrowed; parts_max: of blocks that a join may know. NULL = no memory. */
 kvp_pools_t *kvp_pools_create(kvp_index_t *ix, kvp_spaces_t *spaces,
-                              void (*wanted)(void *arg, const kvp_pool_source_t *source), void *arg);
+                              void (*wanted)(void *arg, const kvp_pool_source_t *source, bool is_drift), void *arg,
+                              uint32_t parts_max);
 void kvp_pools_destroy(kvp_pools_t *pools); /* nobody reads any more */
 
 /* kvp_pools_join finds the join, or makes it, and takes a reference; NULL = there are too many. kvp_join_leave gives it back, when nobody reads by it any more; kvp_pools_sweep
@@ -56,9 +57,10 @@ void kvp_join_write(const kvp_join_t *join, kvp_jsonw_t *w); /* fields of an obj
 void kvp_pools_take(kvp_pools_t *pools, kvp_pool_source_t *source, const kvp_event_t *event);
 void kvp_pools_drop(kvp_pools_t *pools, kvp_pool_source_t *source);
 
-/* kvp_pools_load reads what the joins that are there have learnt earlier from a file in dir, and keeps there what they learn. False: it cannot be written; logged. kvp_pools_flush, now and
- * then: what was learnt outlives this process. */
-bool kvp_pools_load(kvp_pools_t *pools, const char *dir) KVP_MUST_USE;
+/* kvp_pools_open, before there are joins: what joins learn is kept in a file in dir, and each new one knows what is there of it. False: it cannot be written; logged. kvp_pools_flush, now and
+ * then: what was learnt outlives this process. kvp_pools_forget forgets where hashes stand that the pool does not hold. */
+bool kvp_pools_open(kvp_pools_t *pools, const char *dir) KVP_MUST_USE;
 void kvp_pools_flush(kvp_pools_t *pools);
+void kvp_pools_forget(kvp_pools_t *pools);
 
 #endif

@@ -52,7 +52,7 @@ typedef struct {
     kvp_buf_t payload;
 } message_t;
 
-typedef enum { C_FREE, C_WALKING, C_RING } client_state_t;
+typedef enum { C_FREE, C_WAITING, C_WALKING, C_RING } client_state_t;
 
 typedef struct {
     client_state_t state;
@@ -94,6 +94,7 @@ struct kvp_publisher {
     client_t prime;
     client_t clients[CLIENTS_MAX];
     uint64_t walks;
+    uint32_t turn; /* of the clients: who comes first */
     message_t *ring; /* of ring_cap places: message seq is at seq % ring_cap */
     uint32_t ring_cap, ring_events;
     uint64_t ring_bytes;
@@ -178,7 +179,7 @@ give_slice(kvp_publisher_t *p, kvp_master_t *master)
 void
 kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master)
 {
-    const kvp_master_t *now = kvp_master_is_telling(master) ? master : NULL;
+    const kvp_master_t *now = master != NULL && kvp_master_is_telling(master) ? master : NULL;
     const bool is_again = p->is_lost && waiting_bytes(p) == 0;
 
     if (p->core != now || is_again) {
@@ -221,6 +222,17 @@ put_seq(uint64_t seq, uint8_t out[SEQ_BYTES])
         out[i] = (uint8_t)(seq >> 8 * (SEQ_BYTES - 1 - i));
 }
 
+/* Somebody gets the index, and then what follows that message: it may be more than is kept else. */
+static bool
+is_needed(const kvp_publisher_t *p)
+{
+    bool is = false;
+
+    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
+        is |= p->clients[i].state == C_WALKING && p->clients[i].seq <= p->first;
+    return is;
+}
+
 /* Sends what is in the batch, if it is anything, or all the same. */
 static void
 publish(kvp_publisher_t *p, bool is_forced)
@@ -230,7 +242,8 @@ publish(kvp_publisher_t *p, bool is_forced)
 
     if (p->live.n == 0 && !is_forced) return;
     while (p->next - p->first >= p->ring_cap ||
-           (p->first < p->next && (p->ring_events > p->conf.ring_events || p->ring_bytes > RING_BYTES_MAX)))
+           (p->first < p->next &&
+            ((p->ring_events > p->conf.ring_events && !is_needed(p)) || p->ring_bytes > RING_BYTES_MAX)))
         drop_first(p);
     m = message_at(p, p->next);
     *m = (message_t){.seq = p->next++, .n = p->live.n};
@@ -380,7 +393,7 @@ take_request(kvp_publisher_t *p, uint64_t now_ns)
     uint64_t from = 0;
     uint32_t n = 0;
     int more = 1;
-    client_t *c = NULL;
+    client_t *c = NULL, *spare = NULL;
 
     while (more != 0) {
         const uint32_t at = (uint32_t)kvp_min_u64(n++, 3);
@@ -394,27 +407,50 @@ take_request(kvp_publisher_t *p, uint64_t now_ns)
     if (n != 3 || lens[0] > IDENTITY_MAX || lens[1] != 0 || lens[2] != SEQ_BYTES) return;
     for (uint32_t i = 0; i < SEQ_BYTES; i++)
         from = from << 8 | parts[2][i];
-    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        if (p->clients[i].state == C_FREE ||
-            (p->clients[i].identity_len == lens[0] && memcmp(p->clients[i].identity, parts[0], lens[0]) == 0))
-            c = &p->clients[i];
-    if (c == NULL || (p->is_leading && !p->is_primed)) return; /* it asks again in a while */
+    for (uint32_t i = 0; i < CLIENTS_MAX; i++) {
+        client_t *one = &p->clients[i];
+
+        if (one->state == C_FREE)
+            spare = one;
+        else if (one->identity_len == lens[0] && memcmp(one->identity, parts[0], lens[0]) == 0)
+            c = one; /* it asks for something else now */
+    }
+    if (c == NULL) c = spare;
+    if (c == NULL) return; /* it asks again in a while */
+    end_client(c);
     memcpy(c->identity, parts[0], lens[0]);
     c->identity_len = lens[0];
     c->moved_ns = now_ns;
     c->snapshots = 0;
-    c->state = C_RING;
+    c->state = C_WAITING;
     c->seq = from;
     pthread_mutex_lock(&p->mutex);
     p->stats.events_replays++;
     pthread_mutex_unlock(&p->mutex);
+}
+
+/* What it gets; not before all that is there is known here. */
+static bool
+begin_answer(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
+{
+    c->moved_ns = now_ns;
+    if (p->is_leading && !p->is_primed) return false;
+    p->has_changed = true; /* so that it can compare */
+    c->state = C_RING;
     if (!p->is_leading) {
         c->seq = p->next; /* there is nothing */
-    } else if (from < p->first || from >= p->next) {
+    } else if (c->seq < p->first || c->seq >= p->next) {
         begin_walk(p, c);
         count_snapshot(p);
     }
-    p->has_changed = true; /* so that it can compare */
+    return true;
+}
+
+static bool
+go_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
+{
+    if (c->state == C_WAITING) return begin_answer(p, c, now_ns);
+    return c->state == C_WALKING ? walk_on(p, c, now_ns) : ring_on(p, c, now_ns);
 }
 
 /* Each gets on by so much in a turn. Returns how long nothing is to be done then, ms. */
@@ -425,14 +461,15 @@ run_clients(kvp_publisher_t *p, uint64_t now_ns)
 
     if (p->prime.state == C_WALKING) (void)walk_on(p, &p->prime, now_ns);
     for (uint32_t i = 0; i < CLIENTS_MAX; i++) {
-        client_t *c = &p->clients[i];
+        client_t *c = &p->clients[(i + p->turn) % CLIENTS_MAX];
         uint32_t left = BATCH;
 
-        while (c->state != C_FREE && left > 0 && (c->state == C_WALKING ? walk_on : ring_on)(p, c, now_ns))
+        while (c->state != C_FREE && left > 0 && go_on(p, c, now_ns))
             left--;
         if (c->state == C_FREE || c->is_waiting) continue;
-        wait_ms = left == 0 ? 0 : kvp_min_u64((uint64_t)wait_ms, POLL_MS);
+        wait_ms = left == 0 ? 0 : (long)kvp_min_u64((uint64_t)wait_ms, POLL_MS);
     }
+    p->turn++; /* each time another one comes first */
     return wait_ms;
 }
 
@@ -446,6 +483,8 @@ take_records(kvp_publisher_t *p, const uint8_t *bytes, size_t len, kvp_stream_mo
     for (size_t at = 0; at < len; at += rec.head.bytes) {
         memcpy(&rec.head, bytes + at, sizeof rec.head);
         memcpy(&rec, bytes + at, rec.head.bytes);
+        /* Of memory that is being dropped the index knows before the log says it: all are told, not only who asked. */
+        if (mode == KVP_STREAM_SNAPSHOT) kvp_stream_take(p->stream, &rec, KVP_STREAM_LIVE, now_ms, &p->live);
         kvp_stream_take(p->stream, &rec, mode, now_ms, batch);
         if (batch == &p->live && batch->n >= BATCH) publish(p, false);
     }
@@ -588,6 +627,7 @@ bind_socket(kvp_publisher_t *p, int type, const char *endpoint, void **out)
 {
     const int yes = 1, none = 0, beat = 2000, beat_max = 6000;
     const int64_t most = 4096;
+    const int ahead = 8; /* messages to who asked for a replay: no slice is made before the one before it has left */
 
     *out = zmq_socket(p->zmq, type);
     if (*out == NULL) return KVP_SYS;
@@ -597,6 +637,7 @@ bind_socket(kvp_publisher_t *p, int type, const char *endpoint, void **out)
     (void)zmq_setsockopt(*out, ZMQ_HEARTBEAT_TIMEOUT, &beat_max, sizeof beat_max);
     (void)zmq_setsockopt(*out, ZMQ_MAXMSGSIZE, &most, sizeof most); /* of what peers send */
     if (type == ZMQ_ROUTER) (void)zmq_setsockopt(*out, ZMQ_ROUTER_MANDATORY, &yes, sizeof yes);
+    if (type == ZMQ_ROUTER) (void)zmq_setsockopt(*out, ZMQ_SNDHWM, &ahead, sizeof ahead);
     if (zmq_bind(*out, endpoint) == 0) return KVP_OK;
     kvp_log_error("events", "cannot publish: %s endpoint=%s", zmq_strerror(zmq_errno()), endpoint);
     return KVP_INVALID;

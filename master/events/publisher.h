@@ -43,7 +43,7 @@ kvp_err_t kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(vo
 void kvp_publisher_destroy(kvp_publisher_t *p);
 
 /* On the loop's thread: kvp_publisher_log takes records of the core's log, whole ones, in their order; kvp_publisher_turn, when all that the core has said was given: notes which
- * core it is, and whether it leads, and lets the thread have some of its index, if it wants that. */
+ * core it is (NULL: none that may act), and whether it leads, and lets the thread have some of its index, if it wants that. */
 void kvp_publisher_log(kvp_publisher_t *p, const void *records, size_t len);
 void kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master);
 

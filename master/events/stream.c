@@ -41,7 +41,7 @@ struct kvp_stream {
     kvp_stream_conf_t conf;
     kvp_digestmap_t held;
     tenant_t *tenants;
-    uint32_t tenants_n, tenants_cap;
+    uint32_t tenants_n, tenants_cap, tenant_last; /* asked for last */
     prefix_t prefixes[KVP_EVENT_PREFIXES_MAX];
     uint32_t prefixes_n;
 };
@@ -53,8 +53,9 @@ tenant_of(kvp_stream_t *s, uint32_t id)
     uint32_t cap = s->tenants_cap * 2 + 16;
     tenant_t *more;
 
+    if (s->tenant_last < s->tenants_n && s->tenants[s->tenant_last].id == id) return s->tenant_last;
     for (uint32_t i = 0; i < s->tenants_n; i++)
-        if (s->tenants[i].id == id) return i;
+        if (s->tenants[i].id == id) return s->tenant_last = i;
     if (s->tenants_n == s->tenants_cap) {
         more = s->tenants_n < TENANTS_MAX ? realloc(s->tenants, cap * sizeof *more) : NULL;
         if (more == NULL) kvp_panic("out of memory: tenants of events");
@@ -86,9 +87,12 @@ prefix_of(kvp_stream_t *s, uint32_t tenant, const uint8_t *key, size_t len)
     const uint64_t hash = XXH3_64bits_withSeed(key, len, tenant);
     prefix_t *p;
 
-    for (uint32_t i = 0; i < s->prefixes_n; i++)
-        if (s->prefixes[i].hash == hash) return &s->prefixes[i];
-    if (s->prefixes_n == KVP_EVENT_PREFIXES_MAX || !kvp_is_utf8(key, len)) return NULL;
+    for (uint32_t i = 0; i < s->prefixes_n; i++) {
+        p = &s->prefixes[i];
+        if (p->hash == hash && p->tenant == tenant && strlen(p->prefix) == len && memcmp(p->prefix, key, len) == 0)
+            return p;
+    }
+    if (s->prefixes_n == KVP_EVENT_PREFIXES_MAX) return NULL;
     p = &s->prefixes[s->prefixes_n];
     *p = (prefix_t){.tenant = tenant, .hash = hash, .prefix = strndup((const char *)key, len)};
     if (p->prefix == NULL) kvp_panic("out of memory: prefixes of events");
@@ -105,7 +109,9 @@ add_up(kvp_stream_t *s, uint32_t tenant, const uint8_t *key, size_t len, uint32_
     kvp_connkey_t parts;
     prefix_t *p;
 
-    if (!kvp_connkey_read((const char *)key, len, &parts)) return;
+    /* What is no text for readers they do not sum up, either. */
+    if (memchr(key, '\0', len) != NULL || !kvp_is_utf8(key, len) || !kvp_connkey_read((const char *)key, len, &parts))
+        return;
     p = prefix_of(s, tenant, key, parts.prefix_len);
     if (p == NULL) return;
     for (uint32_t i = 0; i < MEDIA; i++) {

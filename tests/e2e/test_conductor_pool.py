@@ -3,6 +3,7 @@
 stands where, and all ranks' parts are there; on memory, on SSD; over the ends of master and conductor.
 """
 import hashlib
+import os
 import time
 
 import pytest
@@ -138,12 +139,15 @@ def test_over_the_end_of_the_conductor(make_pool, bench, publishers):  # noqa: F
     for i in range(4):
         pool.put(key(1, i), b"x" * 100)
     wait_until(lambda: conductor.matched(tokens_of(1, 4), "s").get("CPU") == 4 * BLOCK, 10, "the match")
-    for how in ("terminate", "kill9", "torn"):
+    for how in ("terminate", "kill9", "publishers", "torn"):
         time.sleep(0.2)
         (conductor.daemon.terminate if how == "terminate" else conductor.daemon.kill9)()
         if how == "torn":
             with open(f"{bench.home}/conductor/joins", "r+b") as f:
                 f.truncate(f.seek(0, 2) - 10)
+        if how == "publishers":
+            os.rename(f"{bench.home}/conductor/registrations.json", f"{bench.home}/publishers.json")
+            data = (*data, "--publishers", f"{bench.home}/publishers.json")
         conductor = Conductor(bench, *data)
         want = 3 if how == "torn" else 4
         wait_until(lambda: conductor.matched(tokens_of(1, 4), "s").get("CPU") == want * BLOCK, 10, f"the match after {how}")

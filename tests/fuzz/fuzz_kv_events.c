@@ -9,8 +9,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void
-on_wanted(void *arg, const kvp_pool_source_t *source)
+on_wanted(void *arg, const kvp_pool_source_t *source, bool is_drift)
 {
+    (void)is_drift;
     (void)arg;
     (void)source;
 }
@@ -50,7 +51,7 @@ apply(const uint8_t *data, size_t size)
     kvp_view_t *view = kvp_view_create(ix, 1, 100);
     check(ix != NULL && spaces != NULL && view != NULL);
     kvp_applier_init(&a, ix, spaces, view, &terms, 0);
-    pool_t pool = {.pools = kvp_pools_create(ix, spaces, on_wanted, NULL)};
+    pool_t pool = {.pools = kvp_pools_create(ix, spaces, on_wanted, NULL, 1000)};
     const kvp_decode_ops_t ops = {on_pool_event, on_skip, &pool};
     uint32_t rank;
     check(pool.pools != NULL);

@@ -152,10 +152,12 @@ purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
             t->purge_oid = oid;
             return false;
         }
-        if (g == t)
+        if (g == t) {
             kvp_obj_lose(&m->space, oid);
-        else if (g != NULL && g->tier == t)
+        } else if (g != NULL && g->tier == t) {
             o->is_on_tier = 0;
+            kvp_journal_again(&m->log, oid);
+        }
     }
     return t->purge_oid >= kvp_obj_limit(m->cat.index);
 }

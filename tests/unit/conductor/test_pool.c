@@ -265,19 +265,32 @@ digest(rig_t *g)
 static void
 other_source(rig_t *g)
 {
-    const kvp_event_t ev = {
-        .kind = KVP_EVENT_CLEARED, .is_standard = true, .backend = {"b", 1}, .tenant = {"nobody", 6}};
+    static const char key[] = "nobody's";
+    const uint64_t hash = 5;
+    kvp_event_t ev = {.kind = KVP_EVENT_DIGEST,
+                      .is_standard = true,
+                      .backend = {"b", 1},
+                      .tenant = {"nobody", 6},
+                      .object_key = {key, sizeof key - 1},
+                      .hashes = &hash,
+                      .n = 1,
+                      .has_base = true};
 
     if (g->batch.n > 0) deliver(g);
     kvp_pools_drop(g->pools, &g->other);
+    kvp_pools_take(g->pools, &g->other, &ev);
+    for (uint32_t i = 0; i < 3; i++)
+        question(g); /* a digest, or what is gone, is no beginning */
+    ev.kind = KVP_EVENT_STORED;
     kvp_pools_take(g->pools, &g->other, &ev);
     g->is_deaf = true;
 }
 
 /* ---- life */
 static void
-on_wanted(void *arg, const kvp_pool_source_t *source)
+on_wanted(void *arg, const kvp_pool_source_t *source, bool is_drift)
 {
+    (void)is_drift;
     rig_t *g = arg;
 
     (void)source;
@@ -285,7 +298,7 @@ on_wanted(void *arg, const kvp_pool_source_t *source)
 }
 
 static void
-open_rig(rig_t *g, uint64_t seed)
+open_rig_of(rig_t *g, uint64_t seed, const char *dir, uint32_t blocks_max)
 {
     const kvp_terms_t terms = {.model = "m", .tenant = "default", .salt = "", .lora = "", .block_size = BLOCK};
 
@@ -293,10 +306,11 @@ open_rig(rig_t *g, uint64_t seed)
     g->rng = seed;
     g->version = 1;
     kvp_epoch_init(&g->epoch);
-    g->ix = kvp_index_create(&g->epoch, seed, 1 << 20);
+    g->ix = kvp_index_create(&g->epoch, seed, blocks_max);
     g->spaces = kvp_spaces_create();
     g->scratch = kvp_scratch_create();
-    g->pools = kvp_pools_create(g->ix, g->spaces, on_wanted, g);
+    g->pools = kvp_pools_create(g->ix, g->spaces, on_wanted, g, 1 << 20);
+    if (dir != NULL) assert_true(kvp_pools_open(g->pools, dir));
     g->stream = kvp_stream_create(&(kvp_stream_conf_t){"b", seed % 2 == 0}, seed);
     kvp_decoder_init(&g->decoder);
     g->roster = calloc(1, sizeof *g->roster + JOINS * sizeof(kvp_member_t));
@@ -312,6 +326,12 @@ open_rig(rig_t *g, uint64_t seed)
             (kvp_member_t){"i", "default", "m", BLOCK, j, g->views[j], "", "", 1, {kvp_join_view(g->joins[j])}};
     }
     assert_int_equal(g->wanted, JOINS);
+}
+
+static void
+open_rig(rig_t *g, uint64_t seed, const char *dir)
+{
+    open_rig_of(g, seed, dir, 1 << 20);
 }
 
 static void
@@ -346,7 +366,7 @@ test_random_records_and_questions(void **state)
     for (uint64_t seed = 1; seed <= 4; seed++) {
         static rig_t g;
 
-        open_rig(&g, seed);
+        open_rig(&g, seed, NULL);
         for (uint32_t i = 0; i < 100000; i++) {
             change(&g);
             if (draw(&g, 8) == 0) engine_event(&g);
@@ -376,8 +396,7 @@ test_places_are_kept(void **state)
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/joins", dir);
     for (uint32_t turn = 0; turn < 3; turn++) {
-        open_rig(&g, 9);
-        assert_true(kvp_pools_load(g.pools, dir));
+        open_rig(&g, 9, dir);
         for (uint32_t j = 0; turn > 0 && j < JOINS; j++)
             for (uint32_t p = 0; p < PROMPTS; p++)
                 for (uint32_t b = 0; b < DEPTH; b++)
@@ -412,6 +431,44 @@ test_places_are_kept(void **state)
     rmdir(dir);
 }
 
+static bool
+make_room(void *arg)
+{
+    rig_t *g = arg;
+
+    for (uint32_t j = 0; j < JOINS; j++)
+        kvp_view_forget(g->views[j]);
+    kvp_pools_forget(g->pools);
+    return true;
+}
+
+/* Places of what the pool does not hold make room, too. */
+static void
+test_room(void **state)
+{
+    uint32_t tokens[BLOCK];
+    static rig_t g;
+
+    (void)state;
+    open_rig_of(&g, 3, NULL, 1000);
+    g.appliers[0].make_room = make_room;
+    g.appliers[0].arg = &g;
+    for (uint64_t n = 1; n <= 3000; n++) {
+        kvp_event_t ev = {
+            .kind = KVP_EVENT_STORED, .hashes = &n, .n = 1, .outside_from = 1, .tokens = tokens, .tokens_n = BLOCK};
+
+        for (uint32_t i = 0; i < BLOCK; i++)
+            tokens[i] = (uint32_t)n;
+        kvp_events_apply_one(&g.appliers[0], &ev);
+        ev.kind = KVP_EVENT_REMOVED;
+        kvp_events_apply_one(&g.appliers[0], &ev);
+        kvp_epoch_collect(&g.epoch);
+    }
+    assert_int_equal(g.appliers[0].done.skips[KVP_SKIP_too_many], 0);
+    assert_int_equal(g.appliers[0].done.stored, 3000);
+    close_rig(&g);
+}
+
 static void
 test_keys_that_are_none(void **state)
 {
@@ -423,8 +480,10 @@ test_keys_that_are_none(void **state)
                                       "m@tp_rank:0@0123456789abcdefg",
                                       "m@tp_rank:0@group:x@0123456789abcdef",
                                       "m@tp_rank:0@group:4294967296@0123456789abcdef",
-                                      "0123456789abcdef"};
-    static const char good[] = "p@m@tp_rank:1@pcp0@dcp0@pp_rank:2@group:3@ffffffffffffffff0123456789ABCDEF";
+                                      "0123456789abcdef",
+                                      "m@tp_rank:0@group:00@0123456789abcdef",
+                                      "m@tp_rank:0@group:0@0123456789ABCDEF"};
+    static const char good[] = "p@m@tp_rank:1@pcp0@dcp0@pp_rank:2@group:3@ffffffffffffffff0123456789abcdef";
     kvp_connkey_t parts;
 
     (void)state;
@@ -442,7 +501,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_records_and_questions),
-                                       cmocka_unit_test(test_places_are_kept),
+                                       cmocka_unit_test(test_places_are_kept), cmocka_unit_test(test_room),
                                        cmocka_unit_test(test_keys_that_are_none)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
