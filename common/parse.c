@@ -199,3 +199,14 @@ kvp_is_listed(const char *list, const char *name)
     }
     return false;
 }
+
+bool
+kvp_is_zmq_endpoint(const char *text)
+{
+    const char *colon = strrchr(text, ':'), *port = colon == NULL ? text : colon + 1;
+    uint64_t number;
+
+    if (strncmp(text, "ipc://", 6) == 0) return text[6] != '\0';
+    if (strncmp(text, "tcp://", 6) != 0 || port < text + 8) return false;
+    return strcmp(port, "*") == 0 || (kvp_parse_u64(port, &number) == KVP_OK && number <= UINT16_MAX);
+}

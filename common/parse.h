@@ -48,4 +48,7 @@ const char *kvp_listen_fix(int no);
 /* kvp_is_listed says whether the name is one of those in the list, with a comma between each two. */
 bool kvp_is_listed(const char *list, const char *name);
 
+/* kvp_is_zmq_endpoint says whether text is tcp://HOST:PORT, with a port of 0 to 65535 or "*", or ipc://NAME: ZMQ itself takes ports modulo 65536. */
+bool kvp_is_zmq_endpoint(const char *text);
+
 #endif

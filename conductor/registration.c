@@ -3,6 +3,8 @@
  */
 #include "conductor/registration.h"
 
+#include "common/parse.h"
+
 #include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
@@ -89,12 +91,6 @@ kvp_json_lora(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why[160])
 
 /* ---- a registration */
 static bool
-is_endpoint(const char *text)
-{
-    return strncmp(text, "tcp://", 6) == 0 || strncmp(text, "ipc://", 6) == 0;
-}
-
-static bool
 read_key(json_object *in, kvp_registration_t *r, char why[160])
 {
     const bool is_shared = json_object_get_boolean(member(in, "shared"));
@@ -127,6 +123,10 @@ read_backends(json_object *in, kvp_registration_t *r, char why[160])
             !kvp_json_text(one, "key_prefix", NULL, b->prefix, KVP_URL_TEXT_MAX, why) ||
             !kvp_json_u32(one, "ranks", 1, 1, KVP_PARTS_MAX, &b->ranks, why))
             return false;
+        if (b->backend[0] == '\0') {
+            snprintf(why, 160, "a backend_id is empty");
+            return false;
+        }
     }
     return true;
 }
@@ -152,8 +152,9 @@ read_rest(json_object *in, kvp_registration_t *r, char why[160])
         !kvp_json_text(in, "url", "", r->url, KVP_URL_TEXT_MAX, why) ||
         !kvp_json_text(in, "role", "", r->role, KVP_NAME_TEXT_MAX, why) || !read_backends(in, r, why))
         return false;
-    if (!is_endpoint(r->endpoint) || (r->replay_endpoint[0] != '\0' && !is_endpoint(r->replay_endpoint))) {
-        snprintf(why, 160, "an endpoint is neither tcp:// nor ipc://");
+    if (!kvp_is_zmq_endpoint(r->endpoint) ||
+        (r->replay_endpoint[0] != '\0' && !kvp_is_zmq_endpoint(r->replay_endpoint))) {
+        snprintf(why, 160, "an endpoint is neither tcp://HOST:PORT nor ipc://NAME");
         return false;
     }
     if (r->role[0] != '\0' && strcmp(r->role, "prefill") != 0 && strcmp(r->role, "decode") != 0 &&

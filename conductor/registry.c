@@ -302,6 +302,7 @@ end_publisher(kvp_registry_t *r, publisher_t *p)
     if (p->reg.is_shared) kvp_pools_drop(r->pools, &p->source);
     kvp_list_del(&p->link);
     kvp_list_add_tail(&r->ending, &p->link);
+    if (p->reg.is_shared) on_wanted(r, NULL, false); /* another one may tell of the same pool */
     r->n--;
     publish_roster(r);
     kvp_view_end(p->view);
@@ -519,6 +520,7 @@ on_tick(uv_timer_t *timer)
         if (p->wants_again) kvp_feed_again(&p->feed, now_ns);
         p->wants_again = false;
         kvp_feed_tick(&p->feed, now_ns);
+        kvp_subscription_tick(p->sub, now_ns);
         (void)kvp_view_sweep(p->view, SWEEP);
     }
     kvp_pools_sweep(r->pools, SWEEP);
@@ -602,6 +604,10 @@ write_source(const kvp_pool_source_t *source, kvp_jsonw_t *w)
     kvp_jsonw_u64(w, "ignored", source->ignored);
     kvp_jsonw_u64(w, "digests", source->digests);
     kvp_jsonw_u64(w, "drifts", source->drifts);
+    kvp_jsonw_open(w, "other_prefixes", '[');
+    for (uint32_t i = 0; i < source->unwanted_n; i++)
+        kvp_jsonw_text(w, NULL, source->unwanted[i]);
+    kvp_jsonw_close(w, ']');
 }
 
 /* What the pools hold of an engine's blocks. */

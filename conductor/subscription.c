@@ -8,6 +8,7 @@
  */
 #include "conductor/subscription.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 
 #include <stdatomic.h>
@@ -22,6 +23,9 @@
 #define BATCH 64u /* messages that are taken before others get their turn, */
 #define PART_BYTES (16u << 10) /* where so many bytes count as another one */
 #define SEQ_BYTES 8u
+#define AGAIN_NS                                                                                                       \
+    (5 *                                                                                                               \
+     KVP_NS_PER_S) /* without a connection, until it is tried with other sockets: libzmq gives one up for good after an error of its protocol */
 
 typedef struct {
     void *socket; /* NULL = none */
@@ -33,8 +37,10 @@ struct kvp_subscription {
     void *zmq;
     char replay[512];
     kvp_subscription_ops_t ops;
+    char endpoint[512];
     watched_t sub, monitor, dealer;
     bool is_connected;
+    uint64_t since_ns; /* of the sockets, or of the last connection's end */
     bool is_replaying;
     uint64_t malformed;
 };
@@ -160,6 +166,8 @@ kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char
     s->zmq = zmq;
     s->ops = *ops;
     snprintf(s->replay, sizeof s->replay, "%s", replay);
+    snprintf(s->endpoint, sizeof s->endpoint, "%s", endpoint);
+    s->since_ns = kvp_boot_ns();
     err = open_sub(s, endpoint);
     if (err == KVP_OK && replay[0] != '\0') err = open_dealer(s);
     if (err != KVP_OK) {
@@ -172,16 +180,31 @@ kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char
     return KVP_OK;
 }
 
-void
-kvp_subscription_close(kvp_subscription_t *s)
+static void
+close_sub(kvp_subscription_t *s)
 {
-    if (s == NULL) return;
     /* Else ZMQ's thread, which all sockets share, may wait for us to read of the end of the connection. */
     if (s->sub.socket != NULL) (void)zmq_socket_monitor(s->sub.socket, NULL, 0);
     unwatch(&s->sub);
     unwatch(&s->monitor);
+}
+
+void
+kvp_subscription_close(kvp_subscription_t *s)
+{
+    if (s == NULL) return;
+    close_sub(s);
     unwatch(&s->dealer);
     free(s);
+}
+
+void
+kvp_subscription_tick(kvp_subscription_t *s, uint64_t now_ns)
+{
+    if (s->is_connected || is_wildcard(s->endpoint) || now_ns - s->since_ns < AGAIN_NS) return;
+    close_sub(s);
+    s->since_ns = now_ns;
+    if (open_sub(s, s->endpoint) != KVP_OK) close_sub(s);
 }
 
 /* ---- messages */
@@ -273,6 +296,7 @@ take_monitor(kvp_subscription_t *s, zmq_msg_t *frames)
 
     if (zmq_msg_size(&frames[0]) >= sizeof event) memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
     s->is_connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    s->since_ns = kvp_boot_ns();
     if (s->is_connected)
         s->ops.on_connected(s->ops.arg);
     else
@@ -286,7 +310,7 @@ kvp_subscription_run(kvp_subscription_t *s, uint32_t most)
     zmq_msg_t frames[FRAMES_MAX];
     uint32_t n, left = most;
 
-    while ((n = receive(s->monitor.socket, frames)) > 0) {
+    while (s->monitor.socket != NULL && (n = receive(s->monitor.socket, frames)) > 0) {
         take_monitor(s, frames);
         close_frames(frames, n);
     }
@@ -295,7 +319,7 @@ kvp_subscription_run(kvp_subscription_t *s, uint32_t most)
         if (s->is_replaying) take_replay(s, frames, n);
         close_frames(frames, n);
     }
-    while (left > 0 && (n = receive(s->sub.socket, frames)) > 0) {
+    while (left > 0 && s->sub.socket != NULL && (n = receive(s->sub.socket, frames)) > 0) {
         left -= share_of(&frames[kvp_min_u64(n, FRAMES_MAX) - 1], left);
         take_live(s, frames, n);
         close_frames(frames, n);

@@ -34,6 +34,8 @@ void kvp_subscription_ask(kvp_subscription_t *s, uint64_t from);
 
 /* kvp_subscription_run takes in what has come, at most `most` messages. True: there is more. */
 bool kvp_subscription_run(kvp_subscription_t *s, uint32_t most);
+/* kvp_subscription_tick, now and then: a publisher that cannot be reached is tried anew. */
+void kvp_subscription_tick(kvp_subscription_t *s, uint64_t now_ns);
 bool kvp_subscription_is_connected(const kvp_subscription_t *s);
 uint64_t kvp_subscription_malformed(const kvp_subscription_t *s); /* messages of other frames */
 

@@ -179,12 +179,14 @@ static const kvp_opt_t opts[] = {
     {.name = "events",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, events),
-     .metavar = "tcp://HOST:PORT",
-     .help = "Where KV events are published over ZMQ: what was put, where it lies, and what is gone."},
+     .metavar = "tcp://ADDRESS:PORT",
+     .help = "Where KV events are published over ZMQ: what was put, where it lies, and what is gone. An address of "
+             "this host, not "
+             "a name, or `*` for all."},
     {.name = "events-replay",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, events_replay),
-     .metavar = "tcp://HOST:PORT",
+     .metavar = "tcp://ADDRESS:PORT",
      .help = "With --events: where subscribers ask for what they have missed, or for all that is there."},
     {.name = "events-backend-id",
      .type = KVP_OPT_STRING,
@@ -384,8 +386,15 @@ build_events(daemon_t *d, const settings_t *s)
                                        s->is_events_legacy};
 
     if (s->events == NULL && s->events_replay == NULL) return KVP_OK;
-    if (s->events == NULL) {
-        kvp_log_error("master", "--events-replay goes with --events");
+    const char *why = NULL;
+    if (s->events == NULL)
+        why = "--events-replay goes with --events";
+    else if (!kvp_is_zmq_endpoint(s->events) || (s->events_replay != NULL && !kvp_is_zmq_endpoint(s->events_replay)))
+        why = "--events and --events-replay are tcp://ADDRESS:PORT or ipc://NAME";
+    else if (s->events_backend[0] == '\0')
+        why = "--events-backend-id is empty";
+    if (why != NULL) {
+        kvp_log_error("master", "%s", why);
         return KVP_INVALID;
     }
     if (uv_async_init(&d->uv, &d->events_wake, on_events_wake) != 0) return KVP_SYS;

@@ -134,7 +134,7 @@ take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_
         f->stats.duplicates++;
         return;
     }
-    f->stats.gaps += !f->has_last || seq > f->last;
+    f->stats.gaps += f->has_last && seq > f->last;
     if (!f->can_replay || f->tries == TRIES_MAX) {
         f->stats.incarnations += f->has_last && seq <= f->last;
         begin_with(f, seq, payload, len, now_ns);

@@ -51,6 +51,7 @@ struct kvp_join {
     uint32_t names_n;
     bool is_partial; /* there are more ranks, or parts, than it may know: digests say nothing */
     uint64_t counts[RANGES], sums[RANGES];
+    uint64_t objects; /* of it, that are there: on each medium */
     uint64_t complete, joined; /* blocks of which all parts are there; of these, such as are known where they stand */
 };
 
@@ -257,6 +258,7 @@ change(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t key, 
     const uint64_t was = mask_of(j, medium, key), now = ev->kind == KVP_EVENT_STORED ? was | bit : was & ~bit;
 
     if (now == was) return;
+    j->objects += now > was ? 1 : UINT64_MAX;
     j->counts[hash % RANGES] += now > was ? 1 : UINT64_MAX;
     j->sums[hash % RANGES] ^= XXH3_64bits_withSeed(&hash, sizeof hash, medium + 1);
     set_mask(j, medium, key, now);
@@ -296,6 +298,20 @@ take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
     return true;
 }
 
+/* A prefix that no join names: where a registration has another one than its engine, this is what it should be. */
+static void
+note_unwanted(kvp_pool_source_t *source, const kvp_event_t *ev, const kvp_connkey_t *parts)
+{
+    char prefix[KVP_JOIN_TEXT_MAX + 1];
+
+    if (source->unwanted_n == KVP_UNWANTED_MAX || parts->prefix_len > KVP_JOIN_TEXT_MAX) return;
+    memcpy(prefix, ev->object_key.at, parts->prefix_len);
+    prefix[parts->prefix_len] = '\0';
+    for (uint32_t i = 0; i < source->unwanted_n; i++)
+        if (strcmp(source->unwanted[i], prefix) == 0) return;
+    strcpy(source->unwanted[source->unwanted_n++], prefix);
+}
+
 static void
 take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, const kvp_event_t *ev)
 {
@@ -321,6 +337,7 @@ take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
         else if (ev->n == 1)
             is_wanted |= take_sequence(j, ev, is_cpu ? CPU : DISK);
     }
+    if (!is_wanted && is_of_connector) note_unwanted(source, ev, &parts);
     *(!is_wanted ? &source->ignored : ev->kind == KVP_EVENT_STORED ? &source->stored : &source->removed) += 1;
 }
 
@@ -331,7 +348,7 @@ clear(kvp_join_t *j, uint32_t medium)
     kvp_view_clear(j->view, media[medium]);
     kvp_view_clear(j->view, media[MEDIA]);
     /* What was on both is counted anew: a bump clears one medium after the other. */
-    j->complete = j->joined = 0;
+    j->objects = j->complete = j->joined = 0;
     j->is_partial = j->names_n == KVP_JOIN_RANKS_MAX;
     memset(j->counts, 0, sizeof j->counts);
     memset(j->sums, 0, sizeof j->sums);
@@ -620,6 +637,8 @@ kvp_join_write(const kvp_join_t *j, kvp_jsonw_t *w)
     kvp_jsonw_text(w, "key_prefix", j->prefix);
     kvp_jsonw_u64(w, "ranks", j->ranks);
     kvp_jsonw_bool(w, "is_told", j->backend->source != NULL);
+    kvp_jsonw_u64(w, "objects", j->objects);
+    kvp_jsonw_u64(w, "ranks_seen", j->names_n);
     kvp_jsonw_u64(w, "blocks", j->complete);
     kvp_jsonw_u64(w, "joined", j->joined);
     kvp_jsonw_u64(w, "unjoined", kvp_join_unjoined(j));

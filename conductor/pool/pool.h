@@ -15,6 +15,7 @@
 #define KVP_JOIN_RANKS_MAX 64u
 #define KVP_JOIN_TEXT_MAX 511u /* bytes of a prefix of keys; of a backend or tenant: half of that */
 #define KVP_JOINS_MAX 1024u
+#define KVP_UNWANTED_MAX 4u
 
 typedef struct kvp_pools kvp_pools_t;
 typedef struct kvp_join kvp_join_t;
@@ -25,6 +26,8 @@ typedef struct {
     uint64_t events, stored, removed, cleared, digests, ignored; /* ignored: of backends or keys that no join wants */
     uint64_t drifts; /* digests that were other than what is known */
     uint64_t skips[KVP_SKIPS_N];
+    char unwanted[KVP_UNWANTED_MAX][KVP_JOIN_TEXT_MAX + 1]; /* prefixes of keys that no join names */
+    uint32_t unwanted_n;
 } kvp_pool_source_t;
 
 /* What a registration says of a backend. Texts are borrowed. */

@@ -29,6 +29,7 @@
 #define RING_BYTES_MAX (128u << 20)
 #define CLIENTS_MAX 16u
 #define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* one that reads nothing for so long is given up */
+#define CLIENT_YIELD_NS KVP_NS_PER_S /* and for so long, if somebody else asks and all places are taken */
 #define SNAPSHOTS_MAX 3u /* of one replay: the ring was too short for so many */
 #define DIGESTS_NS (10 * KVP_NS_PER_S)
 #define IDENTITY_MAX 255u
@@ -410,7 +411,8 @@ take_request(kvp_publisher_t *p, uint64_t now_ns)
     for (uint32_t i = 0; i < CLIENTS_MAX; i++) {
         client_t *one = &p->clients[i];
 
-        if (one->state == C_FREE)
+        if (one->state == C_FREE ||
+            (spare == NULL && one->state != C_WAITING && now_ns - one->moved_ns > CLIENT_YIELD_NS))
             spare = one;
         else if (one->identity_len == lens[0] && memcmp(one->identity, parts[0], lens[0]) == 0)
             c = one; /* it asks for something else now */
@@ -589,8 +591,11 @@ static void *
 run(void *arg)
 {
     kvp_publisher_t *p = arg;
-    zmq_pollitem_t items[2] = {{.fd = p->event_fd, .events = ZMQ_POLLIN}, {.socket = p->router, .events = ZMQ_POLLIN}};
-    const int n = p->router != NULL ? 2 : 1;
+    zmq_pollitem_t items[3] = {
+        {.fd = p->event_fd, .events = ZMQ_POLLIN},
+        {.socket = p->pub, .events = ZMQ_POLLIN}, /* so that subscriptions are taken in while nothing is sent */
+        {.socket = p->router, .events = ZMQ_POLLIN}};
+    const int n = p->router != NULL ? 3 : 2;
     kvp_buf_t taken;
     uint64_t woken;
     bool is_over = false;
@@ -604,10 +609,10 @@ run(void *arg)
         publish(p, false);
         tell_digests(p, now_ns);
         wait_ms = run_clients(p, now_ns);
-        items[0].revents = items[1].revents = 0;
+        items[0].revents = items[1].revents = items[2].revents = 0;
         (void)zmq_poll(items, n, has_any ? 0 : wait_ms);
         if ((items[0].revents & ZMQ_POLLIN) != 0) (void)!read(p->event_fd, &woken, sizeof woken);
-        if ((items[1].revents & ZMQ_POLLIN) != 0) take_request(p, kvp_boot_ns());
+        if ((items[2].revents & ZMQ_POLLIN) != 0) take_request(p, kvp_boot_ns());
     }
     kvp_buf_fini(&taken);
     return NULL;

@@ -434,3 +434,19 @@ def test_flood_and_slow_clients(bench, publishers):
     for s in slow:
         s.close()
     assert took < 5 * SLOW, took
+
+
+def test_message_that_is_too_long(conductor, publishers):  # noqa: F811
+    """Fails if a publisher is lost for good when it has sent a message that is longer than any may be."""
+    p = publishers(replays=False)
+    conductor.register(p)
+    subscribed(conductor)
+    tokens = [7] * BLOCK
+    p.publish(b"\xc6" + struct.pack(">I", 5 << 20) + b"\0" * (5 << 20))
+    good = pack([0, [{"type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": tokens, "block_size": BLOCK, "medium": "GPU"}]])
+
+    def is_heard():
+        p.publish(good)
+        return conductor.matched(tokens).get("GPU") == BLOCK
+
+    wait_until(is_heard, 15, "the publisher to be heard again")
