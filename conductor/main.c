@@ -3,6 +3,7 @@
  * changes the index, the HTTP server's answers from it, four more answer /route, and one asks servers for their load.
  */
 #include "conductor/api.h"
+#include "conductor/proxy/proxy.h"
 
 #include "common/clock.h"
 #include "common/daemon/conf.h"
@@ -10,12 +11,17 @@
 #include "common/rlimits.h"
 #include "common/stdfd.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct {
     kvp_hostport_t http;
     const char *data_dir, *publishers;
     uint64_t hash_seed, blocks_max;
+    kvp_hostport_t proxy; /* host "" = none */
+    kvp_strings_t prefill, decode, replica;
+    uint64_t prefill_timeout_ns, first_byte_timeout_ns;
     uint64_t compute_rate, cpu_rate, disk_rate, request_cost_ns, affinity_ns;
 } settings_t;
 
@@ -47,6 +53,40 @@ static const kvp_opt_t opts[] = {
      .min = 1,
      .max = UINT32_MAX - 2,
      .help = "Blocks that are known at most: some 60 bytes for each and each publisher that holds it."},
+    {.name = "proxy",
+     .type = KVP_OPT_HOSTPORT,
+     .offset = offsetof(settings_t, proxy),
+     .help = "Serves the OpenAI API there, by the servers of --prefill and --decode, or of --replica."},
+    {.name = "prefill",
+     .type = KVP_OPT_STRINGS,
+     .offset = offsetof(settings_t, prefill),
+     .metavar = "URL[,BOOTSTRAP_PORT]",
+     .help = "With --proxy: a server that computes prompts; with the port of its bootstrap server, if that tells its "
+             "engine's id."},
+    {.name = "decode",
+     .type = KVP_OPT_STRINGS,
+     .offset = offsetof(settings_t, decode),
+     .metavar = "URL",
+     .help = "With --proxy: a server that goes on with what another one has computed."},
+    {.name = "replica",
+     .type = KVP_OPT_STRINGS,
+     .offset = offsetof(settings_t, replica),
+     .metavar = "URL",
+     .help = "With --proxy: a server that does both."},
+    {.name = "prefill-timeout",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, prefill_timeout_ns),
+     .fallback = "120s",
+     .min = 100 * KVP_NS_PER_MS,
+     .max = 3600 * KVP_NS_PER_S,
+     .help = "With --proxy: a prefill that takes longer is tried elsewhere."},
+    {.name = "first-byte-timeout",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, first_byte_timeout_ns),
+     .fallback = "600s",
+     .min = 100 * KVP_NS_PER_MS,
+     .max = 3600 * KVP_NS_PER_S,
+     .help = "With --proxy: an answer of which nothing has come for so long is asked for elsewhere."},
     {.name = "compute-rate",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, compute_rate),
@@ -97,7 +137,8 @@ typedef struct {
     kvp_registry_t *registry;
     kvp_api_t api;
     kvp_http_t *http;
-    kvp_hostport_t bound;
+    kvp_hostport_t bound, proxy_bound;
+    kvp_proxy_t *proxy; /* NULL = none */
     bool has_uv;
 } daemon_t;
 
@@ -108,6 +149,64 @@ on_stop(void *arg)
 
     kvp_registry_stop(d->registry);
     kvp_loop_stop(&d->loop);
+}
+
+/* The port of a bootstrap server, behind a comma, on the host of the url. */
+static kvp_err_t
+add_server(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
+{
+    char url[KVP_FLEET_URL_MAX + 1], bootstrap[KVP_FLEET_URL_MAX + 1] = "";
+    const char *comma = strchr(text, ',');
+    const size_t len = comma == NULL ? strlen(text) : (size_t)(comma - text);
+    uint64_t port = 0;
+    kvp_err_t err = len < sizeof url && (comma == NULL || role == KVP_SERVER_PREFILL) ? KVP_OK : KVP_INVALID;
+    if (err == KVP_OK && comma != NULL) err = kvp_parse_u64(comma + 1, &port);
+    if (err == KVP_OK && comma != NULL && (port == 0 || port > UINT16_MAX)) err = KVP_INVALID;
+    if (err == KVP_OK) {
+        snprintf(url, sizeof url, "%.*s", (int)len, text);
+        while (url[0] != '\0' && url[strlen(url) - 1] == '/')
+            url[strlen(url) - 1] = '\0';
+        char *host = strstr(url, "://"), *colon = host == NULL ? NULL : strrchr(host + 3, ':');
+        const int host_len = colon != NULL ? (int)(colon - url) : (int)strlen(url);
+        if (comma != NULL) snprintf(bootstrap, sizeof bootstrap, "%.*s:%llu", host_len, url, (unsigned long long)port);
+        err = kvp_proxy_add(p, role, url, bootstrap);
+    }
+    if (err != KVP_OK) kvp_log_error("proxy", "no server of ours: %s: %s", text, kvp_err_text(err));
+    return err;
+}
+
+static kvp_err_t
+add_servers(kvp_proxy_t *p, kvp_server_role_t role, const kvp_strings_t *texts)
+{
+    kvp_err_t err = KVP_OK;
+
+    for (size_t i = 0; i < texts->count && err == KVP_OK; i++)
+        err = add_server(p, role, texts->items[i]);
+    return err;
+}
+
+static kvp_err_t
+build_proxy(daemon_t *d, const settings_t *s)
+{
+    kvp_proxy_conf_t conf = kvp_proxy_defaults;
+
+    if (s->proxy.host[0] == '\0') {
+        if (s->prefill.count + s->decode.count + s->replica.count == 0) return KVP_OK;
+        kvp_log_error("proxy", "--prefill, --decode and --replica go with --proxy");
+        return KVP_INVALID;
+    }
+    if ((s->prefill.count > 0) != (s->decode.count > 0) || s->decode.count + s->replica.count == 0) {
+        kvp_log_error("proxy", "--proxy wants --prefill and --decode, or --replica");
+        return KVP_INVALID;
+    }
+    conf.listen = s->proxy;
+    conf.prefill_ms = s->prefill_timeout_ns / KVP_NS_PER_MS;
+    conf.first_ms = s->first_byte_timeout_ns / KVP_NS_PER_MS;
+    kvp_err_t err = kvp_proxy_create(&conf, &d->proxy);
+    if (err == KVP_OK) err = add_servers(d->proxy, KVP_SERVER_PREFILL, &s->prefill);
+    if (err == KVP_OK) err = add_servers(d->proxy, KVP_SERVER_DECODE, &s->decode);
+    if (err == KVP_OK) err = add_servers(d->proxy, KVP_SERVER_REPLICA, &s->replica);
+    return err == KVP_OK ? kvp_proxy_start(d->proxy, &d->proxy_bound) : err;
 }
 
 static kvp_err_t
@@ -136,12 +235,13 @@ build(daemon_t *d, const settings_t *s)
     weights.affinity_ms = (double)s->affinity_ns / KVP_NS_PER_MS;
     err = kvp_api_route(&d->api, d->http, &d->loop, d->registry, &weights);
     if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
-    return err;
+    return err == KVP_OK ? build_proxy(d, s) : err;
 }
 
 static void
 tear_down(daemon_t *d)
 {
+    kvp_proxy_stop(d->proxy);
     if (d->has_uv) {
         on_stop(d);
         uv_run(&d->uv, UV_RUN_DEFAULT);
@@ -156,7 +256,7 @@ tear_down(daemon_t *d)
 int
 main(int argc, char **argv)
 {
-    char http[KVP_HOSTPORT_TEXT_MAX];
+    char http[KVP_HOSTPORT_TEXT_MAX], proxy[KVP_HOSTPORT_TEXT_MAX];
     settings_t settings = {0};
     static daemon_t d;
     kvp_conf_t conf;
@@ -168,7 +268,8 @@ main(int argc, char **argv)
     kvp_limit_raise_files();
     kvp_err_t err = build(&d, &settings);
     if (err == KVP_OK)
-        err = kvp_daemon_ready_line(NULL, NULL, kvp_format_hostport(&d.bound, http),
+        err = kvp_daemon_ready_line(d.proxy == NULL ? NULL : kvp_format_hostport(&d.proxy_bound, proxy), NULL,
+                                    kvp_format_hostport(&d.bound, http),
                                     settings.data_dir != NULL ? settings.data_dir : "none");
     if (err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
     if (err != KVP_OK) kvp_log_error("conductor", "cannot start%s", err == KVP_NOMEM ? ": out of memory" : "");

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The servers that a proxy sends requests to: which of them may get the next one. A state machine without sockets and clocks. One that fails is left out for a while, which doubles with each
+ * failure, and tried again then.
+ */
+#ifndef KVP_CONDUCTOR_PROXY_FLEET_H
+#define KVP_CONDUCTOR_PROXY_FLEET_H
+
+#include "common/base.h"
+
+#define KVP_FLEET_MAX 1024u
+#define KVP_FLEET_URL_MAX 511u
+#define KVP_FLEET_ENGINE_MAX 255u
+#define KVP_SERVER_NONE UINT32_MAX
+
+typedef enum { KVP_SERVER_REPLICA, KVP_SERVER_PREFILL, KVP_SERVER_DECODE, KVP_SERVER_ROLES } kvp_server_role_t;
+
+typedef struct {
+    char url[KVP_FLEET_URL_MAX + 1]; /* "" = the place is free */
+    kvp_server_role_t role;
+    char bootstrap[KVP_FLEET_URL_MAX +
+                   1]; /* of a prefill server that tells its engine's id there; "" = it tells in its answers */
+    char engine[KVP_FLEET_ENGINE_MAX + 1]; /* that id; "" = not known */
+    uint32_t open; /* requests that are under way */
+    uint32_t fails; /* in a row */
+    uint64_t until_ns; /* left out until then */
+    uint64_t requests, failures;
+} kvp_server_t;
+
+typedef struct {
+    kvp_server_t servers[KVP_FLEET_MAX];
+    uint32_t n; /* places that were ever taken */
+    uint32_t turn[KVP_SERVER_ROLES];
+} kvp_fleet_t;
+
+/* kvp_fleet_add: the number of the server, which it keeps; one that is there already is returned. KVP_SERVER_NONE = there are too many, or the url is too long. kvp_fleet_remove: false = there
+ * is none of that url and role. Requests under way go on. */
+uint32_t kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const char *bootstrap);
+bool kvp_fleet_remove(kvp_fleet_t *f, kvp_server_role_t role, const char *url);
+uint32_t kvp_fleet_count(const kvp_fleet_t *f, kvp_server_role_t role);
+
+/* kvp_fleet_pick: the next in turn of those of that role that are not in tried[0 .. tried_n), those that are left out only where all are. It has one request more then, until
+ * kvp_fleet_end. KVP_SERVER_NONE = none is left. */
+uint32_t kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n,
+                        uint64_t now_ns);
+void kvp_fleet_end(kvp_fleet_t *f, uint32_t server, bool has_failed, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The proxy: an OpenAI-compatible front, which sends each request to a prefill server and then to a decode server, or to a replica, and passes the answer on as it comes. A thread of its own, with a
+ * loop of its own. ADR 0035.
+ */
+#ifndef KVP_CONDUCTOR_PROXY_PROXY_H
+#define KVP_CONDUCTOR_PROXY_PROXY_H
+
+#include "common/buf.h"
+#include "common/parse.h"
+#include "conductor/proxy/fleet.h"
+
+typedef struct {
+    kvp_hostport_t listen;
+    uint64_t connect_ms; /* most that a connection to a server may take */
+    uint64_t prefill_ms; /* and a prefill */
+    uint64_t first_ms; /* and the first byte of an answer */
+    uint64_t idle_ms; /* and what follows, each */
+} kvp_proxy_conf_t;
+extern const kvp_proxy_conf_t kvp_proxy_defaults; /* but for listen */
+
+typedef struct kvp_proxy kvp_proxy_t;
+
+/* kvp_proxy_create, then kvp_proxy_add for each server: bootstrap "" = none; LIMIT, INVALID (url is not http:// or https://). kvp_proxy_start binds and serves; *bound_out is where. SYS, NOMEM; logged.
+ * kvp_proxy_stop ends all requests, and the thread; NULL is legal. */
+kvp_err_t kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out) KVP_MUST_USE;
+kvp_err_t kvp_proxy_add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap) KVP_MUST_USE;
+kvp_err_t kvp_proxy_start(kvp_proxy_t *p, kvp_hostport_t *bound_out) KVP_MUST_USE;
+void kvp_proxy_stop(kvp_proxy_t *p);
+
+#endif

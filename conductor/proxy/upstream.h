@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Requests to servers, by libcurl on a libuv loop: what comes is handed on as it comes. All on the loop's thread.
+ */
+#ifndef KVP_CONDUCTOR_PROXY_UPSTREAM_H
+#define KVP_CONDUCTOR_PROXY_UPSTREAM_H
+
+#include "common/base.h"
+
+#include <uv.h>
+
+typedef struct kvp_upstream kvp_upstream_t;
+typedef struct kvp_call kvp_call_t;
+
+/* Nothing is called back from within kvp_upstream_start. After on_end the call is gone. */
+typedef struct {
+    void (*on_head)(void *arg, uint32_t status, const char *content_type,
+                    int64_t length); /* type NULL = none; length -1 = not told */
+    bool (*on_bytes)(void *arg, const void *bytes,
+                     size_t len); /* false: no more for now, the same bytes come again after kvp_call_resume */
+    void (*on_end)(void *arg, const char *why); /* NULL = whole; else why not */
+} kvp_call_ops_t;
+
+typedef struct {
+    const char *url;
+    bool is_get; /* else POST */
+    const char *body; /* borrowed until on_end; NULL = none */
+    size_t body_len;
+    const char *const *headers; /* "Name: value", ended by NULL; NULL = none; copied */
+    uint64_t connect_ms; /* most that a connection may take */
+    uint64_t first_ms; /* and what comes first of the answer, behind that; 0 = any */
+    uint64_t idle_ms; /* silence after that; 0 = any */
+} kvp_call_conf_t;
+
+kvp_err_t kvp_upstream_create(uv_loop_t *uv, kvp_upstream_t **out) KVP_MUST_USE;
+/* kvp_upstream_close drops all calls, without a word, and closes its handles, which takes a turn of the loop; kvp_upstream_destroy after that. */
+void kvp_upstream_close(kvp_upstream_t *up);
+void kvp_upstream_destroy(kvp_upstream_t *up);
+
+kvp_call_t *kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_call_ops_t *ops,
+                               void *arg); /* NULL = no memory */
+void kvp_call_resume(kvp_call_t *call);
+void kvp_call_cancel(kvp_call_t *call); /* nothing is called back any more */
+
+#endif

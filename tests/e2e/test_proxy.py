@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proxy against stubs of servers: what they are asked, what the client gets, and what happens when they fail, stall, or the client goes."""
+import contextlib
+import http.client
+import http.server
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from conftest import SLOW, wait_until
+
+
+class Server:
+    """A stub of an engine. kind: prefill, decode or replica. What it was asked is in `asked`: (path, body, headers)."""
+
+    def __init__(self, kind, bootstrap=False):
+        server = self
+        self.kind, self.asked, self.fail, self.chunks, self.gap, self.gone = kind, [], None, 5, 0.02, 0
+        self.release = threading.Event()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self, status, body, kind="application/json"):
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self):
+                server.asked.append((self.path, None, dict(self.headers)))
+                self.answer(200, json.dumps({"0": {"engine_id": "engine-7"}} if self.path == "/query" else {"data": [{"id": "m"}]}).encode())
+
+            def do_POST(self):
+                raw = self.rfile.read(int(self.headers["Content-Length"]))
+                body = json.loads(raw)
+                server.asked.append((self.path, body, dict(self.headers)))
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    self.run(body)
+
+            def run(self, body):
+                fail = server.fail
+                if fail == "close":
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    self.close_connection = True
+                elif fail == "stall":
+                    server.release.wait(30)
+                    self.close_connection = True
+                elif isinstance(fail, int):
+                    self.answer(fail, json.dumps({"error": {"message": f"stub says {fail}"}}).encode())
+                elif server.kind == "prefill":
+                    self.answer(200, json.dumps({"id": "x", "choices": [], "kv_transfer_params": {"remote_host": "h", "remote_port": 1, "remote_block_ids": [1, 2]}}).encode())
+                elif body.get("stream"):
+                    self.stream(fail)
+                else:
+                    self.answer(200, json.dumps({"choices": [{"text": "ok"}]}).encode())
+
+            def stream(self, fail):
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                if fail == "head":  # dies behind its head
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                for i in range(server.chunks):
+                    data = f"data: {i}\n\n".encode()
+                    try:
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                        self.wfile.flush()
+                    except OSError:
+                        server.gone += 1
+                        self.close_connection = True
+                        return
+                    if fail == "middle" and i == 2:
+                        self.connection.shutdown(socket.SHUT_RDWR)
+                        return
+                    time.sleep(server.gap)
+                self.wfile.write(b"0\r\n\r\n")
+
+            def log_message(self, *_):
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.arg = f"{self.url},{self.port}" if bootstrap else self.url
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.release.set()
+        self.http.shutdown()
+        self.http.server_close()
+
+
+class Proxy:
+    def __init__(self, bench, servers, *args):
+        flags = [word for s in servers for word in (f"--{s.kind}", s.arg)]
+        self.daemon = bench.start("proxy", "kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", *flags, *args)
+        self.at = self.daemon.listen.split(":")
+
+    def open(self, body, path="/v1/completions", headers=(), raw=None):
+        c = http.client.HTTPConnection(*self.at, timeout=20 * SLOW)
+        c.request("POST", path, raw if raw is not None else json.dumps(body), dict(headers))
+        return c, c.getresponse()
+
+    def post(self, body=None, path="/v1/completions", headers=(), raw=None):
+        c, r = self.open(body, path, headers, raw)
+        text = r.read()
+        c.close()
+        return r.status, text, r
+
+    def get(self, path):
+        c = http.client.HTTPConnection(*self.at, timeout=20 * SLOW)
+        c.request("GET", path)
+        r = c.getresponse()
+        text = r.read()
+        c.close()
+        return r.status, text
+
+    def counter(self, name):
+        return next(int(line.split()[1]) for line in self.get("/metrics")[1].decode().splitlines() if line.startswith(f"kvpool_proxy_{name} "))
+
+
+@pytest.fixture
+def site(bench):
+    made = []
+
+    def make(*kinds, args=(), bootstrap=False):
+        servers = [Server(kind, bootstrap and kind == "prefill") for kind in kinds]
+        made.extend(servers)
+        return Proxy(bench, servers, *args), *servers
+
+    yield make
+    for s in made:
+        s.close()
+
+
+BODY = {"model": "m", "prompt": "hello", "max_tokens": 77, "stream": True, "stream_options": {"include_usage": True}, "seed": 2**63, "odd": 1e-400, "min_tokens": 3}
+
+
+def test_prefill_and_decode(site):
+    """Fails if the prefill copy is not cut down, if the decode copy lacks a field or the parameters, if both have not one id, or if Authorization does not pass."""
+    proxy, p, d = site("prefill", "decode")
+    status, text, r = proxy.post(BODY, headers={"Authorization": "Bearer k", "X-Request-Id": "mine"})
+    assert status == 200 and text == b"".join(b"data: %d\n\n" % i for i in range(5)), text
+    assert r.headers["Content-Type"] == "text/event-stream" and r.headers["Transfer-Encoding"] == "chunked" and r.headers["X-Request-Id"] == "mine"
+    (path, first, headers), = p.asked
+    assert path == "/v1/completions" and headers["Authorization"] == "Bearer k" and headers["X-Request-Id"] == "mine"
+    assert first["max_tokens"] == first["max_completion_tokens"] == first["min_tokens"] == 1 and first["stream"] is False and "stream_options" not in first
+    assert first["kv_transfer_params"]["do_remote_decode"] is True and first["kv_transfer_params"]["do_remote_prefill"] is False and first["seed"] == 2**63
+    (path, second, headers), = d.asked
+    assert second.pop("kv_transfer_params") == {"remote_host": "h", "remote_port": 1, "remote_block_ids": [1, 2]}
+    assert second == BODY and headers["Authorization"] == "Bearer k" and headers["X-Request-Id"] == "mine"
+    ids = set()
+    for _ in range(3):
+        status, text, r = proxy.post({"model": "m", "messages": []}, "/v1/chat/completions")
+        assert status == 200 and json.loads(text) == {"choices": [{"text": "ok"}]} and r.headers["Content-Length"] == str(len(text))
+        ids.add(p.asked[-1][2]["X-Request-Id"])
+        assert p.asked[-1][2]["X-Request-Id"] == d.asked[-1][2]["X-Request-Id"] and p.asked[-1][0] == "/v1/chat/completions"
+    assert len(ids) == 3
+    assert json.loads(proxy.get("/healthcheck")[1]) == {"status": "ok", "prefill_instances": 1, "decode_instances": 1, "replica_instances": 0}
+    assert json.loads(proxy.get("/v1/models")[1]) == {"data": [{"id": "m"}]}
+
+
+def test_bootstrap_handshake(site):
+    """Fails if the engine's id is not asked for, and once, or the two copies name other transfers."""
+    proxy, p, d = site("prefill", "decode", bootstrap=True)
+    for _ in range(2):
+        assert proxy.post(BODY)[0] == 200
+    asked = [path for path, _, _ in p.asked]
+    assert asked == ["/query", "/v1/completions", "/v1/completions"], asked
+    transfers = []
+    for (_, first, _), (_, second, _) in zip(p.asked[1:], d.asked):
+        a, b = first["kv_transfer_params"], second["kv_transfer_params"]
+        assert a == {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": b["transfer_id"]}
+        assert b == {"do_remote_prefill": True, "do_remote_decode": False, "remote_bootstrap_addr": p.url, "remote_engine_id": "engine-7", "transfer_id": a["transfer_id"]}
+        transfers.append(a["transfer_id"])
+    assert len(set(transfers)) == 2
+
+
+def test_replicas_in_turn_and_streams_at_once(site):
+    """Fails if replicas are not used in turn, the body is changed, or a stream waits for more of itself."""
+    proxy, a, b = site("replica", "replica")
+    a.chunks = b.chunks = 3
+    a.gap = b.gap = 0.4
+    raw = b' {"model" : "m",\n "stream":true, "x":1.0000000000000000001}\n'
+    for s in (a, b):
+        c, r = proxy.open(None, raw=raw)
+        begun, times = time.monotonic(), []
+        while line := r.readline():
+            if line.strip():
+                times.append(time.monotonic() - begun)
+        c.close()
+        assert len(times) == 3 and times[0] < 0.3 * SLOW and times[1] < times[2], times
+    assert len(a.asked) == len(b.asked) == 1
+
+
+@pytest.mark.parametrize("how", ["close", "stall", 500])
+def test_prefill_fails(site, how):
+    """Fails if a prefill that fails or stalls is not tried elsewhere, or decoding without it is not what is left."""
+    proxy, p, q, d = site("prefill", "prefill", "decode", args=("--prefill-timeout", "500ms"))
+    p.fail = how
+    for _ in range(2):
+        assert proxy.post(BODY)[0] == 200
+    assert len(q.asked) >= 1 and all("kv_transfer_params" in body for _, body, _ in d.asked) and proxy.counter("plain_total") == 0
+    q.fail = how
+    assert proxy.post(BODY)[0] == 200
+    assert "kv_transfer_params" not in d.asked[-1][1] and proxy.counter("plain_total") == 1
+
+
+@pytest.mark.parametrize("how", ["close", "stall", "head", 503])
+def test_decode_fails_before_its_first_byte(site, how):
+    proxy, p, d, e = site("prefill", "decode", "decode", args=("--first-byte-timeout", "500ms"))
+    d.fail = how
+    for _ in range(3):
+        assert proxy.post(BODY)[0] == 200
+    assert len(e.asked) == 3 and e.asked[0][1]["kv_transfer_params"]["remote_host"] == "h"
+    e.fail = how
+    status, text, _ = proxy.post(BODY)
+    assert status == 502 and json.loads(text)["error"]["type"] == "upstream_error", text
+    d.fail = e.fail = None
+    assert proxy.post(BODY)[0] == 200, "servers that are left out are tried where there is no other"
+
+
+def test_after_the_first_byte(site):
+    """Fails if an answer that breaks off looks whole."""
+    proxy, a, b = site("replica", "replica")
+    a.fail = b.fail = "middle"
+    c, r = proxy.open(BODY)
+    with pytest.raises(http.client.IncompleteRead) as e:
+        r.read()
+    assert e.value.partial.startswith(b"data: 0\n\ndata: 1\n\ndata: 2\n\n") and b'"error"' in e.value.partial
+    c.close()
+    assert proxy.counter("broken_total") == 1 and len(a.asked) + len(b.asked) == 1
+
+
+def test_a_servers_own_word(site):
+    """Fails if a 4xx is changed, or puts anybody out of service."""
+    proxy, p, d = site("prefill", "decode")
+    for s, at in ((p, 422), (d, 404)):
+        s.fail = at
+        for _ in range(2):
+            status, text, _ = proxy.post(BODY)
+            assert status == at and json.loads(text) == {"error": {"message": f"stub says {at}"}}
+        s.fail = None
+    assert proxy.post(BODY)[0] == 200
+
+
+def test_client_goes(site):
+    """Fails if a server goes on for a client that has gone."""
+    proxy, a = site("replica")
+    a.chunks, a.gap = 1000, 0.02
+    c, r = proxy.open(BODY)
+    r.readline()
+    c.sock.close() if c.sock else None
+    r.close()
+    c.close()
+    wait_until(lambda: a.gone == 1, 5, "the server to lose its client")
+    a.fail = "stall"
+    c = http.client.HTTPConnection(*proxy.at, timeout=5)
+    c.request("POST", "/v1/completions", json.dumps(BODY))
+    wait_until(lambda: len(a.asked) == 2, 5, "the request")
+    c.close()
+    wait_until(lambda: proxy.counter("gone_total") == 2 and proxy.counter("open") == 0, 5, "the end of what nobody waits for")
+
+
+@pytest.mark.parametrize("raw", [b"", b"x", b"[]", b'{"a":1', b'{"a":"\xff"}', b'{"a":' + b"[" * 100000 + b"]" * 100000 + b"}", b'{"a":01}', b'{"a":1} x', b'{"a":"\n"}',
+                                 b"{" + b",".join(b'"%d":1' % i for i in range(200)) + b"}"])
+def test_bodies_that_are_none(site, raw):
+    proxy, a = site("replica")
+    status, text, _ = proxy.post(raw=raw)
+    assert status == 400 and json.loads(text)["error"]["message"] and a.asked == []
+    assert proxy.post({"model": "m"})[0] == 200
+
+
+def test_sizes_paths_and_smuggling(site):
+    proxy, a = site("replica")
+    assert proxy.post({"p": "x" * (4 << 20)})[0] == 200
+    assert proxy.get("/v1/completions")[0] == 405 and proxy.get("/no")[0] == 404
+    for head in (b"Content-Length: 5\r\nContent-Length: 6\r\n", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", b"Content-Length: -1\r\n", b"Content-Length: x\r\n",
+                 b"X: " + b"y" * 300000 + b"\r\n", b"Transfer-Encoding: chunked\r\n"):
+        with socket.create_connection(proxy.at, timeout=10) as s:
+            with contextlib.suppress(OSError):
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + head + b'\r\nzz\r\n{"model":"m"}GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n')
+            got = b""
+            with contextlib.suppress(OSError):
+                while more := s.recv(65536):
+                    got += more
+        assert b" 200 " not in got, (head[:60], got[:300])
+    assert [path for path, _, _ in a.asked] == ["/v1/completions"]
+
+
+def test_large_body_is_refused_and_many_streams_pass(site):
+    proxy, a = site("replica")
+    with contextlib.suppress(OSError):
+        assert proxy.post(raw=b'{"p":"' + b"x" * (64 << 20) + b'"}')[0] == 413
+    a.chunks, bad = 20, []
+
+    def stream():
+        if proxy.post(BODY)[1] != b"".join(b"data: %d\n\n" % i for i in range(20)):
+            bad.append(1)
+
+    threads = [threading.Thread(target=stream) for _ in range(60)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not bad
+    wait_until(lambda: proxy.counter("open") == 0, 5, "all requests to be over")
+
+
+def test_ends_in_time(site):
+    proxy, a = site("replica")
+    a.fail = "stall"
+
+    def ask():
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            proxy.post(BODY)
+
+    threading.Thread(target=ask, daemon=True).start()
+    wait_until(lambda: len(a.asked) == 1, 5, "the request")
+    begun = time.monotonic()
+    proxy.daemon.terminate()
+    assert time.monotonic() - begun < 5 * SLOW

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What clients and servers send the proxy and the router. The first byte says what the rest is: a body (what is taken makes copies that are JSON again, with the fields of it), or a server's metrics.
+ */
+#include "conductor/proxy/body.h"
+#include "conductor/router/load.h"
+#include "proto/connkey.h"
+#include "tests/fuzz/fuzz_check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void
+body(const char *text, size_t len)
+{
+    static const char *const none[] = {NULL}, *const some[] = {"stream", "max_tokens", NULL};
+    static kvp_body_t in, out;
+    const char *why = NULL, *value;
+    size_t value_len;
+    kvp_buf_t copy;
+
+    if (!kvp_body_read(text, len, &in, &why)) {
+        check(why != NULL);
+        return;
+    }
+    kvp_buf_init(&copy, 0);
+    kvp_body_copy(&in, none, "", &copy);
+    check(kvp_body_read((const char *)copy.data, copy.len, &out, &why) && out.n == in.n);
+    for (uint32_t i = 0; i < in.n; i++)
+        check(in.fields[i].value_len == out.fields[i].value_len &&
+              memcmp(text + in.fields[i].value, copy.data + out.fields[i].value, in.fields[i].value_len) == 0);
+    if (in.n < KVP_BODY_FIELDS_MAX) {
+        kvp_buf_reset(&copy);
+        kvp_body_copy(&in, some, "\"stream\":false", &copy);
+        check(kvp_body_read((const char *)copy.data, copy.len, &out, &why));
+        value = kvp_body_find(&out, "stream", &value_len);
+        check(value != NULL && value_len == 5 && kvp_body_find(&out, "max_tokens", &value_len) == NULL);
+    }
+    kvp_buf_fini(&copy);
+}
+
+static void
+metrics(const uint8_t *data, size_t size)
+{
+    kvp_load_of_t loads[KVP_LOAD_RANKS_MAX];
+    char *text = malloc(size + 1);
+    kvp_connkey_t key;
+
+    check(text != NULL);
+    memcpy(text, data, size);
+    text[size] = '\0';
+    check(kvp_load_parse(text, loads) <= KVP_LOAD_RANKS_MAX);
+    if (kvp_connkey_read(text, size, &key)) check(key.prefix_len + key.ranks_len + key.hex_len < size);
+    free(text);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0) return 0;
+    if ((data[0] & 1) == 0)
+        body((const char *)data + 1, size - 1);
+    else
+        metrics(data + 1, size - 1);
+    return 0;
+}
