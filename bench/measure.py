@@ -17,7 +17,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 VOID_ABOVE = 0.25
 TRIES = 4  # turns that may be made for each that is wanted
-PROGRAMS = ("master/kvpool-master", "client/kvpool-node", "client/kvpool", "conductor/kvpool-conductor", "bench/kvpool-copy-cost", "bench/alloc_bench")
+PROGRAMS = ("master/kvpool-master", "client/kvpool-node", "client/kvpool", "conductor/kvpool-conductor", "bench/kvpool-copy-cost", "bench/alloc_bench", "bench/http_load")
 
 
 class Skip(Exception):

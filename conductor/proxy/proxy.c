@@ -92,6 +92,7 @@ struct kvp_proxy {
     kvp_list_t exchanges;
     uint32_t exchanges_n;
     uint64_t held;
+    uint64_t id, ids; /* drawn at the start; ids that were made */
     struct {
         uint64_t requests, refused, failed, broken, plain,
             gone; /* broken: after the first byte; plain: without their prefill */
@@ -145,6 +146,13 @@ answer_error(exchange_t *x, uint32_t status, const char *why)
         x->p->stats.failed++;
     answer_text(x, status, "application/json", text.err == KVP_OK ? (const char *)text.data : "{}");
     kvp_buf_fini(&text);
+}
+
+/* Unlike any other, of this proxy and of others. */
+static void
+make_id(kvp_proxy_t *p, char *out, size_t cap)
+{
+    snprintf(out, cap, "%016llx%016llx", (unsigned long long)p->id, (unsigned long long)++p->ids);
 }
 
 /* ---- servers */
@@ -300,8 +308,7 @@ send_prefill(exchange_t *x)
     char more[320];
 
     if (s->bootstrap[0] != '\0') {
-        snprintf(x->transfer, sizeof x->transfer, "%016llx%016llx", (unsigned long long)kvp_random_u64(),
-                 (unsigned long long)kvp_random_u64());
+        make_id(x->p, x->transfer, sizeof x->transfer);
         snprintf(more, sizeof more,
                  "\"max_tokens\":1,\"max_completion_tokens\":1,\"min_tokens\":1,\"stream\":false,\"kv_transfer_"
                  "params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"transfer_id\":\"%s\"}",
@@ -391,7 +398,9 @@ static void
 on_answer_end(void *arg, const char *why)
 {
     exchange_t *x = arg;
+
     x->call = NULL;
+    if (why == NULL && x->out.err != KVP_OK) why = "out of memory";
     if (why == NULL && x->status < 500) {
         end_server(x, false);
         x->has_ended = x->is_whole = true;
@@ -490,9 +499,7 @@ begin(exchange_t *x)
     x->server = KVP_SERVER_NONE;
     copy_header(x, "X-Request-Id", x->id, sizeof x->id);
     copy_header(x, "Authorization", x->auth, sizeof x->auth);
-    if (x->id[0] == '\0')
-        snprintf(x->id, sizeof x->id, "%016llx%016llx", (unsigned long long)kvp_random_u64(),
-                 (unsigned long long)kvp_random_u64());
+    if (x->id[0] == '\0') make_id(x->p, x->id, sizeof x->id);
     x->state = X_ANSWER;
     if (!x->is_get) {
         if (x->body.err != KVP_OK || !kvp_body_read((const char *)x->body.data, x->body.len, &x->fields, &why)) {
@@ -535,8 +542,12 @@ read_out(void *arg, uint64_t pos, char *bytes, size_t max)
 static enum MHD_Result
 queue_answer(exchange_t *x)
 {
-    struct MHD_Response *r = MHD_create_response_from_callback(x->length >= 0 ? (uint64_t)x->length : MHD_SIZE_UNKNOWN,
-                                                               PIECE_BYTES, read_out, x, NULL);
+    /* One that is whole by now leaves with its head, in one packet. */
+    struct MHD_Response *r =
+        x->has_ended && x->is_whole
+            ? MHD_create_response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_MUST_COPY)
+            : MHD_create_response_from_callback(x->length >= 0 ? (uint64_t)x->length : MHD_SIZE_UNKNOWN, PIECE_BYTES,
+                                                read_out, x, NULL);
     enum MHD_Result ok = r == NULL ? MHD_NO : MHD_YES;
 
     if (ok == MHD_YES) ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->type);
@@ -810,6 +821,7 @@ kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out)
 
     if (p == NULL) return KVP_NOMEM;
     p->conf = *conf;
+    p->id = kvp_random_u64();
     kvp_list_init(&p->exchanges);
     *out = p;
     return KVP_OK;
