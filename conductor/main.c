@@ -3,7 +3,7 @@
  * changes the index, the HTTP server's answers from it, four more answer /route, and one asks servers for their load.
  */
 #include "conductor/api.h"
-#include "conductor/proxy/proxy.h"
+#include "conductor/proxy/admin.h"
 
 #include "common/clock.h"
 #include "common/daemon/conf.h"
@@ -151,37 +151,13 @@ on_stop(void *arg)
     kvp_loop_stop(&d->loop);
 }
 
-/* The port of a bootstrap server, behind a comma, on the host of the url. */
-static kvp_err_t
-add_server(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
-{
-    char url[KVP_FLEET_URL_MAX + 1], bootstrap[KVP_FLEET_URL_MAX + 1] = "";
-    const char *comma = strchr(text, ',');
-    const size_t len = comma == NULL ? strlen(text) : (size_t)(comma - text);
-    uint64_t port = 0;
-    kvp_err_t err = len < sizeof url && (comma == NULL || role == KVP_SERVER_PREFILL) ? KVP_OK : KVP_INVALID;
-    if (err == KVP_OK && comma != NULL) err = kvp_parse_u64(comma + 1, &port);
-    if (err == KVP_OK && comma != NULL && (port == 0 || port > UINT16_MAX)) err = KVP_INVALID;
-    if (err == KVP_OK) {
-        snprintf(url, sizeof url, "%.*s", (int)len, text);
-        while (url[0] != '\0' && url[strlen(url) - 1] == '/')
-            url[strlen(url) - 1] = '\0';
-        char *host = strstr(url, "://"), *colon = host == NULL ? NULL : strrchr(host + 3, ':');
-        const int host_len = colon != NULL ? (int)(colon - url) : (int)strlen(url);
-        if (comma != NULL) snprintf(bootstrap, sizeof bootstrap, "%.*s:%llu", host_len, url, (unsigned long long)port);
-        err = kvp_proxy_add(p, role, url, bootstrap);
-    }
-    if (err != KVP_OK) kvp_log_error("proxy", "no server of ours: %s: %s", text, kvp_err_text(err));
-    return err;
-}
-
 static kvp_err_t
 add_servers(kvp_proxy_t *p, kvp_server_role_t role, const kvp_strings_t *texts)
 {
     kvp_err_t err = KVP_OK;
 
     for (size_t i = 0; i < texts->count && err == KVP_OK; i++)
-        err = add_server(p, role, texts->items[i]);
+        err = kvp_proxy_admin_add(p, role, texts->items[i]);
     return err;
 }
 
@@ -206,7 +182,7 @@ build_proxy(daemon_t *d, const settings_t *s)
     if (err == KVP_OK) err = add_servers(d->proxy, KVP_SERVER_PREFILL, &s->prefill);
     if (err == KVP_OK) err = add_servers(d->proxy, KVP_SERVER_DECODE, &s->decode);
     if (err == KVP_OK) err = add_servers(d->proxy, KVP_SERVER_REPLICA, &s->replica);
-    return err == KVP_OK ? kvp_proxy_start(d->proxy, &d->proxy_bound) : err;
+    return err == KVP_OK ? kvp_proxy_admin_route(d->proxy, d->http) : err;
 }
 
 static kvp_err_t
@@ -234,19 +210,20 @@ build(daemon_t *d, const settings_t *s)
     weights.request_ms = (double)s->request_cost_ns / KVP_NS_PER_MS;
     weights.affinity_ms = (double)s->affinity_ns / KVP_NS_PER_MS;
     err = kvp_api_route(&d->api, d->http, &d->loop, d->registry, &weights);
-    if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
-    return err == KVP_OK ? build_proxy(d, s) : err;
+    if (err == KVP_OK) err = build_proxy(d, s);
+    if (err == KVP_OK && d->proxy != NULL) err = kvp_proxy_start(d->proxy, &d->proxy_bound);
+    return err == KVP_OK ? kvp_http_start(d->http, &s->http, &d->bound) : err;
 }
 
 static void
 tear_down(daemon_t *d)
 {
-    kvp_proxy_stop(d->proxy);
     if (d->has_uv) {
         on_stop(d);
         uv_run(&d->uv, UV_RUN_DEFAULT);
     }
     kvp_http_destroy(d->http);
+    kvp_proxy_stop(d->proxy); /* handlers may ask it */
     kvp_api_fini(&d->api);
     kvp_loop_fini(&d->loop);
     kvp_registry_destroy(d->registry);

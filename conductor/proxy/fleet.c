@@ -15,7 +15,7 @@ static uint32_t
 find(const kvp_fleet_t *f, kvp_server_role_t role, const char *url)
 {
     for (uint32_t i = 0; i < f->n; i++)
-        if (f->servers[i].role == role && strcmp(f->servers[i].url, url) == 0) return i;
+        if (!f->servers[i].is_gone && f->servers[i].role == role && strcmp(f->servers[i].url, url) == 0) return i;
     return KVP_SERVER_NONE;
 }
 
@@ -27,7 +27,7 @@ kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const cha
     if (at != KVP_SERVER_NONE) return at;
     if (strlen(url) > KVP_FLEET_URL_MAX || strlen(bootstrap) > KVP_FLEET_URL_MAX || url[0] == '\0')
         return KVP_SERVER_NONE;
-    for (at = 0; at < f->n && (f->servers[at].url[0] != '\0' || f->servers[at].open > 0); at++)
+    for (at = 0; at < f->n && (!f->servers[at].is_gone || f->servers[at].open > 0); at++)
         continue;
     if (at == KVP_FLEET_MAX) return KVP_SERVER_NONE;
     if (at == f->n) f->n++;
@@ -40,9 +40,9 @@ kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const cha
 bool
 kvp_fleet_remove(kvp_fleet_t *f, kvp_server_role_t role, const char *url)
 {
-    const uint32_t at = url[0] == '\0' ? KVP_SERVER_NONE : find(f, role, url);
+    const uint32_t at = find(f, role, url);
 
-    if (at != KVP_SERVER_NONE) f->servers[at].url[0] = '\0';
+    if (at != KVP_SERVER_NONE) f->servers[at].is_gone = true;
     return at != KVP_SERVER_NONE;
 }
 
@@ -52,7 +52,7 @@ kvp_fleet_count(const kvp_fleet_t *f, kvp_server_role_t role)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < f->n; i++)
-        n += f->servers[i].role == role && f->servers[i].url[0] != '\0';
+        n += f->servers[i].role == role && !f->servers[i].is_gone;
     return n;
 }
 
@@ -65,7 +65,7 @@ is_in(uint32_t server, const uint32_t *tried, uint32_t tried_n)
 }
 
 uint32_t
-kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n, uint64_t now_ns)
+kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n)
 {
     uint32_t best = KVP_SERVER_NONE;
 
@@ -73,11 +73,12 @@ kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, ui
         const uint32_t i = (f->turn[role] + k) % f->n;
         const kvp_server_t *s = &f->servers[i];
 
-        if (s->role != role || s->url[0] == '\0' || is_in(i, tried, tried_n)) continue;
-        if (s->until_ns <= now_ns) {
+        if (s->role != role || s->is_gone || is_in(i, tried, tried_n)) continue;
+        if (!s->is_down) {
             best = i;
             break;
         }
+        if (role == KVP_SERVER_PREFILL) continue;
         if (best == KVP_SERVER_NONE || s->until_ns < f->servers[best].until_ns) best = i;
     }
     if (best == KVP_SERVER_NONE) return best;
@@ -87,19 +88,53 @@ kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, ui
     return best;
 }
 
+static void
+leave_out(kvp_server_t *s, uint64_t now_ns)
+{
+    s->engine[0] = '\0'; /* another process may stand there soon */
+    s->is_down = true;
+    s->until_ns = now_ns + kvp_min_u64(OUT_MAX_NS, OUT_MIN_NS << kvp_min_u64(s->fails, 10));
+    s->fails++;
+}
+
 void
-kvp_fleet_end(kvp_fleet_t *f, uint32_t server, bool has_failed, uint64_t now_ns)
+kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t now_ns)
 {
     kvp_server_t *s = &f->servers[server];
 
     s->open--;
-    s->failures += has_failed;
-    if (!has_failed) {
+    if (end == KVP_SERVER_FAILED) {
+        s->failures++;
+        leave_out(s, now_ns);
+    } else if (end == KVP_SERVER_DID) {
         s->fails = 0;
-        s->until_ns = 0;
-        return;
+        s->is_down = false;
     }
-    s->engine[0] = '\0'; /* another process may stand there soon */
-    s->until_ns = now_ns + kvp_min_u64(OUT_MAX_NS, OUT_MIN_NS << kvp_min_u64(s->fails, 10));
-    s->fails++;
+}
+
+uint32_t
+kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < f->n; i++) {
+        kvp_server_t *s = &f->servers[i];
+
+        if (s->is_gone || !s->is_down || s->is_checked || now_ns < s->until_ns) continue;
+        s->is_checked = true;
+        s->open++;
+        return i;
+    }
+    return KVP_SERVER_NONE;
+}
+
+void
+kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, bool is_up, uint64_t now_ns)
+{
+    kvp_server_t *s = &f->servers[server];
+
+    s->open--;
+    s->is_checked = false;
+    if (is_up)
+        s->is_down = false;
+    else
+        leave_out(s, now_ns);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The servers that a proxy sends requests to: which of them may get the next one. A state machine without sockets and clocks. One that fails is left out for a while, which doubles with each
- * failure, and tried again then.
+ * failure, and from then on until a check of it succeeds. Only a request that succeeds makes its failures forgotten.
  */
 #ifndef KVP_CONDUCTOR_PROXY_FLEET_H
 #define KVP_CONDUCTOR_PROXY_FLEET_H
@@ -14,15 +14,23 @@
 
 typedef enum { KVP_SERVER_REPLICA, KVP_SERVER_PREFILL, KVP_SERVER_DECODE, KVP_SERVER_ROLES } kvp_server_role_t;
 
+typedef enum {
+    KVP_SERVER_DID,
+    KVP_SERVER_FAILED,
+    KVP_SERVER_LEFT /* the client has gone: nothing is known */
+} kvp_server_end_t;
+
 typedef struct {
-    char url[KVP_FLEET_URL_MAX + 1]; /* "" = the place is free */
+    char url[KVP_FLEET_URL_MAX + 1];
     kvp_server_role_t role;
     char bootstrap[KVP_FLEET_URL_MAX +
                    1]; /* of a prefill server that tells its engine's id there; "" = it tells in its answers */
     char engine[KVP_FLEET_ENGINE_MAX + 1]; /* that id; "" = not known */
-    uint32_t open; /* requests that are under way */
+    bool is_gone; /* was removed; the place is free when nothing is open */
+    bool is_down, is_checked; /* left out; a check is under way */
+    uint32_t open; /* requests that are under way, and checks */
     uint32_t fails; /* in a row */
-    uint64_t until_ns; /* left out until then */
+    uint64_t until_ns; /* no check before that */
     uint64_t requests, failures;
 } kvp_server_t;
 
@@ -38,10 +46,13 @@ uint32_t kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, 
 bool kvp_fleet_remove(kvp_fleet_t *f, kvp_server_role_t role, const char *url);
 uint32_t kvp_fleet_count(const kvp_fleet_t *f, kvp_server_role_t role);
 
-/* kvp_fleet_pick: the next in turn of those of that role that are not in tried[0 .. tried_n), those that are left out only where all are. It has one request more then, until
- * kvp_fleet_end. KVP_SERVER_NONE = none is left. */
-uint32_t kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n,
-                        uint64_t now_ns);
-void kvp_fleet_end(kvp_fleet_t *f, uint32_t server, bool has_failed, uint64_t now_ns);
+/* kvp_fleet_pick: the next in turn of those of that role that are not in tried[0 .. tried_n), those that are left out only where all are, and no prefill server: decoding
+ * without it is better than to wait for it. It has one request more then, until kvp_fleet_end. KVP_SERVER_NONE = none is left. */
+uint32_t kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n);
+void kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t now_ns);
+
+/* kvp_fleet_check: a server that is left out and is to be checked now, until kvp_fleet_checked. KVP_SERVER_NONE = there is none. */
+uint32_t kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns);
+void kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, bool is_up, uint64_t now_ns);
 
 #endif

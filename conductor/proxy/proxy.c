@@ -75,9 +75,16 @@ typedef struct exchange {
     bool has_ended, is_whole;
 } exchange_t;
 
+typedef struct {
+    kvp_proxy_t *p;
+    uint32_t status;
+} check_t;
+
 struct kvp_proxy {
     kvp_proxy_conf_t conf;
+    pthread_mutex_t lock; /* of the fleet's places and numbers; the texts of a server that a request goes to stay */
     kvp_fleet_t fleet;
+    check_t checks[KVP_FLEET_MAX]; /* by server */
     uv_loop_t uv;
     uv_async_t stop;
     uv_check_t check;
@@ -159,17 +166,29 @@ make_id(kvp_proxy_t *p, char *out, size_t cap)
 static void send_next(exchange_t *x);
 
 static void
-end_server(exchange_t *x, bool has_failed)
+end_server(exchange_t *x, kvp_server_end_t end)
 {
     if (x->server == KVP_SERVER_NONE) return;
-    kvp_fleet_end(&x->p->fleet, x->server, has_failed, kvp_now_ns());
+    pthread_mutex_lock(&x->p->lock);
+    kvp_fleet_end(&x->p->fleet, x->server, end, kvp_now_ns());
+    pthread_mutex_unlock(&x->p->lock);
     x->server = KVP_SERVER_NONE;
 }
 
-static bool
-is_disaggregated(const kvp_proxy_t *p)
+static uint32_t
+count(kvp_proxy_t *p, kvp_server_role_t role)
 {
-    return kvp_fleet_count(&p->fleet, KVP_SERVER_PREFILL) > 0 && kvp_fleet_count(&p->fleet, KVP_SERVER_DECODE) > 0;
+    pthread_mutex_lock(&p->lock);
+    const uint32_t n = kvp_fleet_count(&p->fleet, role);
+    pthread_mutex_unlock(&p->lock);
+
+    return n;
+}
+
+static bool
+is_disaggregated(kvp_proxy_t *p)
+{
+    return count(p, KVP_SERVER_PREFILL) > 0 && count(p, KVP_SERVER_DECODE) > 0;
 }
 
 /* False: none is left. */
@@ -177,7 +196,9 @@ static bool
 pick(exchange_t *x, kvp_server_role_t role)
 {
     if (x->tried_n == TRIES_MAX) return false;
-    x->server = kvp_fleet_pick(&x->p->fleet, role, x->tried, x->tried_n, kvp_now_ns());
+    pthread_mutex_lock(&x->p->lock);
+    x->server = kvp_fleet_pick(&x->p->fleet, role, x->tried, x->tried_n);
+    pthread_mutex_unlock(&x->p->lock);
     if (x->server == KVP_SERVER_NONE) return false;
     x->tried[x->tried_n++] = x->server;
     return true;
@@ -207,7 +228,7 @@ start_call(exchange_t *x, const char *base, const char *path, bool is_get, const
                                                     .idle_ms = x->p->conf.idle_ms},
                                  ops, x);
     if (x->call != NULL) return;
-    end_server(x, false);
+    end_server(x, KVP_SERVER_LEFT);
     answer_error(x, 503, "out of memory");
 }
 
@@ -280,14 +301,14 @@ on_prefill_end(void *arg, const char *why)
     x->call = NULL;
     x->status = 0;
     if (why == NULL && status >= 400 && status < 500) { /* the engine's own word */
-        end_server(x, false);
+        end_server(x, KVP_SERVER_DID);
         kvp_buf_append(&x->prefill, "", 1);
         x->p->stats.refused++;
         answer_text(x, status, x->type, x->prefill.err == KVP_OK ? (const char *)x->prefill.data : "");
         return;
     }
     if (why == NULL && status >= 200 && status < 300 && take_params(x)) {
-        end_server(x, false);
+        end_server(x, KVP_SERVER_DID);
         go_to_answer(x);
         return;
     }
@@ -295,7 +316,7 @@ on_prefill_end(void *arg, const char *why)
         snprintf(x->why, sizeof x->why, "a prefill server answered %u", status);
     else
         snprintf(x->why, sizeof x->why, "a prefill server failed: %.200s", why);
-    end_server(x, true);
+    end_server(x, KVP_SERVER_FAILED);
     send_next(x);
 }
 
@@ -349,7 +370,7 @@ on_bootstrap_end(void *arg, const char *why)
     }
     snprintf(x->why, sizeof x->why, "a bootstrap server tells no engine: %.200s",
              why == NULL ? "its answer is another one" : why);
-    end_server(x, true);
+    end_server(x, KVP_SERVER_FAILED);
     send_next(x);
 }
 
@@ -402,7 +423,7 @@ on_answer_end(void *arg, const char *why)
     x->call = NULL;
     if (why == NULL && x->out.err != KVP_OK) why = "out of memory";
     if (why == NULL && x->status < 500) {
-        end_server(x, false);
+        end_server(x, KVP_SERVER_DID);
         x->has_ended = x->is_whole = true;
         x->state = X_OVER;
         resume(x);
@@ -412,7 +433,7 @@ on_answer_end(void *arg, const char *why)
         snprintf(x->why, sizeof x->why, "a server answered %u", x->status);
     else
         snprintf(x->why, sizeof x->why, "a server failed: %.200s", why);
-    end_server(x, true);
+    end_server(x, KVP_SERVER_FAILED);
     if (x->is_queued) {
         end_broken(x, x->why);
         return;
@@ -586,8 +607,7 @@ on_healthcheck(kvp_proxy_t *p, struct MHD_Connection *conn)
     const int n =
         snprintf(text, sizeof text,
                  "{\"status\":\"ok\",\"prefill_instances\":%u,\"decode_instances\":%u,\"replica_instances\":%u}",
-                 kvp_fleet_count(&p->fleet, KVP_SERVER_PREFILL), kvp_fleet_count(&p->fleet, KVP_SERVER_DECODE),
-                 kvp_fleet_count(&p->fleet, KVP_SERVER_REPLICA));
+                 count(p, KVP_SERVER_PREFILL), count(p, KVP_SERVER_DECODE), count(p, KVP_SERVER_REPLICA));
 
     return answer_now(conn, 200, "application/json", text, (size_t)n);
 }
@@ -704,7 +724,7 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
         kvp_call_cancel(x->call);
         p->stats.gone += code != MHD_REQUEST_TERMINATED_COMPLETED_OK;
     }
-    end_server(x, false);
+    end_server(x, KVP_SERVER_LEFT);
     p->held -= x->body.len;
     p->exchanges_n--;
     kvp_list_del(&x->link);
@@ -757,6 +777,69 @@ on_check(uv_check_t *check)
     if (p->wants_run) run_front(p);
 }
 
+/* ---- checks of servers that are left out: whatever is not an error of the server's says that it is there */
+static void
+on_check_head(void *arg, uint32_t status, const char *type, int64_t length)
+{
+    check_t *check = arg;
+
+    (void)type;
+    (void)length;
+    check->status = status;
+}
+
+static bool
+on_check_bytes(void *arg, const void *bytes, size_t len)
+{
+    (void)arg;
+    (void)bytes;
+    (void)len;
+    return true;
+}
+
+static void
+end_check(const check_t *check, bool is_up)
+{
+    kvp_proxy_t *p = check->p;
+
+    pthread_mutex_lock(&p->lock);
+    kvp_fleet_checked(&p->fleet, (uint32_t)(check - p->checks), is_up, kvp_now_ns());
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void
+on_check_end(void *arg, const char *why)
+{
+    const check_t *check = arg;
+
+    end_check(check, why == NULL && check->status < 500);
+}
+
+static void
+start_checks(kvp_proxy_t *p)
+{
+    static const kvp_call_ops_t ops = {on_check_head, on_check_bytes, on_check_end};
+
+    for (;;) {
+        char url[KVP_FLEET_URL_MAX + 16];
+
+        pthread_mutex_lock(&p->lock);
+        const uint32_t server = kvp_fleet_check(&p->fleet, kvp_now_ns());
+        pthread_mutex_unlock(&p->lock);
+        if (server == KVP_SERVER_NONE) return;
+        p->checks[server] = (check_t){.p = p};
+        snprintf(url, sizeof url, "%s/health", p->fleet.servers[server].url);
+        if (kvp_upstream_start(p->up,
+                               &(kvp_call_conf_t){.url = url,
+                                                  .is_get = true,
+                                                  .connect_ms = p->conf.connect_ms,
+                                                  .first_ms = p->conf.connect_ms,
+                                                  .idle_ms = p->conf.connect_ms},
+                               &ops, &p->checks[server]) == NULL)
+            end_check(&p->checks[server], false);
+    }
+}
+
 /* Clients that have gone while their connections are suspended. */
 static void
 on_look(uv_timer_t *timer)
@@ -776,9 +859,10 @@ on_look(uv_timer_t *timer)
         if (x->call != NULL) kvp_call_cancel(x->call);
         p->stats.gone += x->call != NULL;
         x->call = NULL;
-        end_server(x, false);
+        end_server(x, KVP_SERVER_LEFT);
         resume(x);
     }
+    start_checks(p);
     run_front(p);
 }
 
@@ -822,6 +906,7 @@ kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out)
     if (p == NULL) return KVP_NOMEM;
     p->conf = *conf;
     p->id = kvp_random_u64();
+    (void)pthread_mutex_init(&p->lock, NULL);
     kvp_list_init(&p->exchanges);
     *out = p;
     return KVP_OK;
@@ -831,7 +916,30 @@ kvp_err_t
 kvp_proxy_add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap)
 {
     if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0) return KVP_INVALID;
-    return kvp_fleet_add(&p->fleet, role, url, bootstrap) == KVP_SERVER_NONE ? KVP_LIMIT : KVP_OK;
+    pthread_mutex_lock(&p->lock);
+    const uint32_t at = kvp_fleet_add(&p->fleet, role, url, bootstrap);
+    pthread_mutex_unlock(&p->lock);
+
+    return at == KVP_SERVER_NONE ? KVP_LIMIT : KVP_OK;
+}
+
+kvp_err_t
+kvp_proxy_remove(kvp_proxy_t *p, kvp_server_role_t role, const char *url)
+{
+    pthread_mutex_lock(&p->lock);
+    const bool was_there = kvp_fleet_remove(&p->fleet, role, url);
+    pthread_mutex_unlock(&p->lock);
+
+    return was_there ? KVP_OK : KVP_NOT_FOUND;
+}
+
+void
+kvp_proxy_each(kvp_proxy_t *p, void (*fn)(void *arg, const kvp_server_t *server), void *arg)
+{
+    pthread_mutex_lock(&p->lock);
+    for (uint32_t i = 0; i < p->fleet.n; i++)
+        if (!p->fleet.servers[i].is_gone) fn(arg, &p->fleet.servers[i]);
+    pthread_mutex_unlock(&p->lock);
 }
 
 static void
@@ -908,5 +1016,6 @@ kvp_proxy_stop(kvp_proxy_t *p)
     }
     kvp_upstream_destroy(p->up);
     if (p->has_uv) (void)uv_loop_close(&p->uv);
+    pthread_mutex_destroy(&p->lock);
     free(p);
 }

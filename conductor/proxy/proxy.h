@@ -20,11 +20,15 @@ extern const kvp_proxy_conf_t kvp_proxy_defaults; /* but for listen */
 
 typedef struct kvp_proxy kvp_proxy_t;
 
-/* kvp_proxy_create, then kvp_proxy_add for each server: bootstrap "" = none; LIMIT, INVALID (url is not http:// or https://). kvp_proxy_start binds and serves; *bound_out is where. SYS, NOMEM; logged.
- * kvp_proxy_stop ends all requests, and the thread; NULL is legal. */
+/* kvp_proxy_start binds and serves; *bound_out is where. SYS, NOMEM; logged. kvp_proxy_stop ends all requests, and the thread, and frees it; NULL is legal. */
 kvp_err_t kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out) KVP_MUST_USE;
-kvp_err_t kvp_proxy_add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap) KVP_MUST_USE;
 kvp_err_t kvp_proxy_start(kvp_proxy_t *p, kvp_hostport_t *bound_out) KVP_MUST_USE;
 void kvp_proxy_stop(kvp_proxy_t *p);
+
+/* The servers, at any time, from any thread. kvp_proxy_add: bootstrap "" = none; one that is there already is OK; LIMIT, INVALID (url is not http:// or https://). kvp_proxy_remove: NOT_FOUND;
+ * requests under way go on. kvp_proxy_each: fn must not call the proxy. */
+kvp_err_t kvp_proxy_add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap) KVP_MUST_USE;
+kvp_err_t kvp_proxy_remove(kvp_proxy_t *p, kvp_server_role_t role, const char *url) KVP_MUST_USE;
+void kvp_proxy_each(kvp_proxy_t *p, void (*fn)(void *arg, const kvp_server_t *server), void *arg);
 
 #endif

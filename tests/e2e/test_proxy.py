@@ -19,6 +19,7 @@ class Server:
     def __init__(self, kind, bootstrap=False):
         server = self
         self.kind, self.asked, self.fail, self.chunks, self.gap, self.gone = kind, [], None, 5, 0.02, 0
+        self.health, self.checks = 200, 0
         self.release = threading.Event()
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -32,6 +33,10 @@ class Server:
                 self.wfile.write(body)
 
             def do_GET(self):
+                if self.path == "/health":
+                    server.checks += 1
+                    self.answer(server.health, b"")
+                    return
                 server.asked.append((self.path, None, dict(self.headers)))
                 self.answer(200, json.dumps({"0": {"engine_id": "engine-7"}} if self.path == "/query" else {"data": [{"id": "m"}]}).encode())
 
@@ -121,6 +126,14 @@ class Proxy:
         text = r.read()
         c.close()
         return r.status, text
+
+    def servers(self, method, body=None):
+        c = http.client.HTTPConnection(*self.daemon.http.split(":"), timeout=20 * SLOW)
+        c.request(method, "/servers", None if body is None else json.dumps(body))
+        r = c.getresponse()
+        told = json.loads(r.read())
+        c.close()
+        return r.status, told
 
     def counter(self, name):
         return next(int(line.split()[1]) for line in self.get("/metrics")[1].decode().splitlines() if line.startswith(f"kvpool_proxy_{name} "))
@@ -327,3 +340,52 @@ def test_ends_in_time(site):
     begun = time.monotonic()
     proxy.daemon.terminate()
     assert time.monotonic() - begun < 5 * SLOW
+
+
+def test_servers_come_and_go(site):
+    """Fails if a server that is added gets nothing, one that is removed gets more or loses what is under way, or a bad one is taken."""
+    proxy, a = site("replica")
+    b = Server("replica", False)
+    try:
+        a.chunks, a.gap = 20, 0.05
+        c, r = proxy.open(BODY)
+        r.readline()
+        one = {"role": "replica", "url": b.url + "/"}
+        assert [s["url"] for s in proxy.servers("POST", one)[1]["servers"]] == [a.url, b.url]
+        assert proxy.servers("POST", one)[0] == 200
+        status, told = proxy.servers("DELETE", {"role": "replica", "url": a.url})
+        assert status == 200 and [s["url"] for s in told["servers"]] == [b.url]
+        for _ in range(3):
+            assert proxy.post(BODY)[0] == 200
+        assert len(a.asked) == 1 and len(b.asked) == 3
+        assert r.read().endswith(b"data: 19\n\n"), "what was under way goes on"
+        c.close()
+        assert proxy.servers("DELETE", {"role": "replica", "url": a.url})[0] == 404
+        for bad in ({}, [], {"role": "x", "url": "http://a"}, {"role": "replica", "url": "ftp://a"}, {"role": "replica", "url": 1}, {"role": "replica", "url": ""},
+                    {"role": "replica", "url": "http://a b"}, {"role": "replica", "url": "http://a", "bootstrap_port": 1}, {"role": "prefill", "url": "http://a", "bootstrap_port": 65536},
+                    {"role": "prefill", "url": "http://a", "bootstrap_port": "1"}, {"role": "replica", "url": "http://" + "a" * 600}):
+            status, told = proxy.servers("POST", bad)
+            assert status == 400 and told["error"], bad
+        told = proxy.servers("POST", {"role": "prefill", "url": "http://[::1]:9/x", "bootstrap_port": 7})[1]
+        assert [s.get("bootstrap") for s in told["servers"] if s["role"] == "prefill"] == ["http://[::1]:7"], told
+    finally:
+        b.close()
+
+
+def test_one_that_failed_is_checked(site):
+    """Fails if a server that failed gets requests before it answers checks again."""
+    proxy, a, b = site("replica", "replica")
+    a.fail, a.health = "close", 503
+    for _ in range(2):
+        assert proxy.post(BODY)[0] == 200
+    asked = len(a.asked)
+    assert asked == 1
+    wait_until(lambda: a.checks >= 2, 10, "checks")
+    for _ in range(3):
+        assert proxy.post(BODY)[0] == 200
+    assert len(a.asked) == asked
+    a.fail, a.health = None, 200
+    wait_until(lambda: not any(s["is_left_out"] for s in proxy.servers("GET")[1]["servers"]), 10, "the server to be back")
+    for _ in range(2):
+        assert proxy.post(BODY)[0] == 200
+    assert len(a.asked) == asked + 1

@@ -85,48 +85,61 @@ test_copies(void **state)
     kvp_buf_fini(&out);
 }
 
+static uint32_t
+pick(kvp_fleet_t *f, const uint32_t *tried, uint32_t tried_n)
+{
+    return kvp_fleet_pick(f, KVP_SERVER_REPLICA, tried, tried_n);
+}
+
 static void
 test_fleet(void **state)
 {
     static kvp_fleet_t f;
-    uint32_t a, b, c, tried[3];
+    uint32_t a, b, c, tried[2];
 
     (void)state;
-    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, NULL, 0, 0), KVP_SERVER_NONE);
+    assert_int_equal(pick(&f, NULL, 0), KVP_SERVER_NONE);
     a = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://a", "");
     b = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://b", "");
-    c = kvp_fleet_add(&f, KVP_SERVER_DECODE, "http://a", "");
+    c = kvp_fleet_add(&f, KVP_SERVER_PREFILL, "http://a", "");
     assert_int_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://a", ""), a);
     assert_int_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "", ""), KVP_SERVER_NONE);
     assert_int_equal(kvp_fleet_count(&f, KVP_SERVER_REPLICA), 2);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, NULL, 0, 0), i % 2 == 0 ? a : b);
-    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_DECODE, NULL, 0, 0), c);
-    for (uint32_t i = 0; i < 2; i++)
-        kvp_fleet_end(&f, b, i == 1, 0);
+        assert_int_equal(pick(&f, NULL, 0), i % 2 == 0 ? a : b);
+    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, NULL, 0), c);
+    kvp_fleet_end(&f, b, KVP_SERVER_DID, 0);
+    assert_int_equal(kvp_fleet_check(&f, 0), KVP_SERVER_NONE);
+    kvp_fleet_end(&f, b, KVP_SERVER_FAILED, 0);
     for (uint32_t i = 0; i < 3; i++) /* b is left out */
-        assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, NULL, 0, 499 * MS), a);
+        assert_int_equal(pick(&f, NULL, 0), a);
     tried[0] = a;
-    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, tried, 1, 499 * MS), b); /* where there is no other */
-    kvp_fleet_end(&f, b, true, 500 * MS);
     tried[1] = b;
-    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, tried, 2, 500 * MS), KVP_SERVER_NONE);
-    assert_int_equal(f.servers[b].until_ns, 1500 * MS); /* twice as long */
-    for (uint32_t i = 0; i < 20; i++) {
-        assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, tried, 1, 2000 * MS), b);
-        kvp_fleet_end(&f, b, true, 2000 * MS);
+    assert_int_equal(pick(&f, tried, 1), b); /* where there is no other */
+    assert_int_equal(pick(&f, tried, 2), KVP_SERVER_NONE);
+    kvp_fleet_end(&f, b, KVP_SERVER_LEFT, 0);
+    assert_int_equal(kvp_fleet_check(&f, 499 * MS), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_check(&f, 500 * MS), b);
+    assert_int_equal(kvp_fleet_check(&f, 500 * MS), KVP_SERVER_NONE);
+    kvp_fleet_checked(&f, b, false, 500 * MS);
+    assert_int_equal(kvp_fleet_check(&f, 1499 * MS), KVP_SERVER_NONE); /* twice as long */
+    for (uint64_t i = 0, now_ns = 1500 * MS; i < 20; i++, now_ns += 30000 * MS) { /* 30 s at most */
+        assert_int_equal(kvp_fleet_check(&f, now_ns), b);
+        kvp_fleet_checked(&f, b, i == 19, now_ns);
     }
-    assert_int_equal(f.servers[b].until_ns, 32000 * MS);
-    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, tried, 1, 40000 * MS), b);
-    kvp_fleet_end(&f, b, false, 40000 * MS);
+    assert_false(f.servers[b].is_down);
+    assert_int_equal(pick(&f, tried, 1), b);
+    assert_int_not_equal(f.servers[b].fails, 0); /* a check alone does not make its failures forgotten */
+    kvp_fleet_end(&f, b, KVP_SERVER_DID, 0);
     assert_int_equal(f.servers[b].fails, 0);
+    kvp_fleet_end(&f, c, KVP_SERVER_FAILED, 0);
+    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, NULL, 0), KVP_SERVER_NONE);
     assert_true(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://b"));
     assert_false(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://b"));
-    assert_false(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, ""));
-    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, tried, 1, 50000 * MS), KVP_SERVER_NONE);
-    assert_true(kvp_fleet_remove(&f, KVP_SERVER_REPLICA,
-                                 "http://a")); /* it has requests under way, so its place is not another one's yet */
-    assert_int_not_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://d", ""), a);
+    assert_int_equal(pick(&f, tried, 1), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://d", ""), b);
+    assert_true(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://a")); /* it has requests under way */
+    assert_int_not_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://e", ""), a);
 }
 
 int

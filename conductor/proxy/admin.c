@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See admin.h.
+ */
+#include "conductor/proxy/admin.h"
+
+#include "common/log.h"
+
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const role_names[KVP_SERVER_ROLES] = {"replica", "prefill", "decode"};
+
+/* The url without slashes behind it. */
+static kvp_err_t
+take_url(const char *text, size_t len, char out[static KVP_FLEET_URL_MAX + 1])
+{
+    while (len > 0 && text[len - 1] == '/')
+        len--;
+    if (len == 0 || len > KVP_FLEET_URL_MAX) return KVP_INVALID;
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f || strchr("\"\\", text[i]) != NULL) return KVP_INVALID;
+    memcpy(out, text, len);
+    out[len] = '\0';
+    return KVP_OK;
+}
+
+/* A bootstrap server is on the host of the url, at another port; 0 = there is none. */
+static kvp_err_t
+add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, uint64_t port)
+{
+    char bootstrap[KVP_FLEET_URL_MAX + 1] = "";
+    const char *host = strstr(url, "://"), *end;
+    int n = 0;
+
+    if (host == NULL || (port != 0 && role != KVP_SERVER_PREFILL) || port > UINT16_MAX) return KVP_INVALID;
+    host += 3;
+    end = host[0] == '[' ? strchr(host, ']') : strpbrk(host, ":/");
+    if (host[0] == '[') {
+        if (end == NULL) return KVP_INVALID;
+        end++;
+    } else if (end == NULL) {
+        end = host + strlen(host);
+    }
+    if (port != 0)
+        n = snprintf(bootstrap, sizeof bootstrap, "%.*s:%llu", (int)(end - url), url, (unsigned long long)port);
+    return n >= (int)sizeof bootstrap ? KVP_INVALID : kvp_proxy_add(p, role, url, bootstrap);
+}
+
+kvp_err_t
+kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
+{
+    const char *comma = strchr(text, ',');
+    char url[KVP_FLEET_URL_MAX + 1];
+    uint64_t port = 0;
+    kvp_err_t err = take_url(text, comma == NULL ? strlen(text) : (size_t)(comma - text), url);
+
+    if (err == KVP_OK && comma != NULL) err = kvp_parse_u64(comma + 1, &port);
+    if (err == KVP_OK && comma != NULL && port == 0) err = KVP_INVALID;
+    if (err == KVP_OK) err = add(p, role, url, port);
+    if (err != KVP_OK) kvp_log_error("proxy", "no server of ours: %s: %s", text, kvp_err_text(err));
+    return err;
+}
+
+/* ---- HTTP */
+typedef struct {
+    kvp_server_role_t role;
+    char url[KVP_FLEET_URL_MAX + 1];
+    uint64_t port;
+} request_t;
+
+static bool
+take_request(const json_object *in, request_t *out)
+{
+    json_object *role, *url, *port;
+    const char *name;
+
+    *out = (request_t){.role = KVP_SERVER_ROLES};
+    if (!json_object_is_type(in, json_type_object) || !json_object_object_get_ex(in, "role", &role) ||
+        !json_object_is_type(role, json_type_string) || !json_object_object_get_ex(in, "url", &url) ||
+        !json_object_is_type(url, json_type_string))
+        return false;
+    name = json_object_get_string(role);
+    for (uint32_t i = 0; i < KVP_SERVER_ROLES; i++)
+        if (strcmp(name, role_names[i]) == 0) out->role = (kvp_server_role_t)i;
+    if (out->role == KVP_SERVER_ROLES ||
+        take_url(json_object_get_string(url), (size_t)json_object_get_string_len(url), out->url) != KVP_OK)
+        return false;
+    if (!json_object_object_get_ex(in, "bootstrap_port", &port) || port == NULL) return true;
+    out->port = json_object_is_type(port, json_type_int) ? json_object_get_uint64(port) : 0;
+    return out->port > 0 && out->port <= UINT16_MAX;
+}
+
+/* False: it has been answered. */
+static bool
+read_request(const kvp_http_request_t *request, kvp_http_response_t *response, request_t *out)
+{
+    json_object *in = kvp_http_body_json(request, response);
+    const bool is_one = in != NULL && take_request(in, out);
+
+    if (in != NULL && !is_one)
+        kvp_http_error(response, 400,
+                       "wanted: role (prefill, decode, replica), url (http://HOST:PORT), and for a "
+                       "prefill server perhaps bootstrap_port");
+    json_object_put(in);
+    return is_one;
+}
+
+static void
+write_server(void *arg, const kvp_server_t *s)
+{
+    kvp_jsonw_t *w = arg;
+
+    kvp_jsonw_open(w, NULL, '{');
+    kvp_jsonw_text(w, "role", role_names[s->role]);
+    kvp_jsonw_text(w, "url", s->url);
+    if (s->bootstrap[0] != '\0') kvp_jsonw_text(w, "bootstrap", s->bootstrap);
+    kvp_jsonw_bool(w, "is_left_out", s->is_down);
+    kvp_jsonw_u64(w, "open", s->open);
+    kvp_jsonw_u64(w, "requests", s->requests);
+    kvp_jsonw_u64(w, "failures", s->failures);
+    kvp_jsonw_close(w, '}');
+}
+
+static void
+write_servers(kvp_proxy_t *p, kvp_http_response_t *response)
+{
+    kvp_jsonw_t w = kvp_http_json(response, 200);
+
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_open(&w, "servers", '[');
+    kvp_proxy_each(p, write_server, &w);
+    kvp_jsonw_close(&w, ']');
+    kvp_jsonw_close(&w, '}');
+}
+
+static void
+on_get(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)request;
+    write_servers(arg, response);
+}
+
+static void
+on_post(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    request_t r;
+
+    if (!read_request(request, response, &r)) return;
+    const kvp_err_t err = add(arg, r.role, r.url, r.port);
+    if (err == KVP_OK)
+        write_servers(arg, response);
+    else
+        kvp_http_error(response, err == KVP_LIMIT ? 503 : 400, "%s",
+                       err == KVP_LIMIT
+                           ? "there are too many servers"
+                           : "the url is not http:// or https://, or has a bootstrap port and is no prefill server's");
+}
+
+static void
+on_delete(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    request_t r;
+
+    if (!read_request(request, response, &r)) return;
+    if (kvp_proxy_remove(arg, r.role, r.url) == KVP_OK)
+        write_servers(arg, response);
+    else
+        kvp_http_error(response, 404, "there is no such server");
+}
+
+kvp_err_t
+kvp_proxy_admin_route(kvp_proxy_t *p, kvp_http_t *http)
+{
+    kvp_err_t err = kvp_http_route(http, "GET", "/servers", on_get, p);
+
+    if (err == KVP_OK) err = kvp_http_route(http, "POST", "/servers", on_post, p);
+    if (err == KVP_OK) err = kvp_http_route(http, "DELETE", "/servers", on_delete, p);
+    return err;
+}
