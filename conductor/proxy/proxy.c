@@ -87,7 +87,6 @@ struct kvp_proxy {
     check_t checks[KVP_FLEET_MAX]; /* by server */
     uv_loop_t uv;
     uv_async_t stop;
-    uv_check_t check;
     uv_idle_t more;
     uv_timer_t look;
     uv_poll_t front;
@@ -95,7 +94,6 @@ struct kvp_proxy {
     kvp_upstream_t *up;
     pthread_t thread;
     bool has_uv, has_thread;
-    bool wants_run; /* a connection was resumed */
     kvp_list_t exchanges;
     uint32_t exchanges_n;
     uint64_t held;
@@ -107,13 +105,15 @@ struct kvp_proxy {
 };
 
 /* ---- the client's side of an exchange */
+static void on_more(uv_idle_t *idle);
+
 static void
 resume(exchange_t *x)
 {
     if (!x->is_suspended) return;
     x->is_suspended = false;
     MHD_resume_connection(x->conn);
-    x->p->wants_run = true;
+    uv_idle_start(&x->p->more, on_more);
 }
 
 /* An answer of ours, in JSON. */
@@ -736,25 +736,18 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
 }
 
 /* ---- the loop */
-static void on_more(uv_idle_t *idle);
-
-/* libmicrohttpd says by a timeout of 0 that some connection has more to do, which its descriptor does not tell. */
+/* libmicrohttpd says by a timeout of 0 that some connection has more to do, which its descriptor does not tell. The loop does not wait while p->more is active. */
 static void
 run_front(kvp_proxy_t *p)
 {
     MHD_UNSIGNED_LONG_LONG ms;
 
     if (p->mhd == NULL) return;
-    p->wants_run = false;
-    MHD_run(p->mhd);
-    p->wants_run |= MHD_get_timeout(p->mhd, &ms) == MHD_YES && ms == 0;
-    if (p->wants_run)
-        uv_idle_start(&p->more, on_more);
-    else
-        uv_idle_stop(&p->more);
+    uv_idle_stop(&p->more);
+    MHD_run(p->mhd); /* may resume connections */
+    if (MHD_get_timeout(p->mhd, &ms) == MHD_YES && ms == 0) uv_idle_start(&p->more, on_more);
 }
 
-/* The loop does not wait while it is active. */
 static void
 on_more(uv_idle_t *idle)
 {
@@ -767,14 +760,6 @@ on_front(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     run_front(poll->data);
-}
-
-static void
-on_check(uv_check_t *check)
-{
-    kvp_proxy_t *p = check->data;
-
-    if (p->wants_run) run_front(p);
 }
 
 /* ---- checks of servers that are left out: whatever is not an error of the server's says that it is there */
@@ -882,7 +867,6 @@ on_stop(uv_async_t *async)
     p->mhd = NULL;
     kvp_upstream_close(p->up);
     uv_close((uv_handle_t *)&p->front, NULL);
-    uv_close((uv_handle_t *)&p->check, NULL);
     uv_close((uv_handle_t *)&p->more, NULL);
     uv_close((uv_handle_t *)&p->look, NULL);
     uv_close((uv_handle_t *)&p->stop, NULL);
@@ -990,10 +974,8 @@ kvp_proxy_start(kvp_proxy_t *p, kvp_hostport_t *bound_out)
     bound_out->port = MHD_get_daemon_info(p->mhd, MHD_DAEMON_INFO_BIND_PORT)->port;
     err = kvp_upstream_create(&p->uv, &p->up);
     if (err != KVP_OK) return err;
-    p->more.data = p->front.data = p->check.data = p->look.data = p->stop.data = p;
+    p->more.data = p->front.data = p->look.data = p->stop.data = p;
     (void)uv_async_init(&p->uv, &p->stop, on_stop);
-    (void)uv_check_init(&p->uv, &p->check);
-    (void)uv_check_start(&p->check, on_check);
     (void)uv_idle_init(&p->uv, &p->more);
     (void)uv_timer_init(&p->uv, &p->look);
     (void)uv_timer_start(&p->look, on_look, LOOK_MS, LOOK_MS);
