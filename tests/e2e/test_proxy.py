@@ -90,7 +90,10 @@ class Server:
             def log_message(self, *_):
                 pass
 
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Listener(http.server.ThreadingHTTPServer):
+            request_queue_size = 256
+
+        self.http = Listener(("127.0.0.1", 0), Handler)
         self.port = self.http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.arg = f"{self.url},{self.port}" if bootstrap else self.url
@@ -283,7 +286,8 @@ def test_client_goes(site):
 
 
 @pytest.mark.parametrize("raw", [b"", b"x", b"[]", b'{"a":1', b'{"a":"\xff"}', b'{"a":' + b"[" * 100000 + b"]" * 100000 + b"}", b'{"a":01}', b'{"a":1} x', b'{"a":"\n"}',
-                                 b"{" + b",".join(b'"%d":1' % i for i in range(200)) + b"}"])
+                                 b"{" + b",".join(b'"%d":1' % i for i in range(200)) + b"}"],
+                         ids=["empty", "no_json", "no_object", "cut", "no_utf8", "deep", "number", "more", "control", "fields"])
 def test_bodies_that_are_none(site, raw):
     proxy, a = site("replica")
     status, text, _ = proxy.post(raw=raw)
