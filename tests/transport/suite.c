@@ -629,7 +629,7 @@ test_deadline_ends_a_transfer_or_a_drain(void **state)
         assert_int_equal(b->ops->drain(ep, 0), KVP_OK);
         kvp_ep_destroy(ep);
     } else {
-        uint64_t deadline_ns = kvp_now_ns() + 20 * KVP_NS_PER_MS;
+        uint64_t deadline_ns = kvp_now_ns() + 2 * KVP_NS_PER_MS; /* too short for any of them */
 
         bench_lanes_stop(b); /* a peer that does not answer, or is slower than that where its adapter does */
         if (suite_stall != NULL) suite_stall(true);
