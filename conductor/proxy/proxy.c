@@ -41,27 +41,27 @@
 const kvp_proxy_conf_t kvp_proxy_defaults = {
     .connect_ms = 2000, .prefill_ms = 120000, .first_ms = 600000, .idle_ms = 300000};
 
-typedef enum { X_BODY, X_BOOTSTRAP, X_PREFILL, X_ANSWER, X_OVER } state_t;
+typedef enum { X_BODY, X_BOOTSTRAP, X_PREFILL, X_ANSWER } state_t;
 
 typedef struct exchange {
     kvp_list_t link; /* proxy->exchanges */
     struct kvp_proxy *p;
     struct MHD_Connection *conn;
-    bool is_get, is_models;
+    bool is_get;
     const char *path; /* of ours, or a constant */
     uint64_t begun_ns;
     kvp_buf_t body;
     kvp_body_t fields;
     char id[ID_MAX + 1], auth[2048];
     state_t state;
-    bool is_suspended, is_gone, is_late;
+    bool is_suspended, is_gone, is_too_large;
 
     kvp_call_t *call; /* under way; NULL = none */
     uint32_t server; /* of it */
     kvp_buf_t sent; /* its body */
     uint32_t tried[TRIES_MAX], tried_n;
     kvp_buf_t prefill; /* what the prefill server answered */
-    char params[1024]; /* for the decode server; "" = none, "!" = those of the answer */
+    char params[1024]; /* for the decode server, if has_params; "" = those of the answer */
     bool has_params;
     char transfer[40]; /* id of the transfer, where the engine's id is told at a bootstrap server */
     char why[256]; /* of the last failure */
@@ -127,7 +127,6 @@ answer_text(exchange_t *x, uint32_t status, const char *type, const char *text)
     x->out_at = 0;
     kvp_buf_append(&x->out, text, strlen(text));
     x->has_ended = x->is_whole = true;
-    x->state = X_OVER;
     resume(x);
 }
 
@@ -411,7 +410,6 @@ end_broken(exchange_t *x, const char *why)
         kvp_buf_append(&x->out, event, sizeof event - 1);
     x->has_ended = true;
     x->is_whole = false;
-    x->state = X_OVER;
     resume(x);
 }
 
@@ -425,7 +423,6 @@ on_answer_end(void *arg, const char *why)
     if (why == NULL && x->status < 500) {
         end_server(x, KVP_SERVER_DID);
         x->has_ended = x->is_whole = true;
-        x->state = X_OVER;
         resume(x);
         return;
     }
@@ -470,7 +467,6 @@ send_answer(exchange_t *x)
 static void
 send_next(exchange_t *x)
 {
-    const bool is_pd = is_disaggregated(x->p);
     char text[400];
 
     if (x->state == X_PREFILL || x->state == X_BOOTSTRAP) {
@@ -491,7 +487,8 @@ send_next(exchange_t *x)
         go_to_answer(x);
         return;
     }
-    if (pick(x, is_pd ? KVP_SERVER_DECODE : KVP_SERVER_REPLICA) || (x->is_get && pick(x, KVP_SERVER_PREFILL))) {
+    if (pick(x, is_disaggregated(x->p) ? KVP_SERVER_DECODE : KVP_SERVER_REPLICA) ||
+        (x->is_get && pick(x, KVP_SERVER_PREFILL))) {
         send_answer(x);
         return;
     }
@@ -693,9 +690,9 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
     if (x == NULL) return on_first(p, conn, url, method, ctx);
     if (*upload_len > 0) {
         if (kvp_now_ns() - x->begun_ns > UPLOAD_NS) return MHD_NO;
-        if (!x->is_late && (x->body.len + *upload_len > BODY_MAX || p->held + *upload_len > HELD_MAX))
-            x->is_late = true;
-        if (!x->is_late) {
+        if (!x->is_too_large && (x->body.len + *upload_len > BODY_MAX || p->held + *upload_len > HELD_MAX))
+            x->is_too_large = true;
+        if (!x->is_too_large) {
             kvp_buf_append(&x->body, upload, *upload_len);
             p->held += *upload_len;
         }
@@ -703,7 +700,7 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
         return MHD_YES;
     }
     if (x->is_gone) return MHD_NO;
-    if (x->is_late) return refuse(conn, 413, "the body is longer than 32 MiB, or too much is under way");
+    if (x->is_too_large) return refuse(conn, 413, "the body is longer than 32 MiB, or too much is under way");
     if (x->state == X_BODY) begin(x);
     if (x->out.len > 0 || x->has_ended) return queue_answer(x);
     x->is_suspended = true;

@@ -34,7 +34,7 @@ struct kvp_call {
     void *arg;
     uint64_t begun_ns, heard_ns;
     uint64_t first_ns, idle_ns; /* 0 = any */
-    bool has_head, is_paused, is_over;
+    bool has_head, is_paused;
     char error[CURL_ERROR_SIZE];
 };
 
