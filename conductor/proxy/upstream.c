@@ -10,6 +10,8 @@
 #include <curl/curl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define SPARE_MAX 256u /* easy handles that are kept */
 #define CONNECTS_MAX 4096L /* connections that are kept */
@@ -23,6 +25,8 @@ struct kvp_upstream {
     kvp_list_t calls;
     CURL *spare[SPARE_MAX];
     uint32_t spare_n;
+    struct socket **opened; /* by descriptor; NULL = none of ours */
+    uint32_t opened_cap;
 };
 
 struct kvp_call {
@@ -38,10 +42,14 @@ struct kvp_call {
     char error[CURL_ERROR_SIZE];
 };
 
-typedef struct {
+/* A connection's is watched from its first use until it is closed, because to begin and to end that are two calls of the kernel for each request. libcurl closes the descriptors that its
+ * resolver waits for without a word; those are watched only while it says so. */
+typedef struct socket {
     uv_poll_t poll;
     kvp_upstream_t *up;
     curl_socket_t socket;
+    bool is_connection, is_idle; /* idle: libcurl does not wait for it */
+    int events; /* that are watched; 0 = none */
 } socket_t;
 
 /* ---- the end of a call */
@@ -53,7 +61,6 @@ free_call(kvp_call_t *c)
     kvp_list_del(&c->link);
     curl_multi_remove_handle(up->multi, c->easy);
     if (up->spare_n < SPARE_MAX) {
-        curl_easy_reset(c->easy);
         up->spare[up->spare_n++] = c->easy;
     } else {
         curl_easy_cleanup(c->easy);
@@ -149,12 +156,17 @@ act(kvp_upstream_t *up, curl_socket_t socket, int events)
 static void
 on_socket_event(uv_poll_t *poll, int status, int events)
 {
-    const socket_t *s = poll->data;
+    socket_t *s = poll->data;
     const int flags = status < 0 ? CURL_CSELECT_ERR
                                  : ((events & UV_READABLE) != 0 ? CURL_CSELECT_IN : 0) |
                                        ((events & UV_WRITABLE) != 0 ? CURL_CSELECT_OUT : 0);
 
-    act(s->up, s->socket, flags);
+    if (!s->is_idle) {
+        act(s->up, s->socket, flags);
+        return;
+    }
+    uv_poll_stop(poll); /* its server has closed it: libcurl sees that before it uses it again */
+    s->events = 0;
 }
 
 static void
@@ -163,34 +175,87 @@ on_socket_closed(uv_handle_t *handle)
     free(handle->data);
 }
 
-static int
-watch_socket(CURL *easy, curl_socket_t socket, int what, void *arg, void *own)
+static socket_t *
+add_socket(kvp_upstream_t *up, curl_socket_t fd)
+{
+    socket_t *s = calloc(1, sizeof *s);
+
+    if (s == NULL || uv_poll_init_socket(up->uv, &s->poll, fd) != 0) {
+        free(s);
+        return NULL;
+    }
+    s->poll.data = s;
+    s->up = up;
+    s->socket = fd;
+    return s;
+}
+
+static socket_t *
+opened(const kvp_upstream_t *up, curl_socket_t fd)
+{
+    return (uint32_t)fd < up->opened_cap ? up->opened[fd] : NULL;
+}
+
+static curl_socket_t
+open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *addr)
 {
     kvp_upstream_t *up = arg;
-    socket_t *s = own;
+    const int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, addr->protocol);
+    socket_t *s;
+
+    (void)purpose;
+    if (fd < 0) return CURL_SOCKET_BAD;
+    if ((uint32_t)fd >= up->opened_cap) {
+        const uint32_t cap = (uint32_t)fd * 2 + 64;
+        socket_t **more = realloc(up->opened, cap * sizeof *more);
+
+        if (more != NULL) {
+            memset(more + up->opened_cap, 0, (cap - up->opened_cap) * sizeof *more);
+            up->opened = more;
+            up->opened_cap = cap;
+        }
+    }
+    s = (uint32_t)fd < up->opened_cap ? add_socket(up, fd) : NULL;
+    if (s == NULL) {
+        close(fd);
+        return CURL_SOCKET_BAD;
+    }
+    s->is_connection = s->is_idle = true;
+    up->opened[fd] = s;
+    return fd;
+}
+
+static int
+close_socket(void *arg, curl_socket_t fd)
+{
+    kvp_upstream_t *up = arg;
+
+    uv_close((uv_handle_t *)&up->opened[fd]->poll, on_socket_closed);
+    up->opened[fd] = NULL;
+    return close(fd);
+}
+
+static int
+watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *own)
+{
+    kvp_upstream_t *up = arg;
+    socket_t *s = own != NULL ? own : opened(up, fd);
+    const int events = ((what & CURL_POLL_IN) != 0 ? UV_READABLE : 0) | ((what & CURL_POLL_OUT) != 0 ? UV_WRITABLE : 0);
 
     (void)easy;
     if (what == CURL_POLL_REMOVE) {
-        if (s != NULL) uv_close((uv_handle_t *)&s->poll, on_socket_closed);
+        if (s != NULL && s->is_connection)
+            s->is_idle = true;
+        else if (s != NULL)
+            uv_close((uv_handle_t *)&s->poll, on_socket_closed);
         return 0;
     }
-    if (s == NULL) {
-        s = calloc(1, sizeof *s);
-        if (s == NULL || uv_poll_init_socket(up->uv, &s->poll, socket) != 0) {
-            free(s);
-            return -1;
-        }
-        s->poll.data = s;
-        s->up = up;
-        s->socket = socket;
-        curl_multi_assign(up->multi, socket, s);
-    }
-    return uv_poll_start(&s->poll,
-                         ((what & CURL_POLL_IN) != 0 ? UV_READABLE : 0) |
-                             ((what & CURL_POLL_OUT) != 0 ? UV_WRITABLE : 0),
-                         on_socket_event) == 0
-               ? 0
-               : -1;
+    if (s == NULL && (s = add_socket(up, fd)) == NULL) return -1;
+    s->is_idle = false;
+    if (own == NULL) curl_multi_assign(up->multi, fd, s);
+    if (s->events == events) return 0;
+    s->events = events;
+    return uv_poll_start(&s->poll, events, on_socket_event) == 0 ? 0 : -1;
 }
 
 static void
@@ -246,6 +311,27 @@ set_long(CURL *easy, CURLoption option, long value)
     if (curl_easy_setopt(easy, option, value) != CURLE_OK) kvp_panic("proxy: curl option %d", option);
 }
 
+/* What all calls have alike. */
+static CURL *
+make_easy(kvp_upstream_t *up)
+{
+    CURL *easy = curl_easy_init();
+
+    if (easy == NULL) return NULL;
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
+    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, up);
+    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, close_socket);
+    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, up);
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    set_long(easy, CURLOPT_NOSIGNAL, 1);
+    set_long(easy, CURLOPT_TCP_NODELAY, 1);
+    set_long(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    return easy;
+}
+
 kvp_call_t *
 kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_call_ops_t *ops, void *arg)
 {
@@ -253,7 +339,7 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
     CURL *easy;
 
     if (c == NULL) return NULL;
-    easy = up->spare_n > 0 ? up->spare[--up->spare_n] : curl_easy_init();
+    easy = up->spare_n > 0 ? up->spare[--up->spare_n] : make_easy(up);
     if (easy == NULL) {
         free(c);
         return NULL;
@@ -273,21 +359,12 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
     curl_easy_setopt(easy, CURLOPT_PRIVATE, c);
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, c->headers);
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, c->error);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
-    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(easy, CURLOPT_HEADERDATA, c);
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(easy, CURLOPT_PROXY, "");
-    set_long(easy, CURLOPT_NOSIGNAL, 1);
-    set_long(easy, CURLOPT_TCP_NODELAY, 1);
-    set_long(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
-    if (conf->connect_ms > 0) set_long(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)conf->connect_ms);
-    if (!conf->is_get) {
-        set_long(easy, CURLOPT_POST, 1);
-        curl_easy_setopt(easy, CURLOPT_POSTFIELDS, conf->body == NULL ? "" : conf->body);
-        curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)conf->body_len);
-    }
+    set_long(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)conf->connect_ms);
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, conf->is_get ? NULL : conf->body == NULL ? "" : conf->body);
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)conf->body_len);
+    set_long(easy, conf->is_get ? CURLOPT_HTTPGET : CURLOPT_POST, 1);
     kvp_list_add_tail(&up->calls, &c->link);
     if (curl_multi_add_handle(up->multi, easy) == CURLM_OK) return c;
     free_call(c);
@@ -344,7 +421,7 @@ kvp_upstream_close(kvp_upstream_t *up)
         free_call(kvp_list_first(&up->calls, kvp_call_t, link));
     while (up->spare_n > 0)
         curl_easy_cleanup(up->spare[--up->spare_n]);
-    curl_multi_cleanup(up->multi);
+    curl_multi_cleanup(up->multi); /* closes the connections that it keeps */
     up->multi = NULL;
     uv_close((uv_handle_t *)&up->timeout, NULL);
     uv_close((uv_handle_t *)&up->tick, NULL);
@@ -354,5 +431,6 @@ kvp_upstream_close(kvp_upstream_t *up)
 void
 kvp_upstream_destroy(kvp_upstream_t *up)
 {
+    if (up != NULL) free(up->opened);
     free(up);
 }
