@@ -7,25 +7,30 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "bin"
 
 
-def _become(name: str) -> None:
+def become(name: str, arguments: "list[str] | None" = None) -> None:
+    """arguments: this process's own if None."""
     path = FOLDER / name
     try:
-        os.execv(path, [str(path), *sys.argv[1:]])
+        os.execv(path, [str(path), *(sys.argv[1:] if arguments is None else arguments)])
     except OSError as e:
         sys.exit(f"{name}: {path}: {e.strerror}")
 
 
 def kvpool() -> None:
-    _become("kvpool")
+    become("kvpool")
+
+
+def kvpool_conductor() -> None:
+    become("kvpool-conductor")
 
 
 def kvpool_keeper() -> None:
-    _become("kvpool-keeper")
+    become("kvpool-keeper")
 
 
 def kvpool_master() -> None:
-    _become("kvpool-master")
+    become("kvpool-master")
 
 
 def kvpool_node() -> None:
-    _become("kvpool-node")
+    become("kvpool-node")

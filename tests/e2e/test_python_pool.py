@@ -394,7 +394,7 @@ def test_rounds_of_a_get_share_its_deadline(pool):
 
 def test_programs_of_the_wheel(bench):
     folder = os.path.dirname(sys.executable)
-    for name in ("kvpool", "kvpool-keeper", "kvpool-master", "kvpool-node"):
+    for name in ("kvpool", "kvpool-conductor", "kvpool-keeper", "kvpool-master", "kvpool-node"):
         out = subprocess.run([f"{folder}/{name}", "--version"], capture_output=True, text=True, timeout=30)
         assert out.returncode == 0 and kvpool.__version__ in out.stdout
     done = subprocess.run([f"{folder}/kvpool", "no-such-verb"], capture_output=True, timeout=30)
