@@ -15,12 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* as their names stand in `policy` below */
+
 typedef struct {
     kvp_hostport_t http;
     const char *data_dir, *publishers;
     uint64_t hash_seed, blocks_max;
     kvp_hostport_t proxy; /* host "" = none */
     kvp_strings_t prefill, decode, replica;
+    int policy;
     uint64_t prefill_timeout_ns, first_byte_timeout_ns;
     uint64_t compute_rate, cpu_rate, disk_rate, request_cost_ns, affinity_ns;
 } settings_t;
@@ -73,6 +76,13 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(settings_t, replica),
      .metavar = "URL",
      .help = "With --proxy: a server that does both."},
+    {.name = "policy",
+     .type = KVP_OPT_ENUM,
+     .offset = offsetof(settings_t, policy),
+     .choices = "router|round-robin",
+     .fallback = "router",
+     .help = "With --proxy: who computes a prompt: the server that the router chooses, as long as instances are "
+             "registered; else, or always, the next one."},
     {.name = "prefill-timeout",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, prefill_timeout_ns),
@@ -185,6 +195,22 @@ build_proxy(daemon_t *d, const settings_t *s)
     return err == KVP_OK ? kvp_proxy_admin_route(d->proxy, d->http) : err;
 }
 
+static void
+note_instance(void *arg, const kvp_member_t *m)
+{
+    *(bool *)arg |= m->url[0] != '\0';
+}
+
+/* That requests could be sent to. */
+static bool
+has_instances(void *arg)
+{
+    bool has_any = false;
+
+    kvp_registry_each(arg, note_instance, &has_any);
+    return has_any;
+}
+
 static kvp_err_t
 build(daemon_t *d, const settings_t *s)
 {
@@ -211,8 +237,10 @@ build(daemon_t *d, const settings_t *s)
     weights.affinity_ms = (double)s->affinity_ns / KVP_NS_PER_MS;
     err = kvp_api_route(&d->api, d->http, &d->loop, d->registry, &weights);
     if (err == KVP_OK) err = build_proxy(d, s);
-    if (err == KVP_OK && d->proxy != NULL) err = kvp_proxy_start(d->proxy, &d->proxy_bound);
-    return err == KVP_OK ? kvp_http_start(d->http, &s->http, &d->bound) : err;
+    if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
+    if (err != KVP_OK || d->proxy == NULL) return err;
+    if (s->policy == POLICY_ROUTER) kvp_proxy_route_by(d->proxy, &d->bound, has_instances, d->registry);
+    return kvp_proxy_start(d->proxy, &d->proxy_bound);
 }
 
 static void

@@ -64,8 +64,30 @@ is_in(uint32_t server, const uint32_t *tried, uint32_t tried_n)
     return false;
 }
 
+static uint32_t
+take(kvp_fleet_t *f, uint32_t server)
+{
+    if (server == KVP_SERVER_NONE) return server;
+    f->turn[f->servers[server].role] = server + 1;
+    f->servers[server].open++;
+    f->servers[server].requests++;
+    return server;
+}
+
+/* Is a the better one, where b may be KVP_SERVER_NONE? */
+static bool
+is_better(const kvp_fleet_t *f, uint32_t a, uint32_t b, bool by_load)
+{
+    const kvp_server_t *x = &f->servers[a], *y = &f->servers[b];
+
+    if (b == KVP_SERVER_NONE) return true;
+    if (x->is_down != y->is_down) return y->is_down;
+    if (x->is_down) return x->until_ns < y->until_ns;
+    return by_load && x->open < y->open;
+}
+
 uint32_t
-kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n)
+kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint32_t *tried, uint32_t tried_n)
 {
     uint32_t best = KVP_SERVER_NONE;
 
@@ -74,18 +96,31 @@ kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, ui
         const kvp_server_t *s = &f->servers[i];
 
         if (s->role != role || s->is_gone || is_in(i, tried, tried_n)) continue;
-        if (!s->is_down) {
-            best = i;
-            break;
-        }
-        if (role == KVP_SERVER_PREFILL) continue;
-        if (best == KVP_SERVER_NONE || s->until_ns < f->servers[best].until_ns) best = i;
+        if (s->is_down && role == KVP_SERVER_PREFILL) continue;
+        if (is_better(f, i, best, by_load)) best = i;
     }
-    if (best == KVP_SERVER_NONE) return best;
-    f->turn[role] = best + 1;
-    f->servers[best].open++;
-    f->servers[best].requests++;
-    return best;
+    return take(f, best);
+}
+
+uint32_t
+kvp_fleet_take(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const uint32_t *tried, uint32_t tried_n)
+{
+    const uint32_t at = find(f, role, url);
+
+    if (at == KVP_SERVER_NONE || f->servers[at].is_down || is_in(at, tried, tried_n)) return KVP_SERVER_NONE;
+    return take(f, at);
+}
+
+uint32_t
+kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n,
+                const char **urls_out, uint32_t max)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < f->n && n < max; i++)
+        if (f->servers[i].role == role && !f->servers[i].is_gone && (f->servers[i].is_down || is_in(i, tried, tried_n)))
+            urls_out[n++] = f->servers[i].url;
+    return n;
 }
 
 static void

@@ -46,9 +46,15 @@ uint32_t kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, 
 bool kvp_fleet_remove(kvp_fleet_t *f, kvp_server_role_t role, const char *url);
 uint32_t kvp_fleet_count(const kvp_fleet_t *f, kvp_server_role_t role);
 
-/* kvp_fleet_pick: the next in turn of those of that role that are not in tried[0 .. tried_n), those that are left out only where all are, and no prefill server: decoding
- * without it is better than to wait for it. It has one request more then, until kvp_fleet_end. KVP_SERVER_NONE = none is left. */
-uint32_t kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n);
+/* kvp_fleet_pick: of those of that role that are not in tried[0 .. tried_n), the next in turn, or by_load the next of those with the fewest requests under way; those that are left out only where all
+ * are, and no prefill server: decoding without it is better than to wait for it. It has one request more then, until kvp_fleet_end. KVP_SERVER_NONE = none is left.
+ * kvp_fleet_take: that one; KVP_SERVER_NONE = there is none of that role, or it is left out or was tried. */
+uint32_t kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint32_t *tried, uint32_t tried_n);
+uint32_t kvp_fleet_take(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const uint32_t *tried,
+                        uint32_t tried_n);
+/* kvp_fleet_unfit: the URLs, at most max, of those of that role that kvp_fleet_take would not take. */
+uint32_t kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n,
+                         const char **urls_out, uint32_t max);
 void kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t now_ns);
 
 /* kvp_fleet_check: a server that is left out and is to be checked now, until kvp_fleet_checked. KVP_SERVER_NONE = there is none. */

@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/thread.h"
 #include "conductor/proxy/body.h"
+#include "conductor/proxy/question.h"
 #include "conductor/proxy/upstream.h"
 
 #include <errno.h>
@@ -37,6 +38,8 @@
 #define TRIES_MAX 8u /* servers that a request may be sent to, of each role */
 #define ID_MAX 128u
 #define PREFILL_ANSWER_MAX (16u << 20)
+#define ROUTE_MS 1000u /* that the router may take */
+#define SESSION_MAX 256u
 
 const kvp_proxy_conf_t kvp_proxy_defaults = {
     .connect_ms = 2000, .prefill_ms = 120000, .first_ms = 600000, .idle_ms = 300000};
@@ -52,12 +55,14 @@ typedef struct exchange {
     uint64_t begun_ns;
     kvp_buf_t body;
     kvp_body_t fields;
-    char id[ID_MAX + 1], auth[2048];
+    char id[ID_MAX + 1], auth[2048], session[SESSION_MAX + 1];
     state_t state;
     bool is_suspended, is_gone, is_too_large;
 
     kvp_call_t *call; /* under way; NULL = none */
     uint32_t server; /* of it */
+    uint64_t route; /* that led there; 0 = none */
+    int64_t rank; /* of that server, by the router; -1 = any */
     kvp_buf_t sent; /* its body */
     uint32_t tried[TRIES_MAX], tried_n;
     kvp_buf_t prefill; /* what the prefill server answered */
@@ -82,6 +87,11 @@ typedef struct {
 
 struct kvp_proxy {
     kvp_proxy_conf_t conf;
+    char router[KVP_HOSTPORT_TEXT_MAX + 16]; /* its URL; "" = servers are used in turn */
+    bool (*has_instances)(void *arg);
+    void *has_instances_arg;
+    bool is_routing; /* instances are registered, */
+    bool is_lost; /* and the router could not choose among them */
     pthread_mutex_t lock; /* of the fleet's places and numbers; the texts of a server that a request goes to stay */
     kvp_fleet_t fleet;
     check_t checks[KVP_FLEET_MAX]; /* by server */
@@ -101,6 +111,7 @@ struct kvp_proxy {
     struct {
         uint64_t requests, refused, failed, broken, plain,
             gone; /* broken: after the first byte; plain: without their prefill */
+        uint64_t routed, unrouted; /* choices by the router, and such as it could not make */
     } stats;
 };
 
@@ -165,8 +176,57 @@ make_id(kvp_proxy_t *p, char *out, size_t cap)
 static void send_next(exchange_t *x);
 
 static void
+skip_head(void *arg, uint32_t status, const char *type, int64_t length)
+{
+    (void)arg;
+    (void)status;
+    (void)type;
+    (void)length;
+}
+
+static bool
+skip_bytes(void *arg, const void *bytes, size_t len)
+{
+    (void)arg;
+    (void)bytes;
+    (void)len;
+    return true;
+}
+
+static void
+skip_end(void *arg, const char *why)
+{
+    (void)arg;
+    (void)why;
+}
+
+/* A route of which the router is not told ends there by itself, after a while. */
+static void
+end_route(kvp_proxy_t *p, uint64_t route)
+{
+    static const kvp_call_ops_t ops = {skip_head, skip_bytes, skip_end};
+    char url[sizeof p->router + 16], body[48];
+    const int n = snprintf(body, sizeof body, "{\"route_id\":%llu}", (unsigned long long)route);
+
+    if (route == 0) return;
+    snprintf(url, sizeof url, "%s/route/done", p->router);
+    (void)kvp_upstream_start(p->up,
+                             &(kvp_call_conf_t){.url = url,
+                                                .body = body,
+                                                .body_len = (size_t)n,
+                                                .copies_body = true,
+                                                .connect_ms = ROUTE_MS,
+                                                .first_ms = ROUTE_MS,
+                                                .idle_ms = ROUTE_MS},
+                             &ops, NULL);
+}
+
+static void
 end_server(exchange_t *x, kvp_server_end_t end)
 {
+    end_route(x->p, x->route);
+    x->route = 0;
+    x->rank = -1;
     if (x->server == KVP_SERVER_NONE) return;
     pthread_mutex_lock(&x->p->lock);
     kvp_fleet_end(&x->p->fleet, x->server, end, kvp_now_ns());
@@ -196,25 +256,41 @@ pick(exchange_t *x, kvp_server_role_t role)
 {
     if (x->tried_n == TRIES_MAX) return false;
     pthread_mutex_lock(&x->p->lock);
-    x->server = kvp_fleet_pick(&x->p->fleet, role, x->tried, x->tried_n);
+    x->server = kvp_fleet_pick(&x->p->fleet, role, x->p->router[0] != '\0', x->tried, x->tried_n);
     pthread_mutex_unlock(&x->p->lock);
     if (x->server == KVP_SERVER_NONE) return false;
     x->tried[x->tried_n++] = x->server;
     return true;
 }
 
+/* The one that the router named, if it may be chosen. */
+static bool
+take(exchange_t *x, kvp_server_role_t role, const kvp_told_t *told)
+{
+    pthread_mutex_lock(&x->p->lock);
+    x->server = kvp_fleet_take(&x->p->fleet, role, told->url, x->tried, x->tried_n);
+    pthread_mutex_unlock(&x->p->lock);
+    if (x->server == KVP_SERVER_NONE) return false;
+    x->tried[x->tried_n++] = x->server;
+    x->route = told->route;
+    x->rank = told->rank;
+    return true;
+}
+
 static void
 start_call(exchange_t *x, const char *base, const char *path, bool is_get, const kvp_call_ops_t *ops, uint64_t first_ms)
 {
-    char url[KVP_FLEET_URL_MAX + 64], id[ID_MAX + 32], auth[sizeof x->auth + 32];
-    const char *headers[4] = {NULL};
+    char url[KVP_FLEET_URL_MAX + 64], id[ID_MAX + 32], auth[sizeof x->auth + 32], rank[64];
+    const char *headers[5] = {NULL};
     uint32_t n = 0;
 
     snprintf(url, sizeof url, "%s%s", base, path);
     snprintf(id, sizeof id, "X-Request-Id: %s", x->id);
     snprintf(auth, sizeof auth, "Authorization: %s", x->auth);
+    snprintf(rank, sizeof rank, "X-data-parallel-rank: %lld", (long long)x->rank);
     headers[n++] = id;
     if (x->auth[0] != '\0') headers[n++] = auth;
+    if (x->rank >= 0) headers[n++] = rank;
     if (!is_get) headers[n++] = "Content-Type: application/json";
     x->call = kvp_upstream_start(x->p->up,
                                  &(kvp_call_conf_t){.url = url,
@@ -463,37 +539,96 @@ send_answer(exchange_t *x)
     start_call(x, x->p->fleet.servers[x->server].url, x->path, x->is_get, &answer_ops, x->p->conf.first_ms);
 }
 
+/* To x->server, or what is to be done where it is none. */
+static void
+send_to(exchange_t *x)
+{
+    const kvp_server_t *s = x->server == KVP_SERVER_NONE ? NULL : &x->p->fleet.servers[x->server];
+    char text[400];
+
+    if (x->state == X_ANSWER && s != NULL) {
+        send_answer(x);
+    } else if (x->state == X_ANSWER) {
+        snprintf(text, sizeof text, "%s", x->why[0] == '\0' ? "there is no server" : x->why);
+        answer_error(x, x->why[0] == '\0' ? 503 : 502, text);
+    } else if (s == NULL) {
+        x->p->stats.plain++; /* the decode server computes all by itself */
+        x->has_params = false;
+        go_to_answer(x);
+    } else {
+        kvp_buf_reset(&x->prefill);
+        if (s->bootstrap[0] == '\0' || s->engine[0] != '\0') {
+            send_prefill(x);
+        } else {
+            x->state = X_BOOTSTRAP;
+            start_call(x, s->bootstrap, "/query", true, &bootstrap_ops, x->p->conf.connect_ms * 2);
+        }
+    }
+}
+
+static kvp_server_role_t
+role_of(exchange_t *x)
+{
+    if (x->state != X_ANSWER) return KVP_SERVER_PREFILL;
+    return is_disaggregated(x->p) ? KVP_SERVER_DECODE : KVP_SERVER_REPLICA;
+}
+
+static void
+on_told(void *arg, const char *why)
+{
+    exchange_t *x = arg;
+    kvp_proxy_t *p = x->p;
+    const char *text = (const char *)x->prefill.data;
+    kvp_told_t told = {.route = 0};
+    bool is_told = why == NULL && x->status == 200 && kvp_told_read(text, x->prefill.len, &told);
+
+    x->call = NULL;
+    x->status = 0;
+    if (is_told && take(x, role_of(x), &told)) {
+        p->stats.routed++;
+        p->is_lost = false;
+        send_to(x);
+        return;
+    }
+    p->stats.unrouted++;
+    end_route(p, told.route);
+    if (!p->is_lost)
+        kvp_log_warn("proxy", "the router could not choose, so the load does: %.*s",
+                     why != NULL ? 200 : (int)kvp_min_u64(x->prefill.len, 200), why != NULL ? why : text);
+    p->is_lost = true;
+    (void)pick(x, role_of(x));
+    send_to(x);
+}
+
+/* The prompt decides where it is computed; whoever decodes it needs no more than room. */
+static void
+ask_router(exchange_t *x)
+{
+    static const kvp_call_ops_t ops = {on_prefill_head, on_prefill_bytes, on_told};
+    const kvp_server_role_t role = role_of(x);
+    const char *unfit[KVP_QUESTION_EXCLUDE_MAX];
+    kvp_proxy_t *p = x->p;
+
+    kvp_buf_reset(&x->sent);
+    pthread_mutex_lock(&p->lock);
+    const uint32_t n = kvp_fleet_unfit(&p->fleet, role, x->tried, x->tried_n, unfit, KVP_QUESTION_EXCLUDE_MAX);
+    kvp_question_write(&x->fields, x->session, unfit, n, &x->sent);
+    pthread_mutex_unlock(&p->lock);
+    start_call(x, p->router, "/route", false, &ops, ROUTE_MS);
+}
+
 /* The next server that may have it. */
 static void
 send_next(exchange_t *x)
 {
-    char text[400];
+    const kvp_server_role_t role = role_of(x);
 
-    if (x->state == X_PREFILL || x->state == X_BOOTSTRAP) {
-        if (pick(x, KVP_SERVER_PREFILL)) {
-            const kvp_server_t *s = &x->p->fleet.servers[x->server];
-
-            kvp_buf_reset(&x->prefill);
-            if (s->bootstrap[0] == '\0' || s->engine[0] != '\0') {
-                send_prefill(x);
-            } else {
-                x->state = X_BOOTSTRAP;
-                start_call(x, s->bootstrap, "/query", true, &bootstrap_ops, x->p->conf.connect_ms * 2);
-            }
-            return;
-        }
-        x->p->stats.plain++; /* the decode server computes all by itself */
-        x->has_params = false;
-        go_to_answer(x);
+    if (x->p->is_routing && !x->is_get && role != KVP_SERVER_DECODE && x->tried_n < TRIES_MAX) {
+        ask_router(x);
         return;
     }
-    if (pick(x, is_disaggregated(x->p) ? KVP_SERVER_DECODE : KVP_SERVER_REPLICA) ||
-        (x->is_get && pick(x, KVP_SERVER_PREFILL))) {
-        send_answer(x);
-        return;
-    }
-    snprintf(text, sizeof text, "%s", x->why[0] == '\0' ? "there is no server" : x->why);
-    answer_error(x, x->why[0] == '\0' ? 503 : 502, text);
+    if (!pick(x, role) && x->is_get) (void)pick(x, KVP_SERVER_PREFILL);
+    send_to(x);
 }
 
 /* ---- a request */
@@ -514,9 +649,9 @@ begin(exchange_t *x)
     const char *why;
 
     x->p->stats.requests++;
-    x->server = KVP_SERVER_NONE;
     copy_header(x, "X-Request-Id", x->id, sizeof x->id);
     copy_header(x, "Authorization", x->auth, sizeof x->auth);
+    copy_header(x, "X-Session-Id", x->session, sizeof x->session);
     if (x->id[0] == '\0') make_id(x->p, x->id, sizeof x->id);
     x->state = X_ANSWER;
     if (!x->is_get) {
@@ -625,6 +760,8 @@ on_metrics(kvp_proxy_t *p, struct MHD_Connection *conn)
     COUNTER("broken_total", "answers that broke off after their first byte", p->stats.broken);
     COUNTER("plain_total", "requests that were decoded without their prefill", p->stats.plain);
     COUNTER("gone_total", "clients that went before their answer was whole", p->stats.gone);
+    COUNTER("routed_total", "servers that the router chose", p->stats.routed);
+    COUNTER("unrouted_total", "times that it could not, so that the load did", p->stats.unrouted);
 #undef COUNTER
     n += snprintf(text + n, sizeof text - (size_t)n,
                   "# HELP kvpool_proxy_open requests under way\n# TYPE kvpool_proxy_open gauge\nkvpool_proxy_open %u\n",
@@ -647,6 +784,7 @@ make_exchange(kvp_proxy_t *p, struct MHD_Connection *conn, const char *path, boo
     x->is_get = is_get;
     x->length = -1;
     x->server = KVP_SERVER_NONE;
+    x->rank = -1;
     x->begun_ns = kvp_now_ns();
     kvp_buf_init(&x->body, BODY_MAX);
     kvp_buf_init(&x->prefill, PREFILL_ANSWER_MAX);
@@ -770,15 +908,6 @@ on_check_head(void *arg, uint32_t status, const char *type, int64_t length)
     check->status = status;
 }
 
-static bool
-on_check_bytes(void *arg, const void *bytes, size_t len)
-{
-    (void)arg;
-    (void)bytes;
-    (void)len;
-    return true;
-}
-
 static void
 end_check(const check_t *check, bool is_up)
 {
@@ -800,7 +929,7 @@ on_check_end(void *arg, const char *why)
 static void
 start_checks(kvp_proxy_t *p)
 {
-    static const kvp_call_ops_t ops = {on_check_head, on_check_bytes, on_check_end};
+    static const kvp_call_ops_t ops = {on_check_head, skip_bytes, on_check_end};
 
     for (;;) {
         char url[KVP_FLEET_URL_MAX + 16];
@@ -844,6 +973,7 @@ on_look(uv_timer_t *timer)
         end_server(x, KVP_SERVER_LEFT);
         resume(x);
     }
+    p->is_routing = p->router[0] != '\0' && p->has_instances(p->has_instances_arg);
     start_checks(p);
     run_front(p);
 }
@@ -891,6 +1021,16 @@ kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out)
     kvp_list_init(&p->exchanges);
     *out = p;
     return KVP_OK;
+}
+
+void
+kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has_instances)(void *arg), void *arg)
+{
+    char at[KVP_HOSTPORT_TEXT_MAX];
+
+    snprintf(p->router, sizeof p->router, "http://%s", kvp_format_hostport(router, at));
+    p->has_instances = has_instances;
+    p->has_instances_arg = arg;
 }
 
 kvp_err_t

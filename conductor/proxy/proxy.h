@@ -22,6 +22,9 @@ typedef struct kvp_proxy kvp_proxy_t;
 
 /* kvp_proxy_start binds and serves; *bound_out is where. SYS, NOMEM; logged. kvp_proxy_stop ends all requests, and the thread, and frees it; NULL is legal. */
 kvp_err_t kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out) KVP_MUST_USE;
+/* kvp_proxy_route_by, before the start: the conductor's router at that address chooses who computes a prompt, as long as has_instances says that any is registered, and the load who else is asked;
+ * without this call servers are used in turn. has_instances is called on the proxy's thread. */
+void kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has_instances)(void *arg), void *arg);
 kvp_err_t kvp_proxy_start(kvp_proxy_t *p, kvp_hostport_t *bound_out) KVP_MUST_USE;
 void kvp_proxy_stop(kvp_proxy_t *p);
 

@@ -362,8 +362,11 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
     curl_easy_setopt(easy, CURLOPT_HEADERDATA, c);
     set_long(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)conf->connect_ms);
-    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, conf->is_get ? NULL : conf->body == NULL ? "" : conf->body);
     curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)conf->body_len);
+    curl_easy_setopt(easy, conf->copies_body ? CURLOPT_COPYPOSTFIELDS : CURLOPT_POSTFIELDS,
+                     conf->is_get         ? NULL
+                     : conf->body == NULL ? ""
+                                          : conf->body);
     set_long(easy, conf->is_get ? CURLOPT_HTTPGET : CURLOPT_POST, 1);
     kvp_list_add_tail(&up->calls, &c->link);
     if (curl_multi_add_handle(up->multi, easy) == CURLM_OK) return c;

@@ -23,8 +23,9 @@ typedef struct {
 typedef struct {
     const char *url;
     bool is_get; /* else POST */
-    const char *body; /* borrowed until on_end; NULL = none */
+    const char *body; /* borrowed until on_end, unless copies_body; NULL = none */
     size_t body_len;
+    bool copies_body;
     const char *const *headers; /* "Name: value", ended by NULL; NULL = none; copied */
     uint64_t connect_ms; /* most that a connection may take */
     uint64_t first_ms; /* and what comes first of the answer, behind that; 0 = any */

@@ -39,6 +39,7 @@ struct kvp_routes {
     pthread_mutex_t mutex; /* of the router, and of what is idle */
     kvp_router_t *router;
     idle_t *idle;
+    uint32_t turn; /* of servers that make tokens */
     uint64_t without_tokens;
 };
 
@@ -47,7 +48,7 @@ typedef struct {
     char model[KVP_NAME_TEXT_MAX + 1], lora[KVP_NAME_TEXT_MAX + 1], tenant[KVP_NAME_TEXT_MAX + 1],
         instance[KVP_NAME_TEXT_MAX + 1], salt[KVP_NAME_TEXT_MAX + 1], role[KVP_NAME_TEXT_MAX + 1],
         session[SESSION_MAX + 1];
-    uint32_t block_size;
+    uint32_t block_size; /* 0 = that of an instance */
     json_object *exclude; /* borrowed; NULL = none */
 } asked_t;
 
@@ -65,8 +66,9 @@ read_asked(json_object *in, asked_t *q, char why[160])
             kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) &&
             kvp_json_text(in, "cache_salt", "", q->salt, KVP_NAME_TEXT_MAX, why) &&
             kvp_json_text(in, "session_id", "", q->session, SESSION_MAX, why) &&
-            kvp_json_text(in, "role", "", q->role, KVP_NAME_TEXT_MAX, why) &&
-            kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why);
+            kvp_json_text(in, "role", "", q->role, KVP_NAME_TEXT_MAX, why);
+    if (is_ok && json_object_object_get_ex(in, "block_size", NULL))
+        is_ok = kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why);
     if (!is_ok) return false;
     if (q->role[0] != '\0' && strcmp(q->role, "prefill") != 0 && strcmp(q->role, "decode") != 0) {
         snprintf(why, 160, "role is neither prefill nor decode");
@@ -83,14 +85,28 @@ read_asked(json_object *in, asked_t *q, char why[160])
 static bool
 may_serve(const asked_t *q, const kvp_member_t *m)
 {
-    for (size_t i = 0; q->exclude != NULL && i < json_object_array_length(q->exclude); i++)
-        if (strcmp(json_object_get_string(json_object_array_get_idx(q->exclude, i)), m->instance) == 0) return false;
+    for (size_t i = 0; q->exclude != NULL && i < json_object_array_length(q->exclude); i++) {
+        const char *name = json_object_get_string(json_object_array_get_idx(q->exclude, i));
+
+        if (strcmp(name, m->instance) == 0 || (m->url[0] != '\0' && strcmp(name, m->url) == 0)) return false;
+    }
     return q->role[0] == '\0' || m->role[0] == '\0' || strcmp(m->role, "both") == 0 || strcmp(m->role, q->role) == 0;
+}
+
+/* Of an instance that may serve it. 0 = there is none. */
+static void
+note_block_size(void *arg, const kvp_member_t *m)
+{
+    asked_t *q = arg;
+
+    if (q->block_size == 0 && strcmp(m->model, q->model) == 0 && may_serve(q, m)) q->block_size = m->block_size;
 }
 
 /* ---- tokens */
 typedef struct {
+    const kvp_routes_t *routes;
     const asked_t *q;
+    uint32_t n, nth; /* such servers; the one that is looked for, UINT32_MAX = none */
     char url[KVP_URL_TEXT_MAX + 1];
 } server_t;
 
@@ -99,16 +115,42 @@ note_server(void *arg, const kvp_member_t *m)
 {
     server_t *s = arg;
 
-    if (s->url[0] != '\0' || m->url[0] == '\0' || strcmp(m->model, s->q->model) != 0 || !may_serve(s->q, m)) return;
-    snprintf(s->url, sizeof s->url, "%s", m->url);
+    if (m->url[0] == '\0' || strcmp(m->model, s->q->model) != 0 || !may_serve(s->q, m) ||
+        kvp_tokens_is_away(s->routes->tokens, m->url))
+        return;
+    if (s->n++ == s->nth) snprintf(s->url, sizeof s->url, "%s", m->url);
+}
+
+/* The next in turn of those that could make tokens; false: none can. */
+static bool
+find_server(kvp_routes_t *routes, server_t *s)
+{
+    uint32_t turn;
+
+    pthread_mutex_lock(&routes->mutex);
+    turn = routes->turn++;
+    pthread_mutex_unlock(&routes->mutex);
+    s->nth = UINT32_MAX;
+    kvp_registry_each(routes->registry, note_server, s);
+    s->nth = s->n == 0 ? 0 : turn % s->n;
+    s->n = 0;
+    kvp_registry_each(routes->registry, note_server, s);
+    return s->url[0] != '\0';
 }
 
 /* Of `prompt` or `messages`; false: *why says why the tokens are not known. */
 static bool
 tokens_of_text(kvp_routes_t *routes, json_object *in, const asked_t *q, idle_t *with, char why[160])
 {
+    /* What else a server makes them of. */
+    static const char *const more[] = {"tools",
+                                       "chat_template",
+                                       "chat_template_kwargs",
+                                       "add_special_tokens",
+                                       "add_generation_prompt",
+                                       "continue_final_message"};
     json_object *text = NULL, *body;
-    server_t server = {.q = q};
+    server_t server = {.routes = routes, .q = q};
     const char *name = "prompt";
     bool is_ok;
 
@@ -119,14 +161,15 @@ tokens_of_text(kvp_routes_t *routes, json_object *in, const asked_t *q, idle_t *
             return false;
         }
     }
-    kvp_registry_each(routes->registry, note_server, &server);
-    if (server.url[0] == '\0') {
-        snprintf(why, 160, "no instance of the model has a url that could tokenize");
+    if (!find_server(routes, &server)) {
+        snprintf(why, 160, "no instance of the model has a url that could tokenize, or has done so lately");
         return false;
     }
     body = json_object_new_object();
     json_object_object_add(body, "model", json_object_new_string(q->lora[0] != '\0' ? q->lora : q->model));
     json_object_object_add(body, name, json_object_get(text));
+    for (size_t i = 0; i < KVP_ARRAY_LEN(more); i++)
+        if (json_object_object_get_ex(in, more[i], &text)) json_object_object_add(body, more[i], json_object_get(text));
     is_ok = kvp_tokens_of(routes->tokens, server.url, json_object_to_json_string_ext(body, JSON_C_TO_STRING_PLAIN),
                           &with->tokens, why);
     json_object_put(body);
@@ -190,15 +233,20 @@ write_reason(const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t 
 
 static void
 write_choice(const choosing_t *ch, const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers,
-             const uint32_t *of, uint32_t tokens)
+             uint32_t n, const uint32_t *of, uint32_t tokens)
 {
     const kvp_answer_t *a = &answers[of[r->at]];
     kvp_jsonw_t w = kvp_http_json(ch->response, 200);
+    uint32_t ranks = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        ranks += strcmp(answers[i].member->instance, a->member->instance) == 0;
 
     kvp_jsonw_open(&w, NULL, '{');
     kvp_jsonw_text(&w, "instance_id", a->member->instance);
     kvp_jsonw_text(&w, "url", a->member->url);
     kvp_jsonw_u64(&w, "dp_rank", a->member->rank);
+    kvp_jsonw_u64(&w, "dp_ranks", ranks);
     kvp_jsonw_u64(&w, "route_id", r->id);
     if (ch->unknown == NULL) kvp_jsonw_u64(&w, "prompt_tokens", tokens);
     kvp_jsonw_open(&w, "matched", '{');
@@ -255,7 +303,7 @@ choose(void *arg, const kvp_answer_t *answers, uint32_t n)
     ch->routes->without_tokens += ch->unknown != NULL;
     pthread_mutex_unlock(&ch->routes->mutex);
     if (route.at != KVP_ROUTE_NONE) {
-        write_choice(ch, &route, candidates, answers, of, tokens);
+        write_choice(ch, &route, candidates, answers, n, of, tokens);
         ch->has_answered = true;
     }
     free(candidates);
@@ -321,6 +369,12 @@ answer_with(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http_re
     memset(&q, 0, sizeof q);
     if (!read_asked(in, &q, why)) {
         kvp_http_error(response, 400, "%s", why);
+        json_object_put(in);
+        return;
+    }
+    if (q.block_size == 0) kvp_registry_each(routes->registry, note_block_size, &q);
+    if (q.block_size == 0) {
+        kvp_http_error(response, 503, "no instance of that model and role is registered, or all are excluded");
         json_object_put(in);
         return;
     }

@@ -3,6 +3,8 @@
  */
 #include "conductor/router/tokens.h"
 
+#include "common/clock.h"
+
 #include <curl/curl.h>
 #include <json-c/json.h>
 #include <pthread.h>
@@ -15,6 +17,8 @@
 #define ANSWER_MAX (64u << 20)
 #define KEPT 4096u /* texts, and */
 #define KEPT_BYTES (64u << 20) /* bytes of their tokens */
+#define AWAY 1024u
+#define AWAY_NS (5 * KVP_NS_PER_S) /* for which a server that failed is not asked again */
 
 typedef struct {
     XXH128_hash_t key;
@@ -26,15 +30,11 @@ struct kvp_tokens {
     pthread_mutex_t mutex; /* of what is kept */
     kept_t kept[KEPT]; /* by their keys: one text a place */
     size_t bytes, sweep;
+    struct {
+        XXH64_hash_t url;
+        uint64_t until_ns;
+    } away[AWAY]; /* by url */
 };
-
-static XXH128_hash_t
-key_of(const char *url, const char *body)
-{
-    const XXH64_hash_t server = XXH3_64bits(url, strlen(url));
-
-    return XXH3_128bits_withSeed(body, strlen(body), server);
-}
 
 static bool
 find_kept(kvp_tokens_t *t, XXH128_hash_t key, kvp_buf_t *out)
@@ -82,8 +82,9 @@ on_bytes(char *bytes, size_t size, size_t n, void *arg)
     return ((kvp_buf_t *)arg)->err == KVP_OK ? size * n : 0;
 }
 
+/* *is_away_out: it is the server that cannot, not the text. */
 static bool
-ask(const char *url, const char *body, kvp_buf_t *answer, char why[160])
+ask(const char *url, const char *body, kvp_buf_t *answer, bool *is_away_out, char why[160])
 {
     CURL *easy = curl_easy_init();
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
@@ -111,6 +112,7 @@ ask(const char *url, const char *body, kvp_buf_t *answer, char why[160])
         snprintf(why, 160, "%.100s does not tokenize: %s", url, curl_easy_strerror(code));
     else if (status != 200)
         snprintf(why, 160, "%.100s does not tokenize: it answers %ld", url, status);
+    *is_away_out = code != CURLE_OK || status >= 500;
     return code == CURLE_OK && status == 200;
 }
 
@@ -133,22 +135,46 @@ read_tokens(const kvp_buf_t *answer, kvp_buf_t *out)
 }
 
 bool
+kvp_tokens_is_away(kvp_tokens_t *t, const char *url)
+{
+    const XXH64_hash_t h = XXH3_64bits(url, strlen(url));
+    bool is_away;
+
+    pthread_mutex_lock(&t->mutex);
+    is_away = t->away[h % AWAY].url == h && kvp_boot_ns() < t->away[h % AWAY].until_ns;
+    pthread_mutex_unlock(&t->mutex);
+    return is_away;
+}
+
+static void
+set_away(kvp_tokens_t *t, const char *url)
+{
+    const XXH64_hash_t h = XXH3_64bits(url, strlen(url));
+
+    pthread_mutex_lock(&t->mutex);
+    t->away[h % AWAY].url = h;
+    t->away[h % AWAY].until_ns = kvp_boot_ns() + AWAY_NS;
+    pthread_mutex_unlock(&t->mutex);
+}
+
+bool
 kvp_tokens_of(kvp_tokens_t *t, const char *url, const char *body, kvp_buf_t *out, char why[160])
 {
-    const XXH128_hash_t key = key_of(url, body);
+    const XXH128_hash_t key = XXH3_128bits(body, strlen(body));
     kvp_buf_t answer;
-    bool is_ok;
+    bool is_ok, is_away;
 
     if (find_kept(t, key, out)) return true;
     kvp_buf_reset(out);
     kvp_buf_init(&answer, ANSWER_MAX);
-    is_ok = ask(url, body, &answer, why);
+    is_ok = ask(url, body, &answer, &is_away, why);
     kvp_buf_append(&answer, "", 1);
     if (is_ok && (answer.err != KVP_OK || !read_tokens(&answer, out))) {
         snprintf(why, 160, "%.100s tells no tokens", url);
         is_ok = false;
     }
     kvp_buf_fini(&answer);
+    if (is_away) set_away(t, url);
     if (is_ok) keep(t, key, (const uint32_t *)out->data, out->len / sizeof(uint32_t));
     return is_ok;
 }

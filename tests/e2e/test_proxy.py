@@ -19,7 +19,7 @@ class Server:
     def __init__(self, kind, bootstrap=False):
         server = self
         self.kind, self.asked, self.fail, self.chunks, self.gap, self.gone = kind, [], None, 5, 0.02, 0
-        self.health, self.checks = 200, 0
+        self.health, self.checks, self.tokenized, self.can_tokenize = 200, 0, 0, True
         self.release = threading.Event()
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -43,6 +43,12 @@ class Server:
             def do_POST(self):
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
                 body = json.loads(raw)
+                if self.path == "/tokenize":
+                    server.tokenized += 1
+                    if not server.can_tokenize:
+                        server.release.wait(30)
+                    self.answer(200, json.dumps({"tokens": [int(word) for word in body["prompt"].split()]}).encode())
+                    return
                 server.asked.append((self.path, body, dict(self.headers)))
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     self.run(body)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What clients and servers send the proxy and the router. The first byte says what the rest is: a body (what is taken makes copies that are JSON again, with the fields of it), or a server's metrics.
+ * What clients and servers send the proxy and the router. The first byte says what the rest is: a body (what is taken makes copies, and a question for the router, that are JSON again, with the fields
+ * of it), or a server's metrics.
  */
-#include "conductor/proxy/body.h"
+#include "conductor/proxy/question.h"
 #include "conductor/router/load.h"
 #include "proto/connkey.h"
 #include "tests/fuzz/fuzz_check.h"
@@ -17,6 +18,7 @@ body(const char *text, size_t len)
     static const char *const none[] = {NULL}, *const some[] = {"stream", "max_tokens", NULL};
     static kvp_body_t in, out;
     const char *why = NULL, *value;
+    kvp_told_t told;
     size_t value_len;
     kvp_buf_t copy;
 
@@ -30,6 +32,10 @@ body(const char *text, size_t len)
     for (uint32_t i = 0; i < in.n; i++)
         check(in.fields[i].value_len == out.fields[i].value_len &&
               memcmp(text + in.fields[i].value, copy.data + out.fields[i].value, in.fields[i].value_len) == 0);
+    kvp_buf_reset(&copy);
+    kvp_question_write(&in, "", NULL, 0, &copy);
+    check(kvp_body_read((const char *)copy.data, copy.len, &out, &why));
+    if (kvp_told_read(text, len, &told)) check(strlen(told.url) > 0);
     if (in.n < KVP_BODY_FIELDS_MAX) {
         kvp_buf_reset(&copy);
         kvp_body_copy(&in, some, "\"stream\":false", &copy);

@@ -3,6 +3,7 @@
  */
 #include "conductor/proxy/body.h"
 #include "conductor/proxy/fleet.h"
+#include "conductor/proxy/question.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,7 +89,7 @@ test_copies(void **state)
 static uint32_t
 pick(kvp_fleet_t *f, const uint32_t *tried, uint32_t tried_n)
 {
-    return kvp_fleet_pick(f, KVP_SERVER_REPLICA, tried, tried_n);
+    return kvp_fleet_pick(f, KVP_SERVER_REPLICA, false, tried, tried_n);
 }
 
 static void
@@ -107,7 +108,7 @@ test_fleet(void **state)
     assert_int_equal(kvp_fleet_count(&f, KVP_SERVER_REPLICA), 2);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(pick(&f, NULL, 0), i % 2 == 0 ? a : b);
-    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, NULL, 0), c);
+    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, false, NULL, 0), c);
     kvp_fleet_end(&f, b, KVP_SERVER_DID, 0);
     assert_int_equal(kvp_fleet_check(&f, 0), KVP_SERVER_NONE);
     kvp_fleet_end(&f, b, KVP_SERVER_FAILED, 0);
@@ -133,7 +134,7 @@ test_fleet(void **state)
     kvp_fleet_end(&f, b, KVP_SERVER_DID, 0);
     assert_int_equal(f.servers[b].fails, 0);
     kvp_fleet_end(&f, c, KVP_SERVER_FAILED, 0);
-    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, NULL, 0), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, false, NULL, 0), KVP_SERVER_NONE);
     assert_true(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://b"));
     assert_false(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://b"));
     assert_int_equal(pick(&f, tried, 1), KVP_SERVER_NONE);
@@ -142,11 +143,79 @@ test_fleet(void **state)
     assert_int_not_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://e", ""), a);
 }
 
+static void
+test_fleet_by_load(void **state)
+{
+    static kvp_fleet_t f;
+    const char *unfit[4];
+    uint32_t a, b;
+
+    (void)state;
+    a = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://a", "");
+    b = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://b", "");
+    assert_int_equal(kvp_fleet_take(&f, KVP_SERVER_REPLICA, "http://a", NULL, 0), a);
+    assert_int_equal(kvp_fleet_take(&f, KVP_SERVER_REPLICA, "http://a", NULL, 0), a);
+    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, true, NULL, 0), b);
+    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, true, NULL, 0), b);
+    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_REPLICA, true, NULL, 0), a); /* equal: in turn */
+    assert_int_equal(kvp_fleet_take(&f, KVP_SERVER_DECODE, "http://a", NULL, 0), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_take(&f, KVP_SERVER_REPLICA, "http://a", &a, 1), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_unfit(&f, KVP_SERVER_REPLICA, &a, 1, unfit, 4), 1);
+    assert_string_equal(unfit[0], "http://a");
+    kvp_fleet_end(&f, b, KVP_SERVER_FAILED, 0);
+    assert_int_equal(kvp_fleet_take(&f, KVP_SERVER_REPLICA, "http://b", NULL, 0), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_unfit(&f, KVP_SERVER_REPLICA, &a, 1, unfit, 4), 2);
+    assert_int_equal(kvp_fleet_unfit(&f, KVP_SERVER_REPLICA, &a, 1, unfit, 1), 1);
+}
+
+static void
+check_question(const char *request, const char *session, const char *want)
+{
+    static const char *const exclude[] = {"http://a\"b"};
+    kvp_body_t body;
+    kvp_buf_t out;
+    const char *why;
+
+    kvp_buf_init(&out, 0);
+    assert_true(kvp_body_read(request, strlen(request), &body, &why));
+    kvp_question_write(&body, session, exclude, session[0] != '\0', &out);
+    kvp_buf_append(&out, "", 1);
+    assert_string_equal(out.data, want);
+    kvp_buf_fini(&out);
+}
+
+static void
+test_questions(void **state)
+{
+    static const char *const none[] = {"", "{}", "{\"url\":7}", "{\"url\":\"\"}", "{\"url\":\"a\\nb\"}", "[]"};
+    static const char good[] = "{\"url\":\"http://a\",\"dp_rank\":1,\"dp_ranks\":2,\"route_id\":18446744073709551615}";
+    kvp_told_t told;
+
+    (void)state;
+    check_question("{\"prompt\":\"[1]\",\"model\":\"m\",\"max_tokens\":1,\"user\":\"u\"}", "",
+                   "{\"role\":\"prefill\",\"model\":\"m\",\"prompt\":\"[1]\",\"session_id\":\"u\",\"exclude\":[]}");
+    check_question("{\"prompt\":[ 1, 2],\"model\":\"m\",\"user\":\"u\"}", "s",
+                   "{\"role\":\"prefill\",\"model\":\"m\",\"token_ids\":[ 1, 2],\"session_id\":\"s\","
+                   "\"exclude\":[\"http://a\\u0022b\"]}");
+    check_question("{\"prompt\":[\"1\"],\"messages\":[],\"tools\":[{}]}", "",
+                   "{\"role\":\"prefill\",\"messages\":[],\"tools\":[{}],\"prompt\":[\"1\"],\"exclude\":[]}");
+    for (size_t i = 0; i < KVP_ARRAY_LEN(none); i++)
+        assert_false(kvp_told_read(none[i], strlen(none[i]), &told));
+    assert_true(kvp_told_read(good, strlen(good), &told));
+    assert_string_equal(told.url, "http://a");
+    assert_int_equal(told.rank, 1);
+    assert_true(told.route == UINT64_MAX);
+    assert_true(kvp_told_read("{\"url\":\"x\",\"route_id\":-1}", 27, &told));
+    assert_int_equal(told.rank, -1);
+    assert_int_equal(told.route, 0);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bodies), cmocka_unit_test(test_copies),
-                                       cmocka_unit_test(test_fleet)};
+                                       cmocka_unit_test(test_fleet), cmocka_unit_test(test_fleet_by_load),
+                                       cmocka_unit_test(test_questions)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

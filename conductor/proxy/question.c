@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See question.h.
+ */
+#include "conductor/proxy/question.h"
+
+#include "common/jsonw.h"
+#include "common/parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool
+copy(kvp_jsonw_t *w, const kvp_body_t *request, const char *name, const char *as)
+{
+    size_t len;
+    const char *value = kvp_body_find(request, name, &len);
+
+    if (value == NULL) return false;
+    kvp_jsonw_part(w, as, &(kvp_buf_t){.data = (uint8_t *)value, .len = len});
+    return true;
+}
+
+/* A prompt may be numbers of tokens by now. */
+static bool
+is_tokens(const char *value, size_t len)
+{
+    size_t i = 1;
+
+    if (len == 0 || value[0] != '[') return false;
+    while (i < len && (value[i] == ' ' || value[i] == '\n' || value[i] == '\t' || value[i] == '\r'))
+        i++;
+    return i < len && value[i] >= '0' && value[i] <= '9';
+}
+
+void
+kvp_question_write(const kvp_body_t *request, const char *session, const char *const *exclude, uint32_t exclude_n,
+                   kvp_buf_t *out)
+{
+    static const char *const same[] = {"model",
+                                       "messages",
+                                       "cache_salt",
+                                       "tools",
+                                       "chat_template",
+                                       "chat_template_kwargs",
+                                       "add_special_tokens",
+                                       "add_generation_prompt",
+                                       "continue_final_message"};
+    kvp_jsonw_t w;
+    const char *value;
+    size_t len;
+
+    kvp_jsonw_init(&w, out);
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "role", "prefill");
+    for (size_t i = 0; i < KVP_ARRAY_LEN(same); i++)
+        (void)copy(&w, request, same[i], same[i]);
+    value = kvp_body_find(request, "prompt", &len);
+    if (value != NULL) (void)copy(&w, request, "prompt", is_tokens(value, len) ? "token_ids" : "prompt");
+    if (session[0] != '\0')
+        kvp_jsonw_text(&w, "session_id", session);
+    else
+        (void)copy(&w, request, "user", "session_id");
+    kvp_jsonw_open(&w, "exclude", '[');
+    for (uint32_t i = 0; i < exclude_n; i++)
+        kvp_jsonw_text(&w, NULL, exclude[i]);
+    kvp_jsonw_close(&w, ']');
+    kvp_jsonw_close(&w, '}');
+}
+
+static uint64_t
+number(const kvp_body_t *told, const char *name)
+{
+    size_t len;
+    const char *value = kvp_body_find(told, name, &len);
+    char text[24];
+    uint64_t out;
+
+    if (value == NULL || len >= sizeof text) return 0;
+    snprintf(text, sizeof text, "%.*s", (int)len, value);
+    return kvp_parse_u64(text, &out) == KVP_OK ? out : 0;
+}
+
+bool
+kvp_told_read(const char *text, size_t len, kvp_told_t *out)
+{
+    kvp_body_t told;
+    const char *why, *url;
+    size_t url_len;
+
+    if (!kvp_body_read(text, len, &told, &why)) return false;
+    url = kvp_body_find(&told, "url", &url_len);
+    /* One with a backslash is none of a server that was added. */
+    if (url == NULL || url[0] != '"' || url_len <= 2 || url_len - 2 > KVP_FLEET_URL_MAX ||
+        memchr(url, '\\', url_len) != NULL)
+        return false;
+    memcpy(out->url, url + 1, url_len - 2);
+    out->url[url_len - 2] = '\0';
+    out->route = number(&told, "route_id");
+    out->rank = number(&told, "dp_ranks") > 1 ? (int64_t)number(&told, "dp_rank") : -1;
+    return true;
+}

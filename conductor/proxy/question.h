@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a proxy asks the conductor's router (POST /route) about a request, and what it is told.
+ */
+#ifndef KVP_CONDUCTOR_PROXY_QUESTION_H
+#define KVP_CONDUCTOR_PROXY_QUESTION_H
+
+#include "conductor/proxy/body.h"
+#include "conductor/proxy/fleet.h"
+
+#define KVP_QUESTION_EXCLUDE_MAX 64u
+
+/* kvp_question_write: the request's model, its prompt or messages with all that says how they become tokens, and the session: `session`, or if that is "" the body's `user`. exclude: URLs of servers
+ * that may not be chosen. */
+void kvp_question_write(const kvp_body_t *request, const char *session, const char *const *exclude, uint32_t exclude_n,
+                        kvp_buf_t *out);
+
+typedef struct {
+    char url[KVP_FLEET_URL_MAX + 1];
+    uint64_t route; /* for /route/done; 0 = none */
+    int64_t rank; /* of those that the instance has; -1 = it has one */
+} kvp_told_t;
+
+/* False: it names no server. */
+bool kvp_told_read(const char *text, size_t len, kvp_told_t *out);
+
+#endif

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proxy by the conductor's router: a prompt goes to the server that has it, and where the router cannot say which that is the load decides, and it is counted."""
+import json
+import time
+import urllib.request
+
+import pytest
+
+from conftest import SLOW, wait_until
+from test_conductor import BLOCK, Conductor, publishers  # noqa: F401: the fixture
+from test_proxy import Proxy, Server
+from test_router import stored, tokens_of
+
+
+class Site:
+    def __init__(self, bench, publishers, *args, kinds=("replica", "replica", "replica")):  # noqa: F811
+        self.servers = [Server(kind) for kind in kinds]
+        self.proxy = Proxy(bench, self.servers, *args)
+        self.conductor = Conductor.__new__(Conductor)
+        self.conductor.daemon = self.proxy.daemon
+        self.publishers = []
+        for i, s in enumerate(self.servers):
+            if s.kind != "decode":
+                self.publishers.append(publishers())
+                self.conductor.register(self.publishers[-1], instance_id=f"s{i}", url=s.url)
+        wait_until(lambda: {s["state"] for s in self.conductor.ask("/services")[1]} == {"live"}, 5, "the subscriptions")
+        time.sleep(0.1 * SLOW)  # the proxy looks 20 times a second whether anybody is registered
+
+    def has(self, i, prompt):
+        self.publishers[i].publish(stored(prompt))
+        wait_until(lambda: self.conductor.matched(tokens_of(prompt), instance=f"s{i}")["longest_matched"] == 40 * BLOCK, 5, "the event")
+
+    def complete(self, prompt, headers=(), **more):
+        """The numbers of the servers that were asked."""
+        before = [len(s.asked) for s in self.servers]
+        status, text, _ = self.proxy.post({"model": "tiny", "prompt": prompt, "max_tokens": 4, **more}, headers=headers)
+        assert status == 200 and json.loads(text)["choices"], text
+        return [i for i, s in enumerate(self.servers) if len(s.asked) > before[i]]
+
+    def count(self, name):
+        lines = self.proxy.get("/metrics")[1].decode().splitlines()
+        return int(next(line for line in lines if line.startswith(f"kvpool_proxy_{name} ")).split()[1])
+
+    def open_routes(self):
+        with urllib.request.urlopen(f"http://{self.proxy.daemon.http}/metrics", timeout=5) as r:
+            return int(next(line for line in r.read().decode().splitlines() if line.startswith("kvpool_conductor_routes_open ")).split()[1])
+
+    def close(self):
+        for s in self.servers:
+            s.close()
+
+
+@pytest.fixture
+def site(bench, publishers):  # noqa: F811
+    made = []
+
+    def make(*args, **more):
+        made.append(Site(bench, publishers, *args, **more))
+        return made[-1]
+
+    yield make
+    for s in made:
+        s.close()
+
+
+def test_prompts_go_where_they_are(site):
+    """Fails if a prompt, as a text or as tokens, goes elsewhere than where it is, if routes stay open, or if it goes nowhere when that server fails."""
+    s = site()
+    for i in range(3):
+        s.has(i, i + 1)
+    for turn in range(2):
+        for i in (2, 0, 1):
+            assert s.complete(" ".join(map(str, tokens_of(i + 1)))) == [i]
+            assert s.complete(tokens_of(i + 1)) == [i]
+    assert s.count("routed_total") == 12 and s.count("unrouted_total") == 0
+    assert sum(server.tokenized for server in s.servers) == 3  # a text once, in turn
+    wait_until(lambda: s.open_routes() == 0, 5, "the routes to end")
+    s.servers[1].fail = 500
+    asked = s.complete(tokens_of(2))
+    assert 1 in asked and len(asked) == 2
+    assert 1 not in s.complete(tokens_of(2))  # it is left out
+    assert s.count("unrouted_total") == 0
+
+
+def test_sessions_stay(site):
+    s = site("--affinity", "10s")
+    first = s.complete(tokens_of(1), headers={"X-Session-Id": "a"})
+    again = s.complete(tokens_of(2), user="b")
+    assert all(s.complete(tokens_of(10 + i), headers={"X-Session-Id": "a"}) == first for i in range(4))
+    assert all(s.complete(tokens_of(20 + i), user="b") == again for i in range(4))
+
+
+def test_prefill_by_the_router_and_decode_by_load(site):
+    s = site(kinds=("prefill", "prefill", "decode", "decode"))
+    s.has(1, 7)
+    asked = [s.complete(tokens_of(7)) for _ in range(4)]
+    assert [a[0] for a in asked] == [1] * 4 and {a[1] for a in asked} == {2, 3}
+
+
+def test_router_that_cannot_say(site):
+    """Fails if a request waits for long, or is lost, where nobody can tokenize, or where its model is not known."""
+    s = site()
+    s.has(1, 1)
+    for server in s.servers:
+        server.can_tokenize = False
+    began = time.monotonic()
+    for _ in range(6):
+        s.complete(" ".join(map(str, tokens_of(1))))
+    assert time.monotonic() - began < 6 * SLOW
+    assert s.count("unrouted_total") >= 1
+    before = s.count("unrouted_total")
+    assert len(s.complete(tokens_of(1), model="another")) == 1
+    assert s.count("unrouted_total") == before + 1
+    log = s.proxy.daemon.log()
+    assert "the router could not choose, so the load does" in log
+
+
+def test_round_robin(site):
+    s = site("--policy", "round-robin")
+    s.has(1, 1)
+    assert sorted(sum((s.complete(tokens_of(1)) for _ in range(6)), [])) == [0, 0, 1, 1, 2, 2]
+    assert s.count("routed_total") == s.count("unrouted_total") == 0
