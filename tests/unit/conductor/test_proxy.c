@@ -205,7 +205,7 @@ test_questions(void **state)
     assert_string_equal(told.url, "http://a");
     assert_int_equal(told.rank, 1);
     assert_true(told.route == UINT64_MAX);
-    assert_true(kvp_told_read("{\"url\":\"x\",\"route_id\":-1}", 27, &told));
+    assert_true(kvp_told_read("{\"url\":\"x\",\"route_id\":-1}", 25, &told));
     assert_int_equal(told.rank, -1);
     assert_int_equal(told.route, 0);
 }
