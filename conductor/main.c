@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-conductor: takes in the KV events of engines and pools, and tells routers over HTTP how much of a prompt each instance holds. Threads: the loop takes in events and
- * changes the index, the HTTP server's answers from it, four more answer /route, and one asks servers for their load.
+ * changes the index, the HTTP server's answers from it, four more answer /route, one asks servers for their load, and the proxy has its own.
  */
 #include "conductor/api.h"
 #include "conductor/proxy/admin.h"
@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/rlimits.h"
 #include "common/stdfd.h"
+#include "common/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ typedef struct {
     kvp_hostport_t proxy; /* host "" = none */
     kvp_strings_t prefill, decode, replica;
     int policy;
+    uint64_t proxy_threads;
     uint64_t prefill_timeout_ns, first_byte_timeout_ns;
     uint64_t compute_rate, cpu_rate, disk_rate, request_cost_ns, affinity_ns;
 } settings_t;
@@ -83,6 +85,12 @@ static const kvp_opt_t opts[] = {
      .fallback = "router",
      .help = "With --proxy: who computes a prompt: the server that the router chooses, as long as instances are "
              "registered; else, or always, the next one."},
+    {.name = "proxy-threads",
+     .type = KVP_OPT_U64,
+     .offset = offsetof(settings_t, proxy_threads),
+     .fallback = "0",
+     .max = KVP_PROXY_THREADS_MAX,
+     .help = "With --proxy: its threads; 0: one for each processor, at most 4."},
     {.name = "prefill-timeout",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, prefill_timeout_ns),
@@ -186,6 +194,7 @@ build_proxy(daemon_t *d, const settings_t *s)
         return KVP_INVALID;
     }
     conf.listen = s->proxy;
+    conf.threads = s->proxy_threads != 0 ? (uint32_t)s->proxy_threads : (uint32_t)kvp_min_u64(kvp_usable_cpus(), 4);
     conf.prefill_ms = s->prefill_timeout_ns / KVP_NS_PER_MS;
     conf.first_ms = s->first_byte_timeout_ns / KVP_NS_PER_MS;
     kvp_err_t err = kvp_proxy_create(&conf, &d->proxy);

@@ -74,16 +74,12 @@ take(kvp_fleet_t *f, uint32_t server)
     return server;
 }
 
-/* Is a the better one, where b may be KVP_SERVER_NONE? */
 static bool
-is_better(const kvp_fleet_t *f, uint32_t a, uint32_t b, bool by_load)
+is_better(const kvp_server_t *a, const kvp_server_t *b, bool by_load)
 {
-    const kvp_server_t *x = &f->servers[a], *y = &f->servers[b];
-
-    if (b == KVP_SERVER_NONE) return true;
-    if (x->is_down != y->is_down) return y->is_down;
-    if (x->is_down) return x->until_ns < y->until_ns;
-    return by_load && x->open < y->open;
+    if (a->is_down != b->is_down) return b->is_down;
+    if (a->is_down) return a->until_ns < b->until_ns;
+    return by_load && a->open < b->open;
 }
 
 uint32_t
@@ -97,7 +93,7 @@ kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint3
 
         if (s->role != role || s->is_gone || is_in(i, tried, tried_n)) continue;
         if (s->is_down && role == KVP_SERVER_PREFILL) continue;
-        if (is_better(f, i, best, by_load)) best = i;
+        if (best == KVP_SERVER_NONE || is_better(s, &f->servers[best], by_load)) best = i;
     }
     return take(f, best);
 }

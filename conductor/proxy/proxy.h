@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The proxy: an OpenAI-compatible front, which sends each request to a prefill server and then to a decode server, or to a replica, and passes the answer on as it comes. A thread of its own, with a
- * loop of its own. ADR 0035.
+ * The proxy: an OpenAI-compatible front, which sends each request to a prefill server and then to a decode server, or to a replica, and passes the answer on as it comes. Threads of its own,
+ * each with a loop. ADR 0035.
  */
 #ifndef KVP_CONDUCTOR_PROXY_PROXY_H
 #define KVP_CONDUCTOR_PROXY_PROXY_H
@@ -9,8 +9,11 @@
 #include "common/parse.h"
 #include "conductor/proxy/fleet.h"
 
+#define KVP_PROXY_THREADS_MAX 64u
+
 typedef struct {
     kvp_hostport_t listen;
+    uint32_t threads; /* 1 .. KVP_PROXY_THREADS_MAX */
     uint64_t connect_ms; /* most that a connection to a server may take */
     uint64_t prefill_ms; /* and a prefill */
     uint64_t first_ms; /* and the first byte of an answer */

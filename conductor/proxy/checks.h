@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a proxy looks at now and then, on one of its threads: whether servers that are left out are there again, and whether instances are registered.
+ */
+#ifndef KVP_CONDUCTOR_PROXY_CHECKS_H
+#define KVP_CONDUCTOR_PROXY_CHECKS_H
+
+#include "conductor/proxy/exchange.h"
+
+typedef struct kvp_checks kvp_checks_t;
+
+/* up is borrowed, and closed before kvp_checks_destroy. NULL = no memory. */
+kvp_checks_t *kvp_checks_create(kvp_proxy_shared_t *shared, kvp_upstream_t *up);
+void kvp_checks_look(kvp_checks_t *c);
+void kvp_checks_destroy(kvp_checks_t *c); /* NULL is legal */
+
+#endif

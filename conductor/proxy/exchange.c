@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See exchange.h.
+ */
+#include "conductor/proxy/exchange.h"
+
+#include "common/clock.h"
+#include "common/jsonw.h"
+#include "common/log.h"
+#include "conductor/proxy/question.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TOLD_MAX (16u << 20)
+#define ROUTE_MS 1000u /* that the router may take */
+
+/* ---- answers of ours */
+static void
+answer_text(kvp_exchange_t *x, uint32_t status, const char *type, const char *text)
+{
+    x->status = status;
+    if (type != x->type) snprintf(x->type, sizeof x->type, "%s", type);
+    x->length = (int64_t)strlen(text);
+    kvp_buf_reset(&x->out);
+    x->out_at = 0;
+    kvp_buf_append(&x->out, text, strlen(text));
+    x->has_ended = x->is_whole = true;
+    x->on_news(x);
+}
+
+static void
+answer_error(kvp_exchange_t *x, uint32_t status, const char *why)
+{
+    kvp_buf_t text;
+    kvp_jsonw_t w;
+
+    kvp_buf_init(&text, 0);
+    kvp_jsonw_init(&w, &text);
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_open(&w, "error", '{');
+    kvp_jsonw_text(&w, "message", why);
+    kvp_jsonw_text(&w, "type", status < 500 ? "invalid_request_error" : "upstream_error");
+    kvp_jsonw_u64(&w, "code", status);
+    kvp_jsonw_close(&w, '}');
+    kvp_jsonw_close(&w, '}');
+    kvp_buf_append(&text, "", 1);
+    if (status < 500)
+        kvp_count(&x->shared->stats.refused);
+    else
+        kvp_count(&x->shared->stats.failed);
+    answer_text(x, status, "application/json", text.err == KVP_OK ? (const char *)text.data : "{}");
+    kvp_buf_fini(&text);
+}
+
+/* Unlike any other, of this proxy and of others. */
+static void
+make_id(kvp_proxy_shared_t *p, char *out, size_t cap)
+{
+    snprintf(out, cap, "%016llx%016llx", (unsigned long long)p->id, (unsigned long long)++p->ids);
+}
+
+/* ---- servers */
+static void send_next(kvp_exchange_t *x);
+
+static void
+skip_head(void *arg, uint32_t status, const char *type, int64_t length)
+{
+    (void)arg;
+    (void)status;
+    (void)type;
+    (void)length;
+}
+
+bool
+kvp_skip_bytes(void *arg, const void *bytes, size_t len)
+{
+    (void)arg;
+    (void)bytes;
+    (void)len;
+    return true;
+}
+
+static void
+skip_end(void *arg, const char *why)
+{
+    (void)arg;
+    (void)why;
+}
+
+/* A route of which the router is not told ends there by itself, after a while. */
+static void
+end_route(kvp_exchange_t *x, uint64_t route)
+{
+    static const kvp_call_ops_t ops = {skip_head, kvp_skip_bytes, skip_end};
+    char url[sizeof x->shared->router + 16], body[48];
+    const int n = snprintf(body, sizeof body, "{\"route_id\":%llu}", (unsigned long long)route);
+
+    if (route == 0) return;
+    snprintf(url, sizeof url, "%s/route/done", x->shared->router);
+    (void)kvp_upstream_start(x->up,
+                             &(kvp_call_conf_t){.url = url,
+                                                .body = body,
+                                                .body_len = (size_t)n,
+                                                .copies_body = true,
+                                                .connect_ms = ROUTE_MS,
+                                                .first_ms = ROUTE_MS,
+                                                .idle_ms = ROUTE_MS},
+                             &ops, NULL);
+}
+
+static void
+end_server(kvp_exchange_t *x, kvp_server_end_t end)
+{
+    end_route(x, x->route);
+    x->route = 0;
+    x->rank = -1;
+    if (x->server == KVP_SERVER_NONE) return;
+    pthread_mutex_lock(&x->shared->lock);
+    kvp_fleet_end(&x->shared->fleet, x->server, end, kvp_now_ns());
+    pthread_mutex_unlock(&x->shared->lock);
+    x->server = KVP_SERVER_NONE;
+}
+
+uint32_t
+kvp_servers_count(kvp_proxy_shared_t *p, kvp_server_role_t role)
+{
+    pthread_mutex_lock(&p->lock);
+    const uint32_t n = kvp_fleet_count(&p->fleet, role);
+    pthread_mutex_unlock(&p->lock);
+
+    return n;
+}
+
+static bool
+is_disaggregated(kvp_proxy_shared_t *p)
+{
+    return kvp_servers_count(p, KVP_SERVER_PREFILL) > 0 && kvp_servers_count(p, KVP_SERVER_DECODE) > 0;
+}
+
+/* False: none is left. */
+static bool
+pick(kvp_exchange_t *x, kvp_server_role_t role)
+{
+    if (x->tried_n == KVP_EXCHANGE_TRIES_MAX) return false;
+    pthread_mutex_lock(&x->shared->lock);
+    x->server = kvp_fleet_pick(&x->shared->fleet, role, x->shared->router[0] != '\0', x->tried, x->tried_n);
+    pthread_mutex_unlock(&x->shared->lock);
+    if (x->server == KVP_SERVER_NONE) return false;
+    x->tried[x->tried_n++] = x->server;
+    return true;
+}
+
+/* The one that the router named, if it may be chosen. */
+static bool
+take(kvp_exchange_t *x, kvp_server_role_t role, const kvp_told_t *told)
+{
+    pthread_mutex_lock(&x->shared->lock);
+    x->server = kvp_fleet_take(&x->shared->fleet, role, told->url, x->tried, x->tried_n);
+    pthread_mutex_unlock(&x->shared->lock);
+    if (x->server == KVP_SERVER_NONE) return false;
+    x->tried[x->tried_n++] = x->server;
+    x->route = told->route;
+    x->rank = told->rank;
+    return true;
+}
+
+static void
+start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, const kvp_call_ops_t *ops,
+           uint64_t first_ms)
+{
+    char url[KVP_FLEET_URL_MAX + 64], id[KVP_EXCHANGE_ID_MAX + 32], auth[sizeof x->auth + 32], rank[64];
+    const char *headers[5] = {NULL};
+    uint32_t n = 0;
+
+    snprintf(url, sizeof url, "%s%s", base, path);
+    snprintf(id, sizeof id, "X-Request-Id: %s", x->id);
+    snprintf(auth, sizeof auth, "Authorization: %s", x->auth);
+    snprintf(rank, sizeof rank, "X-data-parallel-rank: %lld", (long long)x->rank);
+    headers[n++] = id;
+    if (x->auth[0] != '\0') headers[n++] = auth;
+    if (x->rank >= 0) headers[n++] = rank;
+    if (!is_get) headers[n++] = "Content-Type: application/json";
+    x->call = kvp_upstream_start(x->up,
+                                 &(kvp_call_conf_t){.url = url,
+                                                    .is_get = is_get,
+                                                    .body = (const char *)x->sent.data,
+                                                    .body_len = is_get ? 0 : x->sent.len,
+                                                    .headers = headers,
+                                                    .connect_ms = x->shared->conf.connect_ms,
+                                                    .first_ms = first_ms,
+                                                    .idle_ms = x->shared->conf.idle_ms},
+                                 ops, x);
+    if (x->call != NULL) return;
+    end_server(x, KVP_SERVER_LEFT);
+    answer_error(x, 503, "out of memory");
+}
+
+/* ---- prefill */
+static const char *const prefill_without[] = {"max_tokens",     "max_completion_tokens", "min_tokens", "stream",
+                                              "stream_options", "kv_transfer_params",    NULL};
+static const char *const decode_without[] = {"kv_transfer_params", NULL};
+
+static void
+go_to_answer(kvp_exchange_t *x)
+{
+    x->tried_n = 0;
+    x->state = KVP_X_ANSWER;
+    send_next(x);
+}
+
+static void
+on_told_head(void *arg, uint32_t status, const char *type, int64_t length)
+{
+    kvp_exchange_t *x = arg;
+
+    x->status = status;
+    (void)length;
+    snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
+    kvp_buf_reset(&x->told);
+}
+
+static bool
+on_told_bytes(void *arg, const void *bytes, size_t len)
+{
+    kvp_exchange_t *x = arg;
+
+    kvp_buf_append(&x->told, bytes, len);
+    return true;
+}
+
+static bool
+take_params(kvp_exchange_t *x)
+{
+    const kvp_server_t *s = &x->shared->fleet.servers[x->server];
+    kvp_body_t told;
+    const char *why, *params;
+    size_t len;
+
+    x->has_params = true;
+    if (s->bootstrap[0] != '\0') {
+        snprintf(x->params, sizeof x->params,
+                 "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_bootstrap_"
+                 "addr\":\"%s\",\"remote_engine_id\":\"%s\",\"transfer_id\":\"%s\"}",
+                 s->bootstrap, x->engine, x->transfer);
+        return true;
+    }
+    if (x->told.err != KVP_OK || !kvp_body_read((const char *)x->told.data, x->told.len, &told, &why)) return false;
+    params = kvp_body_find(&told, "kv_transfer_params", &len);
+    x->has_params = params != NULL && params[0] == '{';
+    if (!x->has_params) return true; /* the decode server computes */
+    memmove(x->told.data, params, len);
+    x->told.len = len;
+    x->params[0] = '\0';
+    return true;
+}
+
+static void
+on_prefill_end(void *arg, const char *why)
+{
+    kvp_exchange_t *x = arg;
+    const uint32_t status = x->status;
+
+    x->call = NULL;
+    x->status = 0;
+    if (why == NULL && status >= 400 && status < 500) { /* the engine's own word */
+        end_server(x, KVP_SERVER_DID);
+        kvp_buf_append(&x->told, "", 1);
+        kvp_count(&x->shared->stats.refused);
+        answer_text(x, status, x->type, x->told.err == KVP_OK ? (const char *)x->told.data : "");
+        return;
+    }
+    if (why == NULL && status >= 200 && status < 300 && take_params(x)) {
+        end_server(x, KVP_SERVER_DID);
+        go_to_answer(x);
+        return;
+    }
+    if (why == NULL)
+        snprintf(x->why, sizeof x->why, "a prefill server answered %u", status);
+    else
+        snprintf(x->why, sizeof x->why, "a prefill server failed: %.200s", why);
+    end_server(x, KVP_SERVER_FAILED);
+    send_next(x);
+}
+
+static const kvp_call_ops_t prefill_ops = {on_told_head, on_told_bytes, on_prefill_end};
+
+static void
+send_prefill(kvp_exchange_t *x)
+{
+    const kvp_server_t *s = &x->shared->fleet.servers[x->server];
+    char more[320];
+
+    if (s->bootstrap[0] != '\0') {
+        make_id(x->shared, x->transfer, sizeof x->transfer);
+        snprintf(more, sizeof more,
+                 "\"max_tokens\":1,\"max_completion_tokens\":1,\"min_tokens\":1,\"stream\":false,\"kv_transfer_"
+                 "params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"transfer_id\":\"%s\"}",
+                 x->transfer);
+    } else {
+        snprintf(more, sizeof more,
+                 "\"max_tokens\":1,\"max_completion_tokens\":1,\"min_tokens\":1,\"stream\":false,\"kv_transfer_"
+                 "params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+                 "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}");
+    }
+    kvp_buf_reset(&x->sent);
+    kvp_body_copy(&x->fields, prefill_without, more, &x->sent);
+    x->state = KVP_X_PREFILL;
+    start_call(x, s->url, x->path, false, &prefill_ops, x->shared->conf.prefill_ms);
+}
+
+/* ---- the engine's id, where a bootstrap server tells it */
+static void
+on_bootstrap_end(void *arg, const char *why)
+{
+    kvp_exchange_t *x = arg;
+    kvp_body_t told, first;
+    const char *bad, *value, *engine;
+    size_t len;
+
+    x->call = NULL;
+    x->status = 0;
+    /* {"0": {"engine_id": "..."}}, by rank */
+    if (why == NULL && kvp_body_read((const char *)x->told.data, x->told.len, &told, &bad) &&
+        (value = kvp_body_find(&told, "0", &len)) != NULL && kvp_body_read(value, len, &first, &bad) &&
+        (engine = kvp_body_find(&first, "engine_id", &len)) != NULL && len > 2 && engine[0] == '"' &&
+        len - 2 <= KVP_FLEET_ENGINE_MAX && memchr(engine, '\\', len) == NULL) {
+        memcpy(x->engine, engine + 1, len - 2);
+        x->engine[len - 2] = '\0';
+        pthread_mutex_lock(&x->shared->lock);
+        strcpy(x->shared->fleet.servers[x->server].engine, x->engine);
+        pthread_mutex_unlock(&x->shared->lock);
+        send_prefill(x);
+        return;
+    }
+    snprintf(x->why, sizeof x->why, "a bootstrap server tells no engine: %.200s",
+             why == NULL ? "its answer is another one" : why);
+    end_server(x, KVP_SERVER_FAILED);
+    send_next(x);
+}
+
+static const kvp_call_ops_t bootstrap_ops = {on_told_head, on_told_bytes, on_bootstrap_end};
+
+/* ---- the answer */
+static void
+on_answer_head(void *arg, uint32_t status, const char *type, int64_t length)
+{
+    kvp_exchange_t *x = arg;
+
+    x->status = status;
+    x->length = length;
+    snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
+}
+
+static bool
+on_answer_bytes(void *arg, const void *bytes, size_t len)
+{
+    kvp_exchange_t *x = arg;
+
+    if (x->status >= 500) return true;
+    if (x->out.len - x->out_at > KVP_EXCHANGE_OUT_MAX) return false;
+    kvp_buf_append(&x->out, bytes, len);
+    x->on_news(x);
+    return true;
+}
+
+static void
+end_broken(kvp_exchange_t *x, const char *why)
+{
+    static const char event[] =
+        "data: {\"error\": {\"message\": \"the server failed\", \"type\": \"upstream_error\", \"code\": 502}}\n\n";
+
+    kvp_count(&x->shared->stats.broken);
+    kvp_log_warn("proxy", "an answer broke off: %s", why);
+    if (strncmp(x->type, "text/event-stream", 17) == 0 && x->length < 0)
+        kvp_buf_append(&x->out, event, sizeof event - 1);
+    x->has_ended = true;
+    x->is_whole = false;
+    x->on_news(x);
+}
+
+static void
+on_answer_end(void *arg, const char *why)
+{
+    kvp_exchange_t *x = arg;
+
+    x->call = NULL;
+    if (why == NULL && x->out.err != KVP_OK) why = "out of memory";
+    if (why == NULL && x->status < 500) {
+        end_server(x, KVP_SERVER_DID);
+        x->has_ended = x->is_whole = true;
+        x->on_news(x);
+        return;
+    }
+    if (why == NULL)
+        snprintf(x->why, sizeof x->why, "a server answered %u", x->status);
+    else
+        snprintf(x->why, sizeof x->why, "a server failed: %.200s", why);
+    end_server(x, KVP_SERVER_FAILED);
+    if (x->is_passed) {
+        end_broken(x, x->why);
+        return;
+    }
+    x->status = 0; /* nothing has gone out: another server may do better */
+    kvp_buf_reset(&x->out);
+    send_next(x);
+}
+
+static const kvp_call_ops_t answer_ops = {on_answer_head, on_answer_bytes, on_answer_end};
+
+static void
+send_answer(kvp_exchange_t *x)
+{
+    kvp_buf_reset(&x->sent);
+    if (!x->has_params) {
+        kvp_buf_append(&x->sent, x->body.data, x->body.len);
+    } else if (x->params[0] != '\0') {
+        kvp_body_copy(&x->fields, decode_without, x->params, &x->sent);
+    } else {
+        kvp_buf_t more;
+
+        kvp_buf_init(&more, 0);
+        kvp_buf_append(&more, "\"kv_transfer_params\":", 21);
+        kvp_buf_append(&more, x->told.data, x->told.len);
+        kvp_buf_append(&more, "", 1);
+        kvp_body_copy(&x->fields, decode_without, more.err == KVP_OK ? (const char *)more.data : "", &x->sent);
+        kvp_buf_fini(&more);
+    }
+    start_call(x, x->shared->fleet.servers[x->server].url, x->path, x->is_get, &answer_ops, x->shared->conf.first_ms);
+}
+
+/* ---- who gets it */
+/* To x->server, or what is to be done where it is none. */
+static void
+send_to(kvp_exchange_t *x)
+{
+    const kvp_server_t *s = x->server == KVP_SERVER_NONE ? NULL : &x->shared->fleet.servers[x->server];
+    char text[400];
+
+    if (x->state == KVP_X_ANSWER && s != NULL) {
+        send_answer(x);
+    } else if (x->state == KVP_X_ANSWER) {
+        snprintf(text, sizeof text, "%s", x->why[0] == '\0' ? "there is no server" : x->why);
+        answer_error(x, x->why[0] == '\0' ? 503 : 502, text);
+    } else if (s == NULL) {
+        kvp_count(&x->shared->stats.plain); /* the decode server computes all by itself */
+        x->has_params = false;
+        go_to_answer(x);
+    } else {
+        pthread_mutex_lock(&x->shared->lock);
+        strcpy(x->engine, s->engine);
+        pthread_mutex_unlock(&x->shared->lock);
+        if (s->bootstrap[0] == '\0' || x->engine[0] != '\0') {
+            send_prefill(x);
+        } else {
+            x->state = KVP_X_BOOTSTRAP;
+            start_call(x, s->bootstrap, "/query", true, &bootstrap_ops, x->shared->conf.connect_ms * 2);
+        }
+    }
+}
+
+static kvp_server_role_t
+role_of(kvp_exchange_t *x)
+{
+    if (x->state != KVP_X_ANSWER) return KVP_SERVER_PREFILL;
+    return is_disaggregated(x->shared) ? KVP_SERVER_DECODE : KVP_SERVER_REPLICA;
+}
+
+static void
+on_told(void *arg, const char *why)
+{
+    kvp_exchange_t *x = arg;
+    kvp_proxy_shared_t *p = x->shared;
+    const char *text = x->told.len == 0 ? "" : (const char *)x->told.data;
+    kvp_told_t told = {.route = 0};
+    bool is_told = why == NULL && x->status == 200 && kvp_told_read(text, x->told.len, &told);
+
+    x->call = NULL;
+    x->status = 0;
+    if (is_told && take(x, role_of(x), &told)) {
+        kvp_count(&p->stats.routed);
+        p->is_lost = false;
+        send_to(x);
+        return;
+    }
+    kvp_count(&p->stats.unrouted);
+    end_route(x, told.route);
+    if (!p->is_lost)
+        kvp_log_warn("proxy", "the router could not choose, so the load does: %.*s",
+                     why != NULL ? 200 : (int)kvp_min_u64(x->told.len, 200), why != NULL ? why : text);
+    p->is_lost = true;
+    (void)pick(x, role_of(x));
+    send_to(x);
+}
+
+/* The prompt decides where it is computed; whoever decodes it needs no more than room. */
+static void
+ask_router(kvp_exchange_t *x)
+{
+    static const kvp_call_ops_t ops = {on_told_head, on_told_bytes, on_told};
+    const kvp_server_role_t role = role_of(x);
+    const char *unfit[KVP_QUESTION_EXCLUDE_MAX];
+    kvp_proxy_shared_t *p = x->shared;
+
+    kvp_buf_reset(&x->sent);
+    pthread_mutex_lock(&p->lock);
+    const uint32_t n = kvp_fleet_unfit(&p->fleet, role, x->tried, x->tried_n, unfit, KVP_QUESTION_EXCLUDE_MAX);
+    kvp_question_write(&x->fields, x->session, unfit, n, &x->sent);
+    pthread_mutex_unlock(&p->lock);
+    start_call(x, p->router, "/route", false, &ops, ROUTE_MS);
+}
+
+/* The next server that may have it. */
+static void
+send_next(kvp_exchange_t *x)
+{
+    const kvp_server_role_t role = role_of(x);
+
+    if (x->shared->is_routing && !x->is_get && role != KVP_SERVER_DECODE && x->tried_n < KVP_EXCHANGE_TRIES_MAX) {
+        ask_router(x);
+        return;
+    }
+    if (!pick(x, role) && x->is_get) (void)pick(x, KVP_SERVER_PREFILL);
+    send_to(x);
+}
+
+/* ---- life */
+void
+kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path, bool is_get,
+                  void (*on_news)(kvp_exchange_t *x))
+{
+    x->shared = shared;
+    x->up = up;
+    x->on_news = on_news;
+    x->path = path;
+    x->is_get = is_get;
+    x->length = -1;
+    x->rank = -1;
+    x->server = KVP_SERVER_NONE;
+    kvp_buf_init(&x->told, TOLD_MAX);
+}
+
+void
+kvp_exchange_begin(kvp_exchange_t *x)
+{
+    const char *why;
+
+    kvp_count(&x->shared->stats.requests);
+    if (x->id[0] == '\0') make_id(x->shared, x->id, sizeof x->id);
+    x->state = KVP_X_ANSWER;
+    if (!x->is_get) {
+        if (x->body.err != KVP_OK || !kvp_body_read((const char *)x->body.data, x->body.len, &x->fields, &why)) {
+            char text[128];
+
+            snprintf(text, sizeof text, "the body: %s", x->body.err != KVP_OK ? "out of memory" : why);
+            answer_error(x, 400, text);
+            return;
+        }
+        if (is_disaggregated(x->shared)) x->state = KVP_X_PREFILL;
+    }
+    send_next(x);
+}
+
+size_t
+kvp_exchange_take(kvp_exchange_t *x, char *bytes, size_t max)
+{
+    const size_t n = kvp_min_u64(max, x->out.len - x->out_at);
+
+    if (n == 0) return 0;
+    memcpy(bytes, x->out.data + x->out_at, n);
+    x->out_at += n;
+    if (x->out_at == x->out.len) {
+        kvp_buf_reset(&x->out);
+        x->out_at = 0;
+    }
+    if (x->call != NULL && x->out.len - x->out_at < KVP_EXCHANGE_OUT_MAX / 2) kvp_call_resume(x->call);
+    return n;
+}
+
+void
+kvp_exchange_cancel(kvp_exchange_t *x)
+{
+    if (x->call != NULL) kvp_call_cancel(x->call);
+    x->call = NULL;
+    end_server(x, KVP_SERVER_LEFT);
+}
+
+void
+kvp_exchange_fini(kvp_exchange_t *x)
+{
+    kvp_buf_fini(&x->body);
+    kvp_buf_fini(&x->sent);
+    kvp_buf_fini(&x->told);
+    kvp_buf_fini(&x->out);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A request on its way: from a whole body to the last byte of its answer. It chooses servers, asks them, and has what the client is to get; who brings it to the client (front.c) looks into it. All
+ * of it on the thread of its loop. Design notes.
+ * - Nothing of an answer is kept but what the client has not read yet: a client that is slow pauses its server.
+ * - While nothing is passed on a failed request can be sent to another server. From the first byte on it cannot: then the body ends without an end.
+ */
+#ifndef KVP_CONDUCTOR_PROXY_EXCHANGE_H
+#define KVP_CONDUCTOR_PROXY_EXCHANGE_H
+
+#include "common/list.h"
+#include "conductor/proxy/body.h"
+#include "conductor/proxy/proxy.h"
+#include "conductor/proxy/upstream.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define KVP_EXCHANGE_OUT_MAX (256u << 10) /* bytes of an answer that wait for the client */
+#define KVP_EXCHANGE_ID_MAX 128u
+#define KVP_EXCHANGE_TRIES_MAX 8u /* servers that a request may be sent to, of each role */
+
+/* What all threads of a proxy share. */
+typedef struct {
+    kvp_proxy_conf_t conf;
+    char router[KVP_HOSTPORT_TEXT_MAX + 16]; /* its URL; "" = servers are used in turn */
+    bool (*has_instances)(void *arg);
+    void *has_instances_arg;
+    _Atomic bool is_routing; /* instances are registered, */
+    _Atomic bool is_lost; /* and the router could not choose among them */
+    pthread_mutex_t lock; /* of the fleet; the URLs of a server that a request goes to stay */
+    kvp_fleet_t fleet;
+    uint64_t id; /* drawn at the start */
+    _Atomic uint64_t ids; /* that were made */
+    _Atomic uint64_t held; /* bytes of all bodies */
+    _Atomic uint32_t open; /* exchanges */
+    struct {
+        _Atomic uint64_t requests, refused, failed, broken, plain,
+            gone; /* broken: after the first byte; plain: without their prefill */
+        _Atomic uint64_t routed, unrouted; /* choices by the router, and such as it could not make */
+    } stats;
+} kvp_proxy_shared_t;
+
+static inline void
+kvp_count(_Atomic uint64_t *n)
+{
+    atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
+}
+
+typedef enum { KVP_X_BODY, KVP_X_BOOTSTRAP, KVP_X_PREFILL, KVP_X_ANSWER } kvp_exchange_state_t;
+
+typedef struct kvp_exchange {
+    kvp_proxy_shared_t *shared;
+    kvp_upstream_t *up;
+    void (*on_news)(struct kvp_exchange *x); /* there is more for the client, or it has ended */
+    bool is_get;
+    const char *path; /* a constant */
+    kvp_buf_t body;
+    kvp_body_t fields;
+    char id[KVP_EXCHANGE_ID_MAX + 1], auth[2048], session[257]; /* the client's; an id is made where it has none */
+    kvp_exchange_state_t state;
+
+    kvp_call_t *call; /* under way; NULL = none */
+    uint32_t server; /* of it */
+    uint64_t route; /* that led there; 0 = none */
+    int64_t rank; /* of that server, by the router; -1 = any */
+    kvp_buf_t sent; /* its body */
+    uint32_t tried[KVP_EXCHANGE_TRIES_MAX], tried_n;
+    kvp_buf_t told; /* what a prefill server, a bootstrap server or the router has answered */
+    char params[1024]; /* for the decode server, if has_params; "" = those that were told */
+    bool has_params;
+    char engine[KVP_FLEET_ENGINE_MAX + 1], transfer[40]; /* ids, where a bootstrap server tells the first */
+    char why[256]; /* of the last failure */
+
+    uint32_t status; /* of the answer; 0 = there is none yet */
+    char type[128];
+    int64_t length; /* -1 = not told */
+    kvp_buf_t out;
+    size_t out_at;
+    bool is_passed; /* something of it has gone to the client */
+    bool has_ended, is_whole;
+} kvp_exchange_t;
+
+void kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path, bool is_get,
+                       void (*on_news)(kvp_exchange_t *x));
+void kvp_exchange_begin(kvp_exchange_t *x); /* the body is whole; may call on_news */
+size_t kvp_exchange_take(kvp_exchange_t *x, char *bytes, size_t max); /* of what is there */
+void kvp_exchange_cancel(kvp_exchange_t *x); /* nobody wants it any more; legal at any time */
+void kvp_exchange_fini(kvp_exchange_t *x);
+
+uint32_t kvp_servers_count(kvp_proxy_shared_t *shared, kvp_server_role_t role);
+
+/* What a check of a server, and the end of a route, make of an answer: nothing. */
+bool kvp_skip_bytes(void *arg, const void *bytes, size_t len);
+
+#endif

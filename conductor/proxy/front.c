@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See front.h.
+ *
+ * Design notes.
+ * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is suspended, and resumed when there is something for it.
+ * - libmicrohttpd does not look at a suspended connection, so one whose client has gone is found by a look at all of them, 20 times a second.
+ */
+#include "conductor/proxy/front.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/thread.h"
+#include "conductor/proxy/checks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <microhttpd.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BODY_MAX (32u << 20)
+#define REQUESTS_MAX 4096u
+#define HELD_MAX (512u << 20) /* bytes of all bodies */
+#define PIECE_BYTES (16u << 10)
+#define CONNECTION_LIMIT 8192u
+#define CONNECTION_TIMEOUT_S 30u /* of one that sends nothing */
+#define UPLOAD_NS (60 * KVP_NS_PER_S)
+#define LOOK_MS 50u
+
+typedef struct {
+    kvp_list_t link; /* front->requests */
+    kvp_front_t *f;
+    struct MHD_Connection *conn;
+    uint64_t begun_ns;
+    kvp_exchange_t x;
+    bool is_suspended, is_gone, is_too_large;
+} request_t;
+
+struct kvp_front {
+    kvp_proxy_shared_t *shared;
+    bool watches;
+    kvp_checks_t *checks; /* NULL unless it watches */
+    uv_loop_t uv;
+    uv_async_t stop;
+    uv_idle_t more;
+    uv_timer_t look;
+    uv_poll_t front;
+    struct MHD_Daemon *mhd;
+    kvp_upstream_t *up;
+    pthread_t thread;
+    bool has_uv, has_thread;
+    kvp_list_t requests;
+};
+
+static void on_more(uv_idle_t *idle);
+
+static void
+resume(request_t *r)
+{
+    if (!r->is_suspended) return;
+    r->is_suspended = false;
+    MHD_resume_connection(r->conn);
+    uv_idle_start(&r->f->more, on_more);
+}
+
+static void
+on_news(kvp_exchange_t *x)
+{
+    resume(kvp_container_of(x, request_t, x));
+}
+
+/* ---- what the client gets */
+static ssize_t
+read_out(void *arg, uint64_t pos, char *bytes, size_t max)
+{
+    request_t *r = arg;
+    const size_t n = kvp_exchange_take(&r->x, bytes, max);
+
+    (void)pos;
+    if (n > 0) return (ssize_t)n;
+    if (r->is_gone) return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (r->x.has_ended) return r->x.is_whole ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
+    r->is_suspended = true;
+    MHD_suspend_connection(r->conn);
+    return 0;
+}
+
+static enum MHD_Result
+queue_answer(request_t *q)
+{
+    kvp_exchange_t *x = &q->x;
+    /* One that is whole by now leaves with its head, in one packet. */
+    struct MHD_Response *r =
+        x->has_ended && x->is_whole
+            ? MHD_create_response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_MUST_COPY)
+            : MHD_create_response_from_callback(x->length >= 0 ? (uint64_t)x->length : MHD_SIZE_UNKNOWN, PIECE_BYTES,
+                                                read_out, q, NULL);
+    enum MHD_Result ok = r == NULL ? MHD_NO : MHD_YES;
+
+    if (ok == MHD_YES) ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->type);
+    if (ok == MHD_YES) ok = MHD_add_response_header(r, "X-Request-Id", x->id);
+    if (ok == MHD_YES) ok = MHD_queue_response(q->conn, x->status, r);
+    if (r != NULL) MHD_destroy_response(r);
+    x->is_passed = ok == MHD_YES;
+    return ok;
+}
+
+static enum MHD_Result
+answer_now(struct MHD_Connection *conn, uint32_t status, const char *type, const char *text, size_t len)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(len, (void *)text, MHD_RESPMEM_MUST_COPY);
+    enum MHD_Result ok = r == NULL ? MHD_NO : MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+
+    if (ok == MHD_YES) ok = MHD_queue_response(conn, status, r);
+    if (r != NULL) MHD_destroy_response(r);
+    return ok;
+}
+
+static enum MHD_Result
+refuse(struct MHD_Connection *conn, uint32_t status, const char *why)
+{
+    char text[256];
+    const int n = snprintf(text, sizeof text, "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"code\":%u}}", why,
+                           status < 500 ? "invalid_request_error" : "upstream_error", status);
+
+    return answer_now(conn, status, "application/json", text, (size_t)n);
+}
+
+static enum MHD_Result
+on_healthcheck(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
+{
+    char text[256];
+    const int n =
+        snprintf(text, sizeof text,
+                 "{\"status\":\"ok\",\"prefill_instances\":%u,\"decode_instances\":%u,\"replica_instances\":%u}",
+                 kvp_servers_count(p, KVP_SERVER_PREFILL), kvp_servers_count(p, KVP_SERVER_DECODE),
+                 kvp_servers_count(p, KVP_SERVER_REPLICA));
+
+    return answer_now(conn, 200, "application/json", text, (size_t)n);
+}
+
+static enum MHD_Result
+on_metrics(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
+{
+    char text[2048];
+    int n = 0;
+
+#define COUNTER(name, help, value)                                                                                     \
+    n += snprintf(text + n, sizeof text - (size_t)n,                                                                   \
+                  "# HELP kvpool_proxy_%s %s\n# TYPE kvpool_proxy_%s counter\nkvpool_proxy_%s %llu\n", name, help,     \
+                  name, name, (unsigned long long)atomic_load(&(value)))
+    COUNTER("requests_total", "requests", p->stats.requests);
+    COUNTER("refused_total", "requests that were answered 4xx, by a server's word or ours", p->stats.refused);
+    COUNTER("failed_total", "requests that no server could answer", p->stats.failed);
+    COUNTER("broken_total", "answers that broke off after their first byte", p->stats.broken);
+    COUNTER("plain_total", "requests that were decoded without their prefill", p->stats.plain);
+    COUNTER("gone_total", "clients that went before their answer was whole", p->stats.gone);
+    COUNTER("routed_total", "servers that the router chose", p->stats.routed);
+    COUNTER("unrouted_total", "times that it could not, so that the load did", p->stats.unrouted);
+#undef COUNTER
+    n += snprintf(text + n, sizeof text - (size_t)n,
+                  "# HELP kvpool_proxy_open requests under way\n# TYPE kvpool_proxy_open gauge\nkvpool_proxy_open %u\n",
+                  atomic_load(&p->open));
+    return answer_now(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text, (size_t)n);
+}
+
+/* ---- requests */
+static request_t *
+make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, bool is_get)
+{
+    request_t *r = calloc(1, sizeof *r);
+
+    if (r == NULL) return NULL;
+    kvp_list_init(&r->link);
+    kvp_list_add_tail(&f->requests, &r->link);
+    atomic_fetch_add(&f->shared->open, 1);
+    r->f = f;
+    r->conn = conn;
+    r->begun_ns = kvp_now_ns();
+    kvp_exchange_init(&r->x, f->shared, f->up, path, is_get, on_news);
+    kvp_buf_init(&r->x.body, BODY_MAX);
+    return r;
+}
+
+static void
+copy_header(request_t *r, const char *name, char *out, size_t cap)
+{
+    const char *value = MHD_lookup_connection_value(r->conn, MHD_HEADER_KIND, name);
+
+    if (value == NULL || strlen(value) >= cap) return;
+    for (const char *c = value; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) return;
+    strcpy(out, value);
+}
+
+/* A request's first call: what it is. */
+static enum MHD_Result
+on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const char *method, void **ctx)
+{
+    static const struct {
+        const char *method, *path;
+        bool is_passed;
+    } paths[] = {{"POST", "/v1/completions", true},
+                 {"POST", "/v1/chat/completions", true},
+                 {"GET", "/v1/models", true},
+                 {"GET", "/healthcheck", false},
+                 {"GET", "/metrics", false}};
+    bool is_known = false;
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
+        if (strcmp(url, paths[i].path) != 0) continue;
+        is_known = true;
+        if (strcmp(method, paths[i].method) != 0) continue;
+        if (!paths[i].is_passed)
+            return strcmp(url, "/metrics") == 0 ? on_metrics(f->shared, conn) : on_healthcheck(f->shared, conn);
+        if (atomic_load(&f->shared->open) >= REQUESTS_MAX) return refuse(conn, 503, "too many requests are under way");
+        *ctx = make_request(f, conn, paths[i].path, strcmp(method, "GET") == 0);
+        return *ctx == NULL ? MHD_NO : MHD_YES;
+    }
+    return refuse(conn, is_known ? 405 : 404, is_known ? "method not allowed here" : "no such path");
+}
+
+/* Its body is whole. */
+static void
+begin(request_t *r)
+{
+    copy_header(r, "X-Request-Id", r->x.id, sizeof r->x.id);
+    copy_header(r, "Authorization", r->x.auth, sizeof r->x.auth);
+    copy_header(r, "X-Session-Id", r->x.session, sizeof r->x.session);
+    kvp_exchange_begin(&r->x);
+}
+
+static void
+take_upload(request_t *r, const char *bytes, size_t len)
+{
+    kvp_proxy_shared_t *p = r->f->shared;
+
+    if (!r->is_too_large && (r->x.body.len + len > BODY_MAX || atomic_load(&p->held) + len > HELD_MAX))
+        r->is_too_large = true;
+    if (r->is_too_large) return;
+    kvp_buf_append(&r->x.body, bytes, len);
+    atomic_fetch_add(&p->held, len);
+}
+
+static enum MHD_Result
+on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *method, const char *version,
+           const char *upload, size_t *upload_len, void **ctx)
+{
+    request_t *r = *ctx;
+
+    (void)version;
+    if (r == NULL) return on_first(arg, conn, url, method, ctx);
+    if (*upload_len > 0) {
+        if (kvp_now_ns() - r->begun_ns > UPLOAD_NS) return MHD_NO;
+        take_upload(r, upload, *upload_len);
+        *upload_len = 0;
+        return MHD_YES;
+    }
+    if (r->is_gone) return MHD_NO;
+    if (r->is_too_large) return refuse(conn, 413, "the body is longer than 32 MiB, or too much is under way");
+    if (r->x.state == KVP_X_BODY) begin(r);
+    if (r->x.out.len > 0 || r->x.has_ended) return queue_answer(r);
+    r->is_suspended = true;
+    MHD_suspend_connection(conn);
+    return MHD_YES;
+}
+
+static void
+on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_RequestTerminationCode code)
+{
+    kvp_front_t *f = arg;
+    request_t *r = *ctx;
+
+    (void)conn;
+    if (r == NULL) return;
+    *ctx = NULL;
+    if (r->x.call != NULL && code != MHD_REQUEST_TERMINATED_COMPLETED_OK) kvp_count(&f->shared->stats.gone);
+    kvp_exchange_cancel(&r->x);
+    atomic_fetch_sub(&f->shared->held, r->x.body.len);
+    atomic_fetch_sub(&f->shared->open, 1);
+    kvp_list_del(&r->link);
+    kvp_exchange_fini(&r->x);
+    free(r);
+}
+
+/* ---- the loop */
+/* libmicrohttpd says by a timeout of 0 that some connection has more to do, which its descriptor does not tell. The loop does not wait while f->more is active. */
+static void
+run_front(kvp_front_t *f)
+{
+    MHD_UNSIGNED_LONG_LONG ms;
+
+    if (f->mhd == NULL) return;
+    uv_idle_stop(&f->more);
+    MHD_run(f->mhd); /* may resume connections */
+    if (MHD_get_timeout(f->mhd, &ms) == MHD_YES && ms == 0) uv_idle_start(&f->more, on_more);
+}
+
+static void
+on_more(uv_idle_t *idle)
+{
+    run_front(idle->data);
+}
+
+static void
+on_front(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    run_front(poll->data);
+}
+
+/* Clients that have gone while their connections are suspended. */
+static void
+on_look(uv_timer_t *timer)
+{
+    kvp_front_t *f = timer->data;
+
+    kvp_list_foreach_safe (pos, tmp, &f->requests) {
+        request_t *r = kvp_list_entry(pos, request_t, link);
+        const union MHD_ConnectionInfo *info =
+            r->is_suspended ? MHD_get_connection_info(r->conn, MHD_CONNECTION_INFO_CONNECTION_FD) : NULL;
+        struct pollfd fd = {.events = POLLRDHUP};
+
+        if (info == NULL) continue;
+        fd.fd = info->connect_fd;
+        if (poll(&fd, 1, 0) <= 0) continue;
+        r->is_gone = true;
+        if (r->x.call != NULL) kvp_count(&f->shared->stats.gone);
+        kvp_exchange_cancel(&r->x);
+        resume(r);
+    }
+    if (f->checks != NULL) kvp_checks_look(f->checks);
+    run_front(f);
+}
+
+static void
+on_stop(uv_async_t *async)
+{
+    kvp_front_t *f = async->data;
+
+    kvp_list_foreach (pos, &f->requests) {
+        request_t *r = kvp_list_entry(pos, request_t, link);
+
+        r->is_gone = true;
+        resume(r); /* libmicrohttpd ends no suspended connection */
+    }
+    uv_poll_stop(&f->front);
+    MHD_stop_daemon(f->mhd);
+    f->mhd = NULL;
+    kvp_upstream_close(f->up);
+    uv_close((uv_handle_t *)&f->front, NULL);
+    uv_close((uv_handle_t *)&f->more, NULL);
+    uv_close((uv_handle_t *)&f->look, NULL);
+    uv_close((uv_handle_t *)&f->stop, NULL);
+}
+
+static void *
+run(void *arg)
+{
+    kvp_front_t *f = arg;
+
+    uv_run(&f->uv, UV_RUN_DEFAULT);
+    return NULL;
+}
+
+/* ---- life */
+static void
+on_mhd_log(void *arg, const char *fmt, va_list args)
+{
+    char text[256];
+
+    (void)arg;
+    vsnprintf(text, sizeof text, fmt, args);
+    kvp_log_debug("proxy", "%s", text);
+}
+
+/* NULL, logged. */
+static struct MHD_Daemon *
+serve(kvp_front_t *f, int listening)
+{
+    const int fd = fcntl(listening, F_DUPFD_CLOEXEC, 0);
+    struct MHD_Daemon *mhd;
+
+    if (fd < 0) return NULL;
+    mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, f,
+                           MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+                           MHD_OPTION_NOTIFY_COMPLETED, on_completed, f, MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT,
+                           MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                           (size_t)(64u << 10), MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    if (mhd == NULL) close(fd);
+    return mhd;
+}
+
+static kvp_err_t
+build(kvp_front_t *f, int listening)
+{
+    kvp_err_t err;
+
+    if (uv_loop_init(&f->uv) != 0) return KVP_SYS;
+    f->has_uv = true;
+    f->mhd = serve(f, listening);
+    if (f->mhd == NULL) return KVP_SYS;
+    err = kvp_upstream_create(&f->uv, &f->up);
+    if (err == KVP_OK && f->watches) {
+        f->checks = kvp_checks_create(f->shared, f->up);
+        if (f->checks == NULL) err = KVP_NOMEM;
+    }
+    if (err != KVP_OK) return err;
+    f->more.data = f->front.data = f->look.data = f->stop.data = f;
+    (void)uv_async_init(&f->uv, &f->stop, on_stop);
+    (void)uv_idle_init(&f->uv, &f->more);
+    (void)uv_timer_init(&f->uv, &f->look);
+    (void)uv_timer_start(&f->look, on_look, LOOK_MS, LOOK_MS);
+    (void)uv_poll_init(&f->uv, &f->front, MHD_get_daemon_info(f->mhd, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd);
+    (void)uv_poll_start(&f->front, UV_READABLE, on_front);
+    err = kvp_thread_start(&f->thread, "kvp-proxy", run, f);
+    f->has_thread = err == KVP_OK;
+    return err;
+}
+
+kvp_err_t
+kvp_front_start(kvp_proxy_shared_t *shared, int listening, bool watches, kvp_front_t **out)
+{
+    kvp_front_t *f = calloc(1, sizeof *f);
+    kvp_err_t err;
+
+    if (f == NULL) return KVP_NOMEM;
+    f->shared = shared;
+    f->watches = watches;
+    kvp_list_init(&f->requests);
+    err = build(f, listening);
+    if (err == KVP_OK)
+        *out = f;
+    else
+        kvp_front_stop(f);
+    return err;
+}
+
+void
+kvp_front_stop(kvp_front_t *f)
+{
+    if (f == NULL) return;
+    if (f->has_thread) {
+        uv_async_send(&f->stop);
+        pthread_join(f->thread, NULL);
+    } else if (f->mhd != NULL) {
+        MHD_stop_daemon(f->mhd);
+    }
+    kvp_upstream_destroy(f->up);
+    kvp_checks_destroy(f->checks);
+    if (f->has_uv) (void)uv_loop_close(&f->uv);
+    free(f);
+}
