@@ -81,10 +81,11 @@ kvp_skip_bytes(void *arg, const void *bytes, size_t len)
 }
 
 static void
-skip_end(void *arg, const char *why)
+skip_end(void *arg, const char *why, bool was_sent)
 {
     (void)arg;
     (void)why;
+    (void)was_sent;
 }
 
 /* A route of which the router is not told ends there by itself, after a while. */
@@ -255,11 +256,12 @@ take_params(kvp_exchange_t *x)
 }
 
 static void
-on_prefill_end(void *arg, const char *why)
+on_prefill_end(void *arg, const char *why, bool was_sent)
 {
     kvp_exchange_t *x = arg;
     const uint32_t status = x->status;
 
+    (void)was_sent;
     x->call = NULL;
     x->status = 0;
     if (why == NULL && status >= 400 && status < 500) { /* the engine's own word */
@@ -310,13 +312,14 @@ send_prefill(kvp_exchange_t *x)
 
 /* ---- the engine's id, where a bootstrap server tells it */
 static void
-on_bootstrap_end(void *arg, const char *why)
+on_bootstrap_end(void *arg, const char *why, bool was_sent)
 {
     kvp_exchange_t *x = arg;
     kvp_body_t told, first;
     const char *bad, *value, *engine;
     size_t len;
 
+    (void)was_sent;
     x->call = NULL;
     x->status = 0;
     /* {"0": {"engine_id": "..."}}, by rank */
@@ -351,11 +354,29 @@ on_answer_head(void *arg, uint32_t status, const char *type, int64_t length)
     snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
 }
 
+/* Where a stream's first event says that the server could not, that is its status: some say so behind a status of 200. */
+static void
+note_error_event(kvp_exchange_t *x, const char *bytes, size_t len)
+{
+    static const char start[] = "data: {\"error\"";
+    const char *end = memchr(bytes, '\n', len), *why, *value;
+    kvp_body_t event, error;
+    size_t value_len;
+
+    if (len < sizeof start - 1 || memcmp(bytes, start, sizeof start - 1) != 0 || end == NULL) return;
+    if (kvp_body_read(bytes + 6, (size_t)(end - bytes) - 6, &event, &why) &&
+        (value = kvp_body_find(&event, "error", &value_len)) != NULL && kvp_body_read(value, value_len, &error, &why) &&
+        (value = kvp_body_find(&error, "code", &value_len)) != NULL && value_len == 3 && value[0] == '5')
+        x->status = 500;
+}
+
 static bool
 on_answer_bytes(void *arg, const void *bytes, size_t len)
 {
     kvp_exchange_t *x = arg;
 
+    if (!x->is_passed && x->out.len == 0 && strncmp(x->type, "text/event-stream", 17) == 0)
+        note_error_event(x, bytes, len);
     if (x->status >= 500) return true;
     if (x->out.len - x->out_at > KVP_EXCHANGE_OUT_MAX) return false;
     kvp_buf_append(&x->out, bytes, len);
@@ -379,7 +400,7 @@ end_broken(kvp_exchange_t *x, const char *why)
 }
 
 static void
-on_answer_end(void *arg, const char *why)
+on_answer_end(void *arg, const char *why, bool was_sent)
 {
     kvp_exchange_t *x = arg;
 
@@ -402,6 +423,12 @@ on_answer_end(void *arg, const char *why)
     }
     x->status = 0; /* nothing has gone out: another server may do better */
     kvp_buf_reset(&x->out);
+    if (was_sent && x->has_params) {
+        /* What was computed may be gone with the prefill server, or have been fetched by this one: the next one, or this one again, computes all by itself. */
+        kvp_count(&x->shared->stats.plain);
+        x->has_params = false;
+        x->tried_n = 0;
+    }
     send_next(x);
 }
 
@@ -466,7 +493,7 @@ role_of(kvp_exchange_t *x)
 }
 
 static void
-on_told(void *arg, const char *why)
+on_told(void *arg, const char *why, bool was_sent)
 {
     kvp_exchange_t *x = arg;
     kvp_proxy_shared_t *p = x->shared;
@@ -474,6 +501,7 @@ on_told(void *arg, const char *why)
     kvp_told_t told = {.route = 0};
     bool is_told = why == NULL && x->status == 200 && kvp_told_read(text, x->told.len, &told);
 
+    (void)was_sent;
     x->call = NULL;
     x->status = 0;
     if (is_told && take(x, role_of(x), &told)) {

@@ -70,7 +70,7 @@ free_call(kvp_call_t *c)
 }
 
 static void
-end_call(kvp_call_t *c, const char *why)
+end_call(kvp_call_t *c, const char *why, bool was_sent)
 {
     const kvp_call_ops_t ops = c->ops;
     void *arg = c->arg;
@@ -81,7 +81,7 @@ end_call(kvp_call_t *c, const char *why)
         why = text;
     }
     free_call(c);
-    ops.on_end(arg, why);
+    ops.on_end(arg, why, was_sent);
 }
 
 static void
@@ -112,7 +112,11 @@ take_ended(kvp_upstream_t *up)
         if (message->msg != CURLMSG_DONE) continue;
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &c);
         if (code == CURLE_OK) tell_head(c); /* a body of nothing */
-        end_call(c, code == CURLE_OK ? NULL : c->error[0] != '\0' ? c->error : curl_easy_strerror(code));
+        end_call(c,
+                 code == CURLE_OK      ? NULL
+                 : c->error[0] != '\0' ? c->error
+                                       : curl_easy_strerror(code),
+                 code != CURLE_COULDNT_CONNECT && code != CURLE_COULDNT_RESOLVE_HOST);
     }
 }
 
@@ -298,7 +302,7 @@ on_tick(uv_timer_t *timer)
         kvp_call_t *c = kvp_list_entry(pos, kvp_call_t, link);
 
         if ((why = late(c, now_ns)) != NULL) {
-            end_call(c, why);
+            end_call(c, why, true);
             return; /* others may have gone with it; they are looked at again soon */
         }
     }

@@ -17,7 +17,8 @@ typedef struct {
                     int64_t length); /* type NULL = none; length -1 = not told */
     bool (*on_bytes)(void *arg, const void *bytes,
                      size_t len); /* false: no more for now, the same bytes come again after kvp_call_resume */
-    void (*on_end)(void *arg, const char *why); /* NULL = whole; else why not */
+    void (*on_end)(void *arg, const char *why, bool was_sent); /* why NULL = whole; else why not. was_sent: the server
+                                                                  may have seen the request */
 } kvp_call_ops_t;
 
 typedef struct {

@@ -61,6 +61,8 @@ class Server:
                 elif fail == "stall":
                     server.release.wait(30)
                     self.close_connection = True
+                elif fail == "params" and "kv_transfer_params" in body:
+                    self.answer(500, b"{}")
                 elif isinstance(fail, int):
                     self.answer(fail, json.dumps({"error": {"message": f"stub says {fail}"}}).encode())
                 elif server.kind == "prefill":
@@ -75,6 +77,10 @@ class Server:
                 self.send_header("Content-Type", "text/event-stream")
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
+                if fail == "event":
+                    data = b'data: {"error": {"message": "stub", "code": 500}}\n\ndata: [DONE]\n\n'
+                    self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
+                    return
                 if fail == "head":  # dies behind its head
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
@@ -235,18 +241,37 @@ def test_prefill_fails(site, how):
     assert "kv_transfer_params" not in d.asked[-1][1] and proxy.counter("plain_total") == 1
 
 
-@pytest.mark.parametrize("how", ["close", "stall", "head", 503])
+@pytest.mark.parametrize("how", ["close", "stall", "head", "event", 503])
 def test_decode_fails_before_its_first_byte(site, how):
+    """Fails if the request is lost, or if another server is to fetch what may be gone, or was fetched."""
     proxy, p, d, e = site("prefill", "decode", "decode", args=("--first-byte-timeout", "500ms"))
     d.fail = how
     for _ in range(3):
         assert proxy.post(BODY)[0] == 200
-    assert len(e.asked) == 3 and e.asked[0][1]["kv_transfer_params"]["remote_host"] == "h"
+    assert len(e.asked) == 3
+    assert all("kv_transfer_params" not in body for _, body, _ in e.asked[:len(d.asked)]) and e.asked[0][1] == BODY
+    assert proxy.counter("plain_total") == len(d.asked)
     e.fail = how
     status, text, _ = proxy.post(BODY)
     assert status == 502 and json.loads(text)["error"]["type"] == "upstream_error", text
     d.fail = e.fail = None
     assert proxy.post(BODY)[0] == 200, "servers that are left out are tried where there is no other"
+
+
+def test_decode_server_that_is_not_there(site):
+    """What the prefill server has is still there for another one."""
+    proxy, p, d, e = site("prefill", "decode", "decode")
+    d.close()
+    assert [proxy.post(BODY)[0] for _ in range(2)] == [200, 200]
+    assert [body["kv_transfer_params"]["remote_host"] for _, body, _ in e.asked] == ["h", "h"] and proxy.counter("plain_total") == 0
+
+
+def test_failed_transfer_with_one_decode_server(site):
+    """The same server computes what it could not fetch."""
+    proxy, p, d = site("prefill", "decode")
+    d.fail = "params"
+    assert proxy.post(BODY)[0] == 200 and proxy.post({**BODY, "stream": False})[0] == 200
+    assert ["kv_transfer_params" in body for _, body, _ in d.asked] == [True, False] * 2
 
 
 def test_after_the_first_byte(site):
