@@ -4,6 +4,7 @@
 #include "conductor/proxy/checks.h"
 
 #include "common/clock.h"
+#include "common/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,7 @@ end_check(const check_t *check, bool is_up)
     kvp_proxy_shared_t *p = check->of->shared;
 
     pthread_mutex_lock(&p->lock);
+    if (is_up) kvp_log_info("proxy", "is there again: server=%s", p->fleet.servers[check - check->of->checks].url);
     kvp_fleet_checked(&p->fleet, (uint32_t)(check - check->of->checks), is_up, kvp_now_ns());
     pthread_mutex_unlock(&p->lock);
 }

@@ -117,6 +117,9 @@ end_server(kvp_exchange_t *x, kvp_server_end_t end)
     x->rank = -1;
     if (x->server == KVP_SERVER_NONE) return;
     pthread_mutex_lock(&x->shared->lock);
+    const bool is_new = end == KVP_SERVER_FAILED && !x->shared->fleet.servers[x->server].is_down;
+    if (is_new)
+        kvp_log_warn("proxy", "left out for a while: %s server=%s", x->why, x->shared->fleet.servers[x->server].url);
     kvp_fleet_end(&x->shared->fleet, x->server, end, kvp_now_ns());
     pthread_mutex_unlock(&x->shared->lock);
     x->server = KVP_SERVER_NONE;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's MooncakeConnector where there is no accelerator: its worker asks torch for the number of the present one, which raises
-there. All else is upstream's. Loaded through kv_connector_module_path."""
+there. All else but its statistics is upstream's. Loaded through kv_connector_module_path."""
 import torch
 
 try:
@@ -13,3 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector im
 
 class CpuMooncakeConnector(MooncakeConnector):
     """Upstream's, by a name of its own."""
+
+    def get_kv_connector_stats(self):
+        """None: in vLLM 0.32.0 upstream's within a MultiConnector ends the server with its first transfer, as it has statistics and no metrics for them."""
+        return None
