@@ -38,7 +38,7 @@ struct kvp_call {
     void *arg;
     uint64_t begun_ns, heard_ns;
     uint64_t first_ns, idle_ns; /* 0 = any */
-    bool has_head, is_paused;
+    bool was_sent, has_head, is_paused;
     char error[CURL_ERROR_SIZE];
 };
 
@@ -70,9 +70,10 @@ free_call(kvp_call_t *c)
 }
 
 static void
-end_call(kvp_call_t *c, const char *why, bool was_sent)
+end_call(kvp_call_t *c, const char *why)
 {
     const kvp_call_ops_t ops = c->ops;
+    const bool was_sent = c->was_sent;
     void *arg = c->arg;
     char text[CURL_ERROR_SIZE];
 
@@ -112,15 +113,25 @@ take_ended(kvp_upstream_t *up)
         if (message->msg != CURLMSG_DONE) continue;
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &c);
         if (code == CURLE_OK) tell_head(c); /* a body of nothing */
-        end_call(c,
-                 code == CURLE_OK      ? NULL
-                 : c->error[0] != '\0' ? c->error
-                                       : curl_easy_strerror(code),
-                 code != CURLE_COULDNT_CONNECT && code != CURLE_COULDNT_RESOLVE_HOST);
+        end_call(c, code == CURLE_OK ? NULL : c->error[0] != '\0' ? c->error : curl_easy_strerror(code));
     }
 }
 
 /* ---- what libcurl calls */
+/* Before it sends a request: perhaps a second time, where a connection that was kept has died under the first. */
+static int
+on_connected(void *arg, char *ip, char *own_ip, int port, int own_port)
+{
+    kvp_call_t *c = arg;
+
+    (void)ip;
+    (void)own_ip;
+    (void)port;
+    (void)own_port;
+    c->was_sent = true;
+    return CURL_PREREQFUNC_OK;
+}
+
 static size_t
 on_bytes(char *bytes, size_t size, size_t n, void *arg)
 {
@@ -302,7 +313,7 @@ on_tick(uv_timer_t *timer)
         kvp_call_t *c = kvp_list_entry(pos, kvp_call_t, link);
 
         if ((why = late(c, now_ns)) != NULL) {
-            end_call(c, why, true);
+            end_call(c, why);
             return; /* others may have gone with it; they are looked at again soon */
         }
     }
@@ -322,6 +333,7 @@ make_easy(kvp_upstream_t *up)
     CURL *easy = curl_easy_init();
 
     if (easy == NULL) return NULL;
+    curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, on_connected);
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
     curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
@@ -363,6 +375,7 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
     curl_easy_setopt(easy, CURLOPT_PRIVATE, c);
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, c->headers);
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, c->error);
+    curl_easy_setopt(easy, CURLOPT_PREREQDATA, c);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
     curl_easy_setopt(easy, CURLOPT_HEADERDATA, c);
     set_long(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)conf->connect_ms);

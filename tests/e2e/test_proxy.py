@@ -55,7 +55,9 @@ class Server:
 
             def run(self, body):
                 fail = server.fail
-                if fail == "close":
+                if fail == "die":  # as "close", and no connection comes any more
+                    server.http.socket.shutdown(socket.SHUT_RDWR)
+                if fail in ("close", "die"):
                     self.connection.shutdown(socket.SHUT_RDWR)
                     self.close_connection = True
                 elif fail == "stall":
@@ -264,6 +266,16 @@ def test_decode_server_that_is_not_there(site):
     d.close()
     assert [proxy.post(BODY)[0] for _ in range(2)] == [200, 200]
     assert [body["kv_transfer_params"]["remote_host"] for _, body, _ in e.asked] == ["h", "h"] and proxy.counter("plain_total") == 0
+
+
+def test_decode_server_dies_under_a_kept_connection(site):
+    """Fails if that no connection could be made after that looks as if it had not seen the request."""
+    proxy, p, d, e = site("prefill", "decode", "decode", args=("--proxy-threads", "1"))
+    assert [proxy.post(BODY)[0] for _ in range(2)] == [200, 200]
+    d.fail = "die"
+    assert [proxy.post(BODY)[0] for _ in range(2)] == [200, 200]
+    assert len(d.asked) == 2 and ["kv_transfer_params" in body for _, body, _ in e.asked] == [True, False, True]
+    assert proxy.counter("plain_total") == 1
 
 
 def test_failed_transfer_with_one_decode_server(site):
