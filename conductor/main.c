@@ -26,7 +26,7 @@ typedef struct {
     kvp_strings_t prefill, decode, replica;
     int policy;
     uint64_t proxy_threads;
-    uint64_t prefill_timeout_ns, first_byte_timeout_ns;
+    uint64_t prefill_timeout_ns, first_byte_timeout_ns, upload_timeout_ns;
     uint64_t compute_rate, cpu_rate, disk_rate, request_cost_ns, affinity_ns;
 } settings_t;
 
@@ -105,6 +105,13 @@ static const kvp_opt_t opts[] = {
      .min = 100 * KVP_NS_PER_MS,
      .max = 3600 * KVP_NS_PER_S,
      .help = "With --proxy: an answer of which nothing has come for so long is asked for elsewhere."},
+    {.name = "upload-timeout",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, upload_timeout_ns),
+     .fallback = "60s",
+     .min = 100 * KVP_NS_PER_MS,
+     .max = 3600 * KVP_NS_PER_S,
+     .help = "With --proxy: a client has so long for a request's head, and again for its body; then it is cut off."},
     {.name = "compute-rate",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, compute_rate),
@@ -197,6 +204,7 @@ build_proxy(daemon_t *d, const settings_t *s)
     conf.threads = s->proxy_threads != 0 ? (uint32_t)s->proxy_threads : (uint32_t)kvp_min_u64(kvp_usable_cpus(), 4);
     conf.prefill_ms = s->prefill_timeout_ns / KVP_NS_PER_MS;
     conf.first_ms = s->first_byte_timeout_ns / KVP_NS_PER_MS;
+    conf.upload_ms = s->upload_timeout_ns / KVP_NS_PER_MS;
     kvp_err_t err = kvp_proxy_create(&conf, &d->proxy);
     if (err == KVP_OK) err = add_servers(d->proxy, KVP_SERVER_PREFILL, &s->prefill);
     if (err == KVP_OK) err = add_servers(d->proxy, KVP_SERVER_DECODE, &s->decode);

@@ -4,6 +4,7 @@
  * Design notes.
  * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is suspended, and resumed when there is something for it.
  * - libmicrohttpd does not look at a suspended connection, so one whose client has gone is found by a look at all of them, 20 times a second.
+ * - libmicrohttpd closes a connection that is silent, but lets one that sends a byte now and then take for ever: the look finds those, too.
  */
 #include "conductor/proxy/front.h"
 
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define BODY_MAX (32u << 20)
@@ -27,7 +29,6 @@
 #define PIECE_BYTES (16u << 10)
 #define CONNECTION_LIMIT 8192u
 #define CONNECTION_TIMEOUT_S 30u /* of one that sends nothing */
-#define UPLOAD_NS (60 * KVP_NS_PER_S)
 #define LOOK_MS 50u
 
 typedef struct {
@@ -38,6 +39,13 @@ typedef struct {
     kvp_exchange_t x;
     bool is_suspended, is_gone, is_too_large;
 } request_t;
+
+/* A connection. */
+typedef struct {
+    kvp_list_t link; /* front->clients */
+    struct MHD_Connection *conn;
+    uint64_t since_ns; /* from when its next head has been expected; 0 = a request is under way */
+} client_t;
 
 struct kvp_front {
     kvp_proxy_shared_t *shared;
@@ -52,7 +60,7 @@ struct kvp_front {
     kvp_upstream_t *up;
     pthread_t thread;
     bool has_uv, has_thread;
-    kvp_list_t requests;
+    kvp_list_t requests, clients;
 };
 
 static void on_more(uv_idle_t *idle);
@@ -167,6 +175,51 @@ on_metrics(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
     return answer_now(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text, (size_t)n);
 }
 
+/* ---- connections */
+/* NULL: there was no memory for it. */
+static client_t *
+client_of(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info == NULL ? NULL : info->socket_context;
+}
+
+static void
+expect_head(struct MHD_Connection *conn, uint64_t since_ns)
+{
+    client_t *c = client_of(conn);
+
+    if (c != NULL) c->since_ns = since_ns;
+}
+
+static void
+on_connection(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_ConnectionNotificationCode code)
+{
+    kvp_front_t *f = arg;
+    client_t *c = *ctx;
+
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        c = *ctx = calloc(1, sizeof *c);
+        if (c == NULL) return;
+        c->conn = conn;
+        c->since_ns = kvp_now_ns();
+        kvp_list_init(&c->link);
+        kvp_list_add_tail(&f->clients, &c->link);
+    } else if (c != NULL) {
+        kvp_list_del(&c->link);
+        free(c);
+    }
+}
+
+static int
+fd_of(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+    return info == NULL ? -1 : info->connect_fd;
+}
+
 /* ---- requests */
 static request_t *
 make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, bool is_get)
@@ -210,6 +263,7 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
                  {"GET", "/metrics", false}};
     bool is_known = false;
 
+    expect_head(conn, 0);
     for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
         if (strcmp(url, paths[i].path) != 0) continue;
         is_known = true;
@@ -254,7 +308,7 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
     (void)version;
     if (r == NULL) return on_first(arg, conn, url, method, ctx);
     if (*upload_len > 0) {
-        if (kvp_now_ns() - r->begun_ns > UPLOAD_NS) return MHD_NO;
+        if (kvp_now_ns() - r->begun_ns > r->f->shared->conf.upload_ms * KVP_NS_PER_MS) return MHD_NO;
         take_upload(r, upload, *upload_len);
         *upload_len = 0;
         return MHD_YES;
@@ -274,7 +328,7 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
     kvp_front_t *f = arg;
     request_t *r = *ctx;
 
-    (void)conn;
+    expect_head(conn, kvp_now_ns());
     if (r == NULL) return;
     *ctx = NULL;
     if (r->x.call != NULL && code != MHD_REQUEST_TERMINATED_COMPLETED_OK) kvp_count(&f->shared->stats.gone);
@@ -313,26 +367,42 @@ on_front(uv_poll_t *poll, int status, int events)
     run_front(poll->data);
 }
 
+static void
+cut_slow(kvp_front_t *f)
+{
+    const uint64_t now_ns = kvp_now_ns();
+
+    kvp_list_foreach (pos, &f->clients) {
+        const client_t *c = kvp_list_entry(pos, client_t, link);
+
+        if (c->since_ns != 0 && now_ns - c->since_ns > f->shared->conf.upload_ms * KVP_NS_PER_MS)
+            (void)shutdown(fd_of(c->conn), SHUT_RDWR); /* libmicrohttpd sees that it has ended */
+    }
+}
+
 /* Clients that have gone while their connections are suspended. */
 static void
-on_look(uv_timer_t *timer)
+find_gone(kvp_front_t *f)
 {
-    kvp_front_t *f = timer->data;
-
     kvp_list_foreach_safe (pos, tmp, &f->requests) {
         request_t *r = kvp_list_entry(pos, request_t, link);
-        const union MHD_ConnectionInfo *info =
-            r->is_suspended ? MHD_get_connection_info(r->conn, MHD_CONNECTION_INFO_CONNECTION_FD) : NULL;
-        struct pollfd fd = {.events = POLLRDHUP};
+        struct pollfd fd = {.fd = r->is_suspended ? fd_of(r->conn) : -1, .events = POLLRDHUP};
 
-        if (info == NULL) continue;
-        fd.fd = info->connect_fd;
-        if (poll(&fd, 1, 0) <= 0) continue;
+        if (fd.fd < 0 || poll(&fd, 1, 0) <= 0) continue;
         r->is_gone = true;
         if (r->x.call != NULL) kvp_count(&f->shared->stats.gone);
         kvp_exchange_cancel(&r->x);
         resume(r);
     }
+}
+
+static void
+on_look(uv_timer_t *timer)
+{
+    kvp_front_t *f = timer->data;
+
+    find_gone(f);
+    cut_slow(f);
     if (f->checks != NULL) kvp_checks_look(f->checks);
     run_front(f);
 }
@@ -388,9 +458,10 @@ serve(kvp_front_t *f, int listening)
     if (fd < 0) return NULL;
     mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, f,
                            MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-                           MHD_OPTION_NOTIFY_COMPLETED, on_completed, f, MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT,
-                           MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                           (size_t)(64u << 10), MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+                           MHD_OPTION_NOTIFY_COMPLETED, on_completed, f, MHD_OPTION_NOTIFY_CONNECTION, on_connection, f,
+                           MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT,
+                           CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(64u << 10),
+                           MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (mhd == NULL) close(fd);
     return mhd;
 }
@@ -432,6 +503,7 @@ kvp_front_start(kvp_proxy_shared_t *shared, int listening, bool watches, kvp_fro
     f->shared = shared;
     f->watches = watches;
     kvp_list_init(&f->requests);
+    kvp_list_init(&f->clients);
     err = build(f, listening);
     if (err == KVP_OK)
         *out = f;

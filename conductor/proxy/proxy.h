@@ -18,6 +18,7 @@ typedef struct {
     uint64_t prefill_ms; /* and a prefill */
     uint64_t first_ms; /* and the first byte of an answer */
     uint64_t idle_ms; /* and what follows, each */
+    uint64_t upload_ms; /* and a client's head, and its body */
 } kvp_proxy_conf_t;
 extern const kvp_proxy_conf_t kvp_proxy_defaults; /* but for listen */
 

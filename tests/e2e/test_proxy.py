@@ -355,6 +355,23 @@ def test_sizes_paths_and_smuggling(site):
     assert [path for path, _, _ in a.asked] == ["/v1/completions"]
 
 
+@pytest.mark.parametrize("sent", [b"POST /v1/completions HTTP/1.1\r\nX: ", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n"], ids=["head", "body"])
+def test_slow_clients_are_cut_off(site, sent):
+    """Fails if one that sends a byte now and then is waited for, or keeps another one waiting, or if one whose request was answered may send no other."""
+    proxy, a = site("replica", args=("--upload-timeout", "1s"))
+    c = http.client.HTTPConnection(*proxy.at, timeout=20 * SLOW)
+    begun = time.monotonic()
+    with socket.create_connection(proxy.at, timeout=10) as s, pytest.raises(OSError):
+        s.sendall(sent)
+        while time.monotonic() - begun < 10 * SLOW:
+            s.sendall(b"x")
+            c.request("POST", "/v1/completions", json.dumps({**BODY, "stream": False}))
+            assert c.getresponse().read() and time.monotonic() - begun < 5 * SLOW
+            time.sleep(0.1)
+    assert time.monotonic() - begun > 0.9 and proxy.counter("open") == 0 and len(a.asked) > 5
+    c.close()
+
+
 def test_large_body_is_refused_and_many_streams_pass(site):
     proxy, a = site("replica")
     with contextlib.suppress(OSError):
