@@ -38,7 +38,7 @@ struct kvp_call {
     void *arg;
     uint64_t begun_ns, heard_ns;
     uint64_t first_ns, idle_ns; /* 0 = any */
-    bool was_sent, has_head, is_paused;
+    bool was_sent, has_head, has_bytes, is_paused;
     char error[CURL_ERROR_SIZE];
 };
 
@@ -138,6 +138,7 @@ on_bytes(char *bytes, size_t size, size_t n, void *arg)
     kvp_call_t *c = arg;
 
     c->heard_ns = kvp_now_ns();
+    c->has_bytes = true;
     tell_head(c);
     if (c->ops.on_bytes(c->arg, bytes, size * n)) return size * n;
     c->is_paused = true;
@@ -297,7 +298,7 @@ static const char *
 late(const kvp_call_t *c, uint64_t now_ns)
 {
     if (c->is_paused) return NULL;
-    if (!c->has_head)
+    if (!c->has_bytes) /* the head of a stream says nothing of how long the first event will take */
         return c->first_ns != 0 && now_ns - c->begun_ns > c->first_ns ? "it did not answer in time" : NULL;
     return c->idle_ns != 0 && now_ns - c->heard_ns > c->idle_ns ? "it fell silent" : NULL;
 }

@@ -83,7 +83,9 @@ class Server:
                     data = b'data: {"error": {"message": "stub", "code": 500}}\n\ndata: [DONE]\n\n'
                     self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
                     return
-                if fail == "head":  # dies behind its head
+                if fail == "silent":
+                    server.release.wait(30)
+                if fail in ("head", "silent"):  # dies behind its head
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
                 for i in range(server.chunks):
@@ -243,7 +245,7 @@ def test_prefill_fails(site, how):
     assert "kv_transfer_params" not in d.asked[-1][1] and proxy.counter("plain_total") == 1
 
 
-@pytest.mark.parametrize("how", ["close", "stall", "head", "event", 503])
+@pytest.mark.parametrize("how", ["close", "stall", "head", "silent", "event", 503])
 def test_decode_fails_before_its_first_byte(site, how):
     """Fails if the request is lost, or if another server is to fetch what may be gone, or was fetched."""
     proxy, p, d, e = site("prefill", "decode", "decode", args=("--first-byte-timeout", "500ms"))
