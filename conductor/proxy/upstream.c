@@ -294,6 +294,7 @@ set_timeout(CURLM *multi, long ms, void *arg)
 }
 
 /* ---- deadlines */
+/* NULL: it is not. */
 static const char *
 late(const kvp_call_t *c, uint64_t now_ns)
 {
@@ -303,21 +304,28 @@ late(const kvp_call_t *c, uint64_t now_ns)
     return c->idle_ns != 0 && now_ns - c->heard_ns > c->idle_ns ? "it fell silent" : NULL;
 }
 
+/* False: none is late any more. */
+static bool
+end_late(kvp_upstream_t *up)
+{
+    const uint64_t now_ns = kvp_now_ns();
+
+    kvp_list_foreach (pos, &up->calls) {
+        kvp_call_t *c = kvp_list_entry(pos, kvp_call_t, link);
+        const char *why = late(c, now_ns);
+
+        if (why == NULL) continue;
+        end_call(c, why); /* others may go with it, and new ones come */
+        return true;
+    }
+    return false;
+}
+
 static void
 on_tick(uv_timer_t *timer)
 {
-    kvp_upstream_t *up = timer->data;
-    const uint64_t now_ns = kvp_now_ns();
-    const char *why;
-
-    kvp_list_foreach_safe (pos, tmp, &up->calls) {
-        kvp_call_t *c = kvp_list_entry(pos, kvp_call_t, link);
-
-        if ((why = late(c, now_ns)) != NULL) {
-            end_call(c, why);
-            return; /* others may have gone with it; they are looked at again soon */
-        }
-    }
+    while (end_late(timer->data))
+        continue;
 }
 
 /* ---- calls */
