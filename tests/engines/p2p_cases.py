@@ -26,7 +26,9 @@ def serve(place, name, role, port, dtype, stores=False):
                 "kv_connector_extra_config": {"mooncake_protocol": "tcp", "num_workers": 2}}
     if stores:
         transfer = {"kv_connector": "MultiConnector", "kv_role": f"kv_{role}", "kv_connector_extra_config": {
-            "connectors": [transfer, {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}]}}
+            "connectors": [transfer, {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both",
+                                      # Else all engines of a host look up at the one that began last.
+                                      "kv_connector_extra_config": {"lookup_rpc_port": port}}]}}
     return place.start(
         name, sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", place.model, "--served-model-name", "tiny",
         "--host", "127.0.0.1", "--port", port, "--enforce-eager", "--dtype", dtype, "--max-model-len", "2048", "--max-num-seqs", "4", "--block-size", str(BLOCK_TOKENS),
