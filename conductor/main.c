@@ -181,8 +181,15 @@ add_servers(kvp_proxy_t *p, kvp_server_role_t role, const kvp_strings_t *texts)
 {
     kvp_err_t err = KVP_OK;
 
-    for (size_t i = 0; i < texts->count && err == KVP_OK; i++)
-        err = kvp_proxy_admin_add(p, role, texts->items[i]);
+    for (size_t i = 0; i < texts->count && err == KVP_OK; i++) {
+        const char *port = i + 1 < texts->count ? texts->items[i + 1] : "";
+        char text[640];
+
+        /* The environment's lists are split at commas, that of a bootstrap port, too. */
+        snprintf(text, sizeof text, port[0] >= '0' && port[0] <= '9' ? "%s,%s" : "%s", texts->items[i], port);
+        i += port[0] >= '0' && port[0] <= '9';
+        err = kvp_proxy_admin_add(p, role, text);
+    }
     return err;
 }
 
@@ -196,8 +203,8 @@ build_proxy(daemon_t *d, const settings_t *s)
         kvp_log_error("proxy", "--prefill, --decode and --replica go with --proxy");
         return KVP_INVALID;
     }
-    if ((s->prefill.count > 0) != (s->decode.count > 0) || s->decode.count + s->replica.count == 0) {
-        kvp_log_error("proxy", "--proxy wants --prefill and --decode, or --replica");
+    if ((s->prefill.count > 0) != (s->decode.count > 0) || (s->decode.count > 0) == (s->replica.count > 0)) {
+        kvp_log_error("proxy", "--proxy wants --prefill and --decode, or --replica alone");
         return KVP_INVALID;
     }
     conf.listen = s->proxy;

@@ -4,6 +4,7 @@
 #include "conductor/registration.h"
 
 #include "common/parse.h"
+#include "conductor/url.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -155,6 +156,10 @@ read_rest(json_object *in, kvp_registration_t *r, char why[160])
     if (!kvp_is_zmq_endpoint(r->endpoint) ||
         (r->replay_endpoint[0] != '\0' && !kvp_is_zmq_endpoint(r->replay_endpoint))) {
         snprintf(why, 160, "an endpoint is neither tcp://HOST:PORT nor ipc://NAME");
+        return false;
+    }
+    if (r->url[0] != '\0' && kvp_base_url(r->url, strlen(r->url), r->url, sizeof r->url) != KVP_OK) {
+        snprintf(why, 160, "url is not http://HOST:PORT");
         return false;
     }
     if (r->role[0] != '\0' && strcmp(r->role, "prefill") != 0 && strcmp(r->role, "decode") != 0 &&

@@ -4,6 +4,7 @@
 #include "conductor/proxy/admin.h"
 
 #include "common/log.h"
+#include "conductor/url.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -11,39 +12,17 @@
 
 static const char *const role_names[KVP_SERVER_ROLES] = {"replica", "prefill", "decode"};
 
-/* The url without slashes behind it. */
-static kvp_err_t
-take_url(const char *text, size_t len, char out[static KVP_FLEET_URL_MAX + 1])
-{
-    while (len > 0 && text[len - 1] == '/')
-        len--;
-    if (len == 0 || len > KVP_FLEET_URL_MAX) return KVP_INVALID;
-    for (size_t i = 0; i < len; i++)
-        if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f || strchr("\"\\", text[i]) != NULL) return KVP_INVALID;
-    memcpy(out, text, len);
-    out[len] = '\0';
-    return KVP_OK;
-}
-
 /* A bootstrap server is on the host of the url, at another port; 0 = there is none. */
 static kvp_err_t
 add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, uint64_t port)
 {
     char bootstrap[KVP_FLEET_URL_MAX + 1] = "";
-    const char *host = strstr(url, "://"), *end;
     int n = 0;
 
-    if (host == NULL || (port != 0 && role != KVP_SERVER_PREFILL) || port > UINT16_MAX) return KVP_INVALID;
-    host += 3;
-    end = host[0] == '[' ? strchr(host, ']') : strpbrk(host, ":/");
-    if (host[0] == '[') {
-        if (end == NULL) return KVP_INVALID;
-        end++;
-    } else if (end == NULL) {
-        end = host + strlen(host);
-    }
+    if ((port != 0 && role != KVP_SERVER_PREFILL) || port > UINT16_MAX) return KVP_INVALID;
     if (port != 0)
-        n = snprintf(bootstrap, sizeof bootstrap, "%.*s:%llu", (int)(end - url), url, (unsigned long long)port);
+        n = snprintf(bootstrap, sizeof bootstrap, "%.*s:%llu", (int)(kvp_url_host_end(url) - url), url,
+                     (unsigned long long)port);
     return n >= (int)sizeof bootstrap ? KVP_INVALID : kvp_proxy_add(p, role, url, bootstrap);
 }
 
@@ -53,12 +32,16 @@ kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
     const char *comma = strchr(text, ',');
     char url[KVP_FLEET_URL_MAX + 1];
     uint64_t port = 0;
-    kvp_err_t err = take_url(text, comma == NULL ? strlen(text) : (size_t)(comma - text), url);
+    kvp_err_t err = kvp_base_url(text, comma == NULL ? strlen(text) : (size_t)(comma - text), url, sizeof url);
 
     if (err == KVP_OK && comma != NULL) err = kvp_parse_u64(comma + 1, &port);
     if (err == KVP_OK && comma != NULL && port == 0) err = KVP_INVALID;
     if (err == KVP_OK) err = add(p, role, url, port);
-    if (err != KVP_OK) kvp_log_error("proxy", "no server of ours: %s: %s", text, kvp_err_text(err));
+    if (err == KVP_LIMIT)
+        kvp_log_error("proxy", "there are too many servers: %s", text);
+    else if (err != KVP_OK)
+        kvp_log_error("proxy", "%s is not http://HOST:PORT%s", text,
+                      role == KVP_SERVER_PREFILL ? "[,BOOTSTRAP_PORT]" : "");
     return err;
 }
 
@@ -84,7 +67,8 @@ take_request(const json_object *in, request_t *out)
     for (uint32_t i = 0; i < KVP_SERVER_ROLES; i++)
         if (strcmp(name, role_names[i]) == 0) out->role = (kvp_server_role_t)i;
     if (out->role == KVP_SERVER_ROLES ||
-        take_url(json_object_get_string(url), (size_t)json_object_get_string_len(url), out->url) != KVP_OK)
+        kvp_base_url(json_object_get_string(url), (size_t)json_object_get_string_len(url), out->url, sizeof out->url) !=
+            KVP_OK)
         return false;
     if (!json_object_object_get_ex(in, "bootstrap_port", &port) || port == NULL) return true;
     out->port = json_object_is_type(port, json_type_int) ? json_object_get_uint64(port) : 0;
@@ -152,9 +136,7 @@ on_post(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
         write_servers(arg, response);
     else
         kvp_http_error(response, err == KVP_LIMIT ? 503 : 400, "%s",
-                       err == KVP_LIMIT
-                           ? "there are too many servers"
-                           : "the url is not http:// or https://, or has a bootstrap port and is no prefill server's");
+                       err == KVP_LIMIT ? "there are too many servers" : "only a prefill server has a bootstrap_port");
 }
 
 static void

@@ -13,6 +13,7 @@
 
 #define TOLD_MAX (16u << 20)
 #define ROUTE_MS 1000u /* that the router may take */
+#define ENGINE_NS (5 * KVP_NS_PER_S) /* for which an engine's id holds: less than an engine takes to start */
 
 /* ---- answers of ours */
 static void
@@ -117,10 +118,8 @@ end_server(kvp_exchange_t *x, kvp_server_end_t end)
     x->rank = -1;
     if (x->server == KVP_SERVER_NONE) return;
     pthread_mutex_lock(&x->shared->lock);
-    const bool is_new = end == KVP_SERVER_FAILED && !x->shared->fleet.servers[x->server].is_down;
-    if (is_new)
+    if (kvp_fleet_end(&x->shared->fleet, x->server, end, kvp_now_ns()))
         kvp_log_warn("proxy", "left out for a while: %s server=%s", x->why, x->shared->fleet.servers[x->server].url);
-    kvp_fleet_end(&x->shared->fleet, x->server, end, kvp_now_ns());
     pthread_mutex_unlock(&x->shared->lock);
     x->server = KVP_SERVER_NONE;
 }
@@ -135,10 +134,21 @@ kvp_servers_count(kvp_proxy_shared_t *p, kvp_server_role_t role)
     return n;
 }
 
-static bool
-is_disaggregated(kvp_proxy_shared_t *p)
+uint32_t
+kvp_servers_left_out(kvp_proxy_shared_t *p)
 {
-    return kvp_servers_count(p, KVP_SERVER_PREFILL) > 0 && kvp_servers_count(p, KVP_SERVER_DECODE) > 0;
+    pthread_mutex_lock(&p->lock);
+    const uint32_t n = kvp_fleet_left_out(&p->fleet);
+    pthread_mutex_unlock(&p->lock);
+
+    return n;
+}
+
+/* The server's own error, or the end of it? */
+static kvp_server_end_t
+end_of(const char *why, uint32_t status)
+{
+    return why == NULL && status == 500 ? KVP_SERVER_ERRED : KVP_SERVER_FAILED;
 }
 
 /* False: none is left. */
@@ -251,7 +261,15 @@ take_params(kvp_exchange_t *x)
     if (x->told.err != KVP_OK || !kvp_body_read((const char *)x->told.data, x->told.len, &told, &why)) return false;
     params = kvp_body_find(&told, "kv_transfer_params", &len);
     x->has_params = params != NULL && params[0] == '{';
-    if (!x->has_params) return true; /* the decode server computes */
+    if (!x->has_params) {
+        kvp_count(&x->shared->stats.plain);
+        if (!atomic_exchange(&x->shared->is_without_params, true))
+            kvp_log_warn("proxy",
+                         "a prefill server answers without kv_transfer_params, so that the decode server computes "
+                         "all again: has its connector a bootstrap port? server=%s",
+                         s->url);
+        return true;
+    }
     memmove(x->told.data, params, len);
     x->told.len = len;
     x->params[0] = '\0';
@@ -283,7 +301,7 @@ on_prefill_end(void *arg, const char *why, bool was_sent)
         snprintf(x->why, sizeof x->why, "a prefill server answered %u", status);
     else
         snprintf(x->why, sizeof x->why, "a prefill server failed: %.200s", why);
-    end_server(x, KVP_SERVER_FAILED);
+    end_server(x, end_of(why, status));
     send_next(x);
 }
 
@@ -334,6 +352,7 @@ on_bootstrap_end(void *arg, const char *why, bool was_sent)
         x->engine[len - 2] = '\0';
         pthread_mutex_lock(&x->shared->lock);
         strcpy(x->shared->fleet.servers[x->server].engine, x->engine);
+        x->shared->fleet.servers[x->server].engine_ns = kvp_now_ns();
         pthread_mutex_unlock(&x->shared->lock);
         send_prefill(x);
         return;
@@ -419,7 +438,7 @@ on_answer_end(void *arg, const char *why, bool was_sent)
         snprintf(x->why, sizeof x->why, "a server answered %u", x->status);
     else
         snprintf(x->why, sizeof x->why, "a server failed: %.200s", why);
-    end_server(x, KVP_SERVER_FAILED);
+    end_server(x, end_of(why, x->status));
     if (x->is_passed) {
         end_broken(x, x->why);
         return;
@@ -477,7 +496,7 @@ send_to(kvp_exchange_t *x)
         go_to_answer(x);
     } else {
         pthread_mutex_lock(&x->shared->lock);
-        strcpy(x->engine, s->engine);
+        strcpy(x->engine, kvp_now_ns() - s->engine_ns < ENGINE_NS ? s->engine : "");
         pthread_mutex_unlock(&x->shared->lock);
         if (s->bootstrap[0] == '\0' || x->engine[0] != '\0') {
             send_prefill(x);
@@ -492,7 +511,7 @@ static kvp_server_role_t
 role_of(kvp_exchange_t *x)
 {
     if (x->state != KVP_X_ANSWER) return KVP_SERVER_PREFILL;
-    return is_disaggregated(x->shared) ? KVP_SERVER_DECODE : KVP_SERVER_REPLICA;
+    return kvp_servers_count(x->shared, KVP_SERVER_DECODE) > 0 ? KVP_SERVER_DECODE : KVP_SERVER_REPLICA;
 }
 
 static void
@@ -515,7 +534,10 @@ on_told(void *arg, const char *why, bool was_sent)
     }
     kvp_count(&p->stats.unrouted);
     end_route(x, told.route);
-    if (!p->is_lost)
+    if (!p->is_lost && is_told)
+        kvp_log_warn("proxy", "the router chose what is no server here that is to be used, so the load does: url=%s",
+                     told.url);
+    else if (!p->is_lost)
         kvp_log_warn("proxy", "the router could not choose, so the load does: %.*s",
                      why != NULL ? 200 : (int)kvp_min_u64(x->told.len, 200), why != NULL ? why : text);
     p->is_lost = true;
@@ -546,7 +568,8 @@ send_next(kvp_exchange_t *x)
 {
     const kvp_server_role_t role = role_of(x);
 
-    if (x->shared->is_routing && !x->is_get && role != KVP_SERVER_DECODE && x->tried_n < KVP_EXCHANGE_TRIES_MAX) {
+    if (x->shared->is_routing && !x->is_get && role != KVP_SERVER_DECODE && x->tried_n < KVP_EXCHANGE_TRIES_MAX &&
+        kvp_servers_count(x->shared, role) > 0) {
         ask_router(x);
         return;
     }
@@ -586,7 +609,7 @@ kvp_exchange_begin(kvp_exchange_t *x)
             answer_error(x, 400, text);
             return;
         }
-        if (is_disaggregated(x->shared)) x->state = KVP_X_PREFILL;
+        if (kvp_servers_count(x->shared, KVP_SERVER_DECODE) > 0) x->state = KVP_X_PREFILL;
     }
     send_next(x);
 }

@@ -27,6 +27,7 @@ typedef struct {
     void *has_instances_arg;
     _Atomic bool is_routing; /* instances are registered, */
     _Atomic bool is_lost; /* and the router could not choose among them */
+    _Atomic bool is_without_params; /* it was said that a prefill server tells none */
     pthread_mutex_t lock; /* of the fleet; the URLs of a server that a request goes to stay */
     kvp_fleet_t fleet;
     uint64_t id; /* drawn at the start */
@@ -88,6 +89,7 @@ void kvp_exchange_cancel(kvp_exchange_t *x); /* nobody wants it any more; legal 
 void kvp_exchange_fini(kvp_exchange_t *x);
 
 uint32_t kvp_servers_count(kvp_proxy_shared_t *shared, kvp_server_role_t role);
+uint32_t kvp_servers_left_out(kvp_proxy_shared_t *shared);
 
 /* What a check of a server, and the end of a route, make of an answer: nothing. */
 bool kvp_skip_bytes(void *arg, const void *bytes, size_t len);

@@ -10,6 +10,7 @@
 
 #define OUT_MIN_NS (500 * KVP_NS_PER_MS)
 #define OUT_MAX_NS (30 * KVP_NS_PER_S)
+#define ERRORS_MAX 3u
 
 static uint32_t
 find(const kvp_fleet_t *f, kvp_server_role_t role, const char *url)
@@ -53,6 +54,16 @@ kvp_fleet_count(const kvp_fleet_t *f, kvp_server_role_t role)
 
     for (uint32_t i = 0; i < f->n; i++)
         n += f->servers[i].role == role && !f->servers[i].is_gone;
+    return n;
+}
+
+uint32_t
+kvp_fleet_left_out(const kvp_fleet_t *f)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < f->n; i++)
+        n += f->servers[i].is_down && !f->servers[i].is_gone;
     return n;
 }
 
@@ -126,21 +137,24 @@ leave_out(kvp_server_t *s, uint64_t now_ns)
     s->is_down = true;
     s->until_ns = now_ns + kvp_min_u64(OUT_MAX_NS, OUT_MIN_NS << kvp_min_u64(s->fails, 10));
     s->fails++;
+    s->errors = 0;
 }
 
-void
+bool
 kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t now_ns)
 {
     kvp_server_t *s = &f->servers[server];
+    const bool was_down = s->is_down;
 
     s->open--;
-    if (end == KVP_SERVER_FAILED) {
-        s->failures++;
-        leave_out(s, now_ns);
-    } else if (end == KVP_SERVER_DID) {
-        s->fails = 0;
+    s->failures += end == KVP_SERVER_FAILED || end == KVP_SERVER_ERRED;
+    if (end == KVP_SERVER_DID) {
+        s->fails = s->errors = 0;
         s->is_down = false;
+    } else if (end == KVP_SERVER_FAILED || (end == KVP_SERVER_ERRED && ++s->errors == ERRORS_MAX)) {
+        leave_out(s, now_ns);
     }
+    return s->is_down && !was_down;
 }
 
 uint32_t

@@ -17,6 +17,7 @@ typedef enum { KVP_SERVER_REPLICA, KVP_SERVER_PREFILL, KVP_SERVER_DECODE, KVP_SE
 typedef enum {
     KVP_SERVER_DID,
     KVP_SERVER_FAILED,
+    KVP_SERVER_ERRED, /* it answered 500, which may be the request's own doing: the third in a row is a failure */
     KVP_SERVER_LEFT /* the client has gone: nothing is known */
 } kvp_server_end_t;
 
@@ -29,8 +30,9 @@ typedef struct {
     bool is_gone; /* was removed; the place is free when nothing is open */
     bool is_down, is_checked; /* left out; a check is under way */
     uint32_t open; /* requests that are under way, and checks */
-    uint32_t fails; /* in a row */
+    uint32_t fails, errors; /* in a row */
     uint64_t until_ns; /* no check before that */
+    uint64_t engine_ns; /* when it told its engine's id */
     uint64_t requests, failures;
 } kvp_server_t;
 
@@ -45,6 +47,7 @@ typedef struct {
 uint32_t kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const char *bootstrap);
 bool kvp_fleet_remove(kvp_fleet_t *f, kvp_server_role_t role, const char *url);
 uint32_t kvp_fleet_count(const kvp_fleet_t *f, kvp_server_role_t role);
+uint32_t kvp_fleet_left_out(const kvp_fleet_t *f);
 
 /* kvp_fleet_pick: of those of that role that are not in tried[0 .. tried_n), the next in turn, or by_load the next of those with the fewest requests under way; those that are left out only where all
  * are, and no prefill server: decoding without it is better than to wait for it. It has one request more then, until kvp_fleet_end. KVP_SERVER_NONE = none is left.
@@ -55,7 +58,8 @@ uint32_t kvp_fleet_take(kvp_fleet_t *f, kvp_server_role_t role, const char *url,
 /* kvp_fleet_unfit: the URLs, at most max, of those of that role that kvp_fleet_take would not take. */
 uint32_t kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n,
                          const char **urls_out, uint32_t max);
-void kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t now_ns);
+/* kvp_fleet_end: true = from now on it is left out. */
+bool kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t now_ns);
 
 /* kvp_fleet_check: a server that is left out and is to be checked now, until kvp_fleet_checked. KVP_SERVER_NONE = there is none. */
 uint32_t kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns);

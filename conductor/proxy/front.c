@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/parse.h"
 #include "common/thread.h"
 #include "conductor/proxy/checks.h"
 
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,13 +33,15 @@
 #define CONNECTION_TIMEOUT_S 30u /* of one that sends nothing */
 #define LOOK_MS 50u
 
+static const char too_large[] = "the body is longer than 32 MiB";
+
 typedef struct {
     kvp_list_t link; /* front->requests */
     kvp_front_t *f;
     struct MHD_Connection *conn;
     uint64_t begun_ns;
     kvp_exchange_t x;
-    bool is_suspended, is_gone, is_too_large;
+    bool is_suspended, is_gone, is_too_large, is_full;
 } request_t;
 
 /* A connection. */
@@ -110,6 +114,7 @@ queue_answer(request_t *q)
 
     if (ok == MHD_YES) ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->type);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "X-Request-Id", x->id);
+    if (ok == MHD_YES && x->status == 400) ok = MHD_add_response_header(r, "Connection", "close");
     if (ok == MHD_YES) ok = MHD_queue_response(q->conn, x->status, r);
     if (r != NULL) MHD_destroy_response(r);
     x->is_passed = ok == MHD_YES;
@@ -122,6 +127,7 @@ answer_now(struct MHD_Connection *conn, uint32_t status, const char *type, const
     struct MHD_Response *r = MHD_create_response_from_buffer(len, (void *)text, MHD_RESPMEM_MUST_COPY);
     enum MHD_Result ok = r == NULL ? MHD_NO : MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
 
+    if (ok == MHD_YES && status == 400) ok = MHD_add_response_header(r, "Connection", "close");
     if (ok == MHD_YES) ok = MHD_queue_response(conn, status, r);
     if (r != NULL) MHD_destroy_response(r);
     return ok;
@@ -143,9 +149,10 @@ on_healthcheck(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
     char text[256];
     const int n =
         snprintf(text, sizeof text,
-                 "{\"status\":\"ok\",\"prefill_instances\":%u,\"decode_instances\":%u,\"replica_instances\":%u}",
+                 "{\"status\":\"ok\",\"prefill_instances\":%u,\"decode_instances\":%u,\"replica_instances\":%u,"
+                 "\"left_out\":%u}",
                  kvp_servers_count(p, KVP_SERVER_PREFILL), kvp_servers_count(p, KVP_SERVER_DECODE),
-                 kvp_servers_count(p, KVP_SERVER_REPLICA));
+                 kvp_servers_count(p, KVP_SERVER_REPLICA), kvp_servers_left_out(p));
 
     return answer_now(conn, 200, "application/json", text, (size_t)n);
 }
@@ -249,6 +256,46 @@ copy_header(request_t *r, const char *name, char *out, size_t cap)
     strcpy(out, value);
 }
 
+/* ---- heads: where two readers could find different ends of a request nothing is passed on */
+typedef struct {
+    uint32_t lengths, codings;
+    bool is_bad, is_other_coding;
+    uint64_t length;
+} framing_t;
+
+static enum MHD_Result
+note_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    framing_t *f = arg;
+
+    (void)kind;
+    if (value == NULL || name[strcspn(name, " \t")] != '\0') {
+        f->is_bad = true;
+    } else if (strcasecmp(name, "Content-Length") == 0) {
+        f->lengths++;
+        if (kvp_parse_u64(value, &f->length) != KVP_OK) f->is_bad = true;
+    } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
+        f->codings++;
+        if (strcasecmp(value, "chunked") != 0) f->is_other_coding = true;
+    }
+    return MHD_YES;
+}
+
+/* 0: it may go on; else the status, and *why_out. */
+static uint32_t
+check_head(struct MHD_Connection *conn, const char **why_out)
+{
+    framing_t f = {0};
+
+    (void)MHD_get_connection_values(conn, MHD_HEADER_KIND, note_header, &f);
+    *why_out = "the head does not tell plainly where the body ends";
+    if (f.is_bad || f.lengths + f.codings > 1) return 400;
+    *why_out = "no transfer coding but chunked is known here";
+    if (f.is_other_coding) return 501;
+    *why_out = too_large;
+    return f.length > BODY_MAX ? 413 : 0;
+}
+
 /* A request's first call: what it is. */
 static enum MHD_Result
 on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const char *method, void **ctx)
@@ -262,8 +309,11 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
                  {"GET", "/healthcheck", false},
                  {"GET", "/metrics", false}};
     bool is_known = false;
+    const char *why;
 
     expect_head(conn, 0);
+    const uint32_t status = check_head(conn, &why);
+    if (status != 0) return refuse(conn, status, why);
     for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
         if (strcmp(url, paths[i].path) != 0) continue;
         is_known = true;
@@ -292,9 +342,9 @@ take_upload(request_t *r, const char *bytes, size_t len)
 {
     kvp_proxy_shared_t *p = r->f->shared;
 
-    if (!r->is_too_large && (r->x.body.len + len > BODY_MAX || atomic_load(&p->held) + len > HELD_MAX))
-        r->is_too_large = true;
-    if (r->is_too_large) return;
+    if (r->x.body.len + len > BODY_MAX) r->is_too_large = true;
+    if (atomic_load(&p->held) + len > HELD_MAX) r->is_full = true;
+    if (r->is_too_large || r->is_full) return;
     kvp_buf_append(&r->x.body, bytes, len);
     atomic_fetch_add(&p->held, len);
 }
@@ -314,7 +364,8 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
         return MHD_YES;
     }
     if (r->is_gone) return MHD_NO;
-    if (r->is_too_large) return refuse(conn, 413, "the body is longer than 32 MiB, or too much is under way");
+    if (r->is_too_large) return refuse(conn, 413, too_large);
+    if (r->is_full) return refuse(conn, 503, "the bodies of the requests under way are 512 MiB by now");
     if (r->x.state == KVP_X_BODY) begin(r);
     if (r->x.out.len > 0 || r->x.has_ended) return queue_answer(r);
     r->is_suspended = true;

@@ -53,7 +53,6 @@ kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has_inst
 kvp_err_t
 kvp_proxy_add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap)
 {
-    if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0) return KVP_INVALID;
     pthread_mutex_lock(&p->shared.lock);
     const uint32_t at = kvp_fleet_add(&p->shared.fleet, role, url, bootstrap);
     pthread_mutex_unlock(&p->shared.lock);

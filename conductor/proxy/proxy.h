@@ -32,7 +32,7 @@ void kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has
 kvp_err_t kvp_proxy_start(kvp_proxy_t *p, kvp_hostport_t *bound_out) KVP_MUST_USE;
 void kvp_proxy_stop(kvp_proxy_t *p);
 
-/* The servers, at any time, from any thread. kvp_proxy_add: bootstrap "" = none; one that is there already is OK; LIMIT, INVALID (url is not http:// or https://). kvp_proxy_remove: NOT_FOUND;
+/* The servers, at any time, from any thread. kvp_proxy_add: url as kvp_base_url writes it; bootstrap "" = none; one that is there already is OK; LIMIT. kvp_proxy_remove: NOT_FOUND;
  * requests under way go on. kvp_proxy_each: fn must not call the proxy. */
 kvp_err_t kvp_proxy_add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap) KVP_MUST_USE;
 kvp_err_t kvp_proxy_remove(kvp_proxy_t *p, kvp_server_role_t role, const char *url) KVP_MUST_USE;

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 static bool
 copy(kvp_jsonw_t *w, const kvp_body_t *request, const char *name, const char *as)
@@ -18,6 +19,16 @@ copy(kvp_jsonw_t *w, const kvp_body_t *request, const char *name, const char *as
     if (value == NULL) return false;
     kvp_jsonw_part(w, as, &(kvp_buf_t){.data = (uint8_t *)value, .len = len});
     return true;
+}
+
+/* Its hash will do, and is of plain characters, whatever the client's name is. */
+static void
+write_session(kvp_jsonw_t *w, const char *name, size_t len)
+{
+    char text[17];
+
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)XXH3_64bits(name, len));
+    kvp_jsonw_text(w, "session_id", text);
 }
 
 /* A prompt may be numbers of tokens by now. */
@@ -57,9 +68,9 @@ kvp_question_write(const kvp_body_t *request, const char *session, const char *c
     value = kvp_body_find(request, "prompt", &len);
     if (value != NULL) (void)copy(&w, request, "prompt", is_tokens(value, len) ? "token_ids" : "prompt");
     if (session[0] != '\0')
-        kvp_jsonw_text(&w, "session_id", session);
-    else
-        (void)copy(&w, request, "user", "session_id");
+        write_session(&w, session, strlen(session));
+    else if ((value = kvp_body_find(request, "user", &len)) != NULL)
+        write_session(&w, value, len);
     kvp_jsonw_open(&w, "exclude", '[');
     for (uint32_t i = 0; i < exclude_n; i++)
         kvp_jsonw_text(&w, NULL, exclude[i]);

@@ -163,9 +163,10 @@ run_calls(kvp_load_t *load, uint64_t until_ns)
         while ((message = curl_multi_info_read(load->multi, &left)) != NULL) {
             call_t *c;
 
-            if (message->msg != CURLMSG_DONE || message->data.result != CURLE_OK) continue;
+            if (message->msg != CURLMSG_DONE) continue;
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &c);
-            take(load, c);
+            load->ops.asked(load->ops.arg, c->tag, message->data.result != CURLE_COULDNT_CONNECT);
+            if (message->data.result == CURLE_OK) take(load, c);
         }
         if (running > 0) curl_multi_poll(load->multi, NULL, 0, 100, NULL);
     }

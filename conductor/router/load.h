@@ -15,6 +15,8 @@ typedef struct {
 typedef struct {
     /* The servers to ask: calls add(to, url, tag) for each; url is copied. */
     void (*list)(void *arg, void (*add)(void *to, const char *url, const char *tag), void *to);
+    /* Whether a connection to the server of that tag could be made. */
+    void (*asked)(void *arg, const char *tag, bool is_there);
     /* What the server of that tag told of that rank. */
     void (*told)(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load);
     void *arg;
@@ -22,7 +24,7 @@ typedef struct {
 
 typedef struct kvp_load kvp_load_t;
 
-/* NOMEM, SYS; logged. Both callbacks are called by the thread. */
+/* NOMEM, SYS; logged. The callbacks are called by the thread. */
 kvp_err_t kvp_load_start(const kvp_load_ops_t *ops, kvp_load_t **out) KVP_MUST_USE;
 void kvp_load_stop(kvp_load_t *load); /* waits for a second at most; NULL is legal */
 

@@ -29,7 +29,7 @@
 typedef struct idle {
     struct idle *next;
     kvp_scratch_t *scratch;
-    kvp_buf_t numbers, rest, hashes, tokens;
+    kvp_buf_t numbers, rest, other, hashes, tokens;
 } idle_t; /* what a handler works with; kept between requests */
 
 struct kvp_routes {
@@ -218,7 +218,9 @@ write_reason(const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t 
         snprintf(text, sizeof text, "by load alone, because %s: %u requests under way here", unknown, r->open);
     } else {
         if (r->longest != r->at && c[r->longest].matched > c[r->at].matched)
-            snprintf(more, sizeof more, "; %s has %u tokens, but its first token is expected after %.0f ms",
+            snprintf(more, sizeof more,
+                     r->is_longest_away ? "; %s has %u tokens, but its server is not there"
+                                        : "; %s has %u tokens, but its first token is expected after %.0f ms",
                      answers[of[r->longest]].member->instance, c[r->longest].matched, r->longest_ms);
         snprintf(text, sizeof text,
                  "first token expected after %.0f ms: %.0f ms behind others, %.0f ms to compute %u tokens, %.0f ms to "
@@ -228,6 +230,9 @@ write_reason(const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t 
                  r->pending > 0 ? ", or will be with a prompt that was sent there" : "",
                  r->has_affinity ? "; its session was here before" : "", more);
     }
+    const size_t at = strlen(text);
+    if (r->is_away)
+        snprintf(text + at, sizeof text - at, "; no connection to its server could be made, nor to any other one's");
     kvp_jsonw_text(w, "reason", text);
 }
 
@@ -330,6 +335,7 @@ give_idle(kvp_routes_t *routes, idle_t *with)
 {
     kvp_buf_reset(&with->numbers);
     kvp_buf_reset(&with->rest);
+    kvp_buf_reset(&with->other);
     kvp_buf_reset(&with->hashes);
     kvp_buf_reset(&with->tokens);
     pthread_mutex_lock(&routes->mutex);
@@ -338,7 +344,7 @@ give_idle(kvp_routes_t *routes, idle_t *with)
     pthread_mutex_unlock(&routes->mutex);
 }
 
-/* token_ids, as they stand in the body. */
+/* token_ids, or prompt, as they stand in the body. */
 static void
 take_numbers(idle_t *with)
 {
@@ -364,7 +370,11 @@ answer_with(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http_re
         kvp_http_error(response, 400, "%s", why);
         return;
     }
-    in = kvp_http_text_json(&with->rest, response);
+    /* A prompt may be tokens, too; where it is another array, servers say what they make of it. */
+    if (!has_tokens &&
+        !kvp_numbers_take(&with->rest, "prompt", UINT32_MAX, &with->other, &with->numbers, &has_tokens, why))
+        has_tokens = false;
+    in = kvp_http_text_json(has_tokens && with->other.len > 0 ? &with->other : &with->rest, response);
     if (in == NULL) return;
     memset(&q, 0, sizeof q);
     if (!read_asked(in, &q, why)) {
@@ -470,6 +480,16 @@ on_list(void *arg, void (*add)(void *to, const char *url, const char *tag), void
 }
 
 static void
+on_asked(void *arg, const char *tag, bool is_there)
+{
+    kvp_routes_t *routes = arg;
+
+    pthread_mutex_lock(&routes->mutex);
+    kvp_router_note_there(routes->router, tag, is_there);
+    pthread_mutex_unlock(&routes->mutex);
+}
+
+static void
 on_told(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load)
 {
     kvp_routes_t *routes = arg;
@@ -523,7 +543,7 @@ kvp_routes_create(kvp_registry_t *registry, const kvp_router_weights_t *weights,
     routes->router = kvp_router_create(weights);
     err = routes->tokens == NULL || routes->router == NULL
               ? KVP_NOMEM
-              : kvp_load_start(&(kvp_load_ops_t){on_list, on_told, routes}, &routes->load);
+              : kvp_load_start(&(kvp_load_ops_t){on_list, on_asked, on_told, routes}, &routes->load);
     if (err == KVP_OK)
         *out = routes;
     else
@@ -549,6 +569,7 @@ kvp_routes_destroy(kvp_routes_t *routes)
         kvp_scratch_destroy(i->scratch);
         kvp_buf_fini(&i->numbers);
         kvp_buf_fini(&i->rest);
+        kvp_buf_fini(&i->other);
         kvp_buf_fini(&i->hashes);
         kvp_buf_fini(&i->tokens);
         free(i);

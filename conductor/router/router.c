@@ -33,6 +33,7 @@ typedef struct {
     uint32_t open; /* routes */
     uint32_t running, waiting; /* as it told last */
     double busy_until_ms; /* with prompts that were sent there */
+    bool is_away; /* its server is not there */
     uint64_t chosen; /* number of the route by which it was chosen last */
 } target_t;
 
@@ -120,6 +121,13 @@ kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t wai
     if (running == 0 && waiting == 0 && t->open == 0) t->busy_until_ms = (double)now_ns / NS_PER_MS;
 }
 
+void
+kvp_router_note_there(kvp_router_t *r, const char *instance, bool is_there)
+{
+    for (uint32_t i = 0; i < r->targets_n; i++)
+        if (strcmp(r->targets[i].name, instance) == 0) r->targets[i].is_away = !is_there;
+}
+
 /* ---- choosing */
 static uint32_t
 pending_run(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint64_t now_ns)
@@ -176,6 +184,7 @@ static bool
 is_better(const kvp_router_t *r, const estimate_t *e, const kvp_candidate_t *c, const estimate_t *best,
           const kvp_candidate_t *chosen)
 {
+    if (r->targets[c->target].is_away != r->targets[chosen->target].is_away) return r->targets[chosen->target].is_away;
     if (e->all_ms != best->all_ms) return e->all_ms < best->all_ms;
     return r->targets[c->target].chosen < r->targets[chosen->target].chosen;
 }
@@ -231,6 +240,7 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
         if (out->longest == KVP_ROUTE_NONE || candidates[i].matched > candidates[out->longest].matched) {
             out->longest = i;
             out->longest_ms = e.all_ms;
+            out->is_longest_away = r->targets[candidates[i].target].is_away;
         }
         if (out->at != KVP_ROUTE_NONE && !is_better(r, &e, &candidates[i], &best, &candidates[out->at])) continue;
         best = e;
@@ -239,6 +249,7 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
     if (out->at == KVP_ROUTE_NONE) return;
     const target_t *t = &r->targets[candidates[out->at].target];
 
+    out->is_away = t->is_away;
     out->open = t->open;
     out->running = t->running;
     out->waiting = t->waiting;

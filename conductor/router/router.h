@@ -37,6 +37,8 @@ void kvp_router_destroy(kvp_router_t *r);
  * it runs, and that wait. */
 uint32_t kvp_router_target(kvp_router_t *r, const char *instance, uint32_t rank);
 void kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t waiting, uint64_t now_ns);
+/* kvp_router_note_there: of all ranks of that instance. What is not there is chosen only where nothing is. */
+void kvp_router_note_there(kvp_router_t *r, const char *instance, bool is_there);
 
 /* Of a target that may be chosen, in tokens from the beginning of the prompt. */
 typedef struct {
@@ -64,6 +66,7 @@ typedef struct {
     bool has_affinity;
     uint32_t longest; /* in candidates: who has most of the prompt, */
     double longest_ms; /* and what that one was estimated at */
+    bool is_away, is_longest_away; /* the one that was chosen, and the longest: their servers are not there */
     uint32_t open, running, waiting; /* of the one that was chosen, before */
 } kvp_route_t;
 

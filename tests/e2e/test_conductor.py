@@ -292,7 +292,8 @@ def test_bad_requests(conductor):
                        ("/query_by_hash", {**big, "seq_hashes": [2**64]}), ("/query_by_hash", {**big, "seq_hashes": [[1]]}),
                        ("/register", {**register, "endpoint": "http://h"}), ("/register", {**register, "endpoint": "tcp://nowhere"}),
                        ("/register", {**register, "block_size": 2**40}), ("/register", {**register, "dp_rank": -1}),
-                       ("/register", {**register, "role": "boss"}), ("/register", {}), ("/register", []), ("/unregister", {"instance_id": 1})):
+                       ("/register", {**register, "role": "boss"}), ("/register", {**register, "url": "foo"}), ("/register", {**register, "url": "http://h:99999"}),
+                       ("/register", {}), ("/register", []), ("/unregister", {"instance_id": 1})):
         status, answer = conductor.ask(path, body)
         assert status == 400 and answer["error"], (path, body, status, answer)
     for raw in (b"", b"{", b'{"token_ids":[1,2', b"[" * 100000, b'{"token_ids":[' + b"[" * 1000, b"\xff", b'{"token_ids":[1,]}', b'{"token_ids":[01]}'):

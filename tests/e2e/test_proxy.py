@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -20,7 +21,7 @@ class Server:
         server = self
         self.kind, self.asked, self.fail, self.chunks, self.gap, self.gone = kind, [], None, 5, 0.02, 0
         self.health, self.checks, self.tokenized, self.can_tokenize = 200, 0, 0, True
-        self.release = threading.Event()
+        self.release, self.engine = threading.Event(), "engine-7"
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -38,7 +39,7 @@ class Server:
                     self.answer(server.health, b"")
                     return
                 server.asked.append((self.path, None, dict(self.headers)))
-                self.answer(200, json.dumps({"0": {"engine_id": "engine-7"}} if self.path == "/query" else {"data": [{"id": "m"}]}).encode())
+                self.answer(200, json.dumps({"0": {"engine_id": server.engine}} if self.path == "/query" else {"data": [{"id": "m"}]}).encode())
 
             def do_POST(self):
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
@@ -67,6 +68,8 @@ class Server:
                     self.answer(500, b"{}")
                 elif isinstance(fail, int):
                     self.answer(fail, json.dumps({"error": {"message": f"stub says {fail}"}}).encode())
+                elif server.kind == "prefill" and fail == "no_params":
+                    self.answer(200, b'{"id": "x", "choices": []}')
                 elif server.kind == "prefill":
                     self.answer(200, json.dumps({"id": "x", "choices": [], "kv_transfer_params": {"remote_host": "h", "remote_port": 1, "remote_block_ids": [1, 2]}}).encode())
                 elif body.get("stream"):
@@ -195,7 +198,7 @@ def test_prefill_and_decode(site):
         ids.add(p.asked[-1][2]["X-Request-Id"])
         assert p.asked[-1][2]["X-Request-Id"] == d.asked[-1][2]["X-Request-Id"] and p.asked[-1][0] == "/v1/chat/completions"
     assert len(ids) == 3
-    assert json.loads(proxy.get("/healthcheck")[1]) == {"status": "ok", "prefill_instances": 1, "decode_instances": 1, "replica_instances": 0}
+    assert json.loads(proxy.get("/healthcheck")[1]) == {"status": "ok", "prefill_instances": 1, "decode_instances": 1, "replica_instances": 0, "left_out": 0}
     assert json.loads(proxy.get("/v1/models")[1]) == {"data": [{"id": "m"}]}
 
 
@@ -213,6 +216,24 @@ def test_bootstrap_handshake(site):
         assert b == {"do_remote_prefill": True, "do_remote_decode": False, "remote_bootstrap_addr": p.url, "remote_engine_id": "engine-7", "transfer_id": a["transfer_id"]}
         transfers.append(a["transfer_id"])
     assert len(set(transfers)) == 2
+    p.engine = "engine-8"  # another process, with connections that nobody has used since
+
+    def engine():
+        assert proxy.post(BODY)[0] == 200
+        return d.asked[-1][1]["kv_transfer_params"]["remote_engine_id"]
+
+    wait_until(lambda: engine() == "engine-8", 10, "the engine that is there now")
+
+
+def test_lists_of_the_environment(site, bench):
+    """A bootstrap port stands behind a comma there, too."""
+    p, q, d = (Server(kind, True) for kind in ("prefill", "prefill", "decode"))
+    daemon = bench.start("proxy", "kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", env={"KVPOOL_PREFILL": f"{p.arg},{q.url}", "KVPOOL_DECODE": d.url})
+    with urllib.request.urlopen(f"http://{daemon.http}/servers", timeout=5) as r:
+        told = [(s["role"], s["url"], s.get("bootstrap")) for s in json.load(r)["servers"]]
+    assert told == [("prefill", p.url, p.url), ("prefill", q.url, None), ("decode", d.url, None)]
+    for s in (p, q, d):
+        s.close()
 
 
 def test_replicas_in_turn_and_streams_at_once(site):
@@ -288,6 +309,28 @@ def test_failed_transfer_with_one_decode_server(site):
     assert ["kv_transfer_params" in body for _, body, _ in d.asked] == [True, False] * 2
 
 
+def test_prefill_that_tells_no_parameters(site):
+    """Fails if it is hidden that all is computed twice."""
+    proxy, p, d = site("prefill", "decode")
+    p.fail = "no_params"
+    assert [proxy.post(BODY)[0] for _ in range(2)] == [200, 200]
+    assert proxy.counter("plain_total") == 2 and "kv_transfer_params" not in d.asked[0][1]
+    assert proxy.daemon.log().count("answers without kv_transfer_params") == 1
+
+
+@pytest.mark.parametrize("kinds", [("prefill", "prefill", "decode"), ("replica", "replica")])
+def test_errors_of_one_request(site, kinds):
+    """Fails if a request that every server answers 500 leaves others without servers."""
+    proxy, *servers = site(*kinds)
+    for s in servers:
+        s.fail = 500
+    assert proxy.post(BODY)[0] == 502
+    assert not any(s["is_left_out"] for s in proxy.servers("GET")[1]["servers"])
+    for _ in range(2):
+        proxy.post(BODY)
+    assert json.loads(proxy.get("/healthcheck")[1])["left_out"] == len(servers)
+
+
 def test_after_the_first_byte(site):
     """Fails if an answer that breaks off looks whole."""
     proxy, a, b = site("replica", "replica")
@@ -354,6 +397,20 @@ def test_sizes_paths_and_smuggling(site):
                 while more := s.recv(65536):
                     got += more
         assert b" 200 " not in got, (head[:60], got[:300])
+    good = b'{"model":"m"}'
+    hidden = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n" + good
+    for head, status in ((b"Content-Length: 13\r\nContent-Length: %d" % (13 + len(hidden)), 400), (b"Content-Length: 13\r\nContent-Length: 13", 400),
+                         (b"Content-Length: 0\r\nContent-Length: 95", 400), (b"Content-Length : 95", 400), (b"Transfer-Encoding : chunked\r\nContent-Length: 0", 400),
+                         (b"Transfer-Encoding: gzip, chunked", 501), (b"Transfer-Encoding: xchunked", 501), (b"Content-Length: 33554433", 413)):
+        begun = time.monotonic()
+        with socket.create_connection(proxy.at, timeout=10) as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n" + good + hidden)
+            got = b""
+            with contextlib.suppress(ConnectionResetError):
+                while more := s.recv(65536):
+                    got += more
+        assert got.startswith(b"HTTP/1.1 %d " % status) and got.count(b"HTTP/1.1") == 1 and b'"error"' in got, (head, got[:300])
+        assert time.monotonic() - begun < 5 * SLOW
     assert [path for path, _, _ in a.asked] == ["/v1/completions"]
 
 
@@ -427,8 +484,9 @@ def test_servers_come_and_go(site):
         assert r.read().endswith(b"data: 19\n\n"), "what was under way goes on"
         c.close()
         assert proxy.servers("DELETE", {"role": "replica", "url": a.url})[0] == 404
+        assert proxy.servers("POST", {"role": "replica", "url": b.url + "/v1"})[1]["servers"] == proxy.servers("GET")[1]["servers"]
         for bad in ({}, [], {"role": "x", "url": "http://a"}, {"role": "replica", "url": "ftp://a"}, {"role": "replica", "url": 1}, {"role": "replica", "url": ""},
-                    {"role": "replica", "url": "http://a b"}, {"role": "replica", "url": "http://a", "bootstrap_port": 1}, {"role": "prefill", "url": "http://a", "bootstrap_port": 65536},
+                    {"role": "replica", "url": "http://a b"}, {"role": "replica", "url": "http://a:99999"}, {"role": "replica", "url": "http://a", "bootstrap_port": 1}, {"role": "prefill", "url": "http://a", "bootstrap_port": 65536},
                     {"role": "prefill", "url": "http://a", "bootstrap_port": "1"}, {"role": "replica", "url": "http://" + "a" * 600}):
             status, told = proxy.servers("POST", bad)
             assert status == 400 and told["error"], bad
@@ -436,6 +494,14 @@ def test_servers_come_and_go(site):
         assert [s.get("bootstrap") for s in told["servers"] if s["role"] == "prefill"] == ["http://[::1]:7"], told
     finally:
         b.close()
+
+
+def test_decode_servers_go_on_without_prefill_servers(site):
+    proxy, p, d = site("prefill", "decode")
+    assert proxy.servers("DELETE", {"role": "prefill", "url": p.url})[0] == 200
+    assert proxy.post(BODY)[0] == 200 and "kv_transfer_params" not in d.asked[-1][1] and proxy.counter("plain_total") == 1
+    assert proxy.servers("POST", {"role": "prefill", "url": p.url})[0] == 200
+    assert proxy.post(BODY)[0] == 200 and "kv_transfer_params" in d.asked[-1][1]
 
 
 def test_one_that_failed_is_checked(site):

@@ -22,7 +22,7 @@ class Site:
         for i, s in enumerate(self.servers):
             if s.kind != "decode":
                 self.publishers.append(publishers())
-                self.conductor.register(self.publishers[-1], instance_id=f"s{i}", url=s.url)
+                self.conductor.register(self.publishers[-1], instance_id=f"s{i}", url=s.url + "/")  # that is one with it
         wait_until(lambda: {s["state"] for s in self.conductor.ask("/services")[1]} == {"live"}, 5, "the subscriptions")
         time.sleep(0.1 * SLOW)  # the proxy looks 20 times a second whether anybody is registered
 
@@ -75,7 +75,7 @@ def test_prompts_go_where_they_are(site):
     assert s.count("routed_total") == 12 and s.count("unrouted_total") == 0
     assert sum(server.tokenized for server in s.servers) == 3  # a text once, in turn
     wait_until(lambda: s.open_routes() == 0, 5, "the routes to end")
-    s.servers[1].fail = 500
+    s.servers[1].fail = "close"
     asked = s.complete(tokens_of(2))
     assert 1 in asked and len(asked) == 2
     assert 1 not in s.complete(tokens_of(2))  # it is left out
@@ -88,6 +88,8 @@ def test_sessions_stay(site):
     again = s.complete(tokens_of(2), user="b")
     assert all(s.complete(tokens_of(10 + i), headers={"X-Session-Id": "a"}) == first for i in range(4))
     assert all(s.complete(tokens_of(20 + i), user="b") == again for i in range(4))
+    odd = s.complete(tokens_of(3), user='DOMAIN\\a"\n')
+    assert s.complete(tokens_of(4), user='DOMAIN\\a"\n') == odd and s.count("unrouted_total") == 0
 
 
 def test_prefill_by_the_router_and_decode_by_load(site):
@@ -113,6 +115,14 @@ def test_router_that_cannot_say(site):
     assert s.count("unrouted_total") == before + 1
     log = s.proxy.daemon.log()
     assert "the router could not choose, so the load does" in log
+
+
+def test_servers_that_are_not_the_proxys(site):
+    s = site()
+    assert s.proxy.servers("DELETE", {"role": "replica", "url": s.servers[1].url})[0] == 200
+    s.has(1, 1)
+    assert s.complete(tokens_of(1)) in ([0], [2]) and s.count("unrouted_total") == 1
+    assert f"the router chose what is no server here that is to be used, so the load does: url={s.servers[1].url}" in s.proxy.daemon.log()
 
 
 def test_round_robin(site):

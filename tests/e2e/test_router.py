@@ -128,6 +128,22 @@ def test_load_that_servers_tell(site):
     assert {r["instance_id"] for r in answers} == {"c"}, answers
 
 
+def test_servers_that_are_not_there(site):
+    """Fails if a server that is gone is chosen, or nothing is where all are."""
+    site.has("b", 1)
+    site.replicas["b"].close()
+
+    def route(**more):
+        answer = site.route(tokens_of(1), **more)
+        site.done(answer)
+        return answer
+
+    wait_until(lambda: route()["instance_id"] != "b", 5, "the server to be found gone")
+    assert {route()["instance_id"] for _ in range(6)} <= {"a", "c"}
+    assert "b has 1280 tokens, but its server is not there" in route()["reason"]
+    assert "no connection to its server" in route(exclude=["a", "c"])["reason"]
+
+
 def test_sessions_roles_and_exclusion(site):
     first = site.route(tokens_of(4), session_id="s")
     site.done(first)
@@ -152,6 +168,7 @@ def test_texts(site):
             answer = site.route(**body)
             assert answer["instance_id"] == "c" and answer["prompt_tokens"] == 40 * BLOCK, answer
             site.done(answer)
+    assert site.route(prompt=tokens_of(7))["instance_id"] == "c"  # numbers are tokens
     assert sum(r.tokenized for r in site.replicas.values()) == 2
     for r in site.replicas.values():
         r.status = 500

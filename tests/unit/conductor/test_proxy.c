@@ -4,6 +4,7 @@
 #include "conductor/proxy/body.h"
 #include "conductor/proxy/fleet.h"
 #include "conductor/proxy/question.h"
+#include "conductor/url.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,6 +134,12 @@ test_fleet(void **state)
     assert_int_not_equal(f.servers[b].fails, 0); /* a check alone does not make its failures forgotten */
     kvp_fleet_end(&f, b, KVP_SERVER_DID, 0);
     assert_int_equal(f.servers[b].fails, 0);
+    for (uint32_t i = 0; i < 3; i++) { /* the third error in a row, not one that one request has */
+        assert_int_equal(pick(&f, tried, 1), b);
+        assert_int_equal(kvp_fleet_left_out(&f), 0);
+        assert_int_equal(kvp_fleet_end(&f, b, KVP_SERVER_ERRED, 0), i == 2);
+    }
+    assert_int_equal(kvp_fleet_left_out(&f), 1);
     kvp_fleet_end(&f, c, KVP_SERVER_FAILED, 0);
     assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, false, NULL, 0), KVP_SERVER_NONE);
     assert_true(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://b"));
@@ -169,6 +176,30 @@ test_fleet_by_load(void **state)
 }
 
 static void
+test_urls(void **state)
+{
+    static const char *const good[][2] = {{"http://a", "http://a"},
+                                          {"https://a.b:65535//", "https://a.b:65535"},
+                                          {"http://[::1]:80/x/v1/", "http://[::1]:80/x"},
+                                          {"http://a/v1", "http://a"},
+                                          {"http://[::1]", "http://[::1]"}};
+    static const char *const bad[] = {
+        "",          "a",         "http://",        "http:///v1",  "ftp://a",     "http://a b", "http://a?x",
+        "http://:1", "http://a:", "http://a:99999", "http://[::1", "http://a:1x", "http://u@a", "http://[]x"};
+    char out[24];
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(good); i++) {
+        assert_int_equal(kvp_base_url(good[i][0], strlen(good[i][0]), out, sizeof out), KVP_OK);
+        assert_string_equal(out, good[i][1]);
+    }
+    assert_string_equal(kvp_url_host_end("http://[::1]:80/x"), ":80/x");
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
+        assert_int_equal(kvp_base_url(bad[i], strlen(bad[i]), out, sizeof out), KVP_INVALID);
+    assert_int_equal(kvp_base_url("http://abcdefghijklmnopq", 24, out, sizeof out), KVP_INVALID); /* no room */
+}
+
+static void
 check_question(const char *request, const char *session, const char *want)
 {
     static const char *const exclude[] = {"http://a\"b"};
@@ -192,10 +223,11 @@ test_questions(void **state)
     kvp_told_t told;
 
     (void)state;
-    check_question("{\"prompt\":\"[1]\",\"model\":\"m\",\"max_tokens\":1,\"user\":\"u\"}", "",
-                   "{\"role\":\"prefill\",\"model\":\"m\",\"prompt\":\"[1]\",\"session_id\":\"u\",\"exclude\":[]}");
+    check_question(
+        "{\"prompt\":\"[1]\",\"model\":\"m\",\"max_tokens\":1,\"user\":\"u\"}", "",
+        "{\"role\":\"prefill\",\"model\":\"m\",\"prompt\":\"[1]\",\"session_id\":\"4579340e26f3ee71\",\"exclude\":[]}");
     check_question("{\"prompt\":[ 1, 2],\"model\":\"m\",\"user\":\"u\"}", "s",
-                   "{\"role\":\"prefill\",\"model\":\"m\",\"token_ids\":[ 1, 2],\"session_id\":\"s\","
+                   "{\"role\":\"prefill\",\"model\":\"m\",\"token_ids\":[ 1, 2],\"session_id\":\"d6b9d4d14ff6be13\","
                    "\"exclude\":[\"http://a\\u0022b\"]}");
     check_question("{\"prompt\":[\"1\"],\"messages\":[],\"tools\":[{}]}", "",
                    "{\"role\":\"prefill\",\"messages\":[],\"tools\":[{}],\"prompt\":[\"1\"],\"exclude\":[]}");
@@ -214,8 +246,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bodies), cmocka_unit_test(test_copies),
-                                       cmocka_unit_test(test_fleet), cmocka_unit_test(test_fleet_by_load),
-                                       cmocka_unit_test(test_questions)};
+                                       cmocka_unit_test(test_fleet),  cmocka_unit_test(test_fleet_by_load),
+                                       cmocka_unit_test(test_urls),   cmocka_unit_test(test_questions)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
