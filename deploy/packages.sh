@@ -50,12 +50,32 @@ kvp_clang_major() {
     printf '%s\n' "$v"
 }
 
+# kvp_llhttp prints the package with Node's HTTP parser: a library, or in older releases its sources.
+kvp_llhttp() {
+    if command -v apt-cache >/dev/null 2>&1 && apt-cache show libllhttp-dev >/dev/null 2>&1; then
+        printf 'libllhttp-dev\n'
+    elif command -v apt-cache >/dev/null 2>&1 && apt-cache show node-llhttp >/dev/null 2>&1; then
+        printf 'node-llhttp\n'
+    else # no package lists yet
+        (
+            . /etc/os-release 2>/dev/null
+            case "${ID:-}:${VERSION_ID:-}" in
+            debian:12) echo node-llhttp ;;
+            *) echo libllhttp-dev ;;
+            esac
+        )
+    fi
+}
+
 # kvp_packages_of GROUP... prints the packages of the groups, one a line.
 kvp_packages_of() {
     local group major
     for group in "$@"; do
         case $group in
-        build) printf '%s\n' "${kvp_packages_build[@]}" ;;
+        build)
+            printf '%s\n' "${kvp_packages_build[@]}"
+            kvp_llhttp
+            ;;
         test) printf '%s\n' "${kvp_packages_test[@]}" ;;
         lint) printf '%s\n' "${kvp_packages_lint[@]}" ;;
         python) printf '%s\n' "${kvp_packages_python[@]}" ;;

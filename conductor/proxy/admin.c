@@ -19,7 +19,8 @@ add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, uint64_t port)
     char bootstrap[KVP_FLEET_URL_MAX + 1] = "";
     int n = 0;
 
-    if ((port != 0 && role != KVP_SERVER_PREFILL) || port > UINT16_MAX) return KVP_INVALID;
+    if ((port != 0 && role != KVP_SERVER_PREFILL) || port > UINT16_MAX || strncmp(url, "https", 5) == 0)
+        return KVP_INVALID;
     if (port != 0)
         n = snprintf(bootstrap, sizeof bootstrap, "%.*s:%llu", (int)(kvp_url_host_end(url) - url), url,
                      (unsigned long long)port);
@@ -136,7 +137,7 @@ on_post(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
         write_servers(arg, response);
     else
         kvp_http_error(response, err == KVP_LIMIT ? 503 : 400, "%s",
-                       err == KVP_LIMIT ? "there are too many servers" : "only a prefill server has a bootstrap_port");
+                       err == KVP_LIMIT ? "there are too many servers" : "only a prefill server has a bootstrap_port, and https:// is not spoken here");
 }
 
 static void

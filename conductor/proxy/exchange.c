@@ -400,10 +400,9 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
     if (!x->is_passed && x->out.len == 0 && strncmp(x->type, "text/event-stream", 17) == 0)
         note_error_event(x, bytes, len);
     if (x->status >= 500) return true;
-    if (x->out.len - x->out_at > KVP_EXCHANGE_OUT_MAX) return false;
     kvp_buf_append(&x->out, bytes, len);
     x->on_news(x);
-    return true;
+    return x->out.len - x->out_at <= KVP_EXCHANGE_OUT_MAX;
 }
 
 static void

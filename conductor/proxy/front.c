@@ -114,7 +114,6 @@ queue_answer(request_t *q)
 
     if (ok == MHD_YES) ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->type);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "X-Request-Id", x->id);
-    if (ok == MHD_YES && x->status == 400) ok = MHD_add_response_header(r, "Connection", "close");
     if (ok == MHD_YES) ok = MHD_queue_response(q->conn, x->status, r);
     if (r != NULL) MHD_destroy_response(r);
     x->is_passed = ok == MHD_YES;
@@ -269,14 +268,14 @@ note_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *va
     framing_t *f = arg;
 
     (void)kind;
-    if (value == NULL || name[strcspn(name, " \t")] != '\0') {
+    if (name[strcspn(name, " \t")] != '\0') {
         f->is_bad = true;
     } else if (strcasecmp(name, "Content-Length") == 0) {
         f->lengths++;
-        if (kvp_parse_u64(value, &f->length) != KVP_OK) f->is_bad = true;
+        if (value == NULL || kvp_parse_u64(value, &f->length) != KVP_OK) f->is_bad = true;
     } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
         f->codings++;
-        if (strcasecmp(value, "chunked") != 0) f->is_other_coding = true;
+        if (value == NULL || strcasecmp(value, "chunked") != 0) f->is_other_coding = true;
     }
     return MHD_YES;
 }

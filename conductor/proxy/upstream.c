@@ -1,71 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See upstream.h. Source of the way in which libcurl and libuv go together: libcurl's manual, curl_multi_socket_action.
+ * See upstream.h.
  */
 #include "conductor/proxy/upstream.h"
 
+#include "common/buf.h"
 #include "common/clock.h"
 #include "common/list.h"
 #include "common/log.h"
+#include "conductor/url.h"
 
-#include <curl/curl.h>
+#include <llhttp.h>
+#include <netdb.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <strings.h>
 
-#define SPARE_MAX 256u /* easy handles that are kept */
-#define CONNECTS_MAX 4096L /* connections that are kept */
+#define IDLE_MAX 4096u /* connections that are kept */
+#define IDLE_NS (60 * KVP_NS_PER_S) /* for so long */
+#define HEAD_MAX (64u << 10) /* of an answer */
+#define TYPE_MAX 128u
+#define PLACE_MAX 300u /* HOST:PORT */
+#define READ_BYTES (64u << 10)
 #define TICK_MS 50u
 
 struct kvp_upstream {
     uv_loop_t *uv;
-    CURLM *multi;
-    uv_timer_t timeout; /* libcurl's */
-    uv_timer_t tick; /* for deadlines of first bytes */
-    kvp_list_t calls;
-    CURL *spare[SPARE_MAX];
-    uint32_t spare_n;
-    struct socket **opened; /* by descriptor; NULL = none of ours */
-    uint32_t opened_cap;
+    uv_timer_t tick; /* for deadlines */
+    llhttp_settings_t settings;
+    kvp_list_t calls, conns; /* all of them */
+    kvp_list_t idle; /* connections without a call, the last used one first */
+    uint32_t idle_n;
+    bool is_closed;
+    char bytes[READ_BYTES];
 };
+
+/* A connection to a server. While it has a call it is that one's; without one it is idle. */
+typedef struct {
+    kvp_list_t link, idle_link; /* upstream->conns, ->idle */
+    kvp_upstream_t *up;
+    uv_tcp_t tcp;
+    uv_connect_t connecting;
+    struct addrinfo *addrs, *addr; /* until it is connected: all of the server's; the one that is tried */
+    uv_write_t writing;
+    llhttp_t parser;
+    kvp_call_t *call; /* NULL = none */
+    uint64_t idle_ns; /* since when */
+    bool was_used; /* it has brought an answer before */
+    bool has_answer; /* the call's is whole */
+    bool is_type; /* the header that is read is the content type */
+    uint32_t head_len;
+    char place[PLACE_MAX], name[16];
+} conn_t;
+
+/* A server's name that is looked up, in a thread of libuv's. */
+typedef struct {
+    uv_getaddrinfo_t req;
+    kvp_call_t *call; /* NULL = it is gone */
+} lookup_t;
 
 struct kvp_call {
     kvp_list_t link; /* upstream->calls */
     kvp_upstream_t *up;
-    CURL *easy;
-    struct curl_slist *headers;
+    conn_t *conn;
+    lookup_t *lookup;
     kvp_call_ops_t ops;
     void *arg;
+    kvp_buf_t head; /* and a body that was copied */
+    const char *body; /* borrowed */
+    size_t body_len;
+    char place[PLACE_MAX];
     uint64_t begun_ns, heard_ns;
-    uint64_t first_ns, idle_ns; /* 0 = any */
-    bool was_sent, has_head, has_bytes, is_paused;
-    char error[CURL_ERROR_SIZE];
+    uint64_t connect_ns, first_ns, idle_ns; /* 0 = any */
+    bool was_sent, was_again, was_heard, has_head, has_bytes, is_paused;
+    int failure; /* of libuv's: it ends at the next look; 0 = none */
+    char type[TYPE_MAX]; /* "" = none */
 };
 
-/* A connection's is watched from its first use until it is closed, because to begin and to end that are two calls of the kernel for each request. libcurl closes the descriptors that its
- * resolver waits for without a word; those are watched only while it says so. */
-typedef struct socket {
-    uv_poll_t poll;
-    kvp_upstream_t *up;
-    curl_socket_t socket;
-    bool is_connection, is_idle; /* idle: libcurl does not wait for it */
-    int events; /* that are watched; 0 = none */
-} socket_t;
+static void start_conn(kvp_call_t *c);
 
-/* ---- the end of a call */
+/* ---- the end */
+static void
+on_closed(uv_handle_t *handle)
+{
+    conn_t *k = handle->data;
+
+    uv_freeaddrinfo(k->addrs);
+    free(k);
+}
+
+static void
+close_conn(conn_t *k)
+{
+    if (k->call != NULL)
+        k->call->conn = NULL;
+    else if (!kvp_list_is_empty(&k->idle_link))
+        k->up->idle_n--;
+    k->call = NULL;
+    kvp_list_del(&k->idle_link);
+    kvp_list_del(&k->link);
+    uv_close((uv_handle_t *)&k->tcp, on_closed);
+}
+
 static void
 free_call(kvp_call_t *c)
 {
-    kvp_upstream_t *up = c->up;
-
-    kvp_list_del(&c->link);
-    curl_multi_remove_handle(up->multi, c->easy);
-    if (up->spare_n < SPARE_MAX) {
-        up->spare[up->spare_n++] = c->easy;
-    } else {
-        curl_easy_cleanup(c->easy);
+    if (c->conn != NULL) close_conn(c->conn);
+    if (c->lookup != NULL) {
+        c->lookup->call = NULL;
+        (void)uv_cancel((uv_req_t *)&c->lookup->req);
     }
-    curl_slist_free_all(c->headers);
+    kvp_list_del(&c->link);
+    kvp_buf_fini(&c->head);
     free(c);
 }
 
@@ -75,222 +121,323 @@ end_call(kvp_call_t *c, const char *why)
     const kvp_call_ops_t ops = c->ops;
     const bool was_sent = c->was_sent;
     void *arg = c->arg;
-    char text[CURL_ERROR_SIZE];
+    char text[200];
 
-    if (why != NULL) {
-        snprintf(text, sizeof text, "%s", why);
-        why = text;
-    }
+    if (why != NULL) snprintf(text, sizeof text, "%s", why);
     free_call(c);
-    ops.on_end(arg, why, was_sent);
+    ops.on_end(arg, why == NULL ? NULL : text, was_sent);
 }
 
+/* One that was kept may have been closed by its server meanwhile: once more, over a new one. */
 static void
-tell_head(kvp_call_t *c)
+fail(conn_t *k, const char *why)
 {
-    curl_off_t length = -1;
-    const char *type = NULL;
-    long status = 0;
+    kvp_call_t *c = k->call;
+    const bool may_again = c != NULL && k->was_used && !c->was_again && !c->was_heard;
 
-    if (c->has_head) return;
-    c->has_head = true;
-    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
-    curl_easy_getinfo(c->easy, CURLINFO_CONTENT_TYPE, &type);
-    curl_easy_getinfo(c->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
-    c->ops.on_head(c->arg, (uint32_t)status, type, length);
-}
-
-static void
-take_ended(kvp_upstream_t *up)
-{
-    CURLMsg *message;
-    int left;
-
-    while ((message = curl_multi_info_read(up->multi, &left)) != NULL) {
-        const CURLcode code = message->data.result;
-        kvp_call_t *c;
-
-        if (message->msg != CURLMSG_DONE) continue;
-        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &c);
-        if (code == CURLE_OK) tell_head(c); /* a body of nothing */
-        end_call(c, code == CURLE_OK ? NULL : c->error[0] != '\0' ? c->error : curl_easy_strerror(code));
-    }
-}
-
-/* ---- what libcurl calls */
-/* Before it sends a request: perhaps a second time, where a connection that was kept has died under the first. */
-static int
-on_connected(void *arg, char *ip, char *own_ip, int port, int own_port)
-{
-    kvp_call_t *c = arg;
-
-    (void)ip;
-    (void)own_ip;
-    (void)port;
-    (void)own_port;
-    c->was_sent = true;
-    return CURL_PREREQFUNC_OK;
-}
-
-static size_t
-on_bytes(char *bytes, size_t size, size_t n, void *arg)
-{
-    kvp_call_t *c = arg;
-
-    c->heard_ns = kvp_now_ns();
-    c->has_bytes = true;
-    tell_head(c);
-    if (c->ops.on_bytes(c->arg, bytes, size * n)) return size * n;
-    c->is_paused = true;
-    return CURL_WRITEFUNC_PAUSE;
-}
-
-/* The end of the headers: a stream's first bytes may be long in coming. Those of an interim answer are none. */
-static size_t
-on_header(char *bytes, size_t size, size_t n, void *arg)
-{
-    kvp_call_t *c = arg;
-    long status = 0;
-
-    c->heard_ns = kvp_now_ns();
-    if (size * n <= 2 && (bytes[0] == '\r' || bytes[0] == '\n')) {
-        curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
-        if (status >= 200) tell_head(c);
-    }
-    return size * n;
-}
-
-static void
-act(kvp_upstream_t *up, curl_socket_t socket, int events)
-{
-    int running;
-
-    curl_multi_socket_action(up->multi, socket, events, &running);
-    take_ended(up);
-}
-
-static void
-on_socket_event(uv_poll_t *poll, int status, int events)
-{
-    socket_t *s = poll->data;
-    const int flags = status < 0 ? CURL_CSELECT_ERR
-                                 : ((events & UV_READABLE) != 0 ? CURL_CSELECT_IN : 0) |
-                                       ((events & UV_WRITABLE) != 0 ? CURL_CSELECT_OUT : 0);
-
-    if (!s->is_idle) {
-        act(s->up, s->socket, flags);
+    close_conn(k);
+    if (c == NULL) return;
+    if (!may_again) {
+        end_call(c, why);
         return;
     }
-    uv_poll_stop(poll); /* its server has closed it: libcurl sees that before it uses it again */
-    s->events = 0;
+    c->was_again = true;
+    start_conn(c);
 }
 
-static void
-on_socket_closed(uv_handle_t *handle)
-{
-    free(handle->data);
-}
-
-static socket_t *
-add_socket(kvp_upstream_t *up, curl_socket_t fd)
-{
-    socket_t *s = calloc(1, sizeof *s);
-
-    if (s == NULL || uv_poll_init_socket(up->uv, &s->poll, fd) != 0) {
-        free(s);
-        return NULL;
-    }
-    s->poll.data = s;
-    s->up = up;
-    s->socket = fd;
-    return s;
-}
-
-static socket_t *
-opened(const kvp_upstream_t *up, curl_socket_t fd)
-{
-    return (uint32_t)fd < up->opened_cap ? up->opened[fd] : NULL;
-}
-
-static curl_socket_t
-open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *addr)
-{
-    kvp_upstream_t *up = arg;
-    const int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, addr->protocol);
-    socket_t *s;
-
-    (void)purpose;
-    if (fd < 0) return CURL_SOCKET_BAD;
-    if ((uint32_t)fd >= up->opened_cap) {
-        const uint32_t cap = (uint32_t)fd * 2 + 64;
-        socket_t **more = realloc(up->opened, cap * sizeof *more);
-
-        if (more != NULL) {
-            memset(more + up->opened_cap, 0, (cap - up->opened_cap) * sizeof *more);
-            up->opened = more;
-            up->opened_cap = cap;
-        }
-    }
-    s = (uint32_t)fd < up->opened_cap ? add_socket(up, fd) : NULL;
-    if (s == NULL) {
-        close(fd);
-        return CURL_SOCKET_BAD;
-    }
-    s->is_connection = s->is_idle = true;
-    up->opened[fd] = s;
-    return fd;
-}
-
+/* ---- answers */
 static int
-close_socket(void *arg, curl_socket_t fd)
+on_begin(llhttp_t *parser)
 {
-    kvp_upstream_t *up = arg;
+    conn_t *k = parser->data;
 
-    uv_close((uv_handle_t *)&up->opened[fd]->poll, on_socket_closed);
-    up->opened[fd] = NULL;
-    return close(fd);
-}
-
-static int
-watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *own)
-{
-    kvp_upstream_t *up = arg;
-    socket_t *s = own != NULL ? own : opened(up, fd);
-    const int events = ((what & CURL_POLL_IN) != 0 ? UV_READABLE : 0) | ((what & CURL_POLL_OUT) != 0 ? UV_WRITABLE : 0);
-
-    (void)easy;
-    if (what == CURL_POLL_REMOVE) {
-        if (s != NULL && s->is_connection)
-            s->is_idle = true;
-        else if (s != NULL)
-            uv_close((uv_handle_t *)&s->poll, on_socket_closed);
-        return 0;
-    }
-    if (s == NULL && (s = add_socket(up, fd)) == NULL) return -1;
-    s->is_idle = false;
-    if (own == NULL) curl_multi_assign(up->multi, fd, s);
-    if (s->events == events) return 0;
-    s->events = events;
-    return uv_poll_start(&s->poll, events, on_socket_event) == 0 ? 0 : -1;
-}
-
-static void
-on_timeout(uv_timer_t *timer)
-{
-    act(timer->data, CURL_SOCKET_TIMEOUT, 0);
-}
-
-static int
-set_timeout(CURLM *multi, long ms, void *arg)
-{
-    kvp_upstream_t *up = arg;
-
-    (void)multi;
-    if (ms < 0)
-        uv_timer_stop(&up->timeout);
-    else
-        uv_timer_start(&up->timeout, on_timeout, (uint64_t)ms, 0);
+    k->head_len = 0;
+    k->name[0] = '\0';
+    k->is_type = false;
+    k->call->type[0] = '\0';
     return 0;
+}
+
+static void
+append(char *text, size_t cap, const char *at, size_t len)
+{
+    const size_t has = strlen(text);
+
+    if (len > cap - 1 - has) len = cap - 1 - has;
+    memcpy(text + has, at, len);
+    text[has + len] = '\0';
+}
+
+static int
+on_name(llhttp_t *parser, const char *at, size_t len)
+{
+    conn_t *k = parser->data;
+
+    append(k->name, sizeof k->name, at, len);
+    k->head_len += (uint32_t)len;
+    return k->head_len > HEAD_MAX ? -1 : 0;
+}
+
+static int
+on_name_end(llhttp_t *parser)
+{
+    conn_t *k = parser->data;
+
+    k->is_type = strcasecmp(k->name, "Content-Type") == 0;
+    k->name[0] = '\0';
+    return 0;
+}
+
+static int
+on_value(llhttp_t *parser, const char *at, size_t len)
+{
+    conn_t *k = parser->data;
+
+    if (k->is_type) append(k->call->type, sizeof k->call->type, at, len);
+    k->head_len += (uint32_t)len;
+    return k->head_len > HEAD_MAX ? -1 : 0;
+}
+
+static int
+on_head(llhttp_t *parser)
+{
+    conn_t *k = parser->data;
+    kvp_call_t *c = k->call;
+
+    if (parser->status_code < 200) return parser->status_code == 101 ? -1 : 0;
+    c->has_head = true;
+    c->ops.on_head(c->arg, parser->status_code, c->type[0] == '\0' ? NULL : c->type,
+                   (parser->flags & F_CONTENT_LENGTH) != 0 ? (int64_t)parser->content_length : -1);
+    return 0;
+}
+
+static int
+on_body(llhttp_t *parser, const char *at, size_t len)
+{
+    conn_t *k = parser->data;
+    kvp_call_t *c = k->call;
+
+    c->has_bytes = true;
+    if (!c->ops.on_bytes(c->arg, at, len)) {
+        c->is_paused = true;
+        uv_read_stop((uv_stream_t *)&k->tcp);
+    }
+    return 0;
+}
+
+static int
+on_whole(llhttp_t *parser)
+{
+    conn_t *k = parser->data;
+
+    if (parser->status_code < 200) return 0; /* the answer comes behind it */
+    k->has_answer = true;
+    return HPE_PAUSED;
+}
+
+/* ---- connections */
+static void
+keep(conn_t *k)
+{
+    kvp_upstream_t *up = k->up;
+
+    k->was_used = true;
+    k->has_answer = false;
+    k->idle_ns = kvp_now_ns();
+    kvp_list_add_head(&up->idle, &k->idle_link);
+    if (++up->idle_n > IDLE_MAX) close_conn(kvp_list_entry(up->idle.prev, conn_t, idle_link));
+}
+
+static void
+take_answer(conn_t *k, bool may_keep)
+{
+    kvp_call_t *c = k->call;
+
+    c->conn = NULL;
+    k->call = NULL;
+    if (may_keep)
+        keep(k);
+    else
+        close_conn(k);
+    end_call(c, NULL);
+}
+
+static void
+on_room(uv_handle_t *handle, size_t wanted, uv_buf_t *buf)
+{
+    conn_t *k = handle->data;
+
+    (void)wanted;
+    *buf = uv_buf_init(k->up->bytes, READ_BYTES);
+}
+
+static void
+on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+    conn_t *k = stream->data;
+    llhttp_errno_t err;
+    bool may_keep;
+
+    if (n == 0) return;
+    if (k->call == NULL || (n < 0 && n != UV_EOF)) { /* idle, or broken */
+        fail(k, n < 0 ? uv_strerror((int)n) : "it says something unasked");
+        return;
+    }
+    k->call->heard_ns = kvp_now_ns();
+    k->call->was_heard |= n > 0;
+    err = n > 0 ? llhttp_execute(&k->parser, buf->base, (size_t)n) : llhttp_finish(&k->parser);
+    if (k->has_answer) {
+        may_keep = n > 0 && llhttp_should_keep_alive(&k->parser) && llhttp_get_error_pos(&k->parser) == buf->base + n &&
+                   !k->call->is_paused && uv_stream_get_write_queue_size(stream) == 0;
+        take_answer(k, may_keep);
+    } else if (n == UV_EOF) {
+        fail(k, k->call->has_head ? "it closed the connection within its answer" : "it closed the connection");
+    } else if (err != HPE_OK) {
+        fail(k, llhttp_get_error_reason(&k->parser)[0] != '\0' ? llhttp_get_error_reason(&k->parser)
+                                                               : llhttp_errno_name(err));
+    }
+}
+
+static void
+on_written(uv_write_t *write, int status)
+{
+    (void)write;
+    (void)status; /* a connection that failed says so to its reader, too */
+}
+
+static void
+send_call(conn_t *k)
+{
+    kvp_call_t *c = k->call;
+    uv_stream_t *stream = (uv_stream_t *)&k->tcp;
+    uv_buf_t bufs[2] = {uv_buf_init((char *)c->head.data, (unsigned)c->head.len),
+                        uv_buf_init((char *)c->body, (unsigned)c->body_len)};
+    const unsigned n = c->body_len > 0 ? 2 : 1;
+    int sent;
+
+    c->was_sent = true;
+    llhttp_init(&k->parser, HTTP_RESPONSE, &k->up->settings);
+    k->parser.data = k;
+    k->has_answer = false;
+    sent = uv_try_write(stream, bufs, n);
+    if (sent < 0) sent = 0; /* for now, or for good: the reader tells */
+    if ((size_t)sent < c->head.len + c->body_len) {
+        for (unsigned i = 0; i < n; i++) {
+            const unsigned cut = (unsigned)kvp_min_u64((uint64_t)sent, bufs[i].len);
+
+            bufs[i] = uv_buf_init(bufs[i].base + cut, (unsigned)bufs[i].len - cut);
+            sent -= (int)cut;
+        }
+        c->failure = uv_write(&k->writing, stream, bufs, n, on_written);
+    }
+    if (!k->was_used) (void)uv_read_start(stream, on_room, on_read); /* one that was is read all the time */
+}
+
+static void try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr);
+
+static void
+on_connected(uv_connect_t *connect, int status)
+{
+    conn_t *k = connect->data;
+    struct addrinfo *addrs = k->addrs, *next = k->addr->ai_next;
+    kvp_call_t *c = k->call;
+    char text[PLACE_MAX + 100];
+
+    if (c == NULL) return; /* it is being closed */
+    if (status == 0) {
+        (void)uv_tcp_nodelay(&k->tcp, 1);
+        send_call(k);
+    } else if (next != NULL) {
+        k->addrs = NULL;
+        close_conn(k);
+        try_addr(c, addrs, next);
+    } else {
+        snprintf(text, sizeof text, "no connection to %s: %s", c->place, uv_strerror(status));
+        fail(k, text);
+    }
+}
+
+/* Over a new connection, which frees addrs. */
+static void
+try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
+{
+    conn_t *k = calloc(1, sizeof *k);
+
+    if (k == NULL || uv_tcp_init(c->up->uv, &k->tcp) != 0) {
+        free(k);
+        uv_freeaddrinfo(addrs);
+        c->failure = UV_ENOMEM;
+        return;
+    }
+    k->up = c->up;
+    k->tcp.data = k->connecting.data = k->writing.data = k;
+    k->addrs = addrs;
+    k->addr = addr;
+    kvp_list_init(&k->idle_link);
+    kvp_list_init(&k->link);
+    kvp_list_add_tail(&c->up->conns, &k->link);
+    snprintf(k->place, sizeof k->place, "%s", c->place);
+    k->call = c;
+    c->conn = k;
+    c->failure = uv_tcp_connect(&k->connecting, &k->tcp, addr->ai_addr, on_connected);
+}
+
+static void
+on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
+{
+    lookup_t *lookup = req->data;
+    kvp_call_t *c = lookup->call;
+
+    free(lookup);
+    if (c == NULL) {
+        uv_freeaddrinfo(found);
+        return;
+    }
+    c->lookup = NULL;
+    if (status == 0)
+        try_addr(c, found, found);
+    else
+        c->failure = status;
+}
+
+/* A new connection. A name is looked up elsewhere, as that may take long. */
+static void
+start_conn(kvp_call_t *c)
+{
+    static const struct addrinfo any = {.ai_socktype = SOCK_STREAM},
+                                 number = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    const char *port = strrchr(c->place, ':') + 1;
+    const bool is_v6 = c->place[0] == '[';
+    struct addrinfo *found;
+    char host[PLACE_MAX];
+
+    snprintf(host, sizeof host, "%.*s", (int)(port - 1 - c->place) - 2 * is_v6, c->place + is_v6);
+    if (getaddrinfo(host, port, &number, &found) == 0) {
+        try_addr(c, found, found);
+        return;
+    }
+    c->lookup = calloc(1, sizeof *c->lookup);
+    if (c->lookup == NULL) {
+        c->failure = UV_ENOMEM;
+        return;
+    }
+    c->lookup->call = c;
+    c->lookup->req.data = c->lookup;
+    c->failure = uv_getaddrinfo(c->up->uv, &c->lookup->req, on_resolved, host, port, &any);
+    if (c->failure == 0) return;
+    free(c->lookup);
+    c->lookup = NULL;
+}
+
+static conn_t *
+find_idle(kvp_upstream_t *up, const char *place)
+{
+    kvp_list_foreach (pos, &up->idle) {
+        conn_t *k = kvp_list_entry(pos, conn_t, idle_link);
+
+        if (strcmp(k->place, place) == 0) return k;
+    }
+    return NULL;
 }
 
 /* ---- deadlines */
@@ -298,7 +445,10 @@ set_timeout(CURLM *multi, long ms, void *arg)
 static const char *
 late(const kvp_call_t *c, uint64_t now_ns)
 {
+    if (c->failure != 0) return uv_strerror(c->failure);
     if (c->is_paused) return NULL;
+    if (!c->was_sent && c->connect_ns != 0 && now_ns - c->begun_ns > c->connect_ns)
+        return "no connection could be made in time";
     if (!c->has_bytes) /* the head of a stream says nothing of how long the first event will take */
         return c->first_ns != 0 && now_ns - c->begun_ns > c->first_ns ? "it did not answer in time" : NULL;
     return c->idle_ns != 0 && now_ns - c->heard_ns > c->idle_ns ? "it fell silent" : NULL;
@@ -324,80 +474,76 @@ end_late(kvp_upstream_t *up)
 static void
 on_tick(uv_timer_t *timer)
 {
-    while (end_late(timer->data))
+    kvp_upstream_t *up = timer->data;
+
+    while (end_late(up))
         continue;
+    while (!kvp_list_is_empty(&up->idle)) {
+        conn_t *k = kvp_list_entry(up->idle.prev, conn_t, idle_link);
+
+        if (kvp_now_ns() - k->idle_ns < IDLE_NS) break;
+        close_conn(k);
+    }
 }
 
 /* ---- calls */
 static void
-set_long(CURL *easy, CURLoption option, long value)
+write_head(kvp_call_t *c, const kvp_call_conf_t *conf, const char *path)
 {
-    if (curl_easy_setopt(easy, option, value) != CURLE_OK) kvp_panic("proxy: curl option %d", option);
-}
+    char text[1200];
+    int n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: %s\r\nAccept: */*\r\n", conf->is_get ? "GET" : "POST",
+                     path[0] == '\0' ? "/" : path, c->place);
 
-/* What all calls have alike. */
-static CURL *
-make_easy(kvp_upstream_t *up)
-{
-    CURL *easy = curl_easy_init();
-
-    if (easy == NULL) return NULL;
-    curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, on_connected);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
-    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
-    curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, up);
-    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, close_socket);
-    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, up);
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(easy, CURLOPT_PROXY, "");
-    set_long(easy, CURLOPT_NOSIGNAL, 1);
-    set_long(easy, CURLOPT_TCP_NODELAY, 1);
-    set_long(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
-    return easy;
+    kvp_buf_append(&c->head, text, (size_t)n);
+    for (const char *const *h = conf->headers; h != NULL && *h != NULL; h++) {
+        kvp_buf_append(&c->head, *h, strlen(*h));
+        kvp_buf_append(&c->head, "\r\n", 2);
+    }
+    n = conf->is_get ? snprintf(text, sizeof text, "\r\n")
+                     : snprintf(text, sizeof text, "Content-Length: %zu\r\n\r\n", conf->body_len);
+    kvp_buf_append(&c->head, text, (size_t)n);
+    if (conf->copies_body)
+        kvp_buf_append(&c->head, conf->body, conf->body_len);
+    else if (!conf->is_get)
+        c->body = conf->body;
+    c->body_len = c->body == NULL ? 0 : conf->body_len;
 }
 
 kvp_call_t *
 kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_call_ops_t *ops, void *arg)
 {
+    const char *host = strstr(conf->url, "://") + 3, *end = kvp_url_host_end(conf->url),
+               *path = end + strcspn(end, "/");
     kvp_call_t *c = calloc(1, sizeof *c);
-    CURL *easy;
 
     if (c == NULL) return NULL;
-    easy = up->spare_n > 0 ? up->spare[--up->spare_n] : make_easy(up);
-    if (easy == NULL) {
-        free(c);
-        return NULL;
-    }
     kvp_list_init(&c->link);
+    kvp_buf_init(&c->head, 0);
     c->up = up;
-    c->easy = easy;
     c->ops = *ops;
     c->arg = arg;
     c->begun_ns = c->heard_ns = kvp_now_ns();
+    c->connect_ns = conf->connect_ms * KVP_NS_PER_MS;
     c->first_ns = conf->first_ms * KVP_NS_PER_MS;
     c->idle_ns = conf->idle_ms * KVP_NS_PER_MS;
-    for (const char *const *h = conf->headers; h != NULL && *h != NULL; h++)
-        c->headers = curl_slist_append(c->headers, *h);
-    c->headers = curl_slist_append(c->headers, "Expect:");
-    curl_easy_setopt(easy, CURLOPT_URL, conf->url);
-    curl_easy_setopt(easy, CURLOPT_PRIVATE, c);
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, c->headers);
-    curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, c->error);
-    curl_easy_setopt(easy, CURLOPT_PREREQDATA, c);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
-    curl_easy_setopt(easy, CURLOPT_HEADERDATA, c);
-    set_long(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)conf->connect_ms);
-    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)conf->body_len);
-    curl_easy_setopt(easy, conf->copies_body ? CURLOPT_COPYPOSTFIELDS : CURLOPT_POSTFIELDS,
-                     conf->is_get         ? NULL
-                     : conf->body == NULL ? ""
-                                          : conf->body);
-    set_long(easy, conf->is_get ? CURLOPT_HTTPGET : CURLOPT_POST, 1);
+    snprintf(c->place, sizeof c->place, "%.*s%s", (int)(path - host), host, path == end ? ":80" : "");
+    write_head(c, conf, path);
+    if (c->head.err != KVP_OK) {
+        kvp_buf_fini(&c->head);
+        free(c);
+        return NULL;
+    }
     kvp_list_add_tail(&up->calls, &c->link);
-    if (curl_multi_add_handle(up->multi, easy) == CURLM_OK) return c;
-    free_call(c);
-    return NULL;
+    c->conn = find_idle(up, c->place);
+    if (c->conn == NULL) {
+        start_conn(c);
+        return c;
+    }
+    kvp_list_del(&c->conn->idle_link);
+    up->idle_n--;
+    c->conn->call = c;
+    send_call(c->conn);
+    return c;
 }
 
 void
@@ -406,7 +552,7 @@ kvp_call_resume(kvp_call_t *c)
     if (!c->is_paused) return;
     c->is_paused = false;
     c->heard_ns = kvp_now_ns();
-    curl_easy_pause(c->easy, CURLPAUSE_CONT); /* may call back at once */
+    if (c->conn != NULL) (void)uv_read_start((uv_stream_t *)&c->conn->tcp, on_room, on_read);
 }
 
 void
@@ -424,18 +570,17 @@ kvp_upstream_create(uv_loop_t *uv, kvp_upstream_t **out)
     if (up == NULL) return KVP_NOMEM;
     up->uv = uv;
     kvp_list_init(&up->calls);
-    up->multi = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? curl_multi_init() : NULL;
-    if (up->multi == NULL) {
-        free(up);
-        return KVP_NOMEM;
-    }
-    curl_multi_setopt(up->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
-    curl_multi_setopt(up->multi, CURLMOPT_SOCKETDATA, up);
-    curl_multi_setopt(up->multi, CURLMOPT_TIMERFUNCTION, set_timeout);
-    curl_multi_setopt(up->multi, CURLMOPT_TIMERDATA, up);
-    curl_multi_setopt(up->multi, CURLMOPT_MAXCONNECTS, CONNECTS_MAX);
-    up->timeout.data = up->tick.data = up;
-    (void)uv_timer_init(uv, &up->timeout);
+    kvp_list_init(&up->conns);
+    kvp_list_init(&up->idle);
+    llhttp_settings_init(&up->settings);
+    up->settings.on_message_begin = on_begin;
+    up->settings.on_header_field = on_name;
+    up->settings.on_header_field_complete = on_name_end;
+    up->settings.on_header_value = on_value;
+    up->settings.on_headers_complete = on_head;
+    up->settings.on_body = on_body;
+    up->settings.on_message_complete = on_whole;
+    up->tick.data = up;
     (void)uv_timer_init(uv, &up->tick);
     (void)uv_timer_start(&up->tick, on_tick, TICK_MS, TICK_MS);
     *out = up;
@@ -445,21 +590,17 @@ kvp_upstream_create(uv_loop_t *uv, kvp_upstream_t **out)
 void
 kvp_upstream_close(kvp_upstream_t *up)
 {
-    if (up == NULL || up->multi == NULL) return;
+    if (up == NULL || up->is_closed) return;
+    up->is_closed = true;
     while (!kvp_list_is_empty(&up->calls))
         free_call(kvp_list_first(&up->calls, kvp_call_t, link));
-    while (up->spare_n > 0)
-        curl_easy_cleanup(up->spare[--up->spare_n]);
-    curl_multi_cleanup(up->multi); /* closes the connections that it keeps */
-    up->multi = NULL;
-    uv_close((uv_handle_t *)&up->timeout, NULL);
+    while (!kvp_list_is_empty(&up->conns))
+        close_conn(kvp_list_first(&up->conns, conn_t, link));
     uv_close((uv_handle_t *)&up->tick, NULL);
-    curl_global_cleanup();
 }
 
 void
 kvp_upstream_destroy(kvp_upstream_t *up)
 {
-    if (up != NULL) free(up->opened);
     free(up);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Requests to servers, by libcurl on a libuv loop: what comes is handed on as it comes. All on the loop's thread.
+ * Requests to servers, over http:// on a libuv loop: what comes is handed on as it comes. All on the loop's thread. Answers are read by llhttp. Connections are kept; a request over one
+ * that its server has closed meanwhile is sent once more, over a new one.
  */
 #ifndef KVP_CONDUCTOR_PROXY_UPSTREAM_H
 #define KVP_CONDUCTOR_PROXY_UPSTREAM_H
@@ -15,14 +16,14 @@ typedef struct kvp_call kvp_call_t;
 typedef struct {
     void (*on_head)(void *arg, uint32_t status, const char *content_type,
                     int64_t length); /* type NULL = none; length -1 = not told */
-    bool (*on_bytes)(void *arg, const void *bytes,
-                     size_t len); /* false: no more for now, the same bytes come again after kvp_call_resume */
+    bool (*on_bytes)(void *arg, const void *bytes, size_t len); /* false: they were taken, but no more is read until
+                                                                   kvp_call_resume; what has been read comes */
     void (*on_end)(void *arg, const char *why, bool was_sent); /* why NULL = whole; else why not. was_sent: the server
                                                                   may have seen the request */
 } kvp_call_ops_t;
 
 typedef struct {
-    const char *url;
+    const char *url; /* http://HOST[:PORT][/PATH] */
     bool is_get; /* else POST */
     const char *body; /* borrowed until on_end, unless copies_body; NULL = none */
     size_t body_len;

@@ -355,6 +355,47 @@ def test_a_servers_own_word(site):
     assert proxy.post(BODY)[0] == 200
 
 
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
+ANSWERS = {
+    "plain": (WHOLE, 200), "interim": (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\nLink: y\r\n\r\n" + WHOLE, 200), "to_the_end": (b"HTTP/1.0 200 OK\r\n\r\nhello", 200),
+    "chunked": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: z\r\n\r\n", 200), "more": (WHOLE + b"HTTP/1.1 200 OK\r\n", 200),
+    "nothing": (b"", 502), "no_http": (b"SSH-2.0-x\r\n", 502), "half_a_head": (b"HTTP/1.1 200 OK\r\nContent-Le", 502), "two_lengths": (WHOLE.replace(b"\r\n\r\n", b"\r\nContent-Length: 6\r\n\r\n"), 502),
+    "no_length": (WHOLE.replace(b": 5", b": five"), 502), "long_head": (WHOLE.replace(b"Content-Type: ", b"Content-Type: " + b"x" * 100000), 502), "upgrade": (b"HTTP/1.1 101 x\r\nUpgrade: y\r\nConnection: upgrade\r\n\r\n", 502),
+    "no_chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 502)}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("piece", [1, 1 << 20], ids=["bytewise", "at_once"])
+def test_what_servers_answer(bench, name, piece):
+    """Fails if an answer that is one is not passed on, or one that is none is."""
+    sent, status = ANSWERS[name]
+    if piece == 1 and len(sent) > 1000:
+        piece = 1000
+
+    def serve():
+        while True:
+            try:
+                s, _ = listener.accept()
+            except OSError:
+                return
+            with s, contextlib.suppress(OSError):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                s.recv(65536)
+                for i in range(0, len(sent), piece):
+                    s.sendall(sent[i:i + piece])
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve, daemon=True).start()
+    daemon = bench.start("proxy", "kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", "--replica", f"http://localhost:{listener.getsockname()[1]}")
+    for _ in range(2):
+        with contextlib.closing(http.client.HTTPConnection(*daemon.listen.split(":"), timeout=20 * SLOW)) as c:
+            c.request("POST", "/v1/completions", json.dumps(BODY))
+            r = c.getresponse()
+            assert r.status == status and (r.read() == b"hello" if status == 200 else json.loads(r.read())["error"])
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
 def test_client_goes(site):
     """Fails if a server goes on for a client that has gone."""
     proxy, a = site("replica")
@@ -485,7 +526,7 @@ def test_servers_come_and_go(site):
         c.close()
         assert proxy.servers("DELETE", {"role": "replica", "url": a.url})[0] == 404
         assert proxy.servers("POST", {"role": "replica", "url": b.url + "/v1"})[1]["servers"] == proxy.servers("GET")[1]["servers"]
-        for bad in ({}, [], {"role": "x", "url": "http://a"}, {"role": "replica", "url": "ftp://a"}, {"role": "replica", "url": 1}, {"role": "replica", "url": ""},
+        for bad in ({}, [], {"role": "x", "url": "http://a"}, {"role": "replica", "url": "https://a"}, {"role": "replica", "url": "ftp://a"}, {"role": "replica", "url": 1}, {"role": "replica", "url": ""},
                     {"role": "replica", "url": "http://a b"}, {"role": "replica", "url": "http://a:99999"}, {"role": "replica", "url": "http://a", "bootstrap_port": 1}, {"role": "prefill", "url": "http://a", "bootstrap_port": 65536},
                     {"role": "prefill", "url": "http://a", "bootstrap_port": "1"}, {"role": "replica", "url": "http://" + "a" * 600}):
             status, told = proxy.servers("POST", bad)
