@@ -137,7 +137,9 @@ on_post(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
         write_servers(arg, response);
     else
         kvp_http_error(response, err == KVP_LIMIT ? 503 : 400, "%s",
-                       err == KVP_LIMIT ? "there are too many servers" : "only a prefill server has a bootstrap_port, and https:// is not spoken here");
+                       err == KVP_LIMIT
+                           ? "there are too many servers"
+                           : "only a prefill server has a bootstrap_port, and https:// is not spoken here");
 }
 
 static void
