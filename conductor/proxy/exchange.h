@@ -57,7 +57,7 @@ typedef struct kvp_exchange {
     const char *path; /* a constant */
     kvp_buf_t body;
     kvp_body_t fields;
-    char id[KVP_EXCHANGE_ID_MAX + 1], auth[2048], session[257]; /* the client's; an id is made where it has none */
+    char id[KVP_EXCHANGE_ID_MAX + 1], auth[4096], session[257]; /* the client's; an id is made where it has none */
     kvp_exchange_state_t state;
 
     kvp_call_t *call; /* under way; NULL = none */

@@ -510,7 +510,7 @@ serve(kvp_front_t *f, int listening)
                            MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, f, MHD_OPTION_NOTIFY_CONNECTION, on_connection, f,
                            MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT,
-                           CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(64u << 10),
+                           CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(32u << 10),
                            MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (mhd == NULL) close(fd);
     return mhd;
