@@ -380,6 +380,10 @@ try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
     k->call = c;
     c->conn = k;
     c->failure = uv_tcp_connect(&k->connecting, &k->tcp, addr->ai_addr, on_connected);
+    if (c->failure == 0 || addr->ai_next == NULL) return;
+    k->addrs = NULL;
+    close_conn(k);
+    try_addr(c, addrs, addr->ai_next);
 }
 
 static void
