@@ -183,11 +183,12 @@ add_servers(kvp_proxy_t *p, kvp_server_role_t role, const kvp_strings_t *texts)
 
     for (size_t i = 0; i < texts->count && err == KVP_OK; i++) {
         const char *port = i + 1 < texts->count ? texts->items[i + 1] : "";
+        const bool has_port = port[0] >= '0' && port[0] <= '9';
         char text[640];
 
         /* The environment's lists are split at commas, that of a bootstrap port, too. */
-        snprintf(text, sizeof text, port[0] >= '0' && port[0] <= '9' ? "%s,%s" : "%s", texts->items[i], port);
-        i += port[0] >= '0' && port[0] <= '9';
+        snprintf(text, sizeof text, has_port ? "%s,%s" : "%s", texts->items[i], port);
+        i += has_port;
         err = kvp_proxy_admin_add(p, role, text);
     }
     return err;

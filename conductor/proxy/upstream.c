@@ -31,7 +31,6 @@ struct kvp_upstream {
     kvp_list_t calls, conns; /* all of them */
     kvp_list_t idle; /* connections without a call, the last used one first */
     uint32_t idle_n;
-    bool is_closed;
     char bytes[READ_BYTES];
 };
 
@@ -299,13 +298,6 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 }
 
 static void
-on_written(uv_write_t *write, int status)
-{
-    (void)write;
-    (void)status; /* a connection that failed says so to its reader, too */
-}
-
-static void
 send_call(conn_t *k)
 {
     kvp_call_t *c = k->call;
@@ -328,7 +320,7 @@ send_call(conn_t *k)
             bufs[i] = uv_buf_init(bufs[i].base + cut, (unsigned)bufs[i].len - cut);
             sent -= (int)cut;
         }
-        c->failure = uv_write(&k->writing, stream, bufs, n, on_written);
+        c->failure = uv_write(&k->writing, stream, bufs, n, NULL);
     }
     if (!k->was_used) (void)uv_read_start(stream, on_room, on_read); /* one that was is read all the time */
 }
@@ -370,7 +362,7 @@ try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
         return;
     }
     k->up = c->up;
-    k->tcp.data = k->connecting.data = k->writing.data = k;
+    k->tcp.data = k->connecting.data = k;
     k->addrs = addrs;
     k->addr = addr;
     kvp_list_init(&k->idle_link);
@@ -594,8 +586,6 @@ kvp_upstream_create(uv_loop_t *uv, kvp_upstream_t **out)
 void
 kvp_upstream_close(kvp_upstream_t *up)
 {
-    if (up == NULL || up->is_closed) return;
-    up->is_closed = true;
     while (!kvp_list_is_empty(&up->calls))
         free_call(kvp_list_first(&up->calls, kvp_call_t, link));
     while (!kvp_list_is_empty(&up->conns))

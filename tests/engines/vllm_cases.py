@@ -2,9 +2,7 @@
 """The cases of tests/engines/run; runs in vLLM's environment. Each case takes a package that has `mooncake`: this tree's, or the
 reference's, whose times are printed beside ours. Prints a line a run."""
 import argparse
-import contextlib
 import json
-import os
 import pathlib
 import shutil
 import signal
