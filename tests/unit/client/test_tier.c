@@ -336,7 +336,7 @@ typedef struct {
     struct {
         uint64_t asked, had;
     } objects[OBJECTS];
-    uint64_t versions;
+    _Atomic uint64_t versions;
 } shared_t;
 
 /* Writes and drops without end, each object one at a time; pages are given up, and all is kept. */
@@ -391,6 +391,20 @@ check_what_is_left(shared_t *shared)
     return n;
 }
 
+/* Waits until the child has asked for that many writes more, however slow the machine is; false after 20 s. */
+static bool
+await_writes(shared_t *shared, uint64_t writes)
+{
+    uint64_t until = shared->versions + writes;
+
+    for (uint32_t ms = 0; shared->versions < until; ms++) {
+        if (ms == 20000) return false;
+        usleep(1000);
+    }
+    return true;
+}
+
+/* In each third round the kill may fall into the mounting, before any write. */
 static void
 test_killed_at_any_moment(void **state)
 {
@@ -400,12 +414,15 @@ test_killed_at_any_moment(void **state)
     for (uint32_t n = 0; n < 12; n++) {
         pid_t pid = fork();
         int status;
+        bool wrote;
 
         if (pid == 0) _exit(work_until_killed(shared));
-        usleep(15000 + n * 23456 % 100000);
+        wrote = n % 3 == 0 || await_writes(shared, 50 + n * 67 % 200);
+        usleep(n * 23456 % 50000);
         kill(pid, SIGKILL);
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFSIGNALED(status));
+        assert_true(wrote);
         found += check_what_is_left(shared);
     }
     print_message("found %lu after %lu writes\n", (unsigned long)found, (unsigned long)shared->versions);
