@@ -3,8 +3,7 @@
  */
 #include "conductor/url.h"
 
-#include "common/parse.h"
-
+#include <stdio.h>
 #include <string.h>
 
 static size_t
@@ -14,35 +13,28 @@ scheme_len(const char *text, size_t len)
     return len > 8 && memcmp(text, "https://", 8) == 0 ? 8 : 0;
 }
 
-const char *
-kvp_url_host_end(const char *url)
+kvp_err_t
+kvp_url_split(const char *url, kvp_hostport_t *at_out, const char **path_out)
 {
-    const char *host = url + scheme_len(url, strlen(url)), *end;
+    const size_t scheme = scheme_len(url, strlen(url));
+    const char *host = url + scheme, *end = host[0] == '[' ? strchrnul(host, ']') : host;
+    const char *port = end + strcspn(end, ":/"), *path = port + strcspn(port, "/");
+    const char *usual = scheme == 8 ? ":443" : ":80";
+    char text[KVP_HOSTPORT_TEXT_MAX];
+    const int n = snprintf(text, sizeof text, "%.*s%s", (int)(path - host), host, port == path ? usual : "");
 
-    if (host[0] != '[') return host + strcspn(host, ":/");
-    end = strchr(host, ']');
-    return end == NULL ? host : end + 1;
-}
-
-static bool
-has_good_port(const char *host_end)
-{
-    char port[8];
-    const size_t len = strcspn(host_end, "/");
-    uint64_t number;
-
-    if (len == 0) return true;
-    if (host_end[0] != ':' || len > sizeof port) return false;
-    memcpy(port, host_end + 1, len - 1);
-    port[len - 1] = '\0';
-    return kvp_parse_u64(port, &number) == KVP_OK && number > 0 && number <= UINT16_MAX;
+    if (scheme == 0 || n >= (int)sizeof text || kvp_parse_hostport(text, at_out) != KVP_OK || at_out->port == 0)
+        return KVP_INVALID;
+    *path_out = path;
+    return KVP_OK;
 }
 
 kvp_err_t
 kvp_base_url(const char *text, size_t len, char *out, size_t cap)
 {
     const size_t scheme = scheme_len(text, len);
-    const char *end;
+    kvp_hostport_t at;
+    const char *path;
 
     while (len > scheme && text[len - 1] == '/')
         len--;
@@ -53,6 +45,5 @@ kvp_base_url(const char *text, size_t len, char *out, size_t cap)
             return KVP_INVALID;
     memmove(out, text, len); /* out may be text */
     out[len] = '\0';
-    end = kvp_url_host_end(out);
-    return end > out + scheme && has_good_port(end) ? KVP_OK : KVP_INVALID;
+    return kvp_url_split(out, &at, &path);
 }

@@ -16,15 +16,16 @@ static const char *const role_names[KVP_SERVER_ROLES] = {"replica", "prefill", "
 static kvp_err_t
 add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, uint64_t port)
 {
-    char bootstrap[KVP_FLEET_URL_MAX + 1] = "";
-    int n = 0;
+    char bootstrap[KVP_HOSTPORT_TEXT_MAX + 8] = "", text[KVP_HOSTPORT_TEXT_MAX];
+    kvp_hostport_t at;
+    const char *path;
 
-    if ((port != 0 && role != KVP_SERVER_PREFILL) || port > UINT16_MAX || strncmp(url, "https", 5) == 0)
+    if ((port != 0 && role != KVP_SERVER_PREFILL) || port > UINT16_MAX || strncmp(url, "https", 5) == 0 ||
+        kvp_url_split(url, &at, &path) != KVP_OK)
         return KVP_INVALID;
-    if (port != 0)
-        n = snprintf(bootstrap, sizeof bootstrap, "%.*s:%llu", (int)(kvp_url_host_end(url) - url), url,
-                     (unsigned long long)port);
-    return n >= (int)sizeof bootstrap ? KVP_INVALID : kvp_proxy_add(p, role, url, bootstrap);
+    at.port = (uint16_t)port;
+    if (port != 0) snprintf(bootstrap, sizeof bootstrap, "http://%s", kvp_format_hostport(&at, text));
+    return kvp_proxy_add(p, role, url, bootstrap);
 }
 
 kvp_err_t

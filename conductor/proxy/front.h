@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One of a proxy's threads: a loop on which libmicrohttpd serves clients and libcurl asks servers. A connection stays with the thread that has accepted it.
+ * One of a proxy's threads: a loop on which libmicrohttpd serves clients, and servers are asked. A connection stays with the thread that has accepted it.
  */
 #ifndef KVP_CONDUCTOR_PROXY_FRONT_H
 #define KVP_CONDUCTOR_PROXY_FRONT_H

@@ -20,7 +20,6 @@
 #define IDLE_NS (60 * KVP_NS_PER_S) /* for so long */
 #define HEAD_MAX (64u << 10) /* of an answer */
 #define TYPE_MAX 128u
-#define PLACE_MAX 300u /* HOST:PORT */
 #define READ_BYTES (64u << 10)
 #define TICK_MS 50u
 
@@ -49,7 +48,8 @@ typedef struct {
     bool has_answer; /* the call's is whole */
     bool is_type; /* the header that is read is the content type */
     uint32_t head_len;
-    char place[PLACE_MAX], name[16];
+    kvp_hostport_t at;
+    char name[16];
 } conn_t;
 
 /* A server's name that is looked up, in a thread of libuv's. */
@@ -68,10 +68,10 @@ struct kvp_call {
     kvp_buf_t head; /* and a body that was copied */
     const char *body; /* borrowed */
     size_t body_len;
-    char place[PLACE_MAX];
+    kvp_hostport_t at;
     uint64_t begun_ns, heard_ns;
     uint64_t connect_ns, first_ns, idle_ns; /* 0 = any */
-    bool was_sent, was_again, was_heard, has_head, has_bytes, is_paused;
+    bool was_sent, was_heard, has_head, has_bytes, is_paused;
     int failure; /* of libuv's: it ends at the next look; 0 = none */
     char type[TYPE_MAX]; /* "" = none */
 };
@@ -127,21 +127,19 @@ end_call(kvp_call_t *c, const char *why)
     ops.on_end(arg, why == NULL ? NULL : text, was_sent);
 }
 
-/* One that was kept may have been closed by its server meanwhile: once more, over a new one. */
+/* One that was kept may have been closed by its server meanwhile: once more, over a new one, which is not tried again. */
 static void
 fail(conn_t *k, const char *why)
 {
     kvp_call_t *c = k->call;
-    const bool may_again = c != NULL && k->was_used && !c->was_again && !c->was_heard;
+    const bool may_again = c != NULL && k->was_used && !c->was_heard;
 
     close_conn(k);
     if (c == NULL) return;
-    if (!may_again) {
+    if (may_again)
+        start_conn(c);
+    else
         end_call(c, why);
-        return;
-    }
-    c->was_again = true;
-    start_conn(c);
 }
 
 /* ---- answers */
@@ -241,7 +239,6 @@ keep(conn_t *k)
     kvp_upstream_t *up = k->up;
 
     k->was_used = true;
-    k->has_answer = false;
     k->idle_ns = kvp_now_ns();
     kvp_list_add_head(&up->idle, &k->idle_link);
     if (++up->idle_n > IDLE_MAX) close_conn(kvp_list_entry(up->idle.prev, conn_t, idle_link));
@@ -333,7 +330,7 @@ on_connected(uv_connect_t *connect, int status)
     conn_t *k = connect->data;
     struct addrinfo *addrs = k->addrs, *next = k->addr->ai_next;
     kvp_call_t *c = k->call;
-    char text[PLACE_MAX + 100];
+    char place[KVP_HOSTPORT_TEXT_MAX], text[sizeof place + 100];
 
     if (c == NULL) return; /* it is being closed */
     if (status == 0) {
@@ -344,7 +341,7 @@ on_connected(uv_connect_t *connect, int status)
         close_conn(k);
         try_addr(c, addrs, next);
     } else {
-        snprintf(text, sizeof text, "no connection to %s: %s", c->place, uv_strerror(status));
+        snprintf(text, sizeof text, "no connection to %s: %s", kvp_format_hostport(&c->at, place), uv_strerror(status));
         fail(k, text);
     }
 }
@@ -368,7 +365,7 @@ try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
     kvp_list_init(&k->idle_link);
     kvp_list_init(&k->link);
     kvp_list_add_tail(&c->up->conns, &k->link);
-    snprintf(k->place, sizeof k->place, "%s", c->place);
+    k->at = c->at;
     k->call = c;
     c->conn = k;
     c->failure = uv_tcp_connect(&k->connecting, &k->tcp, addr->ai_addr, on_connected);
@@ -402,13 +399,11 @@ start_conn(kvp_call_t *c)
 {
     static const struct addrinfo any = {.ai_socktype = SOCK_STREAM},
                                  number = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    const char *port = strrchr(c->place, ':') + 1;
-    const bool is_v6 = c->place[0] == '[';
     struct addrinfo *found;
-    char host[PLACE_MAX];
+    char port[8];
 
-    snprintf(host, sizeof host, "%.*s", (int)(port - 1 - c->place) - 2 * is_v6, c->place + is_v6);
-    if (getaddrinfo(host, port, &number, &found) == 0) {
+    snprintf(port, sizeof port, "%u", c->at.port);
+    if (getaddrinfo(c->at.host, port, &number, &found) == 0) {
         try_addr(c, found, found);
         return;
     }
@@ -419,19 +414,19 @@ start_conn(kvp_call_t *c)
     }
     c->lookup->call = c;
     c->lookup->req.data = c->lookup;
-    c->failure = uv_getaddrinfo(c->up->uv, &c->lookup->req, on_resolved, host, port, &any);
+    c->failure = uv_getaddrinfo(c->up->uv, &c->lookup->req, on_resolved, c->at.host, port, &any);
     if (c->failure == 0) return;
     free(c->lookup);
     c->lookup = NULL;
 }
 
 static conn_t *
-find_idle(kvp_upstream_t *up, const char *place)
+find_idle(kvp_upstream_t *up, const kvp_hostport_t *at)
 {
     kvp_list_foreach (pos, &up->idle) {
         conn_t *k = kvp_list_entry(pos, conn_t, idle_link);
 
-        if (strcmp(k->place, place) == 0) return k;
+        if (k->at.port == at->port && strcmp(k->at.host, at->host) == 0) return k;
     }
     return NULL;
 }
@@ -486,9 +481,9 @@ on_tick(uv_timer_t *timer)
 static void
 write_head(kvp_call_t *c, const kvp_call_conf_t *conf, const char *path)
 {
-    char text[1200];
+    char place[KVP_HOSTPORT_TEXT_MAX], text[1200];
     int n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: %s\r\nAccept: */*\r\n", conf->is_get ? "GET" : "POST",
-                     path[0] == '\0' ? "/" : path, c->place);
+                     path[0] == '\0' ? "/" : path, kvp_format_hostport(&c->at, place));
 
     kvp_buf_append(&c->head, text, (size_t)n);
     for (const char *const *h = conf->headers; h != NULL && *h != NULL; h++) {
@@ -508,11 +503,14 @@ write_head(kvp_call_t *c, const kvp_call_conf_t *conf, const char *path)
 kvp_call_t *
 kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_call_ops_t *ops, void *arg)
 {
-    const char *host = strstr(conf->url, "://") + 3, *end = kvp_url_host_end(conf->url),
-               *path = end + strcspn(end, "/");
     kvp_call_t *c = calloc(1, sizeof *c);
+    const char *path;
 
     if (c == NULL) return NULL;
+    if (kvp_url_split(conf->url, &c->at, &path) != KVP_OK) {
+        free(c);
+        return NULL;
+    }
     kvp_list_init(&c->link);
     kvp_buf_init(&c->head, 0);
     c->up = up;
@@ -522,7 +520,6 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
     c->connect_ns = conf->connect_ms * KVP_NS_PER_MS;
     c->first_ns = conf->first_ms * KVP_NS_PER_MS;
     c->idle_ns = conf->idle_ms * KVP_NS_PER_MS;
-    snprintf(c->place, sizeof c->place, "%.*s%s", (int)(path - host), host, path == end ? ":80" : "");
     write_head(c, conf, path);
     if (c->head.err != KVP_OK) {
         kvp_buf_fini(&c->head);
@@ -530,7 +527,7 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
         return NULL;
     }
     kvp_list_add_tail(&up->calls, &c->link);
-    c->conn = find_idle(up, c->place);
+    c->conn = find_idle(up, &c->at);
     if (c->conn == NULL) {
         start_conn(c);
         return c;

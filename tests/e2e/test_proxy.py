@@ -528,7 +528,7 @@ def test_servers_come_and_go(site):
         assert proxy.servers("POST", {"role": "replica", "url": b.url + "/v1"})[1]["servers"] == proxy.servers("GET")[1]["servers"]
         for bad in ({}, [], {"role": "x", "url": "http://a"}, {"role": "replica", "url": "https://a"}, {"role": "replica", "url": "ftp://a"}, {"role": "replica", "url": 1}, {"role": "replica", "url": ""},
                     {"role": "replica", "url": "http://a b"}, {"role": "replica", "url": "http://a:99999"}, {"role": "replica", "url": "http://a", "bootstrap_port": 1}, {"role": "prefill", "url": "http://a", "bootstrap_port": 65536},
-                    {"role": "prefill", "url": "http://a", "bootstrap_port": "1"}, {"role": "replica", "url": "http://" + "a" * 600}):
+                    {"role": "prefill", "url": "http://a", "bootstrap_port": "1"}, {"role": "replica", "url": "http://" + "a" * 300}, {"role": "replica", "url": "http://" + "a" * 600}):
             status, told = proxy.servers("POST", bad)
             assert status == 400 and told["error"], bad
         told = proxy.servers("POST", {"role": "prefill", "url": "http://[::1]:9/x", "bootstrap_port": 7})[1]

@@ -182,21 +182,33 @@ test_urls(void **state)
                                           {"https://a.b:65535//", "https://a.b:65535"},
                                           {"http://[::1]:80/x/v1/", "http://[::1]:80/x"},
                                           {"http://a/v1", "http://a"},
-                                          {"http://[::1]", "http://[::1]"}};
+                                          {"http://[::1]", "http://[::1]"},
+                                          {"http://a:80/x]", "http://a:80/x]"}};
     static const char *const bad[] = {
         "",          "a",         "http://",        "http:///v1",  "ftp://a",     "http://a b", "http://a?x",
         "http://:1", "http://a:", "http://a:99999", "http://[::1", "http://a:1x", "http://u@a", "http://[]x"};
-    char out[24];
+    char out[24], long_host[400] = "http://";
+    kvp_hostport_t at;
+    const char *path;
 
     (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(good); i++) {
         assert_int_equal(kvp_base_url(good[i][0], strlen(good[i][0]), out, sizeof out), KVP_OK);
         assert_string_equal(out, good[i][1]);
     }
-    assert_string_equal(kvp_url_host_end("http://[::1]:80/x"), ":80/x");
+    assert_int_equal(kvp_url_split("http://[::1]:81/x", &at, &path), KVP_OK);
+    assert_string_equal(at.host, "::1");
+    assert_int_equal(at.port, 81);
+    assert_string_equal(path, "/x");
+    assert_int_equal(kvp_url_split("https://a", &at, &path), KVP_OK);
+    assert_int_equal(at.port, 443);
+    assert_string_equal(path, "");
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
         assert_int_equal(kvp_base_url(bad[i], strlen(bad[i]), out, sizeof out), KVP_INVALID);
     assert_int_equal(kvp_base_url("http://abcdefghijklmnopq", 24, out, sizeof out), KVP_INVALID); /* no room */
+    memset(long_host + 7, 'a', KVP_HOST_MAX);
+    assert_int_equal(kvp_base_url(long_host, 7 + KVP_HOST_MAX, long_host, sizeof long_host), KVP_INVALID);
+    assert_int_equal(kvp_base_url(long_host, 6 + KVP_HOST_MAX, long_host, sizeof long_host), KVP_OK);
 }
 
 static void
