@@ -52,19 +52,20 @@ kvp_clang_major() {
 
 # kvp_llhttp prints the package with Node's HTTP parser: a library, or in older releases its sources.
 kvp_llhttp() {
-    if command -v apt-cache >/dev/null 2>&1 && apt-cache show libllhttp-dev >/dev/null 2>&1; then
-        printf 'libllhttp-dev\n'
-    elif command -v apt-cache >/dev/null 2>&1 && apt-cache show node-llhttp >/dev/null 2>&1; then
-        printf 'node-llhttp\n'
-    else # no package lists yet
-        (
-            . /etc/os-release 2>/dev/null
-            case "${ID:-}:${VERSION_ID:-}" in
-            debian:12) echo node-llhttp ;;
-            *) echo libllhttp-dev ;;
-            esac
-        )
-    fi
+    local name
+    for name in libllhttp-dev node-llhttp; do
+        if apt-cache show "$name" >/dev/null 2>&1; then
+            printf '%s\n' "$name"
+            return
+        fi
+    done
+    ( # no package lists yet
+        . /etc/os-release 2>/dev/null
+        case "${ID:-}:${VERSION_ID:-}" in
+        debian:12 | ubuntu:24.04) echo node-llhttp ;;
+        *) echo libllhttp-dev ;;
+        esac
+    )
 }
 
 # kvp_packages_of GROUP... prints the packages of the groups, one a line.
