@@ -113,6 +113,9 @@ class Follower:
             seq = struct.unpack(">Q", frames[1])[0]
             if self.last is not None and seq <= self.last:
                 continue
+            if self.last is None and self.replay:  # the master did not lead yet when it was asked; what it had before this message it tells now
+                self.ask(0)
+                continue
             if self.last is not None and seq != self.last + 1:
                 self.gaps += 1
                 if self.replay:

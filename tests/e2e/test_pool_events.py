@@ -137,7 +137,8 @@ def test_a_subscriber_that_stands_still(make_pool, bench):
     at = endpoints()
     pool = make_pool(nodes=1, data_dir=f"{bench.home}/data", master_args=options(at))
     f = Follower(*at, waiting=10)
-    f.run(100)
+    pool.put("first", b"x")
+    f.until(lambda: keys_of(f) == ["first"])
     client = Shell(bench, pool.addr)
     slowest = 0
     for i in range(2000):
