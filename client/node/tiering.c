@@ -4,6 +4,8 @@
  *
  * Design notes.
  * - An order is answered when all its operations are done. One of a connection that is over is carried out all the same, and answered to nobody.
+ * - A device may be switched off, and the master told what was on it, while other steps of an order that wrote there are under way: what the order
+ *   says to be written is looked at again as it is answered.
  * - What is staged is read into a buffer first. This thread copies it into the extent, between WRITING and SEALED, in one go: so a RETIRE is obeyed
  *   before that or behind it, and nothing is stored to an extent that was retired.
  */
@@ -81,12 +83,20 @@ order_make(kvp_node_t *node, uint8_t opcode, uint64_t request_id, uint32_t n)
 static void tell_whole(kvp_node_t *node, const order_t *o);
 
 static void
+take_back_lost(kvp_node_t *node, order_t *o)
+{
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->flags[i] != 0 && !kvp_tier_is_kept(node->tiering.tier, &o->steps[i].op)) o->flags[i] = 0;
+}
+
+static void
 answer(kvp_node_t *node, order_t *o)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     kvp_node_link_t *l = &node->link;
     size_t at;
 
+    if (o->opcode == KVP_OP_DEMOTE) take_back_lost(node, o);
     if (o->request_id != 0 && l->state != KVP_LINK_DOWN && o->link_number == l->number) {
         msg.err = o->err;
         msg.n = o->opcode == KVP_OP_DROP ? 0 : o->n;

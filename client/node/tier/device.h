@@ -7,6 +7,8 @@
 #include "client/node/tier/core.h"
 #include "client/node/tier/disk.h"
 
+#include <stdatomic.h>
+
 #define KVP_TIER_FILE "kvpool.tier"
 
 typedef struct {
@@ -18,6 +20,7 @@ typedef struct {
     kvp_tier_engine_t *engine; /* borrowed */
     kvp_tier_fault_t fault;
     kvp_tier_core_t *core; /* NULL: switched off, or not begun */
+    _Atomic uint32_t losses; /* how often it was switched off */
     /* The tier's thread's. */
     bool has_told_error, has_told_stall, has_told_damage; /* the log says the first of each kind */
     bool is_failing; /* the core is done with when nothing is under way */

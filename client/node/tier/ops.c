@@ -66,6 +66,7 @@ kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     uint32_t number = (uint32_t)(dev - tier->devices);
 
+    atomic_fetch_add(&dev->losses, 1); /* before what was there may be proposed */
     tell_faults(dev);
     kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s",
                   dev->dir);
@@ -208,6 +209,7 @@ begin_op(kvp_tier_t *tier, kvp_tier_op_t *op)
     kvp_err_t err = KVP_SYS;
 
     op->device = (uint32_t)(dev - tier->devices);
+    op->losses = atomic_load(&dev->losses);
     if (dev->core != NULL && !dev->is_failing)
         err = op->kind == KVP_TIER_WRITE
                   ? begin_write(tier, dev->core, op)

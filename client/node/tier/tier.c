@@ -53,6 +53,12 @@ kvp_tier_take(kvp_tier_t *tier)
     return op;
 }
 
+bool
+kvp_tier_is_kept(kvp_tier_t *tier, const kvp_tier_op_t *op)
+{
+    return op->losses == atomic_load(&tier->devices[op->device].losses);
+}
+
 /* ---- open and close */
 static bool
 is_in_place(const kvp_tier_t *tier, uint32_t i)

@@ -72,6 +72,7 @@ typedef struct kvp_tier_op {
     /* The tier's own. */
     uint64_t serial;
     uint32_t device;
+    uint32_t losses; /* of the device, when it was begun */
     bool is_over;
 } kvp_tier_op_t;
 
@@ -122,6 +123,10 @@ void kvp_tier_close(kvp_tier_t *tier); /* NULL is legal; stopped before */
  * done, NULL = none is. */
 kvp_err_t kvp_tier_submit(kvp_tier_t *tier, kvp_tier_op_t *op) KVP_MUST_USE;
 kvp_tier_op_t *kvp_tier_take(kvp_tier_t *tier);
+
+/* kvp_tier_is_kept: what a WRITE that is done with OK has written was not given up since, with its device; so no proposal that was taken before this
+ * call has told that it was. */
+bool kvp_tier_is_kept(kvp_tier_t *tier, const kvp_tier_op_t *op);
 
 /* kvp_tier_quiesce returns when no operation that was submitted before reads src or writes dst any more (those that are not begun are done with
  * CLOSED): then the memory may go. */

@@ -646,17 +646,25 @@ test_a_device_fails(void **state)
     down(&rig);
 }
 
-/* Writes behind a limit fail: the device is switched off, what it had is given up, and it is tried again later. */
+/* Writes behind a limit fail: the device is switched off, what it had is given up, also what was written a moment before, and it is tried again
+ * later. */
 static void
 test_a_device_that_failed_is_tried_again(void **state)
 {
     struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
     rig_t rig = up(1, 0);
+    kvp_tier_op_t *written = op_of(KVP_TIER_WRITE, 1, 1);
 
-    write_many(&rig, 0, 10, 1);
+    write_many(&rig, 2, 10, 1);
+    assert_int_equal(kvp_tier_submit(rig.tier, written), KVP_OK);
+    assert_ptr_equal(next(&rig), written);
+    assert_int_equal(written->err, KVP_OK);
+    assert_true(kvp_tier_is_kept(rig.tier, written));
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     assert_int_equal(one(&rig, KVP_TIER_WRITE, 20, 1), KVP_SYS);
+    assert_false(kvp_tier_is_kept(rig.tier, written));
+    rid(written);
     assert_int_equal(one(&rig, KVP_TIER_READ, 1, 1), KVP_SYS);
     assert_int_equal(one(&rig, KVP_TIER_DROP, 1, 1), KVP_SYS);
     assert_int_equal(STAT(&rig, devices_failed), 1);
