@@ -173,6 +173,8 @@ typedef struct {
  * kvpool_size sets *len_out to the length in bytes, or returns NOT_FOUND.
  * kvpool_upsert is a put that replaces a committed value, also one that readers hold; their views become STALE. If only the
  *   space of the old value can be had, the library drops the old value first: after NO_SPACE or DEADLINE the key may be gone.
+ *   Others may read the new value a moment before the upsert returns; if the master dies in that moment, the old value may be
+ *   back, and the upsert goes on with the next master.
  *   NOTSUP: the master is too old for it.
  * kvpool_remove returns NOT_FOUND if there is no such key. Without KVPOOL_FORCE it returns HELD for a key that readers or
  *   reservations hold; with KVPOOL_HEED_PROBES also while a recent exists protects the key. Without KVPOOL_FORCE it may take
