@@ -105,7 +105,8 @@ class Reply:
     def __init__(self, opcode, flags, request_id, head, tail):
         self.opcode, self.flags, self.request_id, self.tail = opcode, flags, request_id, tail
         self.fields = unpack(head)
-        self.err = signed(self.fields.get(1, 0))
+        first = self.fields.get(1, 0)
+        self.err = signed(first) if isinstance(first, int) else OK  # other messages have something else there
         self.detail = self.fields.get(2, b"").decode() if isinstance(self.fields.get(2, b""), bytes) else ""
 
 

@@ -270,7 +270,8 @@ def test_unregister_and_restart(bench, publishers):
     assert set(conductor.ask("/query", {"model": "tiny", "token_ids": tokens, "block_size": BLOCK})[1]["default"]) == {"i"}
     second = bench.start("second", "kvpool-conductor", "--http", "127.0.0.1:0", "--data-dir", f"{bench.home}/c", ready=False)
     wait_until(lambda: not second.is_running(), 5, "a second conductor of the directory to give up")
-    assert second.proc.wait() == 1 and "another conductor uses the data directory" in second.log()
+    second.wait_log("another conductor uses the data directory")
+    assert second.proc.wait() == 1
     second.kill9()
     conductor.daemon.terminate()
     conductor = Conductor(bench, "--data-dir", f"{bench.home}/c")

@@ -196,8 +196,8 @@ def test_tls_and_users(bench):
             m = bench.start(name, "kvpool-master", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", f"{bench.home}/{name}",
                             "--etcd", etcd.url, "--cluster", "test", *args)
             wait_until(lambda m=m, why=why: why in m.log(), 5, f"{name} to say why it waits")
-            health = json.loads(m.http_get("/health")[1])
-            assert health["role"] == "standby" and health["term"] == 0
+            wait_until(lambda m=m: json.loads(m.http_get("/health")[1])["role"] == "standby", 5, f"{name} to be a standby")
+            assert json.loads(m.http_get("/health")[1])["term"] == 0
     finally:
         etcd.proc.kill()
         etcd.proc.wait()
