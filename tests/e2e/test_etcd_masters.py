@@ -14,6 +14,7 @@ from clients import Shell, free_ports
 from conftest import SLOW, _die_with_parent, wait_until
 from standby import ETCD, Masters, needs_etcd
 from test_json_keys import of_verb, words
+from test_log import health
 
 pytestmark = needs_etcd
 
@@ -196,8 +197,8 @@ def test_tls_and_users(bench):
             m = bench.start(name, "kvpool-master", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", f"{bench.home}/{name}",
                             "--etcd", etcd.url, "--cluster", "test", *args)
             wait_until(lambda m=m, why=why: why in m.log(), 5, f"{name} to say why it waits")
-            wait_until(lambda m=m: json.loads(m.http_get("/health")[1])["role"] == "standby", 5, f"{name} to be a standby")
-            assert json.loads(m.http_get("/health")[1])["term"] == 0
+            told = wait_until(lambda m=m: (h := health(m))["role"] == "standby" and h, 5, f"{name} to be a standby")
+            assert told["term"] == 0
     finally:
         etcd.proc.kill()
         etcd.proc.wait()

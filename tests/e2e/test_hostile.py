@@ -577,7 +577,8 @@ def test_users_that_share_a_directory(bench):
     os.chmod(bench.home, 0o755)
     master = bench.master("--runtime-dir", shared)
     node = bench.node(master, "n", "4MiB", "--runtime-dir", shared)
-    assert shm_put(bench, master, how, KVPOOL_RUNTIME_DIR=shared).rc != 0 and "does not trust" in node.log()
+    assert shm_put(bench, master, how, KVPOOL_RUNTIME_DIR=shared).rc != 0
+    node.wait_log("does not trust")
     node.terminate()
     bench.node(master, "n", "4MiB", "--runtime-dir", shared, "--trust-uid", "4000")
     assert shm_put(bench, master, how, KVPOOL_RUNTIME_DIR=shared).rc == 0

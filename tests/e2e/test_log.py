@@ -138,7 +138,7 @@ def test_log_of_another_boot(make_pool, bench):
     start(bench, pool, "master2")
     pool.nodes[0].thaw()
     wait_until(lambda: figures(pool.master)["segments"] == 2, 60, "both nodes to have told what they hold")
-    assert "may lack its end" in pool.master.log()
+    pool.master.wait_log("may lack its end")
     reader = Shell(bench, pool.addr, "reader", **PATHS["tcp"])
     assert reader("bexist k/ 0 50")["exist"] == 0
     got = reader(f"bget k/ 50 150 {LEN}")
