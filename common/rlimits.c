@@ -6,6 +6,7 @@
 #include "common/log.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -57,4 +58,10 @@ kvp_limit_raise_files(void)
         if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
     }
     kvp_log_warn("common", "cannot raise the limit of open files: %m");
+}
+
+void
+kvp_limit_survive_file_size(void)
+{
+    signal(SIGXFSZ, SIG_IGN);
 }

@@ -20,4 +20,8 @@ uint64_t kvp_limit_maps_max(void);
 /* kvp_limit_raise_files raises the soft limit of open files to the hard one; a failure is logged and harmless. */
 void kvp_limit_raise_files(void);
 
+/* kvp_limit_survive_file_size makes a write beyond the limit on the size of files fail with EFBIG. The default action of its
+ * signal, SIGXFSZ, ends the process without a log line. For programs, not for the library: signals belong to its host. */
+void kvp_limit_survive_file_size(void);
+
 #endif

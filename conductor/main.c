@@ -292,6 +292,7 @@ main(int argc, char **argv)
     kvp_conf_t conf;
 
     kvp_stdfd_hold();
+    kvp_limit_survive_file_size();
     kvp_conf_init(&conf, &spec);
     int rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;

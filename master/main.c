@@ -542,6 +542,7 @@ main(int argc, char **argv)
     kvp_conf_t conf;
 
     kvp_stdfd_hold();
+    kvp_limit_survive_file_size();
     kvp_log_writer_init(&d.log, 0, KVP_LOG_SYNC_NONE);
     kvp_conf_init(&conf, &spec);
     int rc = kvp_conf_parse(&conf, argc, argv, &settings);

@@ -3,6 +3,7 @@
  */
 #include "client/cli/base/cli.h"
 
+#include "common/rlimits.h"
 #include "common/stdfd.h"
 
 #include <signal.h>
@@ -44,6 +45,7 @@ int
 main(int argc, char **argv)
 {
     kvp_stdfd_hold();
+    kvp_limit_survive_file_size();
     /* A reader that went away is a write error with a message, not a silent death. */
     signal(SIGPIPE, SIG_IGN);
     const char *name = argc > 1 ? argv[1] : "";

@@ -3,6 +3,9 @@
 back, deadlines that are kept.
 """
 import itertools
+import pathlib
+import re
+import resource
 import signal
 import time
 
@@ -338,3 +341,25 @@ def test_deadline_with_the_master_stopped(pool):
     assert is_within(took, 300), took
     pool.master.thaw()
     wait_until(lambda: client("get k 1000 deadline=1000")["err"] in ("OK", "NOT_FOUND"), 5, "the master to answer")
+
+
+# ---- a limit on the size of files
+
+
+@pytest.mark.pool(nodes=0, data_dir="data")
+def test_limit_on_the_size_of_files(pool, bench):
+    """Fails if a daemon dies of a write beyond the limit on the size of files (ulimit -f), or if a master whose log reaches the limit
+    serves no more gets."""
+    node = bench.node(pool.master, "n", "16MiB", "--keeper", "none")
+    others = [bench.start("keeper", "kvpool-keeper", "--name", "none", "--idle", "0s"),
+              bench.start("conductor", "kvpool-conductor", "--http", "127.0.0.1:0")]
+    for daemon in (pool.master, node, *others):
+        status = pathlib.Path(f"/proc/{daemon.pid}/status").read_text()
+        ignored = int(re.search(r"SigIgn:\s*([0-9a-f]+)", status)[1], 16)
+        assert ignored >> signal.SIGXFSZ - 1 & 1, daemon.name
+    client = Shell(pool.bench, pool.addr)
+    assert client("put k 1000")["err"] == "OK"
+    resource.prlimit(pool.master.pid, resource.RLIMIT_FSIZE, (1, 1))
+    keys = itertools.count()
+    wait_until(lambda: client(f"put new{next(keys)} 1000 deadline=300")["err"] != "OK", 20, "the log to reach the limit")
+    assert client("get k 1000")["err"] == "OK" and pool.master.is_running()

@@ -478,6 +478,7 @@ main(int argc, char **argv)
     int rc;
 
     kvp_stdfd_hold();
+    kvp_limit_survive_file_size();
     kvp_conf_init(&conf, &spec);
     rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc == KVP_CONF_RUN && (settings.name[0] == '\0' || strlen(settings.name) > KVP_NAME_MAX)) {
