@@ -4,6 +4,7 @@
  */
 #include "conductor/api.h"
 #include "conductor/proxy/admin.h"
+#include "conductor/proxy/cors.h"
 
 #include "common/clock.h"
 #include "common/daemon/conf.h"
@@ -27,6 +28,7 @@ typedef struct {
     int policy;
     uint64_t proxy_threads;
     uint64_t prefill_timeout_ns, first_byte_timeout_ns, upload_timeout_ns;
+    const char *allow_origin;
     uint64_t compute_rate, cpu_rate, disk_rate, request_cost_ns, affinity_ns;
 } settings_t;
 
@@ -112,6 +114,12 @@ static const kvp_opt_t opts[] = {
      .min = 100 * KVP_NS_PER_MS,
      .max = 3600 * KVP_NS_PER_S,
      .help = "With --proxy: a client has so long for a request's head, and again for its body; then it is cut off."},
+    {.name = "allow-origin",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, allow_origin),
+     .metavar = "*|none|ORIGIN[,ORIGIN]",
+     .fallback = "*",
+     .help = "With --proxy: the web pages that may ask, by their origins; * is any."},
     {.name = "compute-rate",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, compute_rate),
@@ -208,7 +216,13 @@ build_proxy(daemon_t *d, const settings_t *s)
         kvp_log_error("proxy", "--proxy wants --prefill and --decode, or --replica alone");
         return KVP_INVALID;
     }
+    if (!kvp_cors_is_list(s->allow_origin)) {
+        kvp_log_error("proxy", "--allow-origin is \"*\", \"none\" or SCHEME://HOST[:PORT][,...], without paths: %s",
+                      s->allow_origin);
+        return KVP_INVALID;
+    }
     conf.listen = s->proxy;
+    conf.allow_origin = s->allow_origin;
     conf.threads = s->proxy_threads != 0 ? (uint32_t)s->proxy_threads : (uint32_t)kvp_min_u64(kvp_usable_cpus(), 4);
     conf.prefill_ms = s->prefill_timeout_ns / KVP_NS_PER_MS;
     conf.first_ms = s->first_byte_timeout_ns / KVP_NS_PER_MS;

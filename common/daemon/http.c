@@ -6,6 +6,7 @@
 #include "common/daemon/http.h"
 
 #include "common/clock.h"
+#include "common/daemon/http_guard.h"
 #include "common/daemon/http_places.h"
 #include "common/daemon/jobs.h"
 #include "common/log.h"
@@ -13,6 +14,7 @@
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -48,6 +50,7 @@ struct kvp_http {
     kvp_list_t routes;
     kvp_jobs_t slow;
     bool has_slow;
+    bool is_loopback; /* it listens at such an address */
     _Atomic size_t held_bytes; /* of bodies and what handlers claimed */
     _Atomic uint32_t slow_n; /* requests that slow handlers have, or will */
     bool is_starting;
@@ -73,6 +76,7 @@ struct kvp_http_request {
     const char *path;
     const char *rest;
     uint64_t begun_ns;
+    const char *refusal; /* why the request is refused whatever it asks; NULL = it is not */
     kvp_buf_t body;
     size_t dropped_bytes;
     bool is_answered; /* by a slow handler: written before the connection is resumed, read after it */
@@ -180,6 +184,10 @@ static bool
 dispatch(kvp_http_t *http, kvp_http_request_t *request, kvp_http_response_t *response)
 {
     if (request->is_answered) return true;
+    if (request->refusal != NULL) {
+        kvp_http_error(response, MHD_HTTP_FORBIDDEN, "%s", request->refusal);
+        return true;
+    }
     if (request->body.err == KVP_LIMIT) {
         kvp_http_error(response, MHD_HTTP_CONTENT_TOO_LARGE, "body is larger than %zu bytes", request->body.limit);
         return true;
@@ -329,6 +337,24 @@ take_body(kvp_http_request_t *request, const char *data, size_t *len)
     return MHD_YES;
 }
 
+static enum MHD_Result
+read_header(void *guard, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    (void)kind;
+    kvp_http_guard_header(guard, name, value);
+    return MHD_YES;
+}
+
+/* NULL, or why the request is refused. */
+static const char *
+check_headers(const kvp_http_t *http, struct MHD_Connection *connection)
+{
+    kvp_http_guard_t guard = {0};
+
+    (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, read_header, &guard);
+    return kvp_http_guard_check(&guard, http->is_loopback);
+}
+
 /* Called first with the headers, then with each piece of the body, then once more to be answered. */
 static enum MHD_Result
 on_request(void *cls, struct MHD_Connection *connection, const char *url, const char *method, const char *version,
@@ -350,7 +376,8 @@ on_request(void *cls, struct MHD_Connection *connection, const char *url, const 
         request->begun_ns = now_ns;
         request->response.http = http;
         request->response.status = MHD_HTTP_OK;
-        kvp_buf_init(&request->body, body_max(http, url, method));
+        request->refusal = check_headers(http, connection);
+        kvp_buf_init(&request->body, request->refusal != NULL ? 1 : body_max(http, url, method));
         *con_cls = request;
         return MHD_YES;
     }
@@ -505,6 +532,13 @@ reason(const char *line)
     return colon != NULL && colon[1] == ' ' ? colon + 2 : line;
 }
 
+static bool
+is_loopback(const struct sockaddr *at)
+{
+    if (at->sa_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr);
+    return ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
 kvp_err_t
 kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
@@ -525,6 +559,7 @@ kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound
             return err;
         }
     }
+    http->is_loopback = is_loopback(found->ai_addr);
     http->mhd = start_daemon(http, found);
     freeaddrinfo(found);
     if (http->mhd == NULL) {

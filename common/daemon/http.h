@@ -4,7 +4,7 @@
  * wait (kvp_http_route_slow) have threads of their own, so that nobody else waits for them. What it protects
  * against: more connections than there are places (http_places.h: who does nothing makes room), connections idle for 10 s,
  * bodies over 1 MiB (or the slow route's own bound), bodies that take longer than a minute either way, and more than
- * KVP_HTTP_HELD_MAX of bodies at a time. Errors are {"error": "..."}.
+ * KVP_HTTP_HELD_MAX of bodies at a time. Requests of web pages of other origins are refused with 403 (http_guard.h). Errors are {"error": "..."}.
  */
 #ifndef KVP_COMMON_DAEMON_HTTP_H
 #define KVP_COMMON_DAEMON_HTTP_H

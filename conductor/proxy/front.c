@@ -13,6 +13,7 @@
 #include "common/parse.h"
 #include "common/thread.h"
 #include "conductor/proxy/checks.h"
+#include "conductor/proxy/cors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -47,6 +48,7 @@ typedef struct {
 /* A connection. */
 typedef struct {
     kvp_list_t link; /* front->clients */
+    kvp_front_t *f;
     struct MHD_Connection *conn;
     uint64_t since_ns; /* from when its next head has been expected; 0 = a request is under way */
 } client_t;
@@ -84,7 +86,24 @@ on_news(kvp_exchange_t *x)
     resume(kvp_container_of(x, request_t, x));
 }
 
+/* NULL: there was no memory for it. */
+static client_t *
+client_of(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info == NULL ? NULL : info->socket_context;
+}
+
 /* ---- what the client gets */
+static enum MHD_Result
+add_cors(struct MHD_Connection *conn, struct MHD_Response *r)
+{
+    const client_t *c = client_of(conn);
+
+    return c == NULL ? MHD_YES : kvp_cors_add(c->f->shared->conf.allow_origin, conn, r);
+}
+
 static ssize_t
 read_out(void *arg, uint64_t pos, char *bytes, size_t max)
 {
@@ -114,6 +133,7 @@ queue_answer(request_t *q)
 
     if (ok == MHD_YES) ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->type);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "X-Request-Id", x->id);
+    if (ok == MHD_YES) ok = add_cors(q->conn, r);
     if (ok == MHD_YES) ok = MHD_queue_response(q->conn, x->status, r);
     if (r != NULL) MHD_destroy_response(r);
     x->is_passed = ok == MHD_YES;
@@ -126,6 +146,7 @@ answer_now(struct MHD_Connection *conn, uint32_t status, const char *type, const
     struct MHD_Response *r = MHD_create_response_from_buffer(len, (void *)text, MHD_RESPMEM_MUST_COPY);
     enum MHD_Result ok = r == NULL ? MHD_NO : MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
 
+    if (ok == MHD_YES) ok = add_cors(conn, r);
     if (ok == MHD_YES && status == 400) ok = MHD_add_response_header(r, "Connection", "close");
     if (ok == MHD_YES) ok = MHD_queue_response(conn, status, r);
     if (r != NULL) MHD_destroy_response(r);
@@ -182,15 +203,6 @@ on_metrics(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
 }
 
 /* ---- connections */
-/* NULL: there was no memory for it. */
-static client_t *
-client_of(struct MHD_Connection *conn)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-
-    return info == NULL ? NULL : info->socket_context;
-}
-
 static void
 expect_head(struct MHD_Connection *conn, uint64_t since_ns)
 {
@@ -208,6 +220,7 @@ on_connection(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Conne
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         c = *ctx = calloc(1, sizeof *c);
         if (c == NULL) return;
+        c->f = f;
         c->conn = conn;
         c->since_ns = kvp_now_ns();
         kvp_list_init(&c->link);
@@ -313,6 +326,9 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
     expect_head(conn, 0);
     const uint32_t status = check_head(conn, &why);
     if (status != 0) return refuse(conn, status, why);
+    if (!kvp_cors_allows(f->shared->conf.allow_origin, conn))
+        return refuse(conn, 403, "web pages of this origin may not ask here; --allow-origin names those that may");
+    if (strcmp(method, "OPTIONS") == 0) return kvp_cors_answer_options(f->shared->conf.allow_origin, conn);
     for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
         if (strcmp(url, paths[i].path) != 0) continue;
         is_known = true;

@@ -17,8 +17,13 @@
 
 #define BACKLOG 1024
 
-const kvp_proxy_conf_t kvp_proxy_defaults = {
-    .threads = 1, .connect_ms = 2000, .prefill_ms = 120000, .first_ms = 600000, .idle_ms = 300000, .upload_ms = 60000};
+const kvp_proxy_conf_t kvp_proxy_defaults = {.threads = 1,
+                                             .connect_ms = 2000,
+                                             .prefill_ms = 120000,
+                                             .first_ms = 600000,
+                                             .idle_ms = 300000,
+                                             .upload_ms = 60000,
+                                             .allow_origin = "*"};
 
 struct kvp_proxy {
     kvp_proxy_shared_t shared;

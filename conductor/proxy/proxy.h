@@ -19,6 +19,7 @@ typedef struct {
     uint64_t first_ms; /* and the first byte of an answer */
     uint64_t idle_ms; /* and what follows, each */
     uint64_t upload_ms; /* and a client's head, and its body */
+    const char *allow_origin; /* which web pages may ask (cors.h); borrowed for the proxy's life */
 } kvp_proxy_conf_t;
 extern const kvp_proxy_conf_t kvp_proxy_defaults; /* but for listen */
 

@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import kvpool
 
+from . import _origin
+
 _AT_ONCE = 16
 _CONNECTIONS = 256
 _SILENCE_S = 10  # of a client in the middle of a request
@@ -97,6 +99,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({"/api/v1/remove_all": self._remove_all})
 
     def _answer(self, paths):
+        why = _origin.refusal(self.headers, _origin.is_loopback(self.server.server_address[0]))
+        if why is not None:
+            self._text(f"403 Forbidden: {why}\n", 403)
+            return
         url = urlsplit(self.path)
         known = paths.get(url.path)
         if known is None:

@@ -18,6 +18,8 @@ from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
+from . import _origin
+
 MAX_KEYS = 65536
 MAX_KEY_BYTES = 1024
 MAX_VALUE_BYTES = 1 << 20
@@ -155,6 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = _serve
 
     def _outcome(self, body):
+        why = _origin.refusal(self.headers, _origin.is_loopback(self.server.server_address[0]))
+        if why is not None:
+            return 403, why.encode()
         try:
             url = urlsplit(self.path)
             key = parse_qs(url.query, errors="strict", max_num_fields=16).get("key", [""])[0].strip()

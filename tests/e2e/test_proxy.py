@@ -178,6 +178,37 @@ def site(bench):
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 77, "stream": True, "stream_options": {"include_usage": True}, "seed": 2**63, "odd": 1e-400, "min_tokens": 3}
 
 
+def test_pages_of_other_origins(site, bench):
+    """Fails if a page cannot ask before it sends JSON or read the answer, also an error, or if --allow-origin lets another one in."""
+    page, other = "https://chat.example", "https://evil.example"
+    proxy, a = site("replica")
+    ask = {"Origin": page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os"}
+
+    def options(to, headers):
+        c = http.client.HTTPConnection(*to.at, timeout=20 * SLOW)
+        c.request("OPTIONS", "/v1/chat/completions", headers=headers)
+        return c.getresponse()
+
+    r = options(proxy, ask)
+    assert r.status == 204 and r.headers["Access-Control-Allow-Origin"] == "*" and "POST" in r.headers["Access-Control-Allow-Methods"]
+    assert r.headers["Access-Control-Allow-Headers"] == ask["Access-Control-Request-Headers"]
+    for body in (BODY, {**BODY, "stream": False}):
+        assert proxy.post(body, headers={"Origin": page})[2].headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    assert proxy.post(raw="{", headers={"Origin": page})[2].headers["Access-Control-Allow-Origin"] == "*"
+    assert "Access-Control-Allow-Origin" not in proxy.post(BODY)[2].headers
+    proxy, b = site("replica", args=("--allow-origin", f"http://localhost:8080,{page}"))
+    assert options(proxy, ask).headers["Access-Control-Allow-Origin"] == page
+    r = proxy.post(BODY, headers={"Origin": page})[2]
+    assert r.status == 200 and r.headers["Access-Control-Allow-Origin"] == page and r.headers["Vary"] == "Origin"
+    r = options(proxy, {**ask, "Origin": other})
+    assert r.status == 403 and "Access-Control-Allow-Origin" not in r.headers
+    assert proxy.post(BODY, headers={"Origin": other})[0] == 403 and len(b.asked) == 1
+    assert proxy.post(BODY)[0] == 200  # a program
+    for bad in ("chat.example", "https://chat.example/", "*,https://a", "https://a,", ""):
+        r = bench.run("kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", "--replica", b.url, f"--allow-origin={bad}")
+        assert r.rc == 1 and "--allow-origin" in r.err
+
+
 def test_prefill_and_decode(site):
     """Fails if the prefill copy is not cut down, if the decode copy lacks a field or the parameters, if both have not one id, or if Authorization does not pass."""
     proxy, p, d = site("prefill", "decode")

@@ -134,6 +134,9 @@ HEAD = b"PUT /metadata?key=k HTTP/1.1\r\n"
     (HEAD + b"Content-Length: " + b"9" * 4000 + b"\r\n\r\n", 413), (HEAD + b"X: " + b"x" * 9000 + b"\r\n\r\n", 431),
     (b"GET /metadata?key=%ff HTTP/1.0\r\n\r\n", 400), (b"GET /metadata?" + b"a&" * 50 + b" HTTP/1.0\r\n\r\n", 400),
     (b"GET /metadata?key=" + b"k" * 1025 + b" HTTP/1.0\r\n\r\n", 400), (b"GET http://[::1/metadata HTTP/1.0\r\n\r\n", 400),
+    (HEAD + b"Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx", 403),
+    (b"DELETE /metadata?key=k HTTP/1.0\r\nHost: 127.0.0.1\r\nOrigin: https://evil.example\r\n\r\n", 403),
+    (b"GET /metadata?key=k HTTP/1.0\r\nHost: evil.example\r\n\r\n", 403), (b"GET /health HTTP/1.0\r\nHost: [::1]:8080\r\n\r\n", 200),
     (b"GET /none HTTP/1.0\r\n\r\n", 404), (b"PUT /health HTTP/1.0\r\n\r\n", 405), (b"GET /health HTTP/1.0\r\n\r\n", 200),
 ])
 def test_bad_requests(server, request_bytes, status):

@@ -695,6 +695,25 @@ def test_admin_requests_that_are_wrong(admin):
     assert fetch(port, "/metrics")[0] == 503
 
 
+@pytest.mark.pool(nodes=1)
+def test_no_page_asks_the_admin_port(pool, admin):
+    """Fails if a web page can empty the pool: by its own request, or under a name of its own that points here."""
+    with kvpool.Pool(pool.addr) as handle:
+        handle.put("k", b"v")
+        for head in ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site", "Host: 127.0.0.1\r\nOrigin: https://evil.example",
+                     "Host: 127.0.0.1\r\nOrigin: null", "Host: evil.example", "Host: evil\r\nOrigin: http://evil"):
+            with socket.create_connection(admin.server_address, 10) as client:
+                client.sendall(f"POST /api/v1/remove_all?force=true HTTP/1.1\r\n{head}\r\nContent-Type: text/plain\r\n"
+                               "Content-Length: 1\r\n\r\nx".encode())
+                assert client.recv(100).startswith(b"HTTP/1.1 403 "), head
+        assert handle.exists("k")
+    port = admin.server_address[1]
+    assert fetch(port, "/get_all_keys") == (200, "k\n")
+    with socket.create_connection(admin.server_address, 10) as client:  # its own page, if it had one
+        client.sendall(f"POST /api/v1/remove_all HTTP/1.1\r\nHost: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
 def test_a_killed_wrapper_takes_the_master_with_it(programs):
     rpc, metrics = free_ports(2)
     master = programs("mooncake_master", "--rpc_port", str(rpc), "--metrics_port", str(metrics), "--rpc_address", "127.0.0.1")

@@ -276,6 +276,25 @@ test_unknown_path_and_method_answer_json(void **state)
 }
 
 static void
+test_a_page_of_another_origin_reaches_no_handler(void **state)
+{
+    fixture_t *fix = *state;
+    static const char *const heads[] = {"Sec-Fetch-Site: cross-site\r\n", "Origin: https://evil.example\r\n",
+                                        "Host: evil.example\r\n"};
+    for (size_t i = 0; i < KVP_ARRAY_LEN(heads); i++) {
+        char text[512];
+        int n = snprintf(text, sizeof(text),
+                         "POST /double HTTP/1.1\r\n%s%sContent-Type: text/plain\r\nConnection: close\r\n"
+                         "Content-Length: 8\r\n\r\n{\"n\": 1}",
+                         i == 2 ? "" : "Host: 127.0.0.1\r\n", heads[i]);
+        int fd = dial(fix);
+        assert_true(send_all(fd, text, (size_t)n));
+        assert_int_equal(read_reply(fix, fd), 403);
+        assert_non_null(strstr(fix->body, "{\"error\":\""));
+    }
+}
+
+static void
 test_head_and_an_empty_answer_have_no_body(void **state)
 {
     fixture_t *fix = *state;
@@ -644,6 +663,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_exact_path_beats_nothing_else, setup, teardown),
         cmocka_unit_test_setup_teardown(test_longest_prefix_wins, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unknown_path_and_method_answer_json, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_page_of_another_origin_reaches_no_handler, setup, teardown),
         cmocka_unit_test_setup_teardown(test_head_and_an_empty_answer_have_no_body, setup, teardown),
         cmocka_unit_test_setup_teardown(test_json_body_in_and_out, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_answer_without_memory_is_503, setup, teardown),
