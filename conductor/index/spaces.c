@@ -23,8 +23,8 @@ struct kvp_spaces {
     uint32_t n;
 };
 
-static uint64_t
-hash_of(const kvp_space_t *s)
+uint64_t
+kvp_space_hash(const kvp_space_t *s)
 {
     uint64_t h = s->block_size;
 
@@ -44,7 +44,7 @@ is_same(const kvp_space_t *a, const kvp_space_t *b)
 uint32_t
 kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space)
 {
-    const node_t *node = atomic_load_explicit(&spaces->chains[hash_of(space) % CHAINS], memory_order_acquire);
+    const node_t *node = atomic_load_explicit(&spaces->chains[kvp_space_hash(space) % CHAINS], memory_order_acquire);
 
     while (node != NULL && !is_same(&node->space, space))
         node = node->next;
@@ -71,7 +71,7 @@ uint32_t
 kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space)
 {
     const uint32_t known = kvp_spaces_find(spaces, space);
-    _Atomic(const node_t *) *chain = &spaces->chains[hash_of(space) % CHAINS];
+    _Atomic(const node_t *) *chain = &spaces->chains[kvp_space_hash(space) % CHAINS];
     node_t *node;
     char *at;
 

@@ -16,6 +16,8 @@ typedef struct {
 
 typedef struct kvp_spaces kvp_spaces_t;
 
+uint64_t kvp_space_hash(const kvp_space_t *space);
+
 kvp_spaces_t *kvp_spaces_create(void); /* NULL = no memory */
 void kvp_spaces_destroy(kvp_spaces_t *spaces);
 

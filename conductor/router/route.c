@@ -195,6 +195,7 @@ typedef struct {
     kvp_routes_t *routes;
     const asked_t *q;
     idle_t *with;
+    const kvp_space_t *space;
     const char *unknown; /* why tokens are not known; NULL = they are */
     kvp_http_response_t *response;
     bool has_answered;
@@ -284,6 +285,7 @@ choose(void *arg, const kvp_answer_t *answers, uint32_t n)
         .block_size = q->block_size,
         .hashes = ch->unknown != NULL ? NULL : (const uint64_t *)ch->with->hashes.data,
         .blocks = (uint32_t)(ch->with->hashes.len / sizeof(uint64_t)),
+        .space = kvp_space_hash(ch->space),
         .session = q->session[0] == '\0' ? 0
                                          : XXH3_64bits_withSeed(q->session, strlen(q->session),
                                                                 XXH3_64bits(q->tenant, strlen(q->tenant))),
@@ -390,7 +392,7 @@ answer_with(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http_re
     }
     const kvp_space_t space = {
         .model = q.model, .tenant = q.tenant, .salt = q.salt, .lora = q.lora, .block_size = q.block_size};
-    choosing_t ch = {.routes = routes, .q = &q, .with = with, .response = response};
+    choosing_t ch = {.routes = routes, .q = &q, .with = with, .space = &space, .response = response};
 
     if (has_tokens)
         take_numbers(with);
@@ -471,11 +473,25 @@ list_one(void *arg, const kvp_member_t *m)
 }
 
 static void
+see_target(void *arg, const kvp_member_t *m)
+{
+    kvp_routes_t *routes = arg;
+
+    (void)kvp_router_target(routes->router, m->instance, m->rank);
+}
+
+/* Called each second: the router forgets the instances that have left. */
+static void
 on_list(void *arg, void (*add)(void *to, const char *url, const char *tag), void *to)
 {
     kvp_routes_t *routes = arg;
     lister_t l = {add, to, ""};
 
+    pthread_mutex_lock(&routes->mutex);
+    kvp_registry_each(routes->registry, see_target, routes);
+    kvp_router_tick(routes->router, kvp_boot_ns());
+    kvp_router_sweep(routes->router);
+    pthread_mutex_unlock(&routes->mutex);
     kvp_registry_each(routes->registry, list_one, &l);
 }
 
@@ -496,7 +512,7 @@ on_told(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load)
     uint32_t target;
 
     pthread_mutex_lock(&routes->mutex);
-    target = kvp_router_target(routes->router, tag, rank);
+    target = kvp_router_find(routes->router, tag, rank);
     if (target != KVP_ROUTE_NONE) kvp_router_note(routes->router, target, load->running, load->waiting, kvp_boot_ns());
     pthread_mutex_unlock(&routes->mutex);
 }

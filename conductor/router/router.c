@@ -5,6 +5,7 @@
  * - Of prompts that were sent somewhere the last 2^18 blocks are remembered, and of sessions the last 2^16, each in a table of two places a key: a new entry takes the older
  *   place. What is forgotten so costs a worse choice.
  * - A route is its number: routes are a ring, and the numbers rise.
+ * - A target's place is used again after the target was dropped. Whatever outlives a target (blocks that were sent there, sessions) names it by its serial, which is never used twice.
  */
 #include "conductor/router/router.h"
 
@@ -16,6 +17,7 @@
 #define SESSION_BITS 16u
 #define NS_PER_MS 1e6
 #define NAME_MAX_BYTES 256u
+#define CHAINS 4096u
 
 const kvp_router_weights_t kvp_router_defaults = {
     .compute_tokens_s = 10000,
@@ -28,8 +30,11 @@ const kvp_router_weights_t kvp_router_defaults = {
 };
 
 typedef struct {
-    char name[NAME_MAX_BYTES];
+    char name[NAME_MAX_BYTES]; /* "" = the place is free */
+    uint64_t serial; /* from 1 on */
+    uint32_t next; /* of the chain of this name's hash, or of the free places */
     uint32_t rank;
+    bool is_seen; /* since the last sweep */
     uint32_t open; /* routes */
     uint32_t running, waiting; /* as it told last */
     double busy_until_ms; /* with prompts that were sent there */
@@ -46,14 +51,17 @@ typedef struct {
 
 typedef struct {
     uint64_t key; /* 0 = free */
-    uint64_t val; /* of a block: until when; of a session: its target */
+    uint64_t val; /* of a block: until when; of a session: the serial of its target */
     uint64_t used_ns;
 } entry_t;
 
 struct kvp_router {
     kvp_router_weights_t weights;
     target_t *targets;
-    uint32_t targets_n, targets_cap;
+    uint32_t targets_n, targets_cap; /* places that are in use; places */
+    uint32_t chains[CHAINS]; /* first target of each hash of a name; KVP_ROUTE_NONE ends a chain */
+    uint32_t free; /* first free place */
+    uint64_t serials; /* that were given out */
     open_t open[KVP_ROUTER_OPEN_MAX];
     uint64_t next, oldest; /* numbers of routes */
     entry_t pending[1u << PENDING_BITS], sessions[1u << SESSION_BITS];
@@ -90,24 +98,90 @@ enter(entry_t *table, uint32_t bits, uint64_t key, uint64_t now_ns)
 }
 
 /* ---- targets */
+static uint32_t *
+chain_of(kvp_router_t *r, const char *instance)
+{
+    return &r->chains[XXH3_64bits(instance, strlen(instance)) % CHAINS];
+}
+
+static bool
+grow_targets(kvp_router_t *r)
+{
+    const uint32_t cap = (uint32_t)kvp_min_u64(r->targets_cap * 2ull + 16, KVP_ROUTER_TARGETS_MAX);
+    target_t *more = cap == r->targets_cap ? NULL : realloc(r->targets, cap * sizeof *more);
+
+    if (more == NULL) return false;
+    r->targets = more;
+    for (uint32_t i = cap; i-- > r->targets_cap;) {
+        more[i] = (target_t){.next = r->free};
+        r->free = i;
+    }
+    r->targets_cap = cap;
+    return true;
+}
+
+uint32_t
+kvp_router_find(const kvp_router_t *r, const char *instance, uint32_t rank)
+{
+    uint32_t i = *chain_of((kvp_router_t *)r, instance);
+
+    while (i != KVP_ROUTE_NONE && (r->targets[i].rank != rank || strcmp(r->targets[i].name, instance) != 0))
+        i = r->targets[i].next;
+    return i;
+}
+
 uint32_t
 kvp_router_target(kvp_router_t *r, const char *instance, uint32_t rank)
 {
-    const uint32_t cap = r->targets_cap * 2 + 16;
-    target_t *more;
+    uint32_t *chain = chain_of(r, instance), i = kvp_router_find(r, instance, rank);
 
-    for (uint32_t i = 0; i < r->targets_n; i++)
-        if (r->targets[i].rank == rank && strcmp(r->targets[i].name, instance) == 0) return i;
-    if (r->targets_n == KVP_ROUTER_TARGETS_MAX || strlen(instance) >= NAME_MAX_BYTES) return KVP_ROUTE_NONE;
-    if (r->targets_n == r->targets_cap) {
-        more = realloc(r->targets, cap * sizeof *more);
-        if (more == NULL) return KVP_ROUTE_NONE;
-        r->targets = more;
-        r->targets_cap = cap;
+    if (i == KVP_ROUTE_NONE) {
+        if (instance[0] == '\0' || strlen(instance) >= NAME_MAX_BYTES) return KVP_ROUTE_NONE;
+        if (r->free == KVP_ROUTE_NONE && !grow_targets(r)) return KVP_ROUTE_NONE;
+        i = r->free;
+        r->free = r->targets[i].next;
+        r->targets[i] = (target_t){.serial = ++r->serials, .next = *chain, .rank = rank};
+        strcpy(r->targets[i].name, instance);
+        *chain = i;
+        r->targets_n++;
     }
-    r->targets[r->targets_n] = (target_t){.rank = rank};
-    strcpy(r->targets[r->targets_n].name, instance);
-    return r->targets_n++;
+    r->targets[i].is_seen = true;
+    return i;
+}
+
+static void
+drop_target(kvp_router_t *r, uint32_t target)
+{
+    uint32_t *at = chain_of(r, r->targets[target].name);
+
+    while (*at != target)
+        at = &r->targets[*at].next;
+    *at = r->targets[target].next;
+    r->targets[target] = (target_t){.next = r->free};
+    r->free = target;
+    r->targets_n--;
+}
+
+void
+kvp_router_sweep(kvp_router_t *r)
+{
+    for (uint32_t i = 0; i < r->targets_cap; i++) {
+        target_t *t = &r->targets[i];
+
+        if (t->name[0] != '\0' && !t->is_seen && t->open == 0) drop_target(r, i);
+        t->is_seen = false;
+    }
+    if (r->targets_n > 0 || r->targets_cap == 0) return;
+    free(r->targets);
+    r->targets = NULL;
+    r->targets_cap = 0;
+    r->free = KVP_ROUTE_NONE;
+}
+
+uint32_t
+kvp_router_targets(const kvp_router_t *r)
+{
+    return r->targets_n;
 }
 
 void
@@ -124,19 +198,27 @@ kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t wai
 void
 kvp_router_note_there(kvp_router_t *r, const char *instance, bool is_there)
 {
-    for (uint32_t i = 0; i < r->targets_n; i++)
+    for (uint32_t i = *chain_of(r, instance); i != KVP_ROUTE_NONE; i = r->targets[i].next)
         if (strcmp(r->targets[i].name, instance) == 0) r->targets[i].is_away = !is_there;
 }
 
 /* ---- choosing */
+/* Blocks of that namespace that were sent to that target. */
+static uint64_t
+pending_seed(const kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target)
+{
+    return key_of(ask->space, r->targets[target].serial);
+}
+
 static uint32_t
 pending_run(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint64_t now_ns)
 {
     uint32_t run = ask->block_size == 0 ? 0 : c->matched / ask->block_size;
     const uint32_t from = run;
+    const uint64_t seed = pending_seed(r, ask, c->target);
 
     while (ask->hashes != NULL && run < ask->blocks) {
-        const entry_t *e = find(r->pending, PENDING_BITS, key_of(ask->hashes[run], c->target));
+        const entry_t *e = find(r->pending, PENDING_BITS, key_of(ask->hashes[run], seed));
 
         if (e == NULL || e->val < now_ns) break;
         run++;
@@ -157,7 +239,7 @@ typedef struct {
 } estimate_t;
 
 static estimate_t
-estimate(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint32_t session, uint64_t now_ns)
+estimate(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint64_t session, uint64_t now_ns)
 {
     const kvp_router_weights_t *w = &r->weights;
     const target_t *t = &r->targets[c->target];
@@ -165,7 +247,7 @@ estimate(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, 
     const uint32_t fast = (uint32_t)kvp_max_u64(c->gpu, c->cpu);
     const uint32_t from_cpu = c->cpu > c->gpu ? c->cpu - c->gpu : 0,
                    from_disk = c->matched > fast ? c->matched - fast : 0;
-    estimate_t e = {.pending = pending_run(r, ask, c, now_ns), .has_affinity = session == c->target};
+    estimate_t e = {.pending = pending_run(r, ask, c, now_ns), .has_affinity = session == t->serial};
     const uint32_t has = (uint32_t)kvp_min_u64(ask->tokens, (uint64_t)c->matched + e.pending);
     double disk_ms = ms_of(from_disk, w->disk_tokens_s), cpu_ms = ms_of(from_cpu, w->cpu_tokens_s);
 
@@ -206,6 +288,7 @@ remember(kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target, double wo
     open_t *o = &r->open[id % KVP_ROUTER_OPEN_MAX];
     target_t *t = &r->targets[target];
     const double now_ms = (double)now_ns / NS_PER_MS;
+    const uint64_t seed = pending_seed(r, ask, target);
 
     if (o->id != 0) {
         end_route(r, o);
@@ -218,9 +301,9 @@ remember(kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target, double wo
     r->stats.routes++;
     r->stats.open++;
     for (uint32_t i = 0; ask->hashes != NULL && i < ask->blocks; i++)
-        enter(r->pending, PENDING_BITS, key_of(ask->hashes[i], target), now_ns)->val =
+        enter(r->pending, PENDING_BITS, key_of(ask->hashes[i], seed), now_ns)->val =
             now_ns + (uint64_t)(work_ms * NS_PER_MS + r->weights.pending_s * 1e9);
-    if (ask->session != 0) enter(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX), now_ns)->val = target;
+    if (ask->session != 0) enter(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX), now_ns)->val = t->serial;
     return id;
 }
 
@@ -230,7 +313,7 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
 {
     const entry_t *session =
         ask->session == 0 ? NULL : find(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX));
-    const uint32_t before = session == NULL ? KVP_ROUTE_NONE : (uint32_t)session->val;
+    const uint64_t before = session == NULL ? 0 : session->val;
     estimate_t best = {0};
 
     *out = (kvp_route_t){.at = KVP_ROUTE_NONE, .longest = KVP_ROUTE_NONE};
@@ -311,6 +394,8 @@ kvp_router_create(const kvp_router_weights_t *weights)
     if (r == NULL) return NULL;
     r->weights = *weights;
     r->next = r->oldest = 1;
+    memset(r->chains, 0xff, sizeof r->chains);
+    r->free = KVP_ROUTE_NONE;
     return r;
 }
 

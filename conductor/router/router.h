@@ -13,7 +13,7 @@
 
 #include "common/base.h"
 
-#define KVP_ROUTER_TARGETS_MAX 8192u
+#define KVP_ROUTER_TARGETS_MAX 16384u /* twice the publishers: those that left stay until their routes have ended */
 #define KVP_ROUTER_OPEN_MAX 65536u /* routes; beyond, the oldest is taken for done */
 #define KVP_ROUTE_NONE UINT32_MAX
 
@@ -33,9 +33,15 @@ typedef struct kvp_router kvp_router_t;
 kvp_router_t *kvp_router_create(const kvp_router_weights_t *weights);
 void kvp_router_destroy(kvp_router_t *r);
 
-/* kvp_router_target is the number of that rank of that instance, which it has for good; KVP_ROUTE_NONE = there are too many. kvp_router_note: what it says of itself: requests that
- * it runs, and that wait. */
+/* kvp_router_target finds the target of that rank of that instance, or makes it. The number is valid until the next kvp_router_sweep. KVP_ROUTE_NONE: there are too many.
+ * kvp_router_find never makes one; KVP_ROUTE_NONE: there is none. */
 uint32_t kvp_router_target(kvp_router_t *r, const char *instance, uint32_t rank);
+uint32_t kvp_router_find(const kvp_router_t *r, const char *instance, uint32_t rank);
+/* kvp_router_sweep drops each target that kvp_router_target was not called for since the last sweep, unless a route is open there. The caller first calls kvp_router_target for each
+ * instance that is registered. */
+void kvp_router_sweep(kvp_router_t *r);
+uint32_t kvp_router_targets(const kvp_router_t *r);
+/* kvp_router_note: what the target reports: requests that it runs, and that wait. */
 void kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t waiting, uint64_t now_ns);
 /* kvp_router_note_there: of all ranks of that instance. What is not there is chosen only where nothing is. */
 void kvp_router_note_there(kvp_router_t *r, const char *instance, bool is_there);
@@ -53,6 +59,7 @@ typedef struct {
     uint32_t block_size;
     const uint64_t *hashes; /* of its whole blocks; NULL = not known */
     uint32_t blocks;
+    uint64_t space; /* hash of the blocks' namespace (kvp_space_hash): equal tokens of two namespaces are two prompts */
     uint64_t session; /* hash of its name; 0 = none */
     bool keeps_none; /* a question alone: nothing is remembered of it */
 } kvp_route_ask_t;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The router's choices, and what servers tell of their load.
  */
+#include "conductor/index/spaces.h"
 #include "conductor/router/load.h"
 #include "conductor/router/router.h"
 
@@ -114,6 +115,80 @@ test_pending_sessions_and_ends(void **state)
     kvp_router_destroy(g.r);
 }
 
+/* Fails if a prompt that was just sent somewhere counts there for the same tokens of another namespace. */
+static void
+test_pending_of_another_namespace(void **state)
+{
+    rig_t g;
+    kvp_route_t out;
+    uint64_t seen = 0;
+
+    (void)state;
+    open_rig(&g);
+    for (uint64_t space = 1; space <= N; space++) {
+        kvp_router_pick(
+            g.r, &(kvp_route_ask_t){.tokens = 1024, .block_size = 16, .hashes = g.hashes, .blocks = 64, .space = space},
+            g.c, N, S, &out);
+        assert_int_equal(out.pending, 0);
+        seen |= 1ull << out.at;
+        assert_true(kvp_router_done(g.r, out.id, S));
+    }
+    assert_int_equal(seen, (1u << N) - 1); /* nothing attracts them, so they go in turns */
+    kvp_router_destroy(g.r);
+}
+
+static uint64_t
+hash_of(const char *model, const char *tenant, const char *salt, const char *lora, uint32_t block_size)
+{
+    return kvp_space_hash(&(kvp_space_t){model, tenant, salt, lora, block_size});
+}
+
+static void
+test_hashes_of_namespaces(void **state)
+{
+    const uint64_t is = hash_of("m", "t", "s", "l", 16);
+
+    (void)state;
+    assert_int_equal(hash_of("m", "t", "s", "l", 16), is);
+    assert_int_not_equal(hash_of("n", "t", "s", "l", 16), is);
+    assert_int_not_equal(hash_of("m", "u", "s", "l", 16), is);
+    assert_int_not_equal(hash_of("m", "t", "", "l", 16), is);
+    assert_int_not_equal(hash_of("m", "t", "l", "s", 16), is);
+    assert_int_not_equal(hash_of("m", "t", "s", "", 16), is);
+    assert_int_not_equal(hash_of("m", "t", "s", "l", 32), is);
+}
+
+/* Fails if instances that have left keep their places, or if what was sent to one of them counts for its successor. */
+static void
+test_instances_that_come_and_go(void **state)
+{
+    const kvp_route_ask_t ask = {
+        .tokens = 16, .block_size = 16, .hashes = (const uint64_t[]){5}, .blocks = 1, .session = 9};
+    kvp_router_t *r = kvp_router_create(&kvp_router_defaults);
+    kvp_route_t out;
+    char name[32];
+
+    (void)state;
+    for (uint32_t i = 0; i < 100000; i++) {
+        kvp_candidate_t c;
+
+        snprintf(name, sizeof name, "instance-%u", i);
+        c = (kvp_candidate_t){.target = kvp_router_target(r, name, i % 3)};
+        assert_int_not_equal(c.target, KVP_ROUTE_NONE);
+        kvp_router_pick(r, &ask, &c, 1, S, &out);
+        assert_true(out.at == 0 && out.pending == 0 && !out.has_affinity);
+        if (i % 2000 != 0) continue;
+        kvp_router_sweep(r); /* it was seen before this one, and not before the next one */
+        kvp_router_sweep(r);
+        assert_true(kvp_router_find(r, name, i % 3) != KVP_ROUTE_NONE); /* a route is open there */
+        kvp_router_tick(r, 100 * S);
+        kvp_router_sweep(r);
+        assert_int_equal(kvp_router_targets(r), 0);
+        assert_int_equal(kvp_router_find(r, name, i % 3), KVP_ROUTE_NONE);
+    }
+    kvp_router_destroy(r);
+}
+
 /* Without tokens the load alone decides, in turns where it is the same. */
 static void
 test_by_load_alone(void **state)
@@ -158,7 +233,11 @@ main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_estimates),
                                        cmocka_unit_test(test_pending_sessions_and_ends),
-                                       cmocka_unit_test(test_by_load_alone), cmocka_unit_test(test_texts_of_servers)};
+                                       cmocka_unit_test(test_pending_of_another_namespace),
+                                       cmocka_unit_test(test_hashes_of_namespaces),
+                                       cmocka_unit_test(test_instances_that_come_and_go),
+                                       cmocka_unit_test(test_by_load_alone),
+                                       cmocka_unit_test(test_texts_of_servers)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
