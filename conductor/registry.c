@@ -44,6 +44,7 @@ typedef struct publisher {
     uint64_t since_ns, event_ns; /* when it was registered; when the last message came, 0 = none did */
     kvp_pool_source_t source; /* of one that is shared */
     bool wants_again; /* its events are wanted from the beginning */
+    uint64_t repairs; /* times that its view was damaged */
     uint64_t drift_wait_ns, drift_next_ns; /* when a drift has them asked for again at the earliest */
     bool is_early; /* it was there at the start */
     bool is_unseen; /* by readers */
@@ -508,6 +509,23 @@ look_at_ready(kvp_registry_t *r)
     r->is_ready |= is_ready && !r->is_starting;
 }
 
+/* A damaged view is emptied, and the publisher is replayed. One that cannot be replayed goes on with what comes. */
+static void
+look_at_view(publisher_t *p)
+{
+    kvp_view_stats_t view;
+
+    kvp_view_stats(p->view, &view);
+    if (!view.is_damaged) return;
+    kvp_log_error("conductor",
+                  "a publisher's blocks are dropped and replayed, because one of them was left out instance=%s",
+                  p->reg.instance);
+    kvp_events_drop(&p->applier);
+    kvp_view_repair(p->view);
+    p->wants_again = true;
+    p->repairs++;
+}
+
 static void
 on_tick(uv_timer_t *timer)
 {
@@ -517,6 +535,7 @@ on_tick(uv_timer_t *timer)
 
     kvp_list_foreach (pos, &r->publishers) {
         p = kvp_list_entry(pos, publisher_t, link);
+        look_at_view(p);
         if (p->wants_again) kvp_feed_again(&p->feed, now_ns);
         p->wants_again = false;
         kvp_feed_tick(&p->feed, now_ns);
@@ -657,6 +676,7 @@ kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
         kvp_jsonw_u64(w, "drops", st->drops);
         kvp_jsonw_u64(w, "incarnations", st->incarnations);
         kvp_jsonw_u64(w, "snapshots", st->snapshots);
+        kvp_jsonw_u64(w, "repairs", p->repairs);
         if (p->reg.is_shared) write_source(&p->source, w);
         write_joins(&p->applier, w);
         kvp_jsonw_u64(w, "duplicates", st->duplicates + p->applier.done.duplicates);
@@ -751,6 +771,8 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
     metric(out, "unjoined_blocks", "gauge",
            "blocks of a pool of which no engine has told where they stand, at the engine that lacks most", unjoined);
     metric(out, "drifts_total", "counter", "times that a pool's digests were others than what was known of it", drifts);
+    metric(out, "left_out_total", "counter", "blocks that were left out because the index contradicted itself",
+           index.left_out);
     metric(out, "drops_total", "counter", "times that what a publisher holds was given up", drops);
 }
 

@@ -52,7 +52,7 @@ struct kvp_index {
     part_t parts[PARTS];
     _Atomic(block_t *) pieces[PIECES];
     uint32_t numbers; /* that were given out */
-    uint64_t blocks, bytes;
+    uint64_t blocks, bytes, left_out;
     kvp_buf_t spare; /* uint32_t: numbers of blocks that are free */
     kvp_buf_t spare_holders; /* and of holders */
     uint32_t holders_n;
@@ -224,26 +224,39 @@ kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth)
     return number;
 }
 
-void
-kvp_index_rele(kvp_index_t *ix, uint32_t number)
+/* False: the table does not have it. */
+static bool
+take_out(kvp_index_t *ix, uint32_t number)
 {
-    block_t *b = block_at(ix, number);
-    uint64_t key;
-    part_t *p;
-    table_t *t;
+    const block_t *b = block_at(ix, number);
+    const uint64_t key = mixed(ix, b->space, b->hash);
+    part_t *p = part_of(ix, key);
+    table_t *t = atomic_load_explicit(&p->table, memory_order_relaxed);
     uint32_t at;
 
-    if (--b->users > 0) return;
-    if (atomic_load_explicit(&b->set, memory_order_relaxed) != KVP_SET_NONE)
-        kvp_panic("a block that nobody uses is held");
-    key = mixed(ix, b->space, b->hash);
-    p = part_of(ix, key);
-    t = atomic_load_explicit(&p->table, memory_order_relaxed);
-    if (find(ix, t, key, b->space, b->hash, &at) != number) kvp_panic("a block is not in the table");
+    if (find(ix, t, key, b->space, b->hash, &at) != number) return false;
     atomic_store_explicit(&t->entries[at], GONE, memory_order_release);
     p->gone++;
     ix->blocks--;
-    kvp_epoch_retire(ix->epoch, free_block, ix, number);
+    return true;
+}
+
+bool
+kvp_index_rele(kvp_index_t *ix, uint32_t number)
+{
+    block_t *b = block_at(ix, number);
+    const bool has_user = b->users > 0;
+    bool is_sound;
+
+    if (has_user && --b->users > 0) return true;
+    is_sound = take_out(ix, number) && has_user && atomic_load_explicit(&b->set, memory_order_relaxed) == KVP_SET_NONE;
+    if (is_sound) {
+        kvp_epoch_retire(ix->epoch, free_block, ix, number);
+        return true;
+    }
+    ix->left_out++;
+    kvp_log_error("conductor", "a block is left out: its users and its holders contradict each other block=%u", number);
+    return false;
 }
 
 /* ---- holders */
@@ -253,12 +266,14 @@ set_of(const block_t *b)
     return atomic_load_explicit(&b->set, memory_order_relaxed);
 }
 
-void
+bool
 kvp_index_add(kvp_index_t *ix, uint32_t number, uint32_t holder)
 {
     block_t *b = block_at(ix, number);
+    const uint32_t was = set_of(b), now = kvp_sets_with(ix->sets, was, holder);
 
-    atomic_store_explicit(&b->set, kvp_sets_with(ix->sets, set_of(b), holder), memory_order_release);
+    atomic_store_explicit(&b->set, now, memory_order_release);
+    return now != was;
 }
 
 void
@@ -375,7 +390,7 @@ kvp_index_sets(const kvp_index_t *ix)
 void
 kvp_index_stats(const kvp_index_t *ix, kvp_index_stats_t *out)
 {
-    *out = (kvp_index_stats_t){.blocks = ix->blocks, .bytes = ix->bytes + kvp_sets_bytes(ix->sets)};
+    *out = (kvp_index_stats_t){ix->blocks, ix->bytes + kvp_sets_bytes(ix->sets), ix->left_out};
 }
 
 /* ---- life */

@@ -26,8 +26,11 @@ void kvp_index_holder_free(kvp_index_t *ix, uint32_t holder);
 
 /* kvp_index_use finds the block, or makes it: KVP_BLOCK_NONE = there are too many. Its number stays until kvp_index_rele was called as often. */
 uint32_t kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth);
-void kvp_index_rele(kvp_index_t *ix, uint32_t block);
-void kvp_index_add(kvp_index_t *ix, uint32_t block, uint32_t holder);
+/* kvp_index_rele gives one use back. False: the block's state contradicts its users, which is a bug of ours. The block is left out of all answers then, and its number is
+ * never given out again; the caller's view cannot be relied on. */
+bool kvp_index_rele(kvp_index_t *ix, uint32_t block) KVP_MUST_USE;
+/* kvp_index_add: false: the holder had the block already. */
+bool kvp_index_add(kvp_index_t *ix, uint32_t block, uint32_t holder);
 void kvp_index_remove(kvp_index_t *ix, uint32_t block, uint32_t holder);
 void kvp_index_purge(kvp_index_t *ix, uint32_t block); /* holders that have ended leave it */
 /* What it is: never changes while it is used. */
@@ -44,6 +47,7 @@ const kvp_sets_t *kvp_index_sets(const kvp_index_t *ix);
 
 typedef struct {
     uint64_t blocks, bytes;
+    uint64_t left_out; /* blocks, by kvp_index_rele */
 } kvp_index_stats_t;
 void kvp_index_stats(const kvp_index_t *ix, kvp_index_stats_t *stats_out); /* the writer's */
 

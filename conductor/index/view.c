@@ -5,10 +5,11 @@
  * - An entry is 16 bytes, in 256 tables that grow by a quarter each for itself. Entries of one hash, which differ in the slot, lie in one run of places.
  * - To clear a medium touches no entry: the slot's generation goes up, entries of another count as 0, and the holder ends. A sweep takes the old holder out of
  *   the blocks later.
+ * - Several entries of one medium may hold one block: hashes of two groups, or two hashes of the same tokens. The holder leaves the block with the last of them.
  */
 #include "conductor/index/view.h"
 
-#include "common/hash.h"
+#include "common/digestmap.h"
 #include "common/log.h"
 
 #include <ctype.h>
@@ -50,6 +51,7 @@ struct kvp_view {
     uint32_t slots_n;
     kvp_medium_t media[KVP_MEDIA_MAX];
     _Atomic uint32_t media_n;
+    kvp_digestmap_t more[KVP_MEDIA_MAX]; /* by block: how many entries of the medium hold it beside the first */
     kvp_view_stats_t stats;
     kvp_buf_t dead; /* uint32_t: holders that some block may have still */
     uint32_t sweep_part, sweep_at; /* the next entry that a sweep looks at; part PARTS = it is over */
@@ -219,11 +221,17 @@ bring_up(kvp_view_t *v, entry_t *e)
     e->count = 0;
 }
 
+static void
+rele(kvp_view_t *v, uint32_t block)
+{
+    if (block != KVP_BLOCK_NONE && !kvp_index_rele(v->ix, block)) v->stats.is_damaged = true;
+}
+
 /* An entry that holds nothing. */
 static void
 forget(kvp_view_t *v, part_t *p, entry_t *e)
 {
-    if (e->block != KVP_BLOCK_NONE) kvp_index_rele(v->ix, e->block);
+    rele(v, e->block);
     e->which = GONE;
     p->gone++;
     v->stats.known--;
@@ -246,34 +254,47 @@ kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out)
 }
 
 /* ---- holding */
-/* Another slot of the same medium holds the same hash. */
-static bool
-is_held_beside(const kvp_view_t *v, const entry_t *self)
+static kvp_digest_t
+digest_of(uint32_t block)
 {
-    const uint64_t key = mixed(v, self->hash);
-    const part_t *p = part_of(v, key);
-    const uint32_t medium = v->slots[self->which - 1].medium;
+    return (kvp_digest_t){.lo = block, .hi = 0};
+}
 
-    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at)) {
-        const entry_t *e = &p->entries[at];
+/* The entry's medium has the entry's block. */
+static void
+hold(kvp_view_t *v, const entry_t *e)
+{
+    const uint32_t medium = v->slots[e->which - 1].medium, holder = holder_for(v, e->which - 1);
+    uint64_t *more;
 
-        if (e == self || e->which == GONE || e->hash != self->hash) continue;
-        if (v->slots[e->which - 1].medium == medium && count_of(v, e) > 0) return true;
+    if (holder == KVP_NO_HOLDER) {
+        v->stats.full++;
+    } else if (!kvp_index_add(v->ix, e->block, holder)) {
+        more = kvp_digestmap_insert(&v->more[medium], digest_of(e->block));
+        if (more == NULL) kvp_panic("out of memory: blocks that are held twice");
+        ++*more;
     }
-    return false;
 }
 
 static void
 let_go(kvp_view_t *v, entry_t *e)
 {
     slot_t *s = &v->slots[e->which - 1];
+    kvp_digestmap_t *map = &v->more[s->medium];
+    uint64_t *more;
 
     e->count = 0;
     s->resident--;
     v->stats.resident--;
     v->stats.known++;
-    if (e->block != KVP_BLOCK_NONE && !is_held_beside(v, e))
+    if (e->block == KVP_BLOCK_NONE) return;
+    more = kvp_digestmap_at(map, digest_of(e->block));
+    if (more == NULL)
         kvp_index_remove(v->ix, e->block, atomic_load_explicit(&v->media[s->medium].holder, memory_order_relaxed));
+    else if (*more == 1)
+        kvp_digestmap_remove(map, digest_of(e->block));
+    else
+        --*more;
 }
 
 /* Places of what is gone are forgotten, a table at a time. */
@@ -306,10 +327,10 @@ entry_at(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
         bring_up(v, e);
         if (e->block != block) { /* the hash stands elsewhere now: the publisher is another one than before */
             if (e->count > 0) let_go(v, e);
-            if (e->block != KVP_BLOCK_NONE) kvp_index_rele(v->ix, e->block);
+            rele(v, e->block);
             e->block = block;
-        } else if (block != KVP_BLOCK_NONE) {
-            kvp_index_rele(v->ix, block); /* one use is enough */
+        } else {
+            rele(v, block); /* one use is enough */
         }
     }
     return e;
@@ -342,7 +363,6 @@ void
 kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
 {
     entry_t *e = entry_at(v, slot, hash, block);
-    uint32_t holder;
 
     if (e->count > 0) {
         if (is_counted && e->count < COUNT_MAX) e->count++;
@@ -352,12 +372,7 @@ kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool
     v->slots[slot].resident++;
     v->stats.resident++;
     v->stats.known--;
-    if (block == KVP_BLOCK_NONE) return;
-    holder = holder_for(v, slot);
-    if (holder == KVP_NO_HOLDER)
-        v->stats.full++;
-    else
-        kvp_index_add(v->ix, block, holder);
+    if (block != KVP_BLOCK_NONE) hold(v, e);
 }
 
 bool
@@ -388,32 +403,43 @@ clear_medium(kvp_view_t *v, uint32_t medium)
     kvp_medium_t *m = &v->media[medium];
     uint32_t holder = atomic_load_explicit(&m->holder, memory_order_relaxed);
 
+    kvp_digestmap_fini(&v->more[medium]);
+    v->sweep_part = v->sweep_at = 0;
     if (holder == KVP_NO_HOLDER) return;
     atomic_store_explicit(&m->holder, KVP_NO_HOLDER, memory_order_release);
     kvp_index_holder_end(v->ix, holder);
     kvp_buf_append(&v->dead, &holder, sizeof holder);
     if (v->dead.err != KVP_OK) kvp_panic("out of memory: holders that ended");
-    v->sweep_part = v->sweep_at = 0;
 }
 
 void
 kvp_view_clear(kvp_view_t *v, const char *medium)
 {
+    bool is_round = false;
+
     for (uint32_t i = 0; i < v->slots_n; i++) {
         slot_t *s = &v->slots[i];
 
         if (medium != NULL && strcmp(v->media[s->medium].name, medium) != 0) continue;
-        if (s->gen == UINT8_MAX) {
-            while (kvp_view_sweep(v, UINT32_MAX))
-                continue;
-            s->gen = 0; /* no entry has it */
-        }
-        s->gen++;
+        is_round |= s->gen == UINT8_MAX;
+        s->gen++; /* 0: no entry has it */
         v->stats.resident -= s->resident;
         v->stats.known += s->resident;
         s->resident = 0;
         clear_medium(v, s->medium);
     }
+    while (is_round && kvp_view_sweep(v, UINT32_MAX)) /* else entries of the generations before would count again */
+        continue;
+    for (uint32_t i = 0; i < v->slots_n && is_round; i++)
+        if (v->slots[i].gen == 0) v->slots[i].gen = 1;
+}
+
+void
+kvp_view_repair(kvp_view_t *v)
+{
+    kvp_view_clear(v, NULL);
+    trim(v, 0);
+    v->stats.is_damaged = false;
 }
 
 void
@@ -461,6 +487,8 @@ kvp_view_stats(const kvp_view_t *v, kvp_view_stats_t *out)
 {
     *out = v->stats;
     out->bytes += sizeof *v;
+    for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++)
+        out->bytes += v->more[i].cap * sizeof *v->more[i].slots;
 }
 
 kvp_view_t *
@@ -473,6 +501,8 @@ kvp_view_create(kvp_index_t *ix, uint64_t seed, uint32_t known_max)
     v->mix = kvp_mix_make(seed);
     v->known_max = known_max;
     v->sweep_part = PARTS;
+    for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++)
+        kvp_digestmap_init(&v->more[i], seed);
     kvp_buf_init(&v->dead, 0);
     return v;
 }
@@ -486,6 +516,8 @@ kvp_view_destroy(kvp_view_t *v)
         continue;
     for (uint32_t i = 0; i < PARTS; i++)
         free(v->parts[i].entries);
+    for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++)
+        kvp_digestmap_fini(&v->more[i]);
     kvp_buf_fini(&v->dead);
     free(v);
 }

@@ -35,6 +35,8 @@ typedef struct {
     uint64_t resident, known; /* entries that hold, and those that say no more than a place */
     uint64_t unknown, full; /* removals of what is not held; blocks for which there was no room */
     uint64_t bytes;
+    bool
+        is_damaged; /* kvp_index_rele found a contradiction: what the view holds cannot be relied on until kvp_view_repair */
 } kvp_view_stats_t;
 
 /* ix is borrowed; known_max: places that are kept of what is not held. NULL = no memory. */
@@ -67,6 +69,8 @@ void kvp_view_forget(kvp_view_t *v);
 
 /* kvp_view_clear: the medium holds nothing any more, at once (NULL = no medium does); places stay known. kvp_view_sweep frees what that left, so many entries at most: true = there is more. */
 void kvp_view_clear(kvp_view_t *v, const char *medium);
+/* kvp_view_repair: the view holds nothing and knows no places any more, and is not damaged. */
+void kvp_view_repair(kvp_view_t *v);
 bool kvp_view_sweep(kvp_view_t *v, uint32_t most);
 
 /* Readers': media of the view, as many as that. Inside an epoch. */

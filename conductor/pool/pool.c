@@ -196,7 +196,7 @@ learn(kvp_join_t *j, uint64_t hash, uint32_t block, bool is_sure)
 
     if (kvp_view_place(j->view, hash, &known) == KVP_PLACE_BLOCK) {
         if (known == block || !is_sure) {
-            kvp_index_rele(j->pools->ix, block);
+            kvp_ignore(kvp_index_rele(j->pools->ix, block), "another use stays: the place that is known");
             return;
         }
         for (uint32_t slot = 0; slot < KVP_SLOTS_MAX; slot++)
@@ -603,11 +603,28 @@ free_join(kvp_join_t *j)
     free(j);
 }
 
+/* The view is made again: its places from the file, and what is there from the source. */
+static void
+repair(kvp_join_t *j)
+{
+    kvp_view_repair(j->view);
+    for (uint32_t i = 0; i < MEDIA; i++)
+        clear(j, i);
+    if (j->pools->log != NULL) kvp_joinlog_each(j->pools->log, load_place, j);
+    j->pools->wanted(j->pools->arg, j->backend->source, false);
+}
+
 void
 kvp_pools_sweep(kvp_pools_t *pools, uint32_t most)
 {
-    kvp_list_foreach (pos, &pools->joins)
-        (void)kvp_view_sweep(kvp_list_entry(pos, kvp_join_t, link)->view, most);
+    kvp_list_foreach (pos, &pools->joins) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+        kvp_view_stats_t view;
+
+        kvp_view_stats(j->view, &view);
+        if (view.is_damaged) repair(j);
+        (void)kvp_view_sweep(j->view, most);
+    }
     kvp_list_foreach_safe (pos, tmp, &pools->ending) {
         kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
 

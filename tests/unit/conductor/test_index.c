@@ -241,10 +241,147 @@ test_random_events_and_questions(void **state)
     }
 }
 
+/* ---- views alone: several hashes of several groups at few blocks */
+#define HASHES 5u
+#define BLOCKS 3u
+#define VIEWS 2u
+
+typedef struct {
+    uint32_t block, count; /* of each entry */
+} held_t;
+
+static bool
+is_held(const kvp_index_t *ix, const kvp_view_t *view, uint32_t medium, uint32_t block)
+{
+    const uint64_t hash = 100 + block;
+    const kvp_medium_t *of;
+    uint32_t set;
+
+    if (medium >= kvp_view_media(view, &of)) return false;
+    kvp_index_find(ix, 0, block, &hash, 1, &set);
+    const kvp_set_t *holders = kvp_sets_get(kvp_index_sets(ix), set);
+    for (uint32_t i = 0; holders != NULL && i < holders->n; i++)
+        if (holders->holders[i] == atomic_load(&of[medium].holder)) return true;
+    return false;
+}
+
+static void
+change_view(rig_t *g, kvp_view_t *view, held_t model[MEDIA * GROUPS][HASHES])
+{
+    const uint32_t medium = (uint32_t)draw(g, MEDIA), group = (uint32_t)draw(g, GROUPS),
+                   hash = (uint32_t)draw(g, HASHES);
+    const uint32_t slot = kvp_view_slot(view, media[medium], strlen(media[medium]), group),
+                   block = (uint32_t)draw(g, BLOCKS);
+    held_t *e = &model[medium * GROUPS + group][hash];
+    uint32_t clears = draw(g, 20) == 0 ? UINT8_MAX : 1; /* as many as there are generations */
+
+    switch (draw(g, 20)) {
+    case 0:
+        for (; clears > 0; clears--)
+            kvp_view_clear(view, shown[medium]);
+        memset(model[medium * GROUPS], 0, GROUPS * sizeof model[0]);
+        break;
+    case 1:
+        (void)kvp_view_sweep(view, (uint32_t)draw(g, 300));
+        break;
+    case 2:
+        kvp_view_forget(view);
+        break;
+    case 3:
+    case 4:
+    case 5:
+    case 6:
+    case 7:
+    case 8:
+    case 9:
+        assert_int_equal(kvp_view_remove(view, slot, hash), e->count > 0);
+        e->count -= e->count > 0;
+        break;
+    default:
+        kvp_view_store(view, slot, hash, kvp_index_use(g->ix, 0, 100 + block, block), true);
+        e->count = e->block == block ? e->count + 1 : 1;
+        e->block = block;
+    }
+}
+
+/* A medium holds exactly the blocks at which one of its entries stands, whatever else stands there or stood there. */
+static void
+test_views_hold_what_their_entries_say(void **state)
+{
+    static held_t model[VIEWS][MEDIA * GROUPS][HASHES];
+    kvp_index_stats_t stats;
+    rig_t g;
+
+    (void)state;
+    open_rig(&g, 3);
+    for (uint32_t n = 0; n < 200000; n++) {
+        const uint32_t who = (uint32_t)draw(&g, VIEWS);
+
+        change_view(&g, g.views[who], model[who]);
+        if (draw(&g, 20) == 0) kvp_epoch_collect(&g.epoch);
+        if (draw(&g, 4) != 0) continue;
+        kvp_epoch_reader_t *reader = kvp_epoch_enter(&g.epoch);
+        for (uint32_t m = 0; m < MEDIA; m++)
+            for (uint32_t b = 0; b < BLOCKS; b++) {
+                const kvp_medium_t *of;
+                uint32_t at = 0, count = 0;
+
+                for (uint32_t i = 0; i < GROUPS * HASHES; i++) {
+                    const held_t *e = &model[who][m * GROUPS + i % GROUPS][i / GROUPS];
+
+                    if (e->block == b) count += e->count;
+                }
+                while (at < kvp_view_media(g.views[who], &of) && strcmp(of[at].name, shown[m]) != 0)
+                    at++;
+                assert_int_equal(is_held(g.ix, g.views[who], at, b), count > 0);
+            }
+        kvp_epoch_leave(reader);
+    }
+    kvp_index_stats(g.ix, &stats);
+    assert_int_equal(stats.left_out, 0);
+    close_rig(&g);
+}
+
+/* A block whose users and holders contradict each other is left out and counted, and the view that met it is made again. */
+static void
+test_a_damaged_block_is_left_out(void **state)
+{
+    const uint64_t hash = 100;
+    kvp_index_stats_t index;
+    kvp_view_stats_t view;
+    rig_t g;
+    uint32_t set;
+
+    (void)state;
+    open_rig(&g, 4);
+    const uint32_t slot = kvp_view_slot(g.views[0], "GPU", 3, 0), block = kvp_index_use(g.ix, 0, hash, 0),
+                   stray = kvp_index_holder(g.ix);
+    kvp_view_store(g.views[0], slot, 7, block, true);
+    assert_true(kvp_index_add(g.ix, block, stray));
+    assert_false(kvp_index_add(g.ix, block, stray));
+    assert_true(kvp_view_remove(g.views[0], slot, 7));
+    kvp_view_forget(g.views[0]);
+    kvp_view_stats(g.views[0], &view);
+    kvp_index_stats(g.ix, &index);
+    assert_true(view.is_damaged && index.left_out == 1 && index.blocks == 0);
+    kvp_index_find(g.ix, 0, 0, &hash, 1, &set);
+    assert_int_equal(set, KVP_SET_NONE);
+    assert_false(kvp_index_rele(g.ix, block)); /* nor is a use that nobody has a reason to end */
+    kvp_view_repair(g.views[0]);
+    kvp_view_stats(g.views[0], &view);
+    assert_false(view.is_damaged);
+    kvp_view_store(g.views[0], slot, 7, kvp_index_use(g.ix, 0, hash, 0), true);
+    kvp_index_find(g.ix, 0, 0, &hash, 1, &set);
+    assert_true(set != KVP_SET_NONE);
+    close_rig(&g);
+}
+
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_events_and_questions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_events_and_questions),
+                                       cmocka_unit_test(test_views_hold_what_their_entries_say),
+                                       cmocka_unit_test(test_a_damaged_block_is_left_out)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
