@@ -231,17 +231,65 @@ kvp_body_read(const char *text, size_t len, kvp_body_t *out, const char **why_ou
     return false;
 }
 
-static bool
-is_named(const kvp_body_t *body, const kvp_body_field_t *f, const char *name)
+static uint32_t
+read_hex(const char *digits)
 {
-    return strlen(name) == f->name_len && memcmp(body->text + f->name, name, f->name_len) == 0;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < 4; i++)
+        n = n << 4 | (uint32_t)(digits[i] <= '9' ? digits[i] - '0' : (digits[i] | 0x20) - 'a' + 10);
+    return n;
+}
+
+/* The next character of a checked string, which *at moves past. Characters above 127 come as their bytes, or as the
+ * number of their escape: no name that is looked for has any. */
+static uint32_t
+next_character(const char *text, size_t *at)
+{
+    static const char letters[] = "bfnrt", meant[] = "\b\f\n\r\t";
+    const char c = text[(*at)++];
+    const char *letter;
+
+    if (c != '\\') return (unsigned char)c;
+    const char escape = text[(*at)++];
+    if (escape == 'u') {
+        *at += 4;
+        return read_hex(text + *at - 4);
+    }
+    letter = strchr(letters, escape);
+    return (unsigned char)(letter == NULL ? escape : meant[letter - letters]);
+}
+
+bool
+kvp_body_is_named(const kvp_body_t *body, uint32_t field, const char *name)
+{
+    const kvp_body_field_t *f = &body->fields[field];
+    const size_t end = f->name + f->name_len;
+    size_t at = f->name;
+
+    for (; *name != '\0' && at < end; name++)
+        if (next_character(body->text, &at) != (unsigned char)*name) return false;
+    return *name == '\0' && at == end;
+}
+
+bool
+kvp_body_is_list_of_several(const char *text, size_t len)
+{
+    scan_t s = {.text = text, .len = len};
+
+    if (peek(&s) != '[') return false;
+    s.at++;
+    skip_blanks(&s);
+    if (peek(&s) == '-' || (peek(&s) >= '0' && peek(&s) <= '9') || !value(&s)) return false;
+    skip_blanks(&s);
+    return peek(&s) == ',';
 }
 
 const char *
 kvp_body_find(const kvp_body_t *body, const char *name, size_t *len_out)
 {
     for (uint32_t i = body->n; i-- > 0;) {
-        if (!is_named(body, &body->fields[i], name)) continue;
+        if (!kvp_body_is_named(body, i, name)) continue;
         *len_out = body->fields[i].value_len;
         return body->text + body->fields[i].value;
     }
@@ -259,7 +307,7 @@ kvp_body_copy(const kvp_body_t *body, const char *const *without, const char *mo
         bool is_left_out = false;
 
         for (const char *const *name = without; *name != NULL; name++)
-            is_left_out |= is_named(body, f, *name);
+            is_left_out |= kvp_body_is_named(body, i, *name);
         if (is_left_out) continue;
         if (has_any) kvp_buf_append(out, ",", 1);
         kvp_buf_append(out, "\"", 1);

@@ -24,8 +24,15 @@ typedef struct {
 /* kvp_body_read: false: *why_out says why it is no object in JSON (RFC 8259, UTF-8, KVP_BODY_DEPTH_MAX levels and KVP_BODY_FIELDS_MAX fields at most). text is borrowed. */
 bool kvp_body_read(const char *text, size_t len, kvp_body_t *out, const char **why_out);
 
+/* kvp_body_is_named says whether that field has that name, which is of ASCII, however the sender escaped it. */
+bool kvp_body_is_named(const kvp_body_t *body, uint32_t field, const char *name);
+
 /* kvp_body_find: the value's bytes, or NULL. The last one counts, as readers have it. */
 const char *kvp_body_find(const kvp_body_t *body, const char *name, size_t *len_out);
+
+/* kvp_body_is_list_of_several says whether a value of a body is an array that has two elements or more and does not begin
+ * with a number. */
+bool kvp_body_is_list_of_several(const char *text, size_t len);
 
 /* kvp_body_copy appends the object to out without fields of those names (ended by NULL), and with `more` (fields, `"a":1,"b":2`; "" = none) behind the others. */
 void kvp_body_copy(const kvp_body_t *body, const char *const *without, const char *more, kvp_buf_t *out);

@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/jsonw.h"
 #include "common/log.h"
+#include "conductor/proxy/copies.h"
 #include "conductor/proxy/question.h"
 
 #include <stdio.h>
@@ -194,26 +195,23 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
     if (x->auth[0] != '\0') headers[n++] = auth;
     if (x->rank >= 0) headers[n++] = rank;
     if (!is_get) headers[n++] = "Content-Type: application/json";
-    x->call = kvp_upstream_start(x->up,
-                                 &(kvp_call_conf_t){.url = url,
-                                                    .is_get = is_get,
-                                                    .body = (const char *)x->sent.data,
-                                                    .body_len = is_get ? 0 : x->sent.len,
-                                                    .headers = headers,
-                                                    .connect_ms = x->shared->conf.connect_ms,
-                                                    .first_ms = first_ms,
-                                                    .idle_ms = x->shared->conf.idle_ms},
-                                 ops, x);
+    x->call = x->sent.err != KVP_OK ? NULL
+                                    : kvp_upstream_start(x->up,
+                                                         &(kvp_call_conf_t){.url = url,
+                                                                            .is_get = is_get,
+                                                                            .body = (const char *)x->sent.data,
+                                                                            .body_len = is_get ? 0 : x->sent.len,
+                                                                            .headers = headers,
+                                                                            .connect_ms = x->shared->conf.connect_ms,
+                                                                            .first_ms = first_ms,
+                                                                            .idle_ms = x->shared->conf.idle_ms},
+                                                         ops, x);
     if (x->call != NULL) return;
     end_server(x, KVP_SERVER_LEFT);
     answer_error(x, 503, "out of memory");
 }
 
 /* ---- prefill */
-static const char *const prefill_without[] = {"max_tokens",     "max_completion_tokens", "min_tokens", "stream",
-                                              "stream_options", "kv_transfer_params",    NULL};
-static const char *const decode_without[] = {"kv_transfer_params", NULL};
-
 static void
 go_to_answer(kvp_exchange_t *x)
 {
@@ -250,13 +248,22 @@ take_params(kvp_exchange_t *x)
     const char *why, *params;
     size_t len;
 
-    x->has_params = true;
-    if (s->bootstrap[0] != '\0') {
-        snprintf(x->params, sizeof x->params,
-                 "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_bootstrap_"
-                 "addr\":\"%s\",\"remote_engine_id\":\"%s\",\"transfer_id\":\"%s\"}",
-                 s->bootstrap, x->engine, x->transfer);
+    kvp_buf_reset(&x->params);
+    x->has_params = x->hands_over;
+    if (!x->hands_over) {
+        kvp_count(&x->shared->stats.plain);
         return true;
+    }
+    if (s->bootstrap[0] != '\0') {
+        char text[KVP_FLEET_URL_MAX + KVP_FLEET_ENGINE_MAX + 256];
+        const int n =
+            snprintf(text, sizeof text,
+                     "{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_bootstrap_addr\":\"%s\","
+                     "\"remote_engine_id\":\"%s\",\"transfer_id\":\"%s\"}",
+                     s->bootstrap, x->engine, x->transfer);
+
+        kvp_buf_append(&x->params, text, (size_t)n + 1);
+        return x->params.err == KVP_OK;
     }
     if (x->told.err != KVP_OK || !kvp_body_read((const char *)x->told.data, x->told.len, &told, &why)) return false;
     params = kvp_body_find(&told, "kv_transfer_params", &len);
@@ -270,10 +277,9 @@ take_params(kvp_exchange_t *x)
                          s->url);
         return true;
     }
-    memmove(x->told.data, params, len);
-    x->told.len = len;
-    x->params[0] = '\0';
-    return true;
+    kvp_buf_append(&x->params, params, len);
+    kvp_buf_append(&x->params, "", 1);
+    return x->params.err == KVP_OK;
 }
 
 static void
@@ -311,22 +317,16 @@ static void
 send_prefill(kvp_exchange_t *x)
 {
     const kvp_server_t *s = &x->shared->fleet.servers[x->server];
-    char more[320];
+    char params[192] = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+                       "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
 
     if (s->bootstrap[0] != '\0') {
         make_id(x->shared, x->transfer, sizeof x->transfer);
-        snprintf(more, sizeof more,
-                 "\"max_tokens\":1,\"max_completion_tokens\":1,\"min_tokens\":1,\"stream\":false,\"kv_transfer_"
-                 "params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"transfer_id\":\"%s\"}",
-                 x->transfer);
-    } else {
-        snprintf(more, sizeof more,
-                 "\"max_tokens\":1,\"max_completion_tokens\":1,\"min_tokens\":1,\"stream\":false,\"kv_transfer_"
-                 "params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
-                 "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}");
+        snprintf(params, sizeof params,
+                 "{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"transfer_id\":\"%s\"}", x->transfer);
     }
     kvp_buf_reset(&x->sent);
-    kvp_body_copy(&x->fields, prefill_without, more, &x->sent);
+    kvp_copy_for_prefill(&x->fields, x->hands_over ? params : NULL, &x->sent);
     x->state = KVP_X_PREFILL;
     start_call(x, s->url, x->path, false, &prefill_ops, x->shared->conf.prefill_ms);
 }
@@ -459,20 +459,10 @@ static void
 send_answer(kvp_exchange_t *x)
 {
     kvp_buf_reset(&x->sent);
-    if (!x->has_params) {
+    if (!x->is_get && x->shared->fleet.servers[x->server].role == KVP_SERVER_DECODE)
+        kvp_copy_for_decode(&x->fields, x->has_params ? (const char *)x->params.data : NULL, &x->sent);
+    else
         kvp_buf_append(&x->sent, x->body.data, x->body.len);
-    } else if (x->params[0] != '\0') {
-        kvp_body_copy(&x->fields, decode_without, x->params, &x->sent);
-    } else {
-        kvp_buf_t more;
-
-        kvp_buf_init(&more, 0);
-        kvp_buf_append(&more, "\"kv_transfer_params\":", 21);
-        kvp_buf_append(&more, x->told.data, x->told.len);
-        kvp_buf_append(&more, "", 1);
-        kvp_body_copy(&x->fields, decode_without, more.err == KVP_OK ? (const char *)more.data : "", &x->sent);
-        kvp_buf_fini(&more);
-    }
     start_call(x, x->shared->fleet.servers[x->server].url, x->path, x->is_get, &answer_ops, x->shared->conf.first_ms);
 }
 
@@ -497,7 +487,7 @@ send_to(kvp_exchange_t *x)
         pthread_mutex_lock(&x->shared->lock);
         strcpy(x->engine, kvp_now_ns() - s->engine_ns < ENGINE_NS ? s->engine : "");
         pthread_mutex_unlock(&x->shared->lock);
-        if (s->bootstrap[0] == '\0' || x->engine[0] != '\0') {
+        if (s->bootstrap[0] == '\0' || x->engine[0] != '\0' || !x->hands_over) {
             send_prefill(x);
         } else {
             x->state = KVP_X_BOOTSTRAP;
@@ -592,6 +582,18 @@ kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t 
     kvp_buf_init(&x->told, TOLD_MAX);
 }
 
+/* A decode server would load one hand-over for all prompts of a request, so it gets several prompts at once. */
+static void
+begin_prefill(kvp_exchange_t *x)
+{
+    if (kvp_has_several_prompts(&x->fields)) {
+        kvp_count(&x->shared->stats.plain);
+        return;
+    }
+    x->state = KVP_X_PREFILL;
+    x->hands_over = !kvp_has_several_choices(&x->fields);
+}
+
 void
 kvp_exchange_begin(kvp_exchange_t *x)
 {
@@ -608,7 +610,7 @@ kvp_exchange_begin(kvp_exchange_t *x)
             answer_error(x, 400, text);
             return;
         }
-        if (kvp_servers_count(x->shared, KVP_SERVER_DECODE) > 0) x->state = KVP_X_PREFILL;
+        if (kvp_servers_count(x->shared, KVP_SERVER_DECODE) > 0) begin_prefill(x);
     }
     send_next(x);
 }
@@ -643,5 +645,6 @@ kvp_exchange_fini(kvp_exchange_t *x)
     kvp_buf_fini(&x->body);
     kvp_buf_fini(&x->sent);
     kvp_buf_fini(&x->told);
+    kvp_buf_fini(&x->params);
     kvp_buf_fini(&x->out);
 }

@@ -67,8 +67,9 @@ typedef struct kvp_exchange {
     kvp_buf_t sent; /* its body */
     uint32_t tried[KVP_EXCHANGE_TRIES_MAX], tried_n;
     kvp_buf_t told; /* what a prefill server, a bootstrap server or the router has answered */
-    char params[1024]; /* for the decode server, if has_params; "" = those that were told */
+    bool hands_over; /* the decode server may get the prompt's cache from the prefill server */
     bool has_params;
+    kvp_buf_t params; /* if has_params: the decode server's kv_transfer_params, ended by a zero */
     char engine[KVP_FLEET_ENGINE_MAX + 1], transfer[40]; /* ids, where a bootstrap server tells the first */
     char why[256]; /* of the last failure */
 

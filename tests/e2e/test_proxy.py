@@ -256,6 +256,38 @@ def test_bootstrap_handshake(site):
     wait_until(lambda: engine() == "engine-8", 10, "the engine that is there now")
 
 
+def test_parameters_of_clients(site):
+    """Fails if a client can tell a decode server what to fetch, also where the prefill server tells nothing or there is none, or if an escaped name passes to the prefill server."""
+    proxy, p, d = site("prefill", "decode")
+    own = b'{"kv_transfer_params":{"remote_host":"evil"},"\\u006bv_transfer_params":{"remote_host":"evil"},"x":{"kv_transfer_params":1},"stream\\u005foptions":{},"model":"m"}'
+    for p.fail, told in ((None, {"remote_host": "h", "remote_port": 1, "remote_block_ids": [1, 2]}), ("no_params", None), (500, None)):
+        assert proxy.post(raw=own)[0] == 200
+        assert d.asked[-1][1] == {"x": {"kv_transfer_params": 1}, "stream_options": {}, "model": "m", **({"kv_transfer_params": told} if told else {})}
+        assert "evil" not in json.dumps(p.asked[-1][1]) and "stream_options" not in p.asked[-1][1] and p.asked[-1][1]["x"] == {"kv_transfer_params": 1}
+    p.fail, d.fail = None, "params"  # the decode server that is asked again
+    assert proxy.post(raw=own)[0] == 200 and "evil" not in json.dumps(d.asked[-1][1]) and "kv_transfer_params" not in d.asked[-1][1]
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_one_hand_over_is_for_one_prompt_and_one_choice(site, bootstrap):
+    """Fails if several prompts or choices are to load one cache, if a prefill server keeps a cache that is never fetched, or if it computes more than one choice."""
+    proxy, p, d = site("prefill", "decode", bootstrap=bootstrap)
+
+    def ask(path="/v1/completions", **more):
+        assert proxy.post({"model": "m", **more}, path)[0] == 200
+        assert {k: d.asked[-1][1][k] for k in more} == more
+        return "kv_transfer_params" in d.asked[-1][1]
+
+    assert ask(prompt="a") and ask(prompt=["a"]) and ask(prompt=[1, 2]) and ask(prompt=[[1, 2]], n=1) and ask("/v1/chat/completions", messages=[{}, {}])
+    asked, plain = len(p.asked), proxy.counter("plain_total")
+    assert not ask(prompt=["a", "b"]) and not ask(prompt=[[1], [2]]) and len(p.asked) == asked
+    for more in ({"n": 4}, {"n": 2, "best_of": 3}, {"best_of": 2}, {"n": 2, "use_beam_search": True}):
+        assert not ask(prompt="a", **more) and not ask("/v1/chat/completions", messages=[{}], **more)
+        first = p.asked[-1][1]
+        assert first.get("n", 1) == first.get("best_of", 1) == 1 and "use_beam_search" not in first and "kv_transfer_params" not in first
+    assert len(p.asked) == asked + 8 and proxy.counter("plain_total") == plain + 10
+
+
 def test_lists_of_the_environment(site, bench):
     """A bootstrap port stands behind a comma there, too."""
     p, q, d = (Server(kind, True) for kind in ("prefill", "prefill", "decode"))

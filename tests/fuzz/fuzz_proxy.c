@@ -1,16 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What clients and servers send the proxy and the router. The first byte says what the rest is: a body (what is taken makes copies, and a question for the router, that are JSON again, with the fields
- * of it), or a server's metrics.
+ * of it, and no other reader of JSON finds in them a field that a copy drops), or a server's metrics.
  */
+#include "conductor/proxy/copies.h"
 #include "conductor/proxy/question.h"
 #include "conductor/router/load.h"
 #include "proto/connkey.h"
 #include "tests/fuzz/fuzz_check.h"
 
+#include <json-c/json.h>
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What another reader of JSON finds in a copy. It ends a name at a zero, so it is not asked about names with one. */
+static void
+read_copy(const kvp_buf_t *copy, bool is_prefill, bool has_params)
+{
+    static const char *const changed[] = {"max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of"};
+    json_tokener *tokener = json_tokener_new_ex(2 * (int)KVP_BODY_DEPTH_MAX);
+    json_object *root, *value;
+
+    check(tokener != NULL && copy->err == KVP_OK);
+    root = json_tokener_parse_ex(tokener, (const char *)copy->data, (int)copy->len);
+    if (json_object_is_type(root, json_type_object)) {
+        const bool is_there = json_object_object_get_ex(root, "kv_transfer_params", &value);
+
+        check(is_there == has_params && (!is_there || json_object_get_int(value) == 77));
+        for (size_t i = 0; is_prefill && i < KVP_ARRAY_LEN(changed); i++)
+            check(!json_object_object_get_ex(root, changed[i], &value) || json_object_get_int(value) == 1);
+        if (is_prefill) {
+            check(json_object_object_get_ex(root, "stream", &value) && !json_object_get_boolean(value));
+            check(!json_object_object_get_ex(root, "stream_options", &value));
+            check(!json_object_object_get_ex(root, "use_beam_search", &value));
+        }
+    }
+    json_object_put(root);
+    json_tokener_free(tokener);
+}
+
+/* No copy has a field that it drops, however its sender wrote the name, nor a second one of a field that it sets. */
+static void
+copies(const kvp_body_t *in)
+{
+    static const char zero[] = "\\u0000";
+    kvp_buf_t copy;
+
+    (void)kvp_has_several_prompts(in);
+    (void)kvp_has_several_choices(in);
+    kvp_buf_init(&copy, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        const char *params = (i & 1) != 0 ? "77" : NULL;
+
+        kvp_buf_reset(&copy);
+        if ((i & 2) != 0)
+            kvp_copy_for_prefill(in, params, &copy);
+        else
+            kvp_copy_for_decode(in, params, &copy);
+        if (memmem(copy.data, copy.len, zero, sizeof zero - 1) == NULL) read_copy(&copy, (i & 2) != 0, params != NULL);
+    }
+    kvp_buf_fini(&copy);
+}
 
 static void
 body(const char *text, size_t len)
@@ -26,6 +77,7 @@ body(const char *text, size_t len)
         check(why != NULL);
         return;
     }
+    copies(&in);
     kvp_buf_init(&copy, 0);
     kvp_body_copy(&in, none, "", &copy);
     check(kvp_body_read((const char *)copy.data, copy.len, &out, &why) && out.n == in.n);

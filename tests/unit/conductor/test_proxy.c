@@ -2,6 +2,7 @@
  * Bodies of requests, and which server gets the next one.
  */
 #include "conductor/proxy/body.h"
+#include "conductor/proxy/copies.h"
 #include "conductor/proxy/fleet.h"
 #include "conductor/proxy/question.h"
 #include "conductor/url.h"
@@ -9,6 +10,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MS 1000000ull
@@ -85,6 +87,119 @@ test_copies(void **state)
     kvp_body_copy(&body, all, "\"x\":1", &out);
     assert_memory_equal(out.data, "{\"x\":1}", 7);
     kvp_buf_fini(&out);
+}
+
+static void
+check_copies(const char *request, const char *params, const char *prefill, const char *decode)
+{
+    kvp_body_t body;
+    kvp_buf_t out;
+    const char *why;
+
+    kvp_buf_init(&out, 0);
+    assert_true(kvp_body_read(request, strlen(request), &body, &why));
+    kvp_copy_for_prefill(&body, params, &out);
+    kvp_buf_append(&out, "", 1);
+    assert_string_equal(out.data, prefill);
+    kvp_buf_reset(&out);
+    kvp_copy_for_decode(&body, params, &out);
+    kvp_buf_append(&out, "", 1);
+    assert_string_equal(out.data, decode);
+    kvp_buf_fini(&out);
+}
+
+/* Fails if a field that a copy changes or drops passes under another spelling of its name or a second time, or if one
+ * deeper in the body does not. */
+static void
+test_copies_for_servers(void **state)
+{
+#define ONE_TOKEN "\"max_tokens\":1,\"max_completion_tokens\":1,\"min_tokens\":1,\"stream\":false"
+    (void)state;
+    check_copies("{}", NULL, "{" ONE_TOKEN "}", "{}");
+    check_copies("{\"kv_transfer_params\":{\"a\":1}}", "{\"b\":2}", "{" ONE_TOKEN ",\"kv_transfer_params\":{\"b\":2}}",
+                 "{\"kv_transfer_params\":{\"b\":2}}");
+    check_copies("{\"kv_transfer_params\":1,\"x\":{\"kv_transfer_params\":3},\"kv_transfer_params\":2}", NULL,
+                 "{\"x\":{\"kv_transfer_params\":3}," ONE_TOKEN "}", "{\"x\":{\"kv_transfer_params\":3}}");
+    check_copies("{\"\\u006bv\\u005Ftransfer_param\\u0073\":1,\"kv_transfer_params\\u0000\":2}", NULL,
+                 "{\"kv_transfer_params\\u0000\":2," ONE_TOKEN "}", "{\"kv_transfer_params\\u0000\":2}");
+    check_copies("{\"stream\\u005foptions\":{},\"\\u0073tream\":true,\"max\\u005Ftokens\":9,\"max_tokens\":8,"
+                 "\"min_token\\u0073\":4,\"max_completion_token\\u0073\":5}",
+                 NULL, "{" ONE_TOKEN "}",
+                 "{\"stream\\u005foptions\":{},\"\\u0073tream\":true,\"max\\u005Ftokens\":9,\"max_tokens\":8,"
+                 "\"min_token\\u0073\":4,\"max_completion_token\\u0073\":5}");
+    check_copies("{\"\\u006e\":4,\"best_of\":3,\"use_beam_search\":true}", NULL,
+                 "{" ONE_TOKEN ",\"n\":1,\"best_of\":1}", "{\"\\u006e\":4,\"best_of\":3,\"use_beam_search\":true}");
+#undef ONE_TOKEN
+}
+
+static void
+test_names_of_fields(void **state)
+{
+    static const char *const same[] = {"a/b", "a\\/b", "\\u0061/\\u0062", "a\\u002Fb", "a\\u002fb"};
+    static const char *const other[] = {"a/", "a/bc", "a\\\\/b", "A/b", "\\u0161/b", "a\\u0000/b", "", "a\\nb"};
+    kvp_body_t body;
+    char text[64];
+    const char *why;
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(same) + KVP_ARRAY_LEN(other); i++) {
+        const bool is_same = i < KVP_ARRAY_LEN(same);
+
+        snprintf(text, sizeof text, "{\"%s\":1}", is_same ? same[i] : other[i - KVP_ARRAY_LEN(same)]);
+        assert_true(kvp_body_read(text, strlen(text), &body, &why));
+        if (kvp_body_is_named(&body, 0, "a/b") != is_same) fail_msg("%s", text);
+    }
+    snprintf(text, sizeof text, "%s", "{\"\\b\\f\\n\\r\\t\\\"\\\\\":1}");
+    assert_true(kvp_body_read(text, strlen(text), &body, &why));
+    assert_true(kvp_body_is_named(&body, 0, "\b\f\n\r\t\"\\"));
+}
+
+/* Fails if one hand-over would be loaded for several prompts or choices, or if one prompt loses it. */
+static void
+test_what_is_handed_over(void **state)
+{
+    static const char *const several_prompts[] = {
+        "{\"prompt\":[\"a\",\"b\"]}",
+        "{\"prompt\":[[1],[2]]}",
+        "{\"pr\\u006fmpt\": [ \"a\" , \"b\" ]}",
+        "{\"prompt\":[\"a\",\"b\"],\"prompt\":\"a\"}",
+        "{\"prompt_embeds\":[\"a\",\"b\"]}",
+        "{\"prompt\":\"a\",\"prompt_embeds\":\"b\"}",
+    };
+    static const char *const one_prompt[] = {
+        "{}",
+        "{\"prompt\":\"a\"}",
+        "{\"prompt\":[\"a,b\"]}",
+        "{\"prompt\":[1,2]}",
+        "{\"prompt\":[[1,2]]}",
+        "{\"prompt\":[ -1,2]}",
+        "{\"prompt\":[]}",
+        "{\"messages\":[{},{}],\"n\":2}",
+        "{\"prompt\":null,\"prompt_embeds\":\"b\"}",
+        "{\"x\":{\"prompt\":[\"a\",\"b\"]}}",
+    };
+    static const char *const several_choices[] = {"{\"n\":2}",         "{\"best_of\":3}", "{\"use_beam_search\":true}",
+                                                  "{\"n\":2,\"n\":1}", "{\"\\u006e\":2}", "{\"n\":\"2\"}"};
+    static const char *const one_choice[] = {"{}", "{\"n\":1,\"best_of\":1,\"use_beam_search\":false}",
+                                             "{\"n\":null,\"best_of\":null,\"use_beam_search\":null}"};
+    const struct {
+        bool (*is_several)(const kvp_body_t *request);
+        const char *const *texts;
+        size_t n;
+        bool want;
+    } sets[] = {{kvp_has_several_prompts, several_prompts, KVP_ARRAY_LEN(several_prompts), true},
+                {kvp_has_several_prompts, one_prompt, KVP_ARRAY_LEN(one_prompt), false},
+                {kvp_has_several_choices, several_choices, KVP_ARRAY_LEN(several_choices), true},
+                {kvp_has_several_choices, one_choice, KVP_ARRAY_LEN(one_choice), false}};
+    kvp_body_t body;
+    const char *why;
+
+    (void)state;
+    for (size_t s = 0; s < KVP_ARRAY_LEN(sets); s++)
+        for (size_t i = 0; i < sets[s].n; i++) {
+            assert_true(kvp_body_read(sets[s].texts[i], strlen(sets[s].texts[i]), &body, &why));
+            if (sets[s].is_several(&body) != sets[s].want) fail_msg("%s", sets[s].texts[i]);
+        }
 }
 
 static uint32_t
@@ -257,9 +372,15 @@ test_questions(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bodies), cmocka_unit_test(test_copies),
-                                       cmocka_unit_test(test_fleet),  cmocka_unit_test(test_fleet_by_load),
-                                       cmocka_unit_test(test_urls),   cmocka_unit_test(test_questions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bodies),
+                                       cmocka_unit_test(test_copies),
+                                       cmocka_unit_test(test_copies_for_servers),
+                                       cmocka_unit_test(test_names_of_fields),
+                                       cmocka_unit_test(test_what_is_handed_over),
+                                       cmocka_unit_test(test_fleet),
+                                       cmocka_unit_test(test_fleet_by_load),
+                                       cmocka_unit_test(test_urls),
+                                       cmocka_unit_test(test_questions)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
