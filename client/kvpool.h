@@ -160,11 +160,12 @@ typedef struct {
 #define KVPOOL_LINEAGES 512u /* locate: tells lineages, too */
 #define KVPOOL_PREFETCH                                                                                                \
     1024u /* lookup, longest_prefix: what is reserved and on SSDs alone is read into memory meanwhile */
+#define KVPOOL_REPORT_ALREADY 2048u /* put: ALREADY instead of OK if the key had a value before the call, which stays */
 
 /* Single-object calls. Memory of the host need not be registered; memory of a GPU must be.
  *
  * kvpool_put stores a value. It returns OK also if the key is committed already: the old value stays, since values do not
- *   change. IN_PROGRESS: other live clients were putting the key each time that the library asked, for 250 ms of the call.
+ *   change. With KVPOOL_REPORT_ALREADY it returns ALREADY then. IN_PROGRESS: other live clients were putting the key each time that the library asked, for 250 ms of the call.
  *   DEADLINE comes first if the call has less time. A client that is stopped loses the key after 1.25 s to the next one that
  *   asks. Other errors: NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
  * kvpool_get copies the whole object to buf. *len_out is its length, also with BUFFER_SMALL. NOT_FOUND, NODE_LOST, STALE (the

@@ -246,7 +246,7 @@ count_puts(kvp_counters_t *c, const kvp_putop_t *op)
     uint64_t errors = 0;
 
     for (uint32_t i = 0; i < op->n; i++)
-        errors += op->items[i].err != KVP_OK;
+        errors += op->items[i].err != KVP_OK && op->items[i].err != KVP_ALREADY;
     kvp_count(&c->puts, op->n);
     kvp_count(&c->put_errors, errors);
     kvp_count(&c->retries, op->retry_n);
@@ -267,6 +267,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .join_until_ns = call->join_until_ns,
         .pin = pin_of(call->flags),
         .is_upsert = (call->flags & KVPOOL_UPSERT) != 0,
+        .reports_already = (call->flags & KVPOOL_REPORT_ALREADY) != 0,
         .waits = (call->flags & KVPOOL_WAIT) != 0,
         .attempts = take_attempts,
         .attempts_arg = call->pool,

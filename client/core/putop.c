@@ -230,8 +230,9 @@ join(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
 static void
 take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_grants, uint64_t retry_ns, uint64_t now_ns)
 {
-    if (err == KVP_ALREADY) /* a master that knows no upsert leaves the old value there */
-        finish(op, it, op->is_upsert ? KVP_NOTSUP : KVP_OK);
+    /* A master that knows no upsert leaves the old value there. After a lost session the value may be this call's own. */
+    if (err == KVP_ALREADY)
+        finish(op, it, op->is_upsert ? KVP_NOTSUP : op->reports_already && !it->was_cut ? KVP_ALREADY : KVP_OK);
     else if (err == KVP_EAGAIN && has_grants) /* asked for again when these are committed */
         it->err = KVP_RETRY_AFTER;
     else if (err == KVP_RETRY_AFTER || err == KVP_EAGAIN)

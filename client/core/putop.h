@@ -26,7 +26,7 @@ typedef struct {
     kvp_wire_lineage_t lineage;
     bool is_host; /* its bytes are the host's: their sum can be known before they are sent */
 
-    /* Result, valid at KVP_STEP_DONE; OK also where the key was committed already. */
+    /* Result, valid at KVP_STEP_DONE; OK also where the key was committed already, but for reports_already. */
     kvp_err_t err;
 
     /* The core's. */
@@ -64,6 +64,7 @@ typedef struct {
     uint32_t only; /* the one segment that they may lie in; 0 = any */
     kvp_pin_t pin;
     bool is_upsert; /* a committed key gets the new value */
+    bool reports_already; /* a key that was committed before is ALREADY and not OK */
     uint64_t
         join_until_ns; /* other writers of keys are waited for so long; 0 = none was met yet. Handed on from batch to batch */
     bool waits; /* upsert: until nobody can read the old one any more */

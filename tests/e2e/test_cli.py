@@ -14,12 +14,16 @@ from conftest import PROGRAMS, SLOW, chat_trace, run_program, wait_until
 
 
 def test_upsert_replaces(pool):
-    """Fails if --upsert leaves the old value, or if a put without it replaces one."""
-    assert pool.put("k", b"one").rc == 0
-    assert pool.put("k", b"two").rc == 0
+    """Fails if --upsert leaves the old value, or if a put without it replaces one or says that it stored this one."""
+    got = pool.put("k", b"one", "--json")
+    assert got.rc == 0 and got.json == {"key": "k", "stored": True, "already": False, "size_bytes": 3} and got.err == ""
+    for flags in ((), ("--json",)):
+        got = pool.put("k", b"another", *flags)
+        assert got.rc == 0 and "--upsert" in got.err and got.err.count("\n") == 1, got
+    assert got.json == {"key": "k", "stored": False, "already": True, "size_bytes": 3}
     assert pool.get("k").out == b"one"
     got = pool.put("k", b"three", "--upsert", "--wait", "--json")
-    assert got.rc == 0 and got.json == {"key": "k", "size_bytes": 5}
+    assert got.rc == 0 and got.json == {"key": "k", "stored": True, "already": False, "size_bytes": 5} and got.err == ""
     assert pool.get("k").out == b"three"
     assert pool.put("new", b"value", "--upsert").rc == 0, "an upsert of a key that is not there is a put"
 

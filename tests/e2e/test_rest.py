@@ -54,10 +54,11 @@ def test_put_get_exist_remove(pool, rest):
         quoted = urllib.parse.quote(key, safe="")
         assert rest.get(key) == (404, {"error": "Key not found"})
         assert rest.ask("GET", f"/api/exist/{quoted}") == (200, {"exists": False})
-        assert rest.put(key, "value ü") == (200, {"status": "success"})
+        assert rest.put(key, "value ü") == (200, {"status": "success", "stored": True, "already": False, "size_bytes": 8})
         assert rest.get(key) == (200, "value ü".encode())
         assert rest.ask("GET", f"/api/exist/{quoted}") == (200, {"exists": True})
-        assert rest.put(key, "another") == (200, {"status": "success"})  # what is there stays, as in any put
+        status, told = rest.put(key, "another")  # what is there stays, as in any put
+        assert status == 200 and told.pop("detail") and told == {"status": "success", "stored": False, "already": True, "size_bytes": 8}
         assert rest.get(key) == (200, "value ü".encode())
         assert rest.ask("DELETE", f"/api/remove/{quoted}") == (200, {"status": "success"})
         assert rest.ask("DELETE", f"/api/remove/{quoted}") == (404, {"error": "Key not found"})
@@ -76,7 +77,7 @@ def test_put_get_exist_remove(pool, rest):
 
 def test_large_values(rest):
     value = "0123456789abcdef" * (2 * MIB)  # 32 MiB
-    assert rest.put("large", value) == (200, {"status": "success"})
+    assert rest.put("large", value)[1]["stored"]
     status, data = rest.get("large")
     assert status == 200 and data == value.encode()
 
@@ -289,7 +290,7 @@ def test_many_at_once(rest):
     def work(i):
         for turn in range(20):
             key, value = f"{i}/{turn}", f"value {i} {turn} " * 1000
-            if rest.put(key, value) != (200, {"status": "success"}) or rest.get(key) != (200, value.encode()):
+            if rest.put(key, value)[0] != 200 or rest.get(key) != (200, value.encode()):
                 wrong.append(key)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]

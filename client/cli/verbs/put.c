@@ -77,7 +77,8 @@ settle(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, put_t *put)
                                 put->group_text, MEMBERS_MAX);
     if (put->waits && !put->is_upsert)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--wait waits for the old value to be gone: with --upsert only");
-    put->opts = kvp_cli_call_opts(common, pin | (put->is_upsert ? KVPOOL_UPSERT : 0) | (put->waits ? KVPOOL_WAIT : 0));
+    put->opts = kvp_cli_call_opts(common, pin | (put->is_upsert ? KVPOOL_UPSERT : KVPOOL_REPORT_ALREADY) |
+                                              (put->waits ? KVPOOL_WAIT : 0));
     put->opts.replicas = (uint32_t)put->replicas;
     return KVP_EXIT_GO_ON;
 }
@@ -135,8 +136,32 @@ store(kvpool_t *pool, const put_t *put, const char *key, uint8_t *value, size_t 
     return err != KVPOOL_OK ? err : undone;
 }
 
+/* say_put reports on standard output what the key has now: this value of len bytes, or one from before. */
 static int
-put_from(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *pool, const put_t *put, const char *key,
+say_put(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, kvpool_t *pool, const char *key, size_t len,
+        bool is_already)
+{
+    char quoted[KVP_CLI_QUOTED_MAX], size[32] = "";
+    const kvpool_opts_t opts = kvp_cli_call_opts(common, 0);
+    /* The value from before may have been evicted or removed since. */
+    const bool has_size = !is_already || kvpool_size(pool, key, strlen(key), &len, &opts) == KVPOOL_OK;
+    if (common->is_json) {
+        struct json_object *line = json_object_new_object();
+        kvp_json_add_key(line, key, strlen(key));
+        json_object_object_add(line, "stored", json_object_new_boolean(!is_already));
+        json_object_object_add(line, "already", json_object_new_boolean(is_already));
+        if (has_size) json_object_object_add(line, "size_bytes", json_object_new_uint64(len));
+        kvp_json_line(line, stdout);
+    }
+    if (!is_already) return kvp_cli_flush(verb, KVP_EXIT_DONE);
+    if (has_size) snprintf(size, sizeof(size), " of %zu bytes", len);
+    kvp_cli_complain(verb, KVP_EXIT_DONE, "%s: the key has a value%s already, which stays; --upsert replaces it",
+                     kvp_cli_quote(key, strlen(key), quoted, sizeof(quoted)), size);
+    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+}
+
+static int
+put_from(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, kvpool_t *pool, const put_t *put, const char *key,
          int fd)
 {
     uint8_t *value = NULL;
@@ -149,9 +174,8 @@ put_from(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *p
     }
     if (err == KVPOOL_OK) err = store(pool, put, key, value, len);
     free(value);
-    if (err != KVPOOL_OK) return kvp_cli_fail_key(verb, common, key, strlen(key), err);
-    kvp_cli_say_bytes(common, key, len, stdout);
-    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+    if (err != KVPOOL_OK && err != KVPOOL_ALREADY) return kvp_cli_fail_key(verb, common, key, strlen(key), err);
+    return say_put(verb, common, pool, key, len, err == KVPOOL_ALREADY);
 }
 
 /* ---- the verb ---- */

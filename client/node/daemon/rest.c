@@ -76,6 +76,8 @@ open_pool(kvp_node_rest_t *rest, kvp_http_response_t *response)
 }
 
 static const kvpool_opts_t call_opts = {.struct_size = sizeof call_opts, .deadline_ms = CALL_MS};
+static const kvpool_opts_t put_opts = {
+    .struct_size = sizeof put_opts, .deadline_ms = CALL_MS, .flags = KVPOOL_REPORT_ALREADY};
 
 /* A text of the body that is there and not empty; NULL otherwise. Borrowed from body. */
 static const char *
@@ -86,6 +88,25 @@ member(json_object *body, const char *name, size_t *len_out)
     if (!json_object_object_get_ex(body, name, &value) || !json_object_is_type(value, json_type_string)) return NULL;
     *len_out = (size_t)json_object_get_string_len(value);
     return *len_out > 0 ? json_object_get_string(value) : NULL;
+}
+
+/* What the key has now: the value of len bytes that was sent, or one from before. */
+static void
+answer_put(kvp_http_response_t *response, kvpool_t *pool, const char *key, size_t key_len, size_t len, bool is_already)
+{
+    /* The value from before may have been evicted or removed since. */
+    const bool has_size = !is_already || kvpool_size(pool, key, key_len, &len, &call_opts) == KVPOOL_OK;
+    kvp_jsonw_t answer = kvp_http_json(response, 200);
+
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_text(&answer, "status", "success");
+    kvp_jsonw_bool(&answer, "stored", !is_already);
+    kvp_jsonw_bool(&answer, "already", is_already);
+    if (has_size) kvp_jsonw_u64(&answer, "size_bytes", len);
+    if (is_already)
+        kvp_jsonw_text(&answer, "detail",
+                       "the key has a value already, which stays; DELETE /api/remove/KEY removes it");
+    kvp_jsonw_close(&answer, '}');
 }
 
 static void
@@ -107,14 +128,14 @@ put_members(kvp_node_rest_t *rest, json_object *body, kvp_http_response_t *respo
     }
     pool = open_pool(rest, response);
     if (pool == NULL) return;
-    err = kvpool_put(pool, key, key_len, value, value_len, &call_opts);
-    if (err == KVPOOL_OK)
-        answer_status(response, "success");
+    err = kvpool_put(pool, key, key_len, value, value_len, &put_opts);
+    if (err == KVPOOL_OK || err == KVPOOL_ALREADY)
+        answer_put(response, pool, key, key_len, value_len, err == KVPOOL_ALREADY);
     else
         answer_error(response, err);
 }
 
-/* PUT /api/put {"key": TEXT, "value": TEXT}. The value is stored as UTF-8. */
+/* PUT /api/put {"key": TEXT, "value": TEXT}. The value is stored as UTF-8. A key that has a value keeps it. */
 static void
 on_put(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {

@@ -108,6 +108,17 @@ test_put_of_committed_key_is_ok(void **state)
     find_committed();
 }
 
+static void
+test_put_reports_a_committed_key_if_it_is_to(void **state)
+{
+    setup(1);
+    f.op.reports_already = true;
+    give_session(1);
+    expect_begin(0, 1);
+    reply_refused(KVP_ALREADY);
+    expect_done(KVP_ALREADY);
+}
+
 /* The master says of one item, asked last, that another live writer has it; the machine is to wait. */
 static void
 refuse_for_another(void)
@@ -349,6 +360,7 @@ test_put_starts_again_in_next_session(void **state)
     give_session(2);
     expect_begin(0, 1);
     assert_true(f.asked[0] != attempt);
+    f.op.reports_already = true;
     reply_refused(KVP_ALREADY);
     expect_done(KVP_OK);
 }
@@ -451,6 +463,7 @@ main(void)
         cmocka_unit_test(test_put_of_what_is_small_takes_one_move),
         cmocka_unit_test(test_put_by_one_move_that_failed_begins_anew),
         cmocka_unit_test(test_put_of_committed_key_is_ok),
+        cmocka_unit_test(test_put_reports_a_committed_key_if_it_is_to),
         cmocka_unit_test(test_put_joins_another_writer),
         cmocka_unit_test(test_put_joins_by_when_it_asked),
         cmocka_unit_test(test_put_does_not_join_for_ever),
