@@ -62,9 +62,11 @@ slot_of(kvp_applier_t *a, const kvp_event_t *ev)
 /* ---- blocks */
 /* Where the next block goes. */
 typedef struct {
-    uint32_t space, depth;
-    uint64_t before; /* depth > 0: hash of what stands before it */
+    uint32_t space, depth; /* depth: KVP_DEPTH_UNKNOWN = that of its parent is not known */
+    bool has_before; /* something stands before it: */
+    uint64_t before; /* its hash */
     bool is_outside;
+    bool is_given; /* the event's hashes are used as they are */
 } spot_t;
 
 static uint32_t
@@ -90,53 +92,93 @@ key_of(const kvp_event_t *ev, uint32_t space, uint64_t hash)
     return ev->is_standard ? XXH3_64bits_withSeed(&hash, sizeof hash, space) : hash;
 }
 
+/* The spot behind the event's parent. False: the view does not know that one. */
 static bool
-find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
+find_behind(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
 {
     uint32_t block;
 
-    *out = (spot_t){.space = KVP_SPACE_NONE};
-    if (ev->is_standard) out->space = space_of(a, ev);
-    if (ev->has_parent && (!ev->is_standard || ev->tokens != NULL || !ev->has_base)) {
-        switch (kvp_view_place(a->view, key_of(ev, out->space, ev->parent), &block)) {
-        case KVP_PLACE_UNKNOWN:
-            skip(a, KVP_SKIP_parent);
-            return false;
-        case KVP_PLACE_OUTSIDE:
-            out->is_outside = true;
-            return true;
-        case KVP_PLACE_BLOCK:
-            out->space = kvp_index_space(a->ix, block);
-            out->depth = kvp_index_depth(a->ix, block) + 1;
-            out->before = kvp_index_hash(a->ix, block);
-            return true;
-        }
+    switch (kvp_view_place(a->view, key_of(ev, spot->space, ev->parent), &block)) {
+    case KVP_PLACE_UNKNOWN:
+        return false;
+    case KVP_PLACE_OUTSIDE:
+        spot->is_outside = true;
+        break;
+    case KVP_PLACE_BLOCK:
+        spot->space = kvp_index_space(a->ix, block);
+        spot->depth = kvp_index_depth(a->ix, block);
+        spot->depth += spot->depth != KVP_DEPTH_UNKNOWN;
+        spot->has_before = true;
+        spot->before = kvp_index_hash(a->ix, block);
+        break;
     }
-    if (ev->is_standard && ev->tokens != NULL && ev->base > 0) { /* its tokens continue what nobody told */
+    return true;
+}
+
+/* A rolling hash names the whole prefix. So the event's own serve where the tokens before them are not known. */
+static void
+find_standard_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
+{
+    spot->is_given = ev->tokens == NULL || ev->has_parent || ev->base > 0;
+    spot->depth = ev->has_base ? ev->base : KVP_DEPTH_UNKNOWN;
+    if (!ev->has_parent || (ev->has_base && ev->tokens == NULL)) return;
+    if (find_behind(a, ev, spot)) {
+        spot->is_given = ev->tokens == NULL;
+        if (spot->depth == KVP_DEPTH_UNKNOWN && ev->has_base) spot->depth = ev->base;
+        return;
+    }
+    spot->has_before = true;
+    spot->before = ev->parent;
+}
+
+static bool
+find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
+{
+    *out = (spot_t){.space = KVP_SPACE_NONE};
+    if (!ev->is_standard && ev->has_parent) {
+        if (find_behind(a, ev, out)) return true;
         skip(a, KVP_SKIP_parent);
         return false;
     }
-    out->depth = ev->base;
+    if (ev->is_standard && !ev->has_base && !ev->has_parent) { /* a pool's event: it stands nowhere */
+        skip(a, KVP_SKIP_malformed);
+        return false;
+    }
     out->space = space_of(a, ev);
-    if (out->space == KVP_SPACE_NONE) skip(a, KVP_SKIP_too_many);
-    return out->space != KVP_SPACE_NONE;
+    if (out->space == KVP_SPACE_NONE) {
+        skip(a, KVP_SKIP_too_many);
+        return false;
+    }
+    if (ev->is_standard) find_standard_spot(a, ev, out);
+    return true;
+}
+
+static uint32_t
+use_at(kvp_applier_t *a, const spot_t *spot, uint64_t hash)
+{
+    return spot->depth == KVP_DEPTH_UNKNOWN ? kvp_index_use_behind(a->ix, spot->space, hash, spot->before)
+                                            : kvp_index_use(a->ix, spot->space, hash, spot->depth);
 }
 
 /* The block at the spot, with a use more; false: there are too many. */
 static bool
 use_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t i, spot_t *spot, uint32_t *block_out)
 {
+    uint64_t hash;
+
     *block_out = KVP_BLOCK_NONE;
     spot->is_outside |= i >= ev->outside_from;
     if (spot->is_outside) return true;
-    spot->before = ev->tokens == NULL ? ev->hashes[i]
-                                      : kvp_chain_next(spot->depth == 0 ? NULL : &spot->before,
-                                                       ev->tokens + (size_t)i * a->terms.block_size,
-                                                       a->terms.block_size, a->hash_seed);
-    *block_out = kvp_index_use(a->ix, spot->space, spot->before, spot->depth);
+    hash = spot->is_given
+               ? ev->hashes[i]
+               : kvp_chain_next(spot->has_before ? &spot->before : NULL, ev->tokens + (size_t)i * a->terms.block_size,
+                                a->terms.block_size, a->hash_seed);
+    *block_out = use_at(a, spot, hash);
     if (*block_out == KVP_BLOCK_NONE && a->make_room != NULL && a->make_room(a->arg))
-        *block_out = kvp_index_use(a->ix, spot->space, spot->before, spot->depth);
-    spot->depth++;
+        *block_out = use_at(a, spot, hash);
+    spot->has_before = true;
+    spot->before = hash;
+    spot->depth += spot->depth != KVP_DEPTH_UNKNOWN;
     return *block_out != KVP_BLOCK_NONE;
 }
 

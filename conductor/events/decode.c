@@ -337,7 +337,8 @@ read_standard_event(kvp_decoder_t *d, fields_t f, kvp_event_t *ev, kvp_skip_t *w
         if (!read_hash(f[F_PARENT_HASH], &ev->parent)) return false;
     }
     if (ev->kind == KVP_EVENT_STORED && !ev->has_base && !ev->has_parent && ev->object_key.at == NULL) return false;
-    return read_u32(f[F_BASE_BLOCK_IDX], &ev->base) && read_tokens(d, f[F_TOKEN_IDS], ev, why);
+    return read_u32(f[F_BASE_BLOCK_IDX], &ev->base) && ev->base < UINT32_MAX - ev->n &&
+           read_tokens(d, f[F_TOKEN_IDS], ev, why);
 }
 
 static void

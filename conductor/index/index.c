@@ -12,6 +12,7 @@
 
 #include "common/hash.h"
 #include "common/log.h"
+#include "conductor/index/orphans.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ typedef struct {
     _Atomic uint32_t set;
     uint32_t space;
     uint32_t users; /* 0 = it is free, or waits for readers */
-    uint32_t depth;
+    _Atomic uint32_t depth;
 } block_t;
 
 typedef struct {
@@ -52,6 +53,8 @@ struct kvp_index {
     part_t parts[PARTS];
     _Atomic(block_t *) pieces[PIECES];
     uint32_t numbers; /* that were given out */
+    kvp_orphans_t orphans;
+    kvp_buf_t learning; /* uint32_t: blocks whose depth is known now, and whose children may wait for it */
     uint64_t blocks, bytes, left_out;
     kvp_buf_t spare; /* uint32_t: numbers of blocks that are free */
     kvp_buf_t spare_holders; /* and of holders */
@@ -190,6 +193,38 @@ find(const kvp_index_t *ix, const table_t *t, uint64_t key, uint32_t space, uint
     return KVP_BLOCK_NONE;
 }
 
+static uint32_t
+depth_of(const block_t *b)
+{
+    return atomic_load_explicit(&b->depth, memory_order_relaxed);
+}
+
+static void
+learn_depth(kvp_index_t *ix, uint32_t number, uint32_t depth)
+{
+    kvp_orphans_remove(&ix->orphans, number);
+    atomic_store_explicit(&block_at(ix, number)->depth, depth, memory_order_relaxed);
+    kvp_buf_append(&ix->learning, &number, sizeof number);
+    if (ix->learning.err != KVP_OK) kvp_panic("out of memory: depths of blocks");
+}
+
+/* The block's depth, and with it that of all that waits behind it. */
+static void
+learn_depths(kvp_index_t *ix, uint32_t number, uint32_t depth)
+{
+    learn_depth(ix, number, depth);
+    while (ix->learning.len > 0) {
+        const block_t *b;
+        uint32_t child;
+
+        ix->learning.len -= sizeof number;
+        memcpy(&number, ix->learning.data + ix->learning.len, sizeof number);
+        b = block_at(ix, number);
+        while ((child = kvp_orphans_take(&ix->orphans, b->space, b->hash)) != 0)
+            learn_depth(ix, child, depth_of(b) + 1);
+    }
+}
+
 uint32_t
 kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth)
 {
@@ -200,7 +235,9 @@ kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth)
     block_t *b;
 
     if (number != KVP_BLOCK_NONE) {
-        block_at(ix, number)->users++;
+        b = block_at(ix, number);
+        b->users++;
+        if (depth != KVP_DEPTH_UNKNOWN && depth_of(b) == KVP_DEPTH_UNKNOWN) learn_depths(ix, number, depth);
         return number;
     }
     if (ix->blocks >= ix->blocks_max) return KVP_BLOCK_NONE;
@@ -213,7 +250,7 @@ kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth)
     b->hash = hash;
     b->space = space;
     b->users = 1;
-    b->depth = depth;
+    atomic_store_explicit(&b->depth, depth, memory_order_relaxed);
     atomic_store_explicit(&b->set, KVP_SET_NONE, memory_order_relaxed);
     at = place_of(t, key);
     while (atomic_load_explicit(&t->entries[at], memory_order_relaxed) != 0)
@@ -221,6 +258,22 @@ kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth)
     atomic_store_explicit(&t->entries[at], entry_of(key, number), memory_order_release);
     p->used++;
     ix->blocks++;
+    if (depth != KVP_DEPTH_UNKNOWN) learn_depths(ix, number, depth);
+    return number;
+}
+
+uint32_t
+kvp_index_use_behind(kvp_index_t *ix, uint32_t space, uint64_t hash, uint64_t parent)
+{
+    const uint64_t key = mixed(ix, space, parent);
+    const table_t *t = atomic_load_explicit(&part_of(ix, key)->table, memory_order_relaxed);
+    uint32_t at, number = find(ix, t, key, space, parent, &at);
+    uint32_t depth = number == KVP_BLOCK_NONE ? KVP_DEPTH_UNKNOWN : depth_of(block_at(ix, number));
+
+    if (depth != KVP_DEPTH_UNKNOWN) depth++;
+    number = kvp_index_use(ix, space, hash, depth);
+    if (number != KVP_BLOCK_NONE && depth_of(block_at(ix, number)) == KVP_DEPTH_UNKNOWN)
+        kvp_orphans_add(&ix->orphans, number, space, parent);
     return number;
 }
 
@@ -249,6 +302,7 @@ kvp_index_rele(kvp_index_t *ix, uint32_t number)
     bool is_sound;
 
     if (has_user && --b->users > 0) return true;
+    kvp_orphans_remove(&ix->orphans, number);
     is_sound = take_out(ix, number) && has_user && atomic_load_explicit(&b->set, memory_order_relaxed) == KVP_SET_NONE;
     if (is_sound) {
         kvp_epoch_retire(ix->epoch, free_block, ix, number);
@@ -346,7 +400,7 @@ kvp_index_space(const kvp_index_t *ix, uint32_t block)
 uint32_t
 kvp_index_depth(const kvp_index_t *ix, uint32_t block)
 {
-    return block_at(ix, block)->depth;
+    return depth_of(block_at(ix, block));
 }
 
 /* ---- looking up */
@@ -374,10 +428,11 @@ kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint
     for (size_t i = 0; i < n; i++) {
         uint32_t at;
         const uint32_t number = find(ix, tables[i], keys[i], space, hashes[i], &at);
+        const block_t *b = number == KVP_BLOCK_NONE ? NULL : block_at(ix, number);
 
-        sets_out[i] = number == KVP_BLOCK_NONE || block_at(ix, number)->depth != depth + i
+        sets_out[i] = b == NULL || (depth_of(b) != depth + i && depth_of(b) != KVP_DEPTH_UNKNOWN)
                           ? KVP_SET_NONE
-                          : atomic_load_explicit(&block_at(ix, number)->set, memory_order_acquire);
+                          : atomic_load_explicit(&b->set, memory_order_acquire);
     }
 }
 
@@ -406,6 +461,8 @@ kvp_index_create(kvp_epoch_t *epoch, uint64_t seed, uint32_t blocks_max)
     ix->blocks_max = blocks_max;
     kvp_buf_init(&ix->spare, 0);
     kvp_buf_init(&ix->spare_holders, 0);
+    kvp_buf_init(&ix->learning, 0);
+    kvp_orphans_init(&ix->orphans, seed);
     ix->sets = kvp_sets_create(epoch);
     if (ix->sets != NULL) return ix;
     kvp_index_destroy(ix);
@@ -426,5 +483,7 @@ kvp_index_destroy(kvp_index_t *ix)
     kvp_sets_destroy(ix->sets);
     kvp_buf_fini(&ix->spare);
     kvp_buf_fini(&ix->spare_holders);
+    kvp_buf_fini(&ix->learning);
+    kvp_orphans_fini(&ix->orphans);
     free(ix);
 }

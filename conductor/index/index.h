@@ -9,6 +9,7 @@
 
 #define KVP_BLOCK_NONE 0u
 #define KVP_HOLDERS_MAX 65536u
+#define KVP_DEPTH_UNKNOWN UINT32_MAX
 #define KVP_LOOK_AHEAD 16u /* blocks that are looked up together */
 
 typedef struct kvp_index kvp_index_t;
@@ -26,6 +27,9 @@ void kvp_index_holder_free(kvp_index_t *ix, uint32_t holder);
 
 /* kvp_index_use finds the block, or makes it: KVP_BLOCK_NONE = there are too many. Its number stays until kvp_index_rele was called as often. */
 uint32_t kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth);
+/* kvp_index_use_behind: the same, for a block of which no more is known than the hash that stands before it. Its depth is unknown until that of its parent is known; it matches
+ * by its hash meanwhile. */
+uint32_t kvp_index_use_behind(kvp_index_t *ix, uint32_t space, uint64_t hash, uint64_t parent);
 /* kvp_index_rele gives one use back. False: the block's state contradicts its users, which is a bug of ours. The block is left out of all answers then, and its number is
  * never given out again; the caller's view cannot be relied on. */
 bool kvp_index_rele(kvp_index_t *ix, uint32_t block) KVP_MUST_USE;
@@ -33,14 +37,15 @@ bool kvp_index_rele(kvp_index_t *ix, uint32_t block) KVP_MUST_USE;
 bool kvp_index_add(kvp_index_t *ix, uint32_t block, uint32_t holder);
 void kvp_index_remove(kvp_index_t *ix, uint32_t block, uint32_t holder);
 void kvp_index_purge(kvp_index_t *ix, uint32_t block); /* holders that have ended leave it */
-/* What it is: never changes while it is used. */
+/* What it is: never changes while it is used, but for a depth that was unknown. */
 uint64_t kvp_index_hash(const kvp_index_t *ix, uint32_t block);
 uint32_t kvp_index_space(const kvp_index_t *ix, uint32_t block);
-uint32_t kvp_index_depth(const kvp_index_t *ix, uint32_t block); /* how many blocks stand before it */
+uint32_t kvp_index_depth(const kvp_index_t *ix,
+                         uint32_t block); /* how many blocks stand before it, or KVP_DEPTH_UNKNOWN */
 
 /* ---- readers' */
 /* kvp_index_find writes the set of each of n blocks, KVP_LOOK_AHEAD at most, to sets_out. The first has that depth, and the others follow it: a block of another depth
- * is none. */
+ * is none; one of unknown depth may be any. */
 void kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint64_t *hashes, size_t n,
                     uint32_t *sets_out);
 const kvp_sets_t *kvp_index_sets(const kvp_index_t *ix);

@@ -291,7 +291,8 @@ take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
     if (ev->object_key.len < strlen(j->prefix) || memcmp(j->prefix, ev->object_key.at, strlen(j->prefix)) != 0)
         return false;
     if (ev->kind == KVP_EVENT_STORED) {
-        block = kvp_index_use(j->pools->ix, j->space, ev->hashes[0], ev->base);
+        block = ev->has_base ? kvp_index_use(j->pools->ix, j->space, ev->hashes[0], ev->base)
+                             : kvp_index_use_behind(j->pools->ix, j->space, ev->hashes[0], ev->parent);
         if (block != KVP_BLOCK_NONE) learn(j, ev->hashes[0], block, true);
     }
     if (now != was) set_mask(j, medium, key, now);
@@ -324,7 +325,7 @@ take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
         return;
     }
     is_of_connector = kvp_connkey_read(ev->object_key.at, ev->object_key.len, &parts);
-    if (!is_of_connector && (ev->n != 1 || !ev->has_base) && ev->kind == KVP_EVENT_STORED) {
+    if (!is_of_connector && (ev->n != 1 || (!ev->has_base && !ev->has_parent)) && ev->kind == KVP_EVENT_STORED) {
         source->skips[KVP_SKIP_key]++;
         return;
     }

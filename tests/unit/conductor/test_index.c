@@ -241,6 +241,110 @@ test_random_events_and_questions(void **state)
     }
 }
 
+/* ---- the standard's events, each of which names its place in another way, parents before and after their children */
+typedef struct {
+    uint8_t is_told[PLACES], is_based[PLACES], is_held[PLACES]; /* is_based: an event told the depth */
+    uint64_t id;
+} standard_t;
+
+static bool
+has_depth(const standard_t *m, const path_t *p, uint32_t n)
+{
+    while (n > 1 && m->is_told[place_of(p, n)] && !m->is_based[place_of(p, n)])
+        n--;
+    return m->is_told[place_of(p, n)] && m->is_based[place_of(p, n)];
+}
+
+static void
+hashes_of(const path_t *p, uint64_t hashes[DEPTH])
+{
+    uint32_t tokens[DEPTH * BLOCK];
+
+    tokens_of(p, 0, p->n, tokens);
+    for (uint32_t i = 0; i < p->n; i++)
+        hashes[i] = kvp_chain_next(i == 0 ? NULL : &hashes[i - 1], tokens + i * BLOCK, BLOCK, 7);
+}
+
+static void
+standard_event(rig_t *g, standard_t *m)
+{
+    const path_t p = some_path(g);
+    const uint32_t from = (uint32_t)draw(g, p.n), form = (uint32_t)draw(g, 4);
+    const bool is_removal = draw(g, 3) == 0;
+    uint32_t tokens[DEPTH * BLOCK];
+    uint64_t hashes[DEPTH];
+    kvp_event_t ev = {.kind = is_removal ? KVP_EVENT_REMOVED : KVP_EVENT_STORED,
+                      .is_standard = true,
+                      .event_id = ++m->id,
+                      .hashes = hashes + from,
+                      .n = p.n - from,
+                      .outside_from = p.n - from,
+                      .has_base = form < 2 || from == 0,
+                      .has_parent = form > 0 && from > 0,
+                      .base = form < 2 || from == 0 ? from : 0,
+                      .medium = {"cpu", 3}};
+
+    hashes_of(&p, hashes);
+    if (ev.has_parent) ev.parent = hashes[from - 1];
+    if (draw(g, 2) == 0) {
+        tokens_of(&p, from, p.n, tokens);
+        ev.tokens = tokens;
+        ev.tokens_n = ev.n * BLOCK;
+    }
+    for (uint32_t i = from; i < p.n; i++) {
+        m->is_held[place_of(&p, i + 1)] = !is_removal;
+        m->is_told[place_of(&p, i + 1)] |= !is_removal;
+        m->is_based[place_of(&p, i + 1)] |= !is_removal && ev.has_base;
+    }
+    kvp_events_apply_one(&g->appliers[0], &ev);
+}
+
+static uint32_t
+standard_run(rig_t *g, const uint64_t *hashes, size_t n)
+{
+    const kvp_space_t space = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
+    const kvp_question_t q = {"t", "m", "a", BLOCK, kvp_spaces_find(g->spaces, &space), hashes, n};
+    kvp_epoch_reader_t *reader = kvp_epoch_enter(&g->epoch);
+    const kvp_answer_t *answers;
+    uint32_t run, answers_n;
+
+    assert_true(kvp_match(g->ix, g->roster, &q, g->scratch, &answers, &answers_n));
+    run = answers[0].run;
+    kvp_epoch_leave(reader);
+    return run;
+}
+
+/* A block matches by its hash whatever its event says of its place. It has its depth as soon as an event tells that, or its parent has one. */
+static void
+test_standard_events_in_any_order(void **state)
+{
+    static standard_t m;
+    rig_t g;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        memset(&m, 0, sizeof m);
+        open_rig(&g, seed);
+        for (uint32_t i = 0; i < 500; i++) {
+            const path_t p = some_path(&g);
+            const uint32_t at = (uint32_t)draw(&g, p.n);
+            uint64_t hashes[DEPTH];
+            uint32_t run = 0;
+
+            standard_event(&g, &m);
+            hashes_of(&p, hashes);
+            while (run < p.n && m.is_held[place_of(&p, run + 1)])
+                run++;
+            assert_int_equal(standard_run(&g, hashes, p.n), run);
+            /* Asked for as a first block it is one only while nobody knows better. */
+            assert_int_equal(standard_run(&g, hashes + at, 1),
+                             m.is_held[place_of(&p, at + 1)] && (at == 0 || !has_depth(&m, &p, at + 1)));
+        }
+        assert_int_equal(g.appliers[0].done.skips[KVP_SKIP_parent], 0);
+        close_rig(&g);
+    }
+}
+
 /* ---- views alone: several hashes of several groups at few blocks */
 #define HASHES 5u
 #define BLOCKS 3u
@@ -379,9 +483,9 @@ test_a_damaged_block_is_left_out(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_events_and_questions),
-                                       cmocka_unit_test(test_views_hold_what_their_entries_say),
-                                       cmocka_unit_test(test_a_damaged_block_is_left_out)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_events_and_questions), cmocka_unit_test(test_standard_events_in_any_order),
+        cmocka_unit_test(test_views_hold_what_their_entries_say), cmocka_unit_test(test_a_damaged_block_is_left_out)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
