@@ -353,7 +353,7 @@ open_rig(rig_t *g, uint64_t blocks)
         g->views[i] = kvp_view_create(g->ix, 1, UINT32_MAX);
         kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0);
         g->roster->members[g->roster->n++] =
-            (kvp_member_t){names[i], "t", "m", TOKENS, 0, g->views[i], "", "", 0, {NULL}};
+            (kvp_member_t){names[i], "t", "m", TOKENS, 0, g->views[i], "", "", "", 0, {NULL}};
     }
 }
 

@@ -97,15 +97,8 @@ publish_roster(kvp_registry_t *r)
         kvp_member_t *m = &roster->members[roster->n];
 
         if (p->reg.is_shared) continue;
-        *m = (kvp_member_t){p->reg.instance,
-                            p->reg.tenant,
-                            p->reg.model,
-                            p->reg.block_size,
-                            p->reg.rank,
-                            p->view,
-                            p->reg.url,
-                            p->reg.role,
-                            0,
+        *m = (kvp_member_t){p->reg.instance, p->reg.tenant, p->reg.model, p->reg.block_size, p->reg.rank,
+                            p->view,         p->reg.url,    p->reg.role,  p->reg.lora,       0,
                             {NULL}};
         for (; m->pools_n < p->applier.joins_n; m->pools_n++)
             m->pools[m->pools_n] = kvp_join_view(p->applier.joins[m->pools_n]);
@@ -579,6 +572,12 @@ kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_member_t *m
     for (uint32_t i = 0; i < roster->n; i++)
         fn(arg, &roster->members[i]);
     kvp_epoch_leave(reader);
+}
+
+bool
+kvp_registry_has_lora(const kvp_registry_t *r, const char *model, const char *lora)
+{
+    return kvp_spaces_has_lora(r->spaces, model, lora);
 }
 
 uint64_t

@@ -47,6 +47,8 @@ bool kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char 
                         size_t n, kvp_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg) KVP_MUST_USE;
 /* kvp_registry_each, of any thread: calls for each publisher of an engine, by instance and rank, inside an epoch. */
 void kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_member_t *member), void *arg);
+/* kvp_registry_has_lora, of any thread, from a function that kvp_registry_each calls: events named that adapter of that model. */
+bool kvp_registry_has_lora(const kvp_registry_t *r, const char *model, const char *lora);
 uint64_t kvp_registry_hash_seed(const kvp_registry_t *r);
 
 #endif

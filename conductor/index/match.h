@@ -13,6 +13,7 @@ typedef struct {
     uint32_t block_size, rank;
     const kvp_view_t *view;
     const char *url, *role; /* of its server; "" = not told */
+    const char *lora; /* that it is registered for; "" = none */
     uint32_t pools_n;
     const kvp_view_t *pools
         [KVP_POOLS_MAX]; /* of what it shares with others: a medium without a name counts for the run on any medium alone */

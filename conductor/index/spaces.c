@@ -51,6 +51,21 @@ kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space)
     return node == NULL ? KVP_SPACE_NONE : node->number;
 }
 
+/* Each adapter is a namespace of its own, too: of no tenant and block size. */
+static kvp_space_t
+adapter_of(const char *model, const char *lora)
+{
+    return (kvp_space_t){.model = model, .tenant = "", .salt = "", .lora = lora};
+}
+
+bool
+kvp_spaces_has_lora(const kvp_spaces_t *spaces, const char *model, const char *lora)
+{
+    const kvp_space_t adapter = adapter_of(model, lora);
+
+    return kvp_spaces_find(spaces, &adapter) != KVP_SPACE_NONE;
+}
+
 const kvp_space_t *
 kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number)
 {
@@ -75,7 +90,13 @@ kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space)
     node_t *node;
     char *at;
 
-    if (known != KVP_SPACE_NONE || spaces->n == KVP_SPACES_MAX) return known;
+    if (known != KVP_SPACE_NONE) return known;
+    if (space->lora[0] != '\0' && space->block_size != 0) {
+        const kvp_space_t adapter = adapter_of(space->model, space->lora);
+
+        if (kvp_spaces_name(spaces, &adapter) == KVP_SPACE_NONE) return KVP_SPACE_NONE;
+    }
+    if (spaces->n == KVP_SPACES_MAX) return KVP_SPACE_NONE;
     node = malloc(sizeof *node + strlen(space->model) + strlen(space->tenant) + strlen(space->salt) +
                   strlen(space->lora) + 4);
     if (node == NULL) return KVP_SPACE_NONE;

@@ -25,5 +25,7 @@ void kvp_spaces_destroy(kvp_spaces_t *spaces);
 uint32_t kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space);
 const kvp_space_t *kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number); /* who names, alone; that was named */
 uint32_t kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space);
+/* kvp_spaces_has_lora: some namespace of that model, of any tenant and salt, is of that adapter. */
+bool kvp_spaces_has_lora(const kvp_spaces_t *spaces, const char *model, const char *lora);
 
 #endif

@@ -23,7 +23,10 @@
 typedef struct call {
     struct call *next;
     CURL *easy;
-    kvp_buf_t text;
+    struct kvp_load *load;
+    kvp_buf_t text; /* of metrics */
+    size_t models_bytes;
+    kvp_models_list_t *models; /* NULL = it asks for metrics */
     char tag[TAG_MAX];
 } call_t;
 
@@ -91,26 +94,51 @@ kvp_load_parse(const char *text, kvp_load_of_t loads[KVP_LOAD_RANKS_MAX])
 static size_t
 on_bytes(char *bytes, size_t size, size_t n, void *arg)
 {
-    kvp_buf_append(arg, bytes, size * n);
-    return ((kvp_buf_t *)arg)->err == KVP_OK ? size * n : 0;
+    call_t *c = arg;
+
+    if (c->models != NULL) {
+        c->models_bytes += size * n;
+        return c->models_bytes <= TEXT_MAX && kvp_models_list_feed(c->models, bytes, size * n) ? size * n : 0;
+    }
+    kvp_buf_append(&c->text, bytes, size * n);
+    return c->text.err == KVP_OK ? size * n : 0;
 }
 
 static void
-add(void *to, const char *url, const char *tag)
+on_listed(void *arg, const char *name, kvp_model_kind_t kind)
 {
-    kvp_load_t *load = to;
+    const call_t *c = arg;
+
+    c->load->ops.listed(c->load->ops.arg, c->tag, name, kind);
+}
+
+static void
+free_call(call_t *c)
+{
+    curl_easy_cleanup(c->easy);
+    kvp_buf_fini(&c->text);
+    free(c->models);
+    free(c);
+}
+
+static void
+start_call(kvp_load_t *load, const char *url, const char *tag, bool is_models)
+{
     call_t *c = calloc(1, sizeof *c);
     char at[640];
 
     if (c == NULL) return;
+    c->load = load;
     kvp_buf_init(&c->text, TEXT_MAX);
     snprintf(c->tag, sizeof c->tag, "%s", tag);
-    snprintf(at, sizeof at, "%s/metrics", url);
+    snprintf(at, sizeof at, "%s%s", url, is_models ? "/v1/models" : "/metrics");
     c->easy = curl_easy_init();
-    if (c->easy == NULL) {
-        free(c);
+    if (is_models) c->models = malloc(sizeof *c->models);
+    if (c->easy == NULL || (is_models && c->models == NULL)) {
+        free_call(c);
         return;
     }
+    if (is_models) kvp_models_list_init(c->models, on_listed, c);
     curl_easy_setopt(c->easy, CURLOPT_URL, at);
     curl_easy_setopt(c->easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c->easy, CURLOPT_TIMEOUT_MS, TIMEOUT_MS);
@@ -118,11 +146,20 @@ add(void *to, const char *url, const char *tag)
     curl_easy_setopt(c->easy, CURLOPT_PROXY, "");
     curl_easy_setopt(c->easy, CURLOPT_FAILONERROR, 1L);
     curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, on_bytes);
-    curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, &c->text);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, c);
     curl_easy_setopt(c->easy, CURLOPT_PRIVATE, c);
     curl_multi_add_handle(load->multi, c->easy);
     c->next = load->calls;
     load->calls = c;
+}
+
+static void
+add(void *to, const char *url, const char *tag, bool wants_models)
+{
+    kvp_load_t *load = to;
+
+    start_call(load, url, tag, false);
+    if (wants_models) start_call(load, url, tag, true);
 }
 
 static void
@@ -144,9 +181,7 @@ end_calls(kvp_load_t *load)
     for (call_t *c = load->calls, *next; c != NULL; c = next) {
         next = c->next;
         curl_multi_remove_handle(load->multi, c->easy);
-        curl_easy_cleanup(c->easy);
-        kvp_buf_fini(&c->text);
-        free(c);
+        free_call(c);
     }
     load->calls = NULL;
 }
@@ -165,6 +200,7 @@ run_calls(kvp_load_t *load, uint64_t until_ns)
 
             if (message->msg != CURLMSG_DONE) continue;
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &c);
+            if (c->models != NULL) continue; /* its list was taken as it came */
             load->ops.asked(load->ops.arg, c->tag, message->data.result != CURLE_COULDNT_CONNECT);
             if (message->data.result == CURLE_OK) take(load, c);
         }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How busy servers are, as their /metrics tell it, each second: requests that run, and that wait. A thread of its own.
+ * Asks servers for what a router wants to know: each second how busy they are, by /metrics (requests that run, and that wait), and which models they serve, by /v1/models.
+ * A thread of its own.
  */
 #ifndef KVP_CONDUCTOR_ROUTER_LOAD_H
 #define KVP_CONDUCTOR_ROUTER_LOAD_H
 
-#include "common/base.h"
+#include "conductor/router/models.h"
 
 #define KVP_LOAD_RANKS_MAX 64u /* of a server, by the label `engine` */
 
@@ -13,12 +14,14 @@ typedef struct {
 } kvp_load_of_t;
 
 typedef struct {
-    /* The servers to ask: calls add(to, url, tag) for each; url is copied. */
-    void (*list)(void *arg, void (*add)(void *to, const char *url, const char *tag), void *to);
+    /* The servers to ask: calls add(to, url, tag, wants_models) for each; url is copied. */
+    void (*list)(void *arg, void (*add)(void *to, const char *url, const char *tag, bool wants_models), void *to);
     /* Whether a connection to the server of that tag could be made. */
     void (*asked)(void *arg, const char *tag, bool is_there);
     /* What the server of that tag told of that rank. */
     void (*told)(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load);
+    /* A model that the server of that tag lists. */
+    void (*listed)(void *arg, const char *tag, const char *name, kvp_model_kind_t kind);
     void *arg;
 } kvp_load_ops_t;
 

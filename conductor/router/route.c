@@ -36,8 +36,9 @@ struct kvp_routes {
     kvp_registry_t *registry;
     kvp_tokens_t *tokens;
     kvp_load_t *load;
-    pthread_mutex_t mutex; /* of the router, and of what is idle */
+    pthread_mutex_t mutex; /* of the router, of the models, and of what is idle */
     kvp_router_t *router;
+    kvp_models_t models;
     idle_t *idle;
     uint32_t turn; /* of servers that make tokens */
     uint64_t without_tokens;
@@ -50,6 +51,7 @@ typedef struct {
         session[SESSION_MAX + 1];
     uint32_t block_size; /* 0 = that of an instance */
     json_object *exclude; /* borrowed; NULL = none */
+    char listed[KVP_NAME_TEXT_MAX + 1]; /* the name that a server has to list to serve it; "" = any server may */
 } asked_t;
 
 static bool
@@ -93,6 +95,65 @@ may_serve(const asked_t *q, const kvp_member_t *m)
     return q->role[0] == '\0' || m->role[0] == '\0' || strcmp(m->role, "both") == 0 || strcmp(m->role, q->role) == 0;
 }
 
+/* ---- the model: a request may name it by an adapter of it, or by another name that its servers list */
+typedef enum { NO_MODEL, LORA_OF_EVENTS, LORA_OF_REGISTRATION, LISTED, REGISTERED } known_t;
+
+typedef struct {
+    kvp_routes_t *routes;
+    const asked_t *q;
+    known_t known; /* the best of what was found, and where: */
+    char model[KVP_NAME_TEXT_MAX + 1];
+    bool is_adapter;
+} naming_t;
+
+static void
+note_name(void *arg, const kvp_member_t *m)
+{
+    naming_t *n = arg;
+    const char *name = n->q->model;
+    kvp_model_kind_t kind = KVP_MODEL_NONE;
+    known_t known = NO_MODEL;
+
+    if (n->known == REGISTERED || !may_serve(n->q, m) || strcmp(m->tenant, n->q->tenant) != 0) return;
+    if (strcmp(m->model, name) == 0) {
+        known = REGISTERED;
+    } else if ((kind = kvp_models_kind(&n->routes->models, m->instance, name, kvp_boot_ns() / KVP_NS_PER_MS)) !=
+               KVP_MODEL_NONE) {
+        known = LISTED;
+    } else if (m->lora[0] != '\0' && strcmp(m->lora, name) == 0) {
+        known = LORA_OF_REGISTRATION;
+    } else if (kvp_registry_has_lora(n->routes->registry, m->model, name)) {
+        known = LORA_OF_EVENTS;
+    }
+    if (known <= n->known) return;
+    n->known = known;
+    n->is_adapter = known != LISTED || kind == KVP_MODEL_ADAPTER;
+    snprintf(n->model, sizeof n->model, "%s", m->model);
+}
+
+/* Puts the model that instances are registered with in place of the name in the request, and the adapter with it. */
+static void
+find_model(kvp_routes_t *routes, asked_t *q)
+{
+    naming_t n = {.routes = routes, .q = q};
+
+    pthread_mutex_lock(&routes->mutex);
+    kvp_registry_each(routes->registry, note_name, &n);
+    pthread_mutex_unlock(&routes->mutex);
+    if (n.known == NO_MODEL || n.known == REGISTERED) return;
+    if (n.known == LISTED) strcpy(q->listed, q->model);
+    if (n.is_adapter && q->lora[0] == '\0') strcpy(q->lora, q->model);
+    strcpy(q->model, n.model);
+}
+
+/* Of the routes' mutex. */
+static bool
+lists_it(const kvp_routes_t *routes, const asked_t *q, const kvp_member_t *m)
+{
+    return q->listed[0] == '\0' ||
+           kvp_models_kind(&routes->models, m->instance, q->listed, kvp_boot_ns() / KVP_NS_PER_MS) != KVP_MODEL_NONE;
+}
+
 /* Of an instance that may serve it. 0 = there is none. */
 static void
 note_block_size(void *arg, const kvp_member_t *m)
@@ -116,7 +177,7 @@ note_server(void *arg, const kvp_member_t *m)
     server_t *s = arg;
 
     if (m->url[0] == '\0' || strcmp(m->model, s->q->model) != 0 || !may_serve(s->q, m) ||
-        kvp_tokens_is_away(s->routes->tokens, m->url))
+        !lists_it(s->routes, s->q, m) || kvp_tokens_is_away(s->routes->tokens, m->url))
         return;
     if (s->n++ == s->nth) snprintf(s->url, sizeof s->url, "%s", m->url);
 }
@@ -129,12 +190,12 @@ find_server(kvp_routes_t *routes, server_t *s)
 
     pthread_mutex_lock(&routes->mutex);
     turn = routes->turn++;
-    pthread_mutex_unlock(&routes->mutex);
     s->nth = UINT32_MAX;
     kvp_registry_each(routes->registry, note_server, s);
     s->nth = s->n == 0 ? 0 : turn % s->n;
     s->n = 0;
     kvp_registry_each(routes->registry, note_server, s);
+    pthread_mutex_unlock(&routes->mutex);
     return s->url[0] != '\0';
 }
 
@@ -254,6 +315,7 @@ write_choice(const choosing_t *ch, const kvp_route_t *r, const kvp_candidate_t *
     kvp_jsonw_u64(&w, "dp_rank", a->member->rank);
     kvp_jsonw_u64(&w, "dp_ranks", ranks);
     kvp_jsonw_u64(&w, "route_id", r->id);
+    if (ch->q->lora[0] != '\0') kvp_jsonw_text(&w, "lora_name", ch->q->lora);
     if (ch->unknown == NULL) kvp_jsonw_u64(&w, "prompt_tokens", tokens);
     kvp_jsonw_open(&w, "matched", '{');
     kvp_jsonw_u64(&w, "tokens", r->matched);
@@ -295,7 +357,7 @@ choose(void *arg, const kvp_answer_t *answers, uint32_t n)
     pthread_mutex_lock(&ch->routes->mutex);
     for (uint32_t i = 0; candidates != NULL && of != NULL && i < n; i++) {
         const uint32_t target =
-            may_serve(q, answers[i].member)
+            may_serve(q, answers[i].member) && lists_it(ch->routes, q, answers[i].member)
                 ? kvp_router_target(ch->routes->router, answers[i].member->instance, answers[i].member->rank)
                 : KVP_ROUTE_NONE;
 
@@ -384,6 +446,7 @@ answer_with(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http_re
         json_object_put(in);
         return;
     }
+    find_model(routes, &q);
     if (q.block_size == 0) kvp_registry_each(routes->registry, note_block_size, &q);
     if (q.block_size == 0) {
         kvp_http_error(response, 503, "no instance of that model and role is registered, or all are excluded");
@@ -457,8 +520,9 @@ on_done(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
 
 /* ---- load */
 typedef struct {
-    void (*add)(void *to, const char *url, const char *tag);
+    void (*add)(void *to, const char *url, const char *tag, bool wants_models);
     void *to;
+    kvp_routes_t *routes;
     char last[KVP_NAME_TEXT_MAX + 1];
 } lister_t;
 
@@ -469,7 +533,8 @@ list_one(void *arg, const kvp_member_t *m)
 
     if (m->url[0] == '\0' || strcmp(m->instance, l->last) == 0) return; /* ranks of one instance stand together */
     snprintf(l->last, sizeof l->last, "%s", m->instance);
-    l->add(l->to, m->url, m->instance);
+    l->add(l->to, m->url, m->instance,
+           kvp_models_is_due(&l->routes->models, m->instance, kvp_boot_ns() / KVP_NS_PER_MS));
 }
 
 static void
@@ -482,17 +547,17 @@ see_target(void *arg, const kvp_member_t *m)
 
 /* Called each second: the router forgets the instances that have left. */
 static void
-on_list(void *arg, void (*add)(void *to, const char *url, const char *tag), void *to)
+on_list(void *arg, void (*add)(void *to, const char *url, const char *tag, bool wants_models), void *to)
 {
     kvp_routes_t *routes = arg;
-    lister_t l = {add, to, ""};
+    lister_t l = {add, to, routes, ""};
 
     pthread_mutex_lock(&routes->mutex);
     kvp_registry_each(routes->registry, see_target, routes);
     kvp_router_tick(routes->router, kvp_boot_ns());
     kvp_router_sweep(routes->router);
-    pthread_mutex_unlock(&routes->mutex);
     kvp_registry_each(routes->registry, list_one, &l);
+    pthread_mutex_unlock(&routes->mutex);
 }
 
 static void
@@ -514,6 +579,16 @@ on_told(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load)
     pthread_mutex_lock(&routes->mutex);
     target = kvp_router_find(routes->router, tag, rank);
     if (target != KVP_ROUTE_NONE) kvp_router_note(routes->router, target, load->running, load->waiting, kvp_boot_ns());
+    pthread_mutex_unlock(&routes->mutex);
+}
+
+static void
+on_listed(void *arg, const char *tag, const char *name, kvp_model_kind_t kind)
+{
+    kvp_routes_t *routes = arg;
+
+    pthread_mutex_lock(&routes->mutex);
+    kvp_models_note(&routes->models, tag, name, kind, kvp_boot_ns() / KVP_NS_PER_MS);
     pthread_mutex_unlock(&routes->mutex);
 }
 
@@ -555,11 +630,12 @@ kvp_routes_create(kvp_registry_t *registry, const kvp_router_weights_t *weights,
     if (routes == NULL) return KVP_NOMEM;
     routes->registry = registry;
     pthread_mutex_init(&routes->mutex, NULL);
+    kvp_models_init(&routes->models, kvp_random_u64());
     routes->tokens = kvp_tokens_create();
     routes->router = kvp_router_create(weights);
     err = routes->tokens == NULL || routes->router == NULL
               ? KVP_NOMEM
-              : kvp_load_start(&(kvp_load_ops_t){on_list, on_asked, on_told, routes}, &routes->load);
+              : kvp_load_start(&(kvp_load_ops_t){on_list, on_asked, on_told, on_listed, routes}, &routes->load);
     if (err == KVP_OK)
         *out = routes;
     else
@@ -591,6 +667,7 @@ kvp_routes_destroy(kvp_routes_t *routes)
         free(i);
     }
     kvp_router_destroy(routes->router);
+    kvp_models_fini(&routes->models);
     kvp_tokens_destroy(routes->tokens);
     pthread_mutex_destroy(&routes->mutex);
     free(routes);

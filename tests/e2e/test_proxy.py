@@ -21,7 +21,7 @@ class Server:
         server = self
         self.kind, self.asked, self.fail, self.chunks, self.gap, self.gone = kind, [], None, 5, 0.02, 0
         self.health, self.checks, self.tokenized, self.can_tokenize = 200, 0, 0, True
-        self.release, self.engine = threading.Event(), "engine-7"
+        self.release, self.engine, self.models = threading.Event(), "engine-7", [{"id": "m"}]
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -39,7 +39,7 @@ class Server:
                     self.answer(server.health, b"")
                     return
                 server.asked.append((self.path, None, dict(self.headers)))
-                self.answer(200, json.dumps({"0": {"engine_id": server.engine}} if self.path == "/query" else {"data": [{"id": "m"}]}).encode())
+                self.answer(200, json.dumps({"0": {"engine_id": server.engine}} if self.path == "/query" else {"data": server.models}).encode())
 
             def do_POST(self):
                 raw = self.rfile.read(int(self.headers["Content-Length"]))

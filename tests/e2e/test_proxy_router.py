@@ -33,10 +33,13 @@ class Site:
 
     def complete(self, prompt, headers=(), **more):
         """The numbers of the servers that were asked."""
-        before = [len(s.asked) for s in self.servers]
+        def posts():
+            return [sum(body is not None for _, body, _ in s.asked) for s in self.servers]
+
+        before = posts()
         status, text, _ = self.proxy.post({"model": "tiny", "prompt": prompt, "max_tokens": 4, **more}, headers=headers)
         assert status == 200 and json.loads(text)["choices"], text
-        return [i for i, s in enumerate(self.servers) if len(s.asked) > before[i]]
+        return [i for i, n in enumerate(posts()) if n > before[i]]
 
     def count(self, name):
         lines = self.proxy.get("/metrics")[1].decode().splitlines()
@@ -80,6 +83,35 @@ def test_prompts_go_where_they_are(site):
     asked = s.complete(tokens_of(2))
     assert 1 in asked and len(asked) == 2
     assert 1 not in s.complete(tokens_of(2))  # it is left out
+    assert s.count("unrouted_total") == 0
+
+
+def test_adapters(site):
+    """Fails if a request that names an adapter goes elsewhere than where the adapter's blocks are, if adapters with one prompt attract each other, or if a request goes to a server that
+    does not list its adapter."""
+    s = site()
+    s.publishers[1].publish(stored(1, lora_name="sql", lora_id=7, extra_keys=[["sql"]] * 40))
+    ask = {"model": "tiny", "block_size": BLOCK, "token_ids": tokens_of(1), "lora_name": "sql"}
+    wait_until(lambda: s.conductor.ask("/query", ask)[1]["default"]["s1"]["longest_matched"] == 40 * BLOCK, 5, "the adapter's event")
+    assert all(s.complete(tokens_of(1), model="sql") == [1] for _ in range(6))  # no server lists it: the events name it
+    assert s.complete(tokens_of(1)) != [1]  # the base model's blocks are others
+    for server in s.servers:
+        server.models = [{"id": "tiny", "parent": None}, {"id": "chat", "parent": "tiny"}, {"id": "code", "parent": "tiny"}, {"id": "other-name", "parent": None}]
+    s.servers[2].models.append({"id": "here", "root": {"parent": 1}, "parent": "tiny"})
+
+    def matched(model):
+        answer = s.conductor.ask("/route", {"model": model, "token_ids": tokens_of(3)})
+        return answer[0] == 200 and s.conductor.ask("/route/done", {"route_id": answer[1]["route_id"]}) and answer[1]
+
+    for model in ("chat", "code", "here", "other-name"):
+        wait_until(lambda: matched(model), 10, f"{model} to be known")
+    assert all(s.complete(tokens_of(4), model="here") == [2] for _ in range(4))
+    s.has(0, 5)
+    assert all(s.complete(tokens_of(5), model="other-name") == [0] for _ in range(4))
+    assert matched("chat")["lora_name"] == "chat" and "lora_name" not in matched("other-name")
+    # One prompt of two adapters: each stays where it was sent first.
+    chat, code = s.complete(tokens_of(6), model="chat"), s.complete(tokens_of(6), model="code")
+    assert chat != code and s.complete(tokens_of(6), model="chat") == chat and s.complete(tokens_of(6), model="code") == code
     assert s.count("unrouted_total") == 0
 
 

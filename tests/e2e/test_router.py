@@ -52,9 +52,9 @@ def tokens_of(prompt, blocks=40):
     return [1000 * prompt + i for i in range(blocks * BLOCK)]
 
 
-def stored(prompt, blocks=40):
+def stored(prompt, blocks=40, **more):
     return pack([0, [{"type": "BlockStored", "block_hashes": [1000 * prompt + i for i in range(blocks)], "parent_block_hash": None, "token_ids": tokens_of(prompt, blocks),
-                      "block_size": BLOCK, "medium": "GPU"}]])
+                      "block_size": BLOCK, "medium": "GPU", **more}]])
 
 
 class Site:

@@ -200,7 +200,7 @@ open_rig(rig_t *g, uint64_t seed)
         g->views[i] = kvp_view_create(g->ix, seed, 1 << 20);
         g->naive[i] = calloc(1, sizeof(naive_t));
         kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 7);
-        g->roster->members[i] = (kvp_member_t){instances[i], "t", "m", BLOCK, i, g->views[i], "", "", 0, {NULL}};
+        g->roster->members[i] = (kvp_member_t){instances[i], "t", "m", BLOCK, i, g->views[i], "", "", "", 0, {NULL}};
     }
 }
 

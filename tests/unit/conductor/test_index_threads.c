@@ -120,7 +120,7 @@ test_questions_while_it_changes(void **state)
         g->views[i] = kvp_view_create(g->ix, 1, 200);
         kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0);
         g->roster->members[g->roster->n++] =
-            (kvp_member_t){names[i], "t", "m", BLOCK, 0, g->views[i], "", "", 0, {NULL}};
+            (kvp_member_t){names[i], "t", "m", BLOCK, 0, g->views[i], "", "", "", 0, {NULL}};
     }
     event(g, 0, 0, KVP_EVENT_STORED);
     for (uint32_t i = 0; i < READERS; i++)

@@ -323,7 +323,7 @@ open_rig_of(rig_t *g, uint64_t seed, const char *dir, uint32_t blocks_max)
         kvp_applier_init(&g->appliers[j], g->ix, g->spaces, g->views[j], &terms, 0);
         g->appliers[j].joins[g->appliers[j].joins_n++] = g->joins[j];
         g->roster->members[g->roster->n++] =
-            (kvp_member_t){"i", "default", "m", BLOCK, j, g->views[j], "", "", 1, {kvp_join_view(g->joins[j])}};
+            (kvp_member_t){"i", "default", "m", BLOCK, j, g->views[j], "", "", "", 1, {kvp_join_view(g->joins[j])}};
     }
     assert_int_equal(g->wanted, JOINS);
 }

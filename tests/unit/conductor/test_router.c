@@ -228,6 +228,94 @@ test_texts_of_servers(void **state)
                      0);
 }
 
+/* ---- lists of models */
+typedef struct {
+    char text[4096];
+} listing_t;
+
+static void
+on_listed(void *arg, const char *name, kvp_model_kind_t kind)
+{
+    listing_t *l = arg;
+
+    snprintf(l->text + strlen(l->text), sizeof l->text - strlen(l->text), "%s%s ", kind == KVP_MODEL_ADAPTER ? "+" : "",
+             name);
+}
+
+/* Fed in pieces of that many bytes. NULL: it is no list. */
+static const char *
+list_of(listing_t *l, const char *text, size_t piece)
+{
+    const size_t len = strlen(text);
+    kvp_models_list_t list;
+
+    l->text[0] = '\0';
+    kvp_models_list_init(&list, on_listed, l);
+    for (size_t at = 0; at < len; at += piece)
+        if (!kvp_models_list_feed(&list, text + at, kvp_min_u64(piece, len - at))) return NULL;
+    return kvp_jsonscan_is_whole(&list.scan) ? l->text : NULL;
+}
+
+static void
+test_lists_of_models(void **state)
+{
+    static const char good[] =
+        " {\"object\":\"list\",\"data\":[{\"id\":\"base\",\"parent\":null},{\"parent\":\"base\", "
+        "\"permission\":[{\"id\":\"p\",\"parent\":\"p\"}],\"id\":\"sql\"},{\"id\":7},[{\"id\":\"no\"}],"
+        "{\"id\":\"a\\\"b\"}],\"x\":{\"id\":\"no\"},\"n\":[-1.5e+3,0,true,[]]}\n";
+    static const char *const bad[] = {"",
+                                      "[1]",
+                                      "{\"data\":[{\"id\":\"a\"}]",
+                                      "{\"a\" 1}",
+                                      "{\"a\":1,}",
+                                      "{\"a\":[1,]}",
+                                      "{\"a\":01}",
+                                      "{a:1}",
+                                      "{\"a\":1]",
+                                      "{\"a\":nul}",
+                                      "{\"a\":1}x",
+                                      "{\"a\":1.}",
+                                      "{\"a\":\"\n\"}",
+                                      "{\"a\":-}",
+                                      "\"a\"",
+                                      "{\"a\":[1 2]}",
+                                      "{\"a\"}",
+                                      "{\"a\":}",
+                                      "{,}",
+                                      "{\"a\":1 \"b\":2}"};
+    char deep[200] = "{\"a\":";
+    listing_t l;
+
+    (void)state;
+    for (size_t piece = 1; piece <= sizeof good; piece++)
+        assert_string_equal(list_of(&l, good, piece), "base +sql ");
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
+        assert_null(list_of(&l, bad[i], 100));
+    memset(deep + strlen(deep), '[', KVP_JSONSCAN_DEPTH_MAX);
+    assert_null(list_of(&l, deep, sizeof deep));
+}
+
+/* Fails if names that no server lists any more stay known, or keep memory. */
+static void
+test_models_that_come_and_go(void **state)
+{
+    kvp_models_t m;
+    char name[32];
+
+    (void)state;
+    kvp_models_init(&m, 1);
+    assert_true(kvp_models_is_due(&m, "i", 1) && !kvp_models_is_due(&m, "i", 5000) && kvp_models_is_due(&m, "i", 5001));
+    for (uint64_t i = 0; i < 100000; i++) {
+        snprintf(name, sizeof name, "adapter-%u", (unsigned)i);
+        kvp_models_note(&m, "i", name, KVP_MODEL_ADAPTER, 10000 + 10 * i);
+        assert_int_equal(kvp_models_kind(&m, "i", name, 10000 + 10 * i), KVP_MODEL_ADAPTER);
+        assert_int_equal(kvp_models_kind(&m, "j", name, 10000 + 10 * i), KVP_MODEL_NONE);
+        assert_int_equal(kvp_models_kind(&m, "i", name, 30000 + 10 * i), KVP_MODEL_NONE);
+        assert_true(m.map.n < 5000);
+    }
+    kvp_models_fini(&m);
+}
+
 int
 main(void)
 {
@@ -237,7 +325,9 @@ main(void)
                                        cmocka_unit_test(test_hashes_of_namespaces),
                                        cmocka_unit_test(test_instances_that_come_and_go),
                                        cmocka_unit_test(test_by_load_alone),
-                                       cmocka_unit_test(test_texts_of_servers)};
+                                       cmocka_unit_test(test_texts_of_servers),
+                                       cmocka_unit_test(test_lists_of_models),
+                                       cmocka_unit_test(test_models_that_come_and_go)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads JSON as it arrives and keeps none of it: memory is constant, whatever the text is made of. For answers of servers, whose length and shape are not ours. A caller follows the
+ * values that it wants by their depth and their keys.
+ */
+#ifndef KVP_CONDUCTOR_ROUTER_JSONSCAN_H
+#define KVP_CONDUCTOR_ROUTER_JSONSCAN_H
+
+#include "common/base.h"
+
+#define KVP_JSONSCAN_DEPTH_MAX 64u
+#define KVP_JSONSCAN_KEYS 4u /* levels, from the outermost on, of which the keys are kept */
+#define KVP_JSONSCAN_KEY_MAX 31u /* bytes of a key; a longer one is kept as "" */
+#define KVP_JSONSCAN_TEXT_MAX 511u /* bytes of a value; a longer string is_cut, and a longer number is an error */
+
+typedef enum { KVP_JSON_BEGIN, KVP_JSON_END, KVP_JSON_STRING, KVP_JSON_WORD } kvp_json_event_t;
+
+typedef struct kvp_jsonscan {
+    uint32_t depth; /* containers that are open around the value */
+    char keys[KVP_JSONSCAN_KEYS][KVP_JSONSCAN_KEY_MAX + 1]; /* the current key of each of them; "" in an array */
+    char text[KVP_JSONSCAN_TEXT_MAX +
+              1]; /* of the value: a number or literal, or a string as it stands between its quotes */
+    uint32_t text_len;
+    bool is_cut, has_escape; /* the string: is longer than text; has a backslash */
+
+    bool (*on)(void *arg, const struct kvp_jsonscan *s, kvp_json_event_t event);
+    void *arg;
+    uint64_t objects; /* a bit for each level: it is an object */
+    uint8_t state, mode;
+} kvp_jsonscan_t;
+
+/* on(arg, s, event) is called for each value, and at the begin and the end of each container, with the depth outside of it. False from it ends the scan. */
+void kvp_jsonscan_init(kvp_jsonscan_t *s, bool (*on)(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event),
+                       void *arg);
+/* kvp_jsonscan_feed takes the next bytes. False: the text is no JSON with an object outside, it is too deep, or `on` returned false. */
+bool kvp_jsonscan_feed(kvp_jsonscan_t *s, const char *bytes, size_t len);
+bool kvp_jsonscan_is_whole(const kvp_jsonscan_t *s); /* the outermost object has ended */
+
+/* kvp_jsonscan_is_at: the value stands under these keys, from the outermost on; "" = in an array. */
+bool kvp_jsonscan_is_at(const kvp_jsonscan_t *s, const char *const *keys, uint32_t n);
+
+#endif

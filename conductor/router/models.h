@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The models that servers list (GET /v1/models): an adapter has its base model as `parent`, and a base model may have several names. A request names one of these.
+ */
+#ifndef KVP_CONDUCTOR_ROUTER_MODELS_H
+#define KVP_CONDUCTOR_ROUTER_MODELS_H
+
+#include "common/digestmap.h"
+#include "conductor/router/jsonscan.h"
+
+#define KVP_MODELS_OF_SERVER_MAX 4096u
+#define KVP_MODELS_MAX (1u << 20)
+
+typedef enum { KVP_MODEL_NONE, KVP_MODEL_BASE, KVP_MODEL_ADAPTER } kvp_model_kind_t;
+
+typedef struct {
+    kvp_digestmap_t map; /* (model, instance) -> kind and time */
+    uint64_t swept_ms;
+} kvp_models_t;
+
+void kvp_models_init(kvp_models_t *m, uint64_t seed);
+void kvp_models_fini(kvp_models_t *m);
+
+/* kvp_models_note: the instance's server lists that name. It counts for 15 s. Beyond KVP_MODELS_MAX names are left out. */
+void kvp_models_note(kvp_models_t *m, const char *instance, const char *name, kvp_model_kind_t kind, uint64_t now_ms);
+kvp_model_kind_t kvp_models_kind(const kvp_models_t *m, const char *instance, const char *name, uint64_t now_ms);
+
+/* kvp_models_is_due: that server's list is to be asked for now; once every 5 s. */
+bool kvp_models_is_due(kvp_models_t *m, const char *instance, uint64_t now_ms);
+
+/* A list as it arrives. listed(arg, name, kind) is called for each model of it. */
+typedef struct {
+    kvp_jsonscan_t scan;
+    void (*listed)(void *arg, const char *name, kvp_model_kind_t kind);
+    void *arg;
+    char id[KVP_JSONSCAN_TEXT_MAX + 1];
+    bool has_parent;
+    uint32_t n;
+} kvp_models_list_t;
+
+void kvp_models_list_init(kvp_models_list_t *list, void (*listed)(void *arg, const char *name, kvp_model_kind_t kind),
+                          void *arg);
+bool kvp_models_list_feed(kvp_models_list_t *list, const char *bytes, size_t len); /* false: it is none */
+
+#endif
