@@ -308,8 +308,10 @@ adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
     const char *why = err == KVP_OK ? NULL : kvp_err_text(err);
     bool has_all = err == KVP_OK;
 
+    k->held_bytes = kvp_keeper_table_bytes(&held);
     err = has_all && held.files_n > 0 ? adopt(node, &held, &why) : KVP_OK;
     kvp_keeper_table_clear(&held, false);
+    if (err == KVP_OK && why != NULL) err = kvp_node_check_fit(node, k->held_bytes); /* before it is given up */
     if (err != KVP_OK) {
         leave(node);
         return err;

@@ -224,6 +224,7 @@ start_threads(kvp_node_t *node, const kvp_node_conf_t *conf)
     snprintf(node->dial.host_id, sizeof node->dial.host_id, "%s", node->host_id);
     node->dial.wake_fd = node->epoll.wake_fd;
     if (err == KVP_OK) err = kvp_node_keep_open(node, conf);
+    if (err == KVP_OK && node->mem == NULL) err = kvp_node_check_fit(node, node->keep.held_bytes);
     if (err == KVP_OK) err = kvp_node_dial_start(&node->dial);
     if (err == KVP_OK) err = kvp_thread_start(&node->thread, "kvp-node", kvp_node_loop, node);
     node->has_thread = err == KVP_OK;

@@ -132,6 +132,7 @@ typedef struct {
     uint64_t due_ns, again_ns;
     uint64_t processes; /* the last number given */
     uint64_t adopted_objects;
+    uint64_t held_bytes; /* that the keeper had at the start, for this node or for nothing */
     kvp_log_limit_t noise;
 } kvp_node_keep_t;
 
@@ -283,6 +284,10 @@ kvp_err_t kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
 bool kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame); /* whether it is about the tier */
 void kvp_node_tiering_link_lost(kvp_node_t *node);
 void kvp_node_tiering_leave_memory(kvp_node_t *node);
+
+/* fit.c. kvp_node_check_fit says whether the node's memory fits into the machine and its control groups: NOMEM, logged with the largest
+ * size that fits. held_bytes of it are there already. */
+kvp_err_t kvp_node_check_fit(const kvp_node_t *node, uint64_t held_bytes) KVP_MUST_USE;
 
 /* keep.c. open finds the keeper, or starts one, and adopts what it has: SYS, logged, where another node of this name runs; where there is no keeper the node
  * goes on without. hand_over gives it the memory, save what the next process has to know (before others learn of it), writer who gets memory to

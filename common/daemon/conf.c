@@ -5,6 +5,7 @@
 #include "common/daemon/conf.h"
 
 #include "common/log.h"
+#include "common/ram.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -183,6 +184,24 @@ parse_choice(const char *text, const char *choices, int *choice_out)
 }
 
 static kvp_err_t
+parse_memory(const char *text, uint64_t *bytes_out)
+{
+    char digits[4] = "";
+    size_t len = strlen(text);
+    uint64_t percent;
+    kvp_ram_t ram;
+
+    if (len == 0 || text[len - 1] != '%') return kvp_parse_bytes(text, bytes_out);
+    if (len > sizeof digits) return KVP_INVALID;
+    memcpy(digits, text, len - 1);
+    if (kvp_parse_u64(digits, &percent) != KVP_OK || percent == 0 || percent > 100) return KVP_INVALID;
+    kvp_ram_look("", &ram);
+    if (ram.total_bytes == UINT64_MAX) return KVP_INVALID;
+    *bytes_out = ram.total_bytes / 100 * percent;
+    return KVP_OK;
+}
+
+static kvp_err_t
 parse_value(const kvp_opt_t *opt, const char *text, value_t *value_out)
 {
     switch (opt->type) {
@@ -192,6 +211,8 @@ parse_value(const kvp_opt_t *opt, const char *text, value_t *value_out)
         return kvp_parse_u64(text, &value_out->number);
     case KVP_OPT_BYTES:
         return kvp_parse_bytes(text, &value_out->number);
+    case KVP_OPT_MEMORY:
+        return parse_memory(text, &value_out->number);
     case KVP_OPT_DURATION_NS:
         return kvp_parse_duration_ns(text, &value_out->number);
     case KVP_OPT_HOSTPORT:
@@ -220,6 +241,8 @@ expected(const kvp_opt_t *opt)
         return "a whole number";
     case KVP_OPT_BYTES:
         return "a size such as 4GiB, 16MB or 4096";
+    case KVP_OPT_MEMORY:
+        return "a size such as 4GiB, or a share of this machine's memory such as 80%";
     case KVP_OPT_DURATION_NS:
         return "a time such as 10s, 50ms or 2m";
     case KVP_OPT_HOSTPORT:
@@ -236,7 +259,8 @@ expected(const kvp_opt_t *opt)
 static bool
 is_in_bounds(const kvp_opt_t *opt, const value_t *value)
 {
-    bool is_number = opt->type == KVP_OPT_U64 || opt->type == KVP_OPT_BYTES || opt->type == KVP_OPT_DURATION_NS;
+    bool is_number = opt->type == KVP_OPT_U64 || opt->type == KVP_OPT_BYTES || opt->type == KVP_OPT_MEMORY ||
+                     opt->type == KVP_OPT_DURATION_NS;
     if (!is_number) return true;
     return value->number >= opt->min && (opt->max == 0 || value->number <= opt->max);
 }
@@ -250,7 +274,9 @@ say_number(const kvp_opt_t *opt, uint64_t value, char dst[NUMBER_TEXT_MAX])
     static const unit_t times[] = {{"h", 3600000000000}, {"m", 60000000000}, {"s", 1000000000},
                                    {"ms", 1000000},      {"us", 1000},       {"ns", 1}};
     static const unit_t plain[] = {{"", 1}};
-    const unit_t *unit = opt->type == KVP_OPT_BYTES ? sizes : opt->type == KVP_OPT_DURATION_NS ? times : plain;
+    const unit_t *unit = opt->type == KVP_OPT_BYTES || opt->type == KVP_OPT_MEMORY ? sizes
+                         : opt->type == KVP_OPT_DURATION_NS                        ? times
+                                                                                   : plain;
     while (unit->scale > 1 && (value == 0 || value % unit->scale != 0))
         unit++;
     snprintf(dst, NUMBER_TEXT_MAX, "%llu%s", (unsigned long long)(value / unit->scale), unit->name);
@@ -296,6 +322,7 @@ store_value(kvp_conf_t *conf, const kvp_opt_t *opt, const value_t *value, void *
         break;
     case KVP_OPT_U64:
     case KVP_OPT_BYTES:
+    case KVP_OPT_MEMORY:
     case KVP_OPT_DURATION_NS:
         *(uint64_t *)field = value->number;
         break;
@@ -581,9 +608,9 @@ static const char *
 metavar_of(const kvp_opt_t *opt)
 {
     static const char *const by_type[] = {
-        [KVP_OPT_STRING] = "TEXT", [KVP_OPT_BOOL] = "true|false",  [KVP_OPT_U64] = "N",
-        [KVP_OPT_BYTES] = "SIZE",  [KVP_OPT_DURATION_NS] = "TIME", [KVP_OPT_HOSTPORT] = "HOST:PORT",
-        [KVP_OPT_ENUM] = "CHOICE", [KVP_OPT_STRINGS] = "TEXT",
+        [KVP_OPT_STRING] = "TEXT",        [KVP_OPT_BOOL] = "true|false", [KVP_OPT_U64] = "N",
+        [KVP_OPT_BYTES] = "SIZE",         [KVP_OPT_MEMORY] = "SIZE|N%",  [KVP_OPT_DURATION_NS] = "TIME",
+        [KVP_OPT_HOSTPORT] = "HOST:PORT", [KVP_OPT_ENUM] = "CHOICE",     [KVP_OPT_STRINGS] = "TEXT",
     };
     if (opt->metavar != NULL) return opt->metavar;
     return opt->type == KVP_OPT_ENUM ? opt->choices : by_type[opt->type];

@@ -19,6 +19,7 @@ typedef enum {
     KVP_OPT_BOOL, /* bool; a flag without a value means true */
     KVP_OPT_U64, /* uint64_t */
     KVP_OPT_BYTES, /* uint64_t; kvp_parse_bytes */
+    KVP_OPT_MEMORY, /* uint64_t; the same, or "N%" of the memory of the machine or of its control group, whichever is smaller */
     KVP_OPT_DURATION_NS, /* uint64_t; kvp_parse_duration_ns */
     KVP_OPT_HOSTPORT, /* kvp_hostport_t; "none" = unset */
     KVP_OPT_ENUM, /* int: index of the text among the choices */

@@ -21,6 +21,7 @@ from conftest import PROGRAMS, RDMA, ROOT, SLOW, TIER, Daemon, proc_state, wait_
 from test_tier import MEMORY, N, SSD, get_all, put_all, ssd_of
 
 MIB = 1 << 20
+MESSAGE_BYTES = 200
 
 
 class Kept:
@@ -133,7 +134,7 @@ def test_keeper_without_room(kept, bench):
 
 def message(kind, fds_n=0, version=1, name=b"kept1", is_new=0, total=0):
     """A packet as of PROTOCOL "Keeper"."""
-    return struct.pack("<IHBBIIIiIIQQQ136s", 0x4b50564b, version, kind, fds_n, 0, total, 0, 0, 0, is_new, 1000, 1, 1, name)
+    return struct.pack("<IHBBIIIiIIQQQQ136s", 0x4b50564b, version, kind, fds_n, 0, total, 0, 0, 0, is_new, 1000, 1, 1, 0, name)
 
 
 def health(node):
@@ -396,10 +397,10 @@ def test_strangers_at_the_keeper(kept, bench):
             s.settimeout(10)
             s.connect(path)
             socket.send_fds(s, [packet], fds) if fds else s.send(packet)
-            return struct.unpack_from("<IHBBIIIiI", s.recv(192))
+            return struct.unpack_from("<IHBBIIIiI", s.recv(MESSAGE_BYTES))
 
     answers = {}
-    for what, packet, fds in (("garbage", b"x" * 192, ()), ("short", b"KVPK", ()), ("version", message(1, version=2), ()),
+    for what, packet, fds in (("garbage", b"x" * MESSAGE_BYTES, ()), ("short", b"KVPK", ()), ("version", message(1, version=2), ()),
                               ("no pidfd", message(1, 1), (0,)), ("no descriptor", message(1, 1), ()), ("a node's word", message(6), ()),
                               ("a stranger", message(1, 1, is_new=1), (os.pidfd_open(os.getpid()),)), ("another name", message(7, name=b"kept2"), ()),
                               ("the end", message(7), ())):
@@ -410,7 +411,7 @@ def test_strangers_at_the_keeper(kept, bench):
     for _ in range(40):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.connect(path)
-            s.send(os.urandom(192))
+            s.send(os.urandom(MESSAGE_BYTES))
     assert health(node)["keeper_pid"] == keeper and health(node)["is_kept"]
     node.kill9()
     node = kept.node()
@@ -434,9 +435,9 @@ def test_keeper_that_is_none(kept, bench, answer, why):
         door.listen(16)
         node = kept.node(ready=False)
         conn, _ = door.accept()
-        assert conn.recv(192)[:8] == message(1, 1)[:8]
-        for at in range(0, len(answer), 192):
-            socket.send_fds(conn, [answer[at:at + 192]], [os.memfd_create("none")] if at else [])
+        assert conn.recv(MESSAGE_BYTES)[:8] == message(1, 1)[:8]
+        for at in range(0, len(answer), MESSAGE_BYTES):
+            socket.send_fds(conn, [answer[at:at + MESSAGE_BYTES]], [os.memfd_create("none")] if at else [])
         if answer:
             conn.close()
         node.wait_ready()
@@ -626,3 +627,27 @@ def test_first_get_within_a_second(kept):
     node.wait_ready()
     for at in range(0, objects - 499, objects // 20 - 1):
         find_all(readers[at % 2], 500, "k/", at, length)
+
+
+def test_memory_that_does_not_fit(kept):
+    """Fails if a node takes more memory than the machine has, does not name a size that fits, or the keeper of another node that ended and holds
+    memory; or if a node that is refused costs what its own keeper holds.
+    """
+    def refused(name, size):
+        got = kept.bench.run("kvpool-node", "--master", kept.master.listen, "--name", name, "--memory", f"{size}B")
+        assert got.rc == 1, got
+        return got.err
+
+    total = int(re.search(r"MemTotal:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) << 10
+    node = kept.node()
+    assert kept.shell(deadline=3000)(f"put old {8 * MIB}")["err"] == "OK"
+    wait_kept(node)
+    node.kill9()
+    other = refused("kept2", total)
+    assert re.search(r'the keeper of the node "kept1", which ended, holds \d+MiB', other), other
+    assert "keeper of the node" not in refused("kept1", 2 * total)
+    assert health(kept.node())["adopted_objects"] == 1
+    fits = re.search(r"largest that fits is (\d+MiB)", other)[1]
+    kept.node("kept3", fits, "--populate", "no", mode="none").terminate()
+    share = kept.node("kept4", "1%", "--populate", "no", mode="none")
+    assert 0 < health(share)["size_bytes"] <= total / 100

@@ -7,6 +7,7 @@
 #define KVP_CLIENT_CLI_DOCTOR_FACTS_H
 
 #include "common/base.h"
+#include "common/ram.h"
 
 #define KVP_DOCTOR_GIDS_MAX 16u /* shown of a port */
 #define KVP_DOCTOR_PORTS_MAX 32u
@@ -82,6 +83,7 @@ typedef struct {
     uint64_t memlock_bytes; /* that this process may lock; NO_LIMIT */
     uint64_t open_files, open_files_max; /* and what it may be raised to; NO_LIMIT */
     uint64_t mappings_max; /* of a process; NO_LIMIT = not told */
+    kvp_ram_t ram;
     char shmem_huge[24]; /* when shared memory gets huge pages: "always", "advise", "never", ...; "" = not told */
     bool has_rdma_cm; /* the connection manager's device is there and may be opened */
     kvp_doctor_transport_t transports[KVP_DOCTOR_TRANSPORTS];

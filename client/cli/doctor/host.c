@@ -243,6 +243,7 @@ kvp_doctor_look_here(const char *root, kvp_doctor_facts_t *facts)
     facts->memlock_bytes = limit_of(RLIMIT_MEMLOCK, NULL);
     facts->open_files = limit_of(RLIMIT_NOFILE, &facts->open_files_max);
     facts->mappings_max = mappings_max(root);
+    kvp_ram_look(root, &facts->ram);
     look_at_huge_pages(root, facts);
     look_at_devices(root, facts);
 }

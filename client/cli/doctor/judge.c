@@ -18,6 +18,7 @@
 #define CLIENTS_FILES 512u /* of a node, for 256 clients */
 #define ETHERNET_MTU_FULL 4200u /* of the interface, for 4096 bytes and the headers of RoCE */
 #define MTU_FULL 4096u
+#define LOW_SHARE 64u /* of the memory: less than this part is left */
 
 typedef struct {
     const kvp_doctor_facts_t *f;
@@ -372,6 +373,29 @@ judge_chunks(judge_t *j)
         "sysctl -w vm.max_map_count=%llu; or a longer --chunk-bytes of the nodes", (unsigned long long)(2 * maps));
 }
 
+/* Nodes populate their memory in the background, so each may start where all together do not fit. */
+static void
+judge_memory(judge_t *j)
+{
+    const kvp_ram_t *ram = &j->f->ram;
+    char given[KVP_MIB_TEXT_MAX], has[KVP_MIB_TEXT_MAX], left[KVP_MIB_TEXT_MAX];
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < j->f->nodes_n; i++)
+        if (j->f->nodes[i].is_here) bytes += j->f->nodes[i].size_bytes;
+    kvp_format_mib(bytes, given);
+    kvp_format_mib(ram->total_bytes, has);
+    kvp_format_mib(ram->available_bytes, left);
+    if (bytes > ram->total_bytes)
+        say(add(j, KVP_DOCTOR_ERROR, "node_memory"),
+            "start them with less --memory, or raise the limit of the control group: else the kernel kills them",
+            "the nodes of this host give %s, more memory than this machine or its control group has (%s)", given, has);
+    else if (ram->available_bytes < ram->total_bytes / LOW_SHARE)
+        say(add(j, KVP_DOCTOR_WARNING, "memory_low"),
+            "end what else takes memory, or start the node with less --memory: else the kernel kills a process",
+            "%s has %s of memory left, of %s", ram->where, left, has);
+}
+
 static void
 judge_node(judge_t *j, const kvp_doctor_node_t *node)
 {
@@ -416,6 +440,7 @@ kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings
     judge_limits(&j);
     judge_master(&j);
     judge_chunks(&j);
+    judge_memory(&j);
     for (size_t i = 0; i < facts->nodes_n; i++)
         judge_node(&j, &facts->nodes[i]);
     for (size_t i = 0; i < facts->tiers_n; i++)

@@ -192,6 +192,8 @@ write_machine(const kvp_doctor_facts_t *f, struct json_object *to)
     add_limit(limits, "open_files", f->open_files);
     add_limit(limits, "open_files_max", f->open_files_max);
     add_limit(limits, "mappings_max", f->mappings_max);
+    add_limit(limits, "memory_bytes", f->ram.total_bytes);
+    add_limit(limits, "memory_available_bytes", f->ram.available_bytes);
     add_text(limits, "shmem_huge_pages", f->shmem_huge);
     json_object_object_add(to, "limits", limits);
 }

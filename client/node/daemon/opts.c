@@ -20,11 +20,13 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(kvp_node_opts_t, name),
      .help = "The node's name, unique in the pool. Default: the host's name, a dash, the port."},
     {.name = "memory",
-     .type = KVP_OPT_BYTES,
+     .type = KVP_OPT_MEMORY,
      .offset = offsetof(kvp_node_opts_t, memory_bytes),
      .fallback = "4GiB",
      .min = 64u << 10,
-     .help = "Memory that it gives to the pool; what describes the objects comes on top."},
+     .help =
+         "Memory that it gives to the pool; what describes the objects comes on top. N% is a share of the memory of "
+         "the machine or of its control group, whichever is smaller. The node refuses a size that does not fit."},
     {.name = "ssd",
      .type = KVP_OPT_STRINGS,
      .offset = offsetof(kvp_node_opts_t, ssd),

@@ -251,6 +251,22 @@ on_end(keeper_t *k, const kvp_keeper_msg_t *msg, int fd)
     if (!k->is_done) close(fd);
 }
 
+/* Another node does not find the memory that it needs. */
+static void
+on_ask(const keeper_t *k, int fd)
+{
+    kvp_keeper_msg_t msg = kvp_keeper_msg_make(KVP_KEEPER_WELCOME, 0, k->settings->name);
+    uint64_t gone_ns = kvp_now_ns() - k->since_ns;
+
+    msg.pid = (uint32_t)getpid();
+    if (k->conn_fd < 0 && !has_node(k)) {
+        msg.held_bytes = kvp_keeper_table_bytes(&k->table);
+        msg.hold_ms = (k->hold_ns - kvp_min_u64(k->hold_ns, gone_ns)) / KVP_NS_PER_MS;
+    }
+    kvp_ignore(kvp_keeper_send(fd, &msg, NULL, SEND_MS), "it asked, and may be gone");
+    close(fd);
+}
+
 static void
 on_connect(keeper_t *k)
 {
@@ -266,6 +282,10 @@ on_connect(keeper_t *k)
     }
     if (err == KVP_OK && msg.kind == KVP_KEEPER_END) {
         on_end(k, &msg, fd);
+        return;
+    }
+    if (err == KVP_OK && msg.kind == KVP_KEEPER_ASK) {
+        on_ask(k, fd);
         return;
     }
     for (uint32_t i = 0; err == KVP_OK && i < msg.fds_n; i++)

@@ -81,6 +81,17 @@ kvp_keeper_table_is_whole(const kvp_keeper_table_t *t)
     return t->total > 0 && t->files_n == t->total;
 }
 
+uint64_t
+kvp_keeper_table_bytes(const kvp_keeper_table_t *t)
+{
+    uint64_t bytes = 0;
+    struct stat st;
+
+    for (uint32_t i = 0; i < t->files_n; i++)
+        if (fstat(t->files[i], &st) == 0) bytes += (uint64_t)st.st_blocks * 512;
+    return bytes;
+}
+
 /* Descriptors lie before payload in the order of the files: a reader that maps them finds no SEALED behind what is taken away. */
 static void
 punch_out(int fd)

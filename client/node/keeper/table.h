@@ -35,6 +35,9 @@ void kvp_keeper_table_over(kvp_keeper_table_t *t, uint64_t process, uint64_t inc
 /* kvp_keeper_table_is_whole: all files of a segment are there. */
 bool kvp_keeper_table_is_whole(const kvp_keeper_table_t *t);
 
+/* kvp_keeper_table_bytes is how much memory the files take: pages that were never touched take none. */
+uint64_t kvp_keeper_table_bytes(const kvp_keeper_table_t *t);
+
 /* kvp_keeper_table_clear empties it. is_last: nobody else gives the pages back, which is done here also where processes still map
  * them; that takes long for much memory. */
 void kvp_keeper_table_clear(kvp_keeper_table_t *t, bool is_last);

@@ -36,6 +36,8 @@ has_right_parts(const kvp_keeper_msg_t *m)
         return m->fds_n == 0 && m->is_new <= 1;
     case KVP_KEEPER_END:
         return m->fds_n == 0 && m->is_new == 0;
+    case KVP_KEEPER_ASK:
+        return m->fds_n == 0;
     default:
         return false;
     }

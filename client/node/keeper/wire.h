@@ -26,6 +26,8 @@ typedef enum {
     KVP_KEEPER_DROP = 6, /* the memory is given up */
     KVP_KEEPER_END =
         7, /* the same, and the keeper is not needed any more; with a name, as the first message, by a tool */
+    KVP_KEEPER_ASK =
+        8, /* as the first message, by another node: answered by a WELCOME with name, held_bytes, hold_ms */
 } kvp_keeper_kind_t;
 
 /* The first three fields stay in every version. */
@@ -41,13 +43,14 @@ typedef struct {
     uint32_t pid;
     uint32_t
         is_new; /* of HELLO and DROP: 1 = the node has other memory than the keeper, which gives back the pages of its own */
-    uint64_t hold_ms;
+    uint64_t hold_ms; /* of HELLO; of the answer to ASK: for how long yet */
     uint64_t process; /* the node's number for a writer's process */
     uint64_t incarnation;
+    uint64_t held_bytes; /* of the answer to ASK: memory that no node uses; 0 = none */
     char name[136]; /* ended by a zero, zeroes behind it */
 } kvp_keeper_msg_t;
 
-_Static_assert(sizeof(kvp_keeper_msg_t) == 192, "a keeper's message is wire format");
+_Static_assert(sizeof(kvp_keeper_msg_t) == 200, "a keeper's message is wire format");
 
 /* kvp_keeper_msg_make returns one with its head filled in; name may be NULL. */
 kvp_keeper_msg_t kvp_keeper_msg_make(kvp_keeper_kind_t kind, uint32_t fds_n, const char *name);

@@ -33,6 +33,7 @@ all_is_well(void **state)
     facts.has_rdma_cm = true;
     facts.ports_n = facts.nodes_n = 2;
     facts.nodes = nodes;
+    facts.ram = (kvp_ram_t){.total_bytes = 16ull << 30, .available_bytes = 8ull << 30, .where = "this machine"};
     strcpy(facts.shmem_huge, "advise");
     strcpy(facts.own_software, "1.0.0");
     strcpy(facts.pool_software, "1.0.0");
@@ -87,6 +88,16 @@ static void
 test_nothing_is_found_where_all_is_well(void **state)
 {
     assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
+}
+
+static void
+test_memory(void **state)
+{
+    facts.ram.total_bytes = 3ull << 30;
+    assert_finding(KVP_DOCTOR_ERROR, "node_memory", "give 4096MiB, more memory than", "--memory");
+    all_is_well(state);
+    facts.ram.available_bytes = 100ull << 20;
+    assert_finding(KVP_DOCTOR_WARNING, "memory_low", "this machine has 100MiB of memory left", "less --memory");
 }
 
 static void
@@ -378,6 +389,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_nothing_is_found_where_all_is_well, all_is_well),
+        cmocka_unit_test_setup(test_memory, all_is_well),
         cmocka_unit_test_setup(test_ports, all_is_well),
         cmocka_unit_test_setup(test_port_down_is_an_error_where_none_is_up, all_is_well),
         cmocka_unit_test_setup(test_mtu, all_is_well),
