@@ -44,11 +44,11 @@ end_check(const check_t *check, bool is_up)
 
 /* Whatever is not an error of the server's says that it is there. */
 static void
-on_check_end(void *arg, const char *why, bool was_sent)
+on_check_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     const check_t *check = arg;
 
-    (void)was_sent;
+    (void)fate;
     end_check(check, why == NULL && check->status < 500);
 }
 

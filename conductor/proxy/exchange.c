@@ -13,6 +13,8 @@
 #include <string.h>
 
 #define TOLD_MAX (16u << 20)
+#define BUSY 429u /* the status of a server that has no room, and has done nothing */
+#define DELIVERIES_MAX 2u /* of a POST in each role */
 #define ROUTE_MS 1000u /* that the router may take */
 #define ENGINE_NS (5 * KVP_NS_PER_S) /* for which an engine's id holds: less than an engine takes to start */
 
@@ -63,6 +65,7 @@ make_id(kvp_proxy_shared_t *p, char *out, size_t cap)
 
 /* ---- servers */
 static void send_next(kvp_exchange_t *x);
+static void send_again(kvp_exchange_t *x);
 
 static void
 skip_head(void *arg, uint32_t status, const char *type, int64_t length)
@@ -83,11 +86,11 @@ kvp_skip_bytes(void *arg, const void *bytes, size_t len)
 }
 
 static void
-skip_end(void *arg, const char *why, bool was_sent)
+skip_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     (void)arg;
     (void)why;
-    (void)was_sent;
+    (void)fate;
 }
 
 /* A route of which the router is not told ends there by itself, after a while. */
@@ -145,24 +148,42 @@ kvp_servers_left_out(kvp_proxy_shared_t *p)
     return n;
 }
 
-/* The server's own error, or the end of it? */
+/* What a call that brought nothing to use says of its server. */
 static kvp_server_end_t
-end_of(const char *why, uint32_t status)
+end_of(const char *why, uint32_t status, kvp_call_fate_t fate)
 {
-    return why == NULL && status == 500 ? KVP_SERVER_ERRED : KVP_SERVER_FAILED;
+    if (why != NULL) return fate == KVP_CALL_STALE ? KVP_SERVER_CLOSED : KVP_SERVER_FAILED;
+    if (status == BUSY) return KVP_SERVER_DID;
+    return status == 500 ? KVP_SERVER_ERRED : KVP_SERVER_FAILED;
+}
+
+/* Returns whether the server may have seen the request and begun to work on it. */
+static bool
+note_delivery(kvp_exchange_t *x, const char *why, uint32_t status, kvp_call_fate_t fate)
+{
+    if (fate == KVP_CALL_UNSENT || (why == NULL && status == BUSY)) return false;
+    x->deliveries++;
+    if (fate == KVP_CALL_STALE) x->again = x->server;
+    return true;
 }
 
 /* False: none is left. */
 static bool
 pick(kvp_exchange_t *x, kvp_server_role_t role)
 {
-    if (x->tried_n == KVP_EXCHANGE_TRIES_MAX) return false;
+    kvp_fleet_t *f = &x->shared->fleet;
+
     pthread_mutex_lock(&x->shared->lock);
-    x->server = kvp_fleet_pick(&x->shared->fleet, role, x->shared->router[0] != '\0', x->tried, x->tried_n);
+    if (x->tried_n < KVP_EXCHANGE_TRIES_MAX)
+        x->server = kvp_fleet_pick(f, role, x->shared->router[0] != '\0', x->tried, x->tried_n);
+    if (x->server != KVP_SERVER_NONE) {
+        x->tried[x->tried_n++] = x->server;
+    } else if (x->again != KVP_SERVER_NONE && kvp_fleet_take_again(f, x->again)) {
+        x->server = x->again;
+        x->again = KVP_SERVER_NONE;
+    }
     pthread_mutex_unlock(&x->shared->lock);
-    if (x->server == KVP_SERVER_NONE) return false;
-    x->tried[x->tried_n++] = x->server;
-    return true;
+    return x->server != KVP_SERVER_NONE;
 }
 
 /* The one that the router named, if it may be chosen. */
@@ -184,6 +205,7 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
            uint64_t first_ms)
 {
     char url[KVP_FLEET_URL_MAX + 64], id[KVP_EXCHANGE_ID_MAX + 32], auth[sizeof x->auth + 32], rank[64];
+    const bool is_delivery = !is_get && x->server != KVP_SERVER_NONE; /* else the router is asked */
     const char *headers[5] = {NULL};
     uint32_t n = 0;
 
@@ -195,17 +217,20 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
     if (x->auth[0] != '\0') headers[n++] = auth;
     if (x->rank >= 0) headers[n++] = rank;
     if (!is_get) headers[n++] = "Content-Type: application/json";
-    x->call = x->sent.err != KVP_OK ? NULL
-                                    : kvp_upstream_start(x->up,
-                                                         &(kvp_call_conf_t){.url = url,
-                                                                            .is_get = is_get,
-                                                                            .body = (const char *)x->sent.data,
-                                                                            .body_len = is_get ? 0 : x->sent.len,
-                                                                            .headers = headers,
-                                                                            .connect_ms = x->shared->conf.connect_ms,
-                                                                            .first_ms = first_ms,
-                                                                            .idle_ms = x->shared->conf.idle_ms},
-                                                         ops, x);
+    x->call = x->sent.err != KVP_OK
+                  ? NULL
+                  : kvp_upstream_start(x->up,
+                                       &(kvp_call_conf_t){.url = url,
+                                                          .is_get = is_get,
+                                                          .body = (const char *)x->sent.data,
+                                                          .body_len = is_get ? 0 : x->sent.len,
+                                                          .is_once = is_delivery,
+                                                          .wants_new = is_delivery && x->deliveries > 0,
+                                                          .headers = headers,
+                                                          .connect_ms = x->shared->conf.connect_ms,
+                                                          .first_ms = first_ms,
+                                                          .idle_ms = x->shared->conf.idle_ms},
+                                       ops, x);
     if (x->call != NULL) return;
     end_server(x, KVP_SERVER_LEFT);
     answer_error(x, 503, "out of memory");
@@ -215,7 +240,8 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
 static void
 go_to_answer(kvp_exchange_t *x)
 {
-    x->tried_n = 0;
+    x->tried_n = x->deliveries = 0;
+    x->again = KVP_SERVER_NONE;
     x->state = KVP_X_ANSWER;
     send_next(x);
 }
@@ -283,15 +309,15 @@ take_params(kvp_exchange_t *x)
 }
 
 static void
-on_prefill_end(void *arg, const char *why, bool was_sent)
+on_prefill_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     kvp_exchange_t *x = arg;
     const uint32_t status = x->status;
 
-    (void)was_sent;
     x->call = NULL;
     x->status = 0;
-    if (why == NULL && status >= 400 && status < 500) { /* the engine's own word */
+    note_delivery(x, why, status, fate);
+    if (why == NULL && status >= 400 && status < 500 && status != BUSY) { /* the engine's own word */
         end_server(x, KVP_SERVER_DID);
         kvp_buf_append(&x->told, "", 1);
         kvp_count(&x->shared->stats.refused);
@@ -307,8 +333,8 @@ on_prefill_end(void *arg, const char *why, bool was_sent)
         snprintf(x->why, sizeof x->why, "a prefill server answered %u", status);
     else
         snprintf(x->why, sizeof x->why, "a prefill server failed: %.200s", why);
-    end_server(x, end_of(why, status));
-    send_next(x);
+    end_server(x, end_of(why, status, fate));
+    send_again(x);
 }
 
 static const kvp_call_ops_t prefill_ops = {on_told_head, on_told_bytes, on_prefill_end};
@@ -333,14 +359,14 @@ send_prefill(kvp_exchange_t *x)
 
 /* ---- the engine's id, where a bootstrap server tells it */
 static void
-on_bootstrap_end(void *arg, const char *why, bool was_sent)
+on_bootstrap_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     kvp_exchange_t *x = arg;
     kvp_body_t told, first;
     const char *bad, *value, *engine;
     size_t len;
 
-    (void)was_sent;
+    (void)fate;
     x->call = NULL;
     x->status = 0;
     /* {"0": {"engine_id": "..."}}, by rank */
@@ -360,7 +386,7 @@ on_bootstrap_end(void *arg, const char *why, bool was_sent)
     snprintf(x->why, sizeof x->why, "a bootstrap server tells no engine: %.200s",
              why == NULL ? "its answer is another one" : why);
     end_server(x, KVP_SERVER_FAILED);
-    send_next(x);
+    send_again(x);
 }
 
 static const kvp_call_ops_t bootstrap_ops = {on_told_head, on_told_bytes, on_bootstrap_end};
@@ -401,6 +427,10 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
         note_error_event(x, bytes, len);
     if (x->status >= 500) return true;
     kvp_buf_append(&x->out, bytes, len);
+    if (x->status == BUSY) { /* it waits until the other servers have been asked */
+        if (x->out.len > KVP_EXCHANGE_OUT_MAX) x->out.err = KVP_LIMIT; /* it passes without a body */
+        return true;
+    }
     x->on_news(x);
     return x->out.len - x->out_at <= KVP_EXCHANGE_OUT_MAX;
 }
@@ -421,13 +451,41 @@ end_broken(kvp_exchange_t *x, const char *why)
 }
 
 static void
-on_answer_end(void *arg, const char *why, bool was_sent)
+keep_busy(kvp_exchange_t *x)
+{
+    const kvp_buf_t body = x->busy.body;
+
+    if (x->out.err != KVP_OK) kvp_buf_reset(&x->out);
+    x->busy.is_there = true;
+    strcpy(x->busy.type, x->type);
+    x->busy.body = x->out;
+    x->out = body;
+}
+
+static void
+answer_busy(kvp_exchange_t *x)
+{
+    const kvp_buf_t body = x->out;
+
+    x->status = BUSY;
+    strcpy(x->type, x->busy.type);
+    x->out = x->busy.body;
+    x->busy.body = body;
+    x->length = (int64_t)x->out.len;
+    x->has_ended = x->is_whole = true;
+    kvp_count(&x->shared->stats.refused);
+    x->on_news(x);
+}
+
+static void
+on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     kvp_exchange_t *x = arg;
+    const bool was_delivered = note_delivery(x, why, x->status, fate);
 
     x->call = NULL;
-    if (why == NULL && x->out.err != KVP_OK) why = "out of memory";
-    if (why == NULL && x->status < 500) {
+    if (why == NULL && x->status != BUSY && x->out.err != KVP_OK) why = "out of memory";
+    if (why == NULL && x->status < 500 && x->status != BUSY) {
         end_server(x, KVP_SERVER_DID);
         x->has_ended = x->is_whole = true;
         x->on_news(x);
@@ -437,20 +495,21 @@ on_answer_end(void *arg, const char *why, bool was_sent)
         snprintf(x->why, sizeof x->why, "a server answered %u", x->status);
     else
         snprintf(x->why, sizeof x->why, "a server failed: %.200s", why);
-    end_server(x, end_of(why, x->status));
+    if (was_delivered && x->has_params) x->again = x->server;
+    if (why == NULL && x->status == BUSY) keep_busy(x);
+    end_server(x, end_of(why, x->status, fate));
     if (x->is_passed) {
         end_broken(x, x->why);
         return;
     }
     x->status = 0; /* nothing has gone out: another server may do better */
     kvp_buf_reset(&x->out);
-    if (was_sent && x->has_params) {
+    if (was_delivered && x->has_params) {
         /* What was computed may be gone with the prefill server, or have been fetched by this one: the next one, or this one again, computes all by itself. */
         kvp_count(&x->shared->stats.plain);
         x->has_params = false;
-        x->tried_n = 0;
     }
-    send_next(x);
+    send_again(x);
 }
 
 static const kvp_call_ops_t answer_ops = {on_answer_head, on_answer_bytes, on_answer_end};
@@ -476,6 +535,8 @@ send_to(kvp_exchange_t *x)
 
     if (x->state == KVP_X_ANSWER && s != NULL) {
         send_answer(x);
+    } else if (x->state == KVP_X_ANSWER && x->busy.is_there) {
+        answer_busy(x);
     } else if (x->state == KVP_X_ANSWER) {
         snprintf(text, sizeof text, "%s", x->why[0] == '\0' ? "there is no server" : x->why);
         answer_error(x, x->why[0] == '\0' ? 503 : 502, text);
@@ -504,7 +565,7 @@ role_of(kvp_exchange_t *x)
 }
 
 static void
-on_told(void *arg, const char *why, bool was_sent)
+on_told(void *arg, const char *why, kvp_call_fate_t fate)
 {
     kvp_exchange_t *x = arg;
     kvp_proxy_shared_t *p = x->shared;
@@ -512,7 +573,7 @@ on_told(void *arg, const char *why, bool was_sent)
     kvp_told_t told = {.route = 0};
     bool is_told = why == NULL && x->status == 200 && kvp_told_read(text, x->told.len, &told);
 
-    (void)was_sent;
+    (void)fate;
     x->call = NULL;
     x->status = 0;
     if (is_told && take(x, role_of(x), &told)) {
@@ -546,8 +607,14 @@ ask_router(kvp_exchange_t *x)
     kvp_buf_reset(&x->sent);
     pthread_mutex_lock(&p->lock);
     const uint32_t n = kvp_fleet_unfit(&p->fleet, role, x->tried, x->tried_n, unfit, KVP_QUESTION_EXCLUDE_MAX);
-    kvp_question_write(&x->fields, x->session, unfit, n, &x->sent);
+    const bool has_any = n < kvp_fleet_count(&p->fleet, role);
+    if (has_any) kvp_question_write(&x->fields, x->session, unfit, n, &x->sent);
     pthread_mutex_unlock(&p->lock);
+    if (!has_any) {
+        (void)pick(x, role);
+        send_to(x);
+        return;
+    }
     start_call(x, p->router, "/route", false, &ops, ROUTE_MS);
 }
 
@@ -566,6 +633,16 @@ send_next(kvp_exchange_t *x)
     send_to(x);
 }
 
+/* After a server that brought nothing to use: to the next one, or what is to be done where there may be none. */
+static void
+send_again(kvp_exchange_t *x)
+{
+    if (x->is_get || x->deliveries < DELIVERIES_MAX)
+        send_next(x);
+    else
+        send_to(x);
+}
+
 /* ---- life */
 void
 kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path, bool is_get,
@@ -578,7 +655,7 @@ kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t 
     x->is_get = is_get;
     x->length = -1;
     x->rank = -1;
-    x->server = KVP_SERVER_NONE;
+    x->server = x->again = KVP_SERVER_NONE;
     kvp_buf_init(&x->told, TOLD_MAX);
 }
 
@@ -646,5 +723,6 @@ kvp_exchange_fini(kvp_exchange_t *x)
     kvp_buf_fini(&x->sent);
     kvp_buf_fini(&x->told);
     kvp_buf_fini(&x->params);
+    kvp_buf_fini(&x->busy.body);
     kvp_buf_fini(&x->out);
 }

@@ -3,6 +3,8 @@
  * of it on the thread of its loop. Design notes.
  * - Nothing of an answer is kept but what the client has not read yet: a client that is slow pauses its server.
  * - While nothing is passed on a failed request can be sent to another server. From the first byte on it cannot: then the body ends without an end.
+ * - A POST is delivered at most twice in each role: computing it is dear, and a request that ends servers must not end all of them. A delivery is a request that a server may have seen. An
+ *   answer of 429 is none: the server has done nothing. The second delivery goes over a new connection, to another server if there is one.
  */
 #ifndef KVP_CONDUCTOR_PROXY_EXCHANGE_H
 #define KVP_CONDUCTOR_PROXY_EXCHANGE_H
@@ -17,7 +19,7 @@
 
 #define KVP_EXCHANGE_OUT_MAX (256u << 10) /* bytes of an answer that wait for the client */
 #define KVP_EXCHANGE_ID_MAX 128u
-#define KVP_EXCHANGE_TRIES_MAX 8u /* servers that a request may be sent to, of each role */
+#define KVP_EXCHANGE_TRIES_MAX 64u /* servers that a request may be tried at, of each role */
 
 /* What all threads of a proxy share. */
 typedef struct {
@@ -66,6 +68,8 @@ typedef struct kvp_exchange {
     int64_t rank; /* of that server, by the router; -1 = any */
     kvp_buf_t sent; /* its body */
     uint32_t tried[KVP_EXCHANGE_TRIES_MAX], tried_n;
+    uint32_t deliveries; /* in this role */
+    uint32_t again; /* the server that may get the request once more if there is no other; KVP_SERVER_NONE = none */
     kvp_buf_t told; /* what a prefill server, a bootstrap server or the router has answered */
     bool hands_over; /* the decode server may get the prompt's cache from the prefill server */
     bool has_params;
@@ -78,6 +82,11 @@ typedef struct kvp_exchange {
     int64_t length; /* -1 = not told */
     kvp_buf_t out;
     size_t out_at;
+    struct { /* the last answer of 429, which the client gets if no server has room */
+        bool is_there;
+        char type[128];
+        kvp_buf_t body;
+    } busy;
     bool is_passed; /* something of it has gone to the client */
     bool has_ended, is_whole;
 } kvp_exchange_t;

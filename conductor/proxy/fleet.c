@@ -11,6 +11,7 @@
 #define OUT_MIN_NS (500 * KVP_NS_PER_MS)
 #define OUT_MAX_NS (30 * KVP_NS_PER_S)
 #define ERRORS_MAX 3u
+#define CLOSINGS_MAX 2u
 
 static uint32_t
 find(const kvp_fleet_t *f, kvp_server_role_t role, const char *url)
@@ -118,6 +119,14 @@ kvp_fleet_take(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const ui
     return take(f, at);
 }
 
+bool
+kvp_fleet_take_again(kvp_fleet_t *f, uint32_t server)
+{
+    if (f->servers[server].is_gone) return false;
+    (void)take(f, server);
+    return true;
+}
+
 uint32_t
 kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n,
                 const char **urls_out, uint32_t max)
@@ -137,7 +146,7 @@ leave_out(kvp_server_t *s, uint64_t now_ns)
     s->is_down = true;
     s->until_ns = now_ns + kvp_min_u64(OUT_MAX_NS, OUT_MIN_NS << kvp_min_u64(s->fails, 10));
     s->fails++;
-    s->errors = 0;
+    s->errors = s->closings = 0;
 }
 
 bool
@@ -149,9 +158,10 @@ kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t no
     s->open--;
     s->failures += end == KVP_SERVER_FAILED || end == KVP_SERVER_ERRED;
     if (end == KVP_SERVER_DID) {
-        s->fails = s->errors = 0;
+        s->fails = s->errors = s->closings = 0;
         s->is_down = false;
-    } else if (end == KVP_SERVER_FAILED || (end == KVP_SERVER_ERRED && ++s->errors == ERRORS_MAX)) {
+    } else if (end == KVP_SERVER_FAILED || (end == KVP_SERVER_ERRED && ++s->errors == ERRORS_MAX) ||
+               (end == KVP_SERVER_CLOSED && ++s->closings == CLOSINGS_MAX)) {
         leave_out(s, now_ns);
     }
     return s->is_down && !was_down;

@@ -18,7 +18,8 @@ typedef enum {
     KVP_SERVER_DID,
     KVP_SERVER_FAILED,
     KVP_SERVER_ERRED, /* it answered 500, which may be the request's own doing: the third in a row is a failure */
-    KVP_SERVER_LEFT /* the client has gone: nothing is known */
+    KVP_SERVER_LEFT, /* the client has gone: nothing is known */
+    KVP_SERVER_CLOSED /* it closed a kept connection as the request came, which it may: the second in a row is a failure */
 } kvp_server_end_t;
 
 typedef struct {
@@ -30,7 +31,7 @@ typedef struct {
     bool is_gone; /* was removed; the place is free when nothing is open */
     bool is_down, is_checked; /* left out; a check is under way */
     uint32_t open; /* requests that are under way, and checks */
-    uint32_t fails, errors; /* in a row */
+    uint32_t fails, errors, closings; /* in a row */
     uint64_t until_ns; /* no check before that */
     uint64_t engine_ns; /* when it told its engine's id */
     uint64_t requests, failures;
@@ -55,6 +56,8 @@ uint32_t kvp_fleet_left_out(const kvp_fleet_t *f);
 uint32_t kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint32_t *tried, uint32_t tried_n);
 uint32_t kvp_fleet_take(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const uint32_t *tried,
                         uint32_t tried_n);
+/* kvp_fleet_take_again: the same server once more, also if it is left out. False = it was removed. */
+bool kvp_fleet_take_again(kvp_fleet_t *f, uint32_t server);
 /* kvp_fleet_unfit: the URLs, at most max, of those of that role that kvp_fleet_take would not take. */
 uint32_t kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tried, uint32_t tried_n,
                          const char **urls_out, uint32_t max);

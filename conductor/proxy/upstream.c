@@ -71,7 +71,7 @@ struct kvp_call {
     kvp_hostport_t at;
     uint64_t begun_ns, heard_ns;
     uint64_t connect_ns, first_ns, idle_ns; /* 0 = any */
-    bool was_sent, was_heard, has_head, has_bytes, is_paused;
+    bool is_once, was_sent, was_heard, has_head, has_bytes, is_paused, is_stale;
     int failure; /* of libuv's: it ends at the next look; 0 = none */
     char type[TYPE_MAX]; /* "" = none */
 };
@@ -118,25 +118,26 @@ static void
 end_call(kvp_call_t *c, const char *why)
 {
     const kvp_call_ops_t ops = c->ops;
-    const bool was_sent = c->was_sent;
+    const kvp_call_fate_t fate = !c->was_sent ? KVP_CALL_UNSENT : c->is_stale ? KVP_CALL_STALE : KVP_CALL_SENT;
     void *arg = c->arg;
     char text[200];
 
     if (why != NULL) snprintf(text, sizeof text, "%s", why);
     free_call(c);
-    ops.on_end(arg, why == NULL ? NULL : text, was_sent);
+    ops.on_end(arg, why == NULL ? NULL : text, fate);
 }
 
-/* One that was kept may have been closed by its server meanwhile: once more, over a new one, which is not tried again. */
+/* The server may have closed a kept connection before the request came. A new connection is not tried again. */
 static void
 fail(conn_t *k, const char *why)
 {
     kvp_call_t *c = k->call;
-    const bool may_again = c != NULL && k->was_used && !c->was_heard;
+    const bool is_stale = c != NULL && k->was_used && !c->was_heard;
 
     close_conn(k);
     if (c == NULL) return;
-    if (may_again)
+    c->is_stale = is_stale && c->is_once;
+    if (is_stale && !c->is_once)
         start_conn(c);
     else
         end_call(c, why);
@@ -516,6 +517,7 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
     c->up = up;
     c->ops = *ops;
     c->arg = arg;
+    c->is_once = conf->is_once;
     c->begun_ns = c->heard_ns = kvp_now_ns();
     c->connect_ns = conf->connect_ms * KVP_NS_PER_MS;
     c->first_ns = conf->first_ms * KVP_NS_PER_MS;
@@ -527,7 +529,7 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
         return NULL;
     }
     kvp_list_add_tail(&up->calls, &c->link);
-    c->conn = find_idle(up, &c->at);
+    c->conn = conf->wants_new ? NULL : find_idle(up, &c->at);
     if (c->conn == NULL) {
         start_conn(c);
         return c;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Requests to servers, over http:// on a libuv loop: what comes is handed on as it comes. All on the loop's thread. Answers are read by llhttp. Connections are kept; a request over one
- * that its server has closed meanwhile is sent once more, over a new one.
+ * Requests to servers, over http:// on a libuv loop: what comes is handed on as it comes. All on the loop's thread. Answers are read by llhttp. Connections are kept. The server may close
+ * a kept connection at any time, so a request on it may end without a byte; then upstream sends the request once more, over a new connection, unless the caller keeps that for itself (is_once).
  */
 #ifndef KVP_CONDUCTOR_PROXY_UPSTREAM_H
 #define KVP_CONDUCTOR_PROXY_UPSTREAM_H
@@ -12,14 +12,20 @@
 typedef struct kvp_upstream kvp_upstream_t;
 typedef struct kvp_call kvp_call_t;
 
+/* What the server may have seen of a request that has ended. */
+typedef enum {
+    KVP_CALL_UNSENT, /* nothing: there was no connection */
+    KVP_CALL_SENT, /* all of it */
+    KVP_CALL_STALE /* all of it, or nothing: the request went over a kept connection, which ended without a byte */
+} kvp_call_fate_t;
+
 /* Nothing is called back from within kvp_upstream_start. After on_end the call is gone. */
 typedef struct {
     void (*on_head)(void *arg, uint32_t status, const char *content_type,
                     int64_t length); /* type NULL = none; length -1 = not told */
     bool (*on_bytes)(void *arg, const void *bytes, size_t len); /* false: they were taken, but no more is read until
                                                                    kvp_call_resume; what has been read comes */
-    void (*on_end)(void *arg, const char *why, bool was_sent); /* why NULL = whole; else why not. was_sent: the server
-                                                                  may have seen the request */
+    void (*on_end)(void *arg, const char *why, kvp_call_fate_t fate); /* why NULL = whole; else why not */
 } kvp_call_ops_t;
 
 typedef struct {
@@ -28,6 +34,8 @@ typedef struct {
     const char *body; /* borrowed until on_end, unless copies_body; NULL = none */
     size_t body_len;
     bool copies_body;
+    bool is_once; /* a stale connection ends the call (KVP_CALL_STALE) */
+    bool wants_new; /* no kept connection is used */
     const char *const *headers; /* "Name: value", ended by NULL; NULL = none; copied */
     uint64_t connect_ms; /* most that a connection may take */
     uint64_t first_ms; /* and what comes first of the answer, behind that; 0 = any */

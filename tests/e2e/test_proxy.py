@@ -30,6 +30,8 @@ class Server:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
+                if status == 429:
+                    self.send_header("Retry-After", "7")
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -56,6 +58,8 @@ class Server:
 
             def run(self, body):
                 fail = server.fail
+                if fail == "once":  # as "close", and well after that
+                    fail, server.fail = "close", None
                 if fail == "die":  # as "close", and no connection comes any more
                     server.http.socket.shutdown(socket.SHUT_RDWR)
                 if fail in ("close", "die"):
@@ -370,6 +374,65 @@ def test_failed_transfer_with_one_decode_server(site):
     d.fail = "params"
     assert proxy.post(BODY)[0] == 200 and proxy.post({**BODY, "stream": False})[0] == 200
     assert ["kv_transfer_params" in body for _, body, _ in d.asked] == [True, False] * 2
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_request_is_delivered_at_most_twice(site, is_kept):
+    """Fails if one request ends more servers than two, or if a second delivery is lost although its server is well."""
+    proxy, *servers = site(*["replica"] * 6, args=("--proxy-threads", "1"))
+    for _ in servers if is_kept else ():
+        assert proxy.post({"model": "m"})[0] == 200
+    before = len(servers) * is_kept
+    for s in servers:
+        s.fail = "close"
+    assert proxy.post({"model": "m"})[0] == 502 and sum(len(s.asked) for s in servers) == before + 2
+    assert max(len(s.asked) for s in servers) == 1 + is_kept
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_kept_connection_that_ends(site, n):
+    """Fails if the second delivery goes to the same server although there is another, if it is lost where there is none, or if a decode server gets the same parameters twice."""
+    for kind in ("replica", "decode", "prefill"):
+        kinds = [kind] * n + {"replica": [], "decode": ["prefill"], "prefill": ["decode"]}[kind]
+        proxy, *servers = site(*kinds, args=("--proxy-threads", "1"))
+        mine = servers[:n]
+        for _ in mine:
+            assert proxy.post({"model": "m"})[0] == 200
+        mine[0].fail = "once"
+        assert proxy.post({"model": "m"})[0] == 200
+        assert [len(s.asked) for s in mine] == ([3] if n == 1 else [2, 2])
+        assert json.loads(proxy.get("/healthcheck")[1])["left_out"] == 0
+        if kind == "decode":
+            assert ["kv_transfer_params" in s.asked[-1][1] for s in mine] == ([False] if n == 1 else [True, False])
+        for s in mine:
+            s.fail = "close"
+        before = sum(len(s.asked) for s in mine)
+        assert proxy.post({"model": "m"})[0] == (200 if kind == "prefill" else 502)
+        assert sum(len(s.asked) for s in mine) == before + 2
+        proxy.daemon.terminate()
+
+
+def test_servers_without_room(site):
+    """Fails if one server's 429 is the answer although another has room, if a decode server's costs the hand-over, or if none has room and the client is not told when to come again."""
+    proxy, p, q, d, e, f = site("prefill", "prefill", "decode", "decode", "decode")
+    p.fail = 429
+    for _ in range(4):
+        assert proxy.post({"model": "m"})[0] == 200
+    assert all("kv_transfer_params" in body for s in (d, e, f) for _, body, _ in s.asked)
+    q.fail = 429
+    assert proxy.post({"model": "m"})[0] == 200 and proxy.counter("plain_total") == 1, "decode servers compute alone"
+    p.fail = q.fail = None
+    d.fail = e.fail = 429
+    for _ in range(3):
+        assert proxy.post({"model": "m"})[0] == 200 and "kv_transfer_params" in f.asked[-1][1]
+    f.fail = 429
+    before = sum(len(s.asked) for s in (d, e, f))
+    status, text, r = proxy.post({"model": "m"})
+    assert status == 429 and json.loads(text)["error"]["message"] == "stub says 429"
+    assert sum(len(s.asked) for s in (d, e, f)) == before + 3
+    f.fail = "close"
+    assert proxy.post({"model": "m"})[0] == 429, "a server that fails says nothing of when to come again"
+    assert json.loads(proxy.get("/healthcheck")[1])["left_out"] == 1
 
 
 def test_prefill_that_tells_no_parameters(site):

@@ -255,10 +255,18 @@ test_fleet(void **state)
         assert_int_equal(kvp_fleet_end(&f, b, KVP_SERVER_ERRED, 0), i == 2);
     }
     assert_int_equal(kvp_fleet_left_out(&f), 1);
+    kvp_fleet_checked(&f, kvp_fleet_check(&f, 30000 * MS), true, 0);
+    for (uint32_t i = 0; i < 3; i++) { /* the second closing in a row */
+        assert_true(kvp_fleet_take_again(&f, b));
+        assert_int_equal(kvp_fleet_end(&f, b, i == 0 ? KVP_SERVER_DID : KVP_SERVER_CLOSED, 0), i == 2);
+    }
+    assert_true(kvp_fleet_take_again(&f, b)); /* also while it is left out */
+    kvp_fleet_end(&f, b, KVP_SERVER_LEFT, 0);
     kvp_fleet_end(&f, c, KVP_SERVER_FAILED, 0);
     assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, false, NULL, 0), KVP_SERVER_NONE);
     assert_true(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://b"));
     assert_false(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://b"));
+    assert_false(kvp_fleet_take_again(&f, b));
     assert_int_equal(pick(&f, tried, 1), KVP_SERVER_NONE);
     assert_int_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://d", ""), b);
     assert_true(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://a")); /* it has requests under way */
