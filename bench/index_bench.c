@@ -67,7 +67,7 @@ store(rig_t *g, uint32_t who, uint64_t prompt, uint32_t block)
                       .tokens = tokens,
                       .tokens_n = TOKENS,
                       .outside_from = 1,
-                      .has_extra_keys = true};
+                      .tells_salt = true};
 
     tokens_of(prompt, block, tokens);
     ev.has_parent = block > 0;

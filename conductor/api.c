@@ -275,7 +275,7 @@ read_question(json_object *in, question_t *q, char why[160])
            kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
            kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) &&
            kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why) &&
-           kvp_json_text(in, "cache_salt", "", q->salt, KVP_NAME_TEXT_MAX, why);
+           kvp_json_salt(in, q->salt, why);
 }
 
 typedef struct {

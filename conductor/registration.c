@@ -4,6 +4,7 @@
 #include "conductor/registration.h"
 
 #include "common/parse.h"
+#include "conductor/events/event.h"
 #include "conductor/url.h"
 
 #include <json-c/json.h>
@@ -87,6 +88,16 @@ kvp_json_lora(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why[160])
         return false;
     }
     snprintf(out, KVP_NAME_TEXT_MAX + 1, "%lld", (long long)json_object_get_int64(id));
+    return true;
+}
+
+bool
+kvp_json_salt(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why[160])
+{
+    const size_t tag = sizeof KVP_SALT_TAG - 1;
+
+    if (!kvp_json_text(in, "cache_salt", "", out, KVP_NAME_TEXT_MAX, why)) return false;
+    if (strncmp(out, KVP_SALT_TAG, tag) == 0) memmove(out, out + tag, strlen(out) - tag + 1);
     return true;
 }
 

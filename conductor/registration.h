@@ -40,6 +40,9 @@ bool kvp_json_u32(json_object *in, const char *name, uint64_t fallback, uint32_t
 /* kvp_json_lora reads lora_name, or the deprecated lora_id, of which not both may be there; "" = the base model. */
 bool kvp_json_lora(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why_out[160]);
 
+/* kvp_json_salt reads cache_salt, as an engine or a router has it; "" = none. */
+bool kvp_json_salt(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why_out[160]);
+
 /* kvp_registration_read: false: *why_out says what is wrong. key_only: of /unregister, which needs no more than the key. */
 bool kvp_registration_read(json_object *in, bool key_only, kvp_registration_t *out, char why_out[160]);
 void kvp_registration_write(const kvp_registration_t *r, kvp_jsonw_t *w);

@@ -18,11 +18,17 @@ skip(kvp_applier_t *a, kvp_skip_t why)
 
 /* ---- texts */
 static bool
+is_text(kvp_text_t text, const char *is)
+{
+    return strlen(is) == text.len && memcmp(is, text.at, text.len) == 0;
+}
+
+static bool
 is_one_of(kvp_text_t text, const char *const *words)
 {
-    for (; *words != NULL; words++)
-        if (strlen(*words) == text.len && memcmp(*words, text.at, text.len) == 0) return true;
-    return false;
+    while (*words != NULL && !is_text(text, *words))
+        words++;
+    return *words != NULL;
 }
 
 /* What the event says, else what the registration says. */
@@ -136,8 +142,13 @@ find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
 {
     *out = (spot_t){.space = KVP_SPACE_NONE};
     if (!ev->is_standard && ev->has_parent) {
-        if (find_behind(a, ev, out)) return true;
-        skip(a, KVP_SKIP_parent);
+        if (!find_behind(a, ev, out)) {
+            skip(a, KVP_SKIP_parent);
+            return false;
+        }
+        if (out->is_outside || ev->salt.at == NULL || is_text(ev->salt, kvp_spaces_get(a->spaces, out->space)->salt))
+            return true;
+        skip(a, KVP_SKIP_salt);
         return false;
     }
     if (ev->is_standard && !ev->has_base && !ev->has_parent) { /* a pool's event: it stands nowhere */
@@ -224,29 +235,50 @@ hold(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint
         kvp_view_store(a->view, slot, hash, block, is_counted);
 }
 
-/* Events without extra keys lack the salt, too: where the hash is known already it stands there. */
+/* A copy of that hash, which is known to stand at that block. */
+static void
+hold_known(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
+{
+    if (block != KVP_BLOCK_NONE)
+        block = kvp_index_use(a->ix, kvp_index_space(a->ix, block), kvp_index_hash(a->ix, block),
+                              kvp_index_depth(a->ix, block));
+    hold(a, ev, slot, hash, block, is_counted);
+    a->done.stored++;
+}
+
+/* Events that say nothing of a salt may lack one: where the hash is known already it stands there. */
 static bool
 use_known(kvp_applier_t *a, const kvp_event_t *ev)
 {
     const uint32_t slot = slot_of(a, ev);
     uint32_t block;
 
-    if (ev->is_standard || ev->has_extra_keys || slot == KVP_SLOTS_MAX || !is_known(a, ev)) return false;
-    for (uint32_t i = 0; i < ev->n; i++) {
+    if (ev->is_standard || ev->tells_salt || slot == KVP_SLOTS_MAX || !is_known(a, ev)) return false;
+    for (uint32_t i = 0; i < ev->n; i++)
         if (kvp_view_place(a->view, ev->hashes[i], &block) == KVP_PLACE_BLOCK)
-            block = kvp_index_use(a->ix, kvp_index_space(a->ix, block), kvp_index_hash(a->ix, block),
-                                  kvp_index_depth(a->ix, block));
-        hold(a, ev, slot, ev->hashes[i], block, true);
-    }
-    a->done.stored += ev->n;
+            hold_known(a, ev, slot, ev->hashes[i], block, true);
     return true;
+}
+
+/* Hashes without tokens: vLLM's offloading tells them of blocks that its engine told with tokens before. It has one copy of each. */
+static void
+store_by_hash(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot)
+{
+    for (uint32_t i = 0; i < ev->n; i++) {
+        uint32_t block = KVP_BLOCK_NONE;
+
+        if (kvp_view_place_in(a->view, ev->hashes[i], ev->group, &block) == KVP_PLACE_UNKNOWN)
+            skip(a, KVP_SKIP_no_tokens);
+        else
+            hold_known(a, ev, slot, ev->hashes[i], block, false);
+    }
 }
 
 static void
 store(kvp_applier_t *a, const kvp_event_t *ev)
 {
     static const char *const kinds[] = {"full_attention", "mla_attention", "sink_full_attention", NULL};
-    const bool needs_tokens = !ev->is_standard || ev->tokens != NULL;
+    const bool needs_tokens = ev->is_standard ? ev->tokens != NULL : ev->tokens_n > 0;
     uint32_t slot, block;
     spot_t spot;
 
@@ -262,10 +294,14 @@ store(kvp_applier_t *a, const kvp_event_t *ev)
         skip(a, KVP_SKIP_tokens);
         return;
     }
-    if (use_known(a, ev)) return;
+    if (ev->tokens_n > 0 && use_known(a, ev)) return;
     slot = slot_of(a, ev);
     if (slot == KVP_SLOTS_MAX) {
         skip(a, KVP_SKIP_too_many);
+        return;
+    }
+    if (!ev->is_standard && ev->tokens_n == 0) {
+        store_by_hash(a, ev, slot);
         return;
     }
     if (!find_spot(a, ev, &spot)) return;

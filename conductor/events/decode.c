@@ -106,6 +106,8 @@ enum {
     F_KEY_PREFIX,
     F_COUNTS,
     F_SUMS,
+    F_CACHE_SALT,
+    F_METADATA,
     FIELDS,
 };
 
@@ -114,7 +116,7 @@ static const char *const names[FIELDS] = {
     "medium",     "lora_name",      "extra_keys",        "group_idx",  "kv_cache_spec_kind", "event_type",
     "event_id",   "model_name",     "additional_salt",   "tenant_id",  "backend_id",         "dp_rank",
     "seq_hashes", "base_block_idx", "parent_hash",       "object_key", "key_prefix",         "counts",
-    "sums",
+    "sums",       "cache_salt",     "metadata",
 };
 
 typedef const object_t *fields_t[FIELDS]; /* NULL = absent or null */
@@ -143,7 +145,21 @@ fields_of_map(const msgpack_object_map *map, fields_t fields)
             }
 }
 
-/* Arrays have the tag first, and the fields in the order of vLLM's classes, of which the last ones may be left out. */
+/* SGLang's map of what has no place of its own in an array. Two salts in one event are none: no text, so that the event is not taken. */
+static void
+fields_of_metadata(const object_t *o, fields_t fields)
+{
+    const object_t *const before = fields[F_CACHE_SALT];
+    fields_t inside = {NULL};
+
+    fields_of_map(&o->via.map, inside);
+    if (inside[F_CACHE_SALT] == NULL) return;
+    fields[F_CACHE_SALT] =
+        before == NULL || msgpack_object_equal(*before, *inside[F_CACHE_SALT]) ? inside[F_CACHE_SALT] : o;
+}
+
+/* Arrays have the tag first, and the fields in the order of vLLM's classes, of which the last ones may be left out. SGLang's have a map besides, behind the medium or
+ * behind all. */
 static void
 fields_of_array(const msgpack_object_array *array, fields_t fields)
 {
@@ -151,7 +167,10 @@ fields_of_array(const msgpack_object_array *array, fields_t fields)
     const bool is_stored = is_text(&array->ptr[0], "BlockStored");
 
     for (uint32_t i = 0; i < array->size; i++) {
-        if (is_stored && i <= F_KV_CACHE_SPEC_KIND) put(fields, i, &array->ptr[i]);
+        if (is_stored && i > F_MEDIUM && array->ptr[i].type == MSGPACK_OBJECT_MAP)
+            fields_of_metadata(&array->ptr[i], fields);
+        else if (is_stored && i <= F_KV_CACHE_SPEC_KIND)
+            put(fields, i, &array->ptr[i]);
         if (!is_stored && i < sizeof removed) put(fields, removed[i], &array->ptr[i]);
     }
 }
@@ -236,35 +255,71 @@ read_tokens(kvp_decoder_t *d, const object_t *o, kvp_event_t *ev, kvp_skip_t *wh
     return true;
 }
 
-/* The key of the adapter stands in each block; the first other text of the first block is the salt; anything else is no matter of tokens. */
 static bool
-read_extra_keys(const object_t *o, kvp_event_t *ev)
+is_same_text(kvp_text_t a, kvp_text_t b)
+{
+    return a.at != NULL && b.at != NULL && a.len == b.len && memcmp(a.at, b.at, a.len) == 0;
+}
+
+/* An empty salt is none. */
+static bool
+add_salt(kvp_event_t *ev, kvp_text_t salt, kvp_skip_t *why)
+{
+    if (salt.len == 0 || is_same_text(salt, ev->salt)) return true;
+    *why = KVP_SKIP_salt;
+    if (ev->salt.at != NULL) return false;
+    ev->salt = salt;
+    return true;
+}
+
+/* One key of block i. It is the adapter's, a salt, or no matter of tokens. A salt without the tag is the first other text of a prompt's first block. */
+static bool
+read_extra_key(const object_t *key, uint32_t i, kvp_event_t *ev, kvp_skip_t *why)
+{
+    static const size_t tag = sizeof KVP_SALT_TAG - 1;
+    kvp_text_t text;
+
+    if (key->type != MSGPACK_OBJECT_STR || !read_text(key, &text)) {
+        ev->outside_from = i;
+        return true;
+    }
+    if (is_same_text(text, ev->lora)) return true;
+    if (text.len > tag && memcmp(text.at, KVP_SALT_TAG, tag) == 0)
+        return add_salt(ev, (kvp_text_t){text.at + tag, text.len - tag}, why);
+    if (is_same_text(text, ev->salt)) return true;
+    if (i == 0 && !ev->has_parent && ev->salt.at == NULL) return add_salt(ev, text, why);
+    ev->outside_from = i;
+    return true;
+}
+
+/* A list for each block. SGLang joins events of single blocks, and leaves the list of the first one: what is no salt there belongs to nobody knows which block. */
+static bool
+read_extra_keys(const object_t *o, kvp_event_t *ev, kvp_skip_t *why)
 {
     ev->outside_from = ev->n;
     if (o == NULL) return true;
-    if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size != ev->n) return false;
-    ev->has_extra_keys = true;
-    for (uint32_t i = 0; i < ev->n && ev->outside_from == ev->n; i++) {
+    if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size > ev->n) return false;
+    ev->tells_salt = true;
+    for (uint32_t i = 0; i < o->via.array.size && ev->outside_from == ev->n; i++) {
         const object_t *keys = &o->via.array.ptr[i];
 
         if (keys->type == MSGPACK_OBJECT_NIL) continue;
         if (keys->type != MSGPACK_OBJECT_ARRAY) return false;
-        for (uint32_t k = 0; k < keys->via.array.size; k++) {
-            const object_t *key = &keys->via.array.ptr[k];
-            kvp_text_t text;
-
-            if (key->type != MSGPACK_OBJECT_STR || !read_text(key, &text)) {
-                ev->outside_from = i;
-            } else if (ev->lora.at != NULL && text.len == ev->lora.len && memcmp(text.at, ev->lora.at, text.len) == 0) {
-                continue;
-            } else if (i == 0 && !ev->has_parent && ev->salt.at == NULL) {
-                ev->salt = text;
-            } else {
-                ev->outside_from = i;
-            }
-        }
+        for (uint32_t k = 0; k < keys->via.array.size; k++)
+            if (!read_extra_key(&keys->via.array.ptr[k], i, ev, why)) return false;
     }
-    return true;
+    return o->via.array.size == ev->n || (ev->salt.at != NULL && ev->outside_from == ev->n);
+}
+
+/* The salt of an event that has a field for it. */
+static bool
+read_salt(fields_t f, kvp_event_t *ev, kvp_skip_t *why)
+{
+    kvp_text_t salt;
+
+    if (f[F_METADATA] != NULL && f[F_METADATA]->type == MSGPACK_OBJECT_MAP) fields_of_metadata(f[F_METADATA], f);
+    ev->tells_salt = f[F_CACHE_SALT] != NULL;
+    return read_text(f[F_CACHE_SALT], &salt) && add_salt(ev, salt, why);
 }
 
 /* ---- events */
@@ -299,7 +354,8 @@ read_engine_event(kvp_decoder_t *d, fields_t f, kvp_event_t *ev, char lora_id[24
         ev->lora = (kvp_text_t){lora_id, (size_t)len};
     }
     return read_u32(f[F_BLOCK_SIZE], &ev->block_size) && read_text(f[F_KV_CACHE_SPEC_KIND], &ev->spec_kind) &&
-           read_tokens(d, f[F_TOKEN_IDS], ev, why) && read_extra_keys(f[F_EXTRA_KEYS], ev);
+           read_tokens(d, f[F_TOKEN_IDS], ev, why) && read_salt(f, ev, why) &&
+           read_extra_keys(f[F_EXTRA_KEYS], ev, why);
 }
 
 static bool

@@ -12,6 +12,9 @@ typedef struct {
     size_t len;
 } kvp_text_t;
 
+/* Stands in front of a salt where routers' and engines' keys have to be told apart from it. */
+#define KVP_SALT_TAG "dynamo-cache-salt:"
+
 typedef enum { KVP_EVENT_STORED, KVP_EVENT_REMOVED, KVP_EVENT_CLEARED, KVP_EVENT_DIGEST } kvp_event_kind_t;
 
 typedef struct {
@@ -25,8 +28,8 @@ typedef struct {
     uint32_t block_size; /* 0 = absent */
     uint32_t group;
     kvp_text_t medium, lora, spec_kind;
-    bool has_extra_keys; /* of the blocks; where it has: */
-    kvp_text_t salt; /* of the first block */
+    bool tells_salt; /* without a salt it has none; else nothing is said of it */
+    kvp_text_t salt; /* of an engine's event */
     uint32_t outside_from; /* the first block that is not of tokens alone; n = none */
 
     bool is_standard; /* an event of the standard's envelope: */
@@ -49,6 +52,8 @@ typedef struct {
     X(tokens, "tokens are not block size times hashes")                                                                \
     X(bigram, "token ids that are pairs")                                                                              \
     X(parent, "behind a block that was never told")                                                                    \
+    X(salt, "of two salts, or of another salt than the block before")                                                  \
+    X(no_tokens, "hashes without tokens that no event told before")                                                    \
     X(too_many, "beyond a bound on media, groups, namespaces or blocks")                                               \
     X(foreign, "of another model, rank or backend than registered")                                                    \
     X(key, "of a pool's object whose key is no connector's, and that has no place in a sequence")

@@ -241,12 +241,19 @@ forget(kvp_view_t *v, part_t *p, entry_t *e)
 kvp_place_kind_t
 kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out)
 {
+    return kvp_view_place_in(v, hash, 0, block_out);
+}
+
+kvp_place_kind_t
+kvp_view_place_in(const kvp_view_t *v, uint64_t hash, uint32_t group, uint32_t *block_out)
+{
     const uint64_t key = mixed(v, hash);
     const part_t *p = part_of(v, key);
 
     if (p->cap == 0) return KVP_PLACE_UNKNOWN;
     for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at)) {
         if (p->entries[at].hash != hash || p->entries[at].which == GONE) continue;
+        if (group != 0 && v->slots[p->entries[at].which - 1].group != group) continue;
         *block_out = p->entries[at].block;
         return *block_out == KVP_BLOCK_NONE ? KVP_PLACE_OUTSIDE : KVP_PLACE_BLOCK;
     }

@@ -55,6 +55,9 @@ const char *kvp_view_medium(const kvp_view_t *v, const char *medium, size_t len)
 /* kvp_view_place: where the block of that hash stands; block_out for KVP_PLACE_BLOCK. */
 kvp_place_kind_t kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out);
 
+/* kvp_view_place_in is the same for hashes of that group alone; 0 = of any. */
+kvp_place_kind_t kvp_view_place_in(const kvp_view_t *v, uint64_t hash, uint32_t group, uint32_t *block_out);
+
 /* kvp_view_store: a copy more of the block with that hash, which stands at that block (KVP_BLOCK_NONE = outside). kvp_view_remove: one less; false: it was not held.
  * is_counted false: of a publisher that tells sets, not copies. The caller's use of the block (kvp_index_use) becomes the view's. */
 void kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted);

@@ -66,8 +66,7 @@ read_asked(json_object *in, asked_t *q, char why[160])
     is_ok = kvp_json_text(in, "model", NULL, q->model, KVP_NAME_TEXT_MAX, why) && kvp_json_lora(in, q->lora, why) &&
             kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
             kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) &&
-            kvp_json_text(in, "cache_salt", "", q->salt, KVP_NAME_TEXT_MAX, why) &&
-            kvp_json_text(in, "session_id", "", q->session, SESSION_MAX, why) &&
+            kvp_json_salt(in, q->salt, why) && kvp_json_text(in, "session_id", "", q->session, SESSION_MAX, why) &&
             kvp_json_text(in, "role", "", q->role, KVP_NAME_TEXT_MAX, why);
     if (is_ok && json_object_object_get_ex(in, "block_size", NULL))
         is_ok = kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why);

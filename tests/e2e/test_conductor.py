@@ -354,6 +354,62 @@ def test_standard_events(conductor, publishers):
     assert matched()[0] == 0 and matched([55])[0] == 1 and conductor.service()["gaps"] == 1
 
 
+def salted(layout, hashes, parent, tokens, salt):
+    """A BlockStored of SGLang with that salt, as its versions have laid it out."""
+    array = ["BlockStored", hashes, parent, tokens, BLOCK, None, "GPU"]
+    tagged = [[f"dynamo-cache-salt:{salt}"]]
+    named = {"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": tokens, "block_size": BLOCK, "lora_id": None, "medium": "GPU"}
+    return {"map behind the medium": [*array, {"cache_salt": salt, "session_id": "x"}],
+            "tagged extra key": [*array, None, tagged],
+            "tagged extra key and a map at the end": [*array, None, tagged, None, None, None, None, None, {"cache_salt": salt}],
+            "tagged map": {**named, "cache_salt": salt},
+            "tagged map with an adapter's key": {**named, "cache_salt": salt, "extra_keys": [["a"]], "lora_name": "a"}}[layout]
+
+
+@pytest.mark.parametrize("layout", ["map behind the medium", "tagged extra key", "tagged extra key and a map at the end", "tagged map", "tagged map with an adapter's key"])
+def test_salt_of_sglang(conductor, publishers, layout):
+    """Fails if a block that is told with a salt counts without it, or under another one, or if a salt that cannot be attributed is not skipped and counted."""
+    p, tokens = publishers(replays=False), list(range(1, 2 * BLOCK + 1))
+    conductor.register(p)
+    subscribed(conductor)
+    lora = {"lora_name": "a"} if "adapter" in layout else {}
+
+    def blocks(salt, **more):
+        answer = conductor.ask("/query", {"model": "tiny", "token_ids": tokens, "block_size": BLOCK, "cache_salt": salt, **lora, **more})[1]
+        return answer["default"]["i"]["longest_matched"] // BLOCK
+
+    first, second = (salted(layout, [n], n - 1 or None, tokens[(n - 1) * BLOCK:n * BLOCK], "tenant-a") for n in (1, 2))
+    p.publish(pack([0, [first, second, ["BlockStored", [11], None, tokens[:BLOCK], BLOCK, None, "GPU"]], 0]))
+    conductor.wait_seq(0)
+    assert blocks("tenant-a") == blocks("dynamo-cache-salt:tenant-a") == 2
+    assert blocks("", lora_name="") == 1 and blocks("tenant-b") == 0 and conductor.service()["skipped"] == []
+    # A child of another salt than its parent's; two salts in one event; a salt that is no text.
+    named = {"type": "BlockStored", "block_hashes": [21], "parent_block_hash": None, "token_ids": tokens[:BLOCK], "block_size": BLOCK}
+    p.publish(pack([0, [salted(layout, [3], 1, tokens[BLOCK:], "tenant-b"), {**named, "cache_salt": "tenant-b", "extra_keys": [["dynamo-cache-salt:tenant-c"]]},
+                        {**named, "cache_salt": 5}, salted("map behind the medium", [21], None, tokens[:BLOCK], 5)], 0]))
+    conductor.wait_seq(1)
+    assert sorted(s["n"] for s in conductor.service()["skipped"]) == [2, 2], conductor.service()["skipped"]
+    assert blocks("tenant-b") == blocks("tenant-c") == 0 and blocks("", lora_name="") == 1
+
+
+def test_offloaded_blocks(conductor, publishers):
+    """Fails if vLLM's offloading, which tells hashes without tokens, does not count where the hashes are known, or if others are not counted as skipped."""
+    p, tokens = publishers(replays=False), list(range(1, 2 * BLOCK + 1))
+    conductor.register(p)
+    subscribed(conductor)
+    p.publish(pack([0, [["BlockStored", [1, 2], None, tokens, BLOCK, None, "GPU", None, None, 1, "full_attention"]], 0]))
+    for hashes, medium, group in (([1, 2, 7], "CPU", 1), ([1, 2], "DISK", 2), ([1], "DISK", None)):
+        p.publish(pack([0, [["BlockStored", hashes, None, [], 0, None, medium, None, None, group]], 0]))
+    p.publish(pack([0, [["BlockRemoved", [1, 2], "GPU", 1]], 0]))
+    conductor.wait_seq(p.seq - 1)
+    got = conductor.matched(tokens)
+    assert (got["GPU"], got["CPU"], got["DISK"]) == (0, 2 * BLOCK, BLOCK), got
+    assert [s["n"] for s in conductor.service()["skipped"]] == [3]
+    p.publish(pack([0, [["BlockRemoved", [1], "CPU", 1], ["BlockRemoved", [1], "DISK"]], 0]))
+    conductor.wait_seq(p.seq - 1)
+    assert conductor.matched(tokens)["longest_matched"] == 0
+
+
 def test_come_and_gone(conductor, publishers):
     """Fails if publishers that are registered and unregistered at once leave the others unheard, or one that is refused ends the one before."""
     p = publishers(replays=False)

@@ -102,7 +102,7 @@ event(rig_t *g)
     uint32_t tokens[DEPTH * BLOCK];
     uint64_t hashes[DEPTH];
     naive_t *naive = g->naive[who];
-    kvp_event_t ev = {.hashes = hashes, .group = group, .medium = {media[m], strlen(media[m])}, .has_extra_keys = true};
+    kvp_event_t ev = {.hashes = hashes, .group = group, .medium = {media[m], strlen(media[m])}, .tells_salt = true};
 
     for (uint32_t i = from; i < p.n; i++)
         hashes[i - from] = engine_hash(who, place_of(&p, i + 1));

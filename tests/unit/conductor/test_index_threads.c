@@ -62,7 +62,7 @@ event(rig_t *g, uint32_t publisher, uint32_t which, kvp_event_kind_t kind)
                             .tokens = tokens,
                             .tokens_n = DEPTH * BLOCK,
                             .outside_from = DEPTH,
-                            .has_extra_keys = true};
+                            .tells_salt = true};
 
     kvp_events_apply_one(&g->appliers[publisher], &ev);
 }
