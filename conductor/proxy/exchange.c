@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define TOLD_MAX (16u << 20)
 #define BUSY 429u /* the status of a server that has no room, and has done nothing */
@@ -402,6 +403,15 @@ on_answer_head(void *arg, uint32_t status, const char *type, int64_t length)
     snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
 }
 
+static bool
+is_stream(const kvp_exchange_t *x)
+{
+    static const char name[] = "text/event-stream";
+    const size_t len = sizeof name - 1;
+
+    return strncasecmp(x->type, name, len) == 0 && (x->type[len] == '\0' || strchr("; \t", x->type[len]) != NULL);
+}
+
 /* Where a stream's first event says that the server could not, that is its status: some say so behind a status of 200. */
 static void
 note_error_event(kvp_exchange_t *x, const char *bytes, size_t len)
@@ -423,8 +433,7 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
 {
     kvp_exchange_t *x = arg;
 
-    if (!x->is_passed && x->out.len == 0 && strncmp(x->type, "text/event-stream", 17) == 0)
-        note_error_event(x, bytes, len);
+    if (!x->is_passed && x->out.len == 0 && is_stream(x)) note_error_event(x, bytes, len);
     if (x->status >= 500) return true;
     kvp_buf_append(&x->out, bytes, len);
     if (x->status == BUSY) { /* it waits until the other servers have been asked */
@@ -435,16 +444,19 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
     return x->out.len - x->out_at <= KVP_EXCHANGE_OUT_MAX;
 }
 
+/* The answer may have broken off inside an event. A blank line ends that event, so that the error
+ * is an event of its own. message: plain text. */
 static void
-end_broken(kvp_exchange_t *x, const char *why)
+end_broken(kvp_exchange_t *x, const char *message)
 {
-    static const char event[] =
-        "data: {\"error\": {\"message\": \"the server failed\", \"type\": \"upstream_error\", \"code\": 502}}\n\n";
+    char event[256];
+    const int n = snprintf(event, sizeof event,
+                           "\n\ndata: {\"error\": {\"message\": \"%s\", \"type\": \"upstream_error\", \"code\": "
+                           "502}}\n\n",
+                           message);
 
     kvp_count(&x->shared->stats.broken);
-    kvp_log_warn("proxy", "an answer broke off: %s", why);
-    if (strncmp(x->type, "text/event-stream", 17) == 0 && x->length < 0)
-        kvp_buf_append(&x->out, event, sizeof event - 1);
+    if (is_stream(x) && x->length < 0) kvp_buf_append(&x->out, event, (size_t)n);
     x->has_ended = true;
     x->is_whole = false;
     x->on_news(x);
@@ -499,7 +511,8 @@ on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
     if (why == NULL && x->status == BUSY) keep_busy(x);
     end_server(x, end_of(why, x->status, fate));
     if (x->is_passed) {
-        end_broken(x, x->why);
+        kvp_log_warn("proxy", "an answer broke off: %s", x->why);
+        end_broken(x, "the server failed");
         return;
     }
     x->status = 0; /* nothing has gone out: another server may do better */
@@ -714,6 +727,14 @@ kvp_exchange_cancel(kvp_exchange_t *x)
     if (x->call != NULL) kvp_call_cancel(x->call);
     x->call = NULL;
     end_server(x, KVP_SERVER_LEFT);
+}
+
+void
+kvp_exchange_break(kvp_exchange_t *x)
+{
+    if (x->has_ended) return;
+    kvp_exchange_cancel(x);
+    end_broken(x, "the proxy is being stopped");
 }
 
 void

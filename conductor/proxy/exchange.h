@@ -96,6 +96,9 @@ void kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstre
 void kvp_exchange_begin(kvp_exchange_t *x); /* the body is whole; may call on_news */
 size_t kvp_exchange_take(kvp_exchange_t *x, char *bytes, size_t max); /* of what is there */
 void kvp_exchange_cancel(kvp_exchange_t *x); /* nobody wants it any more; legal at any time */
+/* kvp_exchange_break ends an answer of which the client has a part, because the proxy stops. It
+ * calls on_news. */
+void kvp_exchange_break(kvp_exchange_t *x);
 void kvp_exchange_fini(kvp_exchange_t *x);
 
 uint32_t kvp_servers_count(kvp_proxy_shared_t *shared, kvp_server_role_t role);

@@ -5,6 +5,10 @@
  * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is suspended, and resumed when there is something for it.
  * - libmicrohttpd does not look at a suspended connection, so one whose client has gone is found by a look at all of them, 20 times a second.
  * - libmicrohttpd closes a connection that is silent, but lets one that sends a byte now and then take for ever: the look finds those, too.
+ * - A client must not take an answer that breaks off for a whole one. A chunked answer then lacks
+ *   its last chunk. Any other answer may end with its connection, so the connection is reset. A
+ *   reset drops the bytes that the kernel has not delivered yet, so the proxy first waits for the
+ *   client to have them, 5 s at most.
  */
 #include "conductor/proxy/front.h"
 
@@ -17,12 +21,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,6 +39,7 @@
 #define CONNECTION_LIMIT 8192u
 #define CONNECTION_TIMEOUT_S 30u /* of one that sends nothing */
 #define LOOK_MS 50u
+#define CUT_NS (5 * KVP_NS_PER_S) /* for a client to take the rest of an answer that broke off */
 
 static const char too_large[] = "the body is longer than 32 MiB";
 
@@ -43,6 +50,9 @@ typedef struct {
     uint64_t begun_ns;
     kvp_exchange_t x;
     bool is_suspended, is_gone, is_too_large, is_full;
+    bool is_http10;
+    bool is_chunked; /* its answer */
+    uint64_t cut_ns; /* when its answer broke off; 0 = it has not */
 } request_t;
 
 /* A connection. */
@@ -65,7 +75,8 @@ struct kvp_front {
     struct MHD_Daemon *mhd;
     kvp_upstream_t *up;
     pthread_t thread;
-    bool has_uv, has_thread;
+    bool has_uv, has_thread, is_asked_to_stop;
+    uint64_t stopping_ns; /* since when; 0 = it is not being stopped */
     kvp_list_t requests, clients;
 };
 
@@ -83,7 +94,63 @@ resume(request_t *r)
 static void
 on_news(kvp_exchange_t *x)
 {
-    resume(kvp_container_of(x, request_t, x));
+    request_t *r = kvp_container_of(x, request_t, x);
+
+    if (x->has_ended && !x->is_whole && r->cut_ns == 0) r->cut_ns = kvp_now_ns();
+    resume(r);
+}
+
+/* ---- answers that break off */
+static int
+fd_of(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+    return info == NULL ? -1 : info->connect_fd;
+}
+
+/* Sends a reset. libmicrohttpd then finds the connection broken, in whatever state it is, and
+ * closes it. */
+static void
+reset(struct MHD_Connection *conn)
+{
+    const struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+    (void)connect(fd_of(conn), &none, sizeof none);
+}
+
+/* With it the kernel resets the connection, too, when the process is killed. */
+static void
+set_reset_at_close(struct MHD_Connection *conn, bool is_on)
+{
+    const struct linger linger = {.l_onoff = is_on};
+
+    (void)setsockopt(fd_of(conn), SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+}
+
+/* Whether the client has acknowledged all bytes, or has had its time for that. */
+static bool
+has_taken_all(const request_t *r)
+{
+    int left;
+
+    return ioctl(fd_of(r->conn), SIOCOUTQ, &left) != 0 || left == 0 || kvp_now_ns() - r->cut_ns > CUT_NS;
+}
+
+static void
+look_after_cut(kvp_front_t *f)
+{
+    const uint64_t now_ns = kvp_now_ns();
+
+    kvp_list_foreach_safe (pos, tmp, &f->requests) {
+        request_t *r = kvp_list_entry(pos, request_t, link);
+
+        if (r->cut_ns == 0 || r->is_chunked) continue;
+        if (r->is_suspended && has_taken_all(r))
+            resume(r);
+        else if (!r->is_suspended && now_ns - r->cut_ns > CUT_NS)
+            reset(r->conn); /* the client reads nothing */
+    }
 }
 
 /* NULL: there was no memory for it. */
@@ -113,7 +180,8 @@ read_out(void *arg, uint64_t pos, char *bytes, size_t max)
     (void)pos;
     if (n > 0) return (ssize_t)n;
     if (r->is_gone) return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (r->x.has_ended) return r->x.is_whole ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
+    if (r->x.has_ended && r->x.is_whole) return MHD_CONTENT_READER_END_OF_STREAM;
+    if (r->x.has_ended && (r->is_chunked || has_taken_all(r))) return MHD_CONTENT_READER_END_WITH_ERROR;
     r->is_suspended = true;
     MHD_suspend_connection(r->conn);
     return 0;
@@ -123,12 +191,12 @@ static enum MHD_Result
 queue_answer(request_t *q)
 {
     kvp_exchange_t *x = &q->x;
+    const bool is_now = x->has_ended && x->is_whole;
     /* One that is whole by now leaves with its head, in one packet. */
     struct MHD_Response *r =
-        x->has_ended && x->is_whole
-            ? MHD_create_response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_MUST_COPY)
-            : MHD_create_response_from_callback(x->length >= 0 ? (uint64_t)x->length : MHD_SIZE_UNKNOWN, PIECE_BYTES,
-                                                read_out, q, NULL);
+        is_now ? MHD_create_response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_MUST_COPY)
+               : MHD_create_response_from_callback(x->length >= 0 ? (uint64_t)x->length : MHD_SIZE_UNKNOWN, PIECE_BYTES,
+                                                   read_out, q, NULL);
     enum MHD_Result ok = r == NULL ? MHD_NO : MHD_YES;
 
     if (ok == MHD_YES) ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->type);
@@ -137,6 +205,8 @@ queue_answer(request_t *q)
     if (ok == MHD_YES) ok = MHD_queue_response(q->conn, x->status, r);
     if (r != NULL) MHD_destroy_response(r);
     x->is_passed = ok == MHD_YES;
+    q->is_chunked = !is_now && x->length < 0 && !q->is_http10;
+    if (!is_now && !q->is_chunked) set_reset_at_close(q->conn, true);
     return ok;
 }
 
@@ -231,14 +301,6 @@ on_connection(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Conne
     }
 }
 
-static int
-fd_of(struct MHD_Connection *conn)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
-
-    return info == NULL ? -1 : info->connect_fd;
-}
-
 /* ---- requests */
 static request_t *
 make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, bool is_get)
@@ -324,6 +386,7 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
     const char *why;
 
     expect_head(conn, 0);
+    if (f->stopping_ns != 0) return MHD_NO;
     const uint32_t status = check_head(conn, &why);
     if (status != 0) return refuse(conn, status, why);
     if (!kvp_cors_allows(f->shared->conf.allow_origin, conn))
@@ -370,7 +433,6 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
 {
     request_t *r = *ctx;
 
-    (void)version;
     if (r == NULL) return on_first(arg, conn, url, method, ctx);
     if (*upload_len > 0) {
         if (kvp_now_ns() - r->begun_ns > r->f->shared->conf.upload_ms * KVP_NS_PER_MS) return MHD_NO;
@@ -381,6 +443,7 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
     if (r->is_gone) return MHD_NO;
     if (r->is_too_large) return refuse(conn, 413, too_large);
     if (r->is_full) return refuse(conn, 503, "the bodies of the requests under way are 512 MiB by now");
+    r->is_http10 = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
     if (r->x.state == KVP_X_BODY) begin(r);
     if (r->x.out.len > 0 || r->x.has_ended) return queue_answer(r);
     r->is_suspended = true;
@@ -397,6 +460,11 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
     expect_head(conn, kvp_now_ns());
     if (r == NULL) return;
     *ctx = NULL;
+    /* libmicrohttpd ends the connection with a FIN after this call. */
+    if (r->x.is_passed && !r->is_chunked && code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        set_reset_at_close(conn, false);
+    else if (r->x.is_passed && !r->is_chunked)
+        reset(conn);
     if (r->x.call != NULL && code != MHD_REQUEST_TERMINATED_COMPLETED_OK) kvp_count(&f->shared->stats.gone);
     kvp_exchange_cancel(&r->x);
     atomic_fetch_sub(&f->shared->held, r->x.body.len);
@@ -463,24 +531,12 @@ find_gone(kvp_front_t *f)
 }
 
 static void
-on_look(uv_timer_t *timer)
+finish_stop(kvp_front_t *f)
 {
-    kvp_front_t *f = timer->data;
-
-    find_gone(f);
-    cut_slow(f);
-    if (f->checks != NULL) kvp_checks_look(f->checks);
-    run_front(f);
-}
-
-static void
-on_stop(uv_async_t *async)
-{
-    kvp_front_t *f = async->data;
-
     kvp_list_foreach (pos, &f->requests) {
         request_t *r = kvp_list_entry(pos, request_t, link);
 
+        if (r->x.is_passed && !r->is_chunked) reset(r->conn);
         r->is_gone = true;
         resume(r); /* libmicrohttpd ends no suspended connection */
     }
@@ -492,6 +548,46 @@ on_stop(uv_async_t *async)
     uv_close((uv_handle_t *)&f->more, NULL);
     uv_close((uv_handle_t *)&f->look, NULL);
     uv_close((uv_handle_t *)&f->stop, NULL);
+}
+
+static void
+on_look(uv_timer_t *timer)
+{
+    kvp_front_t *f = timer->data;
+
+    find_gone(f);
+    look_after_cut(f);
+    cut_slow(f);
+    if (f->checks != NULL) kvp_checks_look(f->checks);
+    run_front(f);
+    if (f->stopping_ns != 0 &&
+        (kvp_list_is_empty(&f->requests) || kvp_now_ns() - f->stopping_ns > CUT_NS + LOOK_MS * 2 * KVP_NS_PER_MS))
+        finish_stop(f);
+}
+
+/* Answers under way break off, and clients have CUT_NS to take what there is of them. */
+static void
+on_stop(uv_async_t *async)
+{
+    kvp_front_t *f = async->data;
+    const int listening = MHD_quiesce_daemon(f->mhd);
+
+    if (listening >= 0) close(listening);
+    f->stopping_ns = kvp_now_ns();
+    kvp_list_foreach (pos, &f->requests) {
+        request_t *r = kvp_list_entry(pos, request_t, link);
+
+        if (r->x.is_passed) {
+            kvp_exchange_break(&r->x);
+            continue;
+        }
+        r->is_gone = true;
+        if (r->is_suspended)
+            resume(r);
+        else
+            reset(r->conn); /* its body is still under way */
+    }
+    on_look(&f->look);
 }
 
 static void *
@@ -579,11 +675,19 @@ kvp_front_start(kvp_proxy_shared_t *shared, int listening, bool watches, kvp_fro
 }
 
 void
+kvp_front_ask_to_stop(kvp_front_t *f)
+{
+    if (f == NULL || !f->has_thread || f->is_asked_to_stop) return;
+    f->is_asked_to_stop = true;
+    uv_async_send(&f->stop);
+}
+
+void
 kvp_front_stop(kvp_front_t *f)
 {
     if (f == NULL) return;
     if (f->has_thread) {
-        uv_async_send(&f->stop);
+        kvp_front_ask_to_stop(f);
         pthread_join(f->thread, NULL);
     } else if (f->mhd != NULL) {
         MHD_stop_daemon(f->mhd);

@@ -146,6 +146,8 @@ kvp_proxy_stop(kvp_proxy_t *p)
 {
     if (p == NULL) return;
     for (uint32_t i = 0; i < KVP_PROXY_THREADS_MAX; i++)
+        kvp_front_ask_to_stop(p->fronts[i]); /* all at once: each may take seconds */
+    for (uint32_t i = 0; i < KVP_PROXY_THREADS_MAX; i++)
         kvp_front_stop(p->fronts[i]);
     if (p->listening >= 0) close(p->listening);
     pthread_mutex_destroy(&p->shared.lock);

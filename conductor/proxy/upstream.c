@@ -9,12 +9,14 @@
 #include "common/log.h"
 #include "conductor/url.h"
 
+#include <errno.h>
 #include <llhttp.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #define IDLE_MAX 4096u /* connections that are kept */
 #define IDLE_NS (60 * KVP_NS_PER_S) /* for so long */
@@ -268,6 +270,20 @@ on_room(uv_handle_t *handle, size_t wanted, uv_buf_t *buf)
     *buf = uv_buf_init(k->up->bytes, READ_BYTES);
 }
 
+/* libuv reports the end of a stream where the peer has reset the connection, if bytes came just
+ * before. An answer without a length would look whole then. */
+static ssize_t
+error_behind_end(uv_stream_t *stream)
+{
+    socklen_t len = sizeof(int);
+    uv_os_fd_t fd;
+    int error = 0;
+
+    if (uv_fileno((uv_handle_t *)stream, &fd) != 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+        return UV_EOF;
+    return error == ECONNRESET || error == ETIMEDOUT ? uv_translate_sys_error(error) : UV_EOF;
+}
+
 static void
 on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
@@ -276,6 +292,7 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     bool may_keep;
 
     if (n == 0) return;
+    if (n == UV_EOF) n = error_behind_end(stream);
     if (k->call == NULL || (n < 0 && n != UV_EOF)) { /* idle, or broken */
         fail(k, n < 0 ? uv_strerror((int)n) : "it says something unasked");
         return;

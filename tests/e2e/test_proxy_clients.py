@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proxy's side towards clients: an answer that breaks off looks broken to each of them, and each has a place only as long as it uses it."""
+import contextlib
+import json
+import socket
+import struct
+import threading
+
+import pytest
+
+from conftest import SLOW, wait_until
+from test_proxy import Proxy
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n"
+PART = b'data: {"id":1,"text"'
+
+
+class Raw:
+    """A server that answers each request with `sent`, and when `may_end` is set closes the connection, or resets it."""
+    kind = "replica"
+
+    def __init__(self, sent, is_reset=False):
+        self.sent, self.is_reset, self.may_end = sent, is_reset, threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.arg = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self.serve, args=self.listener.accept()[:1], daemon=True).start()
+
+    def serve(self, s):
+        with contextlib.suppress(OSError):
+            s.recv(65536)
+            s.sendall(self.sent)
+            self.may_end.wait(60)
+            if self.is_reset:
+                s.sendall(b"x")  # comes together with the reset
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.close()
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.may_end.set()
+
+
+@pytest.fixture
+def raw(bench):
+    made = []
+
+    def make(sent, *args, is_reset=False):
+        made.append(Raw(sent, is_reset))
+        return Proxy(bench, made[-1:], "--proxy-threads", "1", *args), made[-1]
+
+    yield make
+    for s in made:
+        s.close()
+
+
+def connect(proxy, small=False):
+    s = socket.socket()
+    s.settimeout(20 * SLOW)
+    if small:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.connect((proxy.at[0], int(proxy.at[1])))
+    return s
+
+
+def request(version, body=b'{"model":"m","stream":true}'):
+    return b"POST /v1/completions HTTP/%s\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (version, len(body), body)
+
+
+def read_all(s, got=b""):
+    """What came and comes, and how it ends."""
+    try:
+        while more := s.recv(65536):
+            got += more
+    except ConnectionResetError:
+        return got, "rst"
+    return got, "fin"
+
+
+def read_part(s):
+    got = b""
+    while PART not in got:
+        more = s.recv(65536)
+        assert more, got
+        got += more
+    return got
+
+
+def ask(proxy, server, version):
+    """The server ends its answer when the client has the first part."""
+    server.may_end.clear()
+    with connect(proxy) as s:
+        s.sendall(request(version))
+        got = read_part(s)
+        server.may_end.set()
+        return read_all(s, got)
+
+
+def events(got):
+    """The events of a stream, as a reader of such streams takes them."""
+    return [e.removeprefix("data: ") for e in got.split(b"\r\n\r\n", 1)[1].decode().split("\n\n") if e]
+
+
+@pytest.mark.parametrize("head, body, is_reset", [
+    (b"Transfer-Encoding: chunked\r\n", b"%x\r\n%s\r\n" % (len(PART), PART), False),
+    (b"Connection: close\r\n", PART, True),
+    (b"Content-Length: 100\r\n", PART, False)], ids=["chunked", "to_the_end", "length"])
+def test_cut_answer_is_reset(raw, head, body, is_reset):
+    """Fails if a client that knows no chunks sees a FIN, loses a part, or finds the error inside the last event."""
+    proxy, server = raw(STREAM + head + b"\r\n" + body, is_reset=is_reset)
+    got, how = ask(proxy, server, b"1.0")
+    assert how == "rst", got
+    if head.startswith(b"Content-Length"):
+        assert got.endswith(PART)
+        return
+    first, second = events(got)
+    assert first.startswith(PART.decode().removeprefix("data: ")) and json.loads(second)["error"]["code"] == 502
+    got, how = ask(proxy, server, b"1.1")
+    assert how == "fin" and b'"error"' in got and not got.endswith(b"0\r\n\r\n")
+
+
+def test_whole_answer_ends_with_fin(raw):
+    proxy, server = raw(STREAM + b"Connection: close\r\n\r\n" + PART)
+    for _ in range(2):
+        got, how = ask(proxy, server, b"1.0")
+        assert how == "fin" and got.endswith(PART)
+
+
+def test_slow_client_has_all_before_the_reset(raw):
+    """Fails if the reset drops bytes that the client has not taken yet, or waits for ever for a client that takes none."""
+    text = b"".join(b"data: %d\n\n" % i for i in range(30000))
+    proxy, server = raw(STREAM + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(text), text))
+    with connect(proxy, small=True) as s, connect(proxy, small=True) as lazy:
+        for c in (s, lazy):
+            c.sendall(request(b"1.0"))
+        for c in (s, lazy):
+            assert c.recv(1, socket.MSG_PEEK)
+        server.may_end.set()
+        wait_until(lambda: proxy.counter("broken_total") == 2, 10, "the ends of the answers")
+        got, how = read_all(s)
+        assert how == "rst" and got.count(b"data: ") == 30001 and "error" in events(got)[-1]
+        wait_until(lambda: proxy.counter("open") == 0, 10, "the end of the connection that takes nothing")
+        assert read_all(lazy)[1] == "rst"
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill9"])
+def test_proxy_ends_within_an_answer(raw, how):
+    """Fails if a client takes what it had of an answer, as the proxy was stopped or killed, for all of it."""
+    proxy, _ = raw(STREAM + b"Connection: close\r\n\r\n" + PART)
+    with connect(proxy) as s, connect(proxy) as chunked:
+        for c, version in ((s, b"1.0"), (chunked, b"1.1")):
+            c.sendall(request(version))
+        start = [read_part(c) for c in (s, chunked)]
+        getattr(proxy.daemon, how)()
+        got, end = read_all(s, start[0])
+        assert end == "rst"
+        if how == "terminate":
+            assert json.loads(events(got)[-1])["error"]["message"] == "the proxy is being stopped"
+        assert not read_all(chunked)[0].endswith(b"0\r\n\r\n")
