@@ -20,6 +20,7 @@ typedef struct {
     kvp_err_t err;
     kvp_buf_t *out; /* of what is told */
     bool is_ready;
+    char why[160]; /* of an error */
 } ask_t;
 
 static bool
@@ -51,7 +52,7 @@ loop_register(void *arg)
 {
     ask_t *ask = arg;
 
-    ask->err = kvp_registry_add(ask->api->registry, &ask->reg);
+    ask->err = kvp_registry_add(ask->api->registry, &ask->reg, ask->why);
 }
 
 static void
@@ -61,9 +62,8 @@ on_register(void *arg, const kvp_http_request_t *request, kvp_http_response_t *r
     ask_t ask;
 
     if (!read_registration(request, response, false, &ask.reg) || !ask_loop(arg, loop_register, &ask, response)) return;
-    if (ask.err == KVP_LIMIT || ask.err == KVP_INVALID) {
-        kvp_http_error(response, 400, "%s",
-                       ask.err == KVP_LIMIT ? "there are too many publishers" : "ZMQ does not take the endpoint");
+    if (ask.err == KVP_LIMIT || ask.err == KVP_INVALID || ask.err == KVP_HELD) {
+        kvp_http_error(response, ask.err == KVP_HELD ? 409 : 400, "%s", ask.why);
         return;
     }
     if (ask.err != KVP_OK) {

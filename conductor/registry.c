@@ -325,7 +325,7 @@ join_pools(kvp_registry_t *r, publisher_t *p)
 }
 
 static kvp_err_t
-make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **out)
+make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **out, char why[160])
 {
     publisher_t *p = calloc(1, sizeof *p);
     const kvp_subscription_ops_t ops = {on_live,      on_replayed,     on_snapshot,      on_replay_end,
@@ -349,9 +349,10 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **
     p->applier.arg = r;
     if (!join_pools(r, p)) {
         free_publisher(p);
+        snprintf(why, 160, "there are too many kinds of engines and backends");
         return KVP_LIMIT;
     }
-    err = kvp_subscription_open(r->uv, r->zmq, p->reg.endpoint, p->reg.replay_endpoint, &ops, &p->sub);
+    err = kvp_subscription_open(r->uv, r->zmq, p->reg.endpoint, p->reg.replay_endpoint, &ops, &p->sub, why);
     if (err != KVP_OK) {
         free_publisher(p);
         return err;
@@ -420,7 +421,7 @@ kvp_registry_load(kvp_registry_t *r, const char *path)
     json_object *list = json_object_from_file(path);
     const bool was_starting = r->is_starting;
     kvp_registration_t reg;
-    char why[160] = "it is no JSON array";
+    char why[160] = "it is no JSON array", refused[160];
     size_t n = 0;
 
     if (list == NULL && json_util_get_last_err() != NULL) snprintf(why, sizeof why, "%.150s", json_util_get_last_err());
@@ -431,7 +432,7 @@ kvp_registry_load(kvp_registry_t *r, const char *path)
     }
     for (size_t i = 0; i < n && why[0] == '\0'; i++)
         if (kvp_registration_read(json_object_array_get_idx(list, i), false, &reg, why))
-            kvp_ignore(kvp_registry_add(r, &reg), "it is logged; the others are served");
+            kvp_ignore(kvp_registry_add(r, &reg, refused), "it is logged; the others are served");
     r->is_starting = was_starting;
     json_object_put(list);
     if (why[0] == '\0') return KVP_OK;
@@ -439,20 +440,42 @@ kvp_registry_load(kvp_registry_t *r, const char *path)
     return KVP_CORRUPT;
 }
 
+/* An endpoint that we bind is for one engine: its events do not say whose they are. */
+static bool
+is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char why[160])
+{
+    kvp_list_foreach (pos, &r->publishers) {
+        const kvp_registration_t *reg = &kvp_list_entry(pos, publisher_t, link)->reg;
+
+        if (kvp_registration_is_same_key(reg, what) || !kvp_subscription_is_same_bound(reg->endpoint, what->endpoint))
+            continue;
+        snprintf(why, 160,
+                 "the endpoint is in use by instance %.64s, rank %u: give each engine that connects a port of its own",
+                 reg->instance, reg->rank);
+        kvp_log_warn("conductor", "a publisher is refused: %s instance=%s endpoint=%s", why, what->instance,
+                     what->endpoint);
+        return true;
+    }
+    return false;
+}
+
 kvp_err_t
-kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what)
+kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160])
 {
     publisher_t *old = find(r, what), *p;
     kvp_err_t err;
 
+    snprintf(why, 160, "there are too many publishers");
     if (old != NULL && memcmp(&old->reg, what, sizeof *what) == 0) return KVP_OK;
     if (old == NULL && r->n == KVP_PUBLISHERS_MAX) return KVP_LIMIT;
+    if (is_endpoint_taken(r, what, why)) return KVP_HELD;
     /* Where both bind one endpoint the old one has to go first; else it stays if the new one is refused. */
-    if (old != NULL && strcmp(old->reg.endpoint, what->endpoint) == 0) {
+    if (old != NULL && (strcmp(old->reg.endpoint, what->endpoint) == 0 ||
+                        kvp_subscription_is_same_bound(old->reg.endpoint, what->endpoint))) {
         end_publisher(r, old);
         old = NULL;
     }
-    err = make_publisher(r, what, &p);
+    err = make_publisher(r, what, &p, why);
     if (err != KVP_OK) return err;
     if (old != NULL) end_publisher(r, old);
     kvp_list_add_tail(&r->publishers, &p->link);
@@ -642,6 +665,19 @@ write_joins(const kvp_applier_t *a, kvp_jsonw_t *w)
     kvp_jsonw_close(w, ']');
 }
 
+/* Of other engines at the endpoint. */
+static void
+write_refused(const kvp_subscription_t *sub, kvp_jsonw_t *w)
+{
+    const char *own, *other;
+    const uint64_t n = kvp_subscription_refused(sub, &own, &other);
+
+    if (n == 0) return;
+    kvp_jsonw_u64(w, "refused_messages", n);
+    kvp_jsonw_text(w, "topic", own);
+    kvp_jsonw_text(w, "refused_topic", other);
+}
+
 static const char *
 state_of(const publisher_t *p)
 {
@@ -680,6 +716,7 @@ kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
         write_joins(&p->applier, w);
         kvp_jsonw_u64(w, "duplicates", st->duplicates + p->applier.done.duplicates);
         kvp_jsonw_u64(w, "malformed_messages", kvp_subscription_malformed(p->sub));
+        write_refused(p->sub, w);
         write_skips(p->reg.is_shared ? p->source.skips : p->applier.done.skips, w);
         kvp_jsonw_close(w, '}');
     }

@@ -28,9 +28,10 @@ kvp_err_t kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kv
 void kvp_registry_stop(kvp_registry_t *r);
 void kvp_registry_destroy(kvp_registry_t *r);
 
-/* kvp_registry_add subscribes; one of the same key is replaced, unless it is the same in all. LIMIT, INVALID (an endpoint that ZMQ does not take), SYS, NOMEM; logged.
+/* kvp_registry_add subscribes; one of the same key is replaced, unless it is the same in all. LIMIT, INVALID (an endpoint that ZMQ does not take), HELD (another one has
+ * bound the endpoint), SYS, NOMEM; logged, and *why_out says why.
  * kvp_registry_remove: NOT_FOUND. kvp_registry_load adds those of a file, a JSON array: as --publishers names it. */
-kvp_err_t kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what) KVP_MUST_USE;
+kvp_err_t kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why_out[160]) KVP_MUST_USE;
 kvp_err_t kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key) KVP_MUST_USE;
 kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;
 

@@ -8,6 +8,7 @@
  */
 #include "conductor/subscription.h"
 
+#include "common/buf.h"
 #include "common/clock.h"
 #include "common/log.h"
 
@@ -23,6 +24,9 @@
 #define BATCH 64u /* messages that are taken before others get their turn, */
 #define PART_BYTES (16u << 10) /* where so many bytes count as another one */
 #define SEQ_BYTES 8u
+#define TOPIC_MAX 128u /* bytes of it that are shown */
+#define FDS_MAX (1 << 20)
+#define NO_FD (-1)
 #define AGAIN_NS                                                                                                       \
     (5 *                                                                                                               \
      KVP_NS_PER_S) /* without a connection, until it is tried with other sockets: libzmq gives one up for good after an error of its protocol */
@@ -40,6 +44,12 @@ struct kvp_subscription {
     char endpoint[512];
     watched_t sub, monitor, dealer;
     bool is_connected;
+    bool is_bound;
+    kvp_buf_t fds; /* of a bound endpoint, by descriptor: 1 = it is a connection */
+    uint32_t fds_n;
+    int source; /* the publisher's descriptor; NO_FD = none has sent anything */
+    char topic[TOPIC_MAX], refused_topic[TOPIC_MAX];
+    uint64_t refused;
     uint64_t since_ns; /* of the sockets, or of the last connection's end */
     bool is_replaying;
     uint64_t malformed;
@@ -112,11 +122,18 @@ make_socket(kvp_subscription_t *s, int type)
     return socket;
 }
 
-static bool
-is_wildcard(const char *endpoint)
+bool
+kvp_subscription_is_bound(const char *endpoint)
 {
     return strncmp(endpoint, "tcp://*:", 8) == 0 || strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0 ||
            strncmp(endpoint, "tcp://[::]:", 11) == 0;
+}
+
+bool
+kvp_subscription_is_same_bound(const char *a, const char *b)
+{
+    return kvp_subscription_is_bound(a) && kvp_subscription_is_bound(b) &&
+           strcmp(strrchr(a, ':'), strrchr(b, ':')) == 0;
 }
 
 static kvp_err_t
@@ -126,7 +143,8 @@ open_monitor(kvp_subscription_t *s)
     char at[64];
 
     snprintf(at, sizeof at, "inproc://monitor-%llu", (unsigned long long)atomic_fetch_add(&seq, 1));
-    if (zmq_socket_monitor(s->sub.socket, at, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
+    if (zmq_socket_monitor(s->sub.socket, at,
+                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
         return KVP_SYS;
     s->monitor.socket = zmq_socket(s->zmq, ZMQ_PAIR);
     if (s->monitor.socket == NULL || zmq_connect(s->monitor.socket, at) != 0) return KVP_SYS;
@@ -141,7 +159,7 @@ open_sub(kvp_subscription_t *s, const char *endpoint)
     s->sub.socket = make_socket(s, ZMQ_SUB);
     if (s->sub.socket == NULL || zmq_setsockopt(s->sub.socket, ZMQ_SUBSCRIBE, "", 0) != 0) return KVP_SYS;
     if (open_monitor(s) != KVP_OK) return KVP_SYS;
-    rc = is_wildcard(endpoint) ? zmq_bind(s->sub.socket, endpoint) : zmq_connect(s->sub.socket, endpoint);
+    rc = s->is_bound ? zmq_bind(s->sub.socket, endpoint) : zmq_connect(s->sub.socket, endpoint);
     return rc == 0 ? watch(s, &s->sub) : KVP_INVALID;
 }
 
@@ -156,12 +174,15 @@ open_dealer(kvp_subscription_t *s)
 
 kvp_err_t
 kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char *replay,
-                      const kvp_subscription_ops_t *ops, kvp_subscription_t **out)
+                      const kvp_subscription_ops_t *ops, kvp_subscription_t **out, char why[160])
 {
     kvp_subscription_t *s = calloc(1, sizeof *s);
     kvp_err_t err;
 
     if (s == NULL) return KVP_NOMEM;
+    kvp_buf_init(&s->fds, FDS_MAX);
+    s->source = NO_FD;
+    s->is_bound = kvp_subscription_is_bound(endpoint);
     s->uv = uv;
     s->zmq = zmq;
     s->ops = *ops;
@@ -171,8 +192,8 @@ kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char
     err = open_sub(s, endpoint);
     if (err == KVP_OK && replay[0] != '\0') err = open_dealer(s);
     if (err != KVP_OK) {
-        kvp_log_error("conductor", "cannot subscribe: %s endpoint=%s replay=%s", zmq_strerror(zmq_errno()), endpoint,
-                      replay);
+        snprintf(why, 160, "ZMQ does not take the endpoint: %s", zmq_strerror(zmq_errno()));
+        kvp_log_error("conductor", "cannot subscribe: %s endpoint=%s replay=%s", why, endpoint, replay);
         kvp_subscription_close(s);
         return err;
     }
@@ -195,13 +216,14 @@ kvp_subscription_close(kvp_subscription_t *s)
     if (s == NULL) return;
     close_sub(s);
     unwatch(&s->dealer);
+    kvp_buf_fini(&s->fds);
     free(s);
 }
 
 void
 kvp_subscription_tick(kvp_subscription_t *s, uint64_t now_ns)
 {
-    if (s->is_connected || is_wildcard(s->endpoint) || now_ns - s->since_ns < AGAIN_NS) return;
+    if (s->is_connected || s->is_bound || now_ns - s->since_ns < AGAIN_NS) return;
     close_sub(s);
     s->since_ns = now_ns;
     if (open_sub(s, s->endpoint) != KVP_OK) close_sub(s);
@@ -257,10 +279,76 @@ share_of(zmq_msg_t *payload, uint32_t left)
 }
 
 static void
+set_connected(kvp_subscription_t *s, bool is_connected)
+{
+    s->is_connected = is_connected;
+    s->since_ns = kvp_boot_ns();
+    if (is_connected)
+        s->ops.on_connected(s->ops.arg);
+    else
+        s->ops.on_disconnected(s->ops.arg);
+}
+
+/* ---- connections to a bound endpoint */
+static bool
+is_open(const kvp_subscription_t *s, int fd)
+{
+    return (size_t)fd < s->fds.len && s->fds.data[fd] != 0;
+}
+
+static void
+note_fd(kvp_subscription_t *s, int fd, bool is)
+{
+    if (fd < 0 || fd >= FDS_MAX || is_open(s, fd) == is) return;
+    if ((size_t)fd >= s->fds.len && kvp_buf_extend(&s->fds, (size_t)fd + 1 - s->fds.len) == NULL) return;
+    s->fds.data[fd] = is;
+    s->fds_n += is ? 1 : UINT32_MAX;
+}
+
+static void
+keep_topic(zmq_msg_t *frame, char out[TOPIC_MAX])
+{
+    const size_t len = kvp_min_u64(zmq_msg_size(frame), TOPIC_MAX - 1);
+    const char *at = zmq_msg_data(frame);
+
+    for (size_t i = 0; i < len; i++)
+        out[i] = at[i] > 0x20 && at[i] < 0x7f && at[i] != '"' && at[i] != '\\' ? at[i] : '_';
+    out[len] = '\0';
+}
+
+static void read_monitor(kvp_subscription_t *s);
+
+/* The message is the publisher's: by its connection, since topics may be equal. */
+static bool
+is_from_source(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
+{
+    const int fd = zmq_msg_get(&frames[kvp_min_u64(n, FRAMES_MAX) - 1], ZMQ_SRCFD);
+
+    if (!s->is_bound || fd < 0 || fd == s->source) return true;
+    if (!is_open(s, fd)) read_monitor(s);
+    if (!is_open(s, fd)) return false; /* it has ended meanwhile */
+    if (s->source == NO_FD) {
+        s->source = fd;
+        keep_topic(&frames[0], s->topic);
+        if (!s->is_connected) set_connected(s, true);
+        return true;
+    }
+    keep_topic(&frames[0], s->refused_topic);
+    if (s->refused++ == 0)
+        kvp_log_warn(
+            "conductor",
+            "another engine publishes at an endpoint that is in use, and is refused: give each engine an endpoint of "
+            "its own endpoint=%s topic=%s refused=%s",
+            s->endpoint, s->topic, s->refused_topic);
+    return false;
+}
+
+static void
 take_live(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
 {
     uint64_t seq;
 
+    if (!is_from_source(s, frames, n)) return;
     if (n == 3 && read_seq(&frames[1], &seq))
         s->ops.on_live(s->ops.arg, seq, zmq_msg_data(&frames[2]), zmq_msg_size(&frames[2]));
     else
@@ -290,17 +378,41 @@ take_replay(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
 }
 
 static void
+take_bound(kvp_subscription_t *s, uint16_t event, int fd)
+{
+    note_fd(s, fd, event == ZMQ_EVENT_ACCEPTED);
+    if (event == ZMQ_EVENT_ACCEPTED || (s->source != NO_FD && s->source != fd)) return;
+    if (s->source == NO_FD && s->fds_n > 0) return;
+    s->source = NO_FD;
+    if (s->is_connected) set_connected(s, false);
+}
+
+static void
 take_monitor(kvp_subscription_t *s, zmq_msg_t *frames)
 {
     uint16_t event = 0;
+    int32_t value = NO_FD;
 
-    if (zmq_msg_size(&frames[0]) >= sizeof event) memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
-    s->is_connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-    s->since_ns = kvp_boot_ns();
-    if (s->is_connected)
-        s->ops.on_connected(s->ops.arg);
-    else
-        s->ops.on_disconnected(s->ops.arg);
+    if (zmq_msg_size(&frames[0]) >= sizeof event + sizeof value) {
+        memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
+        memcpy(&value, (const char *)zmq_msg_data(&frames[0]) + sizeof event, sizeof value);
+    }
+    if (s->is_bound && event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+        take_bound(s, event, value);
+    else if (!s->is_bound || !s->is_connected)
+        set_connected(s, event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
+}
+
+static void
+read_monitor(kvp_subscription_t *s)
+{
+    zmq_msg_t frames[FRAMES_MAX];
+    uint32_t n;
+
+    while (s->monitor.socket != NULL && (n = receive(s->monitor.socket, frames)) > 0) {
+        take_monitor(s, frames);
+        close_frames(frames, n);
+    }
 }
 
 /* The replay first: live messages wait for it. A callback may ask for another replay, so the socket is looked up each time. */
@@ -310,10 +422,7 @@ kvp_subscription_run(kvp_subscription_t *s, uint32_t most)
     zmq_msg_t frames[FRAMES_MAX];
     uint32_t n, left = most;
 
-    while (s->monitor.socket != NULL && (n = receive(s->monitor.socket, frames)) > 0) {
-        take_monitor(s, frames);
-        close_frames(frames, n);
-    }
+    read_monitor(s);
     while (left > 0 && s->dealer.socket != NULL && (n = receive(s->dealer.socket, frames)) > 0) {
         left -= share_of(&frames[kvp_min_u64(n, FRAMES_MAX) - 1], left);
         if (s->is_replaying) take_replay(s, frames, n);
@@ -350,4 +459,12 @@ uint64_t
 kvp_subscription_malformed(const kvp_subscription_t *s)
 {
     return s->malformed;
+}
+
+uint64_t
+kvp_subscription_refused(const kvp_subscription_t *s, const char **own_topic_out, const char **topic_out)
+{
+    *own_topic_out = s->topic;
+    *topic_out = s->refused_topic;
+    return s->refused;
 }

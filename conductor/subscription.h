@@ -22,10 +22,15 @@ typedef struct {
 
 typedef struct kvp_subscription kvp_subscription_t;
 
-/* endpoint: one with a wildcard (tcp: host * or 0.0.0.0) is bound, any other is connected to. replay "" = none. ops are copied. INVALID: ZMQ does not take the
- * endpoint; SYS; logged. */
+/* endpoint: one with a wildcard (tcp: host * or 0.0.0.0) is bound, any other is connected to. A bound one listens to one publisher: the connection that sent the first message,
+ * until it ends. Messages of other connections are refused, counted, and logged once. replay "" = none. ops are copied. INVALID: ZMQ does not take the endpoint; SYS; logged, and
+ * *why_out says why. */
 kvp_err_t kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char *replay,
-                                const kvp_subscription_ops_t *ops, kvp_subscription_t **out) KVP_MUST_USE;
+                                const kvp_subscription_ops_t *ops, kvp_subscription_t **out, char why_out[160])
+    KVP_MUST_USE;
+/* kvp_subscription_is_bound: true if an endpoint is one to be bound. kvp_subscription_is_same_bound: both are, at one port. */
+bool kvp_subscription_is_bound(const char *endpoint);
+bool kvp_subscription_is_same_bound(const char *a, const char *b);
 /* Nothing is called back after it. */
 void kvp_subscription_close(kvp_subscription_t *s);
 
@@ -38,5 +43,7 @@ bool kvp_subscription_run(kvp_subscription_t *s, uint32_t most);
 void kvp_subscription_tick(kvp_subscription_t *s, uint64_t now_ns);
 bool kvp_subscription_is_connected(const kvp_subscription_t *s);
 uint64_t kvp_subscription_malformed(const kvp_subscription_t *s); /* messages of other frames */
+/* kvp_subscription_refused: messages of other publishers at a bound endpoint; *topic_out is that of the last one, and *own_topic_out that of the publisher (borrowed). */
+uint64_t kvp_subscription_refused(const kvp_subscription_t *s, const char **own_topic_out, const char **topic_out);
 
 #endif

@@ -393,6 +393,10 @@ kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
         skip(a, KVP_SKIP_foreign);
         return;
     }
+    if (ev->medium.len > KVP_MEDIUM_NAME_MAX) {
+        skip(a, KVP_SKIP_medium);
+        return;
+    }
     if (ev->is_standard && !is_next(a, ev)) return;
     switch (ev->kind) {
     case KVP_EVENT_STORED:

@@ -53,6 +53,7 @@ typedef struct {
     X(bigram, "token ids that are pairs")                                                                              \
     X(parent, "behind a block that was never told")                                                                    \
     X(salt, "of two salts, or of another salt than the block before")                                                  \
+    X(medium, "of a medium whose name is longer than 64 bytes")                                                        \
     X(no_tokens, "hashes without tokens that no event told before")                                                    \
     X(too_many, "beyond a bound on media, groups, namespaces or blocks")                                               \
     X(foreign, "of another model, rank or backend than registered")                                                    \

@@ -13,7 +13,7 @@
 
 #define KVP_MEDIA_MAX 8u /* of a publisher */
 #define KVP_SLOTS_MAX 32u
-#define KVP_MEDIUM_NAME_MAX 15u
+#define KVP_MEDIUM_NAME_MAX 64u
 #define KVP_NO_HOLDER KVP_HOLDERS_MAX
 #define KVP_POOLS_MAX 4u /* that a publisher shares with others */
 

@@ -253,6 +253,53 @@ def test_publisher_that_connects(conductor, publishers):
     assert all(conductor.matched(tokens, salt)["longest_matched"] == 0 for salt, tokens in naive.place.values())
 
 
+def test_two_engines_at_a_bound_endpoint(conductor, publishers):
+    """Fails if a second engine that connects to a bound endpoint, with the same topic, clears the first one's blocks or counts as it, if nothing shows it, or if it is not heard when the
+    first one has gone."""
+    from clients import free_ports
+    port, tokens = free_ports(1)[0], list(range(2 * BLOCK))
+    body = {"endpoint": f"tcp://*:{port}", "type": "vLLM", "modelname": "tiny", "instance_id": "i", "block_size": BLOCK, "dp_rank": 0}
+    assert conductor.ask("/register", body)[0] == conductor.ask("/register", {**body, "endpoint": f"tcp://0.0.0.0:{port}"})[0] == 200
+    status, answer = conductor.ask("/register", {**body, "instance_id": "j"})
+    assert status == 409 and "in use by instance i" in answer["error"]
+    first, second = (publishers(f"tcp://127.0.0.1:{port}", connects=True, replays=False) for _ in range(2))
+    subscribed(conductor)
+    time.sleep(0.2)  # the second one's subscription
+
+    def stored(n, parent=None):
+        return pack([0, [["BlockStored", [n], parent, tokens[(n - 1) * BLOCK:n * BLOCK], BLOCK, None, "GPU"]]])
+
+    first.publish(stored(1))
+    conductor.wait_seq(0)
+    second.publish(pack([0, [["AllBlocksCleared"]]]), seq=7)
+    wait_until(lambda: conductor.service().get("refused_messages") == 1, 5, "the second engine to be shown")
+    assert conductor.service()["refused_topic"] == "kv-events"
+    first.publish(stored(2, 1))
+    conductor.wait_seq(1)
+    assert conductor.matched(tokens)["GPU"] == 2 * BLOCK and conductor.service()["drops"] == 0
+    first.close()
+    wait_until(lambda: conductor.matched(tokens)["longest_matched"] == 0, 10, "the first engine's blocks to be dropped")
+    second.publish(stored(1), seq=8)
+    wait_until(lambda: conductor.matched(tokens)["longest_matched"] == BLOCK, 5, "the second engine to be heard")
+
+
+def test_names_of_media(conductor, publishers):
+    """Fails if a medium's name of 64 bytes is cut, so that two media count as one, or if a longer one is not refused."""
+    p, name = publishers(replays=False), "a-medium-with-a-long-name-of-sixty-four-bytes-that-ends-with-its"
+    conductor.register(p)
+    subscribed(conductor)
+    for i, medium in enumerate((name, name[:15], name + "x")):
+        p.publish(standard(1, "stored", [11 + i], base_block_idx=0, medium=medium))
+    conductor.wait_seq(2)
+
+    def media(block_hash):
+        got = conductor.ask("/query_by_hash", {"model": "tiny", "seq_hashes": [block_hash], "block_size": BLOCK})[1]["default"]["i"]
+        return [k for k, v in got.items() if v == BLOCK and k != "longest_matched"]
+
+    assert len(name) == 64 and media(11) == [name.upper()] and media(12) == [name[:15].upper()] and media(13) == []
+    assert [s["n"] for s in conductor.service()["skipped"]] == [1]
+
+
 @recorded
 def test_unregister_and_restart(bench, publishers):
     """Fails if an unregistered publisher is in answers, or registrations do not outlive the conductor."""
