@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-conductor: takes in the KV events of engines and pools, and tells routers over HTTP how much of a prompt each instance holds. Threads: the loop takes in events and
- * changes the index, the HTTP server's answers from it, four more answer /route, one asks servers for their load, and the proxy has its own.
+ * changes the index, the HTTP server's answers from it, four more answer /route, one asks servers for their load, one for tokens, and the proxy has its own.
  */
 #include "conductor/api.h"
 #include "conductor/proxy/admin.h"
@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define HTTP_PLACES 4096u
 
 enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* as their names stand in `policy` below */
 
@@ -268,6 +270,8 @@ build(daemon_t *d, const settings_t *s)
     if (err != KVP_OK) return err;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
+    kvp_http_size(d->http, HTTP_PLACES,
+                  HTTP_PLACES); /* each request of a proxy asks the router; its handlers never wait */
     kvp_router_weights_t weights = kvp_router_defaults;
     weights.compute_tokens_s = (double)s->compute_rate;
     weights.cpu_tokens_s = (double)s->cpu_rate;
@@ -289,6 +293,7 @@ tear_down(daemon_t *d)
         on_stop(d);
         uv_run(&d->uv, UV_RUN_DEFAULT);
     }
+    kvp_routes_stop(d->api.routes);
     kvp_http_destroy(d->http);
     kvp_proxy_stop(d->proxy); /* handlers may ask it */
     kvp_api_fini(&d->api);

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define CONNECTION_LIMIT (KVP_HTTP_PLACES + 64) /* room for those that were ended and are not gone yet */
+#define CONNECTIONS_MORE 64u /* room for those that were ended and are not gone yet */
 #define CONNECTION_TIMEOUT_S 10u
 #define CONNECTION_MEMORY_BYTES (32u << 10)
 #define JSON_TYPE "application/json"
@@ -52,7 +52,8 @@ struct kvp_http {
     bool has_slow;
     bool is_loopback; /* it listens at such an address */
     _Atomic size_t held_bytes; /* of bodies and what handlers claimed */
-    _Atomic uint32_t slow_n; /* requests that slow handlers have, or will */
+    _Atomic uint32_t slow_n; /* requests that slow handlers have, or will, without parked ones */
+    uint32_t slow_max;
     bool is_starting;
     char start_error[256]; /* libmicrohttpd's words for what went wrong in start */
 };
@@ -80,6 +81,9 @@ struct kvp_http_request {
     kvp_buf_t body;
     size_t dropped_bytes;
     bool is_answered; /* by a slow handler: written before the connection is resumed, read after it */
+    bool is_parked; /* the handler has called kvp_http_park, in this run */
+    _Atomic uint32_t parks; /* of its end of the run and of unpark, those that have come; the second one goes on */
+    void *note;
     kvp_http_response_t response;
 };
 
@@ -149,20 +153,64 @@ body_max(const kvp_http_t *http, const char *path, const char *method)
 }
 
 static void
+end_slow(kvp_http_request_t *request)
+{
+    request->is_answered = true;
+    MHD_resume_connection(request->connection);
+}
+
+/* Its parking is over: the handler is to be called again. */
+static void
+run_again(kvp_http_request_t *request)
+{
+    kvp_http_t *http = request->response.http;
+    request->parks = 0;
+    http->slow_n++;
+    if (kvp_jobs_add(&http->slow, &request->job)) return;
+    /* The server stops. The handler is called all the same, because the note is its own. */
+    request->job.run(&request->job);
+}
+
+static void
 run_slow(kvp_job_t *job)
 {
     kvp_http_request_t *request = kvp_container_of(job, kvp_http_request_t, job);
+    kvp_http_t *http = request->response.http;
+    request->is_parked = false;
     request->route->fn(request->route->arg, request, &request->response);
-    request->is_answered = true;
-    request->response.http->slow_n--;
-    MHD_resume_connection(request->connection);
+    http->slow_n--;
+    if (!request->is_parked)
+        end_slow(request);
+    else if (atomic_fetch_add(&request->parks, 1) == 1)
+        run_again(request);
+}
+
+kvp_http_request_t *
+kvp_http_park(const kvp_http_request_t *request, void *note)
+{
+    kvp_http_request_t *parked = (kvp_http_request_t *)request; /* handlers see it as const; it is ours */
+    parked->is_parked = true;
+    parked->note = note;
+    return parked;
+}
+
+void
+kvp_http_unpark(kvp_http_request_t *request)
+{
+    if (atomic_fetch_add(&request->parks, 1) == 1) run_again(request);
+}
+
+void *
+kvp_http_note(const kvp_http_request_t *request)
+{
+    return request->note;
 }
 
 /* Whether a slow handler has it; else it is answered. */
 static bool
 hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
 {
-    if (http->slow_n >= SLOW_MAX || !kvp_http_places_hold(&http->places, request->place)) {
+    if (http->slow_n >= http->slow_max || !kvp_http_places_hold(&http->places, request->place)) {
         kvp_http_error(&request->response, MHD_HTTP_SERVICE_UNAVAILABLE, "too many requests are under way");
         return false;
     }
@@ -174,8 +222,7 @@ hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
     if (kvp_jobs_add(&http->slow, &request->job)) return true;
     http->slow_n--;
     kvp_http_error(&request->response, MHD_HTTP_SERVICE_UNAVAILABLE, "going down");
-    request->is_answered = true;
-    MHD_resume_connection(request->connection);
+    end_slow(request);
     return true;
 }
 
@@ -445,6 +492,7 @@ kvp_http_create(void)
     if (http == NULL) return NULL;
     kvp_list_init(&http->routes);
     kvp_http_places_init(&http->places);
+    http->slow_max = SLOW_MAX;
     return http;
 }
 
@@ -456,6 +504,13 @@ kvp_http_destroy(kvp_http_t *http)
     kvp_list_foreach_safe (pos, tmp, &http->routes)
         free(kvp_list_entry(pos, route_t, link));
     free(http);
+}
+
+void
+kvp_http_size(kvp_http_t *http, uint32_t places, uint32_t slow)
+{
+    http->places.max = places;
+    http->slow_max = slow;
 }
 
 static kvp_err_t
@@ -517,7 +572,7 @@ start_daemon(kvp_http_t *http, const struct addrinfo *at)
     struct MHD_Daemon *mhd = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, http, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, http, MHD_OPTION_SOCK_ADDR,
         at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
-        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT,
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_CONNECTION_LIMIT, http->places.max + CONNECTIONS_MORE,
         MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
     http->is_starting = false;

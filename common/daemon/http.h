@@ -45,6 +45,15 @@ kvp_err_t kvp_http_route_large(kvp_http_t *http, const char *method, const char 
 kvp_err_t kvp_http_route_slow(kvp_http_t *http, const char *method, const char *path, size_t body_max, kvp_http_fn fn,
                               void *arg) KVP_MUST_USE;
 
+/* kvp_http_size, before start: connections that the server keeps (256 otherwise), of which half may have a request, and requests that may be queued or running at slow handlers (32). */
+void kvp_http_size(kvp_http_t *http, uint32_t places, uint32_t slow);
+
+/* A slow handler whose answer waits for something parks the request, and returns without an answer: the thread is free for other requests. kvp_http_unpark of what park returned, from any thread, exactly once
+ * for each park, and also before the handler has returned, has the handler called again; kvp_http_note is then the note of the park, else NULL. All parked requests must be unparked before kvp_http_stop. */
+kvp_http_request_t *kvp_http_park(const kvp_http_request_t *request, void *note);
+void kvp_http_unpark(kvp_http_request_t *request);
+void *kvp_http_note(const kvp_http_request_t *request);
+
 /* kvp_http_start binds and serves; bound_out is the address asked with the port that it got. UNREACHABLE for a host that
  * does not resolve, SYS where binding fails; logged. */
 kvp_err_t kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound_out) KVP_MUST_USE;

@@ -6,7 +6,7 @@
 void
 kvp_http_places_init(kvp_http_places_t *places)
 {
-    *places = (kvp_http_places_t){0};
+    *places = (kvp_http_places_t){.max = KVP_HTTP_PLACES};
     kvp_list_init(&places->idle);
     kvp_list_init(&places->moving);
 }
@@ -47,7 +47,7 @@ kvp_http_places_enter(kvp_http_places_t *places, kvp_http_place_t *place, int fd
     places->open_n++;
     rest(places, place);
     end_overdue(places, now_ns);
-    if (places->open_n > KVP_HTTP_PLACES) end(places, kvp_list_first(&places->idle, kvp_http_place_t, link));
+    if (places->open_n > places->max) end(places, kvp_list_first(&places->idle, kvp_http_place_t, link));
 }
 
 void
@@ -70,7 +70,7 @@ bool
 kvp_http_places_hold(kvp_http_places_t *places, kvp_http_place_t *place)
 {
     if (place->is_held) return true;
-    if (places->held_n == KVP_HTTP_HELD_PLACES) return false;
+    if (places->held_n >= places->max / 2) return false;
     places->held_n++;
     place->is_held = true;
     return true;
@@ -102,5 +102,5 @@ kvp_http_places_finish(kvp_http_places_t *places, kvp_http_place_t *place)
 bool
 kvp_http_places_are_scarce(const kvp_http_places_t *places)
 {
-    return places->open_n > KVP_HTTP_PLACES / 2;
+    return places->open_n > places->max / 2;
 }

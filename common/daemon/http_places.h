@@ -10,7 +10,7 @@
 #include "common/clock.h"
 #include "common/list.h"
 
-#define KVP_HTTP_PLACES 256u
+#define KVP_HTTP_PLACES 256u /* unless the server was given more */
 #define KVP_HTTP_HELD_PLACES (KVP_HTTP_PLACES / 2)
 #define KVP_HTTP_TRANSFER_NS (60 * KVP_NS_PER_S) /* for a body, in or out: who is slow but never idle */
 
@@ -19,6 +19,7 @@ typedef struct {
     kvp_list_t moving; /* whose body or answer is on its way: the first for the longest */
     uint32_t open_n; /* without those that were ended and are not gone yet */
     uint32_t held_n;
+    uint32_t max; /* places; half of them may be held */
 } kvp_http_places_t;
 
 typedef struct {

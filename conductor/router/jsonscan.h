@@ -19,7 +19,7 @@ typedef struct kvp_jsonscan {
     char keys[KVP_JSONSCAN_KEYS][KVP_JSONSCAN_KEY_MAX + 1]; /* the current key of each of them; "" in an array */
     char text[KVP_JSONSCAN_TEXT_MAX +
               1]; /* of the value: a number or literal, or a string as it stands between its quotes */
-    uint32_t text_len;
+    uint32_t text_len; /* at KVP_JSON_BEGIN: 1 = it is an object */
     bool is_cut, has_escape; /* the string: is longer than text; has a backslash */
 
     bool (*on)(void *arg, const struct kvp_jsonscan *s, kvp_json_event_t event);

@@ -2,7 +2,8 @@
  * See route.h.
  *
  * Design notes.
- * - The handlers have threads of their own, since a text may have to be sent to a server for its tokens. One mutex guards the router: a choice takes microseconds.
+ * - A question whose text has to be sent to a server for its tokens is parked meanwhile (kvp_http_park). So no thread waits, and questions that have their tokens pass.
+ * - One mutex guards the router: a choice takes microseconds.
  * - The choice is made while the index's answers are valid, inside their epoch.
  */
 #include "conductor/router/route.h"
@@ -11,6 +12,7 @@
 #include "common/log.h"
 #include "conductor/index/chain.h"
 #include "conductor/numbers.h"
+#include "conductor/router/asked.h"
 #include "conductor/router/load.h"
 #include "conductor/router/tokens.h"
 
@@ -22,15 +24,15 @@
 #include <xxhash.h>
 
 #define BODY_MAX (16u << 20)
-#define CANDIDATES_MAX 8192u
-#define EXCLUDE_MAX 64u
-#define SESSION_MAX 1024u
+#define KEEP_BYTES (1u << 20) /* of a buffer between requests */
 
+/* What a handler works with; kept between requests. */
 typedef struct idle {
     struct idle *next;
     kvp_scratch_t *scratch;
     kvp_buf_t numbers, rest, other, hashes, tokens;
-} idle_t; /* what a handler works with; kept between requests */
+    uint32_t tokens_n; /* of the prompt */
+} idle_t;
 
 struct kvp_routes {
     kvp_registry_t *registry;
@@ -40,66 +42,15 @@ struct kvp_routes {
     kvp_router_t *router;
     kvp_models_t models;
     idle_t *idle;
-    uint32_t turn; /* of servers that make tokens */
     uint64_t without_tokens;
 };
-
-/* ---- what is asked */
-typedef struct {
-    char model[KVP_NAME_TEXT_MAX + 1], lora[KVP_NAME_TEXT_MAX + 1], tenant[KVP_NAME_TEXT_MAX + 1],
-        instance[KVP_NAME_TEXT_MAX + 1], salt[KVP_NAME_TEXT_MAX + 1], role[KVP_NAME_TEXT_MAX + 1],
-        session[SESSION_MAX + 1];
-    uint32_t block_size; /* 0 = that of an instance */
-    json_object *exclude; /* borrowed; NULL = none */
-    char listed[KVP_NAME_TEXT_MAX + 1]; /* the name that a server has to list to serve it; "" = any server may */
-} asked_t;
-
-static bool
-read_asked(json_object *in, asked_t *q, char why[160])
-{
-    bool is_ok;
-
-    if (!json_object_is_type(in, json_type_object)) {
-        snprintf(why, 160, "the body is not an object");
-        return false;
-    }
-    is_ok = kvp_json_text(in, "model", NULL, q->model, KVP_NAME_TEXT_MAX, why) && kvp_json_lora(in, q->lora, why) &&
-            kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
-            kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) &&
-            kvp_json_salt(in, q->salt, why) && kvp_json_text(in, "session_id", "", q->session, SESSION_MAX, why) &&
-            kvp_json_text(in, "role", "", q->role, KVP_NAME_TEXT_MAX, why);
-    if (is_ok && json_object_object_get_ex(in, "block_size", NULL))
-        is_ok = kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why);
-    if (!is_ok) return false;
-    if (q->role[0] != '\0' && strcmp(q->role, "prefill") != 0 && strcmp(q->role, "decode") != 0) {
-        snprintf(why, 160, "role is neither prefill nor decode");
-        return false;
-    }
-    if (!json_object_object_get_ex(in, "exclude", &q->exclude)) return true;
-    is_ok = json_object_is_type(q->exclude, json_type_array) && json_object_array_length(q->exclude) <= EXCLUDE_MAX;
-    for (size_t i = 0; is_ok && i < json_object_array_length(q->exclude); i++)
-        is_ok = json_object_is_type(json_object_array_get_idx(q->exclude, i), json_type_string);
-    if (!is_ok) snprintf(why, 160, "exclude is no array of at most %u names of instances", EXCLUDE_MAX);
-    return is_ok;
-}
-
-static bool
-may_serve(const asked_t *q, const kvp_member_t *m)
-{
-    for (size_t i = 0; q->exclude != NULL && i < json_object_array_length(q->exclude); i++) {
-        const char *name = json_object_get_string(json_object_array_get_idx(q->exclude, i));
-
-        if (strcmp(name, m->instance) == 0 || (m->url[0] != '\0' && strcmp(name, m->url) == 0)) return false;
-    }
-    return q->role[0] == '\0' || m->role[0] == '\0' || strcmp(m->role, "both") == 0 || strcmp(m->role, q->role) == 0;
-}
 
 /* ---- the model: a request may name it by an adapter of it, or by another name that its servers list */
 typedef enum { NO_MODEL, LORA_OF_EVENTS, LORA_OF_REGISTRATION, LISTED, REGISTERED } known_t;
 
 typedef struct {
     kvp_routes_t *routes;
-    const asked_t *q;
+    const kvp_asked_t *q;
     known_t known; /* the best of what was found, and where: */
     char model[KVP_NAME_TEXT_MAX + 1];
     bool is_adapter;
@@ -113,7 +64,7 @@ note_name(void *arg, const kvp_member_t *m)
     kvp_model_kind_t kind = KVP_MODEL_NONE;
     known_t known = NO_MODEL;
 
-    if (n->known == REGISTERED || !may_serve(n->q, m) || strcmp(m->tenant, n->q->tenant) != 0) return;
+    if (n->known == REGISTERED || !kvp_asked_may_serve(n->q, m) || strcmp(m->tenant, n->q->tenant) != 0) return;
     if (strcmp(m->model, name) == 0) {
         known = REGISTERED;
     } else if ((kind = kvp_models_kind(&n->routes->models, m->instance, name, kvp_boot_ns() / KVP_NS_PER_MS)) !=
@@ -132,7 +83,7 @@ note_name(void *arg, const kvp_member_t *m)
 
 /* Puts the model that instances are registered with in place of the name in the request, and the adapter with it. */
 static void
-find_model(kvp_routes_t *routes, asked_t *q)
+find_model(kvp_routes_t *routes, kvp_asked_t *q)
 {
     naming_t n = {.routes = routes, .q = q};
 
@@ -147,7 +98,7 @@ find_model(kvp_routes_t *routes, asked_t *q)
 
 /* Of the routes' mutex. */
 static bool
-lists_it(const kvp_routes_t *routes, const asked_t *q, const kvp_member_t *m)
+lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_member_t *m)
 {
     return q->listed[0] == '\0' ||
            kvp_models_kind(&routes->models, m->instance, q->listed, kvp_boot_ns() / KVP_NS_PER_MS) != KVP_MODEL_NONE;
@@ -157,50 +108,57 @@ lists_it(const kvp_routes_t *routes, const asked_t *q, const kvp_member_t *m)
 static void
 note_block_size(void *arg, const kvp_member_t *m)
 {
-    asked_t *q = arg;
+    kvp_asked_t *q = arg;
 
-    if (q->block_size == 0 && strcmp(m->model, q->model) == 0 && may_serve(q, m)) q->block_size = m->block_size;
+    if (q->block_size == 0 && strcmp(m->model, q->model) == 0 && kvp_asked_may_serve(q, m))
+        q->block_size = m->block_size;
 }
 
 /* ---- tokens */
+/* A question that waits for the tokens of its text. */
 typedef struct {
-    const kvp_routes_t *routes;
-    const asked_t *q;
-    uint32_t n, nth; /* such servers; the one that is looked for, UINT32_MAX = none */
-    char url[KVP_URL_TEXT_MAX + 1];
-} server_t;
+    kvp_tokens_ask_t ask;
+    kvp_http_request_t *request; /* parked */
+    json_object *in; /* owned; q borrows from it */
+    json_object *body; /* owned: what a server is asked */
+    kvp_asked_t q;
+} waiting_t;
 
 static void
-note_server(void *arg, const kvp_member_t *m)
+free_waiting(waiting_t *w)
 {
-    server_t *s = arg;
+    kvp_buf_fini(&w->ask.out.hashes);
+    json_object_put(w->body);
+    json_object_put(w->in);
+    free(w);
+}
 
-    if (m->url[0] == '\0' || strcmp(m->model, s->q->model) != 0 || !may_serve(s->q, m) ||
-        !lists_it(s->routes, s->q, m) || kvp_tokens_is_away(s->routes->tokens, m->url))
+static void
+on_tokenized(kvp_tokens_ask_t *ask)
+{
+    kvp_http_unpark(kvp_container_of(ask, waiting_t, ask)->request);
+}
+
+typedef struct {
+    const kvp_routes_t *routes;
+    const kvp_asked_t *q;
+    kvp_tokenizers_t *servers;
+} offering_t;
+
+static void
+offer_server(void *arg, const kvp_member_t *m)
+{
+    const offering_t *o = arg;
+
+    if (m->url[0] == '\0' || strcmp(m->model, o->q->model) != 0 || !kvp_asked_may_serve(o->q, m) ||
+        !lists_it(o->routes, o->q, m))
         return;
-    if (s->n++ == s->nth) snprintf(s->url, sizeof s->url, "%s", m->url);
+    kvp_tokens_offer(o->routes->tokens, o->servers, m->url);
 }
 
-/* The next in turn of those that could make tokens; false: none can. */
-static bool
-find_server(kvp_routes_t *routes, server_t *s)
-{
-    uint32_t turn;
-
-    pthread_mutex_lock(&routes->mutex);
-    turn = routes->turn++;
-    s->nth = UINT32_MAX;
-    kvp_registry_each(routes->registry, note_server, s);
-    s->nth = s->n == 0 ? 0 : turn % s->n;
-    s->n = 0;
-    kvp_registry_each(routes->registry, note_server, s);
-    pthread_mutex_unlock(&routes->mutex);
-    return s->url[0] != '\0';
-}
-
-/* Of `prompt` or `messages`; false: *why says why the tokens are not known. */
-static bool
-tokens_of_text(kvp_routes_t *routes, json_object *in, const asked_t *q, idle_t *with, char why[160])
+/* What a server is asked to make tokens of; NULL: *why says why there is nothing. */
+static json_object *
+make_question(json_object *in, const kvp_asked_t *q, char why[160])
 {
     /* What else a server makes them of. */
     static const char *const more[] = {"tools",
@@ -210,30 +168,52 @@ tokens_of_text(kvp_routes_t *routes, json_object *in, const asked_t *q, idle_t *
                                        "add_generation_prompt",
                                        "continue_final_message"};
     json_object *text = NULL, *body;
-    server_t server = {.routes = routes, .q = q};
     const char *name = "prompt";
-    bool is_ok;
 
     if (!json_object_object_get_ex(in, name, &text)) {
         name = "messages";
         if (!json_object_object_get_ex(in, name, &text)) {
             snprintf(why, 160, "neither token_ids nor prompt nor messages were given");
-            return false;
+            return NULL;
         }
-    }
-    if (!find_server(routes, &server)) {
-        snprintf(why, 160, "no instance of the model has a url that could tokenize, or has done so lately");
-        return false;
     }
     body = json_object_new_object();
     json_object_object_add(body, "model", json_object_new_string(q->lora[0] != '\0' ? q->lora : q->model));
     json_object_object_add(body, name, json_object_get(text));
     for (size_t i = 0; i < KVP_ARRAY_LEN(more); i++)
         if (json_object_object_get_ex(in, more[i], &text)) json_object_object_add(body, more[i], json_object_get(text));
-    is_ok = kvp_tokens_of(routes->tokens, server.url, json_object_to_json_string_ext(body, JSON_C_TO_STRING_PLAIN),
-                          &with->tokens, why);
-    json_object_put(body);
-    return is_ok;
+    return body;
+}
+
+/* Parks the request until a server has answered, and takes `in`. False: *why says why it cannot be asked. */
+static bool
+ask_for_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object *in, json_object *body,
+               const kvp_asked_t *q, char why[160])
+{
+    waiting_t *w = calloc(1, sizeof *w);
+
+    if (w == NULL) {
+        snprintf(why, 160, "%s", kvp_err_text(KVP_NOMEM));
+        return false;
+    }
+    w->ask.body = json_object_to_json_string_ext(body, JSON_C_TO_STRING_PLAIN);
+    w->ask.block_size = q->block_size;
+    w->ask.seed = kvp_registry_hash_seed(routes->registry);
+    w->ask.done = on_tokenized;
+    pthread_mutex_lock(&routes->mutex);
+    kvp_registry_each(routes->registry, offer_server, &(offering_t){routes, q, &w->ask.servers});
+    pthread_mutex_unlock(&routes->mutex);
+    if (w->ask.servers.urls[0][0] == '\0') {
+        snprintf(why, 160, "no instance of the model has a url that could tokenize, or has done so lately");
+        free(w);
+        return false;
+    }
+    w->q = *q;
+    w->in = json_object_get(in);
+    w->body = json_object_get(body);
+    w->request = kvp_http_park(request, w);
+    if (!kvp_tokens_ask(routes->tokens, &w->ask)) kvp_http_unpark(w->request);
+    return true;
 }
 
 static bool
@@ -247,13 +227,14 @@ hash_tokens(const kvp_routes_t *routes, uint32_t block_size, idle_t *with)
         hashes[i] = kvp_chain_next(i == 0 ? NULL : &hashes[i - 1], tokens + i * block_size, block_size,
                                    kvp_registry_hash_seed(routes->registry));
     with->hashes.len = hashes == NULL ? 0 : blocks * sizeof *hashes;
+    with->tokens_n = (uint32_t)(with->tokens.len / sizeof *tokens);
     return hashes != NULL;
 }
 
 /* ---- the choice, inside the index's epoch */
 typedef struct {
     kvp_routes_t *routes;
-    const asked_t *q;
+    const kvp_asked_t *q;
     idle_t *with;
     const kvp_space_t *space;
     const char *unknown; /* why tokens are not known; NULL = they are */
@@ -337,15 +318,15 @@ static void
 choose(void *arg, const kvp_answer_t *answers, uint32_t n)
 {
     choosing_t *ch = arg;
-    const asked_t *q = ch->q;
-    const uint32_t tokens = ch->unknown != NULL ? 0 : (uint32_t)(ch->with->tokens.len / sizeof(uint32_t));
+    const kvp_asked_t *q = ch->q;
+    const uint32_t tokens = ch->unknown != NULL ? 0 : ch->with->tokens_n;
     kvp_candidate_t *candidates = calloc(n + 1, sizeof *candidates);
     uint32_t *of = calloc(n + 1, sizeof *of), candidates_n = 0;
     const kvp_route_ask_t ask = {
         .tokens = tokens,
         .block_size = q->block_size,
         .hashes = ch->unknown != NULL ? NULL : (const uint64_t *)ch->with->hashes.data,
-        .blocks = (uint32_t)(ch->with->hashes.len / sizeof(uint64_t)),
+        .blocks = ch->unknown != NULL ? 0 : (uint32_t)(ch->with->hashes.len / sizeof(uint64_t)),
         .space = kvp_space_hash(ch->space),
         .session = q->session[0] == '\0' ? 0
                                          : XXH3_64bits_withSeed(q->session, strlen(q->session),
@@ -356,7 +337,7 @@ choose(void *arg, const kvp_answer_t *answers, uint32_t n)
     pthread_mutex_lock(&ch->routes->mutex);
     for (uint32_t i = 0; candidates != NULL && of != NULL && i < n; i++) {
         const uint32_t target =
-            may_serve(q, answers[i].member) && lists_it(ch->routes, q, answers[i].member)
+            kvp_asked_may_serve(q, answers[i].member) && lists_it(ch->routes, q, answers[i].member)
                 ? kvp_router_target(ch->routes->router, answers[i].member->instance, answers[i].member->rank)
                 : KVP_ROUTE_NONE;
 
@@ -394,13 +375,22 @@ take_idle(kvp_routes_t *routes)
 }
 
 static void
+empty(kvp_buf_t *buf)
+{
+    if (buf->cap > KEEP_BYTES)
+        kvp_buf_fini(buf);
+    else
+        kvp_buf_reset(buf);
+}
+
+static void
 give_idle(kvp_routes_t *routes, idle_t *with)
 {
-    kvp_buf_reset(&with->numbers);
-    kvp_buf_reset(&with->rest);
-    kvp_buf_reset(&with->other);
-    kvp_buf_reset(&with->hashes);
-    kvp_buf_reset(&with->tokens);
+    empty(&with->numbers);
+    empty(&with->rest);
+    empty(&with->other);
+    empty(&with->hashes);
+    empty(&with->tokens);
     pthread_mutex_lock(&routes->mutex);
     with->next = routes->idle;
     routes->idle = with;
@@ -420,13 +410,62 @@ take_numbers(idle_t *with)
     }
 }
 
+/* unknown: why tokens are not known; NULL: their hashes are in `with`. */
 static void
-answer_with(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http_response_t *response, idle_t *with)
+answer_with(kvp_routes_t *routes, const kvp_asked_t *q, const char *unknown, idle_t *with,
+            kvp_http_response_t *response)
+{
+    const kvp_space_t space = {
+        .model = q->model, .tenant = q->tenant, .salt = q->salt, .lora = q->lora, .block_size = q->block_size};
+    choosing_t ch = {.routes = routes, .q = q, .with = with, .space = &space, .unknown = unknown, .response = response};
+
+    if (!kvp_registry_match(routes->registry, &space, q->instance[0] == '\0' ? NULL : q->instance,
+                            (const uint64_t *)with->hashes.data, with->hashes.len / sizeof(uint64_t), with->scratch,
+                            choose, &ch)) {
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+    } else if (!ch.has_answered) {
+        kvp_http_error(response, 503,
+                       "no instance of that model, block size, tenant and role is registered, or all are excluded");
+    }
+}
+
+/* The hashes of the question's tokens go to `with`. False: the request is parked until a server has made the tokens. */
+static bool
+take_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object *in, const kvp_asked_t *q,
+            idle_t *with, bool has_tokens, char why[160])
+{
+    kvp_tokenized_t found = {.hashes = with->hashes};
+    json_object *body;
+    bool is_parked;
+
+    if (has_tokens) {
+        take_numbers(with);
+        if (!hash_tokens(routes, q->block_size, with) || with->tokens.err != KVP_OK)
+            snprintf(why, 160, "%s", kvp_err_text(KVP_NOMEM));
+        return true;
+    }
+    body = make_question(in, q, why);
+    if (body == NULL) return true;
+    if (kvp_tokens_find(routes->tokens, json_object_to_json_string_ext(body, JSON_C_TO_STRING_PLAIN), q->block_size,
+                        kvp_registry_hash_seed(routes->registry), &found)) {
+        with->hashes = found.hashes;
+        with->tokens_n = found.tokens;
+        json_object_put(body);
+        return true;
+    }
+    with->hashes = found.hashes;
+    is_parked = ask_for_tokens(routes, request, in, body, q, why);
+    json_object_put(body);
+    return !is_parked;
+}
+
+static void
+begin_question(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http_response_t *response, idle_t *with)
 {
     char why[160] = "";
     bool has_tokens = false;
     json_object *in;
-    asked_t q;
+    kvp_asked_t q;
 
     if (!kvp_numbers_take(kvp_http_body(request), "token_ids", UINT32_MAX, &with->rest, &with->numbers, &has_tokens,
                           why)) {
@@ -437,53 +476,54 @@ answer_with(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http_re
     if (!has_tokens &&
         !kvp_numbers_take(&with->rest, "prompt", UINT32_MAX, &with->other, &with->numbers, &has_tokens, why))
         has_tokens = false;
+    why[0] = '\0';
     in = kvp_http_text_json(has_tokens && with->other.len > 0 ? &with->other : &with->rest, response);
     if (in == NULL) return;
     memset(&q, 0, sizeof q);
-    if (!read_asked(in, &q, why)) {
+    if (!kvp_asked_read(in, &q, why)) {
         kvp_http_error(response, 400, "%s", why);
         json_object_put(in);
         return;
     }
     find_model(routes, &q);
     if (q.block_size == 0) kvp_registry_each(routes->registry, note_block_size, &q);
-    if (q.block_size == 0) {
+    if (q.block_size == 0)
         kvp_http_error(response, 503, "no instance of that model and role is registered, or all are excluded");
-        json_object_put(in);
-        return;
-    }
-    const kvp_space_t space = {
-        .model = q.model, .tenant = q.tenant, .salt = q.salt, .lora = q.lora, .block_size = q.block_size};
-    choosing_t ch = {.routes = routes, .q = &q, .with = with, .space = &space, .response = response};
-
-    if (has_tokens)
-        take_numbers(with);
-    else
-        has_tokens = tokens_of_text(routes, in, &q, with, why);
-    if (!has_tokens) ch.unknown = why;
-    if (has_tokens && (!hash_tokens(routes, q.block_size, with) || with->tokens.err != KVP_OK)) {
-        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
-    } else if (!kvp_registry_match(routes->registry, &space, q.instance[0] == '\0' ? NULL : q.instance,
-                                   (const uint64_t *)with->hashes.data, with->hashes.len / sizeof(uint64_t),
-                                   with->scratch, choose, &ch)) {
-        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
-    } else if (!ch.has_answered) {
-        kvp_http_error(response, 503,
-                       "no instance of that model, block size, tenant and role is registered, or all are excluded");
-    }
+    else if (take_tokens(routes, request, in, &q, with, has_tokens, why))
+        answer_with(routes, &q, why[0] == '\0' ? NULL : why, with, response);
     json_object_put(in);
+}
+
+/* A server has answered, or none did in time. */
+static void
+end_question(kvp_routes_t *routes, waiting_t *w, kvp_http_response_t *response, idle_t *with)
+{
+    if (w->ask.is_ok) {
+        kvp_buf_append(&with->hashes, w->ask.out.hashes.data, w->ask.out.hashes.len);
+        with->tokens_n = w->ask.out.tokens;
+        if (with->hashes.err != KVP_OK) {
+            w->ask.is_ok = false;
+            snprintf(w->ask.why, sizeof w->ask.why, "%s", kvp_err_text(KVP_NOMEM));
+        }
+    }
+    answer_with(routes, &w->q, w->ask.is_ok ? NULL : w->ask.why, with, response);
+    free_waiting(w);
 }
 
 static void
 on_route(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     kvp_routes_t *routes = arg;
+    waiting_t *w = kvp_http_note(request);
     idle_t *with = take_idle(routes);
 
     if (with == NULL || with->scratch == NULL) {
         kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+        if (w != NULL) free_waiting(w);
+    } else if (w != NULL) {
+        end_question(routes, w, response, with);
     } else {
-        answer_with(routes, request, response, with);
+        begin_question(routes, request, response, with);
     }
     if (with != NULL) give_idle(routes, with);
 }
@@ -648,6 +688,12 @@ kvp_routes_route(kvp_routes_t *routes, kvp_http_t *http)
     kvp_err_t err = kvp_http_route_slow(http, "POST", "/route", BODY_MAX, on_route, routes);
 
     return err == KVP_OK ? kvp_http_route(http, "POST", "/route/done", on_done, routes) : err;
+}
+
+void
+kvp_routes_stop(kvp_routes_t *routes)
+{
+    if (routes != NULL) kvp_tokens_stop(routes->tokens);
 }
 
 void

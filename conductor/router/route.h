@@ -14,6 +14,8 @@ typedef struct kvp_routes kvp_routes_t;
 kvp_err_t kvp_routes_create(kvp_registry_t *registry, const kvp_router_weights_t *weights, kvp_routes_t **out)
     KVP_MUST_USE;
 kvp_err_t kvp_routes_route(kvp_routes_t *routes, kvp_http_t *http) KVP_MUST_USE;
+void kvp_routes_stop(
+    kvp_routes_t *routes); /* questions that wait for tokens are answered without; before the HTTP server stops */
 void kvp_routes_destroy(kvp_routes_t *routes); /* after the HTTP server has stopped; NULL is legal */
 void kvp_routes_write_metrics(kvp_routes_t *routes, kvp_buf_t *out); /* of any thread */
 

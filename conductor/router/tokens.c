@@ -1,182 +1,542 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See tokens.h.
+ * See tokens.h. All of the questions belong to the thread; the mutex guards what callers share with it.
  */
 #include "conductor/router/tokens.h"
 
 #include "common/clock.h"
+#include "common/digestmap.h"
+#include "common/thread.h"
+#include "conductor/index/chain.h"
+#include "conductor/router/jsonscan.h"
 
 #include <curl/curl.h>
-#include <json-c/json.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-#define TIMEOUT_MS 2000L
+#define TIMEOUT_MS 2000u /* of a question */
+#define SECOND_MS 300u /* after which the second server is asked, too */
+#define AWAY_MS 5000u /* for which a server that failed is not asked */
+#define FORGET_MS 60000u /* after which a server that failed, and is not asked, is forgotten */
 #define ANSWER_MAX (64u << 20)
+#define ASKS_MAX 1024u
+#define CONNECTIONS_MAX 512L
+#define CONNECTIONS_OF_SERVER_MAX 16L
 #define KEPT 4096u /* texts, and */
-#define KEPT_BYTES (64u << 20) /* bytes of their tokens */
-#define AWAY 1024u
-#define AWAY_NS (5 * KVP_NS_PER_S) /* for which a server that failed is not asked again */
+#define KEPT_BYTES (64u << 20) /* bytes of their hashes */
 
 typedef struct {
     XXH128_hash_t key;
-    uint32_t *tokens; /* owned; NULL = the place is free */
-    size_t n;
+    uint64_t *hashes; /* owned; NULL = the place is free */
+    uint32_t blocks, tokens;
 } kept_t;
 
+/* Of a server that is asked, or failed; packed into a number of the map. */
+typedef struct {
+    uint32_t until_ms; /* it is not asked before; on a clock that wraps */
+    uint16_t under_way;
+    uint8_t has_failed;
+    uint8_t is_used; /* the number is never 0 */
+} server_t;
+
+/* The tokens of an answer, on their way. */
+typedef struct {
+    kvp_jsonscan_t scan;
+    uint32_t block_size;
+    uint64_t seed;
+    bool has_begun, is_failed;
+    bool is_inside; /* of the list */
+    kvp_buf_t block; /* uint32_t: tokens of the block that is not whole yet */
+    kvp_tokenized_t out;
+} reading_t;
+
+typedef struct kvp_tokens_call {
+    kvp_tokens_ask_t *ask;
+    uint32_t nth; /* of the ask's servers */
+    CURL *easy;
+    struct curl_slist *headers;
+    size_t bytes;
+    reading_t reading;
+} call_t;
+
 struct kvp_tokens {
-    pthread_mutex_t mutex; /* of what is kept */
+    pthread_mutex_t mutex; /* of all but the thread's */
     kept_t kept[KEPT]; /* by their keys: one text a place */
-    size_t bytes, sweep;
-    struct {
-        XXH64_hash_t url;
-        uint64_t until_ns;
-    } away[AWAY]; /* by url */
+    size_t kept_bytes, sweep;
+    kvp_digestmap_t servers; /* by the hash of the URL */
+    uint64_t swept_ns;
+    uint64_t offers; /* that were as good as others */
+    kvp_list_t queue; /* of asks, for the thread */
+    uint32_t asks_n; /* in the queue, and at the thread */
+    bool is_over;
+    pthread_t thread; /* the rest is the thread's */
+    CURLM *multi;
+    kvp_list_t active;
 };
 
-static bool
-find_kept(kvp_tokens_t *t, XXH128_hash_t key, kvp_buf_t *out)
+/* ---- what is kept */
+static XXH128_hash_t
+key_of(const char *body, uint32_t block_size, uint64_t seed)
 {
+    return XXH3_128bits_withSeed(body, strlen(body), seed ^ block_size);
+}
+
+bool
+kvp_tokens_find(kvp_tokens_t *t, const char *body, uint32_t block_size, uint64_t seed, kvp_tokenized_t *out)
+{
+    const XXH128_hash_t key = key_of(body, block_size, seed);
     const kept_t *k = &t->kept[key.low64 % KEPT];
     bool is_there;
 
     pthread_mutex_lock(&t->mutex);
-    is_there = k->tokens != NULL && XXH128_isEqual(k->key, key);
-    if (is_there) kvp_buf_append(out, k->tokens, k->n * sizeof *k->tokens);
+    is_there = k->hashes != NULL && XXH128_isEqual(k->key, key);
+    if (is_there) {
+        kvp_buf_append(&out->hashes, k->hashes, k->blocks * sizeof *k->hashes);
+        out->tokens = k->tokens;
+    }
     pthread_mutex_unlock(&t->mutex);
-    return is_there && out->err == KVP_OK;
+    return is_there && out->hashes.err == KVP_OK;
 }
 
 static void
 drop(kvp_tokens_t *t, kept_t *k)
 {
-    t->bytes -= k->n * sizeof *k->tokens;
-    free(k->tokens);
-    *k = (kept_t){.tokens = NULL};
+    t->kept_bytes -= k->blocks * sizeof *k->hashes;
+    free(k->hashes);
+    *k = (kept_t){.hashes = NULL};
 }
 
 static void
-keep(kvp_tokens_t *t, XXH128_hash_t key, const uint32_t *tokens, size_t n)
+keep(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
 {
+    const XXH128_hash_t key = key_of(ask->body, ask->block_size, ask->seed);
+    const size_t bytes = ask->out.hashes.len;
     kept_t *k = &t->kept[key.low64 % KEPT];
-    uint32_t *copy = n * sizeof *copy > KEPT_BYTES / 8 ? NULL : malloc((n + 1) * sizeof *copy);
+    uint64_t *copy = bytes > KEPT_BYTES / 8 ? NULL : malloc(bytes + sizeof *copy);
 
     if (copy == NULL) return;
-    memcpy(copy, tokens, n * sizeof *copy);
+    if (bytes > 0) memcpy(copy, ask->out.hashes.data, bytes);
     pthread_mutex_lock(&t->mutex);
     drop(t, k);
-    *k = (kept_t){key, copy, n};
-    t->bytes += n * sizeof *copy;
-    for (; t->bytes > KEPT_BYTES; t->sweep++)
+    *k = (kept_t){key, copy, (uint32_t)(bytes / sizeof *copy), ask->out.tokens};
+    t->kept_bytes += bytes;
+    for (; t->kept_bytes > KEPT_BYTES; t->sweep++)
         if (&t->kept[t->sweep % KEPT] != k) drop(t, &t->kept[t->sweep % KEPT]);
     pthread_mutex_unlock(&t->mutex);
 }
 
-/* ---- asking */
-static size_t
-on_bytes(char *bytes, size_t size, size_t n, void *arg)
+/* ---- servers; the caller has the mutex */
+static uint32_t
+now_ms(void)
 {
-    kvp_buf_append(arg, bytes, size * n);
-    return ((kvp_buf_t *)arg)->err == KVP_OK ? size * n : 0;
+    return (uint32_t)(kvp_boot_ns() / KVP_NS_PER_MS);
 }
 
-/* *is_away_out: it is the server that cannot, not the text. */
-static bool
-ask(const char *url, const char *body, kvp_buf_t *answer, bool *is_away_out, char why[160])
+static kvp_digest_t
+server_key(const char *url)
 {
-    CURL *easy = curl_easy_init();
-    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-    char at[640];
-    long status = 0;
-    CURLcode code = CURLE_OUT_OF_MEMORY;
-
-    snprintf(at, sizeof at, "%s/tokenize", url);
-    if (easy != NULL && headers != NULL) {
-        curl_easy_setopt(easy, CURLOPT_URL, at);
-        curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-        curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, TIMEOUT_MS);
-        curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-        curl_easy_setopt(easy, CURLOPT_PROXY, "");
-        curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body);
-        curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
-        curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
-        curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer);
-        code = curl_easy_perform(easy);
-        curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-    }
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(easy);
-    if (code != CURLE_OK)
-        snprintf(why, 160, "%.100s does not tokenize: %s", url, curl_easy_strerror(code));
-    else if (status != 200)
-        snprintf(why, 160, "%.100s does not tokenize: it answers %ld", url, status);
-    *is_away_out = code != CURLE_OK || status >= 500;
-    return code == CURLE_OK && status == 200;
+    return (kvp_digest_t){.lo = XXH3_64bits(url, strlen(url)), .hi = 1};
 }
 
-static bool
-read_tokens(const kvp_buf_t *answer, kvp_buf_t *out)
+static server_t
+server_of(const kvp_tokens_t *t, const char *url)
 {
-    json_object *told = json_tokener_parse((const char *)answer->data), *list = NULL;
-    bool is_good = json_object_object_get_ex(told, "tokens", &list) && json_object_is_type(list, json_type_array);
+    const uint64_t *val = kvp_digestmap_at(&t->servers, server_key(url));
+    server_t s = {.is_used = 1};
 
-    for (size_t i = 0; is_good && i < json_object_array_length(list); i++) {
-        json_object *one = json_object_array_get_idx(list, i);
-        const int64_t number = json_object_is_type(one, json_type_int) ? json_object_get_int64(one) : -1;
-        const uint32_t token = (uint32_t)number;
-
-        is_good = number >= 0 && number <= UINT32_MAX;
-        kvp_buf_append(out, &token, sizeof token);
-    }
-    json_object_put(told);
-    return is_good && out->err == KVP_OK;
-}
-
-bool
-kvp_tokens_is_away(kvp_tokens_t *t, const char *url)
-{
-    const XXH64_hash_t h = XXH3_64bits(url, strlen(url));
-    bool is_away;
-
-    pthread_mutex_lock(&t->mutex);
-    is_away = t->away[h % AWAY].url == h && kvp_boot_ns() < t->away[h % AWAY].until_ns;
-    pthread_mutex_unlock(&t->mutex);
-    return is_away;
+    if (val != NULL) memcpy(&s, val, sizeof s);
+    return s;
 }
 
 static void
-set_away(kvp_tokens_t *t, const char *url)
+set_server(kvp_tokens_t *t, const char *url, const server_t *s)
 {
-    const XXH64_hash_t h = XXH3_64bits(url, strlen(url));
+    uint64_t *val;
+
+    _Static_assert(sizeof *s == sizeof *val, "it is packed");
+    if (s->under_way == 0 && !s->has_failed) {
+        kvp_digestmap_remove(&t->servers, server_key(url));
+        return;
+    }
+    val = kvp_digestmap_insert(&t->servers, server_key(url));
+    if (val != NULL) memcpy(val, s, sizeof *s);
+}
+
+static bool
+is_away(const server_t *s, uint32_t ms)
+{
+    return s->has_failed && (s->under_way > 0 || (int32_t)(s->until_ms - ms) > 0);
+}
+
+/* Servers that failed, and have left. */
+static void
+forget_servers(kvp_tokens_t *t)
+{
+    const uint32_t ms = now_ms();
+    const kvp_digestmap_at_t *at;
+    kvp_digestmap_t left;
+
+    kvp_digestmap_init(&left, t->servers.seed);
+    for (uint32_t i = 0; (at = kvp_digestmap_next(&t->servers, &i)) != NULL;) {
+        server_t s;
+        uint64_t *val;
+
+        memcpy(&s, &at->val, sizeof s);
+        if (s.under_way == 0 && (int32_t)(ms - s.until_ms) > (int32_t)FORGET_MS) continue;
+        val = kvp_digestmap_insert(&left, at->digest);
+        if (val != NULL) *val = at->val;
+    }
+    kvp_digestmap_fini(&t->servers);
+    t->servers = left;
+}
+
+void
+kvp_tokens_offer(kvp_tokens_t *t, kvp_tokenizers_t *of, const char *url)
+{
+    uint32_t at = 2;
 
     pthread_mutex_lock(&t->mutex);
-    t->away[h % AWAY].url = h;
-    t->away[h % AWAY].until_ns = kvp_boot_ns() + AWAY_NS;
+    const server_t s = server_of(t, url);
+    if (!is_away(&s, now_ms()) && strcmp(of->urls[0], url) != 0) {
+        if (of->urls[0][0] == '\0' || s.under_way < of->under_way[0]) {
+            at = 0;
+            of->equal = 1;
+        } else if (s.under_way == of->under_way[0] && ++of->equal > 0 && ++t->offers % of->equal == 0) {
+            at = 0;
+        } else if (of->urls[1][0] == '\0' || s.under_way < of->under_way[1]) {
+            at = 1;
+        }
+    }
+    pthread_mutex_unlock(&t->mutex);
+    if (at == 2) return;
+    if (at == 0) {
+        memcpy(of->urls[1], of->urls[0], sizeof of->urls[1]);
+        of->under_way[1] = of->under_way[0];
+    }
+    snprintf(of->urls[at], sizeof of->urls[at], "%s", url);
+    of->under_way[at] = s.under_way;
+}
+
+typedef enum { ANSWERED, FAILED, CANCELLED } end_t;
+
+static void
+count_server(kvp_tokens_t *t, const char *url, bool is_begin, end_t end)
+{
+    pthread_mutex_lock(&t->mutex);
+    server_t s = server_of(t, url);
+
+    if (is_begin) {
+        s.under_way++;
+    } else {
+        if (s.under_way > 0) s.under_way--;
+        if (end != CANCELLED) s.has_failed = end == FAILED;
+        if (end == FAILED) s.until_ms = now_ms() + AWAY_MS;
+    }
+    set_server(t, url, &s);
     pthread_mutex_unlock(&t->mutex);
 }
 
-bool
-kvp_tokens_of(kvp_tokens_t *t, const char *url, const char *body, kvp_buf_t *out, char why[160])
+/* ---- an answer: {"tokens": [NUMBER, ...], ...} */
+static bool
+add_token(reading_t *r, const char *text)
 {
-    const XXH128_hash_t key = XXH3_128bits(body, strlen(body));
-    kvp_buf_t answer;
-    bool is_ok, is_away;
+    uint64_t number = 0, hash;
+    uint32_t token;
 
-    if (find_kept(t, key, out)) return true;
-    kvp_buf_reset(out);
-    kvp_buf_init(&answer, ANSWER_MAX);
-    is_ok = ask(url, body, &answer, &is_away, why);
-    kvp_buf_append(&answer, "", 1);
-    if (is_ok && (answer.err != KVP_OK || !read_tokens(&answer, out))) {
-        snprintf(why, 160, "%.100s tells no tokens", url);
-        is_ok = false;
+    for (; *text >= '0' && *text <= '9' && number <= UINT32_MAX; text++)
+        number = number * 10 + (uint64_t)(*text - '0');
+    if (*text != '\0' || number > UINT32_MAX || r->out.tokens == UINT32_MAX) return false;
+    token = (uint32_t)number;
+    const uint64_t *hashes = (const uint64_t *)r->out.hashes.data;
+    const size_t blocks = r->out.hashes.len / sizeof *hashes;
+
+    r->out.tokens++;
+    if (blocks == KVP_TOKENIZED_BLOCKS_MAX) return true;
+    kvp_buf_append(&r->block, &token, sizeof token);
+    if (r->block.len < (size_t)r->block_size * sizeof token) return r->block.err == KVP_OK;
+    hash = kvp_chain_next(blocks == 0 ? NULL : &hashes[blocks - 1], (const uint32_t *)r->block.data, r->block_size,
+                          r->seed);
+    kvp_buf_append(&r->out.hashes, &hash, sizeof hash);
+    kvp_buf_reset(&r->block);
+    return r->out.hashes.err == KVP_OK;
+}
+
+static bool
+on_value(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event)
+{
+    static const char *const list[] = {"tokens"};
+    reading_t *r = arg;
+
+    if (s->depth > 2 || (s->depth == 2 && !r->is_inside)) return true;
+    if (s->depth == 2) {
+        r->is_failed |= event != KVP_JSON_WORD || !add_token(r, s->text);
+    } else if (kvp_jsonscan_is_at(s, list, 1)) {
+        r->is_inside = event == KVP_JSON_BEGIN;
+        r->is_failed |= r->is_inside && (r->has_begun || s->text_len != 0); /* twice, or an object */
+        r->has_begun |= r->is_inside;
     }
-    kvp_buf_fini(&answer);
-    if (is_away) set_away(t, url);
-    if (is_ok) keep(t, key, (const uint32_t *)out->data, out->len / sizeof(uint32_t));
+    return !r->is_failed;
+}
+
+static void
+begin_reading(reading_t *r, uint32_t block_size, uint64_t seed)
+{
+    memset(r, 0, sizeof *r);
+    kvp_jsonscan_init(&r->scan, on_value, r);
+    r->block_size = block_size;
+    r->seed = seed;
+}
+
+static bool
+is_read(const reading_t *r)
+{
+    return r->has_begun && !r->is_failed && kvp_jsonscan_is_whole(&r->scan);
+}
+
+static void
+end_reading(reading_t *r)
+{
+    kvp_buf_fini(&r->block);
+    kvp_buf_fini(&r->out.hashes);
+}
+
+bool
+kvp_tokenized_read(const char *text, size_t len, uint32_t block_size, uint64_t seed, kvp_tokenized_t *out)
+{
+    reading_t r;
+    bool is_ok;
+
+    begin_reading(&r, block_size, seed);
+    is_ok = kvp_jsonscan_feed(&r.scan, text, len) && is_read(&r);
+    if (is_ok) {
+        *out = r.out;
+        r.out.hashes = (kvp_buf_t){.data = NULL};
+    }
+    end_reading(&r);
     return is_ok;
+}
+
+/* ---- asking, on the thread */
+static size_t
+on_bytes(char *bytes, size_t size, size_t n, void *arg)
+{
+    call_t *c = arg;
+
+    c->bytes += size * n;
+    if (c->bytes > ANSWER_MAX || c->reading.is_failed) return 0;
+    c->reading.is_failed = !kvp_jsonscan_feed(&c->reading.scan, bytes, size * n);
+    return c->reading.is_failed ? 0 : size * n;
+}
+
+static void
+free_call(call_t *c)
+{
+    curl_slist_free_all(c->headers);
+    curl_easy_cleanup(c->easy);
+    end_reading(&c->reading);
+    free(c);
+}
+
+/* The next of the ask's servers. False: there is none, or no memory. */
+static bool
+start_call(kvp_tokens_ask_t *ask)
+{
+    const char *url = ask->asked < 2 ? ask->servers.urls[ask->asked] : "";
+    const uint64_t gone_ms = (kvp_now_ns() - ask->since_ns) / KVP_NS_PER_MS;
+    char at[KVP_TOKENIZER_URL_MAX + 16];
+    call_t *c = url[0] == '\0' || gone_ms >= TIMEOUT_MS ? NULL : calloc(1, sizeof *c);
+
+    if (c == NULL) return false;
+    c->ask = ask;
+    c->nth = ask->asked++;
+    begin_reading(&c->reading, ask->block_size, ask->seed);
+    c->easy = curl_easy_init();
+    c->headers = curl_slist_append(NULL, "Content-Type: application/json");
+    if (c->headers != NULL) (void)curl_slist_append(c->headers, "Expect:"); /* libcurl would wait for a word first */
+    if (c->easy == NULL || c->headers == NULL) {
+        free_call(c);
+        return false;
+    }
+    snprintf(at, sizeof at, "%s/tokenize", url);
+    curl_easy_setopt(c->easy, CURLOPT_URL, at);
+    curl_easy_setopt(c->easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c->easy, CURLOPT_TIMEOUT_MS, (long)(TIMEOUT_MS - gone_ms));
+    curl_easy_setopt(c->easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(c->easy, CURLOPT_PROXY, "");
+    curl_easy_setopt(c->easy, CURLOPT_POSTFIELDS, ask->body);
+    curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, c->headers);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, on_bytes);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, c);
+    curl_easy_setopt(c->easy, CURLOPT_PRIVATE, c);
+    curl_multi_add_handle(ask->tokens->multi, c->easy);
+    ask->calls[c->nth] = c;
+    count_server(ask->tokens, url, true, CANCELLED);
+    return true;
+}
+
+static void
+end_call(call_t *c, end_t end)
+{
+    kvp_tokens_ask_t *ask = c->ask;
+
+    count_server(ask->tokens, ask->servers.urls[c->nth], false, end);
+    curl_multi_remove_handle(ask->tokens->multi, c->easy);
+    ask->calls[c->nth] = NULL;
+    free_call(c);
+}
+
+/* Gives the ask back. A server that has not answered yet was slower than the other one by SECOND_MS. */
+static void
+finish(kvp_tokens_ask_t *ask, bool is_over)
+{
+    kvp_tokens_t *t = ask->tokens;
+
+    for (uint32_t i = 0; i < 2; i++)
+        if (ask->calls[i] != NULL) end_call(ask->calls[i], is_over || i > 0 ? CANCELLED : FAILED);
+    kvp_list_del(&ask->link);
+    pthread_mutex_lock(&t->mutex);
+    t->asks_n--;
+    pthread_mutex_unlock(&t->mutex);
+    if (ask->is_ok) keep(t, ask);
+    ask->done(ask);
+}
+
+static void
+take_end(call_t *c, CURLcode code)
+{
+    kvp_tokens_ask_t *ask = c->ask;
+    const char *url = ask->servers.urls[c->nth];
+    long status = 0;
+
+    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    const bool is_none = status == 200 && (code == CURLE_WRITE_ERROR || code == CURLE_OK);
+
+    ask->is_ok = code == CURLE_OK && status == 200 && is_read(&c->reading);
+    if (ask->is_ok) {
+        ask->out = c->reading.out;
+        c->reading.out.hashes = (kvp_buf_t){.data = NULL};
+    } else if (is_none) {
+        snprintf(ask->why, sizeof ask->why, "%.100s tells no tokens", url);
+    } else if (code != CURLE_OK && code != CURLE_WRITE_ERROR) {
+        snprintf(ask->why, sizeof ask->why, "%.100s does not tokenize: %s", url, curl_easy_strerror(code));
+    } else {
+        snprintf(ask->why, sizeof ask->why, "%.100s does not tokenize: it answers %ld", url, status);
+    }
+    end_call(c, (code != CURLE_OK && code != CURLE_WRITE_ERROR) || status >= 500 ? FAILED : ANSWERED);
+    if (ask->is_ok || (ask->calls[0] == NULL && ask->calls[1] == NULL && !start_call(ask))) finish(ask, false);
+}
+
+static void
+take_queue(kvp_tokens_t *t)
+{
+    kvp_list_t taken;
+
+    kvp_list_init(&taken);
+    pthread_mutex_lock(&t->mutex);
+    while (!kvp_list_is_empty(&t->queue)) {
+        kvp_list_t *link = t->queue.next;
+
+        kvp_list_del(link);
+        kvp_list_add_tail(&taken, link);
+    }
+    if (kvp_now_ns() - t->swept_ns > FORGET_MS * KVP_NS_PER_MS) {
+        t->swept_ns = kvp_now_ns();
+        forget_servers(t);
+    }
+    pthread_mutex_unlock(&t->mutex);
+    while (!kvp_list_is_empty(&taken)) {
+        kvp_tokens_ask_t *ask = kvp_list_first(&taken, kvp_tokens_ask_t, link);
+
+        kvp_list_del(&ask->link);
+        kvp_list_add_tail(&t->active, &ask->link);
+        if (!start_call(ask)) finish(ask, true);
+    }
+}
+
+/* Starts the second calls that are due. Returns the time until the next one, ms. */
+static int
+start_seconds(kvp_tokens_t *t)
+{
+    const uint64_t now_ns = kvp_now_ns();
+    uint64_t next_ms = 1000;
+
+    kvp_list_foreach (pos, &t->active) {
+        kvp_tokens_ask_t *ask = kvp_list_entry(pos, kvp_tokens_ask_t, link);
+        const uint64_t gone_ms = (now_ns - ask->since_ns) / KVP_NS_PER_MS;
+
+        if (ask->asked != 1 || ask->servers.urls[1][0] == '\0' || (ask->calls[0] != NULL && ask->calls[0]->bytes > 0))
+            continue;
+        if (gone_ms >= SECOND_MS)
+            (void)start_call(ask);
+        else
+            next_ms = kvp_min_u64(next_ms, SECOND_MS - gone_ms);
+    }
+    return (int)next_ms + 1;
+}
+
+static bool
+is_over(kvp_tokens_t *t)
+{
+    pthread_mutex_lock(&t->mutex);
+    const bool is = t->is_over;
+    pthread_mutex_unlock(&t->mutex);
+    return is;
+}
+
+static void *
+run(void *arg)
+{
+    kvp_tokens_t *t = arg;
+    int running, left;
+    CURLMsg *message;
+
+    while (!is_over(t)) {
+        take_queue(t);
+        (void)curl_multi_perform(t->multi, &running);
+        while ((message = curl_multi_info_read(t->multi, &left)) != NULL) {
+            call_t *c;
+
+            if (message->msg != CURLMSG_DONE) continue;
+            const CURLcode code = message->data.result;
+            curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &c);
+            take_end(c, code);
+        }
+        (void)curl_multi_poll(t->multi, NULL, 0, start_seconds(t), NULL);
+    }
+    take_queue(t);
+    while (!kvp_list_is_empty(&t->active)) {
+        kvp_tokens_ask_t *ask = kvp_list_first(&t->active, kvp_tokens_ask_t, link);
+
+        snprintf(ask->why, sizeof ask->why, "the conductor ends");
+        finish(ask, true);
+    }
+    return NULL;
+}
+
+bool
+kvp_tokens_ask(kvp_tokens_t *t, kvp_tokens_ask_t *ask)
+{
+    ask->tokens = t;
+    ask->is_ok = false;
+    ask->asked = 0;
+    ask->calls[0] = ask->calls[1] = NULL;
+    ask->since_ns = kvp_now_ns();
+    ask->out = (kvp_tokenized_t){.tokens = 0};
+    kvp_list_init(&ask->link);
+    snprintf(ask->why, sizeof ask->why, "out of memory");
+    pthread_mutex_lock(&t->mutex);
+    const bool is_taken = !t->is_over && t->asks_n < ASKS_MAX;
+    if (is_taken) {
+        t->asks_n++;
+        kvp_list_add_tail(&t->queue, &ask->link);
+    } else {
+        snprintf(ask->why, sizeof ask->why, "too many texts wait for their tokens");
+    }
+    pthread_mutex_unlock(&t->mutex);
+    if (is_taken) curl_multi_wakeup(t->multi);
+    return is_taken;
 }
 
 /* ---- life */
@@ -190,15 +550,42 @@ kvp_tokens_create(void)
         return NULL;
     }
     pthread_mutex_init(&t->mutex, NULL);
-    return t;
+    kvp_digestmap_init(&t->servers, kvp_random_u64());
+    kvp_list_init(&t->queue);
+    kvp_list_init(&t->active);
+    t->multi = curl_multi_init();
+    t->is_over = t->multi == NULL;
+    if (t->multi != NULL) {
+        curl_multi_setopt(t->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, CONNECTIONS_MAX);
+        curl_multi_setopt(t->multi, CURLMOPT_MAX_HOST_CONNECTIONS, CONNECTIONS_OF_SERVER_MAX);
+        if (kvp_thread_start(&t->thread, "kvp-tokens", run, t) == KVP_OK) return t;
+        t->is_over = true;
+    }
+    kvp_tokens_destroy(t);
+    return NULL;
+}
+
+void
+kvp_tokens_stop(kvp_tokens_t *t)
+{
+    pthread_mutex_lock(&t->mutex);
+    const bool was_over = t->is_over;
+    t->is_over = true;
+    pthread_mutex_unlock(&t->mutex);
+    if (was_over) return;
+    curl_multi_wakeup(t->multi);
+    pthread_join(t->thread, NULL);
 }
 
 void
 kvp_tokens_destroy(kvp_tokens_t *t)
 {
     if (t == NULL) return;
+    kvp_tokens_stop(t);
     for (size_t i = 0; i < KEPT; i++)
-        free(t->kept[i].tokens);
+        free(t->kept[i].hashes);
+    kvp_digestmap_fini(&t->servers);
+    curl_multi_cleanup(t->multi);
     pthread_mutex_destroy(&t->mutex);
     curl_global_cleanup();
     free(t);

@@ -1,21 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tokens of a text, as a replica's /tokenize makes them (vLLM's server has that path), and kept: a conversation is asked for again and again. Blocking; of any thread.
+ * Hashes of a text's blocks, by tokens that a replica's /tokenize makes (vLLM's server has that path). They are kept, because a conversation is asked for again and again. A thread of its
+ * own asks: a question waits without a thread, so a hung server holds up nobody but the texts that it was asked for. A server's answer is read as it arrives and never held.
  */
 #ifndef KVP_CONDUCTOR_ROUTER_TOKENS_H
 #define KVP_CONDUCTOR_ROUTER_TOKENS_H
 
 #include "common/buf.h"
+#include "common/list.h"
+
+#define KVP_TOKENIZER_URL_MAX 511u
+#define KVP_TOKENIZED_BLOCKS_MAX (2u << 20) /* of a text; the prefix of a longer text counts */
 
 typedef struct kvp_tokens kvp_tokens_t;
 
-kvp_tokens_t *kvp_tokens_create(void); /* NULL = no memory, or no libcurl */
-void kvp_tokens_destroy(kvp_tokens_t *t);
+/* NULL = no memory, no libcurl, no thread. kvp_tokens_stop fails all questions, and those that come later; kvp_tokens_destroy after it, when no caller is left. */
+kvp_tokens_t *kvp_tokens_create(void);
+void kvp_tokens_stop(kvp_tokens_t *t);
+void kvp_tokens_destroy(kvp_tokens_t *t); /* NULL is legal */
 
-/* kvp_tokens_of appends uint32_t to out: those of that body (JSON, with `prompt` or `messages`), made by the server at url, or by another one before. False: *why_out (of 160 bytes) says
- * why not; it answers within 2 s or not at all. */
-bool kvp_tokens_of(kvp_tokens_t *t, const char *url, const char *body, kvp_buf_t *out, char why_out[160]);
+/* The servers for one question: zero at first, then kvp_tokens_offer for each server that may be asked. The two with the fewest questions under way are kept, and none that failed within
+ * the last 5 s. A server that failed before gets one question at a time until it answers. */
+typedef struct {
+    char urls[2][KVP_TOKENIZER_URL_MAX + 1]; /* "" = none */
+    uint32_t under_way[2];
+    uint32_t equal; /* that were as good as the first */
+} kvp_tokenizers_t;
+void kvp_tokens_offer(kvp_tokens_t *t, kvp_tokenizers_t *of, const char *url);
 
-/* kvp_tokens_is_away: that server could not do so within the last 5 s; better ask another one. */
-bool kvp_tokens_is_away(kvp_tokens_t *t, const char *url);
+/* What is known of a text. */
+typedef struct {
+    uint32_t tokens;
+    kvp_buf_t hashes; /* uint64_t: of its whole blocks */
+} kvp_tokenized_t;
+
+typedef struct kvp_tokens_ask {
+    const char *body; /* JSON with `prompt` or `messages`; the caller's, until done */
+    uint32_t block_size;
+    uint64_t seed; /* of the hashes */
+    kvp_tokenizers_t servers;
+    void (*done)(struct kvp_tokens_ask *ask); /* on the thread of tokens, within 2 s: the ask is the caller's again */
+    bool is_ok;
+    kvp_tokenized_t out; /* if is_ok; the caller frees the hashes */
+    char why[160]; /* else */
+
+    kvp_list_t link; /* the rest is ours */
+    struct kvp_tokens *tokens;
+    struct kvp_tokens_call *calls[2];
+    uint32_t asked; /* servers of it */
+    uint64_t since_ns;
+} kvp_tokens_ask_t;
+
+/* kvp_tokens_find appends to out what is kept of that text. False: nothing is. */
+bool kvp_tokens_find(kvp_tokens_t *t, const char *body, uint32_t block_size, uint64_t seed, kvp_tokenized_t *out);
+/* kvp_tokens_ask asks the first server, and the second one where the first fails, or has sent nothing for 300 ms; the first answer counts. False: it is not asked, and why is set: too many
+ * questions are under way, or it is stopped. */
+bool kvp_tokens_ask(kvp_tokens_t *t, kvp_tokens_ask_t *ask);
+
+/* kvp_tokenized_read reads a server's whole answer; for tests. False: it has no tokens. */
+bool kvp_tokenized_read(const char *text, size_t len, uint32_t block_size, uint64_t seed, kvp_tokenized_t *out);
 
 #endif

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the conductor sends a request: to the instance that is likely to give its first token soonest, and why; what it is told of load, sessions, roles and texts."""
+import concurrent.futures
 import http.server
 import json
 import threading
+import time
 
 import pytest
 
-from conftest import wait_until
+from conftest import SLOW, wait_until
 from kvevents import pack
 from test_conductor import BLOCK, Conductor, publishers, subscribed  # noqa: F401: the fixture
 
@@ -16,8 +18,8 @@ class Replica:
 
     def __init__(self):
         replica = self
-        self.running = self.waiting = self.tokenized = 0
-        self.status = 200
+        self.running = self.waiting = self.tokenized = self.delay = 0
+        self.status, self.hung, self.release, self.answers = 200, False, threading.Event(), None
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def answer(self, text, status=200):
@@ -33,6 +35,11 @@ class Replica:
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 replica.tokenized += 1
+                if replica.hung:
+                    replica.release.wait(30)
+                time.sleep(replica.delay)
+                if replica.answers:
+                    return self.answer(replica.answers)
                 words = body["prompt"] if "prompt" in body else " ".join(m["content"] for m in body["messages"])
                 self.answer(json.dumps({"count": 0, "tokens": [int(w) for w in words.split()]}), replica.status)
 
@@ -44,6 +51,7 @@ class Replica:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):
+        self.release.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -176,6 +184,45 @@ def test_texts(site):
     assert "by load alone, because http" in unknown["reason"] and "answers 500" in unknown["reason"] and "prompt_tokens" not in unknown, unknown
     nothing = site.route()
     assert "neither token_ids nor prompt nor messages" in nothing["reason"], nothing
+
+
+def test_texts_at_once_and_a_hung_tokenizer(site):
+    """Fails if questions that have their tokens wait for tokenizers, if texts at once go by load alone, or if texts wait for a tokenizer that hangs beside one that answers."""
+    for r in site.replicas.values():
+        r.delay = 0.005
+
+    def ask(i, **more):
+        begun = time.monotonic()
+        answer = site.route(**more)
+        return i, answer, time.monotonic() - begun
+
+    with concurrent.futures.ThreadPoolExecutor(200) as pool:
+        burst = list(pool.map(lambda i: ask(i, prompt=f"{i} 7"), range(200)))
+        assert not [a["reason"] for _, a, _ in burst if a.get("prompt_tokens") != 2]
+        site.replicas["b"].hung = True
+        texts = [pool.submit(ask, i, prompt=f"{i} 8 9") for i in range(60)]
+        wait_until(lambda: site.replicas["b"].tokenized, 5, "the hung tokenizer to be asked")
+        tokens = [ask(i, tokens=tokens_of(i + 1)) for i in range(30)]
+        assert sorted(took for _, _, took in tokens)[-3] < 0.05 * SLOW, tokens
+        assert not [t.result()[1]["reason"] for t in texts if t.result()[1].get("prompt_tokens") != 3]
+        assert max(t.result()[2] for t in texts) < 1.5 * SLOW  # it is asked for 2 s at most
+
+
+@pytest.mark.parametrize("unit", ["{},", "[],", '"",', "[{\"a\":[0]}],", "1,", "0.5,"])
+def test_memory_of_a_tokenizers_answer(site, unit):
+    """Fails if a long answer of a tokenizer costs a multiple of its length, whatever it is made of."""
+    def peak():
+        with open(f"/proc/{site.conductor.daemon.pid}/status") as f:
+            return next(int(line.split()[1]) for line in f if line.startswith("VmHWM:")) >> 10
+
+    site.route(prompt="1 2 3")
+    before = peak()
+    tokens, other = (unit * ((20 << 20) // len(unit)) + "1", "[]") if unit == "1," else ("1,2", "[" + unit * ((20 << 20) // len(unit)) + "0]")
+    for r in site.replicas.values():
+        r.answers = '{"other": %s, "tokens": [%s]}' % (other, tokens)
+    answer = site.route(prompt="4 5 6")
+    assert unit == "1," or answer["prompt_tokens"] == 2, answer
+    assert peak() - before < 60, (before, peak())
 
 
 @pytest.mark.parametrize("more", [{"exclude": "a"}, {"exclude": [1]}, {"exclude": ["a"] * 65}, {"role": "both"}, {"block_size": 0}, {"token_ids": [1.5]}, {"session_id": 7},

@@ -9,9 +9,11 @@
 #include <json-c/json.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +104,50 @@ wait_inside(int n)
     pthread_mutex_unlock(&gate.lock);
 }
 
+/* Parks each request twice: the first time it is unparked by another thread, perhaps before this has returned, the second time at once. */
+static int park_notes[2];
+
+static void *
+unpark(void *request)
+{
+    kvp_http_unpark(request);
+    return NULL;
+}
+
+static void
+park_twice(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    void *note = kvp_http_note(request);
+    pthread_t thread;
+
+    (void)arg;
+    if (note == NULL) {
+        assert_int_equal(pthread_create(&thread, NULL, unpark, kvp_http_park(request, &park_notes[0])), 0);
+        assert_int_equal(pthread_detach(thread), 0);
+    } else if (note == &park_notes[0]) {
+        kvp_http_unpark(kvp_http_park(request, &park_notes[1]));
+    } else {
+        kvp_buf_append(kvp_http_out(response), "parked", 6);
+    }
+}
+
+/* Parks each request until all of them are parked. */
+static kvp_http_request_t *parked[40];
+static _Atomic uint32_t parked_n;
+
+static void
+park_all(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)arg, (void)response;
+    if (kvp_http_note(request) != NULL) return;
+    const uint32_t at = parked_n; /* they come one after the other */
+    parked[at] = kvp_http_park(request, parked);
+    parked_n = at + 1;
+    if (at + 1 < KVP_ARRAY_LEN(parked)) return;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(parked); i++)
+        kvp_http_unpark(parked[i]);
+}
+
 /* Answers if it may have as many bytes as the query says. */
 static void
 claim(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
@@ -160,6 +206,8 @@ setup(void **state)
     assert_int_equal(kvp_http_route(fix->http, "POST", "/double", double_it, NULL), KVP_OK);
     assert_int_equal(kvp_http_route(fix->http, "DELETE", "/nothing", nothing, NULL), KVP_OK);
     assert_int_equal(kvp_http_route_slow(fix->http, "GET", "/gate/", 10, wait_at_gate, NULL), KVP_OK);
+    assert_int_equal(kvp_http_route_slow(fix->http, "GET", "/park", 10, park_twice, NULL), KVP_OK);
+    assert_int_equal(kvp_http_route_slow(fix->http, "GET", "/park/all", 10, park_all, NULL), KVP_OK);
     assert_int_equal(kvp_http_route_slow(fix->http, "PUT", "/claim", 2u << 20, claim, NULL), KVP_OK);
     assert_int_equal(kvp_http_route_slow(fix->http, "GET", "/large", 10, large, NULL), KVP_OK);
     assert_int_equal(kvp_http_route(fix->http, "GET", "/toomuch", too_much, NULL), KVP_OK);
@@ -622,6 +670,30 @@ test_stop_waits_for_slow_handlers(void **state)
         close(fds[i]);
 }
 
+/* Fails if a parked request is lost, or takes a thread or a place among the slow ones (40 are more than both) until it goes on. */
+static void
+test_parked_requests(void **state)
+{
+    fixture_t *fix = *state;
+    int fds[KVP_ARRAY_LEN(parked)];
+    char text[16];
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(ask(fix, "GET", "/park", ""), 200);
+        assert_string_equal(fix->body, "parked");
+    }
+    parked_n = 0;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(fds); i++) {
+        fds[i] = begin(fix, "/park/all");
+        while (parked_n <= i) /* one after the other, for they are queued until they are parked */
+            sched_yield();
+    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(fds); i++) {
+        assert_int_equal(recv(fds[i], text, 12, MSG_WAITALL), 12);
+        assert_memory_equal(text, "HTTP/1.1 200", 12);
+        close(fds[i]);
+    }
+}
+
 static void
 test_claims_have_a_bound_and_end_with_the_request(void **state)
 {
@@ -679,6 +751,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_connections_are_not_kept_where_places_are_scarce, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bodies_hold_half_of_the_places, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_waits_for_slow_handlers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_parked_requests, setup, teardown),
         cmocka_unit_test_setup_teardown(test_claims_have_a_bound_and_end_with_the_request, setup, teardown),
         cmocka_unit_test_setup_teardown(test_large_responses_come_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_path_with_a_nul_names_nothing, setup, teardown),

@@ -3,7 +3,9 @@
  */
 #include "conductor/index/spaces.h"
 #include "conductor/router/load.h"
+#include "conductor/index/chain.h"
 #include "conductor/router/router.h"
+#include "conductor/router/tokens.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -295,6 +297,38 @@ test_lists_of_models(void **state)
     assert_null(list_of(&l, deep, sizeof deep));
 }
 
+static void
+test_answers_of_tokenizers(void **state)
+{
+    static const char *const bad[] = {"{\"tokens\":7}",
+                                      "{\"tokens\":[1,-2]}",
+                                      "{\"tokens\":[1.5]}",
+                                      "{\"tokens\":[4294967296]}",
+                                      "{\"tokens\":[\"1\"]}",
+                                      "{\"tokens\":[null]}",
+                                      "{\"tokens\":[1],\"tokens\":[1]}",
+                                      "{\"tokens\":{\"\":1}}",
+                                      "{\"tokens\":[[1]]}",
+                                      "{\"x\":{\"tokens\":[1]}}",
+                                      "{\"tokens\":[1]",
+                                      "{}"};
+    static const char good[] =
+        "{\"count\":5,\"token_strs\":[\"\\u0041]\"],\"tokens\":[ 1, 2,3 ,4294967295,0],\"x\":{\"tokens\":[9]}}";
+    const uint32_t tokens[4] = {1, 2, 3, UINT32_MAX};
+    const uint64_t first = kvp_chain_next(NULL, tokens, 2, 5), second = kvp_chain_next(&first, tokens + 2, 2, 5);
+    kvp_tokenized_t out;
+
+    (void)state;
+    assert_true(kvp_tokenized_read(good, strlen(good), 2, 5, &out));
+    assert_true(out.tokens == 5 && out.hashes.len == 16);
+    assert_true(memcmp(out.hashes.data, &first, 8) == 0 && memcmp(out.hashes.data + 8, &second, 8) == 0);
+    kvp_buf_fini(&out.hashes);
+    assert_true(kvp_tokenized_read("{\"tokens\":[]}", 13, 2, 5, &out));
+    assert_true(out.tokens == 0 && out.hashes.len == 0);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
+        assert_false(kvp_tokenized_read(bad[i], strlen(bad[i]), 2, 5, &out));
+}
+
 /* Fails if names that no server lists any more stay known, or keep memory. */
 static void
 test_models_that_come_and_go(void **state)
@@ -326,6 +360,7 @@ main(void)
                                        cmocka_unit_test(test_instances_that_come_and_go),
                                        cmocka_unit_test(test_by_load_alone),
                                        cmocka_unit_test(test_texts_of_servers),
+                                       cmocka_unit_test(test_answers_of_tokenizers),
                                        cmocka_unit_test(test_lists_of_models),
                                        cmocka_unit_test(test_models_that_come_and_go)};
 
