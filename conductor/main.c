@@ -69,9 +69,9 @@ static const kvp_opt_t opts[] = {
     {.name = "prefill",
      .type = KVP_OPT_STRINGS,
      .offset = offsetof(settings_t, prefill),
-     .metavar = "URL[,BOOTSTRAP_PORT]",
-     .help = "With --proxy: a server that computes prompts; with the port of its bootstrap server, if that tells its "
-             "engine's id."},
+     .metavar = "URL[,BOOTSTRAP]",
+     .help = "With --proxy: a server that computes prompts. BOOTSTRAP is PORT or HOST:PORT of its bootstrap server, if "
+             "that names its engines' ids."},
     {.name = "decode",
      .type = KVP_OPT_STRINGS,
      .offset = offsetof(settings_t, decode),
@@ -192,13 +192,13 @@ add_servers(kvp_proxy_t *p, kvp_server_role_t role, const kvp_strings_t *texts)
     kvp_err_t err = KVP_OK;
 
     for (size_t i = 0; i < texts->count && err == KVP_OK; i++) {
-        const char *port = i + 1 < texts->count ? texts->items[i + 1] : "";
-        const bool has_port = port[0] >= '0' && port[0] <= '9';
-        char text[640];
+        const char *next = i + 1 < texts->count ? texts->items[i + 1] : "";
+        const bool has_bootstrap = next[0] != '\0' && strstr(next, "://") == NULL;
+        char text[1024];
 
-        /* The environment's lists are split at commas, that of a bootstrap port, too. */
-        snprintf(text, sizeof text, has_port ? "%s,%s" : "%s", texts->items[i], port);
-        i += has_port;
+        /* The environment's lists are split at commas, also at those before bootstrap servers. */
+        snprintf(text, sizeof text, has_bootstrap ? "%s,%s" : "%s", texts->items[i], next);
+        i += has_bootstrap;
         err = kvp_proxy_admin_add(p, role, text);
     }
     return err;

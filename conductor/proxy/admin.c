@@ -12,20 +12,26 @@
 
 static const char *const role_names[KVP_SERVER_ROLES] = {"replica", "prefill", "decode"};
 
-/* A bootstrap server is on the host of the url, at another port; 0 = there is none. */
+/* bootstrap: HOST:PORT of the bootstrap server, or PORT alone where it is on the host of the url; "" = there is none. */
 static kvp_err_t
-add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, uint64_t port)
+add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap)
 {
-    char bootstrap[KVP_HOSTPORT_TEXT_MAX + 8] = "", text[KVP_HOSTPORT_TEXT_MAX];
+    char base[KVP_HOSTPORT_TEXT_MAX + 8] = "", text[KVP_HOSTPORT_TEXT_MAX];
     kvp_hostport_t at;
     const char *path;
+    uint64_t port;
 
-    if ((port != 0 && role != KVP_SERVER_PREFILL) || port > UINT16_MAX || strncmp(url, "https", 5) == 0 ||
+    if ((bootstrap[0] != '\0' && role != KVP_SERVER_PREFILL) || strncmp(url, "https", 5) == 0 ||
         kvp_url_split(url, &at, &path) != KVP_OK)
         return KVP_INVALID;
-    at.port = (uint16_t)port;
-    if (port != 0) snprintf(bootstrap, sizeof bootstrap, "http://%s", kvp_format_hostport(&at, text));
-    return kvp_proxy_add(p, role, url, bootstrap);
+    if (bootstrap[0] == '\0') return kvp_proxy_add(p, role, url, "");
+    if (kvp_parse_u64(bootstrap, &port) == KVP_OK && port <= UINT16_MAX)
+        at.port = (uint16_t)port;
+    else if (kvp_parse_hostport(bootstrap, &at) != KVP_OK)
+        return KVP_INVALID;
+    if (at.port == 0) return KVP_INVALID;
+    snprintf(base, sizeof base, "http://%s", kvp_format_hostport(&at, text));
+    return kvp_proxy_add(p, role, url, base);
 }
 
 kvp_err_t
@@ -33,17 +39,15 @@ kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
 {
     const char *comma = strchr(text, ',');
     char url[KVP_FLEET_URL_MAX + 1];
-    uint64_t port = 0;
     kvp_err_t err = kvp_base_url(text, comma == NULL ? strlen(text) : (size_t)(comma - text), url, sizeof url);
 
-    if (err == KVP_OK && comma != NULL) err = kvp_parse_u64(comma + 1, &port);
-    if (err == KVP_OK && comma != NULL && port == 0) err = KVP_INVALID;
-    if (err == KVP_OK) err = add(p, role, url, port);
+    if (err == KVP_OK && comma != NULL && comma[1] == '\0') err = KVP_INVALID;
+    if (err == KVP_OK) err = add(p, role, url, comma == NULL ? "" : comma + 1);
     if (err == KVP_LIMIT)
         kvp_log_error("proxy", "there are too many servers: %s", text);
     else if (err != KVP_OK)
         kvp_log_error("proxy", "%s is not http://HOST:PORT%s", text,
-                      role == KVP_SERVER_PREFILL ? "[,BOOTSTRAP_PORT]" : "");
+                      role == KVP_SERVER_PREFILL ? ", alone or with ,BOOTSTRAP_PORT or ,BOOTSTRAP_HOST:PORT" : "");
     return err;
 }
 
@@ -51,13 +55,37 @@ kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
 typedef struct {
     kvp_server_role_t role;
     char url[KVP_FLEET_URL_MAX + 1];
-    uint64_t port;
+    char bootstrap[KVP_HOSTPORT_TEXT_MAX]; /* "" = none */
 } request_t;
+
+/* bootstrap_port, or bootstrap_server_address: not both. */
+static bool
+take_bootstrap(const json_object *in, request_t *out)
+{
+    json_object *port = NULL, *address = NULL;
+    kvp_hostport_t at;
+
+    (void)json_object_object_get_ex(in, "bootstrap_port", &port);
+    (void)json_object_object_get_ex(in, "bootstrap_server_address", &address);
+    if (port != NULL && address != NULL) return false;
+    if (port != NULL) {
+        const uint64_t n = json_object_is_type(port, json_type_int) ? json_object_get_uint64(port) : 0;
+
+        snprintf(out->bootstrap, sizeof out->bootstrap, "%llu", (unsigned long long)n);
+        return n > 0 && n <= UINT16_MAX;
+    }
+    if (address == NULL) return true;
+    if (!json_object_is_type(address, json_type_string) ||
+        kvp_parse_hostport(json_object_get_string(address), &at) != KVP_OK)
+        return false;
+    kvp_format_hostport(&at, out->bootstrap);
+    return true;
+}
 
 static bool
 take_request(const json_object *in, request_t *out)
 {
-    json_object *role, *url, *port;
+    json_object *role, *url;
     const char *name;
 
     *out = (request_t){.role = KVP_SERVER_ROLES};
@@ -68,13 +96,10 @@ take_request(const json_object *in, request_t *out)
     name = json_object_get_string(role);
     for (uint32_t i = 0; i < KVP_SERVER_ROLES; i++)
         if (strcmp(name, role_names[i]) == 0) out->role = (kvp_server_role_t)i;
-    if (out->role == KVP_SERVER_ROLES ||
-        kvp_base_url(json_object_get_string(url), (size_t)json_object_get_string_len(url), out->url, sizeof out->url) !=
-            KVP_OK)
-        return false;
-    if (!json_object_object_get_ex(in, "bootstrap_port", &port) || port == NULL) return true;
-    out->port = json_object_is_type(port, json_type_int) ? json_object_get_uint64(port) : 0;
-    return out->port > 0 && out->port <= UINT16_MAX;
+    return out->role != KVP_SERVER_ROLES &&
+           kvp_base_url(json_object_get_string(url), (size_t)json_object_get_string_len(url), out->url,
+                        sizeof out->url) == KVP_OK &&
+           take_bootstrap(in, out);
 }
 
 /* False: it has been answered. */
@@ -87,7 +112,7 @@ read_request(const kvp_http_request_t *request, kvp_http_response_t *response, r
     if (in != NULL && !is_one)
         kvp_http_error(response, 400,
                        "wanted: role (prefill, decode, replica), url (http://HOST:PORT), and for a "
-                       "prefill server perhaps bootstrap_port");
+                       "prefill server perhaps bootstrap_port, or bootstrap_server_address (HOST:PORT)");
     json_object_put(in);
     return is_one;
 }
@@ -133,14 +158,16 @@ on_post(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
     request_t r;
 
     if (!read_request(request, response, &r)) return;
-    const kvp_err_t err = add(arg, r.role, r.url, r.port);
+    const kvp_err_t err = add(arg, r.role, r.url, r.bootstrap);
     if (err == KVP_OK)
         write_servers(arg, response);
     else
-        kvp_http_error(response, err == KVP_LIMIT ? 503 : 400, "%s",
-                       err == KVP_LIMIT
-                           ? "there are too many servers"
-                           : "only a prefill server has a bootstrap_port, and https:// is not spoken here");
+        kvp_http_error(
+            response, err == KVP_LIMIT ? 503 : 400, "%s",
+            err == KVP_LIMIT
+                ? "there are too many servers"
+                : "only a prefill server has a bootstrap server, which has a port above 0, and https:// is not "
+                  "spoken here");
 }
 
 static void

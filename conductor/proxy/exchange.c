@@ -17,7 +17,6 @@
 #define BUSY 429u /* the status of a server that has no room, and has done nothing */
 #define DELIVERIES_MAX 2u /* of a POST in each role */
 #define ROUTE_MS 1000u /* that the router may take */
-#define ENGINE_NS (5 * KVP_NS_PER_S) /* for which an engine's id holds: less than an engine takes to start */
 
 /* ---- answers of ours */
 static void
@@ -118,11 +117,15 @@ end_route(kvp_exchange_t *x, uint64_t route)
 static void
 end_server(kvp_exchange_t *x, kvp_server_end_t end)
 {
+    const int64_t rank = x->is_rank_taken ? x->rank : -1;
+
     end_route(x, x->route);
     x->route = 0;
     x->rank = -1;
+    x->is_rank_taken = false;
     if (x->server == KVP_SERVER_NONE) return;
     pthread_mutex_lock(&x->shared->lock);
+    if (rank >= 0) kvp_fleet_end_rank(&x->shared->fleet, x->server, (uint32_t)rank);
     if (kvp_fleet_end(&x->shared->fleet, x->server, end, kvp_now_ns()))
         kvp_log_warn("proxy", "left out for a while: %s server=%s", x->why, x->shared->fleet.servers[x->server].url);
     pthread_mutex_unlock(&x->shared->lock);
@@ -358,29 +361,45 @@ send_prefill(kvp_exchange_t *x)
     start_call(x, s->url, x->path, false, &prefill_ops, x->shared->conf.prefill_ms);
 }
 
-/* ---- the engine's id, where a bootstrap server tells it */
+/* ---- the server's ranks and their engines' ids, where a bootstrap server names them */
+/* The rank that the router chose, or the next one if the server no longer has that rank. False: the ranks are not known. */
+static bool
+take_rank(kvp_exchange_t *x)
+{
+    kvp_server_rank_t rank;
+
+    pthread_mutex_lock(&x->shared->lock);
+    x->is_rank_taken = kvp_fleet_take_rank(&x->shared->fleet, x->server, x->rank, kvp_now_ns(), &rank);
+    pthread_mutex_unlock(&x->shared->lock);
+    if (!x->is_rank_taken) return false;
+    x->rank = rank.rank;
+    strcpy(x->engine, rank.engine);
+    return true;
+}
+
+static bool
+note_ranks(kvp_exchange_t *x)
+{
+    kvp_server_rank_t ranks[KVP_FLEET_RANKS_MAX];
+    const uint32_t n = x->told.err != KVP_OK ? 0 : kvp_ranks_read((const char *)x->told.data, x->told.len, ranks);
+
+    if (n == 0) return false;
+    pthread_mutex_lock(&x->shared->lock);
+    const bool is_set = kvp_fleet_set_ranks(&x->shared->fleet, x->server, ranks, n, kvp_now_ns());
+    pthread_mutex_unlock(&x->shared->lock);
+    return is_set;
+}
+
 static void
 on_bootstrap_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     kvp_exchange_t *x = arg;
-    kvp_body_t told, first;
-    const char *bad, *value, *engine;
-    size_t len;
+    const bool is_told = why == NULL && x->status == 200 && note_ranks(x) && take_rank(x);
 
     (void)fate;
     x->call = NULL;
     x->status = 0;
-    /* {"0": {"engine_id": "..."}}, by rank */
-    if (why == NULL && kvp_body_read((const char *)x->told.data, x->told.len, &told, &bad) &&
-        (value = kvp_body_find(&told, "0", &len)) != NULL && kvp_body_read(value, len, &first, &bad) &&
-        (engine = kvp_body_find(&first, "engine_id", &len)) != NULL && len > 2 && engine[0] == '"' &&
-        len - 2 <= KVP_FLEET_ENGINE_MAX && memchr(engine, '\\', len) == NULL) {
-        memcpy(x->engine, engine + 1, len - 2);
-        x->engine[len - 2] = '\0';
-        pthread_mutex_lock(&x->shared->lock);
-        strcpy(x->shared->fleet.servers[x->server].engine, x->engine);
-        x->shared->fleet.servers[x->server].engine_ns = kvp_now_ns();
-        pthread_mutex_unlock(&x->shared->lock);
+    if (is_told) {
         send_prefill(x);
         return;
     }
@@ -558,10 +577,7 @@ send_to(kvp_exchange_t *x)
         x->has_params = false;
         go_to_answer(x);
     } else {
-        pthread_mutex_lock(&x->shared->lock);
-        strcpy(x->engine, kvp_now_ns() - s->engine_ns < ENGINE_NS ? s->engine : "");
-        pthread_mutex_unlock(&x->shared->lock);
-        if (s->bootstrap[0] == '\0' || x->engine[0] != '\0' || !x->hands_over) {
+        if (s->bootstrap[0] == '\0' || take_rank(x)) {
             send_prefill(x);
         } else {
             x->state = KVP_X_BOOTSTRAP;

@@ -65,7 +65,8 @@ typedef struct kvp_exchange {
     kvp_call_t *call; /* under way; NULL = none */
     uint32_t server; /* of it */
     uint64_t route; /* that led there; 0 = none */
-    int64_t rank; /* of that server, by the router; -1 = any */
+    int64_t rank; /* of that server; -1 = any */
+    bool is_rank_taken; /* it is one of those that the bootstrap server named */
     kvp_buf_t sent; /* its body */
     uint32_t tried[KVP_EXCHANGE_TRIES_MAX], tried_n;
     uint32_t deliveries; /* in this role */

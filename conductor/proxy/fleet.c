@@ -12,6 +12,7 @@
 #define OUT_MAX_NS (30 * KVP_NS_PER_S)
 #define ERRORS_MAX 3u
 #define CLOSINGS_MAX 2u
+#define RANKS_NS (5 * KVP_NS_PER_S)
 
 static uint32_t
 find(const kvp_fleet_t *f, kvp_server_role_t role, const char *url)
@@ -33,6 +34,7 @@ kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const cha
         continue;
     if (at == KVP_FLEET_MAX) return KVP_SERVER_NONE;
     if (at == f->n) f->n++;
+    free(f->servers[at].ranks);
     f->servers[at] = (kvp_server_t){.role = role};
     strcpy(f->servers[at].url, url);
     strcpy(f->servers[at].bootstrap, bootstrap);
@@ -142,7 +144,7 @@ kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tr
 static void
 leave_out(kvp_server_t *s, uint64_t now_ns)
 {
-    s->engine[0] = '\0'; /* another process may stand there soon */
+    s->ranks_until_ns = 0; /* another process may stand there soon */
     s->is_down = true;
     s->until_ns = now_ns + kvp_min_u64(OUT_MAX_NS, OUT_MIN_NS << kvp_min_u64(s->fails, 10));
     s->fails++;
@@ -156,6 +158,7 @@ kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t no
     const bool was_down = s->is_down;
 
     s->open--;
+    if (end == KVP_SERVER_CLOSED) s->ranks_until_ns = 0;
     s->failures += end == KVP_SERVER_FAILED || end == KVP_SERVER_ERRED;
     if (end == KVP_SERVER_DID) {
         s->fails = s->errors = s->closings = 0;
@@ -192,4 +195,67 @@ kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, bool is_up, uint64_t now_ns)
         s->is_down = false;
     else
         leave_out(s, now_ns);
+}
+
+/* ---- ranks */
+static kvp_server_rank_t *
+find_rank(const kvp_server_t *s, int64_t rank)
+{
+    for (uint32_t i = 0; i < s->ranks_n; i++)
+        if (s->ranks[i].rank == rank) return &s->ranks[i];
+    return NULL;
+}
+
+bool
+kvp_fleet_set_ranks(kvp_fleet_t *f, uint32_t server, const kvp_server_rank_t *ranks, uint32_t n, uint64_t now_ns)
+{
+    kvp_server_t *s = &f->servers[server];
+    kvp_server_rank_t *copy = malloc(n * sizeof *copy);
+
+    if (copy == NULL) return false;
+    memcpy(copy, ranks, n * sizeof *copy);
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_server_rank_t *old = find_rank(s, copy[i].rank);
+
+        copy[i].open = old == NULL ? 0 : old->open;
+    }
+    free(s->ranks);
+    s->ranks = copy;
+    s->ranks_n = n;
+    s->ranks_until_ns = now_ns + RANKS_NS;
+    return true;
+}
+
+bool
+kvp_fleet_take_rank(kvp_fleet_t *f, uint32_t server, int64_t wanted, uint64_t now_ns, kvp_server_rank_t *out)
+{
+    kvp_server_t *s = &f->servers[server];
+    kvp_server_rank_t *best = find_rank(s, wanted);
+    const bool is_wanted = best != NULL;
+
+    if (now_ns >= s->ranks_until_ns) return false;
+    for (uint32_t k = 0; !is_wanted && k < s->ranks_n; k++) {
+        kvp_server_rank_t *r = &s->ranks[(s->rank_turn + k) % s->ranks_n];
+
+        if (best == NULL || r->open < best->open) best = r;
+    }
+    s->rank_turn = (uint32_t)(best - s->ranks) + 1;
+    best->open++;
+    *out = *best;
+    return true;
+}
+
+void
+kvp_fleet_end_rank(kvp_fleet_t *f, uint32_t server, uint32_t rank)
+{
+    kvp_server_rank_t *r = find_rank(&f->servers[server], rank);
+
+    if (r != NULL && r->open > 0) r->open--;
+}
+
+void
+kvp_fleet_fini(kvp_fleet_t *f)
+{
+    for (uint32_t i = 0; i < f->n; i++)
+        free(f->servers[i].ranks);
 }

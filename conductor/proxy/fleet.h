@@ -10,6 +10,7 @@
 #define KVP_FLEET_MAX 1024u
 #define KVP_FLEET_URL_MAX 511u
 #define KVP_FLEET_ENGINE_MAX 255u
+#define KVP_FLEET_RANKS_MAX 128u /* of a server */
 #define KVP_SERVER_NONE UINT32_MAX
 
 typedef enum { KVP_SERVER_REPLICA, KVP_SERVER_PREFILL, KVP_SERVER_DECODE, KVP_SERVER_ROLES } kvp_server_role_t;
@@ -22,18 +23,26 @@ typedef enum {
     KVP_SERVER_CLOSED /* it closed a kept connection as the request came, which it may: the second in a row is a failure */
 } kvp_server_end_t;
 
+/* A data-parallel rank of a prefill server: an engine of its own, whose cache has the id `engine`. */
+typedef struct {
+    uint32_t rank;
+    uint32_t open; /* requests under way */
+    char engine[KVP_FLEET_ENGINE_MAX + 1];
+} kvp_server_rank_t;
+
 typedef struct {
     char url[KVP_FLEET_URL_MAX + 1];
     kvp_server_role_t role;
     char bootstrap[KVP_FLEET_URL_MAX +
                    1]; /* of a prefill server that tells its engine's id there; "" = it tells in its answers */
-    char engine[KVP_FLEET_ENGINE_MAX + 1]; /* that id; "" = not known */
+    kvp_server_rank_t *ranks; /* owned; as the bootstrap server last named them */
+    uint32_t ranks_n, rank_turn;
     bool is_gone; /* was removed; the place is free when nothing is open */
     bool is_down, is_checked; /* left out; a check is under way */
     uint32_t open; /* requests that are under way, and checks */
     uint32_t fails, errors, closings; /* in a row */
     uint64_t until_ns; /* no check before that */
-    uint64_t engine_ns; /* when it told its engine's id */
+    uint64_t ranks_until_ns; /* after which the bootstrap server is asked again */
     uint64_t requests, failures;
 } kvp_server_t;
 
@@ -64,8 +73,18 @@ uint32_t kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uin
 /* kvp_fleet_end: true = from now on it is left out. */
 bool kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t now_ns);
 
+/* kvp_fleet_set_ranks: the ranks that the server's bootstrap server has named, at least one; they hold for 5 s, less than an engine takes to start. False = no memory.
+ * kvp_fleet_take_rank: `wanted` if the server has that rank, else, or if it is negative, the next in turn of those with the fewest requests under way. The rank has one request more then, until
+ * kvp_fleet_end_rank. False = the ranks are not known, or no longer: ask the bootstrap server. */
+bool kvp_fleet_set_ranks(kvp_fleet_t *f, uint32_t server, const kvp_server_rank_t *ranks, uint32_t n, uint64_t now_ns);
+bool kvp_fleet_take_rank(kvp_fleet_t *f, uint32_t server, int64_t wanted, uint64_t now_ns, kvp_server_rank_t *out);
+void kvp_fleet_end_rank(kvp_fleet_t *f, uint32_t server, uint32_t rank);
+
 /* kvp_fleet_check: a server that is left out and is to be checked now, until kvp_fleet_checked. KVP_SERVER_NONE = there is none. */
 uint32_t kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns);
 void kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, bool is_up, uint64_t now_ns);
+
+/* The zero value is a fleet without servers. */
+void kvp_fleet_fini(kvp_fleet_t *f);
 
 #endif

@@ -150,6 +150,7 @@ kvp_proxy_stop(kvp_proxy_t *p)
     for (uint32_t i = 0; i < KVP_PROXY_THREADS_MAX; i++)
         kvp_front_stop(p->fronts[i]);
     if (p->listening >= 0) close(p->listening);
+    kvp_fleet_fini(&p->shared.fleet);
     pthread_mutex_destroy(&p->shared.lock);
     free(p);
 }

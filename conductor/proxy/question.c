@@ -91,22 +91,66 @@ number(const kvp_body_t *told, const char *name)
     return kvp_parse_u64(text, &out) == KVP_OK ? out : 0;
 }
 
+/* A string without escapes, of 1 to max bytes: engines' ids, and URLs of servers that were added, have none. */
+static bool
+copy_text(const kvp_body_t *told, const char *name, char *out, size_t max)
+{
+    size_t len;
+    const char *value = kvp_body_find(told, name, &len);
+
+    if (value == NULL || value[0] != '"' || len <= 2 || len - 2 > max || memchr(value, '\\', len) != NULL) return false;
+    memcpy(out, value + 1, len - 2);
+    out[len - 2] = '\0';
+    return true;
+}
+
 bool
 kvp_told_read(const char *text, size_t len, kvp_told_t *out)
 {
     kvp_body_t told;
-    const char *why, *url;
-    size_t url_len;
+    const char *why;
 
-    if (!kvp_body_read(text, len, &told, &why)) return false;
-    url = kvp_body_find(&told, "url", &url_len);
-    /* One with a backslash is none of a server that was added. */
-    if (url == NULL || url[0] != '"' || url_len <= 2 || url_len - 2 > KVP_FLEET_URL_MAX ||
-        memchr(url, '\\', url_len) != NULL)
-        return false;
-    memcpy(out->url, url + 1, url_len - 2);
-    out->url[url_len - 2] = '\0';
+    if (!kvp_body_read(text, len, &told, &why) || !copy_text(&told, "url", out->url, KVP_FLEET_URL_MAX)) return false;
+    const uint64_t rank = number(&told, "dp_rank");
     out->route = number(&told, "route_id");
-    out->rank = number(&told, "dp_ranks") > 1 ? (int64_t)number(&told, "dp_rank") : -1;
+    out->rank = number(&told, "dp_ranks") > 1 || rank > 0 ? (int64_t)kvp_min_u64(rank, UINT32_MAX) : -1;
     return true;
+}
+
+static uint32_t
+find_rank(const kvp_server_rank_t *ranks, uint32_t n, uint64_t rank)
+{
+    uint32_t i = 0;
+
+    while (i < n && ranks[i].rank != rank)
+        i++;
+    return i;
+}
+
+uint32_t
+kvp_ranks_read(const char *text, size_t len, kvp_server_rank_t ranks_out[KVP_FLEET_RANKS_MAX])
+{
+    kvp_body_t all, one;
+    uint32_t n = 0;
+    const char *why;
+
+    if (!kvp_body_read(text, len, &all, &why)) return 0;
+    for (uint32_t i = 0; i < all.n; i++) {
+        const kvp_body_field_t *f = &all.fields[i];
+        kvp_server_rank_t r = {.open = 0};
+        char name[16];
+        uint64_t rank;
+
+        if (f->name_len >= sizeof name) continue;
+        snprintf(name, sizeof name, "%.*s", (int)f->name_len, text + f->name);
+        if (kvp_parse_u64(name, &rank) != KVP_OK || rank >= UINT32_MAX ||
+            !kvp_body_read(text + f->value, f->value_len, &one, &why) ||
+            !copy_text(&one, "engine_id", r.engine, KVP_FLEET_ENGINE_MAX))
+            continue;
+        r.rank = (uint32_t)rank;
+        const uint32_t at = find_rank(ranks_out, n, rank);
+        ranks_out[at] = r;
+        n += at == n;
+    }
+    return n;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a proxy asks the conductor's router (POST /route) about a request, and what it is told.
+ * What a proxy asks the conductor's router (POST /route) about a request, and what it is told; and what a bootstrap server answers.
  */
 #ifndef KVP_CONDUCTOR_PROXY_QUESTION_H
 #define KVP_CONDUCTOR_PROXY_QUESTION_H
@@ -17,10 +17,13 @@ void kvp_question_write(const kvp_body_t *request, const char *session, const ch
 typedef struct {
     char url[KVP_FLEET_URL_MAX + 1];
     uint64_t route; /* for /route/done; 0 = none */
-    int64_t rank; /* of those that the instance has; -1 = it has one */
+    int64_t rank; /* data-parallel; -1 = the instance has only rank 0 */
 } kvp_told_t;
 
 /* False: it names no server. */
 bool kvp_told_read(const char *text, size_t len, kvp_told_t *out);
+
+/* kvp_ranks_read reads what vLLM's bootstrap server answers to GET /query: {"RANK": {"engine_id": "ID", ...}, ...}. It returns how many ranks ranks_out has; a rank without an id is left out. */
+uint32_t kvp_ranks_read(const char *text, size_t len, kvp_server_rank_t ranks_out[KVP_FLEET_RANKS_MAX]);
 
 #endif

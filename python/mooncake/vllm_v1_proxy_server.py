@@ -18,6 +18,13 @@ def _port(text):
     return port
 
 
+def _bootstrap(text):
+    """PORT, or HOST:PORT of a bootstrap server on another host than its prefill server."""
+    host, _, port = text.rpartition(":")
+    _port(port)
+    return text if host else int(port)
+
+
 def _address(host, port):
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
@@ -32,11 +39,11 @@ def _servers(parser, what, hosts, ports):
 
 
 def _bootstrap_ports(parser, given, n):
-    """A port for each of n prefill servers, or none: then they tell their engines' ids in their answers."""
+    """A bootstrap server for each of n prefill servers, or none: then they tell their engines' ids in their answers."""
     if given is None:
         told = os.environ.get(_BOOTSTRAP, "")
         try:
-            given = [_port(told)] if told else []
+            given = [_bootstrap(told)] if told else []
         except argparse.ArgumentTypeError as e:
             parser.error(f"${_BOOTSTRAP}: {e}")
     if len(given) not in (0, 1, n):
@@ -53,7 +60,7 @@ def arguments(argv=None):
     for what, port in (("prefiller", 8100), ("decoder", 8200)):
         parser.add_argument(f"--{what}-hosts", f"--{what}-host", nargs="+", default=["localhost"], metavar="HOST")
         parser.add_argument(f"--{what}-ports", f"--{what}-port", nargs="+", type=_port, default=[port], metavar="PORT")
-    parser.add_argument("--prefiller-bootstrap-ports", "--prefiller-bootstrap-port", nargs="+", type=_port, default=None, metavar="PORT",
+    parser.add_argument("--prefiller-bootstrap-ports", "--prefiller-bootstrap-port", nargs="+", type=_bootstrap, default=None, metavar="[HOST:]PORT",
                         help=f"of the servers that tell the engines' ids, where the answers don't (default: ${_BOOTSTRAP})")
     parser.add_argument("--admin-port", type=_port, default=0, help="port of 127.0.0.1 for /servers and for the conductor's paths, 0: any")
     args = parser.parse_args(argv)

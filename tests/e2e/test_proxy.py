@@ -21,6 +21,7 @@ class Server:
         server = self
         self.kind, self.asked, self.fail, self.chunks, self.gap, self.gone = kind, [], None, 5, 0.02, 0
         self.health, self.checks, self.tokenized, self.can_tokenize = 200, 0, 0, True
+        self.ranks = None
         self.release, self.engine, self.models = threading.Event(), "engine-7", [{"id": "m"}]
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -41,7 +42,7 @@ class Server:
                     self.answer(server.health, b"")
                     return
                 server.asked.append((self.path, None, dict(self.headers)))
-                self.answer(200, json.dumps({"0": {"engine_id": server.engine}} if self.path == "/query" else {"data": server.models}).encode())
+                self.answer(200, json.dumps((server.ranks or {"0": {"engine_id": server.engine}}) if self.path == "/query" else {"data": server.models}).encode())
 
             def do_POST(self):
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
@@ -258,6 +259,71 @@ def test_bootstrap_handshake(site):
         return d.asked[-1][1]["kv_transfer_params"]["remote_engine_id"]
 
     wait_until(lambda: engine() == "engine-8", 10, "the engine that is there now")
+
+
+def ranks_of(p, d, since=0):
+    """The ranks that the prefill server was asked for. Fails if the decode server was told another rank's engine."""
+    asked = [(int(headers["X-data-parallel-rank"]), body["kv_transfer_params"]["transfer_id"]) for path, body, headers in p.asked if path != "/query"][since:]
+    engines = {body["kv_transfer_params"]["transfer_id"]: body["kv_transfer_params"]["remote_engine_id"] for _, body, _ in d.asked}
+    assert all(engines[transfer] == p.ranks[str(rank)]["engine_id"] for rank, transfer in asked), (asked, engines)
+    return [rank for rank, _ in asked]
+
+
+def test_ranks_of_a_prefill_server(site):
+    """Fails if one rank alone computes, if a rank goes out with another one's engine id, or if one that is gone is chosen."""
+    proxy, p, d = site("prefill", "decode", bootstrap=True)
+    p.ranks = {"3": {"engine_id": "e3", "worker_addr": {"0": {"0": "tcp://h:1"}}}, "11": {"engine_id": "e11"}, "12": {}, "x": {"engine_id": "ex"}, "5": {"engine_id": "e5"}}
+    for _ in range(6):
+        assert proxy.post(BODY)[0] == 200
+    assert sorted(ranks_of(p, d)) == [3, 3, 5, 5, 11, 11] and sum(path == "/query" for path, _, _ in p.asked) == 1
+    p.ranks = {"4": {"engine_id": "e4"}, "11": {"engine_id": "e11-again"}}
+
+    def is_asked_again():
+        assert proxy.post(BODY)[0] == 200
+        return sum(path == "/query" for path, _, _ in p.asked) > 1
+
+    wait_until(is_asked_again, 10, "the bootstrap server to be asked again")
+    before = sum(path != "/query" for path, _, _ in p.asked)
+    for _ in range(4):
+        assert proxy.post(BODY)[0] == 200
+    assert sorted(ranks_of(p, d, before)) == [4, 4, 11, 11]
+
+
+def test_ranks_by_load(site):
+    """Fails if a rank gets the next request although another one has fewer under way."""
+    proxy, p, d = site("prefill", "decode", bootstrap=True)
+    p.ranks, p.fail = {"0": {"engine_id": "e0"}, "1": {"engine_id": "e1"}}, "stall"
+    c = http.client.HTTPConnection(*proxy.at, timeout=20 * SLOW)
+    c.request("POST", "/v1/completions", json.dumps(BODY))
+    wait_until(lambda: len(p.asked) == 2, 5, "the slow request")
+    busy, p.fail = int(p.asked[-1][2]["X-data-parallel-rank"]), None
+    for _ in range(4):
+        assert proxy.post(BODY)[0] == 200
+    assert [int(headers["X-data-parallel-rank"]) for _, _, headers in p.asked[2:]] == [1 - busy] * 4
+    c.close()
+
+
+@pytest.mark.parametrize("way", ["flag", "environment", "servers"])
+def test_bootstrap_server_on_another_host(bench, way):
+    """Fails if a bootstrap server is taken to be on the prefill server's host."""
+    with contextlib.ExitStack() as stack:
+        p, b, d = (stack.enter_context(contextlib.closing(Server(kind))) for kind in ("prefill", "prefill", "decode"))
+        args = {"flag": ["--prefill", f"{p.url},localhost:{b.port}", "--decode", d.url], "servers": ["--decode", d.url, "--prefill", "http://127.0.0.1:9"]}.get(way, [])
+        env = {"KVPOOL_PREFILL": f"{p.url},localhost:{b.port},http://127.0.0.1:9,127.0.0.1:9", "KVPOOL_DECODE": d.url} if way == "environment" else {}
+        proxy = Proxy.__new__(Proxy)
+        proxy.daemon = bench.start("proxy", "kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", *args, env=env)
+        proxy.at = proxy.daemon.listen.split(":")
+        if way == "servers":
+            one = {"role": "prefill", "url": "http://127.0.0.1:9"}
+            proxy.servers("DELETE", one)
+            for bad in ({"bootstrap_server_address": bad} for bad in ("localhost", "localhost:0", "http://localhost:1", 7, "")):
+                assert proxy.servers("POST", {**one, **bad})[0] == 400, bad
+            assert proxy.servers("POST", {**one, "bootstrap_server_address": "a:1", "bootstrap_port": 1})[0] == 400
+            assert proxy.servers("POST", {"role": "prefill", "url": p.url, "bootstrap_server_address": f"localhost:{b.port}"})[0] == 200
+        told = {s["url"]: s.get("bootstrap") for s in proxy.servers("GET")[1]["servers"] if s["role"] == "prefill"}
+        assert told == {p.url: f"http://localhost:{b.port}", **({"http://127.0.0.1:9": "http://127.0.0.1:9"} if way == "environment" else {})}
+        wait_until(lambda: proxy.post(BODY)[0] == 200 and d.asked[-1][1].get("kv_transfer_params", {}).get("remote_bootstrap_addr") == f"http://localhost:{b.port}", 5, "the hand-over")
+        assert [path for path, _, _ in b.asked] == ["/query"] and "/query" not in [path for path, _, _ in p.asked]
 
 
 def test_parameters_of_clients(site):

@@ -14,16 +14,18 @@ from test_router import stored, tokens_of
 
 
 class Site:
-    def __init__(self, bench, publishers, *args, kinds=("replica", "replica", "replica")):  # noqa: F811
-        self.servers = [Server(kind) for kind in kinds]
+    def __init__(self, bench, publishers, *args, kinds=("replica", "replica", "replica"), ranks=(0,)):  # noqa: F811
+        self.servers = [Server(kind, bootstrap=kind == "prefill" and ranks != (0,)) for kind in kinds]
         self.proxy = Proxy(bench, self.servers, *args)
         self.conductor = Conductor.__new__(Conductor)
         self.conductor.daemon = self.proxy.daemon
         self.publishers = []
         for i, s in enumerate(self.servers):
             if s.kind != "decode":
-                self.publishers.append(publishers())
-                self.conductor.register(self.publishers[-1], instance_id=f"s{i}", url=s.url + "/")  # that is one with it
+                s.ranks = None if ranks == (0,) else {str(rank): {"engine_id": f"s{i}-{rank}"} for rank in ranks}
+                for rank in ranks:
+                    self.publishers.append(publishers())
+                    self.conductor.register(self.publishers[-1], instance_id=f"s{i}", url=s.url + "/", dp_rank=rank)  # that is one with it
         wait_until(lambda: {s["state"] for s in self.conductor.ask("/services")[1]} == {"live"}, 5, "the subscriptions")
         time.sleep(0.1 * SLOW)  # the proxy looks 20 times a second whether anybody is registered
 
@@ -130,6 +132,28 @@ def test_prefill_by_the_router_and_decode_by_load(site):
     s.has(1, 7)
     asked = [s.complete(tokens_of(7)) for _ in range(4)]
     assert [a[0] for a in asked] == [1] * 4 and {a[1] for a in asked} == {2, 3}
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (2,)])
+def test_rank_by_the_router(site, ranks):
+    """Fails if the rank that has the prompt is not asked, if its prompt goes out with the engine id of another rank, or if a rank that is gone is asked."""
+    s = site(kinds=("prefill", "decode"), ranks=ranks)
+    p, d = s.servers
+
+    def chosen(prompt):
+        s.complete(tokens_of(prompt))
+        asked = [headers for path, _, headers in p.asked if path == "/v1/completions"]
+        return int(asked[-1]["X-data-parallel-rank"]), d.asked[-1][1]["kv_transfer_params"]["remote_engine_id"]
+
+    for i, rank in enumerate(ranks):
+        s.publishers[i].publish(stored(7 + i))
+        wait_until(lambda: s.conductor.matched(tokens_of(7 + i), instance="s0")["longest_matched"] == 40 * BLOCK, 5, "the event")
+    for i, rank in enumerate(ranks):
+        assert [chosen(7 + i) for _ in range(2)] == [(rank, f"s0-{rank}")] * 2
+    if len(ranks) > 1:
+        p.ranks = {"9": {"engine_id": "s0-9"}}
+        wait_until(lambda: chosen(7) == (9, "s0-9"), 10, "the rank that is left")
+    assert s.count("unrouted_total") == 0
 
 
 def test_router_that_cannot_say(site):

@@ -36,7 +36,7 @@ def test_flags(bench, servers, style):
     flags, env = {
         "one": (["--prefiller-host", host, "--prefiller-port", p0.port, "--decoder-host", host, "--decoder-port", d0.port], {}),
         "two": (["--host", "localhost", "--prefiller-hosts", host, host, "--prefiller-ports", p0.port, p1.port, "--decoder-hosts", host, "--decoder-ports", d0.port, d1.port], {}),
-        "bootstrap": (["--prefiller-hosts", host, host, "--prefiller-ports", p0.port, p1.port, "--prefiller-bootstrap-ports", p0.port, p1.port, "--decoder-port", d0.port], {}),
+        "bootstrap": (["--prefiller-hosts", host, host, "--prefiller-ports", p0.port, p1.port, "--prefiller-bootstrap-ports", p0.port, f"localhost:{p1.port}", "--decoder-port", d0.port], {}),
         "environment": (["--prefiller-port", p0.port, "--decoder-port", d0.port], {"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(p0.port)}),
     }[style]
     n = 2 if style in ("two", "bootstrap") else 1

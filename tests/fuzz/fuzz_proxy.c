@@ -67,6 +67,7 @@ static void
 body(const char *text, size_t len)
 {
     static const char *const none[] = {NULL}, *const some[] = {"stream", "max_tokens", NULL};
+    static kvp_server_rank_t ranks[KVP_FLEET_RANKS_MAX];
     static kvp_body_t in, out;
     const char *why = NULL, *value;
     kvp_told_t told;
@@ -87,6 +88,7 @@ body(const char *text, size_t len)
     kvp_buf_reset(&copy);
     kvp_question_write(&in, "", NULL, 0, &copy);
     check(kvp_body_read((const char *)copy.data, copy.len, &out, &why));
+    check(kvp_ranks_read(text, len, ranks) <= KVP_FLEET_RANKS_MAX);
     if (kvp_told_read(text, len, &told)) check(strlen(told.url) > 0);
     if (in.n < KVP_BODY_FIELDS_MAX) {
         kvp_buf_reset(&copy);

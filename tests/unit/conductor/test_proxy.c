@@ -299,6 +299,54 @@ test_fleet_by_load(void **state)
 }
 
 static void
+test_ranks(void **state)
+{
+    static const char text[] =
+        "{\"2\":{\"engine_id\":\"a\",\"w\":{}},\"7\":{\"engine_id\":\"b\"},\"x\":{\"engine_id\":\"c\"},\"-1\":"
+        "{\"engine_id\":\"d\"},\"8\":{\"engine_id\":\"\"},\"9\":{},\"10\":7,\"2\":{\"engine_id\":\"e\"},"
+        "\"4294967296\":{\"engine_id\":\"f\"},\"\":{\"engine_id\":\"g\"}}";
+    static const char *const none[] = {"", "[]", "{}", "{\"0\":{\"engine_id\":\"a\\nb\"}}"};
+    static kvp_server_rank_t ranks[KVP_FLEET_RANKS_MAX];
+    static kvp_fleet_t f;
+    kvp_server_rank_t got;
+    uint32_t a;
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(none); i++)
+        assert_int_equal(kvp_ranks_read(none[i], strlen(none[i]), ranks), 0);
+    assert_int_equal(kvp_ranks_read(text, strlen(text), ranks), 2);
+    assert_int_equal(ranks[0].rank, 2);
+    assert_string_equal(ranks[0].engine, "e");
+    assert_int_equal(ranks[1].rank, 7);
+    a = kvp_fleet_add(&f, KVP_SERVER_PREFILL, "http://a", "http://b");
+    assert_false(kvp_fleet_take_rank(&f, a, -1, 0, &got));
+    assert_true(kvp_fleet_set_ranks(&f, a, ranks, 2, 0));
+    for (uint32_t i = 0; i < 4; i++) { /* in turn */
+        assert_true(kvp_fleet_take_rank(&f, a, -1, 0, &got));
+        assert_int_equal(got.rank, i % 2 == 0 ? 2 : 7);
+    }
+    kvp_fleet_end_rank(&f, a, 7);
+    for (uint32_t i = 0; i < 2; i++) { /* fewest under way, then in turn */
+        assert_true(kvp_fleet_take_rank(&f, a, -1, 0, &got));
+        assert_int_equal(got.rank, i == 0 ? 7 : 2);
+    }
+    assert_true(kvp_fleet_take_rank(&f, a, 2, 0, &got)); /* wanted */
+    assert_int_equal(got.rank, 2);
+    ranks[0].rank = 9;
+    assert_true(kvp_fleet_set_ranks(&f, a, ranks, 2, 0)); /* 2 is gone; 7 has what it had */
+    assert_true(kvp_fleet_take_rank(&f, a, 2, 0, &got));
+    assert_int_equal(got.rank, 9);
+    assert_int_equal(got.open, 1);
+    kvp_fleet_end_rank(&f, a, 2);
+    assert_false(kvp_fleet_take_rank(&f, a, -1, 5000 * MS, &got)); /* too old */
+    assert_true(kvp_fleet_set_ranks(&f, a, ranks, 2, 5000 * MS));
+    assert_int_equal(kvp_fleet_pick(&f, KVP_SERVER_PREFILL, false, NULL, 0), a);
+    kvp_fleet_end(&f, a, KVP_SERVER_FAILED, 5000 * MS);
+    assert_false(kvp_fleet_take_rank(&f, a, -1, 5000 * MS, &got)); /* another process may be there */
+    kvp_fleet_fini(&f);
+}
+
+static void
 test_urls(void **state)
 {
     static const char *const good[][2] = {{"http://a", "http://a"},
@@ -372,6 +420,9 @@ test_questions(void **state)
     assert_string_equal(told.url, "http://a");
     assert_int_equal(told.rank, 1);
     assert_true(told.route == UINT64_MAX);
+    assert_true(
+        kvp_told_read("{\"url\":\"x\",\"dp_rank\":3,\"dp_ranks\":1}", 36, &told)); /* the others are not known here */
+    assert_int_equal(told.rank, 3);
     assert_true(kvp_told_read("{\"url\":\"x\",\"route_id\":-1}", 25, &told));
     assert_int_equal(told.rank, -1);
     assert_int_equal(told.route, 0);
@@ -387,6 +438,7 @@ main(void)
                                        cmocka_unit_test(test_what_is_handed_over),
                                        cmocka_unit_test(test_fleet),
                                        cmocka_unit_test(test_fleet_by_load),
+                                       cmocka_unit_test(test_ranks),
                                        cmocka_unit_test(test_urls),
                                        cmocka_unit_test(test_questions)};
 
