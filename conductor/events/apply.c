@@ -5,6 +5,7 @@
 
 #include "conductor/index/chain.h"
 
+#include <ctype.h>
 #include <string.h>
 #include <strings.h>
 
@@ -57,12 +58,40 @@ medium_of(const kvp_event_t *ev)
     return ev->medium;
 }
 
+/* Of a standard event: a hash of its backend and its medium, which differ in more than case. */
+static uint64_t
+place_of(const kvp_event_t *ev)
+{
+    char medium[KVP_MEDIUM_NAME_MAX];
+    const size_t len = kvp_min_u64(ev->medium.len, sizeof medium);
+
+    for (size_t i = 0; i < len; i++)
+        medium[i] = (char)toupper((unsigned char)ev->medium.at[i]);
+    return XXH3_64bits_withSeed(ev->backend.len == 0 ? "" : ev->backend.at, ev->backend.len, XXH3_64bits(medium, len));
+}
+
+/* Of an engine's event the group of its cache, of a standard one its backend. */
+static uint32_t
+group_of(const kvp_event_t *ev)
+{
+    return ev->is_standard ? KVP_GROUP_BACKENDS | (uint32_t)place_of(ev) : ev->group;
+}
+
 static uint32_t
 slot_of(kvp_applier_t *a, const kvp_event_t *ev)
 {
     const kvp_text_t medium = medium_of(ev);
 
-    return kvp_view_slot(a->view, medium.at, medium.len, ev->group);
+    return kvp_view_slot(a->view, medium.at, medium.len, group_of(ev));
+}
+
+/* KVP_SLOTS_MAX = nothing was ever stored in it. */
+static uint32_t
+find_slot(const kvp_applier_t *a, const kvp_event_t *ev)
+{
+    const kvp_text_t medium = medium_of(ev);
+
+    return kvp_view_find_slot(a->view, medium.at, medium.len, group_of(ev));
 }
 
 /* ---- blocks */
@@ -75,20 +104,36 @@ typedef struct {
     bool is_given; /* the event's hashes are used as they are */
 } spot_t;
 
+typedef struct {
+    char model[NAME_MAX_BYTES], salt[NAME_MAX_BYTES], tenant[NAME_MAX_BYTES], lora[NAME_MAX_BYTES];
+    kvp_space_t space;
+} names_t;
+
+/* The event's namespace. False: a name is too long. */
+static bool
+read_names(const kvp_applier_t *a, const kvp_event_t *ev, names_t *out)
+{
+    kvp_space_t *s = &out->space;
+
+    *s = (kvp_space_t){
+        .model = either(ev->model, a->terms.model, out->model),
+        .salt = either(ev->is_standard ? ev->additional_salt : ev->salt, a->terms.salt, out->salt),
+        .tenant = either(ev->tenant, a->terms.tenant, out->tenant),
+        .lora = either(ev->lora, a->terms.lora, out->lora),
+        .block_size = a->terms.block_size,
+    };
+    return s->model != NULL && s->salt != NULL && s->tenant != NULL && s->lora != NULL;
+}
+
+/* Only what is stored gives a namespace its name. */
 static uint32_t
 space_of(kvp_applier_t *a, const kvp_event_t *ev)
 {
-    char model[NAME_MAX_BYTES], salt[NAME_MAX_BYTES], tenant[NAME_MAX_BYTES], lora[NAME_MAX_BYTES];
-    const kvp_space_t space = {
-        .model = either(ev->model, a->terms.model, model),
-        .salt = either(ev->is_standard ? ev->additional_salt : ev->salt, a->terms.salt, salt),
-        .tenant = either(ev->tenant, a->terms.tenant, tenant),
-        .lora = either(ev->lora, a->terms.lora, lora),
-        .block_size = a->terms.block_size,
-    };
+    names_t names;
 
-    if (space.model == NULL || space.salt == NULL || space.tenant == NULL || space.lora == NULL) return KVP_SPACE_NONE;
-    return kvp_spaces_name(a->spaces, &space);
+    if (!read_names(a, ev, &names)) return KVP_SPACE_NONE;
+    return ev->kind == KVP_EVENT_STORED ? kvp_spaces_name(a->spaces, &names.space)
+                                        : kvp_spaces_find(a->spaces, &names.space);
 }
 
 /* By which the view knows a block: the standard's hashes are the same in each namespace. */
@@ -286,7 +331,7 @@ store(kvp_applier_t *a, const kvp_event_t *ev)
         skip(a, KVP_SKIP_cache_kind);
         return;
     }
-    if (ev->block_size != 0 && ev->block_size != a->terms.block_size) {
+    if (!ev->is_standard && ev->block_size != 0 && ev->block_size != a->terms.block_size) {
         skip(a, KVP_SKIP_block_size);
         return;
     }
@@ -320,38 +365,51 @@ store(kvp_applier_t *a, const kvp_event_t *ev)
 static void
 remove_all(kvp_applier_t *a, const kvp_event_t *ev)
 {
-    const uint32_t slot = slot_of(a, ev), space = ev->is_standard ? space_of(a, ev) : KVP_SPACE_NONE;
+    const uint32_t slot = find_slot(a, ev), space = ev->is_standard ? space_of(a, ev) : KVP_SPACE_NONE;
 
     for (uint32_t i = 0; slot != KVP_SLOTS_MAX && i < ev->n; i++)
         a->done.removed += kvp_view_remove(a->view, slot, key_of(ev, space, ev->hashes[i]));
 }
 
-/* The medium that the event names holds nothing any more. */
+/* The event's stream holds nothing any more: that backend in that namespace, on that medium. */
 static void
-clear_medium(kvp_applier_t *a, const kvp_event_t *ev)
+clear_stream(kvp_applier_t *a, const kvp_event_t *ev)
 {
-    const kvp_text_t medium = medium_of(ev);
+    const uint32_t slot = find_slot(a, ev), space = space_of(a, ev);
 
-    kvp_view_clear(a->view, kvp_view_medium(a->view, medium.at, medium.len));
+    if (slot != KVP_SLOTS_MAX && space != KVP_SPACE_NONE) kvp_view_clear_space(a->view, slot, space);
 }
 
 /* ---- streams of the standard's events */
 static uint64_t
-mix_text(kvp_text_t text, uint64_t seed)
+mix_text(const char *text, uint64_t seed)
 {
-    return text.at == NULL ? XXH3_64bits_withSeed("", 0, seed) : XXH3_64bits_withSeed(text.at, text.len, seed + 1);
+    return XXH3_64bits_withSeed(text, strlen(text), seed);
 }
 
-/* False: it was seen. What was missed may have been a removal, so the medium is dropped. */
+/* What tells streams apart: the namespace, as the registration completes it, the backend and the medium. False: a name is too long. */
+static bool
+read_stream(const kvp_applier_t *a, const kvp_event_t *ev, uint64_t *key_out)
+{
+    names_t names;
+
+    if (!read_names(a, ev, &names)) return false;
+    *key_out = mix_text(names.space.model, place_of(ev));
+    *key_out = mix_text(names.space.salt, mix_text(names.space.lora, mix_text(names.space.tenant, *key_out)));
+    return true;
+}
+
+/* False: it was seen. What was missed may have been a removal, so the stream's blocks are dropped. */
 static bool
 is_next(kvp_applier_t *a, const kvp_event_t *ev)
 {
-    uint64_t key = mix_text(ev->model, ev->block_size);
+    uint64_t key;
     uint32_t i = 0;
 
-    key = mix_text(ev->medium, mix_text(ev->backend,
-                                        mix_text(ev->tenant, mix_text(ev->lora, mix_text(ev->additional_salt, key))))) +
-          ev->dp_rank;
+    if (!read_stream(a, ev, &key)) {
+        skip(a, KVP_SKIP_too_many);
+        return false;
+    }
     while (i < a->streams_n && a->streams[i].key != key)
         i++;
     if (i == KVP_STREAMS_MAX) {
@@ -365,7 +423,7 @@ is_next(kvp_applier_t *a, const kvp_event_t *ev)
         return false;
     } else if (ev->event_id != a->streams[i].id + 1) {
         a->done.gaps++;
-        clear_medium(a, ev);
+        clear_stream(a, ev);
     }
     a->streams[i].id = ev->event_id;
     return true;
@@ -393,6 +451,10 @@ kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
         skip(a, KVP_SKIP_foreign);
         return;
     }
+    if (ev->is_standard && ev->block_size != 0 && ev->block_size != a->terms.block_size) {
+        skip(a, KVP_SKIP_block_size);
+        return;
+    }
     if (ev->medium.len > KVP_MEDIUM_NAME_MAX) {
         skip(a, KVP_SKIP_medium);
         return;
@@ -410,7 +472,7 @@ kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
     case KVP_EVENT_CLEARED: /* an engine's event is of its own memory alone; the standard's names the medium */
         a->done.cleared++;
         if (ev->is_standard)
-            clear_medium(a, ev);
+            clear_stream(a, ev);
         else
             kvp_view_clear(a->view, "GPU");
         break;

@@ -9,8 +9,8 @@
  */
 #include "conductor/index/view.h"
 
-#include "common/digestmap.h"
 #include "common/log.h"
+#include "conductor/index/keylists.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -51,6 +51,9 @@ struct kvp_view {
     uint32_t slots_n;
     kvp_medium_t media[KVP_MEDIA_MAX];
     _Atomic uint32_t media_n;
+    uint32_t free_slots; /* a bit each: below slots_n, and of no use */
+    uint64_t inserted_n; /* entries, since slots were freed */
+    kvp_keylists_t keylists; /* of backends' slots */
     kvp_digestmap_t more[KVP_MEDIA_MAX]; /* by block: how many entries of the medium hold it beside the first */
     kvp_view_stats_t stats;
     kvp_buf_t dead; /* uint32_t: holders that some block may have still */
@@ -86,32 +89,17 @@ upper(const char *name, size_t len, char out[KVP_MEDIUM_NAME_MAX + 1])
     out[n] = '\0';
 }
 
-const char *
-kvp_view_medium(const kvp_view_t *v, const char *medium, size_t len)
-{
-    const uint32_t n = atomic_load_explicit(&v->media_n, memory_order_relaxed);
-    char name[KVP_MEDIUM_NAME_MAX + 1];
-
-    upper(medium, len, name);
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(v->media[i].name, name) == 0) return v->media[i].name;
-    return "";
-}
-
 uint32_t
-kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group)
+kvp_view_find_slot(const kvp_view_t *v, const char *medium, size_t len, uint32_t group)
 {
     char name[KVP_MEDIUM_NAME_MAX + 1];
-    uint32_t m;
 
     upper(medium, len, name);
-    m = medium_of(v, name);
-    if (m == KVP_MEDIA_MAX) return KVP_SLOTS_MAX;
     for (uint32_t i = 0; i < v->slots_n; i++)
-        if (v->slots[i].medium == m && v->slots[i].group == group) return i;
-    if (v->slots_n == KVP_SLOTS_MAX) return KVP_SLOTS_MAX;
-    v->slots[v->slots_n] = (slot_t){.medium = m, .group = group, .gen = 1};
-    return v->slots_n++;
+        if ((v->free_slots & 1u << i) == 0 && v->slots[i].group == group &&
+            strcmp(v->media[v->slots[i].medium].name, name) == 0)
+            return i;
+    return KVP_SLOTS_MAX;
 }
 
 /* The holder of the slot's medium, which it gets with its first block; KVP_NO_HOLDER = there are too many. */
@@ -207,6 +195,7 @@ insert(kvp_view_t *v, uint64_t hash, uint32_t slot)
         at = after(p, at);
     p->entries[at] = (entry_t){.hash = hash, .which = (uint8_t)(slot + 1), .gen = v->slots[slot].gen};
     p->used++;
+    v->inserted_n++;
     v->stats.known++;
     return &p->entries[at];
 }
@@ -235,6 +224,53 @@ forget(kvp_view_t *v, part_t *p, entry_t *e)
     e->which = GONE;
     p->gone++;
     v->stats.known--;
+}
+
+/* ---- new slots */
+/* Backends come and go, so slots of those that hold nothing are given out again. That takes a walk over all entries, and as many new entries must have come since the last one. */
+static void
+free_slots(kvp_view_t *v)
+{
+    uint32_t empty = 0;
+
+    if ((v->inserted_n + 1) * sizeof(entry_t) < v->stats.bytes / 2) return;
+    for (uint32_t i = 0; i < v->slots_n; i++)
+        if (v->slots[i].group >= KVP_GROUP_BACKENDS && v->slots[i].resident == 0) empty |= 1u << i;
+    for (uint32_t i = 0; i < PARTS && empty != 0; i++) {
+        part_t *p = &v->parts[i];
+
+        for (uint32_t k = 0; k < p->cap; k++) {
+            entry_t *e = &p->entries[k];
+
+            if (e->which == FREE || e->which == GONE || (empty & 1u << (e->which - 1)) == 0) continue;
+            bring_up(v, e);
+            forget(v, p, e);
+        }
+    }
+    v->free_slots = empty;
+    v->inserted_n = 0;
+}
+
+uint32_t
+kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group)
+{
+    uint32_t slot = kvp_view_find_slot(v, medium, len, group), m;
+    char name[KVP_MEDIUM_NAME_MAX + 1];
+
+    if (slot != KVP_SLOTS_MAX) return slot;
+    upper(medium, len, name);
+    m = medium_of(v, name);
+    if (m == KVP_MEDIA_MAX) return KVP_SLOTS_MAX;
+    if (v->slots_n == KVP_SLOTS_MAX && v->free_slots == 0) free_slots(v);
+    if (v->slots_n < KVP_SLOTS_MAX)
+        slot = v->slots_n++;
+    else if (v->free_slots != 0)
+        slot = (uint32_t)__builtin_ctz(v->free_slots);
+    else
+        return KVP_SLOTS_MAX;
+    v->free_slots &= ~(1u << slot);
+    v->slots[slot] = (slot_t){.medium = m, .group = group, .gen = 1};
+    return slot;
 }
 
 /* ---- places */
@@ -267,6 +303,20 @@ digest_of(uint32_t block)
     return (kvp_digest_t){.lo = block, .hi = 0};
 }
 
+static bool
+is_listed(const kvp_view_t *v, const entry_t *e)
+{
+    return v->slots[e->which - 1].group >= KVP_GROUP_BACKENDS;
+}
+
+static bool
+is_key_held(void *arg, uint32_t slot, uint64_t key)
+{
+    const entry_t *e = find(arg, key, slot);
+
+    return e != NULL && count_of(arg, e) > 0;
+}
+
 /* The entry's medium has the entry's block. */
 static void
 hold(kvp_view_t *v, const entry_t *e)
@@ -274,6 +324,8 @@ hold(kvp_view_t *v, const entry_t *e)
     const uint32_t medium = v->slots[e->which - 1].medium, holder = holder_for(v, e->which - 1);
     uint64_t *more;
 
+    if (is_listed(v, e))
+        kvp_keylists_add(&v->keylists, e->which - 1, kvp_index_space(v->ix, e->block), e->hash, is_key_held, v);
     if (holder == KVP_NO_HOLDER) {
         v->stats.full++;
     } else if (!kvp_index_add(v->ix, e->block, holder)) {
@@ -295,6 +347,7 @@ let_go(kvp_view_t *v, entry_t *e)
     v->stats.resident--;
     v->stats.known++;
     if (e->block == KVP_BLOCK_NONE) return;
+    if (is_listed(v, e)) kvp_keylists_remove(&v->keylists, e->which - 1, kvp_index_space(v->ix, e->block));
     more = kvp_digestmap_at(map, digest_of(e->block));
     if (more == NULL)
         kvp_index_remove(v->ix, e->block, atomic_load_explicit(&v->media[s->medium].holder, memory_order_relaxed));
@@ -422,12 +475,14 @@ clear_medium(kvp_view_t *v, uint32_t medium)
 void
 kvp_view_clear(kvp_view_t *v, const char *medium)
 {
+    uint32_t cleared = 0;
     bool is_round = false;
 
     for (uint32_t i = 0; i < v->slots_n; i++) {
         slot_t *s = &v->slots[i];
 
         if (medium != NULL && strcmp(v->media[s->medium].name, medium) != 0) continue;
+        cleared |= 1u << i;
         is_round |= s->gen == UINT8_MAX;
         s->gen++; /* 0: no entry has it */
         v->stats.resident -= s->resident;
@@ -435,10 +490,36 @@ kvp_view_clear(kvp_view_t *v, const char *medium)
         s->resident = 0;
         clear_medium(v, s->medium);
     }
+    kvp_keylists_drop(&v->keylists, cleared);
     while (is_round && kvp_view_sweep(v, UINT32_MAX)) /* else entries of the generations before would count again */
         continue;
     for (uint32_t i = 0; i < v->slots_n && is_round; i++)
         if (v->slots[i].gen == 0) v->slots[i].gen = 1;
+}
+
+/* If the medium holds nothing else it is cleared as a whole, which touches no entry. */
+void
+kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space)
+{
+    const uint32_t medium = v->slots[slot].medium, held = kvp_keylists_held(&v->keylists, slot, space);
+    uint64_t resident = 0;
+    kvp_buf_t keys;
+
+    for (uint32_t i = 0; i < v->slots_n; i++)
+        if (v->slots[i].medium == medium) resident += v->slots[i].resident;
+    if (held > 0 && held == resident) {
+        kvp_view_clear(v, v->media[medium].name);
+        return;
+    }
+    kvp_keylists_take(&v->keylists, slot, space, &keys);
+    for (size_t i = 0; i < keys.len / sizeof(uint64_t); i++) {
+        entry_t *e = find(v, ((const uint64_t *)keys.data)[i], slot);
+
+        if (e != NULL && count_of(v, e) > 0 && e->block != KVP_BLOCK_NONE && kvp_index_space(v->ix, e->block) == space)
+            let_go(v, e);
+    }
+    kvp_buf_fini(&keys);
+    if (v->stats.known > v->known_max) trim(v, v->known_max);
 }
 
 void
@@ -510,6 +591,7 @@ kvp_view_create(kvp_index_t *ix, uint64_t seed, uint32_t known_max)
     v->sweep_part = PARTS;
     for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++)
         kvp_digestmap_init(&v->more[i], seed);
+    kvp_keylists_init(&v->keylists, seed);
     kvp_buf_init(&v->dead, 0);
     return v;
 }
@@ -525,6 +607,7 @@ kvp_view_destroy(kvp_view_t *v)
         free(v->parts[i].entries);
     for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++)
         kvp_digestmap_fini(&v->more[i]);
+    kvp_keylists_fini(&v->keylists);
     kvp_buf_fini(&v->dead);
     free(v);
 }

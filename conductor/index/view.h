@@ -3,7 +3,7 @@
  * it has copies of it. And at which place of which prompt a hash stands; that is known on when the block is gone. The writer's alone, but for
  * the holders, which readers look up.
  *
- * A slot is a medium and a group of the engine's cache ("" media are the caller's to name). Blocks of two slots are counted apart; a medium holds a block while one
+ * A slot is a medium and a group of the engine's cache, or the backend of a standard event ("" media are the caller's to name). Blocks of two slots are counted apart; a medium holds a block while one
  * of its slots does.
  */
 #ifndef KVP_CONDUCTOR_INDEX_VIEW_H
@@ -14,6 +14,8 @@
 #define KVP_MEDIA_MAX 8u /* of a publisher */
 #define KVP_SLOTS_MAX 32u
 #define KVP_MEDIUM_NAME_MAX 64u
+#define KVP_GROUP_BACKENDS                                                                                             \
+    0x80000000u /* groups from here on are backends: what they hold can be cleared by namespace */
 #define KVP_NO_HOLDER KVP_HOLDERS_MAX
 #define KVP_POOLS_MAX 4u /* that a publisher shares with others */
 
@@ -48,9 +50,8 @@ void kvp_view_destroy(kvp_view_t *v);
 
 /* kvp_view_slot: the slot of that medium (in upper case, cut to KVP_MEDIUM_NAME_MAX, what is no letter, digit or one of _-. replaced by _) and group; KVP_SLOTS_MAX = there are too many. */
 uint32_t kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group);
-
-/* kvp_view_medium is that name as the view has it, or "" (borrowed for the view's life). */
-const char *kvp_view_medium(const kvp_view_t *v, const char *medium, size_t len);
+/* kvp_view_find_slot: KVP_SLOTS_MAX = nothing was ever stored in it. */
+uint32_t kvp_view_find_slot(const kvp_view_t *v, const char *medium, size_t len, uint32_t group);
 
 /* kvp_view_place: where the block of that hash stands; block_out for KVP_PLACE_BLOCK. */
 kvp_place_kind_t kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out);
@@ -72,6 +73,8 @@ void kvp_view_forget(kvp_view_t *v);
 
 /* kvp_view_clear: the medium holds nothing any more, at once (NULL = no medium does); places stay known. kvp_view_sweep frees what that left, so many entries at most: true = there is more. */
 void kvp_view_clear(kvp_view_t *v, const char *medium);
+/* kvp_view_clear_space: the slot, which is a backend's, holds nothing of that namespace any more. */
+void kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space);
 /* kvp_view_repair: the view holds nothing and knows no places any more, and is not damaged. */
 void kvp_view_repair(kvp_view_t *v);
 bool kvp_view_sweep(kvp_view_t *v, uint32_t most);

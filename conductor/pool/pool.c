@@ -50,8 +50,8 @@ struct kvp_join {
     char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, as keys have them; owned */
     uint32_t names_n;
     bool is_partial; /* there are more ranks, or parts, than it may know: digests say nothing */
-    uint64_t counts[RANGES], sums[RANGES];
-    uint64_t objects; /* of it, that are there: on each medium */
+    uint64_t counts[MEDIA][RANGES], sums[MEDIA][RANGES];
+    uint64_t objects[MEDIA]; /* of it, that are there */
     uint64_t complete, joined; /* blocks of which all parts are there; of these, such as are known where they stand */
 };
 
@@ -258,9 +258,9 @@ change(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t key, 
     const uint64_t was = mask_of(j, medium, key), now = ev->kind == KVP_EVENT_STORED ? was | bit : was & ~bit;
 
     if (now == was) return;
-    j->objects += now > was ? 1 : UINT64_MAX;
-    j->counts[hash % RANGES] += now > was ? 1 : UINT64_MAX;
-    j->sums[hash % RANGES] ^= XXH3_64bits_withSeed(&hash, sizeof hash, medium + 1);
+    j->objects[medium] += now > was ? 1 : UINT64_MAX;
+    j->counts[medium][hash % RANGES] += now > was ? 1 : UINT64_MAX;
+    j->sums[medium][hash % RANGES] ^= XXH3_64bits_withSeed(&hash, sizeof hash, medium + 1);
     set_mask(j, medium, key, now);
 }
 
@@ -313,10 +313,16 @@ note_unwanted(kvp_pool_source_t *source, const kvp_event_t *ev, const kvp_connke
     strcpy(source->unwanted[source->unwanted_n++], prefix);
 }
 
+static bool
+is_cpu(const kvp_event_t *ev)
+{
+    return ev->medium.at != NULL && ev->medium.len == 3 && strncasecmp(ev->medium.at, "cpu", 3) == 0;
+}
+
 static void
 take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, const kvp_event_t *ev)
 {
-    const bool is_cpu = ev->medium.at != NULL && ev->medium.len == 3 && strncasecmp(ev->medium.at, "cpu", 3) == 0;
+    const uint32_t medium = is_cpu(ev) ? CPU : DISK;
     bool is_of_connector, is_wanted = false;
     kvp_connkey_t parts;
 
@@ -334,27 +340,37 @@ take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
 
         if (j->backend != b || !is_text(ev->tenant, j->tenant)) continue;
         if (is_of_connector)
-            is_wanted |= take_part(j, ev, is_cpu ? CPU : DISK, &parts);
+            is_wanted |= take_part(j, ev, medium, &parts);
         else if (ev->n == 1)
-            is_wanted |= take_sequence(j, ev, is_cpu ? CPU : DISK);
+            is_wanted |= take_sequence(j, ev, medium);
     }
     if (!is_wanted && is_of_connector) note_unwanted(source, ev, &parts);
     *(!is_wanted ? &source->ignored : ev->kind == KVP_EVENT_STORED ? &source->stored : &source->removed) += 1;
 }
 
+/* The medium holds nothing. Blocks with parts on both are what their parts on the other one make them. */
 static void
 clear(kvp_join_t *j, uint32_t medium)
 {
+    const kvp_digestmap_at_t *at;
+
     kvp_digestmap_fini(&j->parts[medium]);
     kvp_view_clear(j->view, media[medium]);
     kvp_view_clear(j->view, media[MEDIA]);
-    /* What was on both is counted anew: a bump clears one medium after the other. */
-    j->objects = j->complete = j->joined = 0;
-    j->is_partial = j->names_n == KVP_JOIN_RANKS_MAX;
-    memset(j->counts, 0, sizeof j->counts);
-    memset(j->sums, 0, sizeof j->sums);
+    j->objects[medium] = j->complete = j->joined = 0;
+    j->is_partial = j->names_n == KVP_JOIN_RANKS_MAX || j->parts[1 - medium].n >= j->pools->parts_max;
+    memset(j->counts[medium], 0, sizeof j->counts[medium]);
+    memset(j->sums[medium], 0, sizeof j->sums[medium]);
+    for (uint32_t i = 0; (at = kvp_digestmap_next(&j->parts[1 - medium], &i)) != NULL;) {
+        uint32_t block;
+
+        if (!is_whole(j, at->val)) continue;
+        j->complete++;
+        j->joined += counts_here(j, at->digest) && kvp_view_place(j->view, at->digest.lo, &block) == KVP_PLACE_BLOCK;
+    }
 }
 
+/* Of that medium, or of both where the event names none. */
 static void
 take_cleared(kvp_pools_t *pools, const backend_t *b, const kvp_event_t *ev)
 {
@@ -363,7 +379,7 @@ take_cleared(kvp_pools_t *pools, const backend_t *b, const kvp_event_t *ev)
 
         if (j->backend != b || !is_text(ev->tenant, j->tenant)) continue;
         for (uint32_t i = 0; i < MEDIA; i++)
-            clear(j, i);
+            if (ev->medium.at == NULL || is_cpu(ev) == (i == CPU)) clear(j, i);
     }
 }
 
@@ -379,7 +395,9 @@ take_digest(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
         if (j->backend != b || j->is_partial || ev->n != 2 * RANGES) continue;
         if (!is_text(ev->tenant, j->tenant) || !is_text(ev->key_prefix, j->prefix)) continue;
         for (uint32_t i = 0; i < RANGES; i++) {
-            if (ev->hashes[i] == j->counts[i] && ev->hashes[RANGES + i] == j->sums[i]) continue;
+            if (ev->hashes[i] == j->counts[CPU][i] + j->counts[DISK][i] &&
+                ev->hashes[RANGES + i] == (j->sums[CPU][i] ^ j->sums[DISK][i]))
+                continue;
             is_other = true;
             break;
         }
@@ -655,7 +673,7 @@ kvp_join_write(const kvp_join_t *j, kvp_jsonw_t *w)
     kvp_jsonw_text(w, "key_prefix", j->prefix);
     kvp_jsonw_u64(w, "ranks", j->ranks);
     kvp_jsonw_bool(w, "is_told", j->backend->source != NULL);
-    kvp_jsonw_u64(w, "objects", j->objects);
+    kvp_jsonw_u64(w, "objects", j->objects[CPU] + j->objects[DISK]);
     kvp_jsonw_u64(w, "ranks_seen", j->names_n);
     kvp_jsonw_u64(w, "blocks", j->complete);
     kvp_jsonw_u64(w, "joined", j->joined);

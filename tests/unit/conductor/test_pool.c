@@ -469,6 +469,47 @@ test_room(void **state)
     close_rig(&g);
 }
 
+/* A pool's event clears its own medium; one without a medium clears both. */
+static void
+test_cleared_is_of_a_medium(void **state)
+{
+    kvp_event_t ev = {.kind = KVP_EVENT_CLEARED,
+                      .is_standard = true,
+                      .backend = {"b", 1},
+                      .tenant = {"default", 7},
+                      .medium = {"cpu", 3}};
+    static rig_t g;
+
+    (void)state;
+    for (uint32_t turn = 0; turn < 3; turn++) {
+        open_rig(&g, 10, NULL);
+        memset(g.at, CPU | DISK, sizeof g.at);
+        for (uint32_t i = 0; i < 200; i++)
+            engine_event(&g);
+        snapshot(&g);
+        ev.medium = turn == 0 ? (kvp_text_t){"CPU", 3} : turn == 1 ? (kvp_text_t){"disk", 4} : (kvp_text_t){NULL, 0};
+        kvp_pools_take(g.pools, &g.source, &ev);
+        memset(g.at, turn == 0 ? DISK : turn == 1 ? CPU : 0, sizeof g.at);
+        for (uint32_t i = 0; i < 50; i++)
+            question(&g);
+        for (uint32_t j = 0; j < JOINS; j++) {
+            kvp_buf_t text;
+            kvp_jsonw_t w;
+
+            kvp_buf_init(&text, 0);
+            kvp_jsonw_init(&w, &text);
+            kvp_jsonw_open(&w, NULL, '{');
+            kvp_join_write(g.joins[j], &w);
+            kvp_jsonw_close(&w, '}');
+            kvp_buf_append(&text, "", 1);
+            char *blocks = strstr((char *)text.data, "\"blocks\":");
+            assert_int_equal(strtoul(blocks + 9, NULL, 10), turn == 2 ? 0 : PROMPTS * DEPTH * GROUPS);
+            kvp_buf_fini(&text);
+        }
+        close_rig(&g);
+    }
+}
+
 static void
 test_keys_that_are_none(void **state)
 {
@@ -502,6 +543,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_records_and_questions),
                                        cmocka_unit_test(test_places_are_kept), cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_cleared_is_of_a_medium),
                                        cmocka_unit_test(test_keys_that_are_none)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
