@@ -242,6 +242,12 @@ note_instance(void *arg, const kvp_member_t *m)
     *(bool *)arg |= m->url[0] != '\0';
 }
 
+static void
+note_left_out(void *arg, const uint64_t *urls, uint32_t n)
+{
+    kvp_routes_set_left_out(arg, urls, n);
+}
+
 /* That requests could be sent to. */
 static bool
 has_instances(void *arg)
@@ -283,6 +289,7 @@ build(daemon_t *d, const settings_t *s)
     if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
     if (err != KVP_OK || d->proxy == NULL) return err;
     if (s->policy == POLICY_ROUTER) kvp_proxy_route_by(d->proxy, &d->bound, has_instances, d->registry);
+    kvp_proxy_report_to(d->proxy, note_left_out, d->api.routes);
     return kvp_proxy_start(d->proxy, &d->proxy_bound);
 }
 

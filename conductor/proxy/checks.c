@@ -8,6 +8,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define CHECK_MS 5000u /* a busy server may take long */
 
 typedef struct {
     kvp_checks_t *of;
@@ -17,10 +21,11 @@ typedef struct {
 struct kvp_checks {
     kvp_proxy_shared_t *shared;
     kvp_upstream_t *up;
+    uint32_t changes; /* of the fleet, that were reported */
     check_t checks[KVP_FLEET_MAX]; /* by server */
 };
 
-/* ---- checks of servers that are left out: whatever is not an error of the server's says that it is there */
+/* ---- checks of servers that are left out, or silent: whatever is not an error of the server's says that it is there */
 static void
 on_check_head(void *arg, uint32_t status, const char *type, int64_t length)
 {
@@ -32,13 +37,16 @@ on_check_head(void *arg, uint32_t status, const char *type, int64_t length)
 }
 
 static void
-end_check(const check_t *check, bool is_up)
+end_check(const check_t *check, kvp_check_end_t end, const char *why)
 {
     kvp_proxy_shared_t *p = check->of->shared;
+    const uint32_t server = (uint32_t)(check - check->of->checks);
+    const kvp_server_t *s = &p->fleet.servers[server];
 
     pthread_mutex_lock(&p->lock);
-    if (is_up) kvp_log_info("proxy", "is there again: server=%s", p->fleet.servers[check - check->of->checks].url);
-    kvp_fleet_checked(&p->fleet, (uint32_t)(check - check->of->checks), is_up, kvp_now_ns());
+    if (s->is_down && end == KVP_CHECK_UP) kvp_log_info("proxy", "is there again: server=%s", s->url);
+    if (kvp_fleet_checked(&p->fleet, server, end, kvp_now_ns()))
+        kvp_log_warn("proxy", "left out for a while: it answers no request, and no check: %s server=%s", why, s->url);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -47,9 +55,13 @@ static void
 on_check_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     const check_t *check = arg;
+    const bool is_up = why == NULL && check->status < 500;
 
-    (void)fate;
-    end_check(check, why == NULL && check->status < 500);
+    end_check(check,
+              is_up                    ? KVP_CHECK_UP
+              : fate == KVP_CALL_LOCAL ? KVP_CHECK_NONE
+                                       : KVP_CHECK_DOWN,
+              why == NULL ? "its status is 500 or more" : why);
 }
 
 static void
@@ -72,11 +84,30 @@ start_checks(kvp_checks_t *c)
                                &(kvp_call_conf_t){.url = url,
                                                   .is_get = true,
                                                   .connect_ms = p->conf.connect_ms,
-                                                  .first_ms = p->conf.connect_ms,
-                                                  .idle_ms = p->conf.connect_ms},
+                                                  .first_ms = CHECK_MS,
+                                                  .idle_ms = CHECK_MS},
                                &ops, &c->checks[server]) == NULL)
-            end_check(&c->checks[server], false);
+            end_check(&c->checks[server], KVP_CHECK_NONE, "out of memory");
     }
+}
+
+static void
+report_left_out(kvp_checks_t *c)
+{
+    uint64_t urls[KVP_FLEET_MAX];
+    kvp_proxy_shared_t *p = c->shared;
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&p->lock);
+    const bool is_new = c->changes != p->fleet.changes;
+    c->changes = p->fleet.changes;
+    for (uint32_t i = 0; is_new && i < p->fleet.n; i++) {
+        const kvp_server_t *s = &p->fleet.servers[i];
+
+        if (s->is_down && !s->is_gone) urls[n++] = XXH3_64bits(s->url, strlen(s->url));
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (is_new && p->left_out != NULL) p->left_out(p->left_out_arg, urls, n);
 }
 
 void
@@ -86,6 +117,7 @@ kvp_checks_look(kvp_checks_t *c)
 
     atomic_store(&p->is_routing, p->router[0] != '\0' && p->has_instances(p->has_instances_arg));
     start_checks(c);
+    report_left_out(c);
 }
 
 kvp_checks_t *

@@ -7,6 +7,7 @@
 #include "common/jsonw.h"
 #include "common/log.h"
 #include "conductor/proxy/copies.h"
+#include "conductor/proxy/giveup.h"
 #include "conductor/proxy/question.h"
 
 #include <stdio.h>
@@ -16,7 +17,6 @@
 #define TOLD_MAX (16u << 20)
 #define BUSY 429u /* the status of a server that has no room, and has done nothing */
 #define DELIVERIES_MAX 2u /* of a POST in each role */
-#define ROUTE_MS 1000u /* that the router may take */
 
 /* ---- answers of ours */
 static void
@@ -68,58 +68,11 @@ static void send_next(kvp_exchange_t *x);
 static void send_again(kvp_exchange_t *x);
 
 static void
-skip_head(void *arg, uint32_t status, const char *type, int64_t length)
-{
-    (void)arg;
-    (void)status;
-    (void)type;
-    (void)length;
-}
-
-bool
-kvp_skip_bytes(void *arg, const void *bytes, size_t len)
-{
-    (void)arg;
-    (void)bytes;
-    (void)len;
-    return true;
-}
-
-static void
-skip_end(void *arg, const char *why, kvp_call_fate_t fate)
-{
-    (void)arg;
-    (void)why;
-    (void)fate;
-}
-
-/* A route of which the router is not told ends there by itself, after a while. */
-static void
-end_route(kvp_exchange_t *x, uint64_t route)
-{
-    static const kvp_call_ops_t ops = {skip_head, kvp_skip_bytes, skip_end};
-    char url[sizeof x->shared->router + 16], body[48];
-    const int n = snprintf(body, sizeof body, "{\"route_id\":%llu}", (unsigned long long)route);
-
-    if (route == 0) return;
-    snprintf(url, sizeof url, "%s/route/done", x->shared->router);
-    (void)kvp_upstream_start(x->up,
-                             &(kvp_call_conf_t){.url = url,
-                                                .body = body,
-                                                .body_len = (size_t)n,
-                                                .copies_body = true,
-                                                .connect_ms = ROUTE_MS,
-                                                .first_ms = ROUTE_MS,
-                                                .idle_ms = ROUTE_MS},
-                             &ops, NULL);
-}
-
-static void
 end_server(kvp_exchange_t *x, kvp_server_end_t end)
 {
     const int64_t rank = x->is_rank_taken ? x->rank : -1;
 
-    end_route(x, x->route);
+    kvp_route_done(x->shared, x->up, x->route);
     x->route = 0;
     x->rank = -1;
     x->is_rank_taken = false;
@@ -235,7 +188,13 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
                                                           .first_ms = first_ms,
                                                           .idle_ms = x->shared->conf.idle_ms},
                                        ops, x);
-    if (x->call != NULL) return;
+    if (x->call != NULL) {
+        if (x->server == KVP_SERVER_NONE || x->state == KVP_X_BOOTSTRAP) return;
+        pthread_mutex_lock(&x->shared->lock);
+        kvp_fleet_sent(&x->shared->fleet, x->server, kvp_now_ns());
+        pthread_mutex_unlock(&x->shared->lock);
+        return;
+    }
     end_server(x, KVP_SERVER_LEFT);
     answer_error(x, 503, "out of memory");
 }
@@ -250,11 +209,20 @@ go_to_answer(kvp_exchange_t *x)
     send_next(x);
 }
 
+/* The call's server has sent something. */
+static void
+hear(kvp_exchange_t *x)
+{
+    if (x->server != KVP_SERVER_NONE && x->state != KVP_X_BOOTSTRAP)
+        kvp_fleet_hear(&x->shared->fleet, x->server, kvp_now_ns());
+}
+
 static void
 on_told_head(void *arg, uint32_t status, const char *type, int64_t length)
 {
     kvp_exchange_t *x = arg;
 
+    hear(x);
     x->status = status;
     (void)length;
     snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
@@ -417,6 +385,7 @@ on_answer_head(void *arg, uint32_t status, const char *type, int64_t length)
 {
     kvp_exchange_t *x = arg;
 
+    hear(x);
     x->status = status;
     x->length = length;
     snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
@@ -452,6 +421,7 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
 {
     kvp_exchange_t *x = arg;
 
+    hear(x);
     if (!x->is_passed && x->out.len == 0 && is_stream(x)) note_error_event(x, bytes, len);
     if (x->status >= 500) return true;
     kvp_buf_append(&x->out, bytes, len);
@@ -612,7 +582,7 @@ on_told(void *arg, const char *why, kvp_call_fate_t fate)
         return;
     }
     kvp_count(&p->stats.unrouted);
-    end_route(x, told.route);
+    kvp_route_done(p, x->up, told.route);
     if (!p->is_lost && is_told)
         kvp_log_warn("proxy", "the router chose what is no server here that is to be used, so the load does: url=%s",
                      told.url);
@@ -644,7 +614,7 @@ ask_router(kvp_exchange_t *x)
         send_to(x);
         return;
     }
-    start_call(x, p->router, "/route", false, &ops, ROUTE_MS);
+    start_call(x, p->router, "/route", false, &ops, KVP_ROUTE_MS);
 }
 
 /* The next server that may have it. */
@@ -740,6 +710,7 @@ kvp_exchange_take(kvp_exchange_t *x, char *bytes, size_t max)
 void
 kvp_exchange_cancel(kvp_exchange_t *x)
 {
+    if (kvp_give_up(x)) return;
     if (x->call != NULL) kvp_call_cancel(x->call);
     x->call = NULL;
     end_server(x, KVP_SERVER_LEFT);

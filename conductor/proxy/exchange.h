@@ -19,6 +19,7 @@
 
 #define KVP_EXCHANGE_OUT_MAX (256u << 10) /* bytes of an answer that wait for the client */
 #define KVP_EXCHANGE_ID_MAX 128u
+#define KVP_ROUTE_MS 1000u /* that the router may take */
 #define KVP_EXCHANGE_TRIES_MAX 64u /* servers that a request may be tried at, of each role */
 
 /* What all threads of a proxy share. */
@@ -27,6 +28,8 @@ typedef struct {
     char router[KVP_HOSTPORT_TEXT_MAX + 16]; /* its URL; "" = servers are used in turn */
     bool (*has_instances)(void *arg);
     void *has_instances_arg;
+    void (*left_out)(void *arg, const uint64_t *urls, uint32_t n); /* NULL = nobody is told */
+    void *left_out_arg;
     _Atomic bool is_routing; /* instances are registered, */
     _Atomic bool is_lost; /* and the router could not choose among them */
     _Atomic bool is_without_params; /* it was said that a prefill server tells none */

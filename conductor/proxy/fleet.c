@@ -9,7 +9,10 @@
 #include <string.h>
 
 #define OUT_MIN_NS (500 * KVP_NS_PER_MS)
-#define OUT_MAX_NS (30 * KVP_NS_PER_S)
+#define OUT_MAX_NS (15 * KVP_NS_PER_S) /* a server that is well again gets requests within 20 s */
+#define UNANSWERED_MAX 3u
+#define GIVEN_UP_NS (5 * KVP_NS_PER_S)
+#define SILENT_NS (250 * KVP_NS_PER_MS) /* that many requests may come within one round trip */
 #define ERRORS_MAX 3u
 #define CLOSINGS_MAX 2u
 #define RANKS_NS (5 * KVP_NS_PER_S)
@@ -35,7 +38,7 @@ kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const cha
     if (at == KVP_FLEET_MAX) return KVP_SERVER_NONE;
     if (at == f->n) f->n++;
     free(f->servers[at].ranks);
-    f->servers[at] = (kvp_server_t){.role = role};
+    f->servers[at] = (kvp_server_t){.role = role, .answers = f->servers[at].answers + 1};
     strcpy(f->servers[at].url, url);
     strcpy(f->servers[at].bootstrap, bootstrap);
     return at;
@@ -46,8 +49,10 @@ kvp_fleet_remove(kvp_fleet_t *f, kvp_server_role_t role, const char *url)
 {
     const uint32_t at = find(f, role, url);
 
-    if (at != KVP_SERVER_NONE) f->servers[at].is_gone = true;
-    return at != KVP_SERVER_NONE;
+    if (at == KVP_SERVER_NONE) return false;
+    f->servers[at].is_gone = true;
+    f->changes += f->servers[at].is_down;
+    return true;
 }
 
 uint32_t
@@ -88,11 +93,19 @@ take(kvp_fleet_t *f, uint32_t server)
     return server;
 }
 
+/* It is being checked because it is silent. */
+static bool
+is_doubted(const kvp_server_t *s)
+{
+    return s->is_checked && !s->is_down;
+}
+
 static bool
 is_better(const kvp_server_t *a, const kvp_server_t *b, bool by_load)
 {
     if (a->is_down != b->is_down) return b->is_down;
     if (a->is_down) return a->until_ns < b->until_ns;
+    if (is_doubted(a) != is_doubted(b)) return is_doubted(b);
     return by_load && a->open < b->open;
 }
 
@@ -112,12 +125,20 @@ kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint3
     return take(f, best);
 }
 
+static bool
+is_fit(const kvp_fleet_t *f, uint32_t server, const uint32_t *tried, uint32_t tried_n)
+{
+    const kvp_server_t *s = &f->servers[server];
+
+    return !s->is_down && !is_doubted(s) && !is_in(server, tried, tried_n);
+}
+
 uint32_t
 kvp_fleet_take(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const uint32_t *tried, uint32_t tried_n)
 {
     const uint32_t at = find(f, role, url);
 
-    if (at == KVP_SERVER_NONE || f->servers[at].is_down || is_in(at, tried, tried_n)) return KVP_SERVER_NONE;
+    if (at == KVP_SERVER_NONE || !is_fit(f, at, tried, tried_n)) return KVP_SERVER_NONE;
     return take(f, at);
 }
 
@@ -136,14 +157,15 @@ kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tr
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < f->n && n < max; i++)
-        if (f->servers[i].role == role && !f->servers[i].is_gone && (f->servers[i].is_down || is_in(i, tried, tried_n)))
+        if (f->servers[i].role == role && !f->servers[i].is_gone && !is_fit(f, i, tried, tried_n))
             urls_out[n++] = f->servers[i].url;
     return n;
 }
 
 static void
-leave_out(kvp_server_t *s, uint64_t now_ns)
+leave_out(kvp_fleet_t *f, kvp_server_t *s, uint64_t now_ns)
 {
+    f->changes += !s->is_down;
     s->ranks_until_ns = 0; /* another process may stand there soon */
     s->is_down = true;
     s->until_ns = now_ns + kvp_min_u64(OUT_MAX_NS, OUT_MIN_NS << kvp_min_u64(s->fails, 10));
@@ -162,12 +184,50 @@ kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t no
     s->failures += end == KVP_SERVER_FAILED || end == KVP_SERVER_ERRED;
     if (end == KVP_SERVER_DID) {
         s->fails = s->errors = s->closings = 0;
+        f->changes += s->is_down;
         s->is_down = false;
     } else if (end == KVP_SERVER_FAILED || (end == KVP_SERVER_ERRED && ++s->errors == ERRORS_MAX) ||
                (end == KVP_SERVER_CLOSED && ++s->closings == CLOSINGS_MAX)) {
-        leave_out(s, now_ns);
+        leave_out(f, s, now_ns);
     }
     return s->is_down && !was_down;
+}
+
+void
+kvp_fleet_sent(kvp_fleet_t *f, uint32_t server, uint64_t now_ns)
+{
+    kvp_server_t *s = &f->servers[server];
+
+    if (s->heard_ns >= s->unanswered_ns) s->unanswered = 0;
+    if (s->unanswered++ == 0) s->unanswered_ns = now_ns;
+}
+
+static bool
+is_silent(const kvp_server_t *s, uint64_t now_ns)
+{
+    if (s->given_up > 0 && now_ns - s->given_up_ns >= GIVEN_UP_NS) return true;
+    return s->unanswered >= UNANSWERED_MAX && s->heard_ns < s->unanswered_ns && now_ns - s->unanswered_ns >= SILENT_NS;
+}
+
+uint32_t
+kvp_fleet_give_up(kvp_fleet_t *f, uint32_t server, uint64_t now_ns)
+{
+    if (f->servers[server].given_up++ == 0) f->servers[server].given_up_ns = now_ns;
+    return f->servers[server].answers;
+}
+
+bool
+kvp_fleet_is_given_up(const kvp_fleet_t *f, uint32_t server, uint32_t since)
+{
+    return f->servers[server].answers == since;
+}
+
+bool
+kvp_fleet_return(kvp_fleet_t *f, uint32_t server, uint32_t since, kvp_server_end_t end, uint64_t now_ns)
+{
+    if (!kvp_fleet_is_given_up(f, server, since)) return false;
+    f->servers[server].given_up--;
+    return kvp_fleet_end(f, server, end, now_ns);
 }
 
 uint32_t
@@ -176,7 +236,7 @@ kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns)
     for (uint32_t i = 0; i < f->n; i++) {
         kvp_server_t *s = &f->servers[i];
 
-        if (s->is_gone || !s->is_down || s->is_checked || now_ns < s->until_ns) continue;
+        if (s->is_gone || s->is_checked || (s->is_down ? now_ns < s->until_ns : !is_silent(s, now_ns))) continue;
         s->is_checked = true;
         s->open++;
         return i;
@@ -184,17 +244,31 @@ kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns)
     return KVP_SERVER_NONE;
 }
 
-void
-kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, bool is_up, uint64_t now_ns)
+bool
+kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, kvp_check_end_t end, uint64_t now_ns)
 {
     kvp_server_t *s = &f->servers[server];
+    const bool was_down = s->is_down;
 
     s->open--;
     s->is_checked = false;
-    if (is_up)
+    if (end == KVP_CHECK_DOWN && !was_down && s->heard_ns >= s->unanswered_ns)
+        end = KVP_CHECK_NONE; /* it has answered a request meanwhile */
+    if (end == KVP_CHECK_NONE) { /* later again */
+        s->until_ns = now_ns + OUT_MIN_NS;
+        s->given_up_ns = now_ns;
+        s->unanswered = 0;
+    } else if (end == KVP_CHECK_DOWN) {
+        leave_out(f, s, now_ns);
+    } else {
+        f->changes += s->is_down;
         s->is_down = false;
-    else
-        leave_out(s, now_ns);
+        s->open -= s->given_up;
+        s->given_up = 0;
+        s->answers++;
+        kvp_fleet_hear(f, server, now_ns);
+    }
+    return s->is_down && !was_down;
 }
 
 /* ---- ranks */

@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The servers that a proxy sends requests to: which of them may get the next one. A state machine without sockets and clocks. One that fails is left out for a while, which doubles with each
  * failure, and from then on until a check of it succeeds. Only a request that succeeds makes its failures forgotten.
+ *
+ * A server that hangs fails no request: clients give up before. Requests that clients gave up count as
+ * open until the server answers them, or a check. A server that has sent nothing since the first of
+ * three requests in a row is checked, and so is a server with requests that were given up 5 s before.
+ * Until that check has ended the server gets no request, if there is another one.
  */
 #ifndef KVP_CONDUCTOR_PROXY_FLEET_H
 #define KVP_CONDUCTOR_PROXY_FLEET_H
 
 #include "common/base.h"
+
+#include <stdatomic.h>
 
 #define KVP_FLEET_MAX 1024u
 #define KVP_FLEET_URL_MAX 511u
@@ -39,7 +46,13 @@ typedef struct {
     uint32_t ranks_n, rank_turn;
     bool is_gone; /* was removed; the place is free when nothing is open */
     bool is_down, is_checked; /* left out; a check is under way */
-    uint32_t open; /* requests that are under way, and checks */
+    uint32_t open; /* requests that are under way, those that clients gave up, and checks */
+    uint32_t given_up; /* of these */
+    uint64_t given_up_ns; /* since when there is any */
+    uint32_t answers; /* checks that succeeded: the requests that were given up before do not count any more */
+    uint32_t unanswered; /* requests since its last byte, */
+    uint64_t unanswered_ns; /* when the first of them was sent, */
+    _Atomic uint64_t heard_ns; /* and when that byte came */
     uint32_t fails, errors, closings; /* in a row */
     uint64_t until_ns; /* no check before that */
     uint64_t ranks_until_ns; /* after which the bootstrap server is asked again */
@@ -49,6 +62,7 @@ typedef struct {
 typedef struct {
     kvp_server_t servers[KVP_FLEET_MAX];
     uint32_t n; /* places that were ever taken */
+    uint32_t changes; /* of what is left out */
     uint32_t turn[KVP_SERVER_ROLES];
 } kvp_fleet_t;
 
@@ -80,9 +94,33 @@ bool kvp_fleet_set_ranks(kvp_fleet_t *f, uint32_t server, const kvp_server_rank_
 bool kvp_fleet_take_rank(kvp_fleet_t *f, uint32_t server, int64_t wanted, uint64_t now_ns, kvp_server_rank_t *out);
 void kvp_fleet_end_rank(kvp_fleet_t *f, uint32_t server, uint32_t rank);
 
-/* kvp_fleet_check: a server that is left out and is to be checked now, until kvp_fleet_checked. KVP_SERVER_NONE = there is none. */
+/* kvp_fleet_sent notes that a request goes to that server. kvp_fleet_hear notes that bytes of it have
+ * come; it needs no lock. */
+void kvp_fleet_sent(kvp_fleet_t *f, uint32_t server, uint64_t now_ns);
+static inline void
+kvp_fleet_hear(kvp_fleet_t *f, uint32_t server, uint64_t now_ns)
+{
+    atomic_store_explicit(&f->servers[server].heard_ns, now_ns, memory_order_relaxed);
+}
+
+/* kvp_fleet_give_up: the client of a request has gone, and the server has not answered it. The
+ * request stays open until kvp_fleet_return, which gets what kvp_fleet_give_up returned, or until a
+ * check succeeds: from then on kvp_fleet_is_given_up is false. kvp_fleet_return: true = from now on
+ * the server is left out. */
+uint32_t kvp_fleet_give_up(kvp_fleet_t *f, uint32_t server, uint64_t now_ns);
+bool kvp_fleet_is_given_up(const kvp_fleet_t *f, uint32_t server, uint32_t since);
+bool kvp_fleet_return(kvp_fleet_t *f, uint32_t server, uint32_t since, kvp_server_end_t end, uint64_t now_ns);
+
+/* kvp_fleet_check: a server that is to be checked now, until kvp_fleet_checked. It is left out, or
+ * silent. KVP_SERVER_NONE = there is none. kvp_fleet_checked: true = from now on the server is left
+ * out. */
+typedef enum {
+    KVP_CHECK_UP,
+    KVP_CHECK_DOWN,
+    KVP_CHECK_NONE /* the check could not be made, by our own fault */
+} kvp_check_end_t;
 uint32_t kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns);
-void kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, bool is_up, uint64_t now_ns);
+bool kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, kvp_check_end_t end, uint64_t now_ns);
 
 /* The zero value is a fleet without servers. */
 void kvp_fleet_fini(kvp_fleet_t *f);

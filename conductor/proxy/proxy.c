@@ -55,6 +55,13 @@ kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has_inst
     p->shared.has_instances_arg = arg;
 }
 
+void
+kvp_proxy_report_to(kvp_proxy_t *p, void (*left_out)(void *arg, const uint64_t *urls, uint32_t n), void *arg)
+{
+    p->shared.left_out = left_out;
+    p->shared.left_out_arg = arg;
+}
+
 kvp_err_t
 kvp_proxy_add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap)
 {

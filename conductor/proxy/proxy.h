@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The proxy: an OpenAI-compatible front, which sends each request to a prefill server and then to a decode server, or to a replica, and passes the answer on as it comes. Threads of its own,
- * each with a loop. ADR 0035.
+ * each with a loop. ADR 0035, 0036.
  */
 #ifndef KVP_CONDUCTOR_PROXY_PROXY_H
 #define KVP_CONDUCTOR_PROXY_PROXY_H
@@ -30,6 +30,9 @@ kvp_err_t kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out) KVP_
 /* kvp_proxy_route_by, before the start: the conductor's router at that address chooses who computes a prompt, as long as has_instances says that any is registered, and the load who else is asked;
  * without this call servers are used in turn. has_instances is called on the proxy's thread. */
 void kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has_instances)(void *arg), void *arg);
+/* kvp_proxy_report_to, before the start: left_out is called, on a thread of the proxy's, when other
+ * servers are left out than before, with the XXH3 hashes of the URLs of all that are. */
+void kvp_proxy_report_to(kvp_proxy_t *p, void (*left_out)(void *arg, const uint64_t *urls, uint32_t n), void *arg);
 kvp_err_t kvp_proxy_start(kvp_proxy_t *p, kvp_hostport_t *bound_out) KVP_MUST_USE;
 void kvp_proxy_stop(kvp_proxy_t *p);
 

@@ -3,7 +3,6 @@
  */
 #include "conductor/proxy/upstream.h"
 
-#include "common/buf.h"
 #include "common/clock.h"
 #include "common/list.h"
 #include "common/log.h"
@@ -43,6 +42,7 @@ typedef struct {
     uv_connect_t connecting;
     struct addrinfo *addrs, *addr; /* until it is connected: all of the server's; the one that is tried */
     uv_write_t writing;
+    uv_shutdown_t ending;
     llhttp_t parser;
     kvp_call_t *call; /* NULL = none */
     uint64_t idle_ns; /* since when */
@@ -74,6 +74,8 @@ struct kvp_call {
     uint64_t begun_ns, heard_ns;
     uint64_t connect_ns, first_ns, idle_ns; /* 0 = any */
     bool is_once, was_sent, was_heard, has_head, has_bytes, is_paused, is_stale;
+    const kvp_give_up_ops_t *given_up; /* NULL = it is wanted; else arg is owned, and so is the body */
+    kvp_buf_t owned;
     int failure; /* of libuv's: it ends at the next look; 0 = none */
     char type[TYPE_MAX]; /* "" = none */
 };
@@ -113,18 +115,35 @@ free_call(kvp_call_t *c)
     }
     kvp_list_del(&c->link);
     kvp_buf_fini(&c->head);
+    kvp_buf_fini(&c->owned);
+    if (c->given_up != NULL) free(c->arg);
     free(c);
+}
+
+static bool
+is_local(int failure)
+{
+    return failure == UV_EMFILE || failure == UV_ENFILE || failure == UV_ENOMEM || failure == UV_ENOBUFS ||
+           failure == UV_EADDRNOTAVAIL || failure == UV_EAI_MEMORY;
 }
 
 static void
 end_call(kvp_call_t *c, const char *why)
 {
     const kvp_call_ops_t ops = c->ops;
-    const kvp_call_fate_t fate = !c->was_sent ? KVP_CALL_UNSENT : c->is_stale ? KVP_CALL_STALE : KVP_CALL_SENT;
+    const kvp_call_fate_t fate = is_local(c->failure) ? KVP_CALL_LOCAL
+                                 : !c->was_sent       ? KVP_CALL_UNSENT
+                                 : c->is_stale        ? KVP_CALL_STALE
+                                                      : KVP_CALL_SENT;
     void *arg = c->arg;
     char text[200];
 
     if (why != NULL) snprintf(text, sizeof text, "%s", why);
+    if (c->given_up != NULL) {
+        c->given_up->on_end(arg, why == NULL ? NULL : text, fate);
+        free_call(c);
+        return;
+    }
     free_call(c);
     ops.on_end(arg, why == NULL ? NULL : text, fate);
 }
@@ -139,7 +158,7 @@ fail(conn_t *k, const char *why)
     close_conn(k);
     if (c == NULL) return;
     c->is_stale = is_stale && c->is_once;
-    if (is_stale && !c->is_once)
+    if (is_stale && !c->is_once && c->given_up == NULL)
         start_conn(c);
     else
         end_call(c, why);
@@ -299,6 +318,10 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     }
     k->call->heard_ns = kvp_now_ns();
     k->call->was_heard |= n > 0;
+    if (k->call->given_up != NULL) {
+        end_call(k->call, n > 0 ? NULL : "it closed the connection");
+        return;
+    }
     err = n > 0 ? llhttp_execute(&k->parser, buf->base, (size_t)n) : llhttp_finish(&k->parser);
     if (k->has_answer) {
         may_keep = n > 0 && llhttp_should_keep_alive(&k->parser) && llhttp_get_error_pos(&k->parser) == buf->base + n &&
@@ -322,6 +345,10 @@ send_call(conn_t *k)
     const unsigned n = c->body_len > 0 ? 2 : 1;
     int sent;
 
+    if (c->given_up != NULL) {
+        end_call(c, "the connection was made after the client had gone");
+        return;
+    }
     c->was_sent = true;
     llhttp_init(&k->parser, HTTP_RESPONSE, &k->up->settings);
     k->parser.data = k;
@@ -455,6 +482,7 @@ static const char *
 late(const kvp_call_t *c, uint64_t now_ns)
 {
     if (c->failure != 0) return uv_strerror(c->failure);
+    if (c->given_up != NULL && c->given_up->is_over(c->arg)) return "the server has answered a check";
     if (c->is_paused) return NULL;
     if (!c->was_sent && c->connect_ns != 0 && now_ns - c->begun_ns > c->connect_ns)
         return "no connection could be made in time";
@@ -571,6 +599,29 @@ void
 kvp_call_cancel(kvp_call_t *c)
 {
     free_call(c);
+}
+
+static void
+on_shutdown(uv_shutdown_t *ending, int status)
+{
+    (void)ending;
+    (void)status; /* if it failed, the reader finds why */
+}
+
+bool
+kvp_call_is_unanswered(const kvp_call_t *c)
+{
+    return !c->was_heard;
+}
+
+void
+kvp_call_give_up(kvp_call_t *c, kvp_buf_t *body, const kvp_give_up_ops_t *ops, void *arg)
+{
+    c->given_up = ops;
+    c->arg = arg;
+    c->owned = *body; /* it may still be on its way */
+    *body = (kvp_buf_t){0};
+    if (c->was_sent && c->conn != NULL) (void)uv_shutdown(&c->conn->ending, (uv_stream_t *)&c->conn->tcp, on_shutdown);
 }
 
 /* ---- life */

@@ -5,7 +5,7 @@
 #ifndef KVP_CONDUCTOR_PROXY_UPSTREAM_H
 #define KVP_CONDUCTOR_PROXY_UPSTREAM_H
 
-#include "common/base.h"
+#include "common/buf.h"
 
 #include <uv.h>
 
@@ -16,6 +16,7 @@ typedef struct kvp_call kvp_call_t;
 typedef enum {
     KVP_CALL_UNSENT, /* nothing: there was no connection */
     KVP_CALL_SENT, /* all of it */
+    KVP_CALL_LOCAL, /* nothing, by our own fault: no descriptor, port or memory was free */
     KVP_CALL_STALE /* all of it, or nothing: the request went over a kept connection, which ended without a byte */
 } kvp_call_fate_t;
 
@@ -51,5 +52,17 @@ kvp_call_t *kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, 
                                void *arg); /* NULL = no memory, or the url is none */
 void kvp_call_resume(kvp_call_t *call);
 void kvp_call_cancel(kvp_call_t *call); /* nothing is called back any more */
+
+/* kvp_call_is_unanswered says whether the server has sent nothing yet.
+ * kvp_call_give_up ends the request of such a call, and waits for a sign of the server. The server
+ * sees the end of the client's stream. on_end is called when the first byte has come (why is NULL),
+ * when the connection has ended, or when is_over says so, which is asked 20 times a second. Nothing
+ * else is called back. The call takes over the bytes of its body, and arg, which it frees. */
+typedef struct {
+    bool (*is_over)(void *arg);
+    void (*on_end)(void *arg, const char *why, kvp_call_fate_t fate);
+} kvp_give_up_ops_t;
+bool kvp_call_is_unanswered(const kvp_call_t *call);
+void kvp_call_give_up(kvp_call_t *call, kvp_buf_t *body, const kvp_give_up_ops_t *ops, void *arg);
 
 #endif

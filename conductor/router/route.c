@@ -24,6 +24,7 @@
 #include <xxhash.h>
 
 #define BODY_MAX (16u << 20)
+#define LEFT_OUT_MAX 1024u
 #define KEEP_BYTES (1u << 20) /* of a buffer between requests */
 
 /* What a handler works with; kept between requests. */
@@ -38,12 +39,24 @@ struct kvp_routes {
     kvp_registry_t *registry;
     kvp_tokens_t *tokens;
     kvp_load_t *load;
-    pthread_mutex_t mutex; /* of the router, of the models, and of what is idle */
+    pthread_mutex_t mutex; /* of the router, of the models, of what is idle, and of left_out */
     kvp_router_t *router;
     kvp_models_t models;
     idle_t *idle;
     uint64_t without_tokens;
+    uint64_t left_out[LEFT_OUT_MAX]; /* hashes of URLs */
+    uint32_t left_out_n;
 };
+
+static bool
+is_left_out(const kvp_routes_t *routes, const kvp_member_t *m)
+{
+    const uint64_t url = routes->left_out_n == 0 ? 0 : XXH3_64bits(m->url, strlen(m->url));
+
+    for (uint32_t i = 0; i < routes->left_out_n; i++)
+        if (routes->left_out[i] == url) return true;
+    return false;
+}
 
 /* ---- the model: a request may name it by an adapter of it, or by another name that its servers list */
 typedef enum { NO_MODEL, LORA_OF_EVENTS, LORA_OF_REGISTRATION, LISTED, REGISTERED } known_t;
@@ -151,7 +164,7 @@ offer_server(void *arg, const kvp_member_t *m)
     const offering_t *o = arg;
 
     if (m->url[0] == '\0' || strcmp(m->model, o->q->model) != 0 || !kvp_asked_may_serve(o->q, m) ||
-        !lists_it(o->routes, o->q, m))
+        !lists_it(o->routes, o->q, m) || is_left_out(o->routes, m))
         return;
     kvp_tokens_offer(o->routes->tokens, o->servers, m->url);
 }
@@ -274,7 +287,9 @@ write_reason(const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t 
     }
     const size_t at = strlen(text);
     if (r->is_away)
-        snprintf(text + at, sizeof text - at, "; no connection to its server could be made, nor to any other one's");
+        snprintf(
+            text + at, sizeof text - at,
+            "; no connection to its server could be made, or its server is left out, and so it is with all others");
     kvp_jsonw_text(w, "reason", text);
 }
 
@@ -345,7 +360,7 @@ choose(void *arg, const kvp_answer_t *answers, uint32_t n)
         of[candidates_n] = i;
         candidates[candidates_n++] =
             (kvp_candidate_t){target, answers[i].run * q->block_size, run_on(&answers[i], "GPU") * q->block_size,
-                              run_on(&answers[i], "CPU") * q->block_size};
+                              run_on(&answers[i], "CPU") * q->block_size, is_left_out(ch->routes, answers[i].member)};
     }
     kvp_router_tick(ch->routes->router, kvp_boot_ns());
     if (candidates_n > 0) kvp_router_pick(ch->routes->router, &ask, candidates, candidates_n, kvp_boot_ns(), &route);
@@ -628,6 +643,15 @@ on_listed(void *arg, const char *tag, const char *name, kvp_model_kind_t kind)
 
     pthread_mutex_lock(&routes->mutex);
     kvp_models_note(&routes->models, tag, name, kind, kvp_boot_ns() / KVP_NS_PER_MS);
+    pthread_mutex_unlock(&routes->mutex);
+}
+
+void
+kvp_routes_set_left_out(kvp_routes_t *routes, const uint64_t *urls, uint32_t n)
+{
+    pthread_mutex_lock(&routes->mutex);
+    routes->left_out_n = (uint32_t)kvp_min_u64(n, LEFT_OUT_MAX);
+    memcpy(routes->left_out, urls, routes->left_out_n * sizeof *urls);
     pthread_mutex_unlock(&routes->mutex);
 }
 

@@ -17,6 +17,10 @@ kvp_err_t kvp_routes_route(kvp_routes_t *routes, kvp_http_t *http) KVP_MUST_USE;
 void kvp_routes_stop(
     kvp_routes_t *routes); /* questions that wait for tokens are answered without; before the HTTP server stops */
 void kvp_routes_destroy(kvp_routes_t *routes); /* after the HTTP server has stopped; NULL is legal */
+/* kvp_routes_set_left_out, of any thread: the servers that a proxy leaves out, by the XXH3 hashes of
+ * their URLs; all of them, each time. No text is sent to them for its tokens, and no request where
+ * another instance may have it. */
+void kvp_routes_set_left_out(kvp_routes_t *routes, const uint64_t *urls, uint32_t n);
 void kvp_routes_write_metrics(kvp_routes_t *routes, kvp_buf_t *out); /* of any thread */
 
 #endif

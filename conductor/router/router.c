@@ -261,12 +261,18 @@ estimate(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, 
     return e;
 }
 
+static bool
+is_away(const kvp_router_t *r, const kvp_candidate_t *c)
+{
+    return r->targets[c->target].is_away || c->is_left_out;
+}
+
 /* Of equal ones the one that was chosen longest ago. */
 static bool
 is_better(const kvp_router_t *r, const estimate_t *e, const kvp_candidate_t *c, const estimate_t *best,
           const kvp_candidate_t *chosen)
 {
-    if (r->targets[c->target].is_away != r->targets[chosen->target].is_away) return r->targets[chosen->target].is_away;
+    if (is_away(r, c) != is_away(r, chosen)) return is_away(r, chosen);
     if (e->all_ms != best->all_ms) return e->all_ms < best->all_ms;
     return r->targets[c->target].chosen < r->targets[chosen->target].chosen;
 }
@@ -323,7 +329,7 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
         if (out->longest == KVP_ROUTE_NONE || candidates[i].matched > candidates[out->longest].matched) {
             out->longest = i;
             out->longest_ms = e.all_ms;
-            out->is_longest_away = r->targets[candidates[i].target].is_away;
+            out->is_longest_away = is_away(r, &candidates[i]);
         }
         if (out->at != KVP_ROUTE_NONE && !is_better(r, &e, &candidates[i], &best, &candidates[out->at])) continue;
         best = e;
@@ -332,7 +338,7 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
     if (out->at == KVP_ROUTE_NONE) return;
     const target_t *t = &r->targets[candidates[out->at].target];
 
-    out->is_away = t->is_away;
+    out->is_away = is_away(r, &candidates[out->at]);
     out->open = t->open;
     out->running = t->running;
     out->waiting = t->waiting;

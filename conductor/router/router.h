@@ -52,6 +52,7 @@ typedef struct {
     uint32_t matched; /* on any tier */
     uint32_t gpu,
         cpu; /* of these, the run on GPU alone, and on CPU alone: what lies behind the longer of them comes from disk */
+    bool is_left_out; /* its server is chosen only where all others are left out, or not there */
 } kvp_candidate_t;
 
 typedef struct {

@@ -10,6 +10,7 @@ import pytest
 from conftest import SLOW, wait_until
 from test_conductor import BLOCK, Conductor, publishers  # noqa: F401: the fixture
 from test_proxy import Proxy, Server
+from test_proxy_hung import ask, hang, is_left_out, wake
 from test_router import stored, tokens_of
 
 
@@ -50,6 +51,12 @@ class Site:
     def open_routes(self):
         with urllib.request.urlopen(f"http://{self.proxy.daemon.http}/metrics", timeout=5) as r:
             return int(next(line for line in r.read().decode().splitlines() if line.startswith("kvpool_conductor_routes_open ")).split()[1])
+
+    def route(self, prompt):
+        """The instance that another one than the proxy would be sent to."""
+        status, told = self.conductor.ask("/route", {"model": "tiny", "prompt": prompt, "block_size": BLOCK})
+        assert status == 200 and self.conductor.ask("/route/done", {"route_id": told["route_id"]})[0] == 200
+        return told["instance_id"]
 
     def close(self):
         for s in self.servers:
@@ -171,6 +178,27 @@ def test_router_that_cannot_say(site):
     assert len(s.complete(tokens_of(1), model="another")) == 1
     assert s.count("unrouted_total") == before + 1
     s.proxy.daemon.wait_log("the router could not choose, so the load does")
+
+
+def test_hung_server(site):
+    """Fails if routes of clients that give up end before their server gives a sign, or if the router knows nothing of what the proxy leaves out."""
+    s = site()
+    s.has(0, 1)
+    assert s.complete(tokens_of(1)) == [0]
+    hang(s.servers[0])
+    answers = [ask(s.proxy, {"model": "tiny", "prompt": tokens_of(1)}, secs=1) for _ in range(12)]
+    assert 8 <= answers.count(True) < 12, answers
+    assert s.open_routes() >= 1
+    wait_until(lambda: is_left_out(s.proxy, s.servers[0]), 10, "the server to be left out")
+    wait_until(lambda: s.route(tokens_of(1)) != "s0", 5, "the router to hear of it")
+    before = s.servers[0].tokenized
+    for i in range(6):
+        assert s.complete(" ".join(map(str, tokens_of(60 + i)))) != [0]
+        assert s.route(" ".join(map(str, tokens_of(70 + i)))) != "s0"
+    assert s.servers[0].tokenized == before
+    wake(s.servers[0])
+    wait_until(lambda: s.route(tokens_of(1)) == "s0" and s.open_routes() == 0, 20, "the server to be used again")
+    wait_until(lambda: s.complete(tokens_of(1)) == [0], 5, "a request for it")
 
 
 def test_servers_that_are_not_the_proxys(site):

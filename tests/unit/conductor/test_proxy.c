@@ -238,11 +238,11 @@ test_fleet(void **state)
     assert_int_equal(kvp_fleet_check(&f, 499 * MS), KVP_SERVER_NONE);
     assert_int_equal(kvp_fleet_check(&f, 500 * MS), b);
     assert_int_equal(kvp_fleet_check(&f, 500 * MS), KVP_SERVER_NONE);
-    kvp_fleet_checked(&f, b, false, 500 * MS);
+    kvp_fleet_checked(&f, b, KVP_CHECK_DOWN, 500 * MS);
     assert_int_equal(kvp_fleet_check(&f, 1499 * MS), KVP_SERVER_NONE); /* twice as long */
-    for (uint64_t i = 0, now_ns = 1500 * MS; i < 20; i++, now_ns += 30000 * MS) { /* 30 s at most */
+    for (uint64_t i = 0, now_ns = 1500 * MS; i < 20; i++, now_ns += 15000 * MS) { /* 15 s at most */
         assert_int_equal(kvp_fleet_check(&f, now_ns), b);
-        kvp_fleet_checked(&f, b, i == 19, now_ns);
+        kvp_fleet_checked(&f, b, i == 19 ? KVP_CHECK_UP : KVP_CHECK_DOWN, now_ns);
     }
     assert_false(f.servers[b].is_down);
     assert_int_equal(pick(&f, tried, 1), b);
@@ -255,7 +255,7 @@ test_fleet(void **state)
         assert_int_equal(kvp_fleet_end(&f, b, KVP_SERVER_ERRED, 0), i == 2);
     }
     assert_int_equal(kvp_fleet_left_out(&f), 1);
-    kvp_fleet_checked(&f, kvp_fleet_check(&f, 30000 * MS), true, 0);
+    kvp_fleet_checked(&f, kvp_fleet_check(&f, 30000 * MS), KVP_CHECK_UP, 0);
     for (uint32_t i = 0; i < 3; i++) { /* the second closing in a row */
         assert_true(kvp_fleet_take_again(&f, b));
         assert_int_equal(kvp_fleet_end(&f, b, i == 0 ? KVP_SERVER_DID : KVP_SERVER_CLOSED, 0), i == 2);
@@ -271,6 +271,59 @@ test_fleet(void **state)
     assert_int_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://d", ""), b);
     assert_true(kvp_fleet_remove(&f, KVP_SERVER_REPLICA, "http://a")); /* it has requests under way */
     assert_int_not_equal(kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://e", ""), a);
+}
+
+/* Three requests in a row without a byte are a doubt, and a check settles it. */
+static void
+test_silent_servers(void **state)
+{
+    static kvp_fleet_t f;
+    const char *unfit[2];
+    uint32_t a, b, since;
+
+    (void)state;
+    a = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://a", "");
+    b = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://b", "");
+    for (uint32_t i = 0; i < 5; i++) { /* a byte between any two of them is enough */
+        assert_int_equal(kvp_fleet_take(&f, KVP_SERVER_REPLICA, "http://a", NULL, 0), a);
+        kvp_fleet_sent(&f, a, (1000 + i) * MS);
+        if (i == 2) kvp_fleet_hear(&f, a, (1000 + i) * MS);
+        assert_int_equal(kvp_fleet_check(&f, (1200 + i) * MS), KVP_SERVER_NONE);
+    }
+    kvp_fleet_sent(&f, a, 1300 * MS);
+    assert_int_equal(kvp_fleet_check(&f, 1252 * MS), KVP_SERVER_NONE); /* they may all have come at once */
+    assert_int_equal(kvp_fleet_check(&f, 1253 * MS), a);
+    assert_int_equal(kvp_fleet_check(&f, 1253 * MS), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_take(&f, KVP_SERVER_REPLICA, "http://a", NULL, 0), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_unfit(&f, KVP_SERVER_REPLICA, NULL, 0, unfit, 2), 1);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(pick(&f, NULL, 0), b);
+    assert_int_equal(pick(&f, &b, 1), a); /* where there is no other */
+    assert_int_equal(kvp_fleet_left_out(&f), 0);
+    assert_true(kvp_fleet_checked(&f, a, KVP_CHECK_DOWN, 6000 * MS));
+    assert_int_equal(kvp_fleet_left_out(&f), 1);
+    /* Clients that give up make it look no idler; a check that succeeds does. */
+    since = kvp_fleet_give_up(&f, a, 6000 * MS);
+    assert_int_equal(kvp_fleet_give_up(&f, a, 6000 * MS), since);
+    assert_int_equal(f.servers[a].open, 6);
+    assert_false(kvp_fleet_return(&f, a, since, KVP_SERVER_LEFT, 6000 * MS));
+    assert_int_equal(f.servers[a].open, 5);
+    assert_int_equal(kvp_fleet_check(&f, 6500 * MS), a);
+    assert_false(kvp_fleet_checked(&f, a, KVP_CHECK_UP, 6500 * MS));
+    assert_int_equal(f.servers[a].open, 4);
+    assert_false(kvp_fleet_is_given_up(&f, a, since));
+    assert_false(kvp_fleet_return(&f, a, since, KVP_SERVER_LEFT, 6500 * MS));
+    assert_int_equal(f.servers[a].open, 4);
+    /* One that was given up is enough after 5 s. A check that could not be made, or failed beside an answer, says nothing. */
+    (void)kvp_fleet_give_up(&f, a, 7000 * MS);
+    assert_int_equal(kvp_fleet_check(&f, 11999 * MS), KVP_SERVER_NONE);
+    assert_int_equal(kvp_fleet_check(&f, 12000 * MS), a);
+    assert_false(kvp_fleet_checked(&f, a, KVP_CHECK_NONE, 12000 * MS));
+    assert_int_equal(kvp_fleet_check(&f, 17000 * MS), a);
+    kvp_fleet_sent(&f, a, 17000 * MS);
+    kvp_fleet_hear(&f, a, 17001 * MS);
+    assert_false(kvp_fleet_checked(&f, a, KVP_CHECK_DOWN, 22000 * MS));
+    assert_int_equal(kvp_fleet_left_out(&f), 0);
 }
 
 static void
@@ -437,6 +490,7 @@ main(void)
                                        cmocka_unit_test(test_names_of_fields),
                                        cmocka_unit_test(test_what_is_handed_over),
                                        cmocka_unit_test(test_fleet),
+                                       cmocka_unit_test(test_silent_servers),
                                        cmocka_unit_test(test_fleet_by_load),
                                        cmocka_unit_test(test_ranks),
                                        cmocka_unit_test(test_urls),

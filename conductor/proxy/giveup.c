@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conductor/proxy/giveup.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct {
+    kvp_proxy_shared_t *shared;
+    kvp_upstream_t *up;
+    uint32_t server, since;
+    uint64_t route;
+    int64_t rank; /* of the server, if it counts its ranks' requests; else -1 */
+} given_up_t;
+
+static void
+skip_head(void *arg, uint32_t status, const char *type, int64_t length)
+{
+    (void)arg;
+    (void)status;
+    (void)type;
+    (void)length;
+}
+
+bool
+kvp_skip_bytes(void *arg, const void *bytes, size_t len)
+{
+    (void)arg;
+    (void)bytes;
+    (void)len;
+    return true;
+}
+
+static void
+skip_end(void *arg, const char *why, kvp_call_fate_t fate)
+{
+    (void)arg;
+    (void)why;
+    (void)fate;
+}
+
+void
+kvp_route_done(kvp_proxy_shared_t *shared, kvp_upstream_t *up, uint64_t route)
+{
+    static const kvp_call_ops_t ops = {skip_head, kvp_skip_bytes, skip_end};
+    char url[sizeof shared->router + 16], body[48];
+    const int n = snprintf(body, sizeof body, "{\"route_id\":%llu}", (unsigned long long)route);
+
+    if (route == 0) return;
+    snprintf(url, sizeof url, "%s/route/done", shared->router);
+    (void)kvp_upstream_start(up,
+                             &(kvp_call_conf_t){.url = url,
+                                                .body = body,
+                                                .body_len = (size_t)n,
+                                                .copies_body = true,
+                                                .connect_ms = KVP_ROUTE_MS,
+                                                .first_ms = KVP_ROUTE_MS,
+                                                .idle_ms = KVP_ROUTE_MS},
+                             &ops, NULL);
+}
+
+/* A check has succeeded since. */
+static bool
+is_over(void *arg)
+{
+    const given_up_t *g = arg;
+
+    pthread_mutex_lock(&g->shared->lock);
+    const bool is_given_up = kvp_fleet_is_given_up(&g->shared->fleet, g->server, g->since);
+    pthread_mutex_unlock(&g->shared->lock);
+
+    return !is_given_up;
+}
+
+static void
+on_end(void *arg, const char *why, kvp_call_fate_t fate)
+{
+    const given_up_t *g = arg;
+    kvp_fleet_t *f = &g->shared->fleet;
+    /* Without a connection the server has failed. After one, the end may be its answer to ours. */
+    const kvp_server_end_t end = why != NULL && fate == KVP_CALL_UNSENT ? KVP_SERVER_FAILED : KVP_SERVER_LEFT;
+
+    kvp_route_done(g->shared, g->up, g->route);
+    pthread_mutex_lock(&g->shared->lock);
+    if (g->rank >= 0) kvp_fleet_end_rank(f, g->server, (uint32_t)g->rank);
+    if (why == NULL && kvp_fleet_is_given_up(f, g->server, g->since)) kvp_fleet_hear(f, g->server, kvp_now_ns());
+    if (kvp_fleet_return(f, g->server, g->since, end, kvp_now_ns()))
+        kvp_log_warn("proxy", "left out for a while: %s server=%s", why, f->servers[g->server].url);
+    pthread_mutex_unlock(&g->shared->lock);
+}
+
+bool
+kvp_give_up(kvp_exchange_t *x)
+{
+    static const kvp_give_up_ops_t ops = {is_over, on_end};
+    given_up_t *g = x->call != NULL && x->server != KVP_SERVER_NONE && x->state != KVP_X_BOOTSTRAP &&
+                            kvp_call_is_unanswered(x->call)
+                        ? malloc(sizeof *g)
+                        : NULL;
+
+    if (g == NULL) return false;
+    *g = (given_up_t){.shared = x->shared, .up = x->up, .server = x->server, .route = x->route};
+    g->rank = x->is_rank_taken ? x->rank : -1;
+    pthread_mutex_lock(&x->shared->lock);
+    g->since = kvp_fleet_give_up(&x->shared->fleet, x->server, kvp_now_ns());
+    pthread_mutex_unlock(&x->shared->lock);
+    kvp_call_give_up(x->call, &x->sent, &ops, g);
+    x->call = NULL;
+    x->server = KVP_SERVER_NONE;
+    x->route = 0;
+    x->is_rank_taken = false;
+    return true;
+}

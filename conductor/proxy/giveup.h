@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Requests that their clients gave up before the server sent a byte. Such a request still counts as
+ * load of its server, in the fleet and in the router, until the server gives a sign: a byte, the end of
+ * the connection, or a check that succeeds. Otherwise a server that hangs would look idle.
+ */
+#ifndef KVP_CONDUCTOR_PROXY_GIVEUP_H
+#define KVP_CONDUCTOR_PROXY_GIVEUP_H
+
+#include "conductor/proxy/exchange.h"
+
+/* kvp_give_up takes over an exchange's call, its server and its route. False: the server has answered,
+ * or there is no memory, so the call is to be cancelled. */
+bool kvp_give_up(kvp_exchange_t *x) KVP_MUST_USE;
+
+/* kvp_route_done reports to the router that a route has ended; 0 = there is none. A route that is not
+ * reported ends by itself after a while. */
+void kvp_route_done(kvp_proxy_shared_t *shared, kvp_upstream_t *up, uint64_t route);
+
+#endif

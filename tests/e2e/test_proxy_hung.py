@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that hangs, as under SIGSTOP: the kernel takes connections and requests for it, and nothing is answered."""
+import contextlib
+import json
+import socket
+import time
+
+import pytest
+
+from conftest import SLOW, wait_until
+from test_proxy import BODY, Proxy, Server
+
+PROMPT = {**BODY, "stream": False}
+
+
+def hang(server):
+    server.fail, server.health, server.can_tokenize = "stall", None, False
+
+
+def wake(server):
+    """The requests that wait are answered, too."""
+    server.fail, server.health, server.can_tokenize = None, 200, True
+    server.release.set()
+
+
+def ask(proxy, body=PROMPT, secs=0.4):
+    """Whether a client with that much patience is answered."""
+    text = json.dumps(body).encode()
+    with socket.create_connection(proxy.at, timeout=secs * SLOW) as s, contextlib.suppress(TimeoutError):
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        return s.recv(100).startswith(b"HTTP/1.1 200 ")
+    return False
+
+
+def is_left_out(proxy, server):
+    return next(s["is_left_out"] for s in proxy.servers("GET")[1]["servers"] if s["url"] == server.url)
+
+
+@pytest.fixture
+def servers():
+    made = [Server("replica") for _ in range(3)]
+    yield made
+    for s in made:
+        s.close()
+
+
+def test_hung_server_is_left_out(bench, servers):
+    """Fails if clients that give up make a hung server look idle, or well, or if it gets nothing when it is well again."""
+    proxies = [Proxy(bench, servers, "--proxy-threads", "1"), Proxy(bench, servers, "--policy", "round-robin")]
+    hung = servers[0]
+    hang(hung)
+    for proxy, lost in zip(proxies, (1, 3)):  # by load the first one alone is lost
+        answers = [ask(proxy) for _ in range(20)]
+        assert 1 <= answers.count(False) <= lost + 1, answers
+    for proxy in proxies:
+        wait_until(lambda: is_left_out(proxy, hung), 10, "the server to be left out")
+        assert all(ask(proxy) for _ in range(6))
+    asked, begun = len(hung.asked), time.monotonic()
+    wake(hung)
+    for proxy in proxies:
+        wait_until(lambda: not is_left_out(proxy, hung), 20, "the server to be back")
+        assert all(ask(proxy, secs=5) for _ in range(6)) and time.monotonic() - begun < 20 * SLOW
+        wait_until(lambda: all(s["open"] == 0 for s in proxy.servers("GET")[1]["servers"]), 5, "the load to fall")
+    assert len(hung.asked) >= asked + 2
+
+
+def test_slow_server_is_not_left_out(bench, servers):
+    """Fails if a hundred clients that give up leave a server out that answers checks, or are its load for ever."""
+    slow = servers[0]
+    slow.fail = "stall"
+    proxy = Proxy(bench, [slow], "--proxy-threads", "2")
+    text = json.dumps(PROMPT).encode()
+    clients = [socket.create_connection(proxy.at, timeout=20) for _ in range(100)]
+    for c in clients:
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+    wait_until(lambda: len(slow.asked) >= 100, 20, "the requests")
+    for c in clients:
+        c.close()
+    wait_until(lambda: proxy.counter("gone_total") == 100, 10, "the clients to go")
+    wait_until(lambda: proxy.servers("GET")[1]["servers"][0]["open"] <= 2, 10, "a check to be answered")
+    assert slow.checks >= 1 and not is_left_out(proxy, slow)
+    assert "left out" not in proxy.daemon.log()
+
+
+def test_client_gives_up_before_the_answer(bench, servers):
+    """Fails if a server that is busy for a client that has gone looks idle before it answers."""
+    slow = servers[0]
+    slow.fail = "stall"
+    proxy = Proxy(bench, [slow])
+    assert not ask(proxy)
+    wait_until(lambda: proxy.counter("open") == 0, 5, "the client to go")
+    assert proxy.servers("GET")[1]["servers"][0]["open"] == 1
+    wake(slow)
+    wait_until(lambda: proxy.servers("GET")[1]["servers"][0]["open"] == 0, 5, "its end")
