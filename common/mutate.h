@@ -40,6 +40,7 @@
     X(RESET_OF_STRANGE_MEMORY, "a node resets memory that others may have written")                                    \
     X(FRESH_ONCE, "memory counts as fresh until a node offers it")                                                     \
     X(TERM_CHECK, "no node obeys an older term, and no master goes on that hears of a newer one")                      \
+    X(TERM_OF_STRANGERS, "no peer raises the term of an elected master, nor of any long after its start")              \
     X(REVOKE_ON_REMOVAL, "a removal revokes known locations")                                                          \
     X(REVOKE_ON_UPSERT, "a newer version revokes known locations")                                                     \
     X(REVOKE_NOT_DEAD_YET, "a put or removal revokes locations of evicted extents that are not dead yet")              \
@@ -142,6 +143,7 @@
     X(LEASE_KEPT_PART, "a leader acts for a part of its lease only")                                                   \
     X(CAMPAIGN_IF_ABSENT, "the leader key is put only where there is none")                                            \
     X(TERM_ABOVE_ALL, "a term is above all that are known")                                                            \
+    X(TERM_OF_ETCD, "a leader gives up where etcd knows a higher term")                                                \
     X(SET_IF_LEADER, "the in-sync set is written only by whose the leader key is")                                     \
     X(SET_BEFORE_LEAD, "the set of a new leader is itself, before it leads")                                           \
     X(SET_MAY_STAND, "a set that may have been written counts as written")                                             \

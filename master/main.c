@@ -48,7 +48,7 @@ typedef struct {
     int ssd_admission; /* 1 = used */
     const char *etcd, *cluster, *etcd_ca, *etcd_cert, *etcd_key, *etcd_user, *etcd_password_file;
     kvp_hostport_t advertise; /* host "" = where it listens */
-    uint64_t election_ttl_ns, ack_standbys;
+    uint64_t election_ttl_ns, ack_standbys, switch_after_ns;
     const char *events, *events_replay, *events_backend;
     uint64_t events_kept;
     bool is_events_legacy;
@@ -151,6 +151,12 @@ static const kvp_opt_t opts[] = {
      .fallback = "0",
      .max = 15,
      .help = "With --etcd: so many standbys have a put in their logs before it is answered."},
+    {.name = "switch-after",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, switch_after_ns),
+     .fallback = "10s",
+     .max = 3600 * KVP_NS_PER_S,
+     .help = "With --etcd: a leader refuses `kvpool master switch` for so long after its election."},
     {.name = "etcd-ca",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, etcd_ca),
@@ -338,6 +344,7 @@ build_ha(daemon_t *d, const settings_t *s, const kvp_master_conf_t *core)
         .cluster = s->cluster,
         .ttl_s = (uint32_t)(s->election_ttl_ns / KVP_NS_PER_S),
         .ack_standbys = (uint32_t)s->ack_standbys,
+        .switch_after_ns = s->switch_after_ns,
         .ident = &d->ident,
         .log = &d->log,
         .server = d->server,

@@ -15,9 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define DEADLINE_DEFAULT_MS 5000u
 #define SWITCH_ID 3u
+#define AGAIN_NS (300 * KVP_NS_PER_MS) /* between two questions of a leader that may not switch yet */
 
 _Static_assert(KVPOOL_ADDRESS_MAX >= KVP_HOSTPORT_TEXT_MAX, "an address fits");
 
@@ -45,32 +47,52 @@ ask(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
     return err;
 }
 
+/* Waits for a leader above that term. */
+static kvp_err_t
+find_above(kvp_masters_t *m, uint32_t term, uint64_t deadline_ns, kvpool_switched_t *out)
+{
+    const kvp_hostport_t *at;
+    kvp_framed_t c;
+
+    for (out->term = 0; out->term <= term; out->term = kvp_masters_term(m)) {
+        if (kvp_masters_find(m, NULL, deadline_ns, &c, &at) != KVP_OK) return KVP_DEADLINE;
+        kvp_framed_fini(&c);
+    }
+    kvp_format_hostport(at, out->to);
+    return KVP_OK;
+}
+
 static kvp_err_t
 switch_leader(kvp_masters_t *m, uint64_t deadline_ns, kvpool_switched_t *out, char detail[256])
 {
+    const struct timespec pause = {.tv_nsec = AGAIN_NS};
     const kvp_hostport_t *at;
-    uint64_t began_ns;
-    uint32_t term;
+    uint64_t began_ns = 0;
+    uint32_t term = 0;
     kvp_framed_t c;
-    kvp_err_t err = kvp_masters_find(m, NULL, deadline_ns, &c, &at);
+    kvp_err_t err;
 
-    if (err != KVP_OK) {
-        snprintf(detail, 256, "%s", kvp_masters_why(m));
-        return KVP_UNREACHABLE; /* also where there are masters, and none leads */
-    }
-    kvp_format_hostport(at, out->from);
-    term = kvp_masters_term(m);
-    began_ns = kvp_now_ns();
-    err = ask(&c, deadline_ns, detail);
-    kvp_framed_fini(&c);
-    while (err == KVP_OK) {
+    do {
+        if (term != 0) nanosleep(&pause, NULL);
         err = kvp_masters_find(m, NULL, deadline_ns, &c, &at);
-        if (err != KVP_OK) return KVP_DEADLINE;
+        if (err != KVP_OK) {
+            snprintf(detail, 256, "%s", kvp_masters_why(m));
+            return KVP_UNREACHABLE; /* also where there are masters, and none leads */
+        }
+        if (term != 0 && kvp_masters_term(m) != term) { /* another one has led it away */
+            kvp_framed_fini(&c);
+            err = KVP_OK;
+            break;
+        }
+        kvp_format_hostport(at, out->from);
+        term = kvp_masters_term(m);
+        began_ns = kvp_now_ns();
+        err = ask(&c, deadline_ns, detail);
         kvp_framed_fini(&c);
-        kvp_format_hostport(at, out->to);
-        out->term = kvp_masters_term(m);
-        if (out->term > term) break;
-    }
+    } while (err == KVP_RETRY_AFTER && kvp_now_ns() + 2 * AGAIN_NS < deadline_ns);
+    if (err != KVP_OK) return err;
+    detail[0] = '\0';
+    err = find_above(m, term, deadline_ns, out);
     out->took_us = (kvp_now_ns() - began_ns) / 1000;
     if (err == KVP_OK && strcmp(out->from, out->to) == 0) {
         snprintf(detail, 256, "no other master took the lead, and it leads again");

@@ -108,6 +108,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->ctx.term = conf->term;
     m->peers.is_named = conf->had_master;
     m->peers.may_leap = !m->peers.is_named;
+    m->peers.follows_until_ns = m->peers.is_named ? now_ns + m->ctx.conf.report_grace_ns : UINT64_MAX;
     m->ctx.rng = conf->seed | 1;
     init_tables(m, conf->secret);
     m->prot.ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
@@ -524,12 +525,6 @@ kvp_master_lead(kvp_master_t *m, uint32_t term, bool is_level, uint64_t now_ns)
     err = kvp_replay_lead(&m->log, term, is_level);
     if (err == KVP_OK) settle(m);
     return err;
-}
-
-uint32_t
-kvp_master_deposed(const kvp_master_t *m)
-{
-    return m->deposed_term;
 }
 
 void

@@ -40,8 +40,7 @@ typedef struct {
     uint32_t max_sessions; /* 0 = 65536 */
     bool saves_ident; /* the shell keeps who the pool is: outputs wait for kvp_master_ident_saved */
     bool has_journal; /* kvp_master_open_journal comes before the first input */
-    bool
-        is_elected; /* by etcd: it rests until kvp_master_lead, and does not follow a higher term than its own, which is another master's */
+    bool is_elected; /* by etcd: it rests until kvp_master_lead, and no peer raises its term */
     bool
         log_names_gone; /* the log tells the keys of what is gone, for who follows it without an index (master/events) */
     bool ssd_wants_use; /* what was not used since it was put is not worth writing to an SSD */
@@ -90,10 +89,6 @@ uint32_t kvp_master_log_term(const kvp_master_t *master); /* of its last record;
 uint64_t kvp_master_term_end(
     const kvp_master_t
         *master); /* position behind the record that names the term: nothing is said before that is synced */
-
-/* kvp_master_deposed: somebody obeys a higher term than that of this master, which was elected (conf.is_elected): it has closed all sessions, and is good
- * for kvp_master_destroy alone. Returns that term, 0 = nobody does. */
-uint32_t kvp_master_deposed(const kvp_master_t *master);
 
 /* What a log says, in full up to `end`. */
 typedef struct {

@@ -41,7 +41,6 @@ struct kvp_master {
     uint32_t dropping; /* segments being purged */
     uint32_t reports; /* under way, */
     uint32_t closing; /* of these, behind their last page */
-    uint32_t deposed_term; /* that a node obeys, while this master was elected to lead in a lower one; 0 = none */
     char leader[KVP_NAME_MAX + 1]; /* whom a standby names; "" = it knows none */
     uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
     uint8_t bad_reports[KVP_BAD_REPORTS_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */

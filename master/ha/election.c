@@ -255,7 +255,7 @@ ask_register(kvp_election_t *e)
 
     snprintf(name, sizeof name, "masters/%s", e->conf.self.id);
     w = put(e, op, name, e->lease);
-    format_master(&e->conf.self, 0, w->value, sizeof w->value);
+    format_master(&e->conf.self, e->log_term, w->value, sizeof w->value);
     len = strlen(w->value);
     e->is_asked_ready = e->is_ready;
     if (!e->is_ready) snprintf(w->value + len, sizeof w->value - len, " reading=1");
@@ -283,11 +283,19 @@ ask_campaign(kvp_election_t *e)
     format_master(&e->conf.self, 0, w->value, sizeof w->value);
 }
 
-/* The highest term that was used. */
+/* The highest term that was used: by etcd's key, and by the logs that the masters there have. */
+static uint32_t
+highest_term_of_etcd(const kvp_election_t *e)
+{
+    return (uint32_t)kvp_max_u64(e->term, e->masters_term);
+}
+
 static uint32_t
 highest_term(const kvp_election_t *e)
 {
-    return (uint32_t)kvp_max_u64(kvp_max_u64(KVP_RULE(TERM_ABOVE_ALL) ? e->term : 0, e->log_term), e->seen_term);
+    const uint32_t of_etcd = KVP_RULE(TERM_ABOVE_ALL) ? highest_term_of_etcd(e) : 0;
+
+    return (uint32_t)kvp_max_u64(kvp_max_u64(of_etcd, e->log_term), e->least_term);
 }
 
 static void
@@ -454,7 +462,7 @@ kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out)
 void
 kvp_election_resign(kvp_election_t *e)
 {
-    e->stand_off_ns = e->now_ns + ttl_ns(e);
+    e->stand_off_ns = e->now_ns + ttl_ns(e) / 2; /* masters outside the set wait for a TTL, and a member goes first */
     e->is_resigning = e->role == KVP_ELECTION_LEADS;
 }
 
@@ -465,16 +473,9 @@ kvp_election_is_spent(const kvp_election_t *e)
 }
 
 void
-kvp_election_heard(kvp_election_t *e, uint32_t term)
+kvp_election_above(kvp_election_t *e, uint32_t term)
 {
-    e->seen_term = (uint32_t)kvp_min_u64(kvp_max_u64(e->seen_term, term), KVP_TERM_MAX);
-}
-
-void
-kvp_election_seen(kvp_election_t *e, uint32_t term)
-{
-    kvp_election_heard(e, term);
-    if (e->role == KVP_ELECTION_LEADS && e->own_term < term) e->is_resigning = true;
+    e->least_term = (uint32_t)kvp_min_u64(kvp_max_u64(e->least_term, term), KVP_TERM_MAX);
 }
 
 void
@@ -518,7 +519,9 @@ take_key(kvp_election_t *e, const char *name, const kvp_etcd_kv_t *kv)
     } else if (strcmp(name, "pool") == 0) {
         parse_pool(kv->value, &e->pool);
     } else if (strncmp(name, "masters/", 8) == 0 && e->masters_n < KVP_ELECTION_MEMBERS_MAX) {
-        e->masters_n += parse_master(kv->value, &e->masters[e->masters_n], &term);
+        if (!parse_master(kv->value, &e->masters[e->masters_n], &term)) return;
+        e->masters_n++;
+        e->masters_term = (uint32_t)kvp_max_u64(e->masters_term, kvp_min_u64(term, KVP_TERM_MAX));
     }
 }
 
@@ -542,7 +545,7 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 
     key_of(e, "", prefix);
     e->has_leader = false;
-    e->leader_term = e->term = 0;
+    e->leader_term = e->term = e->masters_term = 0;
     e->term_revision = e->insync_revision = 0;
     e->insync.n = e->masters_n = 0;
     memset(&e->leader, 0, sizeof e->leader);
@@ -561,6 +564,9 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
         e->role = KVP_ELECTION_WON;
         e->own_revision = e->leader_revision;
     }
+    /* etcd's data were lost or edited. The next lead is in a term above that one. */
+    if (e->role == KVP_ELECTION_LEADS && e->own_term < highest_term_of_etcd(e) && KVP_RULE(TERM_OF_ETCD))
+        e->is_resigning = true;
 }
 
 static void

@@ -80,6 +80,7 @@ typedef struct {
     int64_t leader_revision; /* its making */
     int64_t leader_lease;
     uint32_t term; /* highest that was written */
+    uint32_t masters_term; /* highest in the logs of the masters, as each wrote it when it came */
     int64_t term_revision; /* its last change; 0 = there is none */
     kvp_election_set_t insync;
     int64_t insync_revision;
@@ -89,7 +90,7 @@ typedef struct {
 
     /* ours */
     kvp_election_pool_t own_pool;
-    uint32_t log_term, seen_term; /* of our log; that somebody obeys */
+    uint32_t log_term, least_term; /* of our log; the next term of ours is above least_term */
     bool is_ready; /* our log is read: we may lead */
     bool is_doubted; /* our log may lack its end */
     uint64_t absent_ns; /* since when nobody leads; 0 = somebody does */
@@ -118,12 +119,11 @@ void kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uin
 /* kvp_election_take gives the next request to etcd: false where there is none. Each is answered once. */
 bool kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out);
 
-/* kvp_election_resign gives up the lead, so that another one takes it: until one has, or for a TTL, this master is no candidate. It may not act from then on.
- * kvp_election_heard: that term was used; the next one of ours is above it. kvp_election_seen: somebody obeys it, so that a lead in a lower one is given up, too.
+/* kvp_election_resign gives up the lead, so that another one takes it: until one has, or for half a TTL, this master is no candidate. It may not act from then on.
+ * kvp_election_above: the next term of ours is above that one.
  * kvp_election_is_spent: there is no term above all that were used; nobody can be elected. */
 void kvp_election_resign(kvp_election_t *e);
-void kvp_election_heard(kvp_election_t *e, uint32_t term);
-void kvp_election_seen(kvp_election_t *e, uint32_t term);
+void kvp_election_above(kvp_election_t *e, uint32_t term);
 bool kvp_election_is_spent(const kvp_election_t *e);
 
 /* kvp_election_want_insync: the members of the in-sync set that are to be written, ourselves included. kvp_election_insync: all that may be members by what stands in

@@ -127,7 +127,6 @@ say_follow(link_t *l)
     msg.id = (char *)ask->id;
     if (ask->pool_id != NULL) msg.pool_id = (ProtobufCBinaryData){16, (uint8_t *)ask->pool_id};
     msg.end = ask->end;
-    msg.term = ask->term;
     msg.n = ask->terms_n;
     kvp_buf_init(&out, 0);
     kvp_pb_frame_begin(&out, KVP_OP_FOLLOW, 0, ASK_ID, &msg.base, &at);

@@ -19,7 +19,6 @@ typedef struct {
     const char *id;
     const uint8_t *pool_id; /* 16 bytes; NULL = it has no log */
     uint64_t end;
-    uint32_t term; /* highest that it has heard of */
     kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX];
     uint32_t terms_n;
 } kvp_follow_ask_t;

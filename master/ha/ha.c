@@ -26,8 +26,8 @@
 #define SLICE_BYTES (256u << 10) /* of the log that is read in a turn of the loop */
 #define BEHIND_MAX (4u << 20) /* bytes that are not written, before no more is read from the leader */
 #define FAILED_MAX_NS KVP_NS_PER_S /* for so long a leader's log may fail while others could lead */
-#define HEARD_MAX 16u /* terms above ours that a peer is believed to have heard of */
 #define TWIN_TTLS 5u /* so many TTLs another process has our id, before we give way to it */
+#define SWITCH_WAIT_MAX_MS 60000u /* most that a switch waits for a standby */
 #define SWITCH_MAX_NS (KVP_NS_PER_S) /* most that nothing is served before the lead is given up, or kept */
 
 typedef enum {
@@ -80,6 +80,7 @@ struct kvp_ha {
     uint64_t level_ns; /* when we had all that was there last */
 
     /* leading */
+    uint64_t led_ns; /* when the term began */
     uint64_t act_until_ns; /* as the server was told */
     bool is_fenced;
     uint64_t failed_ns; /* since when the log cannot be written; 0 = it can */
@@ -263,7 +264,6 @@ fill_ask(void *arg, kvp_follow_ask_t *ask)
     ask->id = ha->conf.ident->id;
     ask->end = kvp_log_writer_end(ha->conf.log);
     ask->pool_id = kvp_master_log_term(core_of(ha)) > 0 ? ha->conf.ident->pool_id : NULL;
-    ask->term = kvp_master_log_term(core_of(ha));
     (void)terms_of(ha, ask->terms, &ask->terms_n);
 }
 
@@ -364,7 +364,7 @@ static bool
 may_serve(const kvp_ha_t *ha)
 {
     return ha->state == HA_LEADS && !ha->is_fenced && ha->handing_until_ns == 0 && kvp_boot_ns() < ha->act_until_ns &&
-           !ha->election.is_resigning && kvp_master_deposed(core_of(ha)) == 0;
+           !ha->election.is_resigning;
 }
 
 static void
@@ -416,11 +416,11 @@ lead(kvp_ha_t *ha)
             ha->conf.ttl_s);
     if (kvp_master_lead(core, e->own_term, is_level, kvp_boot_ns()) != KVP_OK) {
         kvp_log_error("master", "elected in term %u, which is not above that of the log, %u", e->own_term, log_term);
-        kvp_election_seen(&ha->election, log_term);
         kvp_election_resign(&ha->election);
         return;
     }
     set_state(ha, HA_LEADS);
+    ha->led_ns = kvp_boot_ns();
     kvp_log_info("master", "leads in term %u%s", e->own_term,
                  is_level ? "; the log is level with the leader's before" : "");
     ha->act_until_ns = kvp_election_act_until(e);
@@ -540,17 +540,6 @@ look_at_log(kvp_ha_t *ha, uint64_t now_ns)
     stop_serving(ha);
 }
 
-static bool
-is_deposed(kvp_ha_t *ha)
-{
-    const uint32_t seen = kvp_master_deposed(core_of(ha));
-
-    if (seen == 0) return false;
-    kvp_election_seen(&ha->election, seen);
-    step_down(ha, "a node obeys a higher term");
-    return true;
-}
-
 static void
 lead_on(kvp_ha_t *ha, uint64_t now_ns)
 {
@@ -559,7 +548,6 @@ lead_on(kvp_ha_t *ha, uint64_t now_ns)
     const uint64_t until_ns = kvp_election_act_until(e);
     kvp_election_set_t wanted;
 
-    if (is_deposed(ha)) return;
     if (e->role != KVP_ELECTION_LEADS) {
         step_down(ha, e->lease == 0 ? "its lease in etcd is over" : "etcd names another leader, or none");
         return;
@@ -616,7 +604,7 @@ take_follower(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
 {
     kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX];
     kvp_master_ident_t ident;
-    uint32_t n, seen;
+    uint32_t n;
 
     if (ha->state != HA_LEADS) {
         refuse_follower(ha, conn, frame);
@@ -624,31 +612,44 @@ take_follower(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
     }
     kvp_master_ident(core_of(ha), &ident);
     (void)terms_of(ha, terms, &n);
-    seen = kvp_sender_follow(&ha->sender, conn, frame, terms, n, &ident, kvp_boot_ns());
-    if (seen > ident.term && seen <= ident.term + HEARD_MAX) kvp_election_heard(&ha->election, seen);
+    kvp_sender_follow(&ha->sender, conn, frame, terms, n, &ident, kvp_boot_ns());
 }
 
 static void
+refuse_switch(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame, kvp_err_t err, const char *detail)
+{
+    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
+
+    reply.err = err;
+    reply.detail = (char *)detail;
+    kvp_server_reply(ha->conf.server, conn, KVP_OP_SWITCH, frame->hdr.request_id, &reply);
+    kvp_server_end(ha->conf.server, conn);
+}
+
+/* A switch takes a term, and any program may ask for one. */
+static void
 take_switch(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
 {
+    const uint64_t now_ns = kvp_boot_ns(), from_ns = ha->led_ns + ha->conf.switch_after_ns;
     Kvp__Pb__Switch *msg;
+    char why[128];
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__switch__descriptor, frame);
+    snprintf(why, sizeof why, "it leads for less than %.0f s: a switch is possible in %.1f s",
+             (double)ha->conf.switch_after_ns / 1e9, (double)(kvp_max_u64(from_ns, now_ns) - now_ns) / 1e9);
     if (msg == NULL) {
         kvp_server_end(ha->conf.server, conn);
     } else if (ha->switch_until_ns != 0 || ha->handing_until_ns != 0) {
-        Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
-
-        reply.err = KVP_RETRY_AFTER;
-        reply.detail = (char *)"a switch is under way";
-        kvp_server_reply(ha->conf.server, conn, KVP_OP_SWITCH, frame->hdr.request_id, &reply);
-        kvp_server_end(ha->conf.server, conn);
+        refuse_switch(ha, conn, frame, KVP_RETRY_AFTER, "a switch is under way");
+    } else if (!may_serve(ha)) {
+        refuse_switch(ha, conn, frame, KVP_NOT_LEADER, ha->election.leader.address);
+    } else if (now_ns < from_ns) {
+        refuse_switch(ha, conn, frame, KVP_RETRY_AFTER, why);
     } else {
         ha->switch_conn = conn;
         ha->switch_ask = frame->hdr;
-        ha->switch_until_ns = kvp_boot_ns() + msg->wait_ms * KVP_NS_PER_MS;
-        if (!may_serve(ha)) end_switch(ha, KVP_NOT_LEADER, ha->election.leader.address);
+        ha->switch_until_ns = now_ns + kvp_min_u64(msg->wait_ms, SWITCH_WAIT_MAX_MS) * KVP_NS_PER_MS;
     }
     kvp_pb_free(&pb, msg);
 }
@@ -729,7 +730,7 @@ on_turn(void *arg)
 
     go_on_reading(ha);
     if (ha->state == HA_FOLLOWS) follow_on(ha, now_ns);
-    if (ha->state != HA_LEADS || is_deposed(ha)) return;
+    if (ha->state != HA_LEADS) return;
     hold(ha);
     if (kvp_sender_pump(&ha->sender, pace_of(ha), now_ns) && !ha->is_stopping &&
         !uv_is_active((uv_handle_t *)&ha->soon))
@@ -953,7 +954,7 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     snprintf(conf.self.address, sizeof conf.self.address, "%s", address);
     snprintf(conf.self.http, sizeof conf.self.http, "%s", http);
     kvp_election_init(&ha->election, &conf, kvp_boot_ns());
-    kvp_election_heard(&ha->election, ha->conf.ident->is_new ? ha->conf.ident->term - 1 : ha->conf.ident->term);
+    kvp_election_above(&ha->election, ha->conf.ident->is_new ? ha->conf.ident->term - 1 : ha->conf.ident->term);
     ha->timer.data = ha->reading.data = ha->news.data = ha;
     uv_timer_init(uv, &ha->timer);
     uv_timer_init(uv, &ha->soon);

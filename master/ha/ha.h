@@ -17,6 +17,7 @@ typedef struct {
     const char *cluster;
     uint32_t ttl_s;
     uint32_t ack_standbys; /* that have a commit before it is answered */
+    uint64_t switch_after_ns; /* a leader refuses SWITCH for so long */
     kvp_ident_t *ident; /* borrowed for life, as are log and server; opened, and of a directory */
     kvp_log_writer_t *log; /* initialised */
     kvp_server_t *server; /* created */

@@ -116,14 +116,13 @@ begin(kvp_sender_t *s, uint64_t conn, const char *id, uint64_t position, uint64_
                  (unsigned long long)kvp_log_writer_end(s->log));
 }
 
-uint32_t
+void
 kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, const kvp_wire_term_t *terms,
                   uint32_t terms_n, const kvp_master_ident_t *ident, uint64_t now_ns)
 {
     Kvp__Pb__FollowReply msg = KVP__PB__FOLLOW_REPLY__INIT;
     const kvp_wire_term_t *other = NULL;
     const uint64_t begins = s->log->file.from[0];
-    uint32_t seen;
     kvp_err_t err;
     kvp_pb_t pb;
     kvp_rd_t rd;
@@ -134,9 +133,8 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
     if (ask == NULL || rd.is_bad || s->log->file.files == 0) {
         kvp_pb_free(&pb, ask);
         kvp_server_end(s->server, conn);
-        return 0;
+        return;
     }
-    seen = 0;
     msg.detail = (char *)refusal(s, ask, ident, &err);
     if (msg.detail != NULL) {
         msg.err = err;
@@ -152,14 +150,11 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
     msg.pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, (uint8_t *)ident->pool_id};
     msg.digest_seed = ident->digest_seed;
     kvp_server_reply(s->server, conn, KVP_OP_FOLLOW, frame->hdr.request_id, &msg);
-    if (msg.err == KVP_OK) {
+    if (msg.err == KVP_OK)
         begin(s, conn, ask->id, msg.position, now_ns);
-        seen = ask->term;
-    } else {
+    else
         kvp_server_end(s->server, conn);
-    }
     kvp_pb_free(&pb, ask);
-    return seen;
 }
 
 void

@@ -25,10 +25,10 @@ typedef struct {
     uint32_t n; /* connected */
 } kvp_sender_t;
 
-/* kvp_sender_follow takes a FOLLOW on a connection that is not the core's: it is answered, and becomes a standby, or is closed. Returns the term of
- * its log (0 = none, or it was refused). terms are those of our log, by positions of the files. */
-uint32_t kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, const kvp_wire_term_t *terms,
-                           uint32_t terms_n, const kvp_master_ident_t *ident, uint64_t now_ns);
+/* kvp_sender_follow takes a FOLLOW on a connection that is not the core's: it is answered, and becomes a standby, or is closed.
+ * terms are those of our log, by positions of the files. */
+void kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, const kvp_wire_term_t *terms,
+                       uint32_t terms_n, const kvp_master_ident_t *ident, uint64_t now_ns);
 void kvp_sender_on_frame(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
 void kvp_sender_on_gone(kvp_sender_t *s, uint64_t conn);
 void kvp_sender_close(kvp_sender_t *s); /* all of them */

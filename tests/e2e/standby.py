@@ -105,8 +105,9 @@ class Etcd:
 class Masters:
     """n masters of one pool, and nodes that know all of them. Looks like the Pool of conftest.py."""
 
-    def __init__(self, bench, n=3, nodes=2, memory="64MiB", args=(), etcd=None, node_args=()):
+    def __init__(self, bench, n=3, nodes=2, memory="64MiB", args=(), etcd=None, node_args=(), switch_after="0s"):
         self.bench, self.args, self.etcd, self.master = bench, args, etcd or Etcd(bench), None
+        self.switch_after = switch_after
         self.masters = [self.start(i) for i in range(n)]
         self.wait_leader()
         self.nodes = [bench.node(self.addr, f"node{i + 1}", memory, *node_args) for i in range(nodes)]
@@ -115,7 +116,7 @@ class Masters:
     def start(self, i, listen="127.0.0.1:0", http="127.0.0.1:0", ready=True, program="kvpool-master"):
         return self.bench.start(f"m{i}", program, "--listen", listen, "--http", http,
                                 "--data-dir", f"{self.bench.home}/m{i}", "--etcd", self.etcd.urls, "--cluster", "test",
-                                *self.args, ready=ready)
+                                "--switch-after", self.switch_after, *self.args, ready=ready)
 
     @property
     def addr(self):

@@ -2,6 +2,7 @@
 """Programs that know the members of etcd, and learn from them where the masters are; and what the tool says of masters."""
 import json
 import pathlib
+import re
 import ssl
 import subprocess
 import urllib.error
@@ -12,6 +13,7 @@ import pytest
 
 from clients import Shell, free_ports
 from conftest import SLOW, _die_with_parent, wait_until
+from rawwire import HEARTBEAT, LIMIT, MOUNT, NODE, Fixed, Raw, frame, hello, pack
 from standby import ETCD, Masters, needs_etcd
 from test_json_keys import of_verb, words
 from test_log import health
@@ -107,6 +109,35 @@ def test_switch(masters):
     got = masters.kvpool("master", "switch", "--deadline", "1s")
     assert got.rc == 1 and "no standby is in sync" in got.err, got
     assert masters.leader() == now and masters.kvpool("put", "k", stdin=b"x").rc == 0
+
+
+def told(at, *frames):
+    """What a stranger is answered who says Hello as a node, and then these."""
+    with Raw(at) as raw:
+        said = raw.call(hello(NODE, name="stranger"))
+        return [raw.call(f(said.fields[6])) for f in frames]
+
+
+def test_what_raises_the_term(bench):
+    """Fails if a peer deposes the leader, by a term that it says it obeys or by a switch soon after the election; or if a leader goes on
+    below the term in etcd's key, or the next one leads in a term that is not above it."""
+    with_cluster(bench)
+    masters = KnownByEtcd(bench, n=2, nodes=1, switch_after="10s")
+    was = masters.wait_leader()
+    at, term = masters.masters[was].listen, masters.leader_status()["term"]
+    # Each beat is refused, and its connection closed.
+    for step in (1, 14, 15, 16, 1000):
+        beat, mount = told(at, lambda i, n=step: frame(HEARTBEAT, pack((1, Fixed(i)), (2, term + n)))), \
+            told(at, lambda _, n=step: frame(MOUNT, pack((1, "stranger"), (2, b"u" * 16), (4, 1 << 20), (5, 1 << 20), (10, term + n), (11, term))))
+        assert beat[0].err == mount[0].err == LIMIT and "etcd gave this master its term" in mount[0].detail
+    masters.wait_insync(2)
+    got = masters.kvpool("master", "switch", "--deadline", "1s")
+    assert got.rc == 1 and re.search("less than 10 s: a switch is possible in [0-9.]+ s", got.err), got
+    assert masters.leader() == was and masters.leader_status()["term"] == term
+    key, value = (b64encode(x.encode()).decode() for x in ("/kvpool/test/term", "50"))
+    masters.etcd.members[0].post("/v3/kv/put", json.dumps({"key": key, "value": value}))
+    wait_until(lambda: masters.leader_status()["term"] > 50, 15, "a lead in a term above the key's")
+    assert masters.kvpool("put", "k", "--deadline", "10s", stdin=b"x").rc == 0
 
 
 def test_stat_of_a_standby(masters):

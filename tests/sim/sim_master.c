@@ -181,6 +181,17 @@ write_journal(sim_t *s)
     disk_sync(s, kvp_master_wants_sync(m->core));
 }
 
+/* Terms come from the world here: from etcd, or from what the data directory keeps. */
+static void
+check_term(sim_t *s)
+{
+    kvp_master_ident_t ident;
+
+    kvp_master_ident(s->master->core, &ident);
+    if (ident.term != s->master->term && (s->plan->has_standby || s->plan->profile != PROFILE_TERMS))
+        sim_fail(s, "I5", "a peer raised the master's term from %u to %u", s->master->term, ident.term);
+}
+
 static void
 settle(sim_t *s)
 {
@@ -188,6 +199,7 @@ settle(sim_t *s)
     const char *note, *broken;
     uint64_t at;
 
+    check_term(s);
     write_journal(s);
     while (drain(s)) /* a connection that is closed makes more to say */
         continue;

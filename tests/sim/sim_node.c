@@ -216,6 +216,18 @@ lose(sim_t *s, node_t *n)
     sim_at(s, &n->party, s->now + rng_between(&n->rng, RETRY_NS / 2, RETRY_NS), on_dial, n, 0);
 }
 
+/* What a stranger would say. Only an election raises the term where masters are elected, so Mount may lie there, too. */
+static uint32_t
+told_term(sim_t *s, const node_t *n, bool is_mount)
+{
+    uint32_t term = kvp_node_core_term(n->core);
+    rng_t rng;
+
+    if (s->plan->lies_per_mille == 0 || s->is_calm || (is_mount && !s->plan->has_standby)) return term;
+    rng = rng_fork(s->plan->seed, 61, n->request << 8 | n->party.number);
+    return rng_chance(&rng, s->plan->lies_per_mille) ? term + 1 + (uint32_t)rng_below(&rng, 14) : term;
+}
+
 static void
 on_beat(sim_t *s, void *arg, uint64_t link)
 {
@@ -228,7 +240,7 @@ on_beat(sim_t *s, void *arg, uint64_t link)
         return;
     }
     msg.incarnation = n->incarnation;
-    msg.term = kvp_node_core_term(n->core);
+    msg.term = told_term(s, n, false);
     send_frame(s, n, KVP_OP_HEARTBEAT, 0, ++n->request, &msg.base, NULL, 0);
     sim_at(s, &n->party, s->now + n->beat_ns, on_beat, n, link);
 }
@@ -248,7 +260,7 @@ ask_mount(sim_t *s, node_t *n)
     msg.transports = (char *)"shm,tcp";
     msg.is_fresh = n->is_fresh;
     msg.is_kept = s->plan->has_keepers;
-    msg.term = kvp_node_core_term(n->core);
+    msg.term = told_term(s, n, true);
     msg.mounted_term = kvp_node_core_mounted_term(n->core);
     n->state = LINK_MOUNTING;
     send_frame(s, n, KVP_OP_MOUNT, 0, ++n->request, &msg.base, NULL, 0);

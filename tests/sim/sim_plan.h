@@ -85,6 +85,7 @@ typedef struct {
     bool tenants_collide; /* a key has the same digest for all of them */
     uint32_t late_per_mille; /* packets that take long */
     uint32_t slanders_per_mille; /* batches of gets of which one object is called unreadable afterwards, and is not */
+    uint32_t lies_per_mille; /* heartbeats and mounts of nodes that name a term above the one that the node obeys */
     uint32_t twice_per_mille; /* frames that may be repeated, and are */
     uint32_t replicas_max;
     uint32_t locations; /* that a session keeps; 0 = none */

@@ -122,7 +122,7 @@ plan_make_standbys(plan_t *plan)
 {
     static const uint8_t kinds[] = {CHOICE_CRASH_NODE, CHOICE_STOP_NODE,   CHOICE_STOP_NODE, CHOICE_KILL_CLIENT,
                                     CHOICE_CUT_CONN,   CHOICE_STOP_MASTER, CHOICE_CUT_HOST,  CHOICE_STOP_CLIENT};
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_STANDBYS);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_STANDBYS), lies;
     uint32_t calls = (uint32_t)rng_between(&rng, 20, 80);
     uint64_t at_ns = rng_log(&rng, 5 * MS, SEC);
 
@@ -137,6 +137,8 @@ plan_make_standbys(plan_t *plan)
     plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 5, 100);
     plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    lies = rng_fork(plan->seed, 2, PROFILE_STANDBYS);
+    plan->lies_per_mille = rng_chance(&lies, 300) ? 100 : 0;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, rng_chance(&rng, 300) ? 400 * MS : 60 * MS));
     for (uint32_t n = (uint32_t)rng_between(&rng, 1, 4); n > 0; n--) {

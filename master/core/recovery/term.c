@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Terms: somebody obeys a higher one, or knows the pool by another name. Everybody begins anew then.
+ * Terms: which peers may raise the term of this master, and how every session begins again under a new term.
  *
- * Design notes. A term that was used is never taken back, and there are KVP_TERM_MAX of them. Anybody may say that he is a node
- * and obeys one, so what peers may use up is bounded: small steps, few an hour, as masters that start one after the other cause
- * them; and one long step for a master that kept nothing, which has to follow the nodes before it gives out anything.
+ * Design notes.
+ * - A term that was used is never used again, and there are KVP_TERM_MAX of them. Any program can connect and name a term.
+ * - Where etcd elects the master, no peer raises the term. The core logs the term, and etcd's keys decide (master/ha/election.c).
+ * - Without etcd the master's log has the term. A master that has lost its log, or has an old copy of it, must follow its nodes.
+ *   Memory that an earlier master used proves that a peer is such a node. Peers may raise the term only soon after the start, before
+ *   or soon after the pool has got its name, in small steps, and a few times an hour. One long step is for a master that kept
+ *   nothing.
  */
 #include "master/core/recovery/term.h"
 
 #include "common/list.h"
+#include "common/mutate.h"
 #include "common/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
@@ -67,15 +72,6 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
     kvp_ctx_note(&m->ctx, "a node obeys term %u: everybody is to begin anew under %u", term, m->ctx.term);
 }
 
-/* Another master was elected after us. */
-static void
-give_up(kvp_master_t *m, uint32_t term)
-{
-    m->deposed_term = (uint32_t)kvp_max_u64(m->deposed_term, term);
-    kvp_ctx_note(&m->ctx, "a node obeys term %u, and this master leads in %u: it gives up its lead", term, m->ctx.term);
-    close_all(m);
-}
-
 /* Whether peers may cause that rise; then it counts. */
 static bool
 may_rise(kvp_master_t *m, uint32_t step)
@@ -94,27 +90,31 @@ may_rise(kvp_master_t *m, uint32_t step)
     return true;
 }
 
+/* Logs it once, until the term rises. */
 kvp_err_t
-kvp_term_outdated(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
+kvp_term_refuse(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
 {
-    /* Terms of those who are elected stand in etcd before they are used: one far above ours is of no such master. */
-    if (m->ctx.conf.is_elected && term < m->ctx.term + RISE_MAX) {
-        give_up(m, term);
-        return KVP_OK;
-    }
-    if (!m->ctx.conf.is_elected && term < KVP_TERM_MAX && may_rise(m, term + 1 - m->ctx.term)) {
-        m->peers.is_term_refused = false;
-        kvp_term_follow(m, term);
-        return KVP_OK;
-    }
+    const uint32_t next = term < KVP_TERM_MAX ? term + 1 : KVP_TERM_MAX;
+    const char *cause = m->ctx.conf.is_elected ? "etcd gave this master its term" : "peers may not raise it so";
+
     snprintf(why_out, KVP_TERM_WHY_MAX,
-             "term %u is not followed from %u: peers have raised it too far or too often; if it is right, start the "
-             "master with "
-             "--term %u",
-             term, m->ctx.term, term < KVP_TERM_MAX ? term + 1 : KVP_TERM_MAX);
+             "term %u is not followed from %u: %s; if it is right, start the %s with --term %u", term, m->ctx.term,
+             cause, m->ctx.conf.is_elected ? "masters" : "master", next);
     if (!m->peers.is_term_refused) kvp_ctx_note(&m->ctx, "%s", why_out);
     m->peers.is_term_refused = true;
     return KVP_LIMIT;
+}
+
+kvp_err_t
+kvp_term_raise(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
+{
+    const bool may_follow = !m->ctx.conf.is_elected && m->ctx.now_ns < m->peers.follows_until_ns;
+
+    if ((!may_follow && KVP_RULE(TERM_OF_STRANGERS)) || term >= KVP_TERM_MAX || !may_rise(m, term + 1 - m->ctx.term))
+        return kvp_term_refuse(m, term, why_out);
+    m->peers.is_term_refused = false;
+    kvp_term_follow(m, term);
+    return KVP_OK;
 }
 
 static bool
@@ -131,11 +131,11 @@ kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char wh
     if (m->peers.is_named || m->ctx.conf.is_elected || known == NULL || !is_other(m, known) ||
         known->term >= KVP_TERM_MAX)
         return KVP_NOT_FOUND;
-    if (kvp_term_outdated(m, known->term > m->ctx.term ? known->term : m->ctx.term, why_out) != KVP_OK)
-        return KVP_LIMIT;
+    if (kvp_term_raise(m, known->term > m->ctx.term ? known->term : m->ctx.term, why_out) != KVP_OK) return KVP_LIMIT;
     memcpy(m->ctx.conf.pool_id, known->pool_id.data, sizeof m->ctx.conf.pool_id);
     m->ctx.conf.digest_seed = known->digest_seed;
     m->peers.is_named = true;
+    m->peers.follows_until_ns = m->ctx.now_ns + m->ctx.conf.report_grace_ns;
     if (m->log.journal.is_open) begin_log_anew(m); /* it is of another pool */
     kvp_ctx_note(&m->ctx,
                  "the pool has its name from a node: the masters before are not known here, their objects may be");

@@ -167,13 +167,9 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     reply.err = hb->incarnation == s->incarnation ? KVP_OK : KVP_FENCED;
     if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term) {
-        reply.err = kvp_term_outdated(m, hb->term, why);
-        if (reply.err == KVP_OK) {
-            kvp_pb_free(&pb, hb);
-            return;
-        }
+        reply.err = kvp_term_refuse(m, hb->term, why);
         reply.detail = why;
-        s->is_closing = true; /* it would not obey */
+        s->is_closing = true; /* it would not obey; its Mount may show memory of that term */
         kvp_session_dirty(&m->peers, s);
     }
     reply.term = m->ctx.term;

@@ -46,6 +46,17 @@ find_name(kvp_master_t *m, const char *name)
     return NULL;
 }
 
+static kvp_segment_t *
+find_uuid(const kvp_master_t *m, const uint8_t *uuid)
+{
+    kvp_list_foreach (pos, &m->cat.segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (memcmp(g->uuid, uuid, UUID_BYTES) == 0) return g;
+    }
+    return NULL;
+}
+
 static kvp_segment_new_t
 told_by(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
@@ -236,9 +247,18 @@ is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
     if (m->ctx.conf.is_elected) return false; /* etcd gives no term twice */
     if (msg->is_tier || msg->is_fresh || msg->mounted_term != m->ctx.term || m->dropped_term == m->ctx.term)
         return false;
-    kvp_list_foreach (pos, &m->cat.segments)
-        if (memcmp(kvp_list_entry(pos, kvp_segment_t, link)->uuid, msg->uuid.data, UUID_BYTES) == 0) return false;
-    return !kvp_report_was_cut(m, msg->uuid.data);
+    return find_uuid(m, msg->uuid.data) == NULL && !kvp_report_was_cut(m, msg->uuid.data);
+}
+
+/* Masters of this pool have used that memory. A log that says everything knows all such memory. */
+static bool
+is_used_memory(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Mount *msg)
+{
+    const kvp_segment_t *named = find_name(m, msg->name), *g = find_uuid(m, msg->uuid.data);
+
+    if (msg->is_tier || msg->is_fresh || msg->mounted_term == 0) return false;
+    if (named != NULL && named->node != NULL && named->node != s) return false;
+    return g != NULL || !m->log.journal.is_relied_on;
 }
 
 void
@@ -260,7 +280,8 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     why = mount_refusal(s, msg);
     if (why != NULL) reply.err = KVP_INVALID;
     if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK)) {
-        reply.err = kvp_term_outdated(m, msg->term, refused);
+        reply.err =
+            is_used_memory(m, s, msg) ? kvp_term_raise(m, msg->term, refused) : kvp_term_refuse(m, msg->term, refused);
         if (reply.err == KVP_OK) {
             kvp_pb_free(&pb, msg);
             return;

@@ -30,6 +30,7 @@ typedef struct kvp_peers {
     bool is_term_unsaved; /* and before it has saved it where the term rose */
 
     /* recovery/term.c */
+    uint64_t follows_until_ns; /* peers may raise the term until then */
     uint64_t term_rises_ns[KVP_TERM_RISES_MAX]; /* when peers raised the term; a ring */
     uint32_t term_rises;
     bool may_leap; /* nothing was kept of the masters before, and nothing was granted yet */

@@ -158,5 +158,6 @@ kvp_pool_granted(kvp_peers_t *peers)
     peers->may_leap = false;
     if (peers->is_named) return;
     peers->is_named = true;
+    peers->follows_until_ns = 0; /* no node knows this pool in a term of another master */
     kvp_peers_ident_changed(peers);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How far peers may raise the term, and that nothing of a term is said before it is saved.
+ * Which peers may raise the term and how far, and that nothing of a term is said before it is saved.
  */
+#include "master/core/state.h"
 #include "tests/world/world.h"
 
 #define HOUR (3600 * SEC)
@@ -14,7 +15,15 @@ term_of(const world_t *w)
     return now.term;
 }
 
-/* A node without a segment says that it obeys that term. OK: it was believed, and everybody is sent away. */
+/* The term after a peer has spoken. OK: the peer was believed, and every session is closed. */
+static kvp_err_t
+judge(const world_t *w, uint32_t before, uint32_t told)
+{
+    if (term_of(w) == before) return KVP_LIMIT;
+    assert_int_equal(term_of(w), told + 1);
+    return KVP_OK;
+}
+
 static kvp_err_t
 beat_with(world_t *w, uint32_t term)
 {
@@ -28,28 +37,111 @@ beat_with(world_t *w, uint32_t term)
     (void)peer_send(p, KVP_OP_HEARTBEAT, 0, &beat.base, NULL, 0);
     assert_true(p->was_closed);
     peer_forget(p);
-    if (term_of(w) == before) return KVP_LIMIT;
-    assert_int_equal(term_of(w), term + 1);
-    return KVP_OK;
+    return judge(w, before, term);
+}
+
+/* Offers memory that was mounted in mounted_term, from a node that obeys that term. uuid NULL: no master here knows it. */
+static kvp_err_t
+mount_with(world_t *w, uint32_t term, uint32_t mounted_term, const uint8_t *uuid)
+{
+    static const uint8_t unknown[16] = {0xee};
+    Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
+    peer_t *p = peer_open(w);
+    uint32_t before = term_of(w);
+    reply_t *r;
+
+    assert_int_equal(peer_hello(p, KVP_ROLE_NODE, "old", "old"), KVP_OK);
+    msg.name = msg.addr = msg.unix_path = msg.transports = (char *)"old";
+    msg.uuid = (ProtobufCBinaryData){sizeof unknown, (uint8_t *)(uuid != NULL ? uuid : unknown)};
+    msg.size_bytes = msg.chunk_bytes = MIB;
+    msg.term = term;
+    msg.mounted_term = mounted_term;
+    r = peer_reply(p, peer_send(p, KVP_OP_MOUNT, 0, &msg.base, NULL, 0));
+    if (r != NULL) assert_int_equal(plain_result(r), KVP_LIMIT);
+    assert_int_equal(r == NULL, term_of(w) != before);
+    peer_forget(p);
+    return judge(w, before, term);
 }
 
 static void
 test_terms_of_peers_are_few_and_near(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true});
+    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .report_grace_ns = 2 * HOUR});
     peer_t *c = client_open(w);
 
     (void)state;
-    assert_int_equal(beat_with(w, KVP_TERM_MAX - 1), KVP_LIMIT);
-    assert_int_equal(beat_with(w, KVP_TERM_MAX), KVP_LIMIT);
-    assert_int_equal(beat_with(w, term_of(w) + 16), KVP_LIMIT);
+    assert_int_equal(mount_with(w, KVP_TERM_MAX - 1, 1, NULL), KVP_LIMIT);
+    assert_int_equal(mount_with(w, KVP_TERM_MAX, 1, NULL), KVP_LIMIT);
+    assert_int_equal(mount_with(w, term_of(w) + 16, 1, NULL), KVP_LIMIT);
     assert_false(c->was_closed);
     for (uint32_t i = 0; i < 8; i++, world_advance(w, HOUR / 10))
-        assert_int_equal(beat_with(w, term_of(w) + 15), KVP_OK);
-    assert_int_equal(beat_with(w, term_of(w) + 1), KVP_LIMIT);
+        assert_int_equal(mount_with(w, term_of(w) + 15, 1, NULL), KVP_OK);
+    assert_int_equal(mount_with(w, term_of(w) + 1, 1, NULL), KVP_LIMIT);
     world_advance(w, HOUR / 5);
-    assert_int_equal(beat_with(w, term_of(w) + 1), KVP_OK); /* the first of them is an hour ago */
-    assert_int_equal(beat_with(w, term_of(w) + 1), KVP_LIMIT);
+    assert_int_equal(mount_with(w, term_of(w) + 1, 1, NULL), KVP_OK); /* the first of them is an hour ago */
+    assert_int_equal(mount_with(w, term_of(w) + 1, 1, NULL), KVP_LIMIT);
+    world_close(w);
+}
+
+/* A peer without memory that a master has used raises no term. */
+static void
+test_strangers_raise_no_term(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .report_grace_ns = 10 * SEC});
+    peer_t *c = client_open(w);
+
+    (void)state;
+    (void)node_open(w, mem_make(w, "a", MIB, MIB));
+    for (uint32_t step = 1; step < 16; step++) {
+        assert_int_equal(beat_with(w, term_of(w) + step), KVP_LIMIT);
+        assert_int_equal(mount_with(w, term_of(w) + step, 0, NULL), KVP_LIMIT);
+    }
+    assert_false(c->was_closed);
+    /* Nor does a peer with such memory when the start is over. */
+    world_advance(w, 11 * SEC);
+    assert_int_equal(mount_with(w, term_of(w) + 1, 1, NULL), KVP_LIMIT);
+    assert_false(c->was_closed);
+    world_close(w);
+}
+
+/* A good log names all memory that its masters have used. */
+static void
+test_a_good_log_believes_its_own_memory_alone(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.has_journal = true, .report_grace_ns = HOUR});
+    mem_t *a = mem_make(w, "old", MIB, MIB);
+    peer_t *c;
+
+    (void)state;
+    (void)node_open(w, a);
+    c = client_open(w);
+    assert_int_equal(put(c, "key", 4 * KIB), KVP_OK);
+    world_sync(w);
+    world_restart(w);
+    assert_true(w->m->log.journal.is_relied_on);
+    c = client_open(w);
+    assert_int_equal(mount_with(w, term_of(w) + 1, 1, NULL), KVP_LIMIT);
+    assert_int_equal(mount_with(w, term_of(w) + 1, 0, a->uuid), KVP_LIMIT);
+    assert_false(c->was_closed);
+    assert_int_equal(mount_with(w, term_of(w) + 1, 1, a->uuid), KVP_OK);
+    assert_true(c->was_closed);
+    world_close(w);
+}
+
+/* etcd gives an elected master its term. */
+static void
+test_no_peer_raises_the_term_of_an_elected_master(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .report_grace_ns = HOUR});
+    peer_t *c = client_open(w);
+
+    (void)state;
+    w->m->ctx.conf.is_elected = true; /* as after kvp_master_lead */
+    for (uint32_t step = 1; step < 20; step++) {
+        assert_int_equal(beat_with(w, term_of(w) + step), KVP_LIMIT);
+        assert_int_equal(mount_with(w, term_of(w) + step, 1, NULL), KVP_LIMIT);
+    }
+    assert_false(c->was_closed);
     world_close(w);
 }
 
@@ -61,16 +153,16 @@ test_term_leaps_once_before_the_first_grant(void **state)
     peer_t *c;
 
     (void)state;
-    assert_int_equal(beat_with(w, term_of(w) + 65536), KVP_LIMIT);
-    assert_int_equal(beat_with(w, term_of(w) + 65535), KVP_OK);
-    assert_int_equal(beat_with(w, term_of(w) + 100), KVP_LIMIT);
+    assert_int_equal(mount_with(w, term_of(w) + 65536, 1, NULL), KVP_LIMIT);
+    assert_int_equal(mount_with(w, term_of(w) + 65535, 1, NULL), KVP_OK);
+    assert_int_equal(mount_with(w, term_of(w) + 100, 1, NULL), KVP_LIMIT);
     world_close(w);
 
     w = world_open(&(kvp_master_conf_t){0});
     (void)node_open(w, mem_make(w, "a", MIB, MIB));
     c = client_open(w);
     assert_int_equal(put(c, "key", 4 * KIB), KVP_OK);
-    assert_int_equal(beat_with(w, term_of(w) + 100), KVP_LIMIT);
+    assert_int_equal(mount_with(w, term_of(w) + 1, 1, NULL), KVP_LIMIT);
     assert_false(c->was_closed);
     world_close(w);
 }
@@ -80,25 +172,11 @@ static void
 test_twins_are_few(void **state)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true});
-    uint8_t uuid[16] = {1};
-    Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
     uint32_t taken = 0;
 
     (void)state;
-    msg.name = msg.addr = msg.unix_path = msg.transports = (char *)"twin";
-    msg.uuid = (ProtobufCBinaryData){sizeof uuid, uuid};
-    msg.size_bytes = msg.chunk_bytes = MIB;
-    for (uint32_t i = 0; i < 100; i++) {
-        peer_t *p = peer_open(w);
-        reply_t *r;
-
-        assert_int_equal(peer_hello(p, KVP_ROLE_NODE, "twin", "twin"), KVP_OK);
-        msg.term = msg.mounted_term = term_of(w);
-        r = peer_reply(p, peer_send(p, KVP_OP_MOUNT, 0, &msg.base, NULL, 0));
-        taken += r == NULL;
-        if (r != NULL) assert_int_equal(plain_result(r), KVP_LIMIT);
-        peer_forget(p);
-    }
+    for (uint32_t i = 0; i < 100; i++)
+        taken += mount_with(w, term_of(w), term_of(w), NULL) == KVP_OK;
     assert_int_equal(taken, 8);
     world_close(w);
 }
@@ -130,22 +208,28 @@ static void
 test_nothing_is_said_of_a_term_that_is_not_saved(void **state)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .saves_ident = true});
-    Kvp__Pb__Heartbeat beat = KVP__PB__HEARTBEAT__INIT;
+    const uint32_t told = w->conf.term + 3;
+    uint8_t uuid[16] = {1};
+    Kvp__Pb__Mount mount = KVP__PB__MOUNT__INIT;
     peer_t *c = client_open(w), *p = peer_open(w), *q;
     kvp_master_ident_t ident, older;
     uint64_t hello;
 
     (void)state;
     assert_int_equal(peer_hello(p, KVP_ROLE_NODE, "a", "a"), KVP_OK);
-    beat.term = w->conf.term + 3;
-    (void)peer_send(p, KVP_OP_HEARTBEAT, 0, &beat.base, NULL, 0);
+    mount.name = mount.addr = mount.unix_path = mount.transports = (char *)"a";
+    mount.uuid = (ProtobufCBinaryData){sizeof uuid, uuid};
+    mount.size_bytes = mount.chunk_bytes = MIB;
+    mount.term = told;
+    mount.mounted_term = 1;
+    (void)peer_send(p, KVP_OP_MOUNT, 0, &mount.base, NULL, 0);
     q = peer_open(w);
     hello = peer_hello_begin(q, KVP_ROLE_NODE, "b", "b");
     world_advance(w, SEC);
     assert_false(c->was_closed || p->was_closed);
     assert_true(peer_is_asking(q, hello));
     assert_true(kvp_master_take_ident(w->m, &ident));
-    assert_int_equal(ident.term, beat.term + 1);
+    assert_int_equal(ident.term, told + 1);
     older = ident;
     older.term--;
     kvp_master_ident_saved(w->m, &older, true);
@@ -164,6 +248,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_terms_of_peers_are_few_and_near),
+        cmocka_unit_test(test_strangers_raise_no_term),
+        cmocka_unit_test(test_a_good_log_believes_its_own_memory_alone),
+        cmocka_unit_test(test_no_peer_raises_the_term_of_an_elected_master),
         cmocka_unit_test(test_term_leaps_once_before_the_first_grant),
         cmocka_unit_test(test_twins_are_few),
         cmocka_unit_test(test_node_of_a_far_term_keeps_its_pool),
