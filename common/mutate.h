@@ -57,6 +57,7 @@
     X(OLD_SLOTS_WAIT, "slots that an old writer may have in hand are granted to nobody until it is proved unable")     \
     X(REPORT_AGAIN, "a report that was cut begins anew")                                                               \
     X(WITHHOLD_UNTIL_DURABLE, "an answer waits until its change is durable")                                           \
+    X(TORN_END, "a log that ends in the middle of a record is believed only in what it says is gone")                  \
     X(LOG_KNOWS, "an extent that the log does not know is made DEAD")                                                  \
     X(LOG_SAYS_GONE, "what a log that lacks its end says is gone is not adopted")                                      \
     X(GONE_WHILE_REPORTING, "the log says what goes while nodes report")                                               \

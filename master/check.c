@@ -31,7 +31,10 @@ static const struct {
     bool is_fine, is_set_aside;
 } verdicts[] = {
     [CLEAN] = {"clean", "", true, false},
-    [CUT] = {"cut", "a kill left the beginning of a record behind, which the next start cuts off", true, false},
+    [CUT] =
+        {"cut",
+         "it ends in the middle of a record, as a kill may leave it: the next start cuts that off, and asks the nodes",
+         true, false},
     [DAMAGED] = {"damaged", ASKS ", and cuts off what is behind; --repair keeps a copy of that", false, true},
     [OVERLAPPING] = {"overlapping", "objects lie upon one another: " ASKS, false, false},
     [ANOTHER_POOL] = {"another_pool", "no master starts with it: give its own --data-dir, or begin anew with --repair",

@@ -118,8 +118,8 @@ kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t 
     err = kvp_master_open_journal(master, !w->file.may_lack_end && had == w->file.found_bytes, &kept);
     if (err != KVP_OK) return refuse(ident->dir, err);
     if (kept < had)
-        kvp_log_warn("master", "the log was torn and is cut bytes=%llu cut=%llu dir=%s/log", (unsigned long long)had,
-                     (unsigned long long)(had - kept), ident->dir);
+        kvp_log_warn("master", "the log was torn and is cut, and nodes are asked bytes=%llu cut=%llu dir=%s/log",
+                     (unsigned long long)had, (unsigned long long)(had - kept), ident->dir);
     return kvp_log_writer_attach(w, master, kept);
 }
 

@@ -54,8 +54,8 @@ void kvp_master_destroy(kvp_master_t *master);
  * beginning and in pieces of any length: kvp_master_restore. CORRUPT: it is torn, and nothing from there on is believed.
  * VERSION: of a later version; INVALID: of another pool; with these it is not to be opened, and open_journal says the same.
  * Then kvp_master_open_journal: *end_out is how many bytes of it are believed. There the shell cuts it, and goes on
- * writing. is_all_given: nothing of which the core had heard that it was written can be missing, so that all but the beginning of a record behind that is
- * damage. Where it is damaged, or may lack its end, only what it says is gone is believed. It may raise the term (kvp_master_take_ident). LIMIT: no term is left. A pool that has no name yet says nothing before
+ * writing. is_all_given: as far as the shell knows, nothing of which the core had heard that it was written is missing.
+ * Where it is damaged, ends in the middle of a record, or may lack its end, only what it says is gone is believed. It may raise the term (kvp_master_take_ident). LIMIT: no term is left. A pool that has no name yet says nothing before
  * its identity is saved.
  *
  * kvp_master_take_journal, after every input and until it is false, gives what is to be written next, as take_output does; *end_out

@@ -202,6 +202,10 @@ end_reading(kvp_ha_t *ha, bool is_empty)
     uv_idle_stop(&ha->reading);
     if (is_empty) kvp_log_file_begin_at(file, ha->read_to);
     err = kvp_master_follow_begin(core_of(ha), &kept);
+    if (err == KVP_OK && !is_empty && file->files > 0 && kept < ha->read_at - file->from[0]) {
+        kvp_log_warn("master", "the log was torn and is cut, and may lack its end dir=%s/log", ha->conf.ident->dir);
+        ha->is_doubted = true;
+    }
     if (err == KVP_OK) err = kvp_log_writer_attach(ha->conf.log, core_of(ha), kept);
     if (err != KVP_OK) {
         kvp_log_error("master", "cannot use the log: %s; remove the directory to begin anew dir=%s/log",

@@ -41,6 +41,7 @@ struct disk {
     uint64_t life; /* and this ends with the master */
     bool is_stuck;
     bool may_lack_end; /* its power was lost */
+    bool is_torn; /* it ends in the middle of a record, and the records behind that are lost as well */
     uint64_t read_to; /* position up to which commits were noted */
     uint64_t read_check;
     fact_t *said[BUCKETS];
@@ -417,6 +418,27 @@ disk_forget(sim_t *s, uint64_t from)
 }
 
 /* ---- crashes */
+/* Cuts the file in one of the records that are written and not synced. */
+static void
+tear(sim_t *s)
+{
+    disk_t *d = s->disk;
+    rng_t rng = rng_fork(s->plan->seed, 62, d->seq);
+    uint64_t at = d->synced, to;
+    kvp_jrec_t head;
+
+    if (!rng_chance(&rng, s->plan->disk_torn_per_mille) || d->written == d->synced) return;
+    to = d->synced + rng_below(&rng, d->written - d->synced);
+    for (;;) {
+        memcpy(&head, disk_at(s, at), sizeof head);
+        if (at + head.bytes > to) break;
+        at += head.bytes;
+    }
+    d->file.len = at + 1 + rng_below(&rng, head.bytes - 1) - d->from;
+    d->is_torn = true;
+    TRACE(s, "the journal is torn at position %lu of %lu", (unsigned long)at, (unsigned long)d->written);
+}
+
 void
 disk_crash(sim_t *s)
 {
@@ -441,6 +463,8 @@ disk_crash(sim_t *s)
         if (d->may_lack_end && kept > 0 && rng_chance(&rng, 300))
             d->file.data[sure + rng_below(&rng, kept)] ^= (uint8_t)(1 + rng_below(&rng, 255));
     }
+    d->is_torn = false;
+    if (!d->may_lack_end && d->file.len >= sure) tear(s);
     d->is_stuck = false;
     d->writing = d->syncing = 0;
 }
@@ -470,7 +494,7 @@ disk_restore(sim_t *s, kvp_master_t *core)
 {
     disk_t *d = s->disk;
     rng_t rng = chance(s);
-    uint64_t sure = kvp_min_u64((d->may_lack_end ? d->synced : d->written) - d->from, d->file.len);
+    uint64_t sure = kvp_min_u64((d->may_lack_end || d->is_torn ? d->synced : d->written) - d->from, d->file.len);
     uint64_t end;
 
     for (size_t done = 0, len; done < d->file.len; done += len) {
@@ -487,6 +511,7 @@ disk_restore(sim_t *s, kvp_master_t *core)
     if (end < sure)
         sim_fail(s, "I3", "of a log of which %lu bytes are sure the master believes %lu", (unsigned long)sure,
                  (unsigned long)end);
+    d->may_lack_end |= d->file.len > end;
     d->file.len = end;
     standby_rebase(s, d->from);
     d->from = 0;

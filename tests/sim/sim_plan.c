@@ -259,7 +259,7 @@ add_deaths(plan_t *plan, rng_t *rng)
 static void
 make_journal(plan_t *plan)
 {
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_JOURNAL);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_JOURNAL), torn = rng_fork(plan->seed, 2, PROFILE_JOURNAL);
     uint32_t calls = (uint32_t)rng_log(&rng, 8, 60);
 
     make_parties(plan, &rng);
@@ -269,6 +269,7 @@ make_journal(plan_t *plan)
     plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
     plan->digest_bits = rng_chance(&rng, 60) ? 4 : 128;
     plan->late_per_mille = 2;
+    plan->disk_torn_per_mille = rng_chance(&torn, 300) ? 500 : 0;
     plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
     plan->locations = rng_chance(&rng, 300) ? 0 : 16;
     plan->node_grace_ns = rng_chance(&rng, 300) ? rng_log(&rng, 20 * MS, SEC) : 5 * SEC;

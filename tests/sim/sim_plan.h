@@ -102,7 +102,8 @@ typedef struct {
     bool has_keepers; /* memory outlives most deaths of its node */
     kvp_log_sync_t log_sync;
     uint32_t disk_power_per_mille; /* of the master's crashes, those in which its machine loses its power */
-    uint32_t disk_lost_per_mille, disk_stuck_per_mille; /* of its crashes, of the times it is written to */
+    uint32_t disk_torn_per_mille, disk_lost_per_mille,
+        disk_stuck_per_mille; /* of its crashes, of the times it is written to */
     choice_t *choices;
     uint32_t choices_n;
 } plan_t;

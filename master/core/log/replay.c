@@ -2,9 +2,9 @@
  * What a master before has written, read back, record by record; recovery/apply.c enters what they say.
  *
  * Design notes. The bytes come from a disk that may have torn them, so nothing is believed from the first record on that
- * does not verify, or says what no master would. A log that does not say everything (it was lost, or begun while nodes
- * were reporting, or more is missing than a torn end) is not used at all: then the newest version of each key wins that nodes
- * report (rebuild.c).
+ * does not verify, or says what no master would. A log that does not say everything is used only for what it says is gone: it was
+ * lost, was begun while nodes were reporting, or may lack its end. Then the newest version of each key wins that nodes report
+ * (rebuild.c).
  */
 #include "common/buf.h"
 #include "common/digestmap.h"
@@ -178,11 +178,13 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
     return read_all(m, bytes, len);
 }
 
-/* Nothing that was promised is missing: a master that is killed leaves at most the beginning of a record behind, and never a wrong one. */
+/* The beginning of a record at the end does not tell how many records were cut off with the rest of it. */
 static bool
 is_all_there(const kvp_journal_t *j, bool is_all_given)
 {
-    return j->is_whole && is_all_given && j->read_err == KVP_OK;
+    const bool is_torn = j->rest.len > 0 && KVP_RULE(TORN_END);
+
+    return j->is_whole && is_all_given && j->read_err == KVP_OK && !is_torn;
 }
 
 /* Objects of before a bump are in it, as they were in the index of the master that wrote it. */

@@ -437,6 +437,11 @@ check_cut(const world_t *w, const moment_t *moments, size_t cut)
     uint32_t i = 0;
 
     assert_true(end <= cut && cut - end < KVP_JREC_MAX);
+    if (end < cut) { /* more than that record may be missing */
+        assert_false(m->log.journal.is_relied_on);
+        kvp_master_destroy(m);
+        return;
+    }
     while (moments[i + 1].end <= end)
         i++;
     if (end < moments[0].end) { /* nothing was committed yet */
@@ -514,30 +519,22 @@ test_cut_anywhere(void **state)
     }
 }
 
-/* A bit that flips ends it where it is, whatever follows, and nobody relies on what is left: but where a record only seems to be longer than what
- * there is. */
+/* A flipped bit ends the log there, whatever follows, and no master relies on what is left. */
 static void
 test_flipped_bits(void **state)
 {
     rig_t *g = *state;
-    size_t len = 0;
     uint64_t end;
 
-    for (uint32_t i = 0; i < 20; i++) {
-        len = g->w->journal.len;
+    for (uint32_t i = 0; i < 20; i++)
         (void)put_key(g->c, key_name("k", i), false);
-        len = g->w->journal.len - len; /* of each of the last ones */
-    }
     for (size_t at = 0; at < g->w->journal.len; at++) {
         uint8_t flip = (uint8_t)(1u << world_below(g->w, 8));
         kvp_master_t *m;
 
         g->w->journal.data[at] ^= flip;
         m = core_of(g->w, g->w->journal.data, g->w->journal.len, &end);
-        if (m->log.journal.is_relied_on) {
-            assert_true(g->w->journal.len - at < KVP_JREC_MAX);
-            assert_int_equal((len - (g->w->journal.len - at) % len) % len / 4, offsetof(kvp_jrec_t, bytes) / 4);
-        }
+        assert_false(m->log.journal.is_relied_on);
         kvp_master_destroy(m);
         assert_true(end <= at);
         g->w->journal.data[at] ^= flip;
