@@ -35,7 +35,7 @@ typedef struct {
 
 /* Of a server that is asked, or failed; packed into a number of the map. */
 typedef struct {
-    uint32_t until_ms; /* it is not asked before; on a clock that wraps */
+    uint32_t at_ms; /* has_failed: it is not asked before; else when it sent something last; on a clock that wraps */
     uint16_t under_way;
     uint8_t has_failed;
     uint8_t is_used; /* the number is never 0 */
@@ -167,7 +167,7 @@ set_server(kvp_tokens_t *t, const char *url, const server_t *s)
 static bool
 is_away(const server_t *s, uint32_t ms)
 {
-    return s->has_failed && (s->under_way > 0 || (int32_t)(s->until_ms - ms) > 0);
+    return s->has_failed && (s->under_way > 0 || (int32_t)(s->at_ms - ms) > 0);
 }
 
 /* Servers that failed, and have left. */
@@ -184,7 +184,7 @@ forget_servers(kvp_tokens_t *t)
         uint64_t *val;
 
         memcpy(&s, &at->val, sizeof s);
-        if (s.under_way == 0 && (int32_t)(ms - s.until_ms) > (int32_t)FORGET_MS) continue;
+        if (s.under_way == 0 && (int32_t)(ms - s.at_ms) > (int32_t)FORGET_MS) continue;
         val = kvp_digestmap_insert(&left, at->digest);
         if (val != NULL) *val = at->val;
     }
@@ -228,14 +228,37 @@ count_server(kvp_tokens_t *t, const char *url, bool is_begin, end_t end)
     server_t s = server_of(t, url);
 
     if (is_begin) {
-        s.under_way++;
+        if (s.under_way++ == 0 && !s.has_failed) s.at_ms = now_ms();
     } else {
         if (s.under_way > 0) s.under_way--;
         if (end != CANCELLED) s.has_failed = end == FAILED;
-        if (end == FAILED) s.until_ms = now_ms() + AWAY_MS;
+        if (end != CANCELLED) s.at_ms = now_ms() + (end == FAILED ? AWAY_MS : 0);
     }
     set_server(t, url, &s);
     pthread_mutex_unlock(&t->mutex);
+}
+
+static void
+note_heard(kvp_tokens_t *t, const char *url)
+{
+    pthread_mutex_lock(&t->mutex);
+    server_t s = server_of(t, url);
+
+    s.at_ms = s.has_failed ? s.at_ms : now_ms();
+    set_server(t, url, &s);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+/* How long the ask's first server has sent nothing at all, at most since it was asked, ms. A server that is busy with other texts is not silent. */
+static uint64_t
+silence_ms(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
+{
+    const uint64_t asked_ms = (kvp_now_ns() - ask->since_ns) / KVP_NS_PER_MS;
+
+    pthread_mutex_lock(&t->mutex);
+    const server_t s = server_of(t, ask->servers.urls[0]);
+    pthread_mutex_unlock(&t->mutex);
+    return s.has_failed ? asked_ms : kvp_min_u64(asked_ms, now_ms() - s.at_ms);
 }
 
 /* ---- an answer: {"tokens": [NUMBER, ...], ...} */
@@ -325,6 +348,7 @@ on_bytes(char *bytes, size_t size, size_t n, void *arg)
     call_t *c = arg;
 
     c->bytes += size * n;
+    note_heard(c->ask->tokens, c->ask->servers.urls[c->nth]);
     if (c->bytes > ANSWER_MAX || c->reading.is_failed) return 0;
     c->reading.is_failed = !kvp_jsonscan_feed(&c->reading.scan, bytes, size * n);
     return c->reading.is_failed ? 0 : size * n;
@@ -387,14 +411,15 @@ end_call(call_t *c, end_t end)
     free_call(c);
 }
 
-/* Gives the ask back. A server that has not answered yet was slower than the other one by SECOND_MS. */
+/* Gives the ask back. A silent server that the second one has overtaken counts as failed. */
 static void
 finish(kvp_tokens_ask_t *ask, bool is_over)
 {
     kvp_tokens_t *t = ask->tokens;
 
     for (uint32_t i = 0; i < 2; i++)
-        if (ask->calls[i] != NULL) end_call(ask->calls[i], is_over || i > 0 ? CANCELLED : FAILED);
+        if (ask->calls[i] != NULL)
+            end_call(ask->calls[i], is_over || i > 0 || silence_ms(t, ask) < SECOND_MS ? CANCELLED : FAILED);
     kvp_list_del(&ask->link);
     pthread_mutex_lock(&t->mutex);
     t->asks_n--;
@@ -424,7 +449,10 @@ take_end(call_t *c, CURLcode code)
     } else {
         snprintf(ask->why, sizeof ask->why, "%.100s does not tokenize: it answers %ld", url, status);
     }
-    end_call(c, (code != CURLE_OK && code != CURLE_WRITE_ERROR) || status >= 500 ? FAILED : ANSWERED);
+    if (code == CURLE_OPERATION_TIMEDOUT && c->nth == 0 && silence_ms(ask->tokens, ask) < SECOND_MS)
+        end_call(c, CANCELLED); /* it is busy */
+    else
+        end_call(c, (code != CURLE_OK && code != CURLE_WRITE_ERROR) || status >= 500 ? FAILED : ANSWERED);
     if (ask->is_ok || (ask->calls[0] == NULL && ask->calls[1] == NULL && !start_call(ask))) finish(ask, false);
 }
 
@@ -459,19 +487,18 @@ take_queue(kvp_tokens_t *t)
 static int
 start_seconds(kvp_tokens_t *t)
 {
-    const uint64_t now_ns = kvp_now_ns();
     uint64_t next_ms = 1000;
 
     kvp_list_foreach (pos, &t->active) {
         kvp_tokens_ask_t *ask = kvp_list_entry(pos, kvp_tokens_ask_t, link);
-        const uint64_t gone_ms = (now_ns - ask->since_ns) / KVP_NS_PER_MS;
 
-        if (ask->asked != 1 || ask->servers.urls[1][0] == '\0' || (ask->calls[0] != NULL && ask->calls[0]->bytes > 0))
-            continue;
-        if (gone_ms >= SECOND_MS)
+        if (ask->asked != 1 || ask->servers.urls[1][0] == '\0') continue;
+        const uint64_t silent_ms = silence_ms(t, ask);
+
+        if (silent_ms >= SECOND_MS)
             (void)start_call(ask);
         else
-            next_ms = kvp_min_u64(next_ms, SECOND_MS - gone_ms);
+            next_ms = kvp_min_u64(next_ms, SECOND_MS - silent_ms);
     }
     return (int)next_ms + 1;
 }

@@ -52,7 +52,7 @@ typedef struct kvp_tokens_ask {
 
 /* kvp_tokens_find appends to out what is kept of that text. False: nothing is. */
 bool kvp_tokens_find(kvp_tokens_t *t, const char *body, uint32_t block_size, uint64_t seed, kvp_tokenized_t *out);
-/* kvp_tokens_ask asks the first server, and the second one where the first fails, or has sent nothing for 300 ms; the first answer counts. False: it is not asked, and why is set: too many
+/* kvp_tokens_ask asks the first server, and the second one where the first fails, or has sent nothing at all for 300 ms, to this question or to others; the first answer counts. False: it is not asked, and why is set: too many
  * questions are under way, or it is stopped. */
 bool kvp_tokens_ask(kvp_tokens_t *t, kvp_tokens_ask_t *ask);
 
