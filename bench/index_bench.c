@@ -345,8 +345,8 @@ open_rig(rig_t *g, uint64_t blocks)
         g->hashes[i] = kvp_chain_next(i % PROMPT == 0 ? NULL : &g->hashes[i - 1], tokens, TOKENS, 0);
     }
     kvp_epoch_init(&g->epoch);
-    g->ix = kvp_index_create(&g->epoch, 1, UINT32_MAX - 2);
-    g->spaces = kvp_spaces_create();
+    g->spaces = kvp_spaces_create(&g->epoch);
+    g->ix = kvp_index_create(&g->epoch, g->spaces, 1, UINT32_MAX - 2);
     g->roster = calloc(1, sizeof *g->roster + INSTANCES * sizeof(kvp_member_t));
     for (uint32_t i = 0; i < INSTANCES; i++) {
         snprintf(names[i], sizeof names[i], "i%02u", i);

@@ -559,6 +559,7 @@ on_tick(uv_timer_t *timer)
         (void)kvp_view_sweep(p->view, SWEEP);
     }
     kvp_pools_sweep(r->pools, SWEEP);
+    kvp_spaces_sweep(r->spaces, SWEEP);
     kvp_pools_flush(r->pools);
     for (kvp_list_t *pos = r->ending.next; pos != &r->ending; pos = &next->link) {
         p = kvp_list_entry(pos, publisher_t, link);
@@ -574,9 +575,9 @@ bool
 kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char *instance, const uint64_t *hashes, size_t n,
                    kvp_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg)
 {
+    kvp_epoch_reader_t *reader = kvp_epoch_enter(&r->epoch);
     const kvp_question_t q = {
         space->tenant, space->model, instance, space->block_size, kvp_spaces_find(r->spaces, space), hashes, n};
-    kvp_epoch_reader_t *reader = kvp_epoch_enter(&r->epoch);
     const kvp_answer_t *answers;
     uint32_t answers_n;
     bool is_ok = kvp_match(r->ix, atomic_load(&r->roster), &q, scratch, &answers, &answers_n);
@@ -851,8 +852,8 @@ kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry
     kvp_epoch_init(&r->epoch);
     r->zmq = zmq_ctx_new();
     if (r->zmq != NULL) (void)zmq_ctx_set(r->zmq, ZMQ_MAX_SOCKETS, 3 * KVP_PUBLISHERS_MAX);
-    r->ix = kvp_index_create(&r->epoch, kvp_random_u64(), conf->blocks_max);
-    r->spaces = kvp_spaces_create();
+    r->spaces = kvp_spaces_create(&r->epoch);
+    r->ix = r->spaces == NULL ? NULL : kvp_index_create(&r->epoch, r->spaces, kvp_random_u64(), conf->blocks_max);
     if (r->zmq == NULL || r->ix == NULL || r->spaces == NULL) kvp_panic("out of memory: the index");
     r->pools = kvp_pools_create(r->ix, r->spaces, on_wanted, r, conf->blocks_max);
     if (r->pools == NULL) kvp_panic("out of memory: the pools");

@@ -3,6 +3,7 @@
  */
 #include "conductor/events/apply.h"
 
+#include "common/clock.h"
 #include "conductor/index/chain.h"
 
 #include <ctype.h>
@@ -130,10 +131,14 @@ static uint32_t
 space_of(kvp_applier_t *a, const kvp_event_t *ev)
 {
     names_t names;
+    uint32_t number;
 
     if (!read_names(a, ev, &names)) return KVP_SPACE_NONE;
-    return ev->kind == KVP_EVENT_STORED ? kvp_spaces_name(a->spaces, &names.space)
-                                        : kvp_spaces_find(a->spaces, &names.space);
+    if (ev->kind != KVP_EVENT_STORED) return kvp_spaces_find(a->spaces, &names.space);
+    number = kvp_spaces_name(a->spaces, &names.space);
+    if (number == KVP_SPACE_NONE && a->make_room != NULL && a->make_room(a->arg))
+        number = kvp_spaces_name(a->spaces, &names.space);
+    return number;
 }
 
 /* By which the view knows a block: the standard's hashes are the same in each namespace. */
@@ -404,29 +409,22 @@ static bool
 is_next(kvp_applier_t *a, const kvp_event_t *ev)
 {
     uint64_t key;
-    uint32_t i = 0;
 
     if (!read_stream(a, ev, &key)) {
         skip(a, KVP_SKIP_too_many);
         return false;
     }
-    while (i < a->streams_n && a->streams[i].key != key)
-        i++;
-    if (i == KVP_STREAMS_MAX) {
-        skip(a, KVP_SKIP_too_many);
-        return false;
-    }
-    if (i == a->streams_n) {
-        a->streams[a->streams_n++].key = key;
-    } else if (ev->event_id <= a->streams[i].id) {
+    switch (kvp_streams_step(&a->streams, key, ev->event_id)) {
+    case KVP_STREAM_SEEN:
         a->done.duplicates++;
         return false;
-    } else if (ev->event_id != a->streams[i].id + 1) {
+    case KVP_STREAM_GAP:
         a->done.gaps++;
         clear_stream(a, ev);
+        return true;
+    default:
+        return true;
     }
-    a->streams[i].id = ev->event_id;
-    return true;
 }
 
 static bool
@@ -506,7 +504,7 @@ void
 kvp_events_drop(kvp_applier_t *a)
 {
     kvp_view_clear(a->view, NULL);
-    a->streams_n = 0;
+    kvp_streams_fini(&a->streams);
 }
 
 void
@@ -520,10 +518,12 @@ kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, kvp_vi
     a->terms = *terms;
     a->hash_seed = hash_seed;
     kvp_decoder_init(&a->decoder);
+    kvp_digestmap_init(&a->streams.young, kvp_random_u64());
 }
 
 void
 kvp_applier_fini(kvp_applier_t *a)
 {
     kvp_decoder_fini(&a->decoder);
+    kvp_streams_fini(&a->streams);
 }

@@ -5,11 +5,10 @@
 #define KVP_CONDUCTOR_EVENTS_APPLY_H
 
 #include "conductor/events/decode.h"
+#include "conductor/events/streams.h"
 #include "conductor/index/spaces.h"
 #include "conductor/index/view.h"
 #include "conductor/pool/pool.h"
-
-#define KVP_STREAMS_MAX 64u /* of the standard's events, of one publisher */
 
 /* What a registration says of each event that does not say it itself. Texts are borrowed. */
 typedef struct {
@@ -35,10 +34,7 @@ typedef struct {
     void *arg;
     kvp_decoder_t decoder;
     kvp_applied_t done;
-    struct {
-        uint64_t key, id;
-    } streams[KVP_STREAMS_MAX]; /* the last event of each stream of the standard's events */
-    uint32_t streams_n;
+    kvp_streams_t streams;
 } kvp_applier_t;
 
 void kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, kvp_view_t *view,

@@ -47,6 +47,7 @@ typedef struct {
 
 struct kvp_index {
     kvp_epoch_t *epoch;
+    kvp_spaces_t *spaces;
     kvp_sets_t *sets;
     kvp_mix_t mix;
     uint32_t blocks_max;
@@ -258,6 +259,7 @@ kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth)
     atomic_store_explicit(&t->entries[at], entry_of(key, number), memory_order_release);
     p->used++;
     ix->blocks++;
+    kvp_spaces_hold(ix->spaces, space);
     if (depth != KVP_DEPTH_UNKNOWN) learn_depths(ix, number, depth);
     return number;
 }
@@ -291,6 +293,7 @@ take_out(kvp_index_t *ix, uint32_t number)
     atomic_store_explicit(&t->entries[at], GONE, memory_order_release);
     p->gone++;
     ix->blocks--;
+    kvp_spaces_release(ix->spaces, b->space);
     return true;
 }
 
@@ -450,12 +453,13 @@ kvp_index_stats(const kvp_index_t *ix, kvp_index_stats_t *out)
 
 /* ---- life */
 kvp_index_t *
-kvp_index_create(kvp_epoch_t *epoch, uint64_t seed, uint32_t blocks_max)
+kvp_index_create(kvp_epoch_t *epoch, kvp_spaces_t *spaces, uint64_t seed, uint32_t blocks_max)
 {
     kvp_index_t *ix = calloc(1, sizeof *ix);
 
     if (ix == NULL) return NULL;
     ix->epoch = epoch;
+    ix->spaces = spaces;
     ix->mix = kvp_mix_make(seed);
     ix->numbers = FIRST;
     ix->blocks_max = blocks_max;

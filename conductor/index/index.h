@@ -6,6 +6,7 @@
 #define KVP_CONDUCTOR_INDEX_INDEX_H
 
 #include "conductor/index/sets.h"
+#include "conductor/index/spaces.h"
 
 #define KVP_BLOCK_NONE 0u
 #define KVP_HOLDERS_MAX 65536u
@@ -14,8 +15,8 @@
 
 typedef struct kvp_index kvp_index_t;
 
-/* blocks_max: no more are made. NULL = no memory. */
-kvp_index_t *kvp_index_create(kvp_epoch_t *epoch, uint64_t seed, uint32_t blocks_max);
+/* epoch and spaces are borrowed; each block holds its namespace. blocks_max: no more are made. NULL = no memory. */
+kvp_index_t *kvp_index_create(kvp_epoch_t *epoch, kvp_spaces_t *spaces, uint64_t seed, uint32_t blocks_max);
 void kvp_index_destroy(kvp_index_t *ix);
 
 /* ---- the writer's */

@@ -1,26 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See spaces.h. Chains that only grow, at their heads: readers need no lock.
+ * See spaces.h. Chains grow at their heads, and what is taken out of one is freed when no reader can be there any more: readers need no lock.
  */
 #include "conductor/index/spaces.h"
+
+#include "common/log.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-#define CHAINS 4096u
+#define CHAINS 16384u
 
 typedef struct node {
-    const struct node *next;
+    _Atomic(struct node *) next;
     kvp_space_t space;
     uint32_t number;
+    uint32_t users;
+    uint32_t adapter; /* number of the adapter's namespace, which this one holds; KVP_SPACE_NONE = it has none */
+    uint64_t serial;
     char text[]; /* of the four, each with its terminator */
 } node_t;
 
 struct kvp_spaces {
-    _Atomic(const node_t *) chains[CHAINS];
-    const node_t *named[KVP_SPACES_MAX]; /* of who names, alone */
-    uint32_t n;
+    kvp_epoch_t *epoch;
+    _Atomic(node_t *) chains[CHAINS];
+    node_t *named[KVP_SPACES_MAX]; /* the writer's, as all below; NULL = the number is free, or waits for readers */
+    uint32_t numbers; /* that were ever given out */
+    uint32_t n; /* namespaces */
+    uint32_t hand; /* the next number that a sweep looks at */
+    uint64_t serials;
+    kvp_buf_t spare; /* uint32_t: numbers that are free */
 };
 
 uint64_t
@@ -47,7 +57,7 @@ kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space)
     const node_t *node = atomic_load_explicit(&spaces->chains[kvp_space_hash(space) % CHAINS], memory_order_acquire);
 
     while (node != NULL && !is_same(&node->space, space))
-        node = node->next;
+        node = atomic_load_explicit(&node->next, memory_order_acquire);
     return node == NULL ? KVP_SPACE_NONE : node->number;
 }
 
@@ -72,6 +82,82 @@ kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number)
     return &spaces->named[number]->space;
 }
 
+uint64_t
+kvp_spaces_serial(const kvp_spaces_t *spaces, uint32_t number)
+{
+    return spaces->named[number]->serial;
+}
+
+uint32_t
+kvp_spaces_count(const kvp_spaces_t *spaces)
+{
+    return spaces->n;
+}
+
+/* ---- coming and going */
+void
+kvp_spaces_hold(kvp_spaces_t *spaces, uint32_t number)
+{
+    spaces->named[number]->users++;
+}
+
+void
+kvp_spaces_release(kvp_spaces_t *spaces, uint32_t number)
+{
+    spaces->named[number]->users--;
+}
+
+static void
+free_node(void *arg, uintptr_t what)
+{
+    kvp_spaces_t *spaces = arg;
+    node_t *node = (node_t *)what;
+
+    kvp_buf_append(&spaces->spare, &node->number, sizeof node->number);
+    if (spaces->spare.err != KVP_OK) kvp_panic("out of memory: numbers of namespaces");
+    free(node);
+}
+
+static void
+take_out(kvp_spaces_t *spaces, node_t *node)
+{
+    _Atomic(node_t *) *at = &spaces->chains[kvp_space_hash(&node->space) % CHAINS];
+
+    while (atomic_load_explicit(at, memory_order_relaxed) != node)
+        at = &atomic_load_explicit(at, memory_order_relaxed)->next;
+    atomic_store_explicit(at, atomic_load_explicit(&node->next, memory_order_relaxed), memory_order_release);
+    if (node->adapter != KVP_SPACE_NONE) kvp_spaces_release(spaces, node->adapter);
+    spaces->named[node->number] = NULL;
+    spaces->n--;
+    kvp_epoch_retire(spaces->epoch, free_node, spaces, (uintptr_t)node);
+}
+
+void
+kvp_spaces_sweep(kvp_spaces_t *spaces, uint32_t most)
+{
+    for (uint32_t i = 0; i < most && i < spaces->numbers; i++) {
+        node_t *node = spaces->named[spaces->hand++ % spaces->numbers];
+
+        if (node != NULL && node->users == 0) take_out(spaces, node);
+    }
+}
+
+/* KVP_SPACE_NONE: all are in use. */
+static uint32_t
+new_number(kvp_spaces_t *spaces)
+{
+    uint32_t number;
+
+    if (spaces->spare.len == 0 && spaces->numbers == KVP_SPACES_MAX) {
+        kvp_spaces_sweep(spaces, KVP_SPACES_MAX);
+        kvp_epoch_collect(spaces->epoch);
+    }
+    if (spaces->spare.len == 0) return spaces->numbers == KVP_SPACES_MAX ? KVP_SPACE_NONE : spaces->numbers++;
+    spaces->spare.len -= sizeof number;
+    memcpy(&number, spaces->spare.data + spaces->spare.len, sizeof number);
+    return number;
+}
+
 static const char *
 copy(char **at, const char *text)
 {
@@ -82,53 +168,67 @@ copy(char **at, const char *text)
     return copied;
 }
 
-uint32_t
-kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space)
+static uint32_t
+enter(kvp_spaces_t *spaces, const kvp_space_t *space, uint32_t adapter)
 {
-    const uint32_t known = kvp_spaces_find(spaces, space);
-    _Atomic(const node_t *) *chain = &spaces->chains[kvp_space_hash(space) % CHAINS];
-    node_t *node;
+    _Atomic(node_t *) *chain = &spaces->chains[kvp_space_hash(space) % CHAINS];
+    node_t *node = malloc(sizeof *node + strlen(space->model) + strlen(space->tenant) + strlen(space->salt) +
+                          strlen(space->lora) + 4);
+    const uint32_t number = node == NULL ? KVP_SPACE_NONE : new_number(spaces);
     char *at;
 
-    if (known != KVP_SPACE_NONE) return known;
-    if (space->lora[0] != '\0' && space->block_size != 0) {
-        const kvp_space_t adapter = adapter_of(space->model, space->lora);
-
-        if (kvp_spaces_name(spaces, &adapter) == KVP_SPACE_NONE) return KVP_SPACE_NONE;
+    if (number == KVP_SPACE_NONE) {
+        free(node);
+        return number;
     }
-    if (spaces->n == KVP_SPACES_MAX) return KVP_SPACE_NONE;
-    node = malloc(sizeof *node + strlen(space->model) + strlen(space->tenant) + strlen(space->salt) +
-                  strlen(space->lora) + 4);
-    if (node == NULL) return KVP_SPACE_NONE;
     at = node->text;
     node->space = (kvp_space_t){copy(&at, space->model), copy(&at, space->tenant), copy(&at, space->salt),
                                 copy(&at, space->lora), space->block_size};
-    node->number = spaces->n;
-    spaces->named[spaces->n++] = node;
-    node->next = atomic_load_explicit(chain, memory_order_relaxed);
+    node->number = number;
+    node->users = 0;
+    node->adapter = adapter;
+    node->serial = ++spaces->serials;
+    spaces->named[number] = node;
+    spaces->n++;
+    atomic_store_explicit(&node->next, atomic_load_explicit(chain, memory_order_relaxed), memory_order_relaxed);
     atomic_store_explicit(chain, node, memory_order_release);
-    return node->number;
+    return number;
 }
 
-kvp_spaces_t *
-kvp_spaces_create(void)
+uint32_t
+kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space)
 {
-    return calloc(1, sizeof(kvp_spaces_t));
+    const kvp_space_t adapter = adapter_of(space->model, space->lora);
+    uint32_t number = kvp_spaces_find(spaces, space), adapters = KVP_SPACE_NONE;
+
+    if (number != KVP_SPACE_NONE) return number;
+    if (space->lora[0] != '\0' && space->block_size != 0) {
+        adapters = kvp_spaces_name(spaces, &adapter);
+        if (adapters == KVP_SPACE_NONE) return KVP_SPACE_NONE;
+        kvp_spaces_hold(spaces, adapters);
+    }
+    number = enter(spaces, space, adapters);
+    if (number == KVP_SPACE_NONE && adapters != KVP_SPACE_NONE) kvp_spaces_release(spaces, adapters);
+    return number;
 }
 
+/* ---- life */
+kvp_spaces_t *
+kvp_spaces_create(kvp_epoch_t *epoch)
+{
+    kvp_spaces_t *spaces = calloc(1, sizeof *spaces);
+
+    if (spaces != NULL) spaces->epoch = epoch;
+    return spaces;
+}
+
+/* After the epoch's end: what it had is freed. */
 void
 kvp_spaces_destroy(kvp_spaces_t *spaces)
 {
     if (spaces == NULL) return;
-    for (uint32_t i = 0; i < CHAINS; i++) {
-        const node_t *node = atomic_load_explicit(&spaces->chains[i], memory_order_relaxed);
-
-        while (node != NULL) {
-            const node_t *next = node->next;
-
-            free((void *)node);
-            node = next;
-        }
-    }
+    for (uint32_t i = 0; i < spaces->numbers; i++)
+        free(spaces->named[i]);
+    kvp_buf_fini(&spaces->spare);
     free(spaces);
 }

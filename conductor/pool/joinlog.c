@@ -14,6 +14,7 @@
 #define BODY_MAX 8192u
 #define ANEW_BYTES (64u << 20) /* less is not written anew, */
 #define ANEW_TIMES 3u /* nor what has not grown so much */
+#define JOINS_MAX 4096u /* then the file is written anew without joins that no registration names */
 
 typedef enum { R_SPACE = 1, R_JOIN = 2, R_PLACE = 3 } kind_t;
 
@@ -38,10 +39,12 @@ struct kvp_joinlog {
     FILE *file;
     kvp_spaces_t *spaces;
     bool has_failed;
-    bool is_space_told[KVP_SPACES_MAX];
+    uint64_t
+        spaces_told[KVP_SPACES_MAX]; /* by number: the serial of the namespace that the file has under it; 0 = none */
     known_t *joins;
     uint32_t joins_n;
     uint64_t bytes, kept_bytes; /* of the file; when it was written anew */
+    bool is_crowded; /* it had JOINS_MAX joins when it was written anew last */
 };
 
 /* ---- writing */
@@ -69,8 +72,8 @@ tell_space(kvp_joinlog_t *log, uint32_t number)
     const kvp_space_t *s = kvp_spaces_get(log->spaces, number);
     kvp_buf_t body;
 
-    if (log->is_space_told[number]) return;
-    log->is_space_told[number] = true;
+    if (log->spaces_told[number] == kvp_spaces_serial(log->spaces, number)) return;
+    log->spaces_told[number] = kvp_spaces_serial(log->spaces, number);
     kvp_buf_init(&body, 0);
     kvp_buf_append(&body, &number, sizeof number);
     kvp_buf_append(&body, &s->block_size, sizeof s->block_size);
@@ -83,7 +86,7 @@ tell_space(kvp_joinlog_t *log, uint32_t number)
     kvp_buf_fini(&body);
 }
 
-/* Returns its number in the file. */
+/* Returns its number in the file; JOINS_MAX = there is no room for it. */
 static uint32_t
 tell_join(kvp_joinlog_t *log, const kvp_joinlog_join_t *j)
 {
@@ -97,6 +100,7 @@ tell_join(kvp_joinlog_t *log, const kvp_joinlog_join_t *j)
             strcmp(known->backend, j->backend) == 0)
             return i;
     }
+    if (log->joins_n == JOINS_MAX) return JOINS_MAX;
     more = realloc(log->joins, (log->joins_n + 1) * sizeof *more);
     if (more == NULL) kvp_panic("out of memory: joins");
     for (uint32_t i = 0; i < log->joins_n; i++) { /* they have moved */
@@ -106,6 +110,7 @@ tell_join(kvp_joinlog_t *log, const kvp_joinlog_join_t *j)
     log->joins = more;
     k = &more[log->joins_n];
     k->join = *j;
+    kvp_spaces_hold(log->spaces, j->space);
     const int len = snprintf(k->texts, sizeof k->texts, "%s%c%s", j->backend, '\0', j->prefix);
     k->join.backend = k->texts;
     k->join.prefix = k->texts + strlen(k->texts) + 1;
@@ -125,6 +130,7 @@ kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_jo
 {
     const place_t record = {*place, tell_join(log, join), 0};
 
+    if (record.join == JOINS_MAX) return; /* until it is written anew */
     tell_space(log, place->space);
     write_record(log, R_PLACE, &record, sizeof record);
 }
@@ -167,12 +173,14 @@ read_space(reader_t *r, kvp_joinlog_t *log, const char *body, const char *end)
     if (number >= KVP_SPACES_MAX || space.model == NULL || space.tenant == NULL || space.salt == NULL ||
         space.lora == NULL)
         return false;
+    if (r->spaces[number] != KVP_SPACE_NONE) kvp_spaces_release(log->spaces, r->spaces[number]);
     r->spaces[number] = kvp_spaces_name(log->spaces, &space);
+    if (r->spaces[number] != KVP_SPACE_NONE) kvp_spaces_hold(log->spaces, r->spaces[number]);
     return r->spaces[number] != KVP_SPACE_NONE;
 }
 
 static bool
-read_join(reader_t *r, const char *body, const char *end)
+read_join(reader_t *r, const kvp_joinlog_t *log, const char *body, const char *end)
 {
     const char *at = body + 8;
     known_t *more = realloc(r->joins, (r->joins_n + 1) * sizeof *more), *k;
@@ -186,8 +194,10 @@ read_join(reader_t *r, const char *body, const char *end)
     memcpy(k->texts, at, (size_t)(end - at));
     if (next_text(&at, end) == NULL || next_text(&at, end) == NULL || k->join.space >= KVP_SPACES_MAX) return false;
     k->join.space = r->spaces[k->join.space];
+    if (k->join.space == KVP_SPACE_NONE) return false;
+    kvp_spaces_hold(log->spaces, k->join.space);
     r->joins_n++;
-    return k->join.space != KVP_SPACE_NONE;
+    return true;
 }
 
 static bool
@@ -220,7 +230,7 @@ read_file(reader_t *r, kvp_joinlog_t *log, FILE *file)
         is_good = head.len <= BODY_MAX && fread(body, head.len, 1, file) == 1 &&
                   XXH3_64bits_withSeed(body, head.len, head.kind) == head.sum;
         if (is_good && head.kind == R_SPACE) is_good = read_space(r, log, body, body + head.len);
-        if (is_good && head.kind == R_JOIN) is_good = read_join(r, body, body + head.len);
+        if (is_good && head.kind == R_JOIN) is_good = read_join(r, log, body, body + head.len);
         if (is_good && head.kind == R_PLACE) is_good = read_place(r, body, body + head.len);
         if (is_good) r->good += sizeof head + head.len;
     }
@@ -247,6 +257,10 @@ read_all(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg)
         fclose(file);
         good = r->good;
     }
+    for (uint32_t i = 0; i < KVP_SPACES_MAX; i++)
+        if (r->spaces[i] != KVP_SPACE_NONE) kvp_spaces_release(log->spaces, r->spaces[i]);
+    for (uint32_t i = 0; i < r->joins_n; i++)
+        kvp_spaces_release(log->spaces, r->joins[i].join.space);
     free(r->joins);
     free(r);
     return good;
@@ -259,6 +273,14 @@ kvp_joinlog_each(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg)
 }
 
 /* ---- anew */
+static void
+forget_joins(kvp_joinlog_t *log)
+{
+    for (uint32_t i = 0; i < log->joins_n; i++)
+        kvp_spaces_release(log->spaces, log->joins[i].join.space);
+    log->joins_n = 0;
+}
+
 typedef struct {
     kvp_joinlog_t *log;
     kvp_joinlog_keep_fn keep;
@@ -279,9 +301,10 @@ write_anew(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg)
 {
     if (log->file != NULL) fclose(log->file);
     log->file = fopen(log->temp, "we");
-    log->bytes = log->joins_n = 0;
+    log->bytes = 0;
+    forget_joins(log);
     log->has_failed = log->file == NULL;
-    memset(log->is_space_told, 0, sizeof log->is_space_told);
+    memset(log->spaces_told, 0, sizeof log->spaces_told);
     (void)read_all(log, keep_place, &(keeping_t){log, keep, arg});
     if (!log->has_failed && fflush(log->file) == 0 && rename(log->temp, log->path) == 0) {
         log->kept_bytes = log->bytes;
@@ -301,7 +324,17 @@ kvp_joinlog_flush(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg)
         kvp_log_error("conductor", "what was learnt of the pool's blocks is not kept any more: %m file=%s", log->path);
     } else if (log->bytes > ANEW_BYTES && log->bytes / ANEW_TIMES > log->kept_bytes) {
         (void)write_anew(log, keep, arg);
+    } else if (log->joins_n >= JOINS_MAX) {
+        log->is_crowded = true;
+        (void)write_anew(log, keep, arg);
+        log->is_crowded = false;
     }
+}
+
+bool
+kvp_joinlog_is_crowded(const kvp_joinlog_t *log)
+{
+    return log->is_crowded;
 }
 
 kvp_joinlog_t *
@@ -323,6 +356,7 @@ kvp_joinlog_close(kvp_joinlog_t *log)
 {
     if (log == NULL) return;
     if (log->file != NULL) fclose(log->file);
+    forget_joins(log);
     free(log->joins);
     free(log);
 }

@@ -31,6 +31,8 @@ kvp_joinlog_t *kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces);
 void kvp_joinlog_each(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg);
 void kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
 void kvp_joinlog_flush(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg);
+/* kvp_joinlog_is_crowded, for keep: places of joins that no registration names any more are not to be kept. */
+bool kvp_joinlog_is_crowded(const kvp_joinlog_t *log);
 void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal */
 
 #endif

@@ -49,6 +49,7 @@ struct kvp_join {
     kvp_digestmap_t parts[MEDIA]; /* by block: which ranks are there */
     char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, as keys have them; owned */
     uint32_t names_n;
+    uint64_t held[MEDIA][KVP_JOIN_RANKS_MAX]; /* parts of each rank; the name of one without parts is used again */
     bool is_partial; /* there are more ranks, or parts, than it may know: digests say nothing */
     uint64_t counts[MEDIA][RANGES], sums[MEDIA][RANGES];
     uint64_t objects[MEDIA]; /* of it, that are there */
@@ -245,10 +246,15 @@ rank_of(kvp_join_t *j, const char *name, size_t len)
 {
     for (uint32_t i = 0; i < j->names_n; i++)
         if (strlen(j->names[i]) == len && memcmp(j->names[i], name, len) == 0) return i;
-    if (j->names_n == KVP_JOIN_RANKS_MAX) return KVP_JOIN_RANKS_MAX;
-    j->names[j->names_n] = strndup(name, len);
-    if (j->names[j->names_n] == NULL) kvp_panic("out of memory: ranks");
-    return j->names_n++;
+    uint32_t rank = j->names_n < KVP_JOIN_RANKS_MAX ? j->names_n++ : 0;
+
+    while (rank < KVP_JOIN_RANKS_MAX && j->held[CPU][rank] + j->held[DISK][rank] > 0)
+        rank++;
+    if (rank == KVP_JOIN_RANKS_MAX) return rank;
+    free(j->names[rank]);
+    j->names[rank] = strndup(name, len);
+    if (j->names[rank] == NULL) kvp_panic("out of memory: ranks");
+    return rank;
 }
 
 static void
@@ -262,6 +268,7 @@ change(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t key, 
     j->counts[medium][hash % RANGES] += now > was ? 1 : UINT64_MAX;
     j->sums[medium][hash % RANGES] ^= XXH3_64bits_withSeed(&hash, sizeof hash, medium + 1);
     set_mask(j, medium, key, now);
+    if (mask_of(j, medium, key) == now) j->held[medium][rank] += now > was ? 1 : UINT64_MAX; /* there was room */
 }
 
 /* A key of upstream's connector. False: it is not of this join. */
@@ -305,11 +312,14 @@ note_unwanted(kvp_pool_source_t *source, const kvp_event_t *ev, const kvp_connke
 {
     char prefix[KVP_JOIN_TEXT_MAX + 1];
 
-    if (source->unwanted_n == KVP_UNWANTED_MAX || parts->prefix_len > KVP_JOIN_TEXT_MAX) return;
+    if (parts->prefix_len > KVP_JOIN_TEXT_MAX) return;
     memcpy(prefix, ev->object_key.at, parts->prefix_len);
     prefix[parts->prefix_len] = '\0';
     for (uint32_t i = 0; i < source->unwanted_n; i++)
         if (strcmp(source->unwanted[i], prefix) == 0) return;
+    /* The oldest gives way. */
+    if (source->unwanted_n == KVP_UNWANTED_MAX)
+        memmove(source->unwanted[0], source->unwanted[1], sizeof source->unwanted[0] * --source->unwanted_n);
     strcpy(source->unwanted[source->unwanted_n++], prefix);
 }
 
@@ -358,7 +368,8 @@ clear(kvp_join_t *j, uint32_t medium)
     kvp_view_clear(j->view, media[medium]);
     kvp_view_clear(j->view, media[MEDIA]);
     j->objects[medium] = j->complete = j->joined = 0;
-    j->is_partial = j->names_n == KVP_JOIN_RANKS_MAX || j->parts[1 - medium].n >= j->pools->parts_max;
+    memset(j->held[medium], 0, sizeof j->held[medium]);
+    j->is_partial = j->parts[1 - medium].n >= j->pools->parts_max;
     memset(j->counts[medium], 0, sizeof j->counts[medium]);
     memset(j->sums[medium], 0, sizeof j->sums[medium]);
     for (uint32_t i = 0; (at = kvp_digestmap_next(&j->parts[1 - medium], &i)) != NULL;) {
@@ -498,7 +509,7 @@ load_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t 
     j->pools->log = log;
 }
 
-/* Of a file that is written anew: what nobody asks for any more stays, for those who come back. */
+/* Of a file that is written anew: what no registration names any more stays for engines that come back, unless there is too much of it. */
 static bool
 is_wanted(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
 {
@@ -512,7 +523,7 @@ is_wanted(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *
         return kvp_view_place(j->view, place->key, &block) == KVP_PLACE_BLOCK &&
                kvp_index_hash(pools->ix, block) == place->hash && kvp_index_space(pools->ix, block) == place->space;
     }
-    return true;
+    return !kvp_joinlog_is_crowded(pools->log);
 }
 
 bool
@@ -578,6 +589,7 @@ kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
     snprintf(j->prefix, sizeof j->prefix, "%s", key->prefix);
     j->ranks = key->ranks;
     j->space = space;
+    kvp_spaces_hold(pools->spaces, space);
     j->users = 1;
     (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* places are entered there */
     for (uint32_t i = 0; i < MEDIA; i++)
@@ -619,6 +631,7 @@ free_join(kvp_join_t *j)
     for (uint32_t i = 0; i < j->names_n; i++)
         free(j->names[i]);
     kvp_view_destroy(j->view);
+    kvp_spaces_release(j->pools->spaces, j->space);
     free(j);
 }
 

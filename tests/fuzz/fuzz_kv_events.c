@@ -46,8 +46,8 @@ apply(const uint8_t *data, size_t size)
     kvp_applier_t a;
 
     kvp_epoch_init(&epoch);
-    kvp_index_t *ix = kvp_index_create(&epoch, 1, 1000);
-    kvp_spaces_t *spaces = kvp_spaces_create();
+    kvp_spaces_t *spaces = kvp_spaces_create(&epoch);
+    kvp_index_t *ix = kvp_index_create(&epoch, spaces, 1, 1000);
     kvp_view_t *view = kvp_view_create(ix, 1, 100);
     check(ix != NULL && spaces != NULL && view != NULL);
     kvp_applier_init(&a, ix, spaces, view, &terms, 0);

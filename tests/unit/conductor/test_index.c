@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,8 +192,9 @@ open_rig(rig_t *g, uint64_t seed)
     memset(g, 0, sizeof *g);
     g->rng = seed;
     kvp_epoch_init(&g->epoch);
-    g->ix = kvp_index_create(&g->epoch, seed, 1 << 20);
-    g->spaces = kvp_spaces_create();
+    g->spaces = kvp_spaces_create(&g->epoch);
+    g->ix = kvp_index_create(&g->epoch, g->spaces, seed, 1 << 20);
+    assert_int_equal(kvp_spaces_name(g->spaces, &(kvp_space_t){"m", "t", "", "", BLOCK}), 0);
     g->scratch = kvp_scratch_create();
     g->roster = calloc(1, sizeof *g->roster + PUBLISHERS * sizeof(kvp_member_t));
     g->roster->n = PUBLISHERS;
@@ -585,13 +587,70 @@ test_a_damaged_block_is_left_out(void **state)
     close_rig(&g);
 }
 
+/* Fails if namespaces that nothing is in any more keep their numbers, or if one number means two namespaces to its holder. */
+static void
+test_namespaces_come_and_go(void **state)
+{
+    const kvp_space_t kept_space = {"m", "kept", "", "kept-adapter", BLOCK};
+    char name[32];
+    rig_t g;
+
+    (void)state;
+    open_rig(&g, 1);
+    const uint32_t kept = kvp_spaces_name(g.spaces, &kept_space);
+    const uint32_t kept_block = kvp_index_use(g.ix, kept, 1, 0);
+    for (uint32_t i = 0; i < KVP_SPACES_MAX + 100000; i++) {
+        snprintf(name, sizeof name, "%u", i);
+        const kvp_space_t space = {"m", "t", i % 2 == 0 ? name : "", i % 2 == 0 ? "" : name, BLOCK};
+        const uint32_t number = kvp_spaces_name(g.spaces, &space);
+
+        assert_int_not_equal(number, KVP_SPACE_NONE);
+        assert_int_not_equal(number, kept);
+        assert_int_equal(kvp_spaces_find(g.spaces, &space), number);
+        assert_true(kvp_spaces_has_lora(g.spaces, "m", name) == (i % 2 == 1));
+        assert_true(kvp_index_rele(g.ix, kvp_index_use(g.ix, number, i, 0)));
+        if (i % 1000 == 0) kvp_epoch_collect(&g.epoch);
+        if (i != 100000) continue; /* from here on names themselves make room */
+        kvp_spaces_sweep(g.spaces, KVP_SPACES_MAX);
+        kvp_spaces_sweep(g.spaces, KVP_SPACES_MAX); /* adapters of what the first one freed */
+        kvp_epoch_collect(&g.epoch);
+        assert_int_equal(kvp_spaces_count(g.spaces), 2); /* the one that is kept, and its adapter */
+        assert_int_equal(kvp_spaces_find(g.spaces, &space), KVP_SPACE_NONE);
+    }
+    assert_int_equal(kvp_spaces_find(g.spaces, &kept_space), kept);
+    assert_true(kvp_spaces_has_lora(g.spaces, "m", "kept-adapter"));
+    assert_true(kvp_index_rele(g.ix, kept_block));
+    close_rig(&g);
+}
+
+/* Fails if a publisher's streams are refused after some, or if a gap or a copy in one of the last ones is not seen. */
+static void
+test_streams_come_and_go(void **state)
+{
+    const uint64_t half = KVP_STREAMS_MIN / 2;
+    kvp_streams_t s = {.young = {.cap = 0}};
+
+    (void)state;
+    for (uint64_t i = 0; i < 100000; i++) {
+        assert_int_equal(kvp_streams_step(&s, i, i % 3), KVP_STREAM_NEXT);
+        assert_int_equal(kvp_streams_step(&s, i, i % 3), KVP_STREAM_SEEN);
+        assert_int_equal(kvp_streams_step(&s, i, 7), KVP_STREAM_GAP);
+        assert_true(s.young.n + s.old.n <= 2 * KVP_STREAMS_MIN);
+        if (i < half) continue;
+        assert_int_equal(kvp_streams_step(&s, i - half + 1, 7), KVP_STREAM_SEEN); /* it is heard again, so it stays */
+        assert_int_equal(kvp_streams_step(&s, i - half + 1, 8), KVP_STREAM_NEXT);
+    }
+    kvp_streams_fini(&s);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_events_and_questions), cmocka_unit_test(test_standard_events_in_any_order),
+        cmocka_unit_test(test_random_events_and_questions),  cmocka_unit_test(test_standard_events_in_any_order),
         cmocka_unit_test(test_each_stream_is_cleared_alone), cmocka_unit_test(test_views_hold_what_their_entries_say),
-        cmocka_unit_test(test_a_damaged_block_is_left_out)};
+        cmocka_unit_test(test_a_damaged_block_is_left_out),  cmocka_unit_test(test_namespaces_come_and_go),
+        cmocka_unit_test(test_streams_come_and_go)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

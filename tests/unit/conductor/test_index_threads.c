@@ -113,8 +113,8 @@ test_questions_while_it_changes(void **state)
 
     (void)state;
     kvp_epoch_init(&g->epoch);
-    g->ix = kvp_index_create(&g->epoch, 1, 1 << 20);
-    g->spaces = kvp_spaces_create();
+    g->spaces = kvp_spaces_create(&g->epoch);
+    g->ix = kvp_index_create(&g->epoch, g->spaces, 1, 1 << 20);
     g->roster = calloc(1, sizeof *g->roster + PUBLISHERS * sizeof(kvp_member_t));
     for (uint32_t i = 0; i < PUBLISHERS; i++) {
         g->views[i] = kvp_view_create(g->ix, 1, 200);

@@ -306,8 +306,8 @@ open_rig_of(rig_t *g, uint64_t seed, const char *dir, uint32_t blocks_max)
     g->rng = seed;
     g->version = 1;
     kvp_epoch_init(&g->epoch);
-    g->ix = kvp_index_create(&g->epoch, seed, blocks_max);
-    g->spaces = kvp_spaces_create();
+    g->spaces = kvp_spaces_create(&g->epoch);
+    g->ix = kvp_index_create(&g->epoch, g->spaces, seed, blocks_max);
     g->scratch = kvp_scratch_create();
     g->pools = kvp_pools_create(g->ix, g->spaces, on_wanted, g, 1 << 20);
     if (dir != NULL) assert_true(kvp_pools_open(g->pools, dir));
@@ -510,6 +510,75 @@ test_cleared_is_of_a_medium(void **state)
     }
 }
 
+/* Fails if salts and adapters that are not held any more keep their namespaces. */
+static void
+test_salts_and_adapters_come_and_go(void **state)
+{
+    const uint32_t tokens[BLOCK] = {1};
+    static rig_t g;
+    char name[16];
+
+    (void)state;
+    open_rig_of(&g, 3, NULL, 1000);
+    g.appliers[0].make_room = make_room;
+    g.appliers[0].arg = &g;
+    for (uint64_t n = 1; n <= 100000; n++) {
+        const size_t len = (size_t)snprintf(name, sizeof name, "%u", (unsigned)n);
+        kvp_event_t ev = {
+            .kind = KVP_EVENT_STORED, .hashes = &n, .n = 1, .outside_from = 1, .tokens = tokens, .tokens_n = BLOCK};
+
+        *(n % 2 == 0 ? &ev.salt : &ev.lora) = (kvp_text_t){name, len};
+        kvp_events_apply_one(&g.appliers[0], &ev);
+        ev.kind = KVP_EVENT_REMOVED;
+        kvp_events_apply_one(&g.appliers[0], &ev);
+        kvp_epoch_collect(&g.epoch);
+        if (n % 10000 != 0) continue;
+        kvp_spaces_sweep(g.spaces, UINT32_MAX);
+        kvp_spaces_sweep(g.spaces, UINT32_MAX); /* adapters of what the first one freed */
+        assert_in_range(kvp_spaces_count(g.spaces), 1, 2000);
+    }
+    assert_int_equal(g.appliers[0].done.skips[KVP_SKIP_too_many], 0);
+    assert_int_equal(g.appliers[0].done.stored, 100000);
+    close_rig(&g);
+}
+
+static void
+take_key(rig_t *g, kvp_event_kind_t kind, const char *key)
+{
+    static kvp_pool_source_t source;
+    const kvp_event_t ev = {.kind = kind,
+                            .medium = {"cpu", 3},
+                            .tenant = {"default", 7},
+                            .backend = {"b", 1},
+                            .object_key = {key, strlen(key)}};
+
+    kvp_pools_take(g->pools, &source, &ev);
+}
+
+/* Fails if names of ranks in keys of objects that have left leave no room for other ranks. */
+static void
+test_names_of_ranks_come_and_go(void **state)
+{
+    static rig_t g;
+    char key[128];
+
+    (void)state;
+    open_rig(&g, 3, NULL);
+    snprintf(key, sizeof key, "%s@tp_rank:0@0123456789abcdef", prefixes[0]);
+    take_key(&g, KVP_EVENT_STORED, key);
+    for (uint32_t i = 1; i < 1000; i++) {
+        snprintf(key, sizeof key, "%s@tp_rank:%u@0123456789abcd00", prefixes[0], i);
+        take_key(&g, KVP_EVENT_STORED, key);
+        take_key(&g, KVP_EVENT_REMOVED, key);
+    }
+    for (uint32_t i = 0; i < ranks_of[0]; i++) {
+        snprintf(key, sizeof key, "%s@tp_rank:%u@0123456789abcdef", prefixes[0], i + 5000 * (i > 0));
+        take_key(&g, KVP_EVENT_STORED, key);
+    }
+    assert_int_equal(kvp_join_unjoined(g.joins[0]), 1); /* all parts of the block are there */
+    close_rig(&g);
+}
+
 static void
 test_keys_that_are_none(void **state)
 {
@@ -542,8 +611,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_records_and_questions),
-                                       cmocka_unit_test(test_places_are_kept), cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_places_are_kept),
+                                       cmocka_unit_test(test_room),
                                        cmocka_unit_test(test_cleared_is_of_a_medium),
+                                       cmocka_unit_test(test_salts_and_adapters_come_and_go),
+                                       cmocka_unit_test(test_names_of_ranks_come_and_go),
                                        cmocka_unit_test(test_keys_that_are_none)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

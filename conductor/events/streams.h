@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The last event id of each stream of the standard's events, of one publisher. Streams that were silent for longest are forgotten: a stream that comes back is a new one.
+ */
+#ifndef KVP_CONDUCTOR_EVENTS_STREAMS_H
+#define KVP_CONDUCTOR_EVENTS_STREAMS_H
+
+#include "common/digestmap.h"
+
+#define KVP_STREAMS_MIN 16384u /* the last so many streams are known, at least, and twice as many at most */
+
+/* The zero value has no stream. Streams move from old to young when they are heard; once young has KVP_STREAMS_MIN, it becomes old, and what was left there is forgotten. */
+typedef struct {
+    kvp_digestmap_t young, old; /* stream -> id + 1 */
+} kvp_streams_t;
+
+void kvp_streams_fini(kvp_streams_t *s); /* it has no stream then */
+
+typedef enum { KVP_STREAM_NEXT, KVP_STREAM_GAP, KVP_STREAM_SEEN } kvp_stream_step_t;
+
+/* kvp_streams_step enters an event: NEXT: it follows the last one of its stream, or is the first; GAP: some are missing between; SEEN: it is not above the last one. */
+kvp_stream_step_t kvp_streams_step(kvp_streams_t *s, uint64_t stream, uint64_t id);
+
+#endif
