@@ -288,9 +288,9 @@ typedef struct {
 static void
 write_instance(writer_t *to, const kvp_answer_t *answers, uint32_t n)
 {
-    const char *names[KVP_MEDIA_MAX];
-    uint64_t best[KVP_MEDIA_MAX] = {0}, longest = 0;
-    uint32_t media_n = 0;
+    const char *names[KVP_MEDIA_MAX + 3] = {"GPU", "CPU", "DISK"}; /* these always stand there */
+    uint64_t best[KVP_ARRAY_LEN(names)] = {0}, longest = 0;
+    uint32_t media_n = 3;
 
     for (uint32_t i = 0; i < n; i++) {
         longest = kvp_max_u64(longest, answers[i].run);
@@ -299,7 +299,7 @@ write_instance(writer_t *to, const kvp_answer_t *answers, uint32_t n)
 
             while (at < media_n && strcmp(names[at], answers[i].media[k].name) != 0)
                 at++;
-            if (at == KVP_MEDIA_MAX) continue;
+            if (at == KVP_ARRAY_LEN(names)) continue;
             names[at] = answers[i].media[k].name;
             media_n = (uint32_t)kvp_max_u64(media_n, at + 1);
             best[at] = kvp_max_u64(best[at], answers[i].media[k].run);

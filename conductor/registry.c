@@ -28,6 +28,7 @@
 #define TICK_MS 100u
 #define BATCH 256u /* messages of a publisher in a turn */
 #define SWEEP 20000u /* entries that are freed in a turn */
+#define DIGESTS_NS (10 * KVP_NS_PER_S) /* between questions for a pool's digests */
 #define DRIFT_MIN_NS (20 * KVP_NS_PER_S)
 #define DRIFT_MAX_NS (3600 * KVP_NS_PER_S)
 #define ROOM_EVERY_NS KVP_NS_PER_S /* it takes long, and may give little */
@@ -43,6 +44,8 @@ typedef struct publisher {
     kvp_feed_t feed;
     uint64_t since_ns, event_ns; /* when it was registered; when the last message came, 0 = none did */
     kvp_pool_source_t source; /* of one that is shared */
+    uint64_t digests_ns,
+        digests_at; /* when digests were asked for; how many messages had been applied when they came */
     bool wants_again; /* its events are wanted from the beginning */
     uint64_t repairs; /* times that its view was damaged */
     uint64_t drift_wait_ns, drift_next_ns; /* when a drift has them asked for again at the earliest */
@@ -220,6 +223,15 @@ on_snapshot(void *arg, uint64_t seq, const void *payload, size_t len)
 }
 
 static void
+on_digests(void *arg, uint64_t seq, const void *payload, size_t len)
+{
+    publisher_t *p = arg;
+
+    p->digests_at = p->feed.stats.applied;
+    kvp_feed_digest(&p->feed, seq, payload, len);
+}
+
+static void
 on_replay_end(void *arg)
 {
     publisher_t *p = arg;
@@ -328,7 +340,7 @@ static kvp_err_t
 make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **out, char why[160])
 {
     publisher_t *p = calloc(1, sizeof *p);
-    const kvp_subscription_ops_t ops = {on_live,      on_replayed,     on_snapshot,      on_replay_end,
+    const kvp_subscription_ops_t ops = {on_live,      on_replayed,     on_snapshot,      on_digests, on_replay_end,
                                         on_connected, on_disconnected, on_more_messages, p};
     kvp_err_t err;
 
@@ -525,6 +537,17 @@ look_at_ready(kvp_registry_t *r)
     r->is_ready |= is_ready && !r->is_starting;
 }
 
+/* A pool that said something since it was compared is compared again. */
+static void
+ask_digests(publisher_t *p, uint64_t now_ns)
+{
+    if (!p->reg.is_shared || p->feed.is_asking || p->digests_at == p->feed.stats.applied ||
+        now_ns - p->digests_ns < DIGESTS_NS)
+        return;
+    p->digests_ns = now_ns;
+    kvp_subscription_ask_digests(p->sub);
+}
+
 /* A damaged view is emptied, and the publisher is replayed. One that cannot be replayed goes on with what comes. */
 static void
 look_at_view(publisher_t *p)
@@ -555,6 +578,7 @@ on_tick(uv_timer_t *timer)
         if (p->wants_again) kvp_feed_again(&p->feed, now_ns);
         p->wants_again = false;
         kvp_feed_tick(&p->feed, now_ns);
+        ask_digests(p, now_ns);
         kvp_subscription_tick(p->sub, now_ns);
         (void)kvp_view_sweep(p->view, SWEEP);
     }

@@ -355,17 +355,29 @@ take_live(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
         s->malformed++;
 }
 
+static bool
+is_topic(zmq_msg_t *frames, uint32_t n, const char *topic)
+{
+    return n == 4 && zmq_msg_size(&frames[1]) == strlen(topic) &&
+           memcmp(zmq_msg_data(&frames[1]), topic, strlen(topic)) == 0;
+}
+
 /* [empty, topic, seq, payload], or without the topic; the last one has -1. */
 static void
 take_replay(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
 {
     uint64_t seq;
 
+    if (is_topic(frames, n, "digests") && read_seq(&frames[2], &seq)) {
+        s->ops.on_digests(s->ops.arg, seq, zmq_msg_data(&frames[3]), zmq_msg_size(&frames[3]));
+        return;
+    }
+    if (!s->is_replaying) return;
     if ((n != 3 && n != 4) || !read_seq(&frames[n - 2], &seq)) {
         s->malformed++;
         return;
     }
-    if (n == 4 && zmq_msg_size(&frames[1]) == 8 && memcmp(zmq_msg_data(&frames[1]), "snapshot", 8) == 0) {
+    if (is_topic(frames, n, "snapshot")) {
         s->ops.on_snapshot(s->ops.arg, seq, zmq_msg_data(&frames[3]), zmq_msg_size(&frames[3]));
         return;
     }
@@ -425,7 +437,7 @@ kvp_subscription_run(kvp_subscription_t *s, uint32_t most)
     read_monitor(s);
     while (left > 0 && s->dealer.socket != NULL && (n = receive(s->dealer.socket, frames)) > 0) {
         left -= share_of(&frames[kvp_min_u64(n, FRAMES_MAX) - 1], left);
-        if (s->is_replaying) take_replay(s, frames, n);
+        take_replay(s, frames, n);
         close_frames(frames, n);
     }
     while (left > 0 && s->sub.socket != NULL && (n = receive(s->sub.socket, frames)) > 0) {
@@ -447,6 +459,14 @@ kvp_subscription_ask(kvp_subscription_t *s, uint64_t from)
     s->is_replaying = true;
     if (zmq_send(s->dealer.socket, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == 0)
         (void)zmq_send(s->dealer.socket, seq, sizeof seq, ZMQ_DONTWAIT);
+}
+
+void
+kvp_subscription_ask_digests(kvp_subscription_t *s)
+{
+    if (s->dealer.socket != NULL && !s->is_replaying &&
+        zmq_send(s->dealer.socket, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == 0)
+        (void)zmq_send(s->dealer.socket, "digests", 7, ZMQ_DONTWAIT);
 }
 
 bool

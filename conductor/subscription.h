@@ -13,6 +13,7 @@ typedef struct {
     void (*on_replayed)(void *arg, uint64_t seq, const void *payload, size_t len);
     void (*on_snapshot)(void *arg, uint64_t seq, const void *payload,
                         size_t len); /* in a replay: a part of all that is there */
+    void (*on_digests)(void *arg, uint64_t seq, const void *payload, size_t len); /* sums over all up to that message */
     void (*on_replay_end)(void *arg);
     void (*on_connected)(void *arg); /* for the first time, or again */
     void (*on_disconnected)(void *arg);
@@ -36,6 +37,9 @@ void kvp_subscription_close(kvp_subscription_t *s);
 
 /* kvp_subscription_ask asks for a replay; what is left of an earlier one is dropped. */
 void kvp_subscription_ask(kvp_subscription_t *s, uint64_t from);
+
+/* kvp_subscription_ask_digests asks a pool for its sums, unless a replay is under way. */
+void kvp_subscription_ask_digests(kvp_subscription_t *s);
 
 /* kvp_subscription_run takes in what has come, at most `most` messages. True: there is more. */
 bool kvp_subscription_run(kvp_subscription_t *s, uint32_t most);

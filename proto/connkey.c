@@ -11,47 +11,116 @@ nibble(char c)
 }
 
 static bool
-read_hex(kvp_connkey_t *out)
+read_hex(const char *at, const char *end, kvp_connkey_t *out)
 {
+    out->hex = at;
+    out->hex_len = (size_t)(end - at);
     if (out->hex_len < 16 || out->hex_len % 2 != 0) return false;
     out->hash = 0;
-    for (size_t i = 0; i < out->hex_len; i++) {
-        if (nibble(out->hex[i]) < 0) return false;
-        out->hash = out->hash << 4 | (unsigned)nibble(out->hex[i]);
+    for (; at < end; at++) {
+        if (nibble(*at) < 0) return false;
+        out->hash = out->hash << 4 | (unsigned)nibble(*at);
     }
     return true;
 }
 
-/* What follows the ranks: the number of a group, or nothing. */
+/* A number without leading zeros. */
 static bool
-read_group(const char *at, const char *end, uint32_t *out)
+read_number(const char *at, const char *end, uint32_t *out)
 {
-    static const char name[] = "@group:";
     uint64_t number = 0;
 
-    *out = 0;
-    if (at == end) return true;
-    if ((size_t)(end - at) < sizeof name || memcmp(at, name, sizeof name - 1) != 0) return false;
-    at += sizeof name - 1;
-    if (*at == '0' && at + 1 != end) return false;
+    if (at == end || (*at == '0' && at + 1 != end)) return false;
     for (; at < end; at++) {
         if (*at < '0' || *at > '9' || number > UINT32_MAX / 10) return false;
         number = number * 10 + (unsigned)(*at - '0');
     }
     *out = (uint32_t)number;
-    return number <= UINT32_MAX;
+    return number < KVP_CONNKEY_NONE;
+}
+
+static bool
+begins(const char *at, const char *end, const char *text)
+{
+    return (size_t)(end - at) >= strlen(text) && memcmp(at, text, strlen(text)) == 0;
+}
+
+/* One segment of the key, between two "@". Segments of other names are part of the object's name, and say nothing. */
+static bool
+read_segment(const char *at, const char *end, kvp_connkey_t *out)
+{
+#define READ(name, text)                                                                                               \
+    if (begins(at, end, text)) return read_number(at + sizeof text - 1, end, &out->name);
+    KVP_CONNKEY_NUMBERS(READ)
+#undef READ
+    if (!begins(at, end, "group:")) return true;
+    if (out->more != NULL) return false;
+    out->ranks_len = (size_t)(at - 1 - out->ranks);
+    out->more = end;
+    return read_number(at + 6, end, &out->group);
+}
+
+static const char *
+segment_end(const char *at, const char *end)
+{
+    const char *stop = memchr(at, '@', (size_t)(end - at));
+
+    return stop == NULL ? end : stop;
+}
+
+/* Where the ranks begin, behind the prefix and its "@"; NULL = nowhere. vllm-ascend has two of them in front of that which names it. */
+static const char *
+find_ranks(const char *key, size_t len, bool *is_ascend_out)
+{
+    static const char vllm[] = "@tp_rank:", ascend[] = "@head_or_tp_rank:";
+    const char *at = memmem(key, len, vllm, sizeof vllm - 1), *dcp, *pcp;
+
+    *is_ascend_out = at == NULL;
+    if (at != NULL) return at + 1;
+    at = memmem(key, len, ascend, sizeof ascend - 1);
+    dcp = at == NULL ? NULL : memrchr(key, '@', (size_t)(at - key));
+    pcp = dcp == NULL ? NULL : memrchr(key, '@', (size_t)(dcp - key));
+    return pcp != NULL && pcp > key && begins(dcp, at, "@dcp") && begins(pcp, dcp, "@pcp") ? pcp + 1 : NULL;
+}
+
+/* Older keys of layers have the layer behind the hash. */
+static bool
+read_layer_behind(const char *key, const char **last, const char **end, kvp_connkey_t *out)
+{
+    const char *hash = memrchr(key, '@', (size_t)(*last - key));
+    kvp_connkey_t found;
+
+    if (hash == NULL || hash < out->ranks || !read_hex(hash + 1, *last, &found) ||
+        !read_number(*last + 1, *end, &out->layer_id))
+        return false;
+    out->more = *last;
+    out->more_len = (size_t)(*end - *last);
+    out->ranks_len = (size_t)(hash - out->ranks);
+    *end = *last;
+    *last = hash;
+    return true;
 }
 
 bool
 kvp_connkey_read(const char *key, size_t len, kvp_connkey_t *out)
 {
-    static const char first[] = "@tp_rank:";
-    const char *at = memmem(key, len, first, sizeof first - 1), *last = memrchr(key, '@', len), *group;
+    const char *last = memrchr(key, '@', len), *end = key + len, *model;
+    bool is_ascend, is_layer_behind;
+    const char *ranks = find_ranks(key, len, &is_ascend);
 
-    if (at == NULL || last <= at) return false;
-    *out = (kvp_connkey_t){.prefix_len = (size_t)(at - key), .ranks = at + 1, .hex = last + 1};
-    out->hex_len = (size_t)(key + len - out->hex);
-    group = memmem(at + 1, (size_t)(last - at - 1), "@group:", 7);
-    out->ranks_len = (size_t)(group == NULL ? last + 1 - out->ranks : group - out->ranks);
-    return read_group(group == NULL ? last : group, last, &out->group) && read_hex(out);
+    if (ranks == NULL || last < ranks) return false;
+    *out = (kvp_connkey_t){.prefix_len = (size_t)(ranks - 1 - key), .ranks = ranks};
+#define NONE(name, text) out->name = KVP_CONNKEY_NONE;
+    KVP_CONNKEY_NUMBERS(NONE)
+#undef NONE
+    model = memrchr(key, '@', out->prefix_len);
+    out->model_at = model == NULL ? 0 : (size_t)(model + 1 - key);
+    is_layer_behind = is_ascend && read_layer_behind(key, &last, &end, out);
+    for (const char *at = ranks; at < last; at = segment_end(at, last) + 1)
+        if (!read_segment(at, segment_end(at, last), out)) return false;
+    if (!read_hex(last + 1, end, out)) return false;
+    if (is_layer_behind) return out->group == 0;
+    if (out->more == NULL) out->ranks_len = (size_t)(last + !is_ascend - ranks);
+    if (out->more != NULL) out->more_len = (size_t)(last - out->more);
+    return true;
 }

@@ -1,18 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys as upstream's store connector makes them: [PREFIX@]MODEL[NAMESPACE]@tp_rank:T@pcpP@dcpD@pp_rank:R[@group:G]@HEX, one object a block and rank. HEX is the
- * block's hash, of which engines' events tell the last 64 bits. The pool makes nothing of them; event streams do.
+ * Keys as engines' store connectors make them, one object a block and rank (and layer). The pool makes nothing of them; event streams do.
+ *
+ *     vLLM          [PREFIX@]MODEL[NAMESPACE]@tp_rank:T@pcpP@dcpD@pp_rank:R[@group:G]@HEX
+ *     vllm-ascend   MODEL@pcpP@dcpD@head_or_tp_rank:T[@pp_rank:R][@group:G@cache_role:ROLE@cache_family:FAMILY][@layer_id:L]@HEX
+ *                   MODEL@pcpP@dcpD@head_or_tp_rank:T@HEX@L
+ *
+ * HEX is the block's hash, of which engines' events tell the last 64 bits.
  */
 #ifndef KVP_PROTO_CONNKEY_H
 #define KVP_PROTO_CONNKEY_H
 
 #include "common/base.h"
 
+/* Numbers of a key. X(field, text in front of the number in the key). */
+#define KVP_CONNKEY_NUMBERS(X)                                                                                         \
+    X(tp_rank, "tp_rank:")                                                                                             \
+    X(head_or_tp_rank, "head_or_tp_rank:")                                                                             \
+    X(pcp_rank, "pcp")                                                                                                 \
+    X(dcp_rank, "dcp")                                                                                                 \
+    X(pp_rank, "pp_rank:")                                                                                             \
+    X(layer_id, "layer_id:")
+
+#define KVP_CONNKEY_NONE UINT32_MAX
+
 typedef struct {
-    size_t prefix_len; /* bytes in front of "@tp_rank:" */
-    const char *
-        ranks; /* "tp_rank:0@pcp0@dcp0@pp_rank:0", borrowed from the key; one without a group has the "@" behind it, too, so that no two keys are one part */
-    size_t ranks_len;
+    size_t prefix_len; /* bytes in front of the ranks and of the "@" before them */
+    size_t model_at; /* where the model's name begins in the prefix */
+    /* The part of the block that the object is: two texts, borrowed from the key, before and behind its group. A vLLM key without a group has the "@" behind the first one, so that no
+     * two keys are one part. */
+    const char *ranks, *more;
+    size_t ranks_len, more_len;
     uint32_t group; /* 0 = the key names none */
+#define KVP_CONNKEY_FIELD(name, text) uint32_t name; /* KVP_CONNKEY_NONE = the key has none */
+    KVP_CONNKEY_NUMBERS(KVP_CONNKEY_FIELD)
+#undef KVP_CONNKEY_FIELD
     const char *hex; /* in lower case; borrowed */
     size_t hex_len; /* even, 16 or more */
     uint64_t hash; /* its last 16 digits */

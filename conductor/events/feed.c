@@ -41,6 +41,7 @@ drop(kvp_feed_t *f)
 {
     f->stats.drops += f->has_last;
     f->has_last = false;
+    kvp_buf_reset(&f->digest);
     f->ops.drop(f->ops.arg);
 }
 
@@ -52,6 +53,9 @@ apply(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
     f->last_digest = XXH3_64bits(payload, len);
     f->stats.applied++;
     f->ops.apply(f->ops.arg, payload, len);
+    if (f->digest.len == 0 || f->digest_seq > seq) return;
+    if (f->digest_seq == seq) f->ops.apply(f->ops.arg, f->digest.data, f->digest.len);
+    kvp_buf_reset(&f->digest);
 }
 
 static bool
@@ -247,6 +251,20 @@ kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns)
 }
 
 void
+kvp_feed_digest(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
+{
+    if (f->is_asking || !f->has_last || seq < f->last) return;
+    if (seq == f->last) {
+        f->ops.apply(f->ops.arg, payload, len);
+        return;
+    }
+    f->digest_seq = seq;
+    kvp_buf_reset(&f->digest);
+    kvp_buf_append(&f->digest, payload, len); /* without memory there is none */
+    if (f->digest.err != KVP_OK) kvp_buf_reset(&f->digest);
+}
+
+void
 kvp_feed_again(kvp_feed_t *f, uint64_t now_ns)
 {
     if (!f->can_replay) return;
@@ -299,6 +317,7 @@ kvp_feed_init(kvp_feed_t *f, const kvp_feed_ops_t *ops, bool can_replay, uint64_
     f->can_replay = can_replay;
     f->heard_ns = f->sure_ns = now_ns;
     kvp_buf_init(&f->queue, 0);
+    kvp_buf_init(&f->digest, KVP_FEED_QUEUE_MAX);
     if (can_replay) ask(f, 0, now_ns);
 }
 
@@ -306,4 +325,5 @@ void
 kvp_feed_fini(kvp_feed_t *f)
 {
     kvp_buf_fini(&f->queue);
+    kvp_buf_fini(&f->digest);
 }

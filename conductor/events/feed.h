@@ -34,6 +34,8 @@ typedef struct {
     bool is_doubted; /* or the connection is a new one since it was asked for, so that another is to follow */
     uint64_t asked_ns, asked_from;
     uint32_t tries; /* in a row that left a gap */
+    kvp_buf_t digest; /* one that waits for the message with this number: */
+    uint64_t digest_seq;
     kvp_buf_t queue; /* messages that came meanwhile: number, length, bytes, padded */
     bool has_overflown;
     kvp_feed_stats_t stats;
@@ -49,6 +51,8 @@ void kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t 
  * is the last before the snapshot began. */
 void kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 void kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns);
+/* kvp_feed_digest: sums over all up to message seq, which may not have come yet. They are applied right behind it, and dropped where a replay is under way. */
+void kvp_feed_digest(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len);
 /* kvp_feed_again: what was applied is not to be relied on, or not all that is wanted now: it is dropped, and asked for from 0. */
 void kvp_feed_again(kvp_feed_t *f, uint64_t now_ns);
 /* kvp_feed_connected: the connection is new, so something may have been missed, and what waits is of the one before. */

@@ -242,18 +242,26 @@ kvp_join_learn(kvp_join_t *j, uint64_t hash, uint32_t group, uint32_t block, boo
 
 /* ---- events */
 static uint32_t
-rank_of(kvp_join_t *j, const char *name, size_t len)
+rank_of(kvp_join_t *j, const kvp_connkey_t *key)
 {
+    const size_t len = key->ranks_len + key->more_len;
+    char *name;
+
     for (uint32_t i = 0; i < j->names_n; i++)
-        if (strlen(j->names[i]) == len && memcmp(j->names[i], name, len) == 0) return i;
+        if (strlen(j->names[i]) == len && memcmp(j->names[i], key->ranks, key->ranks_len) == 0 &&
+            (key->more_len == 0 || memcmp(j->names[i] + key->ranks_len, key->more, key->more_len) == 0))
+            return i;
     uint32_t rank = j->names_n < KVP_JOIN_RANKS_MAX ? j->names_n++ : 0;
 
     while (rank < KVP_JOIN_RANKS_MAX && j->held[CPU][rank] + j->held[DISK][rank] > 0)
         rank++;
     if (rank == KVP_JOIN_RANKS_MAX) return rank;
+    name = calloc(1, len + 1);
+    if (name == NULL) kvp_panic("out of memory: ranks");
+    memcpy(name, key->ranks, key->ranks_len);
+    if (key->more_len > 0) memcpy(name + key->ranks_len, key->more, key->more_len);
     free(j->names[rank]);
-    j->names[rank] = strndup(name, len);
-    if (j->names[rank] == NULL) kvp_panic("out of memory: ranks");
+    j->names[rank] = name;
     return rank;
 }
 
@@ -279,7 +287,7 @@ take_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, const kvp_connk
 
     if (strlen(j->prefix) != parts->prefix_len || memcmp(j->prefix, ev->object_key.at, parts->prefix_len) != 0)
         return false;
-    rank = rank_of(j, parts->ranks, parts->ranks_len);
+    rank = rank_of(j, parts);
     j->is_partial |= rank == KVP_JOIN_RANKS_MAX;
     if (rank < KVP_JOIN_RANKS_MAX) change(j, ev, medium, key_of(parts->hash, parts->group), rank);
     return true;

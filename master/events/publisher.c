@@ -31,7 +31,6 @@
 #define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* one that reads nothing for so long is given up */
 #define CLIENT_YIELD_NS KVP_NS_PER_S /* and for so long, if somebody else asks and all places are taken */
 #define SNAPSHOTS_MAX 3u /* of one replay: the ring was too short for so many */
-#define DIGESTS_NS (10 * KVP_NS_PER_S)
 #define IDENTITY_MAX 255u
 #define SEQ_BYTES 8u
 #define PRIME UINT32_MAX /* client of slices: ourselves */
@@ -91,7 +90,7 @@ struct kvp_publisher {
     /* the thread's */
     kvp_stream_t *stream;
     kvp_event_batch_t live;
-    bool is_leading, is_primed, has_changed;
+    bool is_leading, is_primed;
     client_t prime;
     client_t clients[CLIENTS_MAX];
     uint64_t walks;
@@ -100,7 +99,6 @@ struct kvp_publisher {
     uint32_t ring_cap, ring_events;
     uint64_t ring_bytes;
     uint64_t first, next; /* numbers in the ring are from first up to below next */
-    uint64_t digests_ns;
 };
 
 static uint64_t
@@ -252,7 +250,6 @@ publish(kvp_publisher_t *p, bool is_forced)
     kvp_event_payload(&p->live, unix_ms(), &m->payload);
     p->ring_events += m->n;
     p->ring_bytes += m->payload.len;
-    p->has_changed |= m->n > 0;
     put_seq(m->seq, seq);
     if (zmq_send(p->pub, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == 0 &&
         zmq_send(p->pub, seq, sizeof seq, ZMQ_SNDMORE | ZMQ_DONTWAIT) == sizeof seq)
@@ -385,7 +382,26 @@ ring_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
     return true;
 }
 
-/* [identity, empty, number] */
+/* Sums over all that was said up to the last message, whose number goes with them. One that does not read now asks again. */
+static void
+answer_digests(kvp_publisher_t *p, const uint8_t *identity, size_t len)
+{
+    client_t c = {.identity_len = len};
+    kvp_event_batch_t batch = {.n = 0};
+    kvp_buf_t payload;
+
+    if (!p->is_primed) return;
+    publish(p, false);
+    memcpy(c.identity, identity, len);
+    kvp_buf_init(&payload, 0);
+    kvp_stream_digests(p->stream, unix_ms(), &batch);
+    kvp_event_payload(&batch, unix_ms(), &payload);
+    (void)send_to(p, &c, "digests", p->next - 1, payload.data, payload.len);
+    kvp_buf_fini(&payload);
+    kvp_buf_fini(&batch.maps);
+}
+
+/* [identity, empty, number], or "digests" instead of the number */
 static void
 take_request(kvp_publisher_t *p, uint64_t now_ns)
 {
@@ -405,7 +421,9 @@ take_request(kvp_publisher_t *p, uint64_t now_ns)
         lens[at] = (size_t)got;
         if (zmq_getsockopt(p->router, ZMQ_RCVMORE, &more, &len) != 0) return;
     }
-    if (n != 3 || lens[0] > IDENTITY_MAX || lens[1] != 0 || lens[2] != SEQ_BYTES) return;
+    if (n != 3 || lens[0] > IDENTITY_MAX || lens[1] != 0) return;
+    if (lens[2] == 7 && memcmp(parts[2], "digests", 7) == 0) answer_digests(p, parts[0], lens[0]);
+    if (lens[2] != SEQ_BYTES) return;
     for (uint32_t i = 0; i < SEQ_BYTES; i++)
         from = from << 8 | parts[2][i];
     for (uint32_t i = 0; i < CLIENTS_MAX; i++) {
@@ -437,7 +455,6 @@ begin_answer(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
 {
     c->moved_ns = now_ns;
     if (p->is_leading && !p->is_primed) return false;
-    p->has_changed = true; /* so that it can compare */
     c->state = C_RING;
     if (!p->is_leading) {
         c->seq = p->next; /* there is nothing */
@@ -577,16 +594,6 @@ take_queue(kvp_publisher_t *p, kvp_buf_t *taken, bool *is_over_out)
     return has_any;
 }
 
-static void
-tell_digests(kvp_publisher_t *p, uint64_t now_ns)
-{
-    if (!p->is_primed || !p->has_changed || now_ns - p->digests_ns < DIGESTS_NS) return;
-    kvp_stream_digests(p->stream, unix_ms(), &p->live);
-    publish(p, false);
-    p->has_changed = false;
-    p->digests_ns = now_ns;
-}
-
 static void *
 run(void *arg)
 {
@@ -607,7 +614,6 @@ run(void *arg)
         long wait_ms;
 
         publish(p, false);
-        tell_digests(p, now_ns);
         wait_ms = run_clients(p, now_ns);
         items[0].revents = items[1].revents = items[2].revents = 0;
         (void)zmq_poll(items, n, has_any ? 0 : wait_ms);

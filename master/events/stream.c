@@ -100,27 +100,6 @@ prefix_of(kvp_stream_t *s, uint32_t tenant, const uint8_t *key, size_t len)
     return p;
 }
 
-/* An object came to be at these media, or left them. */
-static void
-add_up(kvp_stream_t *s, uint32_t tenant, const uint8_t *key, size_t len, uint32_t came, uint32_t left)
-{
-    const uint64_t hash = XXH3_64bits(key, len);
-    const uint32_t range = (uint32_t)(hash % KVP_EVENT_RANGES);
-    kvp_connkey_t parts;
-    prefix_t *p;
-
-    /* What is no text for readers they do not sum up, either. */
-    if (memchr(key, '\0', len) != NULL || !kvp_is_utf8(key, len) || !kvp_connkey_read((const char *)key, len, &parts))
-        return;
-    p = prefix_of(s, tenant, key, parts.prefix_len);
-    if (p == NULL) return;
-    for (uint32_t i = 0; i < MEDIA; i++) {
-        if (((came | left) & 1u << i) == 0) continue;
-        p->counts[range] += (came & 1u << i) != 0 ? 1 : UINT64_MAX;
-        p->sums[range] ^= XXH3_64bits_withSeed(&hash, sizeof hash, i + 1);
-    }
-}
-
 /* ---- events */
 static int
 append(void *to, const char *bytes, size_t len)
@@ -148,10 +127,43 @@ pack_name(msgpack_packer *pk, const char *name, const char *value)
         pack_text(pk, value, strlen(value));
 }
 
-/* Fields of every event: 10, and one with legacy names. */
+typedef struct {
+    const uint8_t *key;
+    size_t key_len;
+    const kvp_wire_lineage_t *lineage; /* NULL = none */
+    const kvp_wire_group_t *group; /* NULL = it is not told */
+    bool has_parts; /* its key is a connector's, and text: */
+    kvp_connkey_t parts;
+} subject_t;
+
+/* What its key says. */
+static void
+read_key(subject_t *o)
+{
+    o->has_parts = memchr(o->key, '\0', o->key_len) == NULL && kvp_is_utf8(o->key, o->key_len) &&
+                   kvp_connkey_read((const char *)o->key, o->key_len, &o->parts);
+}
+
+/* An object came to be at these media, or left them. What is no text for readers they do not sum up, either. */
+static void
+add_up(kvp_stream_t *s, uint32_t tenant, const subject_t *o, uint32_t came, uint32_t left)
+{
+    const uint64_t hash = XXH3_64bits(o->key, o->key_len);
+    const uint32_t range = (uint32_t)(hash % KVP_EVENT_RANGES);
+    prefix_t *p = o->has_parts ? prefix_of(s, tenant, o->key, o->parts.prefix_len) : NULL;
+
+    if (p == NULL) return;
+    for (uint32_t i = 0; i < MEDIA; i++) {
+        if (((came | left) & 1u << i) == 0) continue;
+        p->counts[range] += (came & 1u << i) != 0 ? 1 : UINT64_MAX;
+        p->sums[range] ^= XXH3_64bits_withSeed(&hash, sizeof hash, i + 1);
+    }
+}
+
+/* Fields of every event: 11, and one with legacy names. o: NULL = the event is of no object. */
 static void
 pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const char *legacy, uint64_t event_id,
-              const char *tenant, const char *medium, uint64_t now_ms)
+              const char *tenant, const char *medium, const subject_t *o, uint64_t now_ms)
 {
     NAME(pk, "event_id");
     msgpack_pack_uint64(pk, event_id);
@@ -159,7 +171,11 @@ pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const
     msgpack_pack_uint64(pk, now_ms);
     pack_name(pk, "event_type", type);
     if (s->conf.is_legacy) pack_name(pk, "type", legacy);
-    pack_name(pk, "model_name", NULL);
+    NAME(pk, "model_name");
+    if (o != NULL && o->has_parts)
+        pack_text(pk, (const char *)o->key + o->parts.model_at, o->parts.prefix_len - o->parts.model_at);
+    else
+        msgpack_pack_nil(pk);
     pack_name(pk, "block_size", NULL);
     pack_name(pk, "additional_salt", NULL);
     pack_name(pk, "lora_name", NULL);
@@ -171,12 +187,15 @@ pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const
 }
 #define ENVELOPE_FIELDS 11u
 
+/* The lineage's hash, else the last 64 bits of that in a connector's key. */
 static void
-pack_hashes(msgpack_packer *pk, const char *name, const kvp_wire_lineage_t *lineage)
+pack_hashes(msgpack_packer *pk, const char *name, const subject_t *o)
 {
+    const bool has_hash = o->lineage != NULL || o->has_parts;
+
     pack_text(pk, name, strlen(name));
-    msgpack_pack_array(pk, lineage != NULL ? 1 : 0);
-    if (lineage != NULL) msgpack_pack_uint64(pk, lineage->sequence);
+    msgpack_pack_array(pk, has_hash);
+    if (has_hash) msgpack_pack_uint64(pk, o->lineage != NULL ? o->lineage->sequence : o->parts.hash);
 }
 
 static void
@@ -189,12 +208,32 @@ pack_parent(msgpack_packer *pk, const char *name, const kvp_wire_lineage_t *line
         msgpack_pack_nil(pk);
 }
 
-typedef struct {
-    const uint8_t *key;
-    size_t key_len;
-    const kvp_wire_lineage_t *lineage; /* NULL = none */
-    const kvp_wire_group_t *group; /* NULL = it is not told */
-} subject_t;
+/* Fields of a connector's key; those that it has not are left out. Returns how many there are. pk NULL: they are counted alone. */
+static uint32_t
+pack_parts(msgpack_packer *pk, const subject_t *o)
+{
+    uint32_t n = 0;
+
+    if (!o->has_parts) return 0;
+    if (o->parts.model_at > 0) {
+        n++;
+        if (pk != NULL) {
+            NAME(pk, "cache_prefix");
+            pack_text(pk, (const char *)o->key, o->parts.model_at - 1);
+        }
+    }
+#define PACK(name, text)                                                                                               \
+    if (o->parts.name != KVP_CONNKEY_NONE) {                                                                           \
+        n++;                                                                                                           \
+        if (pk != NULL) {                                                                                              \
+            NAME(pk, #name);                                                                                           \
+            msgpack_pack_uint32(pk, o->parts.name);                                                                    \
+        }                                                                                                              \
+    }
+    KVP_CONNKEY_NUMBERS(PACK)
+#undef PACK
+    return n;
+}
 
 static void
 pack_object(msgpack_packer *pk, const subject_t *o)
@@ -202,7 +241,6 @@ pack_object(msgpack_packer *pk, const subject_t *o)
     static const char digits[] = "0123456789abcdef";
     uint8_t digest[sizeof(kvp_digest_t)];
     char group[2 * sizeof digest];
-    kvp_connkey_t parts;
 
     NAME(pk, "object_key");
     if (kvp_is_utf8(o->key, o->key_len)) {
@@ -212,8 +250,8 @@ pack_object(msgpack_packer *pk, const subject_t *o)
         msgpack_pack_bin_body(pk, o->key, o->key_len);
     }
     NAME(pk, "connector_block_hash");
-    if (kvp_connkey_read((const char *)o->key, o->key_len, &parts))
-        pack_text(pk, parts.hex, parts.hex_len);
+    if (o->has_parts)
+        pack_text(pk, o->parts.hex, o->parts.hex_len);
     else
         msgpack_pack_nil(pk);
     NAME(pk, "group_id");
@@ -227,7 +265,8 @@ pack_object(msgpack_packer *pk, const subject_t *o)
         }
         pack_text(pk, group, sizeof group);
     }
-    pack_hashes(pk, "seq_hashes", o->lineage);
+    (void)pack_parts(pk, o);
+    pack_hashes(pk, "seq_hashes", o);
     NAME(pk, "base_block_idx");
     if (o->lineage != NULL)
         msgpack_pack_uint32(pk, o->lineage->depth);
@@ -246,11 +285,12 @@ tell(kvp_stream_t *s, uint32_t tenant, uint32_t medium, const subject_t *o, bool
 
     if (is_live) t->event_ids[medium]++;
     msgpack_packer_init(&pk, &batch->maps, append);
-    msgpack_pack_map(&pk, ENVELOPE_FIELDS + OBJECT_FIELDS + (is_legacy ? 2 : 0) + (is_stored ? 2 + is_legacy : 0));
+    msgpack_pack_map(&pk, ENVELOPE_FIELDS + OBJECT_FIELDS + pack_parts(NULL, o) + (is_legacy ? 2 : 0) +
+                              (is_stored ? 2 + is_legacy : 0));
     pack_envelope(s, &pk, is_stored ? "stored" : "removed", is_stored ? "BlockStored" : "BlockRemoved",
-                  t->event_ids[medium], t->name, media[medium], now_ms);
+                  t->event_ids[medium], t->name, media[medium], o, now_ms);
     pack_object(&pk, o);
-    if (is_legacy) pack_hashes(&pk, "block_hashes", o->lineage);
+    if (is_legacy) pack_hashes(&pk, "block_hashes", o);
     if (is_stored) {
         pack_parent(&pk, "parent_hash", o->lineage);
         pack_name(&pk, "token_ids", NULL);
@@ -266,7 +306,10 @@ take_commit(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, 
 {
     kvp_jrec_any_t *any = (kvp_jrec_any_t *)rec; /* its parts are found by functions that writers use, too */
     const kvp_jrec_place_t *places = kvp_jrec_places(any);
-    const subject_t o = {kvp_jrec_key(any), rec->commit.key_len, kvp_jrec_lineage(any), &rec->commit.group};
+    subject_t o = {.key = kvp_jrec_key(any),
+                   .key_len = rec->commit.key_len,
+                   .lineage = kvp_jrec_lineage(any),
+                   .group = &rec->commit.group};
     const uint32_t tenant = tenant_of(s, rec->commit.tenant);
     uint32_t now = 0, was, whose;
     uint64_t *val = kvp_digestmap_insert(&s->held, rec->commit.digest);
@@ -276,7 +319,8 @@ take_commit(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, 
         now |= places[i].chunk == KVP_JREC_TIER ? DISK : CPU;
     was = *val == 0 ? 0 : media_of(s, *val, &whose);
     *val = val_of(s, tenant, now);
-    add_up(s, tenant, o.key, o.key_len, now & ~was, was & ~now);
+    read_key(&o);
+    add_up(s, tenant, &o, now & ~was, was & ~now);
     if (mode == KVP_STREAM_PRIME) return;
     for (uint32_t i = 0; i < MEDIA; i++) {
         const uint32_t bit = 1u << i;
@@ -292,14 +336,15 @@ static void
 take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
 {
     kvp_jrec_any_t *any = (kvp_jrec_any_t *)rec;
-    const subject_t o = {kvp_jrec_gone_key(any), rec->gone.key_len, kvp_jrec_gone_lineage(any), NULL};
+    subject_t o = {.key = kvp_jrec_gone_key(any), .key_len = rec->gone.key_len, .lineage = kvp_jrec_gone_lineage(any)};
     const uint64_t *val = o.key_len == 0 ? NULL : kvp_digestmap_at(&s->held, rec->gone.digest);
     uint32_t tenant, was;
 
     if (val == NULL) return;
     was = media_of(s, *val, &tenant);
     kvp_digestmap_remove(&s->held, rec->gone.digest);
-    add_up(s, tenant, o.key, o.key_len, 0, was);
+    read_key(&o);
+    add_up(s, tenant, &o, 0, was);
     for (uint32_t i = 0; i < MEDIA; i++)
         if ((was & 1u << i) != 0 && mode == KVP_STREAM_LIVE) tell(s, tenant, i, &o, false, true, now_ms, batch);
 }
@@ -320,7 +365,7 @@ clear(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t now_ms,
     for (uint32_t i = 0; i < MEDIA && mode == KVP_STREAM_LIVE; i++) {
         msgpack_packer_init(&pk, &batch->maps, append);
         msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->conf.is_legacy);
-        pack_envelope(s, &pk, "cleared", "AllBlocksCleared", ++t->event_ids[i], t->name, media[i], now_ms);
+        pack_envelope(s, &pk, "cleared", "AllBlocksCleared", ++t->event_ids[i], t->name, media[i], NULL, now_ms);
         batch->n++;
     }
 }
@@ -377,7 +422,7 @@ kvp_stream_digests(kvp_stream_t *s, uint64_t now_ms, kvp_event_batch_t *batch)
 
         msgpack_packer_init(&pk, &batch->maps, append);
         msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->conf.is_legacy + 3);
-        pack_envelope(s, &pk, "digest", "Digest", 0, s->tenants[p->tenant].name, NULL, now_ms);
+        pack_envelope(s, &pk, "digest", "Digest", 0, s->tenants[p->tenant].name, NULL, NULL, now_ms);
         pack_name(&pk, "key_prefix", p->prefix);
         pack_numbers(&pk, "counts", p->counts);
         pack_numbers(&pk, "sums", p->sums);

@@ -69,7 +69,7 @@ class Follower:
 
     def __init__(self, endpoint, replay=None, waiting=100000):
         self.sub, self.replay = Socket(SUB, endpoint, True, waiting), replay
-        self.held, self.last, self.events, self.gaps, self.digests, self.snapshots = {}, None, [], 0, {}, 0
+        self.held, self.last, self.events, self.gaps, self.snapshots = {}, None, [], 0, 0
         if replay:
             self.ask(0)
 
@@ -90,12 +90,19 @@ class Follower:
             self.last = seq - (frames[1] == b"snapshot")
         dealer.close()
 
+    def ask_digests(self):
+        """Sums over all that was said up to the last message."""
+        dealer = Socket(DEALER, self.replay, True)
+        dealer.send(b"", b"digests")
+        frames = dealer.receive(10000)
+        dealer.close()
+        assert frames[1] == b"digests" and struct.unpack(">Q", frames[2])[0] == self.last, frames
+        return unpack(frames[3])[1]
+
     def take(self, events):
         for e in events:
             self.events.append(e)
-            if e["event_type"] == "digest":
-                self.digests[e["tenant_id"], e["key_prefix"]] = e
-            elif e["event_type"] == "cleared":
+            if e["event_type"] == "cleared":
                 for at, media in self.held.items():
                     if at[0] == e["tenant_id"]:
                         media.discard(e["medium"])

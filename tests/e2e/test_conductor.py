@@ -78,6 +78,7 @@ class Publisher:
         self.pub = Socket(PUB, at[0] if at else endpoint, connects)
         self.router = Socket(ROUTER, at[1] if at else "tcp://127.0.0.1:*") if replays else None
         self.kept, self.seq, self.is_over, self.asked = [], 0, False, 0
+        self.digests = pack([0, [], 0])
         self.thread = threading.Thread(target=self.serve, daemon=True)
         if replays:
             self.thread.start()
@@ -87,10 +88,13 @@ class Publisher:
             frames = self.router.receive(20)
             if frames is None:
                 continue
-            who, start = frames[0], struct.unpack(">Q", frames[-1])[0]
+            who = frames[0]
+            if frames[-1] == b"digests":
+                self.router.send(who, b"", b"digests", struct.pack(">Q", self.seq - 1), self.digests)
+                continue
             self.asked += 1
             for seq, payload in list(self.kept):
-                if seq >= start:
+                if seq >= struct.unpack(">Q", frames[-1])[0]:
                     self.router.send(who, b"", b"kv-events", struct.pack(">Q", seq), payload)
             self.router.send(who, b"", b"", b"\xff" * 8, b"")
 
@@ -144,7 +148,8 @@ class Conductor:
             for asked in (tokens, tokens + [7] * BLOCK):
                 got = self.matched(asked, salt)
                 want = naive.run(salt, asked) * BLOCK
-                assert got["longest_matched"] == got["DP"]["0"] == want == got.get("GPU", 0), (salt, len(asked), want, got)
+                assert got["CPU"] == got["DISK"] == 0, got
+                assert got["longest_matched"] == got["DP"]["0"] == want == got["GPU"], (salt, len(asked), want, got)
 
 
 @pytest.fixture
@@ -295,6 +300,8 @@ def test_names_of_media(conductor, publishers):
     def media(block_hash):
         got = conductor.ask("/query_by_hash", {"model": "tiny", "seq_hashes": [block_hash], "block_size": BLOCK})[1]["default"]["i"]
         return [k for k, v in got.items() if v == BLOCK and k != "longest_matched"]
+
+    assert conductor.matched([7] * BLOCK) == {"longest_matched": 0, "GPU": 0, "CPU": 0, "DISK": 0, "DP": {"0": 0}, name.upper(): 0, name[:15].upper(): 0}
 
     assert len(name) == 64 and media(11) == [name.upper()] and media(12) == [name[:15].upper()] and media(13) == []
     assert [s["n"] for s in conductor.service()["skipped"]] == [1]

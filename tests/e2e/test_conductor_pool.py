@@ -257,8 +257,9 @@ def test_drift_and_another_source(conductor_alone, publishers):  # noqa: F811
     conductor.ask("/unregister", {"instance_id": "a", "dp_rank": 0})
     assert conductor.matched(tokens_of(1, 2))["longest_matched"] == 2 * BLOCK
     asked = b.asked
-    b.publish(pool_event("digest", 0, key_prefix=PREFIX, counts=[9] * 16, sums=[0] * 16))
-    wait_until(lambda: conductor.service()["drifts"] > 0 and b.asked > asked, 5, "the replay")
+    b.digests = pool_event("digest", 0, key_prefix=PREFIX, counts=[9] * 16, sums=[0] * 16)
+    b.publish(pool_event("stored", 3, object_key="of nobody"))
+    wait_until(lambda: conductor.service()["drifts"] > 0 and b.asked > asked, 15, "the replay")
     wait_match(conductor, 1, 2, longest_matched=2)
 
 

@@ -46,7 +46,10 @@ def test_put_removed_and_cleared(make_pool, bench):
     f.until(lambda: keys_of(f) == sorted(["a", "b", key]))
     stored = next(e for e in f.events if e["event_type"] == "stored" and e["object_key"] == key)
     assert stored["connector_block_hash"] == "ab" * 32 and stored["medium"] == "cpu" and stored["backend_id"] == "kvpool", stored
-    assert stored["model_name"] is None and stored["block_size"] is None and stored["seq_hashes"] == [] and "type" not in stored, stored
+    assert stored["model_name"] == "tiny" and stored["cache_prefix"] == "p" and stored["block_size"] is None and "type" not in stored, stored
+    assert stored["seq_hashes"] == [0xabababababababab] and stored["tp_rank"] == stored["pcp_rank"] == stored["dcp_rank"] == stored["pp_rank"] == 0, stored
+    plain = next(e for e in f.events if e["object_key"] == "a")
+    assert plain["model_name"] is None and plain["seq_hashes"] == [] and "tp_rank" not in plain, plain
     ids = [e["event_id"] for e in f.events if e["event_type"] == "stored"]
     assert ids == sorted(ids)
     pool.rm("a")
@@ -54,6 +57,31 @@ def test_put_removed_and_cleared(make_pool, bench):
     late = Follower(*at)
     assert late.held == f.held and late.snapshots == 1
     assert status(pool.master)["enabled"] and status(pool.master)["objects"] == 2
+
+
+def test_keys_of_vllm_ascend_and_digests(make_pool, bench):
+    """Fails if an event of a key of vllm-ascend lacks its model, ranks or hash, in what is stored or removed; if a subscriber gets an event without a key that it did not ask for; or if
+    who asks for digests gets none."""
+    at = endpoints()
+    pool = make_pool(nodes=1, master_args=options(at))
+    f = Follower(*at)
+    keys = {"m@pcp0@dcp1@head_or_tp_rank:2@pp_rank:3@" + "cd" * 32: {"pcp_rank": 0, "dcp_rank": 1, "head_or_tp_rank": 2, "pp_rank": 3},
+            "m@pcp0@dcp1@head_or_tp_rank:2@group:1@cache_role:kv@cache_family:c4@layer_id:5@" + "cd" * 32:
+                {"pcp_rank": 0, "dcp_rank": 1, "head_or_tp_rank": 2, "layer_id": 5}}
+    for key in keys:
+        pool.put(key, b"x")
+    f.until(lambda: len(f.held) == 2)
+    digests = f.ask_digests()
+    assert [(d["event_type"], d["key_prefix"], sum(d["counts"])) for d in digests] == [("digest", "m", 2)]
+    for key in keys:
+        pool.rm(key)
+    f.until(lambda: not f.held)
+    f.run(500)
+    assert {e["event_type"] for e in f.events} == {"stored", "removed"}
+    for e in f.events:
+        ranks = {k: v for k, v in e.items() if k.endswith("_rank") and k != "dp_rank" or k == "layer_id"}
+        assert ranks == keys[e["object_key"]] and e["model_name"] == "m" and e["seq_hashes"] == [0xcdcdcdcdcdcdcdcd], e
+        assert e["connector_block_hash"] == "cd" * 32 and "cache_prefix" not in e, e
 
 
 def test_tenants_and_bumps(make_pool, bench):

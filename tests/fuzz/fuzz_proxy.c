@@ -111,7 +111,8 @@ metrics(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = '\0';
     check(kvp_load_parse(text, loads) <= KVP_LOAD_RANKS_MAX);
-    if (kvp_connkey_read(text, size, &key)) check(key.prefix_len + key.ranks_len + key.hex_len < size);
+    if (kvp_connkey_read(text, size, &key))
+        check(key.prefix_len + key.ranks_len + key.more_len + key.hex_len < size && key.model_at <= key.prefix_len);
     free(text);
 }
 

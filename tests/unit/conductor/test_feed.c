@@ -240,12 +240,42 @@ test_flood_during_a_replay(void **state)
     kvp_feed_fini(&g.feed);
 }
 
+/* A digest counts with the message of its number, whenever it comes, and not during a replay or behind a later message. */
+static void
+test_digests(void **state)
+{
+    const message_t digest = {99, 0};
+    rig_t g = {.now = 1};
+
+    (void)state;
+    kvp_feed_init(&g.feed, &(kvp_feed_ops_t){on_apply, on_drop, on_ask, &g}, true, 1);
+    kvp_feed_digest(&g.feed, 0, &digest, sizeof digest);
+    answer(&g);
+    publish(&g, false);
+    kvp_feed_digest(&g.feed, 0, &digest, sizeof digest);
+    kvp_feed_digest(&g.feed, 2, &digest, sizeof digest);
+    assert_int_equal(g.applied_n, 2);
+    publish(&g, false);
+    publish(&g, false);
+    assert_int_equal(g.applied_n, 5);
+    kvp_feed_digest(&g.feed, 1, &digest, sizeof digest);
+    kvp_feed_digest(&g.feed, 3, &digest, sizeof digest);
+    kvp_feed_again(&g.feed, 1);
+    answer(&g);
+    publish(&g, false);
+    assert_int_equal(g.applied_n, 4);
+    for (uint32_t i = 0; i < g.applied_n; i++)
+        assert_int_equal(g.applied[i].process, 0);
+    kvp_feed_fini(&g.feed);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_faults),
         cmocka_unit_test(test_old_messages_again),
+        cmocka_unit_test(test_digests),
         cmocka_unit_test(test_without_replays),
         cmocka_unit_test(test_flood_during_a_replay),
     };

@@ -100,8 +100,11 @@ make_record(rig_t *g, uint32_t j, uint32_t p, uint32_t b, uint32_t r, uint32_t g
     const uint8_t at = g->at[j][p][b][r][group];
     const kvp_digest_t digest = {(uint64_t)((((j * PROMPTS + p) * DEPTH + b) * RANKS + r) * GROUPS + group) + 1, 7};
     char key[256];
-    const int len = snprintf(key, sizeof key, "%s@tp_rank:%u@pcp0@dcp0@pp_rank:0@group:%u@%048u%016llx", prefixes[j], r,
-                             group, 1u, (unsigned long long)hash_of(j, p, b));
+    static const char *const forms[JOINS] = {
+        "%s@tp_rank:%u@pcp0@dcp0@pp_rank:0@group:%u@%048u%016llx",
+        "%s@pcp0@dcp0@head_or_tp_rank:%u@pp_rank:0@group:%u@cache_role:kv@cache_family:default@%048u%016llx"};
+    const int len =
+        snprintf(key, sizeof key, forms[j], prefixes[j], r, group, 1u, (unsigned long long)hash_of(j, p, b));
 
     memset(rec, 0, sizeof *rec);
     if (is_gone) {
@@ -592,7 +595,15 @@ test_keys_that_are_none(void **state)
                                       "m@tp_rank:0@group:4294967296@0123456789abcdef",
                                       "0123456789abcdef",
                                       "m@tp_rank:0@group:00@0123456789abcdef",
-                                      "m@tp_rank:0@group:0@0123456789ABCDEF"};
+                                      "m@tp_rank:0@group:0@0123456789ABCDEF",
+                                      "m@tp_rank:0@group:0@group:0@0123456789abcdef",
+                                      "@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@0123456789abcdef",
+                                      "m@head_or_tp_rank:0@pp_rank:0@0123456789abcdef",
+                                      "m@pcp0@head_or_tp_rank:0@pp_rank:0@0123456789abcdef",
+                                      "m@pcp0@dcp0@head_or_tp_rank:x@pp_rank:0@0123456789abcdef",
+                                      "m@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@hash",
+                                      "m@pcp0@dcp0@head_or_tp_rank:0@7@0123456789abcde",
+                                      "m@pcp0@dcp0@head_or_tp_rank:0@0123456789abcdef@7x"};
     static const char good[] = "p@m@tp_rank:1@pcp0@dcp0@pp_rank:2@group:3@ffffffffffffffff0123456789abcdef";
     kvp_connkey_t parts;
 
@@ -601,10 +612,44 @@ test_keys_that_are_none(void **state)
         assert_false(kvp_connkey_read(bad[i], strlen(bad[i]), &parts));
     assert_true(kvp_connkey_read(good, strlen(good), &parts));
     assert_int_equal(parts.prefix_len, 3);
+    assert_int_equal(parts.model_at, 2);
     assert_int_equal(parts.group, 3);
     assert_int_equal(parts.hash, 0x0123456789abcdefull);
     assert_memory_equal(parts.ranks, "tp_rank:1@pcp0@dcp0@pp_rank:2", parts.ranks_len);
     assert_int_equal(parts.ranks_len, strlen("tp_rank:1@pcp0@dcp0@pp_rank:2"));
+}
+
+/* vllm-ascend's keys, of its versions: what the block is, and which part of it the object is. */
+static void
+test_keys_of_vllm_ascend(void **state)
+{
+    static const struct {
+        const char *key, *part;
+        uint32_t head, pp, group, layer;
+    } good[] = {{"m/q@pcp1@dcp2@head_or_tp_rank:3@pp_rank:4@ab0123456789abcdef",
+                 "pcp1@dcp2@head_or_tp_rank:3@pp_rank:4", 3, 4, 0, KVP_CONNKEY_NONE},
+                {"m/q@pcp1@dcp2@head_or_tp_rank:3@pp_rank:4@group:5@cache_role:kv@cache_family:c4@ab0123456789abcdef",
+                 "pcp1@dcp2@head_or_tp_rank:3@pp_rank:4@cache_role:kv@cache_family:c4", 3, 4, 5, KVP_CONNKEY_NONE},
+                {"m/q@pcp1@dcp2@head_or_tp_rank:3@group:5@cache_role:kv@cache_family:c4@layer_id:6@ab0123456789abcdef",
+                 "pcp1@dcp2@head_or_tp_rank:3@cache_role:kv@cache_family:c4@layer_id:6", 3, KVP_CONNKEY_NONE, 5, 6},
+                {"m/q@pcp1@dcp2@head_or_tp_rank:3@ab0123456789abcdef@6", "pcp1@dcp2@head_or_tp_rank:3@6", 3,
+                 KVP_CONNKEY_NONE, 0, 6}};
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(good); i++) {
+        kvp_connkey_t parts;
+        char part[256];
+
+        assert_true(kvp_connkey_read(good[i].key, strlen(good[i].key), &parts));
+        assert_true(parts.prefix_len == 3 && parts.model_at == 0 && parts.hash == 0x0123456789abcdefull);
+        assert_true(parts.hex_len == 18 && parts.pcp_rank == 1 && parts.dcp_rank == 2 &&
+                    parts.tp_rank == KVP_CONNKEY_NONE);
+        assert_true(parts.head_or_tp_rank == good[i].head && parts.pp_rank == good[i].pp);
+        assert_true(parts.group == good[i].group && parts.layer_id == good[i].layer);
+        snprintf(part, sizeof part, "%.*s%.*s", (int)parts.ranks_len, parts.ranks, (int)parts.more_len,
+                 parts.more_len > 0 ? parts.more : "");
+        assert_string_equal(part, good[i].part);
+    }
 }
 
 int
@@ -616,7 +661,8 @@ main(void)
                                        cmocka_unit_test(test_cleared_is_of_a_medium),
                                        cmocka_unit_test(test_salts_and_adapters_come_and_go),
                                        cmocka_unit_test(test_names_of_ranks_come_and_go),
-                                       cmocka_unit_test(test_keys_that_are_none)};
+                                       cmocka_unit_test(test_keys_that_are_none),
+                                       cmocka_unit_test(test_keys_of_vllm_ascend)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
