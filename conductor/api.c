@@ -19,7 +19,6 @@ typedef struct {
     kvp_registration_t reg;
     kvp_err_t err;
     kvp_buf_t *out; /* of what is told */
-    bool is_ready;
     char why[160]; /* of an error */
 } ask_t;
 
@@ -173,11 +172,16 @@ loop_metrics(void *arg)
 }
 
 static void
-loop_ready(void *arg)
+loop_unreachable(void *arg)
 {
     ask_t *ask = arg;
+    kvp_jsonw_t w;
 
-    ask->is_ready = kvp_registry_is_ready(ask->api->registry);
+    kvp_jsonw_init(&w, ask->out);
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "status", "ready");
+    kvp_registry_write_unreachable(ask->api->registry, &w);
+    kvp_jsonw_close(&w, '}');
 }
 
 static void
@@ -242,11 +246,18 @@ say_status(kvp_http_response_t *response, unsigned status, const char *text)
 static void
 on_ready(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
-    ask_t ask = {.is_ready = false};
+    kvp_api_t *api = arg;
+    ask_t ask = {.api = api, .out = kvp_http_out(response)};
 
     (void)request;
-    if (!ask_loop(arg, loop_ready, &ask, response)) return;
-    say_status(response, ask.is_ready ? 200 : 503, ask.is_ready ? "ready" : "what publishers hold is being replayed");
+    if (!kvp_registry_is_ready(api->registry)) {
+        say_status(response, 503, "what publishers hold is being replayed");
+    } else if (kvp_loop_call(api->loop, loop_unreachable, &ask, LOOP_MS) == KVP_OK) {
+        kvp_http_status(response, 200);
+        kvp_http_type(response, "application/json");
+    } else {
+        say_status(response, 200, "ready"); /* and the loop is busy */
+    }
 }
 
 static void

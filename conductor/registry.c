@@ -8,6 +8,7 @@
  */
 #include "conductor/registry.h"
 
+#include "conductor/reach.h"
 #include "conductor/subscription.h"
 
 #include "common/clock.h"
@@ -32,6 +33,8 @@
 #define DRIFT_MIN_NS (20 * KVP_NS_PER_S)
 #define DRIFT_MAX_NS (3600 * KVP_NS_PER_S)
 #define ROOM_EVERY_NS KVP_NS_PER_S /* it takes long, and may give little */
+#define LOST_NS                                                                                                        \
+    (60 * KVP_NS_PER_S) /* a publisher that was unreachable for so long makes room where there are too many */
 #define KNOWN_MAX (4u << 20) /* places of a publisher that are remembered of what it does not hold */
 
 typedef struct publisher {
@@ -39,6 +42,9 @@ typedef struct publisher {
     kvp_registry_t *registry;
     kvp_registration_t reg;
     kvp_subscription_t *sub; /* NULL once it has ended */
+    kvp_reach_t *reach, *replay_reach; /* of its endpoints; NULL = there is none to connect to */
+    uint64_t lost_ns; /* since when its events' endpoint has been unreachable; 0 = it is not */
+    uint64_t replays_lost; /* failed replays when one was answered last */
     kvp_view_t *view;
     kvp_applier_t applier;
     kvp_feed_t feed;
@@ -69,7 +75,7 @@ struct kvp_registry {
     int lock_fd; /* of the data directory; -1 = none */
     uint64_t room_ns; /* when room was made last; 0 = never */
     bool is_starting; /* what is added is not to be written: it comes from there */
-    bool is_ready;
+    _Atomic bool is_ready;
 };
 
 /* ---- the roster */
@@ -236,6 +242,7 @@ on_replay_end(void *arg)
 {
     publisher_t *p = arg;
 
+    p->replays_lost = p->feed.stats.failed_replays;
     kvp_feed_replay_end(&p->feed, kvp_boot_ns());
 }
 
@@ -300,10 +307,19 @@ free_publisher(publisher_t *p)
 }
 
 static void
-end_publisher(kvp_registry_t *r, publisher_t *p)
+close_sockets(publisher_t *p)
 {
     kvp_subscription_close(p->sub);
+    kvp_reach_close(p->reach);
+    kvp_reach_close(p->replay_reach);
     p->sub = NULL;
+    p->reach = p->replay_reach = NULL;
+}
+
+static void
+end_publisher(kvp_registry_t *r, publisher_t *p)
+{
+    close_sockets(p);
     kvp_feed_fini(&p->feed);
     if (p->reg.is_shared) kvp_pools_drop(r->pools, &p->source);
     kvp_list_del(&p->link);
@@ -369,6 +385,8 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **
         free_publisher(p);
         return err;
     }
+    if (!kvp_subscription_is_bound(p->reg.endpoint)) p->reach = kvp_reach_create(r->uv, p->reg.endpoint, true);
+    if (p->reg.replay_endpoint[0] != '\0') p->replay_reach = kvp_reach_create(r->uv, p->reg.replay_endpoint, false);
     p->since_ns = kvp_boot_ns();
     p->is_early = r->is_starting;
     kvp_feed_init(&p->feed, &(kvp_feed_ops_t){feed_apply, feed_drop, feed_ask, p}, p->reg.replay_endpoint[0] != '\0',
@@ -471,6 +489,25 @@ is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char 
     return false;
 }
 
+/* The publisher that has been unreachable for longest makes room. False: there is none for LOST_NS. */
+static bool
+end_lost(kvp_registry_t *r)
+{
+    const uint64_t now_ns = kvp_boot_ns();
+    publisher_t *lost = NULL;
+
+    kvp_list_foreach (pos, &r->publishers) {
+        publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+
+        if (p->lost_ns != 0 && now_ns - p->lost_ns >= LOST_NS && (lost == NULL || p->lost_ns < lost->lost_ns)) lost = p;
+    }
+    if (lost == NULL) return false;
+    kvp_log_warn("conductor", "a publisher that cannot be reached makes room for a new one instance=%s endpoint=%s",
+                 lost->reg.instance, lost->reg.endpoint);
+    end_publisher(r, lost);
+    return true;
+}
+
 kvp_err_t
 kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160])
 {
@@ -479,7 +516,7 @@ kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160
 
     snprintf(why, 160, "there are too many publishers");
     if (old != NULL && memcmp(&old->reg, what, sizeof *what) == 0) return KVP_OK;
-    if (old == NULL && r->n == KVP_PUBLISHERS_MAX) return KVP_LIMIT;
+    if (old == NULL && r->n == KVP_PUBLISHERS_MAX && !end_lost(r)) return KVP_LIMIT;
     if (is_endpoint_taken(r, what, why)) return KVP_HELD;
     /* Where both bind one endpoint the old one has to go first; else it stays if the new one is refused. */
     if (old != NULL && (strcmp(old->reg.endpoint, what->endpoint) == 0 ||
@@ -534,7 +571,7 @@ look_at_ready(kvp_registry_t *r)
 
         is_ready &= !p->is_early || !p->feed.is_asking || p->feed.stats.failed_replays > 0;
     }
-    r->is_ready |= is_ready && !r->is_starting;
+    if (is_ready && !r->is_starting) r->is_ready = true;
 }
 
 /* A pool that said something since it was compared is compared again. */
@@ -565,6 +602,18 @@ look_at_view(publisher_t *p)
     p->repairs++;
 }
 
+/* Says once that an endpoint cannot be reached, and once that it is reached again. */
+static void
+look_at_reach(publisher_t *p, kvp_reach_t *reach, const char *endpoint, bool is_fine, uint64_t now_ns)
+{
+    if (reach == NULL || !kvp_reach_tick(reach, is_fine, now_ns)) return;
+    if (kvp_reach_why(reach)[0] != '\0')
+        kvp_log_warn("conductor", "a publisher cannot be reached: %s endpoint=%s instance=%s", kvp_reach_why(reach),
+                     endpoint, p->reg.instance);
+    else
+        kvp_log_info("conductor", "a publisher is reached again endpoint=%s instance=%s", endpoint, p->reg.instance);
+}
+
 static void
 on_tick(uv_timer_t *timer)
 {
@@ -580,6 +629,10 @@ on_tick(uv_timer_t *timer)
         kvp_feed_tick(&p->feed, now_ns);
         ask_digests(p, now_ns);
         kvp_subscription_tick(p->sub, now_ns);
+        look_at_reach(p, p->reach, p->reg.endpoint, kvp_subscription_is_connected(p->sub), now_ns);
+        p->lost_ns = p->reach == NULL || kvp_reach_why(p->reach)[0] == '\0' ? 0 : p->lost_ns != 0 ? p->lost_ns : now_ns;
+        look_at_reach(p, p->replay_reach, p->reg.replay_endpoint,
+                      !p->feed.is_asking && p->feed.stats.failed_replays == p->replays_lost, now_ns);
         (void)kvp_view_sweep(p->view, SWEEP);
     }
     kvp_pools_sweep(r->pools, SWEEP);
@@ -704,9 +757,50 @@ write_refused(const kvp_subscription_t *sub, kvp_jsonw_t *w)
 }
 
 static const char *
+why_of(const kvp_reach_t *reach)
+{
+    return reach == NULL ? "" : kvp_reach_why(reach);
+}
+
+/* A publisher without its replays is live: what it publishes counts. */
+static const char *
 state_of(const publisher_t *p)
 {
+    if (why_of(p->reach)[0] != '\0') return "unreachable";
+    if (why_of(p->replay_reach)[0] != '\0' && kvp_subscription_is_connected(p->sub)) return "live";
     return p->feed.is_asking ? "replaying" : kvp_subscription_is_connected(p->sub) ? "live" : "connecting";
+}
+
+/* "unreachable": why, with the endpoint. */
+static void
+write_unreachable(const publisher_t *p, kvp_jsonw_t *w)
+{
+    const bool is_replay = why_of(p->reach)[0] == '\0';
+    const char *why = why_of(is_replay ? p->replay_reach : p->reach);
+    char text[KVP_URL_TEXT_MAX + 256];
+
+    if (why[0] == '\0') return;
+    snprintf(text, sizeof text, "%s%s: %s", is_replay ? "replay endpoint " : "",
+             is_replay ? p->reg.replay_endpoint : p->reg.endpoint, why);
+    kvp_jsonw_text(w, "unreachable", text);
+}
+
+void
+kvp_registry_write_unreachable(const kvp_registry_t *r, kvp_jsonw_t *w)
+{
+    kvp_jsonw_open(w, "unreachable", '[');
+    kvp_list_foreach (pos, &r->publishers) {
+        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+
+        if (why_of(p->reach)[0] == '\0' && why_of(p->replay_reach)[0] == '\0') continue;
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "instance_id", p->reg.instance);
+        kvp_jsonw_text(w, "tenant_id", p->reg.tenant);
+        kvp_jsonw_u64(w, "dp_rank", p->reg.rank);
+        write_unreachable(p, w);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
 }
 
 void
@@ -724,6 +818,7 @@ kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
         kvp_jsonw_open(w, NULL, '{');
         kvp_registration_write(&p->reg, w);
         kvp_jsonw_text(w, "state", state_of(p));
+        write_unreachable(p, w);
         kvp_jsonw_u64(w, "staleness_ms", (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
         if (p->event_ns > 0) kvp_jsonw_u64(w, "last_message_ms", (now_ns - p->event_ns) / KVP_NS_PER_MS);
         if (p->feed.has_last) kvp_jsonw_u64(w, "last_sequence", p->feed.last);
@@ -794,7 +889,7 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
 {
     const uint64_t now_ns = kvp_boot_ns();
     uint64_t messages = 0, events = 0, skipped = 0, gaps = 0, replays = 0, drops = 0, resident = 0, bytes = 0,
-             stale_ms = 0, unjoined = 0, drifts = 0;
+             stale_ms = 0, unjoined = 0, drifts = 0, unreachable = 0;
     kvp_index_stats_t index;
 
     kvp_list_foreach (pos, &r->publishers) {
@@ -809,6 +904,7 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
         for (uint32_t i = 0; i < p->applier.joins_n; i++)
             unjoined = kvp_max_u64(unjoined, kvp_join_unjoined(p->applier.joins[i]));
         drifts += p->source.drifts;
+        unreachable += why_of(p->reach)[0] != '\0' || why_of(p->replay_reach)[0] != '\0';
         gaps += p->feed.stats.gaps + p->applier.done.gaps;
         replays += p->feed.stats.replays;
         drops += p->feed.stats.drops;
@@ -818,6 +914,7 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
     }
     kvp_index_stats(r->ix, &index);
     metric(out, "publishers", "gauge", "publishers that are registered", r->n);
+    metric(out, "unreachable_publishers", "gauge", "publishers of which an endpoint cannot be reached", unreachable);
     metric(out, "blocks", "gauge", "blocks that are known", index.blocks);
     metric(out, "resident_blocks", "gauge", "blocks that publishers hold, of each of them", resident);
     metric(out, "index_bytes", "gauge", "memory of blocks, and of what publishers hold", index.bytes + bytes);
@@ -900,8 +997,7 @@ kvp_registry_stop(kvp_registry_t *r)
     kvp_list_foreach (pos, &r->publishers) {
         publisher_t *p = kvp_list_entry(pos, publisher_t, link);
 
-        kvp_subscription_close(p->sub);
-        p->sub = NULL;
+        close_sockets(p);
     }
     uv_close((uv_handle_t *)&r->tick, NULL);
     uv_close((uv_handle_t *)&r->more, NULL);

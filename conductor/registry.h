@@ -35,8 +35,10 @@ kvp_err_t kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, ch
 kvp_err_t kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key) KVP_MUST_USE;
 kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;
 
-/* kvp_registry_is_ready: those that were there at the start have been replayed, or cannot be. */
+/* kvp_registry_is_ready, of any thread; from then on it stays true: those that were there at the start have been replayed, or cannot be. */
 bool kvp_registry_is_ready(const kvp_registry_t *r);
+/* kvp_registry_write_unreachable: the field `unreachable` of an object, an array of publishers of which an endpoint cannot be reached. */
+void kvp_registry_write_unreachable(const kvp_registry_t *r, kvp_jsonw_t *w);
 void kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w); /* an array */
 void kvp_registry_write_view(const kvp_registry_t *r,
                              kvp_jsonw_t *w); /* fields of an object: what each instance holds */

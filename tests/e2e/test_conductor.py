@@ -562,3 +562,51 @@ def test_message_that_is_too_long(conductor, publishers):  # noqa: F811
         return conductor.matched(tokens).get("GPU") == BLOCK
 
     wait_until(is_heard, 15, "the publisher to be heard again")
+
+
+def test_endpoint_where_nothing_listens(bench):
+    """Fails if a publisher that cannot be reached seems to be replayed, if the reason is not shown, if it is logged each time, or if /ready does not stay 200 or hides it."""
+    held = [socket.socket() for _ in range(2)]  # bound, and nothing listens
+    for s in held:
+        s.bind(("127.0.0.1", 0))
+    at = [f"tcp://127.0.0.1:{s.getsockname()[1]}" for s in held]
+    conductor = Conductor(bench)
+    wait_until(lambda: conductor.ask("/ready") == (200, {"status": "ready", "unreachable": []}), 5, "the conductor to be ready")
+    body = {"endpoint": at[0], "replay_endpoint": at[1], "type": "vLLM", "modelname": "tiny", "instance_id": "i", "block_size": BLOCK, "dp_rank": 0}
+    assert conductor.ask("/register", body)[0] == 200
+    wait_until(lambda: conductor.service()["state"] == "unreachable", 5, "it to be found unreachable")
+    end = time.monotonic() + 7  # longer than a replay may take
+    while time.monotonic() < end:
+        service, (status, ready) = conductor.service(), conductor.ask("/ready")
+        assert service["state"] == "unreachable" and service["unreachable"] == f"{at[0]}: connection refused", service
+        assert status == 200 and [u["instance_id"] for u in ready["unreachable"]] == ["i"] and ready["unreachable"][0]["unreachable"] == service["unreachable"], ready
+        assert conductor.ask("/global_view")[1]["instances"][0]["state"] == "unreachable"
+        time.sleep(0.2)
+
+    def logged(what):
+        return sum(what in line and at[0] in line for line in conductor.daemon.log().splitlines())
+
+    assert logged("cannot be reached") == 1
+    for s in held:
+        s.close()
+    publisher = Publisher(at=at)
+    wait_until(lambda: conductor.service()["state"] == "live" and "unreachable" not in conductor.service(), 15, "it to be reached")
+    assert logged("cannot be reached") == 1 and logged("reached again") == 1
+    assert conductor.ask("/ready") == (200, {"status": "ready", "unreachable": []})
+    publisher.close()
+    # A replay endpoint alone, a name that is none, and a port that speaks something else.
+    publisher, other = Publisher(replays=False), socket.create_server(("127.0.0.1", 0))
+    dead = socket.socket()
+    dead.bind(("127.0.0.1", 0))
+    port = dead.getsockname()[1]
+    for name, endpoint, replay in (("a", publisher.pub.endpoint, f"tcp://127.0.0.1:{port}"), ("b", "ipc:///nonexistent/x", ""), ("c", f"tcp://127.0.0.1:{other.getsockname()[1]}", "")):
+        assert conductor.ask("/register", {**body, "endpoint": endpoint, "replay_endpoint": replay, "instance_id": name})[0] == 200
+
+    def seen():
+        return {s["instance_id"]: (s["state"], s.get("unreachable", "").rpartition(": ")[2]) for s in conductor.ask("/services")[1] if s["instance_id"] != "i"}
+
+    want = {"a": ("live", "connection refused"), "b": ("unreachable", "No such file or directory"), "c": ("unreachable", "it takes connections, and speaks no ZMQ")}
+    wait_until(lambda: seen() == want, 20, "the reasons of the others")
+    publisher.close()
+    other.close()
+    dead.close()
