@@ -102,6 +102,11 @@ KVPOOL_EXPORT int kvpool_close(kvpool_t *pool);
  * handle. */
 KVPOOL_EXPORT void kvpool_free(kvpool_t *pool);
 
+/* kvpool_why_unreachable writes, for people, why the last attempt to reach the pool's master failed: refused, timed out, a name that does
+ * not resolve, or no master that leads. "" if none has failed. Cut to cap bytes with the terminator. After kvpool_close it is CLOSED.
+ * kvpool_open leaves the same text in conf.detail, and a call that returns UNREACHABLE in opts.detail. */
+KVPOOL_EXPORT int kvpool_why_unreachable(kvpool_t *pool, char *text, size_t cap);
+
 /* kvpool_register makes [addr, addr + len) usable by batch calls. The range must be mapped and must not overlap a registered one
  * (INVALID). It must stay mapped until kvpool_unregister(addr). kvpool_unregister takes the start of a registered range
  * (NOT_REGISTERED otherwise), and waits for calls that use it. If the process uses an RDMA device, the library pins the memory,
@@ -139,7 +144,8 @@ typedef struct {
     uint32_t deadline_ms; /* 0 = the handle's */
     uint32_t flags; /* KVPOOL_FORCE and the others below */
     uint32_t replicas; /* put: copies on as many hosts, on as many nodes where hosts are fewer; 0 = 1, at most 8 */
-    char *detail; /* out, if not NULL: a sentence for a person in which the master says why it refused; "" = it did not.
+    char *
+        detail; /* out, if not NULL: a sentence for a person in which the master says why it refused, or why no master is reached; "" = neither.
                      Cut to detail_cap bytes with the terminator. Of a batch, the last such sentence */
     size_t detail_cap;
     uint32_t segment; /* put: only to this segment (`segment_id` of kvpool_stat), else NO_SPACE. 0 = to any segment.

@@ -44,9 +44,14 @@ kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
 kvp_err_t
 kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out)
 {
+    kvp_session_t *s = call->pool->session;
+    kvp_err_t err;
+
     if (call->pool->is_state_only && !call->asks_state) return KVP_NOT_LEADER;
-    if (call->is_patient) return kvp_session_hold(call->pool->session, call->deadline_ns, link_out);
-    return kvp_session_hold_soon(call->pool->session, call->deadline_ns, link_out);
+    err = call->is_patient ? kvp_session_hold(s, call->deadline_ns, link_out)
+                           : kvp_session_hold_soon(s, call->deadline_ns, link_out);
+    if (err == KVP_UNREACHABLE && call->detail != NULL) kvp_session_why(s, call->detail, call->detail_cap);
+    return err;
 }
 
 static void
@@ -442,6 +447,18 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
     }
     *pool_out = pool;
     return KVP_OK;
+}
+
+int
+kvpool_why_unreachable(kvpool_t *pool, char *text, size_t cap)
+{
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, NULL, &call);
+
+    if (err != KVP_OK) return err;
+    if (text == NULL || cap == 0) return kvp_call_end(&call, KVP_INVALID);
+    kvp_session_why(pool->session, text, cap);
+    return kvp_call_end(&call, KVP_OK);
 }
 
 int

@@ -78,6 +78,8 @@ struct kvp_session {
         soon_until_ns; /* until when kvp_session_hold_soon waits; 0 = nobody has waited since a session that lasted */
     uint64_t last_incarnation;
     kvp_err_t last_err;
+    bool is_unknown; /* the last attempt failed because no master's name resolves, or ever did */
+    char why[KVP_SESSION_WHY_MAX]; /* it failed, for people */
 
     _Atomic uint32_t writers; /* batches of puts under way */
 };
@@ -185,14 +187,13 @@ greet(kvp_session_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t dea
     return link_create(s, conn, link_out);
 }
 
-/* Finds the master that leads. One that leads no more when it hears Hello is no end of that. */
+/* Finds the master that leads. One that leads no more when it hears Hello is no end of that. why has KVP_SESSION_WHY_MAX bytes. */
 static kvp_err_t
-connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_link_t **link_out)
+connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, char *why, kvp_link_t **link_out)
 {
     bool are_several = kvp_masters_are_several(s->masters);
     const kvp_hostport_t *at;
-    char text[KVP_HOSTPORT_TEXT_MAX], detail[320];
-    const char *why;
+    char text[KVP_HOSTPORT_TEXT_MAX], detail[320] = "";
     kvp_err_t err;
 
     do {
@@ -201,18 +202,19 @@ connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_li
 
         at = NULL;
         err = kvp_masters_find(s->masters, &s->is_stopping, find_ns, &framed, &at);
-        why = kvp_masters_why(s->masters);
-        snprintf(detail, sizeof detail, "%s", err == KVP_OK || why[0] == '\0' ? kvp_err_text(err) : why);
+        if (err != KVP_OK) snprintf(detail, sizeof detail, "%s", kvp_masters_why(s->masters));
         if (err == KVP_OK) err = greet(s, &framed, incarnation, deadline_ns, detail, sizeof detail, link_out);
     } while (kvp_masters_is_spaced(s->masters, err) && kvp_now_ns() < deadline_ns && !s->is_stopping);
+    snprintf(why, KVP_SESSION_WHY_MAX, "no session with master %s: %s",
+             at == NULL ? s->conf.masters : kvp_format_hostport(at, text),
+             detail[0] != '\0' ? detail : kvp_err_text(err));
     if (err == KVP_OK)
         kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
                       (unsigned long long)kvp_conn_hello((*link_out)->conn)->incarnation,
                       kvp_conn_is_unix((*link_out)->conn));
-    else if (s->last_err == KVP_OK &&
+    else if (incarnation != 0 && s->last_err == KVP_OK &&
              err != KVP_CLOSED) /* the first failure after a success is news, its repetition is not */
-        kvp_log_warn("client", "no session with master %s error %s detail %s",
-                     at == NULL ? s->conf.masters : kvp_format_hostport(at, text), kvp_err_name(err), detail);
+        kvp_log_warn("client", "%s", why);
     return err;
 }
 
@@ -244,14 +246,17 @@ static void
 reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
 {
     uint64_t incarnation = s->last_incarnation;
+    char why[KVP_SESSION_WHY_MAX];
     kvp_link_t *link = NULL;
     kvp_err_t err;
 
     s->is_connecting = true;
     pthread_mutex_unlock(&s->lock);
-    err = connect_any(s, incarnation, deadline_ns, &link);
+    err = connect_any(s, incarnation, deadline_ns, why, &link);
     pthread_mutex_lock(&s->lock);
     s->is_connecting = false;
+    s->is_unknown = err == KVP_NOT_FOUND;
+    memcpy(s->why, why, sizeof s->why);
     s->last_err = err == KVP_OK || err == KVP_VERSION || err == KVP_NOMEM || err == KVP_INVALID ? err : KVP_UNREACHABLE;
     if (err == KVP_OK) {
         s->link = link;
@@ -306,7 +311,7 @@ hold(kvp_session_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out
         now = kvp_now_ns();
         if (is_soon && s->soon_until_ns == 0) s->soon_until_ns = now + s->conf.master_wait_ns;
         if (is_soon) deadline_ns = kvp_min_u64(deadline_ns, s->soon_until_ns);
-        if (now >= deadline_ns || (s->last_err == KVP_VERSION && s->last_incarnation == 0)) {
+        if (now >= deadline_ns || ((s->last_err == KVP_VERSION || s->is_unknown) && s->last_incarnation == 0)) {
             err = s->last_err == KVP_OK ? KVP_UNREACHABLE : s->last_err;
             break;
         }
@@ -367,6 +372,14 @@ kvp_session_want_lease(kvp_session_t *s, kvp_link_t *link)
     pthread_mutex_lock(&s->lock);
     s->is_beat_due = true;
     pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void
+kvp_session_why(kvp_session_t *s, char *text, size_t cap)
+{
+    pthread_mutex_lock(&s->lock);
+    snprintf(text, cap, "%s", s->why);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -658,7 +671,10 @@ kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_sess
     if (err != KVP_OK) goto fail;
     kvp_forkguard_add(s->stop_fd);
     err = kvp_session_hold(s, deadline_ns, &link);
-    if (err != KVP_OK) goto fail;
+    if (err != KVP_OK) {
+        if (s->why[0] != '\0') kvp_log_error("client", "%s", s->why);
+        goto fail;
+    }
     kvp_session_rele(s, link);
     err = start_thread(s);
     if (err != KVP_OK) goto fail;

@@ -70,6 +70,10 @@ void kvp_session_want_lease(kvp_session_t *session, kvp_link_t *link);
 /* kvp_session_queue_used puts the counts of reads from known locations in front of the next message on the link. */
 void kvp_session_queue_used(kvp_link_t *link);
 
+/* kvp_session_why writes, for people, why the last attempt to get a session failed. */
+#define KVP_SESSION_WHY_MAX 512u
+void kvp_session_why(kvp_session_t *session, char *text, size_t cap);
+
 /* kvp_session_sleep waits until until_ns: CLOSED as soon as the session is stopped. */
 kvp_err_t kvp_session_sleep(kvp_session_t *session, uint64_t until_ns) KVP_MUST_USE;
 

@@ -69,7 +69,7 @@ connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, cha
         err = kvp_framed_connect_told(&peer->ctl, KVP_SOCKET_NODE, how->unix_path, deadline_ns, &why);
     } else {
         err = kvp_names_connect(how->names, at.host, at.port, deadline_ns, &peer->ctl);
-        why = kvp_err_text(err);
+        why = err == KVP_UNREACHABLE && peer->ctl.why != NULL ? peer->ctl.why : kvp_err_text(err);
         if (err == KVP_OK) err = note_addr(peer, at.port);
     }
     snprintf(detail, cap, "%s", why);

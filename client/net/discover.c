@@ -56,6 +56,8 @@ struct kvp_discover {
     CURL *easy; /* NULL = nobody is being asked */
     size_t member; /* that is asked, or will be first */
     size_t failed_n; /* members in a row, in this round */
+    size_t unknown_n; /* questions in a row that failed because a name does not resolve */
+    bool was_known; /* one did not fail so */
     uint64_t next_ns; /* when a round may begin */
     kvp_buf_t answer;
     char why[512];
@@ -247,6 +249,8 @@ hear(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max)
     code = msg->data.result;
     libs.curl_easy_getinfo(d->easy, CURLINFO_RESPONSE_CODE, &status);
     kvp_discover_rest(d);
+    d->unknown_n += code == CURLE_COULDNT_RESOLVE_HOST;
+    d->was_known |= code != CURLE_COULDNT_RESOLVE_HOST;
     if (d->answer.err != KVP_OK)
         fail(d, "its answer is too long");
     else if (code != CURLE_OK)
@@ -278,6 +282,12 @@ kvp_discover_step(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max, size_t 
     *again_ns_out = d->easy != NULL ? now + POLL_NS : d->next_ns;
     if (n > 0) *n_out = n;
     return n > 0;
+}
+
+bool
+kvp_discover_is_unknown(const kvp_discover_t *d)
+{
+    return !d->was_known && d->unknown_n >= d->members_n;
 }
 
 const char *

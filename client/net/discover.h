@@ -22,6 +22,9 @@ void kvp_discover_destroy(kvp_discover_t *d);
 bool kvp_discover_step(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max, size_t *n_out, uint64_t *again_ns_out);
 void kvp_discover_rest(kvp_discover_t *d);
 
+/* kvp_discover_is_unknown says that no member's name resolves, or ever did. */
+bool kvp_discover_is_unknown(const kvp_discover_t *d);
+
 /* kvp_discover_why says why no masters are known, "" = they are. Borrowed until the next step. */
 const char *kvp_discover_why(const kvp_discover_t *d);
 

@@ -143,14 +143,26 @@ kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, ui
     return KVP_INVALID;
 }
 
+static void
+note_errno(kvp_framed_t *c, int no)
+{
+    const char *text = strerrordesc_np(no);
+
+    c->why = text != NULL ? text : "unknown error";
+}
+
 kvp_err_t
 kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t len)
 {
     int fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    if (fd < 0) return KVP_SYS; /* a host without that address family, or no descriptors are left */
+    if (fd < 0) {
+        note_errno(c, errno);
+        return KVP_SYS; /* a host without that address family, or no descriptors are left */
+    }
     kvp_forkguard_add(fd);
     if (connect(fd, to, len) < 0 && errno != EINTR && errno != EINPROGRESS) {
+        note_errno(c, errno);
         kvp_forkguard_close(fd);
         return KVP_UNREACHABLE;
     }
@@ -174,6 +186,7 @@ kvp_framed_connect_end(kvp_framed_t *c)
     if (poll(&p, 1, 0) <= 0) return KVP_EAGAIN;
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &cause, &len) == 0 && cause == 0 && !is_connected_to_itself(c->fd))
         return KVP_OK;
+    note_errno(c, cause != 0 ? cause : ECONNREFUSED);
     drop_fd(c);
     return KVP_UNREACHABLE;
 }
@@ -189,6 +202,7 @@ kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t le
 
         err = kvp_now_ns() >= deadline_ns ? KVP_DEADLINE : kvp_is_given_up(c->is_given_up) ? KVP_CLOSED : KVP_OK;
         if (err != KVP_OK) {
+            note_errno(c, ETIMEDOUT);
             drop_fd(c);
             break;
         }

@@ -17,6 +17,8 @@ typedef struct {
     int fd; /* -1 = none */
     bool is_unix;
     const _Atomic bool *is_given_up; /* who waits here gives CLOSED once it is set; NULL = nobody sets it. Borrowed */
+    const char *why; /* why the last attempt to connect failed, for people; static storage, NULL = none has failed */
+    bool is_unknown; /* it failed because the host's name does not resolve, and never did (client/net/names.h) */
     _Atomic bool is_ended; /* the other side ended the connection: not a timeout, and not a call of ours */
     kvp_buf_t in; /* received, not yet consumed */
     size_t in_at; /* start of the first unread byte in `in` */

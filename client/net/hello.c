@@ -63,6 +63,8 @@ static kvp_err_t
 copy_reply(const Kvp__Pb__HelloReply *msg, kvp_hello_reply_t *out)
 {
     snprintf(out->detail, sizeof out->detail, "%s", msg->detail);
+    if (msg->err == KVP_NOT_LEADER && strchr(msg->detail, ':') != NULL) /* of a standby that knows who leads */
+        snprintf(out->detail, sizeof out->detail, "it does not lead; %s leads", msg->detail);
     if (msg->err != KVP_OK) return msg->err < 0 ? msg->err : KVP_PROTO;
     if (msg->version < KVP_PROTO_VERSION_MIN || msg->version > KVP_PROTO_VERSION) {
         snprintf(out->detail, sizeof out->detail, "it speaks version %u", msg->version);
@@ -111,6 +113,21 @@ queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask)
     return ask->pidfd < 0 ? KVP_OK : kvp_framed_out_fds(c, at, &ask->pidfd, 1);
 }
 
+static const char *
+say_silence(kvp_err_t err)
+{
+    switch (err) {
+    case KVP_DEADLINE:
+        return "it is connected and does not answer, timed out";
+    case KVP_DISCONNECTED:
+        return "it closed the connection";
+    case KVP_PROTO:
+        return "its answer is of another protocol; is that the port of --listen?";
+    default:
+        return kvp_err_text(err);
+    }
+}
+
 kvp_err_t
 kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp_hello_reply_t *reply_out)
 {
@@ -123,7 +140,7 @@ kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp
     err = queue_hello(c, ask);
     if (err == KVP_OK) err = kvp_exchange(c, HELLO_ID, deadline_ns, &frame);
     if (err != KVP_OK) {
-        snprintf(reply_out->detail, sizeof reply_out->detail, "no answer to Hello");
+        snprintf(reply_out->detail, sizeof reply_out->detail, "no answer to Hello: %s", say_silence(err));
         return err;
     }
     msg = kvp_pb_unpack(&pb, &kvp__pb__hello_reply__descriptor, &frame);

@@ -17,6 +17,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@
 #define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* the same where the host has other addresses */
 #define RENEW_NS (300 * KVP_NS_PER_MS) /* of a find, until it doubts connections from before it */
 #define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* that are so old at least */
+#define WHY_MAX 512u
 #define NAME_POLL_NS (10 * KVP_NS_PER_MS)
 #define ALIVE_IDLE_S 2
 #define ALIVE_AGAIN_S 1
@@ -42,6 +44,8 @@ typedef struct {
     uint64_t fresh_ns; /* when that was begun */
     size_t nth, addrs_n; /* the next of the host's addresses, and how many there were */
     uint32_t failed_n; /* in a row */
+    const char *why; /* the last attempt failed; static storage, NULL = none has, since one succeeded */
+    bool is_unknown; /* it failed because its name does not resolve, and never did */
     uint64_t next_ns; /* there is no attempt before */
 } master_t;
 
@@ -54,6 +58,7 @@ struct kvp_masters {
     const master_t *found; /* last; NULL = none was */
     uint32_t term; /* the highest that one was found with, or that was told of a session */
     uint64_t find_ns; /* when the find began that is under way; 0 = none is */
+    char why[WHY_MAX]; /* of the thread that finds */
 };
 
 /* ---- one master */
@@ -86,6 +91,8 @@ drop(master_t *x, uint64_t now_ns)
 static void
 fail_fresh(master_t *x, uint64_t now_ns)
 {
+    x->why = x->fresh.why;
+    x->is_unknown = x->fresh.is_unknown;
     kvp_framed_fini(&x->fresh);
     x->next_ns = now_ns;
     if (++x->nth >= x->addrs_n) {
@@ -141,6 +148,7 @@ look_at_fresh(master_t *x, bool is_ready, uint64_t now_ns)
     kvp_err_t err = is_ready ? kvp_framed_connect_end(&x->fresh) : KVP_EAGAIN;
 
     if (err == KVP_EAGAIN && now_ns < fresh_until(x)) return;
+    if (err == KVP_EAGAIN) x->fresh.why = "Connection timed out";
     if (err == KVP_OK) err = ask_watch(&x->fresh);
     if (err != KVP_OK) {
         fail_fresh(x, now_ns);
@@ -150,6 +158,8 @@ look_at_fresh(master_t *x, bool is_ready, uint64_t now_ns)
     kvp_framed_fini(&x->conn);
     x->conn = x->fresh;
     x->since_ns = now_ns;
+    x->why = NULL;
+    x->is_unknown = false;
     kvp_framed_init(&x->fresh);
 }
 
@@ -316,6 +326,40 @@ give_out(kvp_masters_t *m, master_t *x, const _Atomic bool *is_given_up, kvp_fra
     leave(x, kvp_now_ns());
 }
 
+/* ---- reasons */
+static bool
+are_unknown(const kvp_masters_t *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (!m->all[i].is_unknown) return false;
+    return m->discover == NULL || (m->n == 0 && kvp_discover_is_unknown(m->discover));
+}
+
+static const char *
+why_unknown(const char *text, char *dst, size_t cap)
+{
+    snprintf(dst, cap, "the name does not resolve: %s", text);
+    return dst;
+}
+
+/* What is known of each master. A connection that stands is one on which the master has not said that it leads. */
+static void
+write_why(kvp_masters_t *m, bool is_any_there)
+{
+    const char *etcd = m->discover == NULL ? "" : kvp_discover_why(m->discover);
+    size_t len = (size_t)snprintf(m->why, sizeof m->why, "%s%s", is_any_there ? "no master leads" : "", etcd);
+
+    for (size_t i = 0; i < m->n && etcd[0] == '\0' && len < sizeof m->why; i++) {
+        const master_t *x = &m->all[i];
+        char at[KVP_HOSTPORT_TEXT_MAX], unknown[128];
+        const char *why = x->conn.fd >= 0 ? "does not say that it leads" : x->why == NULL ? "no answer yet" : x->why;
+
+        if (x->conn.fd < 0 && x->is_unknown) why = why_unknown(x->why, unknown, sizeof unknown);
+        len += (size_t)snprintf(m->why + len, sizeof m->why - len, "%s%s: %s", len > 0 ? "; " : "",
+                                kvp_format_hostport(&x->at, at), why);
+    }
+}
+
 /* ---- what is called */
 static kvp_err_t
 find_leader(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline_ns, kvp_framed_t *conn_out,
@@ -335,12 +379,15 @@ find_leader(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline
             err = KVP_OK;
         } else if (kvp_is_given_up(is_given_up)) {
             err = KVP_CLOSED;
+        } else if (are_unknown(m)) {
+            err = KVP_NOT_FOUND;
         } else if (now >= deadline_ns) {
             err = has_any(m) ? KVP_DEADLINE : KVP_UNREACHABLE;
         } else {
             turn(m, kvp_min_u64(look_up(m), kvp_min_u64(deadline_ns, now + KVP_POLL_SLICE_NS)));
         }
     }
+    if (err != KVP_OK) write_why(m, has_any(m));
     if (m->discover != NULL) kvp_discover_rest(m->discover);
     m->find_ns = 0;
     pthread_mutex_unlock(&m->lock);
@@ -357,8 +404,15 @@ connect_only(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadlin
     kvp_framed_init(&c);
     c.is_given_up = is_given_up;
     err = kvp_names_connect(m->names, at->host, at->port, deadline_ns, &c);
-    if (err == KVP_OK) *conn_out = c;
-    return err;
+    if (err == KVP_OK) {
+        *conn_out = c;
+        return KVP_OK;
+    }
+    if (c.is_unknown)
+        why_unknown(c.why, m->why, sizeof m->why);
+    else
+        snprintf(m->why, sizeof m->why, "%s", c.why != NULL && err != KVP_CLOSED ? c.why : kvp_err_text(err));
+    return c.is_unknown ? KVP_NOT_FOUND : err;
 }
 
 kvp_err_t
@@ -400,7 +454,7 @@ kvp_masters_are_several(const kvp_masters_t *m)
 const char *
 kvp_masters_why(const kvp_masters_t *m)
 {
-    return m->discover == NULL ? "" : kvp_discover_why(m->discover);
+    return m->why;
 }
 
 uint32_t

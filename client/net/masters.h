@@ -25,14 +25,15 @@ void kvp_masters_destroy(kvp_masters_t *m);
 /* kvp_masters_are_several: they are asked who leads. */
 bool kvp_masters_are_several(const kvp_masters_t *m);
 
-/* kvp_masters_why says why etcd named no masters to the last find, "" = it did, or is not asked. Of the thread that finds.
- * kvp_masters_term is the highest term that one was found with. */
+/* kvp_masters_why returns, for people, why the last find failed: of each master, and of etcd if that named none. Borrowed until the
+ * next find. Of the thread that finds. kvp_masters_term is the highest term that one was found with. */
 const char *kvp_masters_why(const kvp_masters_t *m);
 uint32_t kvp_masters_term(kvp_masters_t *m);
 
 /* kvp_masters_find blocks until a master leads, and moves the connection to it to the caller, who says Hello. *at_out is borrowed until
  * the next find, is_given_up (NULL = nobody sets it) as long as the connection. UNREACHABLE, DEADLINE (there are masters, and none leads),
- * CLOSED (given up); of a single master what kvp_names_connect gives. */
+ * CLOSED (given up); of a single master what kvp_names_connect gives. NOT_FOUND, at once: no name of a host in the list resolves or
+ * ever did. */
 kvp_err_t kvp_masters_find(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline_ns,
                            kvp_framed_t *conn_out, const kvp_hostport_t **at_out) KVP_MUST_USE;
 

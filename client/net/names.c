@@ -23,6 +23,8 @@
 
 typedef struct {
     size_t n; /* 0 = there is no such name */
+    int gai; /* of getaddrinfo, where n is 0 */
+    bool was_found; /* an earlier answer had addresses */
     struct {
         struct sockaddr_storage addr; /* of port 0 */
         socklen_t len;
@@ -57,7 +59,8 @@ ask_system(const char *host, int flags, addrs_t *addrs)
     struct addrinfo *list;
 
     addrs->n = 0;
-    if (getaddrinfo(host, NULL, &hints, &list) != 0) return;
+    addrs->gai = getaddrinfo(host, NULL, &hints, &list);
+    if (addrs->gai != 0) return;
     for (const struct addrinfo *ai = list; ai != NULL && addrs->n < ADDRS_MAX; ai = ai->ai_next) {
         if (ai->ai_addrlen > sizeof addrs->at[0].addr) continue;
         memcpy(&addrs->at[addrs->n].addr, ai->ai_addr, ai->ai_addrlen);
@@ -88,6 +91,7 @@ run(void *arg)
 
     ask_system(a->host, 0, &addrs);
     pthread_mutex_lock(&names->lock);
+    addrs.was_found = a->entry->addrs.was_found || addrs.n > 0;
     a->entry->addrs = addrs;
     a->entry->until_ns = kvp_now_ns() + (addrs.n > 0 ? FOUND_NS : NOT_FOUND_NS);
     a->entry->is_asked = false;
@@ -134,6 +138,7 @@ ask_locked(kvp_names_t *names, entry_t *e, const char *host)
         return KVP_SYS;
     }
     names->refs++;
+    if (strcmp(e->host, host) != 0) e->addrs.was_found = false;
     memcpy(e->host, host, strlen(host) + 1);
     e->is_asked = true;
     return KVP_OK;
@@ -159,24 +164,31 @@ look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
 /* Until deadline_ns; 0: with no wait, and EAGAIN. An address that is written as one is known to everybody. Who closes the
  * handle does not wake those that wait: they look by themselves. */
 static kvp_err_t
-resolve(kvp_names_t *names, const char *host, const _Atomic bool *is_given_up, uint64_t deadline_ns, addrs_t *addrs)
+resolve(kvp_names_t *names, const char *host, uint64_t deadline_ns, kvp_framed_t *c, addrs_t *addrs)
 {
     kvp_err_t err;
 
+    c->is_unknown = false;
+    c->why = "not an address";
     if (host[0] == '\0' || strlen(host) >= KVP_HOST_MAX) return KVP_UNREACHABLE;
     ask_system(host, AI_NUMERICHOST, addrs);
     if (addrs->n > 0) return KVP_OK;
     if (names == NULL) return KVP_UNREACHABLE;
+    c->why = "the name server does not answer, timed out";
     pthread_mutex_lock(&names->lock);
     while ((err = look_locked(names, host, addrs)) == KVP_EAGAIN && deadline_ns > 0) {
         uint64_t now_ns = kvp_now_ns();
 
         if (now_ns >= deadline_ns) err = KVP_DEADLINE;
-        if (kvp_is_given_up(is_given_up)) err = KVP_CLOSED;
+        if (kvp_is_given_up(c->is_given_up)) err = KVP_CLOSED;
         if (err != KVP_EAGAIN) break;
         kvp_cond_wait_until(&names->changed, &names->lock, kvp_min_u64(deadline_ns, now_ns + KVP_POLL_SLICE_NS));
     }
     pthread_mutex_unlock(&names->lock);
+    if (err == KVP_UNREACHABLE) {
+        c->why = gai_strerror(addrs->gai);
+        c->is_unknown = !addrs->was_found;
+    }
     return err;
 }
 
@@ -215,7 +227,7 @@ kvp_err_t
 kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t deadline_ns, kvp_framed_t *c)
 {
     addrs_t addrs;
-    kvp_err_t err = resolve(names, host, c->is_given_up, kvp_max_u64(deadline_ns, 1), &addrs);
+    kvp_err_t err = resolve(names, host, kvp_max_u64(deadline_ns, 1), c, &addrs);
 
     if (err != KVP_OK) return err;
     for (size_t i = 0; i < addrs.n; i++) {
@@ -233,7 +245,7 @@ kvp_err_t
 kvp_names_connect_begin(kvp_names_t *names, const char *host, uint16_t port, size_t nth, kvp_framed_t *c, size_t *n_out)
 {
     addrs_t addrs;
-    kvp_err_t err = resolve(names, host, NULL, 0, &addrs);
+    kvp_err_t err = resolve(names, host, 0, c, &addrs);
 
     if (err != KVP_OK) return err;
     *n_out = addrs.n;

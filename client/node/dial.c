@@ -84,6 +84,7 @@ dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *diale
     kvp_framed_init(&dialed->conn);
     err = kvp_masters_find(d->masters, &d->is_stopping, kvp_now_ns() + ATTEMPT_NS, &dialed->conn, &at);
     if (err != KVP_OK) snprintf(dialed->hello.detail, sizeof dialed->hello.detail, "%s", kvp_masters_why(d->masters));
+    if (err == KVP_NOT_FOUND) err = KVP_UNREACHABLE; /* a node waits for its master's name, too */
     if (err == KVP_OK) {
         note_local_host(dialed);
         err = greet(d, was, &dialed->conn, &dialed->hello);

@@ -16,6 +16,7 @@ _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 
 T = TypeVar("T")
 _CLOSED = _kvpool.errors["CLOSED"][0]
 _INVALID = _kvpool.errors["INVALID"][0]
+_UNREACHABLE = _kvpool.errors["UNREACHABLE"][0]
 
 
 def _size(value: Union[int, str]) -> int:
@@ -48,13 +49,6 @@ def _ms(seconds: Optional[float]) -> int:
     if not seconds >= 0:  # nan, too
         raise ValueError(f"a time is seconds, 0 or more, not {seconds!r}")
     return max(1, round(min(seconds * 1000, _MS_MAX)))
-
-
-def _put_error(number: int, key: Key, value: Parts) -> Error:
-    """The error of a put, which says so where there is nothing in the value."""
-    parts = value if isinstance(value, (list, tuple)) else [cast(Memory, value)]
-    is_empty = number == _INVALID and not any(_kvpool.memory_of(part, False)[1] for part in parts)
-    return error(number, key, "the value is empty, and an object has a byte at least" if is_empty else "")
 
 
 class Reservation:
@@ -220,7 +214,7 @@ class Pool:
         """
         err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas, 0, lineage)
         if err:
-            raise _put_error(err, key, value)
+            raise self._put_error(err, key, value)
 
     def get(self, key: Key, *, fresh: bool = False, deadline: Optional[float] = None) -> bytes:
         """The value as bytes. NotFoundError. fresh: ask the master, wherever it was before."""
@@ -254,7 +248,7 @@ class Pool:
         """Removes it. NotFoundError; HeldError where somebody holds it, unless force. wait: until nobody can get it any more."""
         err = self._raw.remove(key, _ms(deadline), self._remove_flags(force, wait))
         if err:
-            raise error(err, key)
+            raise self._error(err, key)
 
     # ---- many keys
     def put_many(self, keys: Sequence[Key], values: Sequence[Parts], *, replicas: int = 1, pin: Pin = None, upsert: bool = False,
@@ -269,7 +263,7 @@ class Pool:
         """
         flags = self._put_flags(pin, upsert, wait)
         results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, 0, groups, lineages)
-        return [None if r == 0 else _put_error(r, k, v) for r, k, v in zip(results, keys, values)]
+        return [None if r == 0 else self._put_error(r, k, v) for r, k, v in zip(results, keys, values)]
 
     def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
                  deadline: Optional[float] = None) -> List[Union[int, Error]]:
@@ -277,14 +271,14 @@ class Pool:
         bytes, or the Error of that key."""
         flags = _kvpool.FRESH if fresh else 0
         lengths = self._raw.batch_get(keys, targets, None, _ms(deadline), flags)
-        return [n if n >= 0 else error(n, k) for n, k in zip(lengths, keys)]
+        return [n if n >= 0 else self._error(n, k) for n, k in zip(lengths, keys)]
 
     def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
         """For each key whether it is there, as exists. An error of one is raised."""
         results = self._raw.batch_is_exist(keys, _ms(deadline), 0)
         for key, result in zip(keys, results):
             if result < 0:
-                raise error(result, key)
+                raise self._error(result, key)
         return [bool(r) for r in results]
 
     def remove_many(self, keys: Sequence[Key], *, force: bool = False, wait: bool = False,
@@ -343,27 +337,33 @@ class Pool:
         return figures
 
     # ---- numbers into values
-    @staticmethod
-    def _check(err: int) -> None:
-        if err:
-            raise error(err)
+    def _error(self, number: int, key: Optional[Key] = None) -> Error:
+        """An error with the reason, where no master is reached."""
+        return error(number, key, self._raw.why_unreachable() if number == _UNREACHABLE else "")
 
-    @staticmethod
-    def _number(answer: int, key: Optional[Key] = None) -> int:
+    def _put_error(self, number: int, key: Key, value: Parts) -> Error:
+        """The error of a put, which says so where there is nothing in the value."""
+        parts = value if isinstance(value, (list, tuple)) else [cast(Memory, value)]
+        is_empty = number == _INVALID and not any(_kvpool.memory_of(part, False)[1] for part in parts)
+        return error(number, key, "the value is empty, and an object has a byte at least") if is_empty else self._error(number, key)
+
+    def _check(self, err: int) -> None:
+        if err:
+            raise self._error(err)
+
+    def _number(self, answer: int, key: Optional[Key] = None) -> int:
         if answer < 0:
-            raise error(answer, key)
+            raise self._error(answer, key)
         return answer
 
-    @staticmethod
-    def _found(answer: Union[int, T], key: Optional[Key] = None) -> T:
+    def _found(self, answer: Union[int, T], key: Optional[Key] = None) -> T:
         """For calls that answer with an int only where they failed."""
         if isinstance(answer, int):
-            raise error(answer, key)
+            raise self._error(answer, key)
         return answer
 
-    @staticmethod
-    def _errors(results: List[int], keys: Sequence[Key]) -> List[Optional[Error]]:
-        return [None if r == 0 else error(r, k) for r, k in zip(results, keys)]
+    def _errors(self, results: List[int], keys: Sequence[Key]) -> List[Optional[Error]]:
+        return [None if r == 0 else self._error(r, k) for r, k in zip(results, keys)]
 
     @staticmethod
     def _remove_flags(force: bool, wait: bool) -> int:

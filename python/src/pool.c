@@ -152,6 +152,19 @@ pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
     return number(self, err);
 }
 
+/* why_unreachable() -> text */
+static PyObject *
+pool_why_unreachable(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
+{
+    char text[DETAIL_BYTES] = "";
+
+    if (!kvpy_check(self)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        if (kvpool_why_unreachable(self->pool, text, sizeof text) != KVPOOL_OK) text[0] = '\0';
+    Py_END_ALLOW_THREADS
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 /* unmount_ssd(deadline_ms) -> error */
 static PyObject *
 pool_unmount_ssd(kvpy_pool_t *self, PyObject *args)
@@ -464,6 +477,7 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
 static PyMethodDef methods[] = {
     PLAIN(open),
     PLAIN(close),
+    PLAIN(why_unreachable),
     PLAIN(unmount_ssd),
     PLAIN(register),
     PLAIN(unregister),

@@ -201,6 +201,35 @@ def test_daemons_bad_options_say_what_is_wanted(bench, program, args, says):
     assert r.rc == 2 and says in r.err and not r.out, r
 
 
+def test_why_no_master_is_reached(bench):
+    """Fails if a tool does not say in one line, or as JSON, why it reaches no master, or waits for a name that nobody knows."""
+    deadline = ("--deadline", "200ms")
+
+    def check(master, *why, verbs=("put k",)):
+        text = bench.run("kvpool", "exists", "k", "--master", master, *deadline)
+        assert text.rc == 3 and text.err.count("\n") == 1 and not text.out and all(w in text.err for w in why), text
+        assert text.err.startswith("kvpool exists: ") and text.err.endswith("(UNREACHABLE)\n"), text
+        for verb in verbs:
+            got = bench.run("kvpool", *verb.split(), "--master", master, "--json", *deadline)
+            said = json.loads(got.err if verb == "get k" else got.out)
+            assert got.rc == 3 and said["error"] == "UNREACHABLE" and all(w in said["detail"] for w in why), got
+            assert not (got.out if verb == "get k" else got.err), got
+
+    check("127.0.0.1:1", "127.0.0.1:1: Connection refused", verbs=("stat", "ls", "exists k", "put k", "rm k", "get k"))
+    check("127.0.0.1:1,127.0.0.1:2", "127.0.0.1:1: Connection refused", "127.0.0.1:2: Connection refused")
+    deadline = ("--deadline", "60s")
+    check("no-such-host.invalid:1", "no-such-host.invalid:1: the name does not resolve")
+    deadline = ("--deadline", "500ms")  # masters are asked meanwhile
+    frozen = bench.master()
+    frozen.freeze()
+    check(frozen.listen, f"{frozen.listen}: no answer", "timed out")
+    frozen.thaw()
+    two = [bench.master("--etcd", "http://127.0.0.1:1", "--cluster", "c", data_dir=f"{bench.home}/{i}", name=f"master{i}") for i in range(2)]
+    check(f"{two[0].listen},{two[1].listen}", "no master leads")
+    found = bench.run("kvpool", "doctor", "--json", "--master", f"{two[0].listen},{two[1].listen}", *deadline).json["findings"]
+    assert "etcd" in next(f for f in found if f["code"] == "no_leader")["fix"]
+
+
 def test_name_of_a_node_that_is_taken_is_told(bench):
     """Fails if the second node of one name does not say which name that is and what helps, or is not heard where it is free."""
     master = bench.master()

@@ -140,6 +140,18 @@ def test_what_raises_the_term(bench):
     assert masters.kvpool("put", "k", "--deadline", "10s", stdin=b"x").rc == 0
 
 
+def test_a_standby_names_the_leader(masters):
+    """Fails if a tool that is given one standby does not say which master leads."""
+    leader = masters.masters[masters.wait_leader()].listen
+    standby = next(m.listen for m in masters.masters if m.listen != leader)
+
+    def told():
+        got = masters.kvpool("exists", "k", "--deadline", "300ms", "--json", at=standby)
+        return got.rc == 3 and got.json["error"] == "UNREACHABLE" and f"{standby}: it does not lead; {leader} leads" in got.json["detail"]
+
+    wait_until(told, 10, "the standby to know the leader")
+
+
 def test_stat_of_a_standby(masters):
     """Fails if stat does not say that who answered is a standby."""
     leads = masters.wait_leader()

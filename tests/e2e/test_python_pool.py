@@ -41,6 +41,23 @@ def test_bytes_come_back(pool_here):
 
 
 @pytest.mark.pool(nodes=1)
+def test_errors_say_why_no_master_is_reached(pool, pool_here):
+    with pytest.raises(kvpool.UnreachableError, match="127.0.0.1:1: Connection refused"):
+        kvpool.Pool("127.0.0.1:1", deadline=0.3)
+    with pytest.raises(kvpool.UnreachableError, match="no-such-host.invalid:1: the name does not resolve"):
+        kvpool.Pool("no-such-host.invalid:1", deadline=60)
+    pool.master.kill9()
+    refused = f"no session with master {pool.addr}: Connection refused"
+    with pytest.raises(kvpool.UnreachableError, match=refused):
+        pool_here.put("k", b"x", deadline=0.3)
+    with pytest.raises(kvpool.UnreachableError, match=refused):
+        pool_here.exists("k", deadline=0.3)
+    value = block(1, 8)
+    pool_here.register(value)
+    assert refused in str(pool_here.put_many(["k"], [value], deadline=0.3)[0])
+
+
+@pytest.mark.pool(nodes=1)
 def test_keys_are_text_or_bytes(pool_here):
     pool_here.put("ключ", b"1")
     assert pool_here.get("ключ".encode()) == b"1"

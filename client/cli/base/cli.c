@@ -3,6 +3,8 @@
  */
 #include "client/cli/base/cli.h"
 
+#include "client/cli/base/json_out.h"
+
 #include "common/clock.h"
 
 #include <errno.h>
@@ -13,8 +15,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define DETAIL_MAX 512u
 
 int
 kvp_cli_exit_code(int err)
@@ -55,9 +55,23 @@ kvp_cli_fail(const kvp_cli_verb_t *verb, const char *what, int err)
                             kvpool_errname(err));
 }
 
+static int
+fail_json(const kvp_cli_verb_t *verb, int code, const char *why, int err)
+{
+    struct json_object *line = json_object_new_object();
+
+    json_object_object_add(line, "error", json_object_new_string(kvpool_errname(err)));
+    json_object_object_add(line, "detail", json_object_new_string(why));
+    kvp_json_line(line, strcmp(verb->name, "get") == 0 ? stderr : stdout);
+    return kvp_cli_flush(verb, code);
+}
+
 int
 kvp_cli_fail_why(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *what, int err)
 {
+    if (common->is_json)
+        return fail_json(verb, kvp_cli_exit_code(err),
+                         common->detail[0] != '\0' ? common->detail : kvpool_strerror(err), err);
     if (common->detail[0] == '\0') return kvp_cli_fail(verb, what, err);
     return kvp_cli_complain(verb, kvp_cli_exit_code(err), "%s: %s (%s): %s", what, kvpool_strerror(err),
                             kvpool_errname(err), common->detail);
@@ -101,7 +115,7 @@ kvp_cli_conf(const kvp_cli_common_t *common)
 int
 kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t **pool_out)
 {
-    char detail[DETAIL_MAX] = "";
+    char detail[sizeof(common->detail)] = "";
     kvpool_conf_t conf = kvp_cli_conf(common);
 
     conf.detail = detail;
@@ -111,10 +125,12 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
     const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
     /* A master that does not answer in time cannot be reached, whatever the single call would have been. */
     bool is_away = err == KVPOOL_DEADLINE || kvp_cli_exit_code(err) == KVP_EXIT_UNREACHABLE;
-    if (!is_away && detail[0] != '\0') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s", detail);
-    if (detail[0] != '\0') fprintf(stderr, "kvpool %s: %s\n", verb->name, detail);
-    int code = kvp_cli_fail(verb, at, err);
-    return is_away ? KVP_EXIT_UNREACHABLE : code;
+    const int code = is_away ? KVP_EXIT_UNREACHABLE : detail[0] != '\0' ? KVP_EXIT_USAGE : kvp_cli_exit_code(err);
+    if (common->is_json) return fail_json(verb, code, detail[0] != '\0' ? detail : kvpool_strerror(err), err);
+    if (detail[0] == '\0')
+        return kvp_cli_complain(verb, code, "%s: %s (%s)", at, kvpool_strerror(err), kvpool_errname(err));
+    return is_away ? kvp_cli_complain(verb, code, "%s (%s)", detail, kvpool_errname(err))
+                   : kvp_cli_complain(verb, code, "%s", detail);
 }
 
 int

@@ -35,7 +35,7 @@ typedef struct {
     uint32_t locations, verify; /* as in kvpool_conf_t; no options */
     bool state_only;
     bool is_json;
-    char detail[256]; /* what the master said of a refusal; kvp_cli_call_opts points there */
+    char detail[512]; /* the master's reason of a refusal, or why there is no session; kvp_cli_call_opts points there */
 } kvp_cli_common_t;
 
 /* The verbs, a file a family. */
@@ -57,7 +57,7 @@ int kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv);
 /* kvp_cli_conf is what the common options say of a handle. */
 kvpool_conf_t kvp_cli_conf(const kvp_cli_common_t *common);
 
-/* kvp_cli_open opens the pool that the common options name. On failure it says why and returns the exit code;
+/* kvp_cli_open opens the pool that the common options name. On failure it says why, in one line, and returns the exit code;
  * KVP_EXIT_DONE sets *pool_out, which kvpool_free gives back. */
 int kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t **pool_out);
 
@@ -68,7 +68,8 @@ int kvp_cli_exit_code(int err);
 kvpool_opts_t kvp_cli_call_opts(kvp_cli_common_t *common, uint32_t flags);
 
 /* kvp_cli_fail writes one line, "kvpool VERB: WHAT: sentence (NAME)", and returns the error's exit code. kvp_cli_fail_why
- * adds the reason that common has, where it has one.
+ * adds the reason that common has, where it has one; with --json the line is {"error": NAME, "detail": REASON}, on standard
+ * output, of `get` on standard error.
  * kvp_cli_complain writes "kvpool VERB: ..." and returns code. */
 int kvp_cli_fail(const kvp_cli_verb_t *verb, const char *what, int err);
 int kvp_cli_fail_why(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *what, int err);

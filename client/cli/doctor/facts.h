@@ -92,6 +92,7 @@ typedef struct {
     /* the pool */
     char master[256];
     int pool_err;
+    char pool_why[512]; /* the pool was not opened, for people */
     char pool_software[64];
     char own_software[64];
     uint64_t open_ns; /* until the pool was open */

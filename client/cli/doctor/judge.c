@@ -225,15 +225,31 @@ judge_limits(judge_t *j)
 
 /* ---- the pool */
 static void
+judge_no_pool(judge_t *j)
+{
+    const kvp_doctor_facts_t *f = j->f;
+    const char *why = f->pool_why[0] != '\0' ? f->pool_why : kvp_err_text(f->pool_err);
+
+    if (strstr(why, "no master leads") != NULL)
+        say(add(j, KVP_DOCTOR_ERROR, "no_leader"),
+            "see that a majority of etcd answers (`etcdctl endpoint health`): masters that do not reach it do not "
+            "lead; their logs "
+            "and /health say why",
+            "%s (%s)", why, kvp_err_name(f->pool_err));
+    else
+        say(add(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
+            "start kvpool-master there (on this host alone: `kvpool up`), or name the right one: --master HOST:PORT or "
+            "KVPOOL_MASTER; of several masters name all, for a standby does not serve",
+            "%s (%s)", why, kvp_err_name(f->pool_err));
+}
+
+static void
 judge_master(judge_t *j)
 {
     const kvp_doctor_facts_t *f = j->f;
 
     if (f->pool_err != KVPOOL_OK) {
-        say(add(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
-            "start kvpool-master there (on this host alone: `kvpool up`), or name the right one: --master HOST:PORT or "
-            "KVPOOL_MASTER; of several masters name all, for a standby does not serve",
-            "master %s: %s (%s)", f->master, kvp_err_text(f->pool_err), kvp_err_name(f->pool_err));
+        judge_no_pool(j);
         return;
     }
     if (strcmp(f->pool_software, f->own_software) != 0)

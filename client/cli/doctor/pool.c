@@ -155,16 +155,15 @@ kvp_doctor_ask_library(const kvp_cli_verb_t *verb, const kvp_cli_common_t *commo
 
 /* ---- the pool */
 
-/* open_by opens the pool with those transports; quiet: what goes wrong is a finding. */
+/* open_by opens the pool with those transports; quiet: what goes wrong is a finding. why has cap bytes. */
 static int
-open_by(const kvp_cli_common_t *common, const char *transports, kvpool_t **pool_out)
+open_by(const kvp_cli_common_t *common, const char *transports, char *why, size_t cap, kvpool_t **pool_out)
 {
-    char detail[8]; /* asked for so that nothing is logged */
     kvpool_conf_t conf = kvp_cli_conf(common);
 
     conf.transports = transports;
-    conf.detail = detail;
-    conf.detail_cap = sizeof detail;
+    conf.detail = why; /* also so that nothing is logged */
+    conf.detail_cap = cap;
     conf.locations = UINT32_MAX;
     return kvpool_open(&conf, pool_out);
 }
@@ -292,7 +291,8 @@ probe_by(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts, size_t which
     };
 
     /* A pool that was there a moment ago and is not any more is met by the probes' errors. */
-    const int err = open_by(common, names[which], &p.pool);
+    char why[8];
+    const int err = open_by(common, names[which], why, sizeof why, &p.pool);
     for (size_t i = 0; i < facts->nodes_n; i++) {
         kvp_doctor_probe_t *probe = &facts->nodes[i].probes[which];
 
@@ -332,7 +332,7 @@ kvp_doctor_ask_pool(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts)
         if (may_use(facts, i))
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? "," : "", names[i]);
     /* Where what was asked for does not work, the pool is looked at all the same. */
-    facts->pool_err = open_by(common, *list != '\0' ? list : "tcp", &pool);
+    facts->pool_err = open_by(common, *list != '\0' ? list : "tcp", facts->pool_why, sizeof facts->pool_why, &pool);
     facts->open_ns = kvp_now_ns() - began_ns;
     if (facts->pool_err != KVPOOL_OK) return;
     facts->pool_err = read_pool(common, pool, facts);

@@ -89,7 +89,7 @@ say_pool(const kvp_doctor_facts_t *f)
 
     printf("\npool at %s\n", f->master);
     if (f->pool_err != KVPOOL_OK) {
-        printf("  %s\n", kvpool_errname(f->pool_err));
+        printf("  %s: %s\n", kvpool_errname(f->pool_err), shown(f->pool_why, text));
         return;
     }
     printf("  version %s, %zu nodes, opened in %.1f ms\n", shown(f->pool_software, text), f->nodes_n,

@@ -129,8 +129,10 @@ kvp_cli_exists(const kvp_cli_verb_t *verb, int argc, char **argv)
     int *found = kvp_cli_alloc((size_t)n, sizeof(*found));
     for (int i = 0; i < n; i++)
         keys[i] = (kvpool_key_t){argv[first + i], strlen(argv[first + i])};
-    int err = kvpool_batch_is_exist(pool, keys, (size_t)n, NULL, found);
-    code = err != KVPOOL_OK ? kvp_cli_fail(verb, "exists", err) : say_exists(verb, &common, argv + first, found, n);
+    const kvpool_opts_t call = kvp_cli_call_opts(&common, 0);
+    int err = kvpool_batch_is_exist(pool, keys, (size_t)n, &call, found);
+    code = err != KVPOOL_OK ? kvp_cli_fail_why(verb, &common, "exists", err)
+                            : say_exists(verb, &common, argv + first, found, n);
     free(found);
     free(keys);
     kvpool_free(pool);
@@ -182,14 +184,15 @@ kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code != KVP_EXIT_DONE) return code;
     const char *prefix = first < argc ? argv[first] : "";
     ls.is_json = common.is_json;
+    const kvpool_opts_t call = kvp_cli_call_opts(&common, 0);
     uint64_t cursor = 0;
     int err = KVPOOL_OK;
     while (ls.left > 0 && !ferror(stdout)) {
         const uint32_t page = (uint32_t)kvp_min_u64(ls.left, LIST_PAGE);
-        err = kvpool_list(pool, prefix, strlen(prefix), page, &cursor, ls_one, &ls, NULL);
+        err = kvpool_list(pool, prefix, strlen(prefix), page, &cursor, ls_one, &ls, &call);
         if (err != KVPOOL_OK || cursor == 0) break;
     }
     kvpool_free(pool);
-    if (err != KVPOOL_OK) return kvp_cli_fail(verb, "list", err);
+    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "list", err);
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
 }

@@ -230,7 +230,8 @@ check_pool(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, bool is_repairi
     if (code != KVP_EXIT_DONE) return code == KVP_EXIT_REFUSED ? NOT_CHECKED : code;
     w.page = kvp_cli_alloc(PAGE_KEYS, sizeof(*w.page));
     const int err = walk(&w);
-    code = err == KVPOOL_OK ? report(&w, began_ns) : kvp_cli_fail(verb, "the check could not be ended", err);
+    code =
+        err == KVPOOL_OK ? report(&w, began_ns) : kvp_cli_fail_why(verb, common, "the check could not be ended", err);
     if (err != KVPOOL_OK && code == KVP_EXIT_REFUSED) code = NOT_CHECKED;
     json_object_put(w.before);
     json_object_put(w.after);

@@ -376,7 +376,7 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code != KVP_EXIT_DONE) return code;
     int err = kvp_json_stat(pool, &stat);
     kvpool_free(pool);
-    if (err != KVPOOL_OK) return kvp_cli_fail(verb, "stat", err);
+    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "stat", err);
     print_stat(stat, &common, wants_all);
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
 }

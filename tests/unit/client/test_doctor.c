@@ -225,7 +225,10 @@ test_pool(void **state)
 {
     facts.pool_err = KVPOOL_UNREACHABLE;
     facts.nodes_n = 0;
-    assert_finding(KVP_DOCTOR_ERROR, "pool_unreachable", "10.0.0.1:50051", "KVPOOL_MASTER");
+    strcpy(facts.pool_why, "no session with master 10.0.0.1:50051: Connection refused");
+    assert_finding(KVP_DOCTOR_ERROR, "pool_unreachable", "10.0.0.1:50051: Connection refused", "KVPOOL_MASTER");
+    strcpy(facts.pool_why, "no session with master a:1,b:1: no master leads; a:1: does not say that it leads");
+    assert_finding(KVP_DOCTOR_ERROR, "no_leader", "no master leads", "etcd");
     all_is_well(state);
     strcpy(facts.pool_software, "0.9.0");
     assert_finding(KVP_DOCTOR_WARNING, "versions", "version 0.9.0", "masters first");

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -319,9 +320,12 @@ test_the_highest_term_goes_first(void **state)
     for (int i = 0; i < MASTERS; i++)
         masters[i].is_standby = true;
     assert_int_equal(kvp_masters_find(m, NULL, kvp_now_ns() + 300 * KVP_NS_PER_MS, &c, &at), KVP_DEADLINE);
+    assert_non_null(strstr(kvp_masters_why(m), "no master leads; 127.0.0.1:"));
     for (int i = 0; i < MASTERS; i++)
         end(i);
     assert_int_equal(kvp_masters_find(m, NULL, kvp_now_ns() + 300 * KVP_NS_PER_MS, &c, &at), KVP_UNREACHABLE);
+    assert_null(strstr(kvp_masters_why(m), "no master leads"));
+    assert_non_null(strstr(kvp_masters_why(m), "Connection refused"));
     kvp_masters_destroy(m);
 }
 

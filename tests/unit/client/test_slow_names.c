@@ -24,7 +24,7 @@
 #define STUCK_MAX_NS (5 * KVP_NS_PER_S)
 #define THREADS_MAX 8u
 
-static _Atomic bool is_stuck;
+static _Atomic bool is_stuck, is_empty;
 static _Atomic uint64_t asked, inside;
 
 /* The linker puts these in the place of getaddrinfo. */
@@ -44,7 +44,7 @@ __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo 
     inside++;
     while (is_stuck && kvp_now_ns() < until_ns)
         usleep(1000);
-    rc = __real_getaddrinfo(has_two ? "127.0.0.2" : node, service, hints, res);
+    rc = is_empty ? EAI_NONAME : __real_getaddrinfo(has_two ? "127.0.0.2" : node, service, hints, res);
     if (rc == 0 && has_two) rc = __real_getaddrinfo("127.0.0.1", service, hints, &(*res)->ai_next);
     inside--;
     return rc;
@@ -63,6 +63,7 @@ setup(void **state)
 
     fake_master_start(master);
     is_stuck = true;
+    is_empty = false;
     asked = 0;
     *state = master;
     return 0;
@@ -108,6 +109,40 @@ test_who_waits_leaves_in_time_and_the_answer_stays(void **state)
     assert_int_equal(dial(names, "localhost", master->port, in_ms(20000)), KVP_OK);
     assert_int_equal(asked, 1);
     assert_int_equal(dial(names, "no such host", master->port, in_ms(20000)), KVP_UNREACHABLE);
+    kvp_names_destroy(names);
+}
+
+/* A name that was known may be known again soon. One that never was is a mistake, which nobody waits for. */
+static void
+test_name_that_was_never_known_is_told_at_once(void **state)
+{
+    const fake_master_t *master = *state;
+    char detail[256], at[64];
+    kvpool_conf_t conf = {
+        .struct_size = sizeof conf, .master = at, .deadline_ms = 20000, .detail = detail, .detail_cap = sizeof detail};
+    uint64_t began_ns = kvp_now_ns();
+    kvp_names_t *names;
+    kvp_framed_t c;
+    kvpool_t *pool;
+
+    is_stuck = false;
+    is_empty = true;
+    for (int i = 0; i < 2; i++) { /* of one master, and of several */
+        snprintf(at, sizeof at, i == 0 ? "nobody:1" : "nobody:1,nothing:2");
+        assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_UNREACHABLE);
+        assert_non_null(strstr(detail, "does not resolve"));
+    }
+    assert_true(kvp_now_ns() - began_ns < STUCK_MAX_NS);
+    is_empty = false;
+    assert_int_equal(kvp_names_create(&names), KVP_OK);
+    assert_int_equal(dial(names, "localhost", master->port, in_ms(20000)), KVP_OK);
+    is_empty = true;
+    kvp_framed_init(&c);
+    for (kvp_err_t err = KVP_OK; err == KVP_OK; kvp_framed_fini(&c)) /* until the answer is too old */
+        err = kvp_names_connect(names, "localhost", master->port, in_ms(20000), &c);
+    assert_false(c.is_unknown);
+    assert_int_equal(kvp_names_connect(names, "nobody", master->port, in_ms(20000), &c), KVP_UNREACHABLE);
+    assert_true(c.is_unknown);
     kvp_names_destroy(names);
 }
 
@@ -234,6 +269,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_who_waits_leaves_in_time_and_the_answer_stays, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_name_that_was_never_known_is_told_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(test_threads_are_few, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_address_is_not_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(test_every_address_is_tried, setup, teardown),
