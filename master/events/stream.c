@@ -172,7 +172,7 @@ pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const
     pack_name(pk, "event_type", type);
     if (s->conf.is_legacy) pack_name(pk, "type", legacy);
     NAME(pk, "model_name");
-    if (o != NULL && o->has_parts)
+    if (o != NULL && o->has_parts && o->parts.prefix_len > o->parts.model_at)
         pack_text(pk, (const char *)o->key + o->parts.model_at, o->parts.prefix_len - o->parts.model_at);
     else
         msgpack_pack_nil(pk);

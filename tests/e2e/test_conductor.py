@@ -398,6 +398,8 @@ def test_standard_events(conductor, publishers):
     assert matched(chain[1:])[0] == matched([13])[0] == 0 and matched([11, 11, 11])[0] == 1
     say(standard(2, "removed", [11], **salted))
     assert matched()[0] == 3 and matched(cache_salt="s")[0] == 0
+    say(standard(3, "cleared", **salted), standard(1, "cleared", medium="disk", backend_id="other"))
+    assert matched()[0] == 3
     say(standard(2, "cleared", medium="disk"))
     assert matched() == (2, {"CPU": 2, "DISK": 0})
     say(standard(2, "stored", [13], parent_hash=12), standard(2, "removed", [11]))  # the second has been told

@@ -104,6 +104,7 @@ def test_all_parts_have_to_be_there(site):
     assert joined(conductor)["unjoined"] == 0
     assert pool.kvpool("rm", "--all").rc == 0
     wait_match(conductor, 2, 2, longest_matched=2, CPU=0, GPU=2)
+    wait_until(lambda: conductor.ask("/services")[1][0]["digests"] > 0, 15, "digests")
     service = conductor.ask("/services")[1][0]
     assert service["drifts"] == 0 and service["ignored"] > 0, service
 
