@@ -5,6 +5,7 @@
 
 #include "common/jsonw.h"
 #include "common/parse.h"
+#include "conductor/proxy/copies.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +32,29 @@ write_session(kvp_jsonw_t *w, const char *name, size_t len)
     kvp_jsonw_text(w, "session_id", text);
 }
 
+static bool
+is_blank(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+/* A list of one prompt is that prompt. NULL = the request has none. */
+static const char *
+find_prompt(const kvp_body_t *request, size_t *len_out)
+{
+    const char *value = kvp_body_find(request, "prompt", len_out), *at = value;
+    size_t len = value == NULL ? 0 : *len_out;
+
+    if (len < 2 || value[0] != '[' || kvp_has_several_prompts(request)) return value;
+    for (at++, len -= 2; len > 0 && is_blank(*at); at++)
+        len--;
+    while (len > 0 && is_blank(at[len - 1]))
+        len--;
+    if (len == 0 || (*at != '"' && *at != '[')) return value; /* tokens */
+    *len_out = len;
+    return at;
+}
+
 /* A prompt may be numbers of tokens by now. */
 static bool
 is_tokens(const char *value, size_t len)
@@ -38,7 +62,7 @@ is_tokens(const char *value, size_t len)
     size_t i = 1;
 
     if (len == 0 || value[0] != '[') return false;
-    while (i < len && (value[i] == ' ' || value[i] == '\n' || value[i] == '\t' || value[i] == '\r'))
+    while (i < len && is_blank(value[i]))
         i++;
     return i < len && value[i] >= '0' && value[i] <= '9';
 }
@@ -65,8 +89,10 @@ kvp_question_write(const kvp_body_t *request, const char *session, const char *c
     kvp_jsonw_text(&w, "role", "prefill");
     for (size_t i = 0; i < KVP_ARRAY_LEN(same); i++)
         (void)copy(&w, request, same[i], same[i]);
-    value = kvp_body_find(request, "prompt", &len);
-    if (value != NULL) (void)copy(&w, request, "prompt", is_tokens(value, len) ? "token_ids" : "prompt");
+    value = find_prompt(request, &len);
+    if (value != NULL)
+        kvp_jsonw_part(&w, is_tokens(value, len) ? "token_ids" : "prompt",
+                       &(kvp_buf_t){.data = (uint8_t *)value, .len = len});
     if (session[0] != '\0')
         write_session(&w, session, strlen(session));
     else if ((value = kvp_body_find(request, "user", &len)) != NULL)

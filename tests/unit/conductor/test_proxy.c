@@ -465,8 +465,10 @@ test_questions(void **state)
     check_question("{\"prompt\":[ 1, 2],\"model\":\"m\",\"user\":\"u\"}", "s",
                    "{\"role\":\"prefill\",\"model\":\"m\",\"token_ids\":[ 1, 2],\"session_id\":\"d6b9d4d14ff6be13\","
                    "\"exclude\":[\"http://a\\u0022b\"]}");
-    check_question("{\"prompt\":[\"1\"],\"messages\":[],\"tools\":[{}]}", "",
-                   "{\"role\":\"prefill\",\"messages\":[],\"tools\":[{}],\"prompt\":[\"1\"],\"exclude\":[]}");
+    check_question("{\"prompt\":[ \"1\" ],\"messages\":[],\"tools\":[{}]}", "",
+                   "{\"role\":\"prefill\",\"messages\":[],\"tools\":[{}],\"prompt\":\"1\",\"exclude\":[]}");
+    check_question("{\"prompt\":[[1, 2]]}", "", "{\"role\":\"prefill\",\"token_ids\":[1, 2],\"exclude\":[]}");
+    check_question("{\"prompt\":[\"1\",\"2\"]}", "", "{\"role\":\"prefill\",\"prompt\":[\"1\",\"2\"],\"exclude\":[]}");
     for (size_t i = 0; i < KVP_ARRAY_LEN(none); i++)
         assert_false(kvp_told_read(none[i], strlen(none[i]), &told));
     assert_true(kvp_told_read(good, strlen(good), &told));
