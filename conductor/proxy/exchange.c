@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "conductor/proxy/copies.h"
 #include "conductor/proxy/giveup.h"
+#include "conductor/proxy/headers.h"
 #include "conductor/proxy/question.h"
 
 #include <stdio.h>
@@ -52,6 +53,7 @@ answer_error(kvp_exchange_t *x, uint32_t status, const char *why)
         kvp_count(&x->shared->stats.refused);
     else
         kvp_count(&x->shared->stats.failed);
+    kvp_buf_reset(&x->headers);
     answer_text(x, status, "application/json", text.err == KVP_OK ? (const char *)text.data : "{}");
     kvp_buf_fini(&text);
 }
@@ -105,6 +107,16 @@ kvp_servers_left_out(kvp_proxy_shared_t *p)
     return n;
 }
 
+bool
+kvp_servers_are_serving(kvp_proxy_shared_t *p)
+{
+    pthread_mutex_lock(&p->lock);
+    const bool are_serving = kvp_fleet_is_serving(&p->fleet);
+    pthread_mutex_unlock(&p->lock);
+
+    return are_serving;
+}
+
 /* What a call that brought nothing to use says of its server. */
 static kvp_server_end_t
 end_of(const char *why, uint32_t status, kvp_call_fate_t fate)
@@ -118,7 +130,7 @@ end_of(const char *why, uint32_t status, kvp_call_fate_t fate)
 static bool
 note_delivery(kvp_exchange_t *x, const char *why, uint32_t status, kvp_call_fate_t fate)
 {
-    if (fate == KVP_CALL_UNSENT || (why == NULL && status == BUSY)) return false;
+    if (fate == KVP_CALL_UNSENT || fate == KVP_CALL_LOCAL || (why == NULL && status == BUSY)) return false;
     x->deliveries++;
     if (fate == KVP_CALL_STALE) x->again = x->server;
     return true;
@@ -161,7 +173,7 @@ static void
 start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, const kvp_call_ops_t *ops,
            uint64_t first_ms)
 {
-    char url[KVP_FLEET_URL_MAX + 64], id[KVP_EXCHANGE_ID_MAX + 32], auth[sizeof x->auth + 32], rank[64];
+    char url[KVP_FLEET_URL_MAX + KVP_PATH_MAX + 1], id[KVP_EXCHANGE_ID_MAX + 32], auth[sizeof x->auth + 32], rank[64];
     const bool is_delivery = !is_get && x->server != KVP_SERVER_NONE; /* else the router is asked */
     const char *headers[5] = {NULL};
     uint32_t n = 0;
@@ -218,14 +230,25 @@ hear(kvp_exchange_t *x)
 }
 
 static void
+on_answer_head(void *arg, uint32_t status, const char *type, int64_t length)
+{
+    kvp_exchange_t *x = arg;
+    const kvp_buf_t *headers = kvp_call_headers(x->call);
+
+    hear(x);
+    x->status = status;
+    x->length = length;
+    snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
+    kvp_buf_reset(&x->headers);
+    kvp_buf_append(&x->headers, headers->data, headers->len);
+}
+
+static void
 on_told_head(void *arg, uint32_t status, const char *type, int64_t length)
 {
     kvp_exchange_t *x = arg;
 
-    hear(x);
-    x->status = status;
-    (void)length;
-    snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
+    on_answer_head(x, status, type, length);
     kvp_buf_reset(&x->told);
 }
 
@@ -380,23 +403,13 @@ on_bootstrap_end(void *arg, const char *why, kvp_call_fate_t fate)
 static const kvp_call_ops_t bootstrap_ops = {on_told_head, on_told_bytes, on_bootstrap_end};
 
 /* ---- the answer */
-static void
-on_answer_head(void *arg, uint32_t status, const char *type, int64_t length)
-{
-    kvp_exchange_t *x = arg;
-
-    hear(x);
-    x->status = status;
-    x->length = length;
-    snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
-}
-
 static bool
 is_stream(const kvp_exchange_t *x)
 {
     static const char name[] = "text/event-stream";
     const size_t len = sizeof name - 1;
 
+    if (kvp_headers_find(&x->headers, "Content-Encoding") != NULL) return false; /* nothing can be put into it */
     return strncasecmp(x->type, name, len) == 0 && (x->type[len] == '\0' || strchr("; \t", x->type[len]) != NULL);
 }
 
@@ -452,26 +465,31 @@ end_broken(kvp_exchange_t *x, const char *message)
 }
 
 static void
+swap_bufs(kvp_buf_t *a, kvp_buf_t *b)
+{
+    const kvp_buf_t was = *a;
+
+    *a = *b;
+    *b = was;
+}
+
+static void
 keep_busy(kvp_exchange_t *x)
 {
-    const kvp_buf_t body = x->busy.body;
-
     if (x->out.err != KVP_OK) kvp_buf_reset(&x->out);
     x->busy.is_there = true;
     strcpy(x->busy.type, x->type);
-    x->busy.body = x->out;
-    x->out = body;
+    swap_bufs(&x->busy.headers, &x->headers);
+    swap_bufs(&x->busy.body, &x->out);
 }
 
 static void
 answer_busy(kvp_exchange_t *x)
 {
-    const kvp_buf_t body = x->out;
-
     x->status = BUSY;
     strcpy(x->type, x->busy.type);
-    x->out = x->busy.body;
-    x->busy.body = body;
+    swap_bufs(&x->headers, &x->busy.headers);
+    swap_bufs(&x->out, &x->busy.body);
     x->length = (int64_t)x->out.len;
     x->has_ended = x->is_whole = true;
     kvp_count(&x->shared->stats.refused);
@@ -623,8 +641,8 @@ send_next(kvp_exchange_t *x)
 {
     const kvp_server_role_t role = role_of(x);
 
-    if (x->shared->is_routing && !x->is_get && role != KVP_SERVER_DECODE && x->tried_n < KVP_EXCHANGE_TRIES_MAX &&
-        kvp_servers_count(x->shared, role) > 0) {
+    if (x->shared->is_routing && (x->kind == KVP_PATH_COMPLETION || x->kind == KVP_PATH_RESPONSE) &&
+        role != KVP_SERVER_DECODE && x->tried_n < KVP_EXCHANGE_TRIES_MAX && kvp_servers_count(x->shared, role) > 0) {
         ask_router(x);
         return;
     }
@@ -644,14 +662,15 @@ send_again(kvp_exchange_t *x)
 
 /* ---- life */
 void
-kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path, bool is_get,
-                  void (*on_news)(kvp_exchange_t *x))
+kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path,
+                  kvp_path_kind_t kind, void (*on_news)(kvp_exchange_t *x))
 {
     x->shared = shared;
     x->up = up;
     x->on_news = on_news;
-    x->path = path;
-    x->is_get = is_get;
+    snprintf(x->path, sizeof x->path, "%s", path);
+    x->kind = kind;
+    x->is_get = kind == KVP_PATH_MODELS;
     x->length = -1;
     x->rank = -1;
     x->server = x->again = KVP_SERVER_NONE;
@@ -686,7 +705,7 @@ kvp_exchange_begin(kvp_exchange_t *x)
             answer_error(x, 400, text);
             return;
         }
-        if (kvp_servers_count(x->shared, KVP_SERVER_DECODE) > 0) begin_prefill(x);
+        if (x->kind == KVP_PATH_COMPLETION && kvp_servers_count(x->shared, KVP_SERVER_DECODE) > 0) begin_prefill(x);
     }
     send_next(x);
 }
@@ -731,6 +750,8 @@ kvp_exchange_fini(kvp_exchange_t *x)
     kvp_buf_fini(&x->sent);
     kvp_buf_fini(&x->told);
     kvp_buf_fini(&x->params);
+    kvp_buf_fini(&x->headers);
+    kvp_buf_fini(&x->busy.headers);
     kvp_buf_fini(&x->busy.body);
     kvp_buf_fini(&x->out);
 }

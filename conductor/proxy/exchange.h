@@ -11,6 +11,7 @@
 
 #include "common/list.h"
 #include "conductor/proxy/body.h"
+#include "conductor/proxy/paths.h"
 #include "conductor/proxy/proxy.h"
 #include "conductor/proxy/upstream.h"
 
@@ -59,7 +60,8 @@ typedef struct kvp_exchange {
     kvp_upstream_t *up;
     void (*on_news)(struct kvp_exchange *x); /* there is more for the client, or it has ended */
     bool is_get;
-    const char *path; /* a constant */
+    char path[KVP_PATH_MAX + 1];
+    kvp_path_kind_t kind;
     kvp_buf_t body;
     kvp_body_t fields;
     char id[KVP_EXCHANGE_ID_MAX + 1], auth[4096], session[257]; /* the client's; an id is made where it has none */
@@ -84,19 +86,20 @@ typedef struct kvp_exchange {
     uint32_t status; /* of the answer; 0 = there is none yet */
     char type[128];
     int64_t length; /* -1 = not told */
+    kvp_buf_t headers; /* the server's (headers.h) */
     kvp_buf_t out;
     size_t out_at;
     struct { /* the last answer of 429, which the client gets if no server has room */
         bool is_there;
         char type[128];
-        kvp_buf_t body;
+        kvp_buf_t headers, body;
     } busy;
     bool is_passed; /* something of it has gone to the client */
     bool has_ended, is_whole;
 } kvp_exchange_t;
 
-void kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path, bool is_get,
-                       void (*on_news)(kvp_exchange_t *x));
+void kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path,
+                       kvp_path_kind_t kind, void (*on_news)(kvp_exchange_t *x));
 void kvp_exchange_begin(kvp_exchange_t *x); /* the body is whole; may call on_news */
 size_t kvp_exchange_take(kvp_exchange_t *x, char *bytes, size_t max); /* of what is there */
 void kvp_exchange_cancel(kvp_exchange_t *x); /* nobody wants it any more; legal at any time */
@@ -107,6 +110,7 @@ void kvp_exchange_fini(kvp_exchange_t *x);
 
 uint32_t kvp_servers_count(kvp_proxy_shared_t *shared, kvp_server_role_t role);
 uint32_t kvp_servers_left_out(kvp_proxy_shared_t *shared);
+bool kvp_servers_are_serving(kvp_proxy_shared_t *shared); /* kvp_fleet_is_serving */
 
 /* What a check of a server, and the end of a route, make of an answer: nothing. */
 bool kvp_skip_bytes(void *arg, const void *bytes, size_t len);

@@ -75,6 +75,18 @@ kvp_fleet_left_out(const kvp_fleet_t *f)
     return n;
 }
 
+bool
+kvp_fleet_is_serving(const kvp_fleet_t *f)
+{
+    uint32_t in_use[KVP_SERVER_ROLES] = {0};
+
+    for (uint32_t i = 0; i < f->n; i++)
+        in_use[f->servers[i].role] += !f->servers[i].is_down && !f->servers[i].is_gone;
+    if (kvp_fleet_count(f, KVP_SERVER_DECODE) == 0) return in_use[KVP_SERVER_REPLICA] > 0;
+    return in_use[KVP_SERVER_DECODE] > 0 &&
+           (in_use[KVP_SERVER_PREFILL] > 0 || kvp_fleet_count(f, KVP_SERVER_PREFILL) == 0);
+}
+
 static bool
 is_in(uint32_t server, const uint32_t *tried, uint32_t tried_n)
 {

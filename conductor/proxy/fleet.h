@@ -72,6 +72,8 @@ uint32_t kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, 
 bool kvp_fleet_remove(kvp_fleet_t *f, kvp_server_role_t role, const char *url);
 uint32_t kvp_fleet_count(const kvp_fleet_t *f, kvp_server_role_t role);
 uint32_t kvp_fleet_left_out(const kvp_fleet_t *f);
+/* kvp_fleet_is_serving: each role has a server that is not left out: prefill and decode, or where there is no decode server, replicas. Decode servers do without prefill servers if none is given. */
+bool kvp_fleet_is_serving(const kvp_fleet_t *f);
 
 /* kvp_fleet_pick: of those of that role that are not in tried[0 .. tried_n), the next in turn, or by_load the next of those with the fewest requests under way; those that are left out only where all
  * are, and no prefill server: decoding without it is better than to wait for it. It has one request more then, until kvp_fleet_end. KVP_SERVER_NONE = none is left.

@@ -18,6 +18,7 @@
 #include "common/thread.h"
 #include "conductor/proxy/checks.h"
 #include "conductor/proxy/cors.h"
+#include "conductor/proxy/headers.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -187,6 +188,16 @@ read_out(void *arg, uint64_t pos, char *bytes, size_t max)
     return 0;
 }
 
+/* libmicrohttpd refuses some headers, as those without a value: they are left out. */
+static void
+add_headers(const kvp_exchange_t *x, struct MHD_Response *r)
+{
+    const char *name, *value;
+
+    for (size_t at = 0; kvp_headers_next(&x->headers, &at, &name, &value);)
+        if (kvp_headers_passes(&x->headers, name)) (void)MHD_add_response_header(r, name, value);
+}
+
 static enum MHD_Result
 queue_answer(request_t *q)
 {
@@ -202,6 +213,7 @@ queue_answer(request_t *q)
     if (ok == MHD_YES) ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->type);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "X-Request-Id", x->id);
     if (ok == MHD_YES) ok = add_cors(q->conn, r);
+    if (ok == MHD_YES) add_headers(x, r);
     if (ok == MHD_YES) ok = MHD_queue_response(q->conn, x->status, r);
     if (r != NULL) MHD_destroy_response(r);
     x->is_passed = ok == MHD_YES;
@@ -233,18 +245,20 @@ refuse(struct MHD_Connection *conn, uint32_t status, const char *why)
     return answer_now(conn, status, "application/json", text, (size_t)n);
 }
 
+/* /health asks whether requests are served, /healthcheck whether the proxy runs. */
 static enum MHD_Result
-on_healthcheck(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
+on_health(kvp_proxy_shared_t *p, struct MHD_Connection *conn, bool is_check)
 {
+    const bool is_ok = is_check || kvp_servers_are_serving(p);
     char text[256];
-    const int n =
-        snprintf(text, sizeof text,
-                 "{\"status\":\"ok\",\"prefill_instances\":%u,\"decode_instances\":%u,\"replica_instances\":%u,"
-                 "\"left_out\":%u}",
-                 kvp_servers_count(p, KVP_SERVER_PREFILL), kvp_servers_count(p, KVP_SERVER_DECODE),
-                 kvp_servers_count(p, KVP_SERVER_REPLICA), kvp_servers_left_out(p));
+    const int n = snprintf(
+        text, sizeof text,
+        "{\"status\":\"%s\",\"prefill_instances\":%u,\"decode_instances\":%u,\"replica_instances\":%u,"
+        "\"left_out\":%u}",
+        is_ok ? "ok" : "a role has no server in use", kvp_servers_count(p, KVP_SERVER_PREFILL),
+        kvp_servers_count(p, KVP_SERVER_DECODE), kvp_servers_count(p, KVP_SERVER_REPLICA), kvp_servers_left_out(p));
 
-    return answer_now(conn, 200, "application/json", text, (size_t)n);
+    return answer_now(conn, is_ok ? 200 : 503, "application/json", text, (size_t)n);
 }
 
 static enum MHD_Result
@@ -303,7 +317,7 @@ on_connection(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Conne
 
 /* ---- requests */
 static request_t *
-make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, bool is_get)
+make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, kvp_path_kind_t kind)
 {
     request_t *r = calloc(1, sizeof *r);
 
@@ -314,7 +328,7 @@ make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, bool
     r->f = f;
     r->conn = conn;
     r->begun_ns = kvp_now_ns();
-    kvp_exchange_init(&r->x, f->shared, f->up, path, is_get, on_news);
+    kvp_exchange_init(&r->x, f->shared, f->up, path, kind, on_news);
     kvp_buf_init(&r->x.body, BODY_MAX);
     return r;
 }
@@ -335,6 +349,7 @@ typedef struct {
     uint32_t lengths, codings;
     bool is_bad, is_other_coding;
     uint64_t length;
+    size_t authorization_len;
 } framing_t;
 
 static enum MHD_Result
@@ -351,6 +366,8 @@ note_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *va
     } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
         f->codings++;
         if (value == NULL || strcasecmp(value, "chunked") != 0) f->is_other_coding = true;
+    } else if (strcasecmp(name, "Authorization") == 0 && value != NULL) {
+        f->authorization_len = strlen(value);
     }
     return MHD_YES;
 }
@@ -366,6 +383,8 @@ check_head(struct MHD_Connection *conn, const char **why_out)
     if (f.is_bad || f.lengths + f.codings > 1) return 400;
     *why_out = "no transfer coding but chunked is known here";
     if (f.is_other_coding) return 501;
+    *why_out = "Authorization is longer than 4095 bytes";
+    if (f.authorization_len >= sizeof((kvp_exchange_t *)NULL)->auth) return 431;
     *why_out = too_large;
     return f.length > BODY_MAX ? 413 : 0;
 }
@@ -374,15 +393,7 @@ check_head(struct MHD_Connection *conn, const char **why_out)
 static enum MHD_Result
 on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const char *method, void **ctx)
 {
-    static const struct {
-        const char *method, *path;
-        bool is_passed;
-    } paths[] = {{"POST", "/v1/completions", true},
-                 {"POST", "/v1/chat/completions", true},
-                 {"GET", "/v1/models", true},
-                 {"GET", "/healthcheck", false},
-                 {"GET", "/metrics", false}};
-    bool is_known = false;
+    kvp_path_kind_t kind;
     const char *why;
 
     expect_head(conn, 0);
@@ -392,17 +403,16 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
     if (!kvp_cors_allows(f->shared->conf.allow_origin, conn))
         return refuse(conn, 403, "web pages of this origin may not ask here; --allow-origin names those that may");
     if (strcmp(method, "OPTIONS") == 0) return kvp_cors_answer_options(f->shared->conf.allow_origin, conn);
-    for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
-        if (strcmp(url, paths[i].path) != 0) continue;
-        is_known = true;
-        if (strcmp(method, paths[i].method) != 0) continue;
-        if (!paths[i].is_passed)
-            return strcmp(url, "/metrics") == 0 ? on_metrics(f->shared, conn) : on_healthcheck(f->shared, conn);
-        if (atomic_load(&f->shared->open) >= REQUESTS_MAX) return refuse(conn, 503, "too many requests are under way");
-        *ctx = make_request(f, conn, paths[i].path, strcmp(method, "GET") == 0);
-        return *ctx == NULL ? MHD_NO : MHD_YES;
-    }
-    return refuse(conn, is_known ? 405 : 404, is_known ? "method not allowed here" : "no such path");
+    const uint32_t found = kvp_path_find(method, url, &kind);
+    if (found != 200) return refuse(conn, found, found == 405 ? "method not allowed here" : "no such path");
+    if (kind == KVP_PATH_METRICS) return on_metrics(f->shared, conn);
+    if (kind == KVP_PATH_HEALTH || kind == KVP_PATH_HEALTHCHECK)
+        return on_health(f->shared, conn, kind == KVP_PATH_HEALTHCHECK);
+    if ((kind == KVP_PATH_RESPONSE || kind == KVP_PATH_OTHER) && kvp_servers_count(f->shared, KVP_SERVER_DECODE) > 0)
+        return refuse(conn, 404, "only replicas serve this path, and here are prefill and decode servers");
+    if (atomic_load(&f->shared->open) >= REQUESTS_MAX) return refuse(conn, 503, "too many requests are under way");
+    *ctx = make_request(f, conn, url, kind);
+    return *ctx == NULL ? MHD_NO : MHD_YES;
 }
 
 /* Its body is whole. */
@@ -610,6 +620,15 @@ on_mhd_log(void *arg, const char *fmt, va_list args)
     kvp_log_debug("proxy", "%s", text);
 }
 
+/* A path passes as the client wrote it. */
+static size_t
+keep_escapes(void *arg, struct MHD_Connection *conn, char *text)
+{
+    (void)arg;
+    (void)conn;
+    return strlen(text);
+}
+
 /* NULL, logged. */
 static struct MHD_Daemon *
 serve(kvp_front_t *f, int listening)
@@ -618,12 +637,12 @@ serve(kvp_front_t *f, int listening)
     struct MHD_Daemon *mhd;
 
     if (fd < 0) return NULL;
-    mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, f,
-                           MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-                           MHD_OPTION_NOTIFY_COMPLETED, on_completed, f, MHD_OPTION_NOTIFY_CONNECTION, on_connection, f,
-                           MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT,
-                           CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(32u << 10),
-                           MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    mhd = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, f,
+        MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, f, MHD_OPTION_NOTIFY_CONNECTION, on_connection, f, MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT,
+        MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(32u << 10),
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_END);
     if (mhd == NULL) close(fd);
     return mhd;
 }

@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/list.h"
 #include "common/log.h"
+#include "conductor/proxy/headers.h"
 #include "conductor/url.h"
 
 #include <errno.h>
@@ -19,8 +20,7 @@
 
 #define IDLE_MAX 4096u /* connections that are kept */
 #define IDLE_NS (60 * KVP_NS_PER_S) /* for so long */
-#define HEAD_MAX (64u << 10) /* of an answer */
-#define TYPE_MAX 128u
+#define HEAD_MAX (16u << 10) /* of an answer: it has to fit into a client's connection, too (front.c) */
 #define READ_BYTES (64u << 10)
 #define TICK_MS 50u
 
@@ -48,10 +48,8 @@ typedef struct {
     uint64_t idle_ns; /* since when */
     bool was_used; /* it has brought an answer before */
     bool has_answer; /* the call's is whole */
-    bool is_type; /* the header that is read is the content type */
     uint32_t head_len;
     kvp_hostport_t at;
-    char name[16];
 } conn_t;
 
 /* A server's name that is looked up, in a thread of libuv's. */
@@ -77,7 +75,7 @@ struct kvp_call {
     const kvp_give_up_ops_t *given_up; /* NULL = it is wanted; else arg is owned, and so is the body */
     kvp_buf_t owned;
     int failure; /* of libuv's: it ends at the next look; 0 = none */
-    char type[TYPE_MAX]; /* "" = none */
+    kvp_buf_t headers; /* of the answer */
 };
 
 static void start_conn(kvp_call_t *c);
@@ -115,6 +113,7 @@ free_call(kvp_call_t *c)
     }
     kvp_list_del(&c->link);
     kvp_buf_fini(&c->head);
+    kvp_buf_fini(&c->headers);
     kvp_buf_fini(&c->owned);
     if (c->given_up != NULL) free(c->arg);
     free(c);
@@ -171,50 +170,25 @@ on_begin(llhttp_t *parser)
     conn_t *k = parser->data;
 
     k->head_len = 0;
-    k->name[0] = '\0';
-    k->is_type = false;
-    k->call->type[0] = '\0';
+    kvp_buf_reset(&k->call->headers);
     return 0;
 }
 
-static void
-append(char *text, size_t cap, const char *at, size_t len)
-{
-    const size_t has = strlen(text);
-
-    if (len > cap - 1 - has) len = cap - 1 - has;
-    memcpy(text + has, at, len);
-    text[has + len] = '\0';
-}
-
+/* A part of a name or a value, of a head or of what follows a body in chunks, which nobody reads. */
 static int
-on_name(llhttp_t *parser, const char *at, size_t len)
+on_header(llhttp_t *parser, const char *at, size_t len)
 {
     conn_t *k = parser->data;
 
-    append(k->name, sizeof k->name, at, len);
     k->head_len += (uint32_t)len;
-    return k->head_len > HEAD_MAX ? -1 : 0;
+    if (!k->call->has_head) kvp_buf_append(&k->call->headers, at, len);
+    return k->head_len > HEAD_MAX || k->call->headers.err != KVP_OK ? -1 : 0;
 }
 
 static int
-on_name_end(llhttp_t *parser)
+on_header_end(llhttp_t *parser)
 {
-    conn_t *k = parser->data;
-
-    k->is_type = strcasecmp(k->name, "Content-Type") == 0;
-    k->name[0] = '\0';
-    return 0;
-}
-
-static int
-on_value(llhttp_t *parser, const char *at, size_t len)
-{
-    conn_t *k = parser->data;
-
-    if (k->is_type) append(k->call->type, sizeof k->call->type, at, len);
-    k->head_len += (uint32_t)len;
-    return k->head_len > HEAD_MAX ? -1 : 0;
+    return on_header(parser, "", 1);
 }
 
 static int
@@ -223,9 +197,13 @@ on_head(llhttp_t *parser)
     conn_t *k = parser->data;
     kvp_call_t *c = k->call;
 
-    if (parser->status_code < 200) return parser->status_code == 101 ? -1 : 0;
+    if (parser->status_code < 200) { /* the answer comes after it */
+        const bool has_body = parser->content_length > 0 || (parser->flags & F_TRANSFER_ENCODING) != 0;
+
+        return parser->status_code == 101 || has_body ? -1 : 0;
+    }
     c->has_head = true;
-    c->ops.on_head(c->arg, parser->status_code, c->type[0] == '\0' ? NULL : c->type,
+    c->ops.on_head(c->arg, parser->status_code, kvp_headers_find(&c->headers, "Content-Type"),
                    (parser->flags & F_CONTENT_LENGTH) != 0 ? (int64_t)parser->content_length : -1);
     return 0;
 }
@@ -527,7 +505,7 @@ on_tick(uv_timer_t *timer)
 static void
 write_head(kvp_call_t *c, const kvp_call_conf_t *conf, const char *path)
 {
-    char place[KVP_HOSTPORT_TEXT_MAX], text[1200];
+    char place[KVP_HOSTPORT_TEXT_MAX], text[2048];
     int n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: %s\r\nAccept: */*\r\n", conf->is_get ? "GET" : "POST",
                      path[0] == '\0' ? "/" : path, kvp_format_hostport(&c->at, place));
 
@@ -586,6 +564,12 @@ kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_ca
     return c;
 }
 
+const kvp_buf_t *
+kvp_call_headers(const kvp_call_t *c)
+{
+    return &c->headers;
+}
+
 void
 kvp_call_resume(kvp_call_t *c)
 {
@@ -637,9 +621,8 @@ kvp_upstream_create(uv_loop_t *uv, kvp_upstream_t **out)
     kvp_list_init(&up->idle);
     llhttp_settings_init(&up->settings);
     up->settings.on_message_begin = on_begin;
-    up->settings.on_header_field = on_name;
-    up->settings.on_header_field_complete = on_name_end;
-    up->settings.on_header_value = on_value;
+    up->settings.on_header_field = up->settings.on_header_value = on_header;
+    up->settings.on_header_field_complete = up->settings.on_header_value_complete = on_header_end;
     up->settings.on_headers_complete = on_head;
     up->settings.on_body = on_body;
     up->settings.on_message_complete = on_whole;

@@ -50,6 +50,7 @@ void kvp_upstream_destroy(kvp_upstream_t *up);
 
 kvp_call_t *kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_call_ops_t *ops,
                                void *arg); /* NULL = no memory, or the url is none */
+const kvp_buf_t *kvp_call_headers(const kvp_call_t *call); /* of its answer (headers.h), within on_head; borrowed */
 void kvp_call_resume(kvp_call_t *call);
 void kvp_call_cancel(kvp_call_t *call); /* nothing is called back any more */
 

@@ -21,7 +21,7 @@ class Server:
         server = self
         self.kind, self.asked, self.fail, self.chunks, self.gap, self.gone = kind, [], None, 5, 0.02, 0
         self.health, self.checks, self.tokenized, self.can_tokenize = 200, 0, 0, True
-        self.ranks = None
+        self.ranks, self.headers = None, []
         self.release, self.engine, self.models = threading.Event(), "engine-7", [{"id": "m"}]
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -33,6 +33,8 @@ class Server:
                 self.send_header("Content-Length", str(len(body)))
                 if status == 429:
                     self.send_header("Retry-After", "7")
+                for name, value in server.headers:
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -45,6 +47,9 @@ class Server:
                         self.answer(server.health or 200, b"")
                     return
                 server.asked.append((self.path, None, dict(self.headers)))
+                if server.fail == 429:
+                    self.answer(429, b"{}")
+                    return
                 self.answer(200, json.dumps((server.ranks or {"0": {"engine_id": server.engine}}) if self.path == "/query" else {"data": server.models}).encode())
 
             def do_POST(self):
@@ -497,7 +502,7 @@ def test_servers_without_room(site):
     f.fail = 429
     before = sum(len(s.asked) for s in (d, e, f))
     status, text, r = proxy.post({"model": "m"})
-    assert status == 429 and json.loads(text)["error"]["message"] == "stub says 429"
+    assert status == 429 and r.headers["Retry-After"] == "7" and json.loads(text)["error"]["message"] == "stub says 429"
     assert sum(len(s.asked) for s in (d, e, f)) == before + 3
     f.fail = "close"
     assert proxy.post({"model": "m"})[0] == 429, "a server that fails says nothing of when to come again"
@@ -556,7 +561,10 @@ ANSWERS = {
     "chunked": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: z\r\n\r\n", 200), "more": (WHOLE + b"HTTP/1.1 200 OK\r\n", 200),
     "nothing": (b"", 502), "no_http": (b"SSH-2.0-x\r\n", 502), "half_a_head": (b"HTTP/1.1 200 OK\r\nContent-Le", 502), "two_lengths": (WHOLE.replace(b"\r\n\r\n", b"\r\nContent-Length: 6\r\n\r\n"), 502),
     "no_length": (WHOLE.replace(b": 5", b": five"), 502), "long_head": (WHOLE.replace(b"Content-Type: ", b"Content-Type: " + b"x" * 100000), 502), "upgrade": (b"HTTP/1.1 101 x\r\nUpgrade: y\r\nConnection: upgrade\r\n\r\n", 502),
-    "no_chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 502)}
+    "no_chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 502), "interim_body": (b"HTTP/1.1 199 Odd\r\nContent-Length: 5\r\n\r\nhello", 502),
+    "interim_body_and_answer": (b"HTTP/1.1 103 x\r\nContent-Length: 5\r\n\r\nhello" + WHOLE, 502), "interim_chunks": (b"HTTP/1.1 150 x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n" + WHOLE, 502),
+    "interim_rest": (b"HTTP/1.1 102 x\r\n\r\nhello", 502), "interim_alone": (b"HTTP/1.1 102 x\r\n\r\n", 502), "no_values": (WHOLE.replace(b"\r\n\r\n", b"\r\nX-Empty:\r\nX-Tab: a\tb\r\nX-Folded: a\r\n\r\n"), 200),
+    "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-T: 1\r\nContent-Type: y\r\n\r\n", 200)}
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -589,6 +597,74 @@ def test_what_servers_answer(bench, name, piece):
             assert r.status == status and (r.read() == b"hello" if status == 200 else json.loads(r.read())["error"])
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
+
+
+def test_headers_of_an_answer(site):
+    """Fails if a header of a server's answer is lost, comes twice, or passes although it is between neighbours only."""
+    proxy, p, d = site("prefill", "decode")
+    more = [("Content-Encoding", "gzip"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2"), ("ETag", '"x"'), ("X-Long", "y" * 8000)]
+    p.headers = d.headers = [*more, ("Connection", "keep-alive, X-Hop"), ("X-Hop", "1"), ("Keep-Alive", "timeout=5"), ("Upgrade", "x"), ("Access-Control-Allow-Origin", "http://other"),
+                             ("X-Request-Id", "theirs"), ("X-Empty", "")]
+    for p.fail, status in ((None, 200), (401, 401)):  # the decode server's answer, and a prefill server's own word
+        got, _, r = proxy.post({"model": "m"}, headers={"X-Request-Id": "mine", "Origin": "http://page"})
+        assert got == status and [(k, v) for k, v in r.headers.items() if (k, v) in more] == more, r.headers.items()
+        assert not {"x-hop", "keep-alive", "upgrade"} & {k.lower() for k in r.headers}
+        assert [r.headers.get_all(k) for k in ("X-Request-Id", "Access-Control-Allow-Origin", "Content-Type")] == [["mine"], ["*"], ["application/json"]]
+        assert len(r.headers.get_all("Date")) == len(r.headers.get_all("Server")) == len(r.headers.get_all("Content-Length")) == 1
+    p.fail, d.fail = None, "close"
+    status, _, r = proxy.post({"model": "m"})
+    assert status == 502 and "Set-Cookie" not in r.headers and "Content-Encoding" not in r.headers, "an answer of the proxy's own"
+
+
+def test_authorization_that_is_too_long(site):
+    """Fails if a request goes out without the Authorization that it came with."""
+    proxy, a = site("replica")
+    for n, status in ((4095, 200), (4096, 431), (20000, 431)):
+        asked = len(a.asked)
+        assert proxy.post({"model": "m"}, headers={"Authorization": "x" * n})[0] == status
+        assert len(a.asked) == asked + (status == 200) and (status != 200 or a.asked[-1][2]["Authorization"] == "x" * n)
+
+
+def test_paths_of_replicas(site):
+    """Fails if what replicas serve does not pass, passes elsewhere, or passes to decode servers."""
+    proxy, a, b = site("replica", "replica")
+    pd, p, d = site("prefill", "decode")
+    posts = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank", "/v1/score", "/detokenize")
+    for path in (*posts, "/tokenize"):
+        status, text, _ = proxy.post({"model": "m", "prompt": "1"}, path)
+        assert status == 200 and json.loads(text) == ({"tokens": [1]} if path == "/tokenize" else {"choices": [{"text": "ok"}]}), path
+        assert proxy.get(path)[0] == 405 and pd.post({"model": "m", "prompt": "1"}, path)[0] == (200 if path.endswith("completions") else 404)
+    assert sorted(path for s in (a, b) for path, _, _ in s.asked) == sorted(posts) and a.tokenized + b.tokenized == 1
+    for path in ("/v1/models", "/v1/models/m", "/v1/models/org/m", "/v1/models/org%2Fm"):
+        for at, servers in ((proxy, (a, b)), (pd, (d,))):
+            for s in servers:
+                s.asked.clear()
+            assert at.get(path)[0] == 200 and [path for s in servers for path, _, _ in s.asked] == [path]
+    assert proxy.get("/v1/models/../../metrics")[0] == 404 and proxy.get("/v1/models/")[0] == 404
+    a.fail = 429
+    assert [proxy.get("/v1/models")[0] for _ in range(2)] == [200, 200]
+    b.fail = 429
+    assert proxy.get("/v1/models")[0] == 429
+
+
+@pytest.mark.parametrize("kinds", [("replica", "replica"), ("prefill", "decode"), ("prefill", "decode", "decode")])
+def test_health(site, kinds):
+    """Fails if /health is not 200 just while each role has a server in use, or asks the servers."""
+    proxy, *servers = site(*kinds)
+    assert proxy.get("/health")[0] == 200 and all(s.asked == [] and s.checks == 0 for s in servers)
+    for s in servers:
+        s.fail, s.health = "close", 503
+        for _ in range(2 if s.kind != "prefill" else 1):
+            proxy.post({"model": "m"})
+        others = [o for o in servers if o.kind == s.kind and o.fail is None]
+        assert proxy.get("/health")[0] == (200 if others else 503), (s.kind, proxy.servers("GET"))
+        assert proxy.get("/healthcheck")[0] == 200
+        if s.kind == "prefill":
+            s.fail, s.health = None, 200
+            wait_until(lambda: proxy.get("/health")[0] == 200, 10, "the prefill server to be back")
+    for s in servers:
+        s.fail, s.health = None, 200
+    wait_until(lambda: proxy.get("/health")[0] == 200, 10, "the servers to be back")
 
 
 def test_client_goes(site):

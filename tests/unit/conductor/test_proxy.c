@@ -4,6 +4,8 @@
 #include "conductor/proxy/body.h"
 #include "conductor/proxy/copies.h"
 #include "conductor/proxy/fleet.h"
+#include "conductor/proxy/headers.h"
+#include "conductor/proxy/paths.h"
 #include "conductor/proxy/question.h"
 #include "conductor/url.h"
 
@@ -400,6 +402,108 @@ test_ranks(void **state)
 }
 
 static void
+test_fleet_that_serves(void **state)
+{
+    static kvp_fleet_t f;
+    uint32_t p, d;
+
+    (void)state;
+    assert_false(kvp_fleet_is_serving(&f));
+    kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://r", "");
+    assert_true(kvp_fleet_is_serving(&f));
+    d = kvp_fleet_add(&f, KVP_SERVER_DECODE, "http://d", "");
+    assert_true(kvp_fleet_is_serving(&f)); /* it computes alone */
+    p = kvp_fleet_add(&f, KVP_SERVER_PREFILL, "http://p", "");
+    f.servers[p].is_down = true;
+    assert_false(kvp_fleet_is_serving(&f));
+    f.servers[p].is_down = false;
+    f.servers[d].is_down = true;
+    assert_false(kvp_fleet_is_serving(&f));
+    kvp_fleet_add(&f, KVP_SERVER_DECODE, "http://e", "");
+    assert_true(kvp_fleet_is_serving(&f));
+}
+
+static void
+test_headers(void **state)
+{
+    static const char text[] = "Content-Type\0text/plain\0connection\0close, X-Hop ,Date\0X-Empty\0\0retry-after\0"
+                               "7";
+    static const char *const passes[] = {"Retry-After", "Server", "Set-Cookie", "Content-Encoding",
+                                         "X-Ho",        "X-Hopp", "closed"};
+    static const char *const stays[] = {"x-hop",
+                                        "DATE",
+                                        "Connection",
+                                        "keep-alive",
+                                        "Transfer-Encoding",
+                                        "content-length",
+                                        "Trailer",
+                                        "Upgrade",
+                                        "X-Request-ID",
+                                        "Access-Control-Allow-Origin",
+                                        "Proxy-Authenticate",
+                                        "Content-type"};
+    kvp_buf_t list = {.data = (uint8_t *)text, .len = sizeof text};
+    const char *name, *value;
+    size_t at = 0, n = 0;
+
+    (void)state;
+    while (kvp_headers_next(&list, &at, &name, &value))
+        n++;
+    assert_int_equal(n, 4);
+    assert_string_equal(kvp_headers_find(&list, "Retry-After"), "7");
+    assert_string_equal(kvp_headers_find(&list, "x-empty"), "");
+    assert_null(kvp_headers_find(&list, "7"));
+    for (size_t i = 0; i < KVP_ARRAY_LEN(passes); i++)
+        assert_true(kvp_headers_passes(&list, passes[i]));
+    for (size_t i = 0; i < KVP_ARRAY_LEN(stays); i++)
+        assert_false(kvp_headers_passes(&list, stays[i]));
+}
+
+static void
+test_paths(void **state)
+{
+    static const struct {
+        const char *method, *url;
+        uint32_t status;
+        kvp_path_kind_t kind;
+    } cases[] = {{"POST", "/v1/completions", 200, KVP_PATH_COMPLETION},
+                 {"GET", "/v1/models", 200, KVP_PATH_MODELS},
+                 {"GET", "/v1/models/m", 200, KVP_PATH_MODELS},
+                 {"GET", "/v1/models/org/m.gguf", 200, KVP_PATH_MODELS},
+                 {"GET", "/v1/models/org%2Fm", 200, KVP_PATH_MODELS},
+                 {"POST", "/v1/models/m", 405, 0},
+                 {"GET", "/v1/models/", 404, 0},
+                 {"GET", "/v1/models/../x", 404, 0},
+                 {"GET", "/v1/models/a/%2E./x", 404, 0},
+                 {"GET", "/v1/models/a/..", 404, 0},
+                 {"GET", "/v1/models/.", 404, 0},
+                 {"GET", "/v1/models/...", 200, KVP_PATH_MODELS},
+                 {"GET", "/v1/models/a b", 404, 0},
+                 {"GET", "/v1/modelsx", 404, 0},
+                 {"GET", "/tokenize", 405, 0},
+                 {"POST", "/detokenize", 200, KVP_PATH_OTHER},
+                 {"POST", "/v1/responses", 200, KVP_PATH_RESPONSE},
+                 {"GET", "/health", 200, KVP_PATH_HEALTH},
+                 {"GET", "/healthz", 404, 0}};
+    char longest[KVP_PATH_MAX + 2];
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
+        kvp_path_kind_t kind;
+        const uint32_t status = kvp_path_find(cases[i].method, cases[i].url, &kind);
+
+        if (status != cases[i].status || (status == 200 && kind != cases[i].kind))
+            fail_msg("%s: %u", cases[i].url, status);
+    }
+    memset(longest, 'a', sizeof longest);
+    memcpy(longest, "/v1/models/", 11);
+    longest[KVP_PATH_MAX + 1] = '\0';
+    assert_int_equal(kvp_path_find("GET", longest, &(kvp_path_kind_t){0}), 404);
+    longest[KVP_PATH_MAX] = '\0';
+    assert_int_equal(kvp_path_find("GET", longest, &(kvp_path_kind_t){0}), 200);
+}
+
+static void
 test_urls(void **state)
 {
     static const char *const good[][2] = {{"http://a", "http://a"},
@@ -495,6 +599,9 @@ main(void)
                                        cmocka_unit_test(test_silent_servers),
                                        cmocka_unit_test(test_fleet_by_load),
                                        cmocka_unit_test(test_ranks),
+                                       cmocka_unit_test(test_fleet_that_serves),
+                                       cmocka_unit_test(test_headers),
+                                       cmocka_unit_test(test_paths),
                                        cmocka_unit_test(test_urls),
                                        cmocka_unit_test(test_questions)};
 
