@@ -211,6 +211,20 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
     answer_error(x, 503, "out of memory");
 }
 
+/* Our own fault: no server is marked. The other servers could not be asked, either. */
+static bool
+end_locally(kvp_exchange_t *x, const char *why, kvp_call_fate_t fate)
+{
+    char text[256];
+
+    if (fate != KVP_CALL_LOCAL) return false;
+    snprintf(text, sizeof text,
+             "the proxy cannot open a connection to a server: %.100s; is its limit of open files too low?", why);
+    end_server(x, KVP_SERVER_LEFT);
+    answer_error(x, 503, text);
+    return true;
+}
+
 /* ---- prefill */
 static void
 go_to_answer(kvp_exchange_t *x)
@@ -311,6 +325,7 @@ on_prefill_end(void *arg, const char *why, kvp_call_fate_t fate)
 
     x->call = NULL;
     x->status = 0;
+    if (end_locally(x, why, fate)) return;
     note_delivery(x, why, status, fate);
     if (why == NULL && status >= 400 && status < 500 && status != BUSY) { /* the engine's own word */
         end_server(x, KVP_SERVER_DID);
@@ -387,9 +402,9 @@ on_bootstrap_end(void *arg, const char *why, kvp_call_fate_t fate)
     kvp_exchange_t *x = arg;
     const bool is_told = why == NULL && x->status == 200 && note_ranks(x) && take_rank(x);
 
-    (void)fate;
     x->call = NULL;
     x->status = 0;
+    if (end_locally(x, why, fate)) return;
     if (is_told) {
         send_prefill(x);
         return;
@@ -500,9 +515,9 @@ static void
 on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     kvp_exchange_t *x = arg;
-    const bool was_delivered = note_delivery(x, why, x->status, fate);
-
     x->call = NULL;
+    if (end_locally(x, why, fate)) return;
+    const bool was_delivered = note_delivery(x, why, x->status, fate);
     if (why == NULL && x->status != BUSY && x->out.err != KVP_OK) why = "out of memory";
     if (why == NULL && x->status < 500 && x->status != BUSY) {
         end_server(x, KVP_SERVER_DID);

@@ -12,6 +12,7 @@
 #include "common/list.h"
 #include "conductor/proxy/body.h"
 #include "conductor/proxy/paths.h"
+#include "conductor/proxy/places.h"
 #include "conductor/proxy/proxy.h"
 #include "conductor/proxy/upstream.h"
 
@@ -38,8 +39,8 @@ typedef struct {
     kvp_fleet_t fleet;
     uint64_t id; /* drawn at the start */
     _Atomic uint64_t ids; /* that were made */
-    _Atomic uint64_t held; /* bytes of all bodies */
-    _Atomic uint32_t open; /* exchanges */
+    kvp_places_t places; /* for bodies */
+    _Atomic uint32_t open; /* exchanges, without uploads */
     struct {
         _Atomic uint64_t requests, refused, failed, broken, plain,
             gone; /* broken: after the first byte; plain: without their prefill */

@@ -3,8 +3,7 @@
  *
  * Design notes.
  * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is suspended, and resumed when there is something for it.
- * - libmicrohttpd does not look at a suspended connection, so one whose client has gone is found by a look at all of them, 20 times a second.
- * - libmicrohttpd closes a connection that is silent, but lets one that sends a byte now and then take for ever: the look finds those, too.
+ * - A FIN of a client means that the client has gone (clients.h).
  * - A client must not take an answer that breaks off for a whole one. A chunked answer then lacks
  *   its last chunk. Any other answer may end with its connection, so the connection is reset. A
  *   reset drops the bytes that the kernel has not delivered yet, so the proxy first waits for the
@@ -17,6 +16,7 @@
 #include "common/parse.h"
 #include "common/thread.h"
 #include "conductor/proxy/checks.h"
+#include "conductor/proxy/clients.h"
 #include "conductor/proxy/cors.h"
 #include "conductor/proxy/headers.h"
 
@@ -24,7 +24,6 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <microhttpd.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,9 +34,7 @@
 
 #define BODY_MAX (32u << 20)
 #define REQUESTS_MAX 4096u
-#define HELD_MAX (512u << 20) /* bytes of all bodies */
 #define PIECE_BYTES (16u << 10)
-#define CONNECTION_LIMIT 8192u
 #define CONNECTION_TIMEOUT_S 30u /* of one that sends nothing */
 #define LOOK_MS 50u
 #define CUT_NS (5 * KVP_NS_PER_S) /* for a client to take the rest of an answer that broke off */
@@ -50,35 +47,30 @@ typedef struct {
     struct MHD_Connection *conn;
     uint64_t begun_ns;
     kvp_exchange_t x;
+    kvp_place_t place; /* of its body */
     bool is_suspended, is_gone, is_too_large, is_full;
+    bool is_under_way; /* it counts as open */
     bool is_http10;
     bool is_chunked; /* its answer */
     uint64_t cut_ns; /* when its answer broke off; 0 = it has not */
 } request_t;
-
-/* A connection. */
-typedef struct {
-    kvp_list_t link; /* front->clients */
-    kvp_front_t *f;
-    struct MHD_Connection *conn;
-    uint64_t since_ns; /* from when its next head has been expected; 0 = a request is under way */
-} client_t;
 
 struct kvp_front {
     kvp_proxy_shared_t *shared;
     bool watches;
     kvp_checks_t *checks; /* NULL unless it watches */
     uv_loop_t uv;
-    uv_async_t stop;
+    uv_async_t stop, displaced;
     uv_idle_t more;
     uv_timer_t look;
-    uv_poll_t front;
+    uv_poll_t front, left;
     struct MHD_Daemon *mhd;
     kvp_upstream_t *up;
     pthread_t thread;
     bool has_uv, has_thread, is_asked_to_stop;
     uint64_t stopping_ns; /* since when; 0 = it is not being stopped */
-    kvp_list_t requests, clients;
+    kvp_list_t requests;
+    kvp_clients_t clients;
 };
 
 static void on_more(uv_idle_t *idle);
@@ -155,7 +147,7 @@ look_after_cut(kvp_front_t *f)
 }
 
 /* NULL: there was no memory for it. */
-static client_t *
+static kvp_client_t *
 client_of(struct MHD_Connection *conn)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -167,16 +159,17 @@ client_of(struct MHD_Connection *conn)
 static enum MHD_Result
 add_cors(struct MHD_Connection *conn, struct MHD_Response *r)
 {
-    const client_t *c = client_of(conn);
+    const kvp_client_t *c = client_of(conn);
+    const kvp_front_t *f = c == NULL ? NULL : c->front;
 
-    return c == NULL ? MHD_YES : kvp_cors_add(c->f->shared->conf.allow_origin, conn, r);
+    return f == NULL ? MHD_YES : kvp_cors_add(f->shared->conf.allow_origin, conn, r);
 }
 
 static ssize_t
 read_out(void *arg, uint64_t pos, char *bytes, size_t max)
 {
     request_t *r = arg;
-    const size_t n = kvp_exchange_take(&r->x, bytes, max);
+    const size_t n = r->is_gone ? 0 : kvp_exchange_take(&r->x, bytes, max);
 
     (void)pos;
     if (n > 0) return (ssize_t)n;
@@ -281,41 +274,32 @@ on_metrics(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
     COUNTER("unrouted_total", "times that it could not, so that the load did", p->stats.unrouted);
 #undef COUNTER
     n += snprintf(text + n, sizeof text - (size_t)n,
-                  "# HELP kvpool_proxy_open requests under way\n# TYPE kvpool_proxy_open gauge\nkvpool_proxy_open %u\n",
-                  atomic_load(&p->open));
+                  "# HELP kvpool_proxy_open requests under way\n# TYPE kvpool_proxy_open gauge\nkvpool_proxy_open %u\n"
+                  "# HELP kvpool_proxy_uploads requests whose bodies are still coming\n"
+                  "# TYPE kvpool_proxy_uploads gauge\nkvpool_proxy_uploads %u\n",
+                  atomic_load(&p->open), kvp_places_uploads(&p->places));
     return answer_now(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text, (size_t)n);
 }
 
 /* ---- connections */
 static void
-expect_head(struct MHD_Connection *conn, uint64_t since_ns)
-{
-    client_t *c = client_of(conn);
-
-    if (c != NULL) c->since_ns = since_ns;
-}
-
-static void
 on_connection(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_ConnectionNotificationCode code)
 {
     kvp_front_t *f = arg;
-    client_t *c = *ctx;
 
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        c = *ctx = calloc(1, sizeof *c);
-        if (c == NULL) return;
-        c->f = f;
-        c->conn = conn;
-        c->since_ns = kvp_now_ns();
-        kvp_list_init(&c->link);
-        kvp_list_add_tail(&f->clients, &c->link);
-    } else if (c != NULL) {
-        kvp_list_del(&c->link);
-        free(c);
-    }
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        *ctx = kvp_clients_enter(&f->clients, f, fd_of(conn), kvp_now_ns());
+    else
+        kvp_clients_leave(&f->clients, *ctx);
 }
 
 /* ---- requests */
+static void
+wake_owner(kvp_place_t *place)
+{
+    uv_async_send(&kvp_container_of(place, request_t, place)->f->displaced);
+}
+
 static request_t *
 make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, kvp_path_kind_t kind)
 {
@@ -324,12 +308,14 @@ make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, kvp_
     if (r == NULL) return NULL;
     kvp_list_init(&r->link);
     kvp_list_add_tail(&f->requests, &r->link);
-    atomic_fetch_add(&f->shared->open, 1);
+    kvp_list_init(&r->place.link);
     r->f = f;
     r->conn = conn;
     r->begun_ns = kvp_now_ns();
     kvp_exchange_init(&r->x, f->shared, f->up, path, kind, on_news);
     kvp_buf_init(&r->x.body, BODY_MAX);
+    client_of(conn)->request = r;
+    if (!r->x.is_get) kvp_places_enter(&f->shared->places, &r->place, wake_owner);
     return r;
 }
 
@@ -396,8 +382,9 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
     kvp_path_kind_t kind;
     const char *why;
 
-    expect_head(conn, 0);
-    if (f->stopping_ns != 0) return MHD_NO;
+    kvp_client_t *c = client_of(conn);
+    if (c == NULL || f->stopping_ns != 0) return MHD_NO;
+    kvp_clients_begin(c);
     const uint32_t status = check_head(conn, &why);
     if (status != 0) return refuse(conn, status, why);
     if (!kvp_cors_allows(f->shared->conf.allow_origin, conn))
@@ -410,19 +397,25 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
         return on_health(f->shared, conn, kind == KVP_PATH_HEALTHCHECK);
     if ((kind == KVP_PATH_RESPONSE || kind == KVP_PATH_OTHER) && kvp_servers_count(f->shared, KVP_SERVER_DECODE) > 0)
         return refuse(conn, 404, "only replicas serve this path, and here are prefill and decode servers");
-    if (atomic_load(&f->shared->open) >= REQUESTS_MAX) return refuse(conn, 503, "too many requests are under way");
+    if (c->has_left) return MHD_NO;
     *ctx = make_request(f, conn, url, kind);
     return *ctx == NULL ? MHD_NO : MHD_YES;
 }
 
-/* Its body is whole. */
-static void
+/* Its body is whole. False: it has no place among those that are under way. */
+static bool
 begin(request_t *r)
 {
+    kvp_proxy_shared_t *p = r->f->shared;
+
+    if (!kvp_places_finish(&p->places, &r->place)) return false;
+    r->is_under_way = true;
+    if (atomic_fetch_add(&p->open, 1) >= REQUESTS_MAX) return false;
     copy_header(r, "X-Request-Id", r->x.id, sizeof r->x.id);
     copy_header(r, "Authorization", r->x.auth, sizeof r->x.auth);
     copy_header(r, "X-Session-Id", r->x.session, sizeof r->x.session);
     kvp_exchange_begin(&r->x);
+    return true;
 }
 
 static void
@@ -431,10 +424,9 @@ take_upload(request_t *r, const char *bytes, size_t len)
     kvp_proxy_shared_t *p = r->f->shared;
 
     if (r->x.body.len + len > BODY_MAX) r->is_too_large = true;
-    if (atomic_load(&p->held) + len > HELD_MAX) r->is_full = true;
     if (r->is_too_large || r->is_full) return;
-    kvp_buf_append(&r->x.body, bytes, len);
-    atomic_fetch_add(&p->held, len);
+    r->is_full = !kvp_places_grow(&p->places, &r->place, len);
+    if (!r->is_full) kvp_buf_append(&r->x.body, bytes, len);
 }
 
 static enum MHD_Result
@@ -454,7 +446,7 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
     if (r->is_too_large) return refuse(conn, 413, too_large);
     if (r->is_full) return refuse(conn, 503, "the bodies of the requests under way are 512 MiB by now");
     r->is_http10 = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
-    if (r->x.state == KVP_X_BODY) begin(r);
+    if (r->x.state == KVP_X_BODY && !begin(r)) return refuse(conn, 503, "too many requests are under way");
     if (r->x.out.len > 0 || r->x.has_ended) return queue_answer(r);
     r->is_suspended = true;
     MHD_suspend_connection(conn);
@@ -467,7 +459,11 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
     kvp_front_t *f = arg;
     request_t *r = *ctx;
 
-    expect_head(conn, kvp_now_ns());
+    kvp_client_t *c = client_of(conn);
+    if (c != NULL) {
+        c->request = NULL;
+        kvp_clients_expect(&f->clients, c, kvp_now_ns());
+    }
     if (r == NULL) return;
     *ctx = NULL;
     /* libmicrohttpd ends the connection with a FIN after this call. */
@@ -477,8 +473,8 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
         reset(conn);
     if (r->x.call != NULL && code != MHD_REQUEST_TERMINATED_COMPLETED_OK) kvp_count(&f->shared->stats.gone);
     kvp_exchange_cancel(&r->x);
-    atomic_fetch_sub(&f->shared->held, r->x.body.len);
-    atomic_fetch_sub(&f->shared->open, 1);
+    kvp_places_leave(&f->shared->places, &r->place);
+    atomic_fetch_sub(&f->shared->open, r->is_under_way);
     kvp_list_del(&r->link);
     kvp_exchange_fini(&r->x);
     free(r);
@@ -511,32 +507,49 @@ on_front(uv_poll_t *poll, int status, int events)
     run_front(poll->data);
 }
 
+/* Ends a request whose client or place is lost, in whatever state its connection is. */
 static void
-cut_slow(kvp_front_t *f)
+drop(request_t *r)
 {
-    const uint64_t now_ns = kvp_now_ns();
-
-    kvp_list_foreach (pos, &f->clients) {
-        const client_t *c = kvp_list_entry(pos, client_t, link);
-
-        if (c->since_ns != 0 && now_ns - c->since_ns > f->shared->conf.upload_ms * KVP_NS_PER_MS)
-            (void)shutdown(fd_of(c->conn), SHUT_RDWR); /* libmicrohttpd sees that it has ended */
-    }
+    r->is_gone = true;
+    if (r->x.call != NULL) kvp_count(&r->f->shared->stats.gone);
+    kvp_exchange_cancel(&r->x);
+    if (r->is_suspended)
+        resume(r);
+    else
+        reset(r->conn);
 }
 
-/* Clients that have gone while their connections are suspended. */
+/* What came together with the end is read first, so that libmicrohttpd has answered what it can at once. */
 static void
-find_gone(kvp_front_t *f)
+on_left(uv_poll_t *poll, int status, int events)
 {
-    kvp_list_foreach_safe (pos, tmp, &f->requests) {
-        request_t *r = kvp_list_entry(pos, request_t, link);
-        struct pollfd fd = {.fd = r->is_suspended ? fd_of(r->conn) : -1, .events = POLLRDHUP};
+    kvp_front_t *f = poll->data;
+    kvp_client_t *c;
 
-        if (fd.fd < 0 || poll(&fd, 1, 0) <= 0) continue;
-        r->is_gone = true;
-        if (r->x.call != NULL) kvp_count(&f->shared->stats.gone);
-        kvp_exchange_cancel(&r->x);
-        resume(r);
+    (void)status;
+    (void)events;
+    kvp_clients_find_left(&f->clients);
+    run_front(f);
+    while ((c = kvp_clients_take_left(&f->clients)) != NULL) {
+        if (c->request != NULL)
+            drop(c->request);
+        else if (c->since_ns != 0)
+            (void)shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd sees that it has ended */
+    }
+    uv_idle_start(&f->more, on_more);
+}
+
+/* Uploads gave way. */
+static void
+on_displaced(uv_async_t *async)
+{
+    kvp_front_t *f = async->data;
+
+    kvp_list_foreach (pos, &f->requests) {
+        request_t *r = kvp_list_entry(pos, request_t, link);
+
+        if (r->place.is_displaced && !r->is_gone) drop(r);
     }
 }
 
@@ -551,6 +564,7 @@ finish_stop(kvp_front_t *f)
         resume(r); /* libmicrohttpd ends no suspended connection */
     }
     uv_poll_stop(&f->front);
+    uv_poll_stop(&f->left);
     MHD_stop_daemon(f->mhd);
     f->mhd = NULL;
     kvp_upstream_close(f->up);
@@ -558,6 +572,8 @@ finish_stop(kvp_front_t *f)
     uv_close((uv_handle_t *)&f->more, NULL);
     uv_close((uv_handle_t *)&f->look, NULL);
     uv_close((uv_handle_t *)&f->stop, NULL);
+    uv_close((uv_handle_t *)&f->left, NULL);
+    uv_close((uv_handle_t *)&f->displaced, NULL);
 }
 
 static void
@@ -565,9 +581,8 @@ on_look(uv_timer_t *timer)
 {
     kvp_front_t *f = timer->data;
 
-    find_gone(f);
     look_after_cut(f);
-    cut_slow(f);
+    kvp_clients_cut(&f->clients, f->shared->conf.upload_ms * KVP_NS_PER_MS, kvp_now_ns());
     if (f->checks != NULL) kvp_checks_look(f->checks);
     run_front(f);
     if (f->stopping_ns != 0 &&
@@ -591,11 +606,7 @@ on_stop(uv_async_t *async)
             kvp_exchange_break(&r->x);
             continue;
         }
-        r->is_gone = true;
-        if (r->is_suspended)
-            resume(r);
-        else
-            reset(r->conn); /* its body is still under way */
+        drop(r);
     }
     on_look(&f->look);
 }
@@ -640,7 +651,7 @@ serve(kvp_front_t *f, int listening)
     mhd = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, f,
         MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, f, MHD_OPTION_NOTIFY_CONNECTION, on_connection, f, MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT,
+        on_completed, f, MHD_OPTION_NOTIFY_CONNECTION, on_connection, f, MHD_OPTION_CONNECTION_LIMIT, f->clients.max,
         MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(32u << 10),
         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_END);
     if (mhd == NULL) close(fd);
@@ -654,6 +665,9 @@ build(kvp_front_t *f, int listening)
 
     if (uv_loop_init(&f->uv) != 0) return KVP_SYS;
     f->has_uv = true;
+    err =
+        kvp_clients_init(&f->clients, listening, (uint32_t)kvp_max_u64(kvp_clients_max() / f->shared->conf.threads, 1));
+    if (err != KVP_OK) return err;
     f->mhd = serve(f, listening);
     if (f->mhd == NULL) return KVP_SYS;
     err = kvp_upstream_create(&f->uv, &f->up);
@@ -662,8 +676,11 @@ build(kvp_front_t *f, int listening)
         if (f->checks == NULL) err = KVP_NOMEM;
     }
     if (err != KVP_OK) return err;
-    f->more.data = f->front.data = f->look.data = f->stop.data = f;
+    f->more.data = f->front.data = f->look.data = f->stop.data = f->left.data = f->displaced.data = f;
     (void)uv_async_init(&f->uv, &f->stop, on_stop);
+    (void)uv_async_init(&f->uv, &f->displaced, on_displaced);
+    (void)uv_poll_init(&f->uv, &f->left, f->clients.watch);
+    (void)uv_poll_start(&f->left, UV_READABLE, on_left);
     (void)uv_idle_init(&f->uv, &f->more);
     (void)uv_timer_init(&f->uv, &f->look);
     (void)uv_timer_start(&f->look, on_look, LOOK_MS, LOOK_MS);
@@ -684,7 +701,6 @@ kvp_front_start(kvp_proxy_shared_t *shared, int listening, bool watches, kvp_fro
     f->shared = shared;
     f->watches = watches;
     kvp_list_init(&f->requests);
-    kvp_list_init(&f->clients);
     err = build(f, listening);
     if (err == KVP_OK)
         *out = f;
@@ -713,6 +729,7 @@ kvp_front_stop(kvp_front_t *f)
     }
     kvp_upstream_destroy(f->up);
     kvp_checks_destroy(f->checks);
+    kvp_clients_fini(&f->clients);
     if (f->has_uv) (void)uv_loop_close(&f->uv);
     free(f);
 }

@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #define BACKLOG 1024
+#define UPLOADS_MAX 4096u
+#define BODIES_MAX (512u << 20) /* bytes */
 
 const kvp_proxy_conf_t kvp_proxy_defaults = {.threads = 1,
                                              .connect_ms = 2000,
@@ -41,6 +43,7 @@ kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out)
     p->shared.id = kvp_random_u64();
     p->listening = -1;
     (void)pthread_mutex_init(&p->shared.lock, NULL);
+    kvp_places_init(&p->shared.places, UPLOADS_MAX, BODIES_MAX);
     *out = p;
     return KVP_OK;
 }
@@ -159,5 +162,6 @@ kvp_proxy_stop(kvp_proxy_t *p)
     if (p->listening >= 0) close(p->listening);
     kvp_fleet_fini(&p->shared.fleet);
     pthread_mutex_destroy(&p->shared.lock);
+    kvp_places_fini(&p->shared.places);
     free(p);
 }

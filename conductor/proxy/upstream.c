@@ -369,6 +369,14 @@ on_connected(uv_connect_t *connect, int status)
     }
 }
 
+static bool
+close_oldest_idle(kvp_upstream_t *up)
+{
+    if (kvp_list_is_empty(&up->idle)) return false;
+    close_conn(kvp_list_entry(up->idle.prev, conn_t, idle_link));
+    return true;
+}
+
 /* Over a new connection, which frees addrs. */
 static void
 try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
@@ -391,7 +399,9 @@ try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
     k->at = c->at;
     k->call = c;
     c->conn = k;
-    c->failure = uv_tcp_connect(&k->connecting, &k->tcp, addr->ai_addr, on_connected);
+    do
+        c->failure = uv_tcp_connect(&k->connecting, &k->tcp, addr->ai_addr, on_connected);
+    while (c->failure == UV_EMFILE && close_oldest_idle(c->up));
     if (c->failure == 0 || addr->ai_next == NULL) return;
     k->addrs = NULL;
     close_conn(k);

@@ -2,6 +2,8 @@
 """The proxy's side towards clients: an answer that breaks off looks broken to each of them, and each has a place only as long as it uses it."""
 import contextlib
 import json
+import os
+import resource
 import socket
 import struct
 import threading
@@ -162,3 +164,85 @@ def test_proxy_ends_within_an_answer(raw, how):
         if how == "terminate":
             assert json.loads(events(got)[-1])["error"]["message"] == "the proxy is being stopped"
         assert not read_all(chunked)[0].endswith(b"0\r\n\r\n")
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{", request(b"1.1")], ids=["idle", "half_head", "half_body", "whole"])
+def test_client_that_ends_its_connection_has_gone(raw, sent):
+    """Fails if an end that comes together with bytes is missed, so that the connection stays for its timeout."""
+    proxy, _ = raw(b"")
+    with connect(proxy) as s:
+        s.settimeout(5 * SLOW)
+        s.sendall(sent)
+        s.shutdown(socket.SHUT_WR)
+        assert read_all(s)[0] == b""
+    wait_until(lambda: proxy.counter("open") == proxy.counter("uploads") == 0, 5, "the places")
+    with connect(proxy) as s:  # what can be answered at once is
+        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        s.shutdown(socket.SHUT_WR)
+        assert b"kvpool_proxy_uploads 0" in read_all(s)[0]
+
+
+def test_client_that_goes_beside_a_stream(raw):
+    """Fails if a client that reads nothing of a fast stream keeps its place after its end."""
+    proxy, server = raw(STREAM + b"Content-Length: 16000000\r\n\r\n" + b"x" * 8000000)
+    with connect(proxy, small=True) as s:
+        s.sendall(request(b"1.1"))
+        assert s.recv(1, socket.MSG_PEEK)
+        wait_until(lambda: proxy.counter("open") == 1, 5, "the request")
+        s.shutdown(socket.SHUT_WR)
+        wait_until(lambda: proxy.counter("open") == 0, 5, "the place")
+        assert proxy.counter("gone_total") == 1 and read_all(s)[1] == "rst"
+
+
+def test_half_sent_requests_keep_nobody_out(raw):
+    """Fails if uploads take the places of requests, or if it is not the oldest upload that gives way."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard >= 8192 + 2048, "this test opens 4,200 connections, and so does the proxy"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    proxy, server = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    server.may_end.set()
+    with contextlib.ExitStack() as held:
+        half = []
+        for _ in range(4096 + 10):
+            half.append(held.enter_context(connect(proxy)))
+            half[-1].sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+        wait_until(lambda: proxy.counter("uploads") == 4096, 20, "the uploads")
+        with connect(proxy) as s:
+            s.sendall(request(b"1.1"))
+            assert s.recv(100).startswith(b"HTTP/1.1 200 ")
+        gone = []
+        for i, s in enumerate(half):
+            s.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                assert read_all(s) == (b"", "rst")
+                gone.append(i)
+        assert gone == list(range(11))  # the oldest, also for the whole request
+    wait_until(lambda: proxy.counter("uploads") == 0, 10, "the places of those that have gone")
+
+
+def test_no_descriptor_for_a_server(raw):
+    """Fails if a server is blamed for our own lack, or if the client is told that it was the server's."""
+    proxy, server = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    server.may_end.set()
+    with connect(proxy) as s:
+        s.sendall(request(b"1.1"))
+        assert s.recv(65536).startswith(b"HTTP/1.1 200 ")
+        before = resource.prlimit(proxy.daemon.pid, resource.RLIMIT_NOFILE)
+
+        def ask_without_descriptors():
+            used = {int(fd) for fd in os.listdir(f"/proc/{proxy.daemon.pid}/fd")}  # one may still be closed
+            free = next(fd for fd in range(1024) if fd not in used)
+            resource.prlimit(proxy.daemon.pid, resource.RLIMIT_NOFILE, (free, before[1]))
+            s.sendall(request(b"1.1"))
+            got = s.recv(65536)
+            return got.startswith(b"HTTP/1.1 503 ") and b"limit of open files" in got
+
+        for _ in range(4):
+            wait_until(ask_without_descriptors, 5, "the lack")
+        resource.prlimit(proxy.daemon.pid, resource.RLIMIT_NOFILE, before)
+        s.sendall(request(b"1.1"))
+        assert s.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert [(one["is_left_out"], one["failures"]) for one in proxy.servers("GET")[1]["servers"]] == [(False, 0)]

@@ -6,6 +6,7 @@
 #include "conductor/proxy/fleet.h"
 #include "conductor/proxy/headers.h"
 #include "conductor/proxy/paths.h"
+#include "conductor/proxy/places.h"
 #include "conductor/proxy/question.h"
 #include "conductor/url.h"
 
@@ -328,6 +329,44 @@ test_silent_servers(void **state)
     assert_int_equal(kvp_fleet_left_out(&f), 0);
 }
 
+static uint32_t displaced;
+
+static void
+count_displaced(kvp_place_t *place)
+{
+    (void)place;
+    displaced++;
+}
+
+static void
+test_places(void **state)
+{
+    kvp_place_t a = {.bytes = 0}, b = a, c = a;
+    kvp_places_t p;
+
+    (void)state;
+    kvp_places_init(&p, 2, 100);
+    kvp_list_init(&a.link);
+    kvp_list_init(&b.link);
+    kvp_list_init(&c.link);
+    kvp_places_enter(&p, &a, count_displaced);
+    kvp_places_enter(&p, &b, count_displaced);
+    kvp_places_enter(&p, &c, count_displaced);
+    assert_true(a.is_displaced && !b.is_displaced && displaced == 1 && kvp_places_uploads(&p) == 2);
+    assert_false(kvp_places_grow(&p, &a, 1));
+    kvp_places_leave(&p, &a);
+    assert_true(kvp_places_grow(&p, &b, 60) && kvp_places_grow(&p, &c, 40));
+    assert_true(kvp_places_grow(&p, &c, 60)); /* b is older */
+    assert_true(b.is_displaced && !kvp_places_finish(&p, &b) && displaced == 2);
+    assert_false(kvp_places_grow(&p, &c, 1)); /* there is no other upload */
+    assert_true(kvp_places_finish(&p, &c));
+    kvp_places_leave(&p, &b);
+    assert_true(p.bytes == 100 && p.uploads_n == 0); /* its request is under way */
+    kvp_places_leave(&p, &c);
+    assert_true(p.bytes == 0 && displaced == 2);
+    kvp_places_fini(&p);
+}
+
 static void
 test_fleet_by_load(void **state)
 {
@@ -597,6 +636,7 @@ main(void)
                                        cmocka_unit_test(test_what_is_handed_over),
                                        cmocka_unit_test(test_fleet),
                                        cmocka_unit_test(test_silent_servers),
+                                       cmocka_unit_test(test_places),
                                        cmocka_unit_test(test_fleet_by_load),
                                        cmocka_unit_test(test_ranks),
                                        cmocka_unit_test(test_fleet_that_serves),
