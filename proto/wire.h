@@ -270,6 +270,15 @@ typedef struct {
     uint32_t reserved; /* 0 */
 } kvp_wire_stage_t;
 
+/* Records of an SSD tier are divided into slots by their digests. A device has all records of a slot. */
+#define KVP_TIER_SLOTS 256u
+#define KVP_TIER_AWAY_BYTES (KVP_TIER_SLOTS / 8u) /* a bit for each: slot s is bit s % 8 of byte s / 8 */
+static inline uint32_t
+kvp_tier_slot_of(kvp_digest_t digest)
+{
+    return (uint32_t)(digest.lo ^ digest.hi >> 7) % KVP_TIER_SLOTS;
+}
+
 #define KVP_STAGE_OK 0u
 #define KVP_STAGE_GONE 1u /* there is no such record that can be read: it is dropped */
 #define KVP_STAGE_FAILED 2u /* not now */

@@ -118,6 +118,7 @@ write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
     kvp_jsonw_u64(w, "size_bytes", info->size_bytes);
     kvp_jsonw_u64(w, "used_bytes", info->used_bytes);
     kvp_jsonw_u64(w, "objects", info->objects);
+    if (info->is_tier) kvp_jsonw_u64(w, "stalled_devices", info->stalled_devices);
     if (!info->is_tier) {
         kvp_jsonw_u64(w, "chunk_bytes", info->chunk_bytes);
         kvp_jsonw_text(w, "addr", info->addr);

@@ -36,6 +36,7 @@ typedef struct {
     uint32_t max_attachments; /* clients attached at once; 0 = 4096 */
     kvp_keep_mode_t keep;
     uint64_t keep_ns; /* how long a keeper holds the memory with no node */
+    bool is_alone; /* nothing else runs in the process */
     bool is_lazy; /* memory is not populated ahead, in the background, but by whoever touches it first */
 } kvp_node_conf_t;
 

@@ -105,7 +105,9 @@ typedef struct {
     uint32_t segment_id;
     uint64_t request; /* MOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
     uint64_t again_ns; /* it is not mounted before; of one that is mounted: its size is looked at again */
-    uint64_t told_bytes; /* that size */
+    uint64_t told_bytes; /* that size, */
+    uint64_t told_stalled; /* the devices that hang, */
+    uint8_t told_away[KVP_TIER_AWAY_BYTES]; /* and their slots, as the master knows them */
     uint64_t cursor; /* of the report */
     kvp_wire_tiered_t *told; /* owned: the page that is not answered, of told_n */
     uint32_t told_n;

@@ -25,6 +25,7 @@
 #define ORDER_MAX 1024u /* records of one */
 #define REPORT_BATCH 4096u
 #define SUFFIX "/ssd"
+#define LOOK_NS (250 * KVP_NS_PER_MS) /* between looks at size and devices */
 
 typedef struct order order_t;
 
@@ -108,18 +109,33 @@ answer(kvp_node_t *node, order_t *o)
     order_free(o);
 }
 
-/* Answers to DEMOTE and DROP come in the order of the orders; reads wait for no write. */
+/* The devices on which an order writes, or, once its operations are done, has written: a refusal waits for nothing. */
+static uint32_t
+devices_of(const kvp_node_t *node, const order_t *o)
+{
+    uint32_t devices = 0;
+
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->left > 0 || o->opcode == KVP_OP_DROP || o->flags[i] != 0)
+            devices |= 1u << kvp_tier_device_of(node->tiering.tier, o->steps[i].op.meta.digest);
+    return devices;
+}
+
+/* Answers to DEMOTE and DROP come in the order of the orders, but that none waits for a device that it does not write to; reads wait for no
+ * write. */
 static void
 answer_done(kvp_node_t *node)
 {
-    bool is_write_waiting = false;
+    uint32_t waiting = 0;
 
     kvp_list_foreach_safe (pos, tmp, &node->tiering.orders) {
         order_t *o = kvp_list_entry(pos, order_t, link);
         bool is_write = o->opcode == KVP_OP_DEMOTE || o->opcode == KVP_OP_DROP;
 
-        if (o->left > 0 || (is_write && is_write_waiting))
-            is_write_waiting |= is_write;
+        uint32_t devices = is_write ? devices_of(node, o) : 0;
+
+        if (o->left > 0 || (waiting & devices) != 0)
+            waiting |= devices;
         else
             answer(node, o);
     }
@@ -364,6 +380,11 @@ ask_mount(kvp_node_t *node)
     msg.uuid = (ProtobufCBinaryData){sizeof node->tiering.uuid, node->tiering.uuid};
     msg.epoch = node->epoch;
     node->tiering.told_bytes = st.size_bytes;
+    node->tiering.told_stalled = st.devices_stalled;
+    memcpy(node->tiering.told_away, st.away, sizeof st.away);
+    for (size_t i = 0; i < sizeof st.away; i++)
+        if (st.away[i] != 0) msg.away = (ProtobufCBinaryData){sizeof st.away, node->tiering.told_away};
+    msg.stalled_devices = (uint32_t)st.devices_stalled;
     msg.size_bytes = kvp_max_u64(st.size_bytes, 1);
     msg.addr = node->info.addr;
     msg.is_fresh = true;
@@ -617,7 +638,7 @@ propose(kvp_node_t *node)
     free(p);
 }
 
-/* A device that fails, or works again, makes the tier another size. */
+/* A device that fails, or works again, makes the tier another size; one that hangs, or answers again, changes which slots are away. */
 static void
 look_at_size(kvp_node_t *node, uint64_t now_ns)
 {
@@ -625,9 +646,11 @@ look_at_size(kvp_node_t *node, uint64_t now_ns)
     kvp_tier_stats_t st;
 
     if (t->state != KVP_TIERING_UP || t->request != 0 || now_ns < t->again_ns) return;
-    t->again_ns = now_ns + KVP_NS_PER_S;
+    t->again_ns = now_ns + LOOK_NS;
     kvp_tier_stats(t->tier, &st);
-    if (st.size_bytes != t->told_bytes) ask_mount(node);
+    if (st.size_bytes != t->told_bytes || st.devices_stalled != t->told_stalled ||
+        memcmp(st.away, t->told_away, sizeof st.away) != 0)
+        ask_mount(node);
 }
 
 void
@@ -692,7 +715,10 @@ read_device(const char *text, char dir[KVP_NODE_SSD_DIR_MAX], kvp_tier_device_t 
 kvp_err_t
 kvp_node_tiering_open(kvp_node_t *node, const kvp_node_conf_t *from)
 {
-    kvp_tier_conf_t conf = {.name = node->name, .wake_fd = node->epoll.wake_fd, .write_budget_bytes = from->ssd_writes};
+    kvp_tier_conf_t conf = {.name = node->name,
+                            .wake_fd = node->epoll.wake_fd,
+                            .write_budget_bytes = from->ssd_writes,
+                            .is_apart = from->is_alone};
     char dirs[KVP_TIER_DEVICES_MAX][KVP_NODE_SSD_DIR_MAX];
 
     if (from->ssd_n == 0 && from->ssd_writes > 0) kvp_log_warn("node", "--ssd-writes has no meaning without --ssd");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * e2e_eio: preloaded into a master or a node, a disk that fails. In the directory that E2E_EIO names, a file makes what is done to what
  * lies in `log`, or to `kvpool.tier`, fail: `eio-write` each write, `eio-sync` each sync, `eio-read` each read with EIO, `enospc-write` each write with
- * ENOSPC; `short-read` and `short-write` cut each of more than two blocks, `stall` lets each wait until the file is gone. Of the tier it is what an engine of threads
- * does. Any thread.
+ * ENOSPC; `short-read` and `short-write` cut each of more than two blocks, `stall-read` and `stall-write` let each wait until the file is gone. Of the
+ * tier it is what an engine of threads does. Any thread.
  */
 #include <errno.h>
 #include <limits.h>
@@ -28,12 +28,12 @@ happens(int fd, const char *what, int err)
 {
     const char *data = getenv("E2E_EIO");
     const int before = errno;
-    char link[32], path[PATH_MAX];
+    char link[48], path[PATH_MAX];
 
     if (data == NULL) return false;
     snprintf(path, sizeof path, "%s/%s", data, what);
     if (access(path, F_OK) == 0) {
-        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        snprintf(link, sizeof link, "/proc/thread-self/fd/%d", fd);
         ssize_t len = readlink(link, path, sizeof path - 1);
         path[len < 0 ? 0 : len] = '\0';
         errno = err;
@@ -53,9 +53,9 @@ fails(int fd, const char *how)
 
 /* What of it a faulty disk moves. */
 static struct iovec
-cut(int fd, const char *how, const struct iovec *iov)
+cut(int fd, const char *stall, const char *how, const struct iovec *iov)
 {
-    while (happens(fd, "stall", 0))
+    while (happens(fd, stall, 0))
         usleep(10000);
     return (struct iovec){.iov_base = iov->iov_base,
                           .iov_len = iov->iov_len > 2 * BLOCK && happens(fd, how, 0) ? iov->iov_len / 3 / 512 * 512
@@ -65,7 +65,7 @@ cut(int fd, const char *how, const struct iovec *iov)
 REPLACES ssize_t
 preadv64(int fd, const struct iovec *iov, int n, off64_t at)
 {
-    struct iovec moved = cut(fd, "short-read", iov);
+    struct iovec moved = cut(fd, "stall-read", "short-read", iov);
 
     if (n != 1) abort();
     return fails(fd, "eio-read") ? -1 : (ssize_t)syscall(SYS_preadv, fd, &moved, 1, at, 0);
@@ -74,7 +74,7 @@ preadv64(int fd, const struct iovec *iov, int n, off64_t at)
 REPLACES ssize_t
 pwritev64v2(int fd, const struct iovec *iov, int n, off64_t at, int flags)
 {
-    struct iovec moved = cut(fd, "short-write", iov);
+    struct iovec moved = cut(fd, "stall-write", "short-write", iov);
 
     if (n != 1) abort();
     if (fails(fd, "eio-write") || happens(fd, "enospc-write", ENOSPC)) return -1;

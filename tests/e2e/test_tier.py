@@ -229,7 +229,7 @@ def test_what_tools_say(make_pool, bench):
     put_all(pool, client)
     stat = pool.kvpool("stat", "--json").json
     assert [s["node"] for s in stat["segments"]] == ["node1"] and [t["node"] for t in stat["tiers"]] == ["node1/ssd"], stat
-    assert set(stat["tiers"][0]) == {"node", "state", "size_bytes", "used_bytes", "objects", "segment_id"}
+    assert set(stat["tiers"][0]) == {"node", "state", "size_bytes", "used_bytes", "objects", "stalled_devices", "segment_id"}
     assert stat["tiers"][0]["objects"] >= N - 256
     screen = pool.kvpool("stat").out.decode()
     assert "nodes      1 of 1 up\n" in screen and "\nSSD        " in screen and "wrong      nothing\n" in screen, screen

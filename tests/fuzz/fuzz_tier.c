@@ -29,7 +29,7 @@ try_superblock(const uint8_t *data, size_t size, bool is_sealed)
         memcpy(block, &super, sizeof super);
     }
     if (kvp_tier_super_read(block, &got) != KVP_OK) return;
-    check(memchr(got.name, '\0', sizeof got.name) != NULL && got.device < got.devices);
+    check(memchr(got.name, '\0', sizeof got.name) != NULL && got.devices > 0);
     check(got.pages >= KVP_TIER_PAGES_MIN && got.page_bytes % KVP_TIER_BLOCK == 0);
     check((uint64_t)got.pages * got.page_bytes < got.size_bytes);
 }

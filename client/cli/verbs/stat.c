@@ -198,6 +198,9 @@ print_wrong_of_tier(size_t *lines, struct json_object *tier)
     kvp_cli_quote(node, strlen(node), name, sizeof name);
     if (strcmp(word(tier, "state"), "up") != 0 && figure(tier, "objects") > 0)
         print_wrong(lines, "SSD tier %s is away: its objects cannot be read until it is back", name);
+    if (figure(tier, "stalled_devices") > 0)
+        print_wrong(lines, "SSD tier %s: %" PRIu64 " of its devices do not answer: see its node's log and disks", name,
+                    figure(tier, "stalled_devices"));
 }
 
 static void

@@ -85,11 +85,17 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     const kvp_node_info_t *info = &admin->info;
     /* Not mounted is the master's trouble as often as ours; a supervisor must not kill the memory for it. */
     kvp_jsonw_t answer = kvp_http_json(response, 200);
+    bool is_tier_ill;
 
     (void)request;
     copy_figures(admin);
+    is_tier_ill = info->tier.devices_stalled > 0 || info->tier.devices_failed > 0;
     kvp_jsonw_open(&answer, NULL, '{');
-    kvp_jsonw_text(&answer, "status", info->is_mounted ? "ok" : "not mounted");
+    kvp_jsonw_text(&answer, "status", !info->is_mounted ? "not mounted" : is_tier_ill ? "degraded" : "ok");
+    if (info->is_mounted && is_tier_ill)
+        kvp_jsonw_text(&answer, "why",
+                       info->tier.devices_stalled > 0 ? "a device of the SSD tier does not answer (tier_stalled_dir)"
+                                                      : "a device of the SSD tier fails (tier_failed_dir)");
     kvp_jsonw_text(&answer, "version", KVP_RELEASE);
     kvp_jsonw_text(&answer, "listen", info->addr);
     kvp_jsonw_text(&answer, "unix_path", info->unix_path);
@@ -101,13 +107,16 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     kvp_jsonw_u64(&answer, "keeper_pid", info->keeper_pid);
     kvp_jsonw_u64(&answer, "adopted_objects", info->adopted_objects);
     kvp_jsonw_text(&answer, "tier",
-                   !info->has_tier                 ? "none"
-                   : info->tier.devices_failed > 0 ? "failed"
-                   : info->is_tier_mounted         ? "ok"
-                                                   : "not mounted");
+                   !info->has_tier                  ? "none"
+                   : info->tier.devices_failed > 0  ? "failed"
+                   : info->tier.devices_stalled > 0 ? "stalled"
+                   : info->is_tier_mounted          ? "ok"
+                                                    : "not mounted");
     kvp_jsonw_u64(&answer, "tier_size_bytes", info->tier.size_bytes);
     kvp_jsonw_u64(&answer, "tier_devices_failed", info->tier.devices_failed);
     kvp_jsonw_text(&answer, "tier_failed_dir", info->tier.failed_dir);
+    kvp_jsonw_u64(&answer, "tier_devices_stalled", info->tier.devices_stalled);
+    kvp_jsonw_text(&answer, "tier_stalled_dir", info->tier.stalled_dir);
     kvp_jsonw_close(&answer, '}');
 }
 

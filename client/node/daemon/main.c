@@ -90,6 +90,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .lanes = (uint32_t)s->lanes,
         .keep = (kvp_keep_mode_t)s->keeper,
         .keep_ns = s->keeper_hold_ns,
+        .is_alone = true,
         .is_lazy = !s->has_populate,
     };
 

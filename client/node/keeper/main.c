@@ -20,6 +20,7 @@
 #include "common/stdfd.h"
 #include "common/thread.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -214,10 +215,39 @@ serve_node(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd, int pi
     if (err != KVP_OK) close_fd(&k->conn_fd);
 }
 
+/* The process was killed, and only threads of its SSD tier are left, in a device that hangs: they store nothing into the memory. */
+static bool
+is_held_by_device(int pid)
+{
+    char path[64], name[32], state = ' ';
+    struct dirent *entry;
+    bool is_held = true;
+    DIR *tasks;
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    tasks = opendir(path);
+    if (tasks == NULL) return false;
+    while (is_held && (entry = readdir(tasks)) != NULL) {
+        int tid = atoi(entry->d_name);
+
+        if (tid <= 0) continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
+        f = fopen(path, "re");
+        if (f == NULL) continue; /* it has ended */
+        if (fscanf(f, "%*d (%31[^)]) %c", name, &state) != 2) state = ' ';
+        fclose(f);
+        is_held = tid == pid ? state == 'Z'
+                             : strncmp(name, "kvp-tier", 8) == 0 || strncmp(name, "iou-wrk-", 8) == 0 || state == 'X';
+    }
+    closedir(tasks);
+    return is_held;
+}
+
 static bool
 has_node(const keeper_t *k)
 {
-    return k->node_pidfd >= 0 && !kvp_pidfd_is_over(k->node_pidfd);
+    return k->node_pidfd >= 0 && !kvp_pidfd_is_over(k->node_pidfd) && !is_held_by_device(k->node_pid);
 }
 
 static void

@@ -24,14 +24,22 @@ submit(void *disk, kvp_tier_io_t *io)
     kvp_tier_device_file_t *dev = disk;
 
     io->fd = dev->fd;
-    io->fault = &dev->fault;
-    kvp_tier_engine_submit(dev->engine, io);
+    kvp_tier_engine_submit(&dev->engine, io);
+}
+
+static void
+note_move(kvp_tier_device_file_t *dev)
+{
+    atomic_store(&dev->job.moved_ns, kvp_now_ns());
 }
 
 static void
 wait_for_one(void *disk)
 {
-    kvp_tier_engine_wait(((kvp_tier_device_file_t *)disk)->engine);
+    kvp_tier_device_file_t *dev = disk;
+
+    kvp_tier_engine_wait(&dev->engine, -1);
+    note_move(dev);
 }
 
 const kvp_tier_disk_ops_t kvp_tier_device_ops = {.submit = submit, .wait = wait_for_one};
@@ -53,7 +61,7 @@ refuse(const kvp_tier_device_file_t *dev, const char *why)
 static kvp_err_t
 open_file(kvp_tier_device_file_t *dev)
 {
-    int flags = O_RDWR | O_CREAT | O_CLOEXEC, dir_fd = open(dev->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int flags = O_RDWR | O_CREAT | O_CLOEXEC, dir_fd = open(dev->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (dir_fd < 0) return complain(dev, KVP_INVALID, "open the directory");
     dev->fd = openat(dir_fd, KVP_TIER_FILE, flags | O_DIRECT, 0600);
@@ -62,7 +70,7 @@ open_file(kvp_tier_device_file_t *dev)
         if (dev->fd >= 0) kvp_log_warn("tier", "no O_DIRECT here: the system's cache is used as well dir=%s", dev->dir);
     }
     if (dev->fd < 0) kvp_ignore(complain(dev, KVP_SYS, "make the file"), "below");
-    kvp_forkguard_add(dev->fd); /* a child would keep the lock */
+    if (!dev->is_apart) kvp_forkguard_add(dev->fd); /* a child would keep the lock */
     close(dir_fd);
     return dev->fd < 0 ? KVP_SYS : KVP_OK;
 }
@@ -104,11 +112,13 @@ make_room(kvp_tier_device_file_t *dev)
 }
 
 static bool
-move_all(int fd, uint8_t *buf, size_t len, off_t off, bool is_write)
+move_all(kvp_tier_device_file_t *dev, uint8_t *buf, size_t len, off_t off, bool is_write)
 {
     for (size_t at = 0; at < len;) {
-        ssize_t n =
-            is_write ? pwrite(fd, buf + at, len - at, off + (off_t)at) : pread(fd, buf + at, len - at, off + (off_t)at);
+        ssize_t n = is_write ? pwrite(dev->fd, buf + at, len - at, off + (off_t)at)
+                             : pread(dev->fd, buf + at, len - at, off + (off_t)at);
+
+        note_move(dev);
 
         if (n < 0 && errno == EINTR) continue;
         if (n == 0) errno = EIO;
@@ -131,9 +141,9 @@ self_test(kvp_tier_device_file_t *dev, uint8_t *blocks)
         seed = seed * 6364136223846793005ull + 1442695040888963407ull;
         memcpy(blocks + at, &seed, sizeof seed);
     }
-    if (!move_all(dev->fd, blocks, 2 * KVP_TIER_BLOCK, KVP_TIER_TEST_OFF, true))
+    if (!move_all(dev, blocks, 2 * KVP_TIER_BLOCK, KVP_TIER_TEST_OFF, true))
         err = complain(dev, KVP_SYS, "write to the file");
-    else if (!move_all(dev->fd, again, 2 * KVP_TIER_BLOCK, KVP_TIER_TEST_OFF, false))
+    else if (!move_all(dev, again, 2 * KVP_TIER_BLOCK, KVP_TIER_TEST_OFF, false))
         err = complain(dev, KVP_SYS, "read from the file");
     else if (memcmp(blocks, again, 2 * KVP_TIER_BLOCK) != 0) {
         kvp_log_error("tier", "the file gives back other bytes than were written dir=%s", dev->dir);
@@ -163,12 +173,11 @@ take_super(kvp_tier_device_file_t *dev, const uint8_t *blocks)
         kvp_log_error("tier", "the file belongs to the node %s dir=%s", found.name, dev->dir);
         return KVP_INVALID;
     }
-    dev->has_super = found.size_bytes == dev->super.size_bytes && found.devices == dev->super.devices;
+    dev->has_super = found.size_bytes == dev->super.size_bytes;
     if (dev->has_super)
         dev->super = found;
     else
-        kvp_log_warn("tier", "the size or the number of devices is another one: what was there is given up dir=%s",
-                     dev->dir);
+        kvp_log_warn("tier", "the size is another one: what was there is given up dir=%s", dev->dir);
     return KVP_OK;
 }
 
@@ -181,8 +190,8 @@ look_at_file(kvp_tier_device_file_t *dev)
 
     if (err == KVP_OK && fstat(dev->fd, &st) != 0) err = complain(dev, KVP_SYS, "look at the file");
     if (err == KVP_OK && st.st_size >= 2 * KVP_TIER_BLOCK) {
-        err = move_all(dev->fd, blocks, 2 * KVP_TIER_BLOCK, 0, false) ? KVP_OK
-                                                                      : complain(dev, KVP_SYS, "read from the file");
+        err =
+            move_all(dev, blocks, 2 * KVP_TIER_BLOCK, 0, false) ? KVP_OK : complain(dev, KVP_SYS, "read from the file");
         if (err == KVP_OK) err = take_super(dev, blocks);
     } else if (err == KVP_OK && st.st_size > 0) {
         err = refuse(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
@@ -193,9 +202,33 @@ look_at_file(kvp_tier_device_file_t *dev)
     return err;
 }
 
+/* The process that holds the lock was killed, and does not end because the device holds a request of it. /proc/locks names the process that
+ * took the lock. */
+static bool
+is_holder_dead(const kvp_tier_device_file_t *dev)
+{
+    FILE *f = fopen("/proc/locks", "re");
+    unsigned long inode;
+    char line[256], path[64], state = ' ';
+    struct stat st;
+    int pid = 0, found = 0;
+
+    if (fstat(dev->fd, &st) != 0) st.st_ino = 0;
+    while (f != NULL && found == 0 && fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "%*d: FLOCK %*s %*s %d %*x:%*x:%lu", &pid, &inode) == 2 && inode == st.st_ino) found = pid;
+    if (f != NULL) fclose(f);
+    if (found <= 0) return false;
+    snprintf(path, sizeof path, "/proc/%d/stat", found);
+    f = fopen(path, "re");
+    if (f == NULL) return true;
+    if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = ' ';
+    fclose(f);
+    return state == 'Z' || state == 'X';
+}
+
 /* The lock of a process that was killed ends when its last write has: so none of them comes after ours. */
 static kvp_err_t
-lock_file(const kvp_tier_device_file_t *dev)
+lock_file(kvp_tier_device_file_t *dev)
 {
     const struct timespec pause = {.tv_nsec = 10 * KVP_NS_PER_MS};
     uint64_t until_ns = kvp_now_ns() + LOCK_NS;
@@ -203,65 +236,102 @@ lock_file(const kvp_tier_device_file_t *dev)
     while (flock(dev->fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EINTR) continue;
         if (errno != EWOULDBLOCK) return complain(dev, KVP_SYS, "lock the file");
+        if (kvp_now_ns() >= until_ns && is_holder_dead(dev)) return KVP_BUSY;
         if (kvp_now_ns() >= until_ns) {
             kvp_log_error("tier", "another node uses the file dir=%s", dev->dir);
             return KVP_SYS;
         }
         nanosleep(&pause, NULL);
+        note_move(dev);
     }
     return KVP_OK;
 }
 
+kvp_tier_device_file_t *
+kvp_tier_device_make(const kvp_tier_device_t *conf, bool is_apart)
+{
+    kvp_tier_device_file_t *dev = calloc(1, sizeof *dev);
+
+    if (dev == NULL) return NULL;
+    dev->probe_blocks = kvp_tier_alloc_blocks(2);
+    dev->fd = dev->engine.event_fd = -1;
+    dev->is_apart = is_apart;
+    dev->size_bytes = conf->size_bytes;
+    snprintf(dev->dir, sizeof dev->dir, "%s", conf->dir);
+    snprintf(dev->path, sizeof dev->path, "%s", conf->dir);
+    kvp_list_t *lists[] = {&dev->reads, &dev->todo, &dev->begun, &dev->readings};
+    for (size_t i = 0; i < KVP_ARRAY_LEN(lists); i++)
+        kvp_list_init(lists[i]);
+    if (dev->probe_blocks != NULL) return dev;
+    free(dev);
+    return NULL;
+}
+
 kvp_err_t
-kvp_tier_device_open(kvp_tier_device_file_t *dev, const kvp_tier_device_t *conf, const char *name, uint32_t devices)
+kvp_tier_device_open(kvp_tier_device_file_t *dev, const char *name)
 {
     kvp_err_t err;
 
-    snprintf(dev->dir, sizeof dev->dir, "%s", conf->dir);
-    if (conf->size_bytes < KVP_TIER_SIZE_MIN) return refuse(dev, "the size is less than 64 MiB");
-    kvp_tier_geo(conf->size_bytes, &dev->geo);
-    dev->super = (kvp_tier_super_t){.devices = devices, .pages = dev->geo.pages, .page_bytes = dev->geo.page_bytes};
-    dev->super.size_bytes = conf->size_bytes;
+    if (dev->size_bytes < KVP_TIER_SIZE_MIN) return refuse(dev, "the size is less than 64 MiB");
+    kvp_tier_geo(dev->size_bytes, &dev->geo);
+    dev->super = (kvp_tier_super_t){.devices = 1, .pages = dev->geo.pages, .page_bytes = dev->geo.page_bytes};
+    dev->super.size_bytes = dev->size_bytes;
     snprintf(dev->super.name, sizeof dev->super.name, "%s", name);
     err = open_file(dev);
-    if (err != KVP_OK) return err;
-    err = lock_file(dev);
-    if (err != KVP_OK) return err;
-    return look_at_file(dev);
+    if (err == KVP_OK) err = lock_file(dev);
+    if (err == KVP_OK) err = look_at_file(dev);
+    return err != KVP_OK ? err : kvp_tier_engine_open(&dev->engine);
 }
 
 void
 kvp_tier_device_close(kvp_tier_device_file_t *dev)
 {
     kvp_tier_core_destroy(dev->core);
-    dev->core = NULL;
-    kvp_forkguard_close(dev->fd);
-    dev->fd = -1;
+    kvp_tier_engine_close(&dev->engine);
+    if (dev->is_apart)
+        (void)close(dev->fd);
+    else
+        kvp_forkguard_close(dev->fd);
+    free(dev->probe_blocks);
+    free(dev->orphans);
+    free(dev);
 }
 
-void
-kvp_tier_device_blocks(kvp_tier_device_file_t *dev, uint8_t *blocks)
+static void
+fill_blocks(kvp_tier_device_file_t *dev, uint8_t *blocks)
 {
-    dev->super.epoch = kvp_random_u64();
     kvp_tier_super_seal(&dev->super);
     memset(blocks, 0, 2 * KVP_TIER_BLOCK);
     memcpy(blocks, &dev->super, sizeof dev->super);
     memcpy(blocks + KVP_TIER_BLOCK, &dev->super, sizeof dev->super);
 }
 
+void
+kvp_tier_device_blocks(kvp_tier_device_file_t *dev, uint8_t *blocks)
+{
+    dev->super.epoch = kvp_random_u64();
+    fill_blocks(dev, blocks);
+}
+
 kvp_err_t
-kvp_tier_device_format(kvp_tier_device_file_t *dev, const uint8_t pool_id[16], const uint8_t uuid[16])
+kvp_tier_device_write_super(kvp_tier_device_file_t *dev)
 {
     uint8_t *blocks = kvp_tier_alloc_blocks(2);
     kvp_err_t err = KVP_OK;
 
     if (blocks == NULL) return KVP_NOMEM;
-    memcpy(dev->super.pool_id, pool_id, 16);
-    memcpy(dev->super.uuid, uuid, 16);
-    kvp_tier_device_blocks(dev, blocks);
-    if (!move_all(dev->fd, blocks, 2 * KVP_TIER_BLOCK, 0, true) || fdatasync(dev->fd) != 0)
+    fill_blocks(dev, blocks);
+    if (!move_all(dev, blocks, 2 * KVP_TIER_BLOCK, 0, true) || fdatasync(dev->fd) != 0)
         err = complain(dev, KVP_SYS, "write to the file");
     dev->has_super = err == KVP_OK;
     free(blocks);
     return err;
+}
+
+kvp_err_t
+kvp_tier_device_format(kvp_tier_device_file_t *dev)
+{
+    dev->super.identity = kvp_random_u64();
+    dev->super.epoch = kvp_random_u64();
+    return kvp_tier_device_write_super(dev);
 }

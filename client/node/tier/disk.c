@@ -11,8 +11,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define STALL_NS (2 * KVP_NS_PER_S)
-
 kvp_err_t
 kvp_tier_engine_open(kvp_tier_engine_t *engine)
 {
@@ -21,6 +19,7 @@ kvp_tier_engine_open(kvp_tier_engine_t *engine)
 
     *engine = (kvp_tier_engine_t){.event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     kvp_list_init(&engine->waiting);
+    kvp_list_init(&engine->under_way);
     if (engine->event_fd < 0) {
         kvp_log_error("tier", "no event descriptor: %m");
         return KVP_SYS;
@@ -44,6 +43,17 @@ kvp_tier_engine_close(kvp_tier_engine_t *engine)
     engine->event_fd = -1;
 }
 
+static bool
+begin(kvp_tier_engine_t *engine, kvp_tier_io_t *io)
+{
+    io->begun_ns = kvp_now_ns();
+    io->is_late = io->is_written_off = false;
+    if (!engine->ops->begin(engine, io)) return false;
+    kvp_list_add_tail(&engine->under_way, &io->age);
+    engine->begun++;
+    return true;
+}
+
 static void
 begin_waiting(kvp_tier_engine_t *engine)
 {
@@ -51,12 +61,9 @@ begin_waiting(kvp_tier_engine_t *engine)
         kvp_tier_io_t *io = kvp_list_first(&engine->waiting, kvp_tier_io_t, link);
 
         kvp_list_del(&io->link);
-        io->begun_ns = kvp_now_ns();
-        if (!engine->ops->begin(engine, io)) {
-            kvp_list_add_head(&engine->waiting, &io->link);
-            return;
-        }
-        engine->begun++;
+        if (begin(engine, io)) continue;
+        kvp_list_add_head(&engine->waiting, &io->link);
+        return;
     }
 }
 
@@ -68,18 +75,55 @@ kvp_tier_engine_submit(kvp_tier_engine_t *engine, kvp_tier_io_t *io)
     begin_waiting(engine);
 }
 
-static void
-note_faults(kvp_tier_engine_t *engine, const kvp_tier_io_t *io, int64_t result)
+void
+kvp_tier_engine_begin_now(kvp_tier_engine_t *engine, kvp_tier_io_t *io)
 {
-    uint64_t took_ns = kvp_now_ns() - io->begun_ns;
+    io->moved = 0;
+    if (!begin(engine, io)) kvp_list_add_head(&engine->waiting, &io->link);
+}
 
-    if (took_ns >= STALL_NS) {
-        engine->stalls++;
-        io->fault->stalled_ms = (uint32_t)kvp_min_u64(took_ns / KVP_NS_PER_MS, UINT32_MAX);
+static void
+note_late(kvp_tier_engine_t *engine, kvp_tier_io_t *io, uint64_t now_ns)
+{
+    if (io->is_late || now_ns < io->begun_ns + KVP_TIER_STALL_NS) return;
+    io->is_late = true;
+    engine->stalls++;
+}
+
+bool
+kvp_tier_engine_is_late(kvp_tier_engine_t *engine, bool is_write, uint64_t now_ns)
+{
+    bool is_late = false;
+
+    kvp_list_foreach (l, &engine->under_way) {
+        kvp_tier_io_t *io = kvp_list_entry(l, kvp_tier_io_t, age);
+
+        if (io->is_write != is_write || io->is_written_off) continue;
+        note_late(engine, io, now_ns);
+        is_late |= io->is_late;
     }
-    if (io->err == KVP_OK) return;
-    engine->errors++;
-    io->fault->error = result < 0 ? (int)-result : EIO; /* 0: the file has been cut */
+    return is_late;
+}
+
+bool
+kvp_tier_engine_hangs(const kvp_tier_engine_t *engine, uint64_t now_ns)
+{
+    kvp_list_foreach (l, &engine->under_way)
+        if (now_ns >= kvp_list_entry(l, kvp_tier_io_t, age)->begun_ns + KVP_TIER_STALL_NS) return true;
+    return false;
+}
+
+void
+kvp_tier_engine_write_off(kvp_tier_engine_t *engine, bool is_write, uint64_t then_ns)
+{
+    kvp_list_foreach (l, &engine->under_way) {
+        kvp_tier_io_t *io = kvp_list_entry(l, kvp_tier_io_t, age);
+
+        if (io->is_write != is_write || io->is_written_off || io->begun_ns >= then_ns) continue;
+        io->is_written_off = true;
+        engine->begun--;
+    }
+    begin_waiting(engine);
 }
 
 /* False: the rest, or all, is to be done again. What is less than a block is: direct I/O goes on at a block. */
@@ -103,12 +147,17 @@ kvp_tier_engine_poll(kvp_tier_engine_t *engine, uint32_t max)
 
     if (read(engine->event_fd, &count, sizeof count) < 0 && errno != EAGAIN) return 0;
     while (n < max && (io = engine->ops->end(engine, &result)) != NULL) {
-        engine->begun--;
+        engine->begun -= !io->is_written_off;
+        kvp_list_del(&io->age);
+        note_late(engine, io, kvp_now_ns());
         if (!is_over(io, result)) {
             kvp_list_add_head(&engine->waiting, &io->link);
             continue;
         }
-        note_faults(engine, io, result);
+        if (io->err != KVP_OK) {
+            engine->errors++;
+            engine->error = result < 0 ? (int)-result : EIO; /* 0: the file has been cut */
+        }
         n++;
         io->done(io);
     }
@@ -117,10 +166,12 @@ kvp_tier_engine_poll(kvp_tier_engine_t *engine, uint32_t max)
 }
 
 void
-kvp_tier_engine_wait(kvp_tier_engine_t *engine)
+kvp_tier_engine_wait(kvp_tier_engine_t *engine, int timeout_ms)
 {
     struct pollfd p = {.fd = engine->event_fd, .events = POLLIN};
 
-    while (kvp_tier_engine_poll(engine, KVP_TIER_DEPTH) == 0 && engine->begun > 0)
-        (void)poll(&p, 1, -1);
+    if (kvp_tier_engine_poll(engine, KVP_TIER_DEPTH) > 0 || kvp_list_is_empty(&engine->under_way)) return;
+    while (poll(&p, 1, timeout_ms) > 0 && kvp_tier_engine_poll(engine, KVP_TIER_DEPTH) == 0 &&
+           !kvp_list_is_empty(&engine->under_way))
+        continue;
 }

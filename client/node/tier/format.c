@@ -64,7 +64,7 @@ kvp_tier_super_read(const void *bytes, kvp_tier_super_t *super_out)
     if (super.size_bytes < KVP_TIER_SIZE_MIN || super.name[sizeof super.name - 1] != '\0') return KVP_CORRUPT;
     kvp_tier_geo(super.size_bytes, &geo);
     if (super.pages != geo.pages || super.page_bytes != geo.page_bytes) return KVP_CORRUPT;
-    if (super.devices > KVP_TIER_DEVICES_MAX || super.device >= super.devices) return KVP_CORRUPT;
+    if (super.devices == 0 || super.devices > KVP_TIER_DEVICES_MAX || super.reserved != 0) return KVP_CORRUPT;
     *super_out = super;
     return KVP_OK;
 }

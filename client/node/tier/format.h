@@ -16,7 +16,7 @@
 
 #define KVP_TIER_MAGIC 0x3130305352454954ull /* "TIERS001" */
 #define KVP_TIER_PAGE_MAGIC 0x3130304547415054ull /* "TPAGE001" */
-#define KVP_TIER_FORMAT 1u
+#define KVP_TIER_FORMAT 2u
 #define KVP_TIER_UNIT 64u /* what records are aligned to */
 #define KVP_TIER_PAGES_MIN 48u
 #define KVP_TIER_PAGE_BYTES_MAX (64ull << 20)
@@ -36,9 +36,11 @@ typedef struct {
 typedef struct {
     uint64_t magic;
     uint32_t format;
-    uint32_t device; /* its number among the node's */
-    uint32_t devices;
+    uint32_t devices; /* of the tier, in this generation */
     uint32_t pages;
+    uint32_t reserved; /* 0 */
+    uint64_t identity; /* of the device, random: by it slots are mapped to devices, whatever their order and number */
+    uint64_t generation; /* rises where the set of devices changes: a device of a lower one missed removals */
     uint64_t page_bytes;
     uint64_t size_bytes;
     uint64_t epoch; /* chosen when the records before were given up: what has another one is not there */
@@ -106,7 +108,7 @@ typedef struct {
     uint64_t reserved : 3;
 } kvp_tier_entry_t;
 
-_Static_assert(sizeof(kvp_tier_super_t) == 224, "device format");
+_Static_assert(sizeof(kvp_tier_super_t) == 240, "device format");
 _Static_assert(sizeof(kvp_tier_page_t) == 200, "device format");
 _Static_assert(sizeof(kvp_tier_rec_t) == KVP_TIER_REC_BYTES, "device format");
 _Static_assert(sizeof(kvp_tier_entry_t) == 32, "device format");

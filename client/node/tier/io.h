@@ -8,14 +8,9 @@
 
 #define KVP_TIER_BLOCK 4096u /* offsets, lengths and buffers are multiples of it */
 
-/* What went wrong with a device last; 0 = nothing. */
-typedef struct {
-    int error; /* as errno has it */
-    uint32_t stalled_ms; /* how long a read or write took that took too long */
-} kvp_tier_fault_t;
-
 typedef struct kvp_tier_io {
     kvp_list_t link; /* the disk's, from submit until done is called */
+    kvp_list_t age; /* the disk's: among those under way, the oldest first */
     void (*done)(struct kvp_tier_io *io);
     uint8_t *buf; /* borrowed until done */
     uint64_t off;
@@ -23,7 +18,9 @@ typedef struct kvp_tier_io {
     uint32_t moved; /* the disk's */
     int fd; /* the disk's */
     uint64_t begun_ns; /* the disk's */
-    kvp_tier_fault_t *fault; /* the disk's */
+    int64_t result; /* the disk's: of the system call */
+    bool is_late; /* the disk's: it is counted as a stall */
+    bool is_written_off; /* the disk's: the device answers requests that came later */
     bool is_write;
     bool is_synced; /* a write: it is done when it outlives a loss of power */
     kvp_err_t err; /* OK or SYS */

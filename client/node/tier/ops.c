@@ -23,12 +23,6 @@ kvp_tier_end_op(kvp_tier_t *tier, kvp_tier_op_t *op, kvp_err_t err)
 }
 
 /* ---- devices */
-static kvp_tier_device_file_t *
-device_of(kvp_tier_t *tier, kvp_digest_t digest)
-{
-    return &tier->devices[(digest.lo ^ digest.hi >> 7) % tier->devices_n];
-}
-
 kvp_tier_core_t *
 kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
@@ -36,7 +30,7 @@ kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 
     conf.ops = &kvp_tier_device_ops;
     conf.disk = dev;
-    conf.stats = &tier->stats;
+    conf.stats = &dev->stats;
     conf.room = &tier->room;
     return kvp_tier_core_create(&conf);
 }
@@ -45,15 +39,10 @@ kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 static void
 tell_faults(kvp_tier_device_file_t *dev)
 {
-    if (dev->fault.error != 0 && !dev->has_told_error) {
+    if (dev->engine.error != 0 && !dev->has_told_error) {
         dev->has_told_error = true;
-        errno = dev->fault.error;
+        errno = dev->engine.error;
         kvp_log_error("tier", "a read or write fails: %m; those that follow are only counted dir=%s", dev->dir);
-    }
-    if (dev->fault.stalled_ms != 0 && !dev->has_told_stall) {
-        dev->has_told_stall = true;
-        kvp_log_warn("tier", "the device stalls: a read or write took %u ms; those that follow are only counted dir=%s",
-                     dev->fault.stalled_ms, dev->dir);
     }
     if (dev->core != NULL && kvp_tier_core_has_damage(dev->core) && !dev->has_told_damage) {
         dev->has_told_damage = true;
@@ -64,18 +53,17 @@ tell_faults(kvp_tier_device_file_t *dev)
 void
 kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
-    uint32_t number = (uint32_t)(dev - tier->devices);
-
+    (void)tier;
     atomic_fetch_add(&dev->losses, 1); /* before what was there may be proposed */
     tell_faults(dev);
     kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s",
                   dev->dir);
     dev->is_failing = true;
     dev->failed_at_ns = kvp_now_ns();
-    kvp_list_foreach (l, &tier->begun) {
+    kvp_list_foreach (l, &dev->begun) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
 
-        if (op->device != number || op->is_over) continue;
+        if (op->is_over) continue;
         op->is_over = true;
         op->err = kvp_tier_core_is_durable(dev->core, op->serial) ? KVP_OK : KVP_SYS;
     }
@@ -125,10 +113,10 @@ kvp_tier_look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_
         dev->charged = 0;
         dev->retry_at_ns = now_ns + KVP_TIER_RETRY_NS;
     }
-    if (dev->core != NULL || dev->is_retrying) return;
+    if (dev->core != NULL || dev->is_retrying || dev->is_left_out) return;
     if (dev->retry_at_ns == 0 && dev->has_super) {
         dev->core = kvp_tier_create_core(tier, dev);
-        dev->fault.error = 0;
+        dev->engine.error = 0;
         dev->has_told_error = false;
         if (dev->core != NULL) kvp_log_info("tier", "the device works again, and is empty dir=%s", dev->dir);
     } else if (dev->retry_at_ns != 0 && now_ns >= dev->retry_at_ns) {
@@ -147,7 +135,7 @@ kvp_tier_charge(kvp_tier_t *tier, uint64_t now_ns)
     if (tier->tokens > (double)tier->budget_bytes) tier->tokens = (double)tier->budget_bytes;
     tier->tokens_at_ns = now_ns;
     for (uint32_t i = 0; i < tier->devices_n; i++) {
-        kvp_tier_device_file_t *dev = &tier->devices[i];
+        kvp_tier_device_file_t *dev = tier->devices[i];
 
         if (dev->core == NULL) continue;
         tier->tokens -= (double)(kvp_tier_core_appended(dev->core) - dev->charged);
@@ -184,103 +172,113 @@ ask_still(void *arg)
 }
 
 static kvp_err_t
-begin_write(kvp_tier_t *tier, kvp_tier_core_t *core, kvp_tier_op_t *op)
+begin_write(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
 {
     kvp_err_t err;
 
     if (!has_budget(tier, op)) {
         op->serial = 0;
-        tier->stats.refused_writes++;
+        dev->stats.refused_writes++;
         tell_refusal(tier);
         return KVP_LIMIT;
     }
-    err = kvp_tier_core_write(core, &op->meta, op->src, ask_still, op, &op->serial);
+    err = kvp_tier_core_write(dev->core, &op->meta, op->src, ask_still, op, &op->serial);
     if (err == KVP_OK) tier->is_refusing = false;
-    tier->stats.stale_writes += err == KVP_STALE;
-    tier->stats.refused_writes += err == KVP_NO_SPACE;
+    dev->stats.stale_writes += err == KVP_STALE;
+    dev->stats.refused_writes += err == KVP_NO_SPACE;
     return err;
+}
+
+/* Whether writes are to be begun. Drops wait for a device that does not answer, everything else has its answer. */
+static bool
+may_write(const kvp_tier_device_file_t *dev)
+{
+    return dev->core != NULL && !dev->is_failing && !kvp_tier_is_stalled(dev);
 }
 
 /* False: not now. */
 static bool
-begin_op(kvp_tier_t *tier, kvp_tier_op_t *op)
+begin_op(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
 {
-    kvp_tier_device_file_t *dev = device_of(tier, op->meta.digest);
     kvp_err_t err = KVP_SYS;
 
-    op->device = (uint32_t)(dev - tier->devices);
     op->losses = atomic_load(&dev->losses);
-    if (dev->core != NULL && !dev->is_failing)
+    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* it does not wait behind drops */
+        kvp_tier_end_op(tier, op, KVP_SYS);
+        return true;
+    }
+    if (may_write(dev))
         err = op->kind == KVP_TIER_WRITE
-                  ? begin_write(tier, dev->core, op)
+                  ? begin_write(tier, dev, op)
                   : kvp_tier_core_drop(dev->core, op->meta.digest, op->meta.version, &op->serial);
+    else if (op->kind == KVP_TIER_DROP && dev->core != NULL && !dev->is_failing)
+        err = KVP_EAGAIN;
     if (err == KVP_EAGAIN) return false;
     op->err = err == KVP_NO_SPACE && op->kind == KVP_TIER_DROP ? KVP_SYS : err;
     op->is_over = err != KVP_OK;
     kvp_list_del(&op->link);
-    kvp_list_add_tail(&tier->begun, &op->link);
+    kvp_list_add_tail(&dev->begun, &op->link);
     kvp_tier_charge(tier, kvp_now_ns());
     return true;
 }
 
 bool
-kvp_tier_begin_ops(kvp_tier_t *tier)
+kvp_tier_begin_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     for (uint32_t n = 0; n < KVP_TIER_STEPS; n++) {
-        if (kvp_list_is_empty(&tier->todo)) return false;
-        if (!begin_op(tier, kvp_list_first(&tier->todo, kvp_tier_op_t, link))) return false;
+        if (kvp_list_is_empty(&dev->todo)) return false;
+        if (!begin_op(tier, dev, kvp_list_first(&dev->todo, kvp_tier_op_t, link))) return false;
     }
     return true;
 }
 
 void
-kvp_tier_end_ops(kvp_tier_t *tier)
+kvp_tier_end_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
-    while (!kvp_list_is_empty(&tier->begun)) {
-        kvp_tier_op_t *op = kvp_list_first(&tier->begun, kvp_tier_op_t, link);
+    while (!kvp_list_is_empty(&dev->begun)) {
+        kvp_tier_op_t *op = kvp_list_first(&dev->begun, kvp_tier_op_t, link);
 
-        if (!op->is_over && !kvp_tier_core_is_durable(tier->devices[op->device].core, op->serial)) return;
+        if (!op->is_over && !kvp_tier_core_is_durable(dev->core, op->serial)) return;
         kvp_tier_end_op(tier, op, op->err);
     }
 }
 
 /* ---- READ */
 static void
-count_bytes(kvp_tier_t *tier)
+count_bytes(kvp_tier_device_file_t *dev)
 {
-    tier->readings_bytes = 0;
-    kvp_list_foreach (l, &tier->readings)
-        tier->readings_bytes += kvp_list_entry(l, kvp_tier_reading_t, link)->read.io.len;
+    dev->readings_bytes = 0;
+    kvp_list_foreach (l, &dev->readings)
+        dev->readings_bytes += kvp_list_entry(l, kvp_tier_reading_t, link)->read.io.len;
 }
 
 static void
 on_read(kvp_tier_read_t *read)
 {
     kvp_tier_reading_t *r = kvp_container_of(read, kvp_tier_reading_t, read);
-    kvp_tier_t *tier = r->tier;
-    kvp_tier_device_file_t *dev = device_of(tier, read->digest);
+    kvp_tier_device_file_t *dev = r->dev;
 
     dev->bad_reads = read->err == KVP_SYS ? dev->bad_reads + 1 : read->err == KVP_OK ? 0 : dev->bad_reads;
-    if (r->op != NULL) kvp_tier_end_op(tier, r->op, read->err);
+    if (r->op != NULL) kvp_tier_end_op(r->tier, r->op, read->err);
     kvp_list_del(&r->link);
-    tier->readings_n--;
-    count_bytes(tier);
+    dev->readings_n--;
+    count_bytes(dev);
     free(r);
 }
 
 static void
-begin_read(kvp_tier_t *tier, kvp_tier_op_t *op)
+begin_read(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
 {
-    kvp_tier_device_file_t *dev = device_of(tier, op->meta.digest);
-    bool is_off = dev->core == NULL || dev->is_failing;
-    kvp_tier_reading_t *r = is_off ? NULL : calloc(1, sizeof *r);
+    bool is_off = dev->core == NULL || dev->is_failing, is_stalled = dev->is_left_out || dev->stalls[0].is_stalled;
+    kvp_tier_reading_t *r = is_off || is_stalled ? NULL : calloc(1, sizeof *r);
 
     if (r == NULL) {
-        kvp_tier_end_op(tier, op, is_off ? KVP_SYS : KVP_NOMEM);
+        kvp_tier_end_op(tier, op, is_stalled ? KVP_EAGAIN : is_off ? KVP_SYS : KVP_NOMEM);
         return;
     }
     kvp_list_del(&op->link);
     r->tier = tier;
+    r->dev = dev;
     r->op = op;
     r->read.done = on_read;
     r->read.meta = &op->meta;
@@ -288,19 +286,19 @@ begin_read(kvp_tier_t *tier, kvp_tier_op_t *op)
     r->read.cap = op->cap;
     r->read.digest = op->meta.digest;
     r->read.version = op->meta.version;
-    kvp_list_add_tail(&tier->readings, &r->link);
-    tier->readings_n++;
+    kvp_list_add_tail(&dev->readings, &r->link);
+    dev->readings_n++;
     kvp_tier_core_read(dev->core, &r->read); /* may free it */
 }
 
 bool
-kvp_tier_begin_reads(kvp_tier_t *tier)
+kvp_tier_begin_reads(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     for (uint32_t n = 0; n < KVP_TIER_STEPS; n++) {
-        if (kvp_list_is_empty(&tier->reads) || tier->readings_n >= READS_MAX) return false;
-        if (tier->readings_n > 0 && tier->readings_bytes >= READS_BYTES) return false;
-        begin_read(tier, kvp_list_first(&tier->reads, kvp_tier_op_t, link));
-        count_bytes(tier);
+        if (kvp_list_is_empty(&dev->reads) || dev->readings_n >= READS_MAX) return false;
+        if (dev->readings_n > 0 && dev->readings_bytes >= READS_BYTES) return false;
+        begin_read(tier, dev, kvp_list_first(&dev->reads, kvp_tier_op_t, link));
+        count_bytes(dev);
     }
     return true;
 }

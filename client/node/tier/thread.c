@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define WRITE_DELAY_NS (20 * KVP_NS_PER_MS)
+#define FINISH_MS 250 /* between looks whether a device hangs, at the end */
 
 static void
 hand_back(kvp_tier_t *tier)
@@ -25,7 +26,7 @@ hand_back(kvp_tier_t *tier)
 
 /* ---- asked of the thread */
 static void
-close_ops(kvp_tier_t *tier, kvp_list_t *ops, bool with_drops)
+close_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_list_t *ops, bool with_drops)
 {
     kvp_list_foreach_safe (l, next, ops) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
@@ -34,18 +35,18 @@ close_ops(kvp_tier_t *tier, kvp_list_t *ops, bool with_drops)
             op->err = KVP_CLOSED;
             op->is_over = true;
             kvp_list_del(&op->link);
-            kvp_list_add_tail(op->kind == KVP_TIER_READ ? &tier->ended : &tier->begun, &op->link);
+            kvp_list_add_tail(op->kind == KVP_TIER_READ ? &tier->ended : &dev->begun, &op->link);
         }
     }
 }
 
 /* Nothing that is not begun touches the callers' memory, and reads that are under way do not any more. */
 static void
-let_go(kvp_tier_t *tier, bool with_drops)
+let_go(kvp_tier_t *tier, kvp_tier_device_file_t *dev, bool with_drops)
 {
-    close_ops(tier, &tier->reads, true);
-    close_ops(tier, &tier->todo, with_drops);
-    kvp_list_foreach (l, &tier->readings) {
+    close_ops(tier, dev, &dev->reads, true);
+    close_ops(tier, dev, &dev->todo, with_drops);
+    kvp_list_foreach (l, &dev->readings) {
         kvp_tier_reading_t *r = kvp_list_entry(l, kvp_tier_reading_t, link);
 
         if (r->op == NULL) continue;
@@ -56,45 +57,47 @@ let_go(kvp_tier_t *tier, bool with_drops)
     }
 }
 
-static void
-finish_all(kvp_tier_t *tier)
+static bool
+is_busy(const kvp_tier_device_file_t *dev)
 {
-    for (uint32_t i = 0; i < tier->devices_n; i++) {
-        kvp_tier_device_file_t *dev = &tier->devices[i];
+    return dev->is_retrying || dev->stalls[0].is_probing || dev->stalls[1].is_probing ||
+           (dev->core != NULL && !kvp_tier_core_is_idle(dev->core));
+}
 
-        if (dev->core != NULL) kvp_tier_core_flush(dev->core);
-        while (dev->is_retrying || (dev->core != NULL && !kvp_tier_core_is_idle(dev->core)))
-            kvp_tier_engine_wait(&tier->engine);
-        if (dev->core != NULL && !dev->is_failing && kvp_tier_core_has_failed(dev->core))
-            kvp_tier_switch_off(tier, dev);
+/* A device that does not answer is left out from then on, with all that the kernel may still write to. */
+static void
+leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+{
+    kvp_list_foreach (l, &dev->begun) {
+        kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
+
+        if (op->is_over) continue;
+        op->is_over = true;
+        op->err = kvp_tier_core_is_durable(dev->core, op->serial) ? KVP_OK : KVP_SYS;
     }
-    kvp_tier_end_ops(tier);
+    kvp_log_warn("tier", "a request of the device does not end, and is not waited for dir=%s", dev->dir);
+    dev->core = NULL;
+    dev->is_left_out = tier->is_leaked = true;
 }
 
 static void
-begin_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, const uint8_t pool_id[16], const uint8_t uuid[16])
+finish(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
-    bool is_known =
-        dev->has_super && memcmp(dev->super.pool_id, pool_id, 16) == 0 && memcmp(dev->super.uuid, uuid, 16) == 0;
-    kvp_tier_core_t *core = NULL;
-    kvp_err_t err;
-
-    if (dev->has_super && !is_known)
-        kvp_log_warn("tier", "what was there is another pool's, or another tier's: it is given up dir=%s", dev->dir);
-    err = is_known ? KVP_OK : kvp_tier_device_format(dev, pool_id, uuid);
-    if (err == KVP_OK) core = kvp_tier_create_core(tier, dev);
-    if (core != NULL && is_known) err = kvp_tier_core_recover(core);
-    if (err == KVP_OK && core != NULL) {
-        kvp_log_info("tier", "%lu records found dir=%s", (unsigned long)kvp_tier_core_index(core)->n, dev->dir);
-    } else {
-        kvp_log_error("tier", "the device cannot be read: it is switched off dir=%s", dev->dir);
-        kvp_tier_core_destroy(core);
-        core = NULL;
-        dev->retry_at_ns = kvp_now_ns() + KVP_TIER_RETRY_NS;
+    if (dev->is_left_out) return;
+    if (dev->core != NULL && !kvp_tier_is_stalled(dev)) kvp_tier_core_flush(dev->core);
+    while (is_busy(dev) && !dev->is_left_out) {
+        kvp_tier_engine_wait(&dev->engine, FINISH_MS);
+        if (is_busy(dev) && kvp_tier_engine_hangs(&dev->engine, kvp_now_ns())) leave_out(tier, dev);
     }
-    dev->core = core;
-    dev->charged = 0;
-    dev->waits_since_ns = 0;
+    if (dev->core != NULL && !dev->is_failing && kvp_tier_core_has_failed(dev->core)) kvp_tier_switch_off(tier, dev);
+    kvp_tier_end_ops(tier, dev);
+}
+
+static void
+finish_all(kvp_tier_t *tier)
+{
+    for (uint32_t i = 0; i < tier->devices_n; i++)
+        finish(tier, tier->devices[i]);
 }
 
 static uint64_t
@@ -113,9 +116,9 @@ begin_budget(kvp_tier_t *tier)
     double each = (double)tier->budget_bytes / tier->devices_n, left = 0;
 
     for (uint32_t i = 0; i < tier->devices_n; i++) {
-        if (tier->devices[i].core == NULL) continue;
-        kvp_tier_core_set_now(tier->devices[i].core, wall_ms());
-        left += kvp_tier_core_budget_left(tier->devices[i].core, each);
+        if (tier->devices[i]->core == NULL) continue;
+        kvp_tier_core_set_now(tier->devices[i]->core, wall_ms());
+        left += kvp_tier_core_budget_left(tier->devices[i]->core, each);
     }
     if (left < tier->tokens) tier->tokens = left;
 }
@@ -129,11 +132,13 @@ begin_pool(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
     pthread_mutex_unlock(&tier->core_lock);
     finish_all(tier);
     for (uint32_t i = 0; i < tier->devices_n; i++) {
-        kvp_tier_core_destroy(tier->devices[i].core);
-        tier->devices[i].core = NULL;
-        tier->devices[i].is_failing = false;
-        begin_device(tier, &tier->devices[i], pool_id, uuid);
+        if (tier->devices[i]->is_left_out) continue;
+        kvp_tier_core_destroy(tier->devices[i]->core);
+        tier->devices[i]->core = NULL;
+        tier->devices[i]->is_failing = false;
+        tier->devices[i]->orphans_n = 0;
     }
+    kvp_tier_begin_devices(tier, pool_id, uuid);
     begin_budget(tier);
     pthread_mutex_lock(&tier->core_lock);
     atomic_store(&tier->is_ready, true);
@@ -150,11 +155,18 @@ take_asked(kvp_tier_t *tier)
     uint64_t quiesces;
 
     pthread_mutex_lock(&tier->lock);
-    while (!kvp_list_is_empty(&tier->submitted)) {
-        kvp_tier_op_t *op = kvp_list_first(&tier->submitted, kvp_tier_op_t, link);
+    kvp_list_foreach_safe (l, next, &tier->submitted) {
+        kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
 
+        /* Which device is not known yet; what does not wait for that is closed below, at any of them. */
+        if (!atomic_load(&tier->is_ready) && !tier->is_stopping && op->kind == KVP_TIER_DROP) continue;
+        if (!atomic_load(&tier->is_ready) && !tier->is_stopping && tier->quiesces_asked == tier->quiesces_done)
+            continue;
         kvp_list_del(&op->link);
-        kvp_list_add_tail(op->kind == KVP_TIER_READ ? &tier->reads : &tier->todo, &op->link);
+        op->device = kvp_tier_device_of(tier, op->meta.digest);
+        kvp_list_add_tail(op->kind == KVP_TIER_READ ? &tier->devices[op->device]->reads
+                                                    : &tier->devices[op->device]->todo,
+                          &op->link);
     }
     is_stopping = tier->is_stopping;
     is_pool_new = tier->is_pool_new;
@@ -164,7 +176,8 @@ take_asked(kvp_tier_t *tier)
     memcpy(uuid, tier->uuid, 16);
     pthread_mutex_unlock(&tier->lock);
 
-    if (quiesces != tier->quiesces_done || is_stopping) let_go(tier, is_stopping);
+    for (uint32_t i = 0; i < tier->devices_n && (quiesces != tier->quiesces_done || is_stopping); i++)
+        let_go(tier, tier->devices[i], is_stopping);
     if (quiesces != tier->quiesces_done) {
         pthread_mutex_lock(&tier->lock);
         tier->quiesces_done = quiesces;
@@ -181,21 +194,24 @@ static uint64_t
 step_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
 {
     uint64_t budget = tier->budget_bytes == 0 ? UINT64_MAX : tier->tokens > 0 ? (uint64_t)tier->tokens : 0;
+    uint64_t until = kvp_tier_watch(tier, dev, now_ns);
 
     kvp_tier_look_after(tier, dev, now_ns);
     if (dev->core == NULL || dev->is_failing)
-        return dev->is_retrying || dev->retry_at_ns == 0 ? UINT64_MAX : dev->retry_at_ns;
+        return kvp_min_u64(until, dev->is_retrying || dev->retry_at_ns == 0 ? UINT64_MAX : dev->retry_at_ns);
+    if (kvp_tier_is_stalled(dev)) return until;
     kvp_tier_core_set_now(dev->core, wall_ms());
     kvp_tier_core_step(dev->core, budget);
+    if (dev->sweep != UINT64_MAX && kvp_tier_sweep_moved(tier, dev)) until = 0;
     if (!kvp_tier_core_is_waiting(dev->core)) {
         dev->waits_since_ns = 0;
-        return UINT64_MAX;
+        return until;
     }
     if (dev->waits_since_ns == 0) dev->waits_since_ns = now_ns;
-    if (now_ns < dev->waits_since_ns + WRITE_DELAY_NS) return dev->waits_since_ns + WRITE_DELAY_NS;
+    if (now_ns < dev->waits_since_ns + WRITE_DELAY_NS) return kvp_min_u64(until, dev->waits_since_ns + WRITE_DELAY_NS);
     kvp_tier_core_flush(dev->core);
     dev->waits_since_ns = 0;
-    return UINT64_MAX;
+    return kvp_min_u64(until, now_ns + WRITE_DELAY_NS);
 }
 
 static void
@@ -204,8 +220,8 @@ tell_proposal(kvp_tier_t *tier)
     bool is_there = false;
 
     for (uint32_t i = 0; i < tier->devices_n; i++)
-        is_there |= kvp_tier_is_to_be_told(&tier->devices[i]) ||
-                    (tier->devices[i].core != NULL && kvp_tier_core_has_proposal(tier->devices[i].core));
+        is_there |= kvp_tier_is_to_be_told(tier->devices[i]) ||
+                    (tier->devices[i]->core != NULL && kvp_tier_core_has_proposal(tier->devices[i]->core));
     if (is_there && !tier->was_proposed) kvp_tier_wake(tier->wake_fd);
     tier->was_proposed = is_there;
 }
@@ -215,16 +231,19 @@ static uint64_t
 work(kvp_tier_t *tier)
 {
     uint64_t until = UINT64_MAX, now_ns = kvp_now_ns();
-    bool has_more;
+    bool has_more = false;
 
     pthread_mutex_lock(&tier->core_lock);
     kvp_tier_charge(tier, now_ns);
-    has_more = kvp_tier_engine_poll(&tier->engine, KVP_TIER_STEPS) > 0;
-    has_more |= kvp_tier_begin_reads(tier);
-    has_more |= kvp_tier_begin_ops(tier);
-    for (uint32_t i = 0; i < tier->devices_n; i++)
-        until = kvp_min_u64(until, step_device(tier, &tier->devices[i], now_ns));
-    kvp_tier_end_ops(tier);
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        kvp_tier_device_file_t *dev = tier->devices[i];
+
+        if (!dev->is_left_out) has_more |= kvp_tier_engine_poll(&dev->engine, KVP_TIER_STEPS) > 0;
+        has_more |= kvp_tier_begin_reads(tier, dev);
+        has_more |= kvp_tier_begin_ops(tier, dev);
+        until = kvp_min_u64(until, step_device(tier, dev, now_ns));
+        kvp_tier_end_ops(tier, dev);
+    }
     tell_proposal(tier);
     pthread_mutex_unlock(&tier->core_lock);
     hand_back(tier);
@@ -234,22 +253,38 @@ work(kvp_tier_t *tier)
 static void
 sleep_until(const kvp_tier_t *tier, uint64_t until_ns)
 {
-    struct pollfd fds[] = {{.fd = tier->own_fd, .events = POLLIN}, {.fd = tier->engine.event_fd, .events = POLLIN}};
+    struct pollfd fds[1 + KVP_TIER_DEVICES_MAX] = {{.fd = tier->own_fd, .events = POLLIN}};
     uint64_t now_ns = kvp_now_ns(), count;
     int timeout_ms = until_ns == UINT64_MAX ? -1
                      : until_ns <= now_ns   ? 0
                                             : (int)((until_ns - now_ns) / KVP_NS_PER_MS + 1);
 
-    (void)poll(fds, KVP_ARRAY_LEN(fds), timeout_ms);
+    for (uint32_t i = 0; i < tier->devices_n; i++)
+        fds[1 + i] = (struct pollfd){.fd = tier->devices[i]->is_left_out ? -1 : tier->devices[i]->engine.event_fd,
+                                     .events = POLLIN};
+    (void)poll(fds, 1 + tier->devices_n, timeout_ms);
     (void)!read(tier->own_fd, &count, sizeof count); /* what it was woken for is looked at next */
+}
+
+static void
+tell_opened(kvp_tier_t *tier, kvp_err_t err)
+{
+    pthread_mutex_lock(&tier->lock);
+    tier->opened = err;
+    pthread_cond_broadcast(&tier->quiesced);
+    pthread_mutex_unlock(&tier->lock);
 }
 
 void *
 kvp_tier_main(void *arg)
 {
     kvp_tier_t *tier = arg;
+    kvp_err_t err;
 
-    while (take_asked(tier)) {
+    if (tier->is_apart) kvp_tier_unshare((const int[]){tier->own_fd, tier->wake_fd}, 2);
+    err = kvp_tier_open_devices(tier);
+    tell_opened(tier, err);
+    while (err == KVP_OK && take_asked(tier)) {
         uint64_t until = atomic_load(&tier->is_ready) ? work(tier) : UINT64_MAX;
 
         hand_back(tier);
@@ -257,5 +292,7 @@ kvp_tier_main(void *arg)
     }
     finish_all(tier);
     hand_back(tier);
+    for (uint32_t i = 0; i < tier->devices_n; i++)
+        if (!tier->devices[i]->is_left_out) kvp_tier_device_close(tier->devices[i]);
     return NULL;
 }

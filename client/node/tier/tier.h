@@ -30,6 +30,9 @@ typedef struct {
     const char *name; /* of the node: a file belongs to one name. Borrowed for the call */
     uint64_t write_budget_bytes; /* a day; 0 = none */
     int wake_fd; /* an eventfd that is written 1 to when operations are done; borrowed */
+    /* The tier's threads may have a table of descriptors of their own: a request that hangs keeps no other descriptor of a process that is killed.
+     * Not where a host's code (its log) runs in them. */
+    bool is_apart;
 } kvp_tier_conf_t;
 
 /* What a record keeps of an object besides its payload: all that its descriptor needs, and what a master without a log would. */
@@ -66,13 +69,13 @@ typedef struct kvp_tier_op {
     void *dst;
     uint64_t cap;
     /* WRITE: OK, it is on the device. STALE (still() said no), NO_SPACE (no page is free, or the record is longer than a page has room for),
-     * LIMIT (the write budget), SYS (the device failed), CLOSED. READ: OK, the sums are right. NOT_FOUND (not that version), CORRUPT (a
-     * sum is wrong, or the record is another one's: it is dropped), SYS (it cannot be read, and is dropped; or the device is switched off), BUFFER_SMALL, NOMEM, CLOSED. DROP: OK, the tombstone is on the device, or none is needed; SYS, CLOSED. */
+     * LIMIT (the write budget), SYS (the device failed, or does not answer), CLOSED. READ: OK, the sums are right. NOT_FOUND (not that version), CORRUPT (a
+     * sum is wrong, or the record is another one's: it is dropped), SYS (it cannot be read, and is dropped; or the device is switched off), EAGAIN (the device does not answer), BUFFER_SMALL, NOMEM, CLOSED. DROP: OK, the tombstone is on the device, or none is needed; SYS, CLOSED. */
     kvp_err_t err;
     /* The tier's own. */
     uint64_t serial;
     uint32_t device;
-    uint32_t losses; /* of the device, when it was begun */
+    uint32_t losses; /* of the device, when it was begun; */
     bool is_over;
 } kvp_tier_op_t;
 
@@ -83,6 +86,7 @@ typedef struct kvp_tier_op {
     X(size_bytes, "bytes of the pages of all devices that work (gauge)")                                               \
     X(free_pages, "pages in which nothing is (gauge)")                                                                 \
     X(devices_failed, "devices that are switched off (gauge)")                                                         \
+    X(devices_stalled, "devices that do not answer (gauge)")                                                           \
     X(index_bytes, "memory of the index (gauge)")                                                                      \
     X(writes, "records written")                                                                                       \
     X(write_bytes, "payload bytes of them")                                                                            \
@@ -94,7 +98,7 @@ typedef struct kvp_tier_op {
     X(refused_writes, "writes for which there was no room, or no budget")                                              \
     X(corrupt, "records whose sums were wrong")                                                                        \
     X(io_errors, "reads and writes that failed")                                                                       \
-    X(stalls, "reads and writes that took 2 s and longer")                                                             \
+    X(stalls, "reads and writes that are or were under way for 2 s")                                                   \
     X(pages_reclaimed, "pages given up")                                                                               \
     X(relocated, "records that were worth keeping then")
 
@@ -103,12 +107,14 @@ typedef struct {
     KVP_TIER_STATS(KVP_TIER_STAT_FIELD)
 #undef KVP_TIER_STAT_FIELD
     char failed_dir[KVP_TIER_DIR_MAX]; /* of the first device that is switched off; empty = none is */
+    char stalled_dir[KVP_TIER_DIR_MAX]; /* of the first device that does not answer; empty = all answer */
+    uint8_t away[KVP_TIER_AWAY_BYTES]; /* a bit for each slot whose device answers no reads */
 } kvp_tier_stats_t;
 
 /* kvp_tier_open opens or makes the files, locks them, and tests them (writes, reads back, compares); it does not look for records yet. INVALID
  * (no such directory, too small, one file for two nodes, another format's file), SYS (no space, cannot be written, in use by another node):
  * logged in one line that names the directory. Where O_DIRECT or io_uring is not to be had it does without, and says so. Devices may be named in
- * any order.
+ * any order. A device that does not answer for 5 s is left out until the next start.
  * kvp_tier_use begins with the records of that pool: those of another are given up. uuid_out: the same as long as the files are the same and
  * of that pool. Recovery goes on in the tier's thread; operations wait for it. is_ready: it is over.
  * kvp_tier_close writes what is not written, and frees all; operations that are not done are done with CLOSED first: take them before. */
@@ -127,6 +133,9 @@ kvp_tier_op_t *kvp_tier_take(kvp_tier_t *tier);
 /* kvp_tier_is_kept: what a WRITE that is done with OK has written was not given up since, with its device; so no proposal that was taken before this
  * call has told that it was. */
 bool kvp_tier_is_kept(kvp_tier_t *tier, const kvp_tier_op_t *op);
+
+/* kvp_tier_device_of is the number of the device that a digest's slot is mapped to, less than KVP_TIER_DEVICES_MAX. The same until the end. */
+uint32_t kvp_tier_device_of(const kvp_tier_t *tier, kvp_digest_t digest);
 
 /* kvp_tier_quiesce returns when no operation that was submitted before reads src or writes dst any more (those that are not begun are done with
  * CLOSED): then the memory may go. */

@@ -81,6 +81,9 @@ struct kvp_segment {
         has_lost_drops; /* of a tier: not all that was dropped is known any more, so that its node has to tell what it has */
     bool is_reporting; /* of a tier: it does */
     bool is_unknown; /* of a tier: no report of it has come to its end, and it may have what no log knows */
+    bool has_away; /* of a tier: some slots are away */
+    uint8_t away[KVP_TIER_AWAY_BYTES]; /* of a tier: the slots whose device answers no reads */
+    uint32_t stalled_devices; /* of a tier: as its node says */
     kvp_segment_t *tier; /* of memory: that of its node; NULL = none is known. Borrowed; may be dropped */
     kvp_list_t demotes, placed; /* of memory: what is to be written, and read, when orders go out, */
     kvp_list_t stages; /* and what waits for room before; */

@@ -224,12 +224,21 @@ kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
     return up;
 }
 
+/* Its slot's device hangs. */
+static bool
+is_slot_away(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_segment_t *t)
+{
+    uint32_t slot = t->has_away ? kvp_tier_slot_of(kvp_obj_digest_of(cat, o)) : 0;
+
+    return t->has_away && (t->away[slot / 8] >> slot % 8 & 1) != 0;
+}
+
 bool
 kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     const kvp_segment_t *t = o->state == KVP_OBJ_COMMITTED ? kvp_obj_tier(cat, o) : NULL;
 
-    if (t == NULL || t->state == KVP_SEG_LOST) return false;
+    if (t == NULL || t->state == KVP_SEG_LOST || is_slot_away(cat, o, t)) return false;
     if (kvp_obj_version(o) <= kvp_obj_tenant(cat, o)->min_version && KVP_RULE(BUMP_HIDES)) return false;
     return kvp_obj_is_on_tier_alone(cat, o) || kvp_obj_up_n(cat, o) == 0;
 }

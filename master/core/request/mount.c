@@ -80,6 +80,7 @@ mount_refusal(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
     if (msg->uuid.len != UUID_BYTES) return "uuid is not 16 bytes";
     if (msg->is_tier != kvp_tier_is_name(msg->name))
         return "a tier is named as its node, with /ssd behind it, and nothing else is";
+    if (msg->away.len != 0 && (msg->away.len != KVP_TIER_AWAY_BYTES || !msg->is_tier)) return "bad slots of a tier";
     if (strlen(msg->addr) > 319 || strlen(msg->unix_path) > 107 || strlen(msg->transports) > KVP_NAME_MAX)
         return "address is too long";
     if (msg->term > KVP_TERM_MAX || msg->mounted_term > msg->term) return "no such term";
@@ -161,6 +162,16 @@ mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_se
     kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
 }
 
+/* Slots of devices that hang: what a tier alone has there is a miss, until the node mounts the tier without them. */
+static void
+set_away(kvp_segment_t *t, const Kvp__Pb__Mount *msg)
+{
+    memset(t->away, 0, sizeof t->away);
+    t->has_away = msg->away.len == sizeof t->away;
+    if (t->has_away) memcpy(t->away, msg->away.data, sizeof t->away);
+    t->stalled_devices = msg->stalled_devices;
+}
+
 /* A tier: what it has is told where this master does not know it from the log, or does not know all that was dropped meanwhile; whole where it
  * knows nothing, and no log would. What it has and is not known, or adopted, is dropped. */
 static void
@@ -177,6 +188,7 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
         kvp_journal_segment(&m->log, t);
     }
     set_addresses(t, msg);
+    set_away(t, msg);
     kvp_segment_resize(&m->space, t, msg->size_bytes);
     reply->segment_id = t->id;
     if (t->node == s) {
@@ -353,6 +365,7 @@ describe(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *info)
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
     info->is_tier = g->is_tier;
+    info->stalled_devices = g->stalled_devices;
 }
 
 static bool

@@ -729,7 +729,8 @@ static void
 test_format_stays(void **state)
 {
     static uint8_t bytes[3 * 512];
-    kvp_tier_super_t super = {.device = 1,
+    kvp_tier_super_t super = {.identity = 1,
+                              .generation = 3,
                               .devices = 2,
                               .pages = 48,
                               .page_bytes = 1388544,
