@@ -59,9 +59,9 @@ class Rig:
                 times[what].append(got["ms"])
         return {what: statistics.median(ms) for what, ms in times.items()}
 
-    def check_memory(self, before):
+    def check_memory(self, before, slack_ms=1):
         for what, ms in self.memory_ms("during").items():
-            assert ms <= 2 * before[what] + 1 * SLOW, (what, ms, before)
+            assert ms <= 2 * before[what] + slack_ms * SLOW, (what, ms, before)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_device_that_hangs(rig, kinds):
     assert (got["err"] == "OK") == ("read" not in kinds) and time.monotonic() - begun < 1.5 * SLOW, got
     removed = rig.client("remove k/2")
     assert removed["err"] == "OK" and removed["ms"] < 500 * SLOW, removed
-    rig.check_memory(before)
+    rig.check_memory(before, 50)
     wait_until(lambda: health(rig.node)["tier"] == "stalled", 5 * SLOW, "the stall to be noticed")
     told = health(rig.node)
     assert told["status"] == "degraded" and told["why"] and told["tier_stalled_dir"] == str(rig.dir), told
@@ -165,7 +165,7 @@ def test_a_device_that_hangs(rig, kinds):
     else:
         got = rig.client(f"get k/4 {LEN}")
         assert rig.client("bexist k/ 3 20")["exist"] == 20 and got["err"] == "OK" and got["intact"], got
-    rig.check_memory(before)
+    rig.check_memory(before, 50)
     for kind in kinds:
         rig.switch(f"stall-{kind}").unlink()
     wait_until(lambda: health(rig.node)["tier"] == "ok" and rig.client(f"get k/1 {LEN}")["intact"], 10 * SLOW, "it to be read")
