@@ -32,6 +32,20 @@ note_local_host(kvp_node_dialed_t *d)
         d->local_host[0] = '\0';
 }
 
+/* Whether the peer of a connection has the address of this end, or a loopback address. */
+static bool
+is_to_this_host(const kvp_node_dialed_t *d)
+{
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    kvp_hostport_t peer;
+
+    if (getpeername(d->conn.fd, (struct sockaddr *)&at, &len) != 0) return true;
+    if (getnameinfo((struct sockaddr *)&at, len, peer.host, sizeof peer.host, NULL, 0, NI_NUMERICHOST) != 0)
+        return true;
+    return strcmp(peer.host, d->local_host) == 0 || kvp_hostport_is_loopback(&peer);
+}
+
 static kvp_err_t
 greet(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_framed_t *conn, kvp_hello_reply_t *hello)
 {
@@ -87,6 +101,16 @@ dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *diale
     if (err == KVP_NOT_FOUND) err = KVP_UNREACHABLE; /* a node waits for its master's name, too */
     if (err == KVP_OK) {
         note_local_host(dialed);
+        if (d->is_loopback && !is_to_this_host(dialed)) {
+            if (kvp_log_limit_ok(&d->noise, &missed))
+                kvp_log_error(
+                    "node",
+                    "the master %s is on another host, and other hosts do not reach a node that listens at a "
+                    "loopback address: give it this host's, such as --listen %s:PORT (local_hostname of setup())",
+                    kvp_format_hostport(at, text), dialed->local_host);
+            kvp_framed_fini(&dialed->conn);
+            return KVP_INVALID;
+        }
         err = greet(d, was, &dialed->conn, &dialed->hello);
     }
     if (err == KVP_OK) {

@@ -28,6 +28,7 @@ typedef struct {
     kvp_masters_t *masters;
     char name[129]; /* told in Hello */
     char host_id[KVP_HOST_ID_MAX + 1];
+    bool is_loopback; /* the node listens where only this host reaches it: a master of another host is refused */
     int wake_fd; /* of the control thread */
     kvp_log_limit_t noise;
 

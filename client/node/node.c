@@ -222,6 +222,7 @@ start_threads(kvp_node_t *node, const kvp_node_conf_t *conf)
 
     snprintf(node->dial.name, sizeof node->dial.name, "%s", node->name);
     snprintf(node->dial.host_id, sizeof node->dial.host_id, "%s", node->host_id);
+    node->dial.is_loopback = kvp_hostport_is_loopback(&node->listen);
     node->dial.wake_fd = node->epoll.wake_fd;
     if (err == KVP_OK) err = kvp_node_keep_open(node, conf);
     if (err == KVP_OK && node->mem == NULL) err = kvp_node_check_fit(node, node->keep.held_bytes);

@@ -105,12 +105,14 @@ class Etcd:
 class Masters:
     """n masters of one pool, and nodes that know all of them. Looks like the Pool of conftest.py."""
 
+    node_listen = None  # the usual
+
     def __init__(self, bench, n=3, nodes=2, memory="64MiB", args=(), etcd=None, node_args=(), switch_after="0s"):
         self.bench, self.args, self.etcd, self.master = bench, args, etcd or Etcd(bench), None
         self.switch_after = switch_after
         self.masters = [self.start(i) for i in range(n)]
         self.wait_leader()
-        self.nodes = [bench.node(self.addr, f"node{i + 1}", memory, *node_args) for i in range(nodes)]
+        self.nodes = [bench.node(self.addr, f"node{i + 1}", memory, *node_args, listen=self.node_listen) for i in range(nodes)]
         wait_until(lambda: self.leader_status()["segments"] == nodes, 10, "the nodes to have found the leader")
 
     def start(self, i, listen="127.0.0.1:0", http="127.0.0.1:0", ready=True, program="kvpool-master"):
@@ -301,6 +303,7 @@ class MastersApart(Masters):
 
     def __init__(self, bench, **kw):
         self.net = Net(bench, ["m0", "m1", "m2", "e0", "e1", "e2", "c"])
+        self.node_listen = f"{self.net['c'].address}:0"
         with self.net["c"]:
             super().__init__(bench, etcd=EtcdApart(bench, [self.net[f"e{i}"] for i in range(3)]), **kw)
 

@@ -13,6 +13,7 @@ import pytest
 
 from clients import E2E, PATHS, Board, Load, Shell, Talker, figures, settled, slow, work
 from conftest import RDMA, SLOW, TIER, wait_until
+from standby import Net, why_no_namespaces
 
 MIB = 1 << 20
 
@@ -363,3 +364,22 @@ def test_limit_on_the_size_of_files(pool, bench):
     keys = itertools.count()
     wait_until(lambda: client(f"put new{next(keys)} 1000 deadline=300")["err"] != "OK", 20, "the log to reach the limit")
     assert client("get k 1000")["err"] == "OK" and pool.master.is_running()
+
+
+# ---- a node that other hosts do not reach
+
+
+@pytest.mark.skipif(why_no_namespaces() != "", reason=why_no_namespaces())
+def test_node_at_a_loopback_address(bench):
+    """Fails if a node that listens at a loopback address joins the pool of a master on another host, where its keys would exist and
+    not be readable; or does not name an address that the others reach."""
+    net = Net(bench, ["master", "node"])
+    with net["master"]:
+        master = bench.master(listen=f"{net['master'].address}:0")
+    with net["node"]:
+        args = ["--master", master.listen, "--name", "n", "--memory", "16MiB", "--keeper", "none"]
+        got = bench.run("kvpool-node", *args, "--listen", "127.0.0.1:0")
+        assert got.rc != 0 and f"--listen {net['node'].address}:" in got.err, got
+        bench.start("n", "kvpool-node", *args, "--listen", f"{net['node'].address}:0")
+    with net["master"]:
+        assert bench.node(master, "near", "16MiB", "--keeper", "none").is_running()
