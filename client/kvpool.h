@@ -73,7 +73,8 @@ typedef struct {
     uint32_t
         master_wait_ms; /* how long calls wait for a master that is away or silent, all together: once that was in vain, later calls
                                 return at once with the same error, until the library has found a master. Removals and calls
-                                with a deadline_ms of their own wait for as long as they have. 0 = $KVPOOL_MASTER_WAIT ("1s"),
+                                with a deadline_ms of their own wait for as long as they have. With several masters it is 10 s at least,
+                                so that calls wait for the next leader. 0 = $KVPOOL_MASTER_WAIT ("1s"),
                                 else every call waits; UINT32_MAX = every call waits */
     const char *const
         *ssd; /* embedded node: "DIR:SIZE", an SSD each, at most 16: what leaves memory is kept in a file of

@@ -70,7 +70,7 @@ keep_detail(const kvp_apicall_t *call, const kvp_frame_t *answer)
 kvp_err_t
 kvp_call_ask(kvp_apicall_t *call, kvp_link_t *link, kvp_frame_t *answer_out)
 {
-    uint64_t silence_ns = call->is_patient ? 0 : kvp_session_conf(call->pool->session)->master_wait_ns;
+    uint64_t silence_ns = call->is_patient ? 0 : kvp_session_master_wait(call->pool->session);
     kvp_scratch_t *s = call->scratch;
     kvp_err_t err;
 

@@ -181,6 +181,19 @@ kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kv
     return kvp_call_end(&call, KVP_OK);
 }
 
+/* The master answers RETRY_AFTER while nodes report to it after a take-over, and while its log is behind. */
+static kvp_err_t
+run_in_time(kvp_apicall_t *call, kvp_query_t *query)
+{
+    kvp_err_t err = kvp_query_run(call, query);
+
+    while (err == KVP_RETRY_AFTER && kvp_now_ns() + RETRY_NS < call->deadline_ns) {
+        err = kvp_session_sleep(call->pool->session, kvp_now_ns() + RETRY_NS);
+        if (err == KVP_OK) err = kvp_query_run(call, query);
+    }
+    return err;
+}
+
 /* ---- what a pattern matches */
 typedef struct {
     uint64_t removed;
@@ -220,7 +233,7 @@ remove_many(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint
     head.is_all = pattern[0] == '\0';
     head.force = (call.flags & KVPOOL_FORCE) != 0;
     head.heeds_probes = (call.flags & KVPOOL_HEED_PROBES) != 0;
-    err = kvp_query_run(&call, &query);
+    err = run_in_time(&call, &query);
     if (err == KVP_OK) forget_all(pool);
     if (err == KVP_OK) *removed_out = r.removed;
     if (err == KVP_OK && held_out != NULL) *held_out = r.held;
@@ -272,7 +285,7 @@ kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
     if (err != KVP_OK) return err;
     head.wait_ms = kvp_left_ms(call.deadline_ns);
     head.is_all = true;
-    err = kvp_query_run(&call, &query);
+    err = run_in_time(&call, &query);
     if (err == KVP_OK) forget_all(pool);
     if (err == KVP_OK && epoch_out != NULL) *epoch_out = epoch;
     return kvp_call_end(&call, err);

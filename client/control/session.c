@@ -11,7 +11,8 @@
  *   last: a master may take every connection and drop it at the first question.
  * - Of several masters the others are asked meanwhile whether one of them leads (client/net/masters.h): by the background thread,
  *   and, since that may wait for a silent master, by whoever waits for an answer.
- * - With master_wait_ns callers have one wait for each loss of a session that lasted (kvp_session_hold_soon). When it is over only
+ * - With master_wait_ns callers have one wait for each loss of a session that lasted (kvp_session_hold_soon). With several masters
+ *   that wait is 10 s at least, and each loss has its own. When it is over only
  *   the background thread, and callers that wait for as long as they have, look for a master. Where the connection stands and the
  *   master is silent, that wait is a call's (kvp_conn_call_soon); the session is lost to its heartbeat only.
  *
@@ -45,6 +46,7 @@
 #define RETRY_MAX_MS 200u /* between attempts, where callers do not wait for their outcome */
 #define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted for so long is no sign of a master that drops all */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master, and at finding one beside chores */
+#define SEVERAL_WAIT_NS (10 * KVP_NS_PER_S) /* least wait of calls for the next of several masters */
 #define PAY_MAX_NS (100 * KVP_NS_PER_MS) /* between two heartbeats: a silence of 1250 ms costs a writer its keys */
 #define BEATS_A_LEASE 3u
 #define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
@@ -282,7 +284,7 @@ drop_broken_locked(kvp_session_t *s)
     if (!s->is_stopping) kvp_log_info("client", "session with the master is lost, making a new one");
     s->link = NULL;
     if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
-    if (s->lost_n == 0) s->soon_until_ns = 0;
+    if (s->lost_n == 0 || kvp_masters_are_several(s->masters)) s->soon_until_ns = 0;
     if (kvp_conn_is_silent(link->conn)) s->soon_until_ns = kvp_now_ns(); /* somebody has waited for this master */
     s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s, s->lost_n - 1);
     s->lost_n++;
@@ -294,6 +296,15 @@ drop_broken_locked(kvp_session_t *s)
         end_lingering_locked(s);
     else
         kvp_locations_orphan(link->locs, kvp_boot_ns());
+}
+
+/* One of several masters leads soon after another one is lost, and a planned switch is to fail no call. */
+uint64_t
+kvp_session_master_wait(const kvp_session_t *s)
+{
+    const uint64_t ns = s->conf.master_wait_ns;
+
+    return ns > 0 && kvp_masters_are_several(s->masters) ? kvp_max_u64(ns, SEVERAL_WAIT_NS) : ns;
 }
 
 static kvp_err_t
@@ -309,7 +320,7 @@ hold(kvp_session_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out
         err = s->is_stopping ? KVP_CLOSED : KVP_OK;
         if (err != KVP_OK || s->link != NULL) break;
         now = kvp_now_ns();
-        if (is_soon && s->soon_until_ns == 0) s->soon_until_ns = now + s->conf.master_wait_ns;
+        if (is_soon && s->soon_until_ns == 0) s->soon_until_ns = now + kvp_session_master_wait(s);
         if (is_soon) deadline_ns = kvp_min_u64(deadline_ns, s->soon_until_ns);
         if (now >= deadline_ns || ((s->last_err == KVP_VERSION || s->is_unknown) && s->last_incarnation == 0)) {
             err = s->last_err == KVP_OK ? KVP_UNREACHABLE : s->last_err;

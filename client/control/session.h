@@ -46,8 +46,10 @@ kvp_err_t kvp_session_hold(kvp_session_t *session, uint64_t deadline_ns, kvp_lin
 void kvp_session_rele(kvp_session_t *session, kvp_link_t *link);
 
 /* kvp_session_hold_soon is kvp_session_hold for callers that would rather do without a master than wait for it again and again:
- * together they wait for at most master_wait_ns. After that it returns at once, until the background thread has a link. So it does
- * while the link's connection is silent (kvp_conn_call_soon). */
+ * together they wait for at most kvp_session_master_wait: master_wait_ns, and 10 s at least where there are several masters; 0 = until
+ * the deadline. After that it returns at once, until the background thread has a link. So it does while the link's connection is
+ * silent (kvp_conn_call_soon). */
+uint64_t kvp_session_master_wait(const kvp_session_t *session);
 kvp_err_t kvp_session_hold_soon(kvp_session_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
 
 /* kvp_session_rest says of a hold that it stays for long and nothing is stored through it any more: it keeps the memory

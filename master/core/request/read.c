@@ -14,6 +14,7 @@
 #include "master/core/log/interim.h"
 #include "master/core/master.h"
 #include "master/core/protect/candidates.h"
+#include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/probe.h"
 #include "master/core/protect/ticket.h"
@@ -264,6 +265,21 @@ count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
     }
 }
 
+/* One of them may be found as soon as a node is back: it lies there, or the log may lack it. Of a prefix that is the first that is missing. */
+static bool
+may_any_come(const kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, bool is_prefix)
+{
+    if (kvp_nodes_awaited(m) == 0) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t oid = kvp_objindex_find(m->cat.index, digests[i]);
+
+        if (is_found(m, s, oid)) continue;
+        if (oid == KVP_OID_NONE ? kvp_gone_is_rebuilding(&m->prot) : is_away(m, s, oid)) return true;
+        if (is_prefix) return false;
+    }
+    return false;
+}
+
 void
 kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -280,7 +296,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__exists__descriptor, f);
     digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_BATCH_MAX);
-    if (digests == NULL) {
+    if (digests == NULL || (may_any_come(m, s, digests, msg->n, false) && kvp_await_nodes(m, s, f))) {
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -386,6 +402,16 @@ count_tiered(kvp_master_t *m, const uint32_t *oids, uint32_t n, bool wants_memor
     return count;
 }
 
+/* A group that is not seen may be whole when a node is back. */
+static bool
+may_lookup_wait(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, const kvp_digest_t *digests)
+{
+    if (!msg->is_groups) return may_any_come(m, s, digests, msg->n, msg->is_prefix);
+    for (uint32_t i = 0; i < msg->n; i++)
+        if (kvp_group_seen(&m->prot, s->tenant, digests[i]) == NULL) return true;
+    return false;
+}
+
 void
 kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -401,6 +427,10 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     msg = kvp_pb_unpack(&pb, &kvp__pb__lookup__descriptor, f);
     digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_BATCH_MAX);
     if (digests == NULL) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (may_lookup_wait(m, s, msg, digests) && kvp_await_nodes(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -482,6 +512,10 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     msg = kvp_pb_unpack(&pb, &kvp__pb__list__descriptor, f);
     if (msg == NULL || msg->prefix.len > KVP_KEY_MAX) {
         kvp_session_close(&m->peers, s, "malformed List");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (kvp_await_nodes(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
     }

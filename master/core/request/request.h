@@ -45,6 +45,10 @@ void kvp_stagewait_drop(kvp_stagewait_t *w);
 void kvp_stagewaits_go_on(kvp_master_t *m);
 void kvp_stagewaits_tick(kvp_master_t *m);
 void kvp_stagewaits_end(kvp_session_t *s);
+/* kvp_await_nodes keeps the question until a node that the log has as mounted is back, or a second after the take-over: then it is
+ * handled again. False: there is no such node, and the question is to be answered. kvp_nodes_awaited: how many there are. */
+bool kvp_await_nodes(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+uint32_t kvp_nodes_awaited(const kvp_master_t *m);
 
 /* tier.c */
 void kvp_on_tier_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

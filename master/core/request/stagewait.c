@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GETs that wait for stages: all that is there of what they ask for is on tiers. They are asked once more when that is over, or when they
- * have waited long enough.
+ * Questions that wait, and are handled again when their wait is over: a GET of what is on tiers alone waits for its stages; and after a
+ * take-over EXISTS, LOOKUP and LIST wait for nodes that are not back yet.
  */
 #include "master/core/request/request.h"
 
 #include "common/list.h"
 #include "master/core/base/ctx.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/session/session.h"
 #include "master/core/space/tier.h"
 #include "master/core/state.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define NODES_WAIT_NS KVP_MS(1000) /* after a take-over */
 
 struct kvp_stagewait {
     kvp_stage_wait_t wait;
@@ -22,6 +26,7 @@ struct kvp_stagewait {
     size_t len;
     kvp_stage_waiter_t *waiters; /* n; behind them the frame's head and tail */
     uint32_t n;
+    uint32_t awaited_n; /* 0 = it waits for stages; else for one of so many nodes */
     uint8_t *head;
     size_t tail_at;
 };
@@ -36,7 +41,7 @@ kvp_stagewait_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint
     w->due_ns = due_ns;
     w->ask = f->hdr;
     w->n = n;
-    w->waiters = kvp_core_alloc(n, sizeof *w->waiters);
+    w->waiters = kvp_core_alloc(n + 1, sizeof *w->waiters);
     for (uint32_t i = 0; i < n; i++)
         kvp_list_init(&w->waiters[i].link);
     w->tail_at = kvp_align_up(f->hdr.head_len, 8);
@@ -76,8 +81,42 @@ go_on(kvp_master_t *m, kvp_stagewait_t *w)
 {
     kvp_frame_t f = {.hdr = w->ask, .head = w->head, .tail = w->head + w->tail_at, .tail_len = w->len};
 
-    kvp_get_again(m, w->session, &f);
+    if (w->awaited_n == 0)
+        kvp_get_again(m, w->session, &f);
+    else if (f.hdr.opcode == KVP_OP_EXISTS)
+        kvp_on_exists(m, w->session, &f);
+    else if (f.hdr.opcode == KVP_OP_LOOKUP)
+        kvp_on_lookup(m, w->session, &f);
+    else
+        kvp_on_list(m, w->session, &f);
     kvp_stagewait_drop(w);
+}
+
+/* A standby knows no node, and waits for none. */
+uint32_t
+kvp_nodes_awaited(const kvp_master_t *m)
+{
+    uint32_t n = 0;
+
+    if (m->log.journal.is_resting || m->peers.took_over_ns == 0 ||
+        m->ctx.now_ns >= m->peers.took_over_ns + NODES_WAIT_NS)
+        return 0;
+    kvp_list_foreach (pos, &m->cat.segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        n += !g->is_dropped && ((g->is_restored && g->node == NULL) || g->report != NULL);
+    }
+    return n;
+}
+
+bool
+kvp_await_nodes(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const uint32_t n = kvp_nodes_awaited(m);
+
+    if (n == 0 || s->stagewaits_n >= KVP_STAGEWAITS_MAX || (f->hdr.flags & KVP_FRAME_ONEWAY) != 0) return false;
+    kvp_stagewait_open(m, s, f, 0, m->peers.took_over_ns + NODES_WAIT_NS)->awaited_n = n;
+    return true;
 }
 
 void
@@ -90,11 +129,14 @@ kvp_stagewaits_go_on(kvp_master_t *m)
 void
 kvp_stagewaits_tick(kvp_master_t *m)
 {
+    const uint32_t awaited_n = kvp_nodes_awaited(m);
+
     kvp_list_foreach_safe (pos, tmp, &m->stagewaits) {
         kvp_stagewait_t *w = kvp_list_entry(pos, kvp_stagewait_t, all);
+        bool has_news = w->awaited_n != 0 && w->awaited_n != awaited_n && m->ctx.slice_left > 0;
 
-        kvp_ctx_spend(&m->ctx, 1);
-        if (w->due_ns <= m->ctx.now_ns) go_on(m, w);
+        kvp_ctx_spend(&m->ctx, has_news ? 16 : 1);
+        if (has_news || w->due_ns <= m->ctx.now_ns) go_on(m, w);
     }
 }
 

@@ -169,7 +169,7 @@ test_words_that_are_cut_or_made_up(void **state)
     assert_int_equal(n, 20);
     assert_true(report_take(node, report_send(node, all, 7, false), all, 7));
     peer_forget(node);
-    world_advance(g->w, 100 * MS);
+    world_advance(g->w, SEC); /* after that nobody waits for it */
     assert_int_equal(count(g->c, 0, 20), 0);
     node = greet(g->w, g->a);
     assert_int_equal(count(g->c, 0, 20), 20);
@@ -180,6 +180,79 @@ test_words_that_are_cut_or_made_up(void **state)
     world_advance(g->w, 100 * MS);
     assert_int_equal(count(g->c, 0, 20), 0);
     assert_int_equal(world_stats(g->w).segments, 0);
+}
+
+/* ---- questions in the first second */
+typedef struct {
+    uint64_t exists, prefix, list;
+} asked_t;
+
+static asked_t
+ask_all(rig_t *g, const char *key)
+{
+    Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
+    Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
+    Kvp__Pb__List list = KVP__PB__LIST__INIT;
+    kvp_digest_t digest = digest_of(g->w, key);
+
+    exists.n = lookup.n = 1;
+    lookup.is_prefix = true;
+    return (asked_t){
+        .exists = peer_send(g->c, KVP_OP_EXISTS, 0, &exists.base, &digest, sizeof digest),
+        .prefix = peer_send(g->c, KVP_OP_LOOKUP, 0, &lookup.base, &digest, sizeof digest),
+        .list = peer_send(g->c, KVP_OP_LIST, 0, &list.base, NULL, 0),
+    };
+}
+
+/* All three are answered by now, and say so. */
+static void
+check_answers(rig_t *g, const asked_t *asked, bool is_there)
+{
+    reply_t *exists = peer_reply(g->c, asked->exists), *prefix = peer_reply(g->c, asked->prefix),
+            *list = peer_reply(g->c, asked->list);
+    Kvp__Pb__LookupReply *found;
+    Kvp__Pb__ListReply *listed;
+    kvp_pb_t pb;
+
+    assert_true(exists != NULL && prefix != NULL && list != NULL);
+    assert_int_equal(exists->frame.tail[0], is_there);
+    found = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, &prefix->frame);
+    assert_int_equal(found->found, is_there);
+    kvp_pb_free(&pb, found);
+    listed = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, &list->frame);
+    assert_int_equal(listed->n, is_there);
+    kvp_pb_free(&pb, listed);
+    reply_free(exists);
+    reply_free(prefix);
+    reply_free(list);
+}
+
+static void
+test_questions_wait_for_the_nodes_of_the_log(void **state)
+{
+    rig_t *g = *state;
+    asked_t asked;
+
+    (void)put_one(g->c, "key", 1, false);
+    rig_restart(g);
+    asked = ask_all(g, "key");
+    world_advance(g->w, 300 * MS);
+    assert_true(peer_is_asking(g->c, asked.exists) && peer_is_asking(g->c, asked.prefix) &&
+                peer_is_asking(g->c, asked.list));
+    assert_false(exists(g->c, "other")); /* the log says all: no node brings that */
+    node_report(greet(g->w, g->a));
+    world_advance(g->w, 20 * MS);
+    check_answers(g, &asked, true);
+
+    /* A node that does not come is waited for no longer than a second. */
+    rig_restart(g);
+    asked = ask_all(g, "key");
+    world_advance(g->w, 900 * MS);
+    assert_true(peer_is_asking(g->c, asked.exists));
+    world_advance(g->w, 150 * MS);
+    check_answers(g, &asked, false);
+    asked = ask_all(g, "key");
+    check_answers(g, &asked, false);
 }
 
 /* What was put before a bump is swept by the next master as well. */
@@ -251,6 +324,7 @@ main(void)
         rig_test_on(test_served_before_words_are_told, .conf = with_log, .mems = 2, .size = 2 * MIB, .chunk = MIB),
         rig_test_on(test_words_that_the_log_does_not_know, .conf = with_log, .size = MIB),
         rig_test_on(test_words_that_are_not_sealed, .conf = with_log, .size = MIB),
+        rig_test_on(test_questions_wait_for_the_nodes_of_the_log, .conf = with_log, .size = MIB),
         rig_test_on(test_words_that_are_cut_or_made_up, .conf = with_log, .size = MIB),
         rig_test_on(test_bump_that_was_not_swept, .conf = with_log, .size = MIB),
         rig_test_on(test_log_that_lacks_something, .conf = with_log, .size = MIB),
