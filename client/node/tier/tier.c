@@ -262,21 +262,22 @@ add_stats(kvp_tier_stats_t *sum, const kvp_tier_stats_t *stats)
 void
 kvp_tier_stats(kvp_tier_t *tier, kvp_tier_stats_t *stats_out)
 {
-    bool is_ready = atomic_load(&tier->is_ready);
+    bool is_ready;
 
     memset(stats_out, 0, sizeof *stats_out);
     pthread_mutex_lock(&tier->core_lock);
+    is_ready = atomic_load(&tier->is_ready); /* else the thread has the devices for itself */
     for (uint32_t i = 0; i < tier->devices_n; i++) {
         const kvp_tier_device_file_t *dev = tier->devices[i];
 
-        add_stats(stats_out, &dev->stats);
+        if (is_ready) add_stats(stats_out, &dev->stats);
         stats_out->io_errors += dev->engine.errors;
         stats_out->stalls += dev->engine.stalls;
         if (is_ready && dev->core != NULL && !dev->is_failing)
             kvp_tier_core_gauges(dev->core, stats_out);
         else if (is_ready && !dev->is_left_out && stats_out->devices_failed++ == 0)
             memcpy(stats_out->failed_dir, dev->dir, sizeof dev->dir);
-        if (kvp_tier_is_stalled(dev) && stats_out->devices_stalled++ == 0)
+        if (is_ready && kvp_tier_is_stalled(dev) && stats_out->devices_stalled++ == 0)
             memcpy(stats_out->stalled_dir, dev->dir, sizeof dev->dir);
     }
     for (uint32_t s = 0; s < KVP_TIER_SLOTS && is_ready; s++)
