@@ -29,6 +29,8 @@ static const kvp_cli_verb_t verbs[] = {
     {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},
 };
 
+#define NAME_MAX_LEN 32u
+
 static void
 usage(FILE *to)
 {
@@ -39,6 +41,67 @@ usage(FILE *to)
             "\nkvpool VERB --help tells the verb's options. Every verb takes --master HOST:PORT (or KVPOOL_MASTER),\n"
             "--deadline, --transports, --tenant and --json.\n"
             "exit code: 0 done, 1 miss or refused, 2 usage, 3 pool unreachable\n");
+}
+
+/* The letters that have to be put in, left out or changed to make one of the other; at most NAME_MAX_LEN count. */
+static size_t
+distance(const char *a, const char *b)
+{
+    size_t row[NAME_MAX_LEN + 1];
+    const size_t n = strnlen(b, NAME_MAX_LEN);
+
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 0; i < NAME_MAX_LEN && a[i] != '\0'; i++) {
+        size_t before = row[0]++;
+
+        for (size_t j = 0; j < n; j++) {
+            const size_t change = before + (a[i] != b[j]);
+
+            before = row[j + 1];
+            row[j + 1] = change < before + 1 ? change : before + 1;
+            if (row[j] + 1 < row[j + 1]) row[j + 1] = row[j] + 1;
+        }
+    }
+    return row[n];
+}
+
+static int
+complain_of_verb(const char *name)
+{
+    static const struct {
+        const char *name, *verb;
+    } others[] = {{"delete", "rm"},   {"del", "rm"},    {"remove", "rm"}, {"list", "ls"},    {"set", "put"},
+                  {"status", "stat"}, {"info", "stat"}, {"start", "up"},  {"check", "fsck"}, {"has", "exists"}};
+    const char *near = NULL;
+    size_t best = 3; /* more changes make another word */
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++) {
+        const size_t d = distance(name, verbs[i].name);
+
+        if (d < best && d < strlen(verbs[i].name)) {
+            best = d;
+            near = verbs[i].name;
+        }
+    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(others); i++)
+        if (strcmp(name, others[i].name) == 0) near = others[i].verb;
+    if (near != NULL)
+        fprintf(stderr, "kvpool: no verb \"%s\"; did you mean \"%s\"? See kvpool --help\n", name, near);
+    else
+        fprintf(stderr, "kvpool: no verb \"%s\"; see kvpool --help\n", name);
+    return KVP_EXIT_USAGE;
+}
+
+/* The place of the verb, behind options of every verb; argc where there is none. */
+static int
+find_verb(int argc, char **argv)
+{
+    int at = 1;
+
+    while (at < argc && argv[at][0] == '-' && argv[at][1] == '-' && argv[at][2] != '\0')
+        at += strchr(argv[at], '=') != NULL || strcmp(argv[at], "--json") == 0 ? 1 : 2;
+    return at < argc ? at : argc;
 }
 
 int
@@ -57,12 +120,16 @@ main(int argc, char **argv)
         printf("kvpool %s\n", kvpool_version());
         return fflush(stdout) == 0 ? KVP_EXIT_DONE : KVP_EXIT_REFUSED;
     }
-    for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
-        if (strcmp(name, verbs[i].name) == 0) return verbs[i].run(&verbs[i], argc - 1, argv + 1);
-    if (argc > 1) {
-        fprintf(stderr, "kvpool: no verb \"%s\"; see kvpool --help\n", name);
-    } else {
-        usage(stderr);
+    const int at = find_verb(argc, argv);
+    if (at < argc) {
+        char *verb = argv[at];
+        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv)); /* options may stand behind it as well */
+        argv[1] = verb;
+        for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
+            if (strcmp(verb, verbs[i].name) == 0) return verbs[i].run(&verbs[i], argc - 1, argv + 1);
+        return complain_of_verb(verb);
     }
+    usage(stderr);
+    if (argc > 1) fprintf(stderr, "kvpool: a verb is missing\n");
     return KVP_EXIT_USAGE;
 }

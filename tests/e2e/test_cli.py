@@ -201,6 +201,19 @@ def test_daemons_bad_options_say_what_is_wanted(bench, program, args, says):
     assert r.rc == 2 and says in r.err and not r.out, r
 
 
+def test_options_before_the_verb_and_words_that_are_near(pool, bench):
+    """Fails if an option of every verb may not stand before it, or if a mistake is named by another word than the one that is wrong."""
+    at = ("--master", pool.addr)
+    assert bench.run("kvpool", *at, "--json", "put", "k", stdin=b"x").json["stored"]
+    assert bench.run("kvpool", f"--master={pool.addr}", "--deadline", "2s", "exists", "k").rc == 0
+    assert bench.run("kvpool", *at, "put", "--", "-dash", stdin=b"x").rc == 0
+    for words, says in ((("put", "-dash"), "-d;"), (("rm", "-k1", "a"), "-k;"), (("put", "k", "--upser1"), "--upser1"), (("putt", "k"), 'did you mean "put"'),
+                        (("stats",), 'did you mean "stat"'), (("delete", "k"), 'did you mean "rm"'), (("--json", "exist", "k"), 'did you mean "exists"'),
+                        (("frobnicate",), 'no verb "frobnicate"; see'), (("--json",), "verb is missing")):
+        r = bench.run("kvpool", *words)
+        assert r.rc == 2 and says in r.err and "unknown option put" not in r.err, r
+
+
 def test_why_no_master_is_reached(bench):
     """Fails if a tool does not say in one line, or as JSON, why it reaches no master, or waits for a name that nobody knows."""
     deadline = ("--deadline", "200ms")

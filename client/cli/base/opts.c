@@ -171,6 +171,12 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
         if (c == -1) break;
         if (c == 'h') t.is_help = true;
         if (c == ':') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s wants a value", argv[optind - 1]);
+        if (c == '?' && optopt != 0)
+            return kvp_cli_complain(
+                verb, KVP_EXIT_USAGE,
+                "unknown option -%c; options have two dashes, and -- stands before a key that begins "
+                "with one; see --help",
+                optopt);
         if (c == '?') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "unknown option %s; see --help", argv[optind - 1]);
         if (c == 0 && set(&t.rows[at], optarg) != KVP_OK) {
             char wanted[160];
