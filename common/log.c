@@ -24,6 +24,7 @@ static void *sink_arg;
 static _Thread_local struct {
     char *text; /* NULL = nothing is diverted */
     size_t cap;
+    kvp_log_level_t level; /* of the text */
 } diverted;
 
 void
@@ -50,6 +51,7 @@ kvp_log_divert(char *text, size_t cap)
 {
     diverted.text = cap > 0 ? text : NULL;
     diverted.cap = cap;
+    diverted.level = KVP_LOG_WARN;
 }
 
 static void
@@ -91,7 +93,10 @@ kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...
     if (more > 0) len += kvp_min_u64((uint64_t)more, sizeof(line) - len - 1);
 
     replace_control(line, len);
-    if (is_diverted) {
+    if (is_diverted && level > diverted.level) {
+        /* a warning after an error: the error is the cause */
+    } else if (is_diverted) {
+        diverted.level = level;
         snprintf(diverted.text, diverted.cap, "%.*s", (int)len, line);
     } else if (sink_fn != NULL) {
         line[len] = '\0';

@@ -22,7 +22,7 @@ bool kvp_log_is_on(kvp_log_level_t level);
 typedef void (*kvp_log_sink_fn)(void *arg, kvp_log_level_t level, const char *line);
 void kvp_log_set_sink(kvp_log_sink_fn fn, void *arg);
 
-/* kvp_log_divert keeps the last error or warning of the calling thread as a text in place of writing it: the sentence alone,
+/* kvp_log_divert keeps the last error, or without one the last warning, of the calling thread as a text in place of writing it: the sentence alone,
  * cut to cap bytes with the terminator. text NULL ends that. For calls that tell their caller what is wrong. */
 void kvp_log_divert(char *text, size_t cap);
 

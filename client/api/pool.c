@@ -379,6 +379,14 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
 
     if (conf->memory_bytes == 0) return KVP_OK;
     err = kvp_node_start(&node, deadline_ns, &pool->node);
+    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* found on the node's thread */
+        kvp_log_error(
+            "client",
+            err == KVP_DEADLINE
+                ? "the node \"%s\" was not mounted in time"
+                : "the pool has a node of the name \"%s\" that is connected, maybe another host's: names are unique "
+                  "in a pool, so give each node its own",
+            conf->name);
     if (err != KVP_OK) return err;
     if (!kvp_node_wait_tier(pool->node, deadline_ns))
         kvp_log_info("client", "what is on SSD is found as soon as the node has read it name=%s", conf->name);

@@ -17,8 +17,7 @@ _PROGRAM = "mooncake_client"
 _FLAGS = Flags(_PROGRAM, {
     "host": "0.0.0.0", "port": "50052", "master_server_address": "127.0.0.1:50051", "protocol": "tcp", "device_names": "",
     "global_segment_size": "4 GB", "enable_http_server": False, "http_port": "9300", "rest": False, "enable_offload": False,
-}, without_use=("metadata_server", "local_buffer_size", "threads", "tenant_id", "start_offload_rpc_server", "logtostderr",
-                "v", "minloglevel"))
+}, without_use=("metadata_server", "local_buffer_size", "threads", "tenant_id", "start_offload_rpc_server"))
 
 
 def _lacks_rdma():

@@ -8,6 +8,15 @@ import json
 import re
 import sys
 
+# Of the libraries that parse the reference's command line and write its log, glog and gflags: each program takes them.
+_LOGGING_BOOLS = (
+    "timestamp_in_logfile_name", "logtostderr", "alsologtostderr", "colorlogtostderr", "colorlogtostdout", "logtostdout", "drop_log_memory",
+    "log_file_header", "log_prefix", "log_year_in_prefix", "stop_logging_if_full_disk", "log_utc_time", "symbolize_stacktrace",
+    "helpfull", "helpshort", "helppackage", "helpxml", "version")
+_LOGGING = _LOGGING_BOOLS + (
+    "stderrthreshold", "alsologtoemail", "minloglevel", "logbuflevel", "logbufsecs", "logcleansecs", "logemaillevel", "logmailer",
+    "logfile_mode", "log_dir", "log_link", "max_log_size", "log_backtrace_at", "v", "vmodule", "flagfile", "fromenv", "tryfromenv",
+    "undefok", "tab_completion_word", "tab_completion_columns", "helpon", "helpmatch")
 _TRUE, _FALSE = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n")
 _OFF = _FALSE + ("", "off")
 _FILE_BYTES = 1 << 20
@@ -32,7 +41,7 @@ class Flags:
     def __init__(self, program, defaults, without_use=(), instead=(), refused=()):
         self._program = program
         self._defaults = defaults
-        self._without_use = frozenset(without_use)
+        self._without_use = frozenset(without_use).union(_LOGGING) - frozenset(defaults)
         self._instead = dict(instead)
         self._refused = dict(refused)
         self._names = self._without_use.union(defaults, self._instead, self._refused)
@@ -92,7 +101,7 @@ class Flags:
     def _following(self, name, words):
         """The value of a flag that came without one."""
         default = self._defaults.get(name)
-        if isinstance(default, bool) or (default is None and (not words or words[0].startswith("-"))):
+        if isinstance(default, bool) or name in _LOGGING_BOOLS or (default is None and (not words or words[0].startswith("-"))):
             return "true"
         if not words:
             self._fail(f"--{name} lacks a value")

@@ -51,8 +51,7 @@ _FLAGS = Flags(_PROGRAM, {
     "snapshot_child_timeout_seconds", "snapshot_retention_count", "snapshot_object_store_type", "snapshot_catalog_store_type",
     "snapshot_catalog_store_connstring", "snapshot_payload_store_type", "snapshot_payload_backend_type",
     "snapshot_catalog_backend_type", "snapshot_catalog_backend_connstring", "max_total_finished_tasks", "max_total_pending_tasks",
-    "max_total_processing_tasks", "pending_task_timeout_sec", "processing_task_timeout_sec", "max_retry_attempts", "logtostderr",
-    "alsologtostderr", "stderrthreshold", "colorlogtostderr", "max_log_size", "v", "minloglevel"),
+    "max_total_processing_tasks", "pending_task_timeout_sec", "processing_task_timeout_sec", "max_retry_attempts"),
 instead={
     "enable_offload": "a node that has a directory for it keeps there what leaves its memory, and asks nobody whether it may",
     "offload_on_evict": "objects are written shortly before they are evicted, and never when they are put",

@@ -141,7 +141,7 @@ class Parallel:
 
     def _put_parallel_from(self, keys, ptrs, sizes, parallelisms, config, writers, flags):
         if not are_alike(keys, ptrs, sizes):
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         if config is None and parallelisms in (None, [None]) and writers in (None, [None]):
             return self._put_tensors_from(keys, ptrs, sizes, flags)  # as it lies there, which needs no torch
         tensors = (tensor_or_none(self._copy_of(ptr, size)) for ptr, size in zip(ptrs, sizes))  # one at a time in memory
@@ -153,7 +153,7 @@ class Parallel:
         parallelisms, writers = ([None] * n if rows is None else rows for rows in (parallelisms, writers))
         lists = [parallelisms, writers] + ([] if is_all else [tensors])
         if self._raw is None or terms is None or not all(isinstance(rows, (list, tuple)) and len(rows) == n for rows in lists):
-            return [_INVALID] * n
+            return [self._invalid()] * n
         return [self._put_divided(row, terms[0], group, is_all) for row, group in zip(zip(keys, tensors, parallelisms, writers),
                                                                                      groups_of(terms, n))]
 

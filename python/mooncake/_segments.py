@@ -18,7 +18,6 @@ from ._types import QueryTaskResponse, ReplicaDescriptor, ReplicateConfig
 
 _Task = Tuple[Tuple[int, int], int]
 _INTERNAL = -1
-_INVALID = -600
 _NOT_SUPPORTED = -1012
 _NO_TASK = -1400
 _NO_ID = (0, 0)
@@ -63,19 +62,19 @@ class Segments:
         """(None, -1400): there are no tasks."""
         if not isinstance(task_id, tuple) or len(task_id) != 2:
             raise TypeError("a task's id is a pair of ints")
-        return None, _NO_TASK if self._raw is not None else _INVALID
+        return None, _NO_TASK if self._raw is not None else self._invalid()
 
     def _refuse_task(self, what, key, targets, sources):
         targets = list(list_of(targets))
         if self._raw is None or not targets:
-            return _NO_ID, _INVALID
+            return _NO_ID, self._invalid()
         place = self._raw.batch_locate([key], 0, 0)[0]
         if type(place) is int:
             return _NO_ID, place
         nodes = self._nodes()
         holders = {nodes.get(s) for s in place[1]}
         if not set(targets) <= set(nodes.values()) or not set(sources) <= holders or (sources and sources == targets):
-            return _NO_ID, _INVALID
+            return _NO_ID, self._invalid()
         self._teller.error(what, "%s: %s: a pool makes copies of an object when it is put (ReplicateConfig.replica_num), not later", what,
                            shown_key(key))
         return _NO_ID, _NOT_SUPPORTED

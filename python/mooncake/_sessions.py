@@ -33,18 +33,18 @@ class Ranges:
         """Of buffer b and its key k, range r: all_sizes[b][k][r] bytes from all_src_offsets in the object to all_dst_offsets in the
         buffer. The bytes or a code of each range, in lists as these."""
         if not len(buffer_ptrs) == len(all_keys) == len(all_dst_offsets) == len(all_src_offsets) == len(all_sizes):
-            return [[[_INVALID] for _ in all_keys[b]] if b < len(all_keys) else [[_INVALID]] for b in range(len(buffer_ptrs))]
+            return [[[self._invalid()] for _ in all_keys[b]] if b < len(all_keys) else [[self._invalid()]] for b in range(len(buffer_ptrs))]
         results = [[None] * len(keys) for keys in all_keys]
         items = {}  # key -> [(where its result goes, addresses, sizes, offsets)]
         for b, (base, keys, dst, src, sizes) in enumerate(zip(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes)):
             if not are_alike(keys, dst, src, sizes):
-                results[b] = [[_INVALID] for _ in keys]
+                results[b] = [[self._invalid()] for _ in keys]
                 continue
             base = operator.index(base)
             for k, key in enumerate(keys):
                 items.setdefault(key, []).append(((b, k), [base + offset if offset >= 0 else 0 for offset in dst[k]], sizes[k], src[k]))
         if self._raw is None:
-            return [[[_INVALID] * len(dst) for dst in of] for of in all_dst_offsets]
+            return [[[self._invalid()] * len(dst) for dst in of] for of in all_dst_offsets]
         for window in _staging.read(self._raw, items) if items else ():
             self._copy_window(window, items, results)
         return results
@@ -63,7 +63,7 @@ class Ranges:
     def batch_get_session_start(self, keys: Sequence[Key]) -> List[int]:
         """Reads the objects of keys. 0 or a code for each. A key that has a session gets its object anew."""
         if self._raw is None or len(list_of(keys)) == 0:
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         found = {}
         for window in _staging.read(self._raw, keys, self._staged):
             found.update(window)
@@ -78,7 +78,7 @@ class Ranges:
     def batch_get_session_end(self, keys: Sequence[Key]) -> int:
         """Ends the sessions of keys. 0, also for those that have none."""
         if self._raw is None:
-            return _INVALID
+            return self._invalid()
         for key in list_of(keys):
             self._gets.pop(key, None)
         return 0
@@ -91,7 +91,7 @@ class Ranges:
             raise ValueError("a size is not below 0")
         terms = self._put_terms(config, len(list_of(keys)))
         if self._raw is None or terms is None or not are_alike(keys, sizes) or len(keys) == 0:
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         places = self._raw.batch_locate(keys, 0, 0)  # unlike is_exist it protects nothing
         results = [_EXISTS if type(place) is tuple else 0 if place == _NOT_FOUND else place for place in places]
         begun = {}
@@ -99,7 +99,7 @@ class Ranges:
             if results[i] == 0 and key in begun:
                 results[i] = _EXISTS
             elif results[i] == 0 and (key in self._puts or size == 0 or not is_key(key)):
-                results[i] = _INVALID
+                results[i] = self._invalid()
             elif results[i] == 0:
                 begun[key] = i
         self._begin_puts(keys, sizes, begun.values(), terms, results)
@@ -117,7 +117,7 @@ class Ranges:
         for at, i in enumerate(which):
             entry = (slab.at[at], sizes[i], slab, options, groups[i] if groups else None)
             if self._puts.setdefault(keys[i], entry) is not entry:  # another thread was faster
-                results[i] = _INVALID
+                results[i] = self._invalid()
 
     def batch_put_from_multi_buffer_ranges(self, keys: Sequence[Key], all_buffer_ptrs: _Ints, all_sizes: _Ints,
                                            all_dst_offsets: _Ints) -> List[int]:
@@ -128,7 +128,7 @@ class Ranges:
     def batch_put_session_end(self, keys: Sequence[Key]) -> List[int]:
         """Puts the objects. 0 or a code for each; the session is over in either case."""
         if self._raw is None:
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         results = [_INVALID] * len(keys)
         entries = {}  # options and whether there are groups -> [(index, entry)]
         for i, key in enumerate(list_of(keys)):
@@ -145,11 +145,11 @@ class Ranges:
 
     def batch_put_session_revoke(self, keys: Sequence[Key]) -> List[int]:
         """Ends sessions without a put. 0, or -600 where there is none."""
-        return [0 if self._puts.pop(key, None) is not None else _INVALID for key in list_of(keys)]
+        return [0 if self._puts.pop(key, None) is not None else self._invalid() for key in list_of(keys)]
 
     def _copy_session(self, sessions, keys, ptrs, sizes, offsets, is_put):
         if self._raw is None or not are_alike(keys, ptrs, sizes, offsets):
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         entries = [sessions.get(key) for key in keys]  # they keep their memory, whoever ends the session meanwhile
-        places = [_INVALID if entry is None else entry[:2] for entry in entries]
+        places = [self._invalid() if entry is None else entry[:2] for entry in entries]
         return self._raw.copy_ranges(places, ptrs, sizes, offsets, is_put, True)

@@ -114,7 +114,7 @@ class Tensors:
             self._teller.error("put_tensor", "%s: %s", shown_key(key), shown_why(e))
             return _INVALID
         if self._raw is None:
-            return _INVALID
+            return self._invalid()
         if shard is not None:
             dtype, shape = _tensor_format.unpack(head, _tensor_format.SIZE + size)
             head = _tensor_format.pack(dtype, shape, size, *shard)
@@ -123,7 +123,7 @@ class Tensors:
     def _put_tensors(self, keys, tensors, flags, config):
         terms = self._put_terms(config, len(list_of(keys)), flags)
         if terms is None or not are_alike(keys, tensors):
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         groups = groups_of(terms, len(keys))
         return [self._put_tensor(key, tensor, terms[0], group) for key, tensor, group in zip(keys, tensors, groups)]
 
@@ -143,7 +143,7 @@ class Tensors:
                                  tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> List[int]:
         terms = self._put_terms(config, len(list_of(base_keys)))
         if terms is None or not are_alike(base_keys, tensors_list):
-            return [_INVALID] * len(base_keys)
+            return [self._invalid()] * len(base_keys)
         return [self._put_shards(key, tensor, tp_size, split_dim, terms[0], group)
                 for key, tensor, group in zip(base_keys, tensors_list, groups_of(terms, len(base_keys)))]
 
@@ -158,10 +158,10 @@ class Tensors:
         if ranks <= 1:
             return self._put_tensor(key, tensor, options, group)
         if not is_tensor(tensor) or not 0 <= dimension < tensor.dim():
-            return _INVALID
+            return self._invalid()
         whole, code = list(tensor.shape), 0
         if whole[dimension] == 0 or whole[dimension] % ranks:
-            return _INVALID
+            return self._invalid()
         for rank, part in enumerate(tensor.chunk(ranks, dimension)):
             axis = (_tensor_format.TENSOR_PARALLEL, rank, ranks, dimension, 0, part.shape[dimension])
             one = self._put_tensor(_shard_key(key, rank, ranks), part, options, group, (whole, [axis]))
@@ -175,7 +175,7 @@ class Tensors:
 
     def batch_get_tensor_into(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[Any]:
         if not are_alike(keys, buffer_ptrs, sizes):
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         got = self.batch_get_into(keys, buffer_ptrs, sizes)
         return [tensor_or_none(BufferHandle(ptr, n, None)) if n > 0 else None for ptr, n in zip(buffer_ptrs, got)]
 
@@ -205,7 +205,7 @@ class Tensors:
     def batch_put_tensor_with_tp_from(self, base_keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int], tp_rank: int = 0,
                                       tp_size: int = 1, split_dim: int = 0) -> List[int]:
         if not are_alike(base_keys, buffer_ptrs, sizes):
-            return [_INVALID] * len(base_keys)
+            return [self._invalid()] * len(base_keys)
         if tp_size <= 1:
             return self._put_tensors_from(base_keys, buffer_ptrs, sizes, 0)
         tensors = (tensor_or_none(self._copy_of(ptr, size)) for ptr, size in zip(buffer_ptrs, sizes))  # one at a time in memory
@@ -214,12 +214,12 @@ class Tensors:
 
     def _put_tensors_from(self, keys, ptrs, sizes, flags):
         if self._raw is None or not are_alike(keys, ptrs, sizes):
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         heads = [self._copy_of(ptr, _tensor_format.SIZE) for ptr in ptrs]
         are_sound = [head is not None and _tensor_format.unpack(memoryview(head), size) is not None for head, size in zip(heads, sizes)]
         sound = [row for row, is_sound in zip(zip(keys, ptrs, sizes), are_sound) if is_sound]
         put = iter(self._put_memory(*zip(*sound), flags, None) if sound else ())
-        return [next(put) if is_sound else _INVALID for is_sound in are_sound]
+        return [next(put) if is_sound else self._invalid() for is_sound in are_sound]
 
     def _copy_of(self, ptr, size):
         """A copy of registered memory, or None: it is read where the library has found that it is some."""
@@ -236,26 +236,26 @@ class Tensors:
     def get_tensor_into_cuda(self, key: Key, tensor: Any) -> int:
         """Copies the payload into a tensor on a GPU of as many bytes. How many these are, or a code."""
         if not (is_tensor(tensor) and tensor.is_cuda and tensor.is_contiguous()):
-            return _INVALID
+            return self._invalid()
         found = self.get_tensor(key)
         if found is None:
-            return _NOT_FOUND if self._raw is not None else _INVALID
+            return _NOT_FOUND if self._raw is not None else self._invalid()
         size = found.numel() * found.element_size()
         if found.dtype != tensor.dtype or size != tensor.numel() * tensor.element_size():
-            return _INVALID
+            return self._invalid()
         tensor.copy_(found.reshape(tensor.shape))
         return size
 
     def batch_get_tensor_into_cuda(self, keys: Sequence[Key], tensors_list: Sequence[Any]) -> List[int]:
         if not are_alike(keys, tensors_list):
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         return [self.get_tensor_into_cuda(key, tensor) for key, tensor in zip(keys, tensors_list)]
 
     def save_tensor_to_safetensor(self, key: Key, file_name: Optional[str] = None) -> int:
         """Writes a tensor to a file, by default one that is named as its key, which decides where: 0 or a code."""
         tensor = self.get_tensor(key)
         if tensor is None:
-            return _NOT_FOUND if self._raw is not None else _INVALID
+            return _NOT_FOUND if self._raw is not None else self._invalid()
         try:
             importlib.import_module("safetensors.torch").save_file({key: tensor.contiguous()}, file_name or key)
         except Exception as e:  # whatever it raises of a file or a dtype that it cannot write

@@ -149,6 +149,15 @@ class ReplicateConfig:
         self.data_type = ObjectDataType.UNKNOWN
         self.group_ids: Optional[List[str]] = None
 
+    @property
+    def with_soft_pin(self) -> bool:
+        """soft_pin_action as earlier releases have it: True is ENABLE, False PRESERVE."""
+        return self.soft_pin_action == SoftPinAction.ENABLE
+
+    @with_soft_pin.setter
+    def with_soft_pin(self, value: bool) -> None:
+        self.soft_pin_action = SoftPinAction.ENABLE if value else SoftPinAction.PRESERVE
+
     def __setattr__(self, name: str, value: object) -> None:
         kinds = _KINDS.get(name)
         if kinds is not None and not isinstance(value, kinds):
@@ -168,7 +177,7 @@ class ReplicateConfig:
 
 
 _KINDS = {**dict.fromkeys(("replica_num", "nof_replica_num", "dfs_replica_num"), (int,)), "soft_pin_action": (SoftPinAction,),
-          "soft_pin_ttl_ms": (int, type(None)), "with_hard_pin": (bool, int), "prefer_alloc_in_same_node": (bool, int),
+          "soft_pin_ttl_ms": (int, type(None)), "with_hard_pin": (bool, int), "with_soft_pin": (bool, int), "prefer_alloc_in_same_node": (bool, int),
           "preferred_segment": (str,), "data_type": (ObjectDataType,),
           **dict.fromkeys(("preferred_segments", "preferred_nof_segments"), (list, tuple)), "group_ids": (list, tuple, type(None))}
 

@@ -430,7 +430,8 @@ class TransferEngine:
         """"HOST:PORT" of the peer of that name, or None, and the log says why. TypeError for what is no name."""
         _name(target)
         if self._names is None:
-            return target
+            host, _, port = target.rpartition(":")
+            return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else target  # "::1:PORT", as the reference has it
         try:
             return self._names.find(target)
         except NamesError as e:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake.mooncake_config: what setup() is told, from a file of JSON or from the environment. What is wrong is a ValueError that names it."""
+import difflib
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ DEFAULT_LOCAL_BUFFER_SIZE = 1 << 30
 _FILE_BYTES = 1 << 20
 _NEEDED = ("local_hostname", "metadata_server", "master_server_address")
 _SIZES = ("global_segment_size", "local_buffer_size")
+_OF_OTHERS = {"mode", "storage_root_dir", "use_ascend_direct", "enable_offload"}  # which connectors read from the same file
 _TRUE, _FALSE = ("true", "1", "yes", "on", "enable"), ("false", "0", "no", "off", "disable", "")
 # Field: the variable that it is read from where there is no file.
 _VARIABLES = {
@@ -40,6 +42,29 @@ def _parse_segment_size(value: Any) -> int:
         return int(float(digits) * _setup.UNITS[unit])
     except (ValueError, OverflowError):  # "1e", "inf"
         raise ValueError(f"Invalid segment size: {value!r}") from None
+
+
+def _size_of(name: str, value: Any) -> int:
+    try:
+        if value is None or isinstance(value, bool):
+            raise ValueError("a number of bytes, or text with a unit, is wanted")
+        return _parse_segment_size(value)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise ValueError(f"Invalid {name}: {value!r}: {e}") from None
+
+
+def _port_of(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"Invalid {name}: {value!r}: a number is wanted") from None
+
+
+def _tell_unknown(fields: dict[str, Any]) -> None:
+    """A field that nobody reads is one line in the log, with the one that may be meant."""
+    for name in sorted(fields.keys() - _VARIABLES.keys() - _OF_OTHERS):
+        near = difflib.get_close_matches(name, _VARIABLES, 1)
+        log.warning("no field is called %r, so it is not heeded%s", name[:100], f"; is {near[0]!r} meant?" if near else "")
 
 
 def _truth_of(value: Any) -> bool:
@@ -118,13 +143,14 @@ def _of_fields(fields: dict[str, Any]) -> MooncakeConfig:
     for name in _NEEDED:
         if name not in fields:
             raise ValueError(f"Missing required config field: {name}")
+    _tell_unknown(fields)
     return MooncakeConfig(
         local_hostname=fields["local_hostname"], metadata_server=fields["metadata_server"],
-        global_segment_size=_parse_segment_size(fields.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)),
-        local_buffer_size=_parse_segment_size(fields.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)),
+        global_segment_size=_size_of("global_segment_size", fields.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)),
+        local_buffer_size=_size_of("local_buffer_size", fields.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)),
         protocol=fields.get("protocol", "tcp"), device_name=fields.get("device_name", ""),
         master_server_address=fields["master_server_address"],
         enable_ssd_offload=_truth_of(fields.get("enable_ssd_offload", False)),
         ssd_offload_path=_text_or("", fields.get("ssd_offload_path")), tenant_id=_text_or("default", fields.get("tenant_id")),
         enable_client_http_server=_truth_of(fields.get("enable_client_http_server", False)),
-        client_http_port=int(fields.get("client_http_port", 9300)))
+        client_http_port=_port_of("client_http_port", fields.get("client_http_port", 9300)))

@@ -8,8 +8,10 @@ registered, a buffer that is too small), -704 not there, -705 there already (ses
 """
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import sys
 import threading
 from typing import Any, Dict, List, Optional, Sequence, Union
 
@@ -172,6 +174,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                                    _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms(), (folder.device,) if folder else (), 0,
                                    _setup.cluster())
             if err == 0:
+                raw.on_invalid(functools.partial(_tell_invalid, self._teller))
                 return raw, name, 0
             rdma = _setup.PROTOCOLS["rdma"]
             if transports == rdma and _setup.may_do_without_rdma(log, "KVPOOL_TRANSPORTS", rdma, detail):
@@ -214,17 +217,29 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         found = self._raw.exists("kvpool/health", 0)
         return 0 if found >= 0 else 2 if found == _UNREACHABLE else 1
 
+    def _invalid(self):
+        """-600, with a line in the log: it stands for many errors."""
+        frame = sys._getframe(1)
+        while frame.f_code.co_name.startswith(("_", "<")) and frame.f_back is not None:
+            frame = frame.f_back
+        name = frame.f_code.co_name
+        self._teller.error(("refused", name), "%s is refused with %d: %s", name, _INVALID, "the store is not set up, or was closed"
+                           if self._raw is None else "the arguments cannot be: lists are of one length, values are not empty, sizes are above 0, and "
+                           "of a ReplicateConfig replica_num is 1 or more (copies in NoF memory alone are none), group_ids has an id for each key, and "
+                           "soft_pin_ttl_ms is that of an enabled soft pin")
+        return _INVALID
+
     # ---- memory
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
         """0 also for what alloc_from_mem_pool() gave, which is registered."""
         if self._is_of_mem_pool(buffer_ptr, size):
             return 0
-        return self._raw.register(buffer_ptr, size) if self._raw is not None else _INVALID
+        return self._raw.register(buffer_ptr, size) if self._raw is not None else self._invalid()
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
         if self._is_of_mem_pool(buffer_ptr, 1):
             return 0
-        return self._raw.unregister(buffer_ptr) if self._raw is not None else _INVALID
+        return self._raw.unregister(buffer_ptr) if self._raw is not None else self._invalid()
 
     def _is_of_mem_pool(self, address, size):
         pool = self._mem_pool
@@ -256,7 +271,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
     def _put_parts(self, key, parts, flags, config):
         terms = self._put_terms(config, 1, flags)
-        return self._put_one(key, parts, terms[0], groups_of(terms, 1)[0]) if self._raw is not None and terms is not None else _INVALID
+        return self._put_one(key, parts, terms[0], groups_of(terms, 1)[0]) if self._raw is not None and terms is not None else self._invalid()
 
     def _put_one(self, key, parts, options, group):
         if group is None or not any(_kvpool.memory_of(part, False)[1] for part in parts):
@@ -266,7 +281,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
     def _put_values(self, keys, values, flags, config):
         terms = self._put_terms(config, len(list_of(keys)), flags)
         if self._raw is None or terms is None or not are_alike(keys, values) or not are_some(values):
-            return _INVALID
+            return self._invalid()
         results = [self._raw.put(key, value, 0, *terms[0]) if group is None else self._put_one(key, (value,), terms[0], group)
                    for key, value, group in zip(keys, values, groups_of(terms, len(keys)))]
         return next((r for r in results if r != 0), 0)
@@ -338,7 +353,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
     def _put_memory(self, keys, ptrs, sizes, flags, config):
         terms = self._put_terms(config, len(list_of(keys)), flags)
         if self._raw is None or terms is None or not are_buffers(keys, ptrs, sizes):
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         options, groups = terms
         return _pieces.put(self._raw, self._staged, keys, ptrs, sizes, options, groups)
 
@@ -347,7 +362,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
     def batch_get_into(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
         if self._raw is None or not are_buffers(keys, buffer_ptrs, sizes):
-            return [_INVALID] * len(keys)
+            return [self._invalid()] * len(keys)
         return _pieces.get(self._raw, self._staged, keys, buffer_ptrs, sizes)
 
     def batch_get_into_multi_buffers(self, keys: Sequence[Key], all_buffer_ptrs: Sequence[Sequence[int]],
@@ -357,21 +372,21 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
     # ---- what is there
     def is_exist(self, key: Key) -> int:
         """1, 0, or a code. What is there is kept for a while."""
-        return self._raw.exists(key, 0) if self._raw is not None else _INVALID
+        return self._raw.exists(key, 0) if self._raw is not None else self._invalid()
 
     def batch_is_exist(self, keys: Sequence[Key]) -> List[int]:
-        return self._raw.batch_is_exist(keys, 0, 0) if self._raw is not None else [_INVALID] * len(keys)
+        return self._raw.batch_is_exist(keys, 0, 0) if self._raw is not None else [self._invalid()] * len(keys)
 
     def get_size(self, key: Key) -> int:
-        return self._raw.size(key, 0) if self._raw is not None else _INVALID
+        return self._raw.size(key, 0) if self._raw is not None else self._invalid()
 
     # ---- removal
     def remove(self, key: Key, force: bool = False) -> int:
-        return self._raw.remove(key, 0, _remove_flags(force)) if self._raw is not None else _INVALID
+        return self._raw.remove(key, 0, _remove_flags(force)) if self._raw is not None else self._invalid()
 
     def batch_remove(self, keys: Sequence[Key], force: bool = False) -> List[int]:
         if self._raw is None:
-            return [_INVALID] * len(list_of(keys))
+            return [self._invalid()] * len(list_of(keys))
         return self._raw.batch_remove(list_of(keys), 0, _remove_flags(force), 0)
 
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
@@ -385,9 +400,14 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
     def _remove_many(self, pattern, force):
         if self._raw is None:
-            return _INVALID
+            return self._invalid()
         answer = self._raw.remove_many(pattern, 0, _remove_flags(force))
         return answer if type(answer) is int else answer[0]
+
+
+def _tell_invalid(teller, name, text):
+    """-600 stands for many errors: the log says which."""
+    teller.error(("invalid", name), "a call is refused with %d: %s (%s)", _INVALID, text, name)
 
 
 def _remove_flags(force):

@@ -19,6 +19,8 @@ typedef struct {
     size_t guess; /* length of what a get brought last */
     bool is_closing;
     Py_ssize_t exports_n; /* buffers of views that somebody has */
+    PyObject *
+        on_invalid; /* called with the name and text of an error that a connector gets as INVALID's code; NULL = none */
 } kvpy_pool_t;
 
 extern PyTypeObject kvpy_pool_type;

@@ -21,12 +21,26 @@ static const code_t codes[] = {
 #undef KVPY_CODE
 };
 
+#define CODE_INVALID (-600) /* one number for many errors, so that a log line has to say which */
+
+static void
+tell_invalid(const kvpy_pool_t *self, int err)
+{
+    PyObject *done = PyObject_CallFunction(self->on_invalid, "ss", kvpool_errname(err), kvpool_strerror(err));
+
+    if (done == NULL) PyErr_WriteUnraisable(self->on_invalid);
+    Py_XDECREF(done);
+}
+
 long
 kvpy_code(const kvpy_pool_t *self, int err)
 {
     if (!self->is_dropin) return err;
-    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
-        if (codes[i].number == err) return codes[i].dropin;
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        if (codes[i].number != err) continue;
+        if (codes[i].dropin == CODE_INVALID && self->on_invalid != NULL) tell_invalid(self, err);
+        return codes[i].dropin;
+    }
     return -1;
 }
 
@@ -77,6 +91,7 @@ pool_dealloc(kvpy_pool_t *self)
             kvpool_free(pool);
         Py_END_ALLOW_THREADS
     }
+    Py_CLEAR(self->on_invalid);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -150,6 +165,18 @@ pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
         Py_END_ALLOW_THREADS
     }
     return number(self, err);
+}
+
+/* on_invalid(callable) */
+static PyObject *
+pool_on_invalid(kvpy_pool_t *self, PyObject *args)
+{
+    PyObject *fn;
+
+    if (!PyArg_ParseTuple(args, "O", &fn)) return NULL;
+    Py_INCREF(fn);
+    Py_XSETREF(self->on_invalid, fn);
+    Py_RETURN_NONE;
 }
 
 /* why_unreachable() -> text */
@@ -477,6 +504,7 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
 static PyMethodDef methods[] = {
     PLAIN(open),
     PLAIN(close),
+    PLAIN(on_invalid),
     PLAIN(why_unreachable),
     PLAIN(unmount_ssd),
     PLAIN(register),

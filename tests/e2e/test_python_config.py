@@ -106,3 +106,23 @@ def test_the_reference_reads_the_same(tmp_path):
     ours, theirs = (subprocess.run([p, "-c", OUTCOME, *paths], capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
                     for p in (sys.executable, python))
     assert len(ours) == len(changes) and ours == theirs
+
+
+BASE = {"local_hostname": "h", "metadata_server": "P2PHANDSHAKE", "master_server_address": "h:1"}
+
+
+@pytest.mark.parametrize("field, value", [("global_segment_size", None), ("local_buffer_size", []), ("local_buffer_size", True), ("protocol", None),
+                                          ("client_http_port", None), ("local_hostname", None), ("global_segment_size", "1 gib")])
+def test_a_field_that_cannot_be_is_named(tmp_path, field, value):
+    path = tmp_path / "mooncake.json"
+    path.write_text(json.dumps({**BASE, field: value}))
+    with pytest.raises(ValueError, match=field.partition("_")[0]):
+        MooncakeConfig.from_file(str(path))
+
+
+def test_a_misspelt_field_is_named(tmp_path, caplog):
+    path = tmp_path / "mooncake.json"
+    path.write_text(json.dumps({**BASE, "global_segment_sise": "1gb", "mode": "standalone-store"}))
+    MooncakeConfig.from_file(str(path))
+    [line] = caplog.messages
+    assert "'global_segment_sise'" in line and "'global_segment_size'" in line

@@ -4,6 +4,8 @@ of tests/run)."""
 import http.client
 import json
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -157,6 +159,14 @@ def test_kv_events(master, bench):
     with urllib.request.urlopen(f"http://127.0.0.1:{http}/kv_events/status", timeout=10) as r:
         told = json.load(r)
     assert told["enabled"] and told["published_events"] >= 2 and told["dropped_events"] == 0, told
+
+
+def test_flags_of_the_logging_library(bench):
+    """Fails if a flag that glog or gflags defines ends a program, or is passed over without a line, or takes the word behind it."""
+    said = subprocess.run([sys.executable, "-c", "import sys; from mooncake._flags import Flags; print(Flags('p', {'a': '1', 'b': True}).parse(sys.argv[1:]))",
+                           "-stop_logging_if_full_disk", "--logbufsecs=0", "--vmodule=a=1", "--nolog_prefix", "--log_utc_time", "--undefok", "x", "--a=2"],
+                          capture_output=True, text=True, timeout=20)
+    assert said.stdout == "{'a': '2', 'b': True}\n" and said.stderr.count(" is of no use to a pool\n") == 6, said
 
 
 @pytest.mark.parametrize("flag", ["--enable_ha=true", "--enable_ha", "--enable_oplog=1", "--enable_cxl=true",

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake.store over a pool: what connectors call, with the reference's return codes (stage `python` of tests/run)."""
 import contextlib
+import functools
 import json
+import logging
 import os
 import re
 import signal
@@ -19,6 +21,7 @@ import kvpool
 from clients import free_ports
 from conftest import wait_until
 from mooncake import _setup
+from mooncake import store as store_module
 from mooncake._admin import Admin
 from mooncake.engine import TransferEngine
 from mooncake.store import BufferHandle, MooncakeDistributedStore, ObjectDataType, ReplicaStatus, ReplicateConfig, SoftPinAction
@@ -381,7 +384,7 @@ def test_tasks_are_refused_with_a_reason(store, caplog):
     assert store.create_copy_task("absent", [at]) == ((0, 0), -704)
     assert store.create_copy_task("k", []) == store.create_copy_task("k", ["nowhere:1"]) == ((0, 0), -600)
     assert store.create_move_task("k", "nowhere:1", at) == store.create_move_task("k", at, at) == ((0, 0), -600)
-    assert not caplog.records
+    assert "create_copy_task is refused with -600" in caplog.text
     assert store.create_copy_task("k", [at]) == ((0, 0), -1012)
     assert "replica_num" in caplog.text
     assert store.query_task((1, 2)) == (None, -1400)
@@ -693,6 +696,31 @@ def test_admin_requests_that_are_wrong(admin):
                     got += part
         assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.1 ") == 1, "its body was taken for a request"
     assert fetch(port, "/metrics")[0] == 503
+
+
+@pytest.mark.pool(nodes=1, memory="64MiB")
+def test_what_is_refused_with_600_has_a_line(pool, caplog):
+    """Fails if a call gives -600, and the log does not say why; or if the name that another node has is not named."""
+    s = MooncakeDistributedStore()
+    assert s.is_exist("k") == -600 and "is_exist is refused with -600: the store is not set up" in caplog.text
+    assert s.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", pool.addr) == 0
+    none = ReplicateConfig()
+    none.replica_num, none.nof_replica_num = 0, 1
+    for call, says in ((lambda: s.put("long", bytes(17 << 20)), "TOO_LARGE"), (lambda: s.put("nof", b"x", none), "NoF"),
+                       (lambda: s.put_batch(["a", "b"], [b"x"]), "put_batch is refused"), (lambda: s.unregister_buffer(8), "NOT_REGISTERED")):
+        caplog.clear()
+        s._teller = type(s._teller)(logging.getLogger("mooncake.store"))  # which leaves out what comes too often
+        s._raw.on_invalid(functools.partial(store_module._tell_invalid, s._teller))
+        assert call() == -600 and says in caplog.text, says
+    s.close()
+    caplog.clear()
+    name = f"127.0.0.1:{free_ports(1)[0]}"
+    pool.add_node(name, "8MiB")
+    assert s.setup(name, "P2PHANDSHAKE", 16 << 20, 16 << 20, "tcp", "", pool.addr) != 0
+    assert f'node of the name "{name}"' in caplog.text
+    config = ReplicateConfig()
+    config.with_soft_pin = True
+    assert config.soft_pin_action == SoftPinAction.ENABLE and config.with_soft_pin
 
 
 @pytest.mark.pool(nodes=1)
