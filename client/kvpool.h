@@ -176,7 +176,8 @@ typedef struct {
  *   DEADLINE comes first if the call has less time. A client that is stopped loses the key after 1.25 s to the next one that
  *   asks. Other errors: NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
  * kvpool_get copies the whole object to buf. *len_out is its length, also with BUFFER_SMALL. NOT_FOUND, NODE_LOST, STALE (the
- *   object was replaced during the read, more than once).
+ *   object was replaced during the read, more than once), NO_SPACE (it is on SSD alone, and until the deadline there was no room for it
+ *   in the memory of its node: all of that is held, pinned or being written).
  * kvpool_exists sets *exists_out to 1 or 0.
  * kvpool_size sets *len_out to the length in bytes, or returns NOT_FOUND.
  * kvpool_upsert is a put that replaces a committed value, also one that readers hold; their views become STALE. If only the

@@ -106,6 +106,8 @@
     X(TIER_DROPS_AGAIN, "and again by a node that comes back")                                                         \
     X(TIER_REPORT, "what a tier has is held against the log")                                                          \
     X(TIER_REPORT_VERSION, "of what a tier tells only the version that is served is believed")                         \
+    X(LOAD_ROOM, "what is loaded from a tier finds room in the memory of its node")                                    \
+    X(LOADED_IS_COLD, "what is loaded from a tier is evicted before what was used since")                              \
     X(RECLAIM_ENDS, "what is not kept of a page is no object's")                                                       \
     X(KEPT_TERM, "the process that adopts a node's memory obeys no older term than the one before")                    \
     X(KEPT_WRITERS, "it waits for the proof about those who may still store")                                          \

@@ -191,7 +191,8 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
         /* Whatever failed in a session that is over says nothing about the object. */
         is_cut = kvp_op_is_session_loss(err) || kvp_conn_is_broken(v.link->conn);
         kvp_session_rele(session, v.link);
-        if (err == KVP_RETRY_AFTER && kvp_now_ns() < call->deadline_ns) { /* on its way from a tier into memory */
+        if ((err == KVP_RETRY_AFTER || err == KVP_NO_SPACE) &&
+            kvp_now_ns() < call->deadline_ns) { /* it is being loaded, or waits for room */
             err = kvp_session_sleep(session, kvp_now_ns() + KVP_NS_PER_MS);
             if (err != KVP_OK) return err;
             continue;

@@ -5,8 +5,8 @@
  * - The hold of one answer covers all its objects and is given back once they all are read. It only makes reads succeed;
  *   that no wrong bytes are accepted rests on the descriptor alone, so a session lost in between changes nothing.
  * - An item goes through the master at most twice, not counting lost sessions, which the deadline bounds.
- * - What is on a tier is on its way into memory when the master says RETRY_AFTER: it is asked for again once all else of that answer was
- *   read, and then the master answers when it is there.
+ * - An object that only a tier has is being loaded into memory when the master says RETRY_AFTER: it is asked for again once all else of that
+ *   answer was read, and then the master answers when it is there. NO_SPACE: it waits for room in memory, and is asked for until the deadline.
  * - Known locations come first and once. What is read there counts only if the lease holds when its last byte has
  *   arrived, and if the location is still known where a revocation was applied meanwhile: the master answers a removal
  *   once we have applied it, and from then on nobody may be given the old bytes.
@@ -43,8 +43,12 @@ finish(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err)
 void
 kvp_getop_fail(kvp_getop_t *op, kvp_err_t err)
 {
-    for (uint32_t i = 0; i < op->n && op->left_n > 0; i++)
-        if (op->items[i].phase != PHASE_DONE) finish(op, &op->items[i], err);
+    for (uint32_t i = 0; i < op->n && op->left_n > 0; i++) {
+        kvp_getop_item_t *it = &op->items[i];
+
+        if (it->phase == PHASE_DONE) continue;
+        finish(op, it, err == KVP_DEADLINE && it->phase == PHASE_ASK && it->lacks_room ? KVP_NO_SPACE : err);
+    }
     op->reads_n = 0;
 }
 
@@ -55,6 +59,7 @@ kvp_getop_begin(kvp_getop_t *op)
         op->items[i].phase = PHASE_ASK;
         op->items[i].is_last_ask = false;
         op->items[i].is_known = false;
+        op->items[i].lacks_room = false;
         op->items[i].nloc = 0;
         op->items[i].len = 0;
         op->items[i].unreadable = 0;
@@ -221,7 +226,8 @@ static void
 take_place(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
 {
     it->len = obj->err == KVP_OK ? obj->len : 0;
-    if (obj->err == KVP_RETRY_AFTER) return;
+    it->lacks_room = obj->err == KVP_NO_SPACE;
+    if (obj->err == KVP_RETRY_AFTER || obj->err == KVP_NO_SPACE) return; /* room may come until the deadline */
     if (obj->err != KVP_OK) {
         finish(op, it, obj->err);
     } else if (obj->len > it->cap) {

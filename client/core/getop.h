@@ -24,6 +24,7 @@ typedef struct {
     /* The core's. */
     uint8_t phase;
     bool is_last_ask; /* the master was asked again after all replicas had failed */
+    bool lacks_room; /* it waits for room in the memory of the node that has it on SSD, as the master said last */
     bool is_known; /* read from a known location */
     bool needs_desc; /* of that: its sum alone may not vouch for it any more */
     uint64_t told_ns; /* of that: kvp_place_t.told_ns */

@@ -246,11 +246,11 @@ settle(kvp_master_t *m)
         kvp_evict_retry_waiting(&m->evict);
     }
     kvp_pin_trim(&m->prot);
+    kvp_stagewaits_go_on(m); /* before anything is evicted: they take holds on what was loaded */
     kvp_evict_reserve(&m->evict);
     kvp_evict_for_tiers(&m->evict);
     kvp_tier_flush(&m->space);
     kvp_retire_flush(&m->space);
-    kvp_stagewaits_go_on(m);
     kvp_put_windows_free(&m->puts);
 }
 

@@ -266,6 +266,7 @@ on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
     conn->heard_ns = s->now;
     oracle_master_hears(s, conn, &f);
     kvp_master_on_frame(s->master->core, conn->id, &f, master_now(s));
+    tier_heard(s);
     settle(s);
     s->master = before;
 }
@@ -489,6 +490,12 @@ bool
 master_knows_tiered(const sim_t *s, uint32_t segment_id, const tiered_t *record)
 {
     return kvp_tiered_check(s->master->core, segment_id, record->desc.digest, record->desc.version);
+}
+
+bool
+master_keeps_cold(const sim_t *s, kvp_digest_t digest, uint64_t version)
+{
+    return kvp_loaded_check(s->master->core, digest, version);
 }
 
 const char *

@@ -63,6 +63,7 @@ void tier_says_mount(sim_t *s, const conn_t *conn, bool is_whole); /* it knows a
 void tier_says_drop(sim_t *s, conn_t *conn, const kvp_frame_t *f);
 void tier_says_answer(sim_t *s, conn_t *conn, const kvp_frame_t *f); /* to TIER_REPORT or RECLAIM */
 void tier_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f); /* TIER_REPORT, or an answer */
+void tier_heard(sim_t *s); /* the master has taken it */
 void tier_conn_over(sim_t *s, const conn_t *conn);
 void tier_master_died(sim_t *s);
 void tier_let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest); /* NULL: all of the tenant's */

@@ -198,7 +198,21 @@ tier_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         p->grants[i]->is_commit_asked = p->grants[i]->is_committed = true;
         know(s, p->grants[i]);
         known_first(s, p->grants[i]->digest)->is_forced = p->made[i] == NULL || p->made[i]->may_go;
+        p->grants[i]->is_just_loaded = true;
+        s->oracle->loaded = p;
     }
+}
+
+void
+tier_heard(sim_t *s)
+{
+    tier_pending_t *p = s->oracle->loaded;
+
+    s->oracle->loaded = NULL;
+    for (uint32_t i = 0; p != NULL && i < p->n; i++)
+        if (p->grants[i] != NULL && p->grants[i]->is_just_loaded &&
+            !master_keeps_cold(s, p->grants[i]->digest, p->grants[i]->version))
+            sim_fail(s, "USE", "what was loaded into slot %u counts as used more than once", p->grants[i]->slot);
 }
 
 void

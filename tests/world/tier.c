@@ -49,7 +49,8 @@ node_demote(peer_t *n, const kvp_frame_t *f)
         flags[i] = 1;
     }
     n->demotes_n += head->n;
-    if (n->policy != NODE_STOPPED && n->policy != NODE_MUTE) answer_back(n, f, KVP_OK, flags, head->n);
+    if (n->policy != NODE_STOPPED && n->policy != NODE_MUTE && !n->mem->is_tier_slow)
+        answer_back(n, f, KVP_OK, flags, head->n);
     free(flags);
     kvp_pb_free(&pb, head);
 }

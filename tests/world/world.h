@@ -70,6 +70,7 @@ typedef struct {
     tiered_t *tiered; /* what its node's tier has: it stays where the memory is made anew */
     uint32_t tiered_n;
     bool is_tier_full, is_stage_failing; /* nothing is written to it; nothing is read */
+    bool is_tier_slow; /* orders to write are obeyed, and not answered */
 } mem_t;
 
 /* ---- peers */

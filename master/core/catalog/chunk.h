@@ -21,6 +21,15 @@ typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_session kvp_session_t;
 typedef struct kvp_tenant kvp_tenant_t;
 
+/* Where a search through extents goes on. */
+typedef struct {
+    uint32_t chunk; /* index in what is searched */
+    uint32_t slot; /* the next extent; KVP_SLAB_NONE = the first of the chunk */
+    uint32_t run; /* first slot of the run of usable extents that ends there; KVP_SLAB_NONE = no run does, */
+    uint64_t run_off; /* the offset of that slot, */
+    uint64_t cost; /* and what the run costs */
+} kvp_scan_t;
+
 /* An allocator whose chunk is gone, or a pool of records whose owner is. */
 typedef struct {
     kvp_list_t link; /* space->deferred_frees */
@@ -88,6 +97,11 @@ struct kvp_segment {
     kvp_list_t demotes, placed; /* of memory: what is to be written, and read, when orders go out, */
     kvp_list_t stages; /* and what waits for room before; */
     uint64_t room_ns; /* since when the first of these has waited and nothing got any; 0 = it was not looked at */
+    kvp_scan_t room_scan; /* where the search for their victims goes on, */
+    uint64_t room_next_ns; /* and when, if it found none */
+    uint64_t room_bytes; /* that were evicted for them, and that none has got yet */
+    uint64_t loading_bytes,
+        placed_bytes; /* of memory: of all loads from the tier that are not over, and of those with an extent */
     kvp_list_t drops; /* of a tier: what is to be dropped when an order goes out, */
     uint32_t drops_n; /* so many, with those in orders */
     kvp_list_t tenants; /* of a tier: its chunks */

@@ -30,6 +30,7 @@ typedef enum {
     KVP_OBJLIST_PARKED, /* its segment's node does not answer: candidates.c */
     KVP_OBJLIST_PROBED, /* somebody asked for it: probe.c */
     KVP_OBJLIST_PINNED, /* softly: pin.c */
+    KVP_OBJLIST_COLD, /* read back from its tier, and not used again since: candidates.c */
 } kvp_objlist_kind_t;
 
 typedef struct kvp_obj {
@@ -54,7 +55,7 @@ typedef struct kvp_obj {
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;
     uint16_t has_probe : 1; /* it had one at some time */
-    uint16_t is_asking_counted : 1; /* a probe or a look-up counted as a use, and no other use came since */
+    uint16_t is_asking_counted : 1; /* a probe, a look-up or a load counted as a use, and no other use came since */
     uint16_t is_beyond_share : 1; /* its last probe came behind all that a batch may protect */
     uint16_t pin : 2; /* kvp_pin_t, when it is committed */
     uint16_t is_fresh : 1; /* its commit is in the journal, and not known to be durable */

@@ -90,6 +90,7 @@ kvp_tenant_make(kvp_catalog_t *cat, uint32_t id)
     kvp_list_init(&t->owning);
     kvp_list_init(&t->take.link);
     kvp_objlist_init(&t->lru, KVP_OBJLIST_LRU);
+    kvp_objlist_init(&t->cold, KVP_OBJLIST_COLD);
     t->ahead = KVP_OID_NONE;
     kvp_umap_set(&cat->tenant_ids, (uint64_t)id + 1, t->number);
     return t;

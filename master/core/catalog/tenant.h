@@ -63,6 +63,10 @@ typedef struct kvp_tenant {
     uint32_t
         ahead; /* of that list, from the oldest up to this one, what was looked at by evict/ahead.c; KVP_OID_NONE = nothing, */
     uint64_t ahead_bytes; /* and bytes of those of them that can be on a tier */
+    uint64_t ahead_more; /* bytes that are written ahead beyond the usual share: objects were evicted unwritten */
+    kvp_objlist_t
+        cold; /* objects that were loaded from a tier and not used again since; evicted before those of lru, see candidates.c */
+    uint64_t cold_bytes; /* their extents */
     kvp_list_t owning; /* catalog->owners, while it has chunks */
     kvp_take_t take;
     uint64_t put_bytes; /* placed since it looked for a chunk of others last */

@@ -160,10 +160,10 @@ may_extent_go(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *
 static kvp_err_t
 look_at(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_chunk_t *c)
 {
-    uint32_t slot = kvp_slab_len(c->slab, k->scan_slot) == 0 ? kvp_slab_first(c->slab) : k->scan_slot;
+    uint32_t slot = kvp_slab_len(c->slab, k->scan.slot) == 0 ? kvp_slab_first(c->slab) : k->scan.slot;
 
     for (; slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
-        k->scan_slot = slot;
+        k->scan.slot = slot;
         if (ev->ctx->work_left == 0) return KVP_EAGAIN;
         ev->ctx->work_left--;
         if (!may_extent_go(ev, k, c, slot)) return KVP_NO_SPACE;
@@ -179,16 +179,16 @@ begin_taking(kvp_evict_t *ev, kvp_put_key_t *k)
 
     k->is_taking = true;
     k->takes = KVP_TAKES_PROBED;
-    k->scan_chunk = first == NULL ? 0 : first->number;
+    k->scan.chunk = first == NULL ? 0 : first->number;
     k->scan_left = ev->cat->chunks.limit;
-    k->scan_slot = KVP_SLAB_NONE;
+    k->scan.slot = KVP_SLAB_NONE;
 }
 
 static void
 next_chunk(const kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    k->scan_chunk = k->scan_chunk + 1 < ev->cat->chunks.limit ? k->scan_chunk + 1 : 0;
-    k->scan_slot = KVP_SLAB_NONE;
+    k->scan.chunk = k->scan.chunk + 1 < ev->cat->chunks.limit ? k->scan.chunk + 1 : 0;
+    k->scan.slot = KVP_SLAB_NONE;
 }
 
 static kvp_err_t
@@ -207,7 +207,7 @@ kvp_evacuate_foreign(kvp_evict_t *ev, kvp_put_key_t *k)
     if (t->foreign_evacuations > 0 || t->take.state != KVP_TAKE_NONE) return not_taking(k);
     if (!k->is_taking) begin_taking(ev, k);
     for (; k->scan_left > 0; k->scan_left--, next_chunk(ev, k)) {
-        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, k->scan_chunk);
+        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, k->scan.chunk);
         kvp_err_t err;
 
         if (ev->ctx->work_left == 0) return KVP_EAGAIN;

@@ -35,11 +35,16 @@ void kvp_evict_one(kvp_evict_t *ev, uint32_t oid); /* and no other member of its
 void kvp_evict_unit(kvp_evict_t *ev, uint32_t oid); /* and with it all of its group */
 void kvp_groups_tick(kvp_evict_t *ev); /* owners that are gone, and members of groups that are doomed */
 
-/* ahead.c: what goes to tiers, and room for what comes from them. */
-void kvp_evict_for_tiers(kvp_evict_t *ev);
+/* ahead.c: what goes to tiers. kvp_evict_costs_nothing: the object is on its tier, or is not wanted there. kvp_evict_can_be_written: it lies
+ * where it can be written to a tier. kvp_evict_is_written: it is written, or nothing writes it; else it is being written from now on. */
+void kvp_evict_write_ahead(kvp_evict_t *ev);
 void kvp_evict_ahead_tick(kvp_evict_t *ev);
-bool kvp_evict_is_written(kvp_evict_t *ev,
-                          uint32_t oid); /* or nothing writes it; else it is being written from now on */
+bool kvp_evict_costs_nothing(const kvp_evict_t *ev, const kvp_obj_t *o);
+bool kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o);
+bool kvp_evict_is_written(kvp_evict_t *ev, uint32_t oid);
+
+/* room.c: room for what comes from tiers, and what goes there. */
+void kvp_evict_for_tiers(kvp_evict_t *ev);
 
 /* reserve.c: what is freed before it is needed. */
 void kvp_evict_reserve(kvp_evict_t *ev);

@@ -42,13 +42,16 @@
 #define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
 #define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
 #define CLAIM_MOST 256u /* extents in a window that is claimed in one step; a larger one is evacuated: evacuate.c */
+#define SAMPLE 64u /* extents of a segment, of which a load takes the cheapest window */
 
 /* ---- windows */
 /* What a place is looked for. */
 typedef struct {
-    const kvp_attempt_t *attempt;
+    const kvp_attempt_t *attempt; /* NULL: of a load from a tier */
+    uint32_t over; /* what the attempt is to replace; KVP_OID_NONE = nothing */
     uint64_t len;
     uint16_t key_len;
+    kvp_spares_t spares;
     uint32_t free_age; /* what was used so long ago or longer goes in any case, and costs nothing */
 } wanted_t;
 
@@ -71,6 +74,14 @@ kind_of(const kvp_evict_t *ev, uint32_t unit)
     return kvp_probe_protects(ev->prot, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
+/* A load spares objects that would be lost: first all that are not written, then all that cannot be. */
+static bool
+is_spared(const kvp_evict_t *ev, const wanted_t *wanted, const kvp_obj_t *o)
+{
+    if (wanted->spares == KVP_SPARES_NONE || kvp_evict_costs_nothing(ev, o)) return false;
+    return wanted->spares == KVP_SPARES_UNWRITTEN || !kvp_evict_can_be_written(ev, o);
+}
+
 /* Whether an extent may be part of a window. Space that a dead writer might still touch is not promised to anyone: no timer
  * says when it comes back. */
 static bool
@@ -83,9 +94,9 @@ is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
 
     if (is_free(c, slot)) return !kvp_place_is_promised(ev->space, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(ev->space, c, slot);
-    if (r != NULL) return r->claim == NULL && r->owner == 0;
+    if (r != NULL) return wanted->attempt != NULL && r->claim == NULL && r->owner == 0; /* loads count it already */
     /* Held or not: better that it goes than no new one. */
-    if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) return true;
+    if (kvp_slab_owner(c->slab, slot) == wanted->over) return true;
     o = kvp_obj(ev->cat->index, kvp_slab_owner(c->slab, slot));
     if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
     unit = kvp_victim_unit(ev->cat, kvp_slab_owner(c->slab, slot));
@@ -93,7 +104,7 @@ is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
         return false;
     kind = kind_of(ev, unit);
     if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) ev->met |= 1u << kind;
-    return kind <= ev->takes;
+    return kind <= ev->takes && !is_spared(ev, wanted, o);
 }
 
 bool
@@ -113,7 +124,7 @@ static uint32_t
 age_of(const kvp_evict_t *ev, uint32_t oid)
 {
     if (kvp_group_is_doomed(ev->cat, kvp_obj(ev->cat->index, oid))) return UINT32_MAX;
-    return kvp_obj_age(ev->cat->index, kvp_obj(ev->cat->index, kvp_victim_unit(ev->cat, oid)));
+    return kvp_victim_age(ev->prot, kvp_victim_unit(ev->cat, oid));
 }
 
 /* What it costs to take a usable extent. What is to be replaced counts as just used: it goes when nothing else can. */
@@ -124,7 +135,7 @@ cost_of(const kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted
 
     if (is_free(c, slot) || kvp_retire_of(ev->space, c, slot) != NULL) return 0;
     oid = kvp_slab_owner(c->slab, slot);
-    age = oid == wanted->attempt->over ? 0 : age_of(ev, oid);
+    age = oid == wanted->over ? 0 : age_of(ev, oid);
     if (age >= wanted->free_age) return 0;
     return (kvp_slab_len(c->slab, slot) / KVP_SLAB_UNIT << 32) / (age + 1ull); /* a chunk is less than 2^31 units */
 }
@@ -290,7 +301,7 @@ next_candidate(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t after)
         if (oid != KVP_OID_NONE) return oid;
         after = KVP_OID_NONE;
     }
-    if (list == KVP_OBJLIST_NONE || list == KVP_OBJLIST_LRU) {
+    if (list == KVP_OBJLIST_NONE || list == KVP_OBJLIST_LRU || list == KVP_OBJLIST_COLD) {
         oid = kvp_victim_next(ev->prot, t, after);
         if (oid != KVP_OID_NONE || (t->lru.n > 0 && ev->takes < KVP_TAKES_PROBED)) return oid;
     }
@@ -374,13 +385,22 @@ search_candidates(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
     }
 }
 
+/* Leaves at most so much of the step's work, and returns the rest, which the caller adds again. */
+static uint32_t
+put_work_aside(kvp_evict_t *ev, uint32_t most)
+{
+    uint32_t kept = ev->ctx->work_left > most ? ev->ctx->work_left - most : 0;
+
+    ev->ctx->work_left -= kept;
+    return kept;
+}
+
 /* A part of the step's work, so that some is left to go through all chunks. */
 static void
 search_oldest(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
 {
-    uint32_t kept = ev->ctx->work_left > AROUND_WORK ? ev->ctx->work_left - AROUND_WORK : 0;
+    uint32_t kept = put_work_aside(ev, AROUND_WORK);
 
-    ev->ctx->work_left -= kept;
     search_candidates(ev, wanted, best);
     ev->ctx->work_left += kept;
 }
@@ -389,17 +409,32 @@ search_oldest(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
  * the chunk. The run that reached to there is not looked at again, however long it is: what has changed in it since shows
  * when it is taken. Where it is gone, as much of one is found again as may be looked at. */
 static uint32_t
-scan_from(kvp_evict_t *ev, const kvp_put_key_t *k, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
+scan_from(kvp_evict_t *ev, const kvp_scan_t *scan, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
 {
-    uint32_t slot = k->scan_slot, back = AROUND_WORK;
+    uint32_t slot = scan->slot, back = AROUND_WORK;
 
     if (kvp_slab_len(c->slab, slot) == 0) return kvp_slab_first(c->slab);
-    if (k->scan_run == KVP_SLAB_NONE) return slot;
-    if (kvp_slab_len(c->slab, k->scan_run) == 0 || kvp_slab_offset(c->slab, k->scan_run) != k->scan_run_off ||
-        k->scan_run_off >= kvp_slab_offset(c->slab, slot))
+    if (scan->run == KVP_SLAB_NONE) return slot;
+    if (kvp_slab_len(c->slab, scan->run) == 0 || kvp_slab_offset(c->slab, scan->run) != scan->run_off ||
+        scan->run_off >= kvp_slab_offset(c->slab, slot))
         return run_start(ev, c, slot, wanted, &back);
-    *run = (window_t){.chunk = c, .first = k->scan_run, .last = kvp_slab_prev(c->slab, slot), .cost = k->scan_cost};
+    *run = (window_t){.chunk = c, .first = scan->run, .last = kvp_slab_prev(c->slab, slot), .cost = scan->cost};
     return slot;
+}
+
+/* Goes on in that chunk. False where the work is used up before its end. */
+static bool
+scan_chunk(kvp_evict_t *ev, kvp_scan_t *scan, kvp_chunk_t *c, const wanted_t *wanted, window_t *best)
+{
+    window_t run = {.first = KVP_SLAB_NONE};
+    uint32_t from = scan_from(ev, scan, c, wanted, &run);
+
+    scan->slot = search(ev, c, from, UINT64_MAX, wanted, &run, best);
+    scan->run = run.first;
+    if (scan->slot == KVP_SLAB_NONE) return true;
+    scan->run_off = run.first == KVP_SLAB_NONE ? 0 : kvp_slab_offset(c->slab, run.first);
+    scan->cost = run.cost;
+    return false;
 }
 
 /* Goes through all chunks, as far as the step's work reaches: with everything else held, the only window may be
@@ -409,25 +444,17 @@ search_all(kvp_evict_t *ev, kvp_put_key_t *k, const wanted_t *wanted, window_t *
 {
     if (k->is_scanned) {
         k->is_scanned = false;
-        k->scan_chunk = 0;
-        k->scan_slot = KVP_SLAB_NONE;
+        k->scan.chunk = 0;
+        k->scan.slot = KVP_SLAB_NONE;
     }
-    if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = ev->ctx->space_news;
-    for (; k->scan_chunk < ev->cat->chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
-        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, k->scan_chunk);
-        window_t run = {.first = KVP_SLAB_NONE};
-        uint32_t from;
+    if (k->scan.chunk == 0 && k->scan.slot == KVP_SLAB_NONE) k->scan_news = ev->ctx->space_news;
+    for (; k->scan.chunk < ev->cat->chunks.limit; k->scan.chunk++, k->scan.slot = KVP_SLAB_NONE) {
+        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, k->scan.chunk);
 
         if (best->chunk != NULL || ev->ctx->work_left == 0) return;
         ev->ctx->work_left--;
         if (c == NULL || c->slab == NULL || !may_hold(ev, c, wanted)) continue;
-        from = scan_from(ev, k, c, wanted, &run);
-        k->scan_slot = search(ev, c, from, UINT64_MAX, wanted, &run, best);
-        k->scan_run = run.first;
-        if (k->scan_slot == KVP_SLAB_NONE) continue;
-        k->scan_run_off = run.first == KVP_SLAB_NONE ? 0 : kvp_slab_offset(c->slab, run.first);
-        k->scan_cost = run.cost;
-        return;
+        if (!scan_chunk(ev, &k->scan, c, wanted, best)) return;
     }
     k->is_scanned = true;
 }
@@ -508,8 +535,8 @@ retry_with_more(kvp_put_key_t *k)
     k->takes = left_out == 0 ? KVP_TAKES_PLAIN : (kvp_takes_t)__builtin_ctz(left_out);
     if (left_out == 0) return KVP_NO_SPACE;
     k->is_scanned = false;
-    k->scan_chunk = 0;
-    k->scan_slot = KVP_SLAB_NONE;
+    k->scan.chunk = 0;
+    k->scan.slot = KVP_SLAB_NONE;
     return KVP_EAGAIN;
 }
 
@@ -554,8 +581,11 @@ has_company(const kvp_evict_t *ev, const kvp_tenant_t *t)
 kvp_err_t
 kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(ev->cat->index, kvp_obj(ev->cat->index, k->oid)),
-                       UINT32_MAX};
+    wanted_t wanted = {.attempt = k->attempt,
+                       .over = k->attempt->over,
+                       .len = k->attempt->bytes,
+                       .key_len = kvp_obj_key_len(ev->cat->index, kvp_obj(ev->cat->index, k->oid)),
+                       .free_age = UINT32_MAX};
     window_t best = {0};
     kvp_err_t err;
 
@@ -576,4 +606,85 @@ kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
     }
     take_window(ev, k, &best);
     return KVP_OK;
+}
+
+/* ---- room in one segment, for what is loaded from its tier */
+static bool
+may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_tenant_t *t, const wanted_t *wanted)
+{
+    return c->slab != NULL && takes_windows(ev, c) && kvp_place_is_own(c, t) &&
+           c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
+}
+
+/* The cheapest window of the next sample of extents that has one. The search goes round the segment: with each extent, and each chunk that is
+ * passed over, *left counts down. */
+static void
+search_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_tenant_t *t, const wanted_t *wanted, uint32_t *left,
+               window_t *best)
+{
+    kvp_scan_t *scan = &g->room_scan;
+
+    while (*left > 0 && best->chunk == NULL && ev->ctx->work_left > 0) {
+        kvp_chunk_t *c = &g->chunks[scan->chunk];
+        uint32_t kept = put_work_aside(ev, (uint32_t)kvp_min_u64(*left, SAMPLE)), before = ev->ctx->work_left;
+
+        if (!may_load_into(ev, c, t, wanted) || scan_chunk(ev, scan, c, wanted, best)) {
+            ev->ctx->work_left -= ev->ctx->work_left > 0;
+            scan->chunk = scan->chunk + 1 < g->chunk_n ? scan->chunk + 1 : 0;
+            scan->slot = scan->run = KVP_SLAB_NONE;
+        }
+        *left -= before - ev->ctx->work_left;
+        ev->ctx->work_left += kept;
+    }
+}
+
+static uint64_t
+evict_window(kvp_evict_t *ev, const window_t *w)
+{
+    const kvp_slab_t *slab = w->chunk->slab;
+    uint64_t bytes = 0;
+    uint32_t next, slot = w->first;
+
+    for (;; slot = next) {
+        next = kvp_slab_next(slab, slot);
+        if (!is_free(w->chunk, slot) && kvp_retire_of(ev->space, w->chunk, slot) == NULL) {
+            bytes += kvp_slab_len(slab, slot);
+            kvp_evict_unit(ev, kvp_slab_owner(slab, slot));
+        }
+        if (slot == w->last) return bytes;
+    }
+}
+
+static void
+write_window(kvp_evict_t *ev, const window_t *w)
+{
+    const kvp_slab_t *slab = w->chunk->slab;
+
+    for (uint32_t slot = w->first;; slot = kvp_slab_next(slab, slot)) {
+        if (!is_free(w->chunk, slot) && kvp_retire_of(ev->space, w->chunk, slot) == NULL)
+            (void)kvp_evict_is_written(ev, kvp_slab_owner(slab, slot));
+        if (slot == w->last) return;
+    }
+}
+
+bool
+kvp_evict_in_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_evict_wish_t *wish, uint32_t *left,
+                     uint64_t *bytes_out)
+{
+    const wanted_t wanted = {.over = KVP_OID_NONE,
+                             .len = wish->len,
+                             .key_len = wish->key_len,
+                             .spares = wish->spares,
+                             .free_age = UINT32_MAX};
+    window_t best = {0};
+
+    ev->takes = KVP_TAKES_PLAIN;
+    search_segment(ev, g, wish->tenant, &wanted, left, &best);
+    if (best.chunk == NULL) return false;
+    g->room_scan.run = KVP_SLAB_NONE;
+    if (wish->spares == KVP_SPARES_UNWRITABLE)
+        write_window(ev, &best);
+    else
+        *bytes_out = evict_window(ev, &best);
+    return true;
 }

@@ -9,6 +9,25 @@
 #include "master/core/protect/deferred.h"
 #include "master/core/put/queue.h"
 
+/* What a load from a tier does not take. */
+typedef enum {
+    KVP_SPARES_NONE,
+    KVP_SPARES_UNWRITTEN, /* what is in memory alone and is wanted on the tier */
+    KVP_SPARES_UNWRITABLE, /* of that, what cannot be written: the rest is written, and nothing goes yet */
+} kvp_spares_t;
+
+typedef struct {
+    const kvp_tenant_t *tenant; /* whose chunks are looked at */
+    uint64_t len;
+    uint16_t key_len;
+    kvp_spares_t spares;
+} kvp_evict_wish_t;
+
+/* kvp_evict_in_segment evicts a window of extents in that segment in which such an object fits, the oldest of a sample. Of an object that nobody
+ * wants to keep away from eviction: no ticket, no probe, no pin. The search goes on where the last one ended, round the segment, and looks at *left
+ * extents at most, which counts down. *bytes_out: what becomes free. False: there was no window. */
+bool kvp_evict_in_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_evict_wish_t *wish, uint32_t *left,
+                          uint64_t *bytes_out);
 /* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
  * used up before everything was looked at. */
 kvp_err_t kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k);

@@ -24,12 +24,16 @@
 #include "master/core/protect/protection.h"
 #include "proto/wire.h"
 
+#define COLD_SHARE 8u /* of a tenant's memory */
+
 static kvp_objlist_t *
 list_of(kvp_protect_t *prot, const kvp_obj_t *o)
 {
     switch (o->list) {
     case KVP_OBJLIST_LRU:
         return &kvp_obj_tenant(prot->cat, o)->lru;
+    case KVP_OBJLIST_COLD:
+        return &kvp_obj_tenant(prot->cat, o)->cold;
     case KVP_OBJLIST_PINNED:
         return &prot->pinned;
     case KVP_OBJLIST_PARKED:
@@ -54,7 +58,10 @@ leave_ahead(kvp_protect_t *prot, uint32_t oid)
 static void
 take_off(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t oid)
 {
-    if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_LRU) leave_ahead(prot, oid);
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
+
+    if (o->list == KVP_OBJLIST_LRU) leave_ahead(prot, oid);
+    if (o->list == KVP_OBJLIST_COLD) kvp_obj_tenant(prot->cat, o)->cold_bytes -= kvp_victim_bytes(prot, oid);
     prot->policy->removed(prot->cat->index, list, oid);
 }
 
@@ -101,7 +108,8 @@ kvp_victim_removed(kvp_protect_t *prot, uint32_t oid)
     kvp_objlist_t *list = list_of(prot, kvp_obj(prot->cat->index, oid));
 
     if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(prot, oid);
-    if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_LRU || list == &prot->pinned)
+    if (list == &prot->pinned || kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_LRU ||
+        kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_COLD)
         take_off(prot, list, oid);
     else if (list != NULL)
         kvp_objlist_remove(prot->cat->index, list, oid);
@@ -114,6 +122,11 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
     kvp_objlist_t *home = home_of(prot, o);
 
+    if (o->list == KVP_OBJLIST_COLD && o->is_asking_counted != 0 && KVP_RULE(LOADED_IS_COLD)) {
+        o->is_asking_counted = 0; /* the read for which it was loaded */
+        prot->policy->used(prot->cat->index, &kvp_obj_tenant(prot->cat, o)->cold, unit);
+        return;
+    }
     kvp_victim_removed(prot, unit);
     o->is_asking_counted = 0;
     if (home != NULL)
@@ -137,6 +150,61 @@ void
 kvp_victim_back(kvp_protect_t *prot, uint32_t oid)
 {
     prot->policy->back(prot->cat->index, home_of(prot, kvp_obj(prot->cat->index, oid)), oid);
+}
+
+/* ---- what was loaded from a tier. A list of its own at the cold end of the tenant's: what is there goes when it has been there for an eighth of
+ * the time that an object is on the other, or where all of it holds more than its share. */
+void
+kvp_victim_loaded(kvp_protect_t *prot, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
+    kvp_tenant_t *t = kvp_obj_tenant(prot->cat, o);
+
+    if (home_of(prot, o) != &t->lru || !KVP_RULE(LOADED_IS_COLD)) {
+        kvp_victim_used(prot, oid);
+        return;
+    }
+    o->is_asking_counted = 1;
+    prot->policy->used(prot->cat->index, &t->cold, oid);
+    t->cold_bytes += kvp_victim_bytes(prot, oid);
+}
+
+bool
+kvp_victim_is_cold_over(const kvp_protect_t *prot, const kvp_tenant_t *t)
+{
+    uint64_t memory = prot->cat->owners_n == 1 ? prot->ctx->st.size_bytes : t->chunk_bytes;
+
+    return t->cold_bytes > memory / COLD_SHARE;
+}
+
+uint32_t
+kvp_victim_age(const kvp_protect_t *prot, uint32_t unit)
+{
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
+    uint64_t age = kvp_obj_age(prot->cat->index, o);
+
+    if (o->list != KVP_OBJLIST_COLD) return (uint32_t)age;
+    return kvp_victim_is_cold_over(prot, kvp_obj_tenant(prot->cat, o))
+               ? UINT32_MAX
+               : (uint32_t)kvp_min_u64(age * COLD_SHARE, UINT32_MAX);
+}
+
+uint32_t
+kvp_victim_cold(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
+{
+    uint32_t oid = after == KVP_OID_NONE ? t->cold.oldest : kvp_obj(prot->cat->index, after)->next;
+
+    return oid == KVP_OID_NONE || is_kept(prot, kvp_obj(prot->cat->index, oid)) ? KVP_OID_NONE : oid;
+}
+
+/* The next of these where its turn has come. */
+static uint32_t
+next_cold(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
+{
+    uint32_t oid = kvp_victim_cold(prot, t, after);
+
+    if (oid == KVP_OID_NONE || t->lru.n == 0) return oid;
+    return kvp_victim_age(prot, oid) >= kvp_victim_age(prot, t->lru.oldest) ? oid : KVP_OID_NONE;
 }
 
 /* ---- tickets */
@@ -177,8 +245,16 @@ kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after)
 uint32_t
 kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
 {
+    bool is_cold = after == KVP_OID_NONE || kvp_obj(prot->cat->index, after)->list == KVP_OBJLIST_COLD;
+
     for (;;) {
-        uint32_t oid = kvp_victim_behind(prot, &t->lru, after);
+        uint32_t oid = is_cold ? next_cold(prot, t, after) : KVP_OID_NONE;
+
+        if (oid == KVP_OID_NONE) {
+            if (is_cold) after = KVP_OID_NONE;
+            is_cold = false;
+            oid = kvp_victim_behind(prot, &t->lru, after);
+        }
         kvp_segment_t *g =
             oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(prot->cat, kvp_obj(prot->cat->index, oid))->segment;
 
@@ -195,7 +271,7 @@ kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
             continue;
         }
         prot->ctx->st.passed_over++;
-        take_off(prot, &t->lru, oid);
+        take_off(prot, is_cold ? &t->cold : &t->lru, oid);
         kvp_objlist_push_young(prot->cat->index, &g->parked, oid);
     }
 }

@@ -29,6 +29,13 @@ bool kvp_victim_may_go(const kvp_protect_t *prot, uint32_t unit); /* it is liste
 void kvp_victim_removed(kvp_protect_t *prot, uint32_t oid); /* no candidate any more; legal for one that is none */
 void kvp_victim_used(kvp_protect_t *prot, uint32_t oid); /* listed, if it ever is, as the youngest */
 void kvp_victim_back(kvp_protect_t *prot, uint32_t oid); /* one that was parked, to the place that its last use gives */
+/* kvp_victim_loaded: it was loaded from its tier, and is on no list. It comes to the cold end: its first use, which is the read for which it was
+ * loaded, leaves it there. kvp_victim_is_cold_over: what came so holds more than an eighth of the tenant's memory. kvp_victim_cold: the oldest of
+ * it, or what follows; KVP_OID_NONE at the end and at what a ticket keeps. kvp_victim_age: by which candidates are compared. */
+void kvp_victim_loaded(kvp_protect_t *prot, uint32_t oid);
+bool kvp_victim_is_cold_over(const kvp_protect_t *prot, const kvp_tenant_t *t);
+uint32_t kvp_victim_cold(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after);
+uint32_t kvp_victim_age(const kvp_protect_t *prot, uint32_t unit);
 /* kvp_victim_keep: a ticket begins to keep it, or its unit. kvp_victim_let_go: a ticket is over, perhaps the last. */
 void kvp_victim_keep(kvp_protect_t *prot, uint32_t oid);
 void kvp_victim_let_go(kvp_protect_t *prot, uint32_t oid);

@@ -226,7 +226,7 @@ kvp_put_key_open(kvp_puts_t *pq, kvp_attempt_t *a)
     k->req = a->req;
     k->attempt = a;
     k->oid = a->oid;
-    k->scan_slot = k->scan_run = KVP_SLAB_NONE;
+    k->scan.slot = k->scan.run = KVP_SLAB_NONE;
     kvp_list_init(&k->claim.records);
     kvp_list_init(&k->claim.of_segment);
     kvp_list_init(&k->claim.ready);

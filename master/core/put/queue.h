@@ -34,15 +34,12 @@ struct kvp_put_key {
     kvp_put_req_t *req;
     kvp_attempt_t *attempt;
     uint32_t oid;
-    uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on, */
-    uint32_t scan_run; /* and the run that reaches to there: its first slot, where that lies, */
-    uint64_t scan_run_off;
-    uint64_t scan_cost; /* and what it costs up to there */
+    kvp_scan_t scan; /* where the search through all chunks of the catalog goes on */
     uint64_t scan_news; /* ctx->space_news when that search began */
     bool is_scanned; /* it came to the end, in vain */
     kvp_takes_t takes;
     uint32_t met; /* a bit for each kind that was left out */
-    bool is_taking; /* it looks through the chunks of other tenants: scan_left more, from scan_chunk and scan_slot on */
+    bool is_taking; /* it looks through the chunks of other tenants: scan_left more, from scan on */
     uint32_t scan_left;
 
     /* evacuate.c */

@@ -89,11 +89,17 @@ is_coming(const kvp_master_t *m, uint32_t oid)
     return (kvp_takeover_may_tickets_come(&m->peers) && kvp_obj_is_reported(&m->cat, o)) || kvp_obj_is_kept(&m->cat, o);
 }
 
-/* Why the answer does not tell where it is: on its way into memory, or to be asked for again, or its node does not give it. */
+/* Why the answer to a GET does not say where the object is: it is being loaded, or is to be asked for again; or the GET has waited, and there was no
+ * room in the memory of its node, or the node did not give it. */
 static kvp_err_t
-staging_err(const kvp_master_t *m, uint32_t oid, bool is_hopeless)
+loading_err(const kvp_master_t *m, uint32_t oid, const kvp_stage_waiter_t *waited)
 {
-    return kvp_obj(m->cat.index, oid)->is_moving == 0 && is_hopeless ? KVP_NODE_LOST : KVP_RETRY_AFTER;
+    const kvp_moving_t *mv = kvp_moving_of(&m->space, kvp_obj(m->cat.index, oid));
+
+    /* After a take-over nothing is evicted for a while. */
+    if (waited == NULL || kvp_takeover_may_tickets_come(&m->peers)) return KVP_RETRY_AFTER;
+    if (mv != NULL) return mv->is_load && !mv->is_placed ? KVP_NO_SPACE : KVP_RETRY_AFTER;
+    return waited->has_failed ? KVP_NODE_LOST : waited->is_refused ? KVP_NO_SPACE : KVP_RETRY_AFTER;
 }
 
 /* What a GET finds. */
@@ -101,7 +107,8 @@ typedef struct {
     uint32_t oids[KVP_PLACES_MAX]; /* of all that were asked for */
     uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* what is in memory, and what only tiers have */
     uint32_t found_n, tiered_n, coming_n; /* coming_n: what a node has that is not back yet */
-    bool is_hopeless; /* stages were waited for, and brought nothing */
+    uint32_t tiered_at[KVP_PLACES_MAX]; /* which of those that were asked for */
+    const kvp_stage_waiter_t *waited; /* borrowed: what came of the load of each; NULL = it did not wait */
 } got_t;
 
 /* The tier that has it, too, or alone; 0 = none that answers. */
@@ -131,7 +138,7 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, co
             const kvp_obj_t *o = kvp_obj(m->cat.index, got->oids[i]);
 
             if (is_staging && kvp_obj_up_n(&m->cat, o) == 0)
-                obj.err = staging_err(m, got->oids[i], got->is_hopeless);
+                obj.err = loading_err(m, got->oids[i], got->waited == NULL ? NULL : &got->waited[i]);
             else
                 (void)kvp_obj_wire(&m->cat, o, s->host_id, &obj, locs);
         } else if (is_away(m, s, got->oids[i])) {
@@ -165,6 +172,7 @@ find(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint3
             continue;
         }
         if (kvp_obj_up_n(&m->cat, kvp_obj(m->cat.index, got->oids[i])) == 0) {
+            got->tiered_at[got->tiered_n] = i;
             got->tiered[got->tiered_n++] = got->oids[i];
             continue;
         }
@@ -175,22 +183,22 @@ find(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint3
 
 /* Begins to read into memory what only tiers have. True: the answer waits for that. */
 static bool
-stage_all(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const got_t *got, uint32_t wait_ms)
+stage_all(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const got_t *got, uint32_t n, uint32_t wait_ms)
 {
     bool waits = got->found_n == 0 && wait_ms > 0 && s->stagewaits_n < KVP_STAGEWAITS_MAX &&
                  (f->hdr.flags & KVP_FRAME_ONEWAY) == 0;
     uint64_t due_ns = m->ctx.now_ns + KVP_MS(kvp_min_u64(wait_ms, STAGE_WAIT_MAX_MS));
-    kvp_stagewait_t *w = waits ? kvp_stagewait_open(m, s, f, got->tiered_n, due_ns) : NULL;
+    kvp_stagewait_t *w = waits ? kvp_stagewait_open(m, s, f, n, due_ns) : NULL;
     uint32_t begun = 0;
 
     for (uint32_t i = 0; i < got->tiered_n; i++)
-        begun += kvp_tier_stage(&m->space, got->tiered[i], w == NULL ? NULL : kvp_stagewait_one(w, begun));
+        begun += kvp_tier_stage(&m->space, got->tiered[i], w == NULL ? NULL : kvp_stagewait_one(w, got->tiered_at[i]));
     if (w != NULL && begun == 0) kvp_stagewait_drop(w);
     return w != NULL && begun > 0;
 }
 
 static void
-get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, bool is_again)
+get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited)
 {
     Kvp__Pb__Places reply = KVP__PB__PLACES__INIT;
     const kvp_digest_t *digests;
@@ -207,16 +215,15 @@ get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, bool is_again)
         return;
     }
     find(m, s, digests, msg->n, &got);
-    if (!is_again) {
+    got.waited = waited;
+    if (waited == NULL) {
         m->ctx.st.gets += msg->n;
         m->ctx.st.get_misses += msg->n - got.found_n - got.tiered_n;
     }
-    if (got.tiered_n > 0 && !msg->no_hold && !is_again && stage_all(m, s, f, &got, msg->wait_ms)) {
+    if (got.tiered_n > 0 && !msg->no_hold && waited == NULL && stage_all(m, s, f, &got, msg->n, msg->wait_ms)) {
         kvp_pb_free(&pb, msg);
         return;
     }
-    got.is_hopeless =
-        is_again && got.found_n == 0 && !kvp_takeover_may_tickets_come(&m->peers); /* then nothing makes room */
     for (uint32_t i = 0; i < got.found_n; i++)
         reply.nloc += kvp_obj_served_n(&m->cat, kvp_obj(m->cat.index, got.found[i]));
     reply.n = msg->n;
@@ -242,13 +249,13 @@ get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, bool is_again)
 void
 kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    get(m, s, f, false);
+    get(m, s, f, NULL);
 }
 
 void
-kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited)
 {
-    get(m, s, f, true);
+    get(m, s, f, waited);
 }
 
 /* The first probe since an object's last use counts as a use; what follows does not, or whoever only asks would keep

@@ -6,6 +6,8 @@
 
 #include "master/core/session/session.h"
 
+typedef struct kvp_stage_waiter kvp_stage_waiter_t;
+
 /* hello.c */
 void kvp_on_watch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
@@ -30,14 +32,12 @@ void kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
-/* kvp_get_again answers a GET that has waited for stages. */
-void kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+/* kvp_get_again answers a GET that has waited for loads; waited says what came of each key's. */
+void kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited);
 
-/* stagewait.c. kvp_stagewait_open keeps the GET until stages, n at most, are over, or until then. kvp_stagewait_one: the waiter for one of them, below
- * n. kvp_stagewait_drop: none was begun. go_on: those that are over are asked again; tick: those whose time is over. */
+/* stagewait.c. kvp_stagewait_open keeps the GET until loads of its n keys are over, or until then. kvp_stagewait_one: the waiter for that key's load. kvp_stagewait_drop: none was begun. go_on: those that are over are asked again; tick: those whose time is over. */
 #define KVP_STAGEWAITS_MAX 64u /* of a session */
 typedef struct kvp_stagewait kvp_stagewait_t;
-typedef struct kvp_stage_waiter kvp_stage_waiter_t;
 kvp_stagewait_t *kvp_stagewait_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n,
                                     uint64_t due_ns);
 kvp_stage_waiter_t *kvp_stagewait_one(kvp_stagewait_t *w, uint32_t i);

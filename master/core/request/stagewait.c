@@ -24,7 +24,7 @@ struct kvp_stagewait {
     uint64_t due_ns;
     kvp_frame_hdr_t ask;
     size_t len;
-    kvp_stage_waiter_t *waiters; /* n; behind them the frame's head and tail */
+    kvp_stage_waiter_t *waiters; /* n, one a key */
     uint32_t n;
     uint32_t awaited_n; /* 0 = it waits for stages; else for one of so many nodes */
     uint8_t *head;
@@ -82,7 +82,7 @@ go_on(kvp_master_t *m, kvp_stagewait_t *w)
     kvp_frame_t f = {.hdr = w->ask, .head = w->head, .tail = w->head + w->tail_at, .tail_len = w->len};
 
     if (w->awaited_n == 0)
-        kvp_get_again(m, w->session, &f);
+        kvp_get_again(m, w->session, &f, w->waiters);
     else if (f.hdr.opcode == KVP_OP_EXISTS)
         kvp_on_exists(m, w->session, &f);
     else if (f.hdr.opcode == KVP_OP_LOOKUP)

@@ -30,6 +30,11 @@ kvp_moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place
     mv->number = kvp_ptab_add(&sp->moves, mv);
     kvp_umap_set(&sp->moving, mv->version, mv->number);
     g->moving_bytes += mv->len;
+    if (at == NULL)
+        g->loading_bytes += mv->len;
+    else
+        sp->writing_bytes += mv->len;
+    mv->is_load = at == NULL;
     o->is_moving = 1;
     return mv;
 }
@@ -67,12 +72,19 @@ kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv)
         kvp_stage_waiter_t *who = kvp_list_first(&mv->waiters, kvp_stage_waiter_t, link);
 
         kvp_list_del(&who->link);
+        who->is_refused = mv->is_refused;
+        who->has_failed = mv->has_failed;
         if (--who->wait->left == 0) kvp_list_add_tail(&sp->staged, &who->wait->ready);
     }
     kvp_list_del(&mv->link);
     (void)kvp_umap_del(&sp->moving, mv->version);
     kvp_ptab_del(&sp->moves, mv->number);
     mv->segment->moving_bytes -= mv->len;
+    if (mv->is_placed) mv->segment->placed_bytes -= mv->len;
+    if (mv->is_load)
+        mv->segment->loading_bytes -= mv->len;
+    else
+        sp->writing_bytes -= mv->len;
     free(mv);
 }
 
@@ -83,8 +95,8 @@ kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv)
     kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
 
     if (o != NULL) o->is_moving = 0;
-    sp->ctx->st.demotes_refused += mv->due_ns == 0;
-    sp->ctx->st.stages_failed += mv->due_ns != 0;
+    sp->ctx->st.demotes_refused += !mv->is_load;
+    sp->ctx->st.stages_failed += mv->is_load;
     kvp_moving_end(sp, mv);
 }
 

@@ -21,6 +21,7 @@ typedef struct {
 typedef struct kvp_stage_waiter {
     kvp_list_t link; /* of the stage */
     kvp_stage_wait_t *wait;
+    bool is_refused, has_failed; /* what came of it: as kvp_moving_t */
 } kvp_stage_waiter_t;
 
 typedef struct {
@@ -30,6 +31,10 @@ typedef struct {
     uint32_t number; /* in space->moves */
     bool is_sent; /* its node was told */
     bool is_orphan; /* the object went meanwhile */
+    bool is_load; /* from the tier into memory: */
+    bool is_placed; /* it got an extent, */
+    bool is_refused; /* or none in time; */
+    bool has_failed; /* its node did not bring it */
     kvp_digest_t digest;
     uint64_t version, len;
     kvp_place_t at;

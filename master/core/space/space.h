@@ -32,6 +32,7 @@ typedef struct kvp_space {
 
     /* tier.c */
     uint32_t tiers_n;
+    uint64_t writing_bytes; /* of all that is to be written and not answered for */
     kvp_ptab_t moves; /* what is on its way between memory and a tier, */
     kvp_umap_t moving; /* version -> number in it */
     kvp_ptab_t tier_drops; /* kvp_tier_drop_t: what tiers are to drop, and did not */

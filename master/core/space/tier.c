@@ -24,11 +24,11 @@
 
 #include <stdlib.h>
 
-#define ORDERS_MAX 4u /* of a segment, that its node has not answered, */
-#define DEMOTES_MAX 2u /* and of what is written: a read finds its turn */
-#define STAGE_SHARE 2u /* of memory: stages take at most so much of it at a time */
+#define ORDERS_MAX 4u /* of a segment and a kind, that its node has not answered, */
+#define DEMOTES_MAX 16u /* and of orders to write: a device has writes while others are answered */
+#define LOADS_SHARE 2u /* of memory: loads that wait ask for at most so much, or one does, */
+#define PLACED_SHARE 8u /* and so much at most has its extents */
 #define STAGE_NS KVP_MS(1000) /* in which a stage finds room */
-#define LATE_NS KVP_MS(200) /* after which it is not waited any more for what is being written */
 
 typedef struct {
     kvp_list_t link; /* segment->orders */
@@ -73,6 +73,12 @@ wait_for(kvp_moving_t *mv, kvp_stage_waiter_t *who)
     kvp_list_add_tail(&mv->waiters, &who->link);
 }
 
+static bool
+may_queue(const kvp_segment_t *g, uint64_t len)
+{
+    return g->loading_bytes == 0 || g->loading_bytes + len <= g->size_bytes / LOADS_SHARE;
+}
+
 bool
 kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
 {
@@ -82,7 +88,7 @@ kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
     kvp_moving_t *mv = kvp_moving_of(sp, o);
 
     if (mv == NULL) {
-        if (g == NULL || g->moving_bytes + kvp_obj_len(sp->cat, o) > g->size_bytes / STAGE_SHARE) return false;
+        if (g == NULL || !may_queue(g, kvp_obj_len(sp->cat, o))) return false;
         if (!kvp_obj_is_on_tier_alone(sp->cat, o))
             kvp_obj_leave_memory(sp, oid); /* its memory is gone for good, or away */
         mv = kvp_moving_make(sp, o, g, NULL);
@@ -96,6 +102,12 @@ kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
     return true;
 }
 
+bool
+kvp_tier_may_place(const kvp_segment_t *g, uint64_t bytes)
+{
+    return g->placed_bytes == 0 || bytes <= g->size_bytes / PLACED_SHARE;
+}
+
 void
 kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g)
 {
@@ -105,7 +117,11 @@ kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g)
         kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
 
         if (o == NULL) kvp_panic("a stage of an object that went");
+        if (!kvp_tier_may_place(g, g->placed_bytes + mv->len)) return;
         if (kvp_place_alloc_stage(sp, g, oid, &mv->at) != KVP_OK) return;
+        mv->is_placed = true;
+        g->placed_bytes += mv->len;
+        g->room_bytes -= kvp_min_u64(g->room_bytes, kvp_slab_extent_bytes(mv->len));
         mv->retire = kvp_retire_stage(sp, &mv->at);
         mv->retire->digest = mv->digest;
         mv->retire->version = mv->version;
@@ -116,22 +132,10 @@ kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g)
 }
 
 uint64_t
-kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out, bool *is_late_out)
+kvp_tier_load_waits_ns(const kvp_space_t *sp, kvp_segment_t *g)
 {
-    uint64_t bytes = 0;
-    uint32_t oid, n = 0;
-
-    if (g->room_ns == 0 || kvp_list_is_empty(&g->stages)) g->room_ns = sp->ctx->now_ns;
-    *is_late_out = sp->ctx->now_ns > g->room_ns + LATE_NS;
-    kvp_list_foreach (pos, &g->stages) {
-        const kvp_moving_t *mv = kvp_list_entry(pos, kvp_moving_t, link);
-
-        if (n == 0) *tenant_out = kvp_obj_tenant(sp->cat, kvp_moving_object(sp, mv, &oid));
-        n++;
-        bytes += kvp_slab_extent_bytes(mv->len);
-        if (n == KVP_TIER_BATCH) break;
-    }
-    return bytes;
+    if (g->room_ns == 0) g->room_ns = sp->ctx->now_ns;
+    return sp->ctx->now_ns - g->room_ns;
 }
 
 void
@@ -144,6 +148,7 @@ kvp_tier_tick(kvp_space_t *sp)
             kvp_moving_t *mv = kvp_list_first(&g->stages, kvp_moving_t, link);
 
             if (mv->due_ns > sp->ctx->now_ns) break;
+            mv->is_refused = true;
             kvp_moving_fail(sp, mv);
         }
     }
@@ -218,8 +223,8 @@ may_send(const kvp_segment_t *g, uint8_t opcode)
     uint32_t n = 0;
 
     kvp_list_foreach (pos, &g->orders)
-        if (++n == (opcode == KVP_OP_DEMOTE ? DEMOTES_MAX : ORDERS_MAX)) return false;
-    return true;
+        n += kvp_list_entry(pos, kvp_order_t, link)->opcode == opcode;
+    return n < (opcode == KVP_OP_DEMOTE ? DEMOTES_MAX : ORDERS_MAX);
 }
 
 /* As many orders of what is in the list as the node may have unanswered. */
@@ -263,8 +268,12 @@ kvp_tier_flush(kvp_space_t *sp)
 static void
 fail_all(kvp_space_t *sp, kvp_list_t *moves)
 {
-    while (!kvp_list_is_empty(moves))
-        kvp_moving_fail(sp, kvp_list_first(moves, kvp_moving_t, link));
+    while (!kvp_list_is_empty(moves)) {
+        kvp_moving_t *mv = kvp_list_first(moves, kvp_moving_t, link);
+
+        mv->has_failed = true;
+        kvp_moving_fail(sp, mv);
+    }
 }
 
 /* ---- reports */
@@ -342,7 +351,7 @@ enter_memory(kvp_space_t *sp, kvp_moving_t *mv, kvp_obj_t *o, uint32_t oid)
     c->segment->objects++;
     kvp_obj_add_place(sp->cat, oid, &mv->at, kvp_slab_len(c->slab, mv->at.slot) - mv->len);
     o->is_moving = 0;
-    kvp_victim_used(sp->prot, oid);
+    kvp_victim_loaded(sp->prot, oid);
     sp->ctx->st.staged++;
     sp->ctx->st.staged_bytes += mv->len;
     kvp_journal_again(sp->log, oid);
@@ -356,7 +365,8 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
 
     if (o != NULL && (flag == KVP_STAGE_OK || !KVP_RULE(STAGE_ANSWERED))) enter_memory(sp, mv, o, *oid_out);
     if (o != NULL) o->is_moving = 0;
-    sp->ctx->st.stages_failed += flag != KVP_STAGE_OK;
+    mv->has_failed = flag != KVP_STAGE_OK;
+    sp->ctx->st.stages_failed += mv->has_failed;
     sp->ctx->st.tier_lost += is_lost;
     kvp_moving_end(sp, mv);
     return is_lost;

@@ -16,10 +16,11 @@
  * memory of its node; false: that cannot be now. who is told when it is over; NULL = nobody. */
 void kvp_tier_demote(kvp_space_t *sp, uint32_t oid);
 bool kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who);
-/* kvp_tier_place_stages gives the first stages their extents, as far as there is room. kvp_tier_stage_room: bytes that the next ones wait for; 0 = none
- * does; *is_late_out: for long, and nothing got any meanwhile. */
+/* kvp_tier_place_stages gives the first stages their extents, as far as there is room. kvp_tier_may_place: so
+ * many bytes of loads may have extents at a time. kvp_tier_load_waits_ns: loads wait, and none got room for so long. */
 void kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g);
-uint64_t kvp_tier_stage_room(kvp_space_t *sp, kvp_segment_t *g, kvp_tenant_t **tenant_out, bool *is_late_out);
+bool kvp_tier_may_place(const kvp_segment_t *g, uint64_t bytes);
+uint64_t kvp_tier_load_waits_ns(const kvp_space_t *sp, kvp_segment_t *g);
 void kvp_tier_tick(kvp_space_t *sp); /* stages that found no room in time */
 
 /* kvp_tier_flush sends as many orders as may go. kvp_tier_lost: the segment's node is gone, and will not answer. kvp_tier_answer: an answer to DEMOTE, STAGE

@@ -367,6 +367,32 @@ test_get_comes_again_for_what_is_staged(void **state)
     expect_done(KVP_DEADLINE);
 }
 
+/* Fails if what waits for room in the memory of its node is not asked for again, or ends at the deadline without that reason. */
+static void
+test_get_waits_for_room_until_its_deadline(void **state)
+{
+    for (int is_there = 0; is_there <= 1; is_there++) {
+        ask(1);
+        f.answer.retry_ms = 2;
+        answer_obj(&f.answer, KVP_NO_SPACE, 0, 0, 0, 0);
+        reply();
+        expect_step(KVP_STEP_SLEEP);
+        f.now += 2 * MS;
+        expect_get_all();
+        if (is_there) {
+            reply_found(1, 200, 0, 6);
+            expect_moves(1);
+            moved();
+            expect_done(KVP_OK);
+            continue;
+        }
+        answer_obj(&f.answer, KVP_NO_SPACE, 0, 0, 0, 0);
+        reply();
+        f.now = f.op.deadline_ns;
+        expect_done(KVP_NO_SPACE);
+    }
+}
+
 static void
 test_get_refuses_answers_that_do_not_fit(void **state)
 {
@@ -407,6 +433,7 @@ main(void)
         cmocka_unit_test(test_get_ends_at_deadline),
         cmocka_unit_test(test_get_with_few_moves_takes_turns),
         cmocka_unit_test(test_get_comes_again_for_what_is_staged),
+        cmocka_unit_test(test_get_waits_for_room_until_its_deadline),
         cmocka_unit_test(test_get_refuses_answers_that_do_not_fit),
     };
     return cmocka_run_group_tests_name("getop", tests, NULL, teardown);

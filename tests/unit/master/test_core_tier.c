@@ -52,19 +52,19 @@ existing(peer_t *c, uint32_t from, uint32_t to)
 }
 
 static kvp_err_t
-unmount(rig_t *g, uint32_t segment, bool is_kept)
+unmount(peer_t *node, uint32_t segment, bool is_kept)
 {
     Kvp__Pb__Unmount msg = KVP__PB__UNMOUNT__INIT;
 
     msg.segment_id = segment;
     msg.is_kept = is_kept;
-    return plain_result(peer_wait(g->na, peer_send(g->na, KVP_OP_UNMOUNT, 0, &msg.base, NULL, 0), SEC));
+    return plain_result(peer_wait(node, peer_send(node, KVP_OP_UNMOUNT, 0, &msg.base, NULL, 0), SEC));
 }
 
 static void
 end_tier(rig_t *g, uint32_t tier)
 {
-    assert_int_equal(unmount(g, tier, false), KVP_OK);
+    assert_int_equal(unmount(g->na, tier, false), KVP_OK);
     world_advance(g->w, SEC);
 }
 
@@ -363,8 +363,8 @@ test_tier_that_is_kept(void **state)
     bool is_in_memory;
 
     put_all(g->c, 0, 32);
-    assert_int_equal(unmount(g, g->a->segment_id, true), KVP_INVALID);
-    assert_int_equal(unmount(g, tier, true), KVP_OK);
+    assert_int_equal(unmount(g->na, g->a->segment_id, true), KVP_INVALID);
+    assert_int_equal(unmount(g->na, tier, true), KVP_OK);
     assert_int_equal(existing(g->c, 0, 32), 16);
     assert_int_equal(tier_of(g->c, "key/0", &is_in_memory), 0);
     assert_int_equal(get_waiting(g->c, "key/0", 500, NULL, NULL), KVP_NODE_LOST);
@@ -376,6 +376,183 @@ test_tier_that_is_kept(void **state)
     world_advance(g->w, SEC);
     assert_int_equal(get_waiting(g->c, "key/0", 500, NULL, NULL), KVP_OK);
     assert_false(exists(g->c, "key/1"));
+    end_tier(g, tier);
+}
+
+/* Fails if an object on SSD cannot be read because the objects of its node are few among those of many. */
+static void
+test_many_nodes(void **state)
+{
+    enum { NODES = 40, OBJECTS = NODES * 24 };
+    rig_t *g = *state;
+    uint32_t tiers[NODES], n = 0;
+    peer_t *nodes[NODES];
+
+    g->w->has_tiers = true;
+    for (uint32_t i = 0; i < NODES; i++) {
+        const char *name = key_name("n", i);
+
+        nodes[i] = node_open_on(g->w, mem_make(g->w, name, 64 * KIB, 64 * KIB), name);
+        tiers[i] = node_mount_tier(nodes[i]);
+    }
+    for (uint32_t i = 0; i < OBJECTS; i++) {
+        assert_int_equal(put_told(g->c, key_name("key/", i), 4 * KIB), KVP_OK);
+        if (i % 8 == 7) world_advance(g->w, 20 * MS);
+    }
+    for (uint32_t i = 0; i < OBJECTS; i++) {
+        kvp_err_t err = get_waiting(g->c, key_name("key/", i), 500, NULL, NULL);
+
+        n += err == KVP_OK;
+        assert_true(err == KVP_OK || err == KVP_NOT_FOUND);
+    }
+    assert_int_equal(n, OBJECTS);
+    for (uint32_t i = 0; i < NODES; i++)
+        assert_int_equal(unmount(nodes[i], tiers[i], false), KVP_OK);
+    world_advance(g->w, SEC);
+}
+
+/* Fails if an object on SSD cannot be read because the oldest objects of the pool lie on a node without SSD. */
+static void
+test_one_node_of_two_has_an_ssd(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+    uint64_t on_tier;
+
+    put_all(g->c, 0, 400);
+    on_tier = world_stats(g->w).tier_objects;
+    assert_true(on_tier > 0);
+    for (uint32_t i = 0; i < 400; i++) {
+        kvp_err_t err = get_waiting(g->c, key_name("key/", i), 500, NULL, NULL);
+
+        assert_true(err == KVP_OK || err == KVP_NOT_FOUND);
+    }
+    assert_true(world_stats(g->w).staged >= on_tier);
+    assert_int_equal(world_stats(g->w).stages_failed, 0);
+    end_tier(g, tier);
+}
+
+/* Fails if a get of an object on SSD, for which nothing in the memory of its node can go, is not told to come again at first, and after it
+ * has waited that there is no room; or if it is not served when there is room.
+ */
+static void
+test_no_room_for_a_load(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+    uint64_t tickets[64], failed;
+
+    put_all(g->c, 0, 32);
+    hold(g->c, 16, 32, tickets);
+    assert_int_equal(get_waiting(g->c, "key/0", 0, NULL, NULL), KVP_RETRY_AFTER);
+    assert_int_equal(get_waiting(g->c, "key/0", 100, NULL, NULL), KVP_NO_SPACE);
+    world_advance(g->w, SEC);
+    failed = world_stats(g->w).stages_failed;
+    assert_true(failed > 0);
+    assert_int_equal(get_waiting(g->c, "key/1", 500, NULL, NULL), KVP_NO_SPACE);
+    release(g->c, tickets[20]);
+    assert_int_equal(get_waiting(g->c, "key/1", 500, NULL, NULL), KVP_OK);
+    for (uint32_t i = 16; i < 32; i++)
+        if (i != 20) release(g->c, tickets[i]);
+    end_tier(g, tier);
+}
+
+/* Fails if a large object finds no room among small ones, or small ones that were not written go for it. */
+static void
+test_large_among_small(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g), there;
+
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(put_told(g->c, key_name("large/", i), 4 * BLOCK), KVP_OK);
+        world_advance(g->w, 20 * MS);
+    }
+    for (uint32_t i = 0; i < 512; i++) {
+        assert_int_equal(put_told(g->c, key_name("key/", i), 4 * KIB), KVP_OK);
+        world_advance(g->w, 20 * MS);
+    }
+    there = existing(g->c, 0, 512);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(get_waiting(g->c, key_name("large/", i), 500, NULL, NULL), KVP_OK);
+    assert_int_equal(existing(g->c, 0, 512), there);
+    end_tier(g, tier);
+}
+
+/* Whether it is in memory. */
+static bool
+is_in_memory(peer_t *c, const char *key)
+{
+    bool is_there;
+
+    (void)tier_of(c, key, &is_there);
+    return is_there;
+}
+
+/* Fails if objects that are read from SSD once displace those that were put and are read, if more than an eighth of memory holds such objects
+ * although it is wanted, or if one that is read again is displaced like one that is not.
+ */
+static void
+test_what_is_loaded_is_cold(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g), cold = 0, hot = 0;
+
+    put_all(g->c, 0, 256); /* of which 64 are in memory */
+    for (uint32_t i = 0; i < 160; i++) {
+        assert_int_equal(get_waiting(g->c, key_name("key/", i), 500, NULL, NULL), KVP_OK);
+        for (uint32_t k = 0; k < 2 && i == 100; k++)
+            assert_int_equal(get_waiting(g->c, key_name("key/", i), 500, NULL, NULL), KVP_OK);
+        world_advance(g->w, 20 * MS);
+    }
+    for (uint32_t i = 0; i < 160; i++)
+        cold += i != 100 && is_in_memory(g->c, key_name("key/", i));
+    for (uint32_t i = 192; i < 256; i++)
+        hot += is_in_memory(g->c, key_name("key/", i));
+    assert_true(cold <= 64 / 8 + 2 && cold >= 64 / 8 - 2);
+    assert_true(hot >= 64 - 64 / 8 - 4);
+    assert_true(is_in_memory(g->c, "key/100"));
+    end_tier(g, tier);
+}
+
+/* Fails if what is to be written waits for answers to one or two orders before. */
+static void
+test_orders_to_write_do_not_wait_for_answers(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+
+    g->a->is_tier_slow = true;
+    fill(g->c, 0, 1, BLOCK);
+    for (uint32_t i = 1; i <= 12; i++)
+        assert_int_equal(put_told(g->c, key_name("key/", i), BLOCK), KVP_OK);
+    assert_true(g->na->demotes_n >= 6);
+    g->a->is_tier_slow = false;
+    peer_lose(g->na);
+    g->na = node_open_on(g->w, g->a, "a");
+    assert_int_equal(node_mount_tier(g->na), tier);
+    end_tier(g, tier);
+}
+
+/* Fails if no more of memory is written ahead of eviction after a burst of puts that was too large for what was. */
+static void
+test_more_is_written_after_a_burst(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier = begin_tier(g);
+    uint64_t lost;
+
+    put_all(g->c, 0, 64);
+    assert_int_equal(world_stats(g->w).demoted, 64 / 8);
+    g->a->is_tier_full = true;
+    put_all(g->c, 64, 96);
+    g->a->is_tier_full = false;
+    put_all(g->c, 96, 160); /* what was refused has to go meanwhile */
+    lost = world_stats(g->w).tier_missed;
+    assert_true(lost > 0);
+    g->a->is_tier_full = true; /* a burst again, and nothing can be written meanwhile */
+    put_all(g->c, 160, 160 + 24);
+    assert_int_equal(world_stats(g->w).tier_missed, lost);
     end_tier(g, tier);
 }
 
@@ -394,6 +571,13 @@ main(void)
         rig_test_on(test_tier_that_is_full, .conf = plain, .size = MEMORY),
         rig_test_on(test_tier_is_told, .conf = plain, .size = MEMORY),
         rig_test_on(test_tier_that_is_kept, .conf = with_log, .size = MEMORY),
+        rig_test_on(test_many_nodes, .conf = plain),
+        rig_test_on(test_one_node_of_two_has_an_ssd, .conf = plain, .size = MEMORY, .size_b = 8 * MEMORY, .mems = 2),
+        rig_test_on(test_no_room_for_a_load, .conf = plain, .size = MEMORY),
+        rig_test_on(test_large_among_small, .conf = plain, .size = MEMORY),
+        rig_test_on(test_what_is_loaded_is_cold, .conf = plain, .size = 4 * MEMORY),
+        rig_test_on(test_orders_to_write_do_not_wait_for_answers, .conf = plain, .size = MEMORY),
+        rig_test_on(test_more_is_written_after_a_burst, .conf = plain, .size = 4 * MEMORY),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,6 +14,7 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
+#include "master/core/evict/window.h"
 #include "master/core/log/interim.h"
 #include "master/core/master.h"
 #include "master/core/protect/candidates.h"
@@ -24,12 +25,15 @@
 #include "master/core/put/queue.h"
 #include "master/core/request/remove.h"
 #include "master/core/session/session.h"
+#include "master/core/space/moving.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
 #include "master/core/state.h"
 #include "proto/wire.h"
 
 #include <stdlib.h>
+
+#define SEARCHED_NS KVP_MS(200)
 
 /* ---- one chunk */
 static const char *
@@ -152,6 +156,15 @@ kvp_tiered_check(const kvp_master_t *m, uint32_t segment_id, kvp_digest_t digest
     const kvp_segment_t *t = o == NULL || o->state != KVP_OBJ_COMMITTED ? NULL : kvp_obj_tier(&m->cat, o);
 
     return t != NULL && t->id == segment_id && kvp_obj_version(o) == version;
+}
+
+bool
+kvp_loaded_check(const kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+{
+    uint32_t oid = kvp_objindex_find(m->cat.index, digest);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
+
+    return o == NULL || kvp_obj_version(o) != version || o->list != KVP_OBJLIST_LRU;
 }
 
 /* What is on a tier alone has a chunk that says so, and how long it is. */
@@ -377,6 +390,49 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
     return n == list->n ? NULL : "a list of victims is broken";
 }
 
+static uint64_t
+bytes_of(const kvp_master_t *m, const kvp_objlist_t *list)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t oid = list->oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->cat.index, oid)->next)
+        bytes += kvp_victim_bytes(&m->prot, oid);
+    return bytes;
+}
+
+/* For loads without an extent something is on its way out of that segment, or there was a search a short time ago. */
+static bool
+is_looked_after(const kvp_master_t *m, const kvp_segment_t *g)
+{
+    return kvp_list_is_empty(&g->stages) || g->state != KVP_SEG_UP || g->placed_bytes > 0 || g->retiring_bytes > 0 ||
+           m->ctx.now_ns < kvp_max_u64(g->room_ns, g->room_next_ns) + SEARCHED_NS || kvp_evict_is_early(&m->evict);
+}
+
+/* What is on its way between memory and tiers is counted by segment and by direction. */
+static const char *
+check_moves(const kvp_master_t *m)
+{
+    uint64_t writing = m->space.writing_bytes;
+
+    kvp_list_foreach (pos, &m->cat.segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+        uint64_t loading = g->loading_bytes, placed = g->placed_bytes, all = g->moving_bytes;
+
+        for (uint32_t i = 0; i < m->space.moves.limit; i++) {
+            const kvp_moving_t *mv = kvp_ptab_get(&m->space.moves, i);
+
+            if (mv == NULL || mv->segment != g) continue;
+            all -= mv->len;
+            loading -= mv->is_load ? mv->len : 0;
+            placed -= mv->is_placed ? mv->len : 0;
+            writing -= mv->is_load ? 0 : mv->len;
+        }
+        if (loading != 0 || placed != 0 || all != 0) return "bytes on their way are wrong";
+        if (!is_looked_after(m, g)) return "a load waits, and nothing is evicted for it";
+    }
+    return writing == 0 ? NULL : "bytes that are written are wrong";
+}
+
 static const char *
 check_victims(const kvp_master_t *m, uint64_t listed)
 {
@@ -387,6 +443,8 @@ check_victims(const kvp_master_t *m, uint64_t listed)
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
         if (t != NULL) why = check_order(m, &t->lru, &walked);
+        if (t != NULL && why == NULL) why = check_order(m, &t->cold, &walked);
+        if (t != NULL && why == NULL && bytes_of(m, &t->cold) != t->cold_bytes) why = "loaded bytes are wrong";
     }
     if (why != NULL) return why;
     kvp_list_foreach (pos, &m->cat.segments)
@@ -414,7 +472,9 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
     if (writing != m->ctx.st.attempts) return "the count of attempts is wrong";
     if (pinned[KVP_PIN_SOFT] != m->ctx.st.soft_pinned_bytes || pinned[KVP_PIN_HARD] != m->ctx.st.hard_pinned_bytes)
         return "pinned bytes are wrong";
-    return check_victims(m, listed);
+    const char *why = check_moves(m);
+
+    return why == NULL ? check_victims(m, listed) : why;
 }
 
 /* ---- sessions */

@@ -15,6 +15,9 @@ const char *kvp_master_check(const kvp_master_t *master);
 /* Whether the master believes that version to be on that tier. */
 bool kvp_tiered_check(const kvp_master_t *m, uint32_t segment_id, kvp_digest_t digest, uint64_t version);
 
+/* Whether an object that was loaded just now does not stand among those that were used. */
+bool kvp_loaded_check(const kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+
 /* Parts of it. kvp_groups_check: groups are reserved so often by tickets. */
 const char *kvp_heap_check(const kvp_heap_t *heap);
 const char *kvp_journal_check(const kvp_interim_t *log);

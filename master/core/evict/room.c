@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Room for what is loaded from a tier. An object can be loaded only into the memory of the node that has it on its SSD, so its victims are chosen in
+ * that segment: first objects that were loaded before and are over their share, then the oldest of a sample of extents. The sample goes round
+ * the segment, so the cost of a victim depends neither on the number of nodes nor on the number of objects.
+ *
+ * Design notes. Loads cost nothing that is in memory alone: objects that are on the tier too go first. Where a sample has none, its oldest are written,
+ * and the search stays there until they are. Only a load that has waited for long takes objects that are not written.
+ */
+#include "master/core/evict/eviction.h"
+
+#include "common/list.h"
+#include "common/mutate.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/evict/window.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/space/moving.h"
+#include "master/core/space/tier.h"
+
+#define LOOKED_AT 1024u /* extents of a segment in one step */
+#define LOADS 64u /* of a segment, that get their victims in one step */
+#define COLD_LOOKED_AT 16u /* objects that were loaded, to find one in this segment */
+#define AGAIN_NS KVP_MS(1) /* after a search that found nothing, */
+#define WRITTEN_NS KVP_MS(10) /* and where it has begun to write */
+#define STUCK_NS KVP_MS(20) /* after which loads count no more on what was evicted: others have got it */
+#define LATE_NS KVP_MS(200) /* after which one takes objects that are not written */
+
+/* The oldest object that was loaded into this segment, where those hold more than their share. */
+static bool
+evict_cold(kvp_evict_t *ev, const kvp_segment_t *g, kvp_tenant_t *t, uint64_t *bytes_out)
+{
+    uint32_t oid = KVP_OID_NONE;
+
+    if (!kvp_victim_is_cold_over(ev->prot, t)) return false;
+    for (uint32_t left = COLD_LOOKED_AT; left > 0; left--) {
+        oid = kvp_victim_cold(ev->prot, t, oid);
+        if (oid == KVP_OID_NONE) return false;
+        if (kvp_obj_chunk(ev->cat, kvp_obj(ev->cat->index, oid))->segment != g) continue;
+        *bytes_out = kvp_victim_bytes(ev->prot, oid);
+        kvp_evict_unit(ev, oid);
+        return true;
+    }
+    return false;
+}
+
+/* What the first loads want, one after another. */
+typedef struct {
+    kvp_evict_t *ev;
+    kvp_segment_t *segment;
+    uint64_t going; /* bytes that were evicted for loads, and that none before has counted on */
+    uint32_t left; /* extents that may still be looked at */
+} room_t;
+
+static kvp_evict_wish_t
+wish_of(const room_t *r, const kvp_moving_t *mv, kvp_spares_t spares, kvp_tenant_t **tenant_out)
+{
+    uint32_t oid;
+    const kvp_obj_t *o = kvp_moving_object(r->ev->space, mv, &oid);
+
+    if (o == NULL) kvp_panic("a load of an object that is gone");
+    *tenant_out = kvp_obj_tenant(r->ev->cat, o);
+    return (kvp_evict_wish_t){
+        .tenant = *tenant_out, .len = mv->len, .key_len = kvp_obj_key_len(r->ev->cat->index, o), .spares = spares};
+}
+
+static bool
+evict_for(room_t *r, const kvp_moving_t *mv, kvp_spares_t spares)
+{
+    uint64_t need = kvp_slab_extent_bytes(mv->len), bytes;
+    kvp_tenant_t *t;
+    kvp_evict_wish_t wish = wish_of(r, mv, spares, &t);
+
+    while (r->going < need) {
+        if (!evict_cold(r->ev, r->segment, t, &bytes) &&
+            !kvp_evict_in_segment(r->ev, r->segment, &wish, &r->left, &bytes))
+            return false;
+        r->going += bytes;
+        r->segment->room_bytes += bytes;
+    }
+    r->going -= need;
+    return true;
+}
+
+/* Has as much of the oldest in the next extents written as the first loads need. The search begins there again. */
+static bool
+write_for(room_t *r)
+{
+    kvp_scan_t begin = r->segment->room_scan;
+    uint32_t n = 0;
+
+    r->left = LOOKED_AT;
+    kvp_list_foreach (pos, &r->segment->stages) {
+        kvp_tenant_t *t;
+        kvp_evict_wish_t wish = wish_of(r, kvp_list_entry(pos, kvp_moving_t, link), KVP_SPARES_UNWRITABLE, &t);
+        uint64_t bytes;
+
+        if (n == LOADS || !kvp_evict_in_segment(r->ev, r->segment, &wish, &r->left, &bytes)) break;
+        n++;
+    }
+    if (n > 0) r->segment->room_scan = begin;
+    return n > 0;
+}
+
+static void
+make_room(kvp_evict_t *ev, kvp_segment_t *g)
+{
+    room_t r = {.ev = ev, .segment = g, .left = LOOKED_AT};
+    uint64_t waits_ns = kvp_tier_load_waits_ns(ev->space, g), bytes = g->placed_bytes;
+    kvp_scan_t begin = g->room_scan;
+    bool has_found = true;
+    uint32_t n = 0;
+
+    if (ev->ctx->now_ns < g->room_next_ns || ev->ctx->slice_left == 0 || !KVP_RULE(LOAD_ROOM)) return;
+    g->room_bytes = waits_ns > STUCK_NS ? 0 : kvp_min_u64(g->room_bytes, g->retiring_bytes - g->quarantine_bytes);
+    r.going = g->room_bytes;
+    kvp_list_foreach (pos, &g->stages) {
+        const kvp_moving_t *mv = kvp_list_entry(pos, kvp_moving_t, link);
+
+        bytes += mv->len;
+        if (n == LOADS || !kvp_tier_may_place(g, bytes)) break;
+        has_found = evict_for(&r, mv, KVP_SPARES_UNWRITTEN);
+        if (!has_found) break;
+        n++;
+    }
+    kvp_ctx_spend(ev->ctx, LOOKED_AT - r.left);
+    if (has_found || n > 0) return;
+    g->room_next_ns = ev->ctx->now_ns + AGAIN_NS;
+    if (r.going > 0) return;
+    g->room_scan = begin;
+    r.left = LOOKED_AT;
+    if (waits_ns > LATE_NS)
+        (void)evict_for(&r, kvp_list_first(&g->stages, kvp_moving_t, link), KVP_SPARES_NONE);
+    else if (write_for(&r))
+        g->room_next_ns = ev->ctx->now_ns + WRITTEN_NS;
+    kvp_ctx_spend(ev->ctx, LOOKED_AT - r.left);
+}
+
+void
+kvp_evict_for_tiers(kvp_evict_t *ev)
+{
+    if (ev->space->tiers_n == 0 || kvp_evict_is_early(ev)) return;
+    kvp_list_foreach_safe (pos, tmp, &ev->space->sending) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
+
+        if (g->state == KVP_SEG_UP) kvp_tier_place_stages(ev->space, g);
+        if (kvp_list_is_empty(&g->stages))
+            g->room_ns = g->room_next_ns = 0;
+        else if (g->state == KVP_SEG_UP)
+            make_room(ev, g);
+    }
+    kvp_evict_write_ahead(ev);
+}
