@@ -53,9 +53,10 @@ test_divert_keeps_the_last_sentence_of_this_thread(void **state)
 
     (void)state;
     kvp_log_divert(text, sizeof text);
-    kvp_log_error("client", "first");
-    kvp_log_warn("client", "the\nsecond is long");
+    kvp_log_warn("client", "first");
+    kvp_log_error("client", "the\nsecond is long");
     kvp_log_info("client", "nothing is wrong");
+    kvp_log_warn("client", "no cause"); /* a warning after an error does not hide it */
     kvp_log_divert(NULL, 0);
     assert_string_equal(text, "the?second ");
     assert_int_equal(line_count, 1);
