@@ -644,17 +644,22 @@ save_slowly(void *arg, const kvp_master_ident_t *ident)
 static void
 append_higher_term(kvp_buf_t *out)
 {
+    static const uint8_t uuid[16] = {1};
     Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
-    Kvp__Pb__Heartbeat beat = KVP__PB__HEARTBEAT__INIT;
+    Kvp__Pb__Mount mount = KVP__PB__MOUNT__INIT;
     size_t at;
 
     hello.version = hello.version_min = KVP_PROTO_VERSION;
     hello.role = KVP_ROLE_NODE;
     hello.name = hello.host_id = (char *)"node";
-    beat.term = 5;
+    mount.name = mount.addr = mount.unix_path = mount.transports = (char *)"node";
+    mount.uuid = (ProtobufCBinaryData){sizeof uuid, (uint8_t *)uuid};
+    mount.size_bytes = mount.chunk_bytes = 1 << 20;
+    mount.term = 5;
+    mount.mounted_term = 1;
     kvp_pb_frame_begin(out, KVP_OP_HELLO, 0, 1, &hello, &at);
     kvp_frame_end(out, at);
-    kvp_pb_frame_begin(out, KVP_OP_HEARTBEAT, 0, 2, &beat, &at);
+    kvp_pb_frame_begin(out, KVP_OP_MOUNT, 0, 2, &mount, &at);
     kvp_frame_end(out, at);
 }
 
