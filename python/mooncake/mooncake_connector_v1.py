@@ -21,10 +21,7 @@ def _module():
                       "kv_connector_module_path can be left out")
 
 
-def __getattr__(name):
+def __getattr__(name: str):
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(_module(), name)
-
-
-MooncakeConnector = _module().MooncakeConnector

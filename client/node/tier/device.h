@@ -13,12 +13,15 @@
 
 #define KVP_TIER_FILE "kvpool.tier"
 
+#define KVP_TIER_WHY_MAX 256u
+
 /* A job of a device that may hang: it runs in a thread of its own. */
 typedef struct {
     pthread_t thread;
     kvp_err_t err;
     _Atomic uint64_t moved_ns; /* when something last went on */
     _Atomic bool is_over;
+    char why[KVP_TIER_WHY_MAX]; /* the error of the opening; "" = none. To be read when is_over. */
 } kvp_tier_job_t;
 
 /* Reads, or writes, of a device that do not end. */

@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define SWEEP_STEPS 64u /* records in one go */
@@ -13,17 +14,32 @@
 static kvp_err_t
 open_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
-    return kvp_tier_device_open(dev, tier->name);
+    kvp_err_t err;
+
+    kvp_log_divert(dev->job.why, sizeof dev->job.why);
+    err = kvp_tier_device_open(dev, tier->name);
+    kvp_log_divert(NULL, 0);
+    return err;
 }
 
+/* The first error ends the opening. Its text is for the thread that opens the tier, which logs it, or gives it to its own caller. */
 kvp_err_t
 kvp_tier_open_devices(kvp_tier_t *tier)
 {
     kvp_err_t err = KVP_OK;
 
     kvp_tier_run_jobs(tier, open_one);
-    for (uint32_t i = 0; i < tier->devices_n && err == KVP_OK; i++)
-        if (!tier->devices[i]->is_left_out) err = tier->devices[i]->job.err;
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        const kvp_tier_device_file_t *dev = tier->devices[i];
+        const bool is_cause = err == KVP_OK && !dev->is_left_out && dev->job.err != KVP_OK;
+
+        if (is_cause) {
+            err = dev->job.err;
+            snprintf(tier->why, sizeof tier->why, "%s", dev->job.why);
+        } else if (atomic_load(&dev->job.is_over) && dev->job.why[0] != '\0') {
+            kvp_log_warn("tier", "%s", dev->job.why);
+        }
+    }
     return err;
 }
 

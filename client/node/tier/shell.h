@@ -57,6 +57,7 @@ struct kvp_tier {
     uint64_t write_bytes;
     uint64_t quiesces_asked, quiesces_done;
     kvp_err_t opened; /* EAGAIN: not yet */
+    char why[KVP_TIER_WHY_MAX]; /* it failed, if it did */
     bool is_stopping;
     bool has_pool, is_pool_new;
     uint8_t pool_id[16], uuid[16];

@@ -86,6 +86,7 @@ open_all(kvp_tier_t *tier, const kvp_tier_conf_t *conf)
         pthread_cond_wait(&tier->quiesced, &tier->lock);
     err = tier->opened;
     pthread_mutex_unlock(&tier->lock);
+    if (err != KVP_OK && tier->why[0] != '\0') kvp_log_error("tier", "%s", tier->why);
     return err;
 }
 
