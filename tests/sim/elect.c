@@ -657,6 +657,12 @@ static const struct {
 #undef RULE
 };
 
+/* The rare ones: the seed that found the rule last. Where histories have changed the search goes on, and begins at 0 in the end. */
+static const uint16_t last_found[] = {
+    [KVP_RULE_LEASE_FROM_SENT] = 88, [KVP_RULE_SET_IF_LEADER] = 131, [KVP_RULE_SET_BEFORE_LEAD] = 291,
+    [KVP_RULE_SET_MAY_STAND] = 1265, [KVP_RULE_LEVEL_OF_LAST] = 442,
+};
+
 static int
 check_rules(uint64_t seeds)
 {
@@ -664,14 +670,15 @@ check_rules(uint64_t seeds)
     int rc = 0;
 
     for (size_t r = 0; r < KVP_ARRAY_LEN(rules); r++) {
-        uint64_t seed = 0;
+        const uint64_t first = rules[r].rule < KVP_ARRAY_LEN(last_found) ? last_found[rules[r].rule] : 0;
+        uint64_t n = 0;
 
         kvp_rule_off = rules[r].rule;
-        while (seed < seeds && run(seed, failure))
-            seed++;
-        if (seed == seeds) rc = 1;
-        printf("%s, seed %llu: %s\n", rules[r].name, (unsigned long long)seed,
-               seed < seeds ? failure : "NOBODY FOUND OUT");
+        while (n < seeds && run((first + n) % seeds, failure))
+            n++;
+        if (n == seeds) rc = 1;
+        printf("%s, seed %llu: %s\n", rules[r].name, (unsigned long long)((first + n) % seeds),
+               n < seeds ? failure : "NO SEED FOUND IT");
         fflush(stdout);
     }
     return rc;
