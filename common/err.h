@@ -34,6 +34,7 @@ extern "C" {
     X(-19, BAD_PATTERN, -600, "bad or too costly pattern")                                                             \
     X(-20, EAGAIN, -200, "back-pressure; retry")                                                                       \
     X(-21, LIMIT, -600, "a limit on count or bytes was reached")                                                       \
+    X(-22, LOG_FAILED, -200, "the master cannot write its log: free or repair its log disk")                           \
     X(-30, PROTO, -1, "malformed message")                                                                             \
     X(-31, VERSION, -300, "protocol versions do not match")                                                            \
     X(-32, UNREACHABLE, -900, "peer cannot be reached")                                                                \

@@ -130,7 +130,7 @@ copy_figures(void *arg)
 
     kvp_master_stats(kvp_server_core(admin->server), &admin->core);
     kvp_server_stats(admin->server, &admin->shell);
-    admin->has_log = kvp_server_log_stats(admin->server, &admin->log);
+    admin->has_log = kvp_server_log_stats(admin->server, &admin->log, admin->log_failure);
     if (admin->events != NULL) kvp_publisher_stats(admin->events, &admin->published);
     kvp_master_ident(kvp_server_core(admin->server), &admin->ident);
     admin->term = admin->core.term;
@@ -150,6 +150,15 @@ scrape(kvp_admin_t *admin, kvp_http_response_t *response)
     return false;
 }
 
+/* The reasons of `degraded`. */
+static void
+say_why(const kvp_admin_t *admin, kvp_jsonw_t *answer)
+{
+    kvp_jsonw_open(answer, "why", '[');
+    if (admin->log_failure[0] != '\0') kvp_jsonw_text(answer, NULL, admin->log_failure);
+    kvp_jsonw_close(answer, ']');
+}
+
 /* Role and term are told even where the loop does not answer: whoever watches the masters wants them then most. */
 static void
 on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
@@ -162,13 +171,14 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     const bool is_stuck = kvp_loop_call(admin->loop, copy_figures, admin, HEALTH_MS) != KVP_OK;
     kvp_jsonw_t answer = kvp_http_json(response, is_stuck || strcmp(role, "fenced") == 0 ? 503 : 200);
     kvp_jsonw_open(&answer, NULL, '{');
-    kvp_jsonw_text(&answer, "status", is_stuck ? "stuck" : "ok");
+    kvp_jsonw_text(&answer, "status", is_stuck ? "stuck" : admin->log_failure[0] != '\0' ? "degraded" : "ok");
     kvp_jsonw_text(&answer, "role", role);
     if (is_stuck) {
         kvp_jsonw_u64(&answer, "term", term);
         kvp_jsonw_close(&answer, '}');
         return;
     }
+    say_why(admin, &answer);
     kvp_jsonw_text(&answer, "version", KVP_RELEASE);
     kvp_jsonw_hex(&answer, "pool_id", admin->ident.pool_id, sizeof admin->ident.pool_id);
     kvp_jsonw_u64(&answer, "term", admin->term);

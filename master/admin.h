@@ -26,6 +26,7 @@ typedef struct {
     kvp_log_stats_t log;
     kvp_ha_status_t status; /* where it is not alone */
     uint64_t lag_bytes, lag_records, lag_ms, insync, elections, leads, etcd_requests, etcd_failures;
+    char log_failure[KVP_LOG_WHY_BYTES]; /* why the log cannot be written; "" = it can */
     bool has_log;
     kvp_master_ident_t ident;
     uint64_t uptime_ms;

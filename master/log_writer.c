@@ -12,6 +12,7 @@
 #include "common/log.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,7 +220,11 @@ note_failure(kvp_log_writer_t *w, int error, uint64_t now_ns)
 {
     w->retry_ns = now_ns + RETRY_NS;
     w->stats.log_failed = 1;
-    if (w->has_failed || w->master == NULL) return;
+    snprintf(w->failure, sizeof w->failure, "the master's log cannot be written: %s: %s/log", strerror(error),
+             w->file.dir);
+    if (w->master == NULL) return;
+    if (!w->hands_over) kvp_master_refuse_writes(w->master, w->failure);
+    if (w->has_failed) return;
     w->has_failed = true;
     kvp_master_journal_failed(w->master, true);
     kvp_log_error("master", "the log cannot be written: %s; puts and removals are refused, reads go on dir=%s/log",

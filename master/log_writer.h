@@ -33,6 +33,8 @@ typedef struct {
 #undef KVP_LOG_STAT_FIELD
 } kvp_log_stats_t;
 
+#define KVP_LOG_WHY_BYTES 160u
+
 typedef struct {
     kvp_log_file_t file;
     bool is_kept_nowhere; /* there are no files: what is read by others is all that the log is for */
@@ -61,6 +63,8 @@ typedef struct {
     uint64_t sync_due_ns; /* what is written and not synced is to be by then */
     bool has_write_failed, has_sync_failed; /* the last of each */
     bool has_failed; /* one of them did, and that was logged */
+    bool hands_over; /* another master can take over from this one, whose core then refuses nothing for good */
+    char failure[KVP_LOG_WHY_BYTES]; /* the last failure of either, for people */
     int write_error,
         sync_error; /* errno of the last of each, where it failed; of the thread that did it until it is over */
     uint64_t retry_ns, slow_until_ns;

@@ -1131,9 +1131,11 @@ kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out)
 }
 
 bool
-kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out)
+kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out, char why_out[KVP_LOG_WHY_BYTES])
 {
+    why_out[0] = '\0';
     if (server->conf.log == NULL) return false;
     kvp_log_writer_stats(server->conf.log, stats_out);
+    snprintf(why_out, KVP_LOG_WHY_BYTES, "%s", stats_out->log_failed ? server->conf.log->failure : "");
     return !server->conf.log->is_kept_nowhere;
 }

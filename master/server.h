@@ -111,8 +111,8 @@ void kvp_server_publish(kvp_server_t *server, kvp_publisher_t *events);
  * thread; may be repeated. */
 void kvp_server_stop(kvp_server_t *server);
 
-/* kvp_server_stats: on the loop's thread, as kvp_server_log_stats; false: there is no log. */
+/* kvp_server_stats: on the loop's thread, as kvp_server_log_stats; false: there is no log. why_out: why it cannot be written, "" = it can. */
 void kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out);
-bool kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out);
+bool kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out, char why_out[KVP_LOG_WHY_BYTES]);
 
 #endif

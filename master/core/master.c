@@ -337,6 +337,7 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
         return;
     }
     m->turn++;
+    if (m->ctx.st.log_refuses != 0) kvp_put_refuse_waiting(&m->puts);
     for (uint32_t i = 0; i < SLICES; i++)
         slice(m, (m->turn + i) % SLICES);
     kvp_evict_tick(&m->evict);
@@ -367,6 +368,8 @@ kvp_master_has_work(const kvp_master_t *m)
         return true;
     if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
     if (m->puts.is_leaving) return true;
+    if (m->ctx.st.log_refuses != 0 && (!kvp_list_is_empty(&m->puts.waiting) || !kvp_journal_has_refused(&m->log)))
+        return true;
     return m->space.has_parked || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
            !kvp_list_is_empty(&m->jobs) || !kvp_list_is_empty(&m->space.staged);
 }

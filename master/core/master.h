@@ -62,7 +62,9 @@ void kvp_master_destroy(kvp_master_t *master);
  * is the position behind it; *is_base_out: it begins with a base, and so a file may. When that is written, so that it outlives this process,
  * or some of it: kvp_master_on_written, an input; when it outlives the machine, kvp_master_on_synced, which kvp_master_wants_sync waits for.
  * Until then answers that promise something are withheld, and where too much is not written, or
- * kvp_master_journal_failed said that nothing can be written now, puts and removals are answered RETRY_AFTER.
+ * kvp_master_journal_failed said that nothing can be written now, puts and removals are answered RETRY_AFTER. After
+ * kvp_master_refuse_writes they are answered LOG_FAILED, with `why` (copied) as the detail: no other master can take over. The answers that
+ * wait are sent as LOG_FAILED by the next ticks. kvp_master_journal_failed(m, false) ends both.
  * kvp_master_sync_failed: what was written before that position may be lost. Then a base says all of it again.
  *
  * kvp_master_snapshot has all that is there said once more, in a base, between what happens meanwhile. False where one is under
@@ -108,6 +110,7 @@ typedef struct {
 void kvp_master_check_journal(kvp_master_t *master, kvp_master_log_t *log_out);
 bool kvp_master_take_journal(kvp_master_t *master, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out);
 void kvp_master_journal_failed(kvp_master_t *master, bool has_failed);
+void kvp_master_refuse_writes(kvp_master_t *master, const char *why);
 bool kvp_master_wants_sync(const kvp_master_t *master);
 void kvp_master_sync_failed(kvp_master_t *master, uint64_t end);
 bool kvp_master_snapshot(kvp_master_t *master);
@@ -177,6 +180,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(reserved_bytes, "bytes under lookup tickets (gauge)")                                                            \
     X(memory_bytes, "memory of index, keys, allocators and what is held (gauge)")                                      \
     X(pending_puts, "puts waiting for space (gauge)")                                                                  \
+    X(log_refuses, "1 while puts and removals are refused because the log cannot be written (gauge)")                  \
     X(work, "records that steps have touched")                                                                         \
     X(frames, "frames handled")                                                                                        \
     X(put_begins, "keys in PutBegin")                                                                                  \

@@ -529,6 +529,12 @@ switch_on(kvp_ha_t *ha, uint64_t now_ns)
     }
 }
 
+static bool
+may_hand_over(const kvp_ha_t *ha)
+{
+    return ha->election.insync.n > 1 && has_level(ha, UINT64_MAX);
+}
+
 /* A leader whose log cannot be written acknowledges nothing. A member of the set may take over: it has all that was acknowledged. */
 static void
 look_at_log(kvp_ha_t *ha, uint64_t now_ns)
@@ -538,7 +544,7 @@ look_at_log(kvp_ha_t *ha, uint64_t now_ns)
         return;
     }
     if (ha->failed_ns == 0) ha->failed_ns = now_ns;
-    if (now_ns - ha->failed_ns < FAILED_MAX_NS || ha->election.insync.n < 2 || !has_level(ha, UINT64_MAX)) return;
+    if (now_ns - ha->failed_ns < FAILED_MAX_NS || !may_hand_over(ha)) return;
     kvp_log_error("master", "the lead is given up: the log cannot be written, and a standby is in sync");
     kvp_election_resign(&ha->election);
     stop_serving(ha);
@@ -571,6 +577,7 @@ lead_on(kvp_ha_t *ha, uint64_t now_ns)
     kvp_insync_members(&ha->sender.insync, ha->conf.ident->id, &wanted);
     kvp_election_want_insync(e, &wanted);
     hold(ha);
+    ha->conf.log->hands_over = may_hand_over(ha);
     look_at_log(ha, now_ns);
     switch_on(ha, now_ns);
 }

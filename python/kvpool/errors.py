@@ -43,7 +43,7 @@ class NotFoundError(Error, KeyError):
 
 
 class NoSpaceError(Error):
-    """The pool has no room now (NO_SPACE, RETRY_AFTER, EAGAIN)."""
+    """The pool has no room now (NO_SPACE, RETRY_AFTER, EAGAIN), or the master's log disk has not (LOG_FAILED)."""
 
 
 class HeldError(Error):
@@ -68,7 +68,7 @@ class ClosedError(Error):
 
 _CLASSES: Dict[Type[Error], Tuple[str, ...]] = {
     NotFoundError: ("NOT_FOUND", "STALE", "NODE_LOST", "CORRUPT"),
-    NoSpaceError: ("NO_SPACE", "RETRY_AFTER", "EAGAIN"),
+    NoSpaceError: ("NO_SPACE", "RETRY_AFTER", "EAGAIN", "LOG_FAILED"),
     HeldError: ("HELD",),
     DeadlineError: ("DEADLINE", "CANCELLED"),
     UnreachableError: ("UNREACHABLE", "DISCONNECTED", "BUSY", "VERSION", "FENCED"),

@@ -19,7 +19,6 @@ SHORT = 512  # of objects that are put for as long as it takes
 TINY = 64  # of objects of which there are very many
 KILLS = 100 if TIER == "long" else 10
 AWAY_S = 120 if TIER == "long" else 0  # that a node is away on top of what is done meanwhile
-REFUSED = ("RETRY_AFTER", "DEADLINE")
 BASE_BYTES = 64 << 20  # of the log, before it is replaced by a base, where that is small
 
 
@@ -346,7 +345,9 @@ def put_until_it_fails(client, master):
     """The numbers of those keys f/0, f/1, ... that were acknowledged before the master said that it cannot write its log."""
     acknowledged, n = [], 0
     while health(master)["log"] == "ok":
-        if client(f"put f/{n} {LEN} deadline={300 * SLOW}")["err"] == "OK":
+        err = client(f"put f/{n} {LEN} deadline={20000 * SLOW}")["err"]
+        assert err in ("OK", "LOG_FAILED"), err
+        if err == "OK":
             acknowledged.append(n)
         n += 1
         assert n < 1000
@@ -354,11 +355,23 @@ def put_until_it_fails(client, master):
 
 
 def check_nothing_is_promised(client):
-    """Puts and removals are refused, while k/20 to k/99 are read."""
-    assert client(f"put late {LEN} deadline={200 * SLOW}")["err"] in REFUSED
-    assert client(f"remove k/20 deadline={200 * SLOW}")["err"] in REFUSED
+    """Puts and removals are refused long before their deadline, while k/20 to k/99 are read."""
+    begun = time.monotonic()
+    assert client(f"put late {LEN} deadline={20000 * SLOW}")["err"] == "LOG_FAILED"
+    assert client(f"remove k/20 deadline={20000 * SLOW}")["err"] == "LOG_FAILED"
+    assert time.monotonic() - begun < 5 * SLOW
     got = client(f"bget k/ 20 80 {LEN}")
     assert got["results"] == {"OK": 80} and got["wrong"] == 0, got
+
+
+def check_it_is_shown(bench, pool, cause):
+    """The state of the log is in /health, stat and doctor."""
+    shown = health(pool.master)
+    assert shown["status"] == "degraded" and any(cause in why and pool.master.data in why for why in shown["why"]), shown
+    stat = bench.run("kvpool", "stat", "--master", pool.addr)
+    assert stat.rc == 0 and b"the master cannot write its log" in stat.out, stat
+    doctor = bench.run("kvpool", "doctor", "--master", pool.addr)
+    assert b"the master cannot write its log" in doctor.out, doctor
 
 
 def check_all_is_there(client, acknowledged):
@@ -420,9 +433,11 @@ def test_disk_is_full(make_pool, bench):
             fill(f)
         acknowledged = put_until_it_fails(client, pool.master)
         check_nothing_is_promised(client)
+        check_it_is_shown(bench, pool, "No space left on device")
         assert pool.master.log().count("the log cannot be written: No space left on device") == 1
         os.unlink(f"{data}/filler")
         wait_until(lambda: health(pool.master)["log"] == "ok", 20, "the log to be written again")
+        assert health(pool.master)["status"] == "ok" and health(pool.master)["why"] == []
         assert client(f"put new {LEN}")["err"] == "OK"
         pool.master.kill9()
         start(bench, pool, "master2")

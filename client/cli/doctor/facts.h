@@ -94,6 +94,7 @@ typedef struct {
     int pool_err;
     char pool_why[512]; /* the pool was not opened, for people */
     char pool_software[64];
+    bool is_log_refusing; /* the master cannot write its log */
     char own_software[64];
     uint64_t open_ns; /* until the pool was open */
     kvp_doctor_node_t *nodes;

@@ -255,6 +255,10 @@ judge_master(judge_t *j)
     if (strcmp(f->pool_software, f->own_software) != 0)
         say(add(j, KVP_DOCTOR_WARNING, "versions"), "run one version, masters first",
             "the master is of version %s, this client of %s", f->pool_software, f->own_software);
+    if (f->is_log_refusing)
+        say(add(j, KVP_DOCTOR_ERROR, "log_failed"),
+            "free space on the disk of the master's --data-dir, or repair it; the master's /health names the error",
+            "the master cannot write its log, and refuses puts and removals");
     if (f->nodes_n == 0)
         say(add(j, KVP_DOCTOR_ERROR, "no_nodes"), "start kvpool-node on the hosts that give memory",
             "the pool has no node");

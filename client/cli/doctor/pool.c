@@ -199,8 +199,11 @@ read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *fa
 
     if (err != KVPOOL_OK) return err;
     kvp_host_id(own);
-    if (json_object_object_get_ex(stat, "pool", &figures))
+    if (json_object_object_get_ex(stat, "pool", &figures)) {
         copy_text(figures, "software", facts->pool_software, sizeof facts->pool_software);
+        facts->is_log_refusing =
+            json_object_object_get_ex(figures, "counters", &list) && number_of(list, "log_refuses") > 0;
+    }
     n = list_of(stat, "segments", &list);
     facts->has_more_nodes = n > KVP_DOCTOR_NODES_MAX;
     facts->nodes_n = kvp_min_u64(n, KVP_DOCTOR_NODES_MAX);

@@ -227,6 +227,10 @@ print_what_is_wrong(struct json_object *pool, struct json_object *segments, stru
     struct json_object *counters = part(pool, "counters");
     const uint64_t quarantine = figure(pool, "quarantine_bytes"), refused = figure(counters, "put_no_space"),
                    breaches = figure(counters, "protocol_errors");
+    if (figure(counters, "log_refuses") > 0)
+        print_wrong(&lines,
+                    "the master cannot write its log: puts and removals are refused until its log disk has room or "
+                    "is repaired; its /health names the disk");
     if (json_object_array_length(segments) == 0) print_wrong(&lines, "there is no node: nothing can be stored");
     for (size_t i = 0; i < json_object_array_length(segments); i++)
         print_wrong_of_node(&lines, json_object_array_get_idx(segments, i),

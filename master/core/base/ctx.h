@@ -25,6 +25,7 @@ typedef struct {
     bool is_behind; /* something that was due was left for the next step */
     bool has_space_news; /* something became free or evictable: waiting puts look again */
     uint64_t space_news; /* how often that was so */
+    char log_failure[160]; /* why the log cannot be written, for answers; "" = it can */
     char note[256]; /* for the shell's log; "" = none */
 } kvp_ctx_t;
 

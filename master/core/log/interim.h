@@ -104,10 +104,12 @@ void kvp_journal_bump_forgotten(kvp_interim_t *log, const kvp_tenant_t *t);
 void kvp_journal_term(kvp_interim_t *log);
 void kvp_journal_base(kvp_interim_t *log, bool is_anew);
 /* kvp_journal_syncs: such a promise waits for the disk; of a commit, or of a removal, upsert or bump. kvp_journal_withholds: some of what was
- * said is not written, or not synced, so that a promise must wait. kvp_journal_is_behind: so much that nothing new is to be begun. */
+ * said is not written, or not synced, so that a promise must wait. kvp_journal_refusal: the answer to a new put or removal. OK, RETRY_AFTER
+ * (too much is not written), or LOG_FAILED. */
 bool kvp_journal_syncs(const kvp_interim_t *log, bool is_removal);
 bool kvp_journal_withholds(const kvp_interim_t *log, bool is_synced);
-bool kvp_journal_is_behind(const kvp_interim_t *log);
+kvp_err_t kvp_journal_refusal(const kvp_interim_t *log);
+bool kvp_journal_has_refused(const kvp_interim_t *log); /* no answer that waits for the log is left */
 void kvp_journal_written(kvp_interim_t *log, uint64_t end);
 void kvp_journal_synced(kvp_interim_t *log, uint64_t end);
 void kvp_journal_oldest(kvp_interim_t *log); /* from here on nothing is unknown but attempts that are under way */

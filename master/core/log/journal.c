@@ -511,16 +511,33 @@ kvp_master_tell(kvp_master_t *m, uint32_t *cursor, uint32_t most, kvp_buf_t *out
 }
 
 /* ---- what waits */
-bool
-kvp_journal_is_behind(const kvp_interim_t *log)
+kvp_err_t
+kvp_journal_refusal(const kvp_interim_t *log)
 {
-    return log->journal.has_failed || log->journal.end - log->journal.written > KVP_JOURNAL_BEHIND_MAX;
+    const kvp_journal_t *j = &log->journal;
+
+    if (log->core->ctx.st.log_refuses != 0) return KVP_LOG_FAILED;
+    return j->has_failed || j->end - j->written > KVP_JOURNAL_BEHIND_MAX ? KVP_RETRY_AFTER : KVP_OK;
+}
+
+bool
+kvp_journal_has_refused(const kvp_interim_t *log)
+{
+    return kvp_list_is_empty(&log->journal.deferred[0]) && kvp_list_is_empty(&log->journal.deferred[1]);
 }
 
 void
 kvp_master_journal_failed(kvp_master_t *m, bool has_failed)
 {
     m->log.journal.has_failed = has_failed;
+    if (!has_failed) m->ctx.st.log_refuses = 0;
+}
+
+void
+kvp_master_refuse_writes(kvp_master_t *m, const char *why)
+{
+    m->ctx.st.log_refuses = 1;
+    snprintf(m->ctx.log_failure, sizeof m->ctx.log_failure, "%s", why);
 }
 
 bool
@@ -545,9 +562,12 @@ release_answers(kvp_master_t *m, kvp_list_t *answers, uint64_t to)
     while (!kvp_list_is_empty(answers)) {
         kvp_deferred_t *w = kvp_list_first(answers, kvp_deferred_t, durable);
 
-        if (w->after > to) return true;
+        if (w->after > to && m->ctx.st.log_refuses == 0) return true;
         if (m->ctx.slice_left == 0) return false;
-        kvp_deferred_durable(&m->prot, w);
+        if (w->after > to)
+            kvp_deferred_fail(&m->prot, w);
+        else
+            kvp_deferred_durable(&m->prot, w);
     }
     return true;
 }

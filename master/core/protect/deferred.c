@@ -54,6 +54,13 @@ kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
     return w;
 }
 
+static char *
+explain(kvp_protect_t *prot, const kvp_deferred_t *w, const char *otherwise)
+{
+    if (w->err == KVP_LOG_FAILED) return prot->ctx->log_failure;
+    return (char *)(w->err == KVP_OK ? "" : otherwise);
+}
+
 static void
 answer(kvp_protect_t *prot, kvp_deferred_t *w)
 {
@@ -66,7 +73,7 @@ answer(kvp_protect_t *prot, kvp_deferred_t *w)
         Kvp__Pb__RemoveManyReply reply = KVP__PB__REMOVE_MANY_REPLY__INIT;
 
         reply.err = w->err;
-        reply.detail = (char *)(w->err == KVP_OK ? "" : "the pattern is too costly");
+        reply.detail = explain(prot, w, "the pattern is too costly");
         reply.removed = w->removed;
         reply.held = w->held;
         out = kvp_reply_begin(prot->peers, s, &w->ask, &reply.base, &at);
@@ -74,7 +81,7 @@ answer(kvp_protect_t *prot, kvp_deferred_t *w)
         Kvp__Pb__BumpReply reply = KVP__PB__BUMP_REPLY__INIT;
 
         reply.err = w->err;
-        reply.detail = (char *)(w->err == KVP_OK ? "" : "bumped, but some lease still lives");
+        reply.detail = explain(prot, w, "bumped, but some lease still lives");
         reply.epoch = w->epoch;
         out = kvp_reply_begin(prot->peers, s, &w->ask, &reply.base, &at);
     } else {
@@ -198,6 +205,16 @@ kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w)
     w->is_durable_awaited = false;
     answer_soon(prot, w);
     settle(prot, w);
+}
+
+void
+kvp_deferred_fail(kvp_protect_t *prot, kvp_deferred_t *w)
+{
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->results[i] == KVP_OK || w->results[i] == KVP_ALREADY) w->results[i] = KVP_LOG_FAILED;
+    if (w->err == KVP_OK) w->err = KVP_LOG_FAILED;
+    answer(prot, w);
+    detach(prot, w);
 }
 
 static bool

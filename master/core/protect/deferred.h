@@ -54,6 +54,8 @@ void kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait);
 void kvp_deferred_dead(kvp_protect_t *prot, kvp_deferred_t *w); /* one record less */
 void kvp_deferred_revoked(kvp_protect_t *prot, kvp_deferred_t *w); /* no lease stands in its way */
 void kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w); /* nor the journal */
+/* kvp_deferred_fail answers LOG_FAILED at once: the request may still take effect, when the log is written again. */
+void kvp_deferred_fail(kvp_protect_t *prot, kvp_deferred_t *w);
 /* kvp_deferred_find: NULL where it has been answered. kvp_deferred_line_up: w is answered after first, which is another of its
  * session. */
 kvp_deferred_t *kvp_deferred_find(const kvp_session_t *s, uint64_t id);

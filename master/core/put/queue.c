@@ -208,7 +208,10 @@ kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p)
         refused = refused == KVP_NO_SPACE ? refused : err;
     }
     if (refused == KVP_NO_SPACE) msg.detail = explain_full(pq, p->session->tenant, why, sizeof why);
-    if (refused == KVP_RETRY_AFTER) msg.detail = explain_wait(pq, why, sizeof why);
+    if (pq->ctx->st.log_refuses != 0)
+        msg.detail = pq->ctx->log_failure;
+    else if (refused == KVP_RETRY_AFTER)
+        msg.detail = explain_wait(pq, why, sizeof why);
     out = kvp_reply_begin(pq->peers, p->session, &p->ask, &msg.base, &at);
     kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
     kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */
@@ -326,6 +329,21 @@ kvp_put_req_refuse(kvp_puts_t *pq, kvp_put_req_t *p)
         kvp_put_key_refuse(pq, k, p->wish.avoid_n > 0 ? KVP_RETRY_AFTER : kvp_put_key_refusal(pq, k));
     }
     kvp_put_req_answer(pq, p);
+}
+
+void
+kvp_put_refuse_waiting(kvp_puts_t *pq)
+{
+    kvp_list_foreach_safe (pos, tmp, &pq->waiting) {
+        kvp_put_key_t *k = kvp_list_entry(pos, kvp_put_key_t, link);
+        kvp_put_req_t *p = k->req;
+
+        if (pq->ctx->slice_left == 0) return;
+        if (p->session->is_over) continue;
+        kvp_ctx_spend(pq->ctx, 1);
+        kvp_put_key_refuse(pq, k, KVP_LOG_FAILED);
+        if (p->left == 0) kvp_put_req_answer(pq, p);
+    }
 }
 
 void

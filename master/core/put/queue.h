@@ -86,6 +86,8 @@ void kvp_put_key_close(kvp_puts_t *pq,
 void kvp_put_key_window_free(kvp_puts_t *pq, kvp_put_key_t *k); /* every record of its window is free */
 void kvp_put_windows_free(kvp_puts_t *pq); /* drains what kvp_retire_set_free has told */
 void kvp_put_key_done(kvp_puts_t *pq, kvp_put_key_t *k); /* it has its place */
+/* kvp_put_refuse_waiting refuses with LOG_FAILED all keys that wait for space, as far as the step's slice allows. */
+void kvp_put_refuse_waiting(kvp_puts_t *pq);
 /* kvp_put_key_refusal: NO_SPACE where all that may be evicted was looked at and none will come, else RETRY_AFTER.
  * kvp_put_key_refuse: a copy less; an object that has no other is refused. kvp_put_req_refuse refuses every key of the message that
  * waits, which answers it. */

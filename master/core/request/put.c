@@ -90,7 +90,9 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         return KVP_OK;
     }
     kvp_victim_used(&m->prot, oid); /* so what an upsert replaces is not evicted for its sake first */
-    if (!is_upsert) return o->is_fresh == 0 ? KVP_ALREADY : KVP_RETRY_AFTER; /* not durable yet: nothing is promised */
+    if (!is_upsert && o->is_fresh != 0) /* not durable yet: nothing is promised */
+        return m->ctx.st.log_refuses != 0 ? KVP_LOG_FAILED : KVP_RETRY_AFTER;
+    if (!is_upsert) return KVP_ALREADY;
     *over_out = oid;
     return KVP_OK;
 }
@@ -164,7 +166,8 @@ check_client(kvp_master_t *m, kvp_put_req_t *p, const kvp_wire_put_t *put)
 {
     if (put->len > kvp_segment_longest_chunk(&m->space))
         return kvp_put_may_nodes_come(&m->puts) ? KVP_RETRY_AFTER : m->cat.up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
-    if (kvp_journal_is_behind(&m->log)) return KVP_RETRY_AFTER;
+    const kvp_err_t refusal = kvp_journal_refusal(&m->log);
+    if (refusal != KVP_OK) return refusal;
     if (kvp_attempt_find(&m->puts, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
     if (is_over_limit(m, p->session, put->len, p->copies)) return KVP_LIMIT;

@@ -48,14 +48,16 @@
 static bool
 refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    const char *why = NULL;
+    kvp_err_t err = kvp_journal_refusal(&m->log);
+    const char *why = err == KVP_OK           ? NULL
+                      : err == KVP_LOG_FAILED ? m->ctx.log_failure
+                                              : "the master's log cannot be written, or is behind";
 
-    if (kvp_journal_is_behind(&m->log)) why = "the master's log cannot be written, or is behind";
     if (!m->peers.is_named && m->cat.segment_seq == 0)
         why = "no node has offered memory yet";
     else
         kvp_pool_granted(&m->peers);
-    if (why != NULL) kvp_reply_plain(&m->peers, s, &f->hdr, KVP_RETRY_AFTER, why);
+    if (why != NULL) kvp_reply_plain(&m->peers, s, &f->hdr, err == KVP_OK ? KVP_RETRY_AFTER : err, why);
     return why != NULL;
 }
 

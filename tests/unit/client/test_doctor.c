@@ -233,6 +233,9 @@ test_pool(void **state)
     strcpy(facts.pool_software, "0.9.0");
     assert_finding(KVP_DOCTOR_WARNING, "versions", "version 0.9.0", "masters first");
     all_is_well(state);
+    facts.is_log_refusing = true;
+    assert_finding(KVP_DOCTOR_ERROR, "log_failed", "cannot write its log", "--data-dir");
+    all_is_well(state);
     facts.nodes_n = 0;
     assert_finding(KVP_DOCTOR_ERROR, "no_nodes", "no node", "kvpool-node");
     all_is_well(state);

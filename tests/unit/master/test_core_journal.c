@@ -595,6 +595,71 @@ test_journal_of_somebody_else(void **state)
     kvp_master_destroy(m);
 }
 
+static uint64_t
+commit_begun_again(peer_t *c, uint64_t attempt)
+{
+    kvp_wire_commit_t rec = {.attempt = attempt, .replicas = 1};
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+
+    head.n = 1;
+    return peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+}
+
+static kvp_err_t
+first_of(reply_t *r)
+{
+    places_t p;
+    kvp_err_t err;
+
+    assert_non_null(r);
+    places_read(r, &p);
+    err = p.objs[0].err;
+    places_free(&p);
+    return err;
+}
+
+/* Fails if an answer that waits for the log, a put that waits for space, or a new put or removal is not refused at once while the log
+ * cannot be written; if a leader that can hand over refuses; or if anything is refused when the log is written again.
+ */
+static void
+test_log_that_cannot_be_written(void **state)
+{
+    rig_t *g = *state;
+    put_t big = {.key = "big", .len = 900 * KIB}, late = {.key = "late", .len = 900 * KIB};
+    uint64_t attempt, version, put, removal, waiting;
+
+    assert_int_not_equal(put_key(g->c, "old", false), 0);
+    assert_int_equal(first_of(peer_wait(g->c, put_begin(g->c, &big, 1, 50), 200 * MS)), KVP_OK);
+    g->w->is_disk_stuck = true;
+    put = commit_begun(g->c, "key", false, &attempt, &version);
+    removal = remove_begun(g->c, "old", false);
+    waiting = put_begin(g->c, &late, 1, 20000);
+    kvp_master_journal_failed(g->w->m, true);
+    world_advance(g->w, 500 * MS);
+    assert_true(peer_is_asking(g->c, put) && peer_is_asking(g->c, removal) && peer_is_asking(g->c, waiting));
+    assert_int_equal(begin_put(g->c, "other", SMALL, 50), KVP_RETRY_AFTER);
+
+    kvp_master_refuse_writes(g->w->m, "the disk is full");
+    world_advance(g->w, 20 * MS);
+    assert_int_equal(result(peer_reply(g->c, put)), KVP_LOG_FAILED);
+    assert_int_equal(result(peer_reply(g->c, removal)), KVP_LOG_FAILED);
+    assert_int_equal(first_of(peer_reply(g->c, waiting)), KVP_LOG_FAILED);
+    put = commit_begun_again(g->c, attempt);
+    world_advance(g->w, 20 * MS);
+    assert_int_equal(result(peer_reply(g->c, put)), KVP_LOG_FAILED);
+    assert_int_equal(begin_put(g->c, "other", SMALL, 50), KVP_LOG_FAILED);
+    assert_int_equal(begin_put(g->c, "key", SMALL, 50), KVP_LOG_FAILED);
+    assert_int_equal(plain_result(peer_reply(g->c, remove_begun(g->c, "key", false))), KVP_LOG_FAILED);
+    assert_int_equal(plain_result(peer_reply(g->c, bump_begun(g->c, 0))), KVP_LOG_FAILED);
+    assert_int_equal(found(g->c, "key", NULL), version);
+
+    kvp_master_journal_failed(g->w->m, false);
+    g->w->is_disk_stuck = false;
+    world_sync(g->w);
+    assert_int_equal(begin_put(g->c, "key", SMALL, 50), KVP_ALREADY);
+    assert_int_equal(remove_key(g->c, "key", false), KVP_OK);
+}
+
 int
 main(void)
 {
@@ -603,6 +668,7 @@ main(void)
         rig_test_on(test_repeated_questions_wait_too, .conf = with_journal, .size = MIB),
         cmocka_unit_test(test_nothing_is_said_before_the_term_is_durable),
         rig_test_on(test_disk_that_never_answers, .conf = with_journal, .size = 64 * MIB),
+        rig_test_on(test_log_that_cannot_be_written, .conf = with_journal, .size = MIB),
         cmocka_unit_test(test_no_removed_key_comes_back),
         cmocka_unit_test(test_removal_under_anothers_digest),
         rig_test_on(test_upsert_that_was_not_durable, .conf = with_journal, .size = MIB),
