@@ -398,6 +398,7 @@ def test_disk_that_fails(make_pool, bench, monkeypatch, how):
     switch.touch()
     acknowledged = put_until_it_fails(client, pool.master)
     check_nothing_is_promised(client)
+    pool.master.wait_log("the log cannot be written: Input/output error")
     assert pool.master.log().count("the log cannot be written: Input/output error") == 1
     pool.master.kill9()
     start(bench, pool, "master2")
@@ -405,6 +406,7 @@ def test_disk_that_fails(make_pool, bench, monkeypatch, how):
     assert client(f"put late {LEN} deadline={200 * SLOW}")["err"] != "OK"
     switch.unlink()
     wait_until(lambda: health(pool.master)["log"] == "ok", 20, "the log to be written again")
+    pool.master.wait_log("the log is written again")
     assert pool.master.log().count("the log is written again") == 1
     assert client(f"put new {LEN}")["err"] == "OK"
     removed_of(client, [f"k/{i}" for i in range(20, 30)])
@@ -434,6 +436,7 @@ def test_disk_is_full(make_pool, bench):
         acknowledged = put_until_it_fails(client, pool.master)
         check_nothing_is_promised(client)
         check_it_is_shown(bench, pool, "No space left on device")
+        pool.master.wait_log("the log cannot be written: No space left on device")
         assert pool.master.log().count("the log cannot be written: No space left on device") == 1
         os.unlink(f"{data}/filler")
         wait_until(lambda: health(pool.master)["log"] == "ok", 20, "the log to be written again")
