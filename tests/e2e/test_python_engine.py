@@ -23,6 +23,7 @@ from conftest import own_s, wait_until
 from kvpool import _kvpool
 from mooncake import _setup
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
+from test_python_setup import has_ipv6
 
 MIB = 1 << 20
 SIZE = 8 * MIB
@@ -495,6 +496,51 @@ def test_the_rest_of_the_reference_is_there(engine, caplog):
     assert engine.batch_transfer_write_on_cuda("127.0.0.1:1", [4096], [4096], [1]) == -303
     assert engine.batch_transfer_read_on_cuda("127.0.0.1:1", [4096], [4096], [1], 7) == -303
     assert "GPU" in caplog.text
+
+
+def test_ipv6_targets(engine):
+    """Fails if a peer at an IPv6 address is reached with brackets only: the reference's programs name it "::1:PORT"."""
+    if not has_ipv6():
+        pytest.skip("no IPv6 here")
+    other = Peer("::1")
+    try:
+        mine = pattern(4096, 11)
+        for name in (f"::1:{other.port}", f"[::1]:{other.port}"):
+            mine += 1
+            assert engine.transfer_sync_write(name, mine.ctypes.data, other.address, 4096) == 0
+            assert other.bytes(0, 4096) == mine.tobytes()
+            assert engine.get_first_buffer_address(name) == other.address
+        assert engine.transfer_sync_write(f"::1:{other.port}:x", mine.ctypes.data, other.address, 4096) == -1
+    finally:
+        other.kill()
+
+
+CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1"
+IMPORT_CONNECTOR = "from mooncake.mooncake_connector_v1 import MooncakeConnector as c; import mooncake.mooncake_connector_v1 as m; " \
+                   "print(c.__module__, m.MooncakeConnectorMetadata.__name__)"
+
+
+@pytest.mark.parametrize("home, content, said", [
+    ("mooncake/mooncake_connector", "class MooncakeConnector: pass\nclass MooncakeConnectorMetadata: pass\n", ""),
+    ("mooncake_connector", "class MooncakeConnector: pass\nclass MooncakeConnectorMetadata: pass\n", ""),
+    ("other", "", "leads to the MooncakeConnector of vLLM"),
+    ("mooncake/mooncake_connector", "import of_no_package\n", "No module named 'of_no_package'"),
+])
+def test_module_of_the_connector(tmp_path, home, content, said):
+    """Fails if mooncake.mooncake_connector_v1 does not lead to vLLM's own class at either of its places, or hides why there is none."""
+    file = tmp_path / CONNECTOR / f"{home}.py"
+    file.parent.mkdir(parents=True)
+    for folder in file.relative_to(tmp_path).parents:
+        if folder.name:
+            (tmp_path / folder / "__init__.py").touch()
+    file.write_text(content)
+    done = subprocess.run([sys.executable, "-c", IMPORT_CONNECTOR], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True,
+                          text=True, check=False, timeout=60)
+    if said:
+        assert done.returncode == 1 and said in done.stderr.splitlines()[-1], done.stderr
+    else:
+        module = f"{CONNECTOR}/{home}".replace("/", ".")
+        assert done.returncode == 0 and done.stdout.split() == [module, "MooncakeConnectorMetadata"], done.stderr
 
 
 def test_initialize_says_what_is_wrong(monkeypatch, caplog):
