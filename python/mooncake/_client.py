@@ -36,7 +36,7 @@ def main(words=None):
         memory = _setup.parse_size(flags["global_segment_size"])
     except (OverflowError, ValueError) as e:
         sys.exit(f"{_PROGRAM}: --global_segment_size: {e}")
-    words = [str(FOLDER / "kvpool-node"), "--master", flags["master_server_address"], "--listen", f"{flags['host']}:{port}",
+    words = [str(FOLDER / "kvpool-node"), "--master", _setup.masters(flags["master_server_address"]), "--listen", _setup.join_host(flags["host"], port),
              "--memory", f"{memory}B", "--cluster", _setup.cluster()]
     if _setup.chunk_bytes(memory) > 0:
         words += ["--chunk-bytes", f"{_setup.chunk_bytes(memory)}B"]
@@ -53,7 +53,7 @@ def main(words=None):
     if flags["device_names"]:
         words += ["--rdma-device", flags["device_names"]]
     if flags["enable_http_server"]:
-        words += ["--http", f"{flags['host']}:{number(_PROGRAM, 'http_port', flags['http_port'], 0, 65535)}"]
+        words += ["--http", _setup.join_host(flags["host"], number(_PROGRAM, "http_port", flags["http_port"], 0, 65535))]
     if flags["rest"]:
         words += ["--rest", "yes"]
     if flags["enable_offload"]:

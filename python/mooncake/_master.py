@@ -21,7 +21,7 @@ from kvpool._programs import FOLDER
 from ._admin import Admin
 from ._flags import Flags, number
 from ._metadata import MetadataServer
-from ._setup import CLUSTER
+from ._setup import CLUSTER, join_host
 
 _PROGRAM = "mooncake_master"
 _DURATION = re.compile(r"(\d+)(ms|s|m|h)?")
@@ -166,7 +166,7 @@ def main():
     etcd, cluster = _etcd(flags), flags["cluster_id"] or CLUSTER
     parent = os.getpid()
     child = subprocess.Popen(
-        [str(FOLDER / "kvpool-master"), "--listen", f"{host}:{port}", "--http", "127.0.0.1:0", "--data-dir",
+        [str(FOLDER / "kvpool-master"), "--listen", join_host(host, port), "--http", "127.0.0.1:0", "--data-dir",
          _state_folder(f"{port}-{cluster}" if etcd else port), "--lease-ttl", _duration(flags["default_kv_lease_ttl"]),
          *(["--etcd", etcd, "--cluster", cluster] if etcd else []), *_events(flags)],
         stdout=subprocess.PIPE, stderr=_log_in(flags["log_dir"]), text=True, preexec_fn=lambda: _die_with(parent))

@@ -167,18 +167,38 @@ def free_port(host, start):
     raise HostError(f"{host!r} has no port from {PORTS[0]} to {PORTS[-1]} that is free")
 
 
+def _is_ipv6(text):
+    """Is it an IPv6 address, without brackets? It may have a zone: "fe80::1%eth0"."""
+    address, _, zone = text.partition("%")
+    try:
+        return ":" not in zone and bool(socket.inet_pton(socket.AF_INET6, address))
+    except (OSError, ValueError):
+        return False
+
+
 def split_host(hostname):
-    """("host", port or 0) of "host", "host:port", "[v6]" or "[v6]:port"."""
+    """("host", port or 0) of "host", "host:port", "[v6]", "[v6]:port", "v6" or "v6:port". "::1:7" is an address without a port."""
     if hostname.startswith("[") and hostname.endswith("]"):
         return hostname[1:-1], 0
     host, colon, port = hostname.rpartition(":")
-    if not colon or (":" in host and not host.startswith("[")):
+    if not colon or _is_ipv6(hostname) or (":" in host and not host.startswith("[") and not _is_ipv6(host)):
         return hostname, 0
     return host.strip("[]"), int(port) if port.isdigit() else 0
 
 
 def join_host(host, port):
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def with_brackets(address):
+    """"[::1]:PORT" for "::1:PORT", as the reference's programs write it; other addresses as they are."""
+    host, _, port = address.rpartition(":")
+    return join_host(host, port) if _is_ipv6(host) else address
+
+
+def masters(text):
+    """A list of masters, as kvpool takes it: "HOST:PORT,HOST:PORT", or "etcd://...", which is not looked into."""
+    return text if "://" in text else ",".join(map(with_brackets, text.split(",")))
 
 
 def tell_unused(given):

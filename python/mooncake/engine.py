@@ -430,8 +430,7 @@ class TransferEngine:
         """"HOST:PORT" of the peer of that name, or None, and the log says why. TypeError for what is no name."""
         _name(target)
         if self._names is None:
-            host, _, port = target.rpartition(":")
-            return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else target  # "::1:PORT", as the reference has it
+            return _setup.with_brackets(target)
         try:
             return self._names.find(target)
         except NamesError as e:

@@ -114,8 +114,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
             self._opening = opening
         raw, name, how, has_devices, folder = None, "", None, False, None
         try:
-            how = (_setup.split_host(local_hostname or "127.0.0.1"), _setup.transports(protocol), master_server_addr,
-                   tenant_id)
+            how = (_setup.split_host(local_hostname or "127.0.0.1"), _setup.transports(protocol),
+                   _setup.masters(master_server_addr), tenant_id)
             memory, local_buffer = _setup.parse_size(global_segment_size), _setup.parse_size(local_buffer_size)
             if rdma_devices and "rdma" in (how[1] or os.environ.get("KVPOOL_TRANSPORTS") or "rdma"):
                 has_devices = _setup.devices.take(rdma_devices)

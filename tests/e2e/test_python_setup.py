@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What setup() is told of hosts, and in which words sizes are told (stage `python` of tests/run)."""
+import pathlib
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -39,8 +42,29 @@ def test_stores_of_one_host_have_ports_of_their_own(pool, host):
 
 
 def test_hosts_are_split():
-    for text, host, port in (("h", "h", 0), ("h:1", "h", 1), ("::1", "::1", 0), ("[::1]", "::1", 0), ("[::1]:7", "::1", 7), ("h:x", "h", 0)):
+    for text, host, port in (("h", "h", 0), ("h:1", "h", 1), ("::1", "::1", 0), ("[::1]", "::1", 0), ("[::1]:7", "::1", 7), ("h:x", "h", 0),
+                             ("::1:51234", "::1", 51234), ("::1:7", "::1:7", 0), ("fe80::1%e0:51234", "fe80::1%e0", 51234), ("a:b:7", "a:b:7", 0)):
         assert _setup.split_host(text) == (host, port)
+
+
+def test_masters_of_ipv6(bench):
+    """Fails if the address of a master is taken with brackets only: a store, and a client's memory."""
+    if not has_ipv6():
+        pytest.skip("no IPv6 here")
+    master = bench.master(listen="[::1]:0")
+    address = f"::1:{master.listen.rpartition(':')[2]}"
+    store = MooncakeDistributedStore()
+    assert store.setup("::1", "P2PHANDSHAKE", 16 * MIB, 16 * MIB, "tcp", "", address) == 0
+    assert store.put("a", b"x") == 0 and store.get("a") == b"x" and store.close() == 0
+    assert _setup.masters(f"h:1,{address}") == f"h:1,{master.listen}" and _setup.masters("etcd://::1:2379") == "etcd://::1:2379"
+    node = subprocess.Popen([pathlib.Path(sys.executable).parent / "mooncake_client", "--host=::1", "--port=0", "--global_segment_size=16MB",
+                             f"--master_server_address={address}"], env=bench.env(), stdout=subprocess.PIPE, text=True)
+    try:
+        assert node.stdout.readline().startswith("ready listen=[::1]:")
+    finally:
+        node.terminate()
+        assert node.wait(20) == 0
+        node.stdout.close()
 
 
 @pytest.mark.pool(nodes=0)
