@@ -52,6 +52,7 @@ kvp_admin_init(kvp_admin_t *admin)
     } figures[] = {{"term", "term of this master (gauge)", &admin->term},
                    {"uptime_ms", "time since the start, ms (gauge)", &admin->uptime_ms},
                    {"leads", "1 while this master leads (gauge)", &admin->leads},
+                   {"degraded", "causes for which /health says degraded (gauge)", &admin->degraded},
                    {"elections", "elections that this process won", &admin->elections},
                    {"insync_members", "masters in the in-sync set (gauge)", &admin->insync},
                    {"lag_bytes", "of the leader's log, what this standby lacks (gauge)", &admin->lag_bytes},
@@ -133,6 +134,8 @@ copy_figures(void *arg)
     admin->has_log = kvp_server_log_stats(admin->server, &admin->log, admin->log_failure);
     if (admin->events != NULL) kvp_publisher_stats(admin->events, &admin->published);
     kvp_master_ident(kvp_server_core(admin->server), &admin->ident);
+    kvp_master_wrong(kvp_server_core(admin->server), &admin->wrong);
+    admin->degraded = admin->wrong.n;
     admin->term = admin->core.term;
     admin->leads = 1;
     copy_status(admin);
@@ -150,12 +153,17 @@ scrape(kvp_admin_t *admin, kvp_http_response_t *response)
     return false;
 }
 
-/* The reasons of `degraded`. */
+/* say_wrong lists why the pool is degraded. The log's failure is given with its error and its directory. */
 static void
-say_why(const kvp_admin_t *admin, kvp_jsonw_t *answer)
+say_wrong(const kvp_admin_t *admin, kvp_jsonw_t *answer)
 {
+    const bool is_known = admin->log_failure[0] != '\0';
+
     kvp_jsonw_open(answer, "why", '[');
-    if (admin->log_failure[0] != '\0') kvp_jsonw_text(answer, NULL, admin->log_failure);
+    if (is_known) kvp_jsonw_text(answer, NULL, admin->log_failure);
+    for (uint32_t i = 0; i < admin->wrong.n; i++)
+        if (!is_known || strcmp(admin->wrong.lines[i].code, "log_failed") != 0)
+            kvp_jsonw_text(answer, NULL, admin->wrong.lines[i].text);
     kvp_jsonw_close(answer, ']');
 }
 
@@ -171,14 +179,15 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     const bool is_stuck = kvp_loop_call(admin->loop, copy_figures, admin, HEALTH_MS) != KVP_OK;
     kvp_jsonw_t answer = kvp_http_json(response, is_stuck || strcmp(role, "fenced") == 0 ? 503 : 200);
     kvp_jsonw_open(&answer, NULL, '{');
-    kvp_jsonw_text(&answer, "status", is_stuck ? "stuck" : admin->log_failure[0] != '\0' ? "degraded" : "ok");
+    const bool is_degraded = admin->wrong.n > 0 || admin->log_failure[0] != '\0';
+    kvp_jsonw_text(&answer, "status", is_stuck ? "stuck" : is_degraded ? "degraded" : "ok");
     kvp_jsonw_text(&answer, "role", role);
     if (is_stuck) {
         kvp_jsonw_u64(&answer, "term", term);
         kvp_jsonw_close(&answer, '}');
         return;
     }
-    say_why(admin, &answer);
+    say_wrong(admin, &answer);
     kvp_jsonw_text(&answer, "version", KVP_RELEASE);
     kvp_jsonw_hex(&answer, "pool_id", admin->ident.pool_id, sizeof admin->ident.pool_id);
     kvp_jsonw_u64(&answer, "term", admin->term);

@@ -29,6 +29,8 @@ typedef struct {
     char log_failure[KVP_LOG_WHY_BYTES]; /* why the log cannot be written; "" = it can */
     bool has_log;
     kvp_master_ident_t ident;
+    kvp_master_wrong_t wrong;
+    uint64_t degraded; /* causes in it */
     uint64_t uptime_ms;
     uint64_t term;
 } kvp_admin_t;

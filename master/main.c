@@ -488,7 +488,13 @@ start_ha(daemon_t *d, const settings_t *s)
     char address[KVP_HOSTPORT_TEXT_MAX], http[KVP_HOSTPORT_TEXT_MAX] = "";
     kvp_hostport_t at = s->advertise.host[0] != '\0' ? s->advertise : *kvp_server_bound(d->server);
 
-    if (d->ha == NULL) return KVP_OK;
+    if (d->ha == NULL) {
+        kvp_master_peer_t self = {.state = KVP_MASTER_LEADER};
+
+        kvp_format_hostport(&at, self.address);
+        kvp_master_note_masters(kvp_server_core(d->server), &self, 1);
+        return KVP_OK;
+    }
     if (strcmp(at.host, "0.0.0.0") == 0 || strcmp(at.host, "::") == 0) (void)gethostname(at.host, sizeof at.host - 1);
     if (at.port == 0) at.port = kvp_server_bound(d->server)->port;
     if (d->http != NULL) kvp_format_hostport(&d->http_bound, http);

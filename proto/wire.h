@@ -43,6 +43,14 @@ typedef enum {
     KVP_SEG_LOST = 3, /* its node does not answer */
 } kvp_segment_state_t;
 
+typedef enum {
+    KVP_MASTER_LEADER = 1,
+    KVP_MASTER_STANDBY = 2, /* of a leader's answer: it is in the in-sync set */
+    KVP_MASTER_LAGGING = 3, /* it follows, and is not in the in-sync set */
+    KVP_MASTER_APART = 4, /* it is registered in etcd, and does not follow the leader */
+    KVP_MASTER_MISSING = 5, /* it was registered in etcd, and is not any more */
+} kvp_master_state_t;
+
 /* opcode, who asks whom (C client, N node, M master), head -> head of the answer */
 typedef enum {
     KVP_OP_HELLO = 1, /* C,N->M, C->N  Hello -> HelloReply */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool_stat: the pool's figures from the master, its segments, and what this client counted.
- *   {"pool": {...}, "tenants": [...], "segments": [...], "tiers": [...], "client": {..., "transports": [...]}}
+ *   {"pool": {...}, "masters": [...], "tenants": [...], "segments": [...], "tiers": [...], "client": {..., "transports": [...]}}
  */
 #include "client/api/pool.h"
 
@@ -22,6 +22,15 @@ write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
     kvp_jsonw_open(w, "pool", '{');
     kvp_jsonw_hex(w, "pool_id", msg->pool_id.data, msg->pool_id.len);
     kvp_jsonw_text(w, "software", msg->software);
+    kvp_jsonw_text(w, "status", msg->n_wrong > 0 ? "degraded" : "ok");
+    kvp_jsonw_open(w, "why", '[');
+    for (size_t i = 0; i < msg->n_wrong; i++) {
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "code", msg->wrong[i]->code);
+        kvp_jsonw_text(w, "text", msg->wrong[i]->text);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
     kvp_jsonw_u64(w, "term", msg->term);
     kvp_jsonw_bool(w, "is_standby", msg->is_standby);
     kvp_jsonw_u64(w, "uptime_ms", msg->uptime_ms);
@@ -40,6 +49,31 @@ write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
         kvp_jsonw_u64(w, msg->counters[i]->name, msg->counters[i]->value);
     kvp_jsonw_close(w, '}');
     kvp_jsonw_close(w, '}');
+}
+
+static const char *
+master_state_name(uint32_t state)
+{
+    static const char *const names[] = {"unknown", "leader", "standby", "lagging", "apart", "missing"};
+
+    return names[state < KVP_ARRAY_LEN(names) ? state : 0];
+}
+
+static void
+write_masters(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
+{
+    kvp_jsonw_open(w, "masters", '[');
+    for (size_t i = 0; i < msg->n_masters; i++) {
+        const Kvp__Pb__MasterInfo *it = msg->masters[i];
+
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "address", it->address);
+        kvp_jsonw_text(w, "state", master_state_name(it->state));
+        kvp_jsonw_u64(w, "lag_bytes", it->lag_bytes);
+        kvp_jsonw_text(w, "id", it->id);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
 }
 
 /* The master tells a tenant of itself alone. */
@@ -76,6 +110,7 @@ read_status(const kvp_query_t *query, const kvp_frame_t *answer)
     err = msg->err > 0 ? KVP_PROTO : msg->err;
     if (err == KVP_OK) {
         write_pool(query->arg, msg);
+        write_masters(query->arg, msg);
         write_tenants(query->arg, msg);
     }
     kvp_pb_free(&pb, msg);

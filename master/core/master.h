@@ -257,4 +257,29 @@ void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out)
  * and answer_longest_ns. */
 void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint64_t answer_longest_ns);
 
+/* A master of the pool, as the shell knows it. */
+#define KVP_MASTERS_MAX 32u /* those that are there, and those that are missing */
+typedef struct {
+    char id[33]; /* "" without etcd */
+    char address[281]; /* "" = not known */
+    uint32_t state; /* kvp_master_state_t */
+    uint64_t lag_bytes;
+} kvp_master_peer_t;
+
+/* kvp_master_note_masters replaces the list of masters that Status tells; copied. At most KVP_MASTERS_MAX. */
+void kvp_master_note_masters(kvp_master_t *master, const kvp_master_peer_t *masters, uint32_t n);
+
+/* Why the pool is degraded; n 0 = it is not. */
+#define KVP_MASTER_WRONG_MAX 64u
+typedef struct {
+    struct {
+        const char *code; /* a stable name; static */
+        char text[448];
+    } lines[KVP_MASTER_WRONG_MAX];
+    uint32_t n;
+} kvp_master_wrong_t;
+
+/* kvp_master_wrong lists the causes as of the last input. */
+void kvp_master_wrong(const kvp_master_t *master, kvp_master_wrong_t *wrong_out);
+
 #endif

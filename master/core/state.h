@@ -20,6 +20,13 @@
 #include "master/core/session/peers.h"
 #include "master/core/space/space.h"
 
+/* A node that was given up after its grace, and has not come back. */
+#define KVP_LOST_NODES_MAX 32u
+typedef struct {
+    char name[KVP_NAME_MAX + 1]; /* of its memory; "" = free */
+    uint64_t dropped_ns;
+} kvp_lost_node_t;
+
 struct kvp_master {
     /* The layers, from the lowest on. Each knows those before it by pointers, and no other. */
     kvp_ctx_t ctx;
@@ -42,6 +49,10 @@ struct kvp_master {
     uint32_t reports; /* under way, */
     uint32_t closing; /* of these, behind their last page */
     char leader[KVP_NAME_MAX + 1]; /* whom a standby names; "" = it knows none */
+    kvp_master_peer_t masters[KVP_MASTERS_MAX]; /* as the shell has noted them */
+    uint32_t masters_n;
+    kvp_lost_node_t lost_nodes[KVP_LOST_NODES_MAX]; /* a ring */
+    uint32_t lost_nodes_at;
     uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
     uint8_t bad_reports[KVP_BAD_REPORTS_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
     uint32_t bad_reports_at;

@@ -9,6 +9,7 @@
 #include "master/ha/ha.h"
 
 #include "master/ha/follower.h"
+#include "master/ha/roster.h"
 #include "master/ha/sender.h"
 
 #include "common/clock.h"
@@ -23,6 +24,7 @@
 #include <string.h>
 
 #define TICK_MS 25u
+#define ROSTER_NS (200 * KVP_NS_PER_MS) /* between two lists of the masters */
 #define SLICE_BYTES (256u << 10) /* of the log that is read in a turn of the loop */
 #define BEHIND_MAX (4u << 20) /* bytes that are not written, before no more is read from the leader */
 #define FAILED_MAX_NS KVP_NS_PER_S /* for so long a leader's log may fail while others could lead */
@@ -89,6 +91,9 @@ struct kvp_ha {
     uint32_t watchers_n, watchers_cap;
     uint64_t switch_conn, switch_until_ns, handing_until_ns; /* 0 = none */
     kvp_frame_hdr_t switch_ask;
+
+    kvp_roster_t roster;
+    uint64_t roster_ns; /* when it was brought up to date */
 
     _Atomic(const char *) role; /* for any thread */
     _Atomic uint32_t term;
@@ -905,12 +910,29 @@ on_news(uv_async_t *async)
     act(ha);
 }
 
+/* The core tells the masters to clients that ask for the pool's status. */
+static void
+note_masters(kvp_ha_t *ha)
+{
+    kvp_master_peer_t rows[KVP_MASTERS_MAX];
+    const uint64_t now_ns = kvp_boot_ns();
+    kvp_ha_status_t status;
+
+    if (now_ns - ha->roster_ns < ROSTER_NS) return;
+    ha->roster_ns = now_ns;
+    kvp_ha_status(ha, &status);
+    const uint32_t n = kvp_roster_update(&ha->roster, &status, now_ns, rows);
+    kvp_master_note_masters(core_of(ha), rows, n);
+}
+
 static void
 on_timer(uv_timer_t *timer)
 {
     kvp_ha_t *ha = timer->data;
 
-    if (!ha->is_stopping) act(ha);
+    if (ha->is_stopping) return;
+    act(ha);
+    note_masters(ha);
 }
 
 /* ---- life */

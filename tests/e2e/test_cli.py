@@ -373,6 +373,23 @@ def test_stat_says_what_is_wrong(pool):
     shown, nodes = wait_until(lambda: (got := screen(pool))[0]["nodes"] == "1 of 2 up" and got, 20, "the node to be lost")
     assert shown["wrong"] == "node node1 is lost: its objects cannot be read until it is back"
     assert nodes == [["node1", "lost"], ["node2", "up"]]
+    told = pool.kvpool("stat", "--json").json
+    assert told["pool"]["status"] == "degraded" and [w["code"] for w in told["pool"]["why"]] == ["node_lost"], told["pool"]
+    assert [(m["address"], m["state"]) for m in told["masters"]] == [(pool.addr, "leader")]
+    status, text = pool.master.http_get("/health")
+    assert status == 200 and json.loads(text)["status"] == "degraded" and "node1 is lost" in text, text
+    pool.nodes[1].kill9()
+    wait_until(lambda: "node2 is lost" in pool.master.http_get("/health")[1], 20, "the other to be lost")
+
+
+@pytest.mark.pool(nodes=1)
+def test_health_without_nodes(pool):
+    """Fails if a pool is not good, or is still good after its last node has stopped in order."""
+    assert (told := json.loads(pool.master.http_get("/health")[1]))["why"] == [] and told["status"] == "ok", told
+    assert pool.nodes[0].terminate() == 0
+    told = wait_until(lambda: (got := json.loads(pool.master.http_get("/health")[1]))["status"] == "degraded" and got, 20, "no node")
+    assert told["why"] == ["there is no node: nothing can be stored"]
+    assert screen(pool)[0]["wrong"] == "there is no node: nothing can be stored"
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])

@@ -162,6 +162,26 @@ def test_stat_of_a_standby(masters):
     assert json.loads(masters.kvpool("stat", "--json").out)["pool"]["is_standby"] is False
 
 
+def test_a_master_is_missing(masters):
+    """Fails if a standby that died is not told by health and stat of the others, or is told after it is back."""
+    leads = masters.wait_leader()
+    gone, other = (i for i in range(3) if i != leads)
+    wait_until(lambda: masters.health(leads)["status"] == "ok", 10, "all to be well")
+    masters.masters[gone].kill9()
+    address = masters.masters[gone].listen
+    for i in (leads, other):
+        told = wait_until(lambda i=i: "missing" in str((got := masters.health(i)).get("why")) and got, 10, "it to be missed")
+        assert told["status"] == "degraded" and f"master {address} is missing" in str(told["why"]), told
+    stat = json.loads(masters.kvpool("stat", "--json").out)
+    assert stat["pool"]["status"] == "degraded" and [w["code"] for w in stat["pool"]["why"]] == ["master_missing"], stat["pool"]
+    assert {m["address"]: m["state"] for m in stat["masters"]} == {
+        m.listen: "leader" if i == leads else "missing" if i == gone else "standby" for i, m in enumerate(masters.masters)}
+    shown = masters.kvpool("stat").out.decode()
+    assert re.search(rf"^wrong +master {re.escape(address)} is missing", shown, re.M) and re.search(rf"{re.escape(address)} +missing", shown), shown
+    masters.again(gone)
+    wait_until(lambda: masters.health(leads)["status"] == "ok", 20, "all to be well again")
+
+
 # ---- TLS and users
 def certify(folder):
     """A CA, and with it a certificate of 127.0.0.1 that servers and clients may show: ca.pem, cert.pem and key.pem there."""

@@ -157,6 +157,7 @@ def test_a_device_that_hangs(rig, kinds):
     assert node_figures(rig.node)["stalls_total"] > 0
     wait_until(lambda: tier_of(rig.pool)["stalled_devices"] == 1, 5, "the master to be told")
     assert "do not answer" in rig.pool.kvpool("stat").out.decode()
+    assert health(rig.pool.master)["status"] == "degraded" and "do not answer" in str(health(rig.pool.master)["why"])
     if "read" in kinds:
         assert rig.client("bexist k/ 3 20")["exist"] == 0
         for i in range(3, 23):

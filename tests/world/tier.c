@@ -171,6 +171,7 @@ node_mount_tier(peer_t *n)
     msg.addr = (char *)"10.0.0.1:7000";
     msg.is_fresh = msg.is_tier = true;
     msg.term = mem->term;
+    msg.stalled_devices = mem->stalled_devices;
     r = peer_wait(n, peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0), SEC);
     n->is_mounting_tier = false;
     assert_non_null(r);

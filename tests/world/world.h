@@ -71,6 +71,7 @@ typedef struct {
     uint32_t tiered_n;
     bool is_tier_full, is_stage_failing; /* nothing is written to it; nothing is read */
     bool is_tier_slow; /* orders to write are obeyed, and not answered */
+    uint32_t stalled_devices; /* of the tier, as the next mount says */
 } mem_t;
 
 /* ---- peers */

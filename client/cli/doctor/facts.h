@@ -14,6 +14,7 @@
 #define KVP_DOCTOR_TRANSPORTS 3u /* shm, rdma, tcp */
 #define KVP_DOCTOR_NODES_MAX 256u /* probed */
 #define KVP_DOCTOR_FINDINGS_MAX 128u
+#define KVP_DOCTOR_WRONG_MAX 16u
 #define KVP_DOCTOR_SMALL_BYTES 256u /* fits in one packet of any network */
 #define KVP_DOCTOR_PROBE_BYTES 65536u /* fills packets of any size that there is */
 #define KVP_DOCTOR_NO_LIMIT UINT64_MAX
@@ -102,6 +103,10 @@ typedef struct {
     bool has_more_nodes;
     kvp_doctor_node_t *tiers; /* SSD tiers: name and state are known, and the size */
     size_t tiers_n;
+    struct {
+        char code[32], text[448];
+    } wrong[KVP_DOCTOR_WRONG_MAX]; /* causes for which the master says that the pool is degraded */
+    size_t wrong_n;
 } kvp_doctor_facts_t;
 
 /* kvp_doctor_is_refused says whether no pool opens for want of it: it was asked for, and does not work here. */

@@ -243,6 +243,29 @@ judge_no_pool(judge_t *j)
             "%s (%s)", why, kvp_err_name(f->pool_err));
 }
 
+/* Causes that the doctor does not find by itself in the lists of nodes and tiers. */
+static void
+judge_wrong(judge_t *j)
+{
+    static const struct {
+        const char *code, *fix;
+    } fixes[] = {
+        {"master_missing", "start kvpool-master there again"},
+        {"master_apart", "see that it reaches the leader's address, and its log"},
+        {"master_lagging", "see the network between them, and that master's disk"},
+        {"no_standby", "start kvpool-master on another host with the same --etcd and --cluster"},
+        {"node_given_up", "start the node again, if it is to be in the pool"},
+        {"device_stalled", "see the node's log, and its disks"},
+        {"loads_fail",
+         "see the log and the disks of nodes with --ssd, and that their memory is not all pinned or held"},
+    };
+
+    for (size_t i = 0; i < j->f->wrong_n; i++)
+        for (size_t k = 0; k < KVP_ARRAY_LEN(fixes); k++)
+            if (strcmp(fixes[k].code, j->f->wrong[i].code) == 0)
+                say(add(j, KVP_DOCTOR_WARNING, fixes[k].code), fixes[k].fix, "%s", j->f->wrong[i].text);
+}
+
 static void
 judge_master(judge_t *j)
 {
@@ -262,6 +285,7 @@ judge_master(judge_t *j)
     if (f->nodes_n == 0)
         say(add(j, KVP_DOCTOR_ERROR, "no_nodes"), "start kvpool-node on the hosts that give memory",
             "the pool has no node");
+    judge_wrong(j);
     if (f->has_more_nodes)
         say(add(j, KVP_DOCTOR_INFO, "more_nodes"), "", "only the first %u nodes were looked at", KVP_DOCTOR_NODES_MAX);
 }

@@ -189,6 +189,20 @@ read_node(struct json_object *from, const char *host_id, kvp_doctor_node_t *node
     node->is_here = strcmp(node->host_id, host_id) == 0;
 }
 
+static void
+read_wrong(struct json_object *figures, kvp_doctor_facts_t *facts)
+{
+    struct json_object *list;
+
+    facts->wrong_n = kvp_min_u64(list_of(figures, "why", &list), KVP_DOCTOR_WRONG_MAX);
+    for (size_t i = 0; i < facts->wrong_n; i++) {
+        struct json_object *from = json_object_array_get_idx(list, i);
+
+        copy_text(from, "code", facts->wrong[i].code, sizeof facts->wrong[i].code);
+        copy_text(from, "text", facts->wrong[i].text, sizeof facts->wrong[i].text);
+    }
+}
+
 static int
 read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *facts)
 {
@@ -203,6 +217,7 @@ read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *fa
         copy_text(figures, "software", facts->pool_software, sizeof facts->pool_software);
         facts->is_log_refusing =
             json_object_object_get_ex(figures, "counters", &list) && number_of(list, "log_refuses") > 0;
+        read_wrong(figures, facts);
     }
     n = list_of(stat, "segments", &list);
     facts->has_more_nodes = n > KVP_DOCTOR_NODES_MAX;

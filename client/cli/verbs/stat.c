@@ -182,25 +182,24 @@ print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
     char name[CELL_MAX];
     const char *state = word(segment, "state"), *node = word(segment, "node");
     kvp_cli_quote(node, strlen(node), name, sizeof name);
-    if (strcmp(state, "lost") == 0)
-        print_wrong(lines, "node %s is lost: its objects cannot be read until it is back", name);
-    else if (strcmp(state, "up") != 0)
+    if (strcmp(state, "lost") == 0) return; /* the master has said so */
+    if (strcmp(state, "up") != 0)
         print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
     else if (!is_standby && strcmp(word(segment, "transport"), "none") == 0) /* nodes are not tried then */
         print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
 }
 
+/* print_wrong_of_pool prints the causes for which the master says that the pool is degraded. */
 static void
-print_wrong_of_tier(size_t *lines, struct json_object *tier)
+print_wrong_of_pool(size_t *lines, struct json_object *why)
 {
-    char name[CELL_MAX];
-    const char *node = word(tier, "node");
-    kvp_cli_quote(node, strlen(node), name, sizeof name);
-    if (strcmp(word(tier, "state"), "up") != 0 && figure(tier, "objects") > 0)
-        print_wrong(lines, "SSD tier %s is away: its objects cannot be read until it is back", name);
-    if (figure(tier, "stalled_devices") > 0)
-        print_wrong(lines, "SSD tier %s: %" PRIu64 " of its devices do not answer: see its node's log and disks", name,
-                    figure(tier, "stalled_devices"));
+    for (size_t i = 0; i < json_object_array_length(why); i++) {
+        char text[512];
+        const char *said = word(json_object_array_get_idx(why, i), "text");
+
+        kvp_cli_quote(said, strlen(said), text, sizeof text);
+        print_wrong(lines, "%s", text);
+    }
 }
 
 static void
@@ -220,23 +219,17 @@ print_tiers(struct json_object *tiers)
 }
 
 static void
-print_what_is_wrong(struct json_object *pool, struct json_object *segments, struct json_object *tiers)
+print_what_is_wrong(struct json_object *pool, struct json_object *segments)
 {
     char bytes[KVP_BYTES_TEXT_MAX];
     size_t lines = 0;
     struct json_object *counters = part(pool, "counters");
     const uint64_t quarantine = figure(pool, "quarantine_bytes"), refused = figure(counters, "put_no_space"),
                    breaches = figure(counters, "protocol_errors");
-    if (figure(counters, "log_refuses") > 0)
-        print_wrong(&lines,
-                    "the master cannot write its log: puts and removals are refused until its log disk has room or "
-                    "is repaired; its /health names the disk");
-    if (json_object_array_length(segments) == 0) print_wrong(&lines, "there is no node: nothing can be stored");
+    print_wrong_of_pool(&lines, part(pool, "why"));
     for (size_t i = 0; i < json_object_array_length(segments); i++)
         print_wrong_of_node(&lines, json_object_array_get_idx(segments, i),
                             json_object_get_boolean(part(pool, "is_standby")));
-    for (size_t i = 0; i < json_object_array_length(tiers); i++)
-        print_wrong_of_tier(&lines, json_object_array_get_idx(tiers, i));
     if (quarantine > 0)
         print_wrong(&lines, "%s are in quarantine: a client died or stopped during a put, and may still write there",
                     kvp_format_bytes(quarantine, bytes));
@@ -245,29 +238,35 @@ print_what_is_wrong(struct json_object *pool, struct json_object *segments, stru
     if (lines == 0) print_wrong(&lines, "nothing");
 }
 
+/* print_some_columns prints those columns of the rows as a table; nothing where there are no rows. */
 static void
-print_nodes(struct json_object *segments)
+print_some_columns(const char *title, struct json_object *from, const char *const *names, size_t n)
 {
-    static const char *const columns_shown[] = {"node",       "state",   "transport", "used_bytes",
-                                                "size_bytes", "objects", "addr"};
     bool is_first = false;
     struct json_object *rows = json_object_new_array();
-    for (size_t i = 0; i < json_object_array_length(segments); i++) {
+    for (size_t i = 0; i < json_object_array_length(from); i++) {
         struct json_object *row = json_object_new_object();
-        for (size_t c = 0; c < KVP_ARRAY_LEN(columns_shown); c++)
-            json_object_object_add(row, columns_shown[c],
-                                   json_object_get(part(json_object_array_get_idx(segments, i), columns_shown[c])));
+        for (size_t c = 0; c < n; c++)
+            json_object_object_add(row, names[c], json_object_get(part(json_object_array_get_idx(from, i), names[c])));
         json_object_array_add(rows, row);
     }
-    if (is_table(rows)) print_table("nodes", rows, &is_first);
+    if (is_table(rows)) print_table(title, rows, &is_first);
     json_object_put(rows);
+}
+
+/* A master without etcd has no id, and is the only one. */
+static bool
+is_elected(struct json_object *masters)
+{
+    return json_object_array_length(masters) > 0 && word(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
 }
 
 static void
 print_screen(struct json_object *stat)
 {
     char used[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
-    struct json_object *pool = part(stat, "pool"), *segments = part(stat, "segments"), *tiers = part(stat, "tiers");
+    struct json_object *pool = part(stat, "pool"), *segments = part(stat, "segments"), *tiers = part(stat, "tiers"),
+                       *masters = part(stat, "masters");
     const uint64_t used_bytes = figure(pool, "used_bytes"), size_bytes = figure(pool, "size_bytes");
     const size_t nodes = json_object_array_length(segments);
     size_t up = 0;
@@ -285,8 +284,11 @@ print_screen(struct json_object *stat)
     printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", figure(pool, "objects"),
            figure(pool, "attempts"));
     print_hits(part(pool, "counters"));
-    print_what_is_wrong(pool, segments, tiers);
-    print_nodes(segments);
+    print_what_is_wrong(pool, segments);
+    static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
+    static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
+    print_some_columns("nodes", segments, of_nodes, KVP_ARRAY_LEN(of_nodes));
+    if (is_elected(masters)) print_some_columns("masters", masters, of_masters, KVP_ARRAY_LEN(of_masters));
 }
 
 static void

@@ -11,6 +11,7 @@
 #define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)
 #define KVP_SLICE 1024u /* records that a step may touch for what can wait: kvp_ctx_spend */
+#define KVP_LOAD_FAILED_NS KVP_MS(60000) /* for so long a failed load from SSD counts as recent */
 #define KVP_STEP_WORK 8192u /* extents that the search for space looks at in one step */
 
 typedef struct {
@@ -26,6 +27,8 @@ typedef struct {
     bool has_space_news; /* something became free or evictable: waiting puts look again */
     uint64_t space_news; /* how often that was so */
     char log_failure[160]; /* why the log cannot be written, for answers; "" = it can */
+    uint64_t loads_failed; /* loads from SSD, with less than KVP_LOAD_FAILED_NS from each to the next */
+    uint64_t load_failed_ns; /* the last one */
     char note[256]; /* for the shell's log; "" = none */
 } kvp_ctx_t;
 
@@ -43,6 +46,14 @@ kvp_ctx_space_news(kvp_ctx_t *ctx)
 {
     ctx->has_space_news = true;
     ctx->space_news++;
+}
+/* kvp_ctx_load_failed counts a load from SSD that failed. */
+static inline void
+kvp_ctx_load_failed(kvp_ctx_t *ctx)
+{
+    if (ctx->now_ns - ctx->load_failed_ns >= KVP_LOAD_FAILED_NS) ctx->loads_failed = 0;
+    ctx->loads_failed++;
+    ctx->load_failed_ns = ctx->now_ns;
 }
 uint64_t kvp_ctx_random(kvp_ctx_t *ctx); /* spread, not secrecy */
 void kvp_ctx_note(kvp_ctx_t *ctx, const char *fmt, ...) KVP_PRINTF(2, 3);

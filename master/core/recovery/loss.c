@@ -30,6 +30,9 @@
 #include "master/core/state.h"
 #include "proto/wire.h"
 
+#include <stdio.h>
+#include <string.h>
+
 /* What lies in a lost segment can be evicted and put again elsewhere while no DEAD reaches its memory, which clients may
  * still read: known locations end here, and not with their descriptors. */
 static void
@@ -207,6 +210,22 @@ is_grace_over(const kvp_master_t *m, const kvp_segment_t *g)
 }
 
 void
+kvp_lost_node_is_back(kvp_master_t *m, const char *name)
+{
+    for (uint32_t i = 0; i < KVP_LOST_NODES_MAX; i++)
+        if (strcmp(m->lost_nodes[i].name, name) == 0) m->lost_nodes[i].name[0] = '\0';
+}
+
+static void
+note_lost_node(kvp_master_t *m, const char *name)
+{
+    kvp_lost_node_t *lost = &m->lost_nodes[m->lost_nodes_at++ % KVP_LOST_NODES_MAX];
+
+    snprintf(lost->name, sizeof lost->name, "%s", name);
+    lost->dropped_ns = m->ctx.now_ns;
+}
+
+void
 kvp_segment_tick(kvp_master_t *m)
 {
     uint32_t left = m->ctx.slice_left / 2; /* an extent may cost two records */
@@ -228,6 +247,7 @@ kvp_segment_tick(kvp_master_t *m)
             kvp_segment_free(&m->space, g);
         } else if (g->state == KVP_SEG_LOST && !g->is_tier && is_grace_over(m, g)) {
             kvp_ctx_note(&m->ctx, "segment %s is dropped: its node did not come back", g->name);
+            note_lost_node(m, g->name);
             kvp_segment_drop(m, g);
         } else if (g->unmount_conn != 0 && (g->held == 0 || m->ctx.now_ns >= g->unmount_due_ns)) {
             kvp_segment_drop(m, g);

@@ -9,6 +9,7 @@
 
 void kvp_segments_lost(kvp_master_t *m, kvp_session_t *node);
 void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
+void kvp_lost_node_is_back(kvp_master_t *m, const char *name); /* a node mounts memory of that name */
 void kvp_segment_tick(kvp_master_t *m);
 /* kvp_copy_lose takes the copy in that extent from its object, which goes with its last one. The extent is retired. */
 void kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot);

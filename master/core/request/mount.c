@@ -304,6 +304,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.detail = (char *)why;
     } else {
         reply.err = mount(m, s, msg, &reply);
+        if (reply.err == KVP_OK && reply.segment_id != 0) kvp_lost_node_is_back(m, msg->name);
     }
     reply.term = m->ctx.term;
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);

@@ -588,6 +588,37 @@ add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
     }
 }
 
+/* What a Status tells of masters and health. It lives until the answer is packed. */
+typedef struct {
+    kvp_master_wrong_t found;
+    Kvp__Pb__MasterInfo masters[KVP_MASTERS_MAX], *masters_list[KVP_MASTERS_MAX];
+    Kvp__Pb__Wrong wrong[KVP_MASTER_WRONG_MAX], *wrong_list[KVP_MASTER_WRONG_MAX];
+} told_health_t;
+
+static void
+add_health(const kvp_master_t *m, told_health_t *h, Kvp__Pb__StatusReply *reply)
+{
+    for (uint32_t i = 0; i < m->masters_n; i++) {
+        kvp__pb__master_info__init(&h->masters[i]);
+        h->masters[i].id = (char *)m->masters[i].id;
+        h->masters[i].address = (char *)m->masters[i].address;
+        h->masters[i].state = m->masters[i].state;
+        h->masters[i].lag_bytes = m->masters[i].lag_bytes;
+        h->masters_list[i] = &h->masters[i];
+    }
+    reply->masters = h->masters_list;
+    reply->n_masters = m->masters_n;
+    kvp_master_wrong(m, &h->found);
+    for (uint32_t i = 0; i < h->found.n; i++) {
+        kvp__pb__wrong__init(&h->wrong[i]);
+        h->wrong[i].code = (char *)h->found.lines[i].code;
+        h->wrong[i].text = h->found.lines[i].text;
+        h->wrong_list[i] = &h->wrong[i];
+    }
+    reply->wrong = h->wrong_list;
+    reply->n_wrong = h->found.n;
+}
+
 void
 kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -597,6 +628,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__StatusReply reply = KVP__PB__STATUS_REPLY__INIT;
     Kvp__Pb__Counter counters[N], *list[N];
     Kvp__Pb__TenantInfo own = KVP__PB__TENANT_INFO__INIT, *tenants = &own;
+    told_health_t health;
     kvp_master_stats_t st;
     Kvp__Pb__Status *msg;
     kvp_buf_t *out;
@@ -635,6 +667,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.memory_bytes = st.memory_bytes;
     reply.segments = (uint32_t)st.segments;
     reply.software = (char *)("kvpool " KVP_RELEASE);
+    add_health(m, &health, &reply);
     reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
     if (s->tenant != NULL) { /* tenants do not see one another */
         own.tenant = s->tenant->id == 0 ? (char *)"default" : s->tenant->name;

@@ -97,6 +97,7 @@ kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv)
     if (o != NULL) o->is_moving = 0;
     sp->ctx->st.demotes_refused += !mv->is_load;
     sp->ctx->st.stages_failed += mv->is_load;
+    if (o != NULL && mv->is_load) kvp_ctx_load_failed(sp->ctx);
     kvp_moving_end(sp, mv);
 }
 

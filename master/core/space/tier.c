@@ -367,6 +367,7 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
     if (o != NULL) o->is_moving = 0;
     mv->has_failed = flag != KVP_STAGE_OK;
     sp->ctx->st.stages_failed += mv->has_failed;
+    if (o != NULL && mv->has_failed) kvp_ctx_load_failed(sp->ctx);
     sp->ctx->st.tier_lost += is_lost;
     kvp_moving_end(sp, mv);
     return is_lost;

@@ -241,6 +241,11 @@ test_pool(void **state)
     all_is_well(state);
     facts.has_more_nodes = true;
     assert_finding(KVP_DOCTOR_INFO, "more_nodes", "first 256", "");
+    all_is_well(state);
+    facts.wrong_n = 1;
+    strcpy(facts.wrong[0].code, "master_missing");
+    strcpy(facts.wrong[0].text, "master 10.0.0.2:50051 is missing");
+    assert_finding(KVP_DOCTOR_WARNING, "master_missing", "10.0.0.2:50051 is missing", "start kvpool-master");
 }
 
 static void

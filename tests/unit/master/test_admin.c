@@ -82,10 +82,10 @@ assert_has(const char *text)
 }
 
 static void
-test_health_says_ok(void **state)
+test_health_says_why(void **state)
 {
     assert_int_equal(get(*state, "/health"), 200);
-    assert_has("\"status\":\"ok\"");
+    assert_has("\"status\":\"degraded\",\"role\":\"leader\",\"why\":[\"there is no node: nothing can be stored\"]");
     assert_has("\"pool_id\":\"ab010000000000000000000000000000\"");
     assert_has("\"term\":1");
 }
@@ -171,7 +171,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_health_says_ok, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_health_says_why, setup, teardown),
         cmocka_unit_test_setup_teardown(test_metrics_have_every_figure, setup, teardown),
         cmocka_unit_test_setup_teardown(test_index_and_nothing_else, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stuck_loop_is_not_healthy, setup, teardown),
