@@ -244,6 +244,20 @@ kvp_tier_end_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 }
 
 /* ---- READ */
+void
+kvp_tier_cancel_readings(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_err_t err)
+{
+    kvp_list_foreach (l, &dev->readings) {
+        kvp_tier_reading_t *r = kvp_list_entry(l, kvp_tier_reading_t, link);
+
+        if (r->op == NULL) continue;
+        kvp_list_init(&r->op->link);
+        kvp_tier_end_op(tier, r->op, err);
+        r->op = NULL;
+        r->read.is_cancelled = true;
+    }
+}
+
 static void
 count_bytes(kvp_tier_device_file_t *dev)
 {

@@ -92,11 +92,12 @@ kvp_tier_is_to_be_told(const kvp_tier_device_file_t *dev)
 }
 
 /* ops.c. All are called by the thread, with core_lock held or while it is not is_ready. kvp_tier_end_op: the operation is done. _begin_reads, _begin_ops begin some of what
- * waits: true where there may be more that can be. _end_ops: those that are done by now. _close_ops: what is not begun is not. */
+ * waits: true where there may be more that can be. _end_ops: those that are done by now. _cancel_readings: the readers that wait for the device are answered with err, and the bytes that still come are dropped. */
 void kvp_tier_end_op(kvp_tier_t *tier, kvp_tier_op_t *op, kvp_err_t err);
 bool kvp_tier_begin_reads(kvp_tier_t *tier, kvp_tier_device_file_t *dev);
 bool kvp_tier_begin_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev);
 void kvp_tier_end_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev);
+void kvp_tier_cancel_readings(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_err_t err);
 void kvp_tier_charge(kvp_tier_t *tier, uint64_t now_ns); /* what was appended, to the budget */
 kvp_tier_core_t *kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev);
 void kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev);

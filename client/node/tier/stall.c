@@ -13,15 +13,7 @@
 static void
 end_reads(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
-    kvp_list_foreach (l, &dev->readings) {
-        kvp_tier_reading_t *r = kvp_list_entry(l, kvp_tier_reading_t, link);
-
-        if (r->op == NULL) continue;
-        kvp_list_init(&r->op->link);
-        kvp_tier_end_op(tier, r->op, KVP_EAGAIN);
-        r->op = NULL;
-        r->read.is_cancelled = true;
-    }
+    kvp_tier_cancel_readings(tier, dev, KVP_EAGAIN);
     while (!kvp_list_is_empty(&dev->reads))
         kvp_tier_end_op(tier, kvp_list_first(&dev->reads, kvp_tier_op_t, link), KVP_EAGAIN);
 }

@@ -46,15 +46,7 @@ let_go(kvp_tier_t *tier, kvp_tier_device_file_t *dev, bool with_drops)
 {
     close_ops(tier, dev, &dev->reads, true);
     close_ops(tier, dev, &dev->todo, with_drops);
-    kvp_list_foreach (l, &dev->readings) {
-        kvp_tier_reading_t *r = kvp_list_entry(l, kvp_tier_reading_t, link);
-
-        if (r->op == NULL) continue;
-        kvp_list_init(&r->op->link);
-        kvp_tier_end_op(tier, r->op, KVP_CLOSED);
-        r->op = NULL;
-        r->read.is_cancelled = true;
-    }
+    kvp_tier_cancel_readings(tier, dev, KVP_CLOSED);
 }
 
 static bool
