@@ -27,6 +27,7 @@
 #define TOPIC_MAX 128u /* bytes of it that are shown */
 #define FDS_MAX (1 << 20)
 #define NO_FD (-1)
+#define UNBIND_MS 200
 #define AGAIN_NS                                                                                                       \
     (5 *                                                                                                               \
      KVP_NS_PER_S) /* without a connection, until it is tried with other sockets: libzmq gives one up for good after an error of its protocol */
@@ -144,7 +145,8 @@ open_monitor(kvp_subscription_t *s)
 
     snprintf(at, sizeof at, "inproc://monitor-%llu", (unsigned long long)atomic_fetch_add(&seq, 1));
     if (zmq_socket_monitor(s->sub.socket, at,
-                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                               (s->is_bound ? ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_CLOSED : 0)) != 0)
         return KVP_SYS;
     s->monitor.socket = zmq_socket(s->zmq, ZMQ_PAIR);
     if (s->monitor.socket == NULL || zmq_connect(s->monitor.socket, at) != 0) return KVP_SYS;
@@ -201,9 +203,30 @@ kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char
     return KVP_OK;
 }
 
+/* ZMQ's thread closes a listening socket some time after it was told to. The port may be bound again once it says that it
+ * has; at most UNBIND_MS are waited for that.
+ */
+static void
+unbind(kvp_subscription_t *s)
+{
+    const uint64_t end_ns = kvp_boot_ns() + UNBIND_MS * KVP_NS_PER_MS;
+    char at[sizeof s->endpoint];
+    size_t len = sizeof at;
+    uint16_t event[3] = {0};
+
+    if (!s->is_bound || s->monitor.socket == NULL || zmq_getsockopt(s->sub.socket, ZMQ_LAST_ENDPOINT, at, &len) != 0 ||
+        zmq_unbind(s->sub.socket, at) != 0)
+        return;
+    set_int(s->monitor.socket, ZMQ_RCVTIMEO, UNBIND_MS);
+    while (event[0] != ZMQ_EVENT_CLOSED && kvp_boot_ns() < end_ns &&
+           zmq_recv(s->monitor.socket, event, sizeof event, 0) >= 0)
+        ;
+}
+
 static void
 close_sub(kvp_subscription_t *s)
 {
+    unbind(s);
     /* Else ZMQ's thread, which all sockets share, may wait for us to read of the end of the connection. */
     if (s->sub.socket != NULL) (void)zmq_socket_monitor(s->sub.socket, NULL, 0);
     unwatch(&s->sub);

@@ -181,7 +181,9 @@ kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kv
     return kvp_call_end(&call, KVP_OK);
 }
 
-/* The master answers RETRY_AFTER while nodes report to it after a take-over, and while its log is behind. */
+/* The master answers RETRY_AFTER while nodes report to it after a take-over, and while its log is behind. That stays the
+ * error where the deadline passes in a later try.
+ */
 static kvp_err_t
 run_in_time(kvp_apicall_t *call, kvp_query_t *query)
 {
@@ -190,6 +192,7 @@ run_in_time(kvp_apicall_t *call, kvp_query_t *query)
     while (err == KVP_RETRY_AFTER && kvp_now_ns() + RETRY_NS < call->deadline_ns) {
         err = kvp_session_sleep(call->pool->session, kvp_now_ns() + RETRY_NS);
         if (err == KVP_OK) err = kvp_query_run(call, query);
+        if (err == KVP_DEADLINE) return KVP_RETRY_AFTER;
     }
     return err;
 }
