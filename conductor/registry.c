@@ -8,8 +8,7 @@
  */
 #include "conductor/registry.h"
 
-#include "conductor/reach.h"
-#include "conductor/subscription.h"
+#include "conductor/registry_priv.h"
 
 #include "common/clock.h"
 #include "common/list.h"
@@ -37,47 +36,6 @@
     (60 * KVP_NS_PER_S) /* a publisher that was unreachable for so long makes room where there are too many */
 #define KNOWN_MAX (4u << 20) /* places of a publisher that are remembered of what it does not hold */
 
-typedef struct publisher {
-    kvp_list_t link; /* registry->publishers, or ->ending */
-    kvp_registry_t *registry;
-    kvp_registration_t reg;
-    kvp_subscription_t *sub; /* NULL once it has ended */
-    kvp_reach_t *reach, *replay_reach; /* of its endpoints; NULL = there is none to connect to */
-    uint64_t lost_ns; /* since when its events' endpoint has been unreachable; 0 = it is not */
-    uint64_t replays_lost; /* failed replays when one was answered last */
-    kvp_view_t *view;
-    kvp_applier_t applier;
-    kvp_feed_t feed;
-    uint64_t since_ns, event_ns; /* when it was registered; when the last message came, 0 = none did */
-    kvp_pool_source_t source; /* of one that is shared */
-    uint64_t digests_ns,
-        digests_at; /* when digests were asked for; how many messages had been applied when they came */
-    bool wants_again; /* its events are wanted from the beginning */
-    uint64_t repairs; /* times that its view was damaged */
-    uint64_t drift_wait_ns, drift_next_ns; /* when a drift has them asked for again at the earliest */
-    bool is_early; /* it was there at the start */
-    bool is_unseen; /* by readers */
-} publisher_t;
-
-struct kvp_registry {
-    kvp_registry_conf_t conf;
-    uv_loop_t *uv;
-    void *zmq;
-    kvp_epoch_t epoch;
-    kvp_index_t *ix;
-    kvp_spaces_t *spaces;
-    kvp_pools_t *pools;
-    kvp_list_t publishers, ending;
-    uint32_t n;
-    _Atomic(kvp_roster_t *) roster;
-    uv_timer_t tick;
-    uv_idle_t more; /* active while some socket has more */
-    int lock_fd; /* of the data directory; -1 = none */
-    uint64_t room_ns; /* when room was made last; 0 = never */
-    bool is_starting; /* what is added is not to be written: it comes from there */
-    _Atomic bool is_ready;
-};
-
 /* ---- the roster */
 static int
 by_instance_and_rank(const void *a, const void *b)
@@ -102,7 +60,7 @@ publish_roster(kvp_registry_t *r)
 
     if (roster == NULL) kvp_panic("out of memory: the roster of publishers");
     kvp_list_foreach (pos, &r->publishers) {
-        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
         kvp_member_t *m = &roster->members[roster->n];
 
         if (p->reg.is_shared) continue;
@@ -122,7 +80,7 @@ publish_roster(kvp_registry_t *r)
 static void
 on_pool_event(void *arg, const kvp_event_t *event)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     /* In a replay what was told before may be newer than a digest. */
     if (event->kind == KVP_EVENT_DIGEST && p->feed.is_asking) return;
@@ -132,7 +90,7 @@ on_pool_event(void *arg, const kvp_event_t *event)
 static void
 on_pool_skip(void *arg, kvp_skip_t why)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     p->source.skips[why]++;
 }
@@ -140,7 +98,7 @@ on_pool_skip(void *arg, kvp_skip_t why)
 static void
 feed_apply(void *arg, const void *payload, size_t len)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
     const kvp_decode_ops_t ops = {on_pool_event, on_pool_skip, p};
     uint32_t rank;
 
@@ -153,7 +111,7 @@ feed_apply(void *arg, const void *payload, size_t len)
 static void
 feed_drop(void *arg)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     if (p->reg.is_shared)
         kvp_pools_drop(p->registry->pools, &p->source);
@@ -163,7 +121,7 @@ feed_drop(void *arg)
 
 /* What drifts again and again (two objects of one part, a publisher that reckons otherwise) is not to cost a snapshot each time. */
 static void
-note_drift(publisher_t *p)
+note_drift(kvp_publisher_t *p)
 {
     const uint64_t now_ns = kvp_boot_ns();
 
@@ -183,7 +141,7 @@ on_wanted(void *arg, const kvp_pool_source_t *source, bool is_drift)
     kvp_registry_t *r = arg;
 
     kvp_list_foreach (pos, &r->publishers) {
-        publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
 
         if (!p->reg.is_shared || (source != NULL && source != &p->source)) continue;
         if (is_drift)
@@ -196,7 +154,7 @@ on_wanted(void *arg, const kvp_pool_source_t *source, bool is_drift)
 static void
 feed_ask(void *arg, uint64_t from)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     kvp_subscription_ask(p->sub, from);
 }
@@ -204,7 +162,7 @@ feed_ask(void *arg, uint64_t from)
 static void
 on_live(void *arg, uint64_t seq, const void *payload, size_t len)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     p->event_ns = kvp_boot_ns();
     kvp_feed_live(&p->feed, seq, payload, len, p->event_ns);
@@ -213,7 +171,7 @@ on_live(void *arg, uint64_t seq, const void *payload, size_t len)
 static void
 on_replayed(void *arg, uint64_t seq, const void *payload, size_t len)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     p->event_ns = kvp_boot_ns();
     kvp_feed_replayed(&p->feed, seq, payload, len, p->event_ns);
@@ -222,7 +180,7 @@ on_replayed(void *arg, uint64_t seq, const void *payload, size_t len)
 static void
 on_snapshot(void *arg, uint64_t seq, const void *payload, size_t len)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     p->event_ns = kvp_boot_ns();
     kvp_feed_snapshot(&p->feed, seq, payload, len, p->event_ns);
@@ -231,7 +189,7 @@ on_snapshot(void *arg, uint64_t seq, const void *payload, size_t len)
 static void
 on_digests(void *arg, uint64_t seq, const void *payload, size_t len)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     p->digests_at = p->feed.stats.applied;
     kvp_feed_digest(&p->feed, seq, payload, len);
@@ -240,7 +198,7 @@ on_digests(void *arg, uint64_t seq, const void *payload, size_t len)
 static void
 on_replay_end(void *arg)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     p->replays_lost = p->feed.stats.failed_replays;
     kvp_feed_replay_end(&p->feed, kvp_boot_ns());
@@ -249,7 +207,7 @@ on_replay_end(void *arg)
 static void
 on_disconnected(void *arg)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     kvp_feed_disconnected(&p->feed);
 }
@@ -257,7 +215,7 @@ on_disconnected(void *arg)
 static void
 on_connected(void *arg)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     kvp_feed_connected(&p->feed, kvp_boot_ns());
 }
@@ -272,7 +230,7 @@ make_room(void *arg)
     if (r->room_ns != 0 && now_ns - r->room_ns < ROOM_EVERY_NS) return false;
     r->room_ns = now_ns;
     kvp_list_foreach (pos, &r->publishers)
-        kvp_view_forget(kvp_list_entry(pos, publisher_t, link)->view);
+        kvp_view_forget(kvp_list_entry(pos, kvp_publisher_t, link)->view);
     kvp_pools_forget(r->pools);
     return true;
 }
@@ -282,7 +240,7 @@ static void on_more(uv_idle_t *idle);
 static void
 on_more_messages(void *arg)
 {
-    publisher_t *p = arg;
+    kvp_publisher_t *p = arg;
 
     uv_idle_start(&p->registry->more, on_more);
 }
@@ -292,11 +250,11 @@ static void
 mark_unseen(void *arg, uintptr_t what)
 {
     (void)arg;
-    ((publisher_t *)what)->is_unseen = true;
+    ((kvp_publisher_t *)what)->is_unseen = true;
 }
 
 static void
-free_publisher(publisher_t *p)
+free_publisher(kvp_publisher_t *p)
 {
     kvp_list_del(&p->link);
     for (uint32_t i = 0; i < p->applier.joins_n; i++)
@@ -307,7 +265,7 @@ free_publisher(publisher_t *p)
 }
 
 static void
-close_sockets(publisher_t *p)
+close_sockets(kvp_publisher_t *p)
 {
     kvp_subscription_close(p->sub);
     kvp_reach_close(p->reach);
@@ -317,7 +275,7 @@ close_sockets(publisher_t *p)
 }
 
 static void
-end_publisher(kvp_registry_t *r, publisher_t *p)
+end_publisher(kvp_registry_t *r, kvp_publisher_t *p)
 {
     close_sockets(p);
     kvp_feed_fini(&p->feed);
@@ -333,7 +291,7 @@ end_publisher(kvp_registry_t *r, publisher_t *p)
 
 /* False: there are too many joins. */
 static bool
-join_pools(kvp_registry_t *r, publisher_t *p)
+join_pools(kvp_registry_t *r, kvp_publisher_t *p)
 {
     const kvp_terms_t *terms = &p->applier.terms;
 
@@ -353,9 +311,9 @@ join_pools(kvp_registry_t *r, publisher_t *p)
 }
 
 static kvp_err_t
-make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **out, char why[160])
+make_publisher(kvp_registry_t *r, const kvp_registration_t *what, kvp_publisher_t **out, char why[160])
 {
-    publisher_t *p = calloc(1, sizeof *p);
+    kvp_publisher_t *p = calloc(1, sizeof *p);
     const kvp_subscription_ops_t ops = {on_live,      on_replayed,     on_snapshot,      on_digests, on_replay_end,
                                         on_connected, on_disconnected, on_more_messages, p};
     kvp_err_t err;
@@ -395,11 +353,11 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, publisher_t **
     return KVP_OK;
 }
 
-static publisher_t *
+static kvp_publisher_t *
 find(const kvp_registry_t *r, const kvp_registration_t *key)
 {
     kvp_list_foreach (pos, &r->publishers) {
-        publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
 
         if (kvp_registration_is_same_key(&p->reg, key)) return p;
     }
@@ -436,7 +394,7 @@ save(const kvp_registry_t *r)
     kvp_jsonw_open(&w, NULL, '[');
     kvp_list_foreach (pos, &r->publishers) {
         kvp_jsonw_open(&w, NULL, '{');
-        kvp_registration_write(&kvp_list_entry(pos, publisher_t, link)->reg, &w);
+        kvp_registration_write(&kvp_list_entry(pos, kvp_publisher_t, link)->reg, &w);
         kvp_jsonw_close(&w, '}');
     }
     kvp_jsonw_close(&w, ']');
@@ -475,7 +433,7 @@ static bool
 is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char why[160])
 {
     kvp_list_foreach (pos, &r->publishers) {
-        const kvp_registration_t *reg = &kvp_list_entry(pos, publisher_t, link)->reg;
+        const kvp_registration_t *reg = &kvp_list_entry(pos, kvp_publisher_t, link)->reg;
 
         if (kvp_registration_is_same_key(reg, what) || !kvp_subscription_is_same_bound(reg->endpoint, what->endpoint))
             continue;
@@ -494,10 +452,10 @@ static bool
 end_lost(kvp_registry_t *r)
 {
     const uint64_t now_ns = kvp_boot_ns();
-    publisher_t *lost = NULL;
+    kvp_publisher_t *lost = NULL;
 
     kvp_list_foreach (pos, &r->publishers) {
-        publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
 
         if (p->lost_ns != 0 && now_ns - p->lost_ns >= LOST_NS && (lost == NULL || p->lost_ns < lost->lost_ns)) lost = p;
     }
@@ -511,7 +469,7 @@ end_lost(kvp_registry_t *r)
 kvp_err_t
 kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160])
 {
-    publisher_t *old = find(r, what), *p;
+    kvp_publisher_t *old = find(r, what), *p;
     kvp_err_t err;
 
     snprintf(why, 160, "there are too many publishers");
@@ -539,7 +497,7 @@ kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160
 kvp_err_t
 kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key)
 {
-    publisher_t *p = find(r, key);
+    kvp_publisher_t *p = find(r, key);
 
     if (p == NULL) return KVP_NOT_FOUND;
     end_publisher(r, p);
@@ -556,7 +514,7 @@ on_more(uv_idle_t *idle)
     bool has_more = false;
 
     kvp_list_foreach (pos, &r->publishers)
-        has_more |= kvp_subscription_run(kvp_list_entry(pos, publisher_t, link)->sub, BATCH);
+        has_more |= kvp_subscription_run(kvp_list_entry(pos, kvp_publisher_t, link)->sub, BATCH);
     kvp_epoch_collect(&r->epoch);
     if (!has_more) uv_idle_stop(idle);
 }
@@ -567,7 +525,7 @@ look_at_ready(kvp_registry_t *r)
     bool is_ready = true;
 
     kvp_list_foreach (pos, &r->publishers) {
-        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
 
         is_ready &= !p->is_early || !p->feed.is_asking || p->feed.stats.failed_replays > 0;
     }
@@ -576,7 +534,7 @@ look_at_ready(kvp_registry_t *r)
 
 /* A pool that said something since it was compared is compared again. */
 static void
-ask_digests(publisher_t *p, uint64_t now_ns)
+ask_digests(kvp_publisher_t *p, uint64_t now_ns)
 {
     if (!p->reg.is_shared || p->feed.is_asking || p->digests_at == p->feed.stats.applied ||
         now_ns - p->digests_ns < DIGESTS_NS)
@@ -587,7 +545,7 @@ ask_digests(publisher_t *p, uint64_t now_ns)
 
 /* A damaged view is emptied, and the publisher is replayed. One that cannot be replayed goes on with what comes. */
 static void
-look_at_view(publisher_t *p)
+look_at_view(kvp_publisher_t *p)
 {
     kvp_view_stats_t view;
 
@@ -604,7 +562,7 @@ look_at_view(publisher_t *p)
 
 /* Says once that an endpoint cannot be reached, and once that it is reached again. */
 static void
-look_at_reach(publisher_t *p, kvp_reach_t *reach, const char *endpoint, bool is_fine, uint64_t now_ns)
+look_at_reach(kvp_publisher_t *p, kvp_reach_t *reach, const char *endpoint, bool is_fine, uint64_t now_ns)
 {
     if (reach == NULL || !kvp_reach_tick(reach, is_fine, now_ns)) return;
     if (kvp_reach_why(reach)[0] != '\0')
@@ -619,10 +577,10 @@ on_tick(uv_timer_t *timer)
 {
     kvp_registry_t *r = timer->data;
     const uint64_t now_ns = kvp_boot_ns();
-    publisher_t *p, *next;
+    kvp_publisher_t *p, *next;
 
     kvp_list_foreach (pos, &r->publishers) {
-        p = kvp_list_entry(pos, publisher_t, link);
+        p = kvp_list_entry(pos, kvp_publisher_t, link);
         look_at_view(p);
         if (p->wants_again) kvp_feed_again(&p->feed, now_ns);
         p->wants_again = false;
@@ -639,8 +597,8 @@ on_tick(uv_timer_t *timer)
     kvp_spaces_sweep(r->spaces, SWEEP);
     kvp_pools_flush(r->pools);
     for (kvp_list_t *pos = r->ending.next; pos != &r->ending; pos = &next->link) {
-        p = kvp_list_entry(pos, publisher_t, link);
-        next = kvp_list_entry(pos->next, publisher_t, link);
+        p = kvp_list_entry(pos, kvp_publisher_t, link);
+        next = kvp_list_entry(pos->next, kvp_publisher_t, link);
         if (!kvp_view_sweep(p->view, SWEEP) && p->is_unseen) free_publisher(p);
     }
     look_at_ready(r);
@@ -691,247 +649,6 @@ bool
 kvp_registry_is_ready(const kvp_registry_t *r)
 {
     return r->is_ready;
-}
-
-/* ---- telling */
-static void
-write_skips(const uint64_t counted[KVP_SKIPS_N], kvp_jsonw_t *w)
-{
-#define SKIP(name, text) {#name, text},
-    static const struct {
-        const char *name, *text;
-    } skips[] = {KVP_SKIPS(SKIP)};
-#undef SKIP
-
-    kvp_jsonw_open(w, "skipped", '[');
-    for (uint32_t i = 0; i < KVP_SKIPS_N; i++) {
-        if (counted[i] == 0) continue;
-        kvp_jsonw_open(w, NULL, '{');
-        kvp_jsonw_u64(w, "n", counted[i]);
-        kvp_jsonw_text(w, "why", skips[i].text);
-        kvp_jsonw_close(w, '}');
-    }
-    kvp_jsonw_close(w, ']');
-}
-
-static void
-write_source(const kvp_pool_source_t *source, kvp_jsonw_t *w)
-{
-    kvp_jsonw_u64(w, "stored", source->stored);
-    kvp_jsonw_u64(w, "removed", source->removed);
-    kvp_jsonw_u64(w, "cleared", source->cleared);
-    kvp_jsonw_u64(w, "ignored", source->ignored);
-    kvp_jsonw_u64(w, "digests", source->digests);
-    kvp_jsonw_u64(w, "drifts", source->drifts);
-    kvp_jsonw_open(w, "other_prefixes", '[');
-    for (uint32_t i = 0; i < source->unwanted_n; i++)
-        kvp_jsonw_text(w, NULL, source->unwanted[i]);
-    kvp_jsonw_close(w, ']');
-}
-
-/* What the pools hold of an engine's blocks. */
-static void
-write_joins(const kvp_applier_t *a, kvp_jsonw_t *w)
-{
-    if (a->joins_n == 0) return;
-    kvp_jsonw_open(w, "joins", '[');
-    for (uint32_t i = 0; i < a->joins_n; i++) {
-        kvp_jsonw_open(w, NULL, '{');
-        kvp_join_write(a->joins[i], w);
-        kvp_jsonw_close(w, '}');
-    }
-    kvp_jsonw_close(w, ']');
-}
-
-/* Of other engines at the endpoint. */
-static void
-write_refused(const kvp_subscription_t *sub, kvp_jsonw_t *w)
-{
-    const char *own, *other;
-    const uint64_t n = kvp_subscription_refused(sub, &own, &other);
-
-    if (n == 0) return;
-    kvp_jsonw_u64(w, "refused_messages", n);
-    kvp_jsonw_text(w, "topic", own);
-    kvp_jsonw_text(w, "refused_topic", other);
-}
-
-static const char *
-why_of(const kvp_reach_t *reach)
-{
-    return reach == NULL ? "" : kvp_reach_why(reach);
-}
-
-/* A publisher without its replays is live: what it publishes counts. */
-static const char *
-state_of(const publisher_t *p)
-{
-    if (why_of(p->reach)[0] != '\0') return "unreachable";
-    if (why_of(p->replay_reach)[0] != '\0' && kvp_subscription_is_connected(p->sub)) return "live";
-    return p->feed.is_asking ? "replaying" : kvp_subscription_is_connected(p->sub) ? "live" : "connecting";
-}
-
-/* "unreachable": why, with the endpoint. */
-static void
-write_unreachable(const publisher_t *p, kvp_jsonw_t *w)
-{
-    const bool is_replay = why_of(p->reach)[0] == '\0';
-    const char *why = why_of(is_replay ? p->replay_reach : p->reach);
-    char text[KVP_URL_TEXT_MAX + 256];
-
-    if (why[0] == '\0') return;
-    snprintf(text, sizeof text, "%s%s: %s", is_replay ? "replay endpoint " : "",
-             is_replay ? p->reg.replay_endpoint : p->reg.endpoint, why);
-    kvp_jsonw_text(w, "unreachable", text);
-}
-
-void
-kvp_registry_write_unreachable(const kvp_registry_t *r, kvp_jsonw_t *w)
-{
-    kvp_jsonw_open(w, "unreachable", '[');
-    kvp_list_foreach (pos, &r->publishers) {
-        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
-
-        if (why_of(p->reach)[0] == '\0' && why_of(p->replay_reach)[0] == '\0') continue;
-        kvp_jsonw_open(w, NULL, '{');
-        kvp_jsonw_text(w, "instance_id", p->reg.instance);
-        kvp_jsonw_text(w, "tenant_id", p->reg.tenant);
-        kvp_jsonw_u64(w, "dp_rank", p->reg.rank);
-        write_unreachable(p, w);
-        kvp_jsonw_close(w, '}');
-    }
-    kvp_jsonw_close(w, ']');
-}
-
-void
-kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
-{
-    const uint64_t now_ns = kvp_boot_ns();
-
-    kvp_jsonw_open(w, NULL, '[');
-    kvp_list_foreach (pos, &r->publishers) {
-        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
-        const kvp_feed_stats_t *st = &p->feed.stats;
-        kvp_view_stats_t view;
-
-        kvp_view_stats(p->view, &view);
-        kvp_jsonw_open(w, NULL, '{');
-        kvp_registration_write(&p->reg, w);
-        kvp_jsonw_text(w, "state", state_of(p));
-        write_unreachable(p, w);
-        kvp_jsonw_u64(w, "staleness_ms", (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
-        if (p->event_ns > 0) kvp_jsonw_u64(w, "last_message_ms", (now_ns - p->event_ns) / KVP_NS_PER_MS);
-        if (p->feed.has_last) kvp_jsonw_u64(w, "last_sequence", p->feed.last);
-        kvp_jsonw_u64(w, "messages", st->applied);
-        kvp_jsonw_u64(w, "events", p->reg.is_shared ? p->source.events : p->applier.done.events);
-        kvp_jsonw_u64(w, "blocks", view.resident);
-        kvp_jsonw_u64(w, "gaps", st->gaps + p->applier.done.gaps);
-        kvp_jsonw_u64(w, "replays", st->replays);
-        kvp_jsonw_u64(w, "failed_replays", st->failed_replays);
-        kvp_jsonw_u64(w, "drops", st->drops);
-        kvp_jsonw_u64(w, "incarnations", st->incarnations);
-        kvp_jsonw_u64(w, "snapshots", st->snapshots);
-        kvp_jsonw_u64(w, "repairs", p->repairs);
-        if (p->reg.is_shared) write_source(&p->source, w);
-        write_joins(&p->applier, w);
-        kvp_jsonw_u64(w, "duplicates", st->duplicates + p->applier.done.duplicates);
-        kvp_jsonw_u64(w, "malformed_messages", kvp_subscription_malformed(p->sub));
-        write_refused(p->sub, w);
-        write_skips(p->reg.is_shared ? p->source.skips : p->applier.done.skips, w);
-        kvp_jsonw_close(w, '}');
-    }
-    kvp_jsonw_close(w, ']');
-}
-
-void
-kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
-{
-    const uint64_t now_ns = kvp_boot_ns();
-    kvp_index_stats_t stats;
-
-    kvp_index_stats(r->ix, &stats);
-    kvp_jsonw_u64(w, "blocks", stats.blocks);
-    kvp_jsonw_open(w, "instances", '[');
-    kvp_list_foreach (pos, &r->publishers) {
-        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
-        kvp_view_stats_t view;
-
-        kvp_view_stats(p->view, &view);
-        kvp_jsonw_open(w, NULL, '{');
-        kvp_jsonw_text(w, "instance_id", p->reg.instance);
-        kvp_jsonw_text(w, "tenant_id", p->reg.tenant);
-        kvp_jsonw_u64(w, "dp_rank", p->reg.rank);
-        kvp_jsonw_text(w, "model", p->reg.model);
-        kvp_jsonw_u64(w, "block_size", p->reg.block_size);
-        kvp_jsonw_text(w, "state", state_of(p));
-        kvp_jsonw_u64(w, "blocks", view.resident);
-        kvp_jsonw_u64(w, "staleness_ms", (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
-        if (p->reg.is_shared) kvp_jsonw_bool(w, "shared", true);
-        write_joins(&p->applier, w);
-        kvp_jsonw_close(w, '}');
-    }
-    kvp_jsonw_close(w, ']');
-}
-
-static void
-metric(kvp_buf_t *out, const char *name, const char *type, const char *help, uint64_t value)
-{
-    char text[512];
-    const int n = snprintf(text, sizeof text,
-                           "# HELP kvpool_conductor_%s %s\n# TYPE kvpool_conductor_%s %s\nkvpool_conductor_%s %llu\n",
-                           name, help, name, type, name, (unsigned long long)value);
-
-    kvp_buf_append(out, text, (size_t)n);
-}
-
-void
-kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
-{
-    const uint64_t now_ns = kvp_boot_ns();
-    uint64_t messages = 0, events = 0, skipped = 0, gaps = 0, replays = 0, drops = 0, resident = 0, bytes = 0,
-             stale_ms = 0, unjoined = 0, drifts = 0, unreachable = 0;
-    kvp_index_stats_t index;
-
-    kvp_list_foreach (pos, &r->publishers) {
-        const publisher_t *p = kvp_list_entry(pos, publisher_t, link);
-        kvp_view_stats_t view;
-
-        kvp_view_stats(p->view, &view);
-        messages += p->feed.stats.applied;
-        events += p->applier.done.events + p->source.events;
-        for (uint32_t i = 0; i < KVP_SKIPS_N; i++)
-            skipped += p->applier.done.skips[i] + p->source.skips[i];
-        for (uint32_t i = 0; i < p->applier.joins_n; i++)
-            unjoined = kvp_max_u64(unjoined, kvp_join_unjoined(p->applier.joins[i]));
-        drifts += p->source.drifts;
-        unreachable += why_of(p->reach)[0] != '\0' || why_of(p->replay_reach)[0] != '\0';
-        gaps += p->feed.stats.gaps + p->applier.done.gaps;
-        replays += p->feed.stats.replays;
-        drops += p->feed.stats.drops;
-        resident += view.resident;
-        bytes += view.bytes;
-        stale_ms = kvp_max_u64(stale_ms, (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
-    }
-    kvp_index_stats(r->ix, &index);
-    metric(out, "publishers", "gauge", "publishers that are registered", r->n);
-    metric(out, "unreachable_publishers", "gauge", "publishers of which an endpoint cannot be reached", unreachable);
-    metric(out, "blocks", "gauge", "blocks that are known", index.blocks);
-    metric(out, "resident_blocks", "gauge", "blocks that publishers hold, of each of them", resident);
-    metric(out, "index_bytes", "gauge", "memory of blocks, and of what publishers hold", index.bytes + bytes);
-    metric(out, "staleness_ms", "gauge", "longest time for which a publisher's view is not known to be whole, ms",
-           stale_ms);
-    metric(out, "messages_total", "counter", "messages that were taken in", messages);
-    metric(out, "events_total", "counter", "events of them", events);
-    metric(out, "skipped_total", "counter", "events that were not taken, which /services tells by their reasons",
-           skipped);
-    metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", gaps);
-    metric(out, "replays_total", "counter", "replays that were asked for", replays);
-    metric(out, "unjoined_blocks", "gauge",
-           "blocks of a pool of which no engine has told where they stand, at the engine that lacks most", unjoined);
-    metric(out, "drifts_total", "counter", "times that a pool's digests were others than what was known of it", drifts);
-    metric(out, "left_out_total", "counter", "blocks that were left out because the index contradicted itself",
-           index.left_out);
-    metric(out, "drops_total", "counter", "times that what a publisher holds was given up", drops);
 }
 
 /* ---- life */
@@ -995,7 +712,7 @@ kvp_registry_stop(kvp_registry_t *r)
 {
     if (r == NULL || uv_is_closing((uv_handle_t *)&r->tick)) return;
     kvp_list_foreach (pos, &r->publishers) {
-        publisher_t *p = kvp_list_entry(pos, publisher_t, link);
+        kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
 
         close_sockets(p);
     }
@@ -1009,13 +726,13 @@ kvp_registry_destroy(kvp_registry_t *r)
     if (r == NULL) return;
     kvp_epoch_collect(&r->epoch); /* nobody reads any more */
     while (!kvp_list_is_empty(&r->publishers)) {
-        publisher_t *p = kvp_list_first(&r->publishers, publisher_t, link);
+        kvp_publisher_t *p = kvp_list_first(&r->publishers, kvp_publisher_t, link);
 
         kvp_feed_fini(&p->feed);
         free_publisher(p);
     }
     while (!kvp_list_is_empty(&r->ending))
-        free_publisher(kvp_list_first(&r->ending, publisher_t, link));
+        free_publisher(kvp_list_first(&r->ending, kvp_publisher_t, link));
     zmq_ctx_term(r->zmq);
     if (r->lock_fd >= 0) close(r->lock_fd);
     free(atomic_load(&r->roster));

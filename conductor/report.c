@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The reports of the registry: /services, /global_view, the unreachable publishers and the metrics. Reads the registry and changes nothing. On the
+ * loop's thread.
+ */
+#include "conductor/registry_priv.h"
+
+#include "common/clock.h"
+
+#include <stdio.h>
+
+static void
+write_skips(const uint64_t counted[KVP_SKIPS_N], kvp_jsonw_t *w)
+{
+#define SKIP(name, text) {#name, text},
+    static const struct {
+        const char *name, *text;
+    } skips[] = {KVP_SKIPS(SKIP)};
+#undef SKIP
+
+    kvp_jsonw_open(w, "skipped", '[');
+    for (uint32_t i = 0; i < KVP_SKIPS_N; i++) {
+        if (counted[i] == 0) continue;
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_u64(w, "n", counted[i]);
+        kvp_jsonw_text(w, "why", skips[i].text);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+static void
+write_source(const kvp_pool_source_t *source, kvp_jsonw_t *w)
+{
+    kvp_jsonw_u64(w, "stored", source->stored);
+    kvp_jsonw_u64(w, "removed", source->removed);
+    kvp_jsonw_u64(w, "cleared", source->cleared);
+    kvp_jsonw_u64(w, "ignored", source->ignored);
+    kvp_jsonw_u64(w, "digests", source->digests);
+    kvp_jsonw_u64(w, "drifts", source->drifts);
+    kvp_jsonw_open(w, "other_prefixes", '[');
+    for (uint32_t i = 0; i < source->unwanted_n; i++)
+        kvp_jsonw_text(w, NULL, source->unwanted[i]);
+    kvp_jsonw_close(w, ']');
+}
+
+/* What pools hold of an engine's blocks. */
+static void
+write_joins(const kvp_applier_t *a, kvp_jsonw_t *w)
+{
+    if (a->joins_n == 0) return;
+    kvp_jsonw_open(w, "joins", '[');
+    for (uint32_t i = 0; i < a->joins_n; i++) {
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_join_write(a->joins[i], w);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+/* Messages of other engines that connected to the same bound endpoint. */
+static void
+write_refused(const kvp_subscription_t *sub, kvp_jsonw_t *w)
+{
+    const char *own, *other;
+    const uint64_t n = kvp_subscription_refused(sub, &own, &other);
+
+    if (n == 0) return;
+    kvp_jsonw_u64(w, "refused_messages", n);
+    kvp_jsonw_text(w, "topic", own);
+    kvp_jsonw_text(w, "refused_topic", other);
+}
+
+static const char *
+why_of(const kvp_reach_t *reach)
+{
+    return reach == NULL ? "" : kvp_reach_why(reach);
+}
+
+/* A publisher is live without its replay endpoint: its new events count. */
+static const char *
+state_of(const kvp_publisher_t *p)
+{
+    if (why_of(p->reach)[0] != '\0') return "unreachable";
+    if (why_of(p->replay_reach)[0] != '\0' && kvp_subscription_is_connected(p->sub)) return "live";
+    return p->feed.is_asking ? "replaying" : kvp_subscription_is_connected(p->sub) ? "live" : "connecting";
+}
+
+/* The field `unreachable`: the endpoint and the reason. */
+static void
+write_unreachable(const kvp_publisher_t *p, kvp_jsonw_t *w)
+{
+    const bool is_replay = why_of(p->reach)[0] == '\0';
+    const char *why = why_of(is_replay ? p->replay_reach : p->reach);
+    char text[KVP_URL_TEXT_MAX + 256];
+
+    if (why[0] == '\0') return;
+    snprintf(text, sizeof text, "%s%s: %s", is_replay ? "replay endpoint " : "",
+             is_replay ? p->reg.replay_endpoint : p->reg.endpoint, why);
+    kvp_jsonw_text(w, "unreachable", text);
+}
+
+void
+kvp_registry_write_unreachable(const kvp_registry_t *r, kvp_jsonw_t *w)
+{
+    kvp_jsonw_open(w, "unreachable", '[');
+    kvp_list_foreach (pos, &r->publishers) {
+        const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
+
+        if (why_of(p->reach)[0] == '\0' && why_of(p->replay_reach)[0] == '\0') continue;
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "instance_id", p->reg.instance);
+        kvp_jsonw_text(w, "tenant_id", p->reg.tenant);
+        kvp_jsonw_u64(w, "dp_rank", p->reg.rank);
+        write_unreachable(p, w);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+void
+kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
+{
+    const uint64_t now_ns = kvp_boot_ns();
+
+    kvp_jsonw_open(w, NULL, '[');
+    kvp_list_foreach (pos, &r->publishers) {
+        const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
+        const kvp_feed_stats_t *st = &p->feed.stats;
+        kvp_view_stats_t view;
+
+        kvp_view_stats(p->view, &view);
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_registration_write(&p->reg, w);
+        kvp_jsonw_text(w, "state", state_of(p));
+        write_unreachable(p, w);
+        kvp_jsonw_u64(w, "staleness_ms", (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
+        if (p->event_ns > 0) kvp_jsonw_u64(w, "last_message_ms", (now_ns - p->event_ns) / KVP_NS_PER_MS);
+        if (p->feed.has_last) kvp_jsonw_u64(w, "last_sequence", p->feed.last);
+        kvp_jsonw_u64(w, "messages", st->applied);
+        kvp_jsonw_u64(w, "events", p->reg.is_shared ? p->source.events : p->applier.done.events);
+        kvp_jsonw_u64(w, "blocks", view.resident);
+        kvp_jsonw_u64(w, "gaps", st->gaps + p->applier.done.gaps);
+        kvp_jsonw_u64(w, "replays", st->replays);
+        kvp_jsonw_u64(w, "failed_replays", st->failed_replays);
+        kvp_jsonw_u64(w, "drops", st->drops);
+        kvp_jsonw_u64(w, "incarnations", st->incarnations);
+        kvp_jsonw_u64(w, "snapshots", st->snapshots);
+        kvp_jsonw_u64(w, "repairs", p->repairs);
+        if (p->reg.is_shared) write_source(&p->source, w);
+        write_joins(&p->applier, w);
+        kvp_jsonw_u64(w, "duplicates", st->duplicates + p->applier.done.duplicates);
+        kvp_jsonw_u64(w, "malformed_messages", kvp_subscription_malformed(p->sub));
+        write_refused(p->sub, w);
+        write_skips(p->reg.is_shared ? p->source.skips : p->applier.done.skips, w);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+void
+kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
+{
+    const uint64_t now_ns = kvp_boot_ns();
+    kvp_index_stats_t stats;
+
+    kvp_index_stats(r->ix, &stats);
+    kvp_jsonw_u64(w, "blocks", stats.blocks);
+    kvp_jsonw_open(w, "instances", '[');
+    kvp_list_foreach (pos, &r->publishers) {
+        const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
+        kvp_view_stats_t view;
+
+        kvp_view_stats(p->view, &view);
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "instance_id", p->reg.instance);
+        kvp_jsonw_text(w, "tenant_id", p->reg.tenant);
+        kvp_jsonw_u64(w, "dp_rank", p->reg.rank);
+        kvp_jsonw_text(w, "model", p->reg.model);
+        kvp_jsonw_u64(w, "block_size", p->reg.block_size);
+        kvp_jsonw_text(w, "state", state_of(p));
+        kvp_jsonw_u64(w, "blocks", view.resident);
+        kvp_jsonw_u64(w, "staleness_ms", (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
+        if (p->reg.is_shared) kvp_jsonw_bool(w, "shared", true);
+        write_joins(&p->applier, w);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+static void
+metric(kvp_buf_t *out, const char *name, const char *type, const char *help, uint64_t value)
+{
+    char text[512];
+    const int n = snprintf(text, sizeof text,
+                           "# HELP kvpool_conductor_%s %s\n# TYPE kvpool_conductor_%s %s\nkvpool_conductor_%s %llu\n",
+                           name, help, name, type, name, (unsigned long long)value);
+
+    kvp_buf_append(out, text, (size_t)n);
+}
+
+void
+kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
+{
+    const uint64_t now_ns = kvp_boot_ns();
+    uint64_t messages = 0, events = 0, skipped = 0, gaps = 0, replays = 0, drops = 0, resident = 0, bytes = 0,
+             stale_ms = 0, unjoined = 0, drifts = 0, unreachable = 0;
+    kvp_index_stats_t index;
+
+    kvp_list_foreach (pos, &r->publishers) {
+        const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
+        kvp_view_stats_t view;
+
+        kvp_view_stats(p->view, &view);
+        messages += p->feed.stats.applied;
+        events += p->applier.done.events + p->source.events;
+        for (uint32_t i = 0; i < KVP_SKIPS_N; i++)
+            skipped += p->applier.done.skips[i] + p->source.skips[i];
+        for (uint32_t i = 0; i < p->applier.joins_n; i++)
+            unjoined = kvp_max_u64(unjoined, kvp_join_unjoined(p->applier.joins[i]));
+        drifts += p->source.drifts;
+        unreachable += why_of(p->reach)[0] != '\0' || why_of(p->replay_reach)[0] != '\0';
+        gaps += p->feed.stats.gaps + p->applier.done.gaps;
+        replays += p->feed.stats.replays;
+        drops += p->feed.stats.drops;
+        resident += view.resident;
+        bytes += view.bytes;
+        stale_ms = kvp_max_u64(stale_ms, (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
+    }
+    kvp_index_stats(r->ix, &index);
+    metric(out, "publishers", "gauge", "publishers that are registered", r->n);
+    metric(out, "unreachable_publishers", "gauge", "publishers of which an endpoint cannot be reached", unreachable);
+    metric(out, "blocks", "gauge", "blocks that are known", index.blocks);
+    metric(out, "resident_blocks", "gauge", "blocks that publishers hold, of each of them", resident);
+    metric(out, "index_bytes", "gauge", "memory of blocks, and of what publishers hold", index.bytes + bytes);
+    metric(out, "staleness_ms", "gauge", "longest time for which a publisher's view is not known to be whole, ms",
+           stale_ms);
+    metric(out, "messages_total", "counter", "messages that were taken in", messages);
+    metric(out, "events_total", "counter", "events of them", events);
+    metric(out, "skipped_total", "counter", "events that were not taken, which /services tells by their reasons",
+           skipped);
+    metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", gaps);
+    metric(out, "replays_total", "counter", "replays that were asked for", replays);
+    metric(out, "unjoined_blocks", "gauge",
+           "blocks of a pool of which no engine has told where they stand, at the engine that lacks most", unjoined);
+    metric(out, "drifts_total", "counter", "times that a pool's digests were others than what was known of it", drifts);
+    metric(out, "left_out_total", "counter", "blocks that were left out because the index contradicted itself",
+           index.left_out);
+    metric(out, "drops_total", "counter", "times that what a publisher holds was given up", drops);
+}
