@@ -41,6 +41,7 @@ typedef struct {
     _Atomic uint64_t ids; /* that were made */
     kvp_places_t places; /* for bodies */
     _Atomic uint32_t open; /* exchanges, without uploads */
+    _Atomic uint64_t given_up_bytes; /* bodies of requests that clients gave up (giveup.h) */
     struct {
         _Atomic uint64_t requests, refused, failed, broken, plain,
             gone; /* broken: after the first byte; plain: without their prefill */

@@ -7,9 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define BYTES_MAX (64u << 20) /* of their bodies */
+
 typedef struct {
     kvp_proxy_shared_t *shared;
     kvp_upstream_t *up;
+    size_t bytes; /* of its body */
     uint32_t server, since;
     uint64_t route;
     int64_t rank; /* of the server, if it counts its ranks' requests; else -1 */
@@ -61,14 +64,15 @@ kvp_route_done(kvp_proxy_shared_t *shared, kvp_upstream_t *up, uint64_t route)
                              &ops, NULL);
 }
 
-/* A check has succeeded since. */
+/* A check has succeeded since, or the server is left out, so that its load is of no use. */
 static bool
 is_over(void *arg)
 {
     const given_up_t *g = arg;
+    const kvp_fleet_t *f = &g->shared->fleet;
 
     pthread_mutex_lock(&g->shared->lock);
-    const bool is_given_up = kvp_fleet_is_given_up(&g->shared->fleet, g->server, g->since);
+    const bool is_given_up = kvp_fleet_is_given_up(f, g->server, g->since) && !f->servers[g->server].is_down;
     pthread_mutex_unlock(&g->shared->lock);
 
     return !is_given_up;
@@ -79,11 +83,14 @@ on_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
     const given_up_t *g = arg;
     kvp_fleet_t *f = &g->shared->fleet;
-    /* Without a connection the server has failed. After one, the end may be its answer to ours. */
-    const kvp_server_end_t end = why != NULL && fate == KVP_CALL_UNSENT ? KVP_SERVER_FAILED : KVP_SERVER_LEFT;
 
     kvp_route_done(g->shared, g->up, g->route);
+    atomic_fetch_sub(&g->shared->given_up_bytes, g->bytes);
     pthread_mutex_lock(&g->shared->lock);
+    /* Without a connection the server has failed. After one, the end may be its answer to ours. */
+    const bool has_failed = why != NULL && fate == KVP_CALL_UNSENT && !f->servers[g->server].is_down;
+    const kvp_server_end_t end = has_failed ? KVP_SERVER_FAILED : KVP_SERVER_LEFT;
+
     if (g->rank >= 0) kvp_fleet_end_rank(f, g->server, (uint32_t)g->rank);
     if (why == NULL && kvp_fleet_is_given_up(f, g->server, g->since)) kvp_fleet_hear(f, g->server, kvp_now_ns());
     if (kvp_fleet_return(f, g->server, g->since, end, kvp_now_ns()))
@@ -96,12 +103,15 @@ kvp_give_up(kvp_exchange_t *x)
 {
     static const kvp_give_up_ops_t ops = {is_over, on_end};
     given_up_t *g = x->call != NULL && x->server != KVP_SERVER_NONE && x->state != KVP_X_BOOTSTRAP &&
-                            kvp_call_is_unanswered(x->call)
+                            kvp_call_is_unanswered(x->call) &&
+                            x->shared->given_up_bytes + x->sent.len <= BYTES_MAX
                         ? malloc(sizeof *g)
                         : NULL;
 
     if (g == NULL) return false;
     *g = (given_up_t){.shared = x->shared, .up = x->up, .server = x->server, .route = x->route};
+    g->bytes = x->sent.len;
+    atomic_fetch_add(&x->shared->given_up_bytes, g->bytes);
     g->rank = x->is_rank_taken ? x->rank : -1;
     pthread_mutex_lock(&x->shared->lock);
     g->since = kvp_fleet_give_up(&x->shared->fleet, x->server, kvp_now_ns());

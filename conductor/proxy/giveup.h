@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Requests that their clients gave up before the server sent a byte. Such a request still counts as
  * load of its server, in the fleet and in the router, until the server gives a sign: a byte, the end of
- * the connection, or a check that succeeds. Otherwise a server that hangs would look idle.
+ * the connection, or a check that succeeds. Otherwise a server that hangs would look idle. A server that
+ * is left out has no use for its load: its requests are dropped.
  */
 #ifndef KVP_CONDUCTOR_PROXY_GIVEUP_H
 #define KVP_CONDUCTOR_PROXY_GIVEUP_H
@@ -9,7 +10,7 @@
 #include "conductor/proxy/exchange.h"
 
 /* kvp_give_up takes over an exchange's call, its server and its route. False: the server has answered,
- * or there is no memory, so the call is to be cancelled. */
+ * or there is no memory, or the bodies of such requests are 64 MiB by now: the call is to be cancelled. */
 bool kvp_give_up(kvp_exchange_t *x) KVP_MUST_USE;
 
 /* kvp_route_done reports to the router that a route has ended; 0 = there is none. A route that is not

@@ -323,11 +323,11 @@ send_call(conn_t *k)
     const unsigned n = c->body_len > 0 ? 2 : 1;
     int sent;
 
+    c->was_sent = true; /* so the server has not failed, though its request is not wanted */
     if (c->given_up != NULL) {
         end_call(c, "the connection was made after the client had gone");
         return;
     }
-    c->was_sent = true;
     llhttp_init(&k->parser, HTTP_RESPONSE, &k->up->settings);
     k->parser.data = k;
     k->has_answer = false;

@@ -36,6 +36,10 @@ def is_left_out(proxy, server):
     return next(s["is_left_out"] for s in proxy.servers("GET")[1]["servers"] if s["url"] == server.url)
 
 
+def load_of(proxy, server):
+    return next(s["open"] for s in proxy.servers("GET")[1]["servers"] if s["url"] == server.url)
+
+
 @pytest.fixture
 def servers():
     made = [Server("replica") for _ in range(3)]
@@ -54,6 +58,7 @@ def test_hung_server_is_left_out(bench, servers):
         assert 1 <= answers.count(False) <= lost + 1, answers
     for proxy in proxies:
         wait_until(lambda: is_left_out(proxy, hung), 10, "the server to be left out")
+        wait_until(lambda: load_of(proxy, hung) <= 1, 10, "its requests to be dropped")  # 1: a check
         assert all(ask(proxy) for _ in range(6))
     asked, begun = len(hung.asked), time.monotonic()
     wake(hung)
@@ -92,3 +97,36 @@ def test_client_gives_up_before_the_answer(bench, servers):
     assert proxy.servers("GET")[1]["servers"][0]["open"] == 1
     wake(slow)
     wait_until(lambda: proxy.servers("GET")[1]["servers"][0]["open"] == 0, 5, "its end")
+
+
+def test_bodies_of_given_up_requests_are_bounded(bench, servers):
+    """Fails if clients that upload large bodies and go fill the proxy's memory while a server hangs."""
+    slow = servers[0]
+    slow.fail = "stall"
+    proxy = Proxy(bench, [slow])
+    text = json.dumps({**PROMPT, "prompt": "x" * (30 << 20)}).encode()
+    with contextlib.ExitStack() as clients:
+        for _ in range(3):
+            s = clients.enter_context(socket.create_connection(proxy.at, timeout=20 * SLOW))
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        wait_until(lambda: len(slow.asked) == 3, 20, "the requests")
+    wait_until(lambda: proxy.counter("open") == 0, 5, "the clients to go")
+    assert load_of(proxy, slow) <= 2
+
+
+def test_client_goes_before_the_connection_is_made(bench):
+    """Fails if a server is left out because a client went before the server had taken the connection."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as fill:
+        at = server.getsockname()
+        for _ in range(2):  # the kernel takes no third connection, and looks again after a second
+            s = fill.enter_context(socket.socket())
+            s.setblocking(False)
+            s.connect_ex(at)
+        proxy = Proxy(bench, [], "--replica", "http://%s:%d" % at)
+        assert not ask(proxy, secs=0.2)
+        wait_until(lambda: proxy.counter("open") == 0, 5, "the client to go")
+        server.settimeout(20)
+        for _ in range(3):
+            fill.enter_context(server.accept()[0])
+        wait_until(lambda: proxy.servers("GET")[1]["servers"][0]["open"] == 0, 5, "the request to end")
+        assert "left out" not in proxy.daemon.log()
