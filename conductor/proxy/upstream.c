@@ -17,6 +17,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define IDLE_MAX 4096u /* connections that are kept */
 #define IDLE_NS (60 * KVP_NS_PER_S) /* for so long */
@@ -123,7 +124,7 @@ static bool
 is_local(int failure)
 {
     return failure == UV_EMFILE || failure == UV_ENFILE || failure == UV_ENOMEM || failure == UV_ENOBUFS ||
-           failure == UV_EADDRNOTAVAIL || failure == UV_EAI_MEMORY;
+           failure == UV_EADDRNOTAVAIL || failure == UV_EAI_MEMORY || failure == UV_EBUSY; /* EBUSY: of the resolver */
 }
 
 static void
@@ -408,6 +409,16 @@ try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
     try_addr(c, addrs, addr->ai_next);
 }
 
+static bool
+has_descriptor(void)
+{
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+/* A resolver that lacks a descriptor says so in many ways. */
 static void
 on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
 {
@@ -423,7 +434,7 @@ on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
     if (status == 0)
         try_addr(c, found, found);
     else
-        c->failure = status;
+        c->failure = has_descriptor() ? status : UV_EMFILE;
 }
 
 /* A new connection. A name is looked up elsewhere, as that may take long. */

@@ -223,9 +223,11 @@ def test_half_sent_requests_keep_nobody_out(raw):
     wait_until(lambda: proxy.counter("uploads") == 0, 10, "the places of those that have gone")
 
 
-def test_no_descriptor_for_a_server(raw):
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_no_descriptor_for_a_server(raw, bench, host):
     """Fails if a server is blamed for our own lack, or if the client is told that it was the server's."""
-    proxy, server = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    _, server = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    proxy = Proxy(bench, [], "--proxy-threads", "1", "--replica", server.arg.replace("127.0.0.1", host))
     server.may_end.set()
     with connect(proxy) as s:
         s.sendall(request(b"1.1"))
