@@ -7,228 +7,40 @@
 
 #include <string.h>
 
-typedef struct {
-    const char *text;
-    size_t len, at;
-    const char *why;
-} scan_t;
-
 static bool
-fail(scan_t *s, const char *why)
+on_value(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event)
 {
-    s->why = why;
-    return false;
-}
+    kvp_body_t *b = arg;
+    kvp_body_field_t *f = &b->fields[b->n];
 
-static int
-peek(const scan_t *s)
-{
-    return s->at < s->len ? (unsigned char)s->text[s->at] : -1;
-}
-
-static void
-skip_blanks(scan_t *s)
-{
-    while (s->at < s->len && strchr(" \t\r\n", s->text[s->at]) != NULL && s->text[s->at] != '\0')
-        s->at++;
-}
-
-static bool
-is_hex(int c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
-
-/* From one quote behind the other. */
-static bool
-string(scan_t *s)
-{
-    for (s->at++; s->at < s->len; s->at++) {
-        const unsigned char c = (unsigned char)s->text[s->at];
-
-        if (c == '"') {
-            s->at++;
-            return true;
-        }
-        if (c < 0x20) return fail(s, "a control character in a string");
-        if (c != '\\') continue;
-        s->at++;
-        if (peek(s) == 'u') {
-            for (uint32_t i = 1; i <= 4; i++)
-                if (s->at + i >= s->len || !is_hex((unsigned char)s->text[s->at + i]))
-                    return fail(s, "a bad escape in a string");
-            s->at += 4;
-        } else if (peek(s) < 0 || strchr("\"\\/bfnrt", peek(s)) == NULL) {
-            return fail(s, "a bad escape in a string");
-        }
+    if (s->depth == 2 && event != KVP_JSON_END && event != KVP_JSON_KEY) f->elements++;
+    if (s->depth != 1) return true;
+    if (event == KVP_JSON_KEY) {
+        if (b->n == KVP_BODY_FIELDS_MAX) return false;
+        *f = (kvp_body_field_t){.name = s->begin + 1, .name_len = s->end - s->begin - 2};
+        return true;
     }
-    return fail(s, "a string has no end");
-}
-
-static bool
-digits(scan_t *s)
-{
-    const size_t from = s->at;
-
-    while (peek(s) >= '0' && peek(s) <= '9')
-        s->at++;
-    return s->at > from;
-}
-
-static bool
-number(scan_t *s)
-{
-    if (peek(s) == '-') s->at++;
-    if (peek(s) == '0')
-        s->at++;
-    else if (!digits(s))
-        return fail(s, "a bad number");
-    if (peek(s) == '.') {
-        s->at++;
-        if (!digits(s)) return fail(s, "a bad number");
-    }
-    if (peek(s) == 'e' || peek(s) == 'E') {
-        s->at++;
-        if (peek(s) == '+' || peek(s) == '-') s->at++;
-        if (!digits(s)) return fail(s, "a bad number");
-    }
+    if (event != KVP_JSON_END) f->value = s->begin;
+    if (event == KVP_JSON_BEGIN) return true;
+    f->value_len = s->end - f->value;
+    b->n++;
     return true;
-}
-
-static bool
-word(scan_t *s, const char *w)
-{
-    if (s->len - s->at < strlen(w) || memcmp(s->text + s->at, w, strlen(w)) != 0)
-        return fail(s, "a value that is none");
-    s->at += strlen(w);
-    return true;
-}
-
-static bool
-scalar(scan_t *s)
-{
-    switch (peek(s)) {
-    case '"':
-        return string(s);
-    case 't':
-        return word(s, "true");
-    case 'f':
-        return word(s, "false");
-    case 'n':
-        return word(s, "null");
-    default:
-        return number(s);
-    }
-}
-
-/* A name and its colon. */
-static bool
-field_name(scan_t *s)
-{
-    skip_blanks(s);
-    if (peek(s) != '"') return fail(s, "a field without a name");
-    if (!string(s)) return false;
-    skip_blanks(s);
-    if (peek(s) != ':') return fail(s, "a field without a colon");
-    s->at++;
-    return true;
-}
-
-/* One value, without recursion: what is open stands in a word of bits, 1 for an object. */
-static bool
-value(scan_t *s)
-{
-    uint64_t open = 0;
-    uint32_t depth = 0;
-
-    for (;;) {
-        skip_blanks(s);
-        const int c = peek(s);
-
-        if (c == '{' || c == '[') {
-            if (depth == KVP_BODY_DEPTH_MAX) return fail(s, "too many levels");
-            open = open << 1 | (c == '{');
-            depth++;
-            s->at++;
-            skip_blanks(s);
-            if (peek(s) != (c == '{' ? '}' : ']')) {
-                if (c == '{' && !field_name(s)) return false;
-                continue;
-            }
-            s->at++;
-            depth--;
-            open >>= 1;
-        } else if (!scalar(s)) {
-            return false;
-        }
-        for (;;) { /* behind a value */
-            if (depth == 0) return true;
-            skip_blanks(s);
-            if (peek(s) == ',') {
-                s->at++;
-                if ((open & 1) != 0 && !field_name(s)) return false;
-                break;
-            }
-            if (peek(s) != ((open & 1) != 0 ? '}' : ']')) return fail(s, "neither a comma nor an end behind a value");
-            s->at++;
-            depth--;
-            open >>= 1;
-        }
-    }
-}
-
-static bool
-field(scan_t *s, kvp_body_t *out)
-{
-    kvp_body_field_t *f = &out->fields[out->n];
-
-    if (out->n == KVP_BODY_FIELDS_MAX) return fail(s, "too many fields");
-    skip_blanks(s);
-    f->name = s->at + 1;
-    if (!field_name(s)) return false;
-    f->name_len = (size_t)((const char *)memrchr(s->text + f->name, '"', s->at - f->name) - (s->text + f->name));
-    skip_blanks(s);
-    f->value = s->at;
-    if (!value(s)) return false;
-    f->value_len = s->at - f->value;
-    out->n++;
-    return true;
-}
-
-static bool
-object(scan_t *s, kvp_body_t *out)
-{
-    skip_blanks(s);
-    if (peek(s) != '{') return fail(s, "it is no object");
-    s->at++;
-    skip_blanks(s);
-    if (peek(s) == '}') {
-        s->at++;
-    } else {
-        for (;;) {
-            if (!field(s, out)) return false;
-            skip_blanks(s);
-            if (peek(s) != ',') break;
-            s->at++;
-        }
-        if (peek(s) != '}') return fail(s, "neither a comma nor an end behind a value");
-        s->at++;
-    }
-    skip_blanks(s);
-    return s->at == s->len || fail(s, "more stands behind it");
 }
 
 bool
 kvp_body_read(const char *text, size_t len, kvp_body_t *out, const char **why_out)
 {
-    scan_t s = {.text = text, .len = len, .why = "it is not UTF-8"};
+    kvp_jsonscan_t s;
 
     out->text = text;
-    out->len = len;
     out->n = 0;
-    if (kvp_is_utf8(text, len) && object(&s, out)) return true;
-    *why_out = len == 0 ? "it is empty" : s.why;
-    return false;
+    kvp_jsonscan_init(&s, on_value, out);
+    *why_out = len == 0                            ? "it is empty"
+               : !kvp_is_utf8(text, len)           ? "it is not UTF-8"
+               : !kvp_jsonscan_feed(&s, text, len) ? "it is no object in JSON, or is too deep, or has too many fields"
+               : !kvp_jsonscan_is_whole(&s)        ? "it has no end"
+                                                   : NULL;
+    return *why_out == NULL;
 }
 
 static uint32_t
@@ -273,16 +85,14 @@ kvp_body_is_named(const kvp_body_t *body, uint32_t field, const char *name)
 }
 
 bool
-kvp_body_is_list_of_several(const char *text, size_t len)
+kvp_body_is_list_of_several(const kvp_body_t *body, uint32_t field)
 {
-    scan_t s = {.text = text, .len = len};
+    const kvp_body_field_t *f = &body->fields[field];
+    const char *at = body->text + f->value;
 
-    if (peek(&s) != '[') return false;
-    s.at++;
-    skip_blanks(&s);
-    if (peek(&s) == '-' || (peek(&s) >= '0' && peek(&s) <= '9') || !value(&s)) return false;
-    skip_blanks(&s);
-    return peek(&s) == ',';
+    if (*at++ != '[' || f->elements < 2) return false;
+    at += strspn(at, " \t\r\n"); /* a bracket stands behind it */
+    return *at != '-' && (*at < '0' || *at > '9');
 }
 
 const char *

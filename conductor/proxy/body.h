@@ -5,18 +5,19 @@
 #define KVP_CONDUCTOR_PROXY_BODY_H
 
 #include "common/buf.h"
+#include "conductor/jsonscan.h"
 
 #define KVP_BODY_FIELDS_MAX 128u
-#define KVP_BODY_DEPTH_MAX 64u
+#define KVP_BODY_DEPTH_MAX KVP_JSONSCAN_DEPTH_MAX
 
 typedef struct {
     size_t name, name_len; /* of the text between the quotes, as it stands there */
     size_t value, value_len;
+    size_t elements; /* of a value that is an array or an object */
 } kvp_body_field_t;
 
 typedef struct {
     const char *text; /* borrowed */
-    size_t len;
     kvp_body_field_t fields[KVP_BODY_FIELDS_MAX];
     uint32_t n;
 } kvp_body_t;
@@ -30,9 +31,9 @@ bool kvp_body_is_named(const kvp_body_t *body, uint32_t field, const char *name)
 /* kvp_body_find: the value's bytes, or NULL. The last one counts, as readers have it. */
 const char *kvp_body_find(const kvp_body_t *body, const char *name, size_t *len_out);
 
-/* kvp_body_is_list_of_several says whether a value of a body is an array that has two elements or more and does not begin
+/* kvp_body_is_list_of_several says whether that field is an array that has two elements or more and does not begin
  * with a number. */
-bool kvp_body_is_list_of_several(const char *text, size_t len);
+bool kvp_body_is_list_of_several(const kvp_body_t *body, uint32_t field);
 
 /* kvp_body_copy appends the object to out without fields of those names (ended by NULL), and with `more` (fields, `"a":1,"b":2`; "" = none) behind the others. */
 void kvp_body_copy(const kvp_body_t *body, const char *const *without, const char *more, kvp_buf_t *out);

@@ -21,11 +21,10 @@ kvp_has_several_prompts(const kvp_body_t *request)
     bool has_prompt = false, has_embeds = false;
 
     for (uint32_t i = 0; i < request->n; i++) {
-        const kvp_body_field_t *f = &request->fields[i];
         const bool is_prompt = kvp_body_is_named(request, i, "prompt");
 
         if ((!is_prompt && !kvp_body_is_named(request, i, "prompt_embeds")) || is_text(request, i, "null")) continue;
-        if (kvp_body_is_list_of_several(request->text + f->value, f->value_len)) return true;
+        if (kvp_body_is_list_of_several(request, i)) return true;
         has_prompt |= is_prompt;
         has_embeds |= !is_prompt;
     }

@@ -103,8 +103,7 @@ kvp_give_up(kvp_exchange_t *x)
 {
     static const kvp_give_up_ops_t ops = {is_over, on_end};
     given_up_t *g = x->call != NULL && x->server != KVP_SERVER_NONE && x->state != KVP_X_BOOTSTRAP &&
-                            kvp_call_is_unanswered(x->call) &&
-                            x->shared->given_up_bytes + x->sent.len <= BYTES_MAX
+                            kvp_call_is_unanswered(x->call) && x->shared->given_up_bytes + x->sent.len <= BYTES_MAX
                         ? malloc(sizeof *g)
                         : NULL;
 

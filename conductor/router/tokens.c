@@ -7,7 +7,7 @@
 #include "common/digestmap.h"
 #include "common/thread.h"
 #include "conductor/index/chain.h"
-#include "conductor/router/jsonscan.h"
+#include "conductor/jsonscan.h"
 
 #include <curl/curl.h>
 #include <pthread.h>

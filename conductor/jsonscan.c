@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See jsonscan.h.
  */
-#include "conductor/router/jsonscan.h"
+#include "conductor/jsonscan.h"
 
+#include <ctype.h>
 #include <string.h>
 
 /* What may come next, outside of strings and words. */
 enum { FIRST, VALUE, VALUE_OR_END, KEY, KEY_OR_END, COLON, AFTER, WHOLE };
-enum { BETWEEN, IN_STRING, IN_ESCAPE, IN_WORD };
+enum { BETWEEN, IN_STRING, IN_ESCAPE, IN_HEX, IN_WORD };
 
 static bool
 is_blank(char c)
@@ -54,6 +55,7 @@ begin_text(kvp_jsonscan_t *s, uint8_t mode)
     s->text_len = 0;
     s->is_cut = s->has_escape = false;
     s->mode = mode;
+    s->begin = s->at;
 }
 
 static void
@@ -70,6 +72,7 @@ end_word(kvp_jsonscan_t *s)
 {
     s->mode = BETWEEN;
     s->state = AFTER;
+    s->end = s->at;
     s->text[s->text_len] = '\0';
     if (s->is_cut || !(is_number(s->text) || strcmp(s->text, "null") == 0 || strcmp(s->text, "true") == 0 ||
                        strcmp(s->text, "false") == 0))
@@ -81,6 +84,7 @@ static bool
 end_string(kvp_jsonscan_t *s)
 {
     s->mode = BETWEEN;
+    s->end = s->at + 1;
     s->text[s->text_len] = '\0';
     if (s->state != KEY && s->state != KEY_OR_END) {
         s->state = AFTER;
@@ -93,7 +97,7 @@ end_string(kvp_jsonscan_t *s)
         key[0] = '\0';
         if (s->text_len <= KVP_JSONSCAN_KEY_MAX) memcpy(key, s->text, s->text_len + 1);
     }
-    return true;
+    return s->on(s->arg, s, KVP_JSON_KEY);
 }
 
 static bool
@@ -101,6 +105,7 @@ open_container(kvp_jsonscan_t *s, bool is_object)
 {
     if (s->depth == KVP_JSONSCAN_DEPTH_MAX || (s->state == FIRST && !is_object)) return false;
     s->text_len = is_object;
+    s->begin = s->at;
     if (!s->on(s->arg, s, KVP_JSON_BEGIN)) return false;
     s->objects = (s->objects & ~(1ull << s->depth)) | (uint64_t)is_object << s->depth;
     if (s->depth < KVP_JSONSCAN_KEYS) s->keys[s->depth][0] = '\0';
@@ -115,6 +120,7 @@ close_container(kvp_jsonscan_t *s, bool is_object)
     if (s->depth == 0 || is_in_object(s) != is_object) return false;
     if (s->state != AFTER && s->state != (is_object ? KEY_OR_END : VALUE_OR_END)) return false;
     s->depth--;
+    s->end = s->at + 1;
     s->state = s->depth == 0 ? WHOLE : AFTER;
     return s->on(s->arg, s, KVP_JSON_END);
 }
@@ -154,26 +160,41 @@ take_between(kvp_jsonscan_t *s, char c)
 }
 
 static bool
+is_plain(char c)
+{
+    return (unsigned char)c >= 0x20 && c != '"' && c != '\\';
+}
+
+static bool
+take_escape(kvp_jsonscan_t *s, char c)
+{
+    add_text(s, c);
+    s->hex = c == 'u' ? 4 : 0;
+    s->mode = c == 'u' ? IN_HEX : IN_STRING;
+    return c != '\0' && strchr("\"\\/bfnrtu", c) != NULL;
+}
+
+static bool
 take(kvp_jsonscan_t *s, char c)
 {
     switch (s->mode) {
     case IN_STRING:
-        if ((unsigned char)c < 0x20) return false;
         if (c == '"') return end_string(s);
-        if (c == '\\') {
-            s->mode = IN_ESCAPE;
-            s->has_escape = true;
-        }
         add_text(s, c);
-        return true;
+        if (is_plain(c)) return true;
+        s->mode = IN_ESCAPE;
+        s->has_escape = true;
+        return c == '\\';
     case IN_ESCAPE:
-        s->mode = IN_STRING;
+        return take_escape(s, c);
+    case IN_HEX:
         add_text(s, c);
-        return (unsigned char)c >= 0x20;
+        if (--s->hex == 0) s->mode = IN_STRING;
+        return isxdigit((unsigned char)c) != 0;
     case IN_WORD:
         if (!is_blank(c) && c != ',' && c != ']' && c != '}') {
             add_text(s, c);
-            return true;
+            return is_plain(c);
         }
         return end_word(s) && take_between(s, c);
     default:
@@ -189,11 +210,23 @@ kvp_jsonscan_init(kvp_jsonscan_t *s, bool (*on)(void *arg, const kvp_jsonscan_t 
     s->arg = arg;
 }
 
+/* Within a text, and of no meaning to it; most characters are. */
+static bool
+is_inert(const kvp_jsonscan_t *s, char c)
+{
+    return s->mode == IN_STRING ? is_plain(c) : s->mode == IN_WORD && c >= '0' && c <= '9';
+}
+
 bool
 kvp_jsonscan_feed(kvp_jsonscan_t *s, const char *bytes, size_t len)
 {
-    for (size_t i = 0; i < len; i++)
-        if (!take(s, bytes[i])) return false;
+    const char *end = bytes + len;
+
+    for (; bytes < end; bytes++, s->at++) {
+        if (!take(s, *bytes)) return false;
+        for (; bytes + 1 < end && is_inert(s, bytes[1]); bytes++, s->at++)
+            add_text(s, bytes[1]);
+    }
     return true;
 }
 
