@@ -97,26 +97,6 @@ kvp_servers_count(kvp_proxy_shared_t *p, kvp_server_role_t role)
     return n;
 }
 
-uint32_t
-kvp_servers_left_out(kvp_proxy_shared_t *p)
-{
-    pthread_mutex_lock(&p->lock);
-    const uint32_t n = kvp_fleet_left_out(&p->fleet);
-    pthread_mutex_unlock(&p->lock);
-
-    return n;
-}
-
-bool
-kvp_servers_are_serving(kvp_proxy_shared_t *p)
-{
-    pthread_mutex_lock(&p->lock);
-    const bool are_serving = kvp_fleet_is_serving(&p->fleet);
-    pthread_mutex_unlock(&p->lock);
-
-    return are_serving;
-}
-
 /* What a call that brought nothing to use says of its server. */
 static kvp_server_end_t
 end_of(const char *why, uint32_t status, kvp_call_fate_t fate)

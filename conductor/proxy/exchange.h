@@ -111,8 +111,6 @@ void kvp_exchange_break(kvp_exchange_t *x);
 void kvp_exchange_fini(kvp_exchange_t *x);
 
 uint32_t kvp_servers_count(kvp_proxy_shared_t *shared, kvp_server_role_t role);
-uint32_t kvp_servers_left_out(kvp_proxy_shared_t *shared);
-bool kvp_servers_are_serving(kvp_proxy_shared_t *shared); /* kvp_fleet_is_serving */
 
 /* What a check of a server, and the end of a route, make of an answer: nothing. */
 bool kvp_skip_bytes(void *arg, const void *bytes, size_t len);

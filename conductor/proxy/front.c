@@ -242,15 +242,19 @@ refuse(struct MHD_Connection *conn, uint32_t status, const char *why)
 static enum MHD_Result
 on_health(kvp_proxy_shared_t *p, struct MHD_Connection *conn, bool is_check)
 {
-    const bool is_ok = is_check || kvp_servers_are_serving(p);
+    const kvp_fleet_t *fleet = &p->fleet;
     char text[256];
-    const int n = snprintf(
-        text, sizeof text,
-        "{\"status\":\"%s\",\"prefill_instances\":%u,\"decode_instances\":%u,\"replica_instances\":%u,"
-        "\"left_out\":%u}",
-        is_ok ? "ok" : "a role has no server in use", kvp_servers_count(p, KVP_SERVER_PREFILL),
-        kvp_servers_count(p, KVP_SERVER_DECODE), kvp_servers_count(p, KVP_SERVER_REPLICA), kvp_servers_left_out(p));
 
+    pthread_mutex_lock(&p->lock);
+    const bool is_ok = is_check || kvp_fleet_is_serving(fleet);
+    const int n =
+        snprintf(text, sizeof text,
+                 "{\"status\":\"%s\",\"prefill_instances\":%u,\"decode_instances\":%u,\"replica_instances\":%u,"
+                 "\"left_out\":%u}",
+                 is_ok ? "ok" : "a role has no server in use", kvp_fleet_count(fleet, KVP_SERVER_PREFILL),
+                 kvp_fleet_count(fleet, KVP_SERVER_DECODE), kvp_fleet_count(fleet, KVP_SERVER_REPLICA),
+                 kvp_fleet_left_out(fleet));
+    pthread_mutex_unlock(&p->lock);
     return answer_now(conn, is_ok ? 200 : 503, "application/json", text, (size_t)n);
 }
 

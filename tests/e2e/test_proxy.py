@@ -205,6 +205,7 @@ def test_pages_of_other_origins(site, bench):
     r = options(proxy, ask)
     assert r.status == 204 and r.headers["Access-Control-Allow-Origin"] == "*" and "POST" in r.headers["Access-Control-Allow-Methods"]
     assert r.headers["Access-Control-Allow-Headers"] == ask["Access-Control-Request-Headers"]
+    assert options(proxy, {**ask, "Access-Control-Request-Headers": ""}).status == 204
     for body in (BODY, {**BODY, "stream": False}):
         assert proxy.post(body, headers={"Origin": page})[2].headers.get_all("Access-Control-Allow-Origin") == ["*"]
     assert proxy.post(raw="{", headers={"Origin": page})[2].headers["Access-Control-Allow-Origin"] == "*"
