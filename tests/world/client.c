@@ -39,11 +39,14 @@ found(peer_t *c, const char *key, uint32_t *copies_out)
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
     kvp_digest_t digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant_id, key, strlen(key));
     uint64_t version = 0;
+    reply_t *reply;
     places_t p;
 
     head.n = 1;
     head.no_hold = true;
-    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &p);
+    reply = peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest));
+    if (reply == NULL) return 0;
+    places_read(reply, &p);
     assert_int_equal(p.err, KVP_OK);
     if (p.objs[0].err == KVP_OK) version = p.objs[0].version;
     if (copies_out != NULL) *copies_out = p.objs[0].nloc;

@@ -287,7 +287,8 @@ kvp_err_t get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *
 /* put_like begins, writes all copies that are granted, and commits: the error of that which failed. */
 kvp_err_t put_like(peer_t *c, const put_t *what, const Kvp__Pb__PutBegin *like);
 bool exists(peer_t *c, const char *key); /* leaves nothing behind */
-/* found returns the version that a get finds, 0 = none; copies_out, which may be NULL, is how many. Holds nothing. */
+/* found returns the version that a get finds, 0 = none, or no answer yet; copies_out, which may be NULL, is how many. Holds
+ * nothing. */
 uint64_t found(peer_t *c, const char *key, uint32_t *copies_out);
 bool probe(peer_t *c, const char *key); /* leaves a probe */
 void release(peer_t *c, uint64_t ticket);

@@ -197,6 +197,21 @@ stage_all(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const got_t *
     return w != NULL && begun > 0;
 }
 
+/* One of them may be found as soon as a node is back: it lies there, or the log may lack it. Of a prefix that is the first that is missing. */
+static bool
+may_any_come(const kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, bool is_prefix)
+{
+    if (kvp_nodes_awaited(m) == 0) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t oid = kvp_objindex_find(m->cat.index, digests[i]);
+
+        if (is_found(m, s, oid)) continue;
+        if (oid == KVP_OID_NONE ? kvp_gone_is_rebuilding(&m->prot) : is_away(m, s, oid)) return true;
+        if (is_prefix) return false;
+    }
+    return false;
+}
+
 static void
 get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited)
 {
@@ -210,7 +225,8 @@ get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_wai
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__get__descriptor, f);
     digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_PLACES_MAX);
-    if (digests == NULL) {
+    /* A client repeats a GET with a hold itself. Without a hold GET is a question, as EXISTS is. */
+    if (digests == NULL || (msg->no_hold && may_any_come(m, s, digests, msg->n, false) && kvp_await_nodes(m, s, f))) {
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -270,21 +286,6 @@ count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
         kvp_victim_used(&m->prot, oids[i]);
         o->is_asking_counted = 1;
     }
-}
-
-/* One of them may be found as soon as a node is back: it lies there, or the log may lack it. Of a prefix that is the first that is missing. */
-static bool
-may_any_come(const kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, bool is_prefix)
-{
-    if (kvp_nodes_awaited(m) == 0) return false;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t oid = kvp_objindex_find(m->cat.index, digests[i]);
-
-        if (is_found(m, s, oid)) continue;
-        if (oid == KVP_OID_NONE ? kvp_gone_is_rebuilding(&m->prot) : is_away(m, s, oid)) return true;
-        if (is_prefix) return false;
-    }
-    return false;
 }
 
 void

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Questions that wait, and are handled again when their wait is over: a GET of what is on tiers alone waits for its stages; and after a
- * take-over EXISTS, LOOKUP and LIST wait for nodes that are not back yet.
+ * take-over EXISTS, LOOKUP, LIST and GET without a hold wait for nodes that are not back yet.
  */
 #include "master/core/request/request.h"
 
@@ -85,6 +85,8 @@ go_on(kvp_master_t *m, kvp_stagewait_t *w)
         kvp_get_again(m, w->session, &f, w->waiters);
     else if (f.hdr.opcode == KVP_OP_EXISTS)
         kvp_on_exists(m, w->session, &f);
+    else if (f.hdr.opcode == KVP_OP_GET)
+        kvp_on_get(m, w->session, &f);
     else if (f.hdr.opcode == KVP_OP_LOOKUP)
         kvp_on_lookup(m, w->session, &f);
     else

@@ -184,7 +184,7 @@ test_words_that_are_cut_or_made_up(void **state)
 
 /* ---- questions in the first second */
 typedef struct {
-    uint64_t exists, prefix, list;
+    uint64_t exists, prefix, list, place;
 } asked_t;
 
 static asked_t
@@ -193,29 +193,32 @@ ask_all(rig_t *g, const char *key)
     Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
     Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
     Kvp__Pb__List list = KVP__PB__LIST__INIT;
+    Kvp__Pb__Get place = KVP__PB__GET__INIT;
     kvp_digest_t digest = digest_of(g->w, key);
 
-    exists.n = lookup.n = 1;
-    lookup.is_prefix = true;
+    exists.n = lookup.n = place.n = 1;
+    lookup.is_prefix = place.no_hold = true;
     return (asked_t){
         .exists = peer_send(g->c, KVP_OP_EXISTS, 0, &exists.base, &digest, sizeof digest),
         .prefix = peer_send(g->c, KVP_OP_LOOKUP, 0, &lookup.base, &digest, sizeof digest),
         .list = peer_send(g->c, KVP_OP_LIST, 0, &list.base, NULL, 0),
+        .place = peer_send(g->c, KVP_OP_GET, 0, &place.base, &digest, sizeof digest),
     };
 }
 
-/* All three are answered by now, and say so. */
+/* All of them are answered by now, and say so. */
 static void
 check_answers(rig_t *g, const asked_t *asked, bool is_there)
 {
     reply_t *exists = peer_reply(g->c, asked->exists), *prefix = peer_reply(g->c, asked->prefix),
-            *list = peer_reply(g->c, asked->list);
+            *list = peer_reply(g->c, asked->list), *place = peer_reply(g->c, asked->place);
     Kvp__Pb__LookupReply *found;
     Kvp__Pb__ListReply *listed;
     kvp_pb_t pb;
 
-    assert_true(exists != NULL && prefix != NULL && list != NULL);
+    assert_true(exists != NULL && prefix != NULL && list != NULL && place != NULL);
     assert_int_equal(exists->frame.tail[0], is_there);
+    assert_int_equal(((const kvp_wire_obj_t *)place->frame.tail)->err, is_there ? KVP_OK : KVP_NODE_LOST);
     found = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, &prefix->frame);
     assert_int_equal(found->found, is_there);
     kvp_pb_free(&pb, found);
@@ -225,6 +228,7 @@ check_answers(rig_t *g, const asked_t *asked, bool is_there)
     reply_free(exists);
     reply_free(prefix);
     reply_free(list);
+    reply_free(place);
 }
 
 static void
@@ -238,7 +242,7 @@ test_questions_wait_for_the_nodes_of_the_log(void **state)
     asked = ask_all(g, "key");
     world_advance(g->w, 300 * MS);
     assert_true(peer_is_asking(g->c, asked.exists) && peer_is_asking(g->c, asked.prefix) &&
-                peer_is_asking(g->c, asked.list));
+                peer_is_asking(g->c, asked.list) && peer_is_asking(g->c, asked.place));
     assert_false(exists(g->c, "other")); /* the log says all: no node brings that */
     node_report(greet(g->w, g->a));
     world_advance(g->w, 20 * MS);
