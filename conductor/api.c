@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define LOOP_MS 5000u /* the loop may be taking in events */
+#define NOT_KEPT "the data directory does not keep this change yet; GET /health says why"
 
 /* ---- the loop's */
 typedef struct {
@@ -69,9 +70,11 @@ on_register(void *arg, const kvp_http_request_t *request, kvp_http_response_t *r
         kvp_http_error(response, 500, "%s", kvp_err_text(ask.err));
         return;
     }
+    const bool is_kept = kvp_registry_is_kept(((kvp_api_t *)arg)->registry);
     w = kvp_http_json(response, 200);
     kvp_jsonw_open(&w, NULL, '{');
     kvp_jsonw_text(&w, "status", "registered successfully");
+    if (!is_kept) kvp_jsonw_text(&w, "warning", NOT_KEPT);
     kvp_jsonw_text(&w, "instance_id", ask.reg.instance);
     kvp_jsonw_close(&w, '}');
 }
@@ -97,10 +100,12 @@ on_unregister(void *arg, const kvp_http_request_t *request, kvp_http_response_t 
         kvp_http_error(response, 404, "no such publisher is registered");
         return;
     }
+    const bool is_kept = kvp_registry_is_kept(((kvp_api_t *)arg)->registry);
     snprintf(removed, sizeof removed, "%s|%s|%u", ask.reg.instance, ask.reg.tenant, ask.reg.rank);
     w = kvp_http_json(response, 200);
     kvp_jsonw_open(&w, NULL, '{');
     kvp_jsonw_text(&w, "status", "unregistered successfully");
+    if (!is_kept) kvp_jsonw_text(&w, "warning", NOT_KEPT);
     kvp_jsonw_open(&w, "removed_instances", '[');
     kvp_jsonw_text(&w, NULL, removed);
     kvp_jsonw_close(&w, ']');
@@ -263,9 +268,15 @@ on_ready(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
 static void
 on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
-    (void)arg;
+    const kvp_api_t *api = arg;
+    kvp_jsonw_t w = kvp_http_json(response, 200);
+    char text[KVP_TROUBLE_MAX];
+
     (void)request;
-    say_status(response, 200, "ok");
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "status", kvp_registry_trouble(api->registry, text, sizeof text) ? "degraded" : "ok");
+    kvp_registry_write_why(api->registry, &w);
+    kvp_jsonw_close(&w, '}');
 }
 
 /* ---- questions */
@@ -455,9 +466,7 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
         const char *method, *path;
         kvp_http_fn fn;
         size_t body_max;
-    } routes[] = {{"POST", "/register", on_register, KVP_HTTP_BODY_MAX},
-                  {"POST", "/unregister", on_unregister, KVP_HTTP_BODY_MAX},
-                  {"POST", "/query", on_query, KVP_QUESTION_MAX},
+    } routes[] = {{"POST", "/query", on_query, KVP_QUESTION_MAX},
                   {"POST", "/query_by_hash", on_query_by_hash, KVP_QUESTION_MAX},
                   {"GET", "/services", on_services, KVP_HTTP_BODY_MAX},
                   {"GET", "/global_view", on_view, KVP_HTTP_BODY_MAX},
@@ -473,6 +482,10 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
     if (api->scratch == NULL) return KVP_NOMEM;
     kvp_err_t err = kvp_routes_create(registry, weights, &api->routes);
     if (err == KVP_OK) err = kvp_routes_route(api->routes, http);
+    if (err != KVP_OK) return err;
+    /* These two wait for the disk. */
+    err = kvp_http_route_slow(http, "POST", "/register", KVP_HTTP_BODY_MAX, on_register, api);
+    if (err == KVP_OK) err = kvp_http_route_slow(http, "POST", "/unregister", KVP_HTTP_BODY_MAX, on_unregister, api);
     if (err != KVP_OK) return err;
     for (size_t i = 0; i < KVP_ARRAY_LEN(routes); i++) {
         err = kvp_http_route_large(http, routes[i].method, routes[i].path, routes[i].body_max, routes[i].fn, api);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-conductor: takes in the KV events of engines and pools, and tells routers over HTTP how much of a prompt each instance holds. Threads: the loop takes in events and
- * changes the index, the HTTP server's answers from it, four more answer /route, one asks servers for their load, one for tokens, and the proxy has its own.
+ * changes the index, the HTTP server's answers from it, four more answer /route and /register, one writes the data directory, one asks servers for their load, one for tokens, and the proxy has its own.
  */
 #include "conductor/api.h"
 #include "conductor/proxy/admin.h"

@@ -11,20 +11,13 @@
 #include "conductor/registry_priv.h"
 
 #include "common/clock.h"
-#include "common/list.h"
 #include "common/log.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
 
-#define FILE_NAME "registrations.json"
 #define TICK_MS 100u
 #define BATCH 256u /* messages of a publisher in a turn */
 #define SWEEP 20000u /* entries that are freed in a turn */
@@ -364,70 +357,6 @@ find(const kvp_registry_t *r, const kvp_registration_t *key)
     return NULL;
 }
 
-/* ---- the file */
-static kvp_err_t
-write_file(const char *dir, const kvp_buf_t *text)
-{
-    char path[4200], temp[4200];
-    bool is_ok;
-    int fd;
-
-    snprintf(path, sizeof path, "%s/" FILE_NAME, dir);
-    snprintf(temp, sizeof temp, "%s/" FILE_NAME ".new", dir);
-    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    is_ok = fd >= 0 && write(fd, text->data, text->len) == (ssize_t)text->len && fsync(fd) == 0;
-    if (fd >= 0) close(fd);
-    if (is_ok && rename(temp, path) == 0) return KVP_OK;
-    kvp_log_error("conductor", "cannot keep the registrations: %m file=%s", path);
-    return KVP_SYS;
-}
-
-static void
-save(const kvp_registry_t *r)
-{
-    kvp_jsonw_t w;
-    kvp_buf_t text;
-
-    if (r->conf.data_dir == NULL || r->is_starting) return;
-    kvp_buf_init(&text, 0);
-    kvp_jsonw_init(&w, &text);
-    kvp_jsonw_open(&w, NULL, '[');
-    kvp_list_foreach (pos, &r->publishers) {
-        kvp_jsonw_open(&w, NULL, '{');
-        kvp_registration_write(&kvp_list_entry(pos, kvp_publisher_t, link)->reg, &w);
-        kvp_jsonw_close(&w, '}');
-    }
-    kvp_jsonw_close(&w, ']');
-    if (text.err != KVP_OK) kvp_panic("out of memory: registrations");
-    kvp_ignore(write_file(r->conf.data_dir, &text), "it is logged, and written again with the next change");
-    kvp_buf_fini(&text);
-}
-
-kvp_err_t
-kvp_registry_load(kvp_registry_t *r, const char *path)
-{
-    json_object *list = json_object_from_file(path);
-    const bool was_starting = r->is_starting;
-    kvp_registration_t reg;
-    char why[160] = "it is no JSON array", refused[160];
-    size_t n = 0;
-
-    if (list == NULL && json_util_get_last_err() != NULL) snprintf(why, sizeof why, "%.150s", json_util_get_last_err());
-    r->is_starting = true;
-    if (json_object_is_type(list, json_type_array)) {
-        why[0] = '\0';
-        n = json_object_array_length(list);
-    }
-    for (size_t i = 0; i < n && why[0] == '\0'; i++)
-        if (kvp_registration_read(json_object_array_get_idx(list, i), false, &reg, why))
-            kvp_ignore(kvp_registry_add(r, &reg, refused), "it is logged; the others are served");
-    r->is_starting = was_starting;
-    json_object_put(list);
-    if (why[0] == '\0') return KVP_OK;
-    kvp_log_error("conductor", "cannot use the list of publishers: %s file=%s", why, path);
-    return KVP_CORRUPT;
-}
-
 /* An endpoint that we bind is for one engine: its events do not say whose they are. */
 static bool
 is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char why[160])
@@ -488,7 +417,7 @@ kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160
     kvp_list_add_tail(&r->publishers, &p->link);
     r->n++;
     publish_roster(r);
-    save(r);
+    kvp_registry_save(r);
     kvp_log_info("conductor", "registered instance=%s tenant=%s rank=%u model=%s endpoint=%s", p->reg.instance,
                  p->reg.tenant, p->reg.rank, p->reg.model, p->reg.endpoint);
     return KVP_OK;
@@ -501,7 +430,7 @@ kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key)
 
     if (p == NULL) return KVP_NOT_FOUND;
     end_publisher(r, p);
-    save(r);
+    kvp_registry_save(r);
     kvp_log_info("conductor", "unregistered instance=%s tenant=%s rank=%u", key->instance, key->tenant, key->rank);
     return KVP_OK;
 }
@@ -596,6 +525,7 @@ on_tick(uv_timer_t *timer)
     kvp_pools_sweep(r->pools, SWEEP);
     kvp_spaces_sweep(r->spaces, SWEEP);
     kvp_pools_flush(r->pools);
+    kvp_registry_tick_file(r, now_ns);
     for (kvp_list_t *pos = r->ending.next; pos != &r->ending; pos = &next->link) {
         p = kvp_list_entry(pos, kvp_publisher_t, link);
         next = kvp_list_entry(pos->next, kvp_publisher_t, link);
@@ -652,30 +582,6 @@ kvp_registry_is_ready(const kvp_registry_t *r)
 }
 
 /* ---- life */
-static kvp_err_t
-load_kept(kvp_registry_t *r)
-{
-    char path[4200];
-
-    if (r->conf.data_dir == NULL) return KVP_OK;
-    if (mkdir(r->conf.data_dir, 0700) != 0 && errno != EEXIST) {
-        kvp_log_error("conductor", "cannot make the data directory: %m dir=%s", r->conf.data_dir);
-        return KVP_SYS;
-    }
-    snprintf(path, sizeof path, "%s/lock", r->conf.data_dir);
-    r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (r->lock_fd < 0 || flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        kvp_log_error("conductor",
-                      r->lock_fd >= 0 && errno == EWOULDBLOCK ? "another conductor uses the data directory dir=%s"
-                                                              : "cannot use the data directory: %m dir=%s",
-                      r->conf.data_dir);
-        return KVP_SYS;
-    }
-    snprintf(path, sizeof path, "%s/" FILE_NAME, r->conf.data_dir);
-    if (!kvp_pools_open(r->pools, r->conf.data_dir)) return KVP_SYS;
-    return access(path, F_OK) == 0 ? kvp_registry_load(r, path) : KVP_OK;
-}
-
 kvp_err_t
 kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry_t **out)
 {
@@ -687,6 +593,7 @@ kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry
     r->lock_fd = -1;
     kvp_list_init(&r->publishers);
     kvp_list_init(&r->ending);
+    kvp_registry_init_file(r);
     kvp_epoch_init(&r->epoch);
     r->zmq = zmq_ctx_new();
     if (r->zmq != NULL) (void)zmq_ctx_set(r->zmq, ZMQ_MAX_SOCKETS, 3 * KVP_PUBLISHERS_MAX);
@@ -702,7 +609,7 @@ kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry
     (void)uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
     *out = r;
     r->is_starting = true;
-    kvp_err_t err = load_kept(r);
+    kvp_err_t err = kvp_registry_open_dir(r);
     r->is_starting = false;
     return err;
 }
@@ -716,6 +623,8 @@ kvp_registry_stop(kvp_registry_t *r)
 
         close_sockets(p);
     }
+    if (r->disk != NULL) kvp_disk_notify(r->disk, NULL, NULL);
+    uv_close((uv_handle_t *)&r->reap, NULL);
     uv_close((uv_handle_t *)&r->tick, NULL);
     uv_close((uv_handle_t *)&r->more, NULL);
 }
@@ -723,7 +632,7 @@ kvp_registry_stop(kvp_registry_t *r)
 void
 kvp_registry_destroy(kvp_registry_t *r)
 {
-    if (r == NULL) return;
+    if (r == NULL || !kvp_registry_close_dir(r)) return;
     kvp_epoch_collect(&r->epoch); /* nobody reads any more */
     while (!kvp_list_is_empty(&r->publishers)) {
         kvp_publisher_t *p = kvp_list_first(&r->publishers, kvp_publisher_t, link);
@@ -734,9 +643,11 @@ kvp_registry_destroy(kvp_registry_t *r)
     while (!kvp_list_is_empty(&r->ending))
         free_publisher(kvp_list_first(&r->ending, kvp_publisher_t, link));
     zmq_ctx_term(r->zmq);
-    if (r->lock_fd >= 0) close(r->lock_fd);
+    kvp_buf_fini(&r->file.text);
     free(atomic_load(&r->roster));
     kvp_pools_destroy(r->pools);
+    kvp_disk_destroy(r->disk);
+    if (r->lock_fd >= 0) close(r->lock_fd);
     kvp_epoch_fini(&r->epoch);
     kvp_index_destroy(r->ix);
     kvp_spaces_destroy(r->spaces);

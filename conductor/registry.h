@@ -20,6 +20,8 @@ typedef struct {
     const char *data_dir; /* NULL = registrations are not kept */
 } kvp_registry_conf_t;
 
+#define KVP_TROUBLE_MAX 4352u /* bytes of a text that names the data directory */
+
 typedef struct kvp_registry kvp_registry_t;
 
 /* NOMEM, SYS (the data directory cannot be used), CORRUPT (what it has is no list of registrations); logged. */
@@ -35,10 +37,17 @@ kvp_err_t kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, ch
 kvp_err_t kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key) KVP_MUST_USE;
 kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;
 
+/* kvp_registry_is_kept, of any thread but the loop's: whether all changes are in the data directory; waits up to 2 s for that. True without a directory.
+ * kvp_registry_trouble, of any thread: why the data directory is not written. */
+bool kvp_registry_is_kept(kvp_registry_t *r);
+bool kvp_registry_trouble(const kvp_registry_t *r, char *text, size_t cap);
+
 /* kvp_registry_is_ready, of any thread; from then on it stays true: those that were there at the start have been replayed, or cannot be. */
 bool kvp_registry_is_ready(const kvp_registry_t *r);
 /* kvp_registry_write_unreachable: the field `unreachable` of an object, an array of publishers of which an endpoint cannot be reached. */
 void kvp_registry_write_unreachable(const kvp_registry_t *r, kvp_jsonw_t *w);
+/* kvp_registry_write_why, of any thread: the field `why` of an object, a list of texts; nothing without trouble. */
+void kvp_registry_write_why(const kvp_registry_t *r, kvp_jsonw_t *w);
 void kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w); /* an array */
 void kvp_registry_write_view(const kvp_registry_t *r,
                              kvp_jsonw_t *w); /* fields of an object: what each instance holds */

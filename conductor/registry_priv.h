@@ -5,11 +5,14 @@
 #ifndef KVP_CONDUCTOR_REGISTRY_PRIV_H
 #define KVP_CONDUCTOR_REGISTRY_PRIV_H
 
+#include "conductor/base/disk.h"
 #include "conductor/reach.h"
 #include "conductor/registry.h"
 #include "conductor/subscription.h"
 
 #include "common/list.h"
+
+#include <pthread.h>
 
 typedef struct {
     kvp_list_t link; /* registry->publishers, or ->ending */
@@ -32,6 +35,18 @@ typedef struct {
     bool is_unseen; /* no reader can see the publisher any more */
 } kvp_publisher_t;
 
+/* The file of registrations. Each change has a number. */
+typedef struct {
+    kvp_disk_job_t job;
+    kvp_buf_t text; /* while `writing`: the disk's thread reads it */
+    uint64_t writing; /* the newest change in text; 0 = no job is under way */
+    uint64_t retry_ns;
+    pthread_mutex_t lock; /* guards the writing of these by the loop's thread, and their reading by others: */
+    pthread_cond_t changed;
+    uint32_t waiting_n; /* threads in kvp_registry_is_kept */
+    uint64_t changes, tried, kept; /* numbers of the newest change, and of those that were tried and written */
+} kvp_registry_file_t;
+
 struct kvp_registry {
     kvp_registry_conf_t conf;
     uv_loop_t *uv;
@@ -45,10 +60,21 @@ struct kvp_registry {
     _Atomic(kvp_roster_t *) roster;
     uv_timer_t tick;
     uv_idle_t more; /* active while a socket has more messages */
+    kvp_disk_t *disk; /* NULL = registrations are not kept */
+    uv_async_t reap; /* a job of the disk has ended */
+    kvp_registry_file_t file;
     int lock_fd; /* lock of the data directory; -1 = none */
     uint64_t room_ns; /* time of the last make_room; 0 = never */
     bool is_starting; /* registrations come from the file and are not saved again */
     _Atomic bool is_ready;
 };
+
+/* In registry_file.c. kvp_registry_open_dir: SYS, CORRUPT; logged. kvp_registry_close_dir waits for the disk; false: the disk does not answer, so the
+ * registry must not be freed. kvp_registry_save queues the file of registrations. */
+void kvp_registry_init_file(kvp_registry_t *r);
+kvp_err_t kvp_registry_open_dir(kvp_registry_t *r) KVP_MUST_USE;
+bool kvp_registry_close_dir(kvp_registry_t *r) KVP_MUST_USE;
+void kvp_registry_save(kvp_registry_t *r);
+void kvp_registry_tick_file(kvp_registry_t *r, uint64_t now_ns);
 
 #endif

@@ -118,6 +118,17 @@ kvp_registry_write_unreachable(const kvp_registry_t *r, kvp_jsonw_t *w)
 }
 
 void
+kvp_registry_write_why(const kvp_registry_t *r, kvp_jsonw_t *w)
+{
+    char text[KVP_TROUBLE_MAX];
+
+    if (!kvp_registry_trouble(r, text, sizeof text)) return;
+    kvp_jsonw_open(w, "why", '[');
+    kvp_jsonw_text(w, NULL, text);
+    kvp_jsonw_close(w, ']');
+}
+
+void
 kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
 {
     const uint64_t now_ns = kvp_boot_ns();
@@ -164,6 +175,7 @@ kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
     kvp_index_stats_t stats;
 
     kvp_index_stats(r->ix, &stats);
+    kvp_registry_write_why(r, w);
     kvp_jsonw_u64(w, "blocks", stats.blocks);
     kvp_jsonw_open(w, "instances", '[');
     kvp_list_foreach (pos, &r->publishers) {
@@ -205,6 +217,7 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
     uint64_t messages = 0, events = 0, skipped = 0, gaps = 0, replays = 0, drops = 0, resident = 0, bytes = 0,
              stale_ms = 0, unjoined = 0, drifts = 0, unreachable = 0;
     kvp_index_stats_t index;
+    char text[KVP_TROUBLE_MAX];
 
     kvp_list_foreach (pos, &r->publishers) {
         const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
@@ -227,6 +240,8 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
         stale_ms = kvp_max_u64(stale_ms, (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
     }
     kvp_index_stats(r->ix, &index);
+    metric(out, "degraded", "gauge", "causes for which /health says degraded",
+           kvp_registry_trouble(r, text, sizeof text));
     metric(out, "publishers", "gauge", "publishers that are registered", r->n);
     metric(out, "unreachable_publishers", "gauge", "publishers of which an endpoint cannot be reached", unreachable);
     metric(out, "blocks", "gauge", "blocks that are known", index.blocks);

@@ -1,20 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See joinlog.h. Records are [length, kind, sum, body]; joins and namespaces are told once each, and named by their numbers.
+ * See joinlog.h. A record is [length, kind, sum, body]. Joins and namespaces are written once each and named by their numbers.
+ *
+ * Design notes.
+ * - Records are encoded on the loop's thread. One job at a time writes them and reads the file in chunks on the disk's thread.
+ * - A pass reads the whole file. A load gives its places to new joins. A rewrite also encodes the places that are kept, into a file that replaces the old one.
+ * - While a rewrite is under way new records go to the old file, which the pass reads to its end. So the new file misses none.
  */
 #include "conductor/pool/joinlog.h"
 
 #include "common/buf.h"
 #include "common/log.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #define BODY_MAX 8192u
-#define ANEW_BYTES (64u << 20) /* less is not written anew, */
-#define ANEW_TIMES 3u /* nor what has not grown so much */
-#define JOINS_MAX 4096u /* then the file is written anew without joins that no registration names */
+#define CHUNK (1u << 20)
+#define REWRITE_BYTES (64u << 20) /* a smaller file is not rewritten, */
+#define REWRITE_TIMES 3u /* nor one that has not grown so much since */
+#define JOINS_MAX 4096u /* a file with so many is rewritten without the joins that no registration names */
+#define WAITING_MAX (64u << 20) /* bytes that wait for the disk; beyond, records are dropped until a rewrite */
+#define RETRY_FLUSHES 100u /* between rewrites after an error */
+#define OPEN_MS 10000u
 
 typedef enum { R_SPACE = 1, R_JOIN = 2, R_PLACE = 3 } kind_t;
 
@@ -34,30 +46,55 @@ typedef struct {
     char texts[1024];
 } known_t;
 
-struct kvp_joinlog {
-    char path[4200], temp[4200];
-    FILE *file;
-    kvp_spaces_t *spaces;
-    bool has_failed;
-    uint64_t
-        spaces_told[KVP_SPACES_MAX]; /* by number: the serial of the namespace that the file has under it; 0 = none */
+/* The encoder of one file. */
+typedef struct {
+    uint64_t spaces_told[KVP_SPACES_MAX]; /* by number: the serial of the namespace in the file; 0 = none */
     known_t *joins;
     uint32_t joins_n;
-    uint64_t bytes, kept_bytes; /* of the file; when it was written anew */
-    bool is_crowded; /* it had JOINS_MAX joins when it was written anew last */
+    uint64_t bytes;
+    kvp_buf_t out; /* bytes for the disk */
+} writer_t;
+
+typedef struct {
+    uint32_t spaces[KVP_SPACES_MAX]; /* the file's number -> ours; KVP_SPACE_NONE = not in the file */
+    known_t *joins;
+    uint32_t joins_n;
+    kvp_buf_t rest; /* the beginning of a record whose end was not read yet */
+    uint64_t at, good; /* the next byte to read; bytes of whole records */
+    writer_t *to; /* of a rewrite; NULL = it is a load */
+    bool is_over;
+} pass_t;
+
+struct kvp_joinlog {
+    char path[4200], temp[4200];
+    kvp_disk_t *disk;
+    kvp_spaces_t *spaces;
+    kvp_joinlog_ops_t ops;
+    writer_t *live; /* NULL = new records are dropped until a rewrite has succeeded */
+    pass_t *pass;
+    uint32_t rest_flushes; /* until the next rewrite may begin */
+    uint64_t kept_bytes; /* of the file when it was rewritten */
+    bool wants_load, is_crowded; /* is_crowded: the rewrite drops unregistered joins */
+    /* The job. While is_busy, these fields belong to the disk's thread. */
+    bool is_busy;
+    kvp_disk_job_t job;
+    int fd, new_fd;
+    kvp_buf_t out, new_out;
+    bool opens, renames, reads; /* opens a new file, or makes it the file, or reads a chunk */
+    uint8_t *chunk;
+    size_t chunk_len;
 };
 
 /* ---- writing */
 static void
-write_record(kvp_joinlog_t *log, kind_t kind, const void *body, size_t len)
+write_record(writer_t *w, kind_t kind, const void *body, size_t len)
 {
     const head_t head = {(uint32_t)len, kind, XXH3_64bits_withSeed(body, len, kind)};
 
-    if (log->has_failed) return;
-    log->bytes += sizeof head + len;
-    if (fwrite(&head, sizeof head, 1, log->file) == 1 && fwrite(body, len, 1, log->file) == 1) return;
-    log->has_failed = true;
-    kvp_log_error("conductor", "what was learnt of the pool's blocks is not kept any more: %m file=%s", log->path);
+    kvp_buf_append(&w->out, &head, sizeof head);
+    kvp_buf_append(&w->out, body, len);
+    if (w->out.err != KVP_OK) kvp_panic("out of memory: records of joins");
+    w->bytes += sizeof head + len;
 }
 
 static void
@@ -67,13 +104,13 @@ add_text(kvp_buf_t *body, const char *text)
 }
 
 static void
-tell_space(kvp_joinlog_t *log, uint32_t number)
+tell_space(const kvp_joinlog_t *log, writer_t *w, uint32_t number)
 {
     const kvp_space_t *s = kvp_spaces_get(log->spaces, number);
     kvp_buf_t body;
 
-    if (log->spaces_told[number] == kvp_spaces_serial(log->spaces, number)) return;
-    log->spaces_told[number] = kvp_spaces_serial(log->spaces, number);
+    if (w->spaces_told[number] == kvp_spaces_serial(log->spaces, number)) return;
+    w->spaces_told[number] = kvp_spaces_serial(log->spaces, number);
     kvp_buf_init(&body, 0);
     kvp_buf_append(&body, &number, sizeof number);
     kvp_buf_append(&body, &s->block_size, sizeof s->block_size);
@@ -82,69 +119,89 @@ tell_space(kvp_joinlog_t *log, uint32_t number)
     add_text(&body, s->salt);
     add_text(&body, s->lora);
     if (body.err != KVP_OK) kvp_panic("out of memory: a namespace");
-    write_record(log, R_SPACE, body.data, body.len);
+    write_record(w, R_SPACE, body.data, body.len);
     kvp_buf_fini(&body);
 }
 
 /* Returns its number in the file; JOINS_MAX = there is no room for it. */
 static uint32_t
-tell_join(kvp_joinlog_t *log, const kvp_joinlog_join_t *j)
+tell_join(const kvp_joinlog_t *log, writer_t *w, const kvp_joinlog_join_t *j)
 {
     kvp_buf_t body;
     known_t *more, *k;
 
-    for (uint32_t i = 0; i < log->joins_n; i++) {
-        const kvp_joinlog_join_t *known = &log->joins[i].join;
+    for (uint32_t i = 0; i < w->joins_n; i++) {
+        const kvp_joinlog_join_t *known = &w->joins[i].join;
 
         if (known->space == j->space && known->ranks == j->ranks && strcmp(known->prefix, j->prefix) == 0 &&
             strcmp(known->backend, j->backend) == 0)
             return i;
     }
-    if (log->joins_n == JOINS_MAX) return JOINS_MAX;
-    more = realloc(log->joins, (log->joins_n + 1) * sizeof *more);
+    if (w->joins_n == JOINS_MAX) return JOINS_MAX;
+    more = realloc(w->joins, (w->joins_n + 1) * sizeof *more);
     if (more == NULL) kvp_panic("out of memory: joins");
-    for (uint32_t i = 0; i < log->joins_n; i++) { /* they have moved */
+    for (uint32_t i = 0; i < w->joins_n; i++) { /* they have moved */
         more[i].join.backend = more[i].texts;
         more[i].join.prefix = more[i].texts + strlen(more[i].texts) + 1;
     }
-    log->joins = more;
-    k = &more[log->joins_n];
+    w->joins = more;
+    k = &more[w->joins_n];
     k->join = *j;
     kvp_spaces_hold(log->spaces, j->space);
     const int len = snprintf(k->texts, sizeof k->texts, "%s%c%s", j->backend, '\0', j->prefix);
     k->join.backend = k->texts;
     k->join.prefix = k->texts + strlen(k->texts) + 1;
-    tell_space(log, j->space);
+    tell_space(log, w, j->space);
     kvp_buf_init(&body, 0);
     kvp_buf_append(&body, &j->ranks, sizeof j->ranks);
     kvp_buf_append(&body, &j->space, sizeof j->space);
     kvp_buf_append(&body, k->texts, (size_t)len + 1);
     if (body.err != KVP_OK) kvp_panic("out of memory: a join");
-    write_record(log, R_JOIN, body.data, body.len);
+    write_record(w, R_JOIN, body.data, body.len);
     kvp_buf_fini(&body);
-    return log->joins_n++;
+    return w->joins_n++;
+}
+
+static void
+add_place(const kvp_joinlog_t *log, writer_t *w, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
+{
+    const place_t record = {*place, tell_join(log, w, join), 0};
+
+    if (record.join == JOINS_MAX) return; /* until the file is rewritten */
+    tell_space(log, w, place->space);
+    write_record(w, R_PLACE, &record, sizeof record);
+}
+
+static void
+free_writer(const kvp_joinlog_t *log, writer_t *w)
+{
+    if (w == NULL) return;
+    for (uint32_t i = 0; i < w->joins_n; i++)
+        kvp_spaces_release(log->spaces, w->joins[i].join.space);
+    free(w->joins);
+    kvp_buf_fini(&w->out);
+    free(w);
+}
+
+static void
+drop_live(kvp_joinlog_t *log)
+{
+    free_writer(log, log->live);
+    log->live = NULL;
 }
 
 void
 kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
 {
-    const place_t record = {*place, tell_join(log, join), 0};
-
-    if (record.join == JOINS_MAX) return; /* until it is written anew */
-    tell_space(log, place->space);
-    write_record(log, R_PLACE, &record, sizeof record);
+    if (log->live == NULL) return;
+    add_place(log, log->live, join, place);
+    if (log->live->out.len <= WAITING_MAX) return;
+    kvp_log_error("conductor", "too many places of the pool's blocks wait for the disk, and are dropped file=%s",
+                  log->path);
+    drop_live(log);
 }
 
 /* ---- reading */
-typedef struct {
-    uint32_t spaces[KVP_SPACES_MAX]; /* the file's number -> ours; KVP_SPACE_NONE = it was not told */
-    known_t *joins;
-    uint32_t joins_n;
-    kvp_joinlog_fn fn;
-    void *arg;
-    uint64_t good; /* bytes of whole records */
-} reader_t;
-
 /* The next text of what lies up to end; NULL = there is none. */
 static const char *
 next_text(const char **at, const char *end)
@@ -157,7 +214,7 @@ next_text(const char **at, const char *end)
 }
 
 static bool
-read_space(reader_t *r, kvp_joinlog_t *log, const char *body, const char *end)
+read_space(pass_t *r, const kvp_joinlog_t *log, const char *body, const char *end)
 {
     kvp_space_t space;
     uint32_t number;
@@ -180,7 +237,7 @@ read_space(reader_t *r, kvp_joinlog_t *log, const char *body, const char *end)
 }
 
 static bool
-read_join(reader_t *r, const kvp_joinlog_t *log, const char *body, const char *end)
+read_join(pass_t *r, const kvp_joinlog_t *log, const char *body, const char *end)
 {
     const char *at = body + 8;
     known_t *more = realloc(r->joins, (r->joins_n + 1) * sizeof *more), *k;
@@ -201,7 +258,7 @@ read_join(reader_t *r, const kvp_joinlog_t *log, const char *body, const char *e
 }
 
 static bool
-read_place(const reader_t *r, const char *body, const char *end)
+read_place(const kvp_joinlog_t *log, const pass_t *r, const char *body, const char *end)
 {
     kvp_joinlog_join_t join;
     place_t record;
@@ -214,121 +271,205 @@ read_place(const reader_t *r, const char *body, const char *end)
     join = r->joins[record.join].join;
     join.backend = r->joins[record.join].texts;
     join.prefix = join.backend + strlen(join.backend) + 1;
-    r->fn(r->arg, &join, &record.place);
+    if (r->to == NULL)
+        log->ops.load(log->ops.arg, &join, &record.place);
+    else if (log->ops.keep(log->ops.arg, &join, &record.place))
+        add_place(log, r->to, &join, &record.place);
     return true;
 }
 
-/* Up to the end, or to what is none. Its body is not that of a reader beside it: reading a place may have another join read. */
-static void
-read_file(reader_t *r, kvp_joinlog_t *log, FILE *file)
+/* Reads the whole records of a chunk. False: what follows is none. */
+static bool
+read_records(const kvp_joinlog_t *log, pass_t *r)
 {
-    char *body = malloc(BODY_MAX);
+    size_t at = 0;
     head_t head;
-    bool is_good = body != NULL;
+    bool is_good = true;
 
-    while (is_good && fread(&head, sizeof head, 1, file) == 1) {
-        is_good = head.len <= BODY_MAX && fread(body, head.len, 1, file) == 1 &&
-                  XXH3_64bits_withSeed(body, head.len, head.kind) == head.sum;
+    while (is_good && r->rest.len - at >= sizeof head) {
+        const char *body = (const char *)r->rest.data + at + sizeof head;
+
+        memcpy(&head, body - sizeof head, sizeof head);
+        is_good = head.len <= BODY_MAX;
+        if (is_good && r->rest.len - at - sizeof head < head.len) break;
+        is_good = is_good && XXH3_64bits_withSeed(body, head.len, head.kind) == head.sum;
         if (is_good && head.kind == R_SPACE) is_good = read_space(r, log, body, body + head.len);
         if (is_good && head.kind == R_JOIN) is_good = read_join(r, log, body, body + head.len);
-        if (is_good && head.kind == R_PLACE) is_good = read_place(r, body, body + head.len);
-        if (is_good) r->good += sizeof head + head.len;
+        if (is_good && head.kind == R_PLACE) is_good = read_place(log, r, body, body + head.len);
+        if (is_good) at += sizeof head + head.len;
     }
-    if (!is_good)
-        kvp_log_warn("conductor", "the file of joins is cut behind %llu bytes file=%s", (unsigned long long)r->good,
-                     log->path);
-    free(body);
+    kvp_buf_consume(&r->rest, at);
+    r->good += at;
+    return is_good;
 }
 
-/* Returns the bytes that are good. */
-static uint64_t
-read_all(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg)
+static void
+read_chunk(kvp_joinlog_t *log)
 {
-    reader_t *r = calloc(1, sizeof *r);
-    FILE *file = fopen(log->path, "re");
-    uint64_t good = 0;
+    pass_t *r = log->pass;
+    bool is_good;
 
-    if (r == NULL) kvp_panic("out of memory: joins");
+    kvp_buf_append(&r->rest, log->chunk, log->chunk_len);
+    if (r->rest.err != KVP_OK) kvp_panic("out of memory: records of joins");
+    r->at += log->chunk_len;
+    is_good = read_records(log, r);
+    /* At the end, unless records came meanwhile. */
+    r->is_over = !is_good || (log->chunk_len == 0 && (log->live == NULL || log->live->out.len == 0));
+    if (r->is_over && (!is_good || r->rest.len > 0))
+        kvp_log_warn("conductor", "the file of joins is cut after %llu bytes file=%s", (unsigned long long)r->good,
+                     log->path);
+}
+
+/* ---- passes */
+static void
+begin_pass(kvp_joinlog_t *log, bool is_rewrite)
+{
+    pass_t *r = calloc(1, sizeof *r);
+
+    if (r != NULL && is_rewrite) r->to = calloc(1, sizeof *r->to);
+    if (r == NULL || (is_rewrite && r->to == NULL)) kvp_panic("out of memory: the file of joins");
     memset(r->spaces, 0xff, sizeof r->spaces);
-    r->fn = fn;
-    r->arg = arg;
-    if (file != NULL) {
-        read_file(r, log, file);
-        fclose(file);
-        good = r->good;
-    }
+    log->pass = r;
+    log->opens = is_rewrite;
+    if (is_rewrite) return;
+    log->wants_load = false;
+    log->ops.begin(log->ops.arg);
+}
+
+static void
+end_pass(kvp_joinlog_t *log, bool is_whole)
+{
+    pass_t *r = log->pass;
+
+    if (r == NULL) return;
+    log->pass = NULL;
     for (uint32_t i = 0; i < KVP_SPACES_MAX; i++)
         if (r->spaces[i] != KVP_SPACE_NONE) kvp_spaces_release(log->spaces, r->spaces[i]);
     for (uint32_t i = 0; i < r->joins_n; i++)
         kvp_spaces_release(log->spaces, r->joins[i].join.space);
+    if (r->to == NULL) {
+        log->wants_load |= !is_whole;
+        log->ops.end(log->ops.arg, is_whole);
+    }
+    free_writer(log, r->to);
     free(r->joins);
+    kvp_buf_fini(&r->rest);
     free(r);
-    return good;
 }
 
-void
-kvp_joinlog_each(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg)
-{
-    if (!log->has_failed && fflush(log->file) == 0) (void)read_all(log, fn, arg);
-}
-
-/* ---- anew */
-static void
-forget_joins(kvp_joinlog_t *log)
-{
-    for (uint32_t i = 0; i < log->joins_n; i++)
-        kvp_spaces_release(log->spaces, log->joins[i].join.space);
-    log->joins_n = 0;
-}
-
-typedef struct {
-    kvp_joinlog_t *log;
-    kvp_joinlog_keep_fn keep;
-    void *arg;
-} keeping_t;
-
-static void
-keep_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
-{
-    const keeping_t *k = arg;
-
-    if (k->keep == NULL || k->keep(k->arg, join, place)) kvp_joinlog_add(k->log, join, place);
-}
-
-/* From the file that is there into another one, which takes its place. */
+/* ---- the job */
 static bool
-write_anew(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg)
+write_all(int fd, const kvp_buf_t *buf)
 {
-    if (log->file != NULL) fclose(log->file);
-    log->file = fopen(log->temp, "we");
-    log->bytes = 0;
-    forget_joins(log);
-    log->has_failed = log->file == NULL;
-    memset(log->spaces_told, 0, sizeof log->spaces_told);
-    (void)read_all(log, keep_place, &(keeping_t){log, keep, arg});
-    if (!log->has_failed && fflush(log->file) == 0 && rename(log->temp, log->path) == 0) {
-        log->kept_bytes = log->bytes;
-        return true;
+    for (size_t at = 0; at < buf->len;) {
+        const ssize_t n = write(fd, buf->data + at, buf->len - at);
+
+        if (n < 0 && errno != EINTR) return false;
+        if (n > 0) at += (size_t)n;
     }
-    log->has_failed = true;
-    kvp_log_error("conductor", "cannot keep what is learnt of the pool's blocks: %m file=%s", log->path);
-    return false;
+    return true;
+}
+
+static int
+run_job(kvp_disk_job_t *job)
+{
+    kvp_joinlog_t *log = kvp_container_of(job, kvp_joinlog_t, job);
+
+    if (log->fd < 0) log->fd = open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (log->opens && log->new_fd >= 0) close(log->new_fd);
+    if (log->opens) log->new_fd = open(log->temp, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+    if (log->fd < 0 || (log->opens && log->new_fd < 0)) return errno;
+    if (!write_all(log->fd, &log->out) || !write_all(log->new_fd, &log->new_out)) return errno;
+    if (log->renames) {
+        if (rename(log->temp, log->path) != 0) return errno;
+        close(log->fd);
+        log->fd = log->new_fd;
+        log->new_fd = -1;
+    }
+    if (!log->reads) return 0;
+    const ssize_t n = pread(log->fd, log->chunk, CHUNK, (off_t)log->pass->at);
+    log->chunk_len = n < 0 ? 0 : (size_t)n;
+    return n < 0 ? errno : 0;
+}
+
+static void
+swap_bufs(kvp_buf_t *a, kvp_buf_t *b)
+{
+    const kvp_buf_t was = *a;
+
+    *a = *b;
+    *b = was;
+}
+
+/* Submits the next job, if there is anything to do and none is under way. */
+static void
+step(kvp_joinlog_t *log)
+{
+    pass_t *r = log->pass;
+
+    if (log->is_busy) return;
+    if (r != NULL && r->is_over && r->to == NULL) {
+        end_pass(log, true);
+        return;
+    }
+    if (log->live != NULL) swap_bufs(&log->out, &log->live->out);
+    if (r != NULL && r->to != NULL) swap_bufs(&log->new_out, &r->to->out);
+    log->renames = r != NULL && r->is_over;
+    log->reads = r != NULL && !r->is_over;
+    if (log->renames) { /* new records go to the new file */
+        drop_live(log);
+        log->live = r->to;
+        r->to = NULL;
+    }
+    log->is_busy = log->out.len > 0 || r != NULL;
+    if (log->is_busy) kvp_disk_submit(log->disk, &log->job);
+}
+
+static void
+on_done(kvp_disk_job_t *job, int error)
+{
+    kvp_joinlog_t *log = kvp_container_of(job, kvp_joinlog_t, job);
+
+    log->is_busy = log->opens = false;
+    kvp_buf_reset(&log->out);
+    kvp_buf_reset(&log->new_out);
+    if (error != 0) { /* the file may end within a record */
+        drop_live(log);
+        end_pass(log, false);
+        log->rest_flushes = RETRY_FLUSHES;
+        return;
+    }
+    if (log->reads) read_chunk(log);
+    if (log->renames) {
+        log->kept_bytes = log->live == NULL ? 0 : log->live->bytes;
+        end_pass(log, true);
+    }
+    if (log->pass != NULL) step(log);
 }
 
 void
-kvp_joinlog_flush(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg)
+kvp_joinlog_load(kvp_joinlog_t *log)
 {
-    if (log->has_failed) return;
-    if (fflush(log->file) != 0) {
-        log->has_failed = true;
-        kvp_log_error("conductor", "what was learnt of the pool's blocks is not kept any more: %m file=%s", log->path);
-    } else if (log->bytes > ANEW_BYTES && log->bytes / ANEW_TIMES > log->kept_bytes) {
-        (void)write_anew(log, keep, arg);
-    } else if (log->joins_n >= JOINS_MAX) {
-        log->is_crowded = true;
-        (void)write_anew(log, keep, arg);
-        log->is_crowded = false;
+    log->wants_load = true;
+}
+
+void
+kvp_joinlog_flush(kvp_joinlog_t *log)
+{
+    const writer_t *live = log->live;
+
+    if (log->rest_flushes > 0) log->rest_flushes--;
+    if (log->is_busy) return;
+    if (log->pass == NULL) {
+        log->is_crowded = live != NULL && live->joins_n >= JOINS_MAX;
+        if (live == NULL
+                ? log->rest_flushes == 0
+                : log->is_crowded || (live->bytes > REWRITE_BYTES && live->bytes / REWRITE_TIMES > log->kept_bytes))
+            begin_pass(log, true);
+        else if (live != NULL && log->wants_load)
+            begin_pass(log, false);
     }
+    step(log);
 }
 
 bool
@@ -338,15 +479,24 @@ kvp_joinlog_is_crowded(const kvp_joinlog_t *log)
 }
 
 kvp_joinlog_t *
-kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces)
+kvp_joinlog_open(kvp_disk_t *disk, const char *dir, kvp_spaces_t *spaces, const kvp_joinlog_ops_t *ops)
 {
     kvp_joinlog_t *log = calloc(1, sizeof *log);
 
     if (log == NULL) kvp_panic("out of memory: joins");
+    log->chunk = malloc(CHUNK);
+    if (log->chunk == NULL) kvp_panic("out of memory: joins");
+    log->disk = disk;
     log->spaces = spaces;
+    log->ops = *ops;
+    log->fd = log->new_fd = -1;
+    log->job = (kvp_disk_job_t){.file = KVP_DISK_JOINS, .run = run_job, .done = on_done};
     snprintf(log->path, sizeof log->path, "%s/joins", dir);
     snprintf(log->temp, sizeof log->temp, "%s/joins.new", dir);
-    if (write_anew(log, NULL, NULL)) return log;
+    kvp_joinlog_flush(log);
+    if (!kvp_disk_finish(disk, OPEN_MS))
+        kvp_log_error("conductor", "the data directory does not answer file=%s", log->path);
+    if (!log->is_busy && log->live != NULL) return log;
     kvp_joinlog_close(log);
     return NULL;
 }
@@ -354,9 +504,13 @@ kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces)
 void
 kvp_joinlog_close(kvp_joinlog_t *log)
 {
-    if (log == NULL) return;
-    if (log->file != NULL) fclose(log->file);
-    forget_joins(log);
-    free(log->joins);
+    if (log == NULL || log->is_busy) return;
+    end_pass(log, false);
+    drop_live(log);
+    if (log->fd >= 0) close(log->fd);
+    if (log->new_fd >= 0) close(log->new_fd);
+    kvp_buf_fini(&log->out);
+    kvp_buf_fini(&log->new_out);
+    free(log->chunk);
     free(log);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A file of what joins have learnt: which hash stands at which block. Engines tell that once, and a pool keeps blocks longer than a conductor lives. It is written as it comes,
- * never synced, and written anew when it has grown.
+ * A file of the places that joins have learnt: which hash stands at which block. Engines send a place once, and a pool keeps blocks longer than a
+ * conductor lives. The file is written by the disk's thread, without fsync, and is rewritten when it has grown. No function but kvp_joinlog_open waits for the disk.
  */
 #ifndef KVP_CONDUCTOR_POOL_JOINLOG_H
 #define KVP_CONDUCTOR_POOL_JOINLOG_H
 
+#include "conductor/base/disk.h"
 #include "conductor/index/spaces.h"
 
 typedef struct kvp_joinlog kvp_joinlog_t;
@@ -21,18 +22,25 @@ typedef struct {
     uint32_t reserved; /* 0 */
 } kvp_joinlog_place_t;
 
-typedef void (*kvp_joinlog_fn)(void *arg, const kvp_joinlog_join_t *join,
-                               const kvp_joinlog_place_t *place); /* texts are borrowed */
-typedef bool (*kvp_joinlog_keep_fn)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
+/* Called from kvp_disk_reap and kvp_disk_finish. Texts are borrowed. */
+typedef struct {
+    void (*begin)(void *arg); /* a load of all places of the file begins */
+    void (*load)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place); /* in the file's order */
+    void (*end)(void *arg, bool is_whole); /* false: an error broke it off; it begins again later */
+    bool (*keep)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place); /* in a rewrite */
+    void *arg;
+} kvp_joinlog_ops_t;
 
-/* kvp_joinlog_open opens DIR/joins; a file that is damaged is cut there. NULL: it cannot be written; logged. kvp_joinlog_each calls fn for each place of it. kvp_joinlog_add adds one. kvp_joinlog_flush: what was added outlives this process; now
- * and then it writes the file anew with what keep says, when it has grown to several times what it had. */
-kvp_joinlog_t *kvp_joinlog_open(const char *dir, kvp_spaces_t *spaces);
-void kvp_joinlog_each(kvp_joinlog_t *log, kvp_joinlog_fn fn, void *arg);
+/* kvp_joinlog_open opens DIR/joins; a damaged file is cut at the damage. It waits for the disk. NULL: the file cannot be written, or the disk does
+ * not answer; logged. disk and spaces are borrowed. */
+kvp_joinlog_t *kvp_joinlog_open(kvp_disk_t *disk, const char *dir, kvp_spaces_t *spaces, const kvp_joinlog_ops_t *ops);
+/* kvp_joinlog_add adds a place. After an error of the disk places are dropped until a rewrite has succeeded. kvp_joinlog_load asks for a load. */
 void kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
-void kvp_joinlog_flush(kvp_joinlog_t *log, kvp_joinlog_keep_fn keep, void *arg);
-/* kvp_joinlog_is_crowded, for keep: places of joins that no registration names any more are not to be kept. */
+void kvp_joinlog_load(kvp_joinlog_t *log);
+/* kvp_joinlog_flush, every 100 ms: hands over to the disk's thread what was added, and begins loads and rewrites. */
+void kvp_joinlog_flush(kvp_joinlog_t *log);
+/* kvp_joinlog_is_crowded, for keep: places of joins that no registration names are to be dropped. */
 bool kvp_joinlog_is_crowded(const kvp_joinlog_t *log);
-void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal */
+void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal; the memory of a log whose job is under way stays */
 
 #endif

@@ -50,6 +50,7 @@ struct kvp_join {
     char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, as keys have them; owned */
     uint32_t names_n;
     uint64_t held[MEDIA][KVP_JOIN_RANKS_MAX]; /* parts of each rank; the name of one without parts is used again */
+    bool wants_places, is_loading; /* a load of the file is due, or under way */
     bool is_partial; /* there are more ranks, or parts, than it may know: digests say nothing */
     uint64_t counts[MEDIA][RANGES], sums[MEDIA][RANGES];
     uint64_t objects[MEDIA]; /* of it, that are there */
@@ -500,24 +501,62 @@ is_of(const kvp_join_t *j, const kvp_joinlog_join_t *join)
            strcmp(j->backend->name, join->backend) == 0;
 }
 
-/* What the file says of that join. */
+static void
+begin_load(void *arg)
+{
+    const kvp_pools_t *pools = arg;
+
+    kvp_list_foreach (pos, &pools->joins) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        j->is_loading = j->wants_places;
+        j->wants_places = false;
+    }
+}
+
 static void
 load_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
 {
-    kvp_join_t *j = arg;
-    kvp_joinlog_t *log = j->pools->log;
-    uint32_t block;
+    kvp_pools_t *pools = arg;
+    kvp_joinlog_t *log = pools->log;
 
-    if (!is_of(j, join)) return;
-    for (uint32_t i = 0; i < GROUPS_MAX; i++)
-        if ((place->groups & 1u << i) != 0) learn_group(j, i);
-    block = kvp_index_use(j->pools->ix, place->space, place->hash, place->depth);
-    j->pools->log = NULL; /* it is in the file */
-    if (block != KVP_BLOCK_NONE) learn(j, place->key, block, true);
-    j->pools->log = log;
+    pools->log = NULL; /* the place is in the file already */
+    kvp_list_foreach (pos, &pools->joins) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+        uint32_t block;
+
+        if (!j->is_loading || !is_of(j, join)) continue;
+        for (uint32_t i = 0; i < GROUPS_MAX; i++)
+            if ((place->groups & 1u << i) != 0) learn_group(j, i);
+        block = kvp_index_use(pools->ix, place->space, place->hash, place->depth);
+        /* Newer places of the key follow in the file. */
+        if (block != KVP_BLOCK_NONE) learn(j, place->key, block, true);
+    }
+    pools->log = log;
 }
 
-/* Of a file that is written anew: what no registration names any more stays for engines that come back, unless there is too much of it. */
+static void
+end_load(void *arg, bool is_whole)
+{
+    const kvp_pools_t *pools = arg;
+
+    kvp_list_foreach (pos, &pools->joins) {
+        kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
+
+        j->wants_places |= j->is_loading && !is_whole;
+        j->is_loading = false;
+    }
+}
+
+static void
+want_places(kvp_join_t *j)
+{
+    if (j->pools->log == NULL) return;
+    j->wants_places = true;
+    kvp_joinlog_load(j->pools->log);
+}
+
+/* In a rewrite. Places of joins without a registration stay for engines that come back, unless there are too many. */
 static bool
 is_wanted(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
 {
@@ -528,23 +567,26 @@ is_wanted(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *
         const kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
 
         if (!is_of(j, join)) continue;
-        return kvp_view_place(j->view, place->key, &block) == KVP_PLACE_BLOCK &&
-               kvp_index_hash(pools->ix, block) == place->hash && kvp_index_space(pools->ix, block) == place->space;
+        return j->wants_places ||
+               (kvp_view_place(j->view, place->key, &block) == KVP_PLACE_BLOCK &&
+                kvp_index_hash(pools->ix, block) == place->hash && kvp_index_space(pools->ix, block) == place->space);
     }
-    return !kvp_joinlog_is_crowded(pools->log);
+    return pools->log == NULL || !kvp_joinlog_is_crowded(pools->log);
 }
 
 bool
-kvp_pools_open(kvp_pools_t *pools, const char *dir)
+kvp_pools_open(kvp_pools_t *pools, kvp_disk_t *disk, const char *dir)
 {
-    pools->log = kvp_joinlog_open(dir, pools->spaces);
+    const kvp_joinlog_ops_t ops = {begin_load, load_place, end_load, is_wanted, pools};
+
+    pools->log = kvp_joinlog_open(disk, dir, pools->spaces, &ops);
     return pools->log != NULL;
 }
 
 void
 kvp_pools_flush(kvp_pools_t *pools)
 {
-    if (pools->log != NULL) kvp_joinlog_flush(pools->log, is_wanted, pools);
+    if (pools->log != NULL) kvp_joinlog_flush(pools->log);
 }
 
 void
@@ -606,7 +648,7 @@ kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
     kvp_list_add_tail(&pools->joins, &j->link);
     pools->joins_n++;
     pools->wanted(pools->arg, b->source, false);
-    if (pools->log != NULL) kvp_joinlog_each(pools->log, load_place, j);
+    want_places(j);
     return j;
 }
 
@@ -650,7 +692,7 @@ repair(kvp_join_t *j)
     kvp_view_repair(j->view);
     for (uint32_t i = 0; i < MEDIA; i++)
         clear(j, i);
-    if (j->pools->log != NULL) kvp_joinlog_each(j->pools->log, load_place, j);
+    want_places(j);
     j->pools->wanted(j->pools->arg, j->backend->source, false);
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/jsonw.h"
 #include "conductor/events/event.h"
+#include "conductor/base/disk.h"
 #include "conductor/index/spaces.h"
 #include "conductor/index/view.h"
 
@@ -60,9 +61,10 @@ void kvp_join_write(const kvp_join_t *join, kvp_jsonw_t *w); /* fields of an obj
 void kvp_pools_take(kvp_pools_t *pools, kvp_pool_source_t *source, const kvp_event_t *event);
 void kvp_pools_drop(kvp_pools_t *pools, kvp_pool_source_t *source);
 
-/* kvp_pools_open, before there are joins: what joins learn is kept in a file in dir, and each new one knows what is there of it. False: it cannot be written; logged. kvp_pools_flush, now and
- * then: what was learnt outlives this process. kvp_pools_forget forgets where hashes stand that the pool does not hold. */
-bool kvp_pools_open(kvp_pools_t *pools, const char *dir) KVP_MUST_USE;
+/* kvp_pools_open, before there are joins: keeps in a file in dir what joins learn, and gives a new join the places that the file has, once kvp_pools_flush
+ * and the disk have run. disk is borrowed. False: the file cannot be written; logged. kvp_pools_flush, every 100 ms, hands over to the disk what was
+ * learnt. kvp_pools_forget forgets where hashes stand that the pool does not hold. */
+bool kvp_pools_open(kvp_pools_t *pools, kvp_disk_t *disk, const char *dir) KVP_MUST_USE;
 void kvp_pools_flush(kvp_pools_t *pools);
 void kvp_pools_forget(kvp_pools_t *pools);
 
