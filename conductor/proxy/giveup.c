@@ -64,15 +64,16 @@ kvp_route_done(kvp_proxy_shared_t *shared, kvp_upstream_t *up, uint64_t route)
                              &ops, NULL);
 }
 
-/* A check has succeeded since, or the server is left out, so that its load is of no use. */
+/* A check has succeeded since, or the server is left out or was removed, so that its load is of no use. */
 static bool
 is_over(void *arg)
 {
     const given_up_t *g = arg;
     const kvp_fleet_t *f = &g->shared->fleet;
+    const kvp_server_t *s = &f->servers[g->server];
 
     pthread_mutex_lock(&g->shared->lock);
-    const bool is_given_up = kvp_fleet_is_given_up(f, g->server, g->since) && !f->servers[g->server].is_down;
+    const bool is_given_up = kvp_fleet_is_given_up(f, g->server, g->since) && !s->is_down && !s->is_gone;
     pthread_mutex_unlock(&g->shared->lock);
 
     return !is_given_up;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Requests that their clients gave up before the server sent a byte. Such a request still counts as
  * load of its server, in the fleet and in the router, until the server gives a sign: a byte, the end of
- * the connection, or a check that succeeds. Otherwise a server that hangs would look idle. A server that
- * is left out has no use for its load: its requests are dropped.
+ * the connection, or a check that succeeds. Otherwise a server that hangs would look idle. The
+ * requests of a server that is left out or was removed are dropped.
  */
 #ifndef KVP_CONDUCTOR_PROXY_GIVEUP_H
 #define KVP_CONDUCTOR_PROXY_GIVEUP_H

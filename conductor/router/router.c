@@ -348,8 +348,7 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
     out->compute_ms = best.compute_ms;
     out->fetch_ms = best.fetch_ms;
     out->has_affinity = best.has_affinity;
-    if (!ask->keeps_none)
-        out->id = remember(r, ask, candidates[out->at].target, best.compute_ms + best.fetch_ms, now_ns);
+    out->id = remember(r, ask, candidates[out->at].target, best.compute_ms + best.fetch_ms, now_ns);
 }
 
 bool

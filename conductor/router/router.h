@@ -62,7 +62,6 @@ typedef struct {
     uint32_t blocks;
     uint64_t space; /* hash of the blocks' namespace (kvp_space_hash): equal tokens of two namespaces are two prompts */
     uint64_t session; /* hash of its name; 0 = none */
-    bool keeps_none; /* a question alone: nothing is remembered of it */
 } kvp_route_ask_t;
 
 typedef struct {

@@ -40,6 +40,12 @@ def load_of(proxy, server):
     return next(s["open"] for s in proxy.servers("GET")[1]["servers"] if s["url"] == server.url)
 
 
+def connections_to(server):
+    """Of sockets that some process has open."""
+    with open("/proc/net/tcp") as f:
+        return sum(line.split()[2].endswith(f":{server.port:04X}") and line.split()[9] != "0" for line in f)
+
+
 @pytest.fixture
 def servers():
     made = [Server("replica") for _ in range(3)]
@@ -100,7 +106,7 @@ def test_client_gives_up_before_the_answer(bench, servers):
 
 
 def test_bodies_of_given_up_requests_are_bounded(bench, servers):
-    """Fails if clients that upload large bodies and go fill the proxy's memory while a server hangs."""
+    """Fails if clients that upload large bodies and go fill the proxy's memory while a server hangs, or hold its connections after it was removed."""
     slow = servers[0]
     slow.fail = "stall"
     proxy = Proxy(bench, [slow])
@@ -112,6 +118,8 @@ def test_bodies_of_given_up_requests_are_bounded(bench, servers):
         wait_until(lambda: len(slow.asked) == 3, 20, "the requests")
     wait_until(lambda: proxy.counter("open") == 0, 5, "the clients to go")
     assert load_of(proxy, slow) <= 2
+    proxy.servers("DELETE", {"role": "replica", "url": slow.url})
+    wait_until(lambda: connections_to(slow) <= 1, 5, "the connections to a server that was removed to end")  # 1: of a check
 
 
 def test_client_goes_before_the_connection_is_made(bench):
