@@ -376,13 +376,13 @@ remove_all(kvp_applier_t *a, const kvp_event_t *ev)
         a->done.removed += kvp_view_remove(a->view, slot, key_of(ev, space, ev->hashes[i]));
 }
 
-/* The event's stream holds nothing any more: that backend in that namespace, on that medium. */
-static void
+/* The event's stream holds nothing any more: that backend in that namespace, on that medium. False: it held nothing. */
+static bool
 clear_stream(kvp_applier_t *a, const kvp_event_t *ev)
 {
     const uint32_t slot = find_slot(a, ev), space = space_of(a, ev);
 
-    if (slot != KVP_SLOTS_MAX && space != KVP_SPACE_NONE) kvp_view_clear_space(a->view, slot, space);
+    return slot != KVP_SLOTS_MAX && space != KVP_SPACE_NONE && kvp_view_clear_space(a->view, slot, space);
 }
 
 /* ---- streams of the standard's events */
@@ -418,9 +418,12 @@ is_next(kvp_applier_t *a, const kvp_event_t *ev)
     case KVP_STREAM_SEEN:
         a->done.duplicates++;
         return false;
+    case KVP_STREAM_FIRST: /* blocks of a stream that was forgotten are from before a gap */
+        a->done.gaps += clear_stream(a, ev);
+        return true;
     case KVP_STREAM_GAP:
         a->done.gaps++;
-        clear_stream(a, ev);
+        (void)clear_stream(a, ev);
         return true;
     default:
         return true;
@@ -470,7 +473,7 @@ kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
     case KVP_EVENT_CLEARED: /* an engine's event is of its own memory alone; the standard's names the medium */
         a->done.cleared++;
         if (ev->is_standard)
-            clear_stream(a, ev);
+            (void)clear_stream(a, ev);
         else
             kvp_view_clear(a->view, "GPU");
         break;

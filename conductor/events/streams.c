@@ -17,6 +17,7 @@ kvp_streams_step(kvp_streams_t *s, uint64_t stream, uint64_t id)
 {
     const kvp_digest_t key = {.lo = stream, .hi = 1};
     uint64_t *at = kvp_digestmap_at(&s->young, key), *was = at != NULL ? at : kvp_digestmap_at(&s->old, key);
+    const bool is_first = was == NULL;
     const uint64_t last = was == NULL ? id : *was; /* the id that is to follow */
 
     if (id == UINT64_MAX || id < last) return KVP_STREAM_SEEN;
@@ -28,5 +29,6 @@ kvp_streams_step(kvp_streams_t *s, uint64_t stream, uint64_t id)
     if (at == NULL) at = kvp_digestmap_insert(&s->young, key);
     if (at == NULL) kvp_panic("out of memory: streams of events");
     *at = id + 1;
+    if (is_first) return KVP_STREAM_FIRST;
     return id == last ? KVP_STREAM_NEXT : KVP_STREAM_GAP;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The last event id of each stream of the standard's events, of one publisher. Streams that were silent for longest are forgotten: a stream that comes back is a new one.
+ * The last event id of each stream of the standard's events, of one publisher. The streams that were silent for longest are forgotten. A forgotten stream that
+ * comes back is FIRST, as a new one is: events may be missing before it.
  */
 #ifndef KVP_CONDUCTOR_EVENTS_STREAMS_H
 #define KVP_CONDUCTOR_EVENTS_STREAMS_H
@@ -15,9 +16,9 @@ typedef struct {
 
 void kvp_streams_fini(kvp_streams_t *s); /* it has no stream then */
 
-typedef enum { KVP_STREAM_NEXT, KVP_STREAM_GAP, KVP_STREAM_SEEN } kvp_stream_step_t;
+typedef enum { KVP_STREAM_FIRST, KVP_STREAM_NEXT, KVP_STREAM_GAP, KVP_STREAM_SEEN } kvp_stream_step_t;
 
-/* kvp_streams_step enters an event: NEXT: it follows the last one of its stream, or is the first; GAP: some are missing between; SEEN: it is not above the last one. */
+/* kvp_streams_step enters an event: FIRST: its stream is new, or was forgotten; NEXT: it follows the last one of its stream; GAP: some are missing between; SEEN: it is not above the last one. */
 kvp_stream_step_t kvp_streams_step(kvp_streams_t *s, uint64_t stream, uint64_t id);
 
 #endif

@@ -388,6 +388,19 @@ kvp_index_holder_free(kvp_index_t *ix, uint32_t holder)
     kvp_epoch_retire(ix->epoch, free_holder, ix, holder);
 }
 
+static void
+free_memory(void *arg, uintptr_t what)
+{
+    (void)arg;
+    free((void *)what);
+}
+
+void
+kvp_index_free_later(kvp_index_t *ix, void *memory)
+{
+    kvp_epoch_retire(ix->epoch, free_memory, NULL, (uintptr_t)memory);
+}
+
 uint64_t
 kvp_index_hash(const kvp_index_t *ix, uint32_t block)
 {

@@ -20,6 +20,8 @@ kvp_index_t *kvp_index_create(kvp_epoch_t *epoch, kvp_spaces_t *spaces, uint64_t
 void kvp_index_destroy(kvp_index_t *ix);
 
 /* ---- the writer's */
+/* kvp_index_free_later takes memory and frees it when no reader can see it any more. */
+void kvp_index_free_later(kvp_index_t *ix, void *memory);
 /* kvp_index_holder gives out the number of a new holder; KVP_HOLDERS_MAX = there are too many. kvp_index_holder_end: readers are not told of it any more (kvp_medium_t); its number is given
  * out again after kvp_index_holder_free, when no set has it. */
 uint32_t kvp_index_holder(kvp_index_t *ix);

@@ -98,12 +98,12 @@ begin(const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s, uin
         a->run = a->media_n = 0;
         s->over[*n_out] = 0;
         for (uint32_t v = 0; v <= m->pools_n; v++) {
-            const kvp_medium_t *media;
-            const uint32_t n = kvp_view_media(v == 0 ? m->view : m->pools[v - 1], &media);
+            for (uint32_t k = 0; k < KVP_MEDIA_MAX; k++) {
+                const kvp_medium_t *of = kvp_view_medium(v == 0 ? m->view : m->pools[v - 1], k);
 
-            for (uint32_t k = 0; k < n; k++) {
-                const uint32_t holder = atomic_load_explicit(&media[k].holder, memory_order_acquire);
-                const uint32_t medium = medium_of(a, media[k].name);
+                if (of == NULL) continue;
+                const uint32_t holder = atomic_load_explicit(&of->holder, memory_order_acquire);
+                const uint32_t medium = medium_of(a, of->name);
 
                 if (holder != KVP_NO_HOLDER) s->going[going++] = (going_t){*n_out, medium, holder};
             }

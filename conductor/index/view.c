@@ -22,6 +22,7 @@
 #define GONE 255u
 #define CAP_MIN 8u
 #define COUNT_MAX UINT16_MAX
+#define WALK 2048u
 
 typedef struct {
     uint64_t hash;
@@ -49,10 +50,9 @@ struct kvp_view {
     part_t parts[PARTS];
     slot_t slots[KVP_SLOTS_MAX];
     uint32_t slots_n;
-    kvp_medium_t media[KVP_MEDIA_MAX];
-    _Atomic uint32_t media_n;
+    _Atomic(kvp_medium_t *) media[KVP_MEDIA_MAX]; /* NULL = free */
     uint32_t free_slots; /* a bit each: below slots_n, and of no use */
-    uint64_t inserted_n; /* entries, since slots were freed */
+    uint64_t inserted_n; /* entries, since slots were freed; and WALK for each request of a slot */
     kvp_keylists_t keylists; /* of backends' slots */
     kvp_digestmap_t more[KVP_MEDIA_MAX]; /* by block: how many entries of the medium hold it beside the first */
     kvp_view_stats_t stats;
@@ -63,18 +63,31 @@ struct kvp_view {
 };
 
 /* ---- slots */
+static kvp_medium_t *
+medium_at(const kvp_view_t *v, uint32_t medium)
+{
+    return atomic_load_explicit(&v->media[medium], memory_order_relaxed);
+}
+
+/* KVP_MEDIA_MAX = there are too many. */
 static uint32_t
 medium_of(kvp_view_t *v, const char *name)
 {
-    uint32_t n = atomic_load_explicit(&v->media_n, memory_order_relaxed);
+    uint32_t unused = KVP_MEDIA_MAX;
+    kvp_medium_t *m;
 
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(v->media[i].name, name) == 0) return i;
-    if (n == KVP_MEDIA_MAX) return KVP_MEDIA_MAX;
-    strcpy(v->media[n].name, name);
-    atomic_store_explicit(&v->media[n].holder, KVP_NO_HOLDER, memory_order_relaxed);
-    atomic_store_explicit(&v->media_n, n + 1, memory_order_release);
-    return n;
+    for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++) {
+        m = medium_at(v, i);
+        if (m != NULL && strcmp(m->name, name) == 0) return i;
+        if (m == NULL && unused == KVP_MEDIA_MAX) unused = i;
+    }
+    if (unused == KVP_MEDIA_MAX) return unused;
+    m = calloc(1, sizeof *m);
+    if (m == NULL) kvp_panic("out of memory: a medium");
+    strcpy(m->name, name);
+    atomic_store_explicit(&m->holder, KVP_NO_HOLDER, memory_order_relaxed);
+    atomic_store_explicit(&v->media[unused], m, memory_order_release);
+    return unused;
 }
 
 static void
@@ -97,7 +110,7 @@ kvp_view_find_slot(const kvp_view_t *v, const char *medium, size_t len, uint32_t
     upper(medium, len, name);
     for (uint32_t i = 0; i < v->slots_n; i++)
         if ((v->free_slots & 1u << i) == 0 && v->slots[i].group == group &&
-            strcmp(v->media[v->slots[i].medium].name, name) == 0)
+            strcmp(medium_at(v, v->slots[i].medium)->name, name) == 0)
             return i;
     return KVP_SLOTS_MAX;
 }
@@ -106,7 +119,7 @@ kvp_view_find_slot(const kvp_view_t *v, const char *medium, size_t len, uint32_t
 static uint32_t
 holder_for(kvp_view_t *v, uint32_t slot)
 {
-    kvp_medium_t *m = &v->media[v->slots[slot].medium];
+    kvp_medium_t *m = medium_at(v, v->slots[slot].medium);
     uint32_t holder = atomic_load_explicit(&m->holder, memory_order_relaxed);
 
     if (holder != KVP_NO_HOLDER) return holder;
@@ -227,16 +240,64 @@ forget(kvp_view_t *v, part_t *p, entry_t *e)
 }
 
 /* ---- new slots */
-/* Backends come and go, so slots of those that hold nothing are given out again. That takes a walk over all entries, and as many new entries must have come since the last one. */
+static void
+clear_medium(kvp_view_t *v, uint32_t medium)
+{
+    kvp_medium_t *m = medium_at(v, medium);
+    uint32_t holder = atomic_load_explicit(&m->holder, memory_order_relaxed);
+
+    kvp_digestmap_fini(&v->more[medium]);
+    v->sweep_part = v->sweep_at = 0;
+    if (holder == KVP_NO_HOLDER) return;
+    atomic_store_explicit(&m->holder, KVP_NO_HOLDER, memory_order_release);
+    kvp_index_holder_end(v->ix, holder);
+    kvp_buf_append(&v->dead, &holder, sizeof holder);
+    if (v->dead.err != KVP_OK) kvp_panic("out of memory: holders that ended");
+}
+
+/* Frees media without a slot in use. Readers may still see them. */
+static void
+free_media(kvp_view_t *v)
+{
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < v->slots_n; i++)
+        if ((v->free_slots & 1u << i) == 0) used |= 1u << v->slots[i].medium;
+    for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++) {
+        kvp_medium_t *m = medium_at(v, i);
+
+        if (m == NULL || (used & 1u << i) != 0) continue;
+        clear_medium(v, i);
+        atomic_store_explicit(&v->media[i], NULL, memory_order_relaxed);
+        kvp_index_free_later(v->ix, m);
+    }
+}
+
+/* Slots of backends that hold nothing, and all slots of media that hold nothing. */
+static uint32_t
+empty_slots(const kvp_view_t *v)
+{
+    uint64_t held[KVP_MEDIA_MAX] = {0};
+    uint32_t empty = 0;
+
+    for (uint32_t i = 0; i < v->slots_n; i++)
+        held[v->slots[i].medium] += v->slots[i].resident;
+    for (uint32_t i = 0; i < v->slots_n; i++)
+        if (v->slots[i].resident == 0 && (v->slots[i].group >= KVP_GROUP_BACKENDS || held[v->slots[i].medium] == 0))
+            empty |= 1u << i;
+    return empty & ~v->free_slots;
+}
+
+/* Backends and media come and go, so slots that hold nothing are given out again. A walk over all entries forgets what these slots know. It waits
+ * until as many requests and new entries have come as pay for it. */
 static void
 free_slots(kvp_view_t *v)
 {
-    uint32_t empty = 0;
+    const uint32_t empty = empty_slots(v);
 
-    if ((v->inserted_n + 1) * sizeof(entry_t) < v->stats.bytes / 2) return;
-    for (uint32_t i = 0; i < v->slots_n; i++)
-        if (v->slots[i].group >= KVP_GROUP_BACKENDS && v->slots[i].resident == 0) empty |= 1u << i;
-    for (uint32_t i = 0; i < PARTS && empty != 0; i++) {
+    v->inserted_n += WALK;
+    if (empty == 0 || v->inserted_n < v->stats.bytes / sizeof(entry_t) / 2) return;
+    for (uint32_t i = 0; i < PARTS; i++) {
         part_t *p = &v->parts[i];
 
         for (uint32_t k = 0; k < p->cap; k++) {
@@ -247,8 +308,9 @@ free_slots(kvp_view_t *v)
             forget(v, p, e);
         }
     }
-    v->free_slots = empty;
+    v->free_slots |= empty;
     v->inserted_n = 0;
+    free_media(v);
 }
 
 uint32_t
@@ -259,15 +321,15 @@ kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group)
 
     if (slot != KVP_SLOTS_MAX) return slot;
     upper(medium, len, name);
-    m = medium_of(v, name);
-    if (m == KVP_MEDIA_MAX) return KVP_SLOTS_MAX;
     if (v->slots_n == KVP_SLOTS_MAX && v->free_slots == 0) free_slots(v);
-    if (v->slots_n < KVP_SLOTS_MAX)
-        slot = v->slots_n++;
-    else if (v->free_slots != 0)
-        slot = (uint32_t)__builtin_ctz(v->free_slots);
-    else
-        return KVP_SLOTS_MAX;
+    if (v->slots_n == KVP_SLOTS_MAX && v->free_slots == 0) return KVP_SLOTS_MAX;
+    m = medium_of(v, name);
+    if (m == KVP_MEDIA_MAX) {
+        free_slots(v);
+        m = medium_of(v, name);
+    }
+    if (m == KVP_MEDIA_MAX) return KVP_SLOTS_MAX;
+    slot = v->free_slots != 0 ? (uint32_t)__builtin_ctz(v->free_slots) : v->slots_n++;
     v->free_slots &= ~(1u << slot);
     v->slots[slot] = (slot_t){.medium = m, .group = group, .gen = 1};
     return slot;
@@ -350,7 +412,7 @@ let_go(kvp_view_t *v, entry_t *e)
     if (is_listed(v, e)) kvp_keylists_remove(&v->keylists, e->which - 1, kvp_index_space(v->ix, e->block));
     more = kvp_digestmap_at(map, digest_of(e->block));
     if (more == NULL)
-        kvp_index_remove(v->ix, e->block, atomic_load_explicit(&v->media[s->medium].holder, memory_order_relaxed));
+        kvp_index_remove(v->ix, e->block, atomic_load_explicit(&medium_at(v, s->medium)->holder, memory_order_relaxed));
     else if (*more == 1)
         kvp_digestmap_remove(map, digest_of(e->block));
     else
@@ -457,21 +519,6 @@ kvp_view_forget(kvp_view_t *v)
 }
 
 /* ---- clearing */
-static void
-clear_medium(kvp_view_t *v, uint32_t medium)
-{
-    kvp_medium_t *m = &v->media[medium];
-    uint32_t holder = atomic_load_explicit(&m->holder, memory_order_relaxed);
-
-    kvp_digestmap_fini(&v->more[medium]);
-    v->sweep_part = v->sweep_at = 0;
-    if (holder == KVP_NO_HOLDER) return;
-    atomic_store_explicit(&m->holder, KVP_NO_HOLDER, memory_order_release);
-    kvp_index_holder_end(v->ix, holder);
-    kvp_buf_append(&v->dead, &holder, sizeof holder);
-    if (v->dead.err != KVP_OK) kvp_panic("out of memory: holders that ended");
-}
-
 void
 kvp_view_clear(kvp_view_t *v, const char *medium)
 {
@@ -481,7 +528,8 @@ kvp_view_clear(kvp_view_t *v, const char *medium)
     for (uint32_t i = 0; i < v->slots_n; i++) {
         slot_t *s = &v->slots[i];
 
-        if (medium != NULL && strcmp(v->media[s->medium].name, medium) != 0) continue;
+        if ((v->free_slots & 1u << i) != 0) continue;
+        if (medium != NULL && strcmp(medium_at(v, s->medium)->name, medium) != 0) continue;
         cleared |= 1u << i;
         is_round |= s->gen == UINT8_MAX;
         s->gen++; /* 0: no entry has it */
@@ -498,7 +546,7 @@ kvp_view_clear(kvp_view_t *v, const char *medium)
 }
 
 /* If the medium holds nothing else it is cleared as a whole, which touches no entry. */
-void
+bool
 kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space)
 {
     const uint32_t medium = v->slots[slot].medium, held = kvp_keylists_held(&v->keylists, slot, space);
@@ -508,8 +556,8 @@ kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space)
     for (uint32_t i = 0; i < v->slots_n; i++)
         if (v->slots[i].medium == medium) resident += v->slots[i].resident;
     if (held > 0 && held == resident) {
-        kvp_view_clear(v, v->media[medium].name);
-        return;
+        kvp_view_clear(v, medium_at(v, medium)->name);
+        return true;
     }
     kvp_keylists_take(&v->keylists, slot, space, &keys);
     for (size_t i = 0; i < keys.len / sizeof(uint64_t); i++) {
@@ -520,6 +568,7 @@ kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space)
     }
     kvp_buf_fini(&keys);
     if (v->stats.known > v->known_max) trim(v, v->known_max);
+    return held > 0;
 }
 
 void
@@ -563,11 +612,10 @@ kvp_view_sweep(kvp_view_t *v, uint32_t most)
 }
 
 /* ---- readers, and life */
-uint32_t
-kvp_view_media(const kvp_view_t *v, const kvp_medium_t **media_out)
+const kvp_medium_t *
+kvp_view_medium(const kvp_view_t *v, uint32_t i)
 {
-    *media_out = v->media;
-    return atomic_load_explicit(&v->media_n, memory_order_acquire);
+    return atomic_load_explicit(&v->media[i], memory_order_acquire);
 }
 
 void
@@ -605,8 +653,10 @@ kvp_view_destroy(kvp_view_t *v)
         continue;
     for (uint32_t i = 0; i < PARTS; i++)
         free(v->parts[i].entries);
-    for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++)
+    for (uint32_t i = 0; i < KVP_MEDIA_MAX; i++) {
         kvp_digestmap_fini(&v->more[i]);
+        free(medium_at(v, i));
+    }
     kvp_keylists_fini(&v->keylists);
     kvp_buf_fini(&v->dead);
     free(v);

@@ -11,7 +11,7 @@
 
 #include "conductor/index/index.h"
 
-#define KVP_MEDIA_MAX 8u /* of a publisher */
+#define KVP_MEDIA_MAX 8u /* of a publisher; those that hold nothing make room */
 #define KVP_SLOTS_MAX 32u
 #define KVP_MEDIUM_NAME_MAX 64u
 #define KVP_GROUP_BACKENDS                                                                                             \
@@ -73,14 +73,14 @@ void kvp_view_forget(kvp_view_t *v);
 
 /* kvp_view_clear: the medium holds nothing any more, at once (NULL = no medium does); places stay known. kvp_view_sweep frees what that left, so many entries at most: true = there is more. */
 void kvp_view_clear(kvp_view_t *v, const char *medium);
-/* kvp_view_clear_space: the slot, which is a backend's, holds nothing of that namespace any more. */
-void kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space);
+/* kvp_view_clear_space: the slot, which is a backend's, holds nothing of that namespace any more. False: it held nothing. */
+bool kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space);
 /* kvp_view_repair: the view holds nothing and knows no places any more, and is not damaged. */
 void kvp_view_repair(kvp_view_t *v);
 bool kvp_view_sweep(kvp_view_t *v, uint32_t most);
 
-/* Readers': media of the view, as many as that. Inside an epoch. */
-uint32_t kvp_view_media(const kvp_view_t *v, const kvp_medium_t **media_out);
+/* kvp_view_medium, of readers inside an epoch: medium i of KVP_MEDIA_MAX, borrowed until the end of the epoch; NULL = there is none. */
+const kvp_medium_t *kvp_view_medium(const kvp_view_t *v, uint32_t i);
 void kvp_view_stats(const kvp_view_t *v, kvp_view_stats_t *stats_out);
 
 #endif
