@@ -308,6 +308,18 @@ kvp_pages_stock_stop(void)
     free(stock);
 }
 
+void *
+kvp_pages_stock(void)
+{
+    return mine;
+}
+
+void
+kvp_pages_stock_use(void *stock)
+{
+    mine = stock;
+}
+
 void
 kvp_pages_stats(kvp_pages_stats_t *stats_out)
 {

@@ -31,6 +31,11 @@ bool kvp_is_mapped(const void *addr, size_t len);
 kvp_err_t kvp_pages_stock_start(void) KVP_MUST_USE;
 void kvp_pages_stock_stop(void);
 
+/* kvp_pages_stock returns this thread's stock; NULL = none. kvp_pages_stock_use makes it another thread's as well, for two threads
+ * that never run at the same time. */
+void *kvp_pages_stock(void);
+void kvp_pages_stock_use(void *stock);
+
 typedef struct {
     uint64_t ready, missed; /* pieces that were taken and had been touched, and that had not, for want of time */
     uint64_t kept_bytes; /* touched, and not taken yet */

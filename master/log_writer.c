@@ -2,8 +2,9 @@
  * See log_writer.h.
  *
  * Design notes.
- * - Chunks are written in order, one at a time: at once, or by the pool. A chunk that begins a base goes into a file of its own.
- * - While is_writing the first chunk and `file` are the pool's.
+ * - Chunks are written in order, one at a time: between two turns of the loop, or by the pool. A chunk that begins a base goes into a file of its own.
+ * - While is_writing the first chunk and `file` belong to the thread that writes.
+ * - The loop never waits for the disk: a write between turns that takes long goes on beside the loop (master/relay.h).
  * - What cannot be written is tried again each second; until then the core refuses what would add to it.
  */
 #include "master/log_writer.h"
@@ -20,6 +21,8 @@
 #define SLOW_NS KVP_NS_PER_MS /* a write that took so long is one of a disk that may block */
 #define SLOW_FOR_NS KVP_NS_PER_S
 #define RETRY_NS KVP_NS_PER_S
+#define RECENT_BYTES (1u << 20) /* of what is written are kept in memory, and at most twice as many */
+#define STALL_NS (2 * KVP_NS_PER_S) /* a write or a sync that takes longer: the disk does not answer */
 #define SYNC_NS (50 * KVP_NS_PER_MS)
 #define CHUNK_BYTES (1u << 20) /* more begins a chunk of its own */
 #define BASE_BYTES (64ull << 20)
@@ -87,6 +90,7 @@ kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t syn
     w->file.is_never_synced = sync == KVP_LOG_SYNC_NONE;
     w->sync_due_ns = UINT64_MAX;
     kvp_list_init(&w->chunks);
+    kvp_buf_init(&w->recent, 0);
 }
 
 /* ---- opening */
@@ -150,6 +154,7 @@ kvp_log_writer_attach(kvp_log_writer_t *w, kvp_master_t *master, uint64_t kept)
     w->master = master;
     w->origin = w->file.end - kept;
     w->written = w->told = w->synced = w->told_synced = kept;
+    kvp_buf_reset(&w->recent);
     w->hold_written = w->hold_synced = UINT64_MAX;
     w->has_write_failed = w->has_sync_failed = w->has_failed = false;
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
@@ -174,6 +179,24 @@ uint64_t
 kvp_log_writer_end(const kvp_log_writer_t *w)
 {
     return w->origin + w->written;
+}
+
+const uint8_t *
+kvp_log_writer_recent(const kvp_log_writer_t *w, uint64_t at, size_t *n_out)
+{
+    const uint64_t left = kvp_log_writer_end(w) - at;
+
+    *n_out = left <= w->recent.len ? left : 0;
+    return *n_out == 0 ? NULL : w->recent.data + w->recent.len - left;
+}
+
+static void
+keep_recent(kvp_log_writer_t *w, const chunk_t *c)
+{
+    if (!w->keeps_recent) return;
+    kvp_buf_append(&w->recent, c->bytes.data, c->bytes.len);
+    if (w->recent.err != KVP_OK) kvp_panic("out of memory: the log");
+    if (w->recent.len > 2 * RECENT_BYTES) kvp_buf_consume(&w->recent, w->recent.len - RECENT_BYTES);
 }
 
 bool
@@ -216,25 +239,38 @@ write_chunk(kvp_log_writer_t *w, const chunk_t *c)
 }
 
 static void
-note_failure(kvp_log_writer_t *w, int error, uint64_t now_ns)
+fail_log(kvp_log_writer_t *w, const char *why)
 {
-    w->retry_ns = now_ns + RETRY_NS;
     w->stats.log_failed = 1;
-    snprintf(w->failure, sizeof w->failure, "the master's log cannot be written: %s: %s/log", strerror(error),
-             w->file.dir);
+    snprintf(w->failure, sizeof w->failure, "the master's log cannot be written: %s: %s/log", why, w->file.dir);
     if (w->master == NULL) return;
     if (!w->hands_over) kvp_master_refuse_writes(w->master, w->failure);
     if (w->has_failed) return;
     w->has_failed = true;
     kvp_master_journal_failed(w->master, true);
-    kvp_log_error("master", "the log cannot be written: %s; puts and removals are refused, reads go on dir=%s/log",
-                  strerror(error), w->file.dir);
+    kvp_log_error("master", "the log cannot be written: %s; puts and removals are refused, reads go on dir=%s/log", why,
+                  w->file.dir);
 }
 
 static void
-note_success(kvp_log_writer_t *w)
+note_failure(kvp_log_writer_t *w, int error, uint64_t now_ns)
 {
-    if (w->has_write_failed || w->has_sync_failed) return;
+    w->retry_ns = now_ns + RETRY_NS;
+    fail_log(w, strerror(error));
+}
+
+/* When the write or the sync that is under way is one of a disk that does not answer; UINT64_MAX = none is under way. */
+static uint64_t
+stalls_ns(const kvp_log_writer_t *w)
+{
+    return kvp_min_u64(w->is_writing ? w->write_began_ns + STALL_NS : UINT64_MAX,
+                       w->is_syncing ? w->sync_began_ns + STALL_NS : UINT64_MAX);
+}
+
+static void
+note_success(kvp_log_writer_t *w, uint64_t now_ns)
+{
+    if (w->has_write_failed || w->has_sync_failed || now_ns >= stalls_ns(w)) return;
     if (w->has_failed) kvp_log_warn("master", "the log is written again dir=%s/log", w->file.dir);
     if (w->has_failed && w->master != NULL) kvp_master_journal_failed(w->master, false);
     w->has_failed = false;
@@ -249,54 +285,49 @@ end_chunk(kvp_log_writer_t *w, chunk_t *c, bool is_ok, uint64_t now_ns)
         note_failure(w, w->write_error, now_ns);
         return;
     }
-    note_success(w);
+    note_success(w, now_ns);
     w->written = c->end;
+    keep_recent(w, c);
     if (w->sync_due_ns == UINT64_MAX && !w->file.is_never_synced) w->sync_due_ns = now_ns + SYNC_NS;
     w->stats.log_writes++;
     w->stats.log_written_bytes += c->bytes.len;
     free_chunk(w, c);
 }
 
-static void
-on_write(uv_work_t *work)
+void
+kvp_log_writer_write(void *arg)
 {
-    kvp_log_writer_t *w = work->data;
+    kvp_log_writer_t *w = arg;
 
     w->is_write_ok = write_chunk(w, first_chunk(w));
     w->write_error = errno;
 }
 
-static void
-on_write_end(uv_work_t *work, int status)
+void
+kvp_log_writer_end_write(void *arg)
 {
-    kvp_log_writer_t *w = work->data;
+    kvp_log_writer_t *w = arg;
+    const uint64_t now_ns = kvp_boot_ns(), took_ns = now_ns - w->write_began_ns;
 
-    (void)status;
     w->is_writing = false;
-    end_chunk(w, first_chunk(w), w->is_write_ok, kvp_boot_ns());
+    if (w->is_between_turns) w->stats.log_write_longest_ns = kvp_max_u64(w->stats.log_write_longest_ns, took_ns);
+    if (w->is_between_turns && took_ns > SLOW_NS) w->slow_until_ns = now_ns + SLOW_FOR_NS;
+    end_chunk(w, first_chunk(w), w->is_write_ok, now_ns);
     if (w->master == NULL) drop_chunks(w);
     w->moved(w->arg);
 }
 
 static void
-hand_over(kvp_log_writer_t *w)
+on_write(uv_work_t *work)
 {
-    w->is_writing = true;
-    w->stats.log_writes_handed_over++;
-    (void)uv_queue_work(w->uv, &w->write, on_write, on_write_end);
+    kvp_log_writer_write(work->data);
 }
 
 static void
-write_at_once(kvp_log_writer_t *w, chunk_t *c)
+on_write_end(uv_work_t *work, int status)
 {
-    const uint64_t began_ns = kvp_boot_ns();
-    const bool is_ok = write_chunk(w, c);
-    w->write_error = errno;
-    const uint64_t end_ns = kvp_boot_ns(), took_ns = end_ns - began_ns;
-
-    w->stats.log_write_longest_ns = kvp_max_u64(w->stats.log_write_longest_ns, took_ns);
-    if (took_ns > SLOW_NS) w->slow_until_ns = end_ns + SLOW_FOR_NS;
-    end_chunk(w, c, is_ok, end_ns);
+    (void)status;
+    kvp_log_writer_end_write(work->data);
 }
 
 /* A write may block for milliseconds. */
@@ -306,19 +337,55 @@ is_disk_busy(const kvp_log_writer_t *w, uint64_t now_ns)
     return now_ns < w->slow_until_ns || w->is_removing || kvp_master_is_in_snapshot(w->master);
 }
 
-/* Writes what it can. */
+/* The first chunk, where it can be written now. */
+static chunk_t *
+due_chunk(const kvp_log_writer_t *w, uint64_t now_ns)
+{
+    chunk_t *c = w->is_writing || now_ns < w->retry_ns ? NULL : first_chunk(w);
+
+    return c != NULL && c->begins_file && w->is_syncing ? NULL : c; /* the file that is being synced would be closed */
+}
+
+static bool
+is_short(const kvp_log_writer_t *w, const chunk_t *c, uint64_t now_ns)
+{
+    return !c->begins_file && c->bytes.len <= AT_ONCE_BYTES && !is_disk_busy(w, now_ns);
+}
+
+static void
+begin_write(kvp_log_writer_t *w, bool is_between_turns, uint64_t now_ns)
+{
+    w->is_writing = true;
+    w->is_between_turns = is_between_turns;
+    w->write_began_ns = now_ns;
+}
+
+/* What is short is written when the turn of the loop ends. */
 static void
 write_some(kvp_log_writer_t *w, uint64_t now_ns)
 {
-    chunk_t *c;
+    const chunk_t *c = due_chunk(w, now_ns);
 
-    while (!w->is_writing && (c = first_chunk(w)) != NULL && now_ns >= w->retry_ns) {
-        if (c->begins_file && w->is_syncing) return; /* the file that is being synced would be closed */
-        if (c->begins_file || c->bytes.len > AT_ONCE_BYTES || is_disk_busy(w, now_ns))
-            hand_over(w);
-        else
-            write_at_once(w, c);
-    }
+    if (c == NULL || is_short(w, c, now_ns)) return;
+    begin_write(w, false, now_ns);
+    w->stats.log_writes_handed_over++;
+    (void)uv_queue_work(w->uv, &w->write, on_write, on_write_end);
+}
+
+bool
+kvp_log_writer_wants_write(const kvp_log_writer_t *w, uint64_t now_ns)
+{
+    const chunk_t *c = w->master == NULL ? NULL : due_chunk(w, now_ns);
+
+    return c != NULL && is_short(w, c, now_ns);
+}
+
+bool
+kvp_log_writer_begin_write(kvp_log_writer_t *w, uint64_t now_ns)
+{
+    if (!kvp_log_writer_wants_write(w, now_ns)) return false;
+    begin_write(w, true, now_ns);
+    return true;
 }
 
 /* ---- syncing */
@@ -353,7 +420,7 @@ on_sync_end(uv_work_t *work, int status)
         w->stats.log_syncs++;
         w->synced = w->syncing;
         w->has_sync_failed = false;
-        note_success(w);
+        note_success(w, kvp_boot_ns());
     } else {
         sync_failed(w, w->syncing);
     }
@@ -369,6 +436,7 @@ sync_some(kvp_log_writer_t *w, uint64_t now_ns)
     if (w->is_syncing || w->is_writing || w->synced == w->written || !is_due) return;
     if (w->has_sync_failed && now_ns < w->retry_ns) return;
     w->is_syncing = true;
+    w->sync_began_ns = now_ns;
     w->syncing = w->written;
     w->sync_due_ns = UINT64_MAX;
     (void)uv_queue_work(w->uv, &w->sync, on_sync, on_sync_end);
@@ -474,6 +542,7 @@ kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns)
     forget(w); /* before the next base, which ends what can be said of the last one */
     want_base(w);
     write_some(w, now_ns);
+    if (now_ns >= stalls_ns(w)) fail_log(w, "its disk does not answer");
     if (!w->is_writing && w->file.has_lost) {
         w->file.has_lost = false;
         sync_failed(w, w->file.from[w->file.files - 1] - w->origin);
@@ -491,7 +560,7 @@ kvp_log_writer_due(const kvp_log_writer_t *w)
 
     if (w->master == NULL) return UINT64_MAX;
     if (w->has_sync_failed && !w->is_syncing) sync_ns = w->retry_ns;
-    return kvp_min_u64(write_ns, sync_ns);
+    return kvp_min_u64(w->has_failed ? UINT64_MAX : stalls_ns(w), kvp_min_u64(write_ns, sync_ns));
 }
 
 void
@@ -499,6 +568,8 @@ kvp_log_writer_fini(kvp_log_writer_t *w)
 {
     bool is_ok = true;
 
+    if (w->is_writing && w->is_write_ok) free_chunk(w, first_chunk(w)); /* the loop has not heard of that end */
+    w->is_writing = false;
     if (w->master != NULL) take(w);
     for (chunk_t *c; (c = first_chunk(w)) != NULL; free_chunk(w, c)) {
         is_ok = is_ok && write_chunk(w, c);
@@ -507,6 +578,7 @@ kvp_log_writer_fini(kvp_log_writer_t *w)
     is_ok = is_ok && (w->is_kept_nowhere || kvp_log_file_sync(&w->file) == KVP_OK);
     if (!is_ok) kvp_log_error("master", "the end of the log could not be written: %m dir=%s/log", w->file.dir);
     kvp_log_file_fini(&w->file);
+    kvp_buf_fini(&w->recent);
     if (w->spare != NULL) kvp_buf_fini(&w->spare->bytes);
     free(w->spare);
     w->spare = NULL;

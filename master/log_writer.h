@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The log on its way from the core to its files, on the loop's thread, with libuv's pool for what takes long. A few bytes are written
- * at once, which costs less than to hand them to another thread; where a write was slow, the pool does it for the next second, and while a
+ * between two turns of the loop, which costs less than to hand them to another thread; where a write was slow, the pool does it for the next second, and while a
  * base is written or its predecessors are removed, because the disk is busy then. The pool syncs: as soon as an answer waits for it, and else 50 ms after what was written first.
+ * A write or a sync that takes longer than 2 s counts as failed until it returns.
  */
 #ifndef KVP_MASTER_LOG_WRITER_H
 #define KVP_MASTER_LOG_WRITER_H
@@ -50,8 +51,12 @@ typedef struct {
 
     kvp_list_t chunks; /* of bytes that are not written */
     struct kvp_log_chunk *spare; /* owned; NULL = none */
+    bool keeps_recent;
+    kvp_buf_t recent; /* where keeps_recent: what was written last, up to kvp_log_writer_end */
     uv_work_t write; /* of the first chunk */
     bool is_writing;
+    bool is_between_turns; /* by kvp_log_writer_write, and not by the pool */
+    uint64_t write_began_ns, sync_began_ns; /* of the last of each */
     bool is_write_ok; /* how that ended */
     uv_work_t sync;
     bool is_syncing;
@@ -84,13 +89,15 @@ kvp_err_t kvp_log_writer_open_nowhere(kvp_log_writer_t *w, kvp_master_t *master)
 /* A master that may follow another opens its log in steps: kvp_log_writer_list finds the files, kvp_log_file_pread reads them, and kvp_log_writer_attach cuts what
  * lies behind the first `kept` bytes and goes on with that core. kvp_log_writer_detach gives up what is not written, and the core:
  * kvp_log_writer_is_idle says when the files are nobody's, and the next core may be attached. kvp_log_writer_end is the position in the files up to which
- * they are written; kvp_log_writer_may_read: kvp_log_file_pread may be called now, for no other thread begins a file. Errors are kvp_log_writer_open's. */
+ * they are written; kvp_log_writer_may_read: the files may be read now, for no other thread begins one. kvp_log_writer_recent returns what is in memory of
+ * the log from that position on (borrowed until the next call); NULL = it is in the files alone. Errors are kvp_log_writer_open's. */
 kvp_err_t kvp_log_writer_list(kvp_log_writer_t *w, const kvp_ident_t *ident) KVP_MUST_USE;
 kvp_err_t kvp_log_writer_attach(kvp_log_writer_t *w, kvp_master_t *master, uint64_t kept) KVP_MUST_USE;
 void kvp_log_writer_detach(kvp_log_writer_t *w);
 bool kvp_log_writer_is_idle(const kvp_log_writer_t *w);
 uint64_t kvp_log_writer_end(const kvp_log_writer_t *w);
 bool kvp_log_writer_may_read(const kvp_log_writer_t *w);
+const uint8_t *kvp_log_writer_recent(const kvp_log_writer_t *w, uint64_t at, size_t *n_out);
 
 /* kvp_log_writer_hold: others are to have what the core is told to be written, or synced: no more than up to these positions of the files. */
 void kvp_log_writer_hold(kvp_log_writer_t *w, uint64_t written, uint64_t synced);
@@ -101,7 +108,15 @@ void kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void
 /* kvp_log_writer_tap has tap(arg) called with what kvp_log_writer_run takes from the core, whole records in their order; it must not call back. */
 void kvp_log_writer_tap(kvp_log_writer_t *w, void (*tap)(void *arg, const void *records, size_t len), void *arg);
 
-/* kvp_log_writer_run takes what the core has for the log, writes it or hands it over, and tells the core what is written, and synced. True
+/* kvp_log_writer_begin_write, between two turns of the loop: true = a write is due that is short. Then the caller calls kvp_log_writer_write(w), in this
+ * thread or in another one; it alone may block. kvp_log_writer_end_write(w) follows on the loop's thread, and calls moved.
+ * kvp_log_writer_wants_write says whether a write is due. */
+bool kvp_log_writer_wants_write(const kvp_log_writer_t *w, uint64_t now_ns);
+bool kvp_log_writer_begin_write(kvp_log_writer_t *w, uint64_t now_ns);
+void kvp_log_writer_write(void *arg);
+void kvp_log_writer_end_write(void *arg);
+
+/* kvp_log_writer_run takes what the core has for the log, hands to the pool what takes long, and tells the core what is written, and synced. True
  * where it did: then the core may have more to say. To be called until it returns false, at the end of each callback. now_ns is kvp_boot_ns().
  * kvp_log_writer_due: when it has something to do by the clock. */
 bool kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns);

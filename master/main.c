@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-master: parse, build, run, tear down in reverse. Two threads: the loop's, which owns the core, and the HTTP
- * server's; and those that bring memory and take it back: the loop's stock of pages (common/pages.h), and jemalloc's; and
+ * kvpool-master: parse, build, run, tear down in reverse. The threads are the loop's, which owns the core; the one that runs the loop on
+ * where a write of the log hangs (master/relay.h); the HTTP server's; and those that bring memory and take it back: the loop's stock of pages (common/pages.h), and jemalloc's; and
  * libuv's pool from the first time that the identity is saved, or a file of the log is begun.
  */
 #include "master/admin.h"
@@ -9,6 +9,7 @@
 #include "master/ha/ha.h"
 #include "master/ident.h"
 #include "master/log_writer.h"
+#include "master/relay.h"
 #include "master/server.h"
 
 #include "common/clock.h"
@@ -21,6 +22,7 @@
 #include "common/rlimits.h"
 #include "common/segfmt.h"
 #include "common/stdfd.h"
+#include "common/thread.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,6 +34,7 @@ extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
 #define REPORT_GRACE_NS (30 * KVP_NS_PER_S)
+#define END_MAX_S 5u /* after which a stop waits for the log's disk no more */
 #define REQUEST_MAX_NS (2 * KVP_NS_PER_S) /* of etcd, however long a lease is */
 
 typedef struct {
@@ -257,6 +260,9 @@ typedef struct {
     uv_loop_t uv;
     bool has_uv;
     kvp_loop_t loop;
+    kvp_relay_t relay;
+    bool is_ending;
+    atomic_bool is_log_closed;
     kvp_publisher_t *events; /* NULL = none are published */
     uv_async_t events_wake;
     bool has_events_wake;
@@ -276,11 +282,28 @@ save_ident(void *arg, const kvp_master_ident_t *now)
     return kvp_ident_save(&d->ident, now->term) == KVP_OK; /* it is logged */
 }
 
+/* A disk that hangs does not keep the process from its end. */
+static void *
+limit_end(void *arg)
+{
+    daemon_t *d = arg;
+
+    sleep(END_MAX_S);
+    if (atomic_load(&d->is_log_closed)) return NULL;
+    kvp_log_error("master",
+                  "the log is not closed after %u s, its disk may not answer; the master ends without it, and nothing "
+                  "that was acknowledged is lost dir=%s/log",
+                  END_MAX_S, d->ident.dir);
+    _exit(1);
+}
+
 static void
 on_stop(void *arg)
 {
     daemon_t *d = arg;
 
+    if (!d->is_ending && !kvp_detach(limit_end, d)) kvp_log_warn("master", "cannot start a thread: %m");
+    d->is_ending = true;
     kvp_server_stop(d->server);
     kvp_ha_stop(d->ha);
     if (d->has_events_wake && !uv_is_closing((uv_handle_t *)&d->events_wake)) {
@@ -540,11 +563,27 @@ tear_down(daemon_t *d)
     if (d->has_uv) uv_loop_close(&d->uv);
     kvp_admin_fini(&d->admin);
     kvp_log_writer_fini(&d->log); /* takes the core's last words */
+    atomic_store(&d->is_log_closed, true);
     kvp_master_destroy(d->core != NULL || d->server == NULL ? d->core : kvp_server_core(d->server));
     kvp_ha_destroy(d->ha);
     kvp_pages_stock_stop();
     kvp_server_destroy(d->server);
     kvp_ident_close(&d->ident);
+}
+
+static kvp_turn_t
+run_turn(void *arg)
+{
+    daemon_t *d = arg;
+
+    if (uv_run(&d->uv, UV_RUN_ONCE) == 0) return KVP_TURN_OVER;
+    if (!kvp_log_writer_begin_write(&d->log, kvp_boot_ns())) return KVP_TURN_NEXT;
+    if (!kvp_relay_call(&d->relay, kvp_log_writer_write, &d->log)) {
+        kvp_ignore(kvp_loop_call(&d->loop, kvp_log_writer_end_write, &d->log, UINT32_MAX), "the loop has ended");
+        return KVP_TURN_LOST;
+    }
+    kvp_log_writer_end_write(&d->log);
+    return KVP_TURN_NEXT;
 }
 
 int
@@ -572,7 +611,7 @@ main(int argc, char **argv)
     if (err == KVP_OK) err = build_http(&d, &settings);
     if (err == KVP_OK) err = start_ha(&d, &settings);
     if (err == KVP_OK) err = say_ready(&d);
-    if (err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
+    if (err == KVP_OK) err = kvp_relay_run(&d.relay, run_turn, &d);
     /* Whoever found the reason has logged it, but for memory that there was none of. */
     if (err != KVP_OK) kvp_log_error("master", "cannot start%s", err == KVP_NOMEM ? ": out of memory" : "");
     tear_down(&d);

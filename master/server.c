@@ -877,7 +877,9 @@ on_turn_end(uv_prepare_t *prepare)
     }
     const uint64_t now = kvp_boot_ns();
     if (!kvp_times_end(server->times, now) || server->is_stopping) return;
-    if ((kvp_master_has_work(server->master) && !server->is_fenced) || !kvp_list_is_empty(&server->hungry)) {
+    const bool has_write = server->conf.log != NULL && kvp_log_writer_wants_write(server->conf.log, now);
+    if (has_write || (kvp_master_has_work(server->master) && !server->is_fenced) ||
+        !kvp_list_is_empty(&server->hungry)) {
         uv_idle_start(&server->work, on_work);
     } else {
         uv_idle_stop(&server->work);

@@ -3,12 +3,13 @@
  *
  * Design notes.
  * - Whatever a core knew is given up with it: who is to follow a log that differs from its own, or has led, gets a new core, and reads
- *   the files anew up to where they are right. Reading goes in slices, so that the loop answers meanwhile.
+ *   the files anew up to where they are right. The pool reads them in pieces, so that the loop answers meanwhile.
  * - Nothing is decided here that the election, the sender or the core could decide.
  */
 #include "master/ha/ha.h"
 
 #include "master/ha/follower.h"
+#include "master/ha/reader.h"
 #include "master/ha/roster.h"
 #include "master/ha/sender.h"
 
@@ -18,6 +19,7 @@
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -25,7 +27,6 @@
 
 #define TICK_MS 25u
 #define ROSTER_NS (200 * KVP_NS_PER_MS) /* between two lists of the masters */
-#define SLICE_BYTES (256u << 10) /* of the log that is read in a turn of the loop */
 #define BEHIND_MAX (4u << 20) /* bytes that are not written, before no more is read from the leader */
 #define FAILED_MAX_NS KVP_NS_PER_S /* for so long a leader's log may fail while others could lead */
 #define TWIN_TTLS 5u /* so many TTLs another process has our id, before we give way to it */
@@ -63,7 +64,6 @@ struct kvp_ha {
 
     uv_loop_t *uv; /* NULL = not started */
     uv_timer_t timer, soon;
-    uv_idle_t reading; /* active while there is more to read */
     uv_async_t news; /* of etcd's thread */
     pthread_mutex_t lock;
     answer_t *answers, **answers_end; /* guarded by lock */
@@ -71,7 +71,7 @@ struct kvp_ha {
 
     /* reading */
     uint64_t read_at, read_to; /* positions of the files */
-    uint8_t *piece;
+    kvp_reader_t reader; /* of our own log, and of what standbys lack */
 
     /* following */
     uint64_t leader_end; /* position, as the leader said last; UINT64_MAX = it has not said it on this connection */
@@ -204,7 +204,7 @@ end_reading(kvp_ha_t *ha, bool is_empty)
     uint64_t kept = 0;
     kvp_err_t err;
 
-    uv_idle_stop(&ha->reading);
+    (void)kvp_reader_reset(&ha->reader); /* the files are cut */
     if (is_empty) kvp_log_file_begin_at(file, ha->read_to);
     err = kvp_master_follow_begin(core_of(ha), &kept);
     if (err == KVP_OK && !is_empty && file->files > 0 && kept < ha->read_at - file->from[0]) {
@@ -224,23 +224,24 @@ end_reading(kvp_ha_t *ha, bool is_empty)
 
 /* What is damaged, or not whole, is cut, and comes from the leader. Nothing is cut because it could not be read. */
 static void
-on_reading(uv_idle_t *idle)
+read_on(kvp_ha_t *ha)
 {
-    kvp_ha_t *ha = idle->data;
     const kvp_log_file_t *file = &ha->conf.log->file;
-    size_t n = 0, len = kvp_min_u64(SLICE_BYTES, ha->read_to - kvp_min_u64(ha->read_to, ha->read_at));
-    kvp_err_t err = KVP_OK;
+    const bool is_over = file->files == 0 || ha->read_at >= ha->read_to;
+    const uint8_t *bytes;
+    size_t n = 0;
+    kvp_err_t err = KVP_CLOSED;
 
-    if (file->files > 0 && len > 0) {
-        if (kvp_log_file_pread(file, ha->read_at, ha->piece, len, &n) != KVP_OK) {
-            kvp_log_error("master", "cannot read the log: %m dir=%s/log", ha->conf.ident->dir);
-            exit(1);
-        }
-        if (n > 0) err = kvp_master_restore(core_of(ha), ha->piece, n);
-        ha->read_at += n;
+    if (!is_over) err = kvp_reader_get(&ha->reader, ha->uv, file, ha->read_at, ha->read_to, &bytes, &n);
+    if (err != KVP_OK && err != KVP_CLOSED) {
+        errno = ha->reader.error;
+        kvp_log_error("master", "cannot read the log: %m dir=%s/log", ha->conf.ident->dir);
+        exit(1);
     }
-    if (n > 0 && err == KVP_OK) return;
-    if (err != KVP_OK) {
+    if (n > 0) err = kvp_master_restore(core_of(ha), bytes, n);
+    ha->read_at += n;
+    if (err == KVP_OK) return;
+    if (n > 0) {
         kvp_log_warn("master", "the log is damaged at position %llu or before, and cut there: %s dir=%s/log",
                      (unsigned long long)ha->read_at, kvp_err_text(err), ha->conf.ident->dir);
         ha->is_doubted = true;
@@ -253,7 +254,8 @@ go_on_reading(kvp_ha_t *ha)
 {
     const kvp_log_file_t *file = &ha->conf.log->file;
 
-    if (ha->state != HA_WAITS || !kvp_log_writer_is_idle(ha->conf.log)) return;
+    if (ha->state == HA_READS) read_on(ha);
+    if (ha->state != HA_WAITS || !kvp_log_writer_is_idle(ha->conf.log) || !kvp_reader_reset(&ha->reader)) return;
     set_state(ha, HA_READS);
     if (ha->read_at == UINT64_MAX) {
         ha->read_at = 0;
@@ -261,7 +263,7 @@ go_on_reading(kvp_ha_t *ha)
         return;
     }
     ha->read_at = file->files > 0 ? file->from[0] : 0;
-    uv_idle_start(&ha->reading, on_reading);
+    read_on(ha);
 }
 
 /* ---- following */
@@ -944,8 +946,7 @@ kvp_ha_create(const kvp_ha_conf_t *conf, kvp_ha_t **ha_out)
 
     if (ha == NULL) return KVP_NOMEM;
     ha->conf = *conf;
-    ha->piece = malloc(SLICE_BYTES);
-    if (ha->piece == NULL) {
+    if (kvp_reader_init(&ha->reader) != KVP_OK) {
         free(ha);
         return KVP_NOMEM;
     }
@@ -953,6 +954,8 @@ kvp_ha_create(const kvp_ha_conf_t *conf, kvp_ha_t **ha_out)
     ha->answers_end = &ha->answers;
     ha->sender.server = conf->server;
     ha->sender.log = conf->log;
+    ha->sender.reader = &ha->reader;
+    conf->log->keeps_recent = true;
     ha->sender.self = conf->ident->id;
     ha->act_until_ns = UINT64_MAX;
     atomic_store(&ha->role, "starting");
@@ -981,17 +984,16 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     kvp_err_t err;
 
     ha->core = NULL; /* the server has it */
-    ha->uv = uv;
+    ha->uv = ha->sender.uv = uv;
     snprintf(conf.cluster, sizeof conf.cluster, "%s", ha->conf.cluster);
     snprintf(conf.self.id, sizeof conf.self.id, "%s", ha->conf.ident->id);
     snprintf(conf.self.address, sizeof conf.self.address, "%s", address);
     snprintf(conf.self.http, sizeof conf.self.http, "%s", http);
     kvp_election_init(&ha->election, &conf, kvp_boot_ns());
     kvp_election_above(&ha->election, ha->conf.ident->is_new ? ha->conf.ident->term - 1 : ha->conf.ident->term);
-    ha->timer.data = ha->reading.data = ha->news.data = ha;
+    ha->timer.data = ha->news.data = ha;
     uv_timer_init(uv, &ha->timer);
     uv_timer_init(uv, &ha->soon);
-    uv_idle_init(uv, &ha->reading);
     uv_async_init(uv, &ha->news, on_news);
     uv_timer_start(&ha->timer, on_timer, 0, TICK_MS);
     ha->follower_ops = (kvp_follower_ops_t){fill_ask, on_follow_reply, on_follow_log, ha};
@@ -1033,7 +1035,6 @@ kvp_ha_stop(kvp_ha_t *ha)
     ha->follower = NULL;
     uv_close((uv_handle_t *)&ha->timer, NULL);
     uv_close((uv_handle_t *)&ha->soon, NULL);
-    uv_close((uv_handle_t *)&ha->reading, NULL);
 }
 
 void
@@ -1041,7 +1042,7 @@ kvp_ha_destroy(kvp_ha_t *ha)
 {
     if (ha == NULL) return;
     free(ha->watchers);
-    free(ha->piece);
+    kvp_reader_fini(&ha->reader);
     pthread_mutex_destroy(&ha->lock);
     free(ha);
 }

@@ -2,7 +2,8 @@
  * See sender.h.
  *
  * Design notes.
- * - There is no queue: what a standby lacks is in the files, and is read when its connection has room.
+ * - There is no queue: what a standby lacks is in the files, and is read when its connection has room. The last of it is in memory too
+ *   (kvp_log_writer_recent), so a standby that keeps up gets everything from a leader whose disk hangs.
  * - Positions that a standby tells are believed: it is a master of this pool. One that lies harms what is acknowledged, not what is served.
  */
 #include "master/ha/sender.h"
@@ -193,6 +194,21 @@ kvp_sender_close(kvp_sender_t *s)
 }
 
 /* ---- sending */
+/* *n_out 0: it comes later. */
+static kvp_err_t
+take_piece(kvp_sender_t *s, uint64_t at, uint8_t *room, size_t len, size_t *n_out)
+{
+    const uint64_t end = kvp_log_writer_may_read(s->log) ? kvp_log_writer_end(s->log) : at;
+    const uint8_t *bytes = kvp_log_writer_recent(s->log, at, n_out);
+    kvp_err_t err = KVP_OK;
+
+    if (bytes == NULL) err = kvp_reader_get(s->reader, s->uv, &s->log->file, at, end, &bytes, n_out);
+    if (err != KVP_OK) return err;
+    *n_out = kvp_min_u64(*n_out, len);
+    if (*n_out > 0) memcpy(room, bytes, *n_out);
+    return KVP_OK;
+}
+
 static bool
 send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t now_ns)
 {
@@ -209,7 +225,7 @@ send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t
     kvp_buf_init(&out, 0);
     kvp_pb_frame_begin(&out, KVP_OP_LOG, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
     room = kvp_buf_reserve(&out, len);
-    if (len > 0) err = room == NULL ? KVP_NOMEM : kvp_log_file_pread(&s->log->file, t->sent, room, len, &n);
+    if (len > 0) err = room == NULL ? KVP_NOMEM : take_piece(s, t->sent, room, len, &n);
     if (err == KVP_OK && (n > 0 || len == 0)) {
         out.len += n;
         t->sent += n;
@@ -236,8 +252,7 @@ pump_one(kvp_sender_t *s, kvp_standby_t *t, kvp_sender_pace_t pace, uint64_t now
     if (pace == KVP_SEND_SOON && t->sent < end && end - t->sent < SOON_BYTES &&
         now_ns - t->said_ns < KVP_SENDER_DELAY_MS * KVP_NS_PER_MS)
         return true;
-    while (kvp_log_writer_may_read(s->log) && t->conn != 0 && t->sent < end &&
-           kvp_server_unsent(s->server, t->conn) < UNSENT_MAX &&
+    while (t->conn != 0 && t->sent < end && kvp_server_unsent(s->server, t->conn) < UNSENT_MAX &&
            send_piece(s, t, kvp_min_u64(PIECE_BYTES, end - t->sent), false, now_ns))
         continue;
     if (t->conn == 0 || t->sent < end) return false;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The leader's standbys: it sends each the log from its files, and knows how far each has written it. On the loop's thread.
+ * The leader's standbys: it sends each the log, from memory where it was written just now and else from its files, and knows how far each has
+ * written it. On the loop's thread.
  */
 #ifndef KVP_MASTER_HA_SENDER_H
 #define KVP_MASTER_HA_SENDER_H
 
 #include "master/ha/insync.h"
+#include "master/ha/reader.h"
 #include "master/log_writer.h"
 #include "master/server.h"
 
@@ -19,6 +21,8 @@ typedef struct {
 typedef struct {
     kvp_server_t *server; /* borrowed, */
     kvp_log_writer_t *log; /* and this, */
+    kvp_reader_t *reader; /* and this, */
+    uv_loop_t *uv; /* and this */
     const char *self; /* and our id */
     kvp_standby_t standbys[KVP_STANDBYS_MAX];
     kvp_insync_t insync; /* the same standbys: what they have */

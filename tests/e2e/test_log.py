@@ -418,6 +418,60 @@ def test_disk_that_fails(make_pool, bench, monkeypatch, how):
     assert client("bexist k/ 0 30")["exist"] == 0
 
 
+@pytest.mark.limit(120)
+@pytest.mark.parametrize("how", ["write", "sync"])
+def test_disk_that_hangs(make_pool, bench, monkeypatch, how):
+    """Fails if a master whose log disk hangs stops answering gets, look-ups, stat or /health, makes puts and removals wait, does not name the
+    disk, does not go on when the disk answers again, does not end at SIGTERM, or loses what it acknowledged.
+    """
+    data = f"{bench.home}/data"
+    switch = pathlib.Path(f"{data}/stall-{how}")
+    monkeypatch.setenv("LD_PRELOAD", str(E2E / "e2e_eio.so"))
+    monkeypatch.setenv("E2E_EIO", data)
+    pool = make_pool(nodes=1, data_dir=data)
+    client, writer = (Shell(bench, pool.addr, name, **PATHS["tcp"]) for name in ("client", "writer"))
+    assert client(f"bput k/ 0 100 {LEN}")["results"] == {"OK": 100}
+    acknowledged = []
+    for is_last in (False, True):
+        switch.touch()
+        late = threading.Thread(target=lambda: writer(f"remove k/{int(is_last)} deadline={30000 * SLOW}", timeout=40 * SLOW), daemon=True)  # noqa: B023
+        late.start()
+        wait_until(lambda: is_served(client, pool) and health(pool.master)["log"] == "failed", 20, "the disk to be given up")
+        late.join(5 * SLOW)
+        assert not late.is_alive()
+        check_nothing_is_promised(client)
+        check_it_is_shown(bench, pool, "its disk does not answer")
+        assert is_served(client, pool)
+        if is_last:
+            break
+        switch.unlink()
+        wait_until(lambda: health(pool.master)["log"] == "ok", 20, "the log to be written again")
+        pool.master.wait_log("the log is written again")
+        assert health(pool.master)["status"] == "ok" and client(f"put new {LEN}")["err"] == "OK"
+        for i in range(100):
+            assert client(f"put f/{i} {LEN}")["err"] == "OK"
+            acknowledged.append(i)
+    begun = time.monotonic()
+    pool.master.terminate()
+    pool.master.killed = True  # it could not end as it should
+    assert time.monotonic() - begun < 8 * SLOW
+    switch.unlink()
+    start(bench, pool, "master2")
+    wait_until(lambda: figures(pool.master)["segments"] == 1, 20, "the node to have told what it holds")
+    check_all_is_there(client, acknowledged)
+
+
+def is_served(client, pool):
+    """Gets, look-ups, the pool's status and /health are answered, each within a second."""
+    answers = [lambda: client(f"get k/50 {LEN}")["err"] == "OK", lambda: client("bexist k/ 30 70")["exist"] == 70,
+               lambda: client("stat"), lambda: health(pool.master)["status"] in ("ok", "degraded")]
+    for answer in answers:
+        begun = time.monotonic()
+        assert answer()
+        assert time.monotonic() - begun < 1 * SLOW
+    return True
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system, which wants root")
 @pytest.mark.limit(120)
 def test_disk_is_full(make_pool, bench):

@@ -4,6 +4,7 @@ bounded here is printed, too.
 """
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import time
 
 import pytest
 
-from clients import Shell, check_versions, settled, work
+from clients import E2E, Shell, check_versions, settled, work
 from conftest import SLOW, TIER, wait_until
 from standby import TTL_S, Masters, MastersApart, has_leader, needs_etcd, why_no_namespaces
 from test_master_killed import DOWN, LEN, Worker
@@ -535,6 +536,37 @@ def test_disk_of_a_master_is_full(bench):
         assert client("get kept 100")["err"] == "OK"
     finally:
         subprocess.run(["umount", "-l", at], check=False)
+
+
+@pytest.mark.parametrize("hangs", [("write", "read"), ("sync", "read")], ids="-".join)
+def test_disk_of_the_leader_hangs(bench, monkeypatch, hangs):
+    """Fails if a leader whose log disk hangs does not give way to a standby that has all, if its /health does not name the disk, if a call
+    fails meanwhile, if something acknowledged is lost, or if that master is no standby when its disk answers again.
+    """
+    switches = [pathlib.Path(f"{bench.home}/m0/stall-{what}") for what in hangs]
+    monkeypatch.setenv("LD_PRELOAD", str(E2E / "e2e_eio.so"))
+    monkeypatch.setenv("E2E_EIO", f"{bench.home}/m0")
+    masters = Masters(bench, n=2)
+    masters.wait_insync(2)
+    if masters.leader() != 0:
+        assert masters.kvpool("master", "switch").rc == 0
+        masters.wait_insync(2)
+    calls = Calls(masters)
+    calls.go_on(20)
+    for switch in switches:
+        switch.touch()
+    begun = time.monotonic()
+    masters.wait_leader(other_than=0)
+    calls.go_on(20)
+    print(f"puts work {calls.gap(begun):.2f} s after the disk hung")
+    why = masters.health(0)["why"]
+    assert any("does not answer" in line and f"{bench.home}/m0" in line for line in why), why
+    for switch in switches:
+        switch.unlink()
+    wait_role(masters, 0, "standby")
+    masters.wait_insync(2, 20)
+    assert not calls.end().errors, calls.errors
+    check_puts(masters, calls)
 
 
 @pytest.mark.pool(args=("--ack-standbys", "1"), n=1)

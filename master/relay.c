@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * See relay.h. Whoever changes call_ns from the call's own time to 0 has the loop: the calling thread, or the watching one.
+ */
+#include "master/relay.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/pages.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+static void
+wait_some(kvp_relay_t *r)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)KVP_RELAY_NS / 2;
+    if (until.tv_nsec >= (long)KVP_NS_PER_S) {
+        until.tv_nsec -= (long)KVP_NS_PER_S;
+        until.tv_sec++;
+    }
+    (void)pthread_cond_timedwait(&r->over, &r->lock, &until);
+}
+
+/* watch_loop waits until this thread is to run the loop. False: the loop has ended. */
+static bool
+watch_loop(kvp_relay_t *r)
+{
+    bool has_loop = false;
+
+    pthread_mutex_lock(&r->lock);
+    while (!r->is_over && !has_loop) {
+        wait_some(r);
+        uint64_t began_ns = atomic_load(&r->call_ns);
+        has_loop = began_ns != 0 && kvp_boot_ns() - began_ns >= KVP_RELAY_NS &&
+                   atomic_compare_exchange_strong(&r->call_ns, &began_ns, 0);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return has_loop;
+}
+
+static void
+run_turns(kvp_relay_t *r)
+{
+    kvp_turn_t turn = KVP_TURN_NEXT;
+
+    while (turn != KVP_TURN_OVER) {
+        turn = r->turn(r->arg);
+        if (turn == KVP_TURN_LOST && !watch_loop(r)) return;
+    }
+    pthread_mutex_lock(&r->lock);
+    r->is_over = true;
+    pthread_cond_signal(&r->over);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void *
+run_second(void *arg)
+{
+    kvp_relay_t *r = arg;
+
+    kvp_pages_stock_use(r->pages);
+    if (watch_loop(r)) run_turns(r);
+    return NULL;
+}
+
+/* The second thread takes signals: a thread in a call that hangs cannot. */
+kvp_err_t
+kvp_relay_run(kvp_relay_t *r, kvp_turn_t (*turn)(void *arg), void *arg)
+{
+    pthread_condattr_t attr;
+    pthread_t second;
+
+    *r = (kvp_relay_t){.turn = turn, .arg = arg, .pages = kvp_pages_stock()};
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->over, &attr);
+    pthread_condattr_destroy(&attr);
+    errno = pthread_create(&second, NULL, run_second, r);
+    if (errno != 0) {
+        kvp_log_error("master", "cannot start a thread: %m");
+        return KVP_SYS;
+    }
+    (void)pthread_setname_np(second, "kvp-relay");
+    run_turns(r);
+    pthread_join(second, NULL);
+    return KVP_OK;
+}
+
+bool
+kvp_relay_call(kvp_relay_t *r, void (*fn)(void *arg), void *arg)
+{
+    uint64_t began_ns = kvp_boot_ns();
+
+    atomic_store(&r->call_ns, began_ns);
+    fn(arg);
+    return atomic_compare_exchange_strong(&r->call_ns, &began_ns, 0);
+}
