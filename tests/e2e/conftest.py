@@ -299,8 +299,10 @@ class Bench:
     def env(self, **extra):
         return clean_env(self.home, **extra)
 
-    def start(self, name, program, *args, ready=True, env=None):
-        d = Daemon(name, [PROGRAMS[program], *args], self.env(**(env or {})), self.home)
+    def start(self, name, program, *args, ready=True, env=None, files=None):
+        """files: how many descriptors the daemon may have."""
+        limit = [] if files is None else ["prlimit", f"--nofile={files}"]
+        d = Daemon(name, [*limit, PROGRAMS[program], *args], self.env(**(env or {})), self.home)
         self.daemons.append(d)
         if ready:
             d.wait_ready()

@@ -138,9 +138,9 @@ class Server:
 
 
 class Proxy:
-    def __init__(self, bench, servers, *args):
+    def __init__(self, bench, servers, *args, **kw):
         flags = [word for s in servers for word in (f"--{s.kind}", s.arg)]
-        self.daemon = bench.start("proxy", "kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", *flags, *args)
+        self.daemon = bench.start("proxy", "kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", *flags, *args, **kw)
         self.at = self.daemon.listen.split(":")
 
     def open(self, body, path="/v1/completions", headers=(), raw=None):

@@ -248,3 +248,25 @@ def test_no_descriptor_for_a_server(raw, bench, host):
         s.sendall(request(b"1.1"))
         assert s.recv(65536).startswith(b"HTTP/1.1 200 ")
     assert [(one["is_left_out"], one["failures"]) for one in proxy.servers("GET")[1]["servers"]] == [(False, 0)]
+
+
+def test_more_clients_than_descriptors(bench):
+    """Fails if clients take all descriptors of a proxy with few, keep a whole request out, or cost a server its place."""
+    server = Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    server.may_end.set()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    few = 300
+    proxy = Proxy(bench, [server], "--proxy-threads", "1", files=few)
+    try:
+        with contextlib.ExitStack() as held:
+            for _ in range(few - 20):
+                held.enter_context(connect(proxy)).sendall(b"POST /v1/completions HTTP/1.1\r\n")
+            with connect(proxy) as s:  # the others give way after 3 s
+                s.sendall(request(b"1.1"))
+                assert s.recv(65536).startswith(b"HTTP/1.1 200 ")
+            assert len(os.listdir(f"/proc/{proxy.daemon.pid}/fd")) < few - 50, "half of the descriptors are for servers"
+            assert [(one["is_left_out"], one["failures"]) for one in proxy.servers("GET")[1]["servers"]] == [(False, 0)]
+        wait_until(lambda: proxy.counter("uploads") == 0, 10, "the clients to go")
+    finally:
+        server.close()

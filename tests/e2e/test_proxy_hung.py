@@ -2,15 +2,51 @@
 """A server that hangs, as under SIGSTOP: the kernel takes connections and requests for it, and nothing is answered."""
 import contextlib
 import json
+import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
 
-from conftest import SLOW, wait_until
+from conftest import SLOW, _die_with_parent, proc_state, wait_until
 from test_proxy import BODY, Proxy, Server
 
 PROMPT = {**BODY, "stream": False}
+
+
+# Answers everything, and prints its port.
+PROGRAM = '''
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+'''
+
+
+class Process:
+    """A server that is a process of its own."""
+    kind = "replica"
+
+    def __init__(self):
+        self.proc = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                     preexec_fn=_die_with_parent)
+        self.url = self.arg = f"http://127.0.0.1:{int(self.proc.stdout.readline())}"
+
+    def close(self):
+        self.proc.kill()
+        self.proc.communicate()
 
 
 def hang(server):
@@ -73,6 +109,27 @@ def test_hung_server_is_left_out(bench, servers):
         assert all(ask(proxy, secs=5) for _ in range(6)) and time.monotonic() - begun < 20 * SLOW
         wait_until(lambda: all(s["open"] == 0 for s in proxy.servers("GET")[1]["servers"]), 5, "the load to fall")
     assert len(hung.asked) >= asked + 2
+
+
+@pytest.mark.parametrize("policy", ["router", "round-robin"])
+def test_stopped_server_is_left_out(bench, servers, policy):
+    """Fails if a server under SIGSTOP costs more than three requests, or gets none within 20 s after it goes on."""
+    stopped = Process()
+    servers.append(stopped)
+    proxy = Proxy(bench, servers, "--policy", policy, "--proxy-threads", "1")
+    for _ in range(8):  # it is used, and keeps a connection
+        assert ask(proxy, secs=5)
+    stopped.proc.send_signal(signal.SIGSTOP)
+    wait_until(lambda: proc_state(stopped.proc.pid) == "T", 5, "the server to stop")
+    answers = [ask(proxy, secs=1) for _ in range(20)]
+    assert answers.count(False) <= 4, answers
+    if policy == "round-robin":
+        wait_until(lambda: is_left_out(proxy, stopped), 10, "the server to be left out")
+    assert all(ask(proxy, secs=5) for _ in range(8))
+    stopped.proc.send_signal(signal.SIGCONT)
+    wait_until(lambda: not is_left_out(proxy, stopped), 20, "the server to be back")
+    assert all(ask(proxy, secs=5) for _ in range(8))
+    wait_until(lambda: all(s["open"] == 0 for s in proxy.servers("GET")[1]["servers"]), 5, "the load to fall")
 
 
 def test_slow_server_is_not_left_out(bench, servers):

@@ -2,6 +2,8 @@
 """Three masters and three members of a real etcd: the leader dies, stops, loses etcd, hands over; what was acknowledged is found, what
 was removed is not back, and puts work again in time.
 """
+import os
+import pathlib
 import struct
 import threading
 import time
@@ -189,6 +191,23 @@ def test_all_killed_at_once(masters):
     reader = Shell(masters.bench, masters.addr, "versions")
     for w in workers:
         check_versions(reader, w.may_be, LEN)
+
+
+def test_torn_log_of_a_standby(masters):
+    """Fails if a standby whose own log ends within a record leads at once as a master that has all of it, or does not ask the nodes."""
+    client = Shell(masters.bench, masters.addr, "client")
+    assert client(f"bput k/ 0 200 {LEN}")["results"] == {"OK": 200}
+    masters.wait_insync(3)
+    torn = (masters.wait_leader() + 1) % 3
+    for m in masters.masters:
+        m.kill9()
+    log = max((pathlib.Path(masters.bench.home) / f"m{torn}" / "log").glob("*.log"))
+    os.truncate(log, log.stat().st_size // 2 | 3)  # records have multiples of 8 bytes
+    masters.again(torn)
+    masters.masters[torn].wait_log("the log was torn and is cut, and may lack its end")
+    assert masters.wait_leader() == torn
+    masters.masters[torn].wait_log("no member of the in-sync set came within")
+    wait_until(lambda: client(f"bget k/ 0 200 {LEN}")["results"] == {"OK": 200}, 20, "what the nodes have")
 
 
 def test_standby_restarted(masters):
