@@ -219,10 +219,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
     def _invalid(self):
         """-600, with a line in the log: it stands for many errors."""
-        frame = sys._getframe(1)
-        while frame.f_code.co_name.startswith(("_", "<")) and frame.f_back is not None:
-            frame = frame.f_back
-        name = frame.f_code.co_name
+        name = _public_caller()
         self._teller.error(("refused", name), "%s is refused with %d: %s", name, _INVALID, "the store is not set up, or was closed"
                            if self._raw is None else "the arguments cannot be: lists are of one length, values are not empty, sizes are above 0, and "
                            "of a ReplicateConfig replica_num is 1 or more (copies in NoF memory alone are none), group_ids has an id for each key, and "
@@ -405,9 +402,18 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return answer if type(answer) is int else answer[0]
 
 
+def _public_caller():
+    """The name of the call of this class that is under way."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_name.startswith(("_", "<")) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name
+
+
 def _tell_invalid(teller, name, text):
-    """-600 stands for many errors: the log says which."""
-    teller.error(("invalid", name), "a call is refused with %d: %s (%s)", _INVALID, text, name)
+    """-600 stands for many errors: the log says which, of each call and error by itself."""
+    call = _public_caller()
+    teller.error(("invalid", call, name), "%s is refused with %d: %s (%s)", call, _INVALID, text, name)
 
 
 def _remove_flags(force):

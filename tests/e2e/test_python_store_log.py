@@ -64,3 +64,8 @@ def test_kinds_are_told_apart(store, caplog, monkeypatch):
     for _ in range(2):
         assert store.load_tensor_from_safetensor("absent", "there") is None  # and put_tensor of it has failed before
     assert [record.levelno for record in caplog.records[4:]] == [logging.WARNING]
+    caplog.clear()
+    store.close()  # the same error of two calls
+    for _ in range(2):
+        assert store.put("k", b"x") == store.is_exist("k") == store.remove("k") == -600
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["put", "is_exist", "remove"]
