@@ -66,14 +66,27 @@ distance(const char *a, const char *b)
     return row[n];
 }
 
+static const kvp_cli_verb_t *
+verb_named(const char *name)
+{
+    for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
+        if (strcmp(name, verbs[i].name) == 0) return &verbs[i];
+    return NULL;
+}
+
 static int
 complain_of_verb(const char *name)
 {
     static const struct {
         const char *name, *verb;
-    } others[] = {{"delete", "rm"},   {"del", "rm"},    {"remove", "rm"}, {"list", "ls"},    {"set", "put"},
-                  {"status", "stat"}, {"info", "stat"}, {"start", "up"},  {"check", "fsck"}, {"has", "exists"}};
+    } others[] = {{"delete", "rm"},  {"del", "rm"},      {"remove", "rm"},           {"list", "ls"},
+                  {"set", "put"},    {"status", "stat"}, {"info", "stat"},           {"start", "up"},
+                  {"check", "fsck"}, {"has", "exists"},  {"switch", "master switch"}};
     const char *near = NULL;
+    if (name[0] == '-') {
+        fprintf(stderr, "kvpool: unknown option %s: options have two dashes; see kvpool --help\n", name);
+        return KVP_EXIT_USAGE;
+    }
     size_t best = 3; /* more changes make another word */
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++) {
@@ -93,14 +106,20 @@ complain_of_verb(const char *name)
     return KVP_EXIT_USAGE;
 }
 
-/* The place of the verb, behind options of every verb; argc where there is none. */
+/* The place of the verb, behind options; argc where there is none. Which of a verb's own options have values the verb alone knows:
+ * here one before the name of a verb, or before another option, has none. */
 static int
 find_verb(int argc, char **argv)
 {
     int at = 1;
 
-    while (at < argc && argv[at][0] == '-' && argv[at][1] == '-' && argv[at][2] != '\0')
-        at += strchr(argv[at], '=') != NULL || strcmp(argv[at], "--json") == 0 ? 1 : 2;
+    while (at < argc && argv[at][0] == '-' && argv[at][1] == '-' && argv[at][2] != '\0') {
+        const bool is_alone = strchr(argv[at], '=') != NULL || strcmp(argv[at], "--json") == 0 ||
+                              (strcmp(argv[at], "--tenant") != 0 && strcmp(argv[at], "--cluster") != 0 &&
+                               at + 1 < argc && (argv[at + 1][0] == '-' || verb_named(argv[at + 1]) != NULL));
+
+        at += is_alone ? 1 : 2;
+    }
     return at < argc ? at : argc;
 }
 
@@ -125,9 +144,8 @@ main(int argc, char **argv)
         char *verb = argv[at];
         memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv)); /* options may stand behind it as well */
         argv[1] = verb;
-        for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
-            if (strcmp(verb, verbs[i].name) == 0) return verbs[i].run(&verbs[i], argc - 1, argv + 1);
-        return complain_of_verb(verb);
+        const kvp_cli_verb_t *found = verb_named(verb);
+        return found != NULL ? found->run(found, argc - 1, argv + 1) : complain_of_verb(verb);
     }
     usage(stderr);
     if (argc > 1) fprintf(stderr, "kvpool: a verb is missing\n");

@@ -207,9 +207,12 @@ def test_options_before_the_verb_and_words_that_are_near(pool, bench):
     assert bench.run("kvpool", *at, "--json", "put", "k", stdin=b"x").json["stored"]
     assert bench.run("kvpool", f"--master={pool.addr}", "--deadline", "2s", "exists", "k").rc == 0
     assert bench.run("kvpool", *at, "put", "--", "-dash", stdin=b"x").rc == 0
+    assert bench.run("kvpool", "--upsert", *at, "put", "k", stdin=b"xyz").rc == 0 and bench.run("kvpool", "get", "k", *at).out == b"xyz"
+    assert bench.run("kvpool", "--limit", "1", *at, "ls").out == b"-dash\n"
     for words, says in ((("put", "-dash"), "-d;"), (("rm", "-k1", "a"), "-k;"), (("put", "k", "--upser1"), "--upser1"), (("putt", "k"), 'did you mean "put"'),
                         (("stats",), 'did you mean "stat"'), (("delete", "k"), 'did you mean "rm"'), (("--json", "exist", "k"), 'did you mean "exists"'),
-                        (("frobnicate",), 'no verb "frobnicate"; see'), (("--json",), "verb is missing")):
+                        (("frobnicate",), 'no verb "frobnicate"; see'), (("--json",), "verb is missing"), (("switch",), 'did you mean "master switch"'),
+                        (("-dash", "put"), "unknown option -dash"), (("--upser1", "put", "k"), "--upser1")):
         r = bench.run("kvpool", *words)
         assert r.rc == 2 and says in r.err and "unknown option put" not in r.err, r
 
@@ -241,6 +244,11 @@ def test_why_no_master_is_reached(bench):
     check(f"{two[0].listen},{two[1].listen}", "no master leads")
     found = bench.run("kvpool", "doctor", "--json", "--master", f"{two[0].listen},{two[1].listen}", *deadline).json["findings"]
     assert "etcd" in next(f for f in found if f["code"] == "no_leader")["fix"]
+    for at, why in (("127.0.0.1:1", "Connection refused"), ("no-such-host.invalid:1", "Name or service not known"), (frozen.http, "is no conductor")):
+        got = bench.run("kvpool", "stat", "--conductor", "--conductor-http", at, "--json")
+        assert got.rc == 3 and why in json.loads(got.out)["detail"] and not got.err, got
+        got = bench.run("kvpool", "stat", "--conductor", "--conductor-http", at)
+        assert got.rc == 3 and got.err.count("\n") == 1 and f"{at}: " in got.err and why in got.err, got
 
 
 def test_name_of_a_node_that_is_taken_is_told(bench):

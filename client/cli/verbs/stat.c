@@ -344,17 +344,20 @@ print_publishers(struct json_object *services)
 }
 
 static int
-stat_conductor(const kvp_cli_verb_t *verb, const char *at, bool is_json)
+stat_conductor(const kvp_cli_verb_t *verb, const char *at, kvp_cli_common_t *common)
 {
     struct json_object *services;
-    const kvp_err_t err = kvp_cli_http(at, "/services", NULL, &services);
+    const char *why = "what answers there is no conductor; is that the port of its --http?";
+    const kvp_err_t err = kvp_cli_http(at, "/services", NULL, &services, &why);
 
+    if (err == KVP_INVALID) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", at);
     if (err != KVP_OK || !json_object_is_type(services, json_type_array)) {
         json_object_put(services);
-        return kvp_cli_complain(verb, err == KVP_INVALID ? KVP_EXIT_USAGE : KVP_EXIT_UNREACHABLE,
-                                "no conductor answers at %s: %s", at, kvp_err_name(err == KVP_OK ? KVP_PROTO : err));
+        snprintf(common->detail, sizeof common->detail, "no conductor answers at %s: %s", at, why);
+        if (common->is_json) return kvp_cli_fail_why(verb, common, "", KVP_UNREACHABLE);
+        return kvp_cli_complain(verb, KVP_EXIT_UNREACHABLE, "%s (UNREACHABLE)", common->detail);
     }
-    if (is_json) {
+    if (common->is_json) {
         kvp_json_line(services, stdout); /* gives it back */
     } else {
         print_publishers(services);
@@ -379,7 +382,7 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     int first;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code != KVP_EXIT_GO_ON) return code;
-    if (is_conductor) return stat_conductor(verb, conductor_http, common.is_json);
+    if (is_conductor) return stat_conductor(verb, conductor_http, &common);
     common.state_only = common.masters_n == 1; /* that one, whether it leads or not */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;

@@ -54,13 +54,14 @@ start_conductor(const kvp_cli_verb_t *verb, kvp_local_t *local, const char *http
     const char *argv[] = {NULL, "--http", http, "--log-level", log_level, NULL};
     char events[KVP_LOCAL_EVENTS_MAX], replay[KVP_LOCAL_EVENTS_MAX], body[256];
     struct json_object *answer;
+    const char *why;
     if (kvp_proc_start(&local->conductor, "kvpool-conductor", "kvpool-conductor", argv) != KVP_OK)
         return KVP_EXIT_REFUSED;
     snprintf(body, sizeof body,
              "{\"endpoint\": \"%s\", \"replay_endpoint\": \"%s\", \"type\": \"Mooncake\", \"instance_id\": \"pool\", "
              "\"shared\": true}",
              kvp_local_events("events", events), kvp_local_events("replay", replay));
-    const kvp_err_t err = kvp_cli_http(local->conductor.http, "/register", body, &answer);
+    const kvp_err_t err = kvp_cli_http(local->conductor.http, "/register", body, &answer, &why);
     json_object_put(answer);
     if (err == KVP_OK) return KVP_EXIT_DONE;
     return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "the conductor does not follow the master: %s", kvp_err_name(err));
