@@ -102,12 +102,13 @@ dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *diale
     if (err == KVP_OK) {
         note_local_host(dialed);
         if (d->is_loopback && !is_to_this_host(dialed)) {
-            if (kvp_log_limit_ok(&d->noise, &missed))
-                kvp_log_error(
-                    "node",
-                    "the master %s is on another host, and other hosts do not reach a node that listens at a "
-                    "loopback address: give it this host's, such as --listen %s:PORT (local_hostname of setup())",
-                    kvp_format_hostport(at, text), dialed->local_host);
+            pthread_mutex_lock(&d->lock);
+            snprintf(d->refusal, sizeof d->refusal,
+                     "the master %s is on another host, and other hosts do not reach a node that listens at a loopback "
+                     "address: give it this host's, such as --listen %s:PORT (local_hostname of setup())",
+                     kvp_format_hostport(at, text), dialed->local_host);
+            pthread_mutex_unlock(&d->lock);
+            if (kvp_log_limit_ok(&d->noise, &missed)) kvp_log_error("node", "%s", d->refusal);
             kvp_framed_fini(&dialed->conn);
             return KVP_INVALID;
         }
@@ -239,6 +240,14 @@ kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was)
     d->is_good = is_good;
     d->was = *was;
     pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void
+kvp_node_dial_refusal(kvp_node_dial_t *d, char why_out[KVP_NODE_REFUSAL_MAX])
+{
+    pthread_mutex_lock(&d->lock);
+    memcpy(why_out, d->refusal, sizeof d->refusal);
     pthread_mutex_unlock(&d->lock);
 }
 

@@ -17,6 +17,8 @@ typedef struct {
     char local_host[KVP_HOST_MAX]; /* our own address as this master's network sees it */
 } kvp_node_dialed_t;
 
+#define KVP_NODE_REFUSAL_MAX 320u
+
 /* What the node was before it lost its master. */
 typedef struct {
     uint64_t incarnation; /* of the session before, or 0 */
@@ -43,6 +45,7 @@ typedef struct {
     bool is_outdated; /* another master leads than the one that was found last */
     kvp_node_dialed_t result;
     kvp_err_t last_err; /* of the last attempt */
+    char refusal[KVP_NODE_REFUSAL_MAX]; /* why no master of that list will do; empty = one may */
     uint64_t attempts;
     kvp_node_was_t was;
 } kvp_node_dial_t;
@@ -56,6 +59,9 @@ void kvp_node_dial_stop(kvp_node_dial_t *d);
 /* kvp_node_dial_want asks for one connection. is_good: the one before was mounted, so there is no back-off at first.
  * was is copied. */
 void kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was);
+
+/* kvp_node_dial_refusal copies why no master of the list will do, which is logged by then; empty = one may. */
+void kvp_node_dial_refusal(kvp_node_dial_t *d, char why_out[KVP_NODE_REFUSAL_MAX]);
 
 /* kvp_node_dial_take moves the connection to the caller, if there is one. *err_out is how the last attempt ended, OK when
  * there was none since. */

@@ -327,6 +327,10 @@ kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **n
     if (err != KVP_OK) return err;
     err = kvp_node_wait(node, deadline_ns);
     if (err != KVP_OK) {
+        char why[KVP_NODE_REFUSAL_MAX];
+
+        kvp_node_dial_refusal(&node->dial, why);
+        if (why[0] != '\0') kvp_log_error("node", "%s", why); /* for the caller's thread (kvp_log_divert) */
         kvp_node_stop(node, 0);
         return err;
     }

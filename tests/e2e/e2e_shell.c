@@ -153,8 +153,13 @@ do_open(void)
 {
     kvpool_conf_t conf = {.struct_size = sizeof conf};
     uint64_t begun = e2e_runnable_ns();
+    char detail[400] = "";
     int err;
 
+    if (e2e_named_number("detail", 0) != 0) {
+        conf.detail = detail;
+        conf.detail_cap = sizeof detail;
+    }
     conf.master = e2e_named("master");
     conf.name = e2e_named("name");
     conf.host_id = e2e_named("host_id");
@@ -167,6 +172,7 @@ do_open(void)
     conf.tenant = e2e_named("tenant");
     err = kvpool_open(&conf, &pool);
     begin(err, begun);
+    printf(",\"detail\":\"%s\"", detail);
     end();
 }
 
