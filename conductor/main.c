@@ -276,8 +276,9 @@ build(daemon_t *d, const settings_t *s)
     if (err != KVP_OK) return err;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
-    kvp_http_size(d->http, HTTP_PLACES,
-                  HTTP_PLACES); /* each request of a proxy asks the router; its handlers never wait */
+    /* Each request of a proxy asks the router, whose handlers never wait. The proxy needs the other descriptors. */
+    const uint32_t places = (uint32_t)kvp_min_u64(HTTP_PLACES, kvp_limit_files().max / 4);
+    kvp_http_size(d->http, places, places);
     kvp_router_weights_t weights = kvp_router_defaults;
     weights.compute_tokens_s = (double)s->compute_rate;
     weights.cpu_tokens_s = (double)s->cpu_rate;

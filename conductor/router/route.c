@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/parse.h"
 #include "conductor/index/chain.h"
 #include "conductor/numbers.h"
 #include "conductor/router/asked.h"
@@ -297,6 +298,7 @@ static void
 write_choice(const choosing_t *ch, const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers,
              uint32_t n, const uint32_t *of, uint32_t tokens)
 {
+    static const char *const usual[] = {"GPU", "CPU", "DISK"}; /* these always stand there */
     const kvp_answer_t *a = &answers[of[r->at]];
     kvp_jsonw_t w = kvp_http_json(ch->response, 200);
     uint32_t ranks = 0;
@@ -315,8 +317,11 @@ write_choice(const choosing_t *ch, const kvp_route_t *r, const kvp_candidate_t *
     kvp_jsonw_open(&w, "matched", '{');
     kvp_jsonw_u64(&w, "tokens", r->matched);
     kvp_jsonw_u64(&w, "pending", r->pending);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(usual); i++)
+        kvp_jsonw_u64(&w, usual[i], (uint64_t)run_on(a, usual[i]) * ch->q->block_size);
     for (uint32_t i = 0; i < a->media_n; i++)
-        kvp_jsonw_u64(&w, a->media[i].name, (uint64_t)a->media[i].run * ch->q->block_size);
+        if (!kvp_is_listed("GPU,CPU,DISK", a->media[i].name))
+            kvp_jsonw_u64(&w, a->media[i].name, (uint64_t)a->media[i].run * ch->q->block_size);
     kvp_jsonw_close(&w, '}');
     kvp_jsonw_open(&w, "load", '{');
     kvp_jsonw_u64(&w, "open_routes", r->open);

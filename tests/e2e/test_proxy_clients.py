@@ -270,3 +270,17 @@ def test_more_clients_than_descriptors(bench):
         wait_until(lambda: proxy.counter("uploads") == 0, 10, "the clients to go")
     finally:
         server.close()
+
+
+def test_idle_connections_to_the_control_port(raw, bench):
+    """Fails if they take the descriptors that requests need."""
+    _, server = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    server.may_end.set()
+    proxy = Proxy(bench, [server], files=256)
+    with contextlib.ExitStack() as idle:
+        for _ in range(300):
+            idle.enter_context(socket.create_connection(proxy.daemon.http.split(":"), timeout=20 * SLOW))
+        with connect(proxy) as s:
+            s.settimeout(5 * SLOW)
+            s.sendall(request(b"1.1"))
+            assert s.recv(100).startswith(b"HTTP/1.1 200 ")

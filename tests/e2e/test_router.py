@@ -110,6 +110,7 @@ def test_prefix_load_and_what_is_on_its_way(site):
     site.has("b", 1)
     first = site.route(tokens_of(1))
     assert first["instance_id"] == "b" and first["url"] == site.replicas["b"].url and first["matched"]["GPU"] == 40 * BLOCK, first
+    assert first["matched"] == {"tokens": 40 * BLOCK, "pending": 0, "GPU": 40 * BLOCK, "CPU": 0, "DISK": 0}, first
     assert first["prompt_tokens"] == 40 * BLOCK and "1280 of 1280 tokens are there" in first["reason"], first
     assert site.done(first) == 200 and site.done(first) == 404
     new = site.route(tokens_of(2))
