@@ -182,6 +182,7 @@ uint64_t master_age(const sim_t *s); /* since it began, by its clock */
 uint32_t master_term(const sim_t *s);
 void master_stats(const sim_t *s, kvp_master_stats_t *stats_out);
 struct tiered;
+bool master_has_warm(const sim_t *s, kvp_digest_t digest); /* what is loaded belongs among those that were used */
 bool master_keeps_cold(const sim_t *s, kvp_digest_t digest,
                        uint64_t version); /* what was loaded just now is no more than that */
 bool master_knows_tiered(const sim_t *s, uint32_t segment_id, const struct tiered *record);

@@ -498,6 +498,12 @@ master_keeps_cold(const sim_t *s, kvp_digest_t digest, uint64_t version)
     return kvp_loaded_check(s->master->core, digest, version);
 }
 
+bool
+master_has_warm(const sim_t *s, kvp_digest_t digest)
+{
+    return kvp_warm_check(s->master->core, digest);
+}
+
 const char *
 master_check(const sim_t *s)
 {

@@ -31,7 +31,7 @@ typedef struct grant {
     uint64_t granted_ns;
     uint32_t term; /* of the master that granted it */
     bool is_staged; /* its node stores what its tier has */
-    bool is_just_loaded; /* and did */
+    bool is_just_loaded; /* and did, and it is to be cold */
     bool is_pinned; /* hard: only a removal takes it away */
     bool is_commit_asked; /* its writer said that it is whole */
     uint64_t commit_ns; /* when; UINT64_MAX = not yet */

@@ -63,7 +63,7 @@ typedef struct kvp_tenant {
     uint32_t
         ahead; /* of that list, from the oldest up to this one, what was looked at by evict/ahead.c; KVP_OID_NONE = nothing, */
     uint64_t ahead_bytes; /* and bytes of those of them that can be on a tier */
-    uint64_t ahead_more; /* bytes that are written ahead beyond the usual share: objects were evicted unwritten */
+    uint64_t ahead_more; /* bytes that are written ahead beyond the usual share: those put a short time ago */
     kvp_objlist_t
         cold; /* objects that were loaded from a tier and not used again since; evicted before those of lru, see candidates.c */
     uint64_t cold_bytes; /* their extents */

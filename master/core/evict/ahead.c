@@ -72,15 +72,19 @@ write_ahead(kvp_evict_t *ev, uint32_t oid)
 static bool
 look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
 {
-    if (!is_plain(ev, kvp_obj(ev->cat->index, oid))) return true;
+    kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+
+    if (!is_plain(ev, o)) return true;
     if (!write_ahead(ev, oid)) return false;
-    kvp_obj(ev->cat->index, oid)->is_ahead = 1;
-    t->ahead_bytes += kvp_victim_bytes(ev->prot, oid);
+    if (o->is_ahead == 0)
+        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* else it was parked while it was written */
+    o->is_ahead = 1;
     return true;
 }
 
-/* Bytes at the cold end that the walk is to reach. An eighth of the tenant's memory is to be written, so bytes on their way are added. Each object
- * that is evicted unwritten adds to them, for some seconds: a burst of puts was larger than the eighth. */
+/* Bytes at the cold end that the walk is to reach. An eighth of the tenant's memory is to be written, so bytes on their
+ * way are added, and for some seconds what was put: a device may be late by as much.
+ */
 static uint64_t
 wanted_bytes(const kvp_evict_t *ev, const kvp_tenant_t *t)
 {

@@ -11,20 +11,6 @@
 #include "master/core/protect/group.h"
 #include "master/core/space/drop.h"
 
-#define GROWTH 4u /* bytes that are written ahead for each that was evicted unwritten */
-
-/* An object is lost that could have been on a tier: more is to be written ahead of eviction. */
-static void
-note_unwritten(kvp_evict_t *ev, const kvp_obj_t *o)
-{
-    kvp_tenant_t *t = kvp_obj_tenant(ev->cat, o);
-
-    if (kvp_obj_chunk(ev->cat, o)->segment->tier == NULL) return;
-    ev->ctx->st.tier_missed++;
-    if (kvp_evict_costs_nothing(ev, o) || !kvp_evict_can_be_written(ev, o)) return;
-    t->ahead_more = kvp_min_u64(t->ahead_more + GROWTH * kvp_obj_len(ev->cat, o), t->used_bytes);
-}
-
 void
 kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
 {
@@ -36,7 +22,7 @@ kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
         kvp_obj_leave_memory(ev->space, oid);
         return;
     }
-    note_unwritten(ev, o);
+    ev->ctx->st.tier_missed += kvp_obj_chunk(ev->cat, o)->segment->tier != NULL;
     kvp_obj_drop(ev->space, oid, KVP_GONE_EVICTED, 0, NULL);
 }
 

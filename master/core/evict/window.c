@@ -616,15 +616,28 @@ may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_tenant_t *t
            c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
-/* The cheapest window of the next sample of extents that has one. The search goes round the segment: with each extent, and each chunk that is
- * passed over, *left counts down. */
+/* What may be taken from a sample: a window whose objects are on average half as old as the tenant's oldest, or older. */
+static bool
+is_old_enough(const kvp_evict_t *ev, const kvp_tenant_t *t, const window_t *w)
+{
+    const kvp_slab_t *slab = w->chunk->slab;
+    uint64_t units = (kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last) - kvp_slab_offset(slab, w->first)) /
+                     KVP_SLAB_UNIT;
+
+    return t->lru.n == 0 || w->cost <= (units << 32) / (kvp_victim_age(ev->prot, t->lru.oldest) / 2 + 1ull);
+}
+
+/* The cheapest window of the next samples of extents, up to one that has a window of old objects: where small objects that
+ * are read often lie side by side, a sample may have nothing else. The search goes round the segment: with each extent,
+ * and each chunk that is passed over, *left counts down.
+ */
 static void
 search_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_tenant_t *t, const wanted_t *wanted, uint32_t *left,
                window_t *best)
 {
     kvp_scan_t *scan = &g->room_scan;
 
-    while (*left > 0 && best->chunk == NULL && ev->ctx->work_left > 0) {
+    while (*left > 0 && (best->chunk == NULL || !is_old_enough(ev, t, best)) && ev->ctx->work_left > 0) {
         kvp_chunk_t *c = &g->chunks[scan->chunk];
         uint32_t kept = put_work_aside(ev, (uint32_t)kvp_min_u64(*left, SAMPLE)), before = ev->ctx->work_left;
 

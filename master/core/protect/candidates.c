@@ -43,7 +43,26 @@ list_of(kvp_protect_t *prot, const kvp_obj_t *o)
     }
 }
 
+/* What is being written to its tier stays until that is over. Were it evicted, it would be lost and the write wasted; with a
+ * disk that is behind, each write that follows would be.
+ */
+static bool
+is_being_written(const kvp_protect_t *prot, const kvp_obj_t *o)
+{
+    return o->is_moving != 0 && !kvp_obj_is_on_tier_alone(prot->cat, o);
+}
+
 /* The walk of those that are written ahead (evict/ahead.c) has passed it, perhaps. */
+static void
+uncount_ahead(kvp_protect_t *prot, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
+
+    if (o->is_ahead != 0) kvp_obj_tenant(prot->cat, o)->ahead_bytes -= kvp_victim_bytes(prot, oid);
+    o->is_ahead = 0;
+}
+
+/* What is parked while it is written counts as before. */
 static void
 leave_ahead(kvp_protect_t *prot, uint32_t oid)
 {
@@ -51,8 +70,7 @@ leave_ahead(kvp_protect_t *prot, uint32_t oid)
     kvp_tenant_t *t = kvp_obj_tenant(prot->cat, o);
 
     if (t->ahead == oid) t->ahead = o->prev;
-    if (o->is_ahead != 0) t->ahead_bytes -= kvp_victim_bytes(prot, oid);
-    o->is_ahead = 0;
+    if (!is_being_written(prot, o)) uncount_ahead(prot, oid);
 }
 
 static void
@@ -90,7 +108,7 @@ is_kept(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
     const kvp_member_t *mb = kvp_group_member(prot->cat, o);
 
-    if (mb == NULL) return o->tickets > 0;
+    if (mb == NULL) return o->tickets > 0 || is_being_written(prot, o);
     return mb->group->reserved_n > 0 || (mb->group->held_n > 0 && KVP_RULE(GROUP_TICKET));
 }
 
@@ -107,6 +125,7 @@ kvp_victim_removed(kvp_protect_t *prot, uint32_t oid)
 {
     kvp_objlist_t *list = list_of(prot, kvp_obj(prot->cat->index, oid));
 
+    if (list == NULL) uncount_ahead(prot, oid);
     if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(prot, oid);
     if (list == &prot->pinned || kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_LRU ||
         kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_COLD)
@@ -131,6 +150,8 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     o->is_asking_counted = 0;
     if (home != NULL)
         prot->policy->used(prot->cat->index, home, unit);
+    else if (kvp_obj_is_on_tier_alone(prot->cat, o))
+        o->is_used_since = 1; /* when it was used in memory tells where it belongs there: kvp_victim_loaded */
     else
         kvp_obj_touch(prot->cat->index, o);
 }
@@ -152,15 +173,28 @@ kvp_victim_back(kvp_protect_t *prot, uint32_t oid)
     prot->policy->back(prot->cat->index, home_of(prot, kvp_obj(prot->cat->index, oid)), oid);
 }
 
-/* ---- what was loaded from a tier. A list of its own at the cold end of the tenant's: what is there goes when it has been there for an eighth of
- * the time that an object is on the other, or where all of it holds more than its share. */
+/* ---- what was loaded from a tier
+ *
+ * A list of its own at the cold end of the tenant's: what is there goes when it has been there for an eighth of the time
+ * that an object is on the other, or where all of it holds more than its share. An object whose last use in memory is more
+ * recent than that of the oldest on the tenant's list would be on that list, had it not been loaded as a cold one before:
+ * it belongs there (LIRS, Jiang and Zhang 2002). So objects that are read often come back, and a scan does not.
+ */
+static bool
+is_warm(const kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_obj_t *o)
+{
+    const kvp_objindex_t *ix = prot->cat->index;
+
+    return t->lru.n > 0 && kvp_obj_age(ix, o) < kvp_obj_age(ix, kvp_obj(prot->cat->index, t->lru.oldest));
+}
+
 void
 kvp_victim_loaded(kvp_protect_t *prot, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
     kvp_tenant_t *t = kvp_obj_tenant(prot->cat, o);
 
-    if (home_of(prot, o) != &t->lru || !KVP_RULE(LOADED_IS_COLD)) {
+    if (home_of(prot, o) != &t->lru || is_warm(prot, t, o) || !KVP_RULE(LOADED_IS_COLD)) {
         kvp_victim_used(prot, oid);
         return;
     }

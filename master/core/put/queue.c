@@ -64,9 +64,9 @@ is_space_coming(const kvp_puts_t *pq)
     if (pq->claims > 0) return true; /* what is written there can be evicted */
     if (kvp_takeover_may_tickets_come(pq->peers)) return true; /* and what nobody comes for */
     if (!kvp_list_is_empty(&pq->cat->taking)) return true; /* the chunk is its taker's before long, or open again */
-    return pq->ctx->st.retiring_bytes > 0 || pq->ctx->st.attempts > pq->waiting_attempts ||
-           pq->ctx->st.held_bytes + pq->ctx->st.reserved_bytes > 0 || is_some_passed_over(pq) ||
-           kvp_put_may_nodes_come(pq);
+    return pq->ctx->st.retiring_bytes > 0 || pq->space->writing_bytes > 0 ||
+           pq->ctx->st.attempts > pq->waiting_attempts || pq->ctx->st.held_bytes + pq->ctx->st.reserved_bytes > 0 ||
+           is_some_passed_over(pq) || kvp_put_may_nodes_come(pq);
 }
 
 /* All that may be evicted was looked at, and nothing has changed since. */

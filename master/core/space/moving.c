@@ -10,6 +10,7 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
+#include "master/core/protect/candidates.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/tiered.h"
 
@@ -62,6 +63,14 @@ kvp_moving_object(const kvp_space_t *sp, const kvp_moving_t *mv, uint32_t *oid_o
 }
 
 void
+kvp_moving_arrived(kvp_space_t *sp, kvp_obj_t *o, uint32_t oid)
+{
+    o->is_moving = 0;
+    kvp_victim_let_go(sp->prot, oid);
+    kvp_ctx_space_news(sp->ctx);
+}
+
+void
 kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv)
 {
     if (mv->retire != NULL && KVP_RULE(STAGE_RETIRED))
@@ -94,7 +103,7 @@ kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv)
     uint32_t oid;
     kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
 
-    if (o != NULL) o->is_moving = 0;
+    if (o != NULL) kvp_moving_arrived(sp, o, oid);
     sp->ctx->st.demotes_refused += !mv->is_load;
     sp->ctx->st.stages_failed += mv->is_load;
     if (o != NULL && mv->is_load) kvp_ctx_load_failed(sp->ctx);

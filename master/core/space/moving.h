@@ -43,11 +43,12 @@ typedef struct {
 } kvp_moving_t;
 
 /* kvp_moving_make: at is NULL for a stage, which has no place yet. kvp_moving_of: NULL = it is not on its way. kvp_moving_object: the object that is
- * still what was on its way; NULL = it went. kvp_moving_end: it is over, and who waits is told; what becomes of the object is the
+ * still what was on its way; NULL = it went. kvp_moving_arrived: that object is on its way no more, and may be evicted. kvp_moving_end: it is over, and who waits is told; what becomes of the object is the
  * caller's. kvp_moving_fail: the same, and the object stays where it is. */
 kvp_moving_t *kvp_moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place_t *at);
 kvp_moving_t *kvp_moving_of(const kvp_space_t *sp, const kvp_obj_t *o);
 kvp_obj_t *kvp_moving_object(const kvp_space_t *sp, const kvp_moving_t *mv, uint32_t *oid_out);
+void kvp_moving_arrived(kvp_space_t *sp, kvp_obj_t *o, uint32_t oid);
 void kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv);
 void kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv);
 

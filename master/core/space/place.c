@@ -358,6 +358,7 @@ kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid)
     if (extent_alloc(sp, c, t, oid, len, &at) != KVP_OK) return KVP_NO_SPACE;
     kvp_obj_add_place(sp->cat, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     t->put_bytes += kvp_slab_len(c->slab, at.slot);
+    t->ahead_more = kvp_min_u64(t->ahead_more + len, t->used_bytes);
     sp->cat->placing = t;
     return KVP_OK;
 }

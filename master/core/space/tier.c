@@ -47,6 +47,7 @@ kvp_tier_demote(kvp_space_t *sp, uint32_t oid)
     kvp_segment_t *g = kvp_obj_chunk(sp->cat, o)->segment;
 
     kvp_list_add_tail(&g->demotes, &kvp_moving_make(sp, o, g, &at)->link);
+    kvp_victim_keep(sp->prot, oid);
     kvp_retire_want_sending(sp, g);
     sp->ctx->st.demotes++;
     kvp_ctx_spend(sp->ctx, 1);
@@ -325,7 +326,7 @@ end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
     kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
     kvp_segment_t *t = mv->segment->tier;
 
-    if (o != NULL) o->is_moving = 0;
+    if (o != NULL) kvp_moving_arrived(sp, o, oid);
     if (is_written && o != NULL && t != NULL && !t->is_dropped && kvp_obj_chunk(sp->cat, o)->segment == mv->segment) {
         o->is_on_tier = 1;
         o->is_used_since = 0;
@@ -364,7 +365,7 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
     bool is_lost = o != NULL && flag == KVP_STAGE_GONE;
 
     if (o != NULL && (flag == KVP_STAGE_OK || !KVP_RULE(STAGE_ANSWERED))) enter_memory(sp, mv, o, *oid_out);
-    if (o != NULL) o->is_moving = 0;
+    if (o != NULL) kvp_moving_arrived(sp, o, *oid_out);
     mv->has_failed = flag != KVP_STAGE_OK;
     sp->ctx->st.stages_failed += mv->has_failed;
     if (o != NULL && mv->has_failed) kvp_ctx_load_failed(sp->ctx);

@@ -167,6 +167,17 @@ kvp_loaded_check(const kvp_master_t *m, kvp_digest_t digest, uint64_t version)
     return o == NULL || kvp_obj_version(o) != version || o->list != KVP_OBJLIST_LRU;
 }
 
+bool
+kvp_warm_check(const kvp_master_t *m, kvp_digest_t digest)
+{
+    uint32_t oid = kvp_objindex_find(m->cat.index, digest);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
+    const kvp_tenant_t *t = o == NULL || o->state != KVP_OBJ_COMMITTED ? NULL : kvp_obj_tenant(&m->cat, o);
+
+    return t != NULL && t->lru.n > 0 &&
+           kvp_obj_age(m->cat.index, o) < kvp_obj_age(m->cat.index, kvp_obj(m->cat.index, t->lru.oldest));
+}
+
 /* What is on a tier alone has a chunk that says so, and how long it is. */
 static const char *
 check_tier(const kvp_master_t *m, const kvp_segment_t *t)
@@ -321,13 +332,14 @@ may_be_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
     return mb->group->lead == oid && mb->group->pinned_n[KVP_PIN_HARD] == 0;
 }
 
-/* What has a ticket may have been parked, and nothing else. */
+/* What has a ticket, or is being written to its tier, may have been parked, and nothing else. */
 static bool
 has_ticket(const kvp_master_t *m, const kvp_obj_t *o)
 {
     const kvp_member_t *mb = kvp_group_member(&m->cat, o);
+    const bool is_being_written = o->is_moving != 0 && !kvp_obj_is_on_tier_alone(&m->cat, o);
 
-    return mb == NULL ? o->tickets > 0 : mb->group->held_n + mb->group->reserved_n > 0;
+    return mb == NULL ? o->tickets > 0 || is_being_written : mb->group->held_n + mb->group->reserved_n > 0;
 }
 
 static const char *
