@@ -139,6 +139,20 @@ make_room(kvp_evict_t *ev, kvp_segment_t *g)
     kvp_ctx_spend(ev->ctx, LOOKED_AT - r.left);
 }
 
+/* Who has had a part of the step's work comes after all others: a segment with nothing that can go would take all of it in
+ * each step.
+ */
+static void
+make_room_in_turn(kvp_evict_t *ev, kvp_segment_t *g)
+{
+    uint32_t before = ev->ctx->slice_left;
+
+    make_room(ev, g);
+    if (ev->ctx->slice_left == before) return;
+    kvp_list_del(&g->sending);
+    kvp_list_add_tail(&ev->space->sending, &g->sending);
+}
+
 void
 kvp_evict_for_tiers(kvp_evict_t *ev)
 {
@@ -150,7 +164,7 @@ kvp_evict_for_tiers(kvp_evict_t *ev)
         if (kvp_list_is_empty(&g->stages))
             g->room_ns = g->room_next_ns = 0;
         else if (g->state == KVP_SEG_UP)
-            make_room(ev, g);
+            make_room_in_turn(ev, g);
     }
     kvp_evict_write_ahead(ev);
 }

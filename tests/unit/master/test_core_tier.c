@@ -87,6 +87,16 @@ tier_of(peer_t *c, const char *key, bool *is_in_memory_out)
     return id;
 }
 
+/* Whether it is in memory. */
+static bool
+is_in_memory(peer_t *c, const char *key)
+{
+    bool is_there;
+
+    (void)tier_of(c, key, &is_there);
+    return is_there;
+}
+
 static uint32_t
 begin_tier(rig_t *g)
 {
@@ -457,6 +467,50 @@ test_no_room_for_a_load(void **state)
     end_tier(g, tier);
 }
 
+/* Fails if a node where loads find no room takes all of the work that the loads of other nodes wait for. */
+static void
+test_node_without_room_stops_no_other(void **state)
+{
+    rig_t *g = *state;
+    uint32_t tier_a = begin_tier(g), tier_b = node_mount_tier(g->nb), n = 0;
+    uint64_t waiting = 0;
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    uint64_t tickets[96] = {0};
+    kvp_wire_loc_t loc;
+    places_t p;
+
+    put_all(g->c, 0, 96);
+    for (uint32_t i = 0; i < 96; i++)
+        if (is_in_memory(g->c, key_name("key/", i)) &&
+            get_waiting(g->c, key_name("key/", i), 0, &loc, NULL) == KVP_OK && loc.segment_id == g->a->segment_id)
+            hold(g->c, i, i + 1, tickets);
+    head.n = 1;
+    head.wait_ms = 900;
+    for (uint32_t i = 0; i < 96; i++) {
+        kvp_digest_t digest = digest_of(g->w, key_name("key/", i));
+        bool is_there;
+
+        if (waiting == 0 && tier_of(g->c, key_name("key/", i), &is_there) == tier_a && !is_there)
+            waiting = peer_send(g->d, KVP_OP_GET, 0, &head.base, &digest, sizeof digest);
+    }
+    for (uint32_t i = 0; i < 96 && n < 4; i++) {
+        bool is_there;
+
+        if (tier_of(g->c, key_name("key/", i), &is_there) != tier_b || is_there) continue;
+        world_advance(g->w, 15 * MS); /* so that the other node's turn comes in the same step */
+        assert_int_equal(get_waiting(g->c, key_name("key/", i), 100, NULL, NULL), KVP_OK);
+        n++;
+    }
+    assert_int_equal(n, 4);
+    places_read(peer_wait(g->d, waiting, 2 * SEC), &p);
+    assert_int_equal(p.objs[0].err, KVP_NO_SPACE);
+    places_free(&p);
+    for (uint32_t i = 0; i < 96; i++)
+        if (tickets[i] != 0) release(g->c, tickets[i]);
+    assert_int_equal(unmount(g->nb, tier_b, false), KVP_OK);
+    end_tier(g, tier_a);
+}
+
 /* Fails if a large object finds no room among small ones, or small ones that were not written go for it. */
 static void
 test_large_among_small(void **state)
@@ -477,16 +531,6 @@ test_large_among_small(void **state)
         assert_int_equal(get_waiting(g->c, key_name("large/", i), 500, NULL, NULL), KVP_OK);
     assert_int_equal(existing(g->c, 0, 512), there);
     end_tier(g, tier);
-}
-
-/* Whether it is in memory. */
-static bool
-is_in_memory(peer_t *c, const char *key)
-{
-    bool is_there;
-
-    (void)tier_of(c, key, &is_there);
-    return is_there;
 }
 
 /* Fails if objects that are read from SSD once displace those that were put and are read, if more than an eighth of memory holds such objects
@@ -607,6 +651,7 @@ main(void)
         rig_test_on(test_many_nodes, .conf = plain),
         rig_test_on(test_one_node_of_two_has_an_ssd, .conf = plain, .size = MEMORY, .size_b = 8 * MEMORY, .mems = 2),
         rig_test_on(test_no_room_for_a_load, .conf = plain, .size = MEMORY),
+        rig_test_on(test_node_without_room_stops_no_other, .conf = plain, .size = MEMORY, .mems = 2, .has_two = true),
         rig_test_on(test_large_among_small, .conf = plain, .size = MEMORY),
         rig_test_on(test_what_is_loaded_is_cold, .conf = plain, .size = 4 * MEMORY),
         rig_test_on(test_orders_to_write_do_not_wait_for_answers, .conf = plain, .size = MEMORY),
