@@ -181,11 +181,12 @@ kvp_victim_back(kvp_protect_t *prot, uint32_t oid)
  * it belongs there (LIRS, Jiang and Zhang 2002). So objects that are read often come back, and a scan does not.
  */
 static bool
-is_warm(const kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_obj_t *o)
+is_warm(kvp_protect_t *prot, kvp_tenant_t *t, const kvp_obj_t *o)
 {
-    const kvp_objindex_t *ix = prot->cat->index;
+    uint32_t oldest = kvp_victim_behind(prot, &t->lru, KVP_OID_NONE);
 
-    return t->lru.n > 0 && kvp_obj_age(ix, o) < kvp_obj_age(ix, kvp_obj(prot->cat->index, t->lru.oldest));
+    return oldest != KVP_OID_NONE &&
+           kvp_obj_age(prot->cat->index, o) < kvp_obj_age(prot->cat->index, kvp_obj(prot->cat->index, oldest));
 }
 
 void
