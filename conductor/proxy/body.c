@@ -91,7 +91,8 @@ kvp_body_is_list_of_several(const kvp_body_t *body, uint32_t field)
     const char *at = body->text + f->value;
 
     if (*at++ != '[' || f->elements < 2) return false;
-    at += strspn(at, " \t\r\n"); /* a bracket stands behind it */
+    while (*at == ' ' || *at == '\t' || *at == '\r' || *at == '\n')
+        at++;
     return *at != '-' && (*at < '0' || *at > '9');
 }
 
