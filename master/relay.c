@@ -6,24 +6,10 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/pages.h"
+#include "common/waits.h"
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
-
-static void
-wait_some(kvp_relay_t *r)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)KVP_RELAY_NS / 2;
-    if (until.tv_nsec >= (long)KVP_NS_PER_S) {
-        until.tv_nsec -= (long)KVP_NS_PER_S;
-        until.tv_sec++;
-    }
-    (void)pthread_cond_timedwait(&r->over, &r->lock, &until);
-}
 
 /* watch_loop waits until this thread is to run the loop. False: the loop has ended. */
 static bool
@@ -33,7 +19,7 @@ watch_loop(kvp_relay_t *r)
 
     pthread_mutex_lock(&r->lock);
     while (!r->is_over && !has_loop) {
-        wait_some(r);
+        kvp_cond_wait_until(&r->over, &r->lock, kvp_now_ns() + KVP_RELAY_NS / 2);
         uint64_t began_ns = atomic_load(&r->call_ns);
         has_loop = began_ns != 0 && kvp_boot_ns() - began_ns >= KVP_RELAY_NS &&
                    atomic_compare_exchange_strong(&r->call_ns, &began_ns, 0);
@@ -71,15 +57,11 @@ run_second(void *arg)
 kvp_err_t
 kvp_relay_run(kvp_relay_t *r, kvp_turn_t (*turn)(void *arg), void *arg)
 {
-    pthread_condattr_t attr;
     pthread_t second;
 
     *r = (kvp_relay_t){.turn = turn, .arg = arg, .pages = kvp_pages_stock()};
     pthread_mutex_init(&r->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->over, &attr);
-    pthread_condattr_destroy(&attr);
+    kvp_cond_init(&r->over);
     errno = pthread_create(&second, NULL, run_second, r);
     if (errno != 0) {
         kvp_log_error("master", "cannot start a thread: %m");

@@ -6,7 +6,7 @@
 #include "client/api/batch.h"
 
 #include "client/data/bounced.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 
 #include <stdatomic.h>
 

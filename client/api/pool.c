@@ -8,7 +8,7 @@
  */
 #include "client/api/pool.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "client/transport/all/registry.h"
 #include "client/transport/rdma/verbs/select.h"
 #include "common/forkguard.h"

@@ -3,7 +3,7 @@
  */
 #include "client/api/pool.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"

@@ -6,7 +6,7 @@
 #include "client/api/calls.h"
 #include "client/net/hello.h"
 #include "client/net/masters.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 

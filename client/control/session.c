@@ -24,7 +24,7 @@
 
 #include "client/control/drain_notices.h"
 #include "client/net/masters.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "client/net/wake.h"
 #include "client/transport/all/registry.h"
 #include "common/forkguard.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/data/bounce.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 
 #include <stdlib.h>
 

@@ -18,7 +18,7 @@
 #include "client/data/transfer.h"
 
 #include "client/data/plan.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/log.h"
 
 #include <string.h>

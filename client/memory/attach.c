@@ -11,7 +11,7 @@
 #include "client/memory/routes.h"
 #include "client/transport/shm/mapping.h"
 #include "client/transport/shm/table.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/rlimits.h"
 #include "common/log.h"
 #include "proto/pb.h"

@@ -11,7 +11,7 @@
 
 #include "client/memory/peers_priv.h"
 #include "client/memory/segments.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/log.h"
 #include "common/parse.h"
 

@@ -3,7 +3,7 @@
  */
 #include "client/memory/routes.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 
 void
 kvp_connect_done(void *arg, kvp_err_t err)

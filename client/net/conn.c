@@ -14,7 +14,7 @@
  */
 #include "client/net/conn.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "client/net/wake.h"
 #include "common/forkguard.h"
 #include "common/list.h"

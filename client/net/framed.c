@@ -7,7 +7,7 @@
  */
 #include "client/net/framed.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/clock.h"
 #include "common/forkguard.h"
 

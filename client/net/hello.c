@@ -3,7 +3,7 @@
  */
 #include "client/net/hello.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 

@@ -9,7 +9,7 @@
 #include "client/net/masters.h"
 
 #include "client/net/discover.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 

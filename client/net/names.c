@@ -7,7 +7,7 @@
  */
 #include "client/net/names.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/parse.h"
 #include "common/thread.h"
 

@@ -5,7 +5,7 @@
 #include "client/node/dial.h"
 
 #include "client/net/wake.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/log.h"
 #include "proto/wire.h"
 

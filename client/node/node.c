@@ -6,7 +6,7 @@
  */
 #include "client/node/priv.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "client/transport/all/registry.h"
 #include "client/transport/rdma/verbs/select.h"
 #include "common/rlimits.h"

@@ -9,7 +9,7 @@
 #include "client/p2p/endpoint.h"
 
 #include "client/net/wake.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  */
 #include "client/p2p/endpoint.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "client/transport/all/registry.h"
 #include "common/forkguard.h"
 #include "common/hostid.h"

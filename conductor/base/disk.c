@@ -6,12 +6,12 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/thread.h"
+#include "common/waits.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define STALL_MS 2000u
 
@@ -111,8 +111,7 @@ kvp_disk_reap(kvp_disk_t *d)
 static bool
 wait_for_job(kvp_disk_t *d, uint32_t timeout_ms)
 {
-    const uint64_t until_ns = kvp_now_ns() + timeout_ms * KVP_NS_PER_MS;
-    const struct timespec until = {(time_t)(until_ns / KVP_NS_PER_S), (long)(until_ns % KVP_NS_PER_S)};
+    const struct timespec until = kvp_timespec(kvp_now_ns() + timeout_ms * KVP_NS_PER_MS);
     int rc = 0;
 
     pthread_mutex_lock(&d->lock);
@@ -176,17 +175,13 @@ kvp_disk_t *
 kvp_disk_create(const char *dir)
 {
     kvp_disk_t *d = calloc(1, sizeof *d);
-    pthread_condattr_t attr;
 
     if (d == NULL) return NULL;
     snprintf(d->dir, sizeof d->dir, "%s", dir);
     kvp_list_init(&d->queue);
     kvp_list_init(&d->finished);
     pthread_mutex_init(&d->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&d->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    kvp_cond_init(&d->changed);
     if (kvp_thread_start(&d->thread, "disk", run_jobs, d) == KVP_OK) return d;
     free(d);
     return NULL;

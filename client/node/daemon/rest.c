@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/node/daemon/rest.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 
 #include <json-c/json.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/node/keeper/link.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/log.h"
 
 #include <errno.h>

@@ -12,7 +12,7 @@
 #include "client/node/keeper/table.h"
 
 #include "client/net/pidfd.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/daemon/conf.h"
 #include "common/hostid.h"
 #include "common/log.h"

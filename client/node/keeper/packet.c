@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/node/keeper/packet.h"
 
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/hash.h"
 #include "common/hostid.h"
 #include "common/log.h"

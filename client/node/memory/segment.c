@@ -4,7 +4,7 @@
 #include "client/node/memory/segment.h"
 
 #include "client/transport/shm/mapping.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/clock.h"
 #include "common/forkguard.h"
 #include "common/log.h"

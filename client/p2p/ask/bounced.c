@@ -9,7 +9,7 @@
 #include "client/p2p/ask/move.h"
 
 #include "client/p2p/ask/path.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 
 #include <stdlib.h>
 #include <string.h>

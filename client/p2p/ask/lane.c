@@ -7,7 +7,7 @@
 #include "client/p2p/ask/path.h"
 
 #include "client/net/hello.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "common/log.h"
 
 #include <arpa/inet.h>

@@ -11,7 +11,7 @@
 #include "client/p2p/ask/move.h"
 
 #include "client/p2p/ask/path.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "client/transport/copy.h"
 #include "common/log.h"
 

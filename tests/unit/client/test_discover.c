@@ -4,7 +4,7 @@
 #include "client/net/discover.h"
 
 #include "client/net/masters.h"
-#include "client/net/waits.h"
+#include "common/waits.h"
 #include "tests/unit/client/fakemaster.h"
 
 #include <setjmp.h>

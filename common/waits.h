@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Waiting with a deadline on CLOCK_MONOTONIC nanoseconds, UINT64_MAX being never. Header only.
  */
-#ifndef KVP_CLIENT_NET_WAITS_H
-#define KVP_CLIENT_NET_WAITS_H
+#ifndef KVP_COMMON_WAITS_H
+#define KVP_COMMON_WAITS_H
 
 #include "common/clock.h"
 
