@@ -197,7 +197,7 @@ def test_questions_without_end(pool, neighbours, what):
 @pytest.mark.parametrize("is_full", [False, True], ids=["granted", "waiting"])
 def test_puts_that_are_never_finished(pool, is_full):
     """Fails if 64 sessions that begin 262,144 puts, of which each has its place or waits for one, cost the master more than 192 MiB, if
-    meanwhile nobody else can put, or if EXISTS of another takes more than 100 ms when all of them close at once."""
+    meanwhile nobody else can put, or if EXISTS of another takes more than 200 ms when all of them close at once."""
     reader, greeted = w.session(pool.addr, name="reader")
     if is_full:  # of what is being read
         assert Shell(pool.bench, pool.addr)("bput k/ 0 16384 16384")["results"] == {"OK": 16384}
@@ -223,7 +223,7 @@ def test_puts_that_are_never_finished(pool, is_full):
     reader.sock.close()
     print(f"64 sessions: +{more >> 20} MiB, the longest wait of another {max(other.waits_s) * 1e3:.1f} ms of {len(other.waits_s)}")
     assert other.failed == 0
-    assert (SAN or more < 192 << 20) and max(other.waits_s) <= 0.100 * SLOW
+    assert (SAN or more < 192 << 20) and max(other.waits_s) <= 0.200 * SLOW
 
 
 # ---- 4. empty messages

@@ -8,6 +8,7 @@
 #include "client/transport/rdma/wire.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
+#include "tests/transport/sanitizer.h"
 #include "tests/transport/step_clock.h"
 
 #include <setjmp.h>
@@ -24,6 +25,7 @@
 #define BATCH_MAX 32u
 #define SMALL ((size_t)4 << 10)
 #define ROUNDS 100000u
+#define SEEDS(n) (IS_SANITIZED ? (n) / 5 : (n)) /* a sanitizer looks at the same lines in every seed */
 #define CLIENT 2u /* its incarnation */
 #define POOL "pool of the test" /* 16 bytes */
 
@@ -292,7 +294,7 @@ test_doorbell_and_completion_for_each_rail_of_a_batch(void **state)
     kvp_loan_t *loan;
 
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         connect_rails(seed);
         assert_int_equal(client.tp->ops->lend(&kvp_verbs_model, client.local, BYTES, NULL, &loan), KVP_OK);
         for (kvp_xfer_kind_t kind = KVP_XFER_READ; kind <= KVP_XFER_WRITE; kind++) {
@@ -322,7 +324,7 @@ test_eight_rails_and_sixteen(void **state)
 
     (void)state;
     for (uint32_t devs_n = 8; devs_n <= 16; devs_n += 8) {
-        for (uint64_t seed = 0; seed < 10; seed++) {
+        for (uint64_t seed = 0; seed < SEEDS(10); seed++) {
             const kvp_rdma_ep_t *ep;
 
             connect_rails_of(seed, devs_n);
@@ -370,7 +372,7 @@ static void
 test_first_rail_fails_under_little(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(50); seed++) {
         connect_both(seed);
         begin_read(&client, SMALL);
         model_nic_path(0, 0, false);
@@ -386,7 +388,7 @@ static void
 test_rail_that_takes_no_request(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         connect_rails(seed);
         model_nic_refuse_post();
         begin_read(&client, SMALL);
@@ -488,7 +490,7 @@ static void
 test_only_rail_falls_silent(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 30; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(30); seed++) {
         connect_by(seed, 1);
         begin_read(&client, seed % 2 == 0 ? SMALL : WIDE);
         model_nic_silence(0, 0);
@@ -503,7 +505,7 @@ static void
 test_failed_rail_carries_again(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         connect_rails(seed);
         begin_read(&client, WIDE);
         model_nic_path(1, 1, false);
@@ -517,7 +519,7 @@ static void
 test_all_rails_fail(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(50); seed++) {
         connect_rails(seed);
         begin_read(&client, WIDE);
         model_nic_path(0, 0, false);
@@ -535,7 +537,7 @@ static void
 test_peer_restarts_between_two_rails(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(50); seed++) {
         uint16_t port;
 
         connect_both(seed);
@@ -563,7 +565,7 @@ static void
 test_known_address_does_not_answer(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         connect_both(seed);
         model_nic_path(0, 0, false);
         assert_int_equal(connect_again(), KVP_UNREACHABLE);
@@ -605,7 +607,7 @@ static void
 test_device_removed_under_idle_connections(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 40; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(40); seed++) {
         uint32_t dev = seed / 2 % 2;
 
         connect_rails(seed);
@@ -626,7 +628,7 @@ static void
 test_device_comes_back(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         kvp_rseg_t *old;
 
         connect_rails(seed);
@@ -659,7 +661,7 @@ static void
 test_device_comes_back_without_our_memory(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         uint32_t dev = seed / 2 % 2;
         kvp_loan_t *loan;
 
@@ -687,7 +689,7 @@ static void
 test_both_sides_connect_at_once(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(50); seed++) {
         serve_both(seed, 2);
         begin_connect(&client, &server);
         begin_connect(&server, &client);
@@ -808,7 +810,7 @@ test_client_comes_again_with_smaller_packets(void **state)
     size_t n;
 
     (void)state;
-    for (uint64_t seed = 0; seed < 20; seed++) {
+    for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         serve_both(seed, 1);
         assert_int_equal(kvp_verbs_model.devs_open(NULL, devs, 1, &n, &why), KVP_OK);
         devs[0]->info.is_infiniband = seed % 2 == 1;

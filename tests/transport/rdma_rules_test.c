@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define SEEDS 400u
-#define SEEDS_HELD (IS_SANITIZED ? 24u : SEEDS) /* through which every rule has to hold */
+#define SEEDS_HELD (IS_TSAN ? 6u : IS_SANITIZED ? 24u : SEEDS) /* through which every rule has to hold */
 #define WRITER 1000u
 #define BYTES ((size_t)1 << 20)
 #define WORD_AT 0u
@@ -778,6 +778,7 @@ static void
 test_some_seed_fails_without_each_rule(void **state)
 {
     (void)state;
+    if (IS_TSAN) skip(); /* the same seeds fail in the other builds, and no thread does anything else here */
     for (size_t i = 0; i < KVP_ARRAY_LEN(rules); i++) {
         uint64_t seed = 0;
 
