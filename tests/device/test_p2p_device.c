@@ -8,6 +8,7 @@
 #include "common/mutate.h"
 #include "tests/device/fake_cuda.h"
 #include "tests/transport/model_nic.h"
+#include "tests/transport/sanitizer.h"
 #include "tests/unit/client/p2pend.h"
 
 #include <setjmp.h>
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BYTES ((size_t)6 << 20)
+#define BYTES ((size_t)(IS_TSAN ? 3 : 6) << 20) /* ThreadSanitizer notes each word of a copy */
 
 kvp_rule_t kvp_rule_off;
 

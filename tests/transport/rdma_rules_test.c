@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define SEEDS 400u
-#define SEEDS_HELD (IS_TSAN ? 6u : IS_SANITIZED ? 24u : SEEDS) /* through which every rule has to hold */
+#define SEEDS_HELD (IS_TSAN ? 6u : IS_SANITIZED ? 24u : 200u) /* through which every rule has to hold */
 #define WRITER 1000u
 #define BYTES ((size_t)1 << 20)
 #define WORD_AT 0u

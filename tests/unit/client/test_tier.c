@@ -618,7 +618,8 @@ test_files_that_are_not_ours(void **state)
     assert_int_equal(try_open(&conf), KVP_SYS);
 }
 
-/* The file is cut under the tier: reads fail, and the device is switched off; the other one goes on. */
+/* The file is cut under the tier: reads fail, and the device is switched off; the other device goes on. A write that ends after
+ * the cut makes the file longer again, and the bytes before it are zero: those records are damaged. */
 static void
 test_a_device_fails(void **state)
 {
@@ -633,7 +634,7 @@ test_a_device_fails(void **state)
         kvp_err_t err = one(&rig, KVP_TIER_READ, i, 1);
 
         ok += err == KVP_OK;
-        failed += err == KVP_SYS;
+        failed += err == KVP_SYS || err == KVP_CORRUPT;
     }
     assert_int_equal(ok + failed, 60);
     assert_true(ok > 10 && failed > 10);
