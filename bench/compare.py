@@ -152,7 +152,7 @@ class Systems:
     def store(self, transports=None, one=False):
         self.need(self.args.python, "kvpool, mooncake.store")
         env = dict(self.env, KVPOOL_TRANSPORTS=transports) if transports else self.env
-        master = Daemon(self.build / "master" / "kvpool-master",
+        master = Daemon(self.build / "bin" / "kvpool-master",
                         ["--listen", "127.0.0.1:0", "--http", "none", "--data-dir", "none", "--log-level", "warn"], self.env)
         self.stack.callback(master.stop)
         return self.stores(self.args.python, master.at["listen"], env, one)

@@ -199,7 +199,7 @@ def main():
     p.add_argument("--capacity", type=float, default=0.1)
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--limit", type=int, default=0, help="first requests only")
-    p.add_argument("--kvpool", default=str(ROOT / "build" / "client" / "kvpool"))
+    p.add_argument("--kvpool", default=str(ROOT / "build" / "bin" / "kvpool"))
     p.add_argument("--wheel", type=pathlib.Path, metavar="PYTHON", help="measure our own wheel alone")
     p.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="of the pool for --wheel")
     p.add_argument("--save", action="store_true", help="with --wheel: add to results/DATE-HOST-replay.csv")

@@ -3,7 +3,7 @@
  * with the library's own functions, plain and summing by turns, so that both see the same machine, and prints the median
  * of the time that the sum adds, as a share of the summing copy.
  */
-#include "client/transport/copy.h"
+#include "transport/copy.h"
 
 #include "common/clock.h"
 

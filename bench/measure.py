@@ -17,7 +17,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 VOID_ABOVE = 0.25
 TRIES = 4  # turns that may be made for each that is wanted
-PROGRAMS = ("master/kvpool-master", "client/kvpool-node", "client/kvpool", "conductor/kvpool-conductor", "bench/kvpool-copy-cost", "bench/alloc_bench", "bench/http_load")
+PROGRAMS = ("bin/kvpool-master", "bin/kvpool-node", "bin/kvpool", "bin/kvpool-conductor", "bench/kvpool-copy-cost", "bench/alloc_bench", "bench/http_load")
 
 
 class Skip(Exception):
@@ -36,6 +36,12 @@ def clean_env():
     """No option of kvpool comes from the caller's environment, but for how reads are verified. Nodes have no keepers: what they had is gone with them."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("KVPOOL_") or k == "KVPOOL_VERIFY"}
     return {**kept, "KVPOOL_KEEPER": "none"}
+
+
+def program(build, name):
+    """The path of a program in a build folder. Builds of older trees have a folder for each component instead of bin/."""
+    folders = ("bin", "client", "master", "conductor")
+    return next((build / folder / name for folder in folders if (build / folder / name).is_file()), build / "bin" / name)
 
 
 def build_tools(build):
@@ -240,8 +246,8 @@ class Pool:
 
     def __init__(self, build, memory, data_dir="none", node_args=()):
         self.build, self.env, self.node_args = build, clean_env(), node_args
-        self.tool = build / "client" / "kvpool"
-        self.master = Daemon(build / "master" / "kvpool-master",
+        self.tool = program(build, "kvpool")
+        self.master = Daemon(program(build, "kvpool-master"),
                              ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data_dir), "--log-level", "warn"],
                              self.env)
         self.node = None
@@ -252,7 +258,7 @@ class Pool:
         return self.master.at["listen"]
 
     def start_node(self, memory):
-        self.node = Daemon(self.build / "client" / "kvpool-node",
+        self.node = Daemon(program(self.build, "kvpool-node"),
                            ["--master", self.address, "--name", "bench", "--memory", memory, "--listen", "127.0.0.1:0",
                             "--http", "127.0.0.1:0", "--keeper", "none", "--log-level", "warn", *self.node_args], self.env)
 

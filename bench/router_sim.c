@@ -6,8 +6,8 @@
  * usage: router_sim TRACE [instances [load [cache_blocks]]]   default 8 instances, load 0.7 (of what they could compute without caches), 2500 blocks each
  * Exit code 1 where the router falls short of what is asked of it.
  */
-#include "client/cli/replay/lru_sim.h"
-#include "client/cli/replay/trace.h"
+#include "tools/replay/lru_sim.h"
+#include "tools/replay/trace.h"
 #include "conductor/router/router.h"
 
 #include <math.h>

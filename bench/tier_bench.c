@@ -6,7 +6,7 @@
  *     write DEPTH MS          objects of 1 MiB; the oldest pages are given up meanwhile, and nothing of them is kept
  *     copy BYTES MS           memcpy of that many bytes out of memory that no cache holds
  */
-#include "client/node/tier/tier.h"
+#include "node/tier/tier.h"
 #include "common/clock.h"
 #include "common/parse.h"
 

@@ -31,7 +31,7 @@ kvp_err_t kvp_parse_hostport(const char *text, kvp_hostport_t *at_out) KVP_MUST_
 /* kvp_parse_hostports reads one to max of them, separated by commas. LIMIT for more. */
 kvp_err_t kvp_parse_hostports(const char *text, kvp_hostport_t *at_out, size_t max, size_t *n_out) KVP_MUST_USE;
 
-/* What a list of masters begins with that names members of etcd instead, which know them (client/net/discover.h). */
+/* What a list of masters begins with that names members of etcd instead, which know them (net/discover.h). */
 #define KVP_ETCD_SCHEME "etcd://"
 
 /* kvp_format_hostport writes what kvp_parse_hostport reads, and returns dst. */

@@ -7,7 +7,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 
 #include <errno.h>
 #include <fcntl.h>

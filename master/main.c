@@ -20,7 +20,7 @@
 #include "common/log.h"
 #include "common/pages.h"
 #include "common/rlimits.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "common/stdfd.h"
 #include "common/thread.h"
 

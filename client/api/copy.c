@@ -3,7 +3,7 @@
  */
 #include "client/api/pool.h"
 
-#include "client/transport/copy.h"
+#include "transport/copy.h"
 
 #define CHUNK 64u /* pieces whose memory is held at a time: an unregister, or a close, waits for no more than these */
 

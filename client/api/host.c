@@ -4,8 +4,8 @@
  */
 #include "client/api/pool.h"
 
-#include "client/transport/all/registry.h"
-#include "client/transport/rdma/verbs/select.h"
+#include "transport/all/registry.h"
+#include "transport/rdma/verbs/select.h"
 #include "common/jsonw.h"
 
 #include <arpa/inet.h>

@@ -6,11 +6,12 @@
  * waits for them), then free. In a forked child every call gives FORKED, and nothing but the handle itself is freed: its
  * locks may be held by threads that do not exist there.
  */
+#include "client/api/verify.h"
 #include "client/api/pool.h"
 
 #include "common/waits.h"
-#include "client/transport/all/registry.h"
-#include "client/transport/rdma/verbs/select.h"
+#include "transport/all/registry.h"
+#include "transport/rdma/verbs/select.h"
 #include "common/forkguard.h"
 #include "common/log.h"
 #include "common/pages.h"

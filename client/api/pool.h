@@ -4,12 +4,12 @@
 #ifndef KVP_CLIENT_API_POOL_H
 #define KVP_CLIENT_API_POOL_H
 
-#include "client/api/calls.h"
+#include "net/calls.h"
 #include "client/core/op.h"
 #include "client/control/tickets.h"
 #include "client/kvpool.h"
-#include "client/node/node.h"
-#include "client/memory/regs.h"
+#include "node/node.h"
+#include "transport/regs.h"
 #include "client/data/scratch.h"
 #include "client/control/session.h"
 #include "client/data/bounced.h"

@@ -3,9 +3,9 @@
  */
 #include "client/kvpool.h"
 
-#include "client/api/calls.h"
-#include "client/net/hello.h"
-#include "client/net/masters.h"
+#include "net/calls.h"
+#include "net/hello.h"
+#include "net/masters.h"
 #include "common/waits.h"
 #include "proto/pb.h"
 #include "proto/wire.h"

@@ -6,8 +6,8 @@
 #include "client/api/pool.h"
 
 #include "client/core/places.h"
-#include "client/transport/shm/table.h"
-#include "client/transport/local.h"
+#include "transport/shm/table.h"
+#include "transport/local.h"
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"

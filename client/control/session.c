@@ -9,7 +9,7 @@
  * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
  *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
  *   last: a master may take every connection and drop it at the first question.
- * - Of several masters the others are asked meanwhile whether one of them leads (client/net/masters.h): by the background thread,
+ * - Of several masters the others are asked meanwhile whether one of them leads (net/masters.h): by the background thread,
  *   and, since that may wait for a silent master, by whoever waits for an answer.
  * - With master_wait_ns callers have one wait for each loss of a session that lasted (kvp_session_hold_soon). With several masters
  *   that wait is 10 s at least, and each loss has its own. When it is over only
@@ -23,10 +23,10 @@
 #include "client/control/session.h"
 
 #include "client/control/drain_notices.h"
-#include "client/net/masters.h"
+#include "net/masters.h"
 #include "common/waits.h"
-#include "client/net/wake.h"
-#include "client/transport/all/registry.h"
+#include "net/wake.h"
+#include "transport/all/registry.h"
 #include "common/forkguard.h"
 #include "common/log.h"
 #include "common/thread.h"

@@ -5,7 +5,7 @@
 #ifndef KVP_CLIENT_CONTROL_TICKETS_H
 #define KVP_CLIENT_CONTROL_TICKETS_H
 
-#include "client/net/conn.h"
+#include "net/conn.h"
 #include "client/core/tickets.h"
 
 #include <pthread.h>

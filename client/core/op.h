@@ -7,7 +7,7 @@
 #ifndef KVP_CLIENT_CORE_OP_H
 #define KVP_CLIENT_CORE_OP_H
 
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 

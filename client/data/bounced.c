@@ -10,7 +10,7 @@
  */
 #include "client/data/bounced.h"
 
-#include "client/transport/copy.h"
+#include "transport/copy.h"
 #include "common/hash.h"
 #include "common/mutate.h"
 

@@ -6,8 +6,8 @@
 #define KVP_CLIENT_DATA_BOUNCED_H
 
 #include "client/data/transfer.h"
-#include "client/memory/regs.h"
-#include "client/data/bounce.h"
+#include "transport/regs.h"
+#include "transport/bounce.h"
 
 /* kvp_bounced_run is kvp_transfer_run for moves of one kind, READ or FILL, where some span has device memory; which, `regs` knows,
  * and the caller holds those ranges. When it returns, nothing touches that memory any more. Also: SYS, NOMEM where the device

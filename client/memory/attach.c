@@ -8,9 +8,9 @@
  */
 #include "client/memory/attach.h"
 
-#include "client/memory/routes.h"
-#include "client/transport/shm/mapping.h"
-#include "client/transport/shm/table.h"
+#include "transport/routes.h"
+#include "transport/shm/mapping.h"
+#include "transport/shm/table.h"
 #include "common/waits.h"
 #include "common/rlimits.h"
 #include "common/log.h"

@@ -6,10 +6,10 @@
 #ifndef KVP_CLIENT_MEMORY_PEERS_H
 #define KVP_CLIENT_MEMORY_PEERS_H
 
-#include "client/net/conn.h"
-#include "client/net/names.h"
-#include "client/memory/counters.h"
-#include "client/transport/transport.h"
+#include "net/conn.h"
+#include "net/names.h"
+#include "transport/counters.h"
+#include "transport/transport.h"
 #include "common/clock.h"
 #include "proto/wire.h"
 
@@ -110,7 +110,7 @@ kvp_err_t kvp_path_chunk(kvp_peers_t *peers, const kvp_path_t *path, uint32_t ch
 /* ---- chores of the handle's background thread */
 
 /* kvp_peers_tend notices nodes that closed their connection, closes idle endpoints beyond max_idle_eps, tries routes that were
- * left out (client/memory/routes.h), and maps some more of what was opened (a first touch costs four times a copy). True when there is
+ * left out (transport/routes.h), and maps some more of what was opened (a first touch costs four times a copy). True when there is
  * more to do. */
 bool kvp_peers_tend(kvp_peers_t *peers);
 

@@ -6,7 +6,7 @@
 
 #include "client/memory/attach.h"
 #include "client/memory/peers.h"
-#include "client/memory/routes.h"
+#include "transport/routes.h"
 
 #define KVP_AVOID_NS (1 * KVP_NS_PER_S) /* a silent node is the last choice for so long */
 

@@ -4,7 +4,7 @@
 #ifndef KVP_CLIENT_MEMORY_SEGMENTS_H
 #define KVP_CLIENT_MEMORY_SEGMENTS_H
 
-#include "client/net/conn.h"
+#include "net/conn.h"
 
 #include "proto/kvpool.pb-c.h"
 

@@ -12,7 +12,7 @@
 #include "master/ha/election.h"
 
 #include "common/mutate.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 
 #include <stdio.h>
 #include <stdlib.h>

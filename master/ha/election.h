@@ -7,7 +7,7 @@
 #ifndef KVP_MASTER_HA_ELECTION_H
 #define KVP_MASTER_HA_ELECTION_H
 
-#include "common/daemon/etcd.h"
+#include "master/ha/etcd.h"
 
 #define KVP_ELECTION_ID_MAX 32u
 #define KVP_ELECTION_ADDRESS_MAX 280u

@@ -15,7 +15,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A CUDA driver without a device: a library named as the real one, with those of its calls that client/transport/gpu/cuda.c
+ * A CUDA driver without a device: a library named as the real one, with those of its calls that transport/gpu/cuda.c
  * makes, so that what ships is what runs. It does as late as it may whatever CUDA does in the background:
  *   - a copy on a stream reads and writes its memory when the stream is waited for, not before;
  *   - what an adapter writes is in memory, and is seen by the device after a flush only.

@@ -2,7 +2,7 @@
  * CUDA behind transport/gpu/device.h, against a driver without a device: which calls are made, in which context, and what is made of
  * their answers.
  */
-#include "client/transport/gpu/device.h"
+#include "transport/gpu/device.h"
 
 #include "tests/device/fake_cuda.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A process without CUDA: all memory is the host's, and it is told why. Nothing is loaded for the question.
  */
-#include "client/transport/gpu/device.h"
+#include "transport/gpu/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * (fake_cuda.h), which shows what adapters wrote after a flush only. Built with the seams of common/mutate.h, and with a linker
  * that leads what is sent over TCP through here.
  */
-#include "client/cli/base/procs.h"
+#include "tools/base/procs.h"
 #include "client/kvpool.h"
 #include "common/log.h"
 #include "common/mutate.h"

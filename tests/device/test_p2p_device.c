@@ -3,13 +3,13 @@
  * without a device (fake_cuda.h), where a processor that touches such memory dies of it.
  */
 #include "client/kvpool_p2p.h"
-#include "client/p2p/serve/conn.h"
+#include "p2p/serve/conn.h"
 #include "common/log.h"
 #include "common/mutate.h"
 #include "tests/device/fake_cuda.h"
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"
-#include "tests/unit/client/p2pend.h"
+#include "tests/unit/p2p/p2pend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -37,11 +37,11 @@ MEMORY = "16MiB" if RDMA else "64MiB"  # of a node; to register it is most of wh
 collect_ignore_glob = ([] if RDMA else ["test_rdma_*.py"]) + ([] if importlib.util.find_spec("kvpool") else ["test_python_*.py"])
 
 PROGRAMS = {
-    "kvpool-master": BUILD / "master" / "kvpool-master",
-    "kvpool-node": BUILD / "client" / "kvpool-node",
-    "kvpool-keeper": BUILD / "client" / "kvpool-keeper",
-    "kvpool": BUILD / "client" / "kvpool",
-    "kvpool-conductor": BUILD / "conductor" / "kvpool-conductor",
+    "kvpool-master": BUILD / "bin" / "kvpool-master",
+    "kvpool-node": BUILD / "bin" / "kvpool-node",
+    "kvpool-keeper": BUILD / "bin" / "kvpool-keeper",
+    "kvpool": BUILD / "bin" / "kvpool",
+    "kvpool-conductor": BUILD / "bin" / "kvpool-conductor",
     "kvpool-master-next": BUILD / "tests" / "e2e" / "kvpool-master-next",
 }
 

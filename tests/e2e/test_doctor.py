@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kvpool doctor` on machines and pools that lack something: it says what, and what helps, and leaves nothing behind. What it
-makes of facts that no test machine has is in tests/unit/client/test_doctor.c, and with devices in tests/rdma_vm."""
+makes of facts that no test machine has is in tests/unit/tools/test_doctor.c, and with devices in tests/rdma_vm."""
 import os
 
 import pytest

@@ -278,7 +278,7 @@ def test_directory_that_is_no_good(make_pool, bench, how):
     if how == "used twice":
         bench.node(pool.master, "other", MEMORY, "--ssd", f"{path}:{SSD}")
     name = "other" if how == "used twice" else "bad"
-    r = subprocess.run([os.environ.get("KVPOOL_BUILD", "build") + "/client/kvpool-node", "--master", pool.addr, "--name", name, "--memory",
+    r = subprocess.run([os.environ.get("KVPOOL_BUILD", "build") + "/bin/kvpool-node", "--master", pool.addr, "--name", name, "--memory",
                         MEMORY, "--ssd", what], env=bench.env(), capture_output=True, text=True, timeout=20 * SLOW)
     assert r.returncode in (1, 2), r
     assert str(path if how != "a file" else "/etc/hostname") in r.stderr, r.stderr

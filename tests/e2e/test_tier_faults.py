@@ -273,7 +273,7 @@ def test_a_file_that_was_damaged_meanwhile(rig, how):
 
 def refused(bench, pool, path, size=SSD):
     """What a node says that cannot use that directory."""
-    r = subprocess.run([BUILD / "client" / "kvpool-node", "--master", pool.addr, "--name", "node1", "--memory", MEMORY, "--ssd", f"{path}:{size}"],
+    r = subprocess.run([BUILD / "bin" / "kvpool-node", "--master", pool.addr, "--name", "node1", "--memory", MEMORY, "--ssd", f"{path}:{size}"],
                        env=bench.env(), capture_output=True, text=True, timeout=10 * SLOW)
     assert r.returncode in (1, 2) and f"dir={path}" in r.stderr, r
     return r.stderr

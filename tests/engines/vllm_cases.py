@@ -176,7 +176,7 @@ def ask_conductor(http, path, body=None):
 def conductor(place):
     """An engine publishes what it caches; the conductor's answers are the cached tokens that the engine itself reports: before a prompt is asked
     again, while others push it out of the engine's cache, and from a conductor that comes late."""
-    program = HERE.parent.parent / "build/conductor/kvpool-conductor"
+    program = HERE.parent.parent / "build/bin/kvpool-conductor"
     if not program.exists():
         raise Wrong(f"{program} is not built")
     port, replay, http, late = free_ports(4)
@@ -224,7 +224,7 @@ def conductor(place):
 def conductor_pool(place):
     """What engines store in the pool by upstream's connector counts for each engine that stores there: in memory as CPU, and behind a small memory on SSD as
     DISK; an engine that reads it finds as much as the conductor said."""
-    program = HERE.parent.parent / "build/conductor/kvpool-conductor"
+    program = HERE.parent.parent / "build/bin/kvpool-conductor"
     port, replay, http, pool, pool_replay = free_ports(5)
     place.env["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"] = str(place.folder / "ssd")
     (place.folder / "ssd").mkdir()

@@ -3,9 +3,9 @@
  * Keys 1 and 2 in the input stand for the reader's and the writer's. What the decoder lets through is done, so that
  * AddressSanitizer sees one byte too far; and the same stream in single bytes must mean the same.
  */
-#include "client/transport/exports.h"
-#include "client/transport/tcp/wire.h"
-#include "client/transport/local.h"
+#include "transport/exports.h"
+#include "transport/tcp/wire.h"
+#include "transport/local.h"
 #include "tests/fuzz/fuzz_check.h"
 
 #include <stdint.h>

@@ -2,7 +2,7 @@
  * The decoders of etcd's answers. The first byte says which answer the rest is of, and with which HTTP status. What was taken must hold
  * what etcd.h promises.
  */
-#include "common/daemon/etcd_json.h"
+#include "master/ha/etcd_json.h"
 #include "tests/fuzz/fuzz_check.h"
 
 #include <stdint.h>

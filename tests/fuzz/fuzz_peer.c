@@ -2,7 +2,7 @@
  * What endpoints of peer-to-peer transfers decode of one another: a stream of frames, each given to every decoder. What a decoder
  * takes lies within its bounds, and within the frame.
  */
-#include "client/p2p/base/wire.h"
+#include "p2p/base/wire.h"
 #include "tests/fuzz/fuzz_check.h"
 
 #include <stdlib.h>

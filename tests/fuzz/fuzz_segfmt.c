@@ -2,7 +2,7 @@
  * Superblocks and descriptors of strangers. The first byte chooses what the rest is; an odd one has its check put right
  * first, since no fuzzer finds a hash by itself. What is taken must lie within its chunk.
  */
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "tests/fuzz/fuzz_check.h"
 
 #include <stdint.h>

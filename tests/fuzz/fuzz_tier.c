@@ -3,7 +3,7 @@
  * or a device on which a few records are, and the rest of the input stores bytes here and there before a start. What is taken must
  * lie within its bounds, and a record that is read is one that was written.
  */
-#include "client/node/tier/core.h"
+#include "node/tier/core.h"
 #include "tests/fuzz/fuzz_check.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The reader of traces, over an anonymous file. What it accepts must be a workload that its own bounds allow.
  */
-#include "client/cli/replay/trace.h"
+#include "tools/replay/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>

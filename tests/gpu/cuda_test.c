@@ -2,7 +2,7 @@
  * CUDA behind transport/gpu/device.h on a real GPU: what tests/device plays is held against what the driver does. Exit code 77, and why on
  * the last line, where there is none.
  */
-#include "client/transport/gpu/device.h"
+#include "transport/gpu/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -95,7 +95,7 @@ def test_no_way_out(vm):
 
 
 def test_program_of_the_build(vm):
-    kvpool = guest.BUILD / "client" / "kvpool"
+    kvpool = guest.BUILD / "bin" / "kvpool"
     here = subprocess.run([kvpool, "--version"], stdout=subprocess.PIPE, check=True).stdout
     r = vm.run([kvpool, "--version"])
     assert r.rc == 0 and r.out == here, r

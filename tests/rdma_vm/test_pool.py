@@ -9,8 +9,8 @@ import pytest
 MASTER = f"{guest.ADDRESSES[0]}:50051"
 CLIENT = {"KVPOOL_MASTER": MASTER, "KVPOOL_TRANSPORTS": "rdma"}
 DAEMONS = [
-    ["master/kvpool-master", "--listen", MASTER, "--http", f"{guest.ADDRESSES[0]}:9003", "--data-dir", "none"],
-    ["client/kvpool-node", "--master", MASTER, "--listen", f"{guest.ADDRESSES[1]}:0", "--memory", "64MiB", "--transports",
+    ["bin/kvpool-master", "--listen", MASTER, "--http", f"{guest.ADDRESSES[0]}:9003", "--data-dir", "none"],
+    ["bin/kvpool-node", "--master", MASTER, "--listen", f"{guest.ADDRESSES[1]}:0", "--memory", "64MiB", "--transports",
      "rdma", "--name", "far"],
 ]
 
@@ -24,7 +24,7 @@ def pool(lent_vm):
 
 
 def kvpool(vm, *args, stdin=b"", transports="rdma"):
-    return vm.run([str(guest.BUILD / "client" / "kvpool"), *args, "--deadline", "30s"], stdin=stdin,
+    return vm.run([str(guest.BUILD / "bin" / "kvpool"), *args, "--deadline", "30s"], stdin=stdin,
                   env={**CLIENT, "KVPOOL_TRANSPORTS": transports}, timeout=60)
 
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_registered_goes_by_the_next_transport(lent_vm):
     size = 32 << 20
     lent_vm.start([str(guest.BUILD / DAEMONS[0][0]), *DAEMONS[0][1:]])
     lent_vm.start(["prlimit", f"--memlock={64 << 20}:{64 << 20}", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-                   "env", "XDG_RUNTIME_DIR=/tmp", lent_vm.for_everybody(guest.BUILD / "client/kvpool-node"), "--master", MASTER, "--listen",
+                   "env", "XDG_RUNTIME_DIR=/tmp", lent_vm.for_everybody(guest.BUILD / "bin/kvpool-node"), "--master", MASTER, "--listen",
                    f"{guest.ADDRESSES[1]}:0", "--memory", str(size), "--chunk-bytes", "4MiB", "--transports", "rdma,tcp",
                    "--http", "127.0.0.1:9004", "--name", "far"])
     wait_for_node(lent_vm)

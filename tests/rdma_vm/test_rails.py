@@ -10,8 +10,8 @@ MASTER = "127.0.0.1:50051"
 FIRST, SECOND = ("10.99.1.1", "10.99.1.2")  # the second cable's ends: eth3 with rxe2, eth4 with rxe3
 CLIENT = {"KVPOOL_MASTER": MASTER, "KVPOOL_TRANSPORTS": "rdma", "KVPOOL_RDMA_DEVICE": "rxe0,rxe2"}
 DAEMONS = [
-    ["master/kvpool-master", "--listen", MASTER, "--http", "127.0.0.1:9003", "--data-dir", "none"],
-    ["client/kvpool-node", "--master", MASTER, "--listen", f"{guest.ADDRESSES[1]}:0", "--memory", "160MiB", "--chunk-bytes",
+    ["bin/kvpool-master", "--listen", MASTER, "--http", "127.0.0.1:9003", "--data-dir", "none"],
+    ["bin/kvpool-node", "--master", MASTER, "--listen", f"{guest.ADDRESSES[1]}:0", "--memory", "160MiB", "--chunk-bytes",
      "160MiB", "--transports", "rdma", "--name", "far", "--rdma-device", "rxe1,rxe3"],
 ]
 
@@ -59,7 +59,7 @@ def pool(guest_parts):
 
 def shell(vm, script, timeout=90):
     return vm.run(["sh", "-c", script], timeout=timeout,
-                  env={**CLIENT, "KVPOOL": str(guest.BUILD / "client" / "kvpool")})
+                  env={**CLIENT, "KVPOOL": str(guest.BUILD / "bin" / "kvpool")})
 
 
 def test_get_whose_rail_loses_its_link_is_completed_by_the_other(pool):

@@ -7,7 +7,7 @@
 #ifndef KVP_TESTS_SIM_MEM_H
 #define KVP_TESTS_SIM_MEM_H
 
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "tests/sim/sim.h"
 
 #define UNIT 64u

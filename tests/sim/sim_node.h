@@ -4,7 +4,7 @@
 #ifndef KVP_TESTS_SIM_NODE_H
 #define KVP_TESTS_SIM_NODE_H
 
-#include "client/node/core/node.h"
+#include "node/core/node.h"
 #include "common/buf.h"
 #include "tests/sim/sim_data.h"
 #include "tests/sim/sim_tier.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copies and fused sums against memcpy and kvp_sum: every length around the rules' edges, any alignment, any split.
  */
-#include "client/transport/copy.h"
+#include "transport/copy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Mappings of memory files: where they lie, and that making their pages huge changes no byte under a writer.
  */
-#include "client/transport/shm/mapping.h"
+#include "transport/shm/mapping.h"
 #include "tests/transport/suite.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The model NIC: a verbs stack behind the seam of client/transport/rdma/verbs/dev.h, all in one process, without a device. It
+ * The model NIC: a verbs stack behind the seam of transport/rdma/verbs/dev.h, all in one process, without a device. It
  * does late, torn, out of order, twice or not at all whatever verbs leave open, as a seed says, and nothing else.
  *
  * It has no threads and no clock: what is under way moves on inside model_nic_step, and inside the poll, arm and cm_next
@@ -19,7 +19,7 @@
 #ifndef KVP_TESTS_TRANSPORT_MODEL_NIC_H
 #define KVP_TESTS_TRANSPORT_MODEL_NIC_H
 
-#include "client/transport/rdma/verbs/dev.h"
+#include "transport/rdma/verbs/dev.h"
 
 #define MODEL_NIC_DEVS_MAX 16u
 #define MODEL_NIC_WR_MAX 512u

@@ -4,16 +4,16 @@
  */
 #include "client/kvpool_p2p.h"
 
-#include "client/net/hello.h"
-#include "client/net/names.h"
-#include "client/p2p/base/wire.h"
-#include "client/transport/all/registry.h"
+#include "net/hello.h"
+#include "net/names.h"
+#include "p2p/base/wire.h"
+#include "transport/all/registry.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mutate.h"
 #include "common/parse.h"
 #include "tests/transport/model_nic.h"
-#include "tests/unit/client/p2pend.h"
+#include "tests/unit/p2p/p2pend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,11 +2,11 @@
  * What data takes on its way over rdma, on the model NIC: doorbells, completions, work requests and copies; and the cache
  * of registrations behind it.
  */
-#include "client/transport/rdma/table.h"
+#include "transport/rdma/table.h"
 #include "tests/transport/suite.h"
 
-#include "client/transport/all/registry.h"
-#include "client/transport/rdma/mrcache.h"
+#include "transport/all/registry.h"
+#include "transport/rdma/mrcache.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
 

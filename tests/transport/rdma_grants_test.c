@@ -2,9 +2,9 @@
  * Keys of writers by rdma, which take long to make: what else happens meanwhile, and that none is given out that is made too
  * late. On the model NIC, in whose registrations the test has a hand.
  */
-#include "client/transport/all/registry.h"
-#include "client/transport/rdma/table.h"
-#include "client/transport/transport.h"
+#include "transport/all/registry.h"
+#include "transport/rdma/table.h"
+#include "transport/transport.h"
 #include "tests/transport/model_nic.h"
 
 #include <setjmp.h>

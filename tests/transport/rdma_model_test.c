@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * rdma on the model NIC: the conformance suite, with one to three rails.
  */
-#include "client/transport/rdma/table.h"
+#include "transport/rdma/table.h"
 #include "tests/transport/suite.h"
 
 #include "tests/transport/model_nic.h"

@@ -2,10 +2,10 @@
  * Rails and connections of rdma on the model NIC: how many doorbells, who is refused, who may meet whom. What must hold in
  * every order of things is rdma_rules_test.c's.
  */
-#include "client/transport/all/registry.h"
-#include "client/transport/rdma/table.h"
-#include "client/transport/rdma/rails.h"
-#include "client/transport/rdma/wire.h"
+#include "transport/all/registry.h"
+#include "transport/rdma/table.h"
+#include "transport/rdma/rails.h"
+#include "transport/rdma/wire.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"

@@ -2,12 +2,12 @@
  * The rules of rdma, each by a history on the model NIC that many seeds go through: none of them may break it, and some
  * seed has to where the rule is switched off. Built with the seams of common/mutate.h.
  */
-#include "client/transport/all/registry.h"
-#include "client/transport/rdma/table.h"
+#include "transport/all/registry.h"
+#include "transport/rdma/table.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/mutate.h"
-#include "client/transport/rdma/ep.h"
+#include "transport/rdma/ep.h"
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"
 #include "tests/transport/step_clock.h"

@@ -3,7 +3,7 @@
  */
 #include "tests/transport/suite.h"
 
-#include "client/transport/rdma/verbs/dev.h"
+#include "transport/rdma/verbs/dev.h"
 
 #include <netdb.h>
 #include <stdio.h>

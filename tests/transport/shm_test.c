@@ -3,7 +3,7 @@
  */
 #include "tests/transport/suite.h"
 
-#include "client/transport/shm/table.h"
+#include "transport/shm/table.h"
 #include "common/rlimits.h"
 
 #include <fcntl.h>

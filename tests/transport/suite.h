@@ -5,7 +5,7 @@
 #ifndef KVP_TESTS_TRANSPORT_SUITE_H
 #define KVP_TESTS_TRANSPORT_SUITE_H
 
-#include "client/transport/transport.h"
+#include "transport/transport.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

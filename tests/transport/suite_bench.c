@@ -3,8 +3,8 @@
  */
 #include "tests/transport/suite.h"
 
-#include "client/transport/all/registry.h"
-#include "client/transport/inside.h"
+#include "transport/all/registry.h"
+#include "transport/inside.h"
 
 #include "common/clock.h"
 

@@ -4,8 +4,8 @@
  */
 #include "tests/transport/suite.h"
 
-#include "client/transport/all/registry.h"
-#include "client/transport/tcp/wire.h"
+#include "transport/all/registry.h"
+#include "transport/tcp/wire.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "proto/kvpool.pb-c.h"

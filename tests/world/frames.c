@@ -4,7 +4,7 @@
  */
 #include "tests/world/priv.h"
 
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 
 /* ---- what the master says, at the moment that it says it */
 static void
@@ -16,7 +16,7 @@ saw_grant(world_t *w, const kvp_wire_loc_t *loc, uint64_t len)
     if (mem == NULL) return; /* dropped since */
     c = mem_chunk(mem, loc->chunk);
     assert_true(loc->slot < c->geo.slots_max);
-    assert_true(loc->offset % kvp_slab_align_bytes(len) == 0);
+    assert_true(loc->offset % kvp_extent_align_bytes(len) == 0);
     assert_true(loc->offset + len <= c->bytes);
     assert_true((uint64_t)loc->key_off * 64 < c->geo.meta_bytes);
     if (w->conf.has_journal && loc->generation > c->granted[loc->slot] && loc->generation == c->retired[loc->slot]) {
@@ -29,7 +29,7 @@ saw_grant(world_t *w, const kvp_wire_loc_t *loc, uint64_t len)
     if (c->len[loc->slot] != 0) fail_msg("slot %u is granted twice", loc->slot);
     c->granted[loc->slot] = loc->generation;
     c->offset[loc->slot] = loc->offset;
-    c->len[loc->slot] = kvp_slab_extent_bytes(len);
+    c->len[loc->slot] = kvp_extent_bytes(len);
     mem_mark(c, loc->slot, true);
 }
 

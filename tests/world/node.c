@@ -3,7 +3,7 @@
  */
 #include "tests/world/priv.h"
 
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "tests/world/report.h"
 
 #include <stdio.h>

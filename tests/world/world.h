@@ -9,7 +9,7 @@
 
 #include "common/digestmap.h"
 #include "common/list.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/master.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"

@@ -6,7 +6,7 @@
 #include "common/hash.h"
 #include "common/mutate.h"
 #include "common/recpool.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/umap.h"
 #include "master/core/catalog/keys.h"

@@ -5,8 +5,8 @@
 #include "master/core/catalog/replica.h"
 
 #include "common/mutate.h"
-#include "common/segfmt.h"
-#include "common/slab.h"
+#include "proto/segfmt.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/catalog/chunk.h"

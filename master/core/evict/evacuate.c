@@ -10,7 +10,7 @@
 #include "master/core/evict/evacuate.h"
 
 #include "common/list.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/catalog.h"
@@ -143,7 +143,7 @@ is_eligible(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *c)
            (c->tenant->chunks > 1 || !has_any_two(ev, k->attempt->tenant)) && c->evacuating == NULL &&
            c->taker == NULL && c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
            kvp_place_may_lie(ev->space, k->attempt, &k->req->wish, c->segment) &&
-           c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
+           c->bytes >= kvp_extent_bytes(k->attempt->bytes);
 }
 
 static bool

@@ -12,7 +12,7 @@
 #include "master/core/evict/rebalance.h"
 
 #include "common/list.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
 #include "master/core/catalog/catalog.h"
@@ -86,7 +86,7 @@ may_take(const kvp_evict_t *ev, const kvp_chunk_t *c, uint64_t len)
 {
     return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
            c->evacuating == NULL && c->taker == NULL && c->unclaimed == 0 && ev->ctx->now_ns >= c->untaken_ns &&
-           c->bytes >= kvp_slab_extent_bytes(len);
+           c->bytes >= kvp_extent_bytes(len);
 }
 
 typedef struct {

@@ -5,7 +5,7 @@
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"

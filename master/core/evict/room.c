@@ -10,7 +10,7 @@
 
 #include "common/list.h"
 #include "common/mutate.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
@@ -70,7 +70,7 @@ wish_of(const room_t *r, const kvp_moving_t *mv, kvp_spares_t spares, kvp_tenant
 static bool
 evict_for(room_t *r, const kvp_moving_t *mv, kvp_spares_t spares)
 {
-    uint64_t need = kvp_slab_extent_bytes(mv->len), bytes;
+    uint64_t need = kvp_extent_bytes(mv->len), bytes;
     kvp_tenant_t *t;
     kvp_evict_wish_t wish = wish_of(r, mv, spares, &t);
 

@@ -13,8 +13,8 @@
 
 #include "common/list.h"
 #include "common/mutate.h"
-#include "common/segfmt.h"
-#include "common/slab.h"
+#include "proto/segfmt.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/catalog.h"
@@ -143,10 +143,10 @@ cost_of(const kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted
 static bool
 fits(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
 {
-    uint64_t start = kvp_align_up(kvp_slab_offset(c->slab, first), kvp_slab_align_bytes(len));
+    uint64_t start = kvp_align_up(kvp_slab_offset(c->slab, first), kvp_extent_align_bytes(len));
     uint64_t end = kvp_slab_offset(c->slab, last) + kvp_slab_len(c->slab, last);
 
-    return start + kvp_slab_extent_bytes(len) <= end;
+    return start + kvp_extent_bytes(len) <= end;
 }
 
 /* ---- the search: a window slides over the extents, so that each is looked at once
@@ -202,7 +202,7 @@ static uint32_t
 run_start(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *steps)
 {
     uint64_t end = kvp_slab_offset(c->slab, slot);
-    uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
+    uint64_t need = kvp_extent_bytes(wanted->len) + kvp_extent_align_bytes(wanted->len);
 
     for (; *steps > 0 && end - kvp_slab_offset(c->slab, slot) < need; --*steps) {
         uint32_t prev = kvp_slab_prev(c->slab, slot);
@@ -225,14 +225,14 @@ may_hold(const kvp_evict_t *ev, const kvp_chunk_t *c, const wanted_t *wanted)
 {
     return takes_windows(ev, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
            kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment) &&
-           c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
+           c->bytes >= kvp_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
 static bool
 gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
     return victim->long_key_slot != KVP_SLAB_NONE &&
-           kvp_slab_len(c->long_keys, victim->long_key_slot) >= kvp_slab_extent_bytes(wanted->key_len);
+           kvp_slab_len(c->long_keys, victim->long_key_slot) >= kvp_extent_bytes(wanted->key_len);
 }
 
 /* The common case: the victim's own extent is enough. */
@@ -257,7 +257,7 @@ search_around(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t slot, const wanted_t *wa
     window_t run = {.first = KVP_SLAB_NONE};
     uint32_t from;
     uint64_t end = kvp_slab_offset(c->slab, slot) + kvp_slab_len(c->slab, slot);
-    uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
+    uint64_t need = kvp_extent_bytes(wanted->len) + kvp_extent_align_bytes(wanted->len);
 
     if (!may_hold(ev, c, wanted)) return;
     from = run_start(ev, c, slot, wanted, &ev->ctx->work_left);
@@ -613,7 +613,7 @@ static bool
 may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_tenant_t *t, const wanted_t *wanted)
 {
     return c->slab != NULL && takes_windows(ev, c) && kvp_place_is_own(c, t) &&
-           c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
+           c->bytes >= kvp_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
 /* What may be taken from a sample: a window whose objects are on average half as old as the tenant's oldest, or older. */

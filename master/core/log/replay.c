@@ -9,7 +9,7 @@
 #include "common/buf.h"
 #include "common/digestmap.h"
 #include "common/mutate.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/index.h"

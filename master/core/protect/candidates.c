@@ -12,7 +12,7 @@
 #include "master/core/protect/candidates.h"
 
 #include "common/mutate.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/catalog/chunk.h"

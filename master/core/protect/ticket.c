@@ -13,8 +13,8 @@
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/mutate.h"
-#include "common/slab.h"
-#include "common/segfmt.h"
+#include "master/core/base/slab.h"
+#include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
 #include "master/core/base/ptab.h"
@@ -109,7 +109,7 @@ object_bytes(const kvp_protect_t *prot, uint32_t oid)
     const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
     /* A ticket protects all copies; of what is on a tier alone that which is staged. */
-    return kvp_obj_is_on_tier_alone(prot->cat, o) ? kvp_slab_extent_bytes(kvp_obj_len(prot->cat, o))
+    return kvp_obj_is_on_tier_alone(prot->cat, o) ? kvp_extent_bytes(kvp_obj_len(prot->cat, o))
                                                   : kvp_obj_bytes(prot->cat, o);
 }
 

@@ -4,7 +4,7 @@
 #ifndef KVP_MASTER_CORE_RECOVERY_ADOPT_H
 #define KVP_MASTER_CORE_RECOVERY_ADOPT_H
 
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/put/attempt.h"

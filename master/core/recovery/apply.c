@@ -12,8 +12,8 @@
 #include "master/core/recovery/apply.h"
 
 #include "common/hash.h"
-#include "common/segfmt.h"
-#include "common/slab.h"
+#include "proto/segfmt.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "master/core/recovery/enter.h"
 
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
@@ -142,10 +142,10 @@ kvp_enter_place(kvp_chunk_t *c, const kvp_jrec_place_t *p, uint64_t len, uint32_
     kvp_enter_open_chunk(c, is_long);
     if (is_long ? key_at < c->geo.long_keys_off : p->key_off != kvp_key_cell_units(&c->geo, p->slot))
         return KVP_CORRUPT;
-    err = kvp_slab_restore(c->slab, p->slot, p->offset, kvp_slab_extent_bytes(len), 0, &at->slot);
+    err = kvp_slab_restore(c->slab, p->slot, p->offset, kvp_extent_bytes(len), 0, &at->slot);
     if (err != KVP_OK || !is_long) return err;
-    err = kvp_slab_restore(c->long_keys, KVP_SLAB_NONE, key_at - c->geo.long_keys_off, kvp_slab_extent_bytes(key_len),
-                           0, &at->long_key_slot);
+    err = kvp_slab_restore(c->long_keys, KVP_SLAB_NONE, key_at - c->geo.long_keys_off, kvp_extent_bytes(key_len), 0,
+                           &at->long_key_slot);
     if (err != KVP_OK) kvp_slab_unrestore(c->slab, at->slot);
     return err;
 }

@@ -19,8 +19,8 @@
 #include "common/list.h"
 #include "common/mutate.h"
 #include "common/recpool.h"
-#include "common/segfmt.h"
-#include "common/slab.h"
+#include "proto/segfmt.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
 #include "master/core/base/ptab.h"
@@ -245,11 +245,11 @@ is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
     const kvp_desc_t *d = &t->desc;
-    uint64_t extent = kvp_slab_extent_bytes(d->len), generation = kvp_word_generation(t->rec.word);
+    uint64_t extent = kvp_extent_bytes(d->len), generation = kvp_word_generation(t->rec.word);
 
     if (t->rec.slot >= c->geo.slots_max || kvp_word_state(t->rec.word) != KVP_DESC_SEALED) return false;
     if (generation == 0 || generation >= kvp_gen_make(m->ctx.term, 0) || d->version > generation) return false;
-    if (d->offset % kvp_slab_align_bytes(d->len) != 0 || extent > c->bytes || d->offset > c->bytes - extent)
+    if (d->offset % kvp_extent_align_bytes(d->len) != 0 || extent > c->bytes || d->offset > c->bytes - extent)
         return false;
     if (kvp_group_check_named(&group) != KVP_OK) return false;
     if (!is_key_in_place(c, t)) return false;
@@ -296,7 +296,7 @@ note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const kvp_told_t *t, uint32
         .number = number,
         .oid = oid,
         .slot = t->rec.slot,
-        .bytes = (uint32_t)kvp_slab_extent_bytes(t->desc.key_len),
+        .bytes = (uint32_t)kvp_extent_bytes(t->desc.key_len),
     };
     kvp_heap_add(&r->keys, &k->node, (uint64_t)c->index << KEY_OFFSET_BITS | offset);
 }
@@ -353,8 +353,7 @@ static bool
 place_behind(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *at)
 {
     if (fill_unclaimed(m, c, t->desc.offset) != KVP_OK || evacuate_slot(m, c, t->rec.slot) != KVP_OK) return false;
-    return kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &at->slot) ==
-           KVP_OK;
+    return kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_extent_bytes(t->desc.len), 0, &at->slot) == KVP_OK;
 }
 
 /* What the log has in that slot is not there any more. */

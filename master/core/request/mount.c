@@ -7,7 +7,7 @@
 #include "common/buf.h"
 #include "common/list.h"
 #include "common/mutate.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"

@@ -6,7 +6,7 @@
 #include "common/buf.h"
 #include "common/hash.h"
 #include "common/mutate.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"

@@ -8,7 +8,7 @@
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/mutate.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"

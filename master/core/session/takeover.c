@@ -5,7 +5,7 @@
 #include "master/core/session/takeover.h"
 
 #include "common/mutate.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"

@@ -4,7 +4,7 @@
 #include "master/core/space/drop.h"
 
 #include "common/mutate.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/chunk.h"

@@ -8,8 +8,8 @@
 #include "common/list.h"
 #include "common/mutate.h"
 #include "common/recpool.h"
-#include "common/segfmt.h"
-#include "common/slab.h"
+#include "proto/segfmt.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
@@ -425,7 +425,7 @@ kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_
 static kvp_chunk_t *
 tightest(kvp_space_t *sp, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
 {
-    uint64_t extent = kvp_slab_extent_bytes(len), least = UINT64_MAX;
+    uint64_t extent = kvp_extent_bytes(len), least = UINT64_MAX;
     kvp_chunk_t *best = NULL, *c;
 
     for (uint32_t n = 0, from = 0;
@@ -447,7 +447,7 @@ static kvp_err_t
 alloc_in_segment(kvp_space_t *sp, kvp_segment_t *g, const kvp_attempt_t *a, const kvp_wish_t *wish)
 {
     uint32_t oid = a->oid;
-    uint32_t units = (uint32_t)(kvp_slab_extent_bytes(a->bytes) / KVP_SLAB_UNIT);
+    uint32_t units = (uint32_t)(kvp_extent_bytes(a->bytes) / KVP_SLAB_UNIT);
     kvp_chunk_t *c;
 
     if (kvp_segment_is_passed_over(sp->cat, g) || !kvp_place_may_lie(sp, a, wish, g)) return KVP_NO_SPACE;

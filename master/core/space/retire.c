@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "common/list.h"
 #include "common/mutate.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"

@@ -6,7 +6,7 @@
 
 #include "common/list.h"
 #include "common/pages.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
 #include "master/core/base/ptab.h"

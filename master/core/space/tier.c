@@ -8,7 +8,7 @@
 #include "master/core/space/tier.h"
 
 #include "common/mutate.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/replica.h"
@@ -122,7 +122,7 @@ kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g)
         if (kvp_place_alloc_stage(sp, g, oid, &mv->at) != KVP_OK) return;
         mv->is_placed = true;
         g->placed_bytes += mv->len;
-        g->room_bytes -= kvp_min_u64(g->room_bytes, kvp_slab_extent_bytes(mv->len));
+        g->room_bytes -= kvp_min_u64(g->room_bytes, kvp_extent_bytes(mv->len));
         mv->retire = kvp_retire_stage(sp, &mv->at);
         mv->retire->digest = mv->digest;
         mv->retire->version = mv->version;

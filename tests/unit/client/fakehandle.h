@@ -6,7 +6,7 @@
 
 #include "client/kvpool.h"
 
-#include "tests/unit/client/fakemaster.h"
+#include "tests/unit/net/fakemaster.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,9 +5,9 @@
 #ifndef KVP_TEST_FAKENODE_H
 #define KVP_TEST_FAKENODE_H
 
-#include "tests/unit/client/fakeserver.h"
+#include "tests/unit/net/fakeserver.h"
 
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 
 #define FAKE_NODE_BYTES (8u << 20)
 

@@ -7,9 +7,9 @@
 
 #include "client/control/session.h"
 #include "client/memory/attach.h"
-#include "client/transport/all/registry.h"
+#include "transport/all/registry.h"
 
-#include "tests/unit/client/fakemaster.h"
+#include "tests/unit/net/fakemaster.h"
 #include "tests/unit/client/fakenode.h"
 
 #include "common/clock.h"

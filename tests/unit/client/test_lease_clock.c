@@ -4,7 +4,7 @@
 #include "client/control/session.h"
 
 #include "common/clock.h"
-#include "tests/unit/client/fakemaster.h"
+#include "tests/unit/net/fakemaster.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,9 +3,9 @@
  */
 #include "client/kvpool.h"
 
-#include "client/net/masters.h"
+#include "net/masters.h"
 #include "common/clock.h"
-#include "tests/unit/client/fakemaster.h"
+#include "tests/unit/net/fakemaster.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,11 +3,11 @@
  * gives NOMEM or succeeds, in time; what it began is over, so that the same call succeeds once there is memory; and
  * nothing leaks.
  */
-#include "client/cli/base/procs.h"
+#include "tools/base/procs.h"
 #include "client/kvpool.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "tests/unit/client/failalloc.h"
+#include "tests/unit/failalloc.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

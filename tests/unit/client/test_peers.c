@@ -4,7 +4,7 @@
 #include "client/memory/peers.h"
 
 #include "client/memory/attach.h"
-#include "client/transport/all/registry.h"
+#include "transport/all/registry.h"
 #include "tests/unit/client/fakepool.h"
 
 #include <fcntl.h>

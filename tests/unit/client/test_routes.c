@@ -2,10 +2,10 @@
  * A node that is reached by another transport, because the one that is liked best has a port of its own and fails there: when
  * that is left, and when it is taken again. "rdma" here is shared memory whose connections do what the test says.
  */
-#include "client/memory/routes.h"
+#include "transport/routes.h"
 
 #include "client/memory/attach.h"
-#include "client/transport/all/registry.h"
+#include "transport/all/registry.h"
 #include "tests/unit/client/fakepool.h"
 
 #include "common/log.h"

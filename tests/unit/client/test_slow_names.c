@@ -5,9 +5,9 @@
 #include "client/kvpool.h"
 
 #include "client/kvpool_p2p.h"
-#include "client/net/names.h"
+#include "net/names.h"
 #include "common/clock.h"
-#include "tests/unit/client/fakemaster.h"
+#include "tests/unit/net/fakemaster.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

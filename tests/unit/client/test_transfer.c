@@ -2,7 +2,7 @@
  * Moves carried out on a node of the test, over shared memory: bytes and words where they belong, and what is reported
  * of moves that fail, each on its own.
  */
-#include "client/transport/all/registry.h"
+#include "transport/all/registry.h"
 #include "tests/unit/client/transfer_fixture.h"
 
 /* Puts the value into a slot. */

@@ -2,7 +2,7 @@
  * Moves to memory that the node does not serve yet by a transport, or cannot: by the next transport, or after a while, and
  * never at the cost of the node.
  */
-#include "client/transport/all/registry.h"
+#include "transport/all/registry.h"
 #include "tests/unit/client/transfer_fixture.h"
 
 #include <pthread.h>

@@ -5,7 +5,7 @@
 #define KVP_TEST_MOVER_FIXTURE_H
 
 #include "client/data/transfer.h"
-#include "client/transport/all/registry.h"
+#include "transport/all/registry.h"
 
 #include "tests/unit/client/fakepool.h"
 

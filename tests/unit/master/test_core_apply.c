@@ -5,7 +5,7 @@
 #include "master/core/protect/gone.h"
 #include "master/core/state.h"
 
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
 

@@ -3,7 +3,7 @@
  */
 #include "tests/unit/master/rig.h"
 
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 
 #define LEN (4 * KIB)
 #define HOLLOW (LEN + 64) /* bytes of what was never written */

@@ -3,7 +3,7 @@
  */
 #include "tests/unit/master/rig.h"
 
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 
 #define COPIES_MAX 4u
 
@@ -114,7 +114,7 @@ test_copies_when_hosts_are_fewer(void **state)
     }
     put_copies(&t, "key", 5000, 2);
     assert_int_equal(copies_told(t.c, "key", locs), 2);
-    assert_int_equal(world_stats(t.w).used_bytes, 2 * kvp_slab_extent_bytes(5000));
+    assert_int_equal(world_stats(t.w).used_bytes, 2 * kvp_extent_bytes(5000));
     assert_int_equal(remove_key(t.c, "key", false), KVP_OK);
     assert_int_equal(world_stats(t.w).used_bytes, 0);
     world_close(t.w);
@@ -156,7 +156,7 @@ test_remove_of_one_copy(void **state)
     assert_int_equal(copies_told(t.c, "key", locs), 2);
     for (uint32_t i = 0; i < 2; i++)
         assert_true(locs[i].segment_id != t.mems[0]->segment_id);
-    assert_int_equal(world_stats(t.w).used_bytes, 2 * kvp_slab_extent_bytes(5000));
+    assert_int_equal(world_stats(t.w).used_bytes, 2 * kvp_extent_bytes(5000));
     assert_int_equal(remove_at(t.c, "key", t.mems[1]->segment_id, false), KVP_OK);
     assert_int_equal(remove_at(t.c, "key", t.mems[1]->segment_id, false), KVP_NOT_FOUND);
     assert_int_equal(remove_at(t.c, "key", t.mems[2]->segment_id, false), KVP_OK); /* the last one: the object */
@@ -184,9 +184,9 @@ test_copies_when_some_are_not_sealed(void **state)
     assert_int_equal(copies_told(t.c, "key", told), 1);
     assert_memory_equal(&told[0], &granted[1], sizeof told[0]);
     /* Nobody knows whether the writer is done with the others. */
-    assert_int_equal(world_stats(t.w).quarantine_bytes, 2 * kvp_slab_extent_bytes(5000));
+    assert_int_equal(world_stats(t.w).quarantine_bytes, 2 * kvp_extent_bytes(5000));
     world_prove(t.w, t.c->incarnation);
-    assert_int_equal(world_stats(t.w).used_bytes, kvp_slab_extent_bytes(5000));
+    assert_int_equal(world_stats(t.w).used_bytes, kvp_extent_bytes(5000));
     world_close(t.w);
 }
 
@@ -350,7 +350,7 @@ test_upsert(void **state)
     assert_int_equal(get(g->c, "key", NULL, &found), KVP_OK);
     assert_memory_equal(&found, &new, sizeof new);
     assert_int_equal(world_stats(g->w).objects, 1);
-    assert_int_equal(world_stats(g->w).used_bytes, kvp_slab_extent_bytes(200));
+    assert_int_equal(world_stats(g->w).used_bytes, kvp_extent_bytes(200));
     assert_int_equal(upsert_place(g->c, "key", 300, &attempt, &new), KVP_OK);
     assert_int_equal(abort_put(g->c, attempt, true), KVP_OK);
     assert_int_equal(get(g->c, "key", NULL, &found), KVP_OK);

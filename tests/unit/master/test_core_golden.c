@@ -2,7 +2,7 @@
  * The log as bytes: records of each kind and a small log, as they are in the golden files. Fails if they are written another way, or a
  * master reads something else out of them.
  */
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/state.h"

@@ -4,7 +4,7 @@
  */
 #include "tests/unit/master/rig.h"
 
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 
 static const rig_conf_t plain = {.size = 4 * MIB, .chunk = MIB};
 

@@ -3,7 +3,7 @@
  */
 #include "tests/unit/master/rig.h"
 
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 
 #define LEN (16 * KIB)
 

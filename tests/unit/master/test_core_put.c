@@ -6,7 +6,7 @@
 
 #include "common/idset.h"
 
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 
 static const rig_conf_t plain = {.size = 4 * MIB, .chunk = MIB};
 
@@ -58,7 +58,7 @@ test_round_trip(void **state)
     assert_true(exists(g->c, "key"));
     assert_int_equal(get(g->c, "key", &ticket, &found), KVP_OK);
     assert_memory_equal(&placed, &found, sizeof placed);
-    assert_int_equal(world_stats(g->w).held_bytes, kvp_slab_extent_bytes(5000));
+    assert_int_equal(world_stats(g->w).held_bytes, kvp_extent_bytes(5000));
     release(g->c, ticket);
     assert_int_equal(world_stats(g->w).held_bytes, 0);
 
@@ -70,7 +70,7 @@ test_round_trip(void **state)
     assert_int_equal(status->clients, 1);
     assert_int_equal(status->segments, 1);
     assert_int_equal(status->size_bytes, 4 * MIB);
-    assert_int_equal(status->used_bytes, kvp_slab_extent_bytes(5000));
+    assert_int_equal(status->used_bytes, kvp_extent_bytes(5000));
     kvp_pb_free(&pb, status);
     reply_free(r);
 }
@@ -367,10 +367,10 @@ test_abort_when_not_drained(void **state)
     g->na->needs_proof = true;
     assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
     assert_int_equal(abort_put(g->c, attempt, false), KVP_OK);
-    assert_int_equal(world_stats(g->w).quarantine_bytes, kvp_slab_extent_bytes(100));
+    assert_int_equal(world_stats(g->w).quarantine_bytes, kvp_extent_bytes(100));
     assert_int_equal(put(g->c, "key", 100), KVP_OK); /* the key is free at once */
     world_advance(g->w, 60 * SEC); /* no timer ends a quarantine */
-    assert_int_equal(world_stats(g->w).quarantine_bytes, kvp_slab_extent_bytes(100));
+    assert_int_equal(world_stats(g->w).quarantine_bytes, kvp_extent_bytes(100));
     world_prove(g->w, g->c->incarnation);
     assert_int_equal(world_stats(g->w).quarantine_bytes, 0);
 }
@@ -435,7 +435,7 @@ test_client_when_it_dies_with_attempts(void **state)
     live_min = d->incarnation;
     peer_forget(g->c);
     assert_int_equal(world_stats(g->w).attempts, 0);
-    assert_int_equal(world_stats(g->w).quarantine_bytes, 3 * kvp_slab_extent_bytes(1000));
+    assert_int_equal(world_stats(g->w).quarantine_bytes, 3 * kvp_extent_bytes(1000));
     assert_int_equal(g->na->last_fence.incarnation, dead);
     assert_int_equal(g->na->last_fence.live_min, live_min); /* a node's session does not hold it back */
     assert_true(exists(d, "committed"));
@@ -445,7 +445,7 @@ test_client_when_it_dies_with_attempts(void **state)
         assert_int_equal(write_place(g->w, &loc[i]), KVP_STALE);
     }
     world_advance(g->w, 30 * SEC);
-    assert_int_equal(world_stats(g->w).quarantine_bytes, 3 * kvp_slab_extent_bytes(1000));
+    assert_int_equal(world_stats(g->w).quarantine_bytes, 3 * kvp_extent_bytes(1000));
     assert_int_equal(world_stats(g->w).objects, 4);
     world_prove(g->w, dead);
     assert_int_equal(world_stats(g->w).quarantine_bytes, 0);

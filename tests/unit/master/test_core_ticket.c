@@ -3,7 +3,7 @@
  */
 #include "tests/unit/master/rig.h"
 
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 
 #define KEY_LEN 24
 

@@ -4,7 +4,7 @@
 #include "master/ident.h"
 
 #include "common/log.h"
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * docs/PROTOCOL.md held against the code, both ways: every number in its tables is the code's, and everything that the
  * code puts on the wire is in its tables. The golden files hold whole records byte for byte.
  */
-#include "common/segfmt.h"
+#include "proto/segfmt.h"
 #include "proto/frame.h"
 #include "proto/jrec.h"
 #include "proto/kvpool.pb-c.h"

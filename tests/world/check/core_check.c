@@ -5,7 +5,7 @@
 #include "tests/world/check/core_check.h"
 
 #include "common/list.h"
-#include "common/slab.h"
+#include "master/core/base/slab.h"
 #include "master/core/base/heap.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"

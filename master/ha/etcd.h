@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A client of etcd v3 by its JSON gateway, over libcurl. One thread of its own ("kvp-etcd") makes the requests, several at a time, and watches
+ * a prefix. It decides nothing: each request is made once, at the endpoint that answered last; one that fails, or takes longer than
+ * request_ns, moves on to the next endpoint for the requests to come, and its answer says so. Who asked asks again.
+ */
+#ifndef KVP_MASTER_HA_ETCD_H
+#define KVP_MASTER_HA_ETCD_H
+
+#include "common/base.h"
+
+/* Bytes of a key, and of a value; longer ones that others wrote, and those that are no text, are left out of answers. */
+#define KVP_ETCD_KEY_MAX 319u
+#define KVP_ETCD_VALUE_MAX 4095u
+#define KVP_ETCD_KVS_MAX 64u /* of an answer; more are left out */
+#define KVP_ETCD_COMPARES_MAX 4u
+#define KVP_ETCD_WRITES_MAX 4u
+
+typedef struct kvp_etcd kvp_etcd_t;
+
+typedef enum {
+    KVP_ETCD_GRANT, /* a lease of ttl_s */
+    KVP_ETCD_KEEP_ALIVE, /* the lease: answered with what is left of it in ttl_s; NOT_FOUND: it is over */
+    KVP_ETCD_REVOKE, /* the lease; OK also where it is over */
+    KVP_ETCD_READ, /* all keys that begin with conf.prefix */
+    KVP_ETCD_TXN, /* the writes, if all compares hold: has_succeeded says whether */
+} kvp_etcd_kind_t;
+
+typedef struct {
+    char key[KVP_ETCD_KEY_MAX + 1];
+    char value[KVP_ETCD_VALUE_MAX + 1]; /* text */
+    int64_t create_revision, mod_revision;
+    int64_t lease; /* 0 = none */
+} kvp_etcd_kv_t;
+
+typedef struct {
+    char key[KVP_ETCD_KEY_MAX + 1];
+    bool is_mod; /* the revision of its last change, else of its making */
+    int64_t revision; /* 0 = there is no such key */
+} kvp_etcd_compare_t;
+
+typedef struct {
+    char key[KVP_ETCD_KEY_MAX + 1];
+    char value[KVP_ETCD_VALUE_MAX + 1];
+    int64_t lease; /* 0 = none */
+    bool is_removal;
+} kvp_etcd_write_t;
+
+typedef struct {
+    kvp_etcd_kind_t kind;
+    uint64_t id; /* of who asks: repeated in the answer */
+    int64_t lease;
+    uint32_t ttl_s;
+    uint32_t compares_n, writes_n;
+    kvp_etcd_compare_t compares[KVP_ETCD_COMPARES_MAX];
+    kvp_etcd_write_t writes[KVP_ETCD_WRITES_MAX];
+} kvp_etcd_op_t;
+
+typedef struct {
+    kvp_etcd_kind_t kind;
+    uint64_t id;
+    /* OK; UNREACHABLE, DEADLINE: it may have been done all the same; NOT_FOUND; FENCED (user, password or certificate); PROTO */
+    kvp_err_t err;
+    uint64_t sent_ns; /* kvp_boot_ns() before the request left */
+    int64_t lease;
+    uint32_t ttl_s;
+    int64_t revision; /* of the store, when it was answered; of a TXN that succeeded: that of its writes */
+    bool has_succeeded;
+    uint32_t kvs_n;
+    kvp_etcd_kv_t *kvs; /* of READ; freed by kvp_etcd_answer_fini */
+} kvp_etcd_answer_t;
+
+void kvp_etcd_answer_fini(kvp_etcd_answer_t *answer);
+
+typedef struct {
+    /* "http://HOST:PORT,https://HOST:PORT"; a part without a scheme is http; 16 at most. Copied, as all strings are. */
+    const char *endpoints;
+    const char *prefix; /* of READ and of the watch; not empty */
+    const char *ca_file, *cert_file, *key_file; /* of TLS; NULL = the system's, none */
+    const char *user, *password; /* NULL = none */
+    uint64_t request_ns; /* most that one request may take, and half of that for KEEP_ALIVE; 0 = 500 ms */
+    /* In etcd's thread. on_answer takes the answer, and frees it with kvp_etcd_answer_fini. on_change: something below the prefix changed, or may have, since the watch was broken. */
+    void (*on_answer)(void *arg, kvp_etcd_answer_t *answer);
+    void (*on_change)(void *arg);
+    void *arg;
+} kvp_etcd_conf_t;
+
+/* kvp_etcd_create starts the thread; there need not be an etcd yet. INVALID (endpoints, files that cannot be read), NOMEM, SYS; logged. kvp_etcd_destroy ends
+ * it within request_ns, without answers to what is under way; NULL is ignored. */
+kvp_err_t kvp_etcd_create(const kvp_etcd_conf_t *conf, kvp_etcd_t **etcd_out) KVP_MUST_USE;
+void kvp_etcd_destroy(kvp_etcd_t *etcd);
+
+/* kvp_etcd_ask queues a copy of the request, and does not block. Each is answered once. Any thread. */
+void kvp_etcd_ask(kvp_etcd_t *etcd, const kvp_etcd_op_t *op);
+
+/* Figures: requests made, and failed. Any thread. */
+void kvp_etcd_stats(const kvp_etcd_t *etcd, uint64_t *requests_out, uint64_t *failures_out);
+
+#endif

@@ -1,0 +1,636 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - Leader and followers: of the threads that wait for an answer, one reads the socket for all of them and hands the
+ *   others theirs. When its own has come it goes, and wakes the next one to lead. So a lone caller pays for no hand-over
+ *   and no thread of ours, and many callers share one poll.
+ * - The leader looks at the socket for a moment before it sleeps in poll: a master on this host answers faster than a
+ *   thread falls asleep and wakes. It does so only while answers come that fast, and only while no more threads wait
+ *   than there are processors for them and for the master.
+ * - The receive half of `framed` belongs to the leader (has_leader), the sending half to out_lock. Neither lock is taken
+ *   under the other.
+ * - `kick` is an eventfd in the leader's poll: somebody else left bytes to be sent, or interrupts.
+ * - A call of kvp_conn_call_soon takes a master for silent by what arrives, whoever it is for. Since the master may hold back the
+ *   answer to the call (a put waits for space), the call asks an empty USED in between, which is answered at once.
+ */
+#include "net/conn.h"
+
+#include "common/waits.h"
+#include "net/wake.h"
+#include "common/forkguard.h"
+#include "common/list.h"
+#include "common/log.h"
+#include "common/thread.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define REQUEST_ID_AT 8u /* in a frame: proto/frame.h */
+#define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* queued for a master that does not read */
+#define SPIN_MAX_NS 50000u
+#define ANSWER_FIRST_NS 20000u /* what an answer is taken to need before one was seen */
+#define ANSWER_CAP_NS 1000000u /* so that a slow one is forgotten soon */
+
+typedef struct {
+    kvp_list_t link; /* conn->waiters; guarded by conn->lock, like all of it */
+    uint64_t id;
+    kvp_buf_t *reply;
+    uint64_t began_ns;
+    uint64_t silence_ns; /* gives up on a master that is silent for so long; 0 = it does not */
+    kvp_err_t err;
+    bool is_done;
+    pthread_cond_t wake;
+} call_t;
+
+struct kvp_conn {
+    kvp_framed_t framed;
+    kvp_buf_t releases; /* frames to be sent for late answers; the leader's */
+    kvp_hello_reply_t hello;
+    int kick;
+    uint32_t cpus;
+    _Atomic uint64_t next_id;
+
+    pthread_mutex_t out_lock;
+    _Atomic bool has_out; /* bytes are left in framed.out; set under out_lock */
+
+    pthread_mutex_t lock;
+    kvp_list_t waiters; /* guarded by lock */
+    uint32_t waiters_n;
+    bool has_leader;
+    bool is_interrupted;
+    uint64_t answer_ns; /* moving average of what a lone caller's answer took */
+    uint64_t heard_ns; /* when something last arrived */
+    uint64_t pinged_ns; /* when the master was asked for a sign of life since then; 0 = it was not */
+    _Atomic bool is_silent; /* a call gave up on it, and nothing has arrived since; set under lock */
+    _Atomic bool is_broken; /* set under lock */
+    bool was_ended; /* set before is_broken */
+    kvp_conn_watch_fn watch; /* NULL = none */
+    void *watch_arg;
+    uint64_t watched_ns; /* when it was last called; guarded by lock */
+};
+
+/* ---- opening */
+static kvp_err_t
+say_hello(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
+{
+    kvp_err_t err = kvp_hello(&conn->framed, ask, deadline_ns, &conn->hello);
+
+    if (err == KVP_OK && conn->hello.incarnation == 0) err = KVP_PROTO;
+    return err;
+}
+
+/* The first session was only to learn where the Unix socket is. Nothing was done in it, which Bye says. */
+static void
+leave_tcp(kvp_framed_t *tcp)
+{
+    size_t at;
+
+    kvp_frame_begin(&tcp->out, KVP_OP_BYE, KVP_FRAME_ONEWAY, 0, NULL, 0, &at);
+    kvp_frame_end(&tcp->out, at);
+    kvp_ignore(kvp_framed_flush(tcp), "the end of the connection says the same");
+    kvp_framed_fini(tcp);
+}
+
+/* Goes over to the master's Unix socket where that is on this host; stays on TCP where it does not answer there. */
+static void
+go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
+{
+    kvp_framed_t unix_side, tcp_side;
+    kvp_hello_reply_t hello;
+    const char *why;
+    kvp_err_t err;
+
+    if (conn->hello.unix_path[0] == '\0' || strcmp(conn->hello.host_id, ask->host_id) != 0) return;
+    kvp_framed_init(&unix_side);
+    unix_side.is_given_up = conn->framed.is_given_up;
+    err = kvp_framed_connect_told(&unix_side, KVP_SOCKET_MASTER, conn->hello.unix_path, deadline_ns, &why);
+    if (err == KVP_OK) err = kvp_hello(&unix_side, ask, deadline_ns, &hello);
+    if (err != KVP_OK || hello.incarnation == 0 || memcmp(hello.pool_id, conn->hello.pool_id, 16) != 0) {
+        kvp_log_info("client", "master's unix socket does not serve, staying on tcp path %s error %s: %s",
+                     conn->hello.unix_path, kvp_err_name(err), why);
+        kvp_framed_fini(&unix_side);
+        return;
+    }
+    tcp_side = conn->framed;
+    conn->framed = unix_side;
+    conn->hello = hello;
+    leave_tcp(&tcp_side);
+}
+
+static kvp_conn_t *
+conn_create(void)
+{
+    kvp_conn_t *conn = calloc(1, sizeof *conn);
+
+    if (conn == NULL) return NULL;
+    kvp_framed_init(&conn->framed);
+    kvp_buf_init(&conn->releases, 0);
+    kvp_list_init(&conn->waiters);
+    pthread_mutex_init(&conn->lock, NULL);
+    pthread_mutex_init(&conn->out_lock, NULL);
+    conn->cpus = kvp_usable_cpus();
+    conn->answer_ns = ANSWER_FIRST_NS;
+    conn->next_id = 16; /* above the ids of Hello */
+    conn->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return conn;
+}
+
+kvp_err_t
+kvp_conn_open(kvp_framed_t *framed, const kvp_hello_ask_t *ask, uint64_t deadline_ns, char *detail, size_t cap,
+              kvp_conn_t **conn_out)
+{
+    kvp_conn_t *conn = conn_create();
+    kvp_err_t err;
+
+    if (conn == NULL) {
+        kvp_framed_fini(framed);
+        return KVP_NOMEM;
+    }
+    conn->framed = *framed;
+    err = conn->kick < 0 ? KVP_SYS : say_hello(conn, ask, deadline_ns);
+    snprintf(detail, cap, "%s", conn->kick < 0 ? kvp_err_text(err) : conn->hello.detail);
+    if (err != KVP_OK) {
+        kvp_conn_destroy(conn);
+        return err;
+    }
+    go_unix(conn, ask, deadline_ns);
+    kvp_forkguard_add(conn->kick);
+    *conn_out = conn;
+    return KVP_OK;
+}
+
+void
+kvp_conn_watch(kvp_conn_t *conn, kvp_conn_watch_fn fn, void *arg)
+{
+    conn->watch = fn;
+    conn->watch_arg = arg;
+}
+
+void
+kvp_conn_destroy(kvp_conn_t *conn)
+{
+    if (conn == NULL) return;
+    kvp_framed_fini(&conn->framed);
+    kvp_buf_fini(&conn->releases);
+    kvp_forkguard_close(conn->kick);
+    pthread_mutex_destroy(&conn->lock);
+    pthread_mutex_destroy(&conn->out_lock);
+    free(conn);
+}
+
+const kvp_hello_reply_t *
+kvp_conn_hello(const kvp_conn_t *conn)
+{
+    return &conn->hello;
+}
+
+bool
+kvp_conn_is_unix(const kvp_conn_t *conn)
+{
+    return conn->framed.is_unix;
+}
+
+bool
+kvp_conn_is_broken(const kvp_conn_t *conn)
+{
+    return atomic_load_explicit(&conn->is_broken, memory_order_acquire);
+}
+
+bool
+kvp_conn_was_ended(const kvp_conn_t *conn)
+{
+    return kvp_conn_is_broken(conn) && conn->was_ended;
+}
+
+/* ---- sending */
+/* flush_out sends what is queued. OK also when some is left: then has_out is set, and the leader goes on. */
+static kvp_err_t
+flush_out(kvp_conn_t *conn)
+{
+    kvp_err_t err = kvp_framed_flush(&conn->framed);
+
+    atomic_store(&conn->has_out, err == KVP_EAGAIN);
+    return err == KVP_EAGAIN ? KVP_OK : err;
+}
+
+/* Queues whole frames and sends what it can. */
+static kvp_err_t
+send_frames(kvp_conn_t *conn, const void *frames, size_t len)
+{
+    kvp_buf_t *out = &conn->framed.out;
+    kvp_err_t err;
+
+    pthread_mutex_lock(&conn->out_lock);
+    if (kvp_framed_out_bytes(&conn->framed) > OUT_MAX) {
+        pthread_mutex_unlock(&conn->out_lock);
+        return KVP_EAGAIN;
+    }
+    kvp_buf_append(out, frames, len);
+    err = out->err;
+    out->err = KVP_OK; /* nothing was appended then: the frames before it are whole */
+    if (err == KVP_OK) err = flush_out(conn);
+    pthread_mutex_unlock(&conn->out_lock);
+    if (conn->has_out) kvp_wake(conn->kick);
+    return err;
+}
+
+static kvp_err_t
+post(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t id)
+{
+    if (frame->err != KVP_OK) return frame->err;
+    memcpy(frame->data + REQUEST_ID_AT, &id, sizeof id);
+    return send_frames(conn, frame->data, frame->len);
+}
+
+/* Asks what the master answers at once, and nobody waits for: that it arrives counts. */
+static void
+ping(kvp_conn_t *conn)
+{
+    uint64_t id = atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed);
+    kvp_buf_t frame;
+    size_t at;
+
+    kvp_buf_init(&frame, 0);
+    kvp_frame_begin(&frame, KVP_OP_USED, 0, id, NULL, 0, &at);
+    kvp_frame_end(&frame, at);
+    kvp_ignore(post(conn, &frame, id), "then nothing arrives either");
+    kvp_buf_fini(&frame);
+}
+
+/* ---- the end of a connection. Caller holds conn->lock. */
+static void
+wake_all(kvp_conn_t *conn)
+{
+    kvp_list_foreach (pos, &conn->waiters)
+        pthread_cond_signal(&kvp_list_entry(pos, call_t, link)->wake);
+}
+
+static void
+break_locked(kvp_conn_t *conn)
+{
+    if (conn->is_broken) return;
+    conn->was_ended = conn->framed.is_ended;
+    atomic_store_explicit(&conn->is_broken, true, memory_order_release);
+    shutdown(conn->framed.fd, SHUT_RDWR);
+    wake_all(conn);
+}
+
+void
+kvp_conn_break(kvp_conn_t *conn)
+{
+    pthread_mutex_lock(&conn->lock);
+    break_locked(conn);
+    pthread_mutex_unlock(&conn->lock);
+}
+
+void
+kvp_conn_interrupt(kvp_conn_t *conn, bool is_on)
+{
+    pthread_mutex_lock(&conn->lock);
+    conn->is_interrupted = is_on;
+    wake_all(conn);
+    pthread_mutex_unlock(&conn->lock);
+    kvp_wake(conn->kick);
+}
+
+/* ---- receiving */
+static bool
+is_worth_spinning(const kvp_conn_t *conn)
+{
+    return conn->answer_ns < SPIN_MAX_NS && conn->waiters_n < conn->cpus;
+}
+
+static void
+sleep_on_socket(kvp_conn_t *conn, uint64_t deadline_ns)
+{
+    struct pollfd p[2] = {
+        {.fd = conn->framed.fd, .events = (short)(POLLIN | (conn->has_out ? POLLOUT : 0))},
+        {.fd = conn->kick, .events = POLLIN},
+    };
+    uint64_t drained;
+
+    if (kvp_poll_until(p, 2, deadline_ns) == 0) return;
+    if ((p[1].revents & POLLIN) != 0 && read(conn->kick, &drained, sizeof drained) < 0) return;
+    if ((p[0].revents & POLLOUT) != 0) {
+        pthread_mutex_lock(&conn->out_lock);
+        kvp_ignore(flush_out(conn), "the receive that follows finds the same error");
+        pthread_mutex_unlock(&conn->out_lock);
+    }
+}
+
+/* read_some is the leader's turn at the socket: OK with something received, EAGAIN with nothing (a kick, the deadline),
+ * or the connection's end. */
+static kvp_err_t
+read_some(kvp_conn_t *conn, uint64_t deadline_ns, uint64_t spin_ns)
+{
+    uint64_t spin_until = spin_ns == 0 ? 0 : kvp_now_ns() + spin_ns;
+
+    for (;;) {
+        kvp_err_t err = kvp_framed_recv(&conn->framed);
+
+        if (err != KVP_EAGAIN) return err;
+        if (spin_until == 0 || kvp_now_ns() >= spin_until) break;
+        kvp_cpu_relax();
+    }
+    sleep_on_socket(conn, deadline_ns);
+    return kvp_framed_recv(&conn->framed);
+}
+
+static call_t *
+find_call(kvp_conn_t *conn, uint64_t id)
+{
+    kvp_list_foreach (pos, &conn->waiters) {
+        call_t *call = kvp_list_entry(pos, call_t, link);
+
+        if (call->id == id) return call;
+    }
+    return NULL;
+}
+
+/* The hold or the reservation that an answer gives; 0 = none. */
+static uint64_t
+ticket_of(const kvp_frame_t *answer)
+{
+    bool is_get = answer->hdr.opcode == KVP_OP_GET;
+    uint64_t ticket = 0;
+    void *msg;
+    kvp_pb_t pb;
+
+    if (!is_get && answer->hdr.opcode != KVP_OP_LOOKUP) return 0;
+    msg = kvp_pb_unpack(&pb, is_get ? &kvp__pb__places__descriptor : &kvp__pb__lookup_reply__descriptor, answer);
+    if (msg != NULL) ticket = is_get ? ((Kvp__Pb__Places *)msg)->ticket : ((Kvp__Pb__LookupReply *)msg)->ticket;
+    kvp_pb_free(&pb, msg);
+    return ticket;
+}
+
+/* Nobody waits for this answer any more. What it gives nobody else would give back. */
+static void
+release_late(kvp_conn_t *conn, const kvp_frame_t *answer)
+{
+    Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
+    uint64_t ticket = ticket_of(answer);
+    size_t at;
+
+    if (ticket == 0) return;
+    head.n = 1;
+    kvp_pb_frame_begin(&conn->releases, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
+    kvp_buf_append(&conn->releases, &ticket, sizeof ticket);
+    kvp_frame_end(&conn->releases, at);
+}
+
+static bool
+has_releases(const kvp_conn_t *conn)
+{
+    return conn->releases.len > 0 || conn->releases.err != KVP_OK;
+}
+
+/* What cannot be released one by one, for want of memory, the end of the session releases. */
+static void
+send_releases(kvp_conn_t *conn)
+{
+    kvp_err_t err = conn->releases.err;
+
+    if (err == KVP_OK) err = send_frames(conn, conn->releases.data, conn->releases.len);
+    kvp_buf_reset(&conn->releases);
+    if (err != KVP_OK) kvp_conn_break(conn);
+}
+
+/* Hands out the answers that have arrived. Caller leads and holds conn->lock. */
+static kvp_err_t
+deliver(kvp_conn_t *conn)
+{
+    kvp_frame_t frame;
+    bool has = false;
+    kvp_err_t err;
+
+    while ((err = kvp_framed_next(&conn->framed, &frame, &has)) == KVP_OK && has) {
+        call_t *call;
+
+        if ((frame.hdr.flags & KVP_FRAME_REPLY) == 0) continue;
+        call = find_call(conn, frame.hdr.request_id);
+        if (call == NULL) release_late(conn, &frame);
+        if (call == NULL || call->is_done) continue;
+        kvp_buf_reset(call->reply);
+        kvp_buf_append(call->reply, frame.head - KVP_FRAME_HDR_BYTES, KVP_FRAME_HDR_BYTES + frame.hdr.length);
+        call->err = call->reply->err;
+        if (call->err != KVP_OK) release_late(conn, &frame); /* no memory to hand it over: nobody has it */
+        call->is_done = true;
+        pthread_cond_signal(&call->wake);
+    }
+    if (err != KVP_OK) kvp_log_warn("client", "master sent a malformed frame, closing the connection");
+    return err;
+}
+
+static void
+note_arrival(kvp_conn_t *conn)
+{
+    conn->heard_ns = kvp_now_ns();
+    conn->pinged_ns = 0;
+    conn->is_silent = false;
+}
+
+/* One turn as leader. Caller holds conn->lock, which is released meanwhile. */
+static void
+lead(kvp_conn_t *conn, uint64_t deadline_ns)
+{
+    uint64_t spin_ns = is_worth_spinning(conn) ? kvp_min_u64(2 * conn->answer_ns, SPIN_MAX_NS) : 0;
+    kvp_err_t err;
+
+    conn->has_leader = true;
+    pthread_mutex_unlock(&conn->lock);
+    err = read_some(conn, deadline_ns, spin_ns);
+    pthread_mutex_lock(&conn->lock);
+    if (err == KVP_OK) note_arrival(conn);
+    if (err == KVP_OK) err = deliver(conn);
+    if (has_releases(conn)) {
+        pthread_mutex_unlock(&conn->lock);
+        send_releases(conn);
+        pthread_mutex_lock(&conn->lock);
+    }
+    conn->has_leader = false;
+    if (err != KVP_OK && err != KVP_EAGAIN) break_locked(conn);
+}
+
+/* Whether it is no use to wait on, for a call that has silence_ns; else until when it waits before it asks that again. Of
+ * its time the second half at least is behind a ping: then not even a caller that did not run meanwhile errs. Caller holds
+ * conn->lock, which is released for a ping. */
+static bool
+is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
+{
+    uint64_t since_ns = kvp_max_u64(call->began_ns, conn->heard_ns), half_ns = call->silence_ns / 2, end_ns;
+
+    if (conn->is_silent) return true;
+    if (conn->pinged_ns == 0 && now_ns >= since_ns + half_ns) {
+        conn->pinged_ns = now_ns;
+        pthread_mutex_unlock(&conn->lock);
+        ping(conn);
+        pthread_mutex_lock(&conn->lock);
+        *until_ns = now_ns; /* what has arrived meanwhile is looked at first */
+        return false;
+    }
+    end_ns = since_ns + (conn->pinged_ns == 0 ? half_ns : call->silence_ns);
+    end_ns = kvp_max_u64(end_ns, conn->pinged_ns + half_ns);
+    *until_ns = kvp_min_u64(*until_ns, end_ns);
+    if (now_ns < end_ns) return false;
+    conn->is_silent = true;
+    wake_all(conn);
+    kvp_wake(conn->kick);
+    return true;
+}
+
+/* Calls the watch where its time has come; else *until_ns is no later than that. Caller holds conn->lock, which is released meanwhile. */
+static bool
+was_watched(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
+{
+    uint64_t due_ns = kvp_max_u64(call->began_ns, conn->watched_ns) + KVP_CONN_WATCH_NS;
+
+    if (conn->watch == NULL) return false;
+    *until_ns = kvp_min_u64(*until_ns, due_ns);
+    if (now_ns < due_ns) return false;
+    conn->watched_ns = now_ns;
+    pthread_mutex_unlock(&conn->lock);
+    conn->watch(conn->watch_arg, conn);
+    pthread_mutex_lock(&conn->lock);
+    return true;
+}
+
+static kvp_err_t
+await(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
+{
+    while (!call->is_done) {
+        uint64_t now_ns = kvp_now_ns(), until_ns = deadline_ns;
+
+        if (conn->is_broken) return KVP_DISCONNECTED;
+        if (conn->is_interrupted) return KVP_CLOSED;
+        if (now_ns >= deadline_ns) return KVP_DEADLINE;
+        if (was_watched(conn, call, now_ns, &until_ns)) continue;
+        if (call->silence_ns > 0 && is_in_vain(conn, call, now_ns, &until_ns)) return KVP_DEADLINE;
+        if (conn->has_leader)
+            kvp_cond_wait_until(&call->wake, &conn->lock, until_ns);
+        else if (!call->is_done)
+            lead(conn, until_ns);
+    }
+    return call->err;
+}
+
+static void
+note_answer(kvp_conn_t *conn, uint64_t took_ns)
+{
+    if (conn->waiters_n > 1) return; /* that was not the master's time alone */
+    took_ns = kvp_min_u64(took_ns, ANSWER_CAP_NS);
+    conn->answer_ns = (conn->answer_ns * 7 + took_ns) / 8;
+}
+
+static void
+enlist(kvp_conn_t *conn, call_t *call)
+{
+    kvp_cond_init(&call->wake);
+    pthread_mutex_lock(&conn->lock);
+    kvp_list_add_tail(&conn->waiters, &call->link);
+    conn->waiters_n++;
+    pthread_mutex_unlock(&conn->lock);
+}
+
+/* Wakes one to lead where nobody does. Caller holds conn->lock. */
+static void
+wake_one(kvp_conn_t *conn)
+{
+    if (!conn->has_leader && conn->waiters_n > 0)
+        pthread_cond_signal(&kvp_list_first(&conn->waiters, call_t, link)->wake);
+}
+
+static void
+leave(kvp_conn_t *conn, call_t *call)
+{
+    kvp_list_del(&call->link);
+    conn->waiters_n--;
+    wake_one(conn);
+}
+
+kvp_err_t
+kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, uint64_t silence_ns, kvp_buf_t *reply,
+                   kvp_frame_t *frame_out)
+{
+    call_t call = {
+        .id = atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed),
+        .reply = reply,
+        .began_ns = kvp_now_ns(),
+        .silence_ns = silence_ns,
+    };
+    kvp_err_t err;
+    size_t used;
+
+    enlist(conn, &call); /* first: the answer must find it */
+    err = post(conn, frame, call.id);
+    pthread_mutex_lock(&conn->lock);
+    if (err == KVP_DISCONNECTED) break_locked(conn);
+    if (err == KVP_OK) err = await(conn, &call, deadline_ns);
+    if (err == KVP_OK) note_answer(conn, kvp_now_ns() - call.began_ns);
+    leave(conn, &call);
+    pthread_mutex_unlock(&conn->lock);
+    pthread_cond_destroy(&call.wake);
+    if (err != KVP_OK) return err;
+    return kvp_frame_parse(reply->data, reply->len, frame_out, &used);
+}
+
+kvp_err_t
+kvp_conn_call(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, kvp_buf_t *reply, kvp_frame_t *frame_out)
+{
+    return kvp_conn_call_soon(conn, frame, deadline_ns, 0, reply, frame_out);
+}
+
+bool
+kvp_conn_is_silent(kvp_conn_t *conn)
+{
+    if (!conn->is_silent || kvp_conn_is_broken(conn)) return conn->is_silent;
+    pthread_mutex_lock(&conn->lock);
+    if (!conn->has_leader) lead(conn, 0);
+    wake_one(conn);
+    pthread_mutex_unlock(&conn->lock);
+    return conn->is_silent;
+}
+
+kvp_err_t
+kvp_conn_send(kvp_conn_t *conn, kvp_buf_t *frame)
+{
+    kvp_err_t err = post(conn, frame, atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed));
+
+    if (err != KVP_OK) kvp_conn_break(conn);
+    return err;
+}
+
+void
+kvp_conn_queue(kvp_conn_t *conn, const kvp_buf_t *frame)
+{
+    kvp_buf_t *out = &conn->framed.out;
+
+    if (frame->err != KVP_OK) return;
+    pthread_mutex_lock(&conn->out_lock);
+    if (kvp_framed_out_bytes(&conn->framed) < OUT_MAX) kvp_buf_append(out, frame->data, frame->len);
+    out->err = KVP_OK; /* nothing was appended then: the frames before it are whole */
+    pthread_mutex_unlock(&conn->out_lock);
+}
+
+void
+kvp_conn_bye(kvp_conn_t *conn, uint64_t deadline_ns)
+{
+    kvp_buf_t frame, reply;
+    kvp_frame_t answer;
+    size_t at;
+
+    kvp_buf_init(&frame, 0);
+    kvp_buf_init(&reply, 0);
+    kvp_frame_begin(&frame, KVP_OP_BYE, 0, 0, NULL, 0, &at);
+    kvp_frame_end(&frame, at);
+    kvp_ignore(kvp_conn_call(conn, &frame, deadline_ns, &reply, &answer), "the end of the connection says the same");
+    kvp_buf_fini(&frame);
+    kvp_buf_fini(&reply);
+}

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The framed connection: one send or receive call a turn, everything else is bookkeeping over two buffers.
+ *
+ * Design notes. Frames are followed by frames with no padding between them, but a tail has to be 8-aligned in memory
+ * to be used in place; so kvp_framed_next moves a frame that begins unaligned down into the space of the one before it.
+ * Room for a long frame is made as its bytes arrive, never for the length that its header claims.
+ */
+#include "net/framed.h"
+
+#include "common/waits.h"
+#include "common/clock.h"
+#include "common/forkguard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RECV_MIN_BYTES (16u << 10)
+#define FRAME_ALIGN 8u
+#define BACKLOG_RETRY_NS (1 * KVP_NS_PER_MS)
+
+static void
+close_fds(int *fds, int *n)
+{
+    for (int i = 0; i < *n; i++)
+        close(fds[i]);
+    *n = 0;
+}
+
+void
+kvp_framed_init(kvp_framed_t *c)
+{
+    memset(c, 0, sizeof(*c));
+    c->fd = -1;
+    kvp_buf_init(&c->in, 2 * ((size_t)KVP_FRAME_MAX + KVP_FRAME_HDR_BYTES));
+    kvp_buf_init(&c->out, 0);
+}
+
+void
+kvp_framed_fini(kvp_framed_t *c)
+{
+    kvp_forkguard_close(c->fd);
+    close_fds(c->fds_in, &c->fds_in_n);
+    close_fds(c->fds_out, &c->fds_out_n);
+    kvp_buf_fini(&c->in);
+    kvp_buf_fini(&c->out);
+    kvp_framed_init(c);
+}
+
+kvp_err_t
+kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix)
+{
+    int one = 1;
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 ||
+        (!is_unix && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) < 0)) {
+        kvp_forkguard_close(fd);
+        return KVP_SYS;
+    }
+    kvp_forkguard_add(fd);
+    c->fd = fd;
+    c->is_unix = is_unix;
+    return KVP_OK;
+}
+
+/* A connect to a free port of this host's ephemeral range can meet itself: the kernel picks that very port as source. */
+static bool
+is_connected_to_itself(int fd)
+{
+    struct sockaddr_storage here, there;
+    socklen_t here_len = sizeof here, there_len = sizeof there;
+
+    memset(&here, 0, sizeof here);
+    memset(&there, 0, sizeof there);
+    if (getsockname(fd, (struct sockaddr *)&here, &here_len) < 0) return false;
+    if (getpeername(fd, (struct sockaddr *)&there, &there_len) < 0) return false;
+    return here_len == there_len && memcmp(&here, &there, here_len) == 0;
+}
+
+/* EAGAIN: the queue of a Unix listener is full, and poll does not tell when it no longer is. */
+static kvp_err_t
+connect_unix_fd(int fd, const struct sockaddr_un *to, socklen_t len, const _Atomic bool *is_given_up,
+                uint64_t deadline_ns)
+{
+    while (connect(fd, (const struct sockaddr *)to, len) < 0 && errno != EISCONN) {
+        struct timespec back_off = {.tv_nsec = BACKLOG_RETRY_NS};
+
+        if (errno != EAGAIN && errno != EINTR) return KVP_UNREACHABLE;
+        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
+        if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
+        nanosleep(&back_off, NULL);
+    }
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    size_t n = strlen(path);
+    socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
+    kvp_err_t err;
+    int fd;
+
+    if (n == 0 || n >= sizeof to.sun_path) return KVP_UNREACHABLE;
+    memcpy(to.sun_path, path, n);
+    if (path[0] == '@')
+        to.sun_path[0] = '\0';
+    else
+        len++;
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return KVP_SYS;
+    kvp_forkguard_add(fd);
+    err = connect_unix_fd(fd, &to, len, c->is_given_up, deadline_ns);
+    if (err == KVP_OK) return kvp_framed_adopt(c, fd, true);
+    kvp_forkguard_close(fd);
+    return err;
+}
+
+kvp_err_t
+kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, uint64_t deadline_ns,
+                        const char **why_out)
+{
+    char path[sizeof((struct sockaddr_un *)0)->sun_path];
+    kvp_err_t err = kvp_runtime_socket(kind, told, path, sizeof path);
+
+    *why_out = err == KVP_INVALID ? "the name of its socket is not one of ours"
+                                  : "its socket is not in our directory of sockets (KVPOOL_RUNTIME_DIR)";
+    if (err != KVP_OK) return err;
+    err = kvp_framed_connect_unix(c, path, deadline_ns);
+    *why_out = kvp_err_text(err);
+    if (err != KVP_OK || kvp_peer_is_trusted(c->fd)) return err;
+    *why_out = "its process is of a user that is not trusted (KVPOOL_TRUST_UID)";
+    kvp_framed_fini(c);
+    return KVP_INVALID;
+}
+
+static void
+note_errno(kvp_framed_t *c, int no)
+{
+    const char *text = strerrordesc_np(no);
+
+    c->why = text != NULL ? text : "unknown error";
+}
+
+kvp_err_t
+kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t len)
+{
+    int fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0) {
+        note_errno(c, errno);
+        return KVP_SYS; /* a host without that address family, or no descriptors are left */
+    }
+    kvp_forkguard_add(fd);
+    if (connect(fd, to, len) < 0 && errno != EINTR && errno != EINPROGRESS) {
+        note_errno(c, errno);
+        kvp_forkguard_close(fd);
+        return KVP_UNREACHABLE;
+    }
+    return kvp_framed_adopt(c, fd, false);
+}
+
+static void
+drop_fd(kvp_framed_t *c)
+{
+    kvp_forkguard_close(c->fd);
+    c->fd = -1;
+}
+
+kvp_err_t
+kvp_framed_connect_end(kvp_framed_t *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLOUT};
+    int cause = 0;
+    socklen_t len = sizeof cause;
+
+    if (poll(&p, 1, 0) <= 0) return KVP_EAGAIN;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &cause, &len) == 0 && cause == 0 && !is_connected_to_itself(c->fd))
+        return KVP_OK;
+    note_errno(c, cause != 0 ? cause : ECONNREFUSED);
+    drop_fd(c);
+    return KVP_UNREACHABLE;
+}
+
+kvp_err_t
+kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
+{
+    kvp_err_t err = kvp_framed_connect_begin(c, to, len);
+
+    if (err != KVP_OK) return err;
+    while ((err = kvp_framed_connect_end(c)) == KVP_EAGAIN) {
+        struct pollfd p = {.fd = c->fd, .events = POLLOUT};
+
+        err = kvp_now_ns() >= deadline_ns ? KVP_DEADLINE : kvp_is_given_up(c->is_given_up) ? KVP_CLOSED : KVP_OK;
+        if (err != KVP_OK) {
+            note_errno(c, ETIMEDOUT);
+            drop_fd(c);
+            break;
+        }
+        kvp_poll_slice(&p, deadline_ns);
+    }
+    return err;
+}
+
+kvp_err_t
+kvp_framed_out_fds(kvp_framed_t *c, size_t at, const int *fds, int n)
+{
+    if (!c->is_unix) return KVP_NOTSUP;
+    if (c->fds_out_n > 0) return KVP_BUSY;
+    if (n < 1 || n > KVP_FRAMED_FDS) return KVP_INVALID;
+    for (int i = 0; i < n; i++) {
+        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+        if (fd < 0) {
+            close_fds(c->fds_out, &c->fds_out_n);
+            return KVP_SYS;
+        }
+        c->fds_out[c->fds_out_n++] = fd;
+    }
+    c->fds_out_at = at;
+    return KVP_OK;
+}
+
+/* send_some makes one send call: up to the byte that descriptors ride on, or from it on with them. */
+static ssize_t
+send_some(kvp_framed_t *c)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int) * KVP_FRAMED_FDS)];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov = {.iov_base = c->out.data + c->out_at, .iov_len = c->out.len - c->out_at};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    size_t fds_bytes = sizeof(int) * (size_t)c->fds_out_n;
+    ssize_t n;
+
+    if (c->fds_out_n > 0 && c->out_at < c->fds_out_at) {
+        iov.iov_len = c->fds_out_at - c->out_at;
+    } else if (c->fds_out_n > 0) {
+        memset(&control, 0, sizeof control);
+        msg.msg_control = control.bytes;
+        msg.msg_controllen = CMSG_SPACE(fds_bytes);
+        struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(fds_bytes);
+        memcpy(CMSG_DATA(head), c->fds_out, fds_bytes);
+    }
+    n = sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0 && msg.msg_control != NULL) close_fds(c->fds_out, &c->fds_out_n);
+    return n;
+}
+
+static kvp_err_t
+send_failed(kvp_framed_t *c)
+{
+    if (errno == EPIPE || errno == ECONNRESET) c->is_ended = true;
+    return KVP_DISCONNECTED;
+}
+
+kvp_err_t
+kvp_framed_flush(kvp_framed_t *c)
+{
+    if (c->fd < 0) return KVP_DISCONNECTED;
+    if (c->out.err != KVP_OK) return c->out.err;
+    while (c->out_at < c->out.len) {
+        ssize_t n = send_some(c);
+        if (n > 0)
+            c->out_at += (size_t)n;
+        else if (n < 0 && errno == EINTR)
+            continue;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return KVP_EAGAIN;
+        else
+            return send_failed(c);
+    }
+    kvp_buf_reset(&c->out);
+    c->out_at = 0;
+    return KVP_OK;
+}
+
+size_t
+kvp_framed_out_bytes(const kvp_framed_t *c)
+{
+    return c->out.len - c->out_at;
+}
+
+/* take_control keeps the descriptors of one message. PROTO when the peer sent more than may wait here; SYS when this process may not have so
+ * many: the kernel says both in the same way, but cuts what is too long at what we gave it room for. Then none of the message is kept. */
+static kvp_err_t
+take_control(kvp_framed_t *c, struct msghdr *msg)
+{
+    int had = c->fds_in_n;
+    size_t came_n = 0;
+    bool has_too_many = false, is_cut = (msg->msg_flags & MSG_CTRUNC) != 0;
+
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(msg); h != NULL; h = CMSG_NXTHDR(msg, h)) {
+        size_t n;
+
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
+        n = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        came_n += n;
+        for (size_t i = 0; i < n; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(h) + i * sizeof fd, sizeof fd);
+            if (c->fds_in_n < KVP_FRAMED_FDS) {
+                c->fds_in[c->fds_in_n++] = fd;
+            } else {
+                close(fd);
+                has_too_many = true;
+            }
+        }
+    }
+    if (has_too_many || (is_cut && came_n >= KVP_FRAMED_FDS)) return KVP_PROTO;
+    if (!is_cut) return KVP_OK;
+    while (c->fds_in_n > had)
+        close(c->fds_in[--c->fds_in_n]);
+    return KVP_SYS;
+}
+
+/* recv_room drops what was consumed and returns room to read into: more for a frame of which much has arrived. */
+static uint8_t *
+recv_room(kvp_framed_t *c)
+{
+    size_t have = c->in.len - c->in_at;
+
+    kvp_buf_consume(&c->in, c->in_at);
+    c->in_at = 0;
+    return kvp_buf_reserve(&c->in, kvp_max_u64(have, RECV_MIN_BYTES));
+}
+
+kvp_err_t
+kvp_framed_recv(kvp_framed_t *c)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int) * KVP_FRAMED_FDS)];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov;
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (c->fd < 0) return KVP_DISCONNECTED;
+    iov.iov_base = recv_room(c);
+    if (iov.iov_base == NULL) return c->in.err;
+    iov.iov_len = c->in.cap - c->in.len;
+    do {
+        if (c->is_unix) {
+            msg.msg_control = control.bytes;
+            msg.msg_controllen = sizeof control.bytes;
+        }
+        n = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return KVP_EAGAIN;
+    if (n <= 0) {
+        c->is_ended = n == 0 || errno == ECONNRESET;
+        return KVP_DISCONNECTED;
+    }
+    c->in.len += (size_t)n;
+    return c->is_unix ? take_control(c, &msg) : KVP_OK;
+}
+
+kvp_err_t
+kvp_framed_next(kvp_framed_t *c, kvp_frame_t *frame_out, bool *has_out)
+{
+    uint8_t *at = c->in.data + c->in_at;
+    size_t have = c->in.len - c->in_at;
+    size_t skew = c->in_at % FRAME_ALIGN;
+    size_t used;
+    kvp_err_t err;
+
+    *has_out = false;
+    if (have < KVP_FRAME_HDR_BYTES) return KVP_OK;
+    err = kvp_frame_parse(at, have, frame_out, &used);
+    if (err != KVP_OK || used == 0) return err;
+    if (skew != 0) {
+        memmove(at - skew, at, used);
+        err = kvp_frame_parse(at - skew, used, frame_out, &used);
+        if (err != KVP_OK) return err;
+    }
+    c->in_at += used;
+    *has_out = true;
+    return KVP_OK;
+}
+
+int
+kvp_framed_take_fds(kvp_framed_t *c, int *fds, int n)
+{
+    int taken = n < c->fds_in_n ? n : c->fds_in_n;
+
+    memcpy(fds, c->fds_in, sizeof(int) * (size_t)taken);
+    c->fds_in_n -= taken;
+    memmove(c->fds_in, c->fds_in + taken, sizeof(int) * (size_t)c->fds_in_n);
+    return taken;
+}

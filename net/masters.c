@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - A master has up to two connections: one on which WATCH was sent, and one that is being made, which takes its place. So the
+ *   old one, of which nobody can tell whether the other side knows it still, stays good until there is a new one.
+ * - All moves in turns (turn): begin what is due, wait for any of the sockets, see what came. A find is turns until one leads, a tend
+ *   is one turn without the wait.
+ * - An answer to WATCH is told once and grows old. One that is no news to who asks, by its term, is forgotten, and that master asked anew.
+ */
+#include "net/masters.h"
+
+#include "net/discover.h"
+#include "common/waits.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WATCH_ID 2u /* not that of Hello, which follows */
+#define BACKOFF_FIRST_MS 20u
+#define BACKOFF_DOUBLINGS 4u
+#define STOOD_NS (1 * KVP_NS_PER_S) /* who ends a connection that stood for so long may be connected to soon */
+#define CONNECT_MAX_NS (1 * KVP_NS_PER_S)
+#define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* the same where the host has other addresses */
+#define RENEW_NS (300 * KVP_NS_PER_MS) /* of a find, until it doubts connections from before it */
+#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* that are so old at least */
+#define WHY_MAX 512u
+#define NAME_POLL_NS (10 * KVP_NS_PER_MS)
+#define ALIVE_IDLE_S 2
+#define ALIVE_AGAIN_S 1
+#define ALIVE_MAX_MS 4000
+
+typedef struct {
+    kvp_hostport_t at;
+    kvp_framed_t conn; /* WATCH was sent; fd -1 = none */
+    uint64_t since_ns; /* when it was made */
+    uint32_t term; /* the one in which the master leads, as it has told on conn; 0 = it has not */
+    kvp_framed_t fresh; /* being made; fd -1 = none */
+    uint64_t fresh_ns; /* when that was begun */
+    size_t nth, addrs_n; /* the next of the host's addresses, and how many there were */
+    uint32_t failed_n; /* in a row */
+    const char *why; /* the last attempt failed; static storage, NULL = none has, since one succeeded */
+    bool is_unknown; /* it failed because its name does not resolve, and never did */
+    uint64_t next_ns; /* there is no attempt before */
+} master_t;
+
+struct kvp_masters {
+    kvp_names_t *names;
+    kvp_discover_t *discover; /* NULL = all were named; used by who finds */
+    pthread_mutex_t lock; /* a find has it all the time; guards what follows */
+    master_t all[KVP_MASTERS_MAX];
+    size_t n; /* changes only where there is discover */
+    const master_t *found; /* last; NULL = none was */
+    uint32_t term; /* the highest that one was found with, or that was told of a session */
+    uint64_t find_ns; /* when the find began that is under way; 0 = none is */
+    char why[WHY_MAX]; /* of the thread that finds */
+};
+
+/* ---- one master */
+static void
+back_off(master_t *x, uint64_t now_ns)
+{
+    uint32_t ms = BACKOFF_FIRST_MS << kvp_min_u64(x->failed_n++, BACKOFF_DOUBLINGS);
+
+    x->next_ns = now_ns + (ms / 2 + kvp_random_u64() % ms) * KVP_NS_PER_MS;
+}
+
+/* conn goes, to the caller or for good. */
+static void
+leave(master_t *x, uint64_t now_ns)
+{
+    kvp_framed_init(&x->conn);
+    x->term = 0;
+    if (now_ns - x->since_ns >= STOOD_NS) x->failed_n = 0;
+    back_off(x, now_ns);
+}
+
+static void
+drop(master_t *x, uint64_t now_ns)
+{
+    kvp_framed_fini(&x->conn);
+    leave(x, now_ns);
+}
+
+/* The next address is tried at once, unless it is the first one again. */
+static void
+fail_fresh(master_t *x, uint64_t now_ns)
+{
+    x->why = x->fresh.why;
+    x->is_unknown = x->fresh.is_unknown;
+    kvp_framed_fini(&x->fresh);
+    x->next_ns = now_ns;
+    if (++x->nth >= x->addrs_n) {
+        x->nth = 0;
+        back_off(x, now_ns);
+    }
+}
+
+static void
+begin(master_t *x, kvp_names_t *names, uint64_t now_ns)
+{
+    kvp_err_t err = kvp_names_connect_begin(names, x->at.host, x->at.port, x->nth, &x->fresh, &x->addrs_n);
+
+    x->fresh_ns = now_ns;
+    if (err == KVP_EAGAIN)
+        x->next_ns = now_ns + NAME_POLL_NS;
+    else if (err != KVP_OK)
+        fail_fresh(x, now_ns);
+}
+
+/* A connection on which nothing is said for long would outlive its host. In a session the heartbeat looks after that. */
+static void
+keep_alive(int fd, bool is_on)
+{
+    int on = is_on, idle = ALIVE_IDLE_S, again = ALIVE_AGAIN_S;
+    unsigned dead_ms = is_on ? ALIVE_MAX_MS : 0;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &again, sizeof again);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_ms, sizeof dead_ms);
+}
+
+static kvp_err_t
+ask_watch(kvp_framed_t *c)
+{
+    size_t at;
+
+    kvp_frame_begin(&c->out, KVP_OP_WATCH, 0, WATCH_ID, NULL, 0, &at);
+    kvp_frame_end(&c->out, at);
+    return kvp_framed_flush(c);
+}
+
+static uint64_t
+fresh_until(const master_t *x)
+{
+    return x->fresh_ns + (x->addrs_n > 1 ? CONNECT_NEXT_NS : CONNECT_MAX_NS);
+}
+
+static void
+look_at_fresh(master_t *x, bool is_ready, uint64_t now_ns)
+{
+    kvp_err_t err = is_ready ? kvp_framed_connect_end(&x->fresh) : KVP_EAGAIN;
+
+    if (err == KVP_EAGAIN && now_ns < fresh_until(x)) return;
+    if (err == KVP_EAGAIN) x->fresh.why = "Connection timed out";
+    if (err == KVP_OK) err = ask_watch(&x->fresh);
+    if (err != KVP_OK) {
+        fail_fresh(x, now_ns);
+        return;
+    }
+    keep_alive(x->fresh.fd, true);
+    kvp_framed_fini(&x->conn);
+    x->conn = x->fresh;
+    x->since_ns = now_ns;
+    x->why = NULL;
+    x->is_unknown = false;
+    kvp_framed_init(&x->fresh);
+}
+
+static kvp_err_t
+read_watch(const kvp_frame_t *frame, uint32_t *term_out)
+{
+    Kvp__Pb__WatchReply *msg;
+    kvp_pb_t pb;
+
+    if (frame->hdr.opcode != KVP_OP_WATCH || (frame->hdr.flags & KVP_FRAME_REPLY) == 0) return KVP_PROTO;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__watch_reply__descriptor, frame);
+    if (msg == NULL) return pb.err;
+    *term_out = msg->term;
+    kvp_pb_free(&pb, msg);
+    return *term_out == 0 ? KVP_PROTO : KVP_OK;
+}
+
+/* Its answer, or its end. */
+static void
+hear(master_t *x, uint64_t now_ns)
+{
+    kvp_frame_t frame;
+    bool has = false;
+    kvp_err_t err = kvp_framed_recv(&x->conn);
+
+    if (err == KVP_OK) err = kvp_framed_next(&x->conn, &frame, &has);
+    if (err == KVP_OK && has) err = read_watch(&frame, &x->term);
+    if (x->term != 0) kvp_framed_fini(&x->fresh);
+    if (err != KVP_OK && err != KVP_EAGAIN) drop(x, now_ns);
+}
+
+/* ---- all of them. Callers of these hold m->lock. */
+/* When a connection to it has to be begun. */
+static uint64_t
+begin_at(const kvp_masters_t *m, const master_t *x)
+{
+    if (x->conn.fd < 0) return m->find_ns != 0 || x != m->found ? x->next_ns : UINT64_MAX;
+    if (x->since_ns >= m->find_ns || x->term != 0) return UINT64_MAX;
+    return kvp_max_u64(x->next_ns, kvp_max_u64(m->find_ns + RENEW_NS, x->since_ns + RENEW_AGE_NS));
+}
+
+static void
+turn(kvp_masters_t *m, uint64_t until_ns)
+{
+    struct pollfd p[2 * KVP_MASTERS_MAX];
+    uint64_t now = kvp_now_ns();
+
+    for (size_t i = 0; i < m->n; i++) {
+        master_t *x = &m->all[i];
+
+        if (x->fresh.fd < 0 && begin_at(m, x) <= now) begin(x, m->names, now);
+        until_ns = kvp_min_u64(until_ns, x->fresh.fd < 0 ? begin_at(m, x) : fresh_until(x));
+        p[2 * i] = (struct pollfd){.fd = x->conn.fd, .events = POLLIN};
+        p[2 * i + 1] = (struct pollfd){.fd = x->fresh.fd, .events = POLLOUT};
+    }
+    kvp_poll_until(p, 2 * m->n, until_ns);
+    now = kvp_now_ns();
+    for (size_t i = 0; i < m->n; i++) {
+        master_t *x = &m->all[i];
+
+        if (p[2 * i].revents != 0) hear(x, now);
+        if (x->fresh.fd >= 0) look_at_fresh(x, p[2 * i + 1].revents != 0, now);
+    }
+}
+
+/* The one that leads with the highest term, if that is above this one; NULL = there is none. */
+static master_t *
+best_above(kvp_masters_t *m, uint32_t term)
+{
+    master_t *best = NULL;
+
+    for (size_t i = 0; i < m->n; i++) {
+        master_t *x = &m->all[i];
+
+        if (x->term <= term) continue;
+        term = x->term;
+        best = x;
+    }
+    return best;
+}
+
+static bool
+has_any(const kvp_masters_t *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (m->all[i].conn.fd >= 0) return true;
+    return false;
+}
+
+static void
+init(master_t *x, const kvp_hostport_t *at)
+{
+    *x = (master_t){.at = *at};
+    kvp_framed_init(&x->conn);
+    kvp_framed_init(&x->fresh);
+}
+
+static void
+fini(master_t *x)
+{
+    kvp_framed_fini(&x->conn);
+    kvp_framed_fini(&x->fresh);
+}
+
+/* Who was known before keeps its connection. */
+static void
+replace(kvp_masters_t *m, const kvp_hostport_t *at, size_t n)
+{
+    static const kvp_hostport_t nowhere;
+    master_t was[KVP_MASTERS_MAX];
+    size_t was_n = m->n;
+
+    memcpy(was, m->all, was_n * sizeof was[0]);
+    for (size_t i = 0; i < n; i++) {
+        size_t j = 0;
+
+        while (j < was_n && (was[j].at.port != at[i].port || strcmp(was[j].at.host, at[i].host) != 0))
+            j++;
+        if (j == was_n) {
+            init(&m->all[i], &at[i]);
+        } else {
+            m->all[i] = was[j];
+            init(&was[j], &nowhere);
+        }
+    }
+    for (size_t j = 0; j < was_n; j++)
+        fini(&was[j]);
+    m->n = n;
+    m->found = NULL;
+}
+
+/* Asks etcd who is there, where it is due. Returns when to look again. */
+static uint64_t
+look_up(kvp_masters_t *m)
+{
+    kvp_hostport_t at[KVP_MASTERS_MAX];
+    uint64_t again_ns = UINT64_MAX;
+    size_t n;
+
+    if (m->discover != NULL && kvp_discover_step(m->discover, at, KVP_MASTERS_MAX, &n, &again_ns)) replace(m, at, n);
+    return again_ns;
+}
+
+static void
+begin_find(kvp_masters_t *m)
+{
+    m->find_ns = kvp_now_ns();
+    for (size_t i = 0; i < m->n; i++) {
+        master_t *x = &m->all[i];
+
+        if (x->term != 0 && x->term <= m->term) drop(x, m->find_ns);
+    }
+    turn(m, 0); /* what has come since the last tend, before one is chosen */
+}
+
+static void
+give_out(kvp_masters_t *m, master_t *x, const _Atomic bool *is_given_up, kvp_framed_t *conn_out)
+{
+    keep_alive(x->conn.fd, false);
+    *conn_out = x->conn;
+    conn_out->is_given_up = is_given_up;
+    m->found = x;
+    m->term = (uint32_t)kvp_max_u64(m->term, x->term);
+    leave(x, kvp_now_ns());
+}
+
+/* ---- reasons */
+static bool
+are_unknown(const kvp_masters_t *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (!m->all[i].is_unknown) return false;
+    return m->discover == NULL || (m->n == 0 && kvp_discover_is_unknown(m->discover));
+}
+
+static const char *
+why_unknown(const char *text, char *dst, size_t cap)
+{
+    snprintf(dst, cap, "the name does not resolve: %s", text);
+    return dst;
+}
+
+/* What is known of each master. A connection that stands is one on which the master has not said that it leads. */
+static void
+write_why(kvp_masters_t *m, bool is_any_there)
+{
+    const char *etcd = m->discover == NULL ? "" : kvp_discover_why(m->discover);
+    size_t len = (size_t)snprintf(m->why, sizeof m->why, "%s%s", is_any_there ? "no master leads" : "", etcd);
+
+    for (size_t i = 0; i < m->n && etcd[0] == '\0' && len < sizeof m->why; i++) {
+        const master_t *x = &m->all[i];
+        char at[KVP_HOSTPORT_TEXT_MAX], unknown[128];
+        const char *why = x->conn.fd >= 0 ? "does not say that it leads" : x->why == NULL ? "no answer yet" : x->why;
+
+        if (x->conn.fd < 0 && x->is_unknown) why = why_unknown(x->why, unknown, sizeof unknown);
+        len += (size_t)snprintf(m->why + len, sizeof m->why - len, "%s%s: %s", len > 0 ? "; " : "",
+                                kvp_format_hostport(&x->at, at), why);
+    }
+}
+
+/* ---- what is called */
+static kvp_err_t
+find_leader(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline_ns, kvp_framed_t *conn_out,
+            const kvp_hostport_t **at_out)
+{
+    kvp_err_t err = KVP_EAGAIN;
+
+    pthread_mutex_lock(&m->lock);
+    begin_find(m);
+    while (err == KVP_EAGAIN) {
+        uint64_t now = kvp_now_ns();
+        master_t *x = best_above(m, 0);
+
+        if (x != NULL) {
+            give_out(m, x, is_given_up, conn_out);
+            *at_out = &x->at;
+            err = KVP_OK;
+        } else if (kvp_is_given_up(is_given_up)) {
+            err = KVP_CLOSED;
+        } else if (are_unknown(m)) {
+            err = KVP_NOT_FOUND;
+        } else if (now >= deadline_ns) {
+            err = has_any(m) ? KVP_DEADLINE : KVP_UNREACHABLE;
+        } else {
+            turn(m, kvp_min_u64(look_up(m), kvp_min_u64(deadline_ns, now + KVP_POLL_SLICE_NS)));
+        }
+    }
+    if (err != KVP_OK) write_why(m, has_any(m));
+    if (m->discover != NULL) kvp_discover_rest(m->discover);
+    m->find_ns = 0;
+    pthread_mutex_unlock(&m->lock);
+    return err;
+}
+
+static kvp_err_t
+connect_only(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline_ns, kvp_framed_t *conn_out)
+{
+    const kvp_hostport_t *at = &m->all[0].at;
+    kvp_framed_t c;
+    kvp_err_t err;
+
+    kvp_framed_init(&c);
+    c.is_given_up = is_given_up;
+    err = kvp_names_connect(m->names, at->host, at->port, deadline_ns, &c);
+    if (err == KVP_OK) {
+        *conn_out = c;
+        return KVP_OK;
+    }
+    if (c.is_unknown)
+        why_unknown(c.why, m->why, sizeof m->why);
+    else
+        snprintf(m->why, sizeof m->why, "%s", c.why != NULL && err != KVP_CLOSED ? c.why : kvp_err_text(err));
+    return c.is_unknown ? KVP_NOT_FOUND : err;
+}
+
+kvp_err_t
+kvp_masters_find(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline_ns, kvp_framed_t *conn_out,
+                 const kvp_hostport_t **at_out)
+{
+    if (kvp_masters_are_several(m)) return find_leader(m, is_given_up, deadline_ns, conn_out, at_out);
+    *at_out = &m->all[0].at;
+    return connect_only(m, is_given_up, deadline_ns, conn_out);
+}
+
+bool
+kvp_masters_is_spaced(const kvp_masters_t *m, kvp_err_t err)
+{
+    return kvp_masters_are_several(m) &&
+           (err == KVP_UNREACHABLE || err == KVP_DEADLINE || err == KVP_NOT_LEADER || err == KVP_DISCONNECTED);
+}
+
+bool
+kvp_masters_tend(kvp_masters_t *m, uint32_t term)
+{
+    bool is_outdated;
+
+    if (!kvp_masters_are_several(m) || pthread_mutex_trylock(&m->lock) != 0)
+        return false; /* who looks for one looks after all */
+    m->term = (uint32_t)kvp_max_u64(m->term, term);
+    turn(m, 0);
+    is_outdated = best_above(m, m->term) != NULL; /* not one that was found before, and refused */
+    pthread_mutex_unlock(&m->lock);
+    return is_outdated;
+}
+
+bool
+kvp_masters_are_several(const kvp_masters_t *m)
+{
+    return m->discover != NULL || m->n > 1;
+}
+
+const char *
+kvp_masters_why(const kvp_masters_t *m)
+{
+    return m->why;
+}
+
+uint32_t
+kvp_masters_term(kvp_masters_t *m)
+{
+    uint32_t term;
+
+    pthread_mutex_lock(&m->lock);
+    term = m->term;
+    pthread_mutex_unlock(&m->lock);
+    return term;
+}
+
+kvp_err_t
+kvp_masters_create(const char *list, const char *cluster, kvp_names_t *names, kvp_masters_t **masters_out)
+{
+    kvp_masters_t *m = calloc(1, sizeof *m);
+    kvp_hostport_t at[KVP_MASTERS_MAX];
+    kvp_err_t err;
+
+    if (m == NULL) return KVP_NOMEM;
+    if (strncmp(list, KVP_ETCD_SCHEME, strlen(KVP_ETCD_SCHEME)) == 0)
+        err = kvp_discover_create(list, cluster, &m->discover);
+    else
+        err = kvp_parse_hostports(list, at, KVP_MASTERS_MAX, &m->n) == KVP_OK ? KVP_OK : KVP_INVALID;
+    if (err != KVP_OK) {
+        free(m);
+        return err;
+    }
+    for (size_t i = 0; i < m->n; i++)
+        init(&m->all[i], &at[i]);
+    m->names = names;
+    pthread_mutex_init(&m->lock, NULL);
+    *masters_out = m;
+    return KVP_OK;
+}
+
+void
+kvp_masters_destroy(kvp_masters_t *m)
+{
+    if (m == NULL) return;
+    for (size_t i = 0; i < m->n; i++)
+        fini(&m->all[i]);
+    kvp_discover_destroy(m->discover);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}

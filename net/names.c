@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - A few entries, each a name: being asked for, by one thread, or answered a moment ago. All who want a name wait for its
+ *   entry; who wants another one while every entry is being asked for waits for the first to be over. So there are never
+ *   more threads than entries, whatever is asked for.
+ * - A thread that is stuck in the resolver cannot be ended. It holds a reference, and the last one frees all.
+ */
+#include "net/names.h"
+
+#include "common/waits.h"
+#include "common/parse.h"
+#include "common/thread.h"
+
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define ENTRIES 8u
+#define ADDRS_MAX 8u
+#define FOUND_NS (5 * KVP_NS_PER_S) /* how long an answer counts */
+#define NOT_FOUND_NS (1 * KVP_NS_PER_S)
+
+typedef struct {
+    size_t n; /* 0 = there is no such name */
+    int gai; /* of getaddrinfo, where n is 0 */
+    bool was_found; /* an earlier answer had addresses */
+    struct {
+        struct sockaddr_storage addr; /* of port 0 */
+        socklen_t len;
+    } at[ADDRS_MAX];
+} addrs_t;
+
+typedef struct {
+    char host[KVP_HOST_MAX]; /* "" = unused */
+    bool is_asked; /* a thread is at it */
+    uint64_t until_ns; /* the answer counts */
+    addrs_t addrs;
+} entry_t;
+
+struct kvp_names {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* is_asked of some entry */
+    uint32_t refs; /* the owner, and the threads; guarded by lock, like the entries */
+    entry_t entries[ENTRIES];
+};
+
+typedef struct {
+    kvp_names_t *names;
+    entry_t *entry;
+    char host[KVP_HOST_MAX];
+} asking_t;
+
+/* ---- the resolver */
+static void
+ask_system(const char *host, int flags, addrs_t *addrs)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags};
+    struct addrinfo *list;
+
+    addrs->n = 0;
+    addrs->gai = getaddrinfo(host, NULL, &hints, &list);
+    if (addrs->gai != 0) return;
+    for (const struct addrinfo *ai = list; ai != NULL && addrs->n < ADDRS_MAX; ai = ai->ai_next) {
+        if (ai->ai_addrlen > sizeof addrs->at[0].addr) continue;
+        memcpy(&addrs->at[addrs->n].addr, ai->ai_addr, ai->ai_addrlen);
+        addrs->at[addrs->n++].len = ai->ai_addrlen;
+    }
+    freeaddrinfo(list);
+}
+
+/* Caller holds names->lock, which is gone after that. */
+static void
+unref_locked(kvp_names_t *names)
+{
+    bool is_last = --names->refs == 0;
+
+    pthread_mutex_unlock(&names->lock);
+    if (!is_last) return;
+    pthread_cond_destroy(&names->changed);
+    pthread_mutex_destroy(&names->lock);
+    free(names);
+}
+
+static void *
+run(void *arg)
+{
+    asking_t *a = arg;
+    kvp_names_t *names = a->names;
+    addrs_t addrs;
+
+    ask_system(a->host, 0, &addrs);
+    pthread_mutex_lock(&names->lock);
+    addrs.was_found = a->entry->addrs.was_found || addrs.n > 0;
+    a->entry->addrs = addrs;
+    a->entry->until_ns = kvp_now_ns() + (addrs.n > 0 ? FOUND_NS : NOT_FOUND_NS);
+    a->entry->is_asked = false;
+    pthread_cond_broadcast(&names->changed);
+    unref_locked(names);
+    free(a);
+    return NULL;
+}
+
+/* ---- entries. Callers of *_locked hold names->lock. */
+static entry_t *
+find_locked(kvp_names_t *names, const char *host)
+{
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        if (strcmp(names->entries[i].host, host) == 0) return &names->entries[i];
+    return NULL;
+}
+
+/* The entry that was answered longest ago, or never used; NULL = all are being asked for. */
+static entry_t *
+oldest_locked(kvp_names_t *names)
+{
+    entry_t *oldest = NULL;
+
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        entry_t *e = &names->entries[i];
+
+        if (!e->is_asked && (oldest == NULL || e->until_ns < oldest->until_ns)) oldest = e;
+    }
+    return oldest;
+}
+
+static kvp_err_t
+ask_locked(kvp_names_t *names, entry_t *e, const char *host)
+{
+    asking_t *a = calloc(1, sizeof *a);
+
+    if (a == NULL) return KVP_NOMEM;
+    a->names = names;
+    a->entry = e;
+    memcpy(a->host, host, strlen(host) + 1);
+    if (!kvp_detach(run, a)) {
+        free(a);
+        return KVP_SYS;
+    }
+    names->refs++;
+    if (strcmp(e->host, host) != 0) e->addrs.was_found = false;
+    memcpy(e->host, host, strlen(host) + 1);
+    e->is_asked = true;
+    return KVP_OK;
+}
+
+/* What is known of a name: OK, UNREACHABLE (there is no such name), EAGAIN (it is asked for, or will be once an entry is free), NOMEM,
+ * SYS. */
+static kvp_err_t
+look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
+{
+    entry_t *e = find_locked(names, host);
+    kvp_err_t err = KVP_OK;
+
+    if (e != NULL && !e->is_asked && kvp_now_ns() < e->until_ns) {
+        *addrs = e->addrs;
+        return addrs->n == 0 ? KVP_UNREACHABLE : KVP_OK;
+    }
+    if (e == NULL) e = oldest_locked(names);
+    if (e != NULL && !e->is_asked) err = ask_locked(names, e, host);
+    return err == KVP_OK ? KVP_EAGAIN : err;
+}
+
+/* Until deadline_ns; 0: with no wait, and EAGAIN. An address that is written as one is known to everybody. Who closes the
+ * handle does not wake those that wait: they look by themselves. */
+static kvp_err_t
+resolve(kvp_names_t *names, const char *host, uint64_t deadline_ns, kvp_framed_t *c, addrs_t *addrs)
+{
+    kvp_err_t err;
+
+    c->is_unknown = false;
+    c->why = "not an address";
+    if (host[0] == '\0' || strlen(host) >= KVP_HOST_MAX) return KVP_UNREACHABLE;
+    ask_system(host, AI_NUMERICHOST, addrs);
+    if (addrs->n > 0) return KVP_OK;
+    if (names == NULL) return KVP_UNREACHABLE;
+    c->why = "the name server does not answer, timed out";
+    pthread_mutex_lock(&names->lock);
+    while ((err = look_locked(names, host, addrs)) == KVP_EAGAIN && deadline_ns > 0) {
+        uint64_t now_ns = kvp_now_ns();
+
+        if (now_ns >= deadline_ns) err = KVP_DEADLINE;
+        if (kvp_is_given_up(c->is_given_up)) err = KVP_CLOSED;
+        if (err != KVP_EAGAIN) break;
+        kvp_cond_wait_until(&names->changed, &names->lock, kvp_min_u64(deadline_ns, now_ns + KVP_POLL_SLICE_NS));
+    }
+    pthread_mutex_unlock(&names->lock);
+    if (err == KVP_UNREACHABLE) {
+        c->why = gai_strerror(addrs->gai);
+        c->is_unknown = !addrs->was_found;
+    }
+    return err;
+}
+
+/* ---- what is called */
+kvp_err_t
+kvp_names_create(kvp_names_t **names_out)
+{
+    kvp_names_t *names = calloc(1, sizeof *names);
+
+    if (names == NULL) return KVP_NOMEM;
+    pthread_mutex_init(&names->lock, NULL);
+    kvp_cond_init(&names->changed);
+    names->refs = 1;
+    *names_out = names;
+    return KVP_OK;
+}
+
+void
+kvp_names_destroy(kvp_names_t *names)
+{
+    if (names == NULL) return;
+    pthread_mutex_lock(&names->lock);
+    unref_locked(names);
+}
+
+static void
+set_port(struct sockaddr_storage *addr, uint16_t port)
+{
+    if (addr->ss_family == AF_INET)
+        ((struct sockaddr_in *)addr)->sin_port = htons(port);
+    else if (addr->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)addr)->sin6_port = htons(port);
+}
+
+kvp_err_t
+kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t deadline_ns, kvp_framed_t *c)
+{
+    addrs_t addrs;
+    kvp_err_t err = resolve(names, host, kvp_max_u64(deadline_ns, 1), c, &addrs);
+
+    if (err != KVP_OK) return err;
+    for (size_t i = 0; i < addrs.n; i++) {
+        uint64_t now = kvp_now_ns(), left_ns = deadline_ns > now ? deadline_ns - now : 0;
+
+        set_port(&addrs.at[i].addr, port);
+        err = kvp_framed_connect_addr(c, (const struct sockaddr *)&addrs.at[i].addr, addrs.at[i].len,
+                                      now + left_ns / (addrs.n - i));
+        if (err != KVP_UNREACHABLE && err != KVP_DEADLINE && err != KVP_SYS) return err;
+    }
+    return err;
+}
+
+kvp_err_t
+kvp_names_connect_begin(kvp_names_t *names, const char *host, uint16_t port, size_t nth, kvp_framed_t *c, size_t *n_out)
+{
+    addrs_t addrs;
+    kvp_err_t err = resolve(names, host, 0, c, &addrs);
+
+    if (err != KVP_OK) return err;
+    *n_out = addrs.n;
+    nth %= addrs.n;
+    set_port(&addrs.at[nth].addr, port);
+    return kvp_framed_connect_begin(c, (const struct sockaddr *)&addrs.at[nth].addr, addrs.at[nth].len);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Processes by their descriptors, which name no other process when the number does. Any thread.
+ */
+#ifndef KVP_NET_PIDFD_H
+#define KVP_NET_PIDFD_H
+
+#include "common/base.h"
+
+/* kvp_pidfd_pid reads which process a pidfd names; -1 = it is no pidfd, or its process is gone. kvp_pidfd_is_over: it has exited. */
+int kvp_pidfd_pid(int pidfd);
+bool kvp_pidfd_is_over(int pidfd);
+
+/* kvp_pidfd_check says whether pidfd is one of the process at the other end of the Unix socket, and tells its number: INVALID, SYS. */
+kvp_err_t kvp_pidfd_check(int socket_fd, int pidfd, int *pid_out) KVP_MUST_USE;
+
+#endif

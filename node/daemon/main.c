@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvpool-node: parse, build, run, tear down in reverse. The main thread runs a libuv loop for signals and nothing else;
+ * the node has threads of its own.
+ */
+#include "node/node.h"
+#include "node/daemon/admin.h"
+#include "node/daemon/opts.h"
+#include "node/daemon/rest.h"
+
+#include "common/clock.h"
+#include "common/daemon/loop.h"
+#include "common/hostid.h"
+#include "common/rlimits.h"
+#include "common/log.h"
+#include "common/stdfd.h"
+
+#define LOOK_MS 20
+#define STOP_NS (2 * KVP_NS_PER_S)
+
+/* The whole daemon, in the order in which it is built. */
+typedef struct {
+    kvp_node_t *node;
+    uv_loop_t uv;
+    bool has_uv;
+    kvp_loop_t loop;
+    uv_timer_t look;
+    kvp_http_t *http;
+    kvp_node_admin_t admin;
+    kvp_node_rest_t rest;
+    kvp_hostport_t http_bound; /* host "" = no HTTP */
+    kvp_err_t err; /* why it ends by itself */
+} daemon_t;
+
+static void
+on_stop(void *arg)
+{
+    daemon_t *d = arg;
+
+    uv_close((uv_handle_t *)&d->look, NULL);
+    kvp_loop_stop(&d->loop);
+}
+
+static kvp_err_t
+say_ready(const daemon_t *d)
+{
+    char http[KVP_HOSTPORT_TEXT_MAX];
+    kvp_node_info_t info;
+
+    kvp_node_info(d->node, &info);
+    return kvp_daemon_ready_line(info.addr, info.unix_path[0] == '\0' ? NULL : info.unix_path,
+                                 d->http_bound.host[0] == '\0' ? NULL : kvp_format_hostport(&d->http_bound, http),
+                                 "none");
+}
+
+/* Until the segment is mounted. A master that is not there yet is waited for; an error that waiting does not cure ends the node. */
+static void
+on_look(uv_timer_t *timer)
+{
+    daemon_t *d = timer->data;
+    kvp_err_t err = kvp_node_wait(d->node, 0);
+
+    if (err == KVP_OK) {
+        uv_timer_stop(timer);
+        err = say_ready(d);
+        if (err == KVP_OK) return;
+    } else if (!kvp_node_is_final(err)) {
+        return;
+    }
+    d->err = err;
+    on_stop(d);
+}
+
+static kvp_err_t
+build_node(daemon_t *d, const kvp_node_opts_t *s)
+{
+    kvp_node_conf_t conf = {
+        .masters = s->masters,
+        .cluster = s->cluster,
+        .name = s->name,
+        .host_id = s->host_id,
+        .listen = s->listen,
+        .transports = s->transports,
+        .rdma_device = s->rdma_device,
+        .rdma_gid_index = s->rdma_gid_index,
+        .memory_bytes = s->memory_bytes,
+        .ssd = s->ssd.items,
+        .ssd_n = s->ssd.count,
+        .ssd_writes = s->ssd_writes,
+        .chunk_bytes = s->chunk_bytes,
+        .lanes = (uint32_t)s->lanes,
+        .keep = (kvp_keep_mode_t)s->keeper,
+        .keep_ns = s->keeper_hold_ns,
+        .is_alone = true,
+        .is_lazy = !s->has_populate,
+    };
+
+    kvp_err_t err = kvp_runtime_set(s->runtime_dir, s->trust_uid);
+
+    return err != KVP_OK ? err : kvp_node_open(&conf, &d->node);
+}
+
+static kvp_err_t
+build_loop(daemon_t *d)
+{
+    int rc = uv_loop_init(&d->uv);
+
+    if (rc != 0) {
+        kvp_log_error("node", "cannot make an event loop: %s", uv_strerror(rc));
+        return KVP_SYS;
+    }
+    d->has_uv = true;
+    uv_timer_init(&d->uv, &d->look);
+    d->look.data = d;
+    uv_timer_start(&d->look, on_look, LOOK_MS, LOOK_MS);
+    return kvp_loop_start(&d->loop, &d->uv, on_stop, d);
+}
+
+static kvp_err_t
+build_http(daemon_t *d, const kvp_node_opts_t *s)
+{
+    kvp_err_t err;
+
+    if (s->http.host[0] == '\0' && s->has_rest) {
+        kvp_log_error("node", "--rest serves at the address of --http, which is none");
+        return KVP_INVALID;
+    }
+    if (s->http.host[0] == '\0') return KVP_OK;
+    d->http = kvp_http_create();
+    if (d->http == NULL) return KVP_NOMEM;
+    err = kvp_node_admin_init(&d->admin, d->http, d->node);
+    if (err == KVP_OK && s->has_rest) err = kvp_node_rest_init(&d->rest, d->http, s, d->node);
+    return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
+}
+
+/* tear_down copes with whatever was built. The loop's handles are closed by on_stop and need a last uv_run. */
+static void
+tear_down(daemon_t *d)
+{
+    if (d->has_uv) {
+        if (!uv_is_closing((uv_handle_t *)&d->look)) on_stop(d);
+        uv_run(&d->uv, UV_RUN_DEFAULT);
+    }
+    kvp_node_rest_stop(&d->rest);
+    kvp_http_destroy(d->http);
+    kvp_node_rest_fini(&d->rest);
+    kvp_node_admin_fini(&d->admin);
+    kvp_loop_fini(&d->loop);
+    if (d->has_uv) uv_loop_close(&d->uv);
+    if (d->node != NULL) kvp_node_stop(d->node, kvp_now_ns() + STOP_NS);
+}
+
+int
+main(int argc, char **argv)
+{
+    kvp_node_opts_t settings = {.masters = NULL};
+    static daemon_t d;
+    kvp_conf_t conf;
+    bool is_usage;
+    int rc;
+
+    kvp_stdfd_hold();
+    kvp_limit_survive_file_size();
+    kvp_conf_init(&conf, &kvp_node_spec);
+    rc = kvp_conf_parse(&conf, argc, argv, &settings);
+    if (rc != KVP_CONF_RUN) goto out;
+    kvp_limit_raise_files();
+    d.err = build_loop(&d); /* first: libuv aborts where it finds no descriptor left */
+    if (d.err == KVP_OK) d.err = build_node(&d, &settings);
+    if (d.err == KVP_OK) d.err = build_http(&d, &settings);
+    is_usage = d.err == KVP_INVALID;
+    if (d.err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
+    tear_down(&d);
+    rc = d.err == KVP_OK ? 0 : is_usage ? KVP_CONF_USAGE : 1;
+    if (d.err != KVP_OK) kvp_log_error("node", "stopped: %s", kvp_err_text(d.err));
+out:
+    kvp_conf_fini(&conf);
+    return rc;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvpool-node's options: one table, and what they are read into.
+ */
+#ifndef KVP_NODE_DAEMON_OPTS_H
+#define KVP_NODE_DAEMON_OPTS_H
+
+#include "common/daemon/conf.h"
+
+typedef struct {
+    const char *masters, *cluster;
+    const char *name;
+    uint64_t memory_bytes;
+    kvp_strings_t ssd;
+    uint64_t ssd_writes;
+    uint64_t chunk_bytes;
+    const char *listen;
+    const char *transports;
+    const char *rdma_device;
+    const char *rdma_gid_index;
+    kvp_hostport_t http;
+    bool has_rest;
+    const char *host_id;
+    const char *runtime_dir;
+    const char *trust_uid;
+    uint64_t lanes;
+    int keeper; /* a kvp_keep_mode_t, by the order of the choices */
+    uint64_t keeper_hold_ns;
+    bool has_populate;
+} kvp_node_opts_t;
+
+extern const kvp_conf_spec_t kvp_node_spec;
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Whether the memory that a node is to give fits into its machine and its control groups. Runs once, at the start, in the
+ * thread that opens the node.
+ */
+#include "node/priv.h"
+
+#include "common/hostid.h"
+#include "common/ram.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define OWN_BYTES (24ull << 20) /* of the process itself */
+#define TIER_BYTES (48ull << 20) /* buffers of the SSD tier */
+#define DESC_SHARE 64u /* descriptors and keys take this part of the payload where objects have 16 KiB */
+#define MARGIN_SHARE 128u /* of the size that is named: what else runs here takes and returns memory all the time */
+#define ASK_MS 200
+#define ASKED_MAX 64u
+#define OTHERS_TEXT_MAX 1024u
+
+/* The state of the keeper at that socket. False: it does not answer. */
+static bool
+ask_keeper(const char *dir, const char *name, kvp_keeper_msg_t *state_out)
+{
+    kvp_keeper_msg_t ask = kvp_keeper_msg_make(KVP_KEEPER_ASK, 0, NULL);
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), fds[KVP_KEEPER_FDS_MAX];
+    int len = snprintf(at.sun_path, sizeof at.sun_path, "%s/%s", dir, name);
+    bool has_answer;
+
+    has_answer = fd >= 0 && len > 0 && (size_t)len < sizeof at.sun_path &&
+                 connect(fd, (const struct sockaddr *)&at, sizeof at) == 0 && kvp_keeper_is_peer(fd) &&
+                 kvp_keeper_send(fd, &ask, NULL, ASK_MS) == KVP_OK &&
+                 kvp_keeper_recv(fd, state_out, fds, ASK_MS) == KVP_OK && state_out->kind == KVP_KEEPER_WELCOME &&
+                 state_out->err == KVP_OK;
+    if (fd >= 0) close(fd);
+    return has_answer;
+}
+
+/* Writes which keepers of this user hold memory that no node uses, and how it is freed; own is the node's own name. */
+static void
+list_keepers(const char *own, char text[OTHERS_TEXT_MAX])
+{
+    char dir_path[sizeof((struct sockaddr_un *)0)->sun_path], size[KVP_MIB_TEXT_MAX];
+    DIR *dir = kvp_runtime_dir(dir_path, sizeof dir_path) == KVP_OK ? opendir(dir_path) : NULL;
+    struct dirent *entry;
+    size_t len = 0;
+
+    text[0] = '\0';
+    for (uint32_t n = 0; dir != NULL && n < ASKED_MAX && (entry = readdir(dir)) != NULL;) {
+        kvp_keeper_msg_t state;
+        const char *end = strrchr(entry->d_name, '.');
+
+        if (strncmp(entry->d_name, "keeper-", 7) != 0 || end == NULL || strcmp(end, ".sock") != 0) continue;
+        n++;
+        if (!ask_keeper(dir_path, entry->d_name, &state) || state.held_bytes == 0 || strcmp(state.name, own) == 0)
+            continue;
+        len += (size_t)snprintf(text + len, OTHERS_TEXT_MAX - len,
+                                "; the keeper of the node \"%s\", which ended, holds %s for %llu s more: start that "
+                                "node again, or free it: kvpool-keeper --name %s --end yes",
+                                state.name, kvp_format_mib(state.held_bytes, size),
+                                (unsigned long long)(state.hold_ms / 1000), state.name);
+        if (len >= OTHERS_TEXT_MAX) break;
+    }
+    if (dir != NULL) closedir(dir);
+}
+
+kvp_err_t
+kvp_node_check_fit(const kvp_node_t *node, uint64_t held_bytes)
+{
+    uint64_t own = OWN_BYTES + (node->tiering.tier != NULL ? TIER_BYTES : 0), has, most;
+    char wanted[KVP_MIB_TEXT_MAX], fits[KVP_MIB_TEXT_MAX], left[KVP_MIB_TEXT_MAX], all[KVP_MIB_TEXT_MAX];
+    char others[OTHERS_TEXT_MAX];
+    kvp_ram_t ram;
+
+    kvp_ram_look("", &ram);
+    if (ram.available_bytes == UINT64_MAX) return KVP_OK;
+    has = kvp_min_u64(ram.available_bytes + held_bytes, ram.total_bytes);
+    if (node->size_bytes + node->size_bytes / DESC_SHARE + own <= has) return KVP_OK;
+    most = has <= own ? 0 : (has - own) / (DESC_SHARE + 1) * DESC_SHARE;
+    most -= most / MARGIN_SHARE;
+    list_keepers(node->name, others);
+    kvp_log_error("node",
+                  "%s of memory are more than there is: the largest that fits is %s (--memory of a node, "
+                  "global_segment_size of setup()), for %s has %s left of %s, "
+                  "and the node itself takes some%s",
+                  kvp_format_mib(node->size_bytes, wanted), kvp_format_mib(most, fits), ram.where,
+                  kvp_format_mib(has, left), kvp_format_mib(ram.total_bytes, all), others);
+    return KVP_NOMEM;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A segment's memory: for each chunk two sealed memfds, payload and metadata, mapped here.
+ */
+#ifndef KVP_NODE_MEMORY_SEGMENT_H
+#define KVP_NODE_MEMORY_SEGMENT_H
+
+#include "node/core/node.h"
+#include "transport/transport.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define KVP_NODE_TPS_MAX 4u
+#define KVP_NODE_CHUNK_MIN (64u << 10)
+#define KVP_NODE_CHUNK_SMALL (16u << 20)
+#define KVP_NODE_CHUNK_USUAL (256u << 20)
+#define KVP_NODE_CHUNK_MAX (64ull << 30)
+#define KVP_NODE_CHUNKS_FEW 16u
+#define KVP_NODE_CHUNKS_USUAL 1024u
+#define KVP_NODE_CHUNKS_MAX 65536u
+
+typedef struct {
+    kvp_mem_t payload;
+    kvp_mem_t meta;
+    kvp_chunk_geo_t geo;
+    kvp_mr_t *payload_mrs[KVP_NODE_TPS_MAX]; /* by index of the serving transport; tps.c's */
+    kvp_mr_t *meta_mrs[KVP_NODE_TPS_MAX];
+    _Atomic kvp_err_t mrs_err[KVP_NODE_TPS_MAX]; /* OK: both are there; EAGAIN: not yet; NOTSUP: they cannot be had */
+    char tenant[KVP_TENANT_NAME_MAX + 1]; /* whose objects are put there; writers could change what is in meta */
+} kvp_node_chunk_t;
+
+typedef struct {
+    uint8_t pool_id[16];
+    uint64_t digest_seed;
+    uint64_t epoch;
+    uint32_t term;
+    uint64_t size_bytes; /* multiple of 4096, at least KVP_NODE_CHUNK_MIN */
+    uint64_t chunk_bytes;
+} kvp_node_mem_conf_t;
+
+typedef struct {
+    kvp_list_t link; /* of the populator, once it was handed there */
+    kvp_node_mem_conf_t conf;
+    uint8_t uuid[16];
+    uint32_t chunk_n;
+    kvp_node_chunk_t *chunks;
+    bool is_kept; /* another process has the files, and the pages stay when it is destroyed */
+} kvp_node_mem_t;
+
+/* kvp_node_chunk_default is how long chunks are where nobody says: a sixteenth of the memory, so that as many tenants have
+ * one each, as a power of two from KVP_NODE_CHUNK_SMALL to KVP_NODE_CHUNK_USUAL; and longer where there would be more than
+ * KVP_NODE_CHUNKS_USUAL of them, since each takes descriptors and mappings. */
+uint64_t kvp_node_chunk_default(uint64_t size_bytes);
+
+/* kvp_node_mem_create makes and maps everything; nothing is populated but the superblocks. NOMEM, or SYS (too many open
+ * files, ...), logged. */
+kvp_err_t kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **mem_out) KVP_MUST_USE;
+
+/* kvp_node_mem_adopt maps the files of memory that another process made, metadata of all chunks, then payload of all, and holds the superblocks against conf and
+ * uuid: PROTO, or VERSION, with *why_out for the log; NOMEM. It takes all descriptors in every case. */
+kvp_err_t kvp_node_mem_adopt(const kvp_node_mem_conf_t *conf, const uint8_t uuid[16], const int *fds,
+                             kvp_node_mem_t **mem_out, const char **why_out) KVP_MUST_USE;
+
+/* kvp_node_mem_chunks is how many chunks memory of that conf has. */
+static inline uint32_t
+kvp_node_mem_chunks(const kvp_node_mem_conf_t *conf)
+{
+    return (uint32_t)((conf->size_bytes - 1) / conf->chunk_bytes + 1);
+}
+
+/* kvp_node_mem_destroy gives the pages back, unless is_kept, also where a client still maps them: what it stores from then on is seen by
+ * nobody. Takes long for large memory. No transport may have it registered. NULL is legal. */
+void kvp_node_mem_destroy(kvp_node_mem_t *mem);
+
+/* kvp_node_mem_set_term writes the highest term obeyed into the superblocks. */
+void kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term);
+
+/* kvp_node_mem_set_owner notes the name of the tenant whose objects are put into that chunk, at most KVP_TENANT_NAME_MAX bytes, and
+ * writes it behind the chunk's superblock. False: no such chunk, or no such name. */
+bool kvp_node_mem_set_owner(kvp_node_mem_t *mem, uint32_t chunk, const char *tenant);
+
+/* kvp_node_mem_words reaches descriptors; its argument is a kvp_node_mem_t ** of the control thread. */
+extern const kvp_node_words_ops_t kvp_node_mem_words;
+
+typedef struct {
+    pthread_t thread;
+    bool has_thread;
+    bool is_lazy; /* nothing is populated ahead */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_stopping; /* guarded by lock */
+    kvp_node_mem_t *mem; /* guarded by lock; borrowed */
+    kvp_list_t old; /* guarded by lock; owned */
+    _Atomic uint64_t populated_bytes; /* of mem */
+} kvp_node_populate_t;
+
+/* kvp_node_populate_start makes the thread: SYS. kvp_node_populate_stop ends it within a step or two and destroys what was
+ * handed to it; legal on a zeroed value. */
+kvp_err_t kvp_node_populate_start(kvp_node_populate_t *p, bool is_lazy) KVP_MUST_USE;
+void kvp_node_populate_stop(kvp_node_populate_t *p);
+
+/* kvp_node_populate_begin lends mem until kvp_node_populate_end, which takes it: the thread destroys it. Neither waits. */
+void kvp_node_populate_begin(kvp_node_populate_t *p, kvp_node_mem_t *mem);
+void kvp_node_populate_end(kvp_node_populate_t *p);
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A file of the tier: opened or made, locked, tested; its superblock.
+ */
+#ifndef KVP_NODE_TIER_DEVICE_H
+#define KVP_NODE_TIER_DEVICE_H
+
+#include "node/tier/core.h"
+#include "node/tier/disk.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define KVP_TIER_FILE "kvpool.tier"
+
+#define KVP_TIER_WHY_MAX 256u
+
+/* A job of a device that may hang: it runs in a thread of its own. */
+typedef struct {
+    pthread_t thread;
+    kvp_err_t err;
+    _Atomic uint64_t moved_ns; /* when something last went on */
+    _Atomic bool is_over;
+    char why[KVP_TIER_WHY_MAX]; /* the error of the opening; "" = none. To be read when is_over. */
+} kvp_tier_job_t;
+
+/* Reads, or writes, of a device that do not end. */
+typedef struct {
+    bool is_stalled; /* none is begun but one probe at a time */
+    bool is_probing;
+    uint64_t probe_at_ns; /* the next probe is begun then */
+    kvp_tier_io_t probe;
+} kvp_tier_stall_t;
+
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t version;
+} kvp_tier_orphan_t;
+
+typedef struct kvp_tier_device_file {
+    char dir[KVP_TIER_DIR_MAX]; /* to tell */
+    char path[PATH_MAX];
+    uint64_t size_bytes;
+    int fd;
+    bool is_apart; /* it is of a table of descriptors that no child inherits */
+    kvp_tier_geo_t geo;
+    kvp_tier_super_t super; /* as it has to be, but for pool, uuid, identity and epoch */
+    bool has_super; /* the file has one that fits: pool, uuid, identity and epoch are its own */
+    bool is_known; /* of the pool that is used, and of the tier's last generation */
+    bool is_super_old; /* the superblock on the device has an earlier generation */
+    uint64_t sweep; /* of the index: up to there no record is in another device's slot; UINT64_MAX: nowhere */
+    kvp_tier_stats_t stats; /* what its cores have counted */
+    kvp_tier_engine_t engine;
+    kvp_tier_job_t job;
+    kvp_tier_core_t *core; /* NULL: switched off, or not begun */
+    _Atomic uint32_t losses; /* how often it was switched off */
+    /* It hung while it was opened or read. It is used again at the node's next start; the thread of its job may still be in the kernel, so nothing
+     * of it is freed. */
+    bool is_left_out;
+    /* The tier's thread's. */
+    kvp_tier_stall_t stalls[2]; /* reads, writes */
+    uint8_t *probe_blocks; /* two, one for each */
+    kvp_tier_orphan_t
+        *orphans; /* written while the answer was that they are not: dropped when the device answers again */
+    size_t orphans_n, orphans_cap;
+    kvp_list_t reads, todo, begun; /* kvp_tier_op_t.link: not begun, not begun, not on the device yet */
+    kvp_list_t readings; /* kvp_tier_reading_t.link */
+    uint32_t readings_n;
+    uint64_t readings_bytes;
+    bool has_told_error, has_told_damage; /* the log says the first of each kind */
+    bool is_failing; /* the core is done with when nothing is under way */
+    uint32_t bad_reads; /* one after another */
+    uint64_t waits_since_ns; /* something is in the buffer; 0 = nothing */
+    uint64_t retry_at_ns; /* it is tried again then; 0 = not */
+    uint64_t failed_at_ns; /* is_failing: since then */
+    uint64_t charged; /* of what the core has appended, for the budget */
+    kvp_tier_io_t retry;
+    bool is_retrying;
+} kvp_tier_device_file_t;
+
+/* kvp_tier_device_make: nothing is opened yet. NULL: no memory. */
+kvp_tier_device_file_t *kvp_tier_device_make(const kvp_tier_device_t *conf, bool is_apart);
+
+/* kvp_tier_device_open: as kvp_tier_open, for one device; and BUSY where a process that was killed still has the file, since a request of
+ * it hangs. _close is legal on what was not opened. Both may wait for the device. */
+kvp_err_t kvp_tier_device_open(kvp_tier_device_file_t *dev, const char *name) KVP_MUST_USE;
+void kvp_tier_device_close(kvp_tier_device_file_t *dev);
+
+/* kvp_tier_device_write_super writes the superblock as it is now. _format begins an epoch first: the records before are given up. Both wait for
+ * the disk. SYS, logged. _blocks begins an epoch, and fills two blocks with what is to be written at the file's begin. */
+kvp_err_t kvp_tier_device_write_super(kvp_tier_device_file_t *dev) KVP_MUST_USE;
+kvp_err_t kvp_tier_device_format(kvp_tier_device_file_t *dev) KVP_MUST_USE;
+void kvp_tier_device_blocks(kvp_tier_device_file_t *dev, uint8_t *blocks);
+
+extern const kvp_tier_disk_ops_t kvp_tier_device_ops; /* the disk is a kvp_tier_device_file_t */
+
+#endif

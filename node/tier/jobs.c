@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What may hang in a device, in a thread for each of them.
+ */
+#include "node/tier/shell.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/thread.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HANG_NS (5 * KVP_NS_PER_S) /* without which nothing goes on: the device hangs */
+#define LOOK_NS KVP_NS_PER_MS
+
+typedef struct {
+    kvp_tier_t *tier;
+    kvp_tier_device_file_t *dev;
+    kvp_err_t (*fn)(kvp_tier_t *tier, kvp_tier_device_file_t *dev);
+} job_t;
+
+static void *
+job_main(void *arg)
+{
+    job_t job = *(job_t *)arg;
+
+    free(arg);
+    job.dev->job.err = job.fn(job.tier, job.dev);
+    atomic_store(&job.dev->job.is_over, true);
+    return NULL;
+}
+
+static bool
+begin_job(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_err_t (*fn)(kvp_tier_t *, kvp_tier_device_file_t *))
+{
+    job_t *job = malloc(sizeof *job);
+
+    atomic_store(&dev->job.is_over, false);
+    atomic_store(&dev->job.moved_ns, kvp_now_ns());
+    if (job == NULL) return false;
+    *job = (job_t){.tier = tier, .dev = dev, .fn = fn};
+    if (kvp_thread_start(&dev->job.thread, "kvp-tier-dev", job_main, job) == KVP_OK) return true;
+    free(job);
+    return false;
+}
+
+/* BUSY: the process before this one hangs in the device. */
+static void
+leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+{
+    kvp_log_error("tier",
+                  "the device does not answer: the node does without it, and begins it anew at a later start dir=%s",
+                  dev->dir);
+    dev->is_left_out = true;
+    tier->is_leaked = true;
+    dev->job.err = KVP_BUSY;
+}
+
+static void
+end_job(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+{
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
+
+    while (!atomic_load(&dev->job.is_over)) {
+        if (kvp_now_ns() >= atomic_load(&dev->job.moved_ns) + HANG_NS) {
+            pthread_detach(dev->job.thread);
+            leave_out(tier, dev);
+            return;
+        }
+        nanosleep(&pause, NULL);
+    }
+    pthread_join(dev->job.thread, NULL);
+    if (dev->job.err == KVP_BUSY) leave_out(tier, dev);
+}
+
+void
+kvp_tier_run_jobs(kvp_tier_t *tier, kvp_err_t (*fn)(kvp_tier_t *tier, kvp_tier_device_file_t *dev))
+{
+    bool is_begun[KVP_TIER_DEVICES_MAX];
+
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        is_begun[i] = !tier->devices[i]->is_left_out && begin_job(tier, tier->devices[i], fn);
+        if (!is_begun[i]) tier->devices[i]->job.err = KVP_NOMEM;
+    }
+    for (uint32_t i = 0; i < tier->devices_n; i++)
+        if (is_begun[i]) end_job(tier, tier->devices[i]);
+}
+
+static bool
+is_kept(int fd, const int *kept, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (kept[i] == fd) return true;
+    return fd <= STDERR_FILENO;
+}
+
+void
+kvp_tier_unshare(const int *kept, size_t n)
+{
+    DIR *dir = unshare(CLONE_FILES) == 0 ? opendir("/proc/thread-self/fd") : NULL;
+    struct dirent *entry;
+
+    if (dir == NULL) {
+        kvp_log_warn("tier", "no table of descriptors of its own: %m");
+        return;
+    }
+    while ((entry = readdir(dir)) != NULL) {
+        int fd = atoi(entry->d_name);
+
+        if (entry->d_name[0] != '.' && fd != dirfd(dir) && !is_kept(fd, kept, n)) close(fd);
+    }
+    closedir(dir);
+}

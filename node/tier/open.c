@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A tier's devices at its start: opened, matched by their identities, formatted or recovered, and the slots mapped to them.
+ */
+#include "node/tier/shell.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SWEEP_STEPS 64u /* records in one go */
+
+static kvp_err_t
+open_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+{
+    kvp_err_t err;
+
+    kvp_log_divert(dev->job.why, sizeof dev->job.why);
+    err = kvp_tier_device_open(dev, tier->name);
+    kvp_log_divert(NULL, 0);
+    return err;
+}
+
+/* The first error ends the opening. Its text is for the thread that opens the tier, which logs it, or gives it to its own caller. */
+kvp_err_t
+kvp_tier_open_devices(kvp_tier_t *tier)
+{
+    kvp_err_t err = KVP_OK;
+
+    kvp_tier_run_jobs(tier, open_one);
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        const kvp_tier_device_file_t *dev = tier->devices[i];
+        const bool is_cause = err == KVP_OK && !dev->is_left_out && dev->job.err != KVP_OK;
+
+        if (is_cause) {
+            err = dev->job.err;
+            snprintf(tier->why, sizeof tier->why, "%s", dev->job.why);
+        } else if (atomic_load(&dev->job.is_over) && dev->job.why[0] != '\0') {
+            kvp_log_warn("tier", "%s", dev->job.why);
+        }
+    }
+    return err;
+}
+
+/* ---- which devices are known */
+static bool
+is_of(const kvp_tier_device_file_t *dev, const uint8_t pool_id[16], const uint8_t uuid[16])
+{
+    return !dev->is_left_out && dev->has_super && memcmp(dev->super.pool_id, pool_id, 16) == 0 &&
+           memcmp(dev->super.uuid, uuid, 16) == 0;
+}
+
+/* A file that was copied has the identity of the first. */
+static bool
+is_twice(const kvp_tier_t *tier, uint32_t i)
+{
+    for (uint32_t j = 0; j < i; j++)
+        if (tier->devices[j]->is_known && tier->devices[j]->super.identity == tier->devices[i]->super.identity)
+            return true;
+    return false;
+}
+
+/* Finds the devices of the tier's last generation. A device of an earlier one was away while records were dropped from the others, or
+ * replaced there. */
+static void
+find_known(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16], uint64_t *generation_out)
+{
+    *generation_out = 0;
+    for (uint32_t i = 0; i < tier->devices_n; i++)
+        if (is_of(tier->devices[i], pool_id, uuid))
+            *generation_out = kvp_max_u64(*generation_out, tier->devices[i]->super.generation);
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        kvp_tier_device_file_t *dev = tier->devices[i];
+        const char *why = NULL;
+
+        dev->is_known = is_of(dev, pool_id, uuid);
+        if (dev->has_super && !dev->is_known)
+            why = "it is another pool's, or another tier's";
+        else if (dev->is_known && dev->super.generation != *generation_out)
+            why = "the tier was used without the device";
+        else if (dev->is_known && is_twice(tier, i))
+            why = "it is a copy of another device";
+        if (why == NULL || dev->is_left_out) continue;
+        kvp_log_warn("tier", "what was there is given up: %s dir=%s", why, dev->dir);
+        dev->is_known = false;
+    }
+}
+
+/* A device that comes or goes begins a generation: true. */
+static bool
+set_generation(kvp_tier_t *tier, uint64_t last, const uint8_t pool_id[16], const uint8_t uuid[16])
+{
+    uint32_t used_n = 0, known_n = 0, had_n = 0;
+    bool is_changed;
+
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        used_n += !tier->devices[i]->is_left_out;
+        known_n += tier->devices[i]->is_known;
+        if (tier->devices[i]->is_known) had_n = tier->devices[i]->super.devices;
+    }
+    is_changed = known_n != used_n || had_n != used_n;
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        kvp_tier_device_file_t *dev = tier->devices[i];
+
+        if (dev->is_left_out) continue;
+        dev->is_super_old = is_changed;
+        dev->super.generation = is_changed ? last + 1 : last;
+        dev->super.devices = used_n;
+        memcpy(dev->super.pool_id, pool_id, 16);
+        memcpy(dev->super.uuid, uuid, 16);
+    }
+    return is_changed;
+}
+
+static kvp_err_t
+begin_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+{
+    kvp_tier_core_t *core = NULL;
+    kvp_err_t err = KVP_OK;
+
+    if (!dev->is_known)
+        err = kvp_tier_device_format(dev);
+    else if (dev->is_super_old)
+        err = kvp_tier_device_write_super(dev);
+    if (err == KVP_OK) core = kvp_tier_create_core(tier, dev);
+    if (core != NULL && dev->is_known) err = kvp_tier_core_recover(core);
+    if (err == KVP_OK && core == NULL) err = KVP_NOMEM;
+    if (err == KVP_OK) {
+        dev->core = core;
+        return KVP_OK;
+    }
+    kvp_tier_core_destroy(core);
+    return err;
+}
+
+/* The device with the greatest hash of its identity and the slot: so a device more, or less, moves its own slots alone. */
+static void
+map_slots(kvp_tier_t *tier)
+{
+    for (uint32_t s = 0; s < KVP_TIER_SLOTS; s++) {
+        uint64_t best = 0;
+
+        tier->owners[s] = KVP_TIER_DEVICES_MAX;
+        for (uint32_t i = 0; i < tier->devices_n; i++) {
+            uint64_t words[2] = {tier->devices[i]->super.identity, s}, hash = kvp_sum(words, sizeof words);
+
+            if (tier->devices[i]->is_left_out || (tier->owners[s] != KVP_TIER_DEVICES_MAX && hash <= best)) continue;
+            best = hash;
+            tier->owners[s] = (uint8_t)i;
+        }
+    }
+}
+
+bool
+kvp_tier_sweep_moved(const kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+{
+    const kvp_tier_entry_t *entry;
+    uint64_t serial;
+
+    for (uint32_t n = 0; n < SWEEP_STEPS && dev->sweep != UINT64_MAX; n++) {
+        uint64_t before = dev->sweep;
+
+        entry = kvp_tier_index_next(kvp_tier_core_index(dev->core), &dev->sweep);
+        if (entry == NULL) {
+            dev->sweep = UINT64_MAX;
+        } else if (tier->devices[kvp_tier_device_of(tier, entry->digest)] != dev) {
+            kvp_err_t err = kvp_tier_core_drop(dev->core, entry->digest, entry->version, &serial);
+
+            if (err == KVP_OK || err == KVP_EAGAIN) dev->sweep = before; /* others move up to its place */
+            if (err == KVP_EAGAIN) return false;
+        }
+    }
+    return dev->sweep != UINT64_MAX;
+}
+
+void
+kvp_tier_begin_devices(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
+{
+    bool is_changed;
+    uint64_t last;
+
+    find_known(tier, pool_id, uuid, &last);
+    is_changed = set_generation(tier, last, pool_id, uuid);
+    kvp_tier_run_jobs(tier, begin_one);
+    map_slots(tier);
+    for (uint32_t i = 0; i < tier->devices_n; i++) {
+        kvp_tier_device_file_t *dev = tier->devices[i];
+
+        dev->charged = 0;
+        dev->waits_since_ns = 0;
+        if (dev->is_left_out) continue;
+        dev->sweep = dev->is_known && is_changed ? 0 : UINT64_MAX;
+        if (dev->core != NULL) {
+            kvp_log_info("tier", "%lu records found dir=%s", (unsigned long)kvp_tier_core_index(dev->core)->n,
+                         dev->dir);
+            continue;
+        }
+        kvp_log_error("tier", "the device cannot be read: it is switched off dir=%s", dev->dir);
+        dev->retry_at_ns = kvp_now_ns() + KVP_TIER_RETRY_NS;
+    }
+}

@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - Windows of KVP_PEER_BATCH_MAX pieces, each whole before the next begins: learn the ranges, move, be told that it holds.
+ * - Whoever's memory is written does the writing. A write is pulled by the peer; a read is copied here, and counts only if the peer
+ *   says afterwards that the ranges are still registered. By a transport the peer's side, or its adapter, checks keys. Where that does not
+ *   vouch for bytes (tcp) reads carry a sum; what was written is summed here on its way out and by the peer where it lies.
+ * - By rdma a write that is over is in the peer's memory: the transport pushes it there. Nobody of the peer has a part in it, so afterwards we
+ *   look whether there still is somebody: an adapter serves memory for as long as a process holds it, even one that is being killed.
+ * - A range that is not what was told any more is asked for once more: it may have been registered anew, or there is an error to tell.
+ */
+#include "p2p/ask/move.h"
+
+#include "p2p/ask/path.h"
+#include "common/waits.h"
+#include "transport/copy.h"
+#include "common/log.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* ---- pieces in memory of the peer's that is mapped here */
+/* Design notes. The peer is asked nothing: its cell says, after the copy, whether all of it lay in registered memory. Local memory that
+ * nobody registered may not be there at all; copying from it here would end the process, so it is left to the kernel. */
+
+#define LOOK_BYTES (4u << 20) /* between looks at the clock, the peer and the cell */
+
+/* ---- mapping */
+static kvp_err_t
+take_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, const kvp_p2p_map_key_t *key, uint64_t cell)
+{
+    kvp_p2p_told_t told = {.key = *key, .cell = cell};
+    int fds[KVP_FRAMED_FDS];
+    int n = kvp_framed_take_fds(&lane->io, fds, KVP_FRAMED_FDS);
+    kvp_err_t err = KVP_PROTO;
+
+    if (n == 2) {
+        told.mem_fd = fds[0];
+        told.words_fd = fds[1];
+        err = kvp_p2p_maps_add(lane->conf->maps, &told, &seen->map);
+    }
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    return err;
+}
+
+/* Whether it can be mapped is asked once. Where it cannot, it goes as all else. */
+static kvp_err_t
+need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
+{
+    kvp_p2p_map_key_t key = {.pid = lane->proc.pid, .peer = lane->peer, .token = seen->token, .len = seen->len};
+    const void *records = NULL;
+    kvp_err_t err;
+
+    if (seen->is_asked) return KVP_OK;
+    seen->is_asked = true;
+    seen->map = kvp_p2p_maps_find(lane->conf->maps, &key);
+    if (seen->map != NULL) return KVP_OK;
+    if (lane->io.fds_in_n > 0) return KVP_PROTO; /* nobody asked for these */
+    kvp_peer_map_encode(&lane->io.out, kvp_p2p_lane_id(lane), seen->token);
+    err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_MAP, 1, sizeof(uint64_t), deadline_ns, &records);
+    if (err == KVP_OK) err = take_map(lane, seen, &key, *(const uint64_t *)records);
+    if (err == KVP_LIMIT || err == KVP_SYS || err == KVP_NOMEM)
+        kvp_log_debug("client", "memory of a peer is not mapped: %s", kvp_err_text(err));
+    return err == KVP_NOTSUP || err == KVP_LIMIT || err == KVP_SYS || err == KVP_NOMEM ? KVP_OK : err;
+}
+
+/* ---- copying */
+typedef struct {
+    kvp_p2p_lane_t *lane;
+    bool is_write;
+    uint64_t deadline_ns;
+    uint64_t whole; /* bytes, of all pieces that are copied here */
+    uint64_t left; /* until the next look */
+} copying_t;
+
+static kvp_err_t
+copy_piece(copying_t *c, const kvpool_p2p_op_t *op, const kvp_p2p_map_t *map, uint64_t map_off)
+{
+    uint8_t *there = kvp_p2p_map_addr(map) + map_off, *here = op->local;
+
+    for (uint64_t off = 0, n; off < op->len; off += n) {
+        n = kvp_min_u64(c->left, op->len - off);
+        if (c->is_write)
+            kvp_copy_part(there + off, here + off, n, c->whole);
+        else
+            kvp_copy_part(here + off, there + off, n, c->whole);
+        c->left -= n;
+        if (c->left > 0) continue;
+        kvp_err_t err = kvp_p2p_lane_look(c->lane, c->deadline_ns);
+        if (err != KVP_OK) return err;
+        if (!kvp_p2p_lane_is_alive(c->lane)) return KVP_DISCONNECTED; /* the dead keep their word */
+        if (!kvp_p2p_map_is_live(map)) return KVP_NO_SEGMENT;
+        c->left = LOOK_BYTES;
+    }
+    return KVP_OK;
+}
+
+/* Once all was copied: it counts if none of the ranges went meanwhile, and there is somebody whose they are. */
+static kvp_err_t
+verify(const kvp_p2p_lane_t *lane, kvp_p2p_map_t *const *maps, uint32_t n)
+{
+    const kvp_p2p_map_t *last = NULL;
+
+    kvp_copy_fence();
+    for (uint32_t i = 0; i < n; i++) {
+        if (maps[i] == NULL || maps[i] == last) continue;
+        last = maps[i];
+        if (!kvp_p2p_map_is_live(last)) return KVP_NO_SEGMENT;
+    }
+    return kvp_p2p_lane_is_alive(lane) ? KVP_OK : KVP_DISCONNECTED;
+}
+
+/* Which pieces are copied here: maps_out is NULL for those that are not. */
+static kvp_err_t
+choose(copying_t *c, const kvpool_p2p_op_t **ops, const kvp_peer_at_t *at, uint32_t n, kvp_p2p_map_t **maps_out)
+{
+    bool is_ours[KVP_PEER_BATCH_MAX];
+
+    kvp_p2p_ranges_cover(c->lane->conf->ranges, ops, n, is_ours);
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(c->lane, &at[i]);
+        kvp_err_t err;
+
+        maps_out[i] = NULL;
+        if (seen == NULL) return KVP_NO_SEGMENT;
+        if (!is_ours[i]) continue;
+        err = need_map(c->lane, seen, c->deadline_ns);
+        if (err != KVP_OK) return err;
+        maps_out[i] = seen->map;
+        if (seen->map != NULL) c->whole += ops[i]->len;
+    }
+    return KVP_OK;
+}
+
+/* kvp_p2p_near_move does those of *n_io pieces, at most KVP_PEER_BATCH_MAX, that can be, on a lane of this host that has learnt all their
+ * ranges: OK, and ops and at hold the *n_io that are left; *bytes_io is added to. NO_SEGMENT: one is not registered any more, and
+ * nothing was done to the lists; and what ends the lane: DISCONNECTED, DEADLINE, CLOSED, PROTO. */
+static kvp_err_t
+kvp_p2p_near_move(kvp_p2p_lane_t *lane, bool is_write, const kvpool_p2p_op_t **ops, kvp_peer_at_t *at, uint32_t *n_io,
+                  uint64_t deadline_ns, uint64_t *bytes_io)
+{
+    copying_t c = {.lane = lane, .is_write = is_write, .deadline_ns = deadline_ns, .left = LOOK_BYTES};
+    kvp_p2p_map_t *maps[KVP_PEER_BATCH_MAX];
+    uint32_t n = *n_io, kept = 0;
+    kvp_err_t err = choose(&c, ops, at, n, maps);
+
+    if (err != KVP_OK || c.whole == 0) return err;
+    for (uint32_t i = 0; i < n && err == KVP_OK; i++)
+        if (maps[i] != NULL) err = copy_piece(&c, ops[i], maps[i], at[i].addr - kvp_p2p_lane_seen(lane, &at[i])->base);
+    if (err == KVP_OK) err = verify(lane, maps, n);
+    if (err != KVP_OK) {
+        kvp_copy_fence(); /* nothing of it lands behind the error */
+        return err;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (maps[i] != NULL) continue;
+        ops[kept] = ops[i];
+        at[kept++] = at[i];
+    }
+    *n_io = kept;
+    *bytes_io += c.whole;
+    return KVP_OK;
+}
+
+typedef struct {
+    kvp_xfer_t xfer;
+    kvp_iov_t iov;
+} part_t;
+
+typedef struct {
+    kvp_p2p_lane_t *lane;
+    bool is_write;
+    uint64_t deadline_ns;
+    uint32_t n;
+    uint64_t bytes;
+    uint32_t done_n;
+    /* In the lane's working memory; moved for reads between processes, parts and xfers for the transport alone. */
+    const kvpool_p2p_op_t **ops;
+    kvp_peer_at_t *at;
+    kvp_peer_piece_t *pieces;
+    kvp_peer_moved_t *moved;
+    part_t *parts;
+    kvp_xfer_t **xfers;
+} window_t;
+
+/* ---- questions about the pieces */
+static kvp_err_t
+fill_pieces(window_t *w, bool has_from)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
+
+        if (seen == NULL) return KVP_NO_SEGMENT; /* it told of another that overlaps, and has it no more */
+        w->pieces[i] = (kvp_peer_piece_t){.token = seen->token,
+                                          .addr = w->at[i].addr,
+                                          .len = w->at[i].len,
+                                          .from = has_from ? (uintptr_t)w->ops[i]->local : 0};
+    }
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_p2p_ask_moves(kvp_p2p_lane_t *lane, const kvp_peer_moves_t *moves, uint64_t deadline_ns,
+                  const kvp_peer_moved_t **moved_out)
+{
+    const void *records = NULL;
+    kvp_err_t err;
+
+    kvp_peer_moves_encode(&lane->io.out, kvp_p2p_lane_id(lane), moves);
+    err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_MOVE, moves->n, sizeof **moved_out, deadline_ns, &records);
+    if (err != KVP_OK) return err;
+    *moved_out = records;
+    for (uint32_t i = 0; i < moves->n; i++) {
+        err = (*moved_out)[i].err;
+        if (err == KVP_NOT_REGISTERED) return KVP_NO_SEGMENT;
+        if (err != KVP_OK) return err > 0 || err == KVP_EAGAIN ? KVP_PROTO : err;
+    }
+    return KVP_OK;
+}
+
+static kvp_err_t
+ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
+{
+    kvp_peer_moves_t moves = {.kind = kind, .pieces = w->pieces, .n = w->n};
+    kvp_err_t err = fill_pieces(w, kind == KVP_PEER_PULL);
+
+    if (kind == KVP_PEER_PULL) moves.deadline_ns = w->deadline_ns;
+    return err == KVP_OK ? kvp_p2p_ask_moves(w->lane, &moves, w->deadline_ns, moved_out) : err;
+}
+
+/* ---- copies between processes */
+/* Out of the peer's process, by this thread and others. The first error among the pieces is the answer. */
+static kvp_err_t
+read_all(window_t *w)
+{
+    kvp_p2p_pullers_t *pullers = w->lane->conf->pullers;
+    kvp_p2p_pull_t pull = {.proc = &w->lane->proc,
+                           .wake_fd = -1,
+                           .pieces = w->pieces,
+                           .moved = w->moved,
+                           .deadline_ns = w->deadline_ns,
+                           .n = w->n};
+    kvp_p2p_pull_state_t state = KVP_P2P_PULL_MORE;
+    kvp_err_t err = KVP_OK;
+
+    memset(w->moved, 0, w->n * sizeof *w->moved);
+    for (uint32_t i = 0; i < w->n; i++)
+        w->pieces[i] =
+            (kvp_peer_piece_t){.addr = (uintptr_t)w->ops[i]->local, .len = w->ops[i]->len, .from = w->ops[i]->remote};
+    kvp_p2p_pull_begin(pullers, &pull);
+    while (err == KVP_OK && state == KVP_P2P_PULL_MORE) {
+        err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
+        if (err == KVP_OK) state = kvp_p2p_pull_work(pullers, &pull);
+    }
+    if (!kvp_p2p_pull_drop(pullers, &pull)) kvp_p2p_pull_wait(pullers, &pull);
+    for (uint32_t i = 0; err == KVP_OK && i < w->n; i++)
+        err = w->moved[i].err;
+    return err;
+}
+
+static kvp_err_t
+move_by_cma(window_t *w)
+{
+    const kvp_peer_moved_t *moved;
+    kvp_err_t err, checked;
+
+    if (w->is_write) return ask_moves(w, KVP_PEER_PULL, &moved);
+    err = read_all(w);
+    if (err != KVP_OK && err != KVP_INVALID) return err;
+    /* What could not be read may have been unregistered, and unmapped, meanwhile: then that is the error. */
+    checked = ask_moves(w, KVP_PEER_CHECK, &moved);
+    return checked != KVP_OK ? checked : err;
+}
+
+/* What lies in memory that is mapped here first; what is left of the window goes by the kernel. */
+static kvp_err_t
+move_near(window_t *w, kvp_p2p_moved_t *moved_out)
+{
+    kvp_err_t err =
+        kvp_p2p_near_move(w->lane, w->is_write, w->ops, w->at, &w->n, w->deadline_ns, &moved_out->mapped_bytes);
+
+    return err == KVP_OK && w->n > 0 ? move_by_cma(w) : err;
+}
+
+/* ---- the transport */
+static void
+on_done(kvp_xfer_t *xfer)
+{
+    window_t *w = xfer->arg;
+
+    w->done_n++;
+}
+
+/* Nothing on the way checks the bytes: who sends them says their sum. */
+static bool
+is_sum_told(const window_t *w)
+{
+    return (w->lane->tp->ops->caps & KVP_TP_VERIFY_SUM) != 0;
+}
+
+static kvp_err_t
+fill_parts(window_t *w)
+{
+    bool is_told = is_sum_told(w);
+    bool is_lent[KVP_PEER_BATCH_MAX];
+
+    kvp_p2p_ranges_cover(w->lane->conf->ranges, w->ops, w->n, is_lent);
+    for (uint32_t i = 0; i < w->n; i++) {
+        const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
+        part_t *part = &w->parts[i];
+
+        if (seen == NULL) return KVP_NO_SEGMENT;
+        *part = (part_t){.iov = {.addr = w->ops[i]->local, .len = w->ops[i]->len}};
+        part->xfer = (kvp_xfer_t){.kind = w->is_write ? KVP_XFER_WRITE : KVP_XFER_READ,
+                                  .rseg = seen->rseg,
+                                  .roffset = w->at[i].addr - seen->base,
+                                  .iov = &part->iov,
+                                  .iov_n = 1,
+                                  .len = w->at[i].len,
+                                  .deadline_ns = w->deadline_ns,
+                                  .done = on_done,
+                                  .arg = w};
+        if (is_lent[i]) part->xfer.flags = KVP_XFER_LENT;
+        if (is_told || w->lane->ep->needs_sums) part->xfer.flags |= KVP_XFER_SUM;
+        if (is_told && !w->is_write) part->xfer.flags |= KVP_XFER_PEER_SUM;
+        w->xfers[i] = &part->xfer;
+    }
+    return KVP_OK;
+}
+
+/* Drives them until all are over, the path is broken, or it is late. */
+static kvp_err_t
+drive_all(window_t *w)
+{
+    kvp_ep_t *ep = w->lane->ep;
+    const kvp_transport_ops_t *ops = ep->tp->ops;
+    uint32_t submitted_n = 0;
+
+    w->done_n = 0;
+    while (w->done_n < w->n) {
+        uint32_t before = w->done_n;
+        size_t n = 0;
+        kvp_err_t err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
+
+        if (err == KVP_OK && submitted_n < w->n) {
+            err = ops->submit(ep, w->xfers + submitted_n, w->n - submitted_n, &n);
+            submitted_n += (uint32_t)n;
+        }
+        if (err == KVP_OK && w->done_n < submitted_n) (void)ops->ep_poll(ep);
+        if (err == KVP_OK && w->done_n < w->n && ops->ep_is_broken(ep)) err = KVP_DISCONNECTED;
+        if (err != KVP_OK) return err;
+        if (w->done_n == w->n || n > 0 || w->done_n != before) continue;
+        struct pollfd p = {.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
+        kvp_poll_slice(&p, w->deadline_ns);
+    }
+    return KVP_OK;
+}
+
+/* What is under way when it fails is cancelled while the window is still there. A path that broke has ended all its transfers
+ * by itself; what left before that may land all the same, and by rdma also where one of several connections is left. */
+static kvp_err_t
+drive(window_t *w)
+{
+    kvp_err_t err = drive_all(w);
+
+    kvp_p2p_lane_t *lane = w->lane;
+    bool is_over = err != KVP_OK || lane->ep->tp->ops->ep_is_broken(lane->ep);
+
+    for (uint32_t i = 0; err == KVP_OK && i < w->n; i++)
+        err = w->parts[i].xfer.status;
+    if (is_over || (err != KVP_OK && kvp_p2p_lane_is_by_rdma(lane))) kvp_p2p_path_disconnect(lane, w->is_write);
+    if (err == KVP_OK && kvp_p2p_lane_is_by_rdma(lane) && !kvp_p2p_lane_is_alive(lane)) err = KVP_DISCONNECTED;
+    return err;
+}
+
+/* What lies there is what left here, or came. */
+static kvp_err_t
+compare_sums(window_t *w)
+{
+    const kvp_peer_moved_t *moved;
+    kvp_err_t err = ask_moves(w, KVP_PEER_SUM, &moved);
+
+    for (uint32_t i = 0; err == KVP_OK && i < w->n; i++)
+        if (moved[i].sum != w->parts[i].xfer.sum) err = KVP_CORRUPT;
+    return err;
+}
+
+static kvp_err_t
+move_by_transport(window_t *w)
+{
+    bool needs_sums = w->lane->ep->needs_sums;
+    kvp_err_t err = fill_parts(w);
+
+    if (err == KVP_OK) err = drive(w);
+    if (err == KVP_OK && (needs_sums || (w->is_write && is_sum_told(w)))) err = compare_sums(w);
+    for (uint32_t i = 0; err == KVP_CORRUPT && !w->is_write && i < w->n; i++)
+        if (w->parts[i].xfer.status == KVP_CORRUPT)
+            kvp_log_warn("client", "a read of %llu bytes from a peer has another sum",
+                         (unsigned long long)w->at[i].len);
+    return err;
+}
+
+/* ---- all */
+static bool
+meets_device(const window_t *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
+
+        if (seen != NULL && seen->rseg == NULL) return true;
+    }
+    return false;
+}
+
+static kvp_err_t
+move_once(window_t *w, kvp_p2p_moved_t *moved_out)
+{
+    kvp_p2p_lane_t *lane = w->lane;
+    bool is_cma = lane->proc.fd >= 0;
+    kvp_err_t err = kvp_p2p_path_reach(lane, w->at, w->n, w->deadline_ns);
+
+    if (err != KVP_OK) return err;
+    moved_out->met_device = lane->has_devices && meets_device(w);
+    if (moved_out->met_device) return KVP_NOTSUP;
+    err = is_cma ? move_near(w, moved_out) : move_by_transport(w);
+    if (err != KVP_OK) return err;
+    if (is_cma)
+        moved_out->cma_bytes += w->bytes;
+    else
+        *(kvp_p2p_lane_is_by_rdma(lane) ? &moved_out->rdma_bytes : &moved_out->tcp_bytes) += w->bytes;
+    return KVP_OK;
+}
+
+static kvp_err_t
+move_window(window_t *w, kvp_p2p_moved_t *moved_out)
+{
+    kvp_err_t err = move_once(w, moved_out);
+
+    if (err != KVP_NO_SEGMENT) return err;
+    kvp_p2p_lane_forget(w->lane);
+    err = kvp_p2p_path_cut_earlier(w->lane, w->deadline_ns); /* by rdma a key that is not there ends the path */
+    if (err == KVP_OK) err = move_once(w, moved_out);
+    return err == KVP_NO_SEGMENT ? KVP_NOT_REGISTERED : err;
+}
+
+/* Room for as many pieces as a window of this transfer can have. */
+static kvp_err_t
+window_init(window_t *w, kvp_p2p_lane_t *lane, size_t pieces_n)
+{
+    size_t n = pieces_n == 0 ? 1 : (size_t)kvp_min_u64(pieces_n, KVP_PEER_BATCH_MAX);
+    size_t copied = n * (sizeof *w->at + sizeof *w->pieces + sizeof *w->moved + sizeof(void *));
+    size_t sent = lane->proc.fd >= 0 ? 0 : n * (sizeof *w->parts + sizeof(void *));
+    uint8_t *mem = kvp_p2p_lane_work(lane, copied + sent);
+
+    if (mem == NULL) return KVP_NOMEM;
+    w->at = (kvp_peer_at_t *)mem;
+    w->pieces = (kvp_peer_piece_t *)(w->at + n);
+    w->moved = (kvp_peer_moved_t *)(w->pieces + n);
+    w->ops = (const kvpool_p2p_op_t **)(w->moved + n);
+    if (sent == 0) return KVP_OK;
+    w->parts = (part_t *)(w->ops + n);
+    w->xfers = (kvp_xfer_t **)(w->parts + n);
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
+             kvp_p2p_moved_t *moved_out)
+{
+    window_t w = {.lane = lane, .is_write = kind == KVPOOL_P2P_WRITE, .deadline_ns = deadline_ns};
+    kvp_err_t err = window_init(&w, lane, n);
+
+    if (err == KVP_OK) err = kvp_p2p_path_cut_earlier(lane, deadline_ns);
+    for (size_t i = 0; err == KVP_OK && i < n;) {
+        w.n = 0;
+        w.bytes = 0;
+        for (; i < n && w.n < KVP_PEER_BATCH_MAX; i++) {
+            if (ops[i].len == 0) continue;
+            w.ops[w.n] = &ops[i];
+            w.at[w.n++] = (kvp_peer_at_t){.addr = ops[i].remote, .len = ops[i].len, .token = ops[i].token};
+            w.bytes += ops[i].len;
+        }
+        if (w.n > 0) err = move_window(&w, moved_out);
+    }
+    return err;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Memory that an endpoint gave out itself, in files that peers of the host may map: docs/adr/0021-p2p-mapped.md. Which of it is
+ * registered, ranges.h knows; here is what peers are told of it, and how it is taken from under them. Any thread.
+ */
+#ifndef KVP_P2P_BASE_OWN_H
+#define KVP_P2P_BASE_OWN_H
+
+#include "transport/transport.h"
+#include "proto/wire.h"
+
+#include <pthread.h>
+
+typedef struct {
+    kvp_tp_t *shm; /* borrowed */
+    pthread_mutex_t making; /* held while the words are made; before `lock` */
+    pthread_mutex_t lock; /* a leaf; guards all below */
+    pthread_cond_t turn_over;
+    kvp_list_t list;
+    kvp_mem_t words; /* cells; made with the first memory */
+    kvp_mr_t *words_mr;
+    uint32_t next; /* where a free cell is looked for */
+} kvp_p2p_owns_t;
+
+void kvp_p2p_owns_init(kvp_p2p_owns_t *owns, kvp_tp_t *shm);
+/* kvp_p2p_owns_close clears every cell: what peers still store counts for nothing. fini takes all memory away. */
+void kvp_p2p_owns_close(kvp_p2p_owns_t *owns);
+void kvp_p2p_owns_fini(kvp_p2p_owns_t *owns);
+
+/* One piece of memory. What changes it takes turns: registering, unregistering and freeing of the same are never under way at once, and
+ * of others nobody waits. */
+typedef struct kvp_p2p_own kvp_p2p_own_t;
+
+/* kvp_p2p_owns_alloc makes one, in the caller's turn: INVALID (0), NOMEM (also more than the machine has), SYS, logged. */
+kvp_err_t kvp_p2p_owns_alloc(kvp_p2p_owns_t *owns, size_t len, kvp_p2p_own_t **own_out) KVP_MUST_USE;
+
+/* kvp_p2p_owns_begin waits for a turn of the memory that begins at addr; NULL: there is none. end ends it; NULL is legal. free, in a
+ * turn, takes the memory away instead. */
+kvp_p2p_own_t *kvp_p2p_owns_begin(kvp_p2p_owns_t *owns, const void *addr) KVP_MUST_USE;
+void kvp_p2p_owns_end(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
+void kvp_p2p_owns_free(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
+const kvp_mem_t *kvp_p2p_own_mem(const kvp_p2p_own_t *own);
+
+/* All that follow are called in a turn; NULL is legal, and nothing is done.
+ * kvp_p2p_owns_publish lets peers map it, once they know of the range that is about to be registered under that token; true: hide
+ * undoes that. Of not all of what was given out at once, of what is registered already, and of what was taken back, nothing is told. */
+bool kvp_p2p_owns_publish(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own, size_t len, uint64_t token);
+void kvp_p2p_owns_hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
+
+/* kvp_p2p_owns_revoke ends what publish began. It comes when the range was hidden and unregistered: adapters that were told of the
+ * memory's pages have to be off them, for it gets others. When it returns OK nothing that a peer
+ * stores lands in the memory, whose contents stay. NOMEM: some of it still may, until the memory is freed. */
+kvp_err_t kvp_p2p_owns_revoke(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own) KVP_MUST_USE;
+
+/* kvp_p2p_owns_share gives what a peer maps: duplicates of the descriptors of the memory and of the words, both the caller's to
+ * close, and the cell. NOTSUP: it is not to be mapped; SYS. */
+kvp_err_t kvp_p2p_owns_share(kvp_p2p_owns_t *owns, uint64_t token, int fds_out[2], uint64_t *cell_out) KVP_MUST_USE;
+
+#endif

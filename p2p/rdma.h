@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The rdma of an endpoint, where it has one: an instance of the transport with a listener of its own, and the thread that lets peers in there.
+ * What moves is the adapters' business.
+ */
+#ifndef KVP_P2P_RDMA_H
+#define KVP_P2P_RDMA_H
+
+#include "transport/transport.h"
+#include "common/parse.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* The zero value is none. */
+typedef struct {
+    kvp_tp_t *tp; /* NULL = there is none */
+    uint16_t port;
+    void (*tend)(void *arg); /* every second or so */
+    void *arg;
+    _Atomic bool is_stopping;
+    bool has_thread;
+    pthread_t thread;
+} kvp_p2p_rdma_t;
+
+/* kvp_p2p_rdma_open listens at that host, at a port of its own choice: NOTSUP (this build or machine has none), INVALID (a selection of
+ * devices that cannot be read), UNREACHABLE, SYS, NOMEM. why then says what is wrong, in a sentence. */
+kvp_err_t kvp_p2p_rdma_open(kvp_p2p_rdma_t *rdma, const kvp_tp_conf_t *conf, const char *host, char *why,
+                            size_t why_cap) KVP_MUST_USE;
+/* kvp_p2p_rdma_start begins to let peers in; stop ends that, and close what open made, once nobody has memory or connections there. Both are
+ * legal on any partial state. */
+kvp_err_t kvp_p2p_rdma_start(kvp_p2p_rdma_t *rdma, void (*tend)(void *arg), void *arg) KVP_MUST_USE;
+void kvp_p2p_rdma_stop(kvp_p2p_rdma_t *rdma);
+void kvp_p2p_rdma_close(kvp_p2p_rdma_t *rdma);
+
+#endif

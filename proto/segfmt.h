@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The wire format of memory: what lies in a chunk's metadata area. Little-endian, naturally aligned, no padding; byte
+ * tables in PROTOCOL "Segments". Readers of other processes and other hosts see these bytes, so they are versioned.
+ *
+ * A segment is a list of chunks. A chunk is two sealed memfds: payload, and metadata laid out as
+ *     superblock (4096) | descriptors (slots_max x 128) | key cells (slots_max x 128) | long keys
+ * The metadata file is sized once and sparse: untouched slots cost nothing. A key of at most 128 bytes lies in its
+ * slot's key cell; a longer one in the long-key area, where the master allocates.
+ */
+#ifndef KVP_PROTO_SEGFMT_H
+#define KVP_PROTO_SEGFMT_H
+
+#include "common/base.h"
+#include "common/hash.h"
+
+#define KVP_SB_MAGIC 0x3130304c4f50564bull /* "KVPOL001" */
+#define KVP_SB_VERSION 3u
+#define KVP_SB_BYTES 4096u
+#define KVP_DESC_BYTES 128u
+#define KVP_DESC_LINE_BYTES 64u
+#define KVP_KEY_CELL_BYTES 128u
+#define KVP_CHUNK_FILES 2u /* memory files of a chunk: who reads and writes may map each of them twice */
+
+/* kvp_extent_align_bytes returns the alignment of an extent of len bytes: 64 below 64 KiB, else 4096. A len that rounds up
+ * to 64 KiB counts as 64 KiB.
+ * kvp_extent_bytes returns the space of an extent of len bytes: len rounded up to the alignment. */
+uint64_t kvp_extent_align_bytes(uint64_t len);
+uint64_t kvp_extent_bytes(uint64_t len);
+
+/* Superblock, at offset 0 of every chunk's metadata. */
+typedef struct {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t chunk; /* index of this chunk in its segment */
+    uint8_t pool_id[16];
+    uint8_t segment_uuid[16]; /* a new one whenever the memory is made anew */
+    uint64_t digest_seed;
+    uint64_t epoch; /* of the node incarnation that made the memory */
+    uint64_t term; /* highest master term that the node has obeyed */
+    uint64_t chunk_bytes; /* payload bytes of this chunk */
+    uint32_t slots_max;
+    uint32_t reserved; /* 0 */
+    uint64_t keys_off; /* byte offsets in the metadata file */
+    uint64_t long_keys_off;
+    uint64_t meta_bytes;
+    uint64_t check; /* XXH3-64 of the bytes before it */
+} kvp_superblock_t;
+
+/* Whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF: not in the superblock's own bytes, which clients check while
+ * the node writes this. */
+#define KVP_SB_OWNER_OFF 2048u
+typedef struct {
+    char tenant
+        [136]; /* name of at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default one's, or nobody's */
+    uint64_t check; /* XXH3-64 of the name's 136 bytes */
+} kvp_chunk_owner_t;
+
+/* Descriptor state, the low two bits of the word. */
+typedef enum {
+    KVP_DESC_FREE = 0,
+    KVP_DESC_WRITING = 1,
+    KVP_DESC_SEALED = 2,
+    KVP_DESC_DEAD = 3,
+} kvp_desc_state_t;
+
+#define KVP_DESC_PIN 3u /* of flags: what eviction may do to the object, as in PutBegin (0 to 2) */
+
+/* The first line is all that a reader checks, the second what rebuild needs. Everything but the word is written while
+ * the word says WRITING and does not change while it says SEALED. */
+typedef struct {
+    uint64_t word; /* generation << 2 | state; aligned, stored and loaded atomically */
+    uint64_t version;
+    kvp_digest_t digest;
+    uint64_t key_hash2;
+    uint64_t offset; /* of the payload in the chunk, bytes */
+    uint64_t len; /* payload bytes */
+    uint64_t sum; /* XXH3-64 of the payload, 0 = none */
+
+    uint32_t ns_epoch;
+    uint32_t tenant;
+    kvp_digest_t group;
+    uint32_t group_n;
+    uint32_t group_member;
+    uint32_t key_off; /* in units of 64 bytes from the start of the metadata */
+    uint16_t key_len;
+    uint16_t flags; /* KVP_DESC_PIN; the rest is 0 */
+    uint64_t attempt;
+    uint32_t term; /* of the grant */
+    uint32_t reserved; /* 0 */
+    uint64_t check; /* XXH3-64 of bytes 8 to 119 */
+} kvp_desc_t;
+
+_Static_assert(sizeof(kvp_desc_t) == KVP_DESC_BYTES, "descriptor is wire format");
+_Static_assert(offsetof(kvp_desc_t, ns_epoch) == KVP_DESC_LINE_BYTES, "a reader checks one cache line");
+_Static_assert(offsetof(kvp_superblock_t, check) == 112, "superblock is wire format");
+_Static_assert(sizeof(kvp_chunk_owner_t) == 144, "a chunk's owner is wire format");
+
+/* Generation: term (20 bits) << 42 | sequence of the master (42 bits), so no two grants in a pool have the same one, over
+ * all terms. It rises, so it is also the version of what is written there (of the first copy, where there are more). */
+#define KVP_GEN_SEQ_BITS 42
+#define KVP_GEN_SEQ_MAX ((1ull << KVP_GEN_SEQ_BITS) - 1)
+#define KVP_TERM_MAX ((1u << 20) - 1)
+
+static inline uint64_t
+kvp_gen_make(uint32_t term, uint64_t seq)
+{
+    return (uint64_t)term << KVP_GEN_SEQ_BITS | seq;
+}
+
+static inline uint64_t
+kvp_word_make(uint64_t generation, kvp_desc_state_t state)
+{
+    return generation << 2 | (uint64_t)state;
+}
+
+static inline uint64_t
+kvp_word_generation(uint64_t word)
+{
+    return word >> 2;
+}
+
+static inline kvp_desc_state_t
+kvp_word_state(uint64_t word)
+{
+    return (kvp_desc_state_t)(word & 3);
+}
+
+/* kvp_word_may_become is the only rule for a writer's stores: WRITING over any older generation, SEALED over WRITING
+ * of the same. Shared memory and TCP enforce it with a compare-and-swap, so a late store of an old writer is lost. */
+static inline bool
+kvp_word_may_become(uint64_t now, uint64_t next)
+{
+    if (kvp_word_state(next) == KVP_DESC_WRITING) return kvp_word_generation(now) < kvp_word_generation(next);
+    if (kvp_word_state(next) == KVP_DESC_SEALED)
+        return now == kvp_word_make(kvp_word_generation(next), KVP_DESC_WRITING);
+    return false;
+}
+
+/* Metadata geometry of a chunk of chunk_bytes: a slot for each 256 bytes of payload, at least 64. */
+typedef struct {
+    uint32_t slots_max;
+    uint64_t keys_off;
+    uint64_t long_keys_off;
+    uint64_t long_keys_bytes;
+    uint64_t meta_bytes;
+} kvp_chunk_geo_t;
+void kvp_chunk_geo(uint64_t chunk_bytes, kvp_chunk_geo_t *geo_out);
+
+static inline uint64_t
+kvp_desc_off(uint32_t slot)
+{
+    return KVP_SB_BYTES + (uint64_t)slot * KVP_DESC_BYTES;
+}
+
+/* kvp_key_cell_units is the key_off of the slot's own key cell. */
+static inline uint32_t
+kvp_key_cell_units(const kvp_chunk_geo_t *geo, uint32_t slot)
+{
+    return (uint32_t)((geo->keys_off + (uint64_t)slot * KVP_KEY_CELL_BYTES) / 64);
+}
+
+void kvp_sb_seal(kvp_superblock_t *sb); /* computes check */
+/* kvp_sb_verify accepts bytes from anywhere: PROTO for a wrong magic, check or geometry, VERSION for another version. */
+kvp_err_t kvp_sb_verify(const void *bytes, size_t len, kvp_superblock_t *sb_out) KVP_MUST_USE;
+
+void kvp_desc_seal(kvp_desc_t *desc); /* computes check */
+/* kvp_desc_verify accepts bytes from anywhere: PROTO where a field breaks the rules of a chunk with this geometry. */
+kvp_err_t kvp_desc_verify(const void *bytes, size_t len, const kvp_chunk_geo_t *geo, uint64_t chunk_bytes,
+                          kvp_desc_t *desc_out) KVP_MUST_USE;
+
+/* What a reader was told about the extent that it read. */
+typedef struct {
+    uint64_t generation;
+    uint64_t version;
+    kvp_digest_t digest;
+    uint64_t key_hash2;
+    uint64_t offset;
+    uint64_t len;
+} kvp_expect_t;
+
+/* kvp_desc_accept is rule 2: whether a first line, loaded after the last payload byte, vouches for the bytes read.
+ * OK, STALE (not SEALED with that generation), or COLLISION (another key under the same digest). */
+kvp_err_t kvp_desc_accept(const kvp_desc_t *line, const kvp_expect_t *expect) KVP_MUST_USE;
+
+#endif

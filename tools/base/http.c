@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/base/http.h"
+
+#include "common/buf.h"
+#include "common/parse.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ANSWER_MAX (64u << 20)
+#define PIECE (64u << 10)
+#define SILENCE_S 5
+
+/* Why the last system call failed. A socket whose time is over says EAGAIN, or EINPROGRESS while it connects. */
+static const char *
+why_not(void)
+{
+    return errno == EAGAIN || errno == EINPROGRESS ? "timed out" : strerror(errno);
+}
+
+static int
+connect_to(const kvp_hostport_t *at, const char **why_out)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    const struct timeval silence = {.tv_sec = SILENCE_S};
+    struct addrinfo *list;
+    char port[16];
+    int fd = -1, gai;
+
+    snprintf(port, sizeof port, "%u", at->port);
+    gai = getaddrinfo(at->host, port, &hints, &list);
+    if (gai != 0) {
+        *why_out = gai_strerror(gai);
+        return -1;
+    }
+    for (const struct addrinfo *one = list; one != NULL && fd < 0; one = one->ai_next) {
+        fd = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) continue;
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence);
+        (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence);
+        if (connect(fd, one->ai_addr, one->ai_addrlen) == 0) continue;
+        *why_out = why_not();
+        close(fd);
+        fd = -1;
+    }
+    freeaddrinfo(list);
+    return fd;
+}
+
+static kvp_err_t
+talk(int fd, kvp_buf_t *request, kvp_buf_t *answer, const char **why_out)
+{
+    for (size_t sent = 0; sent < request->len;) {
+        const ssize_t n = send(fd, request->data + sent, request->len - sent, MSG_NOSIGNAL);
+
+        if (n <= 0) {
+            *why_out = why_not();
+            return KVP_UNREACHABLE;
+        }
+        sent += (size_t)n;
+    }
+    for (;;) {
+        uint8_t *room = kvp_buf_reserve(answer, PIECE);
+        const ssize_t n = room == NULL ? 0 : recv(fd, room, PIECE, 0);
+
+        if (room == NULL) return answer->err;
+        if (n < 0) {
+            *why_out = why_not();
+            return KVP_UNREACHABLE;
+        }
+        if (n == 0) return KVP_OK;
+        answer->len += (size_t)n;
+    }
+}
+
+/* The answer to a request of HTTP/1.0 ends with the connection, and has no chunks. */
+static kvp_err_t
+read_answer(kvp_buf_t *answer, struct json_object **out)
+{
+    const char *body;
+
+    kvp_buf_append(answer, "", 1);
+    if (answer->err != KVP_OK) return answer->err;
+    body = strstr((const char *)answer->data, "\r\n\r\n");
+    if (strncmp((const char *)answer->data, "HTTP/1.", 7) != 0 || body == NULL || answer->len < 13) return KVP_PROTO;
+    *out = json_tokener_parse(body + 4);
+    return strncmp((const char *)answer->data + 8, " 200", 4) == 0 ? KVP_OK : KVP_INTERNAL;
+}
+
+kvp_err_t
+kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out, const char **why_out)
+{
+    kvp_buf_t request, answer;
+    kvp_hostport_t to;
+    char head[512];
+    kvp_err_t err = KVP_UNREACHABLE;
+    int fd;
+
+    *answer_out = NULL;
+    if (kvp_parse_hostport(at, &to) != KVP_OK) return KVP_INVALID;
+    fd = connect_to(&to, why_out);
+    if (fd < 0) return err;
+    kvp_buf_init(&request, 0);
+    kvp_buf_init(&answer, ANSWER_MAX);
+    const int len = snprintf(head, sizeof head, "%s %s HTTP/1.0\r\nHost: %s\r\nContent-Length: %zu\r\n\r\n",
+                             body == NULL ? "GET" : "POST", path, at, body == NULL ? 0 : strlen(body));
+    kvp_buf_append(&request, head, (size_t)len);
+    if (body != NULL) kvp_buf_append(&request, body, strlen(body));
+    err = request.err == KVP_OK ? talk(fd, &request, &answer, why_out) : request.err;
+    if (err == KVP_OK) err = read_answer(&answer, answer_out);
+    close(fd);
+    kvp_buf_fini(&request);
+    kvp_buf_fini(&answer);
+    return err;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Small helpers around json-c: a key as JSON, one object a line, and finding a number in an answer.
+ */
+#ifndef KVP_TOOLS_BASE_JSON_OUT_H
+#define KVP_TOOLS_BASE_JSON_OUT_H
+
+#include "client/kvpool.h"
+#include "common/base.h"
+
+#include <json-c/json.h>
+
+#include <stdio.h>
+
+/* kvp_json_add_key adds the member "key", or "key_hex" where the bytes are not UTF-8. */
+void kvp_json_add_key(struct json_object *to, const void *key, size_t len);
+
+/* kvp_json_line writes the object on one line and gives it back. */
+void kvp_json_line(struct json_object *taken, FILE *to);
+
+/* kvp_json_find_u64 looks for a number of that name, the outermost first; 0 where there is none. */
+uint64_t kvp_json_find_u64(struct json_object *in, const char *name);
+
+/* kvp_json_max_u64 is the greatest number of that name anywhere inside; 0 where there is none. */
+uint64_t kvp_json_max_u64(struct json_object *in, const char *name);
+
+/* What a handle moved by one transport. */
+typedef struct {
+    char name[16];
+    uint64_t reads, read_bytes, writes, written_bytes;
+    uint64_t work_requests, doorbells, signaled_completions, system_calls; /* 0 where they are not counted */
+} kvp_json_path_t;
+
+/* kvp_json_paths reads the handle's part of the figures: up to max transports. Returns how many. */
+size_t kvp_json_paths(struct json_object *stat, kvp_json_path_t *paths_out, size_t max);
+
+/* kvp_json_stat asks the pool for its figures. *stat_out is returned to json_object_put. */
+int kvp_json_stat(kvpool_t *pool, struct json_object **stat_out);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Daemons as children of the tool, and a whole pool made of them: a master and nodes on this host. A child leads a
+ * process group of its own, so that Ctrl-C reaches the tool first, and is told to stop when the tool dies. Main thread
+ * only.
+ */
+#ifndef KVP_TOOLS_BASE_PROCS_H
+#define KVP_TOOLS_BASE_PROCS_H
+
+#include "common/parse.h"
+
+#include <sys/types.h>
+
+#define KVP_PROCS_NODES_MAX 16u
+
+/* One child. The zero value with pid 0 and descriptors -1 (kvp_proc_init) is "none". */
+typedef struct {
+    char name[32];
+    pid_t pid; /* 0 = none */
+    int pidfd; /* readable once the child is dead */
+    int out_fd; /* its standard output after the ready line */
+    char listen[KVP_HOSTPORT_TEXT_MAX]; /* from the ready line; empty where it has none */
+    char http[KVP_HOSTPORT_TEXT_MAX];
+} kvp_proc_t;
+
+void kvp_proc_init(kvp_proc_t *proc);
+
+/* kvp_proc_find writes where the program is: in KVPOOL_BIN_DIR, else beside the tool, where the build puts it, or in PATH. */
+bool kvp_proc_find(const char *program, char *path, size_t cap);
+
+/* kvp_proc_start finds the program, starts it
+ * with argv (argv[0] becomes its name) and waits for its ready line. On failure it has said why on standard error, nothing
+ * is left, and it returns SYS, or DEADLINE. */
+kvp_err_t kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const char **argv) KVP_MUST_USE;
+
+/* kvp_proc_stop asks the child to stop, kills it if it does not within 10 s, and takes its exit status: 0, or what went
+ * wrong has been said. Nothing happens for "none". */
+int kvp_proc_stop(kvp_proc_t *proc);
+
+/* kvp_proc_is_dead says whether a child that was started has ended by itself. */
+bool kvp_proc_is_dead(const kvp_proc_t *proc);
+
+typedef struct {
+    const char *listen; /* of the master, HOST:PORT */
+    const char *http; /* of the master, HOST:PORT; NULL = a free loopback port */
+    const char *data_dir; /* of the master; NULL = "none" */
+    const char *log_level; /* NULL = "warn" */
+    const char *transports; /* of the nodes; NULL = all */
+    const char *node_listen; /* HOST:PORT, port 0; NULL = loopback */
+    bool has_events; /* the master publishes */
+    uint32_t nodes; /* 1 to KVP_PROCS_NODES_MAX */
+    uint64_t memory_bytes[KVP_PROCS_NODES_MAX];
+    uint64_t chunk_bytes; /* 0 = the nodes choose */
+    uint64_t extent_bytes; /* objects of one size: chunks are cut so that these fill them; 0 = chunk_bytes */
+} kvp_local_conf_t;
+
+typedef struct {
+    kvp_proc_t master;
+    kvp_proc_t conductor; /* that the caller may start, when the pool is there; it is stopped with the rest */
+    kvp_proc_t nodes[KVP_PROCS_NODES_MAX];
+    uint32_t nodes_n;
+} kvp_local_t;
+
+/* kvp_local_start starts a master, then the nodes, each on a free port. On failure nothing is left running. */
+kvp_err_t kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf) KVP_MUST_USE;
+
+/* kvp_local_events writes where the master's events, or its "replay"s, are: names that no file stands for, of this process alone. */
+#define KVP_LOCAL_EVENTS_MAX 64u
+const char *kvp_local_events(const char *what, char dst[KVP_LOCAL_EVENTS_MAX]);
+
+/* kvp_local_stop stops the nodes, then the master. Returns how many did not end well. Legal on a zeroed value. */
+int kvp_local_stop(kvp_local_t *local);
+
+/* kvp_local_dead returns a child that has ended by itself, or NULL. */
+const kvp_proc_t *kvp_local_dead(const kvp_local_t *local);
+
+/* The signals that stop a verb with children are taken as something to read, so that the children can be stopped in order
+ * first. kvp_stop_catch blocks SIGINT, SIGTERM and SIGHUP in this thread and those that it starts, and returns a descriptor that
+ * is readable once one has come; -1 with errno. Children have an empty mask again. */
+int kvp_stop_catch(void);
+
+/* kvp_stop_has_come says, without waiting, whether one has come. From then on another one kills as usual. */
+bool kvp_stop_has_come(int fd);
+
+#endif

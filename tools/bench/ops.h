@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The operations that bench knows: a row each. An operation that kvpool.h gains becomes one more function and one more
+ * row of the table in ops.c; options, help, setting up and judging follow from its flags.
+ */
+#ifndef KVP_TOOLS_BENCH_OPS_H
+#define KVP_TOOLS_BENCH_OPS_H
+
+#include "client/kvpool.h"
+
+#include "common/base.h"
+
+#define KVP_BENCH_MOVES 1u /* objects' bytes; what was moved is verified */
+#define KVP_BENCH_PUTS 2u /* keys that are new; else the set is put before */
+#define KVP_BENCH_REMOVES 4u /* what it was called for is gone then: the set is put again */
+#define KVP_BENCH_ASKS 8u /* an absent key is an answer, not a failure */
+#define KVP_BENCH_BATCH 16u /* takes several objects a call */
+#define KVP_BENCH_KNOWN 32u /* from known locations; other operations keep none */
+#define KVP_BENCH_WRITES 64u /* the bytes go to the pool; else they come from it */
+#define KVP_BENCH_SHARED 128u /* needs memory that this host shares with a node */
+
+/* One call. Everything is borrowed for the call. */
+typedef struct {
+    kvpool_t *pool;
+    kvpool_item_t *items; /* n of them; NULL without KVP_BENCH_MOVES */
+    const kvpool_key_t *keys;
+    size_t n; /* 1 without KVP_BENCH_BATCH */
+    int *results; /* 1 = done or there, 0 = not there, else the object's error */
+} kvp_bench_call_t;
+
+typedef struct {
+    const char *name;
+    uint32_t flags;
+    int (*call)(const kvp_bench_call_t *call); /* KVPOOL_OK: results are set */
+} kvp_bench_op_t;
+
+/* kvp_bench_op_find returns the operation of that name, or NULL. kvp_bench_op_names is all names with commas between. */
+const kvp_bench_op_t *kvp_bench_op_find(const char *name);
+const char *kvp_bench_op_names(void);
+
+#endif

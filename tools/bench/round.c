@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Every thread owns a run of whole batches of the set: keys, items and registered memory are made before, so that a leg
+ * does nothing but call the library and look at the clock.
+ */
+#include "tools/bench/round.h"
+
+#include "tools/bench/key.h"
+#include "tools/bench/pace.h"
+#include "tools/bench/set.h"
+#include "tools/base/json_out.h"
+
+#include "common/clock.h"
+#include "proto/segfmt.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define POOL_SLACK_BYTES (64ull << 20)
+#define SLOT_BYTES 256u /* a chunk has a slot for so much payload each */
+#define PATHS_MAX 8u /* transports of a handle */
+#define WAKE_EARLY_NS 60000u /* a timer's wake-up may be late by this; the rest is waited for awake */
+
+typedef struct {
+    kvp_bench_t *bench;
+    pthread_t thread;
+    uint32_t number;
+    size_t first; /* object; the thread owns bench->per_thread of them */
+    size_t at; /* next batch of its own */
+    size_t batches_done; /* in this leg */
+    uint64_t budget_ns;
+    kvp_bench_pace_t pace;
+    int error;
+    int *results;
+    kvp_bench_leg_t leg;
+} worker_t;
+
+struct kvp_bench {
+    const kvp_cli_verb_t *verb;
+    kvp_cli_common_t common;
+    kvp_bench_conf_t conf;
+    uint32_t process;
+    kvpool_t *pool;
+    bool is_fresh; /* the handle has not been used for a leg */
+    bool has_put; /* the set's keys have been used */
+    size_t per_thread;
+    kvp_bench_set_t set;
+    worker_t *workers;
+    pthread_barrier_t start;
+};
+
+static bool
+has_flag(const kvp_bench_conf_t *conf, uint32_t flag)
+{
+    return (conf->op->flags & flag) != 0;
+}
+
+bool
+kvp_bench_is_one_pass(const kvp_bench_conf_t *conf)
+{
+    return conf->is_cold || has_flag(conf, KVP_BENCH_PUTS | KVP_BENCH_REMOVES);
+}
+
+uint64_t
+kvp_bench_set_bytes(const kvp_bench_conf_t *conf)
+{
+    const uint64_t each = kvp_max_u64(kvp_extent_bytes(conf->value_bytes), SLOT_BYTES);
+    return (uint64_t)((double)(conf->objects * conf->processes) * (1 - conf->absent)) * each;
+}
+
+const char *
+kvp_bench_explain(const kvp_bench_conf_t *conf, int err)
+{
+    if (err == KVPOOL_NOTSUP && has_flag(conf, KVP_BENCH_SHARED))
+        return "this operation needs memory that this host shares with a node: by shm, not over the network";
+    if (err == KVPOOL_NOT_FOUND)
+        return "a part of the set was evicted or removed: the pool has not room for all of it, or others use it as "
+               "well";
+    if (err == KVPOOL_DEADLINE)
+        return "a call moves more than this path does in its time: give a longer --deadline, or a smaller --batch or "
+               "--size";
+    return NULL;
+}
+
+uint64_t
+kvp_bench_pool_bytes(const kvp_bench_conf_t *conf)
+{
+    const uint64_t set = kvp_bench_set_bytes(conf);
+    /* What is removed or replaced comes back a little later than it goes: there is room for a second set. */
+    const bool is_twice = has_flag(conf, KVP_BENCH_WRITES) && !conf->does_evict;
+    return kvp_align_up((is_twice ? 2 * set : set) + POOL_SLACK_BYTES, 4096);
+}
+
+/* ---- one call ---- */
+
+static void
+count_error(worker_t *w, int err)
+{
+    w->leg.errors++;
+    if (w->leg.first_error == KVPOOL_OK) w->leg.first_error = err;
+}
+
+/* judge counts what came of the objects. An absent key that is found is nobody's error but the pool's. */
+static void
+judge(worker_t *w, size_t first, size_t n)
+{
+    const kvp_bench_conf_t *conf = &w->bench->conf;
+    for (size_t i = 0; i < n; i++) {
+        const int want = !kvp_bench_is_absent(first + i, conf->absent), got = w->results[i];
+        if (got == want) {
+            w->leg.objects++;
+            if (has_flag(conf, KVP_BENCH_MOVES)) w->leg.bytes += conf->value_bytes;
+        } else {
+            count_error(w, got < 0 ? got : got == 0 ? KVPOOL_NOT_FOUND : KVPOOL_INTERNAL);
+        }
+    }
+}
+
+/* wait_until sleeps until shortly before, then stays awake, giving the processor to whoever wants it. */
+static void
+wait_until(uint64_t at_ns)
+{
+    if (kvp_now_ns() + WAKE_EARLY_NS < at_ns) {
+        const uint64_t wake = at_ns - WAKE_EARLY_NS;
+        const struct timespec at = {(time_t)(wake / KVP_NS_PER_S), (long)(wake % KVP_NS_PER_S)};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+    }
+    while (kvp_now_ns() < at_ns)
+        sched_yield();
+}
+
+static int
+call(worker_t *w, size_t first, uint64_t due_ns)
+{
+    kvp_bench_t *b = w->bench;
+    const kvp_bench_call_t c = {
+        .pool = b->pool,
+        .items = b->set.items != NULL ? b->set.items + first : NULL,
+        .keys = b->set.keys + first,
+        .n = b->conf.batch,
+        .results = w->results,
+    };
+    const uint64_t begun = kvp_now_ns();
+    int err = b->conf.op->call(&c);
+    w->leg.ended_ns = kvp_now_ns();
+    if (err != KVPOOL_OK) return err;
+    kvp_hist_add(&w->leg.service, w->leg.ended_ns - begun);
+    kvp_hist_add(&w->leg.call, w->leg.ended_ns - kvp_min_u64(due_ns, begun));
+    w->leg.calls++;
+    judge(w, first, c.n);
+    return KVPOOL_OK;
+}
+
+static size_t
+batches(const kvp_bench_t *b)
+{
+    return b->per_thread / b->conf.batch;
+}
+
+static int
+next_call(worker_t *w, uint64_t due_ns)
+{
+    const size_t first = w->first + w->at * w->bench->conf.batch;
+    w->at = (w->at + 1) % batches(w->bench);
+    w->batches_done++;
+    return call(w, first, due_ns);
+}
+
+/* ---- a leg ---- */
+
+/* rest_turn ends an open loop's leg with its last call's turn, so that the next leg's first call keeps its distance. */
+static void
+rest_turn(worker_t *w)
+{
+    const uint64_t end_ns = w->leg.begun_ns + kvp_min_u64(kvp_bench_pace_end(&w->pace, w->batches_done), w->budget_ns);
+    wait_until(end_ns);
+    w->leg.ended_ns = kvp_max_u64(w->leg.ended_ns, end_ns);
+}
+
+static void *
+worker_main(void *arg)
+{
+    worker_t *w = arg;
+    const bool is_one_pass = kvp_bench_is_one_pass(&w->bench->conf), is_open = w->pace.interval_ns > 0;
+    prctl(PR_SET_TIMERSLACK, 1ul);
+    pthread_barrier_wait(&w->bench->start);
+    w->leg.begun_ns = w->leg.ended_ns = kvp_now_ns();
+    do {
+        const uint64_t due = kvp_bench_pace_next(&w->pace, w->leg.ended_ns - w->leg.begun_ns);
+        if (due >= w->budget_ns) break;
+        if (is_open) wait_until(w->leg.begun_ns + due);
+        w->error = next_call(w, w->leg.begun_ns + due);
+    } while (w->error == KVPOOL_OK && (!is_one_pass || w->batches_done < batches(w->bench)));
+    if (is_open && w->error == KVPOOL_OK) rest_turn(w);
+    return NULL;
+}
+
+/* run_workers starts all threads behind one barrier and waits for them. */
+static void
+run_workers(kvp_bench_t *b)
+{
+    uint32_t started = 0;
+    pthread_barrier_init(&b->start, NULL, b->conf.threads);
+    for (; started < b->conf.threads; started++)
+        if (pthread_create(&b->workers[started].thread, NULL, worker_main, &b->workers[started]) != 0) break;
+    /* Those that wait at the barrier for a thread that will never come cannot be taken back. */
+    if (started < b->conf.threads) kvp_cli_no_memory();
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(b->workers[i].thread, NULL);
+    pthread_barrier_destroy(&b->start);
+}
+
+/* verify_get looks at what this leg read; the memory was poisoned before it. */
+static void
+verify_get(worker_t *w)
+{
+    kvp_bench_t *b = w->bench;
+    const size_t all = batches(b), seen = kvp_min_u64(w->batches_done, all);
+    for (size_t back = 1; back <= seen; back++) {
+        const size_t batch = (w->at + all - back) % all;
+        w->leg.wrong_bytes += kvp_bench_set_wrong(&b->set, w->first + batch * b->conf.batch, b->conf.batch);
+    }
+}
+
+/* verify_put reads the last batch of this leg again; its source is overwritten before and restored after. */
+static int
+verify_put(worker_t *w)
+{
+    kvp_bench_t *b = w->bench;
+    const size_t n = b->conf.batch, first = w->first + (w->at + batches(b) - 1) % batches(b) * n;
+    if (w->batches_done == 0) return KVPOOL_OK;
+    kvp_bench_set_poison(&b->set, first, n);
+    int err = kvpool_batch_get(b->pool, b->set.items + first, n, NULL, w->results);
+    for (size_t i = 0; i < n && err == KVPOOL_OK; i++) {
+        if (w->results[i] == KVPOOL_OK)
+            w->leg.wrong_bytes += kvp_bench_set_wrong(&b->set, first + i, 1);
+        else
+            count_error(w, w->results[i]);
+    }
+    kvp_bench_set_fill(&b->set, first, n);
+    return err;
+}
+
+static int
+verify(worker_t *w)
+{
+    const kvp_bench_conf_t *conf = &w->bench->conf;
+    if (has_flag(conf, KVP_BENCH_WRITES)) return verify_put(w);
+    if (has_flag(conf, KVP_BENCH_MOVES) && w->leg.errors == 0) verify_get(w);
+    return KVPOOL_OK;
+}
+
+void
+kvp_bench_leg_init(kvp_bench_leg_t *leg)
+{
+    memset(leg, 0, sizeof(*leg));
+    kvp_hist_init(&leg->call);
+    kvp_hist_init(&leg->service);
+}
+
+static void
+add_counts(kvp_bench_counts_t *sum, const kvp_bench_counts_t *counts, uint64_t times)
+{
+    sum->known += times * counts->known;
+    sum->work_requests += times * counts->work_requests;
+    sum->doorbells += times * counts->doorbells;
+    sum->signaled_completions += times * counts->signaled_completions;
+    sum->system_calls += times * counts->system_calls;
+}
+
+void
+kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
+{
+    sum->calls += leg->calls;
+    sum->objects += leg->objects;
+    sum->bytes += leg->bytes;
+    sum->errors += leg->errors;
+    sum->wrong_bytes += leg->wrong_bytes;
+    add_counts(&sum->counts, &leg->counts, 1);
+    if (sum->first_error == KVPOOL_OK) sum->first_error = leg->first_error;
+    kvp_hist_merge(&sum->call, &leg->call);
+    kvp_hist_merge(&sum->service, &leg->service);
+}
+
+/* count adds so many times what the handle has counted so far: -1 takes away what was before a leg. */
+static int
+count(kvp_bench_t *b, kvp_bench_counts_t *counts, int times)
+{
+    kvp_json_path_t paths[PATHS_MAX];
+    kvp_bench_counts_t now = {0};
+    struct json_object *stat;
+    if (!has_flag(&b->conf, KVP_BENCH_MOVES)) return KVPOOL_OK;
+    int err = kvp_json_stat(b->pool, &stat);
+    if (err != KVPOOL_OK) return err;
+    now.known = kvp_json_find_u64(stat, "known_location_gets");
+    const size_t n = kvp_json_paths(stat, paths, PATHS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        now.work_requests += paths[i].work_requests;
+        now.doorbells += paths[i].doorbells;
+        now.signaled_completions += paths[i].signaled_completions;
+        now.system_calls += paths[i].system_calls;
+    }
+    json_object_put(stat);
+    add_counts(counts, &now, (uint64_t)times);
+    return KVPOOL_OK;
+}
+
+int
+kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
+{
+    const uint32_t all = b->conf.threads * b->conf.processes;
+    kvp_bench_leg_init(leg_out);
+    leg_out->begun_ns = UINT64_MAX;
+    int err = count(b, &leg_out->counts, -1);
+    if (err != KVPOOL_OK) return err;
+    for (uint32_t i = 0; i < b->conf.threads; i++) {
+        worker_t *w = &b->workers[i];
+        kvp_bench_leg_init(&w->leg);
+        kvp_bench_pace_init(&w->pace, b->conf.calls_per_s, b->process * b->conf.threads + i, all);
+        w->batches_done = 0;
+        w->budget_ns = budget_ns;
+    }
+    run_workers(b);
+    err = count(b, &leg_out->counts, 1);
+    for (uint32_t i = 0; i < b->conf.threads; i++) {
+        worker_t *w = &b->workers[i];
+        leg_out->begun_ns = kvp_min_u64(leg_out->begun_ns, w->leg.begun_ns);
+        leg_out->ended_ns = kvp_max_u64(leg_out->ended_ns, w->leg.ended_ns);
+        if (err == KVPOOL_OK) err = w->error;
+        if (err == KVPOOL_OK) err = verify(w);
+        kvp_bench_leg_add(leg_out, &w->leg);
+    }
+    b->is_fresh = false;
+    b->has_put = true;
+    return err;
+}
+
+/* ---- setting up ---- */
+
+static int
+open_handle(kvp_bench_t *b)
+{
+    int code = kvp_cli_open(b->verb, &b->common, &b->pool);
+    if (code != KVP_EXIT_DONE) return code;
+    b->is_fresh = true;
+    int err = kvpool_register(b->pool, b->set.memory, b->set.memory_bytes);
+    return err == KVPOOL_OK ? KVP_EXIT_DONE : kvp_cli_fail(b->verb, "registering memory", err);
+}
+
+static void
+close_handle(kvp_bench_t *b)
+{
+    if (b->pool == NULL) return;
+    /* What is not registered, because registering failed, is no error here. */
+    (void)kvpool_unregister(b->pool, b->set.memory);
+    kvpool_free(b->pool);
+    b->pool = NULL;
+}
+
+int
+kvp_bench_prepare(kvp_bench_t *b)
+{
+    int err = KVPOOL_OK;
+    if (b->conf.is_cold && !b->is_fresh) {
+        close_handle(b);
+        if (open_handle(b) != KVP_EXIT_DONE) return KVPOOL_UNREACHABLE;
+    }
+    if (has_flag(&b->conf, KVP_BENCH_PUTS) && b->has_put) kvp_bench_set_rename(&b->set);
+    if (has_flag(&b->conf, KVP_BENCH_MOVES) && !has_flag(&b->conf, KVP_BENCH_WRITES))
+        kvp_bench_set_poison(&b->set, 0, b->conf.objects);
+    if (has_flag(&b->conf, KVP_BENCH_REMOVES)) err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
+    for (uint32_t i = 0; i < b->conf.threads && kvp_bench_is_one_pass(&b->conf); i++)
+        b->workers[i].at = 0;
+    return err;
+}
+
+/* pass goes over the whole set once, untimed. */
+static int
+pass(kvp_bench_t *b)
+{
+    int err = KVPOOL_OK;
+    for (uint32_t i = 0; i < b->conf.threads && err == KVPOOL_OK; i++) {
+        worker_t *w = &b->workers[i];
+        kvp_bench_leg_init(&w->leg);
+        for (size_t n = 0; n < batches(b) && err == KVPOOL_OK; n++)
+            err = next_call(w, UINT64_MAX);
+        if (err == KVPOOL_OK) err = w->leg.first_error;
+    }
+    b->has_put = true;
+    return err;
+}
+
+/* warm_up leaves the set there where it has to be, everything mapped, and all of the pool's memory written. */
+static int
+warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
+{
+    const uint64_t begun = kvp_now_ns();
+    int err;
+    *fill_ns_out = 0;
+    if (!has_flag(&b->conf, KVP_BENCH_PUTS)) {
+        err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
+        *fill_ns_out = kvp_now_ns() - begun;
+        return err == KVPOOL_OK && !kvp_bench_is_one_pass(&b->conf) ? pass(b) : err;
+    }
+    err = pass(b);
+    if (err != KVPOOL_OK) return err;
+    kvp_bench_set_rename(&b->set);
+    return pass(b);
+}
+
+static void
+make_workers(kvp_bench_t *b)
+{
+    b->workers = kvp_cli_alloc(b->conf.threads, sizeof(*b->workers));
+    for (uint32_t i = 0; i < b->conf.threads; i++) {
+        b->workers[i].bench = b;
+        b->workers[i].first = i * b->per_thread;
+        b->workers[i].results = kvp_cli_alloc(b->conf.batch, sizeof(int));
+    }
+}
+
+int
+kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const kvp_cli_common_t *common,
+               uint32_t process, kvp_bench_t **bench_out, uint64_t *fill_ns_out)
+{
+    const kvp_bench_set_conf_t set = {
+        .objects = conf->objects,
+        .value_bytes = conf->value_bytes,
+        .pieces = conf->pieces,
+        .key_bytes = conf->key_bytes,
+        .absent = conf->absent,
+        .run = conf->run,
+        .process = process,
+        .has_values = has_flag(conf, KVP_BENCH_MOVES),
+    };
+    kvp_bench_t *b = kvp_cli_alloc(1, sizeof(*b));
+    int code = KVP_EXIT_DONE;
+    *b = (kvp_bench_t){.verb = verb, .common = *common, .conf = *conf, .process = process};
+    /* Known locations are an operation of their own: the others would not be what they are called with them. */
+    if (!has_flag(conf, KVP_BENCH_KNOWN)) b->common.locations = UINT32_MAX;
+    b->per_thread = conf->objects / conf->threads;
+    make_workers(b);
+    int err = kvp_bench_set_init(&b->set, &set);
+    if (err == KVPOOL_OK) code = open_handle(b);
+    if (err == KVPOOL_OK && code == KVP_EXIT_DONE) err = warm_up(b, fill_ns_out);
+    if (err != KVPOOL_OK) {
+        code = kvp_cli_fail(verb, "setting up", err);
+        if (kvp_bench_explain(conf, err) != NULL)
+            code = kvp_cli_complain(verb, code, "%s", kvp_bench_explain(conf, err));
+    }
+    if (code != KVP_EXIT_DONE) {
+        kvp_bench_close(b);
+        return code;
+    }
+    b->is_fresh = false;
+    *bench_out = b;
+    return KVP_EXIT_DONE;
+}
+
+void
+kvp_bench_close(kvp_bench_t *b)
+{
+    if (b == NULL) return;
+    close_handle(b);
+    for (uint32_t i = 0; i < b->conf.threads; i++)
+        free(b->workers[i].results);
+    free(b->workers);
+    kvp_bench_set_fini(&b->set);
+    free(b);
+}

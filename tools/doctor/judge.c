@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From facts to findings. Each rule says what is wrong, how bad that is and what helps; what does no harm here is no more
+ * than a warning, and what keeps a node from being reached as it was asked for is an error.
+ */
+#include "tools/doctor/facts.h"
+
+#include "common/err.h"
+#include "common/parse.h"
+#include "proto/segfmt.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MEMLOCK_LOW (64ull << 20) /* less is too little even for a client's own buffers */
+#define FILES_LOW 256u
+#define FILES_FEW 1024u
+#define CLIENTS_FILES 512u /* of a node, for 256 clients */
+#define ETHERNET_MTU_FULL 4200u /* of the interface, for 4096 bytes and the headers of RoCE */
+#define MTU_FULL 4096u
+#define LOW_SHARE 64u /* of the memory: less than this part is left */
+
+typedef struct {
+    const kvp_doctor_facts_t *f;
+    kvp_doctor_finding_t *list;
+    size_t cap, n;
+} judge_t;
+
+/* add begins a finding; the next add or the end ends it. NULL where there is no room for one more. */
+static kvp_doctor_finding_t *
+add(judge_t *j, kvp_doctor_severity_t severity, const char *code)
+{
+    kvp_doctor_finding_t *it;
+
+    if (j->n == j->cap) return NULL;
+    it = &j->list[j->n++];
+    memset(it, 0, sizeof *it);
+    it->severity = severity;
+    it->code = code;
+    return it;
+}
+
+static kvp_doctor_finding_t *say(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...) KVP_PRINTF(3, 4);
+
+static kvp_doctor_finding_t *
+say(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (it == NULL) return NULL;
+    va_start(ap, fmt);
+    vsnprintf(it->what, sizeof it->what, fmt, ap);
+    va_end(ap);
+    snprintf(it->fix, sizeof it->fix, "%s", fix);
+    return it;
+}
+
+static void fix(kvp_doctor_finding_t *it, const char *fmt, ...) KVP_PRINTF(2, 3);
+
+static void
+fix(kvp_doctor_finding_t *it, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (it == NULL) return;
+    va_start(ap, fmt);
+    vsnprintf(it->fix, sizeof it->fix, fmt, ap);
+    va_end(ap);
+}
+
+static const kvp_doctor_transport_t *
+transport(const judge_t *j, const char *name)
+{
+    for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
+        if (strcmp(j->f->transports[i].name, name) == 0) return &j->f->transports[i];
+    return NULL;
+}
+
+static bool
+has_rdma(const judge_t *j)
+{
+    const kvp_doctor_transport_t *t = transport(j, "rdma");
+
+    return t != NULL && t->is_usable;
+}
+
+/* ---- this machine */
+static bool
+is_active(const kvp_doctor_port_t *port)
+{
+    return strcmp(port->state, "ACTIVE") == 0;
+}
+
+/* What a user types of the interface; its place where it is not known. */
+static const char *
+netdev_of(const kvp_doctor_port_t *port)
+{
+    return port->netdev[0] == '\0' ? "IFNAME" : port->netdev;
+}
+
+static void
+judge_port(judge_t *j, const kvp_doctor_port_t *port, bool is_needed)
+{
+    kvp_doctor_finding_t *it;
+
+    if (!port->has_verbs)
+        say(add(j, KVP_DOCTOR_ERROR, "no_verbs"), "modprobe ib_uverbs",
+            "%s is there, but no program can use it: its verbs device is missing", port->device);
+    else if (!port->may_open)
+        say(add(j, KVP_DOCTOR_ERROR, "no_permission"),
+            "give this user read and write access to /dev/infiniband (a container: --device=/dev/infiniband)",
+            "%s may not be opened", port->device);
+    if (!is_active(port)) {
+        it = add(j, is_needed ? KVP_DOCTOR_ERROR : KVP_DOCTOR_WARNING, "port_down");
+        say(it, "", "%s port %u is %s", port->device, port->port, port->state);
+        if (strcmp(port->link_layer, "InfiniBand") == 0)
+            fix(it, "see to the cable, and that a subnet manager runs (opensm)");
+        else
+            fix(it, "ip link set %s up; if it is up, see to the cable", netdev_of(port));
+        return;
+    }
+    if (!port->is_used) return;
+    if (strncmp(port->address, "fe80:", 5) == 0) {
+        it = add(j, KVP_DOCTOR_WARNING, "link_local");
+        say(it, "", "%s port %u has a link-local address only, which other networks cannot reach", port->device,
+            port->port);
+        fix(it, "ip address add ADDRESS/LENGTH dev %s", netdev_of(port));
+    }
+    if (strcmp(port->link_layer, "Ethernet") == 0 && port->mtu_bytes < MTU_FULL) {
+        it = add(j, KVP_DOCTOR_INFO, "small_mtu");
+        say(it, "", "%s port %u sends packets of %u bytes, as its interface's MTU of %u allows", port->device,
+            port->port, port->mtu_bytes, port->netdev_mtu_bytes);
+        fix(it, "ip link set %s mtu %u, at every host and switch of that network", netdev_of(port), ETHERNET_MTU_FULL);
+    }
+}
+
+/* Ports that are used for the same transfers should send packets of one size. */
+static void
+judge_mtus(judge_t *j)
+{
+    const kvp_doctor_port_t *first = NULL;
+
+    for (size_t i = 0; i < j->f->ports_n; i++) {
+        const kvp_doctor_port_t *port = &j->f->ports[i];
+
+        if (!port->is_used) continue;
+        if (first == NULL) first = port;
+        if (port->mtu_bytes == first->mtu_bytes) continue;
+        say(add(j, KVP_DOCTOR_WARNING, "mtu_differs"),
+            "set the same MTU at all interfaces: ip link set IFNAME mtu 4200",
+            "%s port %u sends packets of %u bytes, %s port %u of %u", first->device, first->port, first->mtu_bytes,
+            port->device, port->port, port->mtu_bytes);
+        return;
+    }
+}
+
+static void
+judge_ports(judge_t *j)
+{
+    size_t active_n = 0;
+
+    for (size_t i = 0; i < j->f->ports_n; i++)
+        active_n += is_active(&j->f->ports[i]);
+    for (size_t i = 0; i < j->f->ports_n; i++)
+        judge_port(j, &j->f->ports[i], active_n == 0);
+    if (j->f->ports_n > 0 && !j->f->has_rdma_cm)
+        say(add(j, KVP_DOCTOR_ERROR, "no_rdma_cm"), "modprobe rdma_ucm (a container: --device=/dev/infiniband)",
+            "/dev/infiniband/rdma_cm is missing or may not be opened: no connection can be made");
+    judge_mtus(j);
+}
+
+static void
+judge_transports(judge_t *j)
+{
+    for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++) {
+        const kvp_doctor_transport_t *t = &j->f->transports[i];
+
+        if (t->is_usable || t->is_out) continue;
+        if (t->is_named)
+            say(add(j, KVP_DOCTOR_ERROR, "transport_named"),
+                "mend that, or leave it out of --transports or KVPOOL_TRANSPORTS", "%s", t->why);
+        else if (t->is_wished)
+            say(add(j, KVP_DOCTOR_ERROR, "device_named"),
+                "mend that, or unset KVPOOL_RDMA_DEVICE and KVPOOL_RDMA_GID_INDEX; until then no pool opens", "%s",
+                t->why);
+        else if (j->f->ports_n == 0)
+            say(add(j, KVP_DOCTOR_INFO, "no_rdma"), "", "%s; tcp is used between hosts", t->why);
+        else
+            say(add(j, KVP_DOCTOR_ERROR, "rdma_unusable"),
+                "see the other findings; without it tcp is used between hosts", "%s", t->why);
+    }
+}
+
+/* What a node on this host would lock; a client's own buffers are not known. */
+static uint64_t
+locked_bytes(const judge_t *j)
+{
+    uint64_t most = MEMLOCK_LOW;
+
+    for (size_t i = 0; i < j->f->nodes_n; i++)
+        if (j->f->nodes[i].is_here) most = kvp_max_u64(most, j->f->nodes[i].size_bytes);
+    return most;
+}
+
+static void
+judge_limits(judge_t *j)
+{
+    const kvp_doctor_facts_t *f = j->f;
+    uint64_t needs = locked_bytes(j);
+
+    if (f->memlock_bytes < needs)
+        say(add(j, has_rdma(j) ? KVP_DOCTOR_ERROR : KVP_DOCTOR_INFO, "memlock"),
+            "ulimit -l unlimited; LimitMEMLOCK=infinity in the service's unit; --ulimit memlock=-1 for a container",
+            "this process may lock %llu KiB of memory; rdma locks what it registers, at least %llu MiB%s",
+            (unsigned long long)(f->memlock_bytes >> 10), (unsigned long long)(needs >> 20),
+            has_rdma(j) ? "" : " (rdma is not used here)");
+    if (f->open_files < FILES_FEW)
+        say(add(j, f->open_files < FILES_LOW ? KVP_DOCTOR_ERROR : KVP_DOCTOR_WARNING, "open_files"),
+            "ulimit -n 65536; LimitNOFILE=65536 in the service's unit",
+            "this process may open %llu files; a client needs some for each node", (unsigned long long)f->open_files);
+    if (strcmp(f->shmem_huge, "never") == 0 || strcmp(f->shmem_huge, "deny") == 0)
+        say(add(j, KVP_DOCTOR_INFO, "huge_pages"), "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+            "shared memory gets no huge pages (%s), so that nodes start and first copies run slower", f->shmem_huge);
+}
+
+/* ---- the pool */
+static void
+judge_no_pool(judge_t *j)
+{
+    const kvp_doctor_facts_t *f = j->f;
+    const char *why = f->pool_why[0] != '\0' ? f->pool_why : kvp_err_text(f->pool_err);
+
+    if (strstr(why, "no master leads") != NULL)
+        say(add(j, KVP_DOCTOR_ERROR, "no_leader"),
+            "see that a majority of etcd answers (`etcdctl endpoint health`): masters that do not reach it do not "
+            "lead; their logs "
+            "and /health say why",
+            "%s (%s)", why, kvp_err_name(f->pool_err));
+    else
+        say(add(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
+            "start kvpool-master there (on this host alone: `kvpool up`), or name the right one: --master HOST:PORT or "
+            "KVPOOL_MASTER; of several masters name all, for a standby does not serve",
+            "%s (%s)", why, kvp_err_name(f->pool_err));
+}
+
+/* Causes that the doctor does not find by itself in the lists of nodes and tiers. */
+static void
+judge_wrong(judge_t *j)
+{
+    static const struct {
+        const char *code, *fix;
+    } fixes[] = {
+        {"master_missing", "start kvpool-master there again"},
+        {"master_apart", "see that it reaches the leader's address, and its log"},
+        {"master_lagging", "see the network between them, and that master's disk"},
+        {"no_standby", "start kvpool-master on another host with the same --etcd and --cluster"},
+        {"node_given_up", "start the node again, if it is to be in the pool"},
+        {"device_stalled", "see the node's log, and its disks"},
+        {"loads_fail",
+         "see the log and the disks of nodes with --ssd, and that their memory is not all pinned or held"},
+    };
+
+    for (size_t i = 0; i < j->f->wrong_n; i++)
+        for (size_t k = 0; k < KVP_ARRAY_LEN(fixes); k++)
+            if (strcmp(fixes[k].code, j->f->wrong[i].code) == 0)
+                say(add(j, KVP_DOCTOR_WARNING, fixes[k].code), fixes[k].fix, "%s", j->f->wrong[i].text);
+}
+
+static void
+judge_master(judge_t *j)
+{
+    const kvp_doctor_facts_t *f = j->f;
+
+    if (f->pool_err != KVPOOL_OK) {
+        judge_no_pool(j);
+        return;
+    }
+    if (strcmp(f->pool_software, f->own_software) != 0)
+        say(add(j, KVP_DOCTOR_WARNING, "versions"), "run one version, masters first",
+            "the master is of version %s, this client of %s", f->pool_software, f->own_software);
+    if (f->is_log_refusing)
+        say(add(j, KVP_DOCTOR_ERROR, "log_failed"),
+            "free space on the disk of the master's --data-dir, or repair it; the master's /health names the error",
+            "the master cannot write its log, and refuses puts and removals");
+    if (f->nodes_n == 0)
+        say(add(j, KVP_DOCTOR_ERROR, "no_nodes"), "start kvpool-node on the hosts that give memory",
+            "the pool has no node");
+    judge_wrong(j);
+    if (f->has_more_nodes)
+        say(add(j, KVP_DOCTOR_INFO, "more_nodes"), "", "only the first %u nodes were looked at", KVP_DOCTOR_NODES_MAX);
+}
+
+/* The fix of a probe that did not come through, by what moved it. */
+static void
+fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
+{
+    if (strcmp(name, "shm") == 0)
+        fix(it, "see that the node runs on this host, under this user or one that is trusted (KVPOOL_TRUST_UID), with "
+                "its socket "
+                "in this user's directory of sockets (KVPOOL_RUNTIME_DIR), and read its log");
+    else if (strcmp(name, "rdma") == 0 && err == KVPOOL_NOMEM)
+        fix(it, "raise the memory lock (ulimit -l unlimited): what moves by rdma is locked");
+    else if (strcmp(name, "rdma") == 0)
+        fix(it,
+            "see that %s is an address of the node's device that this host's devices reach (ping it from theirs), and "
+            "that "
+            "both interfaces have one MTU: compare `kvpool doctor` there; choose others by --rdma-device and "
+            "KVPOOL_RDMA_DEVICE",
+            node->addr);
+    else
+        fix(it, "see that %s can be reached from here (firewall, routes, --listen of the node) and that the node runs",
+            node->addr);
+}
+
+/* What an error says of the way, and not of what was asked for. */
+static bool
+is_of_the_way(int err)
+{
+    return err == KVPOOL_NODE_LOST || err == KVPOOL_DEADLINE || err == KVPOOL_DISCONNECTED || err == KVPOOL_UNREACHABLE;
+}
+
+static void
+judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const kvp_doctor_probe_t *probe)
+{
+    const int err = probe->err != KVPOOL_OK ? probe->err : probe->get_err;
+    kvp_doctor_finding_t *it;
+
+    if (probe->is_left)
+        say(add(j, KVP_DOCTOR_WARNING, "probe_left"), "kvpool rm --force --regex '^kvpool-doctor/'",
+            "node %s: the probe by %s could not be removed", node->name, name);
+    if (probe->is_wrong) {
+        say(add(j, KVP_DOCTOR_ERROR, "wrong_bytes"), "take that node out and test its memory and its network",
+            "node %s: %u bytes put by %s came back as others", node->name, KVP_DOCTOR_PROBE_BYTES, name);
+        return;
+    }
+    if (err == KVPOOL_OK) return;
+    if (err == KVPOOL_RETRY_AFTER) { /* a master gives no space at a node that does not answer it */
+        it = add(j, KVP_DOCTOR_ERROR, "no_place");
+        say(it, "see that kvpool-node runs and answers there, and its log; where all of it is held, ask again later",
+            "node %s at %s gave no place for a probe by %s in time: %s", node->name, node->addr, name, probe->detail);
+        return;
+    }
+    if (err == KVPOOL_NO_SPACE) {
+        say(add(j, KVP_DOCTOR_WARNING, "no_room"), "ask again later, or give the pool more memory",
+            "node %s has no room for a probe of %u bytes by %s", node->name, KVP_DOCTOR_PROBE_BYTES, name);
+        return;
+    }
+    if (probe->small_err == KVPOOL_OK && is_of_the_way(err)) {
+        it = add(j, KVP_DOCTOR_ERROR, "mtu");
+        say(it, "", "node %s: %u bytes go through by %s, %u do not: packets of full size are lost on the way",
+            node->name, KVP_DOCTOR_SMALL_BYTES, name, KVP_DOCTOR_PROBE_BYTES);
+        fix(it, "set one MTU at both hosts and every switch between: ip link set IFNAME mtu 4200");
+        return;
+    }
+    it = add(j, KVP_DOCTOR_ERROR, "node_unreachable");
+    say(it, "", "node %s at %s is not reached by %s: %s of %u bytes: %s (%s)", node->name, node->addr, name,
+        probe->err != KVPOOL_OK ? "a put" : "a get", KVP_DOCTOR_PROBE_BYTES, kvp_err_text(err), kvp_err_name(err));
+    fix_probe(it, node, name, err);
+}
+
+/* Whether a pool opens as it was asked for: where not, judge_transports has said so, once and not for each node. */
+static bool
+may_open_pool(const judge_t *j)
+{
+    for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
+        if (kvp_doctor_is_refused(&j->f->transports[i])) return false;
+    return true;
+}
+
+/* Whose bytes go the slower way though the node offers the faster one. */
+static void
+judge_way(judge_t *j, const kvp_doctor_node_t *node)
+{
+    const kvp_doctor_transport_t *rdma = transport(j, "rdma");
+    kvp_doctor_finding_t *it;
+
+    if (!may_open_pool(j)) return;
+    if (strcmp(node->transport, "none") == 0) {
+        it = add(j, KVP_DOCTOR_ERROR, "no_way");
+        say(it, "", "node %s offers %s, and none of that leads there from here", node->name, node->offers);
+        fix(it,
+            "start it with --transports that this machine was not told to leave out, or name one that it offers here");
+    } else if (rdma != NULL && strcmp(node->transport, "tcp") == 0 && kvp_is_listed(node->offers, "rdma") &&
+               !rdma->is_usable) {
+        say(add(j, KVP_DOCTOR_WARNING, "rdma_unused"), "mend what keeps this machine from it",
+            "node %s offers rdma, and is reached by tcp: %s", node->name, rdma->why);
+    }
+}
+
+/* Memory of this host is shared by descriptors of its node, and mapped by its clients. */
+static void
+judge_chunks(judge_t *j)
+{
+    uint64_t maps = 0;
+
+    for (size_t i = 0; i < j->f->nodes_n; i++) {
+        const kvp_doctor_node_t *node = &j->f->nodes[i];
+        uint64_t chunks, files;
+
+        if (!node->is_here || node->chunk_bytes == 0) continue;
+        chunks = (node->size_bytes + node->chunk_bytes - 1) / node->chunk_bytes;
+        files = chunks * KVP_CHUNK_FILES + CLIENTS_FILES;
+        maps += 2 * KVP_CHUNK_FILES * chunks;
+        if (files <= j->f->open_files_max) continue;
+        fix(say(add(j, KVP_DOCTOR_WARNING, "node_files"), "",
+                "node %s takes %llu open files for its %llu chunks and %u clients; a process of this user may have "
+                "%llu",
+                node->name, (unsigned long long)files, (unsigned long long)chunks, CLIENTS_FILES / 2,
+                (unsigned long long)j->f->open_files_max),
+            "ulimit -Hn %llu; LimitNOFILE=%llu in the service's unit; or a longer --chunk-bytes",
+            (unsigned long long)files, (unsigned long long)files);
+    }
+    if (maps <= j->f->mappings_max) return;
+    fix(say(add(j, KVP_DOCTOR_ERROR, "mappings"), "",
+            "a client may map the memory of this host's nodes in %llu pieces, and vm.max_map_count is %llu",
+            (unsigned long long)maps, (unsigned long long)j->f->mappings_max),
+        "sysctl -w vm.max_map_count=%llu; or a longer --chunk-bytes of the nodes", (unsigned long long)(2 * maps));
+}
+
+/* Nodes populate their memory in the background, so each may start where all together do not fit. */
+static void
+judge_memory(judge_t *j)
+{
+    const kvp_ram_t *ram = &j->f->ram;
+    char given[KVP_MIB_TEXT_MAX], has[KVP_MIB_TEXT_MAX], left[KVP_MIB_TEXT_MAX];
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < j->f->nodes_n; i++)
+        if (j->f->nodes[i].is_here) bytes += j->f->nodes[i].size_bytes;
+    kvp_format_mib(bytes, given);
+    kvp_format_mib(ram->total_bytes, has);
+    kvp_format_mib(ram->available_bytes, left);
+    if (bytes > ram->total_bytes)
+        say(add(j, KVP_DOCTOR_ERROR, "node_memory"),
+            "start them with less --memory, or raise the limit of the control group: else the kernel kills them",
+            "the nodes of this host give %s, more memory than this machine or its control group has (%s)", given, has);
+    else if (ram->available_bytes < ram->total_bytes / LOW_SHARE)
+        say(add(j, KVP_DOCTOR_WARNING, "memory_low"),
+            "end what else takes memory, or start the node with less --memory: else the kernel kills a process",
+            "%s has %s of memory left, of %s", ram->where, left, has);
+}
+
+static void
+judge_node(judge_t *j, const kvp_doctor_node_t *node)
+{
+    if (strcmp(node->state, "up") != 0) {
+        say(add(j, KVP_DOCTOR_ERROR, "node_away"), "start it again, or wait until the master gives it up",
+            "node %s at %s is %s", node->name, node->addr, node->state);
+        return;
+    }
+    judge_way(j, node);
+    for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
+        if (node->probes[i].was_made) judge_probe(j, node, j->f->transports[i].name, &node->probes[i]);
+    for (size_t i = 0; i < j->f->ports_n; i++) {
+        const kvp_doctor_port_t *port = &j->f->ports[i];
+
+        if (!port->is_used || !node->is_here || port->max_registration_bytes >= node->chunk_bytes) continue;
+        say(add(j, KVP_DOCTOR_ERROR, "registration"), "start the node with a smaller --chunk-bytes",
+            "node %s has chunks of %llu MiB, and %s registers %llu MiB at most", node->name,
+            (unsigned long long)(node->chunk_bytes >> 20), port->device,
+            (unsigned long long)(port->max_registration_bytes >> 20));
+    }
+}
+
+static void
+judge_tier(judge_t *j, const kvp_doctor_node_t *tier)
+{
+    if (strcmp(tier->state, "up") != 0)
+        say(add(j, KVP_DOCTOR_WARNING, "ssd_away"),
+            "start its node again with that --ssd; `kvpool rm` removes what is not to come back",
+            "the SSD tier %s is %s: what is there alone cannot be read", tier->name, tier->state);
+    else if (tier->size_bytes <= 1)
+        say(add(j, KVP_DOCTOR_ERROR, "ssd_failed"), "see the node's log, and its disks",
+            "the SSD tier %s has no device that works", tier->name);
+}
+
+size_t
+kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings_out, size_t cap)
+{
+    judge_t j = {.f = facts, .list = findings_out, .cap = cap};
+
+    judge_transports(&j);
+    judge_ports(&j);
+    judge_limits(&j);
+    judge_master(&j);
+    judge_chunks(&j);
+    judge_memory(&j);
+    for (size_t i = 0; i < facts->nodes_n; i++)
+        judge_node(&j, &facts->nodes[i]);
+    for (size_t i = 0; i < facts->tiers_n; i++)
+        judge_tier(&j, &facts->tiers[i]);
+    return j.n;
+}
+
+const char *
+kvp_doctor_severity_name(kvp_doctor_severity_t severity)
+{
+    static const char *const names[] = {"info", "warning", "error"};
+
+    return names[severity];
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `kvpool`: the pool from the command line. The verb table; what all verbs share is in base/cli.c.
+ */
+#include "tools/base/cli.h"
+
+#include "common/rlimits.h"
+#include "common/stdfd.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static const kvp_cli_verb_t verbs[] = {
+    {"up", "", "a whole pool on this host, until it is interrupted", kvp_cli_up},
+    {"put", "KEY", "store standard input, or a file, under a key", kvp_cli_put},
+    {"get", "KEY", "write a value to standard output, or to a file", kvp_cli_get},
+    {"exists", "KEY...", "say whether keys are there", kvp_cli_exists},
+    {"rm", "KEY... | --regex PATTERN | --all", "remove keys", kvp_cli_rm},
+    {"bump", "", "make all that the tenant has put unfindable, in one step", kvp_cli_bump},
+    {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
+    {"stat", "", "how the pool is: nodes, memory, objects, hits, and what is wrong", kvp_cli_stat},
+    {"doctor", "", "what is wrong with this machine or the pool, and what helps", kvp_cli_doctor},
+    {"snapshot", "", "have the master write its log anew, so that files before it go", kvp_cli_snapshot},
+    {"fsck", "",
+     "whether all that a pool says it has can be read (1: not all, 2: could not be checked); of a stopped one, its log",
+     kvp_cli_fsck},
+    {"master", "switch", "have the master that leads give up its lead to another one", kvp_cli_master},
+    {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
+    {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},
+};
+
+#define NAME_MAX_LEN 32u
+
+static void
+usage(FILE *to)
+{
+    fprintf(to, "usage: kvpool VERB [options] ...\n\nA pool of KV-cache blocks, from the command line.\n\n");
+    for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
+        fprintf(to, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
+    fprintf(to,
+            "\nkvpool VERB --help tells the verb's options. Every verb takes --master HOST:PORT (or KVPOOL_MASTER),\n"
+            "--deadline, --transports, --tenant and --json.\n"
+            "exit code: 0 done, 1 miss or refused, 2 usage, 3 pool unreachable\n");
+}
+
+/* The letters that have to be put in, left out or changed to make one of the other; at most NAME_MAX_LEN count. */
+static size_t
+distance(const char *a, const char *b)
+{
+    size_t row[NAME_MAX_LEN + 1];
+    const size_t n = strnlen(b, NAME_MAX_LEN);
+
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 0; i < NAME_MAX_LEN && a[i] != '\0'; i++) {
+        size_t before = row[0]++;
+
+        for (size_t j = 0; j < n; j++) {
+            const size_t change = before + (a[i] != b[j]);
+
+            before = row[j + 1];
+            row[j + 1] = change < before + 1 ? change : before + 1;
+            if (row[j] + 1 < row[j + 1]) row[j + 1] = row[j] + 1;
+        }
+    }
+    return row[n];
+}
+
+static const kvp_cli_verb_t *
+verb_named(const char *name)
+{
+    for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
+        if (strcmp(name, verbs[i].name) == 0) return &verbs[i];
+    return NULL;
+}
+
+static int
+complain_of_verb(const char *name)
+{
+    static const struct {
+        const char *name, *verb;
+    } others[] = {{"delete", "rm"},  {"del", "rm"},      {"remove", "rm"},           {"list", "ls"},
+                  {"set", "put"},    {"status", "stat"}, {"info", "stat"},           {"start", "up"},
+                  {"check", "fsck"}, {"has", "exists"},  {"switch", "master switch"}};
+    const char *near = NULL;
+    if (name[0] == '-') {
+        fprintf(stderr, "kvpool: unknown option %s: options have two dashes; see kvpool --help\n", name);
+        return KVP_EXIT_USAGE;
+    }
+    size_t best = 3; /* more changes make another word */
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++) {
+        const size_t d = distance(name, verbs[i].name);
+
+        if (d < best && d < strlen(verbs[i].name)) {
+            best = d;
+            near = verbs[i].name;
+        }
+    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(others); i++)
+        if (strcmp(name, others[i].name) == 0) near = others[i].verb;
+    if (near != NULL)
+        fprintf(stderr, "kvpool: no verb \"%s\"; did you mean \"%s\"? See kvpool --help\n", name, near);
+    else
+        fprintf(stderr, "kvpool: no verb \"%s\"; see kvpool --help\n", name);
+    return KVP_EXIT_USAGE;
+}
+
+/* The place of the verb, behind options; argc where there is none. Which of a verb's own options have values the verb alone knows:
+ * here one before the name of a verb, or before another option, has none. */
+static int
+find_verb(int argc, char **argv)
+{
+    int at = 1;
+
+    while (at < argc && argv[at][0] == '-' && argv[at][1] == '-' && argv[at][2] != '\0') {
+        const bool is_alone = strchr(argv[at], '=') != NULL || strcmp(argv[at], "--json") == 0 ||
+                              (strcmp(argv[at], "--tenant") != 0 && strcmp(argv[at], "--cluster") != 0 &&
+                               at + 1 < argc && (argv[at + 1][0] == '-' || verb_named(argv[at + 1]) != NULL));
+
+        at += is_alone ? 1 : 2;
+    }
+    return at < argc ? at : argc;
+}
+
+int
+main(int argc, char **argv)
+{
+    kvp_stdfd_hold();
+    kvp_limit_survive_file_size();
+    /* A reader that went away is a write error with a message, not a silent death. */
+    signal(SIGPIPE, SIG_IGN);
+    const char *name = argc > 1 ? argv[1] : "";
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        usage(stdout);
+        return fflush(stdout) == 0 ? KVP_EXIT_DONE : KVP_EXIT_REFUSED;
+    }
+    if (strcmp(name, "--version") == 0) {
+        printf("kvpool %s\n", kvpool_version());
+        return fflush(stdout) == 0 ? KVP_EXIT_DONE : KVP_EXIT_REFUSED;
+    }
+    const int at = find_verb(argc, argv);
+    if (at < argc) {
+        char *verb = argv[at];
+        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv)); /* options may stand behind it as well */
+        argv[1] = verb;
+        const kvp_cli_verb_t *found = verb_named(verb);
+        return found != NULL ? found->run(found, argc - 1, argv + 1) : complain_of_verb(verb);
+    }
+    usage(stderr);
+    if (argc > 1) fprintf(stderr, "kvpool: a verb is missing\n");
+    return KVP_EXIT_USAGE;
+}

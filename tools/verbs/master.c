@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * master: what is asked of the masters of a pool, and not of the pool. So far to switch: the one that leads gives up its lead to
+ * another that has all of its log.
+ */
+#include "tools/base/cli.h"
+
+#include "tools/base/opts.h"
+#include "tools/base/report.h"
+
+#include <string.h>
+
+int
+kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv)
+{
+    kvpool_switched_t switched;
+    kvp_cli_common_t common;
+    kvpool_conf_t conf;
+    int first, err;
+    int code = kvp_cli_parse(verb, NULL, 0, argc, argv, &common, &first);
+    if (code != KVP_EXIT_GO_ON) return code;
+    if (argc - first != 1 || strcmp(argv[first], "switch") != 0)
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "say what: switch");
+    conf = kvp_cli_conf(&common);
+    conf.detail = common.detail;
+    conf.detail_cap = sizeof common.detail;
+    err = kvpool_master_switch(&conf, &switched);
+    if (err != KVPOOL_OK) {
+        code = kvp_cli_fail_why(verb, &common, "switch", err);
+        return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code; /* the lead is given up, and nobody has it */
+    }
+    kvp_report_t *report = kvp_report_create();
+    kvp_report_text(report, "from", "led before", switched.from);
+    kvp_report_text(report, "to", "leads now", switched.to);
+    kvp_report_count(report, "term", "term", switched.term);
+    kvp_report_real(report, "elapsed_ms", "took (ms)", (double)switched.took_us / 1e3, 1);
+    kvp_report_print(report, common.is_json);
+    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+}

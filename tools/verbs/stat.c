@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * stat: a screen that says how the pool is; with --all every figure of the library's JSON, and with --json that JSON as it
+ * is. The layout of --all follows the JSON's shape, not a list of names: an object is a section, an array of objects a table.
+ */
+#include "tools/base/cli.h"
+
+#include "tools/base/http.h"
+#include "tools/base/opts.h"
+#include "tools/base/json_out.h"
+#include "tools/base/report.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CELL_MAX 160
+#define COLUMNS_MAX 32
+
+static bool
+ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static const char *
+cell(const char *name, struct json_object *value, char dst[CELL_MAX])
+{
+    char bytes[KVP_BYTES_TEXT_MAX];
+    if (ends_with(name, "_bytes") && json_object_is_type(value, json_type_int))
+        snprintf(dst, CELL_MAX, "%s", kvp_format_bytes(json_object_get_uint64(value), bytes));
+    else if (value == NULL)
+        snprintf(dst, CELL_MAX, "-");
+    else /* names come from nodes: nothing in them may move the cursor */
+        kvp_cli_quote(json_object_get_string(value), strlen(json_object_get_string(value)), dst, CELL_MAX);
+    return dst;
+}
+
+static bool
+is_table(struct json_object *value)
+{
+    return json_object_is_type(value, json_type_array) && json_object_array_length(value) > 0 &&
+           json_object_is_type(json_object_array_get_idx(value, 0), json_type_object);
+}
+
+/* columns takes the names of the first row's scalars: the rows of one array are alike. */
+static size_t
+columns(struct json_object *first, const char *names[COLUMNS_MAX])
+{
+    size_t n = 0;
+    json_object_object_foreach(first, name, value)
+    {
+        const bool is_nested =
+            json_object_is_type(value, json_type_object) || json_object_is_type(value, json_type_array);
+        if (!is_nested && n < COLUMNS_MAX) names[n++] = name;
+    }
+    return n;
+}
+
+/* An empty line sets a section apart from the one before. */
+static void
+print_title(const char *title, bool *is_first)
+{
+    printf("%s%s\n", *is_first ? "" : "\n", title);
+    *is_first = false;
+}
+
+static void
+print_table(const char *title, struct json_object *rows, bool *is_first)
+{
+    const char *names[COLUMNS_MAX];
+    size_t width[COLUMNS_MAX];
+    char text[CELL_MAX];
+    struct json_object *value;
+    const size_t n = columns(json_object_array_get_idx(rows, 0), names), rows_n = json_object_array_length(rows);
+    for (size_t c = 0; c < n; c++) {
+        width[c] = strlen(names[c]);
+        for (size_t r = 0; r < rows_n; r++) {
+            if (!json_object_object_get_ex(json_object_array_get_idx(rows, r), names[c], &value)) value = NULL;
+            width[c] = kvp_max_u64(width[c], strlen(cell(names[c], value, text)));
+        }
+    }
+    print_title(title, is_first);
+    putchar(' ');
+    for (size_t c = 0; c < n; c++)
+        printf(" %-*s", (int)width[c], names[c]);
+    putchar('\n');
+    for (size_t r = 0; r < rows_n; r++) {
+        putchar(' ');
+        for (size_t c = 0; c < n; c++) {
+            if (!json_object_object_get_ex(json_object_array_get_idx(rows, r), names[c], &value)) value = NULL;
+            printf(" %-*s", (int)width[c], cell(names[c], value, text));
+        }
+        putchar('\n');
+    }
+}
+
+static void
+print_section(const char *title, struct json_object *section, bool *is_first)
+{
+    char text[CELL_MAX];
+    size_t width = 0;
+    if (title != NULL) print_title(title, is_first);
+    json_object_object_foreach(section, name, value)
+    {
+        (void)value;
+        width = kvp_max_u64(width, strlen(name));
+    }
+    json_object_object_foreach(section, key, scalar)
+    {
+        const bool is_nested = json_object_is_type(scalar, json_type_object) || is_table(scalar);
+        const bool is_empty = json_object_is_type(scalar, json_type_array) && json_object_array_length(scalar) == 0;
+        if (!is_nested && !is_empty) printf("  %-*s  %s\n", (int)width, key, cell(key, scalar, text));
+    }
+    json_object_object_foreach(section, child, nested)
+    {
+        if (json_object_is_type(nested, json_type_object)) print_section(child, nested, is_first);
+        if (is_table(nested)) print_table(child, nested, is_first);
+    }
+}
+
+/* figure returns a count of the JSON; 0 if it is not there. */
+static uint64_t
+figure(struct json_object *of, const char *name)
+{
+    struct json_object *value;
+    return json_object_object_get_ex(of, name, &value) ? json_object_get_uint64(value) : 0;
+}
+
+static const char *
+word(struct json_object *of, const char *name)
+{
+    struct json_object *value;
+    return json_object_object_get_ex(of, name, &value) ? json_object_get_string(value) : "";
+}
+
+static struct json_object *
+part(struct json_object *of, const char *name)
+{
+    struct json_object *value;
+    return json_object_object_get_ex(of, name, &value) ? value : NULL;
+}
+
+static double
+percent(uint64_t some, uint64_t all)
+{
+    return all == 0 ? 0 : 100.0 * (double)some / (double)all;
+}
+
+static void
+print_hits(struct json_object *counters)
+{
+    const uint64_t known = figure(counters, "used"), gets = figure(counters, "gets") + known;
+    const uint64_t got = gets - kvp_min_u64(gets, figure(counters, "get_misses"));
+    const uint64_t exists = figure(counters, "exists"), asked = exists + figure(counters, "lookups");
+    const uint64_t found =
+        figure(counters, "lookup_found") + exists - kvp_min_u64(exists, figure(counters, "exists_misses"));
+    printf("hit ratio  ");
+    if (gets == 0 && asked == 0) printf("nothing was asked for yet");
+    if (gets > 0) printf("gets %.1f %% of %" PRIu64, percent(got, gets), gets);
+    if (gets > 0 && asked > 0) printf(", ");
+    if (asked > 0) printf("look-ups %.1f %% of %" PRIu64, percent(found, asked), asked);
+    putchar('\n');
+}
+
+/* A line of what is wrong; the first one begins with that word. */
+static void __attribute__((format(printf, 2, 3))) print_wrong(size_t *lines, const char *fmt, ...)
+{
+    va_list args;
+    printf("%-11s", *lines == 0 ? "wrong" : "");
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    putchar('\n');
+    *lines += 1;
+}
+
+static void
+print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
+{
+    char name[CELL_MAX];
+    const char *state = word(segment, "state"), *node = word(segment, "node");
+    kvp_cli_quote(node, strlen(node), name, sizeof name);
+    if (strcmp(state, "lost") == 0) return; /* the master has said so */
+    if (strcmp(state, "up") != 0)
+        print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
+    else if (!is_standby && strcmp(word(segment, "transport"), "none") == 0) /* nodes are not tried then */
+        print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
+}
+
+/* print_wrong_of_pool prints the causes for which the master says that the pool is degraded. */
+static void
+print_wrong_of_pool(size_t *lines, struct json_object *why)
+{
+    for (size_t i = 0; i < json_object_array_length(why); i++) {
+        char text[512];
+        const char *said = word(json_object_array_get_idx(why, i), "text");
+
+        kvp_cli_quote(said, strlen(said), text, sizeof text);
+        print_wrong(lines, "%s", text);
+    }
+}
+
+static void
+print_tiers(struct json_object *tiers)
+{
+    char used[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
+    uint64_t used_bytes = 0, size_bytes = 0, objects = 0;
+    for (size_t i = 0; i < json_object_array_length(tiers); i++) {
+        struct json_object *tier = json_object_array_get_idx(tiers, i);
+        used_bytes += figure(tier, "used_bytes");
+        size_bytes += figure(tier, "size_bytes");
+        objects += figure(tier, "objects");
+    }
+    if (size_bytes > 0)
+        printf("SSD        %s of %s by %" PRIu64 " objects that are not in memory\n",
+               kvp_format_bytes(used_bytes, used), kvp_format_bytes(size_bytes, size), objects);
+}
+
+static void
+print_what_is_wrong(struct json_object *pool, struct json_object *segments)
+{
+    char bytes[KVP_BYTES_TEXT_MAX];
+    size_t lines = 0;
+    struct json_object *counters = part(pool, "counters");
+    const uint64_t quarantine = figure(pool, "quarantine_bytes"), refused = figure(counters, "put_no_space"),
+                   breaches = figure(counters, "protocol_errors");
+    print_wrong_of_pool(&lines, part(pool, "why"));
+    for (size_t i = 0; i < json_object_array_length(segments); i++)
+        print_wrong_of_node(&lines, json_object_array_get_idx(segments, i),
+                            json_object_get_boolean(part(pool, "is_standby")));
+    if (quarantine > 0)
+        print_wrong(&lines, "%s are in quarantine: a client died or stopped during a put, and may still write there",
+                    kvp_format_bytes(quarantine, bytes));
+    if (refused > 0) print_wrong(&lines, "puts refused for want of space: %" PRIu64, refused);
+    if (breaches > 0) print_wrong(&lines, "connections closed for a breach of the protocol: %" PRIu64, breaches);
+    if (lines == 0) print_wrong(&lines, "nothing");
+}
+
+/* print_some_columns prints those columns of the rows as a table; nothing where there are no rows. */
+static void
+print_some_columns(const char *title, struct json_object *from, const char *const *names, size_t n)
+{
+    bool is_first = false;
+    struct json_object *rows = json_object_new_array();
+    for (size_t i = 0; i < json_object_array_length(from); i++) {
+        struct json_object *row = json_object_new_object();
+        for (size_t c = 0; c < n; c++)
+            json_object_object_add(row, names[c], json_object_get(part(json_object_array_get_idx(from, i), names[c])));
+        json_object_array_add(rows, row);
+    }
+    if (is_table(rows)) print_table(title, rows, &is_first);
+    json_object_put(rows);
+}
+
+/* A master without etcd has no id, and is the only one. */
+static bool
+is_elected(struct json_object *masters)
+{
+    return json_object_array_length(masters) > 0 && word(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
+}
+
+static void
+print_screen(struct json_object *stat)
+{
+    char used[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
+    struct json_object *pool = part(stat, "pool"), *segments = part(stat, "segments"), *tiers = part(stat, "tiers"),
+                       *masters = part(stat, "masters");
+    const uint64_t used_bytes = figure(pool, "used_bytes"), size_bytes = figure(pool, "size_bytes");
+    const size_t nodes = json_object_array_length(segments);
+    size_t up = 0;
+    for (size_t i = 0; i < nodes; i++)
+        up += strcmp(word(json_object_array_get_idx(segments, i), "state"), "up") == 0;
+    if (json_object_get_boolean(part(pool, "is_standby")) && figure(pool, "term") == 0)
+        printf("master     a standby, which has heard of no leader yet\n");
+    else if (json_object_get_boolean(part(pool, "is_standby")))
+        printf("master     a standby, of term %" PRIu64 ": it shows what the log of the leader says\n",
+               figure(pool, "term"));
+    printf("nodes      %zu of %zu up\n", up, nodes);
+    printf("memory     %s of %s used (%.1f %%)\n", kvp_format_bytes(used_bytes, used),
+           kvp_format_bytes(size_bytes, size), percent(used_bytes, size_bytes));
+    print_tiers(tiers);
+    printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", figure(pool, "objects"),
+           figure(pool, "attempts"));
+    print_hits(part(pool, "counters"));
+    print_what_is_wrong(pool, segments);
+    static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
+    static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
+    print_some_columns("nodes", segments, of_nodes, KVP_ARRAY_LEN(of_nodes));
+    if (is_elected(masters)) print_some_columns("masters", masters, of_masters, KVP_ARRAY_LEN(of_masters));
+}
+
+static void
+print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_all)
+{
+    bool is_first = true;
+    if (common->is_json) {
+        kvp_json_line(stat, stdout);
+        return;
+    }
+    if (wants_all)
+        print_section(NULL, stat, &is_first);
+    else
+        print_screen(stat);
+    json_object_put(stat);
+}
+
+/* ---- of a conductor */
+/* A row of what is shown of a publisher; what pools hold for it stands behind. */
+static struct json_object *
+publisher_row(struct json_object *service)
+{
+    static const char *const shown[] = {"instance_id", "tenant_id",    "dp_rank", "modelname",
+                                        "state",       "staleness_ms", "blocks",  "events"};
+    struct json_object *row = json_object_new_object(), *joins = part(service, "joins");
+    const size_t joins_n = joins == NULL ? 0 : json_object_array_length(joins);
+    uint64_t joined = 0, unjoined = 0;
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(shown); i++)
+        json_object_object_add(row, shown[i], json_object_get(part(service, shown[i])));
+    for (size_t i = 0; i < joins_n; i++) {
+        joined += figure(json_object_array_get_idx(joins, i), "joined");
+        unjoined += figure(json_object_array_get_idx(joins, i), "unjoined");
+    }
+    json_object_object_add(row, "of_pools", joins_n == 0 ? NULL : json_object_new_uint64(joined));
+    json_object_object_add(row, "unjoined", joins_n == 0 ? NULL : json_object_new_uint64(unjoined));
+    return row;
+}
+
+static void
+print_publishers(struct json_object *services)
+{
+    struct json_object *rows = json_object_new_array();
+    bool is_first = true;
+
+    for (size_t i = 0; i < json_object_array_length(services); i++)
+        json_object_array_add(rows, publisher_row(json_object_array_get_idx(services, i)));
+    if (is_table(rows))
+        print_table("publishers", rows, &is_first);
+    else
+        printf("publishers  none is registered\n");
+    json_object_put(rows);
+}
+
+static int
+stat_conductor(const kvp_cli_verb_t *verb, const char *at, kvp_cli_common_t *common)
+{
+    struct json_object *services;
+    const char *why = "what answers there is no conductor; is that the port of its --http?";
+    const kvp_err_t err = kvp_cli_http(at, "/services", NULL, &services, &why);
+
+    if (err == KVP_INVALID) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", at);
+    if (err != KVP_OK || !json_object_is_type(services, json_type_array)) {
+        json_object_put(services);
+        snprintf(common->detail, sizeof common->detail, "no conductor answers at %s: %s", at, why);
+        if (common->is_json) return kvp_cli_fail_why(verb, common, "", KVP_UNREACHABLE);
+        return kvp_cli_complain(verb, KVP_EXIT_UNREACHABLE, "%s (UNREACHABLE)", common->detail);
+    }
+    if (common->is_json) {
+        kvp_json_line(services, stdout); /* gives it back */
+    } else {
+        print_publishers(services);
+        json_object_put(services);
+    }
+    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+}
+
+int
+kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
+{
+    bool wants_all = false, is_conductor = false;
+    const char *conductor_http = KVP_CLI_CONDUCTOR;
+    const kvp_cli_opt_t opts[] = {
+        {"all", KVP_CLI_FLAG, &wants_all, NULL, "every figure of the pool, the tenant and this client", 0, 0},
+        {"conductor", KVP_CLI_FLAG, &is_conductor, NULL, "what a conductor knows, instead of the pool", 0, 0},
+        {"conductor-http", KVP_CLI_TEXT, &conductor_http, "HOST:PORT",
+         "of the conductor (default " KVP_CLI_CONDUCTOR ")", 0, 0}};
+    kvp_cli_common_t common;
+    kvpool_t *pool = NULL;
+    struct json_object *stat = NULL;
+    int first;
+    int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
+    if (code != KVP_EXIT_GO_ON) return code;
+    if (is_conductor) return stat_conductor(verb, conductor_http, &common);
+    common.state_only = common.masters_n == 1; /* that one, whether it leads or not */
+    code = kvp_cli_open(verb, &common, &pool);
+    if (code != KVP_EXIT_DONE) return code;
+    int err = kvp_json_stat(pool, &stat);
+    kvpool_free(pool);
+    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "stat", err);
+    print_stat(stat, &common, wants_all);
+    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copies. A large copy would only push other data out of the cache, and an ordinary store first reads the line that it
+ * overwrites: stores around the cache save a third of the memory traffic. AVX2 is a tenth faster here than SSE2;
+ * AVX-512 and software prefetch gain nothing over it (measured on Zen 5, 2 MiB pieces of 512 MiB).
+ */
+#include "transport/copy.h"
+
+#include <string.h>
+
+#define STREAM_WHOLE_BYTES (256u << 10) /* the first size at which it wins on cold memory and loses little on warm */
+#define STREAM_PIECE_BYTES 4096u
+#define LINE_BYTES 64u
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+/* Both: dst aligned to 64, n a multiple of 128. */
+static void
+stream_sse2(uint8_t *dst, const uint8_t *src, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64) {
+        __m128i a = _mm_loadu_si128((const __m128i *)(src + i));
+        __m128i b = _mm_loadu_si128((const __m128i *)(src + i + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(src + i + 32));
+        __m128i d = _mm_loadu_si128((const __m128i *)(src + i + 48));
+        _mm_stream_si128((__m128i *)(dst + i), a);
+        _mm_stream_si128((__m128i *)(dst + i + 16), b);
+        _mm_stream_si128((__m128i *)(dst + i + 32), c);
+        _mm_stream_si128((__m128i *)(dst + i + 48), d);
+    }
+}
+
+__attribute__((target("avx2"))) static void
+stream_avx2(uint8_t *dst, const uint8_t *src, size_t n)
+{
+    for (size_t i = 0; i < n; i += 128) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)(src + i));
+        __m256i b = _mm256_loadu_si256((const __m256i *)(src + i + 32));
+        __m256i c = _mm256_loadu_si256((const __m256i *)(src + i + 64));
+        __m256i d = _mm256_loadu_si256((const __m256i *)(src + i + 96));
+        _mm256_stream_si256((__m256i *)(dst + i), a);
+        _mm256_stream_si256((__m256i *)(dst + i + 32), b);
+        _mm256_stream_si256((__m256i *)(dst + i + 64), c);
+        _mm256_stream_si256((__m256i *)(dst + i + 96), d);
+    }
+}
+
+static void
+copy_stream(uint8_t *dst, const uint8_t *src, size_t n)
+{
+    size_t head = -(uintptr_t)dst % LINE_BYTES;
+    size_t body = (n - head) & ~(size_t)127;
+
+    memcpy(dst, src, head);
+    if (__builtin_cpu_supports("avx2"))
+        stream_avx2(dst + head, src + head, body);
+    else
+        stream_sse2(dst + head, src + head, body);
+    memcpy(dst + head + body, src + head + body, n - head - body);
+}
+
+void
+kvp_copy_fence(void)
+{
+    _mm_sfence();
+}
+#else
+static void
+copy_stream(uint8_t *dst, const uint8_t *src, size_t n)
+{
+    memcpy(dst, src, n);
+}
+
+void
+kvp_copy_fence(void)
+{
+}
+#endif
+
+void
+kvp_copy_part(void *dst, const void *src, size_t n, uint64_t whole)
+{
+    if (whole < STREAM_WHOLE_BYTES || n < STREAM_PIECE_BYTES)
+        memcpy(dst, src, n);
+    else
+        copy_stream(dst, src, n);
+}
+
+void
+kvp_copy(void *dst, const void *src, size_t n)
+{
+    kvp_copy_part(dst, src, n, n);
+    kvp_copy_fence();
+}

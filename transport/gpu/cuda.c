@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * CUDA behind device.h, by its driver API.
+ *
+ * Design notes.
+ * - Nothing is loaded or initialized here: the library is looked for among those that the process has. A process without
+ *   it holds no CUDA pointer, is not made to wait for a driver, and may fork.
+ * - No header of CUDA is needed: what is used of it is below. Names with _v2 are what the header's macros stand for.
+ * - Memory of a pool or of the virtual memory calls belongs to no context; it is copied in the device's primary one, which
+ *   is kept from then on, as every user of the run time keeps it.
+ */
+#include "transport/gpu/device.h"
+
+#include "common/log.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIBRARY "libcuda.so.1"
+
+enum { SUCCESS = 0, ERROR_OUT_OF_MEMORY = 2 };
+enum {
+    POINTER_CONTEXT = 1,
+    POINTER_MEMORY_TYPE = 2,
+    POINTER_SYNC_MEMOPS = 6,
+    POINTER_IS_MANAGED = 8,
+    POINTER_DEVICE = 9
+};
+enum { MEMORY_TYPE_DEVICE = 2 };
+enum { DEVICE_RDMA_SUPPORTED = 116, DEVICE_FLUSH_OPTIONS = 117, DEVICE_WRITES_ORDERING = 118, DEVICE_DMA_BUF = 124 };
+enum { FLUSH_OPTION_HOST = 1, ORDERING_OWNER = 100 };
+enum { FLUSH_TARGET_CURRENT_CONTEXT = 0, FLUSH_SCOPE_OWNER = 100 };
+enum { RANGE_HANDLE_DMA_BUF = 1, HOST_ALLOC_PORTABLE = 1, STREAM_NON_BLOCKING = 1 };
+
+/* X(name, arguments). All return a result; device addresses are u64, contexts and streams pointers. */
+#define CUDA_CALLS(X)                                                                                                  \
+    X(cuCtxPopCurrent_v2, (void **context_out))                                                                        \
+    X(cuCtxPushCurrent_v2, (void *context))                                                                            \
+    X(cuDeviceGet, (int *device_out, int ordinal))                                                                     \
+    X(cuDeviceGetAttribute, (int *value_out, int attribute, int device))                                               \
+    X(cuDevicePrimaryCtxRetain, (void **context_out, int device))                                                      \
+    X(cuGetErrorName, (int result, const char **name_out))                                                             \
+    X(cuMemFreeHost, (void *addr))                                                                                     \
+    X(cuMemHostAlloc, (void **addr_out, size_t len, unsigned flags))                                                   \
+    X(cuMemcpyAsync, (uint64_t dst, uint64_t src, size_t len, void *stream))                                           \
+    X(cuPointerGetAttributes, (unsigned n, int *attributes, void **values, uint64_t addr))                             \
+    X(cuPointerSetAttribute, (const void *value, int attribute, uint64_t addr))                                        \
+    X(cuStreamCreate, (void **stream_out, unsigned flags))                                                             \
+    X(cuStreamDestroy_v2, (void *stream))                                                                              \
+    X(cuStreamSynchronize, (void *stream))
+/* Of later versions: 11.3, and 11.7. */
+#define CUDA_CALLS_LATER(X)                                                                                            \
+    X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                                             \
+    X(cuMemGetHandleForAddressRange, (void *handle_out, uint64_t addr, size_t len, int kind, unsigned long long flags))
+
+typedef struct {
+#define X(name, args) int(*name) args;
+    CUDA_CALLS(X)
+    CUDA_CALLS_LATER(X)
+#undef X
+} calls_t;
+
+#define DEVICES_MAX 64
+
+static calls_t calls;
+static _Atomic bool is_loaded; /* set last */
+static struct {
+    pthread_mutex_t lock;
+    void *primary[DEVICES_MAX]; /* contexts kept; NULL = not yet. Guarded by lock */
+} once = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+typedef struct {
+    kvp_device_queue_t base;
+    void *stream;
+} cuda_queue_t;
+
+/* ---- the library */
+
+/* An object's address as a function's, which ISO C has no cast for. */
+static bool
+find(void *lib, const char *name, void *fn_out)
+{
+    void *at = dlsym(lib, name);
+
+    memcpy(fn_out, &at, sizeof at);
+    return at != NULL;
+}
+
+static const char *
+load_locked(void)
+{
+    void *lib = dlopen(LIBRARY, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+
+    if (lib == NULL) return "this process has not loaded CUDA (" LIBRARY ")";
+#define X(name, args)                                                                                                  \
+    if (!find(lib, #name, &calls.name)) return LIBRARY " is too old: it has no " #name;
+    CUDA_CALLS(X)
+#undef X
+#define X(name, args) (void)find(lib, #name, &calls.name);
+    CUDA_CALLS_LATER(X)
+#undef X
+    atomic_store_explicit(&is_loaded, true, memory_order_release);
+    return NULL;
+}
+
+static kvp_err_t
+cuda_probe(const char **why_out)
+{
+    *why_out = NULL;
+    if (atomic_load_explicit(&is_loaded, memory_order_acquire)) return KVP_OK;
+    pthread_mutex_lock(&once.lock);
+    *why_out = load_locked();
+    pthread_mutex_unlock(&once.lock);
+    return *why_out == NULL ? KVP_OK : KVP_NOTSUP;
+}
+
+static kvp_err_t
+fail(int result, const char *what)
+{
+    const char *name = NULL;
+
+    if (calls.cuGetErrorName(result, &name) != SUCCESS) name = NULL;
+    kvp_log_warn("device", "%s failed: %s (%d)", what, name == NULL ? "unknown" : name, result);
+    return result == ERROR_OUT_OF_MEMORY ? KVP_NOMEM : KVP_SYS;
+}
+
+static kvp_err_t
+enter(void *context, const char *what)
+{
+    int result = calls.cuCtxPushCurrent_v2(context);
+
+    return result == SUCCESS ? KVP_OK : fail(result, what);
+}
+
+static void
+leave(void)
+{
+    void *context;
+
+    (void)calls.cuCtxPopCurrent_v2(&context);
+}
+
+/* ---- what memory is */
+typedef struct {
+    void *context;
+    unsigned type;
+    int is_managed;
+    int ordinal;
+} pointer_t;
+
+/* False: CUDA does not know it, or is not initialized here. */
+static bool
+ask_pointer(uint64_t addr, pointer_t *pointer_out)
+{
+    pointer_t p = {.ordinal = -1};
+    int attributes[] = {POINTER_CONTEXT, POINTER_MEMORY_TYPE, POINTER_IS_MANAGED, POINTER_DEVICE};
+    void *values[] = {&p.context, &p.type, &p.is_managed, &p.ordinal};
+
+    if (calls.cuPointerGetAttributes(KVP_ARRAY_LEN(attributes), attributes, values, addr) != SUCCESS) return false;
+    *pointer_out = p;
+    return p.type == MEMORY_TYPE_DEVICE || p.is_managed != 0;
+}
+
+static int
+attribute(int what, int device)
+{
+    int value = 0;
+
+    return calls.cuDeviceGetAttribute(&value, what, device) == SUCCESS ? value : 0;
+}
+
+static kvp_err_t
+primary_context(int device, void **context_out)
+{
+    kvp_err_t err = KVP_OK;
+
+    if (device < 0 || device >= DEVICES_MAX) return KVP_NOTSUP;
+    pthread_mutex_lock(&once.lock);
+    if (once.primary[device] == NULL) {
+        int result = calls.cuDevicePrimaryCtxRetain(&once.primary[device], device);
+
+        if (result != SUCCESS) {
+            once.primary[device] = NULL;
+            err = fail(result, "keeping a device's primary context");
+        }
+    }
+    *context_out = once.primary[device];
+    pthread_mutex_unlock(&once.lock);
+    return err;
+}
+
+static kvp_device_flush_t
+flush_of(int device)
+{
+    if (attribute(DEVICE_WRITES_ORDERING, device) >= ORDERING_OWNER) return KVP_DEVICE_FLUSH_NONE;
+    if (calls.cuFlushGPUDirectRDMAWrites == NULL) return KVP_DEVICE_FLUSH_IMPOSSIBLE;
+    return (attribute(DEVICE_FLUSH_OPTIONS, device) & FLUSH_OPTION_HOST) != 0 ? KVP_DEVICE_FLUSH_CALL
+                                                                              : KVP_DEVICE_FLUSH_IMPOSSIBLE;
+}
+
+static kvp_err_t
+describe(const pointer_t *p, kvp_devmem_t *mem)
+{
+    int device, result = calls.cuDeviceGet(&device, p->ordinal);
+
+    if (result != SUCCESS) return fail(result, "finding the device of memory");
+    mem->device = p->ordinal;
+    mem->flush = flush_of(device);
+    mem->has_dmabuf = calls.cuMemGetHandleForAddressRange != NULL && attribute(DEVICE_DMA_BUF, device) != 0;
+    mem->has_peer = attribute(DEVICE_RDMA_SUPPORTED, device) != 0;
+    mem->context = p->context;
+    return p->context == NULL ? primary_context(device, &mem->context) : KVP_OK;
+}
+
+static kvp_err_t
+cuda_look(const void *addr, size_t len, kvp_devmem_t *mem_out)
+{
+    kvp_devmem_t mem = {.kind = KVP_MEM_HOST};
+    pointer_t first = {0}, last = {0};
+    const char *why;
+    bool is_first, is_last;
+    int yes = 1;
+    kvp_err_t err;
+
+    *mem_out = mem;
+    if (cuda_probe(&why) != KVP_OK) return KVP_OK;
+    is_first = ask_pointer((uintptr_t)addr, &first);
+    is_last = ask_pointer((uintptr_t)addr + len - 1, &last);
+    if (is_first != is_last) return KVP_INVALID;
+    if (!is_first) return KVP_OK;
+    if (first.ordinal != last.ordinal || first.is_managed != last.is_managed) return KVP_INVALID;
+    mem.ops = &kvp_device_cuda;
+    mem.kind = first.is_managed != 0 ? KVP_MEM_MANAGED : KVP_MEM_DEVICE;
+    err = describe(&first, &mem);
+    if (err != KVP_OK) return err;
+    /* Without it even a synchronous copy of the caller's may still be on its way when an adapter begins. It is advice:
+     * some kinds of memory do not take it. */
+    if (mem.kind == KVP_MEM_DEVICE) (void)calls.cuPointerSetAttribute(&yes, POINTER_SYNC_MEMOPS, (uintptr_t)addr);
+    *mem_out = mem;
+    return KVP_OK;
+}
+
+/* ---- adapters */
+static kvp_err_t
+cuda_export_dmabuf(const kvp_devmem_t *mem, void *addr, size_t len, kvp_dmabuf_t *dmabuf_out)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t start = (uintptr_t)addr / page * page;
+    uintptr_t end = ((uintptr_t)addr + len + page - 1) / page * page;
+    int fd = -1, result;
+    kvp_err_t err;
+
+    if (!mem->has_dmabuf) return KVP_NOTSUP;
+    err = enter(mem->context, "exporting memory");
+    if (err != KVP_OK) return err;
+    result = calls.cuMemGetHandleForAddressRange(&fd, start, end - start, RANGE_HANDLE_DMA_BUF, 0);
+    leave();
+    if (result != SUCCESS) {
+        kvp_ignore(fail(result, "exporting memory as a dma-buf"), "whatever it was, there is another way");
+        return KVP_NOTSUP;
+    }
+    *dmabuf_out = (kvp_dmabuf_t){.fd = fd, .addr = (void *)start, .len = end - start};
+    return KVP_OK;
+}
+
+static kvp_err_t
+cuda_flush(const kvp_devmem_t *mem)
+{
+    kvp_err_t err;
+    int result;
+
+    if (mem->flush == KVP_DEVICE_FLUSH_NONE) return KVP_OK;
+    if (mem->flush == KVP_DEVICE_FLUSH_IMPOSSIBLE) return KVP_NOTSUP;
+    err = enter(mem->context, "flushing what adapters wrote");
+    if (err != KVP_OK) return err;
+    result = calls.cuFlushGPUDirectRDMAWrites(FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_SCOPE_OWNER);
+    leave();
+    return result == SUCCESS ? KVP_OK : fail(result, "flushing what adapters wrote");
+}
+
+/* ---- copies */
+static kvp_err_t
+cuda_pinned_alloc(const kvp_devmem_t *mem, size_t len, void **addr_out)
+{
+    kvp_err_t err = enter(mem->context, "pinning memory");
+    void *addr;
+    int result;
+
+    if (err != KVP_OK) return err;
+    result = calls.cuMemHostAlloc(&addr, len, HOST_ALLOC_PORTABLE);
+    leave();
+    if (result != SUCCESS) return fail(result, "pinning memory");
+    *addr_out = addr;
+    return KVP_OK;
+}
+
+/* Giving back where the process is ending, or its context has gone, has nothing left to give. */
+static void
+cuda_pinned_free(const kvp_devmem_t *mem, void *addr)
+{
+    if (calls.cuCtxPushCurrent_v2(mem->context) != SUCCESS) return;
+    (void)calls.cuMemFreeHost(addr);
+    leave();
+}
+
+static kvp_err_t
+cuda_queue_open(const kvp_devmem_t *mem, kvp_device_queue_t **queue_out)
+{
+    cuda_queue_t *q = calloc(1, sizeof *q);
+    kvp_err_t err;
+    int result;
+
+    if (q == NULL) return KVP_NOMEM;
+    q->base = (kvp_device_queue_t){.ops = &kvp_device_cuda, .context = mem->context};
+    err = enter(mem->context, "making a stream");
+    if (err == KVP_OK) {
+        result = calls.cuStreamCreate(&q->stream, STREAM_NON_BLOCKING);
+        leave();
+        if (result != SUCCESS) err = fail(result, "making a stream");
+    }
+    if (err != KVP_OK) {
+        free(q);
+        return err;
+    }
+    *queue_out = &q->base;
+    return KVP_OK;
+}
+
+static kvp_err_t
+cuda_copy(kvp_device_queue_t *base, void *dst, const void *src, size_t len)
+{
+    cuda_queue_t *q = kvp_container_of(base, cuda_queue_t, base);
+    kvp_err_t err = enter(base->context, "copying");
+    int result;
+
+    if (err != KVP_OK) return err;
+    result = calls.cuMemcpyAsync((uintptr_t)dst, (uintptr_t)src, len, q->stream);
+    leave();
+    return result == SUCCESS ? KVP_OK : fail(result, "copying");
+}
+
+static kvp_err_t
+cuda_wait(kvp_device_queue_t *base)
+{
+    cuda_queue_t *q = kvp_container_of(base, cuda_queue_t, base);
+    kvp_err_t err = enter(base->context, "waiting for copies");
+    int result;
+
+    if (err != KVP_OK) return err;
+    result = calls.cuStreamSynchronize(q->stream);
+    leave();
+    return result == SUCCESS ? KVP_OK : fail(result, "waiting for copies");
+}
+
+static void
+cuda_queue_close(kvp_device_queue_t *base)
+{
+    cuda_queue_t *q = kvp_container_of(base, cuda_queue_t, base);
+
+    if (calls.cuCtxPushCurrent_v2(base->context) == SUCCESS) {
+        (void)calls.cuStreamSynchronize(q->stream);
+        (void)calls.cuStreamDestroy_v2(q->stream);
+        leave();
+    }
+    free(q);
+}
+
+const kvp_device_ops_t kvp_device_cuda = {
+    .name = "cuda",
+    .probe = cuda_probe,
+    .look = cuda_look,
+    .export_dmabuf = cuda_export_dmabuf,
+    .flush = cuda_flush,
+    .pinned_alloc = cuda_pinned_alloc,
+    .pinned_free = cuda_pinned_free,
+    .queue_open = cuda_queue_open,
+    .queue_close = cuda_queue_close,
+    .copy = cuda_copy,
+    .wait = cuda_wait,
+};

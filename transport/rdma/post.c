@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - Memory that was lent and is registered is given to the adapter as it lies; all other is copied through a rail's area, or
+ *   goes in the work request. A device's is refused where not all of it is registered: nothing here may touch it.
+ * - What is written as it lies is summed after the doorbell has rung, while it is under way.
+ */
+#include "transport/rdma/ep.h"
+
+#include "transport/rdma/rails.h"
+#include "common/clock.h"
+#include "common/mutate.h"
+
+#include <string.h>
+
+#define SLICE_BYTES (128u << 10) /* of the area, or on one of several rails, for one work request */
+#define RESERVED 4u /* places that pushing READs may take */
+
+/* ---- local memory */
+static void
+advance(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, size_t n)
+{
+    at->off += n;
+    if (at->off == xfer->iov[at->iov].len) *at = (kvp_rdma_at_t){.iov = at->iov + 1};
+}
+
+void
+kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint8_t *area, uint32_t len, kvp_copy_sum_t *sum)
+{
+    while (len > 0) {
+        const kvp_iov_t *piece = &xfer->iov[at->iov];
+        uint32_t n = (uint32_t)kvp_min_u64(piece->len - at->off, len);
+        uint8_t *ours = (uint8_t *)piece->addr + at->off;
+        bool is_read = xfer->kind == KVP_XFER_READ;
+
+        if (sum != NULL)
+            kvp_copy_sum(sum, is_read ? ours : area, is_read ? area : ours, n, NULL);
+        else
+            kvp_copy_part(is_read ? ours : area, is_read ? area : ours, n, xfer->len);
+        area += n;
+        len -= n;
+        advance(xfer, at, n);
+    }
+}
+
+static void
+skip_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint32_t len)
+{
+    while (len > 0) {
+        uint32_t n = (uint32_t)kvp_min_u64(xfer->iov[at->iov].len - at->off, len);
+
+        len -= n;
+        advance(xfer, at, n);
+    }
+}
+
+uint64_t
+kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer)
+{
+    if (xfer->iov_n == 1) return kvp_sum(xfer->iov[0].addr, xfer->len);
+    kvp_sum_reset(state);
+    for (uint32_t i = 0; i < xfer->iov_n; i++)
+        kvp_sum_update(state, xfer->iov[i].addr, xfer->iov[i].len);
+    return kvp_sum_digest(state);
+}
+
+/* ---- posting */
+
+/* A piece of a transfer, for one work request. */
+typedef struct {
+    bool is_again; /* on a rail that failed it was posted before */
+    kvp_xfer_t *xfer;
+    kvp_rdma_at_t at;
+    uint64_t off, seq;
+    uint32_t len; /* at most; once it is posted, of what was */
+} slice_t;
+
+/* What is to be posted next: again what a failed rail had, else more of the first transfer that waits. */
+static bool
+next_slice(kvp_rdma_ep_t *ep, slice_t *s)
+{
+    const kvp_rdma_work_t *lost = kvp_rdma_rails_orphan(ep);
+
+    if (lost != NULL) {
+        *s = (slice_t){
+            .is_again = true, .xfer = lost->xfer, .at = lost->at, .off = lost->off, .seq = lost->seq, .len = lost->len};
+        return true;
+    }
+    if (kvp_list_is_empty(&ep->todo)) return false;
+    *s = (slice_t){.xfer = kvp_list_first(&ep->todo, kvp_xfer_t, link), .at = ep->at, .off = ep->off};
+    s->len = (uint32_t)kvp_min_u64(s->xfer->len - s->off, ep->rails_n > 1 && ep->is_wide ? SLICE_BYTES : UINT32_MAX);
+    return true;
+}
+
+/* The slice is posted: s->at is behind it. */
+static void
+slice_is_posted(kvp_rdma_ep_t *ep, const slice_t *s)
+{
+    if (s->is_again) {
+        kvp_rdma_rails_take_orphan(ep, &s->at, s->len);
+        return;
+    }
+    ep->at = s->at;
+    ep->off += s->len;
+    if (ep->off < s->xfer->len) return;
+    if (s->xfer->kind == KVP_XFER_WRITE && (s->xfer->flags & KVP_XFER_SUM) != 0) {
+        s->xfer->sum = ep->is_copied ? kvp_copy_sum_end(&ep->write_sum) : 0;
+        ep->unsummed_n += !ep->is_copied;
+    }
+    kvp_list_del(&s->xfer->link);
+    kvp_list_add_tail(&ep->posted, &s->xfer->link);
+    ep->todo_n--;
+    ep->at = (kvp_rdma_at_t){0};
+    ep->off = 0;
+}
+
+/* Those that wait for their sum have none, and are at the end of the list. */
+static void
+sum_written(kvp_rdma_ep_t *ep)
+{
+    for (kvp_list_t *pos = ep->posted.prev; ep->unsummed_n > 0; pos = pos->prev) {
+        kvp_xfer_t *xfer = kvp_list_entry(pos, kvp_xfer_t, link);
+
+        if (xfer->kind != KVP_XFER_WRITE || (xfer->flags & KVP_XFER_SUM) == 0 || xfer->sum != 0) continue;
+        xfer->sum = kvp_rdma_sum_pieces(ep->sum, xfer);
+        ep->unsummed_n--;
+    }
+}
+
+/* What one work request of a slice is made of. */
+typedef struct {
+    kvp_rdma_sge_t pieces[KVP_RDMA_SGE_MAX];
+    uint32_t n; /* 0 = it cannot be made this way, or not now */
+    bool is_inline, is_copied;
+    uint32_t slot; /* of what is copied */
+} request_t;
+
+/* Each way to make one sets the slice to what the request moves, with s->at behind it. */
+static void
+make_inline(const kvp_rdma_rail_t *rail, const slice_t *s, request_t *q)
+{
+    const kvp_xfer_t *xfer = s->xfer;
+
+    if (xfer->kind == KVP_XFER_READ || xfer->len > rail->id->inline_max || s->off > 0) return;
+    if (xfer->kind != KVP_XFER_PUBLISH && xfer->iov_n > rail->sge_max) return;
+    q->is_inline = true;
+    if (xfer->kind == KVP_XFER_PUBLISH)
+        q->pieces[q->n++] = (kvp_rdma_sge_t){.addr = (uint64_t)(uintptr_t)&xfer->word, .len = sizeof xfer->word};
+    for (uint32_t i = 0; xfer->kind == KVP_XFER_WRITE && i < xfer->iov_n; i++) {
+        const kvp_iov_t *piece = &xfer->iov[i];
+
+        if (piece->len == 0) continue; /* to some adapters 0 means 2 GiB */
+        q->pieces[q->n++] = (kvp_rdma_sge_t){.addr = (uint64_t)(uintptr_t)piece->addr, .len = (uint32_t)piece->len};
+    }
+}
+
+/* As far as it is registered. */
+static void
+make_direct(const kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s, request_t *q)
+{
+    uint64_t most = kvp_min_u64(s->len, rail->len_max);
+    uint64_t len = 0;
+    size_t got, want;
+
+    if ((s->xfer->flags & KVP_XFER_LENT) == 0) return;
+    while (q->n < rail->sge_max && len < most) {
+        const kvp_iov_t *piece = &s->xfer->iov[s->at.iov];
+        uint8_t *addr = (uint8_t *)piece->addr + s->at.off;
+        uint32_t lkey = 0;
+
+        want = kvp_min_u64(piece->len - s->at.off, most - len);
+        got = kvp_mrcache_find(cursor, rail->cache_dev, addr, want, &lkey);
+        if (got == 0 && want > 0) break;
+        if (got > 0)
+            q->pieces[q->n++] = (kvp_rdma_sge_t){.addr = (uint64_t)(uintptr_t)addr, .len = (uint32_t)got, .lkey = lkey};
+        len += got;
+        advance(s->xfer, &s->at, got);
+    }
+    if (q->n > 0) s->len = (uint32_t)len;
+}
+
+/* Through the area, as far as one slot goes. */
+static void
+make_copied(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, slice_t *s, request_t *q)
+{
+    bool has_sum = (s->xfer->flags & KVP_XFER_SUM) != 0 && !s->is_again && ep->is_copied;
+    uint32_t len = (uint32_t)kvp_min_u64(s->len, SLICE_BYTES);
+    uint8_t *slot;
+
+    if (!kvp_rdma_rail_take_slot(rail, len, &q->slot)) return;
+    slot = rail->area + q->slot;
+    q->pieces[q->n++] = (kvp_rdma_sge_t){.addr = (uint64_t)(uintptr_t)slot, .len = len, .lkey = rail->area_reg->lkey};
+    q->is_copied = true;
+    s->len = len;
+    rail->area_mark = rail->area_head;
+    if ((s->xfer->flags & KVP_XFER_LENT) != 0) ep->base.costs.copied_bytes += len;
+    if (s->xfer->kind == KVP_XFER_PUBLISH) {
+        memcpy(slot, &s->xfer->word, sizeof s->xfer->word);
+    } else if (s->xfer->kind == KVP_XFER_READ) {
+        skip_pieces(s->xfer, &s->at, len);
+    } else {
+        if (s->off == 0) kvp_copy_sum_begin(&ep->write_sum, s->xfer->len);
+        kvp_rdma_copy_pieces(s->xfer, &s->at, slot, len, has_sum ? &ep->write_sum : NULL);
+    }
+}
+
+/* Bytes that the processor has to do with once they are there, or whose room is wanted. */
+static uint64_t
+late_work(const slice_t *s, const request_t *q)
+{
+    bool is_summed = s->xfer->kind == KVP_XFER_READ && (s->xfer->flags & KVP_XFER_SUM) != 0;
+
+    return q->is_copied || is_summed ? s->len : 0;
+}
+
+/* False: there is no room. */
+static bool
+post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s)
+{
+    const kvp_rdma_rseg_t *rseg = kvp_container_of(s->xfer->rseg, const kvp_rdma_rseg_t, base);
+    uint64_t raddr = rseg->keys.addr + s->xfer->roffset + s->off;
+    bool is_devices = (s->xfer->flags & KVP_XFER_DEVICE) != 0;
+    kvp_rdma_at_t at = s->at;
+    request_t q = {.n = 0};
+    kvp_rdma_work_t *work;
+    uint32_t flags;
+
+    if (!s->is_again && s->off == 0) ep->is_copied = true;
+    if (!is_devices) make_inline(rail, s, &q);
+    if (q.n == 0) make_direct(rail, cursor, s, &q);
+    if (q.n == 0 && !is_devices) make_copied(ep, rail, s, &q);
+    if (q.n == 0 && is_devices)
+        kvp_rdma_ep_lose(
+            ep); /* a device came back without it: over the next connection it goes through a bounce buffer */
+    if (q.n == 0) return false;
+    if (!s->is_again) ep->is_copied &= q.is_copied;
+    if (kvp_rdma_rail_is_idle(rail)) kvp_rdma_rails_moved(rail, 0);
+    flags = s->off == 0 ? kvp_rdma_rail_order(rail, s->xfer) : 0;
+    if (q.is_inline) flags |= KVP_RDMA_WR_INLINE;
+    memcpy(kvp_rdma_rail_sges(rail), q.pieces, q.n * sizeof q.pieces[0]);
+    work = kvp_rdma_rail_add(rail, s->xfer, flags, q.n, s->len, raddr, rseg->keys.rkeys[rail->pair.theirs]);
+    work->at = at;
+    work->off = s->off;
+    work->seq = s->is_again && KVP_RULE(RDMA_LOST_ORDER) ? s->seq : ep->seq++;
+    work->is_copied = q.is_copied;
+    work->slot = q.slot;
+    rail->quiet_work += late_work(s, &q);
+    return true;
+}
+
+/* False: a rail failed, and what it had may go over another one. */
+static bool
+ring(kvp_rdma_ep_t *ep)
+{
+    bool is_well = true;
+
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (!rail->is_up) continue;
+        if (KVP_RULE(RDMA_PUSH) && (i == 0 || KVP_RULE(RDMA_PUSH_RAILS))) kvp_rdma_rail_push(rail);
+        if (kvp_rdma_rail_ring(rail) == KVP_OK) continue;
+        is_well = false;
+        kvp_rdma_rails_failed(ep, rail);
+    }
+    return is_well;
+}
+
+/* Whether what waits is more than a queue takes, or goes over several in slices. */
+static bool
+is_long(const kvp_rdma_ep_t *ep)
+{
+    if (ep->rails_n > 1 && ep->is_wide) return true;
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        const kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (rail->is_up && ep->todo_n + RESERVED > rail->sends - (rail->works_head - rail->works_tail)) return true;
+    }
+    return false;
+}
+
+static void
+post_all(kvp_rdma_ep_t *ep, kvp_mrcursor_t *cursor)
+{
+    bool must_settle = is_long(ep);
+    slice_t s;
+
+    while (next_slice(ep, &s)) {
+        kvp_rdma_rail_t *rail = kvp_rdma_rails_pick(ep, s.xfer, s.off);
+
+        if (rail == NULL || !post_slice(ep, rail, cursor, &s)) break;
+        kvp_rdma_rail_settle(rail, must_settle);
+        slice_is_posted(ep, &s);
+    }
+}
+
+void
+kvp_rdma_post(kvp_rdma_ep_t *ep)
+{
+    kvp_mrcursor_t cursor;
+
+    do {
+        kvp_mrcache_begin(ep->tp->cache, &cursor);
+        post_all(ep, &cursor);
+        kvp_mrcache_end(&cursor);
+    } while (!ring(ep) && ep->is_up); /* one fewer each time */
+    if (ep->busy_ns == 0 && !kvp_rdma_ep_is_idle(ep)) ep->busy_ns = kvp_now_ns();
+    sum_written(ep);
+}

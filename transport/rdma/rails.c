@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - An endpoint that carries little has one rail. The others are connected when it first carries much, or has lost that one.
+ * - Little goes over one rail: another doorbell, another completion and waiting for both cost more than half of the time
+ *   of WIDE_BYTES. Slices of more go to the rail that has least under way.
+ * - A rail that failed is left alone for a while. When it stands again it carries little only if no other does, until it has
+ *   carried some batches.
+ * - Order between rails is by completions: what must come after others waits until these are over on all rails but its own,
+ *   where a fence does the same.
+ * - The works of a rail that failed are posted again in the order in which they were first posted, before anything new: a
+ *   descriptor must not come before its payload, also where the next rail fails under the same works. A
+ *   rail that was trusted may be tried again after a moment, so an endpoint with one rail outlives that one's end.
+ * - No queue pair is waited for without a clock of our own: some end in silence.
+ */
+#include "transport/rdma/rails.h"
+
+#include "transport/rdma/verbs/dev.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mutate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- failures of paths */
+#define RETRY_FIRST_NS (50 * KVP_NS_PER_MS)
+#define RETRY_SHIFT_MAX 7u /* 6.4 s, and as much again by chance */
+
+void
+kvp_rdma_paths_init(kvp_rdma_paths_t *paths)
+{
+    pthread_mutex_init(&paths->lock, NULL);
+}
+
+void
+kvp_rdma_paths_fini(kvp_rdma_paths_t *paths)
+{
+    pthread_mutex_destroy(&paths->lock);
+}
+
+static bool
+is_of(const kvp_rdma_path_entry_t *e, const kvp_rdma_path_t *path, const struct sockaddr_storage *theirs)
+{
+    return e->ours == path->ours && memcmp(&e->theirs, theirs, sizeof *theirs) == 0;
+}
+
+/* Addresses are zeroed before they are filled in, so they are compared as they lie. */
+static kvp_rdma_path_entry_t *
+find(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
+{
+    struct sockaddr_storage theirs = path->theirs;
+    kvp_rdma_path_entry_t *e = &paths->entries[path->slot];
+
+    kvp_rdma_set_port(&theirs, 0);
+    if (is_of(e, path, &theirs)) return e;
+    for (path->slot = 0; path->slot < KVP_RDMA_PATHS; path->slot++) {
+        e = &paths->entries[path->slot];
+        if (is_of(e, path, &theirs)) return e;
+    }
+    path->slot = paths->next++ % KVP_RDMA_PATHS;
+    e = &paths->entries[path->slot];
+    *e = (kvp_rdma_path_entry_t){.theirs = theirs, .ours = path->ours};
+    return e;
+}
+
+kvp_rdma_fails_t
+kvp_rdma_paths_look(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
+{
+    kvp_rdma_fails_t fails;
+
+    pthread_mutex_lock(&paths->lock);
+    fails = find(paths, path)->fails;
+    pthread_mutex_unlock(&paths->lock);
+    return fails;
+}
+
+void
+kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
+{
+    pthread_mutex_lock(&paths->lock);
+    find(paths, path)->fails = (kvp_rdma_fails_t){0};
+    pthread_mutex_unlock(&paths->lock);
+}
+
+/* One that did well until now may be tried again at once. */
+static void
+count_failure(kvp_rdma_fails_t *fails, uint64_t now_ns, uint64_t dice)
+{
+    uint64_t wait_ns = RETRY_FIRST_NS << kvp_min_u64(fails->fails, RETRY_SHIFT_MAX);
+
+    fails->retry_ns = now_ns + dice % wait_ns + (fails->fails == 0 ? 0 : wait_ns);
+    fails->fails++;
+}
+
+kvp_rdma_fails_t
+kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t since_ns, uint64_t now_ns, uint64_t dice)
+{
+    kvp_rdma_path_entry_t *e;
+    kvp_rdma_fails_t fails;
+
+    pthread_mutex_lock(&paths->lock);
+    e = find(paths, path);
+    if (e->failed_ns == 0 || since_ns > e->failed_ns) {
+        count_failure(&e->fails, now_ns, dice);
+        e->failed_ns = now_ns;
+    }
+    fails = e->fails;
+    pthread_mutex_unlock(&paths->lock);
+    return fails;
+}
+
+#define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
+#define PROVEN_BATCHES                                                                                                 \
+    4u /* that a rail carries until its failures are forgotten: a connection that stands says little */
+#define CONNECT_NS (1500 * KVP_NS_PER_MS) /* for each step; the connection manager itself would try for a minute */
+
+/* ---- which there are */
+static uint32_t
+dev_index(const kvp_rdma_tp_t *tp, const kvp_rdma_dev_t *dev)
+{
+    uint32_t i = 0;
+
+    while (i < tp->devs_n && tp->devs[i] != dev)
+        i++;
+    return i;
+}
+
+/* Between these two ports from here on, and with the failures of that path. */
+static void
+use_path(kvp_rdma_tp_t *tp, kvp_rdma_rail_t *rail, uint32_t ours)
+{
+    rail->pair.ours = ours;
+    rail->path.ours = ours;
+    rail->path.theirs = rail->at;
+    rail->fails = kvp_rdma_paths_look(&tp->paths, &rail->path);
+}
+
+void
+kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer)
+{
+    kvp_rdma_pair_t pairs[KVP_RDMA_RAILS_MAX] = {{dev_index(ep->tp, ep->rails[0].id->dev), answer->rail}};
+
+    ep->peer_rails_n = answer->rails_n;
+    memcpy(ep->peer_rails, answer->rails, sizeof answer->rails);
+    ep->rails[0].pair = pairs[0];
+    use_path(ep->tp, &ep->rails[0], pairs[0].ours);
+    if (pairs[0].ours >= ep->tp->devs_n) return; /* the network led over an adapter that we leave alone */
+    ep->rails_n = (uint32_t)kvp_rdma_pairs(ep->tp->devs, ep->tp->devs_n, ep->peer_rails, ep->peer_rails_n, pairs);
+    for (uint32_t i = 1; i < ep->rails_n; i++) {
+        ep->rails[i].pair = pairs[i];
+        ep->rails[i].at = ep->peer_rails[pairs[i].theirs];
+        use_path(ep->tp, &ep->rails[i], pairs[i].ours);
+    }
+}
+
+static uint32_t
+up_n(const kvp_rdma_ep_t *ep)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        n += ep->rails[i].is_up;
+    return n;
+}
+
+static const char *
+rail_name(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
+{
+    return rail->pair.ours < ep->tp->devs_n ? ep->tp->devs[rail->pair.ours]->info.name : "?";
+}
+
+/* ---- which carries what */
+/* A node ends our connections before it gives away what we may still be writing to (peer_cut). So a connection that stood
+ * before the space was asked for is the proof that it is ours still: whoever slept meanwhile finds it gone, and must not
+ * write over a later one. */
+static bool
+may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
+{
+    bool is_bound = xfer->kind != KVP_XFER_READ && xfer->granted_ns != 0 && KVP_RULE(RDMA_OLD_WRITES);
+
+    return rail->is_up && !(is_bound && rail->stood_ns >= xfer->granted_ns);
+}
+
+/* The one that little goes over: the first without failures, else the first. */
+static const kvp_rdma_rail_t *
+home(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
+{
+    const kvp_rdma_rail_t *best = NULL;
+
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        const kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (!may_carry(rail, xfer)) continue;
+        if (rail->fails.fails == 0) return rail;
+        if (best == NULL) best = rail;
+    }
+    return best;
+}
+
+/* A connection that is made from now on is younger still. */
+bool
+kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
+{
+    return xfer->kind != KVP_XFER_READ && xfer->granted_ns != 0 && home(ep, xfer) == NULL && KVP_RULE(RDMA_OLD_WRITES);
+}
+
+/* Whether all that a transfer must come after is over, but for what the rail itself sees to. */
+static bool
+is_over_elsewhere(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
+{
+    bool lies_apart = xfer->kind == KVP_XFER_WRITE && (xfer->flags & KVP_XFER_GUARDED) != 0;
+
+    if ((xfer->flags & KVP_XFER_AFTER_PRIOR) == 0) return true;
+    if (xfer->kind == KVP_XFER_READ && !KVP_RULE(RDMA_READ_RAILS)) return true;
+    if (xfer->kind == KVP_XFER_PUBLISH && !KVP_RULE(RDMA_SEAL_RAILS)) return true;
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        const kvp_rdma_rail_t *other = &ep->rails[i];
+
+        if (other == rail) continue;
+        if (other->works_tail < (lies_apart ? other->ordered : other->works_head)) return false;
+    }
+    return true;
+}
+
+/* What it is to send may be what a READ before it brings. */
+static bool
+awaits_reads(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
+{
+    if (xfer->kind != KVP_XFER_WRITE || (xfer->flags & KVP_XFER_AFTER_PRIOR) == 0 || off > 0) return false;
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        if (ep->rails[i].reads_n > 0) return KVP_RULE(RDMA_WRITE_WAITS);
+    return false;
+}
+
+kvp_rdma_rail_t *
+kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
+{
+    bool is_narrow = ep->rails_n == 1 || !ep->is_wide || xfer->kind == KVP_XFER_PUBLISH;
+    const kvp_rdma_rail_t *only = is_narrow ? home(ep, xfer) : NULL;
+    kvp_rdma_rail_t *best = NULL;
+    uint64_t least = UINT64_MAX;
+
+    if (awaits_reads(ep, xfer, off)) return NULL;
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (!may_carry(rail, xfer) || (only != NULL && rail != only)) continue;
+        if (!kvp_rdma_rail_has_place(rail) || !is_over_elsewhere(ep, rail, xfer)) continue;
+        if (rail->bytes >= least) continue;
+        least = rail->bytes;
+        best = rail;
+    }
+    return best;
+}
+
+/* Until nothing is left, lest the rest of a batch crowd on one rail. */
+void
+kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
+{
+    ep->is_wide = ep->bytes >= WIDE_BYTES || (ep->is_wide && ep->bytes > 0);
+}
+
+/* ---- connecting the others, and giving up */
+/* Where an adapter of ours did not lead there, another one may. */
+static void
+try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    uint32_t n = (uint32_t)ep->tp->devs_n;
+
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t ours = (rail->pair.ours + i) % n;
+
+        if (ep->tp->devs[ours]->is_gone) continue;
+        use_path(ep->tp, rail, ours);
+        rail->is_routed = false;
+        return;
+    }
+}
+
+static kvp_err_t
+open_rail(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    bool is_bound = !rail->is_routed && rail->pair.ours < ep->tp->devs_n;
+    struct sockaddr_storage from;
+
+    if (is_bound) {
+        from = ep->tp->devs[rail->pair.ours]->info.addr;
+        kvp_rdma_set_port(&from, 0);
+    }
+    return kvp_rdma_rail_open(rail, ep->tp, ep->cm, is_bound ? &from : NULL, &ep->base.costs);
+}
+
+static void
+path_failed(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    rail->fails = kvp_rdma_paths_failed(&ep->tp->paths, &rail->path, rail->opened_ns, kvp_now_ns(), kvp_random_u64());
+}
+
+static kvp_err_t
+begin(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    kvp_err_t err = open_rail(ep, rail);
+
+    if (err == KVP_OK) return KVP_OK;
+    path_failed(ep, rail);
+    try_another_of_ours(ep, rail);
+    return err;
+}
+
+kvp_err_t
+kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    kvp_rdma_rail_close(rail);
+    return begin(ep, rail);
+}
+
+/* Whether the rails that are not there should be. A peer with other keys is not for this endpoint. */
+static bool
+wants_all(const kvp_rdma_ep_t *ep)
+{
+    return up_n(ep) == 0 || (ep->is_wide && !ep->has_rekeyed);
+}
+
+static void
+connect_more(kvp_rdma_ep_t *ep, uint64_t now_ns)
+{
+    if (!wants_all(ep)) return;
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        if (ep->rails[i].id == NULL && now_ns >= ep->rails[i].fails.retry_ns)
+            kvp_ignore(begin(ep, &ep->rails[i]), "it is tried again");
+}
+
+bool
+kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep)
+{
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        if (ep->rails[i].id != NULL && !ep->rails[i].is_up) return true;
+    return false;
+}
+
+/* When a rail that carries something, and has shown nothing, is as good as dead: half as much again as the adapter takes for its
+ * verdict, which some never give, and beyond that as long as the bytes take at about 10 MB/s, where an adapter gives up after a
+ * second. */
+static uint64_t
+stalled_at_ns(const kvp_rdma_rail_t *rail)
+{
+    uint64_t give_up_ns = rail->id->give_up_ns;
+
+    return rail->shown_ns + give_up_ns + give_up_ns / 2 + (rail->bytes * (give_up_ns / 10) >> 20);
+}
+
+/* When a rail is given up if nothing is heard of it; UINT64_MAX = nothing is awaited. */
+static uint64_t
+patience_ns(const kvp_rdma_rail_t *rail)
+{
+    if (rail->id == NULL) return UINT64_MAX;
+    /* Nobody looks while nothing is under way, and then at what was heard meanwhile first: so each step has its time, and
+     * bursts that are shorter than that do not begin it anew. */
+    if (!rail->is_up) return rail->shown_ns + CONNECT_NS;
+    if (kvp_rdma_rail_is_idle(rail)) return UINT64_MAX;
+    return stalled_at_ns(rail);
+}
+
+void
+kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
+{
+    uint64_t now_ns;
+
+    if (!ep->is_up || ep->bytes == 0) return;
+    now_ns = kvp_now_ns();
+    connect_more(ep, now_ns);
+    for (uint32_t i = 0; i < ep->rails_n && ep->is_up; i++) {
+        kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (kvp_rdma_rail_is_on_gone(rail) && KVP_RULE(RDMA_DEVICE_GONE)) {
+            kvp_rdma_rails_failed(ep, rail);
+            continue;
+        }
+        if (now_ns < patience_ns(rail) || !KVP_RULE(RDMA_SILENCE)) continue;
+        kvp_log_warn("rdma", "nothing is heard of a connection: it is given up device %s bytes %llu",
+                     rail_name(ep, rail), (unsigned long long)rail->bytes);
+        kvp_rdma_rails_failed(ep, rail);
+    }
+}
+
+void
+kvp_rdma_rails_blame(kvp_rdma_ep_t *ep)
+{
+    uint64_t now_ns = kvp_now_ns();
+
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (rail->id == NULL || (rail->is_up && kvp_rdma_rail_is_idle(rail))) continue;
+        if (now_ns - rail->shown_ns >= (rail->is_up ? rail->id->give_up_ns : CONNECT_NS) / 2) path_failed(ep, rail);
+    }
+}
+
+uint64_t
+kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
+{
+    uint64_t next_ns = UINT64_MAX;
+    bool is_all;
+
+    if (!ep->is_up || ep->bytes == 0) return next_ns;
+    is_all = wants_all(ep);
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        const kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        next_ns = kvp_min_u64(next_ns, patience_ns(rail));
+        if (is_all && rail->id == NULL) next_ns = kvp_min_u64(next_ns, rail->fails.retry_ns);
+    }
+    return next_ns;
+}
+
+/* ---- a rail's end */
+
+/* One that took a part of a work, and failed, has it beside the rest of it. */
+static int
+by_first_posted(const void *a, const void *b)
+{
+    const kvp_rdma_work_t *x = a, *y = b;
+
+    if (x->seq != y->seq) return x->seq < y->seq ? -1 : 1;
+    return x->off < y->off ? -1 : x->off > y->off;
+}
+
+/* A rail that posts again has works of others behind younger ones of its own, so all are put in order anew. */
+static bool
+keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    uint32_t kept = ep->lost_n - ep->lost_at, n = 0;
+    kvp_rdma_work_t *all = calloc(kept + KVP_RDMA_SENDS, sizeof *all), work;
+
+    if (all == NULL) return false;
+    while (ep->lost_at < ep->lost_n)
+        all[n++] = ep->lost[ep->lost_at++];
+    while (kvp_rdma_rail_take_work(rail, UINT64_MAX, &work))
+        if (work.xfer != NULL) all[n++] = work; /* the others only pushed */
+    qsort(all, n, sizeof *all, by_first_posted);
+    free(ep->lost);
+    ep->lost = all;
+    ep->lost_at = 0;
+    ep->lost_n = n;
+    return true;
+}
+
+/* Whether a rail is there, or may be soon: one that has not failed twice in a row. */
+static bool
+has_hope(const kvp_rdma_ep_t *ep)
+{
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        if (ep->rails[i].id != NULL || ep->rails[i].fails.fails <= 1) return true;
+    return false;
+}
+
+/* Whether writes wait that no rail may carry. */
+static bool
+are_writes_stranded(const kvp_rdma_ep_t *ep)
+{
+    kvp_list_foreach (pos, &ep->todo)
+        if (kvp_rdma_rails_are_young(ep, kvp_list_entry(pos, kvp_xfer_t, link))) return true;
+    return false;
+}
+
+void
+kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    bool was_up = rail->is_up;
+    bool is_final = (kvp_rdma_rail_has_writes(rail) && KVP_RULE(RDMA_WRITES_ONCE)) || !KVP_RULE(RDMA_READS_AGAIN);
+
+    kvp_rdma_rail_close(rail);
+    is_final |= are_writes_stranded(ep);
+    path_failed(ep, rail);
+    if (was_up)
+        kvp_log_info("rdma", "a rail failed device %s of %u left %u", rail_name(ep, rail), ep->rails_n, up_n(ep));
+    else
+        try_another_of_ours(ep, rail);
+    if (is_final || !keep_lost(ep, rail)) {
+        kvp_rdma_ep_lose(ep);
+        return;
+    }
+    if (up_n(ep) == 0) connect_more(ep, kvp_now_ns());
+    /* Who has nothing to do is tended by nobody, and refuses writes for as long as no rail stands. */
+    if (!has_hope(ep) || (was_up && ep->bytes == 0 && up_n(ep) == 0)) kvp_rdma_ep_lose(ep);
+}
+
+kvp_rdma_work_t *
+kvp_rdma_rails_orphan(kvp_rdma_ep_t *ep)
+{
+    return ep->lost_at < ep->lost_n ? &ep->lost[ep->lost_at] : NULL;
+}
+
+/* Where a rail takes less at once than the one that failed did, the rest goes next. */
+void
+kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint32_t len)
+{
+    kvp_rdma_work_t *work = &ep->lost[ep->lost_at];
+
+    ep->lost_at += len == work->len;
+    work->at = *behind;
+    work->off += len;
+    work->len -= len;
+}
+
+/* ---- what a path is judged by */
+void
+kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
+{
+    uint32_t ours = dev_index(rail->tp, rail->id->dev);
+
+    if (ours != rail->pair.ours) use_path(rail->tp, rail, ours); /* the network leads there by another one now */
+    rail->is_up = true;
+    rail->stood_ns = kvp_now_ns();
+    rail->batches = 0;
+}
+
+void
+kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes)
+{
+    rail->shown_ns = kvp_now_ns();
+    if (bytes == 0 || rail->fails.fails == 0 || ++rail->batches < PROVEN_BATCHES) return;
+    rail->fails = (kvp_rdma_fails_t){0};
+    kvp_rdma_paths_reset(&rail->tp->paths, &rail->path);
+}

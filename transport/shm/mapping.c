@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Huge pages for memory files.
+ *
+ * Design notes.
+ * - A page fault costs as much as copying 4 KiB three times over, for the first process that touches the page and again
+ *   for each that maps it. In pages of 2 MiB that is nothing.
+ * - Most systems ship with huge pages for shared memory switched off (shmem_enabled "never"), and a file can ask for
+ *   nothing else without a mount of its own. MADV_COLLAPSE is the call that is obeyed all the same ("deny" apart): it
+ *   makes one huge page out of what is there of its range, under the eyes of everybody who maps the file. It wants at
+ *   least one page to be there.
+ * - While the kernel populates it holds the lock of the whole process's mappings, and whoever of that process maps or unmaps
+ *   anything waits for it, also in code that is not ours. So it is asked for little at a time.
+ */
+#include "transport/shm/mapping.h"
+
+#include "common/forkguard.h"
+#include "common/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- memory files */
+/* Who has the descriptor must not be able to cut the file under another's mapping, nor to add seals that stop the owner's stores. */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static bool
+map(kvp_mem_t *mem, uint64_t len)
+{
+    mem->addr = kvp_map_shared(mem->fd, len, PROT_READ | PROT_WRITE);
+    if (mem->addr == NULL) return false;
+    mem->len = len;
+    if (madvise(mem->addr, len, MADV_DONTFORK) != 0) return false;
+    /* Where the system gives huge pages to those who ask, they come with the first touch. */
+    (void)madvise(mem->addr, len, MADV_HUGEPAGE);
+    return true;
+}
+
+bool
+kvp_memfile_make(const char *name, uint64_t len, kvp_mem_t *mem_out)
+{
+    *mem_out = (kvp_mem_t){.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    if (mem_out->fd < 0) return false;
+    kvp_forkguard_add(mem_out->fd);
+    if (ftruncate(mem_out->fd, (off_t)len) != 0 || fcntl(mem_out->fd, F_ADD_SEALS, SEALS) != 0) return false;
+    return map(mem_out, len);
+}
+
+bool
+kvp_memfile_adopt(int fd, uint64_t len, kvp_mem_t *mem_out)
+{
+    struct stat st;
+
+    *mem_out = (kvp_mem_t){.fd = fd};
+    kvp_forkguard_add(fd);
+    if (fstat(fd, &st) != 0) return false;
+    errno = EINVAL;
+    if ((uint64_t)st.st_size != len || (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS) return false;
+    return map(mem_out, len);
+}
+
+void
+kvp_memfile_leave(kvp_mem_t *mem)
+{
+    if (mem->addr != NULL) munmap(mem->addr, mem->len);
+    kvp_forkguard_close(mem->fd);
+    *mem = (kvp_mem_t){.fd = -1};
+}
+
+void
+kvp_memfile_drop(kvp_mem_t *mem)
+{
+    if (mem->addr != NULL && madvise(mem->addr, mem->len, MADV_REMOVE) != 0)
+        kvp_log_warn("transport", "cannot punch out old memory: %m");
+    kvp_memfile_leave(mem);
+}
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+#define PAGE_BYTES 4096u
+#define TOUCH_BYTES (256u << 10) /* in small pages that are new: some hundred microseconds */
+
+static void *
+not_failed(void *addr)
+{
+    return addr == MAP_FAILED ? NULL : addr;
+}
+
+void *
+kvp_map_shared(int fd, size_t len, int prot)
+{
+    uint8_t *room, *at, *end;
+
+    if (len < KVP_HUGE_BYTES) return not_failed(mmap(NULL, len, prot, MAP_SHARED, fd, 0));
+    room = mmap(NULL, len + KVP_HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return NULL;
+    at = (uint8_t *)kvp_align_up((uintptr_t)room, KVP_HUGE_BYTES);
+    if (mmap(at, len, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int saved = errno;
+
+        munmap(room, len + KVP_HUGE_BYTES);
+        errno = saved;
+        return NULL;
+    }
+    end = (uint8_t *)kvp_align_up((uintptr_t)at + len, PAGE_BYTES);
+    if (at > room) munmap(room, (size_t)(at - room));
+    munmap(end, (size_t)(room + len + KVP_HUGE_BYTES - end));
+    return at;
+}
+
+bool
+kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out)
+{
+    uint8_t *at = addr;
+
+    *is_hopeless_out = false;
+    /* Not by a store: another process may be writing there. */
+    for (size_t off = 0; off < len; off += KVP_HUGE_BYTES)
+        if (madvise(at + off, PAGE_BYTES, MADV_POPULATE_WRITE) != 0) return false;
+    if (madvise(at, len, MADV_COLLAPSE) == 0) return true;
+    *is_hopeless_out = errno == EINVAL;
+    return false;
+}
+
+bool
+kvp_touch_ahead(void *addr, size_t len, bool is_for_writing)
+{
+    int advice = is_for_writing ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+
+    for (size_t off = 0; off < len; off += TOUCH_BYTES)
+        if (madvise((uint8_t *)addr + off, kvp_min_u64(TOUCH_BYTES, len - off), advice) != 0) return false;
+    return true;
+}

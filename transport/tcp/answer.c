@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What of an answer was sent and what comes next: bookkeeping over the work of a connection (conn.h), no system call.
+ * Runs in the lane's thread, under the lane's lock.
+ */
+#include "transport/tcp/conn.h"
+
+/* Of a READ that went well, in the answer. */
+static uint64_t
+whole_bytes(const kvp_tcp_read_t *r)
+{
+    return r->len + (r->has_sum ? sizeof(uint64_t) : 0);
+}
+
+void
+kvp_tcp_answer_begin(kvp_tcp_conn_t *conn)
+{
+    kvp_tcp_work_t *w = conn->work;
+    uint64_t body = 0;
+
+    w->head_len = (uint32_t)kvp_data_rep_head_bytes(w->ops_n);
+    w->status[w->ops_n] = 0; /* the padding */
+    if (conn->dec.is_read)
+        for (uint32_t i = 0; i < w->ops_n; i++)
+            if (w->status[i] == KVP_OK) body += whole_bytes(&w->reads[i]);
+    w->rep = (kvp_data_rep_t){
+        .magic = KVP_DATA_MAGIC,
+        .n_ops = (uint16_t)w->ops_n,
+        .seq = conn->dec.req.seq,
+        .bytes = w->head_len - sizeof w->rep + body,
+    };
+    w->head_sent = w->op = 0;
+    w->off = 0;
+    w->stage_len = w->staged_n = 0;
+}
+
+static bool
+gather_add(kvp_tcp_gather_t *g, const void *at, uint64_t len)
+{
+    struct iovec *last = g->n > 0 ? &g->iov[g->n - 1] : NULL;
+
+    len = kvp_min_u64(len, KVP_TCP_CALL_BYTES - g->bytes);
+    g->bytes += len;
+    if (last != NULL && (const uint8_t *)last->iov_base + last->iov_len == at)
+        last->iov_len += len;
+    else
+        g->iov[g->n++] = (struct iovec){.iov_base = (void *)at, .iov_len = len};
+    return g->n < KVP_TCP_SEND_IOVS && g->bytes < KVP_TCP_CALL_BYTES;
+}
+
+/* Where the bytes of a READ are sent from: words are loaded here into the stage, all else is sent from where it lies.
+ * NULL = the stage is full. */
+static const uint8_t *
+source_of(kvp_tcp_work_t *w, kvp_tcp_read_t *r)
+{
+    if (!kvp_words_fit(r->at, r->len)) return r->at;
+    if (r->staged_at == KVP_TCP_NOT_STAGED) {
+        if (r->len > sizeof w->stage - w->stage_len) return NULL;
+        kvp_words_load(w->stage + w->stage_len, r->at, (size_t)r->len);
+        r->staged_at = w->stage_len;
+        w->stage_len += (uint32_t)r->len;
+        w->staged_n++;
+    }
+    return w->stage + r->staged_at;
+}
+
+/* A READ that is AFTER_PRIOR ends the gathering while bytes before it, which the kernel takes straight from memory, are
+ * not handed over; those in the stage were loaded already. A sum is known when all that it is of was sent. */
+void
+kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
+{
+    kvp_tcp_work_t *w = conn->work;
+    bool has_direct = false;
+    bool has_room = true;
+
+    g->n = g->bytes = 0;
+    if (w->staged_n == 0) w->stage_len = 0;
+    if (w->head_sent < w->head_len)
+        has_room = gather_add(g, (const uint8_t *)&w->rep + w->head_sent, w->head_len - w->head_sent);
+    if (!conn->dec.is_read) return;
+    for (uint32_t i = w->op; has_room && i < w->ops_n; i++) {
+        kvp_tcp_read_t *r = &w->reads[i];
+        uint64_t off = i == w->op ? w->off : 0;
+        const uint8_t *from;
+
+        if (w->status[i] != KVP_OK) continue;
+        if (off >= r->len) { /* only its sum is left */
+            has_room = gather_add(g, (const uint8_t *)&w->sum + (off - r->len), whole_bytes(r) - off);
+            continue;
+        }
+        if (r->is_after && has_direct && r->staged_at == KVP_TCP_NOT_STAGED) break;
+        from = source_of(w, r);
+        if (from == NULL) break;
+        has_direct |= from == r->at;
+        has_room = gather_add(g, from + off, r->len - off);
+        if (r->has_sum) break;
+    }
+}
+
+/* Bytes of a READ were sent. The kernel has its copy, so it is the memory as it is now that is summed: where that has changed
+ * meanwhile, the reader finds that they differ. */
+static void
+sum_sent(kvp_tcp_work_t *w, const kvp_tcp_read_t *r, uint64_t off, uint64_t n)
+{
+    const uint8_t *from = r->staged_at == KVP_TCP_NOT_STAGED ? r->at : w->stage + r->staged_at;
+
+    if (n == r->len) {
+        w->sum = kvp_sum(from, n);
+        return;
+    }
+    if (off == 0) kvp_sum_reset(w->summing);
+    kvp_sum_update(w->summing, from + off, n);
+    if (off + n == r->len) w->sum = kvp_sum_digest(w->summing);
+}
+
+void
+kvp_tcp_answer_took(kvp_tcp_conn_t *conn, size_t n)
+{
+    kvp_tcp_work_t *w = conn->work;
+    uint32_t head = (uint32_t)kvp_min_u64(n, w->head_len - w->head_sent);
+
+    w->head_sent += head;
+    n -= head;
+    while (n > 0) {
+        const kvp_tcp_read_t *r = &w->reads[w->op];
+        bool is_sent = w->status[w->op] == KVP_OK;
+        uint64_t more = is_sent ? kvp_min_u64(n, whole_bytes(r) - w->off) : 0;
+
+        if (is_sent && r->has_sum && w->off < r->len) sum_sent(w, r, w->off, kvp_min_u64(more, r->len - w->off));
+        n -= more;
+        w->off += more;
+        if (is_sent && w->off < whole_bytes(r)) return;
+        if (is_sent && r->staged_at != KVP_TCP_NOT_STAGED) w->staged_n--;
+        w->op++;
+        w->off = 0;
+        conn->op_serial++;
+    }
+}
+
+bool
+kvp_tcp_answer_is_over(const kvp_tcp_conn_t *conn)
+{
+    const kvp_tcp_work_t *w = conn->work;
+
+    if (w->head_sent < w->head_len) return false;
+    if (!conn->dec.is_read) return true;
+    for (uint32_t i = w->op; i < w->ops_n; i++)
+        if (w->status[i] == KVP_OK) return false;
+    return true;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One serving connection of tcp, and the lane that runs it. Internal to serve.c (lanes, fences, quiesce) and
+ * conn.c (hello, requests, answers; what is sent next is answer.c's).
+ *
+ * Design notes.
+ * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with system calls that
+ *   do not block. Who takes the lock knows that no copy is under way, and can end the connection for good.
+ * - A lane takes a request, then sends its answer, then takes the next: never both, so an idle connection holds no
+ *   buffers and a busy one a fixed set (kvp_tcp_work_t), whatever a peer claims.
+ * - Connections are freed by their lane's thread alone, after the events at hand: an event never names freed memory.
+ */
+#ifndef KVP_TRANSPORT_TCP_CONN_H
+#define KVP_TRANSPORT_TCP_CONN_H
+
+#include "net/epoll.h"
+#include "transport/exports.h"
+#include "transport/tcp/wire.h"
+#include "transport/local.h"
+#include "common/hash.h"
+#include "common/list.h"
+#include "common/log.h"
+
+#include <sys/uio.h>
+
+#define KVP_TCP_HELLO_MAX 256u
+#define KVP_TCP_RX_BYTES (32u << 10)
+#define KVP_TCP_STAGE_BYTES (16u << 10)
+#define KVP_TCP_NOT_STAGED UINT32_MAX
+
+/* One READ of a request, resolved. */
+typedef struct {
+    const uint8_t *at;
+    uint64_t len;
+    const kvp_mr_t *mr;
+    uint32_t staged_at; /* offset of its bytes in `stage`, once loaded */
+    bool is_after; /* AFTER_PRIOR */
+    bool has_sum; /* KVP_DATA_SUM: 8 bytes follow */
+} kvp_tcp_read_t;
+
+/* Where the body of the WRITE at hand goes. */
+typedef struct {
+    uint8_t *at; /* of its next byte */
+    const uint8_t *guard; /* NULL = unguarded */
+    uint64_t guard_word;
+    const kvp_mr_t *mr;
+    const kvp_mr_t *guard_mr;
+} kvp_tcp_land_t;
+
+/* What a connection needs while a request or its answer is under way. */
+typedef struct kvp_tcp_work {
+    struct kvp_tcp_work *next; /* in the lane's spare list */
+    uint32_t rx_at, rx_len; /* received and not yet decoded */
+    uint32_t ops_n; /* operations decoded so far */
+    kvp_tcp_land_t land;
+
+    /* the answer */
+    uint32_t head_len, head_sent;
+    uint32_t op; /* the READ being sent, and how much of it is */
+    uint64_t off;
+    kvp_sum_state_t *summing; /* of what was sent of that READ; NULL = none was asked for yet */
+    uint64_t sum; /* once all of it was sent */
+    uint32_t stage_len, staged_n; /* staged_n: READs staged and not yet sent whole */
+
+    kvp_data_rep_t rep; /* rep and status are sent as they lie here */
+    int32_t status[KVP_DATA_OPS_MAX + 1];
+    kvp_tcp_read_t reads[KVP_DATA_OPS_MAX];
+    _Alignas(8) uint8_t stage[KVP_TCP_STAGE_BYTES];
+    uint8_t rx[KVP_TCP_RX_BYTES];
+} kvp_tcp_work_t;
+
+typedef enum {
+    KVP_TCP_CONN_HELLO, /* its first frame is awaited */
+    KVP_TCP_CONN_REFUSED, /* told so; until it closes, or its time is over */
+    KVP_TCP_CONN_REQUEST,
+    KVP_TCP_CONN_ANSWER,
+    KVP_TCP_CONN_CLOSED, /* on lane->dead, touches nothing */
+} kvp_tcp_conn_state_t;
+
+struct kvp_tcp_lane;
+
+/* All of it is guarded by lane->lock. */
+typedef struct {
+    kvp_list_t on_lane; /* lane->conns or lane->dead */
+    kvp_list_t on_run; /* lane->run: may make progress now */
+    kvp_list_t on_busy; /* lane->busy: between turns it stands within an operation that it will go on with */
+    kvp_list_t on_hello; /* lane->hellos, oldest first */
+    struct kvp_tcp_lane *lane;
+    int fd;
+    kvp_tcp_conn_state_t state;
+    bool can_recv, can_send; /* edge-triggered: true until a call would block */
+    bool has_hup; /* end of file or an error is there to be read */
+    bool is_over; /* beyond max_conns: to be refused */
+    uint64_t incarnation; /* 0 until told */
+    uint64_t hello_until_ns;
+
+    uint64_t op_serial; /* of the operation at hand */
+    uint64_t busy_serial; /* the one that put it on lane->busy */
+    uint64_t busy_seq; /* place in the lane's order */
+
+    kvp_data_dec_t dec;
+    kvp_tcp_work_t *work; /* NULL while idle */
+    uint32_t hello_len;
+    uint8_t hello[KVP_TCP_HELLO_MAX];
+} kvp_tcp_conn_t;
+
+/* What lanes share; the lists of lanes are in serve.c. */
+typedef struct {
+    kvp_exports_t exports;
+    uint8_t pool_id[16];
+    pthread_mutex_t peers_lock; /* inside a lane's lock */
+    kvp_idset_t fenced; /* guarded by peers_lock */
+    _Atomic uint32_t conns_n;
+    kvp_log_limit_t refused_lines;
+} kvp_tcp_shared_t;
+
+typedef struct kvp_tcp_lane {
+    kvp_tcp_shared_t *shared;
+    pthread_mutex_t lock;
+    _Atomic uint32_t outsiders; /* other threads that wait for the lock */
+    kvp_epoll_t epoll; /* the tag of a connection is itself, that of the listener the server */
+    kvp_list_t conns; /* all below guarded by lock */
+    kvp_list_t dead;
+    kvp_list_t run;
+    kvp_list_t busy; /* in the order of busy_seq */
+    kvp_list_t hellos;
+    kvp_list_t quiesces; /* in the order of their seq */
+    uint64_t seq; /* the last given */
+    kvp_tcp_work_t *spare;
+    uint32_t spare_n;
+} kvp_tcp_lane_t;
+
+/* kvp_tcp_conn_turn does what the connection can do now, up to a share of bytes; true where more is left to do. */
+bool kvp_tcp_conn_turn(kvp_tcp_conn_t *conn);
+
+/* kvp_tcp_conn_kill ends it: afterwards it touches no memory. The lane's thread closes and frees it. */
+void kvp_tcp_conn_kill(kvp_tcp_conn_t *conn);
+
+/* kvp_tcp_work_free frees a spare one. */
+void kvp_tcp_work_free(kvp_tcp_work_t *work);
+
+/* kvp_tcp_conn_uses tells whether it holds an address in mr's memory. */
+bool kvp_tcp_conn_uses(const kvp_tcp_conn_t *conn, const kvp_mr_t *mr);
+
+#define KVP_TCP_CALL_BYTES (1u << 20) /* of one system call into or out of exported memory */
+#define KVP_TCP_SEND_IOVS 128u
+
+typedef struct {
+    struct iovec iov[KVP_TCP_SEND_IOVS];
+    size_t n;
+    size_t bytes;
+} kvp_tcp_gather_t;
+
+/* kvp_tcp_answer_begin makes the head, once every operation of the request was decoded. */
+void kvp_tcp_answer_begin(kvp_tcp_conn_t *conn);
+
+/* kvp_tcp_answer_gather collects what may be sent next, at most KVP_TCP_CALL_BYTES; kvp_tcp_answer_took says how much of
+ * that was sent. */
+void kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g);
+void kvp_tcp_answer_took(kvp_tcp_conn_t *conn, size_t n);
+
+/* kvp_tcp_answer_is_over says whether all of it was sent. */
+bool kvp_tcp_answer_is_over(const kvp_tcp_conn_t *conn);
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The asking side of tcp: an endpoint. Internal to table.c (connect, submit, poll) and flow.c (sending and
+ * receiving).
+ *
+ * Design notes.
+ * - Transfers stand in a ring in the order of submission. Neighbours of one kind (READ; WRITE and PUBLISH) make up a
+ *   request. Requests are sent, and answered, in order, so a transfer's place in the ring is all its bookkeeping.
+ * - Payload goes between the socket and the caller's memory, with nothing in between: two cursors, tx and rx, walk the
+ *   requests and give the next piece of memory to be sent or to be filled.
+ * - ep_poll sends and receives in one go, and the serving side does one or the other: two full sockets cannot lock up.
+ * - A sum is taken of each piece while it is in the cache: after it was received, before it is sent.
+ */
+#ifndef KVP_TRANSPORT_TCP_EP_H
+#define KVP_TRANSPORT_TCP_EP_H
+
+#include "transport/tcp/serve.h"
+#include "transport/tcp/wire.h"
+#include "common/buf.h"
+
+#define KVP_TCP_RING 4096u /* transfers under way */
+#define KVP_TCP_REQS 512u /* requests under way */
+#define KVP_TCP_REPLY_MAX 1024u
+#define KVP_TCP_HEAD_WORDS ((sizeof(kvp_data_rep_t) + 4 * KVP_DATA_OPS_MAX) / 8)
+
+typedef struct {
+    kvp_tp_t base;
+    uint64_t incarnation;
+    bool is_incarnation_drawn;
+    uint8_t pool_id[16];
+    kvp_tcp_server_t *server;
+} kvp_tcp_tp_t;
+
+typedef struct {
+    kvp_rseg_t base;
+    uint64_t key;
+} kvp_tcp_rseg_t;
+
+/* A request: transfers first .. first + hdr.n_ops of the ring. */
+typedef struct {
+    kvp_data_req_t hdr;
+    uint32_t first;
+    bool is_read;
+    bool is_after_reads; /* holds a WRITE whose source an earlier READ may fill */
+    uint64_t payload;
+} kvp_tcp_req_t;
+
+/* The next byte to send. */
+typedef struct {
+    uint32_t req; /* reqs_tail: nothing is left to send */
+    enum { KVP_TCP_TX_HDR, KVP_TCP_TX_OP, KVP_TCP_TX_BODY } part;
+    uint32_t op;
+    uint32_t iov; /* in a body: the iov, and how much of the body lies before the next byte */
+    uint64_t body;
+    size_t off; /* in the header, the operation's record, or the iov */
+    uint64_t pos; /* in the whole stream; places what was summed */
+} kvp_tcp_tx_t;
+
+/* The next byte to receive: in the head of an answer, or in the body of the transfer at the ring's head. */
+typedef struct {
+    bool in_body;
+    size_t head_got;
+    uint32_t iov;
+    uint64_t body;
+    size_t off;
+} kvp_tcp_rx_t;
+
+typedef enum {
+    KVP_TCP_EP_CONNECTING,
+    KVP_TCP_EP_HELLO,
+    KVP_TCP_EP_READY,
+    KVP_TCP_EP_BROKEN,
+} kvp_tcp_ep_state_t;
+
+typedef struct {
+    kvp_ep_t base;
+    int fd;
+    kvp_tcp_ep_state_t state;
+    kvp_err_t broken_by;
+    kvp_ep_done_fn done; /* NULL once it has fired */
+    void *arg;
+    kvp_buf_t hello;
+    size_t hello_sent;
+    uint32_t reply_len;
+    uint8_t reply[KVP_TCP_REPLY_MAX];
+
+    /* Positions only grow; the slot is the position modulo the size. */
+    uint32_t head, tail; /* of the ring: owned transfers */
+    uint32_t reqs_head, reqs_tail; /* reqs_head is the one whose answer is being received */
+    uint32_t reads_sent; /* READ requests sent whole and not answered whole */
+    kvp_tcp_tx_t tx;
+    kvp_tcp_rx_t rx;
+    uint64_t tx_summed; /* stream position up to which sums were taken */
+    kvp_sum_state_t *tx_sum;
+    kvp_sum_state_t *rx_sum;
+    uint32_t heads_at; /* which of the two is of the answer at hand; the other receives the next one's */
+    uint64_t heads[2][KVP_TCP_HEAD_WORDS];
+    size_t fired; /* completions in this call */
+
+    kvp_tcp_req_t reqs[KVP_TCP_REQS];
+    kvp_xfer_t *ring[KVP_TCP_RING];
+    kvp_data_op_t ops[KVP_TCP_RING];
+} kvp_tcp_ep_t;
+
+static inline kvp_tcp_req_t *
+kvp_tcp_req_at(kvp_tcp_ep_t *ep, uint32_t pos)
+{
+    return &ep->reqs[pos % KVP_TCP_REQS];
+}
+
+static inline kvp_xfer_t *
+kvp_tcp_xfer_at(kvp_tcp_ep_t *ep, uint32_t pos)
+{
+    return ep->ring[pos % KVP_TCP_RING];
+}
+
+/* kvp_tcp_ep_fire_connect calls the connection's done, if it has not fired. */
+void kvp_tcp_ep_fire_connect(kvp_tcp_ep_t *ep, kvp_err_t err);
+
+/* kvp_tcp_ep_break ends the endpoint, and with err all that it owns. */
+void kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err);
+
+/* kvp_tcp_ep_is_stalled tells whether sending must wait for answers: the source of a WRITE may be the destination of a
+ * READ before it. */
+bool kvp_tcp_ep_is_stalled(kvp_tcp_ep_t *ep);
+
+/* kvp_tcp_ep_flush sends, and kvp_tcp_ep_receive receives, what goes without blocking, up to a share of bytes. */
+void kvp_tcp_ep_flush(kvp_tcp_ep_t *ep);
+void kvp_tcp_ep_receive(kvp_tcp_ep_t *ep);
+
+#endif
