@@ -9,8 +9,7 @@ import guest
 import pytest
 
 MASTER = f"{guest.ADDRESSES[0]}:50051"
-BIN = {name: str(guest.BUILD / where / name) for name, where in (("kvpool", "client"), ("kvpool-node", "client"),
-                                                                ("kvpool-master", "master"))}
+BIN = {name: str(guest.BUILD / "bin" / name) for name in ("kvpool", "kvpool-node", "kvpool-master")}
 
 
 @pytest.fixture
