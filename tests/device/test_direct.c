@@ -31,7 +31,7 @@
 #define LAYER_BYTES ((size_t)20000)
 #define CHUNKS 8u
 #define CHUNK_BYTES ((size_t)4 << 20)
-#define SOFT_ROUNDS (IS_TSAN ? 5u : 60u)
+#define SOFT_ROUNDS (IS_TSAN ? 15u : 60u)
 
 kvp_rule_t kvp_rule_off;
 

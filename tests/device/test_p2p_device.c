@@ -161,7 +161,7 @@ test_every_move(void **state)
 static void
 test_many_pieces(void **state)
 {
-    enum { N = 1700, LEN = 3001 };
+    enum { N = 1700, LEN = BYTES / 2048 | 1 };
     kvpool_p2p_op_t *ops = calloc(N, sizeof *ops);
     uint8_t *want[2], *got[2];
     end_t a, b;
@@ -265,7 +265,7 @@ static void
 test_unregister_behind_submits(void **state)
 {
     static const char *const ways[] = {"tcp", "rdma"};
-    enum { N = 40, LEN = 100000 };
+    enum { N = 40, LEN = BYTES / 64 };
 
     (void)state;
     for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
@@ -299,7 +299,7 @@ static void *
 write_often(void *arg)
 {
     const writer_t *w = arg;
-    enum { LEN = 400000 };
+    enum { LEN = BYTES / 16 };
 
     for (uint32_t i = 0; i < 20; i++) {
         uint8_t *want, *got;
@@ -329,7 +329,7 @@ test_many_threads(void **state)
     (void)state;
     open_pair(&a, &b, "cma");
     for (size_t i = 0; i < THREADS; i++) {
-        writers[i] = (writer_t){i % 2 != 0 ? &a : &b, i % 2 != 0 ? &b : &a, i * 500000};
+        writers[i] = (writer_t){i % 2 != 0 ? &a : &b, i % 2 != 0 ? &b : &a, i * (BYTES / THREADS)};
         assert_int_equal(pthread_create(&threads[i], NULL, write_often, &writers[i]), 0);
     }
     for (size_t i = 0; i < THREADS; i++)
