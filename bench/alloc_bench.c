@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How much of a full pool is payload: churn (bench/churn.h says what a step is) with blocks of one size, with three sizes,
- * and with any length. One JSON line a mix. `alloc_bench [STEPS [MIX ...]]`, by default 1000000 steps of each mix; a
- * number of bytes in place of a mix's name is blocks of that size.
- */
+ * Measures the payload share of a full pool: churn (bench/churn.h defines a step) with blocks of
+ * one size, of three sizes, and of any length. One JSON line a mix. `alloc_bench [STEPS [MIX
+ * ...]]`, by default 1000000 steps of each mix. A number of bytes in place of a mix's name means
+ * blocks of that size. */
 #include "bench/churn.h"
 
 #include <stdio.h>

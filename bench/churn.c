@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The client learns what was evicted as a node does: from the extents that RETIRE names. `at` says, for each slot of
- *   each chunk, which object lies there.
- * - The rank of an object is asked of a Fenwick tree over the order of uses. Its places are given out one a use; when they
- *   are used up the live objects are numbered anew.
- */
+ * - The client learns of evictions as a node does: from the extents that RETIRE names. `at` has the
+ *   object of each slot of each chunk.
+ * - A Fenwick tree over the order of uses gives the rank of an object. Each use takes the next
+ *   place in the tree; when the places are used up, the live objects are renumbered. */
 #include "bench/churn.h"
 
 #include "common/clock.h"
@@ -160,7 +159,7 @@ object_evicted(churn_t *c, uint32_t i)
     if (rank > 0.5) c->young += (double)o->len;
 }
 
-/* ---- what the world tells */
+/* ---- callbacks of the simulated world */
 static void
 on_retire(void *arg, mem_t *mem, const kvp_wire_slot_t *slot)
 {
@@ -232,7 +231,7 @@ remove_one(churn_t *c)
     (void)make_key(key, c->objects[c->removing].number);
     assert_int_equal(remove_key(c->client, key, false), KVP_OK);
     c->removing = NONE;
-    assert_int_equal(c->n, n - 1); /* and nothing else went */
+    assert_int_equal(c->n, n - 1); /* no other object was removed */
 }
 
 static void
@@ -291,7 +290,7 @@ churn_close(churn_t *c)
     free(c);
 }
 
-/* Descriptors and key cells are two areas, each of which is in use from its beginning; pages that nobody touched cost
+/* Descriptors and key cells are two areas, each used from its beginning; untouched pages cost
  * nothing. */
 static uint64_t
 metadata_bytes(const churn_t *c)

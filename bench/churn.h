@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A full pool under churn: the real core of the master, one client that puts, uses and removes, and one node that answers
- * every RETIRE at once. No bytes move; what is looked at is where the master puts things and what it evicts for them.
- * For bench/alloc_bench.c and its test. One thread; what must not happen panics.
- */
+ * A full pool under churn: the real core of the master, one client that puts, uses and removes, and
+ * one node that answers every RETIRE at once. No bytes move; the benchmark measures where the
+ * master places objects and which objects it evicts for them. For bench/alloc_bench.c and its test.
+ * One thread; a broken invariant panics. */
 #ifndef KVP_BENCH_CHURN_H
 #define KVP_BENCH_CHURN_H
 
@@ -34,15 +34,15 @@ typedef struct {
     double free; /* bytes in free extents, at the end */
     uint64_t puts;
     uint64_t evictions;
-    /* An LRU of bytes evicts as many bytes as this, but always the oldest. How far from it: the share of the pool's bytes
-     * that was used longer ago than what is evicted, averaged over evicted bytes; and the share of evicted bytes from the
-     * half of the pool that was used last. */
+    /* An LRU of bytes evicts as many bytes as this, but always the oldest. How far from it: the
+     * share of the pool's bytes that was used longer ago than what is evicted, averaged over
+     * evicted bytes; and the share of evicted bytes from the half of the pool that was used last. */
     double rank_mean, young;
     double put_ns; /* processor time in the core, with all its answers and evictions, on average */
 } churn_result_t;
 
-/* churn_run fills a pool and then makes steps. A step removes an object drawn by chance, uses another one, and puts until
- * something had to be evicted, so that the pool is full again. */
+/* churn_run fills a pool and then makes steps. A step removes an object drawn by chance, uses
+ * another one, and puts until something had to be evicted, so that the pool is full again. */
 void churn_run(const churn_conf_t *conf, const churn_mix_t *mix, churn_result_t *result_out);
 
 #endif

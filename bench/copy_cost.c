@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-copy-cost: what the sum costs the copy that a put makes into shared memory. Goes over 512 MiB in pieces of 2 MiB,
- * with the library's own functions, plain and summing by turns, so that both see the same machine, and prints the median
- * of the time that the sum adds, as a share of the summing copy.
- */
+ * kvpool-copy-cost: the cost of the checksum in the copy of a put into shared memory. Copies 512
+ * MiB in pieces of 2 MiB with the library's own functions, plain and summing in turns, so that both
+ * meet the same machine. Prints the median of the added time as a share of the summing copy. */
 #include "transport/copy.h"
 
 #include "common/clock.h"

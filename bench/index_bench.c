@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The conductor's index by itself, in this process: how fast it takes in events, answers questions, and what it costs in memory; beside how many random reads of memory
- * this machine does. `index_bench [BLOCKS]`, by default 10000000. Prints; holds nothing to a limit. Blocks have 16 tokens, prompts 100 blocks, an event is one block.
- */
+ * The conductor's index by itself, in this process: its rates of events and look-ups and its
+ * memory, beside the rate of random memory reads of this machine. `index_bench [BLOCKS]`, by
+ * default 10000000. Prints figures and checks no limit. Blocks have 16 tokens, prompts 100 blocks,
+ * an event one block. */
 #include "common/clock.h"
 #include "common/log.h"
 #include "conductor/events/apply.h"
@@ -103,8 +104,9 @@ seconds(uint64_t since_ns)
     return (double)(kvp_now_ns() - since_ns) / 1e9;
 }
 
-/* ---- what is measured */
-/* Independent reads of words in as much memory as the index has: what its look-ups could be at most, at two reads a block. */
+/* ---- the measured operations */
+/* Independent reads of words in as much memory as the index has: what its look-ups could be at
+ * most, at two reads a block. */
 static void
 random_reads(uint64_t bytes)
 {
@@ -136,7 +138,7 @@ ingest(rig_t *g)
            (double)(rss_bytes() - before) / n);
 }
 
-/* Removes and stores again, in an order that is not that of storing. */
+/* Removes and stores blocks again, in another order than the storing order. */
 static void
 churn(rig_t *g, uint64_t turns)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * router_sim: a trace of requests over simulated instances, by four ways of choosing one: the router's (conductor/router), the longest prefix alone, the least load alone, and in turns. An
- * instance computes prompts one after another, and has an LRU cache of blocks; what is cached is told behind each prompt (events), not when it is sent. A hot prefix stands in front of
- * many prompts, as a system's prompt does. Prints for each policy the tokens that were in a cache and the time to the first token.
+ * router_sim: a trace of requests over simulated instances, with four ways to choose an instance:
+ * the router (conductor/router), the longest prefix alone, the least load alone, and round-robin.
+ * An instance computes prompts one after another, and has an LRU cache of blocks. Its events follow
+ * after each prompt, not when the prompt is sent. Many prompts begin with a hot prefix, like a
+ * system prompt. Prints for each policy the cached tokens and the time to the first token.
  *
- * usage: router_sim TRACE [instances [load [cache_blocks]]]   default 8 instances, load 0.7 (of what they could compute without caches), 2500 blocks each
- * Exit code 1 where the router falls short of what is asked of it.
- */
+ * usage: router_sim TRACE [instances [load [cache_blocks]]] default: 8 instances, load 0.7 (of
+ * their capacity without caches), 2500 blocks each Exit code 1 if the router misses its goals. */
 #include "tools/replay/lru_sim.h"
 #include "tools/replay/trace.h"
 #include "conductor/router/router.h"
@@ -19,7 +20,7 @@
 #define BLOCK 512u
 #define HOT_BLOCKS 8u
 #define HOT_SHARE 60u /* of 100 prompts */
-#define TOKENS_S 10000.0 /* that an instance computes */
+#define TOKENS_S 10000.0 /* tokens that an instance computes in a second */
 #define TOKEN_MS 20.0 /* of an output token */
 
 typedef enum { ROUTER, PREFIX, LEAST, TURNS, POLICIES } policy_t;
@@ -85,7 +86,7 @@ make_chain(const conf_t *conf, sim_t *s, uint32_t number)
     const kvp_request_t *r = &conf->work.requests[number];
 
     s->chain_n = 0;
-    /* Requests of one conversation have it or have it not: their first block is the same. */
+    /* All requests of a conversation are hot or none is: their first block is the same. */
     if (r->ids_n > 0 && conf->work.ids[r->ids_at] * 2654435761u % 100 < HOT_SHARE)
         for (uint32_t i = 0; i < HOT_BLOCKS; i++)
             s->chain[s->chain_n++] = UINT64_MAX - i;

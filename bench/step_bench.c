@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The longest step of the master's core, in this process, while many keys come and go: puts, evictions, removals, bumps,
- * clients and nodes that are lost, a report to a master that knows nothing. `step_bench [-c] [-r RUNS] [KEYS ...]`, by default 3
- * runs of 1000000 keys. Exits with 1 where a step took more than 2 ms in every run. With -c, as a test has it, records that a
- * step touches are held to a limit, however many there are, and time is not. What is around the core is tests/world;
- * only steps of the core are measured, in processor time of the thread, so that other programs do not count.
- */
+ * The longest step of the master's core, in this process, under many changes: puts, evictions,
+ * removals, bumps, lost clients and nodes, a report to a master without state. `step_bench [-c] [-r
+ * RUNS] [KEYS ...]`, by default 3 runs of 1000000 keys. Exits with 1 if a step took more than 2 ms
+ * in every run. With -c, as in the test, the limit is on the records that a step touches, and time
+ * has no limit. tests/world surrounds the core; only steps of the core are measured, in processor
+ * time of the thread, so other programs do not count. */
 #include "tests/world/report.h"
 
 #include "common/clock.h"
@@ -19,7 +19,7 @@
 extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true"; /* as the master's is */
 
-#define STEP_NS 20000u /* that pass between two inputs */
+#define STEP_NS 20000u /* time that passes between two inputs */
 #define LONG_NS 2000000u /* a step that takes longer is too long */
 #define GRACE_NS SEC
 #define SEED 1u
@@ -27,16 +27,17 @@ __attribute__((visibility("default"))) const char *malloc_conf = "background_thr
 #define CHUNK_BYTES (64ull << 20)
 #define BATCH 64u
 #define RUNS 3u
-#define RECORDS_MOST 2048u /* what a step may touch for one message, and for what can wait */
+#define RECORDS_MOST 2048u /* records that a step may touch, for one message and for deferred work */
 
 typedef struct {
     uint64_t n, total_ns, most_ns, over;
-    uint64_t most_at, most_work, most_faults; /* of the longest: its number, records that it touched, page faults */
+    uint64_t most_at, most_work, most_faults; /* of the longest step: its number, touched records, page faults */
     uint64_t records_most; /* of any */
 } steps_t;
 
-/* Steps of one input after another are the same in every run, so of several runs the least time of each step is what it
- * takes; what a run adds to it is the machine's. Shared by the processes of the runs. */
+/* The steps after one input are the same in every run. So the least time of a step over several
+ * runs is the step's own time; the rest of a run's time is the machine's. Shared by the processes
+ * of the runs. */
 #define TRACE_STEPS (1u << 23)
 typedef struct {
     uint64_t n; /* steps of a run */
@@ -54,7 +55,7 @@ typedef struct {
     steps_t steps;
     trace_t *trace;
     spent_t begin; /* of the step under way */
-    uint64_t step, work; /* steps of this run so far; records touched */
+    uint64_t step, work; /* steps of this run so far; touched records */
     uint64_t over; /* long steps so far */
     bool is_quiet; /* nothing is printed */
     bool is_counting; /* records are held to records_most, not time */
@@ -139,7 +140,7 @@ greet(bench_t *b, uint32_t role, const char *host)
     return p;
 }
 
-/* A master of that term; above 1 there was one before it. What counts steps goes on. */
+/* Opens a master of the term; a term above 1 means an earlier master. The step counters continue. */
 static void
 bench_open(bench_t *b, uint32_t term, uint64_t size_bytes, uint64_t chunk_bytes)
 {
@@ -168,7 +169,7 @@ bench_close(bench_t *b)
     world_close(b->w);
 }
 
-/* What is due is done. */
+/* Runs all due work. */
 static void
 settle(bench_t *b)
 {
@@ -342,8 +343,8 @@ start_node(bench_t *b, const char *name, bool is_fresh)
 }
 
 #define PAGE_RECORDS 256u
-#define GAP_EVERY 10u /* one in so many is missing */
-#define TOLD_BYTES 512u /* of memory, for each of them */
+#define GAP_EVERY 10u /* one object of GAP_EVERY is missing */
+#define TOLD_BYTES 512u /* memory of each reported object */
 #define LONG_KEY_LEN 180u
 
 /* Slots and places of long keys are in no order, as churn leaves them: i times an odd number, modulo a power of two. */
@@ -376,7 +377,7 @@ tell(const kvp_chunk_geo_t *geo, uint32_t per_chunk, uint64_t i, extent_t *out)
     kvp_desc_seal(d);
 }
 
-/* The node tells n objects, of which one in four has a long key: whatever a full pool would hold. */
+/* The node reports n objects, one in four with a long key, like a full pool. */
 static void
 report(bench_t *b, uint64_t n)
 {
@@ -400,7 +401,7 @@ report(bench_t *b, uint64_t n)
     settle(b);
 }
 
-/* ---- what is done */
+/* ---- the inputs */
 /* What a client did not end, and was not answered. */
 static void
 begin_many(bench_t *b, peer_t *c, uint64_t from)
@@ -409,8 +410,8 @@ begin_many(bench_t *b, peer_t *c, uint64_t from)
         begin_puts(b, c, from + i, 500, VALUE_BYTES);
 }
 
-/* Of clients whose share of the pool each is at its bound; they all end at the same time, as far as the master can tell: it
- * stood still. */
+/* Reservations of clients that have used up their share of the pool. For a master that stood still,
+ * all reservations end at the same time. */
 static void
 reservations_end(bench_t *b, uint64_t keys)
 {
@@ -541,7 +542,7 @@ windows_are_lost(bench_t *b, uint64_t keys)
     bench_close(b);
 }
 
-/* And others, that wait until their time is over. */
+/* Other puts wait until their deadline. */
 static void
 puts_are_due(bench_t *b, uint64_t keys)
 {
@@ -578,7 +579,7 @@ node_is_slow(bench_t *b)
     bench_close(b);
 }
 
-/* All that another tenant has there goes. */
+/* Evicts all objects of another tenant from the chunk. */
 static void
 chunk_is_taken(bench_t *b)
 {
@@ -693,7 +694,7 @@ run(trace_t *trace, uint64_t keys, bool is_quiet, bool is_counting)
 {
     bench_t b = {.trace = trace, .is_quiet = is_quiet, .is_counting = is_counting};
 
-    if (kvp_pages_stock_start() != KVP_OK) kvp_panic("no stock of pages"); /* as the master has one */
+    if (kvp_pages_stock_start() != KVP_OK) kvp_panic("no stock of pages"); /* as in the master */
     keys_come_and_go(&b, keys);
     windows_are_lost(&b, keys);
     if (is_counting) {
@@ -739,7 +740,8 @@ main(int argc, char **argv)
     int opt;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
-    setenv("CMOCKA_TEST_ABORT", "1", 1); /* what breaks a rule of the world aborts: there is no test to fail */
+    /* a broken rule of the world aborts, because no cmocka test is running that could fail */
+    setenv("CMOCKA_TEST_ABORT", "1", 1);
     while ((opt = getopt(argc, argv, "cr:")) == 'r' || opt == 'c') {
         if (opt == 'r') runs = strtoull(optarg, NULL, 10);
         if (opt == 'c') is_counting = true;

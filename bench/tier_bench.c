@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node's SSD tier by itself: `tier_bench DIR SIZE` makes one there, fills it to five eighths with objects of 1 MiB and of 64 KiB, says "ready", and
- * then for each line of input makes one round and prints "bytes-a-second mean-us":
+ * A node's SSD tier by itself: `tier_bench DIR SIZE` creates a tier, fills it to five eighths with
+ * objects of 1 MiB and of 64 KiB, prints "ready", and then for each line of input runs one round
+ * and prints "bytes-a-second mean-us":
  *
  *     read BYTES DEPTH MS     whole objects of that length, at random
- *     write DEPTH MS          objects of 1 MiB; the oldest pages are given up meanwhile, and nothing of them is kept
- *     copy BYTES MS           memcpy of that many bytes out of memory that no cache holds
- */
+ *     write DEPTH MS          objects of 1 MiB; the oldest pages are dropped without keeping an object
+ *     copy BYTES MS           memcpy of that many bytes out of memory that no cache holds */
 #include "node/tier/tier.h"
 #include "common/clock.h"
 #include "common/parse.h"
@@ -25,7 +25,7 @@
 typedef struct {
     kvp_tier_t *tier;
     int wake_fd;
-    uint64_t long_n, short_n; /* objects that are there */
+    uint64_t long_n, short_n; /* objects on the SSD */
     kvp_tier_op_t ops[DEPTH_MAX];
     uint64_t begun_ns[DEPTH_MAX];
     uint8_t *room; /* DEPTH_MAX times LONG_BYTES */
@@ -67,12 +67,12 @@ begin(bench_t *b, uint32_t i, kvp_tier_op_kind_t kind, uint64_t bytes, uint64_t 
 
     *op = (kvp_tier_op_t){.kind = kind, .src = b->room + i * LONG_BYTES, .dst = b->room + i * LONG_BYTES, .cap = bytes};
     op->meta = (kvp_tier_meta_t){
-        .digest = {number, bytes}, .version = 1, .len = bytes, .sum = 1, .key_len = 64}; /* writers tell a sum */
+        .digest = {number, bytes}, .version = 1, .len = bytes, .sum = 1, .key_len = 64}; /* writers send a sum */
     b->begun_ns[i] = kvp_now_ns();
     if (kvp_tier_submit(b->tier, op) != KVP_OK) fail("an operation is not taken");
 }
 
-/* Keeps depth operations under way, until so many are done or that time has come. */
+/* Keeps depth operations under way, until n operations are done or the time is over. */
 static done_t
 go(bench_t *b, kvp_tier_op_kind_t kind, uint64_t bytes, uint32_t depth, uint64_t n, uint64_t end_ns)
 {

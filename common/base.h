@@ -27,7 +27,7 @@ enum {
 #define kvp_container_of(ptr, type, member) ((type *)(((char *)(ptr)) - offsetof(type, member)))
 #define KVP_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
-/* kvp_ignore drops an error on purpose; the second argument says why it may be dropped. */
+/* kvp_ignore drops an error on purpose; the second argument is the reason why dropping is right. */
 #define kvp_ignore(err, why)                                                                                           \
     do {                                                                                                               \
         kvp_err_t kvp_ignored = (err); /* a cast to void would not silence warn_unused_result */                       \
@@ -61,8 +61,9 @@ const char *kvp_err_text(kvp_err_t err);
 /* kvp_panic reports a bug of our own and aborts. Never for peer input, disk or memory. */
 void kvp_panic(const char *fmt, ...) KVP_PRINTF(1, 2) __attribute__((noreturn));
 
-/* kvp_grow makes room for one item more than n in an array of *cap_io such items: it returns the array, or one of twice as many
- * (`first` in the beginning). NULL: no memory, and the array stays as it is. */
+/* kvp_grow makes room for at least n + 1 items in an array of *cap_io items. Returns the array, or
+ * a new one of twice the size (`first` items at the beginning). Returns NULL without memory, and
+ * the array stays as before. */
 static inline void *
 kvp_grow(void *array, size_t n, size_t *cap_io, size_t first, size_t item_bytes)
 {

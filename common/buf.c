@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The growable buffer. Capacity doubles, so that n appends cost O(n) copies; it never shrinks before fini.
- */
+ * The growable buffer. Capacity doubles, so n appends cost O(n) copies; the buffer never shrinks
+ * before fini. */
 #include "common/buf.h"
 
 #include <stdlib.h>

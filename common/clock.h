@@ -11,7 +11,7 @@
 
 uint64_t kvp_now_ns(void); /* CLOCK_MONOTONIC */
 uint64_t kvp_boot_ns(void); /* CLOCK_BOOTTIME: counts suspended time; leases and TTLs */
-uint64_t kvp_thread_ns(void); /* processor time of the calling thread: what else the machine does is not in it */
+uint64_t kvp_thread_ns(void); /* processor time of the calling thread, without the load of the rest of the machine */
 
 /* kvp_random_bytes fills from getrandom(2); it cannot fail for the sizes used here (at most 256 bytes). */
 void kvp_random_bytes(void *dst, size_t len);

@@ -50,7 +50,7 @@ kvp_digestmap_reserve(kvp_digestmap_t *map, uint32_t n)
 }
 
 static bool
-grow(kvp_digestmap_t *map)
+grow_map(kvp_digestmap_t *map)
 {
     kvp_digestmap_t grown = {.cap = map->cap == 0 ? FIRST_CAP : map->cap * 2,
                              .n = map->n,
@@ -81,7 +81,7 @@ kvp_digestmap_insert(kvp_digestmap_t *map, kvp_digest_t digest)
 {
     uint32_t at;
 
-    if (map->n + 1 > map->cap / 2 && !grow(map)) return NULL;
+    if (map->n + 1 > map->cap / 2 && !grow_map(map)) return NULL;
     at = place_of(map, digest);
     if (map->slots[at].val == 0) {
         map->slots[at].digest = digest;
@@ -90,7 +90,8 @@ kvp_digestmap_insert(kvp_digestmap_t *map, kvp_digest_t digest)
     return &map->slots[at].val;
 }
 
-/* What follows in the run moves up, where that is not in front of its own home. Source: Knuth, The Art of Computer Programming 3, 6.4, algorithm R. */
+/* What follows in the run moves up, where that is not in front of its own home. Source: Knuth, The
+ * Art of Computer Programming 3, 6.4, algorithm R. */
 void
 kvp_digestmap_remove(kvp_digestmap_t *map, kvp_digest_t digest)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The one error enum. Installed beside kvpool.h; the numbers travel on the wire and become Python exceptions, so they
- * are never changed or reused. docs/PROTOCOL.md repeats the table and a test holds the two together.
- */
+ * The one error enum, installed beside kvpool.h. The numbers travel on the wire and become Python
+ * exceptions, so a number is never changed or reused. docs/PROTOCOL.md repeats the table, and a
+ * test compares the two. */
 #ifndef KVPOOL_ERR_H
 #define KVPOOL_ERR_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The child's handler runs while locks may be held for ever by threads that do not exist there, so descriptors are bits
- * without one. The list of handles is locked over the fork by the parent's handlers.
- */
+ * Design notes. In the child, another thread's lock may stay locked for ever, because the thread
+ * does not exist there. So the descriptors are a bitmap without a lock, and the parent's handlers
+ * hold the lock of the list of handles across the fork. */
 #include "common/forkguard.h"
 
 #include <pthread.h>
@@ -10,10 +10,9 @@
 #include <unistd.h>
 
 #define WORD_BITS 64
-#define FDS_MAX                                                                                                        \
-    (1 << 20) /* the most that kernels give a process unasked (fs.nr_open); beyond it a child keeps what it gets */
+#define FDS_MAX (1 << 20) /* the default of fs.nr_open; a child process keeps descriptors above this number */
 
-static _Atomic uint64_t fds[FDS_MAX / WORD_BITS]; /* a page of it costs nothing until it is used */
+static _Atomic uint64_t fds[FDS_MAX / WORD_BITS]; /* a page of the array costs nothing until first use */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static kvp_list_t list = {&list, &list}; /* guarded by list_lock */
@@ -54,7 +53,7 @@ after_fork_in_child(void)
 }
 
 static void
-install(void)
+install_handlers(void)
 {
     /* It fails only for want of memory at the first open; fork then behaves as for any library. */
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
@@ -63,7 +62,7 @@ install(void)
 void
 kvp_forkguard_init(kvp_forkguard_t *guard)
 {
-    pthread_once(&once, install);
+    pthread_once(&once, install_handlers);
     guard->is_forked = false;
     pthread_mutex_lock(&list_lock);
     kvp_list_add_tail(&list, &guard->link);
@@ -81,7 +80,7 @@ kvp_forkguard_fini(kvp_forkguard_t *guard)
 void
 kvp_forkguard_add(int fd)
 {
-    pthread_once(&once, install);
+    pthread_once(&once, install_handlers);
     if (fd >= 0 && fd < FDS_MAX) atomic_fetch_or(&fds[fd / WORD_BITS], 1ULL << fd % WORD_BITS);
 }
 

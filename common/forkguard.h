@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a forked child must not keep: descriptors by which others notice that their owner is dead, whose port another wants, or that hold
- * its memory are closed in it, and handles are marked. Mappings of shared memory are not inherited in the first place (MADV_DONTFORK
- * in the transports).
+ * Closes in a forked child the descriptors that it must not keep: descriptors whose end shows peers
+ * that their owner died, listening ports, and descriptors that hold memory. Marks the child's
+ * handles as unusable. The child does not inherit mappings of shared memory (MADV_DONTFORK in the
+ * transports).
  *
- * Who makes such a descriptor adds it right after, and takes it out right before it closes it, or with kvp_forkguard_close. One that is
- * made while another thread forks may reach the child; it is close-on-exec like all of ours.
- */
+ * The owner adds such a descriptor right after creating it, and removes it right before closing it,
+ * or closes it with kvp_forkguard_close. A descriptor created while another thread forks may reach
+ * the child; like all of ours it is close-on-exec. */
 #ifndef KVP_COMMON_FORKGUARD_H
 #define KVP_COMMON_FORKGUARD_H
 
@@ -18,12 +19,12 @@ typedef struct {
     _Atomic bool is_forked;
 } kvp_forkguard_t;
 
-/* kvp_forkguard_init enters a handle's guard in the process's list; fini takes it out. Not to be called in a child for a guard
- * of its parent. */
+/* kvp_forkguard_init enters a handle's guard in the process's list; fini takes it out. Not to be
+ * called in a child for a guard of its parent. */
 void kvp_forkguard_init(kvp_forkguard_t *guard);
 void kvp_forkguard_fini(kvp_forkguard_t *guard);
 
-/* kvp_forkguard_is_forked says whether this process is a child of the one that made the guard. */
+/* kvp_forkguard_is_forked returns true in a child process of the guard's process. */
 static inline bool
 kvp_forkguard_is_forked(const kvp_forkguard_t *guard)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Key digests and content sums. XXH3 throughout (vectors chosen at run time by libxxhash's dispatch where it has it).
- */
+ * Key digests and content sums, all XXH3. libxxhash chooses the vector code at run time where it
+ * can. */
 #ifndef KVP_COMMON_HASH_H
 #define KVP_COMMON_HASH_H
 
@@ -21,8 +21,9 @@ kvp_digest_eq(kvp_digest_t a, kvp_digest_t b)
 
 #define KVP_TENANT_NAME_MAX 128u
 
-/* kvp_tenant_id is the number of the tenant with that name, by which digests and descriptors tell it apart: 0 for "" and
- * "default", for others 32 bits of XXH3-64 of the name, never 0. Two names may have one number; a master lets one of them in. */
+/* kvp_tenant_id is the number of the tenant of a name, part of digests and descriptors: 0 for ""
+ * and "default", for others 32 bits of XXH3-64 of the name, never 0. Two names may collide; a
+ * master admits only one of two colliding names. */
 uint32_t kvp_tenant_id(const char *name);
 
 /* kvp_key_digest is the index key of (tenant, key): XXH3-128 of the key's bytes, seeded with the pool's seed mixed
@@ -33,10 +34,11 @@ kvp_digest_t kvp_key_digest(uint64_t pool_seed, uint32_t tenant, const void *key
  * seen by the reader. */
 uint64_t kvp_key_hash2(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);
 
-/* kvp_mix_t is a secret of the process, by which tables find keys that strangers choose: who does not know it can make no two
- * keys that share a place but by chance. kvp_mix_make derives one from a seed (tables of one process may share that, and it is
- * never told to a peer). kvp_mix gives the product, whose upper bits in either half depend on both words whole; kvp_mix64 folds
- * the halves, so that no difference of keys meets whatever the secret, as it does in a product modulo 2^64. */
+/* kvp_mix_t is a secret of the process for hash tables whose keys strangers choose: without the
+ * secret, a peer cannot construct colliding keys. kvp_mix_make derives a secret from a seed; tables
+ * of one process may share the seed, and no peer ever learns it. kvp_mix returns the 128-bit
+ * product, whose upper bits in either half depend on both words. kvp_mix64 folds the halves: a
+ * product modulo 2^64 would let chosen keys collide under every secret. */
 typedef struct {
     uint64_t a, b;
 } kvp_mix_t;
@@ -61,8 +63,8 @@ kvp_mix64(const kvp_mix_t *mix, uint64_t lo, uint64_t hi)
 typedef struct kvp_sum_state kvp_sum_state_t;
 uint64_t kvp_sum(const void *data, size_t len);
 
-/* Streaming form for fused copy and scatter lists. The state is 64-byte aligned and owned by the caller through
- * create/destroy; NULL on no memory. One state can be reset and reused. */
+/* Streaming form for fused copies and scatter lists. kvp_sum_create returns a 64-byte aligned
+ * state, or NULL without memory; kvp_sum_destroy frees the state. A reset makes a state reusable. */
 kvp_sum_state_t *kvp_sum_create(void);
 void kvp_sum_destroy(kvp_sum_state_t *state);
 void kvp_sum_reset(kvp_sum_state_t *state);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Latency histogram: log-linear buckets (64 to a power of two, so 1.6 % at worst), fixed memory, no allocation.
- * Values are nanoseconds by habit, any u64 in fact. Not thread-safe: one a thread, then merge.
- */
+ * Latency histogram: log-linear buckets (64 to a power of two, so an error of 1.6 % at worst),
+ * fixed memory, no allocation. Values are usually nanoseconds, and may be any u64. Not thread-safe:
+ * use one histogram a thread, then merge. */
 #ifndef KVP_COMMON_HIST_H
 #define KVP_COMMON_HIST_H
 

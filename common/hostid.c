@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host's id, the directory of this user's sockets, and whose processes are trusted there. libc and xxhash only; nothing is kept
- * between calls but in the environment.
- */
+ * The host's id, the directory of this user's sockets, and whose processes are trusted there. libc
+ * and xxhash only; nothing is kept between calls but in the environment. */
 #include "common/hostid.h"
 #include "common/hash.h"
 #include "common/log.h"
@@ -18,7 +17,7 @@
 
 #define UNMAPPED_UID 65534u
 #define DIRS 3u /* places where sockets of a user may lie */
-#define RUNTIME_DIR_BYTES 76u /* with its end: a socket's name is behind it in sockaddr_un.sun_path */
+#define RUNTIME_DIR_BYTES 76u /* with the terminator: a socket's name follows in sockaddr_un.sun_path */
 
 /* read_line reads the first line of a small file; "" where there is none. */
 static void
@@ -51,7 +50,8 @@ kvp_host_id(char out[KVP_HOST_ID_MAX + 1])
 }
 
 /* ---- the directory of sockets */
-/* name_dir writes the i-th place where our sockets may lie. False: there is none of that number. */
+/* name_dir writes the i-th directory that may hold our sockets. Returns false after the last
+ * directory. */
 static bool
 name_dir(uint32_t i, char *out, size_t cap)
 {
@@ -70,8 +70,8 @@ name_dir(uint32_t i, char *out, size_t cap)
     return n >= 0 && (size_t)n < cap;
 }
 
-/* Whoever can create files in the directory could pose as the pool: nobody but its owner may. The one that was named may be entered
- * by its group. */
+/* A user who can create files in the directory could pose as the pool, so only the owner may. A
+ * directory named by the user may grant its group entry. */
 static bool
 is_safe(const char *path, bool is_to_be_ours)
 {
@@ -135,7 +135,7 @@ kvp_runtime_socket(kvp_socket_t kind, const char *told, char *out, size_t cap)
     return KVP_UNREACHABLE;
 }
 
-/* ---- who is trusted */
+/* ---- trusted users */
 /* next_uid reads a number of a list; false: it is none, or the list is over. */
 static bool
 next_uid(const char **at, uid_t *uid_out)
@@ -151,7 +151,7 @@ next_uid(const char **at, uid_t *uid_out)
     return true;
 }
 
-/* In a user namespace the kernel shows every user that has no number there as this one. */
+/* In a user namespace the kernel shows every unmapped user as this number. */
 static bool
 is_anybody(uid_t uid)
 {

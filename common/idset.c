@@ -30,7 +30,7 @@ ends_below(const kvp_idset_t *set, uint64_t id)
     return lo;
 }
 
-/* Takes n ranges out from there on. */
+/* Removes n ranges from index at on. */
 static void
 take_out(kvp_idset_t *set, size_t at, size_t n)
 {
@@ -56,7 +56,7 @@ kvp_idset_add(kvp_idset_t *set, kvp_idrange_t range, uint64_t floor)
 
     raise_floor(set, floor);
     if (range.last <= range.above || range.last < set->floor) return;
-    at = ends_below(set, range.above); /* the first that may touch it */
+    at = ends_below(set, range.above); /* the first range that may touch the new range */
     for (; at + n < set->n && set->ranges[at + n].above <= range.last; n++) {
         range.above = kvp_min_u64(range.above, set->ranges[at + n].above);
         range.last = kvp_max_u64(range.last, set->ranges[at + n].last);

@@ -15,7 +15,7 @@ kvp_jsonw_init(kvp_jsonw_t *w, kvp_buf_t *out)
 }
 
 static void
-put(kvp_jsonw_t *w, const char *text)
+put_text(kvp_jsonw_t *w, const char *text)
 {
     kvp_buf_append(w->out, text, strlen(text));
 }
@@ -31,10 +31,10 @@ put_string(kvp_jsonw_t *w, const char *text)
         char escaped[8];
 
         if (n == 0) {
-            put(w, "\\ufffd");
+            put_text(w, "\\ufffd");
         } else if ((unsigned char)*text < 0x20 || *text == '"' || *text == '\\') {
             snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned char)*text);
-            put(w, escaped);
+            put_text(w, escaped);
         } else {
             kvp_buf_append(w->out, text, n);
         }
@@ -46,11 +46,11 @@ put_string(kvp_jsonw_t *w, const char *text)
 static void
 begin_value(kvp_jsonw_t *w, const char *name)
 {
-    if (w->needs_comma) put(w, ",");
+    if (w->needs_comma) put_text(w, ",");
     w->needs_comma = true;
     if (name == NULL) return;
     put_string(w, name);
-    put(w, ":");
+    put_text(w, ":");
 }
 
 void
@@ -83,14 +83,14 @@ kvp_jsonw_u64(kvp_jsonw_t *w, const char *name, uint64_t value)
 
     begin_value(w, name);
     snprintf(text, sizeof text, "%llu", (unsigned long long)value);
-    put(w, text);
+    put_text(w, text);
 }
 
 void
 kvp_jsonw_bool(kvp_jsonw_t *w, const char *name, bool value)
 {
     begin_value(w, name);
-    put(w, value ? "true" : "false");
+    put_text(w, value ? "true" : "false");
 }
 
 void
@@ -106,12 +106,12 @@ kvp_jsonw_hex(kvp_jsonw_t *w, const char *name, const uint8_t *bytes, size_t len
     char two[3];
 
     begin_value(w, name);
-    put(w, "\"");
+    put_text(w, "\"");
     for (size_t i = 0; i < len; i++) {
         snprintf(two, sizeof two, "%02x", bytes[i]);
-        put(w, two);
+        put_text(w, two);
     }
-    put(w, "\"");
+    put_text(w, "\"");
 }
 
 kvp_err_t

@@ -51,7 +51,7 @@ kvp_list_del(kvp_list_t *node)
     kvp_list_init(node);
 }
 
-/* kvp_list_splice moves all of one list behind what is in another. */
+/* kvp_list_splice moves all items of one list to the end of another. */
 static inline void
 kvp_list_splice(kvp_list_t *from, kvp_list_t *to)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Formats a log line on the stack and hands it to the sink in one piece. No lock and no allocation, so it may be called
- * from any thread, also one that holds locks.
- */
+ * Formats a log line on the stack and hands it to the sink in one piece. No lock and no allocation,
+ * so any thread may call it, also with locks held. */
 #include "common/log.h"
 
 #include "common/clock.h"
@@ -104,7 +103,7 @@ kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...
     } else {
         line[len] = '\n';
         ssize_t n = write(STDERR_FILENO, line, len + 1);
-        (void)n; /* there is nowhere left to report it */
+        (void)n; /* an error of standard error has no place to be reported */
     }
     errno = saved_errno;
 }
@@ -119,7 +118,8 @@ kvp_log_limit_ok(kvp_log_limit_t *limit, uint32_t *missed_out)
     bool is_ok = false;
 
     if (quiet_ns >= interval_ns) {
-        /* One thread wins the interval's line. A quiet time of a burst's worth of intervals earns the burst back. */
+        /* One thread wins the interval's line. A quiet time of `burst` intervals restores the whole
+         * burst. */
         is_ok = atomic_compare_exchange_strong(&limit->window_start_ns, &last, now);
         if (is_ok && quiet_ns / (limit->burst + 1ull) >= interval_ns) atomic_store(&limit->in_window, 1);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Log lines to standard error: time, level, component, sentence, key value tail. One write(2) a line, so lines of several
- * threads do not mix. The sink and the level are the only globals of the tree. Any thread may log.
- */
+ * Log lines to standard error: time, level, component, sentence, key value tail. One write(2) a
+ * line, so lines of several threads do not mix. The sink and the level are the only globals of the
+ * tree. Any thread may log. */
 #ifndef KVP_COMMON_LOG_H
 #define KVP_COMMON_LOG_H
 
@@ -22,12 +22,14 @@ bool kvp_log_is_on(kvp_log_level_t level);
 typedef void (*kvp_log_sink_fn)(void *arg, kvp_log_level_t level, const char *line);
 void kvp_log_set_sink(kvp_log_sink_fn fn, void *arg);
 
-/* kvp_log_divert keeps the last error, or without one the last warning, of the calling thread as a text in place of writing it: the sentence alone,
- * cut to cap bytes with the terminator. text NULL ends that. For calls that tell their caller what is wrong. */
+/* kvp_log_divert keeps the calling thread's last error message, or without an error its last
+ * warning, as text and writes no line. Only the sentence is kept, cut to cap bytes with the
+ * terminator. text NULL ends the diversion. For calls that return the cause to their caller. */
 void kvp_log_divert(char *text, size_t cap);
 
-/* kvp_log_write formats and writes one line of at most 1 KiB (longer ones are cut). component is a static string such as
- * "master". Control characters in the result are replaced, since parts of it may come from a peer. Saves errno. */
+/* kvp_log_write formats and writes one line of at most 1 KiB (longer ones are cut). component is a
+ * static string such as "master". Control characters in the result are replaced, since parts of it
+ * may come from a peer. Saves errno. */
 void kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...) KVP_PRINTF(3, 4);
 
 #define kvp_log_error(component, ...) kvp_log_write(KVP_LOG_ERROR, component, __VA_ARGS__)
@@ -38,9 +40,10 @@ void kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt
         if (kvp_log_is_on(KVP_LOG_DEBUG)) kvp_log_write(KVP_LOG_DEBUG, component, __VA_ARGS__);                        \
     } while (0)
 
-/* A rate limiter for lines that a peer can cause: at most burst lines, then one each interval_ms; thread-safe, zero
- * value plus the two numbers is valid. kvp_log_limit_ok says whether this line may go out, and sets *missed_out to the
- * number of lines swallowed since the last one that did. */
+/* A rate limiter for lines that a peer can cause: at most burst lines, then one each interval_ms.
+ * Thread-safe; a zero value plus the two numbers is valid. kvp_log_limit_ok returns whether the
+ * line may be written, and sets *missed_out to the number of lines suppressed since the last
+ * written line. */
 typedef struct {
     uint32_t burst;
     uint32_t interval_ms;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Seams for the mutation check (tests/sim, tests/transport): KVP_RULE(name) stands at the one line where a rule of the
- * design lives, and is 1 in every build but those of the mutants, where a rule can be switched off to see that some
- * seed finds out. What ships is compiled without it.
- */
+ * Seams for the mutation check (tests/sim, tests/transport). KVP_RULE(name) stands at the one line
+ * that implements a rule of the design. It is the constant 1 in every build but the mutants, where
+ * a test switches one rule off and expects some seed to fail. Shipped programs contain no trace of
+ * it. */
 #ifndef KVP_COMMON_MUTATE_H
 #define KVP_COMMON_MUTATE_H
 
 #ifdef KVP_MUTATIONS
-/* X(name, what the rule says) */
+/* X(name, the text of the rule) */
 #define KVP_RULES(X)                                                                                                   \
     X(RETIRE_BEFORE_REUSE, "an extent is retired before it is granted again")                                          \
     X(FREE_BEFORE_REUSE, "a dead extent is reused only after the node reported it free")                               \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. Between the two threads of a stock are rings, each with one writer and one reader: one for each size of
- * what is ready to be taken, and one of what was freed. So neither ever waits for the other: where nothing is ready, or no
- * room is left for what is freed, the taker does as without a stock. It alone counts what is in use, and says how much of
- * a size is to be kept.
- */
+ * Design notes. Two threads share a stock: its owner and the stock's own thread. Between them are
+ * rings with one writer and one reader each: one ring of ready pieces for each size, and one ring
+ * of freed pieces. So neither thread waits for the other: with no piece ready, or with a full ring
+ * of freed pieces, the owner maps or unmaps memory itself. The owner counts the pieces in use, and
+ * sets how many pieces of each size to keep. */
 #include "common/pages.h"
 
 #include "common/log.h"
@@ -24,7 +24,7 @@
 #define RING_SLOTS 1024u /* freed by one step, and by a few while the helper does not run */
 #define KEPT_LEAST 2u /* pieces of each size, */
 #define KEPT_MOST 32u
-#define KEPT_SHARE 128u /* and of those in use one in so many */
+#define KEPT_SHARE 128u /* and one for every KEPT_SHARE pieces in use */
 
 typedef struct {
     void *pages; /* NULL = none */
@@ -39,7 +39,7 @@ typedef struct {
 typedef struct {
     size_t bytes;
     uint32_t in_use; /* the taker's */
-    _Atomic uint32_t wanted; /* that are to be kept */
+    _Atomic uint32_t wanted; /* pieces to keep */
     ring_t ready; /* to the taker */
 } kept_t;
 
@@ -53,7 +53,7 @@ typedef struct {
     uint64_t ready, missed;
 } stock_t;
 
-static _Thread_local stock_t *mine; /* NULL = this thread has none */
+static _Thread_local stock_t *mine; /* NULL = the thread has no stock */
 
 /* ---- the system */
 void *
@@ -65,12 +65,13 @@ kvp_pages_alloc(size_t bytes)
 }
 
 static void
-unmap(piece_t piece)
+unmap_piece(piece_t piece)
 {
     if (munmap(piece.pages, piece.bytes) != 0) kvp_panic("munmap of %zu bytes: %m", piece.bytes);
 }
 
-/* Page by page: to populate in one call would keep others from mapping anything meanwhile. */
+/* Touches page by page: populating all pages in one call would block other threads' mappings
+ * meanwhile. */
 static void *
 alloc_touched(size_t bytes)
 {
@@ -88,7 +89,7 @@ ring_count(const ring_t *ring)
     return atomic_load(&ring->tail) - atomic_load(&ring->head);
 }
 
-/* False: it is full. */
+/* Returns false if the ring is full. */
 static bool
 ring_put(ring_t *ring, piece_t piece)
 {
@@ -100,7 +101,7 @@ ring_put(ring_t *ring, piece_t piece)
     return true;
 }
 
-/* No pages: it is empty. */
+/* Returns no pages if the ring is empty. */
 static piece_t
 ring_get(ring_t *ring)
 {
@@ -130,7 +131,8 @@ is_enough(const kept_t *kept)
     return ring_count(&kept->ready) >= atomic_load(&kept->wanted);
 }
 
-/* ---- the stock's own thread. Rings of what is ready take all that is wanted, so they are never full. */
+/* ---- the stock's own thread. The rings of ready pieces have room for all wanted pieces, so they
+ * are never full. */
 static void
 take_back(stock_t *stock)
 {
@@ -138,7 +140,7 @@ take_back(stock_t *stock)
         kept_t *kept = find_size(stock, piece.bytes);
 
         if (kept == NULL || is_enough(kept)) {
-            unmap(piece);
+            unmap_piece(piece);
         } else {
             memset(piece.pages, 0, piece.bytes);
             (void)ring_put(&kept->ready, piece);
@@ -161,7 +163,7 @@ touch_ahead(stock_t *stock)
 }
 
 static void *
-run(void *arg)
+run_stock(void *arg)
 {
     stock_t *stock = arg;
 
@@ -212,10 +214,10 @@ kvp_pages_take(size_t bytes)
 static void
 give_back(stock_t *stock, piece_t piece)
 {
-    if (!ring_put(&stock->freed, piece)) unmap(piece);
+    if (!ring_put(&stock->freed, piece)) unmap_piece(piece);
 }
 
-/* What is wanted falls by one at most with each piece that is freed, and so does what is kept. */
+/* The wanted number falls by one at most with each freed piece, and the kept number follows. */
 static void
 keep_less(stock_t *stock, kept_t *kept)
 {
@@ -234,7 +236,7 @@ kvp_pages_free(void *pages, size_t bytes)
 
     if (pages == NULL) return;
     if (mine == NULL) {
-        unmap(piece);
+        unmap_piece(piece);
         return;
     }
     kept = find_size(mine, bytes);
@@ -272,8 +274,8 @@ kvp_pages_stock_start(void)
     stock_t *stock = calloc(1, sizeof *stock);
 
     if (stock == NULL) return KVP_NOMEM;
-    if (sem_init(&stock->news, 0, 0) != 0) kvp_panic("sem_init: %m"); /* 0 is a value that it takes */
-    errno = pthread_create(&stock->thread, NULL, run, stock);
+    if (sem_init(&stock->news, 0, 0) != 0) kvp_panic("sem_init: %m"); /* 0 is a valid value */
+    errno = pthread_create(&stock->thread, NULL, run_stock, stock);
     if (errno != 0) goto fail;
     mine = stock;
     return KVP_OK;
@@ -285,10 +287,10 @@ fail:
 }
 
 static void
-drain(ring_t *ring)
+drain_ring(ring_t *ring)
 {
     for (piece_t piece; (piece = ring_get(ring)).pages != NULL;)
-        unmap(piece);
+        unmap_piece(piece);
 }
 
 void
@@ -302,8 +304,8 @@ kvp_pages_stock_stop(void)
     sem_post(&stock->news);
     pthread_join(stock->thread, NULL);
     for (uint32_t i = 0; i < SIZES_MAX; i++)
-        drain(&stock->kept[i].ready);
-    drain(&stock->freed);
+        drain_ring(&stock->kept[i].ready);
+    drain_ring(&stock->freed);
     sem_destroy(&stock->news);
     free(stock);
 }

@@ -31,7 +31,8 @@ static const unit_t duration_units[] = {
     {"m", 60000000000}, {"h", 3600000000000}, {"d", 86400000000000},
 };
 
-/* parse_digits reads the number that text begins with, and says where it ends. */
+/* parse_digits reads the number at the beginning of text; *end_out is the first character after the
+ * number. */
 static kvp_err_t
 parse_digits(const char *text, uint64_t *value_out, const char **end_out)
 {

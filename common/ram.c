@@ -12,7 +12,7 @@
 
 /* The names of a version's files, and which lines of memory.stat are pages that the kernel gives up at need. */
 typedef struct {
-    const char *limits[2]; /* the lower one counts */
+    const char *limits[2]; /* the lower limit counts */
     const char *used;
     const char *reclaimable[3];
     const char *type; /* of its file system */
@@ -38,7 +38,7 @@ open_file(const char *dir, const char *name)
     return n < 0 || (size_t)n >= sizeof path ? NULL : fopen(path, "re");
 }
 
-/* UINT64_MAX: there is no such file, or no number in it ("max"). */
+/* UINT64_MAX: no such file, or no number in the file ("max"). */
 static uint64_t
 read_number(const char *dir, const char *name)
 {
@@ -50,7 +50,7 @@ read_number(const char *dir, const char *name)
     return value;
 }
 
-/* The number behind a word at the beginning of a line, with ':' or a blank between them. */
+/* Reads the number after a word at the beginning of a line, with ':' or a blank between them. */
 static bool
 take_number(const char *line, const char *word, uint64_t *value_out)
 {
@@ -103,8 +103,8 @@ look_at_group(const char *dir, const version_t *v, kvp_ram_t *ram)
     snprintf(ram->where, sizeof ram->where, "the control group %.*s", (int)sizeof ram->where - 24, dir);
 }
 
-/* The process's group and those above it, up to the mount. path is the group's, from the root of the hierarchy on; mounted_at
- * the part of the hierarchy that is mounted. */
+/* The process's group and those above it, up to the mount. path is the group's, from the root of
+ * the hierarchy on; mounted_at the part of the hierarchy that is mounted. */
 static void
 look_at_groups(const char *mount, const char *mounted_at, const char *path, const version_t *v, kvp_ram_t *ram)
 {

@@ -75,7 +75,8 @@ block_close(kvp_recpool_t *pool, uint32_t b)
     if (block->next != KVP_RECPOOL_NONE) pool->blocks[block->next]->prev = block->prev;
 }
 
-/* Room for one more pointer in the directory. It is small beside what it points to: 8 bytes for 4096 records. */
+/* Makes room for one more pointer in the directory. The directory is small: 8 bytes for 4096
+ * records. */
 static bool
 directory_grow(kvp_recpool_t *pool)
 {
@@ -108,7 +109,7 @@ block_make_at(kvp_recpool_t *pool, uint32_t b)
     return true;
 }
 
-/* Makes the lowest block that is missing. */
+/* Allocates the lowest missing block. */
 static bool
 block_make(kvp_recpool_t *pool)
 {
@@ -145,7 +146,7 @@ link_set(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i, uint
     memcpy(block->records + (size_t)i * pool->record_bytes + at, &link, sizeof link);
 }
 
-/* i comes first, before what was the first one. */
+/* Record i becomes the first of the block's free records. */
 static void
 free_first(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i)
 {
@@ -240,7 +241,8 @@ kvp_recpool_give(kvp_recpool_t *pool, uint32_t number)
     pool->n--;
     if (block->n-- == records_of(pool, b)) block_open(pool, b);
     if (block->n > 0) return;
-    /* One is kept, so that a pool at the edge of a block does not make and drop it again and again. */
+    /* The pool keeps one empty block, so that a pool at the edge of a block does not allocate and
+     * free in turns. */
     if (pool->spare == KVP_RECPOOL_NONE)
         pool->spare = b;
     else

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Records of one size that are named by small numbers. They lie in blocks that never move; a block is made when all
- * others are full and given back (pages.h) when its last record went, so memory follows what is in use. Single-threaded;
- * take and give cost O(1), and at most one block is made or dropped.
- */
+ * Records of one size, named by small numbers. Records lie in blocks that never move. The pool
+ * allocates a block when all others are full, and returns a block to the system (pages.h) with its
+ * last record, so memory follows use. Single-threaded; take and give cost O(1), and allocate or
+ * free at most one block. */
 #ifndef KVP_COMMON_RECPOOL_H
 #define KVP_COMMON_RECPOOL_H
 
@@ -31,7 +31,7 @@ typedef struct {
     uint32_t hole; /* no block below is missing */
     uint32_t open; /* first block with a free record, KVP_RECPOOL_NONE = none */
     uint32_t spare; /* an empty block that is kept, KVP_RECPOOL_NONE = none */
-    uint64_t memory_bytes; /* of records ever touched in blocks that are there, and of the directory */
+    uint64_t memory_bytes; /* of all records ever touched in allocated blocks, and of the directory */
 } kvp_recpool_t;
 
 /* kvp_recpool_init takes nothing yet. record_bytes is a multiple of 4. */
@@ -40,21 +40,23 @@ void kvp_recpool_init(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_
 void kvp_recpool_init_claimed(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_at, uint32_t back_at,
                               uint32_t max);
 void kvp_recpool_fini(kvp_recpool_t *pool);
-/* kvp_recpool_fini_some gives back that many blocks, and returns true when it was the last. Until then there is no other
- * use of the pool. */
+/* kvp_recpool_fini_some frees up to `blocks` blocks, and returns true after the last. Between these
+ * calls the pool must not be used. */
 bool kvp_recpool_fini_some(kvp_recpool_t *pool, uint32_t blocks);
 
-/* kvp_recpool_take returns the number of a record that is now in use, its bytes undefined; KVP_RECPOOL_NONE when max are
- * in use or there is no memory. kvp_recpool_give ends its use; only the links change. */
+/* kvp_recpool_take returns the number of a record that is now in use, its bytes undefined;
+ * KVP_RECPOOL_NONE when max are in use or there is no memory. kvp_recpool_give ends its use; only
+ * the links change. */
 uint32_t kvp_recpool_take(kvp_recpool_t *pool);
 void kvp_recpool_give(kvp_recpool_t *pool, uint32_t number);
 
-/* kvp_recpool_claim takes that very record, which must not be in use: for memory that was numbered before. Those below it
- * that were never touched become `blank` (record_bytes) and free. False where there is no memory, or it is not below max.
- * Once O(records of a block), for those below; O(1) for any other. */
+/* kvp_recpool_claim takes the record of a given number, which must be free: for memory that was
+ * numbered by an earlier process. Records below number that were never touched become `blank`
+ * (record_bytes) and free. Returns false without memory, or for a number of max or more. O(records
+ * of a block) once per block; else O(1). */
 bool kvp_recpool_claim(kvp_recpool_t *pool, uint32_t number, const void *blank) KVP_MUST_USE;
 
-/* kvp_recpool_was_made says whether the record's memory is there (it may be one that was given back). */
+/* kvp_recpool_was_made returns whether the record has memory; the record may be free. */
 static inline bool
 kvp_recpool_was_made(const kvp_recpool_t *pool, uint32_t number)
 {
@@ -64,7 +66,7 @@ kvp_recpool_was_made(const kvp_recpool_t *pool, uint32_t number)
     return block != NULL && (number & (KVP_RECPOOL_BLOCK - 1)) < block->made;
 }
 
-/* kvp_recpool_at returns a record that was made (borrowed; it does not move). */
+/* kvp_recpool_at returns an allocated record (borrowed; records do not move). */
 static inline void *
 kvp_recpool_at(const kvp_recpool_t *pool, uint32_t number)
 {

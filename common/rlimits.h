@@ -8,11 +8,11 @@
 
 typedef struct {
     uint64_t has; /* this process, now */
-    uint64_t max; /* UINT64_MAX = no limit, or the kernel does not tell */
+    uint64_t max; /* UINT64_MAX = no limit, or unknown to this process */
 } kvp_limit_t;
 
-/* kvp_limit_files tells of open files (the soft limit), kvp_limit_maps of mappings (vm.max_map_count). They read all of the
- * process's in /proc; kvp_limit_maps_max does not. */
+/* kvp_limit_files returns the open files and their soft limit, kvp_limit_maps the mappings and
+ * vm.max_map_count. Both read all of the process's entries in /proc; kvp_limit_maps_max does not. */
 kvp_limit_t kvp_limit_files(void);
 kvp_limit_t kvp_limit_maps(void);
 uint64_t kvp_limit_maps_max(void);
@@ -20,8 +20,9 @@ uint64_t kvp_limit_maps_max(void);
 /* kvp_limit_raise_files raises the soft limit of open files to the hard one; a failure is logged and harmless. */
 void kvp_limit_raise_files(void);
 
-/* kvp_limit_survive_file_size makes a write beyond the limit on the size of files fail with EFBIG. The default action of its
- * signal, SIGXFSZ, ends the process without a log line. For programs, not for the library: signals belong to its host. */
+/* kvp_limit_survive_file_size makes a write over the file-size limit fail with EFBIG. By default
+ * the signal SIGXFSZ ends the process without a log line. For programs only: in a library, signals
+ * belong to the host program. */
 void kvp_limit_survive_file_size(void);
 
 #endif

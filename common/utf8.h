@@ -6,7 +6,8 @@
 
 #include "common/base.h"
 
-/* kvp_utf8_step returns the length of the sequence that the len bytes at text begin with, 0 if it is not well-formed. len > 0. */
+/* kvp_utf8_step returns the length of the sequence that the len bytes at text begin with, 0 if it
+ * is not well-formed. len > 0. */
 size_t kvp_utf8_step(const void *text, size_t len);
 
 bool kvp_is_utf8(const void *text, size_t len);

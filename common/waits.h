@@ -74,14 +74,16 @@ kvp_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns)
 
 #define KVP_POLL_SLICE_NS (100 * KVP_NS_PER_MS)
 
-/* kvp_is_given_up: who waits need not any more. flag NULL = nobody says so. */
+/* kvp_is_given_up returns whether the waiting thread may stop waiting. flag NULL = the wait cannot
+ * be given up. */
 static inline bool
 kvp_is_given_up(const _Atomic bool *flag)
 {
     return flag != NULL && atomic_load_explicit(flag, memory_order_relaxed);
 }
 
-/* kvp_poll_slice waits as kvp_poll_until, but no longer than it takes until one looks whether the waiting was given up. */
+/* kvp_poll_slice waits as kvp_poll_until, but no longer than it takes until one looks whether the
+ * waiting was given up. */
 static inline void
 kvp_poll_slice(struct pollfd *p, uint64_t deadline_ns)
 {

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Leader and followers: of the threads that wait for an answer, one reads the socket for all of them and hands the
- *   others theirs. When its own has come it goes, and wakes the next one to lead. So a lone caller pays for no hand-over
- *   and no thread of ours, and many callers share one poll.
- * - The leader looks at the socket for a moment before it sleeps in poll: a master on this host answers faster than a
- *   thread falls asleep and wakes. It does so only while answers come that fast, and only while no more threads wait
- *   than there are processors for them and for the master.
- * - The receive half of `framed` belongs to the leader (has_leader), the sending half to out_lock. Neither lock is taken
- *   under the other.
- * - `kick` is an eventfd in the leader's poll: somebody else left bytes to be sent, or interrupts.
- * - A call of kvp_conn_call_soon takes a master for silent by what arrives, whoever it is for. Since the master may hold back the
- *   answer to the call (a put waits for space), the call asks an empty USED in between, which is answered at once.
- */
+ * - Leader and followers: one of the threads that wait for answers, the leader, reads the socket
+ *   for all of them and hands out the answers. When its own answer has arrived, it wakes the next
+ *   leader. So a lone caller pays for no hand-over and no extra thread, and many callers share one
+ *   poll.
+ * - The leader polls the socket for a moment before it sleeps in poll, because a master on this
+ *   host answers faster than a thread falls asleep and wakes. It does so only while answers arrive
+ *   that fast, and only while the waiting threads leave a processor free for the master.
+ * - The receiving half of `framed` belongs to the leader (has_leader), the sending half to
+ *   out_lock. Neither lock is taken under the other.
+ * - `kick` is an eventfd in the leader's poll: another thread queued bytes to send, or interrupts.
+ * - kvp_conn_call_soon counts the master as silent only while no answer of any call arrives. The
+ *   master may hold back the answer to this call (a put waits for space), so the call sends an
+ *   empty USED in between, which the master answers at once. */
 #include "net/conn.h"
 
 #include "common/waits.h"
@@ -36,15 +37,15 @@
 #define REQUEST_ID_AT 8u /* in a frame: proto/frame.h */
 #define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* queued for a master that does not read */
 #define SPIN_MAX_NS 50000u
-#define ANSWER_FIRST_NS 20000u /* what an answer is taken to need before one was seen */
-#define ANSWER_CAP_NS 1000000u /* so that a slow one is forgotten soon */
+#define ANSWER_FIRST_NS 20000u /* assumed time of an answer, before the first measurement */
+#define ANSWER_CAP_NS 1000000u /* limits the effect of a slow answer on the estimate */
 
 typedef struct {
     kvp_list_t link; /* conn->waiters; guarded by conn->lock, like all of it */
     uint64_t id;
     kvp_buf_t *reply;
     uint64_t began_ns;
-    uint64_t silence_ns; /* gives up on a master that is silent for so long; 0 = it does not */
+    uint64_t silence_ns; /* gives up on a master that is silent for this long; 0 = never */
     kvp_err_t err;
     bool is_done;
     pthread_cond_t wake;
@@ -87,7 +88,8 @@ say_hello(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
     return err;
 }
 
-/* The first session was only to learn where the Unix socket is. Nothing was done in it, which Bye says. */
+/* The first session served only to learn the path of the Unix socket. Bye ends it, and the master
+ * drops it without a grace period. */
 static void
 leave_tcp(kvp_framed_t *tcp)
 {
@@ -99,7 +101,8 @@ leave_tcp(kvp_framed_t *tcp)
     kvp_framed_fini(tcp);
 }
 
-/* Goes over to the master's Unix socket where that is on this host; stays on TCP where it does not answer there. */
+/* Moves to the master's Unix socket if the master is on this host; stays on TCP if the socket does
+ * not answer. */
 static void
 go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
 {
@@ -211,7 +214,8 @@ kvp_conn_was_ended(const kvp_conn_t *conn)
 }
 
 /* ---- sending */
-/* flush_out sends what is queued. OK also when some is left: then has_out is set, and the leader goes on. */
+/* flush_out sends the queued bytes. OK also for a partial send: has_out is then set, and the leader
+ * continues. */
 static kvp_err_t
 flush_out(kvp_conn_t *conn)
 {
@@ -221,7 +225,7 @@ flush_out(kvp_conn_t *conn)
     return err == KVP_EAGAIN ? KVP_OK : err;
 }
 
-/* Queues whole frames and sends what it can. */
+/* Queues whole frames and sends as much as the socket takes. */
 static kvp_err_t
 send_frames(kvp_conn_t *conn, const void *frames, size_t len)
 {
@@ -243,16 +247,17 @@ send_frames(kvp_conn_t *conn, const void *frames, size_t len)
 }
 
 static kvp_err_t
-post(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t id)
+post_frame(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t id)
 {
     if (frame->err != KVP_OK) return frame->err;
     memcpy(frame->data + REQUEST_ID_AT, &id, sizeof id);
     return send_frames(conn, frame->data, frame->len);
 }
 
-/* Asks what the master answers at once, and nobody waits for: that it arrives counts. */
+/* Sends a request that the master answers at once. No call waits for the answer; its arrival shows
+ * that the master lives. */
 static void
-ping(kvp_conn_t *conn)
+send_ping(kvp_conn_t *conn)
 {
     uint64_t id = atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed);
     kvp_buf_t frame;
@@ -261,7 +266,7 @@ ping(kvp_conn_t *conn)
     kvp_buf_init(&frame, 0);
     kvp_frame_begin(&frame, KVP_OP_USED, 0, id, NULL, 0, &at);
     kvp_frame_end(&frame, at);
-    kvp_ignore(post(conn, &frame, id), "then nothing arrives either");
+    kvp_ignore(post_frame(conn, &frame, id), "then nothing arrives either");
     kvp_buf_fini(&frame);
 }
 
@@ -371,7 +376,8 @@ ticket_of(const kvp_frame_t *answer)
     return ticket;
 }
 
-/* Nobody waits for this answer any more. What it gives nobody else would give back. */
+/* Handles an answer whose call has timed out. The answer may grant protection; release it, because
+ * no caller will. */
 static void
 release_late(kvp_conn_t *conn, const kvp_frame_t *answer)
 {
@@ -392,7 +398,7 @@ has_releases(const kvp_conn_t *conn)
     return conn->releases.len > 0 || conn->releases.err != KVP_OK;
 }
 
-/* What cannot be released one by one, for want of memory, the end of the session releases. */
+/* Without memory for a release, the session's end releases the protection. */
 static void
 send_releases(kvp_conn_t *conn)
 {
@@ -403,9 +409,9 @@ send_releases(kvp_conn_t *conn)
     if (err != KVP_OK) kvp_conn_break(conn);
 }
 
-/* Hands out the answers that have arrived. Caller leads and holds conn->lock. */
+/* Gives the arrived answers to their calls. Caller leads and holds conn->lock. */
 static kvp_err_t
-deliver(kvp_conn_t *conn)
+deliver_answers(kvp_conn_t *conn)
 {
     kvp_frame_t frame;
     bool has = false;
@@ -421,7 +427,8 @@ deliver(kvp_conn_t *conn)
         kvp_buf_reset(call->reply);
         kvp_buf_append(call->reply, frame.head - KVP_FRAME_HDR_BYTES, KVP_FRAME_HDR_BYTES + frame.hdr.length);
         call->err = call->reply->err;
-        if (call->err != KVP_OK) release_late(conn, &frame); /* no memory to hand it over: nobody has it */
+        /* without memory the call cannot get the answer, so no caller owns the protection */
+        if (call->err != KVP_OK) release_late(conn, &frame);
         call->is_done = true;
         pthread_cond_signal(&call->wake);
     }
@@ -439,7 +446,7 @@ note_arrival(kvp_conn_t *conn)
 
 /* One turn as leader. Caller holds conn->lock, which is released meanwhile. */
 static void
-lead(kvp_conn_t *conn, uint64_t deadline_ns)
+lead_turn(kvp_conn_t *conn, uint64_t deadline_ns)
 {
     uint64_t spin_ns = is_worth_spinning(conn) ? kvp_min_u64(2 * conn->answer_ns, SPIN_MAX_NS) : 0;
     kvp_err_t err;
@@ -449,7 +456,7 @@ lead(kvp_conn_t *conn, uint64_t deadline_ns)
     err = read_some(conn, deadline_ns, spin_ns);
     pthread_mutex_lock(&conn->lock);
     if (err == KVP_OK) note_arrival(conn);
-    if (err == KVP_OK) err = deliver(conn);
+    if (err == KVP_OK) err = deliver_answers(conn);
     if (has_releases(conn)) {
         pthread_mutex_unlock(&conn->lock);
         send_releases(conn);
@@ -459,9 +466,9 @@ lead(kvp_conn_t *conn, uint64_t deadline_ns)
     if (err != KVP_OK && err != KVP_EAGAIN) break_locked(conn);
 }
 
-/* Whether it is no use to wait on, for a call that has silence_ns; else until when it waits before it asks that again. Of
- * its time the second half at least is behind a ping: then not even a caller that did not run meanwhile errs. Caller holds
- * conn->lock, which is released for a ping. */
+/* Returns true if a call with silence_ns should give up, else sets *until_ns to the time of the
+ * next check. At least half of the silence follows a ping, so that a caller that was not scheduled
+ * meanwhile does not give up wrongly. Caller holds conn->lock, which is released for a ping. */
 static bool
 is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
 {
@@ -471,7 +478,7 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
     if (conn->pinged_ns == 0 && now_ns >= since_ns + half_ns) {
         conn->pinged_ns = now_ns;
         pthread_mutex_unlock(&conn->lock);
-        ping(conn);
+        send_ping(conn);
         pthread_mutex_lock(&conn->lock);
         *until_ns = now_ns; /* what has arrived meanwhile is looked at first */
         return false;
@@ -486,7 +493,8 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
     return true;
 }
 
-/* Calls the watch where its time has come; else *until_ns is no later than that. Caller holds conn->lock, which is released meanwhile. */
+/* Calls the watch where its time has come; else *until_ns is no later than that. Caller holds
+ * conn->lock, which is released meanwhile. */
 static bool
 was_watched(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
 {
@@ -503,7 +511,7 @@ was_watched(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unt
 }
 
 static kvp_err_t
-await(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
+await_answer(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
 {
     while (!call->is_done) {
         uint64_t now_ns = kvp_now_ns(), until_ns = deadline_ns;
@@ -516,7 +524,7 @@ await(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
         if (conn->has_leader)
             kvp_cond_wait_until(&call->wake, &conn->lock, until_ns);
         else if (!call->is_done)
-            lead(conn, until_ns);
+            lead_turn(conn, until_ns);
     }
     return call->err;
 }
@@ -524,13 +532,13 @@ await(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
 static void
 note_answer(kvp_conn_t *conn, uint64_t took_ns)
 {
-    if (conn->waiters_n > 1) return; /* that was not the master's time alone */
+    if (conn->waiters_n > 1) return; /* the measured time includes waiting for other calls */
     took_ns = kvp_min_u64(took_ns, ANSWER_CAP_NS);
     conn->answer_ns = (conn->answer_ns * 7 + took_ns) / 8;
 }
 
 static void
-enlist(kvp_conn_t *conn, call_t *call)
+enlist_call(kvp_conn_t *conn, call_t *call)
 {
     kvp_cond_init(&call->wake);
     pthread_mutex_lock(&conn->lock);
@@ -539,7 +547,7 @@ enlist(kvp_conn_t *conn, call_t *call)
     pthread_mutex_unlock(&conn->lock);
 }
 
-/* Wakes one to lead where nobody does. Caller holds conn->lock. */
+/* Wakes a waiting call to lead, if no call leads. Caller holds conn->lock. */
 static void
 wake_one(kvp_conn_t *conn)
 {
@@ -548,7 +556,7 @@ wake_one(kvp_conn_t *conn)
 }
 
 static void
-leave(kvp_conn_t *conn, call_t *call)
+leave_waiters(kvp_conn_t *conn, call_t *call)
 {
     kvp_list_del(&call->link);
     conn->waiters_n--;
@@ -568,13 +576,13 @@ kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, uin
     kvp_err_t err;
     size_t used;
 
-    enlist(conn, &call); /* first: the answer must find it */
-    err = post(conn, frame, call.id);
+    enlist_call(conn, &call); /* enlist before sending: the answer must find the call */
+    err = post_frame(conn, frame, call.id);
     pthread_mutex_lock(&conn->lock);
     if (err == KVP_DISCONNECTED) break_locked(conn);
-    if (err == KVP_OK) err = await(conn, &call, deadline_ns);
+    if (err == KVP_OK) err = await_answer(conn, &call, deadline_ns);
     if (err == KVP_OK) note_answer(conn, kvp_now_ns() - call.began_ns);
-    leave(conn, &call);
+    leave_waiters(conn, &call);
     pthread_mutex_unlock(&conn->lock);
     pthread_cond_destroy(&call.wake);
     if (err != KVP_OK) return err;
@@ -592,7 +600,7 @@ kvp_conn_is_silent(kvp_conn_t *conn)
 {
     if (!conn->is_silent || kvp_conn_is_broken(conn)) return conn->is_silent;
     pthread_mutex_lock(&conn->lock);
-    if (!conn->has_leader) lead(conn, 0);
+    if (!conn->has_leader) lead_turn(conn, 0);
     wake_one(conn);
     pthread_mutex_unlock(&conn->lock);
     return conn->is_silent;
@@ -601,7 +609,7 @@ kvp_conn_is_silent(kvp_conn_t *conn)
 kvp_err_t
 kvp_conn_send(kvp_conn_t *conn, kvp_buf_t *frame)
 {
-    kvp_err_t err = post(conn, frame, atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed));
+    kvp_err_t err = post_frame(conn, frame, atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed));
 
     if (err != KVP_OK) kvp_conn_break(conn);
     return err;

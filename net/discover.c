@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The answer is not parsed as JSON: all that counts in it is what stands behind "value", which is base64, so that no quote ends it early.
- * - libcurl stays loaded: it may have threads that resolve names.
- */
+ * - The answer is not parsed as JSON: the code reads only the text after "value", which is base64
+ *   and so contains no quote.
+ * - libcurl stays loaded: its resolver may have threads. */
 #include "net/discover.h"
 
 #include "common/buf.h"
@@ -53,18 +53,18 @@ struct kvp_discover {
     size_t members_n;
     char body[sizeof "{\"key\":\"\",\"range_end\":\"\"}" + 4 * (CLUSTER_MAX + 32)];
     CURLM *multi;
-    CURL *easy; /* NULL = nobody is being asked */
-    size_t member; /* that is asked, or will be first */
-    size_t failed_n; /* members in a row, in this round */
+    CURL *easy; /* NULL = no request is under way */
+    size_t member; /* the member of the current request, or of the next one */
+    size_t failed_n; /* failed members in a row, in this round */
     size_t unknown_n; /* questions in a row that failed because a name does not resolve */
-    bool was_known; /* one did not fail so */
+    bool was_known; /* some member's name has resolved */
     uint64_t next_ns; /* when a round may begin */
     kvp_buf_t answer;
     char why[512];
 };
 
 static void
-load(void)
+load_libcurl(void)
 {
     void *lib = dlopen("libcurl.so.4", RTLD_NOW | RTLD_NODELETE);
     bool is_whole = true;
@@ -109,7 +109,7 @@ read_list(kvp_discover_t *d, const char *list)
 }
 
 static void
-encode(const char *text, char *out)
+encode_base64(const char *text, char *out)
 {
     for (size_t len = strlen(text), i = 0; i < len; i += 3) {
         const uint32_t a = (uint8_t)text[i], b = i + 1 < len ? (uint8_t)text[i + 1] : 0,
@@ -134,18 +134,19 @@ write_question(kvp_discover_t *d, const char *cluster)
     if (cluster == NULL || *cluster == '\0') cluster = "kvpool";
     if (strlen(cluster) > CLUSTER_MAX || strpbrk(cluster, "/ ") != NULL) return KVP_INVALID;
     snprintf(key, sizeof key, "/kvpool/%s/masters/", cluster);
-    encode(key, first);
-    key[strlen(key) - 1]++; /* the end of all that begins so */
-    encode(key, last);
+    encode_base64(key, first);
+    key[strlen(key) - 1]++; /* the end of the range of all keys with this prefix */
+    encode_base64(key, last);
     snprintf(d->body, sizeof d->body, "{\"key\":\"%s\",\"range_end\":\"%s\"}", first, last);
     snprintf(d->why, sizeof d->why, "etcd was not asked for the masters of cluster %s yet", cluster);
     return KVP_OK;
 }
 
 /* ---- the answer */
-/* Decodes up to what is no digit; what is too long is cut. Returns where it ended. */
+/* Decodes up to the first character that is not base64; cuts long values. Returns the end of the
+ * decoded text. */
 static const char *
-decode(const char *at, const char *end, char out[VALUE_MAX + 1])
+decode_base64(const char *at, const char *end, char out[VALUE_MAX + 1])
 {
     uint32_t bits = 0, n = 0;
     size_t len = 0;
@@ -170,7 +171,7 @@ read_masters(const kvp_buf_t *answer, kvp_hostport_t *at_out, size_t max)
     while (n < max && at < end && (at = memmem(at, (size_t)(end - at), mark, sizeof mark - 1)) != NULL) {
         for (at += sizeof mark - 1; at < end && strchr(": \t\n\r\"", *at) != NULL && *at != '\0';)
             at++;
-        at = decode(at, end, value); /* "id=... address=HOST:PORT ..." */
+        at = decode_base64(at, end, value); /* "id=... address=HOST:PORT ..." */
         address = strstr(value, " address=");
         if (address == NULL || sscanf(address, " address=%263s", text) != 1) continue;
         n += kvp_parse_hostport(text, &at_out[n]) == KVP_OK;
@@ -199,7 +200,7 @@ kvp_discover_rest(kvp_discover_t *d)
 }
 
 static void
-fail(kvp_discover_t *d, const char *why)
+fail_member(kvp_discover_t *d, const char *why)
 {
     snprintf(d->why, sizeof d->why, "etcd at %s: %s", d->urls[d->member], why);
     d->member = (d->member + 1) % d->members_n;
@@ -207,17 +208,17 @@ fail(kvp_discover_t *d, const char *why)
 }
 
 static void
-ask(kvp_discover_t *d)
+ask_member(kvp_discover_t *d)
 {
     CURL *easy = libs.curl_easy_init();
 
     kvp_buf_reset(&d->answer);
     if (easy == NULL) {
-        fail(d, "no memory");
+        fail_member(d, "no memory");
         return;
     }
     libs.curl_easy_setopt(easy, CURLOPT_URL, d->urls[d->member]);
-    libs.curl_easy_setopt(easy, CURLOPT_PROXY, ""); /* whatever the environment says */
+    libs.curl_easy_setopt(easy, CURLOPT_PROXY, ""); /* overrides the proxy settings of the environment */
     libs.curl_easy_setopt(easy, CURLOPT_POSTFIELDS, d->body);
     libs.curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, MEMBER_MS);
     libs.curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
@@ -230,12 +231,12 @@ ask(kvp_discover_t *d)
         return;
     }
     libs.curl_easy_cleanup(easy);
-    fail(d, "no memory");
+    fail_member(d, "no memory");
 }
 
-/* The outcome at one member, if there is one yet: how many masters it has told. */
+/* Reads the finished request of one member, if any. Returns the number of masters in the answer. */
 static size_t
-hear(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max)
+read_answer(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max)
 {
     int running, left;
     CURLMsg *msg;
@@ -252,13 +253,13 @@ hear(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max)
     d->unknown_n += code == CURLE_COULDNT_RESOLVE_HOST;
     d->was_known |= code != CURLE_COULDNT_RESOLVE_HOST;
     if (d->answer.err != KVP_OK)
-        fail(d, "its answer is too long");
+        fail_member(d, "its answer is too long");
     else if (code != CURLE_OK)
-        fail(d, libs.curl_easy_strerror(code));
+        fail_member(d, libs.curl_easy_strerror(code));
     else if (status != 200)
-        fail(d, "its answer is an error");
+        fail_member(d, "its answer is an error");
     else if ((n = read_masters(&d->answer, at_out, max)) == 0)
-        fail(d, "it knows no master of this cluster");
+        fail_member(d, "it knows no master of this cluster");
     else
         d->why[0] = '\0';
     return n;
@@ -273,11 +274,11 @@ kvp_discover_step(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max, size_t 
     if (d->easy == NULL && now >= d->next_ns) {
         d->next_ns = now + ROUND_NS;
         d->failed_n = 0;
-        ask(d);
+        ask_member(d);
     }
     if (d->easy != NULL) {
-        n = hear(d, at_out, max);
-        if (n == 0 && d->easy == NULL && d->failed_n < d->members_n) ask(d);
+        n = read_answer(d, at_out, max);
+        if (n == 0 && d->easy == NULL && d->failed_n < d->members_n) ask_member(d);
     }
     *again_ns_out = d->easy != NULL ? now + POLL_NS : d->next_ns;
     if (n > 0) *n_out = n;
@@ -305,7 +306,7 @@ kvp_discover_create(const char *list, const char *cluster, kvp_discover_t **disc
 
     if (d == NULL) return KVP_NOMEM;
     kvp_buf_init(&d->answer, ANSWER_MAX);
-    pthread_once(&once, load);
+    pthread_once(&once, load_libcurl);
     err = read_list(d, list);
     if (err == KVP_OK) err = write_question(d, cluster);
     if (err == KVP_OK && why_not != NULL) {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 static kvp_err_t
-control(const kvp_epoll_t *e, int op, int fd, uint32_t events, void *tag)
+change_set(const kvp_epoll_t *e, int op, int fd, uint32_t events, void *tag)
 {
     struct epoll_event ev = {.events = events, .data.ptr = tag};
 
@@ -41,19 +41,19 @@ kvp_epoll_close(kvp_epoll_t *e)
 kvp_err_t
 kvp_epoll_add(const kvp_epoll_t *e, int fd, uint32_t events, void *tag)
 {
-    return control(e, EPOLL_CTL_ADD, fd, events, tag);
+    return change_set(e, EPOLL_CTL_ADD, fd, events, tag);
 }
 
 kvp_err_t
 kvp_epoll_change(const kvp_epoll_t *e, int fd, uint32_t events, void *tag)
 {
-    return control(e, EPOLL_CTL_MOD, fd, events, tag);
+    return change_set(e, EPOLL_CTL_MOD, fd, events, tag);
 }
 
 kvp_err_t
 kvp_epoll_drop(const kvp_epoll_t *e, int fd)
 {
-    return control(e, EPOLL_CTL_DEL, fd, 0, NULL);
+    return change_set(e, EPOLL_CTL_DEL, fd, 0, NULL);
 }
 
 kvp_err_t
@@ -77,7 +77,7 @@ kvp_epoll_next(kvp_epoll_t *e, uint32_t *events_out)
     ev = &e->events[(e->first + e->at++) % e->n];
     *events_out = ev->events;
     if (ev->data.ptr == e && read(e->wake_fd, &count, sizeof count) < 0)
-        *events_out = 0; /* it was read already: told all the same */
+        *events_out = 0; /* the eventfd was read already; report the wake anyway */
     return ev->data.ptr;
 }
 

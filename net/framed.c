@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The framed connection: one send or receive call a turn, everything else is bookkeeping over two buffers.
+ * The framed connection: one send or receive call a turn, and two buffers.
  *
- * Design notes. Frames are followed by frames with no padding between them, but a tail has to be 8-aligned in memory
- * to be used in place; so kvp_framed_next moves a frame that begins unaligned down into the space of the one before it.
- * Room for a long frame is made as its bytes arrive, never for the length that its header claims.
- */
+ * Design notes. Frames follow each other without padding, but a tail has to be 8-aligned in memory
+ * for use in place. So kvp_framed_next moves an unaligned frame down into the space of the previous
+ * frame. The buffer for a long frame grows as its bytes arrive, never to the length that its header
+ * claims. */
 #include "net/framed.h"
 
 #include "common/waits.h"
@@ -71,7 +71,8 @@ kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix)
     return KVP_OK;
 }
 
-/* A connect to a free port of this host's ephemeral range can meet itself: the kernel picks that very port as source. */
+/* A connect to a free port of this host's ephemeral range can meet itself: the kernel picks that
+ * very port as source. */
 static bool
 is_connected_to_itself(int fd)
 {
@@ -85,7 +86,7 @@ is_connected_to_itself(int fd)
     return here_len == there_len && memcmp(&here, &there, here_len) == 0;
 }
 
-/* EAGAIN: the queue of a Unix listener is full, and poll does not tell when it no longer is. */
+/* EAGAIN: the queue of the Unix listener is full, and poll does not report when it has room again. */
 static kvp_err_t
 connect_unix_fd(int fd, const struct sockaddr_un *to, socklen_t len, const _Atomic bool *is_given_up,
                 uint64_t deadline_ns)
@@ -229,7 +230,8 @@ kvp_framed_out_fds(kvp_framed_t *c, size_t at, const int *fds, int n)
     return KVP_OK;
 }
 
-/* send_some makes one send call: up to the byte that descriptors ride on, or from it on with them. */
+/* send_some makes one send call: up to the byte that carries descriptors, or from this byte on with
+ * the descriptors. */
 static ssize_t
 send_some(kvp_framed_t *c)
 {
@@ -293,8 +295,10 @@ kvp_framed_out_bytes(const kvp_framed_t *c)
     return c->out.len - c->out_at;
 }
 
-/* take_control keeps the descriptors of one message. PROTO when the peer sent more than may wait here; SYS when this process may not have so
- * many: the kernel says both in the same way, but cuts what is too long at what we gave it room for. Then none of the message is kept. */
+/* take_control keeps the descriptors of one message. PROTO if the peer sent more than may wait
+ * here; SYS if this process may not have as many. The kernel reports both with the same flag, but
+ * it cuts an over-long list at the size of our buffer. On an error no descriptor of the message is
+ * kept. */
 static kvp_err_t
 take_control(kvp_framed_t *c, struct msghdr *msg)
 {
@@ -327,7 +331,8 @@ take_control(kvp_framed_t *c, struct msghdr *msg)
     return KVP_SYS;
 }
 
-/* recv_room drops what was consumed and returns room to read into: more for a frame of which much has arrived. */
+/* recv_room drops consumed bytes and returns room to read into; a frame with many bytes already
+ * received gets more room. */
 static uint8_t *
 recv_room(kvp_framed_t *c)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hello and single questions. Everything in an answer may come from a stranger that listens where we were told to look.
- */
+ * Hello and single questions. A stranger may listen at the configured address, so no part of an
+ * answer is trusted. */
 #include "net/hello.h"
 
 #include "common/waits.h"
@@ -63,7 +63,7 @@ static kvp_err_t
 copy_reply(const Kvp__Pb__HelloReply *msg, kvp_hello_reply_t *out)
 {
     snprintf(out->detail, sizeof out->detail, "%s", msg->detail);
-    if (msg->err == KVP_NOT_LEADER && strchr(msg->detail, ':') != NULL) /* of a standby that knows who leads */
+    if (msg->err == KVP_NOT_LEADER && strchr(msg->detail, ':') != NULL) /* from a standby that knows the leader */
         snprintf(out->detail, sizeof out->detail, "it does not lead; %s leads", msg->detail);
     if (msg->err != KVP_OK) return msg->err < 0 ? msg->err : KVP_PROTO;
     if (msg->version < KVP_PROTO_VERSION_MIN || msg->version > KVP_PROTO_VERSION) {

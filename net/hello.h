@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The beginning of every control connection of a client, and questions with one answer on a connection that one thread
- * has for itself. Blocking, with a deadline.
- */
+ * The beginning of every control connection of a client, and questions with one answer on a
+ * connection that a single thread owns. Blocking, with a deadline. */
 #ifndef KVP_NET_HELLO_H
 #define KVP_NET_HELLO_H
 
@@ -12,13 +11,13 @@
 typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
-    uint32_t term; /* the highest that it obeys in it; 0 = there is no such pool */
+    uint32_t term; /* the highest term that the node obeys in the pool; 0 = the node has no pool */
 } kvp_known_pool_t;
 
 typedef struct {
     const char *name;
     const char *host_id;
-    const char *tenant; /* name, to a master; NULL = the default one */
+    const char *tenant; /* name of the tenant, in a Hello to a master; NULL = the default tenant */
     uint32_t role; /* kvp_role_t; 0 = client */
     uint64_t incarnation; /* to a master: of the session before, or 0; to a node: the one that the master gave */
     const uint8_t *pool_id; /* 16 bytes to a node, NULL to a master */
@@ -40,8 +39,8 @@ typedef struct {
     char detail[160]; /* why it was refused; set on any outcome */
 } kvp_hello_reply_t;
 
-/* kvp_hello introduces this client: OK, the peer's refusal (VERSION, FENCED, INVALID ...), DEADLINE, DISCONNECTED or
- * PROTO. reply_out->detail says why for a person. */
+/* kvp_hello introduces this client: OK, the peer's refusal (VERSION, FENCED, INVALID ...),
+ * DEADLINE, DISCONNECTED or PROTO. reply_out->detail gives people the cause. */
 kvp_err_t kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp_hello_reply_t *reply_out)
     KVP_MUST_USE;
 

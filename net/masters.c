@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A master has up to two connections: one on which WATCH was sent, and one that is being made, which takes its place. So the
- *   old one, of which nobody can tell whether the other side knows it still, stays good until there is a new one.
- * - All moves in turns (turn): begin what is due, wait for any of the sockets, see what came. A find is turns until one leads, a tend
- *   is one turn without the wait.
- * - An answer to WATCH is told once and grows old. One that is no news to who asks, by its term, is forgotten, and that master asked anew.
- */
+ * - A master has up to two connections: one with WATCH sent, and one under construction, which
+ *   replaces the first. The first may be dead without a sign, and stays in use until its
+ *   replacement works.
+ * - All work happens in turns (poll_masters): begin the due connections, wait for any of the
+ *   sockets, read the arrived answers. A find takes turns until a master leads; a tend is one turn
+ *   without the wait.
+ * - An answer to WATCH is sent once and becomes stale. If its term is no news to the caller, the
+ *   find forgets the answer and asks the master again. */
 #include "net/masters.h"
 
 #include "net/discover.h"
@@ -21,14 +23,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WATCH_ID 2u /* not that of Hello, which follows */
+#define WATCH_ID 2u /* differs from the id of Hello, which follows */
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 4u
-#define STOOD_NS (1 * KVP_NS_PER_S) /* who ends a connection that stood for so long may be connected to soon */
+#define STOOD_NS (1 * KVP_NS_PER_S) /* after a connection of this age has ended, reconnect soon */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S)
 #define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* the same where the host has other addresses */
-#define RENEW_NS (300 * KVP_NS_PER_MS) /* of a find, until it doubts connections from before it */
-#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* that are so old at least */
+#define RENEW_NS (300 * KVP_NS_PER_MS) /* after this time a find checks connections older than itself */
+#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* and at least of this age */
 #define WHY_MAX 512u
 #define NAME_POLL_NS (10 * KVP_NS_PER_MS)
 #define ALIVE_IDLE_S 2
@@ -38,27 +40,27 @@
 typedef struct {
     kvp_hostport_t at;
     kvp_framed_t conn; /* WATCH was sent; fd -1 = none */
-    uint64_t since_ns; /* when it was made */
-    uint32_t term; /* the one in which the master leads, as it has told on conn; 0 = it has not */
+    uint64_t since_ns; /* when the connection was made */
+    uint32_t term; /* the term in which the master leads, reported on conn; 0 = none reported */
     kvp_framed_t fresh; /* being made; fd -1 = none */
-    uint64_t fresh_ns; /* when that was begun */
+    uint64_t fresh_ns; /* start of the new connection */
     size_t nth, addrs_n; /* the next of the host's addresses, and how many there were */
     uint32_t failed_n; /* in a row */
     const char *why; /* the last attempt failed; static storage, NULL = none has, since one succeeded */
     bool is_unknown; /* it failed because its name does not resolve, and never did */
-    uint64_t next_ns; /* there is no attempt before */
+    uint64_t next_ns; /* no attempt before this time */
 } master_t;
 
 struct kvp_masters {
     kvp_names_t *names;
     kvp_discover_t *discover; /* NULL = all were named; used by who finds */
-    pthread_mutex_t lock; /* a find has it all the time; guards what follows */
+    pthread_mutex_t lock; /* a find holds it all the time; guards the fields below */
     master_t all[KVP_MASTERS_MAX];
-    size_t n; /* changes only where there is discover */
+    size_t n; /* changes only with discover */
     const master_t *found; /* last; NULL = none was */
-    uint32_t term; /* the highest that one was found with, or that was told of a session */
+    uint32_t term; /* the highest term of any find, or of a session */
     uint64_t find_ns; /* when the find began that is under way; 0 = none is */
-    char why[WHY_MAX]; /* of the thread that finds */
+    char why[WHY_MAX]; /* used by the finding thread only */
 };
 
 /* ---- one master */
@@ -72,7 +74,7 @@ back_off(master_t *x, uint64_t now_ns)
 
 /* conn goes, to the caller or for good. */
 static void
-leave(master_t *x, uint64_t now_ns)
+leave_conn(master_t *x, uint64_t now_ns)
 {
     kvp_framed_init(&x->conn);
     x->term = 0;
@@ -81,13 +83,13 @@ leave(master_t *x, uint64_t now_ns)
 }
 
 static void
-drop(master_t *x, uint64_t now_ns)
+drop_conn(master_t *x, uint64_t now_ns)
 {
     kvp_framed_fini(&x->conn);
-    leave(x, now_ns);
+    leave_conn(x, now_ns);
 }
 
-/* The next address is tried at once, unless it is the first one again. */
+/* Tries the next address at once, except after a whole round of addresses. */
 static void
 fail_fresh(master_t *x, uint64_t now_ns)
 {
@@ -102,7 +104,7 @@ fail_fresh(master_t *x, uint64_t now_ns)
 }
 
 static void
-begin(master_t *x, kvp_names_t *names, uint64_t now_ns)
+begin_conn(master_t *x, kvp_names_t *names, uint64_t now_ns)
 {
     kvp_err_t err = kvp_names_connect_begin(names, x->at.host, x->at.port, x->nth, &x->fresh, &x->addrs_n);
 
@@ -113,7 +115,8 @@ begin(master_t *x, kvp_names_t *names, uint64_t now_ns)
         fail_fresh(x, now_ns);
 }
 
-/* A connection on which nothing is said for long would outlive its host. In a session the heartbeat looks after that. */
+/* A silent connection would outlive its host without keep-alive. In a session the heartbeat detects
+ * a dead host. */
 static void
 keep_alive(int fd, bool is_on)
 {
@@ -179,7 +182,7 @@ read_watch(const kvp_frame_t *frame, uint32_t *term_out)
 
 /* Its answer, or its end. */
 static void
-hear(master_t *x, uint64_t now_ns)
+read_answers(master_t *x, uint64_t now_ns)
 {
     kvp_frame_t frame;
     bool has = false;
@@ -188,10 +191,10 @@ hear(master_t *x, uint64_t now_ns)
     if (err == KVP_OK) err = kvp_framed_next(&x->conn, &frame, &has);
     if (err == KVP_OK && has) err = read_watch(&frame, &x->term);
     if (x->term != 0) kvp_framed_fini(&x->fresh);
-    if (err != KVP_OK && err != KVP_EAGAIN) drop(x, now_ns);
+    if (err != KVP_OK && err != KVP_EAGAIN) drop_conn(x, now_ns);
 }
 
-/* ---- all of them. Callers of these hold m->lock. */
+/* ---- all masters. Callers of these functions hold m->lock. */
 /* When a connection to it has to be begun. */
 static uint64_t
 begin_at(const kvp_masters_t *m, const master_t *x)
@@ -202,7 +205,7 @@ begin_at(const kvp_masters_t *m, const master_t *x)
 }
 
 static void
-turn(kvp_masters_t *m, uint64_t until_ns)
+poll_masters(kvp_masters_t *m, uint64_t until_ns)
 {
     struct pollfd p[2 * KVP_MASTERS_MAX];
     uint64_t now = kvp_now_ns();
@@ -210,7 +213,7 @@ turn(kvp_masters_t *m, uint64_t until_ns)
     for (size_t i = 0; i < m->n; i++) {
         master_t *x = &m->all[i];
 
-        if (x->fresh.fd < 0 && begin_at(m, x) <= now) begin(x, m->names, now);
+        if (x->fresh.fd < 0 && begin_at(m, x) <= now) begin_conn(x, m->names, now);
         until_ns = kvp_min_u64(until_ns, x->fresh.fd < 0 ? begin_at(m, x) : fresh_until(x));
         p[2 * i] = (struct pollfd){.fd = x->conn.fd, .events = POLLIN};
         p[2 * i + 1] = (struct pollfd){.fd = x->fresh.fd, .events = POLLOUT};
@@ -220,12 +223,12 @@ turn(kvp_masters_t *m, uint64_t until_ns)
     for (size_t i = 0; i < m->n; i++) {
         master_t *x = &m->all[i];
 
-        if (p[2 * i].revents != 0) hear(x, now);
+        if (p[2 * i].revents != 0) read_answers(x, now);
         if (x->fresh.fd >= 0) look_at_fresh(x, p[2 * i + 1].revents != 0, now);
     }
 }
 
-/* The one that leads with the highest term, if that is above this one; NULL = there is none. */
+/* Returns the leader with the highest term above `term`; NULL = none. */
 static master_t *
 best_above(kvp_masters_t *m, uint32_t term)
 {
@@ -250,7 +253,7 @@ has_any(const kvp_masters_t *m)
 }
 
 static void
-init(master_t *x, const kvp_hostport_t *at)
+init_master(master_t *x, const kvp_hostport_t *at)
 {
     *x = (master_t){.at = *at};
     kvp_framed_init(&x->conn);
@@ -258,15 +261,15 @@ init(master_t *x, const kvp_hostport_t *at)
 }
 
 static void
-fini(master_t *x)
+fini_master(master_t *x)
 {
     kvp_framed_fini(&x->conn);
     kvp_framed_fini(&x->fresh);
 }
 
-/* Who was known before keeps its connection. */
+/* Masters that were known before keep their connections. */
 static void
-replace(kvp_masters_t *m, const kvp_hostport_t *at, size_t n)
+replace_masters(kvp_masters_t *m, const kvp_hostport_t *at, size_t n)
 {
     static const kvp_hostport_t nowhere;
     master_t was[KVP_MASTERS_MAX];
@@ -279,19 +282,19 @@ replace(kvp_masters_t *m, const kvp_hostport_t *at, size_t n)
         while (j < was_n && (was[j].at.port != at[i].port || strcmp(was[j].at.host, at[i].host) != 0))
             j++;
         if (j == was_n) {
-            init(&m->all[i], &at[i]);
+            init_master(&m->all[i], &at[i]);
         } else {
             m->all[i] = was[j];
-            init(&was[j], &nowhere);
+            init_master(&was[j], &nowhere);
         }
     }
     for (size_t j = 0; j < was_n; j++)
-        fini(&was[j]);
+        fini_master(&was[j]);
     m->n = n;
     m->found = NULL;
 }
 
-/* Asks etcd who is there, where it is due. Returns when to look again. */
+/* Asks etcd for the masters, when due. Returns the time of the next question. */
 static uint64_t
 look_up(kvp_masters_t *m)
 {
@@ -299,7 +302,8 @@ look_up(kvp_masters_t *m)
     uint64_t again_ns = UINT64_MAX;
     size_t n;
 
-    if (m->discover != NULL && kvp_discover_step(m->discover, at, KVP_MASTERS_MAX, &n, &again_ns)) replace(m, at, n);
+    if (m->discover != NULL && kvp_discover_step(m->discover, at, KVP_MASTERS_MAX, &n, &again_ns))
+        replace_masters(m, at, n);
     return again_ns;
 }
 
@@ -310,9 +314,9 @@ begin_find(kvp_masters_t *m)
     for (size_t i = 0; i < m->n; i++) {
         master_t *x = &m->all[i];
 
-        if (x->term != 0 && x->term <= m->term) drop(x, m->find_ns);
+        if (x->term != 0 && x->term <= m->term) drop_conn(x, m->find_ns);
     }
-    turn(m, 0); /* what has come since the last tend, before one is chosen */
+    poll_masters(m, 0); /* read all arrived bytes before choosing */
 }
 
 static void
@@ -323,7 +327,7 @@ give_out(kvp_masters_t *m, master_t *x, const _Atomic bool *is_given_up, kvp_fra
     conn_out->is_given_up = is_given_up;
     m->found = x;
     m->term = (uint32_t)kvp_max_u64(m->term, x->term);
-    leave(x, kvp_now_ns());
+    leave_conn(x, kvp_now_ns());
 }
 
 /* ---- reasons */
@@ -342,7 +346,8 @@ why_unknown(const char *text, char *dst, size_t cap)
     return dst;
 }
 
-/* What is known of each master. A connection that stands is one on which the master has not said that it leads. */
+/* Describes each master. On an open connection without a term the master has not reported that it
+ * leads. */
 static void
 write_why(kvp_masters_t *m, bool is_any_there)
 {
@@ -360,7 +365,7 @@ write_why(kvp_masters_t *m, bool is_any_there)
     }
 }
 
-/* ---- what is called */
+/* ---- public functions */
 static kvp_err_t
 find_leader(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline_ns, kvp_framed_t *conn_out,
             const kvp_hostport_t **at_out)
@@ -384,7 +389,7 @@ find_leader(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline
         } else if (now >= deadline_ns) {
             err = has_any(m) ? KVP_DEADLINE : KVP_UNREACHABLE;
         } else {
-            turn(m, kvp_min_u64(look_up(m), kvp_min_u64(deadline_ns, now + KVP_POLL_SLICE_NS)));
+            poll_masters(m, kvp_min_u64(look_up(m), kvp_min_u64(deadline_ns, now + KVP_POLL_SLICE_NS)));
         }
     }
     if (err != KVP_OK) write_why(m, has_any(m));
@@ -437,10 +442,10 @@ kvp_masters_tend(kvp_masters_t *m, uint32_t term)
     bool is_outdated;
 
     if (!kvp_masters_are_several(m) || pthread_mutex_trylock(&m->lock) != 0)
-        return false; /* who looks for one looks after all */
+        return false; /* the finding thread serves all connections */
     m->term = (uint32_t)kvp_max_u64(m->term, term);
-    turn(m, 0);
-    is_outdated = best_above(m, m->term) != NULL; /* not one that was found before, and refused */
+    poll_masters(m, 0);
+    is_outdated = best_above(m, m->term) != NULL; /* not a master that was found before and refused */
     pthread_mutex_unlock(&m->lock);
     return is_outdated;
 }
@@ -485,7 +490,7 @@ kvp_masters_create(const char *list, const char *cluster, kvp_names_t *names, kv
         return err;
     }
     for (size_t i = 0; i < m->n; i++)
-        init(&m->all[i], &at[i]);
+        init_master(&m->all[i], &at[i]);
     m->names = names;
     pthread_mutex_init(&m->lock, NULL);
     *masters_out = m;
@@ -497,7 +502,7 @@ kvp_masters_destroy(kvp_masters_t *m)
 {
     if (m == NULL) return;
     for (size_t i = 0; i < m->n; i++)
-        fini(&m->all[i]);
+        fini_master(&m->all[i]);
     kvp_discover_destroy(m->discover);
     pthread_mutex_destroy(&m->lock);
     free(m);

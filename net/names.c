@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A few entries, each a name: being asked for, by one thread, or answered a moment ago. All who want a name wait for its
- *   entry; who wants another one while every entry is being asked for waits for the first to be over. So there are never
- *   more threads than entries, whatever is asked for.
- * - A thread that is stuck in the resolver cannot be ended. It holds a reference, and the last one frees all.
- */
+ * - A few entries, each a name: under resolution by one thread, or answered a moment ago. All
+ *   callers of a name wait for its entry. When every entry is under resolution, callers of another
+ *   name wait for the first free entry. So there are never more threads than entries.
+ * - A thread that is stuck in the resolver cannot be ended. It holds a reference, and the last
+ *   reference frees all. */
 #include "net/names.h"
 
 #include "common/waits.h"
@@ -22,7 +22,7 @@
 #define NOT_FOUND_NS (1 * KVP_NS_PER_S)
 
 typedef struct {
-    size_t n; /* 0 = there is no such name */
+    size_t n; /* 0 = the name does not exist */
     int gai; /* of getaddrinfo, where n is 0 */
     bool was_found; /* an earlier answer had addresses */
     struct {
@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct {
     char host[KVP_HOST_MAX]; /* "" = unused */
-    bool is_asked; /* a thread is at it */
+    bool is_asked; /* a thread is resolving the name */
     uint64_t until_ns; /* the answer counts */
     addrs_t addrs;
 } entry_t;
@@ -69,7 +69,7 @@ ask_system(const char *host, int flags, addrs_t *addrs)
     freeaddrinfo(list);
 }
 
-/* Caller holds names->lock, which is gone after that. */
+/* Caller holds names->lock; the call releases the lock and may free names. */
 static void
 unref_locked(kvp_names_t *names)
 {
@@ -83,7 +83,7 @@ unref_locked(kvp_names_t *names)
 }
 
 static void *
-run(void *arg)
+resolve_in_thread(void *arg)
 {
     asking_t *a = arg;
     kvp_names_t *names = a->names;
@@ -133,7 +133,7 @@ ask_locked(kvp_names_t *names, entry_t *e, const char *host)
     a->names = names;
     a->entry = e;
     memcpy(a->host, host, strlen(host) + 1);
-    if (!kvp_detach(run, a)) {
+    if (!kvp_detach(resolve_in_thread, a)) {
         free(a);
         return KVP_SYS;
     }
@@ -144,8 +144,8 @@ ask_locked(kvp_names_t *names, entry_t *e, const char *host)
     return KVP_OK;
 }
 
-/* What is known of a name: OK, UNREACHABLE (there is no such name), EAGAIN (it is asked for, or will be once an entry is free), NOMEM,
- * SYS. */
+/* Looks up a name in the cache: OK, UNREACHABLE (the name does not exist), EAGAIN (a thread
+ * resolves the name, or will once an entry is free), NOMEM, SYS. */
 static kvp_err_t
 look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
 {
@@ -161,10 +161,10 @@ look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
     return err == KVP_OK ? KVP_EAGAIN : err;
 }
 
-/* Until deadline_ns; 0: with no wait, and EAGAIN. An address that is written as one is known to everybody. Who closes the
- * handle does not wake those that wait: they look by themselves. */
+/* Blocks until deadline_ns; with 0 returns EAGAIN at once. A numeric address needs no look-up.
+ * Closing the handle does not wake waiting threads: they poll c's flag. */
 static kvp_err_t
-resolve(kvp_names_t *names, const char *host, uint64_t deadline_ns, kvp_framed_t *c, addrs_t *addrs)
+resolve_host(kvp_names_t *names, const char *host, uint64_t deadline_ns, kvp_framed_t *c, addrs_t *addrs)
 {
     kvp_err_t err;
 
@@ -192,7 +192,7 @@ resolve(kvp_names_t *names, const char *host, uint64_t deadline_ns, kvp_framed_t
     return err;
 }
 
-/* ---- what is called */
+/* ---- public functions */
 kvp_err_t
 kvp_names_create(kvp_names_t **names_out)
 {
@@ -227,7 +227,7 @@ kvp_err_t
 kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t deadline_ns, kvp_framed_t *c)
 {
     addrs_t addrs;
-    kvp_err_t err = resolve(names, host, kvp_max_u64(deadline_ns, 1), c, &addrs);
+    kvp_err_t err = resolve_host(names, host, kvp_max_u64(deadline_ns, 1), c, &addrs);
 
     if (err != KVP_OK) return err;
     for (size_t i = 0; i < addrs.n; i++) {
@@ -245,7 +245,7 @@ kvp_err_t
 kvp_names_connect_begin(kvp_names_t *names, const char *host, uint16_t port, size_t nth, kvp_framed_t *c, size_t *n_out)
 {
     addrs_t addrs;
-    kvp_err_t err = resolve(names, host, 0, c, &addrs);
+    kvp_err_t err = resolve_host(names, host, 0, c, &addrs);
 
     if (err != KVP_OK) return err;
     *n_out = addrs.n;

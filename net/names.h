@@ -11,18 +11,20 @@
 typedef struct kvp_names kvp_names_t;
 
 kvp_err_t kvp_names_create(kvp_names_t **names_out) KVP_MUST_USE;
-/* kvp_names_destroy does not wait: what is still asked for ends by itself. Nobody is in a call. NULL is ignored. */
+/* kvp_names_destroy does not wait: look-ups under way end by themselves. No thread may be in a
+ * call. NULL is ignored. */
 void kvp_names_destroy(kvp_names_t *names);
 
-/* kvp_names_connect makes a TCP connection: to each address of the host in turn, each with its share of the time. An
- * address that is written as one is not asked for; with names NULL there are no others. UNREACHABLE, DEADLINE, CLOSED (c was given
- * up), SYS; c->why is the reason, and c->is_unknown is set where the name does not resolve and has not since `names` was created. */
+/* kvp_names_connect makes a TCP connection: it tries each address of the host in turn, each with
+ * its share of the time. A numeric address needs no look-up; with names NULL only numeric addresses
+ * work. UNREACHABLE, DEADLINE, CLOSED (c was given up), SYS; c->why is the reason, and
+ * c->is_unknown is set if the name has not resolved since `names` was created. */
 kvp_err_t kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t deadline_ns, kvp_framed_t *c)
     KVP_MUST_USE;
 
-/* kvp_names_connect_begin begins one to the nth of the host's addresses, and round again, of which there are *n_out, and does not
- * block (kvp_framed_connect_begin). EAGAIN: the name is being asked for, try again in a moment. UNREACHABLE, NOMEM, SYS; c->why and
- * c->is_unknown as above. */
+/* kvp_names_connect_begin begins one to the nth of the host's addresses, and round again, of which
+ * there are *n_out, and does not block (kvp_framed_connect_begin). EAGAIN: the name is being asked
+ * for, try again in a moment. UNREACHABLE, NOMEM, SYS; c->why and c->is_unknown as above. */
 kvp_err_t kvp_names_connect_begin(kvp_names_t *names, const char *host, uint16_t port, size_t nth, kvp_framed_t *c,
                                   size_t *n_out) KVP_MUST_USE;
 

@@ -6,11 +6,13 @@
 
 #include "common/base.h"
 
-/* kvp_pidfd_pid reads which process a pidfd names; -1 = it is no pidfd, or its process is gone. kvp_pidfd_is_over: it has exited. */
+/* kvp_pidfd_pid returns the process id of a pidfd; -1 = not a pidfd, or the process was reaped.
+ * kvp_pidfd_is_over: the process has exited. */
 int kvp_pidfd_pid(int pidfd);
 bool kvp_pidfd_is_over(int pidfd);
 
-/* kvp_pidfd_check says whether pidfd is one of the process at the other end of the Unix socket, and tells its number: INVALID, SYS. */
+/* kvp_pidfd_check verifies that pidfd belongs to the process at the other end of the Unix socket,
+ * and returns its id: INVALID, SYS. */
 kvp_err_t kvp_pidfd_check(int socket_fd, int pidfd, int *pid_out) KVP_MUST_USE;
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one thread of the node waits for from others, and how they wake it.
- */
+ * The events that one thread of the node waits for, and their wake. */
 #ifndef KVP_NET_WAKE_H
 #define KVP_NET_WAKE_H
 
@@ -19,8 +18,9 @@ kvp_wake(int wake_fd)
     if (write(wake_fd, &one, sizeof one) < 0) return;
 }
 
-/* A gather is several answers that the control thread waits for without blocking: one part each is given out, and
- * whoever gives the last one back wakes it. The owner holds a part of its own, so that none ends before all are out. */
+/* A gather joins several answers that the control thread awaits without blocking: the thread gives
+ * each answering thread a part, and the return of the last part wakes it. The owner holds a part of
+ * its own, so the gather cannot end before all parts are given out. */
 typedef struct {
     int wake_fd; /* eventfd of the control thread; borrowed */
     _Atomic uint32_t left;
@@ -39,7 +39,7 @@ kvp_gather_add(kvp_gather_t *g)
     atomic_fetch_add(&g->left, 1);
 }
 
-/* kvp_gather_done gives a part back, from any thread. The gather may be gone when it returns. */
+/* kvp_gather_done returns a part, from any thread. The gather may be freed before the call returns. */
 static inline void
 kvp_gather_done(kvp_gather_t *g)
 {
@@ -48,7 +48,8 @@ kvp_gather_done(kvp_gather_t *g)
     if (atomic_fetch_sub(&g->left, 1) == 1) kvp_wake(wake_fd);
 }
 
-/* kvp_gather_end gives the owner's part back; true = that was the last, and nobody will be woken. */
+/* kvp_gather_end returns the owner's part; true = the owner's part was the last, and no wake
+ * follows. */
 static inline bool
 kvp_gather_end(kvp_gather_t *g)
 {

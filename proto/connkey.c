@@ -4,7 +4,7 @@
 #include <string.h>
 
 static int
-nibble(char c)
+read_nibble(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
@@ -18,8 +18,8 @@ read_hex(const char *at, const char *end, kvp_connkey_t *out)
     if (out->hex_len < 16 || out->hex_len % 2 != 0) return false;
     out->hash = 0;
     for (; at < end; at++) {
-        if (nibble(*at) < 0) return false;
-        out->hash = out->hash << 4 | (unsigned)nibble(*at);
+        if (read_nibble(*at) < 0) return false;
+        out->hash = out->hash << 4 | (unsigned)read_nibble(*at);
     }
     return true;
 }
@@ -40,20 +40,21 @@ read_number(const char *at, const char *end, uint32_t *out)
 }
 
 static bool
-begins(const char *at, const char *end, const char *text)
+begins_with(const char *at, const char *end, const char *text)
 {
     return (size_t)(end - at) >= strlen(text) && memcmp(at, text, strlen(text)) == 0;
 }
 
-/* One segment of the key, between two "@". Segments of other names are part of the object's name, and say nothing. */
+/* Reads one segment of the key, between two "@". A segment of another name is part of the object's
+ * name and is ignored. */
 static bool
 read_segment(const char *at, const char *end, kvp_connkey_t *out)
 {
 #define READ(name, text)                                                                                               \
-    if (begins(at, end, text)) return read_number(at + sizeof text - 1, end, &out->name);
+    if (begins_with(at, end, text)) return read_number(at + sizeof text - 1, end, &out->name);
     KVP_CONNKEY_NUMBERS(READ)
 #undef READ
-    if (!begins(at, end, "group:")) return true;
+    if (!begins_with(at, end, "group:")) return true;
     if (out->more != NULL) return false;
     out->ranks_len = (size_t)(at - 1 - out->ranks);
     out->more = end;
@@ -68,7 +69,8 @@ segment_end(const char *at, const char *end)
     return stop == NULL ? end : stop;
 }
 
-/* Where the ranks begin, behind the prefix and its "@"; NULL = nowhere. vllm-ascend has two of them in front of that which names it. */
+/* Returns the beginning of the ranks, after the prefix and its "@"; NULL without ranks. vllm-ascend
+ * puts two other ranks before the naming rank. */
 static const char *
 find_ranks(const char *key, size_t len, bool *is_ascend_out)
 {
@@ -80,10 +82,10 @@ find_ranks(const char *key, size_t len, bool *is_ascend_out)
     at = memmem(key, len, ascend, sizeof ascend - 1);
     dcp = at == NULL ? NULL : memrchr(key, '@', (size_t)(at - key));
     pcp = dcp == NULL ? NULL : memrchr(key, '@', (size_t)(dcp - key));
-    return pcp != NULL && pcp > key && begins(dcp, at, "@dcp") && begins(pcp, dcp, "@pcp") ? pcp + 1 : NULL;
+    return pcp != NULL && pcp > key && begins_with(dcp, at, "@dcp") && begins_with(pcp, dcp, "@pcp") ? pcp + 1 : NULL;
 }
 
-/* Older keys of layers have the layer behind the hash. */
+/* Older layer keys have the layer after the hash. */
 static bool
 read_layer_behind(const char *key, const char **last, const char **end, kvp_connkey_t *out)
 {

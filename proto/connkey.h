@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys as engines' store connectors make them, one object a block and rank (and layer). The pool makes nothing of them; event streams do.
+ * Keys in the form of the engines' store connectors, one object for each block and rank (and
+ * layer). The pool does not interpret keys; the event streams do.
  *
  *     vLLM          [PREFIX@]MODEL[NAMESPACE]@tp_rank:T@pcpP@dcpD@pp_rank:R[@group:G]@HEX
- *     vllm-ascend   MODEL@pcpP@dcpD@head_or_tp_rank:T[@pp_rank:R][@group:G@cache_role:ROLE@cache_family:FAMILY][@layer_id:L]@HEX
+ *     vllm-ascend   MODEL@pcpP@dcpD@head_or_tp_rank:T[@pp_rank:R]
+ *                       [@group:G@cache_role:ROLE@cache_family:FAMILY][@layer_id:L]@HEX
  *                   MODEL@pcpP@dcpD@head_or_tp_rank:T@HEX@L
  *
- * HEX is the block's hash, of which engines' events tell the last 64 bits.
- */
+ * HEX is the block's hash. The engines' events carry its last 64 bits. */
 #ifndef KVP_PROTO_CONNKEY_H
 #define KVP_PROTO_CONNKEY_H
 
@@ -26,8 +27,9 @@
 typedef struct {
     size_t prefix_len; /* bytes in front of the ranks and of the "@" before them */
     size_t model_at; /* where the model's name begins in the prefix */
-    /* The part of the block that the object is: two texts, borrowed from the key, before and behind its group. A vLLM key without a group has the "@" behind the first one, so that no
-     * two keys are one part. */
+    /* The part of the block that the object holds: two texts, borrowed from the key, before and
+     * after its group. In a vLLM key without a group, `ranks` includes the "@", so that no two keys
+     * share a part. */
     const char *ranks, *more;
     size_t ranks_len, more_len;
     uint32_t group; /* 0 = the key names none */
@@ -39,7 +41,7 @@ typedef struct {
     uint64_t hash; /* its last 16 digits */
 } kvp_connkey_t;
 
-/* kvp_connkey_read: false: it is no such key. */
+/* kvp_connkey_read returns false for a key of another form. */
 bool kvp_connkey_read(const char *key, size_t len, kvp_connkey_t *out);
 
 #endif

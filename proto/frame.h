@@ -38,8 +38,8 @@ typedef struct {
     size_t tail_len;
 } kvp_frame_t;
 
-/* kvp_frame_hdr_decode checks one header: PROTO for a length over the maximum, unknown flags, or a head that does not
- * fit the length. After PROTO framing is lost and the connection must be closed. */
+/* kvp_frame_hdr_decode checks one header: PROTO for a length over the maximum, unknown flags, or a
+ * head longer than the frame. After PROTO framing is lost and the connection must be closed. */
 kvp_err_t kvp_frame_hdr_decode(const uint8_t bytes[KVP_FRAME_HDR_BYTES], kvp_frame_hdr_t *hdr_out) KVP_MUST_USE;
 
 /* kvp_frame_parse looks for one whole frame at data. OK with *used_out > 0 and the frame; OK with *used_out == 0 when

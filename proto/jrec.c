@@ -37,7 +37,7 @@ bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
 
 /* A journal may begin with a BASE, whatever was before it. */
 static uint64_t
-chained(uint32_t kind, uint64_t before)
+chain_check(uint32_t kind, uint64_t before)
 {
     return kind == KVP_JREC_BASE ? 0 : before;
 }
@@ -47,7 +47,7 @@ kvp_jrec_seal(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, uint64_t before)
 {
     size_t bytes = bytes_of(rec, kind);
 
-    rec->head = (kvp_jrec_t){.check = chained(kind, before), .bytes = (uint32_t)bytes, .kind = kind};
+    rec->head = (kvp_jrec_t){.check = chain_check(kind, before), .bytes = (uint32_t)bytes, .kind = kind};
     rec->head.check = kvp_sum(rec, bytes);
     return rec->head.check;
 }
@@ -60,7 +60,7 @@ is_text(const char *text, size_t room)
     return len > 0 && len <= KVP_NAME_MAX;
 }
 
-/* Of its own kind's lengths: what is behind them the core judges. */
+/* Checks the lengths of the record's kind. The core checks the values. */
 static bool
 is_well_formed(const kvp_jrec_any_t *rec)
 {
@@ -90,11 +90,11 @@ kvp_jrec_read(const void *bytes, size_t len, uint64_t before, kvp_jrec_any_t *re
     if (head.bytes < sizeof head || head.bytes > KVP_JREC_MAX || head.bytes % 8 != 0) return KVP_CORRUPT;
     if (len < head.bytes) return KVP_OK;
     memcpy(rec_out, bytes, head.bytes);
-    rec_out->head.check = chained(head.kind, before);
+    rec_out->head.check = chain_check(head.kind, before);
     if (kvp_sum(rec_out, head.bytes) != head.check) return KVP_CORRUPT;
     rec_out->head.check = head.check;
     if (head.kind == 0 || head.kind > KVP_JREC_OLDEST) return KVP_VERSION;
-    /* Its body is looked at only where it has room for one. */
+    /* The body is read only if the record is long enough for a body. */
     if ((head.kind == KVP_JREC_COMMIT && head.bytes < sizeof rec_out->commit) ||
         (head.kind == KVP_JREC_GONE && head.bytes < sizeof rec_out->gone) || !is_well_formed(rec_out))
         return KVP_CORRUPT;

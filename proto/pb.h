@@ -21,8 +21,9 @@ typedef struct {
 
 #define KVP_PB_BUDGET (256u << 10)
 
-/* kvp_pb_unpack decodes the frame's head as a message of desc; NULL (and pb->err) when it is malformed or over the budget, or
- * there is no memory. The result lives until kvp_pb_free; strings in it are NUL-terminated by protobuf-c. */
+/* kvp_pb_unpack decodes the frame's head as a message of desc; NULL (and pb->err) when it is
+ * malformed or over the budget, or there is no memory. The result lives until kvp_pb_free; strings
+ * in it are NUL-terminated by protobuf-c. */
 void *kvp_pb_unpack(kvp_pb_t *pb, const ProtobufCMessageDescriptor *desc, const kvp_frame_t *frame);
 void kvp_pb_free(kvp_pb_t *pb, void *msg);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checks and geometry of the memory format. Bytes come from other processes: nothing here trusts them.
- */
+ * Checks and geometry of the memory format. The bytes come from other processes and are not
+ * trusted. */
 #include "common/mutate.h"
 #include "proto/segfmt.h"
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The wire format of memory: what lies in a chunk's metadata area. Little-endian, naturally aligned, no padding; byte
- * tables in PROTOCOL "Segments". Readers of other processes and other hosts see these bytes, so they are versioned.
+ * The wire format of memory: the contents of a chunk's metadata area. Little-endian, naturally
+ * aligned, no padding; byte tables in PROTOCOL "Segments". Processes on this and on other hosts
+ * read these bytes, so the format is versioned.
  *
  * A segment is a list of chunks. A chunk is two sealed memfds: payload, and metadata laid out as
  *     superblock (4096) | descriptors (slots_max x 128) | key cells (slots_max x 128) | long keys
- * The metadata file is sized once and sparse: untouched slots cost nothing. A key of at most 128 bytes lies in its
- * slot's key cell; a longer one in the long-key area, where the master allocates.
- */
+ * The metadata file is sized once and sparse: untouched slots cost nothing. A key of at most 128
+ * bytes lies in its slot's key cell; a longer key lies in the long-key area at a place that the
+ * master allocates. */
 #ifndef KVP_PROTO_SEGFMT_H
 #define KVP_PROTO_SEGFMT_H
 
@@ -19,11 +20,11 @@
 #define KVP_DESC_BYTES 128u
 #define KVP_DESC_LINE_BYTES 64u
 #define KVP_KEY_CELL_BYTES 128u
-#define KVP_CHUNK_FILES 2u /* memory files of a chunk: who reads and writes may map each of them twice */
+#define KVP_CHUNK_FILES 2u /* memory files of a chunk: a process may map each file twice, for reading and for writing */
 
-/* kvp_extent_align_bytes returns the alignment of an extent of len bytes: 64 below 64 KiB, else 4096. A len that rounds up
- * to 64 KiB counts as 64 KiB.
- * kvp_extent_bytes returns the space of an extent of len bytes: len rounded up to the alignment. */
+/* kvp_extent_align_bytes returns the alignment of an extent of len bytes: 64 below 64 KiB, else
+ * 4096. A len that rounds up to 64 KiB counts as 64 KiB. kvp_extent_bytes returns the space of an
+ * extent of len bytes: len rounded up to the alignment. */
 uint64_t kvp_extent_align_bytes(uint64_t len);
 uint64_t kvp_extent_bytes(uint64_t len);
 
@@ -33,7 +34,7 @@ typedef struct {
     uint32_t version;
     uint32_t chunk; /* index of this chunk in its segment */
     uint8_t pool_id[16];
-    uint8_t segment_uuid[16]; /* a new one whenever the memory is made anew */
+    uint8_t segment_uuid[16]; /* a new number each time the memory is created */
     uint64_t digest_seed;
     uint64_t epoch; /* of the node incarnation that made the memory */
     uint64_t term; /* highest master term that the node has obeyed */
@@ -43,15 +44,15 @@ typedef struct {
     uint64_t keys_off; /* byte offsets in the metadata file */
     uint64_t long_keys_off;
     uint64_t meta_bytes;
-    uint64_t check; /* XXH3-64 of the bytes before it */
+    uint64_t check; /* XXH3-64 of the bytes before this field */
 } kvp_superblock_t;
 
-/* Whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF: not in the superblock's own bytes, which clients check while
- * the node writes this. */
+/* Whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF: not in the superblock's
+ * own bytes, which clients check while the node writes this. */
 #define KVP_SB_OWNER_OFF 2048u
 typedef struct {
     char tenant
-        [136]; /* name of at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default one's, or nobody's */
+        [136]; /* name of at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default tenant, or no tenant */
     uint64_t check; /* XXH3-64 of the name's 136 bytes */
 } kvp_chunk_owner_t;
 
@@ -65,8 +66,8 @@ typedef enum {
 
 #define KVP_DESC_PIN 3u /* of flags: what eviction may do to the object, as in PutBegin (0 to 2) */
 
-/* The first line is all that a reader checks, the second what rebuild needs. Everything but the word is written while
- * the word says WRITING and does not change while it says SEALED. */
+/* A reader checks only the first cache line; the second serves recovery. While the word is WRITING
+ * the other fields are written; while the word is SEALED they do not change. */
 typedef struct {
     uint64_t word; /* generation << 2 | state; aligned, stored and loaded atomically */
     uint64_t version;
@@ -95,8 +96,9 @@ _Static_assert(offsetof(kvp_desc_t, ns_epoch) == KVP_DESC_LINE_BYTES, "a reader 
 _Static_assert(offsetof(kvp_superblock_t, check) == 112, "superblock is wire format");
 _Static_assert(sizeof(kvp_chunk_owner_t) == 144, "a chunk's owner is wire format");
 
-/* Generation: term (20 bits) << 42 | sequence of the master (42 bits), so no two grants in a pool have the same one, over
- * all terms. It rises, so it is also the version of what is written there (of the first copy, where there are more). */
+/* Generation: term (20 bits) << 42 | sequence of the master (42 bits). No two grants of a pool
+ * share a generation, over all terms. Generations rise, so the generation is also the version of
+ * the object written at the place (of the first copy, if there are several). */
 #define KVP_GEN_SEQ_BITS 42
 #define KVP_GEN_SEQ_MAX ((1ull << KVP_GEN_SEQ_BITS) - 1)
 #define KVP_TERM_MAX ((1u << 20) - 1)
@@ -160,7 +162,8 @@ kvp_key_cell_units(const kvp_chunk_geo_t *geo, uint32_t slot)
 }
 
 void kvp_sb_seal(kvp_superblock_t *sb); /* computes check */
-/* kvp_sb_verify accepts bytes from anywhere: PROTO for a wrong magic, check or geometry, VERSION for another version. */
+/* kvp_sb_verify accepts bytes from anywhere: PROTO for a wrong magic, check or geometry, VERSION
+ * for another version. */
 kvp_err_t kvp_sb_verify(const void *bytes, size_t len, kvp_superblock_t *sb_out) KVP_MUST_USE;
 
 void kvp_desc_seal(kvp_desc_t *desc); /* computes check */
@@ -168,7 +171,7 @@ void kvp_desc_seal(kvp_desc_t *desc); /* computes check */
 kvp_err_t kvp_desc_verify(const void *bytes, size_t len, const kvp_chunk_geo_t *geo, uint64_t chunk_bytes,
                           kvp_desc_t *desc_out) KVP_MUST_USE;
 
-/* What a reader was told about the extent that it read. */
+/* The master's answer about the extent that a reader reads. */
 typedef struct {
     uint64_t generation;
     uint64_t version;

@@ -18,19 +18,19 @@
 #define KVP_NAME_MAX 128u
 #define KVP_PATTERN_MAX 1024u
 #define KVP_REPLICAS_MAX 8u
-#define KVP_UNREADABLE_MAX 64u /* places that a RELEASE reports */
+#define KVP_UNREADABLE_MAX 64u /* places in one RELEASE that the reader could not read */
 #define KVP_AVOID_MAX 16u /* segments that a PUT_BEGIN asks to be passed over */
 #define KVP_GROUP_MEMBERS_MAX 4096u
-#define KVP_REVOKED_MAX 4096u /* revocations in one HeartbeatReply; where there are more it says "drop all" */
+#define KVP_REVOKED_MAX 4096u /* revocations in one HeartbeatReply; beyond the limit the reply revokes all */
 #define KVP_INCARNATION_SEQ_BITS 40 /* of an incarnation: its term is above, so a later term's are greater */
-#define KVP_OWNER_ANY UINT64_MAX /* in RETIRE: whoever could write before this term */
+#define KVP_OWNER_ANY UINT64_MAX /* in RETIRE: any client that could write before this term */
 
 typedef enum {
     KVP_ROLE_CLIENT = 1,
     KVP_ROLE_NODE = 2,
 } kvp_role_t;
 
-/* What eviction may do to an object. */
+/* The limits of eviction for an object. */
 typedef enum {
     KVP_PIN_NONE = 0,
     KVP_PIN_SOFT = 1, /* evicted after all that is not pinned; at most a budget of the pool is pinned so */
@@ -58,7 +58,7 @@ typedef enum {
     KVP_OP_HEARTBEAT = 3, /* C,N->M  Heartbeat -> HeartbeatReply */
     KVP_OP_WATCH = 4, /* anybody, before Hello ->M  none -> WatchReply, as soon as that master leads */
     KVP_OP_FOLLOW = 5, /* standby->leader  Follow, n kvp_wire_term_t -> FollowReply, then LOG */
-    KVP_OP_LOG = 6, /* leader->standby  Log, bytes of the log; one-way */
+    KVP_OP_LOG = 6, /* leader->standby Log, bytes of the log; one-way */
     KVP_OP_FOLLOWED = 7, /* standby->leader  Followed; one-way */
     KVP_OP_SWITCH = 8, /* C->M  Switch -> Reply: another master is to lead */
 
@@ -74,21 +74,23 @@ typedef enum {
     KVP_OP_LIST = 25, /* C->M  List -> ListReply, n kvp_wire_entry_t, keys */
     KVP_OP_SEGMENTS = 26, /* C->M  Segments -> SegmentsReply */
     KVP_OP_STATUS = 27, /* C->M  Status -> StatusReply */
-    KVP_OP_USED = 28, /* C->M  Used, n kvp_wire_used_t; one-way: reads that the master was not asked for */
+    KVP_OP_USED = 28, /* C->M Used, n kvp_wire_used_t; one-way: reads from cached locations */
     KVP_OP_BUMP = 29, /* C->M  Bump -> BumpReply: a new namespace epoch */
     KVP_OP_PRESENT = 30, /* C->M  Present, n kvp_wire_present_t -> PresentReply, n kvp_wire_presented_t */
     KVP_OP_SNAPSHOT = 31, /* C->M  Snapshot -> SnapshotReply: a base of the log */
 
     KVP_OP_MOUNT = 48, /* N->M  Mount -> MountReply */
     KVP_OP_UNMOUNT = 49, /* N->M  Unmount -> Reply */
-    KVP_OP_FREED = 50, /* N->M  Freed, n kvp_wire_slot_t; one-way */
+    KVP_OP_FREED = 50, /* N->M Freed, n kvp_wire_slot_t; one-way */
     KVP_OP_RETIRE = 51, /* M->N  Retire, n kvp_wire_slot_t -> Reply, n u8 */
     KVP_OP_FENCE = 52, /* M->N  Fence -> Reply */
     KVP_OP_REPORT = 53, /* N->M  Report, extents, keys -> Reply, n u8: KVP_RETIRE_DEAD = not wanted */
-    KVP_OP_CHECK = 54, /* M->N  Retire, n kvp_wire_check_t -> Reply, n u8: KVP_RETIRE_DEAD = no reader accepts it */
+    /* M->N  Retire, n kvp_wire_check_t -> Reply, n u8: KVP_RETIRE_DEAD = no reader accepts the
+     * place */
+    KVP_OP_CHECK = 54,
     KVP_OP_OWNER = 55, /* M->N  Owner; one-way */
     KVP_OP_DEMOTE = 56, /* M->N  Retire, n kvp_wire_demote_t -> Reply, n u8: 1 = it is on the tier */
-    KVP_OP_STAGE = 57, /* M->N  Stage, n kvp_wire_stage_t -> Reply, n u8: KVP_STAGE_* */
+    KVP_OP_STAGE = 57, /* M->N Stage, n kvp_wire_stage_t -> Reply, n u8: KVP_STAGE_* */
     KVP_OP_DROP =
         58, /* M->N  Drop, n kvp_wire_tiered_t -> Reply: none of them is served from the tier, now or after a restart */
     KVP_OP_TIER_REPORT =
@@ -109,12 +111,13 @@ typedef enum {
     KVP_OP_PEER_STAGE = 87, /* PeerStage -> Reply, 1 kvp_peer_at_t; none where it is given back */
 } kvp_op_t;
 
-/* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, with has_lineages n kvp_wire_lineage_t, then the keys' bytes. */
+/* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, with has_lineages n
+ * kvp_wire_lineage_t, then the keys' bytes. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t len; /* payload bytes */
     uint64_t attempt; /* chosen by the client, never twice in an incarnation, never 0 */
-    uint32_t key_at; /* offset in the key bytes behind the records */
+    uint32_t key_at; /* offset in the key bytes after the records */
     uint32_t key_len;
 } kvp_wire_put_t;
 
@@ -123,13 +126,14 @@ typedef struct {
 typedef struct {
     kvp_digest_t group; /* zero = in no group */
     uint32_t members; /* at most KVP_GROUP_MEMBERS_MAX */
-    uint32_t member; /* below members; 0 where that is 0 */
+    uint32_t member; /* below members; 0 if members is 0 */
 } kvp_wire_group_t;
 
-/* Where an object stands in a sequence of blocks. The pool keeps it and makes nothing of it. */
+/* Place of an object in a sequence of blocks. The pool stores the lineage and does not interpret
+ * it. */
 typedef struct {
     uint64_t sequence; /* hash of all up to and with this block */
-    uint64_t parent; /* that of the block before */
+    uint64_t parent; /* hash of the block before */
     uint32_t depth; /* blocks before it */
     uint32_t is_told; /* 1; 0 = the object has none, and the rest is 0 */
 } kvp_wire_lineage_t;
@@ -155,8 +159,8 @@ typedef struct {
     uint32_t reserved; /* 0 */
 } kvp_wire_term_t;
 
-/* PRESENT: what a ticket of a session before protected. Records that follow one another and have the same set, kind and
- * ttl_ms are put under one ticket. */
+/* PRESENT: a ticket of an earlier session and the objects that the ticket protected. Consecutive
+ * records of the same set, kind and ttl_ms share one new ticket. */
 typedef enum {
     KVP_PRESENT_HOLD = 1, /* of a view */
     KVP_PRESENT_RESERVE = 2,
@@ -165,21 +169,23 @@ typedef enum {
 
 typedef struct {
     kvp_digest_t digest;
-    uint64_t version; /* 0 = whichever is there */
+    uint64_t version; /* 0 = any version */
     uint32_t set; /* chosen by the client */
-    uint32_t ttl_ms; /* RESERVE, GROUP: what is left of it; 0 = nothing */
+    uint32_t ttl_ms; /* RESERVE, GROUP: remaining time; 0 = none */
     uint32_t kind;
     uint32_t reserved; /* 0 */
 } kvp_wire_present_t;
 
-/* err: OK, under that ticket; NOT_FOUND, it is gone; LIMIT, beyond the bounds; RETRY_AFTER, a node may bring it yet. */
+/* err: OK, protected under the ticket; NOT_FOUND, the object no longer exists; LIMIT, over the
+ * bounds; RETRY_AFTER, a node may still mount the object. */
 typedef struct {
     uint64_t ticket;
     int32_t err;
     uint32_t reserved; /* 0 */
 } kvp_wire_presented_t;
 
-/* Places: one a key, in the order asked. nloc of the locations that follow belong to it, in order. */
+/* Places: one record a key, in the order of the request. The next nloc locations of the list belong
+ * to the record, in order. */
 typedef struct {
     int32_t err;
     uint32_t nloc;
@@ -204,8 +210,9 @@ typedef struct {
     uint32_t key_len;
 } kvp_wire_entry_t;
 
-/* RETIRE: owner names the client incarnation whose stores may still be under way, 0 = nobody's. With an owner the node
- * answers FREE only once it has proved that nothing of that writer can land (design of the quarantine: PROTOCOL). */
+/* RETIRE: owner is the client incarnation whose stores may still be under way; 0 = no client's.
+ * With an owner the node answers FREE only once no store of the writer can land any more (the
+ * quarantine: PROTOCOL). */
 typedef struct {
     uint32_t chunk;
     uint32_t slot;
@@ -213,13 +220,13 @@ typedef struct {
     uint64_t owner;
 } kvp_wire_slot_t;
 
-/* RELEASE: where the key was said to be, and was not. */
+/* RELEASE: a place of the key that the reader tried without finding the object. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t generation;
 } kvp_wire_unreadable_t;
 
-/* CHECK: what a reader of that place would expect of its descriptor. */
+/* CHECK: the descriptor that a reader of the place expects. */
 typedef struct {
     uint32_t chunk;
     uint32_t slot;
@@ -230,9 +237,9 @@ typedef struct {
     uint64_t len;
 } kvp_wire_check_t;
 
-/* REPORT: an extent that is SEALED (what was WRITING is revoked by then). The records come by rising chunk, those of a
- * chunk by rising offset; in a Report with whole descriptors each is followed by its kvp_desc_t and key_len bytes of key,
- * padded to 8. */
+/* REPORT: a SEALED extent (WRITING extents are revoked before the report). Records come by rising
+ * chunk, within a chunk by rising offset. In a Report with whole descriptors each record is
+ * followed by its kvp_desc_t and key_len bytes of key, padded to 8. */
 typedef struct {
     uint32_t chunk;
     uint32_t slot;
@@ -248,10 +255,11 @@ typedef struct {
 /* DEMOTE: an extent whose object is to be written to the tier. */
 typedef struct {
     kvp_wire_slot_t at;
-    kvp_wire_lineage_t lineage; /* of the object: descriptors do not say it */
+    kvp_wire_lineage_t lineage; /* lineage of the object, which descriptors do not have */
 } kvp_wire_demote_t;
 
-/* TIER_REPORT to a master that does not know the tier: all that it needs of an object; key_len bytes of key follow, padded to 8. */
+/* TIER_REPORT to a master that does not know the tier: all that it needs of an object; key_len
+ * bytes of key follow, padded to 8. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t version;
@@ -265,7 +273,7 @@ typedef struct {
 } kvp_wire_whole_t;
 #define KVP_WHOLE_MAX 256u /* of one page */
 
-/* STAGE: the record is to be read into that extent, and sealed there. */
+/* STAGE: load the SSD's record into the extent and seal the extent. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t version;
@@ -288,11 +296,11 @@ kvp_tier_slot_of(kvp_digest_t digest)
 }
 
 #define KVP_STAGE_OK 0u
-#define KVP_STAGE_GONE 1u /* there is no such record that can be read: it is dropped */
+#define KVP_STAGE_GONE 1u /* the SSD has no readable record: the master drops the copy */
 #define KVP_STAGE_FAILED 2u /* not now */
 
 #define KVP_RETIRE_DEAD 0x01u /* unreadable from now on */
-#define KVP_RETIRE_FREE 0x02u /* and nothing of the node's own touches it: it may be reused */
+#define KVP_RETIRE_FREE 0x02u /* no access of the node itself is under way: the extent may be reused */
 
 _Static_assert(sizeof(kvp_wire_put_t) == 40, "wire format");
 _Static_assert(sizeof(kvp_wire_commit_t) == 24, "wire format");
@@ -327,29 +335,29 @@ typedef struct {
     uint64_t token; /* of the registration; 0 = whichever is there now */
 } kvp_peer_at_t;
 
-/* The registered range that holds all of it. */
+/* The registered range that contains the whole asked range. */
 typedef struct {
     int32_t err;
-    uint32_t key_len; /* 0 = memory of a device, reached through a stage */
+    uint32_t key_len; /* 0 = memory of a device, reached through a bounce buffer */
     uint64_t base;
     uint64_t len;
     uint64_t token;
-    uint8_t key[KVP_PEER_KEY_MAX]; /* of the transport, zero behind key_len */
+    uint8_t key[KVP_PEER_KEY_MAX]; /* the transport's key, zero after key_len */
 } kvp_peer_range_t;
 
 typedef enum {
     KVP_PEER_PULL = 1, /* copy len bytes from the asker's memory at from to addr */
-    KVP_PEER_SUM = 2, /* tell the content sum of what is at addr */
-    KVP_PEER_CHECK = 3, /* tell whether it is still registered under that token */
-    KVP_PEER_FETCH = 4, /* copy it from a device's memory at addr to from in the stage */
+    KVP_PEER_SUM = 2, /* return the content sum of the bytes at addr */
+    KVP_PEER_CHECK = 3, /* return whether the range is still registered under the token */
+    KVP_PEER_FETCH = 4, /* copy from a device's memory at addr to offset `from` of the bounce buffer */
     KVP_PEER_STORE = 5, /* and the reverse */
 } kvp_peer_move_t;
 
 typedef struct {
-    uint64_t token; /* as PEER_FIND told it; never 0 */
+    uint64_t token; /* from PEER_FIND; never 0 */
     uint64_t addr;
     uint64_t len; /* 1 or more */
-    uint64_t from; /* PULL: an address in the asking process; FETCH, STORE: an offset in the stage; else 0 */
+    uint64_t from; /* PULL: an address in the asking process; FETCH, STORE: an offset in the bounce buffer; else 0 */
 } kvp_peer_piece_t;
 
 typedef struct {
@@ -358,29 +366,30 @@ typedef struct {
     uint64_t sum; /* SUM; else 0 */
 } kvp_peer_moved_t;
 
-/* Data over TCP, behind the DATA_HELLO exchange. A request is a kvp_data_req_t, then its operations: each a
- * kvp_data_op_t followed, for a WRITE, by its bytes. A request is either all READ or all WRITE and PUBLISH.
- * Operations take effect in order. READ request: answered by kvp_data_rep_t and n i32 (padded to 8) at once, then the
- * bytes of the operations that are OK, in order; an operation with AFTER_PRIOR is loaded only after all bytes before
- * it were handed to the kernel. WRITE request: answered by kvp_data_rep_t and n i32 (padded to 8) after the last. */
+/* Data over TCP, after the DATA_HELLO exchange. A request is a kvp_data_req_t, then its operations:
+ * each a kvp_data_op_t followed, for a WRITE, by its bytes. A request is either all READ, or all
+ * WRITE and PUBLISH. Operations take effect in order. READ request: the answer is a kvp_data_rep_t
+ * and n i32 (padded to 8) at once, then the bytes of the operations that are OK, in order. The peer
+ * loads an operation with AFTER_PRIOR only after all bytes before it were handed to the kernel.
+ * WRITE request: the answer is a kvp_data_rep_t and n i32 (padded to 8) after the last operation. */
 #define KVP_DATA_MAGIC 0x4b56u
 #define KVP_DATA_OPS_MAX 1024u
 
 typedef enum {
     KVP_DATA_READ = 1,
     KVP_DATA_WRITE = 2, /* guarded: lands only while the word at guard_off of guard_key equals guard_word */
-    KVP_DATA_PUBLISH = 3, /* stores guard_word at off by kvp_word_may_become; STALE where it may not */
+    KVP_DATA_PUBLISH = 3, /* stores guard_word at off by the rule of kvp_word_may_become, else STALE */
 } kvp_data_op_kind_t;
 
 #define KVP_DATA_AFTER_PRIOR 0x01u
 #define KVP_DATA_GUARDED 0x02u
-#define KVP_DATA_SUM 0x04u /* READ: behind its bytes come 8 more, their sum */
+#define KVP_DATA_SUM 0x04u /* READ: 8 bytes with the sum follow the operation's bytes */
 
 typedef struct {
     uint16_t magic;
     uint16_t n_ops;
     uint32_t seq;
-    uint64_t bytes; /* of everything in this request behind this header */
+    uint64_t bytes; /* bytes of the request after this header */
 } kvp_data_req_t;
 
 typedef struct {
@@ -401,7 +410,7 @@ typedef struct {
     uint16_t magic;
     uint16_t n_ops;
     uint32_t seq;
-    uint64_t bytes; /* of everything in this answer behind this header */
+    uint64_t bytes; /* bytes of the answer after this header */
 } kvp_data_rep_t;
 
 _Static_assert(sizeof(kvp_data_req_t) == 16, "wire format");

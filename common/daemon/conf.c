@@ -25,7 +25,7 @@ typedef enum {
     SOURCE_FLAG,
 } source_t;
 
-/* What every program has. Their fields are in the kvp_conf_t itself. */
+/* The options of every program. Their values are fields of the kvp_conf_t itself. */
 static const kvp_opt_t builtin_opts[] = {
     {.name = "log-level",
      .type = KVP_OPT_ENUM,
@@ -103,10 +103,10 @@ env_name(const kvp_opt_t *opt, char name_out[ENV_NAME_MAX])
     }
 }
 
-static kvp_err_t complain(const kvp_conf_t *conf, const char *where, const char *fmt, ...) KVP_PRINTF(3, 4);
+static kvp_err_t print_complaint(const kvp_conf_t *conf, const char *where, const char *fmt, ...) KVP_PRINTF(3, 4);
 
 static kvp_err_t
-complain(const kvp_conf_t *conf, const char *where, const char *fmt, ...)
+print_complaint(const kvp_conf_t *conf, const char *where, const char *fmt, ...)
 {
     va_list ap;
     fprintf(conf->err, "%s: %s: ", conf->spec->program, where);
@@ -137,7 +137,7 @@ kvp_conf_fini(kvp_conf_t *conf)
 }
 
 static void *
-keep(kvp_conf_t *conf, size_t bytes)
+alloc_setting(kvp_conf_t *conf, size_t bytes)
 {
     memory_t *memory = malloc(sizeof(*memory) + bytes);
     if (memory == NULL) return NULL;
@@ -149,7 +149,7 @@ static const char *
 keep_text(kvp_conf_t *conf, const char *text)
 {
     size_t size = strlen(text) + 1;
-    char *kept = keep(conf, size);
+    char *kept = alloc_setting(conf, size);
     return kept == NULL ? NULL : memcpy(kept, text, size);
 }
 
@@ -232,7 +232,7 @@ parse_value(const kvp_opt_t *opt, const char *text, value_t *value_out)
 }
 
 static const char *
-expected(const kvp_opt_t *opt)
+expected_value(const kvp_opt_t *opt)
 {
     switch (opt->type) {
     case KVP_OPT_BOOL:
@@ -265,7 +265,7 @@ is_in_bounds(const kvp_opt_t *opt, const value_t *value)
     return value->number >= opt->min && (opt->max == 0 || value->number <= opt->max);
 }
 
-/* say_number writes a value as a user would: in the largest unit that divides it. */
+/* say_number writes a value in the largest unit that divides it, as a user would. */
 static const char *
 say_number(const kvp_opt_t *opt, uint64_t value, char dst[NUMBER_TEXT_MAX])
 {
@@ -302,7 +302,7 @@ append_string(kvp_conf_t *conf, kvp_strings_t *strings, const char *text)
     size_t n = strings->count;
     if (n == STRINGS_MAX) return KVP_LIMIT;
     if ((n & (n - 1)) == 0) {
-        const char **items = keep(conf, kvp_max_u64(n * 2, 1) * sizeof(*items));
+        const char **items = alloc_setting(conf, kvp_max_u64(n * 2, 1) * sizeof(*items));
         if (items == NULL) return KVP_NOMEM;
         if (n > 0) memcpy(items, strings->items, n * sizeof(*items));
         strings->items = items;
@@ -351,22 +351,23 @@ set_option(kvp_conf_t *conf, size_t i, const char *text, source_t source, const 
     const kvp_opt_t *opt = opt_at(conf->spec, i);
     value_t value;
     if (parse_value(opt, text, &value) != KVP_OK) {
-        return complain(conf, where, "'%s' is no value for %s: expected %s", text, opt->name, expected(opt));
+        return print_complaint(conf, where, "'%s' is no value for %s: expected %s", text, opt->name,
+                               expected_value(opt));
     }
     if (!is_in_bounds(opt, &value)) {
         char bounds[BOUNDS_TEXT_MAX];
-        return complain(conf, where, "%s is out of bounds for %s: %s", text, opt->name, say_bounds(opt, bounds));
+        return print_complaint(conf, where, "%s is out of bounds for %s: %s", text, opt->name, say_bounds(opt, bounds));
     }
     if (conf->sources[i] > source) return KVP_OK;
     if (conf->sources[i] == SOURCE_FILE && source == SOURCE_FILE && opt->type != KVP_OPT_STRINGS) {
-        return complain(conf, where, "%s is given twice", opt->name);
+        return print_complaint(conf, where, "%s is given twice", opt->name);
     }
     if (conf->sources[i] != source && opt->type == KVP_OPT_STRINGS) {
         *(kvp_strings_t *)field_of(conf, i, settings) = (kvp_strings_t){0};
     }
     conf->sources[i] = (uint8_t)source;
     kvp_err_t err = store_value(conf, opt, &value, field_of(conf, i, settings));
-    if (err != KVP_OK) kvp_ignore(complain(conf, where, "%s", kvp_err_text(err)), "the error is passed on");
+    if (err != KVP_OK) kvp_ignore(print_complaint(conf, where, "%s", kvp_err_text(err)), "the error is passed on");
     return err;
 }
 
@@ -378,7 +379,7 @@ make_sources(kvp_conf_t *conf)
 }
 
 static char *
-trim(char *text)
+trim_text(char *text)
 {
     while (*text == ' ' || *text == '\t')
         text++;
@@ -403,15 +404,15 @@ static kvp_err_t
 parse_line(kvp_conf_t *conf, char *line, const char *where, void *settings)
 {
     cut_comment(line);
-    line = trim(line);
+    line = trim_text(line);
     if (*line == '\0') return KVP_OK;
     char *equals = strchr(line, '=');
-    if (equals == NULL) return complain(conf, where, "expected `name = value`");
+    if (equals == NULL) return print_complaint(conf, where, "expected `name = value`");
     *equals = '\0';
-    const char *name = trim(line);
+    const char *name = trim_text(line);
     size_t i = opt_find(conf->spec, name, strlen(name));
-    if (i == SIZE_MAX || is_config(conf->spec, i)) return complain(conf, where, "unknown option '%s'", name);
-    return set_option(conf, i, trim(equals + 1), SOURCE_FILE, where, settings);
+    if (i == SIZE_MAX || is_config(conf->spec, i)) return print_complaint(conf, where, "unknown option '%s'", name);
+    return set_option(conf, i, trim_text(equals + 1), SOURCE_FILE, where, settings);
 }
 
 kvp_err_t
@@ -424,8 +425,9 @@ kvp_conf_parse_text(kvp_conf_t *conf, const char *text, size_t len, const char *
         size_t line_len = (size_t)((newline != NULL ? newline : end) - text);
         char where[512];
         snprintf(where, sizeof(where), "%s:%u", origin, number);
-        if (line_len > KVP_CONF_LINE_MAX) return complain(conf, where, "line is longer than %u", KVP_CONF_LINE_MAX);
-        if (memchr(text, '\0', line_len) != NULL) return complain(conf, where, "line has a NUL byte");
+        if (line_len > KVP_CONF_LINE_MAX)
+            return print_complaint(conf, where, "line is longer than %u", KVP_CONF_LINE_MAX);
+        if (memchr(text, '\0', line_len) != NULL) return print_complaint(conf, where, "line has a NUL byte");
         char line[KVP_CONF_LINE_MAX + 1];
         memcpy(line, text, line_len);
         line[line_len] = '\0';
@@ -439,18 +441,18 @@ static kvp_err_t
 parse_file(kvp_conf_t *conf, const char *path, void *settings)
 {
     FILE *file = fopen(path, "re");
-    if (file == NULL) return complain(conf, path, "cannot open: %m");
+    if (file == NULL) return print_complaint(conf, path, "cannot open: %m");
     kvp_err_t err;
     char *text = malloc(KVP_CONF_FILE_MAX + 1);
     if (text == NULL) {
-        err = complain(conf, path, "out of memory");
+        err = print_complaint(conf, path, "out of memory");
         goto out;
     }
     size_t len = fread(text, 1, KVP_CONF_FILE_MAX + 1, file);
     if (ferror(file)) {
-        err = complain(conf, path, "cannot read: %m");
+        err = print_complaint(conf, path, "cannot read: %m");
     } else if (len > KVP_CONF_FILE_MAX) {
-        err = complain(conf, path, "file is longer than %u bytes", KVP_CONF_FILE_MAX);
+        err = print_complaint(conf, path, "file is longer than %u bytes", KVP_CONF_FILE_MAX);
     } else {
         err = kvp_conf_parse_text(conf, text, len, path, settings);
     }
@@ -469,7 +471,7 @@ parse_env_list(kvp_conf_t *conf, size_t i, const char *text, const char *where, 
     kvp_err_t err = KVP_OK;
     char *rest = copy;
     for (char *item = strsep(&rest, ","); item != NULL && err == KVP_OK; item = strsep(&rest, ",")) {
-        err = set_option(conf, i, trim(item), SOURCE_ENV, where, settings);
+        err = set_option(conf, i, trim_text(item), SOURCE_ENV, where, settings);
     }
     free(copy);
     return err;
@@ -500,7 +502,7 @@ parse_defaults(kvp_conf_t *conf, void *settings)
         if (opt->is_required) {
             char name[ENV_NAME_MAX];
             env_name(opt, name);
-            return complain(conf, "usage", "--%s (or %s) is required", opt->name, name);
+            return print_complaint(conf, "usage", "--%s (or %s) is required", opt->name, name);
         }
         if (opt->fallback == NULL) continue;
         kvp_err_t err = set_option(conf, i, opt->fallback, SOURCE_DEFAULT, "default", settings);
@@ -527,8 +529,8 @@ run_info(const kvp_conf_t *conf, const char *arg)
     return true;
 }
 
-/* is_bool_value: what stands behind a flag that may do without a value is one. Where a program takes operands it is the
- * first of these. */
+/* is_bool_value: the argument after a boolean flag is the flag's value. In a program with operands
+ * the argument is the first operand instead. */
 static bool
 is_bool_value(const kvp_conf_t *conf, const char *next)
 {
@@ -536,7 +538,7 @@ is_bool_value(const kvp_conf_t *conf, const char *next)
     return next != NULL && conf->spec->operands == NULL && parse_bool(next, &is_true) == KVP_OK;
 }
 
-/* parse_flag reads the flag arg; next is the argument behind it or NULL. */
+/* parse_flag reads the flag arg; next is the argument after arg, or NULL. */
 static kvp_err_t
 parse_flag(kvp_conf_t *conf, const char *arg, const char *next, bool *used_next_out, void *settings)
 {
@@ -544,7 +546,7 @@ parse_flag(kvp_conf_t *conf, const char *arg, const char *next, bool *used_next_
     const char *name = arg + 2;
     size_t len = strcspn(name, "=");
     size_t i = strncmp(arg, "--", 2) == 0 ? opt_find(conf->spec, name, len) : SIZE_MAX;
-    if (i == SIZE_MAX) return complain(conf, arg, "unknown option (--help lists them)");
+    if (i == SIZE_MAX) return print_complaint(conf, arg, "unknown option (--help lists them)");
     const kvp_opt_t *opt = opt_at(conf->spec, i);
     const char *text = NULL;
     if (name[len] == '=') {
@@ -555,7 +557,7 @@ parse_flag(kvp_conf_t *conf, const char *arg, const char *next, bool *used_next_
         text = next;
         *used_next_out = true;
     } else {
-        return complain(conf, arg, "needs a value: %s", expected(opt));
+        return print_complaint(conf, arg, "needs a value: %s", expected_value(opt));
     }
     char where[ENV_NAME_MAX];
     snprintf(where, sizeof(where), "--%s", opt->name);
@@ -573,7 +575,7 @@ parse_argv(kvp_conf_t *conf, int argc, char **argv, bool *is_done_out, void *set
         if (!is_flags_over && strcmp(arg, "--") == 0) {
             is_flags_over = true;
         } else if (is_flags_over || arg[0] != '-' || arg[1] == '\0') {
-            if (conf->spec->operands == NULL) return complain(conf, arg, "unexpected argument");
+            if (conf->spec->operands == NULL) return print_complaint(conf, arg, "unexpected argument");
             conf->argv[conf->argc++] = argv[i];
         } else if (run_info(conf, arg)) {
             *is_done_out = true;

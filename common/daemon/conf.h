@@ -19,7 +19,9 @@ typedef enum {
     KVP_OPT_BOOL, /* bool; a flag without a value means true */
     KVP_OPT_U64, /* uint64_t */
     KVP_OPT_BYTES, /* uint64_t; kvp_parse_bytes */
-    KVP_OPT_MEMORY, /* uint64_t; the same, or "N%" of the memory of the machine or of its control group, whichever is smaller */
+    /* uint64_t; the same, or "N%" of the memory of the machine or of its control group, whichever
+     * is smaller */
+    KVP_OPT_MEMORY,
     KVP_OPT_DURATION_NS, /* uint64_t; kvp_parse_duration_ns */
     KVP_OPT_HOSTPORT, /* kvp_hostport_t; "none" = unset */
     KVP_OPT_ENUM, /* int: index of the text among the choices */
@@ -36,7 +38,7 @@ typedef struct {
     const char *name; /* "lease-ttl" */
     kvp_opt_type_t type;
     size_t offset; /* of the field in the program's settings */
-    const char *fallback; /* default, as a user would write it; NULL leaves the field zero */
+    const char *fallback; /* default, in the form that a user would write; NULL leaves the field zero */
     const char *help; /* one sentence */
     const char *metavar; /* how --help names the value, "DIR:SIZE"; NULL = by type */
     const char *choices; /* ENUM: "none|lru|tinylfu" */
@@ -45,11 +47,12 @@ typedef struct {
     bool is_required;
 } kvp_opt_t;
 
-/* One table and what is said about its program. Borrowed by kvp_conf_t; static in main.c as a rule. */
+/* The table of options and the texts about the program. kvp_conf_t borrows the struct; usually
+ * static in main.c. */
 typedef struct {
     const char *program; /* "kvpool-master" */
     const char *summary; /* one sentence for --help */
-    const char *operands; /* what follows the options, "KEY"; NULL = nothing may */
+    const char *operands; /* operands after the options, such as "KEY"; NULL = the program takes none */
     const kvp_opt_t *opts;
     size_t opt_count;
 } kvp_conf_spec_t;
@@ -62,8 +65,8 @@ typedef struct {
     char **argv;
     const char *config_path; /* NULL = none */
     int log_level; /* kvp_log_level_t */
-    uint8_t *sources; /* an entry an option, the built-in ones last: who set it */
-    kvp_list_t memory; /* what the settings point to */
+    uint8_t *sources; /* source of each option's value, the built-in options last */
+    kvp_list_t memory; /* memory of the settings' texts */
 } kvp_conf_t;
 
 /* kvp_conf_init cannot fail. fini frees every text that the settings point to. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The admin server: libmicrohttpd does HTTP, this file routes, bounds bodies and answers errors as JSON. Everything here
- * but create, route, start, stop and destroy runs on libmicrohttpd's one thread, and slow handlers on those of the jobs: their
- * connections are suspended meanwhile, so that nobody else touches the request.
- */
+ * The admin server: libmicrohttpd does HTTP; this file routes, bounds bodies and answers errors as
+ * JSON. Everything but create, route, start, stop and destroy runs on libmicrohttpd's one thread.
+ * Slow handlers run on the threads of the jobs; their connections are suspended meanwhile, so no
+ * other thread touches the request. */
 #include "common/daemon/http.h"
 
 #include "common/clock.h"
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define CONNECTIONS_MORE 64u /* room for those that were ended and are not gone yet */
+#define CONNECTIONS_MORE 64u /* extra places for closed connections that libmicrohttpd has not freed yet */
 #define CONNECTION_TIMEOUT_S 10u
 #define CONNECTION_MEMORY_BYTES (32u << 10)
 #define JSON_TYPE "application/json"
@@ -31,7 +31,7 @@
 #define DRAIN_MAX_BYTES (8u << 20)
 #define SLOW_THREADS 4
 #define SLOW_MAX 32u /* requests at slow handlers, waiting or running: a bound for how long the last of them waits */
-#define PIECE_BYTES (64u << 10) /* of a response; what is shorter needs no watching, the socket takes it at once */
+#define PIECE_BYTES (64u << 10) /* of a response; the socket takes a shorter one at once, without watching */
 
 typedef struct {
     kvp_list_t link;
@@ -50,12 +50,12 @@ struct kvp_http {
     kvp_list_t routes;
     kvp_jobs_t slow;
     bool has_slow;
-    bool is_loopback; /* it listens at such an address */
-    _Atomic size_t held_bytes; /* of bodies and what handlers claimed */
+    bool is_loopback; /* the server listens at a loopback address */
+    _Atomic size_t held_bytes; /* bytes of bodies and of the handlers' claims */
     _Atomic uint32_t slow_n; /* requests that slow handlers have, or will, without parked ones */
     uint32_t slow_max;
     bool is_starting;
-    char start_error[256]; /* libmicrohttpd's words for what went wrong in start */
+    char start_error[256]; /* libmicrohttpd's message about a failed start */
 };
 
 struct kvp_http_response {
@@ -71,18 +71,20 @@ struct kvp_http_response {
 struct kvp_http_request {
     struct MHD_Connection *connection;
     kvp_http_place_t *place; /* the connection's */
-    const route_t *route; /* of a slow one that is under way */
+    const route_t *route; /* route of the slow handler that is running */
     kvp_job_t job;
     const char *method;
     const char *path;
     const char *rest;
     uint64_t begun_ns;
-    const char *refusal; /* why the request is refused whatever it asks; NULL = it is not */
+    const char *refusal; /* reason to refuse the request, whatever its path; NULL = accepted */
     kvp_buf_t body;
     size_t dropped_bytes;
     bool is_answered; /* by a slow handler: written before the connection is resumed, read after it */
     bool is_parked; /* the handler has called kvp_http_park, in this run */
-    _Atomic uint32_t parks; /* of its end of the run and of unpark, those that have come; the second one goes on */
+    /* Arrivals of two events: the slow handler has returned, and libmicrohttpd has parked the
+     * request. The second arrival resumes the request. */
+    _Atomic uint32_t parks;
     void *note;
     kvp_http_response_t response;
 };
@@ -188,7 +190,8 @@ run_slow(kvp_job_t *job)
 kvp_http_request_t *
 kvp_http_park(const kvp_http_request_t *request, void *note)
 {
-    kvp_http_request_t *parked = (kvp_http_request_t *)request; /* handlers see it as const; it is ours */
+    /* handlers see a const request; the server owns the memory */
+    kvp_http_request_t *parked = (kvp_http_request_t *)request;
     parked->is_parked = true;
     parked->note = note;
     return parked;
@@ -206,7 +209,8 @@ kvp_http_note(const kvp_http_request_t *request)
     return request->note;
 }
 
-/* Whether a slow handler has it; else it is answered. */
+/* hand_over gives the request to a thread for slow handlers. Returns false if the request was
+ * answered instead. */
 static bool
 hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
 {
@@ -226,9 +230,10 @@ hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
     return true;
 }
 
-/* Whether the response is there. Otherwise a slow handler has the request, and we are called again behind it. */
+/* dispatch returns true with a finished response. Otherwise a slow handler has the request, and the
+ * server calls again after the handler. */
 static bool
-dispatch(kvp_http_t *http, kvp_http_request_t *request, kvp_http_response_t *response)
+dispatch_request(kvp_http_t *http, kvp_http_request_t *request, kvp_http_response_t *response)
 {
     if (request->is_answered) return true;
     if (request->refusal != NULL) {
@@ -309,7 +314,7 @@ make_reply(kvp_buf_t *body)
     return reply;
 }
 
-/* An answer that there was no memory for, in words that need none. */
+/* make_excuse answers without allocating, for responses that ran out of memory. */
 static struct MHD_Response *
 make_excuse(kvp_http_response_t *response)
 {
@@ -344,14 +349,14 @@ send_response(kvp_http_request_t *request)
 }
 
 static enum MHD_Result
-answer(kvp_http_t *http, kvp_http_request_t *request)
+answer_request(kvp_http_t *http, kvp_http_request_t *request)
 {
-    if (!dispatch(http, request, &request->response)) return MHD_YES;
+    if (!dispatch_request(http, request, &request->response)) return MHD_YES;
     return send_response(request);
 }
 
 static bool
-hold(kvp_http_response_t *response, size_t bytes)
+hold_bytes(kvp_http_response_t *response, size_t bytes)
 {
     size_t held = atomic_fetch_add(&response->http->held_bytes, bytes);
     if (bytes > KVP_HTTP_HELD_MAX || held > KVP_HTTP_HELD_MAX - bytes) {
@@ -374,7 +379,7 @@ take_body(kvp_http_request_t *request, const char *data, size_t *len)
         else
             request->body.err = KVP_EAGAIN;
     }
-    if (request->body.err == KVP_OK && !hold(&request->response, *len)) request->body.err = KVP_EAGAIN;
+    if (request->body.err == KVP_OK && !hold_bytes(&request->response, *len)) request->body.err = KVP_EAGAIN;
     kvp_buf_append(&request->body, data, *len);
     if (request->body.err != KVP_OK) {
         request->dropped_bytes += *len;
@@ -430,7 +435,7 @@ on_request(void *cls, struct MHD_Connection *connection, const char *url, const 
     }
     request->method = method;
     request->path = url;
-    return *upload_data_size > 0 ? take_body(request, upload_data, upload_data_size) : answer(http, request);
+    return *upload_data_size > 0 ? take_body(request, upload_data, upload_data_size) : answer_request(http, request);
 }
 
 static void
@@ -448,7 +453,8 @@ on_completed(void *cls, struct MHD_Connection *connection, void **con_cls, enum 
     *con_cls = NULL;
 }
 
-/* place_out is libmicrohttpd's word for us about the connection. Without memory it has none, and ends. */
+/* place_out is libmicrohttpd's pointer for our state of the connection. Without memory the pointer
+ * stays NULL, and the connection is closed. */
 static void
 on_connection(void *cls, struct MHD_Connection *connection, void **place_out, enum MHD_ConnectionNotificationCode code)
 {
@@ -470,7 +476,8 @@ on_connection(void *cls, struct MHD_Connection *connection, void **place_out, en
 
 static void on_mhd_log(void *cls, const char *fmt, va_list ap) KVP_PRINTF(2, 0);
 
-/* Peers can cause most of these lines at will, so they are for debugging; those of start belong to its error. */
+/* Peers can cause most of these lines at will, so the level is debug. Lines from the start belong
+ * to the start's error. */
 static void
 on_mhd_log(void *cls, const char *fmt, va_list ap)
 {
@@ -552,9 +559,10 @@ kvp_http_route_slow(kvp_http_t *http, const char *method, const char *path, size
     return add_route(http, &route);
 }
 
-/* Paths are text with an end for all that handles them, and one that was cut by a NUL would name something else. */
+/* Handlers read paths as NUL-terminated text. A path with an encoded NUL would be cut and name
+ * another resource. */
 static size_t
-unescape(void *cls, struct MHD_Connection *connection, char *text)
+unescape_path(void *cls, struct MHD_Connection *connection, char *text)
 {
     (void)cls, (void)connection;
     if (strstr(text, "%00") == NULL) return MHD_http_unescape(text);
@@ -572,16 +580,16 @@ start_daemon(kvp_http_t *http, const struct addrinfo *at)
     struct MHD_Daemon *mhd = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, http, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, http, MHD_OPTION_SOCK_ADDR,
         at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
-        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_CONNECTION_LIMIT, http->places.max + CONNECTIONS_MORE,
-        MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape_path, NULL, MHD_OPTION_CONNECTION_LIMIT,
+        http->places.max + CONNECTIONS_MORE, MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
     http->is_starting = false;
     return mhd;
 }
 
 /* "Failed to bind to port 0: Address already in use": given an address, the library does not know the port. */
 static const char *
-reason(const char *line)
+find_reason(const char *line)
 {
     const char *colon = strrchr(line, ':');
     return colon != NULL && colon[1] == ' ' ? colon + 2 : line;
@@ -619,7 +627,7 @@ kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound
     freeaddrinfo(found);
     if (http->mhd == NULL) {
         kvp_jobs_stop(&http->slow);
-        kvp_log_error("http", "cannot listen at %s: %s", kvp_format_hostport(at, text), reason(http->start_error));
+        kvp_log_error("http", "cannot listen at %s: %s", kvp_format_hostport(at, text), find_reason(http->start_error));
         return KVP_SYS;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->mhd, MHD_DAEMON_INFO_BIND_PORT);
@@ -656,7 +664,7 @@ kvp_http_rest(const kvp_http_request_t *request)
 }
 
 static const char *
-lookup(const kvp_http_request_t *request, enum MHD_ValueKind kind, const char *name)
+find_value(const kvp_http_request_t *request, enum MHD_ValueKind kind, const char *name)
 {
     const char *value = NULL;
     enum MHD_Result found = MHD_lookup_connection_value_n(request->connection, kind, name, strlen(name), &value, NULL);
@@ -667,13 +675,13 @@ lookup(const kvp_http_request_t *request, enum MHD_ValueKind kind, const char *n
 const char *
 kvp_http_query(const kvp_http_request_t *request, const char *name)
 {
-    return lookup(request, MHD_GET_ARGUMENT_KIND, name);
+    return find_value(request, MHD_GET_ARGUMENT_KIND, name);
 }
 
 const char *
 kvp_http_header(const kvp_http_request_t *request, const char *name)
 {
-    return lookup(request, MHD_HEADER_KIND, name);
+    return find_value(request, MHD_HEADER_KIND, name);
 }
 
 const kvp_buf_t *
@@ -730,7 +738,7 @@ kvp_http_set_header(kvp_http_response_t *response, const char *name, const char 
 bool
 kvp_http_claim(kvp_http_response_t *response, size_t bytes)
 {
-    if (hold(response, bytes)) return true;
+    if (hold_bytes(response, bytes)) return true;
     kvp_http_error(response, MHD_HTTP_SERVICE_UNAVAILABLE, "too much is under way; try again");
     return false;
 }

@@ -18,7 +18,7 @@ set_once(kvp_http_guard_t *guard, const char **slot, const char *value)
 }
 
 static span_t
-trim(const char *text)
+trim_value(const char *text)
 {
     span_t s = {.text = text + strspn(text, " \t")};
 
@@ -42,7 +42,7 @@ kvp_http_guard_header(kvp_http_guard_t *guard, const char *name, const char *val
     if (strcasecmp(name, "Origin") == 0) set_once(guard, &guard->origin, value);
     if (strcasecmp(name, "Sec-Fetch-Site") == 0) {
         guard->has_site = true;
-        guard->is_cross_site |= is_equal(trim(value), trim("cross-site"));
+        guard->is_cross_site |= is_equal(trim_value(value), trim_value("cross-site"));
     }
 }
 
@@ -62,14 +62,14 @@ is_own_origin(const char *origin, const char *host)
     static const struct {
         const char *scheme, *port;
     } schemes[] = {{"http://", ":80"}, {"https://", ":443"}};
-    const span_t from = trim(origin);
+    const span_t from = trim_value(origin);
 
     for (size_t i = 0; host != NULL && i < KVP_ARRAY_LEN(schemes); i++) {
         const size_t n = strlen(schemes[i].scheme);
         const span_t rest = {from.text + n, from.len - n};
 
         if (from.len <= n || strncasecmp(from.text, schemes[i].scheme, n) != 0) continue;
-        return is_equal(cut_port(rest, schemes[i].port), cut_port(trim(host), schemes[i].port));
+        return is_equal(cut_port(rest, schemes[i].port), cut_port(trim_value(host), schemes[i].port));
     }
     return false;
 }
@@ -80,7 +80,7 @@ is_local_name(const char *host, bool is_browser)
 {
     char text[INET6_ADDRSTRLEN];
     struct in6_addr addr;
-    span_t name = trim(host);
+    span_t name = trim_value(host);
     const bool is_v6 = name.len > 0 && name.text[0] == '[';
     const char *end = memchr(name.text, is_v6 ? ']' : ':', name.len);
     const char *port = is_v6 && end != NULL ? end + 1 : end;

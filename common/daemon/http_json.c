@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * JSON bodies of strangers: what the parser takes too much memory for, or takes for something else than was sent, is refused
- * before it, or told from what it says.
- */
+ * JSON bodies of strangers. Bodies for which the parser would take too much memory, or which it
+ * would read as another value, are refused before or after parsing. */
 #include "common/daemon/http.h"
 
 #include "common/utf8.h"
@@ -57,20 +56,21 @@ has_half_pair(const kvp_buf_t *body)
             if (low < 0xdc00 || low > 0xdfff) return true;
             i += UNIT_LEN - 1;
         } else {
-            i++; /* what is escaped may be a backslash */
+            i++; /* the escaped character may be a backslash */
         }
     }
     return false;
 }
 
-/* NULL = parsed; a value of null is NULL as well. Else what is wrong. */
+/* parse returns NULL for valid JSON, else the fault for people. The JSON value null gives
+ * *value_out NULL. */
 static const char *
-parse(struct json_tokener *tokener, const kvp_buf_t *body, json_object **value_out)
+parse_body(struct json_tokener *tokener, const kvp_buf_t *body, json_object **value_out)
 {
     const char *text = body->data != NULL ? (const char *)body->data : "";
     json_object *value = json_tokener_parse_ex(tokener, text, (int)body->len);
     bool is_whole = json_tokener_get_parse_end(tokener) == body->len;
-    /* A word or a number might go on: the NUL says that it does not. */
+    /* A word or a number may continue after the buffer: the NUL ends the value. */
     if (json_tokener_get_error(tokener) == json_tokener_continue) value = json_tokener_parse_ex(tokener, "", 1);
     enum json_tokener_error err = json_tokener_get_error(tokener);
     if (err == json_tokener_success && is_whole) {
@@ -110,7 +110,7 @@ kvp_http_text_json(const kvp_buf_t *body, kvp_http_response_t *response)
     }
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
     json_object *value = NULL;
-    const char *why = parse(tokener, body, &value);
+    const char *why = parse_body(tokener, body, &value);
     if (why != NULL)
         kvp_http_error(response, 400, "body is not JSON: %s", why);
     else if (value == NULL)

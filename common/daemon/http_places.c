@@ -12,7 +12,7 @@ kvp_http_places_init(kvp_http_places_t *places)
 }
 
 static void
-end(kvp_http_places_t *places, kvp_http_place_t *place)
+end_place(kvp_http_places_t *places, kvp_http_place_t *place)
 {
     kvp_list_del(&place->link);
     place->is_ended = true;
@@ -26,13 +26,13 @@ end_overdue(kvp_http_places_t *places, uint64_t now_ns)
     while (!kvp_list_is_empty(&places->moving)) {
         kvp_http_place_t *first = kvp_list_first(&places->moving, kvp_http_place_t, link);
         if (now_ns - first->moving_ns <= KVP_HTTP_TRANSFER_NS) break;
-        end(places, first);
+        end_place(places, first);
     }
 }
 
 /* The connection has done something, and is the last that would go. */
 static void
-rest(kvp_http_places_t *places, kvp_http_place_t *place)
+rest_place(kvp_http_places_t *places, kvp_http_place_t *place)
 {
     if (place->is_ended) return;
     kvp_list_del(&place->link);
@@ -45,9 +45,9 @@ kvp_http_places_enter(kvp_http_places_t *places, kvp_http_place_t *place, int fd
     *place = (kvp_http_place_t){.fd = fd};
     kvp_list_init(&place->link);
     places->open_n++;
-    rest(places, place);
+    rest_place(places, place);
     end_overdue(places, now_ns);
-    if (places->open_n > places->max) end(places, kvp_list_first(&places->idle, kvp_http_place_t, link));
+    if (places->open_n > places->max) end_place(places, kvp_list_first(&places->idle, kvp_http_place_t, link));
 }
 
 void
@@ -61,8 +61,8 @@ kvp_http_places_leave(kvp_http_places_t *places, kvp_http_place_t *place)
 bool
 kvp_http_places_begin(kvp_http_places_t *places, kvp_http_place_t *place, uint64_t now_ns)
 {
-    end_overdue(places, now_ns); /* the memory that they hold may be what this one needs */
-    rest(places, place);
+    end_overdue(places, now_ns); /* the overdue requests may hold the memory that this request needs */
+    rest_place(places, place);
     return !place->is_ended;
 }
 
@@ -96,7 +96,7 @@ kvp_http_places_finish(kvp_http_places_t *places, kvp_http_place_t *place)
 {
     if (place->is_held) places->held_n--;
     place->is_held = false;
-    rest(places, place);
+    rest_place(places, place);
 }
 
 bool

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who has a place among the server's connections, and who gives one up for a newcomer. A connection that is not in a request costs
- * nothing to end: its peer connects again. So a newcomer always gets in, and where there is no room the connection that did
- * nothing for the longest goes. Only those whose body or answer is on its way, or whose request a slow handler has, hold
- * their place: half of all at most, and for as long as a body may take. On the server's thread alone.
- */
+ * The server's connections: each has a place, and an idle connection gives way to a new one.
+ * Closing a connection outside of a request costs its peer only a new connection. So a new
+ * connection always gets in, and the longest idle one is closed when no place is free. Only a
+ * connection whose body or answer is in transfer, or whose request a slow handler has, holds its
+ * place: half of all places at most, for at most the time of a body. Runs on the server's thread
+ * alone. */
 #ifndef KVP_COMMON_DAEMON_HTTP_PLACES_H
 #define KVP_COMMON_DAEMON_HTTP_PLACES_H
 
@@ -17,9 +18,9 @@
 typedef struct {
     kvp_list_t idle; /* that hold no place: the first did nothing for the longest */
     kvp_list_t moving; /* whose body or answer is on its way: the first for the longest */
-    uint32_t open_n; /* without those that were ended and are not gone yet */
+    uint32_t open_n; /* open connections, without closed ones that libmicrohttpd has not freed yet */
     uint32_t held_n;
-    uint32_t max; /* places; half of them may be held */
+    uint32_t max; /* places in all; requests may hold half of them */
 } kvp_http_places_t;
 
 typedef struct {
@@ -37,10 +38,11 @@ void kvp_http_places_init(kvp_http_places_t *places);
 void kvp_http_places_enter(kvp_http_places_t *places, kvp_http_place_t *place, int fd, uint64_t now_ns);
 void kvp_http_places_leave(kvp_http_places_t *places, kvp_http_place_t *place);
 
-/* A request: begin comes first, and its false says that the connection was ended before; finish comes last.
- * hold, once its body comes or a slow handler is to have it: false = half of all places are held. park, while the slow handler has
- * it: it waits for us, and has all the time that this takes. move, when a body or the answer is under way: it has
- * KVP_HTTP_TRANSFER_NS from then on, if it is held. */
+/* The calls of one request, in order. kvp_http_places_begin returns false if the connection has
+ * been closed. kvp_http_places_hold reserves a place, once the body arrives or before a slow
+ * handler; false = half of all places are held. kvp_http_places_park stops the request's clock
+ * while a slow handler runs. kvp_http_places_move starts the time limit KVP_HTTP_TRANSFER_NS of a
+ * held request, when a body or the answer is in transfer. kvp_http_places_finish comes last. */
 bool kvp_http_places_begin(kvp_http_places_t *places, kvp_http_place_t *place, uint64_t now_ns) KVP_MUST_USE;
 bool kvp_http_places_hold(kvp_http_places_t *places, kvp_http_place_t *place) KVP_MUST_USE;
 void kvp_http_places_park(kvp_http_place_t *place);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static void *
-work(void *arg)
+run_jobs(void *arg)
 {
     kvp_jobs_t *jobs = arg;
     kvp_job_t *job;
@@ -35,7 +35,7 @@ kvp_jobs_start(kvp_jobs_t *jobs, size_t threads_n, const char *name)
     pthread_mutex_init(&jobs->lock, NULL);
     pthread_cond_init(&jobs->wake, NULL);
     while (jobs->threads_n < threads_n) {
-        kvp_err_t err = kvp_thread_start(&jobs->threads[jobs->threads_n], name, work, jobs);
+        kvp_err_t err = kvp_thread_start(&jobs->threads[jobs->threads_n], name, run_jobs, jobs);
 
         if (err != KVP_OK) {
             kvp_jobs_stop(jobs);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A few threads for work that may wait, in the order in which it came. A job is part of something of the caller's, who
- * bounds how many there are; nothing is allocated for it.
- */
+ * A few threads for blocking work, in order of arrival. A job is embedded in an object of the
+ * caller, who bounds the number of jobs; queueing allocates nothing. */
 #ifndef KVP_COMMON_DAEMON_JOBS_H
 #define KVP_COMMON_DAEMON_JOBS_H
 
@@ -13,7 +12,8 @@
 
 typedef struct kvp_job {
     kvp_list_t link;
-    void (*run)(struct kvp_job *job); /* on one of the threads; the job is its own again when it begins */
+    /* runs on one of the threads; the owner may reuse the job as soon as run begins */
+    void (*run)(struct kvp_job *job);
 } kvp_job_t;
 
 typedef struct {
@@ -25,10 +25,12 @@ typedef struct {
     size_t threads_n; /* 0 = not started */
 } kvp_jobs_t;
 
-/* kvp_jobs_start starts the threads, with all signals blocked, named name (at most 15 bytes). SYS, logged; nothing is left then. */
+/* kvp_jobs_start starts the threads, with all signals blocked, named name (at most 15 bytes). SYS,
+ * logged; nothing is left then. */
 kvp_err_t kvp_jobs_start(kvp_jobs_t *jobs, size_t threads_n, const char *name) KVP_MUST_USE;
 
-/* kvp_jobs_add hands a job over; false once kvp_jobs_stop has begun, or before start: it is still the caller's then. Any thread. */
+/* kvp_jobs_add hands a job over; false once kvp_jobs_stop has begun, or before start: it is still
+ * the caller's then. Any thread. */
 bool kvp_jobs_add(kvp_jobs_t *jobs, kvp_job_t *job);
 
 /* kvp_jobs_stop runs what is queued, and returns when all threads have ended. Legal on zeroes. */

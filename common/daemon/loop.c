@@ -2,11 +2,12 @@
  * Signals and calls from other threads.
  *
  * Design notes.
- * - A call lies on its caller's stack and is in exactly one state, guarded by the loop's lock: queued, running or ended.
- *   Only a queued call can be given up. A running one is waited for: the loop's thread is inside fn, which does not
- *   block, and with that nothing has to be counted, copied or cleaned up after a caller that went away.
- * - uv_async_send is called under the lock, after is_closed was looked at: the handle cannot be closed meanwhile.
- */
+ * - A call lies on its caller's stack and is in exactly one state, guarded by the loop's lock:
+ *   queued, running or ended. A caller can give up only a queued call. The caller waits for a
+ *   running call, because the loop's thread is inside fn, which does not block. So calls need no
+ *   counting, copying or cleanup after a caller that gave up.
+ * - uv_async_send is called under the lock, after a check of is_closed: the handle cannot be closed
+ *   meanwhile. */
 #include "common/daemon/loop.h"
 
 #include "common/clock.h"

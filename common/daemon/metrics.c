@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry: families (a name, its type and help) with their series. Both are only ever added, which is why a histogram
- * needs no lock to be added to and no owner to be counted.
- */
+ * The registry: families (a name, its type and help) with their series. Both are only ever added,
+ * which is why a histogram needs no lock to be added to and no owner to be counted. */
 #include "common/daemon/metrics.h"
 
 #include "common/list.h"
@@ -235,8 +234,8 @@ add_locked(kvp_metrics_t *metrics, const char *name, metric_type_t type, const c
 
 /* add makes a series from a template and files it. */
 static kvp_err_t
-add(kvp_metrics_t *metrics, const char *name, metric_type_t type, const char *labels, const char *help,
-    const series_t *like, series_t **series_out)
+add_series(kvp_metrics_t *metrics, const char *name, metric_type_t type, const char *labels, const char *help,
+           const series_t *like, series_t **series_out)
 {
     if (labels == NULL) labels = "";
     if (!is_metric_name(name, type) || !is_labels(labels)) return KVP_INVALID;
@@ -263,7 +262,7 @@ kvp_metrics_gauge_fn(kvp_metrics_t *metrics, const char *name, const char *label
                      void *arg)
 {
     series_t *series;
-    return add(metrics, name, TYPE_GAUGE, labels, help, &(series_t){.fn = fn, .fn_arg = arg}, &series);
+    return add_series(metrics, name, TYPE_GAUGE, labels, help, &(series_t){.fn = fn, .fn_arg = arg}, &series);
 }
 
 kvp_err_t
@@ -271,7 +270,7 @@ kvp_metrics_counter_fn(kvp_metrics_t *metrics, const char *name, const char *lab
                        void *arg)
 {
     series_t *series;
-    return add(metrics, name, TYPE_COUNTER, labels, help, &(series_t){.fn = fn, .fn_arg = arg}, &series);
+    return add_series(metrics, name, TYPE_COUNTER, labels, help, &(series_t){.fn = fn, .fn_arg = arg}, &series);
 }
 
 kvp_err_t
@@ -286,7 +285,7 @@ kvp_metrics_histogram(kvp_metrics_t *metrics, const char *name, const char *labe
     like.histogram.bounds = bounds;
     like.histogram.bound_count = bound_count;
     series_t *series;
-    kvp_err_t err = add(metrics, name, TYPE_HISTOGRAM, labels, help, &like, &series);
+    kvp_err_t err = add_series(metrics, name, TYPE_HISTOGRAM, labels, help, &like, &series);
     if (err == KVP_OK) *histogram_out = &series->histogram;
     return err;
 }
@@ -325,7 +324,8 @@ render_bucket(kvp_buf_t *text, const family_t *family, const series_t *series, d
     append_fmt(text, "\"} %llu\n", (unsigned long long)count);
 }
 
-/* The count is the sum of the buckets read here, so that the +Inf bucket equals it whatever is added meanwhile. */
+/* The count is the sum of the buckets read here, so the +Inf bucket equals the count beside
+ * concurrent additions. */
 static void
 render_histogram(kvp_buf_t *text, const family_t *family, series_t *series)
 {
