@@ -5,16 +5,16 @@
 
 #include <stdlib.h>
 
-#define QUEUES_MAX 64u /* contexts that a bounce buffer copies in */
+#define QUEUES_MAX 64u /* device contexts that a bounce buffer copies from or to */
 
 struct kvp_bounce {
     kvp_list_t link; /* of the idle ones */
-    kvp_devmem_t mem; /* whose pinned memory it is */
+    kvp_devmem_t mem; /* the device whose stack pinned the memory */
     uint32_t parts_n;
     uint8_t *parts[KVP_BOUNCE_PARTS_MAX];
     kvp_sum_state_t *sum;
     kvp_device_queue_t *queues[QUEUES_MAX]; /* opened when first needed */
-    bool is_busy[QUEUES_MAX]; /* there are copies to wait for */
+    bool is_busy[QUEUES_MAX]; /* copies are under way */
     uint32_t queues_n;
 };
 
@@ -74,7 +74,7 @@ kvp_bounces_fini(kvp_bounces_t *bounces)
     pthread_mutex_destroy(&bounces->lock);
 }
 
-/* An idle one, or the right to make one (OK with NULL), or DEADLINE. */
+/* Returns an idle buffer, or OK with NULL for the right to create one, or DEADLINE. */
 static kvp_err_t
 wait_for_stage(kvp_bounces_t *bounces, uint64_t deadline_ns, kvp_bounce_t **bounce_out)
 {
@@ -147,7 +147,7 @@ kvp_bounce_wait(kvp_bounce_t *bounce)
     return err;
 }
 
-/* The queue of that memory's context. */
+/* Returns the copy queue of the memory's context. */
 static kvp_err_t
 find_queue(kvp_bounce_t *bounce, const kvp_devmem_t *mem, uint32_t *at_out)
 {

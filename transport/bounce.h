@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bounce buffers: pinned memory of the host, in one part or two, through which bytes go to and from device memory that no adapter
- * reaches; with the device's copies in and out.
- */
+ * Bounce buffers: pinned memory of the host, in one part or two, through which bytes go to and from
+ * device memory that no adapter reaches; with the device's copies in and out. */
 #ifndef KVP_TRANSPORT_BOUNCE_H
 #define KVP_TRANSPORT_BOUNCE_H
 
@@ -13,7 +12,7 @@
 
 #define KVP_BOUNCE_PART_BYTES (2u << 20)
 #define KVP_BOUNCE_PARTS_MAX 2u
-#define KVP_BOUNCES_MAX 8u /* of a handle: so many threads use one at a time, the others wait */
+#define KVP_BOUNCES_MAX 8u /* buffers of a handle: as many threads use one at a time, further threads wait */
 
 typedef struct kvp_bounce kvp_bounce_t;
 
@@ -28,10 +27,11 @@ typedef struct {
 } kvp_bounces_t;
 
 void kvp_bounces_init(kvp_bounces_t *bounces, uint32_t max, uint32_t parts);
-void kvp_bounces_fini(kvp_bounces_t *bounces); /* nobody uses one any more */
+void kvp_bounces_fini(kvp_bounces_t *bounces); /* with every buffer released */
 
-/* kvp_bounce_take waits for a bounce buffer, until deadline_ns: DEADLINE, NOMEM, SYS (the device's stack makes none). kvp_bounce_rele takes
- * it back, with nothing under way; NULL is the right to make one. One thread uses a buffer at a time. */
+/* kvp_bounce_take waits for a bounce buffer until deadline_ns: DEADLINE, NOMEM, SYS (the device's
+ * stack cannot make one). kvp_bounce_rele returns the buffer, with no transfer under way; NULL
+ * returns the right to create one. One thread uses a buffer at a time. */
 kvp_err_t kvp_bounce_take(kvp_bounces_t *bounces, const kvp_devmem_t *mem, uint64_t deadline_ns,
                           kvp_bounce_t **bounce_out) KVP_MUST_USE;
 void kvp_bounce_rele(kvp_bounces_t *bounces, kvp_bounce_t *bounce);
@@ -40,8 +40,9 @@ void kvp_bounce_rele(kvp_bounces_t *bounces, kvp_bounce_t *bounce);
 uint8_t *kvp_bounce_part(const kvp_bounce_t *bounce, uint32_t part);
 kvp_sum_state_t *kvp_bounce_sum(const kvp_bounce_t *bounce);
 
-/* kvp_bounce_copy begins one copy between the bounce buffer and device memory of mem: LIMIT (it is of too many contexts), SYS. kvp_bounce_wait
- * ends all that were begun: also where it fails nothing touches their memory any more. */
+/* kvp_bounce_copy begins one copy between the bounce buffer and device memory of mem: LIMIT (it is
+ * of too many contexts), SYS. kvp_bounce_wait ends all that were begun: also where it fails nothing
+ * touches their memory any more. */
 kvp_err_t kvp_bounce_copy(kvp_bounce_t *bounce, const kvp_devmem_t *mem, void *dst, const void *src, size_t len)
     KVP_MUST_USE;
 kvp_err_t kvp_bounce_wait(kvp_bounce_t *bounce) KVP_MUST_USE;

@@ -11,9 +11,10 @@
  * fence), below it is memcpy. */
 void kvp_copy(void *dst, const void *src, size_t n);
 
-/* kvp_copy_part is kvp_copy of one piece of a copy of `whole` bytes, whose size decides, without the fence.
- * kvp_copy_fence comes behind the last piece, of this copy or of the summing one below, and before any store that says
- * that the bytes are there: a fence behind each piece would empty the store buffers, a tenth of the time at 16 KiB. */
+/* kvp_copy_part is kvp_copy for one piece of a copy of `whole` bytes, without the fence; `whole`
+ * decides the method. kvp_copy_fence follows the last piece, also of the summing copy below, and
+ * precedes any store that announces the bytes. A fence after each piece would empty the store
+ * buffers, which costs a tenth of the time at 16 KiB. */
 void kvp_copy_part(void *dst, const void *src, size_t n, uint64_t whole);
 void kvp_copy_fence(void);
 
@@ -23,15 +24,15 @@ typedef struct {
     uint64_t acc[8];
     uint64_t whole;
     uint64_t total; /* bytes so far */
-    const uint8_t *next; /* where the source goes on behind the piece at hand; NULL = not known */
+    const uint8_t *next; /* continuation of the source after the current piece; NULL = unknown */
     uint32_t stripe; /* of 64 bytes, in the block of 16 */
     uint32_t held; /* bytes in `hold`, not yet in acc: all, up to 256; then the last 64 or more */
     uint8_t hold[256];
 } kvp_copy_sum_t;
 
-/* kvp_copy_sum_begin starts a copy of `whole` bytes (a hint, as in kvp_copy_part); kvp_copy_sum copies the next n, and
- * kvp_copy_sum_end returns what kvp_sum returns for all of them. next is where the source goes on behind those n, to be
- * asked for in time; a hint, too, or NULL. */
+/* kvp_copy_sum_begin starts a copy of `whole` bytes (a hint, as in kvp_copy_part). kvp_copy_sum
+ * copies the next n bytes. kvp_copy_sum_end returns the sum that kvp_sum returns for all the bytes.
+ * next is the continuation of the source after the n bytes, for prefetching; a hint, or NULL. */
 void kvp_copy_sum_begin(kvp_copy_sum_t *cs, uint64_t whole);
 void kvp_copy_sum(kvp_copy_sum_t *cs, void *dst, const void *src, size_t n, const void *next);
 uint64_t kvp_copy_sum_end(const kvp_copy_sum_t *cs);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one handle counts, for kvpool_stat. Relaxed: a figure may be a moment old. Added to once a call or a batch, not
- * once a key.
- */
+ * The counters of one handle, for kvpool_stat. Relaxed: a figure may be slightly old. Updated once
+ * a call or a batch, not once a key. */
 #ifndef KVP_TRANSPORT_COUNTERS_H
 #define KVP_TRANSPORT_COUNTERS_H
 

@@ -28,7 +28,7 @@ kvp_exports_fini(kvp_exports_t *ex)
     pthread_rwlock_destroy(&ex->lock);
 }
 
-/* The slot that holds the key, or the free one where it would go. */
+/* Returns the slot with the key, or the free slot for the key. */
 static kvp_export_t *
 slot_of(kvp_export_t *slots, size_t slots_n, uint64_t key)
 {
@@ -39,7 +39,7 @@ slot_of(kvp_export_t *slots, size_t slots_n, uint64_t key)
     return &slots[i];
 }
 
-/* At most half full, so that a look-up ends soon. */
+/* Keeps the table at most half full, so that look-ups are short. */
 static kvp_err_t
 make_room(kvp_exports_t *ex)
 {
@@ -91,7 +91,8 @@ kvp_exports_del(kvp_exports_t *ex, uint64_t key)
         size_t mask = ex->slots_n - 1;
         size_t at = (size_t)(hole - ex->slots);
 
-        /* Those behind it that were pushed on by it move up, so that no look-up ends at the hole. */
+        /* Moves entries that linear probing had pushed past the removed slot, so that no look-up
+         * ends at the hole. */
         for (size_t i = (at + 1) & mask; ex->slots[i].key != 0; i = (i + 1) & mask) {
             size_t home = ex->slots[i].key & mask;
             if (((i - home) & mask) < ((i - at) & mask)) continue;

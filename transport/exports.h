@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Exported memory by key, for transports where a peer names memory with a number: tcp, and mem of the tests. A key is a random u64
- * that cannot be guessed; each memory has one for readers and another for writers. Any thread.
- */
+ * Exported memory by key, for transports where a peer names memory with a number: tcp, and mem of
+ * the tests. A key is a random u64 that cannot be guessed; each memory has one for readers and
+ * another for writers. Any thread. */
 #ifndef KVP_TRANSPORT_EXPORTS_H
 #define KVP_TRANSPORT_EXPORTS_H
 
@@ -15,7 +15,7 @@ typedef struct {
     uint8_t *addr;
     uint64_t len;
     kvp_access_t access;
-    const kvp_mr_t *mr; /* whose it is; to find what still refers to it, never followed */
+    const kvp_mr_t *mr; /* the owning region; for comparison, never dereferenced */
 } kvp_export_t;
 
 typedef struct {
@@ -32,9 +32,9 @@ void kvp_exports_fini(kvp_exports_t *ex);
 kvp_err_t kvp_exports_add(kvp_exports_t *ex, const kvp_mr_t *mr, kvp_access_t access, uint64_t *key_out) KVP_MUST_USE;
 void kvp_exports_del(kvp_exports_t *ex, uint64_t key);
 
-/* kvp_exports_resolve turns a peer's (key, off, len) into an address: NO_SEGMENT for an unknown key, INVALID out of its
- * range or where a writer's access is asked of a reader's key. Whoever keeps the address must drop it before the mr
- * is deregistered. mr_out may be NULL. */
+/* kvp_exports_resolve turns a peer's (key, off, len) into an address: NO_SEGMENT for an unknown
+ * key, INVALID for bytes outside of the range or for write access with a reader's key. The caller
+ * must drop the address before the region is deregistered. mr_out may be NULL. */
 kvp_err_t kvp_exports_resolve(kvp_exports_t *ex, uint64_t key, uint64_t off, uint64_t len, kvp_access_t access,
                               uint8_t **at_out, const kvp_mr_t **mr_out) KVP_MUST_USE;
 

@@ -6,11 +6,12 @@
 
 #include "transport/transport.h"
 
-/* kvp_transport_fill puts the defaults into the slots that are empty. It panics where a mandatory one is. */
+/* kvp_transport_fill puts the defaults into the empty slots, and panics if a mandatory slot is
+ * empty. */
 void kvp_transport_fill(kvp_transport_ops_t *ops);
 
-/* kvp_xfer_check tells what every transport refuses before it moves a byte: OK or INVALID (unknown kind, empty, lengths
- * that do not add up, out of the rseg's range, a word that is not aligned). */
+/* kvp_xfer_check makes the checks of every transport before it moves a byte: OK or INVALID (unknown
+ * kind, empty, lengths that do not add up, out of the rseg's range, an unaligned word). */
 kvp_err_t kvp_xfer_check(const kvp_xfer_t *xfer) KVP_MUST_USE;
 
 #endif

@@ -23,7 +23,8 @@ kvp_words_load(void *dst, const void *shared, size_t n)
     uint64_t line[KVP_WORDS_MAX / 8];
     uint64_t again;
 
-    /* The payload was copied with plain loads: none of them may sink below the word that vouches for it. */
+    /* The payload was copied with plain loads: no load may sink below the load of the word that
+     * validates the payload. */
     atomic_thread_fence(memory_order_acquire);
     again = kvp_word_load(shared);
     /* A generation and state are never used twice, so an equal word before and after means an unchanged line. A slot
@@ -101,7 +102,7 @@ move_words(const kvp_xfer_t *xfer, void *at)
     if (xfer->kind == KVP_XFER_WRITE) kvp_words_store(at, line, xfer->len);
 }
 
-/* Where the source of a WRITE goes on behind the i-th piece. */
+/* Returns the source of a WRITE after the i-th piece. */
 static const void *
 piece_behind(const kvp_xfer_t *xfer, uint32_t i)
 {
@@ -157,7 +158,7 @@ kvp_local_run(kvp_local_t *local, kvp_xfer_t *xfer, void *at, const void *guard)
     }
     if (has_sum) kvp_copy_sum_begin(&local->sum, xfer->len);
     err = move_pieces(local, xfer, at, guard);
-    kvp_copy_fence(); /* also when it stopped early: nothing of it is on its way after the return */
+    kvp_copy_fence(); /* also after an early stop: no store is under way after the return */
     if (err == KVP_OK && has_sum) xfer->sum = kvp_copy_sum_end(&local->sum);
     return err;
 }

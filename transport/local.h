@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Executes a transfer on memory that is mapped in this process, by copies in pieces: what shm and mem do in submit.
- */
+ * Executes a transfer on memory that this process has mapped, by copies in pieces: the submit of
+ * shm and mem. */
 #ifndef KVP_TRANSPORT_LOCAL_H
 #define KVP_TRANSPORT_LOCAL_H
 
@@ -10,7 +10,8 @@
 
 #define KVP_WORDS_MAX KVP_DESC_BYTES
 
-/* kvp_words_fit says whether n bytes at addr are moved as words: aligned to 8, and at most one descriptor. */
+/* kvp_words_fit returns whether n bytes at addr move as words: aligned to 8, and at most one
+ * descriptor. */
 static inline bool
 kvp_words_fit(const void *addr, uint64_t n)
 {
@@ -28,7 +29,7 @@ kvp_err_t kvp_word_publish(void *shared, uint64_t word) KVP_MUST_USE;
 /* kvp_word_load is one acquire load. */
 uint64_t kvp_word_load(const void *shared);
 
-/* An endpoint's state for it. */
+/* An endpoint's state for local transfers. */
 typedef struct {
     kvp_copy_sum_t sum;
     uint64_t now_ns; /* clock, as old as `unclocked` bytes of copying */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A sorted array under a read-write lock, taken once for a whole batch. Pieces of a batch mostly lie in the range of the
- * one before, which the cursor remembers. Transports are lent a range before anybody can hold it, and until nobody does.
- */
+ * A sorted array under a read-write lock, taken once for a whole batch. Consecutive pieces of a
+ * batch mostly lie in one range, which the cursor remembers. Transports get the loan of a range
+ * before a call can hold the range, and keep it until the last hold has ended. */
 #include "transport/regs.h"
 
 #include <stdatomic.h>
@@ -12,10 +12,10 @@ struct kvp_reg {
     uintptr_t start;
     uintptr_t end;
     kvp_devmem_t mem;
-    bool is_reached; /* device memory that some transport takes */
-    bool is_leaving; /* nobody gets hold of it any more; those who have it still find it. Guarded by the regs' lock */
+    bool is_reached; /* device memory that some transport can reach */
+    bool is_leaving; /* new holds are refused, existing ones stay valid. Guarded by the regs' lock */
     _Atomic uint32_t users;
-    kvp_loan_t *loans[]; /* by transport; NULL = it takes none */
+    kvp_loan_t *loans[]; /* by transport; NULL = no loan */
 };
 
 void
@@ -37,8 +37,8 @@ reg_destroy(const kvp_regs_t *regs, kvp_reg_t *reg)
     free(reg);
 }
 
-/* A transport that cannot take the host's memory moves it by copying; a device's goes through bounce buffers. Managed memory moves about,
- * and is lent to nobody. */
+/* A transport without a loan copies host memory; device memory then goes through bounce buffers.
+ * Managed memory migrates, and is never lent. */
 static kvp_reg_t *
 reg_create(const kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
 {
@@ -95,7 +95,7 @@ is_device(const kvp_reg_t *reg)
 }
 
 static kvp_err_t
-insert(kvp_regs_t *regs, kvp_reg_t *reg)
+insert_reg(kvp_regs_t *regs, kvp_reg_t *reg)
 {
     size_t at = upper_bound(regs, reg->start);
     kvp_reg_t **sorted;
@@ -122,14 +122,14 @@ kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
     reg = reg_create(regs, addr, len, mem);
     if (reg == NULL) return KVP_NOMEM;
     pthread_rwlock_wrlock(&regs->lock);
-    err = insert(regs, reg);
+    err = insert_reg(regs, reg);
     if (err == KVP_OK && is_device(reg)) regs->devices_n++;
     pthread_rwlock_unlock(&regs->lock);
     if (err != KVP_OK) reg_destroy(regs, reg);
     return err;
 }
 
-/* The range that begins there, unless somebody else takes it out. */
+/* Returns the range that begins at start, unless another thread removes it. */
 static kvp_reg_t *
 begin_leave(kvp_regs_t *regs, uintptr_t start)
 {
@@ -146,7 +146,7 @@ begin_leave(kvp_regs_t *regs, uintptr_t start)
 }
 
 static void
-extract(kvp_regs_t *regs, const kvp_reg_t *reg)
+extract_reg(kvp_regs_t *regs, const kvp_reg_t *reg)
 {
     size_t at;
 
@@ -169,7 +169,7 @@ kvp_regs_del(kvp_regs_t *regs, void *addr)
     while (reg->users > 0)
         pthread_cond_wait(&regs->idle, &regs->idle_lock);
     pthread_mutex_unlock(&regs->idle_lock);
-    extract(regs, reg);
+    extract_reg(regs, reg);
     reg_destroy(regs, reg);
     return KVP_OK;
 }
@@ -217,7 +217,7 @@ kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg)
 {
     uint32_t users = reg->users;
 
-    /* Only the last one takes the lock: whoever waits for it may free the range as soon as it has gone. */
+    /* Only the last release takes the lock: the waiting thread may free the range right after it. */
     while (users > 1)
         if (atomic_compare_exchange_weak(&reg->users, &users, users - 1)) return;
     pthread_mutex_lock(&regs->idle_lock);

@@ -33,9 +33,10 @@ kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_g
 
 #define OUT_FIRST_NS (1 * KVP_NS_PER_S)
 #define OUT_DOUBLINGS 6u
-#define LASTING_NS (60 * KVP_NS_PER_S) /* a route that worked for so long begins anew */
+/* after this time without failure a route's back-off starts from the beginning */
+#define LASTING_NS (60 * KVP_NS_PER_S)
 #define TRIAL_NS (3 * KVP_NS_PER_S)
-#define TRIAL_TURN_NS (10 * KVP_NS_PER_MS) /* the thread has other chores */
+#define TRIAL_TURN_NS (10 * KVP_NS_PER_MS) /* the thread has other periodic work */
 
 bool
 kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random)

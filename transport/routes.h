@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One of our transports as a route to one node. A transport with a port of its own (KVP_TP_OWN_PORT: rdma) may fail where the
- * node is well: no path between the devices' networks, memory that may not be locked. Such a route is left out for a while,
- * and tried in the background before anybody's bytes go there again. Part of client/memory/peers.c, which guards it.
- */
+ * One of our transports as a route to one node. A transport with a port of its own
+ * (KVP_TP_OWN_PORT: rdma) may fail for a healthy node: no path between the devices' networks,
+ * memory that may not be locked. Such a route is left out for a while, and tried in the background
+ * before data uses it again. Part of client/memory/peers.c, whose lock guards it. */
 #ifndef KVP_TRANSPORT_ROUTES_H
 #define KVP_TRANSPORT_ROUTES_H
 
@@ -30,18 +30,19 @@ kvp_route_is_due(const kvp_route_t *route, uint64_t now_ns)
     return route->until_ns != 0 && now_ns >= route->until_ns;
 }
 
-/* kvp_route_fail leaves it out for 1 s, and for twice as long with each failure, up to 64 s, each time half as long again at
- * most; anew from 1 s where it was taken for a minute since. random is any number. True: the first failure in a row. */
+/* kvp_route_fail leaves the route out for 1 s, and for twice as long with each failure, up to 64 s,
+ * each time up to half as long again at random. After a minute in use the next failure starts from
+ * 1 s. random is any number. Returns true for the first failure in a row. */
 bool kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random);
 void kvp_route_reset(kvp_route_t *route, uint64_t now_ns);
 
 typedef struct {
     bool is_over;
-    kvp_err_t err; /* once it is: the outcome */
+    kvp_err_t err; /* the outcome, once it is over */
 } kvp_connect_t;
 
-/* kvp_connect_done is for kvp_ep_create, with a kvp_connect_t. await gives the outcome, CLOSED once it is given up, or EAGAIN where
- * there is none by deadline_ns. The endpoint stays the caller's. */
+/* kvp_connect_done is for kvp_ep_create, with a kvp_connect_t. await gives the outcome, CLOSED once
+ * it is given up, or EAGAIN where there is none by deadline_ns. The endpoint stays the caller's. */
 void kvp_connect_done(void *arg, kvp_err_t err);
 kvp_err_t kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
     KVP_MUST_USE;
@@ -55,8 +56,8 @@ typedef struct {
     uint64_t end_ns;
 } kvp_trial_t;
 
-/* kvp_trial_begin: an error is the outcome already. drive waits up to 10 ms: EAGAIN, or the outcome. end closes what is left;
- * legal at any time. */
+/* kvp_trial_begin: an error is the outcome already. drive waits up to 10 ms: EAGAIN, or the
+ * outcome. end closes what is left; legal at any time. */
 kvp_err_t kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to) KVP_MUST_USE;
 kvp_err_t kvp_trial_drive(kvp_trial_t *trial) KVP_MUST_USE;
 void kvp_trial_end(kvp_trial_t *trial);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What every transport is completed with: defaults for the slots that it leaves empty, so that callers never test a slot for
- * NULL, the checks of a transfer, and the allocating wrappers. Which transports there are: all/registry.c. Any thread.
- */
+ * The common part of every transport: defaults for empty slots, so that callers never test a slot
+ * for NULL, the checks of a transfer, and the allocating wrappers. all/registry.c lists the
+ * transports. Any thread. */
 #include "transport/inside.h"
 
 #include "common/forkguard.h"
@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* Defaults. They are those of a transport that is synchronous and has no serving side. */
+/* Defaults: those of a synchronous transport without a serving side. */
 static kvp_err_t
 default_listen(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out)
 {

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Every name that a configuration may hold, in this build or not. */
+/* Every name that a configuration may contain, available in this build or not. */
 static struct {
     const char *name;
     const kvp_transport_ops_t *builtin;
@@ -60,7 +60,8 @@ is_name(const char *name, const char *text, size_t len)
     return strlen(name) == len && memcmp(name, text, len) == 0;
 }
 
-/* find_usable finds the name in text[0..len): INVALID where it is unknown, NOTSUP where this build or machine lacks it. */
+/* find_usable finds the name text[0..len): INVALID for an unknown name, NOTSUP if this build or
+ * machine lacks the transport. */
 static kvp_err_t
 find_usable(const char *text, size_t len, const kvp_transport_ops_t **ops_out, char *why, size_t why_cap)
 {
@@ -87,7 +88,7 @@ kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t 
     size_t n = 0;
 
     kvp_transports_init();
-    /* Names and commas in turn: there is a name before the first comma, and behind every one. */
+    /* Reads names and commas in turn: a name stands before the first comma and after every comma. */
     for (bool is_more = true; is_more; is_more = *at++ == ',') {
         size_t len = strcspn(at, ",");
         const kvp_transport_ops_t *ops = NULL;
@@ -121,7 +122,7 @@ kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_o
         if (find_usable(names[i], strlen(names[i]), &list[n], why, why_cap) == KVP_OK)
             n++;
         else if (strcmp(names[i], "rdma") == 0 && !kvp_rdma_select_is_any(&selected))
-            return KVP_NOTSUP; /* a device was named: what it is for is not left out silently */
+            return KVP_NOTSUP; /* the user named a device, so the lack of its transport is an error */
     }
     *n_out = n;
     return KVP_OK;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which transports there are, by name. Any thread.
- */
+ * The transports of this build, by name. Any thread. */
 #ifndef KVP_TRANSPORT_ALL_REGISTRY_H
 #define KVP_TRANSPORT_ALL_REGISTRY_H
 
@@ -11,21 +10,24 @@
 void kvp_transports_init(void);
 /* kvp_transport_find returns the table of that name, or NULL. */
 const kvp_transport_ops_t *kvp_transport_find(const char *name);
-/* kvp_transports_parse reads "shm,rdma,tcp" into an ordered list of known names. INVALID: a name is unknown, or there is
- * none; NOTSUP: this build or this machine lacks one. why then says what is wrong and what there is, in a sentence. */
+/* kvp_transports_parse reads "shm,rdma,tcp" into an ordered list of transports. INVALID: an unknown
+ * name, or no name; NOTSUP: this build or this machine lacks a transport. why then has one sentence
+ * with the fault and the available names. */
 kvp_err_t kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why,
                                size_t why_cap) KVP_MUST_USE;
-/* kvp_transports_default is for callers who name none: it lists what this build and this machine have for real data, the best
- * first. why says what is left out because it is lacking (else why is empty). NOTSUP, with a sentence in why: RDMA devices were
- * selected by name (kvp_rdma_select), and rdma cannot be used. */
+/* kvp_transports_default lists the transports for real data that this build and machine have, the
+ * best first, for callers that name none. why lists the lacking ones (else it is empty). NOTSUP,
+ * with a sentence in why: RDMA devices were selected by name (kvp_rdma_select), and rdma cannot be
+ * used. */
 kvp_err_t kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why, size_t why_cap)
     KVP_MUST_USE;
 
-/* kvp_transports_tend does the process's chores, whether or not the process has an instance: devices that a probe opened, and
- * that were removed, are let go, and used again when they are back. Any thread, every second or so; it waits for nothing. */
+/* kvp_transports_tend does periodic work of the process, with or without an instance: it closes
+ * removed devices that a probe opened, and reopens devices that returned. Any thread, every second
+ * or so; does not block. */
 void kvp_transports_tend(void);
 
-/* kvp_transports_rdma_ports tells of the ports that rdma uses here, which may be none; of no more than cap. */
+/* kvp_transports_rdma_ports returns the ports that rdma uses here, cap at most; possibly none. */
 size_t kvp_transports_rdma_ports(kvp_rdma_info_t *ports_out, size_t cap);
 
 #endif

@@ -2,12 +2,13 @@
  * CUDA behind device.h, by its driver API.
  *
  * Design notes.
- * - Nothing is loaded or initialized here: the library is looked for among those that the process has. A process without
- *   it holds no CUDA pointer, is not made to wait for a driver, and may fork.
- * - No header of CUDA is needed: what is used of it is below. Names with _v2 are what the header's macros stand for.
- * - Memory of a pool or of the virtual memory calls belongs to no context; it is copied in the device's primary one, which
- *   is kept from then on, as every user of the run time keeps it.
- */
+ * - The file loads and initializes nothing: it looks for the library among the libraries of the
+ *   process. A process without CUDA has no CUDA pointer, does not wait for a driver, and may fork.
+ * - The file needs no CUDA header: it declares the calls that it uses. Names with _v2 are the
+ *   targets of the header's macros.
+ * - Memory of a pool or of the virtual memory calls belongs to no context. It is copied in the
+ *   device's primary context, which is kept from then on, as every user of the CUDA run time keeps
+ *   it. */
 #include "transport/gpu/device.h"
 
 #include "common/log.h"
@@ -81,7 +82,7 @@ typedef struct {
 
 /* An object's address as a function's, which ISO C has no cast for. */
 static bool
-find(void *lib, const char *name, void *fn_out)
+find_symbol(void *lib, const char *name, void *fn_out)
 {
     void *at = dlsym(lib, name);
 
@@ -96,10 +97,10 @@ load_locked(void)
 
     if (lib == NULL) return "this process has not loaded CUDA (" LIBRARY ")";
 #define X(name, args)                                                                                                  \
-    if (!find(lib, #name, &calls.name)) return LIBRARY " is too old: it has no " #name;
+    if (!find_symbol(lib, #name, &calls.name)) return LIBRARY " is too old: it has no " #name;
     CUDA_CALLS(X)
 #undef X
-#define X(name, args) (void)find(lib, #name, &calls.name);
+#define X(name, args) (void)find_symbol(lib, #name, &calls.name);
     CUDA_CALLS_LATER(X)
 #undef X
     atomic_store_explicit(&is_loaded, true, memory_order_release);
@@ -118,7 +119,7 @@ cuda_probe(const char **why_out)
 }
 
 static kvp_err_t
-fail(int result, const char *what)
+log_failure(int result, const char *what)
 {
     const char *name = NULL;
 
@@ -128,22 +129,22 @@ fail(int result, const char *what)
 }
 
 static kvp_err_t
-enter(void *context, const char *what)
+push_context(void *context, const char *what)
 {
     int result = calls.cuCtxPushCurrent_v2(context);
 
-    return result == SUCCESS ? KVP_OK : fail(result, what);
+    return result == SUCCESS ? KVP_OK : log_failure(result, what);
 }
 
 static void
-leave(void)
+pop_context(void)
 {
     void *context;
 
     (void)calls.cuCtxPopCurrent_v2(&context);
 }
 
-/* ---- what memory is */
+/* ---- kinds of memory */
 typedef struct {
     void *context;
     unsigned type;
@@ -165,7 +166,7 @@ ask_pointer(uint64_t addr, pointer_t *pointer_out)
 }
 
 static int
-attribute(int what, int device)
+read_attribute(int what, int device)
 {
     int value = 0;
 
@@ -184,7 +185,7 @@ primary_context(int device, void **context_out)
 
         if (result != SUCCESS) {
             once.primary[device] = NULL;
-            err = fail(result, "keeping a device's primary context");
+            err = log_failure(result, "keeping a device's primary context");
         }
     }
     *context_out = once.primary[device];
@@ -195,22 +196,22 @@ primary_context(int device, void **context_out)
 static kvp_device_flush_t
 flush_of(int device)
 {
-    if (attribute(DEVICE_WRITES_ORDERING, device) >= ORDERING_OWNER) return KVP_DEVICE_FLUSH_NONE;
+    if (read_attribute(DEVICE_WRITES_ORDERING, device) >= ORDERING_OWNER) return KVP_DEVICE_FLUSH_NONE;
     if (calls.cuFlushGPUDirectRDMAWrites == NULL) return KVP_DEVICE_FLUSH_IMPOSSIBLE;
-    return (attribute(DEVICE_FLUSH_OPTIONS, device) & FLUSH_OPTION_HOST) != 0 ? KVP_DEVICE_FLUSH_CALL
-                                                                              : KVP_DEVICE_FLUSH_IMPOSSIBLE;
+    return (read_attribute(DEVICE_FLUSH_OPTIONS, device) & FLUSH_OPTION_HOST) != 0 ? KVP_DEVICE_FLUSH_CALL
+                                                                                   : KVP_DEVICE_FLUSH_IMPOSSIBLE;
 }
 
 static kvp_err_t
-describe(const pointer_t *p, kvp_devmem_t *mem)
+fill_devmem(const pointer_t *p, kvp_devmem_t *mem)
 {
     int device, result = calls.cuDeviceGet(&device, p->ordinal);
 
-    if (result != SUCCESS) return fail(result, "finding the device of memory");
+    if (result != SUCCESS) return log_failure(result, "finding the device of memory");
     mem->device = p->ordinal;
     mem->flush = flush_of(device);
-    mem->has_dmabuf = calls.cuMemGetHandleForAddressRange != NULL && attribute(DEVICE_DMA_BUF, device) != 0;
-    mem->has_peer = attribute(DEVICE_RDMA_SUPPORTED, device) != 0;
+    mem->has_dmabuf = calls.cuMemGetHandleForAddressRange != NULL && read_attribute(DEVICE_DMA_BUF, device) != 0;
+    mem->has_peer = read_attribute(DEVICE_RDMA_SUPPORTED, device) != 0;
     mem->context = p->context;
     return p->context == NULL ? primary_context(device, &mem->context) : KVP_OK;
 }
@@ -234,10 +235,10 @@ cuda_look(const void *addr, size_t len, kvp_devmem_t *mem_out)
     if (first.ordinal != last.ordinal || first.is_managed != last.is_managed) return KVP_INVALID;
     mem.ops = &kvp_device_cuda;
     mem.kind = first.is_managed != 0 ? KVP_MEM_MANAGED : KVP_MEM_DEVICE;
-    err = describe(&first, &mem);
+    err = fill_devmem(&first, &mem);
     if (err != KVP_OK) return err;
-    /* Without it even a synchronous copy of the caller's may still be on its way when an adapter begins. It is advice:
-     * some kinds of memory do not take it. */
+    /* Without this attribute even a synchronous copy by the caller may still be under way when an
+     * adapter begins. The attribute is advisory: some kinds of memory refuse it. */
     if (mem.kind == KVP_MEM_DEVICE) (void)calls.cuPointerSetAttribute(&yes, POINTER_SYNC_MEMOPS, (uintptr_t)addr);
     *mem_out = mem;
     return KVP_OK;
@@ -254,12 +255,12 @@ cuda_export_dmabuf(const kvp_devmem_t *mem, void *addr, size_t len, kvp_dmabuf_t
     kvp_err_t err;
 
     if (!mem->has_dmabuf) return KVP_NOTSUP;
-    err = enter(mem->context, "exporting memory");
+    err = push_context(mem->context, "exporting memory");
     if (err != KVP_OK) return err;
     result = calls.cuMemGetHandleForAddressRange(&fd, start, end - start, RANGE_HANDLE_DMA_BUF, 0);
-    leave();
+    pop_context();
     if (result != SUCCESS) {
-        kvp_ignore(fail(result, "exporting memory as a dma-buf"), "whatever it was, there is another way");
+        kvp_ignore(log_failure(result, "exporting memory as a dma-buf"), "whatever it was, there is another way");
         return KVP_NOTSUP;
     }
     *dmabuf_out = (kvp_dmabuf_t){.fd = fd, .addr = (void *)start, .len = end - start};
@@ -274,36 +275,36 @@ cuda_flush(const kvp_devmem_t *mem)
 
     if (mem->flush == KVP_DEVICE_FLUSH_NONE) return KVP_OK;
     if (mem->flush == KVP_DEVICE_FLUSH_IMPOSSIBLE) return KVP_NOTSUP;
-    err = enter(mem->context, "flushing what adapters wrote");
+    err = push_context(mem->context, "flushing what adapters wrote");
     if (err != KVP_OK) return err;
     result = calls.cuFlushGPUDirectRDMAWrites(FLUSH_TARGET_CURRENT_CONTEXT, FLUSH_SCOPE_OWNER);
-    leave();
-    return result == SUCCESS ? KVP_OK : fail(result, "flushing what adapters wrote");
+    pop_context();
+    return result == SUCCESS ? KVP_OK : log_failure(result, "flushing what adapters wrote");
 }
 
 /* ---- copies */
 static kvp_err_t
 cuda_pinned_alloc(const kvp_devmem_t *mem, size_t len, void **addr_out)
 {
-    kvp_err_t err = enter(mem->context, "pinning memory");
+    kvp_err_t err = push_context(mem->context, "pinning memory");
     void *addr;
     int result;
 
     if (err != KVP_OK) return err;
     result = calls.cuMemHostAlloc(&addr, len, HOST_ALLOC_PORTABLE);
-    leave();
-    if (result != SUCCESS) return fail(result, "pinning memory");
+    pop_context();
+    if (result != SUCCESS) return log_failure(result, "pinning memory");
     *addr_out = addr;
     return KVP_OK;
 }
 
-/* Giving back where the process is ending, or its context has gone, has nothing left to give. */
+/* After the end of the process or of the context, the memory is freed already. */
 static void
 cuda_pinned_free(const kvp_devmem_t *mem, void *addr)
 {
     if (calls.cuCtxPushCurrent_v2(mem->context) != SUCCESS) return;
     (void)calls.cuMemFreeHost(addr);
-    leave();
+    pop_context();
 }
 
 static kvp_err_t
@@ -315,11 +316,11 @@ cuda_queue_open(const kvp_devmem_t *mem, kvp_device_queue_t **queue_out)
 
     if (q == NULL) return KVP_NOMEM;
     q->base = (kvp_device_queue_t){.ops = &kvp_device_cuda, .context = mem->context};
-    err = enter(mem->context, "making a stream");
+    err = push_context(mem->context, "making a stream");
     if (err == KVP_OK) {
         result = calls.cuStreamCreate(&q->stream, STREAM_NON_BLOCKING);
-        leave();
-        if (result != SUCCESS) err = fail(result, "making a stream");
+        pop_context();
+        if (result != SUCCESS) err = log_failure(result, "making a stream");
     }
     if (err != KVP_OK) {
         free(q);
@@ -333,26 +334,26 @@ static kvp_err_t
 cuda_copy(kvp_device_queue_t *base, void *dst, const void *src, size_t len)
 {
     cuda_queue_t *q = kvp_container_of(base, cuda_queue_t, base);
-    kvp_err_t err = enter(base->context, "copying");
+    kvp_err_t err = push_context(base->context, "copying");
     int result;
 
     if (err != KVP_OK) return err;
     result = calls.cuMemcpyAsync((uintptr_t)dst, (uintptr_t)src, len, q->stream);
-    leave();
-    return result == SUCCESS ? KVP_OK : fail(result, "copying");
+    pop_context();
+    return result == SUCCESS ? KVP_OK : log_failure(result, "copying");
 }
 
 static kvp_err_t
 cuda_wait(kvp_device_queue_t *base)
 {
     cuda_queue_t *q = kvp_container_of(base, cuda_queue_t, base);
-    kvp_err_t err = enter(base->context, "waiting for copies");
+    kvp_err_t err = push_context(base->context, "waiting for copies");
     int result;
 
     if (err != KVP_OK) return err;
     result = calls.cuStreamSynchronize(q->stream);
-    leave();
-    return result == SUCCESS ? KVP_OK : fail(result, "waiting for copies");
+    pop_context();
+    return result == SUCCESS ? KVP_OK : log_failure(result, "waiting for copies");
 }
 
 static void
@@ -363,7 +364,7 @@ cuda_queue_close(kvp_device_queue_t *base)
     if (calls.cuCtxPushCurrent_v2(base->context) == SUCCESS) {
         (void)calls.cuStreamSynchronize(q->stream);
         (void)calls.cuStreamDestroy_v2(q->stream);
-        leave();
+        pop_context();
     }
     free(q);
 }

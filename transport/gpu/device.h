@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The seam to accelerators: what kind of memory a pointer is, how its bytes are copied, and how an adapter reaches them.
- * Behind it is CUDA (cuda.c), used only where the process has loaded it already: where it has not, no pointer can
- * be a device's. Any thread may call anything here; the caller's current device context is as before after every call.
+ * The seam to accelerators: the kind of a pointer's memory, copies of its bytes, and the adapters'
+ * access to them. CUDA is the implementation (cuda.c), used only if the process has loaded CUDA:
+ * without CUDA no pointer can be a device's. Any thread may call any function; every call restores
+ * the caller's current device context.
  *
- * Not after fork: no stack of this kind works in a child.
- */
+ * Not after fork: no accelerator stack works in a child. */
 #ifndef KVP_TRANSPORT_GPU_DEVICE_H
 #define KVP_TRANSPORT_GPU_DEVICE_H
 
@@ -12,8 +12,8 @@
 
 typedef enum {
     KVP_MEM_HOST,
-    KVP_MEM_MANAGED, /* moves between host and device by itself: processors may touch it, adapters cannot register it */
-    KVP_MEM_DEVICE, /* processors may not touch it */
+    KVP_MEM_MANAGED, /* migrates between host and device: processors may access it, adapters cannot register it */
+    KVP_MEM_DEVICE, /* processors must not access it */
 } kvp_mem_kind_t;
 
 /* When a device sees what an adapter has written into its memory. */
@@ -25,15 +25,16 @@ typedef enum {
 
 typedef struct kvp_device_ops kvp_device_ops_t;
 
-/* Where a range of memory is. The context is the stack's, and is the caller's to keep while the memory is registered. */
+/* Where a range of memory is. The context is the stack's, and is the caller's to keep while the
+ * memory is registered. */
 typedef struct {
     kvp_mem_kind_t kind;
-    const kvp_device_ops_t *ops; /* NULL where no stack knows it: HOST */
+    const kvp_device_ops_t *ops; /* NULL for host memory */
     int device;
     void *context;
     kvp_device_flush_t flush;
-    bool has_dmabuf; /* its memory can be told to adapters as a dma-buf */
-    bool has_peer; /* adapters may find it by its address, where the kernel has a module for that */
+    bool has_dmabuf; /* adapters can reach the memory as a dma-buf */
+    bool has_peer; /* adapters may reach the memory by its address, if the kernel has a peer-memory module */
 } kvp_devmem_t;
 
 /* Device memory as a file that adapters register. */
@@ -52,9 +53,11 @@ typedef struct {
 struct kvp_device_ops {
     const char *name; /* "cuda" */
 
-    /* OK, or NOTSUP and why (a text that lives for ever). It may change while the process runs: the stack may be loaded. */
+    /* OK, or NOTSUP and why (a text that lives for ever). It may change while the process runs: the
+     * stack may be loaded. */
     kvp_err_t (*probe)(const char **why_out);
-    /* INVALID: the first and the last byte are not memory of the same kind and device. Where nothing is known of it, HOST. */
+    /* INVALID: the first and the last byte belong to different kinds of memory or devices. HOST for
+     * memory that the stack does not know. */
     kvp_err_t (*look)(const void *addr, size_t len, kvp_devmem_t *mem_out);
 
     /* NOTSUP: neither the stack nor the device can. */
@@ -66,8 +69,8 @@ struct kvp_device_ops {
     kvp_err_t (*pinned_alloc)(const kvp_devmem_t *mem, size_t len, void **addr_out);
     void (*pinned_free)(const kvp_devmem_t *mem, void *addr);
 
-    /* copy begins one (one side is memory of the queue's context, the other the host's), wait ends all that were begun: also
-     * where it fails nothing touches their memory any more. close waits. */
+    /* copy begins a copy between memory of the queue's context and the host. wait ends all begun
+     * copies; also after a failed wait no copy touches memory any more. close waits. */
     kvp_err_t (*queue_open)(const kvp_devmem_t *mem, kvp_device_queue_t **queue_out);
     void (*queue_close)(kvp_device_queue_t *queue);
     kvp_err_t (*copy)(kvp_device_queue_t *queue, void *dst, const void *src, size_t len);

@@ -28,7 +28,7 @@ kvp_rdma_address_cache_fini(kvp_rdma_address_cache_t *addresses)
 
 /* Addresses are zeroed before they are filled in, so they are compared as they lie. */
 static kvp_rdma_cached_peer_t *
-find(kvp_rdma_address_cache_t *addresses, const struct sockaddr_storage *known)
+find_cached(kvp_rdma_address_cache_t *addresses, const struct sockaddr_storage *known)
 {
     for (uint32_t i = 0; i < KVP_RDMA_CACHED_PEERS; i++)
         if (memcmp(&addresses->peers[i].known, known, sizeof *known) == 0) return &addresses->peers[i];
@@ -42,7 +42,7 @@ kvp_rdma_address_cache_look(kvp_rdma_address_cache_t *addresses, const struct so
     const kvp_rdma_cached_peer_t *peer;
 
     pthread_mutex_lock(&addresses->lock);
-    peer = find(addresses, known);
+    peer = find_cached(addresses, known);
     if (peer != NULL && peer->turn > 0) at = peer->others[peer->turn - 1];
     pthread_mutex_unlock(&addresses->lock);
     return at;
@@ -55,7 +55,7 @@ kvp_rdma_address_cache_note(kvp_rdma_address_cache_t *addresses, const struct so
     kvp_rdma_cached_peer_t *peer;
 
     pthread_mutex_lock(&addresses->lock);
-    peer = find(addresses, known);
+    peer = find_cached(addresses, known);
     if (peer == NULL) {
         peer = &addresses->peers[addresses->next++ % KVP_RDMA_CACHED_PEERS];
         *peer = (kvp_rdma_cached_peer_t){.known = *known};
@@ -72,13 +72,14 @@ kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const struct 
     kvp_rdma_cached_peer_t *peer;
 
     pthread_mutex_lock(&addresses->lock);
-    peer = find(addresses, known);
+    peer = find_cached(addresses, known);
     if (peer != NULL) peer->turn = (peer->turn + 1) % (peer->others_n + 1);
     pthread_mutex_unlock(&addresses->lock);
 }
 
 #define MTU_MIN 256u /* of verbs */
-#define ANSWER_OLD_NS (10 * KVP_NS_PER_S) /* the other side's manager gives up after a minute, and tells nobody */
+/* the other side's connection manager gives up after a minute, without a message */
+#define ANSWER_OLD_NS (10 * KVP_NS_PER_S)
 
 void
 kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep)
@@ -104,7 +105,7 @@ tell_connected(kvp_rdma_ep_t *ep, kvp_err_t err)
 
 /* ---- connecting */
 static bool
-watch(const kvp_rdma_ep_t *ep, int fd)
+watch_fd(const kvp_rdma_ep_t *ep, int fd)
 {
     struct epoll_event ev = {.events = EPOLLIN};
 
@@ -121,11 +122,11 @@ on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     memcpy(ask.pool_id, ep->tp->pool_id, sizeof ask.pool_id);
     if (!rail->id->dev->info.is_infiniband)
         ask.mtu_bytes = rail->mtu_bytes != 0 ? rail->mtu_bytes : rail->id->dev->info.mtu_bytes;
-    if (err == KVP_OK && !watch(ep, rail->id->cq_fd)) err = KVP_SYS;
+    if (err == KVP_OK && !watch_fd(ep, rail->id->cq_fd)) err = KVP_SYS;
     return err == KVP_OK ? ep->tp->verbs->ask(rail->id, data, kvp_rdma_ask_encode(&ask, data)) : err;
 }
 
-/* Once: a smaller one that is refused as well has another cause. */
+/* Lowers the MTU once: a second refusal has another cause. */
 static bool
 may_lower(const kvp_rdma_rail_t *rail, const kvp_rdma_answer_t *answer)
 {
@@ -139,14 +140,15 @@ ask_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return kvp_rdma_rails_open_again(ep, rail) == KVP_OK ? KVP_EAGAIN : KVP_UNREACHABLE;
 }
 
-/* What the peer says, or said: quiet_ns ago something was heard of the rail before. EAGAIN: another answer comes. */
+/* Handles the peer's answer; the rail's last event before it came quiet_ns ago. EAGAIN: another
+ * answer will come. */
 static kvp_err_t
 on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, uint64_t quiet_ns)
 {
     kvp_rdma_answer_t answer;
     kvp_err_t err = kvp_rdma_answer_decode(ev->data, ev->len, &answer);
 
-    /* For a program that ended before it answered, the kernel refuses, and has nothing to say. */
+    /* The kernel refuses on behalf of a program that ended before its answer, and sends no data. */
     if (err == KVP_PROTO && ev->kind == KVP_RDMA_REFUSED) return KVP_UNREACHABLE;
     if (err != KVP_OK) return err;
     if (ep->is_up && quiet_ns > ANSWER_OLD_NS) return ask_again(ep, rail); /* nobody looked */
@@ -218,7 +220,7 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
         on_failure(ep, rail, KVP_UNREACHABLE);
         return;
     case KVP_RDMA_REQUEST:
-        ep->tp->verbs->id_close(ev->id); /* nobody listens on this channel */
+        ep->tp->verbs->id_close(ev->id); /* this channel has no listener */
         return;
     }
 }
@@ -253,11 +255,11 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
     ep->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (ep->epoll_fd < 0) goto fail_sys;
     ep->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (ep->kick_fd < 0 || !watch(ep, ep->kick_fd)) goto fail_sys;
+    if (ep->kick_fd < 0 || !watch_fd(ep, ep->kick_fd)) goto fail_sys;
     ep->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (ep->timer_fd < 0 || !watch(ep, ep->timer_fd)) goto fail_sys;
+    if (ep->timer_fd < 0 || !watch_fd(ep, ep->timer_fd)) goto fail_sys;
     err = ep->tp->verbs->cm_open(&ep->cm);
-    if (err == KVP_OK && !watch(ep, ep->cm->fd)) goto fail_sys;
+    if (err == KVP_OK && !watch_fd(ep, ep->cm->fd)) goto fail_sys;
     if (err == KVP_OK) err = kvp_rdma_addr(to, &ep->known);
     if (err == KVP_OK) ep->rails[0].at = kvp_rdma_address_cache_look(&ep->tp->addresses, &ep->known);
     ep->rails[0].is_routed = true;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transfers of rdma: taken in, posted as there is room (post.c), told when they are over.
+ * Transfers of rdma: accepted here, posted as there is room (post.c), completed here.
  *
  * Design notes.
- * - A caller polls for a while before it sleeps where batches are so short that waking up would take as long.
- * - What fails costs its rail, or the endpoint (rails.c). Queue pairs are destroyed before any transfer is told so, or
- *   posted again: from then on nothing of them touches local memory. What was written may still land at the peer's.
- */
+ * - A caller polls for a while before it sleeps, if batches are so short that waking would take as
+ *   long.
+ * - A failure costs its rail, or the endpoint (rails.c). Queue pairs are destroyed before a
+ *   transfer completes with an error or is posted again: from then on no queue pair touches local
+ *   memory. Written bytes may still land at the peer. */
 #include "transport/rdma/ep.h"
 
 #include "transport/inside.h"
@@ -20,10 +21,10 @@
 
 #define SPIN_NS 50000u
 #define POLLS_A_TURN 64u
-#define TODO_MAX (8 * KVP_RDMA_SENDS) /* transfers that wait for a work request */
+#define TODO_MAX (8 * KVP_RDMA_SENDS) /* accepted transfers that wait for a work request */
 
 static void
-finish(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, kvp_err_t status)
+finish_xfer(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, kvp_err_t status)
 {
     xfer->status = status;
     xfer->link = (kvp_list_t){0};
@@ -39,7 +40,7 @@ kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep)
     return kvp_list_is_empty(&ep->todo) && ep->lost_at == ep->lost_n;
 }
 
-/* ---- the end of it */
+/* ---- the endpoint's end */
 static void
 finish_list(kvp_rdma_ep_t *ep, kvp_list_t *list, kvp_err_t status)
 {
@@ -47,11 +48,11 @@ finish_list(kvp_rdma_ep_t *ep, kvp_list_t *list, kvp_err_t status)
         kvp_xfer_t *xfer = kvp_list_first(list, kvp_xfer_t, link);
 
         kvp_list_del(&xfer->link);
-        finish(ep, xfer, status);
+        finish_xfer(ep, xfer, status);
     }
 }
 
-/* While the transfers that they belong to are there. */
+/* Call while the transfers of the work requests still exist. */
 static void
 forget_works(kvp_rdma_ep_t *ep)
 {
@@ -81,8 +82,8 @@ kvp_rdma_ep_lose(kvp_rdma_ep_t *ep)
     kvp_rdma_ep_finish_all(ep, KVP_DISCONNECTED);
 }
 
-/* The work request with that number failed. Where that says something of its memory, there or here, and nothing of the way,
- * the transfer is told, and all others that the connection is over. */
+/* Handles the failed work request of that number. If the status is about memory, local or remote,
+ * and not about the path, its transfer gets the error; all other transfers get DISCONNECTED. */
 static void
 break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_status_t why)
 {
@@ -97,7 +98,7 @@ break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_
     forget_works(ep);
     if (guilty != NULL) {
         kvp_list_del(&guilty->link);
-        finish(ep, guilty, why == KVP_RDMA_WC_NO_ACCESS ? KVP_NO_SEGMENT : KVP_NOT_REGISTERED);
+        finish_xfer(ep, guilty, why == KVP_RDMA_WC_NO_ACCESS ? KVP_NO_SEGMENT : KVP_NOT_REGISTERED);
     }
     kvp_rdma_ep_finish_all(ep, KVP_DISCONNECTED);
 }
@@ -122,8 +123,8 @@ is_registered_with(kvp_mrcursor_t *cursor, size_t dev, const kvp_xfer_t *xfer)
     return true;
 }
 
-/* With each device that it may go over, once more rails stand as well: what was registered with one was with all, and one may
- * have lost it since. */
+/* Checks each device that the transfer may use, including rails that may connect later.
+ * Registration covers all devices, but one may have lost the memory since. */
 static bool
 is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -139,9 +140,9 @@ is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     return is_all;
 }
 
-/* What is refused here goes nowhere. */
+/* A transfer refused here is never posted. */
 static kvp_err_t
-check(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
+check_xfer(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
     const kvp_rdma_rseg_t *rseg;
     kvp_err_t err = kvp_xfer_check(xfer);
@@ -149,7 +150,7 @@ check(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     if (err != KVP_OK) return err;
     rseg = kvp_container_of(xfer->rseg, const kvp_rdma_rseg_t, base);
     if (xfer->kind != KVP_XFER_READ && !rseg->is_writable) return KVP_INVALID;
-    /* A number that a peer's earlier life gave out may by now mean other memory. */
+    /* A key of the peer's earlier life may now name other memory. */
     if (rseg->keys.epoch != ep->epoch && KVP_RULE(RDMA_EPOCH)) {
         ep->has_rekeyed = true;
         return KVP_NO_SEGMENT;
@@ -170,9 +171,9 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
     for (; *n_out < n && ep->todo_n < TODO_MAX; ++*n_out) {
         kvp_xfer_t *xfer = xfers[*n_out];
 
-        err = check(ep, xfer);
+        err = check_xfer(ep, xfer);
         if (err != KVP_OK) {
-            finish(ep, xfer, err);
+            finish_xfer(ep, xfer, err);
             continue;
         }
         kvp_list_add_tail(&ep->todo, &xfer->link);
@@ -187,7 +188,8 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
 
 /* ---- completions */
 
-/* Copies what arrived, with the sum where it comes in order: on one rail, that is. */
+/* Copies arrived bytes to the caller's memory, with the sum if bytes arrive in order, which is on
+ * one rail. */
 static void
 take_in(kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
 {
@@ -224,7 +226,7 @@ end_sum(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer)
 }
 
 static void
-retire(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
+retire_work(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
 {
     kvp_xfer_t *xfer = work->xfer;
 
@@ -240,10 +242,10 @@ retire(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
     if (xfer->left > 0) return;
     if (xfer->kind == KVP_XFER_READ && (xfer->flags & KVP_XFER_SUM) != 0) end_sum(ep, xfer);
     kvp_list_del(&xfer->link);
-    finish(ep, xfer, KVP_OK);
+    finish_xfer(ep, xfer, KVP_OK);
 }
 
-/* A batch is over: whether it is worth polling for the next one. */
+/* After a batch: decides whether polling for the next one pays. */
 static void
 note_batch(kvp_rdma_ep_t *ep)
 {
@@ -260,13 +262,13 @@ on_completion(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_wc_t *wc)
     uint64_t before = rail->bytes;
     kvp_rdma_work_t work;
 
-    if (wc->id < rail->works_tail || wc->id >= rail->works_head) return; /* of what was over before */
+    if (wc->id < rail->works_tail || wc->id >= rail->works_head) return; /* a work request that completed earlier */
     if (wc->status != KVP_RDMA_WC_OK) {
         break_at(ep, rail, wc->id, wc->status);
         return;
     }
     while (kvp_rdma_rail_take_work(rail, wc->id, &work))
-        retire(ep, rail, &work);
+        retire_work(ep, rail, &work);
     kvp_rdma_rails_moved(rail, before - rail->bytes);
     if (kvp_rdma_ep_is_idle(ep)) note_batch(ep);
 }
@@ -285,7 +287,7 @@ take_completions(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 }
 
 static void
-unkick(kvp_rdma_ep_t *ep)
+clear_kick(kvp_rdma_ep_t *ep)
 {
     bool has_rung = ep->has_slept && ep->timed_ns != 0 && kvp_now_ns() >= ep->timed_ns;
     uint64_t value;
@@ -301,7 +303,7 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
     kvp_rdma_ep_t *ep = kvp_rdma_ep_of(base);
 
     ep->fired = 0;
-    unkick(ep);
+    clear_kick(ep);
     if (ep->has_slept || ep->on_connected != NULL || kvp_rdma_rails_are_connecting(ep)) kvp_rdma_ep_take_events(ep);
     for (uint32_t i = 0; i < ep->rails_n; i++)
         take_completions(ep, &ep->rails[i]);
@@ -311,8 +313,8 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
     return ep->fired;
 }
 
-/* Rails that have stalled, or may be tried again, make no event. A timer that fires too early is left as it is: to set it
- * before each sleep would be a system call more for every batch. */
+/* Rails that have stalled, or may be tried again, make no event. A timer that fires too early is
+ * left as it is: to set it before each sleep would be a system call more for every batch. */
 static void
 set_timer(kvp_rdma_ep_t *ep)
 {
@@ -341,7 +343,8 @@ kvp_rdma_ep_arm(kvp_ep_t *base)
     return POLLIN;
 }
 
-/* At the deadline queue pairs are destroyed: nothing less keeps an adapter from memory that it was told to fill. */
+/* At the deadline the caller destroys the queue pairs: nothing less stops an adapter from filling
+ * memory that it was given. */
 kvp_err_t
 kvp_rdma_drain(kvp_ep_t *base, uint64_t deadline_ns)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An endpoint of rdma: its connections to one peer (conn.c) and the transfers that go over them (ep.c, post.c).
- */
+ * An endpoint of rdma: its connections to one peer (conn.c) and the transfers on them (ep.c,
+ * post.c). */
 #ifndef KVP_TRANSPORT_RDMA_EP_H
 #define KVP_TRANSPORT_RDMA_EP_H
 
@@ -12,41 +12,41 @@ typedef struct {
     kvp_rdma_tp_t *tp;
     kvp_rdma_cm_t *cm; /* events of all rails */
     kvp_rdma_rail_t rails[KVP_RDMA_RAILS_MAX]; /* the first is to the address that was asked for */
-    uint32_t rails_n; /* of these are known */
-    struct sockaddr_storage known; /* the address that was asked for */
+    uint32_t rails_n; /* known rails */
+    struct sockaddr_storage known; /* the peer's configured address */
     struct sockaddr_storage peer_rails[KVP_RDMA_RAILS_MAX]; /* where the peer's adapters are */
     uint32_t peer_rails_n;
     int epoll_fd;
     int kick_fd; /* readable when there is something in a stash */
     int timer_fd; /* readable when rails have to be tended */
-    kvp_ep_done_fn on_connected; /* NULL once it was told */
+    kvp_ep_done_fn on_connected; /* NULL after the call */
     void *on_connected_arg;
     uint64_t epoch; /* the peer's */
     bool is_up; /* was connected, and is not over */
     bool is_over; /* broken */
     bool has_rekeyed; /* the peer gives out other keys by now */
-    bool has_slept; /* there may be an event */
+    bool has_slept; /* an event may be pending */
     bool is_kicked;
     uint64_t timed_ns; /* when the timer fires; 0 = it is not set */
 
-    kvp_list_t todo; /* transfers that are not wholly posted, */
+    kvp_list_t todo; /* transfers not posted in full */
     uint32_t todo_n;
-    kvp_list_t posted; /* and those that are */
+    kvp_list_t posted; /* transfers posted in full */
     kvp_rdma_work_t
         *lost; /* of rails that failed, to be posted again before anything new: oldest first, from lost_at on */
     uint32_t lost_at, lost_n;
     kvp_rdma_at_t at; /* where in the first of todo */
     uint64_t off; /* the same in bytes */
-    bool is_copied; /* all of it so far; then */
-    kvp_copy_sum_t write_sum; /* is the sum of that */
+    bool is_copied; /* every byte so far was copied; then */
+    kvp_copy_sum_t write_sum; /* write_sum is their sum */
     uint32_t unsummed_n; /* at the end of posted, of the WRITEs that are summed once the doorbell has rung */
     uint64_t busy_ns; /* since when something is under way; 0 = nothing is */
     uint64_t usual_ns; /* how long a batch takes, about */
-    kvp_sum_state_t *sum; /* for what arrives out of order */
+    kvp_sum_state_t *sum; /* for bytes that arrive out of order */
     uint64_t seq; /* works posted so far, on all rails */
     uint64_t bytes; /* of todo and posted, that are not over */
-    bool is_wide; /* these are or were so many that all rails carry them; until nothing is left */
-    size_t fired; /* completions told, in the call at hand */
+    bool is_wide; /* enough bytes are or were under way for all rails; until the endpoint is idle */
+    size_t fired; /* completions in the current call */
 } kvp_rdma_ep_t;
 
 static inline kvp_rdma_ep_t *
@@ -63,15 +63,17 @@ void kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep);
 
 /* ep.c: is_idle: nothing is under way, and nothing waits. */
 bool kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep);
-/* The connections are over (hung up), or are to be: every transfer is told. */
+/* The connections have ended (the peer hung up), or must end: every transfer completes. */
 void kvp_rdma_ep_finish_all(kvp_rdma_ep_t *ep, kvp_err_t status);
 void kvp_rdma_ep_lose(kvp_rdma_ep_t *ep);
 
-/* kvp_rdma_post posts what there is room for, again what rails lost before anything new, and rings each rail once. */
+/* kvp_rdma_post posts as many works as fit, first the works of failed rails, and rings each rail's
+ * doorbell once. */
 void kvp_rdma_post(kvp_rdma_ep_t *ep);
 
-/* kvp_rdma_copy_pieces moves len bytes between a transfer's pieces and an area, taking their sum unless that is NULL; at is
- * behind them afterwards. kvp_rdma_sum_pieces returns the sum of all of a transfer's bytes, as they lie there now. */
+/* kvp_rdma_copy_pieces moves len bytes between a transfer's pieces and an area, advances `at`, and
+ * sums the bytes unless the sum is NULL. kvp_rdma_sum_pieces returns the sum of all of a transfer's
+ * bytes as they are in memory now. */
 void kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint8_t *area, uint32_t len, kvp_copy_sum_t *sum);
 uint64_t kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer);
 

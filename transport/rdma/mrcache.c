@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Pieces lie in one array, by address. Those of different loans may overlap where their ends differ, never across a line
- *   of the grid; max_end, the furthest end so far, is where a search backwards stops.
- * - A piece is in the array from its first loan to its last, whatever has become of it; what is found is what is_ready. Only
- *   the array is under the read-write lock, which transfers take to read; states and counts are the mutex's.
- * - After a piece could not be had the rest of its loan is not tried: it would be refused for the same reason, in as many
- *   lines of the log.
- * - Workers are threads that end when nothing is left to register, and before the cache does.
- */
+ * - Pieces lie in one array, by address. Those of different loans may overlap where their ends
+ *   differ, never across a line of the grid; max_end, the furthest end so far, is where a search
+ *   backwards stops.
+ * - A piece is in the array from its first loan to its last, whatever has become of it; what is
+ *   found is what is_ready. Only the array is under the read-write lock, which transfers take to
+ *   read; states and counts are the mutex's.
+ * - After a piece could not be had the rest of its loan is not tried: it would be refused for the
+ *   same reason, in as many lines of the log.
+ * - Workers are threads that end when nothing is left to register, and before the cache does. */
 #include "transport/rdma/mrcache.h"
 
 #include "transport/rdma/verbs/select.h"
@@ -29,10 +30,10 @@
 typedef struct kvp_mrpiece {
     uintptr_t start;
     uintptr_t end;
-    uintptr_t max_end; /* of those up to this one in the array */
+    uintptr_t max_end; /* highest end among the pieces up to this one in the array */
     kvp_devmem_t mem; /* whose it is; HOST: ours */
     _Atomic bool is_ready;
-    bool is_busy; /* some thread registers it */
+    bool is_busy; /* a thread is registering the piece */
     bool has_failed;
     uint32_t loans;
     kvp_list_t link; /* in waiting; empty = was begun */
@@ -48,7 +49,7 @@ struct kvp_mrcache {
     uint64_t grid_bytes; /* a power of two, at most what a device registers at once */
 
     pthread_mutex_t lock; /* before array_lock */
-    pthread_cond_t idle; /* some piece is no more busy, or some worker is gone */
+    pthread_cond_t idle; /* signalled when a piece is no longer busy, or a worker has ended */
     kvp_list_t waiting; /* guarded by lock */
     uint32_t workers_n; /* guarded by lock */
 
@@ -165,7 +166,7 @@ is_behind(const piece_t *p, uintptr_t start, uintptr_t end)
     return p->start != start ? p->start > start : p->end > end;
 }
 
-/* The number of pieces that are not behind [start, end). */
+/* Returns the number of pieces at or before [start, end). */
 static size_t
 upper_bound(const kvp_mrcache_t *c, uintptr_t start, uintptr_t end)
 {
@@ -193,7 +194,7 @@ set_ends(kvp_mrcache_t *c, size_t from)
 }
 
 static kvp_err_t
-insert(kvp_mrcache_t *c, piece_t *p)
+insert_piece(kvp_mrcache_t *c, piece_t *p)
 {
     size_t at = upper_bound(c, p->start, p->end);
 
@@ -213,7 +214,7 @@ insert(kvp_mrcache_t *c, piece_t *p)
 }
 
 static void
-extract(kvp_mrcache_t *c, const piece_t *p)
+extract_piece(kvp_mrcache_t *c, const piece_t *p)
 {
     size_t at = upper_bound(c, p->start, p->end) - 1;
 
@@ -224,9 +225,9 @@ extract(kvp_mrcache_t *c, const piece_t *p)
     pthread_rwlock_unlock(&c->array_lock);
 }
 
-/* The piece of exactly these bytes with one loan more; NULL: no memory. */
+/* Adds a loan to the piece of exactly these bytes, creating it if needed; NULL without memory. */
 static piece_t *
-borrow(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t *mem)
+borrow_piece(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t *mem)
 {
     size_t at = upper_bound(c, start, end);
     piece_t *p = at > 0 ? c->array[at - 1] : NULL;
@@ -240,7 +241,7 @@ borrow(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t *mem
         p->mem = *mem;
         kvp_list_init(&p->link);
         pthread_rwlock_wrlock(&c->array_lock);
-        err = insert(c, p);
+        err = insert_piece(c, p);
         pthread_rwlock_unlock(&c->array_lock);
         if (err != KVP_OK) {
             free(p);
@@ -277,7 +278,7 @@ register_with_all(const kvp_mrcache_t *c, piece_t *p, void *addr, size_t len, in
     return true;
 }
 
-/* Beyond its ends up to borders of pages, which nobody is told of. */
+/* Registers also the bytes up to the page borders; no caller sees the extra bytes. */
 static bool
 register_dmabuf(const kvp_mrcache_t *c, piece_t *p)
 {
@@ -341,7 +342,7 @@ register_waiting(kvp_mrcache_t *c)
 }
 
 static void *
-work(void *arg)
+run_worker(void *arg)
 {
     kvp_mrcache_t *c = arg;
 
@@ -360,7 +361,7 @@ see_to_waiting(kvp_mrcache_t *c, size_t len)
     if (len > AT_ONCE_BYTES) {
         uint64_t pieces = len / c->grid_bytes + 1;
 
-        while (c->workers_n < WORKERS_MAX && c->workers_n < pieces && kvp_detach(work, c))
+        while (c->workers_n < WORKERS_MAX && c->workers_n < pieces && kvp_detach(run_worker, c))
             c->workers_n++;
     }
     if (c->workers_n == 0) register_waiting(c);
@@ -379,7 +380,7 @@ return_piece(kvp_mrcache_t *c, piece_t *p)
         return;
     }
     kvp_list_del(&p->link);
-    extract(c, p);
+    extract_piece(c, p);
     pthread_mutex_unlock(&c->lock);
     drop_regs(c, p);
     free(p);
@@ -403,7 +404,7 @@ borrow_all(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t 
     while (start < end && err == KVP_OK) {
         uintptr_t line = (start / c->grid_bytes + 1) * c->grid_bytes;
         uintptr_t to = line == 0 ? end : kvp_min_u64(line, end);
-        piece_t *p = borrow(c, start, to, mem);
+        piece_t *p = borrow_piece(c, start, to, mem);
 
         if (p != NULL)
             loan->pieces[loan->n++] = p;
@@ -415,7 +416,8 @@ borrow_all(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t 
     return err;
 }
 
-/* Waits until every piece has become what it will; whether all are registered, as memory of that kind. */
+/* Waits for the end of every registration; returns whether all pieces are registered as memory of
+ * that kind. */
 static bool
 wait_for_all(const kvp_loan_t *loan, kvp_mem_kind_t kind)
 {
@@ -481,16 +483,16 @@ kvp_mrcache_begin(kvp_mrcache_t *cache, kvp_mrcursor_t *cursor)
 }
 
 static bool
-serves(const piece_t *p, uintptr_t addr)
+covers_addr(const piece_t *p, uintptr_t addr)
 {
     return p->start <= addr && addr < p->end && atomic_load_explicit(&p->is_ready, memory_order_acquire);
 }
 
 static const piece_t *
-search(const kvp_mrcache_t *c, uintptr_t addr)
+find_covering(const kvp_mrcache_t *c, uintptr_t addr)
 {
     for (size_t at = upper_bound(c, addr, UINTPTR_MAX); at > 0 && c->array[at - 1]->max_end > addr; at--)
-        if (serves(c->array[at - 1], addr)) return c->array[at - 1];
+        if (covers_addr(c->array[at - 1], addr)) return c->array[at - 1];
     return NULL;
 }
 
@@ -501,7 +503,7 @@ kvp_mrcache_find(kvp_mrcursor_t *cursor, size_t dev, const void *addr, size_t le
     uintptr_t at = (uintptr_t)addr;
 
     if (dev == c->devs_n) return 0;
-    if (cursor->last == NULL || !serves(cursor->last, at)) cursor->last = search(c, at);
+    if (cursor->last == NULL || !covers_addr(cursor->last, at)) cursor->last = find_covering(c, at);
     if (cursor->last == NULL || cursor->last->regs[dev]->is_lost) return 0;
     *lkey_out = cursor->last->regs[dev]->lkey;
     return kvp_min_u64(len, cursor->last->end - at);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A grant is listed before its memory is registered, so that a fence finds it: one that has no peer any more when it is made
- *   is given to nobody, and deregistered by who made it. The fence need not wait for that: a key that nobody was told of, of an
- *   incarnation without connections, lets nothing land. Nor does a cut end what is being made: keys outlive cuts (ADR 0013).
- * - To deregister takes long, too: a thread does it, while the peer is gone already. What lets nothing land any more is that its
- *   connections are ended, which comes first.
- * - The memory's owner does wait: a grant that is being made or deregistered is in the list of its memory up to the end.
- */
+ * - A grant enters the list before its memory is registered, so that a fence finds it. A grant that
+ *   has lost its peer by the end of the registration is given to no peer, and the registering
+ *   thread deregisters it. The fence need not wait: no peer knows the key, and the incarnation has
+ *   no connections, so no write can land by the key. A cut does not end a grant under registration
+ *   either: keys outlive cuts (ADR 0013).
+ * - Deregistering takes long as well, so a thread does it after the peer has been removed. The end
+ *   of the peer's connections, which comes first, is what stops writes.
+ * - The memory's owner does wait: a grant stays in its memory's list until its registration or
+ *   deregistration has ended. */
 #include "transport/rdma/peers.h"
 
 #include "common/thread.h"
@@ -15,11 +17,11 @@
 
 /* A piece of memory that one incarnation may write to. */
 typedef struct {
-    kvp_list_t link; /* in its peer's, or in those that were ended */
+    kvp_list_t link; /* link in the peer's list, or in the list of ended grants */
     kvp_list_t of_mr;
-    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* while it is busy whoever's it is that is at it */
-    kvp_rdma_peer_t *peer; /* NULL: it was ended */
-    bool is_busy; /* it is being made, or deregistered */
+    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* of the working thread while is_busy */
+    kvp_rdma_peer_t *peer; /* NULL: ended */
+    bool is_busy; /* a thread registers or deregisters it */
 } grant_t;
 
 /* ---- peers */
@@ -80,7 +82,8 @@ grant_free(grant_t *g)
     free(g);
 }
 
-/* Called and left with the lock held, and without it in between. Its memory's owner waits for it. */
+/* Called and left with the lock held; releases the lock in between. The memory's owner waits for
+ * the end. */
 static void
 grant_deregister(kvp_rdma_tp_t *tp, grant_t *g)
 {
@@ -138,7 +141,7 @@ kvp_rdma_peer_grants_end(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
     kvp_rdma_grants_sweep(tp);
 }
 
-/* Of those that were not ended. */
+/* Searches the grants that have not ended. */
 static grant_t *
 grant_find(const kvp_rdma_mr_t *mr, uint64_t incarnation)
 {

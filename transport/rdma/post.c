@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Memory that was lent and is registered is given to the adapter as it lies; all other is copied through a rail's area, or
- *   goes in the work request. A device's is refused where not all of it is registered: nothing here may touch it.
- * - What is written as it lies is summed after the doorbell has rung, while it is under way.
- */
+ * - Lent and registered memory is given to the adapter in place. Other memory is copied through a
+ *   rail's area, or goes inline in the work request. Device memory that is not registered in full
+ *   is refused: the processor must not touch it.
+ * - Bytes written in place are summed after the doorbell has rung, while the transfer is under way. */
 #include "transport/rdma/ep.h"
 
 #include "transport/rdma/rails.h"
@@ -12,12 +12,12 @@
 
 #include <string.h>
 
-#define SLICE_BYTES (128u << 10) /* of the area, or on one of several rails, for one work request */
-#define RESERVED 4u /* places that pushing READs may take */
+#define SLICE_BYTES (128u << 10) /* of one work request, in the area, or on one of several rails */
+#define RESERVED 4u /* queue places reserved for READs that flush writes */
 
 /* ---- local memory */
 static void
-advance(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, size_t n)
+advance_at(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, size_t n)
 {
     at->off += n;
     if (at->off == xfer->iov[at->iov].len) *at = (kvp_rdma_at_t){.iov = at->iov + 1};
@@ -38,7 +38,7 @@ kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint8_t *area, u
             kvp_copy_part(is_read ? ours : area, is_read ? area : ours, n, xfer->len);
         area += n;
         len -= n;
-        advance(xfer, at, n);
+        advance_at(xfer, at, n);
     }
 }
 
@@ -49,7 +49,7 @@ skip_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint32_t len)
         uint32_t n = (uint32_t)kvp_min_u64(xfer->iov[at->iov].len - at->off, len);
 
         len -= n;
-        advance(xfer, at, n);
+        advance_at(xfer, at, n);
     }
 }
 
@@ -67,14 +67,15 @@ kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer)
 
 /* A piece of a transfer, for one work request. */
 typedef struct {
-    bool is_again; /* on a rail that failed it was posted before */
+    bool is_again; /* reposted after its rail failed */
     kvp_xfer_t *xfer;
     kvp_rdma_at_t at;
     uint64_t off, seq;
-    uint32_t len; /* at most; once it is posted, of what was */
+    uint32_t len; /* before posting the limit, after posting the posted length */
 } slice_t;
 
-/* What is to be posted next: again what a failed rail had, else more of the first transfer that waits. */
+/* Chooses the next slice to post: first the works of a failed rail, then more of the first waiting
+ * transfer. */
 static bool
 next_slice(kvp_rdma_ep_t *ep, slice_t *s)
 {
@@ -91,7 +92,7 @@ next_slice(kvp_rdma_ep_t *ep, slice_t *s)
     return true;
 }
 
-/* The slice is posted: s->at is behind it. */
+/* Records a posted slice: s->at is after it. */
 static void
 slice_is_posted(kvp_rdma_ep_t *ep, const slice_t *s)
 {
@@ -126,15 +127,15 @@ sum_written(kvp_rdma_ep_t *ep)
     }
 }
 
-/* What one work request of a slice is made of. */
+/* The parts of one work request of a slice. */
 typedef struct {
     kvp_rdma_sge_t pieces[KVP_RDMA_SGE_MAX];
-    uint32_t n; /* 0 = it cannot be made this way, or not now */
+    uint32_t n; /* 0 = not possible this way, or not now */
     bool is_inline, is_copied;
-    uint32_t slot; /* of what is copied */
+    uint32_t slot; /* area slot of copied bytes */
 } request_t;
 
-/* Each way to make one sets the slice to what the request moves, with s->at behind it. */
+/* Each make_ function sets the slice to the bytes of its request, with s->at after them. */
 static void
 make_inline(const kvp_rdma_rail_t *rail, const slice_t *s, request_t *q)
 {
@@ -153,7 +154,7 @@ make_inline(const kvp_rdma_rail_t *rail, const slice_t *s, request_t *q)
     }
 }
 
-/* As far as it is registered. */
+/* Covers as many bytes as are registered. */
 static void
 make_direct(const kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s, request_t *q)
 {
@@ -173,7 +174,7 @@ make_direct(const kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s, req
         if (got > 0)
             q->pieces[q->n++] = (kvp_rdma_sge_t){.addr = (uint64_t)(uintptr_t)addr, .len = (uint32_t)got, .lkey = lkey};
         len += got;
-        advance(s->xfer, &s->at, got);
+        advance_at(s->xfer, &s->at, got);
     }
     if (q->n > 0) s->len = (uint32_t)len;
 }
@@ -203,7 +204,7 @@ make_copied(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, slice_t *s, request_t *q)
     }
 }
 
-/* Bytes that the processor has to do with once they are there, or whose room is wanted. */
+/* Returns the bytes that the processor handles after their arrival, or whose area is needed again. */
 static uint64_t
 late_work(const slice_t *s, const request_t *q)
 {
@@ -212,7 +213,7 @@ late_work(const slice_t *s, const request_t *q)
     return q->is_copied || is_summed ? s->len : 0;
 }
 
-/* False: there is no room. */
+/* Returns false if the rail has no room. */
 static bool
 post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s)
 {
@@ -247,9 +248,9 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     return true;
 }
 
-/* False: a rail failed, and what it had may go over another one. */
+/* Rings the doorbells. Returns false if a rail failed and its works may go over another rail. */
 static bool
-ring(kvp_rdma_ep_t *ep)
+ring_doorbells(kvp_rdma_ep_t *ep)
 {
     bool is_well = true;
 
@@ -302,7 +303,7 @@ kvp_rdma_post(kvp_rdma_ep_t *ep)
         kvp_mrcache_begin(ep->tp->cache, &cursor);
         post_all(ep, &cursor);
         kvp_mrcache_end(&cursor);
-    } while (!ring(ep) && ep->is_up); /* one fewer each time */
+    } while (!ring_doorbells(ep) && ep->is_up); /* each turn removes at least one rail */
     if (ep->busy_ns == 0 && !kvp_rdma_ep_is_idle(ep)) ep->busy_ns = kvp_now_ns();
     sum_written(ep);
 }

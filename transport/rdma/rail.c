@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - All that fits is posted with one ring of the doorbell, and only the last work request of it is signaled: its completion
- *   says that all before it are over. A batch with writes ends in a READ, whose completion says that they are in memory.
- *   More completions are asked for where the queue would run empty meanwhile, where the processor has work of its own with what
- *   arrived, and where so many bytes move that nobody would know for long whether they do.
- * - How many READs are under way at once is the adapter's to see to: it holds back what is above the number that the two
- *   ends agreed on when they connected.
- * - A READ that must come after others carries the fence; one fence serves all the READs of that kind behind it. A PUBLISH that
- *   must come after writes is posted behind a READ, and carries it too. One push serves all PUBLISHes behind it.
- * - The area is a ring: whoever is first in it is over first, since work requests of one queue pair are.
- */
+ * - All works that fit are posted with one ring of the doorbell, and only the last is signaled: its
+ *   completion shows that all works before it are over. A batch with writes ends in a READ, whose
+ *   completion shows that the writes are in the peer's memory. Further completions are requested
+ *   before the queue would run empty, where the processor has work with arrived bytes, and in long
+ *   transfers, so that progress stays visible.
+ * - The adapter bounds the READs under way: it holds back READs above the number that both ends
+ *   agreed on at connection.
+ * - A READ ordered after others carries the fence; one fence serves all later READs of that kind. A
+ *   PUBLISH ordered after writes is posted after a READ, and carries the fence too. One such READ
+ *   serves all later PUBLISHes.
+ * - The area is a ring: works of one queue pair complete in order, so slots are freed in order. */
 #include "transport/rdma/rail.h"
 
 #include "common/clock.h"
@@ -42,7 +43,7 @@ make_area(kvp_rdma_rail_t *rail)
     size_t bytes = KVP_RDMA_AREA_BYTES + LINE_BYTES;
 
     if (rail->area_reg != NULL && rail->area_reg->dev == rail->id->dev && !rail->area_reg->is_lost) return KVP_OK;
-    free_area(rail); /* of another device, or none that it takes */
+    free_area(rail); /* the area of another device, or of no device that accepts it */
     rail->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (rail->area == MAP_FAILED) {
         rail->area = NULL;
@@ -207,7 +208,7 @@ signal_last(kvp_rdma_rail_t *rail)
     rail->quiet_bytes = rail->quiet_work = 0;
 }
 
-/* Of what wrote, a READ completes. */
+/* A batch that wrote completes by a READ. */
 void
 kvp_rdma_rail_settle(kvp_rdma_rail_t *rail, bool is_long)
 {

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - An endpoint that carries little has one rail. The others are connected when it first carries much, or has lost that one.
- * - Little goes over one rail: another doorbell, another completion and waiting for both cost more than half of the time
- *   of WIDE_BYTES. Slices of more go to the rail that has least under way.
- * - A rail that failed is left alone for a while. When it stands again it carries little only if no other does, until it has
- *   carried some batches.
- * - Order between rails is by completions: what must come after others waits until these are over on all rails but its own,
- *   where a fence does the same.
- * - The works of a rail that failed are posted again in the order in which they were first posted, before anything new: a
- *   descriptor must not come before its payload, also where the next rail fails under the same works. A
- *   rail that was trusted may be tried again after a moment, so an endpoint with one rail outlives that one's end.
- * - No queue pair is waited for without a clock of our own: some end in silence.
- */
+ * - An endpoint with little traffic has one rail. The others are connected with the first large
+ *   batch, or after the loss of the first rail.
+ * - A small batch uses one rail: a second doorbell, a second completion and waiting for both cost
+ *   more than half of the time of WIDE_BYTES. Slices of a larger batch go to the rail with the
+ *   fewest bytes under way.
+ * - A failed rail is left alone for a while. After it stands again it carries small batches only as
+ *   a last resort, until it has carried some batches.
+ * - Order between rails is by completions: a work ordered after others waits until these are over
+ *   on all other rails; on its own rail a fence orders them.
+ * - The works of a failed rail are posted again in the order of their first posting, before any new
+ *   work: a descriptor must not overtake its payload, even if the next rail fails with the same
+ *   works. A rail that worked before may be tried again after a moment, so an endpoint survives the
+ *   loss of its only rail.
+ * - Every wait for a queue pair has a clock of our own: some adapters fail without a completion. */
 #include "transport/rdma/rails.h"
 
 #include "transport/rdma/verbs/dev.h"
@@ -46,7 +48,7 @@ is_of(const kvp_rdma_path_entry_t *e, const kvp_rdma_path_t *path, const struct 
 
 /* Addresses are zeroed before they are filled in, so they are compared as they lie. */
 static kvp_rdma_path_entry_t *
-find(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
+find_path(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
 {
     struct sockaddr_storage theirs = path->theirs;
     kvp_rdma_path_entry_t *e = &paths->entries[path->slot];
@@ -69,7 +71,7 @@ kvp_rdma_paths_look(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
     kvp_rdma_fails_t fails;
 
     pthread_mutex_lock(&paths->lock);
-    fails = find(paths, path)->fails;
+    fails = find_path(paths, path)->fails;
     pthread_mutex_unlock(&paths->lock);
     return fails;
 }
@@ -78,11 +80,11 @@ void
 kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
 {
     pthread_mutex_lock(&paths->lock);
-    find(paths, path)->fails = (kvp_rdma_fails_t){0};
+    find_path(paths, path)->fails = (kvp_rdma_fails_t){0};
     pthread_mutex_unlock(&paths->lock);
 }
 
-/* One that did well until now may be tried again at once. */
+/* A path without failures until now may be tried again at once. */
 static void
 count_failure(kvp_rdma_fails_t *fails, uint64_t now_ns, uint64_t dice)
 {
@@ -99,7 +101,7 @@ kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t s
     kvp_rdma_fails_t fails;
 
     pthread_mutex_lock(&paths->lock);
-    e = find(paths, path);
+    e = find_path(paths, path);
     if (e->failed_ns == 0 || since_ns > e->failed_ns) {
         count_failure(&e->fails, now_ns, dice);
         e->failed_ns = now_ns;
@@ -110,11 +112,10 @@ kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t s
 }
 
 #define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
-#define PROVEN_BATCHES                                                                                                 \
-    4u /* that a rail carries until its failures are forgotten: a connection that stands says little */
+#define PROVEN_BATCHES 4u /* batches that clear a path's failures: a connection alone proves little */
 #define CONNECT_NS (1500 * KVP_NS_PER_MS) /* for each step; the connection manager itself would try for a minute */
 
-/* ---- which there are */
+/* ---- the rails that exist */
 static uint32_t
 dev_index(const kvp_rdma_tp_t *tp, const kvp_rdma_dev_t *dev)
 {
@@ -125,7 +126,7 @@ dev_index(const kvp_rdma_tp_t *tp, const kvp_rdma_dev_t *dev)
     return i;
 }
 
-/* Between these two ports from here on, and with the failures of that path. */
+/* Moves the rail to the path between these two ports, with the path's failures. */
 static void
 use_path(kvp_rdma_tp_t *tp, kvp_rdma_rail_t *rail, uint32_t ours)
 {
@@ -169,10 +170,11 @@ rail_name(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
     return rail->pair.ours < ep->tp->devs_n ? ep->tp->devs[rail->pair.ours]->info.name : "?";
 }
 
-/* ---- which carries what */
-/* A node ends our connections before it gives away what we may still be writing to (peer_cut). So a connection that stood
- * before the space was asked for is the proof that it is ours still: whoever slept meanwhile finds it gone, and must not
- * write over a later one. */
+/* ---- the rail of each slice */
+/* A node ends our connections before it gives away space that we may still write to (peer_cut). So
+ * a connection that is older than the grant proves that the space is still ours: a writer that
+ * slept meanwhile finds the connection ended, and must not write over a later writer's bytes by a
+ * new one. */
 static bool
 may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {
@@ -181,9 +183,9 @@ may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
     return rail->is_up && !(is_bound && rail->stood_ns >= xfer->granted_ns);
 }
 
-/* The one that little goes over: the first without failures, else the first. */
+/* Returns the rail of small batches: the first without failures, else the first. */
 static const kvp_rdma_rail_t *
-home(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
+home_rail(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
     const kvp_rdma_rail_t *best = NULL;
 
@@ -201,7 +203,8 @@ home(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 bool
 kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
-    return xfer->kind != KVP_XFER_READ && xfer->granted_ns != 0 && home(ep, xfer) == NULL && KVP_RULE(RDMA_OLD_WRITES);
+    return xfer->kind != KVP_XFER_READ && xfer->granted_ns != 0 && home_rail(ep, xfer) == NULL &&
+           KVP_RULE(RDMA_OLD_WRITES);
 }
 
 /* Whether all that a transfer must come after is over, but for what the rail itself sees to. */
@@ -222,7 +225,7 @@ is_over_elsewhere(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kv
     return true;
 }
 
-/* What it is to send may be what a READ before it brings. */
+/* The bytes to send may be the result of an earlier READ. */
 static bool
 awaits_reads(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
 {
@@ -236,7 +239,7 @@ kvp_rdma_rail_t *
 kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
 {
     bool is_narrow = ep->rails_n == 1 || !ep->is_wide || xfer->kind == KVP_XFER_PUBLISH;
-    const kvp_rdma_rail_t *only = is_narrow ? home(ep, xfer) : NULL;
+    const kvp_rdma_rail_t *only = is_narrow ? home_rail(ep, xfer) : NULL;
     kvp_rdma_rail_t *best = NULL;
     uint64_t least = UINT64_MAX;
 
@@ -260,8 +263,8 @@ kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
     ep->is_wide = ep->bytes >= WIDE_BYTES || (ep->is_wide && ep->bytes > 0);
 }
 
-/* ---- connecting the others, and giving up */
-/* Where an adapter of ours did not lead there, another one may. */
+/* ---- connecting further rails, and giving up */
+/* If one of our adapters does not reach the address, another one may. */
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
@@ -297,7 +300,7 @@ path_failed(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 }
 
 static kvp_err_t
-begin(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+begin_rail(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     kvp_err_t err = open_rail(ep, rail);
 
@@ -311,10 +314,11 @@ kvp_err_t
 kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     kvp_rdma_rail_close(rail);
-    return begin(ep, rail);
+    return begin_rail(ep, rail);
 }
 
-/* Whether the rails that are not there should be. A peer with other keys is not for this endpoint. */
+/* Returns whether the missing rails should be connected. A peer with other keys does not belong to
+ * this endpoint. */
 static bool
 wants_all(const kvp_rdma_ep_t *ep)
 {
@@ -327,7 +331,7 @@ connect_more(kvp_rdma_ep_t *ep, uint64_t now_ns)
     if (!wants_all(ep)) return;
     for (uint32_t i = 0; i < ep->rails_n; i++)
         if (ep->rails[i].id == NULL && now_ns >= ep->rails[i].fails.retry_ns)
-            kvp_ignore(begin(ep, &ep->rails[i]), "it is tried again");
+            kvp_ignore(begin_rail(ep, &ep->rails[i]), "it is tried again");
 }
 
 bool
@@ -338,9 +342,9 @@ kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep)
     return false;
 }
 
-/* When a rail that carries something, and has shown nothing, is as good as dead: half as much again as the adapter takes for its
- * verdict, which some never give, and beyond that as long as the bytes take at about 10 MB/s, where an adapter gives up after a
- * second. */
+/* Returns when a rail with works and without a sign of progress counts as dead: one and a half
+ * times the adapter's own time-out, which some adapters never report, plus the transfer time of the
+ * bytes at about 10 MB/s, if the adapter gives up after a second. */
 static uint64_t
 stalled_at_ns(const kvp_rdma_rail_t *rail)
 {
@@ -354,8 +358,8 @@ static uint64_t
 patience_ns(const kvp_rdma_rail_t *rail)
 {
     if (rail->id == NULL) return UINT64_MAX;
-    /* Nobody looks while nothing is under way, and then at what was heard meanwhile first: so each step has its time, and
-     * bursts that are shorter than that do not begin it anew. */
+    /* The clock stands while no work is under way, and after a pause the pending events are read
+     * first. So each step has its full time, and frequent short bursts do not restart the clock. */
     if (!rail->is_up) return rail->shown_ns + CONNECT_NS;
     if (kvp_rdma_rail_is_idle(rail)) return UINT64_MAX;
     return stalled_at_ns(rail);
@@ -415,7 +419,7 @@ kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
 
 /* ---- a rail's end */
 
-/* One that took a part of a work, and failed, has it beside the rest of it. */
+/* A rail that took a part of a work and failed has the part beside the rest. */
 static int
 by_first_posted(const void *a, const void *b)
 {
@@ -425,7 +429,8 @@ by_first_posted(const void *a, const void *b)
     return x->off < y->off ? -1 : x->off > y->off;
 }
 
-/* A rail that posts again has works of others behind younger ones of its own, so all are put in order anew. */
+/* A rail that reposts works has other rails' works after younger ones of its own, so all works are
+ * sorted again. */
 static bool
 keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
@@ -436,7 +441,7 @@ keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     while (ep->lost_at < ep->lost_n)
         all[n++] = ep->lost[ep->lost_at++];
     while (kvp_rdma_rail_take_work(rail, UINT64_MAX, &work))
-        if (work.xfer != NULL) all[n++] = work; /* the others only pushed */
+        if (work.xfer != NULL) all[n++] = work; /* the other works only flushed writes */
     qsort(all, n, sizeof *all, by_first_posted);
     free(ep->lost);
     ep->lost = all;
@@ -445,7 +450,7 @@ keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return true;
 }
 
-/* Whether a rail is there, or may be soon: one that has not failed twice in a row. */
+/* Returns whether a rail stands, or may stand soon: a rail without two failures in a row. */
 static bool
 has_hope(const kvp_rdma_ep_t *ep)
 {
@@ -481,7 +486,7 @@ kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
         return;
     }
     if (up_n(ep) == 0) connect_more(ep, kvp_now_ns());
-    /* Who has nothing to do is tended by nobody, and refuses writes for as long as no rail stands. */
+    /* An idle endpoint is tended by no thread, and would refuse writes while no rail stands. */
     if (!has_hope(ep) || (was_up && ep->bytes == 0 && up_n(ep) == 0)) kvp_rdma_ep_lose(ep);
 }
 
@@ -503,13 +508,13 @@ kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint3
     work->len -= len;
 }
 
-/* ---- what a path is judged by */
+/* ---- the record of each path */
 void
 kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
 {
     uint32_t ours = dev_index(rail->tp, rail->id->dev);
 
-    if (ours != rail->pair.ours) use_path(rail->tp, rail, ours); /* the network leads there by another one now */
+    if (ours != rail->pair.ours) use_path(rail->tp, rail, ours); /* the network now routes by another device */
     rail->is_up = true;
     rail->stood_ns = kvp_now_ns();
     rail->batches = 0;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side of rdma: who is let in, and who is shut out. No byte of anybody's data passes here.
+ * The serving side of rdma: admits and shuts out peers. No data bytes pass here.
  *
  * Design notes.
- * - A peer is an incarnation. Its connections and its keys go together when it is fenced, or has left: under the lock, so that
- *   a request that is being let in meanwhile is seen by one side or the other. A host that vanished says nothing here, where
- *   nothing is sent to it: that it has left is what the sockets of its attachments show.
- * - Events of one connection are read under the lock as well, so that nobody holds an id that another thread closes.
- */
+ * - A peer is an incarnation. A fence or the peer's leave ends its connections and its keys
+ *   together, under the lock, so a connection request that is being admitted meanwhile is seen by
+ *   one side or the other. A vanished host sends no event, because the serving side sends nothing
+ *   to it; the sockets of its attachments show its end.
+ * - Events of one connection are read under the lock as well, so that no thread holds an id that
+ *   another thread closes. */
 #include "transport/rdma/peers.h"
 
 #include "net/wake.h"
@@ -59,7 +60,7 @@ peer_end(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
 }
 
 /* ---- letting in */
-/* Whoever has no attachment is known by nobody, and would be dropped by nobody. */
+/* A peer without an attachment would never be dropped, because no leave follows. */
 static bool
 is_attached(kvp_rdma_tp_t *tp, uint64_t incarnation)
 {
@@ -69,7 +70,7 @@ is_attached(kvp_rdma_tp_t *tp, uint64_t incarnation)
 }
 
 static kvp_err_t
-judge(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out)
+judge_ask(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out)
 {
     kvp_err_t err = kvp_rdma_ask_decode(ev->data, ev->len, ask_out);
 
@@ -85,7 +86,8 @@ judge(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out)
     return tp->serving.conns_n >= tp->max_conns ? KVP_BUSY : KVP_OK;
 }
 
-/* Which of our rails a connection came on; devs_n: on none of those that peers are told of. */
+/* Returns the rail of a connection; devs_n: the connection came on a device that is not announced
+ * to peers. */
 static uint32_t
 rail_of(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
 {
@@ -147,7 +149,7 @@ on_request(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
 {
     uint8_t answer[KVP_RDMA_ANSWER_MAX];
     kvp_rdma_ask_t ask = {0};
-    kvp_err_t err = judge(tp, ev, &ask);
+    kvp_err_t err = judge_ask(tp, ev, &ask);
 
     if (err == KVP_OK) err = rail_of(tp, ev->id) < tp->devs_n ? let_in(tp, ev->id, &ask) : KVP_NOTSUP;
     if (err == KVP_OK) return;
@@ -162,7 +164,8 @@ listener_close(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
     l->id = NULL;
 }
 
-/* Whatever else is told of a connection but that it stands is its end; of a listener it is that its device is gone. */
+/* Every event of a connection other than ESTABLISHED ends it. Every event of a listener means the
+ * loss of its device. */
 static void
 on_event(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
 {
@@ -242,7 +245,7 @@ is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
                   &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-/* Those at all devices are of no device in particular, and see to it themselves. */
+/* A listener at all devices belongs to no single device, and tends itself. */
 static kvp_err_t
 listener_open(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
 {
@@ -253,7 +256,7 @@ listener_open(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
     return err;
 }
 
-/* Peers that were let in at one address come to the others as well. */
+/* Peers that were admitted at one address connect to the others as well. */
 static void
 listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
 {
@@ -288,7 +291,7 @@ kvp_rdma_listen(kvp_tp_t *base, const kvp_addr_t *at, kvp_addr_t *bound_out)
     err = tp->verbs->cm_open(&s->cm);
     s->listeners[0].at = addr;
     if (err == KVP_OK) err = listener_open(tp, &s->listeners[0]);
-    if (err != KVP_OK) return err; /* fini takes what there is */
+    if (err != KVP_OK) return err; /* fini handles the partial state */
     kvp_rdma_set_port(&s->listeners[0].at, htons(s->port));
     s->listeners_n = 1;
     listen_at_others(tp, &addr);
@@ -346,7 +349,7 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
     if (lane == 0) p[1].fd = s->cm->fd;
     if (lane == 0 && (timeout_ms < 0 || timeout_ms > TEND_MS)) timeout_ms = TEND_MS;
     if (poll(p, 2, timeout_ms) < 0 && errno != EINTR) return KVP_SYS;
-    if (lane != 0) return KVP_OK; /* events are few: one lane is enough for them */
+    if (lane != 0) return KVP_OK; /* events are few: one lane is enough */
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < EVENTS_A_TURN && err == KVP_OK; i++) {
         err = tp->verbs->cm_next(s->cm, &ev);
@@ -360,7 +363,7 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
     return err == KVP_EAGAIN ? KVP_OK : err;
 }
 
-/* Lanes that are woken do not come back, so nobody takes it out again. */
+/* A woken lane does not return, so the wake need not be consumed. */
 void
 kvp_rdma_wake(kvp_tp_t *base)
 {
@@ -401,7 +404,7 @@ kvp_rdma_peer_cut(kvp_tp_t *base, uint64_t incarnation)
     pthread_mutex_unlock(&tp->serving.lock);
 }
 
-/* Without memory for it the peer's connects are refused, as if it had not come. */
+/* Without memory for the peer its connects are refused, as if it had not attached. */
 void
 kvp_rdma_peer_came(kvp_tp_t *base, uint64_t incarnation)
 {

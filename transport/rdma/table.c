@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The rdma transport's table, its instances and memory. Data moves between adapters: see ep.c for the asking side,
- * serve.c for the serving one, docs/adr/0013 for why it is as it is.
- */
+ * The rdma transport's table, its instances and memory. Adapters move the data: see ep.c for the
+ * asking side, serve.c for the serving side, docs/adr/0013 for the reasons. */
 #include "transport/rdma/table.h"
 
 #include "transport/rdma/ep.h"
@@ -22,7 +21,7 @@
 /* The devices stay open: to open them takes longer than a call may. */
 static struct {
     pthread_once_t once;
-    pid_t owner; /* whom devices that are open belong to */
+    pid_t owner; /* process that opened the devices */
     kvp_err_t err;
     char text[PROBE_TEXT_MAX];
 } probed = {.once = PTHREAD_ONCE_INIT};
@@ -53,7 +52,7 @@ rdma_probe(const char **why_out)
     return KVP_NOTSUP;
 }
 
-/* Whether peers can be told of all of them. */
+/* Returns whether an answer to a peer has room for all devices. */
 static bool
 can_be_told(kvp_rdma_dev_t *const *devs, size_t n)
 {
@@ -65,7 +64,8 @@ can_be_told(kvp_rdma_dev_t *const *devs, size_t n)
     return kvp_rdma_answer_encode(&answer, bytes) > 0;
 }
 
-/* Of more adapters than peers can be told of, those nearest to the thread that makes the instance are used. */
+/* With more adapters than an answer has room for, uses the nearest ones to the thread that creates
+ * the instance. */
 static kvp_err_t
 open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
 {
@@ -221,7 +221,7 @@ rdma_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, 
     return err;
 }
 
-/* ---- devices that go and come back */
+/* ---- devices that are removed and return */
 static void
 rdma_tend(kvp_tp_t *base)
 {
@@ -240,7 +240,7 @@ rdma_rseg_open(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_
     (void)tp;
     rseg->is_writable = access == KVP_ACCESS_WRITE;
     if (kvp_rdma_token_decode(token, &rseg->keys) != KVP_OK) return KVP_INVALID;
-    if (rseg->is_writable && !rseg->keys.is_writable) return KVP_INVALID; /* the adapter would refuse it */
+    if (rseg->is_writable && !rseg->keys.is_writable) return KVP_INVALID; /* the adapter would refuse the access */
     return len > rseg->keys.len ? KVP_INVALID : KVP_OK;
 }
 

@@ -12,14 +12,14 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-#define KVP_RDMA_PATHS 256u /* beyond, the one that was tried first is forgotten: its failures with it */
+#define KVP_RDMA_PATHS 256u /* over this number the least recently tried path is forgotten, with its failures */
 
 /* A rail's path; the caller fills in the ends and leaves the rest to the table. */
 typedef struct {
     uint32_t ours; /* number of our device: one port, with one GID */
     struct sockaddr_storage
         theirs; /* the address of the peer's: a GID of one port; at which TCP port is all the same */
-    uint32_t slot; /* where it was found last */
+    uint32_t slot; /* slot of the last look-up */
 } kvp_rdma_path_t;
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     struct sockaddr_storage theirs; /* port 0; family 0 = none */
     uint32_t ours;
-    uint64_t failed_ns; /* when it last did; 0 = never */
+    uint64_t failed_ns; /* time of the last failure; 0 = never */
     kvp_rdma_fails_t fails;
 } kvp_rdma_path_entry_t;
 
@@ -43,23 +43,24 @@ typedef struct {
 void kvp_rdma_paths_init(kvp_rdma_paths_t *paths);
 void kvp_rdma_paths_fini(kvp_rdma_paths_t *paths);
 
-/* kvp_rdma_paths_look gives the failures of a path; none where it was never tried. kvp_rdma_paths_reset forgets them, once a
- * connection has carried enough. kvp_rdma_paths_failed: a connection that was begun at since_ns is over, or never stood; it
- * returns the failures after that. The path is not to be tried for a moment then, and for twice as long with each failure in a
- * row, up to some seconds; dice (any number) spreads those who lost theirs together. Connections that stood together when a path
+/* kvp_rdma_paths_look returns the failures of a path; none for an untried path.
+ * kvp_rdma_paths_reset clears them, after a connection has carried enough. kvp_rdma_paths_failed
+ * records that a connection begun at since_ns ended or never stood, and returns the failures. The
+ * path then rests for a moment, twice as long with each failure in a row, up to some seconds; dice
+ * (any number) spreads rails that failed together. Connections that stood together when a path
  * failed count as one failure. */
 kvp_rdma_fails_t kvp_rdma_paths_look(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path);
 void kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path);
 kvp_rdma_fails_t kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t since_ns,
                                        uint64_t now_ns, uint64_t dice);
 
-#define KVP_RDMA_CACHED_PEERS 64u /* beyond, the one that was written first is forgotten */
+#define KVP_RDMA_CACHED_PEERS 64u /* over this number the oldest entry is forgotten */
 
 typedef struct {
     struct sockaddr_storage known; /* family 0 = none */
     struct sockaddr_storage others[KVP_RDMA_RAILS_MAX];
     uint32_t others_n;
-    uint32_t turn; /* 0 = at the known address, else at that of the others, from 1 */
+    uint32_t turn; /* 0 = try the known address, else the address of this number, from 1 */
 } kvp_rdma_cached_peer_t;
 
 typedef struct {
@@ -71,8 +72,9 @@ typedef struct {
 void kvp_rdma_address_cache_init(kvp_rdma_address_cache_t *addresses);
 void kvp_rdma_address_cache_fini(kvp_rdma_address_cache_t *addresses);
 
-/* kvp_rdma_address_cache_look gives the address to try for a peer that is known by another one, or that one. note takes in what a
- * consent told. failed: there was no answer where look had led; the next look leads elsewhere. */
+/* kvp_rdma_address_cache_look returns the address to try for a peer of a known address.
+ * kvp_rdma_address_cache_note stores the addresses of an acceptance. kvp_rdma_address_cache_failed:
+ * the tried address gave no answer; the next look returns another one. */
 struct sockaddr_storage kvp_rdma_address_cache_look(kvp_rdma_address_cache_t *addresses,
                                                     const struct sockaddr_storage *known);
 void kvp_rdma_address_cache_note(kvp_rdma_address_cache_t *addresses, const struct sockaddr_storage *known,
@@ -82,7 +84,7 @@ void kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const st
 #define KVP_RDMA_PEER_BUCKETS 256u
 
 typedef struct {
-    kvp_rdma_id_t *id; /* NULL = its device is gone */
+    kvp_rdma_id_t *id; /* NULL = the device was removed */
     kvp_rdma_dev_t *dev; /* NULL = all */
     struct sockaddr_storage at;
 } kvp_rdma_listener_t;
@@ -94,15 +96,15 @@ typedef struct {
     kvp_rdma_listener_t listeners[1 + KVP_RDMA_RAILS_MAX]; /* the first is at the address that was asked for */
     size_t listeners_n;
     uint16_t port;
-    int wake_fd; /* -1 = there is none */
+    int wake_fd; /* -1 = none */
     kvp_list_t peers; /* incarnations that are attached or connected, or have keys to write with (peers.h) */
-    kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same, to be found; by the incarnation that they say is theirs, */
+    kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same peers, hashed by the incarnation that they sent */
     kvp_mix_t mix; /* and a secret */
-    kvp_list_t ended; /* grants that are nobody's any more, to be deregistered */
-    bool is_ending; /* a thread is at these */
+    kvp_list_t ended; /* ended grants, to be deregistered */
+    bool is_ending; /* a thread deregisters them */
     pthread_cond_t granted; /* keys were made, or could not be, or were deregistered */
     uint32_t conns_n;
-    uint64_t tend_ns; /* when lane 0 tends it next; of that lane alone */
+    uint64_t tend_ns; /* time of lane 0's next tend; used by this lane alone */
     kvp_idset_t fenced;
 } kvp_rdma_serving_t;
 
@@ -111,10 +113,10 @@ typedef struct {
     const kvp_verbs_ops_t *verbs;
     kvp_rdma_dev_t *devs[KVP_RDMA_RAILS_MAX];
     size_t devs_n; /* 0 = not open */
-    bool needs_sums; /* one of them is soft, and not trusted: what it reads counts only where its sum is right */
+    bool needs_sums; /* a device is soft and not trusted: bytes that it reads count only with the right sum */
     kvp_mrcache_t *cache; /* of local memory */
     uint64_t incarnation;
-    bool is_incarnation_drawn; /* each endpoint tells one of its own instead */
+    bool is_incarnation_drawn; /* each endpoint sends an incarnation of its own instead */
     uint64_t epoch; /* at first; see kvp_rdma_epoch */
     uint8_t pool_id[16];
     uint32_t max_conns;
@@ -142,7 +144,8 @@ kvp_rdma_tp_of(const kvp_tp_t *tp)
     return (kvp_rdma_tp_t *)(uintptr_t)tp; /* base comes first */
 }
 
-/* kvp_rdma_epoch is that of the keys that are given out now: another one whenever a device came back, with other keys. */
+/* kvp_rdma_epoch is the epoch of newly given keys; it changes whenever a device returns with other
+ * keys. */
 uint64_t kvp_rdma_epoch(const kvp_rdma_tp_t *tp);
 
 /* kvp_rdma_regs_make registers memory with every device; on failure nothing is left. regs_drop takes what there is. */
@@ -153,7 +156,7 @@ void kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_R
 /* serve.c: the slots of the table that serve. */
 void kvp_rdma_serving_init(kvp_rdma_serving_t *s);
 void kvp_rdma_serving_fini(kvp_rdma_tp_t *tp);
-/* kvp_rdma_serving_tend closes what is on devices that are gone, and listens again at those that are back. */
+/* kvp_rdma_serving_tend closes connections on removed devices, and listens again at returned ones. */
 void kvp_rdma_serving_tend(kvp_rdma_tp_t *tp);
 kvp_err_t kvp_rdma_listen(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out);
 kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
@@ -163,7 +166,7 @@ void kvp_rdma_peer_cut(kvp_tp_t *tp, uint64_t incarnation);
 void kvp_rdma_peer_came(kvp_tp_t *tp, uint64_t incarnation);
 void kvp_rdma_peer_left(kvp_tp_t *tp, uint64_t incarnation);
 
-/* kvp_rdma_addr reads a host, which may be a name, and a port. UNREACHABLE where it is none. */
+/* kvp_rdma_addr resolves a host, by name or number, and a port. UNREACHABLE if it does not resolve. */
 kvp_err_t kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out) KVP_MUST_USE;
 
 /* ep.c: the slots of an endpoint. */

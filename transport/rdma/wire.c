@@ -12,7 +12,7 @@
 #define ANSWER_BYTES 32u /* head, nonce, epoch, rail, rails_n, port, MTU */
 #define V4_BYTES 4u /* of a rail: its address, */
 #define NEAR_BYTES 8u /* the second half of an IPv6 address, whose first half is that of the rail before it, */
-#define V6_BYTES 16u /* or all of one; each behind a byte with this number */
+#define V6_BYTES 16u /* or all of one; each follows a byte with this number */
 #define TOKEN_HEAD_BYTES 28u /* epoch, address, length, rails_n, whether to write, 2 of nothing */
 
 static_assert(KVP_RDMA_ASK_BYTES <= KVP_RDMA_ASK_MAX, "fits beside a request");
@@ -23,13 +23,13 @@ static_assert(TOKEN_HEAD_BYTES + KVP_RDMA_RAILS_MAX * 4 <= KVP_TOKEN_MAX, "fits 
 
 /* ---- numbers: this host is little-endian (meson.build) */
 static void
-put(uint8_t *dst, uint64_t value, size_t n)
+put_uint(uint8_t *dst, uint64_t value, size_t n)
 {
     memcpy(dst, &value, n);
 }
 
 static uint64_t
-take(const uint8_t *src, size_t n)
+take_uint(const uint8_t *src, size_t n)
 {
     uint64_t value = 0;
 
@@ -41,16 +41,16 @@ take(const uint8_t *src, size_t n)
 static void
 put_head(uint8_t *dst, kvp_err_t err)
 {
-    put(dst, MAGIC, 4);
-    put(dst + 4, KVP_RDMA_VERSION, 2);
-    put(dst + 6, (uint64_t) - (int64_t)err, 2);
+    put_uint(dst, MAGIC, 4);
+    put_uint(dst + 4, KVP_RDMA_VERSION, 2);
+    put_uint(dst + 6, (uint64_t) - (int64_t)err, 2);
 }
 
 static kvp_err_t
 take_head(const uint8_t *src, size_t len)
 {
-    if (len < HEAD_BYTES || take(src, 4) != MAGIC) return KVP_PROTO;
-    return take(src + 4, 2) == KVP_RDMA_VERSION ? KVP_OK : KVP_VERSION;
+    if (len < HEAD_BYTES || take_uint(src, 4) != MAGIC) return KVP_PROTO;
+    return take_uint(src + 4, 2) == KVP_RDMA_VERSION ? KVP_OK : KVP_VERSION;
 }
 
 /* ---- asking */
@@ -58,10 +58,10 @@ size_t
 kvp_rdma_ask_encode(const kvp_rdma_ask_t *ask, uint8_t dst[KVP_RDMA_ASK_MAX])
 {
     put_head(dst, KVP_OK);
-    put(dst + 8, ask->nonce, 8);
-    put(dst + 16, ask->incarnation, 8);
+    put_uint(dst + 8, ask->nonce, 8);
+    put_uint(dst + 16, ask->incarnation, 8);
     memcpy(dst + 24, ask->pool_id, sizeof ask->pool_id);
-    put(dst + 40, ask->mtu_bytes, 4);
+    put_uint(dst + 40, ask->mtu_bytes, 4);
     return KVP_RDMA_ASK_BYTES;
 }
 
@@ -72,10 +72,10 @@ kvp_rdma_ask_decode(const uint8_t *src, size_t len, kvp_rdma_ask_t *out)
 
     if (err != KVP_OK) return err;
     if (len < KVP_RDMA_ASK_BYTES) return KVP_PROTO;
-    out->nonce = take(src + 8, 8);
-    out->incarnation = take(src + 16, 8);
+    out->nonce = take_uint(src + 8, 8);
+    out->incarnation = take_uint(src + 16, 8);
     memcpy(out->pool_id, src + 24, sizeof out->pool_id);
-    out->mtu_bytes = (uint32_t)take(src + 40, 4);
+    out->mtu_bytes = (uint32_t)take_uint(src + 40, 4);
     return KVP_OK;
 }
 
@@ -86,7 +86,7 @@ v6_of(const struct sockaddr_storage *addr)
     return &((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
 }
 
-/* put_rail returns the bytes that the rail takes; before: the rail before it, or NULL. */
+/* put_rail returns the rail's encoded size; before: the previous rail, or NULL. */
 static size_t
 put_rail(uint8_t *dst, size_t cap, const struct sockaddr_storage *addr, const struct sockaddr_storage *before)
 {
@@ -103,7 +103,7 @@ put_rail(uint8_t *dst, size_t cap, const struct sockaddr_storage *addr, const st
     return 1 + n;
 }
 
-/* take_rail returns the bytes that it took; 0: this is no rail. */
+/* take_rail returns the bytes consumed; 0: malformed. */
 static size_t
 take_rail(const uint8_t *src, size_t len, uint16_t port, const struct sockaddr_storage *before,
           struct sockaddr_storage *addr_out)
@@ -139,12 +139,12 @@ kvp_rdma_answer_encode(const kvp_rdma_answer_t *answer, uint8_t dst[KVP_RDMA_ANS
 
     memset(dst, 0, ANSWER_BYTES);
     put_head(dst, answer->err);
-    put(dst + 8, answer->nonce, 8);
-    put(dst + 16, answer->epoch, 8);
+    put_uint(dst + 8, answer->nonce, 8);
+    put_uint(dst + 16, answer->epoch, 8);
     dst[24] = (uint8_t)answer->rail;
     dst[25] = (uint8_t)answer->rails_n;
-    if (answer->rails_n > 0) put(dst + 26, port_of(&answer->rails[0]), 2);
-    put(dst + 28, answer->mtu_bytes, 4);
+    if (answer->rails_n > 0) put_uint(dst + 26, port_of(&answer->rails[0]), 2);
+    put_uint(dst + 28, answer->mtu_bytes, 4);
     for (uint32_t i = 0; i < answer->rails_n; i++) {
         size_t n =
             put_rail(dst + at, KVP_RDMA_ANSWER_MAX - at, &answer->rails[i], i == 0 ? NULL : &answer->rails[i - 1]);
@@ -164,17 +164,17 @@ kvp_rdma_answer_decode(const uint8_t *src, size_t len, kvp_rdma_answer_t *out)
     if (err != KVP_OK) return err;
     if (len > KVP_RDMA_ANSWER_MAX)
         len = KVP_RDMA_ANSWER_MAX; /* a connection carries no more, and none that we encode is longer */
-    if (len < ANSWER_BYTES || src[25] > KVP_RDMA_RAILS_MAX || take(src + 6, 2) > 1000) return KVP_PROTO;
+    if (len < ANSWER_BYTES || src[25] > KVP_RDMA_RAILS_MAX || take_uint(src + 6, 2) > 1000) return KVP_PROTO;
     memset(out, 0, sizeof *out); /* what is between the fields as well: answers are compared as they lie */
-    out->err = (kvp_err_t) - (int64_t)take(src + 6, 2);
-    out->nonce = take(src + 8, 8);
-    out->epoch = take(src + 16, 8);
+    out->err = (kvp_err_t) - (int64_t)take_uint(src + 6, 2);
+    out->nonce = take_uint(src + 8, 8);
+    out->epoch = take_uint(src + 16, 8);
     out->rail = src[24];
     out->rails_n = src[25];
-    out->mtu_bytes = (uint32_t)take(src + 28, 4);
+    out->mtu_bytes = (uint32_t)take_uint(src + 28, 4);
     if (out->err == KVP_OK && out->rail >= out->rails_n) return KVP_PROTO;
     for (uint32_t i = 0; i < out->rails_n; i++) {
-        size_t n = take_rail(src + at, len - at, (uint16_t)take(src + 26, 2), i == 0 ? NULL : &out->rails[i - 1],
+        size_t n = take_rail(src + at, len - at, (uint16_t)take_uint(src + 26, 2), i == 0 ? NULL : &out->rails[i - 1],
                              &out->rails[i]);
 
         if (n == 0) return KVP_PROTO;
@@ -188,13 +188,13 @@ void
 kvp_rdma_token_encode(const kvp_rdma_token_t *keys, kvp_token_t *token_out)
 {
     *token_out = (kvp_token_t){.fd = -1, .len = (uint8_t)(TOKEN_HEAD_BYTES + keys->rails_n * 4)};
-    put(token_out->bytes, keys->epoch, 8);
-    put(token_out->bytes + 8, keys->addr, 8);
-    put(token_out->bytes + 16, keys->len, 8);
+    put_uint(token_out->bytes, keys->epoch, 8);
+    put_uint(token_out->bytes + 8, keys->addr, 8);
+    put_uint(token_out->bytes + 16, keys->len, 8);
     token_out->bytes[24] = (uint8_t)keys->rails_n;
     token_out->bytes[25] = keys->is_writable;
     for (uint32_t i = 0; i < keys->rails_n; i++)
-        put(token_out->bytes + TOKEN_HEAD_BYTES + i * 4, keys->rkeys[i], 4);
+        put_uint(token_out->bytes + TOKEN_HEAD_BYTES + i * 4, keys->rkeys[i], 4);
 }
 
 kvp_err_t
@@ -205,12 +205,12 @@ kvp_rdma_token_decode(const kvp_token_t *token, kvp_rdma_token_t *out)
     if (token->len < TOKEN_HEAD_BYTES || src[24] == 0 || src[24] > KVP_RDMA_RAILS_MAX) return KVP_INVALID;
     if (token->len != TOKEN_HEAD_BYTES + src[24] * 4u) return KVP_INVALID;
     memset(out, 0, sizeof *out);
-    out->epoch = take(src, 8);
-    out->addr = take(src + 8, 8);
-    out->len = take(src + 16, 8);
+    out->epoch = take_uint(src, 8);
+    out->addr = take_uint(src + 8, 8);
+    out->len = take_uint(src + 16, 8);
     out->rails_n = src[24];
     out->is_writable = src[25] != 0;
     for (uint32_t i = 0; i < out->rails_n; i++)
-        out->rkeys[i] = (uint32_t)take(src + TOKEN_HEAD_BYTES + i * 4, 4);
+        out->rkeys[i] = (uint32_t)take_uint(src + TOKEN_HEAD_BYTES + i * 4, 4);
     return KVP_OK;
 }

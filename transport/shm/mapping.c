@@ -2,15 +2,15 @@
  * Huge pages for memory files.
  *
  * Design notes.
- * - A page fault costs as much as copying 4 KiB three times over, for the first process that touches the page and again
- *   for each that maps it. In pages of 2 MiB that is nothing.
- * - Most systems ship with huge pages for shared memory switched off (shmem_enabled "never"), and a file can ask for
- *   nothing else without a mount of its own. MADV_COLLAPSE is the call that is obeyed all the same ("deny" apart): it
- *   makes one huge page out of what is there of its range, under the eyes of everybody who maps the file. It wants at
- *   least one page to be there.
- * - While the kernel populates it holds the lock of the whole process's mappings, and whoever of that process maps or unmaps
- *   anything waits for it, also in code that is not ours. So it is asked for little at a time.
- */
+ * - A page fault costs as much as three copies of 4 KiB, for the first process that touches the
+ *   page and again for each process that maps it. With pages of 2 MiB the cost vanishes.
+ * - Most systems ship with huge pages for shared memory disabled (shmem_enabled "never"), and a
+ *   file can request nothing else without a mount of its own. MADV_COLLAPSE works all the same
+ *   (except with "deny"): it makes one huge page out of the existing pages of a range, while other
+ *   processes have the file mapped. At least one page must exist.
+ * - While the kernel populates pages it holds the lock of the process's whole address space, and
+ *   every thread that maps or unmaps memory waits for it, even in code that is not ours. So each
+ *   call covers little. */
 #include "transport/shm/mapping.h"
 
 #include "common/forkguard.h"
@@ -23,11 +23,12 @@
 #include <unistd.h>
 
 /* ---- memory files */
-/* Who has the descriptor must not be able to cut the file under another's mapping, nor to add seals that stop the owner's stores. */
+/* Who has the descriptor must not be able to cut the file under another's mapping, nor to add seals
+ * that stop the owner's stores. */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static bool
-map(kvp_mem_t *mem, uint64_t len)
+map_file(kvp_mem_t *mem, uint64_t len)
 {
     mem->addr = kvp_map_shared(mem->fd, len, PROT_READ | PROT_WRITE);
     if (mem->addr == NULL) return false;
@@ -45,7 +46,7 @@ kvp_memfile_make(const char *name, uint64_t len, kvp_mem_t *mem_out)
     if (mem_out->fd < 0) return false;
     kvp_forkguard_add(mem_out->fd);
     if (ftruncate(mem_out->fd, (off_t)len) != 0 || fcntl(mem_out->fd, F_ADD_SEALS, SEALS) != 0) return false;
-    return map(mem_out, len);
+    return map_file(mem_out, len);
 }
 
 bool
@@ -58,7 +59,7 @@ kvp_memfile_adopt(int fd, uint64_t len, kvp_mem_t *mem_out)
     if (fstat(fd, &st) != 0) return false;
     errno = EINVAL;
     if ((uint64_t)st.st_size != len || (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS) return false;
-    return map(mem_out, len);
+    return map_file(mem_out, len);
 }
 
 void

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Mapping shared memory files so that huge pages can serve the mapping. Any thread.
- */
+ * Mapping shared memory files so that huge pages can back the mapping. Any thread. */
 #ifndef KVP_TRANSPORT_SHM_MAPPING_H
 #define KVP_TRANSPORT_SHM_MAPPING_H
 
@@ -13,25 +12,28 @@
  * since the kernel maps a huge page of the file whole only there. NULL: see errno. Ends with munmap(addr, len). */
 void *kvp_map_shared(int fd, size_t len, int prot);
 
-/* kvp_make_huge populates len bytes of such a mapping by huge pages, len and addr being multiples of KVP_HUGE_BYTES;
- * contents stay, whoever stores to them meanwhile. False, and nothing but some pages is populated, where the kernel
- * cannot, or not now: *is_hopeless_out tells the former. */
+/* kvp_make_huge populates len bytes of such a mapping with huge pages; len and addr are multiples
+ * of KVP_HUGE_BYTES. Contents stay, also beside concurrent stores. Returns false, with at most a
+ * few pages populated, if the kernel cannot; *is_hopeless_out is false if a later try may succeed. */
 bool kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out);
 
-/* kvp_touch_ahead maps len bytes of such a mapping, making what is not there, before somebody stores to them (is_for_writing) or
- * loads. addr is the beginning of a page. False: see errno; less is mapped, and the first touch does the rest. */
+/* kvp_touch_ahead maps len bytes of such a mapping, creating missing pages, before the first store
+ * (is_for_writing) or load. addr is the beginning of a page. Returns false with errno: fewer pages
+ * are mapped, and first touches map the rest. */
 bool kvp_touch_ahead(void *addr, size_t len, bool is_for_writing);
 
-/* kvp_memfile_make makes a file of len bytes, zero, sealed, mapped at a multiple of a huge page where it has one, and not inherited by
- * forked children; name is for /proc. False: see errno; the caller drops it all the same. */
+/* kvp_memfile_make makes a file of len bytes, zero, sealed, mapped at a multiple of a huge page
+ * where it has one, and not inherited by forked children; name is for /proc. False: see errno; the
+ * caller drops it all the same. */
 bool kvp_memfile_make(const char *name, uint64_t len, kvp_mem_t *mem_out) KVP_MUST_USE;
 
-/* kvp_memfile_drop gives the pages back also where others map the file: what they store from then on is seen by nobody. Legal
- * on the empty value, {.fd = -1}, and leaves that. */
+/* kvp_memfile_drop frees the pages even if other processes have the file mapped: no process sees
+ * their later stores. Legal on the empty value, {.fd = -1}, which it leaves behind. */
 void kvp_memfile_drop(kvp_mem_t *mem);
 
-/* kvp_memfile_adopt maps a file that another process made so, and takes fd in every case, as make leaves its own: false with errno, EINVAL where it is
- * of another length or not sealed. kvp_memfile_leave ends our part and leaves the pages to those who have the file. */
+/* kvp_memfile_adopt maps a file that another process made so, and takes fd in every case, as make
+ * leaves its own: false with errno, EINVAL where it is of another length or not sealed.
+ * kvp_memfile_leave ends our part and leaves the pages to those who have the file. */
 bool kvp_memfile_adopt(int fd, uint64_t len, kvp_mem_t *mem_out) KVP_MUST_USE;
 void kvp_memfile_leave(kvp_mem_t *mem);
 

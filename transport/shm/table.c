@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared memory between the processes of one host: sealed memfds, mapped by whoever opens them; submit is a copy by the
- * calling thread. There is no serving side: nobody here sees a peer's stores.
+ * Shared memory between the processes of one host: sealed memfds, mapped by each process that opens
+ * them; submit is a copy by the calling thread. The transport has no serving side: a peer's stores
+ * are invisible to it.
  *
  * Design notes.
- * - A memfd that can shrink would let its owner kill us with SIGBUS, so an unsealed one is refused; so is one of hugetlbfs, whose
- *   pages come out of a store that may be empty, with the same end.
- * - peer_fence never fires. A process that mapped our memory for writing keeps the mapping; only its death, which the
- *   node proves by pidfd, or its own word ends what it can store. Whoever fences asks that, not this transport.
+ * - The owner of a memfd that can shrink could kill us with SIGBUS, so an unsealed memfd is
+ *   refused. So is one of hugetlbfs, whose page store may be empty, with the same result.
+ * - peer_fence never fires. A process that mapped our memory for writing keeps the mapping. Only
+ *   its death, which the node proves by pidfd, or its own statement ends its stores. The fencing
+ *   node asks for that proof, not this transport.
  * - quiesce has nothing to wait for (the default): the serving side makes no copies.
- * - Mappings are MADV_DONTFORK: a forked child must not hold a writer's mapping that nobody knows of.
- */
+ * - Mappings are MADV_DONTFORK: a forked child must not hold a writer's mapping that the node does
+ *   not know. */
 #include "transport/shm/table.h"
 
 #include "transport/inside.h"
@@ -63,7 +65,7 @@ shm_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn
     (void)tp, (void)dead, (void)live_min, (void)done, (void)arg;
 }
 
-/* Whether fd is memory of at least len bytes that stays so. */
+/* Checks that fd is memory of at least len bytes that cannot shrink. */
 static kvp_err_t
 check_memfd(int fd, uint64_t len)
 {

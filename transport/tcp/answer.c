@@ -4,7 +4,7 @@
  */
 #include "transport/tcp/conn.h"
 
-/* Of a READ that went well, in the answer. */
+/* Returns the bytes of a successful READ in the answer. */
 static uint64_t
 whole_bytes(const kvp_tcp_read_t *r)
 {
@@ -47,8 +47,8 @@ gather_add(kvp_tcp_gather_t *g, const void *at, uint64_t len)
     return g->n < KVP_TCP_SEND_IOVS && g->bytes < KVP_TCP_CALL_BYTES;
 }
 
-/* Where the bytes of a READ are sent from: words are loaded here into the stage, all else is sent from where it lies.
- * NULL = the stage is full. */
+/* Returns the source of a READ's bytes: words are loaded into the staging buffer here, other bytes
+ * are sent from their place. NULL = the buffer is full. */
 static const uint8_t *
 source_of(kvp_tcp_work_t *w, kvp_tcp_read_t *r)
 {
@@ -63,8 +63,9 @@ source_of(kvp_tcp_work_t *w, kvp_tcp_read_t *r)
     return w->stage + r->staged_at;
 }
 
-/* A READ that is AFTER_PRIOR ends the gathering while bytes before it, which the kernel takes straight from memory, are
- * not handed over; those in the stage were loaded already. A sum is known when all that it is of was sent. */
+/* An AFTER_PRIOR READ ends the gathering until the kernel has all earlier bytes that it takes
+ * straight from memory; staged bytes were loaded already. A sum is known only after all its bytes
+ * were sent. */
 void
 kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
 {
@@ -96,8 +97,8 @@ kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
     }
 }
 
-/* Bytes of a READ were sent. The kernel has its copy, so it is the memory as it is now that is summed: where that has changed
- * meanwhile, the reader finds that they differ. */
+/* Sums sent bytes of a READ. The kernel has its copy, and the sum is of the memory as it is now: if
+ * the memory changed in between, the reader finds the difference. */
 static void
 sum_sent(kvp_tcp_work_t *w, const kvp_tcp_read_t *r, uint64_t off, uint64_t n)
 {

@@ -96,7 +96,8 @@ refuse_bytes(kvp_tcp_conn_t *conn, const char *what)
     return STEP_DEAD;
 }
 
-/* recv_some is one call. A short read means that the socket is empty, unless there is an end to be read as well. */
+/* recv_some makes one call. A short read means an empty socket, unless an end of file is pending as
+ * well. */
 static step_t
 recv_some(kvp_tcp_conn_t *conn, struct iovec *iov, size_t iov_n, size_t *n_out)
 {
@@ -119,8 +120,8 @@ recv_some(kvp_tcp_conn_t *conn, struct iovec *iov, size_t iov_n, size_t *n_out)
 
 /* Hello */
 
-/* judge_hello says whether this peer may come in. The incarnation is told to the lane before the set is asked, so that
- * a fence running at the same time sees one or the other. */
+/* judge_hello decides whether the peer may connect. It gives the lane the incarnation before it
+ * checks the fenced set, so that a concurrent fence sees one or the other. */
 static kvp_err_t
 judge_hello(kvp_tcp_conn_t *conn, const Kvp__Pb__DataHello *hello, const char **detail_out)
 {
@@ -273,7 +274,7 @@ run_publish(kvp_exports_t *ex, const kvp_data_op_t *op)
     return kvp_word_publish(at, op->guard_word);
 }
 
-/* False: no memory for what sums. */
+/* Returns false without memory for a sum. */
 static bool
 begin_op(kvp_tcp_conn_t *conn)
 {
@@ -303,7 +304,8 @@ begin_op(kvp_tcp_conn_t *conn)
     return true;
 }
 
-/* Whether the body of the WRITE at hand may land now; asked before each copy. Once refused it stays so. */
+/* Returns whether the body of the current WRITE may land now; asked before each copy. A refusal is
+ * permanent. */
 static bool
 may_land(kvp_tcp_work_t *w)
 {
@@ -325,7 +327,7 @@ land_body(kvp_tcp_conn_t *conn)
 
 /* decode works off what was received, up to the end of a request. */
 static step_t
-decode(kvp_tcp_conn_t *conn)
+decode_input(kvp_tcp_conn_t *conn)
 {
     kvp_tcp_work_t *w = conn->work;
     const uint8_t *at = w->rx + w->rx_at;
@@ -345,7 +347,8 @@ decode(kvp_tcp_conn_t *conn)
     return STEP_MORE;
 }
 
-/* recv_request receives a body straight into its place, and behind it, or where it may not land, into the buffer. */
+/* recv_request receives a body straight into its place. Bytes after the body, or of a refused body,
+ * go into the buffer. */
 static step_t
 recv_request(kvp_tcp_conn_t *conn, size_t *n_out)
 {
@@ -389,7 +392,7 @@ step_request(kvp_tcp_conn_t *conn, size_t *n_out)
         if (step == STEP_WAIT && kvp_data_dec_is_idle(&conn->dec)) work_drop(conn);
         if (step != STEP_MORE) return step;
     }
-    return decode(conn);
+    return decode_input(conn);
 }
 
 /* Answers: answer.c */
@@ -421,8 +424,8 @@ step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
 
 /* Turns */
 
-/* Whether the lane leaves the connection within an operation that goes on with the same memory, unasked. A guarded
- * WRITE asks its guard again before each copy, so it does not count. */
+/* Returns whether the lane leaves the connection within an operation that will use the same memory
+ * again without a check. A guarded WRITE checks its guard before each copy, so it does not count. */
 static bool
 is_within_op(const kvp_tcp_conn_t *conn)
 {

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One serving connection of tcp, and the lane that runs it. Internal to serve.c (lanes, fences, quiesce) and
- * conn.c (hello, requests, answers; what is sent next is answer.c's).
+ * One serving connection of tcp, and its lane. Internal to serve.c (lanes, fences, quiesce) and
+ * conn.c (hello, requests, answers; answer.c chooses the next bytes to send).
  *
  * Design notes.
- * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with system calls that
- *   do not block. Who takes the lock knows that no copy is under way, and can end the connection for good.
- * - A lane takes a request, then sends its answer, then takes the next: never both, so an idle connection holds no
- *   buffers and a busy one a fixed set (kvp_tcp_work_t), whatever a peer claims.
- * - Connections are freed by their lane's thread alone, after the events at hand: an event never names freed memory.
- */
+ * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with
+ *   system calls that do not block. A thread with the lock knows that no copy is under way, and can
+ *   end the connection for good.
+ * - A lane receives a request, then sends its answer, then receives the next, never both. So an
+ *   idle connection holds no buffers and a busy one a fixed set (kvp_tcp_work_t), whatever a peer
+ *   claims.
+ * - Only the lane's thread frees connections, after its current events: an event never names freed
+ *   memory. */
 #ifndef KVP_TRANSPORT_TCP_CONN_H
 #define KVP_TRANSPORT_TCP_CONN_H
 
@@ -57,9 +59,9 @@ typedef struct kvp_tcp_work {
     uint32_t head_len, head_sent;
     uint32_t op; /* the READ being sent, and how much of it is */
     uint64_t off;
-    kvp_sum_state_t *summing; /* of what was sent of that READ; NULL = none was asked for yet */
-    uint64_t sum; /* once all of it was sent */
-    uint32_t stage_len, staged_n; /* staged_n: READs staged and not yet sent whole */
+    kvp_sum_state_t *summing; /* sum of the sent bytes of the READ; NULL = no sum requested so far */
+    uint64_t sum; /* valid after all bytes were sent */
+    uint32_t stage_len, staged_n; /* staged_n: READs staged and not sent in full */
 
     kvp_data_rep_t rep; /* rep and status are sent as they lie here */
     int32_t status[KVP_DATA_OPS_MAX + 1];
@@ -70,7 +72,7 @@ typedef struct kvp_tcp_work {
 
 typedef enum {
     KVP_TCP_CONN_HELLO, /* its first frame is awaited */
-    KVP_TCP_CONN_REFUSED, /* told so; until it closes, or its time is over */
+    KVP_TCP_CONN_REFUSED, /* refusal sent; waits for the peer's close, or for its time limit */
     KVP_TCP_CONN_REQUEST,
     KVP_TCP_CONN_ANSWER,
     KVP_TCP_CONN_CLOSED, /* on lane->dead, touches nothing */
@@ -78,23 +80,23 @@ typedef enum {
 
 struct kvp_tcp_lane;
 
-/* All of it is guarded by lane->lock. */
+/* Guarded by lane->lock. */
 typedef struct {
     kvp_list_t on_lane; /* lane->conns or lane->dead */
     kvp_list_t on_run; /* lane->run: may make progress now */
-    kvp_list_t on_busy; /* lane->busy: between turns it stands within an operation that it will go on with */
+    kvp_list_t on_busy; /* lane->busy: between turns the connection is within an operation that it will continue */
     kvp_list_t on_hello; /* lane->hellos, oldest first */
     struct kvp_tcp_lane *lane;
     int fd;
     kvp_tcp_conn_state_t state;
     bool can_recv, can_send; /* edge-triggered: true until a call would block */
     bool has_hup; /* end of file or an error is there to be read */
-    bool is_over; /* beyond max_conns: to be refused */
+    bool is_over; /* over max_conns: to be refused */
     uint64_t incarnation; /* 0 until told */
     uint64_t hello_until_ns;
 
     uint64_t op_serial; /* of the operation at hand */
-    uint64_t busy_serial; /* the one that put it on lane->busy */
+    uint64_t busy_serial; /* serial of its entry in lane->busy */
     uint64_t busy_seq; /* place in the lane's order */
 
     kvp_data_dec_t dec;
@@ -132,13 +134,14 @@ typedef struct kvp_tcp_lane {
 /* kvp_tcp_conn_turn does what the connection can do now, up to a share of bytes; true where more is left to do. */
 bool kvp_tcp_conn_turn(kvp_tcp_conn_t *conn);
 
-/* kvp_tcp_conn_kill ends it: afterwards it touches no memory. The lane's thread closes and frees it. */
+/* kvp_tcp_conn_kill ends the connection: it touches no memory afterwards. The lane's thread closes
+ * and frees it. */
 void kvp_tcp_conn_kill(kvp_tcp_conn_t *conn);
 
-/* kvp_tcp_work_free frees a spare one. */
+/* kvp_tcp_work_free frees a spare set of buffers. */
 void kvp_tcp_work_free(kvp_tcp_work_t *work);
 
-/* kvp_tcp_conn_uses tells whether it holds an address in mr's memory. */
+/* kvp_tcp_conn_uses returns whether the connection holds an address in mr's memory. */
 bool kvp_tcp_conn_uses(const kvp_tcp_conn_t *conn, const kvp_mr_t *mr);
 
 #define KVP_TCP_CALL_BYTES (1u << 20) /* of one system call into or out of exported memory */
@@ -153,12 +156,12 @@ typedef struct {
 /* kvp_tcp_answer_begin makes the head, once every operation of the request was decoded. */
 void kvp_tcp_answer_begin(kvp_tcp_conn_t *conn);
 
-/* kvp_tcp_answer_gather collects what may be sent next, at most KVP_TCP_CALL_BYTES; kvp_tcp_answer_took says how much of
- * that was sent. */
+/* kvp_tcp_answer_gather collects the next bytes to send, at most KVP_TCP_CALL_BYTES;
+ * kvp_tcp_answer_took records how many were sent. */
 void kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g);
 void kvp_tcp_answer_took(kvp_tcp_conn_t *conn, size_t n);
 
-/* kvp_tcp_answer_is_over says whether all of it was sent. */
+/* kvp_tcp_answer_is_over returns whether the whole answer was sent. */
 bool kvp_tcp_answer_is_over(const kvp_tcp_conn_t *conn);
 
 #endif

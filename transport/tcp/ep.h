@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The asking side of tcp: an endpoint. Internal to table.c (connect, submit, poll) and flow.c (sending and
- * receiving).
+ * The asking side of tcp: an endpoint. Internal to table.c (connect, submit, poll) and flow.c
+ * (sending and receiving).
  *
  * Design notes.
- * - Transfers stand in a ring in the order of submission. Neighbours of one kind (READ; WRITE and PUBLISH) make up a
- *   request. Requests are sent, and answered, in order, so a transfer's place in the ring is all its bookkeeping.
- * - Payload goes between the socket and the caller's memory, with nothing in between: two cursors, tx and rx, walk the
- *   requests and give the next piece of memory to be sent or to be filled.
- * - ep_poll sends and receives in one go, and the serving side does one or the other: two full sockets cannot lock up.
- * - A sum is taken of each piece while it is in the cache: after it was received, before it is sent.
- */
+ * - Transfers form a ring in the order of submission. Neighbours of one kind (READ; WRITE and
+ *   PUBLISH) make up a request. Requests are sent and answered in order, so a transfer's place in
+ *   the ring is its only bookkeeping.
+ * - Payload moves directly between the socket and the caller's memory: two cursors, tx and rx, walk
+ *   the requests and give the next piece of memory to send or to fill.
+ * - ep_poll both sends and receives, and the serving side does one or the other: two full sockets
+ *   cannot deadlock.
+ * - Each piece is summed while it is in the cache: after it was received, before it is sent. */
 #ifndef KVP_TRANSPORT_TCP_EP_H
 #define KVP_TRANSPORT_TCP_EP_H
 
@@ -76,7 +77,7 @@ typedef struct {
     int fd;
     kvp_tcp_ep_state_t state;
     kvp_err_t broken_by;
-    kvp_ep_done_fn done; /* NULL once it has fired */
+    kvp_ep_done_fn done; /* NULL after the call */
     void *arg;
     kvp_buf_t hello;
     size_t hello_sent;
@@ -116,11 +117,11 @@ kvp_tcp_xfer_at(kvp_tcp_ep_t *ep, uint32_t pos)
 /* kvp_tcp_ep_fire_connect calls the connection's done, if it has not fired. */
 void kvp_tcp_ep_fire_connect(kvp_tcp_ep_t *ep, kvp_err_t err);
 
-/* kvp_tcp_ep_break ends the endpoint, and with err all that it owns. */
+/* kvp_tcp_ep_break ends the endpoint, and completes all its transfers with err. */
 void kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err);
 
-/* kvp_tcp_ep_is_stalled tells whether sending must wait for answers: the source of a WRITE may be the destination of a
- * READ before it. */
+/* kvp_tcp_ep_is_stalled returns whether sending must wait for answers: the source of a WRITE may be
+ * the destination of an earlier READ. */
 bool kvp_tcp_ep_is_stalled(kvp_tcp_ep_t *ep);
 
 /* kvp_tcp_ep_flush sends, and kvp_tcp_ep_receive receives, what goes without blocking, up to a share of bytes. */

@@ -6,14 +6,14 @@
 #include "transport/tcp/sock.h"
 #include "common/log.h"
 
-#define PIECE_BYTES (512u << 10) /* of one system call: stays in the second-level cache until it is summed */
-#define POLL_BYTES (8u << 20) /* of one ep_poll in each direction, so that callers see their clock */
+#define PIECE_BYTES (512u << 10) /* bytes of one system call: they stay in the second-level cache until summed */
+#define POLL_BYTES (8u << 20) /* bytes of one ep_poll in each direction, so that callers can check the clock */
 #define IOVS 64u
 
 /* Completions */
 
 static void
-complete(kvp_tcp_ep_t *ep, kvp_err_t status)
+complete_first(kvp_tcp_ep_t *ep, kvp_err_t status)
 {
     kvp_xfer_t *x = kvp_tcp_xfer_at(ep, ep->head++);
 
@@ -31,8 +31,9 @@ kvp_tcp_ep_fire_connect(kvp_tcp_ep_t *ep, kvp_err_t err)
     if (done != NULL) done(ep->arg, err);
 }
 
-/* The socket is shut down first, so nothing touches the memory of what completes then. Its descriptor stays ours until the
- * endpoint is closed: whoever has noted the number can still take it back, and nobody else can get it. */
+/* The socket is shut down first, so no byte touches the memory of the transfers that complete now.
+ * The descriptor stays ours until the endpoint is closed: a caller that has noted the number can
+ * still remove it from its set, and no other file gets the number. */
 void
 kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err)
 {
@@ -42,7 +43,7 @@ kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err)
     shutdown(ep->fd, SHUT_RDWR);
     kvp_tcp_ep_fire_connect(ep, err);
     while (ep->head != ep->tail)
-        complete(ep, err);
+        complete_first(ep, err);
 }
 
 /* Sending */
@@ -167,7 +168,7 @@ gather_tx(kvp_tcp_ep_t *ep, struct iovec *iov, size_t *bytes_out)
     size_t bytes = 0;
 
     while (n < IOVS && bytes < PIECE_BYTES && tx_piece(ep, &tx, &piece)) {
-        /* Behind requests that are only being sent now, a stall is not known yet. */
+        /* For requests after a partly sent one, a stall is not known yet. */
         if (tx.req != ep->tx.req && kvp_tcp_req_at(ep, tx.req)->is_after_reads) break;
         piece.len = (size_t)kvp_min_u64(piece.len, PIECE_BYTES - bytes);
         tx_sum_piece(ep, &tx, &piece);
@@ -221,7 +222,7 @@ kvp_tcp_ep_flush(kvp_tcp_ep_t *ep)
 
 /* Receiving */
 
-/* Of a READ that went well, in the answer. */
+/* Returns the bytes of a successful READ in the answer. */
 static uint64_t
 whole_bytes(const kvp_xfer_t *x)
 {
@@ -245,7 +246,7 @@ finish_request(kvp_tcp_ep_t *ep)
 
 /* Completes what has no bytes to come, up to the next transfer that has, or to the end of the answer. */
 static void
-settle(kvp_tcp_ep_t *ep)
+settle_request(kvp_tcp_ep_t *ep)
 {
     const kvp_tcp_req_t *req = kvp_tcp_req_at(ep, ep->reqs_head);
     uint32_t end = req->first + req->hdr.n_ops;
@@ -253,7 +254,7 @@ settle(kvp_tcp_ep_t *ep)
     while (ep->head != end) {
         int32_t status = rx_status(ep)[ep->head - req->first];
         if (req->is_read && status == KVP_OK) return;
-        complete(ep, status);
+        complete_first(ep, status);
     }
     finish_request(ep);
 }
@@ -277,7 +278,7 @@ take_head(kvp_tcp_ep_t *ep)
         return;
     }
     ep->rx.in_body = true;
-    settle(ep);
+    settle_request(ep);
 }
 
 static void
@@ -286,8 +287,8 @@ end_body(kvp_tcp_ep_t *ep, kvp_err_t status)
     ep->rx.iov = 0;
     ep->rx.off = 0;
     ep->rx.body = 0;
-    complete(ep, status);
-    settle(ep);
+    complete_first(ep, status);
+    settle_request(ep);
 }
 
 static void
@@ -315,7 +316,7 @@ take_body(kvp_tcp_ep_t *ep, const uint8_t *at, size_t n)
     if (rx->body == whole_bytes(x)) end_body(ep, KVP_OK);
 }
 
-/* Bytes of the sum behind it, which are in the transfer's word. */
+/* Receives bytes of the following sum, into the transfer's word. */
 static void
 take_sum(kvp_tcp_ep_t *ep, size_t n)
 {
@@ -332,9 +333,9 @@ skip_empty_iov(const kvp_xfer_t *x, uint32_t *iov)
         ++*iov;
 }
 
-/* What was received lies where gather_rx said: walk the same way. */
+/* Received bytes lie where gather_rx pointed: walk the same way. */
 static void
-take(kvp_tcp_ep_t *ep, size_t n)
+take_received(kvp_tcp_ep_t *ep, size_t n)
 {
     while (n > 0 && ep->state == KVP_TCP_EP_READY) {
         if (!ep->rx.in_body) {
@@ -377,7 +378,8 @@ gather_add(gather_t *g, void *at, size_t len)
     g->bytes += len;
 }
 
-/* The bodies of the answer at hand, from the cursor on. True where they are in it up to the last one. */
+/* Gathers the bodies of the current answer from the cursor on. Returns true if it gathered up to
+ * the last one. */
 static bool
 gather_bodies(kvp_tcp_ep_t *ep, gather_t *g)
 {
@@ -453,7 +455,7 @@ kvp_tcp_ep_receive(kvp_tcp_ep_t *ep)
             return;
         }
         ep->base.received_bytes += n;
-        take(ep, n);
+        take_received(ep, n);
         total += n;
         if (n < g.bytes) return;
     }

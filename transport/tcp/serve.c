@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define MAX_CONNS_DEFAULT 4096u
-#define REFUSE_SLACK 64u /* connections over the maximum that are told BUSY; beyond, they are just closed */
+#define REFUSE_SLACK 64u /* connections over the maximum that get a BUSY answer; further ones are just closed */
 #define HELLO_NS (5 * KVP_NS_PER_S)
 #define QUIESCE_CUT_NS KVP_NS_PER_S
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
@@ -35,14 +35,14 @@ struct kvp_tcp_server {
     uint64_t accept_again_ns; /* lane 0's thread: accepting is paused until then; 0 = it is not */
 };
 
-/* One call of quiesce; gone when the last lane has passed. */
+/* One call of quiesce; freed after the last lane has passed. */
 typedef struct {
     kvp_quiesce_fn done;
     void *arg;
     _Atomic uint32_t lanes_left;
     struct quiesce_lane {
         kvp_list_t link; /* lane->quiesces, or the list of those to be fired */
-        uint64_t seq; /* waits for what is on lane->busy up to this */
+        uint64_t seq; /* waits for entries of lane->busy up to this serial */
         uint64_t cut_ns;
         void *whole;
     } at[];
@@ -50,8 +50,8 @@ typedef struct {
 
 /* Lanes */
 
-/* How threads other than the lane's own take its lock: a busy lane lets it go for an instant only, and gives way to
- * those who say that they wait. */
+/* Takes the lane's lock for a thread other than the lane's own: a busy lane releases the lock only
+ * for an instant, and gives way to announced waiters. */
 static void
 lane_enter(kvp_tcp_lane_t *lane)
 {
@@ -107,7 +107,7 @@ lane_open(kvp_tcp_lane_t *lane)
     return err;
 }
 
-/* Frees those that were ended; by the lane's thread, after its events at hand. */
+/* Frees ended connections; by the lane's thread, after its current events. */
 static void
 lane_reap(kvp_tcp_lane_t *lane)
 {
@@ -122,7 +122,8 @@ lane_reap(kvp_tcp_lane_t *lane)
 
 /* Quiesce */
 
-/* Moves the quiesces that this lane has passed to fired; those that waited too long end the sends they wait for. */
+/* Moves the quiesces that this lane has passed to fired; an overdue quiesce ends the sends that it
+ * waits for. */
 static void
 lane_pass_quiesces(kvp_tcp_lane_t *lane, uint64_t now_ns, kvp_list_t *fired)
 {
@@ -143,7 +144,7 @@ lane_pass_quiesces(kvp_tcp_lane_t *lane, uint64_t now_ns, kvp_list_t *fired)
     }
 }
 
-/* A lane (or the caller) is past it; the last one calls done. No lock is held. */
+/* A lane (or the caller) has passed the quiesce; the last one calls done. No lock is held. */
 static void
 quiesce_pass(quiesce_t *q)
 {
@@ -314,7 +315,7 @@ accept_some(kvp_tcp_server_t *server)
 /* Serving */
 
 static void
-earlier(uint64_t *until_ns, uint64_t t_ns)
+set_earlier(uint64_t *until_ns, uint64_t t_ns)
 {
     if (t_ns < *until_ns) *until_ns = t_ns;
 }
@@ -329,10 +330,10 @@ lane_timeout(kvp_tcp_server_t *server, kvp_tcp_lane_t *lane, int timeout_ms)
 
     if (!kvp_list_is_empty(&lane->run) || !kvp_list_is_empty(&lane->dead)) return 0;
     if (!kvp_list_is_empty(&lane->hellos))
-        earlier(&until_ns, kvp_list_first(&lane->hellos, kvp_tcp_conn_t, on_hello)->hello_until_ns);
+        set_earlier(&until_ns, kvp_list_first(&lane->hellos, kvp_tcp_conn_t, on_hello)->hello_until_ns);
     if (!kvp_list_is_empty(&lane->quiesces))
-        earlier(&until_ns, kvp_list_first(&lane->quiesces, struct quiesce_lane, link)->cut_ns);
-    if (lane == &server->lanes[0] && server->accept_again_ns != 0) earlier(&until_ns, server->accept_again_ns);
+        set_earlier(&until_ns, kvp_list_first(&lane->quiesces, struct quiesce_lane, link)->cut_ns);
+    if (lane == &server->lanes[0] && server->accept_again_ns != 0) set_earlier(&until_ns, server->accept_again_ns);
     if (until_ns == UINT64_MAX) return timeout_ms;
     now_ns = kvp_now_ns();
     if (until_ns <= now_ns) return 0;
@@ -340,7 +341,7 @@ lane_timeout(kvp_tcp_server_t *server, kvp_tcp_lane_t *lane, int timeout_ms)
     return timeout_ms < 0 || wait_ms < (uint64_t)timeout_ms ? (int)wait_ms : timeout_ms;
 }
 
-/* Marks what became possible. The lane's lock is held. */
+/* Records the ready events. The lane's lock is held. */
 static void
 lane_note_event(kvp_tcp_lane_t *lane, kvp_tcp_conn_t *conn, uint32_t events)
 {
@@ -352,8 +353,8 @@ lane_note_event(kvp_tcp_lane_t *lane, kvp_tcp_conn_t *conn, uint32_t events)
     kvp_list_add_tail(&lane->run, &conn->on_run);
 }
 
-/* One turn for each connection that is on the list now. The lock is let go between turns: whoever waits for it (fence,
- * quiesce, dereg) waits for one turn, not for all. */
+/* One turn for each connection now on the list. The lock is released between turns, so that a
+ * waiting fence, quiesce or dereg waits for one turn, not for all. */
 static void
 lane_run_conns(kvp_tcp_lane_t *lane)
 {

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define BACKLOG 512
-/* An idle connection whose host is gone is noticed in 10 + 3 x 5 s; one with bytes under way, in 30 s. */
+/* Time-outs: 10 + 3 x 5 s for an idle connection to a dead host, 30 s for one with bytes under way. */
 #define KEEPALIVE_IDLE_S 10
 #define KEEPALIVE_INTERVAL_S 5
 #define KEEPALIVE_PROBES 3
@@ -50,7 +50,7 @@ kvp_tcp_sock_setup(int fd)
 }
 
 static kvp_err_t
-resolve(const kvp_addr_t *addr, bool is_passive, struct addrinfo **list_out)
+resolve_addr(const kvp_addr_t *addr, bool is_passive, struct addrinfo **list_out)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     char port[8];
@@ -87,7 +87,7 @@ kvp_err_t
 kvp_tcp_sock_listen(const kvp_addr_t *at, int *fd_out, kvp_addr_t *bound_out)
 {
     struct addrinfo *list;
-    kvp_err_t err = resolve(at, true, &list);
+    kvp_err_t err = resolve_addr(at, true, &list);
     int fd;
 
     if (err != KVP_OK) return err;
@@ -109,7 +109,7 @@ kvp_err_t
 kvp_tcp_sock_connect(const kvp_addr_t *to, int *fd_out)
 {
     struct addrinfo *list;
-    kvp_err_t err = resolve(to, false, &list);
+    kvp_err_t err = resolve_addr(to, false, &list);
     int fd;
 
     if (err != KVP_OK) return err;
@@ -131,7 +131,7 @@ kvp_tcp_sock_connect(const kvp_addr_t *to, int *fd_out)
 }
 
 static kvp_err_t
-translate(ssize_t n, size_t *n_out)
+translate_result(ssize_t n, size_t *n_out)
 {
     if (n > 0) {
         *n_out = (size_t)n;
@@ -150,7 +150,7 @@ kvp_tcp_sock_send(int fd, struct iovec *iov, size_t iov_n, size_t *n_out)
     do {
         n = sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
-    return translate(n, n_out);
+    return translate_result(n, n_out);
 }
 
 kvp_err_t
@@ -162,5 +162,5 @@ kvp_tcp_sock_recv(int fd, struct iovec *iov, size_t iov_n, size_t *n_out)
     do {
         n = recvmsg(fd, &msg, MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
-    return translate(n, n_out);
+    return translate_result(n, n_out);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tcp: one-sided transfers over a stream. This file is the transport's table: instances, memory, and of the asking side
- * connect, submit and poll; flow.c moves the bytes, serve.c answers. One thread at a time uses an endpoint.
- */
+ * tcp: one-sided transfers over a stream. This file is the transport's table: instances, memory,
+ * and the asking side's connect, submit and poll; flow.c moves the bytes, serve.c answers. One
+ * thread at a time uses an endpoint. */
 #include "transport/tcp/table.h"
 
 #include "transport/inside.h"
@@ -17,7 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define REQ_PAYLOAD_BYTES (8u << 20) /* a request is closed when it has that much; one transfer may have more */
+/* a request takes no further transfer after this size; a single transfer may be larger */
+#define REQ_PAYLOAD_BYTES (8u << 20)
 
 typedef struct {
     kvp_mr_t base;
@@ -78,7 +79,7 @@ read_verdict(kvp_tcp_ep_t *ep)
     return err;
 }
 
-/* Receives no byte beyond the answer: what follows is data. */
+/* Receives no byte after the answer: data follows. */
 static kvp_err_t
 receive_reply(kvp_tcp_ep_t *ep)
 {
@@ -203,7 +204,7 @@ key_of(kvp_rseg_t *rseg)
 }
 
 static void
-encode(kvp_data_op_t *op, const kvp_xfer_t *x)
+encode_op(kvp_data_op_t *op, const kvp_xfer_t *x)
 {
     *op = (kvp_data_op_t){.key = key_of(x->rseg), .off = x->roffset, .len = x->len};
     if ((x->flags & KVP_XFER_AFTER_PRIOR) != 0) op->flags |= KVP_DATA_AFTER_PRIOR;
@@ -223,7 +224,8 @@ encode(kvp_data_op_t *op, const kvp_xfer_t *x)
     }
 }
 
-/* The last request, if this transfer may join it: none of it was sent, and it is of the same kind. */
+/* Returns the last request if the transfer may join it: no byte of it was sent, and its kind is the
+ * same. */
 static kvp_tcp_req_t *
 open_req(kvp_tcp_ep_t *ep, const kvp_xfer_t *x)
 {
@@ -252,7 +254,7 @@ new_req(kvp_tcp_ep_t *ep, const kvp_xfer_t *x)
 
 /* False where the rings are full. */
 static bool
-enqueue(kvp_tcp_ep_t *ep, kvp_xfer_t *x)
+enqueue_xfer(kvp_tcp_ep_t *ep, kvp_xfer_t *x)
 {
     kvp_tcp_req_t *req;
 
@@ -260,7 +262,7 @@ enqueue(kvp_tcp_ep_t *ep, kvp_xfer_t *x)
     req = open_req(ep, x);
     if (req == NULL) req = new_req(ep, x);
     if (req == NULL) return false;
-    encode(&ep->ops[ep->tail % KVP_TCP_RING], x);
+    encode_op(&ep->ops[ep->tail % KVP_TCP_RING], x);
     ep->ring[ep->tail % KVP_TCP_RING] = x;
     ep->tail++;
     req->hdr.n_ops++;
@@ -287,7 +289,7 @@ tcp_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_out)
         if (err != KVP_OK) {
             xfers[i]->status = err;
             xfers[i]->done(xfers[i]);
-        } else if (!enqueue(ep, xfers[i])) {
+        } else if (!enqueue_xfer(ep, xfers[i])) {
             break;
         }
     }
@@ -357,7 +359,7 @@ tcp_drain(kvp_ep_t *base, uint64_t deadline_ns)
         wait.tv_sec = (time_t)((deadline_ns - now_ns) / KVP_NS_PER_S);
         wait.tv_nsec = (long)((deadline_ns - now_ns) % KVP_NS_PER_S);
         pfd = (struct pollfd){.fd = ep->fd, .events = tcp_ep_arm(base)};
-        (void)ppoll(&pfd, 1, &wait, NULL); /* whatever it says, poll and the clock decide */
+        (void)ppoll(&pfd, 1, &wait, NULL); /* on any result, poll and the clock decide */
     }
 }
 

@@ -7,7 +7,7 @@
 
 /* collect fills a record of size bytes from the input; true when it is whole. */
 static bool
-collect(kvp_data_dec_t *dec, void *record, size_t size, const uint8_t **at, size_t *len)
+collect_record(kvp_data_dec_t *dec, void *record, size_t size, const uint8_t **at, size_t *len)
 {
     size_t n = (size_t)kvp_min_u64(size - dec->part, *len);
 
@@ -33,7 +33,7 @@ begin_request(kvp_data_dec_t *dec)
     return KVP_OK;
 }
 
-/* The first operation says what the request is. */
+/* The first operation decides the kind of the request. */
 static kvp_err_t
 begin_op(kvp_data_dec_t *dec)
 {
@@ -77,7 +77,7 @@ kvp_data_dec_next(kvp_data_dec_t *dec, const uint8_t **at, size_t *len, kvp_data
 
     *ev_out = KVP_DATA_EV_MORE;
     if (dec->state == KVP_DATA_DEC_REQ) {
-        if (!collect(dec, &dec->req, sizeof dec->req, at, len)) return KVP_OK;
+        if (!collect_record(dec, &dec->req, sizeof dec->req, at, len)) return KVP_OK;
         err = begin_request(dec);
         if (err != KVP_OK) return err;
     }
@@ -97,7 +97,7 @@ kvp_data_dec_next(kvp_data_dec_t *dec, const uint8_t **at, size_t *len, kvp_data
         *ev_out = KVP_DATA_EV_END;
         return KVP_OK;
     }
-    if (!collect(dec, &dec->op, sizeof dec->op, at, len)) return KVP_OK;
+    if (!collect_record(dec, &dec->op, sizeof dec->op, at, len)) return KVP_OK;
     err = begin_op(dec);
     if (err == KVP_OK) *ev_out = KVP_DATA_EV_OP;
     return err;

@@ -7,10 +7,10 @@
 
 #include "proto/wire.h"
 
-/* What the decoder found next. */
+/* The decoder's next event. */
 typedef enum {
     KVP_DATA_EV_MORE, /* nothing is left of the input */
-    KVP_DATA_EV_OP, /* dec->op is one operation more */
+    KVP_DATA_EV_OP, /* dec->op is the next operation */
     KVP_DATA_EV_BODY, /* bytes of the last operation, a WRITE: body and body_len */
     KVP_DATA_EV_END, /* the request is whole */
 } kvp_data_ev_t;
@@ -36,19 +36,20 @@ typedef struct {
     uint64_t body_left; /* of the last operation */
 } kvp_data_dec_t;
 
-/* kvp_data_dec_next consumes input from *at and says what it was. PROTO: a record breaks a rule; nothing more can be
- * decoded and the connection must be closed. Every op event is within the request's own counts: n_ops of them at most,
- * and as many body bytes as their lengths say. */
+/* kvp_data_dec_next consumes input from *at and returns its event. PROTO: a record breaks a rule;
+ * decoding ends, and the connection must be closed. Op events stay within the request's own counts:
+ * at most n_ops, with body bytes as their lengths state. */
 kvp_err_t kvp_data_dec_next(kvp_data_dec_t *dec, const uint8_t **at, size_t *len, kvp_data_ev_t *ev_out) KVP_MUST_USE;
 
-/* kvp_data_dec_is_idle tells whether no request has begun. */
+/* kvp_data_dec_is_idle returns whether no request has begun. */
 static inline bool
 kvp_data_dec_is_idle(const kvp_data_dec_t *dec)
 {
     return dec->state == KVP_DATA_DEC_REQ && dec->part == 0;
 }
 
-/* Body bytes that the caller receives by itself, straight into their place: at most body_left, told with took. */
+/* Body bytes that the caller receives by itself, straight into their place: at most body_left,
+ * reported with took. */
 static inline uint64_t
 kvp_data_dec_body_left(const kvp_data_dec_t *dec)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - To end an id of a connection sends the peer a message, which nobody hears while the port is down: the peer keeps its
- *   queue pair for ever. Soft RoCE is worse off: a message that finds no route puts the port's management queue pair into
- *   an error after which it sends and hears nothing any more, so that nobody connects by that device until it is added
- *   anew (tests/rdma_vm/README.md).
- * - So such an id is put aside on a channel of its own, without its queue pair, and ended when somebody has to do with
- *   connections and the port is active. Those of a process that exits are the kernel's to end.
- */
+ * - Ending the id of a connection sends the peer a message. With the port down the message is lost,
+ *   and the peer keeps its queue pair for ever. Soft RoCE is worse: a message without a route puts
+ *   the port's management queue pair into an error state, in which it neither sends nor receives,
+ *   so no connection by the device is possible until the device is added again
+ *   (tests/rdma_vm/README.md).
+ * - So such an id is parked on a channel of its own, without its queue pair, and ended by a later
+ *   connection event when the port is active. The kernel ends parked ids of a process that exits. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/list.h"
@@ -32,10 +32,10 @@ static struct {
     struct rdma_event_channel *channel; /* guarded by the lock, as is */
     kvp_list_t ids;
     _Atomic uint32_t n;
-    _Atomic bool is_ending; /* a thread of that is there */
+    _Atomic bool is_ending; /* a thread ends parked ids */
 } left = {.lock = PTHREAD_MUTEX_INITIALIZER, .ids = {&left.ids, &left.ids}};
 
-/* The interface is down before its routes are gone, and its port is after them. */
+/* The interface goes down before its routes are removed, its port after them. */
 static bool
 is_netdev_up(const char *name)
 {
@@ -90,7 +90,7 @@ kvp_rdma_disconnect_later(const kvp_rdma_libs_t *libs, struct rdma_cm_id *id, co
     return is_taken;
 }
 
-/* One that is ended may wait for the kernel: nobody else waits for that. */
+/* Ending an id may wait for the kernel; only this thread waits. */
 static void *
 end_left(void *arg)
 {

@@ -2,9 +2,9 @@
  * kvp_verbs_ops over librdmacm and libibverbs: connections, and bytes over them.
  *
  * Design notes.
- * - The time until a packet that is not acknowledged is sent again is set by us: the default makes a dead peer take 15 s.
- * - A connection that is closed sends its peer word of that, and does not wait for an answer.
- */
+ * - The time until a packet that is not acknowledged is sent again is set by us: the default makes
+ *   a dead peer take 15 s.
+ * - A connection that is closed sends its peer word of that, and does not wait for an answer. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "transport/rdma/verbs/rank.h"
@@ -22,10 +22,10 @@
 
 #define RESOLVE_MS 2000
 #define PATH_HOPS 64
-#define PATH_PKEY 0xFFFF /* the only one of Ethernet */
+#define PATH_PKEY 0xFFFF /* the only partition key of Ethernet */
 #define PATH_REVERSIBLE 0x80
 #define PATH_EXACTLY (2 << 6) /* a selector of path records */
-#define PATH_LIFETIME 18 /* 4.096 us << 18: what the manager itself says of Ethernet */
+#define PATH_LIFETIME 18 /* 4.096 us << 18: the connection manager's own value for Ethernet */
 #define BACKLOG 128
 #define ACK_TIMEOUT 15 /* 4.096 us << 15 = 134 ms, and seven times that until a peer is given up */
 #define RETRIES 7
@@ -89,7 +89,7 @@ cm_open(kvp_rdma_cm_t **cm_out)
         free(cm);
         return KVP_SYS;
     }
-    kvp_forkguard_add(cm->channel->fd); /* a child would keep what listens by it */
+    kvp_forkguard_add(cm->channel->fd); /* a child would keep the listening port */
     cm->base.fd = cm->channel->fd;
     *cm_out = &cm->base;
     return KVP_OK;
@@ -152,7 +152,7 @@ id_close(kvp_rdma_id_t *base)
     free(id);
 }
 
-/* A request is told with an id of its own: true where it is ours now. */
+/* A request event brings a new id: true if the id is now ours. */
 static bool
 take_request(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw, kvp_rdma_event_t *out)
 {
@@ -169,7 +169,8 @@ take_request(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw, kvp_rdma_event_t *out)
     return true;
 }
 
-/* The record that the manager makes by itself says the port's own MTU. Both queue pairs get that of the record. */
+/* The connection manager's own path record has the port's MTU. Both queue pairs get the MTU of the
+ * record set here. */
 static int
 find_route(const ibv_id_t *id)
 {
@@ -187,7 +188,7 @@ find_route(const ibv_id_t *id)
         .flowlabel_hoplimit = htonl(PATH_HOPS),
         .reversible_numpath = PATH_REVERSIBLE | 1,
         .mtu = (uint8_t)(PATH_EXACTLY | mtu),
-        .rate = PATH_EXACTLY, /* as the port has it */
+        .rate = PATH_EXACTLY, /* the rate of the port */
         .packetlifetime = PATH_EXACTLY | PATH_LIFETIME,
     };
     return (kvp_ibv_libs()->rdma_set_option)(id->id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &way, sizeof way);
@@ -195,7 +196,7 @@ find_route(const ibv_id_t *id)
 
 /* What an event is to our user; false: nothing. */
 static bool
-translate(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *out)
+translate_event(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *out)
 {
     ibv_id_t *id = ev->id->context;
     kvp_ibv_dev_t *dev;
@@ -248,7 +249,7 @@ cm_next(kvp_rdma_cm_t *cm, kvp_rdma_event_t *out)
         *out = (kvp_rdma_event_t){.len = kvp_min_u64(ev->param.conn.private_data_len, sizeof out->data)};
         if (ev->param.conn.private_data == NULL) out->len = 0;
         if (out->len > 0) memcpy(out->data, ev->param.conn.private_data, out->len);
-        is_news = translate(cm, ev, out);
+        is_news = translate_event(cm, ev, out);
         if (!is_news && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST) unwanted = ev->id;
         (kvp_ibv_libs()->rdma_ack_cm_event)(ev);
         if (unwanted != NULL) {
@@ -277,7 +278,7 @@ addr_text(const struct sockaddr_storage *addr, char text[INET6_ADDRSTRLEN])
     return inet_ntop(addr->ss_family, raw, text, INET6_ADDRSTRLEN) == NULL ? "?" : text;
 }
 
-/* Where one may listen: the addresses of the devices that are open. */
+/* Logs the addresses of the open devices, where listening is possible. */
 static void
 say_no_listen(const struct sockaddr_storage *at, bool is_taken)
 {
@@ -301,8 +302,9 @@ say_no_listen(const struct sockaddr_storage *at, bool is_taken)
                  addr_text(at, asked), text);
 }
 
-/* A device that is not in use has no protection domain of ours, so what connects there could not be served. Who listens at
- * the loopback address has no device either: the kernel takes it for all of them, and lets nobody connect to it. */
+/* An unused device has no protection domain of ours, so a connection on it could not be served. A
+ * listener at the loopback address has no device either: the kernel accepts the listener for all
+ * devices, and connects no peer to it. */
 static bool
 is_bound_well(ibv_id_t *id, const struct sockaddr_storage *at)
 {
@@ -334,8 +336,9 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
     return KVP_OK;
 }
 
-/* Routes may lead through a device that the user did not name, and to another address of it than that of the GID. Of those
- * that were named, the one that is likeliest of the same network. */
+/* Routes may lead through a device that the user did not select, or through another address of a
+ * selected device than its GID's. Returns the address of the selected device that is likeliest in
+ * the same network. */
 static const struct sockaddr_storage *
 wished_source(const struct sockaddr_storage *to)
 {
@@ -426,7 +429,7 @@ param_of(const void *data, size_t len)
 }
 
 static kvp_err_t
-ask(kvp_rdma_id_t *base, const void *data, size_t len)
+ask_peer(kvp_rdma_id_t *base, const void *data, size_t len)
 {
     struct rdma_cm_id *raw = id_of(base)->id;
     struct rdma_conn_param param = param_of(data, len);
@@ -446,7 +449,7 @@ accept_it(kvp_rdma_id_t *base, const void *data, size_t len)
 }
 
 static kvp_err_t
-refuse(kvp_rdma_id_t *base, const void *data, size_t len)
+refuse_peer(kvp_rdma_id_t *base, const void *data, size_t len)
 {
     return (kvp_ibv_libs()->rdma_reject)(id_of(base)->id, data, (uint8_t)len) == 0 ? KVP_OK : kvp_ibv_err();
 }
@@ -475,7 +478,7 @@ raw_wr(const kvp_rdma_wr_t *wr, struct ibv_send_wr *raw)
 }
 
 static kvp_err_t
-post(kvp_rdma_id_t *base, const kvp_rdma_wr_t *wrs, size_t n, size_t *n_out)
+post_works(kvp_rdma_id_t *base, const kvp_rdma_wr_t *wrs, size_t n, size_t *n_out)
 {
     ibv_id_t *id = id_of(base);
     struct ibv_send_wr *bad = NULL;
@@ -528,7 +531,7 @@ poll_cq(kvp_rdma_id_t *base, kvp_rdma_wc_t *wcs, size_t cap)
 }
 
 static kvp_err_t
-arm(kvp_rdma_id_t *base)
+arm_cq(kvp_rdma_id_t *base)
 {
     ibv_id_t *id = id_of(base);
     struct ibv_cq *cq;
@@ -552,11 +555,11 @@ const kvp_verbs_ops_t kvp_verbs_ibv = {
     .listen = listen_at,
     .connect = connect_to,
     .qp_make = qp_make,
-    .ask = ask,
+    .ask = ask_peer,
     .accept = accept_it,
-    .refuse = refuse,
+    .refuse = refuse_peer,
     .id_close = id_close,
-    .post = post,
+    .post = post_works,
     .poll = poll_cq,
-    .arm = arm,
+    .arm = arm_cq,
 };

@@ -2,14 +2,14 @@
  * Devices of this machine, by libibverbs. Any thread.
  *
  * Design notes.
- * - Queue pairs are made by the connection manager, so devices are the contexts that it opened.
- * - A device that is removed stays in its place. Once no id uses it, a thread deregisters what is registered with it and gives
- *   the context back, without which some kernels wait with the removal for ever. When one of that name, with the same
- *   address and limits, is there again, a thread registers all of that anew. Much memory takes seconds either way: the lock is
- *   not held meanwhile, since the threads that close connections, and through them a node's heartbeats, wait for it.
- * - librdmacm opens and closes contexts when it is asked for the list of devices. So it is asked only while nobody uses one
- *   that is not listed any more.
- */
+ * - The connection manager makes queue pairs, so devices are the contexts that it opened.
+ * - A removed device keeps its place. Once no id uses it, a thread deregisters its memory and
+ *   closes its context, because some kernels would wait with the removal for ever. When a device of
+ *   the same name, address and limits is there again, a thread registers the memory again. With
+ *   much memory either takes seconds, so the lock is not held meanwhile: the threads that close
+ *   connections, and through them a node's heartbeats, wait for it.
+ * - librdmacm opens and closes contexts whenever it is asked for the list of devices. So it is
+ *   asked only while no thread uses a device that left the list. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/clock.h"
@@ -24,7 +24,7 @@
 
 #define WHY_MAX 512u
 #define LOOK_NS KVP_NS_PER_S /* from one look at the devices to the next */
-#define LOOK_AGAIN_NS (10 * KVP_NS_PER_S) /* after one that came back could not be used */
+#define LOOK_AGAIN_NS (10 * KVP_NS_PER_S) /* after a returned device could not be used */
 
 static struct {
     pthread_mutex_t lock;
@@ -33,11 +33,11 @@ static struct {
     kvp_ibv_dev_t devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
     uint32_t users;
-    pid_t owner; /* whom the devices belong to: not a child that was forked since */
+    pid_t owner; /* process that owns the devices; a forked child does not */
     kvp_rdma_select_t selected;
     uint64_t look_ns; /* when to look again */
-    kvp_ibv_dev_t *back; /* the one that is being made ready again */
-    uint32_t leaving_n; /* those that are being let go */
+    kvp_ibv_dev_t *back; /* the device that a thread makes ready */
+    uint32_t leaving_n; /* devices that threads are closing */
     pthread_cond_t changed; /* these two */
     char why[WHY_MAX]; /* no device is open */
 } host = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -75,7 +75,8 @@ dev_open(kvp_ibv_dev_t *dev, struct ibv_context *ctx, const kvp_rdma_info_t *inf
     return dev_make(dev, ctx);
 }
 
-/* Opens the ports that are wanted. What was named and cannot be used is an error; of the rest, what can be used is. */
+/* Opens the wanted ports. A selected port that cannot be used is an error; other unusable ports are
+ * skipped. */
 static bool
 open_ports(struct ibv_context *ctx, const kvp_rdma_select_t *selected)
 {
@@ -104,7 +105,7 @@ close_all(void)
     host.list = NULL;
 }
 
-/* A name that no device has, or a port that it has not. */
+/* Finds a name that no device has, or a port that the device lacks. */
 static bool
 is_there(const kvp_rdma_pick_t *pick, int n)
 {
@@ -205,7 +206,7 @@ kvp_ibv_are_wished(void)
     return !kvp_rdma_select_is_any(&host.selected);
 }
 
-/* ---- devices that go. All under the lock, but for the calls of other files. */
+/* ---- removed devices. All with the lock held, except calls to other files. */
 static bool
 is_listed(const struct ibv_context *ctx, struct ibv_context **list)
 {
@@ -223,8 +224,8 @@ note_gone(kvp_ibv_dev_t *dev)
                  dev->base.info.name, dev->uses);
 }
 
-/* Takes the list of the devices that are there now. librdmacm closes the others with the old one: none of these may be in
- * use. False: it cannot be had now. */
+/* Replaces the list of present devices. librdmacm closes removed devices with the old list, so no
+ * thread may use them. Returns false if the list is not available now. */
 static bool
 renew_list(void)
 {
@@ -234,7 +235,7 @@ renew_list(void)
     for (size_t i = 0; i < host.devs_n; i++)
         if (host.devs[i].base.is_gone && host.devs[i].ctx != NULL) return false;
     now = (host.libs->rdma_get_devices)(NULL);
-    if (now == NULL) return false; /* there is none left: the last one stays open until there is */
+    if (now == NULL) return false; /* no device is left: the last list stays open until one returns */
     for (size_t i = 0; i < host.devs_n; i++) {
         kvp_ibv_dev_t *dev = &host.devs[i];
 
@@ -247,7 +248,7 @@ renew_list(void)
     return is_safe;
 }
 
-/* Who held it meanwhile, to deregister memory of his own, lets it go with his rele. */
+/* A thread that still holds the device, to deregister its own memory, closes it by its release. */
 static void *
 let_go(void *arg)
 {
@@ -299,7 +300,7 @@ kvp_ibv_dev_gone(const struct rdma_cm_id *id)
     pthread_mutex_unlock(&host.lock);
 }
 
-/* Its driver says that it failed for good. */
+/* The driver reports a permanent failure. */
 static bool
 has_failed(struct ibv_context *ctx)
 {
@@ -381,8 +382,9 @@ kvp_ibv_dev_rele(kvp_ibv_dev_t *dev)
     pthread_mutex_unlock(&host.lock);
 }
 
-/* ---- devices that come back. All with the lock held, but for make_ready and devs_look. */
-/* Keys first: whoever sees the new life sees them. What is registered meanwhile may be found missing once more. */
+/* ---- returned devices. All with the lock held, except make_ready and devs_look. */
+/* Keys come before life: a thread that reads the new life finds the new keys. Registrations made
+ * meanwhile may be missing, and get another turn. */
 static void *
 make_ready(void *arg)
 {
@@ -410,7 +412,7 @@ make_ready(void *arg)
     return NULL;
 }
 
-/* What was made for the one must do for the other. */
+/* The returned device must fit the objects made for the removed one. */
 static bool
 is_as_before(kvp_ibv_dev_t *dev, const kvp_rdma_info_t *now)
 {
@@ -449,7 +451,7 @@ take_back(kvp_ibv_dev_t *dev)
 
 /* librdmacm has all devices of the machine open, those that we do not use as well. */
 static void
-look(void)
+look_at_list(void)
 {
     bool is_new, is_wanted = false;
 
@@ -467,7 +469,7 @@ look(void)
         if (host.devs[i].ctx == NULL) take_back(&host.devs[i]);
 }
 
-/* Whoever else has the lock may be long about it. */
+/* Another holder of the lock may take long. */
 void
 kvp_ibv_devs_look(void)
 {
@@ -477,7 +479,7 @@ kvp_ibv_devs_look(void)
     if (host.users > 0 && host.owner == getpid() && now_ns >= host.look_ns) {
         host.look_ns = now_ns + LOOK_NS;
         kvp_rdma_left_end(host.libs);
-        look();
+        look_at_list();
     }
     pthread_mutex_unlock(&host.lock);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory that is registered with this machine's devices, by libibverbs. Any thread.
+ * Memory registered with this machine's devices, by libibverbs. Any thread.
  *
  * Design notes.
- * - A registration outlives its device: while that is gone there is none, and when it is back one with other keys. Memory of
- *   our own that is refused then is lost, alone; where it is served the device stays away, since peers would get no key of it.
- * - The lock is taken under that of the devices (ibv_dev.c), and never while memory is registered or deregistered, which
- *   takes long.
- */
+ * - A registration outlives its device: while the device is removed it has no keys, and after the
+ *   return new ones. Local memory that the returned device refuses is lost alone. If it refuses
+ *   served memory, the device stays removed, because peers would get no key for the memory.
+ * - The lock nests inside the devices' lock (ibv_dev.c), and is never held during registration or
+ *   deregistration, which take long. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/log.h"
@@ -22,7 +22,7 @@
 typedef struct {
     kvp_rdma_reg_t base;
     kvp_list_t link; /* in one of its device's two, all of which the lock guards; in none where it is lost */
-    struct ibv_mr *mr; /* NULL while there is none */
+    struct ibv_mr *mr; /* NULL without a registration */
     bool is_busy; /* it is being registered, or deregistered with its device */
     void *addr;
     size_t len;
@@ -31,7 +31,7 @@ typedef struct {
 } ibv_reg_t;
 
 static pthread_mutex_t regs_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t regs_changed = PTHREAD_COND_INITIALIZER; /* one is no more busy */
+static pthread_cond_t regs_changed = PTHREAD_COND_INITIALIZER; /* a registration is no longer busy */
 
 kvp_err_t
 kvp_ibv_err(void)
@@ -60,8 +60,8 @@ register_host(struct ibv_pd *pd, void *addr, size_t len, int flags)
     return mr;
 }
 
-/* errno is that of the registration. That the memory lock is short is said once: what comes after it is short for the same
- * reason. */
+/* errno is the registration's. Logs a short memlock limit only once: later failures have the same
+ * cause. */
 static void
 say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t err)
 {
@@ -96,7 +96,7 @@ reg_make(const ibv_reg_t *r, struct ibv_pd *pd)
     return (kvp_ibv_libs()->ibv_reg_dmabuf_mr)(pd, 0, r->len, (uint64_t)(uintptr_t)r->addr, r->dmabuf_fd, flags);
 }
 
-/* errno is that of the registration. */
+/* errno is the registration's. */
 static kvp_err_t
 reg_refused(const ibv_reg_t *r)
 {
@@ -131,8 +131,8 @@ reg_free(ibv_reg_t *r)
     free(r);
 }
 
-/* It is listed before anybody asks whether the device is gone: whoever brings that back finds it. The same where the device
- * went under the registration, which failed for that. */
+/* Lists the registration before checking for removal, so that the thread that handles the device's
+ * return finds it. The same holds if the removal made the registration fail. */
 static kvp_err_t
 reg_begin(kvp_ibv_dev_t *dev, ibv_reg_t *r)
 {
@@ -180,7 +180,7 @@ kvp_ibv_reg(kvp_rdma_dev_t *base, void *addr, size_t len, kvp_rdma_access_t acce
     return KVP_OK;
 }
 
-/* A device that was removed refuses what would undo its work: nothing moves there any more. */
+/* A removed device refuses the deregistration; no bytes move there any more. */
 void
 kvp_ibv_dereg(kvp_rdma_reg_t *base)
 {
@@ -234,7 +234,8 @@ kvp_ibv_regs_are_missing(const kvp_ibv_dev_t *dev)
     return is_any;
 }
 
-/* Makes one that nobody else is at; false: the device is not to be used. Called and left with the lock held. */
+/* Makes a registration that no other thread works on; false: the device must not be used. Called
+ * and left with the lock held. */
 static bool
 make_again(kvp_ibv_dev_t *dev, ibv_reg_t *r)
 {

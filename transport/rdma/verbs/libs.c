@@ -15,7 +15,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* An object's address as a function's, which ISO C has no cast for. */
 static bool
-find(void *lib, const char *name, void *fn_out)
+find_symbol(void *lib, const char *name, void *fn_out)
 {
     void *at = dlsym(lib, name);
 
@@ -23,16 +23,17 @@ find(void *lib, const char *name, void *fn_out)
     return at != NULL;
 }
 
-/* Before Linux 5.12 a page that a device uses is the child's after a fork, once we write to it: what the device reads and
- * writes then is not what we see. libibverbs keeps such pages from children, if it is told before it registers any. Later
- * kernels copy them for the child, who then has all of our memory. */
+/* Before Linux 5.12 a fork gives the child a page in use by a device, as soon as we write to the
+ * page: the device then accesses another page than we do. libibverbs keeps such pages from children
+ * if it is set up before the first registration. Later kernels copy such pages for the child at the
+ * fork. */
 static void
 guard_forks(void *ibv)
 {
     __typeof__(ibv_is_fork_initialized) *state; /* since rdma-core 35 */
     int no;
 
-    if (find(ibv, "ibv_is_fork_initialized", &state) && state() == IBV_FORK_UNNEEDED) return;
+    if (find_symbol(ibv, "ibv_is_fork_initialized", &state) && state() == IBV_FORK_UNNEEDED) return;
     no = (libs.ibv_fork_init)();
     if (no != 0)
         kvp_log_info("rdma", "libibverbs was in use before and does not guard registered memory at forks: %s",
@@ -40,7 +41,7 @@ guard_forks(void *ibv)
 }
 
 static void
-load(void)
+load_libs(void)
 {
     void *cm = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_NODELETE);
     void *ibv = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NODELETE);
@@ -48,10 +49,10 @@ load(void)
 
     why_not = "librdmacm.so.1 and libibverbs.so.1 are not installed (Debian: librdmacm1, ibverbs-providers)";
     if (cm == NULL || ibv == NULL) return;
-#define X(name) is_whole = find(ibv, #name, &libs.name) && is_whole;
+#define X(name) is_whole = find_symbol(ibv, #name, &libs.name) && is_whole;
     KVP_RDMA_IBV_CALLS(X)
 #undef X
-#define X(name) is_whole = find(cm, #name, &libs.name) && is_whole;
+#define X(name) is_whole = find_symbol(cm, #name, &libs.name) && is_whole;
     KVP_RDMA_CM_CALLS(X)
 #undef X
     why_not = is_whole ? NULL : "librdmacm or libibverbs is too old";
@@ -61,7 +62,7 @@ load(void)
 const kvp_rdma_libs_t *
 kvp_rdma_libs(const char **why_out)
 {
-    pthread_once(&once, load);
+    pthread_once(&once, load_libs);
     *why_out = why_not;
     return why_not == NULL ? &libs : NULL;
 }

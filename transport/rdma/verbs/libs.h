@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * libibverbs and librdmacm, loaded at run time: libkvpool works where they are not installed. What verbs.h defines inline
- * (post, poll, arm) needs no symbol.
- */
+ * libibverbs and librdmacm, loaded at run time: libkvpool works where they are not installed. What
+ * verbs.h defines inline (post, poll, arm) needs no symbol. */
 #ifndef KVP_TRANSPORT_RDMA_VERBS_LIBS_H
 #define KVP_TRANSPORT_RDMA_VERBS_LIBS_H
 
@@ -59,7 +58,8 @@ typedef struct {
 #undef X
 } kvp_rdma_libs_t;
 
-/* kvp_rdma_libs returns them, loaded once; NULL where they are not there, with a text that lives for ever. Any thread. */
+/* kvp_rdma_libs returns the libraries' calls, loaded once; NULL without the libraries, with the
+ * reason in static text. Any thread. */
 const kvp_rdma_libs_t *kvp_rdma_libs(const char **why_out);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The connection manager takes addresses of the network, and finds the GID that belongs to them by itself. On
- * Ethernet (RoCE v2) an address is in the GID; an InfiniBand port has it from the network interface that stands for it,
- * which has the port's adapter as its device.
- */
+ * Design notes. The connection manager takes addresses of the network, and finds the GID that
+ * belongs to them by itself. On Ethernet (RoCE v2) an address is in the GID; an InfiniBand port has
+ * it from the network interface that stands for it, which has the port's adapter as its device. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "transport/rdma/verbs/rank.h"
@@ -75,7 +74,7 @@ is_roce_v2(struct ibv_context *ctx, uint8_t port, int index)
     return strcmp(line, "RoCE v2") == 0;
 }
 
-/* The interface that has the address, as the table of GIDs tells. */
+/* Finds the interface of the address in the table of GIDs. */
 static void
 find_netdev(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gids,
             const struct sockaddr_storage *addr, char netdev_out[KVP_RDMA_NETDEV_MAX])
@@ -107,8 +106,8 @@ find_addr_of_ethernet(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint
     }
 }
 
-/* What keeps a GID from being used, NULL = nothing. A link-local address says nothing without an interface, which a GID does
- * not name. */
+/* Returns why a GID cannot be used, NULL = it can. A link-local address needs an interface, which a
+ * GID does not name. */
 static const char *
 lack_of(const struct sockaddr_storage *addr, bool is_of_v2)
 {
@@ -120,7 +119,7 @@ lack_of(const struct sockaddr_storage *addr, bool is_of_v2)
     return NULL;
 }
 
-/* The address of the GID that was asked for, whatever others there are. */
+/* Returns the address of the selected GID, without looking at others. */
 static bool
 find_addr_of_index(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gids, int index,
                    struct sockaddr_storage *addr_out, char *why, size_t cap)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bridges on a way are few: these are further than any number of them. */
+/* Larger than any number of bridges on a path. */
 #define SAME_NODE 100u
 #define UNKNOWN_NODE 200u
 #define OTHER_NODE 300u
@@ -140,14 +140,15 @@ typedef struct {
 } match_t;
 
 static void
-use(match_t *t, const kvp_rdma_pair_t *pair)
+use_pair(match_t *t, const kvp_rdma_pair_t *pair)
 {
     t->is_ours_used[pair->ours] = true;
     t->is_theirs_used[pair->theirs] = true;
 }
 
-/* The best pair of which both are free, or one where the other side has none left; false: all are used. Among equals the
- * one that is as far from the beginning on both sides. */
+/* Finds the best pair of two free adapters, or of a free one and any, if the other side has no free
+ * one; false: all are used. Among equals prefers the pair with equal distance from the beginning on
+ * both sides. */
 static bool
 next_pair(match_t *t, bool may_share, kvp_rdma_pair_t *pair_out)
 {
@@ -174,9 +175,9 @@ kvp_rdma_pairs(kvp_rdma_dev_t *const *ours, size_t n, const struct sockaddr_stor
     match_t t = {.ours = ours, .theirs = theirs, .n = n, .m = m};
     size_t count = 1;
 
-    use(&t, &pairs_out[0]);
+    use_pair(&t, &pairs_out[0]);
     for (int may_share = 0; may_share <= 1; may_share++)
         for (; next_pair(&t, may_share == 1, &pairs_out[count]); count++)
-            use(&t, &pairs_out[count]);
+            use_pair(&t, &pairs_out[count]);
     return count;
 }

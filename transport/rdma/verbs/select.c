@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Names of devices are the kernel's, so any text without a comma or colon may be one: whether it is there is seen when
- * devices are opened.
- */
+ * The kernel names devices, so any text without a comma or colon may be a name; opening the devices
+ * shows whether it exists. */
 #include "transport/rdma/verbs/select.h"
 
 #include "common/parse.h"
@@ -37,7 +36,7 @@ parse_pick(const char *text, size_t len, kvp_rdma_pick_t *pick_out)
     return KVP_OK;
 }
 
-/* Whether the last one means a port that one before it means as well. */
+/* Returns whether the last entry repeats the port of an earlier entry. */
 static bool
 is_last_named_twice(const kvp_rdma_select_t *selected)
 {

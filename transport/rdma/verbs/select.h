@@ -14,7 +14,7 @@
 
 typedef struct {
     char name[KVP_RDMA_PICK_MAX];
-    uint8_t port; /* 0 = all that it has */
+    uint8_t port; /* 0 = all ports of the device */
 } kvp_rdma_pick_t;
 
 typedef struct {
@@ -23,16 +23,18 @@ typedef struct {
     int gid_index; /* of each port; KVP_RDMA_GID_BEST = the best of its addresses */
 } kvp_rdma_select_t;
 
-/* kvp_rdma_select_parse reads "mlx5_0,mlx5_1:2" and "3"; NULL or empty: no selection. INVALID says what is wrong in why. */
+/* kvp_rdma_select_parse reads "mlx5_0,mlx5_1:2" and "3"; NULL or empty: no selection. INVALID, with
+ * the reason in why. */
 kvp_err_t kvp_rdma_select_parse(const char *devices, const char *gid_index, kvp_rdma_select_t *select_out, char *why,
                                 size_t cap) KVP_MUST_USE;
 
-/* kvp_rdma_select_takes says whether that port of that device is wanted. kvp_rdma_select_is_any: no selection was made. */
+/* kvp_rdma_select_takes returns whether the port of the device is selected. kvp_rdma_select_is_any:
+ * there is no selection. */
 bool kvp_rdma_select_takes(const kvp_rdma_select_t *selected, const char *name, uint8_t port);
 bool kvp_rdma_select_is_any(const kvp_rdma_select_t *selected);
 
-/* kvp_rdma_select_set makes it the process's choice, which counts for devices that are not open yet; kvp_rdma_select_get
- * copies the choice. Any thread. */
+/* kvp_rdma_select_set makes it the process's choice, which counts for devices that are not open
+ * yet; kvp_rdma_select_get copies the choice. Any thread. */
 void kvp_rdma_select_set(const kvp_rdma_select_t *selected);
 void kvp_rdma_select_get(kvp_rdma_select_t *select_out);
 
