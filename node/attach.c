@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a client asks of the node on its control connection: Hello, memory to open, its word that it is drained.
- */
+ * Requests of a client on its control connection: Hello, opening memory, and the statement that it
+ * has drained. */
 #include "node/priv.h"
 
 #include "net/pidfd.h"
@@ -34,7 +34,7 @@ kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **pro
 
     kvp_list_foreach (link, &node->serve.procs) {
         proc = kvp_list_entry(link, kvp_node_process_t, link);
-        /* The number of a process that has exited may be another one's by now. */
+        /* After a process has exited, its number may belong to another process. */
         if (proc->pid != pid || proc->core.is_dead || kvp_pidfd_is_over(proc->ev.fd)) continue;
         close(pidfd);
         *proc_out = proc;
@@ -72,7 +72,7 @@ kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc)
 }
 
 static void
-reply(kvp_node_conn_t *conn, const kvp_frame_t *frame, const void *msg, size_t *at_out)
+queue_reply(kvp_node_conn_t *conn, const kvp_frame_t *frame, const void *msg, size_t *at_out)
 {
     kvp_pb_frame_begin(&conn->io.out, frame->hdr.opcode, KVP_FRAME_REPLY, frame->hdr.request_id, msg, at_out);
     kvp_frame_end(&conn->io.out, *at_out);
@@ -87,7 +87,7 @@ reply_plain(kvp_node_conn_t *conn, const kvp_frame_t *frame, kvp_err_t err, cons
     if ((frame->hdr.flags & KVP_FRAME_ONEWAY) != 0) return;
     msg.err = err;
     msg.detail = (char *)detail;
-    reply(conn, frame, &msg, &at);
+    queue_reply(conn, frame, &msg, &at);
 }
 
 /* ---- Hello */
@@ -108,7 +108,7 @@ check_hello(const kvp_node_t *node, const Kvp__Pb__Hello *hello, const char **wh
     return KVP_OK;
 }
 
-/* find_process finds who is at the other end of a Unix connection; NULL on TCP. */
+/* find_process finds the process at the other end of a Unix connection; NULL on TCP. */
 static kvp_err_t
 find_process(kvp_node_t *node, kvp_node_conn_t *conn, kvp_node_process_t **proc_out, const char **why_out)
 {
@@ -133,7 +133,7 @@ find_process(kvp_node_t *node, kvp_node_conn_t *conn, kvp_node_process_t **proc_
 }
 
 static kvp_err_t
-attach(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__Hello *hello, const char **why_out)
+attach_client(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__Hello *hello, const char **why_out)
 {
     kvp_node_process_t *proc = NULL;
     kvp_err_t err = check_hello(node, hello, why_out);
@@ -175,7 +175,7 @@ on_hello(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, cons
         *why_out = "malformed Hello";
         return KVP_PROTO;
     }
-    msg.err = attach(node, conn, hello, &detail);
+    msg.err = attach_client(node, conn, hello, &detail);
     msg.detail = (char *)detail;
     msg.version = KVP_PROTO_VERSION < hello->version ? KVP_PROTO_VERSION : hello->version;
     msg.software = (char *)("kvpool " KVP_RELEASE);
@@ -193,7 +193,7 @@ on_hello(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, cons
         log_refusal(conn, hello->incarnation, detail);
         conn->is_leaving = true;
     }
-    reply(conn, frame, &msg, &at);
+    queue_reply(conn, frame, &msg, &at);
     kvp_pb_free(&pb, hello);
     return KVP_OK;
 }
@@ -247,7 +247,8 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     *why_out = err == KVP_EAGAIN ? "the memory is not registered yet"
                                  : "the memory cannot be registered, as the node's log says";
     if (err != KVP_OK) return err;
-    /* From here on that process may store into the chunk whatever we think of it, until it is dead or says it is done. */
+    /* From here on the process may store into the chunk without our control, until it is dead or
+     * reports that it has drained. */
     if (access == KVP_ACCESS_WRITE && (node->tps.tps[tp]->ops->caps & KVP_TP_SAME_HOST) != 0)
         err = open_write(node, conn);
     if (err == KVP_OK)
@@ -304,7 +305,7 @@ on_open_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame,
         msg.meta_bytes = chunk->meta.len;
         msg.is_lazy = node->populate.is_lazy;
     }
-    reply(conn, frame, &msg, &at);
+    queue_reply(conn, frame, &msg, &at);
     err = send_fds(conn, at, tokens, msg.err == KVP_OK);
     *why_out = err == KVP_OK ? *why_out : "cannot duplicate descriptors";
     return err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The dialling thread: attempts with back-off and jitter, so that the nodes of a restarted master do not come all at once. Several
- * masters are asked with a back-off for each (net/masters.h), and one attempt follows the other.
- */
+ * The dialling thread: attempts with back-off and jitter, so that the nodes of a restarted master
+ * do not come all at once. Several masters are asked with a back-off for each (net/masters.h), and
+ * one attempt follows the other. */
 #include "node/dial.h"
 
 #include "net/wake.h"
@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 
 #define ATTEMPT_NS KVP_NS_PER_S
-#define TEND_NS (250 * KVP_NS_PER_MS) /* between looks at the other masters */
+#define TEND_NS (250 * KVP_NS_PER_MS) /* between checks of the other masters */
 #define BACKOFF_MIN_NS (50 * KVP_NS_PER_MS)
 #define BACKOFF_MAX_NS                                                                                                 \
     (300 * KVP_NS_PER_MS) /* a pool works again when its nodes have found the master, twice where it takes a new term */
@@ -47,7 +47,7 @@ is_to_this_host(const kvp_node_dialed_t *d)
 }
 
 static kvp_err_t
-greet(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_framed_t *conn, kvp_hello_reply_t *hello)
+say_hello(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_framed_t *conn, kvp_hello_reply_t *hello)
 {
     kvp_hello_ask_t ask = {
         .name = d->name,
@@ -61,7 +61,7 @@ greet(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_framed_t *conn, k
     return kvp_hello(conn, &ask, kvp_now_ns() + ATTEMPT_NS, hello);
 }
 
-/* change_to_unix replaces a TCP connection within one host. Where that fails, TCP does. */
+/* change_to_unix replaces a TCP connection within one host; on failure TCP stays. */
 static void
 change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
 {
@@ -73,7 +73,7 @@ change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dia
     kvp_framed_init(&conn);
     if (kvp_framed_connect_told(&conn, KVP_SOCKET_MASTER, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS, &why) !=
             KVP_OK ||
-        greet(d, was, &conn, &hello) != KVP_OK ||
+        say_hello(d, was, &conn, &hello) != KVP_OK ||
         memcmp(hello.pool_id, dialed->hello.pool_id, sizeof hello.pool_id) != 0) {
         kvp_log_info("node", "master's unix socket does not serve, staying on tcp path %s: %s", dialed->hello.unix_path,
                      why);
@@ -85,7 +85,7 @@ change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dia
     dialed->hello = hello;
 }
 
-/* One attempt at finding the master that leads. */
+/* One attempt to find the leading master. */
 static kvp_err_t
 dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
 {
@@ -112,7 +112,7 @@ dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *diale
             kvp_framed_fini(&dialed->conn);
             return KVP_INVALID;
         }
-        err = greet(d, was, &dialed->conn, &dialed->hello);
+        err = say_hello(d, was, &dialed->conn, &dialed->hello);
     }
     if (err == KVP_OK) {
         change_to_unix(d, was, dialed);
@@ -136,7 +136,8 @@ pause_for(kvp_node_dial_t *d, uint64_t backoff_ns)
         kvp_cond_wait_until(&d->changed, &d->lock, until);
 }
 
-/* Looks after the masters until a connection is wanted. Called with the lock held, which is released while it sleeps. */
+/* Looks after the masters until a connection is wanted. Called with the lock held, which is
+ * released while it sleeps. */
 static void
 tend_for_a_while(kvp_node_dial_t *d, uint32_t term)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whether the memory that a node is to give fits into its machine and its control groups. Runs once, at the start, in the
- * thread that opens the node.
- */
+ * Whether the memory that a node is to give fits into its machine and its control groups. Runs
+ * once, at the start, in the thread that opens the node. */
 #include "node/priv.h"
 
 #include "common/hostid.h"
@@ -21,7 +20,7 @@
 #define ASKED_MAX 64u
 #define OTHERS_TEXT_MAX 1024u
 
-/* The state of the keeper at that socket. False: it does not answer. */
+/* Asks the keeper at the socket for its state. Returns false without an answer. */
 static bool
 ask_keeper(const char *dir, const char *name, kvp_keeper_msg_t *state_out)
 {
@@ -40,7 +39,8 @@ ask_keeper(const char *dir, const char *name, kvp_keeper_msg_t *state_out)
     return has_answer;
 }
 
-/* Writes which keepers of this user hold memory that no node uses, and how it is freed; own is the node's own name. */
+/* Lists this user's keepers that hold memory without a node, and how to free it; own is the node's
+ * own name. */
 static void
 list_keepers(const char *own, char text[OTHERS_TEXT_MAX])
 {

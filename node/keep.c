@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The keeper, as the node sees it: what it has of the memory, and what is adopted from it. docs/adr/0030-keeper.md.
+ * The keeper from the node's side: the memory that it has, and adopting this memory.
+ * docs/adr/0030-keeper.md.
  *
  * Design notes.
- * - The book says "whole" only while the keeper has all files and each process that may store: it has a writer's pidfd in its
- *   queue before that gets a mapping. Where that fails the book says "not whole" first, and nobody adopts the memory.
- * - A keeper that is stopped takes no packets: it counts as gone when its queue is full, or when it does not answer Hello.
- */
+ * - The book says "whole" only while the keeper has all files and the pidfd of each process that
+ *   may store: the keeper has a writer's pidfd in its queue before the writer gets a mapping. If
+ *   sending fails the book says "not whole" first, and no process adopts the memory.
+ * - A stopped keeper reads no packets: the node counts it as dead when its queue is full, or when
+ *   it does not answer Hello. */
 #include "node/priv.h"
 
 #include "net/pidfd.h"
@@ -15,8 +17,8 @@
 #include <unistd.h>
 
 #define MEET_NS (2 * KVP_NS_PER_S) /* for an answer, */
-#define BUSY_NS (5 * KVP_NS_PER_S) /* and for the process before this one to be gone */
-#define TAKE_MS 5000 /* for the next part of what it hands over */
+#define BUSY_NS (5 * KVP_NS_PER_S) /* and for the end of the previous process */
+#define TAKE_MS 5000 /* for the next part of the handed-over state */
 #define WELCOME_NS (2 * KVP_NS_PER_S)
 #define AGAIN_NS (50 * KVP_NS_PER_MS)
 #define AGAIN_MAX_NS (5 * KVP_NS_PER_S)
@@ -24,9 +26,10 @@
 static void on_keeper(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 
 /* ---- to the keeper */
-/* lost: what it has must not be adopted from now on, and another one is called. */
+/* drop_keeper: from now on no process may adopt the keeper's state, and the node calls another
+ * keeper. */
 static void
-lost(kvp_node_t *node, const char *why)
+drop_keeper(kvp_node_t *node, const char *why)
 {
     kvp_node_keep_t *k = &node->keep;
     uint32_t missed;
@@ -42,14 +45,14 @@ lost(kvp_node_t *node, const char *why)
 }
 
 static void
-tell(kvp_node_t *node, const kvp_keeper_msg_t *msg, const int *fds)
+send_to_keeper(kvp_node_t *node, const kvp_keeper_msg_t *msg, const int *fds)
 {
     kvp_node_keep_t *k = &node->keep;
     kvp_err_t err;
 
     if (k->state != KVP_KEEP_UP) return;
     err = kvp_keeper_send(k->link.fd, msg, fds, KVP_KEEPER_SEND_MS);
-    if (err != KVP_OK) lost(node, err == KVP_DEADLINE ? "it takes no messages" : "its connection is over");
+    if (err != KVP_OK) drop_keeper(node, err == KVP_DEADLINE ? "it takes no messages" : "its connection is over");
 }
 
 static void
@@ -60,7 +63,7 @@ tell_writer(void *arg, kvp_node_proc_t *core, uint64_t incarnation)
 
     msg.process = proc->number;
     msg.incarnation = incarnation;
-    tell(arg, &msg, &proc->ev.fd);
+    send_to_keeper(arg, &msg, &proc->ev.fd);
 }
 
 static int
@@ -86,7 +89,7 @@ tell_files(kvp_node_t *node)
         msg.total = total;
         for (uint32_t i = 0; i < n; i++)
             fds[i] = file_at(node, at++);
-        tell(node, &msg, fds);
+        send_to_keeper(node, &msg, fds);
     }
 }
 
@@ -118,7 +121,7 @@ kvp_node_keep_save(kvp_node_t *node)
     kvp_node_core_save(node->core, &state);
     k->is_unsaved = state.err != KVP_OK || !kvp_node_book_save(&k->book, state.data, state.len);
     kvp_buf_fini(&state);
-    if (k->is_unsaved) lost(node, "there is no room for what it has to know");
+    if (k->is_unsaved) drop_keeper(node, "there is no room for what it has to know");
 }
 
 void
@@ -134,11 +137,11 @@ kvp_node_keep_writer_over(kvp_node_t *node, const kvp_node_process_t *proc, uint
 
     msg.process = proc->number;
     msg.incarnation = incarnation;
-    tell(node, &msg, NULL);
+    send_to_keeper(node, &msg, NULL);
 }
 
 static void
-drop(kvp_node_t *node, bool is_alone)
+drop_state(kvp_node_t *node, bool is_alone)
 {
     kvp_keeper_msg_t msg = kvp_keeper_msg_make(KVP_KEEPER_DROP, 0, NULL);
     kvp_node_keep_t *k = &node->keep;
@@ -146,18 +149,18 @@ drop(kvp_node_t *node, bool is_alone)
     msg.is_new = is_alone;
     if (k->book.mem.addr != NULL) kvp_node_book_set_whole(&k->book, false);
     kvp_node_book_close(&k->book);
-    tell(node, &msg, NULL);
+    send_to_keeper(node, &msg, NULL);
 }
 
 void
 kvp_node_keep_drop(kvp_node_t *node)
 {
-    drop(node, false);
+    drop_state(node, false);
 }
 
-/* leave says nothing: what the keeper has it keeps. */
+/* leave_keeper sends nothing: the keeper keeps its state. */
 static void
-leave(kvp_node_t *node)
+leave_keeper(kvp_node_t *node)
 {
     kvp_node_keep_t *k = &node->keep;
 
@@ -170,7 +173,7 @@ leave(kvp_node_t *node)
 
 /* ---- adopting */
 static const char *
-misfit(const kvp_node_t *node, const kvp_node_mem_conf_t *conf, uint32_t files_n)
+find_misfit(const kvp_node_t *node, const kvp_node_mem_conf_t *conf, uint32_t files_n)
 {
     if (conf->size_bytes != node->size_bytes || conf->chunk_bytes != node->chunk_bytes)
         return "--memory or --chunk-bytes is another";
@@ -189,7 +192,7 @@ map_files(kvp_node_t *node, const int *fds, uint32_t n, kvp_node_mem_t **mem_out
     kvp_err_t err = kvp_node_book_open(&k->book, fds[0], &conf, uuid);
     const char *why = err == KVP_VERSION ? "its book has another version" : err != KVP_OK ? "its book is broken" : NULL;
 
-    if (why == NULL) why = misfit(node, &conf, n);
+    if (why == NULL) why = find_misfit(node, &conf, n);
     if (why == NULL) {
         err = kvp_node_mem_adopt(&conf, uuid, fds + 1, mem_out, &why);
         return err == KVP_OK ? NULL : why;
@@ -199,7 +202,8 @@ map_files(kvp_node_t *node, const int *fds, uint32_t n, kvp_node_mem_t **mem_out
     return why;
 }
 
-/* Takes pidfd. False: no memory. A process that is over is no writer, and its end is the proof that it stores nothing more. */
+/* Takes pidfd. False: no memory. An exited process is not a writer: its end proves that it stores
+ * nothing more. */
 static bool
 restore_writer(kvp_node_t *node, const kvp_keeper_writer_t *w)
 {
@@ -218,7 +222,7 @@ restore_writer(kvp_node_t *node, const kvp_keeper_writer_t *w)
 
 /* NULL, or why not: the memory is in use, and to be dropped, then. */
 static const char *
-restore(kvp_node_t *node, const kvp_keeper_table_t *held)
+restore_state(kvp_node_t *node, const kvp_keeper_table_t *held)
 {
     kvp_node_keep_t *k = &node->keep;
     uint64_t sealed, broken;
@@ -247,9 +251,10 @@ restore(kvp_node_t *node, const kvp_keeper_table_t *held)
     return NULL;
 }
 
-/* adopt takes the files of held. *why_out is NULL, or why the memory is given up. An error: it cannot be served now, nor could other memory. */
+/* adopt_files takes the files of held. *why_out is NULL, or the reason to free the memory. An
+ * error: the memory cannot be served now, and no other memory could be. */
 static kvp_err_t
-adopt(kvp_node_t *node, kvp_keeper_table_t *held, const char **why_out)
+adopt_files(kvp_node_t *node, kvp_keeper_table_t *held, const char **why_out)
 {
     kvp_node_mem_t *mem;
     uint64_t epoch = node->epoch;
@@ -264,7 +269,7 @@ adopt(kvp_node_t *node, kvp_keeper_table_t *held, const char **why_out)
     mem->is_kept = false;
     node->epoch = mem->conf.epoch;
     kvp_node_book_load_owners(&node->keep.book, mem);
-    *why_out = restore(node, held);
+    *why_out = restore_state(node, held);
     if (*why_out == NULL) {
         node->is_fresh = false;
         kvp_node_fence_anew(node);
@@ -276,7 +281,7 @@ adopt(kvp_node_t *node, kvp_keeper_table_t *held, const char **why_out)
     return KVP_OK;
 }
 
-/* Everything that the keeper told of in its WELCOME. */
+/* Reads all parts that the keeper's WELCOME announced. */
 static kvp_err_t
 take_all(kvp_node_keep_t *k, const kvp_keeper_msg_t *welcome, kvp_keeper_table_t *held)
 {
@@ -298,7 +303,7 @@ take_all(kvp_node_keep_t *k, const kvp_keeper_msg_t *welcome, kvp_keeper_table_t
     return err;
 }
 
-/* Adopts what the keeper has, if anything. An error is the node's end, and the keeper has the memory still. */
+/* Adopts the keeper's memory, if any. An error ends the node, and the keeper still has the memory. */
 static kvp_err_t
 adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
 {
@@ -309,23 +314,23 @@ adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
     bool has_all = err == KVP_OK;
 
     k->held_bytes = kvp_keeper_table_bytes(&held);
-    err = has_all && held.files_n > 0 ? adopt(node, &held, &why) : KVP_OK;
+    err = has_all && held.files_n > 0 ? adopt_files(node, &held, &why) : KVP_OK;
     kvp_keeper_table_clear(&held, false);
-    if (err == KVP_OK && why != NULL) err = kvp_node_check_fit(node, k->held_bytes); /* before it is given up */
+    if (err == KVP_OK && why != NULL) err = kvp_node_check_fit(node, k->held_bytes); /* before the memory is freed */
     if (err != KVP_OK) {
-        leave(node);
+        leave_keeper(node);
         return err;
     }
     if (why == NULL) return KVP_OK;
     kvp_log_warn("node", "memory is taken anew, and what the keeper has is given up: %s", why);
-    drop(node, true);
-    if (!has_all) lost(node, "it broke off");
+    drop_state(node, true);
+    if (!has_all) drop_keeper(node, "it broke off");
     return KVP_OK;
 }
 
 /* ---- life */
 static void
-up(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
+set_up(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
 {
     kvp_node_keep_t *k = &node->keep;
 
@@ -333,11 +338,11 @@ up(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
     k->pid = welcome->pid;
     k->again_ns = 0;
     k->ev = (kvp_node_ev_t){.fd = k->link.fd, .fn = on_keeper};
-    if (kvp_node_watch(node, &k->ev, EPOLLIN) != KVP_OK) lost(node, "it cannot be watched");
+    if (kvp_node_watch(node, &k->ev, EPOLLIN) != KVP_OK) drop_keeper(node, "it cannot be watched");
 }
 
 static const char *
-meaning(kvp_err_t err)
+explain_err(kvp_err_t err)
 {
     if (err == KVP_VERSION) return "the one that runs is of another version: end it, and this node starts its own";
     return err == KVP_DEADLINE ? "it does not answer" : kvp_err_text(err);
@@ -377,11 +382,11 @@ kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf)
         return KVP_SYS;
     }
     if (err != KVP_OK) {
-        kvp_log_warn("node", "memory is taken anew, without a keeper for now: %s", meaning(err));
-        lost(node, "");
+        kvp_log_warn("node", "memory is taken anew, without a keeper for now: %s", explain_err(err));
+        drop_keeper(node, "");
         return KVP_OK;
     }
-    up(node, &welcome);
+    set_up(node, &welcome);
     return adopt_from(node, &welcome);
 }
 
@@ -389,11 +394,11 @@ static void
 on_welcome(kvp_node_t *node, const kvp_keeper_msg_t *msg)
 {
     if (msg->kind != KVP_KEEPER_WELCOME || msg->err != KVP_OK || msg->total > 0) {
-        lost(node, msg->kind == KVP_KEEPER_WELCOME ? meaning(msg->err) : kvp_err_text(KVP_PROTO));
+        drop_keeper(node, msg->kind == KVP_KEEPER_WELCOME ? explain_err(msg->err) : kvp_err_text(KVP_PROTO));
         return;
     }
     kvp_node_unwatch(node, &node->keep.ev);
-    up(node, msg);
+    set_up(node, msg);
     kvp_node_keep_hand_over(node);
 }
 
@@ -413,8 +418,9 @@ on_keeper(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
         on_welcome(node, &msg);
         return;
     }
-    if (err == KVP_OK && msg.kind == KVP_KEEPER_WELCOME) err = msg.err; /* why it does not hold the memory */
-    lost(node, err == KVP_OK || err == KVP_DISCONNECTED ? "its connection is over" : meaning(err));
+    /* the reason why the keeper does not hold the memory */
+    if (err == KVP_OK && msg.kind == KVP_KEEPER_WELCOME) err = msg.err;
+    drop_keeper(node, err == KVP_OK || err == KVP_DISCONNECTED ? "its connection is over" : explain_err(err));
 }
 
 uint64_t
@@ -432,7 +438,7 @@ kvp_node_keep_tick(kvp_node_t *node, uint64_t now_ns)
     (void)kvp_keeper_link_reap(&k->link);
     if (kvp_node_keep_due(node) > now_ns) return;
     if (k->state == KVP_KEEP_ASKED) {
-        lost(node, "it does not answer");
+        drop_keeper(node, "it does not answer");
         return;
     }
     err = kvp_keeper_link_call(&k->link, true);
@@ -441,7 +447,7 @@ kvp_node_keep_tick(kvp_node_t *node, uint64_t now_ns)
     k->state = KVP_KEEP_ASKED;
     k->due_ns = now_ns + WELCOME_NS;
     k->ev = (kvp_node_ev_t){.fd = k->link.fd, .fn = on_keeper};
-    if (kvp_node_watch(node, &k->ev, EPOLLIN) != KVP_OK) lost(node, "it cannot be watched");
+    if (kvp_node_watch(node, &k->ev, EPOLLIN) != KVP_OK) drop_keeper(node, "it cannot be watched");
 }
 
 bool
@@ -463,7 +469,7 @@ kvp_node_keep_close(kvp_node_t *node)
         node->mem->is_kept = true;
     } else {
         if (k->book.mem.addr != NULL) kvp_node_book_set_whole(&k->book, false);
-        tell(node, &msg, NULL);
+        send_to_keeper(node, &msg, NULL);
     }
-    leave(node);
+    leave_keeper(node);
 }

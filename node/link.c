@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connection to the master, on the control thread: mounting, heartbeats, and the master's orders. Finding a master is
- * the dial's work.
- */
+ * The connection to the master, on the control thread: mounting, heartbeats, and the master's
+ * orders. Finding a master is the dial's work. */
 #include "node/priv.h"
 
 #include "proto/pb.h"
@@ -22,7 +21,7 @@
 #define REPORT_WHOLE 2u
 #define NAME_WHY_MAX (KVP_NAME_MAX + 160u)
 
-/* A FENCE that the transports are at. */
+/* A FENCE that the transports are carrying out. */
 typedef struct {
     kvp_list_t link;
     kvp_gather_t gather;
@@ -35,9 +34,10 @@ typedef struct {
 static void on_link(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 
 /* ---- losing and finding */
-/* dial looks for a master. One that knows nothing of our pool may have lost all it knew, and hears its name from us. */
+/* dial_master looks for a master. A master that does not know our pool may have lost its state, and
+ * learns the pool's name from us. */
 static void
-dial(kvp_node_t *node, bool is_good)
+dial_master(kvp_node_t *node, bool is_good)
 {
     kvp_node_was_t was = {.incarnation = node->link.incarnation};
 
@@ -49,9 +49,9 @@ dial(kvp_node_t *node, bool is_good)
     kvp_node_dial_want(&node->dial, is_good, &was);
 }
 
-/* lose drops the connection and looks for another one. why NULL: it was said already. */
+/* lose_link drops the connection and looks for another one. why NULL: already logged. */
 static void
-lose(kvp_node_t *node, const char *why)
+lose_link(kvp_node_t *node, const char *why)
 {
     kvp_node_link_t *l = &node->link;
     bool was_good = l->state >= KVP_LINK_UP;
@@ -69,18 +69,18 @@ lose(kvp_node_t *node, const char *why)
     if (is_last)
         node->is_done = true;
     else
-        dial(node, was_good);
+        dial_master(node, was_good);
 }
 
 void
 kvp_node_link_begin(kvp_node_t *node)
 {
-    dial(node, true);
+    dial_master(node, true);
 }
 
-/* push sends what is queued as far as it goes. False = the link is lost. */
+/* push_out sends queued bytes as far as possible. False = the link is lost. */
 static bool
-push(kvp_node_t *node)
+push_out(kvp_node_t *node)
 {
     kvp_node_link_t *l = &node->link;
     kvp_err_t err;
@@ -94,12 +94,12 @@ push(kvp_node_t *node)
         err = rc;
     }
     if (err == KVP_OK) return true;
-    lose(node, kvp_err_text(err));
+    lose_link(node, kvp_err_text(err));
     return false;
 }
 
 static uint64_t
-ask(kvp_node_t *node, uint8_t opcode, const void *msg)
+ask_master(kvp_node_t *node, uint8_t opcode, const void *msg)
 {
     uint64_t id = ++node->link.next_request;
     size_t at;
@@ -110,7 +110,7 @@ ask(kvp_node_t *node, uint8_t opcode, const void *msg)
 }
 
 /* ---- mounting */
-/* A node that listens on every address tells the one by which it reaches the master. */
+/* A node that listens on every address sends the address by which it reaches the master. */
 static const char *
 told_host(const kvp_node_t *node)
 {
@@ -142,7 +142,7 @@ ask_mount(kvp_node_t *node)
     msg.term = kvp_node_core_term(node->core);
     msg.mounted_term = kvp_node_core_mounted_term(node->core);
     node->link.state = KVP_LINK_MOUNTING;
-    (void)ask(node, KVP_OP_MOUNT, &msg);
+    (void)ask_master(node, KVP_OP_MOUNT, &msg);
     /* The answer may be lost, and places in this memory be granted all the same. */
     node->link.was_told_fresh = node->is_fresh;
     node->is_fresh = false;
@@ -161,9 +161,9 @@ ms_between(uint32_t ms, uint32_t lo, uint32_t hi)
     return kvp_min_u64(kvp_max_u64(ms, lo), hi) * KVP_NS_PER_MS;
 }
 
-/* adopt takes a connection on which Hello was said. */
+/* adopt_conn takes a connection after its Hello. */
 static kvp_err_t
-adopt(kvp_node_t *node, const kvp_node_dialed_t *dialed)
+adopt_conn(kvp_node_t *node, const kvp_node_dialed_t *dialed)
 {
     kvp_node_link_t *l = &node->link;
     uint64_t now = kvp_now_ns();
@@ -179,8 +179,9 @@ adopt(kvp_node_t *node, const kvp_node_dialed_t *dialed)
     l->heard_ns = now;
     l->heartbeat_at_ns = now + l->heartbeat_ns;
     snprintf(l->local_host, sizeof l->local_host, "%s", dialed->local_host);
-    /* Terms count within a pool: a master of another pool is another beginning, not an old master. One of this pool whose
-     * term is lower hears ours from Mount, and takes a higher one. */
+    /* Terms are valid within a pool: a master of another pool is a new beginning, not an old
+     * master. A master of this pool with a lower term learns ours from Mount, and takes a higher
+     * one. */
     if (is_of_this_pool(node, &dialed->hello)) {
         err = kvp_node_core_see_term(node->core, dialed->hello.term);
         if (err == KVP_STALE_TERM) err = KVP_OK;
@@ -202,20 +203,20 @@ kvp_node_link_on_dial(kvp_node_t *node)
     bool has = kvp_node_dial_take(&node->dial, &dialed, &err);
 
     if (err != KVP_OK) kvp_node_failed(node, err);
-    if (!has && kvp_node_dial_is_outdated(&node->dial)) lose(node, "another master leads");
+    if (!has && kvp_node_dial_is_outdated(&node->dial)) lose_link(node, "another master leads");
     if (!has) return;
-    err = adopt(node, &dialed);
+    err = adopt_conn(node, &dialed);
     if (err == KVP_EAGAIN) {
         node->link.state = KVP_LINK_SWEEPING;
         return;
     }
     if (err != KVP_OK) {
         kvp_node_failed(node, err);
-        lose(node, NULL);
+        lose_link(node, NULL);
         return;
     }
     ask_mount(node);
-    push(node);
+    push_out(node);
 }
 
 bool
@@ -224,11 +225,12 @@ kvp_node_link_sweep(kvp_node_t *node)
     if (kvp_node_core_sweep(node->core)) return true;
     if (node->link.state != KVP_LINK_SWEEPING) return false;
     ask_mount(node);
-    push(node);
+    push_out(node);
     return false;
 }
 
-/* It is asked for again: the one that has it may be this node's last connection, which the master has not given up yet. */
+/* Asks for the name again: this node's own previous connection may still hold it until the master
+ * gives that up. */
 static void
 lose_name(kvp_node_t *node)
 {
@@ -238,7 +240,7 @@ lose_name(kvp_node_t *node)
              "the pool has a node \"%s\" that is connected: if that is not this one's own last connection, "
              "give each its own --name",
              node->name);
-    lose(node, why);
+    lose_link(node, why);
 }
 
 static void
@@ -251,7 +253,7 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
     if (err != KVP_OK) node->is_fresh = l->was_told_fresh;
     if (err == KVP_OK) err = kvp_node_core_see_term(node->core, msg->term);
     if (err == KVP_EAGAIN) {
-        lose(node, SWEEPS_FIRST);
+        lose_link(node, SWEEPS_FIRST);
         return;
     }
     if (err == KVP_OK && msg->is_reset) {
@@ -270,7 +272,7 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
         if (err == KVP_SEGMENT_EXISTS)
             lose_name(node);
         else
-            lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
+            lose_link(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
         return;
     }
     l->segment_id = msg->segment_id;
@@ -282,7 +284,7 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
     }
     kvp_log_info("node", "the master asks what is in the memory");
     err = kvp_node_report_begin(node, msg->report == REPORT_WHOLE ? 0 : msg->since > 0 ? msg->since : UINT64_MAX);
-    if (err != KVP_OK) lose(node, kvp_err_text(err));
+    if (err != KVP_OK) lose_link(node, kvp_err_text(err));
 }
 
 void
@@ -298,7 +300,8 @@ kvp_node_link_up(kvp_node_t *node)
 
 /* ---- orders */
 static void
-answer(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err, const char *detail, const uint8_t *flags, uint32_t n)
+answer_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err, const char *detail, const uint8_t *flags,
+             uint32_t n)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     size_t at;
@@ -316,14 +319,15 @@ static void
 refuse_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err)
 {
     if (err == KVP_EAGAIN) {
-        lose(node, SWEEPS_FIRST);
+        lose_link(node, SWEEPS_FIRST);
         return;
     }
     kvp_log_warn("node", "order %u is not obeyed: %s", frame->hdr.opcode, kvp_err_text(err));
-    answer(node, frame, err, kvp_err_text(err), NULL, 0);
+    answer_order(node, frame, err, kvp_err_text(err), NULL, 0);
 }
 
-/* RETIRE and CHECK. The quiesce is begun, and as a rule over, before the answer goes: then that says that the extents are free. */
+/* RETIRE and CHECK. The quiesce is begun, and usually over, before the answer: the answer then
+ * reports the extents free. */
 static bool
 on_extents(kvp_node_t *node, const kvp_frame_t *frame)
 {
@@ -354,7 +358,7 @@ on_extents(kvp_node_t *node, const kvp_frame_t *frame)
         kvp_node_settle(node);
         kvp_node_core_retire_answer(node->core, flags, n);
     }
-    answer(node, frame, KVP_OK, "", flags, n);
+    answer_order(node, frame, KVP_OK, "", flags, n);
     return true;
 }
 
@@ -364,7 +368,7 @@ answer_fence(kvp_node_t *node, pending_fence_t *fence)
     kvp_frame_t frame = {.hdr = {.opcode = KVP_OP_FENCE, .request_id = fence->request_id}};
 
     if (fence->link_number == node->link.number && node->link.state != KVP_LINK_DOWN)
-        answer(node, &frame, KVP_OK, "", NULL, 0);
+        answer_order(node, &frame, KVP_OK, "", NULL, 0);
     kvp_list_del(&fence->link);
     free(fence);
 }
@@ -448,7 +452,7 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame)
     case KVP_OP_DROP:
         return on_tier_order(node, frame);
     default:
-        answer(node, frame, KVP_NOTSUP, "a node does not answer this", NULL, 0);
+        answer_order(node, frame, KVP_NOTSUP, "a node does not answer this", NULL, 0);
         return true;
     }
 }
@@ -474,23 +478,23 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         err = msg->err != KVP_OK ? msg->err : kvp_node_core_see_term(node->core, msg->term);
         if (err == KVP_EAGAIN && node->link.state == KVP_LINK_SWEEPING) err = KVP_OK;
         if (err == KVP_EAGAIN)
-            lose(node, SWEEPS_FIRST);
+            lose_link(node, SWEEPS_FIRST);
         else if (err != KVP_OK)
-            lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
+            lose_link(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
         kvp_pb_free(&pb, msg);
         return true;
     }
     case KVP_OP_REPORT: {
         kvp_err_t err = kvp_node_report_on_answer(node, frame);
         if (err == KVP_PROTO) return false;
-        if (err != KVP_OK) lose(node, kvp_err_text(err));
+        if (err != KVP_OK) lose_link(node, kvp_err_text(err));
         return true;
     }
     case KVP_OP_TIER_REPORT:
     case KVP_OP_RECLAIM: {
         kvp_err_t err = kvp_node_tiering_on_answer(node, frame);
         if (err == KVP_PROTO) return false;
-        if (err != KVP_OK) lose(node, kvp_err_text(err));
+        if (err != KVP_OK) lose_link(node, kvp_err_text(err));
         return true;
     }
     case KVP_OP_UNMOUNT:
@@ -516,7 +520,7 @@ on_link(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 
         if (err == KVP_EAGAIN) break;
         if (err != KVP_OK) {
-            lose(node, kvp_err_text(err));
+            lose_link(node, kvp_err_text(err));
             return;
         }
         l->heard_ns = kvp_now_ns();
@@ -530,15 +534,15 @@ on_link(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
                 is_ok = (frame.hdr.flags & KVP_FRAME_REPLY) != 0 ? on_answer(node, &frame) : on_order(node, &frame);
             if (l->state == KVP_LINK_DOWN || l->number != number) return;
             if (!is_ok) {
-                lose(node, "malformed frame");
+                lose_link(node, "malformed frame");
                 return;
             }
         }
-        if (!push(node)) return;
+        if (!push_out(node)) return;
     }
 }
 
-/* ---- what became true later */
+/* ---- later results */
 static void
 tell_freed(kvp_node_t *node)
 {
@@ -562,8 +566,8 @@ kvp_node_link_on_settled(kvp_node_t *node)
         if (kvp_gather_is_over(&fence->gather)) answer_fence(node, fence);
     }
     if (node->link.state >= KVP_LINK_UP) tell_freed(node);
-    if (kvp_node_report_next(node) != KVP_OK) lose(node, "the report cannot be made");
-    if (node->link.state != KVP_LINK_DOWN && kvp_framed_out_bytes(&node->link.conn) > 0) push(node);
+    if (kvp_node_report_next(node) != KVP_OK) lose_link(node, "the report cannot be made");
+    if (node->link.state != KVP_LINK_DOWN && kvp_framed_out_bytes(&node->link.conn) > 0) push_out(node);
 }
 
 /* ---- time */
@@ -584,15 +588,15 @@ kvp_node_link_tick(kvp_node_t *node, uint64_t now_ns)
 
     if (l->state == KVP_LINK_DOWN) return;
     if (now_ns >= l->heard_ns + l->ttl_ns) {
-        lose(node, "it was silent for too long");
+        lose_link(node, "it was silent for too long");
         return;
     }
     if (now_ns < l->heartbeat_at_ns) return;
     l->heartbeat_at_ns = now_ns + l->heartbeat_ns;
     msg.incarnation = l->incarnation;
     msg.term = kvp_node_core_term(node->core);
-    (void)ask(node, KVP_OP_HEARTBEAT, &msg);
-    push(node);
+    (void)ask_master(node, KVP_OP_HEARTBEAT, &msg);
+    push_out(node);
 }
 
 /* ---- the end */
@@ -609,8 +613,8 @@ kvp_node_link_unmount(kvp_node_t *node, uint64_t now_ns, uint64_t by_ns)
     msg.segment_id = node->link.segment_id;
     msg.wait_ms = (uint32_t)kvp_min_u64((by_ns - kvp_min_u64(by_ns, now_ns)) / KVP_NS_PER_MS, UINT32_MAX);
     node->link.state = KVP_LINK_UNMOUNTING;
-    (void)ask(node, KVP_OP_UNMOUNT, &msg);
-    push(node);
+    (void)ask_master(node, KVP_OP_UNMOUNT, &msg);
+    push_out(node);
 }
 
 void
@@ -624,7 +628,7 @@ kvp_node_link_close(kvp_node_t *node)
         free(fence);
     }
     if (l->state == KVP_LINK_DOWN) return;
-    (void)ask(node, KVP_OP_BYE, NULL);
+    (void)ask_master(node, KVP_OP_BYE, NULL);
     kvp_ignore(kvp_framed_flush(&l->conn), "the master sees the connection end as well");
     kvp_node_unwatch(node, &l->ev);
     kvp_framed_fini(&l->conn);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The control thread: the epoll set, what the core asks for, and the segment's memory, which is made when a master has
- * said for which pool, and made anew when one asks for that.
- */
+ * The control thread: the epoll set, the core's requests, and the segment's memory. The memory is
+ * created when a master has named its pool, and created again at a master's request. */
 #include "node/priv.h"
 
 #include "transport/all/registry.h"
@@ -16,7 +15,8 @@
 kvp_err_t
 kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 {
-    /* 0 in ev->events says that it is not in the set, so a pause is kept as the events that come unasked. */
+    /* 0 in ev->events means not in the set, so a pause is stored as the events that come
+     * unrequested. */
     uint32_t wanted = events == 0 ? EPOLLERR : events;
     kvp_err_t err;
 
@@ -57,7 +57,7 @@ kvp_node_free_deferred(kvp_node_t *node)
     }
 }
 
-/* ---- what the core asks for */
+/* ---- the core's requests */
 static kvp_node_round_t *
 unused_round(kvp_node_t *node)
 {
@@ -230,9 +230,10 @@ timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
     return due <= now ? 0 : (int)((due - now) / KVP_NS_PER_MS + 1);
 }
 
-/* publish copies the figures for other threads, and looks whether one of them wants the node to stop. */
+/* publish_figures copies the figures for other threads, and checks whether one of them wants the
+ * node to stop. */
 static bool
-publish(kvp_node_t *node, uint64_t *stop_by_ns)
+publish_figures(kvp_node_t *node, uint64_t *stop_by_ns)
 {
     kvp_node_core_stats_t s;
     kvp_node_pinned_t pinned;
@@ -274,9 +275,9 @@ publish(kvp_node_t *node, uint64_t *stop_by_ns)
     return is_stopping;
 }
 
-/* What is left at the end of the turn is told again. */
+/* Events left at the end of the turn are reported again. */
 static void
-handle(kvp_node_t *node)
+handle_events(kvp_node_t *node)
 {
     uint32_t events;
     void *tag;
@@ -306,7 +307,7 @@ kvp_node_loop(void *arg)
 
         kvp_ignore(kvp_epoll_wait(&node->epoll, is_sweeping ? 0 : timeout_ms(node, stop_by_ns)),
                    "what is due is seen to all the same");
-        handle(node);
+        handle_events(node);
         now = kvp_now_ns();
         kvp_node_serve_tick(node, now);
         kvp_node_link_tick(node, now);
@@ -317,7 +318,7 @@ kvp_node_loop(void *arg)
         kvp_node_tiering_poll(node, now);
         kvp_node_link_on_settled(node);
         kvp_node_free_deferred(node);
-        if (publish(node, &stop_by_ns)) kvp_node_link_unmount(node, now, stop_by_ns);
+        if (publish_figures(node, &stop_by_ns)) kvp_node_link_unmount(node, now, stop_by_ns);
         if (now >= stop_by_ns) break;
     }
     return NULL;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node's lifecycle: settings, threads, the end.
  *
- * Threads: control (all protocol state), dial (finds a master), populate (touches memory ahead), pin (registers it where
- * that takes long), and the transports' lanes. The caller's threads only start, stop and read figures.
- */
+ * Threads: control (all protocol state), dial (finds a master), populate (touches memory in
+ * advance), pin (registers memory if that is slow), and the transports' lanes. The caller's threads
+ * only start, stop and read figures. */
 #include "node/priv.h"
 
 #include "common/waits.h"
@@ -77,7 +77,7 @@ check_limits(const kvp_node_t *node)
     uint64_t chunks = (node->size_bytes - 1) / node->chunk_bytes + 1, takes = chunks * KVP_CHUNK_FILES;
     kvp_limit_t files = kvp_limit_files(), maps = kvp_limit_maps();
 
-    if (files.max < files.has + takes + FILES_CLIENTS) { /* also those of the process that it is embedded in */
+    if (files.max < files.has + takes + FILES_CLIENTS) { /* including the descriptors of the embedding process */
         kvp_limit_raise_files();
         files = kvp_limit_files();
     }

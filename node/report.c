@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * REPORT: a page at a time to a master that does not know what is in the memory; its answer says what it does not want.
- */
+ * REPORT: a page at a time to a master that does not know the memory's contents; its answer names
+ * the extents that it does not want. */
 #include "node/priv.h"
 
 #include "proto/pb.h"

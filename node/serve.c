@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listeners and the life of control connections. A TCP connection whose first frame is DATA_HELLO goes to the tcp
- * transport unread; anything else stays here.
+ * Listeners and the life of control connections. A TCP connection whose first frame is DATA_HELLO
+ * goes to the tcp transport unread; all others stay here.
  *
- * Design notes. A connection's next request is looked at when its last answer is gone: so a client that does not read
- * costs no more than one answer, and descriptors of two answers are never queued at once.
- */
+ * Design notes. A connection's next request is read when its last answer is sent. So a client that
+ * does not read costs at most one answer, and descriptors of two answers are never queued at once. */
 #include "node/priv.h"
 
 #include "common/forkguard.h"
@@ -64,8 +63,8 @@ conn_breach(kvp_node_t *node, kvp_node_conn_t *conn, const char *why)
     conn_close(node, conn);
 }
 
-/* answer_requests handles what has arrived, up to the first answer that does not leave at once, or to the end of the turn.
- * False = closed. */
+/* answer_requests handles what has arrived, up to the first answer that does not leave at once, or
+ * to the end of the turn. False = closed. */
 static bool
 answer_requests(kvp_node_t *node, kvp_node_conn_t *conn)
 {
@@ -95,10 +94,10 @@ answer_requests(kvp_node_t *node, kvp_node_conn_t *conn)
     return true;
 }
 
-/* leave ends our side of a refused connection, and throws away what it still sends: closing with bytes unread would take
- * the refusal from it. */
+/* leave ends our side of a refused connection, and throws away what it still sends: closing with
+ * bytes unread would take the refusal from it. */
 static void
-leave(kvp_node_conn_t *conn)
+begin_leave(kvp_node_conn_t *conn)
 {
     if (kvp_framed_out_bytes(&conn->io) == 0) shutdown(conn->io.fd, SHUT_WR);
     kvp_buf_reset(&conn->io.in);
@@ -115,7 +114,7 @@ on_conn(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
     if (kvp_framed_out_bytes(&conn->io) > 0) err = kvp_framed_flush(&conn->io);
     if (err == KVP_OK && !answer_requests(node, conn)) return;
     for (int i = 0; i < RECVS_A_TURN && err == KVP_OK && kvp_framed_out_bytes(&conn->io) == 0 && !conn->has_rest; i++) {
-        if (conn->is_leaving) leave(conn);
+        if (conn->is_leaving) begin_leave(conn);
         err = kvp_framed_recv(&conn->io);
         if (err == KVP_OK && !answer_requests(node, conn)) return;
     }
@@ -144,7 +143,8 @@ give_to_transport(kvp_node_t *node, kvp_node_conn_t *conn)
     conn_close(node, conn);
 }
 
-/* on_first_bytes runs when a header's worth of bytes has arrived (SO_RCVLOWAT), or the peer has gone. */
+/* on_first_bytes runs when a header's worth of bytes has arrived (SO_RCVLOWAT), or the peer has
+ * closed. */
 static void
 on_first_bytes(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 {
@@ -280,9 +280,10 @@ open_tcp(kvp_node_t *node, const kvp_hostport_t *at)
     return listen_on(node, &node->serve.tcp, fd, false);
 }
 
-/* sweep removes sockets of nodes that were killed. One that answers, or whose process is there, is in use. */
+/* remove_dead_sockets removes sockets of killed nodes. A socket that answers, or whose process
+ * exists, is in use. */
 static void
-sweep(const char *dir_path)
+remove_dead_sockets(const char *dir_path)
 {
     DIR *dir = opendir(dir_path);
     const struct dirent *entry;
@@ -310,11 +311,11 @@ bind_unix(kvp_node_t *node, struct sockaddr_un *at)
     int fd;
 
     if (kvp_runtime_dir(dir, sizeof dir) != KVP_OK) return -1;
-    sweep(dir);
+    remove_dead_sockets(dir);
     snprintf(at->sun_path, sizeof at->sun_path, "%s/node-%d-%08x.sock", dir, (int)getpid(), (unsigned)node->epoch);
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd >= 0 && bind(fd, (const struct sockaddr *)at, sizeof *at) == 0 && chmod(at->sun_path, 0666) == 0)
-        return fd; /* the directory says who comes in */
+        return fd; /* the directory's mode decides who may connect */
     kvp_log_warn("node", "cannot listen on %s: %m", at->sun_path);
     if (fd >= 0) close(fd);
     return -1;

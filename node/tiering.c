@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The SSD tier on the control thread: mounting it, telling what it has, and the master's orders about it. What is slow is done by the tier's
- * own thread (node/tier/). ADR 0029.
+ * The SSD tier on the control thread: mounting it, reporting its objects, and the master's orders
+ * about it. The tier's own thread does the slow work (node/tier/). ADR 0029.
  *
  * Design notes.
- * - An order is answered when all its operations are done. One of a connection that is over is carried out all the same, and answered to nobody.
- * - A device may be switched off, and the master told what was on it, while other steps of an order that wrote there are under way: what the order
- *   says to be written is looked at again as it is answered.
- * - What is staged is read into a buffer first. This thread copies it into the extent, between WRITING and SEALED, in one go: so a RETIRE is obeyed
- *   before that or behind it, and nothing is stored to an extent that was retired.
- */
+ * - An order is answered when all its operations are done. An order of a closed connection is
+ *   carried out without an answer.
+ * - A device may be switched off, and the master informed of its lost objects, while other steps of
+ *   an order that wrote there are under way. So written records are checked again when the order is
+ *   answered.
+ * - A load reads into a buffer first. This thread copies the buffer into the extent, between
+ *   WRITING and SEALED, in one go. So a RETIRE is obeyed before or after the copy, and no byte is
+ *   stored to a retired extent. */
 #include "node/priv.h"
 
 #include "node/tier/tier.h"
@@ -33,19 +35,19 @@ typedef struct {
     kvp_tier_op_t op;
     order_t *order;
     const void *word; /* DEMOTE: of the descriptor, */
-    uint64_t sealed; /* and what it must say */
+    uint64_t sealed; /* and its expected contents */
     kvp_wire_stage_t stage; /* STAGE */
 } step_t;
 
 struct order {
-    kvp_list_t link; /* tiering->orders, of one that is not answered */
+    kvp_list_t link; /* in tiering->orders, until the answer */
     uint64_t link_number;
-    uint64_t request_id; /* 0 = nobody asked: reads and drops of a report */
+    uint64_t request_id; /* 0 = no request: reads and drops of a report */
     uint8_t opcode;
-    uint8_t mem_uuid[16]; /* of the memory that it is about */
+    uint8_t mem_uuid[16]; /* of the order's memory */
     kvp_err_t err; /* DROP: the first */
     uint32_t n, left;
-    uint8_t *flags; /* n; what is answered */
+    uint8_t *flags; /* n bytes of the answer */
     step_t *steps; /* n */
 };
 
@@ -91,7 +93,7 @@ take_back_lost(kvp_node_t *node, order_t *o)
 }
 
 static void
-answer(kvp_node_t *node, order_t *o)
+answer_order(kvp_node_t *node, order_t *o)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     kvp_node_link_t *l = &node->link;
@@ -121,8 +123,8 @@ devices_of(const kvp_node_t *node, const order_t *o)
     return devices;
 }
 
-/* Answers to DEMOTE and DROP come in the order of the orders, but that none waits for a device that it does not write to; reads wait for no
- * write. */
+/* Answers to DEMOTE and DROP come in the order of the orders, but that none waits for a device that
+ * it does not write to; reads wait for no write. */
 static void
 answer_done(kvp_node_t *node)
 {
@@ -137,13 +139,13 @@ answer_done(kvp_node_t *node)
         if (o->left > 0 || (waiting & devices) != 0)
             waiting |= devices;
         else
-            answer(node, o);
+            answer_order(node, o);
     }
 }
 
 /* From OK on the operation is the tier's, which may have written its error already. */
 static kvp_err_t
-submit(kvp_node_t *node, step_t *s, kvp_tier_op_kind_t kind)
+submit_step(kvp_node_t *node, step_t *s, kvp_tier_op_kind_t kind)
 {
     kvp_err_t err;
 
@@ -193,7 +195,7 @@ demote_one(kvp_node_t *node, step_t *s, const kvp_wire_demote_t *rec)
     meta->key_len = desc.key_len;
     s->op.src = (const uint8_t *)c->payload.addr + desc.offset;
     s->op.still = is_still_sealed;
-    kvp_ignore(submit(node, s, KVP_TIER_WRITE), "the answer says that it is not written");
+    kvp_ignore(submit_step(node, s, KVP_TIER_WRITE), "the answer says that it is not written");
 }
 
 /* ---- STAGE */
@@ -208,7 +210,7 @@ stage_one(kvp_node_t *node, step_t *s, const kvp_wire_stage_t *rec)
     s->op.err = KVP_NOMEM;
     if (rec->len == 0 || rec->len > node->chunk_bytes) return;
     s->op.dst = malloc(rec->len);
-    if (s->op.dst != NULL) kvp_ignore(submit(node, s, KVP_TIER_READ), "the answer says that it failed");
+    if (s->op.dst != NULL) kvp_ignore(submit_step(node, s, KVP_TIER_READ), "the answer says that it failed");
 }
 
 static bool
@@ -220,9 +222,10 @@ is_key_in_place(const kvp_node_chunk_t *c, const kvp_wire_stage_t *at, uint16_t 
     return key_at >= c->geo.long_keys_off && key_at + key_len <= c->geo.meta_bytes;
 }
 
-/* Stores what was read where the master wants it, and seals it. False: the place is no such place, or is not free for it any more. */
+/* Stores the loaded bytes at the master's place, and seals it. Returns false if the place is
+ * invalid, or not free for the object any more. */
 static bool
-seal(kvp_node_t *node, const step_t *s)
+seal_extent(kvp_node_t *node, const step_t *s)
 {
     const kvp_wire_stage_t *at = &s->stage;
     const kvp_tier_meta_t *meta = &s->op.meta;
@@ -257,7 +260,7 @@ seal(kvp_node_t *node, const step_t *s)
 }
 
 static uint8_t
-staged(kvp_node_t *node, const step_t *s)
+finish_load(kvp_node_t *node, const step_t *s)
 {
     const order_t *o = s->order;
     bool is_lost =
@@ -267,7 +270,7 @@ staged(kvp_node_t *node, const step_t *s)
     if (s->op.err != KVP_OK || node->mem == NULL || memcmp(o->mem_uuid, node->mem->uuid, sizeof o->mem_uuid) != 0)
         return KVP_STAGE_FAILED;
     /* The master of an older connection has retired the extent since. */
-    return o->link_number == node->link.number && seal(node, s) ? KVP_STAGE_OK : KVP_STAGE_FAILED;
+    return o->link_number == node->link.number && seal_extent(node, s) ? KVP_STAGE_OK : KVP_STAGE_FAILED;
 }
 
 /* ---- DROP */
@@ -278,11 +281,11 @@ drop_one(kvp_node_t *node, step_t *s, const kvp_wire_tiered_t *rec)
 
     s->op.meta.digest = rec->digest;
     s->op.meta.version = rec->version;
-    err = submit(node, s, KVP_TIER_DROP);
+    err = submit_step(node, s, KVP_TIER_DROP);
     if (s->order->err == KVP_OK) s->order->err = err;
 }
 
-/* ---- what the master orders */
+/* ---- the master's orders */
 static size_t
 record_bytes(uint8_t opcode)
 {
@@ -292,7 +295,7 @@ record_bytes(uint8_t opcode)
 }
 
 static void
-begin(kvp_node_t *node, order_t *o, const void *recs)
+begin_order(kvp_node_t *node, order_t *o, const void *recs)
 {
     for (uint32_t i = 0; i < o->n; i++) {
         step_t *s = &o->steps[i];
@@ -307,7 +310,7 @@ begin(kvp_node_t *node, order_t *o, const void *recs)
     }
 }
 
-/* Whether it is about what this node has mounted. */
+/* Returns whether the order is about memory or a tier that this node has mounted. */
 static bool
 is_ours(const kvp_node_t *node, uint8_t opcode, uint32_t segment_id)
 {
@@ -335,7 +338,7 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out)
         if (o == NULL)
             *err_out = KVP_NOMEM;
         else
-            begin(node, o, recs);
+            begin_order(node, o, recs);
     }
     kvp_pb_free(&pb, msg);
     return recs != NULL;
@@ -356,7 +359,7 @@ kvp_node_tiering_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t 
 
 /* ---- mounting */
 static uint64_t
-ask(kvp_node_t *node, uint8_t opcode, const void *msg, const void *tail, size_t len)
+ask_master(kvp_node_t *node, uint8_t opcode, const void *msg, const void *tail, size_t len)
 {
     uint64_t id = ++node->link.next_request;
     size_t at;
@@ -391,7 +394,7 @@ ask_mount(kvp_node_t *node)
     msg.is_tier = true;
     msg.term = kvp_node_core_term(node->core);
     node->tiering.state = KVP_TIERING_MOUNTING;
-    node->tiering.request = ask(node, KVP_OP_MOUNT, &msg, NULL, 0);
+    node->tiering.request = ask_master(node, KVP_OP_MOUNT, &msg, NULL, 0);
 }
 
 /* Begins a page of the report; kvp_frame_end ends it. */
@@ -424,7 +427,7 @@ read_page(kvp_node_t *node)
         s->order = o;
         s->op.meta.digest = t->told[i].digest;
         s->op.meta.version = t->told[i].version;
-        kvp_ignore(submit(node, s, KVP_TIER_READ), "what cannot be read is not told");
+        kvp_ignore(submit_step(node, s, KVP_TIER_READ), "what cannot be read is not told");
     }
 }
 
@@ -494,7 +497,7 @@ ask_unmount(kvp_node_t *node)
     msg.segment_id = node->tiering.segment_id;
     msg.is_kept = true;
     node->tiering.state = KVP_TIERING_LEAVING;
-    node->tiering.request = ask(node, KVP_OP_UNMOUNT, &msg, NULL, 0);
+    node->tiering.request = ask_master(node, KVP_OP_UNMOUNT, &msg, NULL, 0);
 }
 
 bool
@@ -548,7 +551,7 @@ kvp_node_tiering_on_mounted(kvp_node_t *node, const kvp_frame_t *frame, const Kv
     return true;
 }
 
-/* What is not wanted is dropped; that its records are hidden is enough, so nobody waits for the disk. */
+/* Drops unwanted objects. Hiding their records suffices, so the caller does not wait for the disk. */
 static kvp_err_t
 drop_unwanted(kvp_node_t *node, const uint8_t *unwanted)
 {
@@ -561,7 +564,7 @@ drop_unwanted(kvp_node_t *node, const uint8_t *unwanted)
     if (n == 0) return KVP_OK;
     o = order_make(node, KVP_OP_DROP, 0, n);
     if (o == NULL) return KVP_NOMEM;
-    begin(node, o, t->told);
+    begin_order(node, o, t->told);
     return KVP_OK;
 }
 
@@ -612,7 +615,7 @@ take_done(kvp_node_t *node)
 
         o->left--;
         if (o->opcode == KVP_OP_DEMOTE) o->flags[i] = op->err == KVP_OK;
-        if (o->opcode == KVP_OP_STAGE) o->flags[i] = staged(node, s);
+        if (o->opcode == KVP_OP_STAGE) o->flags[i] = finish_load(node, s);
         if (o->opcode == KVP_OP_DROP && o->err == KVP_OK) o->err = op->err;
         free(op->dst);
         op->dst = NULL;
@@ -621,7 +624,7 @@ take_done(kvp_node_t *node)
 }
 
 static void
-propose(kvp_node_t *node)
+propose_page(kvp_node_t *node)
 {
     kvp_node_tiering_t *t = &node->tiering;
     Kvp__Pb__Reclaim msg = KVP__PB__RECLAIM__INIT;
@@ -633,12 +636,13 @@ propose(kvp_node_t *node)
         msg.segment_id = t->segment_id;
         msg.n = t->told_n = p->n;
         msg.keep_bytes = p->keep_bytes;
-        t->request = ask(node, KVP_OP_RECLAIM, &msg, p->recs, p->n * sizeof p->recs[0]);
+        t->request = ask_master(node, KVP_OP_RECLAIM, &msg, p->recs, p->n * sizeof p->recs[0]);
     }
     free(p);
 }
 
-/* A device that fails, or works again, makes the tier another size; one that hangs, or answers again, changes which slots are away. */
+/* A device that fails, or works again, changes the tier's size; one that hangs, or answers again,
+ * changes which slots are absent. */
 static void
 look_at_size(kvp_node_t *node, uint64_t now_ns)
 {
@@ -672,7 +676,7 @@ kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns)
         return;
     }
     if (t->state == KVP_TIERING_DOWN && now_ns >= t->again_ns && kvp_tier_is_ready(t->tier)) ask_mount(node);
-    propose(node);
+    propose_page(node);
     look_at_size(node, now_ns);
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * REPORT: what a master that does not know the memory is told about it.
+ * REPORT: the node's report to a master that does not know the memory's contents.
  *
- * Design notes. Clients wrote the descriptors, so they are worth what their checks say: what is broken is made DEAD here,
- * and of two extents that overlap, which no honest history leaves behind, the older. Slots that were not gone over when
- * the term rose are not told: what an old writer still stores there was never committed.
- */
+ * Design notes. Clients wrote the descriptors, so only checked descriptors count. A broken one is
+ * made DEAD here, and so is the older of two overlapping extents, which no honest history produces.
+ * Slots that the last sweep did not cover are not reported: an old writer's stores there were never
+ * committed. */
 #include "node/core/priv.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ kill_told(kvp_node_core_t *core, uint32_t slot, uint64_t word)
 }
 
 static kvp_err_t
-add(kvp_node_report_t *r, const kvp_node_told_t *told)
+add_told(kvp_node_report_t *r, const kvp_node_told_t *told)
 {
     if (r->told_n == r->told_cap) {
         uint32_t cap = r->told_cap == 0 ? 1024 : r->told_cap * 2;
@@ -55,7 +55,7 @@ by_offset(const void *a, const void *b)
     return x->word < y->word ? -1 : x->word > y->word;
 }
 
-/* Of extents that overlap the one with the greatest generation stays. */
+/* Of overlapping extents the newest generation stays. */
 static void
 drop_overlaps(kvp_node_core_t *core)
 {
@@ -83,7 +83,7 @@ drop_overlaps(kvp_node_core_t *core)
 
 /* gather finds what is SEALED in a chunk. */
 static kvp_err_t
-gather(kvp_node_core_t *core, uint32_t chunk)
+gather_chunk(kvp_node_core_t *core, uint32_t chunk)
 {
     kvp_node_report_t *r = &core->report;
     uint8_t key[KVP_KEY_MAX];
@@ -101,7 +101,7 @@ gather(kvp_node_core_t *core, uint32_t chunk)
             kill_told(core, slot, word);
             continue;
         }
-        err = add(r, &(kvp_node_told_t){.offset = desc.offset, .len = desc.len, .word = word, .slot = slot});
+        err = add_told(r, &(kvp_node_told_t){.offset = desc.offset, .len = desc.len, .word = word, .slot = slot});
         if (err != KVP_OK) return err;
     }
     if (r->told_n > 1) qsort(r->told, r->told_n, sizeof *r->told, by_offset);
@@ -119,7 +119,7 @@ kvp_node_core_report_begin(kvp_node_core_t *core, uint64_t since)
     core->is_changed = true;
     r->since = since;
     r->has_page = false;
-    r->is_on = gather(core, 0) == KVP_OK;
+    r->is_on = gather_chunk(core, 0) == KVP_OK;
     return r->is_on ? KVP_OK : KVP_NOMEM;
 }
 
@@ -138,7 +138,8 @@ append_record(kvp_node_core_t *core, const kvp_node_told_t *told, kvp_buf_t *tai
 
     kvp_buf_append(tail, &rec, sizeof rec);
     if (!is_whole(&core->report, told)) return;
-    /* It was whole a moment ago. A client that changes it now gets it refused: the master checks everything anew. */
+    /* The descriptor was valid a moment ago. If a client changes it now, the master refuses it: the
+     * master checks all fields again. */
     if (!core->conf.words->read(core->conf.words_arg, rec.chunk, rec.slot, &desc, key)) memset(&desc, 0, sizeof desc);
     desc.word = told->word;
     kvp_buf_append(tail, &desc, sizeof desc);
@@ -155,7 +156,7 @@ kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_
 
     if (!r->is_on || r->has_page) return KVP_INVALID;
     while (r->at == r->told_n && r->chunk + 1 < core->chunk_n) {
-        err = gather(core, r->chunk + 1);
+        err = gather_chunk(core, r->chunk + 1);
         if (err != KVP_OK) return err;
     }
     for (r->page_n = 0; r->at + r->page_n < r->told_n && r->page_n < PAGE_WORDS && wholes < PAGE_WHOLE; r->page_n++) {

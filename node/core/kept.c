@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What outlives the node's process where a keeper has the memory: terms, fences and how far the memory was swept go into a book,
- * and writers are entered again as they were. What was on its way to free is asked for again by the master.
- */
+ * What outlives the node's process where a keeper has the memory: terms, fences and how far the
+ * memory was swept go into a book, and writers are entered again as they were. What was on its way
+ * to free is asked for again by the master. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"
@@ -86,7 +86,7 @@ kvp_node_core_restore(kvp_node_core_t *core, const uint8_t *bytes, size_t len)
 void
 kvp_node_core_restored(kvp_node_core_t *core)
 {
-    /* Where they were gone before, it is not known whether what they stored in the end was swept. */
+    /* If the old writers had ended before, their last stores may not have been swept. */
     if (core->old_owners == 0) kvp_node_old_writers_gone(core);
     if (core->restored_seen > core->term)
         kvp_ignore(kvp_node_core_see_term(core, core->restored_seen), "it is obeyed at the end of its sweep");

@@ -31,8 +31,8 @@ kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64
     }
 }
 
-/* What is of an older term than that becomes DEAD in it, so that no grant of theirs can be begun or finished there. What is
- * SEALED was whole before: it stays, but where its generation is below late. */
+/* Makes a slot of an older term DEAD in the new term, so that no old grant can be begun or finished
+ * there. A SEALED slot was complete before and stays, unless its generation is below late. */
 static void
 sweep_slot(kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t late)
 {
@@ -46,8 +46,9 @@ sweep_slot(kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t genera
     core->stats.revoked += kvp_word_state(now) == KVP_DESC_WRITING;
 }
 
-/* One slice. Slots that had never been touched when the last term rose were not gone over then, and a grant of a term before that
- * may have been begun in one since: nothing of it is whole. False at the end. */
+/* Sweeps one slice. Slots that were untouched at the last rise of the term were not covered then,
+ * and a writer of an earlier term may have begun one since: no such slot is complete. Returns false
+ * at the end. */
 static bool
 sweep_some(kvp_node_core_t *core)
 {
@@ -87,7 +88,8 @@ kvp_node_core_is_sweeping(const kvp_node_core_t *core)
     return core->rising != 0 || core->is_late_due;
 }
 
-/* A term is obeyed from here on; and where its old writers were gone before, what they stored in the end is still to be swept. */
+/* From here on the node obeys the term. If its old writers had ended before, their last stores
+ * still need a sweep. */
 static void
 end_rise(kvp_node_core_t *core)
 {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Extents between "retired" and "free": DEAD is stored, a quiesce that begins after it is awaited, and the proof that
- * the writer in whose hands the extent was cannot store any more.
+ * Extents between "retired" and "free": DEAD is stored; the extent waits for a quiesce that began
+ * afterwards, and for the proof that its writer cannot store any more.
  *
- * Design notes. Rounds of quiesce overlap, up to KVP_NODE_ROUNDS_MAX, so that one send that is stuck for a second holds
- * up only the extents that were retired before it ended. A round that is over vouches for every earlier one: it began
- * later, and what had begun before it is over.
- * A master that lost the connection asks again for what it was not told, so extents are found by their slot.
- */
+ * Design notes. Rounds of quiesce overlap, up to KVP_NODE_ROUNDS_MAX, so that a send stuck for a
+ * second delays only the extents that were retired before it ended. The end of a round proves every
+ * earlier round: it began later, and all sends that had begun before it are over. A master that
+ * lost the connection asks again for missed answers, so extents are found by their slot. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"
@@ -35,7 +34,8 @@ table_at(const kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return &core->table[h >> 32 & (core->table_n - 1)];
 }
 
-/* extent_find finds the extent that is on its way, but for one that this very RETIRE has named already. */
+/* extent_find finds an extent on its way to free, except one that the current RETIRE has already
+ * named. */
 static kvp_node_extent_t *
 extent_find(const kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
@@ -95,7 +95,7 @@ grow_table(kvp_node_core_t *core)
 
 /* Memory is made sure of before anything is stored, so that a RETIRE is carried out whole or not at all. */
 static kvp_err_t
-reserve(kvp_node_core_t *core, uint32_t n)
+reserve_room(kvp_node_core_t *core, uint32_t n)
 {
     if (n > core->batch_cap) {
         kvp_node_extent_t **batch = realloc(core->batch, n * sizeof(*batch));
@@ -163,7 +163,7 @@ is_free(const kvp_node_extent_t *e)
 }
 
 static kvp_err_t
-check(const kvp_node_core_t *core, const kvp_wire_slot_t *slots, uint32_t n)
+check_slots(const kvp_node_core_t *core, const kvp_wire_slot_t *slots, uint32_t n)
 {
     uint64_t slots_all = (uint64_t)core->chunk_n * core->slots;
 
@@ -176,7 +176,7 @@ check(const kvp_node_core_t *core, const kvp_wire_slot_t *slots, uint32_t n)
     return n > KVP_BATCH_MAX || core->extents_n > slots_all ? KVP_LIMIT : KVP_OK;
 }
 
-/* owner_of returns whose proof the extent waits for; NULL = nobody's. */
+/* owner_of returns the owner whose proof the extent waits for; NULL = no owner's. */
 static kvp_node_owner_t *
 owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
@@ -188,7 +188,7 @@ owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 
 /* disown: by its own word nothing of the writer is under way there, so no proof is awaited any more. */
 static void
-disown(kvp_node_core_t *core, kvp_node_extent_t *e)
+disown_extent(kvp_node_core_t *core, kvp_node_extent_t *e)
 {
     if (kvp_list_is_empty(&e->of_owner)) return;
     kvp_list_del(&e->of_owner);
@@ -197,14 +197,14 @@ disown(kvp_node_core_t *core, kvp_node_extent_t *e)
     extent_move(core, e, &core->freed);
 }
 
-/* enter puts an extent that is DEAD on its way to free, or finds it there. */
+/* enter_extent puts a DEAD extent on its way to free, or finds it there. */
 static kvp_node_extent_t *
-enter(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
+enter_extent(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
     kvp_node_extent_t *e = extent_find(core, slot);
     kvp_node_owner_t *owner = owner_of(core, slot);
 
-    if (e != NULL && slot->owner == 0) disown(core, e);
+    if (e != NULL && slot->owner == 0) disown_extent(core, e);
     if (e == NULL) {
         e = extent_take(core, slot);
         if (owner != NULL) kvp_list_add_tail(&owner->waiting, &e->of_owner);
@@ -230,14 +230,15 @@ kvp_node_core_retire(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, 
 
     if (err != KVP_OK) return err;
     if (!core->has_segment || !core->has_id || segment_id != core->segment_id) return KVP_NO_SEGMENT;
-    err = check(core, slots, n);
+    err = check_slots(core, slots, n);
     if (err != KVP_OK) return err;
-    err = reserve(core, n);
+    err = reserve_room(core, n);
     if (err != KVP_OK) return err;
 
     for (uint32_t i = 0; i < n; i++) {
-        core->batch[i] =
-            kvp_node_kill(core, slots[i].chunk, slots[i].slot, slots[i].generation) ? enter(core, &slots[i]) : NULL;
+        core->batch[i] = kvp_node_kill(core, slots[i].chunk, slots[i].slot, slots[i].generation)
+                             ? enter_extent(core, &slots[i])
+                             : NULL;
         want_cut(core, slots[i].owner);
     }
     core->conf.words->fence(core->conf.words_arg);
@@ -332,7 +333,7 @@ void
 kvp_node_extents_proved(kvp_node_core_t *core, kvp_node_owner_t *owner)
 {
     kvp_list_foreach_safe (link, next, &owner->waiting)
-        disown(core, kvp_list_entry(link, kvp_node_extent_t, of_owner));
+        disown_extent(core, kvp_list_entry(link, kvp_node_extent_t, of_owner));
 }
 
 uint32_t
@@ -344,7 +345,7 @@ kvp_node_core_take_freed(kvp_node_core_t *core, kvp_wire_slot_t *slots, uint32_t
         kvp_node_extent_t *e = extent_of(link);
 
         if (n == max) break;
-        if (!e->is_answered) continue; /* its answer will say so */
+        if (!e->is_answered) continue; /* its own answer reports it */
         slots[n++] = e->slot;
         extent_release(core, e);
     }

@@ -81,7 +81,7 @@ record_create(kvp_node_proc_t *proc, uint64_t incarnation)
     return r;
 }
 
-/* record_clear: this process is proved not to store as that incarnation any more. */
+/* record_clear: the process provably stores nothing as this incarnation any more. */
 static void
 record_clear(kvp_node_core_t *core, kvp_node_record_t *r)
 {
@@ -110,7 +110,7 @@ kvp_node_owners_are_old(kvp_node_core_t *core)
     }
 }
 
-/* record_drop_if_done destroys a record that says nothing any more. */
+/* record_drop_if_done destroys a record without content. */
 static void
 record_drop_if_done(kvp_node_core_t *core, kvp_node_record_t *r)
 {
@@ -163,7 +163,7 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
     else if (kvp_node_core_is_fenced(core, incarnation) && KVP_RULE(FENCED_ATTACH))
         err = KVP_FENCED;
     else if (core->stats.attached >= core->conf.max_attachments || core->rising != 0)
-        err = KVP_BUSY; /* who attached in a term that is not obeyed yet would count as of an older one */
+        err = KVP_BUSY; /* an attachment made before the term is obeyed would count as one of an older term */
     if (err == KVP_OK) {
         presence = presence_get(core, incarnation);
         if (presence == NULL) err = KVP_NOMEM;
@@ -192,7 +192,7 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
 }
 
 static kvp_err_t
-own(kvp_node_core_t *core, kvp_node_record_t *r)
+own_record(kvp_node_core_t *core, kvp_node_record_t *r)
 {
     kvp_node_owner_t *owner = kvp_node_owner_find(core, r->incarnation);
 
@@ -208,11 +208,11 @@ kvp_node_core_open_write(kvp_node_core_t *core, kvp_node_att_t *att)
 {
     kvp_node_record_t *r = att->record;
 
-    /* What a dead process had sent before it died would make a record that no death can end. */
+    /* A dead process's late message would make a record that no death can end. */
     if (r == NULL || r->proc->is_dead || att->is_closing) return KVP_INVALID;
     if (r->owner != NULL) return KVP_OK;
     if (r->proc->left >= KVP_NODE_LEFT_MAX) return KVP_LIMIT;
-    return own(core, r);
+    return own_record(core, r);
 }
 
 kvp_err_t
@@ -226,7 +226,7 @@ kvp_node_core_restore_writer(kvp_node_core_t *core, kvp_node_proc_t *proc, uint6
     if (r == NULL) r = record_create(proc, incarnation);
     if (r == NULL) return KVP_NOMEM;
     if (r->owner != NULL) return KVP_OK;
-    err = own(core, r);
+    err = own_record(core, r);
     if (err != KVP_OK) {
         record_drop_if_done(core, r);
         return err;
@@ -297,7 +297,7 @@ kvp_node_core_drained(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incar
 
     if (att->record == NULL) return KVP_INVALID;
     r = record_find(att->record->proc, incarnation);
-    if (r == NULL) return KVP_OK; /* it has nothing of ours */
+    if (r == NULL) return KVP_OK; /* the incarnation has no memory of ours */
     record_clear(core, r);
     kvp_list_foreach_safe (link, next, &core->attachments) {
         kvp_node_att_t *other = kvp_list_entry(link, kvp_node_att_t, link);

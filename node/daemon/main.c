@@ -28,7 +28,7 @@ typedef struct {
     kvp_node_admin_t admin;
     kvp_node_rest_t rest;
     kvp_hostport_t http_bound; /* host "" = no HTTP */
-    kvp_err_t err; /* why it ends by itself */
+    kvp_err_t err; /* the reason of an unrequested end */
 } daemon_t;
 
 static void
@@ -52,7 +52,8 @@ say_ready(const daemon_t *d)
                                  "none");
 }
 
-/* Until the segment is mounted. A master that is not there yet is waited for; an error that waiting does not cure ends the node. */
+/* Runs until the segment is mounted. The node waits for an absent master; an error that waiting
+ * cannot cure ends the node. */
 static void
 on_look(uv_timer_t *timer)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-node's options: one table, and what they are read into.
- */
+ * kvpool-node's options: the table, and the struct of their values. */
 #ifndef KVP_NODE_DAEMON_OPTS_H
 #define KVP_NODE_DAEMON_OPTS_H
 

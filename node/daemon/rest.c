@@ -8,11 +8,11 @@
 #include <string.h>
 
 #define OPEN_MS 2000 /* also what a stop of the daemon may have to wait for */
-#define AGAIN_NS KVP_NS_PER_S /* between tries to open: those that waited for one that failed have its answer */
+#define AGAIN_NS KVP_NS_PER_S /* between attempts to open; requests that waited for a failed attempt get its answer */
 #define CALL_MS 5000
 #define GRACE_MAX_S 3600
 #define GET_ROUNDS 4 /* an object may be replaced by a larger one in between */
-#define LOCATIONS_NONE UINT32_MAX /* a request asks the master, and sees what others removed */
+#define LOCATIONS_NONE UINT32_MAX /* each request asks the master, so it sees other clients' removals */
 
 static const struct {
     int err;
@@ -48,7 +48,8 @@ answer_status(kvp_http_response_t *response, const char *text)
     kvp_jsonw_close(&answer, '}');
 }
 
-/* The handle, which the first request opens. NULL = there is none now, and it was answered. */
+/* Returns the handle, which the first request opens. NULL = not available now; the request has its
+ * answer. */
 static kvpool_t *
 open_pool(kvp_node_rest_t *rest, kvp_http_response_t *response)
 {
@@ -79,9 +80,9 @@ static const kvpool_opts_t call_opts = {.struct_size = sizeof call_opts, .deadli
 static const kvpool_opts_t put_opts = {
     .struct_size = sizeof put_opts, .deadline_ms = CALL_MS, .flags = KVPOOL_REPORT_ALREADY};
 
-/* A text of the body that is there and not empty; NULL otherwise. Borrowed from body. */
+/* Returns a non-empty text member of the body; NULL otherwise. Borrowed from body. */
 static const char *
-member(json_object *body, const char *name, size_t *len_out)
+text_member(json_object *body, const char *name, size_t *len_out)
 {
     json_object *value;
 
@@ -90,7 +91,7 @@ member(json_object *body, const char *name, size_t *len_out)
     return *len_out > 0 ? json_object_get_string(value) : NULL;
 }
 
-/* What the key has now: the value of len bytes that was sent, or one from before. */
+/* Answers with the key's present value: the sent value of len bytes, or an earlier one. */
 static void
 answer_put(kvp_http_response_t *response, kvpool_t *pool, const char *key, size_t key_len, size_t len, bool is_already)
 {
@@ -113,8 +114,8 @@ static void
 put_members(kvp_node_rest_t *rest, json_object *body, kvp_http_response_t *response)
 {
     size_t key_len = 0, value_len = 0;
-    const char *key = member(body, "key", &key_len);
-    const char *value = member(body, "value", &value_len);
+    const char *key = text_member(body, "key", &key_len);
+    const char *value = text_member(body, "value", &value_len);
     kvpool_t *pool;
     int err;
 
@@ -135,13 +136,14 @@ put_members(kvp_node_rest_t *rest, json_object *body, kvp_http_response_t *respo
         answer_error(response, err);
 }
 
-/* PUT /api/put {"key": TEXT, "value": TEXT}. The value is stored as UTF-8. A key that has a value keeps it. */
+/* PUT /api/put {"key": TEXT, "value": TEXT}. The value is stored as UTF-8. A key with a value keeps
+ * it. */
 static void
 on_put(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     json_object *body;
 
-    /* What is parsed lies beside the body: a copy, and one that grows. */
+    /* Parsing needs memory beside the body: a copy, and a growing buffer. */
     if (!kvp_http_claim(response, 2 * kvp_http_body(request)->len)) return;
     body = kvp_http_body_json(request, response);
     if (body == NULL) return;
@@ -152,7 +154,7 @@ on_put(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respon
     json_object_put(body);
 }
 
-/* The key of a request whose path ends in it. NULL = none, and it was answered. */
+/* Returns the key at the end of the request's path. NULL = none; the request has its answer. */
 static const char *
 key_of(const kvp_http_request_t *request, kvp_http_response_t *response, size_t *len_out)
 {
@@ -164,7 +166,7 @@ key_of(const kvp_http_request_t *request, kvp_http_response_t *response, size_t 
     return NULL;
 }
 
-/* One round of a call that has until deadline_ns. */
+/* One round of a call with the deadline deadline_ns. */
 static int
 get_once(kvpool_t *pool, const char *key, size_t key_len, uint64_t deadline_ns, kvp_buf_t *out, size_t *len)
 {
@@ -250,7 +252,7 @@ on_remove(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
         answer_error(response, err);
 }
 
-/* DELETE /api/remove_all: what nobody holds. */
+/* DELETE /api/remove_all: removes every object without a hold. */
 static void
 on_remove_all(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -281,7 +283,8 @@ is_grace(json_object *body)
            json_object_get_int64(grace) <= GRACE_MAX_S;
 }
 
-/* POST /api/unmount_local_disk {"grace_period_seconds": N}: the SSD tier goes. Nobody reads there later, so there is no grace to be waited for. */
+/* POST /api/unmount_local_disk {"grace_period_seconds": N}: removes the SSD tier. No reader uses
+ * the devices afterwards, so there is no grace period to wait for. */
 static void
 on_unmount_local_disk(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -335,7 +338,7 @@ void
 kvp_node_rest_stop(kvp_node_rest_t *rest)
 {
     if (!rest->has_lock) return;
-    rest->is_stopping = true; /* first: nobody tries to open any more */
+    rest->is_stopping = true; /* first of all: no request opens a handle any more */
     pthread_mutex_lock(&rest->lock);
     if (rest->pool != NULL) (void)kvpool_close(rest->pool);
     pthread_mutex_unlock(&rest->lock);

@@ -18,7 +18,7 @@
 
 #define PROGRAM "kvpool-keeper"
 #define AGAIN_MS 5
-#define START_NS KVP_NS_PER_S /* from one start to the next */
+#define START_NS KVP_NS_PER_S /* between two starts */
 #define BUSY_MS 20
 
 kvp_err_t
@@ -44,9 +44,10 @@ kvp_keeper_link_close(kvp_keeper_link_t *l)
     l->fd = -1;
 }
 
-/* environment is this process's, without what names options that are not the keeper's. Owned array of borrowed texts; NULL = no memory. */
+/* make_environment is this process's environment without the variables that hold other programs'
+ * options. Owned array of borrowed texts; NULL = no memory. */
 static char **
-environment(void)
+make_environment(void)
 {
     size_t n = 0, kept = 0;
     char **copy;
@@ -61,10 +62,10 @@ environment(void)
 
 /* The process that is started ends once the keeper listens, in the background. */
 static kvp_err_t
-start(kvp_keeper_link_t *l)
+start_keeper(kvp_keeper_link_t *l)
 {
     char *argv[] = {(char *)PROGRAM, (char *)"--name", l->name, (char *)"--detach", (char *)"yes", NULL};
-    char **env = environment();
+    char **env = make_environment();
     posix_spawnattr_t attr;
     sigset_t none;
     int rc;
@@ -94,13 +95,13 @@ kvp_keeper_link_reap(kvp_keeper_link_t *l)
     return true;
 }
 
-/* start_if_due starts one unless that is under way, or was a moment ago. */
+/* start_if_due starts a keeper unless a start is under way, or was a moment ago. */
 static kvp_err_t
 start_if_due(kvp_keeper_link_t *l)
 {
     if (!kvp_keeper_link_reap(l)) return KVP_EAGAIN;
     if (l->started_ns != 0 && kvp_now_ns() - l->started_ns < START_NS) return KVP_EAGAIN;
-    return start(l);
+    return start_keeper(l);
 }
 
 static kvp_err_t

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's side of its keeper: finds it, or starts one, and talks to it. Nothing waits for a keeper that is stopped for longer than
- * it is told.
- */
+ * The node's side of its keeper: finds or starts it, and exchanges messages. A call waits for a
+ * stopped keeper only as long as its time-out. */
 #ifndef KVP_NODE_KEEPER_LINK_H
 #define KVP_NODE_KEEPER_LINK_H
 
@@ -11,28 +10,30 @@
 
 typedef struct {
     char name[KVP_NAME_MAX + 1];
-    char program[512]; /* kvpool-keeper, beside this program */
+    char program[512]; /* path of kvpool-keeper, beside this program */
     struct sockaddr_un at;
     uint64_t hold_ms;
     int fd; /* -1 = none */
     int starting; /* the process that goes into the background as the keeper; 0 = none */
     uint64_t started_ns;
-    bool has_complained; /* that it cannot be started */
+    bool has_complained; /* the failure to start was logged */
 } kvp_keeper_link_t;
 
 /* kvp_keeper_link_init: SYS, logged. close leaves it as init did. */
 kvp_err_t kvp_keeper_link_init(kvp_keeper_link_t *l, const char *name, uint64_t hold_ms) KVP_MUST_USE;
 void kvp_keeper_link_close(kvp_keeper_link_t *l);
 
-/* kvp_keeper_link_call connects and says Hello; the answer is a WELCOME. is_new: as of HELLO. EAGAIN: there is none, and one is started,
- * or it is not free; call again in a moment. SYS, logged once: none can be started. Does not wait. */
+/* kvp_keeper_link_call connects and sends Hello; the keeper answers with WELCOME. is_new: as in
+ * HELLO. EAGAIN: no keeper runs and one is starting, or the keeper is busy; call again in a moment.
+ * SYS (logged once): no keeper can be started. Does not wait. */
 kvp_err_t kvp_keeper_link_call(kvp_keeper_link_t *l, bool is_new) KVP_MUST_USE;
 
-/* kvp_keeper_link_reap takes the exit of the process that was started, if it is over; false: it is not. Does not wait. */
+/* kvp_keeper_link_reap reaps the started process if it has exited; false: it runs. Does not wait. */
 bool kvp_keeper_link_reap(kvp_keeper_link_t *l);
 
-/* kvp_keeper_link_meet does so until there is a WELCOME, for answer_ns, or where it still has another process for busy_ns:
- * BUSY then, with the number in welcome_out->pid; DEADLINE, VERSION, SYS, ... */
+/* kvp_keeper_link_meet calls until a WELCOME arrives, for at most answer_ns; while another process
+ * uses the keeper, for at most busy_ns: BUSY then, with the process's number in welcome_out->pid;
+ * DEADLINE, VERSION, SYS, ... */
 kvp_err_t kvp_keeper_link_meet(kvp_keeper_link_t *l, uint64_t answer_ns, uint64_t busy_ns,
                                kvp_keeper_msg_t *welcome_out) KVP_MUST_USE;
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-keeper: holds the memory of one node, by its name, while that is killed or replaced. One thread, and nothing but
- * descriptors: what is in the memory it never reads.
+ * kvpool-keeper: holds the memory of one node, by the node's name, while the node is killed or
+ * replaced. One thread, and only descriptors: the keeper never reads the memory.
  *
  * Design notes.
- * - A node's packets that were sent are read to the end before its connection counts as over, so what the node has sent it
- *   is known here, however the node ended.
- * - Memory goes to another process only when the node's process is over (its pidfd): its connections, queue pairs and
- *   mappings are gone then, but for those of other processes.
- */
+ * - A node's sent packets are read to the end before its connection counts as closed, so the keeper
+ *   knows all that the node sent, however the node ended.
+ * - Memory goes to another process only after the end of the node's process (its pidfd): by then
+ *   its connections, queue pairs and mappings are closed, and only those of other processes remain. */
 #include "node/keeper/packet.h"
 #include "node/keeper/table.h"
 
@@ -87,13 +86,13 @@ typedef struct {
     struct sockaddr_un at;
     ino_t socket_inode;
     int lock_fd, listen_fd;
-    int conn_fd; /* of the node; -1 = it is gone, or not there yet */
-    int node_pidfd; /* -1 = there is none */
+    int conn_fd; /* of the node; -1 = ended, or none so far */
+    int node_pidfd; /* -1 = none */
     int node_pid;
-    uint64_t hold_ns; /* as the last node said */
-    uint64_t since_ns; /* there is no node */
+    uint64_t hold_ns; /* as requested by the last node */
+    uint64_t since_ns; /* the node has been absent since then */
     kvp_keeper_table_t table;
-    int table_pid; /* the process that has the memory of the table, too, or had it last */
+    int table_pid; /* the process that has or last had the table's memory, too */
     bool is_done;
 } keeper_t;
 
@@ -117,9 +116,10 @@ clear_main(void *arg)
     return NULL;
 }
 
-/* give_back: nobody uses it. Much memory takes long, and a node waits for us. */
+/* free_memory: no process uses it. Freeing much memory takes long, and a node may wait for the
+ * keeper. */
 static void
-give_back(keeper_t *k)
+free_memory(keeper_t *k)
 {
     kvp_keeper_table_t *t = malloc(sizeof *t);
 
@@ -175,7 +175,7 @@ send_writers(const keeper_t *k)
 }
 
 static kvp_err_t
-welcome(int fd, kvp_err_t err, int pid, const kvp_keeper_table_t *told)
+send_welcome(int fd, kvp_err_t err, int pid, const kvp_keeper_table_t *told)
 {
     kvp_keeper_msg_t msg = kvp_keeper_msg_make(KVP_KEEPER_WELCOME, 0, NULL);
 
@@ -193,29 +193,31 @@ node_lost(keeper_t *k)
     if (!kvp_keeper_table_is_whole(&k->table)) kvp_keeper_table_clear(&k->table, false);
 }
 
-/* The node that says Hello gets all, or we get all from it. */
+/* A node that sent Hello gets all state, or the keeper gets all state from the node. */
 static void
 serve_node(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd, int pid)
 {
     kvp_err_t err;
 
-    close_fd(&k->conn_fd); /* its own one before */
+    close_fd(&k->conn_fd); /* the node's previous connection */
     close_fd(&k->node_pidfd);
     k->conn_fd = fd;
     k->node_pidfd = pidfd;
     k->node_pid = pid;
     k->hold_ns = hello->hold_ms * KVP_NS_PER_MS;
-    /* What it has itself is not given back behind it: it may be here to hand the same memory over again. */
+    /* Memory that the same process still has is not freed: the process may be here to hand it over
+     * again. */
     if (hello->is_new && pid == k->table_pid) kvp_keeper_table_clear(&k->table, false);
-    if (hello->is_new) give_back(k);
+    if (hello->is_new) free_memory(k);
     k->table_pid = pid;
-    err = welcome(fd, KVP_OK, (int)getpid(), &k->table);
+    err = send_welcome(fd, KVP_OK, (int)getpid(), &k->table);
     if (err == KVP_OK) err = send_files(k);
     if (err == KVP_OK) err = send_writers(k);
     if (err != KVP_OK) close_fd(&k->conn_fd);
 }
 
-/* The process was killed, and only threads of its SSD tier are left, in a device that hangs: they store nothing into the memory. */
+/* The process was killed, and only threads of its SSD tier are left, in a device that hangs: they
+ * store nothing into the memory. */
 static bool
 is_held_by_device(int pid)
 {
@@ -258,30 +260,31 @@ on_hello(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd)
     bool is_same;
 
     if (err == KVP_OK && strcmp(hello->name, k->settings->name) != 0) err = KVP_INVALID;
-    /* One that was killed is waited for by who comes; what it had sent is read first. One that lives may come again. */
+    /* A new node waits for the end of a killed process, whose sent packets are read first. A live
+     * node may connect again. */
     is_same = pid == k->node_pid && (hello->is_new || k->conn_fd < 0);
     if (err == KVP_OK && !is_same && (has_node(k) || k->conn_fd >= 0)) err = KVP_BUSY;
     if (err == KVP_OK) {
         serve_node(k, hello, fd, pidfd, pid);
         return;
     }
-    kvp_ignore(welcome(fd, err, k->node_pid, NULL), "it is sent away");
+    kvp_ignore(send_welcome(fd, err, k->node_pid, NULL), "it is sent away");
     close(pidfd);
     close(fd);
 }
 
-/* A tool has us end. The connection tells it when all is given back. */
+/* A tool asks the keeper to end. The connection closes after all memory is freed. */
 static void
 on_end(keeper_t *k, const kvp_keeper_msg_t *msg, int fd)
 {
     kvp_err_t err = strcmp(msg->name, k->settings->name) != 0 ? KVP_INVALID : has_node(k) ? KVP_BUSY : KVP_OK;
 
-    kvp_ignore(welcome(fd, err, err == KVP_BUSY ? k->node_pid : (int)getpid(), NULL), "it sees the end as well");
+    kvp_ignore(send_welcome(fd, err, err == KVP_BUSY ? k->node_pid : (int)getpid(), NULL), "it sees the end as well");
     k->is_done = err == KVP_OK;
     if (!k->is_done) close(fd);
 }
 
-/* Another node does not find the memory that it needs. */
+/* Another node lacks memory and asks for this keeper's state. */
 static void
 on_ask(const keeper_t *k, int fd)
 {
@@ -320,13 +323,13 @@ on_connect(keeper_t *k)
     }
     for (uint32_t i = 0; err == KVP_OK && i < msg.fds_n; i++)
         close(fds[i]);
-    kvp_ignore(welcome(fd, err == KVP_VERSION ? err : KVP_PROTO, (int)getpid(), NULL), "it is sent away");
+    kvp_ignore(send_welcome(fd, err == KVP_VERSION ? err : KVP_PROTO, (int)getpid(), NULL), "it is sent away");
     close(fd);
 }
 
 /* obey takes fds. */
 static kvp_err_t
-obey(keeper_t *k, const kvp_keeper_msg_t *msg, const int *fds)
+obey_node(keeper_t *k, const kvp_keeper_msg_t *msg, const int *fds)
 {
     switch (msg->kind) {
     case KVP_KEEPER_FILES:
@@ -338,7 +341,7 @@ obey(keeper_t *k, const kvp_keeper_msg_t *msg, const int *fds)
         return KVP_OK;
     case KVP_KEEPER_DROP:
     case KVP_KEEPER_END:
-        if (msg->is_new) give_back(k);
+        if (msg->is_new) free_memory(k);
         kvp_keeper_table_clear(&k->table, false); /* the node itself gives the pages back */
         k->is_done = msg->kind == KVP_KEEPER_END;
         return KVP_OK;
@@ -362,18 +365,19 @@ on_message(keeper_t *k)
         node_lost(k);
         return;
     }
-    if (err == KVP_OK) err = obey(k, &msg, fds);
+    if (err == KVP_OK) err = obey_node(k, &msg, fds);
     if (err == KVP_OK) return;
     kvp_log_error("keeper", "the node's memory is not held: %s", kvp_err_text(err));
-    kvp_ignore(welcome(k->conn_fd, err, (int)getpid(), NULL), "the node sees the end as well");
+    kvp_ignore(send_welcome(k->conn_fd, err, (int)getpid(), NULL), "the node sees the end as well");
     kvp_keeper_table_clear(&k->table, false);
     close_fd(&k->conn_fd);
 }
 
 /* ---- the loop */
-/* What nobody comes for is given back, and who has nothing ends; so does who cannot be found any more. */
+/* Frees memory after its hold time, and ends a keeper that has no memory or that no node can find
+ * any more. */
 static void
-look(keeper_t *k)
+look_around(keeper_t *k)
 {
     uint64_t now = kvp_now_ns();
     struct stat st;
@@ -386,7 +390,7 @@ look(keeper_t *k)
     if (lstat(k->at.sun_path, &st) != 0 || st.st_ino != k->socket_inode) k->is_done = true;
     if (k->table.total > 0 && now - k->since_ns >= k->hold_ns) {
         kvp_log_warn("keeper", "no node of this name came for the memory, which is given back");
-        give_back(k);
+        free_memory(k);
         k->since_ns = now;
     }
     if (k->table.total == 0 && k->settings->idle_ns > 0 && now - k->since_ns >= k->settings->idle_ns) k->is_done = true;
@@ -404,7 +408,7 @@ timeout_ms(const keeper_t *k)
 }
 
 static void
-run(keeper_t *k, const sigset_t *open)
+run_loop(keeper_t *k, const sigset_t *open)
 {
     while (!k->is_done && !is_told_to_stop) {
         int ms = timeout_ms(k);
@@ -415,13 +419,13 @@ run(keeper_t *k, const sigset_t *open)
 
         if (ppoll(fds, KVP_ARRAY_LEN(fds), ms < 0 ? NULL : &wait, open) < 0) continue;
         if (fds[1].revents != 0) on_message(k); /* before anybody else is let in */
-        look(k);
+        look_around(k);
         if (fds[0].revents != 0 && fds[1].revents == 0 && !k->is_done) on_connect(k);
     }
 }
 
 /* ---- beginning and end */
-/* One keeper a name: the lock is held as long as it lives. */
+/* One keeper a name: the lock is held for the process's life. */
 static kvp_err_t
 listen_alone(keeper_t *k)
 {
@@ -449,7 +453,7 @@ listen_alone(keeper_t *k)
 
 /* detach goes on in a child that no terminal, pipe or parent ends. False in the parent. */
 static bool
-detach(void)
+detach_process(void)
 {
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     pid_t child = fork();
@@ -464,7 +468,7 @@ detach(void)
 }
 
 static int
-keep(const settings_t *settings)
+keep_memory(const settings_t *settings)
 {
     struct sigaction act = {.sa_handler = on_signal};
     keeper_t k = {.settings = settings,
@@ -479,7 +483,7 @@ keep(const settings_t *settings)
     /* What the node's parent gave the node is not ours: a lock would outlive both. */
     if (close_range(STDERR_FILENO + 1, ~0u, 0) != 0) kvp_log_debug("keeper", "cannot close what was inherited: %m");
     if (listen_alone(&k) != KVP_OK) return 1;
-    if (settings->is_detached && !detach()) return 0;
+    if (settings->is_detached && !detach_process()) return 0;
     sigemptyset(&stops);
     sigaddset(&stops, SIGTERM);
     sigaddset(&stops, SIGINT);
@@ -490,9 +494,9 @@ keep(const settings_t *settings)
     sigaction(SIGINT, &act, NULL);
     k.since_ns = kvp_now_ns();
     if (!settings->is_detached && printf("ready unix=%s\n", k.at.sun_path) > 0) fflush(stdout);
-    run(&k, &open);
+    run_loop(&k, &open);
     unlink(k.at.sun_path);
-    /* A node that lives has its memory still, and hands it to the next keeper. */
+    /* A live node still has its memory, and gives it to the next keeper. */
     kvp_keeper_table_clear(&k.table, k.conn_fd < 0 && !has_node(&k));
     return 0;
 }
@@ -538,7 +542,7 @@ main(int argc, char **argv)
     if (rc == KVP_CONF_RUN && kvp_runtime_set(settings.runtime_dir, NULL) != KVP_OK) rc = KVP_CONF_USAGE;
     if (rc == KVP_CONF_RUN) {
         kvp_limit_raise_files();
-        rc = settings.is_end ? end_other(&settings) : keep(&settings);
+        rc = settings.is_end ? end_other(&settings) : keep_memory(&settings);
     }
     kvp_conf_fini(&conf);
     return rc;

@@ -92,7 +92,8 @@ kvp_keeper_table_bytes(const kvp_keeper_table_t *t)
     return bytes;
 }
 
-/* Descriptors lie before payload in the order of the files: a reader that maps them finds no SEALED behind what is taken away. */
+/* Descriptors come before payload in the order of the files: a reader with mappings finds no SEALED
+ * word of removed payload. */
 static void
 punch_out(int fd)
 {

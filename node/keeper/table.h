@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a keeper has: the memory files of one segment in their order, and the processes that may store there. Owns the
- * descriptors. Not thread-safe.
- */
+ * A keeper's state: the memory files of one segment in their order, and the processes that may
+ * store there. Owns the descriptors. Not thread-safe. */
 #ifndef KVP_NODE_KEEPER_TABLE_H
 #define KVP_NODE_KEEPER_TABLE_H
 
@@ -23,11 +22,13 @@ typedef struct {
     size_t writers_cap;
 } kvp_keeper_table_t;
 
-/* kvp_keeper_table_files adds descriptors, which it takes in every case: INVALID (not those that come next), NOMEM. */
+/* kvp_keeper_table_files adds descriptors, and takes them in every case: INVALID (not the next ones
+ * in order), NOMEM. */
 kvp_err_t kvp_keeper_table_files(kvp_keeper_table_t *t, const kvp_keeper_msg_t *msg, const int *fds) KVP_MUST_USE;
 
-/* kvp_keeper_table_writer enters one, and takes pidfd in every case; one that is there stays as it was: LIMIT, NOMEM. kvp_keeper_table_over
- * takes that incarnation of the process out, or all of it with 0. */
+/* kvp_keeper_table_writer adds a writer, and takes pidfd in every case; an existing entry stays:
+ * LIMIT, NOMEM. kvp_keeper_table_over removes the incarnation of the process, or with 0 the whole
+ * process. */
 kvp_err_t kvp_keeper_table_writer(kvp_keeper_table_t *t, uint64_t process, uint64_t incarnation, int pidfd)
     KVP_MUST_USE;
 void kvp_keeper_table_over(kvp_keeper_table_t *t, uint64_t process, uint64_t incarnation);
@@ -38,8 +39,8 @@ bool kvp_keeper_table_is_whole(const kvp_keeper_table_t *t);
 /* kvp_keeper_table_bytes is how much memory the files take: pages that were never touched take none. */
 uint64_t kvp_keeper_table_bytes(const kvp_keeper_table_t *t);
 
-/* kvp_keeper_table_clear empties it. is_last: nobody else gives the pages back, which is done here also where processes still map
- * them; that takes long for much memory. */
+/* kvp_keeper_table_clear empties the table. is_last: this process also frees the pages, even if
+ * other processes still map them, which takes long for much memory. */
 void kvp_keeper_table_clear(kvp_keeper_table_t *t, bool is_last);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a node and its keeper say to one another: messages of one fixed form, a packet each on a Unix socket, with
- * descriptors beside them. PROTOCOL "Keeper". Pure.
- */
+ * The messages between a node and its keeper: one fixed form, a packet each on a Unix socket, with
+ * descriptors beside them. PROTOCOL "Keeper". Pure. */
 #ifndef KVP_NODE_KEEPER_WIRE_H
 #define KVP_NODE_KEEPER_WIRE_H
 
@@ -42,12 +41,14 @@ typedef struct {
     int32_t err;
     uint32_t pid;
     uint32_t
-        is_new; /* of HELLO and DROP: 1 = the node has other memory than the keeper, which gives back the pages of its own */
+        /* of HELLO and DROP: 1 = the node has other memory than the keeper, which gives back the
+         * pages of its own */
+        is_new;
     uint64_t hold_ms; /* of HELLO; of the answer to ASK: for how long yet */
     uint64_t process; /* the node's number for a writer's process */
     uint64_t incarnation;
     uint64_t held_bytes; /* of the answer to ASK: memory that no node uses; 0 = none */
-    char name[136]; /* ended by a zero, zeroes behind it */
+    char name[136]; /* NUL-terminated, zeroes after the end */
 } kvp_keeper_msg_t;
 
 _Static_assert(sizeof(kvp_keeper_msg_t) == 200, "a keeper's message is wire format");
@@ -55,8 +56,9 @@ _Static_assert(sizeof(kvp_keeper_msg_t) == 200, "a keeper's message is wire form
 /* kvp_keeper_msg_make returns one with its head filled in; name may be NULL. */
 kvp_keeper_msg_t kvp_keeper_msg_make(kvp_keeper_kind_t kind, uint32_t fds_n, const char *name);
 
-/* kvp_keeper_msg_check accepts a packet of len bytes that came with fds_n descriptors: VERSION for another version (only the three
- * fields are read then), PROTO for anything else that no node or keeper sends. */
+/* kvp_keeper_msg_check accepts a packet of len bytes that came with fds_n descriptors: VERSION for
+ * another version (only the three fields are read then), PROTO for anything else that no node or
+ * keeper sends. */
 kvp_err_t kvp_keeper_msg_check(const void *bytes, size_t len, size_t fds_n, kvp_keeper_msg_t *msg_out) KVP_MUST_USE;
 
 #endif

@@ -21,15 +21,15 @@ typedef struct {
     uint64_t epoch;
     uint64_t size_bytes;
     uint64_t chunk_bytes;
-    uint64_t check; /* of what stands before it */
+    uint64_t check; /* of the bytes before it */
     _Atomic uint64_t is_whole;
 } head_t;
 
-/* One of two; the one with the greater number counts. */
+/* One of two; the greater number is valid. */
 typedef struct {
     uint64_t number;
     uint64_t len;
-    uint64_t check; /* of the two before it, and the bytes that follow */
+    uint64_t check; /* of the two fields before it, and the bytes that follow */
 } copy_t;
 
 _Static_assert(sizeof(head_t) == 96 && sizeof(copy_t) == 24, "a book is wire format");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the next process of a node has to know of its memory, in a file of shared memory that only the node and its keeper have: whatever way
- * the node ends, it holds what was stored there. PROTOCOL "Keeper". Control thread only.
- */
+ * State for the next process of a node, in a file of shared memory that only the node and its
+ * keeper have: whatever the node's end, the file keeps the last stores. PROTOCOL "Keeper". Control
+ * thread only. */
 #ifndef KVP_NODE_MEMORY_BOOK_H
 #define KVP_NODE_MEMORY_BOOK_H
 
@@ -20,24 +20,29 @@ typedef struct {
     uint64_t saves;
 } kvp_node_book_t;
 
-/* kvp_node_book_make begins one for mem, which is not whole: SYS. close leaves the file to whoever else has it; legal on none. */
+/* kvp_node_book_make creates a book for mem, not whole: SYS. kvp_node_book_close leaves the file to
+ * its other holders; legal on an empty value. */
 kvp_err_t kvp_node_book_make(kvp_node_book_t *book, const kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_book_close(kvp_node_book_t *book);
 
-/* kvp_node_book_open takes fd in every case, and tells of which memory the book is: PROTO, VERSION. */
+/* kvp_node_book_open takes fd in every case, and returns the description of the book's memory:
+ * PROTO, VERSION. */
 kvp_err_t kvp_node_book_open(kvp_node_book_t *book, int fd, kvp_node_mem_conf_t *conf_out, uint8_t uuid_out[16])
     KVP_MUST_USE;
 
-/* Whole: the keeper has all files, and every process that may store there. Stored at once, also where the keeper does not run. */
+/* Whole: the keeper has all files, and every process that may store there. Takes effect at once,
+ * also without a running keeper. */
 void kvp_node_book_set_whole(kvp_node_book_t *book, bool is_whole);
 bool kvp_node_book_is_whole(const kvp_node_book_t *book);
 
-/* kvp_node_book_save replaces the core's state, so that one or the other is there at any moment; false: it is too long. load returns it,
- * borrowed until the next save; false: there is none. */
+/* kvp_node_book_save replaces the core's state atomically: the old or the new state is valid at any
+ * moment; false: too long. kvp_node_book_load returns the state, borrowed until the next save;
+ * false: none. */
 bool kvp_node_book_save(kvp_node_book_t *book, const void *bytes, size_t len);
 bool kvp_node_book_load(kvp_node_book_t *book, const uint8_t **bytes_out, size_t *len_out) KVP_MUST_USE;
 
-/* Whose objects are in a chunk, as of kvp_node_mem_set_owner. load reads all into mem; what is broken counts as nobody's. */
+/* The tenant of a chunk, as set by kvp_node_mem_set_owner. kvp_node_book_load_owners reads all into
+ * mem; a broken entry counts as no tenant. */
 void kvp_node_book_save_owner(kvp_node_book_t *book, const kvp_node_mem_t *mem, uint32_t chunk);
 void kvp_node_book_load_owners(const kvp_node_book_t *book, kvp_node_mem_t *mem);
 

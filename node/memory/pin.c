@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A thread takes a chunk under the lock and registers it without; what it made is published by the store to mrs_err, with
- *   release, and not touched again before the threads are joined.
- * - A chunk that cannot be registered is refused for good, alone: the others are tried, for what is short (memory that may
- *   be locked) may do for a shorter one, and a refusal is quick.
- * - Nothing interrupts a registration that is under way: so stop waits for those of the moment.
- * - Of a writer's keys only what could not be made is kept here: whether they are there is the transport's to say, which makes
- *   them void with the fence, whenever that comes.
- */
+ * - A thread chooses a chunk under the lock and registers it without the lock. It publishes the
+ *   result by the store to mrs_err, with release, and does not touch it again before the threads
+ *   are joined.
+ * - A chunk that cannot be registered is refused for good, alone. The other chunks are still tried:
+ *   a short resource (locked memory) may suffice for a shorter chunk, and a refusal is quick.
+ * - A registration cannot be interrupted, so stop waits for the current ones.
+ * - Of a writer's keys only failures are recorded here. The transport knows which keys exist, and
+ *   makes them void with the fence, at any time. */
 #include "node/memory/pin.h"
 
 #include "common/clock.h"
@@ -65,7 +65,7 @@ say_refused(kvp_node_pin_t *p, const kvp_tp_t *tp, uint32_t chunk, kvp_err_t err
         missed);
 }
 
-/* False: some transport does not take it. */
+/* Returns false if some transport refuses the chunk. */
 static bool
 register_with_all(kvp_node_pin_t *p, uint32_t chunk)
 {
@@ -109,7 +109,8 @@ grant_in_state(kvp_node_pin_t *p, uint32_t state)
     return NULL;
 }
 
-/* Where all places are taken, the client's or everybody's, one goes that nobody has come back to. */
+/* If all places of the client, or of all clients, are in use, drops an entry that no client has
+ * asked for again. */
 static void
 grant_add(kvp_node_pin_t *p, const kvp_node_grant_t *g)
 {
@@ -143,7 +144,7 @@ make_grant(kvp_node_pin_t *p, const kvp_node_grant_t *g)
     return err == KVP_OK ? ops->mr_grant(c->meta_mrs[g->tp], g->incarnation) : err;
 }
 
-/* Called and left with the lock held, and without it in between. Of whoever is fenced nobody comes back. */
+/* Called and left with the lock held; releases it in between. A fenced client does not ask again. */
 static void
 run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
 {
@@ -210,7 +211,7 @@ run_chunk(kvp_node_pin_t *p, uint32_t chunk)
     note_chunk(p, chunk, is_ok);
 }
 
-/* False: there is nothing to do. */
+/* Returns false if there is no work. */
 static bool
 run_next(kvp_node_pin_t *p)
 {
@@ -233,7 +234,7 @@ pin_main(void *arg)
 {
     kvp_node_pin_t *p = arg;
 
-    /* Of this thread alone on Linux. */
+    /* On Linux the priority is this thread's alone. */
     if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) != 0) kvp_log_debug("node", "registering at full priority: %m");
     pthread_mutex_lock(&p->lock);
     while (!p->is_stopping)
@@ -279,7 +280,7 @@ start_threads(kvp_node_pin_t *p)
         if (err == KVP_OK) p->threads_n++;
     }
     pthread_mutex_unlock(&p->lock);
-    return p->threads_n > 0 ? KVP_OK : err; /* one is enough, and slow */
+    return p->threads_n > 0 ? KVP_OK : err; /* one thread suffices, slowly */
 }
 
 kvp_err_t

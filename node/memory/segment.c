@@ -17,12 +17,13 @@
 
 /* ---- populating */
 /* Design notes.
- * - It alone destroys a segment's memory while the node runs, so it may work on one without the lock that guards which one
- *   it is.
- * - It has no lower priority than others. In a step the kernel holds locks for it, of a page and of all the process's
- *   mappings; on busy processors a thread of the lowest priority keeps them for as long as it is not let run, and with
- *   them everybody who maps memory: that was seconds, for an engine that this node is embedded in. It rests instead, for
- *   as long as it has worked, which is the longer the busier the processors are. */
+ * - Only the populator destroys a segment's memory while the node runs, so it may work on the
+ *   memory without the lock that guards the pointer.
+ * - The populator has normal priority. In a step the kernel holds locks for it, of a page and of
+ *   the process's whole address space. On busy processors a thread of the lowest priority would
+ *   keep these locks until it is scheduled, and block every thread that maps memory: seconds, in an
+ *   engine that embeds this node. Instead the populator rests after each step for as long as the
+ *   step took, which grows with the load. */
 
 #define STEP_BYTES (4u << 20)
 
@@ -44,7 +45,7 @@ populate_huge(cursor_t *cur, uint8_t *addr, uint64_t n)
     if (cur->has_no_huge) kvp_log_info("node", "shared memory has no huge pages here: %m");
 }
 
-/* populate_step returns how many bytes it populated. */
+/* populate_step returns the number of populated bytes. */
 static uint64_t
 populate_step(cursor_t *cur)
 {
@@ -276,7 +277,7 @@ fail:
     return err;
 }
 
-/* Clients that write may store there: it is checked as what a stranger says. */
+/* Clients with write access may store there, so it is checked like a stranger's input. */
 static const char *
 check_superblock(const kvp_node_mem_t *mem, uint32_t index, kvp_err_t *err_out)
 {
@@ -346,7 +347,7 @@ kvp_node_mem_destroy(kvp_node_mem_t *mem)
     void (*end)(kvp_mem_t *) = mem != NULL && mem->is_kept ? kvp_memfile_leave : kvp_memfile_drop;
 
     if (mem == NULL) return;
-    /* Descriptors first, all of them: a reader that maps it still finds no SEALED behind what is taken away. */
+    /* All descriptors first: a reader with a mapping finds no SEALED word of removed payload. */
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
         end(&mem->chunks[i].meta);
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
@@ -383,8 +384,8 @@ word_fence(void *arg)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Pages of the metadata that were never stored to are holes of its file: asking for them costs no memory, as loading from
- * them would. */
+/* Pages of the metadata that were never stored to are holes of its file: asking for them costs no
+ * memory, as loading from them would. */
 static uint32_t
 slots_limit(void *arg, uint32_t chunk)
 {
@@ -397,7 +398,7 @@ slots_limit(void *arg, uint32_t chunk)
         if (end < 0) return c->geo.slots_max;
         at = lseek(c->meta.fd, end, SEEK_DATA);
     }
-    if (at < 0 && errno != ENXIO) return c->geo.slots_max; /* a file system that cannot say: look at all */
+    if (at < 0 && errno != ENXIO) return c->geo.slots_max; /* a file system without SEEK_DATA: scan all */
     if (end <= (off_t)KVP_SB_BYTES) return 0;
     return (uint32_t)kvp_min_u64(((uint64_t)end - KVP_SB_BYTES) / KVP_DESC_BYTES, c->geo.slots_max);
 }
@@ -408,7 +409,7 @@ read_desc(void *arg, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_
     kvp_node_mem_t *const *mem = arg;
     const kvp_node_chunk_t *c = &(*mem)->chunks[chunk];
     const uint8_t *meta = c->meta.addr;
-    kvp_desc_t copy; /* first of all: what is checked must not change behind the check */
+    kvp_desc_t copy; /* copy first: the checked bytes must not change after the check */
 
     memcpy(&copy, meta + kvp_desc_off(slot), sizeof copy);
     if (kvp_desc_verify(&copy, sizeof copy, &c->geo, c->payload.len, desc_out) != KVP_OK) return false;

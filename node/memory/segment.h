@@ -25,8 +25,8 @@ typedef struct {
     kvp_chunk_geo_t geo;
     kvp_mr_t *payload_mrs[KVP_NODE_TPS_MAX]; /* by index of the serving transport; tps.c's */
     kvp_mr_t *meta_mrs[KVP_NODE_TPS_MAX];
-    _Atomic kvp_err_t mrs_err[KVP_NODE_TPS_MAX]; /* OK: both are there; EAGAIN: not yet; NOTSUP: they cannot be had */
-    char tenant[KVP_TENANT_NAME_MAX + 1]; /* whose objects are put there; writers could change what is in meta */
+    _Atomic kvp_err_t mrs_err[KVP_NODE_TPS_MAX]; /* OK: registered; EAGAIN: not yet; NOTSUP: impossible */
+    char tenant[KVP_TENANT_NAME_MAX + 1]; /* tenant of the chunk's objects; the copy in meta is open to writers */
 } kvp_node_chunk_t;
 
 typedef struct {
@@ -39,7 +39,7 @@ typedef struct {
 } kvp_node_mem_conf_t;
 
 typedef struct {
-    kvp_list_t link; /* of the populator, once it was handed there */
+    kvp_list_t link; /* in the populator's list, after kvp_node_populate_end */
     kvp_node_mem_conf_t conf;
     uint8_t uuid[16];
     uint32_t chunk_n;
@@ -47,17 +47,19 @@ typedef struct {
     bool is_kept; /* another process has the files, and the pages stay when it is destroyed */
 } kvp_node_mem_t;
 
-/* kvp_node_chunk_default is how long chunks are where nobody says: a sixteenth of the memory, so that as many tenants have
- * one each, as a power of two from KVP_NODE_CHUNK_SMALL to KVP_NODE_CHUNK_USUAL; and longer where there would be more than
- * KVP_NODE_CHUNKS_USUAL of them, since each takes descriptors and mappings. */
+/* kvp_node_chunk_default is the default chunk length: a sixteenth of the memory, so that sixteen
+ * tenants get a chunk each, as a power of two from KVP_NODE_CHUNK_SMALL to KVP_NODE_CHUNK_USUAL;
+ * longer if there would be more than KVP_NODE_CHUNKS_USUAL chunks, since each costs descriptors and
+ * mappings. */
 uint64_t kvp_node_chunk_default(uint64_t size_bytes);
 
 /* kvp_node_mem_create makes and maps everything; nothing is populated but the superblocks. NOMEM, or SYS (too many open
  * files, ...), logged. */
 kvp_err_t kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **mem_out) KVP_MUST_USE;
 
-/* kvp_node_mem_adopt maps the files of memory that another process made, metadata of all chunks, then payload of all, and holds the superblocks against conf and
- * uuid: PROTO, or VERSION, with *why_out for the log; NOMEM. It takes all descriptors in every case. */
+/* kvp_node_mem_adopt maps the files of memory that another process created, metadata of all chunks,
+ * then payload of all, and compares the superblocks with conf and uuid: PROTO, or VERSION, with
+ * *why_out for the log; NOMEM. Takes all descriptors in every case. */
 kvp_err_t kvp_node_mem_adopt(const kvp_node_mem_conf_t *conf, const uint8_t uuid[16], const int *fds,
                              kvp_node_mem_t **mem_out, const char **why_out) KVP_MUST_USE;
 
@@ -68,15 +70,16 @@ kvp_node_mem_chunks(const kvp_node_mem_conf_t *conf)
     return (uint32_t)((conf->size_bytes - 1) / conf->chunk_bytes + 1);
 }
 
-/* kvp_node_mem_destroy gives the pages back, unless is_kept, also where a client still maps them: what it stores from then on is seen by
- * nobody. Takes long for large memory. No transport may have it registered. NULL is legal. */
+/* kvp_node_mem_destroy frees the pages, unless is_kept, even if a client still maps them: no
+ * process sees the client's later stores. Takes long for large memory. No transport may have it
+ * registered. NULL is legal. */
 void kvp_node_mem_destroy(kvp_node_mem_t *mem);
 
 /* kvp_node_mem_set_term writes the highest term obeyed into the superblocks. */
 void kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term);
 
-/* kvp_node_mem_set_owner notes the name of the tenant whose objects are put into that chunk, at most KVP_TENANT_NAME_MAX bytes, and
- * writes it behind the chunk's superblock. False: no such chunk, or no such name. */
+/* kvp_node_mem_set_owner records the tenant of the chunk, a name of at most KVP_TENANT_NAME_MAX
+ * bytes, also after the chunk's superblock. False: no such chunk, or an invalid name. */
 bool kvp_node_mem_set_owner(kvp_node_mem_t *mem, uint32_t chunk, const char *tenant);
 
 /* kvp_node_mem_words reaches descriptors; its argument is a kvp_node_mem_t ** of the control thread. */
@@ -85,7 +88,7 @@ extern const kvp_node_words_ops_t kvp_node_mem_words;
 typedef struct {
     pthread_t thread;
     bool has_thread;
-    bool is_lazy; /* nothing is populated ahead */
+    bool is_lazy; /* no page is populated in advance */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_stopping; /* guarded by lock */
@@ -94,12 +97,13 @@ typedef struct {
     _Atomic uint64_t populated_bytes; /* of mem */
 } kvp_node_populate_t;
 
-/* kvp_node_populate_start makes the thread: SYS. kvp_node_populate_stop ends it within a step or two and destroys what was
- * handed to it; legal on a zeroed value. */
+/* kvp_node_populate_start creates the thread: SYS. kvp_node_populate_stop ends it within a step or
+ * two and destroys the memory in its list; legal on a zeroed value. */
 kvp_err_t kvp_node_populate_start(kvp_node_populate_t *p, bool is_lazy) KVP_MUST_USE;
 void kvp_node_populate_stop(kvp_node_populate_t *p);
 
-/* kvp_node_populate_begin lends mem until kvp_node_populate_end, which takes it: the thread destroys it. Neither waits. */
+/* kvp_node_populate_begin lends mem until kvp_node_populate_end, which gives it away: the thread
+ * destroys it. Neither waits. */
 void kvp_node_populate_begin(kvp_node_populate_t *p, kvp_node_mem_t *mem);
 void kvp_node_populate_end(kvp_node_populate_t *p);
 

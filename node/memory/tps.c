@@ -35,7 +35,7 @@ lane_main(void *arg)
 static kvp_err_t
 start_lanes(kvp_node_tps_t *t, kvp_tp_t *tp, uint32_t lanes)
 {
-    /* A turn that does not wait tells whether there is anything to serve at all. */
+    /* A turn without waiting shows whether the transport serves at all. */
     if (tp->ops->serve(tp, 0, 0) == KVP_NOTSUP) return KVP_OK;
     for (uint32_t i = 0; i < lanes; i++) {
         kvp_node_lane_t *l = &t->lanes[t->lanes_n];
@@ -89,7 +89,7 @@ listen_by_itself(kvp_tp_t *tp, const kvp_addr_t *at)
     return (tp->ops->caps & KVP_TP_OWN_PORT) == 0 ? KVP_OK : tp->ops->listen(tp, at, &bound);
 }
 
-/* One more instance, with the memory registered where that is quick, its port open, and nobody who serves yet. */
+/* Adds an instance: memory registered if that is quick, port open, no serving thread yet. */
 static kvp_err_t
 add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, const kvp_addr_t *listen_at)
 {
@@ -122,7 +122,7 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
         bool has_port = (ops[i]->caps & KVP_TP_OWN_PORT) != 0, is_optional = has_port && (needed & 1u << i) == 0;
         char why[WHY_MAX] = "";
 
-        /* What cannot be had is one line, with what the transport says helps. */
+        /* A transport that cannot serve costs one log line, with the transport's own advice. */
         if (has_port) kvp_log_divert(why, sizeof why);
         err = add_tp(t, ops[i], &conf, listen_at);
         if (has_port) kvp_log_divert(NULL, 0);

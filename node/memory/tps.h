@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side of the node's transports: instances, their lane threads, and the segment's registration with each.
- * Made for one pool, and anew for another one. Control thread only, but for the lanes' own work.
- */
+ * The serving side of the node's transports: instances, their lane threads, and the segment's
+ * registration with each. Created for one pool, and created again for another one. Control thread
+ * only, except for the lanes' own work. */
 #ifndef KVP_NODE_MEMORY_TPS_H
 #define KVP_NODE_MEMORY_TPS_H
 
@@ -25,30 +25,34 @@ typedef struct {
     kvp_node_lane_t lanes[KVP_NODE_TPS_MAX * KVP_NODE_LANES_MAX];
     size_t lanes_n; /* running */
     _Atomic bool is_stopping;
-    kvp_node_mem_t *mem; /* registered, or being so; borrowed */
+    kvp_node_mem_t *mem; /* registered, or in registration; borrowed */
     kvp_node_pin_t pin;
 } kvp_node_tps_t;
 
-/* kvp_node_tps_start makes instances, registers mem, in the background where that takes long (a chunk's mrs_err tells), and
- * starts the lanes of those that have a serving side; those with a port of their own listen where the node does. On an error everything is undone. mem is borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or
- * stopped value. A transport with a port of its own that
- * cannot serve here is left out with a warning, unless its bit in needed is set. */
+/* kvp_node_tps_start creates instances, registers mem (in the background if that is slow: a chunk's
+ * mrs_err has the result), and starts the lanes of transports with a serving side; a transport with
+ * a port of its own listens at the node's address. On an error everything is undone. mem is
+ * borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or stopped
+ * value. A transport with a port of its own that cannot serve here is left out with a warning,
+ * unless its bit in needed is set. */
 kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed,
                              uint32_t lanes, const kvp_addr_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_tps_stop(kvp_node_tps_t *t);
 
-/* kvp_node_tps_names lists those that serve, separated by commas. */
+/* kvp_node_tps_names lists the serving transports, separated by commas. */
 void kvp_node_tps_names(const kvp_node_tps_t *t, char names[KVP_NODE_TPS_TEXT_MAX]);
 /* kvp_node_tps_find returns the index of a serving transport, or -1. */
 int kvp_node_tps_find(const kvp_node_tps_t *t, const char *name);
 
-/* kvp_node_tps_quiesce and _fence ask every transport and give one part of the gather to each. A transport that shares
- * memory with processes is not asked to fence: what these can store ends with them, and the core knows. */
+/* kvp_node_tps_quiesce and _fence call every transport and give one part of the gather to each. A
+ * transport that shares memory with processes is not asked to fence: its stores end with the
+ * process, and the core knows of that. */
 void kvp_node_tps_quiesce(kvp_node_tps_t *t, kvp_gather_t *g);
 void kvp_node_tps_fence(kvp_node_tps_t *t, kvp_idrange_t dead, uint64_t live_min, kvp_gather_t *g);
 /* kvp_node_tps_cut ends the connections over which what that writer has sent could land after a quiesce. */
 void kvp_node_tps_cut(kvp_node_tps_t *t, uint64_t incarnation);
-/* kvp_node_tps_came lets a client in that attached. kvp_node_tps_left ends its connections, and gives back what is kept for a client that has no attachment any more. */
+/* kvp_node_tps_came lets a client in that attached. kvp_node_tps_left ends its connections, and
+ * gives back what is kept for a client that has no attachment any more. */
 void kvp_node_tps_came(kvp_node_tps_t *t, uint64_t incarnation);
 void kvp_node_tps_left(kvp_node_tps_t *t, uint64_t incarnation);
 

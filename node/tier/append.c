@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The log's end: buffers, the page that is open, and the order of writes.
+ * The log's end: buffers, the open page, and the order of writes.
  *
  * Design notes.
- * - Buffers are written side by side, but a record is durable only when its buffer and all before it are. A buffer goes out only when the
- *   headers of all pages that it reaches into are on the device.
- * - A record lies whole in one buffer. One that is longer than a buffer gets a buffer of its own length.
- * - A page is turned when a record ends behind the page's end, or would cross the ring's: then the table of the page before goes first into
- *   the new one.
- */
+ * - Several buffers are written at once, but a record is durable only when its buffer and all
+ *   earlier ones are. A buffer is written only after the headers of all pages that it reaches into
+ *   are on the device.
+ * - A record lies whole in one buffer. A record longer than a buffer gets a buffer of its own
+ *   length.
+ * - A page is turned when a record ends after the page's end, or would cross the ring's end: then
+ *   the previous page's table comes first in the new page. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
@@ -114,7 +115,7 @@ seal_buf(kvp_tier_core_t *core, uint64_t headers)
 
     if (buf == NULL) return;
     core->buf = NULL;
-    if (buf->len == 0) { /* what was to come there did not */
+    if (buf->len == 0) { /* the planned record did not come */
         core->serial--;
         give_buf_back(core, buf);
         return;
@@ -135,7 +136,7 @@ kvp_tier_core_flush(kvp_tier_core_t *core)
     seal_buf(core, core->heads_begun);
 }
 
-/* The buffer lies behind what was written last: pos is a multiple of a block. */
+/* The buffer follows the last written bytes: pos is a multiple of a block. */
 static bool
 begin_buf(kvp_tier_core_t *core, uint64_t bytes)
 {
@@ -178,7 +179,7 @@ may_turn(const kvp_tier_core_t *core, bool may_use_last)
 }
 
 static void
-take(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, uint64_t bytes)
+take_record(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, uint64_t bytes)
 {
     rec->epoch = core->conf.epoch;
     rec->page = core->head;
@@ -190,7 +191,8 @@ take(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, uint64_t bytes)
     core->appended += bytes;
 }
 
-/* The page before has its table at the begin of the one that is new. Without memory for it a start will look for its records. */
+/* The previous page has its table at the beginning of the new page. Without memory for the table, a
+ * start searches for its records. */
 static void
 append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
 {
@@ -202,7 +204,9 @@ append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
     if (table->n == 0 || bytes > core->conf.geo.page_bytes - kvp_align_up(core->pos, KVP_TIER_BLOCK)) return;
     if (!has_room(core, bytes)) {
         seal_buf(core,
-                 core->heads_begun + 1); /* what ran on into this page comes after its header, which is not begun yet */
+                 /* the record that runs on into this page follows the page's header, which is not
+                  * begun yet */
+                 core->heads_begun + 1);
         if (!begin_buf(core, bytes)) return;
     }
     uint8_t *at = core->buf->io.buf + core->buf->len;
@@ -212,7 +216,7 @@ append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
     core->header.table_bytes = (uint32_t)bytes;
     before->table_off = kvp_tier_page_off(&core->conf.geo, core->head) + core->pos;
     before->table_bytes = (uint32_t)bytes;
-    take(core, at, &rec, bytes);
+    take_record(core, at, &rec, bytes);
 }
 
 /* Where the oldest byte is that is not durable. */
@@ -242,7 +246,7 @@ write_header(kvp_tier_core_t *core)
 
 /* first: where the record ends that ran on into the new page; its bytes are in the buffer. */
 static void
-turn(kvp_tier_core_t *core, uint32_t first)
+turn_page(kvp_tier_core_t *core, uint32_t first)
 {
     kvp_tier_table_t table = core->table;
     kvp_tier_slot_t *slot = kvp_tier_slot(core, ++core->head);
@@ -257,7 +261,8 @@ turn(kvp_tier_core_t *core, uint32_t first)
     write_header(core);
 }
 
-/* The page was opened by an earlier start: what is appended now is told from what that may have left behind the end. */
+/* An earlier start opened the page: a new run separates records appended now from leftovers after
+ * the old end. */
 static void
 begin_run(kvp_tier_core_t *core)
 {
@@ -272,9 +277,9 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
 {
     const kvp_tier_geo_t *geo = &core->conf.geo;
 
-    if (bytes > geo->page_bytes - geo->page_bytes / 16) return KVP_NO_SPACE; /* a table is in front of it */
+    if (bytes > geo->page_bytes - geo->page_bytes / 16) return KVP_NO_SPACE; /* a table precedes the record */
     if (!may_use_last && core->head != 0 && kvp_tier_free_pages(core) == 0)
-        return KVP_NO_SPACE; /* it is for what is kept */
+        return KVP_NO_SPACE; /* the last page is reserved for kept records */
     if (!has_room(core, bytes) && core->full_n >= KVP_TIER_BUFS_MAX) return KVP_EAGAIN;
     if (core->is_run_due) begin_run(core);
     for (uint32_t tries = 0; tries < 3; tries++) {
@@ -283,7 +288,7 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
         if (core->head == 0 || core->pos == geo->page_bytes || (is_last && core->pos + bytes > geo->page_bytes)) {
             if (core->head != 0 && !may_turn(core, may_use_last)) return KVP_NO_SPACE;
             seal_buf(core, core->heads_begun);
-            turn(core, 0);
+            turn_page(core, 0);
         } else if (!has_room(core, bytes) && core->buf != NULL) {
             seal_buf(core, core->heads_begun); /* which moves the end */
         } else {
@@ -293,7 +298,7 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
             return KVP_OK;
         }
     }
-    return KVP_NO_SPACE; /* not even an empty page holds it behind the table */
+    return KVP_NO_SPACE; /* even an empty page has no room for it after the table */
 }
 
 kvp_err_t
@@ -310,9 +315,9 @@ kvp_tier_append(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, bool is
         core->table.n--;
         return KVP_NO_SPACE;
     }
-    take(core, at, rec, bytes);
+    take_record(core, at, rec, bytes);
     core->buf->io.is_synced |= is_synced;
-    if (end > core->conf.geo.page_bytes) turn(core, (uint32_t)(end - core->conf.geo.page_bytes));
+    if (end > core->conf.geo.page_bytes) turn_page(core, (uint32_t)(end - core->conf.geo.page_bytes));
     if (core->buf != NULL && core->buf->len >= KVP_TIER_BUF_BYTES) seal_buf(core, core->heads_begun);
     return KVP_OK;
 }
@@ -352,7 +357,8 @@ kvp_tier_core_write(kvp_tier_core_t *core, const kvp_tier_meta_t *meta, const vo
     return KVP_OK;
 }
 
-/* While a page is being given up, records lie there that the index does not have any more, and that are back if it all ends now. */
+/* While a page is being reclaimed, its records have left the index, and are back if the process
+ * ends now. */
 kvp_err_t
 kvp_tier_core_drop(kvp_tier_core_t *core, kvp_digest_t digest, uint64_t version, uint64_t *serial_out)
 {

@@ -156,7 +156,7 @@ kvp_tier_core_forget(kvp_tier_core_t *core, uint32_t n)
 {
     kvp_tier_proposal_t *p = malloc(sizeof *p);
 
-    if (p == NULL) return; /* it is proposed again */
+    if (p == NULL) return; /* the page is proposed again */
     kvp_tier_core_lost(core, p);
     for (uint32_t i = 0; i < n && i < p->n; i++)
         kvp_tier_unset(core, kvp_tier_index_find(&core->index, p->recs[i].digest));

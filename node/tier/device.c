@@ -16,10 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOCK_NS (2 * KVP_NS_PER_S) /* how long the file may be another process's before it is said to be */
+#define LOCK_NS (2 * KVP_NS_PER_S) /* another process may hold the file for this long before the log reports it */
 
 static void
-submit(void *disk, kvp_tier_io_t *io)
+submit_io(void *disk, kvp_tier_io_t *io)
 {
     kvp_tier_device_file_t *dev = disk;
 
@@ -42,17 +42,17 @@ wait_for_one(void *disk)
     note_move(dev);
 }
 
-const kvp_tier_disk_ops_t kvp_tier_device_ops = {.submit = submit, .wait = wait_for_one};
+const kvp_tier_disk_ops_t kvp_tier_device_ops = {.submit = submit_io, .wait = wait_for_one};
 
 static kvp_err_t
-complain(const kvp_tier_device_file_t *dev, kvp_err_t err, const char *what)
+log_failure(const kvp_tier_device_file_t *dev, kvp_err_t err, const char *what)
 {
     kvp_log_error("tier", "cannot %s: %m dir=%s", what, dev->dir);
     return err;
 }
 
 static kvp_err_t
-refuse(const kvp_tier_device_file_t *dev, const char *why)
+log_refusal(const kvp_tier_device_file_t *dev, const char *why)
 {
     kvp_log_error("tier", "%s dir=%s", why, dev->dir);
     return KVP_INVALID;
@@ -63,19 +63,19 @@ open_file(kvp_tier_device_file_t *dev)
 {
     int flags = O_RDWR | O_CREAT | O_CLOEXEC, dir_fd = open(dev->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-    if (dir_fd < 0) return complain(dev, KVP_INVALID, "open the directory");
+    if (dir_fd < 0) return log_failure(dev, KVP_INVALID, "open the directory");
     dev->fd = openat(dir_fd, KVP_TIER_FILE, flags | O_DIRECT, 0600);
     if (dev->fd < 0 && errno == EINVAL) {
         dev->fd = openat(dir_fd, KVP_TIER_FILE, flags, 0600);
         if (dev->fd >= 0) kvp_log_warn("tier", "no O_DIRECT here: the system's cache is used as well dir=%s", dev->dir);
     }
-    if (dev->fd < 0) kvp_ignore(complain(dev, KVP_SYS, "make the file"), "below");
+    if (dev->fd < 0) kvp_ignore(log_failure(dev, KVP_SYS, "make the file"), "below");
     if (!dev->is_apart) kvp_forkguard_add(dev->fd); /* a child would keep the lock */
     close(dir_fd);
     return dev->fd < 0 ? KVP_SYS : KVP_OK;
 }
 
-/* False where the disk has not so much: to try would take from others all that there is. */
+/* Returns false if the disk lacks the space: trying would take all free space from other users. */
 static bool
 has_space(const kvp_tier_device_file_t *dev, const struct stat *st)
 {
@@ -96,19 +96,19 @@ make_room(kvp_tier_device_file_t *dev)
     off_t size = (off_t)dev->geo.size_bytes;
     struct stat st;
 
-    if (fstat(dev->fd, &st) != 0) return complain(dev, KVP_SYS, "look at the file");
-    if (st.st_size > size && ftruncate(dev->fd, size) != 0) return complain(dev, KVP_SYS, "shorten the file");
+    if (fstat(dev->fd, &st) != 0) return log_failure(dev, KVP_SYS, "look at the file");
+    if (st.st_size > size && ftruncate(dev->fd, size) != 0) return log_failure(dev, KVP_SYS, "shorten the file");
     if (!has_space(dev, &st)) return KVP_SYS;
     if (fallocate(dev->fd, 0, 0, size) == 0) return KVP_OK;
     if (errno != EOPNOTSUPP) {
-        kvp_err_t err = complain(dev, KVP_SYS, "allocate the file");
+        kvp_err_t err = log_failure(dev, KVP_SYS, "allocate the file");
 
         return ftruncate(dev->fd, st.st_size < size ? st.st_size : size) == 0
                    ? err
-                   : complain(dev, err, "give back what was allocated");
+                   : log_failure(dev, err, "give back what was allocated");
     }
     kvp_log_warn("tier", "space cannot be allocated ahead here dir=%s", dev->dir);
-    return ftruncate(dev->fd, size) == 0 ? KVP_OK : complain(dev, KVP_SYS, "lengthen the file");
+    return ftruncate(dev->fd, size) == 0 ? KVP_OK : log_failure(dev, KVP_SYS, "lengthen the file");
 }
 
 static bool
@@ -142,9 +142,9 @@ self_test(kvp_tier_device_file_t *dev, uint8_t *blocks)
         memcpy(blocks + at, &seed, sizeof seed);
     }
     if (!move_all(dev, blocks, 2 * KVP_TIER_BLOCK, KVP_TIER_TEST_OFF, true))
-        err = complain(dev, KVP_SYS, "write to the file");
+        err = log_failure(dev, KVP_SYS, "write to the file");
     else if (!move_all(dev, again, 2 * KVP_TIER_BLOCK, KVP_TIER_TEST_OFF, false))
-        err = complain(dev, KVP_SYS, "read from the file");
+        err = log_failure(dev, KVP_SYS, "read from the file");
     else if (memcmp(blocks, again, 2 * KVP_TIER_BLOCK) != 0) {
         kvp_log_error("tier", "the file gives back other bytes than were written dir=%s", dev->dir);
         err = KVP_SYS;
@@ -162,9 +162,9 @@ take_super(kvp_tier_device_file_t *dev, const uint8_t *blocks)
     if (first != KVP_OK) second = kvp_tier_super_read(blocks + KVP_TIER_BLOCK, &found);
     if (first != KVP_OK && second != KVP_OK) {
         if (first == KVP_VERSION || second == KVP_VERSION)
-            return refuse(dev, "the file has the format of another version of kvpool");
+            return log_refusal(dev, "the file has the format of another version of kvpool");
         if (first == KVP_PROTO || second == KVP_PROTO)
-            return refuse(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
+            return log_refusal(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
         if (first == KVP_CORRUPT)
             kvp_log_warn("tier", "the superblock is damaged: what was there is given up dir=%s", dev->dir);
         return KVP_OK;
@@ -188,13 +188,13 @@ look_at_file(kvp_tier_device_file_t *dev)
     struct stat st = {0};
     kvp_err_t err = blocks == NULL ? KVP_NOMEM : KVP_OK;
 
-    if (err == KVP_OK && fstat(dev->fd, &st) != 0) err = complain(dev, KVP_SYS, "look at the file");
+    if (err == KVP_OK && fstat(dev->fd, &st) != 0) err = log_failure(dev, KVP_SYS, "look at the file");
     if (err == KVP_OK && st.st_size >= 2 * KVP_TIER_BLOCK) {
-        err =
-            move_all(dev, blocks, 2 * KVP_TIER_BLOCK, 0, false) ? KVP_OK : complain(dev, KVP_SYS, "read from the file");
+        err = move_all(dev, blocks, 2 * KVP_TIER_BLOCK, 0, false) ? KVP_OK
+                                                                  : log_failure(dev, KVP_SYS, "read from the file");
         if (err == KVP_OK) err = take_super(dev, blocks);
     } else if (err == KVP_OK && st.st_size > 0) {
-        err = refuse(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
+        err = log_refusal(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
     }
     if (err == KVP_OK) err = make_room(dev);
     if (err == KVP_OK) err = self_test(dev, blocks);
@@ -202,8 +202,8 @@ look_at_file(kvp_tier_device_file_t *dev)
     return err;
 }
 
-/* The process that holds the lock was killed, and does not end because the device holds a request of it. /proc/locks names the process that
- * took the lock. */
+/* The process that holds the lock was killed, and does not end because the device holds a request
+ * of it. /proc/locks names the process that took the lock. */
 static bool
 is_holder_dead(const kvp_tier_device_file_t *dev)
 {
@@ -226,7 +226,8 @@ is_holder_dead(const kvp_tier_device_file_t *dev)
     return state == 'Z' || state == 'X';
 }
 
-/* The lock of a process that was killed ends when its last write has: so none of them comes after ours. */
+/* The lock of a killed process ends after its last write, so no write of the old process follows
+ * ours. */
 static kvp_err_t
 lock_file(kvp_tier_device_file_t *dev)
 {
@@ -235,7 +236,7 @@ lock_file(kvp_tier_device_file_t *dev)
 
     while (flock(dev->fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EINTR) continue;
-        if (errno != EWOULDBLOCK) return complain(dev, KVP_SYS, "lock the file");
+        if (errno != EWOULDBLOCK) return log_failure(dev, KVP_SYS, "lock the file");
         if (kvp_now_ns() >= until_ns && is_holder_dead(dev)) return KVP_BUSY;
         if (kvp_now_ns() >= until_ns) {
             kvp_log_error("tier", "another node uses the file dir=%s", dev->dir);
@@ -272,7 +273,7 @@ kvp_tier_device_open(kvp_tier_device_file_t *dev, const char *name)
 {
     kvp_err_t err;
 
-    if (dev->size_bytes < KVP_TIER_SIZE_MIN) return refuse(dev, "the size is less than 64 MiB");
+    if (dev->size_bytes < KVP_TIER_SIZE_MIN) return log_refusal(dev, "the size is less than 64 MiB");
     kvp_tier_geo(dev->size_bytes, &dev->geo);
     dev->super = (kvp_tier_super_t){.devices = 1, .pages = dev->geo.pages, .page_bytes = dev->geo.page_bytes};
     dev->super.size_bytes = dev->size_bytes;
@@ -322,7 +323,7 @@ kvp_tier_device_write_super(kvp_tier_device_file_t *dev)
     if (blocks == NULL) return KVP_NOMEM;
     fill_blocks(dev, blocks);
     if (!move_all(dev, blocks, 2 * KVP_TIER_BLOCK, 0, true) || fdatasync(dev->fd) != 0)
-        err = complain(dev, KVP_SYS, "write to the file");
+        err = log_failure(dev, KVP_SYS, "write to the file");
     dev->has_super = err == KVP_OK;
     free(blocks);
     return err;

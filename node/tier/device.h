@@ -19,7 +19,7 @@
 typedef struct {
     pthread_t thread;
     kvp_err_t err;
-    _Atomic uint64_t moved_ns; /* when something last went on */
+    _Atomic uint64_t moved_ns; /* last progress */
     _Atomic bool is_over;
     char why[KVP_TIER_WHY_MAX]; /* the error of the opening; "" = none. To be read when is_over. */
 } kvp_tier_job_t;
@@ -42,24 +42,24 @@ typedef struct kvp_tier_device_file {
     char path[PATH_MAX];
     uint64_t size_bytes;
     int fd;
-    bool is_apart; /* it is of a table of descriptors that no child inherits */
+    bool is_apart; /* the descriptor is in a table that no child inherits */
     kvp_tier_geo_t geo;
     kvp_tier_super_t super; /* as it has to be, but for pool, uuid, identity and epoch */
-    bool has_super; /* the file has one that fits: pool, uuid, identity and epoch are its own */
+    bool has_super; /* the file has a fitting superblock, the source of pool, uuid, identity and epoch */
     bool is_known; /* of the pool that is used, and of the tier's last generation */
     bool is_super_old; /* the superblock on the device has an earlier generation */
     uint64_t sweep; /* of the index: up to there no record is in another device's slot; UINT64_MAX: nowhere */
-    kvp_tier_stats_t stats; /* what its cores have counted */
+    kvp_tier_stats_t stats; /* counters of its cores */
     kvp_tier_engine_t engine;
     kvp_tier_job_t job;
     kvp_tier_core_t *core; /* NULL: switched off, or not begun */
-    _Atomic uint32_t losses; /* how often it was switched off */
-    /* It hung while it was opened or read. It is used again at the node's next start; the thread of its job may still be in the kernel, so nothing
-     * of it is freed. */
+    _Atomic uint32_t losses; /* number of times it was switched off */
+    /* The device hung while it was opened or read. The node uses it again after its next start; the
+     * thread of its job may still be in the kernel, so its memory is never freed. */
     bool is_left_out;
     /* The tier's thread's. */
     kvp_tier_stall_t stalls[2]; /* reads, writes */
-    uint8_t *probe_blocks; /* two, one for each */
+    uint8_t *probe_blocks; /* two, one for each kind */
     kvp_tier_orphan_t
         *orphans; /* written while the answer was that they are not: dropped when the device answers again */
     size_t orphans_n, orphans_cap;
@@ -67,7 +67,7 @@ typedef struct kvp_tier_device_file {
     kvp_list_t readings; /* kvp_tier_reading_t.link */
     uint32_t readings_n;
     uint64_t readings_bytes;
-    bool has_told_error, has_told_damage; /* the log says the first of each kind */
+    bool has_told_error, has_told_damage; /* the log has the first fault of each kind */
     bool is_failing; /* the core is done with when nothing is under way */
     uint32_t bad_reads; /* one after another */
     uint64_t waits_since_ns; /* something is in the buffer; 0 = nothing */
@@ -81,13 +81,15 @@ typedef struct kvp_tier_device_file {
 /* kvp_tier_device_make: nothing is opened yet. NULL: no memory. */
 kvp_tier_device_file_t *kvp_tier_device_make(const kvp_tier_device_t *conf, bool is_apart);
 
-/* kvp_tier_device_open: as kvp_tier_open, for one device; and BUSY where a process that was killed still has the file, since a request of
- * it hangs. _close is legal on what was not opened. Both may wait for the device. */
+/* kvp_tier_device_open: as kvp_tier_open, for one device; and BUSY where a process that was killed
+ * still has the file, since a request of it hangs. _close is legal on what was not opened. Both may
+ * wait for the device. */
 kvp_err_t kvp_tier_device_open(kvp_tier_device_file_t *dev, const char *name) KVP_MUST_USE;
 void kvp_tier_device_close(kvp_tier_device_file_t *dev);
 
-/* kvp_tier_device_write_super writes the superblock as it is now. _format begins an epoch first: the records before are given up. Both wait for
- * the disk. SYS, logged. _blocks begins an epoch, and fills two blocks with what is to be written at the file's begin. */
+/* kvp_tier_device_write_super writes the superblock as it is now. _format begins an epoch first:
+ * the records before are given up. Both wait for the disk. SYS, logged. _blocks begins an epoch,
+ * and fills two blocks with what is to be written at the file's begin. */
 kvp_err_t kvp_tier_device_write_super(kvp_tier_device_file_t *dev) KVP_MUST_USE;
 kvp_err_t kvp_tier_device_format(kvp_tier_device_file_t *dev) KVP_MUST_USE;
 void kvp_tier_device_blocks(kvp_tier_device_file_t *dev, uint8_t *blocks);

@@ -44,7 +44,7 @@ kvp_tier_engine_close(kvp_tier_engine_t *engine)
 }
 
 static bool
-begin(kvp_tier_engine_t *engine, kvp_tier_io_t *io)
+begin_io(kvp_tier_engine_t *engine, kvp_tier_io_t *io)
 {
     io->begun_ns = kvp_now_ns();
     io->is_late = io->is_written_off = false;
@@ -61,7 +61,7 @@ begin_waiting(kvp_tier_engine_t *engine)
         kvp_tier_io_t *io = kvp_list_first(&engine->waiting, kvp_tier_io_t, link);
 
         kvp_list_del(&io->link);
-        if (begin(engine, io)) continue;
+        if (begin_io(engine, io)) continue;
         kvp_list_add_head(&engine->waiting, &io->link);
         return;
     }
@@ -79,7 +79,7 @@ void
 kvp_tier_engine_begin_now(kvp_tier_engine_t *engine, kvp_tier_io_t *io)
 {
     io->moved = 0;
-    if (!begin(engine, io)) kvp_list_add_head(&engine->waiting, &io->link);
+    if (!begin_io(engine, io)) kvp_list_add_head(&engine->waiting, &io->link);
 }
 
 static void

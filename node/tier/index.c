@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A digest's hash chooses the table by its upper bits and the home in it by its lower ones, scaled to the table's length: so
- * lengths need not be powers of two. What is removed leaves no mark: those behind it move up.
- */
+ * Design notes. A digest's hash chooses the table by its upper bits and the home slot by its lower
+ * ones, scaled to the table's length, so lengths need not be powers of two. A removal leaves no
+ * mark: the following entries move up. */
 #include "node/tier/index.h"
 
 #include "common/pages.h"
@@ -65,7 +65,7 @@ kvp_tier_index_find(const kvp_tier_index_t *index, kvp_digest_t digest)
 }
 
 static bool
-grow(kvp_tier_index_t *index, uint32_t s)
+grow_shard(kvp_tier_index_t *index, uint32_t s)
 {
     uint32_t cap = index->shards[s].cap, next = cap == 0 ? FIRST_CAP : cap + cap / 8 + 1;
     kvp_tier_entry_t *old = index->shards[s].slots, *slots = kvp_table_alloc(next, sizeof *slots);
@@ -87,7 +87,7 @@ kvp_tier_index_put(kvp_tier_index_t *index, const kvp_tier_entry_t *entry)
     uint32_t s = shard_of(hash);
     kvp_tier_entry_t *at;
 
-    if ((index->shards[s].n + 1) * 8 > index->shards[s].cap * 7 && !grow(index, s)) return false;
+    if ((index->shards[s].n + 1) * 8 > index->shards[s].cap * 7 && !grow_shard(index, s)) return false;
     at = place_of(index->shards[s].slots, index->shards[s].cap, hash, entry->digest);
     if (at->units == 0) {
         index->shards[s].n++;
@@ -109,7 +109,7 @@ kvp_tier_index_remove(kvp_tier_index_t *index, kvp_tier_entry_t *entry)
         if (slots[at].units == 0) break;
         uint32_t home = home_of(hash_of(index, slots[at].digest), cap);
 
-        if ((at + cap - home) % cap < (at + cap - hole) % cap) continue; /* it may not stand before its home */
+        if ((at + cap - home) % cap < (at + cap - hole) % cap) continue; /* an entry must not move before its home */
         slots[hole] = slots[at];
         hole = at;
     }

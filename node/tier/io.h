@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One read or write of a device, and who carries it out: the tier's engine (disk.h), or a test's disk in memory.
- */
+ * One read or write of a device, for the tier's engine (disk.h) or for a test's disk in memory. */
 #ifndef KVP_NODE_TIER_IO_H
 #define KVP_NODE_TIER_IO_H
 
@@ -22,7 +21,7 @@ typedef struct kvp_tier_io {
     bool is_late; /* the disk's: it is counted as a stall */
     bool is_written_off; /* the disk's: the device answers requests that came later */
     bool is_write;
-    bool is_synced; /* a write: it is done when it outlives a loss of power */
+    bool is_synced; /* a write: done means that it survives a loss of power */
     kvp_err_t err; /* OK or SYS */
 } kvp_tier_io_t;
 
@@ -32,7 +31,7 @@ typedef struct {
     void (*wait)(void *disk);
 } kvp_tier_disk_ops_t;
 
-/* kvp_tier_alloc_blocks: memory that a device can read and write; free() frees it. */
+/* kvp_tier_alloc_blocks returns memory that a device can read and write; free() frees it. */
 static inline uint8_t *
 kvp_tier_alloc_blocks(size_t n)
 {

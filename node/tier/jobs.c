@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What may hang in a device, in a thread for each of them.
- */
+ * Work that may hang in a device, in one thread a device. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
@@ -47,7 +46,7 @@ begin_job(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_err_t (*fn)(kvp_tie
     return false;
 }
 
-/* BUSY: the process before this one hangs in the device. */
+/* BUSY: the previous process hangs in the device. */
 static void
 leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {

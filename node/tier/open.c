@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A tier's devices at its start: opened, matched by their identities, formatted or recovered, and the slots mapped to them.
- */
+ * A tier's devices at its start: opened, matched by their identities, formatted or recovered, and
+ * the slots mapped to them. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SWEEP_STEPS 64u /* records in one go */
+#define SWEEP_STEPS 64u /* records in one round */
 
 static kvp_err_t
 open_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
@@ -22,7 +22,8 @@ open_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     return err;
 }
 
-/* The first error ends the opening. Its text is for the thread that opens the tier, which logs it, or gives it to its own caller. */
+/* The first error ends the opening. Its text goes to the thread that opens the tier, which logs it
+ * or returns it to its own caller. */
 kvp_err_t
 kvp_tier_open_devices(kvp_tier_t *tier)
 {
@@ -61,8 +62,8 @@ is_twice(const kvp_tier_t *tier, uint32_t i)
     return false;
 }
 
-/* Finds the devices of the tier's last generation. A device of an earlier one was away while records were dropped from the others, or
- * replaced there. */
+/* Finds the devices of the tier's last generation. A device of an earlier generation was absent
+ * while records were dropped from the others, or replaced there. */
 static void
 find_known(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16], uint64_t *generation_out)
 {
@@ -134,7 +135,8 @@ begin_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     return err;
 }
 
-/* The device with the greatest hash of its identity and the slot: so a device more, or less, moves its own slots alone. */
+/* The device with the greatest hash of its identity and the slot: so a device more, or less, moves
+ * its own slots alone. */
 static void
 map_slots(kvp_tier_t *tier)
 {
@@ -167,7 +169,7 @@ kvp_tier_sweep_moved(const kvp_tier_t *tier, kvp_tier_device_file_t *dev)
         } else if (tier->devices[kvp_tier_device_of(tier, entry->digest)] != dev) {
             kvp_err_t err = kvp_tier_core_drop(dev->core, entry->digest, entry->version, &serial);
 
-            if (err == KVP_OK || err == KVP_EAGAIN) dev->sweep = before; /* others move up to its place */
+            if (err == KVP_OK || err == KVP_EAGAIN) dev->sweep = before; /* other entries move up to its place */
             if (err == KVP_EAGAIN) return false;
         }
     }

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 
 #define READS_MAX 48u
-#define READS_BYTES (64ull << 20) /* under way; but one always is */
+#define READS_BYTES (64ull << 20) /* bytes of reads under way; one read is always allowed */
 #define BAD_READS_MAX 3u
-#define TELL_NS (2 * KVP_NS_PER_S) /* in which a master hears what was on a device that is given up */
+#define TELL_NS (2 * KVP_NS_PER_S) /* time for the master to learn the objects of a device that is given up */
 #define DAY_S 86400u
 #define REFUSAL_TOLD_NS (3600 * KVP_NS_PER_S)
 
@@ -35,7 +35,7 @@ kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     return kvp_tier_core_create(&conf);
 }
 
-/* Of each kind of fault of a device the log says the first. */
+/* The log has the first fault of each kind of a device. */
 static void
 tell_faults(kvp_tier_device_file_t *dev)
 {
@@ -54,7 +54,7 @@ void
 kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     (void)tier;
-    atomic_fetch_add(&dev->losses, 1); /* before what was there may be proposed */
+    atomic_fetch_add(&dev->losses, 1); /* before the device's objects may be proposed */
     tell_faults(dev);
     kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s",
                   dev->dir);
@@ -82,7 +82,7 @@ on_retry(kvp_tier_io_t *io)
 }
 
 static void
-retry(kvp_tier_device_file_t *dev)
+retry_device(kvp_tier_device_file_t *dev)
 {
     uint8_t *blocks = kvp_tier_alloc_blocks(2);
 
@@ -120,7 +120,7 @@ kvp_tier_look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_
         dev->has_told_error = false;
         if (dev->core != NULL) kvp_log_info("tier", "the device works again, and is empty dir=%s", dev->dir);
     } else if (dev->retry_at_ns != 0 && now_ns >= dev->retry_at_ns) {
-        retry(dev);
+        retry_device(dev);
     }
 }
 
@@ -149,7 +149,8 @@ has_budget(const kvp_tier_t *tier, const kvp_tier_op_t *op)
     return tier->budget_bytes == 0 || tier->tokens >= (double)kvp_tier_rec_end(op->meta.key_len, op->meta.len);
 }
 
-/* The budget comes back little by little, so writes are refused and taken in turn: the log says so once an hour at most. */
+/* The budget refills slowly, so writes are refused and accepted in turns: the log has one line an
+ * hour at most. */
 static void
 tell_refusal(kvp_tier_t *tier)
 {
@@ -203,7 +204,7 @@ begin_op(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
     kvp_err_t err = KVP_SYS;
 
     op->losses = atomic_load(&dev->losses);
-    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* it does not wait behind drops */
+    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* a write does not wait for drops */
         kvp_tier_end_op(tier, op, KVP_SYS);
         return true;
     }

@@ -8,11 +8,11 @@
 
 /* A page of the ring, by its place. */
 typedef struct {
-    uint64_t number; /* 0 = nothing is in it */
+    uint64_t number; /* 0 = empty */
     uint64_t live_bytes;
     uint64_t opened_ms;
     uint64_t table_off; /* on the device, of its own table; */
-    uint32_t table_bytes; /* 0 = it has none */
+    uint32_t table_bytes; /* 0 = no table */
     uint32_t run; /* of its header */
 } kvp_tier_slot_t;
 
@@ -35,8 +35,8 @@ typedef struct {
     kvp_list_t link;
     kvp_tier_io_t io;
     kvp_tier_core_t *core;
-    uint64_t serial; /* rises by one a buffer */
-    uint64_t headers; /* so many writes of headers come before it */
+    uint64_t serial; /* rises by one each buffer */
+    uint64_t headers; /* header writes that precede the buffer */
     uint64_t cap;
     uint64_t len;
     bool is_sent;
@@ -58,7 +58,7 @@ typedef enum {
     KVP_TIER_RECLAIM_READS, /* the page's table */
     KVP_TIER_RECLAIM_READY, /* to be proposed */
     KVP_TIER_RECLAIM_ASKED,
-    KVP_TIER_RECLAIM_KEEPS, /* appends again what is kept */
+    KVP_TIER_RECLAIM_KEEPS, /* appends kept records again */
     KVP_TIER_RECLAIM_SYNCS,
     KVP_TIER_RECLAIM_ERASES_OLD, /* the header of the run before, */
     KVP_TIER_RECLAIM_ERASES, /* then the header */
@@ -71,11 +71,11 @@ typedef struct {
     kvp_tier_table_t table;
     size_t next; /* of the table: the first that was not proposed */
     size_t asked_from; /* of the table: where the proposal began */
-    uint32_t *asked; /* of the table: the proposed; then those that are kept */
+    uint32_t *asked; /* entries of the table: the proposed ones, later the kept ones */
     uint32_t asked_n;
     uint32_t kept_n; /* of asked: appended again, or given up */
-    uint64_t asked_bytes; /* that may be kept of them */
-    uint64_t keep_bytes; /* that may be kept of what was not proposed yet */
+    uint64_t asked_bytes; /* their bytes that may be kept */
+    uint64_t keep_bytes; /* bytes that may be kept of the records not proposed yet */
     uint64_t serial; /* what has to be durable before the page goes */
     kvp_tier_read_t read;
     bool is_reading;
@@ -96,14 +96,14 @@ struct kvp_tier_core {
     uint32_t full_n;
     kvp_tier_buf_t *spare;
     uint64_t serial; /* of the buffer last made */
-    uint64_t durable; /* all buffers up to there are written */
+    uint64_t durable; /* all buffers up to this serial are written */
     kvp_list_t heads; /* kvp_tier_head_t.link, in their order: under way */
-    uint64_t heads_begun, heads_done; /* done: all up to there are */
+    uint64_t heads_begun, heads_done; /* done: all up to this number are written */
     uint64_t live_bytes;
     uint64_t appended;
     uint64_t now_ms; /* since 1970 */
     uint32_t reads; /* under way */
-    uint32_t unread; /* pieces that a start could not read */
+    uint32_t unread; /* pieces that recovery could not read */
     bool has_failed, has_damage;
     kvp_tier_reclaim_t reclaim;
 };
@@ -127,22 +127,25 @@ kvp_tier_last_serial(const kvp_tier_core_t *core)
     return core->buf != NULL && core->buf->len == 0 ? core->serial - 1 : core->serial;
 }
 
-/* core.c. kvp_tier_set puts a record's place into the index, and counts: false = no memory. kvp_tier_unset takes one out. */
+/* core.c. kvp_tier_set puts a record's place into the index, and counts: false = no memory.
+ * kvp_tier_unset takes one out. */
 bool kvp_tier_set(kvp_tier_core_t *core, const kvp_tier_entry_t *entry) KVP_MUST_USE;
 void kvp_tier_unset(kvp_tier_core_t *core, kvp_tier_entry_t *entry);
 bool kvp_tier_table_add(kvp_tier_table_t *table, const kvp_tier_entry_t *entry) KVP_MUST_USE;
 uint8_t *kvp_tier_alloc(uint64_t bytes); /* aligned for the device; free() frees it */
 void kvp_tier_free_buf(kvp_tier_core_t *core, kvp_tier_buf_t *buf); /* NULL is legal */
 
-/* append.c. kvp_tier_reserve makes room at the log's end for one record: *at_out is where its bytes go. may_use_last: also in the page that reclaim needs.
- * kvp_tier_append then takes it with what was written there: rec gets its place and is sealed. Without it the room is free again.
- * kvp_tier_free_pages: those in which nothing is. kvp_tier_head_write: a header, or zeros where page is NULL. */
+/* append.c. kvp_tier_reserve makes room at the log's end for one record: *at_out is the place of
+ * its bytes. may_use_last: also in the page that reclaim needs. kvp_tier_append then accepts the
+ * record written there: rec gets its place and is sealed. Without the append the room is free
+ * again. kvp_tier_free_pages: the number of empty pages. kvp_tier_head_write writes a header, or
+ * zeros if page is NULL. */
 kvp_err_t kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8_t **at_out) KVP_MUST_USE;
 kvp_err_t kvp_tier_append(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, bool is_synced) KVP_MUST_USE;
 uint64_t kvp_tier_free_pages(const kvp_tier_core_t *core);
 bool kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *page) KVP_MUST_USE;
 
-/* recover.c: the entries of a table as it was read: false = it is not that page's, or damaged. */
+/* recover.c: parses a table as read: false = another page's table, or damaged. */
 bool kvp_tier_table_parse(const kvp_tier_core_t *core, const uint8_t *bytes, uint64_t len, uint64_t number,
                           kvp_tier_table_t *table_out) KVP_MUST_USE;
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads of records. What the device gives is held against the index: a page may have been given up, and written again, meanwhile.
- */
+ * Reads of records. What the device gives is held against the index: a page may have been given up,
+ * and written again, meanwhile. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void begin(kvp_tier_read_t *read);
+static void begin_read(kvp_tier_read_t *read);
 
 static void
-finish(kvp_tier_read_t *read, kvp_err_t err)
+finish_read(kvp_tier_read_t *read, kvp_err_t err)
 {
     kvp_tier_core_t *core = read->core;
     uint8_t *room = read->io.buf;
@@ -37,14 +37,15 @@ tell_meta(const kvp_tier_read_t *read)
     memcpy(meta->key, read->bytes + KVP_TIER_REC_BYTES, rec->key_len);
 }
 
-/* Nothing but what the record says of its object is wanted. */
+/* The read wants only the metadata of the record's object. */
 static bool
 is_meta_alone(const kvp_tier_read_t *read)
 {
     return read->meta != NULL && read->dst == NULL;
 }
 
-/* Bytes of the record that are looked at: with a payload that nobody wants, those in front of it, whatever the key's length. */
+/* Returns the bytes of the record to read: without the payload only the bytes before it, whatever
+ * the key's length. */
 static uint64_t
 wanted_bytes(const kvp_tier_read_t *read)
 {
@@ -53,7 +54,7 @@ wanted_bytes(const kvp_tier_read_t *read)
     return is_meta_alone(read) ? kvp_min_u64(all, kvp_tier_rec_payload(KVP_KEY_MAX, all)) : all;
 }
 
-/* Whether it is the record that was looked for: its header, key and sums. */
+/* Checks that the bytes are the wanted record: its header, key and sums. */
 static bool
 is_the_one(kvp_tier_read_t *read)
 {
@@ -82,7 +83,7 @@ give_up(kvp_tier_read_t *read, kvp_err_t err)
 
     kvp_ignore(kvp_tier_core_drop(read->core, read->digest, read->version, &serial),
                "where there is no room the next read finds it again");
-    finish(read, err);
+    finish_read(read, err);
 }
 
 static void
@@ -92,19 +93,19 @@ on_bytes(kvp_tier_read_t *read)
     bool is_right = is_the_one(read);
 
     if (is_right && read->dst != NULL && read->rec.len > read->cap) {
-        finish(read, KVP_BUFFER_SMALL);
+        finish_read(read, KVP_BUFFER_SMALL);
         return;
     }
     if (is_right && (is_meta_alone(read) || kvp_tier_rec_copy(read->bytes, &read->rec, read->dst))) {
         if (read->meta != NULL) tell_meta(read);
         core->conf.stats->reads += read->dst != NULL;
         core->conf.stats->read_bytes += read->dst != NULL ? read->rec.len : 0;
-        finish(read, KVP_OK);
+        finish_read(read, KVP_OK);
         return;
     }
     if (has_moved(read)) {
         kvp_tier_room_give(core->conf.room, read->io.buf);
-        begin(read);
+        begin_read(read);
         return;
     }
     core->conf.stats->corrupt++;
@@ -119,9 +120,9 @@ on_io(kvp_tier_io_t *io)
 
     read->core->reads--;
     if (read->is_cancelled)
-        finish(read, KVP_CLOSED);
+        finish_read(read, KVP_CLOSED);
     else if (io->err != KVP_OK && has_moved(read))
-        finish(read, KVP_NOT_FOUND);
+        finish_read(read, KVP_NOT_FOUND);
     else if (io->err != KVP_OK)
         give_up(read, KVP_SYS);
     else
@@ -130,7 +131,7 @@ on_io(kvp_tier_io_t *io)
 
 /* The bytes of what is not on the device yet. */
 static const uint8_t *
-buffered(const kvp_tier_core_t *core, uint64_t off)
+find_buffered(const kvp_tier_core_t *core, uint64_t off)
 {
     const kvp_tier_buf_t *buf = core->buf;
 
@@ -143,7 +144,7 @@ buffered(const kvp_tier_core_t *core, uint64_t off)
 }
 
 static void
-begin(kvp_tier_read_t *read)
+begin_read(kvp_tier_read_t *read)
 {
     kvp_tier_core_t *core = read->core;
     const kvp_tier_entry_t *entry = kvp_tier_index_find(&core->index, read->digest);
@@ -151,7 +152,7 @@ begin(kvp_tier_read_t *read)
 
     read->io.buf = NULL;
     if (entry == NULL || entry->version != read->version) {
-        finish(read, KVP_NOT_FOUND);
+        finish_read(read, KVP_NOT_FOUND);
         return;
     }
     read->entry = *entry;
@@ -159,7 +160,7 @@ begin(kvp_tier_read_t *read)
     off = kvp_tier_page_off(&core->conf.geo, read->number) + (uint64_t)entry->at * KVP_TIER_UNIT;
     from = off / KVP_TIER_BLOCK * KVP_TIER_BLOCK;
     to = kvp_align_up(off + wanted_bytes(read), KVP_TIER_BLOCK);
-    read->bytes = buffered(core, off);
+    read->bytes = find_buffered(core, off);
     if (read->bytes != NULL) {
         on_bytes(read);
         return;
@@ -167,7 +168,7 @@ begin(kvp_tier_read_t *read)
     read->io = (kvp_tier_io_t){.done = on_io, .off = from, .len = (uint32_t)(to - from)};
     read->io.buf = kvp_tier_room_take(core->conf.room, to - from);
     if (read->io.buf == NULL) {
-        finish(read, KVP_NOMEM);
+        finish_read(read, KVP_NOMEM);
         return;
     }
     read->bytes = read->io.buf + (off - from);
@@ -180,5 +181,5 @@ kvp_tier_core_read(kvp_tier_core_t *core, kvp_tier_read_t *read)
 {
     read->core = core;
     read->is_cancelled = false;
-    begin(read);
+    begin_read(read);
 }

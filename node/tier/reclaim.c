@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oldest page is given up: its live records are proposed, what is to be kept is read and appended again, and when that is on the device
- * the page's header is overwritten. One page at a time.
- */
+ * Reclaims the oldest page: proposes its live records, reads and appends the kept ones again, and
+ * overwrites the page's header when the copies are on the device. One page at a time. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PAGES_BEHIND 8u /* at least between the page and the log's end, so that nothing of it is on its way any more */
+/* least distance between the page and the log's end, so that none of its bytes is still being
+ * written */
+#define PAGES_BEHIND 8u
 
 bool
 kvp_tier_core_is_short(const kvp_tier_core_t *core)
@@ -19,9 +20,9 @@ kvp_tier_core_is_short(const kvp_tier_core_t *core)
     return core->head > core->tail + PAGES_BEHIND && left < low * geo->page_bytes + geo->page_bytes / 2;
 }
 
-/* Its record is what the index has. */
+/* Returns the entry if the index has exactly this record. */
 static kvp_tier_entry_t *
-live(const kvp_tier_core_t *core, const kvp_tier_entry_t *told)
+find_live(const kvp_tier_core_t *core, const kvp_tier_entry_t *told)
 {
     kvp_tier_entry_t *entry = kvp_tier_index_find(&core->index, told->digest);
     bool is_it = entry != NULL && told->kind == KVP_TIER_RECORD && entry->version == told->version &&
@@ -31,7 +32,7 @@ live(const kvp_tier_core_t *core, const kvp_tier_entry_t *told)
 }
 
 /* ---- the page's records */
-/* Without a table that can be read, the index is gone through. */
+/* Without a readable table, the page's records are collected from the index. */
 static bool
 list_by_index(kvp_tier_core_t *core)
 {
@@ -58,7 +59,8 @@ on_table(kvp_tier_io_t *io)
     r->state = is_right || list_by_index(core) ? KVP_TIER_RECLAIM_READY : KVP_TIER_RECLAIM_IDLE;
 }
 
-/* What replaced or hid the page's records, and the copies of those that are kept, is on the device before the page goes. */
+/* Records that replaced or hid the page's records, and the copies of kept ones, are on the device
+ * before the page's header is overwritten. */
 static void
 begin_sync(kvp_tier_core_t *core)
 {
@@ -67,7 +69,7 @@ begin_sync(kvp_tier_core_t *core)
 }
 
 static void
-begin(kvp_tier_core_t *core, uint64_t budget_bytes)
+begin_page(kvp_tier_core_t *core, uint64_t budget_bytes)
 {
     kvp_tier_reclaim_t *r = &core->reclaim;
     const kvp_tier_slot_t *slot = kvp_tier_slot(core, core->tail);
@@ -93,7 +95,7 @@ begin(kvp_tier_core_t *core, uint64_t budget_bytes)
 }
 
 /* ---- questions and answers */
-/* What is told counts payload: so much of it, in n records, takes at most these bytes of a page. */
+/* Budgets count payload: this much payload in n records takes at most the returned bytes of a page. */
 static uint64_t
 payload_in(uint64_t bytes, uint32_t n)
 {
@@ -121,7 +123,7 @@ kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out)
     for (; r->next < r->table.n && r->asked_n < KVP_TIER_PROPOSED_MAX; r->next++) {
         const kvp_tier_entry_t *told = &r->table.entries[r->next];
 
-        if (live(core, told) == NULL) continue;
+        if (find_live(core, told) == NULL) continue;
         proposal_out->recs[r->asked_n] = (kvp_wire_tiered_t){.digest = told->digest, .version = told->version};
         r->asked[r->asked_n++] = (uint32_t)r->next;
         bytes += kvp_tier_entry_bytes(told);
@@ -148,7 +150,7 @@ kvp_tier_core_answer(kvp_tier_core_t *core, const uint8_t *keep, uint32_t n)
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
-        kvp_tier_entry_t *entry = live(core, &r->table.entries[r->asked[i]]);
+        kvp_tier_entry_t *entry = find_live(core, &r->table.entries[r->asked[i]]);
         uint64_t bytes = entry == NULL ? 0 : kvp_tier_entry_bytes(entry);
 
         if (entry == NULL) continue;
@@ -165,11 +167,11 @@ kvp_tier_core_answer(kvp_tier_core_t *core, const uint8_t *keep, uint32_t n)
     r->state = KVP_TIER_RECLAIM_KEEPS;
 }
 
-/* ---- what is kept */
+/* ---- kept records */
 static void
 give_up(kvp_tier_core_t *core, const kvp_tier_entry_t *told)
 {
-    kvp_tier_entry_t *entry = live(core, told);
+    kvp_tier_entry_t *entry = find_live(core, told);
 
     if (entry != NULL) kvp_tier_unset(core, entry);
 }
@@ -184,9 +186,9 @@ on_kept(kvp_tier_read_t *read)
     uint8_t *at;
 
     r->is_reading = false;
-    if (err == KVP_OK && live(core, told) != NULL) {
+    if (err == KVP_OK && find_live(core, told) != NULL) {
         err = kvp_tier_reserve(core, kvp_tier_entry_bytes(told), true, &at);
-        if (err == KVP_EAGAIN) return; /* it is read again */
+        if (err == KVP_EAGAIN) return; /* the record is read again */
         if (err == KVP_OK) {
             memcpy(at, read->bytes, kvp_tier_entry_bytes(told));
             err = kvp_tier_append(core, at, &read->rec, true);
@@ -214,7 +216,7 @@ keep_next(kvp_tier_core_t *core)
 
 /* ---- the end */
 static void
-forget(kvp_tier_core_t *core)
+forget_page(kvp_tier_core_t *core)
 {
     kvp_tier_reclaim_t *r = &core->reclaim;
 
@@ -226,7 +228,7 @@ forget(kvp_tier_core_t *core)
 
 /* The older header goes first: alone it would bring back a page as it was before. */
 static bool
-erase(kvp_tier_core_t *core, uint32_t run)
+erase_header(kvp_tier_core_t *core, uint32_t run)
 {
     return kvp_tier_head_write(core, kvp_tier_header_off(&core->conf.geo, core->reclaim.number, run), NULL);
 }
@@ -239,7 +241,7 @@ kvp_tier_reclaim_erased(kvp_tier_core_t *core)
 
     if (r->state == KVP_TIER_RECLAIM_ERASES_OLD) {
         r->state = KVP_TIER_RECLAIM_ERASES;
-        if (!erase(core, slot->run)) core->has_failed = true;
+        if (!erase_header(core, slot->run)) core->has_failed = true;
         return;
     }
     *slot = (kvp_tier_slot_t){0};
@@ -255,8 +257,8 @@ end_page(kvp_tier_core_t *core)
 
     if (core->buf != NULL && core->buf->serial <= r->serial) kvp_tier_core_flush(core);
     if (!kvp_tier_core_is_durable(core, r->serial)) return;
-    forget(core);
-    if (erase(core, kvp_tier_slot(core, r->number)->run + 1)) r->state = KVP_TIER_RECLAIM_ERASES_OLD;
+    forget_page(core);
+    if (erase_header(core, kvp_tier_slot(core, r->number)->run + 1)) r->state = KVP_TIER_RECLAIM_ERASES_OLD;
 }
 
 void
@@ -265,7 +267,7 @@ kvp_tier_core_step(kvp_tier_core_t *core, uint64_t budget_bytes)
     kvp_tier_reclaim_t *r = &core->reclaim;
 
     if (core->has_failed) return;
-    if (r->state == KVP_TIER_RECLAIM_IDLE && kvp_tier_core_is_short(core)) begin(core, budget_bytes);
+    if (r->state == KVP_TIER_RECLAIM_IDLE && kvp_tier_core_is_short(core)) begin_page(core, budget_bytes);
     if (r->state == KVP_TIER_RECLAIM_KEEPS) keep_next(core);
     if (r->state == KVP_TIER_RECLAIM_READY &&
         (r->next >= r->table.n || kvp_tier_slot(core, r->number)->live_bytes == 0))

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a device has, after a start. All headers are read in one go; then pages from the oldest to the newest: by its table, or where that is
- * not there or damaged record by record. What is met later replaces what was met before, and a tombstone what stands before it.
+ * Recovery of a device's records after a start. Reads all headers at once, then the pages from the
+ * oldest to the newest: by a page's table, or record by record without an intact table. A later
+ * record replaces an earlier one, and a tombstone hides the records before it.
  *
- * Design notes. Records are found one from another. Where the chain breaks, the next block that holds a header goes on with it: a buffer
- * begins with one. In a page that two starts have written, what an earlier one left behind the place where the later one went on is told by
- * its run. Payloads are looked at only where they may have been under way at the end, by the last header: a record that is torn may be a
- * copy of one that is whole. Others are found out when they are read.
- */
+ * Design notes. Records are found one from another. If the chain breaks, it continues at the next
+ * block with a record header: each buffer begins with one. In a page that two starts have written,
+ * the run separates the later start's records from the earlier one's leftovers. Payloads are
+ * verified only where, by the last header, writes may have been under way at the end: a torn record
+ * may be a copy of an intact one. Other damage is found by reads. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
@@ -93,7 +94,8 @@ typedef struct {
 
 /* The bytes from off on, at least want of them unless the file ends. */
 static kvp_err_t
-look(kvp_tier_core_t *core, window_t *win, uint64_t off, uint64_t want, const uint8_t **bytes_out, uint64_t *len_out)
+look_at_bytes(kvp_tier_core_t *core, window_t *win, uint64_t off, uint64_t want, const uint8_t **bytes_out,
+              uint64_t *len_out)
 {
     uint64_t from = off / KVP_TIER_BLOCK * KVP_TIER_BLOCK;
     uint64_t len = kvp_min_u64(kvp_max_u64(kvp_align_up(off + want, KVP_TIER_BLOCK) - from, WINDOW_BYTES),
@@ -121,7 +123,7 @@ look(kvp_tier_core_t *core, window_t *win, uint64_t off, uint64_t want, const ui
     return KVP_OK;
 }
 
-/* Which start has written there. */
+/* Returns the run of the place. */
 static uint32_t
 run_at(const kvp_tier_page_t *header, uint64_t pos)
 {
@@ -132,17 +134,17 @@ run_at(const kvp_tier_page_t *header, uint64_t pos)
     return run;
 }
 
-/* A record that begins there. SYS, NOMEM: that is not known; NOT_FOUND: there is none. */
+/* Reads the record that begins at pos. SYS, NOMEM: unknown; NOT_FOUND: none. */
 static kvp_err_t
 record_at(kvp_tier_core_t *core, window_t *win, const kvp_tier_page_t *header, uint64_t pos, kvp_tier_rec_t *rec_out)
 {
     uint64_t off = kvp_tier_page_off(&core->conf.geo, header->number) + pos, len;
     const uint8_t *bytes;
-    kvp_err_t err = look(core, win, off, KVP_TIER_REC_BYTES, &bytes, &len);
+    kvp_err_t err = look_at_bytes(core, win, off, KVP_TIER_REC_BYTES, &bytes, &len);
 
     if (err == KVP_OK) err = kvp_tier_rec_read(bytes, len, core->conf.epoch, rec_out);
     if (err == KVP_BUFFER_SMALL) {
-        err = look(core, win, off, WINDOW_BYTES - KVP_TIER_BLOCK, &bytes, &len);
+        err = look_at_bytes(core, win, off, WINDOW_BYTES - KVP_TIER_BLOCK, &bytes, &len);
         if (err == KVP_OK) err = kvp_tier_rec_read(bytes, len, core->conf.epoch, rec_out);
     }
     if (err == KVP_SYS || err == KVP_NOMEM) return err;
@@ -152,7 +154,8 @@ record_at(kvp_tier_core_t *core, window_t *win, const kvp_tier_page_t *header, u
 }
 
 static kvp_err_t
-scan(kvp_tier_core_t *core, window_t *win, const kvp_tier_page_t *header, kvp_tier_table_t *table, uint64_t *end_out)
+scan_page(kvp_tier_core_t *core, window_t *win, const kvp_tier_page_t *header, kvp_tier_table_t *table,
+          uint64_t *end_out)
 {
     *end_out = header->first;
     for (uint64_t pos = header->first; pos < core->conf.geo.page_bytes;) {
@@ -180,14 +183,15 @@ is_whole(kvp_tier_core_t *core, window_t *win, uint64_t number, const kvp_tier_e
     const uint8_t *bytes;
     kvp_tier_rec_t rec;
 
-    if (look(core, win, off, kvp_tier_entry_bytes(entry), &bytes, &len) != KVP_OK || len < kvp_tier_entry_bytes(entry))
+    if (look_at_bytes(core, win, off, kvp_tier_entry_bytes(entry), &bytes, &len) != KVP_OK ||
+        len < kvp_tier_entry_bytes(entry))
         return false;
     if (kvp_tier_rec_read(bytes, len, core->conf.epoch, &rec) != KVP_OK || rec.page != number) return false;
     return kvp_tier_rec_end(rec.key_len, rec.len) == kvp_tier_entry_bytes(entry) &&
            kvp_tier_rec_copy(bytes, &rec, NULL);
 }
 
-/* A start that comes later finds the page's table, or a header of the next page, and would believe what they say. */
+/* A later start would find the page's table, or a header of the next page, and trust them. */
 static kvp_err_t
 mark_torn(kvp_tier_core_t *core, kvp_tier_page_t *header)
 {
@@ -258,7 +262,7 @@ kvp_tier_table_parse(const kvp_tier_core_t *core, const uint8_t *bytes, uint64_t
 }
 
 static bool
-replay(kvp_tier_core_t *core, uint64_t number, const kvp_tier_table_t *table)
+replay_table(kvp_tier_core_t *core, uint64_t number, const kvp_tier_table_t *table)
 {
     for (size_t i = 0; i < table->n; i++) {
         kvp_tier_entry_t entry = table->entries[i], *old = kvp_tier_index_find(&core->index, entry.digest);
@@ -274,7 +278,7 @@ replay(kvp_tier_core_t *core, uint64_t number, const kvp_tier_table_t *table)
     return true;
 }
 
-/* A table that is read ahead. */
+/* A table read in advance. */
 typedef struct {
     wait_t w;
     uint8_t *buf;
@@ -311,12 +315,12 @@ end_page(kvp_tier_core_t *core, kvp_tier_page_t *headers, ahead_t *a, window_t *
     a->buf = NULL;
     if (!is_read) table->n = 0;
     if (slot->number != a->number) return KVP_OK;
-    if (!is_read) err = scan(core, win, header, table, &end);
+    if (!is_read) err = scan_page(core, win, header, table, &end);
     if (err != KVP_OK) return err;
     if (a->number == core->head) core->pos = kvp_align_up(kvp_min_u64(end, core->conf.geo.page_bytes), KVP_TIER_BLOCK);
     err = leave_torn(core, win, header, table);
     if (err != KVP_OK) return err;
-    return replay(core, a->number, table) ? KVP_OK : KVP_NOMEM;
+    return replay_table(core, a->number, table) ? KVP_OK : KVP_NOMEM;
 }
 
 static kvp_err_t

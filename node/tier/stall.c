@@ -7,9 +7,9 @@
 #include "common/log.h"
 
 #define LOOK_NS (250 * KVP_NS_PER_MS)
-#define PROBE_AGAIN_NS KVP_NS_PER_S /* after a probe that failed */
+#define PROBE_AGAIN_NS KVP_NS_PER_S /* after a failed probe */
 
-/* Readers have their answer. What the device still gives is dropped. */
+/* The readers have their answers. Results that the device still delivers are dropped. */
 static void
 end_reads(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
@@ -28,7 +28,7 @@ end_writes(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 
         if (op->kind != KVP_TIER_WRITE || op->is_over || kvp_tier_core_is_durable(dev->core, op->serial)) continue;
         more = kvp_grow(dev->orphans, dev->orphans_n, &dev->orphans_cap, 64, sizeof *more);
-        if (more == NULL) continue; /* it is answered with the others then */
+        if (more == NULL) continue; /* answered with the others then */
         dev->orphans = more;
         dev->orphans[dev->orphans_n++] = (kvp_tier_orphan_t){op->meta.digest, op->meta.version};
         kvp_tier_end_op(tier, op, KVP_SYS);
@@ -78,7 +78,7 @@ on_write_probe(kvp_tier_io_t *io)
 }
 
 static void
-probe(kvp_tier_device_file_t *dev, bool is_write)
+begin_probe(kvp_tier_device_file_t *dev, bool is_write)
 {
     kvp_tier_stall_t *s = &dev->stalls[is_write];
 
@@ -111,7 +111,7 @@ watch_kind(kvp_tier_t *tier, kvp_tier_device_file_t *dev, bool is_write, uint64_
         end_writes(tier, dev);
     else if (!is_write)
         end_reads(tier, dev);
-    if (!s->is_probing && now_ns >= s->probe_at_ns) probe(dev, is_write);
+    if (!s->is_probing && now_ns >= s->probe_at_ns) begin_probe(dev, is_write);
 }
 
 uint64_t

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The tier's thread: what it is asked to do, and its rounds.
- */
+ * The tier's thread: its orders, and its rounds. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
@@ -73,7 +72,7 @@ leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 }
 
 static void
-finish(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
+finish_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     if (dev->is_left_out) return;
     if (dev->core != NULL && !kvp_tier_is_stalled(dev)) kvp_tier_core_flush(dev->core);
@@ -89,7 +88,7 @@ static void
 finish_all(kvp_tier_t *tier)
 {
     for (uint32_t i = 0; i < tier->devices_n; i++)
-        finish(tier, tier->devices[i]);
+        finish_device(tier, tier->devices[i]);
 }
 
 static uint64_t
@@ -101,7 +100,7 @@ wall_ms(void)
     return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / KVP_NS_PER_MS;
 }
 
-/* What an earlier start has written of it is not there again. */
+/* An earlier start's writes count against the budget. */
 static void
 begin_budget(kvp_tier_t *tier)
 {
@@ -115,11 +114,11 @@ begin_budget(kvp_tier_t *tier)
     if (left < tier->tokens) tier->tokens = left;
 }
 
-/* The cores of another pool go, those of this one are looked for. */
+/* Destroys the cores of another pool, and recovers those of this one. */
 static void
 begin_pool(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
 {
-    pthread_mutex_lock(&tier->core_lock); /* those who look at the cores look at is_ready under it */
+    pthread_mutex_lock(&tier->core_lock); /* readers of the cores check is_ready under the lock */
     atomic_store(&tier->is_ready, false);
     pthread_mutex_unlock(&tier->core_lock);
     finish_all(tier);
@@ -138,7 +137,7 @@ begin_pool(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
     kvp_tier_wake(tier->wake_fd);
 }
 
-/* False: it is to end. */
+/* Returns false if the thread should end. */
 static bool
 take_asked(kvp_tier_t *tier)
 {
@@ -150,7 +149,8 @@ take_asked(kvp_tier_t *tier)
     kvp_list_foreach_safe (l, next, &tier->submitted) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
 
-        /* Which device is not known yet; what does not wait for that is closed below, at any of them. */
+        /* The device is not known before recovery. An operation that does not wait for it is
+         * finished below, on any device. */
         if (!atomic_load(&tier->is_ready) && !tier->is_stopping && op->kind == KVP_TIER_DROP) continue;
         if (!atomic_load(&tier->is_ready) && !tier->is_stopping && tier->quiesces_asked == tier->quiesces_done)
             continue;
@@ -218,9 +218,9 @@ tell_proposal(kvp_tier_t *tier)
     tier->was_proposed = is_there;
 }
 
-/* One round; until when it may sleep, 0 = it may not. */
+/* One round. Returns the time until which the thread may sleep, 0 = no sleep. */
 static uint64_t
-work(kvp_tier_t *tier)
+run_round(kvp_tier_t *tier)
 {
     uint64_t until = UINT64_MAX, now_ns = kvp_now_ns();
     bool has_more = false;
@@ -255,7 +255,7 @@ sleep_until(const kvp_tier_t *tier, uint64_t until_ns)
         fds[1 + i] = (struct pollfd){.fd = tier->devices[i]->is_left_out ? -1 : tier->devices[i]->engine.event_fd,
                                      .events = POLLIN};
     (void)poll(fds, 1 + tier->devices_n, timeout_ms);
-    (void)!read(tier->own_fd, &count, sizeof count); /* what it was woken for is looked at next */
+    (void)!read(tier->own_fd, &count, sizeof count); /* the cause of the wake is handled next */
 }
 
 static void
@@ -277,7 +277,7 @@ kvp_tier_main(void *arg)
     err = kvp_tier_open_devices(tier);
     tell_opened(tier, err);
     while (err == KVP_OK && take_asked(tier)) {
-        uint64_t until = atomic_load(&tier->is_ready) ? work(tier) : UINT64_MAX;
+        uint64_t until = atomic_load(&tier->is_ready) ? run_round(tier) : UINT64_MAX;
 
         hand_back(tier);
         if (until != 0) sleep_until(tier, until);

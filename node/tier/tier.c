@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See tier.h: what the control thread calls.
- */
+ * See tier.h: the calls of the control thread. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
@@ -13,13 +12,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* ---- what is handed over */
+/* ---- exchange with the tier's thread */
 void
 kvp_tier_wake(int fd)
 {
     uint64_t one = 1;
 
-    (void)!write(fd, &one, sizeof one); /* full: it is readable anyway */
+    (void)!write(fd, &one, sizeof one); /* full: readable anyway */
 }
 
 kvp_err_t
@@ -171,7 +170,7 @@ kvp_tier_close(kvp_tier_t *tier)
     if (tier->own_fd >= 0) close(tier->own_fd);
     if (tier->is_leaked) return; /* with what the kernel may still write to */
     for (uint32_t i = 0; tier->opened == KVP_EAGAIN && i < tier->devices_n; i++)
-        kvp_tier_device_close(tier->devices[i]); /* there was no thread, which closes them else */
+        kvp_tier_device_close(tier->devices[i]); /* without a thread, which would have closed them */
     kvp_tier_room_fini(&tier->room);
     pthread_mutex_destroy(&tier->lock);
     pthread_mutex_destroy(&tier->core_lock);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine without io_uring: a few threads for reads and a few for writes, each with one call at a time. A device that hangs for one kind
- * leaves the threads of the other.
- */
+ * The engine without io_uring: a few threads for reads and a few for writes, each with one call at
+ * a time. A device that hangs for one kind leaves the threads of the other free. */
 #include "node/tier/disk.h"
 
 #include "common/thread.h"
@@ -59,7 +58,7 @@ worker_main(void *arg)
         io->result = carry_out(io);
         pthread_mutex_lock(&w->lock);
         kvp_list_add_tail(&w->ended, &io->link);
-        (void)!write(w->event_fd, &one, sizeof one); /* full: it is readable anyway */
+        (void)!write(w->event_fd, &one, sizeof one); /* full: readable anyway */
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;

@@ -18,7 +18,7 @@ typedef struct {
 
 /* All under the serving lock. kvp_rdma_peer_find: NULL = unknown. kvp_rdma_peer_make finds or
  * creates; NULL = no memory. kvp_rdma_peer_drop_if_empty frees a peer without attachment,
- * connections and grants. kvp_rdma_grants_end takes all keys from a peer, including keys under
+ * connections and grants. kvp_rdma_peer_grants_end takes all keys from a peer, including keys under
  * registration; a thread deregisters them. kvp_rdma_grants_sweep starts the thread if it could not
  * be started before. */
 kvp_rdma_peer_t *kvp_rdma_peer_find(kvp_rdma_serving_t *s, uint64_t incarnation);
