@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_p2p_submit and poll: queues, and threads that run what kvpool_p2p_transfer would. They are started as there is work for
- * them and end with the endpoint. A result stays until it was asked for.
+ * kvpool_p2p_submit and poll: queues, and threads that run kvpool_p2p_transfer. The threads start
+ * as work arrives and end with the endpoint. A result stays until the caller reads it.
  *
- * Design notes. Each peer that has jobs has a queue of its own, and no more than A_PEER of its jobs run: one that is stopped keeps
- * so many threads until their deadlines, and the others go on as long as there are fewer than THREADS_MAX / A_PEER of its kind.
- * Queues take turns.
- */
+ * Design notes. Each peer with jobs has a queue of its own, and at most A_PEER of its jobs run. A
+ * stopped peer occupies as many threads until their deadlines, and the others continue as long as
+ * fewer than THREADS_MAX / A_PEER peers are stopped. Queues take turns. */
 #include "p2p/endpoint.h"
 
 #include "net/wake.h"
@@ -31,7 +30,7 @@ typedef struct {
 typedef struct {
     kvp_list_t link; /* on `jobs`, in the order of submission */
     kvp_list_t on_peer; /* on peer->waiting */
-    peer_t *peer; /* NULL = it is done */
+    peer_t *peer; /* NULL = finished */
     uint64_t id;
     kvp_err_t result;
     int kind;
@@ -49,7 +48,7 @@ struct kvp_p2p_async {
     kvp_list_t jobs;
     uint32_t jobs_n;
     kvp_list_t peers;
-    kvp_list_t ready; /* who waits longest for a turn first */
+    kvp_list_t ready; /* peers waiting for a turn, longest first */
     uint64_t last_id;
     bool is_stopping;
     pthread_t threads[THREADS_MAX];
@@ -99,9 +98,9 @@ make_peer(kvp_p2p_async_t *async, const kvp_hostport_t *where)
     return peer;
 }
 
-/* rank puts it where its jobs want it: in line for a thread, out of it, or away. */
+/* rank_peer puts the peer in line for a thread, out of the line, or frees it, by its jobs. */
 static void
-rank(kvp_p2p_async_t *async, peer_t *peer)
+rank_peer(kvp_p2p_async_t *async, peer_t *peer)
 {
     if (peer->waiting_n > 0 && peer->running_n < A_PEER) {
         if (kvp_list_is_empty(&peer->on_ready)) kvp_list_add_tail(&async->ready, &peer->on_ready);
@@ -123,7 +122,7 @@ job_free(kvp_p2p_async_t *async, job_t *job)
 
 /* Caller holds the lock, or is alone. */
 static void
-drop(kvp_p2p_async_t *async, job_t *job)
+drop_job(kvp_p2p_async_t *async, job_t *job)
 {
     kvp_list_del(&job->link);
     async->jobs_n--;
@@ -140,7 +139,7 @@ kvp_p2p_async_destroy(kvp_p2p_async_t *async)
     for (uint32_t i = 0; i < async->threads_n; i++)
         pthread_join(async->threads[i], NULL);
     while (!kvp_list_is_empty(&async->jobs))
-        drop(async, kvp_list_first(&async->jobs, job_t, link));
+        drop_job(async, kvp_list_first(&async->jobs, job_t, link));
     while (!kvp_list_is_empty(&async->peers)) {
         peer_t *peer = kvp_list_first(&async->peers, peer_t, link);
 
@@ -165,9 +164,9 @@ begin_next(kvp_p2p_async_t *async)
     job = kvp_list_first(&peer->waiting, job_t, on_peer);
     kvp_list_del(&job->on_peer);
     peer->waiting_n--;
-    kvp_list_del(&peer->on_ready); /* its next turn is behind the others' */
+    kvp_list_del(&peer->on_ready); /* its next turn comes after the others' */
     peer->running_n++;
-    rank(async, peer);
+    rank_peer(async, peer);
     return job;
 }
 
@@ -192,7 +191,7 @@ worker_main(void *arg)
         kvp_p2p_count(async->p2p, job->result);
         pthread_mutex_lock(&async->lock);
         job->peer->running_n--;
-        rank(async, job->peer);
+        rank_peer(async, job->peer);
         job->peer = NULL;
         pthread_cond_broadcast(&async->done);
     }
@@ -240,12 +239,12 @@ enqueue_locked(kvp_p2p_async_t *async, const kvp_hostport_t *where, job_t *job)
     job->id = ++async->last_id;
     kvp_list_add_tail(&peer->waiting, &job->on_peer);
     peer->waiting_n++;
-    rank(async, peer);
+    rank_peer(async, peer);
     err = need_thread(async);
     if (err != KVP_OK) {
         kvp_list_del(&job->on_peer);
         peer->waiting_n--;
-        rank(async, peer);
+        rank_peer(async, peer);
         return err;
     }
     kvp_list_add_tail(&async->jobs, &job->link);
@@ -255,8 +254,8 @@ enqueue_locked(kvp_p2p_async_t *async, const kvp_hostport_t *where, job_t *job)
 }
 
 static kvp_err_t
-submit(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n, uint32_t deadline_ms,
-       uint64_t *id_out)
+submit_job(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n, uint32_t deadline_ms,
+           uint64_t *id_out)
 {
     kvp_p2p_async_t *async = p2p->async;
     kvp_hostport_t where;
@@ -286,7 +285,7 @@ kvpool_p2p_submit(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2
     kvp_err_t err = kvp_p2p_enter(p2p);
 
     if (err != KVP_OK) return err;
-    err = submit(p2p, peer, kind, ops, n, deadline_ms, id_out);
+    err = submit_job(p2p, peer, kind, ops, n, deadline_ms, id_out);
     if (err != KVP_OK) kvp_p2p_count(p2p, err); /* else its thread does */
     return kvp_p2p_leave(p2p, err);
 }
@@ -318,11 +317,11 @@ poll_job(kvp_p2p_async_t *async, uint64_t id, uint64_t until_ns, int *result_out
         err = kvp_is_given_up(&async->p2p->is_given_up) ? KVP_CLOSED : KVP_EAGAIN;
         if (now_ns >= until_ns || err == KVP_CLOSED) break;
         kvp_cond_wait_until(&async->done, &async->lock, kvp_min_u64(until_ns, now_ns + KVP_POLL_SLICE_NS));
-        err = KVP_NOT_FOUND; /* somebody else may have asked meanwhile */
+        err = KVP_NOT_FOUND; /* another thread may have read the result meanwhile */
     }
     if (err == KVP_OK) {
         *result_out = job->result;
-        drop(async, job);
+        drop_job(async, job);
     }
     pthread_mutex_unlock(&async->lock);
     return err;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool_p2p_*: opening and closing an endpoint, and what its calls begin and end with.
  *
- * Life: as a pool's handle (client/api/pool.c): open, calls of any threads, close (calls under way end with CLOSED, and close waits for
- * them), free. In a forked child every call gives FORKED, and nothing but the endpoint itself is freed.
- */
+ * Life: as a pool's handle (client/api/pool.c): open, calls of any threads, close (calls under way
+ * end with CLOSED, and close waits for them), free. In a forked child every call gives FORKED, and
+ * nothing but the endpoint itself is freed. */
 #include "client/api/verify.h"
 #include "p2p/endpoint.h"
 
@@ -23,11 +23,10 @@
 #define TRANSPORTS_DEFAULT "cma,rdma,tcp"
 #define STAT_V1_BYTES offsetof(kvpool_p2p_stat_t, rdma_bytes)
 #define WHY_MAX 512
-#define OWN_STAGES_MAX                                                                                                 \
-    32u /* as many as transfers run in the background: a stopped peer has one for each that is with it */
+#define OWN_STAGES_MAX 32u /* as many as background transfers: a stopped peer occupies one for each of its transfers */
 #define FLAGS_ALL (KVPOOL_P2P_TOKENS | KVPOOL_P2P_TRACEABLE)
 
-/* Peers are of no pool; the transport's connections say this in place of one. */
+/* Peers belong to no pool; the transport's connections use this id instead. */
 static const uint8_t pool_of_peers[16] = "kvpool peers 1";
 
 /* ---- every call */
@@ -119,8 +118,9 @@ kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpoo
 
     if (err == KVP_OK) {
         err = run_once(p2p, &t, false);
-        /* The peer was restarted, or took memory back under the transfer: a new lane tells which. What came out wrong may be read once
-         * more; written it may be another's by now. */
+        /* The peer was restarted, or unregistered memory during the transfer: a new lane finds out.
+         * A read with wrong bytes may be repeated; a written range may belong to another transfer
+         * by now. */
         if (err == KVP_DISCONNECTED || (err == KVP_CORRUPT && kind == KVPOOL_P2P_READ)) err = run_once(p2p, &t, true);
     }
     return err;
@@ -242,7 +242,8 @@ kvpool_p2p_take_notify(kvpool_p2p_t *p2p, char **name_out, char **message_out)
     if (name_out == NULL || message_out == NULL) return kvp_p2p_leave(p2p, KVP_INVALID);
     note = kvp_p2p_server_note(p2p->server);
     if (note == NULL) return kvp_p2p_leave(p2p, KVP_NOT_FOUND);
-    /* Both texts lie behind the note's own record: moved to its beginning they are one allocation of the caller's. */
+    /* Both texts follow the note's own record: moved to its beginning they are one allocation for
+     * the caller. */
     size_t name_len = strlen(note->name) + 1, message_len = strlen(note->message) + 1;
     *name_out = memmove(note, note->name, name_len + message_len);
     *message_out = *name_out + name_len;
@@ -279,12 +280,12 @@ typedef struct {
     kvpool_p2p_conf_t conf; /* with defaults */
     kvp_hostport_t listen;
     bool has_cma, has_rdma, has_tcp;
-    bool needs_rdma; /* it was asked for */
+    bool needs_rdma; /* the caller named it */
     bool trusts_adapters;
 } opening_t;
 
 static kvp_err_t
-refuse(const opening_t *o, kvp_err_t err, const char *what, const char *why)
+refuse_opening(const opening_t *o, kvp_err_t err, const char *what, const char *why)
 {
     return kvp_refuse(o->conf.detail, o->conf.detail_cap, err, what, why);
 }
@@ -310,7 +311,7 @@ read_transports(opening_t *o)
         else if (is_word(at, len, "tcp"))
             o->has_tcp = true;
         else
-            return refuse(o, KVP_INVALID, "transports", "\"cma,rdma,tcp\" or some of these are expected");
+            return refuse_opening(o, KVP_INVALID, "transports", "\"cma,rdma,tcp\" or some of these are expected");
         if (at[len] == '\0') return KVP_OK;
         at += len + 1;
     }
@@ -329,14 +330,14 @@ read_conf(const kvpool_p2p_conf_t *conf, opening_t *o)
         if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
     }
     if (o->conf.listen == NULL || o->conf.listen[0] == '\0') o->conf.listen = LISTEN_DEFAULT;
-    o->needs_rdma = o->conf.transports != NULL && o->conf.transports[0] != '\0'; /* where it is among these */
+    o->needs_rdma = o->conf.transports != NULL && o->conf.transports[0] != '\0'; /* its index in the list */
     if (!o->needs_rdma) o->conf.transports = TRANSPORTS_DEFAULT;
     if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
-    if ((o->conf.flags & ~FLAGS_ALL) != 0) return refuse(o, KVP_INVALID, "flags", "there are no such flags");
+    if ((o->conf.flags & ~FLAGS_ALL) != 0) return refuse_opening(o, KVP_INVALID, "flags", "there are no such flags");
     if (o->conf.host_id != NULL && strlen(o->conf.host_id) > KVP_HOST_ID_MAX)
-        return refuse(o, KVP_INVALID, "host_id", "at most 128 bytes are expected");
+        return refuse_opening(o, KVP_INVALID, "host_id", "at most 128 bytes are expected");
     if (kvp_parse_hostport(o->conf.listen, &o->listen) != KVP_OK)
-        return refuse(o, KVP_INVALID, "listen", "\"HOST:PORT\" is expected");
+        return refuse_opening(o, KVP_INVALID, "listen", "\"HOST:PORT\" is expected");
     err = kvp_verify_read(o->conf.detail, o->conf.detail_cap, &verify);
     if (err != KVP_OK) return err;
     o->trusts_adapters = verify == KVPOOL_VERIFY_ADAPTERS;
@@ -344,7 +345,7 @@ read_conf(const kvpool_p2p_conf_t *conf, opening_t *o)
 }
 
 static void
-introduce(kvpool_p2p_t *p2p, const opening_t *o)
+fill_hello(kvpool_p2p_t *p2p, const opening_t *o)
 {
     kvp_peer_hello_t *me = &p2p->me;
 
@@ -378,7 +379,7 @@ on_peer_gone(void *arg)
     kvp_p2p_lanes_sweep(&p2p->lanes);
 }
 
-/* rdma that nobody asked for is left out where it cannot be had; whoever names a device asks for it. */
+/* Default rdma is left out if it cannot be used; a named device makes rdma required. */
 static kvp_err_t
 open_rdma(kvpool_p2p_t *p2p, const opening_t *o, const kvp_tp_conf_t *tp_conf)
 {
@@ -390,13 +391,13 @@ open_rdma(kvpool_p2p_t *p2p, const opening_t *o, const kvp_tp_conf_t *tp_conf)
     if (!o->has_rdma) return KVP_OK;
     err = kvp_p2p_rdma_open(&p2p->rdma, tp_conf, o->listen.host, why, sizeof why);
     if (err == KVP_OK || err == KVP_NOMEM) return err;
-    if (is_needed) return refuse(o, err, "rdma", why);
+    if (is_needed) return refuse_opening(o, err, "rdma", why);
     kvp_log_debug("client", "peers are not reached by rdma: %s", why);
     return KVP_OK;
 }
 
 static kvp_err_t
-start(kvpool_p2p_t *p2p, const opening_t *o)
+start_parts(kvpool_p2p_t *p2p, const opening_t *o)
 {
     kvp_tp_conf_t tp_conf = {.incarnation = p2p->me.incarnation,
                              .is_incarnation_drawn = true,
@@ -457,11 +458,11 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
 
 /* stop ends all parts, any of which may be missing, but for the memory that was given out. No call is under way. */
 static void
-stop(kvpool_p2p_t *p2p)
+stop_parts(kvpool_p2p_t *p2p)
 {
     if (p2p->async != NULL) kvp_p2p_async_destroy(p2p->async);
     if (p2p->has_owns) kvp_p2p_owns_close(&p2p->owns);
-    kvp_p2p_rdma_stop(&p2p->rdma); /* it looks at lanes */
+    kvp_p2p_rdma_stop(&p2p->rdma); /* its thread uses the lanes */
     kvp_p2p_server_stop(p2p->server);
     if (p2p->has_lanes) {
         kvp_p2p_lanes_fini(&p2p->lanes);
@@ -498,9 +499,9 @@ kvpool_p2p_open(const kvpool_p2p_conf_t *conf, kvpool_p2p_t **p2p_out)
     kvp_forkguard_init(&p2p->guard);
     kvp_calls_init(&p2p->calls);
     p2p->deadline_ms = o.conf.deadline_ms;
-    introduce(p2p, &o);
+    fill_hello(p2p, &o);
     kvp_log_divert(o.conf.detail_cap > 0 ? o.conf.detail : NULL, o.conf.detail_cap);
-    err = start(p2p, &o);
+    err = start_parts(p2p, &o);
     kvp_log_divert(NULL, 0);
     if (err != KVP_OK) {
         kvpool_p2p_free(p2p);
@@ -522,7 +523,7 @@ kvpool_p2p_close(kvpool_p2p_t *p2p)
     if (err != KVP_OK) return err;
     atomic_store(&p2p->is_given_up, true);
     kvp_calls_wait(&p2p->calls);
-    stop(p2p);
+    stop_parts(p2p);
     return KVP_OK;
 }
 

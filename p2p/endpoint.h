@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The endpoint behind kvpool_p2p_t: what its calls begin and end with. Included by p2p*.c only.
- */
+ * The endpoint of kvpool_p2p_t: the common beginning and end of its calls. Included by p2p*.c only. */
 #ifndef KVP_P2P_ENDPOINT_H
 #define KVP_P2P_ENDPOINT_H
 
@@ -15,12 +14,12 @@ typedef struct kvp_p2p_async kvp_p2p_async_t;
 struct kvpool_p2p {
     kvp_forkguard_t guard;
     kvp_calls_t calls;
-    _Atomic bool is_given_up; /* closing: whoever waits leaves */
+    _Atomic bool is_given_up; /* closing: waiting calls return */
 
-    kvp_peer_hello_t me; /* never changes: me.proc.nonce is what peers read */
+    kvp_peer_hello_t me; /* constant: peers read me.proc.nonce */
     uint32_t deadline_ms;
     uint16_t port;
-    bool has_ranges; /* these are in use; NULL or false otherwise */
+    bool has_ranges; /* these parts are open */
     bool has_lanes;
     kvp_names_t *names;
     kvp_tp_t *tp;
@@ -44,7 +43,7 @@ struct kvpool_p2p {
 kvp_err_t kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
                       uint64_t deadline_ns) KVP_MUST_USE;
 
-/* kvp_p2p_count notes what a transfer came to: once for each, also for what was refused. */
+/* kvp_p2p_count records the result of a transfer, once each, also of a refused one. */
 void kvp_p2p_count(kvpool_p2p_t *p2p, kvp_err_t err);
 
 /* kvp_p2p_enter begins a call: INVALID, FORKED, CLOSED; after OK kvp_p2p_leave ends it, and returns err. */
@@ -56,7 +55,8 @@ uint64_t kvp_p2p_deadline(const kvpool_p2p_t *p2p, uint32_t deadline_ms);
 kvp_err_t kvp_p2p_check(const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n, kvp_hostport_t *where_out)
     KVP_MUST_USE;
 
-/* Transfers in the background (async.c). Threads are started as they are needed; stop ends them, once no call is under way. */
+/* Transfers in the background (async.c). Threads are started as they are needed; stop ends them,
+ * once no call is under way. */
 kvp_err_t kvp_p2p_async_create(kvpool_p2p_t *p2p, kvp_p2p_async_t **async_out) KVP_MUST_USE;
 void kvp_p2p_async_destroy(kvp_p2p_async_t *async);
 

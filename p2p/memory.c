@@ -5,10 +5,10 @@
 
 #include "common/clock.h"
 
-/* In a turn of own, which is NULL for memory of the caller's. Peers learn of a range when it is added: what they may map of it is told before
- * that, so that none finds it and is refused. */
+/* In a turn of own, which is NULL for the caller's memory. Peers learn of a range when it is added.
+ * Publishing comes before, so that no peer finds the range and is refused its mapping. */
 static kvp_err_t
-add(kvpool_p2p_t *p2p, kvp_p2p_own_t *own, void *addr, size_t len, uint64_t *token_out)
+add_range(kvpool_p2p_t *p2p, kvp_p2p_own_t *own, void *addr, size_t len, uint64_t *token_out)
 {
     uint64_t token = kvp_random_u64();
     bool is_told = kvp_p2p_owns_publish(&p2p->owns, own, len, token);
@@ -27,7 +27,7 @@ kvpool_p2p_register(kvpool_p2p_t *p2p, void *addr, size_t len, uint64_t *token_o
 
     if (err != KVP_OK) return err;
     own = kvp_p2p_owns_begin(&p2p->owns, addr);
-    err = add(p2p, own, addr, len, token_out);
+    err = add_range(p2p, own, addr, len, token_out);
     kvp_p2p_owns_end(&p2p->owns, own);
     return kvp_p2p_leave(p2p, err);
 }
@@ -40,7 +40,8 @@ kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr)
 
     if (err != KVP_OK) return err;
     own = kvp_p2p_owns_begin(&p2p->owns, addr);
-    /* Memory that is taken back gets other pages: adapters have to be off these by then, for our own transfers as well. */
+    /* Revoked memory gets other pages: adapters have to release the old ones first, also for our
+     * own transfers. */
     kvp_p2p_owns_hide(&p2p->owns, own);
     err = kvp_p2p_ranges_del(&p2p->ranges, addr);
     revoked = kvp_p2p_owns_revoke(&p2p->owns, own);
@@ -57,7 +58,7 @@ kvpool_p2p_alloc(kvpool_p2p_t *p2p, size_t len, void **addr_out, uint64_t *token
     if (err != KVP_OK) return err;
     err = addr_out == NULL ? KVP_INVALID : kvp_p2p_owns_alloc(&p2p->owns, len, &own);
     if (err != KVP_OK) return kvp_p2p_leave(p2p, err);
-    err = add(p2p, own, kvp_p2p_own_mem(own)->addr, len, token_out);
+    err = add_range(p2p, own, kvp_p2p_own_mem(own)->addr, len, token_out);
     if (err == KVP_OK) {
         *addr_out = kvp_p2p_own_mem(own)->addr;
         kvp_p2p_owns_end(&p2p->owns, own);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design note. The port is not the endpoint's: connections that the machine makes by rdma take their ports from the same space as
- * listeners do, so a number that is free for TCP may be taken there. Peers are told it with the hello.
- */
+ * Design note. The port differs from the endpoint's: rdma connections of the machine take their
+ * ports from the same space as listeners, so a number that is free for TCP may be in use there.
+ * Peers learn the port from the hello. */
 #include "p2p/rdma.h"
 
 #include "net/wake.h"
@@ -39,7 +39,7 @@ kvp_p2p_rdma_open(kvp_p2p_rdma_t *rdma, const kvp_tp_conf_t *conf, const char *h
 }
 
 static void *
-serve(void *arg)
+serve_rdma(void *arg)
 {
     kvp_p2p_rdma_t *rdma = arg;
     struct timespec back_off = {.tv_nsec = BACK_OFF_NS};
@@ -59,7 +59,7 @@ kvp_p2p_rdma_start(kvp_p2p_rdma_t *rdma, void (*tend)(void *arg), void *arg)
     if (rdma->tp == NULL) return KVP_OK;
     rdma->tend = tend;
     rdma->arg = arg;
-    err = kvp_thread_start(&rdma->thread, "kvpool-peers-r", serve, rdma);
+    err = kvp_thread_start(&rdma->thread, "kvpool-peers-r", serve_rdma, rdma);
     rdma->has_thread = err == KVP_OK;
     return err;
 }

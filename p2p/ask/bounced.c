@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Windows that fit a bounce buffer of each side, each whole before the next begins. A write: out of our devices into our bounce buffer; an ordinary transfer
- *   between host memory; out of the peer's bounce buffer into its devices. A read is the reverse. What is the host's on both sides goes along as it is.
- * - Our bounce buffer is taken first: who has a peer's waits for nothing but that peer, so no two endpoints wait for one another.
- * - The peer's bounce buffer goes back when all is done and nothing is under way. After an error something may be: then the lane is closed, and
- *   the peer takes the bounce buffer out of reach before another gets it.
- */
+ * - Windows that fit a bounce buffer of each side, each whole before the next begins. A write: out
+ *   of our devices into our bounce buffer; an ordinary transfer between host memory; out of the
+ *   peer's bounce buffer into its devices. A read is the reverse. What is the host's on both sides
+ *   goes along as it is.
+ * - Our bounce buffer is taken first: who has a peer's waits for nothing but that peer, so no two
+ *   endpoints wait for one another.
+ * - The peer's bounce buffer goes back when all is done and nothing is under way. After an error
+ *   something may be: then the lane is closed, and the peer takes the bounce buffer out of reach
+ *   before another gets it. */
 #include "p2p/ask/move.h"
 
 #include "p2p/ask/path.h"
@@ -16,7 +19,7 @@
 
 #define PARTS_MAX 512u /* of a window */
 #define BUSY_BACK_OFF_NS                                                                                               \
-    (1 * KVP_NS_PER_MS) /* until a peer that has no bounce buffer left is asked again: it doubles, */
+    (1 * KVP_NS_PER_MS) /* pause before asking a peer without a free bounce buffer again: it doubles, */
 #define BUSY_BACK_OFF_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
 
 /* Some bytes of a piece, in the window at hand. */
@@ -37,8 +40,8 @@ typedef struct {
     const kvpool_p2p_op_t *ops;
     size_t n;
     size_t next; /* the piece that the next part is of, */
-    size_t next_off; /* and where in it */
-    kvp_bounce_t *bounce; /* ours; NULL = not needed so far */
+    size_t next_off; /* offset in this piece */
+    kvp_bounce_t *bounce; /* this side's buffer; NULL = not needed so far */
     kvp_peer_at_t far; /* the peer's, where lane->has_bounce */
     kvp_p2p_moved_t *moved;
     uint32_t parts_n;
@@ -50,7 +53,8 @@ typedef struct {
 
 /* ---- windows */
 
-/* The next part, where there is one and the bounce buffers have room for it; what fits in a buffer stays whole. */
+/* Adds the next part, if there is one and the bounce buffers have room for it; a part that fits in
+ * a buffer stays whole. */
 static bool
 add_part(run_t *r, size_t *used)
 {
@@ -232,7 +236,7 @@ move_once(run_t *r)
     return err;
 }
 
-/* A range that is not what was told any more is asked for once more, as in move.c. */
+/* A range that no longer matches the peer's answer is asked for once more, as in move.c. */
 static kvp_err_t
 move_window(run_t *r)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. Whatever a peer says is checked where it arrives: what leaves this file lies within what was asked for. A lane that
- * went wrong is closed, never repaired; the next transfer makes another.
- */
+ * Design notes. A peer's messages are checked on arrival: data that leaves this file lies within
+ * the requested ranges. A lane with an error is closed, never repaired; the next transfer creates
+ * another. */
 #include "p2p/ask/lane.h"
 
 #include "p2p/ask/path.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEEN_MAX 16384u /* ranges of one peer that a lane remembers */
+#define SEEN_MAX 16384u /* ranges of one peer in a lane's cache */
 
 /* ---- asking */
 uint64_t
@@ -46,7 +46,7 @@ kvp_p2p_lane_look(const kvp_p2p_lane_t *lane, uint64_t deadline_ns)
     return kvp_is_given_up(lane->conf->is_given_up) ? KVP_CLOSED : KVP_OK;
 }
 
-/* ---- what the peer has told of its ranges */
+/* ---- the peer's ranges */
 static size_t
 upper_bound(const kvp_p2p_lane_t *lane, uint64_t addr)
 {
@@ -133,7 +133,7 @@ add_seen(kvp_p2p_lane_t *lane, const kvp_peer_range_t *range)
 
 /* Asks for up to a message of them. */
 static kvp_err_t
-find(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
+find_ranges(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
 {
     const kvp_peer_range_t *ranges;
     const void *records = NULL;
@@ -160,7 +160,7 @@ kvp_p2p_lane_learn(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, ui
     for (uint32_t i = 0; i < n; i++) {
         if (kvp_p2p_lane_seen(lane, &at[i]) == NULL) unknown[unknown_n++] = at[i];
         if (unknown_n == 0 || (unknown_n < KVP_ARRAY_LEN(unknown) && i + 1 < n)) continue;
-        kvp_err_t err = find(lane, unknown, unknown_n, deadline_ns);
+        kvp_err_t err = find_ranges(lane, unknown, unknown_n, deadline_ns);
         if (err != KVP_OK) return err;
         unknown_n = 0;
     }
@@ -217,7 +217,7 @@ note_addr(kvp_p2p_lane_t *lane)
 
 /* Which way it goes: within the host, else by rdma, else by tcp, as far as both ends have that. */
 static kvp_err_t
-judge(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t near_err)
+judge_reply(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t near_err)
 {
     const kvp_p2p_lanes_conf_t *conf = lane->conf;
     char text[KVP_HOSTPORT_TEXT_MAX];
@@ -232,7 +232,7 @@ judge(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t near_
                  conf->me->proc.is_told ? kvp_err_text(near_err) : "not to be used",
                  conf->rdma != NULL ? "is here" : "is not here", conf->has_tcp ? "is here" : "is not to be used",
                  reply->transport, reply->rdma_port != 0 ? " and rdma" : "");
-    if (near_err == KVP_SYS) return KVP_SYS; /* no descriptors are left: it is not so for good */
+    if (near_err == KVP_SYS) return KVP_SYS; /* out of descriptors, which is temporary */
     return KVP_NOTSUP;
 }
 
@@ -262,7 +262,8 @@ init_io(const kvp_p2p_lane_t *lane, kvp_framed_t *io)
     io->in.limit = 2 * (size_t)KVP_PEER_REPLY_MAX;
 }
 
-/* come_near goes on by the peer's Unix socket, where both then may read the other. Where that does not come about it stays as it was. */
+/* come_near moves the lane to the peer's Unix socket, where each side may then read the other's
+ * memory. On failure the lane stays on TCP. */
 static kvp_err_t
 come_near(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *far, uint64_t deadline_ns)
 {
@@ -290,14 +291,14 @@ come_near(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *far, uint64_t dead
 }
 
 static kvp_err_t
-introduce(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
+introduce_lane(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 {
     kvp_peer_hello_reply_t reply;
     kvp_err_t err = say_hello(lane, &lane->io, deadline_ns, &reply);
 
     if (err != KVP_OK) return err;
     lane->peer = reply.incarnation;
-    return judge(lane, &reply, come_near(lane, &reply, deadline_ns));
+    return judge_reply(lane, &reply, come_near(lane, &reply, deadline_ns));
 }
 
 static kvp_err_t
@@ -318,7 +319,7 @@ lane_open(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where, uint64_t deadline
         atomic_fetch_add(lanes->conf.connects, 1);
         err = note_addr(lane);
     }
-    if (err == KVP_OK) err = introduce(lane, deadline_ns);
+    if (err == KVP_OK) err = introduce_lane(lane, deadline_ns);
     if (err != KVP_OK) {
         lane_close(lane);
         return err;
@@ -372,7 +373,7 @@ take_idle(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where)
     return found;
 }
 
-/* An idle peer says nothing: whatever can be read there is its end. */
+/* An idle peer sends nothing: readable means closed. */
 bool
 kvp_p2p_lane_is_alive(const kvp_p2p_lane_t *lane)
 {
@@ -433,7 +434,7 @@ kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good)
     pthread_mutex_lock(&lanes->lock);
     kvp_list_add_head(&lanes->idle, &lane->link);
     lanes->idle_n++;
-    if (!kvp_p2p_lane_is_alive(lane)) { /* under the lock: of one that ends later, a sweep is told later */
+    if (!kvp_p2p_lane_is_alive(lane)) { /* under the lock: a lane that ends later is found by a later sweep */
         last = lane;
         kvp_list_del(&lane->link);
         lanes->idle_n--;

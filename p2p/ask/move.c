@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Windows of KVP_PEER_BATCH_MAX pieces, each whole before the next begins: learn the ranges, move, be told that it holds.
- * - Whoever's memory is written does the writing. A write is pulled by the peer; a read is copied here, and counts only if the peer
- *   says afterwards that the ranges are still registered. By a transport the peer's side, or its adapter, checks keys. Where that does not
- *   vouch for bytes (tcp) reads carry a sum; what was written is summed here on its way out and by the peer where it lies.
- * - By rdma a write that is over is in the peer's memory: the transport pushes it there. Nobody of the peer has a part in it, so afterwards we
- *   look whether there still is somebody: an adapter serves memory for as long as a process holds it, even one that is being killed.
- * - A range that is not what was told any more is asked for once more: it may have been registered anew, or there is an error to tell.
- */
+ * - A transfer runs in windows of KVP_PEER_BATCH_MAX pieces, one after another: learn the ranges,
+ *   move, get the peer's confirmation.
+ * - The owner of written memory does the writing. The peer pulls a write. A read is copied here,
+ *   and counts only if the peer confirms afterwards that the ranges are still registered. With a
+ *   transport the peer's side, or its adapter, checks keys. If the transport does not verify bytes
+ *   (tcp), reads carry a sum; written bytes are summed here on their way out and by the peer in
+ *   place.
+ * - With rdma a completed write is in the peer's memory: the transport flushes it there. No thread
+ *   of the peer takes part, so this side checks afterwards that the peer still lives: an adapter
+ *   serves memory for as long as a process holds it, even a process that is being killed.
+ * - A range that no longer matches the peer's answer is asked for once more: it may have been
+ *   registered again, or the error is final. */
 #include "p2p/ask/move.h"
 
 #include "p2p/ask/path.h"
@@ -19,8 +23,9 @@
 #include <unistd.h>
 
 /* ---- pieces in memory of the peer's that is mapped here */
-/* Design notes. The peer is asked nothing: its cell says, after the copy, whether all of it lay in registered memory. Local memory that
- * nobody registered may not be there at all; copying from it here would end the process, so it is left to the kernel. */
+/* Design notes. No question to the peer is needed: its cell shows, after the copy, whether all
+ * bytes lay in registered memory. Unregistered local memory may not be mapped, and copying from it
+ * here would end the process, so the kernel copies it. */
 
 #define LOOK_BYTES (4u << 20) /* between looks at the clock, the peer and the cell */
 
@@ -43,7 +48,7 @@ take_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, const kvp_p2p_map_key_t *ke
     return err;
 }
 
-/* Whether it can be mapped is asked once. Where it cannot, it goes as all else. */
+/* Asks the peer once for its mapping. Without a mapping the range moves like all others. */
 static kvp_err_t
 need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
 {
@@ -55,7 +60,7 @@ need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
     seen->is_asked = true;
     seen->map = kvp_p2p_maps_find(lane->conf->maps, &key);
     if (seen->map != NULL) return KVP_OK;
-    if (lane->io.fds_in_n > 0) return KVP_PROTO; /* nobody asked for these */
+    if (lane->io.fds_in_n > 0) return KVP_PROTO; /* unrequested descriptors */
     kvp_peer_map_encode(&lane->io.out, kvp_p2p_lane_id(lane), seen->token);
     err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_MAP, 1, sizeof(uint64_t), deadline_ns, &records);
     if (err == KVP_OK) err = take_map(lane, seen, &key, *(const uint64_t *)records);
@@ -95,9 +100,9 @@ copy_piece(copying_t *c, const kvpool_p2p_op_t *op, const kvp_p2p_map_t *map, ui
     return KVP_OK;
 }
 
-/* Once all was copied: it counts if none of the ranges went meanwhile, and there is somebody whose they are. */
+/* After the copy: it counts if every range was registered all the time, and its owner still lives. */
 static kvp_err_t
-verify(const kvp_p2p_lane_t *lane, kvp_p2p_map_t *const *maps, uint32_t n)
+verify_maps(const kvp_p2p_lane_t *lane, kvp_p2p_map_t *const *maps, uint32_t n)
 {
     const kvp_p2p_map_t *last = NULL;
 
@@ -110,9 +115,9 @@ verify(const kvp_p2p_lane_t *lane, kvp_p2p_map_t *const *maps, uint32_t n)
     return kvp_p2p_lane_is_alive(lane) ? KVP_OK : KVP_DISCONNECTED;
 }
 
-/* Which pieces are copied here: maps_out is NULL for those that are not. */
+/* Chooses the pieces to copy here: maps_out is NULL for the others. */
 static kvp_err_t
-choose(copying_t *c, const kvpool_p2p_op_t **ops, const kvp_peer_at_t *at, uint32_t n, kvp_p2p_map_t **maps_out)
+choose_maps(copying_t *c, const kvpool_p2p_op_t **ops, const kvp_peer_at_t *at, uint32_t n, kvp_p2p_map_t **maps_out)
 {
     bool is_ours[KVP_PEER_BATCH_MAX];
 
@@ -132,9 +137,10 @@ choose(copying_t *c, const kvpool_p2p_op_t **ops, const kvp_peer_at_t *at, uint3
     return KVP_OK;
 }
 
-/* kvp_p2p_near_move does those of *n_io pieces, at most KVP_PEER_BATCH_MAX, that can be, on a lane of this host that has learnt all their
- * ranges: OK, and ops and at hold the *n_io that are left; *bytes_io is added to. NO_SEGMENT: one is not registered any more, and
- * nothing was done to the lists; and what ends the lane: DISCONNECTED, DEADLINE, CLOSED, PROTO. */
+/* kvp_p2p_near_move moves the mapped ones among *n_io pieces, at most KVP_PEER_BATCH_MAX, on a lane
+ * of this host that knows all their ranges. OK: ops and at have the remaining *n_io pieces, and
+ * *bytes_io has grown. NO_SEGMENT: a range is not registered any more, and the lists are unchanged.
+ * Errors that end the lane: DISCONNECTED, DEADLINE, CLOSED, PROTO. */
 static kvp_err_t
 kvp_p2p_near_move(kvp_p2p_lane_t *lane, bool is_write, const kvpool_p2p_op_t **ops, kvp_peer_at_t *at, uint32_t *n_io,
                   uint64_t deadline_ns, uint64_t *bytes_io)
@@ -142,14 +148,14 @@ kvp_p2p_near_move(kvp_p2p_lane_t *lane, bool is_write, const kvpool_p2p_op_t **o
     copying_t c = {.lane = lane, .is_write = is_write, .deadline_ns = deadline_ns, .left = LOOK_BYTES};
     kvp_p2p_map_t *maps[KVP_PEER_BATCH_MAX];
     uint32_t n = *n_io, kept = 0;
-    kvp_err_t err = choose(&c, ops, at, n, maps);
+    kvp_err_t err = choose_maps(&c, ops, at, n, maps);
 
     if (err != KVP_OK || c.whole == 0) return err;
     for (uint32_t i = 0; i < n && err == KVP_OK; i++)
         if (maps[i] != NULL) err = copy_piece(&c, ops[i], maps[i], at[i].addr - kvp_p2p_lane_seen(lane, &at[i])->base);
-    if (err == KVP_OK) err = verify(lane, maps, n);
+    if (err == KVP_OK) err = verify_maps(lane, maps, n);
     if (err != KVP_OK) {
-        kvp_copy_fence(); /* nothing of it lands behind the error */
+        kvp_copy_fence(); /* no store lands after the error */
         return err;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -190,7 +196,8 @@ fill_pieces(window_t *w, bool has_from)
     for (uint32_t i = 0; i < w->n; i++) {
         const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
 
-        if (seen == NULL) return KVP_NO_SEGMENT; /* it told of another that overlaps, and has it no more */
+        /* the peer reported an overlapping range since, and has this one no more */
+        if (seen == NULL) return KVP_NO_SEGMENT;
         w->pieces[i] = (kvp_peer_piece_t){.token = seen->token,
                                           .addr = w->at[i].addr,
                                           .len = w->at[i].len,
@@ -229,7 +236,8 @@ ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
 }
 
 /* ---- copies between processes */
-/* Out of the peer's process, by this thread and others. The first error among the pieces is the answer. */
+/* Reads out of the peer's process, with this thread and others. Returns the first error among the
+ * pieces. */
 static kvp_err_t
 read_all(window_t *w)
 {
@@ -272,7 +280,7 @@ move_by_cma(window_t *w)
     return checked != KVP_OK ? checked : err;
 }
 
-/* What lies in memory that is mapped here first; what is left of the window goes by the kernel. */
+/* Moves the pieces in mapped memory first; the kernel moves the rest of the window. */
 static kvp_err_t
 move_near(window_t *w, kvp_p2p_moved_t *moved_out)
 {
@@ -291,7 +299,7 @@ on_done(kvp_xfer_t *xfer)
     w->done_n++;
 }
 
-/* Nothing on the way checks the bytes: who sends them says their sum. */
+/* No layer below verifies the bytes: the sender sends their sum. */
 static bool
 is_sum_told(const window_t *w)
 {
@@ -328,7 +336,7 @@ fill_parts(window_t *w)
     return KVP_OK;
 }
 
-/* Drives them until all are over, the path is broken, or it is late. */
+/* Drives all transfers until all are over, the path is broken, or the deadline has passed. */
 static kvp_err_t
 drive_all(window_t *w)
 {
@@ -356,10 +364,11 @@ drive_all(window_t *w)
     return KVP_OK;
 }
 
-/* What is under way when it fails is cancelled while the window is still there. A path that broke has ended all its transfers
- * by itself; what left before that may land all the same, and by rdma also where one of several connections is left. */
+/* After a failure, transfers under way are cancelled while the window still exists. A broken path
+ * has ended all its transfers by itself. Bytes sent before may still land, and with rdma also by a
+ * second connection. */
 static kvp_err_t
-drive(window_t *w)
+drive_window(window_t *w)
 {
     kvp_err_t err = drive_all(w);
 
@@ -373,7 +382,7 @@ drive(window_t *w)
     return err;
 }
 
-/* What lies there is what left here, or came. */
+/* Checks that the bytes at the destination are those of the source. */
 static kvp_err_t
 compare_sums(window_t *w)
 {
@@ -391,7 +400,7 @@ move_by_transport(window_t *w)
     bool needs_sums = w->lane->ep->needs_sums;
     kvp_err_t err = fill_parts(w);
 
-    if (err == KVP_OK) err = drive(w);
+    if (err == KVP_OK) err = drive_window(w);
     if (err == KVP_OK && (needs_sums || (w->is_write && is_sum_told(w)))) err = compare_sums(w);
     for (uint32_t i = 0; err == KVP_CORRUPT && !w->is_write && i < w->n; i++)
         if (w->parts[i].xfer.status == KVP_CORRUPT)
@@ -438,12 +447,12 @@ move_window(window_t *w, kvp_p2p_moved_t *moved_out)
 
     if (err != KVP_NO_SEGMENT) return err;
     kvp_p2p_lane_forget(w->lane);
-    err = kvp_p2p_path_cut_earlier(w->lane, w->deadline_ns); /* by rdma a key that is not there ends the path */
+    err = kvp_p2p_path_cut_earlier(w->lane, w->deadline_ns); /* with rdma an invalid key ends the path */
     if (err == KVP_OK) err = move_once(w, moved_out);
     return err == KVP_NO_SEGMENT ? KVP_NOT_REGISTERED : err;
 }
 
-/* Room for as many pieces as a window of this transfer can have. */
+/* Allocates room for the longest window of this transfer. */
 static kvp_err_t
 window_init(window_t *w, kvp_p2p_lane_t *lane, size_t pieces_n)
 {

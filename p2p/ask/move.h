@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One transfer over one lane: which ranges the pieces lie in, then the bytes, by copies between processes where both sides can,
- * else by the transport.
- */
+ * One transfer over one lane: which ranges the pieces lie in, then the bytes, by copies between
+ * processes where both sides can, else by the transport. */
 #ifndef KVP_P2P_ASK_MOVE_H
 #define KVP_P2P_ASK_MOVE_H
 
@@ -16,18 +15,19 @@ typedef struct {
     bool met_device; /* with NOTSUP: memory of a device at the peer, which only kvp_p2p_bounced_move moves */
 } kvp_p2p_moved_t;
 
-/* kvp_p2p_move: the errors of kvpool_p2p_transfer. When it returns nothing of it touches local memory, if after an error the
- * lane is closed. moved_out is added to. */
+/* kvp_p2p_move: the errors of kvpool_p2p_transfer. When it returns nothing of it touches local
+ * memory, if after an error the lane is closed. moved_out is added to. */
 kvp_err_t kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
                        kvp_p2p_moved_t *moved_out) KVP_MUST_USE;
 
-/* kvp_p2p_ask_moves asks the peer for moves, and returns their records, as many as the pieces; borrowed until the next question. The first
- * error among them is the answer; NO_SEGMENT: one is not what the peer had told any more. */
+/* kvp_p2p_ask_moves asks the peer for moves, and returns a record for each piece; borrowed until
+ * the next question. Returns the first error among them; NO_SEGMENT: a range no longer matches the
+ * peer's earlier answer. */
 kvp_err_t kvp_p2p_ask_moves(kvp_p2p_lane_t *lane, const kvp_peer_moves_t *moves, uint64_t deadline_ns,
                             const kvp_peer_moved_t **moved_out) KVP_MUST_USE;
 
-/* kvp_p2p_bounced_move is kvp_p2p_move for any memory; local memory of devices is registered, and held. Also SYS: a device does not copy.
- * lane->has_bounce afterwards: the lane is to be closed. */
+/* kvp_p2p_bounced_move is kvp_p2p_move for any memory; local memory of devices is registered, and
+ * held. Also SYS: a device does not copy. lane->has_bounce afterwards: the lane is to be closed. */
 kvp_err_t kvp_p2p_bounced_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n,
                                uint64_t deadline_ns, kvp_p2p_moved_t *moved_out) KVP_MUST_USE;
 

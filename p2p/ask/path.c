@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The peer is told of a connection by rdma before that is made: from then on it ends with the control connection, whatever
- * becomes of this host. Nothing goes by it while rdma is being tried, so leaving it for tcp leaves nothing behind. A path that fails while it
- * carries something costs its lane, as every other failure there does.
- */
+ * Design notes. The peer learns of an rdma connection before it is made: from then on the
+ * connection ends with the control connection, even if this host vanishes. No transfer runs while
+ * rdma is being tried, so changing to tcp leaves no byte under way. A path that fails during a
+ * transfer costs its lane, as every other failure does. */
 #include "p2p/ask/path.h"
 
 #include "transport/routes.h"
@@ -22,7 +22,7 @@ kvp_p2p_uncuts_init(kvp_p2p_uncuts_t *uncuts)
 
 /* Caller holds the lock. */
 static void
-forget(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
+forget_uncut(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
 {
     kvp_list_del(&uncut->link);
     uncuts->n--;
@@ -33,7 +33,7 @@ void
 kvp_p2p_uncuts_fini(kvp_p2p_uncuts_t *uncuts)
 {
     while (!kvp_list_is_empty(&uncuts->list))
-        forget(uncuts, kvp_list_first(&uncuts->list, kvp_p2p_uncut_t, link));
+        forget_uncut(uncuts, kvp_list_first(&uncuts->list, kvp_p2p_uncut_t, link));
     pthread_mutex_destroy(&uncuts->lock);
 }
 
@@ -42,7 +42,7 @@ kvp_p2p_uncuts_add(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
 {
     pthread_mutex_lock(&uncuts->lock);
     kvp_list_add_tail(&uncuts->list, &uncut->link);
-    if (++uncuts->n > KVP_P2P_UNCUTS_MAX) forget(uncuts, kvp_list_first(&uncuts->list, kvp_p2p_uncut_t, link));
+    if (++uncuts->n > KVP_P2P_UNCUTS_MAX) forget_uncut(uncuts, kvp_list_first(&uncuts->list, kvp_p2p_uncut_t, link));
     pthread_mutex_unlock(&uncuts->lock);
 }
 
@@ -71,7 +71,7 @@ kvp_p2p_uncuts_forget(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t 
 
         for (uint32_t i = 0; i < n; i++) {
             if (uncut->conn != conns[i]) continue;
-            forget(uncuts, uncut);
+            forget_uncut(uncuts, uncut);
             break;
         }
     }
@@ -82,7 +82,7 @@ kvp_p2p_uncuts_forget(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t 
 
 /* ---- one path */
 static kvp_err_t
-announce(kvp_p2p_lane_t *lane, const kvp_ep_t *ep, uint64_t deadline_ns)
+announce_conn(kvp_p2p_lane_t *lane, const kvp_ep_t *ep, uint64_t deadline_ns)
 {
     const void *records = NULL;
 
@@ -102,7 +102,7 @@ connect_by(const kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 }
 
 static kvp_err_t
-make(kvp_p2p_lane_t *lane, kvp_connect_t *c, uint64_t deadline_ns, kvp_ep_t **ep_out)
+make_endpoint(kvp_p2p_lane_t *lane, kvp_connect_t *c, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
     kvp_addr_t to = lane->addr;
     kvp_ep_t *ep;
@@ -111,7 +111,7 @@ make(kvp_p2p_lane_t *lane, kvp_connect_t *c, uint64_t deadline_ns, kvp_ep_t **ep
     if (kvp_p2p_lane_is_by_rdma(lane)) to.port = lane->rdma_port;
     err = kvp_ep_create(lane->tp, &to, kvp_connect_done, c, &ep);
     if (err != KVP_OK) return err;
-    if (kvp_p2p_lane_is_by_rdma(lane)) err = announce(lane, ep, deadline_ns);
+    if (kvp_p2p_lane_is_by_rdma(lane)) err = announce_conn(lane, ep, deadline_ns);
     if (err == KVP_OK) err = kvp_connect_await(ep, c, lane->conf->is_given_up, connect_by(lane, deadline_ns));
     if (err == KVP_EAGAIN && !c->is_over) err = KVP_DEADLINE;
     if (err == KVP_OK)
@@ -131,7 +131,7 @@ connect_path(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
     if (lane->ep != NULL) return KVP_OK;
     if (lane->uncut == NULL) lane->uncut = malloc(sizeof *lane->uncut);
     if (lane->uncut == NULL) return KVP_NOMEM;
-    err = make(lane, &c, deadline_ns, &ep);
+    err = make_endpoint(lane, &c, deadline_ns, &ep);
     if (err != KVP_OK) return err;
     lane->ep = ep;
     *lane->uncut = (kvp_p2p_uncut_t){.peer = lane->peer, .conn = ep->incarnation};
@@ -176,16 +176,18 @@ kvp_p2p_path_is_stale(const kvp_p2p_lane_t *lane)
 
 /* ---- which one */
 
-/* Keys are of one transport. Nothing is under way. */
+/* Switches to the transport. Keys belong to one transport, so the known ranges are dropped. No
+ * transfer may be under way. */
 static void
-take(kvp_p2p_lane_t *lane, kvp_tp_t *tp)
+switch_transport(kvp_p2p_lane_t *lane, kvp_tp_t *tp)
 {
     kvp_p2p_path_disconnect(lane, false);
     kvp_p2p_lane_forget(lane);
     lane->tp = tp;
 }
 
-/* Whether tcp may do what rdma did not: not if that is the caller's affair, or nobody's here. */
+/* Decides whether tcp may replace a failed rdma: not after errors of the caller, or if the peer
+ * offers no tcp. */
 static bool
 may_leave(const kvp_p2p_lane_t *lane, kvp_err_t err, uint64_t deadline_ns)
 {
@@ -200,7 +202,7 @@ leave_rdma(kvp_p2p_lane_t *lane, kvp_err_t err)
         kvp_log_warn("client",
                      "peer %s port %u is not reached by rdma (%s): tcp is taken, and rdma tried again now and then",
                      lane->where.host, lane->where.port, kvp_err_text(err));
-    take(lane, lane->conf->tp);
+    switch_transport(lane, lane->conf->tp);
 }
 
 static kvp_err_t
@@ -229,8 +231,8 @@ kvp_p2p_path_reach(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, ui
 
     if (lane->proc.fd >= 0) return kvp_p2p_lane_learn(lane, at, n, deadline_ns);
     if (lane->rdma_port != 0 && kvp_route_is_due(&lane->rdma_route, kvp_now_ns()) && !kvp_p2p_lane_is_by_rdma(lane))
-        take(lane, lane->conf->rdma);
-    if (kvp_p2p_path_is_stale(lane)) take(lane, lane->tp); /* its keys go with it */
+        switch_transport(lane, lane->conf->rdma);
+    if (kvp_p2p_path_is_stale(lane)) switch_transport(lane, lane->tp); /* the path's keys become invalid */
     if (kvp_p2p_lane_is_by_rdma(lane)) {
         err = reach_by_rdma(lane, at, n, deadline_ns);
         if (kvp_p2p_lane_is_by_rdma(lane)) return err;

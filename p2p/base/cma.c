@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A pid may be given to another process as soon as its own has ended. The pidfd was opened before the nonce was
- * read, and is looked at after every copy: a process that is still there had that pid all the while. Before that the peer may have handed
- * its socket on and ended; that is a process of the same user, which could read whatever we can.
- */
+ * Design notes. A pid may be given to another process as soon as its own has ended. The pidfd was
+ * opened before the nonce was read, and is looked at after every copy: a process that is still
+ * there had that pid all the while. Before that the peer may have handed its socket on and ended;
+ * that is a process of the same user, which could read whatever we can. */
 #include "p2p/base/cma.h"
 
 #include "common/forkguard.h"
@@ -60,9 +60,9 @@ kvp_cma_close(kvp_cma_proc_t *proc)
     *proc = (kvp_cma_proc_t){.fd = -1};
 }
 
-/* Of what is not copied yet: got bytes more are. Returns the pieces that are whole by that. */
+/* Advances both lists by got copied bytes. Returns the number of pieces completed by them. */
 static uint32_t
-advance(struct iovec *there, struct iovec *here, size_t got)
+advance_lists(struct iovec *there, struct iovec *here, size_t got)
 {
     uint32_t i = 0;
 
@@ -86,7 +86,7 @@ kvp_cma_readv(const kvp_cma_proc_t *proc, struct iovec *there, struct iovec *her
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == ESRCH) return KVP_DISCONNECTED;
         if (got <= 0) return has_ended(proc) ? KVP_DISCONNECTED : KVP_INVALID;
-        *done_n_out += advance(there + at, here + at, (size_t)got);
+        *done_n_out += advance_lists(there + at, here + at, (size_t)got);
     }
     return has_ended(proc) ? KVP_DISCONNECTED : KVP_OK;
 }

@@ -12,7 +12,7 @@ struct kvp_p2p_map {
     kvp_list_t link;
     uint32_t users; /* guarded by the maps' lock */
     kvp_p2p_map_key_t key;
-    kvp_rseg_t *mem, *words; /* words: the peer stores there, nobody else */
+    kvp_rseg_t *mem, *words; /* words: only the peer stores there */
     const _Atomic uint64_t *cell;
 };
 
@@ -40,7 +40,7 @@ map_close(kvp_p2p_map_t *map)
 
 /* Caller holds the lock. */
 static kvp_p2p_map_t *
-find(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key)
+find_map(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key)
 {
     kvp_list_foreach (pos, &maps->list) {
         kvp_p2p_map_t *map = kvp_list_entry(pos, kvp_p2p_map_t, link);
@@ -59,7 +59,7 @@ kvp_p2p_maps_find(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key)
     kvp_p2p_map_t *map;
 
     pthread_mutex_lock(&maps->lock);
-    map = find(maps, key);
+    map = find_map(maps, key);
     pthread_mutex_unlock(&maps->lock);
     return map;
 }
@@ -77,14 +77,15 @@ map_open(kvp_p2p_maps_t *maps, const kvp_p2p_told_t *told, kvp_p2p_map_t *map)
     return KVP_OK;
 }
 
-/* enter puts a new mapping into the table, unless another thread was faster: then that one is the answer, and this one stays the caller's. */
+/* enter_map puts a new mapping into the table. If another thread was faster, *map_out is its
+ * mapping, and this one stays the caller's. */
 static kvp_err_t
-enter(kvp_p2p_maps_t *maps, kvp_p2p_map_t *map, kvp_p2p_map_t **map_out)
+enter_map(kvp_p2p_maps_t *maps, kvp_p2p_map_t *map, kvp_p2p_map_t **map_out)
 {
     kvp_err_t err = KVP_OK;
 
     pthread_mutex_lock(&maps->lock);
-    *map_out = find(maps, &map->key);
+    *map_out = find_map(maps, &map->key);
     if (*map_out == NULL && (maps->n >= KVP_P2P_MAPS_MAX || map->key.len > KVP_P2P_MAPS_BYTES - maps->bytes)) {
         err = KVP_LIMIT;
     } else if (*map_out == NULL) {
@@ -108,7 +109,7 @@ kvp_p2p_maps_add(kvp_p2p_maps_t *maps, const kvp_p2p_told_t *told, kvp_p2p_map_t
     if (map == NULL) return KVP_NOMEM;
     *map = (kvp_p2p_map_t){.users = 1, .key = told->key};
     err = map_open(maps, told, map);
-    if (err == KVP_OK) err = enter(maps, map, &entered);
+    if (err == KVP_OK) err = enter_map(maps, map, &entered);
     if (entered != map) map_close(map);
     if (err == KVP_OK) *map_out = entered;
     return err;

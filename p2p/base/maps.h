@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory of peers that is mapped here: docs/adr/0021-p2p-mapped.md. Lanes to one endpoint share what they have mapped of it; a mapping ends
- * with the last lane that knows its range. Any thread.
- */
+ * Peers' memory mapped here: docs/adr/0021-p2p-mapped.md. Lanes to one endpoint share its mappings;
+ * a mapping ends with the last lane that knows its range. Any thread. */
 #ifndef KVP_P2P_BASE_MAPS_H
 #define KVP_P2P_BASE_MAPS_H
 
@@ -23,8 +22,9 @@ typedef struct {
     uint64_t bytes;
 } kvp_p2p_maps_t;
 
-/* Whose registration it is. What an endpoint says of itself does not do: another could say the same; and it could say the same of two
- * ranges, of which the longer one would be looked for in the shorter one's mapping. */
+/* Identity of a registration. The peer's own statements do not suffice: another peer could state
+ * the same, or one peer could state the same of two ranges, and the longer range would be looked up
+ * in the shorter one's mapping. */
 typedef struct {
     pid_t pid;
     uint64_t peer; /* incarnation of the endpoint */
@@ -32,7 +32,7 @@ typedef struct {
     uint64_t len;
 } kvp_p2p_map_key_t;
 
-/* What a peer told of a range that can be mapped. */
+/* A peer's description of a range that can be mapped. */
 typedef struct {
     kvp_p2p_map_key_t key;
     uint64_t cell;
@@ -42,14 +42,15 @@ typedef struct {
 void kvp_p2p_maps_init(kvp_p2p_maps_t *maps, kvp_tp_t *shm);
 void kvp_p2p_maps_fini(kvp_p2p_maps_t *maps); /* every mapping was released */
 
-/* kvp_p2p_maps_find returns what is mapped of that registration already, held, or NULL. add maps it: PROTO (what it told cannot be), LIMIT,
- * NOMEM, SYS. rele ends a hold; NULL is legal. */
+/* kvp_p2p_maps_find returns the existing mapping of the registration, held, or NULL.
+ * kvp_p2p_maps_add maps it: PROTO (an impossible description), LIMIT, NOMEM, SYS. kvp_p2p_maps_rele
+ * ends a hold; NULL is legal. */
 kvp_p2p_map_t *kvp_p2p_maps_find(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key) KVP_MUST_USE;
 kvp_err_t kvp_p2p_maps_add(kvp_p2p_maps_t *maps, const kvp_p2p_told_t *told, kvp_p2p_map_t **map_out) KVP_MUST_USE;
 void kvp_p2p_maps_rele(kvp_p2p_maps_t *maps, kvp_p2p_map_t *map);
 
-/* kvp_p2p_map_addr returns where the range's first byte is mapped. kvp_p2p_map_is_live: it is registered still, and all that was copied before
- * the question lay in registered memory. */
+/* kvp_p2p_map_addr returns where the range's first byte is mapped. kvp_p2p_map_is_live: it is
+ * registered still, and all that was copied before the question lay in registered memory. */
 uint8_t *kvp_p2p_map_addr(const kvp_p2p_map_t *map);
 bool kvp_p2p_map_is_live(const kvp_p2p_map_t *map);
 

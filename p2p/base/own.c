@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A cell holds the token of a range for as long as that is registered. It is cleared before anything is done with the memory, so
- *   whoever finds its token there after a copy knows that it was made in time.
- * - Memory that a peer has the file of may be stored to at any time from then on: the peer may have been stopped within a copy. So
- *   it is parted from the file (part), not waited for.
- */
+ * - A cell has the token of a range while the range is registered. It is cleared before the memory
+ *   changes, so a peer that finds its token there after a copy knows that the copy was in time.
+ * - A peer with the file may store to the memory at any time from then on: it may have been stopped
+ *   within a copy. So unregistering separates the memory from the file (part_memory) instead of
+ *   waiting for the peer. */
 #include "p2p/base/own.h"
 
 #include "transport/shm/mapping.h"
@@ -29,12 +29,11 @@
 struct kvp_p2p_own {
     kvp_list_t link;
     kvp_mem_t mem;
-    bool
-        is_in_turn; /* somebody's who registers it, takes it back or away; guarded by the table's lock, as is what follows */
-    uint64_t token; /* while it has a cell */
-    uint32_t cell; /* NO_CELL = peers are told nothing of it */
+    bool is_in_turn; /* a thread registers, revokes or frees it; guarded by the table's lock, as the fields below */
+    uint64_t token; /* valid with a cell */
+    uint32_t cell; /* NO_CELL = hidden from peers */
     bool is_out; /* a peer was given the file */
-    bool is_private; /* it is taken back: never told of again; of that, whose turn it is alone looks at */
+    bool is_private; /* separated from the file, and never published again; used only by the thread in turn */
     size_t remapped, parted; /* bytes that are mapped privately, and that have nothing to do with the file any more */
 };
 
@@ -56,7 +55,7 @@ cell_at(const kvp_p2p_owns_t *owns, uint32_t cell)
 
 /* Caller holds the lock. */
 static void
-hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
+hide_cell(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
 {
     if (own->cell == NO_CELL) return;
     atomic_store(cell_at(owns, own->cell), 0);
@@ -68,12 +67,12 @@ kvp_p2p_owns_close(kvp_p2p_owns_t *owns)
 {
     pthread_mutex_lock(&owns->lock);
     kvp_list_foreach (pos, &owns->list)
-        hide(owns, kvp_list_entry(pos, kvp_p2p_own_t, link));
+        hide_cell(owns, kvp_list_entry(pos, kvp_p2p_own_t, link));
     pthread_mutex_unlock(&owns->lock);
 }
 
 static void
-punch(const kvp_mem_t *mem, size_t off, size_t len)
+punch_hole(const kvp_mem_t *mem, size_t off, size_t len)
 {
     off_t bytes = (off_t)kvp_align_up(len, KVP_HUGE_BYTES); /* no page at the end stays */
 
@@ -85,7 +84,7 @@ static void
 own_destroy(kvp_p2p_own_t *own)
 {
     if (own->is_private) { /* madvise reaches the file through a shared mapping alone */
-        punch(&own->mem, 0, own->mem.len);
+        punch_hole(&own->mem, 0, own->mem.len);
         munmap(own->mem.addr, own->mem.len);
         own->mem.addr = NULL;
     }
@@ -119,7 +118,7 @@ kvp_p2p_owns_fini(kvp_p2p_owns_t *owns)
 
 /* ---- making */
 static kvp_err_t
-failed(const char *what)
+log_failure(const char *what)
 {
     kvp_err_t err = errno == ENOMEM || errno == EINVAL || errno == EFBIG ? KVP_NOMEM : KVP_SYS;
 
@@ -136,7 +135,7 @@ need_words(kvp_p2p_owns_t *owns)
 
     if (owns->words_mr != NULL) return KVP_OK;
     if (!kvp_memfile_make("kvpool-peer-words", KVP_PEER_CELLS * sizeof(uint64_t), &words)) {
-        err = failed("words");
+        err = log_failure("words");
         kvp_memfile_drop(&words);
         return err;
     }
@@ -146,7 +145,8 @@ need_words(kvp_p2p_owns_t *owns)
     return err;
 }
 
-/* A file is not counted against what the machine can hold until it is written, so this is asked first: nobody means more than all. */
+/* The kernel counts a file's memory only when it is written, so the limit is checked first: the
+ * machine's whole memory. */
 static bool
 can_hold(size_t len)
 {
@@ -182,8 +182,8 @@ kvp_p2p_owns_alloc(kvp_p2p_owns_t *owns, size_t len, kvp_p2p_own_t **own_out)
     pthread_mutex_lock(&owns->making);
     err = need_words(owns);
     pthread_mutex_unlock(&owns->making);
-    if (err == KVP_OK && !kvp_memfile_make("kvpool-peer", len, &own->mem)) err = failed("memory");
-    if (err == KVP_OK && fchmod(own->mem.fd, S_IRUSR | S_IWUSR) != 0) err = failed("memory");
+    if (err == KVP_OK && !kvp_memfile_make("kvpool-peer", len, &own->mem)) err = log_failure("memory");
+    if (err == KVP_OK && fchmod(own->mem.fd, S_IRUSR | S_IWUSR) != 0) err = log_failure("memory");
     if (err != KVP_OK) {
         own_destroy(own);
         return err;
@@ -206,7 +206,7 @@ kvp_p2p_own_mem(const kvp_p2p_own_t *own)
 
 /* Caller holds the lock. */
 static kvp_p2p_own_t *
-find(const kvp_p2p_owns_t *owns, const void *addr)
+find_own(const kvp_p2p_owns_t *owns, const void *addr)
 {
     kvp_list_foreach (pos, &owns->list) {
         kvp_p2p_own_t *own = kvp_list_entry(pos, kvp_p2p_own_t, link);
@@ -222,7 +222,7 @@ kvp_p2p_owns_begin(kvp_p2p_owns_t *owns, const void *addr)
     kvp_p2p_own_t *own;
 
     pthread_mutex_lock(&owns->lock);
-    while ((own = find(owns, addr)) != NULL && own->is_in_turn) /* looked for anew: that turn may have freed it */
+    while ((own = find_own(owns, addr)) != NULL && own->is_in_turn) /* search again: the other turn may have freed it */
         pthread_cond_wait(&owns->turn_over, &owns->lock);
     if (own != NULL) own->is_in_turn = true;
     pthread_mutex_unlock(&owns->lock);
@@ -243,14 +243,14 @@ void
 kvp_p2p_owns_free(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
 {
     pthread_mutex_lock(&owns->lock);
-    hide(owns, own);
+    hide_cell(owns, own);
     kvp_list_del(&own->link);
     pthread_cond_broadcast(&owns->turn_over);
     pthread_mutex_unlock(&owns->lock);
     own_destroy(own);
 }
 
-/* ---- what peers are told */
+/* ---- publishing to peers */
 
 /* Caller holds the lock. */
 static uint32_t
@@ -288,13 +288,13 @@ kvp_p2p_owns_hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
 {
     if (own == NULL) return;
     pthread_mutex_lock(&owns->lock);
-    hide(owns, own);
+    hide_cell(owns, own);
     pthread_mutex_unlock(&owns->lock);
 }
 
 /* Caller holds the lock. */
 static kvp_err_t
-duplicate(const kvp_p2p_owns_t *owns, const kvp_p2p_own_t *own, int fds_out[2])
+duplicate_fds(const kvp_p2p_owns_t *owns, const kvp_p2p_own_t *own, int fds_out[2])
 {
     kvp_token_t words;
     kvp_err_t err = owns->shm->ops->mr_export(owns->words_mr, KVP_ACCESS_READ, 0, &words);
@@ -317,7 +317,7 @@ kvp_p2p_owns_share(kvp_p2p_owns_t *owns, uint64_t token, int fds_out[2], uint64_
         kvp_p2p_own_t *own = kvp_list_entry(pos, kvp_p2p_own_t, link);
 
         if (own->cell == NO_CELL || own->token != token) continue;
-        err = duplicate(owns, own, fds_out);
+        err = duplicate_fds(owns, own, fds_out);
         if (err == KVP_OK) {
             own->is_out = true;
             *cell_out = own->cell;
@@ -330,10 +330,10 @@ kvp_p2p_owns_share(kvp_p2p_owns_t *owns, uint64_t token, int fds_out[2], uint64_
 
 /* ---- taking back */
 
-/* touch makes every page of a private mapping the process's own, whatever else is stored there meanwhile: storing what is there unless
- * it was changed. */
+/* touch_pages makes every page of a private mapping the process's own, beside other threads'
+ * stores: it stores the present value unless the value has changed. */
 static void
-touch(uint8_t *at, size_t n)
+touch_pages(uint8_t *at, size_t n)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
@@ -341,23 +341,24 @@ touch(uint8_t *at, size_t n)
         _Atomic uint8_t *byte = (_Atomic uint8_t *)(at + off);
         uint8_t was = atomic_load(byte);
 
-        (void)atomic_compare_exchange_strong(byte, &was, was); /* who changed it has made the page ours */
+        (void)atomic_compare_exchange_strong(byte, &was, was); /* a thread that changed it has made the page private */
     }
 }
 
 static bool
-populate(uint8_t *at, size_t n)
+populate_pages(uint8_t *at, size_t n)
 {
     if (madvise(at, n, MADV_POPULATE_WRITE) == 0) return true;
     if (errno != EINVAL) return false;
-    touch(at, n); /* before Linux 5.14 */
+    touch_pages(at, n); /* before Linux 5.14 */
     return true;
 }
 
-/* map_aside maps what is still shared a second time, privately, where nobody looks: it is here that the kernel may refuse to promise the
- * memory (vm.overcommit_memory 2, limits), and where it does nothing has changed. Mapping over the old one at once would not do: kernels
- * before 6.12 have taken that away by the time they refuse. Writable only once it is not locked: after mlockall its pages would be copied
- * here and now. */
+/* map_aside maps the shared rest a second time, privately, at another address. Here the kernel may
+ * refuse to promise the memory (vm.overcommit_memory 2, limits), and then the old mapping is
+ * unchanged. Mapping over the old one at once would not do: kernels before 6.12 have removed it by
+ * the time they refuse. The mapping becomes writable only once it is not locked: after mlockall its
+ * pages would be copied here and now. */
 static uint8_t *
 map_aside(const kvp_mem_t *mem, size_t from)
 {
@@ -375,10 +376,11 @@ map_aside(const kvp_mem_t *mem, size_t from)
     return NULL;
 }
 
-/* part makes the mapping private, a part at a time: each page is copied under the kernel's own lock, so that nothing is lost of what other
- * threads store there meanwhile, and the file gives its own up. After an error it goes on where it was. In a turn. */
+/* part_memory makes the mapping private, a part at a time. Each page is copied under the kernel's
+ * own lock, so concurrent stores of other threads are kept, and the file frees its page. After an
+ * error a later call continues at the same place. In a turn. */
 static kvp_err_t
-part(kvp_p2p_own_t *own)
+part_memory(kvp_p2p_own_t *own)
 {
     const kvp_mem_t *mem = &own->mem;
     size_t step = kvp_align_up(kvp_max_u64(KVP_HUGE_BYTES, mem->len / PARTS), KVP_HUGE_BYTES);
@@ -395,8 +397,8 @@ part(kvp_p2p_own_t *own)
             if (mremap(aside + (own->parted - began), n, n, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED) break;
             own->remapped += n;
         }
-        if (!populate(at, n)) break;
-        punch(mem, own->parted, n);
+        if (!populate_pages(at, n)) break;
+        punch_hole(mem, own->parted, n);
         own->parted += n;
     }
     if (own->parted == mem->len) return KVP_OK;
@@ -412,9 +414,9 @@ kvp_p2p_owns_revoke(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
 
     if (own == NULL) return KVP_OK;
     pthread_mutex_lock(&owns->lock);
-    hide(owns, own);
+    hide_cell(owns, own);
     must_part = own->is_out;
     own->is_private |= must_part;
     pthread_mutex_unlock(&owns->lock);
-    return must_part ? part(own) : KVP_OK;
+    return must_part ? part_memory(own) : KVP_OK;
 }

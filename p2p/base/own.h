@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory that an endpoint gave out itself, in files that peers of the host may map: docs/adr/0021-p2p-mapped.md. Which of it is
- * registered, ranges.h knows; here is what peers are told of it, and how it is taken from under them. Any thread.
- */
+ * Memory that an endpoint allocated, in files that peers of the host may map:
+ * docs/adr/0021-p2p-mapped.md. ranges.h has the registrations; this file publishes memory to peers,
+ * and takes it back. Any thread. */
 #ifndef KVP_P2P_BASE_OWN_H
 #define KVP_P2P_BASE_OWN_H
 
@@ -26,33 +26,36 @@ void kvp_p2p_owns_init(kvp_p2p_owns_t *owns, kvp_tp_t *shm);
 void kvp_p2p_owns_close(kvp_p2p_owns_t *owns);
 void kvp_p2p_owns_fini(kvp_p2p_owns_t *owns);
 
-/* One piece of memory. What changes it takes turns: registering, unregistering and freeing of the same are never under way at once, and
- * of others nobody waits. */
+/* One piece of memory. Its changes take turns: registering, unregistering and freeing the same
+ * piece never overlap, and different pieces do not wait for each other. */
 typedef struct kvp_p2p_own kvp_p2p_own_t;
 
-/* kvp_p2p_owns_alloc makes one, in the caller's turn: INVALID (0), NOMEM (also more than the machine has), SYS, logged. */
+/* kvp_p2p_owns_alloc allocates one, in the caller's turn: INVALID (0), NOMEM (also more than the
+ * machine has), SYS, logged. */
 kvp_err_t kvp_p2p_owns_alloc(kvp_p2p_owns_t *owns, size_t len, kvp_p2p_own_t **own_out) KVP_MUST_USE;
 
-/* kvp_p2p_owns_begin waits for a turn of the memory that begins at addr; NULL: there is none. end ends it; NULL is legal. free, in a
- * turn, takes the memory away instead. */
+/* kvp_p2p_owns_begin waits for a turn of the memory that begins at addr; NULL: none.
+ * kvp_p2p_owns_end ends the turn; NULL is legal. kvp_p2p_owns_free, in a turn, frees the memory
+ * instead. */
 kvp_p2p_own_t *kvp_p2p_owns_begin(kvp_p2p_owns_t *owns, const void *addr) KVP_MUST_USE;
 void kvp_p2p_owns_end(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
 void kvp_p2p_owns_free(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
 const kvp_mem_t *kvp_p2p_own_mem(const kvp_p2p_own_t *own);
 
-/* All that follow are called in a turn; NULL is legal, and nothing is done.
- * kvp_p2p_owns_publish lets peers map it, once they know of the range that is about to be registered under that token; true: hide
- * undoes that. Of not all of what was given out at once, of what is registered already, and of what was taken back, nothing is told. */
+/* The functions below are called in a turn; NULL is legal, and has no effect. kvp_p2p_owns_publish
+ * lets peers map the memory, once they know the range that is about to be registered under the
+ * token; true: kvp_p2p_owns_hide undoes it. Only a range that covers the whole piece, is not
+ * registered yet and was never revoked is published. */
 bool kvp_p2p_owns_publish(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own, size_t len, uint64_t token);
 void kvp_p2p_owns_hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
 
-/* kvp_p2p_owns_revoke ends what publish began. It comes when the range was hidden and unregistered: adapters that were told of the
- * memory's pages have to be off them, for it gets others. When it returns OK nothing that a peer
- * stores lands in the memory, whose contents stay. NOMEM: some of it still may, until the memory is freed. */
+/* kvp_p2p_owns_revoke ends a publication, after the range was hidden and unregistered: adapters
+ * must have released the memory's pages, because it gets others. After OK no store of a peer lands
+ * in the memory, whose contents stay. NOMEM: some stores still may, until the memory is freed. */
 kvp_err_t kvp_p2p_owns_revoke(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own) KVP_MUST_USE;
 
-/* kvp_p2p_owns_share gives what a peer maps: duplicates of the descriptors of the memory and of the words, both the caller's to
- * close, and the cell. NOTSUP: it is not to be mapped; SYS. */
+/* kvp_p2p_owns_share returns the parts for a peer's mapping: duplicates of the descriptors of the
+ * memory and of the words, both for the caller to close, and the cell. NOTSUP: not published; SYS. */
 kvp_err_t kvp_p2p_owns_share(kvp_p2p_owns_t *owns, uint64_t token, int fds_out[2], uint64_t *cell_out) KVP_MUST_USE;
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Pulls take turns, a slice each, in the threads here and in the owner's, which comes by kvp_p2p_pull_work.
- * - Which pieces a slice has is settled under the lock; their ranges are looked up, and all is copied, without it. A piece of which
- *   something failed is not gone on with; parts of it that others are at end as they may.
- * - A thread that cannot be started is one less.
- */
+ * - Pulls take turns, a slice each, in the threads here and in the owner's thread, by
+ *   kvp_p2p_pull_work.
+ * - The pieces of a slice are chosen under the lock; look-up of their ranges and the copy run
+ *   without it. A failed piece is not continued; slices of it in other threads end normally.
+ * - A failure to start a thread only reduces their number. */
 #include "p2p/base/pull.h"
 
 #include "net/wake.h"
@@ -109,7 +109,7 @@ copy_slice(kvp_p2p_ranges_t *ranges, const kvp_cma_proc_t *proc, slice_t *slice)
         kvp_err_t err = kvp_cma_readv(proc, there + i, here + i, n - i, &done_n);
 
         if (err == KVP_OK) break;
-        if (done_n == n - i) done_n--; /* all were copied from one that has ended by now: one error says so */
+        if (done_n == n - i) done_n--; /* all came from a process that has ended by now: one error suffices */
         slice->err[from[i + done_n]] = err;
     }
     for (uint32_t i = 0; i < held_n; i++)
@@ -132,7 +132,7 @@ do_slice(kvp_p2p_pullers_t *pullers, kvp_p2p_pull_t *pull)
     pthread_mutex_lock(&pullers->lock);
     pull->busy_n--;
     put_errors(pull, &slice);
-    if (state_of(pull) != KVP_P2P_PULL_MORE) kvp_list_del(&pull->link); /* what was left of it has failed */
+    if (state_of(pull) != KVP_P2P_PULL_MORE) kvp_list_del(&pull->link); /* the rest of the pull has failed */
     return state_of(pull);
 }
 
@@ -198,7 +198,7 @@ kvp_p2p_pullers_fini(kvp_p2p_pullers_t *pullers)
     pthread_mutex_destroy(&pullers->lock);
 }
 
-/* As many threads as there are slices beside the owner's first: those that sleep, then new ones. */
+/* Calls one thread for each slice after the owner's first: sleeping ones, then new ones. */
 static void
 call_threads(kvp_p2p_pullers_t *pullers, uint64_t slices_n)
 {
@@ -208,7 +208,7 @@ call_threads(kvp_p2p_pullers_t *pullers, uint64_t slices_n)
         pthread_cond_signal(&pullers->work);
     for (uint64_t i = 1 + pullers->idle_n; i < slices_n && pullers->threads_n < pullers->threads_max; i++) {
         if (kvp_thread_start(&pullers->threads[pullers->threads_n], "kvpool-pull", puller_main, pullers) != KVP_OK)
-            pullers->threads_max = pullers->threads_n; /* it was said once */
+            pullers->threads_max = pullers->threads_n; /* logged once */
         else
             pullers->threads_n++;
     }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pulls: pieces copied out of another process of this host by several threads at once, because one of them moves far less than memory does.
- * Either that process wants them in our registered memory, or a transfer of ours reads. In registered memory a thread holds the ranges
- * of a slice and no longer: unregistering waits for one slice of each, whatever the peer does. docs/adr/0019-p2p.md.
- */
+ * Pulls: pieces copied out of another process of this host by several threads at once, because one
+ * thread uses only a part of the memory's bandwidth. The copy serves the other process's write into
+ * our registered memory, or our own read. In registered memory a thread holds the ranges of one
+ * slice at a time: unregistering waits for one slice of each thread, whatever the peer does.
+ * docs/adr/0019-p2p.md. */
 #ifndef KVP_P2P_BASE_PULL_H
 #define KVP_P2P_BASE_PULL_H
 
@@ -23,7 +24,8 @@ typedef struct {
     pthread_t threads[KVP_P2P_PULLERS_MAX];
 } kvp_p2p_pullers_t;
 
-/* One request. Its owner sets the first part and does not touch it, nor what it points to, until the pull is over. */
+/* One request. Its owner sets the first part, and touches neither it nor its targets until the pull
+ * is over. */
 typedef struct {
     const kvp_cma_proc_t *proc;
     kvp_p2p_ranges_t
@@ -41,22 +43,26 @@ typedef struct {
 
 typedef enum {
     KVP_P2P_PULL_MORE, /* slices are left to begin */
-    KVP_P2P_PULL_BUSY, /* others are at the last ones; wake_fd is added to when these are done */
-    KVP_P2P_PULL_OVER, /* nothing touches it any more */
+    KVP_P2P_PULL_BUSY, /* other threads copy the last slices; wake_fd is signalled at the end */
+    KVP_P2P_PULL_OVER, /* no thread touches it any more */
 } kvp_p2p_pull_state_t;
 
 void kvp_p2p_pullers_init(kvp_p2p_pullers_t *pullers);
-/* kvp_p2p_pullers_stop ends the threads, each after its slice, and nothing is begun from then on; fini does it, too, once no pull is left. */
+/* kvp_p2p_pullers_stop ends the threads, each after its slice, and nothing is begun from then on;
+ * fini does it, too, once no pull is left. */
 void kvp_p2p_pullers_stop(kvp_p2p_pullers_t *pullers);
 void kvp_p2p_pullers_fini(kvp_p2p_pullers_t *pullers);
 
-/* kvp_p2p_pull_begin lets threads take slices of it. Where there can be none the owner's work does it all. */
+/* kvp_p2p_pull_begin lets threads take slices of the pull. Without threads the owner's work does
+ * all of it. */
 void kvp_p2p_pull_begin(kvp_p2p_pullers_t *pullers, kvp_p2p_pull_t *pull);
-/* kvp_p2p_pull_work does one slice in the calling thread, if one is left. */
+/* kvp_p2p_pull_work copies one slice in the calling thread, if one is left. */
 kvp_p2p_pull_state_t kvp_p2p_pull_work(kvp_p2p_pullers_t *pullers, kvp_p2p_pull_t *pull);
-/* kvp_p2p_pull_drop lets nothing more of it begin, also of one that was not begun or is over. True: it is over. */
+/* kvp_p2p_pull_drop stops the pull before its next slice; legal on one not begun or over. True: it
+ * is over. */
 bool kvp_p2p_pull_drop(kvp_p2p_pullers_t *pullers, kvp_p2p_pull_t *pull);
-/* kvp_p2p_pull_wait waits, after work or drop left nothing to begin, until it is over: for as long as the slices take. */
+/* kvp_p2p_pull_wait waits, after work or drop left nothing to begin, until it is over: for as long
+ * as the slices take. */
 void kvp_p2p_pull_wait(kvp_p2p_pullers_t *pullers, kvp_p2p_pull_t *pull);
 
 #endif

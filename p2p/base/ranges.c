@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. `regs` knows who uses a range and waits for them; the array beside it knows tokens and keys. A range is in
- * regs for longer than in the array, so whoever finds it in the array may still fail to hold it, and never the reverse.
- * rdma's keys to write are made when a range is registered, once for all peers: that may take as long as the memory is large, and
- * nobody who serves could wait for it.
- */
+ * Design notes. `regs` has the holds of a range and waits for them; the array beside it has tokens
+ * and keys. A range is in regs for longer than in the array, so a range found in the array may
+ * still refuse a hold, and never the reverse. rdma's write keys are made when a range is
+ * registered, once for all peers: this takes time proportional to the memory, and a serving thread
+ * could not wait for it. */
 #include "p2p/base/ranges.h"
 
 #include "common/clock.h"
@@ -28,9 +28,9 @@ kvp_p2p_ranges_init(kvp_p2p_ranges_t *ranges, kvp_tp_t *tp, kvp_tp_t *rdma, bool
     pthread_mutex_init(&ranges->lock, NULL);
 }
 
-/* From then on no peer reaches it. */
+/* From then on no peer reaches the range. */
 static void
-unexport(const kvp_p2p_range_t *range)
+unexport_range(const kvp_p2p_range_t *range)
 {
     if (range->is_device) return;
     kvp_mr_destroy(range->rdma_mr);
@@ -41,7 +41,7 @@ void
 kvp_p2p_ranges_fini(kvp_p2p_ranges_t *ranges)
 {
     for (size_t i = 0; i < ranges->n; i++)
-        unexport(&ranges->sorted[i]);
+        unexport_range(&ranges->sorted[i]);
     free(ranges->sorted);
     kvp_regs_fini(&ranges->regs);
     pthread_mutex_destroy(&ranges->lock);
@@ -65,9 +65,9 @@ upper_bound(const kvp_p2p_ranges_t *ranges, uint64_t addr)
     return lo;
 }
 
-/* The range that holds all of it, under that token. Caller holds the lock. */
+/* Returns the range that contains all bytes, under the token. Caller holds the lock. */
 static const kvp_p2p_range_t *
-find(const kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token)
+find_range(const kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token)
 {
     size_t at = upper_bound(ranges, addr);
     const kvp_p2p_range_t *range = at > 0 ? &ranges->sorted[at - 1] : NULL;
@@ -79,7 +79,7 @@ find(const kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token
 }
 
 static kvp_err_t
-insert(kvp_p2p_ranges_t *ranges, const kvp_p2p_range_t *range)
+insert_range(kvp_p2p_ranges_t *ranges, const kvp_p2p_range_t *range)
 {
     kvp_p2p_range_t *sorted = kvp_grow(ranges->sorted, ranges->n, &ranges->cap, 16, sizeof *sorted);
     size_t at;
@@ -139,11 +139,11 @@ kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t to
     if (!range.is_device) err = export_range(ranges, &mem, &range);
     if (err == KVP_OK) {
         pthread_mutex_lock(&ranges->lock);
-        err = insert(ranges, &range);
+        err = insert_range(ranges, &range);
         pthread_mutex_unlock(&ranges->lock);
         if (err == KVP_OK) return KVP_OK;
     }
-    unexport(&range);
+    unexport_range(&range);
     kvp_ignore(kvp_regs_del(&ranges->regs, addr), "it was added a moment ago");
     return err;
 }
@@ -163,7 +163,7 @@ kvp_p2p_ranges_del(kvp_p2p_ranges_t *ranges, void *addr)
     }
     pthread_mutex_unlock(&ranges->lock);
     if (range.base == NULL) return KVP_NOT_REGISTERED;
-    unexport(&range);
+    unexport_range(&range);
     return kvp_regs_del(&ranges->regs, addr);
 }
 
@@ -178,7 +178,7 @@ kvp_p2p_ranges_del_all(kvp_p2p_ranges_t *ranges, const void *addr, size_t len)
 
         base = NULL;
         pthread_mutex_lock(&ranges->lock);
-        at = upper_bound(ranges, start + len - 1); /* of those that begin before the end, the last one ends last */
+        at = upper_bound(ranges, start + len - 1); /* of the ranges that begin before the end, the last one ends last */
         if (at > 0 && (uintptr_t)ranges->sorted[at - 1].base + ranges->sorted[at - 1].len > start)
             base = ranges->sorted[at - 1].base;
         pthread_mutex_unlock(&ranges->lock);
@@ -188,14 +188,14 @@ kvp_p2p_ranges_del_all(kvp_p2p_ranges_t *ranges, const void *addr, size_t len)
 
 /* Of the application's. Caller holds the lock. */
 static const kvp_p2p_range_t *
-first(const kvp_p2p_ranges_t *ranges, bool may_be_device)
+first_range(const kvp_p2p_ranges_t *ranges, bool may_be_device)
 {
     for (size_t i = 0; i < ranges->n; i++)
         if (!ranges->sorted[i].is_bounce && (may_be_device || !ranges->sorted[i].is_device)) return &ranges->sorted[i];
     return NULL;
 }
 
-/* The key that peers reach it with. Caller holds the lock. */
+/* Returns the key of peers' access. Caller holds the lock. */
 static kvp_err_t
 export_key(const kvp_p2p_ranges_t *ranges, const kvp_p2p_range_t *range, const kvp_peer_find_t *find,
            uint64_t incarnation, kvp_token_t *key_out)
@@ -220,9 +220,9 @@ kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_find_t *asked, cons
     memset(range_out, 0, sizeof *range_out);
     pthread_mutex_lock(&ranges->lock);
     if (at->len > 0)
-        range = find(ranges, at->addr, at->len, at->token);
+        range = find_range(ranges, at->addr, at->len, at->token);
     else
-        range = at->token == 0 ? first(ranges, asked->may_stage) : NULL;
+        range = at->token == 0 ? first_range(ranges, asked->may_stage) : NULL;
     if (range != NULL) err = export_key(ranges, range, asked, incarnation, &key);
     if (err == KVP_OK) {
         range_out->base = (uintptr_t)range->base;
@@ -271,7 +271,7 @@ kvp_reg_t *
 kvp_p2p_ranges_hold_next(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at, bool is_device,
                          bool *is_new_out)
 {
-    const kvp_p2p_range_t *range = find(ranges, at->addr, at->len, at->token);
+    const kvp_p2p_range_t *range = find_range(ranges, at->addr, at->len, at->token);
 
     *is_new_out = false;
     if (range == NULL || range->is_device != is_device) return NULL;
@@ -303,7 +303,7 @@ kvp_p2p_ranges_mem(kvp_p2p_ranges_t *ranges, const void *addr)
     return kvp_regs_have_devices(&ranges->regs) ? kvp_regs_find_mem(&ranges->regs, addr) : NULL;
 }
 
-/* What no range holds is asked for at the stack: a processor that touched it would end the process. */
+/* For memory in no range, asks the device's stack: a processor's access would end the process. */
 static kvp_err_t
 look_at_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *op, bool *is_device_out)
 {
@@ -312,7 +312,7 @@ look_at_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *op, bool *is_devi
     bool is_found;
 
     pthread_mutex_lock(&ranges->lock);
-    range = find(ranges, (uintptr_t)op->local, op->len, 0);
+    range = find_range(ranges, (uintptr_t)op->local, op->len, 0);
     is_found = range != NULL;
     *is_device_out = is_found && range->is_device;
     pthread_mutex_unlock(&ranges->lock);
@@ -338,8 +338,9 @@ kvp_p2p_ranges_have_device(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops,
     return KVP_OK;
 }
 
-/* Each range that the piece touches, whole or in part. What begins in one ends in it, or in those that follow it without a gap: a length
- * that is too large would be over what lies behind. is_within: whether it begins in one. Caller holds the lock. */
+/* Holds each range that the piece touches, whole or in part. A piece that begins in a range must
+ * end in it, or in ranges that follow without a gap: a too long piece would overwrite the memory
+ * after them. is_within: the piece begins in a range. Caller holds the lock. */
 static kvp_err_t
 hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p_op_t *op, kvp_regs_held_t *held,
            bool *is_within_out)
@@ -356,8 +357,8 @@ hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p
         bool is_new;
         kvp_reg_t *reg;
 
-        /* No processor could move what is left of it. */
-        if (range->is_device && find(ranges, start, op->len, 0) != range) return KVP_NOT_REGISTERED;
+        /* No processor could move the rest of the piece. */
+        if (range->is_device && find_range(ranges, start, op->len, 0) != range) return KVP_NOT_REGISTERED;
         if (is_within && (uintptr_t)range->base > covered) return KVP_NOT_REGISTERED;
         covered = (uintptr_t)range->base + range->len;
         reg = kvp_regs_hold(cursor, range->base, 1, &is_new);
@@ -373,7 +374,7 @@ kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, 
     kvp_regs_held_t held = {0};
     kvp_regs_cursor_t cursor;
     kvp_err_t err = KVP_OK;
-    size_t strange = n; /* the first that is not registered */
+    size_t strange = n; /* the first unregistered piece */
 
     kvp_p2p_ranges_begin(ranges, &cursor);
     for (size_t i = 0; i < n && err == KVP_OK; i++) {
@@ -383,7 +384,7 @@ kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, 
         if (!is_within && strange == n) strange = i;
     }
     kvp_p2p_ranges_end(ranges);
-    /* A processor that met a hole there would end the process. */
+    /* A processor's access to a hole would end the process. */
     for (size_t i = strange; i < n && err == KVP_OK; i++)
         if (ops[i].len > 0 && !kvp_is_mapped(ops[i].local, ops[i].len)) err = KVP_INVALID;
     if (err != KVP_OK)
@@ -398,6 +399,6 @@ kvp_p2p_ranges_cover(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *const *ops
 {
     pthread_mutex_lock(&ranges->lock);
     for (uint32_t i = 0; i < n; i++)
-        covered_out[i] = find(ranges, (uintptr_t)ops[i]->local, ops[i]->len, 0) != NULL;
+        covered_out[i] = find_range(ranges, (uintptr_t)ops[i]->local, ops[i]->len, 0) != NULL;
     pthread_mutex_unlock(&ranges->lock);
 }

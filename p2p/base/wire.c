@@ -219,7 +219,7 @@ kvp_peer_cut_decode(const kvp_frame_t *frame, const uint64_t **conns_out, uint32
     kvp_pb_free(&pb, msg);
     if (conns == NULL) return KVP_PROTO;
     for (uint32_t i = 0; i < *n_out; i++)
-        if (conns[i] == 0) return KVP_PROTO; /* all that have not said yet who they are */
+        if (conns[i] == 0) return KVP_PROTO; /* all connections that have not sent their name */
     *conns_out = conns;
     return KVP_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What endpoints of peer-to-peer transfers say to one another, as bytes: PROTOCOL "Peers", records in proto/wire.h. Pure:
- * no sockets; fuzzed. A decoder takes nothing that its side of the protocol does not know: PROTO, and the connection is to be
- * closed. Records are borrowed from the frame.
- */
+ * The messages between endpoints of peer-to-peer transfers, as bytes: PROTOCOL "Peers", records in
+ * proto/wire.h. Pure: no sockets; fuzzed. A decoder rejects every message that its side of the
+ * protocol does not know: PROTO, and the connection has to be closed. Records are borrowed from the
+ * frame. */
 #ifndef KVP_P2P_BASE_WIRE_H
 #define KVP_P2P_BASE_WIRE_H
 
@@ -15,9 +15,10 @@
 #define KVP_PEER_UNIX_MAX 64u
 #define KVP_PEER_UNIX_PREFIX "@kvpool-peer-" /* and 16 hex digits: common/hostid.c */
 #define KVP_PEER_REQUEST_MAX (64u << 10) /* bytes of a frame with a request, */
-#define KVP_PEER_REPLY_MAX (160u << 10) /* and of one with an answer */
+#define KVP_PEER_REPLY_MAX (160u << 10) /* longest frame with an answer */
 
-/* Where a process may be read: 16 bytes tell whether it can be. Which process it is, a message cannot say. */
+/* The place of a process's nonce: 16 bytes whose value shows that the right process was read. A
+ * message cannot prove which process sent it. */
 typedef struct {
     bool is_told; /* false: not to be read */
     uint64_t nonce_at;
@@ -40,13 +41,13 @@ typedef struct {
     char unix_path[KVP_PEER_UNIX_MAX]; /* empty = none */
     kvp_peer_proc_t proc;
     bool can_pull;
-    uint16_t rdma_port; /* 0 = it is not reached so */
+    uint16_t rdma_port; /* 0 = not reachable by rdma */
 } kvp_peer_hello_reply_t;
 
 /* A message from a peer's application, one allocation. */
 typedef struct {
     kvp_list_t link;
-    const char *name; /* behind this struct, as is */
+    const char *name; /* after this struct, unpadded */
     const char *message;
 } kvp_peer_note_t;
 
@@ -84,19 +85,20 @@ kvp_err_t kvp_peer_stage_decode(const kvp_frame_t *frame, bool *is_return_out) K
 /* kvp_peer_note_decode: also NOMEM. *note_out is the caller's to free. */
 kvp_err_t kvp_peer_note_decode(const kvp_frame_t *frame, kvp_peer_note_t **note_out) KVP_MUST_USE;
 
-/* Answers. records may be NULL with n 0: a refusal of the whole, or nothing more to say. */
+/* Answers. records may be NULL with n 0: a refusal of the whole request, or an answer without
+ * records. */
 void kvp_peer_hello_reply_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_hello_reply_t *reply);
 void kvp_peer_reply_encode(kvp_buf_t *out, uint8_t opcode, uint64_t request_id, kvp_err_t err, const char *detail,
                            const void *records, uint32_t n, size_t record_bytes);
 
 /* A refusal is no error of the decoder: it is in reply_out->err, or what kvp_peer_reply_decode returns. */
 kvp_err_t kvp_peer_hello_reply_decode(const kvp_frame_t *frame, kvp_peer_hello_reply_t *reply_out) KVP_MUST_USE;
-/* kvp_peer_reply_decode wants n records; PROTO for any other number. */
+/* kvp_peer_reply_decode expects n records; PROTO for any other number. */
 kvp_err_t kvp_peer_reply_decode(const kvp_frame_t *frame, uint8_t opcode, uint32_t n, size_t record_bytes,
                                 const void **records_out) KVP_MUST_USE;
 
-/* kvp_peer_range_check: a range as a peer tells it holds len bytes at addr, under a token and a key that can be. PROTO. No key means
- * memory of a device. */
+/* kvp_peer_range_check: a valid range contains len bytes at addr, with a possible token and key;
+ * else PROTO. An empty key means device memory. */
 kvp_err_t kvp_peer_range_check(const kvp_peer_range_t *range, const kvp_peer_at_t *at) KVP_MUST_USE;
 
 #endif

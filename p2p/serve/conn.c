@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What peers ask on a control connection. A job touches registered memory a slice at a time, holding its range for no longer:
- * unregistering waits for one slice, whatever the peer does.
- */
+ * Peers' requests on a control connection. A job holds its range of registered memory for one slice
+ * at a time: unregistering waits for one slice, whatever the peer does. */
 #include "p2p/serve/conn.h"
 
 #include "common/clock.h"
@@ -108,7 +107,7 @@ kvp_p2p_bounce_takes(const kvp_peer_moves_t *moves)
     return true;
 }
 
-/* Begins one copy; the range is held until it is over. */
+/* Begins one copy; the range is held until the copy is over. */
 static kvp_err_t
 begin_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, kvp_peer_move_t kind, const kvp_peer_piece_t *piece,
            kvp_reg_t **reg_out)
@@ -150,7 +149,7 @@ kvp_p2p_bounce_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, const 
 
 /* ---- hello */
 static void
-judge(const kvp_p2p_conn_t *conn, const kvp_peer_hello_t *hello, kvp_peer_hello_reply_t *reply)
+judge_hello(const kvp_p2p_conn_t *conn, const kvp_peer_hello_t *hello, kvp_peer_hello_reply_t *reply)
 {
     if (conn->is_over) {
         reply->err = KVP_BUSY;
@@ -175,7 +174,7 @@ on_hello(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
         *why_out = "no hello";
         return err;
     }
-    judge(conn, &hello, &reply);
+    judge_hello(conn, &hello, &reply);
     conn->is_leaving = reply.err != KVP_OK;
     reply.version = (uint32_t)kvp_min_u64(hello.version, KVP_PROTO_VERSION);
     if (reply.err == KVP_OK) {
@@ -262,7 +261,7 @@ kvp_p2p_conn_end_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
     conn->rdma_conn = 0;
 }
 
-/* It has one at a time, so a peer that tells many holds no more than that. */
+/* A connection has one at a time, so repeated requests hold no more. */
 static kvp_err_t
 on_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -291,7 +290,7 @@ on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
 
     if (err != KVP_OK) return err;
     if (is_return && conn->bounce != NULL) {
-        kvp_p2p_bounces_give(&shared->bounces, conn->bounce, true); /* its peer answers for that */
+        kvp_p2p_bounces_give(&shared->bounces, conn->bounce, true); /* the peer confirms that no transfer uses it */
         conn->bounce = NULL;
     }
     if (!is_return && conn->bounce == NULL) err = kvp_p2p_bounces_take(&shared->bounces, &conn->bounce);
@@ -321,7 +320,8 @@ on_map(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *
     kvp_err_t err = kvp_peer_map_decode(frame, &token);
 
     if (err != KVP_OK) return err;
-    /* What is said over TCP could be another's word; and who may not be read is given nothing. */
+    /* A message over TCP could come from another process; and a process that may not be read gets
+     * no memory. */
     err = conn->proc.fd >= 0 ? kvp_p2p_owns_share(shared->conf.owns, token, fds, &cell) : KVP_NOTSUP;
     if (err == KVP_OK) {
         err = kvp_framed_out_fds(&conn->io, out->len, fds, 2);
@@ -363,7 +363,7 @@ on_move(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
     kvp_err_t err = kvp_peer_moves_decode(frame, &moves);
 
     if (err != KVP_OK) return err;
-    if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO; /* it was told that we cannot */
+    if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO; /* the peer knows that we cannot */
     if (is_bounced(moves.kind) && (conn->bounce == NULL || !kvp_p2p_bounce_takes(&moves))) return KVP_PROTO;
     *job = (kvp_p2p_job_t){.request_id = frame->hdr.request_id, .kind = moves.kind, .n = moves.n};
     job->pieces = malloc(moves.n * sizeof *job->pieces);
@@ -403,7 +403,7 @@ end_piece(kvp_p2p_job_t *job, kvp_err_t err)
 
 /* slice does n bytes of the piece at hand. */
 static kvp_err_t
-slice(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job, uint64_t n)
+run_slice(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job, uint64_t n)
 {
     const kvp_peer_piece_t *piece = &job->pieces[job->at];
     kvp_peer_at_t at = {.addr = piece->addr + job->off, .len = n, .token = piece->token};
@@ -432,7 +432,7 @@ look_at_some(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job)
     while (left > 0 && job->at < job->n) {
         uint64_t len = job->pieces[job->at].len;
         uint64_t n = job->kind == KVP_PEER_CHECK ? len : kvp_min_u64(left, len - job->off);
-        kvp_err_t err = slice(shared, job, n);
+        kvp_err_t err = run_slice(shared, job, n);
 
         job->off += n;
         left -= kvp_min_u64(left, job->kind == KVP_PEER_CHECK ? 1024 : n);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One control connection of an endpoint's serving side: what serve.c (the loop) and conn.c (what is asked, and
- * answered) share. All of it belongs to the loop's thread.
- */
+ * One control connection of an endpoint's serving side: shared by serve.c (the loop) and conn.c
+ * (requests and answers). All of it belongs to the loop's thread. */
 #ifndef KVP_P2P_SERVE_CONN_H
 #define KVP_P2P_SERVE_CONN_H
 
@@ -12,7 +11,7 @@
 #include "p2p/base/ranges.h"
 #include "transport/bounce.h"
 
-#define KVP_P2P_BOUNCES_MAX 64u /* of an endpoint; whoever finds none asks again */
+#define KVP_P2P_BOUNCES_MAX 64u /* of an endpoint; a refused peer asks again */
 
 typedef struct {
     kvp_p2p_ranges_t *ranges; /* borrowed */
@@ -31,18 +30,20 @@ typedef struct {
 void kvp_p2p_bounces_init(kvp_p2p_bounces_t *bounces, kvp_p2p_ranges_t *ranges, bool is_private);
 void kvp_p2p_bounces_fini(kvp_p2p_bounces_t *bounces); /* all were given back */
 
-/* kvp_p2p_bounces_take: NOTSUP (no memory of a device is registered), BUSY, NOMEM, SYS. kvp_p2p_bounces_give takes it back; is_quiet: nothing
- * that its peer sent can land in it any more. Otherwise it is unregistered, which waits for that. */
+/* kvp_p2p_bounces_take: NOTSUP (no device memory is registered), BUSY, NOMEM, SYS.
+ * kvp_p2p_bounces_give returns it; is_quiet: no byte of its peer can land in it any more. Otherwise
+ * it is unregistered first, which waits for such bytes. */
 kvp_err_t kvp_p2p_bounces_take(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out) KVP_MUST_USE;
 void kvp_p2p_bounces_give(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, bool is_quiet);
 
-/* kvp_p2p_bounce_at tells a peer where it is. */
+/* kvp_p2p_bounce_at returns its place for the peer. */
 kvp_peer_at_t kvp_p2p_bounce_at(const kvp_p2p_bounce_t *bounce);
 
 /* kvp_p2p_bounce_takes: the pieces of such a move lie in the bounce buffer. */
 bool kvp_p2p_bounce_takes(const kvp_peer_moves_t *moves);
 
-/* kvp_p2p_bounce_copy copies some of the pieces, whose outcome goes into moved, and returns how many it has dealt with: 1 or more. */
+/* kvp_p2p_bounce_copy copies some of the pieces, whose outcome goes into moved, and returns how
+ * many it has dealt with: 1 or more. */
 uint32_t kvp_p2p_bounce_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, const kvp_peer_moves_t *moves,
                              kvp_peer_moved_t *moved);
 
@@ -52,32 +53,32 @@ typedef struct {
     kvp_peer_move_t kind;
     uint32_t n, at; /* pieces, and the one at hand, but of a pull */
     uint64_t off; /* in it */
-    kvp_peer_piece_t *pieces; /* NULL = there is none */
+    kvp_peer_piece_t *pieces; /* NULL = no job */
     kvp_peer_moved_t *moved;
     kvp_sum_state_t *sum;
     kvp_p2p_pull_t pull;
-    bool is_waiting; /* for what threads are still at; wake_fd tells */
+    bool is_waiting; /* threads work on slices; wake_fd signals the end */
 } kvp_p2p_job_t;
 
 typedef struct {
     kvp_list_t link; /* the server's conns, or its dead */
     kvp_list_t on_jobs; /* the server's jobs or waiting */
-    kvp_list_t on_hellos; /* the server's hellos, oldest first, until Hello was said */
+    kvp_list_t on_hellos; /* in the server's hellos, oldest first, until Hello has arrived */
     kvp_framed_t io;
     uint64_t since_ns;
     uint64_t incarnation; /* 0 until Hello */
-    uint64_t rdma_conn; /* incarnation of the asker's connection by rdma, which ends with this one; 0 = it told none */
+    uint64_t rdma_conn; /* incarnation of the asker's rdma connection, which ends with this one; 0 = none stated */
     kvp_cma_proc_t proc;
-    kvp_p2p_bounce_t *bounce; /* NULL = it has none */
+    kvp_p2p_bounce_t *bounce; /* NULL = none */
     kvp_p2p_job_t job;
     bool is_unix;
     bool is_raw; /* its first bytes are still unread */
-    bool is_over; /* beyond the maximum: to be refused */
+    bool is_over; /* over the maximum: to be refused */
     bool is_closed; /* on the server's dead */
-    bool is_leaving; /* refused: until it closes */
+    bool is_leaving; /* refused: stays until it closes */
 } kvp_p2p_conn_t;
 
-/* What connections need of their server. */
+/* The server's parts that connections use. */
 typedef struct {
     kvp_p2p_server_conf_t conf;
     char unix_path[KVP_PEER_UNIX_MAX]; /* empty = none */
@@ -88,18 +89,20 @@ typedef struct {
     uint32_t notes_n;
 } kvp_p2p_shared_t;
 
-/* kvp_p2p_conn_on_frame answers one request, or begins a job: PROTO and others end the connection; *why_out then says why. */
+/* kvp_p2p_conn_on_frame answers one request, or begins a job: PROTO and other errors end the
+ * connection, with the reason in *why_out. */
 kvp_err_t kvp_p2p_conn_on_frame(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame,
                                 const char **why_out) KVP_MUST_USE;
 
 /* kvp_p2p_conn_work does a slice of the job; once it is over its answer is queued. */
 void kvp_p2p_conn_work(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn);
-/* kvp_p2p_job_stop lets nothing more be done for a job, of which there may be none. False: a thread is still at it, and neither it nor
- * what it uses of the connection may go. */
+/* kvp_p2p_job_stop stops a job, if any. False: a thread still works on it, and neither the job nor
+ * the connection's memory in use may be freed. */
 bool kvp_p2p_job_stop(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job);
 void kvp_p2p_job_drop(kvp_p2p_job_t *job); /* that was stopped */
 
-/* kvp_p2p_conn_end_rdma ends the connection by rdma that belongs to this one: its adapter says nothing when its host vanishes. */
+/* kvp_p2p_conn_end_rdma ends the rdma connection of this control connection: its adapter sends
+ * nothing when its host vanishes. */
 void kvp_p2p_conn_end_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn);
 
 static inline bool

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The serving side's threads: one for control connections (epoll), KVP_P2P_LANES for the transport.
  *
- * Design notes. A connection's next request is looked at when its last answer is gone and its job is over, so a client costs one
- * request and one answer. Jobs take turns, a slice each. A connection that is closed is freed at the end of the turn: events of
- * the same turn may still name it.
- */
+ * Design notes. A connection's next request is read when its last answer is sent and its job is
+ * over, so a client costs one request and one answer. Jobs take turns, a slice each. A closed
+ * connection is freed at the end of the turn: events of the same turn may still name it. */
 #include "p2p/serve/conn.h"
 
 #include "net/epoll.h"
@@ -23,7 +22,7 @@
 #define ACCEPTS_A_TURN 64
 #define RECVS_A_TURN 8
 #define HELLO_NS (5 * KVP_NS_PER_S)
-#define REFUSE_SLACK 64u /* connections over the maximum that are told BUSY; beyond, they are just closed */
+#define REFUSE_SLACK 64u /* connections over the maximum that get a BUSY answer; further ones are just closed */
 #define ACCEPT_PAUSE_MS 100
 #define LANE_BACK_OFF_NS (10 * KVP_NS_PER_MS)
 
@@ -35,8 +34,8 @@ typedef struct {
 
 struct kvp_p2p_server {
     kvp_p2p_shared_t shared;
-    int tcp_fd, unix_fd; /* unix_fd -1: nobody copies from or to this process */
-    kvp_epoll_t epoll; /* tags: a connection, &tcp_fd and &unix_fd, and the server for what it watches for others */
+    int tcp_fd, unix_fd; /* unix_fd -1: no copies from or to this process */
+    kvp_epoll_t epoll; /* tags: a connection, &tcp_fd, &unix_fd, and the server for the watched descriptor */
     _Atomic bool is_stopping;
     bool has_thread;
     pthread_t thread;
@@ -76,7 +75,8 @@ conn_breach(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, const char *why)
     conn_close(server, conn);
 }
 
-/* Those whose bytes a puller is still copying are looked at again when it is done: it wakes the loop. */
+/* Connections whose bytes a puller is still copying are checked again at its end: it wakes the
+ * loop. */
 static void
 free_dead(kvp_p2p_server_t *server)
 {
@@ -156,8 +156,8 @@ accept_some(kvp_p2p_server_t *server, const int *listen_fd)
     }
 }
 
-/* look_first tells a data connection, which goes to the transport unread, from a control connection. False = not here any more,
- * or not whole yet. */
+/* look_first tells a data connection, which goes to the transport unread, from a control
+ * connection. False = the connection has left this list, or has too few bytes. */
 static bool
 look_first(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
 {
@@ -189,7 +189,7 @@ look_first(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
 
 /* answer works off what has arrived, up to the first answer that does not leave at once, or a job. False = closed. */
 static bool
-answer(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
+answer_frame(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
 {
     const char *why = "malformed frame";
     kvp_frame_t frame;
@@ -214,9 +214,9 @@ answer(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
     return true;
 }
 
-/* What one waits for: room for an answer, or a request; during a job only whether the peer goes. */
+/* Sets the awaited events: room for an answer, or a request; during a job only the peer's close. */
 static void
-rearm(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
+rearm_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
 {
     uint32_t events = EPOLLRDHUP;
 
@@ -234,13 +234,13 @@ on_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
 
     if (conn->is_closed || (conn->is_raw && !look_first(server, conn, events))) return;
     if (kvp_p2p_conn_has_job(conn)) {
-        conn_close(server, conn); /* it went, and nobody wants the answer */
+        conn_close(server, conn); /* the peer closed, so the answer has no reader */
         return;
     }
     if (kvp_framed_out_bytes(&conn->io) > 0) err = kvp_framed_flush(&conn->io);
     /* Who sends no more and does not read would wake us for ever. */
     if (err == KVP_EAGAIN && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) err = KVP_DISCONNECTED;
-    if (err == KVP_OK && !answer(server, conn)) return;
+    if (err == KVP_OK && !answer_frame(server, conn)) return;
     for (int i = 0; i < RECVS_A_TURN && err == KVP_OK && !kvp_p2p_conn_has_job(conn); i++) {
         if (kvp_framed_out_bytes(&conn->io) > 0) break;
         if (conn->is_leaving) {
@@ -250,19 +250,19 @@ on_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
             conn->io.in_at = 0;
         }
         err = kvp_framed_recv(&conn->io);
-        if (err == KVP_OK && !answer(server, conn)) return;
+        if (err == KVP_OK && !answer_frame(server, conn)) return;
     }
     if (err == KVP_LIMIT)
         conn_breach(server, conn, "request is too long");
     else if (err == KVP_OK || err == KVP_EAGAIN)
-        rearm(server, conn);
+        rearm_conn(server, conn);
     else
         conn_close(server, conn);
 }
 
 /* ---- the loop */
 static void
-work(kvp_p2p_server_t *server)
+work_on_jobs(kvp_p2p_server_t *server)
 {
     kvp_list_foreach_safe (pos, tmp, &server->jobs) {
         kvp_p2p_conn_t *conn = kvp_list_entry(pos, kvp_p2p_conn_t, on_jobs);
@@ -295,7 +295,7 @@ sleep_ms(kvp_p2p_server_t *server)
 }
 
 static void
-turn(kvp_p2p_server_t *server)
+run_turn(kvp_p2p_server_t *server)
 {
     int timeout_ms = sleep_ms(server);
     uint32_t events;
@@ -305,7 +305,7 @@ turn(kvp_p2p_server_t *server)
     kvp_ignore(kvp_epoll_wait(&server->epoll, timeout_ms), "what is due is seen to all the same");
     if (server->is_paused && rewatch_listeners(server, EPOLLIN) == KVP_OK) server->is_paused = false;
     while ((tag = kvp_epoll_next(&server->epoll, &events)) != NULL) {
-        if (tag == &server->epoll) /* threads have done what jobs waited for */
+        if (tag == &server->epoll) /* threads have finished slices that jobs waited for */
             kvp_list_splice(&server->waiting, &server->jobs);
         else if (tag == server)
             server->shared.conf.watched(server->shared.conf.watched_arg);
@@ -314,7 +314,7 @@ turn(kvp_p2p_server_t *server)
         else
             on_conn(server, tag, events);
     }
-    work(server);
+    work_on_jobs(server);
     free_dead(server);
 }
 
@@ -324,7 +324,7 @@ control_main(void *arg)
     kvp_p2p_server_t *server = arg;
 
     while (!atomic_load(&server->is_stopping))
-        turn(server);
+        run_turn(server);
     return NULL;
 }
 
@@ -348,8 +348,8 @@ kvp_p2p_server_watch(kvp_p2p_server_t *server, int fd)
 }
 
 /* ---- life */
-/* The socket that tells who is at its other end. Its name is in no file system: nothing is left where this process is killed. Without it
- * everybody comes by TCP. */
+/* The Unix socket proves which process is at its other end. Its name is abstract: a killed process
+ * leaves no file. Without it every peer connects by TCP. */
 static void
 open_unix(kvp_p2p_server_t *server)
 {

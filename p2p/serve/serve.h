@@ -23,26 +23,29 @@ typedef struct {
     kvp_p2p_ranges_t *ranges; /* borrowed, as is the rest, until stop */
     kvp_p2p_owns_t *owns;
     kvp_p2p_pullers_t *pullers;
-    void (*watched)(void *arg); /* called by the control thread once a descriptor that it watches is readable */
+    void (*watched)(void *arg); /* called by the control thread when the watched descriptor is readable */
     void *watched_arg;
     kvp_tp_t *tp;
-    kvp_tp_t *rdma; /* NULL = there is none; then */
+    kvp_tp_t *rdma; /* NULL = none; then */
     uint16_t rdma_port; /* is 0 */
     const kvp_peer_hello_t
-        *me; /* what is said of this endpoint; proc not told: it is not to be read, and reads nobody */
+        *me; /* this endpoint's own description; without proc: no process reads it, and it reads none */
     bool needs_tokens; /* ranges are found by their token alone */
 } kvp_p2p_server_conf_t;
 
-/* kvp_p2p_server_start: SYS (also an address that is in use), INVALID, NOMEM. port_out is the one it listens at. */
+/* kvp_p2p_server_start: SYS (also an address in use), INVALID, NOMEM. port_out is the listening
+ * port. */
 kvp_err_t kvp_p2p_server_start(const kvp_p2p_server_conf_t *conf, kvp_p2p_server_t **server_out, uint16_t *port_out)
     KVP_MUST_USE;
-/* kvp_p2p_server_stop ends every connection and the threads. When it returns nothing of them touches the ranges. NULL is legal. */
+/* kvp_p2p_server_stop ends every connection and the threads. After its return they touch no range.
+ * NULL is legal. */
 void kvp_p2p_server_stop(kvp_p2p_server_t *server);
 
-/* kvp_p2p_server_watch lets the control thread call conf.watched, once, when fd is readable; closing fd ends that. Any thread. */
+/* kvp_p2p_server_watch lets the control thread call conf.watched, once, when fd is readable;
+ * closing fd ends that. Any thread. */
 void kvp_p2p_server_watch(kvp_p2p_server_t *server, int fd);
 
-/* kvp_p2p_server_note takes the oldest message that came, or NULL; the caller frees it. Any thread. */
+/* kvp_p2p_server_note takes the oldest received message, or NULL; the caller frees it. Any thread. */
 kvp_peer_note_t *kvp_p2p_server_note(kvp_p2p_server_t *server);
 
 #endif
