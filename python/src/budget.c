@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-#define DEADLINE_MS 5000u /* kvpool.h: of a handle that names none */
+#define DEADLINE_MS 5000u /* kvpool.h: the default of a handle */
 
 static uint64_t
 now_ms(void)

@@ -133,10 +133,10 @@ check_lengths(Py_ssize_t keys, Py_ssize_t addrs, Py_ssize_t sizes, const char *o
     return false;
 }
 
-/* A list of our own of the caller's, whose inner lists are tuples; others may change theirs while an object's own code runs.
- * Counts the pieces. NULL with an exception. */
+/* A list of our own of the caller's, whose inner lists are tuples; others may change theirs while
+ * an object's own code runs. Counts the pieces. NULL with an exception. */
 static PyObject *
-freeze(PyObject *obj, const char *what, Py_ssize_t *pieces_out)
+freeze_list(PyObject *obj, const char *what, Py_ssize_t *pieces_out)
 {
     PyObject *outer = check_list(obj, what) ? PySequence_List(obj) : NULL;
 
@@ -241,10 +241,10 @@ kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject *siz
 
     memset(it, 0, sizeof *it);
     if (!kvpy_keys_init(&it->keys, keys)) return false;
-    l.addrs = freeze(addrs, "buffers", &pieces_n);
+    l.addrs = freeze_list(addrs, "buffers", &pieces_n);
     if (l.addrs == NULL) goto done;
     if (sizes != Py_None) {
-        l.sizes = freeze(sizes, "sizes", &sizes_n);
+        l.sizes = freeze_list(sizes, "sizes", &sizes_n);
         if (l.sizes == NULL) goto done;
     }
     if (!check_lengths(it->keys.n, PyList_GET_SIZE(l.addrs), l.sizes != NULL ? PyList_GET_SIZE(l.sizes) : it->keys.n,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * convert.h - Python objects into what kvpool.h takes. Each returns false, or NULL, with an exception set: TypeError for
- * what is no key, address or length, OverflowError for numbers out of range, ValueError for lists of unequal length.
- */
+ * convert.h - Python objects into what kvpool.h takes. Each returns false, or NULL, with an
+ * exception set: TypeError for what is no key, address or length, OverflowError for numbers out of
+ * range, ValueError for lists of unequal length. */
 #ifndef KVPY_CONVERT_H
 #define KVPY_CONVERT_H
 
@@ -31,7 +31,7 @@ typedef struct {
 bool kvpy_keys_init(kvpy_keys_t *k, PyObject *list);
 void kvpy_keys_fini(kvpy_keys_t *k);
 
-/* Memory of one object that Python knows: by the buffer protocol, else by DLPack. */
+/* Memory of a Python object: by the buffer protocol, else by DLPack. */
 typedef struct {
     Py_buffer view; /* .obj NULL = not in use */
     PyObject *capsule; /* DLPack's; NULL = not in use */
@@ -40,8 +40,8 @@ typedef struct {
     bool is_device; /* no processor may touch it */
 } kvpy_mem_t;
 
-/* kvpy_mem_init takes hold of obj's memory, which has to be contiguous, and writable where is_written: BufferError. TypeError for what
- * has none, or has Python objects or pointers in it. */
+/* kvpy_mem_init pins obj's memory, which has to be contiguous, and writable if is_written: else
+ * BufferError. TypeError for an object without memory, or with Python objects or pointers in it. */
 bool kvpy_mem_init(kvpy_mem_t *mem, PyObject *obj, bool is_written);
 void kvpy_mem_fini(kvpy_mem_t *mem);
 
@@ -56,8 +56,8 @@ typedef struct {
     int *results;
 } kvpy_items_t;
 
-/* kvpy_items_init takes keys with addresses and sizes: lists of ints, one piece each, or of lists of ints; or, with sizes
- * None, keys with objects that have memory, or lists of these. */
+/* kvpy_items_init takes keys with addresses and sizes: lists of ints, one piece each, or of lists
+ * of ints; or, with sizes None, keys with objects that have memory, or lists of these. */
 bool kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject *sizes, bool is_written);
 /* kvpy_items_lineages gives the items of a put their lineages: None, or a list with that of each, or None. */
 bool kvpy_items_lineages(kvpy_items_t *it, PyObject *list);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory of Python objects: the buffer protocol first, DLPack for what has none (tensors of torch). DLPack's structures are part of its
- * specification (dmlc.github.io/dlpack): those of version 1, which say what is read-only, and those before it, which cannot.
- */
+ * Memory of Python objects: the buffer protocol first, DLPack for objects without it (tensors of
+ * torch). DLPack's structures are part of its specification (dmlc.github.io/dlpack): those of
+ * version 1, which mark read-only memory, and the older ones, which cannot. */
 #include "python/src/convert.h"
 
 #include <string.h>
@@ -21,12 +21,13 @@ typedef struct {
     uint64_t byte_offset;
 } dl_tensor_t;
 
-/* What the capsule "dltensor" begins with; the producer's deleter frees it when the capsule dies unused, so we never call it. */
+/* The beginning of the capsule "dltensor"; the producer's deleter frees the tensor when the capsule
+ * dies unused, so we never call the deleter. */
 typedef struct {
     dl_tensor_t tensor;
 } dl_managed_t;
 
-/* What the capsule "dltensor_versioned" holds. */
+/* The contents of the capsule "dltensor_versioned". */
 typedef struct {
     uint32_t major, minor;
     void *manager;
@@ -39,10 +40,11 @@ typedef struct {
 #define DL_READ_ONLY 1u
 #define DL_IS_COPIED 2u
 
-/* What lies there are handles of whoever made it. */
+/* The data are handles of the producer. */
 #define DL_OPAQUE 3u
 
-/* Devices whose data is an address that this process, or CUDA in it, knows. That of others is a handle of theirs. */
+/* Devices whose data is an address that this process, or CUDA in it, can use. Other devices' data
+ * is an opaque handle. */
 enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_ROCM_HOST = 11, DL_CUDA_MANAGED = 13 };
 
 static bool
@@ -52,7 +54,7 @@ has_address(int32_t device)
            device == DL_CUDA_MANAGED;
 }
 
-/* Whether it is C-contiguous, and how many elements it has. */
+/* Checks that it is C-contiguous, and counts its elements. */
 static bool
 count_elements(const dl_tensor_t *t, uint64_t *n_out)
 {
@@ -68,7 +70,7 @@ count_elements(const dl_tensor_t *t, uint64_t *n_out)
 }
 
 static bool
-refuse(const char *why)
+refuse_memory(const char *why)
 {
     PyErr_SetString(PyExc_BufferError, why);
     return false;
@@ -93,9 +95,9 @@ take_tensor(kvpy_mem_t *mem, const dl_tensor_t *t)
         return false;
     }
     if (t->dtype.code == DL_OPAQUE) return refuse_addresses();
-    if (!count_elements(t, &n)) return refuse("the tensor is not contiguous (C order)");
+    if (!count_elements(t, &n)) return refuse_memory("the tensor is not contiguous (C order)");
     if (__builtin_mul_overflow(n, (uint64_t)t->dtype.bits * t->dtype.lanes, &bits) || bits > SIZE_MAX - 7)
-        return refuse("the tensor is larger than memory");
+        return refuse_memory("the tensor is larger than memory");
     mem->is_device = t->device.type == DL_CUDA;
     mem->addr = (char *)t->data + t->byte_offset;
     mem->len = (size_t)((bits + 7) / 8);
@@ -105,10 +107,10 @@ take_tensor(kvpy_mem_t *mem, const dl_tensor_t *t)
 static bool
 take_versioned(kvpy_mem_t *mem, const dl_versioned_t *v, bool is_written)
 {
-    if (v->major != DL_MAJOR) return refuse("the tensor comes by a version of DLPack that is not known here");
-    if (is_written && (v->flags & DL_READ_ONLY) != 0) return refuse("the tensor is read-only");
+    if (v->major != DL_MAJOR) return refuse_memory("the tensor comes by a version of DLPack that is not known here");
+    if (is_written && (v->flags & DL_READ_ONLY) != 0) return refuse_memory("the tensor is read-only");
     if (is_written && (v->flags & DL_IS_COPIED) != 0)
-        return refuse("the tensor comes as a copy, which nobody would see");
+        return refuse_memory("the tensor comes as a copy, which nobody would see");
     return take_tensor(mem, &v->tensor);
 }
 
@@ -127,7 +129,7 @@ take_capsule(kvpy_mem_t *mem, PyObject *capsule, bool is_written)
     return take_tensor(mem, &managed->tensor);
 }
 
-/* Asks for version 1 first. Producers that are older than that know no such argument. */
+/* Asks for version 1 first. Older producers do not know the argument. */
 static PyObject *
 call_dlpack(PyObject *obj)
 {
@@ -162,8 +164,9 @@ take_dlpack(kvpy_mem_t *mem, PyObject *obj, bool is_written)
     return true;
 }
 
-/* Whether a format (PEP 3118) has Python objects or pointers in it: bytes that are got over these end the process when they are used next,
- * and nobody else can use them. Names of fields, ":like this:", may be of any letters; "Zd" is a complex number. */
+/* Returns whether a format (PEP 3118) has Python objects or pointers in it. A get over them would
+ * end the process at their next use, and no other process can use them. Names of fields, ":like
+ * this:", may have any letters; "Zd" is a complex number. */
 static bool
 has_addresses(const char *format)
 {
@@ -180,7 +183,7 @@ has_addresses(const char *format)
     return false;
 }
 
-/* The same of an array of numpy that has no format, as those with dates or text of any length in them. */
+/* The same check for a numpy array without a format, such as one with dates or text of any length. */
 static bool
 has_objects(PyObject *obj)
 {
@@ -188,13 +191,14 @@ has_objects(PyObject *obj)
     PyObject *has = dtype != NULL ? PyObject_GetAttrString(dtype, "hasobject") : NULL;
     bool is_true = has != NULL && PyObject_IsTrue(has) == 1;
 
-    PyErr_Clear(); /* of what is no array */
+    PyErr_Clear(); /* not an array */
     Py_XDECREF(has);
     Py_XDECREF(dtype);
     return is_true;
 }
 
-/* Any strides are asked for, so that what is refused is refused by the caller, in the same words whoever made the object. */
+/* Requests any strides, so that the caller refuses unfit memory, in the same words for every kind
+ * of object. */
 static bool
 get_buffer(Py_buffer *view, PyObject *obj)
 {
@@ -217,7 +221,7 @@ take_buffer(kvpy_mem_t *mem, PyObject *obj, bool is_written)
         bool is_readonly = is_written && mem->view.readonly;
 
         PyBuffer_Release(&mem->view);
-        return refuse(is_readonly ? "the memory is read-only" : "the memory is not contiguous (C order)");
+        return refuse_memory(is_readonly ? "the memory is read-only" : "the memory is not contiguous (C order)");
     }
     mem->addr = mem->view.buf;
     mem->len = (size_t)mem->view.len;

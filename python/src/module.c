@@ -75,8 +75,9 @@ copy_bytes(void *dst, const void *src, size_t len)
     Py_END_ALLOW_THREADS
 }
 
-/* The kernel copies between memory of this process, and says where there is none, or where it may not be touched, instead of ending the
- * process. Where the system does not let it (seccomp), it is copied as memory that one trusts. False: not all of it could be. */
+/* The kernel copies between memory of this process, and returns an error for unmapped or protected
+ * memory instead of ending the process. Where the system forbids the call (seccomp), the memory is
+ * trusted and copied directly. False: not all bytes could be copied. */
 static bool
 copy_checked(void *dst, const void *src, size_t len, bool is_read)
 {
@@ -113,8 +114,9 @@ take_source(kvpy_mem_t *mem, PyObject *obj)
     return true;
 }
 
-/* write_bytes(address, str or object with memory, length, is_checked=False) -> whether it has as many bytes, of the host; only then they are copied to
- * the address. is_checked: False also where there is no memory to be written, or not for all of them. */
+/* write_bytes(address, str or object with memory, length, is_checked=False) -> whether it has as
+ * many bytes, of the host; only then they are copied to the address. is_checked: False also where
+ * there is no memory to be written, or not for all of them. */
 static PyObject *
 write_bytes(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -136,7 +138,8 @@ write_bytes(PyObject *Py_UNUSED(module), PyObject *args)
     return PyBool_FromLong(is_well);
 }
 
-/* read_bytes(address, length, is_checked=False) -> bytes. is_checked: None where there is no memory to be read, or not as much. */
+/* read_bytes(address, length, is_checked=False) -> bytes. is_checked: None where there is no memory
+ * to be read, or not as much. */
 static PyObject *
 read_bytes(PyObject *Py_UNUSED(module), PyObject *args)
 {

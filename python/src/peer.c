@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The type Peer: an endpoint of peer-to-peer transfers (kvpool_p2p.h). Methods take positional arguments alone and return the
- * library's numbers; the interpreter's lock is released around every call of it.
- */
+ * The type Peer: an endpoint of peer-to-peer transfers (kvpool_p2p.h). Methods take positional
+ * arguments alone and return the library's numbers; the interpreter's lock is released around every
+ * call of it. */
 #include "python/src/convert.h"
 
 #include "client/kvpool_p2p.h"
@@ -61,7 +61,7 @@ peer_open(peer_t *self, PyObject *args)
         Py_END_ALLOW_THREADS
         return Py_BuildValue("(is)", KVPOOL_INVALID, "the endpoint is open already");
     }
-    if (p2p != NULL) self->p2p = p2p; /* one that failed is not stored over what another thread opened */
+    if (p2p != NULL) self->p2p = p2p; /* a failed open does not replace another thread's endpoint */
     return Py_BuildValue("(iN)", err, PyUnicode_DecodeUTF8(detail, (Py_ssize_t)strlen(detail), "replace"));
 }
 
@@ -79,7 +79,7 @@ peer_close(peer_t *self, PyObject *Py_UNUSED(args))
     return PyLong_FromLong(err);
 }
 
-/* port() -> the one that peers connect to, 0 where it was never opened */
+/* port() -> the port for peers, 0 before open */
 static PyObject *
 peer_port(peer_t *self, PyObject *Py_UNUSED(args))
 {
@@ -155,7 +155,7 @@ peer_unregister(peer_t *self, PyObject *addr_obj)
 
 /* ---- transfers */
 
-/* Three lists of ints of one length. False with an exception. */
+/* Reads three lists of ints of one length. False with an exception. */
 static bool
 take_ops(PyObject *locals, PyObject *remotes, PyObject *lens, kvpool_p2p_op_t **ops_out, size_t *n_out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The handle: opening and closing, memory, and calls for single keys. Methods take positional arguments alone, for the
- * layers above give them all; what they return is said at each.
- */
+ * The handle: opening and closing, memory, and calls for single keys. Methods take positional
+ * arguments only, because the Python layers above pass them all; each method's comment has its
+ * result. */
 #include "python/src/convert.h"
 
 #include <stddef.h>
@@ -21,7 +21,7 @@ static const code_t codes[] = {
 #undef KVPY_CODE
 };
 
-#define CODE_INVALID (-600) /* one number for many errors, so that a log line has to say which */
+#define CODE_INVALID (-600) /* one number for many errors, so a log line has to name the error */
 
 static void
 tell_invalid(const kvpy_pool_t *self, int err)
@@ -59,7 +59,7 @@ kvpy_check(const kvpy_pool_t *self)
 }
 
 static PyObject *
-number(const kvpy_pool_t *self, int err)
+number_or_code(const kvpy_pool_t *self, int err)
 {
     return PyLong_FromLong(err < 0 ? kvpy_code(self, err) : err);
 }
@@ -78,8 +78,8 @@ pool_init(kvpy_pool_t *self, PyObject *args, PyObject *kw)
     return 0;
 }
 
-/* In whatever thread finds it to be garbage, and as long as a close takes. It waits for the library's own threads alone, which never
- * want the interpreter: who is in a call has a reference. */
+/* In whatever thread finds it to be garbage, and as long as a close takes. It waits for the
+ * library's own threads alone, which never want the interpreter: who is in a call has a reference. */
 static void
 pool_dealloc(kvpy_pool_t *self)
 {
@@ -95,7 +95,7 @@ pool_dealloc(kvpy_pool_t *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* A tuple of str; borrowed from it. */
+/* Reads a tuple of str; the texts are borrowed from it. */
 static bool
 texts_of(PyObject *tuple, const char *texts[SSD_MAX], size_t *n_out)
 {
@@ -143,7 +143,7 @@ pool_open(kvpy_pool_t *self, PyObject *args)
         Py_END_ALLOW_THREADS
         return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
     }
-    if (pool != NULL) self->pool = pool; /* one that failed is not stored over what another thread opened */
+    if (pool != NULL) self->pool = pool; /* a failed open does not replace another thread's pool */
     return Py_BuildValue("(lN)", kvpy_code(self, err),
                          PyUnicode_DecodeUTF8(detail, (Py_ssize_t)strlen(detail), "replace"));
 }
@@ -164,7 +164,7 @@ pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
             err = kvpool_close(self->pool);
         Py_END_ALLOW_THREADS
     }
-    return number(self, err);
+    return number_or_code(self, err);
 }
 
 /* on_invalid(callable) */
@@ -203,7 +203,7 @@ pool_unmount_ssd(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_unmount_ssd(self->pool, &opts);
     Py_END_ALLOW_THREADS
-    return number(self, err);
+    return number_or_code(self, err);
 }
 
 /* ---- memory */
@@ -218,7 +218,7 @@ pool_register(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_register(self->pool, (void *)(uintptr_t)addr, (size_t)len);
     Py_END_ALLOW_THREADS
-    return number(self, err);
+    return number_or_code(self, err);
 }
 
 /* unregister(address) -> error */
@@ -232,11 +232,12 @@ pool_unregister(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_unregister(self->pool, (void *)(uintptr_t)addr);
     Py_END_ALLOW_THREADS
-    return number(self, err);
+    return number_or_code(self, err);
 }
 
 /* ---- single keys */
-/* A device's memory goes the way of a batch, which wants it registered: by the other one the processor would touch it. */
+/* Device memory takes the way of a batch, which requires registration; by the single call the
+ * processor would touch it. */
 static int
 put_memory(const kvpy_pool_t *self, const kvpool_key_t *key, const kvpy_mem_t *mem, const kvpool_opts_t *opts)
 {
@@ -285,7 +286,7 @@ pool_put(kvpy_pool_t *self, PyObject *args)
         err = put_memory(self, &key, &mem, &opts);
     Py_END_ALLOW_THREADS
     kvpy_mem_fini(&mem);
-    return number(self, err);
+    return number_or_code(self, err);
 }
 
 /* One round into new bytes of the length guessed. */
@@ -318,7 +319,8 @@ pool_get(kvpy_pool_t *self, PyObject *args)
         return NULL;
     if (!kvpy_key(key_obj, &key)) return NULL;
     budget = kvpy_budget_begin(self, &opts);
-    for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* it may be replaced by a larger one */
+    /* a larger value may replace it meanwhile */
+    for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) {
         Py_XDECREF(bytes);
         bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)len);
         if (bytes == NULL) return NULL;
@@ -327,7 +329,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
     }
     if (err != KVPOOL_OK) {
         Py_DECREF(bytes);
-        return number(self, kvpy_lookup_err(self, err));
+        return number_or_code(self, kvpy_lookup_err(self, err));
     }
     self->guess = len;
     if (len < (size_t)PyBytes_GET_SIZE(bytes) && _PyBytes_Resize(&bytes, (Py_ssize_t)len) < 0) return NULL;
@@ -353,7 +355,7 @@ pool_get_into(kvpy_pool_t *self, PyObject *args)
         err = get_memory(self->pool, &key, &mem, &opts, &len);
     Py_END_ALLOW_THREADS
     kvpy_mem_fini(&mem);
-    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, kvpy_lookup_err(self, err));
+    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number_or_code(self, kvpy_lookup_err(self, err));
 }
 
 /* view(key, deadline_ms) -> View or error */
@@ -386,7 +388,7 @@ pool_size(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_size(self->pool, key.data, key.len, &len, &opts);
     Py_END_ALLOW_THREADS
-    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, kvpy_lookup_err(self, err));
+    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number_or_code(self, kvpy_lookup_err(self, err));
 }
 
 /* exists(key, deadline_ms) -> 1, 0 or error */
@@ -405,7 +407,7 @@ pool_exists(kvpy_pool_t *self, PyObject *args)
         err = kvpool_exists(self->pool, key.data, key.len, &exists, &opts);
     Py_END_ALLOW_THREADS
     err = kvpy_lookup_err(self, err);
-    return number(self, err == KVPOOL_OK || err == KVPOOL_NOT_FOUND ? exists : err);
+    return number_or_code(self, err == KVPOOL_OK || err == KVPOOL_NOT_FOUND ? exists : err);
 }
 
 /* remove(key, deadline_ms, flags) -> error */
@@ -424,7 +426,7 @@ pool_remove(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_remove(self->pool, key.data, key.len, &opts);
     Py_END_ALLOW_THREADS
-    return number(self, kvpy_lookup_err(self, err));
+    return number_or_code(self, kvpy_lookup_err(self, err));
 }
 
 /* remove_many(pattern or None, deadline_ms, flags) -> error, or (removed, held) */
@@ -443,7 +445,7 @@ pool_remove_many(kvpy_pool_t *self, PyObject *args)
         err = pattern != NULL ? kvpool_remove_by_regex(self->pool, pattern, &opts, &removed, &held)
                               : kvpool_remove_all(self->pool, &opts, &removed, &held);
     Py_END_ALLOW_THREADS
-    if (err != KVPOOL_OK) return number(self, err);
+    if (err != KVPOOL_OK) return number_or_code(self, err);
     return Py_BuildValue("(KK)", (unsigned long long)removed, (unsigned long long)held);
 }
 
@@ -459,10 +461,10 @@ pool_bump(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_bump(self->pool, &opts, &epoch);
     Py_END_ALLOW_THREADS
-    return err == KVPOOL_OK ? PyLong_FromUnsignedLong(epoch) : number(self, err);
+    return err == KVPOOL_OK ? PyLong_FromUnsignedLong(epoch) : number_or_code(self, err);
 }
 
-/* ---- what is there */
+/* ---- the pool's contents */
 /* stat(deadline_ms) -> error, or JSON */
 static PyObject *
 pool_stat(kvpy_pool_t *self, PyObject *args)
@@ -476,7 +478,7 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
 
     if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u32, &opts.deadline_ms)) return NULL;
     budget = kvpy_budget_begin(self, &opts);
-    for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* it may have grown meanwhile */
+    for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* the text may have grown meanwhile */
         size_t cap = len + 4096;
 
         PyMem_RawFree(buf);
@@ -487,7 +489,7 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
             err = kvpool_stat(self->pool, buf, cap, &len, &opts);
         Py_END_ALLOW_THREADS
     }
-    text = err == KVPOOL_OK ? PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, "replace") : number(self, err);
+    text = err == KVPOOL_OK ? PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, "replace") : number_or_code(self, err);
     PyMem_RawFree(buf);
     return text;
 }

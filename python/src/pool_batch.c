@@ -40,15 +40,15 @@ take_put_opts(PyObject *const *args, kvpool_opts_t *opts_out)
     return true;
 }
 
-/* What a call said of the whole batch: nothing was done, and it is the result of each. */
+/* An error of the whole batch: nothing was done, and each item gets the error. */
 static void
-spread(int err, int *results, Py_ssize_t n)
+spread_err(int err, int *results, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; err != KVPOOL_OK && i < n; i++)
         results[i] = err;
 }
 
-/* See kvpy_lookup_err; absent is what a call says of what is not there. */
+/* See kvpy_lookup_err; absent is the call's result for an absent key. */
 static void
 lookup_results(const kvpy_pool_t *self, int *results, Py_ssize_t n, int absent)
 {
@@ -110,7 +110,8 @@ groups_init(groups_t *g, PyObject *ids, kvpy_items_t *it)
     return true;
 }
 
-/* (keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids[, lineages]) -> [0 or error] */
+/* (keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids[,
+ * lineages]) -> [0 or error] */
 PyObject *
 kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -130,7 +131,7 @@ kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     Py_BEGIN_ALLOW_THREADS
         err = kvpy_put_items(self, it.items, (size_t)it.keys.n, &opts, it.results);
     Py_END_ALLOW_THREADS
-    spread(err, it.results, it.keys.n);
+    spread_err(err, it.results, it.keys.n);
     list = list_of_results(self, it.results, NULL, it.keys.n);
     groups_fini(&groups);
     kvpy_items_fini(&it);
@@ -151,15 +152,15 @@ kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_batch_get(self->pool, it.items, (size_t)it.keys.n, &opts, it.results);
     Py_END_ALLOW_THREADS
-    spread(err, it.results, it.keys.n);
+    spread_err(err, it.results, it.keys.n);
     lookup_results(self, it.results, it.keys.n, KVPOOL_NOT_FOUND);
     list = list_of_results(self, it.results, it.items, it.keys.n);
     kvpy_items_fini(&it);
     return list;
 }
 
-/* What is asked of each key: (keys, deadline_ms, flags) -> [0, 1 or error]. absent is what it says of a key that no
- * object can have, to connectors. */
+/* A call with one result a key: (keys, deadline_ms, flags) -> [0, 1 or error]. absent is the result
+ * for an impossible key in the drop-in API. */
 typedef int (*per_key_fn)(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts, int *results);
 
 static PyObject *
@@ -179,7 +180,7 @@ ask_each(const kvpy_pool_t *self, PyObject *const *args, per_key_fn ask, int abs
         Py_BEGIN_ALLOW_THREADS
             err = ask(self->pool, keys.keys, (size_t)keys.n, &opts, results);
         Py_END_ALLOW_THREADS
-        spread(err, results, keys.n);
+        spread_err(err, results, keys.n);
         lookup_results(self, results, keys.n, absent);
         list = list_of_results(self, results, NULL, keys.n);
     }
@@ -209,7 +210,7 @@ kvpy_batch_remove(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 
 /* ---- places */
 static PyObject *
-place(const kvpy_pool_t *self, const kvpool_place_t *p, int err, bool wants_lineage)
+make_place(const kvpy_pool_t *self, const kvpool_place_t *p, int err, bool wants_lineage)
 {
     PyObject *segments, *lineage;
 
@@ -238,7 +239,7 @@ list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int 
     PyObject *list = PyList_New(n);
 
     for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
-        PyObject *one = place(self, &places[i], results[i], wants_lineages);
+        PyObject *one = make_place(self, &places[i], results[i], wants_lineages);
 
         if (one == NULL)
             Py_CLEAR(list);
@@ -248,8 +249,8 @@ list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int 
     return list;
 }
 
-/* (keys, deadline_ms, flags) -> [(length, (segment_id, ...), tier's segment_id or 0) or error]; with LINEAGES a lineage or None is the fourth
- * of each */
+/* (keys, deadline_ms, flags) -> [(length, (segment_id, ...), tier's segment_id or 0) or error];
+ * with LINEAGES a lineage or None is the fourth of each */
 PyObject *
 kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -269,7 +270,7 @@ kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
         Py_BEGIN_ALLOW_THREADS
             err = kvpool_batch_locate(self->pool, keys.keys, (size_t)keys.n, &opts, places, results);
         Py_END_ALLOW_THREADS
-        spread(err, results, keys.n);
+        spread_err(err, results, keys.n);
         lookup_results(self, results, keys.n, KVPOOL_NOT_FOUND);
         list = list_of_places(self, places, results, keys.n, (opts.flags & KVPOOL_LINEAGES) != 0);
     }
@@ -281,7 +282,7 @@ kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 
 /* ---- reservations */
 static PyObject *
-reservation(const kvpool_lookup_t *l)
+make_reservation(const kvpool_lookup_t *l)
 {
     return Py_BuildValue("(KIIII)", (unsigned long long)l->ticket, l->found, l->granted, l->ttl_ms, l->on_ssd);
 }
@@ -302,7 +303,7 @@ kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
         err = kvpool_longest_prefix(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, &lookup);
     Py_END_ALLOW_THREADS
     kvpy_keys_fini(&keys);
-    return err != KVPOOL_OK ? PyLong_FromLong(kvpy_code(self, err)) : reservation(&lookup);
+    return err != KVPOOL_OK ? PyLong_FromLong(kvpy_code(self, err)) : make_reservation(&lookup);
 }
 
 static PyObject *
@@ -337,7 +338,7 @@ kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
             err = kvpool_lookup(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, present, &lookup);
         Py_END_ALLOW_THREADS
         answer = err != KVPOOL_OK ? PyLong_FromLong(kvpy_code(self, err))
-                                  : Py_BuildValue("(NN)", reservation(&lookup), list_of_flags(present, keys.n));
+                                  : Py_BuildValue("(NN)", make_reservation(&lookup), list_of_flags(present, keys.n));
     }
     PyMem_Free(present);
     kvpy_keys_fini(&keys);

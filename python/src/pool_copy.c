@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bytes within this process: ranges between objects that were staged and the caller's registered memory, and values in parts. Copied
- * with the lock released.
- */
+ * Copies within this process: ranges between staged objects and the caller's registered memory, and
+ * values in parts. The interpreter's lock is released while bytes are copied. */
 #include "python/src/convert.h"
 
 #include <stdlib.h>
@@ -9,7 +8,7 @@
 
 /* ---- ranges */
 
-/* Where an object lies in registered memory, and the ranges of it that go there or come from there. */
+/* An object's place in registered memory, and the ranges to copy to it or from it. */
 typedef struct {
     Py_ssize_t n; /* ranges */
     size_t first; /* piece; as many as there are ranges where err is OK */
@@ -67,7 +66,8 @@ make_room(ranges_t *r, size_t more)
     return true;
 }
 
-/* One range; one that lies outside the object has no address, and fails as that. An empty one needs none, and is counted out by its length. */
+/* Reads one range. A range outside the object gets no address, and so fails. An empty range needs
+ * no address; its length excludes it. */
 static bool
 take_range(ranges_t *r, uint64_t base, uint64_t len, PyObject *const *three)
 {
@@ -86,7 +86,7 @@ take_range(ranges_t *r, uint64_t base, uint64_t len, PyObject *const *three)
     return true;
 }
 
-/* (address, length) of an item's object, or the code that it has instead. */
+/* Reads (address, length) of an item's object, or its error code. */
 static bool
 take_place(PyObject *place, item_t *item, uint64_t *base_out, uint64_t *len_out)
 {
@@ -198,7 +198,7 @@ item_list(const kvpy_pool_t *self, const ranges_t *r, const item_t *item)
     return list;
 }
 
-/* Copies all of them. Empty ranges are nothing to the library, and an address or length that is wrong is its to find. */
+/* Copies all ranges. The library skips empty ranges, and checks addresses and lengths. */
 static void
 copy_all(kvpy_pool_t *self, ranges_t *r)
 {
@@ -219,8 +219,9 @@ copy_all(kvpy_pool_t *self, ranges_t *r)
         r->results[i] = err;
 }
 
-/* (places, buffers, sizes, offsets, is_to_place, is_summed) -> for each item the bytes that were copied or a code, or with is_summed
- * false a list of these for its ranges. A place is (address, length) of the object, or a code; offsets are within the object. */
+/* (places, buffers, sizes, offsets, is_to_place, is_summed) -> for each item the bytes that were
+ * copied or a code, or with is_summed false a list of these for its ranges. A place is (address,
+ * length) of the object, or a code; offsets are within the object. */
 PyObject *
 kvpy_copy_ranges(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -287,7 +288,7 @@ parts_init(parts_t *p, PyObject *tuple)
             kvpy_mem_fini(&p->mems[p->n]);
             break;
         }
-        if (__builtin_add_overflow(p->len, p->mems[p->n].len, &p->len)) p->len = SIZE_MAX; /* no memory has that */
+        if (__builtin_add_overflow(p->len, p->mems[p->n].len, &p->len)) p->len = SIZE_MAX; /* no memory is that long */
     }
     if (p->n == n) return true;
     parts_fini(p);
@@ -310,8 +311,8 @@ put_joined(kvpy_pool_t *self, const kvpool_key_t *key, const parts_t *p, const k
     return err;
 }
 
-/* put_parts(key, tuple of objects with memory of the host, deadline_ms, flags, replicas, preferred segment or 0) -> error. Of
- * nothing at all: 0, and nothing is put, as connectors know it. */
+/* put_parts(key, tuple of objects with memory of the host, deadline_ms, flags, replicas, preferred
+ * segment or 0) -> error. Of nothing at all: 0, and nothing is put, as connectors know it. */
 PyObject *
 kvpy_put_parts(kvpy_pool_t *self, PyObject *args)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * list: what is there, a page at a time. The one place where the library calls back.
- */
+ * list: the pool's keys, a page at a time. The only place where the library calls back. */
 #include "python/src/convert.h"
 
 #include <string.h>
 
-/* What the library has told, without the interpreter's lock: entry_t and key, one after the other. No object is made there, for
- * that may collect garbage, and what is collected may close this very pool: its close would wait for the call that it is in. */
+/* The library's entries, received without the interpreter's lock: entry_t and key, one after the
+ * other. No Python object is created there, because that may collect garbage, and collecting may
+ * close this very pool: its close would wait for the call that it is in. */
 typedef struct {
     char *bytes;
     size_t len, cap, n;
-    bool is_short; /* there was no memory */
+    bool is_short; /* out of memory */
 } listing_t;
 
 typedef struct {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts that would rather lie in one segment. The library's `segment` means there or nowhere; here what keeps an object
- * from there does not keep it from elsewhere: it is put again, anywhere, in what is left of the call's time.
- */
+ * Puts with a preferred segment. The library's `segment` is strict; here an object that cannot lie
+ * in the segment is put again, anywhere, in the rest of the call's time. */
 #include "python/src/convert.h"
 
 #include <stdlib.h>
@@ -45,7 +44,8 @@ kvpy_put_one(const kvpy_pool_t *self, const kvpool_key_t *key, const void *value
     return kvpool_put(self->pool, key->data, key->len, value, len, &one);
 }
 
-/* The items that may lie elsewhere, as a batch of their own. Without memory for it the results are what they are. */
+/* Puts the items that may lie elsewhere, as a batch of their own. Without memory for it the results
+ * stay. */
 static void
 put_rest(const kvpy_pool_t *self, const kvpool_item_t *items, size_t n, const kvpool_opts_t *opts, int *results)
 {

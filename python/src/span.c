@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Span: bytes at an address as an object of the buffer protocol, writable, which keeps their owner alive and counts who has a buffer of
- * it. What a lease or a handle of mooncake.store gives out.
- */
+ * Span: bytes at an address as an object of the buffer protocol, writable, which keeps their owner
+ * alive and counts who has a buffer of it. What a lease or a handle of mooncake.store gives out. */
 #include "python/src/convert.h"
 
 #include <stddef.h>
@@ -63,7 +62,7 @@ span_releasebuffer(kvpy_span_t *self, Py_buffer *Py_UNUSED(buf))
     self->exports_n--;
 }
 
-/* end() -> whether nobody has a buffer of it; only then has it ended, and gives none any more. */
+/* end() -> whether no buffer of it is exported; only then it ends, and exports none any more. */
 static PyObject *
 span_end(kvpy_span_t *self, PyObject *Py_UNUSED(args))
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Views: an object's bytes where they lie, by the buffer protocol, read-only. Their memory goes with the handle, so that cannot be
- * closed while somebody has a buffer of it, as with mmap; nor can a view be released.
- */
+ * Views: an object's bytes in place, by the buffer protocol, read-only. Their memory ends with the
+ * handle, so the handle cannot be closed, and a view not released, while a buffer of it is
+ * exported, as with mmap. */
 #include "python/src/ext.h"
 
 typedef struct {
