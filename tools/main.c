@@ -32,7 +32,7 @@ static const kvp_cli_verb_t verbs[] = {
 #define NAME_MAX_LEN 32u
 
 static void
-usage(FILE *to)
+print_usage(FILE *to)
 {
     fprintf(to, "usage: kvpool VERB [options] ...\n\nA pool of KV-cache blocks, from the command line.\n\n");
     for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
@@ -43,9 +43,9 @@ usage(FILE *to)
             "exit code: 0 done, 1 miss or refused, 2 usage, 3 pool unreachable\n");
 }
 
-/* The letters that have to be put in, left out or changed to make one of the other; at most NAME_MAX_LEN count. */
+/* Returns the edit distance: the letters to insert, delete or replace; at most NAME_MAX_LEN count. */
 static size_t
-distance(const char *a, const char *b)
+edit_distance(const char *a, const char *b)
 {
     size_t row[NAME_MAX_LEN + 1];
     const size_t n = strnlen(b, NAME_MAX_LEN);
@@ -90,7 +90,7 @@ complain_of_verb(const char *name)
     size_t best = 3; /* more changes make another word */
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++) {
-        const size_t d = distance(name, verbs[i].name);
+        const size_t d = edit_distance(name, verbs[i].name);
 
         if (d < best && d < strlen(verbs[i].name)) {
             best = d;
@@ -106,8 +106,9 @@ complain_of_verb(const char *name)
     return KVP_EXIT_USAGE;
 }
 
-/* The place of the verb, behind options; argc where there is none. Which of a verb's own options have values the verb alone knows:
- * here one before the name of a verb, or before another option, has none. */
+/* Returns the verb's index, after any options; argc without a verb. Only the verb knows which of
+ * its own options have values: here an option before the name of a verb, or before another option,
+ * has none. */
 static int
 find_verb(int argc, char **argv)
 {
@@ -128,11 +129,11 @@ main(int argc, char **argv)
 {
     kvp_stdfd_hold();
     kvp_limit_survive_file_size();
-    /* A reader that went away is a write error with a message, not a silent death. */
+    /* A closed reader gives a write error with a message, not a silent death. */
     signal(SIGPIPE, SIG_IGN);
     const char *name = argc > 1 ? argv[1] : "";
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        usage(stdout);
+        print_usage(stdout);
         return fflush(stdout) == 0 ? KVP_EXIT_DONE : KVP_EXIT_REFUSED;
     }
     if (strcmp(name, "--version") == 0) {
@@ -142,12 +143,12 @@ main(int argc, char **argv)
     const int at = find_verb(argc, argv);
     if (at < argc) {
         char *verb = argv[at];
-        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv)); /* options may stand behind it as well */
+        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv)); /* options may follow the verb as well */
         argv[1] = verb;
         const kvp_cli_verb_t *found = verb_named(verb);
         return found != NULL ? found->run(found, argc - 1, argv + 1) : complain_of_verb(verb);
     }
-    usage(stderr);
+    print_usage(stderr);
     if (argc > 1) fprintf(stderr, "kvpool: a verb is missing\n");
     return KVP_EXIT_USAGE;
 }

@@ -9,10 +9,10 @@
 
 #include "common/base.h"
 
-#define KVP_CLI_CONDUCTOR "127.0.0.1:13333" /* where a conductor serves that was told nothing */
+#define KVP_CLI_CONDUCTOR "127.0.0.1:13333" /* default address of a conductor */
 
 #define KVP_EXIT_DONE 0
-#define KVP_EXIT_REFUSED 1 /* a miss, or the pool said no */
+#define KVP_EXIT_REFUSED 1 /* a miss, or a refusal by the pool */
 #define KVP_EXIT_USAGE 2
 #define KVP_EXIT_UNREACHABLE 3
 #define KVP_EXIT_GO_ON (-1) /* of kvp_cli_parse: no exit yet */
@@ -30,7 +30,7 @@ typedef struct {
     const char *transports;
     const char *host_id;
     uint64_t deadline_ns;
-    const char *tenant; /* name; NULL = the default one */
+    const char *tenant; /* name; NULL = the default tenant */
     size_t masters_n; /* in the list; SIZE_MAX = etcd knows */
     uint32_t locations, verify; /* as in kvpool_conf_t; no options */
     bool state_only;
@@ -54,11 +54,11 @@ int kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_bench(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv);
 
-/* kvp_cli_conf is what the common options say of a handle. */
+/* kvp_cli_conf makes a handle's configuration from the common options. */
 kvpool_conf_t kvp_cli_conf(const kvp_cli_common_t *common);
 
-/* kvp_cli_open opens the pool that the common options name. On failure it says why, in one line, and returns the exit code;
- * KVP_EXIT_DONE sets *pool_out, which kvpool_free gives back. */
+/* kvp_cli_open opens the pool of the common options. On failure it prints the reason in one line,
+ * and returns the exit code; KVP_EXIT_DONE sets *pool_out, for kvpool_free. */
 int kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t **pool_out);
 
 /* kvp_cli_exit_code is the exit code that an error of the library stands for. */
@@ -67,10 +67,10 @@ int kvp_cli_exit_code(int err);
 /* kvp_cli_call_opts is a call's options with these flags, which leave the reason of a refusal in common. */
 kvpool_opts_t kvp_cli_call_opts(kvp_cli_common_t *common, uint32_t flags);
 
-/* kvp_cli_fail writes one line, "kvpool VERB: WHAT: sentence (NAME)", and returns the error's exit code. kvp_cli_fail_why
- * adds the reason that common has, where it has one; with --json the line is {"error": NAME, "detail": REASON}, on standard
- * output, of `get` on standard error.
- * kvp_cli_complain writes "kvpool VERB: ..." and returns code. */
+/* kvp_cli_fail writes one line, "kvpool VERB: WHAT: sentence (NAME)", and returns the error's exit
+ * code. kvp_cli_fail_why adds the reason in common, if any; with --json the line is {"error": NAME,
+ * "detail": REASON}, on standard output, for `get` on standard error. kvp_cli_complain writes
+ * "kvpool VERB: ..." and returns code. */
 int kvp_cli_fail(const kvp_cli_verb_t *verb, const char *what, int err);
 int kvp_cli_fail_why(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *what, int err);
 int kvp_cli_complain(const kvp_cli_verb_t *verb, int code, const char *fmt, ...) KVP_PRINTF(3, 4);
@@ -79,8 +79,9 @@ int kvp_cli_complain(const kvp_cli_verb_t *verb, int code, const char *fmt, ...)
  * or KVP_EXIT_REFUSED after a complaint. */
 int kvp_cli_flush(const kvp_cli_verb_t *verb, int code);
 
-/* kvp_cli_apart has a child call fn(arg, answer), on a copy of the answer's size bytes, and takes them back: for what this
- * process, which has workers to fork, may not open itself. Not DONE: it has said why. */
+/* kvp_cli_apart runs fn(arg, answer) in a child, on a copy of the answer's size bytes, and copies
+ * the result back: for devices that this process must not open before it forks workers. Any result
+ * but DONE was printed already. */
 int kvp_cli_apart(const kvp_cli_verb_t *verb, void (*fn)(const void *arg, void *answer), const void *arg, void *answer,
                   size_t size);
 

@@ -15,7 +15,8 @@
 #define PIECE (64u << 10)
 #define SILENCE_S 5
 
-/* Why the last system call failed. A socket whose time is over says EAGAIN, or EINPROGRESS while it connects. */
+/* Returns why the last system call failed. A socket whose time limit has passed gives EAGAIN, or
+ * EINPROGRESS while it connects. */
 static const char *
 why_not(void)
 {
@@ -52,7 +53,7 @@ connect_to(const kvp_hostport_t *at, const char **why_out)
 }
 
 static kvp_err_t
-talk(int fd, kvp_buf_t *request, kvp_buf_t *answer, const char **why_out)
+exchange_bytes(int fd, kvp_buf_t *request, kvp_buf_t *answer, const char **why_out)
 {
     for (size_t sent = 0; sent < request->len;) {
         const ssize_t n = send(fd, request->data + sent, request->len - sent, MSG_NOSIGNAL);
@@ -110,7 +111,7 @@ kvp_cli_http(const char *at, const char *path, const char *body, struct json_obj
                              body == NULL ? "GET" : "POST", path, at, body == NULL ? 0 : strlen(body));
     kvp_buf_append(&request, head, (size_t)len);
     if (body != NULL) kvp_buf_append(&request, body, strlen(body));
-    err = request.err == KVP_OK ? talk(fd, &request, &answer, why_out) : request.err;
+    err = request.err == KVP_OK ? exchange_bytes(fd, &request, &answer, why_out) : request.err;
     if (err == KVP_OK) err = read_answer(&answer, answer_out);
     close(fd);
     kvp_buf_fini(&request);

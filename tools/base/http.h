@@ -8,10 +8,10 @@
 
 #include <json-c/json.h>
 
-/* kvp_cli_http asks at (HOST:PORT) for the path, with POST and that body, or GET where body is NULL.
- * *answer_out is the body of the answer, json_object_put gives it back; NULL where it is no JSON.
- * INVALID (at), UNREACHABLE (also where it is silent for 5 s), PROTO (what comes is no HTTP), INTERNAL
- * (another status than 200), LIMIT (more than 64 MiB). *why_out is set for UNREACHABLE: a text that
+/* kvp_cli_http requests the path at `at` (HOST:PORT), with POST and the body, or GET if body is
+ * NULL. *answer_out is the body of the answer, to be released with json_object_put; NULL if it is
+ * not JSON. INVALID (at), UNREACHABLE (also after 5 s of silence), PROTO (not HTTP), INTERNAL (a
+ * status other than 200), LIMIT (more than 64 MiB). *why_out is set for UNREACHABLE: text that
  * lives until the next call. */
 kvp_err_t kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out,
                        const char **why_out) KVP_MUST_USE;

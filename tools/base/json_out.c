@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys are any bytes and JSON is UTF-8: a key that is not goes out in hexadecimal under another name, so that a reader
- * never takes one for the other.
- */
+ * Keys are any bytes and JSON is UTF-8: a key that is not UTF-8 is written in hexadecimal under
+ * another name, so that a reader never confuses the two. */
 #include "tools/base/json_out.h"
 
 #include "tools/base/cli.h"

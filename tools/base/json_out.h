@@ -14,16 +14,16 @@
 /* kvp_json_add_key adds the member "key", or "key_hex" where the bytes are not UTF-8. */
 void kvp_json_add_key(struct json_object *to, const void *key, size_t len);
 
-/* kvp_json_line writes the object on one line and gives it back. */
+/* kvp_json_line writes the object on one line and releases it. */
 void kvp_json_line(struct json_object *taken, FILE *to);
 
 /* kvp_json_find_u64 looks for a number of that name, the outermost first; 0 where there is none. */
 uint64_t kvp_json_find_u64(struct json_object *in, const char *name);
 
-/* kvp_json_max_u64 is the greatest number of that name anywhere inside; 0 where there is none. */
+/* kvp_json_max_u64 is the greatest number of the name anywhere inside; 0 without one. */
 uint64_t kvp_json_max_u64(struct json_object *in, const char *name);
 
-/* What a handle moved by one transport. */
+/* The traffic of a handle by one transport. */
 typedef struct {
     char name[16];
     uint64_t reads, read_bytes, writes, written_bytes;

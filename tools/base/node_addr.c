@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where no device works the loopback address is as good as any: that rdma cannot be used is said when the pool is opened.
- */
+ * Without a working device the loopback address serves as well: opening the pool then reports that
+ * rdma cannot be used. */
 #include "tools/base/node_addr.h"
 
 #include "tools/base/json_out.h"
@@ -13,7 +13,7 @@
 #define HOST_JSON_BYTES (64u << 10)
 #define ADDRESS_MAX 64u
 
-/* The address of the first device; it stays empty where there is none. */
+/* Finds the address of the first device; it stays empty without one. */
 static void
 look_for_device(const void *none, void *address)
 {
@@ -36,7 +36,7 @@ names_rdma(const kvp_cli_common_t *common)
     return list != NULL && kvp_is_listed(list, "rdma");
 }
 
-/* With a port it would be taken for one of IPv6. */
+/* Checks for a port, which would make the text look like IPv6. */
 static bool
 has_port(const char *text)
 {

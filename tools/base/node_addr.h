@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the nodes of a pool that the tool starts listen. Nobody reaches an RDMA device by the loopback address. Main thread
- * only.
- */
+ * Listening addresses of the nodes that the tool starts. The loopback address leads to no RDMA
+ * device. Main thread only. */
 #ifndef KVP_TOOLS_BASE_NODE_ADDR_H
 #define KVP_TOOLS_BASE_NODE_ADDR_H
 
@@ -19,9 +18,10 @@
             0, 0                                                                                                       \
     }
 
-/* kvp_cli_node_listen writes HOST:PORT, port 0: of the address that was asked for, or of the first RDMA device that works
- * here where rdma is named (--transports, KVPOOL_TRANSPORTS), else of the loopback interface. Devices are looked at by a
- * child: this process may have workers to fork, who could not use what it has opened. Not DONE: it has said why. */
+/* kvp_cli_node_listen writes HOST:PORT with port 0: the requested address, or if rdma is named
+ * (--transports, KVPOOL_TRANSPORTS) that of the first working RDMA device, else the loopback
+ * address. A child opens the devices, because workers forked later could not use what this process
+ * has opened. Any result but DONE was printed already. */
 int kvp_cli_node_listen(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *asked,
                         char listen_out[KVP_HOSTPORT_TEXT_MAX]);
 

@@ -55,7 +55,7 @@ table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *c
 }
 
 static void
-help(const kvp_cli_verb_t *verb, const table_t *t)
+print_help(const kvp_cli_verb_t *verb, const table_t *t)
 {
     printf("usage: kvpool %s [options]%s%s\n\n%s\n\n", verb->name, *verb->operands != '\0' ? " " : "", verb->operands,
            verb->summary);
@@ -80,7 +80,7 @@ set_share(const char *text, double *to)
 }
 
 static kvp_err_t
-set(const kvp_cli_opt_t *row, const char *text)
+set_value(const kvp_cli_opt_t *row, const char *text)
 {
     uint64_t value = 0;
     kvp_err_t err = KVP_OK;
@@ -108,7 +108,7 @@ set(const kvp_cli_opt_t *row, const char *text)
     return err;
 }
 
-/* say_wanted writes what the option takes: its unit, and its bounds where it has some. */
+/* say_wanted writes the option's unit, and its bounds if it has some. */
 static const char *
 say_wanted(const kvp_cli_opt_t *row, char *dst, size_t cap)
 {
@@ -154,7 +154,7 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
     table_t t = {.n = 0};
     struct option longs[OPTS_MAX + 1];
     const char *master = getenv("KVPOOL_MASTER");
-    /* An empty variable is one that is not set; an empty flag is a mistake. */
+    /* An empty variable counts as unset; an empty flag is an error. */
     *common = (kvp_cli_common_t){.master = master != NULL && *master != '\0' ? master : NULL,
                                  .deadline_ns = DEADLINE_DEFAULT_NS};
     table_build(&t, opts, opts_n, common);
@@ -178,14 +178,14 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
                 "with one; see --help",
                 optopt);
         if (c == '?') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "unknown option %s; see --help", argv[optind - 1]);
-        if (c == 0 && set(&t.rows[at], optarg) != KVP_OK) {
+        if (c == 0 && set_value(&t.rows[at], optarg) != KVP_OK) {
             char wanted[160];
             return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--%s does not take \"%s\", but %s", t.rows[at].name, optarg,
                                     say_wanted(&t.rows[at], wanted, sizeof(wanted)));
         }
     }
     if (t.is_help) {
-        help(verb, &t);
+        print_help(verb, &t);
         return kvp_cli_flush(verb, KVP_EXIT_DONE);
     }
     *first_out = optind;

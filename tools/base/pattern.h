@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Contents that can be verified byte for byte: every 8-byte word of a block depends on the block's id and on its place
- * in the block, so bytes of another block, of another place or of nobody are told apart. Faster than memory. Pure.
- */
+ * Contents that can be verified byte for byte. Every 8-byte word of a block depends on the block's
+ * id and on its place in the block, so bytes of another block, of another place or of no block are
+ * detected. Faster than memory. Pure. */
 #ifndef KVP_TOOLS_BASE_PATTERN_H
 #define KVP_TOOLS_BASE_PATTERN_H
 

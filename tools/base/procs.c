@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Children are watched through pidfds: a pid may be somebody else's by the time a signal is sent, a pidfd never is.
- */
+ * Children are watched through pidfds: a pid may belong to another process by the time of a signal,
+ * a pidfd never does. */
 #include "tools/base/procs.h"
 
 #include "common/clock.h"
@@ -104,7 +104,7 @@ child_exec(const char *path, const char **argv, int out_fd, pid_t parent)
     _exit(127);
 }
 
-/* read_line reads up to a newline, byte by byte: what follows it is not ours. */
+/* read_line reads up to a newline, byte by byte: later bytes belong to another reader. */
 static kvp_err_t
 read_line(int fd, char *line, size_t cap, uint64_t deadline_ns)
 {
@@ -126,7 +126,7 @@ read_line(int fd, char *line, size_t cap, uint64_t deadline_ns)
 
 /* field copies NAME=VALUE's value out of a ready line; empty when there is none. */
 static void
-field(const char *line, const char *name, char *value, size_t cap)
+read_field(const char *line, const char *name, char *value, size_t cap)
 {
     const size_t n = strlen(name);
     *value = '\0';
@@ -149,8 +149,8 @@ await_ready(kvp_proc_t *proc)
                 err == KVP_DEADLINE ? "was not ready in time" : "ended before it was ready");
         return err;
     }
-    field(line, "listen", proc->listen, sizeof(proc->listen));
-    field(line, "http", proc->http, sizeof(proc->http));
+    read_field(line, "listen", proc->listen, sizeof(proc->listen));
+    read_field(line, "http", proc->http, sizeof(proc->http));
     return KVP_OK;
 }
 
@@ -276,8 +276,8 @@ start_master(kvp_local_t *local, const kvp_local_conf_t *conf)
     return kvp_proc_start(&local->master, "kvpool-master", "kvpool-master", argv);
 }
 
-/* chunk_bytes_for: extents fill a chunk without rest, so that a segment holds what its size says. Chunks are whole pages;
- * extents are whole pages or multiples of 64 bytes. */
+/* chunk_bytes_for: extents fill a chunk without a remainder, so that a segment's size is usable in
+ * full. Chunks are whole pages; extents are whole pages or multiples of 64 bytes. */
 static uint64_t
 chunk_bytes_for(uint64_t extent_bytes)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Daemons as children of the tool, and a whole pool made of them: a master and nodes on this host. A child leads a
- * process group of its own, so that Ctrl-C reaches the tool first, and is told to stop when the tool dies. Main thread
- * only.
- */
+ * Daemons as children of the tool, and a whole pool of them: a master and nodes on this host. A
+ * child leads a process group of its own, so that Ctrl-C reaches the tool first, and gets a stop
+ * signal when the tool dies. Main thread only. */
 #ifndef KVP_TOOLS_BASE_PROCS_H
 #define KVP_TOOLS_BASE_PROCS_H
 
@@ -24,19 +23,20 @@ typedef struct {
 
 void kvp_proc_init(kvp_proc_t *proc);
 
-/* kvp_proc_find writes where the program is: in KVPOOL_BIN_DIR, else beside the tool, where the build puts it, or in PATH. */
+/* kvp_proc_find writes where the program is: in KVPOOL_BIN_DIR, else beside the tool, where the
+ * build puts it, or in PATH. */
 bool kvp_proc_find(const char *program, char *path, size_t cap);
 
-/* kvp_proc_start finds the program, starts it
- * with argv (argv[0] becomes its name) and waits for its ready line. On failure it has said why on standard error, nothing
- * is left, and it returns SYS, or DEADLINE. */
+/* kvp_proc_start finds the program, starts it with argv (argv[0] becomes its name) and waits for
+ * its ready line. On failure it prints the reason on standard error, leaves no process, and returns
+ * SYS, or DEADLINE. */
 kvp_err_t kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const char **argv) KVP_MUST_USE;
 
-/* kvp_proc_stop asks the child to stop, kills it if it does not within 10 s, and takes its exit status: 0, or what went
- * wrong has been said. Nothing happens for "none". */
+/* kvp_proc_stop asks the child to stop, kills it after 10 s, and returns its exit status: 0, or a
+ * printed failure. No effect for "none". */
 int kvp_proc_stop(kvp_proc_t *proc);
 
-/* kvp_proc_is_dead says whether a child that was started has ended by itself. */
+/* kvp_proc_is_dead returns whether a started child has ended by itself. */
 bool kvp_proc_is_dead(const kvp_proc_t *proc);
 
 typedef struct {
@@ -50,12 +50,12 @@ typedef struct {
     uint32_t nodes; /* 1 to KVP_PROCS_NODES_MAX */
     uint64_t memory_bytes[KVP_PROCS_NODES_MAX];
     uint64_t chunk_bytes; /* 0 = the nodes choose */
-    uint64_t extent_bytes; /* objects of one size: chunks are cut so that these fill them; 0 = chunk_bytes */
+    uint64_t extent_bytes; /* size of the objects: chunks are cut so that these fill them; 0 = chunk_bytes */
 } kvp_local_conf_t;
 
 typedef struct {
     kvp_proc_t master;
-    kvp_proc_t conductor; /* that the caller may start, when the pool is there; it is stopped with the rest */
+    kvp_proc_t conductor; /* the caller may start one after the pool; it is stopped with the rest */
     kvp_proc_t nodes[KVP_PROCS_NODES_MAX];
     uint32_t nodes_n;
 } kvp_local_t;
@@ -63,7 +63,8 @@ typedef struct {
 /* kvp_local_start starts a master, then the nodes, each on a free port. On failure nothing is left running. */
 kvp_err_t kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf) KVP_MUST_USE;
 
-/* kvp_local_events writes where the master's events, or its "replay"s, are: names that no file stands for, of this process alone. */
+/* kvp_local_events writes where the master's events, or its "replay"s, are: names that no file
+ * stands for, of this process alone. */
 #define KVP_LOCAL_EVENTS_MAX 64u
 const char *kvp_local_events(const char *what, char dst[KVP_LOCAL_EVENTS_MAX]);
 
@@ -73,12 +74,14 @@ int kvp_local_stop(kvp_local_t *local);
 /* kvp_local_dead returns a child that has ended by itself, or NULL. */
 const kvp_proc_t *kvp_local_dead(const kvp_local_t *local);
 
-/* The signals that stop a verb with children are taken as something to read, so that the children can be stopped in order
- * first. kvp_stop_catch blocks SIGINT, SIGTERM and SIGHUP in this thread and those that it starts, and returns a descriptor that
- * is readable once one has come; -1 with errno. Children have an empty mask again. */
+/* A verb with children reads the stop signals from a descriptor, so that it can stop the children
+ * in order first. kvp_stop_catch blocks SIGINT, SIGTERM and SIGHUP in this thread and the threads
+ * that it starts, and returns a descriptor that is readable after such a signal; -1 with errno.
+ * Children get an empty mask again. */
 int kvp_stop_catch(void);
 
-/* kvp_stop_has_come says, without waiting, whether one has come. From then on another one kills as usual. */
+/* kvp_stop_has_come returns, without waiting, whether such a signal has come. From then on another
+ * one kills as usual. */
 bool kvp_stop_has_come(int fd);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A JSON object that grows by one member a figure, and beside it the table's rows as text.
- */
+ * A JSON object that grows by one member a figure, and beside it the table's rows as text. */
 #include "tools/base/report.h"
 
 #include "tools/base/cli.h"
@@ -34,7 +33,7 @@ kvp_report_create(void)
 }
 
 static char *
-row(kvp_report_t *report, const char *label)
+add_row(kvp_report_t *report, const char *label)
 {
     static char nowhere[CELL_MAX];
     if (label == NULL) return nowhere;
@@ -47,7 +46,7 @@ row(kvp_report_t *report, const char *label)
 void
 kvp_report_section(kvp_report_t *report, const char *title)
 {
-    (void)row(report, title);
+    (void)add_row(report, title);
     report->rows[report->n - 1].is_section = true;
 }
 
@@ -55,7 +54,7 @@ void
 kvp_report_count(kvp_report_t *report, const char *key, const char *label, uint64_t value)
 {
     json_object_object_add(report->json, key, json_object_new_uint64(value));
-    snprintf(row(report, label), CELL_MAX, "%llu", (unsigned long long)value);
+    snprintf(add_row(report, label), CELL_MAX, "%llu", (unsigned long long)value);
 }
 
 void
@@ -63,7 +62,7 @@ kvp_report_bytes(kvp_report_t *report, const char *key, const char *label, uint6
 {
     char text[KVP_BYTES_TEXT_MAX];
     json_object_object_add(report->json, key, json_object_new_uint64(bytes));
-    snprintf(row(report, label), CELL_MAX, "%s", kvp_format_bytes(bytes, text));
+    snprintf(add_row(report, label), CELL_MAX, "%s", kvp_format_bytes(bytes, text));
 }
 
 /* add_real gives JSON the digits that mean something: json-c alone writes 17. */
@@ -79,14 +78,14 @@ void
 kvp_report_real(kvp_report_t *report, const char *key, const char *label, double value, int digits)
 {
     add_real(report, key, value, digits);
-    snprintf(row(report, label), CELL_MAX, "%.*f", digits, value);
+    snprintf(add_row(report, label), CELL_MAX, "%.*f", digits, value);
 }
 
 void
 kvp_report_text(kvp_report_t *report, const char *key, const char *label, const char *text)
 {
     json_object_object_add(report->json, key, json_object_new_string(text));
-    snprintf(row(report, label), CELL_MAX, "%s", text);
+    snprintf(add_row(report, label), CELL_MAX, "%s", text);
 }
 
 void
@@ -108,7 +107,7 @@ kvp_report_latency(kvp_report_t *report, const char *name, const kvp_hist_t *his
         snprintf(key, sizeof(key), "%s_%s", name, parts[i].suffix);
         add_real(report, key, parts[i].us, 1);
     }
-    snprintf(row(report, name), CELL_MAX, "p50 %.1f us, p90 %.1f, p99 %.1f, p99.9 %.1f, max %.1f", parts[0].us,
+    snprintf(add_row(report, name), CELL_MAX, "p50 %.1f us, p90 %.1f, p99 %.1f, p99.9 %.1f, max %.1f", parts[0].us,
              parts[1].us, parts[2].us, parts[3].us, parts[4].us);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The run stands at the end of the hash, so that an index which keeps common beginnings once gains nothing
- * from it.
- */
+ * Design notes. The run's number stands at the end of the hash, so that an index that stores common
+ * prefixes once gains nothing from it. */
 #include "tools/bench/key.h"
 
 #include <string.h>
@@ -11,7 +10,7 @@
 #define DIGITS 16u /* of a word */
 
 static uint64_t
-mix(uint64_t x)
+mix_u64(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15ull;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -38,8 +37,8 @@ kvp_bench_key_write(char *dst, size_t len, uint64_t run, uint64_t number)
         dst[i] = MODEL[i % (sizeof(MODEL) - 1)];
     memcpy(dst + model, tail, sizeof(tail) - 1);
     char *at = dst + model + sizeof(tail) - 1;
-    uint64_t word = mix(run ^ mix(number));
-    for (unsigned i = 0; i < 3; i++, word = mix(word))
+    uint64_t word = mix_u64(run ^ mix_u64(number));
+    for (unsigned i = 0; i < 3; i++, word = mix_u64(word))
         at = write_hex(at, word);
     write_hex(at, run);
 }
@@ -54,14 +53,14 @@ kvp_bench_run_text(uint64_t run, char dst[KVP_BENCH_RUN_TEXT])
 bool
 kvp_bench_is_absent(uint64_t object, double share)
 {
-    return (double)(mix(object) >> 11) * 0x1p-53 < share;
+    return (double)(mix_u64(object) >> 11) * 0x1p-53 < share;
 }
 
 void
 kvp_bench_shuffle(uint32_t *order, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < n; i++) {
-        const size_t j = mix(seed + i) % (i + 1);
+        const size_t j = mix_u64(seed + i) % (i + 1);
         order[i] = order[j];
         order[j] = (uint32_t)i;
     }

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys as vLLM's store connector makes them, a PoolKey: "MODEL@tp_rank:R@pcp0@dcp0@pp_rank:0@group:0@" and the block's
- * hash as 64 hex digits. Long common beginnings and a hash that nothing predicts are what an index of them is tried by.
- * Pure.
- */
+ * Keys in the form of vLLM's store connector: "MODEL@tp_rank:R@pcp0@dcp0@pp_rank:0@group:0@" and
+ * the block's hash as 64 hex digits. Long common prefixes and an unpredictable hash are the usual
+ * load of an index. Pure. */
 #ifndef KVP_TOOLS_BENCH_KEY_H
 #define KVP_TOOLS_BENCH_KEY_H
 
 #include "common/base.h"
 
-#define KVP_BENCH_KEY_MIN 104u /* a model's name of one byte */
+#define KVP_BENCH_KEY_MIN 104u /* with a model's name of one byte */
 #define KVP_BENCH_RUN_TEXT 17u /* 16 digits and the terminator */
 
-/* kvp_bench_key_write writes the key of exactly len bytes (KVP_BENCH_KEY_MIN or more, no terminator) that stands for
- * (run, number). Its last 16 bytes are kvp_bench_run_text(run): what a run left behind can be found by it. */
+/* kvp_bench_key_write writes the key of exactly len bytes (KVP_BENCH_KEY_MIN or more, no
+ * terminator) for (run, number). Its last 16 bytes are kvp_bench_run_text(run), by which a run's
+ * leftovers can be found. */
 void kvp_bench_key_write(char *dst, size_t len, uint64_t run, uint64_t number);
 const char *kvp_bench_run_text(uint64_t run, char dst[KVP_BENCH_RUN_TEXT]);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each function makes one call of kvpool.h, exactly as a program would, and says of each object what came of it.
- */
+ * Each function makes one call of kvpool.h, exactly as a program would, and returns the result of
+ * each object. */
 #include "tools/bench/ops.h"
 
 #include <stdio.h>
@@ -10,17 +10,17 @@
 
 /* The answer for one object of a call whose error is the object's. */
 static int
-answer(int err)
+answer_one(int err)
 {
     return err == KVPOOL_OK ? 1 : err == KVPOOL_NOT_FOUND ? 0 : err;
 }
 
-/* answer_all does it for a batch. */
+/* answer_all gives a batch's result to all its objects. */
 static int
 answer_all(const kvp_bench_call_t *c, int err)
 {
     for (size_t i = 0; err == KVPOOL_OK && i < c->n; i++)
-        c->results[i] = answer(c->results[i]);
+        c->results[i] = answer_one(c->results[i]);
     return err;
 }
 
@@ -28,7 +28,7 @@ static int
 call_put(const kvp_bench_call_t *c)
 {
     const kvpool_iov_t *value = c->items->iov;
-    c->results[0] = answer(kvpool_put(c->pool, c->keys->data, c->keys->len, value->addr, value->len, NULL));
+    c->results[0] = answer_one(kvpool_put(c->pool, c->keys->data, c->keys->len, value->addr, value->len, NULL));
     return KVPOOL_OK;
 }
 
@@ -37,7 +37,7 @@ call_get(const kvp_bench_call_t *c)
 {
     const kvpool_iov_t *to = c->items->iov;
     size_t len;
-    c->results[0] = answer(kvpool_get(c->pool, c->keys->data, c->keys->len, to->addr, to->len, &len, NULL));
+    c->results[0] = answer_one(kvpool_get(c->pool, c->keys->data, c->keys->len, to->addr, to->len, &len, NULL));
     return KVPOOL_OK;
 }
 
@@ -45,7 +45,7 @@ static int
 call_upsert(const kvp_bench_call_t *c)
 {
     const kvpool_iov_t *value = c->items->iov;
-    c->results[0] = answer(kvpool_upsert(c->pool, c->keys->data, c->keys->len, value->addr, value->len, NULL));
+    c->results[0] = answer_one(kvpool_upsert(c->pool, c->keys->data, c->keys->len, value->addr, value->len, NULL));
     return KVPOOL_OK;
 }
 
@@ -59,7 +59,7 @@ call_view(const kvp_bench_call_t *c)
         (void)*(const volatile uint8_t *)view.data;
         err = kvpool_view_release(c->pool, &view);
     }
-    c->results[0] = answer(err);
+    c->results[0] = answer_one(err);
     return KVPOOL_OK;
 }
 
@@ -73,14 +73,14 @@ static int
 call_size(const kvp_bench_call_t *c)
 {
     size_t len;
-    c->results[0] = answer(kvpool_size(c->pool, c->keys->data, c->keys->len, &len, NULL));
+    c->results[0] = answer_one(kvpool_size(c->pool, c->keys->data, c->keys->len, &len, NULL));
     return KVPOOL_OK;
 }
 
 static int
 call_remove(const kvp_bench_call_t *c)
 {
-    c->results[0] = answer(kvpool_remove(c->pool, c->keys->data, c->keys->len, NULL));
+    c->results[0] = answer_one(kvpool_remove(c->pool, c->keys->data, c->keys->len, NULL));
     return KVPOOL_OK;
 }
 
@@ -120,7 +120,7 @@ call_lookup(const kvp_bench_call_t *c)
     return err == KVPOOL_OK ? kvpool_lookup_release(c->pool, &lookup) : err;
 }
 
-/* call_reserve leaves its reservations to their end: what a client has open when it dies. */
+/* call_reserve leaves its reservations to their end, like a client that dies. */
 static int
 call_reserve(const kvp_bench_call_t *c)
 {

@@ -9,12 +9,12 @@
 
 #include "common/base.h"
 
-#define KVP_BENCH_MOVES 1u /* objects' bytes; what was moved is verified */
+#define KVP_BENCH_MOVES 1u /* moves the objects' bytes, which are verified */
 #define KVP_BENCH_PUTS 2u /* keys that are new; else the set is put before */
-#define KVP_BENCH_REMOVES 4u /* what it was called for is gone then: the set is put again */
+#define KVP_BENCH_REMOVES 4u /* removes its objects: the set is put again */
 #define KVP_BENCH_ASKS 8u /* an absent key is an answer, not a failure */
 #define KVP_BENCH_BATCH 16u /* takes several objects a call */
-#define KVP_BENCH_KNOWN 32u /* from known locations; other operations keep none */
+#define KVP_BENCH_KNOWN 32u /* reads from cached locations; other operations cache none */
 #define KVP_BENCH_WRITES 64u /* the bytes go to the pool; else they come from it */
 #define KVP_BENCH_SHARED 128u /* needs memory that this host shares with a node */
 
@@ -24,7 +24,7 @@ typedef struct {
     kvpool_item_t *items; /* n of them; NULL without KVP_BENCH_MOVES */
     const kvpool_key_t *keys;
     size_t n; /* 1 without KVP_BENCH_BATCH */
-    int *results; /* 1 = done or there, 0 = not there, else the object's error */
+    int *results; /* 1 = done or present, 0 = absent, else the object's error */
 } kvp_bench_call_t;
 
 typedef struct {
@@ -33,7 +33,8 @@ typedef struct {
     int (*call)(const kvp_bench_call_t *call); /* KVPOOL_OK: results are set */
 } kvp_bench_op_t;
 
-/* kvp_bench_op_find returns the operation of that name, or NULL. kvp_bench_op_names is all names with commas between. */
+/* kvp_bench_op_find returns the operation of that name, or NULL. kvp_bench_op_names is all names
+ * with commas between. */
 const kvp_bench_op_t *kvp_bench_op_find(const char *name);
 const char *kvp_bench_op_names(void);
 

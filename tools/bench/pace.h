@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An open loop's clock: calls are due at a fixed rate, whatever became of the earlier ones. A call's latency counts from
- * the time at which it was due, so that a stall is seen by every call that it held up and not by one alone: measuring
- * from the actual start leaves those out ("coordinated omission"; Gil Tene, "How NOT to Measure Latency", and wrk2,
- * whose constant rate this is). Pure.
- */
+ * An open loop's clock: calls are due at a fixed rate, independent of earlier calls. A call's
+ * latency counts from its due time, so that a stall shows in every call that it delayed. Measuring
+ * from the actual start would hide those ("coordinated omission"; Gil Tene, "How NOT to Measure
+ * Latency", and wrk2, the source of the constant rate). Pure. */
 #ifndef KVP_TOOLS_BENCH_PACE_H
 #define KVP_TOOLS_BENCH_PACE_H
 
@@ -11,7 +10,7 @@
 
 typedef struct {
     double interval_ns; /* 0 = closed loop: the next call is due when the last one is over */
-    double offset_ns; /* of this one's first call */
+    double offset_ns; /* of this thread's first call */
     uint64_t calls;
 } kvp_bench_pace_t;
 

@@ -28,7 +28,7 @@ typedef struct {
     kvp_bench_t *bench;
     pthread_t thread;
     uint32_t number;
-    size_t first; /* object; the thread owns bench->per_thread of them */
+    size_t first; /* first object; the thread owns bench->per_thread objects */
     size_t at; /* next batch of its own */
     size_t batches_done; /* in this leg */
     uint64_t budget_ns;
@@ -89,7 +89,8 @@ uint64_t
 kvp_bench_pool_bytes(const kvp_bench_conf_t *conf)
 {
     const uint64_t set = kvp_bench_set_bytes(conf);
-    /* What is removed or replaced comes back a little later than it goes: there is room for a second set. */
+    /* The pool returns the space of removed or replaced objects a little later, so there is room
+     * for a second set. */
     const bool is_twice = has_flag(conf, KVP_BENCH_WRITES) && !conf->does_evict;
     return kvp_align_up((is_twice ? 2 * set : set) + POOL_SLACK_BYTES, 4096);
 }
@@ -103,9 +104,9 @@ count_error(worker_t *w, int err)
     if (w->leg.first_error == KVPOOL_OK) w->leg.first_error = err;
 }
 
-/* judge counts what came of the objects. An absent key that is found is nobody's error but the pool's. */
+/* judge_results counts the objects' results. An absent key that is found is the pool's error. */
 static void
-judge(worker_t *w, size_t first, size_t n)
+judge_results(worker_t *w, size_t first, size_t n)
 {
     const kvp_bench_conf_t *conf = &w->bench->conf;
     for (size_t i = 0; i < n; i++) {
@@ -119,7 +120,7 @@ judge(worker_t *w, size_t first, size_t n)
     }
 }
 
-/* wait_until sleeps until shortly before, then stays awake, giving the processor to whoever wants it. */
+/* wait_until sleeps until shortly before, then spins, yielding the processor to other threads. */
 static void
 wait_until(uint64_t at_ns)
 {
@@ -133,7 +134,7 @@ wait_until(uint64_t at_ns)
 }
 
 static int
-call(worker_t *w, size_t first, uint64_t due_ns)
+run_call(worker_t *w, size_t first, uint64_t due_ns)
 {
     kvp_bench_t *b = w->bench;
     const kvp_bench_call_t c = {
@@ -150,12 +151,12 @@ call(worker_t *w, size_t first, uint64_t due_ns)
     kvp_hist_add(&w->leg.service, w->leg.ended_ns - begun);
     kvp_hist_add(&w->leg.call, w->leg.ended_ns - kvp_min_u64(due_ns, begun));
     w->leg.calls++;
-    judge(w, first, c.n);
+    judge_results(w, first, c.n);
     return KVPOOL_OK;
 }
 
 static size_t
-batches(const kvp_bench_t *b)
+batches_each(const kvp_bench_t *b)
 {
     return b->per_thread / b->conf.batch;
 }
@@ -164,9 +165,9 @@ static int
 next_call(worker_t *w, uint64_t due_ns)
 {
     const size_t first = w->first + w->at * w->bench->conf.batch;
-    w->at = (w->at + 1) % batches(w->bench);
+    w->at = (w->at + 1) % batches_each(w->bench);
     w->batches_done++;
-    return call(w, first, due_ns);
+    return run_call(w, first, due_ns);
 }
 
 /* ---- a leg ---- */
@@ -193,12 +194,12 @@ worker_main(void *arg)
         if (due >= w->budget_ns) break;
         if (is_open) wait_until(w->leg.begun_ns + due);
         w->error = next_call(w, w->leg.begun_ns + due);
-    } while (w->error == KVPOOL_OK && (!is_one_pass || w->batches_done < batches(w->bench)));
+    } while (w->error == KVPOOL_OK && (!is_one_pass || w->batches_done < batches_each(w->bench)));
     if (is_open && w->error == KVPOOL_OK) rest_turn(w);
     return NULL;
 }
 
-/* run_workers starts all threads behind one barrier and waits for them. */
+/* run_workers starts all threads at one barrier and waits for them. */
 static void
 run_workers(kvp_bench_t *b)
 {
@@ -206,19 +207,19 @@ run_workers(kvp_bench_t *b)
     pthread_barrier_init(&b->start, NULL, b->conf.threads);
     for (; started < b->conf.threads; started++)
         if (pthread_create(&b->workers[started].thread, NULL, worker_main, &b->workers[started]) != 0) break;
-    /* Those that wait at the barrier for a thread that will never come cannot be taken back. */
+    /* Threads at the barrier, waiting for a thread that could not be started, cannot be ended. */
     if (started < b->conf.threads) kvp_cli_no_memory();
     for (uint32_t i = 0; i < started; i++)
         pthread_join(b->workers[i].thread, NULL);
     pthread_barrier_destroy(&b->start);
 }
 
-/* verify_get looks at what this leg read; the memory was poisoned before it. */
+/* verify_get checks the bytes that this leg read; the memory was poisoned before. */
 static void
 verify_get(worker_t *w)
 {
     kvp_bench_t *b = w->bench;
-    const size_t all = batches(b), seen = kvp_min_u64(w->batches_done, all);
+    const size_t all = batches_each(b), seen = kvp_min_u64(w->batches_done, all);
     for (size_t back = 1; back <= seen; back++) {
         const size_t batch = (w->at + all - back) % all;
         w->leg.wrong_bytes += kvp_bench_set_wrong(&b->set, w->first + batch * b->conf.batch, b->conf.batch);
@@ -230,7 +231,7 @@ static int
 verify_put(worker_t *w)
 {
     kvp_bench_t *b = w->bench;
-    const size_t n = b->conf.batch, first = w->first + (w->at + batches(b) - 1) % batches(b) * n;
+    const size_t n = b->conf.batch, first = w->first + (w->at + batches_each(b) - 1) % batches_each(b) * n;
     if (w->batches_done == 0) return KVPOOL_OK;
     kvp_bench_set_poison(&b->set, first, n);
     int err = kvpool_batch_get(b->pool, b->set.items + first, n, NULL, w->results);
@@ -245,7 +246,7 @@ verify_put(worker_t *w)
 }
 
 static int
-verify(worker_t *w)
+verify_leg(worker_t *w)
 {
     const kvp_bench_conf_t *conf = &w->bench->conf;
     if (has_flag(conf, KVP_BENCH_WRITES)) return verify_put(w);
@@ -285,9 +286,9 @@ kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
     kvp_hist_merge(&sum->service, &leg->service);
 }
 
-/* count adds so many times what the handle has counted so far: -1 takes away what was before a leg. */
+/* add_handle_counts adds the handle's counters, times `times`: -1 subtracts the counts before a leg. */
 static int
-count(kvp_bench_t *b, kvp_bench_counts_t *counts, int times)
+add_handle_counts(kvp_bench_t *b, kvp_bench_counts_t *counts, int times)
 {
     kvp_json_path_t paths[PATHS_MAX];
     kvp_bench_counts_t now = {0};
@@ -314,7 +315,7 @@ kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
     const uint32_t all = b->conf.threads * b->conf.processes;
     kvp_bench_leg_init(leg_out);
     leg_out->begun_ns = UINT64_MAX;
-    int err = count(b, &leg_out->counts, -1);
+    int err = add_handle_counts(b, &leg_out->counts, -1);
     if (err != KVPOOL_OK) return err;
     for (uint32_t i = 0; i < b->conf.threads; i++) {
         worker_t *w = &b->workers[i];
@@ -324,13 +325,13 @@ kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
         w->budget_ns = budget_ns;
     }
     run_workers(b);
-    err = count(b, &leg_out->counts, 1);
+    err = add_handle_counts(b, &leg_out->counts, 1);
     for (uint32_t i = 0; i < b->conf.threads; i++) {
         worker_t *w = &b->workers[i];
         leg_out->begun_ns = kvp_min_u64(leg_out->begun_ns, w->leg.begun_ns);
         leg_out->ended_ns = kvp_max_u64(leg_out->ended_ns, w->leg.ended_ns);
         if (err == KVPOOL_OK) err = w->error;
-        if (err == KVPOOL_OK) err = verify(w);
+        if (err == KVPOOL_OK) err = verify_leg(w);
         kvp_bench_leg_add(leg_out, &w->leg);
     }
     b->is_fresh = false;
@@ -379,13 +380,13 @@ kvp_bench_prepare(kvp_bench_t *b)
 
 /* pass goes over the whole set once, untimed. */
 static int
-pass(kvp_bench_t *b)
+run_pass(kvp_bench_t *b)
 {
     int err = KVPOOL_OK;
     for (uint32_t i = 0; i < b->conf.threads && err == KVPOOL_OK; i++) {
         worker_t *w = &b->workers[i];
         kvp_bench_leg_init(&w->leg);
-        for (size_t n = 0; n < batches(b) && err == KVPOOL_OK; n++)
+        for (size_t n = 0; n < batches_each(b) && err == KVPOOL_OK; n++)
             err = next_call(w, UINT64_MAX);
         if (err == KVPOOL_OK) err = w->leg.first_error;
     }
@@ -403,12 +404,12 @@ warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
     if (!has_flag(&b->conf, KVP_BENCH_PUTS)) {
         err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
         *fill_ns_out = kvp_now_ns() - begun;
-        return err == KVPOOL_OK && !kvp_bench_is_one_pass(&b->conf) ? pass(b) : err;
+        return err == KVPOOL_OK && !kvp_bench_is_one_pass(&b->conf) ? run_pass(b) : err;
     }
-    err = pass(b);
+    err = run_pass(b);
     if (err != KVPOOL_OK) return err;
     kvp_bench_set_rename(&b->set);
-    return pass(b);
+    return run_pass(b);
 }
 
 static void
@@ -439,7 +440,8 @@ kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const k
     kvp_bench_t *b = kvp_cli_alloc(1, sizeof(*b));
     int code = KVP_EXIT_DONE;
     *b = (kvp_bench_t){.verb = verb, .common = *common, .conf = *conf, .process = process};
-    /* Known locations are an operation of their own: the others would not be what they are called with them. */
+    /* Cached locations are an operation of their own; with them the other operations would measure
+     * something else. */
     if (!has_flag(conf, KVP_BENCH_KNOWN)) b->common.locations = UINT32_MAX;
     b->per_thread = conf->objects / conf->threads;
     make_workers(b);

@@ -19,17 +19,17 @@
 typedef struct {
     const kvp_bench_op_t *op;
     uint64_t value_bytes;
-    uint32_t pieces; /* that value_bytes is cut in; of operations that move bytes in batches */
+    uint32_t pieces; /* pieces of each value; for operations that move bytes in batches */
     uint32_t key_bytes;
     uint32_t batch; /* objects a call */
     uint32_t threads; /* on one handle, each with its own objects and memory */
     uint32_t processes; /* each with a set and a handle of its own */
     uint64_t objects; /* of each process; a multiple of batch * threads */
-    double absent; /* share of the objects that is not there */
+    double absent; /* share of absent objects */
     double calls_per_s; /* of all threads of all processes, open loop; 0 = closed loop */
     bool is_cold; /* each leg is the first pass of a new handle over its mappings */
-    bool does_evict; /* puts: what was put stays, so that new objects need its space */
-    uint64_t run; /* sets this run's keys apart */
+    bool does_evict; /* puts without removal, so that new objects need eviction */
+    uint64_t run; /* separates this run's keys from other runs' */
 } kvp_bench_conf_t;
 
 /* What handles counted. */
@@ -44,9 +44,9 @@ typedef struct {
     uint64_t errors; /* objects; not counted in the ones above */
     int first_error;
     uint64_t wrong_bytes;
-    kvp_bench_counts_t counts; /* of operations that move bytes */
+    kvp_bench_counts_t counts; /* for operations that move bytes */
     kvp_hist_t call; /* ns from when the call was due; in a closed loop that is when it began */
-    kvp_hist_t service; /* ns from when it began */
+    kvp_hist_t service; /* ns from the actual start */
 } kvp_bench_leg_t;
 
 typedef struct kvp_bench kvp_bench_t;
@@ -55,17 +55,19 @@ typedef struct kvp_bench kvp_bench_t;
  * a second pass would not be cold. */
 bool kvp_bench_is_one_pass(const kvp_bench_conf_t *conf);
 
-/* kvp_bench_pool_bytes is what a pool of its own must hold for all processes; kvp_bench_set_bytes is what their sets take
- * of any pool. */
+/* kvp_bench_pool_bytes is what a pool of its own must hold for all processes; kvp_bench_set_bytes
+ * is what their sets take of any pool. */
 uint64_t kvp_bench_pool_bytes(const kvp_bench_conf_t *conf);
 uint64_t kvp_bench_set_bytes(const kvp_bench_conf_t *conf);
 
-/* kvp_bench_explain says why an object's error is no accident in this bench: a sentence, or NULL. Static storage. */
+/* kvp_bench_explain explains an object's expected error in this bench: a sentence, or NULL. Static
+ * storage. */
 const char *kvp_bench_explain(const kvp_bench_conf_t *conf, int err);
 
-/* kvp_bench_open opens the pool, makes memory and keys, puts the set where the operation wants it there, and goes over
- * it once or, for puts, until the pool's memory has all been written. *fill_ns_out is how long putting the set took (0 =
- * it was not). verb, conf and common are borrowed until close. Exit codes as kvp_cli_open's; it has said what failed. */
+/* kvp_bench_open opens the pool, creates memory and keys, puts the set if the operation needs it,
+ * and runs over it once or, for puts, until all of the pool's memory has been written. *fill_ns_out
+ * is the time of putting the set (0 = not put). verb, conf and common are borrowed until close.
+ * Exit codes as kvp_cli_open's; a failure was printed. */
 int kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const kvp_cli_common_t *common,
                    uint32_t process, kvp_bench_t **bench_out, uint64_t *fill_ns_out);
 void kvp_bench_close(kvp_bench_t *bench);

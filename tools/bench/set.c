@@ -12,12 +12,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SHARED_OBJECTS 1024u /* without values: memory for one call that puts */
+#define SHARED_OBJECTS 1024u /* without values: memory for one put call */
 #define PROCESS_SHIFT 56
 #define GENERATION_SHIFT 32
 
 static uint8_t *
-piece(const kvp_bench_set_t *s, size_t object, uint32_t p)
+piece_at(const kvp_bench_set_t *s, size_t object, uint32_t p)
 {
     const uint64_t row = s->conf.has_values ? s->conf.objects : SHARED_OBJECTS;
     return s->memory + (p * row + object) * s->stride;
@@ -35,7 +35,7 @@ static kvpool_item_t
 make_item(const kvp_bench_set_t *s, size_t object, size_t slot, kvpool_iov_t *iov)
 {
     for (uint32_t p = 0; p < s->conf.pieces; p++)
-        iov[p] = (kvpool_iov_t){piece(s, slot, p), s->piece_bytes};
+        iov[p] = (kvpool_iov_t){piece_at(s, slot, p), s->piece_bytes};
     return (kvpool_item_t){.key = s->keys[object], .iov = iov, .iov_n = s->conf.pieces};
 }
 
@@ -128,7 +128,7 @@ void
 kvp_bench_set_poison(kvp_bench_set_t *s, size_t first, size_t n)
 {
     for (uint32_t p = 0; p < s->conf.pieces; p++)
-        kvp_pattern_poison(piece(s, first, p), n * s->stride);
+        kvp_pattern_poison(piece_at(s, first, p), n * s->stride);
 }
 
 void
@@ -136,7 +136,7 @@ kvp_bench_set_fill(kvp_bench_set_t *s, size_t first, size_t n)
 {
     for (uint32_t p = 0; p < s->conf.pieces; p++)
         for (size_t i = first; i < first + n; i++)
-            kvp_pattern_fill(piece(s, i, p), s->piece_bytes, p, content_id(s, i));
+            kvp_pattern_fill(piece_at(s, i, p), s->piece_bytes, p, content_id(s, i));
 }
 
 uint64_t
@@ -145,6 +145,6 @@ kvp_bench_set_wrong(const kvp_bench_set_t *s, size_t first, size_t n)
     uint64_t wrong = 0;
     for (uint32_t p = 0; p < s->conf.pieces; p++)
         for (size_t i = first; i < first + n; i++)
-            wrong += kvp_pattern_wrong(piece(s, i, p), s->piece_bytes, p, content_id(s, i));
+            wrong += kvp_pattern_wrong(piece_at(s, i, p), s->piece_bytes, p, content_id(s, i));
     return wrong;
 }

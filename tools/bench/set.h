@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The objects that a bench goes over: keys, items, and the registered memory that bytes come from and go to. An object
- * of several pieces lies as a layer-wise cache has it: piece p of all objects in one row, so that no two pieces of an
- * object are neighbours.
- */
+ * The objects of a bench: keys, items, and the registered memory of their bytes. An object of
+ * several pieces lies as in a layer-wise cache: piece p of all objects in one row, so that no two
+ * pieces of an object are neighbours. */
 #ifndef KVP_TOOLS_BENCH_SET_H
 #define KVP_TOOLS_BENCH_SET_H
 
@@ -14,7 +13,7 @@ typedef struct {
     uint32_t pieces;
     uint32_t key_bytes;
     double absent; /* share of the objects that is never put */
-    uint64_t run; /* sets this run's keys apart */
+    uint64_t run; /* separates this run's keys from other runs' */
     uint32_t process; /* and this process's */
     bool has_values; /* each object has memory of its own; else they share a little, and `items` is NULL */
 } kvp_bench_set_conf_t;

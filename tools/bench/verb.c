@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * bench: options, the pool that it starts where none is named, figures of each round. The measuring is round.c's, the
- * operations are ops.c's.
- */
+ * bench: options, the pool that it starts without a named one, figures of each round. round.c
+ * measures, ops.c has the operations. */
 #include "tools/base/cli.h"
 
 #include "tools/bench/workers.h"
@@ -51,7 +50,7 @@ moves_data(const bench_t *b)
 /* ---- options ---- */
 
 static int
-check(const bench_t *b)
+check_conf(const bench_t *b)
 {
     const kvp_bench_conf_t *c = &b->conf;
     const bool is_batch = (c->op->flags & KVP_BENCH_BATCH) != 0;
@@ -81,9 +80,9 @@ settle_set(bench_t *b)
     return KVP_EXIT_DONE;
 }
 
-/* settle turns the options into what round.c wants. */
+/* make_conf turns the options into round.c's configuration. */
 static int
-settle(bench_t *b)
+make_conf(bench_t *b)
 {
     kvp_bench_conf_t *c = &b->conf;
     c->op = kvp_bench_op_find(b->op);
@@ -96,12 +95,12 @@ settle(bench_t *b)
     c->processes = (uint32_t)b->processes;
     c->calls_per_s = (double)b->rate;
     c->run = kvp_random_u64();
-    const int code = check(b);
+    const int code = check_conf(b);
     return code == KVP_EXIT_DONE ? settle_set(b) : code;
 }
 
 static int
-parse(bench_t *b, int argc, char **argv)
+parse_options(bench_t *b, int argc, char **argv)
 {
     const kvp_cli_opt_t opts[] = {
         {"op", KVP_CLI_TEXT, &b->op, "NAME", kvp_bench_op_names(), 0, 0},
@@ -177,7 +176,7 @@ report_work(const bench_t *b, kvp_report_t *to, uint64_t number)
     if (c->calls_per_s > 0) kvp_report_real(to, "calls_due_per_s", "calls due/s", c->calls_per_s, 0);
 }
 
-/* Transports other than rdma do not count them. */
+/* Only rdma counts work requests. */
 static void
 report_requests(kvp_report_t *to, const kvp_bench_counts_t *counts)
 {
@@ -243,7 +242,7 @@ start_pool(bench_t *b)
     return KVP_EXIT_DONE;
 }
 
-/* What a look at the pool tells. */
+/* The result of a look at the pool. */
 typedef struct {
     int code; /* of the exit, where it is not to go on */
     uint64_t size_bytes;
@@ -266,7 +265,7 @@ note_ways(look_t *look, struct json_object *stat)
 }
 
 static void
-look(const void *arg, void *answer)
+look_in_child(const void *arg, void *answer)
 {
     const bench_t *b = arg;
     look_t *to = answer;
@@ -285,17 +284,17 @@ look(const void *arg, void *answer)
     json_object_put(stat);
 }
 
-/* look_at_pool refuses a set that the pool cannot hold: what was put first would be gone before it is asked for. Puts that
- * are to evict need no room, and a pool of our own is as large as it has to be. */
+/* look_at_pool refuses a set larger than the pool: its first objects would be evicted before they
+ * are read. Puts that should evict need no room, and a pool of our own has the right size. */
 static int
 look_at_pool(bench_t *b, bool is_own)
 {
     const uint64_t needs = kvp_bench_set_bytes(&b->conf);
     char set[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
     look_t found = {.code = KVP_EXIT_REFUSED};
-    /* By a process of its own: the workers are forked from this one, and RDMA devices that it had opened would be of no use
-     * to them. */
-    const int code = kvp_cli_apart(b->verb, look, b, &found, sizeof(found));
+    /* In a process of its own: this process forks the workers, which could not use RDMA devices
+     * opened before the fork. */
+    const int code = kvp_cli_apart(b->verb, look_in_child, b, &found, sizeof(found));
     if (code != KVP_EXIT_DONE || found.code != KVP_EXIT_DONE) return code != KVP_EXIT_DONE ? code : found.code;
     memcpy(b->ways, found.ways, sizeof(b->ways));
     if (is_own || b->conf.does_evict || needs <= found.size_bytes) return KVP_EXIT_DONE;
@@ -338,7 +337,7 @@ run_rounds(bench_t *b, kvp_bench_workers_t *workers)
 }
 
 static int
-measure(bench_t *b)
+measure_rounds(bench_t *b)
 {
     kvp_bench_workers_t *workers = NULL;
     const bool is_own = b->common.master == NULL;
@@ -347,7 +346,7 @@ measure(bench_t *b)
     if (code == KVP_EXIT_DONE) {
         code = kvp_bench_workers_open(b->verb, &b->conf, &b->common, &workers);
         if (code == KVP_EXIT_DONE) code = run_rounds(b, workers);
-        /* A pool that is somebody else's is left as it was found, if it is still there. */
+        /* Another user's pool is left as it was, if it is still reachable. */
         const int left = kvp_bench_workers_close(workers, !is_own && code != KVP_EXIT_UNREACHABLE);
         if (code == KVP_EXIT_DONE) code = left;
     }
@@ -361,8 +360,8 @@ kvp_cli_bench(const kvp_cli_verb_t *verb, int argc, char **argv)
     bench_t b = {.verb = verb, .op = "batch_get", .round_ns = 3 * KVP_NS_PER_S};
     b.nodes = b.rounds = b.pieces = b.threads = b.processes = 1;
     b.key_bytes = KEY_BYTES;
-    int code = parse(&b, argc, argv);
+    int code = parse_options(&b, argc, argv);
     if (code != KVP_EXIT_GO_ON) return code;
-    code = settle(&b);
-    return code == KVP_EXIT_DONE ? measure(&b) : code;
+    code = make_conf(&b);
+    return code == KVP_EXIT_DONE ? measure_rounds(&b) : code;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Orders are a leg's time in ns, or PREPARE, and answers fixed structs, on a socket pair a child: parent and child are the
- * same program. A child whose socket ends leaves; the parent takes one that does not answer for failed.
- */
+ * Orders are a leg's time in ns, or PREPARE, and answers fixed structs, on a socket pair a child:
+ * parent and child are the same program. A child whose socket ends leaves; the parent takes one
+ * that does not answer for failed. */
 #include "tools/bench/workers.h"
 
 #include "tools/bench/key.h"
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PREPARE 0u /* an order; any other one is how long a leg may take, in ns */
+#define PREPARE 0u /* an order; any other value is a leg's length in ns */
 #define REMOVE_DEADLINE_MS 600000u /* it goes over every key of the pool */
 
 typedef struct {
@@ -67,7 +67,7 @@ receive_all(int fd, void *data, size_t len)
 /* ---- a child ---- */
 
 static int
-obey(kvp_bench_t *bench, const kvp_bench_workers_t *g, uint64_t order, answer_t *answer)
+obey_order(kvp_bench_t *bench, const kvp_bench_workers_t *g, uint64_t order, answer_t *answer)
 {
     int err = order == PREPARE ? kvp_bench_prepare(bench) : kvp_bench_leg(bench, order, &answer->leg);
     return err == KVPOOL_OK ? KVP_EXIT_DONE : kvp_cli_fail(g->verb, g->conf->op->name, err);
@@ -82,7 +82,7 @@ child_main(kvp_bench_workers_t *g, uint32_t number, int fd)
     answer->code = kvp_bench_open(g->verb, g->conf, g->common, number, &bench, &answer->fill_ns);
     while (send_all(fd, answer, sizeof(*answer)) && answer->code == KVP_EXIT_DONE &&
            receive_all(fd, &order, sizeof(order)))
-        answer->code = obey(bench, g, order, answer);
+        answer->code = obey_order(bench, g, order, answer);
     kvp_bench_close(bench);
     return 0;
 }
@@ -97,7 +97,7 @@ start_child(kvp_bench_workers_t *g, uint32_t number)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
-        /* Without these the others would not see the parent's end. */
+        /* With these open, the other workers would not see the parent's end. */
         for (uint32_t i = 0; i < number; i++)
             close(g->members[i].fd);
         close(ends[0]);
@@ -118,7 +118,8 @@ take_answer(kvp_bench_workers_t *g, const member_t *m)
     return kvp_cli_complain(g->verb, KVP_EXIT_REFUSED, "process %d ended by itself", (int)m->pid);
 }
 
-/* order_all waits for every answer, also after a failure: who has been given an order is not left in the middle of it. */
+/* order_all waits for every answer, also after a failure: who has been given an order is not left
+ * in the middle of it. */
 static int
 order_all(kvp_bench_workers_t *g, uint64_t order, kvp_bench_leg_t *leg)
 {

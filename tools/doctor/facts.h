@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What `kvpool doctor` looks at, and what it makes of it. Facts are gathered by host.c (this machine) and
- * pool.c (the pool, and probes of each node); judge.c turns them into findings, and does nothing else, so that
- * it can be tested on facts that no test machine has.
- */
+ * The facts that `kvpool doctor` collects. host.c (this machine) and pool.c (the pool, and probes
+ * of each node) collect them; judge.c only turns them into findings, so that tests can judge facts
+ * that no test machine has. */
 #ifndef KVP_TOOLS_DOCTOR_FACTS_H
 #define KVP_TOOLS_DOCTOR_FACTS_H
 
@@ -16,7 +15,7 @@
 #define KVP_DOCTOR_FINDINGS_MAX 128u
 #define KVP_DOCTOR_WRONG_MAX 16u
 #define KVP_DOCTOR_SMALL_BYTES 256u /* fits in one packet of any network */
-#define KVP_DOCTOR_PROBE_BYTES 65536u /* fills packets of any size that there is */
+#define KVP_DOCTOR_PROBE_BYTES 65536u /* fills packets of any size */
 #define KVP_DOCTOR_NO_LIMIT UINT64_MAX
 
 /* ---- facts */
@@ -32,14 +31,14 @@ typedef struct {
     char state[24]; /* "ACTIVE", "DOWN", ... */
     char link_layer[24]; /* "Ethernet", "InfiniBand" */
     char rate[48];
-    char netdev[32]; /* its network interface; "" = not told */
+    char netdev[32]; /* its network interface; "" = unknown */
     uint32_t netdev_mtu_bytes;
-    int numa_node; /* -1 = not told */
+    int numa_node; /* -1 = unknown */
     bool has_verbs; /* programs can open it */
     bool may_open; /* this user can */
     kvp_doctor_gid_t gids[KVP_DOCTOR_GIDS_MAX];
     size_t gids_n;
-    bool is_used; /* by libkvpool, at this address and with these limits */
+    bool is_used; /* libkvpool uses it, at this address and with these limits */
     char address[48];
     uint32_t mtu_bytes;
     uint64_t max_registration_bytes;
@@ -48,9 +47,9 @@ typedef struct {
 
 typedef struct {
     char name[8];
-    bool is_named; /* --transports or KVPOOL_TRANSPORTS says it */
-    bool is_wished; /* a device or a GID is named for it, so that it is not just left out where all are meant */
-    bool is_out; /* they leave it out */
+    bool is_named; /* named by --transports or KVPOOL_TRANSPORTS */
+    bool is_wished; /* a device or a GID is selected for it, so the default does not silently leave it out */
+    bool is_out; /* the options exclude it */
     bool is_usable;
     char why[512]; /* it is not */
 } kvp_doctor_transport_t;
@@ -60,7 +59,7 @@ typedef struct {
     int err; /* of the put; then nothing was got */
     int get_err;
     bool is_wrong; /* other bytes came back */
-    char detail[128]; /* what the master said of a put that it refused */
+    char detail[128]; /* the master's reason for refusing a put */
     int small_err; /* of a small put and get, made where the large ones failed */
     uint64_t put_ns, get_ns;
     bool is_left; /* the probe's object could not be removed */
@@ -82,10 +81,10 @@ typedef struct {
 typedef struct {
     /* this machine */
     uint64_t memlock_bytes; /* that this process may lock; NO_LIMIT */
-    uint64_t open_files, open_files_max; /* and what it may be raised to; NO_LIMIT */
-    uint64_t mappings_max; /* of a process; NO_LIMIT = not told */
+    uint64_t open_files, open_files_max; /* limit and its hard limit; NO_LIMIT */
+    uint64_t mappings_max; /* of a process; NO_LIMIT = unknown */
     kvp_ram_t ram;
-    char shmem_huge[24]; /* when shared memory gets huge pages: "always", "advise", "never", ...; "" = not told */
+    char shmem_huge[24]; /* huge pages for shared memory: "always", "advise", "never", ...; "" = unknown */
     bool has_rdma_cm; /* the connection manager's device is there and may be opened */
     kvp_doctor_transport_t transports[KVP_DOCTOR_TRANSPORTS];
     kvp_doctor_port_t ports[KVP_DOCTOR_PORTS_MAX];
@@ -105,11 +104,12 @@ typedef struct {
     size_t tiers_n;
     struct {
         char code[32], text[448];
-    } wrong[KVP_DOCTOR_WRONG_MAX]; /* causes for which the master says that the pool is degraded */
+    } wrong[KVP_DOCTOR_WRONG_MAX]; /* the master's causes of a degraded pool */
     size_t wrong_n;
 } kvp_doctor_facts_t;
 
-/* kvp_doctor_is_refused says whether no pool opens for want of it: it was asked for, and does not work here. */
+/* kvp_doctor_is_refused returns whether the pool cannot open because the transport was named and
+ * does not work here. */
 static inline bool
 kvp_doctor_is_refused(const kvp_doctor_transport_t *transport)
 {
@@ -130,8 +130,8 @@ typedef struct {
 size_t kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings_out, size_t cap);
 const char *kvp_doctor_severity_name(kvp_doctor_severity_t severity);
 
-/* kvp_doctor_look_here fills in what is known of this machine from /proc and /sys below root ("" but in tests) and from this
- * process's limits. */
+/* kvp_doctor_look_here fills in what is known of this machine from /proc and /sys below root (""
+ * but in tests) and from this process's limits. */
 void kvp_doctor_look_here(const char *root, kvp_doctor_facts_t *facts);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Facts of this machine. Adapters are looked for in /sys/class/infiniband, so that they are found also where the verbs
- * libraries are not installed, or a port is down and nobody uses it.
- */
+ * Facts of this machine. Adapters are found in /sys/class/infiniband, also without the verbs
+ * libraries, or with a port that is down and unused. */
 #include "tools/doctor/facts.h"
 
 #include <dirent.h>
@@ -64,7 +63,7 @@ strip_number(char *text)
     if (name != NULL) memmove(text, name + 2, strlen(name + 2) + 1);
 }
 
-/* A GID as people know it: the IPv4 address in it, else as the kernel writes it. */
+/* Writes a GID for people: the IPv4 address in it, else the kernel's form. */
 static void
 write_address(const char *gid, char *address, size_t cap)
 {
@@ -105,7 +104,7 @@ look_at_gids(const char *at, kvp_doctor_port_t *port)
     qsort(port->gids, port->gids_n, sizeof port->gids[0], by_index);
 }
 
-/* The interface of a port of Ethernet is told with its GIDs; they share it. */
+/* Finds the interface of an Ethernet port in the table of its GIDs; they share it. */
 static void
 look_at_netdev(const char *root, const char *at, kvp_doctor_port_t *port)
 {

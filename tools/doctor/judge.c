@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From facts to findings. Each rule says what is wrong, how bad that is and what helps; what does no harm here is no more
- * than a warning, and what keeps a node from being reached as it was asked for is an error.
- */
+ * From facts to findings. Each rule gives the fault, its severity and its fix. A fault that does no
+ * harm here is a warning; a fault that keeps a node from being reached as configured is an error. */
 #include "tools/doctor/facts.h"
 
 #include "common/err.h"
@@ -26,9 +25,9 @@ typedef struct {
     size_t cap, n;
 } judge_t;
 
-/* add begins a finding; the next add or the end ends it. NULL where there is no room for one more. */
+/* begin_finding begins a finding; the next one or the end ends it. NULL without room for one more. */
 static kvp_doctor_finding_t *
-add(judge_t *j, kvp_doctor_severity_t severity, const char *code)
+begin_finding(judge_t *j, kvp_doctor_severity_t severity, const char *code)
 {
     kvp_doctor_finding_t *it;
 
@@ -40,10 +39,11 @@ add(judge_t *j, kvp_doctor_severity_t severity, const char *code)
     return it;
 }
 
-static kvp_doctor_finding_t *say(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...) KVP_PRINTF(3, 4);
+static kvp_doctor_finding_t *say_finding(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...)
+    KVP_PRINTF(3, 4);
 
 static kvp_doctor_finding_t *
-say(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...)
+say_finding(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...)
 {
     va_list ap;
 
@@ -55,10 +55,10 @@ say(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...)
     return it;
 }
 
-static void fix(kvp_doctor_finding_t *it, const char *fmt, ...) KVP_PRINTF(2, 3);
+static void set_fix(kvp_doctor_finding_t *it, const char *fmt, ...) KVP_PRINTF(2, 3);
 
 static void
-fix(kvp_doctor_finding_t *it, const char *fmt, ...)
+set_fix(kvp_doctor_finding_t *it, const char *fmt, ...)
 {
     va_list ap;
 
@@ -69,7 +69,7 @@ fix(kvp_doctor_finding_t *it, const char *fmt, ...)
 }
 
 static const kvp_doctor_transport_t *
-transport(const judge_t *j, const char *name)
+find_transport(const judge_t *j, const char *name)
 {
     for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
         if (strcmp(j->f->transports[i].name, name) == 0) return &j->f->transports[i];
@@ -79,7 +79,7 @@ transport(const judge_t *j, const char *name)
 static bool
 has_rdma(const judge_t *j)
 {
-    const kvp_doctor_transport_t *t = transport(j, "rdma");
+    const kvp_doctor_transport_t *t = find_transport(j, "rdma");
 
     return t != NULL && t->is_usable;
 }
@@ -91,7 +91,7 @@ is_active(const kvp_doctor_port_t *port)
     return strcmp(port->state, "ACTIVE") == 0;
 }
 
-/* What a user types of the interface; its place where it is not known. */
+/* Returns the interface's name as a user types it; a placeholder if unknown. */
 static const char *
 netdev_of(const kvp_doctor_port_t *port)
 {
@@ -104,37 +104,38 @@ judge_port(judge_t *j, const kvp_doctor_port_t *port, bool is_needed)
     kvp_doctor_finding_t *it;
 
     if (!port->has_verbs)
-        say(add(j, KVP_DOCTOR_ERROR, "no_verbs"), "modprobe ib_uverbs",
-            "%s is there, but no program can use it: its verbs device is missing", port->device);
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "no_verbs"), "modprobe ib_uverbs",
+                    "%s is there, but no program can use it: its verbs device is missing", port->device);
     else if (!port->may_open)
-        say(add(j, KVP_DOCTOR_ERROR, "no_permission"),
-            "give this user read and write access to /dev/infiniband (a container: --device=/dev/infiniband)",
-            "%s may not be opened", port->device);
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "no_permission"),
+                    "give this user read and write access to /dev/infiniband (a container: --device=/dev/infiniband)",
+                    "%s may not be opened", port->device);
     if (!is_active(port)) {
-        it = add(j, is_needed ? KVP_DOCTOR_ERROR : KVP_DOCTOR_WARNING, "port_down");
-        say(it, "", "%s port %u is %s", port->device, port->port, port->state);
+        it = begin_finding(j, is_needed ? KVP_DOCTOR_ERROR : KVP_DOCTOR_WARNING, "port_down");
+        say_finding(it, "", "%s port %u is %s", port->device, port->port, port->state);
         if (strcmp(port->link_layer, "InfiniBand") == 0)
-            fix(it, "see to the cable, and that a subnet manager runs (opensm)");
+            set_fix(it, "see to the cable, and that a subnet manager runs (opensm)");
         else
-            fix(it, "ip link set %s up; if it is up, see to the cable", netdev_of(port));
+            set_fix(it, "ip link set %s up; if it is up, see to the cable", netdev_of(port));
         return;
     }
     if (!port->is_used) return;
     if (strncmp(port->address, "fe80:", 5) == 0) {
-        it = add(j, KVP_DOCTOR_WARNING, "link_local");
-        say(it, "", "%s port %u has a link-local address only, which other networks cannot reach", port->device,
-            port->port);
-        fix(it, "ip address add ADDRESS/LENGTH dev %s", netdev_of(port));
+        it = begin_finding(j, KVP_DOCTOR_WARNING, "link_local");
+        say_finding(it, "", "%s port %u has a link-local address only, which other networks cannot reach", port->device,
+                    port->port);
+        set_fix(it, "ip address add ADDRESS/LENGTH dev %s", netdev_of(port));
     }
     if (strcmp(port->link_layer, "Ethernet") == 0 && port->mtu_bytes < MTU_FULL) {
-        it = add(j, KVP_DOCTOR_INFO, "small_mtu");
-        say(it, "", "%s port %u sends packets of %u bytes, as its interface's MTU of %u allows", port->device,
-            port->port, port->mtu_bytes, port->netdev_mtu_bytes);
-        fix(it, "ip link set %s mtu %u, at every host and switch of that network", netdev_of(port), ETHERNET_MTU_FULL);
+        it = begin_finding(j, KVP_DOCTOR_INFO, "small_mtu");
+        say_finding(it, "", "%s port %u sends packets of %u bytes, as its interface's MTU of %u allows", port->device,
+                    port->port, port->mtu_bytes, port->netdev_mtu_bytes);
+        set_fix(it, "ip link set %s mtu %u, at every host and switch of that network", netdev_of(port),
+                ETHERNET_MTU_FULL);
     }
 }
 
-/* Ports that are used for the same transfers should send packets of one size. */
+/* Ports that serve the same transfers should send packets of one size. */
 static void
 judge_mtus(judge_t *j)
 {
@@ -146,10 +147,10 @@ judge_mtus(judge_t *j)
         if (!port->is_used) continue;
         if (first == NULL) first = port;
         if (port->mtu_bytes == first->mtu_bytes) continue;
-        say(add(j, KVP_DOCTOR_WARNING, "mtu_differs"),
-            "set the same MTU at all interfaces: ip link set IFNAME mtu 4200",
-            "%s port %u sends packets of %u bytes, %s port %u of %u", first->device, first->port, first->mtu_bytes,
-            port->device, port->port, port->mtu_bytes);
+        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "mtu_differs"),
+                    "set the same MTU at all interfaces: ip link set IFNAME mtu 4200",
+                    "%s port %u sends packets of %u bytes, %s port %u of %u", first->device, first->port,
+                    first->mtu_bytes, port->device, port->port, port->mtu_bytes);
         return;
     }
 }
@@ -164,8 +165,9 @@ judge_ports(judge_t *j)
     for (size_t i = 0; i < j->f->ports_n; i++)
         judge_port(j, &j->f->ports[i], active_n == 0);
     if (j->f->ports_n > 0 && !j->f->has_rdma_cm)
-        say(add(j, KVP_DOCTOR_ERROR, "no_rdma_cm"), "modprobe rdma_ucm (a container: --device=/dev/infiniband)",
-            "/dev/infiniband/rdma_cm is missing or may not be opened: no connection can be made");
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "no_rdma_cm"),
+                    "modprobe rdma_ucm (a container: --device=/dev/infiniband)",
+                    "/dev/infiniband/rdma_cm is missing or may not be opened: no connection can be made");
     judge_mtus(j);
 }
 
@@ -177,21 +179,21 @@ judge_transports(judge_t *j)
 
         if (t->is_usable || t->is_out) continue;
         if (t->is_named)
-            say(add(j, KVP_DOCTOR_ERROR, "transport_named"),
-                "mend that, or leave it out of --transports or KVPOOL_TRANSPORTS", "%s", t->why);
+            say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "transport_named"),
+                        "mend that, or leave it out of --transports or KVPOOL_TRANSPORTS", "%s", t->why);
         else if (t->is_wished)
-            say(add(j, KVP_DOCTOR_ERROR, "device_named"),
-                "mend that, or unset KVPOOL_RDMA_DEVICE and KVPOOL_RDMA_GID_INDEX; until then no pool opens", "%s",
-                t->why);
+            say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "device_named"),
+                        "mend that, or unset KVPOOL_RDMA_DEVICE and KVPOOL_RDMA_GID_INDEX; until then no pool opens",
+                        "%s", t->why);
         else if (j->f->ports_n == 0)
-            say(add(j, KVP_DOCTOR_INFO, "no_rdma"), "", "%s; tcp is used between hosts", t->why);
+            say_finding(begin_finding(j, KVP_DOCTOR_INFO, "no_rdma"), "", "%s; tcp is used between hosts", t->why);
         else
-            say(add(j, KVP_DOCTOR_ERROR, "rdma_unusable"),
-                "see the other findings; without it tcp is used between hosts", "%s", t->why);
+            say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "rdma_unusable"),
+                        "see the other findings; without it tcp is used between hosts", "%s", t->why);
     }
 }
 
-/* What a node on this host would lock; a client's own buffers are not known. */
+/* Returns the bytes that a node on this host would lock; a client's own buffers are unknown. */
 static uint64_t
 locked_bytes(const judge_t *j)
 {
@@ -209,18 +211,22 @@ judge_limits(judge_t *j)
     uint64_t needs = locked_bytes(j);
 
     if (f->memlock_bytes < needs)
-        say(add(j, has_rdma(j) ? KVP_DOCTOR_ERROR : KVP_DOCTOR_INFO, "memlock"),
+        say_finding(
+            begin_finding(j, has_rdma(j) ? KVP_DOCTOR_ERROR : KVP_DOCTOR_INFO, "memlock"),
             "ulimit -l unlimited; LimitMEMLOCK=infinity in the service's unit; --ulimit memlock=-1 for a container",
             "this process may lock %llu KiB of memory; rdma locks what it registers, at least %llu MiB%s",
             (unsigned long long)(f->memlock_bytes >> 10), (unsigned long long)(needs >> 20),
             has_rdma(j) ? "" : " (rdma is not used here)");
     if (f->open_files < FILES_FEW)
-        say(add(j, f->open_files < FILES_LOW ? KVP_DOCTOR_ERROR : KVP_DOCTOR_WARNING, "open_files"),
-            "ulimit -n 65536; LimitNOFILE=65536 in the service's unit",
-            "this process may open %llu files; a client needs some for each node", (unsigned long long)f->open_files);
+        say_finding(begin_finding(j, f->open_files < FILES_LOW ? KVP_DOCTOR_ERROR : KVP_DOCTOR_WARNING, "open_files"),
+                    "ulimit -n 65536; LimitNOFILE=65536 in the service's unit",
+                    "this process may open %llu files; a client needs some for each node",
+                    (unsigned long long)f->open_files);
     if (strcmp(f->shmem_huge, "never") == 0 || strcmp(f->shmem_huge, "deny") == 0)
-        say(add(j, KVP_DOCTOR_INFO, "huge_pages"), "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
-            "shared memory gets no huge pages (%s), so that nodes start and first copies run slower", f->shmem_huge);
+        say_finding(begin_finding(j, KVP_DOCTOR_INFO, "huge_pages"),
+                    "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+                    "shared memory gets no huge pages (%s), so that nodes start and first copies run slower",
+                    f->shmem_huge);
 }
 
 /* ---- the pool */
@@ -231,13 +237,15 @@ judge_no_pool(judge_t *j)
     const char *why = f->pool_why[0] != '\0' ? f->pool_why : kvp_err_text(f->pool_err);
 
     if (strstr(why, "no master leads") != NULL)
-        say(add(j, KVP_DOCTOR_ERROR, "no_leader"),
+        say_finding(
+            begin_finding(j, KVP_DOCTOR_ERROR, "no_leader"),
             "see that a majority of etcd answers (`etcdctl endpoint health`): masters that do not reach it do not "
             "lead; their logs "
             "and /health say why",
             "%s (%s)", why, kvp_err_name(f->pool_err));
     else
-        say(add(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
+        say_finding(
+            begin_finding(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
             "start kvpool-master there (on this host alone: `kvpool up`), or name the right one: --master HOST:PORT or "
             "KVPOOL_MASTER; of several masters name all, for a standby does not serve",
             "%s (%s)", why, kvp_err_name(f->pool_err));
@@ -263,7 +271,8 @@ judge_wrong(judge_t *j)
     for (size_t i = 0; i < j->f->wrong_n; i++)
         for (size_t k = 0; k < KVP_ARRAY_LEN(fixes); k++)
             if (strcmp(fixes[k].code, j->f->wrong[i].code) == 0)
-                say(add(j, KVP_DOCTOR_WARNING, fixes[k].code), fixes[k].fix, "%s", j->f->wrong[i].text);
+                say_finding(begin_finding(j, KVP_DOCTOR_WARNING, fixes[k].code), fixes[k].fix, "%s",
+                            j->f->wrong[i].text);
 }
 
 static void
@@ -276,43 +285,48 @@ judge_master(judge_t *j)
         return;
     }
     if (strcmp(f->pool_software, f->own_software) != 0)
-        say(add(j, KVP_DOCTOR_WARNING, "versions"), "run one version, masters first",
-            "the master is of version %s, this client of %s", f->pool_software, f->own_software);
+        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "versions"), "run one version, masters first",
+                    "the master is of version %s, this client of %s", f->pool_software, f->own_software);
     if (f->is_log_refusing)
-        say(add(j, KVP_DOCTOR_ERROR, "log_failed"),
+        say_finding(
+            begin_finding(j, KVP_DOCTOR_ERROR, "log_failed"),
             "free space on the disk of the master's --data-dir, or repair it; the master's /health names the error",
             "the master cannot write its log, and refuses puts and removals");
     if (f->nodes_n == 0)
-        say(add(j, KVP_DOCTOR_ERROR, "no_nodes"), "start kvpool-node on the hosts that give memory",
-            "the pool has no node");
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "no_nodes"), "start kvpool-node on the hosts that give memory",
+                    "the pool has no node");
     judge_wrong(j);
     if (f->has_more_nodes)
-        say(add(j, KVP_DOCTOR_INFO, "more_nodes"), "", "only the first %u nodes were looked at", KVP_DOCTOR_NODES_MAX);
+        say_finding(begin_finding(j, KVP_DOCTOR_INFO, "more_nodes"), "", "only the first %u nodes were looked at",
+                    KVP_DOCTOR_NODES_MAX);
 }
 
-/* The fix of a probe that did not come through, by what moved it. */
+/* Sets the fix of a failed probe, by its transport. */
 static void
 fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
 {
     if (strcmp(name, "shm") == 0)
-        fix(it, "see that the node runs on this host, under this user or one that is trusted (KVPOOL_TRUST_UID), with "
+        set_fix(it,
+                "see that the node runs on this host, under this user or one that is trusted (KVPOOL_TRUST_UID), with "
                 "its socket "
                 "in this user's directory of sockets (KVPOOL_RUNTIME_DIR), and read its log");
     else if (strcmp(name, "rdma") == 0 && err == KVPOOL_NOMEM)
-        fix(it, "raise the memory lock (ulimit -l unlimited): what moves by rdma is locked");
+        set_fix(it, "raise the memory lock (ulimit -l unlimited): what moves by rdma is locked");
     else if (strcmp(name, "rdma") == 0)
-        fix(it,
+        set_fix(
+            it,
             "see that %s is an address of the node's device that this host's devices reach (ping it from theirs), and "
             "that "
             "both interfaces have one MTU: compare `kvpool doctor` there; choose others by --rdma-device and "
             "KVPOOL_RDMA_DEVICE",
             node->addr);
     else
-        fix(it, "see that %s can be reached from here (firewall, routes, --listen of the node) and that the node runs",
-            node->addr);
+        set_fix(it,
+                "see that %s can be reached from here (firewall, routes, --listen of the node) and that the node runs",
+                node->addr);
 }
 
-/* What an error says of the way, and not of what was asked for. */
+/* Returns whether an error concerns the path, and not the request. */
 static bool
 is_of_the_way(int err)
 {
@@ -326,39 +340,43 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
     kvp_doctor_finding_t *it;
 
     if (probe->is_left)
-        say(add(j, KVP_DOCTOR_WARNING, "probe_left"), "kvpool rm --force --regex '^kvpool-doctor/'",
-            "node %s: the probe by %s could not be removed", node->name, name);
+        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "probe_left"), "kvpool rm --force --regex '^kvpool-doctor/'",
+                    "node %s: the probe by %s could not be removed", node->name, name);
     if (probe->is_wrong) {
-        say(add(j, KVP_DOCTOR_ERROR, "wrong_bytes"), "take that node out and test its memory and its network",
-            "node %s: %u bytes put by %s came back as others", node->name, KVP_DOCTOR_PROBE_BYTES, name);
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "wrong_bytes"),
+                    "take that node out and test its memory and its network",
+                    "node %s: %u bytes put by %s came back as others", node->name, KVP_DOCTOR_PROBE_BYTES, name);
         return;
     }
     if (err == KVPOOL_OK) return;
-    if (err == KVPOOL_RETRY_AFTER) { /* a master gives no space at a node that does not answer it */
-        it = add(j, KVP_DOCTOR_ERROR, "no_place");
-        say(it, "see that kvpool-node runs and answers there, and its log; where all of it is held, ask again later",
+    if (err == KVPOOL_RETRY_AFTER) { /* a master grants no space on a node that does not answer it */
+        it = begin_finding(j, KVP_DOCTOR_ERROR, "no_place");
+        say_finding(
+            it, "see that kvpool-node runs and answers there, and its log; where all of it is held, ask again later",
             "node %s at %s gave no place for a probe by %s in time: %s", node->name, node->addr, name, probe->detail);
         return;
     }
     if (err == KVPOOL_NO_SPACE) {
-        say(add(j, KVP_DOCTOR_WARNING, "no_room"), "ask again later, or give the pool more memory",
-            "node %s has no room for a probe of %u bytes by %s", node->name, KVP_DOCTOR_PROBE_BYTES, name);
+        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "no_room"), "ask again later, or give the pool more memory",
+                    "node %s has no room for a probe of %u bytes by %s", node->name, KVP_DOCTOR_PROBE_BYTES, name);
         return;
     }
     if (probe->small_err == KVPOOL_OK && is_of_the_way(err)) {
-        it = add(j, KVP_DOCTOR_ERROR, "mtu");
-        say(it, "", "node %s: %u bytes go through by %s, %u do not: packets of full size are lost on the way",
-            node->name, KVP_DOCTOR_SMALL_BYTES, name, KVP_DOCTOR_PROBE_BYTES);
-        fix(it, "set one MTU at both hosts and every switch between: ip link set IFNAME mtu 4200");
+        it = begin_finding(j, KVP_DOCTOR_ERROR, "mtu");
+        say_finding(it, "", "node %s: %u bytes go through by %s, %u do not: packets of full size are lost on the way",
+                    node->name, KVP_DOCTOR_SMALL_BYTES, name, KVP_DOCTOR_PROBE_BYTES);
+        set_fix(it, "set one MTU at both hosts and every switch between: ip link set IFNAME mtu 4200");
         return;
     }
-    it = add(j, KVP_DOCTOR_ERROR, "node_unreachable");
-    say(it, "", "node %s at %s is not reached by %s: %s of %u bytes: %s (%s)", node->name, node->addr, name,
-        probe->err != KVPOOL_OK ? "a put" : "a get", KVP_DOCTOR_PROBE_BYTES, kvp_err_text(err), kvp_err_name(err));
+    it = begin_finding(j, KVP_DOCTOR_ERROR, "node_unreachable");
+    say_finding(it, "", "node %s at %s is not reached by %s: %s of %u bytes: %s (%s)", node->name, node->addr, name,
+                probe->err != KVPOOL_OK ? "a put" : "a get", KVP_DOCTOR_PROBE_BYTES, kvp_err_text(err),
+                kvp_err_name(err));
     fix_probe(it, node, name, err);
 }
 
-/* Whether a pool opens as it was asked for: where not, judge_transports has said so, once and not for each node. */
+/* Returns whether a pool can open as configured. If not, judge_transports has one finding, instead
+ * of one for each node. */
 static bool
 may_open_pool(const judge_t *j)
 {
@@ -371,19 +389,20 @@ may_open_pool(const judge_t *j)
 static void
 judge_way(judge_t *j, const kvp_doctor_node_t *node)
 {
-    const kvp_doctor_transport_t *rdma = transport(j, "rdma");
+    const kvp_doctor_transport_t *rdma = find_transport(j, "rdma");
     kvp_doctor_finding_t *it;
 
     if (!may_open_pool(j)) return;
     if (strcmp(node->transport, "none") == 0) {
-        it = add(j, KVP_DOCTOR_ERROR, "no_way");
-        say(it, "", "node %s offers %s, and none of that leads there from here", node->name, node->offers);
-        fix(it,
+        it = begin_finding(j, KVP_DOCTOR_ERROR, "no_way");
+        say_finding(it, "", "node %s offers %s, and none of that leads there from here", node->name, node->offers);
+        set_fix(
+            it,
             "start it with --transports that this machine was not told to leave out, or name one that it offers here");
     } else if (rdma != NULL && strcmp(node->transport, "tcp") == 0 && kvp_is_listed(node->offers, "rdma") &&
                !rdma->is_usable) {
-        say(add(j, KVP_DOCTOR_WARNING, "rdma_unused"), "mend what keeps this machine from it",
-            "node %s offers rdma, and is reached by tcp: %s", node->name, rdma->why);
+        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "rdma_unused"), "mend what keeps this machine from it",
+                    "node %s offers rdma, and is reached by tcp: %s", node->name, rdma->why);
     }
 }
 
@@ -402,19 +421,20 @@ judge_chunks(judge_t *j)
         files = chunks * KVP_CHUNK_FILES + CLIENTS_FILES;
         maps += 2 * KVP_CHUNK_FILES * chunks;
         if (files <= j->f->open_files_max) continue;
-        fix(say(add(j, KVP_DOCTOR_WARNING, "node_files"), "",
-                "node %s takes %llu open files for its %llu chunks and %u clients; a process of this user may have "
-                "%llu",
-                node->name, (unsigned long long)files, (unsigned long long)chunks, CLIENTS_FILES / 2,
-                (unsigned long long)j->f->open_files_max),
-            "ulimit -Hn %llu; LimitNOFILE=%llu in the service's unit; or a longer --chunk-bytes",
-            (unsigned long long)files, (unsigned long long)files);
+        set_fix(say_finding(
+                    begin_finding(j, KVP_DOCTOR_WARNING, "node_files"), "",
+                    "node %s takes %llu open files for its %llu chunks and %u clients; a process of this user may have "
+                    "%llu",
+                    node->name, (unsigned long long)files, (unsigned long long)chunks, CLIENTS_FILES / 2,
+                    (unsigned long long)j->f->open_files_max),
+                "ulimit -Hn %llu; LimitNOFILE=%llu in the service's unit; or a longer --chunk-bytes",
+                (unsigned long long)files, (unsigned long long)files);
     }
     if (maps <= j->f->mappings_max) return;
-    fix(say(add(j, KVP_DOCTOR_ERROR, "mappings"), "",
-            "a client may map the memory of this host's nodes in %llu pieces, and vm.max_map_count is %llu",
-            (unsigned long long)maps, (unsigned long long)j->f->mappings_max),
-        "sysctl -w vm.max_map_count=%llu; or a longer --chunk-bytes of the nodes", (unsigned long long)(2 * maps));
+    set_fix(say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "mappings"), "",
+                        "a client may map the memory of this host's nodes in %llu pieces, and vm.max_map_count is %llu",
+                        (unsigned long long)maps, (unsigned long long)j->f->mappings_max),
+            "sysctl -w vm.max_map_count=%llu; or a longer --chunk-bytes of the nodes", (unsigned long long)(2 * maps));
 }
 
 /* Nodes populate their memory in the background, so each may start where all together do not fit. */
@@ -431,21 +451,23 @@ judge_memory(judge_t *j)
     kvp_format_mib(ram->total_bytes, has);
     kvp_format_mib(ram->available_bytes, left);
     if (bytes > ram->total_bytes)
-        say(add(j, KVP_DOCTOR_ERROR, "node_memory"),
+        say_finding(
+            begin_finding(j, KVP_DOCTOR_ERROR, "node_memory"),
             "start them with less --memory, or raise the limit of the control group: else the kernel kills them",
             "the nodes of this host give %s, more memory than this machine or its control group has (%s)", given, has);
     else if (ram->available_bytes < ram->total_bytes / LOW_SHARE)
-        say(add(j, KVP_DOCTOR_WARNING, "memory_low"),
-            "end what else takes memory, or start the node with less --memory: else the kernel kills a process",
-            "%s has %s of memory left, of %s", ram->where, left, has);
+        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "memory_low"),
+                    "end what else takes memory, or start the node with less --memory: else the kernel kills a process",
+                    "%s has %s of memory left, of %s", ram->where, left, has);
 }
 
 static void
 judge_node(judge_t *j, const kvp_doctor_node_t *node)
 {
     if (strcmp(node->state, "up") != 0) {
-        say(add(j, KVP_DOCTOR_ERROR, "node_away"), "start it again, or wait until the master gives it up",
-            "node %s at %s is %s", node->name, node->addr, node->state);
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "node_away"),
+                    "start it again, or wait until the master gives it up", "node %s at %s is %s", node->name,
+                    node->addr, node->state);
         return;
     }
     judge_way(j, node);
@@ -455,10 +477,10 @@ judge_node(judge_t *j, const kvp_doctor_node_t *node)
         const kvp_doctor_port_t *port = &j->f->ports[i];
 
         if (!port->is_used || !node->is_here || port->max_registration_bytes >= node->chunk_bytes) continue;
-        say(add(j, KVP_DOCTOR_ERROR, "registration"), "start the node with a smaller --chunk-bytes",
-            "node %s has chunks of %llu MiB, and %s registers %llu MiB at most", node->name,
-            (unsigned long long)(node->chunk_bytes >> 20), port->device,
-            (unsigned long long)(port->max_registration_bytes >> 20));
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "registration"), "start the node with a smaller --chunk-bytes",
+                    "node %s has chunks of %llu MiB, and %s registers %llu MiB at most", node->name,
+                    (unsigned long long)(node->chunk_bytes >> 20), port->device,
+                    (unsigned long long)(port->max_registration_bytes >> 20));
     }
 }
 
@@ -466,12 +488,12 @@ static void
 judge_tier(judge_t *j, const kvp_doctor_node_t *tier)
 {
     if (strcmp(tier->state, "up") != 0)
-        say(add(j, KVP_DOCTOR_WARNING, "ssd_away"),
-            "start its node again with that --ssd; `kvpool rm` removes what is not to come back",
-            "the SSD tier %s is %s: what is there alone cannot be read", tier->name, tier->state);
+        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "ssd_away"),
+                    "start its node again with that --ssd; `kvpool rm` removes what is not to come back",
+                    "the SSD tier %s is %s: what is there alone cannot be read", tier->name, tier->state);
     else if (tier->size_bytes <= 1)
-        say(add(j, KVP_DOCTOR_ERROR, "ssd_failed"), "see the node's log, and its disks",
-            "the SSD tier %s has no device that works", tier->name);
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "ssd_failed"), "see the node's log, and its disks",
+                    "the SSD tier %s has no device that works", tier->name);
 }
 
 size_t

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A probe is an object of its own, put at the one node that is asked for (kvpool_opts_t.segment), over a handle that has the
- *   one transport: so it is known which way its bytes went. A small one goes first: it makes the connections, which are not
- *   what is measured, and where it passes and the large one does not, packets of full size are lost.
- * - It is removed by force, whatever became of it: a put that timed out may have been committed.
- */
+ * - A probe is an object of its own, put at the one wanted node (kvpool_opts_t.segment), over a
+ *   handle with a single transport, so the path of its bytes is known. A small probe goes first: it
+ *   makes the connections, which are not measured. If the small one passes and the large one does
+ *   not, packets of full size are lost.
+ * - The probe is removed by force on every result: a put that timed out may have been committed. */
 #include "tools/doctor/pool.h"
 
 #include "tools/base/json_out.h"
@@ -73,7 +73,7 @@ named_list(const kvp_cli_common_t *common)
     return common->transports != NULL ? common->transports : text_of_variable("KVPOOL_TRANSPORTS");
 }
 
-/* Every name of the list is one of ours; which are in it is noted. */
+/* Records the transports of the list; false for an unknown name. */
 static bool
 note_named(const char *list, kvp_doctor_facts_t *facts)
 {
@@ -162,7 +162,7 @@ open_by(const kvp_cli_common_t *common, const char *transports, char *why, size_
     kvpool_conf_t conf = kvp_cli_conf(common);
 
     conf.transports = transports;
-    conf.detail = why; /* also so that nothing is logged */
+    conf.detail = why; /* also keeps the log quiet */
     conf.detail_cap = cap;
     conf.locations = UINT32_MAX;
     return kvpool_open(&conf, pool_out);
@@ -244,7 +244,7 @@ typedef struct {
 
 /* pass puts and gets len bytes: the put's error, or OK and that of the get, and whether other bytes came back. */
 static void
-pass(probing_t *p, size_t len, kvp_doctor_probe_t *probe)
+run_probe(probing_t *p, size_t len, kvp_doctor_probe_t *probe)
 {
     kvpool_opts_t fresh = p->opts;
     uint64_t began_ns = kvp_now_ns();
@@ -278,14 +278,14 @@ probe_node(probing_t *p, const kvp_doctor_node_t *node, const char *name, kvp_do
         p->sent[i] = (unsigned char)(run >> i % 8 * 8 ^ i);
     snprintf(p->key, sizeof p->key, "kvpool-doctor/%016llx/%u/%s/small", (unsigned long long)run, node->segment_id,
              name);
-    pass(p, KVP_DOCTOR_SMALL_BYTES, probe);
+    run_probe(p, KVP_DOCTOR_SMALL_BYTES, probe);
     probe->small_err = probe->err != KVPOOL_OK ? probe->err : probe->get_err;
     if (probe->small_err != KVPOOL_OK || probe->is_wrong) return;
     snprintf(p->key, sizeof p->key, "kvpool-doctor/%016llx/%u/%s", (unsigned long long)run, node->segment_id, name);
-    pass(p, KVP_DOCTOR_PROBE_BYTES, probe);
+    run_probe(p, KVP_DOCTOR_PROBE_BYTES, probe);
 }
 
-/* Whether the transport is one by which this node would be reached. */
+/* Returns whether the transport would reach this node. */
 static bool
 leads_there(const kvp_doctor_node_t *node, const char *name)
 {
@@ -325,7 +325,7 @@ probe_by(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts, size_t which
     free(p.got);
 }
 
-/* What was asked for opens no pool, so no node is reached by what this one was opened with instead. */
+/* The configured transports open no pool, so the probes by the replacement transports are dropped. */
 static void
 forget_ways(kvp_doctor_facts_t *facts)
 {

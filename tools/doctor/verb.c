@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * doctor: facts, and below them the findings, for people or as one JSON object.
- */
+ * doctor: prints facts, and below them the findings, for people or as one JSON object. */
 #include "tools/base/cli.h"
 
 #include "tools/base/opts.h"
@@ -23,7 +22,7 @@ typedef struct {
 
 /* What comes from nodes and from the kernel must not move the cursor. */
 static const char *
-shown(const char *text, char dst[SHOWN_MAX])
+quote_text(const char *text, char dst[SHOWN_MAX])
 {
     return kvp_cli_quote(text, strlen(text), dst, SHOWN_MAX);
 }
@@ -89,16 +88,16 @@ say_pool(const kvp_doctor_facts_t *f)
 
     printf("\npool at %s\n", f->master);
     if (f->pool_err != KVPOOL_OK) {
-        printf("  %s: %s\n", kvpool_errname(f->pool_err), shown(f->pool_why, text));
+        printf("  %s: %s\n", kvpool_errname(f->pool_err), quote_text(f->pool_why, text));
         return;
     }
-    printf("  version %s, %zu nodes, opened in %.1f ms\n", shown(f->pool_software, text), f->nodes_n,
+    printf("  version %s, %zu nodes, opened in %.1f ms\n", quote_text(f->pool_software, text), f->nodes_n,
            (double)f->open_ns / 1e6);
     for (size_t i = 0; i < f->nodes_n; i++) {
         const kvp_doctor_node_t *node = &f->nodes[i];
 
-        printf("  %s  %s", shown(node->name, name), node->state);
-        printf("  %s  by %s\n", shown(node->addr, text), node->transport);
+        printf("  %s  %s", quote_text(node->name, name), node->state);
+        printf("  %s  by %s\n", quote_text(node->addr, text), node->transport);
         for (size_t t = 0; t < KVP_DOCTOR_TRANSPORTS; t++)
             if (node->probes[t].was_made) say_probe(&node->probes[t], f->transports[t].name);
     }
@@ -121,7 +120,7 @@ say_findings(const doctor_t *d)
 }
 
 static void
-say(const doctor_t *d)
+print_text(const doctor_t *d)
 {
     say_machine(&d->facts);
     if (d->facts.ports_n > 0) printf("\nRDMA ports\n");
@@ -266,7 +265,7 @@ write_pool(const kvp_doctor_facts_t *f, struct json_object *to)
 }
 
 static void
-write(const doctor_t *d, bool is_healthy)
+print_json(const doctor_t *d, bool is_healthy)
 {
     struct json_object *to = json_object_new_object(), *list;
 
@@ -298,7 +297,7 @@ is_healthy(const doctor_t *d)
 }
 
 static int
-examine(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, doctor_t *d)
+examine_all(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, doctor_t *d)
 {
     int code = kvp_doctor_ask_library(verb, common, &d->facts);
 
@@ -306,9 +305,9 @@ examine(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, doctor_t *d)
     kvp_doctor_ask_pool(common, &d->facts);
     d->findings_n = kvp_doctor_judge(&d->facts, d->findings, KVP_ARRAY_LEN(d->findings));
     if (common->is_json)
-        write(d, is_healthy(d));
+        print_json(d, is_healthy(d));
     else
-        say(d);
+        print_text(d);
     code = is_healthy(d) ? KVP_EXIT_DONE : KVP_EXIT_REFUSED;
     return kvp_cli_flush(verb, d->facts.pool_err != KVPOOL_OK ? KVP_EXIT_UNREACHABLE : code);
 }
@@ -323,7 +322,7 @@ kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code != KVP_EXIT_GO_ON) return code;
     doctor_t *d = kvp_cli_alloc(1, sizeof(*d));
     kvp_doctor_look_here("", &d->facts);
-    code = examine(verb, &common, d);
+    code = examine_all(verb, &common, d);
     free(d->facts.tiers);
     free(d->facts.nodes);
     free(d);

@@ -81,7 +81,7 @@ evict_oldest(kvp_lru_sim_t *sim)
 }
 
 static void
-touch(kvp_lru_sim_t *sim, uint64_t id)
+touch_block(kvp_lru_sim_t *sim, uint64_t id)
 {
     lru_node_t *node = *link_of(sim, id);
     if (node != NULL) {
@@ -102,6 +102,6 @@ kvp_lru_sim_request(kvp_lru_sim_t *sim, const uint64_t *ids, size_t n)
     while (hits < n && kvp_lru_sim_has(sim, ids[hits]))
         hits++;
     for (size_t i = 0; i < n; i++)
-        touch(sim, ids[i]);
+        touch_block(sim, ids[i]);
     return hits;
 }

@@ -29,9 +29,9 @@ typedef struct {
     const kvp_replay_conf_t *conf;
     _Atomic size_t next; /* request */
     _Atomic size_t done;
-    _Atomic uint64_t blocks; /* of the requests that were begun */
+    _Atomic uint64_t blocks; /* of the started requests */
     uint64_t begun_ns;
-    _Atomic int error; /* the first that stops the run */
+    _Atomic int error; /* the first error that stops the run */
     pthread_mutex_t lock;
     pthread_cond_t ended; /* with lock, by CLOCK_MONOTONIC */
     uint32_t running; /* guarded by lock */
@@ -127,7 +127,7 @@ judge_put(client_t *c, size_t n)
 }
 
 static int
-load(client_t *c, const uint64_t *ids, size_t n)
+load_blocks(client_t *c, const uint64_t *ids, size_t n)
 {
     for (size_t at = 0; at < n; at += c->batch_n) {
         const size_t batch = kvp_min_u64(c->batch_n, n - at);
@@ -144,7 +144,7 @@ load(client_t *c, const uint64_t *ids, size_t n)
 }
 
 static int
-store(client_t *c, const uint64_t *ids, size_t from, size_t n)
+store_blocks(client_t *c, const uint64_t *ids, size_t from, size_t n)
 {
     const kvp_replay_conf_t *conf = c->run->conf;
     for (size_t at = from; at < n; at += c->batch_n) {
@@ -164,7 +164,7 @@ store(client_t *c, const uint64_t *ids, size_t from, size_t n)
 }
 
 static int
-play(client_t *c, const kvp_request_t *request)
+play_request(client_t *c, const kvp_request_t *request)
 {
     const uint64_t *ids = c->run->conf->workload->ids + request->ids_at;
     const size_t n = request->ids_n;
@@ -180,8 +180,8 @@ play(client_t *c, const kvp_request_t *request)
     kvp_hist_add(&c->result.lookup, took);
     c->result.lookup_ns += took;
     c->result.found_not_granted += lookup.found - lookup.granted;
-    err = load(c, ids, lookup.granted);
-    if (err == KVPOOL_OK) err = store(c, ids, lookup.granted, n);
+    err = load_blocks(c, ids, lookup.granted);
+    if (err == KVPOOL_OK) err = store_blocks(c, ids, lookup.granted, n);
     int released = kvpool_lookup_release(c->pool, &lookup);
     return err != KVPOOL_OK ? err : released;
 }
@@ -243,7 +243,8 @@ client_init(client_t *c, run_t *run)
     kvp_hist_init(&c->result.put);
 }
 
-/* count_moved asks the handle what it moved, and how: a put does not say whether the block was there before. */
+/* count_moved reads the handle's traffic and transports: a put does not report whether the block
+ * existed before. */
 static void
 count_moved(client_t *c)
 {
@@ -280,7 +281,7 @@ client_main(void *arg)
         const size_t i = atomic_fetch_add(&run->next, 1);
         if (i >= workload->requests_n) break;
         if (run->conf->rate > 0) wait_turn(run, &workload->requests[i]);
-        int err = play(c, &workload->requests[i]);
+        int err = play_request(c, &workload->requests[i]);
         if (err != KVPOOL_OK) stop_run(run, err);
         atomic_fetch_add(&run->done, 1);
     }
@@ -291,7 +292,7 @@ client_main(void *arg)
     return NULL;
 }
 
-/* ---- all of them ---- */
+/* ---- all requests ---- */
 
 static void
 add_result(kvp_replay_result_t *sum, const kvp_replay_result_t *r)
@@ -360,7 +361,7 @@ start_client(client_t *c)
 
 /* watch lets the caller show how far the run is until all clients are done. */
 static void
-watch(run_t *run)
+watch_run(run_t *run)
 {
     const kvp_replay_conf_t *conf = run->conf;
     pthread_mutex_lock(&run->lock);
@@ -399,7 +400,7 @@ kvp_replay_run(const kvp_replay_conf_t *conf, kvp_replay_result_t *result_out)
         int err = start_client(&clients[i]);
         if (err != KVPOOL_OK) stop_run(&run, err);
     }
-    watch(&run);
+    watch_run(&run);
     result_out->elapsed_ns = kvp_now_ns() - begun;
     (void)conf->progress(conf->arg, atomic_load(&run.done));
     for (uint32_t i = 0; i < conf->clients; i++) {

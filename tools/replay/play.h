@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plays a workload against a pool the way an inference engine's connector would: look up the longest prefix, load it,
- * store the rest. Every byte that comes back is compared with what was stored. No think times: the next request begins
- * when the last one is done. One thread and one handle a client.
- */
+ * Plays a workload against a pool like an inference engine's connector: look up the longest prefix,
+ * load it, store the rest. Every returned byte is compared with the stored one. No think times: the
+ * next request begins at the end of the last. One thread and one handle a client. */
 #ifndef KVP_TOOLS_REPLAY_PLAY_H
 #define KVP_TOOLS_REPLAY_PLAY_H
 
@@ -35,10 +34,10 @@ typedef struct {
     uint64_t wrong_blocks, wrong_bytes;
     uint64_t puts_done; /* the block is there: stored now, or before */
     uint64_t puts_new; /* of these, stored now */
-    uint64_t puts_in_progress; /* another client was at it */
+    uint64_t puts_in_progress; /* another client was storing it */
     uint64_t puts_refused; /* for space */
     uint64_t puts_failed; /* otherwise */
-    uint64_t get_bytes, put_bytes; /* that crossed to and from the pool */
+    uint64_t get_bytes, put_bytes; /* moved to and from the pool */
     uint64_t get_ns, put_ns, lookup_ns; /* in the calls, all clients together */
     uint64_t elapsed_ns;
     kvp_json_path_t paths[KVP_REPLAY_PATHS_MAX];
@@ -47,8 +46,9 @@ typedef struct {
     kvp_hist_t lookup, get, put; /* nanoseconds a call */
 } kvp_replay_result_t;
 
-/* kvp_replay_run plays the whole workload. An error means that it could not go on (opening failed, a lookup failed, no
- * memory), CANCELLED that progress ended it; failed gets and refused puts are counted instead. *result_out is set in both cases. */
+/* kvp_replay_run plays the whole workload. An error means that it could not go on (opening failed,
+ * a lookup failed, no memory), CANCELLED that progress ended it; failed gets and refused puts are
+ * counted instead. *result_out is set in both cases. */
 int kvp_replay_run(const kvp_replay_conf_t *conf, kvp_replay_result_t *result_out);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lines are taken one at a time into a bounded buffer, so that memory follows the requests, not the file.
- */
+ * Lines are read one at a time into a bounded buffer, so that memory follows the requests, not the
+ * file. */
 #include "tools/replay/trace.h"
 
 #include "common/buf.h"
@@ -26,7 +26,7 @@ typedef struct {
 } reader_t;
 
 static kvp_err_t
-reject(const reader_t *r, const char *what)
+reject_line(const reader_t *r, const char *what)
 {
     snprintf(r->why, KVP_TRACE_WHY_MAX, "line %zu: %s", r->line_no, what);
     return KVP_INVALID;
@@ -38,7 +38,7 @@ is_blank(uint8_t c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* next_line reads one line without its end and the blanks there. *is_end_out: there was none. */
+/* next_line reads one line without its end and surrounding blanks. *is_end_out: no more lines. */
 static kvp_err_t
 next_line(reader_t *r, bool *is_end_out)
 {
@@ -50,7 +50,7 @@ next_line(reader_t *r, bool *is_end_out)
         const char byte = (char)c;
         kvp_buf_append(&r->line, &byte, 1);
         if (r->line.err != KVP_OK) {
-            kvp_ignore(reject(r, r->line.err == KVP_LIMIT ? "longer than a line may be" : "out of memory"),
+            kvp_ignore(reject_line(r, r->line.err == KVP_LIMIT ? "longer than a line may be" : "out of memory"),
                        "text only");
             return r->line.err;
         }
@@ -80,22 +80,22 @@ ids_of(const reader_t *r, struct json_object *request, size_t *n_out)
 {
     struct json_object *chain;
     if (!json_object_object_get_ex(request, "hash_ids", &chain) || !json_object_is_type(chain, json_type_array))
-        return reject(r, "hash_ids is not a list");
+        return reject_line(r, "hash_ids is not a list");
     const size_t n = json_object_array_length(chain);
-    if (n > KVP_REQUEST_BLOCKS_MAX) return reject(r, "more blocks than one request may have");
+    if (n > KVP_REQUEST_BLOCKS_MAX) return reject_line(r, "more blocks than one request may have");
     for (size_t i = 0; i < n; i++) {
         struct json_object *id = json_object_array_get_idx(chain, i);
         if (!json_object_is_type(id, json_type_int) || json_object_get_int64(id) < 0)
-            return reject(r, "a hash id is not a whole number of at least 0");
+            return reject_line(r, "a hash id is not a whole number of at least 0");
         r->ids[i] = json_object_get_uint64(id);
     }
     *n_out = n;
     return KVP_OK;
 }
 
-/* grow makes room for n more members of size bytes; *array and *cap change only on success. */
+/* grow_array makes room for n more members of size bytes; *array and *cap change only on success. */
 static kvp_err_t
-grow(void **array, size_t *cap, size_t used, size_t n, size_t size)
+grow_array(void **array, size_t *cap, size_t used, size_t n, size_t size)
 {
     if (used + n <= *cap) return KVP_OK;
     size_t want = kvp_max_u64(used + n, *cap * 2);
@@ -113,9 +113,9 @@ add_request(kvp_workload_t *workload, const kvp_request_t *request, const uint64
     const size_t n = request->ids_n;
     if (n > KVP_REQUEST_BLOCKS_MAX || workload->ids_n + n > KVP_WORKLOAD_IDS_MAX) return KVP_LIMIT;
     void *requests = workload->requests, *chain = workload->ids;
-    kvp_err_t err = grow(&requests, &workload->requests_cap, workload->requests_n, 1, sizeof(kvp_request_t));
+    kvp_err_t err = grow_array(&requests, &workload->requests_cap, workload->requests_n, 1, sizeof(kvp_request_t));
     workload->requests = requests;
-    if (err == KVP_OK) err = grow(&chain, &workload->ids_cap, workload->ids_n, n, sizeof(uint64_t));
+    if (err == KVP_OK) err = grow_array(&chain, &workload->ids_cap, workload->ids_n, n, sizeof(uint64_t));
     workload->ids = chain;
     if (err != KVP_OK) return err;
 
@@ -128,19 +128,20 @@ add_request(kvp_workload_t *workload, const kvp_request_t *request, const uint64
 }
 
 static kvp_err_t
-take(const reader_t *r, struct json_object *object, kvp_workload_t *workload)
+take_request(const reader_t *r, struct json_object *object, kvp_workload_t *workload)
 {
     kvp_request_t request = {.ids_n = 0};
-    if (!json_object_is_type(object, json_type_object)) return reject(r, "not a JSON object");
-    if (!number_of(object, "timestamp", &request.timestamp_ms)) return reject(r, "timestamp is missing or no number");
+    if (!json_object_is_type(object, json_type_object)) return reject_line(r, "not a JSON object");
+    if (!number_of(object, "timestamp", &request.timestamp_ms))
+        return reject_line(r, "timestamp is missing or no number");
     if (!number_of(object, "input_length", &request.input_tokens))
-        return reject(r, "input_length is missing or no number");
+        return reject_line(r, "input_length is missing or no number");
     if (!number_of(object, "output_length", &request.output_tokens))
-        return reject(r, "output_length is missing or no number");
+        return reject_line(r, "output_length is missing or no number");
     kvp_err_t err = ids_of(r, object, &request.ids_n);
     if (err != KVP_OK) return err;
     err = add_request(workload, &request, r->ids);
-    if (err != KVP_OK) kvp_ignore(reject(r, "more blocks than a trace may have, or out of memory"), "text only");
+    if (err != KVP_OK) kvp_ignore(reject_line(r, "more blocks than a trace may have, or out of memory"), "text only");
     return err;
 }
 
@@ -152,10 +153,12 @@ take_line(const reader_t *r, kvp_workload_t *workload)
     enum json_tokener_error problem = json_tokener_get_error(r->tokener);
     /* A number is only over when something follows: no object ends so, hence "continue" means a cut line. */
     if (object == NULL)
-        return reject(r, problem == json_tokener_continue ? "ends in the middle" : json_tokener_error_desc(problem));
+        return reject_line(r,
+                           problem == json_tokener_continue ? "ends in the middle" : json_tokener_error_desc(problem));
     /* Without the strict flag the tokener stops after the object and leaves the rest to us. */
-    kvp_err_t err = json_tokener_get_parse_end(r->tokener) < r->line.len ? reject(r, "something follows the object")
-                                                                         : take(r, object, workload);
+    kvp_err_t err = json_tokener_get_parse_end(r->tokener) < r->line.len
+                        ? reject_line(r, "something follows the object")
+                        : take_request(r, object, workload);
     json_object_put(object);
     return err;
 }
@@ -200,7 +203,7 @@ out:
     return err;
 }
 
-/* ---- what was read ---- */
+/* ---- the loaded workload ---- */
 
 void
 kvp_workload_fini(kvp_workload_t *workload)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What replay plays: a list of requests, each a chain of block ids; equal ids mean the same prefix block. It is read from
- * a trace: one JSON object a line with timestamp (ms), input_length and output_length (tokens) and hash_ids (one id for
- * each 512-token block of the prompt), as published with Mooncake's FAST'25 paper. One thread.
- */
+ * What replay plays: a list of requests, each a chain of block ids; equal ids mean the same prefix
+ * block. It is read from a trace: one JSON object a line with timestamp (ms), input_length and
+ * output_length (tokens) and hash_ids (one id for each 512-token block of the prompt), as published
+ * with Mooncake's FAST'25 paper. One thread. */
 #ifndef KVP_TOOLS_REPLAY_TRACE_H
 #define KVP_TOOLS_REPLAY_TRACE_H
 
@@ -10,7 +10,7 @@
 
 #define KVP_TRACE_LINE_MAX (1u << 20) /* bytes */
 #define KVP_TRACE_WHY_MAX 256
-#define KVP_REQUEST_BLOCKS_MAX 8192u /* what one lookup takes */
+#define KVP_REQUEST_BLOCKS_MAX 8192u /* limit of one lookup */
 #define KVP_WORKLOAD_IDS_MAX (64u << 20)
 
 typedef struct {
@@ -31,9 +31,9 @@ typedef struct {
 
 void kvp_workload_fini(kvp_workload_t *workload);
 
-/* kvp_trace_load appends the file's first requests, at most limit of them. Nothing in the file is trusted: INVALID for a
- * line that is not such an object, LIMIT beyond the bounds here, SYS, NOMEM; why then says what is
- * wrong, with the line's number, and the workload is part filled. Blank lines are skipped. */
+/* kvp_trace_load appends the file's first requests, at most limit. The file is not trusted: INVALID
+ * for a malformed line, LIMIT over the bounds here, SYS, NOMEM; why then has the fault, with the
+ * line's number, and the workload is partly filled. Blank lines are skipped. */
 kvp_err_t kvp_trace_load(const char *path, size_t limit, kvp_workload_t *workload, char why[KVP_TRACE_WHY_MAX])
     KVP_MUST_USE;
 

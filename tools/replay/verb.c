@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * replay: options, the pool that it starts where none is named, and the figures. The playing is play.c's.
- */
+ * replay: options, the pool that it starts without a named one, and the figures. play.c plays. */
 #include "tools/base/cli.h"
 
 #include "tools/base/opts.h"
@@ -47,7 +46,7 @@ typedef struct {
     uint64_t size_bytes; /* of the pool */
     uint64_t capacity_blocks;
     uint64_t lru_hits;
-    size_t tenths; /* of the run that were said so far */
+    size_t tenths; /* tenths of the run reported so far */
     bool is_tty;
     kvp_replay_result_t result;
 } replay_t;
@@ -69,7 +68,7 @@ load_workload(replay_t *r)
 
 /* ---- the pool ---- */
 
-/* What is wrong with options and environment is told as all verbs tell it, before anything is replayed. */
+/* Reports faults in options and environment as all verbs do, before the replay. */
 static int
 try_open(const replay_t *r)
 {
@@ -116,7 +115,7 @@ tiers_hold(struct json_object *stat)
     return bytes;
 }
 
-/* measure_pool asks a pool that was there before for its size. */
+/* measure_pool reads an existing pool's size. */
 static int
 measure_pool(replay_t *r)
 {
@@ -173,14 +172,14 @@ show_progress(void *arg, size_t done)
 }
 
 static int
-run(replay_t *r)
+run_clients(replay_t *r)
 {
     const kvpool_conf_t pool = kvp_cli_conf(&r->common);
     const kvp_replay_conf_t conf = {
         .workload = &r->workload,
         .pool = &pool,
         .block_bytes = r->block_bytes,
-        /* In a pool that goes on living, what an earlier run left must not be taken for this one's hits. */
+        /* In a permanent pool, an earlier run's blocks must not count as hits of this one. */
         .salt = r->local.nodes_n > 0 ? 0 : kvp_random_u64(),
         .clients = (uint32_t)r->clients,
         .rate = r->rate,
@@ -199,7 +198,7 @@ run(replay_t *r)
 /* ---- the figures ---- */
 
 static double
-ratio(double a, double b)
+ratio_of(double a, double b)
 {
     return b > 0 ? a / b : 0;
 }
@@ -222,9 +221,9 @@ report_hits(const replay_t *r, kvp_report_t *to)
 {
     const double blocks = (double)r->result.blocks;
     kvp_report_section(to, "hits");
-    kvp_report_real(to, "hit_ratio", "prefix hit ratio", ratio((double)r->result.hits, blocks), 4);
-    kvp_report_real(to, "lru_hit_ratio", "simulated LRU", ratio((double)r->lru_hits, blocks), 4);
-    kvp_report_real(to, "hit_to_lru_ratio", "hits to LRU's", ratio((double)r->result.hits, (double)r->lru_hits), 4);
+    kvp_report_real(to, "hit_ratio", "prefix hit ratio", ratio_of((double)r->result.hits, blocks), 4);
+    kvp_report_real(to, "lru_hit_ratio", "simulated LRU", ratio_of((double)r->lru_hits, blocks), 4);
+    kvp_report_real(to, "hit_to_lru_ratio", "hits to LRU's", ratio_of((double)r->result.hits, (double)r->lru_hits), 4);
     kvp_report_count(to, "puts_new", "blocks stored", r->result.puts_new);
     kvp_report_count(to, "puts_already", "blocks there already",
                      r->result.puts_done - kvp_min_u64(r->result.puts_new, r->result.puts_done));
@@ -243,7 +242,7 @@ report_paths(const kvp_replay_result_t *s, kvp_report_t *to)
         const uint64_t moved = s->paths[i].read_bytes + s->paths[i].written_bytes;
         if (moved == 0) continue;
         const int n = snprintf(text + at, sizeof(text) - at, "%s%s %.0f %%", at > 0 ? ", " : "", s->paths[i].name,
-                               100 * ratio((double)moved, (double)all));
+                               100 * ratio_of((double)moved, (double)all));
         at = kvp_min_u64(at + (size_t)n, sizeof(text) - 1);
     }
     kvp_report_text(to, "transports", "moved by", text);
@@ -256,11 +255,11 @@ report_speed(const replay_t *r, kvp_report_t *to)
     const double seconds = (double)s->elapsed_ns / 1e9;
     kvp_report_section(to, "speed");
     kvp_report_real(to, "elapsed_s", "seconds", seconds, 3);
-    kvp_report_real(to, "blocks_per_s", "blocks/s", ratio((double)s->blocks, seconds), 0);
+    kvp_report_real(to, "blocks_per_s", "blocks/s", ratio_of((double)s->blocks, seconds), 0);
     kvp_report_real(to, "lookups_per_s", "look-ups/s in calls",
-                    ratio((double)s->lookup.count, (double)s->lookup_ns / 1e9), 0);
-    kvp_report_real(to, "get_gb_per_s", "GB/s out in calls", ratio((double)s->get_bytes, (double)s->get_ns), 3);
-    kvp_report_real(to, "put_gb_per_s", "GB/s in in calls", ratio((double)s->put_bytes, (double)s->put_ns), 3);
+                    ratio_of((double)s->lookup.count, (double)s->lookup_ns / 1e9), 0);
+    kvp_report_real(to, "get_gb_per_s", "GB/s out in calls", ratio_of((double)s->get_bytes, (double)s->get_ns), 3);
+    kvp_report_real(to, "put_gb_per_s", "GB/s in in calls", ratio_of((double)s->put_bytes, (double)s->put_ns), 3);
     report_paths(s, to);
     kvp_report_bytes(to, "get_bytes", "bytes out", s->get_bytes);
     kvp_report_bytes(to, "put_bytes", "bytes in", s->put_bytes);
@@ -287,7 +286,7 @@ report_faults(const replay_t *r, kvp_report_t *to)
 }
 
 static int
-judge(const replay_t *r)
+judge_result(const replay_t *r)
 {
     const kvp_replay_result_t *s = &r->result;
     if (s->wrong_bytes + s->gets_failed + s->puts_refused + s->puts_failed > 0) return KVP_EXIT_REFUSED;
@@ -296,7 +295,7 @@ judge(const replay_t *r)
 }
 
 static int
-report(const replay_t *r)
+report_run(const replay_t *r)
 {
     kvp_report_t *to = kvp_report_create();
     report_workload(r, to);
@@ -304,13 +303,13 @@ report(const replay_t *r)
     report_speed(r, to);
     report_faults(r, to);
     kvp_report_print(to, r->common.is_json);
-    return kvp_cli_flush(r->verb, judge(r));
+    return kvp_cli_flush(r->verb, judge_result(r));
 }
 
 /* ---- the verb ---- */
 
 static int
-parse(replay_t *r, int argc, char **argv)
+parse_options(replay_t *r, int argc, char **argv)
 {
     const kvp_cli_opt_t opts[] = {
         {"trace", KVP_CLI_TEXT, &r->trace, "FILE", "what is played, as JSON lines", 0, 0},
@@ -333,19 +332,19 @@ parse(replay_t *r, int argc, char **argv)
 }
 
 static int
-replay(replay_t *r)
+replay_trace(replay_t *r)
 {
     r->stop_fd = kvp_stop_catch();
     if (r->stop_fd < 0) return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "signals: %s", strerror(errno));
     /* A pool named in the environment counts as named: --master does not have to repeat it. */
     int code = r->common.master != NULL ? measure_pool(r) : start_pool(r);
     if (code == KVP_EXIT_DONE) code = simulate_lru(r);
-    if (code == KVP_EXIT_DONE) code = run(r);
+    if (code == KVP_EXIT_DONE) code = run_clients(r);
     const kvp_proc_t *dead = kvp_local_dead(&r->local);
     if (dead != NULL) code = kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "%s died during the run", dead->name);
-    /* Figures also of a run that broke off: they say how far it came. */
+    /* Prints figures also of an aborted run: they show its progress. */
     if (r->result.requests > 0) {
-        int judged = report(r);
+        int judged = report_run(r);
         if (code == KVP_EXIT_DONE) code = judged;
     }
     if (kvp_local_stop(&r->local) > 0 && code == KVP_EXIT_DONE) code = KVP_EXIT_REFUSED;
@@ -358,9 +357,9 @@ kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     replay_t *r = kvp_cli_alloc(1, sizeof(*r));
     *r = (replay_t){.verb = verb, .block_bytes = 65536, .capacity = 0.1, .nodes = 2, .clients = 1};
-    int code = parse(r, argc, argv);
+    int code = parse_options(r, argc, argv);
     if (code == KVP_EXIT_GO_ON) code = load_workload(r);
-    if (code == KVP_EXIT_DONE && r->workload.requests_n > 0) code = replay(r);
+    if (code == KVP_EXIT_DONE && r->workload.requests_n > 0) code = replay_trace(r);
     kvp_workload_fini(&r->workload);
     free(r);
     return code;

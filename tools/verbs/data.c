@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * get, exists, ls: what is there. A value is held in memory whole, bounded by the pool's chunk size.
- */
+ * get, exists, ls: read the pool. A value is held in memory whole, bounded by the pool's chunk
+ * size. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"
@@ -42,7 +42,7 @@ kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_o
     return KVPOOL_OK;
 }
 
-/* write_all writes to fd; a close that reports a late write error is one too. */
+/* write_all writes to fd; a close that reports a late write error is an error too. */
 static int
 write_all(const kvp_cli_verb_t *verb, int fd, const char *name, const uint8_t *value, size_t len)
 {
@@ -179,7 +179,7 @@ kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv)
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code == KVP_EXIT_GO_ON && argc - first > 1) code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "one prefix only");
     if (code != KVP_EXIT_GO_ON) return code;
-    common.state_only = common.masters_n == 1; /* that one, whether it leads or not */
+    common.state_only = common.masters_n == 1; /* ask the named master, leading or not */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
     const char *prefix = first < argc ? argv[first] : "";

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * snapshot and fsck: the master's log written anew; and whether what the pool says it has can be read. A stopped pool's log is
- * kvpool-master's own to read (--check). Of a running pool every key is got once.
+ * snapshot and fsck. snapshot makes the master write its log again from the beginning. fsck checks
+ * whether the pool's objects can be read: of a running pool it gets every key once; a stopped
+ * pool's log is read by kvpool-master --check.
  *
- * Design notes. The pool goes on meanwhile, so nothing is reported on one look: a key that could not be read is got again, and figures count
- * as wrong only by more than what changed during the walk. The get itself tells the master of a key that nobody can read, and the master drops
- * it when the node agrees: so one that is gone at the second look counts as well.
- */
+ * Design notes. The pool changes during the walk, so no fault is reported on one look: an
+ * unreadable key is got again, and figures count as wrong only if they differ by more than the
+ * changes during the walk. The get itself informs the master of an unreadable key, and the master
+ * drops the key if the node agrees: so a key that is missing at the second look counts as well. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"
@@ -58,7 +59,7 @@ static int
 check_log(const kvp_cli_verb_t *verb, const char *data_dir, bool is_repairing, bool is_json)
 {
     char program[1024];
-    /* All are said, so that no variable of the environment says otherwise. */
+    /* All options are given, so that no variable of the environment changes one. */
     const char *const argv[] = {"kvpool-master",
                                 "--check",
                                 "--data-dir",
@@ -88,7 +89,7 @@ typedef struct {
     found_t *page;
     size_t page_n;
     struct json_object *before, *after; /* the master's figures; NULL = not taken yet */
-    uint64_t listed, bytes; /* of what could be read */
+    uint64_t listed, bytes; /* of the readable objects */
     uint64_t gone, unreadable, away, removed;
 } walk_t;
 
@@ -141,7 +142,7 @@ check_key(walk_t *w, const found_t *key)
 }
 
 static int
-walk(walk_t *w)
+walk_keys(walk_t *w)
 {
     uint64_t cursor = 0;
     int err = kvp_json_stat(w->pool, &w->before);
@@ -155,7 +156,7 @@ walk(walk_t *w)
     return err == KVPOOL_OK ? kvp_json_stat(w->pool, &w->after) : err;
 }
 
-/* ---- what the master says ---- */
+/* ---- the master's figures ---- */
 
 static uint64_t
 of_tenant(struct json_object *stat, const char *name)
@@ -176,7 +177,7 @@ is_any_away(struct json_object *stat)
 }
 
 static uint64_t
-changes(const walk_t *w)
+count_changes(const walk_t *w)
 {
     static const char *const counters[] = {"commits", "removes", "evictions", "bumped",
                                            "purged",  "adopted", "unreadable"};
@@ -190,7 +191,7 @@ changes(const walk_t *w)
 static bool
 do_figures_agree(const walk_t *w)
 {
-    const uint64_t a = of_tenant(w->before, "objects"), b = of_tenant(w->after, "objects"), more = changes(w);
+    const uint64_t a = of_tenant(w->before, "objects"), b = of_tenant(w->after, "objects"), more = count_changes(w);
     if (w->listed > kvp_max_u64(a, b) + more) return false;
     if (more == 0 && w->bytes > of_tenant(w->after, "used_bytes")) return false;
     if (is_any_away(w->before) || is_any_away(w->after) || kvp_json_find_u64(w->after, "groups") > 0) return true;
@@ -198,7 +199,7 @@ do_figures_agree(const walk_t *w)
 }
 
 static int
-report(const walk_t *w, uint64_t began_ns)
+report_walk(const walk_t *w, uint64_t began_ns)
 {
     const char *verdict = w->unreadable > 0     ? "unreadable"
                           : w->away > 0         ? "away"
@@ -229,9 +230,9 @@ check_pool(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, bool is_repairi
     int code = kvp_cli_open(verb, common, &w.pool);
     if (code != KVP_EXIT_DONE) return code == KVP_EXIT_REFUSED ? NOT_CHECKED : code;
     w.page = kvp_cli_alloc(PAGE_KEYS, sizeof(*w.page));
-    const int err = walk(&w);
-    code =
-        err == KVPOOL_OK ? report(&w, began_ns) : kvp_cli_fail_why(verb, common, "the check could not be ended", err);
+    const int err = walk_keys(&w);
+    code = err == KVPOOL_OK ? report_walk(&w, began_ns)
+                            : kvp_cli_fail_why(verb, common, "the check could not be ended", err);
     if (err != KVPOOL_OK && code == KVP_EXIT_REFUSED) code = NOT_CHECKED;
     json_object_put(w.before);
     json_object_put(w.after);

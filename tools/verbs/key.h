@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the verbs that name keys share: one operand, and what is said about a key, for people or as JSON.
- */
+ * Shared by the verbs with keys: one operand, and the output about a key, for people or as JSON. */
 #ifndef KVP_TOOLS_VERBS_KEY_H
 #define KVP_TOOLS_VERBS_KEY_H
 
@@ -14,8 +13,8 @@
  * complaint. */
 int kvp_cli_one_key(const kvp_cli_verb_t *verb, int argc, int first);
 
-/* kvp_cli_fail_key complains about a key and returns the error's exit code; with --json the error goes to standard output
- * instead, or to standard error where that belongs to a value. */
+/* kvp_cli_fail_key complains about a key and returns the error's exit code; with --json the error
+ * goes to standard output instead, or to standard error where that belongs to a value. */
 int kvp_cli_fail_key(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const void *key, size_t len, int err);
 
 /* kvp_cli_fetch gets the value into memory of its size, which the caller frees after OK (data.c). */

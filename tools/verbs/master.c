@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * master: what is asked of the masters of a pool, and not of the pool. So far to switch: the one that leads gives up its lead to
- * another that has all of its log.
- */
+ * master: orders to the masters of a pool. switch: the leading master gives up its lead to a
+ * standby that has all of its log. */
 #include "tools/base/cli.h"
 
 #include "tools/base/opts.h"
@@ -26,7 +25,7 @@ kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv)
     err = kvpool_master_switch(&conf, &switched);
     if (err != KVPOOL_OK) {
         code = kvp_cli_fail_why(verb, &common, "switch", err);
-        return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code; /* the lead is given up, and nobody has it */
+        return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code; /* the leader stepped down, and no master leads */
     }
     kvp_report_t *report = kvp_report_create();
     kvp_report_text(report, "from", "led before", switched.from);

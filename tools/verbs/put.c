@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define VALUE_FIRST_BYTES (64u << 10)
-#define VALUE_MAX_DEFAULT (256ull << 20) /* where no segment tells its chunk size */
+#define VALUE_MAX_DEFAULT (256ull << 20) /* without a segment that states its chunk size */
 #define REPLICAS_MAX 8u
 #define MEMBERS_MAX 4096u
 
@@ -63,9 +63,9 @@ read_pin(const char *text, uint32_t *flag_out)
     return KVP_OK;
 }
 
-/* settle makes the library's options of the command line's. */
+/* make_opts makes the library's options from the command line. */
 static int
-settle(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, put_t *put)
+make_opts(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, put_t *put)
 {
     uint32_t pin = 0;
     if (put->pin != NULL && read_pin(put->pin, &pin) != KVP_OK)
@@ -95,7 +95,8 @@ value_max(kvpool_t *pool)
     return chunk > 0 ? chunk : VALUE_MAX_DEFAULT;
 }
 
-/* read_all reads fd to its end. TOO_LARGE beyond max, SYS with errno set. *value_out is returned to free. */
+/* read_all reads fd to its end. TOO_LARGE over max, SYS with errno set. The caller frees
+ * *value_out. */
 static int
 read_all(int fd, uint64_t max, uint8_t **value_out, size_t *len_out)
 {
@@ -122,7 +123,7 @@ read_all(int fd, uint64_t max, uint8_t **value_out, size_t *len_out)
 
 /* store puts the value as a batch of one, since only a batch knows groups. */
 static int
-store(kvpool_t *pool, const put_t *put, const char *key, uint8_t *value, size_t len)
+store_value(kvpool_t *pool, const put_t *put, const char *key, uint8_t *value, size_t len)
 {
     kvpool_iov_t iov = {value, len};
     kvpool_item_t item = {.key = {key, strlen(key)}, .iov = &iov, .iov_n = 1};
@@ -136,7 +137,7 @@ store(kvpool_t *pool, const put_t *put, const char *key, uint8_t *value, size_t 
     return err != KVPOOL_OK ? err : undone;
 }
 
-/* say_put reports on standard output what the key has now: this value of len bytes, or one from before. */
+/* say_put prints the key's present value: this value of len bytes, or an earlier one. */
 static int
 say_put(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, kvpool_t *pool, const char *key, size_t len,
         bool is_already)
@@ -172,7 +173,7 @@ put_from(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, kvpool_t *pool, c
         free(value);
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s: the value is empty; values have at least one byte", key);
     }
-    if (err == KVPOOL_OK) err = store(pool, put, key, value, len);
+    if (err == KVPOOL_OK) err = store_value(pool, put, key, value, len);
     free(value);
     if (err != KVPOOL_OK && err != KVPOOL_ALREADY) return kvp_cli_fail_key(verb, common, key, strlen(key), err);
     return say_put(verb, common, pool, key, len, err == KVPOOL_ALREADY);
@@ -201,7 +202,7 @@ kvp_cli_put(const kvp_cli_verb_t *verb, int argc, char **argv)
     int first, fd = STDIN_FILENO;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code == KVP_EXIT_GO_ON) code = kvp_cli_one_key(verb, argc, first);
-    if (code == KVP_EXIT_GO_ON) code = settle(verb, &common, &put);
+    if (code == KVP_EXIT_GO_ON) code = make_opts(verb, &common, &put);
     if (code != KVP_EXIT_GO_ON) return code;
     if (put.file != NULL) fd = open(put.file, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s: %s", put.file, strerror(errno));

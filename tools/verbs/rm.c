@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * rm and bump: what makes keys unfindable.
- */
+ * rm and bump: verbs that make keys unfindable. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * stat: a screen that says how the pool is; with --all every figure of the library's JSON, and with --json that JSON as it
- * is. The layout of --all follows the JSON's shape, not a list of names: an object is a section, an array of objects a table.
- */
+ * stat: a screen with the pool's state; --all prints every figure of the library's JSON, and --json
+ * this JSON itself. The layout of --all follows the JSON's shape, not a list of names: an object is
+ * a section, an array of objects a table. */
 #include "tools/base/cli.h"
 
 #include "tools/base/http.h"
@@ -25,7 +25,7 @@ ends_with(const char *text, const char *end)
 }
 
 static const char *
-cell(const char *name, struct json_object *value, char dst[CELL_MAX])
+cell_text(const char *name, struct json_object *value, char dst[CELL_MAX])
 {
     char bytes[KVP_BYTES_TEXT_MAX];
     if (ends_with(name, "_bytes") && json_object_is_type(value, json_type_int))
@@ -46,7 +46,7 @@ is_table(struct json_object *value)
 
 /* columns takes the names of the first row's scalars: the rows of one array are alike. */
 static size_t
-columns(struct json_object *first, const char *names[COLUMNS_MAX])
+column_names(struct json_object *first, const char *names[COLUMNS_MAX])
 {
     size_t n = 0;
     json_object_object_foreach(first, name, value)
@@ -73,12 +73,12 @@ print_table(const char *title, struct json_object *rows, bool *is_first)
     size_t width[COLUMNS_MAX];
     char text[CELL_MAX];
     struct json_object *value;
-    const size_t n = columns(json_object_array_get_idx(rows, 0), names), rows_n = json_object_array_length(rows);
+    const size_t n = column_names(json_object_array_get_idx(rows, 0), names), rows_n = json_object_array_length(rows);
     for (size_t c = 0; c < n; c++) {
         width[c] = strlen(names[c]);
         for (size_t r = 0; r < rows_n; r++) {
             if (!json_object_object_get_ex(json_object_array_get_idx(rows, r), names[c], &value)) value = NULL;
-            width[c] = kvp_max_u64(width[c], strlen(cell(names[c], value, text)));
+            width[c] = kvp_max_u64(width[c], strlen(cell_text(names[c], value, text)));
         }
     }
     print_title(title, is_first);
@@ -90,7 +90,7 @@ print_table(const char *title, struct json_object *rows, bool *is_first)
         putchar(' ');
         for (size_t c = 0; c < n; c++) {
             if (!json_object_object_get_ex(json_object_array_get_idx(rows, r), names[c], &value)) value = NULL;
-            printf(" %-*s", (int)width[c], cell(names[c], value, text));
+            printf(" %-*s", (int)width[c], cell_text(names[c], value, text));
         }
         putchar('\n');
     }
@@ -111,7 +111,7 @@ print_section(const char *title, struct json_object *section, bool *is_first)
     {
         const bool is_nested = json_object_is_type(scalar, json_type_object) || is_table(scalar);
         const bool is_empty = json_object_is_type(scalar, json_type_array) && json_object_array_length(scalar) == 0;
-        if (!is_nested && !is_empty) printf("  %-*s  %s\n", (int)width, key, cell(key, scalar, text));
+        if (!is_nested && !is_empty) printf("  %-*s  %s\n", (int)width, key, cell_text(key, scalar, text));
     }
     json_object_object_foreach(section, child, nested)
     {
@@ -120,7 +120,7 @@ print_section(const char *title, struct json_object *section, bool *is_first)
     }
 }
 
-/* figure returns a count of the JSON; 0 if it is not there. */
+/* figure returns a count of the JSON; 0 if absent. */
 static uint64_t
 figure(struct json_object *of, const char *name)
 {
@@ -129,21 +129,21 @@ figure(struct json_object *of, const char *name)
 }
 
 static const char *
-word(struct json_object *of, const char *name)
+text_of(struct json_object *of, const char *name)
 {
     struct json_object *value;
     return json_object_object_get_ex(of, name, &value) ? json_object_get_string(value) : "";
 }
 
 static struct json_object *
-part(struct json_object *of, const char *name)
+part_of(struct json_object *of, const char *name)
 {
     struct json_object *value;
     return json_object_object_get_ex(of, name, &value) ? value : NULL;
 }
 
 static double
-percent(uint64_t some, uint64_t all)
+percent_of(uint64_t some, uint64_t all)
 {
     return all == 0 ? 0 : 100.0 * (double)some / (double)all;
 }
@@ -158,13 +158,13 @@ print_hits(struct json_object *counters)
         figure(counters, "lookup_found") + exists - kvp_min_u64(exists, figure(counters, "exists_misses"));
     printf("hit ratio  ");
     if (gets == 0 && asked == 0) printf("nothing was asked for yet");
-    if (gets > 0) printf("gets %.1f %% of %" PRIu64, percent(got, gets), gets);
+    if (gets > 0) printf("gets %.1f %% of %" PRIu64, percent_of(got, gets), gets);
     if (gets > 0 && asked > 0) printf(", ");
-    if (asked > 0) printf("look-ups %.1f %% of %" PRIu64, percent(found, asked), asked);
+    if (asked > 0) printf("look-ups %.1f %% of %" PRIu64, percent_of(found, asked), asked);
     putchar('\n');
 }
 
-/* A line of what is wrong; the first one begins with that word. */
+/* Prints a line about a fault; the first line begins with "wrong". */
 static void __attribute__((format(printf, 2, 3))) print_wrong(size_t *lines, const char *fmt, ...)
 {
     va_list args;
@@ -180,22 +180,22 @@ static void
 print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
 {
     char name[CELL_MAX];
-    const char *state = word(segment, "state"), *node = word(segment, "node");
+    const char *state = text_of(segment, "state"), *node = text_of(segment, "node");
     kvp_cli_quote(node, strlen(node), name, sizeof name);
-    if (strcmp(state, "lost") == 0) return; /* the master has said so */
+    if (strcmp(state, "lost") == 0) return; /* the master has reported it */
     if (strcmp(state, "up") != 0)
         print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
-    else if (!is_standby && strcmp(word(segment, "transport"), "none") == 0) /* nodes are not tried then */
+    else if (!is_standby && strcmp(text_of(segment, "transport"), "none") == 0) /* nodes are not tried then */
         print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
 }
 
-/* print_wrong_of_pool prints the causes for which the master says that the pool is degraded. */
+/* print_wrong_of_pool prints the master's causes of a degraded pool. */
 static void
 print_wrong_of_pool(size_t *lines, struct json_object *why)
 {
     for (size_t i = 0; i < json_object_array_length(why); i++) {
         char text[512];
-        const char *said = word(json_object_array_get_idx(why, i), "text");
+        const char *said = text_of(json_object_array_get_idx(why, i), "text");
 
         kvp_cli_quote(said, strlen(said), text, sizeof text);
         print_wrong(lines, "%s", text);
@@ -223,13 +223,13 @@ print_what_is_wrong(struct json_object *pool, struct json_object *segments)
 {
     char bytes[KVP_BYTES_TEXT_MAX];
     size_t lines = 0;
-    struct json_object *counters = part(pool, "counters");
+    struct json_object *counters = part_of(pool, "counters");
     const uint64_t quarantine = figure(pool, "quarantine_bytes"), refused = figure(counters, "put_no_space"),
                    breaches = figure(counters, "protocol_errors");
-    print_wrong_of_pool(&lines, part(pool, "why"));
+    print_wrong_of_pool(&lines, part_of(pool, "why"));
     for (size_t i = 0; i < json_object_array_length(segments); i++)
         print_wrong_of_node(&lines, json_object_array_get_idx(segments, i),
-                            json_object_get_boolean(part(pool, "is_standby")));
+                            json_object_get_boolean(part_of(pool, "is_standby")));
     if (quarantine > 0)
         print_wrong(&lines, "%s are in quarantine: a client died or stopped during a put, and may still write there",
                     kvp_format_bytes(quarantine, bytes));
@@ -247,7 +247,8 @@ print_some_columns(const char *title, struct json_object *from, const char *cons
     for (size_t i = 0; i < json_object_array_length(from); i++) {
         struct json_object *row = json_object_new_object();
         for (size_t c = 0; c < n; c++)
-            json_object_object_add(row, names[c], json_object_get(part(json_object_array_get_idx(from, i), names[c])));
+            json_object_object_add(row, names[c],
+                                   json_object_get(part_of(json_object_array_get_idx(from, i), names[c])));
         json_object_array_add(rows, row);
     }
     if (is_table(rows)) print_table(title, rows, &is_first);
@@ -258,32 +259,32 @@ print_some_columns(const char *title, struct json_object *from, const char *cons
 static bool
 is_elected(struct json_object *masters)
 {
-    return json_object_array_length(masters) > 0 && word(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
+    return json_object_array_length(masters) > 0 && text_of(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
 }
 
 static void
 print_screen(struct json_object *stat)
 {
     char used[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
-    struct json_object *pool = part(stat, "pool"), *segments = part(stat, "segments"), *tiers = part(stat, "tiers"),
-                       *masters = part(stat, "masters");
+    struct json_object *pool = part_of(stat, "pool"), *segments = part_of(stat, "segments"),
+                       *tiers = part_of(stat, "tiers"), *masters = part_of(stat, "masters");
     const uint64_t used_bytes = figure(pool, "used_bytes"), size_bytes = figure(pool, "size_bytes");
     const size_t nodes = json_object_array_length(segments);
     size_t up = 0;
     for (size_t i = 0; i < nodes; i++)
-        up += strcmp(word(json_object_array_get_idx(segments, i), "state"), "up") == 0;
-    if (json_object_get_boolean(part(pool, "is_standby")) && figure(pool, "term") == 0)
+        up += strcmp(text_of(json_object_array_get_idx(segments, i), "state"), "up") == 0;
+    if (json_object_get_boolean(part_of(pool, "is_standby")) && figure(pool, "term") == 0)
         printf("master     a standby, which has heard of no leader yet\n");
-    else if (json_object_get_boolean(part(pool, "is_standby")))
+    else if (json_object_get_boolean(part_of(pool, "is_standby")))
         printf("master     a standby, of term %" PRIu64 ": it shows what the log of the leader says\n",
                figure(pool, "term"));
     printf("nodes      %zu of %zu up\n", up, nodes);
     printf("memory     %s of %s used (%.1f %%)\n", kvp_format_bytes(used_bytes, used),
-           kvp_format_bytes(size_bytes, size), percent(used_bytes, size_bytes));
+           kvp_format_bytes(size_bytes, size), percent_of(used_bytes, size_bytes));
     print_tiers(tiers);
     printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", figure(pool, "objects"),
            figure(pool, "attempts"));
-    print_hits(part(pool, "counters"));
+    print_hits(part_of(pool, "counters"));
     print_what_is_wrong(pool, segments);
     static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
@@ -307,18 +308,18 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
 }
 
 /* ---- of a conductor */
-/* A row of what is shown of a publisher; what pools hold for it stands behind. */
+/* Makes a publisher's row; the pools' figures for it follow. */
 static struct json_object *
 publisher_row(struct json_object *service)
 {
     static const char *const shown[] = {"instance_id", "tenant_id",    "dp_rank", "modelname",
                                         "state",       "staleness_ms", "blocks",  "events"};
-    struct json_object *row = json_object_new_object(), *joins = part(service, "joins");
+    struct json_object *row = json_object_new_object(), *joins = part_of(service, "joins");
     const size_t joins_n = joins == NULL ? 0 : json_object_array_length(joins);
     uint64_t joined = 0, unjoined = 0;
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(shown); i++)
-        json_object_object_add(row, shown[i], json_object_get(part(service, shown[i])));
+        json_object_object_add(row, shown[i], json_object_get(part_of(service, shown[i])));
     for (size_t i = 0; i < joins_n; i++) {
         joined += figure(json_object_array_get_idx(joins, i), "joined");
         unjoined += figure(json_object_array_get_idx(joins, i), "unjoined");
@@ -383,7 +384,7 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code != KVP_EXIT_GO_ON) return code;
     if (is_conductor) return stat_conductor(verb, conductor_http, &common);
-    common.state_only = common.masters_n == 1; /* that one, whether it leads or not */
+    common.state_only = common.masters_n == 1; /* ask the named master, leading or not */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
     int err = kvp_json_stat(pool, &stat);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * up: a whole pool on this host, in the foreground. SIGINT, SIGTERM and SIGHUP stop it, and so does the death of a part.
- */
+ * up: a whole pool on this host, in the foreground. SIGINT, SIGTERM and SIGHUP stop it, and so does
+ * the death of a part. */
 #include "tools/base/cli.h"
 
 #include "tools/base/http.h"
