@@ -42,24 +42,24 @@ find_session(shell_t *sh, kvp_op_session_t *session_out)
     return err;
 }
 
-/* A master that breaks the protocol, or says that this session is over, is left. */
+/* Ends the session if the master breaks the protocol, or reports that the session is over. */
 static void
-heed(shell_t *sh, kvp_err_t err)
+end_on_fault(shell_t *sh, kvp_err_t err)
 {
     if (err == KVP_PROTO || kvp_op_is_session_loss(err)) kvp_conn_break(sh->link->conn);
 }
 
 static kvp_err_t
-ask(shell_t *sh, kvp_frame_t *answer_out)
+ask_master(shell_t *sh, kvp_frame_t *answer_out)
 {
     kvp_err_t err = kvp_call_ask(sh->call, sh->link, answer_out);
 
-    heed(sh, err);
+    end_on_fault(sh, err);
     return err;
 }
 
 static void
-tell(shell_t *sh)
+send_out(shell_t *sh)
 {
     if (sh->link == NULL) return;
     kvp_count(&sh->call->pool->counters.master_calls, 1);
@@ -76,7 +76,7 @@ has_device(const shell_t *sh, const kvp_move_t *moves, uint32_t n)
 }
 
 static void
-move(shell_t *sh, kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n)
+run_moves(shell_t *sh, kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n)
 {
     transfer->session = sh->call->pool->session;
     transfer->peers = sh->link->peers;
@@ -101,7 +101,7 @@ get_known(shell_t *sh, kvp_getop_t *op)
 }
 
 static uint32_t
-rank(void *arg, uint32_t segment_id)
+rank_segment(void *arg, uint32_t segment_id)
 {
     const shell_t *sh = arg;
 
@@ -124,10 +124,10 @@ static void
 get_call(shell_t *sh, kvp_getop_t *op)
 {
     kvp_frame_t answer;
-    kvp_err_t err = ask(sh, &answer);
+    kvp_err_t err = ask_master(sh, &answer);
 
     if (err == KVP_OK)
-        heed(sh, kvp_getop_on_reply(op, &answer));
+        end_on_fault(sh, kvp_getop_on_reply(op, &answer));
     else
         kvp_getop_on_call_failed(op, err);
 }
@@ -162,7 +162,7 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
         .wants_sums = call->pool->wants_sums,
-        .rank = rank,
+        .rank = rank_segment,
         .rank_arg = &sh,
     };
     bool wants_known = call->pool->locations > 0 && (call->flags & KVPOOL_FRESH) == 0;
@@ -176,14 +176,14 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         if (step.kind == KVP_STEP_KNOWN) get_known(&sh, &op);
         if (step.kind == KVP_STEP_SESSION) get_session(&sh, &op);
         if (step.kind == KVP_STEP_CALL) get_call(&sh, &op);
-        if (step.kind == KVP_STEP_SEND) tell(&sh);
+        if (step.kind == KVP_STEP_SEND) send_out(&sh);
         if (step.kind == KVP_STEP_SLEEP) {
             kvp_err_t err = kvp_session_sleep(call->pool->session, step.until_ns);
 
             if (err != KVP_OK) kvp_getop_fail(&op, err);
         }
         if (step.kind == KVP_STEP_MOVE) {
-            move(&sh, &(kvp_transfer_t){.others = op.others}, op.moves, op.moves_n);
+            run_moves(&sh, &(kvp_transfer_t){.others = op.others}, op.moves, op.moves_n);
             kvp_getop_on_moved(&op, kvp_boot_ns());
         }
     }
@@ -202,7 +202,7 @@ take_attempts(void *arg, uint32_t n)
 }
 
 static uint32_t
-avoid(void *arg, uint32_t ids[KVP_AVOID_MAX])
+list_avoided(void *arg, uint32_t ids[KVP_AVOID_MAX])
 {
     const shell_t *sh = arg;
 
@@ -232,10 +232,10 @@ static void
 put_call(shell_t *sh, kvp_putop_t *op)
 {
     kvp_frame_t answer;
-    kvp_err_t err = ask(sh, &answer);
+    kvp_err_t err = ask_master(sh, &answer);
 
     if (err == KVP_OK)
-        heed(sh, kvp_putop_on_reply(op, &answer, kvp_now_ns()));
+        end_on_fault(sh, kvp_putop_on_reply(op, &answer, kvp_now_ns()));
     else
         kvp_putop_on_call_failed(op, err);
 }
@@ -271,7 +271,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .waits = (call->flags & KVPOOL_WAIT) != 0,
         .attempts = take_attempts,
         .attempts_arg = call->pool,
-        .avoid = avoid,
+        .avoid = list_avoided,
         .avoid_arg = &sh,
     };
     kvp_step_t step;
@@ -285,7 +285,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
     while ((step = kvp_putop_next(&op, kvp_now_ns())).kind != KVP_STEP_DONE) {
         if (step.kind == KVP_STEP_SESSION) put_session(&sh, &op);
         if (step.kind == KVP_STEP_CALL) put_call(&sh, &op);
-        if (step.kind == KVP_STEP_SEND) tell(&sh);
+        if (step.kind == KVP_STEP_SEND) send_out(&sh);
         if (step.kind == KVP_STEP_SLEEP) {
             kvp_err_t err = kvp_session_sleep(call->pool->session, step.until_ns);
 
@@ -295,7 +295,8 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
             /* What a silent node does not take is put again, elsewhere. */
             bool may_go_elsewhere = op.only == 0 && kvp_peers_are_many(sh.link->peers);
 
-            move(&sh, &(kvp_transfer_t){.has_copies = op.has_copies, .others = may_go_elsewhere}, op.moves, op.moves_n);
+            run_moves(&sh, &(kvp_transfer_t){.has_copies = op.has_copies, .others = may_go_elsewhere}, op.moves,
+                      op.moves_n);
             kvp_putop_on_moved(&op, kvp_now_ns());
         }
     }

@@ -7,19 +7,19 @@
 
 #define CHUNK 64u /* pieces whose memory is held at a time: an unregister, or a close, waits for no more than these */
 
-/* A chunk on its way. Memory of a device is copied in the background by its queue, which is kept for the next piece of the same
- * context. */
+/* A chunk on its way. Memory of a device is copied in the background by its queue, which is kept
+ * for the next piece of the same context. */
 typedef struct {
     kvp_regs_t *regs;
     kvp_device_queue_t *queue; /* NULL = none yet */
     kvp_reg_t *held[2 * CHUNK];
     uint32_t held_n;
-    const kvp_devmem_t *mems[CHUNK]; /* of the side that is a device's; NULL = both are the host's */
+    const kvp_devmem_t *mems[CHUNK]; /* the device of the device's side; NULL = both are the host's */
     bool is_queued[CHUNK];
 } copying_t;
 
 static const kvp_devmem_t *
-hold(copying_t *c, kvp_regs_cursor_t *cursor, const void *addr, size_t len)
+hold_span(copying_t *c, kvp_regs_cursor_t *cursor, const void *addr, size_t len)
 {
     bool is_new;
     kvp_reg_t *reg = kvp_regs_hold(cursor, addr, len, &is_new);
@@ -35,8 +35,8 @@ hold_piece(copying_t *c, kvp_regs_cursor_t *cursor, const kvpool_copy_t *piece, 
 
     *mem_out = NULL;
     if (piece->dst == NULL || piece->src == NULL || piece->len == 0) return KVP_INVALID;
-    dst = hold(c, cursor, piece->dst, piece->len);
-    src = hold(c, cursor, piece->src, piece->len);
+    dst = hold_span(c, cursor, piece->dst, piece->len);
+    src = hold_span(c, cursor, piece->src, piece->len);
     if (dst == NULL || src == NULL) return KVP_NOT_REGISTERED;
     if (dst->kind == KVP_MEM_DEVICE && src->kind == KVP_MEM_DEVICE) return KVP_NOTSUP;
     if (dst->kind == KVP_MEM_DEVICE) *mem_out = dst;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_host: what this machine has to move bytes with.
- *   {"transports": [{...}], "rdma_ports": [{...}]}
- */
+ * kvpool_host: the transports and RDMA ports of this machine.
+ *   {"transports": [{...}], "rdma_ports": [{...}]} */
 #include "client/api/pool.h"
 
 #include "transport/all/registry.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reservations: a look-up is one question to the master, and what it grants is kept (control/tickets.h), so that it is presented
- * again where the session is lost. The ticket that callers see is ours.
- */
+ * Reservations: a look-up is one question to the master. Its grant is recorded (control/tickets.h),
+ * so that it can be restored after a lost session. Callers get a ticket of the library's own. */
 #include "client/api/pool.h"
 
 #include "proto/pb.h"
@@ -17,7 +16,7 @@ typedef struct {
     uint64_t ticket; /* that was granted, and is not kept yet */
 } ask_t;
 
-/* What was granted is the first of what was found; moves it to the front. */
+/* The granted keys are the first ones of those found; moves their digests to the front. */
 static const kvp_digest_t *
 gather_granted(const ask_t *a, const uint8_t *found, uint32_t granted)
 {
@@ -30,7 +29,7 @@ gather_granted(const ask_t *a, const uint8_t *found, uint32_t granted)
 }
 
 static kvp_err_t
-keep(ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
+keep_grant(ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
 {
     kvp_tickets_new_t what = {
         .kind = (a->call->flags & KVPOOL_GROUPS) != 0 ? KVP_PRESENT_GROUP : KVP_PRESENT_RESERVE,
@@ -48,7 +47,7 @@ keep(ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
 }
 
 static kvp_err_t
-take(ask_t *a, const kvp_frame_t *answer, const Kvp__Pb__LookupReply *msg)
+take_answer(ask_t *a, const kvp_frame_t *answer, const Kvp__Pb__LookupReply *msg)
 {
     kvp_err_t err = kvp_op_peer_err(msg->err);
     uint32_t found_n = 0;
@@ -68,7 +67,7 @@ take(ask_t *a, const kvp_frame_t *answer, const Kvp__Pb__LookupReply *msg)
     a->result = (kvpool_lookup_t){0, msg->found, msg->granted, msg->ttl_ms, msg->on_tier};
     for (uint32_t i = 0; a->present != NULL && i < a->query.n; i++)
         a->present[i] = i < msg->n && found[i] != 0;
-    return keep(a, msg, found);
+    return keep_grant(a, msg, found);
 }
 
 static kvp_err_t
@@ -80,17 +79,17 @@ read_answer(const kvp_query_t *query, const kvp_frame_t *answer)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, answer);
     if (msg == NULL) return pb.err;
-    err = take(query->arg, answer, msg);
+    err = take_answer(query->arg, answer, msg);
     kvp_pb_free(&pb, msg);
     return err;
 }
 
-/* A reservation that cannot be kept in mind would be lost with its session, and nobody would know: so it is none. */
+/* An unrecorded reservation would be lost silently with its session, so it is refused. */
 static void
 refuse_granted(const ask_t *a)
 {
     kvp_session_t *session = a->call->pool->session;
-    kvp_buf_t *tickets = &a->call->scratch->in; /* has room, since an answer was in it */
+    kvp_buf_t *tickets = &a->call->scratch->in; /* has room: an answer was in it */
     kvp_link_t *link;
 
     if (a->ticket == 0 || kvp_session_hold(session, 0, &link) != KVP_OK) return;

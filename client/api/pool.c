@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The C API: opening and closing a handle, what all calls begin and end with, and small things. Data calls are in
- * put_get.c, questions in questions.c, figures in stat.c.
+ * The C API: opening and closing a handle, what all calls begin and end with, and small things.
+ * Data calls are in put_get.c, questions in questions.c, figures in stat.c.
  *
- * Life of a handle: open, then calls of any number of threads, then close (calls under way end with CLOSED, and close
- * waits for them), then free. In a forked child every call gives FORKED, and nothing but the handle itself is freed: its
- * locks may be held by threads that do not exist there.
- */
+ * Life of a handle: open, then calls of any number of threads, then close (calls under way end with
+ * CLOSED, and close waits for them), then free. In a forked child every call gives FORKED, and
+ * nothing but the handle itself is freed: its locks may be held by threads that do not exist there. */
 #include "client/api/verify.h"
 #include "client/api/pool.h"
 
@@ -26,7 +25,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- questions that are one message and one answer */
+/* ---- questions of one message and one answer */
 kvp_op_session_t
 kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
 {
@@ -83,7 +82,7 @@ kvp_call_ask(kvp_apicall_t *call, kvp_link_t *link, kvp_frame_t *answer_out)
 }
 
 static void
-build(kvp_query_t *query, const kvp_op_session_t *session, kvp_buf_t *out)
+build_query(kvp_query_t *query, const kvp_op_session_t *session, kvp_buf_t *out)
 {
     kvp_digest_t *digests;
     size_t at;
@@ -115,7 +114,7 @@ kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
 
         if (err != KVP_OK) return err;
         session = kvp_link_session(call->pool, link);
-        build(query, &session, &call->scratch->out);
+        build_query(query, &session, &call->scratch->out);
         err = kvp_call_ask(call, link, &answer);
         if (err == KVP_OK) err = query->read(query, &answer);
         if (kvp_op_is_session_loss(err) || err == KVP_PROTO) kvp_conn_break(link->conn);
@@ -125,7 +124,7 @@ kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
     }
 }
 
-/* Whether there is a session or not, from now on it is presented in none. */
+/* With or without a session, from now on no session restores it. */
 bool
 kvp_call_release(kvp_apicall_t *call, uint64_t id)
 {
@@ -153,7 +152,7 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
 #define WHY_MAX 512u
 #define UNMOUNT_NS (500 * KVP_NS_PER_MS)
 
-/* What the struct of earlier versions had; a caller that was built against them gives these sizes. */
+/* The struct's sizes in earlier versions; callers built against those pass these sizes. */
 #define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
 #define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
 #define OPTS_V3_BYTES offsetof(kvpool_opts_t, segment)
@@ -235,7 +234,7 @@ or_env(const char *value, const char *variable, const char *fallback)
 }
 
 static kvp_err_t
-refuse(const opening_t *o, kvp_err_t err, const char *what, const char *why)
+refuse_opening(const opening_t *o, kvp_err_t err, const char *what, const char *why)
 {
     return kvp_refuse(o->conf.detail, o->conf.detail_cap, err, what, why);
 }
@@ -250,16 +249,17 @@ choose_transports(opening_t *o)
     char why[WHY_MAX] = "";
     kvp_err_t err = KVP_OK;
 
-    /* Where nobody names devices now, what an earlier handle selected, perhaps in vain, is not an embedded node's. */
+    /* Without a named device, an embedded node ignores an earlier handle's selection, which may
+     * have failed. */
     if (text == NULL || kvp_is_listed(text, "rdma") || or_env(NULL, "KVPOOL_RDMA_DEVICE", NULL) == NULL)
         err = kvp_rdma_select(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
-    if (err != KVP_OK) return refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
+    if (err != KVP_OK) return refuse_opening(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
     if (text == NULL) {
         err = kvp_transports_default(p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, why, sizeof why);
-        return err == KVP_OK ? err : refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
+        return err == KVP_OK ? err : refuse_opening(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
     }
     err = kvp_transports_parse(text, p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, why, sizeof why);
-    return err == KVP_OK ? err : refuse(o, err, is_told ? "transports" : "KVPOOL_TRANSPORTS", why);
+    return err == KVP_OK ? err : refuse_opening(o, err, is_told ? "transports" : "KVPOOL_TRANSPORTS", why);
 }
 
 static kvp_err_t
@@ -268,22 +268,22 @@ choose_verify(opening_t *o)
     kvp_err_t err;
 
     if (o->conf.verify > KVPOOL_VERIFY_ADAPTERS)
-        return refuse(o, KVP_INVALID, "verify", "there is no such way to verify");
+        return refuse_opening(o, KVP_INVALID, "verify", "there is no such way to verify");
     err = kvp_verify_read(o->conf.detail, o->conf.detail_cap, &o->conf.verify);
     if (err != KVP_OK) return err;
     o->session.peers.trusts_adapters = o->conf.verify == KVPOOL_VERIFY_ADAPTERS;
     return KVP_OK;
 }
 
-/* A file belongs to a name, and a name that has the process's number in it is another one at the next start. */
+/* A tier's file belongs to a name, and a name with the process's number changes at the next start. */
 static kvp_err_t
 check_ssd(const opening_t *o)
 {
     if (o->conf.ssd_n == 0) return KVP_OK;
     if (o->conf.ssd == NULL || o->conf.memory_bytes == 0)
-        return refuse(o, KVP_INVALID, "ssd", "an SSD is that of an embedded node, which has memory as well");
+        return refuse_opening(o, KVP_INVALID, "ssd", "an SSD is that of an embedded node, which has memory as well");
     if (o->conf.name != NULL && o->conf.name[0] != '\0') return KVP_OK;
-    return refuse(o, KVP_INVALID, "ssd", "a name is wanted, by which the node is known again after a restart");
+    return refuse_opening(o, KVP_INVALID, "ssd", "a name is wanted, by which the node is known again after a restart");
 }
 
 static kvp_err_t
@@ -298,7 +298,7 @@ choose_names(opening_t *o)
         o->conf.host_id = o->host_id;
     }
     if (strlen(o->conf.name) <= KVP_HOST_ID_MAX && strlen(o->conf.host_id) <= KVP_HOST_ID_MAX) return KVP_OK;
-    return refuse(o, KVP_INVALID, "name, host_id", "at most 127 bytes are expected");
+    return refuse_opening(o, KVP_INVALID, "name, host_id", "at most 127 bytes are expected");
 }
 
 static kvp_err_t
@@ -311,7 +311,7 @@ choose_master_wait(opening_t *o)
     *ns = o->conf.master_wait_ms * KVP_NS_PER_MS;
     if (*ns > 0 || text == NULL) return KVP_OK;
     if (kvp_parse_duration_ns(text, ns) != KVP_OK)
-        return refuse(o, KVP_INVALID, "KVPOOL_MASTER_WAIT", "a time is expected, such as 1s or 500ms");
+        return refuse_opening(o, KVP_INVALID, "KVPOOL_MASTER_WAIT", "a time is expected, such as 1s or 500ms");
     *ns = kvp_max_u64(1, kvp_min_u64(*ns, UINT32_MAX * KVP_NS_PER_MS));
     return KVP_OK;
 }
@@ -332,7 +332,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (conf != NULL) {
         if (conf->struct_size != sizeof *conf) {
             kvp_log_error("client", "struct_size %zu: kvpool_conf_t has another one", conf->struct_size);
-            return KVP_INVALID; /* where its detail is, nobody knows */
+            return KVP_INVALID; /* the place of its detail is unknown */
         }
         o->conf = *conf;
         if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
@@ -347,9 +347,9 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (err == KVP_OK) err = choose_master_wait(o);
     if (err != KVP_OK) return err;
     if (o->conf.tenant != NULL && strlen(o->conf.tenant) > KVP_TENANT_NAME_MAX)
-        return refuse(o, KVP_INVALID, "tenant", "its name has more than 128 bytes");
+        return refuse_opening(o, KVP_INVALID, "tenant", "its name has more than 128 bytes");
     if (o->conf.state_only && o->conf.memory_bytes > 0)
-        return refuse(o, KVP_INVALID, "state_only", "an embedded node belongs to a master that leads");
+        return refuse_opening(o, KVP_INVALID, "state_only", "an embedded node belongs to a master that leads");
     o->session.masters = o->conf.master;
     o->session.cluster = o->conf.cluster;
     o->session.is_state_only = o->conf.state_only;
@@ -416,9 +416,10 @@ pool_create(const opening_t *o)
     return pool;
 }
 
-/* What is said meanwhile the caller hears, if it wants to. Of what went well there is only the log. */
+/* Errors meanwhile go to the caller's detail, if the caller gave one; on success they go to the log
+ * only. */
 static kvp_err_t
-start(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
+start_pool(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
 {
     char *detail = o->conf.detail_cap > 0 ? o->conf.detail : NULL;
     kvp_err_t err;
@@ -449,7 +450,7 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
     o.session.peers.counters = &pool->counters;
     o.session.held_tickets = &pool->held_tickets;
     deadline_ns = kvp_now_ns() + o.conf.deadline_ms * KVP_NS_PER_MS;
-    err = start(pool, &o, deadline_ns);
+    err = start_pool(pool, &o, deadline_ns);
     if (err != KVP_OK) {
         kvpool_free(pool);
         return err;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The handle behind kvpool_t, and the beginning and end that all calls of the C API share. Included in api/ only.
- */
+ * The handle behind kvpool_t, and the common beginning and end of all calls of the C API. Included
+ * in api/ only. */
 #ifndef KVP_CLIENT_API_POOL_H
 #define KVP_CLIENT_API_POOL_H
 
@@ -43,13 +43,13 @@ typedef struct {
     uint64_t deadline_ns;
     uint32_t flags;
     uint32_t replicas;
-    char *detail; /* the caller's, for what the master says of a refusal; NULL = nobody asks */
+    char *detail; /* the caller's, for the master's reason of a refusal; NULL = not wanted */
     size_t detail_cap;
     uint32_t segment; /* of a put; 0 = any */
     const kvpool_lineage_t *lineage; /* of a put of one object; NULL = none */
     uint64_t join_until_ns; /* of a put: see client/core/putop.h */
     bool is_patient; /* waits for a master until its deadline, whatever the handle's master_wait_ms */
-    bool asks_state; /* and may do so of a handle that is_state_only */
+    bool asks_state; /* allowed on a handle that is_state_only */
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,
@@ -60,8 +60,8 @@ kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
 /* kvp_call_hold is kvp_session_hold, or _hold_soon, for a call. NOT_LEADER: the handle is not for such calls. */
 kvp_err_t kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out) KVP_MUST_USE;
 
-/* kvp_call_ask asks what is in scratch->out, and waits for the master as kvp_call_hold does: errors of kvp_conn_call. The answer lies
- * in scratch->in; what it says of a refusal is kept. */
+/* kvp_call_ask sends scratch->out as a question, and waits for the master as kvp_call_hold does:
+ * errors of kvp_conn_call. The answer is in scratch->in; the reason of a refusal is kept. */
 kvp_err_t kvp_call_ask(kvp_apicall_t *call, kvp_link_t *link, kvp_frame_t *answer_out) KVP_MUST_USE;
 
 /* kvp_views_end takes back every view that was given out, before the session goes. */
@@ -73,16 +73,18 @@ kvp_key_is_legal(const void *key, size_t len)
     return key != NULL && len > 0 && len <= KVPOOL_KEY_MAX;
 }
 
-/* kvp_keys_check: BAD_KEY where one of them is none. */
+/* kvp_keys_check: BAD_KEY if a key is invalid. */
 kvp_err_t kvp_keys_check(const kvpool_key_t *keys, size_t n) KVP_MUST_USE;
 
-/* kvp_reply_read: a Reply with n records of size bytes behind it, borrowed as long as the answer; its error, or PROTO. */
+/* kvp_reply_read reads a Reply with n records of size bytes, borrowed as long as the answer;
+ * returns its error, or PROTO. */
 kvp_err_t kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out) KVP_MUST_USE;
 
 /* kvp_link_session describes the session of a link to a core. */
 kvp_op_session_t kvp_link_session(const kvpool_t *pool, const kvp_link_t *link);
 
-/* One question to the master, asked again in the next session where one is lost. The keys' digests follow the head. */
+/* One question to the master, repeated in the next session after a loss. The keys' digests follow
+ * the head. */
 typedef struct kvp_query {
     uint8_t opcode;
     const void *head; /* a message; NULL = an empty one */
@@ -100,7 +102,8 @@ typedef struct kvp_query {
 } kvp_query_t;
 kvp_err_t kvp_query_run(kvp_apicall_t *call, kvp_query_t *query) KVP_MUST_USE;
 
-/* kvp_call_release ends what is held under that id (control/tickets.h): true where the session of now held it. */
+/* kvp_call_release ends the tickets of the id (control/tickets.h): true if they belonged to the
+ * present session. */
 bool kvp_call_release(kvp_apicall_t *call, uint64_t id);
 
 #endif

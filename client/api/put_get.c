@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Putting and getting: arguments are checked here, item by item; what is sound goes to client/api/batch.c in windows.
- */
+ * Putting and getting: arguments are checked here, item by item; valid items go to
+ * client/api/batch.c in windows. */
 #include "client/api/batch.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 _Static_assert(sizeof(kvpool_iov_t) == sizeof(kvp_iov_t) && offsetof(kvpool_iov_t, len) == offsetof(kvp_iov_t, len),
                "a caller's scatter list is used in place");
 
-/* What is known of an item that is sound. */
+/* Properties of a valid item. */
 typedef struct {
     uint64_t len;
     bool has_device;
@@ -95,7 +95,7 @@ span_of(const kvpool_item_t *item, const memory_t *mem)
                         .is_lent = true};
 }
 
-/* ---- windows. Each takes the sound items from *at on, as many as fit, and runs them. */
+/* ---- windows. Each takes the valid items from *at on, as many as fit, and runs them. */
 typedef struct {
     kvp_apicall_t *call;
     kvpool_item_t *items;
@@ -104,7 +104,8 @@ typedef struct {
     size_t n;
 } batch_t;
 
-/* The sound items from *at on whose keys, bytes and number fit in one window: their indices, and *at behind them. */
+/* Picks the valid items from *at on whose keys, bytes and number fit in one window: returns their
+ * indices, and advances *at. */
 static uint32_t
 pick_window(const batch_t *b, size_t *at, uint64_t bytes_max, uint32_t *picked)
 {
@@ -245,7 +246,7 @@ kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_op
 
 /* ---- one object */
 
-/* Its memory need not be registered, unless it is a device's; where it is, it is held like a batch's. */
+/* Host memory of a single call need not be registered; registered memory is held as in a batch. */
 static kvp_err_t
 hold_if_registered(kvp_regs_t *regs, kvp_span_t *span, bool is_put, kvp_reg_t **reg_out)
 {

@@ -149,7 +149,7 @@ kvpool_exists(kvpool_t *pool, const void *key, size_t key_len, int *exists_out, 
 
 /* A window's legal keys, gathered; at[i] is the place of the i-th in results. */
 static uint32_t
-gather(const kvpool_key_t *keys, size_t n, kvpool_key_t *legal, uint32_t *at, int *results)
+gather_legal(const kvpool_key_t *keys, size_t n, kvpool_key_t *legal, uint32_t *at, int *results)
 {
     uint32_t legal_n = 0;
 
@@ -177,7 +177,7 @@ ask_window(kvp_apicall_t *call, const kvpool_key_t *keys, size_t n, kvpool_place
     uint32_t legal_n;
 
     if (legal == NULL || at == NULL || found == NULL || (places != NULL && seen == NULL)) return KVP_NOMEM;
-    legal_n = gather(keys, n, legal, at, results);
+    legal_n = gather_legal(keys, n, legal, at, results);
     if (legal_n > 0)
         err = places == NULL ? ask_exists(call, legal, legal_n, found)
                              : ask_places(call, legal, legal_n, read_places, &located);
@@ -200,7 +200,7 @@ kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const 
     for (size_t i = 0; i < n; i += KVP_BATCH_MAX) {
         size_t some = n - i < KVP_BATCH_MAX ? n - i : KVP_BATCH_MAX;
 
-        /* A failure stands in the results; the windows behind it have the same deadline to meet. */
+        /* The results have the failure; later windows have the same deadline. */
         if (ask_window(&call, keys + i, some, NULL, results + i) == KVP_NOMEM) err = KVP_NOMEM;
     }
     kvp_count(&pool->counters.exists, n);
@@ -335,7 +335,8 @@ read_list(const kvp_query_t *query, const kvp_frame_t *answer)
     cursor = msg->cursor;
     kvp_pb_free(&pb, msg);
     if (err == KVP_OK) err = call_back(l, answer, n);
-    /* Ended in the middle of a page: the page is told again, so that nothing is missed. */
+    /* After an end in the middle of a page, the next call lists the page again, so that no key is
+     * missed. */
     if (err == KVP_OK && !l->is_ended) l->head.cursor = cursor;
     return err;
 }

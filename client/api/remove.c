@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removing: keys, a window of them in a question to the master; all that a pattern matches; and all that was put so far.
- */
+ * Removing: keys, with a window of them in a question to the master; all keys that match a pattern;
+ * and all keys put so far. */
 #include "client/api/pool.h"
 
 #include "common/waits.h"
@@ -12,9 +12,9 @@
 
 #define RETRY_NS (20 * KVP_NS_PER_MS)
 
-/* Whoever removes something wants it gone, also where the master comes late. */
+/* A removal waits for the master up to its deadline. */
 static kvp_err_t
-begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
+begin_removal(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
 {
     kvp_err_t err = kvp_call_begin(pool, opts, call_out);
 
@@ -22,7 +22,7 @@ begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
     return err;
 }
 
-/* Who removed something does not read it himself from where he knew it to be. */
+/* A client that removed a key must not read it from its own cached location. */
 static void
 forget_removed(kvpool_t *pool, const kvpool_key_t *keys, const int *results, size_t n)
 {
@@ -70,7 +70,7 @@ read_answer(const kvp_query_t *query, const kvp_frame_t *answer)
 
         memcpy(&one, (const char *)records + i * sizeof one, sizeof one);
         one = kvp_op_peer_err(one);
-        /* The session was lost on an earlier try: that one may have removed it, and it is gone now. */
+        /* The session was lost on an earlier try, which may have removed the key. */
         r->results[r->at[i]] = one == KVP_NOT_FOUND && query->was_cut ? KVP_OK : one;
     }
     return KVP_OK;
@@ -98,9 +98,9 @@ ask_of_those(removal_t *r, int err)
         r->results[r->at[i]] = err;
 }
 
-/* Of those that are to be asked about at this moment (RETRY_AFTER). Whoever gives a hold back does not wait for the
- * master to hear of it: a call of another client that ended before this one began may still hold the key there. By the
- * time of our second question the first answer's turn is over, in which the master has read what had come before. */
+/* Asks again about the keys with RETRY_AFTER. Clients release holds without waiting for the master,
+ * so a hold of another client's call that ended before this call began may still be in transit. By
+ * our second question the master has handled every message that came before our first answer. */
 static void
 remove_asking_twice(removal_t *r, uint32_t n)
 {
@@ -111,7 +111,7 @@ remove_asking_twice(removal_t *r, uint32_t n)
     ask_of_those(r, KVP_HELD);
 }
 
-/* Puts `to` in the place of RETRY_AFTER; whether there was one. */
+/* Replaces RETRY_AFTER by `to`; returns whether there was one. */
 static bool
 replace_retry(int *results, size_t n, int to)
 {
@@ -125,7 +125,8 @@ replace_retry(int *results, size_t n, int to)
     return is_any;
 }
 
-/* A master that took over does not know for a while what is held, and one whose disk is behind begins nothing new. */
+/* For a while after a take-over the master does not know the holds, and with a late disk it begins
+ * no removal. */
 static void
 remove_in_time(removal_t *r, uint32_t n)
 {
@@ -160,7 +161,7 @@ kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts
 {
     kvpool_key_t one = {key, key_len};
     kvp_apicall_t call;
-    kvp_err_t err = begin(pool, opts, &call);
+    kvp_err_t err = begin_removal(pool, opts, &call);
     int result;
 
     if (err != KVP_OK) return err;
@@ -172,7 +173,7 @@ int
 kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts, int *results)
 {
     kvp_apicall_t call;
-    kvp_err_t err = begin(pool, opts, &call);
+    kvp_err_t err = begin_removal(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (n > 0 && (keys == NULL || results == NULL)) return kvp_call_end(&call, KVP_INVALID);
@@ -181,9 +182,8 @@ kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kv
     return kvp_call_end(&call, KVP_OK);
 }
 
-/* The master answers RETRY_AFTER while nodes report to it after a take-over, and while its log is behind. That stays the
- * error where the deadline passes in a later try.
- */
+/* The master answers RETRY_AFTER while nodes report to it after a take-over, and while its log is
+ * late. If the deadline passes in a later try, RETRY_AFTER stays the error. */
 static kvp_err_t
 run_in_time(kvp_apicall_t *call, kvp_query_t *query)
 {
@@ -197,7 +197,7 @@ run_in_time(kvp_apicall_t *call, kvp_query_t *query)
     return err;
 }
 
-/* ---- what a pattern matches */
+/* ---- keys that match a pattern */
 typedef struct {
     uint64_t removed;
     uint64_t held;
@@ -227,7 +227,7 @@ remove_many(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint
     remove_many_t r = {0};
     kvp_query_t query = {.opcode = KVP_OP_REMOVE_MANY, .head = &head, .read = read_remove_many, .arg = &r};
     kvp_apicall_t call;
-    kvp_err_t err = begin(pool, opts, &call);
+    kvp_err_t err = begin_removal(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (removed_out == NULL) return kvp_call_end(&call, KVP_INVALID);
@@ -283,7 +283,7 @@ kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
     uint32_t epoch = 0;
     kvp_query_t query = {.opcode = KVP_OP_BUMP, .head = &head, .read = read_bump, .arg = &epoch};
     kvp_apicall_t call;
-    kvp_err_t err = begin(pool, opts, &call);
+    kvp_err_t err = begin_removal(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     head.wait_ms = kvp_left_ms(call.deadline_ns);

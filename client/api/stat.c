@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool_stat: the pool's figures from the master, its segments, and what this client counted.
- *   {"pool": {...}, "masters": [...], "tenants": [...], "segments": [...], "tiers": [...], "client": {..., "transports": [...]}}
- */
+ *   {"pool": {...}, "masters": [...], "tenants": [...], "segments": [...], "tiers": [...],
+ *    "client": {..., "transports": [...]}} */
 #include "client/api/pool.h"
 
 #include "client/memory/segments.h"
@@ -76,7 +76,7 @@ write_masters(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
     kvp_jsonw_close(w, ']');
 }
 
-/* The master tells a tenant of itself alone. */
+/* A tenant gets only its own figures from the master. */
 static void
 write_tenants(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
 {
@@ -197,7 +197,7 @@ write_segments(kvp_apicall_t *call, kvp_jsonw_t *w)
 
 /* ---- this client */
 static uint64_t
-load(const _Atomic uint64_t *counter)
+load_counter(const _Atomic uint64_t *counter)
 {
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
@@ -206,11 +206,11 @@ load(const _Atomic uint64_t *counter)
 static void
 write_costs(kvp_jsonw_t *w, const kvp_path_counters_t *p)
 {
-    kvp_jsonw_u64(w, "work_requests", load(&p->requests));
-    kvp_jsonw_u64(w, "doorbells", load(&p->doorbells));
-    kvp_jsonw_u64(w, "signaled_completions", load(&p->completions));
-    kvp_jsonw_u64(w, "system_calls", load(&p->system_calls));
-    kvp_jsonw_u64(w, "copied_bytes", load(&p->copied_bytes));
+    kvp_jsonw_u64(w, "work_requests", load_counter(&p->requests));
+    kvp_jsonw_u64(w, "doorbells", load_counter(&p->doorbells));
+    kvp_jsonw_u64(w, "signaled_completions", load_counter(&p->completions));
+    kvp_jsonw_u64(w, "system_calls", load_counter(&p->system_calls));
+    kvp_jsonw_u64(w, "copied_bytes", load_counter(&p->copied_bytes));
 }
 
 static void
@@ -222,7 +222,7 @@ write_client(const kvpool_t *pool, kvp_jsonw_t *w)
     kvp_jsonw_open(w, "client", '{');
     kvp_jsonw_text(w, "name", conf->name);
     kvp_jsonw_text(w, "software", KVP_RELEASE);
-#define WRITE_COUNTER(name, help) kvp_jsonw_u64(w, #name, load(&c->name));
+#define WRITE_COUNTER(name, help) kvp_jsonw_u64(w, #name, load_counter(&c->name));
     KVP_CLIENT_COUNTERS(WRITE_COUNTER)
 #undef WRITE_COUNTER
     kvp_jsonw_open(w, "transports", '[');
@@ -231,10 +231,10 @@ write_client(const kvpool_t *pool, kvp_jsonw_t *w)
 
         kvp_jsonw_open(w, NULL, '{');
         kvp_jsonw_text(w, "name", conf->transports[i]->name);
-        kvp_jsonw_u64(w, "reads", load(&p->reads));
-        kvp_jsonw_u64(w, "read_bytes", load(&p->read_bytes));
-        kvp_jsonw_u64(w, "writes", load(&p->writes));
-        kvp_jsonw_u64(w, "written_bytes", load(&p->write_bytes));
+        kvp_jsonw_u64(w, "reads", load_counter(&p->reads));
+        kvp_jsonw_u64(w, "read_bytes", load_counter(&p->read_bytes));
+        kvp_jsonw_u64(w, "writes", load_counter(&p->writes));
+        kvp_jsonw_u64(w, "written_bytes", load_counter(&p->write_bytes));
         write_costs(w, p);
         kvp_jsonw_close(w, '}');
     }

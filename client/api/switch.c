@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_master_switch: SWITCH to the master that leads, then the wait for the one that leads after it. It needs no handle.
- */
+ * kvpool_master_switch: sends SWITCH to the leader, then waits for the next leader. It needs no
+ * handle. */
 #include "client/kvpool.h"
 
 #include "net/calls.h"
@@ -25,7 +25,7 @@ _Static_assert(KVPOOL_ADDRESS_MAX >= KVP_HOSTPORT_TEXT_MAX, "an address fits");
 
 /* Half of the time is the standby's to get level, the other half the next leader's to begin. */
 static kvp_err_t
-ask(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
+send_switch(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
 {
     Kvp__Pb__Switch msg = KVP__PB__SWITCH__INIT;
     Kvp__Pb__Reply *reply;
@@ -47,7 +47,7 @@ ask(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
     return err;
 }
 
-/* Waits for a leader above that term. */
+/* Waits for a leader of a higher term. */
 static kvp_err_t
 find_above(kvp_masters_t *m, uint32_t term, uint64_t deadline_ns, kvpool_switched_t *out)
 {
@@ -79,7 +79,7 @@ switch_leader(kvp_masters_t *m, uint64_t deadline_ns, kvpool_switched_t *out, ch
             snprintf(detail, 256, "%s", kvp_masters_why(m));
             return KVP_UNREACHABLE; /* also where there are masters, and none leads */
         }
-        if (term != 0 && kvp_masters_term(m) != term) { /* another one has led it away */
+        if (term != 0 && kvp_masters_term(m) != term) { /* another master has taken the lead */
             kvp_framed_fini(&c);
             err = KVP_OK;
             break;
@@ -87,7 +87,7 @@ switch_leader(kvp_masters_t *m, uint64_t deadline_ns, kvpool_switched_t *out, ch
         kvp_format_hostport(at, out->from);
         term = kvp_masters_term(m);
         began_ns = kvp_now_ns();
-        err = ask(&c, deadline_ns, detail);
+        err = send_switch(&c, deadline_ns, detail);
         kvp_framed_fini(&c);
     } while (err == KVP_RETRY_AFTER && kvp_now_ns() + 2 * AGAIN_NS < deadline_ns);
     if (err != KVP_OK) return err;

@@ -6,9 +6,9 @@
 
 #include "common/base.h"
 
-/* kvp_verify_read sets *verify to the KVPOOL_VERIFY_* that $KVPOOL_VERIFY names. Without the variable, or with "auto", it
- * leaves *verify as it is. INVALID for any other value; detail then gets the reason, cut to cap bytes, or the log if detail is
- * NULL. */
+/* kvp_verify_read sets *verify to the KVPOOL_VERIFY_* named in $KVPOOL_VERIFY. Without the
+ * variable, or with "auto", it leaves *verify unchanged. INVALID for any other value; detail then
+ * has the reason, cut to cap bytes, or the log if detail is NULL. */
 kvp_err_t kvp_verify_read(char *detail, size_t cap, uint32_t *verify) KVP_MUST_USE;
 
 #endif

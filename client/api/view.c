@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Views: a pointer to an object's bytes where they lie, in memory that this host's node shares with us. A view holds
- * three things: the master's hold on the object, so that it is not evicted, in whatever session; the node's memory as it is
- * mapped; and the session in which that was done.
- */
+ * Views: a pointer to an object's bytes in place, in memory that this host's node shares with us. A
+ * view holds three things: the master's hold on the object, against eviction, across sessions; the
+ * mapping of the node's memory; and the session of the mapping. */
 #include "client/api/pool.h"
 
 #include "client/core/places.h"
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRIES 2 /* a place that was given away while we went there is asked for once more */
+#define TRIES 2 /* a place that changed hands before the read is asked for once more */
 #define TIER_WAIT_MS 500u /* that the master may hold the answer back */
 
 typedef struct {
@@ -24,7 +23,7 @@ typedef struct {
     kvp_link_t *link;
     kvp_peer_t *peer;
     const void *at; /* of the descriptor's word */
-    uint64_t word; /* what it must say */
+    uint64_t word; /* its expected value */
     uint64_t held; /* the hold, in pool->held_tickets */
 } view_t;
 
@@ -70,7 +69,7 @@ lies_within(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
     return off <= rseg->len && len <= rseg->len - off;
 }
 
-/* The object in memory that is mapped: OK where its descriptor says what the master told. */
+/* Points at the object in mapped memory: OK if its descriptor agrees with the master's answer. */
 static kvp_err_t
 point_at(viewing_t *v, const kvp_wire_loc_t *loc, const kvp_chunk_mem_t *mem)
 {
@@ -127,7 +126,7 @@ view_any(viewing_t *v, const kvp_places_t *places)
     return err;
 }
 
-/* So that it is presented again where the session is lost. */
+/* Records the hold, so that the next session restores it. */
 static kvp_err_t
 keep_hold(viewing_t *v, uint64_t ticket)
 {
@@ -146,7 +145,7 @@ keep_hold(viewing_t *v, uint64_t ticket)
     return KVP_NOMEM;
 }
 
-/* One question and what comes of it. The view takes over the hold on the link. */
+/* One question and its result. The view takes over the hold on the link. */
 static kvp_err_t
 try_view(viewing_t *v, const void *key, size_t key_len)
 {
@@ -188,11 +187,11 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
             kvp_session_rest(v.link);
             return KVP_OK;
         }
-        /* Whatever failed in a session that is over says nothing about the object. */
+        /* A failure in a session that is over proves nothing about the object. */
         is_cut = kvp_op_is_session_loss(err) || kvp_conn_is_broken(v.link->conn);
         kvp_session_rele(session, v.link);
         if ((err == KVP_RETRY_AFTER || err == KVP_NO_SPACE) &&
-            kvp_now_ns() < call->deadline_ns) { /* it is being loaded, or waits for room */
+            kvp_now_ns() < call->deadline_ns) { /* the object is being loaded, or waits for room */
             err = kvp_session_sleep(session, kvp_now_ns() + KVP_NS_PER_MS);
             if (err != KVP_OK) return err;
             continue;
@@ -239,7 +238,7 @@ destroy_view(kvpool_t *pool, view_t *view)
 
 /* Everything that was read from the view was read before the word is looked at again. */
 static kvp_err_t
-judge(const view_t *view)
+judge_view(const view_t *view)
 {
     atomic_thread_fence(memory_order_acquire);
     return kvp_word_load(view->at) == view->word ? KVP_OK : KVP_STALE;
@@ -255,8 +254,8 @@ kvpool_view_release(kvpool_t *pool, kvpool_view_t *view)
     if (err != KVP_OK) return err;
     if (view == NULL || view->handle == NULL) return kvp_call_end(&call, KVP_INVALID);
     v = view->handle;
-    err = judge(v);
-    /* Without a hold nobody knows whether the object still is what the key names. */
+    err = judge_view(v);
+    /* Without a hold the bytes may not be the key's any more. */
     if (!kvp_call_release(&call, v->held)) err = KVP_STALE;
     pthread_mutex_lock(&pool->lock);
     kvp_list_del(&v->in_pool);

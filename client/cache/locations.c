@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Order in apply: every shard is told the new number first, so that no answer from before it is kept from then on;
- *   then the revoked keys are forgotten; then the number is published, by which a reader that had found a location
- *   before knows to look again; and last the lease is renewed.
- * - Readers look at the lease's end, a single word, without a lock. What it is made from has one: an answer may renew it in
- *   one thread while another finds the session lost, and an end that was published must not be overwritten.
- */
+ * - Order in apply. First every shard gets the new number, so that no older answer is cached from
+ *   then on. Then the revoked keys are forgotten. Then the number is published, by which a reader
+ *   that had found a location before checks again. Last, the lease is renewed.
+ * - Readers read the lease's end, a single word, without a lock. The lease itself has a lock: an
+ *   answer may renew it in one thread while another thread finds the session lost, and a published
+ *   end must not be overwritten. */
 #include "client/cache/locations.h"
 
 #include "common/clock.h"
@@ -45,7 +45,7 @@ locs_of(const kvp_known_t *known)
     return kvp_container_of(known, kvp_locations_t, known);
 }
 
-/* ---- what batch cores call */
+/* ---- calls of the batch cores */
 static bool
 known_find(const kvp_known_t *known, kvp_digest_t digest, kvp_place_t *place_out)
 {
@@ -171,7 +171,7 @@ kvp_locations_known(const kvp_locations_t *locs)
     return &locs->known;
 }
 
-/* ---- what the session tells */
+/* ---- calls of the session */
 static void
 publish_lease_locked(kvp_locations_t *locs)
 {
@@ -264,7 +264,7 @@ kvp_locations_drop_all(kvp_locations_t *locs)
     advance_all(locs, 0, true);
 }
 
-/* ---- reads to be told */
+/* ---- reads to report */
 bool
 kvp_locations_has_used(const kvp_locations_t *locs)
 {
@@ -276,7 +276,7 @@ kvp_locations_take_used(kvp_locations_t *locs, kvp_wire_used_t *used_out, uint32
 {
     uint32_t n = 0;
 
-    /* Cleared first: a read that is counted meanwhile sets it again. */
+    /* Cleared first: a read counted meanwhile sets it again. */
     atomic_store_explicit(&locs->has_used, false, memory_order_relaxed);
     for (uint32_t i = 0; i < SHARDS; i++) {
         shard_t *shard = &locs->shards[i];

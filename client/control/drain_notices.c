@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The list is the process's, as is the fork guard's, because nodes know processes and not handles. A notice
- * that is being sent is not in the list, so that two handles do not send the same one. A forked child is another process: it has
- * no notices to send.
- */
+ * Design notes. The list belongs to the process, like the fork guard's, because nodes know
+ * processes and not handles. A notice that is being sent is not in the list, so that two handles do
+ * not send the same one. A forked child is another process, and has no notices to send. */
 #include "client/control/drain_notices.h"
 
 #include "common/clock.h"
@@ -13,7 +12,7 @@
 #include <string.h>
 
 #define SEND_EACH_NS (100 * KVP_NS_PER_MS) /* so that one node leaves time for the others */
-#define NODE_BACK_NS (60 * KVP_NS_PER_S) /* a node is back with a new master after this, or its memory is gone */
+#define NODE_BACK_NS (60 * KVP_NS_PER_S) /* by then a node has returned with a new master, or its memory is closed */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
@@ -41,9 +40,10 @@ after_fork_in_child(void)
 }
 
 static void
-install(void)
+install_handlers(void)
 {
-    /* It fails only for want of memory at the first notice; a child then says things that no node takes from it. */
+    /* The call fails only without memory at the first notice; a child's notices are then refused by
+     * every node. */
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -60,7 +60,7 @@ keep_in_mind(const kvp_drain_notice_t *notice)
     kvp_drain_notice_t *more;
     bool is_full;
 
-    pthread_once(&once, install);
+    pthread_once(&once, install_handlers);
     pthread_mutex_lock(&lock);
     is_full = list_n == KVP_DRAIN_NOTICES_MAX;
     if (is_full) remove_locked(0);
@@ -124,7 +124,7 @@ kvp_drain_notices_send(kvp_peers_t *peers, uint64_t until_ns)
     size_t n;
 
     if (kvp_peers_drain_notices(peers, &notices, &n) != KVP_OK) {
-        /* What is not said keeps space in quarantine until this process ends: safe, and rare enough. */
+        /* A missing notice keeps space in quarantine until this process ends: safe, and rare. */
         kvp_log_error("client", "out of memory: nodes are not told that earlier writes are over");
         return;
     }

@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A link (connection + peers) is one incarnation. Whoever uses it holds it. When it is dead (lost, and not lingering) and
- *   only views hold it, which store nothing, nothing of that incarnation is under way: that is the moment at which its nodes
- *   are told so (rule 4, client/control/drain_notices.h). When nobody holds it any more it is destroyed. The background thread does both:
- *   unmapping is slow, and callers are not.
- * - A link whose master ended the connection lingers for the grace of its location lease: known locations are read on
- *   through it, until there is a new session or the grace is over.
- * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
- *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
- *   last: a master may take every connection and drop it at the first question.
- * - Of several masters the others are asked meanwhile whether one of them leads (net/masters.h): by the background thread,
- *   and, since that may wait for a silent master, by whoever waits for an answer.
- * - With master_wait_ns callers have one wait for each loss of a session that lasted (kvp_session_hold_soon). With several masters
- *   that wait is 10 s at least, and each loss has its own. When it is over only
- *   the background thread, and callers that wait for as long as they have, look for a master. Where the connection stands and the
- *   master is silent, that wait is a call's (kvp_conn_call_soon); the session is lost to its heartbeat only.
+ * - A link (connection + peers) is one incarnation. Users hold it. When it is dead (lost, and not
+ *   lingering) and only views hold it, which store nothing, then no transfer of the incarnation is
+ *   under way: at this moment its nodes get drain notices (rule 4, client/control/drain_notices.h).
+ *   After the last hold it is destroyed. The background thread does both, because unmapping is
+ *   slow.
+ * - A link whose master closed the connection lingers for the grace period of its location lease:
+ *   reads from cached locations continue through it, until a new session exists or the grace period
+ *   is over.
+ * - A caller without a connection makes one within its deadline, or the background thread does. One
+ *   thread at a time; the others wait for the outcome. All share a back-off between attempts, and
+ *   between sessions that do not last: a master may accept every connection and drop it at the
+ *   first question.
+ * - Of several masters the others are asked meanwhile whether one of them leads (net/masters.h): by
+ *   the background thread, and, since it may wait for a silent master, by each thread that waits
+ *   for an answer.
+ * - With master_wait_ns callers share one wait for each loss of a lasting session
+ *   (kvp_session_hold_soon). With several masters the wait is 10 s at least, and each loss has its
+ *   own. After the wait only the background thread, and callers without this limit, look for a
+ *   master. If the connection stands and the master is silent, the wait is a call's
+ *   (kvp_conn_call_soon); the session ends only by its heartbeat.
  *
- * Lock order, of the whole library: session->lock; peers->lock; peer->lock; masters' lock, names' lock; then the leaves, never nested:
- * conn->lock, conn->out_lock, scratch pool, bounce buffers, regs->idle_lock, the drain notices', the held tickets'. No lock is held over a call to master or node.
- * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
- */
+ * Lock order, of the whole library: session->lock; peers->lock; peer->lock; masters' lock, names'
+ * lock; then the leaves, never nested: conn->lock, conn->out_lock, scratch pool, bounce buffers,
+ * regs->idle_lock, the drain notices', the held tickets'. No lock is held over a call to master or
+ * node. Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has
+ * its own. */
 #include "client/control/session.h"
 
 #include "client/control/drain_notices.h"
@@ -44,15 +50,15 @@
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 5u
 #define RETRY_MAX_MS 200u /* between attempts, where callers do not wait for their outcome */
-#define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted for so long is no sign of a master that drops all */
-#define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master, and at finding one beside chores */
+#define LASTING_NS (2 * KVP_NS_PER_S) /* a session of this length shows that the master does not drop every client */
+#define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master, and at finding one beside other work */
 #define SEVERAL_WAIT_NS (10 * KVP_NS_PER_S) /* least wait of calls for the next of several masters */
 #define PAY_MAX_NS (100 * KVP_NS_PER_MS) /* between two heartbeats: a silence of 1250 ms costs a writer its keys */
 #define BEATS_A_LEASE 3u
 #define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
 #define REVOKED_BEAT_MS 10u
 #define NOMEM_BEAT_MS 10u
-#define USED_MAX KVP_PLACES_MAX /* reads told in one message */
+#define USED_MAX KVP_PLACES_MAX /* reads reported in one message */
 #define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
 
 struct kvp_session {
@@ -74,14 +80,13 @@ struct kvp_session {
     bool is_connecting;
     uint64_t next_try_ns;
     uint32_t failed_n; /* tries in a row */
-    uint32_t lost_n; /* sessions in a row, from the last one that lasted on */
+    uint32_t lost_n; /* sessions lost in a row, since the last lasting one */
     uint64_t connected_ns; /* when the last session began */
-    uint64_t
-        soon_until_ns; /* until when kvp_session_hold_soon waits; 0 = nobody has waited since a session that lasted */
+    uint64_t soon_until_ns; /* end of kvp_session_hold_soon's wait; 0 = no caller has waited since a lasting session */
     uint64_t last_incarnation;
     kvp_err_t last_err;
     bool is_unknown; /* the last attempt failed because no master's name resolves, or ever did */
-    char why[KVP_SESSION_WHY_MAX]; /* it failed, for people */
+    char why[KVP_SESSION_WHY_MAX]; /* reason of the last failure, for people */
 
     _Atomic uint32_t writers; /* batches of puts under way */
 };
@@ -131,7 +136,7 @@ kvp_session_rele(kvp_session_t *s, kvp_link_t *link)
 {
     uint32_t refs = atomic_load_explicit(&link->refs, memory_order_relaxed);
 
-    /* The last one goes under the lock, so that the memory is not touched after that. */
+    /* The last release takes the lock, so that the memory is not touched afterwards. */
     while (refs > 1)
         if (atomic_compare_exchange_weak(&link->refs, &refs, refs - 1)) return;
     pthread_mutex_lock(&s->lock);
@@ -148,14 +153,14 @@ kvp_session_rest(kvp_link_t *link)
 void
 kvp_session_rele_view(kvp_session_t *s, kvp_link_t *link)
 {
-    /* In this order, so that a view is never taken for two. */
+    /* In this order, so that a view never counts twice. */
     atomic_fetch_sub(&link->views, 1);
     kvp_session_rele(s, link);
 }
 
 /* ---- connecting */
-/* A master that is stopped or cut off is silent, and its connection stands, when another one leads already. Also called while a call
- * waits for the master's answer, by whoever calls. */
+/* A stopped or cut-off master is silent on a standing connection while another master already
+ * leads. Also called by threads that wait for the master's answer. */
 static void
 look_after_masters(void *arg, kvp_conn_t *conn)
 {
@@ -166,10 +171,10 @@ look_after_masters(void *arg, kvp_conn_t *conn)
     kvp_conn_break(conn);
 }
 
-/* Says Hello on a connection, which it takes. */
+/* Sends Hello on a connection, which it takes. */
 static kvp_err_t
-greet(kvp_session_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t deadline_ns, char *detail, size_t cap,
-      kvp_link_t **link_out)
+say_hello(kvp_session_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t deadline_ns, char *detail, size_t cap,
+          kvp_link_t **link_out)
 {
     kvp_hello_ask_t ask = {
         .name = s->conf.peers.name,
@@ -189,7 +194,8 @@ greet(kvp_session_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t dea
     return link_create(s, conn, link_out);
 }
 
-/* Finds the master that leads. One that leads no more when it hears Hello is no end of that. why has KVP_SESSION_WHY_MAX bytes. */
+/* Finds the leading master. A master that has lost the lead by its Hello does not end the search.
+ * why has KVP_SESSION_WHY_MAX bytes. */
 static kvp_err_t
 connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, char *why, kvp_link_t **link_out)
 {
@@ -205,7 +211,7 @@ connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, char *
         at = NULL;
         err = kvp_masters_find(s->masters, &s->is_stopping, find_ns, &framed, &at);
         if (err != KVP_OK) snprintf(detail, sizeof detail, "%s", kvp_masters_why(s->masters));
-        if (err == KVP_OK) err = greet(s, &framed, incarnation, deadline_ns, detail, sizeof detail, link_out);
+        if (err == KVP_OK) err = say_hello(s, &framed, incarnation, deadline_ns, detail, sizeof detail, link_out);
     } while (kvp_masters_is_spaced(s->masters, err) && kvp_now_ns() < deadline_ns && !s->is_stopping);
     snprintf(why, KVP_SESSION_WHY_MAX, "no session with master %s: %s",
              at == NULL ? s->conf.masters : kvp_format_hostport(at, text),
@@ -232,7 +238,7 @@ end_lingering_locked(kvp_session_t *s)
     unref_locked(s, link);
 }
 
-/* How long to wait behind the nth failure in a row, from 0. */
+/* Returns the pause after the nth failure in a row, from 0. */
 static uint64_t
 pause_ns(const kvp_session_t *s, uint32_t nth)
 {
@@ -285,7 +291,7 @@ drop_broken_locked(kvp_session_t *s)
     s->link = NULL;
     if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
     if (s->lost_n == 0 || kvp_masters_are_several(s->masters)) s->soon_until_ns = 0;
-    if (kvp_conn_is_silent(link->conn)) s->soon_until_ns = kvp_now_ns(); /* somebody has waited for this master */
+    if (kvp_conn_is_silent(link->conn)) s->soon_until_ns = kvp_now_ns(); /* a caller has waited for this master */
     s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s, s->lost_n - 1);
     s->lost_n++;
     pthread_cond_signal(&s->work);
@@ -308,7 +314,7 @@ kvp_session_master_wait(const kvp_session_t *s)
 }
 
 static kvp_err_t
-hold(kvp_session_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out)
+hold_link(kvp_session_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out)
 {
     kvp_err_t err;
 
@@ -344,14 +350,14 @@ hold(kvp_session_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out
 kvp_err_t
 kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
 {
-    return hold(s, deadline_ns, false, link_out);
+    return hold_link(s, deadline_ns, false, link_out);
 }
 
 kvp_err_t
 kvp_session_hold_soon(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
 {
     kvp_link_t *link;
-    kvp_err_t err = hold(s, deadline_ns, s->conf.master_wait_ns > 0, &link);
+    kvp_err_t err = hold_link(s, deadline_ns, s->conf.master_wait_ns > 0, &link);
 
     if (err == KVP_OK && kvp_conn_is_silent(link->conn)) {
         kvp_session_rele(s, link);
@@ -453,8 +459,8 @@ read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locations_news_t *ne
     return err;
 }
 
-/* A lease is renewed in good time. And where something was revoked, whoever removed it may be waiting for our word that
- * we know: that is what the next heartbeat says. */
+/* Returns when to renew the lease. After a revocation the next heartbeat comes at once, because it
+ * confirms the revocation, and the remover may wait for the confirmation. */
 static uint64_t
 next_beat_in(const kvp_hello_reply_t *hello, const kvp_locations_news_t *news, bool wants_lease)
 {
@@ -484,10 +490,10 @@ kvp_session_queue_used(kvp_link_t *link)
     kvp_buf_fini(&frame);
 }
 
-/* One heartbeat. A master that is silent for a session's life has lost it by then: so have we. Returns how long until
- * the next one. */
+/* One heartbeat. A master that was silent for a session's lifetime has ended the session by then,
+ * so it is lost. Returns the time until the next heartbeat. */
 static uint64_t
-beat(const kvp_session_t *s, kvp_link_t *link)
+send_heartbeat(const kvp_session_t *s, kvp_link_t *link)
 {
     bool wants_lease = link->locs != NULL && kvp_locations_count(link->locs) > 0;
     kvp_locations_news_t news = {.asked_ns = kvp_boot_ns()};
@@ -510,26 +516,29 @@ beat(const kvp_session_t *s, kvp_link_t *link)
     err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
     if (err == KVP_OK) err = read_heartbeat(&answer, hello->term, &news);
     if (err == KVP_NOT_LEADER && s->conf.is_state_only) err = KVP_OK; /* a sign of life */
-    /* Who asked for no lease is told of no revocations, and may have kept a location since. */
+    /* Without a lease the answer has no revocations, and a location may have been cached since. */
     if (err == KVP_OK && wants_lease) kvp_locations_apply(link->locs, &news);
     kvp_buf_fini(&frame);
     kvp_buf_fini(&reply);
     if (err == KVP_OK) return next_beat_in(hello, &news, wants_lease);
     if (err == KVP_CLOSED) return hello->heartbeat_ms * KVP_NS_PER_MS;
-    /* The master is asked again: what its answer told it tells again, since we have not said that we know. */
+    /* The master is asked again, and repeats its answer's revocations, since this client has not
+     * confirmed them. */
     if (err == KVP_NOMEM) return NOMEM_BEAT_MS * KVP_NS_PER_MS;
     if (err != KVP_DISCONNECTED) kvp_log_warn("client", "heartbeat failed error %s", kvp_err_name(err));
     kvp_conn_break(link->conn);
     return 0;
 }
 
-/* A dead link of which there is something to be done: nobody can store through it any more, or nobody uses it at all. */
+/* Returns a dead link with work to do: no thread can store through it any more, or no user holds it
+ * at all. */
 static kvp_link_t *
 next_dead_locked(const kvp_session_t *s)
 {
     kvp_list_foreach (pos, &s->dead) {
         kvp_link_t *link = kvp_list_entry(pos, kvp_link_t, link);
-        /* In this order: a hold that is counted and no view's is missed by no view that ends or begins meanwhile. */
+        /* In this order, so that a view that begins or ends meanwhile does not hide another user's
+         * hold. */
         uint32_t refs = atomic_load(&link->refs);
         uint32_t views = atomic_load(&link->views);
 
@@ -538,8 +547,8 @@ next_dead_locked(const kvp_session_t *s)
     return NULL;
 }
 
-/* One of the dead, so that heartbeats of the next session go on in between. Caller holds s->lock, which is released
- * meanwhile. */
+/* Works on one dead link, so that heartbeats of the next session go on in between. Caller holds
+ * s->lock, which is released meanwhile. */
 static void
 tend_dead_locked(kvp_session_t *s)
 {
@@ -559,13 +568,13 @@ tend_dead_locked(kvp_session_t *s)
     pthread_mutex_lock(&s->lock);
 }
 
-/* Of the background thread: when it sends heartbeats. It looks for writers that often, rather than being told of each:
- * a put costs less than waking a thread. */
+/* Heartbeat times of the background thread. It polls for writers at this rate: a wake for each put
+ * would cost more than the put. */
 typedef struct {
-    uint64_t last_ns; /* when it sent one */
+    uint64_t last_ns; /* time of the last one */
     uint64_t next_ns;
     uint64_t writers_ns; /* while a put is under way, they are not further apart */
-    uint64_t restore_ns; /* when something is to be presented (again) */
+    uint64_t restore_ns; /* time of the next restore */
 } beats_t;
 
 /* A round of the background thread without the lock. True where there is more to do at once. */
@@ -577,12 +586,12 @@ do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
 
     look_after_masters(s, link->conn);
     beats->writers_ns = kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS / BEATS_OF_WRITERS;
-    /* First of all: for what was held before, the master may wait with what it wants to evict, and not for long. */
+    /* Tickets come first: the master delays eviction for restored tickets, but not for long. */
     if (s->conf.held_tickets != NULL && now >= beats->restore_ns)
         beats->restore_ns = now + kvp_held_tickets_restore(s->conf.held_tickets, link->conn);
     if (now >= beats->next_ns || (has_writers && now - beats->last_ns >= beats->writers_ns)) {
         beats->last_ns = now;
-        beats->next_ns = now + beat(s, link);
+        beats->next_ns = now + send_heartbeat(s, link);
         kvp_drain_notices_resend(link->peers, kvp_now_ns() + PAY_MAX_NS);
     }
     return kvp_peers_tend(link->peers);
@@ -598,7 +607,7 @@ next_chore(const kvp_session_t *s, const beats_t *beats)
 }
 
 static void *
-run(void *arg)
+run_session(void *arg)
 {
     kvp_session_t *s = arg;
     beats_t beats = {.writers_ns = KVP_NS_PER_S};
@@ -637,7 +646,7 @@ start_thread(kvp_session_t *s)
     kvp_err_t err;
 
     pthread_mutex_lock(&s->lock);
-    err = kvp_thread_start(&s->thread, "kvpool-session", run, s);
+    err = kvp_thread_start(&s->thread, "kvpool-session", run_session, s);
     s->has_thread = err == KVP_OK;
     pthread_mutex_unlock(&s->lock);
     return err;
@@ -711,8 +720,9 @@ kvp_session_stop(kvp_session_t *s)
     s->has_thread = false;
 }
 
-/* Nothing of ours is under way any more: the nodes are told, so that they need not wait for this process to end. Who does
- * not hear it now may hear it from another handle of the process. */
+/* No transfer of ours is under way any more: the nodes get drain notices, so that they need not
+ * wait for the end of this process. Another handle of the process can repeat a notice that fails
+ * now. */
 static void
 say_farewell(kvp_link_t *link)
 {

@@ -52,7 +52,7 @@ kvp_held_tickets_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t
     Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
     size_t at;
 
-    if (tickets->err != KVP_OK) { /* the end of the session says it as well */
+    if (tickets->err != KVP_OK) { /* the end of the session releases them as well */
         kvp_conn_break(conn);
         return;
     }
@@ -65,9 +65,9 @@ kvp_held_tickets_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t
     kvp_ignore(kvp_conn_send(conn, frame), "they end with the session in any case");
 }
 
-/* One page, and what its answer says. */
+/* Sends one page, and reads its answer. */
 static kvp_err_t
-ask(kvp_held_tickets_t *h, kvp_conn_t *conn, kvp_tickets_page_t *page)
+ask_page(kvp_held_tickets_t *h, kvp_conn_t *conn, kvp_tickets_page_t *page)
 {
     uint64_t deadline_ns = kvp_now_ns() + kvp_conn_hello(conn)->session_ttl_ms * KVP_NS_PER_MS;
     kvp_buf_t out, in, tickets;
@@ -106,6 +106,6 @@ kvp_held_tickets_restore(kvp_held_tickets_t *h, kvp_conn_t *conn)
         err = kvp_tickets_next(&h->tickets, kvp_conn_hello(conn)->incarnation, now_ns, &page, &due_ns);
         pthread_mutex_unlock(&h->lock);
         if (err != KVP_OK) return due_ns == UINT64_MAX ? NOTHING_NS : due_ns - kvp_min_u64(now_ns, due_ns);
-        if (ask(h, conn, &page) != KVP_OK) return FAILED_NS;
+        if (ask_page(h, conn, &page) != KVP_OK) return FAILED_NS;
     }
 }

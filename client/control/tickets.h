@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Held tickets: what a handle holds at the master, for many threads (core/tickets.h under a lock). Callers add and release;
- * the session's background thread restores them in the next session. Any thread may call, but for kvp_held_tickets_restore.
- */
+ * Held tickets: what a handle holds at the master, for many threads (core/tickets.h under a lock).
+ * Callers add and release; the session's background thread restores them in the next session. Any
+ * thread may call, but for kvp_held_tickets_restore. */
 #ifndef KVP_CLIENT_CONTROL_TICKETS_H
 #define KVP_CLIENT_CONTROL_TICKETS_H
 
@@ -22,9 +22,9 @@ void kvp_held_tickets_fini(kvp_held_tickets_t *held);
 uint64_t kvp_held_tickets_add(kvp_held_tickets_t *held, const kvp_tickets_new_t *what);
 bool kvp_held_tickets_release(kvp_held_tickets_t *held, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets);
 
-/* kvp_held_tickets_restore presents to the master, over that connection, the tickets that are due, and waits for the answers. It
- * returns how long until it is to be called again, should the session last. It breaks a connection whose answers make no sense.
- * One thread. */
+/* kvp_held_tickets_restore sends the due tickets to the master over the connection, and waits for
+ * the answers. Returns the time until the next call in the same session. Breaks a connection whose
+ * answers are invalid. One thread. */
 uint64_t kvp_held_tickets_restore(kvp_held_tickets_t *held, kvp_conn_t *conn);
 
 /* kvp_held_tickets_give_back sends the tickets' RELEASE, in `frame`, and waits for nothing. */

@@ -1,21 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The answer to a GET stays in the receive buffer while its objects are read: locations are used in place. So nothing
- *   is asked again before every read of that answer is over.
- * - The hold of one answer covers all its objects and is given back once they all are read. It only makes reads succeed;
- *   that no wrong bytes are accepted rests on the descriptor alone, so a session lost in between changes nothing.
- * - An item goes through the master at most twice, not counting lost sessions, which the deadline bounds.
- * - An object that only a tier has is being loaded into memory when the master says RETRY_AFTER: it is asked for again once all else of that
- *   answer was read, and then the master answers when it is there. NO_SPACE: it waits for room in memory, and is asked for until the deadline.
- * - Known locations come first and once. What is read there counts only if the lease holds when its last byte has
- *   arrived, and if the location is still known where a revocation was applied meanwhile: the master answers a removal
- *   once we have applied it, and from then on nobody may be given the old bytes.
- * - Where a transport can do without the descriptor, a sum alone vouches for a small object. It tells whose bytes these are,
- *   and not that they are the key's still: what was evicted, and put again, lies there until its space is used. What the
- *   master told in this call was the key's while it lasted. A known location is read so only for the time of a
- *   location lease since the master, or the descriptor, said that it is there: so nobody reads a version for longer
- *   than that after another one.
- */
+ * - The answer to a GET stays in the receive buffer while its objects are read: locations are used
+ *   in place. So the next question comes only after every read of the answer is over.
+ * - The hold of one answer covers all its objects and is released once they all are read. The hold
+ *   only makes reads succeed; rejecting wrong bytes rests on the descriptor alone, so a session
+ *   lost in between changes nothing.
+ * - An item goes through the master at most twice, not counting lost sessions, which the deadline
+ *   bounds.
+ * - RETRY_AFTER means that the object is being loaded from SSD into memory: it is asked for again
+ *   once all other objects of the answer were read, and the master then answers when it is in
+ *   memory. NO_SPACE: the load waits for room in memory; the item is repeated until the deadline.
+ * - Cached locations come first and once. A read from one counts only if the lease is valid when
+ *   its last byte has arrived, and if the location is still cached where a revocation was applied
+ *   meanwhile. The master answers a removal once this client has applied it, and from then on no
+ *   call may return the old bytes.
+ * - With a transport that can skip the descriptor, a sum alone verifies a small object. The sum
+ *   proves whose bytes these are, but not that they are still the key's: bytes of an object that
+ *   was evicted and put again stay in memory until their space is reused. A location from this
+ *   call's own answer was the key's during the call. A cached location is read this way only within
+ *   one lease time after the master, or the descriptor, confirmed it; so no read returns a replaced
+ *   version for longer than one lease time. */
 #include "client/core/getop.h"
 
 #include "common/mutate.h"
@@ -33,7 +37,7 @@
 enum { PHASE_ASK, PHASE_READ, PHASE_MOVING, PHASE_DONE };
 
 static void
-finish(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err)
+finish_item(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err)
 {
     it->phase = PHASE_DONE;
     it->err = err;
@@ -47,7 +51,7 @@ kvp_getop_fail(kvp_getop_t *op, kvp_err_t err)
         kvp_getop_item_t *it = &op->items[i];
 
         if (it->phase == PHASE_DONE) continue;
-        finish(op, it, err == KVP_DEADLINE && it->phase == PHASE_ASK && it->lacks_room ? KVP_NO_SPACE : err);
+        finish_item(op, it, err == KVP_DEADLINE && it->phase == PHASE_ASK && it->lacks_room ? KVP_NO_SPACE : err);
     }
     op->reads_n = 0;
 }
@@ -137,7 +141,7 @@ kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
         it->sum = place->sum;
         it->told_ns = place->told_ns;
         it->is_known = true;
-        /* A buffer that is too small for what was known may fit what is there by now. */
+        /* A buffer that is too small for the cached version may fit the present one. */
         if (place->len <= it->cap) be_read(op, it, place->locs, place->nloc);
     }
 }
@@ -194,7 +198,7 @@ encode_get(kvp_getop_t *op, uint64_t now_ns)
     kvp_frame_end(op->out, at);
 }
 
-/* With it goes what the master has to look after: a place of which it said twice that the object is there. */
+/* Reports also places where the master twice stated an object that is not there, for it to check. */
 static void
 encode_release(kvp_getop_t *op)
 {
@@ -229,13 +233,13 @@ take_place(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_obj_t *obj, con
     it->lacks_room = obj->err == KVP_NO_SPACE;
     if (obj->err == KVP_RETRY_AFTER || obj->err == KVP_NO_SPACE) return; /* room may come until the deadline */
     if (obj->err != KVP_OK) {
-        finish(op, it, obj->err);
+        finish_item(op, it, obj->err);
     } else if (obj->len > it->cap) {
-        finish(op, it, KVP_BUFFER_SMALL);
+        finish_item(op, it, KVP_BUFFER_SMALL);
     } else if (obj->len == 0) {
-        finish(op, it, KVP_PROTO);
+        finish_item(op, it, KVP_PROTO);
     } else if (obj->nloc == 0) {
-        finish(op, it, KVP_NODE_LOST);
+        finish_item(op, it, KVP_NODE_LOST);
     } else {
         it->version = obj->version;
         it->sum = obj->sum;
@@ -285,7 +289,7 @@ kvp_getop_on_call_failed(kvp_getop_t *op, kvp_err_t err)
 
 /* ---- reading */
 
-/* The nearest location that was not tried. There is one. */
+/* Returns the nearest untried location. One exists. */
 static const kvp_wire_loc_t *
 next_loc(const kvp_getop_t *op, kvp_getop_item_t *it)
 {
@@ -365,8 +369,9 @@ fill_moves(kvp_getop_t *op)
     }
 }
 
-/* The extent is most likely another object's by now: where its location was known, and also where the master has just told it,
- * since an upsert waits for no hold. Whether bytes are broken the descriptor tells, which is read once the master was asked again. */
+/* A wrong sum most likely means that the extent is another object's by now: for a cached location,
+ * and also right after the master's answer, since an upsert waits for no hold. Only the descriptor
+ * tells broken bytes from reused space; it is read after the master is asked again. */
 static kvp_err_t
 judge_by_sum(const kvp_getop_item_t *it, const kvp_move_t *mv)
 {
@@ -391,15 +396,16 @@ judge_by_desc(const kvp_getop_item_t *it, const kvp_move_t *mv)
     return err;
 }
 
-/* What a finished move says about the bytes that are in the destination now. */
+/* Judges the bytes that a finished move left in the destination. */
 static kvp_err_t
-judge(const kvp_getop_item_t *it, const kvp_move_t *mv)
+judge_move(const kvp_getop_item_t *it, const kvp_move_t *mv)
 {
     if (mv->err != KVP_OK) return mv->err;
     return mv->has_desc ? judge_by_desc(it, mv) : judge_by_sum(it, mv);
 }
 
-/* What says something of this one copy. The rest ends the item: its bytes are there, or nobody has time or memory. */
+/* Returns true for errors of this one copy. Other results end the item: its bytes arrived, or time
+ * or memory is out. */
 static bool
 is_copys_fault(kvp_err_t err)
 {
@@ -420,8 +426,8 @@ read_another(kvp_getop_t *op, kvp_getop_item_t *it)
     op->reads_n++;
 }
 
-/* The time in which its sum may vouch for it ran out while it was read. The place is known still, and where no master answers
- * nobody else could be asked. */
+/* The time in which its sum alone suffices ran out during the read. The place is still cached, and
+ * without an answering master it is the only source. */
 static void
 read_with_desc(kvp_getop_t *op, kvp_getop_item_t *it)
 {
@@ -444,7 +450,7 @@ take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, kvp
         if (mv->has_desc && mv->is_sum_path && has_small_sum(it))
             known->seen(known, it->digest, it->version, op->session.boot_ns);
         op->known_n++;
-        finish(op, it, KVP_OK);
+        finish_item(op, it, KVP_OK);
         return;
     }
     if (is_copys_fault(err) && untried_n(it) > 0) {
@@ -459,7 +465,7 @@ take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, kvp
 static void
 take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t boot_ns)
 {
-    kvp_err_t err = judge(it, mv);
+    kvp_err_t err = judge_move(it, mv);
 
     if (err == KVP_STALE) op->stale_n++;
     if (err == KVP_CORRUPT) op->corrupt_n++;
@@ -476,7 +482,7 @@ take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t 
         it->phase = PHASE_ASK;
         op->retry_n++;
     } else {
-        finish(op, it, err);
+        finish_item(op, it, err);
     }
 }
 

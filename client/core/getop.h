@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One batch of gets as a pure state machine. Reads from known locations without a message while the lease holds; asks
- * the master where the others are, has them read, accepts or rejects what arrived (rule 2 of the design), goes to the
- * next replica, then once more through the master, and gives the hold back. Who calls it: client/api/batch.c, and the simulator. See client/core/op.h for the protocol of steps.
- */
+ * One batch of gets as a pure state machine. Reads from cached locations without a message while
+ * the lease is valid; asks the master for the other locations, has them read, accepts or rejects
+ * the bytes (rule 2 of the design), tries the next replica, then once more through the master, and
+ * releases the hold. Callers: client/api/batch.c, and the simulator. See client/core/op.h for the
+ * protocol of steps. */
 #ifndef KVP_CLIENT_CORE_GETOP_H
 #define KVP_CLIENT_CORE_GETOP_H
 
 #include "client/core/loccache.h"
 
-/* kvp_rank_fn says how near a segment is: less is nearer. */
+/* kvp_rank_fn returns the distance of a segment: less is nearer. */
 typedef uint32_t (*kvp_rank_fn)(void *arg, uint32_t segment_id);
 
 typedef struct {
     /* Set by the caller. */
     const void *key; /* borrowed until the end */
     uint32_t key_len;
-    uint64_t cap; /* bytes that fit in the destination */
+    uint64_t cap; /* capacity of the destination */
 
     /* Results, valid at KVP_STEP_DONE. */
     kvp_err_t err;
@@ -24,9 +25,9 @@ typedef struct {
     /* The core's. */
     uint8_t phase;
     bool is_last_ask; /* the master was asked again after all replicas had failed */
-    bool lacks_room; /* it waits for room in the memory of the node that has it on SSD, as the master said last */
+    bool lacks_room; /* by the master's last answer, waits for room in the memory of the node with the SSD copy */
     bool is_known; /* read from a known location */
-    bool needs_desc; /* of that: its sum alone may not vouch for it any more */
+    bool needs_desc; /* of it: its sum alone does not suffice any more */
     uint64_t told_ns; /* of that: kvp_place_t.told_ns */
     uint8_t tried; /* bit i: locs[i] was */
     uint32_t nloc;
@@ -35,7 +36,8 @@ typedef struct {
     uint64_t key_hash2;
     uint64_t version;
     uint64_t sum;
-    uint64_t unreadable; /* generation of a place where the master said twice that it is, and it was not; 0 = none */
+    /* generation of a place where the master twice stated an object that was not there; 0 = none */
+    uint64_t unreadable;
 } kvp_getop_item_t;
 
 typedef struct {
@@ -52,12 +54,13 @@ typedef struct {
     kvp_rank_fn rank; /* NULL = locations are tried in their order */
     void *rank_arg;
 
-    /* For the shell, of a KVP_STEP_MOVE: its length, and how many copies of these objects may still be tried after it. */
+    /* For the shell, of a KVP_STEP_MOVE: its length, and how many copies of these objects may still
+     * be tried after it. */
     uint32_t moves_n;
     uint32_t others;
     /* For the shell's counters. */
     uint32_t stale_n, corrupt_n, retry_n;
-    uint32_t known_n, known_lost_n; /* items got from known locations, and those that were not there any more */
+    uint32_t known_n, known_lost_n; /* items got from cached locations, and items that had left them */
     uint32_t kept_n; /* locations kept for the next time */
 
     /* The core's. */
@@ -65,23 +68,24 @@ typedef struct {
     bool has_session;
     bool has_looked; /* for known locations */
     bool has_digests; /* of session.digest_seed */
-    uint64_t known_seq; /* revocations that were applied when it looked */
+    uint64_t known_seq; /* revocations applied at the look-up */
     uint32_t asked_n; /* items in the GET that is under way */
     uint32_t left_n; /* items without a result */
     uint32_t reads_n; /* items to be read, not yet in moves */
     uint32_t retry_ms; /* items are on their way into memory, and are to be asked for again after that; 0 = none is */
     uint64_t ticket;
-    uint32_t unreadable_n; /* items with such a place, which the master was not told */
+    uint32_t unreadable_n; /* items with such a place, not reported yet */
 } kvp_getop_t;
 
 /* kvp_getop_begin starts the machine: every item without a key of legal length must have been left out before. */
 void kvp_getop_begin(kvp_getop_t *op);
 kvp_step_t kvp_getop_next(kvp_getop_t *op, uint64_t now_ns);
 
-/* Reports. on_known: NULL where no session has a lease. on_reply gives PROTO for an answer that breaks the protocol (all
- * items that were asked have that result then), or an error that ends the session: either way the shell drops the
- * connection. on_moved reads the reports in moves[0..moves_n); boot_ns is the location lease's clock, which
- * counts suspended time, read after the last load of any of them. fail ends all items that have no result. */
+/* Reports. on_known: NULL where no session has a lease. on_reply gives PROTO for an answer that
+ * breaks the protocol (all items that were asked have that result then), or an error that ends the
+ * session: either way the shell drops the connection. on_moved reads the reports in
+ * moves[0..moves_n); boot_ns is the location lease's clock, which counts suspended time, read after
+ * the last load of any of them. fail ends all items that have no result. */
 void kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session);
 void kvp_getop_on_session(kvp_getop_t *op, const kvp_op_session_t *session);
 kvp_err_t kvp_getop_on_reply(kvp_getop_t *op, const kvp_frame_t *frame) KVP_MUST_USE;

@@ -19,7 +19,7 @@ struct kvp_loccache_entry {
     kvp_digest_t digest;
     kvp_place_t place;
     uint32_t next; /* of its bucket: entry + 1, 0 = the last */
-    uint32_t reads; /* not yet told; > 0: listed in used[used_at] */
+    uint32_t reads; /* not yet reported; > 0: listed in used[used_at] */
     uint32_t used_at;
     bool is_hot; /* found since the hand passed */
 };
@@ -48,7 +48,7 @@ bucket_of(const kvp_loccache_t *c, kvp_digest_t digest)
 }
 
 static uint32_t
-find(const kvp_loccache_t *c, kvp_digest_t digest)
+find_entry(const kvp_loccache_t *c, kvp_digest_t digest)
 {
     if (c->n == 0) return NONE;
     for (uint32_t at = *bucket_of(c, digest); at != 0; at = c->entries[at - 1].next)
@@ -65,7 +65,7 @@ link_entry(kvp_loccache_t *c, uint32_t i)
     *bucket = i + 1;
 }
 
-/* The place that names entry i: its bucket's head, or the entry before it. */
+/* Returns the link to entry i: its bucket's head, or the entry before it. */
 static uint32_t *
 link_to(const kvp_loccache_t *c, uint32_t i)
 {
@@ -77,7 +77,7 @@ link_to(const kvp_loccache_t *c, uint32_t i)
 }
 
 static bool
-grow(kvp_loccache_t *c)
+grow_cache(kvp_loccache_t *c)
 {
     uint32_t room = c->room == 0 ? FIRST_ROOM : c->room * 2;
     kvp_loccache_entry_t *entries = realloc(c->entries, room * sizeof *entries);
@@ -95,7 +95,7 @@ grow(kvp_loccache_t *c)
     return true;
 }
 
-/* ---- reads that the master is to be told of */
+/* ---- reads to report to the master */
 static void
 count_read(kvp_loccache_t *c, uint32_t i)
 {
@@ -169,7 +169,7 @@ evict_one(kvp_loccache_t *c)
 bool
 kvp_loccache_find(kvp_loccache_t *c, kvp_digest_t digest, kvp_place_t *place_out)
 {
-    uint32_t i = find(c, digest);
+    uint32_t i = find_entry(c, digest);
 
     if (i == NONE) return false;
     c->entries[i].is_hot = true;
@@ -181,7 +181,7 @@ kvp_loccache_find(kvp_loccache_t *c, kvp_digest_t digest, kvp_place_t *place_out
 bool
 kvp_loccache_has(const kvp_loccache_t *c, kvp_digest_t digest, uint64_t version)
 {
-    uint32_t i = find(c, digest);
+    uint32_t i = find_entry(c, digest);
 
     return i != NONE && c->entries[i].place.version == version;
 }
@@ -192,14 +192,14 @@ kvp_loccache_keep(kvp_loccache_t *c, kvp_digest_t digest, const kvp_place_t *pla
     uint32_t i;
 
     if ((seq < c->seq && KVP_RULE(REVOKED_SEQUENCE)) || c->cap == 0) return false;
-    i = find(c, digest);
+    i = find_entry(c, digest);
     if (i != NONE) {
         if (c->entries[i].place.version > place->version) return false;
         c->entries[i].place = *place;
         return true;
     }
     if (c->n == c->cap) evict_one(c);
-    if (c->n == c->room && !grow(c)) return false;
+    if (c->n == c->room && !grow_cache(c)) return false;
     i = c->n++;
     memset(&c->entries[i], 0, sizeof c->entries[i]);
     c->entries[i].digest = digest;
@@ -211,7 +211,7 @@ kvp_loccache_keep(kvp_loccache_t *c, kvp_digest_t digest, const kvp_place_t *pla
 void
 kvp_loccache_seen(kvp_loccache_t *c, kvp_digest_t digest, uint64_t version, uint64_t told_ns)
 {
-    uint32_t i = find(c, digest);
+    uint32_t i = find_entry(c, digest);
 
     if (i == NONE || c->entries[i].place.version != version) return;
     c->entries[i].place.told_ns = kvp_max_u64(c->entries[i].place.told_ns, told_ns);
@@ -220,7 +220,7 @@ kvp_loccache_seen(kvp_loccache_t *c, kvp_digest_t digest, uint64_t version, uint
 void
 kvp_loccache_forget(kvp_loccache_t *c, kvp_digest_t digest, uint64_t version_max)
 {
-    uint32_t i = find(c, digest);
+    uint32_t i = find_entry(c, digest);
 
     if (i != NONE && c->entries[i].place.version <= version_max) remove_entry(c, i);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reading the master's answer to PutBegin and Get: one object a key, its locations behind it. Pure.
- */
+ * Reads the master's answer to PutBegin and Get: one object a key, followed by its locations. Pure. */
 #ifndef KVP_CLIENT_CORE_PLACES_H
 #define KVP_CLIENT_CORE_PLACES_H
 
@@ -16,8 +15,8 @@ typedef struct {
     uint64_t ticket;
     uint32_t retry_ms;
     uint32_t ns_epoch; /* of the namespace: into the descriptors of what is put */
-    bool is_leased; /* these locations may be kept */
-    uint64_t revoke_seq; /* with this knowledge of revocations */
+    bool is_leased; /* these locations may be cached */
+    uint64_t revoke_seq; /* the answer includes revocations up to this number */
 } kvp_places_t;
 
 /* kvp_places_read checks the answer to a question about n keys: OK, the error with which the master refused it whole,

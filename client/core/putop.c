@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The batch goes through its phases in step: all that has a place is filled, then sealed, then committed, and only
- *   then is asked again for what had none. So the answer to a PUT_BEGIN may stay in the receive buffer as long as its
- *   locations are needed, and space that our own first objects took can be evicted for the later ones.
- * - A seal waits for every copy's payload; a commit for every copy's seal. A copy that fails is left out, and the commit
- *   says which ones are whole. Copies that differ (the caller wrote into the buffer meanwhile) are not committed.
- * - One copy has no other to wait for: where its sum is known before the descriptor goes, word, payload, descriptor and word go
- *   one behind the other, and the put has one round less. For what is large summing ahead would cost more than a round does:
- *   it is summed while it is under way.
- * - An attempt that the master may know of and that is not committed is always aborted, also when its PUT_BEGIN was not
- *   answered in time: the master gets the two in this order on one connection. The end of a session aborts as well.
- * - Who puts the same block at the same moment is mostly nearly done, and its value is as good: it is waited for, for a moment,
- *   once all else of the batch has its place and is committed.
- * - Where bytes can land late, they go over connections that are older than the attempt, which the node ends before others
- *   get the place. The first put to a node makes that connection, and is begun again: also where another copy is whole.
- */
+ * - The batch goes through its phases together: all items with a place are filled, then sealed,
+ *   then committed, and only then the master is asked again for the rest. So the answer to a
+ *   PUT_BEGIN may stay in the receive buffer as long as its locations are needed, and the master
+ *   can evict our own first objects for the later ones.
+ * - A seal waits for every copy's payload; a commit for every copy's seal. A failed copy is left
+ *   out, and the commit lists the complete ones. Copies that differ (the caller wrote into the
+ *   buffer meanwhile) are not committed.
+ * - A single copy waits for no other: if its sum is known before the descriptor is sent, then word,
+ *   payload, descriptor and word are sent one after the other, and the put has one round less. For
+ *   large objects summing in advance would cost more than a round: their sum is computed during the
+ *   transfer.
+ * - An attempt that the master may know and that is not committed is always aborted, also if its
+ *   PUT_BEGIN was not answered in time: the master gets the two in this order on one connection.
+ *   The end of a session aborts as well.
+ * - Another client that puts the same block at the same moment is usually almost done, and its
+ *   value is as good. So this client waits for it, for a moment, once all other items of the batch
+ *   are placed and committed.
+ * - Where bytes can land late, they go over connections older than the attempt, which the node ends
+ *   before it gives the place away. The first put to a node makes the connection and is begun
+ *   again, even if another copy is complete. */
 #include "client/core/putop.h"
 
 #include "common/mutate.h"
@@ -35,14 +40,15 @@
 enum { PHASE_ASK, PHASE_FILL, PHASE_SEAL, PHASE_COMMIT, PHASE_ABORT, PHASE_DONE };
 
 static void
-finish(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err)
+finish_item(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err)
 {
     it->phase = PHASE_DONE;
     it->err = err;
     op->left_n--;
 }
 
-/* The attempt is over without a commit: the master is told, and then it is asked again or that is the result. */
+/* Ends the attempt without a commit: the master is informed, and then asked again, or the item ends
+ * with err. */
 static void
 give_up(kvp_putop_item_t *it, kvp_err_t err, bool is_again)
 {
@@ -67,7 +73,7 @@ after_attempt(kvp_putop_t *op, kvp_putop_item_t *it)
     if (it->is_again)
         ask_again(op, it, it->err, 0);
     else
-        finish(op, it, it->err);
+        finish_item(op, it, it->err);
 }
 
 void
@@ -77,7 +83,7 @@ kvp_putop_begin(kvp_putop_t *op)
         kvp_putop_item_t *it = &op->items[i];
 
         it->phase = PHASE_ASK;
-        it->err = KVP_DEADLINE; /* the result if it is never answered */
+        it->err = KVP_DEADLINE; /* the result without any answer */
         it->restarts = 0;
         it->was_cut = false;
         it->is_again = false;
@@ -105,7 +111,7 @@ kvp_putop_fail(kvp_putop_t *op, kvp_err_t err)
         kvp_putop_item_t *it = &op->items[i];
 
         if (it->phase == PHASE_ASK)
-            finish(op, it, err == KVP_DEADLINE ? it->err : err);
+            finish_item(op, it, err == KVP_DEADLINE ? it->err : err);
         else if (it->phase != PHASE_DONE && it->phase != PHASE_ABORT)
             give_up(it, err, false);
         it->is_again = false;
@@ -113,7 +119,7 @@ kvp_putop_fail(kvp_putop_t *op, kvp_err_t err)
 }
 
 static uint32_t
-count(const kvp_putop_t *op, uint8_t phase)
+count_items(const kvp_putop_t *op, uint8_t phase)
 {
     uint32_t n = 0;
 
@@ -211,10 +217,10 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     kvp_frame_end(op->out, at);
 }
 
-/* By when it was asked: an answer may be held back for other keys of the message. More and more seldom; what may be an attempt
- * of our own, which went with its session, ends by itself. */
+/* Asks whether the other client has finished. Questions become rarer: an answer may be held back
+ * for other keys of the message, and an own attempt of a lost session ends by itself. */
 static void
-join(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
+join_other(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
 {
     uint64_t waited_ns;
 
@@ -224,25 +230,26 @@ join(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
         ask_again(op, it, KVP_IN_PROGRESS,
                   now_ns + kvp_min_u64(kvp_max_u64(waited_ns / 2, JOIN_STEP_MIN_NS), JOIN_STEP_MAX_NS));
     else
-        finish(op, it, KVP_IN_PROGRESS);
+        finish_item(op, it, KVP_IN_PROGRESS);
 }
 
 static void
 take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_grants, uint64_t retry_ns, uint64_t now_ns)
 {
-    /* A master that knows no upsert leaves the old value there. After a lost session the value may be this call's own. */
+    /* A master without upsert leaves the old value. After a lost session the value may be this
+     * call's own. */
     if (err == KVP_ALREADY)
-        finish(op, it, op->is_upsert ? KVP_NOTSUP : op->reports_already && !it->was_cut ? KVP_ALREADY : KVP_OK);
-    else if (err == KVP_EAGAIN && has_grants) /* asked for again when these are committed */
+        finish_item(op, it, op->is_upsert ? KVP_NOTSUP : op->reports_already && !it->was_cut ? KVP_ALREADY : KVP_OK);
+    else if (err == KVP_EAGAIN && has_grants) /* asked for again when the granted ones are committed */
         it->err = KVP_RETRY_AFTER;
     else if (err == KVP_RETRY_AFTER || err == KVP_EAGAIN)
         ask_again(op, it, KVP_RETRY_AFTER, retry_ns);
     else if (err == KVP_NO_SPACE && has_grants)
         ask_again(op, it, err, 0);
     else if (err == KVP_IN_PROGRESS)
-        join(op, it, now_ns);
+        join_other(op, it, now_ns);
     else
-        finish(op, it, err);
+        finish_item(op, it, err);
 }
 
 static void
@@ -379,7 +386,7 @@ fill_moves(kvp_putop_t *op, uint8_t phase)
     }
 }
 
-/* One copy's may be known and another's not: memory of a device that went there straight. */
+/* One copy may have a sum and another none: device memory that was sent directly. */
 static void
 take_sum(kvp_putop_item_t *it, const kvp_move_t *mv)
 {
@@ -421,7 +428,7 @@ lose_attempt(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, uint64_t now_
     give_up(it, err == KVP_STALE ? KVP_ABORTED : err, is_again);
 }
 
-/* The connection stands by now, so there is nothing to wait for. Where it keeps ending it is like any other loss. */
+/* The connection stands by now, so no wait is needed. Repeated losses count like any other. */
 static bool
 begin_again(kvp_putop_item_t *it)
 {
@@ -445,7 +452,7 @@ kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns)
         }
         it->phase = op->moves[i].kind == KVP_MOVE_FILL && KVP_RULE(COMMIT_AFTER_SEAL) ? PHASE_SEAL : PHASE_COMMIT;
         it->parts_begun = 0;
-        it->parts_done = it->nloc - sound_n(it); /* what was not filled is not sealed */
+        it->parts_done = it->nloc - sound_n(it); /* copies that were not filled are not sealed */
     }
     op->moves_n = 0;
 }
@@ -470,13 +477,14 @@ encode_commit(kvp_putop_t *op)
 }
 
 static void
-commit(kvp_putop_t *op, kvp_putop_item_t *it)
+commit_item(kvp_putop_t *op, kvp_putop_item_t *it)
 {
     const kvp_known_t *known = op->session.known;
 
-    /* Who puts reads its own value from now on, also where an older one was evicted and lies there still. */
+    /* From now on the putting client reads its own value, even if an older version was evicted and
+     * its bytes are still there. */
     if (known != NULL) known->forget(known, it->digest, UINT64_MAX);
-    finish(op, it, KVP_OK);
+    finish_item(op, it, KVP_OK);
 }
 
 static kvp_err_t
@@ -504,14 +512,14 @@ take_commits(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
         if (it->phase != PHASE_COMMIT) continue;
         err = kvp_op_peer_err(*errs++);
         if (err == KVP_OK || err == KVP_ALREADY)
-            commit(op, it);
+            commit_item(op, it);
         else
             lose_attempt(op, it, err, now_ns);
     }
     return KVP_OK;
 }
 
-/* One message speaks for attempts that are drained or for ones that are not; the rest go with the next. */
+/* One message covers either drained attempts or undrained ones; the others follow in the next. */
 static void
 encode_abort(kvp_putop_t *op)
 {
@@ -577,13 +585,13 @@ kvp_putop_on_call_failed(kvp_putop_t *op, kvp_err_t err)
         kvp_putop_item_t *it = &op->items[i];
 
         if (it->phase != asked) continue;
-        /* A deadline says less than why the master had given it no place until then. */
+        /* The master's reason for giving no place says more than DEADLINE. */
         give_up(it, err == KVP_DEADLINE && asked == PHASE_ASK ? it->err : err, false);
     }
 }
 
 static kvp_step_t
-call(kvp_putop_t *op, uint8_t opcode, uint32_t n, uint64_t now_ns)
+begin_call(kvp_putop_t *op, uint8_t opcode, uint32_t n, uint64_t now_ns)
 {
     op->calling = opcode;
     op->asked_n = n;
@@ -610,9 +618,9 @@ kvp_putop_next(kvp_putop_t *op, uint64_t now_ns)
         fill_moves(op, phase);
         if (op->moves_n > 0) return (kvp_step_t){.kind = KVP_STEP_MOVE};
     }
-    n = count(op, PHASE_COMMIT);
-    if (n > 0) return call(op, KVP_OP_PUT_COMMIT, n, now_ns);
-    if (count(op, PHASE_ABORT) > 0) {
+    n = count_items(op, PHASE_COMMIT);
+    if (n > 0) return begin_call(op, KVP_OP_PUT_COMMIT, n, now_ns);
+    if (count_items(op, PHASE_ABORT) > 0) {
         encode_abort(op);
         return (kvp_step_t){.kind = KVP_STEP_SEND};
     }
@@ -621,5 +629,5 @@ kvp_putop_next(kvp_putop_t *op, uint64_t now_ns)
     if (now_ns < op->again_ns)
         return (kvp_step_t){.kind = KVP_STEP_SLEEP, .until_ns = kvp_min_u64(op->again_ns, op->deadline_ns)};
     op->again_ns = 0;
-    return call(op, KVP_OP_PUT_BEGIN, op->left_n, now_ns);
+    return begin_call(op, KVP_OP_PUT_BEGIN, op->left_n, now_ns);
 }

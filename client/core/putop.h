@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One batch of puts as a pure state machine: begin (attempts and places), fill (payload), seal (key and descriptor),
- * commit; abort of what failed after it had a place. Small objects are filled and sealed by one move. All copies of an
- * object are written in one go, and one that is whole is enough. Who calls it: client/api/batch.c, and the simulator. See
- * client/core/op.h for the protocol of steps.
- */
+ * One batch of puts as a pure state machine: begin (attempts and places), fill (payload), seal (key
+ * and descriptor), commit; abort of items that failed after they had a place. Small objects are
+ * filled and sealed by one move. All copies of an object are written at once, and one complete copy
+ * is enough. Callers: client/api/batch.c, and the simulator. See client/core/op.h for the protocol
+ * of steps. */
 #ifndef KVP_CLIENT_CORE_PUTOP_H
 #define KVP_CLIENT_CORE_PUTOP_H
 
 #include "client/core/loccache.h"
 
-/* kvp_attempts_fn reserves n attempt numbers that this process never used, none of them 0, and returns the first. */
+/* kvp_attempts_fn reserves n attempt numbers that this process has never used, none of them 0, and
+ * returns the first. */
 typedef uint64_t (*kvp_attempts_fn)(void *arg, uint32_t n);
 /* kvp_avoid_fn names segments that cannot be reached just now, and returns how many. */
 typedef uint32_t (*kvp_avoid_fn)(void *arg, uint32_t ids[KVP_AVOID_MAX]);
@@ -19,7 +20,7 @@ typedef struct {
     const void *key; /* borrowed until the end */
     uint32_t key_len;
     uint64_t len;
-    const void *group; /* id of the group that it becomes a member of; NULL = none. Borrowed like the key */
+    const void *group; /* id of the group that it joins; NULL = none. Borrowed like the key */
     uint32_t group_len;
     uint32_t group_members;
     uint32_t group_member;
@@ -39,9 +40,9 @@ typedef struct {
     uint32_t nloc;
     uint32_t parts_begun; /* of the nloc copies, in the phase */
     uint32_t parts_done;
-    uint8_t sound; /* bit i: nothing went wrong with copy i */
-    bool has_sum; /* of the first copy that was written */
-    kvp_err_t part_err; /* what went wrong first */
+    uint8_t sound; /* bit i: copy i has no error so far */
+    bool has_sum; /* of the first written copy */
+    kvp_err_t part_err; /* the first error */
     uint32_t ns_epoch; /* of the grant */
     const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call */
     kvp_digest_t digest;
@@ -52,8 +53,8 @@ typedef struct {
 } kvp_putop_item_t;
 
 typedef struct {
-    /* Set by the caller. n is at most KVP_PLACES_MAX, their keys fit in a frame; moves_cap at least 1; all borrowed. The
-     * frame given to on_reply stays in place until the next KVP_STEP_CALL. */
+    /* Set by the caller. n is at most KVP_PLACES_MAX, their keys fit in a frame; moves_cap at least
+     * 1; all borrowed. The frame given to on_reply stays in place until the next KVP_STEP_CALL. */
     kvp_putop_item_t *items;
     uint32_t n;
     kvp_move_t *moves;
@@ -61,20 +62,22 @@ typedef struct {
     kvp_buf_t *out;
     uint64_t deadline_ns;
     uint32_t replicas; /* copies wanted; 0 = 1 */
-    uint32_t only; /* the one segment that they may lie in; 0 = any */
+    uint32_t only; /* the only allowed segment; 0 = any */
     kvp_pin_t pin;
     bool is_upsert; /* a committed key gets the new value */
     bool reports_already; /* a key that was committed before is ALREADY and not OK */
     uint64_t
-        join_until_ns; /* other writers of keys are waited for so long; 0 = none was met yet. Handed on from batch to batch */
-    bool waits; /* upsert: until nobody can read the old one any more */
+        /* end of the wait for other writers of the keys; 0 = none met yet. Passed on from batch to
+         * batch */
+        join_until_ns;
+    bool waits; /* upsert: until no client can read the old version any more */
     kvp_attempts_fn attempts;
     void *attempts_arg;
     kvp_avoid_fn avoid; /* NULL = all are as good */
     void *avoid_arg;
 
-    /* For the shell, of a KVP_STEP_MOVE: its length, and whether some of these objects are as well off without one of the
-     * copies that are moved. */
+    /* For the shell, of a KVP_STEP_MOVE: its length, and whether some of these objects are as well
+     * off without one of the copies that are moved. */
     uint32_t moves_n;
     bool has_copies;
     /* For the shell's counters. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #define SETS_FIRST 16u
-#define RETRY_NS 100000000ull /* where the master does not say when, or did not answer */
+#define RETRY_NS 100000000ull /* without a time from the master, or without an answer */
 #define GONE UINT64_MAX /* in place of a ticket */
 #define NS_PER_MS 1000000ull
 
@@ -37,7 +37,7 @@ place_of(uint64_t id)
 }
 
 static kvp_tickets_set_t *
-find(const kvp_tickets_t *h, uint64_t id)
+find_set(const kvp_tickets_t *h, uint64_t id)
 {
     kvp_tickets_set_t *set = place_of(id) < h->cap ? h->sets[place_of(id)] : NULL;
 
@@ -45,9 +45,9 @@ find(const kvp_tickets_t *h, uint64_t id)
 }
 
 static void
-drop(kvp_tickets_t *h, kvp_tickets_set_t *set)
+drop_set(kvp_tickets_t *h, kvp_tickets_set_t *set)
 {
-    if (place_of(set->id) == h->set_at) h->item_at = 0; /* another one may get its place */
+    if (place_of(set->id) == h->set_at) h->item_at = 0; /* another set may get its place */
     h->sets[place_of(set->id)] = NULL;
     h->free[h->free_n++] = place_of(set->id);
     free(set);
@@ -60,14 +60,14 @@ is_over(const kvp_tickets_set_t *set, uint64_t now_ns)
 }
 
 static void
-sweep(kvp_tickets_t *h, uint64_t now_ns)
+sweep_sets(kvp_tickets_t *h, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < h->cap; i++)
-        if (h->sets[i] != NULL && h->sets[i]->asked_n == 0 && is_over(h->sets[i], now_ns)) drop(h, h->sets[i]);
+        if (h->sets[i] != NULL && h->sets[i]->asked_n == 0 && is_over(h->sets[i], now_ns)) drop_set(h, h->sets[i]);
 }
 
 static bool
-grow(kvp_tickets_t *h)
+grow_table(kvp_tickets_t *h)
 {
     uint32_t cap = h->cap == 0 ? SETS_FIRST : h->cap * 2;
     kvp_tickets_set_t **sets;
@@ -88,13 +88,13 @@ grow(kvp_tickets_t *h)
     return true;
 }
 
-/* Sweeping looks at everything, so it is worth it only where much comes free; else there is more room from then on. */
+/* A sweep examines everything, so it pays only if it frees much; else the table grows. */
 static bool
 make_room(kvp_tickets_t *h, uint64_t now_ns)
 {
     if (h->free_n > 0) return true;
-    sweep(h, now_ns);
-    return h->cap > 0 && h->free_n >= h->cap / 4 ? true : grow(h);
+    sweep_sets(h, now_ns);
+    return h->cap > 0 && h->free_n >= h->cap / 4 ? true : grow_table(h);
 }
 
 void
@@ -137,7 +137,7 @@ kvp_tickets_add(kvp_tickets_t *h, const kvp_tickets_new_t *what, uint64_t now_ns
 
 /* ---- giving back */
 static void
-collect(const kvp_tickets_set_t *set, kvp_buf_t *tickets)
+collect_tickets(const kvp_tickets_set_t *set, kvp_buf_t *tickets)
 {
     uint64_t last = 0;
 
@@ -152,18 +152,18 @@ collect(const kvp_tickets_set_t *set, kvp_buf_t *tickets)
 bool
 kvp_tickets_release(kvp_tickets_t *h, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets)
 {
-    kvp_tickets_set_t *set = find(h, id);
+    kvp_tickets_set_t *set = find_set(h, id);
     bool is_all_held;
 
     if (set == NULL) return false;
     is_all_held = set->incarnation == incarnation;
-    if (is_all_held) collect(set, tickets);
+    if (is_all_held) collect_tickets(set, tickets);
     for (uint32_t i = 0; i < set->n; i++) {
         is_all_held &= set->items[i].ticket != 0 && set->items[i].ticket != GONE;
-        set->items[i].ticket = GONE; /* it is not presented any more */
+        set->items[i].ticket = GONE; /* it is never restored again */
     }
     set->is_released = true;
-    if (set->asked_n == 0) drop(h, set);
+    if (set->asked_n == 0) drop_set(h, set);
     return is_all_held;
 }
 
@@ -193,7 +193,7 @@ enter_session(const kvp_tickets_t *h, kvp_tickets_set_t *set)
 }
 
 static void
-append(const kvp_tickets_t *h, kvp_tickets_page_t *page, kvp_tickets_set_t *set, uint32_t item, uint64_t now_ns)
+append_item(const kvp_tickets_t *h, kvp_tickets_page_t *page, kvp_tickets_set_t *set, uint32_t item, uint64_t now_ns)
 {
     kvp_wire_present_t *rec = &page->recs[page->n];
 
@@ -218,7 +218,7 @@ append_set(kvp_tickets_t *h, kvp_tickets_page_t *page, kvp_tickets_set_t *set, u
     for (; h->item_at < set->n; h->item_at++) {
         if (set->items[h->item_at].ticket != 0) continue;
         if (page->n == KVP_PLACES_MAX) return false;
-        append(h, page, set, h->item_at, now_ns);
+        append_item(h, page, set, h->item_at, now_ns);
     }
     return true;
 }
@@ -236,10 +236,10 @@ kvp_tickets_next(kvp_tickets_t *h, uint64_t incarnation, uint64_t now_ns, kvp_ti
     for (; h->set_at < h->cap; h->set_at++, h->item_at = 0) {
         kvp_tickets_set_t *set = h->sets[h->set_at];
 
-        /* One of a later session: this one was lost before its turn came. */
+        /* A set of a later session: the present one was lost before its turn came. */
         if (set == NULL || set->incarnation > incarnation) continue;
         if (is_over(set, now_ns))
-            drop(h, set);
+            drop_set(h, set);
         else if (!append_set(h, page, set, now_ns))
             break;
     }
@@ -268,25 +268,25 @@ is_all_gone(const kvp_tickets_set_t *set)
     return true;
 }
 
-/* The page is back: what was released meanwhile goes, and what nothing is left of. */
+/* After the page's answer: frees released sets, and sets without any items left. */
 static void
 give_back(kvp_tickets_t *h, kvp_tickets_page_t *page)
 {
     for (uint32_t i = 0; i < page->n; i++) {
         kvp_tickets_set_t *set = page->of[i].set;
 
-        if (--set->asked_n == 0 && is_all_gone(set)) drop(h, set);
+        if (--set->asked_n == 0 && is_all_gone(set)) drop_set(h, set);
     }
     page->n = 0;
 }
 
 static void
-take(kvp_tickets_t *h, const kvp_wire_presented_t *answer, kvp_tickets_set_t *set, item_t *item, uint64_t retry_ns,
-     kvp_buf_t *tickets)
+take_record(kvp_tickets_t *h, const kvp_wire_presented_t *answer, kvp_tickets_set_t *set, item_t *item,
+            uint64_t retry_ns, kvp_buf_t *tickets)
 {
     if (answer->err == KVP_OK && set->is_released) {
         kvp_buf_append(tickets, &answer->ticket,
-                       sizeof answer->ticket); /* that of many is told many times: no matter */
+                       sizeof answer->ticket); /* a ticket of many items may be appended many times: harmless */
     } else if (answer->err == KVP_OK) {
         item->ticket = answer->ticket;
     } else if (answer->err != KVP_RETRY_AFTER) {
@@ -334,8 +334,8 @@ kvp_tickets_on_reply(kvp_tickets_t *h, kvp_tickets_page_t *page, const kvp_frame
     }
     /* Refused whole: an older master does not know the question, and never will. */
     for (uint32_t i = 0; i < page->n; i++)
-        take(h, err == KVP_OK ? &answers[i] : &refused, page->of[i].set, &page->of[i].set->items[page->of[i].item],
-             retry_ns, tickets);
+        take_record(h, err == KVP_OK ? &answers[i] : &refused, page->of[i].set,
+                    &page->of[i].set->items[page->of[i].item], retry_ns, tickets);
     give_back(h, page);
     return KVP_OK;
 }

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The moves are cut into parts that fit in half a bounce buffer, and parts are gathered into windows: one window, one half, one
- *   kvp_transfer_run. Moves whose memory is the host's go along whole, and need no room.
- * - Copies of one object stand one after the other in a batch: they share a part, and the device copies it once.
- * - A part that is not the whole object is summed here, since the transport sees one part at a time.
- * - Copies of one window at a time are under way: what was begun is waited for before anything else is begun, and before the
- *   call returns, whatever became of it.
- * - An object that failed in one window is left out of later ones. Its parts may have been copied ahead by then.
- */
+ * - Moves are cut into parts that fit in half a bounce buffer, and parts are gathered into windows:
+ *   one window, one half, one kvp_transfer_run. Moves of host memory join a window whole, and need
+ *   no room.
+ * - Copies of one object are neighbours in a batch: they share a part, and the device copies it
+ *   once.
+ * - A part that is not the whole object is summed here, since the transport sees one part at a
+ *   time.
+ * - Copies of one window at a time are under way: they are awaited before the next ones begin, and
+ *   before the call returns, whatever its result.
+ * - An object that failed in one window is left out of later ones. Its parts may have been copied
+ *   in advance by then. */
 #include "client/data/bounced.h"
 
 #include "transport/copy.h"
@@ -15,10 +18,11 @@
 #include "common/mutate.h"
 
 /* Design notes.
- * - Which route leads to a node is known once kvp_transfer_run has a path there. So all moves go to it first, and those that it
- *   refuses (NOTSUP) go through bounce buffers afterwards. Where no memory is for GPU direct, that is not tried.
- * - The flush comes behind the last completion, once for each context into whose memory something was read: it covers all
- *   that adapters wrote before it. */
+ * - The route to a node is known once kvp_transfer_run has a path there. So all moves go to it
+ *   first, and the refused ones (NOTSUP) go through bounce buffers afterwards. Without memory for
+ *   GPU direct this try is skipped.
+ * - The flush follows the last completion, once for each context whose memory was written: it
+ *   covers all earlier writes of adapters. */
 
 static bool
 is_devices(const kvp_transfer_t *transfer, const kvp_move_t *mv)
@@ -34,7 +38,7 @@ is_any_gpu_direct(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint3
     return false;
 }
 
-/* ---- what went by GPU direct */
+/* ---- moves by GPU direct */
 
 /* Some of a span's memory that has another context than *last. */
 static const kvp_devmem_t *
@@ -62,7 +66,8 @@ flush_span(kvp_regs_t *regs, const kvp_span_t *span, const void **flushed)
     return err;
 }
 
-/* Neighbours mostly have the same context; where contexts take turns, some are flushed more often than they need to be. */
+/* Neighbours mostly have the same context; where contexts take turns, some are flushed more often
+ * than they need to be. */
 static void
 flush_all(const kvp_transfer_t *transfer, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
@@ -89,7 +94,7 @@ count_gpu_direct(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint32
     kvp_count(&c->device_direct_bytes, bytes);
 }
 
-/* ---- what did not */
+/* ---- moves through bounce buffers */
 static bool
 is_refused(const kvp_transfer_t *transfer, const kvp_move_t *mv)
 {
@@ -160,7 +165,7 @@ typedef struct {
     kvp_move_t *moves;
     uint32_t n;
     uint32_t next; /* the move that the next part is of, */
-    uint64_t next_off; /* and where in it */
+    uint64_t next_off; /* offset in this move */
     window_t *windows; /* two */
 } run_t;
 
@@ -249,7 +254,7 @@ end_copies(run_t *r, const window_t *w)
 
 /* ---- windows */
 
-/* How many moves from this one on are copies of its object. */
+/* Returns how many moves from this one on are copies of its object. */
 static uint32_t
 copies_n(const run_t *r, uint32_t move)
 {
@@ -261,7 +266,7 @@ copies_n(const run_t *r, uint32_t move)
     return n;
 }
 
-/* The next part, as far as there is room for it in the window; false: there is none, or no part is left. */
+/* Adds the next part if the window has room for it; false: no room, or no part is left. */
 static bool
 add_part(run_t *r, window_t *w)
 {
@@ -272,7 +277,7 @@ add_part(run_t *r, window_t *w)
 
     if (r->next == r->n || w->parts_n == PARTS_MAX) return false;
     left = mv->len - r->next_off;
-    /* What fits in a half stays whole. */
+    /* A part that fits in a half stays whole. */
     if (is_bounced && w->used > 0 && left > KVP_BOUNCE_PART_BYTES - w->used) return false;
     part = &w->parts[w->parts_n++];
     *part = (part_t){.move = r->next, .n = copies_n(r, r->next), .off = r->next_off, .len = left};
@@ -349,7 +354,7 @@ sum_part(run_t *r, const part_t *part)
     }
 }
 
-/* The moves of a window's parts, on the memory that they have there. */
+/* Makes the moves of a window's parts, on the parts' bounce memory. */
 static uint32_t
 make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spans, kvp_iov_t *iov)
 {
@@ -369,7 +374,7 @@ make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spa
             moves[n].kind = kind_of(mv, part);
             moves[n].item = i;
             moves[n].has_desc = moves[n].is_sum_path =
-                false; /* what nothing reports of a write, nor of what is refused */
+                false; /* reports that a write, or a refused move, leaves unset */
             moves[n].may_skip_desc = mv->kind == KVP_MOVE_READ && mv->may_skip_desc && is_whole(r, part);
             moves[n].loc.offset += part->off;
             moves[n++].len = part->len;
@@ -416,7 +421,7 @@ move_window(run_t *r, const window_t *w)
     take_reports(r, w, moves);
 }
 
-/* From the device: a window is copied while the one before it is written. */
+/* From the device: a window is copied while the previous one is written. */
 static void
 run_fills(run_t *r)
 {
@@ -433,7 +438,7 @@ run_fills(run_t *r)
     }
 }
 
-/* To the device: a window is read while the one before it is copied. */
+/* To the device: a window is read while the previous one is copied. */
 static void
 run_reads(run_t *r)
 {
@@ -467,7 +472,7 @@ first_device(const run_t *r)
 }
 
 static kvp_err_t
-prepare(run_t *r, kvp_bounces_t *bounces)
+prepare_run(run_t *r, kvp_bounces_t *bounces)
 {
     const kvp_devmem_t *mem = first_device(r);
     kvp_err_t err;
@@ -499,7 +504,7 @@ void
 kvp_bounced_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
     run_t r = {.transfer = transfer, .regs = regs, .moves = moves, .n = n};
-    kvp_err_t err = prepare(&r, bounces);
+    kvp_err_t err = prepare_run(&r, bounces);
 
     for (uint32_t i = 0; i < n; i++) {
         moves[i].err = err;

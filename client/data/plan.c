@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which transfers a move is made of, and in what order and under which guard they land.
+ * The transfers of a move, their order, and their guards.
  *
- * Design note. The descriptor of a PUT tells the sum. A synchronous transport has it when the payload is copied, which is before
- * the descriptor's turn; else it is taken before anything is sent.
- */
+ * Design note. The descriptor of a PUT contains the sum. A synchronous transport computes it while
+ * copying the payload, before the descriptor's turn; else the payload is summed before anything is
+ * sent. */
 #include "client/data/plan.h"
 
 #include <string.h>
@@ -28,7 +28,8 @@ kvp_plan_must_bounce(const kvp_transfer_t *m, const kvp_ep_t *ep, const kvp_move
     return ep->needs_sums || (kvp_move_is_read(mv) && mv->wants_sum);
 }
 
-/* The first len bytes of the span; trimmed where it is longer. NULL: no memory, or shorter (which the core excludes). */
+/* The first len bytes of the span; trimmed where it is longer. NULL: no memory, or shorter (which
+ * the core excludes). */
 static const kvp_iov_t *
 cut_span(const kvp_transfer_t *m, const kvp_span_t *span, uint64_t len, uint32_t *n_out)
 {
@@ -59,7 +60,7 @@ init_xfer(const kvp_plan_t *s, kvp_xfer_t *x, kvp_xfer_kind_t kind, kvp_rseg_t *
     if (kind != KVP_XFER_READ) x->granted_ns = s->move->granted_ns;
     x->done = s->done;
     x->arg = s->arg;
-    x->status = KVP_CANCELLED; /* until it was submitted and is done */
+    x->status = KVP_CANCELLED; /* until it was submitted and has completed */
 }
 
 static void
@@ -92,7 +93,7 @@ make_payload(const kvp_plan_t *s, kvp_xfer_t *x)
 {
     const kvp_transfer_t *m = s->transfer;
     const kvp_move_t *mv = s->move;
-    bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the peer says what it sent */
+    bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the peer sends the sum of its bytes */
     bool must_sum = is_told || s->needs_sums;
     const kvp_iov_t *iov;
     uint32_t n;
@@ -124,7 +125,7 @@ make_read(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     kvp_move_t *mv = s->move;
 
     init_xfer(s, &s->x[0], KVP_XFER_READ, mem->payload, mv->loc.offset);
-    /* What GPU direct brings has no sum that could vouch for it. */
+    /* Bytes that arrive by GPU direct have no sum that could verify them. */
     mv->is_sum_path = (s->ops->caps & KVP_TP_SUM_ALONE) != 0 && !s->transfer->spans[mv->item].has_device;
     mv->has_desc = mv->kind == KVP_MOVE_READ && !(mv->may_skip_desc && mv->is_sum_path);
     if (!mv->has_desc) return make_payload(s, &s->x[0]);
@@ -168,7 +169,8 @@ make_seal(kvp_plan_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
     set_word(&x[2], &mv->loc, KVP_DESC_SEALED);
 }
 
-/* As the payload lies there now: whoever changes it meanwhile has put what no sum vouches for. */
+/* Sums the payload as it is in memory now: an application that changes it meanwhile stores bytes
+ * that fail every check. */
 static kvp_err_t
 sum_payload(const kvp_transfer_t *m, const kvp_xfer_t *x, uint64_t *sum_out)
 {
@@ -209,7 +211,8 @@ make_put(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     uint64_t sum;
 
     if (err != KVP_OK) return err;
-    /* What a transport refuses keeps nothing behind it back: a payload without a place would be sealed all the same. */
+    /* A refused transfer does not hold back later ones: a payload without a place would be sealed
+     * all the same. */
     if (!is_in(mem->payload, s->move->loc.offset, s->move->len)) return KVP_PROTO;
     make_seal(s, mem, &s->x[2]);
     if ((s->ops->caps & KVP_TP_SYNC) != 0) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The transfer plan of one move: the transfers of its transport that it is made of, in their order. client/data/transfer.c uses it.
- */
+ * The transfer plan of one move: the transfers of its transport, in their order.
+ * client/data/transfer.c uses it. */
 #ifndef KVP_CLIENT_DATA_PLAN_H
 #define KVP_CLIENT_DATA_PLAN_H
 
@@ -32,8 +32,9 @@ kvp_move_is_read(const kvp_move_t *mv)
 uint32_t kvp_plan_xfers_n(const kvp_move_t *mv);
 /* kvp_plan_must_bounce: the move's memory is a device's, which this route does not reach, or may not without a sum. */
 bool kvp_plan_must_bounce(const kvp_transfer_t *m, const kvp_ep_t *ep, const kvp_move_t *mv);
-/* kvp_plan_make opens the chunk where it must and makes the transfers; errors and until_ns are kvp_path_chunk's, and NOMEM, and
- * PROTO: the location is not in the chunk. The plan lies where it is until they are over. */
+/* kvp_plan_make opens the chunk where it must and makes the transfers; errors and until_ns are
+ * kvp_path_chunk's, and NOMEM, and PROTO: the location is not in the chunk. The plan lies where it
+ * is until they are over. */
 kvp_err_t kvp_plan_make(kvp_plan_t *s, const kvp_path_t *path, uint64_t until_ns) KVP_MUST_USE;
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A scratch keeps its largest block over resets, so that it fits the work after a few calls; what a huge call left
- * behind is freed.
- */
+ * A scratch keeps its largest block over resets, so that it fits the work after a few calls; the
+ * memory of a huge call is freed. */
 #include "client/data/scratch.h"
 
 #include <stdlib.h>
@@ -13,7 +12,7 @@
 
 struct kvp_scratch_block {
     kvp_scratch_block_t *next;
-    size_t cap; /* bytes behind the header */
+    size_t cap; /* bytes after the header */
     size_t used;
     _Alignas(ALIGN) uint8_t bytes[];
 };
@@ -27,7 +26,7 @@ kvp_scratch_pool_init(kvp_scratch_pool_t *pool)
 }
 
 static void
-destroy(kvp_scratch_t *s)
+destroy_scratch(kvp_scratch_t *s)
 {
     while (s->blocks != NULL) {
         kvp_scratch_block_t *b = s->blocks;
@@ -45,7 +44,7 @@ void
 kvp_scratch_pool_fini(kvp_scratch_pool_t *pool)
 {
     kvp_list_foreach_safe (pos, tmp, &pool->idle)
-        destroy(kvp_list_entry(pos, kvp_scratch_t, link));
+        destroy_scratch(kvp_list_entry(pos, kvp_scratch_t, link));
     pthread_mutex_destroy(&pool->lock);
 }
 
@@ -72,7 +71,7 @@ kvp_scratch_take(kvp_scratch_pool_t *pool)
 }
 
 static void
-trim(kvp_buf_t *buf)
+trim_buf(kvp_buf_t *buf)
 {
     if (buf->cap > KEEP_BYTES) kvp_buf_fini(buf);
     kvp_buf_reset(buf);
@@ -88,8 +87,8 @@ kvp_scratch_rele(kvp_scratch_pool_t *pool, kvp_scratch_t *s)
         free(s->blocks);
         s->blocks = NULL;
     }
-    trim(&s->out);
-    trim(&s->in);
+    trim_buf(&s->out);
+    trim_buf(&s->in);
     pthread_mutex_lock(&pool->lock);
     is_kept = pool->idle_n < IDLE_MAX;
     if (is_kept) {
@@ -97,11 +96,11 @@ kvp_scratch_rele(kvp_scratch_pool_t *pool, kvp_scratch_t *s)
         pool->idle_n++;
     }
     pthread_mutex_unlock(&pool->lock);
-    if (!is_kept) destroy(s);
+    if (!is_kept) destroy_scratch(s);
 }
 
 static kvp_scratch_block_t *
-grow(kvp_scratch_t *s, size_t bytes)
+add_block(kvp_scratch_t *s, size_t bytes)
 {
     size_t cap = s->blocks == NULL ? FIRST_BYTES : s->blocks->cap * 2;
     kvp_scratch_block_t *b;
@@ -125,7 +124,7 @@ kvp_scratch_alloc(kvp_scratch_t *s, size_t n, size_t size)
 
     if (__builtin_mul_overflow(n, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
     bytes = (size_t)kvp_align_up(bytes, ALIGN);
-    if (b == NULL || b->cap - b->used < bytes) b = grow(s, bytes);
+    if (b == NULL || b->cap - b->used < bytes) b = add_block(s, bytes);
     if (b == NULL) return NULL;
     p = b->bytes + b->used;
     b->used += bytes;

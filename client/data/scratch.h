@@ -18,7 +18,7 @@ typedef struct {
     kvp_scratch_block_t *blocks; /* newest first */
     kvp_buf_t out; /* the frame to send */
     kvp_buf_t in; /* the answer */
-    kvp_sum_state_t *sum; /* NULL until one was wanted */
+    kvp_sum_state_t *sum; /* NULL until first use */
 } kvp_scratch_t;
 
 typedef struct {

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The moves of a batch fall into lanes, one a node. First all lanes whose path is at hand run together; then those
- *   that have to attach, to open a chunk or to wait for an endpoint, one after the other, while we hold nothing: so
- *   threads cannot wait for one another in a circle.
- * - A silent node is left after its share of the time, where lanes or copies wait behind it: so it delays the bytes of
- *   others and does not cost them. So it is, once some node has come through, where copies are written: one copy is
- *   enough. Where all are silent none is left, for it may be us. A lane on which bytes move is never left before the
- *   deadline.
- * - A chunk may not be served yet by a node's transport, or not at all. What moves there is late: the rest of the lane goes
- *   first, then the late ones by the next transport that leads to the node, and where none does they wait, holding no path,
- *   as long as one has patience with a late node.
- * - Order on an endpoint: for a synchronous transport object by object, so that a deadline cuts between objects; else in
- *   windows, the payloads first and their descriptors behind them, so that AFTER_PRIOR waits once a window.
- * - At the deadline: stop submitting, drain for 5 ms all together, close the endpoints that are not drained by then.
- *   Closing is what makes the buffers safe, so a path that was cut is never used again.
- */
+ * - The moves of a batch are sorted into lanes, one a node. First all lanes with an available path
+ *   run together; then those that have to attach, to open a chunk or to wait for an endpoint, one
+ *   after the other, while this thread holds nothing: so threads cannot wait for one another in a
+ *   circle.
+ * - If lanes or copies wait for their turn after a silent node, the node is left after its share of
+ *   the time: it delays the others' bytes and does not cost them. The same holds once some node has
+ *   answered, for writes of copies: one copy is enough. If all nodes are silent none is left, for
+ *   the fault may be ours. A lane with moving bytes is never left before the deadline.
+ * - A node's transport may not serve a chunk yet, or not at all. Such a move is late: the rest of
+ *   the lane goes first, then the late ones by the next transport that reaches the node. Without
+ *   another transport they wait, holding no path, as long as the patience with a late node lasts.
+ * - Order on an endpoint: with a synchronous transport object by object, so that a deadline cuts
+ *   between objects; else in windows, payloads first and their descriptors after them, so that
+ *   AFTER_PRIOR waits once a window.
+ * - At the deadline: stop submitting, drain for 5 ms all together, close the endpoints that are not
+ *   drained by then. Closing makes the buffers safe, so a path that was cut is never used again. */
 #include "client/data/transfer.h"
 
 #include "client/data/plan.h"
@@ -27,20 +28,21 @@
 #define WINDOW 32u /* moves, on transports that work in the background, */
 #define WINDOW_MAX 128u /* or so many, */
 #define WINDOW_BYTES (1u << 20) /* where they are small */
-#define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* with a silent node, where others wait behind it */
-#define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* until what is late is asked for again: it doubles, */
+#define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* time with a silent node, while others wait for their turn */
+#define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* pause before late moves are tried again: it doubles, */
 #define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
 #define LANES_MAX 64u
 
 /* The moves to one node. */
 typedef struct {
     uint32_t segment_id;
-    size_t from; /* the first transport that may be used */
+    size_t from; /* the first allowed transport */
     kvp_move_t **moves;
     uint32_t moves_n;
     kvp_move_t *
-        *late; /* as much room as moves has, once the lane was opened: moves that the path does not serve, by their
-                          err: EAGAIN = not yet, NOTSUP */
+        /* as much room as moves has, once the lane was opened: moves that the path does not serve,
+         * by their err: EAGAIN = not yet, NOTSUP */
+        *late;
     uint32_t late_n;
 
     kvp_path_t path; /* ep NULL = none */
@@ -55,7 +57,7 @@ typedef struct {
         patience_ns; /* the lane is left when nothing has moved for so long; UINT64_MAX = not before the deadline */
     uint64_t moved_ns; /* when something last did, or the lane was opened */
     uint64_t seen_bytes; /* of the endpoint, in both directions: whether something moved */
-    uint64_t heard_bytes; /* received by the endpoint before this lane used it */
+    uint64_t heard_bytes; /* bytes that the endpoint had received before this lane */
     kvp_ep_costs_t costs; /* of the endpoint by then */
     bool has_moved; /* in this round */
     bool is_cut; /* ended by force: nothing more is submitted, and the endpoint is closed */
@@ -67,7 +69,7 @@ typedef struct {
     uint64_t now_ns; /* of the last look at the clock */
     uint64_t moved_ns; /* of the last round in which something did */
     uint32_t left_n; /* moves for which there was no lane yet */
-    bool is_last; /* no lane waits behind those that run */
+    bool is_last; /* no lane waits for a turn after the running ones */
     uint32_t lanes_n;
     lane_t lanes[LANES_MAX];
 } run_t;
@@ -96,7 +98,7 @@ order_window(lane_t *lane, uint32_t from, uint32_t to)
             if (k < kvp_plan_xfers_n(lane->moves[i])) lane->order[lane->order_n++] = &lane->plans[i].x[k];
 }
 
-/* Where the window ends that begins with that move. */
+/* Returns the end of the window that begins with the move. */
 static uint32_t
 window_end(const lane_t *lane, uint32_t from)
 {
@@ -122,21 +124,22 @@ order_all(lane_t *lane)
 
 /* Nothing of this move was sent, and nothing will be. */
 static void
-refuse(kvp_move_t *mv, kvp_err_t err)
+refuse_move(kvp_move_t *mv, kvp_err_t err)
 {
     mv->err = err;
     mv->is_drained = true;
     mv->has_sum = false;
 }
 
-/* Who had no more than a share of the time was told DEADLINE before the call's: that says something of the node. */
+/* An attempt that used only its share of the time got DEADLINE before the call's deadline: this is
+ * an error of the node. */
 static kvp_err_t
 open_err(const kvp_transfer_t *m, kvp_err_t err)
 {
     return err == KVP_DEADLINE && kvp_now_ns() < m->deadline_ns ? KVP_NODE_LOST : err;
 }
 
-/* What is left of a lane that was opened before fits into what was allocated then. */
+/* The remaining moves of a lane that was opened before fit into its old allocation. */
 static bool
 make_room(const kvp_transfer_t *m, lane_t *lane)
 {
@@ -158,7 +161,8 @@ begin_plan(const kvp_transfer_t *m, lane_t *lane, kvp_move_t *mv, kvp_plan_t *s)
     s->arg = lane;
 }
 
-/* Why that move is late already: what comes behind a late move to the same chunk stays behind it, and does not ask again. */
+/* Returns why the move is late already: a move after a late one to the same chunk stays after it,
+ * without another question. */
 static kvp_err_t
 late_err(const lane_t *lane, const kvp_move_t *mv)
 {
@@ -167,7 +171,8 @@ late_err(const lane_t *lane, const kvp_move_t *mv)
     return KVP_OK;
 }
 
-/* What is left from that move on stays in the lane, and before it what was late: another path may serve it. */
+/* Puts the late moves and the moves from `from` on back into the lane, in this order: another path
+ * may serve them. */
 static void
 put_back(lane_t *lane, uint32_t kept, uint32_t from)
 {
@@ -179,11 +184,11 @@ put_back(lane_t *lane, uint32_t kept, uint32_t from)
     lane->late_n = 0;
 }
 
-/* Makes a lane's transfers; moves that cannot be made leave the lane, the late ones for lane->late. False: the path has to be
- * taken again, because it is no more the one to take, or until_ns is 0 and a chunk of the moves that are left has to be
- * opened first. */
+/* Makes a lane's transfers; moves that cannot be made leave the lane, the late ones for lane->late.
+ * False: the path has to be taken again, because it is no more the one to take, or until_ns is 0
+ * and a chunk of the moves that are left has to be opened first. */
 static bool
-prepare(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
+prepare_lane(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
 {
     uint32_t n = lane->moves_n;
     uint32_t kept = 0;
@@ -196,7 +201,7 @@ prepare(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
         kvp_err_t err = has_room ? late_err(lane, mv) : KVP_NOMEM;
 
         if (kvp_plan_must_bounce(m, lane->path.ep, mv)) {
-            refuse(mv, KVP_NOTSUP);
+            refuse_move(mv, KVP_NOTSUP);
             continue;
         }
         if (err == KVP_OK) {
@@ -210,7 +215,7 @@ prepare(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
         if (err == KVP_OK) {
             lane->moves[kept++] = mv;
         } else {
-            refuse(mv, open_err(m, err));
+            refuse_move(mv, open_err(m, err));
             if (err == KVP_EAGAIN || err == KVP_NOTSUP) lane->late[lane->late_n++] = mv;
         }
     }
@@ -233,9 +238,9 @@ moved_bytes(const lane_t *lane)
     return lane->path.ep->sent_bytes + lane->path.ep->received_bytes;
 }
 
-/* One round on one lane: true when something was submitted or is done. */
+/* One round on one lane: true if a transfer was submitted or completed. */
 static bool
-drive(lane_t *lane)
+drive_lane(lane_t *lane)
 {
     size_t before = lane->done_n + lane->submitted_n;
     size_t done_before = lane->done_n;
@@ -255,14 +260,16 @@ drive(lane_t *lane)
     return lane->done_n + lane->submitted_n != before;
 }
 
-/* Those that work in the background first: they go on while this thread copies for the others. */
+/* Transports that work in the background come first: they continue while this thread copies for the
+ * others. */
 static void
 drive_round(run_t *r, bool *has_moved_out)
 {
     *has_moved_out = false;
     for (int sync = 0; sync <= 1; sync++)
         for (uint32_t i = 0; i < r->lanes_n; i++)
-            if (is_running(&r->lanes[i]) && is_sync(&r->lanes[i]) == (sync == 1)) *has_moved_out |= drive(&r->lanes[i]);
+            if (is_running(&r->lanes[i]) && is_sync(&r->lanes[i]) == (sync == 1))
+                *has_moved_out |= drive_lane(&r->lanes[i]);
 }
 
 static bool
@@ -288,7 +295,8 @@ may_leave(const run_t *r)
     return !r->transfer->has_copies || !r->is_last || has_come_through(r);
 }
 
-/* After a round: lanes whose patience is over are cut. What they carry is closed with them, and is not waited for. */
+/* After a round: cuts the lanes whose patience is over. Their transfers are closed with them,
+ * without a wait. */
 static void
 leave_silent(run_t *r)
 {
@@ -384,7 +392,7 @@ status_err(const run_t *r, kvp_err_t status, bool is_late)
     case KVP_EAGAIN:
         return status;
     case KVP_INVALID:
-        return KVP_PROTO; /* the master told of a place that is not there */
+        return KVP_PROTO; /* the master named a place that does not exist */
     case KVP_CANCELLED:
         if (kvp_session_is_stopping(r->transfer->session)) return KVP_CLOSED;
         return is_late ? KVP_DEADLINE : KVP_NODE_LOST;
@@ -393,8 +401,8 @@ status_err(const run_t *r, kvp_err_t status, bool is_late)
     }
 }
 
-/* A connection that ended may have carried bytes to where we cannot see them any more. NOT_REGISTERED: for our own memory's
- * sake. */
+/* A connection that ended may have carried bytes to where we cannot see them any more.
+ * NOT_REGISTERED: for our own memory's sake. */
 static bool
 may_still_land(kvp_err_t status)
 {
@@ -409,7 +417,7 @@ report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t
 
     mv->is_drained = true;
     for (uint32_t k = 0; k < kvp_plan_xfers_n(mv); k++) {
-        /* What says why the others ended counts. */
+        /* The status that explains the others counts. */
         if (status == KVP_OK || x[k].status == KVP_NOT_REGISTERED) status = x[k].status;
         if (!is_sync(lane) && may_still_land(x[k].status)) mv->is_drained = false;
     }
@@ -452,7 +460,7 @@ has_status(const lane_t *lane, kvp_err_t status)
     return false;
 }
 
-/* What the run says about the node itself. */
+/* Records the run's result for the node. */
 static void
 judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
 {
@@ -461,7 +469,8 @@ judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
     bool has_heard = lane->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
 
     if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is here */
-    if (lane->ops->ep_is_stale(lane->path.ep)) return; /* nobody's: it is attached anew once the path is given back */
+    /* not a fault: the node is attached again once the path is released */
+    if (lane->ops->ep_is_stale(lane->path.ep)) return;
     if (has_status(lane, KVP_DISCONNECTED)) {
         kvp_path_ended(m->peers, &lane->path);
         return;
@@ -506,13 +515,13 @@ static void
 refuse_lane(const lane_t *lane, kvp_err_t err)
 {
     for (uint32_t i = 0; i < lane->moves_n; i++)
-        refuse(lane->moves[i], err);
+        refuse_move(lane->moves[i], err);
 }
 
 /* ---- lanes */
 
-/* How long a node may be silent that has so many lanes behind it. A share is so small that it can be used up twice, while
- * connecting to the node and there, and those behind still have theirs. */
+/* Returns how long a node may be silent with this many lanes waiting. A share may be used twice,
+ * connecting to the node and then on it, and the waiting lanes still have theirs. */
 static uint64_t
 share_of_time(run_t *r, uint32_t lanes_behind)
 {
@@ -526,8 +535,8 @@ share_of_time(run_t *r, uint32_t lanes_behind)
     return kvp_min_u64((m->deadline_ns - r->now_ns) / (behind + 2), PATIENCE_MAX_NS);
 }
 
-/* Takes the lane's path and makes its transfers; until_ns as for kvp_peers_take. True where it has to be tried again with
- * time to wait. */
+/* Takes the lane's path and makes its transfers; until_ns as for kvp_peers_take. True where it has
+ * to be tried again with time to wait. */
 static bool
 open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
 {
@@ -537,7 +546,7 @@ open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
 
     while (err == KVP_OK && !is_whole) {
         err = kvp_peers_take(m->peers, lane->segment_id, lane->from, until_ns, &lane->path);
-        is_whole = err == KVP_OK && prepare(m, lane, until_ns);
+        is_whole = err == KVP_OK && prepare_lane(m, lane, until_ns);
         if (err != KVP_OK || is_whole) continue;
         kvp_path_rele(m->peers, &lane->path, false);
         if (until_ns == 0) err = KVP_EAGAIN;
@@ -587,7 +596,8 @@ run_lane(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
     finish_lane(r, lane);
 }
 
-/* What was late becomes the lane, to be opened by the transports from that one on; or by none, which leaves it late. */
+/* The late moves become the lane, to be opened by the transports from `from` on; or by none, which
+ * leaves them late. */
 static void
 begin_late(lane_t *lane, size_t from)
 {
@@ -655,7 +665,7 @@ run_late(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
     if (lane->late_n == 0) return;
     kvp_peers_late(m->peers, lane->segment_id);
     for (uint32_t i = 0; i < lane->late_n; i++)
-        refuse(lane->late[i], kvp_session_is_stopping(m->session) ? KVP_CLOSED : open_err(m, KVP_DEADLINE));
+        refuse_move(lane->late[i], kvp_session_is_stopping(m->session) ? KVP_CLOSED : open_err(m, KVP_DEADLINE));
 }
 
 static void
@@ -678,7 +688,7 @@ run_lanes(run_t *r)
         if (is_slow[i]) run_slow_lane(r, &r->lanes[i], --slow_n + (r->left_n > 0));
 }
 
-/* The lane of a segment, LANES_MAX where there is no room for another. */
+/* Returns the lane of a segment, LANES_MAX without room for another. */
 static uint32_t
 find_lane(run_t *r, uint32_t segment_id, uint32_t guess)
 {
@@ -691,7 +701,8 @@ find_lane(run_t *r, uint32_t segment_id, uint32_t guess)
     return r->lanes_n++;
 }
 
-/* Sorts moves into lanes, as far as there are lanes for them; returns how many were left, moved to the front of todo. */
+/* Sorts moves into lanes, as far as there are lanes for them; returns how many were left, moved to
+ * the front of todo. */
 static uint32_t
 deal_moves(run_t *r, kvp_move_t **todo, uint32_t n, kvp_move_t **dealt)
 {
@@ -725,7 +736,7 @@ kvp_transfer_run(const kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n)
 
     if (todo == NULL || r == NULL) {
         for (uint32_t i = 0; i < n; i++)
-            refuse(&moves[i], KVP_NOMEM);
+            refuse_move(&moves[i], KVP_NOMEM);
         return;
     }
     for (uint32_t i = 0; i < n; i++)

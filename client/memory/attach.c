@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The control connection carries one question at a time (opening a chunk happens once a chunk), so that descriptors
- *   which ride beside an answer are never in doubt. A caller whose deadline ends first leaves the question to whoever
- *   comes next: only a node that needs longer than kvp_ctl_patience is given up.
- * - Chunks are published with one store and never replaced, so the hot path finds them without a lock. A writer's
- *   mapping is opened beside a reader's that is in use.
- */
+ * - The control connection carries one question at a time (a chunk is opened once), so that
+ *   descriptors beside an answer are never ambiguous. A caller whose deadline ends first leaves the
+ *   question to the next caller: only a node that needs longer than kvp_ctl_patience is given up.
+ * - Chunks are published with one store and never replaced, so the hot path finds them without a
+ *   lock. A writer's mapping is opened beside a reader's mapping that is in use. */
 #include "client/memory/attach.h"
 
 #include "transport/routes.h"
@@ -30,12 +29,12 @@
 #include <unistd.h>
 
 #define CTL_FIRST_ID 16u /* above the id of Hello */
-#define MAP_SLICE_BYTES (32ull << 20) /* mapped in one go: some ten milliseconds */
+#define MAP_SLICE_BYTES (32ull << 20) /* mapped in one call: some ten milliseconds */
 
 struct kvp_chunk {
     kvp_chunk_mem_t mem;
     kvp_access_t access;
-    uint64_t mapped_bytes; /* of the payload, touched ahead; of the thread that maps */
+    uint64_t mapped_bytes; /* payload bytes touched in advance; of the mapping thread */
 };
 
 /* ---- opening */
@@ -231,7 +230,8 @@ ctl_ask(kvp_peer_t *peer, kvp_ctl_due_t due, const void *msg)
     kvp_frame_end(&peer->ctl.out, at);
 }
 
-/* Waits for the answer that is due: DEADLINE leaves it due. None at all, or something else, ends the attachment. */
+/* Waits for the due answer: DEADLINE leaves it due. A closed connection or another message ends the
+ * attachment. */
 static kvp_err_t
 ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
 {
@@ -329,7 +329,7 @@ publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_chunk_t *chunk)
     if (strcmp(peer->tp->ops->name, "shm") == 0 && chunk->mapped_bytes == 0) peer->unmapped_n++;
 }
 
-/* Maps what the answer at hand gives, for `due`, and publishes it. */
+/* Maps the memory in the answer, for `due`, and publishes it. */
 static kvp_err_t
 take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer)
 {
@@ -346,8 +346,8 @@ take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer
     return err;
 }
 
-/* Gets an answer that an earlier caller did not wait for. What it says of a chunk is that caller's: who needs the chunk
- * asks again. */
+/* Receives an answer that an earlier caller did not wait for. Its error was that caller's; a caller
+ * that needs the chunk asks again. */
 static kvp_err_t
 settle_due(kvp_peer_t *peer, uint64_t deadline_ns)
 {
@@ -415,7 +415,7 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
     kvp_err_t err = ctl_begin(peer, deadline_ns);
 
     if (err != KVP_OK) return err;
-    peer->ctl.is_given_up = NULL; /* it is at the session's end that this has to be said */
+    peer->ctl.is_given_up = NULL; /* this message belongs to the session's end */
     msg.incarnation = incarnation;
     err = settle_due(peer, deadline_ns);
     if (err == KVP_OK) {
@@ -432,8 +432,8 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
     return err;
 }
 
-/* True when the chunk is mapped throughout. A failure (an old kernel, no memory) only means that the first touch will do
- * it. */
+/* True when the chunk is mapped throughout. A failure (an old kernel, no memory) only means that
+ * the first touch will do it. */
 static bool
 map_slice(kvp_chunk_t *chunk)
 {
@@ -466,8 +466,8 @@ kvp_peer_map_some(kvp_peer_t *peer)
 }
 
 /* ---- endpoints */
-/* Drives the connect to its end: the outcome, UNREACHABLE where there is none in time, CLOSED, or DEADLINE where the caller was
- * in too great a hurry to blame the node. */
+/* Drives the connect to its end: the outcome, UNREACHABLE where there is none in time, CLOSED, or
+ * DEADLINE where the caller was in too great a hurry to blame the node. */
 static kvp_err_t
 await_ep(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
@@ -475,7 +475,7 @@ await_ep(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, 
     kvp_err_t err = kvp_connect_await(ep, c, is_given_up, deadline_ns);
 
     if (err == KVP_EAGAIN && !c->is_over) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_UNREACHABLE;
-    return err == KVP_BUSY ? KVP_UNREACHABLE : err; /* BUSY is said of what is here */
+    return err == KVP_BUSY ? KVP_UNREACHABLE : err; /* BUSY is an error of this side */
 }
 
 static kvp_err_t
@@ -494,7 +494,7 @@ connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
     return err;
 }
 
-/* Takes an idle one, or the right to make a new one (*ep_out NULL). */
+/* Takes an idle endpoint, or the right to make a new one (*ep_out NULL). */
 static kvp_err_t
 reserve_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
@@ -572,8 +572,8 @@ kvp_peer_is_stale(kvp_peer_t *peer)
     return is_stale;
 }
 
-/* Endpoints are taken from the end and given back there, so those that are used least lie at the beginning: no clock is
- * looked at where they are used. */
+/* Endpoints are taken and returned at the end of the array, so the least used ones are at its
+ * beginning, without reading a clock on the hot path. */
 uint32_t
 kvp_peer_look_idle(kvp_peer_t *peer, uint64_t now_ns, uint64_t *unused_ns_out)
 {

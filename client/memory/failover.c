@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design note. A transport with a port of its own may fail where the node is well, which its control connection tells. If another
- * one leads there, the node fails over (routes.h): it is attached by the next transport at once, within the same call, and the
- * background thread tries the failed one again. A caller who named one transport gets that one or an error.
- */
+ * Design note. A transport with a port of its own may fail for a healthy node, which the control
+ * connection shows. If another transport reaches the node, the node fails over (routes.h): it is
+ * attached by the next transport at once, within the same call, and the background thread tries the
+ * failed one again. A caller that named one transport gets it or an error. */
 #include "client/memory/peers_priv.h"
 
 #include "common/log.h"
@@ -51,7 +51,7 @@ kvp_routes_reset(kvp_slot_t *slot)
         kvp_route_reset(&slot->routes[i], kvp_now_ns());
 }
 
-/* True where the node has another route that is to be taken now, whoever found that out. */
+/* Returns true if the node has another route to take now, whichever thread found that out. */
 bool
 kvp_routes_fail_over(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err)
 {
@@ -83,8 +83,8 @@ is_numeric(const char *host)
     return inet_pton(AF_INET, host, &addr) == 1 || inet_pton(AF_INET6, host, &addr) == 1;
 }
 
-/* A route that was left out for long enough, to a node that is reached by a transport less liked. A name would be looked up in
- * the call, which has no deadline. */
+/* A route that was left out for long enough, to a node that is reached by a transport less liked. A
+ * name would be looked up in the call, which has no deadline. */
 static bool
 choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
 {
@@ -107,7 +107,7 @@ choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
     return is_found;
 }
 
-/* Whoever comes next attaches by the route that works again; those who are at it finish. */
+/* New users attach by the route that works again; present users finish on theirs. */
 static void
 end_trial(kvp_peers_t *p, kvp_err_t err)
 {

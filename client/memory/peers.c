@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A slot stands for a segment id as long as the link lives; its peer (the attachment) comes and goes. Attaching is
- *   done by one thread at a time for each slot, without a lock; the others wait for the outcome.
- * - The breaker is the slot's: after a failure the node is left alone for a while that doubles, and everybody who asks
- *   for it meanwhile gets NODE_LOST at once instead of a share of the same waiting. So does everybody but the one who
- *   then tries it.
- * - Locks: peers->lock guards the slots and the reference counts; peer->lock comes after it. See client/control/session.c.
- */
+ * - A slot stands for a segment id for the link's life; its peer (the attachment) comes and goes.
+ *   One thread at a time attaches for each slot, without a lock; the others wait for the outcome.
+ * - The circuit breaker is the slot's: after a failure the node is left alone for a time that
+ *   doubles, and callers meanwhile get NODE_LOST at once instead of waiting. One caller then tries
+ *   the node; the others still get NODE_LOST.
+ * - Locks: peers->lock guards the slots and the reference counts; peer->lock comes after it. See
+ *   client/control/session.c. */
 #include "client/memory/peers.h"
 
 #include "client/memory/peers_priv.h"
@@ -50,7 +50,8 @@ kvp_peers_rele(kvp_peers_t *p, kvp_peer_t *peer)
 {
     uint32_t refs = atomic_load_explicit(&peer->refs, memory_order_relaxed);
 
-    /* Every batch comes by: only the last one needs the lock, so that it is destroyed once. */
+    /* On the path of every batch: only the last release takes the lock, so that the peer is
+     * destroyed once. */
     while (refs > 1)
         if (atomic_compare_exchange_weak(&peer->refs, &refs, refs - 1)) return;
     pthread_mutex_lock(&p->lock);
@@ -94,7 +95,7 @@ note_silence(kvp_peers_t *p, kvp_peer_t *peer, uint64_t since_ns, uint64_t now_n
     return is_enough;
 }
 
-/* The slot is rid of this peer, whoever still uses it; true: it was there. */
+/* Removes the peer from its slot; users keep it. Returns true if the slot had it. */
 static bool
 leave_peer(kvp_peers_t *p, kvp_peer_t *peer, bool has_failed)
 {
@@ -122,7 +123,7 @@ drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
     if (leave_peer(p, peer, true)) kvp_count(&p->conf.counters->peer_failures, 1);
 }
 
-/* Nothing is wrong with the node. Whoever has the peer goes on with it, and whoever comes attaches anew. */
+/* The node is healthy. Users of the peer continue, and new users attach again. */
 static void
 renew_peer(kvp_peers_t *p, kvp_peer_t *peer)
 {
@@ -179,9 +180,9 @@ typedef struct {
     size_t from; /* the slot's */
     uint64_t deadline_ns;
     bool is_news; /* a failure is worth a line: it is the first in a row, and the node had time to answer */
-    uint32_t out; /* a bit for each transport that is left out, where there is another */
+    uint32_t out; /* a bit for each transport that is left out, if there is another */
     uint32_t leads;
-    uint32_t lack; /* that cannot be used on this side */
+    uint32_t lack; /* transports that cannot be used on this side */
     kvp_peer_t *peer;
     kvp_err_t err;
 } attaching_t;
@@ -226,8 +227,9 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
     return err;
 }
 
-/* Attaches by the first of our transports that leads there, else by the next: each step down is logged, and the one in
- * use is visible in kvpool_stat. Who named a single transport gets that one or an error. */
+/* Attaches by the first of our transports that reaches the node, else by the next: each step down
+ * is logged, and kvpool_stat shows the one in use. A caller that named a single transport gets it
+ * or an error. */
 static bool
 attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
 {
@@ -247,7 +249,7 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
     }
     if (a->leads != 0) return false;
     a->err = KVP_NOTSUP;
-    if (a->from > 0) return false; /* the one before leads there */
+    if (a->from > 0) return false; /* an earlier transport reaches it */
     kvp_log_warn("client", "none of the transports asked for leads to node %s, which offers %s", info->node,
                  info->transports);
     return false;
@@ -255,20 +257,20 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
 
 /* Outside of all locks. */
 static kvp_err_t
-attach(attaching_t *a, uint32_t segment_id)
+attach_segment(attaching_t *a, uint32_t segment_id)
 {
     kvp_peers_t *p = a->peers;
     kvp_err_t err = kvp_segments_find(p->conn, segment_id, a->deadline_ns, attach_to, a);
 
     if (err == KVP_OK) err = a->err;
     if (err == KVP_OK) kvp_count(&p->conf.counters->attaches, 1);
-    /* The node knows before us that this session is over. */
+    /* The node learned before us that this session is over. */
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
     if (err == KVP_OK || err == KVP_NOTSUP || err == KVP_NOMEM || err == KVP_CLOSED) return err;
     return KVP_NODE_LOST;
 }
 
-/* What attaching has told of the routes there. */
+/* Records the routes that the attachment found. */
 static void
 note_routes_locked(kvp_peers_t *p, kvp_slot_t *slot, const attaching_t *a, kvp_err_t err)
 {
@@ -295,7 +297,7 @@ attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
         if (kvp_route_is_out(&slot->routes[i], began_ns)) a.out |= 1u << i;
     slot->is_attaching = true;
     pthread_mutex_unlock(&p->lock);
-    err = attach(&a, slot->segment_id);
+    err = attach_segment(&a, slot->segment_id);
     pthread_mutex_lock(&p->lock);
     slot->is_attaching = false;
     slot->peer = a.peer;
@@ -303,7 +305,7 @@ attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
     if (a.peer != NULL) a.peer->is_on_trial = is_retry || slot->silent_ns > 0;
     note_routes_locked(p, slot, &a, err);
     slot->is_out_of_reach = err == KVP_NOTSUP;
-    /* A single caller in a great hurry says little about the node. */
+    /* A caller with a very short deadline proves little about the node. */
     if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
         err = kvp_slot_note_silence(slot, began_ns, kvp_now_ns()) ? KVP_NODE_LOST : KVP_DEADLINE;
     if (err == KVP_NODE_LOST) kvp_slot_trip(slot);
@@ -349,7 +351,8 @@ hold_peer(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns
 }
 
 /* ---- paths */
-/* An endpoint of the attachment that is held, or it is given back: STALE: the node failed over to another transport. */
+/* Takes an endpoint of a held attachment, or releases the hold. STALE: the node failed over to
+ * another transport. */
 static kvp_err_t
 take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path_out)
 {
@@ -552,7 +555,7 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
 }
 
 /* ---- chores */
-/* The i-th slot's attachment, held; NULL where it has none. False behind the last slot. */
+/* Returns the i-th slot's attachment, held; NULL without one. False after the last slot. */
 static bool
 hold_nth(kvp_peers_t *p, size_t i, kvp_peer_t **peer_out)
 {
@@ -593,7 +596,7 @@ drop_idle_ep(kvp_peers_t *p)
     kvp_peers_rele(p, oldest);
 }
 
-/* Also where no attachment uses it just now: what it waits for may be a device that comes back. */
+/* Also without an attachment: the transport may wait for a device to return. */
 static void
 tend_transports(kvp_peers_t *p)
 {
@@ -685,7 +688,7 @@ match_uuid(void *arg, const Kvp__Pb__SegmentInfo *info)
     return false;
 }
 
-/* The attachment that is there, held; NULL = none. */
+/* Returns the existing attachment, held; NULL = none. */
 static kvp_peer_t *
 hold_attached(kvp_peers_t *p, const uint8_t *uuid)
 {

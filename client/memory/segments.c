@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * SEGMENTS questions, one page each.
- */
+ * SEGMENTS questions, one page each. */
 #include "client/memory/segments.h"
 
 #include "proto/pb.h"
@@ -10,7 +9,7 @@
 
 typedef struct {
     uint32_t seen;
-    uint32_t next_id; /* 0 = that was the last page */
+    uint32_t next_id; /* 0 = last page */
     bool is_ended; /* fn wants no more */
 } page_t;
 
@@ -79,7 +78,7 @@ kvp_segments_walk(kvp_conn_t *conn, uint64_t deadline_ns, kvp_segments_fn fn, vo
     do {
         ask.from_id = page.next_id;
         err = ask_page(conn, &ask, deadline_ns, fn, arg, &page);
-        if (page.next_id != 0 && page.next_id <= ask.from_id) return KVP_PROTO; /* it would never end */
+        if (page.next_id != 0 && page.next_id <= ask.from_id) return KVP_PROTO; /* the list would never end */
     } while (err == KVP_OK && page.next_id != 0 && !page.is_ended);
     return err;
 }

@@ -8,7 +8,7 @@
 
 #define BREAKER_FIRST_MS 50u
 #define BREAKER_MAX_MS 2000u
-#define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node that made callers wait in vain for so long is given up */
+#define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node that wasted this much of callers' time is given up */
 
 static bool
 is_before(const kvp_slot_t *slot, uint32_t segment_id, size_t from)
@@ -76,8 +76,8 @@ kvp_slot_trip(kvp_slot_t *slot)
     slot->next_try_ns = kvp_now_ns() + (ms + kvp_random_u64() % (ms / 2)) * KVP_NS_PER_MS;
 }
 
-/* Callers' deadlines may be far too short to judge a node by, so what they wait in vain is summed up: each moment once,
- * however many threads waited. True where it is enough. */
+/* One caller's deadline may be far too short to judge a node, so waits in vain are summed up: each
+ * moment once, however many threads waited. Returns true at the limit. */
 bool
 kvp_slot_note_silence(kvp_slot_t *slot, uint64_t since_ns, uint64_t now_ns)
 {
