@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define ANSWER_MS 1000
-#define HEALTH_MS 700 /* so that it is answered within a second */
+#define HEALTH_MS 700 /* so that the answer takes less than a second */
 #define NAME_MAX_BYTES 96
 
 static double
@@ -144,7 +144,7 @@ copy_figures(void *arg)
 
 /* scrape answers 503 itself where the loop does not answer. */
 static bool
-scrape(kvp_admin_t *admin, kvp_http_response_t *response)
+copy_metrics(kvp_admin_t *admin, kvp_http_response_t *response)
 {
     kvp_err_t err = kvp_loop_call(admin->loop, copy_figures, admin, ANSWER_MS);
 
@@ -167,7 +167,7 @@ say_wrong(const kvp_admin_t *admin, kvp_jsonw_t *answer)
     kvp_jsonw_close(answer, ']');
 }
 
-/* Role and term are told even where the loop does not answer: whoever watches the masters wants them then most. */
+/* Answers role and term even if the loop does not answer: monitoring needs them most then. */
 static void
 on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -204,7 +204,7 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
     kvp_admin_t *admin = arg;
 
     (void)request;
-    if (!scrape(admin, response)) return;
+    if (!copy_metrics(admin, response)) return;
     kvp_http_type(response, "text/plain; version=0.0.4; charset=utf-8");
     kvp_metrics_render(admin->metrics, kvp_http_out(response));
     for (uint32_t i = 0; admin->ha != NULL && i < admin->status.standbys_n; i++) {
@@ -253,7 +253,7 @@ on_leader(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     kvp_admin_t *admin = arg;
 
     (void)request;
-    if (!scrape(admin, response)) return;
+    if (!copy_metrics(admin, response)) return;
     if (admin->ha != NULL && admin->status.leader.id[0] == '\0') {
         kvp_http_error(response, 404, "no master leads");
         return;
@@ -272,7 +272,7 @@ on_ha_status(void *arg, const kvp_http_request_t *request, kvp_http_response_t *
     const kvp_ha_status_t *st = &admin->status;
 
     (void)request;
-    if (!scrape(admin, response)) return;
+    if (!copy_metrics(admin, response)) return;
     kvp_jsonw_t answer = kvp_http_json(response, 200);
     kvp_jsonw_open(&answer, NULL, '{');
     kvp_jsonw_bool(&answer, "enabled", admin->ha != NULL);
@@ -309,7 +309,7 @@ on_ha_status(void *arg, const kvp_http_request_t *request, kvp_http_response_t *
     kvp_jsonw_close(&answer, '}');
 }
 
-/* The first five fields are the reference's. */
+/* The first five fields are Mooncake's. */
 static void
 on_kv_events(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -317,7 +317,7 @@ on_kv_events(void *arg, const kvp_http_request_t *request, kvp_http_response_t *
     const kvp_publisher_stats_t *st = &admin->published;
 
     (void)request;
-    if (!scrape(admin, response)) return;
+    if (!copy_metrics(admin, response)) return;
     kvp_jsonw_t answer = kvp_http_json(response, 200);
     kvp_jsonw_open(&answer, NULL, '{');
     kvp_jsonw_bool(&answer, "enabled", admin->events != NULL);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's admin port: /health, /metrics, who leads, and a short index at /. Handlers run on the HTTP server's thread and ask the
- * loop's thread for figures; they change nothing.
- */
+ * The master's admin port: /health, /metrics, who leads, and a short index at /. Handlers run on
+ * the HTTP server's thread and ask the loop's thread for figures; they change nothing. */
 #ifndef KVP_MASTER_ADMIN_H
 #define KVP_MASTER_ADMIN_H
 
@@ -15,8 +14,8 @@
 typedef struct {
     kvp_loop_t *loop; /* borrowed, as are the two below; all outlive the HTTP server */
     kvp_server_t *server;
-    kvp_ha_t *ha; /* NULL = this master is alone */
-    kvp_metrics_t *metrics; /* owned, with everything registered in it */
+    kvp_ha_t *ha; /* NULL = a single master */
+    kvp_metrics_t *metrics; /* owned, with all registered metrics */
     kvp_times_t times; /* for kvp_server_start */
     uint64_t start_ns; /* CLOCK_BOOTTIME */
     kvp_master_stats_t core; /* copies of the last scrape; the HTTP thread's */
@@ -24,7 +23,7 @@ typedef struct {
     kvp_publisher_t *events; /* NULL = none are published */
     kvp_publisher_stats_t published;
     kvp_log_stats_t log;
-    kvp_ha_status_t status; /* where it is not alone */
+    kvp_ha_status_t status; /* with several masters */
     uint64_t lag_bytes, lag_records, lag_ms, insync, elections, leads, etcd_requests, etcd_failures;
     char log_failure[KVP_LOG_WHY_BYTES]; /* why the log cannot be written; "" = it can */
     bool has_log;
@@ -35,7 +34,8 @@ typedef struct {
     uint64_t term;
 } kvp_admin_t;
 
-/* kvp_admin_init registers the metrics; kvp_admin_route binds the paths, once loop and server exist; ha is NULL where the master is alone, events where none are published. NOMEM.
+/* kvp_admin_init registers the metrics; kvp_admin_route binds the paths, once loop and server
+ * exist; ha is NULL where the master is alone, events where none are published. NOMEM.
  * kvp_admin_fini comes after the HTTP server has stopped; legal on a zeroed admin. */
 kvp_err_t kvp_admin_init(kvp_admin_t *admin) KVP_MUST_USE;
 kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checking a log. The core reads it with the code of the start, and is thrown away; here is only what is said of it.
+ * Checking a log. The core reads the log with the code of the start, and is then discarded; this
+ * file only reports the result.
  *
- * Design notes. A log that was damaged must not look whole afterwards: what is set aside may say that something is gone, or committed. So
- * a repair also takes away the note of the boot, as a power loss would, and the next start asks the nodes.
- */
+ * Design notes. A damaged log must not look intact afterwards: the removed part may have recorded
+ * removals or commits. So a repair also deletes the boot note, as a power loss would, and the next
+ * start asks the nodes. */
 #include "master/check.h"
 
 #include "common/clock.h"
@@ -57,19 +58,19 @@ typedef struct {
     uint64_t from; /* and the position of their first byte */
     kvp_master_log_t log;
     verdict_t verdict;
-    char at_file[KVP_LOG_NAME_BYTES]; /* where what is believed ends, */
+    char at_file[KVP_LOG_NAME_BYTES]; /* file with the end of the valid log, */
     uint64_t at; /* at this byte of it */
-    char aside[KVP_LOG_NAME_BYTES]; /* what was set aside; "" = nothing was */
+    char aside[KVP_LOG_NAME_BYTES]; /* file with the removed part; "" = none */
 } check_t;
 
 static kvp_err_t
-restore(void *arg, const void *bytes, size_t len)
+restore_core(void *arg, const void *bytes, size_t len)
 {
     return kvp_master_restore(arg, bytes, len);
 }
 
 static verdict_t
-judge(const check_t *c, uint64_t had)
+judge_log(const check_t *c, uint64_t had)
 {
     if (c->log.err == KVP_VERSION) return LATER_VERSION;
     if (c->log.err == KVP_INVALID) return ANOTHER_POOL;
@@ -95,10 +96,10 @@ read_log(check_t *c)
     memcpy(conf.pool_id, c->ident.pool_id, sizeof conf.pool_id);
     err = kvp_master_create(&conf, kvp_boot_ns(), &core);
     if (err != KVP_OK) return err;
-    err = kvp_log_file_read(&c->file, restore, core, &had);
+    err = kvp_log_file_read(&c->file, restore_core, core, &had);
     if (err == KVP_OK) {
         kvp_master_check_journal(core, &c->log);
-        c->verdict = judge(c, had);
+        c->verdict = judge_log(c, had);
         c->files = c->file.files;
         c->from = c->files > 0 ? c->file.from[0] : 0;
         kvp_log_file_find(&c->file, c->log.end, c->at_file, &c->at);
@@ -127,7 +128,7 @@ say_text(kvp_jsonw_t *w, const char *name, const char *value)
 }
 
 static void
-say(const check_t *c, kvp_jsonw_t *w)
+write_result(const check_t *c, kvp_jsonw_t *w)
 {
     say_text(w, "data_dir", c->ident.dir);
     say_text(w, "verdict", verdicts[c->verdict].name);
@@ -151,7 +152,7 @@ say(const check_t *c, kvp_jsonw_t *w)
 }
 
 static bool
-report(const check_t *c, bool is_json)
+report_result(const check_t *c, bool is_json)
 {
     kvp_buf_t text;
     kvp_jsonw_t w;
@@ -159,7 +160,7 @@ report(const check_t *c, bool is_json)
     kvp_buf_init(&text, 0);
     kvp_jsonw_init(&w, is_json ? &text : NULL);
     if (is_json) kvp_jsonw_open(&w, NULL, '{');
-    say(c, &w);
+    write_result(c, &w);
     if (is_json) kvp_jsonw_close(&w, '}');
     if (text.err != KVP_OK) kvp_panic("out of memory: a report");
     if (is_json) printf("%.*s\n", (int)text.len, (const char *)text.data);
@@ -181,7 +182,7 @@ kvp_check_run(const char *data_dir, bool is_repairing, bool is_json)
     if (err == KVP_OK) err = read_log(&c);
     if (err == KVP_OK && is_repairing && verdicts[c.verdict].is_set_aside)
         err = kvp_log_file_set_aside(&c.file, c.log.end, c.aside);
-    if (err == KVP_OK && !report(&c, is_json)) err = KVP_SYS;
+    if (err == KVP_OK && !report_result(&c, is_json)) err = KVP_SYS;
     kvp_log_file_fini(&c.file);
     kvp_ident_close(&c.ident);
     return err != KVP_OK ? FAILED : verdicts[c.verdict].is_fine ? FINE : FOUND;

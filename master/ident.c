@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The file `ident`: a few lines of text that a person can read, with a sum over them. It is replaced as a whole (written
- * beside, synced, renamed, directory synced), so a crash leaves the old one or the new one.
- */
+ * The file `ident`: a few lines of readable text, with a checksum over them. It is replaced as a
+ * whole (written beside, synced, renamed, directory synced), so a crash leaves the old file or the
+ * new one. */
 #include "master/ident.h"
 
 #include "common/clock.h"
@@ -39,7 +39,7 @@ format_text(const kvp_ident_t *ident, char text[TEXT_MAX])
     return (size_t)(n + snprintf(text + n, TEXT_MAX - (size_t)n, "sum %016" PRIx64 "\n", kvp_sum(text, (size_t)n)));
 }
 
-/* parse_text accepts exactly what format_text writes: what it read is written again and compared. */
+/* parse_text accepts exactly format_text's output: it formats the parsed values again and compares. */
 static bool
 parse_text(const char *text, size_t len, kvp_ident_t *ident)
 {
@@ -88,7 +88,7 @@ fail:
 }
 
 static kvp_err_t
-store(const kvp_ident_t *ident)
+store_file(const kvp_ident_t *ident)
 {
     char text[TEXT_MAX];
     size_t len = format_text(ident, text);
@@ -96,9 +96,9 @@ store(const kvp_ident_t *ident)
     return replace_file(ident, FILE_NAME, TEMP_NAME, text, len);
 }
 
-/* load reads the file; NOT_FOUND where there is none. */
+/* load_file reads the file; NOT_FOUND without one. */
 static kvp_err_t
-load(kvp_ident_t *ident)
+load_file(kvp_ident_t *ident)
 {
     char text[TEXT_MAX + 1];
     int fd = openat(ident->dir_fd, FILE_NAME, O_RDONLY | O_CLOEXEC);
@@ -144,7 +144,8 @@ make_dirs(const char *path)
     }
 }
 
-/* lock_dir makes (or, where it is only looked at, wants to find a pool in), opens and locks the directory; it complains at the level given. */
+/* lock_dir makes (or, where it is only looked at, wants to find a pool in), opens and locks the
+ * directory; it complains at the level given. */
 static kvp_err_t
 lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *ident)
 {
@@ -169,12 +170,13 @@ lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *i
     return KVP_SYS;
 }
 
-/* take_term makes this start's term durable before anybody hears of it. A new pool's is not written: a start that nothing
- * came of must not look like a master whose pool the nodes are not of. */
+/* take_term makes this start's term durable before any other process learns it. A new pool's term
+ * is not written: a start without result must not look like a master whose pool the nodes do not
+ * belong to. */
 static kvp_err_t
 take_term(kvp_ident_t *ident, uint32_t least_term, bool takes_term)
 {
-    kvp_err_t err = load(ident);
+    kvp_err_t err = load_file(ident);
 
     if (err == KVP_NOT_FOUND) {
         make_new(ident, least_term);
@@ -186,10 +188,10 @@ take_term(kvp_ident_t *ident, uint32_t least_term, bool takes_term)
         kvp_log_error("master", "terms are used up: this is a new pool, and nodes offer their memory afresh dir=%s",
                       ident->dir);
         make_new(ident, 1);
-        return store(ident);
+        return store_file(ident);
     }
     ident->term = (uint32_t)kvp_max_u64(ident->term + takes_term, least_term);
-    return store(ident);
+    return store_file(ident);
 }
 
 static void
@@ -243,7 +245,7 @@ kvp_ident_look(const char *dir, kvp_ident_t *ident_out)
     char buf[sizeof(ident.dir)];
     kvp_err_t err = lock_dir(dir != NULL ? dir : default_dir(buf, sizeof(buf)), true, KVP_LOG_ERROR, &ident);
 
-    if (err == KVP_OK) err = load(&ident);
+    if (err == KVP_OK) err = load_file(&ident);
     if (err == KVP_OK)
         *ident_out = ident;
     else
@@ -315,5 +317,5 @@ kvp_err_t
 kvp_ident_save(kvp_ident_t *ident, uint32_t term)
 {
     if (term > ident->term) ident->term = term;
-    return ident->dir_fd < 0 ? KVP_OK : store(ident);
+    return ident->dir_fd < 0 ? KVP_OK : store_file(ident);
 }

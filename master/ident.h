@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who the pool is, across restarts of its master: the data directory with the pool's id, the seed of its digests and the
- * highest term used. Blocking file access, at the start and when any of it changes.
- */
+ * Who the pool is, across restarts of its master: the data directory with the pool's id, the seed
+ * of its digests and the highest term used. Blocking file access, at the start and when any of it
+ * changes. */
 #ifndef KVP_MASTER_IDENT_H
 #define KVP_MASTER_IDENT_H
 
@@ -12,35 +12,41 @@ typedef struct {
     uint64_t digest_seed;
     uint32_t term; /* of this master: one above the last one used here */
     bool
-        had_master; /* there was one, or nobody may name the pool; otherwise the id and the seed are made up, and not on disk before kvp_ident_save */
+        /* an earlier master existed, or no node may name the pool; otherwise the id and the seed
+         * are new, and not on disk before kvp_ident_save */
+        had_master;
     bool is_new; /* the id and the seed are made up now: whatever else is in the directory is of another pool */
-    char id[33]; /* of the directory in its cluster; "" = it was never in one */
+    char id[33]; /* id of the directory in its cluster; "" = never in one */
     int dir_fd; /* -1 = nothing is kept */
     int lock_fd; /* held while this master lives; -1 = none */
-    char dir[4096]; /* as the ready line says it: "none" where nothing is kept */
+    char dir[4096]; /* in the form of the ready line: "none" without a directory */
 } kvp_ident_t;
 
-/* kvp_ident_open makes the directory if need be, locks it against another master, reads the identity and takes the next
- * term, at least least_term (1 to KVP_TERM_MAX), which is on disk when it returns; or makes up a new one. Where terms are used
- * up it makes up a pool that nobody may name, and keeps it at once. dir "none" keeps nothing: a new pool. dir NULL is
- * the default, $XDG_STATE_HOME/kvpool or /var/lib/kvpool; where that cannot be used it warns and keeps nothing.
- * SYS, BUSY (locked by another master), CORRUPT (the file is damaged); logged. takes_term false: terms are given out elsewhere; it has the last one. */
+/* kvp_ident_open creates the directory if needed, locks it against another master, reads the
+ * identity and takes the next term, at least least_term (1 to KVP_TERM_MAX), durably; or makes a
+ * new identity. After the last term it makes a pool that no node may name, and saves it at once.
+ * dir "none" keeps nothing: a new pool. dir NULL is the default, $XDG_STATE_HOME/kvpool or
+ * /var/lib/kvpool; if it cannot be used it warns and keeps nothing. SYS, BUSY (locked by another
+ * master), CORRUPT (the file is damaged); logged. takes_term false: etcd assigns terms; term is
+ * then the last one used. */
 kvp_err_t kvp_ident_open(const char *dir, uint32_t least_term, bool takes_term, kvp_ident_t *ident_out) KVP_MUST_USE;
 
-/* kvp_ident_look reads the identity of a directory that no master uses, and locks it; nothing is made or written. ident_out->term is the
- * last one that was used. NOT_FOUND (no pool is kept there), and the errors of kvp_ident_open; logged. */
+/* kvp_ident_look reads the identity of a directory that no master uses, and locks it; creates and
+ * writes nothing. ident_out->term is the last used term. NOT_FOUND (no pool there), and the errors
+ * of kvp_ident_open; logged. */
 kvp_err_t kvp_ident_look(const char *dir, kvp_ident_t *ident_out) KVP_MUST_USE;
 
-/* kvp_ident_join: the directory is one of that cluster's from now on, and has an id. INVALID: it is one of another cluster, or
- * nothing is kept. kvp_ident_may_be_alone: INVALID where it is one of a cluster. SYS; all logged. */
+/* kvp_ident_join: the directory belongs to the cluster from now on, and has an id. INVALID: it
+ * belongs to another cluster, or there is no directory. kvp_ident_may_be_alone: INVALID if it
+ * belongs to a cluster. SYS; all logged. */
 kvp_err_t kvp_ident_join(kvp_ident_t *ident, const char *cluster) KVP_MUST_USE;
 kvp_err_t kvp_ident_may_be_alone(const kvp_ident_t *ident) KVP_MUST_USE;
 
 /* kvp_ident_close releases the directory; legal on an identity whose descriptors are -1. */
 void kvp_ident_close(kvp_ident_t *ident);
 
-/* kvp_ident_save writes what *ident says of the pool, and the term where it is a higher one than that. SYS, logged. It may
- * block for as long as the disk does; one thread at a time has *ident. */
+/* kvp_ident_save writes the pool's part of *ident, and `term` if it is higher. SYS, logged. May
+ * block as long as the disk does; one thread at a time has *ident. */
 kvp_err_t kvp_ident_save(kvp_ident_t *ident, uint32_t term) KVP_MUST_USE;
 
 #endif

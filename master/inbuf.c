@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Assembling frames in place. A frame that does not begin aligned, because the one before it ended anywhere, is moved
- * down over bytes already used: only that frame, so that many small ones in one read do not cost the square.
- */
+ * Assembling frames in place. An unaligned frame is moved down over bytes already used: only this
+ * frame, so that many small frames in one read do not cost quadratic time. */
 #include "master/inbuf.h"
 
 #include <stdlib.h>
@@ -17,7 +16,7 @@ kvp_inbuf_fini(kvp_inbuf_t *in)
 }
 
 static bool
-reserve(kvp_inbuf_t *in, size_t n)
+reserve_own(kvp_inbuf_t *in, size_t n)
 {
     if (n <= in->own_cap) return true;
     uint8_t *own = realloc(in->own, n);
@@ -46,7 +45,7 @@ kvp_inbuf_wanted(const kvp_inbuf_t *in)
 kvp_err_t
 kvp_inbuf_make_room(kvp_inbuf_t *in)
 {
-    return reserve(in, whole_bytes(in)) ? KVP_OK : KVP_NOMEM;
+    return reserve_own(in, whole_bytes(in)) ? KVP_OK : KVP_NOMEM;
 }
 
 kvp_err_t
@@ -113,12 +112,12 @@ kvp_inbuf_keep(kvp_inbuf_t *in)
         kvp_inbuf_fini(in);
         return KVP_OK;
     }
-    if (!is_own && !reserve(in, kvp_max_u64(in->left, KVP_INBUF_SMALL_BYTES))) return KVP_NOMEM;
+    if (!is_own && !reserve_own(in, kvp_max_u64(in->left, KVP_INBUF_SMALL_BYTES))) return KVP_NOMEM;
     if (in->at != in->own) memmove(in->own, in->at, in->left);
     in->own_len = in->left;
     size_t cap = kvp_max_u64(in->left, KVP_INBUF_SMALL_BYTES);
     uint8_t *own = in->at != in->own && cap <= in->own_cap / 4 ? realloc(in->own, cap) : NULL;
-    if (own != NULL) { /* the frame that it was made for is done */
+    if (own != NULL) { /* the frame of this buffer is done */
         in->own = own;
         in->own_cap = cap;
     }

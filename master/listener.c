@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define BACKLOG 4096
-#define ACCEPT_BURST 64 /* connections taken before others get their turn */
+#define ACCEPT_BURST 64 /* connections accepted before other handlers get their turn */
 #define PAUSE_MS 100
 #define KEEPALIVE_IDLE_S 30
 #define KEEPALIVE_INTERVAL_S 10
@@ -26,7 +26,7 @@
 static void
 set_int(int fd, int level, int name, int value)
 {
-    /* All of these only tune: a socket without them still serves. */
+    /* These options only tune: a socket without them still serves. */
     (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
@@ -90,7 +90,7 @@ kvp_listener_open_tcp(kvp_listener_t *listener, const kvp_hostport_t *at, kvp_ho
     return KVP_OK;
 }
 
-/* is_alive says whether a process answers at a Unix socket's path. */
+/* is_alive returns whether a process answers at a Unix socket's path. */
 static bool
 is_alive(const struct sockaddr_un *at)
 {
@@ -121,7 +121,7 @@ kvp_listener_open_unix(kvp_listener_t *listener, uint16_t port)
     }
     unlink(at.sun_path);
     int fd = listen_on((const struct sockaddr *)&at, sizeof(at));
-    /* The directory says who comes in: its owner, and the group of one that was named. */
+    /* The directory's mode decides who may connect: its owner, and the group of a named directory. */
     if (fd < 0 || chmod(at.sun_path, 0666) != 0) {
         kvp_log_warn("master", "no Unix socket: %m path=%s", at.sun_path);
         if (fd >= 0) close(fd);
@@ -134,7 +134,7 @@ kvp_listener_open_unix(kvp_listener_t *listener, uint16_t port)
 }
 
 static void
-tune(int fd)
+tune_socket(int fd)
 {
     /* On a Unix socket these fail, and are not needed. */
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -150,7 +150,7 @@ static void
 on_resume(uv_timer_t *timer)
 {
     kvp_listener_t *listener = timer->data;
-    /* It was watched before: nothing is left that could fail. */
+    /* The poll was active before, so starting it cannot fail. */
     (void)uv_poll_start(&listener->poll, UV_READABLE, on_acceptable);
 }
 
@@ -179,7 +179,7 @@ on_acceptable(uv_poll_t *poll, int status, int events)
     for (int i = 0; i < ACCEPT_BURST && listener->fd >= 0; i++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
-            tune(fd);
+            tune_socket(fd);
             listener->on_accept(listener->arg, fd, listener->is_unix);
         } else if (is_exhausted(errno)) {
             pause_accepting(listener);
@@ -187,7 +187,7 @@ on_acceptable(uv_poll_t *poll, int status, int events)
         } else if (errno == EAGAIN) {
             return;
         }
-        /* Anything else is the end of that one connection, which accept(2) says to pass over. */
+        /* Any other error ends one connection only, which accept(2) says to skip. */
     }
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A listening socket, TCP or Unix: opened once at the start (blocking), then handing out connections on the loop's
- * thread. What they say is server.c's.
- */
+ * A listening socket, TCP or Unix: opened once at the start (blocking), then giving out connections
+ * on the loop's thread. server.c handles them. */
 #ifndef KVP_MASTER_LISTENER_H
 #define KVP_MASTER_LISTENER_H
 
@@ -34,16 +33,17 @@ void kvp_listener_init(kvp_listener_t *listener);
 kvp_err_t kvp_listener_open_tcp(kvp_listener_t *listener, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
     KVP_MUST_USE;
 
-/* kvp_listener_open_unix makes the Unix socket that belongs to a TCP port. A socket that a dead process left is replaced,
- * one that answers is not. Any error means that there is none, logged as a warning: TCP serves everybody. */
+/* kvp_listener_open_unix creates the Unix socket that belongs to a TCP port. Replaces a dead
+ * process's socket, and never a live one. Any error means no Unix socket, logged as a warning: all
+ * clients then use TCP. */
 kvp_err_t kvp_listener_open_unix(kvp_listener_t *listener, uint16_t port) KVP_MUST_USE;
 
-/* kvp_listener_start accepts from now on; legal on one that is not open, which stays silent. While the process has no
- * descriptors left it pauses, 100 ms at a time, rather than spin. SYS, logged. */
+/* kvp_listener_start accepts from now on; legal on a closed one, which stays silent. While the
+ * process has no free descriptors it pauses, 100 ms at a time. SYS, logged. */
 kvp_err_t kvp_listener_start(kvp_listener_t *listener, uv_loop_t *uv, kvp_accept_fn on_accept, void *arg) KVP_MUST_USE;
 
-/* kvp_listener_close ends it and removes the Unix socket's path. A started one needs another turn of the loop before its
- * memory may go. May be repeated. */
+/* kvp_listener_close ends it and removes the Unix socket's path. A started one needs another turn
+ * of the loop before its memory may go. May be repeated. */
 void kvp_listener_close(kvp_listener_t *listener);
 
 /* kvp_peer_text writes who is at the other end, for the log: "10.0.0.1:4711", or "pid 12 uid 0" on a Unix socket. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See log_file.h. A file's name says where it begins, so the directory is the index of the log: nothing else has to be kept in step
- * with it.
- */
+ * See log_file.h. A file's name is its beginning, so the directory is the index of the log, and no
+ * second index can disagree with it. */
 #include "master/log_file.h"
 
 #include "common/log.h"
@@ -37,7 +36,7 @@ parse_name(const char *name, uint64_t *from_out)
 }
 
 static kvp_err_t
-complain(const kvp_log_file_t *lf, const char *what)
+log_failure(const kvp_log_file_t *lf, const char *what)
 {
     kvp_log_error("master", "cannot %s the log: %m dir=%s/log", what, lf->dir);
     return KVP_SYS;
@@ -76,7 +75,7 @@ list_files(kvp_log_file_t *lf)
 
     if (dir == NULL) {
         if (fd >= 0) close(fd);
-        return complain(lf, "list");
+        return log_failure(lf, "list");
     }
     for (const struct dirent *entry; err == KVP_OK && (entry = readdir(dir)) != NULL;) {
         struct stat st;
@@ -111,7 +110,7 @@ note_boot(const kvp_log_file_t *lf)
     size_t len = read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", text);
     int fd = openat(lf->dir_fd, "boot", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     bool is_written = fd >= 0 && write(fd, text, len) == (ssize_t)len && fsync(fd) == 0;
-    kvp_err_t err = is_written ? KVP_OK : complain(lf, "write the boot of");
+    kvp_err_t err = is_written ? KVP_OK : log_failure(lf, "write the boot of");
 
     if (fd >= 0) close(fd);
     return err;
@@ -133,7 +132,7 @@ kvp_log_file_remove(const kvp_log_file_t *lf, const kvp_log_gone_t *gone)
 
     for (uint32_t i = 0; i < gone->n; i++) {
         name_of(gone->from[i], name);
-        (void)unlinkat(lf->dir_fd, name, 0); /* a file that stays is read, and says nothing that is not said again */
+        (void)unlinkat(lf->dir_fd, name, 0); /* a leftover file is read again, and repeats known records only */
     }
 }
 
@@ -163,7 +162,7 @@ kvp_log_file_look(kvp_log_file_t *lf, int dir_fd, const char *dir)
 
     lf->dir = dir;
     lf->dir_fd = openat(dir_fd, "log", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lf->dir_fd < 0) return complain(lf, "open");
+    if (lf->dir_fd < 0) return log_failure(lf, "open");
     err = list_files(lf);
     lf->is_boot_due = !is_of_this_boot(lf);
     lf->may_lack_end = lf->is_boot_due && lf->files > 0;
@@ -176,7 +175,7 @@ kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new)
     kvp_err_t err;
 
     lf->dir = dir;
-    if (mkdirat(dir_fd, "log", 0700) != 0 && errno != EEXIST) return complain(lf, "make the directory of");
+    if (mkdirat(dir_fd, "log", 0700) != 0 && errno != EEXIST) return log_failure(lf, "make the directory of");
     err = kvp_log_file_look(lf, dir_fd, dir);
     if (err != KVP_OK || (!is_new && !lf->may_lack_end)) return err;
     if (lf->files > 0)
@@ -212,7 +211,7 @@ read_file(const kvp_log_file_t *lf, uint64_t *at, uint8_t *piece, kvp_log_file_f
         *ok_out = fn(arg, piece, (size_t)n) == KVP_OK;
         *at += (uint64_t)n;
     }
-    if (n < 0) kvp_ignore(complain(lf, "read"), "returned below");
+    if (n < 0) kvp_ignore(log_failure(lf, "read"), "returned below");
     if (fd >= 0) close(fd);
     return n < 0 ? KVP_SYS : KVP_OK;
 }
@@ -276,11 +275,11 @@ kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept)
     lf->fd = -1;
     if (n == 0) return KVP_OK;
     lf->fd = open_file(lf, lf->from[n - 1], O_WRONLY);
-    if (lf->fd < 0 || ftruncate(lf->fd, (off_t)(lf->end - lf->from[n - 1])) != 0) return complain(lf, "cut");
+    if (lf->fd < 0 || ftruncate(lf->fd, (off_t)(lf->end - lf->from[n - 1])) != 0) return log_failure(lf, "cut");
     return KVP_OK;
 }
 
-/* ---- what is damaged */
+/* ---- damage */
 void
 kvp_log_file_find(const kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES], uint64_t *at_out)
 {
@@ -310,7 +309,7 @@ copy_rest(const kvp_log_file_t *lf, uint64_t file, uint64_t from, const char *to
     return n == 0;
 }
 
-/* Nobody relies on it from the first step on: a start in the middle of this asks the nodes. */
+/* From the first step on no start relies on the log: a start in the middle of this asks the nodes. */
 kvp_err_t
 kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES])
 {
@@ -318,13 +317,13 @@ kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_
     char name[KVP_LOG_NAME_BYTES];
 
     if ((unlinkat(lf->dir_fd, "boot", 0) != 0 && errno != ENOENT) || fsync(lf->dir_fd) != 0)
-        return complain(lf, "set aside the rest of");
+        return log_failure(lf, "set aside the rest of");
     for (uint32_t i = lf->files; i-- > 0;) {
         uint64_t from = kvp_max_u64(lf->from[i], end);
 
         if (i + 1 < lf->files && lf->from[i + 1] <= end) break; /* it ends before */
         snprintf(name, sizeof name, "%016" PRIx64 ".damaged", from);
-        if (!copy_rest(lf, lf->from[i], from, name)) return complain(lf, "set aside the rest of");
+        if (!copy_rest(lf, lf->from[i], from, name)) return log_failure(lf, "set aside the rest of");
         memcpy(name_out, name, sizeof name);
     }
     return kvp_log_file_cut(lf, kept);

@@ -2,11 +2,13 @@
  * See log_writer.h.
  *
  * Design notes.
- * - Chunks are written in order, one at a time: between two turns of the loop, or by the pool. A chunk that begins a base goes into a file of its own.
+ * - Chunks are written in order, one at a time: between two turns of the loop, or by the pool. A
+ *   chunk that begins a base goes into a file of its own.
  * - While is_writing the first chunk and `file` belong to the thread that writes.
- * - The loop never waits for the disk: a write between turns that takes long goes on beside the loop (master/relay.h).
- * - What cannot be written is tried again each second; until then the core refuses what would add to it.
- */
+ * - The loop never waits for the disk: a write between turns that takes long goes on beside the
+ *   loop (master/relay.h).
+ * - What cannot be written is tried again each second; until then the core refuses what would add
+ *   to it. */
 #include "master/log_writer.h"
 
 #include "common/clock.h"
@@ -18,7 +20,7 @@
 #include <string.h>
 
 #define AT_ONCE_BYTES (64u << 10)
-#define SLOW_NS KVP_NS_PER_MS /* a write that took so long is one of a disk that may block */
+#define SLOW_NS KVP_NS_PER_MS /* a write of this length is one of a disk that may block */
 #define SLOW_FOR_NS KVP_NS_PER_S
 #define RETRY_NS KVP_NS_PER_S
 #define RECENT_BYTES (1u << 20) /* of what is written are kept in memory, and at most twice as many */
@@ -26,7 +28,7 @@
 #define SYNC_NS (50 * KVP_NS_PER_MS)
 #define CHUNK_BYTES (1u << 20) /* more begins a chunk of its own */
 #define BASE_BYTES (64ull << 20)
-#define BASE_TIMES 3u /* files grow to so many times what the last base left of them */
+#define BASE_TIMES 3u /* files grow to this multiple of the last base's size */
 
 typedef struct kvp_log_chunk {
     kvp_list_t link; /* writer->chunks */
@@ -41,7 +43,8 @@ first_chunk(const kvp_log_writer_t *w)
     return kvp_list_is_empty(&w->chunks) ? NULL : kvp_list_first(&w->chunks, chunk_t, link);
 }
 
-/* One is kept with its memory, so that a small write costs no allocation: the core gets that memory for the next records. */
+/* One chunk is kept with its memory, so that a small write costs no allocation: the core gets the
+ * memory for the next records. */
 static chunk_t *
 new_chunk(kvp_log_writer_t *w)
 {
@@ -67,7 +70,7 @@ free_chunk(kvp_log_writer_t *w, chunk_t *c)
     free(c);
 }
 
-/* All but the one that is being written. */
+/* All except the chunk that is being written. */
 static void
 drop_chunks(kvp_log_writer_t *w)
 {
@@ -95,13 +98,13 @@ kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t syn
 
 /* ---- opening */
 static kvp_err_t
-restore(void *arg, const void *bytes, size_t len)
+restore_core(void *arg, const void *bytes, size_t len)
 {
     return kvp_master_restore(arg, bytes, len);
 }
 
 static kvp_err_t
-refuse(const char *dir, kvp_err_t err)
+log_refusal(const char *dir, kvp_err_t err)
 {
     const char *why = err == KVP_INVALID
                           ? "it is of another pool; remove the directory to begin anew, or give another --data-dir"
@@ -118,10 +121,10 @@ kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t 
     uint64_t had, kept;
     kvp_err_t err = kvp_log_file_open(&w->file, ident->dir_fd, ident->dir, ident->is_new);
 
-    if (err == KVP_OK) err = kvp_log_file_read(&w->file, restore, master, &had);
+    if (err == KVP_OK) err = kvp_log_file_read(&w->file, restore_core, master, &had);
     if (err != KVP_OK) return err;
     err = kvp_master_open_journal(master, !w->file.may_lack_end && had == w->file.found_bytes, &kept);
-    if (err != KVP_OK) return refuse(ident->dir, err);
+    if (err != KVP_OK) return log_refusal(ident->dir, err);
     if (kept < had)
         kvp_log_warn("master", "the log was torn and is cut, and nodes are asked bytes=%llu cut=%llu dir=%s/log",
                      (unsigned long long)had, (unsigned long long)(had - kept), ident->dir);
@@ -229,7 +232,7 @@ kvp_log_writer_tap(kvp_log_writer_t *w, void (*tap)(void *arg, const void *recor
 }
 
 /* ---- one chunk */
-/* In whichever thread. errno says why not. */
+/* In any thread. errno has the error. */
 static bool
 write_chunk(kvp_log_writer_t *w, const chunk_t *c)
 {
@@ -259,7 +262,7 @@ note_failure(kvp_log_writer_t *w, int error, uint64_t now_ns)
     fail_log(w, strerror(error));
 }
 
-/* When the write or the sync that is under way is one of a disk that does not answer; UINT64_MAX = none is under way. */
+/* Returns when the write or sync under way counts as hanging; UINT64_MAX = none is under way. */
 static uint64_t
 stalls_ns(const kvp_log_writer_t *w)
 {
@@ -400,7 +403,7 @@ on_sync(uv_work_t *work)
     w->stats.log_sync_longest_ns = kvp_max_u64(w->stats.log_sync_longest_ns, kvp_boot_ns() - began_ns);
 }
 
-/* What was written since the last sync may be lost, whatever the next one says. */
+/* Bytes written since the last sync may be lost, even if a later sync succeeds. */
 static void
 sync_failed(kvp_log_writer_t *w, uint64_t end)
 {
@@ -427,7 +430,7 @@ on_sync_end(uv_work_t *work, int status)
     w->moved(w->arg);
 }
 
-/* One at a time; what is written meanwhile goes with the next. */
+/* One sync at a time; bytes written meanwhile go with the next. */
 static void
 sync_some(kvp_log_writer_t *w, uint64_t now_ns)
 {
@@ -453,7 +456,7 @@ open_chunk(kvp_log_writer_t *w)
 }
 
 static void
-take(kvp_log_writer_t *w)
+take_records(kvp_log_writer_t *w)
 {
     chunk_t *c = new_chunk(w);
 
@@ -480,7 +483,7 @@ want_base(kvp_log_writer_t *w)
     if (w->is_writing || w->is_removing || kvp_log_file_bytes(&w->file) < w->base_limit) return;
     if (!kvp_master_snapshot(w->master)) return; /* one is under way, or nodes have not all reported */
     w->stats.log_bases++;
-    take(w);
+    take_records(w);
 }
 
 static void
@@ -503,7 +506,7 @@ on_removal_end(uv_work_t *work, int status)
 }
 
 static void
-forget(kvp_log_writer_t *w)
+forget_files(kvp_log_writer_t *w)
 {
     uint64_t from;
 
@@ -515,7 +518,7 @@ forget(kvp_log_writer_t *w)
 }
 
 static bool
-tell(kvp_log_writer_t *w, uint64_t now_ns)
+report_positions(kvp_log_writer_t *w, uint64_t now_ns)
 {
     const uint64_t written = kvp_min_u64(w->written, w->hold_written);
     const uint64_t synced = kvp_min_u64(kvp_min_u64(w->synced, w->hold_synced), kvp_max_u64(written, w->told));
@@ -538,8 +541,8 @@ bool
 kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns)
 {
     if (w->master == NULL) return false;
-    take(w);
-    forget(w); /* before the next base, which ends what can be said of the last one */
+    take_records(w);
+    forget_files(w); /* before the next base, which replaces the record of the last one */
     want_base(w);
     write_some(w, now_ns);
     if (now_ns >= stalls_ns(w)) fail_log(w, "its disk does not answer");
@@ -547,7 +550,7 @@ kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns)
         w->file.has_lost = false;
         sync_failed(w, w->file.from[w->file.files - 1] - w->origin);
     }
-    if (tell(w, now_ns)) return true;
+    if (report_positions(w, now_ns)) return true;
     sync_some(w, now_ns);
     return false;
 }
@@ -570,7 +573,7 @@ kvp_log_writer_fini(kvp_log_writer_t *w)
 
     if (w->is_writing && w->is_write_ok) free_chunk(w, first_chunk(w)); /* the loop has not heard of that end */
     w->is_writing = false;
-    if (w->master != NULL) take(w);
+    if (w->master != NULL) take_records(w);
     for (chunk_t *c; (c = first_chunk(w)) != NULL; free_chunk(w, c)) {
         is_ok = is_ok && write_chunk(w, c);
         if (is_ok) w->written = c->end;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-master: parse, build, run, tear down in reverse. The threads are the loop's, which owns the core; the one that runs the loop on
- * where a write of the log hangs (master/relay.h); the HTTP server's; and those that bring memory and take it back: the loop's stock of pages (common/pages.h), and jemalloc's; and
- * libuv's pool from the first time that the identity is saved, or a file of the log is begun.
- */
+ * kvpool-master: parse, build, run, tear down in reverse. The threads are the loop's, which owns
+ * the core; the one that runs the loop on where a write of the log hangs (master/relay.h); the HTTP
+ * server's; and those that bring memory and take it back: the loop's stock of pages
+ * (common/pages.h), and jemalloc's; and libuv's pool from the first time that the identity is
+ * saved, or a file of the log is begun. */
 #include "master/admin.h"
 #include "master/check.h"
 #include "master/core/master.h"
@@ -28,8 +29,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Read by jemalloc. What the core frees goes back to the kernel in a thread of its own: within a step that would take tens
- * of milliseconds when millions of keys have gone. */
+/* Read by jemalloc. A thread of its own returns the core's freed memory to the kernel: within a
+ * step this would take tens of milliseconds after the removal of millions of keys. */
 extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
@@ -50,7 +51,7 @@ typedef struct {
     int sync; /* kvp_log_sync_t */
     int ssd_admission; /* 1 = used */
     const char *etcd, *cluster, *etcd_ca, *etcd_cert, *etcd_key, *etcd_user, *etcd_password_file;
-    kvp_hostport_t advertise; /* host "" = where it listens */
+    kvp_hostport_t advertise; /* host "" = the listening address */
     uint64_t election_ttl_ns, ack_standbys, switch_after_ns;
     const char *events, *events_replay, *events_backend;
     uint64_t events_kept;
@@ -251,8 +252,8 @@ typedef struct {
     kvp_ident_t ident;
     kvp_log_writer_t log;
     kvp_server_t *server;
-    kvp_master_t *core; /* NULL = the server has it */
-    kvp_ha_t *ha; /* NULL = this master is alone */
+    kvp_master_t *core; /* NULL = the server owns it */
+    kvp_ha_t *ha; /* NULL = a single master */
     kvp_server_ops_t ops;
     char host_id[KVP_HOST_ID_MAX + 1];
     char password[256];
@@ -270,8 +271,9 @@ typedef struct {
     kvp_hostport_t http_bound; /* host "" = no HTTP */
 } daemon_t;
 
-/* The core takes a higher term, or the pool's name, when a node knows one; the next start must not fall behind that. In a
- * thread of libuv's pool, one at a time: d->ident is its own from the first turn of the loop to the last. */
+/* The core takes a higher term, or the pool's name, from a node that knows one; the next start must
+ * not use an older one. In a thread of libuv's pool, one at a time: d->ident is its own from the
+ * first turn of the loop to the last. */
 static bool
 save_ident(void *arg, const kvp_master_ident_t *now)
 {
@@ -333,7 +335,7 @@ read_password(daemon_t *d, const char *path)
     return KVP_OK;
 }
 
-/* What no table of options can say. */
+/* Checks that the table of options cannot express. */
 static kvp_err_t
 check_ha_settings(const settings_t *s)
 {
@@ -504,7 +506,7 @@ build_loop(daemon_t *d, const settings_t *s)
     return build_events(d, s);
 }
 
-/* What the others are told: a name of this host where it listens on all of its addresses. */
+/* The address for the other masters: a name of this host if it listens on all of its addresses. */
 static kvp_err_t
 start_ha(daemon_t *d, const settings_t *s)
 {
@@ -612,7 +614,7 @@ main(int argc, char **argv)
     if (err == KVP_OK) err = start_ha(&d, &settings);
     if (err == KVP_OK) err = say_ready(&d);
     if (err == KVP_OK) err = kvp_relay_run(&d.relay, run_turn, &d);
-    /* Whoever found the reason has logged it, but for memory that there was none of. */
+    /* The failing function has logged the reason, except a lack of memory. */
     if (err != KVP_OK) kvp_log_error("master", "cannot start%s", err == KVP_NOMEM ? ": out of memory" : "");
     tear_down(&d);
     rc = err == KVP_OK ? 0 : 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See relay.h. Whoever changes call_ns from the call's own time to 0 has the loop: the calling thread, or the watching one.
- */
+ * See relay.h. The thread that changes call_ns from the call's own time to 0 owns the loop: the
+ * calling thread, or the watching one. */
 #include "master/relay.h"
 
 #include "common/clock.h"

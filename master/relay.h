@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two threads that run one loop in turn. A system call of the loop's thread that blocks then stops the loop only for a moment.
+ * Two threads that run one loop in turn, so that a blocking system call stops the loop only for a
+ * moment.
  *
- * A short write to a file takes the loop's own thread a few microseconds. To pass it to another thread takes ten times as long. But a
- * disk may hang. So the loop's thread makes such a call itself, between two turns of the loop, and the other thread watches it. When the
- * call takes longer than KVP_RELAY_NS, the watching thread runs the loop from there on. The thread in the call watches when it returns.
- */
+ * A short write to a file takes the loop's own thread a few microseconds; passing it to another
+ * thread takes ten times as long. But a disk may hang. So the loop's thread makes the call itself,
+ * between two turns of the loop, and the other thread watches. When the call takes longer than
+ * KVP_RELAY_NS, the watching thread runs the loop from there on. The thread in the call becomes the
+ * watcher when it returns. */
 #ifndef KVP_MASTER_RELAY_H
 #define KVP_MASTER_RELAY_H
 
@@ -17,7 +19,7 @@
 
 typedef enum {
     KVP_TURN_NEXT, /* the loop goes on */
-    KVP_TURN_LOST, /* the other thread runs it now */
+    KVP_TURN_LOST, /* the other thread runs the loop now */
     KVP_TURN_OVER, /* it has ended */
 } kvp_turn_t;
 
@@ -31,12 +33,13 @@ typedef struct {
     bool is_over; /* guarded by lock */
 } kvp_relay_t;
 
-/* kvp_relay_run calls turn(arg) again and again, in this thread or in another one, until it returns OVER. SYS, logged: no thread can
- * be started, and nothing was called. */
+/* kvp_relay_run calls turn(arg) again and again, in this thread or in another one, until it returns
+ * OVER. SYS, logged: no thread can be started, and turn was not called. */
 kvp_err_t kvp_relay_run(kvp_relay_t *relay, kvp_turn_t (*turn)(void *arg), void *arg) KVP_MUST_USE;
 
-/* kvp_relay_call makes the call fn(arg), from within turn alone. fn must use nothing that turns of the loop use. False: the other thread
- * runs the loop by now, and the caller returns LOST from its turn. */
+/* kvp_relay_call makes the call fn(arg), from within turn alone. fn must use nothing that turns of
+ * the loop use. False: the other thread runs the loop by now, and the caller returns LOST from its
+ * turn. */
 bool kvp_relay_call(kvp_relay_t *relay, void (*fn)(void *arg), void *arg);
 
 #endif

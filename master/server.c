@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Connections and dispatch. Read on_read, feed and collect first: a frame's way in and an answer's way out.
+ * Connections and dispatch. Read on_read, feed_frames and collect_output first: a frame's way in
+ * and an answer's way out.
  *
  * Design notes.
- * - Answers are collected from the core after every frame and written once, at the end of the callback: one system call
- *   for a batch of pipelined requests. The one spare buffer goes round between the core and the connections, so a small
- *   frame costs no allocation.
- * - A peer that does not read its answers is not read either (CONN_WAITS_READER): it cannot make the queue grow. What
- *   others cause to be sent to it is bounded by output_max.
- * - No connection gets more than TURN_NS of the core's work in a turn of the loop. It keeps the rest, is not read, and goes on
- *   when those before it in `hungry` have had their turn. These have TURNS_NS of a turn, so that a short question of somebody
- *   else waits for that, and not for all of them.
- * - A connection is in at most one of three queues for its timeout: no Hello yet, a frame cut in the middle, ending.
- *   Each has one fixed delay, so it is sorted, and the timer looks only at its head.
- * - A connection is freed in libuv's close callback alone: who has a pointer to it in a callback may use it to the end of
- *   that callback, also after close_conn.
- */
+ * - Answers are collected from the core after every frame and written once, at the end of the
+ *   callback: one system call for a batch of pipelined requests. One spare buffer moves between the
+ *   core and the connections, so a small frame costs no allocation.
+ * - The server stops reading from a peer that does not read its answers (CONN_WAITS_READER): the
+ *   peer cannot make the queue grow. Output that other connections cause is bounded by output_max.
+ * - No connection gets more than TURN_NS of the core's work in a turn of the loop. It keeps its
+ *   remaining frames, is not read, and continues after the connections before it in waits_turn. All
+ *   of these share TURNS_NS of a turn, so that another connection's short question waits for this
+ *   time only.
+ * - A connection is in at most one of three queues for its timeout: before Hello, within a frame,
+ *   ending. Each has one fixed delay, so it is sorted, and the timer checks only its head.
+ * - Only libuv's close callback frees a connection: a callback with a pointer to one may use it to
+ *   the callback's end, also after close_conn. */
 #include "master/server.h"
 
 #include "master/inbuf.h"
@@ -31,22 +32,22 @@
 #include <unistd.h>
 
 #define MAX_CONNS 65536u
-#define SLOT_BITS 20 /* of a connection's number; the rest counts up, so that no number comes twice */
+#define SLOT_BITS 20 /* bits of a connection's slot in its number; the rest counts up, so that no number is reused */
 #define SHARED_BYTES (256u << 10)
-#define WRITE_BYTES (64u << 10) /* answers beyond this are written before the next frame is handled */
-#define PAUSE_BYTES (1u << 20) /* unread answers beyond this, and no more frames are taken */
+#define WRITE_BYTES (64u << 10) /* answers over this are written before the next frame is handled */
+#define PAUSE_BYTES (1u << 20) /* with unread answers over this, no more frames are taken */
 #define SPARE_MAX_BYTES (256u << 10)
 #define SAVE_AGAIN_NS (5000 * KVP_NS_PER_MS)
-#define SWEEP_NS (500 * KVP_NS_PER_MS) /* timeouts are this exact */
+#define SWEEP_NS (500 * KVP_NS_PER_MS) /* resolution of the timeouts */
 #define TURN_NS 500000 /* of the core's work for one connection in a turn of the loop */
-#define OVERRUN_NS 2000000u /* that one frame takes of it at most: a longer one may just not have run */
-#define TURNS_NS 2000000u /* for all that wait for their next turn; then others are read */
+#define OVERRUN_NS 2000000u /* limit of what one frame counts: a longer one may just not have been scheduled */
+#define TURNS_NS 2000000u /* for all connections that wait for their next turn; then others are read */
 
 typedef enum {
     CONN_READS,
     CONN_WAITS_READER, /* not read until the peer has read its answers */
-    CONN_WAITS_TURN, /* its share of this turn is used up; in server->hungry */
-    CONN_WAITS_ROOM, /* for a frame that would be too much beside those of others; in server->cramped */
+    CONN_WAITS_TURN, /* used up its share of this turn; in server->waits_turn */
+    CONN_WAITS_ROOM, /* for a frame over the shared memory budget; in server->waits_room */
 } conn_state_t;
 
 typedef struct {
@@ -60,13 +61,13 @@ typedef struct {
     uint64_t id; /* for the core: a count << SLOT_BITS | slot */
     uint32_t slot;
     bool is_greeted; /* its first whole frame has come, */
-    bool is_in_core; /* and the core has it, */
+    bool is_in_core; /* and the core knows it, */
     bool is_foreign; /* or others have */
     bool is_reading;
     conn_state_t state;
-    kvp_list_t wait_link; /* in server->hungry, cramped */
+    kvp_list_t wait_link; /* in server->waits_turn, waits_room */
     uint64_t turn; /* of the loop, in which it last had its share */
-    int64_t share_ns; /* left of that; what a long frame takes more is taken from the next */
+    int64_t share_ns; /* the rest of it; the excess of a long frame is taken from the next share */
     size_t input_bytes; /* counted of `in` */
     bool is_ending; /* frames are ignored; closed when everything is sent and read, or at the deadline */
     bool is_overflown; /* to be closed at once */
@@ -80,11 +81,11 @@ typedef struct {
     uv_write_t write;
     uv_shutdown_t shutdown;
     kvp_list_t unsent_link; /* in server->unsent while something may have to be written */
-    uint64_t asked_ns; /* it has asked in this callback, readable since then; 0 = it has not */
-    uint64_t received_ns; /* readable since then what was received last */
+    uint64_t asked_ns; /* when its request of this callback became readable; 0 = none */
+    uint64_t received_ns; /* when the last received bytes became readable */
 
     uint64_t deadline_ns;
-    kvp_list_t deadline_link; /* in one of server->greeting, cut, ending */
+    kvp_list_t deadline_link; /* in one of server->before_hello, cut, ending */
 } conn_t;
 
 typedef struct {
@@ -99,13 +100,13 @@ struct kvp_server {
     kvp_listener_t local; /* the Unix socket */
 
     uv_loop_t *uv; /* borrowed, as is master; NULL = not started */
-    kvp_publisher_t *events; /* borrowed; NULL = nobody is told */
+    kvp_publisher_t *events; /* borrowed; NULL = no publisher */
     kvp_master_t *master;
     kvp_times_t *times;
     bool is_stopping;
     uint64_t act_until_ns; /* the core rests from then on, */
-    bool is_fenced; /* and that was so, */
-    bool is_fence_told; /* and conf.ops was told */
+    bool is_fenced; /* the last known value, */
+    bool is_fence_told; /* and conf.ops knows it */
     uv_timer_t timer;
     uv_idle_t work; /* active while the core has work: turns do not wait then */
     uv_prepare_t turn_end;
@@ -115,18 +116,18 @@ struct kvp_server {
     uint32_t slot_cap;
     uint32_t slot_free; /* head of the free list; slot_cap = none */
     uint64_t conn_count;
-    kvp_list_t greeting;
+    kvp_list_t before_hello;
     kvp_list_t cut;
     kvp_list_t ending;
     kvp_list_t unsent;
     uint64_t turn; /* of the loop */
-    kvp_list_t hungry, cramped; /* who waits for a turn, for room; first come, first served */
-    conn_t *beyond; /* the one whose frame was let in although there is no room; NULL = none */
+    kvp_list_t waits_turn, waits_room; /* connections that wait for a turn, or for room; first come, first served */
+    conn_t *over_budget; /* the connection with a frame over the budget; NULL = none */
 
     uint8_t *shared; /* received bytes lie here while their callback runs */
     kvp_buf_t spare;
-    kvp_master_ident_t ident; /* as the core said it last; while is_saving it is the saving thread's, */
-    uint64_t save_due_ns; /* to be made durable then, because it could not be; UINT64_MAX = it is */
+    kvp_master_ident_t ident; /* the core's last identity; while is_saving it is the saving thread's, */
+    uint64_t save_due_ns; /* time of the next attempt after a failure; UINT64_MAX = it is saved */
     uv_work_t save;
     bool is_saving;
     bool is_saved; /* how that ended */
@@ -134,7 +135,7 @@ struct kvp_server {
     kvp_server_stats_t stats;
 };
 
-static void feed(conn_t *conn);
+static void feed_frames(conn_t *conn);
 static void flush_all(kvp_server_t *server);
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf);
 static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf);
@@ -143,7 +144,7 @@ static void on_timer(uv_timer_t *timer);
 
 /* begin gives the time of a callback; the first of a turn starts the turn's clock. */
 static uint64_t
-begin(kvp_server_t *server)
+begin_callback(kvp_server_t *server)
 {
     uint64_t now = kvp_boot_ns();
     if (kvp_times_begin(server->times, now)) (void)kvp_times_look(server->times, now, kvp_thread_ns());
@@ -175,7 +176,8 @@ end_step(kvp_server_t *server, kvp_step_kind_t kind, uint64_t began)
     return now;
 }
 
-/* end_answer follows each write. Who is only told something, or waited for somebody else, has not asked just now. */
+/* end_answer follows each write. A connection with unrequested output, or with a request that
+ * waited for another one, has no request in this callback. */
 static void
 end_answer(conn_t *conn)
 {
@@ -185,10 +187,10 @@ end_answer(conn_t *conn)
     conn->asked_ns = 0;
 }
 
-/* arm makes the timer fire at at_ns or before: it only ever moves nearer, so that frames which push a deadline further
- * away do not touch it. */
+/* arm_timer makes the timer fire at at_ns or before: it only ever moves nearer, so that frames that
+ * extend a deadline do not touch it. */
 static void
-arm(kvp_server_t *server, uint64_t at_ns, uint64_t now)
+arm_timer(kvp_server_t *server, uint64_t at_ns, uint64_t now)
 {
     if (at_ns >= server->timer_at_ns) return;
     server->timer_at_ns = at_ns;
@@ -197,9 +199,9 @@ arm(kvp_server_t *server, uint64_t at_ns, uint64_t now)
     uv_timer_start(&server->timer, on_timer, (delay_ns + KVP_NS_PER_MS - 1) / KVP_NS_PER_MS, 0);
 }
 
-/* complain writes a line that a peer can cause, with who it is. */
+/* log_complaint writes a line that a peer can cause, with the peer's address. */
 static void
-complain(kvp_server_t *server, conn_t *conn, const char *reason)
+log_complaint(kvp_server_t *server, conn_t *conn, const char *reason)
 {
     char peer[KVP_PEER_TEXT_MAX] = "none";
     uv_os_fd_t fd;
@@ -215,7 +217,7 @@ log_notes(kvp_server_t *server, conn_t *conn)
 {
     for (const char *note = kvp_master_take_note(server->master); note != NULL;
          note = kvp_master_take_note(server->master))
-        complain(server, conn, note);
+        log_complaint(server, conn, note);
 }
 
 static conn_t *
@@ -308,9 +310,9 @@ save_ident(kvp_server_t *server)
     (void)uv_queue_work(server->uv, &server->save, on_save, on_save_end);
 }
 
-/* collect takes what the core has to say and queues it; nothing is written yet. */
+/* collect_output queues the core's output; nothing is written yet. */
 static void
-collect(kvp_server_t *server)
+collect_output(kvp_server_t *server)
 {
     uint64_t id;
     bool is_last;
@@ -328,7 +330,7 @@ collect(kvp_server_t *server)
     }
 }
 
-/* close_conn closes at once. What the core says to that goes to others. */
+/* close_conn closes at once. The core's output on this event goes to other connections. */
 static void
 close_conn(conn_t *conn)
 {
@@ -339,17 +341,17 @@ close_conn(conn_t *conn)
     kvp_list_del(&conn->deadline_link);
     kvp_list_del(&conn->unsent_link);
     kvp_list_del(&conn->wait_link);
-    if (server->beyond == conn) server->beyond = NULL;
+    if (server->over_budget == conn) server->over_budget = NULL;
     if (!server->is_stopping && conn->is_foreign) {
         conn->is_foreign = false;
         server->conf.ops->on_gone(server->conf.ops->arg, conn->id);
     } else if (!server->is_stopping && conn->is_in_core) {
-        const uint64_t now = begin(server);
+        const uint64_t now = begin_callback(server);
         conn->is_in_core = false;
         kvp_master_on_close(server->master, conn->id, now);
         (void)end_step(server, KVP_STEP_CLOSE, now);
         log_notes(server, conn);
-        collect(server);
+        collect_output(server);
     }
     uv_close(&conn->uv.handle, on_closed);
 }
@@ -361,7 +363,7 @@ on_written(uv_write_t *write, int status)
 
     conn->is_writing = false;
     if (uv_is_closing(&conn->uv.handle)) return;
-    begin(conn->server);
+    begin_callback(conn->server);
     kvp_buf_fini(&conn->sending);
     if (status < 0) {
         close_conn(conn);
@@ -371,7 +373,8 @@ on_written(uv_write_t *write, int status)
     flush_all(conn->server);
 }
 
-/* write_waiting gives the socket what waits; libuv keeps what it does not take. False: the connection is closed. */
+/* write_waiting gives the queued bytes to the socket; libuv keeps the rest. False: the connection
+ * is closed. */
 static bool
 write_waiting(conn_t *conn)
 {
@@ -399,7 +402,7 @@ fail:
 
 /* recycle puts an empty buffer back into circulation; a large one is not kept. */
 static void
-recycle(kvp_server_t *server, kvp_buf_t *empty)
+recycle_buf(kvp_server_t *server, kvp_buf_t *empty)
 {
     if (server->spare.data == NULL && empty->cap <= SPARE_MAX_BYTES) {
         server->spare = *empty;
@@ -409,7 +412,7 @@ recycle(kvp_server_t *server, kvp_buf_t *empty)
     }
 }
 
-/* set_reading reads the connection, or does not, as its state says. */
+/* set_reading starts or stops reading, by the connection's state. */
 static void
 set_reading(conn_t *conn)
 {
@@ -431,35 +434,36 @@ wait_in(conn_t *conn, conn_state_t state, kvp_list_t *queue)
     kvp_list_add_tail(queue, &conn->wait_link);
 }
 
-/* resume goes on with the frames that the connection left behind, then reads on. */
+/* resume_conn handles the frames that the connection kept, then reads on. */
 static void
-resume(conn_t *conn)
+resume_conn(conn_t *conn)
 {
     kvp_list_del(&conn->wait_link);
     conn->state = CONN_READS;
     kvp_inbuf_again(&conn->in);
-    feed(conn);
+    feed_frames(conn);
 }
 
-/* end_sending goes on until everything is sent, then shuts our direction down, and leaves the rest to the peer or to the
- * deadline. A plain close could take the last answer away from it, if something of its own is still unread here. */
+/* end_sending goes on until everything is sent, then shuts our direction down, and leaves the rest
+ * to the peer or to the deadline. A plain close could take the last answer away from it, if
+ * something of its own is still unread here. */
 static void
 end_sending(conn_t *conn)
 {
     kvp_server_t *server = conn->server;
 
     if (!conn->has_end) {
-        uint64_t now = begin(server);
+        uint64_t now = begin_callback(server);
         conn->has_end = true;
         set_deadline(conn, &server->ending, now + server->conf.linger_ms * KVP_NS_PER_MS);
-        arm(server, conn->deadline_ns, now);
+        arm_timer(server, conn->deadline_ns, now);
         kvp_list_del(&conn->wait_link);
         conn->state = CONN_READS;
         set_reading(conn);
     }
     if (conn->is_shut || conn->waiting.len > 0 || uv_is_closing(&conn->uv.handle)) return;
     conn->is_shut = true;
-    /* libuv does it behind what it still has to write. */
+    /* libuv does it after its pending writes. */
     if (uv_shutdown(&conn->shutdown, &conn->uv.stream, NULL) != 0) close_conn(conn);
 }
 
@@ -471,21 +475,21 @@ flush_one(conn_t *conn)
     if (conn->is_in_core && is_fenced(server, kvp_boot_ns())) return; /* it is dropped at the end of the turn */
     if (conn->is_overflown) {
         server->stats.overflows++;
-        complain(server, conn, "connection closed: too much waits to be sent");
+        log_complaint(server, conn, "connection closed: too much waits to be sent");
         close_conn(conn);
         return;
     }
     if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
-    if (conn->waiting.len == 0) recycle(server, &conn->waiting);
+    if (conn->waiting.len == 0) recycle_buf(server, &conn->waiting);
     if (conn->is_ending) {
         end_sending(conn);
     } else if (conn->state == CONN_WAITS_READER && unsent_bytes(conn) <= PAUSE_BYTES / 2 &&
                !kvp_master_is_mute(server->master)) {
-        resume(conn);
+        resume_conn(conn);
     }
 }
 
-/* What was not read while the core was mute is read now. */
+/* Reads the connections that were not read while the core was silent. */
 static void
 wake_if_not_mute(kvp_server_t *server)
 {
@@ -494,7 +498,7 @@ wake_if_not_mute(kvp_server_t *server)
             mark_unsent(server->slots[i].conn);
 }
 
-/* run_log writes what the core has for its log, and tells it what is written, so that it answers. */
+/* run_log writes the core's records, and reports the written positions, so that the core answers. */
 static void
 run_log(kvp_server_t *server)
 {
@@ -504,10 +508,10 @@ run_log(kvp_server_t *server)
         return;
     }
     const bool was_mute = kvp_master_is_mute(server->master);
-    for (uint64_t now = begin(server); kvp_log_writer_run(server->conf.log, now);) {
+    for (uint64_t now = begin_callback(server); kvp_log_writer_run(server->conf.log, now);) {
         now = end_step(server, KVP_STEP_TICK, now);
         log_notes(server, NULL);
-        collect(server);
+        collect_output(server);
     }
     if (server->events != NULL) kvp_publisher_turn(server->events, server->master);
     if (was_mute) wake_if_not_mute(server);
@@ -518,12 +522,12 @@ on_log_moved(void *arg)
 {
     kvp_server_t *server = arg;
 
-    begin(server);
+    begin_callback(server);
     flush_all(server);
 }
 
-/* flush_all ends every callback. To close one connection may give the core something to say to others: they join the end
- * of the list. */
+/* flush_all ends every callback. Closing one connection may give the core output for others: they
+ * join the end of the list. */
 static void
 flush_all(kvp_server_t *server)
 {
@@ -534,9 +538,9 @@ flush_all(kvp_server_t *server)
     }
 }
 
-/* The core hears of a connection with its first frame. False: others have taken it. */
+/* The core learns of a connection with its first frame. False: the frame belongs to conf.ops. */
 static bool
-greet(conn_t *conn, const kvp_frame_t *frame)
+admit_conn(conn_t *conn, const kvp_frame_t *frame)
 {
     kvp_server_t *server = conn->server;
     const kvp_server_ops_t *ops = server->conf.ops;
@@ -547,7 +551,7 @@ greet(conn_t *conn, const kvp_frame_t *frame)
     if (ops != NULL && ops->on_first(ops->arg, conn->id, frame)) return false;
     conn->is_foreign = false;
     conn->is_in_core = true;
-    kvp_master_on_connect(server->master, conn->id, begin(server));
+    kvp_master_on_connect(server->master, conn->id, begin_callback(server));
     return true;
 }
 
@@ -560,14 +564,14 @@ handle_frame(conn_t *conn, const kvp_frame_t *frame)
         server->conf.ops->on_frame(server->conf.ops->arg, conn->id, frame);
         return;
     }
-    if (!conn->is_in_core && !greet(conn, frame)) return;
-    const uint64_t now = begin(server);
+    if (!conn->is_in_core && !admit_conn(conn, frame)) return;
+    const uint64_t now = begin_callback(server);
     conn->asked_ns = conn->received_ns;
     kvp_master_on_frame(server->master, conn->id, frame, now);
     conn->share_ns -= (int64_t)kvp_min_u64(end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
     log_notes(server, conn);
-    collect(server);
-    const bool is_mute = kvp_master_is_mute(server->master); /* what it is asked meanwhile would pile up in it */
+    collect_output(server);
+    const bool is_mute = kvp_master_is_mute(server->master); /* requests to a silent core would pile up in it */
     if (conn->is_ending || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;
     if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
     if (unsent_bytes(conn) > PAUSE_BYTES || is_mute) {
@@ -576,7 +580,8 @@ handle_frame(conn_t *conn, const kvp_frame_t *frame)
     }
 }
 
-/* handle_frames gives the core whole frames as long as the connection's share of the turn lasts, and returns how many. */
+/* handle_frames gives the core whole frames as long as the connection's share of the turn lasts,
+ * and returns how many. */
 static uint32_t
 handle_frames(conn_t *conn)
 {
@@ -587,12 +592,12 @@ handle_frames(conn_t *conn)
     if (conn->turn != server->turn) conn->share_ns = conn->share_ns < 0 ? conn->share_ns + TURN_NS : TURN_NS;
     conn->turn = server->turn;
     while (has_frame && !conn->is_ending && conn->state == CONN_READS && conn->share_ns > 0) {
-        if (conn->is_in_core && is_fenced(server, begin(server))) break;
+        if (conn->is_in_core && is_fenced(server, begin_callback(server))) break;
         uint32_t length_max = conn->is_greeted ? KVP_FRAME_MAX : KVP_FRAME_FIRST_MAX;
         kvp_frame_t frame;
         if (kvp_inbuf_next(&conn->in, length_max, &frame, &has_frame) != KVP_OK) {
             server->stats.framing_errors++;
-            complain(server, conn, "connection closed: malformed frame header");
+            log_complaint(server, conn, "connection closed: malformed frame header");
             close_conn(conn);
         } else if (has_frame) {
             handle_frame(conn, &frame);
@@ -601,71 +606,72 @@ handle_frames(conn_t *conn)
     }
     if (conn->share_ns <= 0 && conn->state == CONN_READS && !conn->is_ending) {
         server->stats.turn_waits++;
-        wait_in(conn, CONN_WAITS_TURN, &server->hungry);
+        wait_in(conn, CONN_WAITS_TURN, &server->waits_turn);
     }
     return n;
 }
 
-/* feed hands whole frames to the core, and keeps what is left of the bytes. A frame's deadline is set once, when its first
- * bytes are kept; it does not run while the connection is not read. */
+/* feed hands whole frames to the core, and keeps what is left of the bytes. A frame's deadline is
+ * set once, when its first bytes are kept; it does not run while the connection is not read. */
 static void
-feed(conn_t *conn)
+feed_frames(conn_t *conn)
 {
     kvp_server_t *server = conn->server;
     const bool is_next = handle_frames(conn) > 0;
 
-    if (is_next && server->beyond == conn) server->beyond = NULL;
+    if (is_next && server->over_budget == conn) server->over_budget = NULL;
     if (conn->is_ending) {
         kvp_inbuf_fini(&conn->in);
     } else if (kvp_inbuf_keep(&conn->in) != KVP_OK) {
-        complain(server, conn, "connection closed: no memory for its frame");
+        log_complaint(server, conn, "connection closed: no memory for its frame");
         close_conn(conn);
     } else if (!conn->is_greeted) {
-        ; /* its deadline is that of its Hello */
+        ; /* its deadline is its Hello's */
     } else if (conn->in.own_len == 0 || conn->state != CONN_READS) {
         kvp_list_del(&conn->deadline_link);
     } else if (is_next || kvp_list_is_empty(&conn->deadline_link)) {
-        set_deadline(conn, &server->cut, begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
+        set_deadline(conn, &server->cut, begin_callback(server) + server->conf.partial_ms * KVP_NS_PER_MS);
     }
     count_input(conn);
     set_reading(conn);
 }
 
-/* let_in reads on those who wait for room, each when the rest of its frame fits. One at a time is let in if it does not:
- * else all could wait for one another. */
+/* let_in resumes connections that wait for room, each when the rest of its frame fits. One at a
+ * time may exceed the budget: else all could wait for one another. */
 static void
 let_in(kvp_server_t *server)
 {
-    while (!kvp_list_is_empty(&server->cramped)) {
-        conn_t *conn = kvp_list_first(&server->cramped, conn_t, wait_link);
+    while (!kvp_list_is_empty(&server->waits_room)) {
+        conn_t *conn = kvp_list_first(&server->waits_room, conn_t, wait_link);
         bool fits = server->stats.input_bytes + kvp_inbuf_wanted(&conn->in) <= server->conf.input_max;
-        if (!fits && server->beyond != NULL) return;
-        if (!fits) server->beyond = conn;
+        if (!fits && server->over_budget != NULL) return;
+        if (!fits) server->over_budget = conn;
         kvp_list_del(&conn->wait_link);
         conn->state = CONN_READS;
         if (kvp_inbuf_make_room(&conn->in) != KVP_OK) {
-            complain(server, conn, "connection closed: no memory for its frame");
+            log_complaint(server, conn, "connection closed: no memory for its frame");
             close_conn(conn);
             continue;
         }
         count_input(conn);
-        if (conn->is_greeted) set_deadline(conn, &server->cut, begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
+        if (conn->is_greeted)
+            set_deadline(conn, &server->cut, begin_callback(server) + server->conf.partial_ms * KVP_NS_PER_MS);
         set_reading(conn);
     }
 }
 
-/* take_turns goes round those who wait for a turn, each once at most. */
+/* take_turns serves the connections that wait for a turn, each at most once. */
 static void
 take_turns(kvp_server_t *server)
 {
     uint64_t began = kvp_boot_ns(), now = began;
 
     server->turn++;
-    while (!kvp_list_is_empty(&server->hungry) && now - began < TURNS_NS) {
-        conn_t *conn = kvp_list_first(&server->hungry, conn_t, wait_link);
+    while (!kvp_list_is_empty(&server->waits_turn) && now - began < TURNS_NS) {
+        conn_t *conn = kvp_list_first(&server->waits_turn, conn_t, wait_link);
         if (conn->turn == server->turn) return;
-        begin(server);
-        resume(conn);
+        begin_callback(server);
+        resume_conn(conn);
         flush_all(server);
         conn->asked_ns = 0;
         now = kvp_boot_ns();
@@ -684,7 +690,7 @@ on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     size_t len;
 
     (void)suggested;
-    begin(server);
+    begin_callback(server);
     kvp_err_t err = kvp_inbuf_room(&conn->in, server->shared, kvp_min_u64(SHARED_BYTES, at_once),
                                    max - kvp_min_u64(max, kept), &at, &len);
     count_input(conn);
@@ -696,7 +702,7 @@ on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     if (err != KVP_EAGAIN) return;
     server->stats.room_waits++;
     if (conn->is_greeted) kvp_list_del(&conn->deadline_link);
-    wait_in(conn, CONN_WAITS_ROOM, &server->cramped);
+    wait_in(conn, CONN_WAITS_ROOM, &server->waits_room);
 }
 
 static void
@@ -707,7 +713,7 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
 
     (void)buf;
     if (nread == 0) return;
-    begin(server);
+    begin_callback(server);
     if (nread < 0 && conn->state == CONN_WAITS_ROOM) {
         set_reading(conn);
     } else if (nread < 0) {
@@ -716,7 +722,7 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
         server->stats.received_bytes += (size_t)nread;
         conn->received_ns = server->times->readable_ns;
         kvp_inbuf_received(&conn->in, (size_t)nread);
-        feed(conn);
+        feed_frames(conn);
     }
     flush_all(server);
     conn->asked_ns = 0;
@@ -763,11 +769,11 @@ on_accept(void *arg, int fd, bool is_unix)
 {
     kvp_server_t *server = arg;
     conn_t *conn = calloc(1, sizeof(*conn));
-    uint64_t now = begin(server);
+    uint64_t now = begin_callback(server);
 
     if (conn == NULL || !take_slot(server, conn)) {
         server->stats.refused++;
-        complain(server, NULL, "connection refused: there are too many");
+        log_complaint(server, NULL, "connection refused: there are too many");
         free(conn);
         close(fd);
         return;
@@ -782,50 +788,50 @@ on_accept(void *arg, int fd, bool is_unix)
         uv_close(&conn->uv.handle, on_closed);
         return;
     }
-    set_deadline(conn, &server->greeting, now + server->conf.hello_ms * KVP_NS_PER_MS);
+    set_deadline(conn, &server->before_hello, now + server->conf.hello_ms * KVP_NS_PER_MS);
 }
 
 /* expire closes the connections at the head of a queue whose time has come. */
 static void
-expire(kvp_server_t *server, kvp_list_t *queue, uint64_t now, const char *reason)
+expire_queue(kvp_server_t *server, kvp_list_t *queue, uint64_t now, const char *reason)
 {
     while (!kvp_list_is_empty(queue)) {
         conn_t *conn = kvp_list_first(queue, conn_t, deadline_link);
         if (conn->deadline_ns > now) break;
         if (reason != NULL) {
             server->stats.timeouts++;
-            complain(server, conn, reason);
+            log_complaint(server, conn, reason);
         }
         close_conn(conn);
     }
 }
 
 static void
-tick(kvp_server_t *server)
+on_tick(kvp_server_t *server)
 {
-    const uint64_t now = begin(server);
+    const uint64_t now = begin_callback(server);
     if (server->is_stopping || is_fenced(server, now)) return;
     kvp_master_on_tick(server->master, now);
     (void)end_step(server, KVP_STEP_TICK, now);
     log_notes(server, NULL);
-    collect(server);
+    collect_output(server);
 }
 
 static void
 on_timer(uv_timer_t *timer)
 {
     kvp_server_t *server = timer->data;
-    uint64_t now = begin(server);
+    uint64_t now = begin_callback(server);
 
     server->timer_at_ns = UINT64_MAX;
-    arm(server, now + SWEEP_NS, now);
-    expire(server, &server->greeting, now, "connection closed: no Hello in time");
+    arm_timer(server, now + SWEEP_NS, now);
+    expire_queue(server, &server->before_hello, now, "connection closed: no Hello in time");
     const uint64_t partial_ns = server->conf.partial_ms * KVP_NS_PER_MS;
-    const uint64_t early_ns = kvp_list_is_empty(&server->cramped) ? 0 : partial_ns - partial_ns / 10;
-    expire(server, &server->cut, now + early_ns, "connection closed: the rest of a frame did not come");
-    expire(server, &server->ending, now, NULL);
+    const uint64_t early_ns = kvp_list_is_empty(&server->waits_room) ? 0 : partial_ns - partial_ns / 10;
+    expire_queue(server, &server->cut, now + early_ns, "connection closed: the rest of a frame did not come");
+    expire_queue(server, &server->ending, now, NULL);
     if (server->save_due_ns <= now && !server->is_stopping) save_ident(server);
-    if (kvp_master_due(server->master) <= now) tick(server);
+    if (kvp_master_due(server->master) <= now) on_tick(server);
     flush_all(server);
 }
 
@@ -838,11 +844,11 @@ on_save_end(uv_work_t *work, int status)
     (void)status;
     server->is_saving = false;
     if (server->is_stopping) return;
-    now = begin(server);
+    now = begin_callback(server);
     if (!server->is_saved) server->save_due_ns = now + SAVE_AGAIN_NS;
-    arm(server, server->save_due_ns, now);
+    arm_timer(server, server->save_due_ns, now);
     kvp_master_ident_saved(server->master, &server->ident, server->is_saved);
-    collect(server);
+    collect_output(server);
     wake_if_not_mute(server);
     flush_all(server);
 }
@@ -851,8 +857,8 @@ static void
 on_work(uv_idle_t *work)
 {
     kvp_server_t *server = work->data;
-    if (!kvp_master_has_work(server->master)) return; /* others wait for a turn */
-    tick(server);
+    if (!kvp_master_has_work(server->master)) return; /* connections wait for a turn */
+    on_tick(server);
     flush_all(server);
 }
 
@@ -867,7 +873,7 @@ on_turn_end(uv_prepare_t *prepare)
         take_turns(server);
     }
     if (server->conf.ops != NULL && !server->is_stopping) {
-        begin(server);
+        begin_callback(server);
         if (is_fenced(server, kvp_boot_ns()) && !server->is_fence_told) {
             server->is_fence_told = true;
             server->conf.ops->on_fenced(server->conf.ops->arg);
@@ -879,14 +885,14 @@ on_turn_end(uv_prepare_t *prepare)
     if (!kvp_times_end(server->times, now) || server->is_stopping) return;
     const bool has_write = server->conf.log != NULL && kvp_log_writer_wants_write(server->conf.log, now);
     if (has_write || (kvp_master_has_work(server->master) && !server->is_fenced) ||
-        !kvp_list_is_empty(&server->hungry)) {
+        !kvp_list_is_empty(&server->waits_turn)) {
         uv_idle_start(&server->work, on_work);
     } else {
         uv_idle_stop(&server->work);
     }
     if (server->is_fenced) return; /* nothing is done before the fence is lifted */
-    arm(server, kvp_master_due(server->master), now);
-    if (server->conf.log != NULL) arm(server, kvp_log_writer_due(server->conf.log), now);
+    arm_timer(server, kvp_master_due(server->master), now);
+    if (server->conf.log != NULL) arm_timer(server, kvp_log_writer_due(server->conf.log), now);
 }
 
 static uint32_t
@@ -915,12 +921,12 @@ kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out)
     server->log_limit.interval_ms = 1000;
     kvp_listener_init(&server->tcp);
     kvp_listener_init(&server->local);
-    kvp_list_init(&server->greeting);
+    kvp_list_init(&server->before_hello);
     kvp_list_init(&server->cut);
     kvp_list_init(&server->ending);
     kvp_list_init(&server->unsent);
-    kvp_list_init(&server->hungry);
-    kvp_list_init(&server->cramped);
+    kvp_list_init(&server->waits_turn);
+    kvp_list_init(&server->waits_room);
 
     server->shared = aligned_alloc(64, SHARED_BYTES);
     if (server->shared == NULL) goto fail;
@@ -977,7 +983,7 @@ kvp_server_stop(kvp_server_t *server)
     if (server->uv == NULL) return;
     if (!server->is_stopping) {
         server->is_stopping = true;
-        begin(server);
+        begin_callback(server);
         kvp_listener_close(&server->tcp);
         kvp_listener_close(&server->local);
         uv_idle_stop(&server->work);
@@ -995,7 +1001,7 @@ kvp_server_stop(kvp_server_t *server)
     close_handle((uv_handle_t *)&server->turn_end);
 }
 
-/* ---- masters that elect one of them */
+/* ---- several masters with an election */
 void
 kvp_server_drop(kvp_server_t *server)
 {
@@ -1011,7 +1017,7 @@ kvp_server_swap(kvp_server_t *server, kvp_master_t *master)
     for (uint32_t i = 0; i < server->slot_cap; i++) {
         conn_t *conn = server->slots[i].conn;
         if (conn == NULL || !conn->is_in_core) continue;
-        conn->is_in_core = false; /* the core that knew it is nobody's any more */
+        conn->is_in_core = false; /* the core that knew it was removed */
         close_conn(conn);
     }
     server->master = master;
@@ -1070,7 +1076,7 @@ kvp_server_end(kvp_server_t *server, uint64_t id)
     conn_t *conn = find_conn(server, id);
 
     if (conn == NULL || !conn->is_foreign) return;
-    conn->is_foreign = false; /* who ends it knows that it is gone */
+    conn->is_foreign = false; /* the closing caller knows */
     conn->is_ending = true;
     mark_unsent(conn);
 }
@@ -1083,14 +1089,14 @@ kvp_server_give(kvp_server_t *server, uint64_t id)
     if (conn == NULL || !conn->is_foreign) return;
     conn->is_foreign = false;
     conn->is_greeted = false;
-    set_deadline(conn, &server->greeting, begin(server) + server->conf.hello_ms * KVP_NS_PER_MS);
+    set_deadline(conn, &server->before_hello, begin_callback(server) + server->conf.hello_ms * KVP_NS_PER_MS);
 }
 
 void
 kvp_server_flush(kvp_server_t *server)
 {
-    begin(server);
-    collect(server);
+    begin_callback(server);
+    collect_output(server);
     flush_all(server);
 }
 

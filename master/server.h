@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The shell around the master's core: connections in, whole frames to the core, its answers out. One libuv loop thread
- * runs all of it and owns the core; nothing here knows what a frame means.
- */
+ * The shell around the master's core: connections in, whole frames to the core, its answers out.
+ * One libuv loop thread runs all of it and owns the core; the shell does not interpret frames. */
 #ifndef KVP_MASTER_SERVER_H
 #define KVP_MASTER_SERVER_H
 
@@ -15,11 +14,13 @@
 
 typedef struct kvp_server kvp_server_t;
 
-/* What others than the core do with connections (master/ha). All in the loop's thread. */
+/* The callbacks for connections that do not belong to the core (master/ha). All in the loop's
+ * thread. */
 typedef struct {
     /* The first frame of a connection: true = it is theirs from now on. */
     bool (*on_first)(void *arg, uint64_t conn, const kvp_frame_t *frame);
-    void (*on_frame)(void *arg, uint64_t conn, const kvp_frame_t *frame); /* one more of theirs; borrowed */
+    /* a later frame of such a connection; borrowed */
+    void (*on_frame)(void *arg, uint64_t conn, const kvp_frame_t *frame);
     void (*on_gone)(void *arg, uint64_t conn); /* theirs has ended */
     void (*on_turn)(void *arg); /* the loop is about to wait */
     void (*on_fenced)(void *arg); /* the time is over in which the core may act */
@@ -30,16 +31,17 @@ typedef struct {
     kvp_hostport_t listen;
     uint32_t max_conns; /* 0 = 65536 */
     uint32_t hello_ms; /* a connection without its first whole frame is closed after this; 0 = 5 s */
-    uint32_t partial_ms; /* a frame cut in the middle is waited for this long since its first byte, and a
-                          * tenth of that while others wait for room; 0 = 10 s */
-    uint32_t linger_ms; /* a peer may take this long to read what it was sent before a close; 0 = 500 ms */
+    /* time limit of a frame from its first byte, and a tenth of it while others wait for room; 0 =
+     * 10 s */
+    uint32_t partial_ms;
+    uint32_t linger_ms; /* time for a peer to read its pending bytes before a close; 0 = 500 ms */
     uint64_t input_max; /* bytes kept of all connections' frames that are not whole, or not handled; 0 = 64 MiB */
-    uint64_t output_max; /* bytes that may wait for a peer that does not read; 0 = 64 MiB */
-    /* The core's term or the pool's name changed: made durable before it returns, where anything is; false: it could not be,
-     * and is asked for again after 5 s. NULL = nobody keeps it. In a thread of libuv's pool, one call at a time. */
+    uint64_t output_max; /* bytes queued for a peer that does not read; 0 = 64 MiB */
+    /* The core's term or the pool's name changed: the call makes it durable. False: it failed, and
+     * is repeated after 5 s. NULL = not saved. In a thread of libuv's pool, one call at a time. */
     bool (*save_ident)(void *arg, const kvp_master_ident_t *ident);
     void *save_ident_arg;
-    kvp_log_writer_t *log; /* opened; borrowed until destroy; NULL = there is none */
+    kvp_log_writer_t *log; /* opened; borrowed until destroy; NULL = none */
     const kvp_server_ops_t *ops; /* borrowed; NULL = all connections are the core's */
 } kvp_server_conf_t;
 
@@ -73,8 +75,9 @@ typedef struct {
 #undef KVP_SERVER_STAT_FIELD
 } kvp_server_stats_t;
 
-/* kvp_server_create binds the TCP address and, if it can, the Unix socket; nothing is accepted yet. Errors are
- * kvp_listener_open_tcp's, or NOMEM. destroy is for after uv_run has returned, or for a server that was never started. */
+/* kvp_server_create binds the TCP address and, if it can, the Unix socket; nothing is accepted yet.
+ * Errors are kvp_listener_open_tcp's, or NOMEM. destroy is for after uv_run has returned, or for a
+ * server that was never started. */
 kvp_err_t kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out) KVP_MUST_USE;
 void kvp_server_destroy(kvp_server_t *server);
 
@@ -86,16 +89,20 @@ const char *kvp_server_unix_path(const kvp_server_t *server);
  * After a failure, as after a success: stop, uv_run, destroy. */
 kvp_err_t kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_times_t *times) KVP_MUST_USE;
 
-/* Where masters elect one of them. kvp_server_swap: that core instead of the one before, which is the caller's again; all connections of
- * the core are closed. kvp_server_act_until: the core takes no input and says nothing from then on (kvp_boot_ns), also where this process
- * was stopped in between; UINT64_MAX, which it begins with, is never. kvp_server_drop closes all connections of the core. */
+/* With an election. kvp_server_swap replaces the core; the old one is the caller's again, and all
+ * connections of the core are closed. kvp_server_act_until: from this time on (kvp_boot_ns) the
+ * core takes no input and sends no output, even if this process was stopped in between; UINT64_MAX,
+ * the initial value, is never. kvp_server_drop closes all connections of the core. */
 void kvp_server_swap(kvp_server_t *server, kvp_master_t *master);
 void kvp_server_act_until(kvp_server_t *server, uint64_t until_ns);
 void kvp_server_drop(kvp_server_t *server);
 kvp_master_t *kvp_server_core(const kvp_server_t *server);
 
-/* Connections that are not the core's. kvp_server_send queues *bytes, and leaves it empty; kvp_server_unsent: how many bytes wait. kvp_server_end closes it when that is
- * sent; kvp_server_reply sends a message as the answer to that request; kvp_server_give gives it to the core, as if it had just come. kvp_server_flush: the core was given something by others. Unknown numbers are ignored. */
+/* Connections that do not belong to the core. kvp_server_send queues *bytes, and leaves it empty.
+ * kvp_server_unsent returns the queued bytes. kvp_server_end closes the connection after they are
+ * sent. kvp_server_reply answers the request with a message. kvp_server_give gives the connection
+ * to the core, as a new one. kvp_server_flush: the core got input from elsewhere. Unknown numbers
+ * are ignored. */
 void kvp_server_send(kvp_server_t *server, uint64_t conn, kvp_buf_t *bytes);
 void kvp_server_reply(kvp_server_t *server, uint64_t conn, uint8_t opcode, uint64_t request_id, const void *msg);
 size_t kvp_server_unsent(kvp_server_t *server, uint64_t conn);
@@ -103,7 +110,8 @@ void kvp_server_end(kvp_server_t *server, uint64_t conn);
 void kvp_server_give(kvp_server_t *server, uint64_t conn);
 void kvp_server_flush(kvp_server_t *server);
 
-/* kvp_server_publish: events is told of the core at the end of each callback, when its log was taken; borrowed; NULL, as at first: nobody is. */
+/* kvp_server_publish: events gets the core at the end of each callback, after its log; borrowed;
+ * NULL, the initial value: no publisher. */
 void kvp_server_publish(kvp_server_t *server, kvp_publisher_t *events);
 
 /* kvp_server_stop ends accepting and unlinks the Unix socket at once, sends what waits (linger_ms at most) and closes
@@ -111,7 +119,8 @@ void kvp_server_publish(kvp_server_t *server, kvp_publisher_t *events);
  * thread; may be repeated. */
 void kvp_server_stop(kvp_server_t *server);
 
-/* kvp_server_stats: on the loop's thread, as kvp_server_log_stats; false: there is no log. why_out: why it cannot be written, "" = it can. */
+/* kvp_server_stats: on the loop's thread, as kvp_server_log_stats; false: no log. why_out: why it
+ * cannot be written, "" = no error. */
 void kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out);
 bool kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out, char why_out[KVP_LOG_WHY_BYTES]);
 

@@ -4,7 +4,7 @@
 #include "master/times.h"
 
 static bool
-add(kvp_histogram_t *histogram, uint64_t *longest, uint64_t ns)
+add_time(kvp_histogram_t *histogram, uint64_t *longest, uint64_t ns)
 {
     if (histogram != NULL) kvp_histogram_add(histogram, ns);
     if (ns <= *longest) return false;
@@ -16,7 +16,7 @@ bool
 kvp_times_end(kvp_times_t *times, uint64_t now)
 {
     if (times->begin_ns == 0) return false;
-    (void)add(times->turns, &times->turn_longest_ns, now - times->begin_ns);
+    (void)add_time(times->turns, &times->turn_longest_ns, now - times->begin_ns);
     times->last_begin_ns = times->begin_ns;
     times->last_end_ns = now;
     times->begin_ns = 0;
@@ -27,14 +27,14 @@ bool
 kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_t now, uint64_t waited_ns)
 {
     const uint64_t longest = kvp_times_step_longest(times), took = now - began;
-    (void)add(times->runs, &times->run_longest_ns, took - kvp_min_u64(took, waited_ns));
-    return add(times->steps, &times->step_longest_ns[kind], took) && took > longest;
+    (void)add_time(times->runs, &times->run_longest_ns, took - kvp_min_u64(took, waited_ns));
+    return add_time(times->steps, &times->step_longest_ns[kind], took) && took > longest;
 }
 
 bool
 kvp_times_answer(kvp_times_t *times, uint64_t asked_ns, uint64_t now)
 {
-    return add(times->answers, &times->answer_longest_ns, now - asked_ns);
+    return add_time(times->answers, &times->answer_longest_ns, now - asked_ns);
 }
 
 uint64_t

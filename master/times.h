@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the time of the master's loop goes: turns of the loop, steps of the core, and how long requests wait for their
- * answers. No clock of its own: the shell brings the time. The loop's thread only; histograms may be read from any.
+ * Measures the time of the master's loop: turns of the loop, steps of the core, and the waiting
+ * time of requests. No clock of its own: the shell passes the time. The loop's thread only;
+ * histograms may be read from any.
  *
- * A turn begins with the first callback after the loop has waited for events, and ends before it waits again. When a
- * request became readable nobody can tell exactly; what is found without waiting may have been there since the turn
- * before began, and is taken to have been. Answers' times are thus never told too short.
+ * A turn begins with the first callback after the loop has waited for events, and ends before it
+ * waits again. The exact time when a request became readable is unknown. A request found without a
+ * wait may have been there since the previous turn began, and counts from then, so answers' times
+ * are never too short.
  *
- * A step that takes long may just not have run: the shell looks at the thread's processor time when a turn begins, and at
- * the end of a step where the last look is a while ago. What passed between two looks and was not the thread's, it waited.
- */
+ * A long step may just not have been scheduled. So the shell reads the thread's processor time when
+ * a turn begins, and at the end of a step if the last reading is old. Time between two readings
+ * that the thread did not run counts as waiting. */
 #ifndef KVP_MASTER_TIMES_H
 #define KVP_MASTER_TIMES_H
 
@@ -17,35 +19,36 @@
 typedef enum { KVP_STEP_FRAME, KVP_STEP_TICK, KVP_STEP_CLOSE, KVP_STEP_KINDS } kvp_step_kind_t;
 
 typedef struct {
-    /* In ns; borrowed, and each may be NULL (nobody asks). */
+    /* In ns; borrowed, and each may be NULL (not wanted). */
     kvp_histogram_t *turns; /* waiting left out */
     kvp_histogram_t *steps; /* one call of the core, */
-    kvp_histogram_t *runs; /* and what of that the thread ran */
-    kvp_histogram_t *answers; /* one for each write of answers to who has just asked */
+    kvp_histogram_t *runs; /* and the time of it that the thread ran */
+    kvp_histogram_t *answers; /* one for each write of answers to a new request */
 
     uint64_t turn_longest_ns, answer_longest_ns;
     uint64_t step_longest_ns[KVP_STEP_KINDS];
     uint64_t run_longest_ns; /* of a step */
 
-    uint64_t begin_ns; /* of this turn; 0 = nothing has happened in it yet */
-    uint64_t last_begin_ns, last_end_ns; /* of the one before */
-    uint64_t readable_ns; /* from when on what is read in this turn may have been readable */
+    uint64_t begin_ns; /* of this turn; 0 = no event in it yet */
+    uint64_t last_begin_ns, last_end_ns; /* of the turn before */
+    uint64_t readable_ns; /* earliest time at which this turn's requests may have become readable */
     uint64_t look_ns, look_run_ns; /* the last look, and the thread's processor time then */
 } kvp_times_t;
 
-/* kvp_times_begin is told of every callback; the first of a turn begins it, and a look follows (true). */
+/* kvp_times_begin is called in every callback; the first of a turn begins the turn, and a look must
+ * follow (true). */
 static inline bool
 kvp_times_begin(kvp_times_t *times, uint64_t now)
 {
-    const uint64_t no_wait_ns = 10000; /* a wait that was shorter may not have been one */
+    const uint64_t no_wait_ns = 10000; /* a shorter wait may not have been one */
     if (times->begin_ns != 0) return false;
     times->begin_ns = now;
     times->readable_ns = now - times->last_end_ns < no_wait_ns ? times->last_begin_ns : now;
     return true;
 }
 
-/* kvp_times_is_look_due: before the end of a step is told, a look is wanted. kvp_times_look returns how long the thread
- * did not run since the look before. */
+/* kvp_times_is_look_due: a look is wanted before kvp_times_step. kvp_times_look returns the time
+ * that the thread did not run since the look before. */
 static inline bool
 kvp_times_is_look_due(const kvp_times_t *times, uint64_t now)
 {
@@ -65,8 +68,9 @@ kvp_times_look(kvp_times_t *times, uint64_t now, uint64_t run_ns)
 /* kvp_times_end ends the turn; false: nothing happened in it. */
 bool kvp_times_end(kvp_times_t *times, uint64_t now);
 
-/* kvp_times_step is told of each call of the core, and how long the thread waited since the last look; kvp_times_answer of answers written to whom asked_ns (readable_ns when
- * its request was read) belongs. Both return whether it was the longest so far. */
+/* kvp_times_step records each call of the core, and the thread's waiting time since the last look.
+ * kvp_times_answer records written answers to a request of asked_ns (readable_ns when the request
+ * was read). Both return whether it was the longest so far. */
 bool kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_t now, uint64_t waited_ns);
 bool kvp_times_answer(kvp_times_t *times, uint64_t asked_ns, uint64_t now);
 

@@ -2,11 +2,13 @@
  * See publisher.h.
  *
  * Design notes.
- * - Records and slices of the index go through one queue, in the order in which they were true. So who takes in all slices, and all records that came since the first of
- *   them, knows what there is (as with a dump that is made while a log goes on).
- * - A snapshot has the number of the last message before it, and the replay goes on with that message itself: the subscriber then has its bytes, and can ask by them later.
- * - After a pause (another master led, or events were lost) a number is left out: whoever has followed sees a gap, and asks.
- */
+ * - Records and slices of the index go through one queue, in the order in which they were true. So
+ *   a subscriber that reads all slices, and all records since the first slice, knows the present
+ *   state (as with a dump that is made while a log continues).
+ * - A snapshot has the number of the last message before it, and the replay continues with this
+ *   message itself: the subscriber then has its bytes, and can ask by them later.
+ * - After a pause (another master led, or events were lost) one number is skipped: followers see a
+ *   gap, and ask for a replay. */
 #include "master/events/publisher.h"
 
 #include "common/clock.h"
@@ -23,18 +25,18 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define QUEUE_MAX (64u << 20) /* bytes that wait; beyond, events are given up */
+#define QUEUE_MAX (64u << 20) /* waiting bytes; beyond, events are dropped */
 #define SLICE 512u /* records of the index that the loop looks at in a turn */
 #define BATCH 64u /* events of a message */
 #define RING_BYTES_MAX (128u << 20)
 #define CLIENTS_MAX 16u
-#define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* one that reads nothing for so long is given up */
-#define CLIENT_YIELD_NS KVP_NS_PER_S /* and for so long, if somebody else asks and all places are taken */
-#define SNAPSHOTS_MAX 3u /* of one replay: the ring was too short for so many */
+#define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* a client that reads nothing for this long is given up */
+#define CLIENT_YIELD_NS KVP_NS_PER_S /* the same limit while another client asks and all places are in use */
+#define SNAPSHOTS_MAX 3u /* of one replay: the ring was too short for that many */
 #define IDENTITY_MAX 255u
 #define SEQ_BYTES 8u
 #define PRIME UINT32_MAX /* client of slices: ourselves */
-#define POLL_MS 20 /* while somebody does not read */
+#define POLL_MS 20 /* while a client does not read */
 #define IDLE_MS 1000
 
 typedef enum { Q_BEGIN, Q_END, Q_RECORDS, Q_SLICE } kind_t;
@@ -61,11 +63,11 @@ typedef struct {
     uint64_t serial; /* of its walk */
     uint32_t cursor; /* of the index */
     bool is_waiting; /* for a slice, */
-    bool is_walked; /* or there is none left */
+    bool is_walked; /* or none is left */
     uint32_t snapshots;
     uint64_t seq; /* of the snapshot; C_RING: of the next message */
     uint64_t moved_ns;
-    kvp_event_batch_t batch; /* what it has to get before the next slice */
+    kvp_event_batch_t batch; /* messages to send before the next slice */
 } client_t;
 
 struct kvp_publisher {
@@ -84,7 +86,7 @@ struct kvp_publisher {
     kvp_publisher_stats_t stats;
 
     /* the loop's */
-    const kvp_master_t *core; /* that was begun with; NULL = none */
+    const kvp_master_t *core; /* the core of the current walk; NULL = none */
     bool is_lost;
 
     /* the thread's */
@@ -94,7 +96,7 @@ struct kvp_publisher {
     client_t prime;
     client_t clients[CLIENTS_MAX];
     uint64_t walks;
-    uint32_t turn; /* of the clients: who comes first */
+    uint32_t turn; /* index of the client that comes first */
     message_t *ring; /* of ring_cap places: message seq is at seq % ring_cap */
     uint32_t ring_cap, ring_events;
     uint64_t ring_bytes;
@@ -112,7 +114,7 @@ unix_ms(void)
 
 /* ---- the loop's side */
 static void
-enqueue(kvp_publisher_t *p, const item_t *item, const void *bytes)
+enqueue_item(kvp_publisher_t *p, const item_t *item, const void *bytes)
 {
     const uint64_t one = 1;
     bool has_slept;
@@ -143,7 +145,7 @@ kvp_publisher_log(kvp_publisher_t *p, const void *records, size_t len)
 
     if (p->core == NULL || p->is_lost || len == 0) return;
     if (waiting_bytes(p) + len <= QUEUE_MAX) {
-        enqueue(p, &item, records);
+        enqueue_item(p, &item, records);
         return;
     }
     p->is_lost = true;
@@ -171,7 +173,7 @@ give_slice(kvp_publisher_t *p, kvp_master_t *master)
     item.has_more = kvp_master_tell(master, &item.cursor, SLICE, &records);
     if (records.err != KVP_OK) kvp_panic("out of memory: a snapshot of the index");
     item.len = records.len;
-    enqueue(p, &item, records.data);
+    enqueue_item(p, &item, records.data);
     kvp_buf_fini(&records);
 }
 
@@ -184,7 +186,7 @@ kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master)
     if (p->core != now || is_again) {
         p->core = now;
         p->is_lost = false;
-        enqueue(p, &(item_t){.kind = now != NULL ? Q_BEGIN : Q_END}, NULL);
+        enqueue_item(p, &(item_t){.kind = now != NULL ? Q_BEGIN : Q_END}, NULL);
     }
     if (now != NULL && !p->is_lost) give_slice(p, master);
 }
@@ -221,7 +223,8 @@ put_seq(uint64_t seq, uint8_t out[SEQ_BYTES])
         out[i] = (uint8_t)(seq >> 8 * (SEQ_BYTES - 1 - i));
 }
 
-/* Somebody gets the index, and then what follows that message: it may be more than is kept else. */
+/* A client is getting the index, and then the messages after its start: the ring may grow over its
+ * limit. */
 static bool
 is_needed(const kvp_publisher_t *p)
 {
@@ -232,9 +235,9 @@ is_needed(const kvp_publisher_t *p)
     return is;
 }
 
-/* Sends what is in the batch, if it is anything, or all the same. */
+/* Sends the batch if it has events, or with is_forced also empty. */
 static void
-publish(kvp_publisher_t *p, bool is_forced)
+publish_batch(kvp_publisher_t *p, bool is_forced)
 {
     uint8_t seq[SEQ_BYTES];
     message_t *m;
@@ -260,7 +263,7 @@ publish(kvp_publisher_t *p, bool is_forced)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* 1 = sent, 0 = it does not read just now, -1 = it is gone. */
+/* 1 = sent, 0 = the client does not read now, -1 = it has disconnected. */
 static int
 send_to(kvp_publisher_t *p, const client_t *c, const char *topic, uint64_t number, const void *payload, size_t len)
 {
@@ -269,7 +272,7 @@ send_to(kvp_publisher_t *p, const client_t *c, const char *topic, uint64_t numbe
 
     put_seq(number, seq);
     if (zmq_send(p->router, c->identity, c->identity_len, flags) < 0) return errno == EAGAIN ? 0 : -1;
-    /* Behind the first part the others are taken, too. */
+    /* ZMQ accepts the later parts once it has accepted the first. */
     if (zmq_send(p->router, "", 0, flags) < 0 || zmq_send(p->router, topic, strlen(topic), flags) < 0 ||
         zmq_send(p->router, seq, sizeof seq, flags) < 0 || zmq_send(p->router, payload, len, ZMQ_DONTWAIT) < 0)
         return -1;
@@ -299,7 +302,7 @@ begin_walk(kvp_publisher_t *p, client_t *c)
 }
 
 static void
-abandon(kvp_publisher_t *p, client_t *c)
+abandon_client(kvp_publisher_t *p, client_t *c)
 {
     pthread_mutex_lock(&p->mutex);
     p->stats.events_abandoned++;
@@ -307,7 +310,7 @@ abandon(kvp_publisher_t *p, client_t *c)
     end_client(c);
 }
 
-/* False: it is gone, or does not read. */
+/* Returns false if the client has disconnected, or does not read. */
 static bool
 note_sent(kvp_publisher_t *p, client_t *c, int rc, uint64_t now_ns)
 {
@@ -316,7 +319,7 @@ note_sent(kvp_publisher_t *p, client_t *c, int rc, uint64_t now_ns)
     else if (rc < 0)
         end_client(c);
     else if (now_ns - c->moved_ns > CLIENT_WAIT_NS)
-        abandon(p, c);
+        abandon_client(p, c);
     return rc > 0;
 }
 
@@ -328,7 +331,7 @@ count_snapshot(kvp_publisher_t *p)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* Sends what it has of the index; when that is all, the ring follows. False: there is nothing to do just now. */
+/* Sends the client's part of the index; after its end, the ring. Returns false without work now. */
 static bool
 walk_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
 {
@@ -348,7 +351,7 @@ walk_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
         if (c->is_waiting) p->wake(p->arg);
         return false;
     }
-    /* Also an empty one: so a snapshot of nothing is one. */
+    /* Also an empty batch: a snapshot of an empty pool is one message. */
     kvp_buf_init(&payload, 0);
     kvp_event_payload(&batch, unix_ms(), &payload);
     is_sent = note_sent(p, c, send_to(p, c, "snapshot", c->seq, payload.data, payload.len), now_ns);
@@ -371,7 +374,7 @@ ring_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
     }
     if (c->seq < p->first) { /* the ring is shorter than the walk was long */
         if (c->snapshots == SNAPSHOTS_MAX)
-            abandon(p, c);
+            abandon_client(p, c);
         else
             begin_walk(p, c);
         return true;
@@ -382,7 +385,8 @@ ring_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
     return true;
 }
 
-/* Sums over all that was said up to the last message, whose number goes with them. One that does not read now asks again. */
+/* Sends sums over all events up to the last message, with its number. A client that does not read
+ * now asks again. */
 static void
 answer_digests(kvp_publisher_t *p, const uint8_t *identity, size_t len)
 {
@@ -391,7 +395,7 @@ answer_digests(kvp_publisher_t *p, const uint8_t *identity, size_t len)
     kvp_buf_t payload;
 
     if (!p->is_primed) return;
-    publish(p, false);
+    publish_batch(p, false);
     memcpy(c.identity, identity, len);
     kvp_buf_init(&payload, 0);
     kvp_stream_digests(p->stream, unix_ms(), &batch);
@@ -433,10 +437,10 @@ take_request(kvp_publisher_t *p, uint64_t now_ns)
             (spare == NULL && one->state != C_WAITING && now_ns - one->moved_ns > CLIENT_YIELD_NS))
             spare = one;
         else if (one->identity_len == lens[0] && memcmp(one->identity, parts[0], lens[0]) == 0)
-            c = one; /* it asks for something else now */
+            c = one; /* the client replaces its request */
     }
     if (c == NULL) c = spare;
-    if (c == NULL) return; /* it asks again in a while */
+    if (c == NULL) return; /* the client asks again in a while */
     end_client(c);
     memcpy(c->identity, parts[0], lens[0]);
     c->identity_len = lens[0];
@@ -449,7 +453,7 @@ take_request(kvp_publisher_t *p, uint64_t now_ns)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* What it gets; not before all that is there is known here. */
+/* Begins the answer to a client, once the thread knows the whole index. */
 static bool
 begin_answer(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
 {
@@ -488,11 +492,11 @@ run_clients(kvp_publisher_t *p, uint64_t now_ns)
         if (c->state == C_FREE || c->is_waiting) continue;
         wait_ms = left == 0 ? 0 : (long)kvp_min_u64((uint64_t)wait_ms, POLL_MS);
     }
-    p->turn++; /* each time another one comes first */
+    p->turn++; /* clients take turns at being first */
     return wait_ms;
 }
 
-/* ---- what the loop gave */
+/* ---- input from the loop */
 static void
 take_records(kvp_publisher_t *p, const uint8_t *bytes, size_t len, kvp_stream_mode_t mode, kvp_event_batch_t *batch)
 {
@@ -502,10 +506,11 @@ take_records(kvp_publisher_t *p, const uint8_t *bytes, size_t len, kvp_stream_mo
     for (size_t at = 0; at < len; at += rec.head.bytes) {
         memcpy(&rec.head, bytes + at, sizeof rec.head);
         memcpy(&rec, bytes + at, rec.head.bytes);
-        /* Of memory that is being dropped the index knows before the log says it: all are told, not only who asked. */
+        /* The index knows of memory that is being dropped before the log does: all subscribers get
+         * these events, not only the asking one. */
         if (mode == KVP_STREAM_SNAPSHOT) kvp_stream_take(p->stream, &rec, KVP_STREAM_LIVE, now_ms, &p->live);
         kvp_stream_take(p->stream, &rec, mode, now_ms, batch);
-        if (batch == &p->live && batch->n >= BATCH) publish(p, false);
+        if (batch == &p->live && batch->n >= BATCH) publish_batch(p, false);
     }
 }
 
@@ -539,7 +544,7 @@ take_slice(kvp_publisher_t *p, const item_t *item, const uint8_t *bytes)
     if (!is_prime || !c->is_walked) return;
     end_client(c);
     p->is_primed = true;
-    publish(p, true); /* the ring is never empty from here on */
+    publish_batch(p, true); /* the ring is never empty from here on */
     kvp_log_info("events", "publishing objects=%llu", (unsigned long long)kvp_stream_objects(p->stream));
 }
 
@@ -565,7 +570,7 @@ take_item(kvp_publisher_t *p, const item_t *item, const uint8_t *bytes)
     }
 }
 
-/* False: there was nothing. From then on the loop wakes us. */
+/* Returns false without input. From then on the loop wakes this thread. */
 static bool
 take_queue(kvp_publisher_t *p, kvp_buf_t *taken, bool *is_over_out)
 {
@@ -595,12 +600,12 @@ take_queue(kvp_publisher_t *p, kvp_buf_t *taken, bool *is_over_out)
 }
 
 static void *
-run(void *arg)
+run_publisher(void *arg)
 {
     kvp_publisher_t *p = arg;
     zmq_pollitem_t items[3] = {
         {.fd = p->event_fd, .events = ZMQ_POLLIN},
-        {.socket = p->pub, .events = ZMQ_POLLIN}, /* so that subscriptions are taken in while nothing is sent */
+        {.socket = p->pub, .events = ZMQ_POLLIN}, /* so that subscriptions are handled while nothing is sent */
         {.socket = p->router, .events = ZMQ_POLLIN}};
     const int n = p->router != NULL ? 3 : 2;
     kvp_buf_t taken;
@@ -613,7 +618,7 @@ run(void *arg)
         const uint64_t now_ns = kvp_boot_ns();
         long wait_ms;
 
-        publish(p, false);
+        publish_batch(p, false);
         wait_ms = run_clients(p, now_ns);
         items[0].revents = items[1].revents = items[2].revents = 0;
         (void)zmq_poll(items, n, has_any ? 0 : wait_ms);
@@ -638,7 +643,7 @@ bind_socket(kvp_publisher_t *p, int type, const char *endpoint, void **out)
 {
     const int yes = 1, none = 0, beat = 2000, beat_max = 6000;
     const int64_t most = 4096;
-    const int ahead = 8; /* messages to who asked for a replay: no slice is made before the one before it has left */
+    const int ahead = 8; /* messages to a replaying client: the next slice is made after the previous one has left */
 
     *out = zmq_socket(p->zmq, type);
     if (*out == NULL) return KVP_SYS;
@@ -646,7 +651,7 @@ bind_socket(kvp_publisher_t *p, int type, const char *endpoint, void **out)
     (void)zmq_setsockopt(*out, ZMQ_IPV6, &yes, sizeof yes);
     (void)zmq_setsockopt(*out, ZMQ_HEARTBEAT_IVL, &beat, sizeof beat);
     (void)zmq_setsockopt(*out, ZMQ_HEARTBEAT_TIMEOUT, &beat_max, sizeof beat_max);
-    (void)zmq_setsockopt(*out, ZMQ_MAXMSGSIZE, &most, sizeof most); /* of what peers send */
+    (void)zmq_setsockopt(*out, ZMQ_MAXMSGSIZE, &most, sizeof most); /* of messages from peers */
     if (type == ZMQ_ROUTER) (void)zmq_setsockopt(*out, ZMQ_ROUTER_MANDATORY, &yes, sizeof yes);
     if (type == ZMQ_ROUTER) (void)zmq_setsockopt(*out, ZMQ_SNDHWM, &ahead, sizeof ahead);
     if (zmq_bind(*out, endpoint) == 0) return KVP_OK;
@@ -655,7 +660,7 @@ bind_socket(kvp_publisher_t *p, int type, const char *endpoint, void **out)
 }
 
 static kvp_err_t
-build(kvp_publisher_t *p)
+build_sockets(kvp_publisher_t *p)
 {
     kvp_err_t err;
 
@@ -669,7 +674,7 @@ build(kvp_publisher_t *p)
     p->first = p->next = 1;
     err = bind_socket(p, ZMQ_PUB, p->conf.endpoint, &p->pub);
     if (err == KVP_OK && p->conf.replay != NULL) err = bind_socket(p, ZMQ_ROUTER, p->conf.replay, &p->router);
-    return err == KVP_OK ? kvp_thread_start(&p->thread, "kvp-events", run, p) : err;
+    return err == KVP_OK ? kvp_thread_start(&p->thread, "kvp-events", run_publisher, p) : err;
 }
 
 static void
@@ -702,7 +707,7 @@ kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(void *arg), 
     p->wake = wake;
     p->arg = arg;
     pthread_mutex_init(&p->mutex, NULL);
-    err = build(p);
+    err = build_sockets(p);
     if (err != KVP_OK) {
         free_publisher(p);
         return err;

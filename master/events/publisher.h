@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Publishes what the log says as KV events over ZMQ (stream.h), from a thread of its own: the loop hands it the log's records, and never waits for it. The
- * thread has a queue, a ring of the last messages, and who asks for a replay gets from that ring what it lacks, or, where the ring does not reach back so far, a snapshot of the index and
- * the ring from where that began. ADR 0033; docs/PROTOCOL.md "KV events of the pool".
- */
+ * Publishes the log as KV events over ZMQ (stream.h), from a thread of its own: the loop gives it
+ * the log's records, and never waits for it. The thread has a queue and a ring of the last
+ * messages. A client that asks for a replay gets the missing messages from the ring. If the ring
+ * does not reach back that far, the client gets a snapshot of the index, and the ring from the
+ * snapshot's beginning. ADR 0033; docs/PROTOCOL.md "KV events of the pool". */
 #ifndef KVP_MASTER_EVENTS_PUBLISHER_H
 #define KVP_MASTER_EVENTS_PUBLISHER_H
 
@@ -12,7 +13,7 @@ typedef struct {
     const char *endpoint; /* of ZMQ, to be bound; borrowed, as the next two */
     const char *replay; /* NULL = no replays */
     const char *backend;
-    uint32_t ring_events; /* that are kept for replays */
+    uint32_t ring_events; /* kept for replays */
     bool is_legacy;
 } kvp_publisher_conf_t;
 
@@ -31,19 +32,21 @@ typedef struct {
 #define KVP_PUBLISHER_STAT_FIELD(name, help) uint64_t name;
     KVP_PUBLISHER_STATS(KVP_PUBLISHER_STAT_FIELD)
 #undef KVP_PUBLISHER_STAT_FIELD
-    bool is_publishing; /* this master leads, and all that it has is known here */
+    bool is_publishing; /* this master leads, and the thread knows its whole index */
 } kvp_publisher_stats_t;
 
 typedef struct kvp_publisher kvp_publisher_t;
 
-/* kvp_publisher_create binds, and begins. INVALID (an endpoint that ZMQ does not take), SYS, NOMEM; logged. wake(arg), of any thread: kvp_publisher_turn is
- * to be called on the loop's thread soon. kvp_publisher_destroy ends the thread; what waits is not published. */
+/* kvp_publisher_create binds, and begins. INVALID (an endpoint that ZMQ does not take), SYS, NOMEM;
+ * logged. wake(arg), of any thread: kvp_publisher_turn is to be called on the loop's thread soon.
+ * kvp_publisher_destroy ends the thread; what waits is not published. */
 kvp_err_t kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(void *arg), void *arg,
                                kvp_publisher_t **out) KVP_MUST_USE;
 void kvp_publisher_destroy(kvp_publisher_t *p);
 
-/* On the loop's thread: kvp_publisher_log takes records of the core's log, whole ones, in their order; kvp_publisher_turn, when all that the core has said was given: notes which
- * core it is (NULL: none that may act), and whether it leads, and lets the thread have some of its index, if it wants that. */
+/* On the loop's thread. kvp_publisher_log takes whole records of the core's log, in their order.
+ * kvp_publisher_turn follows after all records of the turn: it passes the core (NULL: none that may
+ * act) and whether it leads, and gives the thread a slice of the index if wanted. */
 void kvp_publisher_log(kvp_publisher_t *p, const void *records, size_t len);
 void kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master);
 

@@ -17,7 +17,8 @@
 #define MEDIA 2u
 static const char *const media[MEDIA] = {"cpu", "disk"};
 
-/* What the map says of an object: media, the number of its tenant, and how often that was cleared; the highest bit so that it is never 0. */
+/* The map's value of an object: media, the number of its tenant, and the tenant's epoch; the
+ * highest bit keeps it non-zero. */
 #define VAL_IS (1ull << 63)
 #define VAL_TENANT_BITS 24u
 #define TENANTS_MAX (1u << VAL_TENANT_BITS)
@@ -32,7 +33,7 @@ typedef struct {
 
 typedef struct {
     uint32_t tenant;
-    uint64_t hash; /* of tenant and prefix, to find it */
+    uint64_t hash; /* of tenant and prefix, for look-up */
     char *prefix; /* owned */
     uint64_t counts[KVP_EVENT_RANGES], sums[KVP_EVENT_RANGES];
 } prefix_t;
@@ -66,14 +67,14 @@ tenant_of(kvp_stream_t *s, uint32_t id)
     return s->tenants_n++;
 }
 
-/* ---- what is said to be where */
+/* ---- the published places */
 static uint64_t
 val_of(const kvp_stream_t *s, uint32_t tenant, uint32_t at)
 {
     return VAL_IS | (uint64_t)(s->tenants[tenant].clears & UINT32_MAX >> 1) << (VAL_TENANT_BITS + 2) | tenant << 2 | at;
 }
 
-/* Media at which it was said to be, and not cleared since. */
+/* Returns the media of the object's published places that were not cleared since. */
 static uint32_t
 media_of(const kvp_stream_t *s, uint64_t val, uint32_t *tenant_out)
 {
@@ -102,7 +103,7 @@ prefix_of(kvp_stream_t *s, uint32_t tenant, const uint8_t *key, size_t len)
 
 /* ---- events */
 static int
-append(void *to, const char *bytes, size_t len)
+append_bytes(void *to, const char *bytes, size_t len)
 {
     kvp_buf_append(to, bytes, len);
     return 0;
@@ -131,12 +132,12 @@ typedef struct {
     const uint8_t *key;
     size_t key_len;
     const kvp_wire_lineage_t *lineage; /* NULL = none */
-    const kvp_wire_group_t *group; /* NULL = it is not told */
+    const kvp_wire_group_t *group; /* NULL = unknown */
     bool has_parts; /* its key is a connector's, and text: */
     kvp_connkey_t parts;
 } subject_t;
 
-/* What its key says. */
+/* Reads the fields of its key. */
 static void
 read_key(subject_t *o)
 {
@@ -144,7 +145,8 @@ read_key(subject_t *o)
                    kvp_connkey_read((const char *)o->key, o->key_len, &o->parts);
 }
 
-/* An object came to be at these media, or left them. What is no text for readers they do not sum up, either. */
+/* Updates the sums for an object that came to media or left them. Keys that are not text are left
+ * out, because readers leave them out. */
 static void
 add_up(kvp_stream_t *s, uint32_t tenant, const subject_t *o, uint32_t came, uint32_t left)
 {
@@ -208,7 +210,8 @@ pack_parent(msgpack_packer *pk, const char *name, const kvp_wire_lineage_t *line
         msgpack_pack_nil(pk);
 }
 
-/* Fields of a connector's key; those that it has not are left out. Returns how many there are. pk NULL: they are counted alone. */
+/* Packs the fields of a connector's key, without absent ones. Returns their number. pk NULL: only
+ * counts. */
 static uint32_t
 pack_parts(msgpack_packer *pk, const subject_t *o)
 {
@@ -276,15 +279,15 @@ pack_object(msgpack_packer *pk, const subject_t *o)
 #define OBJECT_FIELDS 5u
 
 static void
-tell(kvp_stream_t *s, uint32_t tenant, uint32_t medium, const subject_t *o, bool is_stored, bool is_live,
-     uint64_t now_ms, kvp_event_batch_t *batch)
+pack_event(kvp_stream_t *s, uint32_t tenant, uint32_t medium, const subject_t *o, bool is_stored, bool is_live,
+           uint64_t now_ms, kvp_event_batch_t *batch)
 {
     tenant_t *t = &s->tenants[tenant];
     const bool is_legacy = s->conf.is_legacy;
     msgpack_packer pk;
 
     if (is_live) t->event_ids[medium]++;
-    msgpack_packer_init(&pk, &batch->maps, append);
+    msgpack_packer_init(&pk, &batch->maps, append_bytes);
     msgpack_pack_map(&pk, ENVELOPE_FIELDS + OBJECT_FIELDS + pack_parts(NULL, o) + (is_legacy ? 2 : 0) +
                               (is_stored ? 2 + is_legacy : 0));
     pack_envelope(s, &pk, is_stored ? "stored" : "removed", is_stored ? "BlockStored" : "BlockRemoved",
@@ -325,13 +328,14 @@ take_commit(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, 
     for (uint32_t i = 0; i < MEDIA; i++) {
         const uint32_t bit = 1u << i;
 
-        if (mode == KVP_STREAM_SNAPSHOT && (now & bit) != 0) tell(s, tenant, i, &o, true, false, now_ms, batch);
+        if (mode == KVP_STREAM_SNAPSHOT && (now & bit) != 0) pack_event(s, tenant, i, &o, true, false, now_ms, batch);
         if (mode == KVP_STREAM_LIVE && ((now ^ was) & bit) != 0)
-            tell(s, tenant, i, &o, (now & bit) != 0, true, now_ms, batch);
+            pack_event(s, tenant, i, &o, (now & bit) != 0, true, now_ms, batch);
     }
 }
 
-/* Without the key it tells of what was told to be gone before, or is replaced. */
+/* Without a key, the record is about an object whose removal was published before, or that is
+ * replaced. */
 static void
 take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
 {
@@ -346,12 +350,12 @@ take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, ui
     read_key(&o);
     add_up(s, tenant, &o, 0, was);
     for (uint32_t i = 0; i < MEDIA; i++)
-        if ((was & 1u << i) != 0 && mode == KVP_STREAM_LIVE) tell(s, tenant, i, &o, false, true, now_ms, batch);
+        if ((was & 1u << i) != 0 && mode == KVP_STREAM_LIVE) pack_event(s, tenant, i, &o, false, true, now_ms, batch);
 }
 
 /* A bump: nothing of the tenant is anywhere, whatever becomes of its records. */
 static void
-clear(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
+clear_tenant(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
 {
     tenant_t *t = &s->tenants[tenant];
     msgpack_packer pk;
@@ -363,7 +367,7 @@ clear(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t now_ms,
         memset(s->prefixes[i].sums, 0, sizeof s->prefixes[i].sums);
     }
     for (uint32_t i = 0; i < MEDIA && mode == KVP_STREAM_LIVE; i++) {
-        msgpack_packer_init(&pk, &batch->maps, append);
+        msgpack_packer_init(&pk, &batch->maps, append_bytes);
         msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->conf.is_legacy);
         pack_envelope(s, &pk, "cleared", "AllBlocksCleared", ++t->event_ids[i], t->name, media[i], NULL, now_ms);
         batch->n++;
@@ -381,7 +385,7 @@ take_tenant(kvp_stream_t *s, const kvp_jrec_tenant_t *rec, kvp_stream_mode_t mod
     if (rec->name[0] != '\0') memcpy(t->name, rec->name, sizeof t->name);
     t->name[sizeof t->name - 1] = '\0';
     t->min_version = is_bump ? rec->min_version : t->min_version;
-    if (is_bump) clear(s, at, mode, now_ms, batch);
+    if (is_bump) clear_tenant(s, at, mode, now_ms, batch);
 }
 
 void
@@ -420,7 +424,7 @@ kvp_stream_digests(kvp_stream_t *s, uint64_t now_ms, kvp_event_batch_t *batch)
     for (uint32_t i = 0; i < s->prefixes_n; i++) {
         const prefix_t *p = &s->prefixes[i];
 
-        msgpack_packer_init(&pk, &batch->maps, append);
+        msgpack_packer_init(&pk, &batch->maps, append_bytes);
         msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->conf.is_legacy + 3);
         pack_envelope(s, &pk, "digest", "Digest", 0, s->tenants[p->tenant].name, NULL, NULL, now_ms);
         pack_name(&pk, "key_prefix", p->prefix);
@@ -441,7 +445,7 @@ kvp_event_payload(kvp_event_batch_t *batch, uint64_t now_ms, kvp_buf_t *out)
 {
     msgpack_packer pk;
 
-    msgpack_packer_init(&pk, out, append);
+    msgpack_packer_init(&pk, out, append_bytes);
     msgpack_pack_array(&pk, 3);
     msgpack_pack_uint64(&pk, now_ms);
     msgpack_pack_array(&pk, batch->n);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The log's records as KV events: what became available in memory ("cpu") or on an SSD ("disk"), and what is so no more. A state machine without
- * sockets: records in, msgpack out. It knows of each object where it was said to be, so that what changes nothing for others is no event.
+ * The log's records as KV events: objects that became available in memory ("cpu") or on an SSD
+ * ("disk"), and objects that left. A state machine without sockets: records in, msgpack out. It
+ * knows the published places of each object, so that a change without effect for others is no
+ * event.
  *
- * Events are the standard's envelope (README of the conductor's API). Two things are ours: `group_id` is the digest of the pool's group, and an event of type `digest`
- * tells sums over all that was said so far, by a tenant and a prefix of keys of upstream's connector, in KVP_EVENT_RANGES ranges.
- */
+ * Events use the standard's envelope (see the conductor's API). Two extensions are ours: `group_id`
+ * is the digest of the pool's group, and an event of type `digest` has sums over all published
+ * events, by a tenant and a prefix of the keys of upstream's connector, in KVP_EVENT_RANGES ranges. */
 #ifndef KVP_MASTER_EVENTS_STREAM_H
 #define KVP_MASTER_EVENTS_STREAM_H
 
@@ -16,9 +18,9 @@
 #define KVP_EVENT_PREFIXES_MAX 1024u /* of keys, of which digests are kept */
 
 typedef enum {
-    KVP_STREAM_PRIME, /* the records tell what there is: nobody is told */
-    KVP_STREAM_LIVE, /* what changes is told */
-    KVP_STREAM_SNAPSHOT, /* what there is is told, to who asked */
+    KVP_STREAM_PRIME, /* records describe the present state: nothing is published */
+    KVP_STREAM_LIVE, /* changes are published */
+    KVP_STREAM_SNAPSHOT, /* the present state goes to the asking client */
 } kvp_stream_mode_t;
 
 typedef struct {
@@ -26,7 +28,7 @@ typedef struct {
     bool is_legacy; /* fields of older names as well: type, block_hashes, parent_block_hash */
 } kvp_stream_conf_t;
 
-/* Events that are encoded, for one message. */
+/* Encoded events, for one message. */
 typedef struct {
     kvp_buf_t maps;
     uint32_t n;
@@ -39,12 +41,12 @@ kvp_stream_t *kvp_stream_create(const kvp_stream_conf_t *conf, uint64_t seed);
 void kvp_stream_destroy(kvp_stream_t *s);
 void kvp_stream_reset(kvp_stream_t *s);
 
-/* kvp_stream_take takes in one record, and appends what is to be told. now_ms: Unix time. */
+/* kvp_stream_take handles one record, and appends the events to publish. now_ms: Unix time. */
 void kvp_stream_take(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms,
                      kvp_event_batch_t *batch);
 /* kvp_stream_digests appends an event for each prefix. */
 void kvp_stream_digests(kvp_stream_t *s, uint64_t now_ms, kvp_event_batch_t *batch);
-uint64_t kvp_stream_objects(const kvp_stream_t *s); /* that are said to be somewhere */
+uint64_t kvp_stream_objects(const kvp_stream_t *s); /* objects with a published place */
 
 /* kvp_event_payload writes [now_ms, [events], 0] to out and empties the batch. */
 void kvp_event_payload(kvp_event_batch_t *batch, uint64_t now_ms, kvp_buf_t *out);

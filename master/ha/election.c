@@ -2,13 +2,14 @@
  * See election.h.
  *
  * Design notes.
- * - One request at a time, beside the renewals of the lease. A transaction whose answer is lost may have been made: nothing is concluded from
- *   that, the keys are read again, and who put them stands in them.
- * - A leader key is ours if it has our id and our lease: an earlier process of the same directory had another lease.
- * - A set that may have been written counts until another one surely is: its write could still be made after what was read since. Each write of it
- *   compares the revision of the one before, so that no two that are under way can both be.
- * - What is read is as new as the moment in which it was asked for. A lead is lost by what is read, never won.
- */
+ * - One request at a time, beside the renewals of the lease. A transaction without an answer may
+ *   have taken effect: the election reads the keys again, which name their writer.
+ * - A leader key is ours if it has our id and our lease: an earlier process of the same directory
+ *   had another lease.
+ * - A set whose write may have happened counts until another set is surely written: the write could
+ *   still take effect after the last read. Each write of the set compares the revision of the one
+ *   before, so that of two writes under way only one can succeed.
+ * - A read is as recent as the moment of its request. A read can lose the lead, never win it. */
 #include "master/ha/election.h"
 
 #include "common/mutate.h"
@@ -20,13 +21,13 @@
 
 #define S 1000000000ull
 #define MS 1000000ull
-#define READ_NS (1 * S) /* the keys are read that often, whatever the watch says */
+#define READ_NS (1 * S) /* interval of reading the keys, independent of the watch */
 #define AGAIN_NS (100 * MS) /* behind a failure */
 #define READING_MAX_NS (600 * S) /* a member that reads its log is waited for */
 #define BEATS 8u /* renewals in the life of a lease */
-#define UNSAFE "!" /* behind the members of a set */
+#define UNSAFE "!" /* mark after the members of a set */
 #define JITTER_MS 50u
-#define KEPT_PERCENT 80u /* of its lease a leader acts for, so that clocks may differ */
+#define KEPT_PERCENT 80u /* share of its lease for which a leader acts, so that clocks may differ */
 
 enum { ASK_NOTHING, ASK_GRANT, ASK_REGISTER, ASK_READ, ASK_CAMPAIGN, ASK_TERM, ASK_INSYNC, ASK_RESIGN };
 
@@ -43,9 +44,9 @@ format_master(const kvp_election_master_t *m, uint32_t term, char *out, size_t c
     snprintf(out, cap, "id=%s address=%s http=%s term=%u", m->id, m->address, m->http, term);
 }
 
-/* The word behind `name=`; false where there is none, or it is too long. */
+/* Reads the word after `name=`; false without one, or if it is too long. */
 static bool
-field(const char *text, const char *name, char *out, size_t cap)
+read_field(const char *text, const char *name, char *out, size_t cap)
 {
     const char *at = strstr(text, name);
     size_t len;
@@ -65,12 +66,12 @@ parse_master(const char *text, kvp_election_master_t *out, uint32_t *term_out)
     char term[16] = "0", reading[2] = "";
 
     memset(out, 0, sizeof *out);
-    out->is_reading = field(text, " reading=", reading, sizeof reading);
-    (void)field(text, " http=", out->http, sizeof out->http);
-    (void)field(text, " term=", term, sizeof term);
+    out->is_reading = read_field(text, " reading=", reading, sizeof reading);
+    (void)read_field(text, " http=", out->http, sizeof out->http);
+    (void)read_field(text, " term=", term, sizeof term);
     *term_out = (uint32_t)strtoul(term, NULL, 10);
-    return strncmp(text, "id=", 3) == 0 && field(text, "id=", out->id, sizeof out->id) &&
-           field(text, " address=", out->address, sizeof out->address) && out->id[0] != '\0';
+    return strncmp(text, "id=", 3) == 0 && read_field(text, "id=", out->id, sizeof out->id) &&
+           read_field(text, " address=", out->address, sizeof out->address) && out->id[0] != '\0';
 }
 
 static void
@@ -169,7 +170,7 @@ jitter_ns(kvp_election_t *e)
 }
 
 static void
-follow(kvp_election_t *e)
+begin_following(kvp_election_t *e)
 {
     e->role = KVP_ELECTION_FOLLOWS;
     e->own_revision = 0;
@@ -177,7 +178,7 @@ follow(kvp_election_t *e)
     e->is_read_due = true;
 }
 
-/* Without it etcd has forgotten what hung on it. */
+/* Without the lease etcd has deleted its keys. */
 static void
 lose_lease(kvp_election_t *e)
 {
@@ -185,7 +186,7 @@ lose_lease(kvp_election_t *e)
     e->has_beat = false;
     e->beat_id = 0;
     e->is_registered = e->is_told_ready = false;
-    if (e->role != KVP_ELECTION_FOLLOWS) follow(e);
+    if (e->role != KVP_ELECTION_FOLLOWS) begin_following(e);
 }
 
 static uint64_t
@@ -215,7 +216,7 @@ kvp_election_is_level(const kvp_election_t *e, uint32_t log_term, uint32_t level
 
 /* ---- requests */
 static kvp_etcd_op_t *
-ask(kvp_election_t *e, kvp_etcd_kind_t kind, uint32_t what)
+begin_op(kvp_election_t *e, kvp_etcd_kind_t kind, uint32_t what)
 {
     memset(&e->op, 0, sizeof e->op);
     e->op.kind = kind;
@@ -226,7 +227,7 @@ ask(kvp_election_t *e, kvp_etcd_kind_t kind, uint32_t what)
 }
 
 static void
-compare(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, bool is_mod, int64_t revision)
+add_compare(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, bool is_mod, int64_t revision)
 {
     kvp_etcd_compare_t *c = &op->compares[op->compares_n++];
 
@@ -236,7 +237,7 @@ compare(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, bool is_mo
 }
 
 static kvp_etcd_write_t *
-put(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, int64_t lease)
+add_write(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, int64_t lease)
 {
     kvp_etcd_write_t *w = &op->writes[op->writes_n++];
 
@@ -248,13 +249,13 @@ put(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, int64_t lease)
 static void
 ask_register(kvp_election_t *e)
 {
-    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_REGISTER);
+    kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_REGISTER);
     char name[KVP_ELECTION_ID_MAX + 16];
     kvp_etcd_write_t *w;
     size_t len;
 
     snprintf(name, sizeof name, "masters/%s", e->conf.self.id);
-    w = put(e, op, name, e->lease);
+    w = add_write(e, op, name, e->lease);
     format_master(&e->conf.self, e->log_term, w->value, sizeof w->value);
     len = strlen(w->value);
     e->is_asked_ready = e->is_ready;
@@ -266,24 +267,24 @@ ask_read(kvp_election_t *e)
 {
     e->is_read_due = false;
     e->read_ns = e->now_ns;
-    (void)ask(e, KVP_ETCD_READ, ASK_READ);
+    (void)begin_op(e, KVP_ETCD_READ, ASK_READ);
 }
 
 static void
 ask_campaign(kvp_election_t *e)
 {
-    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_CAMPAIGN);
+    kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_CAMPAIGN);
     kvp_etcd_write_t *w;
 
     if (KVP_RULE(CAMPAIGN_IF_ABSENT)) {
-        compare(e, op, "leader", false, 0);
-        compare(e, op, "term", true, e->term_revision); /* what made us a candidate is of this term */
+        add_compare(e, op, "leader", false, 0);
+        add_compare(e, op, "term", true, e->term_revision); /* the candidacy belongs to this term */
     }
-    w = put(e, op, "leader", e->lease);
+    w = add_write(e, op, "leader", e->lease);
     format_master(&e->conf.self, 0, w->value, sizeof w->value);
 }
 
-/* The highest term that was used: by etcd's key, and by the logs that the masters there have. */
+/* Returns the highest used term: of etcd's key, and of the logs of the registered masters. */
 static uint32_t
 highest_term_of_etcd(const kvp_election_t *e)
 {
@@ -301,29 +302,29 @@ highest_term(const kvp_election_t *e)
 static void
 ask_term(kvp_election_t *e)
 {
-    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_TERM);
+    kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_TERM);
     const kvp_election_pool_t *pool = e->pool.is_known ? &e->pool : &e->own_pool;
     kvp_election_set_t self = {.n = 1};
     kvp_etcd_write_t *w;
 
     e->own_term = 1 + highest_term(e);
     e->term_before = e->term;
-    /* Who is elected anew before it has led does so as a member, maybe, of a set of itself. */
+    /* A master elected again before it has led may be a member only of a set of its own making. */
     e->is_unsafe |= e->insync.is_unsafe;
     e->is_unsafe |= e->insync.n > 0 && (e->is_doubted || !kvp_election_set_has(&e->insync, e->conf.self.id));
     memcpy(self.ids[0], e->conf.self.id, sizeof self.ids[0]);
     self.is_unsafe = e->is_unsafe;
-    compare(e, op, "leader", false, e->own_revision);
-    compare(e, op, "term", true, e->term_revision);
-    compare(e, op, "insync", true, e->insync_revision);
-    w = put(e, op, "term", 0);
+    add_compare(e, op, "leader", false, e->own_revision);
+    add_compare(e, op, "term", true, e->term_revision);
+    add_compare(e, op, "insync", true, e->insync_revision);
+    w = add_write(e, op, "term", 0);
     snprintf(w->value, sizeof w->value, "%u", e->own_term);
     if (!KVP_RULE(SET_BEFORE_LEAD)) self = e->insync;
-    w = put(e, op, "insync", 0);
+    w = add_write(e, op, "insync", 0);
     format_set(&self, w->value, sizeof w->value);
-    w = put(e, op, "leader", e->lease);
+    w = add_write(e, op, "leader", e->lease);
     format_master(&e->conf.self, e->own_term, w->value, sizeof w->value);
-    w = put(e, op, "pool", 0);
+    w = add_write(e, op, "pool", 0);
     format_pool(pool, w->value, sizeof w->value);
     e->wanted_insync = self;
 }
@@ -331,15 +332,15 @@ ask_term(kvp_election_t *e)
 static void
 ask_insync(kvp_election_t *e)
 {
-    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_INSYNC);
+    kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_INSYNC);
     kvp_etcd_write_t *w;
 
     if (KVP_RULE(SET_IF_LEADER)) {
-        compare(e, op, "leader", false, e->own_revision);
-        compare(e, op, "insync", true, e->insync_revision);
+        add_compare(e, op, "leader", false, e->own_revision);
+        add_compare(e, op, "insync", true, e->insync_revision);
     }
     add_all(&e->asked_insync, &e->wanted_insync);
-    w = put(e, op, "insync", 0);
+    w = add_write(e, op, "insync", 0);
     format_set(&e->wanted_insync, w->value, sizeof w->value);
     e->is_insync_due = false;
 }
@@ -347,13 +348,13 @@ ask_insync(kvp_election_t *e)
 static void
 ask_resign(kvp_election_t *e)
 {
-    kvp_etcd_op_t *op = ask(e, KVP_ETCD_TXN, ASK_RESIGN);
+    kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_RESIGN);
 
-    compare(e, op, "leader", false, e->own_revision);
-    put(e, op, "leader", 0)->is_removal = true;
+    add_compare(e, op, "leader", false, e->own_revision);
+    add_write(e, op, "leader", 0)->is_removal = true;
 }
 
-/* ---- what to do next */
+/* ---- the next step */
 static bool
 is_member_reading(const kvp_election_t *e)
 {
@@ -362,8 +363,9 @@ is_member_reading(const kvp_election_t *e)
     return false;
 }
 
-/* A member of the set knows what is gone, so it goes first; one that is there and reads its log is waited for longer. Who has no pool of its own does not make one up
- * while another may come that has. */
+/* A member of the in-sync set has all acknowledged records, so members go first; a registered
+ * member that still reads its log gets more time. A master without a pool of its own does not
+ * create one while another master may come that has the pool. */
 static bool
 may_campaign(const kvp_election_t *e)
 {
@@ -377,11 +379,11 @@ may_campaign(const kvp_election_t *e)
 }
 
 static void
-next(kvp_election_t *e)
+take_next_step(kvp_election_t *e)
 {
     if (e->asked_id != 0 || e->now_ns < e->again_ns) return;
     if (e->lease == 0) {
-        ask(e, KVP_ETCD_GRANT, ASK_GRANT)->ttl_s = e->conf.ttl_s;
+        begin_op(e, KVP_ETCD_GRANT, ASK_GRANT)->ttl_s = e->conf.ttl_s;
         return;
     }
     if (e->role == KVP_ELECTION_LEADS && e->is_resigning)
@@ -399,7 +401,7 @@ next(kvp_election_t *e)
 }
 
 static void
-beat(kvp_election_t *e)
+renew_lease(kvp_election_t *e)
 {
     if (e->lease == 0 || e->beat_id != 0 || e->now_ns < e->beat_due_ns) return;
     memset(&e->beat, 0, sizeof e->beat);
@@ -433,10 +435,10 @@ void
 kvp_election_tick(kvp_election_t *e, uint64_t now_ns)
 {
     e->now_ns = now_ns;
-    /* Nobody keeps it alive any more: it is over in etcd as well, or soon. */
+    /* No renewal has succeeded for long: the lease has expired in etcd, or soon will. */
     if (e->lease != 0 && now_ns > e->alive_ns + 10 * ttl_ns(e)) lose_lease(e);
-    beat(e);
-    next(e);
+    renew_lease(e);
+    take_next_step(e);
 }
 
 void
@@ -525,7 +527,8 @@ take_key(kvp_election_t *e, const char *name, const kvp_etcd_kv_t *kv)
     }
 }
 
-/* Before we are in the list, whoever has our id there is an older process of this directory, whose lease is nearly over, or one of a copy of it. */
+/* Before our own registration, another registration of our id belongs to an older process of this
+ * directory, whose lease is nearly over, or to a process on a copy of it. */
 static void
 look_for_twin(kvp_election_t *e)
 {
@@ -556,21 +559,21 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
     look_for_twin(e);
     if (e->has_leader)
         e->absent_ns = 0;
-    else if (e->absent_ns == 0 || e->term_revision != term_before) /* another one has come and gone meanwhile */
+    else if (e->absent_ns == 0 || e->term_revision != term_before) /* another leader came and went meanwhile */
         e->absent_ns = e->now_ns + jitter_ns(e);
-    if (e->has_leader && !is_ours(e)) e->stand_off_ns = 0; /* somebody has what was given up */
-    if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) follow(e);
+    if (e->has_leader && !is_ours(e)) e->stand_off_ns = 0; /* another master has the lead that was given up */
+    if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) begin_following(e);
     if (e->role == KVP_ELECTION_FOLLOWS && is_ours(e)) { /* the answer to our campaign was lost */
         e->role = KVP_ELECTION_WON;
         e->own_revision = e->leader_revision;
     }
-    /* etcd's data were lost or edited. The next lead is in a term above that one. */
+    /* etcd's data were lost or edited. The next lead is in a higher term than that. */
     if (e->role == KVP_ELECTION_LEADS && e->own_term < highest_term_of_etcd(e) && KVP_RULE(TERM_OF_ETCD))
         e->is_resigning = true;
 }
 
 static void
-won(kvp_election_t *e, const kvp_etcd_answer_t *answer)
+on_won(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
     e->is_read_due = true;
     if (!answer->has_succeeded) return;
@@ -583,7 +586,7 @@ took_term(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
     e->is_read_due = true;
     if (!answer->has_succeeded || e->role != KVP_ELECTION_WON) return;
-    if (e->now_ns >= kept_until(e)) return; /* it was long ago: what is read tells who leads now */
+    if (e->now_ns >= kept_until(e)) return; /* won too long ago: the next read shows the present leader */
     if (!e->pool.is_known) e->pool = e->own_pool;
     e->pool.is_known = true;
     e->role = KVP_ELECTION_LEADS;
@@ -610,7 +613,7 @@ wrote_insync(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 }
 
 static void
-answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
+on_answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
 {
     switch (what) {
     case ASK_GRANT:
@@ -626,7 +629,7 @@ answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
         take_keys(e, answer);
         break;
     case ASK_CAMPAIGN:
-        won(e, answer);
+        on_won(e, answer);
         break;
     case ASK_TERM:
         took_term(e, answer);
@@ -635,7 +638,7 @@ answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
         wrote_insync(e, answer);
         break;
     case ASK_RESIGN:
-        follow(e);
+        begin_following(e);
         break;
     default:
         break;
@@ -643,12 +646,11 @@ answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
 }
 
 static void
-failed(kvp_election_t *e, uint32_t what, kvp_err_t err)
+on_failed(kvp_election_t *e, uint32_t what, kvp_err_t err)
 {
     e->again_ns = e->now_ns + AGAIN_NS;
     e->is_read_due = true;
-    if (what == ASK_INSYNC)
-        e->is_insync_due = true; /* it is written again: what stands there is a set that was right in between */
+    if (what == ASK_INSYNC) e->is_insync_due = true; /* write the set again: etcd has a set that was valid in between */
     if (err == KVP_NOT_FOUND && what != ASK_READ) lose_lease(e); /* the lease that a write was to hang on */
 }
 
@@ -675,10 +677,10 @@ kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uint64_t
         e->asked_id = 0;
         e->asking = ASK_NOTHING;
         if (answer->err == KVP_OK)
-            answered(e, what, answer);
+            on_answered(e, what, answer);
         else
-            failed(e, what, answer->err);
+            on_failed(e, what, answer->err);
     }
-    beat(e);
-    next(e);
+    renew_lease(e);
+    take_next_step(e);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who leads: a state machine between a master and etcd. Time, news and answers of etcd in; requests to etcd and a role out. No sockets, threads or clocks: ha.c
- * runs it, and the simulator. ADR 0031 has the keys and the rules.
+ * Who leads: a state machine between a master and etcd. Time, news and answers of etcd in; requests
+ * to etcd and a role out. No sockets, threads or clocks: ha.c runs it, and the simulator. ADR 0031
+ * has the keys and the rules.
  *
- * Time is CLOCK_BOOTTIME everywhere: a lease counts from before its keep-alive was sent.
- */
+ * Time is CLOCK_BOOTTIME everywhere: a lease counts from before its keep-alive was sent. */
 #ifndef KVP_MASTER_HA_ELECTION_H
 #define KVP_MASTER_HA_ELECTION_H
 
@@ -15,26 +15,26 @@
 #define KVP_ELECTION_CLUSTER_MAX 128u
 
 typedef enum {
-    KVP_ELECTION_FOLLOWS, /* somebody else leads, or nobody */
+    KVP_ELECTION_FOLLOWS, /* another master leads, or none */
     KVP_ELECTION_WON, /* the leader key is ours, the term is not written yet */
     KVP_ELECTION_LEADS, /* in that term */
 } kvp_election_role_t;
 
-/* A master, as it tells itself in etcd. */
+/* A master's own registration in etcd. */
 typedef struct {
     char id[KVP_ELECTION_ID_MAX + 1]; /* "" = none */
     char address[KVP_ELECTION_ADDRESS_MAX + 1]; /* HOST:PORT of clients, nodes and standbys, */
     char http[KVP_ELECTION_ADDRESS_MAX + 1]; /* and of HTTP; "" = none */
-    bool is_reading; /* its log: it may lead when it has read that */
+    bool is_reading; /* still reads its log, and may lead afterwards */
 } kvp_election_master_t;
 
 typedef struct {
     char ids[KVP_ELECTION_MEMBERS_MAX][KVP_ELECTION_ID_MAX + 1];
     uint32_t n;
-    bool is_unsafe; /* who was elected with it did without what members before knew, and has not led yet */
+    bool is_unsafe; /* a master that was elected with the set, without the members of the set before, has not led yet */
 } kvp_election_set_t;
 
-/* Who the pool is, as etcd has it. */
+/* The pool's identity in etcd. */
 typedef struct {
     bool is_known;
     uint8_t pool_id[16];
@@ -53,12 +53,12 @@ typedef struct {
     uint64_t rng;
     uint64_t now_ns;
     kvp_election_role_t role;
-    kvp_etcd_op_t op; /* what is to be asked next, */
-    bool has_op; /* and there is something; */
-    uint64_t asked_id; /* it waits for the answer to that; 0 = to nothing */
+    kvp_etcd_op_t op; /* the next request, */
+    bool has_op; /* if there is one; */
+    uint64_t asked_id; /* the request that awaits its answer; 0 = none */
     uint64_t next_id;
     uint64_t again_ns; /* nothing is asked before, for the last answer was a failure */
-    uint32_t asking; /* what the request under way is for */
+    uint32_t asking; /* purpose of the request under way */
 
     /* our lease */
     int64_t lease; /* 0 = none */
@@ -66,21 +66,21 @@ typedef struct {
     bool has_beat;
     uint64_t beat_id; /* under way; 0 = none */
     uint64_t beat_due_ns;
-    uint64_t alive_ns; /* when the last one that was answered was sent; or the grant */
+    uint64_t alive_ns; /* sending time of the last answered renewal, or of the grant */
     bool is_registered; /* we are in the list of masters, with that lease, */
-    bool is_told_ready, is_asked_ready; /* as one that has read its log; and as the last request says */
+    bool is_told_ready, is_asked_ready; /* the ready flag of our registration; and of the last request */
     uint64_t twin_ns; /* since when another process is in that list under our id, before we are; 0 = none is */
 
-    /* what etcd said last */
+    /* the last state read from etcd */
     bool is_read_due; /* it may have changed */
-    uint64_t read_ns; /* when that was asked; 0 = never */
+    uint64_t read_ns; /* time of its request; 0 = never */
     bool has_leader;
     kvp_election_master_t leader;
     uint32_t leader_term;
     int64_t leader_revision; /* its making */
     int64_t leader_lease;
-    uint32_t term; /* highest that was written */
-    uint32_t masters_term; /* highest in the logs of the masters, as each wrote it when it came */
+    uint32_t term; /* highest written term */
+    uint32_t masters_term; /* highest term in the logs of the masters, as each wrote it at its registration */
     int64_t term_revision; /* its last change; 0 = there is none */
     kvp_election_set_t insync;
     int64_t insync_revision;
@@ -93,50 +93,56 @@ typedef struct {
     uint32_t log_term, least_term; /* of our log; the next term of ours is above least_term */
     bool is_ready; /* our log is read: we may lead */
     bool is_doubted; /* our log may lack its end */
-    uint64_t absent_ns; /* since when nobody leads; 0 = somebody does */
+    uint64_t absent_ns; /* since when no master leads; 0 = one does */
     uint64_t stand_off_ns; /* no candidate before */
     bool is_resigning;
     bool is_unsafe; /* we took the lead although others knew more */
     int64_t own_revision; /* of the leader key, while it is ours */
     uint32_t own_term;
-    uint32_t term_before; /* that etcd had in front of it */
+    uint32_t term_before; /* etcd's term before it */
     kvp_election_set_t wanted_insync;
     kvp_election_set_t asked_insync; /* members of sets that may stand in etcd, for their writing was not answered */
     bool is_insync_due;
     uint64_t elections; /* that we won */
 } kvp_election_t;
 
-/* pool is ours, from the data directory; is_known false: there is none yet, and with the first term *pool is written (made up). */
+/* pool is ours, from the data directory; is_known false: there is none yet, and with the first term
+ * *pool is written (made up). */
 void kvp_election_init(kvp_election_t *e, const kvp_election_conf_t *conf, uint64_t now_ns);
 
-/* kvp_election_ready: the log is read, or not any more; its term and the pool that it is of. is_doubted: its end may be missing. */
+/* kvp_election_ready: the log is read, or not any more; its term and the pool that it is of.
+ * is_doubted: its end may be missing. */
 void kvp_election_ready(kvp_election_t *e, bool is_ready, bool is_doubted, uint32_t log_term,
                         const kvp_election_pool_t *pool);
-/* kvp_election_tick moves on by the clock; kvp_election_changed: etcd may say something new. kvp_election_answer takes what etcd answered. */
+/* kvp_election_tick advances the clock. kvp_election_changed: etcd's keys may have changed.
+ * kvp_election_answer handles etcd's answer. */
 void kvp_election_tick(kvp_election_t *e, uint64_t now_ns);
 void kvp_election_changed(kvp_election_t *e);
 void kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uint64_t now_ns);
 /* kvp_election_take gives the next request to etcd: false where there is none. Each is answered once. */
 bool kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out);
 
-/* kvp_election_resign gives up the lead, so that another one takes it: until one has, or for half a TTL, this master is no candidate. It may not act from then on.
- * kvp_election_above: the next term of ours is above that one.
- * kvp_election_is_spent: there is no term above all that were used; nobody can be elected. */
+/* kvp_election_resign gives up the lead, so that another master takes it: until one has, or for
+ * half a TTL, this master is no candidate. It may not act from then on. kvp_election_above: our
+ * next term is above the given one. kvp_election_is_spent: all terms are used up; no master can be
+ * elected. */
 void kvp_election_resign(kvp_election_t *e);
 void kvp_election_above(kvp_election_t *e, uint32_t term);
 bool kvp_election_is_spent(const kvp_election_t *e);
 
-/* kvp_election_want_insync: the members of the in-sync set that are to be written, ourselves included. kvp_election_insync: all that may be members by what stands in
- * etcd; each of them could be elected. */
+/* kvp_election_want_insync: the members of the in-sync set that are to be written, ourselves
+ * included. kvp_election_insync: all that may be members by what stands in etcd; each of them could
+ * be elected. */
 void kvp_election_want_insync(kvp_election_t *e, const kvp_election_set_t *set);
 void kvp_election_insync(const kvp_election_t *e, kvp_election_set_t *set_out);
 bool kvp_election_set_has(const kvp_election_set_t *set, const char *id);
 
-/* kvp_election_knows_leader: somebody else leads, as far as etcd has told lately. */
+/* kvp_election_knows_leader: another master leads, by etcd's recent answer. */
 bool kvp_election_knows_leader(const kvp_election_t *e, uint64_t now_ns);
 
-/* kvp_election_is_level: the log of ours, which ends in log_term, lacks nothing that the leader before us has acknowledged: the leader of level_term told that it would say no
- * more, and etcd knows of none between us. */
+/* kvp_election_is_level: our log, which ends in log_term, has every acknowledged record of the
+ * previous leader: the leader of level_term announced the end of its records, and etcd knows no
+ * leader between us. */
 bool kvp_election_is_level(const kvp_election_t *e, uint32_t log_term, uint32_t level_term);
 
 /* kvp_election_act_until: a leader may act until then; 0 = it may not. */

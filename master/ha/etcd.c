@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A call is one HTTP request: an op, a login, or the watch. Calls that need a token which there is not yet wait for the login.
- * The endpoint in use changes when a call fails at it; the watch follows, since a connection to a member that hangs tells nothing.
- * libcurl sends a request again where a kept connection turns out to be closed. A transaction must not be made twice: it has a new connection.
- */
+ * Design notes. A call is one HTTP request: an op, a login, or the watch. Calls that need a token
+ * wait for the login. The endpoint in use changes when a call fails at it; the watch follows, since
+ * a connection to a hanging member shows no error. libcurl repeats a request if a kept connection
+ * turns out to be closed. A transaction must not be repeated, so it uses a new connection. */
 #include "master/ha/etcd.h"
 
 #include "common/clock.h"
@@ -81,7 +81,7 @@ call_create(role_t role, uint64_t timeout_ns)
     return call;
 }
 
-/* The call is as it was before it was sent. */
+/* Resets the call to its state before sending. */
 static void
 call_reset(kvp_etcd_t *etcd, call_t *call)
 {
@@ -190,7 +190,7 @@ send_call(kvp_etcd_t *etcd, call_t *call, const char *path)
     char url[URL_MAX];
 
     if (call->role == CALL_WATCH)
-        call->deadline_ns = now_ns + etcd->conf.request_ns; /* it may have waited for a token */
+        call->deadline_ns = now_ns + etcd->conf.request_ns; /* the time of waiting for a token does not count */
     left_ms = call->deadline_ns > now_ns ? (call->deadline_ns - now_ns) / KVP_NS_PER_MS + 1 : 1;
     if (easy == NULL || call->body.err != KVP_OK) kvp_panic("out of memory: etcd");
     call->endpoint = etcd->current;
@@ -202,7 +202,7 @@ send_call(kvp_etcd_t *etcd, call_t *call, const char *path)
         add_header(call, "Authorization", etcd->token);
 
     set_text(easy, CURLOPT_URL, url);
-    set_text(easy, CURLOPT_PROXY, ""); /* whatever the environment says */
+    set_text(easy, CURLOPT_PROXY, ""); /* overrides the environment's proxy */
     set_text(easy, CURLOPT_CAINFO, etcd->conf.ca_file);
     set_text(easy, CURLOPT_SSLCERT, etcd->conf.cert_file);
     set_text(easy, CURLOPT_SSLKEY, etcd->conf.key_file);
@@ -228,7 +228,7 @@ send_call(kvp_etcd_t *etcd, call_t *call, const char *path)
     if (curl_multi_add_handle(etcd->multi, easy) != CURLM_OK) kvp_panic("out of memory: etcd");
 }
 
-/* Sends the call, or has it wait for the login that it starts. */
+/* Sends the call, or starts the login that the call needs. */
 static void
 start_call(kvp_etcd_t *etcd, call_t *call)
 {
@@ -248,7 +248,7 @@ start_call(kvp_etcd_t *etcd, call_t *call)
 static void
 drop_token(kvp_etcd_t *etcd, uint64_t number)
 {
-    if (number != etcd->token_number) return; /* that of an older login */
+    if (number != etcd->token_number) return; /* the token of an older login */
     free(etcd->token);
     etcd->token = NULL;
 }
@@ -259,15 +259,15 @@ move_on(kvp_etcd_t *etcd, size_t from)
     if (from == etcd->current) etcd->current = (from + 1) % etcd->endpoints_n;
 }
 
-/* What the outcome of a call tells of its endpoint. */
+/* Updates the endpoint's state by a call's outcome. */
 static void
-judge(kvp_etcd_t *etcd, const call_t *call, kvp_err_t err, const char *why)
+judge_endpoint(kvp_etcd_t *etcd, const call_t *call, kvp_err_t err, const char *why)
 {
     const char *endpoint = etcd->endpoints[call->endpoint];
     bool has_worked = err == KVP_OK || err == KVP_NOT_FOUND;
     uint32_t missed;
 
-    /* Where some requests are refused and others are not, each of them is a change. */
+    /* If some requests are refused and others succeed, every switch is a change. */
     if (etcd->state != (has_worked ? WORKS : FAILS) && kvp_log_limit_ok(&etcd->noise, &missed)) {
         if (has_worked)
             kvp_log_info("etcd", "%s answers missed=%u", endpoint, missed);
@@ -290,7 +290,7 @@ err_of(const call_t *call, CURLcode code, kvp_etcd_fault_t *fault_out)
         return KVP_OK;
     case CURLE_OPERATION_TIMEDOUT:
         curl_easy_getinfo(call->easy, CURLINFO_PRETRANSFER_TIME_T, &us);
-        return us > 0 ? KVP_DEADLINE : KVP_UNREACHABLE; /* not connected: it did not leave */
+        return us > 0 ? KVP_DEADLINE : KVP_UNREACHABLE; /* not connected, so the request was not sent */
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CERTPROBLEM:
     case CURLE_SSL_CACERT_BADFILE:
@@ -352,7 +352,7 @@ on_op_done(kvp_etcd_t *etcd, call_t *call, CURLcode code, long status)
             return;
         }
     }
-    judge(etcd, call, answer.err, fault.why);
+    judge_endpoint(etcd, call, answer.err, fault.why);
     answer_op(etcd, call, &answer);
 }
 
@@ -365,7 +365,7 @@ on_login_done(kvp_etcd_t *etcd, call_t *login, CURLcode code, long status)
 
     if (code == CURLE_OK) err = kvp_etcd_decode_login(status, &login->answer, &etcd->token, &fault);
     if (err == KVP_OK) etcd->token_number++;
-    judge(etcd, login, err, fault.why);
+    judge_endpoint(etcd, login, err, fault.why);
     call_destroy(etcd, login);
     etcd->login = NULL;
 
@@ -442,7 +442,7 @@ turn_watch(kvp_etcd_t *etcd)
     return etcd->watch->easy != NULL && !etcd->watch->is_on ? etcd->watch->deadline_ns : UINT64_MAX;
 }
 
-/* False: it is to end. */
+/* Returns false if the thread should end. */
 static bool
 take_asked(kvp_etcd_t *etcd)
 {
@@ -464,7 +464,7 @@ take_asked(kvp_etcd_t *etcd)
 }
 
 static void *
-run(void *arg)
+run_etcd(void *arg)
 {
     kvp_etcd_t *etcd = arg;
     int running;
@@ -556,7 +556,7 @@ kvp_etcd_create(const kvp_etcd_conf_t *conf, kvp_etcd_t **etcd_out)
     if (!etcd->has_curl) goto fail;
     etcd->multi = curl_multi_init();
     if (etcd->multi == NULL) goto fail;
-    err = kvp_thread_start(&etcd->thread, "kvp-etcd", run, etcd);
+    err = kvp_thread_start(&etcd->thread, "kvp-etcd", run_etcd, etcd);
     if (err != KVP_OK) goto fail;
     etcd->has_thread = true;
     *etcd_out = etcd;
@@ -600,7 +600,8 @@ kvp_etcd_destroy(kvp_etcd_t *etcd)
 void
 kvp_etcd_ask(kvp_etcd_t *etcd, const kvp_etcd_op_t *op)
 {
-    /* A lease is renewed often: a member that has lost its own leader is left for the next one before the lease is over. */
+    /* A lease is renewed often: a member that has lost its own leader is left for the next one
+     * before the lease is over. */
     const uint64_t most_ns = etcd->conf.request_ns / (op->kind == KVP_ETCD_KEEP_ALIVE ? 2 : 1);
     call_t *call = call_create(CALL_OP, most_ns);
 

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A client of etcd v3 by its JSON gateway, over libcurl. One thread of its own ("kvp-etcd") makes the requests, several at a time, and watches
- * a prefix. It decides nothing: each request is made once, at the endpoint that answered last; one that fails, or takes longer than
- * request_ns, moves on to the next endpoint for the requests to come, and its answer says so. Who asked asks again.
- */
+ * A client of etcd v3 by its JSON gateway, over libcurl. One thread of its own ("kvp-etcd") makes
+ * the requests, several at a time, and watches a prefix. The client makes no decisions: each
+ * request is made once, at the endpoint that answered last. A request that fails, or takes longer
+ * than request_ns, moves later requests to the next endpoint, and its answer has the error. The
+ * caller repeats it. */
 #ifndef KVP_MASTER_HA_ETCD_H
 #define KVP_MASTER_HA_ETCD_H
 
 #include "common/base.h"
 
-/* Bytes of a key, and of a value; longer ones that others wrote, and those that are no text, are left out of answers. */
+/* Longest key, and longest value; longer ones of other writers, and those that are not text, are
+ * left out of answers. */
 #define KVP_ETCD_KEY_MAX 319u
 #define KVP_ETCD_VALUE_MAX 4095u
 #define KVP_ETCD_KVS_MAX 64u /* of an answer; more are left out */
@@ -19,10 +21,10 @@ typedef struct kvp_etcd kvp_etcd_t;
 
 typedef enum {
     KVP_ETCD_GRANT, /* a lease of ttl_s */
-    KVP_ETCD_KEEP_ALIVE, /* the lease: answered with what is left of it in ttl_s; NOT_FOUND: it is over */
-    KVP_ETCD_REVOKE, /* the lease; OK also where it is over */
-    KVP_ETCD_READ, /* all keys that begin with conf.prefix */
-    KVP_ETCD_TXN, /* the writes, if all compares hold: has_succeeded says whether */
+    KVP_ETCD_KEEP_ALIVE, /* the lease: the answer has its remaining time in ttl_s; NOT_FOUND: it has expired */
+    KVP_ETCD_REVOKE, /* the lease; OK also for an expired one */
+    KVP_ETCD_READ, /* all keys with the prefix conf.prefix */
+    KVP_ETCD_TXN, /* the writes, if all comparisons hold: has_succeeded has the result */
 } kvp_etcd_kind_t;
 
 typedef struct {
@@ -35,7 +37,7 @@ typedef struct {
 typedef struct {
     char key[KVP_ETCD_KEY_MAX + 1];
     bool is_mod; /* the revision of its last change, else of its making */
-    int64_t revision; /* 0 = there is no such key */
+    int64_t revision; /* 0 = the key does not exist */
 } kvp_etcd_compare_t;
 
 typedef struct {
@@ -47,7 +49,7 @@ typedef struct {
 
 typedef struct {
     kvp_etcd_kind_t kind;
-    uint64_t id; /* of who asks: repeated in the answer */
+    uint64_t id; /* the caller's: repeated in the answer */
     int64_t lease;
     uint32_t ttl_s;
     uint32_t compares_n, writes_n;
@@ -58,12 +60,13 @@ typedef struct {
 typedef struct {
     kvp_etcd_kind_t kind;
     uint64_t id;
-    /* OK; UNREACHABLE, DEADLINE: it may have been done all the same; NOT_FOUND; FENCED (user, password or certificate); PROTO */
+    /* OK; UNREACHABLE, DEADLINE: it may have been done all the same; NOT_FOUND; FENCED (user,
+     * password or certificate); PROTO */
     kvp_err_t err;
     uint64_t sent_ns; /* kvp_boot_ns() before the request left */
     int64_t lease;
     uint32_t ttl_s;
-    int64_t revision; /* of the store, when it was answered; of a TXN that succeeded: that of its writes */
+    int64_t revision; /* of the store, at the time of the answer; of a TXN that succeeded: of its writes */
     bool has_succeeded;
     uint32_t kvs_n;
     kvp_etcd_kv_t *kvs; /* of READ; freed by kvp_etcd_answer_fini */
@@ -77,15 +80,17 @@ typedef struct {
     const char *prefix; /* of READ and of the watch; not empty */
     const char *ca_file, *cert_file, *key_file; /* of TLS; NULL = the system's, none */
     const char *user, *password; /* NULL = none */
-    uint64_t request_ns; /* most that one request may take, and half of that for KEEP_ALIVE; 0 = 500 ms */
-    /* In etcd's thread. on_answer takes the answer, and frees it with kvp_etcd_answer_fini. on_change: something below the prefix changed, or may have, since the watch was broken. */
+    uint64_t request_ns; /* time limit of one request, and half of that for KEEP_ALIVE; 0 = 500 ms */
+    /* In etcd's thread. on_answer takes the answer, and frees it with kvp_etcd_answer_fini.
+     * on_change: something below the prefix changed, or may have, since the watch was broken. */
     void (*on_answer)(void *arg, kvp_etcd_answer_t *answer);
     void (*on_change)(void *arg);
     void *arg;
 } kvp_etcd_conf_t;
 
-/* kvp_etcd_create starts the thread; there need not be an etcd yet. INVALID (endpoints, files that cannot be read), NOMEM, SYS; logged. kvp_etcd_destroy ends
- * it within request_ns, without answers to what is under way; NULL is ignored. */
+/* kvp_etcd_create starts the thread; etcd need not run yet. INVALID (endpoints, unreadable files),
+ * NOMEM, SYS; logged. kvp_etcd_destroy ends it within request_ns, without answers to requests under
+ * way; NULL is ignored. */
 kvp_err_t kvp_etcd_create(const kvp_etcd_conf_t *conf, kvp_etcd_t **etcd_out) KVP_MUST_USE;
 void kvp_etcd_destroy(kvp_etcd_t *etcd);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. json-c takes hundreds of bytes for a value that is written with two, so values are counted before it sees an answer. A field
- * that is absent is zero, as protobuf's JSON leaves zeroes out; one of a wrong type makes the answer PROTO.
- */
+ * Design notes. json-c takes hundreds of bytes for a value that is written with two, so values are
+ * counted before it sees an answer. A field that is absent is zero, as protobuf's JSON leaves
+ * zeroes out; one of a wrong type makes the answer PROTO. */
 #include "master/ha/etcd_json.h"
 
 #include "common/jsonw.h"
@@ -165,9 +165,9 @@ kvp_etcd_encode_watch(const char *prefix, kvp_buf_t *out)
     return "/v3/watch";
 }
 
-/* The object that the body is, returned to json_object_put; NULL = it is none. */
+/* Returns the body as an object, for json_object_put; NULL = malformed. */
 static json_object *
-parse(const kvp_buf_t *body)
+parse_body(const kvp_buf_t *body)
 {
     struct json_tokener *tokener;
     json_object *top;
@@ -189,9 +189,10 @@ parse(const kvp_buf_t *body)
     return top;
 }
 
-/* What the object has by that name: borrowed from it. NULL: nothing, null, or something of another type. */
+/* Returns the object's member of that name and type, borrowed; NULL: absent, null, or of another
+ * type. */
 static json_object *
-member(json_object *in, const char *name, json_type type)
+find_member(json_object *in, const char *name, json_type type)
 {
     json_object *value = NULL;
 
@@ -200,18 +201,18 @@ member(json_object *in, const char *name, json_type type)
 }
 
 static bool
-has(json_object *in, const char *name)
+has_member(json_object *in, const char *name)
 {
     json_object *value = NULL;
 
     return json_object_is_type(in, json_type_object) && json_object_object_get_ex(in, name, &value) && value != NULL;
 }
 
-/* Empty: there is no such text. Borrowed from the object. */
+/* Returns the member's text, or "" without one. Borrowed from the object. */
 static const char *
 text_of(json_object *in, const char *name)
 {
-    json_object *value = member(in, name, json_type_string);
+    json_object *value = find_member(in, name, json_type_string);
     const char *text = value != NULL ? json_object_get_string(value) : "";
 
     return value != NULL && strlen(text) != (size_t)json_object_get_string_len(value) ? "" : text;
@@ -221,20 +222,20 @@ text_of(json_object *in, const char *name)
 static bool
 read_number(json_object *in, const char *name, uint64_t max, int64_t *out)
 {
-    json_object *number = member(in, name, json_type_int);
-    uint64_t value = number != NULL ? json_object_get_uint64(number) : 0; /* 0 for those below */
+    json_object *number = find_member(in, name, json_type_int);
+    uint64_t value = number != NULL ? json_object_get_uint64(number) : 0; /* 0 for negative numbers */
 
-    if (number == NULL && has(in, name) && kvp_parse_u64(text_of(in, name), &value) != KVP_OK) return false;
+    if (number == NULL && has_member(in, name) && kvp_parse_u64(text_of(in, name), &value) != KVP_OK) return false;
     if (value > max || (number != NULL && json_object_get_int64(number) < 0)) return false;
     *out = (int64_t)value;
     return true;
 }
 
-/* False: absent, or true or false as it says. */
+/* Returns the boolean member; false if absent. */
 static bool
 is_true(json_object *in, const char *name)
 {
-    return json_object_get_boolean(member(in, name, json_type_boolean)) != 0;
+    return json_object_get_boolean(find_member(in, name, json_type_boolean)) != 0;
 }
 
 static bool
@@ -248,14 +249,14 @@ is_token_complaint(const char *text)
 static kvp_err_t
 read_error(json_object *top, long status, int64_t *code_out, kvp_etcd_fault_t *fault_out)
 {
-    json_object *inner = member(top, "error", json_type_object); /* a stream has it so */
+    json_object *inner = find_member(top, "error", json_type_object); /* a stream's form of an error */
     json_object *in = inner != NULL ? inner : top;
     const char *text = text_of(in, "message")[0] != '\0' ? text_of(in, "message") : text_of(in, "error");
     int64_t code = 0;
 
     *code_out = 0;
     if (status == 200 && top != NULL && inner == NULL && text_of(top, "error")[0] == '\0') return KVP_OK;
-    if (!read_number(in, has(in, "grpc_code") ? "grpc_code" : "code", UNAUTHENTICATED, &code)) code = 0;
+    if (!read_number(in, has_member(in, "grpc_code") ? "grpc_code" : "code", UNAUTHENTICATED, &code)) code = 0;
     *code_out = code;
     snprintf(fault_out->why, sizeof fault_out->why, "HTTP status %ld: %s", status,
              top != NULL && text[0] != '\0' ? text : "the answer is not of etcd's gateway");
@@ -269,7 +270,8 @@ read_error(json_object *top, long status, int64_t *code_out, kvp_etcd_fault_t *f
     return KVP_PROTO;
 }
 
-/* SIZE_MAX: this is no base64. More than max: longer than that, and not decoded. Else the length, and out has a terminator. */
+/* SIZE_MAX: not base64. More than max: too long, and not decoded. Else the length, and out has a
+ * terminator. */
 static size_t
 decode_base64(const char *text, char *out, size_t max)
 {
@@ -296,7 +298,7 @@ decode_base64(const char *text, char *out, size_t max)
     return len;
 }
 
-/* PROTO, or whether it is one that an answer can have. */
+/* PROTO, or whether an answer can contain the key and value. */
 static kvp_err_t
 read_kv(json_object *in, kvp_etcd_kv_t *kv, bool *is_fit_out)
 {
@@ -304,7 +306,7 @@ read_kv(json_object *in, kvp_etcd_kv_t *kv, bool *is_fit_out)
     size_t value_len = decode_base64(text_of(in, "value"), kv->value, KVP_ETCD_VALUE_MAX);
 
     if (key_len == 0 || key_len == SIZE_MAX || value_len == SIZE_MAX) return KVP_PROTO;
-    if (has(in, "value") && member(in, "value", json_type_string) == NULL) return KVP_PROTO;
+    if (has_member(in, "value") && find_member(in, "value", json_type_string) == NULL) return KVP_PROTO;
     if (!read_number(in, "create_revision", INT64_MAX, &kv->create_revision) ||
         !read_number(in, "mod_revision", INT64_MAX, &kv->mod_revision) ||
         !read_number(in, "lease", INT64_MAX, &kv->lease))
@@ -317,9 +319,9 @@ read_kv(json_object *in, kvp_etcd_kv_t *kv, bool *is_fit_out)
 static kvp_err_t
 read_kvs(json_object *top, kvp_etcd_answer_t *answer)
 {
-    json_object *array = member(top, "kvs", json_type_array);
+    json_object *array = find_member(top, "kvs", json_type_array);
     size_t n = array != NULL ? kvp_min_u64(json_object_array_length(array), KVP_ETCD_KVS_MAX) : 0;
-    kvp_err_t err = array == NULL && has(top, "kvs") ? KVP_PROTO : KVP_OK;
+    kvp_err_t err = array == NULL && has_member(top, "kvs") ? KVP_PROTO : KVP_OK;
 
     if (n == 0) return err;
     answer->kvs = calloc(n, sizeof *answer->kvs);
@@ -336,8 +338,8 @@ read_kvs(json_object *top, kvp_etcd_answer_t *answer)
 static kvp_err_t
 read_answer(json_object *top, kvp_etcd_answer_t *answer)
 {
-    json_object *in = answer->kind == KVP_ETCD_KEEP_ALIVE ? member(top, "result", json_type_object) : top;
-    json_object *header = member(in, "header", json_type_object);
+    json_object *in = answer->kind == KVP_ETCD_KEEP_ALIVE ? find_member(top, "result", json_type_object) : top;
+    json_object *header = find_member(in, "header", json_type_object);
     int64_t ttl_s = 0;
 
     if (header == NULL || !read_number(header, "revision", INT64_MAX, &answer->revision)) return KVP_PROTO;
@@ -355,7 +357,8 @@ read_answer(json_object *top, kvp_etcd_answer_t *answer)
         return read_kvs(in, answer);
     case KVP_ETCD_TXN:
         answer->has_succeeded = is_true(in, "succeeded");
-        return has(in, "succeeded") && member(in, "succeeded", json_type_boolean) == NULL ? KVP_PROTO : KVP_OK;
+        return has_member(in, "succeeded") && find_member(in, "succeeded", json_type_boolean) == NULL ? KVP_PROTO
+                                                                                                      : KVP_OK;
     }
     return KVP_PROTO;
 }
@@ -371,7 +374,7 @@ kvp_etcd_answer_fini(kvp_etcd_answer_t *answer)
 void
 kvp_etcd_decode(long status, const kvp_buf_t *body, kvp_etcd_answer_t *answer_io, kvp_etcd_fault_t *fault_out)
 {
-    json_object *top = parse(body);
+    json_object *top = parse_body(body);
     int64_t code;
 
     *fault_out = (kvp_etcd_fault_t){0};
@@ -386,7 +389,7 @@ kvp_etcd_decode(long status, const kvp_buf_t *body, kvp_etcd_answer_t *answer_io
     json_object_put(top);
 }
 
-/* It becomes part of a header. */
+/* The token becomes part of a header. */
 static bool
 is_token(const char *text)
 {
@@ -400,7 +403,7 @@ is_token(const char *text)
 kvp_err_t
 kvp_etcd_decode_login(long status, const kvp_buf_t *body, char **token_out, kvp_etcd_fault_t *fault_out)
 {
-    json_object *top = parse(body);
+    json_object *top = parse_body(body);
     const char *token = text_of(top, "token");
     int64_t code;
     kvp_err_t err;
@@ -425,7 +428,7 @@ kvp_etcd_decode_login(long status, const kvp_buf_t *body, char **token_out, kvp_
 kvp_err_t
 kvp_etcd_decode_watch(const kvp_buf_t *message, bool *is_created_out, bool *is_change_out, kvp_etcd_fault_t *fault_out)
 {
-    json_object *top = parse(message), *result = member(top, "result", json_type_object), *events;
+    json_object *top = parse_body(message), *result = find_member(top, "result", json_type_object), *events;
     const char *reason = text_of(result, "cancel_reason");
     int64_t code;
     kvp_err_t err;
@@ -438,7 +441,7 @@ kvp_etcd_decode_watch(const kvp_buf_t *message, bool *is_created_out, bool *is_c
         err = result == NULL ? KVP_PROTO : KVP_CANCELLED;
     }
     if (err == KVP_OK) {
-        events = member(result, "events", json_type_array);
+        events = find_member(result, "events", json_type_array);
         *is_created_out = is_true(result, "created");
         *is_change_out = *is_created_out || (events != NULL && json_object_array_length(events) > 0);
     }

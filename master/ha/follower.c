@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See follower.h. A connection is an object of its own, which lives until libuv has closed it; the follower has at most one, and forgets
- * it when it closes it.
- */
+ * See follower.h. A connection is an object of its own, which lives until libuv has closed it; the
+ * follower has at most one, and forgets it when closing it. */
 #include "master/ha/follower.h"
 
 #include "common/clock.h"
@@ -25,7 +24,7 @@ typedef struct {
     uv_tcp_t tcp;
     uv_connect_t connect;
     uv_getaddrinfo_t resolve;
-    kvp_follower_t *maker, *owner; /* owner NULL = it is given up */
+    kvp_follower_t *maker, *owner; /* owner NULL = given up */
     kvp_buf_t in;
     bool is_resolving, is_resolve_over, is_closed;
     bool is_fed; /* answered OK */
@@ -38,10 +37,10 @@ struct kvp_follower {
     const kvp_follower_ops_t *ops;
     char address[320]; /* "" = none is wanted */
     link_t *link; /* NULL = none */
-    uint32_t resolving; /* names: each has a thread that others want, too */
+    uint32_t resolving; /* names under resolution: each uses a thread that other work needs, too */
     bool is_over; /* it is freed when no name is resolved any more */
     uint64_t again_ns, backoff_ns;
-    bool has_failed; /* and that was logged */
+    bool has_failed; /* and the failure was logged */
 };
 
 /* ---- a connection's end */
@@ -63,7 +62,7 @@ on_closed(uv_handle_t *handle)
 }
 
 static void
-drop(kvp_follower_t *f, const char *why)
+drop_link(kvp_follower_t *f, const char *why)
 {
     link_t *l = f->link;
 
@@ -91,7 +90,7 @@ on_written(uv_write_t *req, int status)
 {
     write_t *w = req->data;
 
-    (void)status; /* an error shows where it is read */
+    (void)status; /* reading shows the error */
     kvp_buf_fini(&w->bytes);
     free(w);
 }
@@ -234,7 +233,7 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
     (void)buf;
     if (l->owner == NULL || nread == 0) return;
     if (nread < 0) {
-        drop(l->owner, "the connection is lost");
+        drop_link(l->owner, "the connection is lost");
         return;
     }
     l->heard_ns = kvp_boot_ns();
@@ -246,7 +245,7 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
     }
     if (l->owner == NULL) return;
     if (err != KVP_OK)
-        drop(l->owner, kvp_err_text(err));
+        drop_link(l->owner, kvp_err_text(err));
     else
         kvp_buf_consume(&l->in, at);
 }
@@ -259,7 +258,7 @@ on_connected(uv_connect_t *req, int status)
 
     if (l->owner == NULL) return;
     if (status != 0 || uv_read_start((uv_stream_t *)&l->tcp, on_alloc, on_read) != 0) {
-        drop(l->owner, "it cannot be reached");
+        drop_link(l->owner, "it cannot be reached");
         return;
     }
     (void)uv_tcp_nodelay(&l->tcp, 1);
@@ -279,13 +278,13 @@ on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
     } else {
         l->connect.data = l;
         if (status != 0 || uv_tcp_connect(&l->connect, &l->tcp, found->ai_addr, on_connected) != 0)
-            drop(l->owner, "it cannot be reached");
+            drop_link(l->owner, "it cannot be reached");
     }
     uv_freeaddrinfo(found);
 }
 
 static void
-dial(kvp_follower_t *f, uint64_t now_ns)
+dial_leader(kvp_follower_t *f, uint64_t now_ns)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     kvp_hostport_t at;
@@ -307,7 +306,7 @@ dial(kvp_follower_t *f, uint64_t now_ns)
         return;
     }
     l->is_resolve_over = true;
-    drop(f, "its name cannot be resolved");
+    drop_link(f, "its name cannot be resolved");
 }
 
 kvp_follower_t *
@@ -344,7 +343,7 @@ kvp_follower_go(kvp_follower_t *f, const char *address, uint64_t now_ns)
 void
 kvp_follower_rest(kvp_follower_t *f)
 {
-    drop(f, NULL);
+    drop_link(f, NULL);
     f->address[0] = '\0';
 }
 
@@ -353,8 +352,8 @@ kvp_follower_tick(kvp_follower_t *f, uint64_t now_ns)
 {
     link_t *l = f->link;
 
-    if (l != NULL && !l->is_paused && now_ns - l->heard_ns > SILENT_NS) drop(f, "it is silent");
-    if (f->link == NULL && f->resolving == 0 && f->address[0] != '\0' && now_ns >= f->again_ns) dial(f, now_ns);
+    if (l != NULL && !l->is_paused && now_ns - l->heard_ns > SILENT_NS) drop_link(f, "it is silent");
+    if (f->link == NULL && f->resolving == 0 && f->address[0] != '\0' && now_ns >= f->again_ns) dial_leader(f, now_ns);
 }
 
 void

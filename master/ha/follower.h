@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A standby's connection to the leader: FOLLOW, then the log as it comes. On the loop's thread; it knows no core and no files.
- */
+ * A standby's connection to the leader: FOLLOW, then the log as it arrives. On the loop's thread;
+ * it knows no core and no files. */
 #ifndef KVP_MASTER_HA_FOLLOWER_H
 #define KVP_MASTER_HA_FOLLOWER_H
 
@@ -10,14 +10,14 @@
 
 #include <uv.h>
 
-#define KVP_FOLLOW_TERMS_MAX 256u /* that a standby tells of its log: the last ones */
+#define KVP_FOLLOW_TERMS_MAX 256u /* terms of its log that a standby sends: the last ones */
 
 typedef struct kvp_follower kvp_follower_t;
 
-/* What a standby says of itself and its log. */
+/* A standby's description of itself and its log. */
 typedef struct {
     const char *id;
-    const uint8_t *pool_id; /* 16 bytes; NULL = it has no log */
+    const uint8_t *pool_id; /* 16 bytes; NULL = no log */
     uint64_t end;
     kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX];
     uint32_t terms_n;
@@ -32,19 +32,22 @@ typedef struct {
 } kvp_follow_reply_t;
 
 typedef struct {
-    void (*fill)(void *arg, kvp_follow_ask_t *ask); /* connected: what is to be said */
+    void (*fill)(void *arg, kvp_follow_ask_t *ask); /* connected: fills in the question */
     /* The leader's answer, then its log. An error (which they have logged) ends the connection. */
     kvp_err_t (*on_reply)(void *arg, const kvp_follow_reply_t *reply);
     kvp_err_t (*on_log)(void *arg, uint64_t position, const void *bytes, size_t len, uint64_t end, bool is_last);
     void *arg;
 } kvp_follower_ops_t;
 
-/* kvp_follower_start allocates for that loop; ops is borrowed. kvp_follower_stop ends it, and frees it when the loop has run on; NULL is ignored. */
+/* kvp_follower_start allocates for the loop; ops is borrowed. kvp_follower_stop ends it, and frees
+ * it in a later turn of the loop; NULL is ignored. */
 kvp_follower_t *kvp_follower_start(uv_loop_t *uv, const kvp_follower_ops_t *ops);
 void kvp_follower_stop(kvp_follower_t *f);
 
-/* kvp_follower_go connects to that leader, and again with back-off until kvp_follower_rest, or another address. kvp_follower_rest closes. kvp_follower_tick: the time
- * goes on. kvp_follower_ack tells the leader what is written, and twice a second that we live. kvp_follower_pause: no more is read until it is false again. */
+/* kvp_follower_go connects to the leader, and again with back-off until kvp_follower_rest, or
+ * another address. kvp_follower_rest closes. kvp_follower_tick advances the clock. kvp_follower_ack
+ * reports the written position to the leader, and twice a second that this standby lives.
+ * kvp_follower_pause stops reading while true. */
 void kvp_follower_go(kvp_follower_t *f, const char *address, uint64_t now_ns);
 void kvp_follower_rest(kvp_follower_t *f);
 void kvp_follower_tick(kvp_follower_t *f, uint64_t now_ns);

@@ -2,10 +2,10 @@
  * See ha.h.
  *
  * Design notes.
- * - Whatever a core knew is given up with it: who is to follow a log that differs from its own, or has led, gets a new core, and reads
- *   the files anew up to where they are right. The pool reads them in pieces, so that the loop answers meanwhile.
- * - Nothing is decided here that the election, the sender or the core could decide.
- */
+ * - A core's state ends with it. A master that has to follow a log that differs from its own, or
+ *   that has led, gets a new core, and reads the files again up to the fork. The thread pool reads
+ *   them in pieces, so that the loop answers meanwhile.
+ * - All decisions belong to the election, the sender and the core. */
 #include "master/ha/ha.h"
 
 #include "master/ha/follower.h"
@@ -28,13 +28,13 @@
 #define TICK_MS 25u
 #define ROSTER_NS (200 * KVP_NS_PER_MS) /* between two lists of the masters */
 #define BEHIND_MAX (4u << 20) /* bytes that are not written, before no more is read from the leader */
-#define FAILED_MAX_NS KVP_NS_PER_S /* for so long a leader's log may fail while others could lead */
-#define TWIN_TTLS 5u /* so many TTLs another process has our id, before we give way to it */
+#define FAILED_MAX_NS KVP_NS_PER_S /* a leader's log may fail for this long while other masters could lead */
+#define TWIN_TTLS 5u /* a TTL count: after this time with another process of our id, this process ends */
 #define SWITCH_WAIT_MAX_MS 60000u /* most that a switch waits for a standby */
 #define SWITCH_MAX_NS (KVP_NS_PER_S) /* most that nothing is served before the lead is given up, or kept */
 
 typedef enum {
-    HA_WAITS, /* for the files: somebody still writes them */
+    HA_WAITS, /* for the files, which an earlier write still uses */
     HA_READS, /* its own log */
     HA_FOLLOWS, /* may follow, and may be elected */
     HA_LEADS,
@@ -74,16 +74,16 @@ struct kvp_ha {
     kvp_reader_t reader; /* of our own log, and of what standbys lack */
 
     /* following */
-    uint64_t leader_end; /* position, as the leader said last; UINT64_MAX = it has not said it on this connection */
-    uint32_t leader_term; /* of the one that we follow */
+    uint64_t leader_end; /* position, by the leader's last message; UINT64_MAX = none on this connection */
+    uint32_t leader_term; /* of the followed leader */
     uint32_t level_term; /* its log is ours to the end; 0 = it is not known to be */
     bool is_doubted; /* our log may lack its end */
-    bool is_spent_told; /* that terms are used up was logged */
-    uint64_t level_ns; /* when we had all that was there last */
+    bool is_spent_told; /* the log has the line about used-up terms */
+    uint64_t level_ns; /* when this standby last had the whole log */
 
     /* leading */
     uint64_t led_ns; /* when the term began */
-    uint64_t act_until_ns; /* as the server was told */
+    uint64_t act_until_ns; /* as passed to the server */
     bool is_fenced;
     uint64_t failed_ns; /* since when the log cannot be written; 0 = it can */
     bool is_short; /* of standbys for --ack-standbys, and that was logged */
@@ -93,13 +93,13 @@ struct kvp_ha {
     kvp_frame_hdr_t switch_ask;
 
     kvp_roster_t roster;
-    uint64_t roster_ns; /* when it was brought up to date */
+    uint64_t roster_ns; /* time of its last update */
 
     _Atomic(const char *) role; /* for any thread */
     _Atomic uint32_t term;
 };
 
-static void act(kvp_ha_t *ha);
+static void act_on_election(kvp_ha_t *ha);
 
 static kvp_master_t *
 core_of(const kvp_ha_t *ha)
@@ -175,9 +175,10 @@ terms_of(const kvp_ha_t *ha, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX], uint32
     return terms;
 }
 
-/* begin_anew gives up the core, and reads the files again up to that position; is_empty: nothing of them is kept, and what follows begins there. */
+/* read_again drops the core, and reads the files again up to the position; is_empty: the files are
+ * dropped, and the next record begins there. */
 static void
-begin_anew(kvp_ha_t *ha, uint64_t to, bool is_empty)
+read_again(kvp_ha_t *ha, uint64_t to, bool is_empty)
 {
     kvp_master_t *old = kvp_server_core(ha->conf.server);
 
@@ -278,7 +279,7 @@ fill_ask(void *arg, kvp_follow_ask_t *ask)
     (void)terms_of(ha, ask->terms, &ask->terms_n);
 }
 
-/* The connection ends where the log is read anew: after that it is asked again, from there. */
+/* Reading the log again ends the connection: the next question begins at the new position. */
 static kvp_err_t
 on_follow_reply(void *arg, const kvp_follow_reply_t *reply)
 {
@@ -295,16 +296,17 @@ on_follow_reply(void *arg, const kvp_follow_reply_t *reply)
         kvp_log_warn("master", "standby: the leader's log differs from ours: ours is cut from position %llu to %llu%s",
                      (unsigned long long)end, (unsigned long long)reply->position,
                      reply->is_anew ? ", where it begins anew" : "");
-    begin_anew(ha, reply->position, reply->is_anew);
+    read_again(ha, reply->position, reply->is_anew);
     return KVP_CLOSED;
 }
 
-/* Nothing is kept: the leader says where to begin. Until then we lack what we had. */
+/* Drops the whole log: the leader decides the beginning. Until then this standby has not
+ * acknowledged anything. */
 static void
-begin_wholly_anew(kvp_ha_t *ha)
+drop_whole_log(kvp_ha_t *ha)
 {
     ha->is_doubted = true;
-    begin_anew(ha, 0, false);
+    read_again(ha, 0, false);
 }
 
 static kvp_err_t
@@ -318,7 +320,7 @@ on_follow_log(void *arg, uint64_t position, const void *bytes, size_t len, uint6
     if (err == KVP_CORRUPT || err == KVP_VERSION) {
         kvp_log_error("master", "standby: what the leader sends at position %llu is not what follows: %s; begins anew",
                       (unsigned long long)position, kvp_err_text(err));
-        begin_wholly_anew(ha);
+        drop_whole_log(ha);
         return err;
     }
     ha->leader_end = end;
@@ -342,10 +344,10 @@ follow_on(kvp_ha_t *ha, uint64_t now_ns)
     const kvp_election_t *e = &ha->election;
     const uint64_t end = kvp_log_writer_end(ha->conf.log);
 
-    if (ha->conf.log->has_sync_failed) { /* what was written before that may be lost, and nothing says which */
+    if (ha->conf.log->has_sync_failed) { /* records written before that may be lost, in unknown places */
         kvp_log_error("master", "standby: the log could not be synced, and begins anew dir=%s/log",
                       ha->conf.ident->dir);
-        begin_wholly_anew(ha);
+        drop_whole_log(ha);
         return;
     }
     if (e->has_leader && e->leader.address[0] != '\0' && e->leader_term > 0 &&
@@ -386,16 +388,16 @@ answer_watchers(kvp_ha_t *ha)
         say_watched(ha, ha->watchers[--ha->watchers_n]);
 }
 
-/* Who must have it before it is acknowledged. */
+/* Sets which standbys need the log before an acknowledgement. */
 static void
-hold(kvp_ha_t *ha)
+hold_positions(kvp_ha_t *ha)
 {
     const kvp_insync_t *in = &ha->sender.insync;
     kvp_election_set_t members;
     uint64_t written = UINT64_MAX;
 
     kvp_election_insync(&ha->election, &members);
-    if (ha->conf.ack_standbys > 0) /* but nobody could even say Hello before the first word of the term */
+    if (ha->conf.ack_standbys > 0) /* but without the first record of the term no client could even say Hello */
         written = kvp_max_u64(kvp_insync_nth_has(in, ha->conf.ack_standbys),
                               ha->conf.log->origin + kvp_master_term_end(core_of(ha)));
     if ((ha->sender.n < ha->conf.ack_standbys) != ha->is_short) {
@@ -410,7 +412,7 @@ hold(kvp_ha_t *ha)
 }
 
 static void
-lead(kvp_ha_t *ha)
+begin_lead(kvp_ha_t *ha)
 {
     const kvp_election_t *e = &ha->election;
     kvp_master_t *core = core_of(ha);
@@ -460,7 +462,7 @@ step_down(kvp_ha_t *ha, const char *why)
     end_switch(ha, KVP_NOT_LEADER, "it does not lead any more");
     kvp_sender_close(&ha->sender);
     ha->is_doubted = false; /* our own end is right as far as the next leader has it, which is where it is cut */
-    begin_anew(ha, UINT64_MAX, false);
+    read_again(ha, UINT64_MAX, false);
 }
 
 static void
@@ -508,8 +510,9 @@ stop_serving(kvp_ha_t *ha)
     kvp_server_drop(ha->conf.server);
 }
 
-/* First some standby is to be nearly level; then nothing is served until it is; then the lead is given up. That is so too where a standby was told that there will be
- * no more, and did not get level: it would believe it later. */
+/* Waits first for a standby that is nearly level, then serves nothing until it is level, then gives
+ * up the lead. The same end follows if a standby was promised the end of the records and did not
+ * get level: it would rely on the promise later. */
 static void
 switch_on(kvp_ha_t *ha, uint64_t now_ns)
 {
@@ -542,7 +545,8 @@ may_hand_over(const kvp_ha_t *ha)
     return ha->election.insync.n > 1 && has_level(ha, UINT64_MAX);
 }
 
-/* A leader whose log cannot be written acknowledges nothing. A member of the set may take over: it has all that was acknowledged. */
+/* A leader whose log cannot be written acknowledges nothing. A member of the in-sync set may take
+ * over: it has every acknowledged record. */
 static void
 look_at_log(kvp_ha_t *ha, uint64_t now_ns)
 {
@@ -583,15 +587,15 @@ lead_on(kvp_ha_t *ha, uint64_t now_ns)
     kvp_insync_tick(&ha->sender.insync, log->origin + log->told_synced, kvp_log_writer_end(log), now_ns);
     kvp_insync_members(&ha->sender.insync, ha->conf.ident->id, &wanted);
     kvp_election_want_insync(e, &wanted);
-    hold(ha);
+    hold_positions(ha);
     ha->conf.log->hands_over = may_hand_over(ha);
     look_at_log(ha, now_ns);
     switch_on(ha, now_ns);
 }
 
-/* ---- connections that are not the core's */
+/* ---- connections that do not belong to the core */
 static void
-watch(kvp_ha_t *ha, uint64_t conn)
+add_watcher(kvp_ha_t *ha, uint64_t conn)
 {
     if (ha->watchers_n == ha->watchers_cap) {
         uint32_t cap = ha->watchers_cap == 0 ? 64 : ha->watchers_cap * 2;
@@ -679,7 +683,7 @@ on_first(void *arg, uint64_t conn, const kvp_frame_t *frame)
     const bool is_question = (frame->hdr.flags & (KVP_FRAME_REPLY | KVP_FRAME_ONEWAY)) == 0;
 
     if (is_question && frame->hdr.opcode == KVP_OP_WATCH) {
-        watch(ha, conn);
+        add_watcher(ha, conn);
         return true;
     }
     if (is_question && frame->hdr.opcode == KVP_OP_FOLLOW) {
@@ -716,10 +720,10 @@ on_frame(void *arg, uint64_t conn, const kvp_frame_t *frame)
 
     if (ha->state == HA_LEADS && frame->hdr.opcode == KVP_OP_FOLLOWED) {
         kvp_sender_on_frame(&ha->sender, conn, frame, kvp_boot_ns());
-        hold(ha);
+        hold_positions(ha);
         return;
     }
-    on_gone(ha, conn); /* a watcher has nothing to say */
+    on_gone(ha, conn); /* a watcher sends nothing */
     kvp_server_end(ha->conf.server, conn);
 }
 
@@ -749,7 +753,7 @@ on_turn(void *arg)
     go_on_reading(ha);
     if (ha->state == HA_FOLLOWS) follow_on(ha, now_ns);
     if (ha->state != HA_LEADS) return;
-    hold(ha);
+    hold_positions(ha);
     if (kvp_sender_pump(&ha->sender, pace_of(ha), now_ns) && !ha->is_stopping &&
         !uv_is_active((uv_handle_t *)&ha->soon))
         uv_timer_start(&ha->soon, on_soon, KVP_SENDER_DELAY_MS, 0);
@@ -811,7 +815,7 @@ take_pool(kvp_ha_t *ha)
     ident->digest_seed = pool->digest_seed;
     ident->is_new = false;
     if (kvp_ident_save(ident, 0) != KVP_OK) exit(1);
-    begin_anew(ha, UINT64_MAX, false);
+    read_again(ha, UINT64_MAX, false);
 }
 
 static void
@@ -849,7 +853,7 @@ look_for_end(kvp_ha_t *ha, uint64_t now_ns)
 }
 
 static void
-act(kvp_ha_t *ha)
+act_on_election(kvp_ha_t *ha)
 {
     kvp_election_t *e = &ha->election;
     const uint64_t now_ns = kvp_boot_ns();
@@ -864,7 +868,7 @@ act(kvp_ha_t *ha)
     look_for_end(ha, now_ns);
     if (ha->state == HA_LEADS) lead_on(ha, now_ns);
     take_pool(ha);
-    if (ha->state == HA_FOLLOWS && e->role == KVP_ELECTION_LEADS && !e->is_resigning) lead(ha);
+    if (ha->state == HA_FOLLOWS && e->role == KVP_ELECTION_LEADS && !e->is_resigning) begin_lead(ha);
     if (ha->state != HA_LEADS && e->has_leader) kvp_master_set_leader(core_of(ha), e->leader.address);
     kvp_follower_tick(ha->follower, now_ns);
     while (kvp_election_take(e, op))
@@ -909,10 +913,10 @@ on_news(uv_async_t *async)
         return;
     }
     if (is_changed) kvp_election_changed(&ha->election);
-    act(ha);
+    act_on_election(ha);
 }
 
-/* The core tells the masters to clients that ask for the pool's status. */
+/* The core sends the list of masters to clients that ask for the pool's status. */
 static void
 note_masters(kvp_ha_t *ha)
 {
@@ -933,7 +937,7 @@ on_timer(uv_timer_t *timer)
     kvp_ha_t *ha = timer->data;
 
     if (ha->is_stopping) return;
-    act(ha);
+    act_on_election(ha);
     note_masters(ha);
 }
 
@@ -983,7 +987,7 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     char prefix[KVP_ELECTION_CLUSTER_MAX + 16];
     kvp_err_t err;
 
-    ha->core = NULL; /* the server has it */
+    ha->core = NULL; /* the server owns it */
     ha->uv = ha->sender.uv = uv;
     snprintf(conf.cluster, sizeof conf.cluster, "%s", ha->conf.cluster);
     snprintf(conf.self.id, sizeof conf.self.id, "%s", ha->conf.ident->id);
@@ -1012,7 +1016,7 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     return err;
 }
 
-/* The lease is revoked, so that another leads at once. */
+/* Revokes the lease, so that another master leads at once. */
 void
 kvp_ha_stop(kvp_ha_t *ha)
 {

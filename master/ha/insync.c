@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See insync.h. A standby is waited for before the set says so, and until the set says that it is not a member any more: so at any time
- * the members of the set that stands in etcd have all that was acknowledged.
- */
+ * See insync.h. Acknowledgements wait for a standby before the set names it, and until the set no
+ * longer names it. So at any time the members of the set in etcd have every acknowledged record. */
 #include "master/ha/insync.h"
 
 #include "common/mutate.h"
@@ -9,11 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LAG_NS 500000000ull /* who gets on no further for so long is not waited for */
-#define LAG_BYTES (512u << 10) /* behind the end, at most, to join */
+#define LAG_NS 500000000ull /* a standby without progress for this long leaves the set */
+#define LAG_BYTES (512u << 10) /* lag limit for joining */
 
 static kvp_insync_one_t *
-find(kvp_insync_t *in, const char *id)
+find_standby(kvp_insync_t *in, const char *id)
 {
     for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++)
         if (strcmp(in->ones[i].id, id) == 0) return &in->ones[i];
@@ -23,13 +22,13 @@ find(kvp_insync_t *in, const char *id)
 const kvp_insync_one_t *
 kvp_insync_find(const kvp_insync_t *in, const char *id)
 {
-    return find((kvp_insync_t *)in, id);
+    return find_standby((kvp_insync_t *)in, id);
 }
 
 kvp_insync_one_t *
 kvp_insync_add(kvp_insync_t *in, const char *id, uint64_t written, uint64_t now_ns)
 {
-    kvp_insync_one_t *one = find(in, "");
+    kvp_insync_one_t *one = find_standby(in, "");
 
     if (one == NULL) return NULL;
     *one = (kvp_insync_one_t){.written = written, .moved_ns = now_ns};
@@ -40,7 +39,7 @@ kvp_insync_add(kvp_insync_t *in, const char *id, uint64_t written, uint64_t now_
 void
 kvp_insync_del(kvp_insync_t *in, const char *id)
 {
-    kvp_insync_one_t *one = id[0] == '\0' ? NULL : find(in, id);
+    kvp_insync_one_t *one = id[0] == '\0' ? NULL : find_standby(in, id);
 
     if (one != NULL) memset(one, 0, sizeof *one);
 }
@@ -48,7 +47,7 @@ kvp_insync_del(kvp_insync_t *in, const char *id)
 void
 kvp_insync_wrote(kvp_insync_t *in, const char *id, uint64_t written, uint64_t end, uint64_t now_ns)
 {
-    kvp_insync_one_t *one = find(in, id);
+    kvp_insync_one_t *one = find_standby(in, id);
 
     if (one == NULL || written <= one->written || written > end) return;
     one->written = written;

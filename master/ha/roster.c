@@ -19,7 +19,7 @@ find_registered(const kvp_ha_status_t *st, const char *id, const char *address)
     return NULL;
 }
 
-/* see_master notes that the master is there. Where there is no room, the one that was seen first is forgotten. */
+/* see_master records the master. Without room, the entry seen first is forgotten. */
 static void
 see_master(kvp_roster_t *r, const char *id, const char *address, uint64_t now_ns)
 {
@@ -46,7 +46,8 @@ is_remembered(const kvp_roster_t *r, const char *id)
     return false;
 }
 
-/* state_of is the state of a registered master other than this one. A standby does not know who follows. */
+/* state_of returns the state of a registered master other than this one. A standby does not know
+ * the leader's standbys. */
 static uint32_t
 state_of(const kvp_ha_status_t *st, const kvp_election_master_t *it, uint64_t *lag_out)
 {

@@ -2,10 +2,12 @@
  * See sender.h.
  *
  * Design notes.
- * - There is no queue: what a standby lacks is in the files, and is read when its connection has room. The last of it is in memory too
- *   (kvp_log_writer_recent), so a standby that keeps up gets everything from a leader whose disk hangs.
- * - Positions that a standby tells are believed: it is a master of this pool. One that lies harms what is acknowledged, not what is served.
- */
+ * - There is no queue: the sender reads a standby's missing records from the files when its
+ *   connection has room. The newest part of the log is in memory too (kvp_log_writer_recent), so a
+ *   standby that keeps up gets everything from a leader whose disk hangs.
+ * - A standby's position is trusted: a standby is a master of this pool. A standby that reports a
+ *   wrong position can lose acknowledged writes at a fail-over. It cannot make the leader serve
+ *   wrong data. */
 #include "master/ha/sender.h"
 
 #include "common/clock.h"
@@ -18,12 +20,12 @@
 
 #define PIECE_BYTES (64u << 10) /* of the log in a message */
 #define SOON_BYTES (16u << 10) /* are not put off */
-#define UNSENT_MAX (512u << 10) /* bytes that wait for a standby's connection */
+#define UNSENT_MAX (512u << 10) /* bytes queued for a standby's connection */
 #define ALIVE_NS (500 * KVP_NS_PER_MS)
 #define SILENT_NS (5 * KVP_NS_PER_S)
 
 static kvp_standby_t *
-find(kvp_sender_t *s, uint64_t conn)
+find_standby(kvp_sender_t *s, uint64_t conn)
 {
     for (uint32_t i = 0; i < KVP_STANDBYS_MAX; i++)
         if (s->standbys[i].conn == conn) return &s->standbys[i];
@@ -39,7 +41,7 @@ find_id(kvp_sender_t *s, const char *id)
 }
 
 static void
-forget(kvp_sender_t *s, kvp_standby_t *t)
+forget_standby(kvp_sender_t *s, kvp_standby_t *t)
 {
     kvp_log_info("master", "standby %s is gone", t->id);
     kvp_insync_del(&s->insync, t->id);
@@ -54,8 +56,9 @@ end_of(const kvp_wire_term_t *terms, uint32_t n, uint32_t i, uint64_t end)
     return i + 1 < n ? terms[i + 1].position : end;
 }
 
-/* Where a log with those terms and that end is the same as ours, which ends at own_end and is kept from own_begin on. False: nowhere that is kept.
- * In a term one master has written, so as far as both have it they have the same. */
+/* Finds the position up to which a log with those terms and that end equals ours, which ends at
+ * own_end and is kept from own_begin on. False: no kept position. One master wrote each term, so
+ * two logs that both have a part of a term agree on it. */
 static bool
 find_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, uint64_t own_end,
           const kvp_wire_term_t *other, uint32_t other_n, uint64_t other_end, uint64_t *position_out)
@@ -83,7 +86,7 @@ is_id(const char *id)
 }
 
 static const char *
-refusal(const kvp_sender_t *s, const Kvp__Pb__Follow *msg, const kvp_master_ident_t *ident, kvp_err_t *err_out)
+find_refusal(const kvp_sender_t *s, const Kvp__Pb__Follow *msg, const kvp_master_ident_t *ident, kvp_err_t *err_out)
 {
     const bool is_other = msg->pool_id.len != 0 && (msg->pool_id.len != sizeof ident->pool_id ||
                                                     memcmp(msg->pool_id.data, ident->pool_id, msg->pool_id.len) != 0);
@@ -100,15 +103,15 @@ refusal(const kvp_sender_t *s, const Kvp__Pb__Follow *msg, const kvp_master_iden
 }
 
 static void
-begin(kvp_sender_t *s, uint64_t conn, const char *id, uint64_t position, uint64_t now_ns)
+begin_standby(kvp_sender_t *s, uint64_t conn, const char *id, uint64_t position, uint64_t now_ns)
 {
     kvp_standby_t *old = find_id(s, id), *t;
 
     if (old != NULL) { /* its connection is half open */
         kvp_server_end(s->server, old->conn);
-        forget(s, old);
+        forget_standby(s, old);
     }
-    t = find(s, 0);
+    t = find_standby(s, 0);
     *t = (kvp_standby_t){.conn = conn, .sent = position, .heard_ns = now_ns, .said_ns = now_ns};
     snprintf(t->id, sizeof t->id, "%s", id);
     if (kvp_insync_add(&s->insync, id, position, now_ns) == NULL) kvp_panic("more standbys than there may be");
@@ -136,7 +139,7 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
         kvp_server_end(s->server, conn);
         return;
     }
-    msg.detail = (char *)refusal(s, ask, ident, &err);
+    msg.detail = (char *)find_refusal(s, ask, ident, &err);
     if (msg.detail != NULL) {
         msg.err = err;
         kvp_log_warn("master", "a standby is refused: %s", msg.detail);
@@ -144,7 +147,7 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
         msg.detail = (char *)"";
         msg.position = begins;
         msg.is_anew =
-            !(ask->n == 0 && ask->end == begins) && /* it keeps nothing, and will begin there */
+            !(ask->n == 0 && ask->end == begins) && /* it drops its log, and will begin there */
             !find_fork(terms, terms_n, begins, kvp_log_writer_end(s->log), other, ask->n, ask->end, &msg.position);
     }
     msg.term = ident->term;
@@ -152,7 +155,7 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
     msg.digest_seed = ident->digest_seed;
     kvp_server_reply(s->server, conn, KVP_OP_FOLLOW, frame->hdr.request_id, &msg);
     if (msg.err == KVP_OK)
-        begin(s, conn, ask->id, msg.position, now_ns);
+        begin_standby(s, conn, ask->id, msg.position, now_ns);
     else
         kvp_server_end(s->server, conn);
     kvp_pb_free(&pb, ask);
@@ -161,7 +164,7 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
 void
 kvp_sender_on_frame(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns)
 {
-    kvp_standby_t *t = find(s, conn);
+    kvp_standby_t *t = find_standby(s, conn);
     Kvp__Pb__Followed *msg;
     kvp_pb_t pb;
 
@@ -178,9 +181,9 @@ kvp_sender_on_frame(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, ui
 void
 kvp_sender_on_gone(kvp_sender_t *s, uint64_t conn)
 {
-    kvp_standby_t *t = find(s, conn);
+    kvp_standby_t *t = find_standby(s, conn);
 
-    if (t != NULL) forget(s, t);
+    if (t != NULL) forget_standby(s, t);
 }
 
 void
@@ -194,7 +197,7 @@ kvp_sender_close(kvp_sender_t *s)
 }
 
 /* ---- sending */
-/* *n_out 0: it comes later. */
+/* *n_out 0: not available yet. */
 static kvp_err_t
 take_piece(kvp_sender_t *s, uint64_t at, uint8_t *room, size_t len, size_t *n_out)
 {
@@ -234,10 +237,10 @@ send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t
         kvp_server_send(s->server, t->conn, &out);
     }
     kvp_buf_fini(&out);
-    if (err != KVP_OK) { /* a base has replaced what it lacks: it comes again, for that */
+    if (err != KVP_OK) { /* a base has replaced its missing records: the standby connects again to get the base */
         kvp_log_info("master", "standby %s is too far behind, and begins anew", t->id);
         kvp_server_end(s->server, t->conn);
-        forget(s, t);
+        forget_standby(s, t);
     }
     return n > 0;
 }
@@ -284,6 +287,6 @@ kvp_sender_tick(kvp_sender_t *s, uint64_t now_ns)
         if (t->conn == 0 || now_ns - t->heard_ns <= SILENT_NS) continue;
         kvp_log_warn("master", "standby %s is silent", t->id);
         kvp_server_end(s->server, t->conn);
-        forget(s, t);
+        forget_standby(s, t);
     }
 }
