@@ -111,7 +111,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->peers.follows_until_ns = m->peers.is_named ? now_ns + m->ctx.conf.report_grace_ns : UINT64_MAX;
     m->ctx.rng = conf->seed | 1;
     init_tables(m, conf->secret);
-    m->prot.ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
+    m->prot.ticket_seq = conf->seed; /* so that tickets of the previous master match no ticket */
     m->ctx.now_ns = now_ns;
     m->ticked_ns = now_ns;
     m->puts.put_tick = now_ns / KVP_TICK_NS;
@@ -217,7 +217,7 @@ kvp_master_take_note(kvp_master_t *m)
 
 /* ---- time */
 static void
-advance(kvp_master_t *m, uint64_t now_ns)
+advance_clock(kvp_master_t *m, uint64_t now_ns)
 {
     if (now_ns > m->ctx.now_ns) {
         if (now_ns - m->ctx.now_ns > STALL_NS) m->ctx.stall_ns += now_ns - m->ctx.now_ns;
@@ -226,19 +226,19 @@ advance(kvp_master_t *m, uint64_t now_ns)
     }
 }
 
-/* What every input begins with. */
+/* The beginning of every input. */
 static void
-begin(kvp_master_t *m, uint64_t now_ns)
+begin_input(kvp_master_t *m, uint64_t now_ns)
 {
-    advance(m, now_ns);
+    advance_clock(m, now_ns);
     m->ctx.work_left = KVP_STEP_WORK;
     m->ctx.slice_left = KVP_SLICE;
     kvp_probe_advance(&m->prot);
 }
 
-/* What every input ends with. A standby has nothing to give and nothing to want. */
+/* The end of every input. A standby has no output and no wishes. */
 static void
-settle(kvp_master_t *m)
+end_input(kvp_master_t *m)
 {
     if (m->log.journal.is_resting) return;
     if (m->ctx.has_space_news) {
@@ -254,7 +254,7 @@ settle(kvp_master_t *m)
     kvp_put_windows_free(&m->puts);
 }
 
-/* What is due at some time. */
+/* Runs the work that is due by the clock. */
 static void
 timed_tick(kvp_master_t *m)
 {
@@ -276,9 +276,9 @@ timed_tick(kvp_master_t *m)
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
 
-/* What can wait shares the step's budget, so each of these comes first in its turn. */
+/* Deferrable jobs share the step's budget, so each of them comes first in its turn. */
 static void
-slice(kvp_master_t *m, uint32_t which)
+run_slice(kvp_master_t *m, uint32_t which)
 {
     switch (which) {
     case 0:
@@ -317,7 +317,7 @@ slice(kvp_master_t *m, uint32_t which)
     }
 }
 
-/* Those who ask a standby for its state come and go. */
+/* Sessions that ask a standby for its state come and go. */
 static void
 follower_tick(kvp_master_t *m)
 {
@@ -331,7 +331,7 @@ follower_tick(kvp_master_t *m)
 void
 kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
-    begin(m, now_ns);
+    begin_input(m, now_ns);
     if (m->log.journal.is_resting) {
         follower_tick(m);
         return;
@@ -339,16 +339,17 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
     m->turn++;
     if (m->ctx.st.log_refuses != 0) kvp_put_refuse_waiting(&m->puts);
     for (uint32_t i = 0; i < SLICES; i++)
-        slice(m, (m->turn + i) % SLICES);
+        run_slice(m, (m->turn + i) % SLICES);
     kvp_evict_tick(&m->evict);
     (void)kvp_objindex_step(m->cat.index);
-    settle(m);
+    end_input(m);
 }
 
 uint64_t
 kvp_master_due(const kvp_master_t *m)
 {
-    /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
+    /* One tick serves all timers here: all of them are coarse. With only sessions to watch it is
+     * rare. */
     bool is_quiet = m->ctx.st.pending_puts == 0 && m->prot.deferred.n == 0 && kvp_list_is_empty(&m->prot.leasing) &&
                     m->prot.expiries.n == 0 && kvp_list_is_empty(&m->cat.taking) && m->space.moves.n == 0 &&
                     kvp_list_is_empty(&m->stagewaits);
@@ -380,7 +381,7 @@ kvp_master_on_connect(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
 {
     kvp_session_t *s;
 
-    begin(m, now_ns);
+    begin_input(m, now_ns);
     s = kvp_session_open(&m->peers, conn);
     if (m->peers.sessions.n > m->ctx.conf.max_sessions) kvp_session_close(&m->peers, s, "too many sessions");
 }
@@ -391,11 +392,12 @@ kvp_master_on_close(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
     kvp_session_t *s = kvp_session_find(&m->peers, conn);
     uint32_t slice_left = m->ctx.slice_left;
 
-    begin(m, now_ns);
-    m->ctx.slice_left = slice_left; /* all that close at once share one: what they leave to do waits for a tick */
+    begin_input(m, now_ns);
+    /* all connections that close at once share one slice: the rest of their work waits for a tick */
+    m->ctx.slice_left = slice_left;
     if (s == NULL) return;
     kvp_session_end(m, s);
-    settle(m);
+    end_input(m);
 }
 
 typedef void (*handler_fn)(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
@@ -403,7 +405,8 @@ typedef void (*handler_fn)(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t 
 static void
 on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    /* Bye is also the client's word that nothing of it is under way: what it left unfinished is aborted as drained. */
+    /* Bye is also the client's statement that it has drained: its unfinished puts are aborted as
+     * drained. */
     s->is_drained = true;
     kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     s->is_closing = true;
@@ -413,7 +416,7 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 static const struct {
     handler_fn fn;
     uint32_t
-        roles; /* bit of each kvp_role_t that may ask; QUESTION: as a one-way message it makes no sense; STATE: it only looks */
+        roles; /* bit of each kvp_role_t that may ask; QUESTION: meaningless as a one-way message; STATE: reads only */
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
 #define N (1u << KVP_ROLE_NODE)
@@ -448,7 +451,7 @@ static const struct {
 };
 
 static void
-dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     uint8_t op = f->hdr.opcode;
 
@@ -459,7 +462,7 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             kvp_on_check_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && (op == KVP_OP_DEMOTE || op == KVP_OP_STAGE || op == KVP_OP_DROP))
             kvp_on_tier_answer(m, s, f);
-        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* that one needs no answer */
+        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* an answer that is not waited for */
             kvp_session_close(&m->peers, s, "an answer to no question");
         return;
     }
@@ -473,7 +476,7 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (handlers[op].fn == NULL || (handlers[op].roles & 1u << s->role) == 0) {
-        /* An unknown opcode is what a newer peer might send: it is told, and the connection lives. */
+        /* A newer peer might send an unknown opcode: it gets an error, and the connection stays. */
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOTSUP, "unknown operation");
         return;
     }
@@ -492,31 +495,31 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
 {
     kvp_session_t *s = kvp_session_find(&m->peers, conn);
 
-    begin(m, now_ns);
+    begin_input(m, now_ns);
     if (s == NULL || s->is_closing) return;
     m->ctx.st.frames++;
     s->seen_ns = m->ctx.now_ns;
     s->stall_seen_ns = m->ctx.stall_ns;
     kvp_list_del(&s->link);
     kvp_list_add_tail(&m->peers.seen, &s->link);
-    dispatch(m, s, frame);
-    settle(m);
+    dispatch_frame(m, s, frame);
+    end_input(m);
 }
 
 void
 kvp_master_on_written(kvp_master_t *m, uint64_t end, uint64_t now_ns)
 {
-    begin(m, now_ns);
+    begin_input(m, now_ns);
     kvp_journal_written(&m->log, end);
-    settle(m);
+    end_input(m);
 }
 
 void
 kvp_master_on_synced(kvp_master_t *m, uint64_t end, uint64_t now_ns)
 {
-    begin(m, now_ns);
+    begin_input(m, now_ns);
     kvp_journal_synced(&m->log, end);
-    settle(m);
+    end_input(m);
 }
 
 kvp_err_t
@@ -524,9 +527,9 @@ kvp_master_lead(kvp_master_t *m, uint32_t term, bool is_level, uint64_t now_ns)
 {
     kvp_err_t err;
 
-    begin(m, now_ns);
+    begin_input(m, now_ns);
     err = kvp_replay_lead(&m->log, term, is_level);
-    if (err == KVP_OK) settle(m);
+    if (err == KVP_OK) end_input(m);
     return err;
 }
 

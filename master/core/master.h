@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master as a pure state machine: frames in, frames out. No sockets, threads, clocks, files or hidden randomness;
- * the shell (master/server.c) and the simulator drive it the same way. Not thread-safe: one thread owns a core.
- */
+ * The master as a pure state machine: frames in, frames out. No sockets, threads, clocks, files or
+ * hidden randomness; the shell (master/server.c) and the simulator drive it the same way. Not
+ * thread-safe: one thread owns a core. */
 #ifndef KVP_MASTER_CORE_MASTER_H
 #define KVP_MASTER_CORE_MASTER_H
 
@@ -11,7 +11,7 @@
 
 typedef struct kvp_master kvp_master_t;
 
-/* What answers wait for, beyond the write of what they promise. */
+/* The condition of answers, beyond the write of their promises. */
 typedef enum {
     KVP_LOG_SYNC_INTERVAL, /* removals, upserts and bumps for the sync; commits for nothing more */
     KVP_LOG_SYNC_ALWAYS, /* all for the sync */
@@ -22,91 +22,105 @@ typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
     uint64_t seed; /* of the core's own chance (placement); peers may find it out */
-    uint64_t secret; /* of tables whose keys peers choose: nobody is told of it */
+    uint64_t secret; /* secret of the tables whose keys peers choose; never sent */
     uint32_t term; /* 1 or more */
     uint64_t lease_ns; /* most that a reservation lasts; 0 = 10 s */
     uint64_t session_ttl_ns; /* silence after which a session is over; 0 = 10 s */
     uint64_t location_lease_ns; /* how long clients read from known locations before they ask again; 0 = 1 s */
     uint64_t location_grace_ns; /* the same while no master answers; at least location_lease_ns; 0 = 10 s */
-    bool had_master; /* another master served this pool before: clients may still read under its leases. Without it, and
-                      * without a journal, the pool is new, or all that was known of it is lost: it has no name yet, and
-                      * takes that of the first node which has memory of one, if it comes before the first grant */
+    /* Another master served this pool before: clients may still read under its leases. Without it,
+     * and without a journal, the pool is new, or all its state is lost: it has no name yet, and
+     * takes the name from the first node with memory of a pool, if this node comes before the first
+     * grant. */
+    bool had_master;
     uint64_t node_grace_ns; /* how long a lost node's objects are kept for its return; 0 = 30 s */
     uint64_t
         report_grace_ns; /* how long a master that follows another waits for nodes that have not come; 0 = the same */
     uint64_t attempt_bytes; /* a client's unfinished puts, quarantined ones included; 0 = 4 GiB */
     const char *host_id; /* copied */
-    const char *unix_path; /* told in HelloReply; "" = none; copied */
+    const char *unix_path; /* sent in HelloReply; "" = none; copied */
     uint32_t max_sessions; /* 0 = 65536 */
     bool saves_ident; /* the shell keeps who the pool is: outputs wait for kvp_master_ident_saved */
     bool has_journal; /* kvp_master_open_journal comes before the first input */
     bool is_elected; /* by etcd: it rests until kvp_master_lead, and no peer raises its term */
-    bool
-        log_names_gone; /* the log tells the keys of what is gone, for who follows it without an index (master/events) */
-    bool ssd_wants_use; /* what was not used since it was put is not worth writing to an SSD */
+    bool log_names_gone; /* the log has the keys of removed objects, for followers without an index (master/events) */
+    bool ssd_wants_use; /* objects unused since their put are not written to an SSD */
     kvp_log_sync_t log_sync;
 } kvp_master_conf_t;
 
 kvp_err_t kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t **master_out) KVP_MUST_USE;
 void kvp_master_destroy(kvp_master_t *master);
 
-/* The journal, where the shell has one (conf.has_journal). First, what masters before have written is read back, from its
- * beginning and in pieces of any length: kvp_master_restore. CORRUPT: it is torn, and nothing from there on is believed.
- * VERSION: of a later version; INVALID: of another pool; with these it is not to be opened, and open_journal says the same.
- * Then kvp_master_open_journal: *end_out is how many bytes of it are believed. There the shell cuts it, and goes on
- * writing. is_all_given: as far as the shell knows, nothing of which the core had heard that it was written is missing.
- * Where it is damaged, ends in the middle of a record, or may lack its end, only what it says is gone is believed. It may raise the term (kvp_master_take_ident). LIMIT: no term is left. A pool that has no name yet says nothing before
- * its identity is saved.
+/* The journal, if the shell has one (conf.has_journal). First, the earlier masters' log is read
+ * back, from its beginning and in pieces of any length: kvp_master_restore. CORRUPT: a torn record,
+ * and nothing from there on is accepted. VERSION: of a later version; INVALID: of another pool;
+ * with these it must not be opened, and open_journal returns the same. Then
+ * kvp_master_open_journal: *end_out is the number of accepted bytes. The shell cuts the log there,
+ * and continues writing. is_all_given: as far as the shell knows, no byte is missing that the core
+ * had as written. If the log is damaged, ends in the middle of a record, or may lack its end, only
+ * its removals are accepted. The call may raise the term (kvp_master_take_ident). LIMIT: no term is
+ * left. A pool without a name sends nothing before its identity is saved.
  *
- * kvp_master_take_journal, after every input and until it is false, gives what is to be written next, as take_output does; *end_out
- * is the position behind it; *is_base_out: it begins with a base, and so a file may. When that is written, so that it outlives this process,
- * or some of it: kvp_master_on_written, an input; when it outlives the machine, kvp_master_on_synced, which kvp_master_wants_sync waits for.
- * Until then answers that promise something are withheld, and where too much is not written, or
- * kvp_master_journal_failed said that nothing can be written now, puts and removals are answered RETRY_AFTER. After
- * kvp_master_refuse_writes they are answered LOG_FAILED, with `why` (copied) as the detail: no other master can take over. The answers that
- * wait are sent as LOG_FAILED by the next ticks. kvp_master_journal_failed(m, false) ends both.
- * kvp_master_sync_failed: what was written before that position may be lost. Then a base says all of it again.
+ * kvp_master_take_journal, called after every input until it returns false, returns the next bytes
+ * to write, as take_output does. *end_out is the position after them; *is_base_out: they begin with
+ * a base, so a file may begin there. When they, or a part of them, are written and survive this
+ * process: kvp_master_on_written, an input. When they survive the machine: kvp_master_on_synced,
+ * for which kvp_master_wants_sync waits. Until then promising answers are withheld. With too many
+ * unwritten bytes, or after kvp_master_journal_failed reported that nothing can be written now,
+ * puts and removals are answered RETRY_AFTER. After kvp_master_refuse_writes they are answered
+ * LOG_FAILED, with `why` (copied) as the detail: no other master can take over. Waiting answers are
+ * sent as LOG_FAILED by the next ticks. kvp_master_journal_failed(m, false) ends both.
+ * kvp_master_sync_failed: bytes before the position may be lost. A base then records everything
+ * again.
  *
- * kvp_master_snapshot has all that is there said once more, in a base, between what happens meanwhile. False where one is under
- * way, or not durable, or not all nodes have reported. kvp_master_take_snapshot: true once when what lies before position *from_out is not
- * needed any more: a base is durable, or begun anew because nothing before it counts. kvp_master_snapshot_taken follows when it is gone;
- * file_bytes are left. kvp_master_is_in_snapshot: a base is being said. */
+ * kvp_master_snapshot begins a base: all present objects are recorded again, between new events.
+ * False if a base is under way, or not durable, or not all nodes have reported.
+ * kvp_master_take_snapshot: true once when the records before position *from_out are not needed any
+ * more: a base is durable, or an `anew` base has begun because no earlier record is valid.
+ * kvp_master_snapshot_taken follows when they are removed; file_bytes are left.
+ * kvp_master_is_in_snapshot: a base is under way. */
 kvp_err_t kvp_master_restore(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
 kvp_err_t kvp_master_open_journal(kvp_master_t *master, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
 
-/* A standby (ADR 0031): after kvp_master_restore of its own log, kvp_master_follow_begin takes the place of kvp_master_open_journal: *end_out is
- * how many bytes are believed, and the shell cuts the rest. kvp_master_follow then enters what the leader has written behind that, in pieces of
- * any length, and kvp_master_take_journal gives the same records to be written. CORRUPT: they do not continue what is there, or
- * are damaged; VERSION: of a later version. Nothing is entered from that record on, but what it was to replace may be gone: such a core is not to lead. Before kvp_master_lead such a core serves those who ask for its state alone (Hello.is_state_only), and is otherwise at rest.
+/* A standby (ADR 0031). After kvp_master_restore of its own log, kvp_master_follow_begin replaces
+ * kvp_master_open_journal: *end_out is the number of accepted bytes, and the shell cuts the rest.
+ * kvp_master_follow then enters the leader's records after that, in pieces of any length, and
+ * kvp_master_take_journal returns the same records for writing. CORRUPT: they do not continue the
+ * log, or are damaged; VERSION: of a later version. No record from there on is entered, but an
+ * object that it would have replaced may be removed already: such a core must not lead. Before
+ * kvp_master_lead the core serves only state questions (Hello.is_state_only), and is otherwise at
+ * rest.
  *
- * kvp_master_lead: this master leads from now on, in that term, which must be above all that the log knows (else INVALID). is_level: the log lacks
- * nothing that the leader before it has acknowledged. All sessions are closed. kvp_master_terms: where the terms of the log begin, rising; at most max,
- * the last ones. */
+ * kvp_master_lead: this master leads from now on, in the term, which must be above all terms in the
+ * log (else INVALID). is_level: the log has every acknowledged record of the previous leader. All
+ * sessions are closed. kvp_master_terms: where the terms of the log begin, rising; at most max, the
+ * last ones. */
 kvp_err_t kvp_master_follow_begin(kvp_master_t *master, uint64_t *end_out) KVP_MUST_USE;
 kvp_err_t kvp_master_follow(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
 kvp_err_t kvp_master_lead(kvp_master_t *master, uint32_t term, bool is_level, uint64_t now_ns) KVP_MUST_USE;
 uint32_t kvp_master_terms(const kvp_master_t *master, kvp_wire_term_t *terms_out, uint32_t max);
-void kvp_master_set_leader(kvp_master_t *master, const char *address); /* that a standby tells who asks it; copied */
+void kvp_master_set_leader(kvp_master_t *master, const char *address); /* sent by a standby in its answers; copied */
 uint32_t kvp_master_log_term(const kvp_master_t *master); /* of its last record; 0 = there is none */
 uint64_t kvp_master_term_end(
-    const kvp_master_t
-        *master); /* position behind the record that names the term: nothing is said before that is synced */
+    const kvp_master_t *master); /* position after the record with the term: no output before its sync */
 
-/* What a log says, in full up to `end`. */
+/* The contents of a log, complete up to `end`. */
 typedef struct {
-    uint64_t end; /* bytes that are believed */
+    uint64_t end; /* accepted bytes */
     kvp_err_t
-        err; /* why no more: OK (all was read, but for a record of which the end is missing), CORRUPT, VERSION, INVALID */
-    bool is_whole; /* what was read says all that was committed */
-    bool is_overlapping; /* places that it tells lie upon one another, so that it is not relied on */
+        /* why no more: OK (all was read, but for a record of which the end is missing), CORRUPT,
+         * VERSION, INVALID */
+        err;
+    bool is_whole; /* the log has every committed object */
+    bool is_overlapping; /* its places overlap, so it is not used */
     uint32_t term; /* the last; 0 = nothing was read */
     uint64_t records[16]; /* by kvp_jrec_kind_t */
     uint64_t objects;
     uint32_t segments, tenants;
 } kvp_master_log_t;
 
-/* kvp_master_check_journal takes the place of kvp_master_open_journal where nothing is to begin: after it the core is good for
- * kvp_master_destroy alone. */
+/* kvp_master_check_journal takes the place of kvp_master_open_journal where nothing is to begin:
+ * after it the core is good for kvp_master_destroy alone. */
 void kvp_master_check_journal(kvp_master_t *master, kvp_master_log_t *log_out);
 bool kvp_master_take_journal(kvp_master_t *master, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out);
 void kvp_master_journal_failed(kvp_master_t *master, bool has_failed);
@@ -118,9 +132,12 @@ bool kvp_master_is_in_snapshot(const kvp_master_t *master);
 bool kvp_master_take_snapshot(kvp_master_t *master, uint64_t *from_out);
 void kvp_master_snapshot_taken(kvp_master_t *master, uint64_t file_bytes);
 
-/* For who reads the log as it is written, and has to begin somewhere. kvp_master_is_telling: its records are this master's own decisions. kvp_master_tell appends
- * what is true now as records of a log, each with a check of its own, to out, whose err the caller looks at: with *cursor 0 all tenants, then committed objects, of `most` records of the index from *cursor on;
- * *cursor moves. True = there is more. Who calls it until it is false, and takes in what the log says meanwhile in the order in which both came, knows all. */
+/* For a reader that begins in the middle of the log. kvp_master_is_telling: its records are this
+ * master's own decisions. kvp_master_tell appends the present state to out as log records, each
+ * with its own checksum; the caller checks out->err. With *cursor 0 it appends all tenants, then
+ * committed objects, of `most` records of the index from *cursor on; it advances *cursor. True =
+ * there is more. A reader that calls it until false, and handles the log's records in between in
+ * the order of both, knows the whole state. */
 bool kvp_master_is_telling(const kvp_master_t *master);
 bool kvp_master_tell(kvp_master_t *master, uint32_t *cursor, uint32_t most, kvp_buf_t *out);
 
@@ -130,7 +147,7 @@ bool kvp_master_tell(kvp_master_t *master, uint32_t *cursor, uint32_t most, kvp_
 void kvp_master_on_connect(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
 void kvp_master_on_frame(kvp_master_t *master, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
 void kvp_master_on_close(kvp_master_t *master, uint64_t conn, uint64_t now_ns); /* also after the core closed it */
-void kvp_master_on_written(kvp_master_t *master, uint64_t end, uint64_t now_ns); /* the log, up to there */
+void kvp_master_on_written(kvp_master_t *master, uint64_t end, uint64_t now_ns); /* the log, up to this position */
 void kvp_master_on_synced(kvp_master_t *master, uint64_t end, uint64_t now_ns); /* not above that */
 
 /* kvp_master_on_tick runs timers and a slice of background work of at most about budget operations. Called when
@@ -139,12 +156,12 @@ void kvp_master_on_tick(kvp_master_t *master, uint64_t now_ns);
 uint64_t kvp_master_due(const kvp_master_t *master);
 bool kvp_master_has_work(const kvp_master_t *master);
 
-/* Outputs, drained after every input: one connection at a time, its bytes (whole frames) swapped into *bytes (an
- * initialised, empty buffer; the core keeps the caller's memory in exchange) and whether to close it after they are
- * sent. False when there is nothing. */
+/* Outputs, drained after every input: one connection at a time, its bytes (whole frames) swapped
+ * into *bytes (an initialised, empty buffer; the core keeps the caller's memory in exchange) and
+ * whether to close it after they are sent. False without output. */
 bool kvp_master_take_output(kvp_master_t *master, uint64_t *conn_out, kvp_buf_t *bytes, bool *close_out);
 
-/* Who the pool is, and which term of it this master's is. */
+/* The pool's identity, and this master's term. */
 typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
@@ -153,15 +170,16 @@ typedef struct {
 
 void kvp_master_ident(const kvp_master_t *master, kvp_master_ident_t *ident_out);
 
-/* kvp_master_take_ident: true once after any of it changed (a node obeyed a higher term than ours, or named the pool), and
- * when a new pool's first space was granted. With conf.saves_ident the core is mute from then on (take_output gives nothing) until
- * kvp_master_ident_saved says that this is durable, or, where the term is what it was, that it could not be made so. */
+/* kvp_master_take_ident: true once after a change (a node obeyed a higher term than ours, or named
+ * the pool), and when a new pool's first space was granted. With conf.saves_ident the core then
+ * sends nothing (take_output returns false) until kvp_master_ident_saved reports that the identity
+ * is durable or, with an unchanged term, that saving failed. */
 bool kvp_master_take_ident(kvp_master_t *master, kvp_master_ident_t *ident_out);
 void kvp_master_ident_saved(kvp_master_t *master, const kvp_master_ident_t *ident, bool is_durable);
 bool kvp_master_is_mute(const kvp_master_t *master);
 
-/* Why connections were closed by the core, and other news for the log: at most one line a call, borrowed until the
- * next input; NULL when there is none. */
+/* Reasons of closed connections, and other events for the log: at most one line a call, borrowed
+ * until the next input; NULL = none. */
 const char *kvp_master_take_note(kvp_master_t *master);
 
 /* Figures. Monotonic counters unless marked (gauge). X(name, help) */
@@ -253,12 +271,12 @@ typedef struct {
 } kvp_master_stats_t;
 void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out);
 
-/* kvp_master_note_times gives the figures that only who has a clock can take, so that Status tells them: step_longest_ns
- * and answer_longest_ns. */
+/* kvp_master_note_times passes the figures that need a clock, for Status: step_longest_ns and
+ * answer_longest_ns. */
 void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint64_t answer_longest_ns);
 
 /* A master of the pool, as the shell knows it. */
-#define KVP_MASTERS_MAX 32u /* those that are there, and those that are missing */
+#define KVP_MASTERS_MAX 32u /* present and missing ones */
 typedef struct {
     char id[33]; /* "" without etcd */
     char address[281]; /* "" = not known */
@@ -266,7 +284,7 @@ typedef struct {
     uint64_t lag_bytes;
 } kvp_master_peer_t;
 
-/* kvp_master_note_masters replaces the list of masters that Status tells; copied. At most KVP_MASTERS_MAX. */
+/* kvp_master_note_masters replaces the list of masters in Status; copied. At most KVP_MASTERS_MAX. */
 void kvp_master_note_masters(kvp_master_t *master, const kvp_master_peer_t *masters, uint32_t n);
 
 /* Why the pool is degraded; n 0 = it is not. */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The core as a whole. Only files of master/core, and tests of them, include this.
  *
- * Life of an extent: free -> (PutBegin) WRITING -> (PutCommit) live -> (evict, remove, abort) retiring -> free. An
- * extent's owner number in the chunk's allocator says which: an oid, or RETIRING_BIT | number of a retire record.
+ * Life of an extent: free -> (PutBegin) WRITING -> (PutCommit) live -> (evict, remove, abort)
+ * retiring -> free. An extent's owner number in the chunk's allocator shows the state: an oid, or
+ * RETIRING_BIT | number of a retire record.
  *
- * Generations come from one sequence a master, so that the generation of an object's extent is its version as well:
- * unique in the pool and rising. A version that is not would lie in the object's extension.
- */
+ * Generations come from one sequence a master, so the generation of an object's extent is its
+ * version as well: unique in the pool and rising. A version that differs is stored in the object's
+ * extension. */
 #ifndef KVP_MASTER_CORE_STATE_H
 #define KVP_MASTER_CORE_STATE_H
 
@@ -28,7 +29,7 @@ typedef struct {
 } kvp_lost_node_t;
 
 struct kvp_master {
-    /* The layers, from the lowest on. Each knows those before it by pointers, and no other. */
+    /* The layers, from the lowest up. Each knows those before it by pointers, and no other. */
     kvp_ctx_t ctx;
     kvp_interim_t log;
     kvp_catalog_t cat;
@@ -42,22 +43,23 @@ struct kvp_master {
     char unix_path[256];
     uint64_t ticked_ns;
     kvp_list_t jobs;
-    kvp_list_t stagewaits; /* GETs that wait for stages */
+    kvp_list_t stagewaits; /* GETs that wait for loads */
     kvp_list_t over; /* sessions, while they have attempts or tickets */
     uint32_t turn; /* whose slice comes first in a step */
     uint32_t dropping; /* segments being purged */
     uint32_t reports; /* under way, */
-    uint32_t closing; /* of these, behind their last page */
-    char leader[KVP_NAME_MAX + 1]; /* whom a standby names; "" = it knows none */
-    kvp_master_peer_t masters[KVP_MASTERS_MAX]; /* as the shell has noted them */
+    uint32_t closing; /* of these, the ones after their last page */
+    char leader[KVP_NAME_MAX + 1]; /* the leader that a standby names; "" = unknown */
+    kvp_master_peer_t masters[KVP_MASTERS_MAX]; /* as passed by the shell */
     uint32_t masters_n;
     kvp_lost_node_t lost_nodes[KVP_LOST_NODES_MAX]; /* a ring */
     uint32_t lost_nodes_at;
     uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
-    uint8_t bad_reports[KVP_BAD_REPORTS_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
+    /* segments whose reports broke the rules: to be created again. A ring */
+    uint8_t bad_reports[KVP_BAD_REPORTS_MAX][16];
     uint32_t bad_reports_at;
     uint8_t cut[KVP_CUT_REPORTS_MAX]
-               [16]; /* segments whose reports to this term were cut: none of it was ever placed there */
+               [16]; /* segments whose reports in this term were cut: no put was ever placed there */
     uint32_t cut_n, cut_seq;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
     uint32_t match_left; /* steps that the match under way may still take */

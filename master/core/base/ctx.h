@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The context that every layer has: options, term, time, chance, counters, and what the step under way may still do. A step
- * is what the core does for one input. It knows no other module.
- */
+ * The context of every layer: options, term, time, randomness, counters, and the remaining budget
+ * of the current step. A step is the core's work for one input. The context knows no other module. */
 #ifndef KVP_MASTER_CORE_BASE_CTX_H
 #define KVP_MASTER_CORE_BASE_CTX_H
 
@@ -10,9 +9,9 @@
 
 #define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)
-#define KVP_SLICE 1024u /* records that a step may touch for what can wait: kvp_ctx_spend */
+#define KVP_SLICE 1024u /* records that a step may touch for deferrable work: kvp_ctx_spend */
 #define KVP_LOAD_FAILED_NS KVP_MS(60000) /* for so long a failed load from SSD counts as recent */
-#define KVP_STEP_WORK 8192u /* extents that the search for space looks at in one step */
+#define KVP_STEP_WORK 8192u /* extents that the search for space may examine in one step */
 
 typedef struct {
     kvp_master_conf_t conf;
@@ -22,25 +21,26 @@ typedef struct {
     uint64_t stall_ns; /* time in which the master's own loop did not run */
     uint64_t rng;
     uint32_t work_left; /* of this step's search for space */
-    uint32_t slice_left; /* records that this step may still touch for what can wait */
+    uint32_t slice_left; /* records that this step may still touch for deferrable work */
     bool is_behind; /* something that was due was left for the next step */
     bool has_space_news; /* something became free or evictable: waiting puts look again */
-    uint64_t space_news; /* how often that was so */
+    uint64_t space_news; /* number of these events */
     char log_failure[160]; /* why the log cannot be written, for answers; "" = it can */
     uint64_t loads_failed; /* loads from SSD, with less than KVP_LOAD_FAILED_NS from each to the next */
     uint64_t load_failed_ns; /* the last one */
     char note[256]; /* for the shell's log; "" = none */
 } kvp_ctx_t;
 
-/* kvp_ctx_spend counts n records that the step has touched. Work that can wait asks slice_left first. */
+/* kvp_ctx_spend counts n records that the step has touched. Deferrable work checks slice_left
+ * first. */
 static inline void
 kvp_ctx_spend(kvp_ctx_t *ctx, uint32_t n)
 {
     ctx->st.work += n;
     ctx->slice_left -= (uint32_t)kvp_min_u64(n, ctx->slice_left);
 }
-/* The event space_wanted: something may fit now that did not: it was freed, or it can be evicted, or claimed. The put queue
- * looks again before the input returns. */
+/* The event space_wanted: space was freed, or can be evicted or claimed now, so a waiting put may
+ * fit. The put queue checks again before the input returns. */
 static inline void
 kvp_ctx_space_news(kvp_ctx_t *ctx)
 {

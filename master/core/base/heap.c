@@ -4,47 +4,47 @@
 #include "master/core/base/heap.h"
 
 static kvp_heapnode_t *
-get(const kvp_heap_t *heap, uint32_t i)
+get_node(const kvp_heap_t *heap, uint32_t i)
 {
     return *kvp_blocks_at(&heap->nodes, i);
 }
 
 static void
-put(const kvp_heap_t *heap, uint32_t i, kvp_heapnode_t *node)
+put_node(const kvp_heap_t *heap, uint32_t i, kvp_heapnode_t *node)
 {
     *kvp_blocks_at(&heap->nodes, i) = node;
     node->at = i + 1;
 }
 
 static void
-swap(const kvp_heap_t *heap, uint32_t a, uint32_t b)
+swap_nodes(const kvp_heap_t *heap, uint32_t a, uint32_t b)
 {
-    kvp_heapnode_t *node = get(heap, a);
+    kvp_heapnode_t *node = get_node(heap, a);
 
-    put(heap, a, get(heap, b));
-    put(heap, b, node);
+    put_node(heap, a, get_node(heap, b));
+    put_node(heap, b, node);
 }
 
 static uint64_t
-key(const kvp_heap_t *heap, uint32_t i)
+key_at(const kvp_heap_t *heap, uint32_t i)
 {
-    return get(heap, i)->key;
+    return get_node(heap, i)->key;
 }
 
 static void
-settle(const kvp_heap_t *heap, uint32_t i)
+restore_order(const kvp_heap_t *heap, uint32_t i)
 {
-    while (i > 0 && key(heap, i) < key(heap, (i - 1) / 2)) {
-        swap(heap, i, (i - 1) / 2);
+    while (i > 0 && key_at(heap, i) < key_at(heap, (i - 1) / 2)) {
+        swap_nodes(heap, i, (i - 1) / 2);
         i = (i - 1) / 2;
     }
     for (;;) {
         uint32_t least = i;
 
         for (uint32_t child = 2 * i + 1; child <= 2 * i + 2 && child < heap->n; child++)
-            if (key(heap, child) < key(heap, least)) least = child;
+            if (key_at(heap, child) < key_at(heap, least)) least = child;
         if (least == i) return;
-        swap(heap, i, least);
+        swap_nodes(heap, i, least);
         i = least;
     }
 }
@@ -61,8 +61,8 @@ kvp_heap_add(kvp_heap_t *heap, kvp_heapnode_t *node, uint64_t node_key)
 {
     kvp_blocks_reach(&heap->nodes, heap->n);
     node->key = node_key;
-    put(heap, heap->n++, node);
-    settle(heap, heap->n - 1);
+    put_node(heap, heap->n++, node);
+    restore_order(heap, heap->n - 1);
 }
 
 void
@@ -74,6 +74,6 @@ kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node)
     node->at = 0;
     heap->n--;
     if (i == heap->n) return;
-    put(heap, i, get(heap, heap->n));
-    settle(heap, i);
+    put_node(heap, i, get_node(heap, heap->n));
+    restore_order(heap, i);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Binary heap of records that embed a node: the least key first. A record's key may be changed by removing it and adding
- * it again; all is O(log n), and the heap owns nothing but its array (blocks.h: it grows without moving).
- */
+ * Binary heap of records that embed a node: the least key first. A record's key may be changed by
+ * removing it and adding it again; all is O(log n), and the heap owns nothing but its array
+ * (blocks.h: it grows without moving). */
 #ifndef KVP_MASTER_CORE_BASE_HEAP_H
 #define KVP_MASTER_CORE_BASE_HEAP_H
 
@@ -17,9 +17,9 @@ typedef struct {
     uint32_t n;
 } kvp_heap_t;
 
-void kvp_heap_fini(kvp_heap_t *heap); /* forgets what is in it */
+void kvp_heap_fini(kvp_heap_t *heap); /* forgets its members */
 void kvp_heap_add(kvp_heap_t *heap, kvp_heapnode_t *node, uint64_t key); /* the node is in no heap */
-void kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node); /* legal on one that is not in it */
+void kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node); /* legal on a node outside the heap */
 
 static inline kvp_heapnode_t *
 kvp_heap_least(const kvp_heap_t *heap)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tables that give records a small number, and the records back by it.
- */
+ * Tables that give records a small number, and find records by their number. */
 #ifndef KVP_MASTER_CORE_BASE_PTAB_H
 #define KVP_MASTER_CORE_BASE_PTAB_H
 
@@ -16,7 +15,7 @@ typedef struct {
 
 uint32_t kvp_ptab_add(kvp_ptab_t *t, void *rec);
 void kvp_ptab_del(kvp_ptab_t *t, uint32_t number);
-void *kvp_ptab_get(const kvp_ptab_t *t, uint32_t number); /* NULL where there is none */
+void *kvp_ptab_get(const kvp_ptab_t *t, uint32_t number); /* NULL without a record */
 void kvp_ptab_fini(kvp_ptab_t *t);
 
 #endif

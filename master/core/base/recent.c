@@ -17,7 +17,7 @@ kvp_recent_fini(kvp_recent_t *recent)
 }
 
 static void
-grow(kvp_recent_t *recent)
+grow_ring(kvp_recent_t *recent)
 {
     kvp_recent_t old = *recent;
 
@@ -28,7 +28,7 @@ grow(kvp_recent_t *recent)
     for (uint32_t i = 0; i < old.cap; i++) {
         uint32_t at = (uint32_t)old.ids[i] & (recent->cap - 1);
 
-        recent->ids[at] = old.ids[i]; /* two that were apart stay apart */
+        recent->ids[at] = old.ids[i]; /* two entries in different places stay in different places */
         recent->ends[at] = old.ends[i];
         recent->answers[at] = old.answers[i];
     }
@@ -40,9 +40,9 @@ kvp_recent_add(kvp_recent_t *recent, uint64_t id, kvp_recent_end_t end, uint64_t
 {
     uint32_t at;
 
-    if (recent->cap == 0) grow(recent);
+    if (recent->cap == 0) grow_ring(recent);
     while (recent->cap < KVP_RECENT_MAX && recent->ids[id & (recent->cap - 1)] != 0)
-        grow(recent);
+        grow_ring(recent);
     at = (uint32_t)id & (recent->cap - 1);
     recent->ids[at] = id;
     recent->ends[at] = (uint8_t)end;

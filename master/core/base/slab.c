@@ -2,17 +2,19 @@
  * Two-level segregated fit over out-of-band records.
  *
  * Design notes.
- * - A free extent is filed under its capacity: the longest extent that it can hold. From 64 KiB up extents lie on 4 KiB
- *   bounds, so that a misaligned free extent holds less than its length; filed by capacity, a request fits exactly
- *   where capacity >= request, whatever the alignment, and nothing has to be tried.
- * - The classes are TLSF's: 32 to a power of two of units, with two levels of bitmaps. The extents of a class are a
- *   treap in order of (capacity, offset) instead of TLSF's list. A list must either skip the class of the request (and
- *   miss a hole of exactly the size asked, which at a full pool of uniform objects is the only hole there is) or walk
- *   it. The treap gives true best fit, lowest address first, in O(log of one class); its priorities are a hash of the
- *   slot and cost no memory.
- * - A record is 20 bytes, in a pool of records (recpool.h): growth copies nothing, and pointers into records stay
- *   valid. A free extent has no room for its length, which follows from where its neighbour begins.
- */
+ * - A free extent is indexed by its capacity: the longest extent that it can hold. From 64 KiB up
+ *   extents are aligned to 4 KiB, so a misaligned free extent holds less than its length. With the
+ *   index by capacity a request fits exactly where capacity >= request, for any alignment, and no
+ *   extent has to be tried.
+ * - The classes are TLSF's: 32 to a power of two of units, with two levels of bitmaps. The extents
+ *   of a class are a treap in order of (capacity, offset) instead of TLSF's list. A list must
+ *   either skip the class of the request (and miss a hole of exactly the requested size, which in a
+ *   full pool of uniform objects is the only hole) or walk the class. The treap gives true best
+ *   fit, lowest address first, in O(log of one class); its priorities are a hash of the slot and
+ *   cost no memory.
+ * - A record is 20 bytes, in a pool of records (recpool.h): growth copies nothing, and pointers
+ *   into records stay valid. A free extent stores no length, which follows from its neighbour's
+ *   offset. */
 #include "master/core/base/slab.h"
 
 #include "common/recpool.h"
@@ -33,7 +35,7 @@
 #define UNUSED                                                                                                         \
     UINT32_MAX /* instead of an offset: the slot holds no extent; no extent begins in the last unit of 2^31 */
 
-/* off is below 2^31 units, which leaves its top bit to tell allocated from free. */
+/* off is below 2^31 units, so its top bit can distinguish allocated from free. */
 typedef struct {
     uint32_t off;
     uint32_t prev;
@@ -63,7 +65,7 @@ struct kvp_slab {
 };
 
 static record_t *
-rec(const kvp_slab_t *slab, uint32_t slot)
+rec_at(const kvp_slab_t *slab, uint32_t slot)
 {
     return kvp_recpool_at(&slab->records, slot);
 }
@@ -71,7 +73,7 @@ rec(const kvp_slab_t *slab, uint32_t slot)
 static bool
 is_live(const kvp_slab_t *slab, uint32_t slot)
 {
-    return kvp_recpool_was_made(&slab->records, slot) && rec(slab, slot)->off != UNUSED;
+    return kvp_recpool_was_made(&slab->records, slot) && rec_at(slab, slot)->off != UNUSED;
 }
 
 static bool
@@ -90,13 +92,13 @@ static uint32_t
 len_of(const kvp_slab_t *slab, const record_t *r)
 {
     if (is_allocated(r)) return r->len;
-    return (r->next == KVP_SLAB_NONE ? slab->region_units : off_of(rec(slab, r->next))) - r->off;
+    return (r->next == KVP_SLAB_NONE ? slab->region_units : off_of(rec_at(slab, r->next))) - r->off;
 }
 
 static void
 slot_give(kvp_slab_t *slab, uint32_t slot)
 {
-    rec(slab, slot)->off = UNUSED;
+    rec_at(slab, slot)->off = UNUSED;
     kvp_recpool_give(&slab->records, slot);
 }
 
@@ -165,7 +167,7 @@ class_of(uint32_t units, uint32_t *fl_out, uint32_t *sl_out)
 static void
 index_insert(kvp_slab_t *slab, uint32_t slot)
 {
-    record_t *r = rec(slab, slot);
+    record_t *r = rec_at(slab, slot);
     const order_t order = order_of(slab, r);
     uint32_t fl, sl;
     class_of(order.capacity, &fl, &sl);
@@ -174,16 +176,16 @@ index_insert(kvp_slab_t *slab, uint32_t slot)
 
     uint32_t *link = &slab->roots[fl][sl];
     while (*link != KVP_SLAB_NONE && priority_of(*link) > priority_of(slot)) {
-        record_t *at = rec(slab, *link);
+        record_t *at = rec_at(slab, *link);
         link = is_before(order, order_of(slab, at)) ? &at->left : &at->right;
     }
-    /* The new node takes this place; what was here is split into its two subtrees. */
+    /* The new node takes this place; the former subtree is split into its two subtrees. */
     uint32_t cur = *link;
     *link = slot;
     uint32_t *lower = &r->left;
     uint32_t *upper = &r->right;
     while (cur != KVP_SLAB_NONE) {
-        record_t *at = rec(slab, cur);
+        record_t *at = rec_at(slab, cur);
         if (is_before(order_of(slab, at), order)) {
             *lower = cur;
             lower = &at->right;
@@ -201,7 +203,7 @@ index_insert(kvp_slab_t *slab, uint32_t slot)
 static void
 index_remove(kvp_slab_t *slab, uint32_t slot)
 {
-    const record_t *r = rec(slab, slot);
+    const record_t *r = rec_at(slab, slot);
     const order_t order = order_of(slab, r);
     uint32_t fl, sl;
     class_of(order.capacity, &fl, &sl);
@@ -209,7 +211,7 @@ index_remove(kvp_slab_t *slab, uint32_t slot)
     uint32_t *link = &slab->roots[fl][sl];
     while (*link != slot) {
         if (*link == KVP_SLAB_NONE) kvp_panic("slab: free slot %u is not in its class", slot);
-        record_t *at = rec(slab, *link);
+        record_t *at = rec_at(slab, *link);
         link = is_before(order, order_of(slab, at)) ? &at->left : &at->right;
     }
     /* Its two subtrees are merged into its place. */
@@ -218,11 +220,11 @@ index_remove(kvp_slab_t *slab, uint32_t slot)
     while (lower != KVP_SLAB_NONE && upper != KVP_SLAB_NONE) {
         if (priority_of(lower) > priority_of(upper)) {
             *link = lower;
-            link = &rec(slab, lower)->right;
+            link = &rec_at(slab, lower)->right;
             lower = *link;
         } else {
             *link = upper;
-            link = &rec(slab, upper)->left;
+            link = &rec_at(slab, upper)->left;
             upper = *link;
         }
     }
@@ -238,7 +240,7 @@ treap_at_least(const kvp_slab_t *slab, uint32_t root, uint32_t units)
 {
     uint32_t best = KVP_SLAB_NONE;
     for (uint32_t cur = root; cur != KVP_SLAB_NONE;) {
-        const record_t *at = rec(slab, cur);
+        const record_t *at = rec_at(slab, cur);
         if (order_of(slab, at).capacity >= units) {
             best = cur;
             cur = at->left;
@@ -289,7 +291,7 @@ find_cut(const kvp_slab_t *slab, uint64_t extent_bytes, cut_t *cut_out)
     if (units == 0 || units > slab->region_units) return false;
     uint32_t slot = index_find(slab, (uint32_t)units);
     if (slot == KVP_SLAB_NONE) return false;
-    const record_t *r = rec(slab, slot);
+    const record_t *r = rec_at(slab, slot);
     uint32_t align = units >= LARGE_UNITS ? PAGE_UNITS : 1;
     uint32_t start = (uint32_t)kvp_align_up(r->off, align);
     *cut_out = (cut_t){
@@ -304,18 +306,18 @@ find_cut(const kvp_slab_t *slab, uint64_t extent_bytes, cut_t *cut_out)
 static void
 point_to(kvp_slab_t *slab, uint32_t slot)
 {
-    const record_t *r = rec(slab, slot);
+    const record_t *r = rec_at(slab, slot);
 
-    *(r->prev == KVP_SLAB_NONE ? &slab->first : &rec(slab, r->prev)->next) = slot;
-    *(r->next == KVP_SLAB_NONE ? &slab->last : &rec(slab, r->next)->prev) = slot;
+    *(r->prev == KVP_SLAB_NONE ? &slab->first : &rec_at(slab, r->prev)->next) = slot;
+    *(r->next == KVP_SLAB_NONE ? &slab->last : &rec_at(slab, r->next)->prev) = slot;
 }
 
-/* insert_free makes slot a free extent between two neighbours in address order, either of which may be the region's
- * end. It reaches up to where the next one begins. */
+/* insert_free makes slot a free extent between two neighbours in address order, either of which may
+ * be the region's end. It reaches to the beginning of the next extent. */
 static void
 insert_free(kvp_slab_t *slab, uint32_t slot, uint32_t off, uint32_t prev, uint32_t next)
 {
-    *rec(slab, slot) = (record_t){.off = off, .prev = prev, .next = next};
+    *rec_at(slab, slot) = (record_t){.off = off, .prev = prev, .next = next};
     point_to(slab, slot);
     index_insert(slab, slot);
 }
@@ -391,7 +393,7 @@ kvp_slab_alloc(kvp_slab_t *slab, uint64_t len, uint32_t owner, uint32_t *slot_ou
     if (err != KVP_OK) return err;
 
     index_remove(slab, cut.slot);
-    record_t *r = rec(slab, cut.slot);
+    record_t *r = rec_at(slab, cut.slot);
     uint32_t units = len_of(slab, r) - cut.front - cut.back, front = r->off, off = front + cut.front;
     r->off = off | ALLOCATED;
     r->len = units;
@@ -420,21 +422,21 @@ kvp_slab_best_fit(const kvp_slab_t *slab, uint64_t len)
     cut_t cut;
     if (len == 0 || len > REGION_MAX_BYTES) return 0;
     if (!find_cut(slab, kvp_extent_bytes(len), &cut)) return 0;
-    return (uint64_t)order_of(slab, rec(slab, cut.slot)).capacity * KVP_SLAB_UNIT;
+    return (uint64_t)order_of(slab, rec_at(slab, cut.slot)).capacity * KVP_SLAB_UNIT;
 }
 
-/* join_next gives the extent behind slot, which is free and not in the index, to slot. */
+/* join_next merges the extent after slot, which is free and not in the index, into slot. */
 static void
 join_next(kvp_slab_t *slab, uint32_t slot)
 {
-    record_t *r = rec(slab, slot);
+    record_t *r = rec_at(slab, slot);
     uint32_t gone = r->next;
-    r->next = rec(slab, gone)->next;
+    r->next = rec_at(slab, gone)->next;
     point_to(slab, slot);
     slot_give(slab, gone);
 }
 
-/* What is closed has an extent, or is one that is free. */
+/* A closed allocator has an allocated extent, or one free extent. */
 bool
 kvp_slab_is_open(const kvp_slab_t *slab)
 {
@@ -449,15 +451,15 @@ kvp_slab_free(kvp_slab_t *slab, uint32_t slot)
         kvp_slab_unrestore(slab, slot);
         return;
     }
-    record_t *r = rec(slab, slot);
+    record_t *r = rec_at(slab, slot);
     slab->used_units -= r->len;
     r->off = off_of(r);
 
-    if (r->next != KVP_SLAB_NONE && !is_allocated(rec(slab, r->next))) {
+    if (r->next != KVP_SLAB_NONE && !is_allocated(rec_at(slab, r->next))) {
         index_remove(slab, r->next);
         join_next(slab, slot);
     }
-    if (r->prev != KVP_SLAB_NONE && !is_allocated(rec(slab, r->prev))) {
+    if (r->prev != KVP_SLAB_NONE && !is_allocated(rec_at(slab, r->prev))) {
         slot = r->prev;
         index_remove(slab, slot);
         join_next(slab, slot);
@@ -469,7 +471,7 @@ kvp_slab_free(kvp_slab_t *slab, uint32_t slot)
 uint64_t
 kvp_slab_tail(const kvp_slab_t *slab)
 {
-    const record_t *r = rec(slab, slab->last);
+    const record_t *r = rec_at(slab, slab->last);
 
     return (uint64_t)(is_allocated(r) ? slab->region_units : r->off) * KVP_SLAB_UNIT;
 }
@@ -483,12 +485,12 @@ slot_claim(kvp_slab_t *slab, uint32_t slot)
 
     if (slot >= slab->records.max) return KVP_LIMIT;
     if (!is_live(slab, slot)) return kvp_recpool_claim(&slab->records, slot, &blank) ? KVP_OK : KVP_NOMEM;
-    if (is_allocated(rec(slab, slot))) return KVP_LIMIT;
+    if (is_allocated(rec_at(slab, slot))) return KVP_LIMIT;
     kvp_err_t err = slots_take(slab, 1, &other);
     if (err != KVP_OK) return err;
     index_remove(slab, slot);
-    insert_free(slab, other, rec(slab, slot)->off, rec(slab, slot)->prev, rec(slab, slot)->next);
-    rec(slab, slot)->off = UNUSED;
+    insert_free(slab, other, rec_at(slab, slot)->off, rec_at(slab, slot)->prev, rec_at(slab, slot)->next);
+    rec_at(slab, slot)->off = UNUSED;
     return KVP_OK;
 }
 
@@ -501,11 +503,11 @@ is_on_bounds(uint64_t offset, uint64_t bytes)
     return (offset | bytes) % align == 0;
 }
 
-/* A free extent is allocated as it lies: under its own slot that takes no other, of which there may be none. */
+/* Allocates a free extent whole, under its own slot: no other slot is needed, and none may be left. */
 static void
 claim_whole(kvp_slab_t *slab, uint32_t slot, uint32_t owner, uint32_t *slot_out)
 {
-    record_t *r = rec(slab, slot);
+    record_t *r = rec_at(slab, slot);
     uint32_t units = len_of(slab, r);
 
     index_remove(slab, slot);
@@ -537,9 +539,9 @@ kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes,
         return err;
     }
     uint32_t tail = slab->last, off = (uint32_t)(offset / KVP_SLAB_UNIT), units = (uint32_t)(bytes / KVP_SLAB_UNIT);
-    uint32_t front = rec(slab, tail)->off, prev = rec(slab, tail)->prev, end = off + units;
+    uint32_t front = rec_at(slab, tail)->off, prev = rec_at(slab, tail)->prev, end = off + units;
     index_remove(slab, tail);
-    *rec(slab, slot) =
+    *rec_at(slab, slot) =
         (record_t){.off = off | ALLOCATED, .len = units, .owner = owner, .prev = prev, .next = KVP_SLAB_NONE};
     point_to(slab, slot);
     if (spare != KVP_SLAB_NONE) insert_free(slab, spare, front, prev, slot);
@@ -553,7 +555,7 @@ kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes,
     return KVP_OK;
 }
 
-/* ---- told in any order */
+/* ---- restoring extents in any order */
 kvp_err_t
 kvp_slab_restore(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner, uint32_t *slot_out)
 {
@@ -571,14 +573,14 @@ kvp_slab_restore(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t byte
     } else if (!kvp_recpool_claim(&slab->records, slot, &blank)) {
         return KVP_NOMEM;
     }
-    *rec(slab, slot) = (record_t){
+    *rec_at(slab, slot) = (record_t){
         .off = (uint32_t)(offset / KVP_SLAB_UNIT) | ALLOCATED,
         .len = (uint32_t)(bytes / KVP_SLAB_UNIT),
         .owner = owner,
         .prev = KVP_SLAB_NONE,
         .next = KVP_SLAB_NONE,
     };
-    slab->used_units += rec(slab, slot)->len;
+    slab->used_units += rec_at(slab, slot)->len;
     if (slot >= slab->slots_high) slab->slots_high = slot + 1;
     *slot_out = slot;
     return KVP_OK;
@@ -587,7 +589,7 @@ kvp_slab_restore(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t byte
 void
 kvp_slab_unrestore(kvp_slab_t *slab, uint32_t slot)
 {
-    slab->used_units -= rec(slab, slot)->len;
+    slab->used_units -= rec_at(slab, slot)->len;
     slot_give(slab, slot);
 }
 
@@ -598,7 +600,7 @@ typedef struct {
     uint32_t off, slot;
 } told_t;
 
-/* One pass of a radix sort, by that digit of the offset. */
+/* One pass of a radix sort, by one digit of the offset. */
 static void
 sort_pass(const told_t *from, told_t *to, uint32_t n, uint32_t shift)
 {
@@ -616,7 +618,8 @@ sort_pass(const told_t *from, told_t *to, uint32_t n, uint32_t shift)
         to[at[from[i].off >> shift & (DIGITS - 1)]++] = from[i];
 }
 
-/* All extents by rising offset, for free(); room for as many behind them is used meanwhile. NULL: no memory. */
+/* Lists all extents by rising offset, for free(); the second half of the array is scratch space.
+ * NULL: no memory. */
 static told_t *
 list_by_offset(const kvp_slab_t *slab)
 {
@@ -625,7 +628,7 @@ list_by_offset(const kvp_slab_t *slab)
 
     if (told == NULL) return NULL;
     for (uint32_t slot = 0; slot < limit; slot++)
-        if (is_live(slab, slot)) told[n + at++] = (told_t){off_of(rec(slab, slot)), slot};
+        if (is_live(slab, slot)) told[n + at++] = (told_t){off_of(rec_at(slab, slot)), slot};
     if (n < 2) {
         told[0] = told[n];
         return told;
@@ -644,13 +647,14 @@ check_told(const kvp_slab_t *slab, const told_t *told, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         if (told[i].off < end) return KVP_CORRUPT;
         gaps += told[i].off > end;
-        end = told[i].off + rec(slab, told[i].slot)->len;
+        end = told[i].off + rec_at(slab, told[i].slot)->len;
     }
     gaps += end < slab->region_units;
     return gaps > slab->records.max - slab->records.n ? KVP_LIMIT : KVP_OK;
 }
 
-/* Links what is told behind what is linked, up to `end` of the region; between them a free extent. */
+/* Links the restored extents after the linked ones, up to `end` of the region; gaps become free
+ * extents. */
 static kvp_err_t
 link_told(kvp_slab_t *slab, const told_t *told, uint32_t end)
 {
@@ -663,8 +667,8 @@ link_told(kvp_slab_t *slab, const told_t *told, uint32_t end)
         insert_free(slab, gap, end, prev, told->slot);
         return KVP_OK;
     }
-    rec(slab, told->slot)->prev = prev;
-    *(prev == KVP_SLAB_NONE ? &slab->first : &rec(slab, prev)->next) = told->slot;
+    rec_at(slab, told->slot)->prev = prev;
+    *(prev == KVP_SLAB_NONE ? &slab->first : &rec_at(slab, prev)->next) = told->slot;
     return KVP_OK;
 }
 
@@ -677,7 +681,7 @@ kvp_slab_close(kvp_slab_t *slab)
 
     for (uint32_t i = 0; i < n && err == KVP_OK; i++) {
         err = link_told(slab, &told[i], end);
-        end = told[i].off + rec(slab, told[i].slot)->len;
+        end = told[i].off + rec_at(slab, told[i].slot)->len;
     }
     free(told);
     if (err != KVP_OK || end == slab->region_units) return err;
@@ -703,7 +707,7 @@ kvp_slab_move(kvp_slab_t *slab, uint32_t slot, uint32_t *slot_out)
 {
     kvp_err_t err = slots_take(slab, 1, slot_out);
     if (err != KVP_OK) return err;
-    *rec(slab, *slot_out) = *rec(slab, slot);
+    *rec_at(slab, *slot_out) = *rec_at(slab, slot);
     point_to(slab, *slot_out);
     slot_give(slab, slot);
     if (*slot_out >= slab->slots_high) slab->slots_high = *slot_out + 1;
@@ -713,31 +717,31 @@ kvp_slab_move(kvp_slab_t *slab, uint32_t slot, uint32_t *slot_out)
 uint32_t
 kvp_slab_owner(const kvp_slab_t *slab, uint32_t slot)
 {
-    return kvp_slab_is_allocated(slab, slot) ? rec(slab, slot)->owner : KVP_SLAB_NONE;
+    return kvp_slab_is_allocated(slab, slot) ? rec_at(slab, slot)->owner : KVP_SLAB_NONE;
 }
 
 uint64_t
 kvp_slab_offset(const kvp_slab_t *slab, uint32_t slot)
 {
-    return is_live(slab, slot) ? (uint64_t)off_of(rec(slab, slot)) * KVP_SLAB_UNIT : 0;
+    return is_live(slab, slot) ? (uint64_t)off_of(rec_at(slab, slot)) * KVP_SLAB_UNIT : 0;
 }
 
 uint64_t
 kvp_slab_len(const kvp_slab_t *slab, uint32_t slot)
 {
-    return is_live(slab, slot) ? (uint64_t)len_of(slab, rec(slab, slot)) * KVP_SLAB_UNIT : 0;
+    return is_live(slab, slot) ? (uint64_t)len_of(slab, rec_at(slab, slot)) * KVP_SLAB_UNIT : 0;
 }
 
 void
 kvp_slab_prefetch(const kvp_slab_t *slab, uint32_t slot)
 {
-    if (kvp_recpool_was_made(&slab->records, slot)) __builtin_prefetch(rec(slab, slot));
+    if (kvp_recpool_was_made(&slab->records, slot)) __builtin_prefetch(rec_at(slab, slot));
 }
 
 bool
 kvp_slab_is_allocated(const kvp_slab_t *slab, uint32_t slot)
 {
-    return is_live(slab, slot) && is_allocated(rec(slab, slot));
+    return is_live(slab, slot) && is_allocated(rec_at(slab, slot));
 }
 
 void
@@ -746,7 +750,7 @@ kvp_slab_set_owner(kvp_slab_t *slab, uint32_t slot, uint32_t owner)
     if (!kvp_slab_is_allocated(slab, slot) || owner == KVP_SLAB_NONE) {
         kvp_panic("slab: owner %u for slot %u", owner, slot);
     }
-    rec(slab, slot)->owner = owner;
+    rec_at(slab, slot)->owner = owner;
 }
 
 uint32_t
@@ -760,13 +764,13 @@ uint32_t
 kvp_slab_next(const kvp_slab_t *slab, uint32_t slot)
 {
     if (kvp_slab_is_open(slab)) return slot + 1 < slab->slots_high ? slot + 1 : KVP_SLAB_NONE;
-    return is_live(slab, slot) ? rec(slab, slot)->next : KVP_SLAB_NONE;
+    return is_live(slab, slot) ? rec_at(slab, slot)->next : KVP_SLAB_NONE;
 }
 
 uint32_t
 kvp_slab_prev(const kvp_slab_t *slab, uint32_t slot)
 {
-    return is_live(slab, slot) ? rec(slab, slot)->prev : KVP_SLAB_NONE;
+    return is_live(slab, slot) ? rec_at(slab, slot)->prev : KVP_SLAB_NONE;
 }
 
 uint64_t
@@ -788,9 +792,9 @@ kvp_slab_largest_free(const kvp_slab_t *slab)
     uint32_t fl = 31u - (uint32_t)__builtin_clz(slab->fl_map);
     uint32_t sl = 31u - (uint32_t)__builtin_clz(slab->sl_map[fl]);
     uint32_t slot = slab->roots[fl][sl];
-    while (rec(slab, slot)->right != KVP_SLAB_NONE)
-        slot = rec(slab, slot)->right;
-    return (uint64_t)order_of(slab, rec(slab, slot)).capacity * KVP_SLAB_UNIT;
+    while (rec_at(slab, slot)->right != KVP_SLAB_NONE)
+        slot = rec_at(slab, slot)->right;
+    return (uint64_t)order_of(slab, rec_at(slab, slot)).capacity * KVP_SLAB_UNIT;
 }
 
 uint32_t
@@ -812,7 +816,7 @@ treap_count(const kvp_slab_t *slab, uint32_t root, uint32_t class_id, const orde
 {
     if (root == KVP_SLAB_NONE) return 0;
     if (!is_live(slab, root)) return UINT32_MAX;
-    const record_t *r = rec(slab, root);
+    const record_t *r = rec_at(slab, root);
     const order_t order = order_of(slab, r);
     uint32_t fl, sl;
     class_of(order.capacity, &fl, &sl);
@@ -848,9 +852,9 @@ kvp_slab_check(const kvp_slab_t *slab)
     uint32_t end = 0, used = 0, live = 0, free_count = 0;
     uint32_t prev = KVP_SLAB_NONE;
     bool is_prev_free = false;
-    for (uint32_t slot = kvp_slab_first(slab); slot != KVP_SLAB_NONE; slot = rec(slab, slot)->next) {
+    for (uint32_t slot = kvp_slab_first(slab); slot != KVP_SLAB_NONE; slot = rec_at(slab, slot)->next) {
         if (!is_live(slab, slot) || live++ >= slab->records.n) return false;
-        const record_t *r = rec(slab, slot);
+        const record_t *r = rec_at(slab, slot);
         uint32_t len = len_of(slab, r);
         if (off_of(r) != end || r->prev != prev || len == 0 || len > slab->region_units - end) return false;
         if (is_allocated(r)) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A resize begins with memory that nobody has touched, where every new key would wait for a page of its own. So before
- *   anything goes into the new table, every change touches TOUCH_BYTES of it.
- * - Then two tables are live. What is new goes into the new one, and every change moves MOVE_SLOTS of the old one over,
- *   from its end to its start: behind what is left of it all is empty, so that only its very last slot, where probing
- *   wraps, needs a deletion by shifting; any other is just emptied.
- * - A table that grows is 5/8 full when it begins, and 3/4 at most when the new one is ready; one that shrinks is 1/8 full
- *   and fills a quarter of the new one. Nothing else begins before the move is over.
- * - A key's place is the upper bits of the key mixed with the map's secret.
- */
+ * - A resize begins with untouched memory, where every new key would wait for a page fault. So
+ *   before any key moves to the new table, every change touches TOUCH_BYTES of it.
+ * - Then two tables are live. New keys go into the new one, and every change moves MOVE_SLOTS of
+ *   the old one over, from its end to its start. All slots after the rest are empty, so only its
+ *   very last slot, where probing wraps, needs a deletion by shifting; any other is just emptied.
+ * - A growing table is 5/8 full at the beginning, and 3/4 at most when the new one is ready; a
+ *   shrinking table is 1/8 full and fills a quarter of the new one. No other resize begins before
+ *   the move is over.
+ * - A key's place is the upper bits of the key mixed with the map's secret. */
 #include "master/core/base/umap.h"
 
 #include "common/pages.h"
@@ -19,7 +19,7 @@
 #define MOVE_SLOTS 16u
 #define TOUCH_BYTES 512u
 #define ENTRY_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
-#define CAP_KEPT 64u /* of a map that is empty */
+#define CAP_KEPT 64u /* of an empty map */
 
 void *
 kvp_core_alloc(size_t n, size_t size)
@@ -30,7 +30,7 @@ kvp_core_alloc(size_t n, size_t size)
     return p;
 }
 
-/* ---- one table. A key's hash is computed once for what is done with it. */
+/* ---- one table. A key's hash is computed once for all its uses. */
 static uint64_t
 hash_of(const kvp_umap_t *map, uint64_t key)
 {
@@ -39,7 +39,7 @@ hash_of(const kvp_umap_t *map, uint64_t key)
 
 /* The slot of key, or the free slot where it belongs. */
 static uint32_t
-probe(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
+probe_slot(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
 {
     uint32_t i = (uint32_t)(hash >> tab->shift);
 
@@ -48,36 +48,36 @@ probe(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
     return i;
 }
 
-/* Where the key's value lies; NULL = it is not there. */
+/* Returns the place of the key's value; NULL = absent. */
 static uint32_t *
-find(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
+find_val(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
 {
     uint32_t i;
 
     if (tab->cap == 0) return NULL;
-    i = probe(tab, key, hash);
+    i = probe_slot(tab, key, hash);
     return tab->keys[i] == 0 ? NULL : &tab->vals[i];
 }
 
 static void
-add(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash, uint32_t val)
+add_pair(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash, uint32_t val)
 {
-    uint32_t i = probe(tab, key, hash);
+    uint32_t i = probe_slot(tab, key, hash);
 
     tab->keys[i] = key;
     tab->vals[i] = val;
 }
 
-/* Empties the slot: what was pushed past it moves back. */
+/* Empties the slot: keys that probing had pushed past it move back. */
 static void
-clear(const kvp_umap_t *map, const kvp_umaptab_t *tab, uint32_t hole)
+clear_slot(const kvp_umap_t *map, const kvp_umaptab_t *tab, uint32_t hole)
 {
     uint32_t mask = tab->cap - 1;
 
     for (uint32_t i = (hole + 1) & mask; tab->keys[i] != 0; i = (i + 1) & mask) {
         uint32_t home = (uint32_t)(hash_of(map, tab->keys[i]) >> tab->shift);
 
-        /* Move back only what may not sit behind the hole. */
+        /* Move back only a key that must not stay after the hole. */
         if (((i - home) & mask) < ((i - hole) & mask)) continue;
         tab->keys[hole] = tab->keys[i];
         tab->vals[hole] = tab->vals[i];
@@ -95,7 +95,7 @@ tab_fini(kvp_umaptab_t *tab)
 
 /* ---- resizing */
 static void
-prepare(kvp_umap_t *map, uint32_t cap)
+prepare_table(kvp_umap_t *map, uint32_t cap)
 {
     map->next.cap = cap;
     map->next.shift = 64 - (uint32_t)__builtin_ctz(cap);
@@ -106,7 +106,7 @@ prepare(kvp_umap_t *map, uint32_t cap)
 }
 
 static void
-begin(kvp_umap_t *map)
+begin_move(kvp_umap_t *map)
 {
     map->old = map->now;
     map->old_left = map->old.cap;
@@ -121,7 +121,7 @@ touch_some(kvp_umap_t *map)
 
     map->next_left -= (uint32_t)kvp_min_u64(map->next_left, TOUCH_BYTES);
     bytes[map->next_left] = 0;
-    if (map->next_left == 0) begin(map);
+    if (map->next_left == 0) begin_move(map);
 }
 
 static void
@@ -130,8 +130,8 @@ move_some(kvp_umap_t *map)
     for (uint32_t n = 0; n < MOVE_SLOTS && map->old_left > 0; n++) {
         uint32_t last = map->old_left - 1;
 
-        for (; map->old.keys[last] != 0; clear(map, &map->old, last))
-            add(&map->now, map->old.keys[last], hash_of(map, map->old.keys[last]), map->old.vals[last]);
+        for (; map->old.keys[last] != 0; clear_slot(map, &map->old, last))
+            add_pair(&map->now, map->old.keys[last], hash_of(map, map->old.keys[last]), map->old.vals[last]);
         map->old_left = last;
     }
     if (map->old_left == 0) tab_fini(&map->old);
@@ -148,9 +148,9 @@ maybe_resize(kvp_umap_t *map)
     else if (map->next.cap != 0)
         touch_some(map);
     else if (map->n * 8ull >= cap * 5ull)
-        prepare(map, cap * 2);
+        prepare_table(map, cap * 2);
     else if (cap > CAP_MIN && map->n * 8ull < cap)
-        prepare(map, cap / 2);
+        prepare_table(map, cap / 2);
 }
 
 /* ---- the map */
@@ -175,8 +175,8 @@ val_of(const kvp_umap_t *map, uint64_t key, uint64_t hash)
     uint32_t *val;
 
     if (map->n == 0 || key == 0) return NULL;
-    val = find(&map->now, key, hash);
-    return val != NULL ? val : find(&map->old, key, hash);
+    val = find_val(&map->now, key, hash);
+    return val != NULL ? val : find_val(&map->old, key, hash);
 }
 
 void
@@ -190,11 +190,11 @@ kvp_umap_set(kvp_umap_t *map, uint64_t key, uint32_t val)
         return;
     }
     if (map->now.cap == 0) {
-        prepare(map, CAP_MIN);
-        begin(map);
+        prepare_table(map, CAP_MIN);
+        begin_move(map);
     }
     maybe_resize(map);
-    add(&map->now, key, hash, val);
+    add_pair(&map->now, key, hash, val);
     map->n++;
 }
 
@@ -217,7 +217,7 @@ kvp_umap_del(kvp_umap_t *map, uint64_t key)
 
     if (at == NULL) return false;
     if (at < tab->vals || at >= tab->vals + tab->cap) tab = &map->old;
-    clear(map, tab, (uint32_t)(at - tab->vals));
+    clear_slot(map, tab, (uint32_t)(at - tab->vals));
     map->n--;
     if (map->n == 0 && map->now.cap > CAP_KEPT)
         kvp_umap_fini(map);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Small hash map u64 -> u32 (open addressing, linear probing, deletion by shifting back). Key 0 is not allowed. A resize
- * goes a few slots with each change, the first touch of new memory included, so none is ever long.
- */
+ * Small hash map u64 -> u32 (open addressing, linear probing, deletion by shifting back). Key 0 is
+ * not allowed. A resize goes a few slots with each change, the first touch of new memory included,
+ * so none is ever long. */
 #ifndef KVP_MASTER_CORE_BASE_UMAP_H
 #define KVP_MASTER_CORE_BASE_UMAP_H
 
@@ -10,21 +10,21 @@
 typedef struct {
     uint64_t *keys;
     uint32_t *vals; /* behind the keys */
-    uint32_t cap; /* a power of two, or 0: there is no such table */
+    uint32_t cap; /* a power of two, or 0: no table */
     uint32_t shift; /* 64 less its bits */
 } kvp_umaptab_t;
 
 typedef struct {
     kvp_umaptab_t now, old; /* old: what a resize has not moved yet */
-    uint32_t old_left; /* slots of it from there on are empty */
-    kvp_umaptab_t next; /* what it will move to; nothing is in it */
-    uint32_t next_left; /* bytes of it that are still to be touched */
+    uint32_t old_left; /* slots of it from this one on are empty */
+    kvp_umaptab_t next; /* the next table; empty */
+    uint32_t next_left; /* bytes of it to touch before use */
     kvp_mix_t mix; /* from the seed */
     uint32_t n;
 } kvp_umap_t;
 
-/* kvp_umap_init: with a seed that strangers do not know, they cannot choose keys that meet. fini leaves an empty map with the same
- * seed. */
+/* kvp_umap_init: with a seed that strangers do not know, they cannot choose keys that meet. fini
+ * leaves an empty map with the same seed. */
 void kvp_umap_init(kvp_umap_t *map, uint64_t seed);
 void kvp_umap_fini(kvp_umap_t *map);
 /* kvp_umap_set inserts or replaces. */

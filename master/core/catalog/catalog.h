@@ -25,16 +25,16 @@ typedef struct kvp_catalog {
 
     kvp_ptab_t tenants;
     kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
-    uint32_t tenants_used, tenants_bumped; /* of these, with references; with a min_version */
+    uint32_t tenants_used, tenants_bumped; /* number of them with references; with a min_version */
     uint32_t tenants_at; /* where the next look for tenants to forget begins */
     uint32_t
         forgotten_term; /* memory that was mounted last before it is not believed: bumps were forgotten; 0 = none */
-    uint32_t epoch_min; /* of a tenant that comes anew: the greatest that was forgotten */
-    uint32_t given_up_term; /* as tenant->given_up_term, of so many that they were not all kept */
-    kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */
+    uint32_t epoch_min; /* initial epoch of a new record: the greatest forgotten one */
+    uint32_t given_up_term; /* as tenant->given_up_term, for tenants whose records were dropped over the limit */
+    kvp_list_t owners; /* tenants with chunks, in the order of rebalancing looks */
     uint32_t owners_n;
     uint64_t owned_bytes, owned_chunks; /* of theirs */
-    kvp_tenant_t *placing; /* borrowed: whose object got a place last; NULL = nobody's */
+    kvp_tenant_t *placing; /* borrowed: the tenant of the last placed object; NULL = none */
     kvp_list_t taking; /* tenants that take a chunk */
 
     kvp_list_t segments;
@@ -45,9 +45,9 @@ typedef struct kvp_catalog {
     uint32_t lost_n; /* segments whose node is away */
     kvp_segment_t **up; /* segments that take puts */
     uint32_t up_n, up_cap;
-    kvp_umap_t up_hosts; /* their hosts' numbers -> how many of them are there */
-    kvp_heap_t up_chunks; /* these segments, that with the longest chunks first */
-    uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
+    kvp_umap_t up_hosts; /* host number -> number of these segments on the host */
+    kvp_heap_t up_chunks; /* these segments, longest chunks first */
+    uint32_t slow_n; /* segments that take puts, with a node that does not answer */
 } kvp_catalog_t;
 
 /* A segment whose node does not answer is passed over for puts as long as there are others. */

@@ -23,14 +23,14 @@ typedef struct kvp_tenant kvp_tenant_t;
 
 /* Where a search through extents goes on. */
 typedef struct {
-    uint32_t chunk; /* index in what is searched */
+    uint32_t chunk; /* index of the searched chunk */
     uint32_t slot; /* the next extent; KVP_SLAB_NONE = the first of the chunk */
-    uint32_t run; /* first slot of the run of usable extents that ends there; KVP_SLAB_NONE = no run does, */
-    uint64_t run_off; /* the offset of that slot, */
-    uint64_t cost; /* and what the run costs */
+    uint32_t run; /* first slot of the run of usable extents that ends here; KVP_SLAB_NONE = no run, */
+    uint64_t run_off; /* the offset of this slot, */
+    uint64_t cost; /* and the cost of the run */
 } kvp_scan_t;
 
-/* An allocator whose chunk is gone, or a pool of records whose owner is. */
+/* The allocator of a removed chunk, or the record pool of a removed owner. */
 typedef struct {
     kvp_list_t link; /* space->deferred_frees */
     kvp_slab_t *slab; /* NULL = a pool */
@@ -43,15 +43,19 @@ struct kvp_chunk {
     kvp_slab_t *long_keys; /* made with the first long key */
     kvp_chunk_geo_t geo;
     uint64_t bytes;
-    kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
-    kvp_claim_t *evacuating; /* for whom a large window of it is evacuated; NULL = nobody: then it is open to others */
-    kvp_tenant_t *taker; /* for whom all of it is evacuated, or kept; NULL = nobody */
-    uint64_t untaken_ns; /* until then it is not looked at again as one to be taken */
+    kvp_tenant_t *tenant; /* tenant of its objects; NULL = empty */
+    /* the claim for which a large window of it is evacuated; NULL = none: the chunk is open to
+     * others */
+    kvp_claim_t *evacuating;
+    kvp_tenant_t *taker; /* the tenant for which all of it is evacuated, or kept; NULL = none */
+    uint64_t untaken_ns; /* not a candidate for taking before this time */
     uint32_t unclaimed; /* extents that a writer of an earlier term might still store to */
-    uint8_t *sealed; /* while there are: a bit for each slot that was SEALED when it was reported; NULL = for none */
+    /* while there are unclaimed extents: a bit for each slot that was SEALED in the report; NULL =
+     * none */
+    uint8_t *sealed;
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
-    uint32_t objects; /* of a tier's: that are there alone, and `bytes` is theirs */
+    uint32_t objects; /* of a tier's chunk: objects that exist there only, with `bytes` in all */
     kvp_list_t of_tier; /* segment->tenants */
     uint64_t memory_bytes; /* of its allocators, as counted in space->slab_bytes */
 };
@@ -62,14 +66,14 @@ struct kvp_segment {
     kvp_list_t sending; /* space->sending while orders might have to go out */
     kvp_list_t retires; /* records not yet free */
     kvp_list_t unsent; /* of these, to go out with the next Retire */
-    kvp_list_t sent; /* of these, told to the node that is connected now, and not free */
+    kvp_list_t sent; /* of these, sent to the present node, and not free */
     kvp_list_t claims; /* windows here */
     kvp_buf_t checks; /* kvp_wire_check_t: places that its node is to look at, */
-    uint32_t checks_asked_n; /* how many of them it was asked of, the first ones, */
+    uint32_t checks_asked_n; /* length of the asked part at the front, */
     uint64_t check_request; /* and in which order; 0 = none is out */
     kvp_objlist_t parked; /* victims that are passed over: candidates.c */
     kvp_session_t *node; /* NULL = lost */
-    kvp_report_t *report; /* owned: its node is telling what is in it; until that is over it is as good as lost */
+    kvp_report_t *report; /* owned: the report of its node; until its end the segment counts as lost */
     kvp_chunk_t *chunks; /* kvp_segment_chunk makes one of them */
     uint32_t *room; /* a tree over the chunks: the longest free extent in each, and the longest of each pair above */
     uint32_t room_leaves;
@@ -79,33 +83,32 @@ struct kvp_segment {
     uint32_t state; /* kvp_segment_state_t */
     uint32_t up_at; /* UP: its place in catalog->up, */
     kvp_heapnode_t up_chunk; /* and in catalog->up_chunks */
-    uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
+    uint32_t purge_chunk, purge_slot; /* next place of the drop */
     bool is_dropped; /* being purged; nothing in it exists any more */
     bool is_kept; /* its node's keeper has it: where the node dies the next process brings it back soon */
-    bool is_restored; /* it comes from the log, and its node's words were not held against that yet */
-    bool is_over; /* the log says that it was dropped */
+    bool is_restored; /* restored from the log, and not yet compared with its node's words */
+    bool is_over; /* dropped, by the log */
     bool is_slow; /* its node has not answered a Retire for too long */
     bool is_tier; /* an SSD tier: a chunk of it stands for one tenant's objects there, and has no memory */
-    bool
-        has_lost_drops; /* of a tier: not all that was dropped is known any more, so that its node has to tell what it has */
-    bool is_reporting; /* of a tier: it does */
-    bool is_unknown; /* of a tier: no report of it has come to its end, and it may have what no log knows */
+    bool has_lost_drops; /* of a tier: some drops were forgotten, so its node has to report its contents */
+    bool is_reporting; /* of a tier: its node is reporting */
+    bool is_unknown; /* of a tier: no report has reached its end, and the tier may have objects that no log knows */
     bool has_away; /* of a tier: some slots are away */
     uint8_t away[KVP_TIER_AWAY_BYTES]; /* of a tier: the slots whose device answers no reads */
-    uint32_t stalled_devices; /* of a tier: as its node says */
-    kvp_segment_t *tier; /* of memory: that of its node; NULL = none is known. Borrowed; may be dropped */
+    uint32_t stalled_devices; /* of a tier: as reported by its node */
+    kvp_segment_t *tier; /* of memory: the tier of its node; NULL = unknown. Borrowed; may be dropped */
     kvp_list_t demotes, placed; /* of memory: what is to be written, and read, when orders go out, */
-    kvp_list_t stages; /* and what waits for room before; */
+    kvp_list_t stages; /* loads that wait for room; */
     uint64_t room_ns; /* since when the first of these has waited and nothing got any; 0 = it was not looked at */
     kvp_scan_t room_scan; /* where the search for their victims goes on, */
-    uint64_t room_next_ns; /* and when, if it found none */
-    uint64_t room_bytes; /* that were evicted for them, and that none has got yet */
+    uint64_t room_next_ns; /* time of the next search after one in vain */
+    uint64_t room_bytes; /* bytes evicted for loads that no load has got yet */
     uint64_t loading_bytes,
         placed_bytes; /* of memory: of all loads from the tier that are not over, and of those with an extent */
     kvp_list_t drops; /* of a tier: what is to be dropped when an order goes out, */
-    uint32_t drops_n; /* so many, with those in orders */
+    uint32_t drops_n; /* their number, including those in orders */
     kvp_list_t tenants; /* of a tier: its chunks */
-    kvp_list_t orders; /* that are not answered: tier.c */
+    kvp_list_t orders; /* unanswered orders: tier.c */
     uint64_t moving_bytes; /* of memory: of all that is on its way */
     uint32_t purge_oid; /* of a tier that is dropped: where the walk goes on */
     uint64_t lost_ns;
@@ -114,11 +117,11 @@ struct kvp_segment {
     uint64_t used_bytes, retiring_bytes, quarantine_bytes; /* in the pool's totals while the segment is not lost */
     uint64_t held; /* tickets on objects here */
     uint8_t uuid[16];
-    uint32_t mounted_term; /* in which it was mounted last before this master's term, or that one */
+    uint32_t mounted_term; /* term of the last mount, at most this master's term */
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
     char *addr, *unix_path, *transports; /* owned */
-    uint64_t unmount_conn; /* 0 = nobody asked */
+    uint64_t unmount_conn; /* 0 = no unmount was requested */
     kvp_frame_hdr_t unmount_ask;
     uint64_t unmount_due_ns;
 };

@@ -14,9 +14,9 @@
 
 #include <stdlib.h>
 
-#define OBJECTS_MAX (1u << 31) /* the top bit of an extent's owner says that it is no object */
+#define OBJECTS_MAX (1u << 31) /* the top bit of an extent's owner marks owners other than objects */
 #define CLOCK_SHIFT 25 /* ns of a unit of the clock */
-#define CLOCK_AHEAD_MAX (1u << 20) /* uses that it may run ahead of time */
+#define CLOCK_AHEAD_MAX (1u << 20) /* uses by which the clock may run ahead of time */
 
 struct kvp_objindex {
     kvp_recpool_t records, exts;

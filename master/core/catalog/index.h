@@ -11,7 +11,7 @@
 #include "proto/wire.h"
 
 #define KVP_OID_NONE UINT32_MAX
-#define KVP_OBJ_CHUNK_NONE 0xffffffu /* in a record: lies nowhere; so chunks are numbered below it */
+#define KVP_OBJ_CHUNK_NONE 0xffffffu /* in a record: no place; chunk numbers are below it */
 #define KVP_OBJ_TICKETS_MAX 0x7fffu
 #define KVP_OBJ_TIER_LEN_BITS 40 /* payload bytes of what is on a tier alone are below 2^40 */
 
@@ -28,7 +28,7 @@ typedef enum {
     KVP_OBJLIST_NONE = 0,
     KVP_OBJLIST_LRU,
     KVP_OBJLIST_PARKED, /* its segment's node does not answer: candidates.c */
-    KVP_OBJLIST_PROBED, /* somebody asked for it: probe.c */
+    KVP_OBJLIST_PROBED, /* protected by a probe: probe.c */
     KVP_OBJLIST_PINNED, /* softly: pin.c */
     KVP_OBJLIST_COLD, /* read back from its tier, and not used again since: candidates.c */
 } kvp_objlist_kind_t;
@@ -46,18 +46,18 @@ typedef struct kvp_obj {
     uint32_t used; /* last use, by the index's clock: kvp_obj_age */
     uint32_t key; /* in the key store; with an extension, the number of that */
     uint64_t chunk : 24; /* number in the catalog's chunk table, or KVP_OBJ_CHUNK_NONE */
-    uint64_t slot : 24; /* of one that is on a tier alone, with slack: the payload's bytes */
-    uint64_t slack : 16; /* bytes of the extent behind the payload */
+    uint64_t slot : 24; /* of an object on a tier only, with slack: the payload's bytes */
+    uint64_t slack : 16; /* bytes of the extent after the payload */
     uint16_t probe_since, probe_until; /* ticks, where has_probe: probe.c */
     uint16_t tickets : 15; /* holds and reservations; > 0 keeps the object from eviction */
-    uint16_t is_used_since : 1; /* since it was put, written to its tier, or kept there the last time */
+    uint16_t is_used_since : 1; /* used since it was put, written to its tier, or last kept there */
     uint16_t state : 3;
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;
-    uint16_t has_probe : 1; /* it had one at some time */
+    uint16_t has_probe : 1; /* some probe was recorded */
     uint16_t is_asking_counted : 1; /* a probe, a look-up or a load counted as a use, and no other use came since */
-    uint16_t is_beyond_share : 1; /* its last probe came behind all that a batch may protect */
-    uint16_t pin : 2; /* kvp_pin_t, when it is committed */
+    uint16_t is_beyond_share : 1; /* its last probe exceeded the share of a batch */
+    uint16_t pin : 2; /* kvp_pin_t, of a committed object */
     uint16_t is_fresh : 1; /* its commit is in the journal, and not known to be durable */
     uint16_t is_on_tier : 1; /* its version is on the SSD tier of its node, too, or only there: kvp_obj_tier */
     uint16_t is_moving : 1; /* it is on its way between memory and the tier: space/tier.c */
@@ -66,7 +66,7 @@ typedef struct kvp_obj {
 
 _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");
 
-/* Where one copy of an object lies. */
+/* The place of one copy of an object. */
 typedef struct {
     uint32_t chunk; /* number in the catalog's chunk table; KVP_OID_NONE = nowhere */
     uint32_t slot;
@@ -74,14 +74,14 @@ typedef struct {
     uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */
 } kvp_place_t;
 
-/* What few objects have. Made with kvp_obj_ext_make; goes with the object. */
+/* Fields that few objects have. Made with kvp_obj_ext_make; freed with the object. */
 typedef struct {
     uint32_t key; /* in the key store, moved here from the record */
     uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */
-    uint64_t generation; /* of the extent, where that is not the version; 0 = it is */
+    uint64_t generation; /* of the extent, if it differs from the version; else 0 */
     kvp_place_t *more; /* owned: the copies but the first */
     uint32_t more_n;
-    uint32_t replacement; /* the staged version that is to replace it; KVP_OID_NONE = none */
+    uint32_t replacement; /* the staged version that will replace it; KVP_OID_NONE = none */
     struct kvp_member *member; /* of a group: group.c; NULL = of none */
 } kvp_objext_t;
 
@@ -100,45 +100,47 @@ void kvp_objindex_destroy(kvp_objindex_t *ix);
 
 /* kvp_obj returns the record of an oid in use (borrowed; stays until kvp_objindex_free). */
 kvp_obj_t *kvp_obj(kvp_objindex_t *ix, uint32_t oid);
-/* kvp_obj_limit is above every oid in use. kvp_objindex_walk returns the next one in use from *cursor on and below end,
- * and moves *cursor behind it; *left counts down what was looked at. KVP_OID_NONE where left is used up or nothing is
- * left: then *cursor is at the end or above. */
+/* kvp_obj_limit is above every oid in use. kvp_objindex_walk returns the next oid in use from
+ * *cursor on and below end, and advances *cursor; *left counts down the examined records.
+ * KVP_OID_NONE without left, or at the end: *cursor is then at the end or above. */
 uint32_t kvp_obj_limit(const kvp_objindex_t *ix);
 uint32_t kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, uint32_t *left);
 
-/* kvp_objindex_id is what a record holds of its digest: 64 bits, which nobody outside can choose. */
+/* kvp_objindex_id is a record's part of its digest: 64 bits that no client can choose. */
 uint64_t kvp_objindex_id(const kvp_objindex_t *ix, kvp_digest_t digest);
-/* kvp_objindex_find returns the oid of the digest, or KVP_OID_NONE. find_many asks for n at once, hiding memory
- * latency; oids has room for n. */
+/* kvp_objindex_find returns the oid of the digest, or KVP_OID_NONE. kvp_objindex_find_many looks up
+ * n at once, hiding memory latency; oids has room for n. */
 uint32_t kvp_objindex_find(kvp_objindex_t *ix, kvp_digest_t digest);
 void kvp_objindex_find_many(kvp_objindex_t *ix, const kvp_digest_t *digests, size_t n, uint32_t *oids);
 
-/* kvp_objindex_make makes a record (state WRITING, no place) with a copy of the key and its lineage, NULL = none, which nobody finds
- * yet. link puts it into the index under its digest, which must be absent there; unlink takes it out, the record stays. free gives the
- * record, its key and its extension back: it must be out of the index and on no list. */
+/* kvp_objindex_make makes a record (state WRITING, no place) with a copy of the key and its lineage
+ * (NULL = none), not in the index yet. kvp_objindex_link puts it into the index under its digest,
+ * which must be absent; kvp_objindex_unlink removes it, and the record stays. kvp_objindex_free
+ * frees the record, its key and its extension: it must be out of the index and on no list. */
 uint32_t kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len,
                            const kvp_wire_lineage_t *lineage);
 void kvp_objindex_link(kvp_objindex_t *ix, uint32_t oid, kvp_digest_t digest);
 void kvp_objindex_unlink(kvp_objindex_t *ix, uint32_t oid);
 void kvp_objindex_free(kvp_objindex_t *ix, uint32_t oid);
 
-/* The key: its length, whether it is this one, its bytes copied into buf (room for KVP_KEY_MAX; returns the length). */
+/* The key: its length, a comparison, a copy of its bytes in buf (room for KVP_KEY_MAX; returns the
+ * length). */
 uint16_t kvp_obj_key_len(const kvp_objindex_t *ix, const kvp_obj_t *o);
 bool kvp_obj_has_key(const kvp_objindex_t *ix, const kvp_obj_t *o, const void *key, size_t len);
 uint16_t kvp_obj_key_copy(const kvp_objindex_t *ix, const kvp_obj_t *o, uint8_t *buf);
 kvp_wire_lineage_t kvp_obj_lineage(const kvp_objindex_t *ix, const kvp_obj_t *o);
-/* kvp_obj_digest computes the whole digest anew, from the key. */
+/* kvp_obj_digest computes the whole digest again, from the key. */
 kvp_digest_t kvp_obj_digest(const kvp_objindex_t *ix, const kvp_obj_t *o, uint64_t pool_seed, uint32_t tenant);
 
-/* The extension: NULL where there is none. make returns the one there is, or a new one, zeroed but for what says none
- * otherwise. Borrowed; stays until kvp_objindex_free. */
+/* The extension: NULL without one. kvp_obj_ext_make returns the existing one, or a new one, zeroed
+ * except for fields whose empty value is not 0. Borrowed; stays until kvp_objindex_free. */
 kvp_objext_t *kvp_obj_ext(const kvp_objindex_t *ix, const kvp_obj_t *o);
 kvp_objext_t *kvp_obj_ext_make(kvp_objindex_t *ix, kvp_obj_t *o);
 
-/* Use. The clock of uses is a 32-bit number that follows the time told, in units of 2^25 ns, and runs ahead of it by one
- * a use as long as that is not far: uses are told apart one by one at first and by 34 ms under load, and an age is right
- * up to four years. kvp_obj_touch sets the last use to now; kvp_obj_age falls with it, and of two objects the one with
- * the greater age was used before the other. */
+/* Use. The clock of uses is a 32-bit number that follows time, in units of 2^25 ns, and runs ahead
+ * of it by one a use within a limit: at first every use has its own number, under load uses within
+ * 34 ms share one, and an age is right up to four years. kvp_obj_touch sets the last use to now.
+ * kvp_obj_age falls with it: of two objects the one with the greater age was used earlier. */
 void kvp_objindex_set_time(kvp_objindex_t *ix, uint64_t now_ns);
 void kvp_obj_touch(kvp_objindex_t *ix, kvp_obj_t *o);
 uint32_t kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o);
@@ -146,13 +148,14 @@ uint32_t kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o);
 uint32_t kvp_objindex_mark(const kvp_objindex_t *ix);
 bool kvp_obj_is_used_since(const kvp_objindex_t *ix, const kvp_obj_t *o, uint32_t mark);
 
-/* Lists. An object is pushed while it is on none; remove is legal for one that is not on a list of this kind. Whoever
- * keeps several lists of a kind knows on which of them the object is. */
+/* Lists. Push an object only while it is on no list of this kind; remove is legal for an object on
+ * none. With several lists of a kind, the caller knows which one has the object. */
 void kvp_objlist_init(kvp_objlist_t *list, kvp_objlist_kind_t kind);
 void kvp_objlist_push_young(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 void kvp_objlist_push_behind(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t older,
                              uint32_t oid); /* KVP_OID_NONE: it is the oldest */
-void kvp_objlist_append(kvp_objindex_t *ix, kvp_objlist_t *list, kvp_objlist_t *from); /* all, behind the youngest */
+/* moves all, after the youngest */
+void kvp_objlist_append(kvp_objindex_t *ix, kvp_objlist_t *list, kvp_objlist_t *from);
 void kvp_objlist_remove(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 
 /* kvp_objindex_step moves a few slots of a resize that is under way; true while there is more. */

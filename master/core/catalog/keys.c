@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - An entry is the number of a prefix (0 = none), a word that says how many bytes follow, whether they are packed
- *   digits and whether a lineage lies behind them, and those bytes. Entries of one size, in steps of four bytes, lie together in blocks of 64 KiB; a block goes
- *   when its last entry went. So there are no holes but those that fit the next key of that size.
- * - A key is split behind its last '@', '/' or ':'. The front part becomes a prefix when it was met for the
- *   SEEN_ENOUGHth time: keys that each have a front part of their own are kept whole, and a prefix that nobody shares
- *   costs as much only once in SEEN_ENOUGH keys. A small table without chains remembers what was met; what falls out of
- *   it is counted anew.
- */
+ * - An entry is the number of a prefix (0 = none), a word with the number of the following bytes,
+ *   flags for packed digits and for a lineage, and the bytes. Entries of one size, in steps of four
+ *   bytes, lie together in blocks of 64 KiB; a block is freed with its last entry. So every hole
+ *   fits the next key of its size.
+ * - A key is split after its last '@', '/' or ':'. The front part becomes a prefix when it occurs
+ *   for the SEEN_ENOUGHth time: keys with unique front parts are stored whole, and an unshared
+ *   prefix is stored only once in SEEN_ENOUGH keys. A small table without chains counts the front
+ *   parts; an entry that falls out of it is counted again from the beginning. */
 #include "master/core/catalog/keys.h"
 
 #include "common/hash.h"
@@ -30,7 +30,7 @@
 #define NONE UINT32_MAX
 
 #define PREFIXES_MAX 65535u
-#define PREFIX_MIN 8u /* bytes; a shorter one saves nothing */
+#define PREFIX_MIN 8u /* bytes; a shorter prefix saves nothing */
 #define SEEN_SLOTS 4096u
 #define SEEN_ENOUGH 4u
 
@@ -40,7 +40,7 @@
 
 typedef struct {
     uint16_t prefix; /* number + 1, 0 = none */
-    uint16_t form; /* FORM_PACKED | FORM_LINEAGE | bytes that follow */
+    uint16_t form; /* FORM_PACKED | FORM_LINEAGE | number of the following bytes */
     uint8_t bytes[];
 } entry_t;
 
@@ -64,12 +64,12 @@ typedef struct {
 } prefix_t;
 
 struct kvp_keystore {
-    block_t **blocks; /* directory of BLOCKS_MAX, touched as it fills; NULL = given back, or not made yet */
+    block_t **blocks; /* directory of BLOCKS_MAX, touched as it fills; NULL = freed, or not made yet */
     uint32_t blocks_n; /* one above the highest block */
     uint32_t hole; /* no block below is missing */
     uint32_t spare; /* an empty block that is kept, NONE = none */
     uint32_t open[CLASSES]; /* first block of a size with a free entry */
-    uint32_t blocks_of[CLASSES]; /* how many there are of a size */
+    uint32_t blocks_of[CLASSES]; /* blocks of each size */
     kvp_recpool_t prefixes;
     uint32_t *chains; /* of prefixes, by hash: SEEN_SLOTS of them */
     uint32_t seen[SEEN_SLOTS]; /* upper bits of a hash, and in the lowest two how often it was met */
@@ -216,7 +216,8 @@ entry_give(kvp_keystore_t *ks, uint32_t ref)
     block->free_head = ref & ((1u << INDEX_BITS) - 1);
     if (block->n-- == entries_of(block)) block_open(ks, b);
     if (block->n > 0) return;
-    /* The one that was emptied last is kept, so that not every key at the edge of a block makes and drops it. */
+    /* The last emptied block is kept, so that a key at the edge of a block does not allocate and
+     * free it in turns. */
     if (ks->spare != NONE) block_drop(ks, ks->spare);
     ks->spare = b;
 }
@@ -241,7 +242,7 @@ prefix_find(const kvp_keystore_t *ks, const void *bytes, size_t len, uint32_t ha
     return number;
 }
 
-/* Whether it was met often enough now. */
+/* Counts an occurrence, and returns whether there were enough. */
 static bool
 is_worth(kvp_keystore_t *ks, uint32_t hash)
 {
@@ -259,7 +260,7 @@ prefix_make(kvp_keystore_t *ks, const void *bytes, size_t len, uint32_t hash)
     uint32_t number = kvp_recpool_take(&ks->prefixes);
     prefix_t *p;
 
-    if (number == KVP_RECPOOL_NONE) return NONE; /* there are enough of them: the key is kept whole */
+    if (number == KVP_RECPOOL_NONE) return NONE; /* no prefix number is free: the key is stored whole */
     p = prefix_at(ks, number);
     *p = (prefix_t){
         .bytes = kvp_core_alloc(1, len),
@@ -297,7 +298,7 @@ front_len(const uint8_t *key, size_t len)
     return 0;
 }
 
-/* Holds the prefix of the key; NONE where it has none. *len_out is what the prefix covers. */
+/* Holds the prefix of the key; NONE without one. *len_out is the length of the prefix. */
 static uint32_t
 prefix_hold(kvp_keystore_t *ks, const uint8_t *key, size_t len, size_t *len_out)
 {
@@ -338,14 +339,14 @@ is_packable(const uint8_t *bytes, size_t len)
 }
 
 static void
-pack(uint8_t *to, const uint8_t *digits, size_t len)
+pack_digits(uint8_t *to, const uint8_t *digits, size_t len)
 {
     for (size_t i = 0; i < len; i += 2)
         *to++ = (uint8_t)(digit_of(digits[i]) << 4 | digit_of(digits[i + 1]));
 }
 
 static void
-unpack(uint8_t *to, const uint8_t *packed, size_t n)
+unpack_digits(uint8_t *to, const uint8_t *packed, size_t n)
 {
     static const char digits[] = "0123456789abcdef";
 
@@ -372,7 +373,7 @@ kvp_keystore_add(kvp_keystore_t *ks, const void *key, size_t len, const kvp_wire
     e->prefix = (uint16_t)(prefix + 1); /* NONE becomes 0 */
     e->form = (uint16_t)(n | (is_packed ? FORM_PACKED : 0) | (behind > 0 ? FORM_LINEAGE : 0));
     if (is_packed)
-        pack(e->bytes, bytes + front, rest);
+        pack_digits(e->bytes, bytes + front, rest);
     else
         memcpy(e->bytes, bytes + front, rest);
     if (behind > 0) memcpy(e->bytes + n, lineage, behind);
@@ -410,7 +411,7 @@ kvp_keystore_copy(const kvp_keystore_t *ks, uint32_t ref, uint8_t *buf)
         buf += p->len;
     }
     if ((e->form & FORM_PACKED) != 0)
-        unpack(buf, e->bytes, e->form & FORM_BYTES);
+        unpack_digits(buf, e->bytes, e->form & FORM_BYTES);
     else
         memcpy(buf, e->bytes, e->form & FORM_BYTES);
     return len;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys, kept once, compactly, and named by a number. Keys of a pool share long prefixes and end in hexadecimal digits
- * (MODEL@...@group:G@HEX): a prefix that is seen often is kept once, two digits take a byte. A key of 118 bytes with 64
- * digits costs 36 bytes. A lineage costs 20 bytes behind the keys that have one. Memory follows what is in the store.
- */
+ * A compact store of keys, named by numbers. Keys of a pool share long prefixes and end in
+ * hexadecimal digits (MODEL@...@group:G@HEX): a frequent prefix is stored once, and two digits take
+ * a byte. A key of 118 bytes with 64 digits costs 36 bytes. A lineage costs 20 bytes after a key
+ * that has one. Memory follows the contents. */
 #ifndef KVP_MASTER_CORE_CATALOG_KEYS_H
 #define KVP_MASTER_CORE_CATALOG_KEYS_H
 
@@ -14,15 +14,16 @@ typedef struct kvp_keystore kvp_keystore_t;
 kvp_keystore_t *kvp_keystore_create(uint64_t seed);
 void kvp_keystore_destroy(kvp_keystore_t *ks);
 
-/* kvp_keystore_add keeps a copy of the key (1 to KVP_KEY_MAX bytes of anything), and of its lineage (NULL, or one that is not
- * told: it has none), and returns its number, which is good until kvp_keystore_del. */
+/* kvp_keystore_add stores a copy of the key (1 to KVP_KEY_MAX bytes of any value), and of its
+ * lineage (NULL or unset: none), and returns its number, which is valid until kvp_keystore_del. */
 uint32_t kvp_keystore_add(kvp_keystore_t *ks, const void *key, size_t len, const kvp_wire_lineage_t *lineage);
 void kvp_keystore_del(kvp_keystore_t *ks, uint32_t ref);
 uint16_t kvp_keystore_len(const kvp_keystore_t *ks, uint32_t ref);
 bool kvp_keystore_equals(const kvp_keystore_t *ks, uint32_t ref, const void *key, size_t len);
-/* kvp_keystore_copy writes the key to buf, which has room for KVP_KEY_MAX bytes, and returns its length. */
+/* kvp_keystore_copy writes the key to buf, which has room for KVP_KEY_MAX bytes, and returns its
+ * length. */
 uint16_t kvp_keystore_copy(const kvp_keystore_t *ks, uint32_t ref, uint8_t *buf);
-kvp_wire_lineage_t kvp_keystore_lineage(const kvp_keystore_t *ks, uint32_t ref); /* not told where it has none */
+kvp_wire_lineage_t kvp_keystore_lineage(const kvp_keystore_t *ks, uint32_t ref); /* unset without a lineage */
 uint64_t kvp_keystore_memory_bytes(const kvp_keystore_t *ks);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An object's copies: where they lie, which of them are served, and how they are told to clients. The first copy lies in
- * the record, the others, which are rare, in its extension. No two are in one segment.
- */
+ * An object's copies: their places, the served ones, and their form in answers. The first copy is
+ * in the record; the others, which are rare, are in its extension. Each copy is in another segment. */
 #include "master/core/catalog/replica.h"
 
 #include "common/mutate.h"
@@ -106,7 +105,7 @@ kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o)
     return bytes;
 }
 
-/* The record tells the first copy. */
+/* The record describes the first copy. */
 static void
 set_first(kvp_catalog_t *cat, kvp_obj_t *o, const kvp_place_t *at, uint64_t slack)
 {
@@ -201,7 +200,7 @@ kvp_obj_count_held(kvp_catalog_t *cat, const kvp_obj_t *o, int32_t sign)
         chunk_of(cat, &places[i])->segment->held += (uint64_t)(int64_t)sign;
 }
 
-/* ---- what clients are told */
+/* ---- answers to clients */
 static bool
 is_up(const kvp_catalog_t *cat, uint32_t chunk)
 {
@@ -217,7 +216,7 @@ kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
     if (o->state != KVP_OBJ_COMMITTED) return 0;
     if (kvp_obj_version(o) <= kvp_obj_tenant(cat, o)->min_version && KVP_RULE(BUMP_HIDES)) return 0;
     if (kvp_obj_is_on_tier_alone(cat, o)) return 0;
-    if (!o->has_ext) return is_up(cat, (uint32_t)o->chunk); /* one copy, as nearly all have */
+    if (!o->has_ext) return is_up(cat, (uint32_t)o->chunk); /* a single copy, the usual case */
     n = kvp_obj_places(cat, o, places);
     for (uint32_t i = 0; i < n; i++)
         up += is_up(cat, places[i].chunk);

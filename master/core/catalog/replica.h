@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where an object lies, which of its replicas are served, and how they are told to clients.
- */
+ * An object's places, its served replicas, and their form in answers to clients. */
 #ifndef KVP_MASTER_CORE_CATALOG_REPLICA_H
 #define KVP_MASTER_CORE_CATALOG_REPLICA_H
 
@@ -17,7 +16,7 @@ kvp_obj_chunk(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     return o->chunk == KVP_OBJ_CHUNK_NONE ? NULL : kvp_ptab_get(&cat->chunks, o->chunk);
 }
-/* The tier that has its version; NULL = none has. kvp_obj_is_on_tier_alone: it has no place in memory. */
+/* The tier that has its version; NULL = none. kvp_obj_is_on_tier_alone: it has no place in memory. */
 static inline kvp_segment_t *
 kvp_obj_tier(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
@@ -37,42 +36,42 @@ kvp_obj_tenant(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     return kvp_obj_chunk(cat, o)->tenant;
 }
-/* kvp_place_at: which of an object's places is that extent; one is. kvp_place_key_off: where the key lies in the chunk's
- * metadata, in units of 64 bytes. */
+/* kvp_place_at: which of an object's places is that extent; one is. kvp_place_key_off: where the
+ * key lies in the chunk's metadata, in units of 64 bytes. */
 uint32_t kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot);
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
 kvp_place_t kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o); /* the first copy in memory */
 uint32_t kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o,
                         kvp_place_t places[KVP_REPLICAS_MAX]); /* in memory */
 void kvp_obj_set_on_tier_alone(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c,
-                               uint64_t len); /* it has no place */
+                               uint64_t len); /* the object has no place */
 bool kvp_obj_lies_at(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
 /* What becomes of the extent is the caller's. */
 void kvp_obj_add_place(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at, uint64_t slack);
 void kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at);
 uint64_t kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o); /* extents of all copies */
-/* kvp_copy_set_long_key: where the key of the copy in that extent lies, once that is known. */
+/* kvp_copy_set_long_key records the place of the key of the copy in the extent, once it is known. */
 void kvp_copy_set_long_key(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c, uint32_t slot,
                            uint32_t long_key_slot);
 void kvp_obj_count_held(kvp_catalog_t *cat, const kvp_obj_t *o,
                         int32_t sign); /* a ticket more or less, in its segments */
-/* kvp_obj_len: without an extent it is what its attempt asked for. */
+/* kvp_obj_len: without an extent, the length that its attempt asked for. */
 uint64_t kvp_obj_len(const kvp_catalog_t *cat, const kvp_obj_t *o);
 static inline uint64_t
 kvp_obj_version(const kvp_obj_t *o)
 {
     return o->generation;
 }
-kvp_digest_t kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of one that has a place */
+kvp_digest_t kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of an object with a place */
 /* Copies whose nodes answer; 0: not committed, or before a bump. kvp_obj_served_n: 0 also while its group hides it. */
 uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
-bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o); /* no copy is up, and it can be staged */
+bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o); /* no copy is up, and it can be loaded */
 bool kvp_obj_is_kept(const kvp_catalog_t *cat,
                      const kvp_obj_t *o); /* its node is away, and is to be back soon with its memory */
 bool kvp_obj_is_reported(const kvp_catalog_t *cat,
                          const kvp_obj_t *o); /* it will be served when a report is over, or its node is back */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);
-/* kvp_obj_wire tells the copies whose nodes answer, one on that host first. Returns how many they are. */
+/* kvp_obj_wire writes the copies whose nodes answer, one on the host first. Returns their number. */
 uint32_t kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
                       kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attempts' records, and staged versions: an attempt has a record of the object that it will be, which is in the index
- * (WRITING), or, when it is to replace one that is committed, outside of it (staged): readers go on finding the old one. If
- * that goes before, the staged version takes its place as an ordinary put.
- */
+ * Attempts' records, and staged versions. An attempt has a record of its future object. The record
+ * is in the index (WRITING); if it will replace a committed object, it is outside of the index
+ * (staged), and readers continue to find the old object. If the old object is removed earlier, the
+ * staged version takes its place as an ordinary put. */
 #include "master/core/catalog/staged.h"
 
 #include "master/core/base/ptab.h"
@@ -32,7 +32,7 @@ kvp_attempt_stage(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over)
     kvp_obj_ext_make(cat->index, kvp_obj(cat->index, over))->replacement = a->oid;
 }
 
-/* The staged version and what it was to replace have nothing to do with one another from now on. */
+/* Separates a staged version from the object that it was to replace. */
 void
 kvp_attempt_part(kvp_catalog_t *cat, kvp_attempt_t *a)
 {

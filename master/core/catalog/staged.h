@@ -17,32 +17,34 @@ typedef struct kvp_session kvp_session_t;
 typedef struct kvp_attempt {
     kvp_list_t link; /* session->attempts */
     kvp_list_t in_order; /* catalog->attempts_in_order */
-    uint64_t since; /* its generations are above that one */
+    uint64_t since; /* its generations are above this one */
     kvp_list_t of_req;
     kvp_session_t *session;
     kvp_tenant_t *tenant;
-    uint32_t epoch; /* of the namespace, when it was begun */
+    uint32_t epoch; /* of the namespace, at its beginning */
     uint64_t id;
     uint64_t bytes; /* of one copy */
     kvp_digest_t digest;
     uint32_t oid;
-    uint32_t over; /* the object that it is to replace; KVP_OID_NONE = none */
-    bool is_upsert; /* though what it was to replace may have gone since */
+    uint32_t over; /* the object to replace; KVP_OID_NONE = none */
+    bool is_upsert; /* even if the object to replace has been removed since */
     kvp_pin_t pin;
-    kvp_wire_group_t group; /* that it is put into */
+    kvp_wire_group_t group; /* the group that it joins */
     uint32_t number;
-    kvp_put_req_t *req; /* its PutBegin, while that is not answered */
-    uint32_t at; /* index in that message */
+    kvp_put_req_t *req; /* its PutBegin, until that is answered */
+    uint32_t at; /* index in this message */
     kvp_list_t claims; /* of copies that still wait for space */
-    uint64_t *granted; /* owned: generations of the copies as the client was told, where these are several */
+    uint64_t *granted; /* owned: generations of the copies in the client's answer, if there are several */
     uint32_t granted_n;
     uint32_t copies; /* wanted, each in a segment of its own */
 } kvp_attempt_t;
 
-kvp_attempt_t *kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of one that is not committed */
-const kvp_tenant_t *kvp_obj_owner(const kvp_catalog_t *cat, const kvp_obj_t *o); /* whose it is, committed or not */
-/* kvp_attempt_stage: its object is not in the index, and replaces `over` when it is committed. kvp_attempt_replacement: the attempt that is to
- * replace this object, or NULL; kvp_attempt_promote: that object is out of the index, and its replacement takes its place.
+kvp_attempt_t *kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of an uncommitted object */
+/* the owning tenant, of a committed or uncommitted object */
+const kvp_tenant_t *kvp_obj_owner(const kvp_catalog_t *cat, const kvp_obj_t *o);
+/* kvp_attempt_stage: its object is not in the index, and replaces `over` when it is committed.
+ * kvp_attempt_replacement: the attempt that is to replace this object, or NULL;
+ * kvp_attempt_promote: that object is out of the index, and its replacement takes its place.
  * kvp_attempt_part: it replaces nothing any more. */
 void kvp_attempt_part(kvp_catalog_t *cat, kvp_attempt_t *a);
 void kvp_attempt_stage(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over);

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A bucket is one cache line: ten tags and ten oids. An object lies in its home bucket or, where that is full, in the
- *   next one with a free slot behind it; each bucket counts the objects that passed it by, so that a search ends at the
- *   first bucket that nobody passed, and nothing is left behind by a removal.
- * - A digest is mixed with a secret, so that nobody outside can choose digests that share a home. What is compared of it are
- *   the 64 mixed bits in the record and 16 more, the tag. That a key which is absent is taken for another has a chance of
- *   n * 2^-80 a lookup, one in 10^17 with 10^7 keys. It would be a false `exists`, or a get that misses: the reader compares
- *   the whole digest and a second hash of the key with the descriptor, and a put compares the whole key. Bytes are never at
- *   stake.
- * - The home is the upper bits of the record's, and its order is the same for every
- *   number of buckets: so a resize copies one table into the other from front to back. While it is under way two tables
- *   are live, and every change moves MOVE_BUCKETS over: what belongs into the part that is moved goes to the new one,
- *   the rest to the old one.
- * - A table lies in pieces that are made when the first bucket in them is filled and given back as the move passes them,
- *   so neither growing to millions of buckets nor dropping the old table is ever one long step.
- */
+ * - A bucket is one cache line: ten tags and ten oids. An object lies in its home bucket or, if
+ *   this is full, in the next bucket with a free slot. Each bucket counts the objects that passed
+ *   it by, so that a search ends at the first bucket that no object passed, and a removal leaves no
+ *   mark.
+ * - A digest is mixed with a secret, so that no client can choose digests that share a home.
+ *   Compared are the 64 mixed bits in the record and 16 more, the tag. An absent key is mistaken
+ *   for another with a chance of n * 2^-80 a lookup, one in 10^17 with 10^7 keys. The result would
+ *   be a false `exists`, or a get that misses: the reader compares the whole digest and a second
+ *   hash of the key with the descriptor, and a put compares the whole key. Wrong bytes are never
+ *   returned.
+ * - The home is the upper bits of the record's id, and its order is the same for every number of
+ *   buckets: so a resize copies one table into the other from front to back. During a resize two
+ *   tables are live, and every change moves MOVE_BUCKETS: objects of the moved part go to the new
+ *   table, others to the old one.
+ * - A table consists of pieces, allocated with the first object in them and freed as the move
+ *   passes them, so neither growing to millions of buckets nor dropping the old table is one long
+ *   step. */
 #include "master/core/catalog/table.h"
 
 #include "common/hash.h"
@@ -36,13 +38,13 @@
 
 struct kvp_objbucket {
     uint16_t tags[BUCKET_SLOTS]; /* 0 = empty */
-    uint32_t passed; /* objects that belong here or before, and lie behind */
+    uint32_t passed; /* objects whose home is here or before, and that lie after */
     uint32_t oids[BUCKET_SLOTS];
 };
 
 _Static_assert(sizeof(kvp_objbucket_t) == 64, "a bucket is a cache line");
 
-/* A digest as it is looked for. */
+/* A digest in the form of a look-up. */
 typedef struct {
     uint64_t id;
     uint16_t tag; /* not 0 */
@@ -58,13 +60,13 @@ name_of(const kvp_objtable_t *t, kvp_digest_t d)
 }
 
 static const kvp_obj_t *
-record(const kvp_objtable_t *t, uint32_t oid)
+record_at(const kvp_objtable_t *t, uint32_t oid)
 {
     return kvp_recpool_at(t->records, oid);
 }
 
 static uint32_t
-home(const kvp_objpart_t *p, uint64_t id)
+home_bucket(const kvp_objpart_t *p, uint64_t id)
 {
     return (uint32_t)((id >> 32) * p->cap >> 32);
 }
@@ -76,7 +78,7 @@ pieces_of(uint32_t cap)
     return (cap + PIECE_BUCKETS - 1) >> PIECE_BITS;
 }
 
-/* A table smaller than a piece has one that is as long as itself. */
+/* A table smaller than a piece has one piece of its own length. */
 static size_t
 piece_bytes(const kvp_objpart_t *p)
 {
@@ -131,11 +133,11 @@ bucket_make(kvp_objtable_t *t, kvp_objpart_t *p, uint32_t i)
     return bucket_at(p, i);
 }
 
-/* ---- chains. The buckets of a part below `from` are moved: there is nothing in them. */
+/* ---- chains. The buckets of a part below `from` were moved, and are empty. */
 static uint32_t
 chain_start(const kvp_objpart_t *p, uint32_t from, uint64_t id)
 {
-    return (uint32_t)kvp_max_u64(from, home(p, id));
+    return (uint32_t)kvp_max_u64(from, home_bucket(p, id));
 }
 
 static uint32_t
@@ -167,7 +169,7 @@ part_find(const kvp_objtable_t *t, const kvp_objpart_t *p, uint32_t from, name_t
         for (uint32_t mask = slots_with(b, name.tag); mask != 0; mask &= mask - 1) {
             uint32_t oid = b->oids[__builtin_ctz(mask)];
 
-            if (record(t, oid)->id == name.id) return oid;
+            if (record_at(t, oid)->id == name.id) return oid;
         }
         if (b->passed == 0) break;
     }
@@ -178,7 +180,7 @@ part_find(const kvp_objtable_t *t, const kvp_objpart_t *p, uint32_t from, name_t
 static bool
 part_add(kvp_objtable_t *t, kvp_objpart_t *p, uint32_t from, uint16_t tag, uint32_t oid)
 {
-    uint32_t first = chain_start(p, from, record(t, oid)->id), i = first;
+    uint32_t first = chain_start(p, from, record_at(t, oid)->id), i = first;
     kvp_objbucket_t *b = bucket_make(t, p, i);
     uint32_t left = p->cap - from, k;
 
@@ -207,11 +209,11 @@ bucket_del(kvp_objbucket_t *b, uint32_t oid)
     return false;
 }
 
-/* False where it is not in this part. */
+/* Returns false if the object is not in this part. */
 static bool
 part_del(const kvp_objtable_t *t, kvp_objpart_t *p, uint32_t from, uint32_t oid)
 {
-    uint32_t first = chain_start(p, from, record(t, oid)->id), i = first;
+    uint32_t first = chain_start(p, from, record_at(t, oid)->id), i = first;
     kvp_objbucket_t *b;
 
     for (uint32_t left = p->cap - from;; i = chain_next(p, from, i)) {
@@ -237,7 +239,7 @@ static void
 bucket_move(kvp_objtable_t *t, const kvp_objbucket_t *b)
 {
     for (uint32_t k = 0; k < BUCKET_SLOTS; k++)
-        if (b->tags[k] != 0) __builtin_prefetch(record(t, b->oids[k]));
+        if (b->tags[k] != 0) __builtin_prefetch(record_at(t, b->oids[k]));
     for (uint32_t k = 0; k < BUCKET_SLOTS; k++)
         if (b->tags[k] != 0) add_now(t, b->tags[k], b->oids[k]);
 }
@@ -263,8 +265,8 @@ kvp_objtable_step(kvp_objtable_t *t)
     return false;
 }
 
-/* A resize is always over before the next one is due: MOVE_BUCKETS are many more slots than the one that a change takes
- * or gives. */
+/* A resize is over before the next one is due: MOVE_BUCKETS have many more slots than a change
+ * takes or frees. */
 static void
 maybe_resize(kvp_objtable_t *t)
 {
@@ -313,7 +315,7 @@ kvp_objtable_add(kvp_objtable_t *t, kvp_digest_t digest, uint32_t oid)
     bool is_later;
 
     maybe_resize(t);
-    is_later = t->old.cap != 0 && home(&t->old, record(t, oid)->id) >= t->old_at;
+    is_later = t->old.cap != 0 && home_bucket(&t->old, record_at(t, oid)->id) >= t->old_at;
     if (!is_later || !part_add(t, &t->old, t->old_at, tag, oid)) add_now(t, tag, oid);
 }
 
@@ -327,7 +329,7 @@ kvp_objtable_del(kvp_objtable_t *t, uint32_t oid)
 }
 
 static uint32_t
-find(const kvp_objtable_t *t, name_t name)
+find_name(const kvp_objtable_t *t, name_t name)
 {
     uint32_t oid = part_find(t, &t->now, 0, name);
 
@@ -337,30 +339,31 @@ find(const kvp_objtable_t *t, name_t name)
 uint32_t
 kvp_objtable_find(const kvp_objtable_t *t, kvp_digest_t digest)
 {
-    return find(t, name_of(t, digest));
+    return find_name(t, name_of(t, digest));
 }
 
-/* ---- many at once: first all buckets are on their way, then the records that they name, then it is searched. Inlined by
- * force: to GCC a function that only prefetches has no effect, and a call of it is left out. */
+/* ---- many at once: first all buckets are on their way, then the records that they name, then it
+ * is searched. Inlined by force: to GCC a function that only prefetches has no effect, and a call
+ * of it is left out. */
 static inline __attribute__((always_inline)) void
 prefetch_bucket(const kvp_objpart_t *p, name_t name)
 {
-    if (p->cap != 0) __builtin_prefetch(bucket_at(p, home(p, name.id)));
+    if (p->cap != 0) __builtin_prefetch(bucket_at(p, home_bucket(p, name.id)));
 }
 
 static inline __attribute__((always_inline)) void
 prefetch_record(const kvp_objtable_t *t, const kvp_objpart_t *p, name_t name)
 {
-    const kvp_objbucket_t *b = p->cap == 0 ? NULL : bucket_at(p, home(p, name.id));
+    const kvp_objbucket_t *b = p->cap == 0 ? NULL : bucket_at(p, home_bucket(p, name.id));
     uint32_t mask = b == NULL ? 0 : slots_with(b, name.tag);
 
     const kvp_obj_t *o;
 
     if (mask == 0) return;
-    o = record(t, b->oids[__builtin_ctz(mask)]);
+    o = record_at(t, b->oids[__builtin_ctz(mask)]);
     __builtin_prefetch(o);
     __builtin_prefetch((const char *)(o + 1) -
-                       1); /* three records of four lie in two lines, and who finds one asks for both */
+                       1); /* three of four records span two cache lines, and a hit needs both */
 }
 
 void
@@ -382,6 +385,6 @@ kvp_objtable_find_many(const kvp_objtable_t *t, const kvp_digest_t *digests, siz
             prefetch_record(t, &t->old, names[i]);
         }
         for (size_t i = 0; i < in; i++)
-            oids[at + i] = find(t, names[i]);
+            oids[at + i] = find_name(t, names[i]);
     }
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tenants: who may see what. A session belongs to one tenant, a chunk to the one whose object came first, so an object's
- * tenant is its chunk's. A record lives as long as somebody uses it, and once its epoch was bumped as long as a node may hold
- * something of an older epoch that this master does not see: recovery/forget.c looks for those. Those that are in use and
- * those that were bumped have bounds of their own, so neither takes the other's place.
- */
+ * Tenants: separate namespaces. A session belongs to one tenant, a chunk to the tenant of its first
+ * object, so an object's tenant is its chunk's. A record lives while it is in use. After a bump it
+ * lives as long as a node may hold objects of an older epoch that this master does not see:
+ * recovery/forget.c checks for those. Records in use and bumped records have limits of their own,
+ * so neither kind displaces the other. */
 #include "master/core/catalog/tenant.h"
 
 #include "common/list.h"
@@ -117,8 +117,8 @@ tenant_free(kvp_catalog_t *cat, kvp_tenant_t *t)
     free(t);
 }
 
-/* What it had in memory that was given up is not forgotten in the term in which it was: a bump to come speaks of it, too. Where so
- * many had some, none is forgotten. */
+/* A tenant that had objects in given-up memory is kept within that term, because a later bump must
+ * cover them too. Over the limit of such tenants none is forgotten. */
 void
 kvp_tenant_prune(kvp_catalog_t *cat, kvp_tenant_t *t)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Write-back: the oldest objects of a tenant are written to the tier of their node while they are still in memory, so that eviction finds objects
- * that cost nothing. A walk goes from the oldest end of the tenant's list. An object that is used, removed or evicted leaves the part that
- * was walked, and then the walk goes on.
- */
+ * Write-back: the oldest objects of a tenant are written to the tier of their node while they are
+ * still in memory, so that eviction finds objects that cost nothing. A walk goes from the oldest
+ * end of the tenant's list. An object that is used, removed or evicted leaves the part that was
+ * walked, and then the walk goes on. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -50,7 +50,8 @@ kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o)
     return g->state == KVP_SEG_UP && g->tier != NULL && g->tier->state == KVP_SEG_UP && is_plain(ev, o);
 }
 
-/* Queues the object for its tier, unless it is there, on its way, or cannot be written. False: too much is on its way. */
+/* Queues the object for its tier, unless it is there, on its way, or cannot be written. False: too
+ * much is on its way. */
 static bool
 write_ahead(kvp_evict_t *ev, uint32_t oid)
 {
@@ -77,7 +78,7 @@ look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
     if (!is_plain(ev, o)) return true;
     if (!write_ahead(ev, oid)) return false;
     if (o->is_ahead == 0)
-        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* else it was parked while it was written */
+        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* otherwise it was parked while being written */
     o->is_ahead = 1;
     return true;
 }
@@ -93,7 +94,7 @@ wanted_bytes(const kvp_evict_t *ev, const kvp_tenant_t *t)
 }
 
 static void
-walk(kvp_evict_t *ev, kvp_tenant_t *t)
+walk_oldest(kvp_evict_t *ev, kvp_tenant_t *t)
 {
     uint64_t wanted = wanted_bytes(ev, t);
 
@@ -119,9 +120,9 @@ void
 kvp_evict_write_ahead(kvp_evict_t *ev)
 {
     if (ev->cat->owners_n == 1)
-        walk(ev, kvp_list_first(&ev->cat->owners, kvp_tenant_t, owning));
+        walk_oldest(ev, kvp_list_first(&ev->cat->owners, kvp_tenant_t, owning));
     else if (ev->cat->placing != NULL)
-        walk(ev, ev->cat->placing);
+        walk_oldest(ev, ev->cat->placing);
 }
 
 void
@@ -132,6 +133,6 @@ kvp_evict_ahead_tick(kvp_evict_t *ev)
         kvp_tenant_t *t = kvp_list_entry(pos, kvp_tenant_t, owning);
 
         t->ahead_more -= t->ahead_more / FADE_SHARE;
-        walk(ev, t);
+        walk_oldest(ev, t);
     }
 }

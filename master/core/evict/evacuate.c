@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Clearing: room that takes more evictions than one step can do. A window with many extents, and for a tenant of which
- * nothing can go a whole chunk of another. Meanwhile the chunk is closed: nobody else places anything in it, so that what
- * comes free in it stays free.
+ * Evacuation: room that needs more evictions than one step allows. A window with many extents, or
+ * for a tenant without victims a whole chunk of another tenant. Meanwhile the chunk is closed: no
+ * other put is placed there, so its freed space stays free.
  *
- * Design notes. Nothing is promised that is not kept: objects in the window may be read and held while it is evacuated, and
- * then they stay. The walk is repeated for a while, since most holds are short; then the key looks for another window,
- * for which what is free by then is no loss. So holds and pins need no look at what is being evacuated.
- */
+ * Design notes. Evacuation makes no promise that it cannot keep: objects in the window may be read
+ * and held meanwhile, and then they stay. The walk is repeated for a while, since most holds are
+ * short; then the key looks for another window, for which the freed space is no loss. So holds and
+ * pins need no check of evacuations. */
 #include "master/core/evict/evacuate.h"
 
 #include "common/list.h"
@@ -48,7 +48,7 @@ kvp_evacuate_begin(kvp_evict_t *ev, kvp_put_key_t *k, kvp_chunk_t *c, uint32_t f
     ev->space->has_evacuation_news = true;
 }
 
-/* Evicts what lies in the extent. False where that cannot be now. */
+/* Evicts the object in the extent. Returns false if that is impossible now. */
 static bool
 evacuate_extent(kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t slot)
 {
@@ -68,12 +68,12 @@ evacuate_extent(kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t slot)
 
 /* As far as the step reaches; false where that is not the end of the window. */
 static bool
-walk(kvp_evict_t *ev, kvp_put_key_t *k)
+walk_window(kvp_evict_t *ev, kvp_put_key_t *k)
 {
     const kvp_slab_t *slab = k->claim.chunk->slab;
     uint32_t slot = k->evacuate_slot;
 
-    if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab); /* it was joined with a neighbour */
+    if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab); /* it was merged with a neighbour */
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->claim.to; slot = kvp_slab_next(slab, slot)) {
         k->evacuate_slot = slot;
         if (ev->ctx->work_left == 0 || ev->ctx->slice_left == 0) return false;
@@ -101,7 +101,7 @@ evacuate_some(kvp_evict_t *ev, kvp_put_key_t *k)
         k->is_walked = false;
         k->evacuate_next_ns = UINT64_MAX;
     }
-    if (!k->is_walked && !walk(ev, k)) return false;
+    if (!k->is_walked && !walk_window(ev, k)) return false;
     k->is_walked = true;
     if (has_room(k)) {
         ev->ctx->st.chunks_taken += k->is_foreign;
@@ -119,7 +119,7 @@ kvp_evacuate_tick(kvp_evict_t *ev)
     kvp_list_foreach_safe (pos, tmp, &ev->evacuations) {
         kvp_put_key_t *k = kvp_list_entry(pos, kvp_put_key_t, evacuating);
 
-        if (k->claim.chunk->segment->state != KVP_SEG_UP) continue; /* it is about to be given up */
+        if (k->claim.chunk->segment->state != KVP_SEG_UP) continue; /* the chunk is about to be given up */
         if (!evacuate_some(ev, k)) {
             ev->space->has_evacuation_news = true;
             return;
@@ -128,14 +128,14 @@ kvp_evacuate_tick(kvp_evict_t *ev)
 }
 
 /* ---- a chunk of another tenant */
-/* One of the others has two chunks or more: they have more than they are. */
+/* Another tenant has two chunks or more: there are more chunks than tenants. */
 static bool
 has_any_two(const kvp_evict_t *ev, const kvp_tenant_t *own)
 {
     return ev->cat->owned_chunks - own->chunks > ev->cat->owners_n - (own->chunks > 0);
 }
 
-/* The last chunk of a tenant goes only where nobody has two. */
+/* The last chunk of a tenant is eligible only if no tenant has two. */
 static bool
 is_eligible(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *c)
 {
@@ -216,7 +216,7 @@ kvp_evacuate_foreign(kvp_evict_t *ev, kvp_put_key_t *k)
         if (err == KVP_NO_SPACE) continue;
         if (err == KVP_EAGAIN) return err;
         k->is_taking = false;
-        k->is_scanned = true; /* whatever comes of it, another search begins anew */
+        k->is_scanned = true; /* whatever the result, the next search starts from the beginning */
         kvp_evacuate_begin(ev, k, c, kvp_slab_first(c->slab), c->bytes);
         return KVP_OK;
     }

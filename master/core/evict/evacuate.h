@@ -8,14 +8,14 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/put/queue.h"
 
-/* kvp_evacuate_begin evacuates the window from slot `first` up to offset `to` for the key, in as many steps as it takes: its
- * objects are evicted, and the chunk is closed to others. The key gets its place as soon as there is room, or waits again
- * where that does not come. */
+/* kvp_evacuate_begin evacuates the window from slot `first` up to offset `to` for the key, in as
+ * many steps as needed: its objects are evicted, and the chunk is closed to others. The key gets
+ * its place as soon as there is room, or waits again if no room comes. */
 void kvp_evacuate_begin(kvp_evict_t *ev, kvp_put_key_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to);
 void kvp_evacuate_tick(kvp_evict_t *ev);
-/* kvp_evacuate_foreign looks for a whole chunk of another tenant, the coldest first, and begins to evacuate it. NO_SPACE: there
- * is none without something that cannot go, or its tenant is being given one already. EAGAIN: the step's work is used
- * up. */
+/* kvp_evacuate_foreign looks for a whole chunk of another tenant, the coldest first, and begins to
+ * evacuate it. NO_SPACE: every such chunk has an object that cannot be evicted, or the tenant is
+ * being given a chunk already. EAGAIN: the step's budget is used up. */
 kvp_err_t kvp_evacuate_foreign(kvp_evict_t *ev, kvp_put_key_t *k);
 
 #endif

@@ -31,26 +31,27 @@ typedef struct kvp_evict {
 } kvp_evict_t;
 
 /* units.c: an object, and with it its group. */
-void kvp_evict_one(kvp_evict_t *ev, uint32_t oid); /* and no other member of its group */
-void kvp_evict_unit(kvp_evict_t *ev, uint32_t oid); /* and with it all of its group */
-void kvp_groups_tick(kvp_evict_t *ev); /* owners that are gone, and members of groups that are doomed */
+void kvp_evict_one(kvp_evict_t *ev, uint32_t oid); /* without the other members of its group */
+void kvp_evict_unit(kvp_evict_t *ev, uint32_t oid); /* with all of its group */
+void kvp_groups_tick(kvp_evict_t *ev); /* members whose owners have ended, and members of doomed groups */
 
-/* ahead.c: what goes to tiers. kvp_evict_costs_nothing: the object is on its tier, or is not wanted there. kvp_evict_can_be_written: it lies
- * where it can be written to a tier. kvp_evict_is_written: it is written, or nothing writes it; else it is being written from now on. */
+/* ahead.c: write-back to tiers. kvp_evict_costs_nothing: the object is on its tier, or is not
+ * wanted there. kvp_evict_can_be_written: its place allows a write to a tier. kvp_evict_is_written:
+ * it is written, or no tier will write it; else its write begins now. */
 void kvp_evict_write_ahead(kvp_evict_t *ev);
 void kvp_evict_ahead_tick(kvp_evict_t *ev);
 bool kvp_evict_costs_nothing(const kvp_evict_t *ev, const kvp_obj_t *o);
 bool kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o);
 bool kvp_evict_is_written(kvp_evict_t *ev, uint32_t oid);
 
-/* room.c: room for what comes from tiers, and what goes there. */
+/* room.c: room for loads from tiers, and write-back. */
 void kvp_evict_for_tiers(kvp_evict_t *ev);
 
 /* reserve.c: what is freed before it is needed. */
 void kvp_evict_reserve(kvp_evict_t *ev);
 
-/* retry.c: puts that wait are tried again. kvp_evict_leave_segment gives up the windows in it, as far as the step reaches;
- * false while there are more. */
+/* retry.c: puts that wait are tried again. kvp_evict_leave_segment gives up the windows in it, as
+ * far as the step reaches; false while there are more. */
 void kvp_evict_retry_waiting(kvp_evict_t *ev);
 bool kvp_evict_leave_segment(kvp_evict_t *ev, kvp_segment_t *g);
 

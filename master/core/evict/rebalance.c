@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Space between tenants: a chunk is one tenant's, and yet what is evicted shall be what is oldest in the whole pool
- * (docs/adr/0007). A tenant that has to evict something of its own looks now and then at the tails of the others' lists.
- * Where one of them is so much older that even with a chunk less it would not be shorter than its own with a chunk more,
- * it takes the other's coldest chunk: all in it is evicted, and what becomes free is kept for it. Where one of them has
- * freed more than half of its chunks it does so as well.
+ * Space between tenants. A chunk belongs to one tenant, and yet eviction should remove the oldest
+ * objects of the whole pool (docs/adr/0007). A tenant that has to evict an own object checks now
+ * and then the tails of the others' lists. If another tenant's oldest object is so much older that
+ * even with a chunk less its list would reach back further than this tenant's with a chunk more,
+ * this tenant takes the other's coldest chunk: all its objects are evicted, and the freed space is
+ * kept for the taker. A tenant with more than half of its chunks free gives one as well.
  *
- * Design notes. No order of all chunks is kept: the first victims of a tenant are its oldest objects, and the chunk with
- * the most of them is its coldest, as near as it matters. Nobody waits for a chunk that is taken: meanwhile the taker
- * evicts its own. The last chunk of a tenant is not taken here; who has nothing that can go is served by evacuate.c.
- */
+ * Design notes. There is no order of all chunks: the first victims of a tenant are its oldest
+ * objects, and the chunk with the most of them is nearly its coldest. No put waits for a chunk that
+ * is being taken: meanwhile the taker evicts its own objects. The last chunk of a tenant is not
+ * taken here; evacuate.c serves a tenant without victims. */
 #include "master/core/evict/rebalance.h"
 
 #include "common/list.h"
@@ -28,19 +29,20 @@
 #include "proto/wire.h"
 
 #define LOOK_SHARE 8u /* a tenant looks when it has put an eighth of what its chunks are long on average */
-#define OWNERS_LOOKED_AT 64u /* tenants in one look; the next one looks at others */
-#define TAIL 128u /* first victims that tell where the coldest chunk is, */
-#define TAIL_CHUNKS 16u /* in so many chunks at most */
+#define OWNERS_LOOKED_AT 64u /* tenants examined in one look; the next look examines others */
+#define TAIL 128u /* first victims that determine the coldest chunk, */
+#define TAIL_CHUNKS 16u /* in at most this many chunks */
 #define MARGIN 8u /* the other's tail has to be older by an eighth, or chunks would go back and forth by chance */
 #define OLD_SHARE 8u /* of a chunk, at least an eighth has to be older than the taker's own first victim */
 #define FREE_AGE (UINT64_MAX / 16) /* of what is free: older than any object */
 #define AGAIN_NS KVP_MS(10)
 #define GIVE_UP_NS KVP_MS(1000)
 #define KEPT_NS KVP_MS(1000) /* an empty chunk for its taker */
-#define UNTAKEN_NS KVP_MS(1000) /* a chunk that could not be taken is left alone for so long */
+#define UNTAKEN_NS KVP_MS(1000) /* pause for a chunk that could not be taken */
 
 /* ---- whose */
-/* How old the tenant's first victim would be if it had n chunks: a list is as long as there is room for it. */
+/* Estimates the age of the tenant's first victim with n chunks: the length of its list is
+ * proportional to its space. */
 static uint64_t
 age_with(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t n)
 {
@@ -50,7 +52,8 @@ age_with(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t n)
     return kvp_obj_age(ev->cat->index, kvp_obj(ev->cat->index, oid)) * n / t->chunks;
 }
 
-/* The same of what it could give: nothing, if it has one chunk. Less than half in use is more than holes between objects. */
+/* The same estimate for a tenant that gives a chunk: none with a single chunk. Less than half in
+ * use is more than holes between objects. */
 static uint64_t
 age_to_give(kvp_evict_t *ev, kvp_tenant_t *t)
 {
@@ -59,9 +62,10 @@ age_to_give(kvp_evict_t *ev, kvp_tenant_t *t)
     return age_with(ev, t, t->chunks - 1ull);
 }
 
-/* Who would still have the oldest objects with a chunk less; NULL = nobody has one to give. */
+/* Returns the tenant that would still have the oldest objects with a chunk less; NULL = no tenant
+ * has a chunk to give. */
 static kvp_tenant_t *
-richest(kvp_evict_t *ev, const kvp_tenant_t *own, uint64_t *age_out)
+find_richest(kvp_evict_t *ev, const kvp_tenant_t *own, uint64_t *age_out)
 {
     kvp_tenant_t *best = NULL;
 
@@ -91,7 +95,7 @@ may_take(const kvp_evict_t *ev, const kvp_chunk_t *c, uint64_t len)
 
 typedef struct {
     kvp_chunk_t *chunk;
-    uint64_t bytes; /* of first victims in it */
+    uint64_t bytes; /* of first victims in the chunk */
 } coldness_t;
 
 /* Where the tenant's first victims are; NULL = in no chunk that may be taken. */
@@ -122,14 +126,14 @@ kvp_chunk_t *
 kvp_rebalance_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len)
 {
     uint64_t age;
-    kvp_tenant_t *from = richest(ev, t, &age);
+    kvp_tenant_t *from = find_richest(ev, t, &age);
 
     return from == NULL ? NULL : coldest_of(ev, from, len);
 }
 
 /* ---- taking one */
 static void
-begin(kvp_evict_t *ev, kvp_tenant_t *t, kvp_chunk_t *c)
+begin_take(kvp_evict_t *ev, kvp_tenant_t *t, kvp_chunk_t *c)
 {
     uint32_t own = kvp_victim_behind(ev->prot, &t->lru, KVP_OID_NONE);
 
@@ -146,9 +150,9 @@ begin(kvp_evict_t *ev, kvp_tenant_t *t, kvp_chunk_t *c)
     ev->space->has_take_news = true;
 }
 
-/* The chunk is open again, to whoever has it then. */
+/* Opens the chunk again, for its present owner. */
 static void
-end(kvp_evict_t *ev, kvp_tenant_t *t)
+end_take(kvp_evict_t *ev, kvp_tenant_t *t)
 {
     t->take.chunk->taker = NULL;
     t->take.chunk = NULL;
@@ -162,7 +166,7 @@ static void
 give_up(kvp_evict_t *ev, kvp_tenant_t *t)
 {
     t->take.chunk->untaken_ns = ev->ctx->now_ns + UNTAKEN_NS;
-    end(ev, t);
+    end_take(ev, t);
 }
 
 void
@@ -175,17 +179,17 @@ kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
     if (ev->cat->owners_n < 2 || t->chunks == 0 || t->take.state != KVP_TAKE_NONE) return;
     if (t->put_bytes * LOOK_SHARE < t->chunk_bytes / t->chunks || ev->ctx->slice_left < TAIL) return;
     t->put_bytes = 0;
-    from = richest(ev, t, &theirs);
+    from = find_richest(ev, t, &theirs);
     if (from == NULL || age_with(ev, t, t->chunks + 1ull) * (MARGIN + 1) >= theirs * MARGIN) return;
     c = coldest_of(ev, from, len);
-    if (c != NULL) begin(ev, t, c);
+    if (c != NULL) begin_take(ev, t, c);
 }
 
 /* ---- looking, and evacuating */
 typedef enum {
     GOES,
     STAYS, /* for now: it is written, read or waited for */
-    STAYS_LONG, /* it is pinned, asked for, or a dead writer might store there */
+    STAYS_LONG, /* pinned, probed, or open to stores of a dead writer */
 } may_go_t;
 
 static may_go_t
@@ -211,7 +215,7 @@ may_extent_go(kvp_evict_t *ev, kvp_take_t *take, uint32_t slot)
     return GOES;
 }
 
-/* The slot where a walk goes on. One that is gone was joined with a neighbour: then from the start. */
+/* Returns the slot where a walk continues. A merged slot no longer exists: then the walk restarts. */
 static uint32_t
 walk_from(kvp_take_t *take)
 {
@@ -220,10 +224,11 @@ walk_from(kvp_take_t *take)
     return kvp_slab_first(take->chunk->slab);
 }
 
-/* EAGAIN: something is in the way, or the step's budget is used up. NO_SPACE: the chunk is not to be had, or not worth
- * it. The chunk is closed meanwhile, so what is written in it will be committed, and what is read released. */
+/* EAGAIN: an obstacle, or the step's budget is used up. NO_SPACE: the chunk is not available, or
+ * not worth it. The chunk is closed meanwhile, so objects being written there will be committed,
+ * and reads will end. */
 static kvp_err_t
-look(kvp_evict_t *ev, kvp_take_t *take)
+look_at_chunk(kvp_evict_t *ev, kvp_take_t *take)
 {
     const kvp_chunk_t *c = take->chunk;
 
@@ -245,10 +250,10 @@ look(kvp_evict_t *ev, kvp_take_t *take)
     return KVP_OK;
 }
 
-/* False where the step's budget is used up. What cannot go just now is met again by a later walk; where there is nothing
- * of the kind, all that is left to wait for is the node. */
+/* False where the step's budget is used up. What cannot go just now is met again by a later walk;
+ * where there is nothing of the kind, all that is left to wait for is the node. */
 static bool
-evacuate(kvp_evict_t *ev, kvp_take_t *take)
+evacuate_chunk(kvp_evict_t *ev, kvp_take_t *take)
 {
     const kvp_chunk_t *c = take->chunk;
 
@@ -269,7 +274,8 @@ evacuate(kvp_evict_t *ev, kvp_take_t *take)
     return true;
 }
 
-/* Once a chunk is empty it is kept for a while for whom it was evacuated: who had it would have it again at once. */
+/* An empty chunk is kept for a while for the taker: its former owner would otherwise get it back at
+ * once. */
 static void
 note_empty(kvp_evict_t *ev, kvp_take_t *take)
 {
@@ -286,12 +292,12 @@ go_on(kvp_evict_t *ev, kvp_tenant_t *t)
     kvp_take_t *take = &t->take;
 
     if (take->chunk->segment->state != KVP_SEG_UP) {
-        end(ev, t);
+        end_take(ev, t);
         return true;
     }
     if (take->chunk->tenant == NULL && take->state != KVP_TAKE_KEPT) note_empty(ev, take);
     if (take->state == KVP_TAKE_KEPT) {
-        if (take->chunk->tenant != NULL || ev->ctx->now_ns >= take->end_ns) end(ev, t);
+        if (take->chunk->tenant != NULL || ev->ctx->now_ns >= take->end_ns) end_take(ev, t);
         return true;
     }
     if (ev->ctx->now_ns >= take->end_ns) {
@@ -299,14 +305,14 @@ go_on(kvp_evict_t *ev, kvp_tenant_t *t)
         return true;
     }
     if (ev->ctx->now_ns < take->next_ns) return true;
-    if (take->state == KVP_TAKE_EVACUATE) return evacuate(ev, take);
-    switch (look(ev, take)) {
+    if (take->state == KVP_TAKE_EVACUATE) return evacuate_chunk(ev, take);
+    switch (look_at_chunk(ev, take)) {
     case KVP_OK:
         take->state = KVP_TAKE_EVACUATE;
         take->slot = KVP_SLAB_NONE;
         take->next_ns = ev->ctx->now_ns;
         take->end_ns = ev->ctx->now_ns + GIVE_UP_NS;
-        return evacuate(ev, take);
+        return evacuate_chunk(ev, take);
     case KVP_NO_SPACE:
         give_up(ev, t);
         return true;
@@ -333,6 +339,6 @@ kvp_rebalance_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g)
     kvp_list_foreach_safe (pos, tmp, &ev->cat->taking) {
         kvp_tenant_t *t = kvp_container_of(pos, kvp_tenant_t, take.link);
 
-        if (t->take.chunk->segment == g) end(ev, t);
+        if (t->take.chunk->segment == g) end_take(ev, t);
     }
 }

@@ -8,9 +8,10 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/tenant.h"
 
-/* kvp_rebalance_look: the tenant has to evict something of its own for so many bytes; now and then it
- * looks whether to take a chunk of others instead. kvp_rebalance_coldest: the chunk of others that is to go first, in which
- * so many bytes fit; NULL = none is known. kvp_rebalance_leave_segment: what is taken in it is given up. */
+/* kvp_rebalance_look: the tenant has to evict an own object for len bytes; now and then this call
+ * checks whether to take a chunk of others instead. kvp_rebalance_coldest returns the chunk of
+ * others to evacuate first, in which len bytes fit; NULL = unknown. kvp_rebalance_leave_segment
+ * gives up takes in the segment. */
 void kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len);
 kvp_chunk_t *kvp_rebalance_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len);
 void kvp_rebalance_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g);

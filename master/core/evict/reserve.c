@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The eviction reserve: a little is kept free before it is needed, so that most puts in a full pool need not wait for a node. It is
- * small, since what is evicted too early are hits.
- */
+ * The eviction reserve: a little space is freed before it is needed, so that most puts in a full
+ * pool need not wait for a node. It is small, because early evictions lose hits. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -13,19 +12,19 @@
 #include "master/core/protect/candidates.h"
 
 #define RESERVE_SHARE 500u /* reserve: 1/500 of the pool, */
-#define RESERVE_MAX (64ull << 20) /* at most so much, */
-#define RESERVE_BATCH 64u /* so many objects a step */
+#define RESERVE_MAX (64ull << 20) /* upper bound, */
+#define RESERVE_BATCH 64u /* objects evicted in a step */
 
-/* Bytes in which the tenant can put something, and those of them that are free or on their way to it. A tenant that has
- * company has its own chunks: what is free in those of others is not for it. */
+/* Returns the bytes in which the tenant can put, and their free or becoming-free part. With several
+ * tenants a tenant has its own chunks: free space in others' chunks is not for it. */
 static uint64_t
 size_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
 {
     return ev->cat->owners_n == 1 ? ev->ctx->st.size_bytes : t->chunk_bytes;
 }
 
-/* What is free, or on its way to it, where no put goes now: it is no reserve. Where tenants have chunks of their own, what is free
- * in those is not looked for. */
+/* Free or becoming-free space where no put goes now is no reserve. With chunks per tenant, free
+ * space in them is not searched. */
 static uint64_t
 stuck_bytes(const kvp_evict_t *ev)
 {
@@ -52,7 +51,7 @@ free_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
     return size_for(ev, t) - kvp_min_u64(busy, size_for(ev, t));
 }
 
-/* For whom a reserve is kept: who puts. */
+/* Returns the tenant for which the reserve is kept: the putting one. */
 static kvp_tenant_t *
 reserve_for(const kvp_evict_t *ev)
 {
@@ -76,9 +75,10 @@ kvp_evict_reserve(kvp_evict_t *ev)
         if (free_for(ev, t) >= reserve + stuck) return;
         oid = kvp_victim_next(ev->prot, t, KVP_OID_NONE);
         if (oid == KVP_OID_NONE) return;
-        /* One that is larger than the reserve would cost more than the reserve is worth: its room is made when a put asks. */
+        /* A victim larger than the reserve would cost more than the reserve is worth: a put makes
+         * room for itself then. */
         if (kvp_victim_bytes(ev->prot, oid) > reserve) return;
-        /* What is read from tiers takes room, too, and that has time. */
+        /* Loads from tiers need room, too, and can wait for write-back. */
         if (!is_for_puts && !kvp_evict_is_written(ev, oid)) return;
         kvp_rebalance_look(ev, t, kvp_victim_bytes(ev->prot, oid));
         kvp_evict_unit(ev, oid);

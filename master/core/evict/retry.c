@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts that wait are tried again when something may fit that did not: in the order of arrival each is given a place, or a
- * window for which others are evicted.
- */
+ * Puts that wait are tried again when something may fit that did not: in the order of arrival each
+ * is given a place, or a window for which others are evicted. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -15,10 +14,10 @@
 #include "master/core/put/queue.h"
 #include "master/core/space/place.h"
 
-#define RETRY_LOOK_MAX 4096u /* keys that one retry looks at */
+#define RETRY_LOOK_MAX 4096u /* keys that one retry examines */
 
-/* The shortest lengths for which a retry found no room: for keys that lie in their cell, and for long ones. Each tenant
- * has chunks of its own, so what one did not find may be there for another. */
+/* The shortest lengths for which a retry found no room, for keys in their cell and for long keys.
+ * Each tenant has chunks of its own, so a failure holds for its tenant only. */
 typedef struct {
     const kvp_tenant_t *tenant;
     uint64_t any, long_key;
@@ -57,13 +56,13 @@ has_failed(const failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, boo
     return len >= failed->any || (is_long_key && len >= failed->long_key);
 }
 
-/* Not of a copy that some segments are closed to: what it did not find may be there for others. */
+/* A copy that is excluded from some segments proves nothing about others. */
 static void
 note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key, bool is_final)
 {
     if (tenant != failed->tenant) *failed = (failed_t){.tenant = tenant, .any = UINT64_MAX, .long_key = UINT64_MAX};
     if (is_long_key)
-        failed->long_key = len; /* it may be the key that found no room */
+        failed->long_key = len; /* the long key may be the part without room */
     else
         failed->any = len;
     failed->is_final = is_final;
@@ -86,8 +85,9 @@ drop_wish(kvp_evict_t *ev, kvp_put_req_t *p)
     kvp_ctx_space_news(ev->ctx);
 }
 
-/* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
- * it: shorter ones may still find a place. Returns false where it stopped at a message that was cut: the list changed. */
+/* In the order of arrival. A key that cannot be served stays, and then no later key of its length
+ * or longer is tried: shorter ones may still find a place. Returns false if it stopped at a cut
+ * message: the list changed. */
 static bool
 retry_pass(kvp_evict_t *ev, failed_t *failed)
 {
@@ -106,7 +106,7 @@ retry_pass(kvp_evict_t *ev, failed_t *failed)
             ev->ctx->has_space_news = true;
             return true;
         }
-        /* An upsert may have the space of what it replaces, which the others do not. */
+        /* An upsert may use the space of the object that it replaces; other puts may not. */
         if (k->attempt->over == KVP_OID_NONE && has_failed(failed, k->attempt->tenant, len, is_long_key)) {
             if (failed->is_final) refuse_one(ev, k);
             continue;

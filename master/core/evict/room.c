@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Room for what is loaded from a tier. An object can be loaded only into the memory of the node that has it on its SSD, so its victims are chosen in
- * that segment: first objects that were loaded before and are over their share, then the oldest of a sample of extents. The sample goes round
- * the segment, so the cost of a victim depends neither on the number of nodes nor on the number of objects.
+ * Room for loads from a tier. An object can be loaded only into the memory of the node that has it
+ * on its SSD, so its victims are chosen in this segment: first loaded objects over their share,
+ * then the oldest of a sample of extents. The sample moves round the segment, so the cost of a
+ * victim depends neither on the number of nodes nor on the number of objects.
  *
- * Design notes. Loads cost nothing that is in memory alone: objects that are on the tier too go first. Where a sample has none, its oldest are written,
- * and the search stays there until they are. Only a load that has waited for long takes objects that are not written.
- */
+ * Design notes. Loads do not displace objects that are only in memory: objects that are on the tier
+ * too are evicted first. If a sample has none, its oldest objects are written back, and the search
+ * stays there until they are written. Only a load that has waited long evicts unwritten objects. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -22,14 +23,14 @@
 #include "master/core/space/tier.h"
 
 #define LOOKED_AT 1024u /* extents of a segment in one step */
-#define LOADS 64u /* of a segment, that get their victims in one step */
-#define COLD_LOOKED_AT 16u /* objects that were loaded, to find one in this segment */
-#define AGAIN_NS KVP_MS(1) /* after a search that found nothing, */
-#define WRITTEN_NS KVP_MS(10) /* and where it has begun to write */
-#define STUCK_NS KVP_MS(20) /* after which loads count no more on what was evicted: others have got it */
-#define LATE_NS KVP_MS(200) /* after which one takes objects that are not written */
+#define LOADS 64u /* loads of a segment that get their victims in one step */
+#define COLD_LOOKED_AT 16u /* loaded objects examined, to find one in this segment */
+#define AGAIN_NS KVP_MS(1) /* pause after a search in vain, */
+#define WRITTEN_NS KVP_MS(10) /* and after a search that began to write back */
+#define STUCK_NS KVP_MS(20) /* after this time loads stop waiting for the evicted space: other puts have got it */
+#define LATE_NS KVP_MS(200) /* after this time a load evicts unwritten objects */
 
-/* The oldest object that was loaded into this segment, where those hold more than their share. */
+/* Evicts the oldest object that was loaded into this segment, if loaded objects exceed their share. */
 static bool
 evict_cold(kvp_evict_t *ev, const kvp_segment_t *g, kvp_tenant_t *t, uint64_t *bytes_out)
 {
@@ -47,12 +48,12 @@ evict_cold(kvp_evict_t *ev, const kvp_segment_t *g, kvp_tenant_t *t, uint64_t *b
     return false;
 }
 
-/* What the first loads want, one after another. */
+/* The needs of the first loads, one after another. */
 typedef struct {
     kvp_evict_t *ev;
     kvp_segment_t *segment;
-    uint64_t going; /* bytes that were evicted for loads, and that none before has counted on */
-    uint32_t left; /* extents that may still be looked at */
+    uint64_t going; /* bytes evicted for loads and not yet assigned to an earlier load */
+    uint32_t left; /* extents that may still be examined */
 } room_t;
 
 static kvp_evict_wish_t
@@ -85,7 +86,8 @@ evict_for(room_t *r, const kvp_moving_t *mv, kvp_spares_t spares)
     return true;
 }
 
-/* Has as much of the oldest in the next extents written as the first loads need. The search begins there again. */
+/* Writes back the oldest objects in the next extents, as many bytes as the first loads need. The
+ * search restarts there. */
 static bool
 write_for(room_t *r)
 {
@@ -139,9 +141,8 @@ make_room(kvp_evict_t *ev, kvp_segment_t *g)
     kvp_ctx_spend(ev->ctx, LOOKED_AT - r.left);
 }
 
-/* Who has had a part of the step's work comes after all others: a segment with nothing that can go would take all of it in
- * each step.
- */
+/* A segment that had a part of the step's budget goes to the end of the order: a segment without
+ * victims would use up every step. */
 static void
 make_room_in_turn(kvp_evict_t *ev, kvp_segment_t *g)
 {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Making room. For a put that waits: the policy's first victims are picked, as many bytes of them as are wanted, and of
- * the runs of neighbours around them that are long enough the cheapest is taken. What the policy evicts next costs
- * nothing; other neighbours cost their bytes, the more the less time has passed since their last use. With blocks of one
- * size that is exactly the policy's first victim.
+ * Making room for a waiting put. The policy's first victims are collected, as many bytes of them as
+ * wanted; around them lie runs of neighbouring extents, and the cheapest run of sufficient length
+ * is taken. Objects that the policy evicts next cost nothing; other neighbours cost their bytes,
+ * more with a more recent last use. With blocks of one size the result is exactly the policy's
+ * first victim.
  *
- * Design notes. Where the cheapest run needs neighbours, the victims that are not in it go as well. They make holes, in
- * which later puts find place: in a full pool as many bytes are evicted as are put, so what an old object gives is not
- * asked of a younger one. Were they left, the oldest of all would be small objects among recent ones, whose neighbours
- * were evicted again and again for lack of better candidates (bench/alloc_bench shows the order of what is evicted).
- */
+ * Design notes. If the cheapest run needs neighbours, the collected victims outside of it are
+ * evicted as well. Later puts fill these holes: in a full pool as many bytes are evicted as put, so
+ * an old object's space need not be taken from a younger one. If these victims stayed, the oldest
+ * objects of all would be small objects among recent ones, whose neighbours would be evicted again
+ * and again for lack of better candidates (bench/alloc_bench shows the order of evictions). */
 #include "master/core/evict/window.h"
 
 #include "common/list.h"
@@ -38,21 +39,21 @@
 #include <stdlib.h>
 
 #define CANDIDATES 16u /* victims by policy whose neighbourhood is looked at, */
-#define AROUND_WORK 4096u /* and no more than so many extents */
+#define AROUND_WORK 4096u /* and at most this many extents */
 #define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
 #define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
-#define CLAIM_MOST 256u /* extents in a window that is claimed in one step; a larger one is evacuated: evacuate.c */
+#define CLAIM_MOST 256u /* extents of a window that is claimed in one step; a larger one is evacuated: evacuate.c */
 #define SAMPLE 64u /* extents of a segment, of which a load takes the cheapest window */
 
 /* ---- windows */
-/* What a place is looked for. */
+/* The request for a place. */
 typedef struct {
     const kvp_attempt_t *attempt; /* NULL: of a load from a tier */
-    uint32_t over; /* what the attempt is to replace; KVP_OID_NONE = nothing */
+    uint32_t over; /* the object that the attempt replaces; KVP_OID_NONE = none */
     uint64_t len;
     uint16_t key_len;
     kvp_spares_t spares;
-    uint32_t free_age; /* what was used so long ago or longer goes in any case, and costs nothing */
+    uint32_t free_age; /* objects of this age or more are evicted in any case, and cost nothing */
 } wanted_t;
 
 typedef struct {
@@ -74,7 +75,8 @@ kind_of(const kvp_evict_t *ev, uint32_t unit)
     return kvp_probe_protects(ev->prot, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
-/* A load spares objects that would be lost: first all that are not written, then all that cannot be. */
+/* A load spares objects that would be lost: first all unwritten ones, later only those that cannot
+ * be written. */
 static bool
 is_spared(const kvp_evict_t *ev, const wanted_t *wanted, const kvp_obj_t *o)
 {
@@ -82,8 +84,8 @@ is_spared(const kvp_evict_t *ev, const wanted_t *wanted, const kvp_obj_t *o)
     return wanted->spares == KVP_SPARES_UNWRITTEN || !kvp_evict_can_be_written(ev, o);
 }
 
-/* Whether an extent may be part of a window. Space that a dead writer might still touch is not promised to anyone: no timer
- * says when it comes back. */
+/* Returns whether an extent may be part of a window. Space that a dead writer might still touch is
+ * not promised to any put: no timer limits its return. */
 static bool
 is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
 {
@@ -94,11 +96,11 @@ is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
 
     if (is_free(c, slot)) return !kvp_place_is_promised(ev->space, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(ev->space, c, slot);
-    if (r != NULL) return wanted->attempt != NULL && r->claim == NULL && r->owner == 0; /* loads count it already */
-    /* Held or not: better that it goes than no new one. */
+    if (r != NULL) return wanted->attempt != NULL && r->claim == NULL && r->owner == 0; /* already counted for loads */
+    /* Even if held: losing the old version is better than having no new one. */
     if (kvp_slab_owner(c->slab, slot) == wanted->over) return true;
     o = kvp_obj(ev->cat->index, kvp_slab_owner(c->slab, slot));
-    if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
+    if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* evicted in any case */
     unit = kvp_victim_unit(ev->cat, kvp_slab_owner(c->slab, slot));
     if (!kvp_victim_may_go(ev->prot, unit) && (KVP_RULE(TICKET_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
         return false;
@@ -127,7 +129,8 @@ age_of(const kvp_evict_t *ev, uint32_t oid)
     return kvp_victim_age(ev->prot, kvp_victim_unit(ev->cat, oid));
 }
 
-/* What it costs to take a usable extent. What is to be replaced counts as just used: it goes when nothing else can. */
+/* Returns the cost of a usable extent. The object to be replaced counts as just used: it is evicted
+ * only as a last resort. */
 static uint64_t
 cost_of(const kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
 {
@@ -141,7 +144,7 @@ cost_of(const kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted
 }
 
 static bool
-fits(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
+fits_between(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
 {
     uint64_t start = kvp_align_up(kvp_slab_offset(c->slab, first), kvp_extent_align_bytes(len));
     uint64_t end = kvp_slab_offset(c->slab, last) + kvp_slab_len(c->slab, last);
@@ -151,26 +154,27 @@ fits(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
 
 /* ---- the search: a window slides over the extents, so that each is looked at once
  *
- * shorten drops what the window does not need. A window of nothing but a free extent is none: that the extent is free was
- * no help before, so at least one slot beside it must come free as well. */
+ * shorten drops what the window does not need. A window of nothing but a free extent is none: that
+ * the extent is free was no help before, so at least one slot beside it must come free as well. */
 static void
-shorten(const kvp_evict_t *ev, window_t *w, const wanted_t *wanted)
+shorten_window(const kvp_evict_t *ev, window_t *w, const wanted_t *wanted)
 {
     while (w->first != w->last) {
         uint32_t next = kvp_slab_next(w->chunk->slab, w->first);
 
-        if (!fits(w->chunk, next, w->last, wanted->len) || (next == w->last && is_free(w->chunk, w->last))) return;
+        if (!fits_between(w->chunk, next, w->last, wanted->len) || (next == w->last && is_free(w->chunk, w->last)))
+            return;
         w->cost -= kvp_min_u64(w->cost, cost_of(ev, w->chunk, w->first, wanted)); /* it may have been used meanwhile */
         w->first = next;
     }
 }
 
-/* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or behind and end before
- * the offset `to`; *run is one that ends at `from`, and may be none. Returns the slot where it ended for want of work, and
- * the run that reaches to there, or KVP_SLAB_NONE when all was looked at. */
+/* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or
+ * after and end before the offset `to`; *run is a run that ends at `from`, possibly empty. Returns
+ * the slot where the budget ended, with the run that reaches it, or KVP_SLAB_NONE at the end. */
 static uint32_t
-search(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *run,
-       window_t *best)
+search_runs(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *run,
+            window_t *best)
 {
     window_t w = *run;
     uint32_t slot = from;
@@ -188,16 +192,16 @@ search(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted
         if (w.first == KVP_SLAB_NONE) w = (window_t){.chunk = c, .first = slot};
         w.last = slot;
         w.cost += cost_of(ev, c, slot, wanted);
-        if (!fits(c, w.first, slot, wanted->len)) continue;
-        shorten(ev, &w, wanted);
+        if (!fits_between(c, w.first, slot, wanted->len)) continue;
+        shorten_window(ev, &w, wanted);
         if (w.first == slot && is_free(c, slot)) continue;
         if (best->chunk == NULL || w.cost < best->cost) *best = w;
     }
     return KVP_SLAB_NONE;
 }
 
-/* Where a run that reaches slot begins, as far back as a window that ends behind slot may need it and at most *steps
- * extents, which count down. */
+/* Returns the beginning of the run that reaches slot, as far back as a window ending after slot may
+ * need, within *steps extents, which count down. */
 static uint32_t
 run_start(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *steps)
 {
@@ -241,7 +245,7 @@ is_enough(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_place_t *victim
 {
     return takes_windows(ev, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
            kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment) &&
-           fits(c, victim->slot, victim->slot, wanted->len) &&
+           fits_between(c, victim->slot, victim->slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
 
@@ -261,7 +265,7 @@ search_around(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t slot, const wanted_t *wa
 
     if (!may_hold(ev, c, wanted)) return;
     from = run_start(ev, c, slot, wanted, &ev->ctx->work_left);
-    (void)search(ev, c, from, end + need, wanted, &run, best);
+    (void)search_runs(ev, c, from, end + need, wanted, &run, best);
 }
 
 /* The copy of a victim whose space may serve; the first one where there is none. */
@@ -312,9 +316,10 @@ next_candidate(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t after)
     return kvp_victim_behind(ev->prot, &ev->prot->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
 
-/* The first of those whose going can help, in the policy's order, up to one that is enough alone. */
+/* Collects the first candidates whose eviction can help, in the policy's order, up to one that
+ * suffices alone. */
 static void
-pick(kvp_evict_t *ev, wanted_t *wanted, picked_t *p)
+pick_victims(kvp_evict_t *ev, wanted_t *wanted, picked_t *p)
 {
     kvp_tenant_t *t = wanted->attempt->tenant;
     uint64_t bytes = 0;
@@ -327,7 +332,7 @@ pick(kvp_evict_t *ev, wanted_t *wanted, picked_t *p)
 
         next = next_candidate(ev, t, oid);
         if (c->segment->state == KVP_SEG_LOST) {
-            /* Its turn, though it makes no room until its node is back. */
+            /* The policy's choice, though it makes no room until its node is back. */
             if (ev->ctx->work_left < LOST_WORK) return;
             ev->ctx->work_left -= LOST_WORK;
             kvp_evict_unit(ev, oid);
@@ -354,7 +359,7 @@ is_in(const window_t *w, const kvp_place_t *at)
            offset <= kvp_slab_offset(w->chunk->slab, w->last);
 }
 
-/* Around those that are going; around others only while no window is found. */
+/* Searches around the collected victims; around other objects only while no window is found. */
 static void
 search_around_picked(kvp_evict_t *ev, const picked_t *p, const wanted_t *wanted, window_t *best)
 {
@@ -376,7 +381,7 @@ search_candidates(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
     picked_t p;
 
     p.n = p.going = 0;
-    pick(ev, wanted, &p);
+    pick_victims(ev, wanted, &p);
     search_around_picked(ev, &p, wanted, best);
     for (uint32_t i = 0; best->chunk != NULL && best->cost > 0 && i < p.going; i++) {
         if (is_in(best, &p.places[i])) continue;
@@ -405,9 +410,9 @@ search_oldest(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
     ev->ctx->work_left += kept;
 }
 
-/* Where the search goes on in a chunk. A slot that is gone meanwhile was joined with a neighbour: then from the start of
- * the chunk. The run that reached to there is not looked at again, however long it is: what has changed in it since shows
- * when it is taken. Where it is gone, as much of one is found again as may be looked at. */
+/* Returns where the search continues in a chunk. A merged slot no longer exists: then the search
+ * restarts in the chunk. The run that reached the slot is not examined again, however long: changes
+ * in it show when it is taken. If the run no longer exists, it is rebuilt within the budget. */
 static uint32_t
 scan_from(kvp_evict_t *ev, const kvp_scan_t *scan, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
 {
@@ -422,14 +427,14 @@ scan_from(kvp_evict_t *ev, const kvp_scan_t *scan, kvp_chunk_t *c, const wanted_
     return slot;
 }
 
-/* Goes on in that chunk. False where the work is used up before its end. */
+/* Continues in the chunk. Returns false if the budget is used up before its end. */
 static bool
 scan_chunk(kvp_evict_t *ev, kvp_scan_t *scan, kvp_chunk_t *c, const wanted_t *wanted, window_t *best)
 {
     window_t run = {.first = KVP_SLAB_NONE};
     uint32_t from = scan_from(ev, scan, c, wanted, &run);
 
-    scan->slot = search(ev, c, from, UINT64_MAX, wanted, &run, best);
+    scan->slot = search_runs(ev, c, from, UINT64_MAX, wanted, &run, best);
     scan->run = run.first;
     if (scan->slot == KVP_SLAB_NONE) return true;
     scan->run_off = run.first == KVP_SLAB_NONE ? 0 : kvp_slab_offset(c->slab, run.first);
@@ -437,8 +442,8 @@ scan_chunk(kvp_evict_t *ev, kvp_scan_t *scan, kvp_chunk_t *c, const wanted_t *wa
     return false;
 }
 
-/* Goes through all chunks, as far as the step's work reaches: with everything else held, the only window may be
- * anywhere. What changes behind its back counts as news, and it begins again. */
+/* Searches all chunks within the step's budget: with all other objects held, the only window may be
+ * anywhere. Changes in the searched part count as news, and restart the search. */
 static void
 search_all(kvp_evict_t *ev, kvp_put_key_t *k, const wanted_t *wanted, window_t *best)
 {
@@ -459,7 +464,8 @@ search_all(kvp_evict_t *ev, kvp_put_key_t *k, const wanted_t *wanted, window_t *
     k->is_scanned = true;
 }
 
-/* The long keys of every chunk are used up: the oldest object goes whose key makes room for this one. */
+/* The long-key areas of all chunks are full: evicts the oldest object whose key makes room for this
+ * one. */
 static void
 search_key(kvp_evict_t *ev, const wanted_t *wanted, window_t *best)
 {
@@ -490,7 +496,7 @@ is_large(const window_t *w)
 }
 
 static void
-claim(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
+claim_window(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
 {
     kvp_slab_t *slab = w->chunk->slab;
     uint32_t next, slot = w->first;
@@ -512,7 +518,7 @@ claim(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
             if (!is_first) ev->ctx->st.evict_window++;
             is_first = false;
             if (kvp_slab_owner(slab, slot) == k->attempt->over)
-                kvp_evict_one(ev, k->attempt->over); /* for the sake of one member the others need not go */
+                kvp_evict_one(ev, k->attempt->over); /* the other members of its group can stay */
             else
                 kvp_evict_unit(ev, kvp_slab_owner(slab, slot));
             r = kvp_retire_of(ev->space, w->chunk, slot);
@@ -550,12 +556,12 @@ take_window(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
         return;
     }
     k->takes = KVP_TAKES_PLAIN;
-    claim(ev, k, w);
+    claim_window(ev, k, w);
 }
 
-/* After a report nearly all that is free waits for the word of older writers, which comes as they find the new master: for
- * a while that is waited for, so that what was just learned is not evicted for the want of it. And clients may come for what
- * they held before (restore.c). */
+/* After a report nearly all free space waits for the statements of older writers, which arrive as
+ * they find the new master. For a while puts wait for these, so that newly learned objects are not
+ * evicted for lack of space. Clients may also restore their tickets meanwhile (restore.c). */
 bool
 kvp_evict_is_early(const kvp_evict_t *ev)
 {
@@ -608,7 +614,7 @@ kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
     return KVP_OK;
 }
 
-/* ---- room in one segment, for what is loaded from its tier */
+/* ---- room in one segment, for loads from its tier */
 static bool
 may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_tenant_t *t, const wanted_t *wanted)
 {
@@ -616,7 +622,8 @@ may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_tenant_t *t
            c->bytes >= kvp_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
-/* What may be taken from a sample: a window whose objects are on average half as old as the tenant's oldest, or older. */
+/* What may be taken from a sample: a window whose objects are on average half as old as the
+ * tenant's oldest, or older. */
 static bool
 is_old_enough(const kvp_evict_t *ev, const kvp_tenant_t *t, const window_t *w)
 {
@@ -627,10 +634,10 @@ is_old_enough(const kvp_evict_t *ev, const kvp_tenant_t *t, const window_t *w)
     return t->lru.n == 0 || w->cost <= (units << 32) / (kvp_victim_age(ev->prot, t->lru.oldest) / 2 + 1ull);
 }
 
-/* The cheapest window of the next samples of extents, up to one that has a window of old objects: where small objects that
- * are read often lie side by side, a sample may have nothing else. The search goes round the segment: with each extent,
- * and each chunk that is passed over, *left counts down.
- */
+/* The cheapest window of the next samples of extents, up to one that has a window of old objects:
+ * where small objects that are read often lie side by side, a sample may have nothing else. The
+ * search goes round the segment: with each extent, and each chunk that is passed over, *left counts
+ * down. */
 static void
 search_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_tenant_t *t, const wanted_t *wanted, uint32_t *left,
                window_t *best)

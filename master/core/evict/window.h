@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Making room: a window of extents is claimed for a put that waits, and what lies in it is evicted.
- */
+ * Making room: a window of extents is claimed for a waiting put, and its objects are evicted. */
 #ifndef KVP_MASTER_CORE_EVICT_WINDOW_H
 #define KVP_MASTER_CORE_EVICT_WINDOW_H
 
@@ -13,7 +12,8 @@
 typedef enum {
     KVP_SPARES_NONE,
     KVP_SPARES_UNWRITTEN, /* what is in memory alone and is wanted on the tier */
-    KVP_SPARES_UNWRITABLE, /* of that, what cannot be written: the rest is written, and nothing goes yet */
+    /* of these, the ones that cannot be written: the others are written, and nothing is evicted yet */
+    KVP_SPARES_UNWRITABLE,
 } kvp_spares_t;
 
 typedef struct {
@@ -23,9 +23,10 @@ typedef struct {
     kvp_spares_t spares;
 } kvp_evict_wish_t;
 
-/* kvp_evict_in_segment evicts a window of extents in that segment in which such an object fits, the oldest of a sample. Of an object that nobody
- * wants to keep away from eviction: no ticket, no probe, no pin. The search goes on where the last one ended, round the segment, and looks at *left
- * extents at most, which counts down. *bytes_out: what becomes free. False: there was no window. */
+/* kvp_evict_in_segment evicts a window of extents in the segment in which the object fits, the
+ * oldest of a sample, and only objects without ticket, probe and pin. The search continues where
+ * the last one ended, round the segment, and examines at most *left extents, which count down.
+ * *bytes_out: the bytes that become free. False: no window. */
 bool kvp_evict_in_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_evict_wish_t *wish, uint32_t *left,
                           uint64_t *bytes_out);
 /* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
@@ -33,6 +34,6 @@ bool kvp_evict_in_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_evict_wis
 kvp_err_t kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k);
 bool kvp_evict_is_early(const kvp_evict_t *ev); /* nothing is evicted yet: after a take-over */
 void kvp_evict_tick(kvp_evict_t *ev);
-bool kvp_evict_may_go(const kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t oid); /* for this key, as things are */
+bool kvp_evict_may_go(const kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t oid); /* for this key, at present */
 
 #endif

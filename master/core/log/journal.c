@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The log as an output: records in the order of what happened, and what is withheld until they are written, or synced. Where the
- * shell has none, nothing here does anything.
+ * The log as an output: records in the order of events, and answers withheld until the records are
+ * written, or synced. Without a journal in the shell these functions have no effect.
  *
  * Design notes.
- * - Everything takes effect in the index at once, so that nothing but promises waits: an answer that says "committed" or
- *   "gone" waits for all that was said before it: a commit until it is written, a removal, an upsert or a bump until it is synced, because
- *   an SSD outlives a power loss that the log's end may not. Readers may see a commit that is not written, and lose it again with
- *   the master, as they may lose the race with its writer.
- * - What a new version replaces is retired when the commit of that one is written: else a master that dies in between
- *   would leave neither of them.
- * - An eviction is only written, in order: whoever puts the key anew writes behind it.
- * - A base says everything once more, a slice at a time, between the records of what happens meanwhile. Each record holds
- *   for a version, so whatever their order is, the last word on a key is right.
- */
+ * - Every event takes effect in the index at once, so only promises wait. An answer "committed" or
+ *   "removed" waits for all earlier records: a commit until it is written; a removal, an upsert or
+ *   a bump until it is synced, because an SSD survives a power loss that the log's end may not.
+ *   Readers may see an unwritten commit, and lose it again with the master, as in a race with its
+ *   writer.
+ * - Extents that a new version replaces are retired when the new version's commit is written: a
+ *   master that died in between would leave neither version.
+ * - An eviction is only written, in order: a later put of the key writes after it.
+ * - A base records everything once more, a slice at a time, between the records of new events. Each
+ *   record is valid for a version, so in any order of records the last record of a key is right. */
 #include "common/buf.h"
 #include "common/digestmap.h"
 #include "common/hash.h"
@@ -46,7 +46,7 @@
 
 /* ---- writing */
 static void
-append(kvp_master_t *m, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
+append_record(kvp_master_t *m, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
     kvp_journal_t *j = &m->log.journal;
 
@@ -59,7 +59,7 @@ append(kvp_master_t *m, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
     m->ctx.st.log_record_bytes += rec->head.bytes;
 }
 
-/* Where the object lies, but in memory that is being dropped: that is over. Returns how many places these are. */
+/* Writes the object's places, except in memory that is being dropped. Returns their number. */
 static uint32_t
 tell_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_jrec_place_t *out)
 {
@@ -112,11 +112,11 @@ make_commit(const kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest, kvp_
 }
 
 static void
-say(kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest)
+record_commit(kvp_master_t *m, const kvp_obj_t *o, kvp_digest_t digest)
 {
     kvp_jrec_any_t rec;
 
-    if (m->log.journal.is_open && make_commit(m, o, digest, &rec)) append(m, &rec, KVP_JREC_COMMIT);
+    if (m->log.journal.is_open && make_commit(m, o, digest, &rec)) append_record(m, &rec, KVP_JREC_COMMIT);
 }
 
 void
@@ -126,7 +126,7 @@ kvp_journal_again(kvp_interim_t *log, uint32_t oid)
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     if (!log->journal.is_open || o->state != KVP_OBJ_COMMITTED) return;
-    say(m, o, kvp_obj_digest_of(&m->cat, o));
+    record_commit(m, o, kvp_obj_digest_of(&m->cat, o));
 }
 
 void
@@ -143,7 +143,7 @@ kvp_journal_segment(kvp_interim_t *log, const kvp_segment_t *g)
     memcpy(rec.segment.uuid, g->uuid, sizeof rec.segment.uuid);
     memcpy(rec.segment.name, g->name, strlen(g->name));
     memcpy(rec.segment.host_id, g->host_id, strlen(g->host_id));
-    append(log->core, &rec, KVP_JREC_SEGMENT);
+    append_record(log->core, &rec, KVP_JREC_SEGMENT);
 }
 
 void
@@ -152,7 +152,7 @@ kvp_journal_segment_over(kvp_interim_t *log, const kvp_segment_t *g)
     kvp_jrec_any_t rec;
 
     rec.over = (kvp_jrec_over_t){.number = g->id};
-    append(log->core, &rec, KVP_JREC_SEGMENT_OVER);
+    append_record(log->core, &rec, KVP_JREC_SEGMENT_OVER);
 }
 
 void
@@ -164,7 +164,7 @@ kvp_journal_note_term(kvp_journal_t *j, uint32_t term, uint64_t position)
     if (j->terms.err != KVP_OK) kvp_panic("out of memory: terms of the log");
 }
 
-/* Of what lies before that position only the last is kept. */
+/* Of the terms before the position only the last is kept. */
 static void
 forget_terms(kvp_journal_t *j, uint64_t before)
 {
@@ -199,7 +199,7 @@ append_term(kvp_master_t *m, kvp_jrec_kind_t kind, bool is_anew)
         .is_anew = is_anew,
     };
     memcpy(rec.term.pool_id, m->ctx.conf.pool_id, sizeof rec.term.pool_id);
-    append(m, &rec, kind);
+    append_record(m, &rec, kind);
 }
 
 void
@@ -220,7 +220,7 @@ kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
     kvp_fresh_commit_t fresh = {.digest = digest, .version = kvp_obj_version(o)};
 
     if (!j->is_open) return;
-    say(m, o, digest);
+    record_commit(m, o, digest);
     fresh.after = j->end;
     kvp_buf_append(&j->fresh_commits, &fresh, sizeof fresh);
     if (j->fresh_commits.err != KVP_OK) kvp_panic("out of memory: commits that are not durable");
@@ -244,7 +244,7 @@ kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o, kvp_digest_t digest, ui
         rec.gone.key_len = kvp_obj_key_copy(m->cat.index, o, key);
         memset(key + rec.gone.key_len, 0, (size_t)(kvp_align_up(rec.gone.key_len, 8) - rec.gone.key_len));
     }
-    append(log->core, &rec, KVP_JREC_GONE);
+    append_record(log->core, &rec, KVP_JREC_GONE);
 }
 
 static void
@@ -260,17 +260,17 @@ kvp_journal_tenant(kvp_interim_t *log, const kvp_tenant_t *t)
     kvp_jrec_any_t rec;
 
     make_tenant(t, &rec);
-    append(log->core, &rec, KVP_JREC_TENANT);
+    append_record(log->core, &rec, KVP_JREC_TENANT);
 }
 
-/* Bumps of the tenant up to that version, by the term that this is of. */
+/* Records bumps of the tenant up to the version, by the version's term. */
 static void
 say_forgotten(kvp_master_t *m, uint32_t tenant, uint64_t version)
 {
     kvp_jrec_any_t rec;
 
     rec.tenant = (kvp_jrec_tenant_t){.tenant = tenant, .epoch = 0, .min_version = version};
-    append(m, &rec, KVP_JREC_TENANT);
+    append_record(m, &rec, KVP_JREC_TENANT);
 }
 
 void
@@ -285,7 +285,7 @@ append_oldest(kvp_master_t *m)
     kvp_jrec_any_t rec;
 
     rec.oldest = (kvp_jrec_oldest_t){.generation = m->log.journal.oldest};
-    append(m, &rec, KVP_JREC_OLDEST);
+    append_record(m, &rec, KVP_JREC_OLDEST);
 }
 
 void
@@ -303,7 +303,7 @@ kvp_journal_oldest(kvp_interim_t *log)
     j->told_oldest_end = j->end;
 }
 
-/* While nodes may report what this master does not know, what was said last of it holds. */
+/* While nodes may report objects that this master does not know, the last OLDEST stays valid. */
 static void
 say_oldest(kvp_master_t *m)
 {
@@ -321,7 +321,7 @@ is_base_walking(const kvp_master_t *m)
     return m->log.journal.base_cursor < kvp_min_u64(m->log.journal.base_to, kvp_obj_limit(m->cat.index));
 }
 
-/* While nodes report it is not known what there is. */
+/* While nodes report, the set of objects is unknown. */
 static bool
 may_base_go_on(const kvp_master_t *m)
 {
@@ -339,10 +339,10 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
     if (o->state != KVP_OBJ_COMMITTED || !KVP_RULE(SNAPSHOT_WHOLE)) return;
     t = kvp_obj_tenant(&m->cat, o);
     if (kvp_obj_version(o) <= t->min_version) return;
-    say(m, o, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id));
+    record_commit(m, o, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id));
 }
 
-/* What left memory alone, or a tier alone, is not gone. */
+/* Records the removal unless the version is still in memory or on a tier. */
 static void
 say_if_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
@@ -353,8 +353,8 @@ say_if_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
     if (KVP_RULE(SNAPSHOT_GONE)) kvp_journal_gone(&m->log, NULL, digest, version, KVP_GONE_REMOVED);
 }
 
-/* What is gone and may still be SEALED, or on a tier: a master that has lost the log's end believes nodes, but not of that. False where the step's
- * budget is used up. */
+/* Records removed versions that may still be SEALED, or on a tier: a master without the log's end
+ * trusts nodes, but not about these. Returns false if the step's budget is used up. */
 static bool
 say_gone(kvp_master_t *m)
 {
@@ -396,7 +396,7 @@ base_some(kvp_master_t *m)
         say_again(m, kvp_obj(m->cat.index, oid));
     kvp_ctx_spend(&m->ctx, may - left);
     if (is_base_walking(m) || !say_gone(m) || kvp_gone_is_rebuilding(&m->prot)) return;
-    append(m, &rec, KVP_JREC_WHOLE);
+    append_record(m, &rec, KVP_JREC_WHOLE);
     j->is_basing = false;
     j->base_end = j->end;
 }
@@ -411,11 +411,11 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     j->base_from = j->end;
     j->base_end = 0;
     j->base_cursor = 0;
-    j->base_to = kvp_obj_limit(m->cat.index); /* what comes to lie behind says so itself */
+    j->base_to = kvp_obj_limit(m->cat.index); /* later objects are recorded by themselves */
     j->base_retire = j->base_drop = j->base_gone = 0;
     j->is_basing = true;
     j->is_based = false;
-    if (!is_anew || j->end == 0) { /* what lies before one begun anew stays until that is whole: it says what is gone */
+    if (!is_anew || j->end == 0) { /* records before an `anew` base stay until it is complete: they contain removals */
         if (!j->has_base) j->base_at = j->fresh.len;
         j->has_base = true;
     }
@@ -434,7 +434,7 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
 
         if (t != NULL && (t->min_version > 0 || (t->chunks > 0 && t->name[0] != '\0'))) kvp_journal_tenant(log, t);
     }
-    base_some(m); /* where nothing is there, that is all */
+    base_some(m); /* for an empty pool this is all of it */
 }
 
 bool
@@ -481,7 +481,7 @@ kvp_master_is_telling(const kvp_master_t *m)
 }
 
 static void
-tell(kvp_buf_t *out, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
+append_alone(kvp_buf_t *out, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
     (void)kvp_jrec_seal(rec, kind, 0);
     kvp_buf_append(out, rec, rec->head.bytes);
@@ -499,13 +499,13 @@ kvp_master_tell(kvp_master_t *m, uint32_t *cursor, uint32_t most, kvp_buf_t *out
 
         if (t == NULL) continue;
         make_tenant(t, &rec);
-        tell(out, &rec, KVP_JREC_TENANT);
+        append_alone(out, &rec, KVP_JREC_TENANT);
     }
     while ((oid = kvp_objindex_walk(m->cat.index, cursor, end, &most)) != KVP_OID_NONE) {
         const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
         if (o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) <= kvp_obj_tenant(&m->cat, o)->min_version) continue;
-        if (make_commit(m, o, kvp_obj_digest_of(&m->cat, o), &rec)) tell(out, &rec, KVP_JREC_COMMIT);
+        if (make_commit(m, o, kvp_obj_digest_of(&m->cat, o), &rec)) append_alone(out, &rec, KVP_JREC_COMMIT);
     }
     return *cursor < end;
 }
@@ -617,9 +617,9 @@ release_commits(kvp_master_t *m)
     return true;
 }
 
-/* False where the step's budget is used up before everything went on that may. */
+/* Returns false if the step's budget is used up before all allowed answers were released. */
 static bool
-release(kvp_master_t *m)
+release_deferred(kvp_master_t *m)
 {
     kvp_journal_t *j = &m->log.journal;
 
@@ -639,7 +639,7 @@ kvp_journal_written(kvp_interim_t *log, uint64_t end)
     if (m->ctx.conf.log_sync == KVP_LOG_SYNC_NONE)
         kvp_journal_synced(log, end);
     else
-        m->ctx.is_behind |= !release(m);
+        m->ctx.is_behind |= !release_deferred(m);
 }
 
 void
@@ -657,17 +657,17 @@ kvp_journal_synced(kvp_interim_t *log, uint64_t end)
         j->is_based = j->is_relied_on = true;
         j->base_end = 0;
     }
-    m->ctx.is_behind |= !release(m);
+    m->ctx.is_behind |= !release_deferred(m);
 }
 
-/* All that is there is said once more, behind what may be lost. */
+/* Records all present objects again, after the part that may be lost. */
 void
 kvp_master_sync_failed(kvp_master_t *m, uint64_t end)
 {
     kvp_journal_t *j = &m->log.journal;
     bool is_said_behind = (j->is_basing || j->base_end > 0) && j->base_from >= end;
 
-    if (!j->is_open) return; /* a standby's: the leader says it again */
+    if (!j->is_open) return; /* a standby's: the leader repeats it */
     j->is_sync_broken = true;
     if (!is_said_behind) kvp_journal_base(&m->log, false);
 }
@@ -682,7 +682,7 @@ kvp_master_wants_sync(const kvp_master_t *m)
            m->ctx.conf.log_sync == KVP_LOG_SYNC_ALWAYS;
 }
 
-/* Gives what lies before a base by itself, so that the base can begin a file. */
+/* Returns the records before a base by themselves, so that the base can begin a file. */
 bool
 kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out)
 {
@@ -713,7 +713,7 @@ kvp_journal_tick(kvp_interim_t *log)
     if (!log->journal.is_on) return;
     say_oldest(m);
     base_some(m);
-    m->ctx.is_behind |= !release(m);
+    m->ctx.is_behind |= !release_deferred(m);
 }
 
 bool

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a master before has written, read back, record by record; recovery/apply.c enters what they say.
+ * An earlier master's log, read back record by record; recovery/apply.c enters the records.
  *
- * Design notes. The bytes come from a disk that may have torn them, so nothing is believed from the first record on that
- * does not verify, or says what no master would. A log that does not say everything is used only for what it says is gone: it was
- * lost, was begun while nodes were reporting, or may lack its end. Then the newest version of each key wins that nodes report
- * (rebuild.c).
- */
+ * Design notes. The bytes come from a disk that may have torn them, so the first record that does
+ * not verify, or that no master would write, ends the accepted part. An incomplete log is used only
+ * for its removals: it was lost, was begun while nodes were reporting, or may lack its end. Then
+ * the newest version that nodes report of each key is valid (rebuild.c). */
 #include "common/buf.h"
 #include "common/digestmap.h"
 #include "common/mutate.h"
@@ -54,7 +53,7 @@ read_term(kvp_master_t *m, const kvp_jrec_term_t *rec)
 }
 
 static kvp_err_t
-apply(kvp_master_t *m, kvp_jrec_any_t *rec)
+apply_record(kvp_master_t *m, kvp_jrec_any_t *rec)
 {
     kvp_journal_t *j = &m->log.journal;
     uint32_t kind = rec->head.kind;
@@ -68,14 +67,15 @@ apply(kvp_master_t *m, kvp_jrec_any_t *rec)
     return kvp_apply(m, rec, j->read_term);
 }
 
-/* What the leader has written goes into our own files, in the same places. A base begins a file there, too. */
+/* The leader's records go into our own files, at the same positions. A base begins a file there,
+ * too. */
 static void
 write_again(kvp_master_t *m, const uint8_t *bytes, const kvp_jrec_any_t *rec)
 {
     kvp_journal_t *j = &m->log.journal;
 
     if (rec->head.kind == KVP_JREC_BASE) {
-        if (!j->has_base) j->base_at = j->fresh.len; /* another one, begun anew, stands in the same file */
+        if (!j->has_base) j->base_at = j->fresh.len; /* another `anew` base is in the same file */
         j->has_base = true;
         j->base_from = j->end;
         j->base_end = 0;
@@ -88,7 +88,7 @@ write_again(kvp_master_t *m, const uint8_t *bytes, const kvp_jrec_any_t *rec)
     m->ctx.st.log_record_bytes += rec->head.bytes;
 }
 
-/* Reads one record; *used_out 0: it is not all there. */
+/* Reads one record; *used_out 0: it is incomplete. */
 static kvp_err_t
 read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
 {
@@ -97,7 +97,7 @@ read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     kvp_err_t err = kvp_jrec_read(bytes, len, j->check, &rec, used_out);
 
     if (err != KVP_OK || *used_out == 0) return err;
-    err = apply(m, &rec);
+    err = apply_record(m, &rec);
     if (err != KVP_OK) return err;
     if (j->is_following) write_again(m, bytes, &rec);
     j->check = rec.head.check;
@@ -124,8 +124,9 @@ read_across(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     return KVP_OK;
 }
 
-/* Looks up the keys of the next records together, so that the index's memory is on its way for all of them at once. Nothing is verified yet: a
- * wrong digest is only not found. Returns how many bytes these records are. */
+/* Looks up the keys of the next records together, so that the index's memory is fetched for all of
+ * them at once. Nothing is verified yet: a wrong digest is just not found. Returns the bytes of
+ * these records. */
 static size_t
 look_ahead(kvp_master_t *m, const uint8_t *bytes, size_t len)
 {
@@ -178,7 +179,7 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
     return read_all(m, bytes, len);
 }
 
-/* The beginning of a record at the end does not tell how many records were cut off with the rest of it. */
+/* An incomplete record at the end does not show how many records were cut off with its rest. */
 static bool
 is_all_there(const kvp_journal_t *j, bool is_all_given)
 {
@@ -187,7 +188,7 @@ is_all_there(const kvp_journal_t *j, bool is_all_given)
     return j->is_whole && is_all_given && j->read_err == KVP_OK && !is_torn;
 }
 
-/* Objects of before a bump are in it, as they were in the index of the master that wrote it. */
+/* The log has objects from before a bump, like the index of the master that wrote it. */
 static void
 sweep_bumped(kvp_master_t *m)
 {
@@ -198,7 +199,7 @@ sweep_bumped(kvp_master_t *m)
     }
 }
 
-/* What was read is what this master goes on with, or it is forgotten, and nodes are asked. */
+/* Either this master continues with the log's contents, or it forgets them and asks the nodes. */
 static void
 end_reading(kvp_master_t *m, bool is_all_there)
 {
@@ -290,7 +291,7 @@ kvp_replay_lead(kvp_interim_t *log, uint32_t term, bool is_level)
     j->is_following = j->is_resting = false;
     m->peers.is_named = true; /* in etcd */
     kvp_term_begin(m, term);
-    /* Of a leader that had itself just taken over, not all nodes may have told what they know. */
+    /* If the previous leader had itself just taken over, some nodes may not have reported yet. */
     j->is_lacking = !is_level || j->oldest_term < j->read_term;
     if (!j->is_whole) j->oldest = 0;
     end_reading(m, j->is_whole);

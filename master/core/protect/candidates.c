@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What can be evicted, and in which order. An object that may go at some time is on one list: its tenant's, which the
- * policy orders, or, while the node of its segment does not answer orders, that segment's own, or while a probe protects
- * it, one of probe.c's, so that it is not met again and again by everybody who looks for the oldest. What is pinned softly
- * has a list that comes after all these. What is pinned hard is on none. A group is on a list by one of its members:
- * group.c.
+ * Candidates for eviction, and their order. An evictable object is on one list: its tenant's, which
+ * the policy orders; or, while the node of its segment does not answer orders, the segment's own;
+ * or, while a probe protects it, one of probe.c's, so that searches for the oldest object do not
+ * meet it repeatedly. Softly pinned objects have a list that comes after all these. Hard-pinned
+ * objects are on none. A group is on a list by one of its members: group.c.
  *
- * Design notes. A ticket keeps its object from eviction and changes nothing else: the object stays where it stands, and
- * grows older. Eviction that meets it parks it, off every list, so that nobody meets it twice; with the end of the
- * last ticket it comes back to the place that its last use gives. So each ticket costs eviction one step at most.
- */
+ * Design notes. A ticket keeps its object from eviction and changes nothing else: the object keeps
+ * its place, and grows older. Eviction that meets it parks it, off every list, so that no search
+ * meets it twice; at the end of the last ticket it returns to the place of its last use. So each
+ * ticket costs eviction at most one step. */
 #include "master/core/protect/candidates.h"
 
 #include "common/mutate.h"
@@ -43,16 +43,15 @@ list_of(kvp_protect_t *prot, const kvp_obj_t *o)
     }
 }
 
-/* What is being written to its tier stays until that is over. Were it evicted, it would be lost and the write wasted; with a
- * disk that is behind, each write that follows would be.
- */
+/* An object that is being written to its tier stays until the write is over. Evicting it would lose
+ * it and waste the write; with a slow disk the same would happen to each following write. */
 static bool
 is_being_written(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
     return o->is_moving != 0 && !kvp_obj_is_on_tier_alone(prot->cat, o);
 }
 
-/* The walk of those that are written ahead (evict/ahead.c) has passed it, perhaps. */
+/* The write-back walk (evict/ahead.c) may have passed it. */
 static void
 uncount_ahead(kvp_protect_t *prot, uint32_t oid)
 {
@@ -62,7 +61,7 @@ uncount_ahead(kvp_protect_t *prot, uint32_t oid)
     o->is_ahead = 0;
 }
 
-/* What is parked while it is written counts as before. */
+/* An object parked while being written counts as before. */
 static void
 leave_ahead(kvp_protect_t *prot, uint32_t oid)
 {
@@ -102,7 +101,7 @@ home_of(kvp_protect_t *prot, const kvp_obj_t *o)
     return is_soft ? &prot->pinned : &kvp_obj_tenant(prot->cat, o)->lru;
 }
 
-/* A ticket on what would be evicted with this one, or on all of it. */
+/* A ticket on any object that would be evicted with this one. */
 static bool
 is_kept(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -142,7 +141,7 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     kvp_objlist_t *home = home_of(prot, o);
 
     if (o->list == KVP_OBJLIST_COLD && o->is_asking_counted != 0 && KVP_RULE(LOADED_IS_COLD)) {
-        o->is_asking_counted = 0; /* the read for which it was loaded */
+        o->is_asking_counted = 0; /* the read that caused the load */
         prot->policy->used(prot->cat->index, &kvp_obj_tenant(prot->cat, o)->cold, unit);
         return;
     }
@@ -151,7 +150,7 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     if (home != NULL)
         prot->policy->used(prot->cat->index, home, unit);
     else if (kvp_obj_is_on_tier_alone(prot->cat, o))
-        o->is_used_since = 1; /* when it was used in memory tells where it belongs there: kvp_victim_loaded */
+        o->is_used_since = 1; /* its last use in memory decides its place there: kvp_victim_loaded */
     else
         kvp_obj_touch(prot->cat->index, o);
 }
@@ -173,13 +172,14 @@ kvp_victim_back(kvp_protect_t *prot, uint32_t oid)
     prot->policy->back(prot->cat->index, home_of(prot, kvp_obj(prot->cat->index, oid)), oid);
 }
 
-/* ---- what was loaded from a tier
+/* ---- objects loaded from a tier
  *
- * A list of its own at the cold end of the tenant's: what is there goes when it has been there for an eighth of the time
- * that an object is on the other, or where all of it holds more than its share. An object whose last use in memory is more
- * recent than that of the oldest on the tenant's list would be on that list, had it not been loaded as a cold one before:
- * it belongs there (LIRS, Jiang and Zhang 2002). So objects that are read often come back, and a scan does not.
- */
+ * Loaded objects have a list of their own at the cold end of the tenant's list. An object there is
+ * evicted after an eighth of the time that an object stays on the other list, or when all loaded
+ * objects hold more than their share. An object whose last use in memory is more recent than that
+ * of the oldest on the tenant's list belongs on that list (LIRS, Jiang and Zhang 2002): it would be
+ * there if it had not been loaded as a cold one before. So frequently read objects come back, and a
+ * scan does not displace them. */
 static bool
 is_warm(kvp_protect_t *prot, kvp_tenant_t *t, const kvp_obj_t *o)
 {
@@ -276,7 +276,7 @@ kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after)
 
 /* ---- candidates
  *
- * The next one that makes room and that nobody has just asked for: others are parked on the way. */
+ * Returns the next candidate that makes room and has no fresh probe: others are parked on the way. */
 uint32_t
 kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
 {
@@ -296,7 +296,8 @@ kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
         bool is_probed = g != NULL && kvp_probe_protects(prot, oid);
 
         bool is_away =
-            g != NULL && kvp_obj_up_n(prot->cat, kvp_obj(prot->cat->index, oid)) == 0; /* it would make no room */
+            /* its eviction would make no room */
+            g != NULL && kvp_obj_up_n(prot->cat, kvp_obj(prot->cat->index, oid)) == 0;
 
         if (g == NULL || (!is_probed && !is_away && !kvp_segment_is_passed_over(prot->cat, g))) return oid;
         if (prot->ctx->work_left == 0) return KVP_OID_NONE;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Answers that wait: until every extent that the request retired is dead, so that no reader gets it any more, or for
- * KVP_DEFERRED_MS where a node does not answer; and, where it was asked for, until no location lease names what is
- * gone. In a master that is not the pool's first, clients may still read under leases of the one before: until these
- * are over, an answer waits for all extents however long it takes. Where there is a log, an answer waits until what it
- * promises is durable; KVP_DEFERRED_MS counts from then on.
- */
+ * Deferred answers. An answer waits until every extent that the request retired is dead, so that no
+ * reader can read it any more, or for KVP_DEFERRED_MS if a node does not answer; and, if requested,
+ * until no location lease covers the removed objects. In a master that is not the pool's first,
+ * clients may still read under leases of the previous master: until these end, an answer waits for
+ * all extents without a limit. With a log, an answer waits until its promise is durable;
+ * KVP_DEFERRED_MS counts from then on. */
 #include "master/core/protect/deferred.h"
 
 #include "common/buf.h"
@@ -55,14 +55,14 @@ kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
 }
 
 static char *
-explain(kvp_protect_t *prot, const kvp_deferred_t *w, const char *otherwise)
+explain_err(kvp_protect_t *prot, const kvp_deferred_t *w, const char *otherwise)
 {
     if (w->err == KVP_LOG_FAILED) return prot->ctx->log_failure;
     return (char *)(w->err == KVP_OK ? "" : otherwise);
 }
 
 static void
-answer(kvp_protect_t *prot, kvp_deferred_t *w)
+send_answer(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     kvp_session_t *s = w->session;
     kvp_buf_t *out;
@@ -73,7 +73,7 @@ answer(kvp_protect_t *prot, kvp_deferred_t *w)
         Kvp__Pb__RemoveManyReply reply = KVP__PB__REMOVE_MANY_REPLY__INIT;
 
         reply.err = w->err;
-        reply.detail = explain(prot, w, "the pattern is too costly");
+        reply.detail = explain_err(prot, w, "the pattern is too costly");
         reply.removed = w->removed;
         reply.held = w->held;
         out = kvp_reply_begin(prot->peers, s, &w->ask, &reply.base, &at);
@@ -81,7 +81,7 @@ answer(kvp_protect_t *prot, kvp_deferred_t *w)
         Kvp__Pb__BumpReply reply = KVP__PB__BUMP_REPLY__INIT;
 
         reply.err = w->err;
-        reply.detail = explain(prot, w, "bumped, but some lease still lives");
+        reply.detail = explain_err(prot, w, "bumped, but some lease still lives");
         reply.epoch = w->epoch;
         out = kvp_reply_begin(prot->peers, s, &w->ask, &reply.base, &at);
     } else {
@@ -91,7 +91,7 @@ answer(kvp_protect_t *prot, kvp_deferred_t *w)
     kvp_frame_end(out, at);
 }
 
-/* ---- what says again what was said, or will be */
+/* ---- answers that repeat another answer */
 /* From the newest: what is asked for again was asked for not long ago. */
 kvp_deferred_t *
 kvp_deferred_find(const kvp_session_t *s, uint64_t id)
@@ -127,9 +127,9 @@ end_follow(kvp_follow_t *f)
     free(f);
 }
 
-static void settle(kvp_protect_t *prot, kvp_deferred_t *w);
+static void answer_if_ready(kvp_protect_t *prot, kvp_deferred_t *w);
 
-/* It goes: who was behind it only may be answered. */
+/* The answer ends: answers that only waited for it may be sent. */
 static void
 let_pass(kvp_protect_t *prot, kvp_deferred_t *w)
 {
@@ -140,13 +140,13 @@ let_pass(kvp_protect_t *prot, kvp_deferred_t *w)
         kvp_deferred_t *repeat = f->repeat;
 
         end_follow(f);
-        settle(prot, repeat);
+        answer_if_ready(prot, repeat);
     }
 }
 
 /* Answered or given up, the record stays until the last extent has let go of it. */
 static void
-detach(kvp_protect_t *prot, kvp_deferred_t *w)
+detach_session(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     let_pass(prot, w);
     w->session->deferred_n--;
@@ -161,13 +161,13 @@ detach(kvp_protect_t *prot, kvp_deferred_t *w)
     if (w->left == 0) free(w);
 }
 
-/* ---- what it waits for */
+/* ---- the conditions */
 static void
-settle(kvp_protect_t *prot, kvp_deferred_t *w)
+answer_if_ready(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || !kvp_list_is_empty(&w->behind)) return;
-    answer(prot, w);
-    detach(prot, w);
+    send_answer(prot, w);
+    detach_session(prot, w);
 }
 
 void
@@ -179,7 +179,7 @@ kvp_deferred_dead(kvp_protect_t *prot, kvp_deferred_t *w)
         return;
     }
     w->is_dead_awaited = false;
-    settle(prot, w);
+    answer_if_ready(prot, w);
 }
 
 void
@@ -187,7 +187,7 @@ kvp_deferred_revoked(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     kvp_list_del(&w->leases);
     w->is_lease_awaited = false;
-    settle(prot, w);
+    answer_if_ready(prot, w);
 }
 
 static void
@@ -204,7 +204,7 @@ kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w)
     kvp_list_del(&w->durable);
     w->is_durable_awaited = false;
     answer_soon(prot, w);
-    settle(prot, w);
+    answer_if_ready(prot, w);
 }
 
 void
@@ -213,8 +213,8 @@ kvp_deferred_fail(kvp_protect_t *prot, kvp_deferred_t *w)
     for (uint32_t i = 0; i < w->n; i++)
         if (w->results[i] == KVP_OK || w->results[i] == KVP_ALREADY) w->results[i] = KVP_LOG_FAILED;
     if (w->err == KVP_OK) w->err = KVP_LOG_FAILED;
-    answer(prot, w);
-    detach(prot, w);
+    send_answer(prot, w);
+    detach_session(prot, w);
 }
 
 static bool
@@ -226,7 +226,7 @@ is_removal(const kvp_deferred_t *w)
 void
 kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait)
 {
-    if (w->session == NULL) { /* it went while the request was carried out */
+    if (w->session == NULL) { /* the session ended while the request was carried out */
         kvp_deferred_dead(prot, w);
         return;
     }
@@ -248,12 +248,12 @@ kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait)
     kvp_deferred_dead(prot, w);
 }
 
-/* From the last, so that nobody moves up. */
+/* From the last, so that none moves up. */
 void
 kvp_deferred_end_all(kvp_protect_t *prot, kvp_session_t *s)
 {
     while (!kvp_list_is_empty(&s->deferred))
-        detach(prot, kvp_list_entry(s->deferred.prev, kvp_deferred_t, link));
+        detach_session(prot, kvp_list_entry(s->deferred.prev, kvp_deferred_t, link));
 }
 
 void
@@ -271,6 +271,6 @@ kvp_deferred_tick(kvp_protect_t *prot)
             w->is_lease_awaited = false;
         }
         w->is_dead_awaited = false;
-        settle(prot, w);
+        answer_if_ready(prot, w);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is gone, while nodes may report memory in which it still lies: what goes in that time is held against what they tell, and so is what a
- * log says that lacks its end. Without a log the next master knows nothing of it, and believes what nodes report.
- */
+ * Removed versions, while nodes may report memory that still has them. Removals of this time are
+ * compared with reports, and so are the removals of a log without its end. Without a log the next
+ * master does not know the removals, and trusts the nodes' reports. */
 #include "master/core/protect/gone.h"
 
 #include "common/digestmap.h"

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups: who belongs to which, when a group is whole, and how it goes as one. group.h has the life of a group.
+ * Groups: their members, when a group is complete, and their common eviction. group.h has the life
+ * of a group.
  *
- * Design notes. A group stands on a list of victims by one of its committed members, its lead: a use of any member is a
- * use of that one, and nothing that eviction looks at grows with a group. What keeps one member keeps the group: a
- * ticket, a hard pin. A membership has an owner while its object could not be seen without somebody's doing more: when
- * the last owner goes, the group goes. What nodes report has no owner of this term: as long as nodes may come with the
- * rest of its group it is kept as if it had one, and whoever puts it again is its owner.
- */
+ * Design notes. A group is on a list of victims by one of its committed members, its lead: a use of
+ * any member is a use of the lead, and no search of eviction grows with a group. A ticket or a hard
+ * pin on one member keeps the whole group. A membership has an owner while its object cannot be
+ * seen without further work of a client: when the last owner ends, the group is dropped. Reported
+ * members have no owner of this term: as long as nodes may bring the rest of their group, they are
+ * kept as if they had one, and a client that puts such a member again becomes its owner. */
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 
@@ -88,9 +89,9 @@ take_out(kvp_protect_t *prot, kvp_group_t *g)
     prot->ctx->st.groups--;
 }
 
-/* Nobody finds the group any more, and its committed members are dropped with the next ticks. */
+/* Removes the group from the table; its committed members are dropped with the next ticks. */
 static void
-doom(kvp_protect_t *prot, kvp_group_t *g, bool is_evicted)
+doom_group(kvp_protect_t *prot, kvp_group_t *g, bool is_evicted)
 {
     if (g->lead != KVP_OID_NONE) kvp_victim_removed(prot, g->lead);
     g->lead = KVP_OID_NONE;
@@ -102,19 +103,19 @@ doom(kvp_protect_t *prot, kvp_group_t *g, bool is_evicted)
 }
 
 static kvp_group_t *
-find(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
+find_group(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 {
     for (kvp_group_t *g = first_with(prot, hash_of(prot, t, digest)); g != NULL; g = g->same) {
         if (g->tenant != t->number || !kvp_digest_eq(g->digest, digest)) continue;
         if (g->epoch == t->epoch || !KVP_RULE(GROUP_OF_EPOCH)) return g;
-        doom(prot, g, false); /* what was put before a bump is no part of what is put now */
+        doom_group(prot, g, false); /* objects from before a bump do not belong to a new group */
         return NULL;
     }
     return NULL;
 }
 
 static kvp_group_t *
-make(kvp_protect_t *prot, kvp_tenant_t *t, const kvp_wire_group_t *want)
+make_group(kvp_protect_t *prot, kvp_tenant_t *t, const kvp_wire_group_t *want)
 {
     kvp_group_t *g = kvp_core_alloc(1, sizeof *g);
 
@@ -150,16 +151,16 @@ is_taken(const kvp_group_t *g, uint32_t number)
     return (g->taken[number / 64] >> number % 64 & 1) != 0;
 }
 
-/* After a change: a group of nobody's goes, and so does one that will never be whole. */
+/* After a change: dooms a group without owners, and one that can never be complete. */
 static void
-settle(kvp_protect_t *prot, kvp_group_t *g)
+settle_group(kvp_protect_t *prot, kvp_group_t *g)
 {
     if (g->committed_n + g->begun_n + g->reserved_n == 0) {
         if (!g->is_doomed) take_out(prot, g);
         free(g->taken);
         free(g);
     } else if (!g->is_doomed && g->size > 0 && !g->is_whole && g->owned_n == 0 && g->committed_n > 0) {
-        if (KVP_RULE(GROUP_WITHOUT_OWNER)) doom(prot, g, false);
+        if (KVP_RULE(GROUP_WITHOUT_OWNER)) doom_group(prot, g, false);
     }
 }
 
@@ -175,7 +176,7 @@ find_session(const kvp_protect_t *prot, uint64_t incarnation, kvp_session_t **se
 }
 
 static void
-own(kvp_member_t *mb, kvp_session_t *s)
+own_member(kvp_member_t *mb, kvp_session_t *s)
 {
     mb->owner = s->incarnation;
     mb->group->owned_n++;
@@ -184,7 +185,7 @@ own(kvp_member_t *mb, kvp_session_t *s)
 }
 
 static void
-disown(const kvp_protect_t *prot, kvp_member_t *mb)
+disown_member(const kvp_protect_t *prot, kvp_member_t *mb)
 {
     kvp_session_t *s;
 
@@ -195,7 +196,7 @@ disown(const kvp_protect_t *prot, kvp_member_t *mb)
     kvp_list_del(&mb->of_owner);
 }
 
-/* What a node reported is whose puts it again: its writer's, it may be, that goes on. */
+/* A reported member belongs to the client that puts it again, probably its writer. */
 static bool
 may_own(const kvp_session_t *s, const kvp_member_t *mb)
 {
@@ -205,27 +206,27 @@ may_own(const kvp_session_t *s, const kvp_member_t *mb)
 static void
 change_owner(const kvp_protect_t *prot, kvp_session_t *s, kvp_member_t *mb)
 {
-    disown(prot, mb);
-    own(mb, s);
+    disown_member(prot, mb);
+    own_member(mb, s);
 }
 
 /* Owners whose session is over, though their turn has not come. */
 static void
-expel(kvp_protect_t *prot, kvp_group_t *g)
+expel_begun(kvp_protect_t *prot, kvp_group_t *g)
 {
     kvp_session_t *s;
 
     kvp_list_foreach (pos, &g->committed) {
         kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
 
-        if (mb->owner != KVP_OWNER_ANY && !find_session(prot, mb->owner, &s)) disown(prot, mb);
+        if (mb->owner != KVP_OWNER_ANY && !find_session(prot, mb->owner, &s)) disown_member(prot, mb);
     }
     kvp_list_foreach (pos, &g->begun) {
         kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
 
-        if (!find_session(prot, mb->owner, &s)) disown(prot, mb);
+        if (!find_session(prot, mb->owner, &s)) disown_member(prot, mb);
     }
-    settle(prot, g);
+    settle_group(prot, g);
 }
 
 void
@@ -244,7 +245,7 @@ kvp_group_check_named(const kvp_wire_group_t *want)
     return want->member < want->members || (want->members == 0 && want->member == 0) ? KVP_OK : KVP_INVALID;
 }
 
-/* The membership of `over`, where that is the one that is wanted. */
+/* Returns the membership of `over`, if it is the wanted one. */
 static kvp_member_t *
 same_place(const kvp_protect_t *prot, uint32_t over, const kvp_group_t *g, const kvp_wire_group_t *want)
 {
@@ -256,7 +257,7 @@ same_place(const kvp_protect_t *prot, uint32_t over, const kvp_group_t *g, const
 kvp_err_t
 kvp_group_may_join(kvp_protect_t *prot, const kvp_session_t *s, const kvp_wire_group_t *want, uint32_t over)
 {
-    const kvp_group_t *g = find(prot, s->tenant, want->group);
+    const kvp_group_t *g = find_group(prot, s->tenant, want->group);
 
     if (g != NULL && g->size != want->members) return KVP_INVALID;
     if (g != NULL && same_place(prot, over, g, want) != NULL) return KVP_OK;
@@ -267,12 +268,12 @@ kvp_group_may_join(kvp_protect_t *prot, const kvp_session_t *s, const kvp_wire_g
 }
 
 static kvp_member_t *
-join(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
+join_group(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
 {
-    kvp_group_t *g = find(prot, t, want->group);
+    kvp_group_t *g = find_group(prot, t, want->group);
     kvp_member_t *mb = kvp_core_alloc(1, sizeof *mb);
 
-    if (g == NULL) g = make(prot, t, want);
+    if (g == NULL) g = make_group(prot, t, want);
     mb->group = g;
     mb->oid = oid;
     mb->number = want->member;
@@ -287,14 +288,14 @@ join(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t 
 void
 kvp_group_join(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid, const kvp_wire_group_t *want)
 {
-    kvp_member_t *mb = join(prot, s->tenant, oid, want);
+    kvp_member_t *mb = join_group(prot, s->tenant, oid, want);
 
-    if (want->members > 0) own(mb, s);
+    if (want->members > 0) own_member(mb, s);
 }
 
 /* The group's list of victims is another matter after this: kvp_victim_used follows. */
 static void
-count(kvp_protect_t *prot, kvp_member_t *mb)
+count_member(kvp_protect_t *prot, kvp_member_t *mb)
 {
     const kvp_obj_t *o = kvp_obj(prot->cat->index, mb->oid);
     kvp_group_t *g = mb->group;
@@ -325,7 +326,7 @@ set_lead(kvp_protect_t *prot, kvp_group_t *g, uint32_t oid)
 }
 
 static void
-uncount(kvp_protect_t *prot, kvp_member_t *mb)
+uncount_member(kvp_protect_t *prot, kvp_member_t *mb)
 {
     const kvp_obj_t *o = kvp_obj(prot->cat->index, mb->oid);
     kvp_group_t *g = mb->group;
@@ -357,9 +358,9 @@ kvp_group_leave(kvp_protect_t *prot, uint32_t oid)
 
     if (mb == NULL) return;
     g = mb->group;
-    disown(prot, mb);
+    disown_member(prot, mb);
     if (mb->is_committed) {
-        uncount(prot, mb);
+        uncount_member(prot, mb);
     } else {
         kvp_list_del(&mb->of_group);
         g->begun_n--;
@@ -368,15 +369,15 @@ kvp_group_leave(kvp_protect_t *prot, uint32_t oid)
     if (g->committed_n == 0) g->is_whole = false; /* it begins anew */
     kvp_obj_ext(prot->cat->index, o)->member = NULL;
     free(mb);
-    settle(prot, g);
+    settle_group(prot, g);
 }
 
 /* ---- commits */
-/* A new version takes the place of the old one, so that the group is never without it. */
+/* A new version takes the place of the old one at once, so the group always has the member. */
 static void
 pass_on(kvp_protect_t *prot, kvp_member_t *mb, uint32_t oid)
 {
-    uncount(prot, mb);
+    uncount_member(prot, mb);
     kvp_list_add_tail(&mb->group->begun, &mb->of_group);
     mb->group->begun_n++;
     kvp_obj_ext(prot->cat->index, kvp_obj(prot->cat->index, mb->oid))->member = NULL;
@@ -394,7 +395,7 @@ kvp_group_enter(kvp_protect_t *prot, kvp_session_t *s, const kvp_attempt_t *a)
     kvp_group_leave(prot, a->oid);
     err = kvp_group_may_join(prot, s, &a->group, a->over);
     if (err != KVP_OK) return err;
-    old = same_place(prot, a->over, find(prot, s->tenant, a->group.group), &a->group);
+    old = same_place(prot, a->over, find_group(prot, s->tenant, a->group.group), &a->group);
     if (old != NULL && may_own(s, old)) change_owner(prot, s, old);
     if (old != NULL)
         pass_on(prot, old, a->oid);
@@ -411,12 +412,12 @@ kvp_group_committed(kvp_protect_t *prot, uint32_t oid)
 
     if (mb == NULL) return;
     g = mb->group;
-    count(prot, mb);
-    if (g->is_whole) disown(prot, mb);
+    count_member(prot, mb);
+    if (g->is_whole) disown_member(prot, mb);
     if (g->is_whole || g->size == 0 || g->committed_n < g->size) return;
     g->is_whole = true;
     kvp_list_foreach (pos, &g->committed)
-        disown(prot, kvp_list_entry(pos, kvp_member_t, of_group));
+        disown_member(prot, kvp_list_entry(pos, kvp_member_t, of_group));
 }
 
 kvp_err_t
@@ -431,24 +432,24 @@ kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid)
         change_owner(prot, s, mb);
         return KVP_ALREADY;
     }
-    if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS; /* others go on putting its group */
+    if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS; /* other clients still put its group */
     if (find_session(prot, mb->owner, &owner))
         return kvp_session_is_silent(prot->peers, owner) ? KVP_OK : KVP_IN_PROGRESS;
-    expel(prot, mb->group);
+    expel_begun(prot, mb->group);
     return mb->group->is_doomed ? KVP_OK : KVP_IN_PROGRESS;
 }
 
-/* ---- what nodes report */
-/* What this term has granted is newer than whatever is reported. */
+/* ---- reports of nodes */
+/* A grant of this term is newer than any report. */
 static bool
 is_older(const kvp_protect_t *prot, const kvp_member_t *mb, uint64_t version)
 {
     return mb->is_committed && kvp_obj_version(kvp_obj(prot->cat->index, mb->oid)) < version;
 }
 
-/* Who has the number, in one of the lists; NULL. */
+/* Returns the member with the number, in one of the lists; NULL = none. */
 static kvp_member_t *
-numbered(kvp_protect_t *prot, const kvp_list_t *members, uint32_t number)
+find_number(kvp_protect_t *prot, const kvp_list_t *members, uint32_t number)
 {
     kvp_list_foreach (pos, members) {
         kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
@@ -465,19 +466,20 @@ holder_of(kvp_protect_t *prot, const kvp_group_t *g, uint32_t number)
     kvp_member_t *mb;
 
     if (g == NULL || g->taken == NULL || !is_taken(g, number)) return NULL;
-    mb = numbered(prot, &g->committed, number);
-    return mb != NULL ? mb : numbered(prot, &g->begun, number);
+    mb = find_number(prot, &g->committed, number);
+    return mb != NULL ? mb : find_number(prot, &g->begun, number);
 }
 
 bool
 kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_group_t *want, uint64_t version,
                     uint32_t over)
 {
-    const kvp_group_t *g = find(prot, t, want->group);
+    const kvp_group_t *g = find_group(prot, t, want->group);
     const kvp_member_t *mb;
 
     if (g == NULL) return true;
-    if (g->size != want->members) /* all of one group are older than all of another that has its name */
+    /* all members of one group are older than all members of another one of the same name */
+    if (g->size != want->members)
         return g->begun_n == 0 &&
                (g->committed_n == 0 || is_older(prot, kvp_list_first(&g->committed, kvp_member_t, of_group), version));
     if (g->size == 0) return g->committed_n + g->begun_n < KVP_GROUP_MEMBERS_MAX;
@@ -488,11 +490,11 @@ kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_g
 uint32_t
 kvp_group_displaced(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_group_t *want)
 {
-    kvp_group_t *g = find(prot, t, want->group);
+    kvp_group_t *g = find_group(prot, t, want->group);
     const kvp_member_t *mb;
 
     if (g != NULL && g->size != want->members) {
-        doom(prot, g, false);
+        doom_group(prot, g, false);
         g = NULL;
     }
     mb = holder_of(prot, g, want->member);
@@ -502,7 +504,7 @@ kvp_group_displaced(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_g
 void
 kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
 {
-    kvp_member_t *mb = join(prot, t, oid, want);
+    kvp_member_t *mb = join_group(prot, t, oid, want);
 
     if (want->members > 0) {
         mb->owner = KVP_OWNER_ANY;
@@ -512,14 +514,14 @@ kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wi
     kvp_group_committed(prot, oid);
 }
 
-/* Whoever dropped one member of a whole group drops the others. */
+/* A complete group that lost a member loses the others. */
 void
 kvp_groups_doom_broken(kvp_protect_t *prot)
 {
     for (uint32_t i = 0; i < prot->groups.limit; i++) {
         kvp_group_t *g = kvp_ptab_get(&prot->groups, i);
 
-        if (g != NULL && g->is_whole && g->committed_n < g->size) doom(prot, g, true);
+        if (g != NULL && g->is_whole && g->committed_n < g->size) doom_group(prot, g, true);
     }
 }
 
@@ -530,7 +532,7 @@ kvp_group_evict(kvp_protect_t *prot, uint32_t oid)
     const kvp_member_t *mb = kvp_group_member(prot->cat, kvp_obj(prot->cat->index, oid));
 
     if (mb == NULL || mb->group->is_doomed || !KVP_RULE(GROUP_AS_ONE)) return;
-    doom(prot, mb->group, true);
+    doom_group(prot, mb->group, true);
     prot->ctx->st.group_evictions++;
 }
 
@@ -568,7 +570,7 @@ kvp_group_reserve(kvp_protect_t *prot, kvp_group_t *g)
 void
 kvp_group_unreserved(kvp_protect_t *prot, kvp_group_t *g)
 {
-    settle(prot, g);
+    settle_group(prot, g);
 }
 
 void
@@ -603,7 +605,7 @@ is_served(kvp_protect_t *prot, const kvp_group_t *g)
 kvp_group_t *
 kvp_group_seen(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 {
-    kvp_group_t *g = find(prot, t, digest);
+    kvp_group_t *g = find_group(prot, t, digest);
 
     if (g == NULL || g->committed_n == 0) return NULL;
     if (g->size > 0 && g->committed_n < g->size && KVP_RULE(GROUP_SEEN)) return NULL;
@@ -615,12 +617,12 @@ void
 kvp_groups_settle(kvp_protect_t *prot)
 {
     if (!kvp_gone_is_rebuilding(prot) && prot->ctx->now_ns >= prot->peers->orphans_until_ns)
-        kvp_list_splice(&prot->orphans, &prot->leavers); /* nobody brings the rest of their groups */
+        kvp_list_splice(&prot->orphans, &prot->leavers); /* no node will bring the rest of their groups */
     while (prot->ctx->slice_left > 0 && !kvp_list_is_empty(&prot->leavers)) {
         kvp_member_t *mb = kvp_list_first(&prot->leavers, kvp_member_t, of_owner);
 
-        disown(prot, mb);
-        settle(prot, mb->group);
+        disown_member(prot, mb);
+        settle_group(prot, mb->group);
         kvp_ctx_spend(prot->ctx, 1);
     }
 }
@@ -662,7 +664,7 @@ free_all(kvp_list_t *members)
     }
 }
 
-/* The sessions are over, and so are attempts and tickets: what is left is committed. */
+/* The sessions have ended, and so have attempts and tickets: all remaining members are committed. */
 void
 kvp_groups_fini(kvp_protect_t *prot)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups: objects that are evicted together, and with a number of members also appear together. Only files of
- * master/core include this.
+ * Groups: objects that are evicted together, and with a number of members also appear together.
+ * Only files of master/core include this.
  *
- * An object of a group has a membership, from the moment when its put is begun (an upsert's: when it is committed). The
- * group's record lives as long as there are memberships or reservations of it.
+ * An object of a group has a membership from the beginning of its put (of an upsert: from its
+ * commit). The group's record lives as long as it has memberships or reservations.
  *
- * Life of a group of n members: incomplete, its committed members hidden -> (the last one is committed) whole, all of
- * them seen -> doomed: evicted, or left incomplete by everybody who was putting members. A doomed group is in the table
- * no more, its members are hidden, and are dropped a slice at a time; whoever puts one of them then begins a new group.
- */
+ * Life of a group of n members: incomplete, its committed members hidden -> (the last one is
+ * committed) complete, all of them visible -> doomed: evicted, or abandoned incomplete by every
+ * client that was putting members. A doomed group is not in the table, its members are hidden, and
+ * are dropped a slice at a time; a later put of a member begins a new group. */
 #ifndef KVP_MASTER_CORE_PROTECT_GROUP_H
 #define KVP_MASTER_CORE_PROTECT_GROUP_H
 
@@ -26,12 +26,12 @@
 #define KVP_GROUP_OPEN_MAX 65536u /* memberships of a client that are not committed, or hidden */
 
 typedef struct kvp_group {
-    uint32_t number; /* in protect->groups, unless it is doomed */
-    struct kvp_group *same; /* the next one with its hash */
+    uint32_t number; /* in protect->groups, unless doomed */
+    struct kvp_group *same; /* the next group with its hash */
     kvp_digest_t digest;
     uint32_t tenant; /* number in catalog->tenants; holds a reference until it is doomed */
     uint32_t epoch; /* of the namespace */
-    kvp_list_t committed; /* memberships; protect->doomed, when it is doomed */
+    kvp_list_t committed; /* memberships; of a doomed group in protect->doomed */
     kvp_list_t begun; /* those not committed */
     uint32_t size; /* how many make it whole; 0 = a unit of eviction only */
     uint32_t committed_n, begun_n;
@@ -39,7 +39,7 @@ typedef struct kvp_group {
     uint32_t held_n; /* members with a ticket */
     uint32_t reserved_n; /* tickets on the group itself */
     uint32_t pinned_n[KVP_PIN_HARD + 1]; /* committed members, by kvp_pin_t */
-    uint32_t lead; /* the member that stands for all of it on a list of victims; KVP_OID_NONE = none is committed */
+    uint32_t lead; /* the member that stands for the group on a list of victims; KVP_OID_NONE = none is committed */
     uint64_t bytes; /* extents of committed members */
     uint64_t *taken; /* owned: a bit for each number that is in use; NULL without a size */
     bool is_whole;
@@ -51,8 +51,10 @@ typedef struct kvp_member {
     kvp_list_t of_group; /* group->committed or ->begun; protect->doomed */
     kvp_list_t of_owner; /* session->members, protect->orphans, or ->leavers */
     kvp_group_t *group;
-    uint64_t owner; /* incarnation of who puts it, while it may be freed for want of owners; 0 = nobody; KVP_OWNER_ANY =
-                     * a node reported it: it waits for the rest of its group as long as nodes may come */
+    /* incarnation of the putting client, while the member may be freed without owners; 0 = none;
+     * KVP_OWNER_ANY = reported by a node: it waits for the rest of its group as long as nodes may
+     * come */
+    uint64_t owner;
     uint32_t oid;
     uint32_t number; /* in the group */
     bool is_committed;
@@ -92,37 +94,39 @@ kvp_group_is_named(const kvp_wire_group_t *want)
     return want->group.lo != 0 || want->group.hi != 0;
 }
 kvp_err_t kvp_group_check_named(const kvp_wire_group_t *want); /* INVALID in itself */
-/* kvp_group_may_join: INVALID, LIMIT. over: what an upsert replaces, whose place it may take; KVP_OID_NONE = nothing. */
+/* kvp_group_may_join: INVALID, LIMIT. over: the object that an upsert replaces, whose place it may
+ * take; KVP_OID_NONE = none. */
 kvp_err_t kvp_group_may_join(kvp_protect_t *prot, const kvp_session_t *s, const kvp_wire_group_t *want, uint32_t over);
 void kvp_group_join(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid, const kvp_wire_group_t *want); /* it may */
-/* kvp_group_enter gives what is about to be committed the membership that it wants, where it has none, or none that is
- * worth anything any more. kvp_group_committed: now it is. */
+/* kvp_group_enter gives an object that is about to be committed its wanted membership, if it has
+ * none or an invalid one. kvp_group_committed: now it is committed. */
 kvp_err_t kvp_group_enter(kvp_protect_t *prot, kvp_session_t *s, const kvp_attempt_t *a);
 void kvp_group_committed(kvp_protect_t *prot, uint32_t oid);
 void kvp_group_leave(kvp_protect_t *prot, uint32_t oid); /* the object is on its way out */
-/* kvp_group_claim says what a put by s of a key means that is committed and hidden: ALREADY, IN_PROGRESS, or OK: the
- * object is good for nobody any more. */
+/* kvp_group_claim returns the answer to a put by s of a key that is committed and hidden: ALREADY,
+ * IN_PROGRESS, or OK: the object is of no use to any client. */
 kvp_err_t kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid);
-/* What nodes report. kvp_group_may_adopt: a version of a key may have that place; over: what it replaces, or KVP_OID_NONE.
- * kvp_group_displaced: of two that have one place the newer is right, so the older one, if there is one, is to be dropped
- * before kvp_group_adopt. Its object is committed by then. */
+/* Reports of nodes. kvp_group_may_adopt: a version of a key may have the place; over: the object
+ * that it replaces, or KVP_OID_NONE. kvp_group_displaced: of two members with one place the newer
+ * is right; returns the older one, if any, to be dropped before kvp_group_adopt. Its object is
+ * committed by then. */
 uint32_t kvp_group_displaced(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_group_t *want);
 bool kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_group_t *want, uint64_t version,
                          uint32_t over);
 void kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want);
 /* kvp_groups_doom_broken: a log was read to its end. Groups that were whole and are not are on their way out. */
 void kvp_groups_doom_broken(kvp_protect_t *prot);
-void kvp_group_evict(kvp_protect_t *prot, uint32_t oid); /* all of its group goes, if it is in one */
+void kvp_group_evict(kvp_protect_t *prot, uint32_t oid); /* evicts the whole group of the object, if it has one */
 void kvp_group_hold(kvp_protect_t *prot, uint32_t oid, bool is_held); /* it has its first ticket, or lost the last */
 void kvp_group_bytes(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes); /* a committed member's extents changed */
 void kvp_group_reserve(kvp_protect_t *prot, kvp_group_t *g);
-void kvp_group_unreserved(kvp_protect_t *prot, kvp_group_t *g); /* frees it if nothing needs it any more */
+void kvp_group_unreserved(kvp_protect_t *prot, kvp_group_t *g); /* frees it if unused */
 /* kvp_group_seen finds a group all of whose members are there and served; NULL. */
 kvp_group_t *kvp_group_seen(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest);
-void kvp_group_unpin(kvp_protect_t *prot, kvp_group_t *g); /* takes all soft pins in it */
+void kvp_group_unpin(kvp_protect_t *prot, kvp_group_t *g); /* removes all soft pins in it */
 void kvp_groups_abandon(kvp_protect_t *prot, kvp_session_t *s); /* its session is over */
 uint32_t kvp_group_next_doomed(const kvp_protect_t *prot, uint32_t after); /* KVP_OID_NONE at the end */
-void kvp_groups_settle(kvp_protect_t *prot); /* owners that are gone; a slice of them */
+void kvp_groups_settle(kvp_protect_t *prot); /* members whose owners have ended; a slice of them */
 bool kvp_groups_have_work(const kvp_protect_t *prot);
 void kvp_groups_init(kvp_protect_t *prot);
 void kvp_groups_fini(kvp_protect_t *prot);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Location leases: clients read again from locations that they know, with no message, and what is removed meanwhile is
- * revoked. PROTOCOL "HEARTBEAT".
+ * Location leases: clients read again from cached locations, without a message, and removals
+ * meanwhile are revoked. PROTOCOL "HEARTBEAT".
  *
- * Design notes. Each tenant counts its revocations, and keeps the last of them in a ring while somebody has a lease; a
- * client that is further behind drops all that it knows. A lease is one record a session: until when, and which
- * revocation the client says it has applied. Whoever waits for a revocation waits for the least of these (a heap), and
- * for clients whose connection ended without a word: of them only a short list is kept, in which each entry lasts longer
- * than those before it and has applied more, because an entry that neither lasts longer nor lacks more says nothing.
- */
+ * Design notes. Each tenant counts its revocations, and keeps the last of them in a ring while a
+ * client has a lease; a client that is further behind drops all its cached locations. A lease is
+ * one record a session: its end, and the last revocation that the client has confirmed. An answer
+ * that waits for a revocation waits for the least of these (a heap), and for clients whose
+ * connection ended without Bye. For those there is a short list, in which each entry lasts longer
+ * than those before it and has applied more: an entry that neither lasts longer nor lacks more is
+ * redundant. */
 #include "master/core/protect/lease.h"
 
 #include "common/hash.h"
@@ -25,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RING_FIRST 64u /* entries; it doubles up to KVP_REVOKED_MAX */
+#define RING_FIRST 64u /* entries; the ring doubles up to KVP_REVOKED_MAX */
 #define WAITERS_SLICE 256u /* answered in one step */
 
 /* ---- the ring: revocations revoked_from + 1 to revoke_seq */
@@ -52,7 +53,7 @@ kvp_revoke_all(kvp_tenant_t *t)
 uint64_t
 kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest)
 {
-    if (t->leases.n == 0) return kvp_revoke_all(t); /* nobody is to be told */
+    if (t->leases.n == 0) return kvp_revoke_all(t); /* no client has a lease */
     if (t->revoke_seq - t->revoked_from == t->revoked_cap) {
         if (t->revoked_cap < KVP_REVOKED_MAX)
             ring_grow(t);
@@ -73,7 +74,7 @@ lost_add(kvp_protect_t *prot, kvp_tenant_t *t, uint64_t applied)
     while (t->lost_n > 0 && t->lost[t->lost_n - 1].applied >= applied)
         t->lost_n--;
     if (t->lost_n < KVP_LOST_LEASES_MAX) t->lost[t->lost_n++].applied = applied;
-    last = &t->lost[t->lost_n - 1]; /* where there is no room, the last entry stands for both */
+    last = &t->lost[t->lost_n - 1]; /* without room, the last entry stands for both */
     last->until_ns = prot->ctx->now_ns + prot->ctx->conf.location_grace_ns;
     if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&prot->leasing, &t->leasing);
 }
@@ -98,7 +99,7 @@ kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq
     if (!KVP_RULE(WAIT_FOR_LEASES)) return true;
     if (prot->ctx->now_ns < prot->peers->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
     if (least != NULL && least->key < seq) return false;
-    /* An entry that is over hides none that is not: those behind it have applied more. */
+    /* An expired entry hides no valid one: later entries have applied more. */
     for (uint32_t i = 0; i < t->lost_n && t->lost[i].applied < seq; i++)
         if (t->lost[i].until_ns > prot->ctx->now_ns) return false;
     return true;
@@ -113,7 +114,7 @@ kvp_lease_wait(kvp_protect_t *prot, kvp_deferred_t *w)
     if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&prot->leasing, &t->leasing);
 }
 
-/* Waiters stand in the order of their revocations, so the first that must wait ends it. */
+/* Waiters are in the order of their revocations, so the first that must wait ends the loop. */
 static void
 answer_some(kvp_protect_t *prot, kvp_tenant_t *t)
 {
@@ -151,13 +152,13 @@ lease_make(kvp_protect_t *prot, kvp_session_t *s)
     l->session = s;
     s->lease = l;
     kvp_list_init(&l->link);
-    kvp_heap_add(&s->tenant->leases, &l->applied, s->born_seq); /* it knows nothing that is older than itself */
+    kvp_heap_add(&s->tenant->leases, &l->applied, s->born_seq); /* its cache has nothing older than the session */
     prot->ctx->st.leases++;
     return l;
 }
 
-/* A client that says it is behind what it was told is given the lease again only for as long as a lease lasts: nobody
- * waits for ever for one that does not apply what it is told. */
+/* A client that confirms less than it was sent gets the lease renewed only within one lease time:
+ * no answer waits for ever for a client that does not apply revocations. */
 static bool
 may_renew(const kvp_protect_t *prot, const kvp_lease_t *l)
 {

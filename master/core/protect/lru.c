@@ -4,19 +4,20 @@
 #include "master/core/catalog/index.h"
 #include "master/core/protect/policy.h"
 
-#define BACK_STEPS 8u /* objects that one which comes back is compared with */
+#define BACK_STEPS 8u /* objects that a returning one is compared with */
 
 static void
-used(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
+lru_used(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 {
     kvp_objlist_remove(ix, list, oid);
     kvp_obj_touch(ix, kvp_obj(ix, oid));
     kvp_objlist_push_young(ix, list, oid);
 }
 
-/* It was parked when it was one of the oldest, so what is older came back as well, a short while ago. */
+/* The object was parked as one of the oldest, so older ones on the list came back as well, a short
+ * while ago. */
 static void
-back(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
+lru_back(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 {
     uint32_t age = kvp_obj_age(ix, kvp_obj(ix, oid)), older = KVP_OID_NONE, next = list->oldest;
 
@@ -28,15 +29,15 @@ back(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 }
 
 static uint32_t
-victim(kvp_objindex_t *ix, const kvp_objlist_t *list, uint32_t after)
+lru_victim(kvp_objindex_t *ix, const kvp_objlist_t *list, uint32_t after)
 {
     return after == KVP_OID_NONE ? list->oldest : kvp_obj(ix, after)->next;
 }
 
 const kvp_policy_ops_t kvp_policy_lru = {
     .name = "lru",
-    .used = used,
+    .used = lru_used,
     .removed = kvp_objlist_remove,
-    .back = back,
-    .victim = victim,
+    .back = lru_back,
+    .victim = lru_victim,
 };

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pins. What is pinned hard is no victim at all. What is pinned softly is one after everything else, and all of it
- * together has a budget: beyond it those that were used longest ago lose the pin, and are ordinary objects that were
- * just used. An object's pin is what the put that made it said. A group is pinned as its members are: hard, if one of them
-is, else softly, if one of them is.
- */
+ * Pins. A hard-pinned object is no candidate. Softly pinned objects come after all other
+ * candidates, and all of them together have a budget: beyond it those with the oldest use lose the
+ * pin, and become ordinary objects that were just used. An object's pin comes from its put. A group
+ * has its members' strongest pin. */
 #include "master/core/protect/gone.h"
 #include "master/core/protect/pin.h"
 
@@ -31,9 +30,9 @@ kvp_pin_count(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes)
     }
 }
 
-/* Segments whose node is away count as well: it costs nobody's pin that one comes back a second later. And while nodes may
- * come that this master does not know yet, nobody knows how large the pool is. What is held when its turn comes is
- * parked, and loses its pin, if it must, when it is on the list again. */
+/* Segments whose node is away count as well: a node that returns a second later costs no pin. While
+ * unknown nodes may come, the size of the pool is unknown. An object with a ticket is parked when
+ * its turn comes, and loses its pin, if it must, when it is on the list again. */
 bool
 kvp_pin_is_over(const kvp_protect_t *prot)
 {

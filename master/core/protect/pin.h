@@ -12,6 +12,6 @@
 void kvp_pin_count(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes);
 void kvp_pin_lose(kvp_protect_t *prot, kvp_obj_t *o); /* its pin */
 bool kvp_pin_is_over(const kvp_protect_t *prot); /* some pins are to be lost */
-void kvp_pin_trim(kvp_protect_t *prot); /* takes them, a slice at a time */
+void kvp_pin_trim(kvp_protect_t *prot); /* removes them, a slice at a time */
 
 #endif

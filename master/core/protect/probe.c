@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Probes: EXISTS leaves one on what it finds, for the pool's lease time. It is two ticks in the object's record, since and
- * until, so that it costs a store and nothing else; until is renewed by later probes, since is of the first one of an
- * unbroken row. A row protects until its object is used, and for the lease time at most, however often it is renewed: eviction that
- * meets it parks the object; when nothing else can be evicted, those that are parked go in the order of since. Together they take a
- * quarter of the pool and no more, the oldest giving way: so what is new is not evicted by the next put while somebody asks for all
- * the rest. Of a message that asks for more the first quarter is protected (docs/adr/0027).
+ * Probes: EXISTS leaves a probe on each found object, for the pool's lease time. A probe is two
+ * ticks in the object's record, since and until, so it costs only a store; later probes renew
+ * until, and since is the first probe of an unbroken row. A row protects until its object is used,
+ * and for the lease time at most, however often it is renewed. Eviction that meets such an object
+ * parks it; if no other object can be evicted, parked ones are evicted in the order of since.
+ * Together they hold at most a quarter of the pool, and the oldest give way: so a new object is not
+ * evicted by the next put while some client asks for all the others. Of a message that asks for
+ * more only the first quarter is protected (docs/adr/0027).
  *
- * Design notes. Aside are lists by since: a ring of them, one a tick, for those that protect, and one list for those whose
- * time is over, which come back as victims in turns. since does not change while an object is parked. Ticks of 16 bits wrap
- * after 109 minutes: an old row that nobody touched in that time, or that was unbroken for so long, may look new, and protect
- * for one lease time more.
- */
+ * Design notes. Parked objects are on lists by since: a ring of lists, one a tick, for protecting
+ * rows, and one list for expired rows, which return as victims in turns. since does not change
+ * while an object is parked. Ticks of 16 bits wrap after 109 minutes: an old row that was untouched
+ * for so long, or unbroken for so long, may look new, and protects for one more lease time. */
 #include "master/core/protect/probe.h"
 
 #include "common/mutate.h"
@@ -22,7 +23,7 @@
 
 #include <stdlib.h>
 
-#define LASTS_MAX 30000u /* ticks; less than half of what 16 bits tell apart */
+#define LASTS_MAX 30000u /* ticks; less than half of the range of 16 bits */
 #define GIVE_WAY_MAX 8u /* objects that make room for one */
 
 void
@@ -77,10 +78,10 @@ kvp_probe_advance(kvp_protect_t *prot)
     uint64_t now = prot->ctx->now_ns / KVP_PROBE_TICK_NS;
     uint64_t end = p->tick + kvp_min_u64(now - p->seen, p->ring_n);
 
-    /* After a stall of any length each slot is emptied once, and all probes are over. The rest of it is left out: ages
-     * that grew by it would wrap. */
+    /* After a stall of any length each slot is emptied once, and all probes are over. The rest of
+     * the stall is skipped, because ages that grew by it would wrap. */
     while (p->tick < end) {
-        kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* what it holds is ring_n ticks old now */
+        kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* its contents are ring_n ticks old now */
 
         kvp_objlist_append(prot->cat->index, &p->older, &slot->list);
         slot->bytes = 0;
@@ -109,7 +110,7 @@ come_back(kvp_protect_t *prot, uint32_t oid)
     kvp_victim_back(prot, oid);
 }
 
-/* ---- all of them together */
+/* ---- the bound of all probes */
 static bool
 is_over_bound(const kvp_protect_t *prot, uint64_t more)
 {
@@ -155,7 +156,7 @@ kvp_probe_begin(kvp_protect_t *prot, uint32_t oid)
     o->probe_since = (uint16_t)prot->probes.tick;
 }
 
-/* When the oldest parked row began; UINT64_MAX = there is none. */
+/* Returns the beginning of the oldest parked row; UINT64_MAX = none. */
 static uint64_t
 oldest_since(const kvp_probes_t *p)
 {
@@ -175,11 +176,11 @@ kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit)
     if (!kvp_probe_is_live(prot, o) || p->tick - since >= p->lasts) return false;
     if (o->list == KVP_OBJLIST_PROBED) return true;
     if (o->is_asking_counted == 0 || o->is_beyond_share != 0) return false;
-    /* Over the bound, those that are parked give way only to a younger row. */
+    /* Over the bound, parked objects give way only to a younger row. */
     return !is_over_bound(prot, kvp_victim_bytes(prot, unit)) || oldest_since(p) < since;
 }
 
-/* ---- victims among those that are parked */
+/* ---- victims among the parked objects */
 static uint32_t
 first_from(kvp_probes_t *p, uint64_t tick)
 {

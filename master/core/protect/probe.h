@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Probes: what somebody asked for goes only when nothing else can.
- */
+ * Probes: an object with a recent EXISTS is evicted only as a last resort. */
 #ifndef KVP_MASTER_CORE_PROTECT_PROBE_H
 #define KVP_MASTER_CORE_PROTECT_PROBE_H
 
@@ -12,8 +11,8 @@
 
 void kvp_probe_init(kvp_protect_t *prot);
 void kvp_probe_fini(kvp_protect_t *prot);
-void kvp_probe_advance(kvp_protect_t *prot); /* every input begins with it */
-void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* one that follows upon no live one, or upon a use */
+void kvp_probe_advance(kvp_protect_t *prot); /* called at the beginning of every input */
+void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* a probe without a live one before it, or after a use */
 static inline bool
 kvp_probe_is_live(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -27,8 +26,8 @@ kvp_probe_share(const kvp_protect_t *prot)
 {
     return KVP_RULE(PROBE_SHARE) ? prot->ctx->st.size_bytes / 4 : UINT64_MAX;
 }
-/* kvp_probe_batch_share: how many objects of one message are protected, by the mean size of an object: to look at the size of each
- * would cost more than all else. */
+/* kvp_probe_batch_share: how many objects of one message are protected, by the mean size of an
+ * object: to look at the size of each would cost more than all else. */
 static inline uint64_t
 kvp_probe_batch_share(const kvp_protect_t *prot)
 {
@@ -36,15 +35,16 @@ kvp_probe_batch_share(const kvp_protect_t *prot)
 
     return kvp_probe_share(prot) / kvp_max_u64(1, st->used_bytes / kvp_max_u64(1, st->objects));
 }
-/* A removal that heeds probes is answered HELD for the lease time after a probe at most, and for a tick less at least: who has
- * waited for the lease time is not refused. */
+/* A removal that heeds probes is answered HELD for the lease time after a probe at most, and for a
+ * tick less at least: who has waited for the lease time is not refused. */
 static inline bool
 kvp_probe_holds(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
     return kvp_probe_is_live(prot, o) && (uint16_t)(o->probe_until - (uint16_t)prot->probes.tick) > prot->probes.spare;
 }
-/* kvp_probe_leave leaves one on an object; of a group: its lead. is_beyond: its message has asked for its share before. Of a
- * group the member that is asked for first decides, and what protects an object already goes on. */
+/* kvp_probe_leave leaves one on an object; of a group: its lead. is_beyond: its message has asked
+ * for its share before. Of a group the member that is asked for first decides, and what protects an
+ * object already goes on. */
 static inline void
 kvp_probe_leave(kvp_protect_t *prot, uint32_t oid, bool is_beyond)
 {
@@ -57,10 +57,10 @@ kvp_probe_leave(kvp_protect_t *prot, uint32_t oid, bool is_beyond)
 }
 /* kvp_probe_protects: the object goes only when nothing else can. */
 bool kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit);
-void kvp_probe_park(kvp_protect_t *prot, uint32_t oid); /* a victim that is protected */
-void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* takes it from those that are parked, where it is */
+void kvp_probe_park(kvp_protect_t *prot, uint32_t oid); /* parks a protected victim */
+void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* removes it from the parked ones, if it is there */
 uint32_t kvp_probe_victim(kvp_protect_t *prot,
-                          uint32_t after); /* those that are parked, in their order; KVP_OID_NONE at the end */
+                          uint32_t after); /* the parked ones, in their order; KVP_OID_NONE at the end */
 void kvp_probe_tick(kvp_protect_t *prot);
 
 #endif

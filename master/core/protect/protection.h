@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What keeps objects from being evicted, and in which order the others go.
- */
+ * Protection from eviction, and the order of the other objects. */
 #ifndef KVP_MASTER_CORE_PROTECT_PROTECTION_H
 #define KVP_MASTER_CORE_PROTECT_PROTECTION_H
 
@@ -27,13 +26,13 @@ typedef struct {
     uint64_t tick;
     uint64_t seen; /* the time that was looked at last, in ticks */
     uint64_t first; /* nothing in the ring is from before */
-    uint64_t n, bytes; /* objects that are parked, and what their end would give */
+    uint64_t n, bytes; /* parked objects, and the bytes that they hold */
     uint16_t lasts; /* ticks */
     uint16_t spare; /* of these, the last ones, in which a removal goes on: the lease time may be over */
     uint32_t ring_n;
     kvp_probe_slot_t *ring; /* parked, by the tick of the first probe, modulo ring_n */
     kvp_objlist_t older;
-    uint32_t cursor; /* the next of these that is looked at */
+    uint32_t cursor; /* the next of them to examine */
 } kvp_probes_t;
 
 /* What keeps objects from going: tickets, leases, probes, pins and groups, and the lists of what may go. */
@@ -51,14 +50,14 @@ typedef struct kvp_protect {
     kvp_heap_t deferred; /* by the time when they are answered come what may */
 
     /* gone.c */
-    kvp_digestmap_t gone; /* keys -> versions up to which all are gone, while nodes may report some of them */
-    uint32_t gone_read; /* of these, what a master before has said */
-    uint32_t gone_pruned; /* that were left when those were forgotten last that nobody may report */
-    bool is_gone_full; /* nothing more can be held against what is reported: it is not believed */
+    kvp_digestmap_t gone; /* keys -> removed versions (up to this one), while nodes may report some of them */
+    uint32_t gone_read; /* of these, the ones from an earlier master's log */
+    uint32_t gone_pruned; /* entries left after the last pruning */
+    bool is_gone_full; /* no room for further removals: reports are not trusted any more */
 
     kvp_ptab_t tickets;
     uint64_t ticket_seq;
-    kvp_list_t ending; /* tickets that let go of their objects */
+    kvp_list_t ending; /* tickets that are releasing their objects */
     kvp_heap_t expiries; /* reservations, by the time when they end */
 
     kvp_ptab_t groups;

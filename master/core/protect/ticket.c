@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tickets: holds (a get under way) and reservations (a lookup). While an object has a ticket it is no candidate for
- * eviction. Reservations expire. Bounds: a quarter of the pool, a twentieth a client.
+ * Tickets: holds (a get under way) and reservations (a lookup). An object with a ticket is no
+ * candidate for eviction. Reservations expire. Bounds: a quarter of the pool, a twentieth a client.
  *
- * Design notes. A hold that ends is a use. A reservation that ends is none by itself, or whoever only looks up would keep
- * what nobody reads. It is one of all that it names where the last of these was read meanwhile, for then what comes before
- * that in a chain was read as well or was in the reader's own memory, or where the first key that was not there was put
- * meanwhile. What was used since it began has had its use. Whose reads and puts these are is not asked: who looks up for
- * an engine's workers is not one of them.
- */
+ * Design notes. The end of a hold is a use. The end of a reservation alone is none: a client that
+ * only looks up would keep objects that are never read. It counts as a use of all its objects if
+ * the last of them was read meanwhile, because then the earlier blocks of the chain were read as
+ * well or were in the reader's own memory; or if the first absent key was put meanwhile. Objects
+ * used since its beginning have had their use. Any client's reads and puts count: a process that
+ * looks up for an engine's workers is not one of them. */
 #include "master/core/protect/ticket.h"
 
 #include "common/hash.h"
@@ -57,9 +57,9 @@ object_take(kvp_protect_t *prot, uint32_t oid)
     kvp_obj_count_held(prot->cat, o, 1);
 }
 
-/* What a reservation that ends means for one of its units. */
+/* Applies the end of a reservation to one of its units. */
 static void
-unreserve(kvp_protect_t *prot, const kvp_ticket_t *t, uint32_t unit)
+unreserve_unit(kvp_protect_t *prot, const kvp_ticket_t *t, uint32_t unit)
 {
     kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
 
@@ -87,7 +87,7 @@ object_release(kvp_protect_t *prot, const kvp_ticket_t *t, uint32_t oid)
     if (t->kind == KVP_TICKET_HOLD)
         kvp_victim_used(prot, oid);
     else
-        unreserve(prot, t, kvp_victim_unit(prot->cat, oid));
+        unreserve_unit(prot, t, kvp_victim_unit(prot->cat, oid));
     if (o->tickets == 0) kvp_ctx_space_news(prot->ctx);
 }
 
@@ -97,7 +97,7 @@ group_release(kvp_protect_t *prot, const kvp_ticket_t *t, kvp_group_t *g)
     kvp_ctx_spend(prot->ctx, 1);
     g->reserved_n--;
     if (g->lead != KVP_OID_NONE) {
-        unreserve(prot, t, g->lead);
+        unreserve_unit(prot, t, g->lead);
         kvp_ctx_space_news(prot->ctx);
     }
     kvp_group_unreserved(prot, g);
@@ -108,7 +108,7 @@ object_bytes(const kvp_protect_t *prot, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
-    /* A ticket protects all copies; of what is on a tier alone that which is staged. */
+    /* A ticket protects all copies; for an object on a tier only, the copy that is being loaded. */
     return kvp_obj_is_on_tier_alone(prot->cat, o) ? kvp_extent_bytes(kvp_obj_len(prot->cat, o))
                                                   : kvp_obj_bytes(prot->cat, o);
 }
@@ -123,7 +123,7 @@ kvp_ticket_may_take(const kvp_protect_t *prot, const kvp_session_t *s, const uin
     return true;
 }
 
-/* A ticket's id is its number, with a count above it that tells it from the ones which had that number before. */
+/* A ticket's id is its number, with a count above it, because numbers are reused. */
 static uint64_t
 make_id(kvp_protect_t *prot, uint32_t number)
 {
@@ -257,7 +257,7 @@ was_hole_put(kvp_protect_t *prot, const kvp_ticket_t *t)
 }
 
 static void
-judge(kvp_protect_t *prot, kvp_ticket_t *t)
+judge_ticket(kvp_protect_t *prot, kvp_ticket_t *t)
 {
     if (t->is_judged || t->kind == KVP_TICKET_HOLD) return;
     t->is_judged = true;
@@ -301,7 +301,7 @@ kvp_ticket_end_some(kvp_protect_t *prot)
         kvp_ticket_t *t = kvp_list_first(&prot->ending, kvp_ticket_t, link);
 
         if (prot->ctx->slice_left == 0) return;
-        judge(prot, t);
+        judge_ticket(prot, t);
         for (; t->n > 0; t->n--) {
             if (prot->ctx->slice_left == 0) return;
             if (t->oids != NULL)

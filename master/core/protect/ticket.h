@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tickets: what keeps objects from eviction for a client, until it is released or over.
- */
+ * Tickets: protection from eviction for a client, until release or expiry. */
 #ifndef KVP_MASTER_CORE_PROTECT_TICKET_H
 #define KVP_MASTER_CORE_PROTECT_TICKET_H
 
@@ -27,23 +26,23 @@ typedef struct kvp_ticket {
     kvp_ticket_kind_t kind;
     uint32_t *oids; /* owned */
     kvp_group_t **groups; /* owned, in their place: a reservation of groups */
-    /* A reservation's, to tell when it ends whether it is a use of what it names: */
-    uint32_t mark; /* of uses, when it began */
-    bool has_hole; /* something that was asked for was not there, */
+    /* For a reservation, to decide at its end whether it is a use of its objects: */
+    uint32_t mark; /* clock of uses at its beginning */
+    bool has_hole; /* some requested key was absent, */
     kvp_digest_t hole; /* this first, */
     uint32_t tenant; /* by its id, */
-    uint64_t version; /* and versions up to this one are from before */
+    uint64_t version; /* and versions up to this one are older */
     bool is_judged, is_use;
 } kvp_ticket_t;
 
-/* kvp_ticket_may_take: within what a client may have in tickets, and none of the objects has all that it can have. */
+/* kvp_ticket_may_take: within the client's bound, and every object has room for one more ticket. */
 bool kvp_ticket_may_take(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
 uint64_t kvp_ticket_take_groups(kvp_protect_t *prot, kvp_session_t *s, kvp_group_t *const *groups, uint32_t n,
                                 uint64_t ttl_ns);
 uint64_t kvp_ticket_take(kvp_protect_t *prot, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids,
                          uint32_t n, uint64_t ttl_ns);
 void kvp_ticket_note_hole(kvp_protect_t *prot, uint64_t id,
-                          kvp_digest_t hole); /* what the look-up did not find first */
+                          kvp_digest_t hole); /* the first absent key of the look-up */
 void kvp_ticket_release(kvp_protect_t *prot, kvp_session_t *s, uint64_t id);
 /* kvp_ticket_drop takes a ticket from its session; its objects are let go of by kvp_ticket_end_some. */
 void kvp_ticket_drop(kvp_protect_t *prot, kvp_ticket_t *t);

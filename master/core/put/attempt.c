@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attempts: how they begin and end. catalog/staged.c has their records.
- */
+ * Attempts: their beginning and end. catalog/staged.c has their records. */
 #include "master/core/put/attempt.h"
 
 #include "common/list.h"
@@ -57,7 +56,7 @@ kvp_attempt_open(kvp_puts_t *pq, kvp_put_req_t *p, uint32_t at, const kvp_wire_p
 }
 
 static void
-disown(kvp_attempt_t *a)
+disown_attempt(kvp_attempt_t *a)
 {
     kvp_list_del(&a->link);
     a->session->attempt_bytes -= a->bytes * a->copies;
@@ -68,7 +67,7 @@ void
 kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a)
 {
     kvp_obj(pq->cat->index, a->oid)->attempt = KVP_NONE;
-    disown(a);
+    disown_attempt(a);
     kvp_ptab_del(&pq->cat->attempts, a->number);
     kvp_list_del(&a->of_req);
     kvp_list_del(&a->in_order);
@@ -78,9 +77,10 @@ kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a)
 }
 
 /* ---- ends */
-/* A message that is not answered yet says err for this key. The caller answers it when nothing is left in it. */
+/* Sets err for this key of an unanswered message. The caller sends the answer when every key is
+ * decided. */
 static void
-refuse(kvp_attempt_t *a, kvp_err_t err)
+refuse_key(kvp_attempt_t *a, kvp_err_t err)
 {
     kvp_wire_obj_t *obj;
 
@@ -98,7 +98,7 @@ kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
 
 /* Takes the record away with the attempt. */
 static void
-drop(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_deferred_t *deferred)
+drop_object(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_deferred_t *deferred)
 {
     uint32_t oid = a->oid;
 
@@ -111,21 +111,21 @@ drop(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_deferred_t *deferred)
 void
 kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
 {
-    refuse(a, err);
+    refuse_key(a, err);
     kvp_ctx_spend(pq->ctx, 1);
     while (!kvp_list_is_empty(&a->claims))
         kvp_put_key_close(pq, kvp_list_first(&a->claims, kvp_put_key_t, claim.of_attempt));
-    drop(pq, a, kvp_attempt_owner(a, is_drained), NULL);
+    drop_object(pq, a, kvp_attempt_owner(a, is_drained), NULL);
 }
 
 void
 kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferred_t *deferred)
 {
-    drop(pq, a, kvp_attempt_owner(a, is_drained), deferred);
+    drop_object(pq, a, kvp_attempt_owner(a, is_drained), deferred);
 }
 
-/* It may be stopped in the middle of a store and go on at any time: its extents stay in its hands, until the node knows
- * better or it says itself that it is done. */
+/* The writer may be stopped in the middle of a store and continue at any time: its extents stay in
+ * quarantine until the node's proof, or the writer's own statement. */
 static void
 take_from_silent(kvp_puts_t *pq, kvp_attempt_t *a)
 {
@@ -172,8 +172,8 @@ kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at)
     kvp_place_t places[KVP_REPLICAS_MAX];
 
     if (kvp_obj_places(pq->cat, kvp_obj(pq->cat->index, oid), places) == 1 && kvp_list_is_empty(&a->claims)) {
-        refuse(a, KVP_RETRY_AFTER); /* the writer never heard of this place */
-        drop(pq, a, 0, NULL);
+        refuse_key(a, KVP_RETRY_AFTER); /* the writer never learned of this place */
+        drop_object(pq, a, 0, NULL);
         return;
     }
     kvp_obj_del_place(pq->space, oid, at);

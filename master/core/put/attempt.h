@@ -18,18 +18,22 @@ typedef struct kvp_deferred kvp_deferred_t;
 kvp_attempt_t *kvp_attempt_find(const kvp_puts_t *pq, const kvp_session_t *s, uint64_t id); /* NULL = none */
 kvp_attempt_t *kvp_attempt_open(kvp_puts_t *pq, kvp_put_req_t *p, uint32_t at, const kvp_wire_put_t *put,
                                 const kvp_wire_group_t *group, uint32_t oid);
-void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* ends it; the object stays as it is */
-/* kvp_attempt_take ends it where its writer is gone or silent for too long: the key is free then. False: it lives. */
+void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* ends it; the object stays */
+/* kvp_attempt_take ends it if its writer has ended or was silent too long: the key is then free.
+ * False: it lives. */
 bool kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a);
-/* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
+/* kvp_attempt_abort ends it with its object. An unanswered message gets err for it. */
 void kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
-/* kvp_attempt_refuse: its commit is refused, and the deferred reply says so once what it had sealed is dead, or has had time to be. */
+/* kvp_attempt_refuse: its commit is refused; the deferred reply is sent once its sealed extents are
+ * dead, or after a time limit. */
 void kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferred_t *deferred);
-/* kvp_attempt_void: its key turned out to be committed, or another one with its digest; its client is told err. */
+/* kvp_attempt_void: its key turned out to be committed, or another key has its digest; its client
+ * gets err. */
 void kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err);
-/* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */
+/* Returns the writer that may still store to its places; 0 = none. A writer that never learned of
+ * them does not count. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
-void kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at); /* the memory it wrote to is gone */
+void kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at); /* the memory of the copy is lost */
 void kvp_attempt_abort_over(kvp_puts_t *pq,
                             kvp_attempt_t *a); /* of a session that is over; its message goes with its last */
 

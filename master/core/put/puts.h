@@ -14,7 +14,7 @@
 
 #define KVP_PUT_WHEEL 1024u /* a list for each tick in which a waiting put may be due */
 
-/* Puts that are under way, and those of them that wait for space. */
+/* Puts under way, and those of them that wait for space. */
 typedef struct kvp_puts {
     kvp_ctx_t *ctx; /* borrowed, */
     kvp_interim_t *log; /* and these */
@@ -26,7 +26,7 @@ typedef struct kvp_puts {
     uint64_t started_ns; /* the master */
     kvp_list_t waiting; /* keys without a window, in the order of arrival */
     kvp_list_t reqs[KVP_PUT_WHEEL]; /* messages by the tick of their due_ns */
-    uint64_t put_tick; /* the last one looked at */
+    uint64_t put_tick; /* the last examined one */
     uint64_t waiting_attempts; /* of which some copy has no place yet */
     uint64_t claims; /* keys that wait for a window of theirs */
     bool is_leaving; /* some windows are still to be given up, in segments that take no puts */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts that wait for space. A message is answered once, when every key of it is decided. A copy that found no free
- * extent waits in the order of arrival, claims a window of extents that are being retired, and gets its place when the
- * last of them is free. Of an object with several copies each waits on its own, and one is enough.
- */
+ * Puts that wait for space. A message is answered once, when every key of it is decided. A copy
+ * that found no free extent waits in the order of arrival, claims a window of extents that are
+ * being retired, and gets its place when the last of them is free. Each copy of an object waits on
+ * its own, and one copy suffices. */
 #include "master/core/put/queue.h"
 
 #include "common/buf.h"
@@ -29,11 +29,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define RETRY_MS 10u /* a client that was refused may come back after that, */
-#define RETRY_GRANTED_MS 1u /* and one that was granted a part, when it has committed that */
+#define RETRY_MS 10u /* retry time of a refused client, */
+#define RETRY_GRANTED_MS 1u /* and of a client that was granted a part, after it has committed this */
 #define MOUNT_WAIT_NS KVP_MS(10000) /* after a master's start, nodes are expected for so long */
 
-/* ---- why there is no room */
+/* ---- reasons for a lack of room */
 /* A segment may be mounted soon, or again. */
 bool
 kvp_put_may_nodes_come(const kvp_puts_t *pq)
@@ -61,8 +61,8 @@ static bool
 is_space_coming(const kvp_puts_t *pq)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
-    if (pq->claims > 0) return true; /* what is written there can be evicted */
-    if (kvp_takeover_may_tickets_come(pq->peers)) return true; /* and what nobody comes for */
+    if (pq->claims > 0) return true; /* objects written there can be evicted later */
+    if (kvp_takeover_may_tickets_come(pq->peers)) return true; /* and unclaimed objects */
     if (!kvp_list_is_empty(&pq->cat->taking)) return true; /* the chunk is its taker's before long, or open again */
     return pq->ctx->st.retiring_bytes > 0 || pq->space->writing_bytes > 0 ||
            pq->ctx->st.attempts > pq->waiting_attempts || pq->ctx->st.held_bytes + pq->ctx->st.reserved_bytes > 0 ||
@@ -123,7 +123,7 @@ kvp_put_req_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, c
     p->due_ns = pq->ctx->now_ns + KVP_MS(wait_ms);
     p->n = msg->n;
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, pq->cat->up_n), KVP_REPLICAS_MAX));
-    if (msg->only != 0) p->copies = 1; /* a second one would have no place, and what is behind it would wait */
+    if (msg->only != 0) p->copies = 1; /* a second copy would have no place, and later puts would wait for it */
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
     p->wish.only = msg->only;
@@ -170,8 +170,8 @@ append_places(kvp_puts_t *pq, kvp_attempt_t *a, kvp_buf_t *out)
     }
 }
 
-/* A key that was refused for good may have waited for the others of its message: by what these evicted, or since, room may
- * have come, or be on its way. */
+/* A key refused for good may have waited for the others of its message: by the evictions for these,
+ * or since, room may have come. */
 static void
 settle_refusals(kvp_puts_t *pq, kvp_put_req_t *p)
 {
@@ -253,9 +253,9 @@ end_evacuation(kvp_put_key_t *k)
     kvp_list_del(&k->evacuating);
 }
 
-/* It has its window no more. */
+/* Releases its window. */
 static void
-unclaim(kvp_puts_t *pq, kvp_put_key_t *k)
+release_claim(kvp_puts_t *pq, kvp_put_key_t *k)
 {
     if (k->claim.chunk == NULL) return;
     kvp_retire_unclaim(pq->space, &k->claim);
@@ -270,7 +270,7 @@ void
 kvp_put_key_close(kvp_puts_t *pq, kvp_put_key_t *k)
 {
     kvp_ctx_spend(pq->ctx, 1);
-    unclaim(pq, k);
+    release_claim(pq, k);
     kvp_list_del(&k->link);
     kvp_list_del(&k->of_req);
     kvp_list_del(&k->claim.of_attempt);
@@ -301,7 +301,7 @@ kvp_put_key_done(kvp_puts_t *pq, kvp_put_key_t *k)
     if (p->left == 0) kvp_put_req_answer(pq, p);
 }
 
-/* A copy less; an object that has no other is refused. */
+/* Removes one copy; an object without another copy is refused. */
 void
 kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err)
 {
@@ -318,7 +318,7 @@ kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err)
     kvp_attempt_abort(pq, a, true, err);
 }
 
-/* Refuses every key of the message that waits, which answers it. */
+/* Refuses every waiting key of the message, which answers it. */
 void
 kvp_put_req_refuse(kvp_puts_t *pq, kvp_put_req_t *p)
 {
@@ -351,7 +351,7 @@ kvp_put_key_window_free(kvp_puts_t *pq, kvp_put_key_t *k)
 {
     kvp_chunk_t *c = k->claim.chunk;
 
-    unclaim(pq, k);
+    release_claim(pq, k);
     /* Its turn to leave a segment that takes no puts any more may not have come yet. */
     if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(pq->space, c, k->oid) == KVP_OK)
         kvp_put_key_done(pq, k);
@@ -373,7 +373,7 @@ kvp_put_windows_free(kvp_puts_t *pq)
 void
 kvp_put_key_restart(kvp_puts_t *pq, kvp_put_key_t *k)
 {
-    unclaim(pq, k);
+    release_claim(pq, k);
     kvp_list_del(&k->link);
     kvp_list_add_head(&pq->waiting, &k->link);
     kvp_ctx_space_news(pq->ctx);

@@ -32,7 +32,7 @@ is_gone(const kvp_master_t *m, const kvp_told_t *t)
            KVP_RULE(GONE_IS_NOT_ADOPTED);
 }
 
-/* Whether it is one more copy of that object. */
+/* Returns whether the record is one more copy of the object. */
 static bool
 may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, const kvp_told_t *t)
 {
@@ -91,7 +91,7 @@ kvp_told_make_way(kvp_master_t *m, const kvp_told_t *t)
         a = kvp_attempt_of(&m->cat, o);
         if (a->is_upsert && is_same) {
             kvp_objindex_unlink(m->cat.index, oid);
-            kvp_group_leave(&m->prot, oid); /* it joins when it takes the place of what is found */
+            kvp_group_leave(&m->prot, oid); /* it joins when it replaces the object found in the index */
             return a;
         }
         kvp_attempt_void(&m->puts, a, is_same ? KVP_ALREADY : KVP_COLLISION);

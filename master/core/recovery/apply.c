@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a log says, entered in the catalog: start-up's way from records to objects.
+ * Enters a log's records in the catalog: start-up's way from records to objects.
  *
  * Design notes.
- * - Records are in the order in which things happened, so the last word on a key is right, and no two extents overlap at any time. While
- *   they are read, extents have no neighbours: allocators are open (kvp_slab_create_open), and are closed once, at the end.
- * - Nothing is retired here: what is gone lies nowhere. Its word may still be SEALED, which its node's report tells.
- * - A segment of the log is lost, as one whose node has just gone away, and is_restored: what its node holds is held against this
- *   when it mounts (recheck.c).
- */
+ * - Records are in the order of events, so the last record of a key is right, and no two extents
+ *   overlap at any time. While records are read, extents have no neighbours: allocators are open
+ *   (kvp_slab_create_open), and are closed once, at the end.
+ * - No extent is retired here: a removed object has no place. Its word may still be SEALED, which
+ *   its node's report shows.
+ * - A segment of the log is lost, like one whose node has just disconnected, and is_restored: its
+ *   node's report is compared with it at the mount (recheck.c). */
 #include "master/core/protect/gone.h"
 #include "master/core/recovery/apply.h"
 
@@ -30,7 +31,7 @@
 
 #include <string.h>
 
-/* A version that a master of that term or before can have given. */
+/* Checks that a master of the term or an earlier one can have assigned the version. */
 static bool
 is_of_terms(uint32_t term, uint64_t version)
 {
@@ -74,7 +75,8 @@ apply_segment(kvp_master_t *m, const kvp_jrec_segment_t *rec)
     return KVP_OK;
 }
 
-/* What lies there is said to be gone as its turn comes; until then it is kept, and dropped with the segment at the end. */
+/* Its objects are recorded as removed one by one; until then they are kept, and dropped with the
+ * segment at the end. */
 static kvp_err_t
 apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
 {
@@ -85,7 +87,7 @@ apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
     return KVP_OK;
 }
 
-/* Nothing that nodes may report is older than that, but what the log says. */
+/* Reports of objects older than this count only if the log has the objects. */
 static kvp_err_t
 apply_oldest(kvp_master_t *m, const kvp_jrec_oldest_t *rec, uint32_t term)
 {
@@ -105,7 +107,7 @@ note_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 }
 
 /* ---- objects */
-/* One record, taken apart. */
+/* One parsed record. */
 typedef struct {
     const kvp_jrec_commit_t *rec;
     const kvp_jrec_place_t *places;
@@ -154,7 +156,7 @@ enter_tier(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place_
     return KVP_OK;
 }
 
-/* A base says most objects once more. */
+/* A base repeats most objects. */
 static bool
 is_said_already(const kvp_master_t *m, uint32_t oid, const told_t *t)
 {
@@ -236,13 +238,13 @@ apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 
     if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
     if (oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) <= rec->version) kvp_enter_leave(m, oid);
-    /* What was lost with its memory may be back with it. */
+    /* An object that was lost with its memory may return with the memory. */
     note_gone(m, rec->digest, rec->why == KVP_GONE_LOST ? rec->version - 1 : rec->version);
     return KVP_OK;
 }
 
 /* ---- tenants */
-/* Names are told before the first COMMIT of a tenant. So many that nobody uses are not kept. */
+/* Names come before the first COMMIT of a tenant. Limits the unused ones. */
 static void
 prune_tenants(kvp_master_t *m, uint32_t max)
 {
@@ -260,7 +262,7 @@ apply_tenant(kvp_master_t *m, const kvp_jrec_tenant_t *rec, uint32_t term)
     kvp_tenant_t *t = kvp_tenant_find(&m->cat, rec->tenant);
 
     if (rec->min_version > 0 && !is_of_terms(term, rec->min_version)) return KVP_CORRUPT;
-    if (rec->min_version > 0 && rec->epoch == 0) { /* it owned nothing any more */
+    if (rec->min_version > 0 && rec->epoch == 0) { /* it owned no object any more */
         m->cat.forgotten_term = (uint32_t)(rec->min_version >> KVP_GEN_SEQ_BITS);
         if (t != NULL && t->min_version > 0 && t->min_version <= rec->min_version) kvp_tenant_forget_bumps(&m->cat, t);
         return KVP_OK;
@@ -295,7 +297,7 @@ kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term)
 }
 
 /* ---- the end */
-/* Where the log's end may be missing, allocators stay open until the node has told what there is (recheck.c). */
+/* If the log's end may be missing, allocators stay open until the node has reported (recheck.c). */
 static kvp_err_t
 close_segment(kvp_master_t *m, kvp_segment_t *g)
 {

@@ -120,7 +120,7 @@ kvp_enter_leave(kvp_master_t *m, uint32_t oid)
     kvp_objindex_free(m->cat.index, oid);
 }
 
-/* ---- allocators that are told what lies where */
+/* ---- restoring extents in allocators */
 void
 kvp_enter_open_chunk(kvp_chunk_t *c, bool has_long_key)
 {

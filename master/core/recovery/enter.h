@@ -16,14 +16,16 @@ typedef struct {
     uint8_t pin;
     uint64_t version;
     uint64_t sum;
-    const kvp_wire_lineage_t *lineage; /* NULL = none, or nobody knows it: descriptors do not say */
+    const kvp_wire_lineage_t *lineage; /* NULL = none, or unknown: descriptors have no lineage */
 } kvp_entry_t;
 
-/* kvp_enter_object makes it, committed and in the index, lying nowhere yet; returns its oid. kvp_enter_copy: one lies in that extent, which
- * is allocated, with so many bytes of payload. kvp_enter_tier: it is on that tier alone. kvp_enter_may_tier: false where there
- * are too many tenants, or no object is so long. kvp_enter_chunk: the chunk is that tenant's now; false where it is another's, or there
- * are too many tenants. kvp_enter_name: so the tenant is called, where that is not known and the name is one of its number; the log says it.
- * kvp_enter_leave takes one out again that the allocators are still open for (kvp_slab_create_open). */
+/* kvp_enter_object makes an object, committed and in the index, without a place; returns its oid.
+ * kvp_enter_copy: a copy in the extent, which is allocated, with that many bytes of payload.
+ * kvp_enter_tier: it is on that tier only. kvp_enter_may_tier: false with too many tenants, or for
+ * an impossible length. kvp_enter_chunk: the chunk is the tenant's now; false if it is another's,
+ * or with too many tenants. kvp_enter_name sets the tenant's name, if unknown and matching its
+ * number, and records it in the log. kvp_enter_leave removes an object again while its allocators
+ * are open (kvp_slab_create_open). */
 uint32_t kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry);
 void kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len);
 bool kvp_enter_may_tier(const kvp_master_t *m, uint32_t tenant, uint64_t len);
@@ -32,8 +34,9 @@ bool kvp_enter_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant);
 void kvp_enter_name(kvp_master_t *m, kvp_tenant_t *t, const char *name);
 void kvp_enter_leave(kvp_master_t *m, uint32_t oid);
 
-/* kvp_enter_open_chunk makes the allocators of a chunk that has none yet. kvp_enter_place allocates an extent of an open chunk as the record says, with the place of a long key: CORRUPT, INVALID, LIMIT. kvp_enter_close_chunk ends that: all
- * the rest is free. CORRUPT: extents overlap. */
+/* kvp_enter_open_chunk makes the allocators of a chunk without any. kvp_enter_place allocates an
+ * extent of an open chunk by the record, with the place of a long key: CORRUPT, INVALID, LIMIT.
+ * kvp_enter_close_chunk ends the restore: all other space is free. CORRUPT: extents overlap. */
 void kvp_enter_open_chunk(kvp_chunk_t *c, bool has_long_key);
 kvp_err_t kvp_enter_place(kvp_chunk_t *c, const kvp_jrec_place_t *p, uint64_t len, uint32_t key_len, kvp_place_t *at)
     KVP_MUST_USE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is kept only as long as nodes may come back with older memory: what is gone, and bumps of tenants that own nothing.
- */
+ * State that is kept only as long as nodes may return with older memory: removed versions, and
+ * bumps of tenants without objects. */
 #include "master/core/recovery/forget.h"
 
 #include "common/list.h"
@@ -15,7 +15,7 @@
 #define LOOKS 1024u /* at tenants in a step */
 #define LOOKS_A_RECORD 64u /* to look at one costs less than to touch a record */
 
-/* Some node has not told yet what is SEALED in its memory of before. */
+/* Some node has not yet reported the SEALED extents of its older memory. */
 static bool
 is_any_expected(const kvp_master_t *m)
 {
@@ -26,15 +26,15 @@ is_any_expected(const kvp_master_t *m)
     return is_any;
 }
 
-/* Nothing lies where this master does not see it, but in memory of older terms. */
+/* Only memory of older terms may have objects that this master does not see. */
 static bool
 is_all_seen(const kvp_master_t *m)
 {
     return m->cat.lost_n == 0 && m->dropping == 0 && !kvp_gone_is_rebuilding(&m->prot) && m->reports == 0;
 }
 
-/* From now on memory is not believed that was mounted last before this term: it may hold what they took away. In this term all
- * that is there was mounted, or is not let in. */
+/* From now on memory whose last mount was before this term is not trusted: it may have objects that
+ * the bumps removed. All present memory was mounted in this term, or is refused. */
 static void
 forget_bumps(kvp_master_t *m, kvp_tenant_t *t)
 {
@@ -61,7 +61,7 @@ forget_tenants(kvp_master_t *m)
     kvp_ctx_spend(&m->ctx, 1 + looks / LOOKS_A_RECORD);
 }
 
-/* Where a standby took over, and every node of the log has told what it knows. */
+/* After a standby took over, once every node of the log has reported. */
 static void
 end_lack(kvp_master_t *m)
 {

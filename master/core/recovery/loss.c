@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Loss: what becomes of a segment whose node went away, or is slow. Nothing, while it may be back; later the segment is
- * dropped: a walk over its chunks, in slices. Until an object's turn comes it is not served because its segment is not.
- */
+ * Loss: a segment whose node disconnected, or is slow. While the node may return nothing happens;
+ * later the segment is dropped: a walk over its chunks, in slices. Until an object's turn comes it
+ * is not served because its segment is not. */
 #include "master/core/recovery/loss.h"
 
 #include "common/list.h"
@@ -33,8 +33,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What lies in a lost segment can be evicted and put again elsewhere while no DEAD reaches its memory, which clients may
- * still read: known locations end here, and not with their descriptors. */
+/* What lies in a lost segment can be evicted and put again elsewhere while no DEAD reaches its
+ * memory, which clients may still read: known locations end here, and not with their descriptors. */
 static void
 revoke_everything(kvp_master_t *m)
 {
@@ -122,7 +122,8 @@ kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
     kvp_ctx_space_news(&m->ctx);
 }
 
-/* Drops what lies in one extent. Its own extent is not given back: the whole chunk goes. */
+/* Drops the object of one extent. The extent is not freed by itself, because the whole chunk is
+ * dropped. */
 static void
 purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
@@ -134,14 +135,14 @@ purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 static void
 purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
-    if (c->segment == NULL) return; /* it was never used */
+    if (c->segment == NULL) return; /* the chunk was never used */
     if (c->tenant != NULL) c->tenant->given_up_term = m->ctx.term;
     kvp_place_chunk_leave(&m->space, c);
     kvp_ptab_del(&m->cat.chunks, c->number);
     kvp_place_chunk_fini(&m->space, c);
 }
 
-/* All objects are gone over for those that are on the tier. */
+/* Walks over all objects to find those on the tier. */
 static bool
 purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
 {
@@ -165,7 +166,8 @@ purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
     return t->purge_oid >= kvp_obj_limit(m->cat.index);
 }
 
-/* True when everything in the segment is gone, and no put waits for a part of it. Physical order is stable meanwhile: nothing is freed in its allocators. */
+/* Returns true when the segment is empty, and no put waits for a part of it. Physical order is
+ * stable meanwhile, because its allocators free nothing. */
 static bool
 purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory that this master does not know: its node reports what is SEALED, and what is sound and newest is adopted. The
- * segment is as good as lost until the report is over: nothing in it is served, nothing is placed there.
+ * Memory that this master does not know: its node reports the SEALED extents, and the newest valid
+ * ones are adopted. The segment counts as lost until the report is over: it serves no read and
+ * takes no put.
  *
  * Design notes.
- * - Clients wrote the descriptors. Whatever does not follow from the key, the geometry and the order is not wanted, and
- *   its node makes it DEAD. Versions are generations, so the greatest of a key is the newest, in whatever order nodes come,
- *   and extents of one version are copies.
- * - Space between what is adopted may be granted already, by a master that is gone, to a writer that is not. It is retired
- *   under generations of this term, with "whoever could write before" as owner: one more extent in quarantine.
- * - What is not wanted stays SEALED until its node has read the answer, and is space like any other by then. So the last page
- *   tells of nothing: who sends it has obeyed all answers, and nothing is placed in the segment before.
- * - Pages are small, what is left to do at the end goes in slices: no step is long, however much there is.
- */
+ * - Clients wrote the descriptors. A record that contradicts the key, the geometry or the order is
+ *   refused, and its node makes it DEAD. Versions are generations, so the greatest of a key is the
+ *   newest, in any order of nodes, and extents of one version are copies.
+ * - An earlier master may have granted the space between adopted extents to a writer that still
+ *   lives. This space is retired under generations of this term, with "whoever could write before"
+ *   as owner: one more extent in quarantine.
+ * - A refused extent stays SEALED until its node has read the answer, and is ordinary space by
+ *   then. So the last page is empty: a node that sends it has obeyed all answers, and no put is
+ *   placed in the segment before.
+ * - Pages are small, and the remaining work at the end goes in slices: no step is long, for any
+ *   amount. */
 #include "master/core/recovery/rebuild.h"
 
 #include "common/buf.h"
@@ -72,17 +75,16 @@ typedef struct {
 
 struct kvp_report {
     kvp_session_t *node;
-    uint32_t chunk; /* that is being adopted */
+    uint32_t chunk; /* of the adopted record */
     uint32_t closed; /* chunks that nothing is left to do for */
-    uint32_t slot; /* of the next one: where that goes on, where it comes from the log */
-    uint64_t
-        since; /* what has that generation or a higher one is told whole, where it comes from the log; 0 = nothing is */
-    bool is_busy; /* a page has come, and is answered when what it left to do is done */
-    bool is_last; /* it was the last one: that is every chunk */
+    uint32_t slot; /* next slot of the walk, for memory from the log */
+    uint64_t since; /* generations from this one on are reported with descriptors, for memory from the log; 0 = none */
+    bool is_busy; /* a page has come, and is answered after its deferred work */
+    bool is_last; /* it was the last one: every chunk is covered */
     kvp_frame_hdr_t ask; /* that page */
     uint32_t ask_n;
     uint8_t verdicts[PAGE_WORDS_MAX]; /* its answer */
-    kvp_heap_t keys; /* long ones that are not adopted yet */
+    kvp_heap_t keys; /* long keys not adopted yet */
     kvp_recpool_t key_pool;
 };
 
@@ -131,7 +133,7 @@ kvp_report_by(const kvp_master_t *m, const kvp_session_t *node)
     return NULL;
 }
 
-/* Half a report is none: the next one begins anew. */
+/* An incomplete report is worthless: the next one starts from the beginning. */
 static void
 give_up(kvp_master_t *m, kvp_segment_t *g)
 {
@@ -139,9 +141,10 @@ give_up(kvp_master_t *m, kvp_segment_t *g)
     kvp_segment_drop(m, g);
 }
 
-/* A node that has sent its last page cannot know whether that came, and so whether anything was placed in its memory: it says
- * at the next mount that it may have been. Here it is known. What there is no room for is made anew, which is safe, and
- * loses what it held. Returns cut_n where it is none of them. */
+/* A node that has sent its last page cannot know whether it arrived, and so whether a put was
+ * placed in its memory: at the next mount it states that one may have been. This master knows.
+ * Memory over the limit of this list is created again, which is safe, and loses its objects.
+ * Returns cut_n if the memory is not in the list. */
 static uint32_t
 cut_at(const kvp_master_t *m, const uint8_t uuid[16])
 {
@@ -182,7 +185,7 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
     kvp_segment_t *g = kvp_report_by(m, node);
 
     if (g == NULL) return;
-    if (g->is_restored) { /* what is in it is known without */
+    if (g->is_restored) { /* its contents are known from the log */
         kvp_report_free(m, g);
         return;
     }
@@ -190,9 +193,9 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
     give_up(m, g);
 }
 
-/* The node made up, or mixed up, what it told: its memory is to be made anew. */
+/* The node reported invented or confused records: its memory has to be created again. */
 static void
-spoil(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)
+spoil_segment(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)
 {
     memcpy(m->bad_reports[m->bad_reports_at++ % KVP_BAD_REPORTS_MAX], g->uuid, sizeof g->uuid);
     give_up(m, g);
@@ -200,7 +203,8 @@ spoil(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)
 }
 
 /* ---- space that might still be written to */
-/* Retires everything from the chunk's tail up to `to`: as one extent, because the chunk may have no more slots than it was divided by. */
+/* Retires everything from the chunk's tail up to `to`: as one extent, because the chunk may have no
+ * more slots than it was divided by. */
 static kvp_err_t
 fill_unclaimed(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
 {
@@ -214,7 +218,7 @@ fill_unclaimed(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
     return err;
 }
 
-/* The slot of an unclaimed extent may turn out to be that of an extent behind it. */
+/* The slot of an unclaimed extent may turn out to belong to a later extent. */
 static kvp_err_t
 evacuate_slot(const kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
@@ -335,7 +339,7 @@ adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_gr
 }
 
 static void
-enter(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_place_t *at)
+enter_record(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_place_t *at)
 {
     const kvp_wire_group_t group = group_of(t);
     kvp_attempt_t *replacement = kvp_told_make_way(m, t);
@@ -348,7 +352,7 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_place_t *a
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
 }
 
-/* Memory that nothing is known of is told by rising offset. */
+/* Unknown memory is reported by rising offset. */
 static bool
 place_behind(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *at)
 {
@@ -356,7 +360,7 @@ place_behind(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *
     return kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_extent_bytes(t->desc.len), 0, &at->slot) == KVP_OK;
 }
 
-/* What the log has in that slot is not there any more. */
+/* The slot's object in the log no longer exists. */
 static bool
 place_among(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *at)
 {
@@ -379,7 +383,7 @@ place_among(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *a
 }
 
 static bool
-adopt(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
+adopt_record(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
 {
     kvp_place_t at = {
         .chunk = c->number,
@@ -409,7 +413,7 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
         if (!was_in_memory) list_parked(m, joins);
         kvp_journal_again(&m->log, joins);
     } else {
-        enter(m, c, t, &at);
+        enter_record(m, c, t, &at);
     }
     return true;
 }
@@ -440,7 +444,7 @@ adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
     }
 }
 
-/* Those of chunks of which nothing more is told. False while there are more. */
+/* Adopts the long keys of finished chunks. Returns false while more are left. */
 static bool
 adopt_long_keys(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
@@ -462,14 +466,15 @@ adopt_long_keys(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     return true;
 }
 
-/* What lies behind the last extent of a chunk, or in one that has none. */
+/* Closes the space after the last extent of a chunk, or of a chunk without extents. */
 static kvp_err_t
 close_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
     kvp_err_t err;
 
     open_chunk(c);
-    if (c->tenant == NULL && !kvp_enter_chunk(m, c, 0)) return KVP_LIMIT; /* whoever it is: it is empty soon */
+    /* any tenant will do: the chunk is empty soon */
+    if (c->tenant == NULL && !kvp_enter_chunk(m, c, 0)) return KVP_LIMIT;
     err = fill_unclaimed(m, c, kvp_slab_region_bytes(c->slab));
     if (c->unclaimed == 0) kvp_place_forget_sealed(c);
     kvp_place_room_changed(c);
@@ -490,7 +495,7 @@ take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, const kvp_wire_extent
     t_out->key = kvp_rd_array(rd, kvp_align_up(t_out->desc.key_len, 8), 1);
     if (t_out->key == NULL) return false;
     c = kvp_segment_chunk(&m->space, g, rec->chunk);
-    /* What is broken is only not wanted; it says so by a state that is not SEALED. */
+    /* A broken record is just refused; its state shows by a word that is not SEALED. */
     if (t_out->desc.word != rec->word ||
         kvp_desc_verify(desc, sizeof t_out->desc, &c->geo, c->bytes, &t_out->desc) != KVP_OK)
         t_out->rec.word = 0;
@@ -520,14 +525,15 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
         if (r->chunk < t.rec.chunk) kvp_place_room_changed(kvp_segment_chunk(&m->space, g, r->chunk));
         r->chunk = t.rec.chunk;
         open_chunk(&g->chunks[r->chunk]);
-        r->verdicts[i] = (uint8_t)(adopt(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
+        r->verdicts[i] = (uint8_t)(adopt_record(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
     }
     kvp_place_room_changed(kvp_segment_chunk(&m->space, g, r->chunk));
     note_name(m, msg->tenant);
     return true;
 }
 
-/* The same, of memory that comes from the log: words, and behind those of what the log may lack the rest. */
+/* The same for memory from the log: words, and in addition the descriptors of objects that the log
+ * may lack. */
 static bool
 take_words(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
@@ -545,7 +551,7 @@ take_words(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const 
         kvp_chunk_t *c = kvp_segment_chunk(&m->space, g, told->chunk);
 
         if (is_whole && !take_told(m, &rd, g, told, &t)) return false;
-        bool is_kept = kvp_recheck_word(m, c, told) || (is_whole && KVP_RULE(LACK_ADOPTED) && adopt(m, c, &t));
+        bool is_kept = kvp_recheck_word(m, c, told) || (is_whole && KVP_RULE(LACK_ADOPTED) && adopt_record(m, c, &t));
         g->report->verdicts[i] = (uint8_t)(is_kept ? 0 : KVP_RETIRE_DEAD);
     }
     return true;
@@ -558,7 +564,7 @@ on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Repo
     uint32_t nothing_more = 0; /* in this step: it is answered at once where no long keys are to be adopted */
 
     if (r->is_busy || !(g->is_restored ? take_words(m, g, msg, f) : take_page(m, g, msg, f))) {
-        spoil(m, g, s, "a report that breaks the rules");
+        spoil_segment(m, g, s, "a report that breaks the rules");
         return;
     }
     kvp_ctx_spend(&m->ctx, msg->n);
@@ -603,13 +609,13 @@ close_chunks(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         if (err == KVP_EAGAIN) return false;
         r->slot = 0;
         if (err == KVP_OK) continue;
-        spoil(m, g, r->node, "a report that leaves no slots");
+        spoil_segment(m, g, r->node, "a report that leaves no slots");
         return false;
     }
     return true;
 }
 
-/* Its node has told its words: it is as any other segment. */
+/* Its node has reported its words: it is like any other segment now. */
 static void
 end_recheck(kvp_master_t *m, kvp_segment_t *g)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What nodes report of memory that the core does not know.
- */
+ * Nodes' reports of memory that the core does not know. */
 #ifndef KVP_MASTER_CORE_RECOVERY_REBUILD_H
 #define KVP_MASTER_CORE_RECOVERY_REBUILD_H
 
@@ -10,19 +9,20 @@
 
 #define KVP_UNCLAIMED_WAIT_NS KVP_MS(3000) /* for the word of older writers, after a report */
 #define KVP_BAD_REPORTS_MAX 16u /* segments that are remembered for a bad report, */
-#define KVP_CUT_REPORTS_MAX 256u /* and for one that was cut */
+#define KVP_CUT_REPORTS_MAX 256u /* and for a cut one */
 
-/* kvp_report_lost: nothing more will come from that node; what it had reported is dropped.
- * kvp_report_slice does some of what is left behind the last page; false while there is more. kvp_report_was_cut: the last
- * report of that memory did not come to its end, so that it may begin again in the same term. */
+/* kvp_report_lost: the node will send nothing more; its reported objects are dropped.
+ * kvp_report_slice does some of the remaining work after the last page; false while more is left.
+ * kvp_report_was_cut: the last report of the memory did not reach its end, so it may begin again in
+ * the same term. */
 void kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node);
-uint64_t kvp_report_since(const kvp_segment_t *g); /* the generation from which on descriptors are told; 0 = of none */
+uint64_t kvp_report_since(const kvp_segment_t *g); /* descriptors are reported from this generation on; 0 = none */
 void kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_report_lost(kvp_master_t *m, const kvp_session_t *node);
 bool kvp_report_was_cut(const kvp_master_t *m, const uint8_t uuid[16]);
 bool kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left);
 void kvp_report_free(kvp_master_t *m, kvp_segment_t *g);
 kvp_segment_t *kvp_report_by(const kvp_master_t *m,
-                             const kvp_session_t *node); /* of which that node reports, or NULL */
+                             const kvp_session_t *node); /* whose report the node is sending, or NULL */
 
 #endif

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A segment that comes from the log, held against the words of its node. It is served meanwhile: a reader looks at the word itself.
+ * A segment from the log, compared with the words of its node. It is served meanwhile: a reader
+ * checks the word itself.
  *
  * Design notes.
- * - What is SEALED and not in the log was never acknowledged, or is gone: its node makes it DEAD before anything is placed over it. A word
- *   is older than what this term grants, since nothing is placed here before the end.
- * - What is in the log and not SEALED went out by an order whose record was lost with the log's end, which nobody was promised. What
- *   was placed there since is not known either.
- * - Where the log's end may be missing (a standby takes over), what is SEALED from the log's OLDEST on and not in the log was committed since, or is
- *   being put: it is told whole and adopted (rebuild.c). It may lie over what the log has, and the node has not: allocators
- *   are open until all words of the segment are told.
- * - The space between may be granted to a writer by a master that is gone: it is retired as after any report (rebuild.c).
- */
+ * - A SEALED extent that is not in the log was never acknowledged, or was removed: its node makes
+ *   it DEAD before a put is placed over it. Its word is older than this term's grants, since no put
+ *   is placed here before the end.
+ * - An extent in the log that is not SEALED was retired by an order whose record was lost with the
+ *   log's end, and no client has a promise about it. A later put at the place may be missing as
+ *   well.
+ * - If the log's end may be missing (a standby takes over), SEALED extents from the log's OLDEST on
+ *   that are not in the log were committed since, or are being put: they are reported in full and
+ *   adopted (rebuild.c). They may overlap extents of the log that the node does not have:
+ *   allocators are open until all words of the segment are reported.
+ * - An earlier master may have granted the space between to a writer: it is retired as after any
+ *   report (rebuild.c). */
 #include "master/core/recovery/recheck.h"
 
 #include "common/mutate.h"
@@ -68,13 +72,13 @@ give_to_anybody(kvp_master_t *m, kvp_chunk_t *c)
     kvp_place_chunk_take(&m->space, c, kvp_ptab_get(&m->cat.tenants, i));
 }
 
-/* Retires what is free. */
+/* Retires the free space. */
 static bool
 take_rest(kvp_master_t *m, kvp_chunk_t *c, uint32_t *left)
 {
     uint32_t slot;
 
-    if (c->tenant == NULL) give_to_anybody(m, c); /* it is empty soon */
+    if (c->tenant == NULL) give_to_anybody(m, c); /* the chunk is empty soon */
     for (; kvp_slab_largest_free(c->slab) > 0; --*left) {
         if (*left == 0) return false;
         kvp_ctx_spend(&m->ctx, 1);
@@ -93,7 +97,7 @@ kvp_recheck_lose(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
     if (!kvp_slab_is_open(c->slab)) return;
     r = kvp_retire_of(&m->space, c, slot);
     if (r != NULL)
-        kvp_retire_void(&m->space, r); /* its node has said that it is not SEALED: it is part of the space between */
+        kvp_retire_void(&m->space, r); /* its node reported that it is not SEALED: it is part of the space between */
 }
 
 kvp_err_t
@@ -111,7 +115,7 @@ kvp_recheck_close(kvp_master_t *m, kvp_chunk_t *c, uint32_t *slot, uint32_t *lef
         if (owner == KVP_SLAB_NONE || kvp_place_is_sealed(c, *slot)) continue;
         if ((owner & KVP_RETIRING_BIT) == 0)
             kvp_recheck_lose(m, c, *slot);
-        else if (kvp_slab_is_open(c->slab)) /* what was told may lie there: all that is left is retired anew */
+        else if (kvp_slab_is_open(c->slab)) /* a reported extent may lie there: all remaining space is retired again */
             kvp_retire_void(&m->space, kvp_retire_of(&m->space, c, *slot));
     }
     if (kvp_slab_is_open(c->slab)) err = kvp_enter_close_chunk(c);

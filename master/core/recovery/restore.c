@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tickets that clients present again, of sessions that were lost: PROTOCOL "PRESENT", ADR 0010.
+ * Ticket restore: clients send the protected objects of tickets of lost sessions. PROTOCOL
+ * "PRESENT", ADR 0010.
  *
  * Design notes.
- * - Nothing of a ticket is believed: an object is protected for who asks for it, as by a GET or a LOOKUP, within the same
- *   bounds. What differs is that an object need not be served for that: its node may be away, or still reporting.
- * - The bounds are shares of the pool, which is not whole before all nodes are back. Until then what is beyond them is
- *   asked for again.
- */
+ * - A ticket's contents are not trusted: an object is protected for the asking client, as by a GET
+ *   or a LOOKUP, within the same bounds. The difference is that the object need not be served: its
+ *   node may be absent, or still reporting.
+ * - The bounds are shares of the pool, which is incomplete before all nodes are back. Until then
+ *   the client asks again for objects over the bounds. */
 #include "master/core/protect/gone.h"
 #include "master/core/recovery/restore.h"
 
@@ -40,7 +41,7 @@ is_more_expected(const kvp_master_t *m)
 
 /* What can still become of a key that is not here, or only in an older version than is wanted. */
 static kvp_err_t
-missing(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec)
+missing_err(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec)
 {
     uint64_t gone = kvp_gone_version(&m->prot, s->tenant->id, rec->digest);
 
@@ -66,10 +67,10 @@ find_object(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_presen
     uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
     const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
-    if (o == NULL || o->state != KVP_OBJ_COMMITTED || !has_memory(m, o)) return missing(m, s, rec);
+    if (o == NULL || o->state != KVP_OBJ_COMMITTED || !has_memory(m, o)) return missing_err(m, s, rec);
     if (kvp_obj_tenant(&m->cat, o) != s->tenant || kvp_obj_version(o) <= s->tenant->min_version) return KVP_NOT_FOUND;
     if (rec->version != 0 && kvp_obj_version(o) != rec->version)
-        return kvp_obj_version(o) < rec->version ? missing(m, s, rec) : KVP_NOT_FOUND;
+        return kvp_obj_version(o) < rec->version ? missing_err(m, s, rec) : KVP_NOT_FOUND;
     if (kvp_group_hides(&m->cat, o)) return is_more_expected(m) ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
     *oid_out = oid;
     return KVP_OK;
@@ -85,10 +86,10 @@ find_group(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *re
     return KVP_OK;
 }
 
-/* ---- what goes under one ticket */
+/* ---- objects under one ticket */
 typedef struct {
     uint32_t at[KVP_PLACES_MAX]; /* of what was found: its place in the message, */
-    uint32_t oids[KVP_PLACES_MAX]; /* and what it is */
+    uint32_t oids[KVP_PLACES_MAX]; /* and its oid */
     kvp_group_t *groups[KVP_PLACES_MAX];
     uint32_t n;
 } found_t;
@@ -114,7 +115,7 @@ find_all(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *recs
 }
 
 static uint32_t
-grantable(const kvp_master_t *m, const kvp_session_t *s, uint32_t kind, const found_t *found)
+count_grantable(const kvp_master_t *m, const kvp_session_t *s, uint32_t kind, const found_t *found)
 {
     if (kind == KVP_PRESENT_GROUP) return kvp_ticket_grantable_groups(&m->prot, s, found->groups, found->n);
     if (kind == KVP_PRESENT_RESERVE) return kvp_ticket_grantable(&m->prot, s, found->oids, found->n);
@@ -122,7 +123,7 @@ grantable(const kvp_master_t *m, const kvp_session_t *s, uint32_t kind, const fo
 }
 
 static uint64_t
-take(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *like, const found_t *found, uint32_t n)
+take_ticket(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *like, const found_t *found, uint32_t n)
 {
     uint64_t ttl_ns = kvp_min_u64(KVP_MS(like->ttl_ms), m->ctx.conf.lease_ns);
 
@@ -153,8 +154,8 @@ take_set(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *recs, uint
         answers[i].err = err;
     if (err != KVP_OK) return;
     find_all(m, s, recs, from, to, answers, &found);
-    granted = grantable(m, s, like->kind, &found);
-    ticket = granted == 0 ? 0 : take(m, s, like, &found, granted);
+    granted = count_grantable(m, s, like->kind, &found);
+    ticket = granted == 0 ? 0 : take_ticket(m, s, like, &found, granted);
     for (uint32_t i = 0; i < found.n; i++) {
         answers[found.at[i]].ticket = i < granted ? ticket : 0;
         if (i >= granted) answers[found.at[i]].err = beyond;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Terms: which peers may raise the term of this master, and how every session begins again under a new term.
+ * Terms: the peers that may raise this master's term, and the new beginning of every session under
+ * a new term.
  *
  * Design notes.
- * - A term that was used is never used again, and there are KVP_TERM_MAX of them. Any program can connect and name a term.
- * - Where etcd elects the master, no peer raises the term. The core logs the term, and etcd's keys decide (master/ha/election.c).
- * - Without etcd the master's log has the term. A master that has lost its log, or has an old copy of it, must follow its nodes.
- *   Memory that an earlier master used proves that a peer is such a node. Peers may raise the term only soon after the start, before
- *   or soon after the pool has got its name, in small steps, and a few times an hour. One long step is for a master that kept
- *   nothing.
- */
+ * - A used term is never used again, and there are KVP_TERM_MAX of them. Any program can connect
+ *   and name a term.
+ * - With an election by etcd, no peer raises the term. The core logs the term, and etcd's keys
+ *   decide (master/ha/election.c).
+ * - Without etcd the master's log has the term. A master that has lost its log, or has an old copy
+ *   of it, must follow its nodes. Memory that an earlier master used proves that a peer is such a
+ *   node. Peers may raise the term only soon after the start, before or soon after the pool has got
+ *   its name, in small steps, and a few times an hour. One long step is for a master that kept no
+ *   state. */
 #include "master/core/recovery/term.h"
 
 #include "common/list.h"
@@ -27,11 +30,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RISE_MAX 16u /* terms that one rise goes on by, */
-#define RISES_NS KVP_MS(3600000) /* and KVP_TERM_RISES_MAX of them within that time */
+#define RISE_MAX 16u /* terms of one rise, */
+#define RISES_NS KVP_MS(3600000) /* and KVP_TERM_RISES_MAX of them within this time */
 #define LEAP_MAX 65536u /* the same, once, before the first grant of a master that kept nothing */
 
-/* What another master has done is not in it: nodes that have not come yet know better. */
+/* The log lacks another master's records: absent nodes know more. */
 static void
 begin_log_anew(kvp_master_t *m)
 {
@@ -60,7 +63,7 @@ kvp_term_begin(kvp_master_t *m, uint32_t term)
     m->ctx.term = term;
     m->peers.is_term_unsaved = true;
     kvp_peers_ident_changed(&m->peers);
-    close_all(m); /* incarnations and grants of the old term are void, so everybody begins anew */
+    close_all(m); /* incarnations and grants of the old term are void, so every session begins again */
 }
 
 void
@@ -72,7 +75,7 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
     kvp_ctx_note(&m->ctx, "a node obeys term %u: everybody is to begin anew under %u", term, m->ctx.term);
 }
 
-/* Whether peers may cause that rise; then it counts. */
+/* Returns whether peers may cause the rise, and counts it. */
 static bool
 may_rise(kvp_master_t *m, uint32_t step)
 {
@@ -90,7 +93,7 @@ may_rise(kvp_master_t *m, uint32_t step)
     return true;
 }
 
-/* Logs it once, until the term rises. */
+/* Logs once, until the term rises. */
 kvp_err_t
 kvp_term_refuse(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
 {
@@ -136,7 +139,7 @@ kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char wh
     m->ctx.conf.digest_seed = known->digest_seed;
     m->peers.is_named = true;
     m->peers.follows_until_ns = m->ctx.now_ns + m->ctx.conf.report_grace_ns;
-    if (m->log.journal.is_open) begin_log_anew(m); /* it is of another pool */
+    if (m->log.journal.is_open) begin_log_anew(m); /* the log belongs to another pool */
     kvp_ctx_note(&m->ctx,
                  "the pool has its name from a node: the masters before are not known here, their objects may be");
     return KVP_OK;
@@ -159,7 +162,7 @@ kvp_master_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
     return true;
 }
 
-/* A name that could not be saved is known to the nodes, a term only to those that heard of it. */
+/* The nodes know a name that could not be saved; only peers that learned a term know the term. */
 void
 kvp_master_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is_durable)
 {

@@ -9,18 +9,21 @@
 
 #define KVP_TERM_WHY_MAX 192u
 
-/* kvp_term_raise: memory of a node was used in that term, so the term of this master has to be higher. OK: it is, and all
- * sessions are closed. LIMIT: the peer may not raise the term (term.c has the conditions); why_out has the reason and the fix.
- * kvp_term_refuse is the answer to a peer that obeys a higher term and has no such memory: LIMIT and why_out; the first one is
- * logged. */
+/* kvp_term_raise: memory of a node was used in the term, so this master's term has to be higher.
+ * OK: it is, and all sessions are closed. LIMIT: the peer may not raise the term (term.c has the
+ * conditions); why_out has the reason and the fix. kvp_term_refuse is the answer to a peer that
+ * obeys a higher term and has no such memory: LIMIT and why_out; the first one is logged. */
 kvp_err_t kvp_term_raise(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX]);
 kvp_err_t kvp_term_refuse(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX]);
-/* kvp_term_pool_named_by: a node says which pool its memory is of; NULL = it has none. OK: the pool had no name, and has that
- * one now: every connection is closed, and who comes again hears it. NOT_FOUND: the node is greeted as any other. LIMIT: as above. */
+/* kvp_term_pool_named_by: a node names the pool of its memory; NULL = no memory. OK: the pool had
+ * no name, and has this one now: every connection is closed, and returning clients learn the name.
+ * NOT_FOUND: the node is admitted like any other. LIMIT: as above. */
 kvp_err_t kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char why_out[KVP_TERM_WHY_MAX]);
-/* kvp_term_begin: this is our term from now on, which is to be saved before anything is said; every connection is closed. */
+/* kvp_term_begin: this is our term from now on, to be saved before any output; every connection is
+ * closed. */
 void kvp_term_begin(kvp_master_t *m, uint32_t term);
-/* kvp_term_follow makes ours one above that one, which is below KVP_TERM_MAX; every connection is closed. */
+/* kvp_term_follow sets our term to one above the given term, which is below KVP_TERM_MAX; every
+ * connection is closed. */
 void kvp_term_follow(kvp_master_t *m, uint32_t term);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The end of a session: by a close, by expiry, or by the peer's own word. What it owns goes: what may be much, in slices.
- */
+ * The end of a session: by a close, by expiry, or by the peer's own statement. Its state is freed:
+ * large parts in slices. */
 #include "master/core/request/end.h"
 
 #include "common/buf.h"
@@ -28,18 +28,18 @@
 
 #include <stdlib.h>
 
-/* With it goes whoever is between it and the next older one that lives: so what a node keeps are ranges, no more than there are
- * live clients. */
+/* The fence covers all dead incarnations between the session and the next older live one: so a node
+ * keeps ranges, at most as many as there are live clients. */
 static void
-fence(kvp_master_t *m, const kvp_session_t *dead, kvp_session_t *older)
+fence_nodes(kvp_master_t *m, const kvp_session_t *dead, kvp_session_t *older)
 {
-    uint64_t above = older == NULL ? dead->incarnation - 1 : older->incarnation; /* live_min says the rest */
+    uint64_t above = older == NULL ? dead->incarnation - 1 : older->incarnation; /* live_min covers the rest */
 
     if (older != NULL) older->is_fence_edge = true;
     kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        /* A node may have several segments: it is told with its first. */
+        /* A node may have several segments: its first one sends the fence. */
         if (g->node != NULL && g->node->segments.next == &g->of_node)
             kvp_fence_tell(&m->peers, g->node, above, dead->incarnation);
     }
@@ -85,9 +85,9 @@ kvp_session_end_some(kvp_master_t *m)
     }
 }
 
-/* Everything that the session owns goes: what may be much, in slices. */
+/* Frees the session's state: large parts in slices. */
 static void
-strip(kvp_master_t *m, kvp_session_t *s)
+strip_session(kvp_master_t *m, kvp_session_t *s)
 {
     bool is_unfinished = !kvp_list_is_empty(&s->attempts) && !s->is_drained;
     bool is_oldest = kvp_list_is_empty(&s->born) || s->born.prev == &m->peers.born;
@@ -101,12 +101,12 @@ strip(kvp_master_t *m, kvp_session_t *s)
         else
             m->ctx.st.nodes--;
     }
-    if (is_unfinished || s->is_fence_edge) fence(m, s, older);
+    if (is_unfinished || s->is_fence_edge) fence_nodes(m, s, older);
     m->ctx.st.fences += is_unfinished;
     kvp_stagewaits_end(s);
     kvp_groups_abandon(&m->prot, s);
-    kvp_list_del(&s->abandoned); /* they stay in a ring of their own: nobody's word frees them now */
-    kvp_deferred_end_all(&m->prot, s); /* before what they wait for: nobody is answered any more */
+    kvp_list_del(&s->abandoned); /* they stay in a ring of their own: no client's statement frees them now */
+    kvp_deferred_end_all(&m->prot, s); /* before their conditions are freed: no answer is sent any more */
     kvp_remove_end_all(m, s);
     kvp_lease_end(&m->prot, s, s->is_drained);
     kvp_segments_lost(m, s);
@@ -127,7 +127,7 @@ kvp_session_end(kvp_master_t *m, kvp_session_t *s)
     kvp_umap_del(&m->peers.by_conn, s->conn);
     s->conn = 0;
     if (!s->is_over)
-        strip(m, s);
+        strip_session(m, s);
     else if (kvp_list_is_empty(&s->over))
         session_free(m, s);
 }
@@ -141,7 +141,8 @@ kvp_session_tick(kvp_master_t *m)
 
         if (m->ctx.now_ns - s->seen_ns < m->ctx.conf.session_ttl_ns + stalled) return;
         if (m->ctx.slice_left == 0) return;
-        /* To the end of the list, so that a connection that the shell is slow to close does not hide the others. */
+        /* To the end of the list, so that a connection that the shell closes slowly does not hide
+         * the others. */
         kvp_list_del(&s->link);
         kvp_list_add_tail(&m->peers.seen, &s->link);
         s->seen_ns = m->ctx.now_ns;
@@ -150,7 +151,7 @@ kvp_session_tick(kvp_master_t *m)
         kvp_ctx_note(&m->ctx, "session of %s is over: silent for too long", s->name);
         m->ctx.st.sessions_expired++;
         s->is_closing = true;
-        strip(m, s);
+        strip_session(m, s);
         kvp_session_dirty(&m->peers, s);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Health: the causes for which a pool is degraded, from the facts that the core has. Each cause ends with its fault, or some
- * time after it: no cause stays for ever after an operator has taken a node or a master out.
- */
+ * Health: the causes for which a pool is degraded, from the facts that the core has. Each cause
+ * ends with its fault, or some time after it: no cause stays for ever after an operator has taken a
+ * node or a master out. */
 #include "common/list.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/request/request.h"
@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OF_A_KIND_MAX 4u /* lines of one code; the next line of that code counts the rest */
-#define LOST_NODE_NS KVP_MS(3600u * 1000u) /* for so long a node counts that was given up and has not come back */
+#define OF_A_KIND_MAX 4u /* lines of one code; the next line of the code counts the rest */
+#define LOST_NODE_NS KVP_MS(3600u * 1000u) /* a node that was given up and has not returned counts for this long */
 
 static void add_wrong(kvp_master_wrong_t *list, const char *code, const char *fmt, ...) KVP_PRINTF(3, 4);
 

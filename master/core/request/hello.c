@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hello and heartbeats: who a peer is, and that it lives.
- */
+ * Hello and heartbeats: identity and liveness of a peer. */
 #include "master/core/request/request.h"
 
 #include "common/buf.h"
@@ -49,7 +48,7 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
 }
 
 static void
-greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
+admit_peer(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
 {
     s->role = hello->role;
     s->is_state_only = hello->is_state_only;
@@ -68,7 +67,7 @@ greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
     }
 }
 
-/* This master leads: where there are others, who does not does not answer (master/ha). */
+/* This master leads: of several masters, only the leader answers (master/ha). */
 void
 kvp_on_watch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -111,7 +110,7 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.version = KVP_PROTO_VERSION < hello->version ? KVP_PROTO_VERSION : hello->version;
     reply.software = (char *)("kvpool " KVP_RELEASE);
     if (err == KVP_OK) {
-        greet(m, s, hello);
+        admit_peer(m, s, hello);
         reply.term = m->ctx.term;
         reply.incarnation = s->incarnation;
         reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
@@ -125,15 +124,15 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     if (named == KVP_LIMIT)
-        s->is_closing = true; /* the log has it */
+        s->is_closing = true; /* the log has the reason */
     else if (err == KVP_NOT_LEADER)
-        s->is_closing = true; /* who asks all masters breaks no rule */
+        s->is_closing = true; /* a client that asks all masters breaks no rule */
     else if (err != KVP_OK)
         kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);
 }
 
-/* The lease counts at the client from when it sent the question, so it is over there before it is over here. */
+/* The client counts the lease from sending its question, so it ends there before it ends here. */
 static const kvp_digest_t *
 give_lease(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq, Kvp__Pb__HeartbeatReply *reply, kvp_digest_t *room)
 {
@@ -169,7 +168,7 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term) {
         reply.err = kvp_term_refuse(m, hb->term, why);
         reply.detail = why;
-        s->is_closing = true; /* it would not obey; its Mount may show memory of that term */
+        s->is_closing = true; /* it would not obey; its Mount may show memory of the term */
         kvp_session_dirty(&m->peers, s);
     }
     reply.term = m->ctx.term;

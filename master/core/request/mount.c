@@ -112,10 +112,10 @@ had_bad_report(const kvp_master_t *m, const uint8_t *uuid)
     return false;
 }
 
-/* Memory that we do not know, and that is not new, is of an older term: what is in it is asked for. Grants of this term
- * might be out for it where it was mounted in this term, and forgotten: only new memory is surely nobody's then, unless its
- * report of this term was cut. The same where so much time has passed that what was removed meanwhile is not known any
- * more, or bumps were forgotten since it was mounted. */
+/* Unknown memory that is not new belongs to an older term: its node has to report its contents.
+ * Memory that was mounted in this term and forgotten may have grants of this term: only new memory
+ * is surely free of them, unless its report of this term was cut. The same holds after so much time
+ * that the removals meanwhile are forgotten, or if bumps were forgotten since its mount. */
 static void
 mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
@@ -145,8 +145,8 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     reply->report = REPORT_WHOLE;
 }
 
-/* What is in it is known here. Where that comes from the log it is served at once, and takes puts when its node has told
- * its words. */
+/* Its contents are known here. Memory from the log is served at once, and takes puts after its node
+ * has reported its words. */
 static void
 mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *g, Kvp__Pb__MountReply *reply)
 {
@@ -162,7 +162,8 @@ mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_se
     kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
 }
 
-/* Slots of devices that hang: what a tier alone has there is a miss, until the node mounts the tier without them. */
+/* Slots of hanging devices: an object with its only copy there is a miss, until the node mounts the
+ * tier without them. */
 static void
 set_away(kvp_segment_t *t, const Kvp__Pb__Mount *msg)
 {
@@ -172,8 +173,9 @@ set_away(kvp_segment_t *t, const Kvp__Pb__Mount *msg)
     t->stalled_devices = msg->stalled_devices;
 }
 
-/* A tier: what it has is told where this master does not know it from the log, or does not know all that was dropped meanwhile; whole where it
- * knows nothing, and no log would. What it has and is not known, or adopted, is dropped. */
+/* A tier: its node has to report its contents if this master does not know them from the log, or
+ * has forgotten drops meanwhile; in full if neither this master nor a log knows anything. Reported
+ * records that are neither known nor adopted are dropped. */
 static void
 mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *old, Kvp__Pb__MountReply *reply)
 {
@@ -214,7 +216,7 @@ too_many_chunks(const kvp_master_t *m, const kvp_session_t *s, uint64_t n)
 }
 
 static kvp_err_t
-mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
+mount_segment(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
     kvp_segment_t *g = find_name(m, msg->name);
     bool is_known = g != NULL && memcmp(g->uuid, msg->uuid.data, UUID_BYTES) == 0 && g->epoch == msg->epoch &&
@@ -251,8 +253,9 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
     return KVP_OK;
 }
 
-/* Memory of this very term that this master has neither now nor had and dropped: another one served the pool in it, of which
- * the nodes that named the pool, or an old copy of the data directory, did not know. */
+/* Memory of this very term that this master neither has nor dropped: another master served the pool
+ * in this term, unknown to the nodes that named the pool, or after an old copy of the data
+ * directory. */
 static bool
 is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
 {
@@ -262,7 +265,7 @@ is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
     return find_uuid(m, msg->uuid.data) == NULL && !kvp_report_was_cut(m, msg->uuid.data);
 }
 
-/* Masters of this pool have used that memory. A log that says everything knows all such memory. */
+/* Masters of this pool have used the memory. A complete log knows all such memory. */
 static bool
 is_used_memory(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
@@ -303,7 +306,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (why != NULL) {
         reply.detail = (char *)why;
     } else {
-        reply.err = mount(m, s, msg, &reply);
+        reply.err = mount_segment(m, s, msg, &reply);
         if (reply.err == KVP_OK && reply.segment_id != 0) kvp_lost_node_is_back(m, msg->name);
     }
     reply.term = m->ctx.term;
@@ -332,7 +335,8 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else if (msg->is_kept && !g->is_tier) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "what is in memory is not kept");
     } else if (msg->is_kept) {
-        kvp_segment_set_state(&m->space, g, KVP_SEG_LOST); /* its node is here: it goes on to drop what is removed */
+        /* its node is connected: it continues to drop removed objects */
+        kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     } else {
         /* Draining: readers finish, nothing new is put. The rest is done by the tick. */
@@ -347,7 +351,7 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 /* ---- telling clients */
 static void
-describe(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *info)
+describe_segment(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *info)
 {
     kvp__pb__segment_info__init(info);
     info->segment_id = g->id;
@@ -361,8 +365,7 @@ describe(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *info)
     info->size_bytes = g->size_bytes;
     info->chunk_bytes = g->chunk_bytes;
     info->chunk_n = g->chunk_n;
-    info->state =
-        is_resting && !g->is_over ? KVP_SEG_UP : g->state; /* a standby does not know: as far as the log says */
+    info->state = is_resting && !g->is_over ? KVP_SEG_UP : g->state; /* a standby does not know: by the log */
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
     info->is_tier = g->is_tier;
@@ -403,7 +406,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             break;
         }
         list[reply.n_segments] = &infos[reply.n_segments];
-        describe(g, m->log.journal.is_resting, list[reply.n_segments++]);
+        describe_segment(g, m->log.journal.is_resting, list[reply.n_segments++]);
     }
     reply.segments = list;
     reply.term = m->ctx.term;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts: begin (an attempt gets its extents, at once or after room was made), commit, abort. Only the writer's transfers
- * come between begin and commit; if the writer goes, its keys are free at once and its extents are retired with it as
- * owner, so the node proves that it cannot store any more.
- */
+ * Puts: begin (an attempt gets its extents, at once or after room was made), commit, abort. Only
+ * the writer's transfers come between begin and commit. If the writer ends, its keys are free at
+ * once and its extents are retired with it as owner, so the node proves that it cannot store any
+ * more. */
 #include "master/core/request/request.h"
 
 #include "common/hash.h"
@@ -37,8 +37,8 @@
 
 #include <string.h>
 
-#define PUT_SHARE 160u /* what one message begins in a full pool: 1/160 of it, */
-#define PUT_SHARE_MIN (512ull << 10) /* and in a small one so much */
+#define PUT_SHARE 160u /* share of a full pool that one message begins: 1/160, */
+#define PUT_SHARE_MIN (512ull << 10) /* and at least this much */
 
 /* ---- begin */
 static kvp_err_t
@@ -59,8 +59,9 @@ check_lineage(const kvp_wire_lineage_t *lineage)
     return (lineage->sequence | lineage->parent | lineage->depth | lineage->is_told) == 0 ? KVP_OK : KVP_INVALID;
 }
 
-/* Whether a committed object is one for those who put its key: ALREADY, or OK where a fresh copy is better than waiting
- * for it: its node is away, its epoch is over, or its group is. IN_PROGRESS: it is hidden, and somebody else's. */
+/* Returns whether a committed object serves as the result of a put of its key: ALREADY, or OK if a
+ * fresh copy is better than waiting for it: its node is absent, its epoch is over, or its group is
+ * doomed. IN_PROGRESS: it is hidden, and another client's. */
 static kvp_err_t
 check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 {
@@ -89,7 +90,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
         return KVP_OK;
     }
-    kvp_victim_used(&m->prot, oid); /* so what an upsert replaces is not evicted for its sake first */
+    kvp_victim_used(&m->prot, oid); /* so that the object replaced by an upsert is not evicted for the upsert first */
     if (!is_upsert && o->is_fresh != 0) /* not durable yet: nothing is promised */
         return m->ctx.st.log_refuses != 0 ? KVP_LOG_FAILED : KVP_RETRY_AFTER;
     if (!is_upsert) return KVP_ALREADY;
@@ -97,7 +98,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     return KVP_OK;
 }
 
-/* What is asked for in a PutBegin. */
+/* The request of a PutBegin. */
 typedef struct {
     const kvp_wire_put_t *puts;
     const kvp_wire_group_t *groups; /* NULL = none */
@@ -106,7 +107,7 @@ typedef struct {
     size_t keys_len;
 } asked_t;
 
-/* What stands in the way of a new attempt, or OK; then *over_out is what it is to replace. */
+/* Returns the obstacle to a new attempt, or OK with the object to replace in *over_out. */
 static kvp_err_t
 check_present(kvp_master_t *m, const kvp_put_req_t *p, const kvp_wire_put_t *put, const uint8_t *keys,
               uint32_t *over_out)
@@ -141,16 +142,16 @@ is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint3
     return bytes > max || len > (max - bytes) / copies;
 }
 
-/* Unfinished puts cost the master memory, those of ended sessions too until they are aborted. Nobody has more of them than an
- * eighth of what is left, so that many who take all they get leave some. */
+/* Unfinished puts cost the master memory; those of ended sessions too, until they are aborted. No
+ * client has more of them than an eighth of the rest, so that many greedy clients leave some. */
 static bool
 is_over_all(const kvp_master_t *m, const kvp_session_t *s)
 {
     return s->attempt_ids.n >= (KVP_ATTEMPTS_MAX - m->ctx.st.attempts) / 8;
 }
 
-/* In a full pool others go for what a message begins, and until it is committed nobody can read either: so it begins a small part
- * of the pool, and its client comes back for the rest. */
+/* In a full pool a message's puts evict other objects, and until the commit neither can be read. So
+ * a message begins a small part of the pool, and its client comes back for the rest. */
 static bool
 is_over_share(const kvp_master_t *m, kvp_put_req_t *p, uint64_t len)
 {
@@ -160,7 +161,7 @@ is_over_share(const kvp_master_t *m, kvp_put_req_t *p, uint64_t len)
     return p->is_cut;
 }
 
-/* Whether the client may begin one more like that. */
+/* Returns whether the client may begin one more put. */
 static kvp_err_t
 check_client(kvp_master_t *m, kvp_put_req_t *p, const kvp_wire_put_t *put)
 {
@@ -203,10 +204,10 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
         kvp_objindex_link(m->cat.index, oid, put->digest);
         if (kvp_group_is_named(group)) kvp_group_join(&m->prot, s, oid, group);
     } else {
-        kvp_attempt_stage(&m->cat, a, over); /* it joins when it takes the place of the old one */
+        kvp_attempt_stage(&m->cat, a, over); /* it joins when it replaces the old one */
     }
     for (uint32_t i = 0; i < a->copies; i++) {
-        /* Nobody overtakes a put that waits. */
+        /* No put overtakes a waiting one. */
         if (kvp_list_is_empty(&m->puts.waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK)
             kvp_put_req_place(&m->puts, a);
         else
@@ -258,7 +259,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 }
 
 /* ---- commit and abort */
-/* Which of the copies that were granted this one is. */
+/* Returns the index of the generation among the granted copies. */
 static uint32_t
 granted_at(const kvp_attempt_t *a, uint64_t generation)
 {
@@ -275,7 +276,7 @@ is_dropped(const kvp_master_t *m, const kvp_place_t *at)
     return ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, at->chunk))->segment->is_dropped;
 }
 
-/* Takes away the copies that are not sealed, if one that is sealed is still there. */
+/* Removes the unsealed copies, if a sealed one still exists. */
 static bool
 keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
 {
@@ -293,13 +294,14 @@ keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
     return true;
 }
 
-/* An answer that may promise something. It waits where something is superseded, or is not durable. */
+/* An answer that may contain a promise. It waits if an object is superseded, or a record is not
+ * durable. */
 typedef struct {
     const kvp_frame_hdr_t *ask;
     uint32_t n;
     kvp_deferred_t *deferred; /* NULL = there is nothing to wait for */
-    bool waits; /* until no lease names what is superseded */
-    bool has_revoked; /* something that leases may name */
+    bool waits; /* until no lease covers the superseded object */
+    bool has_revoked; /* an object that leases may cover */
 } reply_t;
 
 static bool
@@ -317,16 +319,17 @@ answer_of(const reply_t *reply)
     return reply->deferred == NULL ? 0 : reply->deferred->id;
 }
 
-/* The old version, if it is still there, is replaced by the staged one as it goes: that is the key's object then. */
+/* The staged version replaces the old one, if that still exists, as the old one is dropped: it is
+ * the key's object then. */
 static void
-supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_deferred_t *w)
+supersede_old(kvp_master_t *m, kvp_attempt_t *a, kvp_deferred_t *w)
 {
     if (a->over != KVP_OID_NONE) kvp_obj_supersede(&m->space, a->over, w);
 }
 
-/* What was asked for before is told again: not before the first answer, which may wait. */
+/* Repeats the answer to a repeated request: not before the first answer, which may wait. */
 static kvp_err_t
-again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, kvp_err_t what, reply_t *reply)
+repeat_answer(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, kvp_err_t what, reply_t *reply)
 {
     kvp_deferred_t *first = kvp_deferred_find(s, kvp_recent_answer(&s->recent, attempt));
 
@@ -342,10 +345,11 @@ commit_again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, reply_t 
 {
     bool is_committed = kvp_recent_find(&s->recent, attempt) == KVP_RECENT_COMMITTED;
 
-    return again(m, s, attempt, is_committed ? KVP_OK : KVP_ABORTED, reply);
+    return repeat_answer(m, s, attempt, is_committed ? KVP_OK : KVP_ABORTED, reply);
 }
 
-/* Not if the namespace was bumped meanwhile, no copy that is sealed is there any more, or its group has no place for it. */
+/* Not if the namespace was bumped meanwhile, no copy that is sealed is there any more, or its group
+ * has no place for it. */
 static bool
 may_commit(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a, uint32_t sealed)
 {
@@ -370,8 +374,9 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     waits = may_be_known || m->log.journal.is_on;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
-        /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
-         * for too many answers already that is not promised. What a commit does not name may be written to still. */
+        /* A later master would adopt a sealed extent, so it is dead before its writer gets the
+         * refusal. A client with too many waiting answers already gets no such guarantee. Copies
+         * that a commit does not name may still be written to. */
         (void)may_wait(s, reply);
         kvp_recent_add(&s->recent, a->id, KVP_RECENT_ABORTED, answer_of(reply));
         kvp_attempt_refuse(&m->puts, a, commit->replicas + 1 == 1u << a->granted_n, reply->deferred);
@@ -379,8 +384,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     }
     oid = a->oid;
     pin = a->pin;
-    /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet, nor those, for
-     * the time of a lease, who do not look. */
+    /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not
+     * obeyed yet, nor those, for the time of a lease, who do not look. */
     if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_not_dead && KVP_RULE(REVOKE_NOT_DEAD_YET)))
         (void)kvp_revoke(a->tenant, a->digest);
     reply->has_revoked |= may_be_known;
@@ -390,7 +395,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     kvp_journal_commit(&m->log, oid, a->digest);
     if (a->is_upsert) {
         if (reply->deferred != NULL) reply->deferred->needs_sync = true;
-        supersede(m, a, reply->deferred);
+        supersede_old(m, a, reply->deferred);
     }
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
     kvp_attempt_close(&m->puts, a);
@@ -407,7 +412,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
 }
 
 static void
-answer(kvp_master_t *m, kvp_session_t *s, const reply_t *reply, const int32_t *results, bool wait)
+answer_put(kvp_master_t *m, kvp_session_t *s, const reply_t *reply, const int32_t *results, bool wait)
 {
     if (reply->deferred != NULL) {
         memcpy(reply->deferred->results, results, reply->n * sizeof *results);
@@ -438,8 +443,8 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply = (reply_t){.ask = &f->hdr, .n = msg->n, .waits = msg->wait};
     for (uint32_t i = 0; i < msg->n; i++)
         results[i] = commit_one(m, s, &commits[i], &reply);
-    answer(m, s, &reply, results, msg->wait && reply.has_revoked);
-    kvp_ctx_space_news(&m->ctx); /* what is committed can be evicted */
+    answer_put(m, s, &reply, results, msg->wait && reply.has_revoked);
+    kvp_ctx_space_news(&m->ctx); /* a committed object can be evicted */
     kvp_pb_free(&pb, msg);
 }
 
@@ -452,7 +457,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply
     if (a == NULL) {
         switch (kvp_recent_find(&s->recent, id)) {
         case KVP_RECENT_COMMITTED:
-            return again(m, s, id, KVP_ALREADY, reply);
+            return repeat_answer(m, s, id, KVP_ALREADY, reply);
         case KVP_RECENT_ABORTED:
             if (is_drained) kvp_retire_drained(&m->space, s, id);
             return KVP_OK;
@@ -488,6 +493,6 @@ kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply = (reply_t){.ask = &f->hdr, .n = msg->n};
     for (uint32_t i = 0; i < msg->n; i++)
         results[i] = abort_one(m, s, ids[i], msg->is_drained, &reply);
-    answer(m, s, &reply, results, false);
+    answer_put(m, s, &reply, results, false);
     kvp_pb_free(&pb, msg);
 }

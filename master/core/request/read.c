@@ -33,12 +33,12 @@
 #include <string.h>
 
 #define LIST_SCAN_MAX 4096u /* records that one List walks */
-#define STAGE_WAIT_MAX_MS 500u /* that an answer waits for what is on tiers */
+#define STAGE_WAIT_MAX_MS 500u /* longest wait of an answer for loads from tiers */
 #define STAGE_RETRY_MS 1u /* until what is on its way is asked for again, */
-#define AWAY_RETRY_MS 5u /* and what lies at a node that is not back yet after the master's start */
+#define AWAY_RETRY_MS 5u /* and for an object on a node that has not returned after the master's start */
 #define LIST_BYTES_MAX (256u << 10)
 
-/* The digests behind a head with a count, of at most max. NULL after the connection was given up. */
+/* Returns the digests after a head with a count, of at most max. NULL after closing the connection. */
 static const kvp_digest_t *
 read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n, uint32_t max)
 {
@@ -51,7 +51,7 @@ read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n
     return digests;
 }
 
-/* A digest of another tenant's is one that is not there. */
+/* Another tenant's digest counts as absent. */
 static bool
 is_found(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
@@ -70,7 +70,7 @@ prefetch_place(const kvp_master_t *m, uint32_t oid)
     if (c != NULL && c->slab != NULL) kvp_slab_prefetch(c->slab, (uint32_t)o->slot);
 }
 
-/* There, and only its node is away. */
+/* The object exists, and only its node is absent. */
 static bool
 is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
@@ -80,7 +80,8 @@ is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
            kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(&m->cat, o);
 }
 
-/* What of that a reader is to wait for: the master has just begun, and the node was not seen since; or it is being started again. */
+/* What of that a reader is to wait for: the master has just begun, and the node was not seen since;
+ * or it is being started again. */
 static bool
 is_coming(const kvp_master_t *m, uint32_t oid)
 {
@@ -89,8 +90,8 @@ is_coming(const kvp_master_t *m, uint32_t oid)
     return (kvp_takeover_may_tickets_come(&m->peers) && kvp_obj_is_reported(&m->cat, o)) || kvp_obj_is_kept(&m->cat, o);
 }
 
-/* Why the answer to a GET does not say where the object is: it is being loaded, or is to be asked for again; or the GET has waited, and there was no
- * room in the memory of its node, or the node did not give it. */
+/* Returns why the answer to a GET has no place of the object: it is being loaded, or the client has
+ * to ask again; or the GET has waited, and its node had no room in memory, or failed to load it. */
 static kvp_err_t
 loading_err(const kvp_master_t *m, uint32_t oid, const kvp_stage_waiter_t *waited)
 {
@@ -102,16 +103,16 @@ loading_err(const kvp_master_t *m, uint32_t oid, const kvp_stage_waiter_t *waite
     return waited->has_failed ? KVP_NODE_LOST : waited->is_refused ? KVP_NO_SPACE : KVP_RETRY_AFTER;
 }
 
-/* What a GET finds. */
+/* The result of a GET. */
 typedef struct {
-    uint32_t oids[KVP_PLACES_MAX]; /* of all that were asked for */
-    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* what is in memory, and what only tiers have */
-    uint32_t found_n, tiered_n, coming_n; /* coming_n: what a node has that is not back yet */
-    uint32_t tiered_at[KVP_PLACES_MAX]; /* which of those that were asked for */
-    const kvp_stage_waiter_t *waited; /* borrowed: what came of the load of each; NULL = it did not wait */
+    uint32_t oids[KVP_PLACES_MAX]; /* of all requested keys */
+    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* objects in memory, and objects on tiers only */
+    uint32_t found_n, tiered_n, coming_n; /* coming_n: objects on a node that has not returned */
+    uint32_t tiered_at[KVP_PLACES_MAX]; /* indices among the requested keys */
+    const kvp_stage_waiter_t *waited; /* borrowed: the result of each load; NULL = the GET did not wait */
 } got_t;
 
-/* The tier that has it, too, or alone; 0 = none that answers. */
+/* Returns the tier with a copy, or with the only one; 0 = no tier that answers. */
 static uint32_t
 tier_id(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
@@ -120,8 +121,8 @@ tier_id(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
     return t == NULL || t->state == KVP_SEG_LOST ? 0 : t->id;
 }
 
-/* The n records of an answer to Get, the nloc places of those that are found behind them, and, if the answer has them, their lineages and
- * tiers. */
+/* Appends the n records of an answer to Get, then the nloc places of the found objects, and, if
+ * requested, their lineages and tiers. */
 static void
 append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, const Kvp__Pb__Places *reply,
              bool is_staging, kvp_buf_t *out)
@@ -162,7 +163,7 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, co
 }
 
 static void
-find(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, got_t *got)
+find_places(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, got_t *got)
 {
     got->found_n = got->tiered_n = got->coming_n = 0;
     kvp_objindex_find_many(m->cat.index, digests, n, got->oids);
@@ -181,7 +182,7 @@ find(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint3
     }
 }
 
-/* Begins to read into memory what only tiers have. True: the answer waits for that. */
+/* Begins to load objects that only tiers have. True: the answer waits for the loads. */
 static bool
 stage_all(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const got_t *got, uint32_t n, uint32_t wait_ms)
 {
@@ -197,7 +198,8 @@ stage_all(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const got_t *
     return w != NULL && begun > 0;
 }
 
-/* One of them may be found as soon as a node is back: it lies there, or the log may lack it. Of a prefix that is the first that is missing. */
+/* Returns whether a missing object may be found once a node is back: it lies there, or the log may
+ * lack it. For a prefix only the first missing one counts. */
 static bool
 may_any_come(const kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, bool is_prefix)
 {
@@ -213,7 +215,7 @@ may_any_come(const kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *
 }
 
 static void
-get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited)
+answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited)
 {
     Kvp__Pb__Places reply = KVP__PB__PLACES__INIT;
     const kvp_digest_t *digests;
@@ -230,7 +232,7 @@ get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_wai
         kvp_pb_free(&pb, msg);
         return;
     }
-    find(m, s, digests, msg->n, &got);
+    find_places(m, s, digests, msg->n, &got);
     got.waited = waited;
     if (waited == NULL) {
         m->ctx.st.gets += msg->n;
@@ -265,17 +267,17 @@ get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_wai
 void
 kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    get(m, s, f, NULL);
+    answer_get(m, s, f, NULL);
 }
 
 void
 kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited)
 {
-    get(m, s, f, waited);
+    answer_get(m, s, f, waited);
 }
 
-/* The first probe since an object's last use counts as a use; what follows does not, or whoever only asks would keep
- * what nobody reads. */
+/* The first probe since an object's last use counts as a use; later ones do not, because a client
+ * that only asks would keep objects that are never read. */
 static void
 count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
 {
@@ -327,7 +329,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* Reads that the master was not asked for. What is gone, or never was, says nothing. */
+/* Reads from cached locations. Removed or unknown objects are ignored. */
 void
 kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -355,12 +357,12 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* What a Lookup finds: objects or groups, one a digest. */
+/* The result of a Lookup: objects or groups, one a digest. */
 typedef struct {
     uint32_t oids[KVP_BATCH_MAX];
     kvp_group_t *groups[KVP_BATCH_MAX];
     uint8_t present[KVP_BATCH_MAX];
-    const kvp_digest_t *hole; /* the first that is not there; NULL = all are */
+    const kvp_digest_t *hole; /* the first absent one; NULL = none */
 } looked_up_t;
 
 static bool
@@ -371,7 +373,7 @@ look_up(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest, bool is_gr
     return l->groups[at] != NULL;
 }
 
-/* Moves what was found to the front. */
+/* Moves the found ones to the front. */
 static uint32_t
 find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, const kvp_digest_t *digests,
          looked_up_t *l)
@@ -396,7 +398,7 @@ find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, co
     return found;
 }
 
-/* Counts what of the granted is on tiers alone, and has it read where that is wanted. */
+/* Counts the granted objects that are on tiers only, and loads them if wanted. */
 static uint32_t
 count_tiered(kvp_master_t *m, const uint32_t *oids, uint32_t n, bool wants_memory)
 {
@@ -527,7 +529,8 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    /* Records keep their numbers, so a cursor is one: what is put behind it meanwhile is missed, nothing comes twice. */
+    /* Records keep their numbers, so a number can be the cursor: later puts below it are missed,
+     * and nothing is listed twice. */
     limit = msg->limit == 0 ? KVP_LIST_MAX : (uint32_t)kvp_min_u64(msg->limit, KVP_LIST_MAX);
     cursor = (uint32_t)kvp_min_u64(msg->cursor, kvp_obj_limit(m->cat.index));
     while (reply.n < limit && key_bytes < LIST_BYTES_MAX) {
@@ -574,7 +577,7 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
                               (uint64_t)m->prot.gone.cap * sizeof(kvp_digestmap_at_t);
 }
 
-/* A standby does not know which nodes are there: it tells what the log says. */
+/* A standby does not know which nodes are present: it answers by the log. */
 static void
 add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
 {
@@ -589,7 +592,7 @@ add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
     }
 }
 
-/* What a Status tells of masters and health. It lives until the answer is packed. */
+/* The masters and causes of a Status. Lives until the answer is packed. */
 typedef struct {
     kvp_master_wrong_t found;
     Kvp__Pb__MasterInfo masters[KVP_MASTERS_MAX], *masters_list[KVP_MASTERS_MAX];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removing: by key, by pattern, all that a tenant has put so far. What is removed is revoked, and the answer waits
- * (deferred.c). Walks over all objects go in slices.
- */
+ * Removing: by key, by pattern, all objects that a tenant has put so far. Removed objects are
+ * revoked, and the answer waits (deferred.c). Walks over all objects go in slices. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "master/core/request/remove.h"
 
@@ -37,14 +36,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MATCH_STEPS 20000u /* that one key may take; a pattern that needs more is too costly */
+#define MATCH_STEPS 20000u /* steps for one key; a pattern that needs more is too costly */
 #define STEPS_PER_RECORD 32u /* so many count for a record of a slice */
 #define DEPTH_LIMIT 10000u
 #define HEAP_LIMIT_KIB 4096u
 #define JOBS_MAX 16u /* walks at a time in one session */
 
-/* Whether nothing may be removed now; then the question is answered. Before a first node came it is not sure which pool
- * this is, and what is there of it. From then on the answer makes the pool's name a fact: it would be forgotten with it. */
+/* Refuses and answers removals that are not allowed now. Before a first node has come, the pool and
+ * its contents are uncertain. From then on the answer makes the pool's name final: a later name
+ * would forget the removal. */
 static bool
 refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -64,8 +64,8 @@ refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 /* ---- one object */
 typedef struct {
     bool is_forced;
-    bool heeds_probes; /* HELD also while somebody has just asked for it */
-    bool waits; /* until no lease names what is gone */
+    bool heeds_probes; /* HELD also for an object with a fresh probe */
+    bool waits; /* until no lease covers the removed objects */
     uint32_t segment; /* whose replica goes, of several; 0 = all do */
 } remove_mode_t;
 
@@ -92,8 +92,8 @@ may_go(kvp_master_t *m, uint32_t oid, const remove_mode_t *mode)
     return KVP_OK;
 }
 
-/* The replica in that segment, where there are others. *is_only_out: there are none; what lies in a segment that was dropped is
- * none. */
+/* Removes the replica in the segment, if there are others. *is_only_out: there are none; a replica
+ * in a dropped segment does not count. */
 static kvp_err_t
 remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *w, bool *is_only_out)
 {
@@ -118,7 +118,7 @@ remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *
     return KVP_OK;
 }
 
-/* Whatever older terms have put under that key, up to that version. */
+/* Covers versions of the key from older terms, up to the version. */
 static void
 hold_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
@@ -136,14 +136,15 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (err != KVP_OK || !is_all) return err;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, w);
-    hold_unknown(m, digest, UINT64_MAX); /* a node may still tell of a newer version */
+    hold_unknown(m, digest, UINT64_MAX); /* a node may still report a newer version */
     kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
     m->ctx.st.removes++;
     return KVP_OK;
 }
 
-/* What is not there may have been evicted from a node that has not obeyed yet, and be read from known locations; and for the
- * time of a lease also where it has, by those who do not look at descriptors. */
+/* An absent object may have been evicted from a node that has not obeyed yet, and be read from
+ * cached locations. If the node has obeyed, clients that skip descriptors may still read it for one
+ * lease time. */
 static void
 revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool waits)
 {
@@ -152,7 +153,7 @@ revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool 
     if (is_not_dead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
 }
 
-/* The greatest version that can have been of a key that is not there: it may be being put. */
+/* Returns the greatest possible version of an absent key: it may be under way. */
 static uint64_t
 version_before(const kvp_master_t *m, uint32_t oid)
 {
@@ -170,7 +171,7 @@ is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
     return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(&m->cat, o) != t;
 }
 
-/* Nor may it be read where it was, or come back with what a node reports. */
+/* The absent object must neither be read at its old place, nor come back with a node's report. */
 static void
 remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode)
 {
@@ -225,7 +226,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 /* ---- walks */
 static pcre2_code *
-compile(const char *pattern)
+compile_pattern(const char *pattern)
 {
     pcre2_compile_context *ctx = pcre2_compile_context_create(NULL);
     pcre2_code *code;
@@ -242,8 +243,8 @@ compile(const char *pattern)
     return code;
 }
 
-/* PCRE2's own limit counts anew at each start in the key, so it bounds nothing that is long: we count. Called before
- * every item of the pattern. */
+/* PCRE2's own limit starts again at each start position in the key, so it does not bound long work:
+ * this callback counts. Called before every item of the pattern. */
 static int
 on_step(pcre2_callout_block *block, void *arg)
 {
@@ -255,10 +256,10 @@ on_step(pcre2_callout_block *block, void *arg)
     return 0;
 }
 
-/* Whether the pattern matches the key: 1 or 0, or -1 where that takes too many steps to say. *left counts them down, in
- * records of a slice. */
+/* Returns whether the pattern matches the key: 1 or 0, or -1 if the answer takes too many steps.
+ * *left counts the steps down, in records of a slice. */
 static int
-match(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *left)
+match_key(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *left)
 {
     uint8_t key[KVP_KEY_MAX];
     uint16_t key_len;
@@ -308,7 +309,7 @@ job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
     int is_match;
 
     if (!is_there(m, job->tenant, oid)) return true;
-    is_match = match(m, job->pattern, o, left);
+    is_match = match_key(m, job->pattern, o, left);
     if (is_match <= 0) return is_match == 0;
     digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, job->tenant->id);
     if (remove_one(m, job->tenant, oid, digest, &mode, w) == KVP_OK)
@@ -318,7 +319,7 @@ job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
     return true;
 }
 
-/* What was put before a bump: it is found by nobody already, and all leases on it were revoked at once. */
+/* An object from before a bump: no client finds it, and all leases on it were revoked at once. */
 static void
 job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
 {
@@ -430,7 +431,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals under way");
     } else if (kvp_gone_is_rebuilding(&m->prot)) { /* a walk cannot meet what was not reported yet */
         refuse_while_rebuilding(m, s, &f->hdr);
-    } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
+    } else if (msg->pattern[0] != '\0' && (code = compile_pattern(msg->pattern)) == NULL) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
     } else {
         job = job_open(m, s->tenant);
@@ -452,8 +453,8 @@ kvp_bump_sweep(kvp_master_t *m, kvp_tenant_t *t)
         t->sweep = job_open(m, t);
 }
 
-/* ---- bump: in one step nothing is found any more that was put before; the sweep gives its space back later. Puts under
- * way belong to the old epoch, so their commits are refused (put.c). */
+/* ---- bump: in one step nothing is found any more that was put before; the sweep gives its space
+ * back later. Puts under way belong to the old epoch, so their commits are refused (put.c). */
 static kvp_err_t
 bump_refusal(const kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Bump *msg, const char **why_out)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removals and bumps, and the long walks of those that name no key.
- */
+ * Removals and bumps, and the long walks of those without keys. */
 #ifndef KVP_MASTER_CORE_REQUEST_REMOVE_H
 #define KVP_MASTER_CORE_REQUEST_REMOVE_H
 
@@ -14,10 +13,10 @@ struct kvp_job {
     kvp_list_t link; /* master->jobs */
     kvp_list_t of_session; /* session->jobs; a sweep is of none */
     kvp_tenant_t *tenant;
-    kvp_deferred_t *deferred; /* NULL = the sweep behind a bump */
+    kvp_deferred_t *deferred; /* NULL = the sweep after a bump */
     void *pattern; /* compiled; NULL = all */
     uint32_t cursor; /* oid */
-    uint32_t end; /* what is put behind it was put after the question */
+    uint32_t end; /* records from this one on were put after the question */
     bool is_forced, heeds_probes;
     bool is_due_again; /* a sweep: from the start, when it has come to the end */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What nodes say of extents: on their way out, answers to Retire, and Freed; and of those that no reader would accept.
- */
+ * Nodes' messages about extents on their way out, answers to Retire, and Freed; and about extents
+ * that no reader would accept. */
 #include "master/core/request/request.h"
 
 #include "common/mutate.h"
@@ -32,7 +32,8 @@ is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
     return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
 }
 
-/* A node answers in turn. One that frees extents and answers no Check would have ever more of those wait here. */
+/* A node answers in order. If it frees extents and answers no Check, ever more of these would wait
+ * here. */
 static bool
 has_left_out(const kvp_session_t *s, uint64_t request_id)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A base of the log because an operator wants one. Nothing waits here: whoever asks asks again until his base is whole, by its number,
- * which no other master gives.
- */
+ * A base of the log at an operator's request. The request does not wait: the client asks again
+ * until its base is complete, by the base's number, which no other master assigns. */
 #include "master/core/request/request.h"
 
 #include "master/core/base/ctx.h"
@@ -14,7 +13,7 @@
 #include "proto/pb.h"
 
 static const char *
-refusal(const kvp_journal_t *j, kvp_err_t *err_out)
+find_refusal(const kvp_journal_t *j, kvp_err_t *err_out)
 {
     *err_out = !j->is_on ? KVP_NOTSUP : j->has_failed ? KVP_SYS : !j->is_open ? KVP_RETRY_AFTER : KVP_OK;
     if (!j->is_on) return "the master keeps no log: it has no data directory";
@@ -37,11 +36,11 @@ kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed Snapshot");
         return;
     }
-    reply.detail = (char *)refusal(j, &reply.err);
+    reply.detail = (char *)find_refusal(j, &reply.err);
     if (reply.err == KVP_OK) {
         reply.number = msg->number;
         if (msg->number >> 32 != m->ctx.term) {
-            (void)kvp_master_snapshot(m); /* false: one is under way, which says as much */
+            (void)kvp_master_snapshot(m); /* false: one is under way, which serves as well */
             reply.number = (uint64_t)m->ctx.term << 32 | j->bases;
         }
         reply.is_whole = (uint32_t)reply.number <= j->taken;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Questions that wait, and are handled again when their wait is over: a GET of what is on tiers alone waits for its stages; and after a
- * take-over EXISTS, LOOKUP, LIST and GET without a hold wait for nodes that are not back yet.
- */
+ * Questions that wait, and are handled again afterwards: a GET of objects on tiers only waits for
+ * their loads; and after a take-over EXISTS, LOOKUP, LIST and GET without a hold wait for nodes
+ * that have not returned yet. */
 #include "master/core/request/request.h"
 
 #include "common/list.h"
@@ -26,7 +26,7 @@ struct kvp_stagewait {
     size_t len;
     kvp_stage_waiter_t *waiters; /* n, one a key */
     uint32_t n;
-    uint32_t awaited_n; /* 0 = it waits for stages; else for one of so many nodes */
+    uint32_t awaited_n; /* 0 = it waits for loads; else for one of this many nodes */
     uint8_t *head;
     size_t tail_at;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What nodes say of their tiers: answers to orders, what is there after a restart, and pages that are to be given up.
- */
+ * Nodes' messages about their tiers: answers to orders, reports after a restart, and pages to
+ * reclaim. */
 #include "master/core/request/request.h"
 
 #include "common/buf.h"
@@ -37,7 +37,7 @@ kvp_on_tier_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_obj_lose(&m->space, lost[i]);
 }
 
-/* The object whose record that is; NULL = there is none, or it is of another version. */
+/* Returns the object of the record; NULL = none, or another version. */
 static kvp_obj_t *
 object_of(kvp_master_t *m, const kvp_segment_t *t, const kvp_wire_tiered_t *rec, uint32_t *oid_out)
 {
@@ -61,9 +61,9 @@ tier_of(kvp_master_t *m, kvp_session_t *s, uint32_t id)
     return t != NULL && t->node == s && t->is_tier ? t : NULL;
 }
 
-/* An object of which only its tier knows. False where it is not wanted. */
+/* Adopts an object that only its tier knows. Returns false if it is not wanted. */
 static bool
-adopt(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
+adopt_told(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
 {
     kvp_attempt_t *replacement;
     uint32_t oid;
@@ -75,13 +75,13 @@ adopt(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
     oid = kvp_told_enter(m, told);
     kvp_enter_tier(m, oid, t, told->desc.tenant, told->desc.len);
     kvp_victim_used(&m->prot, oid);
-    kvp_obj(m->cat.index, oid)->is_used_since = 0; /* nobody asked for it yet */
+    kvp_obj(m->cat.index, oid)->is_used_since = 0; /* it has no use yet */
     kvp_journal_commit(&m->log, oid, told->desc.digest);
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
     return true;
 }
 
-/* Whether a record that is told is wanted: that of an object as it is now. */
+/* Returns whether a reported record is wanted: it is an object's present version. */
 static bool
 take_record(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_tiered_t *rec)
 {
@@ -112,7 +112,7 @@ take_whole(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_whole_t *rec, const
         .lineage = rec->lineage.is_told == 1 ? &rec->lineage : NULL,
     };
 
-    return take_record(m, t, &short_rec) || adopt(m, t, &told);
+    return take_record(m, t, &short_rec) || adopt_told(m, t, &told);
 }
 
 /* The records of a page; false where they are none. */
@@ -160,7 +160,7 @@ kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* Worth keeping is what was used since it was written, is wanted, or being written. */
+/* Objects used since their write, wanted, or being written are worth keeping. */
 static bool
 is_kept(kvp_master_t *m, kvp_obj_t *o, uint64_t *keep_bytes)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who is connected to the core, and who it is itself.
- */
+ * The peers connected to the core, and the core's own identity. */
 #ifndef KVP_MASTER_CORE_SESSION_PEERS_H
 #define KVP_MASTER_CORE_SESSION_PEERS_H
 
@@ -11,23 +10,23 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/catalog.h"
 
-#define KVP_TERM_RISES_MAX 8u /* that peers may cause in an hour */
+#define KVP_TERM_RISES_MAX 8u /* rises of the term that peers may cause in an hour */
 
-/* Who is connected, what they are to be told, and who this master is. */
+/* The connected peers, the output for them, and this master's identity. */
 typedef struct kvp_peers {
     kvp_ctx_t *ctx; /* borrowed, */
     kvp_catalog_t *cat; /* and this as well */
     kvp_ptab_t sessions;
     kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
     kvp_list_t seen, born, dirty;
-    kvp_buf_t unwanted; /* answers to one-way questions go here */
+    kvp_buf_t unwanted; /* answers to one-way questions are written here and dropped */
     uint64_t incarnation_seq, request_seq;
 
-    /* which pool this is: kvp_pool_granted */
-    bool is_named; /* the pool is what conf says: a master before, a node or a grant has made that a fact */
-    bool is_ident_news; /* the term or the name changed, and the shell was not told yet */
-    bool is_mute; /* nothing is said before the shell has tried to save that, */
-    bool is_term_unsaved; /* and before it has saved it where the term rose */
+    /* the pool's identity: kvp_pool_granted */
+    bool is_named; /* conf's identity is final: an earlier master, a node or a grant relies on it */
+    bool is_ident_news; /* the term or the name changed, and the shell does not know yet */
+    bool is_mute; /* no output before the shell has tried to save the identity, */
+    bool is_term_unsaved; /* and before it has saved a risen term */
 
     /* recovery/term.c */
     uint64_t follows_until_ns; /* peers may raise the term until then */
@@ -37,12 +36,12 @@ typedef struct kvp_peers {
     bool is_term_refused; /* since the last rise, and the log has it */
 
     /* takeover.c */
-    uint64_t took_over_ns; /* when it did from the master before */
+    uint64_t took_over_ns; /* time of the take-over from the previous master */
     uint64_t presents_due_ns; /* until then sessions may come for what they held before; 0 = they have */
     uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
     uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term and not known here, */
-    uint32_t rebuilds; /* reports under way of such memory */
-    uint64_t orphans_until_ns; /* and writers that complete the groups that they had begun */
+    uint32_t rebuilds; /* reports of such memory under way */
+    uint64_t orphans_until_ns; /* and for writers that complete their begun groups */
 } kvp_peers_t;
 
 #endif

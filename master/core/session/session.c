@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sessions: who is connected, and what the core says to it. One session a connection; a session that was cut off is not
- * resumed, the peer comes back with a new incarnation. request/hello.c greets, request/end.c ends.
- */
+ * Sessions: the connected peers, and the core's output to them. One session a connection; a session
+ * that was cut off is not resumed, and the peer comes back with a new incarnation. request/hello.c
+ * admits, request/end.c ends. */
 #include "master/core/session/session.h"
 
 #include "common/buf.h"
@@ -57,8 +57,8 @@ kvp_session_open(kvp_peers_t *peers, uint64_t conn)
     return s;
 }
 
-/* Tells the node that clients are dead to the pool: their connections are closed, and they are refused from now on. Those below the
- * oldest that lives need not be named. */
+/* Informs the node of dead clients: it closes their connections, and refuses them from now on.
+ * Incarnations below the oldest live one need not be named. */
 void
 kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation)
 {
@@ -134,8 +134,8 @@ kvp_reply_plain(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask
     kvp_frame_end(out, at);
 }
 
-/* A client that has something unfinished says so several times in that span, whatever it is doing (PROTOCOL
- * "Attempts"). */
+/* A client with unfinished puts sends several heartbeats in this time, whatever it is doing
+ * (PROTOCOL "Attempts"). */
 bool
 kvp_session_is_silent(const kvp_peers_t *peers, const kvp_session_t *s)
 {
@@ -149,9 +149,10 @@ kvp_peers_ident_changed(kvp_peers_t *peers)
     peers->is_mute = peers->ctx->conf.saves_ident;
 }
 
-/* A master that finds nothing of the masters before it, because the pool is new or its disk is gone, makes up an id and a
- * seed. Nodes whose memory outlived the disk have the real ones, and with another seed none of their digests would be found
- * again: so the first of them that comes names the pool, as long as nothing hangs on the made-up name (ADR 0011). */
+/* A master without the state of earlier masters, because the pool is new or its disk is lost, makes
+ * a new id and seed. Nodes whose memory outlived the disk have the real ones, and with another seed
+ * no digest of theirs would be found again: so the first of these nodes names the pool, as long as
+ * nothing relies on the new name (ADR 0011). */
 void
 kvp_pool_granted(kvp_peers_t *peers)
 {

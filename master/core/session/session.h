@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sessions: one a connection, and what the core says to it.
- */
+ * Sessions: one a connection, and the core's output to it. */
 #ifndef KVP_MASTER_CORE_SESSION_SESSION_H
 #define KVP_MASTER_CORE_SESSION_SESSION_H
 
@@ -17,17 +16,18 @@ typedef struct kvp_lease kvp_lease_t;
 typedef struct kvp_tenant kvp_tenant_t;
 
 #define KVP_HEARTBEAT_MS 1000u
-#define KVP_WRITER_SILENT_MS 1250u /* whose writer says nothing for so long, that key is given to who asks for it */
+/* after this silence of its writer, a key is given to another client that asks for it */
+#define KVP_WRITER_SILENT_MS 1250u
 
 typedef struct kvp_session kvp_session_t;
 struct kvp_session {
-    uint64_t conn; /* 0 = it has ended, and the record stays until what it had is gone */
+    uint64_t conn; /* 0 = it has ended, and the record stays until its state is freed */
     kvp_list_t link; /* all sessions that have a connection, in the order of their last frame */
     kvp_list_t over; /* master->over */
     kvp_list_t born; /* live clients, in the order of their incarnation */
     kvp_list_t dirty; /* output waits */
     kvp_list_t attempts, tickets, reqs, deferred, jobs, segments, retire_reqs;
-    kvp_list_t stagewaits; /* GETs that wait for stages */
+    kvp_list_t stagewaits; /* GETs that wait for loads */
     kvp_list_t abandoned; /* retire records of attempts that were taken from it while it was silent */
     kvp_list_t members; /* that it owns */
     uint32_t members_n;
@@ -40,16 +40,16 @@ struct kvp_session {
     uint64_t seen_ns;
     uint64_t stall_seen_ns; /* the master's own stalls, when the session was last seen */
     uint64_t attempt_bytes; /* of unfinished attempts */
-    uint64_t quarantine_bytes; /* of attempts that it aborted without a word about its stores */
+    uint64_t quarantine_bytes; /* of attempts that it aborted without a statement about its stores */
     uint64_t reserved_bytes;
     uint64_t deferred_seq;
     kvp_umap_t attempt_ids;
-    kvp_recent_t recent; /* attempts that are over */
+    kvp_recent_t recent; /* finished attempts */
     kvp_buf_t out;
     uint32_t number; /* in peers->sessions */
     uint32_t role;
-    bool is_fence_edge; /* nodes refuse those above it: with its end they have to hear that it is one of them */
-    bool is_state_only; /* it may only look */
+    bool is_fence_edge; /* nodes refuse incarnations above it: its end has to extend their fence */
+    bool is_state_only; /* it may only ask for the state */
     bool is_drained; /* its word, with Bye: none of its stores is under way */
     bool is_closing; /* close after the output is sent; input is ignored */
     bool is_over; /* it owns nothing any more but attempts and tickets, whose turn to end has not come */
@@ -57,7 +57,7 @@ struct kvp_session {
     char host_id[KVP_NAME_MAX + 1];
     kvp_tenant_t *tenant; /* a client's */
     kvp_lease_t *lease; /* NULL = it may not read from known locations */
-    uint64_t born_seq; /* its tenant's revocations when it was greeted */
+    uint64_t born_seq; /* its tenant's revocations at its Hello */
 };
 
 kvp_session_t *kvp_session_find(kvp_peers_t *peers, uint64_t conn);
@@ -75,10 +75,11 @@ void kvp_reply_results(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr
 void kvp_reply_plain(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err,
                      const char *detail);
 uint64_t kvp_incarnation_make(const kvp_peers_t *peers, uint64_t seq); /* of this term */
-/* kvp_fence_tell: all above that one are dead, up to and with that incarnation; 0 = only who is alive at all. */
+/* kvp_fence_tell: all incarnations above `above`, up to and including `incarnation`, are dead; 0 =
+ * sends only the oldest live one. */
 void kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation);
-void kvp_peers_ident_changed(kvp_peers_t *peers); /* the term or the pool's name: to be saved before more is said */
+void kvp_peers_ident_changed(kvp_peers_t *peers); /* the term or the pool's name: to be saved before further output */
 void
-kvp_pool_granted(kvp_peers_t *peers); /* space of it, or a promise: from here on it is the pool that it says it is */
+kvp_pool_granted(kvp_peers_t *peers); /* a grant of space, or a promise: from here on the pool's identity is final */
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a take-over leaves for a while: clients may read under leases of the master before, sessions come with tickets of it,
- * and nodes report memory of older terms.
- */
+ * What a take-over leaves for a while: clients may read under leases of the master before, sessions
+ * come with tickets of it, and nodes report memory of older terms. */
 #include "master/core/session/takeover.h"
 
 #include "common/mutate.h"
@@ -12,9 +11,9 @@
 #include "master/core/session/peers.h"
 
 #define TAKE_OVER_WAIT_NS KVP_MS(2000) /* clients are back by then, */
-#define REPORT_WAIT_NS KVP_MS(500) /* and ask again for what that report has brought */
+#define REPORT_WAIT_NS KVP_MS(500) /* and time to ask again for objects of that report */
 
-/* ---- what may be presented yet */
+/* ---- tickets to restore */
 void
 kvp_takeover_expect_tickets(kvp_peers_t *peers)
 {

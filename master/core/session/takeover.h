@@ -8,11 +8,14 @@
 #include "master/core/catalog/index.h"
 #include "master/core/master.h"
 
-/* kvp_takeover_begin: another master served the pool, maybe until just now. kvp_takeover_knows_all: its log says all that was committed, so
- * that nothing is to be learned from nodes. kvp_takeover_lacks: but for the end of that log, which those nodes know that come soon; kvp_takeover_lacks_nothing: no more is to come, all have told or the time is over: true, and
- * the log is to say so before anything else (kvp_journal_oldest). kvp_takeover_expect_tickets: sessions may come
- * with tickets of the one before; kvp_takeover_reported: and with those on what that report has brought.
- * kvp_takeover_may_tickets_come: they still may; kvp_takeover_may_ticket_name: for that object. */
+/* kvp_takeover_begin: another master served the pool, perhaps until just now.
+ * kvp_takeover_knows_all: its log has every committed object, so nodes have no news.
+ * kvp_takeover_lacks: except the end of the log, which the nodes know that mount soon.
+ * kvp_takeover_lacks_nothing: all have reported or the time is over: true, and the log has to
+ * record it before anything else (kvp_journal_oldest). kvp_takeover_expect_tickets: sessions may
+ * come with tickets of the previous master. kvp_takeover_reported: and with tickets of the report's
+ * objects. kvp_takeover_may_tickets_come: they still may; kvp_takeover_may_ticket_name: for the
+ * object. */
 void kvp_takeover_begin(kvp_peers_t *peers);
 void kvp_takeover_knows_all(kvp_peers_t *peers);
 void kvp_takeover_lacks(kvp_peers_t *peers);

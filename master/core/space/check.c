@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A place stays in the buffer of its segment until the node has answered, also while the node is away: so
- * hard-pinned objects are never passed over. They are hardly more than the segment has extents, for a slot is granted anew only when the
- * node has answered a RETIRE, and by then it must have answered the CHECK before that. A copy that is gone by the time of the answer has another generation, or none.
- */
+ * Design notes. A place stays in the buffer of its segment until the node has answered, also while
+ * the node is absent: so hard-pinned objects are never passed over. There are hardly more places
+ * than extents in the segment: a slot is granted again only after the node has answered a RETIRE,
+ * and by then it must have answered the CHECK before that. A copy that is removed before the answer
+ * has another generation, or none. */
 #include "master/core/space/check.h"
 
 #include "master/core/base/ctx.h"
@@ -41,7 +42,7 @@ may_wait(const kvp_segment_t *g, uint64_t generation)
 }
 
 static void
-check(kvp_space_t *sp, const kvp_obj_t *o, const kvp_place_t *at)
+check_place(kvp_space_t *sp, const kvp_obj_t *o, const kvp_place_t *at)
 {
     kvp_segment_t *g = segment_of(sp, at);
     kvp_wire_check_t rec = {
@@ -70,7 +71,7 @@ kvp_check_all(kvp_space_t *sp, uint32_t oid)
     uint32_t n = kvp_obj_places(sp->cat, o, places);
 
     for (uint32_t i = 0; i < n; i++)
-        check(sp, o, &places[i]);
+        check_place(sp, o, &places[i]);
 }
 
 uint32_t
@@ -102,7 +103,7 @@ kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unrea
     if (oid == KVP_OID_NONE) return false;
     o = kvp_obj(sp->cat->index, oid);
     if (kvp_obj_tenant(sp->cat, o) != tenant || !may_wait(segment_of(sp, &places[at]), told->generation)) return false;
-    check(sp, o, &places[at]);
+    check_place(sp, o, &places[at]);
     return true;
 }
 

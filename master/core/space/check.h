@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CHECK: copies of committed objects of which their nodes are asked whether any reader would accept them. A client may commit
- * what it never wrote, and a reader may say so of anything; the node knows.
- */
+ * CHECK: copies of committed objects for which the master asks their nodes whether any reader would
+ * accept them. A client may commit bytes that it never wrote, and a reader may report any object as
+ * unreadable; the node knows. */
 #ifndef KVP_MASTER_CORE_SPACE_CHECK_H
 #define KVP_MASTER_CORE_SPACE_CHECK_H
 
@@ -12,16 +12,18 @@
 
 #define KVP_CHECKS_MAX 256u /* places of a segment that wait for a reader's word */
 
-/* kvp_check_all: every copy of that object, whatever else waits. kvp_check_told: the copy of that generation, as a reader has
- * said; where it waits already, or its segment is not served, nothing happens: false. kvp_check_find: the committed object that has
- * a copy of that generation, and where among its places; KVP_OID_NONE = none. */
+/* kvp_check_all: checks every copy of the object, in addition to all waiting ones. kvp_check_told:
+ * checks the copy of the generation that a reader reported; false, without effect, if it waits
+ * already, or its segment is not served. kvp_check_find: returns the committed object with a copy
+ * of the generation, and its index among the places; KVP_OID_NONE = none. */
 void kvp_check_all(kvp_space_t *sp, uint32_t oid);
 bool kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unreadable_t *told);
 uint32_t kvp_check_find(const kvp_space_t *sp, kvp_digest_t digest, uint64_t generation,
                         kvp_place_t places[KVP_REPLICAS_MAX], uint32_t *n_out, uint32_t *at_out);
 
-/* One order is out at a time, of the first places that wait: kvp_check_answered, those are done with. kvp_check_is_due: another one may
- * go, which kvp_check_send sends where the node is ready for it. */
+/* One order is under way at a time, for the first waiting places: kvp_check_answered finishes them.
+ * kvp_check_is_due: another order may be sent, which kvp_check_send does if the node is ready for
+ * it. */
 static inline bool
 kvp_check_is_due(const kvp_segment_t *g)
 {

@@ -11,7 +11,7 @@ typedef struct kvp_claim {
     kvp_list_t records; /* retire records of the window */
     kvp_list_t of_segment; /* segment->claims */
     kvp_list_t of_attempt; /* attempt->claims */
-    kvp_list_t ready; /* space->claims_ready: the event that all of it is free */
+    kvp_list_t ready; /* in space->claims_ready: all of its window is free */
     kvp_chunk_t *chunk; /* NULL = no window */
     uint64_t from, to; /* the window in the chunk, bytes */
     uint32_t left; /* records of the window that are not free yet */

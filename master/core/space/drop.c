@@ -26,10 +26,10 @@
 typedef struct {
     uint64_t owner;
     kvp_deferred_t *deferred;
-    kvp_digest_t digest; /* what the log says is gone, and is held against reports, */
+    kvp_digest_t digest; /* entry of a removal in the log, and for comparison with reports, */
     uint64_t version; /* or 0: nothing */
-    bool is_off_tier; /* its tier knows that it is gone */
-    bool is_superseded; /* by a commit that may not be durable: until it is, this is what the journal has */
+    bool is_off_tier; /* its tier knows of the removal */
+    bool is_superseded; /* by a commit that may not be durable: until it is, the journal has this version */
 } leave_t;
 
 void
@@ -48,7 +48,7 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
     }
     kvp_pin_count(sp->prot, o, -(int64_t)bytes);
     kvp_group_bytes(sp->prot, o, -(int64_t)bytes);
-    was_listed = is_first && kvp_victim_is_listed(o); /* on a list of the segment that it leaves, perhaps */
+    was_listed = is_first && kvp_victim_is_listed(o); /* possibly on a list of the segment that it leaves */
     if (is_first) kvp_victim_removed(sp->prot, oid);
     kvp_replica_del(sp->cat, oid, at);
     if (was_listed) kvp_victim_used(sp->prot, oid);
@@ -65,7 +65,7 @@ kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_defe
 }
 
 static void
-drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
+drop_object(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
 {
     kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
@@ -148,7 +148,7 @@ kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_
     note_gone(sp, oid, &leave);
     if (leave.version > 0) kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, why);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
-    drop(sp, oid, &leave);
+    drop_object(sp, oid, &leave);
 }
 
 void
@@ -160,7 +160,7 @@ kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid)
     if (leave.version > 0)
         kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_EVICTED);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
-    drop(sp, oid, &leave);
+    drop_object(sp, oid, &leave);
 }
 
 void
@@ -170,7 +170,7 @@ kvp_obj_supersede(kvp_space_t *sp, uint32_t oid, kvp_deferred_t *deferred)
 
     note_gone(sp, oid, &leave);
     if (leave.version > 0) kvp_gone_say(sp->prot, leave.digest, leave.version, KVP_GONE_SUPERSEDED);
-    drop(sp, oid, &leave);
+    drop_object(sp, oid, &leave);
 }
 
 void
@@ -182,5 +182,5 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
     if (leave.version > 0)
         kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_LOST);
     if (leave.version > 0) kvp_gone_hold(sp->prot, leave.digest, leave.version - 1); /* its memory may be back */
-    drop(sp, oid, &leave);
+    drop_object(sp, oid, &leave);
 }

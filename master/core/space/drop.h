@@ -8,17 +8,19 @@
 #include "master/core/catalog/index.h"
 #include "master/core/protect/deferred.h"
 
-/* kvp_obj_del_place: a replica less. What becomes of the extent is the caller's. kvp_obj_drop_copy: it retires; there are others. */
+/* kvp_obj_del_place removes a replica; the caller handles the extent. kvp_obj_drop_copy: the extent
+ * retires; there are other replicas. */
 void kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at);
 void kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_deferred_t *deferred);
 /* kvp_obj_leave_memory: it is on a tier, and its extents retire. */
 void kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid);
-/* kvp_obj_drop: why is what the log says of it. owner: who may still store to its extents, 0 = nobody. */
+/* kvp_obj_drop: why is the log's reason. owner: the writer that may still store to its extents, 0 =
+ * none. */
 void kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_deferred_t *deferred);
-void kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid); /* it is evicted, from a tier that knows that */
+void kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid); /* evicts it from a tier that knows of the eviction */
 void kvp_obj_supersede(kvp_space_t *sp, uint32_t oid,
                        kvp_deferred_t *deferred); /* the same, by a commit that is written */
-/* kvp_obj_lose: the same, because its memory is gone. */
+/* kvp_obj_lose: the same, because its memory is lost. */
 void kvp_obj_lose(kvp_space_t *sp, uint32_t oid);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. Whoever is on its way is found by its version, which no other object has: what comes of it finds the object by its digest, and does
- * something only if that has the version still.
- */
+ * Design notes. A moving object is found by its version, which no other object has: the result of
+ * the move finds the object by its digest, and has an effect only if the object still has this
+ * version. */
 #include "master/core/space/moving.h"
 
 #include "common/mutate.h"

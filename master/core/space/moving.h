@@ -12,7 +12,7 @@
 typedef struct kvp_deferred kvp_deferred_t;
 typedef struct kvp_retire kvp_retire_t;
 
-/* Somebody waits until stages are over: put on space->staged then. */
+/* A waiter for the end of loads: put on space->staged then. */
 typedef struct {
     kvp_list_t ready;
     uint32_t left;
@@ -21,30 +21,32 @@ typedef struct {
 typedef struct kvp_stage_waiter {
     kvp_list_t link; /* of the stage */
     kvp_stage_wait_t *wait;
-    bool is_refused, has_failed; /* what came of it: as kvp_moving_t */
+    bool is_refused, has_failed; /* the result: as in kvp_moving_t */
 } kvp_stage_waiter_t;
 
 typedef struct {
-    kvp_list_t link; /* segment->demotes, stages, placed, or an order's records */
+    kvp_list_t link; /* in segment->demotes, stages, placed, or an order's records */
     kvp_list_t waiters; /* kvp_stage_waiter_t */
     kvp_segment_t *segment; /* the memory */
     uint32_t number; /* in space->moves */
-    bool is_sent; /* its node was told */
-    bool is_orphan; /* the object went meanwhile */
+    bool is_sent; /* its node has the order */
+    bool is_orphan; /* the object was removed meanwhile */
     bool is_load; /* from the tier into memory: */
     bool is_placed; /* it got an extent, */
     bool is_refused; /* or none in time; */
-    bool has_failed; /* its node did not bring it */
+    bool has_failed; /* its node failed to load it */
     kvp_digest_t digest;
     uint64_t version, len;
     kvp_place_t at;
-    kvp_retire_t *retire; /* of a stage's extent; NULL = none, or it is given up */
-    uint64_t due_ns; /* of a stage: until then it finds room */
+    kvp_retire_t *retire; /* of a load's extent; NULL = none, or given up */
+    uint64_t due_ns; /* of a load: time limit for finding room */
 } kvp_moving_t;
 
-/* kvp_moving_make: at is NULL for a stage, which has no place yet. kvp_moving_of: NULL = it is not on its way. kvp_moving_object: the object that is
- * still what was on its way; NULL = it went. kvp_moving_arrived: that object is on its way no more, and may be evicted. kvp_moving_end: it is over, and who waits is told; what becomes of the object is the
- * caller's. kvp_moving_fail: the same, and the object stays where it is. */
+/* kvp_moving_make: at is NULL for a load, which has no place yet. kvp_moving_of: NULL = the object
+ * is not moving. kvp_moving_object: the object, if it is unchanged; NULL = it was removed.
+ * kvp_moving_arrived: the object is not moving any more, and may be evicted. kvp_moving_end: the
+ * move is over, and waiters are informed; the caller handles the object. kvp_moving_fail: the same,
+ * and the object stays in its place. */
 kvp_moving_t *kvp_moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place_t *at);
 kvp_moving_t *kvp_moving_of(const kvp_space_t *sp, const kvp_obj_t *o);
 kvp_obj_t *kvp_moving_object(const kvp_space_t *sp, const kvp_moving_t *mv, uint32_t *oid_out);
@@ -52,8 +54,8 @@ void kvp_moving_arrived(kvp_space_t *sp, kvp_obj_t *o, uint32_t oid);
 void kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv);
 void kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv);
 
-/* kvp_tier_leave: the object is on its way out: its tier drops it (is_told: knows that), and what is under way for it is for nobody. The deferred
- * reply counts that; NULL = none. */
+/* kvp_tier_leave: the object is being removed: its tier drops it (is_told: knows already), and its
+ * move has no object any more. The deferred reply counts the drop; NULL = none. */
 void kvp_tier_leave(kvp_space_t *sp, kvp_obj_t *o, bool is_told, kvp_deferred_t *deferred);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Placement: which segment, which chunk. Of two segments drawn by chance the emptier one is tried first, then the other,
- * then all. Inside a segment the tightest fit in the first few chunks with a free extent that is long enough: a tree over
- * the chunks finds them. Holes of a full pool are of all lengths, and the first that is long enough is rarely the best.
- */
+ * Placement: which segment, which chunk. Of two segments drawn by chance the emptier one is tried
+ * first, then the other, then all. Inside a segment the tightest fit in the first few chunks with a
+ * free extent that is long enough: a tree over the chunks finds them. Holes of a full pool are of
+ * all lengths, and the first that is long enough is rarely the best. */
 #include "master/core/space/place.h"
 
 #include "common/list.h"
@@ -34,10 +34,11 @@
 
 #define FITS_MAX 8u /* chunks whose best fits are compared */
 #define BLOCK_RECORDS 64u /* giving a block back to the system costs as much as to touch so many records */
-#define PROMISED_MAX 16u /* free extents promised to others that one allocation passes over */
+#define PROMISED_MAX 16u /* promised free extents that one allocation skips */
 
-/* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in units; node i above is the
- * greater of 2i and 2i + 1. Lengths are rounded to extents before they are compared, so what fits by the tree fits. */
+/* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in
+ * units; node i above is the greater of 2i and 2i + 1. Lengths are rounded to extents before they
+ * are compared, so a length that fits by the tree fits. */
 static uint32_t
 room_of(const kvp_segment_t *g, uint32_t index)
 {
@@ -48,7 +49,7 @@ room_of(const kvp_segment_t *g, uint32_t index)
 }
 
 static uint32_t
-greater(const uint32_t *room, uint32_t node)
+greater_child(const uint32_t *room, uint32_t node)
 {
     return room[2 * node] > room[2 * node + 1] ? room[2 * node] : room[2 * node + 1];
 }
@@ -63,7 +64,7 @@ kvp_place_room_init(kvp_segment_t *g)
     for (uint32_t i = 0; i < g->chunk_n; i++)
         g->room[g->room_leaves + i] = (uint32_t)(kvp_segment_chunk_bytes(g, i) / KVP_SLAB_UNIT);
     for (uint32_t node = g->room_leaves - 1; node > 0; node--)
-        g->room[node] = greater(g->room, node);
+        g->room[node] = greater_child(g->room, node);
 }
 
 void
@@ -74,7 +75,7 @@ kvp_place_room_changed(kvp_chunk_t *c)
 
     room[node] = room_of(c->segment, c->index);
     for (node /= 2; node > 0; node /= 2) {
-        uint32_t most = greater(room, node);
+        uint32_t most = greater_child(room, node);
 
         if (room[node] == most) return;
         room[node] = most;
@@ -91,7 +92,7 @@ kvp_place_memory_changed(kvp_space_t *sp, kvp_chunk_t *c)
     c->memory_bytes = now;
 }
 
-/* ---- what is gone, and large */
+/* ---- freeing large removed state */
 static kvp_deferred_free_t *
 add_free(kvp_space_t *sp)
 {
@@ -145,7 +146,7 @@ kvp_place_free_some(kvp_space_t *sp)
     }
 }
 
-/* The first chunk from index `from` on with room for that many units; NULL = none. */
+/* Returns the first chunk from index `from` on with room for that many units; NULL = none. */
 static kvp_chunk_t *
 room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
 {
@@ -154,7 +155,7 @@ room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
     if (from >= g->chunk_n) return NULL;
     while (g->room[node] < units) {
         while ((node & 1) != 0)
-            node /= 2; /* right children have nothing behind them here: up */
+            node /= 2; /* a right child has no later sibling here: go up */
         if (node == 0) return NULL;
         node++;
     }
@@ -163,7 +164,7 @@ room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
     return kvp_segment_chunk(sp, g, node - g->room_leaves);
 }
 
-/* ---- what else an extent needs */
+/* ---- further conditions of an extent */
 static bool
 is_skipped(const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
 {
@@ -180,8 +181,9 @@ is_in_claim_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t neighbour, 
     return r != NULL && r->claim != NULL && from < r->claim->to && r->claim->from < to;
 }
 
-/* A window may have free space in it. Beside that lies, inside the window, an extent that is not free yet, since free
- * neighbours are one: so it is enough to look at the next extent on each side that is neither free nor mine. */
+/* A window may contain free space. Beside it, inside the window, lies an extent that is not free
+ * yet, since free neighbours are merged: so it suffices to check the next extent on each side that
+ * is neither free nor mine. */
 bool
 kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
 {
@@ -199,7 +201,7 @@ bool
 kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len)
 {
     if (key_len <= KVP_KEY_CELL_BYTES) return true;
-    if (c->unclaimed > 0) return false; /* somebody might still be writing his there */
+    if (c->unclaimed > 0) return false; /* an earlier writer might still store there */
     return c->long_keys == NULL || kvp_slab_can_fit(c->long_keys, key_len);
 }
 
@@ -220,9 +222,10 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
     return err == KVP_OK ? KVP_OK : KVP_NO_SPACE;
 }
 
-/* ---- slots that old writers may have in hand. A writer that was granted one by an earlier master, and sleeps between its
- * look at the word and its store of the descriptor, writes that beside whatever word is there by then: so while the chunk
- * has unclaimed extents only the slots of what was SEALED are used again. */
+/* ---- slots that old writers may have in hand. A writer that was granted one by an earlier master,
+ * and sleeps between its look at the word and its store of the descriptor, writes that beside
+ * whatever word is there by then: so while the chunk has unclaimed extents only the slots of what
+ * was SEALED are used again. */
 void
 kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot)
 {
@@ -381,7 +384,8 @@ is_avoided(const kvp_space_t *sp, const kvp_wish_t *wish, const kvp_segment_t *g
     return false;
 }
 
-/* May a copy lie there beside those? Each is in a segment of its own, and on a host of its own while there is a host without. */
+/* Returns whether a copy may lie there beside the others. Each copy is in a segment of its own, and
+ * on a host of its own while a host without one exists. */
 static bool
 is_apart(const kvp_space_t *sp, const kvp_segment_t *const *taken, uint32_t taken_n, const kvp_segment_t *g)
 {
@@ -421,9 +425,9 @@ kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_
     return is_apart(sp, taken, taken_n, g);
 }
 
-/* The chunk with the tightest fit among the first few with room; NULL = none has. */
+/* Returns the chunk with the tightest fit among the first few with room; NULL = none. */
 static kvp_chunk_t *
-tightest(kvp_space_t *sp, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
+find_tightest(kvp_space_t *sp, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
 {
     uint64_t extent = kvp_extent_bytes(len), least = UINT64_MAX;
     kvp_chunk_t *best = NULL, *c;
@@ -451,9 +455,10 @@ alloc_in_segment(kvp_space_t *sp, kvp_segment_t *g, const kvp_attempt_t *a, cons
     kvp_chunk_t *c;
 
     if (kvp_segment_is_passed_over(sp->cat, g) || !kvp_place_may_lie(sp, a, wish, g)) return KVP_NO_SPACE;
-    c = tightest(sp, g, a->tenant, a->bytes);
+    c = find_tightest(sp, g, a->tenant, a->bytes);
     if (c != NULL && kvp_place_alloc_in(sp, c, oid) == KVP_OK) return KVP_OK;
-    /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
+    /* A chunk with room may still refuse: its slots or long keys are used up, or the room is
+     * promised. */
     for (uint32_t from = 0; (c = room_find(sp, g, from, units)) != NULL; from = c->index + 1)
         if (kvp_place_alloc_in(sp, c, oid) == KVP_OK) return KVP_OK;
     return KVP_NO_SPACE;
@@ -495,7 +500,7 @@ kvp_place_alloc_stage(kvp_space_t *sp, kvp_segment_t *g, uint32_t oid, kvp_place
     const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
     kvp_tenant_t *t = kvp_obj_tenant(sp->cat, o);
     uint64_t len = kvp_obj_len(sp->cat, o);
-    kvp_chunk_t *c = tightest(sp, g, t, len);
+    kvp_chunk_t *c = find_tightest(sp, g, t, len);
 
     return c == NULL ? KVP_NO_SPACE : extent_alloc(sp, c, t, oid, len, at_out);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * RETIRE: an extent is made unreadable before it is made writable. Records live from the moment an extent loses its
- * object until its node has said that it is free. A record with an owner is quarantined space: the node answers free
- * only once it has proved that the writer cannot store any more.
- */
+ * RETIRE: an extent is made unreadable before it is made writable. Records live from the moment an
+ * extent loses its object until its node has reported it free. A record with an owner is
+ * quarantined space: the node answers free only once it has proved that the writer cannot store any
+ * more. */
 #include "master/core/space/retire.h"
 
 #include "common/buf.h"
@@ -31,8 +31,8 @@
 
 #define RETIRE_BATCH 1024u
 #define ORDERS_A_RECORD 8u /* to send an order costs less than to touch a record */
-#define OWNER_STAGE (KVP_OWNER_ANY - 1) /* of no client: a stage is under way there */
-#define LATE_NS KVP_MS(100) /* a node that has not answered for so long takes no puts while others do */
+#define OWNER_STAGE (KVP_OWNER_ANY - 1) /* owner of an extent that is being loaded, no client */
+#define LATE_NS KVP_MS(100) /* a node without an answer for this long takes no puts while others do */
 
 kvp_retire_t *
 kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot)
@@ -53,7 +53,7 @@ owner_of(const kvp_space_t *sp, const kvp_retire_t *r)
     return kvp_ptab_get(&sp->peers->sessions, number);
 }
 
-/* What a live client leaves in quarantine counts against what it may have unfinished. */
+/* A live client's quarantined bytes count against its unfinished puts. */
 static void
 count_quarantine(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
 {
@@ -79,8 +79,8 @@ count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
     sp->ctx->st.quarantine_bytes += quarantined;
 }
 
-/* It comes from a log whose end may have told that it is gone: until its node has told that it is SEALED, its space may have
- * been granted to another since. */
+/* It comes from a log whose lost end may have recorded its removal: until its node has reported it
+ * SEALED, its space may have been granted to another object since. */
 static bool
 is_in_doubt(const kvp_chunk_t *c, uint32_t slot)
 {
@@ -129,7 +129,7 @@ kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot)
     };
     uint64_t bytes = kvp_slab_len(c->slab, slot);
 
-    c->segment->objects++; /* as if one had lain there */
+    c->segment->objects++; /* as if an object had lain there */
     c->tenant->used_bytes += bytes;
     c->segment->used_bytes += bytes;
     if (c->segment->state != KVP_SEG_LOST) sp->ctx->st.used_bytes += bytes;
@@ -154,7 +154,7 @@ kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r)
     kvp_ctx_spend(sp->ctx, 1);
 }
 
-/* ---- what may still be read though its key is gone */
+/* ---- extents that may still be read though their key is removed */
 static uint32_t *
 not_dead_of(const kvp_space_t *sp, uint64_t id)
 {
@@ -193,7 +193,7 @@ end_abandoned(const kvp_space_t *sp, kvp_retire_t *r)
     if (s != NULL) s->abandoned_n--;
 }
 
-/* The deferred reply may end with it, so this lets go first. */
+/* The deferred reply may end with it, so this unlinks first. */
 static void
 end_wait(kvp_space_t *sp, kvp_retire_t *r)
 {
@@ -206,7 +206,7 @@ end_wait(kvp_space_t *sp, kvp_retire_t *r)
 
 /* The record's own end; what becomes of the extent is the caller's. */
 static void
-discard(kvp_space_t *sp, kvp_retire_t *r)
+discard_record(kvp_space_t *sp, kvp_retire_t *r)
 {
     end_wait(sp, r);
     kvp_list_del(&r->link);
@@ -239,7 +239,7 @@ give_back(kvp_space_t *sp, kvp_retire_t *r)
     if (c->evacuating != NULL) sp->has_evacuation_news = true;
     if (c->taker != NULL) sp->has_take_news = true;
     kvp_ctx_space_news(sp->ctx);
-    discard(sp, r);
+    discard_record(sp, r);
     if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(sp, c);
 }
 
@@ -252,22 +252,22 @@ kvp_retire_void(kvp_space_t *sp, kvp_retire_t *r)
 void
 kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r)
 {
-    discard(sp, r);
+    discard_record(sp, r);
 }
 
 /* ---- extents of a writer that was silent */
 void
 kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
 {
-    if (s->abandoned_n == KVP_ABANDONED_MAX) return; /* it stays in quarantine until the client is gone */
+    if (s->abandoned_n == KVP_ABANDONED_MAX) return; /* it stays in quarantine until the client has ended */
     s->abandoned_n++;
     r->attempt = attempt;
     kvp_list_add_tail(&s->abandoned, &r->abandoned);
 }
 
-/* The node is told once more, and this time of no owner. */
+/* Sends the order to the node once more, now without an owner. */
 static void
-disown(kvp_space_t *sp, kvp_retire_t *r)
+disown_extent(kvp_space_t *sp, kvp_retire_t *r)
 {
     end_abandoned(sp, r);
     count_bytes(sp, r, -1);
@@ -292,13 +292,13 @@ kvp_retire_stage_failed(kvp_space_t *sp, kvp_retire_t *r, kvp_deferred_t *deferr
 {
     r->deferred = deferred;
     if (deferred != NULL) deferred->left++;
-    disown(sp, r);
+    disown_extent(sp, r);
 }
 
 void
 kvp_retire_stage_done(kvp_space_t *sp, kvp_retire_t *r)
 {
-    discard(sp, r);
+    discard_record(sp, r);
 }
 
 void
@@ -307,7 +307,7 @@ kvp_retire_drained(kvp_space_t *sp, kvp_session_t *s, uint64_t attempt)
     kvp_list_foreach_safe (pos, tmp, &s->abandoned) {
         kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, abandoned);
 
-        if (r->attempt == attempt) disown(sp, r);
+        if (r->attempt == attempt) disown_extent(sp, r);
     }
 }
 
@@ -329,7 +329,7 @@ kvp_retire_set_free(kvp_space_t *sp, kvp_retire_t *r)
         give_back(sp, r);
         return;
     }
-    /* Kept until the whole window is free, so that nobody else takes a part of it. */
+    /* Kept until the whole window is free, so that no other put takes a part of it. */
     r->state = KVP_RT_HELD;
     kvp_list_del(&r->queue);
     if (--claim->left == 0) kvp_list_add_tail(&sp->claims_ready, &claim->ready);
@@ -391,8 +391,8 @@ send_batch(kvp_space_t *sp, kvp_segment_t *g)
     kvp_ctx_spend(sp->ctx, 1 + n / ORDERS_A_RECORD);
 }
 
-/* Where the log's end may be missing, something else may lie in a slot by now that the node is just telling of: an order to retire what the log
- * has there would hit that. */
+/* Where the log's end may be missing, something else may lie in a slot by now that the node is just
+ * telling of: an order to retire what the log has there would hit that. */
 static bool
 may_send(const kvp_space_t *sp, const kvp_segment_t *g)
 {
@@ -421,7 +421,7 @@ kvp_retire_flush(kvp_space_t *sp)
 
 /* Puts all of `from` in front of what is in `to`. */
 static void
-splice(kvp_list_t *from, kvp_list_t *to)
+splice_lists(kvp_list_t *from, kvp_list_t *to)
 {
     if (kvp_list_is_empty(from)) return;
     from->prev->next = to->next;
@@ -431,11 +431,12 @@ splice(kvp_list_t *from, kvp_list_t *to)
     kvp_list_init(from);
 }
 
-/* The node that is connected now was told nothing, and does not know what an earlier connection had still to be told. */
+/* The present connection of the node has no orders yet, and does not know the unanswered orders of
+ * an earlier one. */
 void
 kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g)
 {
-    if (KVP_RULE(RETIRE_AGAIN)) splice(&g->sent, &g->unsent);
+    if (KVP_RULE(RETIRE_AGAIN)) splice_lists(&g->sent, &g->unsent);
     g->check_request = 0;
     if (!kvp_list_is_empty(&g->unsent) || kvp_check_is_due(g)) kvp_retire_want_sending(sp, g);
 }
@@ -456,7 +457,7 @@ kvp_retire_lost(kvp_session_t *node)
         kvp_retire_req_free(node, kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link));
 }
 
-/* Answers come in the order of the orders, or nearly so: the first one that is due tells. */
+/* Answers come nearly in the order of the orders: the first due one decides. */
 bool
 kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Extents on their way out: from the moment that one loses its object until its node has said that it is free.
- */
+ * Extents on their way out: from the loss of their object until their node has reported them free. */
 #ifndef KVP_MASTER_CORE_SPACE_RETIRE_H
 #define KVP_MASTER_CORE_SPACE_RETIRE_H
 
@@ -36,17 +35,17 @@ typedef struct kvp_retire {
     uint32_t number;
     uint32_t long_key_slot;
     kvp_retire_state_t state;
-    uint32_t *not_dead; /* counts it for its key until it is dead; NULL = it was never served */
-    kvp_digest_t digest; /* what is gone with it, */
-    uint64_t version; /* of that version; 0 = nothing that the log would tell */
+    uint32_t *not_dead; /* counter of its key's readable extents; NULL = it was never served */
+    kvp_digest_t digest; /* the removed object, */
+    uint64_t version; /* of this version; 0 = nothing that the log would record */
     uint64_t attempt; /* that abandoned the extent; 0 = none did */
     uint64_t generation;
     uint64_t owner; /* incarnation of a writer that may still store; 0 = none */
     uint64_t bytes;
-    uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
+    uint64_t sent_in; /* request of its last Retire: record numbers are reused, requests are not */
     kvp_claim_t *claim;
-    kvp_deferred_t *deferred; /* to be told when it is dead */
-    uint64_t after; /* it goes out when the log is written up to there; 0 = at once */
+    kvp_deferred_t *deferred; /* counts down when it is dead */
+    uint64_t after; /* sent when the log is written up to here; 0 = at once */
 } kvp_retire_t;
 
 typedef struct kvp_retire_req {
@@ -55,7 +54,7 @@ typedef struct kvp_retire_req {
     uint64_t sent_ns;
     uint64_t sent_stall_ns; /* the master's own stalls, when it was sent */
     uint32_t n;
-    uint32_t *numbers; /* owned: retire records; one that went since has another sent_in, or none */
+    uint32_t *numbers; /* owned: retire records; a record freed since has another sent_in, or none */
 } kvp_retire_req_t;
 
 /* An order might have to go out there. */
@@ -66,27 +65,29 @@ kvp_retire_want_sending(kvp_space_t *sp, kvp_segment_t *g)
 }
 
 kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred);
-/* kvp_retire_gap retires an extent that was just allocated over space which a master before may have granted: until all who could write then
- * are done. */
+/* kvp_retire_gap retires an extent that was just allocated over space which a master before may
+ * have granted: until all who could write then are done. */
 void kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot);
-/* kvp_retire_stage makes the record of an extent that its node is to fill from its tier: it is nobody's, and goes out only when that failed.
- * kvp_retire_stage_done: it is an object's now; the record goes, the extent stays. */
+/* kvp_retire_stage makes the record of an extent that its node will fill from its tier: it has no
+ * owner, and is sent only after a failure. kvp_retire_stage_done: the extent is an object's now;
+ * the record is freed. */
 kvp_retire_t *kvp_retire_stage(kvp_space_t *sp, const kvp_place_t *at);
 void kvp_retire_stage_done(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_stage_failed(kvp_space_t *sp, kvp_retire_t *r, kvp_deferred_t *deferred);
-/* kvp_retire_hold_back: its order waits until what was said so far is written;
- * kvp_retire_go_on: it is. */
+/* kvp_retire_hold_back: its order waits until the records so far are written; kvp_retire_go_on:
+ * they are. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_flush(kvp_space_t *sp); /* checks as well */
-void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
-bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer of it is overdue */
+void kvp_retire_lost(kvp_session_t *node); /* its orders will not be answered */
+bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* one of its answers is overdue */
 void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* all that is not free goes out (again) */
 void kvp_retire_void(kvp_space_t *sp,
-                     kvp_retire_t *r); /* nothing is there, as its node has said; nobody was asked yet */
-void kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r); /* its segment is gone */
-/* Its node has said so. Of what a put has claimed nothing is given back before all of it is free: then the claim is put on
- * space->claims_ready, an event that kvp_put_windows_free drains. kvp_retire_unclaim lets go of the window. */
+                     kvp_retire_t *r); /* its node reported that no object is there; no order was sent yet */
+void kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r); /* its segment is removed */
+/* By its node's answer. Extents claimed by a put are not freed before all of them are free: then
+ * the claim is put on space->claims_ready, an event that kvp_put_windows_free drains.
+ * kvp_retire_unclaim releases the window. */
 void kvp_retire_set_dead(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_set_free(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_unclaim(kvp_space_t *sp, kvp_claim_t *claim);
@@ -96,8 +97,9 @@ void kvp_retire_req_free(kvp_session_t *node, kvp_retire_req_t *req);
  * that was may not be dead yet; also for a key with which that one shares a counter. */
 void kvp_retire_of_key(kvp_space_t *sp, kvp_retire_t *r, uint64_t id);
 bool kvp_retire_is_readable(const kvp_space_t *sp, kvp_digest_t digest);
-/* kvp_retire_abandoned keeps in mind that the extent was that attempt's, whose client lives; kvp_retire_drained: by its word
- * nothing of the attempt is under way, so that the node need not wait for its end. */
+/* kvp_retire_abandoned keeps in mind that the extent was that attempt's, whose client lives;
+ * kvp_retire_drained: by its word nothing of the attempt is under way, so that the node need not
+ * wait for its end. */
 void kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);
 void kvp_retire_drained(kvp_space_t *sp, kvp_session_t *s, uint64_t attempt);
 kvp_retire_t *kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */

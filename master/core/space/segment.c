@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Segments: their records, the state of each, and the list of those that take puts. request/mount.c mounts them, and
- * recovery/loss.c has what becomes of one whose node is away.
- */
+ * Segments: their records, the state of each, and the list of those that take puts. request/mount.c
+ * mounts them, and recovery/loss.c handles one whose node is absent. */
 #include "master/core/space/segment.h"
 
 #include "common/list.h"
@@ -39,7 +38,7 @@ kvp_segment_find(kvp_space_t *sp, uint32_t id)
     return NULL;
 }
 
-/* ---- the list of those that take puts; in no order */
+/* ---- the list of those that take puts; unordered */
 static uint32_t
 up_on_host(const kvp_space_t *sp, uint32_t host)
 {
@@ -101,7 +100,7 @@ kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
     bool is_counted = state != KVP_SEG_LOST;
     uint64_t sign = (uint64_t)is_counted - (uint64_t)was_counted; /* 1, 0, or all ones */
 
-    if (g->is_tier) { /* it takes no puts, and is not of the memory that is counted */
+    if (g->is_tier) { /* a tier takes no puts, and is not counted as memory */
         sp->ctx->st.tier_size_bytes += sign * g->size_bytes;
         g->state = state;
         return;
@@ -202,7 +201,7 @@ kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t
     s->segments_n++;
     kvp_list_add_tail(&s->segments, &g->of_node);
     kvp_segment_set_state(sp, g, state);
-    kvp_fence_tell(sp->peers, s, 0, 0); /* who died while it was away */
+    kvp_fence_tell(sp->peers, s, 0, 0); /* clients that died during its absence */
     kvp_retire_resend(sp, g);
     if (kvp_tier_is_due(g)) kvp_retire_want_sending(sp, g);
     for (uint32_t i = 0; i < g->chunk_n; i++)

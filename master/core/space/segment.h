@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Segments: their records, and the list of those that take puts.
- */
+ * Segments: their records, and the list of those that take puts. */
 #ifndef KVP_MASTER_CORE_SPACE_SEGMENT_H
 #define KVP_MASTER_CORE_SPACE_SEGMENT_H
 
@@ -14,7 +13,7 @@
 #define KVP_SEGMENT_CHUNKS_MAX 65536u /* of a segment, and of all segments of one session */
 #define KVP_POOL_CHUNKS_MAX (1u << 20)
 
-/* What a segment is, whoever tells it. */
+/* A new segment's properties, from a mount or from the log. */
 typedef struct {
     uint32_t id; /* 0 = the next one */
     const uint8_t *uuid; /* 16 bytes */
@@ -23,16 +22,17 @@ typedef struct {
     bool is_tier; /* chunk_bytes is of no meaning then */
 } kvp_segment_new_t;
 
-const char *kvp_segment_refusal(const kvp_segment_new_t *like); /* why it cannot be; NULL = it can */
+const char *kvp_segment_refusal(const kvp_segment_new_t *like); /* the reason to refuse it; NULL = none */
 static inline uint64_t
 kvp_segment_chunk_n(const kvp_segment_new_t *like)
 {
     if (like->is_tier) return 0;
     return (like->size_bytes - 1) / like->chunk_bytes + 1;
 }
-/* kvp_segment_make makes the record of one: no state, no node. kvp_segment_set_state is the one place where
- * the state changes: the pool's totals and the list of those that take puts follow. kvp_segment_detach: its node is gone.
- * kvp_segment_free takes one in which nothing is left, and no report. */
+/* kvp_segment_make makes the record of a segment: no state, no node. Only kvp_segment_set_state
+ * changes the state: the pool's totals and the list of those that take puts follow.
+ * kvp_segment_detach: its node has disconnected. kvp_segment_free frees an empty one without a
+ * report. */
 kvp_segment_t *kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like);
 void kvp_segment_resize(kvp_space_t *sp, kvp_segment_t *t, uint64_t bytes); /* a tier */
 void kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state);
@@ -48,7 +48,7 @@ kvp_segment_chunk_bytes(const kvp_segment_t *g, uint32_t index)
 uint64_t kvp_segment_longest_chunk(const kvp_space_t *sp); /* bytes, of those in which something can be put */
 kvp_segment_t *kvp_segment_find(kvp_space_t *sp, uint32_t id);
 
-/* kvp_segment_attach: its node, which is that session, answers for it from now on, and it has that state. */
+/* kvp_segment_attach: the session is its node from now on, and it has the state. */
 void kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t state);
 
 #endif

@@ -24,9 +24,9 @@ typedef struct kvp_space {
     kvp_ptab_t retires;
     kvp_list_t sending; /* segments to which orders might have to go out */
     bool has_orders; /* that may go out, and did not for want of budget */
-    uint32_t *not_dead; /* KVP_NOT_DEAD_KEYS: extents of keys that may still be read where the key is gone */
+    uint32_t *not_dead; /* KVP_NOT_DEAD_KEYS: number of readable extents of removed keys */
     uint64_t unclaimed; /* extents that a writer of an older term might still store to */
-    uint64_t unclaimed_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
+    uint64_t unclaimed_due_ns; /* until then puts wait for them instead of evicting; 0 = no wait */
     uint64_t slab_bytes; /* memory of all allocators of chunks */
     kvp_list_t deferred_frees;
 
@@ -34,7 +34,7 @@ typedef struct kvp_space {
     uint32_t tiers_n;
     uint64_t writing_bytes; /* of all that is to be written and not answered for */
     kvp_ptab_t moves; /* what is on its way between memory and a tier, */
-    kvp_umap_t moving; /* version -> number in it */
+    kvp_umap_t moving; /* version -> its number in the table */
     kvp_ptab_t tier_drops; /* kvp_tier_drop_t: what tiers are to drop, and did not */
     kvp_umap_t tier_chunks; /* tier and tenant -> number in catalog->chunks */
 
@@ -42,7 +42,7 @@ typedef struct kvp_space {
 
     /* Events, for the layers above. */
     kvp_list_t staged; /* kvp_stage_wait_t: nothing is waited for any more */
-    kvp_list_t claims_ready; /* windows that are free: kvp_put_windows_free */
+    kvp_list_t claims_ready; /* free windows: kvp_put_windows_free */
     bool has_evacuation_news; /* a window that is evacuated may be free, or its walk goes on: kvp_evacuate_tick */
     bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on: kvp_rebalance_tick */
 } kvp_space_t;

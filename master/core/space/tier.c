@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The extent of a stage has a retire record that is not sent, with an owner that no node knows: so nobody takes it, and where the stage comes to
- *   nothing it retires like any other.
- * - A node obeys in the order of its orders, and its answers are in that order: a DROP that was sent before a DEMOTE is on the disk before
- *   what that writes.
- */
+ * - The extent of a load has a retire record that is not sent, with an owner that no node knows: so
+ *   no put takes it, and after a failed load it retires like any other.
+ * - A node obeys orders in their sequence, and answers in this sequence: a DROP sent before a
+ *   DEMOTE is on the disk before the DEMOTE's records. */
 #include "master/core/space/tier.h"
 
 #include "common/mutate.h"
@@ -26,9 +25,9 @@
 
 #define ORDERS_MAX 4u /* of a segment and a kind, that its node has not answered, */
 #define DEMOTES_MAX 16u /* and of orders to write: a device has writes while others are answered */
-#define LOADS_SHARE 2u /* of memory: loads that wait ask for at most so much, or one does, */
+#define LOADS_SHARE 2u /* share of memory for which waiting loads ask at most; a single larger load is allowed, */
 #define PLACED_SHARE 8u /* and so much at most has its extents */
-#define STAGE_NS KVP_MS(1000) /* in which a stage finds room */
+#define STAGE_NS KVP_MS(1000) /* time limit of a load to find room */
 
 typedef struct {
     kvp_list_t link; /* segment->orders */
@@ -38,7 +37,7 @@ typedef struct {
     kvp_list_t records; /* kvp_moving_t, or kvp_tier_drop_t */
 } kvp_order_t;
 
-/* ---- what goes where */
+/* ---- moves between memory and tier */
 void
 kvp_tier_demote(kvp_space_t *sp, uint32_t oid)
 {
@@ -91,7 +90,7 @@ kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
     if (mv == NULL) {
         if (g == NULL || !may_queue(g, kvp_obj_len(sp->cat, o))) return false;
         if (!kvp_obj_is_on_tier_alone(sp->cat, o))
-            kvp_obj_leave_memory(sp, oid); /* its memory is gone for good, or away */
+            kvp_obj_leave_memory(sp, oid); /* its memory is lost for good, or absent */
         mv = kvp_moving_make(sp, o, g, NULL);
         mv->due_ns = sp->ctx->now_ns + STAGE_NS;
         kvp_list_add_tail(&g->stages, &mv->link);
@@ -249,9 +248,9 @@ send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
     }
 }
 
-/* Removals wait for drops, readers for stages; writing ahead waits for both. */
+/* Removals wait for drops, readers for loads; write-back waits for both. */
 static void
-send(kvp_space_t *sp, kvp_segment_t *g)
+send_all(kvp_space_t *sp, kvp_segment_t *g)
 {
     kvp_tier_place_stages(sp, g);
     send_orders(sp, g, KVP_OP_DROP, &g->drops, append_drop);
@@ -263,7 +262,7 @@ void
 kvp_tier_flush(kvp_space_t *sp)
 {
     kvp_list_foreach (pos, &sp->sending)
-        send(sp, kvp_list_entry(pos, kvp_segment_t, sending));
+        send_all(sp, kvp_list_entry(pos, kvp_segment_t, sending));
 }
 
 static void
@@ -293,7 +292,7 @@ kvp_tier_report_over(kvp_space_t *sp, kvp_segment_t *t)
     t->is_reporting = false;
 }
 
-/* What it was to drop it is told again; the oldest comes first. Half a report is none. */
+/* Its drops are sent again, the oldest first. An incomplete report is worthless. */
 void
 kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
 {

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DROPS_MAX 65536u /* that are kept for a node that is away: beyond that it tells all it has */
+#define DROPS_MAX 65536u /* drops kept for an absent node: over this number it has to report its contents */
 
 static bool
 is_tier_of(const kvp_segment_t *t, const kvp_segment_t *g)
@@ -105,7 +105,7 @@ kvp_obj_enter_tier(kvp_space_t *sp, uint32_t oid, kvp_segment_t *t, kvp_tenant_t
     sp->ctx->st.tier_bytes += len;
 }
 
-/* Its chunk may go with it. */
+/* An empty chunk is removed with it. */
 void
 kvp_tier_leave_chunk(kvp_space_t *sp, kvp_obj_t *o)
 {
@@ -152,7 +152,7 @@ kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t v
     kvp_tier_drop_t *d;
 
     if (t->node == NULL && (t->has_lost_drops || t->drops_n >= DROPS_MAX)) {
-        t->has_lost_drops = true; /* its node tells what it has when it is back */
+        t->has_lost_drops = true; /* its node reports its contents at its return */
         drops_end(sp, t);
         return;
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The SSD tiers of nodes, and what is on them. ADR 0029.
+ * The SSD tiers of nodes, and their objects. ADR 0029.
  *
- * A tier is a segment (kvp_segment_t.is_tier) that is mounted under its node's name with KVP_TIER_SUFFIX behind it. Its chunks stand for one
- * tenant each; they have no memory, and are made with the first object that is on the tier alone.
- */
+ * A tier is a segment (kvp_segment_t.is_tier) that is mounted under its node's name with the suffix
+ * KVP_TIER_SUFFIX. Its chunks stand for one tenant each; they have no memory, and are made with the
+ * first object that is on the tier only. */
 #ifndef KVP_MASTER_CORE_SPACE_TIERED_H
 #define KVP_MASTER_CORE_SPACE_TIERED_H
 
@@ -25,22 +25,25 @@ typedef struct {
     uint32_t number; /* in space->tier_drops */
 } kvp_tier_drop_t;
 
-/* kvp_tier_link: a segment was made; memory and tier of one node find one another. kvp_tier_free: the tier's record goes, nothing is on it. */
+/* kvp_tier_link: a segment was made; links memory and tier of one node. kvp_tier_free frees the
+ * record of an empty tier. */
 void kvp_tier_link(kvp_space_t *sp, kvp_segment_t *g);
 void kvp_tier_free(kvp_space_t *sp, kvp_segment_t *t);
 bool kvp_tier_is_name(const char *name);
 
-/* kvp_obj_enter_tier: the object is on that tier alone, has no place yet, and is that tenant's. kvp_tier_leave_chunk: one that was is so no
- * more, and has no place. kvp_tier_forget: it is on no tier any more, and nobody is told. */
+/* kvp_obj_enter_tier: the object is on the tier only, has no place yet, and is the tenant's.
+ * kvp_tier_leave_chunk: such an object leaves the tier's chunk, and has no place. kvp_tier_forget:
+ * the object is on no tier any more, without an order to a node. */
 void kvp_obj_enter_tier(kvp_space_t *sp, uint32_t oid, kvp_segment_t *t, kvp_tenant_t *tenant, uint64_t len);
 void kvp_tier_leave_chunk(kvp_space_t *sp, kvp_obj_t *o);
 void kvp_tier_forget(kvp_space_t *sp, kvp_obj_t *o);
 
-/* kvp_tier_drop has the tier drop that version, and older ones; the deferred reply counts it (NULL = none) until kvp_tier_drop_end. */
+/* kvp_tier_drop has the tier drop that version, and older ones; the deferred reply counts it (NULL
+ * = none) until kvp_tier_drop_end. */
 void kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t version, kvp_deferred_t *deferred);
 void kvp_tier_drop_end(kvp_space_t *sp, kvp_segment_t *t, kvp_tier_drop_t *d);
 
-/* Orders, or stages that wait for room. */
+/* Orders, or loads that wait for room. */
 static inline bool
 kvp_tier_is_due(const kvp_segment_t *g)
 {
