@@ -19,7 +19,7 @@ typedef struct {
     kvp_api_t *api;
     kvp_registration_t reg;
     kvp_err_t err;
-    kvp_buf_t *out; /* of what is told */
+    kvp_buf_t *out; /* the answer so far */
     char why[160]; /* of an error */
 } ask_t;
 
@@ -190,7 +190,7 @@ loop_unreachable(void *arg)
 }
 
 static void
-tell(kvp_api_t *api, kvp_loop_fn fn, kvp_http_response_t *response, const char *type)
+answer_from_loop(kvp_api_t *api, kvp_loop_fn fn, kvp_http_response_t *response, const char *type)
 {
     ask_t ask = {.out = kvp_http_out(response)};
 
@@ -203,14 +203,14 @@ static void
 on_services(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     (void)request;
-    tell(arg, loop_services, response, "application/json");
+    answer_from_loop(arg, loop_services, response, "application/json");
 }
 
 static void
 on_view(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     (void)request;
-    tell(arg, loop_view, response, "application/json");
+    answer_from_loop(arg, loop_view, response, "application/json");
 }
 
 static void
@@ -221,7 +221,7 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
     int n;
 
     (void)request;
-    tell(api, loop_metrics, response, "text/plain; version=0.0.4; charset=utf-8");
+    answer_from_loop(api, loop_metrics, response, "text/plain; version=0.0.4; charset=utf-8");
     n = snprintf(text, sizeof text,
                  "# HELP kvpool_conductor_questions_total questions that were answered\n# TYPE "
                  "kvpool_conductor_questions_total counter\n"
@@ -310,7 +310,7 @@ typedef struct {
 static void
 write_instance(writer_t *to, const kvp_answer_t *answers, uint32_t n)
 {
-    const char *names[KVP_MEDIA_MAX + 3] = {"GPU", "CPU", "DISK"}; /* these always stand there */
+    const char *names[KVP_MEDIA_MAX + 3] = {"GPU", "CPU", "DISK"}; /* always in an answer */
     uint64_t best[KVP_ARRAY_LEN(names)] = {0}, longest = 0;
     uint32_t media_n = 3;
 
@@ -354,7 +354,7 @@ write_answers(void *arg, const kvp_answer_t *answers, uint32_t n)
 }
 
 static void
-answer(kvp_api_t *api, const question_t *q, const uint64_t *hashes, size_t n, kvp_http_response_t *response)
+answer_question(kvp_api_t *api, const question_t *q, const uint64_t *hashes, size_t n, kvp_http_response_t *response)
 {
     const kvp_space_t space = {
         .model = q->model, .tenant = q->tenant, .salt = q->salt, .lora = q->lora, .block_size = q->block_size};
@@ -373,7 +373,7 @@ answer(kvp_api_t *api, const question_t *q, const uint64_t *hashes, size_t n, kv
     count_hit(api, n * q->block_size, to.longest * q->block_size);
 }
 
-/* The array is in api->numbers, the rest in *q. False: it has answered. */
+/* Reads the array into api->numbers, the rest into *q. Returns false after answering an error. */
 static bool
 take_question(kvp_api_t *api, const kvp_http_request_t *request, kvp_http_response_t *response, const char *array,
               const char *other, uint64_t max, question_t *q)
@@ -413,7 +413,7 @@ on_query_by_hash(void *arg, const kvp_http_request_t *request, kvp_http_response
     question_t q;
 
     if (!take_question(api, request, response, "seq_hashes", "block_hash", UINT64_MAX, &q)) return;
-    answer(api, &q, (const uint64_t *)api->numbers.data, api->numbers.len / sizeof(uint64_t), response);
+    answer_question(api, &q, (const uint64_t *)api->numbers.data, api->numbers.len / sizeof(uint64_t), response);
 }
 
 /* Of the tokens whole blocks alone count. */
@@ -441,7 +441,7 @@ on_query(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
     for (size_t i = 0; i < blocks; i++)
         numbers[i] = kvp_chain_next(i == 0 ? NULL : &numbers[i - 1], tokens + i * q.block_size, q.block_size,
                                     kvp_registry_hash_seed(api->registry));
-    answer(api, &q, numbers, blocks, response);
+    answer_question(api, &q, numbers, blocks, response);
 }
 
 static void
@@ -483,7 +483,7 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
     kvp_err_t err = kvp_routes_create(registry, weights, &api->routes);
     if (err == KVP_OK) err = kvp_routes_route(api->routes, http);
     if (err != KVP_OK) return err;
-    /* These two wait for the disk. */
+    /* These two handlers wait for the disk. */
     err = kvp_http_route_slow(http, "POST", "/register", KVP_HTTP_BODY_MAX, on_register, api);
     if (err == KVP_OK) err = kvp_http_route_slow(http, "POST", "/unregister", KVP_HTTP_BODY_MAX, on_unregister, api);
     if (err != KVP_OK) return err;

@@ -19,7 +19,8 @@ typedef struct {
     kvp_routes_t *routes; /* owned */
     kvp_scratch_t *scratch;
     kvp_buf_t numbers, tokens, rest; /* of a question */
-    _Atomic uint64_t questions, asked_tokens, matched_tokens; /* of whole blocks; matched: by whoever holds most */
+    /* tokens of whole blocks; matched: the longest match of any holder */
+    _Atomic uint64_t questions, asked_tokens, matched_tokens;
     _Atomic uint64_t
         hits[KVP_HIT_LENGTHS]; /* questions by that length: 0, up to 255, 1023, 4095, 16383 tokens, and more */
 } kvp_api_t;

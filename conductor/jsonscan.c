@@ -175,7 +175,7 @@ take_escape(kvp_jsonscan_t *s, char c)
 }
 
 static bool
-take(kvp_jsonscan_t *s, char c)
+take_char(kvp_jsonscan_t *s, char c)
 {
     switch (s->mode) {
     case IN_STRING:
@@ -223,7 +223,7 @@ kvp_jsonscan_feed(kvp_jsonscan_t *s, const char *bytes, size_t len)
     const char *end = bytes + len;
 
     for (; bytes < end; bytes++, s->at++) {
-        if (!take(s, *bytes)) return false;
+        if (!take_char(s, *bytes)) return false;
         for (; bytes + 1 < end && is_inert(s, bytes[1]); bytes++, s->at++)
             add_text(s, bytes[1]);
     }

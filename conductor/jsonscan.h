@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads JSON (RFC 8259) as it arrives and keeps none of it: memory is constant, whatever the text is made of. For texts of clients and servers, whose length and shape are not ours. A caller follows the
- * values that it wants by their depth and their keys, or by where they stand. Whether strings are UTF-8 is not looked at.
- */
+ * Reads JSON (RFC 8259) as it arrives and keeps none of it: memory is constant, whatever the text
+ * is made of. For texts of clients and servers, whose length and shape are not ours. A caller
+ * follows the values that it wants by their depth and their keys, or by where they stand. Whether
+ * strings are UTF-8 is not looked at. */
 #ifndef KVP_CONDUCTOR_JSONSCAN_H
 #define KVP_CONDUCTOR_JSONSCAN_H
 
@@ -15,26 +16,30 @@
 typedef enum { KVP_JSON_BEGIN, KVP_JSON_END, KVP_JSON_STRING, KVP_JSON_WORD, KVP_JSON_KEY } kvp_json_event_t;
 
 typedef struct kvp_jsonscan {
-    uint32_t depth; /* containers that are open around the value */
+    uint32_t depth; /* open containers around the value */
     char keys[KVP_JSONSCAN_KEYS][KVP_JSONSCAN_KEY_MAX + 1]; /* the current key of each of them; "" in an array */
     char text[KVP_JSONSCAN_TEXT_MAX +
               1]; /* of the value: a number or literal, or a string as it stands between its quotes */
     uint32_t text_len; /* at KVP_JSON_BEGIN: 1 = it is an object */
     bool is_cut, has_escape; /* the string: is longer than text; has a backslash */
     size_t begin,
-        end; /* where the key or the value stands in all that was fed; at KVP_JSON_BEGIN begin alone, at KVP_JSON_END end alone */
+        /* where the key or the value stands in all that was fed; at KVP_JSON_BEGIN begin alone, at
+         * KVP_JSON_END end alone */
+        end;
 
     bool (*on)(void *arg, const struct kvp_jsonscan *s, kvp_json_event_t event);
     void *arg;
-    size_t at; /* bytes that were taken */
+    size_t at; /* consumed bytes */
     uint64_t objects; /* a bit for each level: it is an object */
     uint8_t state, mode, hex; /* hex: digits of an escape that are still to come */
 } kvp_jsonscan_t;
 
-/* on(arg, s, event) is called for each key and each value, and at the begin and the end of each container, with the depth outside of it. False from it ends the scan. */
+/* on(arg, s, event) is called for each key and each value, and at the beginning and the end of each
+ * container, with the depth outside of it. Its return value false ends the scan. */
 void kvp_jsonscan_init(kvp_jsonscan_t *s, bool (*on)(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event),
                        void *arg);
-/* kvp_jsonscan_feed takes the next bytes. False: the text is no JSON with an object outside, it is too deep, or `on` returned false. */
+/* kvp_jsonscan_feed takes the next bytes. False: the text is no JSON with an object outside, it is
+ * too deep, or `on` returned false. */
 bool kvp_jsonscan_feed(kvp_jsonscan_t *s, const char *bytes, size_t len);
 bool kvp_jsonscan_is_whole(const kvp_jsonscan_t *s); /* the outermost object has ended */
 

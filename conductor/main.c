@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-conductor: takes in the KV events of engines and pools, and tells routers over HTTP how much of a prompt each instance holds. Threads: the loop takes in events and
- * changes the index, the HTTP server's answers from it, four more answer /route and /register, one writes the data directory, one asks servers for their load, one for tokens, and the proxy has its own.
- */
+ * kvpool-conductor: receives the KV events of engines and pools, and answers routers over HTTP how
+ * much of a prompt each instance holds. Threads: the loop receives events and changes the index;
+ * the HTTP server answers from it; four more answer /route and /register; one writes the data
+ * directory; one asks servers for their load; one for tokens; and the proxy has its own. */
 #include "conductor/api.h"
 #include "conductor/proxy/admin.h"
 #include "conductor/proxy/cors.h"
@@ -248,7 +249,7 @@ note_left_out(void *arg, const uint64_t *urls, uint32_t n)
     kvp_routes_set_left_out(arg, urls, n);
 }
 
-/* That requests could be sent to. */
+/* Returns whether any instance can get requests. */
 static bool
 has_instances(void *arg)
 {
@@ -259,7 +260,7 @@ has_instances(void *arg)
 }
 
 static kvp_err_t
-build(daemon_t *d, const settings_t *s)
+build_parts(daemon_t *d, const settings_t *s)
 {
     const kvp_registry_conf_t conf = {s->hash_seed, (uint32_t)s->blocks_max, s->data_dir};
     int rc = uv_loop_init(&d->uv);
@@ -276,7 +277,8 @@ build(daemon_t *d, const settings_t *s)
     if (err != KVP_OK) return err;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
-    /* Each request of a proxy asks the router, whose handlers never wait. The proxy needs the other descriptors. */
+    /* Each request of a proxy asks the router, whose handlers never wait. The proxy needs the other
+     * descriptors. */
     const uint32_t places = (uint32_t)kvp_min_u64(HTTP_PLACES, kvp_limit_files().max / 4);
     kvp_http_size(d->http, places, places);
     kvp_router_weights_t weights = kvp_router_defaults;
@@ -303,7 +305,7 @@ tear_down(daemon_t *d)
     }
     kvp_routes_stop(d->api.routes);
     kvp_http_destroy(d->http);
-    kvp_proxy_stop(d->proxy); /* handlers may ask it */
+    kvp_proxy_stop(d->proxy); /* handlers may use it */
     kvp_api_fini(&d->api);
     kvp_loop_fini(&d->loop);
     kvp_registry_destroy(d->registry);
@@ -324,7 +326,7 @@ main(int argc, char **argv)
     int rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
     kvp_limit_raise_files();
-    kvp_err_t err = build(&d, &settings);
+    kvp_err_t err = build_parts(&d, &settings);
     if (err == KVP_OK)
         err = kvp_daemon_ready_line(d.proxy == NULL ? NULL : kvp_format_hostport(&d.proxy_bound, proxy), NULL,
                                     kvp_format_hostport(&d.bound, http),

@@ -17,7 +17,7 @@ skip_blanks(cursor_t *c)
         c->at++;
 }
 
-/* Behind the string that begins here. */
+/* Returns the end of the string that begins here. */
 static const uint8_t *
 string_end(const uint8_t *at, const uint8_t *end)
 {
@@ -26,7 +26,7 @@ string_end(const uint8_t *at, const uint8_t *end)
     return at < end ? at + 1 : end;
 }
 
-/* Where the array of that field begins; NULL = there is none. Depth 1 alone counts. */
+/* Returns the beginning of the field's array; NULL = none. Only depth 1 counts. */
 static const uint8_t *
 find_array(const kvp_buf_t *body, const char *name)
 {
@@ -70,7 +70,7 @@ read_number(cursor_t *c, uint64_t max, uint64_t *out)
     return c->at > begin && (c->at == begin + 1 || *begin != '0');
 }
 
-/* Behind its bracket; NULL = it is none. */
+/* Returns the position after its bracket; NULL = malformed. */
 static const uint8_t *
 read_array(cursor_t c, uint64_t max, kvp_buf_t *out)
 {

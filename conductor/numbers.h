@@ -6,9 +6,10 @@
 
 #include "common/buf.h"
 
-/* kvp_numbers_take looks for the field `name` of the body's outermost object. Where that is an array, *rest_out is the body with an empty one in its place, and numbers_out has
- * uint64_t, each of max at most. False: *why_out (of 160 bytes) says what is wrong with the array. The body is nobody's to trust: where it is no JSON at all
- * rest_out is not, either. */
+/* kvp_numbers_take looks for the field `name` of the body's outermost object. If its value is an
+ * array, *rest_out is the body with an empty array in its place, and numbers_out has uint64_t, each
+ * at most max. False: *why_out (160 bytes) has the fault of the array. The body is not trusted: if
+ * it is not JSON, rest_out is not either. */
 bool kvp_numbers_take(const kvp_buf_t *body, const char *name, uint64_t max, kvp_buf_t *rest_out,
                       kvp_buf_t *numbers_out, bool *is_found_out, char why_out[160]);
 

@@ -14,14 +14,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define FIRST_NS (500 * KVP_NS_PER_MS) /* without a connection, until it is dialled */
+#define FIRST_NS (500 * KVP_NS_PER_MS) /* without a connection, before the first dial */
 #define EVERY_NS (5 * KVP_NS_PER_S)
 #define DIAL_NS (2 * KVP_NS_PER_S)
-#define MUTE_DIALS 2u /* that were accepted, until the port is taken for one that speaks something else */
+#define MUTE_DIALS 2u /* accepted dials until the port counts as one of another protocol */
 
-/* A dial under way. It outlives the reach that does not want it any more. */
+/* A dial under way. It may outlive its reach. */
 typedef struct {
-    kvp_reach_t *of; /* NULL = it is not wanted */
+    kvp_reach_t *of; /* NULL = abandoned */
     uv_getaddrinfo_t name;
     uv_tcp_t tcp;
     uv_connect_t connect;
@@ -34,8 +34,8 @@ struct kvp_reach {
     bool speaks;
     bool was_told; /* of why, by a tick */
     char why[160];
-    uint32_t accepted; /* dials, since it was fine */
-    uint64_t since_ns, dialled_ns; /* when it was not fine first, and when it was dialled last; 0 = never */
+    uint32_t accepted; /* accepted dials since the last good state */
+    uint64_t since_ns, dialled_ns; /* beginning of the bad state, and time of the last dial; 0 = never */
     dial_t *dial;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whether anything listens at an endpoint, and why not: ZMQ tries on in silence. While its user has no connection, the endpoint is dialled now and then, and the connection closed at once. On the
- * loop's thread.
- */
+ * Whether anything listens at an endpoint, and why not: ZMQ tries on in silence. While its user has
+ * no connection, the endpoint is dialled now and then, and the connection closed at once. On the
+ * loop's thread. */
 #ifndef KVP_CONDUCTOR_REACH_H
 #define KVP_CONDUCTOR_REACH_H
 
@@ -15,8 +15,9 @@ typedef struct kvp_reach kvp_reach_t;
 kvp_reach_t *kvp_reach_create(uv_loop_t *uv, const char *endpoint, bool speaks);
 void kvp_reach_close(kvp_reach_t *r); /* the loop may turn a few times until its handles are closed; NULL is legal */
 
-/* kvp_reach_tick, a few times a second: is_fine: its user has what it wants from there. True: it has just become unreachable, or has just been reached again. */
+/* kvp_reach_tick, a few times a second. is_fine: its user gets data from there. True: it has just
+ * become unreachable, or reachable again. */
 bool kvp_reach_tick(kvp_reach_t *r, bool is_fine, uint64_t now_ns);
-const char *kvp_reach_why(const kvp_reach_t *r); /* it cannot be reached; "" = it can, or it is not known yet */
+const char *kvp_reach_why(const kvp_reach_t *r); /* the reason why it cannot be reached; "" = reachable, or unknown */
 
 #endif

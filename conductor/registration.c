@@ -13,7 +13,7 @@
 
 /* ---- fields */
 static json_object *
-member(json_object *in, const char *name)
+find_member(json_object *in, const char *name)
 {
     json_object *value = NULL;
 
@@ -31,7 +31,7 @@ is_plain(const char *text)
 bool
 kvp_json_text(json_object *in, const char *name, const char *fallback, char *out, size_t max, char why[160])
 {
-    json_object *value = member(in, name);
+    json_object *value = find_member(in, name);
     const char *text = fallback;
 
     if (value != NULL && !json_object_is_type(value, json_type_string)) {
@@ -56,7 +56,7 @@ bool
 kvp_json_u32(json_object *in, const char *name, uint64_t fallback, uint32_t min, uint32_t max, uint32_t *out,
              char why[160])
 {
-    json_object *value = member(in, name);
+    json_object *value = find_member(in, name);
     int64_t number = (int64_t)fallback;
 
     if (value == NULL && fallback > max) {
@@ -75,7 +75,7 @@ kvp_json_u32(json_object *in, const char *name, uint64_t fallback, uint32_t min,
 bool
 kvp_json_lora(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why[160])
 {
-    json_object *id = member(in, "lora_id");
+    json_object *id = find_member(in, "lora_id");
 
     if (!kvp_json_text(in, "lora_name", "", out, KVP_NAME_TEXT_MAX, why)) return false;
     if (id == NULL) return true;
@@ -105,7 +105,7 @@ kvp_json_salt(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why[160])
 static bool
 read_key(json_object *in, kvp_registration_t *r, char why[160])
 {
-    const bool is_shared = json_object_get_boolean(member(in, "shared"));
+    const bool is_shared = json_object_get_boolean(find_member(in, "shared"));
 
     return kvp_json_text(in, "instance_id", NULL, r->instance, KVP_NAME_TEXT_MAX, why) &&
            kvp_json_text(in, "tenant_id", "default", r->tenant, KVP_NAME_TEXT_MAX, why) &&
@@ -115,7 +115,7 @@ read_key(json_object *in, kvp_registration_t *r, char why[160])
 static bool
 read_backends(json_object *in, kvp_registration_t *r, char why[160])
 {
-    json_object *list = member(in, "backends");
+    json_object *list = find_member(in, "backends");
 
     if (list == NULL) return true;
     if (!json_object_is_type(list, json_type_array) || json_object_array_length(list) > KVP_BACKENDS_MAX ||
@@ -147,7 +147,7 @@ read_backends(json_object *in, kvp_registration_t *r, char why[160])
 static bool
 read_rest(json_object *in, kvp_registration_t *r, char why[160])
 {
-    json_object *shared = member(in, "shared");
+    json_object *shared = find_member(in, "shared");
 
     if (shared != NULL && !json_object_is_type(shared, json_type_boolean)) {
         snprintf(why, 160, "shared is neither true nor false");

@@ -2,10 +2,10 @@
  * See registry.h.
  *
  * Design notes.
- * - One thread changes the index. Those who ask read the roster, and what it leads to, inside an epoch.
- * - A publisher that goes is left out of the roster, and its view ends, both at once for those who ask. What it held is swept in slices, and it is freed when no reader can
- *   see it.
- */
+ * - One thread changes the index. Readers use the roster, and the structures that it points to,
+ *   inside an epoch.
+ * - A publisher that leaves is removed from the roster, and its view ends, both at once for
+ *   readers. Its blocks are swept in slices, and it is freed when no reader can see it. */
 #include "conductor/registry.h"
 
 #include "conductor/registry_priv.h"
@@ -20,14 +20,13 @@
 
 #define TICK_MS 100u
 #define BATCH 256u /* messages of a publisher in a turn */
-#define SWEEP 20000u /* entries that are freed in a turn */
+#define SWEEP 20000u /* entries freed in a turn */
 #define DIGESTS_NS (10 * KVP_NS_PER_S) /* between questions for a pool's digests */
 #define DRIFT_MIN_NS (20 * KVP_NS_PER_S)
 #define DRIFT_MAX_NS (3600 * KVP_NS_PER_S)
-#define ROOM_EVERY_NS KVP_NS_PER_S /* it takes long, and may give little */
-#define LOST_NS                                                                                                        \
-    (60 * KVP_NS_PER_S) /* a publisher that was unreachable for so long makes room where there are too many */
-#define KNOWN_MAX (4u << 20) /* places of a publisher that are remembered of what it does not hold */
+#define ROOM_EVERY_NS KVP_NS_PER_S /* the search takes long, and may free little */
+#define LOST_NS (60 * KVP_NS_PER_S) /* with too many publishers, one that was unreachable for this long is removed */
+#define KNOWN_MAX (4u << 20) /* remembered places of a publisher's removed blocks */
 
 /* ---- the roster */
 static int
@@ -75,7 +74,7 @@ on_pool_event(void *arg, const kvp_event_t *event)
 {
     kvp_publisher_t *p = arg;
 
-    /* In a replay what was told before may be newer than a digest. */
+    /* During a replay the repeated events may be newer than a digest. */
     if (event->kind == KVP_EVENT_DIGEST && p->feed.is_asking) return;
     kvp_pools_take(p->registry->pools, &p->source, event);
 }
@@ -112,7 +111,8 @@ feed_drop(void *arg)
         kvp_events_drop(&p->applier);
 }
 
-/* What drifts again and again (two objects of one part, a publisher that reckons otherwise) is not to cost a snapshot each time. */
+/* Limits the replays after drifts: a permanent difference (two objects of one part, a publisher
+ * with another count) must not cost a snapshot each time. */
 static void
 note_drift(kvp_publisher_t *p)
 {
@@ -213,7 +213,7 @@ on_connected(void *arg)
     kvp_feed_connected(&p->feed, kvp_boot_ns());
 }
 
-/* The index is full: places of what nobody holds go first. */
+/* The index is full: removes places without a holder first. */
 static bool
 make_room(void *arg)
 {
@@ -275,14 +275,14 @@ end_publisher(kvp_registry_t *r, kvp_publisher_t *p)
     if (p->reg.is_shared) kvp_pools_drop(r->pools, &p->source);
     kvp_list_del(&p->link);
     kvp_list_add_tail(&r->ending, &p->link);
-    if (p->reg.is_shared) on_wanted(r, NULL, false); /* another one may tell of the same pool */
+    if (p->reg.is_shared) on_wanted(r, NULL, false); /* another publisher may report the same pool */
     r->n--;
     publish_roster(r);
     kvp_view_end(p->view);
     kvp_epoch_retire(&r->epoch, mark_unseen, NULL, (uintptr_t)p);
 }
 
-/* False: there are too many joins. */
+/* Returns false with too many joins. */
 static bool
 join_pools(kvp_registry_t *r, kvp_publisher_t *p)
 {
@@ -347,7 +347,7 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, kvp_publisher_
 }
 
 static kvp_publisher_t *
-find(const kvp_registry_t *r, const kvp_registration_t *key)
+find_publisher(const kvp_registry_t *r, const kvp_registration_t *key)
 {
     kvp_list_foreach (pos, &r->publishers) {
         kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
@@ -357,7 +357,7 @@ find(const kvp_registry_t *r, const kvp_registration_t *key)
     return NULL;
 }
 
-/* An endpoint that we bind is for one engine: its events do not say whose they are. */
+/* A bound endpoint serves one engine: its events do not name their sender. */
 static bool
 is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char why[160])
 {
@@ -376,7 +376,7 @@ is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char 
     return false;
 }
 
-/* The publisher that has been unreachable for longest makes room. False: there is none for LOST_NS. */
+/* Removes the longest unreachable publisher. Returns false without one of LOST_NS. */
 static bool
 end_lost(kvp_registry_t *r)
 {
@@ -398,14 +398,15 @@ end_lost(kvp_registry_t *r)
 kvp_err_t
 kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160])
 {
-    kvp_publisher_t *old = find(r, what), *p;
+    kvp_publisher_t *old = find_publisher(r, what), *p;
     kvp_err_t err;
 
     snprintf(why, 160, "there are too many publishers");
     if (old != NULL && memcmp(&old->reg, what, sizeof *what) == 0) return KVP_OK;
     if (old == NULL && r->n == KVP_PUBLISHERS_MAX && !end_lost(r)) return KVP_LIMIT;
     if (is_endpoint_taken(r, what, why)) return KVP_HELD;
-    /* Where both bind one endpoint the old one has to go first; else it stays if the new one is refused. */
+    /* If both bind one endpoint the old one has to be closed first; else it stays if the new one is
+     * refused. */
     if (old != NULL && (strcmp(old->reg.endpoint, what->endpoint) == 0 ||
                         kvp_subscription_is_same_bound(old->reg.endpoint, what->endpoint))) {
         end_publisher(r, old);
@@ -426,7 +427,7 @@ kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160
 kvp_err_t
 kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key)
 {
-    kvp_publisher_t *p = find(r, key);
+    kvp_publisher_t *p = find_publisher(r, key);
 
     if (p == NULL) return KVP_NOT_FOUND;
     end_publisher(r, p);
@@ -461,7 +462,7 @@ look_at_ready(kvp_registry_t *r)
     if (is_ready && !r->is_starting) r->is_ready = true;
 }
 
-/* A pool that said something since it was compared is compared again. */
+/* Compares a pool again that sent events since its last comparison. */
 static void
 ask_digests(kvp_publisher_t *p, uint64_t now_ns)
 {
@@ -472,7 +473,8 @@ ask_digests(kvp_publisher_t *p, uint64_t now_ns)
     kvp_subscription_ask_digests(p->sub);
 }
 
-/* A damaged view is emptied, and the publisher is replayed. One that cannot be replayed goes on with what comes. */
+/* Empties a damaged view, and replays its publisher. A publisher without replay continues with its
+ * next events. */
 static void
 look_at_view(kvp_publisher_t *p)
 {
@@ -489,7 +491,7 @@ look_at_view(kvp_publisher_t *p)
     p->repairs++;
 }
 
-/* Says once that an endpoint cannot be reached, and once that it is reached again. */
+/* Logs once that an endpoint cannot be reached, and once that it is reached again. */
 static void
 look_at_reach(kvp_publisher_t *p, kvp_reach_t *reach, const char *endpoint, bool is_fine, uint64_t now_ns)
 {
@@ -633,7 +635,7 @@ void
 kvp_registry_destroy(kvp_registry_t *r)
 {
     if (r == NULL || !kvp_registry_close_dir(r)) return;
-    kvp_epoch_collect(&r->epoch); /* nobody reads any more */
+    kvp_epoch_collect(&r->epoch); /* without readers */
     while (!kvp_list_is_empty(&r->publishers)) {
         kvp_publisher_t *p = kvp_list_first(&r->publishers, kvp_publisher_t, link);
 

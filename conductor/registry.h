@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The publishers: who is registered, what each is subscribed to and holds, and the roster that those who ask read. On the loop's thread, but for
- * what is marked.
- */
+ * The publishers: registrations, subscriptions, blocks, and the roster for readers. On the loop's
+ * thread, except for marked functions. */
 #ifndef KVP_CONDUCTOR_REGISTRY_H
 #define KVP_CONDUCTOR_REGISTRY_H
 
@@ -26,25 +25,30 @@ typedef struct kvp_registry kvp_registry_t;
 
 /* NOMEM, SYS (the data directory cannot be used), CORRUPT (what it has is no list of registrations); logged. */
 kvp_err_t kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry_t **out) KVP_MUST_USE;
-/* kvp_registry_stop closes all sockets and handles, which takes a turn of the loop; kvp_registry_destroy after it has ended. */
+/* kvp_registry_stop closes all sockets and handles, which takes a turn of the loop;
+ * kvp_registry_destroy after it has ended. */
 void kvp_registry_stop(kvp_registry_t *r);
 void kvp_registry_destroy(kvp_registry_t *r);
 
-/* kvp_registry_add subscribes; one of the same key is replaced, unless it is the same in all. LIMIT, INVALID (an endpoint that ZMQ does not take), HELD (another one has
- * bound the endpoint), SYS, NOMEM; logged, and *why_out says why.
- * kvp_registry_remove: NOT_FOUND. kvp_registry_load adds those of a file, a JSON array: as --publishers names it. */
+/* kvp_registry_add subscribes; a publisher of the same key is replaced, unless it is the same in
+ * all fields. LIMIT, INVALID (an endpoint that ZMQ refuses), HELD (another publisher has bound the
+ * endpoint), SYS, NOMEM; logged, with the reason in *why_out. kvp_registry_remove: NOT_FOUND.
+ * kvp_registry_load adds the publishers of a file, a JSON array: the file of --publishers. */
 kvp_err_t kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why_out[160]) KVP_MUST_USE;
 kvp_err_t kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key) KVP_MUST_USE;
 kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;
 
-/* kvp_registry_is_kept, of any thread but the loop's: whether all changes are in the data directory; waits up to 2 s for that. True without a directory.
- * kvp_registry_trouble, of any thread: why the data directory is not written. */
+/* kvp_registry_is_kept, of any thread but the loop's: whether all changes are in the data
+ * directory; waits up to 2 s for that. True without a directory. kvp_registry_trouble, of any
+ * thread: why the data directory is not written. */
 bool kvp_registry_is_kept(kvp_registry_t *r);
 bool kvp_registry_trouble(const kvp_registry_t *r, char *text, size_t cap);
 
-/* kvp_registry_is_ready, of any thread; from then on it stays true: those that were there at the start have been replayed, or cannot be. */
+/* kvp_registry_is_ready, from any thread; once true it stays true: all publishers of the start have
+ * been replayed, or cannot be. */
 bool kvp_registry_is_ready(const kvp_registry_t *r);
-/* kvp_registry_write_unreachable: the field `unreachable` of an object, an array of publishers of which an endpoint cannot be reached. */
+/* kvp_registry_write_unreachable: the field `unreachable` of an object, an array of publishers of
+ * which an endpoint cannot be reached. */
 void kvp_registry_write_unreachable(const kvp_registry_t *r, kvp_jsonw_t *w);
 /* kvp_registry_write_why, of any thread: the field `why` of an object, a list of texts; nothing without trouble. */
 void kvp_registry_write_why(const kvp_registry_t *r, kvp_jsonw_t *w);
@@ -53,13 +57,15 @@ void kvp_registry_write_view(const kvp_registry_t *r,
                              kvp_jsonw_t *w); /* fields of an object: what each instance holds */
 void kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out);
 
-/* kvp_registry_match, of any thread with a scratch of its own: space's texts and tenant are the question's. on_answer is called inside an epoch. False: no memory. */
+/* kvp_registry_match, of any thread with a scratch of its own: space's texts and tenant are the
+ * question's. on_answer is called inside an epoch. False: no memory. */
 typedef void (*kvp_on_answer_fn)(void *arg, const kvp_answer_t *answers, uint32_t n);
 bool kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char *instance, const uint64_t *hashes,
                         size_t n, kvp_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg) KVP_MUST_USE;
 /* kvp_registry_each, of any thread: calls for each publisher of an engine, by instance and rank, inside an epoch. */
 void kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_member_t *member), void *arg);
-/* kvp_registry_has_lora, of any thread, from a function that kvp_registry_each calls: events named that adapter of that model. */
+/* kvp_registry_has_lora, from any thread, in a callback of kvp_registry_each: events named the
+ * adapter of the model. */
 bool kvp_registry_has_lora(const kvp_registry_t *r, const char *model, const char *lora);
 uint64_t kvp_registry_hash_seed(const kvp_registry_t *r);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry's data directory: the file of registrations, which the disk's thread writes again after each change, and the lists of
- * publishers that are read at the start. On the loop's thread, except for the functions that are marked in registry.h.
- */
+ * The registry's data directory: the file of registrations, which the disk's thread writes again
+ * after each change, and the lists of publishers that are read at the start. On the loop's thread,
+ * except for the functions that are marked in registry.h. */
 #include "conductor/registry_priv.h"
 
 #include "common/clock.h"
@@ -19,7 +19,7 @@
 #define FILE_NAME "registrations.json"
 #define RETRY_NS (5 * KVP_NS_PER_S)
 #define WAIT_MS 2000u /* of /register and /unregister for the disk, */
-#define CROWD_WAIT_MS 500u /* or so long where two wait already: the threads that wait also answer /route */
+#define CROWD_WAIT_MS 500u /* or this long while two wait already: the waiting threads also answer /route */
 #define FINISH_MS 2000u /* of the start and the end */
 
 /* ---- writing */
@@ -91,11 +91,11 @@ void
 kvp_registry_tick_file(kvp_registry_t *r, uint64_t now_ns)
 {
     if (r->disk == NULL) return;
-    kvp_disk_reap(r->disk); /* also logs a disk that hangs */
+    kvp_disk_reap(r->disk); /* also logs a hanging disk */
     if (r->file.writing == 0 && r->file.kept < r->file.changes && now_ns >= r->file.retry_ns) submit_file(r);
 }
 
-/* ---- questions of other threads */
+/* ---- calls of other threads */
 bool
 kvp_registry_is_kept(kvp_registry_t *r)
 {
@@ -213,7 +213,7 @@ bool
 kvp_registry_close_dir(kvp_registry_t *r)
 {
     if (r->disk == NULL) return true;
-    for (uint32_t i = 0; i < 2; i++) { /* first what is under way, then what is left */
+    for (uint32_t i = 0; i < 2; i++) { /* first the write under way, then the remaining changes */
         kvp_pools_flush(r->pools);
         if (kvp_disk_finish(r->disk, FINISH_MS)) continue;
         kvp_log_error("conductor", "the latest changes are not kept: the data directory does not answer dir=%s",

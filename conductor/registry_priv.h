@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry's own structures: registry.c changes them, report.c writes reports from them. All fields
- * belong to the loop's thread, except those that are atomic.
- */
+ * The registry's own structures: registry.c changes them, report.c writes reports from them. All
+ * fields belong to the loop's thread, except atomic ones. */
 #ifndef KVP_CONDUCTOR_REGISTRY_PRIV_H
 #define KVP_CONDUCTOR_REGISTRY_PRIV_H
 
@@ -41,10 +40,10 @@ typedef struct {
     kvp_buf_t text; /* while `writing`: the disk's thread reads it */
     uint64_t writing; /* the newest change in text; 0 = no job is under way */
     uint64_t retry_ns;
-    pthread_mutex_t lock; /* guards the writing of these by the loop's thread, and their reading by others: */
+    pthread_mutex_t lock; /* guards writes of these fields by the loop's thread, and reads by others: */
     pthread_cond_t changed;
     uint32_t waiting_n; /* threads in kvp_registry_is_kept */
-    uint64_t changes, tried, kept; /* numbers of the newest change, and of those that were tried and written */
+    uint64_t changes, tried, kept; /* numbers of the newest change, of the last attempt and of the last success */
 } kvp_registry_file_t;
 
 struct kvp_registry {
@@ -69,8 +68,9 @@ struct kvp_registry {
     _Atomic bool is_ready;
 };
 
-/* In registry_file.c. kvp_registry_open_dir: SYS, CORRUPT; logged. kvp_registry_close_dir waits for the disk; false: the disk does not answer, so the
- * registry must not be freed. kvp_registry_save queues the file of registrations. */
+/* In registry_file.c. kvp_registry_open_dir: SYS, CORRUPT; logged. kvp_registry_close_dir waits for
+ * the disk; false: the disk does not answer, so the registry must not be freed. kvp_registry_save
+ * queues the file of registrations. */
 void kvp_registry_init_file(kvp_registry_t *r);
 kvp_err_t kvp_registry_open_dir(kvp_registry_t *r) KVP_MUST_USE;
 bool kvp_registry_close_dir(kvp_registry_t *r) KVP_MUST_USE;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The reports of the registry: /services, /global_view, the unreachable publishers and the metrics. Reads the registry and changes nothing. On the
- * loop's thread.
- */
+ * The reports of the registry: /services, /global_view, the unreachable publishers and the metrics.
+ * Reads the registry and changes nothing. On the loop's thread. */
 #include "conductor/registry_priv.h"
 
 #include "common/clock.h"
@@ -43,7 +42,7 @@ write_source(const kvp_pool_source_t *source, kvp_jsonw_t *w)
     kvp_jsonw_close(w, ']');
 }
 
-/* What pools hold of an engine's blocks. */
+/* Writes the pools' part of an engine's blocks. */
 static void
 write_joins(const kvp_applier_t *a, kvp_jsonw_t *w)
 {
@@ -57,7 +56,7 @@ write_joins(const kvp_applier_t *a, kvp_jsonw_t *w)
     kvp_jsonw_close(w, ']');
 }
 
-/* Messages of other engines that connected to the same bound endpoint. */
+/* Writes the messages of other engines at the same bound endpoint. */
 static void
 write_refused(const kvp_subscription_t *sub, kvp_jsonw_t *w)
 {
@@ -200,7 +199,7 @@ kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
 }
 
 static void
-metric(kvp_buf_t *out, const char *name, const char *type, const char *help, uint64_t value)
+write_metric(kvp_buf_t *out, const char *name, const char *type, const char *help, uint64_t value)
 {
     char text[512];
     const int n = snprintf(text, sizeof text,
@@ -240,25 +239,28 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
         stale_ms = kvp_max_u64(stale_ms, (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
     }
     kvp_index_stats(r->ix, &index);
-    metric(out, "degraded", "gauge", "causes for which /health says degraded",
-           kvp_registry_trouble(r, text, sizeof text));
-    metric(out, "publishers", "gauge", "publishers that are registered", r->n);
-    metric(out, "unreachable_publishers", "gauge", "publishers of which an endpoint cannot be reached", unreachable);
-    metric(out, "blocks", "gauge", "blocks that are known", index.blocks);
-    metric(out, "resident_blocks", "gauge", "blocks that publishers hold, of each of them", resident);
-    metric(out, "index_bytes", "gauge", "memory of blocks, and of what publishers hold", index.bytes + bytes);
-    metric(out, "staleness_ms", "gauge", "longest time for which a publisher's view is not known to be whole, ms",
-           stale_ms);
-    metric(out, "messages_total", "counter", "messages that were taken in", messages);
-    metric(out, "events_total", "counter", "events of them", events);
-    metric(out, "skipped_total", "counter", "events that were not taken, which /services tells by their reasons",
-           skipped);
-    metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", gaps);
-    metric(out, "replays_total", "counter", "replays that were asked for", replays);
-    metric(out, "unjoined_blocks", "gauge",
-           "blocks of a pool of which no engine has told where they stand, at the engine that lacks most", unjoined);
-    metric(out, "drifts_total", "counter", "times that a pool's digests were others than what was known of it", drifts);
-    metric(out, "left_out_total", "counter", "blocks that were left out because the index contradicted itself",
-           index.left_out);
-    metric(out, "drops_total", "counter", "times that what a publisher holds was given up", drops);
+    write_metric(out, "degraded", "gauge", "causes for which /health says degraded",
+                 kvp_registry_trouble(r, text, sizeof text));
+    write_metric(out, "publishers", "gauge", "publishers that are registered", r->n);
+    write_metric(out, "unreachable_publishers", "gauge", "publishers of which an endpoint cannot be reached",
+                 unreachable);
+    write_metric(out, "blocks", "gauge", "blocks that are known", index.blocks);
+    write_metric(out, "resident_blocks", "gauge", "blocks that publishers hold, of each of them", resident);
+    write_metric(out, "index_bytes", "gauge", "memory of blocks, and of what publishers hold", index.bytes + bytes);
+    write_metric(out, "staleness_ms", "gauge", "longest time for which a publisher's view is not known to be whole, ms",
+                 stale_ms);
+    write_metric(out, "messages_total", "counter", "messages that were taken in", messages);
+    write_metric(out, "events_total", "counter", "events of them", events);
+    write_metric(out, "skipped_total", "counter", "events that were not taken, which /services tells by their reasons",
+                 skipped);
+    write_metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", gaps);
+    write_metric(out, "replays_total", "counter", "replays that were asked for", replays);
+    write_metric(out, "unjoined_blocks", "gauge",
+                 "blocks of a pool of which no engine has told where they stand, at the engine that lacks most",
+                 unjoined);
+    write_metric(out, "drifts_total", "counter", "times that a pool's digests were others than what was known of it",
+                 drifts);
+    write_metric(out, "left_out_total", "counter", "blocks that were left out because the index contradicted itself",
+                 index.left_out);
+    write_metric(out, "drops_total", "counter", "times that what a publisher holds was given up", drops);
 }

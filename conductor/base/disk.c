@@ -107,7 +107,8 @@ kvp_disk_reap(kvp_disk_t *d)
     }
 }
 
-/* Waits for the end of a job. False: the current one takes longer than timeout_ms, or there is none left. */
+/* Waits for the end of a job. Returns false if the current one takes longer than timeout_ms, or if
+ * none is left. */
 static bool
 wait_for_job(kvp_disk_t *d, uint32_t timeout_ms)
 {

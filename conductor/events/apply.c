@@ -13,7 +13,7 @@
 #define NAME_MAX_BYTES 512u /* of a model, salt, tenant or adapter in an event */
 
 static void
-skip(kvp_applier_t *a, kvp_skip_t why)
+count_skip(kvp_applier_t *a, kvp_skip_t why)
 {
     a->done.skips[why]++;
 }
@@ -33,9 +33,9 @@ is_one_of(kvp_text_t text, const char *const *words)
     return *words != NULL;
 }
 
-/* What the event says, else what the registration says. */
+/* Returns the event's own text, else the registration's. */
 static const char *
-either(kvp_text_t text, const char *registered, char room[NAME_MAX_BYTES])
+own_or_registered(kvp_text_t text, const char *registered, char room[NAME_MAX_BYTES])
 {
     if (text.at == NULL) return registered;
     if (text.len >= NAME_MAX_BYTES) return NULL;
@@ -99,7 +99,7 @@ find_slot(const kvp_applier_t *a, const kvp_event_t *ev)
 /* Where the next block goes. */
 typedef struct {
     uint32_t space, depth; /* depth: KVP_DEPTH_UNKNOWN = that of its parent is not known */
-    bool has_before; /* something stands before it: */
+    bool has_before; /* blocks come before it: */
     uint64_t before; /* its hash */
     bool is_outside;
     bool is_given; /* the event's hashes are used as they are */
@@ -117,10 +117,10 @@ read_names(const kvp_applier_t *a, const kvp_event_t *ev, names_t *out)
     kvp_space_t *s = &out->space;
 
     *s = (kvp_space_t){
-        .model = either(ev->model, a->terms.model, out->model),
-        .salt = either(ev->is_standard ? ev->additional_salt : ev->salt, a->terms.salt, out->salt),
-        .tenant = either(ev->tenant, a->terms.tenant, out->tenant),
-        .lora = either(ev->lora, a->terms.lora, out->lora),
+        .model = own_or_registered(ev->model, a->terms.model, out->model),
+        .salt = own_or_registered(ev->is_standard ? ev->additional_salt : ev->salt, a->terms.salt, out->salt),
+        .tenant = own_or_registered(ev->tenant, a->terms.tenant, out->tenant),
+        .lora = own_or_registered(ev->lora, a->terms.lora, out->lora),
         .block_size = a->terms.block_size,
     };
     return s->model != NULL && s->salt != NULL && s->tenant != NULL && s->lora != NULL;
@@ -148,7 +148,7 @@ key_of(const kvp_event_t *ev, uint32_t space, uint64_t hash)
     return ev->is_standard ? XXH3_64bits_withSeed(&hash, sizeof hash, space) : hash;
 }
 
-/* The spot behind the event's parent. False: the view does not know that one. */
+/* Finds the spot after the event's parent. Returns false if the view does not know the parent. */
 static bool
 find_behind(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
 {
@@ -171,7 +171,8 @@ find_behind(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
     return true;
 }
 
-/* A rolling hash names the whole prefix. So the event's own serve where the tokens before them are not known. */
+/* A rolling hash names the whole prefix. So the event's own hashes serve if the tokens before are
+ * unknown. */
 static void
 find_standard_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
 {
@@ -193,21 +194,21 @@ find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
     *out = (spot_t){.space = KVP_SPACE_NONE};
     if (!ev->is_standard && ev->has_parent) {
         if (!find_behind(a, ev, out)) {
-            skip(a, KVP_SKIP_parent);
+            count_skip(a, KVP_SKIP_parent);
             return false;
         }
         if (out->is_outside || ev->salt.at == NULL || is_text(ev->salt, kvp_spaces_get(a->spaces, out->space)->salt))
             return true;
-        skip(a, KVP_SKIP_salt);
+        count_skip(a, KVP_SKIP_salt);
         return false;
     }
-    if (ev->is_standard && !ev->has_base && !ev->has_parent) { /* a pool's event: it stands nowhere */
-        skip(a, KVP_SKIP_malformed);
+    if (ev->is_standard && !ev->has_base && !ev->has_parent) { /* a pool's event: without a place in a prompt */
+        count_skip(a, KVP_SKIP_malformed);
         return false;
     }
     out->space = space_of(a, ev);
     if (out->space == KVP_SPACE_NONE) {
-        skip(a, KVP_SKIP_too_many);
+        count_skip(a, KVP_SKIP_too_many);
         return false;
     }
     if (ev->is_standard) find_standard_spot(a, ev, out);
@@ -264,16 +265,17 @@ is_known(const kvp_applier_t *a, const kvp_event_t *ev)
     return true;
 }
 
-/* Of upstream's store connector, which tells what it has put, and never that it is gone. */
+/* An event of upstream's store connector, which reports puts, and never removals. */
 static bool
 is_connectors(const kvp_event_t *ev)
 {
     return !ev->is_standard && ev->medium.at != NULL && ev->medium.len == 3 && memcmp(ev->medium.at, "cpu", 3) == 0;
 }
 
-/* The block, of which the caller's use is taken, is there. Where the pool itself tells what it has, the connector's events tell no more than places. */
+/* The block is stored; the call takes the caller's use of the block. If the pool itself reports its
+ * contents, the connector's events only give places. */
 static void
-hold(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
+hold_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
 {
     const bool is_pools = a->joins_n > 0 && is_connectors(ev);
 
@@ -285,18 +287,19 @@ hold(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint
         kvp_view_store(a->view, slot, hash, block, is_counted);
 }
 
-/* A copy of that hash, which is known to stand at that block. */
+/* A copy of the hash, whose block is known. */
 static void
 hold_known(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
 {
     if (block != KVP_BLOCK_NONE)
         block = kvp_index_use(a->ix, kvp_index_space(a->ix, block), kvp_index_hash(a->ix, block),
                               kvp_index_depth(a->ix, block));
-    hold(a, ev, slot, hash, block, is_counted);
+    hold_block(a, ev, slot, hash, block, is_counted);
     a->done.stored++;
 }
 
-/* Events that say nothing of a salt may lack one: where the hash is known already it stands there. */
+/* An event without any statement about a salt may have lost its salt: a hash that is known keeps
+ * its place. */
 static bool
 use_known(kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -310,7 +313,8 @@ use_known(kvp_applier_t *a, const kvp_event_t *ev)
     return true;
 }
 
-/* Hashes without tokens: vLLM's offloading tells them of blocks that its engine told with tokens before. It has one copy of each. */
+/* Hashes without tokens: vLLM's offloading reports blocks that its engine reported with tokens
+ * before. It has one copy of each. */
 static void
 store_by_hash(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot)
 {
@@ -318,14 +322,14 @@ store_by_hash(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot)
         uint32_t block = KVP_BLOCK_NONE;
 
         if (kvp_view_place_in(a->view, ev->hashes[i], ev->group, &block) == KVP_PLACE_UNKNOWN)
-            skip(a, KVP_SKIP_no_tokens);
+            count_skip(a, KVP_SKIP_no_tokens);
         else
             hold_known(a, ev, slot, ev->hashes[i], block, false);
     }
 }
 
 static void
-store(kvp_applier_t *a, const kvp_event_t *ev)
+store_blocks(kvp_applier_t *a, const kvp_event_t *ev)
 {
     static const char *const kinds[] = {"full_attention", "mla_attention", "sink_full_attention", NULL};
     const bool needs_tokens = ev->is_standard ? ev->tokens != NULL : ev->tokens_n > 0;
@@ -333,21 +337,21 @@ store(kvp_applier_t *a, const kvp_event_t *ev)
     spot_t spot;
 
     if (ev->spec_kind.at != NULL && !is_one_of(ev->spec_kind, kinds)) {
-        skip(a, KVP_SKIP_cache_kind);
+        count_skip(a, KVP_SKIP_cache_kind);
         return;
     }
     if (!ev->is_standard && ev->block_size != 0 && ev->block_size != a->terms.block_size) {
-        skip(a, KVP_SKIP_block_size);
+        count_skip(a, KVP_SKIP_block_size);
         return;
     }
     if (needs_tokens && ev->tokens_n != (uint64_t)ev->n * a->terms.block_size) {
-        skip(a, KVP_SKIP_tokens);
+        count_skip(a, KVP_SKIP_tokens);
         return;
     }
     if (ev->tokens_n > 0 && use_known(a, ev)) return;
     slot = slot_of(a, ev);
     if (slot == KVP_SLOTS_MAX) {
-        skip(a, KVP_SKIP_too_many);
+        count_skip(a, KVP_SKIP_too_many);
         return;
     }
     if (!ev->is_standard && ev->tokens_n == 0) {
@@ -359,10 +363,10 @@ store(kvp_applier_t *a, const kvp_event_t *ev)
 
     for (uint32_t i = 0; i < ev->n; i++) {
         if (!use_block(a, ev, i, &spot, &block)) {
-            skip(a, KVP_SKIP_too_many);
+            count_skip(a, KVP_SKIP_too_many);
             return;
         }
-        hold(a, ev, slot, key_of(ev, space, ev->hashes[i]), block, !ev->is_standard);
+        hold_block(a, ev, slot, key_of(ev, space, ev->hashes[i]), block, !ev->is_standard);
         a->done.stored++;
     }
 }
@@ -376,7 +380,8 @@ remove_all(kvp_applier_t *a, const kvp_event_t *ev)
         a->done.removed += kvp_view_remove(a->view, slot, key_of(ev, space, ev->hashes[i]));
 }
 
-/* The event's stream holds nothing any more: that backend in that namespace, on that medium. False: it held nothing. */
+/* Clears the event's stream: the backend in the namespace, on the medium. Returns false if it was
+ * empty. */
 static bool
 clear_stream(kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -392,7 +397,8 @@ mix_text(const char *text, uint64_t seed)
     return XXH3_64bits_withSeed(text, strlen(text), seed);
 }
 
-/* What tells streams apart: the namespace, as the registration completes it, the backend and the medium. False: a name is too long. */
+/* Reads the identity of the stream: the namespace, completed from the registration, the backend and
+ * the medium. Returns false for a too long name. */
 static bool
 read_stream(const kvp_applier_t *a, const kvp_event_t *ev, uint64_t *key_out)
 {
@@ -404,14 +410,15 @@ read_stream(const kvp_applier_t *a, const kvp_event_t *ev, uint64_t *key_out)
     return true;
 }
 
-/* False: it was seen. What was missed may have been a removal, so the stream's blocks are dropped. */
+/* Returns false for a repeated event. A missed event may have been a removal, so a gap drops the
+ * stream's blocks. */
 static bool
 is_next(kvp_applier_t *a, const kvp_event_t *ev)
 {
     uint64_t key;
 
     if (!read_stream(a, ev, &key)) {
-        skip(a, KVP_SKIP_too_many);
+        count_skip(a, KVP_SKIP_too_many);
         return false;
     }
     switch (kvp_streams_step(&a->streams, key, ev->event_id)) {
@@ -443,27 +450,27 @@ is_foreign(const kvp_applier_t *a, const kvp_event_t *ev)
            (ev->has_rank && ev->dp_rank != a->terms.rank);
 }
 
-/* ---- what is called */
+/* ---- public functions */
 void
 kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
 {
     a->done.events++;
     if (ev->is_standard && is_foreign(a, ev)) {
-        skip(a, KVP_SKIP_foreign);
+        count_skip(a, KVP_SKIP_foreign);
         return;
     }
     if (ev->is_standard && ev->block_size != 0 && ev->block_size != a->terms.block_size) {
-        skip(a, KVP_SKIP_block_size);
+        count_skip(a, KVP_SKIP_block_size);
         return;
     }
     if (ev->medium.len > KVP_MEDIUM_NAME_MAX) {
-        skip(a, KVP_SKIP_medium);
+        count_skip(a, KVP_SKIP_medium);
         return;
     }
     if (ev->is_standard && !is_next(a, ev)) return;
     switch (ev->kind) {
     case KVP_EVENT_STORED:
-        store(a, ev);
+        store_blocks(a, ev);
         break;
     case KVP_EVENT_REMOVED:
         remove_all(a, ev);
@@ -489,7 +496,7 @@ on_event(void *arg, const kvp_event_t *ev)
 static void
 on_skip(void *arg, kvp_skip_t why)
 {
-    skip(arg, why);
+    count_skip(arg, why);
 }
 
 bool
@@ -499,7 +506,7 @@ kvp_events_apply(kvp_applier_t *a, const void *payload, size_t len)
     uint32_t rank;
 
     if (kvp_decode(&a->decoder, payload, len, &ops, &rank)) return true;
-    skip(a, KVP_SKIP_malformed);
+    count_skip(a, KVP_SKIP_malformed);
     return false;
 }
 

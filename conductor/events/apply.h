@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Enters a publisher's events into its view of the index, under what its registration says.
- */
+ * Enters a publisher's events into its view of the index, completed from its registration. */
 #ifndef KVP_CONDUCTOR_EVENTS_APPLY_H
 #define KVP_CONDUCTOR_EVENTS_APPLY_H
 
@@ -10,7 +9,7 @@
 #include "conductor/index/view.h"
 #include "conductor/pool/pool.h"
 
-/* What a registration says of each event that does not say it itself. Texts are borrowed. */
+/* The registration's values for fields that an event omits. Texts are borrowed. */
 typedef struct {
     const char *model, *tenant, *salt, *lora;
     uint32_t block_size, rank;
@@ -28,9 +27,9 @@ typedef struct {
     kvp_view_t *view;
     kvp_terms_t terms;
     uint64_t hash_seed;
-    kvp_join_t *joins[KVP_POOLS_MAX]; /* borrowed: of the pools that it stores in */
+    kvp_join_t *joins[KVP_POOLS_MAX]; /* borrowed: joins of the pools where the publisher stores */
     uint32_t joins_n;
-    bool (*make_room)(void *arg); /* the index is full: true = it may not be any more. NULL = there is nobody to ask */
+    bool (*make_room)(void *arg); /* called when the index is full: true = room may have come. NULL = none */
     void *arg;
     kvp_decoder_t decoder;
     kvp_applied_t done;
@@ -41,7 +40,7 @@ void kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, k
                       const kvp_terms_t *terms, uint64_t hash_seed);
 void kvp_applier_fini(kvp_applier_t *a);
 
-/* kvp_events_apply enters the events of one payload. False: it is none, which is counted. */
+/* kvp_events_apply enters the events of one payload. False: malformed, which is counted. */
 bool kvp_events_apply(kvp_applier_t *a, const void *payload, size_t len);
 /* kvp_events_apply_one enters one. */
 void kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *event);

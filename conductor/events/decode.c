@@ -2,9 +2,8 @@
  * See decode.h.
  *
  * Design notes.
- * - msgpack-c makes objects of what is told to be there, before it is: an array of 2^32 would be allocated. So the payload is walked first
- *   (is_sound), which costs a tenth of that.
- */
+ * - msgpack-c allocates objects by the announced counts, before the bytes: an array of 2^32 would
+ *   be allocated. So the payload is walked first (is_sound), which costs a tenth of the decoding. */
 #include "conductor/events/decode.h"
 
 #include <msgpack.h>
@@ -17,7 +16,7 @@
 typedef msgpack_object object_t;
 
 /* ---- walking */
-/* Bytes of the header, and what it says: `more` objects follow, behind `skip` bytes. 0 = it is none. */
+/* Reads a header: `more` objects follow, after `skip` bytes. Returns its length, 0 = malformed. */
 static size_t
 read_header(const uint8_t *at, size_t left, uint64_t *skip_out, uint64_t *more_out)
 {
@@ -54,7 +53,7 @@ read_header(const uint8_t *at, size_t left, uint64_t *skip_out, uint64_t *more_o
     return 1 + width;
 }
 
-/* One object, whole, and no more objects than there are bytes; not too deep. */
+/* Checks for one whole object, with no more objects than bytes, and limited depth. */
 static bool
 is_sound(const uint8_t *at, size_t len)
 {
@@ -129,7 +128,7 @@ is_text(const object_t *o, const char *text)
 }
 
 static void
-put(fields_t fields, uint32_t i, const object_t *o)
+put_field(fields_t fields, uint32_t i, const object_t *o)
 {
     if (o->type != MSGPACK_OBJECT_NIL) fields[i] = o;
 }
@@ -140,12 +139,13 @@ fields_of_map(const msgpack_object_map *map, fields_t fields)
     for (uint32_t i = 0; i < map->size; i++)
         for (uint32_t f = 0; f < FIELDS; f++)
             if (is_text(&map->ptr[i].key, names[f])) {
-                put(fields, f, &map->ptr[i].val);
+                put_field(fields, f, &map->ptr[i].val);
                 break;
             }
 }
 
-/* SGLang's map of what has no place of its own in an array. Two salts in one event are none: no text, so that the event is not taken. */
+/* SGLang's map of fields without a position in an array. Two salts in one event are invalid: the
+ * field becomes a non-text, so that the event is refused. */
 static void
 fields_of_metadata(const object_t *o, fields_t fields)
 {
@@ -158,8 +158,8 @@ fields_of_metadata(const object_t *o, fields_t fields)
         before == NULL || msgpack_object_equal(*before, *inside[F_CACHE_SALT]) ? inside[F_CACHE_SALT] : o;
 }
 
-/* Arrays have the tag first, and the fields in the order of vLLM's classes, of which the last ones may be left out. SGLang's have a map besides, behind the medium or
- * behind all. */
+/* Arrays have the tag first, and the fields in the order of vLLM's classes, of which the last ones
+ * may be omitted. SGLang's arrays also have a map, after the medium or at the end. */
 static void
 fields_of_array(const msgpack_object_array *array, fields_t fields)
 {
@@ -170,8 +170,8 @@ fields_of_array(const msgpack_object_array *array, fields_t fields)
         if (is_stored && i > F_MEDIUM && array->ptr[i].type == MSGPACK_OBJECT_MAP)
             fields_of_metadata(&array->ptr[i], fields);
         else if (is_stored && i <= F_KV_CACHE_SPEC_KIND)
-            put(fields, i, &array->ptr[i]);
-        if (!is_stored && i < sizeof removed) put(fields, removed[i], &array->ptr[i]);
+            put_field(fields, i, &array->ptr[i]);
+        if (!is_stored && i < sizeof removed) put_field(fields, removed[i], &array->ptr[i]);
     }
 }
 
@@ -195,7 +195,8 @@ read_u32(const object_t *o, uint32_t *out)
     return true;
 }
 
-/* An integer, which may be signed (mod 2^64), or the bytes of a longer hash, of which the last eight count, as vLLM shortens them itself. */
+/* An integer, which may be signed (mod 2^64), or the bytes of a longer hash, of which the last
+ * eight count, as vLLM shortens them itself. */
 static bool
 read_hash(const object_t *o, uint64_t *out)
 {
@@ -272,7 +273,8 @@ add_salt(kvp_event_t *ev, kvp_text_t salt, kvp_skip_t *why)
     return true;
 }
 
-/* One key of block i. It is the adapter's, a salt, or no matter of tokens. A salt without the tag is the first other text of a prompt's first block. */
+/* Reads one key of block i: the adapter's name, a salt, or another input such as an image. A salt
+ * without the tag is the first other text of a prompt's first block. */
 static bool
 read_extra_key(const object_t *key, uint32_t i, kvp_event_t *ev, kvp_skip_t *why)
 {
@@ -292,7 +294,8 @@ read_extra_key(const object_t *key, uint32_t i, kvp_event_t *ev, kvp_skip_t *why
     return true;
 }
 
-/* A list for each block. SGLang joins events of single blocks, and leaves the list of the first one: what is no salt there belongs to nobody knows which block. */
+/* Reads a list for each block. SGLang joins events of single blocks, and keeps the list of the
+ * first one: a key there that is not a salt belongs to an unknown block. */
 static bool
 read_extra_keys(const object_t *o, kvp_event_t *ev, kvp_skip_t *why)
 {
@@ -311,7 +314,7 @@ read_extra_keys(const object_t *o, kvp_event_t *ev, kvp_skip_t *why)
     return o->via.array.size == ev->n || (ev->salt.at != NULL && ev->outside_from == ev->n);
 }
 
-/* The salt of an event that has a field for it. */
+/* Reads the salt of an event with a field for it. */
 static bool
 read_salt(fields_t f, kvp_event_t *ev, kvp_skip_t *why)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An event as the index takes it, whoever told it: what vLLM's, SGLang's and the standard's events have in common. Texts and arrays are borrowed from
- * the decoder, until the callback returns.
- */
+ * An event in the index's form, independent of its source: the common content of vLLM's, SGLang's
+ * and the standard's events. Texts and arrays are borrowed from the decoder, until the callback
+ * returns. */
 #ifndef KVP_CONDUCTOR_EVENTS_EVENT_H
 #define KVP_CONDUCTOR_EVENTS_EVENT_H
 
@@ -12,7 +12,7 @@ typedef struct {
     size_t len;
 } kvp_text_t;
 
-/* Stands in front of a salt where routers' and engines' keys have to be told apart from it. */
+/* Prefix of a salt where it has to differ from routers' and engines' keys. */
 #define KVP_SALT_TAG "dynamo-cache-salt:"
 
 typedef enum { KVP_EVENT_STORED, KVP_EVENT_REMOVED, KVP_EVENT_CLEARED, KVP_EVENT_DIGEST } kvp_event_kind_t;
@@ -28,7 +28,7 @@ typedef struct {
     uint32_t block_size; /* 0 = absent */
     uint32_t group;
     kvp_text_t medium, lora, spec_kind;
-    bool tells_salt; /* without a salt it has none; else nothing is said of it */
+    bool tells_salt; /* false: the event states no salt; true: an empty salt means none */
     kvp_text_t salt; /* of an engine's event */
     uint32_t outside_from; /* the first block that is not of tokens alone; n = none */
 

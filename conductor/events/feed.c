@@ -2,9 +2,9 @@
  * See feed.h.
  *
  * Design notes.
- * - A replay is asked for from the last message inclusive: other bytes under its number, or none at all, say that another process publishes there now.
- * - Live messages wait while a replay is under way. Where they are too many they are let go, and asked for again.
- */
+ * - A replay begins with the last known message: other bytes under its number, or no message, show
+ *   that another process publishes there now.
+ * - Live messages wait during a replay. Over the limit they are dropped, and asked for again. */
 #include "conductor/events/feed.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ typedef struct {
 } queued_t;
 
 static void
-ask(kvp_feed_t *f, uint64_t from, uint64_t now_ns)
+ask_replay(kvp_feed_t *f, uint64_t from, uint64_t now_ns)
 {
     f->is_asking = f->is_first = true;
     f->is_anew = f->is_doubted = false;
@@ -33,11 +33,11 @@ ask(kvp_feed_t *f, uint64_t from, uint64_t now_ns)
 static void
 ask_on(kvp_feed_t *f, uint64_t now_ns)
 {
-    ask(f, f->has_last && !f->is_partial ? f->last : 0, now_ns);
+    ask_replay(f, f->has_last && !f->is_partial ? f->last : 0, now_ns);
 }
 
 static void
-drop(kvp_feed_t *f)
+drop_applied(kvp_feed_t *f)
 {
     f->stats.drops += f->has_last;
     f->has_last = false;
@@ -46,7 +46,7 @@ drop(kvp_feed_t *f)
 }
 
 static void
-apply(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
+apply_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
     f->has_last = true;
     f->last = seq;
@@ -64,9 +64,9 @@ is_last(const kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
     return f->has_last && seq == f->last && XXH3_64bits(payload, len) == f->last_digest;
 }
 
-/* ---- what came during a replay */
+/* ---- messages that arrive during a replay */
 static void
-enqueue(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
+enqueue_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
     const queued_t head = {seq, len};
 
@@ -85,10 +85,11 @@ enqueue(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
     }
 }
 
-static void take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
+static void take_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 
-/* As if they came now. The replay has shown that the process is the same, so what is not above the last one was there before. One that shows a gap has another replay
- * begin, and the rest wait on. */
+/* Handles the queued messages as if they arrived now. The replay has shown that the process is the
+ * same, so a queued message that is not above the last one is known. A gap begins another replay,
+ * and the rest keeps waiting. */
 static void
 run_queue(kvp_feed_t *f, uint64_t now_ns)
 {
@@ -101,35 +102,35 @@ run_queue(kvp_feed_t *f, uint64_t now_ns)
         memcpy(&head, queue.data + at, sizeof head);
         at += sizeof head;
         if (f->is_asking)
-            enqueue(f, head.seq, queue.data + at, head.len);
+            enqueue_message(f, head.seq, queue.data + at, head.len);
         else if (f->has_last && head.seq <= f->last)
             f->stats.duplicates++;
         else
-            take(f, head.seq, queue.data + at, head.len, now_ns);
+            take_message(f, head.seq, queue.data + at, head.len, now_ns);
         at += head.len + -head.len % 8;
     }
     kvp_buf_fini(&queue);
 }
 
 /* ---- live */
-/* What cannot be asked for is given up, and what comes is the beginning. */
+/* Without a replay the earlier messages are given up, and the received one is the beginning. */
 static void
 begin_with(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
-    drop(f);
+    drop_applied(f);
     f->tries = 0;
     f->is_partial = f->can_replay;
-    apply(f, seq, payload, len);
+    apply_message(f, seq, payload, len);
     f->sure_ns = now_ns;
 }
 
 static void
-take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
+take_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
     const bool is_begin = !f->has_last && (seq == 0 || !f->can_replay);
 
     if (is_begin || (f->has_last && seq == f->last + 1)) {
-        apply(f, seq, payload, len);
+        apply_message(f, seq, payload, len);
         f->sure_ns = now_ns;
         f->tries = 0;
         return;
@@ -145,7 +146,7 @@ take(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_
         return;
     }
     f->tries++;
-    enqueue(f, seq, payload, len);
+    enqueue_message(f, seq, payload, len);
     ask_on(f, now_ns);
 }
 
@@ -154,9 +155,9 @@ kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint
 {
     f->heard_ns = now_ns;
     if (f->is_asking)
-        enqueue(f, seq, payload, len);
+        enqueue_message(f, seq, payload, len);
     else
-        take(f, seq, payload, len, now_ns);
+        take_message(f, seq, payload, len, now_ns);
 }
 
 /* ---- a replay */
@@ -165,16 +166,16 @@ replayed_first(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
     f->is_first = false;
     if (!f->has_last || f->is_partial) {
-        if (f->has_last) drop(f);
+        if (f->has_last) drop_applied(f);
         f->is_partial = false;
-        apply(f, seq, payload, len);
+        apply_message(f, seq, payload, len);
         return;
     }
     if (is_last(f, seq, payload, len)) return;
-    if (seq > f->last) { /* what lies between is not kept there any more */
+    if (seq > f->last) { /* the publisher no longer keeps the messages between */
         f->stats.gaps++;
-        drop(f);
-        apply(f, seq, payload, len);
+        drop_applied(f);
+        apply_message(f, seq, payload, len);
         return;
     }
     f->stats.incarnations++;
@@ -189,13 +190,13 @@ kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, 
     if (f->is_first) {
         replayed_first(f, seq, payload, len);
     } else if (seq == f->last + 1) {
-        apply(f, seq, payload, len);
-    } else if (seq > f->last) { /* it skips some itself */
+        apply_message(f, seq, payload, len);
+    } else if (seq > f->last) { /* the publisher itself skipped numbers */
         f->stats.gaps++;
-        drop(f);
-        apply(f, seq, payload, len);
+        drop_applied(f);
+        apply_message(f, seq, payload, len);
     } else {
-        return; /* that is no progress */
+        return; /* no progress */
     }
     f->asked_ns = now_ns;
 }
@@ -204,8 +205,8 @@ void
 kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
     if (!f->is_asking || f->is_anew) return;
-    if (f->is_first || !f->has_last || f->last != seq - 1) { /* another one: the one before came to nothing */
-        if (f->has_last) drop(f);
+    if (f->is_first || !f->has_last || f->last != seq - 1) { /* a new attempt: the one before had no result */
+        if (f->has_last) drop_applied(f);
         f->is_first = f->is_partial = false;
         f->has_last = true;
         f->last = seq - 1;
@@ -220,7 +221,7 @@ kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, 
 static void
 end_replay(kvp_feed_t *f, uint64_t now_ns)
 {
-    const bool asks_again = f->has_overflown || f->is_doubted; /* what came meanwhile is there, and was let go */
+    const bool asks_again = f->has_overflown || f->is_doubted; /* messages that arrived meanwhile were dropped */
 
     f->is_asking = f->has_overflown = false;
     f->sure_ns = now_ns;
@@ -235,16 +236,16 @@ kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns)
 {
     if (!f->is_asking) return;
     f->heard_ns = now_ns;
-    /* Not even the last message is there: somebody else publishes, who has not come so far. */
+    /* Even the last message is missing: another process publishes, with fewer messages so far. */
     if (f->is_first && f->has_last) {
         f->stats.incarnations++;
         f->is_anew = true;
     }
-    if (f->is_anew) { /* what waits may be of the one before; what is not is told again */
+    if (f->is_anew) { /* queued messages may be of the former process; others are repeated by the replay */
         kvp_buf_reset(&f->queue);
         f->has_overflown = false;
-        drop(f);
-        ask(f, 0, now_ns);
+        drop_applied(f);
+        ask_replay(f, 0, now_ns);
         return;
     }
     end_replay(f, now_ns);
@@ -260,7 +261,7 @@ kvp_feed_digest(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
     }
     f->digest_seq = seq;
     kvp_buf_reset(&f->digest);
-    kvp_buf_append(&f->digest, payload, len); /* without memory there is none */
+    kvp_buf_append(&f->digest, payload, len); /* on a lack of memory the digest is dropped */
     if (f->digest.err != KVP_OK) kvp_buf_reset(&f->digest);
 }
 
@@ -268,18 +269,18 @@ void
 kvp_feed_again(kvp_feed_t *f, uint64_t now_ns)
 {
     if (!f->can_replay) return;
-    drop(f);
+    drop_applied(f);
     kvp_buf_reset(&f->queue);
     f->has_overflown = f->is_partial = false;
     f->tries = 0;
-    ask(f, 0, now_ns);
+    ask_replay(f, 0, now_ns);
 }
 
 /* ---- time */
 void
 kvp_feed_disconnected(kvp_feed_t *f)
 {
-    if (!f->can_replay && f->has_last) drop(f);
+    if (!f->can_replay && f->has_last) drop_applied(f);
 }
 
 void
@@ -299,9 +300,9 @@ kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns)
 {
     if (f->is_asking && now_ns - f->asked_ns > REPLAY_MAX_NS) {
         f->stats.failed_replays++;
-        drop(f);
+        drop_applied(f);
         f->is_partial = true;
-        f->tries = TRIES_MAX; /* what comes is the beginning, until it is asked again in a while */
+        f->tries = TRIES_MAX; /* messages from now on are the beginning, until the next attempt in a while */
         f->heard_ns = now_ns;
         end_replay(f, now_ns);
     } else if (f->can_replay && !f->is_asking && now_ns - f->heard_ns > SILENCE_NS) {
@@ -318,7 +319,7 @@ kvp_feed_init(kvp_feed_t *f, const kvp_feed_ops_t *ops, bool can_replay, uint64_
     f->heard_ns = f->sure_ns = now_ns;
     kvp_buf_init(&f->queue, 0);
     kvp_buf_init(&f->digest, KVP_FEED_QUEUE_MAX);
-    if (can_replay) ask(f, 0, now_ns);
+    if (can_replay) ask_replay(f, 0, now_ns);
 }
 
 void

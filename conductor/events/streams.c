@@ -18,7 +18,7 @@ kvp_streams_step(kvp_streams_t *s, uint64_t stream, uint64_t id)
     const kvp_digest_t key = {.lo = stream, .hi = 1};
     uint64_t *at = kvp_digestmap_at(&s->young, key), *was = at != NULL ? at : kvp_digestmap_at(&s->old, key);
     const bool is_first = was == NULL;
-    const uint64_t last = was == NULL ? id : *was; /* the id that is to follow */
+    const uint64_t last = was == NULL ? id : *was; /* the id before the expected one */
 
     if (id == UINT64_MAX || id < last) return KVP_STREAM_SEEN;
     if (at == NULL && s->young.n == KVP_STREAMS_MIN) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The standard hash of blocks: XXH3-64 with a seed, of a block's tokens, and of that behind the hash of all blocks before. Source: the KV events API,
- * "Hashing standard".
- */
+ * The standard hash of blocks: XXH3-64 with a seed, over the hash of all blocks before and the
+ * block's tokens. Source: the KV events API, "Hashing standard". */
 #ifndef KVP_CONDUCTOR_INDEX_CHAIN_H
 #define KVP_CONDUCTOR_INDEX_CHAIN_H
 
@@ -9,7 +8,8 @@
 
 #include <xxhash.h>
 
-/* kvp_chain_next is the hash of the prompt up to the end of these n tokens. before is that of what stands before them; NULL = nothing does. */
+/* kvp_chain_next is the hash of the prompt up to the end of these n tokens. before is the hash of
+ * the tokens before them; NULL = none. */
 static inline uint64_t
 kvp_chain_next(const uint64_t *before, const uint32_t *tokens, size_t n, uint64_t seed)
 {

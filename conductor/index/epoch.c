@@ -2,9 +2,9 @@
  * See epoch.h.
  *
  * Design notes.
- * - A reader stores the epoch that it saw, and then loads what it reads; both are sequentially consistent with the writer, which first takes a thing
- *   out of reach, and then looks at the readers. So a reader whose mark the writer does not see finds the thing gone.
- */
+ * - A reader stores the epoch that it saw, and then loads its data; both are sequentially
+ *   consistent with the writer, which first unlinks an object and then checks the readers. So a
+ *   reader whose mark the writer does not see finds the object unlinked. */
 #include "conductor/index/epoch.h"
 
 #include "common/log.h"

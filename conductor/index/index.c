@@ -2,12 +2,12 @@
  * See index.h.
  *
  * Design notes.
- * - Blocks lie in pieces that never move. A table finds them: 4096 parts by the upper bits of the mixed hash, each of which grows by a quarter for
- *   itself, so that no growth takes long and little memory is unused. An entry has 32 bits of the hash beside the number: a
- *   look-up reads one entry and one block, in most cases.
- * - Entries never move within a part: one that is taken out leaves a mark, and a part that is full of marks is made anew. So a reader misses nothing
- *   that stays.
- */
+ * - Blocks lie in pieces that never move. A table finds them: 4096 parts by the upper bits of the
+ *   mixed hash, each of which grows by a quarter on its own, so that no growth takes long and
+ *   little memory is unused. An entry has 32 bits of the hash beside the number: in most cases a
+ *   look-up reads one entry and one block.
+ * - Entries never move within a part: a removed one leaves a mark, and a part that is full of marks
+ *   is rebuilt. So a reader misses no entry that stays. */
 #include "conductor/index/index.h"
 
 #include "common/hash.h"
@@ -23,7 +23,7 @@
 #define PIECE_BITS 16u
 #define PIECE (1u << PIECE_BITS) /* blocks */
 #define PIECES (1u << (32 - PIECE_BITS))
-#define GONE 1u /* number of an entry that was taken out; blocks begin behind it */
+#define GONE 1u /* number of a removed entry; blocks have higher numbers */
 #define FIRST 2u
 #define CAP_MIN 8u
 
@@ -53,11 +53,11 @@ struct kvp_index {
     uint32_t blocks_max;
     part_t parts[PARTS];
     _Atomic(block_t *) pieces[PIECES];
-    uint32_t numbers; /* that were given out */
+    uint32_t numbers; /* numbers ever assigned */
     kvp_orphans_t orphans;
     kvp_buf_t learning; /* uint32_t: blocks whose depth is known now, and whose children may wait for it */
     uint64_t blocks, bytes, left_out;
-    kvp_buf_t spare; /* uint32_t: numbers of blocks that are free */
+    kvp_buf_t spare; /* uint32_t: free block numbers */
     kvp_buf_t spare_holders; /* and of holders */
     uint32_t holders_n;
     bool is_dead[KVP_HOLDERS_MAX];
@@ -111,7 +111,7 @@ new_number(kvp_index_t *ix)
 
 /* ---- the table */
 static uint64_t
-mixed(const kvp_index_t *ix, uint32_t space, uint64_t hash)
+mix_hash(const kvp_index_t *ix, uint32_t space, uint64_t hash)
 {
     return kvp_mix64(&ix->mix, hash, space);
 }
@@ -158,7 +158,7 @@ make_anew(kvp_index_t *ix, part_t *p)
 
         if ((uint32_t)entry < FIRST) continue;
         b = block_at(ix, (uint32_t)entry);
-        at = place_of(t, mixed(ix, b->space, b->hash));
+        at = place_of(t, mix_hash(ix, b->space, b->hash));
         while (t->entries[at] != 0)
             at = at + 1 == cap ? 0 : at + 1;
         atomic_store_explicit(&t->entries[at], entry, memory_order_relaxed);
@@ -174,7 +174,7 @@ make_anew(kvp_index_t *ix, part_t *p)
 
 /* The number, or KVP_BLOCK_NONE; *place_out is where it stands. */
 static uint32_t
-find(const kvp_index_t *ix, const table_t *t, uint64_t key, uint32_t space, uint64_t hash, uint32_t *place_out)
+find_block(const kvp_index_t *ix, const table_t *t, uint64_t key, uint32_t space, uint64_t hash, uint32_t *place_out)
 {
     uint32_t at;
 
@@ -209,7 +209,7 @@ learn_depth(kvp_index_t *ix, uint32_t number, uint32_t depth)
     if (ix->learning.err != KVP_OK) kvp_panic("out of memory: depths of blocks");
 }
 
-/* The block's depth, and with it that of all that waits behind it. */
+/* Sets the depth of the block, and of all blocks that wait for it. */
 static void
 learn_depths(kvp_index_t *ix, uint32_t number, uint32_t depth)
 {
@@ -229,10 +229,10 @@ learn_depths(kvp_index_t *ix, uint32_t number, uint32_t depth)
 uint32_t
 kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth)
 {
-    const uint64_t key = mixed(ix, space, hash);
+    const uint64_t key = mix_hash(ix, space, hash);
     part_t *p = part_of(ix, key);
     table_t *t = atomic_load_explicit(&p->table, memory_order_relaxed);
-    uint32_t at, number = find(ix, t, key, space, hash, &at);
+    uint32_t at, number = find_block(ix, t, key, space, hash, &at);
     block_t *b;
 
     if (number != KVP_BLOCK_NONE) {
@@ -267,9 +267,9 @@ kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth)
 uint32_t
 kvp_index_use_behind(kvp_index_t *ix, uint32_t space, uint64_t hash, uint64_t parent)
 {
-    const uint64_t key = mixed(ix, space, parent);
+    const uint64_t key = mix_hash(ix, space, parent);
     const table_t *t = atomic_load_explicit(&part_of(ix, key)->table, memory_order_relaxed);
-    uint32_t at, number = find(ix, t, key, space, parent, &at);
+    uint32_t at, number = find_block(ix, t, key, space, parent, &at);
     uint32_t depth = number == KVP_BLOCK_NONE ? KVP_DEPTH_UNKNOWN : depth_of(block_at(ix, number));
 
     if (depth != KVP_DEPTH_UNKNOWN) depth++;
@@ -279,17 +279,17 @@ kvp_index_use_behind(kvp_index_t *ix, uint32_t space, uint64_t hash, uint64_t pa
     return number;
 }
 
-/* False: the table does not have it. */
+/* Returns false if the table does not have the block. */
 static bool
 take_out(kvp_index_t *ix, uint32_t number)
 {
     const block_t *b = block_at(ix, number);
-    const uint64_t key = mixed(ix, b->space, b->hash);
+    const uint64_t key = mix_hash(ix, b->space, b->hash);
     part_t *p = part_of(ix, key);
     table_t *t = atomic_load_explicit(&p->table, memory_order_relaxed);
     uint32_t at;
 
-    if (find(ix, t, key, b->space, b->hash, &at) != number) return false;
+    if (find_block(ix, t, key, b->space, b->hash, &at) != number) return false;
     atomic_store_explicit(&t->entries[at], GONE, memory_order_release);
     p->gone++;
     ix->blocks--;
@@ -420,7 +420,7 @@ kvp_index_depth(const kvp_index_t *ix, uint32_t block)
 }
 
 /* ---- looking up */
-/* Three passes, so that memory is on its way for all of them at once: tables, entries, blocks. */
+/* Three passes, so that memory is fetched for all blocks at once: tables, entries, blocks. */
 void
 kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint64_t *hashes, size_t n,
                uint32_t *sets_out)
@@ -429,7 +429,7 @@ kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint
     uint64_t keys[KVP_LOOK_AHEAD];
 
     for (size_t i = 0; i < n; i++) {
-        keys[i] = mixed(ix, space, hashes[i]);
+        keys[i] = mix_hash(ix, space, hashes[i]);
         tables[i] = atomic_load_explicit(&part_of(ix, keys[i])->table, memory_order_acquire);
         if (tables[i] != NULL) __builtin_prefetch(&tables[i]->entries[place_of(tables[i], keys[i])]);
     }
@@ -443,7 +443,7 @@ kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint
     }
     for (size_t i = 0; i < n; i++) {
         uint32_t at;
-        const uint32_t number = find(ix, tables[i], keys[i], space, hashes[i], &at);
+        const uint32_t number = find_block(ix, tables[i], keys[i], space, hashes[i], &at);
         const block_t *b = number == KVP_BLOCK_NONE ? NULL : block_at(ix, number);
 
         sets_out[i] = b == NULL || (depth_of(b) != depth + i && depth_of(b) != KVP_DEPTH_UNKNOWN)

@@ -17,7 +17,7 @@ key_of(uint32_t slot, uint32_t space)
 }
 
 static kvp_keylist_t *
-find(const kvp_keylists_t *l, uint32_t slot, uint32_t space)
+find_list(const kvp_keylists_t *l, uint32_t slot, uint32_t space)
 {
     const uint64_t *at = kvp_digestmap_at(&l->at, key_of(slot, space));
 
@@ -25,7 +25,7 @@ find(const kvp_keylists_t *l, uint32_t slot, uint32_t space)
 }
 
 static void
-grow(kvp_keylists_t *l)
+grow_lists(kvp_keylists_t *l)
 {
     const uint32_t cap = l->cap == 0 ? 8 : 2 * l->cap;
 
@@ -39,13 +39,13 @@ grow(kvp_keylists_t *l)
 }
 
 static kvp_keylist_t *
-make(kvp_keylists_t *l, uint32_t slot, uint32_t space)
+make_list(kvp_keylists_t *l, uint32_t slot, uint32_t space)
 {
     uint64_t *at = kvp_digestmap_insert(&l->at, key_of(slot, space));
     kvp_keylist_t *list;
 
     if (at == NULL) kvp_panic("out of memory: keys of streams");
-    if (l->free == 0) grow(l);
+    if (l->free == 0) grow_lists(l);
     *at = l->free;
     list = &l->lists[l->free];
     l->free = list->next;
@@ -55,7 +55,7 @@ make(kvp_keylists_t *l, uint32_t slot, uint32_t space)
 }
 
 static void
-end(kvp_keylists_t *l, kvp_keylist_t *list)
+free_list(kvp_keylists_t *l, kvp_keylist_t *list)
 {
     kvp_buf_fini(&list->keys);
     kvp_digestmap_remove(&l->at, key_of(list->slot, list->space));
@@ -73,7 +73,7 @@ by_value(const void *a, const void *b)
 
 /* Each key that is held is left once. */
 static void
-pack(kvp_keylist_t *list, bool (*is_held)(void *arg, uint32_t slot, uint64_t key), void *arg)
+pack_list(kvp_keylist_t *list, bool (*is_held)(void *arg, uint32_t slot, uint64_t key), void *arg)
 {
     uint64_t *keys = (uint64_t *)list->keys.data;
     const size_t n = list->keys.len / sizeof *keys;
@@ -89,10 +89,10 @@ void
 kvp_keylists_add(kvp_keylists_t *l, uint32_t slot, uint32_t space, uint64_t key,
                  bool (*is_held)(void *arg, uint32_t slot, uint64_t key), void *arg)
 {
-    kvp_keylist_t *list = find(l, slot, space);
+    kvp_keylist_t *list = find_list(l, slot, space);
 
-    if (list == NULL) list = make(l, slot, space);
-    if (list->keys.len / sizeof key >= 2ull * list->held + SPARE) pack(list, is_held, arg);
+    if (list == NULL) list = make_list(l, slot, space);
+    if (list->keys.len / sizeof key >= 2ull * list->held + SPARE) pack_list(list, is_held, arg);
     list->held++;
     kvp_buf_append(&list->keys, &key, sizeof key);
     if (list->keys.err != KVP_OK) kvp_panic("out of memory: keys of streams");
@@ -101,15 +101,15 @@ kvp_keylists_add(kvp_keylists_t *l, uint32_t slot, uint32_t space, uint64_t key,
 void
 kvp_keylists_remove(kvp_keylists_t *l, uint32_t slot, uint32_t space)
 {
-    kvp_keylist_t *list = find(l, slot, space);
+    kvp_keylist_t *list = find_list(l, slot, space);
 
-    if (list != NULL && --list->held == 0) end(l, list);
+    if (list != NULL && --list->held == 0) free_list(l, list);
 }
 
 uint32_t
 kvp_keylists_held(const kvp_keylists_t *l, uint32_t slot, uint32_t space)
 {
-    const kvp_keylist_t *list = find(l, slot, space);
+    const kvp_keylist_t *list = find_list(l, slot, space);
 
     return list == NULL ? 0 : list->held;
 }
@@ -117,7 +117,7 @@ kvp_keylists_held(const kvp_keylists_t *l, uint32_t slot, uint32_t space)
 void
 kvp_keylists_take(kvp_keylists_t *l, uint32_t slot, uint32_t space, kvp_buf_t *keys_out)
 {
-    kvp_keylist_t *list = find(l, slot, space);
+    kvp_keylist_t *list = find_list(l, slot, space);
 
     kvp_buf_init(keys_out, 0);
     if (list == NULL) return;
@@ -133,7 +133,7 @@ kvp_keylists_drop(kvp_keylists_t *l, uint32_t slots)
 
         if (list->held == 0 || (slots & 1u << list->slot) == 0) continue;
         list->held = 0;
-        end(l, list);
+        free_list(l, list);
     }
 }
 

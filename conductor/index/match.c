@@ -2,15 +2,15 @@
  * See match.h.
  *
  * Design notes.
- * - Sets of neighbouring blocks are mostly one set, which is seen by its number; then nothing is done. Else the set's holders are stamped with the
- *   number of the block, and whoever is not stamped has come to the end of its run. So a block costs no more than its holders and those whose runs go on.
- */
+ * - Neighbouring blocks mostly have one set, which shows by its number; then no work is needed.
+ *   Else the set's holders are stamped with the number of the block, and the run of every holder
+ *   without the stamp has ended. So a block costs at most its holders and the running ones. */
 #include "conductor/index/match.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NAMELESS KVP_MEDIA_MAX /* a medium of which the answer does not tell */
+#define NAMELESS KVP_MEDIA_MAX /* a medium without a field in the answer */
 #define GOING_MAX ((1 + KVP_POOLS_MAX) * KVP_MEDIA_MAX) /* of an answer */
 
 /* A holder of which the block may be, for a medium of an answer. */
@@ -44,7 +44,7 @@ kvp_scratch_destroy(kvp_scratch_t *s)
 }
 
 static bool
-reserve(kvp_scratch_t *s, uint32_t n)
+reserve_answers(kvp_scratch_t *s, uint32_t n)
 {
     if (n <= s->cap) return true;
     free(s->answers);
@@ -84,7 +84,7 @@ medium_of(kvp_answer_t *a, const char *name)
 
 /* Returns how many media may have a run. */
 static uint32_t
-begin(const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s, uint32_t *n_out)
+begin_runs(const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s, uint32_t *n_out)
 {
     uint32_t going = 0;
 
@@ -113,10 +113,10 @@ begin(const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s, uin
     return going;
 }
 
-/* The media of one answer stand together in `going`. One whose own run has ended stays as long as another of its answer goes on: the block may be on any of them. Returns how
- * many are left. */
+/* The media of one answer stand together in `going`. One whose own run has ended stays as long as
+ * another of its answer goes on: the block may be on any of them. Returns how many are left. */
 static uint32_t
-step(kvp_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block)
+step_runs(kvp_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block)
 {
     const uint32_t stamp = s->base + block + 1;
     uint32_t kept = 0;
@@ -146,7 +146,7 @@ step(kvp_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block)
 
 /* Runs that never ended are as long as the prompt. */
 static void
-end(kvp_scratch_t *s, uint32_t going, uint32_t n)
+end_runs(kvp_scratch_t *s, uint32_t going, uint32_t n)
 {
     for (uint32_t i = 0; i < going; i++) {
         const going_t *g = &s->going[i];
@@ -163,12 +163,12 @@ kvp_match(const kvp_index_t *ix, const kvp_roster_t *roster, const kvp_question_
 {
     uint32_t found[KVP_LOOK_AHEAD], before = KVP_SET_NONE, going;
 
-    if (!reserve(s, roster->n)) return false;
+    if (!reserve_answers(s, roster->n)) return false;
     if (s->base > UINT32_MAX - q->n - 1) {
         memset(s->stamps, 0, sizeof s->stamps);
         s->base = 0;
     }
-    going = begin(roster, q, s, n_out);
+    going = begin_runs(roster, q, s, n_out);
     *answers_out = s->answers;
     for (size_t at = 0; at < q->n && going > 0 && q->space != KVP_SPACE_NONE; at += KVP_LOOK_AHEAD) {
         const size_t n = kvp_min_u64(KVP_LOOK_AHEAD, q->n - at);
@@ -176,11 +176,11 @@ kvp_match(const kvp_index_t *ix, const kvp_roster_t *roster, const kvp_question_
         kvp_index_find(ix, q->space, (uint32_t)at, q->hashes + at, n, found);
         for (size_t i = 0; i < n && going > 0; i++) {
             if (at + i > 0 && found[i] == before) continue;
-            going = step(s, going, kvp_sets_get(kvp_index_sets(ix), found[i]), (uint32_t)(at + i));
+            going = step_runs(s, going, kvp_sets_get(kvp_index_sets(ix), found[i]), (uint32_t)(at + i));
             before = found[i];
         }
     }
-    if (q->space != KVP_SPACE_NONE) end(s, going, (uint32_t)q->n);
+    if (q->space != KVP_SPACE_NONE) end_runs(s, going, (uint32_t)q->n);
     s->base += (uint32_t)q->n + 1;
     return true;
 }

@@ -20,7 +20,7 @@ block_key(uint32_t block)
 }
 
 static void
-set(kvp_digestmap_t *map, kvp_digest_t key, uint32_t node)
+set_node(kvp_digestmap_t *map, kvp_digest_t key, uint32_t node)
 {
     uint64_t *at = kvp_digestmap_insert(map, key);
 
@@ -59,8 +59,8 @@ kvp_orphans_add(kvp_orphans_t *o, uint32_t block, uint32_t space, uint64_t paren
     first = kvp_digestmap_at(&o->by_parent, key);
     o->nodes[node] = (kvp_orphan_t){parent, space, block, first == NULL ? 0 : (uint32_t)*first, 0};
     if (first != NULL) o->nodes[*first].before = node;
-    set(&o->by_parent, key, node);
-    set(&o->by_block, block_key(block), node);
+    set_node(&o->by_parent, key, node);
+    set_node(&o->by_block, block_key(block), node);
 }
 
 void
@@ -77,7 +77,7 @@ kvp_orphans_remove(kvp_orphans_t *o, uint32_t block)
     if (node->before != 0)
         o->nodes[node->before].next = node->next;
     else if (node->next != 0)
-        set(&o->by_parent, parent_key(node->space, node->parent), node->next);
+        set_node(&o->by_parent, parent_key(node->space, node->parent), node->next);
     else
         kvp_digestmap_remove(&o->by_parent, parent_key(node->space, node->parent));
     kvp_digestmap_remove(&o->by_block, block_key(block));

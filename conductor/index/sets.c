@@ -20,12 +20,12 @@ typedef struct {
 struct kvp_sets {
     kvp_epoch_t *epoch;
     _Atomic(entry_t *) *_Atomic chunks[CHUNKS_MAX];
-    uint32_t numbers; /* that were ever given out, 0 included */
-    kvp_buf_t spare; /* uint32_t: numbers that are free */
-    uint32_t *table; /* numbers by hash; 0 = free place, UINT32_MAX = one that was used */
-    uint32_t cap, used; /* used: also of places that were */
+    uint32_t numbers; /* numbers ever assigned, 0 included */
+    kvp_buf_t spare; /* uint32_t: free numbers */
+    uint32_t *table; /* numbers by hash; 0 = free place, UINT32_MAX = removed */
+    uint32_t cap, used; /* used: including removed places */
     uint32_t n;
-    kvp_buf_t work; /* of the set that is being made */
+    kvp_buf_t work; /* of the set under construction */
     uint64_t bytes;
 };
 
@@ -51,7 +51,7 @@ place_of(const kvp_sets_t *s, uint32_t hash)
 }
 
 static void
-grow(kvp_sets_t *s)
+grow_table(kvp_sets_t *s)
 {
     uint32_t *old = s->table, old_cap = s->cap;
 
@@ -72,9 +72,9 @@ grow(kvp_sets_t *s)
     free(old);
 }
 
-/* Where the equal one stands, or a place that is free. */
+/* Returns the place of the equal set, or a free place. */
 static uint32_t
-find(const kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t hash)
+find_equal(const kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t hash)
 {
     uint32_t at = place_of(s, hash);
 
@@ -147,21 +147,21 @@ drop_ref(kvp_sets_t *s, uint32_t number)
     entry_t *e = number == KVP_SET_NONE ? NULL : entry_at(s, number);
 
     if (e == NULL || --e->refs > 0) return;
-    s->table[find(s, e->set.holders, e->set.n, e->hash)] = UINT32_MAX;
+    s->table[find_equal(s, e->set.holders, e->set.n, e->hash)] = UINT32_MAX;
     s->n--;
     kvp_epoch_retire(s->epoch, free_entry, s, number);
 }
 
-/* The set of those n, with a reference more; that of `old` goes. */
+/* Returns the set of those n, with a new reference, and releases `old`. */
 static uint32_t
-intern(kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t old)
+intern_set(kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t old)
 {
     const uint32_t hash = (uint32_t)XXH3_64bits(holders, n * sizeof *holders);
     uint32_t at, number = KVP_SET_NONE;
 
     if (n > 0) {
-        if ((uint64_t)s->used * 4 >= (uint64_t)s->cap * 3) grow(s);
-        at = find(s, holders, n, hash);
+        if ((uint64_t)s->used * 4 >= (uint64_t)s->cap * 3) grow_table(s);
+        at = find_equal(s, holders, n, hash);
         number = s->table[at];
         if (number == 0) {
             number = s->table[at] = add_entry(s, holders, n, hash);
@@ -175,7 +175,7 @@ intern(kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t old)
 
 /* ---- changes */
 static uint32_t *
-room(kvp_sets_t *s, uint32_t n)
+work_room(kvp_sets_t *s, uint32_t n)
 {
     uint32_t *work;
 
@@ -204,11 +204,11 @@ kvp_sets_with(kvp_sets_t *s, uint32_t number, uint32_t holder)
     uint32_t *work;
 
     if (at < n && set->holders[at] == holder) return number;
-    work = room(s, n);
+    work = work_room(s, n);
     if (at > 0) memcpy(work, set->holders, at * sizeof *work);
     work[at] = holder;
     if (at < n) memcpy(work + at + 1, set->holders + at, (n - at) * sizeof *work);
-    return intern(s, work, n + 1, number);
+    return intern_set(s, work, n + 1, number);
 }
 
 uint32_t
@@ -219,10 +219,10 @@ kvp_sets_without(kvp_sets_t *s, uint32_t number, uint32_t holder)
     uint32_t *work;
 
     if (at == n || set->holders[at] != holder) return number;
-    work = room(s, n);
+    work = work_room(s, n);
     memcpy(work, set->holders, at * sizeof *work);
     memcpy(work + at, set->holders + at + 1, (n - at - 1) * sizeof *work);
-    return intern(s, work, n - 1, number);
+    return intern_set(s, work, n - 1, number);
 }
 
 uint32_t
@@ -232,10 +232,10 @@ kvp_sets_purge(kvp_sets_t *s, uint32_t number, const bool *is_dead)
     uint32_t n = 0, *work;
 
     if (set == NULL) return number;
-    work = room(s, set->n);
+    work = work_room(s, set->n);
     for (uint32_t i = 0; i < set->n; i++)
         if (!is_dead[set->holders[i]]) work[n++] = set->holders[i];
-    return n == set->n ? number : intern(s, work, n, number);
+    return n == set->n ? number : intern_set(s, work, n, number);
 }
 
 /* ---- life */
@@ -249,7 +249,7 @@ kvp_sets_create(kvp_epoch_t *epoch)
     s->numbers = 1;
     kvp_buf_init(&s->spare, 0);
     kvp_buf_init(&s->work, 0);
-    grow(s);
+    grow_table(s);
     return s;
 }
 

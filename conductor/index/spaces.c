@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See spaces.h. Chains grow at their heads, and what is taken out of one is freed when no reader can be there any more: readers need no lock.
- */
+ * See spaces.h. Chains grow at their heads, and what is taken out of one is freed when no reader
+ * can be there any more: readers need no lock. */
 #include "conductor/index/spaces.h"
 
 #include "common/log.h"
@@ -17,7 +17,7 @@ typedef struct node {
     kvp_space_t space;
     uint32_t number;
     uint32_t users;
-    uint32_t adapter; /* number of the adapter's namespace, which this one holds; KVP_SPACE_NONE = it has none */
+    uint32_t adapter; /* number of the adapter's namespace, which this one holds; KVP_SPACE_NONE = none */
     uint64_t serial;
     char text[]; /* of the four, each with its terminator */
 } node_t;
@@ -26,11 +26,11 @@ struct kvp_spaces {
     kvp_epoch_t *epoch;
     _Atomic(node_t *) chains[CHAINS];
     node_t *named[KVP_SPACES_MAX]; /* the writer's, as all below; NULL = the number is free, or waits for readers */
-    uint32_t numbers; /* that were ever given out */
+    uint32_t numbers; /* numbers ever assigned */
     uint32_t n; /* namespaces */
     uint32_t hand; /* the next number that a sweep looks at */
     uint64_t serials;
-    kvp_buf_t spare; /* uint32_t: numbers that are free */
+    kvp_buf_t spare; /* uint32_t: free numbers */
 };
 
 uint64_t
@@ -159,7 +159,7 @@ new_number(kvp_spaces_t *spaces)
 }
 
 static const char *
-copy(char **at, const char *text)
+copy_text(char **at, const char *text)
 {
     const size_t len = strlen(text) + 1;
     const char *copied = memcpy(*at, text, len);
@@ -169,7 +169,7 @@ copy(char **at, const char *text)
 }
 
 static uint32_t
-enter(kvp_spaces_t *spaces, const kvp_space_t *space, uint32_t adapter)
+enter_space(kvp_spaces_t *spaces, const kvp_space_t *space, uint32_t adapter)
 {
     _Atomic(node_t *) *chain = &spaces->chains[kvp_space_hash(space) % CHAINS];
     node_t *node = malloc(sizeof *node + strlen(space->model) + strlen(space->tenant) + strlen(space->salt) +
@@ -182,8 +182,8 @@ enter(kvp_spaces_t *spaces, const kvp_space_t *space, uint32_t adapter)
         return number;
     }
     at = node->text;
-    node->space = (kvp_space_t){copy(&at, space->model), copy(&at, space->tenant), copy(&at, space->salt),
-                                copy(&at, space->lora), space->block_size};
+    node->space = (kvp_space_t){copy_text(&at, space->model), copy_text(&at, space->tenant),
+                                copy_text(&at, space->salt), copy_text(&at, space->lora), space->block_size};
     node->number = number;
     node->users = 0;
     node->adapter = adapter;
@@ -207,7 +207,7 @@ kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space)
         if (adapters == KVP_SPACE_NONE) return KVP_SPACE_NONE;
         kvp_spaces_hold(spaces, adapters);
     }
-    number = enter(spaces, space, adapters);
+    number = enter_space(spaces, space, adapters);
     if (number == KVP_SPACE_NONE && adapters != KVP_SPACE_NONE) kvp_spaces_release(spaces, adapters);
     return number;
 }
@@ -222,7 +222,7 @@ kvp_spaces_create(kvp_epoch_t *epoch)
     return spaces;
 }
 
-/* After the epoch's end: what it had is freed. */
+/* After the epoch's end: frees all. */
 void
 kvp_spaces_destroy(kvp_spaces_t *spaces)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Namespaces of blocks: each has a number while something uses it. One thread names them, and gives numbers out again; any thread asks, inside an epoch.
- */
+ * Namespaces of blocks: each has a number while in use. One thread names them, and reuses numbers;
+ * any thread looks them up, inside an epoch. */
 #ifndef KVP_CONDUCTOR_INDEX_SPACES_H
 #define KVP_CONDUCTOR_INDEX_SPACES_H
 
@@ -22,7 +22,9 @@ kvp_spaces_t *kvp_spaces_create(kvp_epoch_t *epoch); /* epoch borrowed; NULL = n
 void kvp_spaces_destroy(kvp_spaces_t *spaces);
 
 /* ---- the writer's */
-/* kvp_spaces_name finds the namespace, or copies it. Its number is valid until the next kvp_spaces_sweep or kvp_spaces_name, and while it is held. KVP_SPACE_NONE: KVP_SPACES_MAX are held. */
+/* kvp_spaces_name finds the namespace, or copies it. Its number is valid until the next
+ * kvp_spaces_sweep or kvp_spaces_name, and while it is held. KVP_SPACE_NONE: KVP_SPACES_MAX are
+ * held. */
 uint32_t kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space);
 /* Blocks and joins hold their namespaces. */
 void kvp_spaces_hold(kvp_spaces_t *spaces, uint32_t number);
@@ -35,8 +37,8 @@ uint64_t kvp_spaces_serial(const kvp_spaces_t *spaces,
 uint32_t kvp_spaces_count(const kvp_spaces_t *spaces);
 
 /* ---- of any thread, inside an epoch */
-uint32_t kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space); /* KVP_SPACE_NONE = nothing is in it */
-/* kvp_spaces_has_lora: some namespace of that model, of any tenant and salt, is of that adapter. */
+uint32_t kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space); /* KVP_SPACE_NONE = it has no block */
+/* kvp_spaces_has_lora: some namespace of the model, of any tenant and salt, is of the adapter. */
 bool kvp_spaces_has_lora(const kvp_spaces_t *spaces, const char *model, const char *lora);
 
 #endif

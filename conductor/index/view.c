@@ -2,11 +2,12 @@
  * See view.h.
  *
  * Design notes.
- * - An entry is 16 bytes, in 256 tables that grow by a quarter each for itself. Entries of one hash, which differ in the slot, lie in one run of places.
- * - To clear a medium touches no entry: the slot's generation goes up, entries of another count as 0, and the holder ends. A sweep takes the old holder out of
- *   the blocks later.
- * - Several entries of one medium may hold one block: hashes of two groups, or two hashes of the same tokens. The holder leaves the block with the last of them.
- */
+ * - An entry is 16 bytes, in 256 tables that grow by a quarter each for itself. Entries of one
+ *   hash, which differ in the slot, lie in one run of places.
+ * - To clear a medium touches no entry: the slot's generation goes up, entries of another count as
+ *   0, and the holder ends. A sweep takes the old holder out of the blocks later.
+ * - Several entries of one medium may hold one block: hashes of two groups, or two hashes of the
+ *   same tokens. The holder leaves the block with the last of them. */
 #include "conductor/index/view.h"
 
 #include "common/log.h"
@@ -57,7 +58,7 @@ struct kvp_view {
     kvp_digestmap_t more[KVP_MEDIA_MAX]; /* by block: how many entries of the medium hold it beside the first */
     kvp_view_stats_t stats;
     kvp_buf_t dead; /* uint32_t: holders that some block may have still */
-    uint32_t sweep_part, sweep_at; /* the next entry that a sweep looks at; part PARTS = it is over */
+    uint32_t sweep_part, sweep_at; /* the next entry of a sweep; part PARTS = the sweep is over */
     uint32_t trim_part; /* the next part of which places are forgotten */
     bool is_ending;
 };
@@ -69,7 +70,7 @@ medium_at(const kvp_view_t *v, uint32_t medium)
     return atomic_load_explicit(&v->media[medium], memory_order_relaxed);
 }
 
-/* KVP_MEDIA_MAX = there are too many. */
+/* Returns KVP_MEDIA_MAX if there are too many. */
 static uint32_t
 medium_of(kvp_view_t *v, const char *name)
 {
@@ -91,7 +92,7 @@ medium_of(kvp_view_t *v, const char *name)
 }
 
 static void
-upper(const char *name, size_t len, char out[KVP_MEDIUM_NAME_MAX + 1])
+upper_name(const char *name, size_t len, char out[KVP_MEDIUM_NAME_MAX + 1])
 {
     size_t n = kvp_min_u64(len, KVP_MEDIUM_NAME_MAX);
 
@@ -107,7 +108,7 @@ kvp_view_find_slot(const kvp_view_t *v, const char *medium, size_t len, uint32_t
 {
     char name[KVP_MEDIUM_NAME_MAX + 1];
 
-    upper(medium, len, name);
+    upper_name(medium, len, name);
     for (uint32_t i = 0; i < v->slots_n; i++)
         if ((v->free_slots & 1u << i) == 0 && v->slots[i].group == group &&
             strcmp(medium_at(v, v->slots[i].medium)->name, name) == 0)
@@ -115,7 +116,7 @@ kvp_view_find_slot(const kvp_view_t *v, const char *medium, size_t len, uint32_t
     return KVP_SLOTS_MAX;
 }
 
-/* The holder of the slot's medium, which it gets with its first block; KVP_NO_HOLDER = there are too many. */
+/* Returns the holder of the slot's medium, created with its first block; KVP_NO_HOLDER = too many. */
 static uint32_t
 holder_for(kvp_view_t *v, uint32_t slot)
 {
@@ -130,7 +131,7 @@ holder_for(kvp_view_t *v, uint32_t slot)
 
 /* ---- the tables */
 static uint64_t
-mixed(const kvp_view_t *v, uint64_t hash)
+mix_hash(const kvp_view_t *v, uint64_t hash)
 {
     return kvp_mix64(&v->mix, hash, 0);
 }
@@ -148,7 +149,7 @@ place_of(const part_t *p, uint64_t key)
 }
 
 static uint32_t
-after(const part_t *p, uint32_t at)
+slot_after(const part_t *p, uint32_t at)
 {
     return at + 1 == p->cap ? 0 : at + 1;
 }
@@ -167,9 +168,9 @@ make_anew(kvp_view_t *v, part_t *p)
         uint32_t at;
 
         if (was.entries[i].which == FREE || was.entries[i].which == GONE) continue;
-        at = place_of(p, mixed(v, was.entries[i].hash));
+        at = place_of(p, mix_hash(v, was.entries[i].hash));
         while (p->entries[at].which != FREE)
-            at = after(p, at);
+            at = slot_after(p, at);
         p->entries[at] = was.entries[i];
     }
     free(was.entries);
@@ -184,28 +185,28 @@ count_of(const kvp_view_t *v, const entry_t *e)
 }
 
 static entry_t *
-find(const kvp_view_t *v, uint64_t hash, uint32_t slot)
+find_entry(const kvp_view_t *v, uint64_t hash, uint32_t slot)
 {
-    const uint64_t key = mixed(v, hash);
+    const uint64_t key = mix_hash(v, hash);
     const part_t *p = part_of(v, key);
 
     if (p->cap == 0) return NULL;
-    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at))
+    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = slot_after(p, at))
         if (p->entries[at].hash == hash && p->entries[at].which == slot + 1) return &p->entries[at];
     return NULL;
 }
 
 static entry_t *
-insert(kvp_view_t *v, uint64_t hash, uint32_t slot)
+insert_entry(kvp_view_t *v, uint64_t hash, uint32_t slot)
 {
-    const uint64_t key = mixed(v, hash);
+    const uint64_t key = mix_hash(v, hash);
     part_t *p = part_of(v, key);
     uint32_t at;
 
     if ((uint64_t)p->used * 20 >= (uint64_t)p->cap * 17) make_anew(v, p);
     at = place_of(p, key);
     while (p->entries[at].which != FREE)
-        at = after(p, at);
+        at = slot_after(p, at);
     p->entries[at] = (entry_t){.hash = hash, .which = (uint8_t)(slot + 1), .gen = v->slots[slot].gen};
     p->used++;
     v->inserted_n++;
@@ -224,16 +225,16 @@ bring_up(kvp_view_t *v, entry_t *e)
 }
 
 static void
-rele(kvp_view_t *v, uint32_t block)
+rele_block(kvp_view_t *v, uint32_t block)
 {
     if (block != KVP_BLOCK_NONE && !kvp_index_rele(v->ix, block)) v->stats.is_damaged = true;
 }
 
-/* An entry that holds nothing. */
+/* Frees an entry that holds no block. */
 static void
-forget(kvp_view_t *v, part_t *p, entry_t *e)
+forget_entry(kvp_view_t *v, part_t *p, entry_t *e)
 {
-    rele(v, e->block);
+    rele_block(v, e->block);
     e->which = GONE;
     p->gone++;
     v->stats.known--;
@@ -273,7 +274,7 @@ free_media(kvp_view_t *v)
     }
 }
 
-/* Slots of backends that hold nothing, and all slots of media that hold nothing. */
+/* Returns the empty slots of backends, and all slots of empty media. */
 static uint32_t
 empty_slots(const kvp_view_t *v)
 {
@@ -288,8 +289,8 @@ empty_slots(const kvp_view_t *v)
     return empty & ~v->free_slots;
 }
 
-/* Backends and media come and go, so slots that hold nothing are given out again. A walk over all entries forgets what these slots know. It waits
- * until as many requests and new entries have come as pay for it. */
+/* Backends and media come and go, so empty slots are reused. A walk over all entries frees the
+ * slots' known places. It waits until the number of requests and new entries justifies its cost. */
 static void
 free_slots(kvp_view_t *v)
 {
@@ -305,7 +306,7 @@ free_slots(kvp_view_t *v)
 
             if (e->which == FREE || e->which == GONE || (empty & 1u << (e->which - 1)) == 0) continue;
             bring_up(v, e);
-            forget(v, p, e);
+            forget_entry(v, p, e);
         }
     }
     v->free_slots |= empty;
@@ -320,7 +321,7 @@ kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group)
     char name[KVP_MEDIUM_NAME_MAX + 1];
 
     if (slot != KVP_SLOTS_MAX) return slot;
-    upper(medium, len, name);
+    upper_name(medium, len, name);
     if (v->slots_n == KVP_SLOTS_MAX && v->free_slots == 0) free_slots(v);
     if (v->slots_n == KVP_SLOTS_MAX && v->free_slots == 0) return KVP_SLOTS_MAX;
     m = medium_of(v, name);
@@ -345,11 +346,11 @@ kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out)
 kvp_place_kind_t
 kvp_view_place_in(const kvp_view_t *v, uint64_t hash, uint32_t group, uint32_t *block_out)
 {
-    const uint64_t key = mixed(v, hash);
+    const uint64_t key = mix_hash(v, hash);
     const part_t *p = part_of(v, key);
 
     if (p->cap == 0) return KVP_PLACE_UNKNOWN;
-    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at)) {
+    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = slot_after(p, at)) {
         if (p->entries[at].hash != hash || p->entries[at].which == GONE) continue;
         if (group != 0 && v->slots[p->entries[at].which - 1].group != group) continue;
         *block_out = p->entries[at].block;
@@ -374,14 +375,14 @@ is_listed(const kvp_view_t *v, const entry_t *e)
 static bool
 is_key_held(void *arg, uint32_t slot, uint64_t key)
 {
-    const entry_t *e = find(arg, key, slot);
+    const entry_t *e = find_entry(arg, key, slot);
 
     return e != NULL && count_of(arg, e) > 0;
 }
 
 /* The entry's medium has the entry's block. */
 static void
-hold(kvp_view_t *v, const entry_t *e)
+hold_entry(kvp_view_t *v, const entry_t *e)
 {
     const uint32_t medium = v->slots[e->which - 1].medium, holder = holder_for(v, e->which - 1);
     uint64_t *more;
@@ -419,9 +420,9 @@ let_go(kvp_view_t *v, entry_t *e)
         --*more;
 }
 
-/* Places of what is gone are forgotten, a table at a time. */
+/* Forgets places of removed blocks, a table at a time. */
 static void
-trim(kvp_view_t *v, uint64_t most)
+trim_known(kvp_view_t *v, uint64_t most)
 {
     for (uint32_t n = 0; n < PARTS && v->stats.known > most; n++) {
         part_t *p = &v->parts[v->trim_part++ % PARTS];
@@ -431,28 +432,28 @@ trim(kvp_view_t *v, uint64_t most)
 
             if (e->which == FREE || e->which == GONE || count_of(v, e) > 0) continue;
             bring_up(v, e);
-            forget(v, p, e);
+            forget_entry(v, p, e);
         }
     }
 }
 
-/* The entry of that hash, which stands at that block. */
+/* Returns the entry of the hash, at the block. */
 static entry_t *
 entry_at(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
 {
-    entry_t *e = find(v, hash, slot);
+    entry_t *e = find_entry(v, hash, slot);
 
     if (e == NULL) {
-        e = insert(v, hash, slot);
+        e = insert_entry(v, hash, slot);
         e->block = block;
     } else {
         bring_up(v, e);
         if (e->block != block) { /* the hash stands elsewhere now: the publisher is another one than before */
             if (e->count > 0) let_go(v, e);
-            rele(v, e->block);
+            rele_block(v, e->block);
             e->block = block;
         } else {
-            rele(v, block); /* one use is enough */
+            rele_block(v, block); /* one use suffices */
         }
     }
     return e;
@@ -462,22 +463,22 @@ void
 kvp_view_learn(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
 {
     (void)entry_at(v, slot, hash, block);
-    if (v->stats.known > v->known_max) trim(v, v->known_max);
+    if (v->stats.known > v->known_max) trim_known(v, v->known_max);
 }
 
 void
 kvp_view_unlearn(kvp_view_t *v, uint64_t hash)
 {
-    const uint64_t key = mixed(v, hash);
+    const uint64_t key = mix_hash(v, hash);
     part_t *p = part_of(v, key);
 
     if (p->cap == 0) return;
-    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = after(p, at)) {
+    for (uint32_t at = place_of(p, key); p->entries[at].which != FREE; at = slot_after(p, at)) {
         entry_t *e = &p->entries[at];
 
         if (e->which == GONE || e->hash != hash || count_of(v, e) > 0) continue;
         bring_up(v, e);
-        forget(v, p, e);
+        forget_entry(v, p, e);
     }
 }
 
@@ -494,28 +495,28 @@ kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool
     v->slots[slot].resident++;
     v->stats.resident++;
     v->stats.known--;
-    if (block != KVP_BLOCK_NONE) hold(v, e);
+    if (block != KVP_BLOCK_NONE) hold_entry(v, e);
 }
 
 bool
 kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash)
 {
-    entry_t *e = find(v, hash, slot);
+    entry_t *e = find_entry(v, hash, slot);
 
     if (e == NULL || count_of(v, e) == 0) {
         v->stats.unknown++;
         return false;
     }
-    if (e->count == COUNT_MAX) return true; /* it is not known how often it is there */
+    if (e->count == COUNT_MAX) return true; /* the number of copies is unknown */
     if (--e->count == 0) let_go(v, e);
-    if (v->stats.known > v->known_max) trim(v, v->known_max);
+    if (v->stats.known > v->known_max) trim_known(v, v->known_max);
     return true;
 }
 
 void
 kvp_view_forget(kvp_view_t *v)
 {
-    trim(v, 0);
+    trim_known(v, 0);
 }
 
 /* ---- clearing */
@@ -561,13 +562,13 @@ kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space)
     }
     kvp_keylists_take(&v->keylists, slot, space, &keys);
     for (size_t i = 0; i < keys.len / sizeof(uint64_t); i++) {
-        entry_t *e = find(v, ((const uint64_t *)keys.data)[i], slot);
+        entry_t *e = find_entry(v, ((const uint64_t *)keys.data)[i], slot);
 
         if (e != NULL && count_of(v, e) > 0 && e->block != KVP_BLOCK_NONE && kvp_index_space(v->ix, e->block) == space)
             let_go(v, e);
     }
     kvp_buf_fini(&keys);
-    if (v->stats.known > v->known_max) trim(v, v->known_max);
+    if (v->stats.known > v->known_max) trim_known(v, v->known_max);
     return held > 0;
 }
 
@@ -575,7 +576,7 @@ void
 kvp_view_repair(kvp_view_t *v)
 {
     kvp_view_clear(v, NULL);
-    trim(v, 0);
+    trim_known(v, 0);
     v->stats.is_damaged = false;
 }
 
@@ -599,7 +600,7 @@ kvp_view_sweep(kvp_view_t *v, uint32_t most)
             if (most-- == 0) return true;
             if (e->which == FREE || e->which == GONE) continue;
             bring_up(v, e);
-            if (v->is_ending) forget(v, p, e);
+            if (v->is_ending) forget_entry(v, p, e);
         }
     }
     for (; v->dead.len > 0; v->dead.len -= sizeof(uint32_t)) {

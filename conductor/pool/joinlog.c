@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See joinlog.h. A record is [length, kind, sum, body]. Joins and namespaces are written once each and named by their numbers.
+ * See joinlog.h. A record is [length, kind, sum, body]. Joins and namespaces are written once each
+ * and named by their numbers.
  *
  * Design notes.
- * - Records are encoded on the loop's thread. One job at a time writes them and reads the file in chunks on the disk's thread.
- * - A pass reads the whole file. A load gives its places to new joins. A rewrite also encodes the places that are kept, into a file that replaces the old one.
- * - While a rewrite is under way new records go to the old file, which the pass reads to its end. So the new file misses none.
- */
+ * - Records are encoded on the loop's thread. One job at a time writes them and reads the file in
+ *   chunks on the disk's thread.
+ * - A pass reads the whole file. A load gives its places to new joins. A rewrite also encodes the
+ *   kept places, into a file that replaces the old one.
+ * - During a rewrite new records go to the old file, which the pass reads to its end. So the new
+ *   file misses none. */
 #include "conductor/pool/joinlog.h"
 
 #include "common/buf.h"
@@ -22,9 +25,9 @@
 #define BODY_MAX 8192u
 #define CHUNK (1u << 20)
 #define REWRITE_BYTES (64u << 20) /* a smaller file is not rewritten, */
-#define REWRITE_TIMES 3u /* nor one that has not grown so much since */
-#define JOINS_MAX 4096u /* a file with so many is rewritten without the joins that no registration names */
-#define WAITING_MAX (64u << 20) /* bytes that wait for the disk; beyond, records are dropped until a rewrite */
+#define REWRITE_TIMES 3u /* nor a file that has grown less than this since */
+#define JOINS_MAX 4096u /* a file with this many is rewritten without unregistered joins */
+#define WAITING_MAX (64u << 20) /* bytes waiting for the disk; beyond, records are dropped until a rewrite */
 #define RETRY_FLUSHES 100u /* between rewrites after an error */
 #define OPEN_MS 10000u
 
@@ -40,7 +43,7 @@ typedef struct {
     uint32_t join, zero;
 } place_t;
 
-/* In the order in which the file tells them. */
+/* In the order of the file. */
 typedef struct {
     kvp_joinlog_join_t join;
     char texts[1024];
@@ -61,7 +64,7 @@ typedef struct {
     uint32_t joins_n;
     kvp_buf_t rest; /* the beginning of a record whose end was not read yet */
     uint64_t at, good; /* the next byte to read; bytes of whole records */
-    writer_t *to; /* of a rewrite; NULL = it is a load */
+    writer_t *to; /* of a rewrite; NULL = a load */
     bool is_over;
 } pass_t;
 
@@ -73,7 +76,7 @@ struct kvp_joinlog {
     writer_t *live; /* NULL = new records are dropped until a rewrite has succeeded */
     pass_t *pass;
     uint32_t rest_flushes; /* until the next rewrite may begin */
-    uint64_t kept_bytes; /* of the file when it was rewritten */
+    uint64_t kept_bytes; /* of the file after its last rewrite */
     bool wants_load, is_crowded; /* is_crowded: the rewrite drops unregistered joins */
     /* The job. While is_busy, these fields belong to the disk's thread. */
     bool is_busy;
@@ -123,7 +126,7 @@ tell_space(const kvp_joinlog_t *log, writer_t *w, uint32_t number)
     kvp_buf_fini(&body);
 }
 
-/* Returns its number in the file; JOINS_MAX = there is no room for it. */
+/* Returns its number in the file; JOINS_MAX = no room. */
 static uint32_t
 tell_join(const kvp_joinlog_t *log, writer_t *w, const kvp_joinlog_join_t *j)
 {
@@ -202,7 +205,7 @@ kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_jo
 }
 
 /* ---- reading */
-/* The next text of what lies up to end; NULL = there is none. */
+/* Returns the next text before end; NULL = none. */
 static const char *
 next_text(const char **at, const char *end)
 {
@@ -278,7 +281,7 @@ read_place(const kvp_joinlog_t *log, const pass_t *r, const char *body, const ch
     return true;
 }
 
-/* Reads the whole records of a chunk. False: what follows is none. */
+/* Reads the whole records of a chunk. Returns false at a malformed one. */
 static bool
 read_records(const kvp_joinlog_t *log, pass_t *r)
 {
@@ -403,7 +406,7 @@ swap_bufs(kvp_buf_t *a, kvp_buf_t *b)
 
 /* Submits the next job, if there is anything to do and none is under way. */
 static void
-step(kvp_joinlog_t *log)
+step_pass(kvp_joinlog_t *log)
 {
     pass_t *r = log->pass;
 
@@ -444,7 +447,7 @@ on_done(kvp_disk_job_t *job, int error)
         log->kept_bytes = log->live == NULL ? 0 : log->live->bytes;
         end_pass(log, true);
     }
-    if (log->pass != NULL) step(log);
+    if (log->pass != NULL) step_pass(log);
 }
 
 void
@@ -469,7 +472,7 @@ kvp_joinlog_flush(kvp_joinlog_t *log)
         else if (live != NULL && log->wants_load)
             begin_pass(log, false);
     }
-    step(log);
+    step_pass(log);
 }
 
 bool

@@ -2,10 +2,11 @@
  * See pool.h.
  *
  * Design notes.
- * - For each block and medium a join knows by a mask which ranks have stored their part. The view holds a block while all ranks are there: on memory, on disk, or
- *   (the medium without a name) some here and some there.
- * - Parts come before anybody knows where the block stands, and stay; when an engine tells it, the view gets what is there.
- */
+ * - For each block and medium a join has a mask of the ranks that have stored their part. The view
+ *   holds a block while all ranks are present: in memory, on disk, or (the medium without a name)
+ *   some here and some there.
+ * - Parts may come before the block's place is known, and stay; when an engine reports the place,
+ *   the view gets the present parts. */
 #include "conductor/pool/pool.h"
 
 #include "common/clock.h"
@@ -27,13 +28,13 @@
 #define SLOTS 3u /* memory, disk, and both together */
 #define GROUPS_MAX 32u
 #define RANGES 16u /* of digests */
-#define KNOWN_MAX (64u << 20) /* places that are remembered of what the pool does not hold */
+#define KNOWN_MAX (64u << 20) /* remembered places of blocks that the pool does not hold */
 
 static const char *const media[SLOTS] = {"CPU", "DISK", ""};
 
 typedef struct {
     kvp_list_t link; /* pools->backends */
-    uint32_t joins; /* that are its own */
+    uint32_t joins; /* of this source */
     char name[KVP_JOIN_TEXT_MAX / 2 + 1];
     const kvp_pool_source_t *source; /* NULL = it holds nothing */
 } backend_t;
@@ -46,15 +47,15 @@ struct kvp_join {
     uint32_t ranks, space, users;
     kvp_view_t *view;
     uint32_t groups; /* of engines' caches, of which events were indexed */
-    kvp_digestmap_t parts[MEDIA]; /* by block: which ranks are there */
-    char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, as keys have them; owned */
+    kvp_digestmap_t parts[MEDIA]; /* by block: mask of the present ranks */
+    char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, in the keys' form; owned */
     uint32_t names_n;
     uint64_t held[MEDIA][KVP_JOIN_RANKS_MAX]; /* parts of each rank; the name of one without parts is used again */
     bool wants_places, is_loading; /* a load of the file is due, or under way */
-    bool is_partial; /* there are more ranks, or parts, than it may know: digests say nothing */
+    bool is_partial; /* more ranks, or parts, than the limits: digests are ignored */
     uint64_t counts[MEDIA][RANGES], sums[MEDIA][RANGES];
-    uint64_t objects[MEDIA]; /* of it, that are there */
-    uint64_t complete, joined; /* blocks of which all parts are there; of these, such as are known where they stand */
+    uint64_t objects[MEDIA]; /* its objects on each medium */
+    uint64_t complete, joined; /* blocks with all parts; of these, blocks with a known place */
 };
 
 struct kvp_pools {
@@ -88,7 +89,8 @@ sequence_key(uint64_t hash)
     return (kvp_digest_t){.lo = hash, .hi = 0};
 }
 
-/* Only what engines' events were indexed of: others (of a sliding window, say) tell nothing of a prefix. */
+/* Only keys of groups whose engine events are indexed count: others (of a sliding window, for
+ * example) say nothing about a prefix. */
 static bool
 counts_here(const kvp_join_t *j, kvp_digest_t key)
 {
@@ -121,9 +123,10 @@ use_again(kvp_index_t *ix, uint32_t block)
     return kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block));
 }
 
-/* The view holds what is there, and nothing else: first what came, so that no reader finds nothing between. */
+/* Updates the view to the present parts: additions come first, so that no reader misses the block
+ * in between. */
 static void
-refresh(kvp_join_t *j, kvp_digest_t key, uint32_t block)
+refresh_block(kvp_join_t *j, kvp_digest_t key, uint32_t block)
 {
     const bool is_cpu = is_whole(j, mask_of(j, CPU, key)), is_disk = is_whole(j, mask_of(j, DISK, key));
     const bool has[SLOTS] = {is_cpu, is_disk, !is_cpu && !is_disk && is_complete(j, key)};
@@ -161,12 +164,12 @@ set_mask(kvp_join_t *j, uint32_t medium, kvp_digest_t key, uint64_t mask)
     j->complete += (uint64_t)change;
     if (!counts_here(j, key) || kvp_view_place(j->view, key.lo, &block) != KVP_PLACE_BLOCK) return;
     j->joined += (uint64_t)change;
-    refresh(j, key, block);
+    refresh_block(j, key, block);
 }
 
 /* ---- places */
 static void
-keep(const kvp_join_t *j, uint64_t hash, uint32_t block)
+log_place(const kvp_join_t *j, uint64_t hash, uint32_t block)
 {
     const kvp_index_t *ix = j->pools->ix;
 
@@ -176,7 +179,7 @@ keep(const kvp_join_t *j, uint64_t hash, uint32_t block)
                                            kvp_index_depth(ix, block), j->groups, 0});
 }
 
-/* For each group that counts: what is there of the hash. */
+/* For each counting group: updates the view for the hash. */
 static void
 refresh_all(kvp_join_t *j, uint64_t hash, uint32_t block, int joined)
 {
@@ -185,13 +188,13 @@ refresh_all(kvp_join_t *j, uint64_t hash, uint32_t block, int joined)
 
         if (!counts_here(j, key) || !is_complete(j, key)) continue;
         j->joined += (uint64_t)joined;
-        refresh(j, key, block);
+        refresh_block(j, key, block);
     }
 }
 
 /* The hash stands there, of which the caller's use is taken. */
 static void
-learn(kvp_join_t *j, uint64_t hash, uint32_t block, bool is_sure)
+learn_place(kvp_join_t *j, uint64_t hash, uint32_t block, bool is_sure)
 {
     uint32_t known;
     bool is_new = true;
@@ -207,7 +210,7 @@ learn(kvp_join_t *j, uint64_t hash, uint32_t block, bool is_sure)
         is_new = false;
     }
     kvp_view_learn(j->view, 0, hash, block);
-    keep(j, hash, block);
+    log_place(j, hash, block);
     refresh_all(j, hash, block, is_new);
 }
 
@@ -223,10 +226,10 @@ learn_group(kvp_join_t *j, uint32_t group)
     for (uint32_t m = 0; m < MEDIA; m++) {
         for (uint32_t i = 0; (at = kvp_digestmap_next(&j->parts[m], &i)) != NULL;) {
             if (at->digest.hi != 1 + (uint64_t)group || !is_complete(j, at->digest)) continue;
-            if (m == DISK && mask_of(j, CPU, at->digest) != 0) continue; /* it had its turn */
+            if (m == DISK && mask_of(j, CPU, at->digest) != 0) continue; /* handled already */
             if (kvp_view_place(j->view, at->digest.lo, &block) != KVP_PLACE_BLOCK) continue;
             j->joined++;
-            refresh(j, at->digest, block);
+            refresh_block(j, at->digest, block);
         }
     }
 }
@@ -238,7 +241,7 @@ kvp_join_learn(kvp_join_t *j, uint64_t hash, uint32_t group, uint32_t block, boo
 
     learn_group(j, group);
     if (kvp_view_place(j->view, hash, &known) == KVP_PLACE_BLOCK && (known == block || !is_sure)) return;
-    learn(j, hash, use_again(j->pools->ix, block), is_sure);
+    learn_place(j, hash, use_again(j->pools->ix, block), is_sure);
 }
 
 /* ---- events */
@@ -267,7 +270,7 @@ rank_of(kvp_join_t *j, const kvp_connkey_t *key)
 }
 
 static void
-change(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t key, uint32_t rank)
+change_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t key, uint32_t rank)
 {
     const uint64_t hash = XXH3_64bits(ev->object_key.at, ev->object_key.len), bit = 1ull << rank;
     const uint64_t was = mask_of(j, medium, key), now = ev->kind == KVP_EVENT_STORED ? was | bit : was & ~bit;
@@ -280,7 +283,7 @@ change(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t key, 
     if (mask_of(j, medium, key) == now) j->held[medium][rank] += now > was ? 1 : UINT64_MAX; /* there was room */
 }
 
-/* A key of upstream's connector. False: it is not of this join. */
+/* A key of upstream's connector. Returns false if it is not of this join. */
 static bool
 take_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, const kvp_connkey_t *parts)
 {
@@ -290,11 +293,11 @@ take_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, const kvp_connk
         return false;
     rank = rank_of(j, parts);
     j->is_partial |= rank == KVP_JOIN_RANKS_MAX;
-    if (rank < KVP_JOIN_RANKS_MAX) change(j, ev, medium, key_of(parts->hash, parts->group), rank);
+    if (rank < KVP_JOIN_RANKS_MAX) change_part(j, ev, medium, key_of(parts->hash, parts->group), rank);
     return true;
 }
 
-/* An object whose put told where it stands: its hash is the standard's. */
+/* An object whose put had a lineage: its hash is the standard's. */
 static bool
 take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
 {
@@ -309,13 +312,14 @@ take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
     if (ev->kind == KVP_EVENT_STORED) {
         block = ev->has_base ? kvp_index_use(j->pools->ix, j->space, ev->hashes[0], ev->base)
                              : kvp_index_use_behind(j->pools->ix, j->space, ev->hashes[0], ev->parent);
-        if (block != KVP_BLOCK_NONE) learn(j, ev->hashes[0], block, true);
+        if (block != KVP_BLOCK_NONE) learn_place(j, ev->hashes[0], block, true);
     }
     if (now != was) set_mask(j, medium, key, now);
     return true;
 }
 
-/* A prefix that no join names: where a registration has another one than its engine, this is what it should be. */
+/* Records a prefix that no join has: it helps to correct a registration with another prefix than
+ * its engine's. */
 static void
 note_unwanted(kvp_pool_source_t *source, const kvp_event_t *ev, const kvp_connkey_t *parts)
 {
@@ -367,9 +371,9 @@ take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
     *(!is_wanted ? &source->ignored : ev->kind == KVP_EVENT_STORED ? &source->stored : &source->removed) += 1;
 }
 
-/* The medium holds nothing. Blocks with parts on both are what their parts on the other one make them. */
+/* The medium is empty. Blocks with parts on both media keep their parts on the other one. */
 static void
-clear(kvp_join_t *j, uint32_t medium)
+clear_medium(kvp_join_t *j, uint32_t medium)
 {
     const kvp_digestmap_at_t *at;
 
@@ -399,7 +403,7 @@ take_cleared(kvp_pools_t *pools, const backend_t *b, const kvp_event_t *ev)
 
         if (j->backend != b || !is_text(ev->tenant, j->tenant)) continue;
         for (uint32_t i = 0; i < MEDIA; i++)
-            if (ev->medium.at == NULL || is_cpu(ev) == (i == CPU)) clear(j, i);
+            if (ev->medium.at == NULL || is_cpu(ev) == (i == CPU)) clear_medium(j, i);
     }
 }
 
@@ -445,7 +449,7 @@ clear_backend(kvp_pools_t *pools, backend_t *b)
         kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
 
         for (uint32_t i = 0; i < MEDIA && j->backend == b; i++)
-            clear(j, i);
+            clear_medium(j, i);
     }
 }
 
@@ -456,7 +460,7 @@ kvp_pools_take(kvp_pools_t *pools, kvp_pool_source_t *source, const kvp_event_t 
 
     source->events++;
     if (b != NULL && b->source == NULL &&
-        source->has_begun) /* it was another one's: this one's beginning was not taken in */
+        source->has_begun) /* another source was active before: this one's beginning is missing */
         pools->wanted(pools->arg, source, false);
     if (b == NULL || (b->source != source && (source->has_begun || ev->kind != KVP_EVENT_STORED))) {
         source->ignored++;
@@ -530,7 +534,7 @@ load_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t 
             if ((place->groups & 1u << i) != 0) learn_group(j, i);
         block = kvp_index_use(pools->ix, place->space, place->hash, place->depth);
         /* Newer places of the key follow in the file. */
-        if (block != KVP_BLOCK_NONE) learn(j, place->key, block, true);
+        if (block != KVP_BLOCK_NONE) learn_place(j, place->key, block, true);
     }
     pools->log = log;
 }
@@ -641,7 +645,7 @@ kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
     j->space = space;
     kvp_spaces_hold(pools->spaces, space);
     j->users = 1;
-    (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* places are entered there */
+    (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* places are entered in this slot */
     for (uint32_t i = 0; i < MEDIA; i++)
         kvp_digestmap_init(&j->parts[i], kvp_random_u64());
     kvp_list_init(&j->link);
@@ -687,11 +691,11 @@ free_join(kvp_join_t *j)
 
 /* The view is made again: its places from the file, and what is there from the source. */
 static void
-repair(kvp_join_t *j)
+repair_join(kvp_join_t *j)
 {
     kvp_view_repair(j->view);
     for (uint32_t i = 0; i < MEDIA; i++)
-        clear(j, i);
+        clear_medium(j, i);
     want_places(j);
     j->pools->wanted(j->pools->arg, j->backend->source, false);
 }
@@ -704,7 +708,7 @@ kvp_pools_sweep(kvp_pools_t *pools, uint32_t most)
         kvp_view_stats_t view;
 
         kvp_view_stats(j->view, &view);
-        if (view.is_damaged) repair(j);
+        if (view.is_damaged) repair_join(j);
         (void)kvp_view_sweep(j->view, most);
     }
     kvp_list_foreach_safe (pos, tmp, &pools->ending) {

@@ -12,9 +12,10 @@
 
 static const char *const role_names[KVP_SERVER_ROLES] = {"replica", "prefill", "decode"};
 
-/* bootstrap: HOST:PORT of the bootstrap server, or PORT alone where it is on the host of the url; "" = there is none. */
+/* bootstrap: HOST:PORT of the bootstrap server, or PORT alone where it is on the host of the url;
+ * "" = there is none. */
 static kvp_err_t
-add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap)
+add_server(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap)
 {
     char base[KVP_HOSTPORT_TEXT_MAX + 8] = "", text[KVP_HOSTPORT_TEXT_MAX];
     kvp_hostport_t at;
@@ -42,7 +43,7 @@ kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
     kvp_err_t err = kvp_base_url(text, comma == NULL ? strlen(text) : (size_t)(comma - text), url, sizeof url);
 
     if (err == KVP_OK && comma != NULL && comma[1] == '\0') err = KVP_INVALID;
-    if (err == KVP_OK) err = add(p, role, url, comma == NULL ? "" : comma + 1);
+    if (err == KVP_OK) err = add_server(p, role, url, comma == NULL ? "" : comma + 1);
     if (err == KVP_LIMIT)
         kvp_log_error("proxy", "there are too many servers: %s", text);
     else if (err != KVP_OK)
@@ -102,7 +103,7 @@ take_request(const json_object *in, request_t *out)
            take_bootstrap(in, out);
 }
 
-/* False: it has been answered. */
+/* Returns false after answering an error. */
 static bool
 read_request(const kvp_http_request_t *request, kvp_http_response_t *response, request_t *out)
 {
@@ -158,7 +159,7 @@ on_post(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
     request_t r;
 
     if (!read_request(request, response, &r)) return;
-    const kvp_err_t err = add(arg, r.role, r.url, r.bootstrap);
+    const kvp_err_t err = add_server(arg, r.role, r.url, r.bootstrap);
     if (err == KVP_OK)
         write_servers(arg, response);
     else

@@ -7,7 +7,8 @@
 #include "common/daemon/http.h"
 #include "conductor/proxy/proxy.h"
 
-/* kvp_proxy_admin_add adds the server of an option: URL, for a prefill server also URL,PORT with the port of its bootstrap server. INVALID, LIMIT; logged. */
+/* kvp_proxy_admin_add adds the server of an option: URL, for a prefill server also URL,PORT with
+ * the port of its bootstrap server. INVALID, LIMIT; logged. */
 kvp_err_t kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text) KVP_MUST_USE;
 
 /* kvp_proxy_admin_route binds GET, POST and DELETE of /servers. The proxy outlives the HTTP server. */

@@ -21,11 +21,12 @@ typedef struct {
 struct kvp_checks {
     kvp_proxy_shared_t *shared;
     kvp_upstream_t *up;
-    uint32_t changes; /* of the fleet, that were reported */
+    uint32_t changes; /* last reported change of the fleet */
     check_t checks[KVP_FLEET_MAX]; /* by server */
 };
 
-/* ---- checks of servers that are left out, or silent: whatever is not an error of the server's says that it is there */
+/* ---- checks of servers that are left out, or silent: any answer but a server error shows that the
+ * server is up */
 static void
 on_check_head(void *arg, uint32_t status, const char *type, int64_t length)
 {
@@ -50,7 +51,7 @@ end_check(const check_t *check, kvp_check_end_t end, const char *why)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Whatever is not an error of the server's says that it is there. */
+/* Any answer but a server error shows that the server is up. */
 static void
 on_check_end(void *arg, const char *why, kvp_call_fate_t fate)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a proxy looks at now and then, on one of its threads: whether servers that are left out are there again, and whether instances are registered.
- */
+ * The proxy's periodic checks, on one of its threads: whether left-out servers are up again, and
+ * whether instances are registered. */
 #ifndef KVP_CONDUCTOR_PROXY_CHECKS_H
 #define KVP_CONDUCTOR_PROXY_CHECKS_H
 

@@ -52,7 +52,7 @@ kvp_clients_enter(kvp_clients_t *c, void *front, int fd, uint64_t now_ns)
     client->fd = fd;
     kvp_list_init(&client->link);
     kvp_list_init(&client->left_link);
-    (void)epoll_ctl(c->watch, EPOLL_CTL_ADD, fd, &end); /* without it libmicrohttpd's timeout finds the end */
+    (void)epoll_ctl(c->watch, EPOLL_CTL_ADD, fd, &end); /* without the watch libmicrohttpd's timeout finds the end */
     kvp_clients_expect(c, client, now_ns);
     c->n++;
     return client;
@@ -133,6 +133,6 @@ kvp_clients_cut(kvp_clients_t *c, uint64_t head_ns, uint64_t now_ns)
 
         if (ns <= head_ns && (!is_full || ns <= CROWDED_NS || i >= CROWDED_CUTS)) return;
         kvp_list_del(&client->link);
-        (void)shutdown(client->fd, SHUT_RDWR); /* libmicrohttpd sees that it has ended */
+        (void)shutdown(client->fd, SHUT_RDWR); /* shows libmicrohttpd that it has ended */
     }
 }

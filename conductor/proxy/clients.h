@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connections of one front's clients: which have ended, which are slow, and which give way. On the
+ * The connections of one front's clients: ended ones, slow ones, and the ones that give way. On the
  * front's thread.
- * - libmicrohttpd does not look at a connection that is suspended or that it writes to, and misses an
- *   end that comes together with bytes. So each connection is watched for its end here.
- * - libmicrohttpd lets a client that sends a byte now and then take for ever for a head.
- */
+ * - libmicrohttpd does not poll a suspended connection, or one that it writes to, and misses an end
+ *   that comes together with bytes. So each connection is watched for its end here.
+ * - libmicrohttpd gives a client that sends a byte now and then unlimited time for a head. */
 #ifndef KVP_CONDUCTOR_PROXY_CLIENTS_H
 #define KVP_CONDUCTOR_PROXY_CLIENTS_H
 
@@ -14,7 +13,7 @@
 
 typedef struct {
     kvp_list_t heads; /* connections that wait for a head, the longest first */
-    kvp_list_t left; /* connections that have ended, until kvp_clients_take_left */
+    kvp_list_t left; /* ended connections, until kvp_clients_take_left */
     uint32_t n, max;
     int listening; /* borrowed */
     int watch; /* an epoll set; -1 = none. Readable when connections have ended */
@@ -25,7 +24,7 @@ typedef struct {
     void *front;
     void *request; /* under way; NULL = none */
     int fd;
-    uint64_t since_ns; /* when it began to wait for a head; 0 = it has sent one */
+    uint64_t since_ns; /* beginning of its wait for a head; 0 = it has sent one */
     bool has_left;
 } kvp_client_t;
 
@@ -44,8 +43,8 @@ void kvp_clients_leave(kvp_clients_t *c, kvp_client_t *client);
 void kvp_clients_begin(kvp_client_t *client);
 void kvp_clients_expect(kvp_clients_t *c, kvp_client_t *client, uint64_t now_ns);
 
-/* kvp_clients_find_left reads the watch. kvp_clients_take_left returns a connection that has ended, once;
- * NULL = there is none any more. */
+/* kvp_clients_find_left reads the watch. kvp_clients_take_left returns each ended connection once;
+ * NULL = no more. */
 void kvp_clients_find_left(kvp_clients_t *c);
 kvp_client_t *kvp_clients_take_left(kvp_clients_t *c);
 

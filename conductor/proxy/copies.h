@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The two copies of a request: the prefill server's, which asks for one token, and the decode server's. Pure functions
- * of the request's body.
+ * The two copies of a request: the prefill server's, which asks for one token, and the decode
+ * server's. Pure functions of the request's body.
  *
- * A hand-over is one cache: that of one prompt, for one choice. In vLLM every prompt and every choice of a request becomes
- * a request of its own, and all of them get the same kv_transfer_params (v1/engine/parallel_sampling.py copies the
- * parent's). The prefill server frees the cache after the first one has fetched it, so the others would fetch what is no
- * longer there. Beam search drops the parameters (BeamSearchParams has none).
- */
+ * A hand-over is one cache: of one prompt, for one choice. In vLLM every prompt and every choice of
+ * a request becomes a request of its own, and all of them get the same kv_transfer_params
+ * (v1/engine/parallel_sampling.py copies the parent's). The prefill server frees the cache after
+ * the first one has fetched it, so the others would fetch freed blocks. Beam search drops the
+ * parameters (BeamSearchParams has none). */
 #ifndef KVP_CONDUCTOR_PROXY_COPIES_H
 #define KVP_CONDUCTOR_PROXY_COPIES_H
 
 #include "conductor/proxy/body.h"
 
-/* kvp_has_several_prompts says whether the request has more than one prompt. kvp_has_several_choices says whether it asks
- * for more than one choice, or for a beam search. A field that stands there twice counts both times. */
+/* kvp_has_several_prompts returns whether the request has more than one prompt.
+ * kvp_has_several_choices returns whether it asks for more than one choice, or for a beam search. A
+ * repeated field counts both times. */
 bool kvp_has_several_prompts(const kvp_body_t *request);
 bool kvp_has_several_choices(const kvp_body_t *request);
 

@@ -77,7 +77,7 @@ kvp_cors_answer_options(const char *origins, struct MHD_Connection *conn)
 
     if (ok == MHD_YES) ok = kvp_cors_add(origins, conn, r);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "Access-Control-Allow-Methods", METHODS);
-    /* "*" does not cover Authorization, so the headers that the page wants are named. */
+    /* "*" does not cover Authorization, so the page's requested headers are listed. */
     if (ok == MHD_YES && wanted != NULL && wanted[0] != '\0')
         ok = MHD_add_response_header(r, "Access-Control-Allow-Headers", wanted);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "Access-Control-Max-Age", "600");

@@ -16,7 +16,7 @@
 #include <strings.h>
 
 #define TOLD_MAX (16u << 20)
-#define BUSY 429u /* the status of a server that has no room, and has done nothing */
+#define BUSY 429u /* the status of a server without room, which has done no work */
 #define DELIVERIES_MAX 2u /* of a POST in each role */
 
 /* ---- answers of ours */
@@ -58,7 +58,7 @@ answer_error(kvp_exchange_t *x, uint32_t status, const char *why)
     kvp_buf_fini(&text);
 }
 
-/* Unlike any other, of this proxy and of others. */
+/* Makes an id that no request of this or another proxy has. */
 static void
 make_id(kvp_proxy_shared_t *p, char *out, size_t cap)
 {
@@ -97,7 +97,7 @@ kvp_servers_count(kvp_proxy_shared_t *p, kvp_server_role_t role)
     return n;
 }
 
-/* What a call that brought nothing to use says of its server. */
+/* Returns the server's result of a call without a usable answer. */
 static kvp_server_end_t
 end_of(const char *why, uint32_t status, kvp_call_fate_t fate)
 {
@@ -118,7 +118,7 @@ note_delivery(kvp_exchange_t *x, const char *why, uint32_t status, kvp_call_fate
 
 /* False: none is left. */
 static bool
-pick(kvp_exchange_t *x, kvp_server_role_t role)
+pick_server(kvp_exchange_t *x, kvp_server_role_t role)
 {
     kvp_fleet_t *f = &x->shared->fleet;
 
@@ -135,9 +135,9 @@ pick(kvp_exchange_t *x, kvp_server_role_t role)
     return x->server != KVP_SERVER_NONE;
 }
 
-/* The one that the router named, if it may be chosen. */
+/* Chooses the router's server, if it is available. */
 static bool
-take(kvp_exchange_t *x, kvp_server_role_t role, const kvp_told_t *told)
+take_routed(kvp_exchange_t *x, kvp_server_role_t role, const kvp_told_t *told)
 {
     pthread_mutex_lock(&x->shared->lock);
     x->server = kvp_fleet_take(&x->shared->fleet, role, told->url, x->tried, x->tried_n);
@@ -217,7 +217,7 @@ go_to_answer(kvp_exchange_t *x)
 
 /* The call's server has sent something. */
 static void
-hear(kvp_exchange_t *x)
+hear_server(kvp_exchange_t *x)
 {
     if (x->server != KVP_SERVER_NONE && x->state != KVP_X_BOOTSTRAP)
         kvp_fleet_hear(&x->shared->fleet, x->server, kvp_now_ns());
@@ -229,7 +229,7 @@ on_answer_head(void *arg, uint32_t status, const char *type, int64_t length)
     kvp_exchange_t *x = arg;
     const kvp_buf_t *headers = kvp_call_headers(x->call);
 
-    hear(x);
+    hear_server(x);
     x->status = status;
     x->length = length;
     snprintf(x->type, sizeof x->type, "%s", type == NULL ? "application/json" : type);
@@ -348,7 +348,8 @@ send_prefill(kvp_exchange_t *x)
 }
 
 /* ---- the server's ranks and their engines' ids, where a bootstrap server names them */
-/* The rank that the router chose, or the next one if the server no longer has that rank. False: the ranks are not known. */
+/* Chooses the router's rank, or the next one if the server no longer has this rank. Returns false
+ * if the ranks are unknown. */
 static bool
 take_rank(kvp_exchange_t *x)
 {
@@ -404,11 +405,13 @@ is_stream(const kvp_exchange_t *x)
     static const char name[] = "text/event-stream";
     const size_t len = sizeof name - 1;
 
-    if (kvp_headers_find(&x->headers, "Content-Encoding") != NULL) return false; /* nothing can be put into it */
+    /* an encoded answer: nothing can be inserted */
+    if (kvp_headers_find(&x->headers, "Content-Encoding") != NULL) return false;
     return strncasecmp(x->type, name, len) == 0 && (x->type[len] == '\0' || strchr("; \t", x->type[len]) != NULL);
 }
 
-/* Where a stream's first event says that the server could not, that is its status: some say so behind a status of 200. */
+/* Takes the status of a stream whose first event is an error: some servers send it after a status
+ * of 200. */
 static void
 note_error_event(kvp_exchange_t *x, const char *bytes, size_t len)
 {
@@ -429,7 +432,7 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
 {
     kvp_exchange_t *x = arg;
 
-    hear(x);
+    hear_server(x);
     if (!x->is_passed && x->out.len == 0 && is_stream(x)) note_error_event(x, bytes, len);
     if (x->status >= 500) return true;
     kvp_buf_append(&x->out, bytes, len);
@@ -517,10 +520,11 @@ on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
         end_broken(x, "the server failed");
         return;
     }
-    x->status = 0; /* nothing has gone out: another server may do better */
+    x->status = 0; /* no byte has gone out: another server may succeed */
     kvp_buf_reset(&x->out);
     if (was_delivered && x->has_params) {
-        /* What was computed may be gone with the prefill server, or have been fetched by this one: the next one, or this one again, computes all by itself. */
+        /* The computed cache may be lost with the prefill server, or fetched by this decode server:
+         * the next delivery computes the whole prompt. */
         kvp_count(&x->shared->stats.plain);
         x->has_params = false;
     }
@@ -540,8 +544,8 @@ send_answer(kvp_exchange_t *x)
     start_call(x, x->shared->fleet.servers[x->server].url, x->path, x->is_get, &answer_ops, x->shared->conf.first_ms);
 }
 
-/* ---- who gets it */
-/* To x->server, or what is to be done where it is none. */
+/* ---- the choice of a server */
+/* Sends to x->server, or handles a missing server. */
 static void
 send_to(kvp_exchange_t *x)
 {
@@ -588,7 +592,7 @@ on_told(void *arg, const char *why, kvp_call_fate_t fate)
     (void)fate;
     x->call = NULL;
     x->status = 0;
-    if (is_told && take(x, role_of(x), &told)) {
+    if (is_told && take_routed(x, role_of(x), &told)) {
         kvp_count(&p->stats.routed);
         p->is_lost = false;
         send_to(x);
@@ -603,11 +607,11 @@ on_told(void *arg, const char *why, kvp_call_fate_t fate)
         kvp_log_warn("proxy", "the router could not choose, so the load does: %.*s",
                      why != NULL ? 200 : (int)kvp_min_u64(x->told.len, 200), why != NULL ? why : text);
     p->is_lost = true;
-    (void)pick(x, role_of(x));
+    (void)pick_server(x, role_of(x));
     send_to(x);
 }
 
-/* The prompt decides where it is computed; whoever decodes it needs no more than room. */
+/* The prompt decides the prefill server; a decode server needs only room. */
 static void
 ask_router(kvp_exchange_t *x)
 {
@@ -623,14 +627,14 @@ ask_router(kvp_exchange_t *x)
     if (has_any) kvp_question_write(&x->fields, x->session, unfit, n, &x->sent);
     pthread_mutex_unlock(&p->lock);
     if (!has_any) {
-        (void)pick(x, role);
+        (void)pick_server(x, role);
         send_to(x);
         return;
     }
     start_call(x, p->router, "/route", false, &ops, KVP_ROUTE_MS);
 }
 
-/* The next server that may have it. */
+/* Sends to the next available server. */
 static void
 send_next(kvp_exchange_t *x)
 {
@@ -641,11 +645,11 @@ send_next(kvp_exchange_t *x)
         ask_router(x);
         return;
     }
-    if (!pick(x, role) && x->is_get) (void)pick(x, KVP_SERVER_PREFILL);
+    if (!pick_server(x, role) && x->is_get) (void)pick_server(x, KVP_SERVER_PREFILL);
     send_to(x);
 }
 
-/* After a server that brought nothing to use: to the next one, or what is to be done where there may be none. */
+/* After a server without a usable answer: sends to the next one, or ends. */
 static void
 send_again(kvp_exchange_t *x)
 {
@@ -672,7 +676,8 @@ kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t 
     kvp_buf_init(&x->told, TOLD_MAX);
 }
 
-/* A decode server would load one hand-over for all prompts of a request, so it gets several prompts at once. */
+/* A decode server would load one hand-over for all prompts of a request, so several prompts go to
+ * it directly. */
 static void
 begin_prefill(kvp_exchange_t *x)
 {

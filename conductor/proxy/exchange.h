@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A request on its way: from a whole body to the last byte of its answer. It chooses servers, asks them, and has what the client is to get; who brings it to the client (front.c) looks into it. All
- * of it on the thread of its loop. Design notes.
- * - Nothing of an answer is kept but what the client has not read yet: a client that is slow pauses its server.
- * - While nothing is passed on a failed request can be sent to another server. From the first byte on it cannot: then the body ends without an end.
- * - A POST is delivered at most twice in each role: computing it is dear, and a request that ends servers must not end all of them. A delivery is a request that a server may have seen. An
- *   answer of 429 is none: the server has done nothing. The second delivery goes over a new connection, to another server if there is one.
- */
+ * A request on its way: from its whole body to the last byte of its answer. The exchange chooses
+ * servers, sends the copies, and has the bytes for the client; front.c delivers them. All on the
+ * thread of its loop. Design notes.
+ * - Only the part of an answer that the client has not read yet is kept: a slow client pauses its
+ *   server.
+ * - Before the first byte to the client a failed request can be sent to another server. After it,
+ *   the body ends without an end mark.
+ * - A POST is delivered at most twice in each role: computing it is expensive, and a request that
+ *   crashes servers must not crash all of them. A delivery is a request that a server may have
+ *   seen. An answer of 429 is no delivery: the server has done no work. The second delivery uses a
+ *   new connection, to another server if there is one. */
 #ifndef KVP_CONDUCTOR_PROXY_EXCHANGE_H
 #define KVP_CONDUCTOR_PROXY_EXCHANGE_H
 
@@ -21,20 +25,20 @@
 
 #define KVP_EXCHANGE_OUT_MAX (256u << 10) /* bytes of an answer that wait for the client */
 #define KVP_EXCHANGE_ID_MAX 128u
-#define KVP_ROUTE_MS 1000u /* that the router may take */
+#define KVP_ROUTE_MS 1000u /* time limit of the router */
 #define KVP_EXCHANGE_TRIES_MAX 64u /* servers that a request may be tried at, of each role */
 
-/* What all threads of a proxy share. */
+/* Shared by all threads of a proxy. */
 typedef struct {
     kvp_proxy_conf_t conf;
     char router[KVP_HOSTPORT_TEXT_MAX + 16]; /* its URL; "" = servers are used in turn */
     bool (*has_instances)(void *arg);
     void *has_instances_arg;
-    void (*left_out)(void *arg, const uint64_t *urls, uint32_t n); /* NULL = nobody is told */
+    void (*left_out)(void *arg, const uint64_t *urls, uint32_t n); /* NULL = no listener */
     void *left_out_arg;
     _Atomic bool is_routing; /* instances are registered, */
     _Atomic bool is_lost; /* and the router could not choose among them */
-    _Atomic bool is_without_params; /* it was said that a prefill server tells none */
+    _Atomic bool is_without_params; /* the log has the line about a prefill server without params */
     pthread_mutex_t lock; /* of the fleet; the URLs of a server that a request goes to stay */
     kvp_fleet_t fleet;
     uint64_t id; /* drawn at the start */
@@ -45,7 +49,7 @@ typedef struct {
     struct {
         _Atomic uint64_t requests, refused, failed, broken, plain,
             gone; /* broken: after the first byte; plain: without their prefill */
-        _Atomic uint64_t routed, unrouted; /* choices by the router, and such as it could not make */
+        _Atomic uint64_t routed, unrouted; /* the router's choices, and failures to choose */
     } stats;
 } kvp_proxy_shared_t;
 
@@ -60,7 +64,7 @@ typedef enum { KVP_X_BODY, KVP_X_BOOTSTRAP, KVP_X_PREFILL, KVP_X_ANSWER } kvp_ex
 typedef struct kvp_exchange {
     kvp_proxy_shared_t *shared;
     kvp_upstream_t *up;
-    void (*on_news)(struct kvp_exchange *x); /* there is more for the client, or it has ended */
+    void (*on_news)(struct kvp_exchange *x); /* bytes for the client have come, or the exchange has ended */
     bool is_get;
     char path[KVP_PATH_MAX + 1];
     kvp_path_kind_t kind;
@@ -71,40 +75,40 @@ typedef struct kvp_exchange {
 
     kvp_call_t *call; /* under way; NULL = none */
     uint32_t server; /* of it */
-    uint64_t route; /* that led there; 0 = none */
-    int64_t rank; /* of that server; -1 = any */
-    bool is_rank_taken; /* it is one of those that the bootstrap server named */
+    uint64_t route; /* the route of this choice; 0 = none */
+    int64_t rank; /* of this server; -1 = any */
+    bool is_rank_taken; /* the bootstrap server named the rank */
     kvp_buf_t sent; /* its body */
     uint32_t tried[KVP_EXCHANGE_TRIES_MAX], tried_n;
     uint32_t deliveries; /* in this role */
-    uint32_t again; /* the server that may get the request once more if there is no other; KVP_SERVER_NONE = none */
+    uint32_t again; /* server for one more delivery without an alternative; KVP_SERVER_NONE = none */
     kvp_buf_t told; /* what a prefill server, a bootstrap server or the router has answered */
     bool hands_over; /* the decode server may get the prompt's cache from the prefill server */
     bool has_params;
     kvp_buf_t params; /* if has_params: the decode server's kv_transfer_params, ended by a zero */
-    char engine[KVP_FLEET_ENGINE_MAX + 1], transfer[40]; /* ids, where a bootstrap server tells the first */
+    char engine[KVP_FLEET_ENGINE_MAX + 1], transfer[40]; /* ids, with a bootstrap server that states the first */
     char why[256]; /* of the last failure */
 
     uint32_t status; /* of the answer; 0 = there is none yet */
     char type[128];
-    int64_t length; /* -1 = not told */
+    int64_t length; /* -1 = unknown */
     kvp_buf_t headers; /* the server's (headers.h) */
     kvp_buf_t out;
     size_t out_at;
-    struct { /* the last answer of 429, which the client gets if no server has room */
+    struct { /* the last answer of 429, for the client if no server has room */
         bool is_there;
         char type[128];
         kvp_buf_t headers, body;
     } busy;
-    bool is_passed; /* something of it has gone to the client */
+    bool is_passed; /* a byte of it has gone to the client */
     bool has_ended, is_whole;
 } kvp_exchange_t;
 
 void kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path,
                        kvp_path_kind_t kind, void (*on_news)(kvp_exchange_t *x));
 void kvp_exchange_begin(kvp_exchange_t *x); /* the body is whole; may call on_news */
-size_t kvp_exchange_take(kvp_exchange_t *x, char *bytes, size_t max); /* of what is there */
-void kvp_exchange_cancel(kvp_exchange_t *x); /* nobody wants it any more; legal at any time */
+size_t kvp_exchange_take(kvp_exchange_t *x, char *bytes, size_t max); /* of the available bytes */
+void kvp_exchange_cancel(kvp_exchange_t *x); /* the client has left; legal at any time */
 /* kvp_exchange_break ends an answer of which the client has a part, because the proxy stops. It
  * calls on_news. */
 void kvp_exchange_break(kvp_exchange_t *x);

@@ -12,13 +12,13 @@
 #define OUT_MAX_NS (15 * KVP_NS_PER_S) /* a server that is well again gets requests within 20 s */
 #define UNANSWERED_MAX 3u
 #define GIVEN_UP_NS (5 * KVP_NS_PER_S)
-#define SILENT_NS (250 * KVP_NS_PER_MS) /* that many requests may come within one round trip */
+#define SILENT_NS (250 * KVP_NS_PER_MS) /* three requests may come within one round trip */
 #define ERRORS_MAX 3u
 #define CLOSINGS_MAX 2u
 #define RANKS_NS (5 * KVP_NS_PER_S)
 
 static uint32_t
-find(const kvp_fleet_t *f, kvp_server_role_t role, const char *url)
+find_server(const kvp_fleet_t *f, kvp_server_role_t role, const char *url)
 {
     for (uint32_t i = 0; i < f->n; i++)
         if (!f->servers[i].is_gone && f->servers[i].role == role && strcmp(f->servers[i].url, url) == 0) return i;
@@ -28,7 +28,7 @@ find(const kvp_fleet_t *f, kvp_server_role_t role, const char *url)
 uint32_t
 kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const char *bootstrap)
 {
-    uint32_t at = find(f, role, url);
+    uint32_t at = find_server(f, role, url);
 
     if (at != KVP_SERVER_NONE) return at;
     if (strlen(url) > KVP_FLEET_URL_MAX || strlen(bootstrap) > KVP_FLEET_URL_MAX || url[0] == '\0')
@@ -47,7 +47,7 @@ kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const cha
 bool
 kvp_fleet_remove(kvp_fleet_t *f, kvp_server_role_t role, const char *url)
 {
-    const uint32_t at = find(f, role, url);
+    const uint32_t at = find_server(f, role, url);
 
     if (at == KVP_SERVER_NONE) return false;
     f->servers[at].is_gone = true;
@@ -96,7 +96,7 @@ is_in(uint32_t server, const uint32_t *tried, uint32_t tried_n)
 }
 
 static uint32_t
-take(kvp_fleet_t *f, uint32_t server)
+take_server(kvp_fleet_t *f, uint32_t server)
 {
     if (server == KVP_SERVER_NONE) return server;
     f->turn[f->servers[server].role] = server + 1;
@@ -105,7 +105,7 @@ take(kvp_fleet_t *f, uint32_t server)
     return server;
 }
 
-/* It is being checked because it is silent. */
+/* A check is under way because the server is silent. */
 static bool
 is_doubted(const kvp_server_t *s)
 {
@@ -134,7 +134,7 @@ kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint3
         if (s->is_down && role == KVP_SERVER_PREFILL) continue;
         if (best == KVP_SERVER_NONE || is_better(s, &f->servers[best], by_load)) best = i;
     }
-    return take(f, best);
+    return take_server(f, best);
 }
 
 static bool
@@ -148,17 +148,17 @@ is_fit(const kvp_fleet_t *f, uint32_t server, const uint32_t *tried, uint32_t tr
 uint32_t
 kvp_fleet_take(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const uint32_t *tried, uint32_t tried_n)
 {
-    const uint32_t at = find(f, role, url);
+    const uint32_t at = find_server(f, role, url);
 
     if (at == KVP_SERVER_NONE || !is_fit(f, at, tried, tried_n)) return KVP_SERVER_NONE;
-    return take(f, at);
+    return take_server(f, at);
 }
 
 bool
 kvp_fleet_take_again(kvp_fleet_t *f, uint32_t server)
 {
     if (f->servers[server].is_gone) return false;
-    (void)take(f, server);
+    (void)take_server(f, server);
     return true;
 }
 
@@ -178,7 +178,7 @@ static void
 leave_out(kvp_fleet_t *f, kvp_server_t *s, uint64_t now_ns)
 {
     f->changes += !s->is_down;
-    s->ranks_until_ns = 0; /* another process may stand there soon */
+    s->ranks_until_ns = 0; /* another process may listen there soon */
     s->is_down = true;
     s->until_ns = now_ns + kvp_min_u64(OUT_MAX_NS, OUT_MIN_NS << kvp_min_u64(s->fails, 10));
     s->fails++;

@@ -2,13 +2,13 @@
  * See front.h.
  *
  * Design notes.
- * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is suspended, and resumed when there is something for it.
- * - A FIN of a client means that the client has gone (clients.h).
- * - A client must not take an answer that breaks off for a whole one. A chunked answer then lacks
- *   its last chunk. Any other answer may end with its connection, so the connection is reset. A
- *   reset drops the bytes that the kernel has not delivered yet, so the proxy first waits for the
- *   client to have them, 5 s at most.
- */
+ * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is
+ *   suspended, and resumed when it has something to send.
+ * - A FIN of a client means that the client has left (clients.h).
+ * - A client must not take a cut answer for a whole one. A cut chunked answer lacks its last chunk.
+ *   Any other answer may end with its connection, so the connection is reset. A reset drops the
+ *   bytes that the kernel has not delivered yet, so the proxy first waits for the client to have
+ *   them, 5 s at most. */
 #include "conductor/proxy/front.h"
 
 #include "common/clock.h"
@@ -35,7 +35,7 @@
 #define BODY_MAX (32u << 20)
 #define REQUESTS_MAX 4096u
 #define PIECE_BYTES (16u << 10)
-#define CONNECTION_TIMEOUT_S 30u /* of one that sends nothing */
+#define CONNECTION_TIMEOUT_S 30u /* of an idle one */
 #define LOOK_MS 50u
 #define CUT_NS (5 * KVP_NS_PER_S) /* for a client to take the rest of an answer that broke off */
 
@@ -49,7 +49,7 @@ typedef struct {
     kvp_exchange_t x;
     kvp_place_t place; /* of its body */
     bool is_suspended, is_gone, is_too_large, is_full;
-    bool is_under_way; /* it counts as open */
+    bool is_under_way; /* counted as open */
     bool is_http10;
     bool is_chunked; /* its answer */
     uint64_t cut_ns; /* when its answer broke off; 0 = it has not */
@@ -58,7 +58,7 @@ typedef struct {
 struct kvp_front {
     kvp_proxy_shared_t *shared;
     bool watches;
-    kvp_checks_t *checks; /* NULL unless it watches */
+    kvp_checks_t *checks; /* NULL unless this front runs the checks */
     uv_loop_t uv;
     uv_async_t stop, displaced;
     uv_idle_t more;
@@ -76,7 +76,7 @@ struct kvp_front {
 static void on_more(uv_idle_t *idle);
 
 static void
-resume(request_t *r)
+resume_request(request_t *r)
 {
     if (!r->is_suspended) return;
     r->is_suspended = false;
@@ -90,10 +90,10 @@ on_news(kvp_exchange_t *x)
     request_t *r = kvp_container_of(x, request_t, x);
 
     if (x->has_ended && !x->is_whole && r->cut_ns == 0) r->cut_ns = kvp_now_ns();
-    resume(r);
+    resume_request(r);
 }
 
-/* ---- answers that break off */
+/* ---- cut answers */
 static int
 fd_of(struct MHD_Connection *conn)
 {
@@ -105,7 +105,7 @@ fd_of(struct MHD_Connection *conn)
 /* Sends a reset. libmicrohttpd then finds the connection broken, in whatever state it is, and
  * closes it. */
 static void
-reset(struct MHD_Connection *conn)
+reset_conn(struct MHD_Connection *conn)
 {
     const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
@@ -140,13 +140,13 @@ look_after_cut(kvp_front_t *f)
 
         if (r->cut_ns == 0 || r->is_chunked) continue;
         if (r->is_suspended && has_taken_all(r))
-            resume(r);
+            resume_request(r);
         else if (!r->is_suspended && now_ns - r->cut_ns > CUT_NS)
-            reset(r->conn); /* the client reads nothing */
+            reset_conn(r->conn); /* the client reads nothing */
     }
 }
 
-/* NULL: there was no memory for it. */
+/* Returns NULL if there was no memory for it. */
 static kvp_client_t *
 client_of(struct MHD_Connection *conn)
 {
@@ -155,7 +155,7 @@ client_of(struct MHD_Connection *conn)
     return info == NULL ? NULL : info->socket_context;
 }
 
-/* ---- what the client gets */
+/* ---- answers to clients */
 static enum MHD_Result
 add_cors(struct MHD_Connection *conn, struct MHD_Response *r)
 {
@@ -196,7 +196,7 @@ queue_answer(request_t *q)
 {
     kvp_exchange_t *x = &q->x;
     const bool is_now = x->has_ended && x->is_whole;
-    /* One that is whole by now leaves with its head, in one packet. */
+    /* A complete answer leaves with its head, in one packet. */
     struct MHD_Response *r =
         is_now ? MHD_create_response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_MUST_COPY)
                : MHD_create_response_from_callback(x->length >= 0 ? (uint64_t)x->length : MHD_SIZE_UNKNOWN, PIECE_BYTES,
@@ -229,7 +229,7 @@ answer_now(struct MHD_Connection *conn, uint32_t status, const char *type, const
 }
 
 static enum MHD_Result
-refuse(struct MHD_Connection *conn, uint32_t status, const char *why)
+refuse_request(struct MHD_Connection *conn, uint32_t status, const char *why)
 {
     char text[256];
     const int n = snprintf(text, sizeof text, "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"code\":%u}}", why,
@@ -379,7 +379,7 @@ check_head(struct MHD_Connection *conn, const char **why_out)
     return f.length > BODY_MAX ? 413 : 0;
 }
 
-/* A request's first call: what it is. */
+/* The first call of a request: decides its kind. */
 static enum MHD_Result
 on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const char *method, void **ctx)
 {
@@ -390,25 +390,26 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
     if (c == NULL || f->stopping_ns != 0) return MHD_NO;
     kvp_clients_begin(c);
     const uint32_t status = check_head(conn, &why);
-    if (status != 0) return refuse(conn, status, why);
+    if (status != 0) return refuse_request(conn, status, why);
     if (!kvp_cors_allows(f->shared->conf.allow_origin, conn))
-        return refuse(conn, 403, "web pages of this origin may not ask here; --allow-origin names those that may");
+        return refuse_request(conn, 403,
+                              "web pages of this origin may not ask here; --allow-origin names those that may");
     if (strcmp(method, "OPTIONS") == 0) return kvp_cors_answer_options(f->shared->conf.allow_origin, conn);
     const uint32_t found = kvp_path_find(method, url, &kind);
-    if (found != 200) return refuse(conn, found, found == 405 ? "method not allowed here" : "no such path");
+    if (found != 200) return refuse_request(conn, found, found == 405 ? "method not allowed here" : "no such path");
     if (kind == KVP_PATH_METRICS) return on_metrics(f->shared, conn);
     if (kind == KVP_PATH_HEALTH || kind == KVP_PATH_HEALTHCHECK)
         return on_health(f->shared, conn, kind == KVP_PATH_HEALTHCHECK);
     if ((kind == KVP_PATH_RESPONSE || kind == KVP_PATH_OTHER) && kvp_servers_count(f->shared, KVP_SERVER_DECODE) > 0)
-        return refuse(conn, 404, "only replicas serve this path, and here are prefill and decode servers");
+        return refuse_request(conn, 404, "only replicas serve this path, and here are prefill and decode servers");
     if (c->has_left) return MHD_NO;
     *ctx = make_request(f, conn, url, kind);
     return *ctx == NULL ? MHD_NO : MHD_YES;
 }
 
-/* Its body is whole. False: it has no place among those that are under way. */
+/* Its body is complete. Returns false without a place among the requests under way. */
 static bool
-begin(request_t *r)
+begin_request(request_t *r)
 {
     kvp_proxy_shared_t *p = r->f->shared;
 
@@ -447,10 +448,11 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
         return MHD_YES;
     }
     if (r->is_gone) return MHD_NO;
-    if (r->is_too_large) return refuse(conn, 413, too_large);
-    if (r->is_full) return refuse(conn, 503, "the bodies of the requests under way are 512 MiB by now");
+    if (r->is_too_large) return refuse_request(conn, 413, too_large);
+    if (r->is_full) return refuse_request(conn, 503, "the bodies of the requests under way are 512 MiB by now");
     r->is_http10 = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
-    if (r->x.state == KVP_X_BODY && !begin(r)) return refuse(conn, 503, "too many requests are under way");
+    if (r->x.state == KVP_X_BODY && !begin_request(r))
+        return refuse_request(conn, 503, "too many requests are under way");
     if (r->x.out.len > 0 || r->x.has_ended) return queue_answer(r);
     r->is_suspended = true;
     MHD_suspend_connection(conn);
@@ -474,7 +476,7 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
     if (r->x.is_passed && !r->is_chunked && code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
         set_reset_at_close(conn, false);
     else if (r->x.is_passed && !r->is_chunked)
-        reset(conn);
+        reset_conn(conn);
     if (r->x.call != NULL && code != MHD_REQUEST_TERMINATED_COMPLETED_OK) kvp_count(&f->shared->stats.gone);
     kvp_exchange_cancel(&r->x);
     kvp_places_leave(&f->shared->places, &r->place);
@@ -485,7 +487,8 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
 }
 
 /* ---- the loop */
-/* libmicrohttpd says by a timeout of 0 that some connection has more to do, which its descriptor does not tell. The loop does not wait while f->more is active. */
+/* By a timeout of 0 libmicrohttpd signals work that its descriptor does not show. The loop does not
+ * wait while f->more is active. */
 static void
 run_front(kvp_front_t *f)
 {
@@ -513,18 +516,19 @@ on_front(uv_poll_t *poll, int status, int events)
 
 /* Ends a request whose client or place is lost, in whatever state its connection is. */
 static void
-drop(request_t *r)
+drop_request(request_t *r)
 {
     r->is_gone = true;
     if (r->x.call != NULL) kvp_count(&r->f->shared->stats.gone);
     kvp_exchange_cancel(&r->x);
     if (r->is_suspended)
-        resume(r);
+        resume_request(r);
     else
-        reset(r->conn);
+        reset_conn(r->conn);
 }
 
-/* What came together with the end is read first, so that libmicrohttpd has answered what it can at once. */
+/* Bytes that came together with the end are read first, so that libmicrohttpd has answered all
+ * immediate requests. */
 static void
 on_left(uv_poll_t *poll, int status, int events)
 {
@@ -537,9 +541,9 @@ on_left(uv_poll_t *poll, int status, int events)
     run_front(f);
     while ((c = kvp_clients_take_left(&f->clients)) != NULL) {
         if (c->request != NULL)
-            drop(c->request);
+            drop_request(c->request);
         else if (c->since_ns != 0)
-            (void)shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd sees that it has ended */
+            (void)shutdown(c->fd, SHUT_RDWR); /* shows libmicrohttpd that it has ended */
     }
     uv_idle_start(&f->more, on_more);
 }
@@ -553,7 +557,7 @@ on_displaced(uv_async_t *async)
     kvp_list_foreach (pos, &f->requests) {
         request_t *r = kvp_list_entry(pos, request_t, link);
 
-        if (r->place.is_displaced && !r->is_gone) drop(r);
+        if (r->place.is_displaced && !r->is_gone) drop_request(r);
     }
 }
 
@@ -563,9 +567,9 @@ finish_stop(kvp_front_t *f)
     kvp_list_foreach (pos, &f->requests) {
         request_t *r = kvp_list_entry(pos, request_t, link);
 
-        if (r->x.is_passed && !r->is_chunked) reset(r->conn);
+        if (r->x.is_passed && !r->is_chunked) reset_conn(r->conn);
         r->is_gone = true;
-        resume(r); /* libmicrohttpd ends no suspended connection */
+        resume_request(r); /* libmicrohttpd ends no suspended connection */
     }
     uv_poll_stop(&f->front);
     uv_poll_stop(&f->left);
@@ -594,7 +598,7 @@ on_look(uv_timer_t *timer)
         finish_stop(f);
 }
 
-/* Answers under way break off, and clients have CUT_NS to take what there is of them. */
+/* Cuts the answers under way; clients have CUT_NS to read their sent part. */
 static void
 on_stop(uv_async_t *async)
 {
@@ -610,13 +614,13 @@ on_stop(uv_async_t *async)
             kvp_exchange_break(&r->x);
             continue;
         }
-        drop(r);
+        drop_request(r);
     }
     on_look(&f->look);
 }
 
 static void *
-run(void *arg)
+run_thread(void *arg)
 {
     kvp_front_t *f = arg;
 
@@ -646,7 +650,7 @@ keep_escapes(void *arg, struct MHD_Connection *conn, char *text)
 
 /* NULL, logged. */
 static struct MHD_Daemon *
-serve(kvp_front_t *f, int listening)
+start_mhd(kvp_front_t *f, int listening)
 {
     const int fd = fcntl(listening, F_DUPFD_CLOEXEC, 0);
     struct MHD_Daemon *mhd;
@@ -663,7 +667,7 @@ serve(kvp_front_t *f, int listening)
 }
 
 static kvp_err_t
-build(kvp_front_t *f, int listening)
+build_front(kvp_front_t *f, int listening)
 {
     kvp_err_t err;
 
@@ -672,7 +676,7 @@ build(kvp_front_t *f, int listening)
     err =
         kvp_clients_init(&f->clients, listening, (uint32_t)kvp_max_u64(kvp_clients_max() / f->shared->conf.threads, 1));
     if (err != KVP_OK) return err;
-    f->mhd = serve(f, listening);
+    f->mhd = start_mhd(f, listening);
     if (f->mhd == NULL) return KVP_SYS;
     err = kvp_upstream_create(&f->uv, &f->up);
     if (err == KVP_OK && f->watches) {
@@ -690,7 +694,7 @@ build(kvp_front_t *f, int listening)
     (void)uv_timer_start(&f->look, on_look, LOOK_MS, LOOK_MS);
     (void)uv_poll_init(&f->uv, &f->front, MHD_get_daemon_info(f->mhd, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd);
     (void)uv_poll_start(&f->front, UV_READABLE, on_front);
-    err = kvp_thread_start(&f->thread, "kvp-proxy", run, f);
+    err = kvp_thread_start(&f->thread, "kvp-proxy", run_thread, f);
     f->has_thread = err == KVP_OK;
     return err;
 }
@@ -705,7 +709,7 @@ kvp_front_start(kvp_proxy_shared_t *shared, int listening, bool watches, kvp_fro
     f->shared = shared;
     f->watches = watches;
     kvp_list_init(&f->requests);
-    err = build(f, listening);
+    err = build_front(f, listening);
     if (err == KVP_OK)
         *out = f;
     else

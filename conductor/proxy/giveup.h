@@ -13,8 +13,8 @@
  * or there is no memory, or the bodies of such requests are 64 MiB by now: the call is to be cancelled. */
 bool kvp_give_up(kvp_exchange_t *x) KVP_MUST_USE;
 
-/* kvp_route_done reports to the router that a route has ended; 0 = there is none. A route that is not
- * reported ends by itself after a while. */
+/* kvp_route_done reports the end of a route to the router; 0 = no route. An unreported route ends
+ * by itself after a while. */
 void kvp_route_done(kvp_proxy_shared_t *shared, kvp_upstream_t *up, uint64_t route);
 
 #endif

@@ -6,7 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* "." or "..", also with escapes: a server or what is in front of it would leave the path of models by it. */
+/* "." or "..", also with escapes: a server or its reverse proxy would leave the path of models by
+ * it. */
 static bool
 is_dots(const char *segment, size_t len)
 {

@@ -6,19 +6,20 @@
 
 #include "common/base.h"
 
-#define KVP_PATH_MAX 300u /* bytes of a path that passes */
+#define KVP_PATH_MAX 300u /* bytes of an accepted path */
 
 typedef enum {
     KVP_PATH_COMPLETION, /* to any servers; a prefill server may compute the prompt */
     KVP_PATH_MODELS, /* to any servers */
-    KVP_PATH_RESPONSE, /* to replicas, as the router says */
+    KVP_PATH_RESPONSE, /* to replicas, by the router */
     KVP_PATH_OTHER, /* to replicas */
     KVP_PATH_HEALTH, /* this and the following: the proxy's own */
     KVP_PATH_HEALTHCHECK,
     KVP_PATH_METRICS
 } kvp_path_kind_t;
 
-/* kvp_path_find: 200 and the kind of what is asked for, or 404, or 405. url is as the client wrote it, with its escapes and without its query. */
+/* kvp_path_find: 200 and the kind of what is asked for, or 404, or 405. url is as the client wrote
+ * it, with its escapes and without its query. */
 uint32_t kvp_path_find(const char *method, const char *url, kvp_path_kind_t *kind_out);
 
 #endif

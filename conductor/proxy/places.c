@@ -33,7 +33,7 @@ remove_upload(kvp_places_t *p, kvp_place_t *place)
     p->uploads_n--;
 }
 
-/* The oldest, but for `place`. False: there is none. */
+/* Displaces the oldest other than `place`. Returns false without one. */
 static bool
 displace_oldest(kvp_places_t *p, const kvp_place_t *place)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Room for the bodies of requests, which all threads of a proxy share. A request whose body is still
- * on its way is an upload. Uploads are counted apart from requests under way, so clients that send half
- * a body keep no other client out: where there is no room, the oldest upload is displaced.
- */
+ * Room for the bodies of requests, shared by all threads of a proxy. A request with an incomplete
+ * body is an upload. Uploads are counted separately from requests under way, so clients that send
+ * half a body keep no other client out: without room, the oldest upload is displaced. */
 #ifndef KVP_CONDUCTOR_PROXY_PLACES_H
 #define KVP_CONDUCTOR_PROXY_PLACES_H
 
@@ -12,7 +11,7 @@
 #include <stdatomic.h>
 
 typedef struct {
-    pthread_mutex_t lock; /* guards all of this, and the fields of the bodies in it */
+    pthread_mutex_t lock; /* guards all fields, and the fields of the bodies in the lists */
     kvp_list_t uploads; /* the oldest first */
     uint32_t uploads_n, uploads_max;
     uint64_t bytes, bytes_max; /* of all bodies, also of those under way */
@@ -22,7 +21,7 @@ typedef struct kvp_place {
     kvp_list_t link; /* of an upload */
     uint64_t bytes;
     _Atomic bool is_displaced;
-    void (*displaced)(struct kvp_place *place); /* any thread may call it, under the lock: it only wakes the owner */
+    void (*displaced)(struct kvp_place *place); /* called by any thread, under the lock: it only wakes the owner */
 } kvp_place_t;
 
 void kvp_places_init(kvp_places_t *p, uint32_t uploads_max, uint64_t bytes_max);
@@ -30,8 +29,8 @@ void kvp_places_fini(kvp_places_t *p);
 uint32_t kvp_places_uploads(kvp_places_t *p);
 
 /* kvp_places_enter begins an upload, and kvp_places_leave ends it or its request. kvp_places_grow
- * takes n bytes more; false = there is no room, or the upload was displaced. kvp_places_finish: the
- * body is whole, and is not displaced any more; false = it was. */
+ * reserves n bytes more; false = no room, or the upload was displaced. kvp_places_finish: the body
+ * is complete, and cannot be displaced any more; false = it was. */
 void kvp_places_enter(kvp_places_t *p, kvp_place_t *place, void (*displaced)(kvp_place_t *place));
 bool kvp_places_grow(kvp_places_t *p, kvp_place_t *place, uint64_t n) KVP_MUST_USE;
 bool kvp_places_finish(kvp_places_t *p, kvp_place_t *place) KVP_MUST_USE;

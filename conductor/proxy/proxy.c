@@ -29,7 +29,7 @@ const kvp_proxy_conf_t kvp_proxy_defaults = {.threads = 1,
 
 struct kvp_proxy {
     kvp_proxy_shared_t shared;
-    int listening; /* -1 = it has not begun to */
+    int listening; /* -1 = not listening yet */
     kvp_front_t *fronts[KVP_PROXY_THREADS_MAX];
 };
 

@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 static bool
-copy(kvp_jsonw_t *w, const kvp_body_t *request, const char *name, const char *as)
+copy_field(kvp_jsonw_t *w, const kvp_body_t *request, const char *name, const char *as)
 {
     size_t len;
     const char *value = kvp_body_find(request, name, &len);
@@ -38,7 +38,7 @@ is_blank(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* A list of one prompt is that prompt. NULL = the request has none. */
+/* Returns the prompt; a list of one prompt counts as this prompt. NULL = the request has none. */
 static const char *
 find_prompt(const kvp_body_t *request, size_t *len_out)
 {
@@ -88,7 +88,7 @@ kvp_question_write(const kvp_body_t *request, const char *session, const char *c
     kvp_jsonw_open(&w, NULL, '{');
     kvp_jsonw_text(&w, "role", "prefill");
     for (size_t i = 0; i < KVP_ARRAY_LEN(same); i++)
-        (void)copy(&w, request, same[i], same[i]);
+        (void)copy_field(&w, request, same[i], same[i]);
     value = find_prompt(request, &len);
     if (value != NULL)
         kvp_jsonw_part(&w, is_tokens(value, len) ? "token_ids" : "prompt",
@@ -105,7 +105,7 @@ kvp_question_write(const kvp_body_t *request, const char *session, const char *c
 }
 
 static uint64_t
-number(const kvp_body_t *told, const char *name)
+read_number(const kvp_body_t *told, const char *name)
 {
     size_t len;
     const char *value = kvp_body_find(told, name, &len);
@@ -137,9 +137,9 @@ kvp_told_read(const char *text, size_t len, kvp_told_t *out)
     const char *why;
 
     if (!kvp_body_read(text, len, &told, &why) || !copy_text(&told, "url", out->url, KVP_FLEET_URL_MAX)) return false;
-    const uint64_t rank = number(&told, "dp_rank");
-    out->route = number(&told, "route_id");
-    out->rank = number(&told, "dp_ranks") > 1 || rank > 0 ? (int64_t)kvp_min_u64(rank, UINT32_MAX) : -1;
+    const uint64_t rank = read_number(&told, "dp_rank");
+    out->route = read_number(&told, "route_id");
+    out->rank = read_number(&told, "dp_ranks") > 1 || rank > 0 ? (int64_t)kvp_min_u64(rank, UINT32_MAX) : -1;
     return true;
 }
 

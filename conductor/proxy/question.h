@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a proxy asks the conductor's router (POST /route) about a request, and what it is told; and what a bootstrap server answers.
- */
+ * The proxy's questions to the conductor's router (POST /route) and their answers; and the answers
+ * of a bootstrap server. */
 #ifndef KVP_CONDUCTOR_PROXY_QUESTION_H
 #define KVP_CONDUCTOR_PROXY_QUESTION_H
 
@@ -9,8 +9,9 @@
 
 #define KVP_QUESTION_EXCLUDE_MAX 64u
 
-/* kvp_question_write: the request's model, its prompt or messages with all that says how they become tokens, and the session: `session`, or if that is "" the body's `user`. exclude: URLs of servers
- * that may not be chosen. */
+/* kvp_question_write: the request's model, its prompt or messages with every field that affects
+ * their tokens, and the session: `session`, or if it is "" the body's `user`. exclude: URLs of
+ * servers that must not be chosen. */
 void kvp_question_write(const kvp_body_t *request, const char *session, const char *const *exclude, uint32_t exclude_n,
                         kvp_buf_t *out);
 
@@ -23,7 +24,8 @@ typedef struct {
 /* False: it names no server. */
 bool kvp_told_read(const char *text, size_t len, kvp_told_t *out);
 
-/* kvp_ranks_read reads what vLLM's bootstrap server answers to GET /query: {"RANK": {"engine_id": "ID", ...}, ...}. It returns how many ranks ranks_out has; a rank without an id is left out. */
+/* kvp_ranks_read reads what vLLM's bootstrap server answers to GET /query: {"RANK": {"engine_id":
+ * "ID", ...}, ...}. It returns how many ranks ranks_out has; a rank without an id is left out. */
 uint32_t kvp_ranks_read(const char *text, size_t len, kvp_server_rank_t ranks_out[KVP_FLEET_RANKS_MAX]);
 
 #endif

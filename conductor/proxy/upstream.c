@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define IDLE_MAX 4096u /* connections that are kept */
+#define IDLE_MAX 4096u /* kept connections */
 #define IDLE_NS (60 * KVP_NS_PER_S) /* for so long */
 #define HEAD_MAX (16u << 10) /* of an answer: it has to fit into a client's connection, too (front.c) */
 #define READ_BYTES (64u << 10)
@@ -35,19 +35,20 @@ struct kvp_upstream {
     char bytes[READ_BYTES];
 };
 
-/* A connection to a server. While it has a call it is that one's; without one it is idle. */
+/* A connection to a server. A connection belongs to its call. Without a call it is on the idle
+ * list. */
 typedef struct {
     kvp_list_t link, idle_link; /* upstream->conns, ->idle */
     kvp_upstream_t *up;
     uv_tcp_t tcp;
     uv_connect_t connecting;
-    struct addrinfo *addrs, *addr; /* until it is connected: all of the server's; the one that is tried */
+    struct addrinfo *addrs, *addr; /* until it is connected: all addresses of the server; the one being tried */
     uv_write_t writing;
     uv_shutdown_t ending;
     llhttp_t parser;
     kvp_call_t *call; /* NULL = none */
     uint64_t idle_ns; /* since when */
-    bool was_used; /* it has brought an answer before */
+    bool was_used; /* it has carried an answer before */
     bool has_answer; /* the call's is whole */
     uint32_t head_len;
     kvp_hostport_t at;
@@ -56,7 +57,7 @@ typedef struct {
 /* A server's name that is looked up, in a thread of libuv's. */
 typedef struct {
     uv_getaddrinfo_t req;
-    kvp_call_t *call; /* NULL = it is gone */
+    kvp_call_t *call; /* NULL = ended */
 } lookup_t;
 
 struct kvp_call {
@@ -66,14 +67,14 @@ struct kvp_call {
     lookup_t *lookup;
     kvp_call_ops_t ops;
     void *arg;
-    kvp_buf_t head; /* and a body that was copied */
+    kvp_buf_t head; /* and a copied body */
     const char *body; /* borrowed */
     size_t body_len;
     kvp_hostport_t at;
     uint64_t begun_ns, heard_ns;
     uint64_t connect_ns, first_ns, idle_ns; /* 0 = any */
     bool is_once, was_sent, was_heard, has_head, has_bytes, is_paused, is_stale;
-    const kvp_give_up_ops_t *given_up; /* NULL = it is wanted; else arg is owned, and so is the body */
+    const kvp_give_up_ops_t *given_up; /* NULL = has a client; else arg is owned, and so is the body */
     kvp_buf_t owned;
     int failure; /* of libuv's: it ends at the next look; 0 = none */
     kvp_buf_t headers; /* of the answer */
@@ -150,7 +151,7 @@ end_call(kvp_call_t *c, const char *why)
 
 /* The server may have closed a kept connection before the request came. A new connection is not tried again. */
 static void
-fail(conn_t *k, const char *why)
+fail_conn(conn_t *k, const char *why)
 {
     kvp_call_t *c = k->call;
     const bool is_stale = c != NULL && k->was_used && !c->was_heard;
@@ -175,7 +176,7 @@ on_begin(llhttp_t *parser)
     return 0;
 }
 
-/* A part of a name or a value, of a head or of what follows a body in chunks, which nobody reads. */
+/* Receives a part of a name or a value, of a head or of a chunked body's trailer, which is ignored. */
 static int
 on_header(llhttp_t *parser, const char *at, size_t len)
 {
@@ -228,14 +229,14 @@ on_whole(llhttp_t *parser)
 {
     conn_t *k = parser->data;
 
-    if (parser->status_code < 200) return 0; /* the answer comes behind it */
+    if (parser->status_code < 200) return 0; /* the answer comes after it */
     k->has_answer = true;
     return HPE_PAUSED;
 }
 
 /* ---- connections */
 static void
-keep(conn_t *k)
+keep_conn(conn_t *k)
 {
     kvp_upstream_t *up = k->up;
 
@@ -253,7 +254,7 @@ take_answer(conn_t *k, bool may_keep)
     c->conn = NULL;
     k->call = NULL;
     if (may_keep)
-        keep(k);
+        keep_conn(k);
     else
         close_conn(k);
     end_call(c, NULL);
@@ -292,7 +293,7 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     if (n == 0) return;
     if (n == UV_EOF) n = error_behind_end(stream);
     if (k->call == NULL || (n < 0 && n != UV_EOF)) { /* idle, or broken */
-        fail(k, n < 0 ? uv_strerror((int)n) : "it says something unasked");
+        fail_conn(k, n < 0 ? uv_strerror((int)n) : "it says something unasked");
         return;
     }
     k->call->heard_ns = kvp_now_ns();
@@ -307,10 +308,10 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
                    !k->call->is_paused && uv_stream_get_write_queue_size(stream) == 0;
         take_answer(k, may_keep);
     } else if (n == UV_EOF) {
-        fail(k, k->call->has_head ? "it closed the connection within its answer" : "it closed the connection");
+        fail_conn(k, k->call->has_head ? "it closed the connection within its answer" : "it closed the connection");
     } else if (err != HPE_OK) {
-        fail(k, llhttp_get_error_reason(&k->parser)[0] != '\0' ? llhttp_get_error_reason(&k->parser)
-                                                               : llhttp_errno_name(err));
+        fail_conn(k, llhttp_get_error_reason(&k->parser)[0] != '\0' ? llhttp_get_error_reason(&k->parser)
+                                                                    : llhttp_errno_name(err));
     }
 }
 
@@ -333,7 +334,7 @@ send_call(conn_t *k)
     k->parser.data = k;
     k->has_answer = false;
     sent = uv_try_write(stream, bufs, n);
-    if (sent < 0) sent = 0; /* for now, or for good: the reader tells */
+    if (sent < 0) sent = 0; /* temporary or final: the next read shows */
     if ((size_t)sent < c->head.len + c->body_len) {
         for (unsigned i = 0; i < n; i++) {
             const unsigned cut = (unsigned)kvp_min_u64((uint64_t)sent, bufs[i].len);
@@ -343,7 +344,7 @@ send_call(conn_t *k)
         }
         c->failure = uv_write(&k->writing, stream, bufs, n, NULL);
     }
-    if (!k->was_used) (void)uv_read_start(stream, on_room, on_read); /* one that was is read all the time */
+    if (!k->was_used) (void)uv_read_start(stream, on_room, on_read); /* a used connection is read all the time */
 }
 
 static void try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr);
@@ -366,7 +367,7 @@ on_connected(uv_connect_t *connect, int status)
         try_addr(c, addrs, next);
     } else {
         snprintf(text, sizeof text, "no connection to %s: %s", kvp_format_hostport(&c->at, place), uv_strerror(status));
-        fail(k, text);
+        fail_conn(k, text);
     }
 }
 
@@ -418,7 +419,7 @@ has_descriptor(void)
     return fd >= 0;
 }
 
-/* A resolver that lacks a descriptor says so in many ways. */
+/* A resolver without a free descriptor returns various errors. */
 static void
 on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
 {
@@ -476,16 +477,16 @@ find_idle(kvp_upstream_t *up, const kvp_hostport_t *at)
 }
 
 /* ---- deadlines */
-/* NULL: it is not. */
+/* Returns the reason of a passed time limit; NULL = none. */
 static const char *
-late(const kvp_call_t *c, uint64_t now_ns)
+find_late(const kvp_call_t *c, uint64_t now_ns)
 {
     if (c->failure != 0) return uv_strerror(c->failure);
     if (c->given_up != NULL && c->given_up->is_over(c->arg)) return "the server has answered a check";
     if (c->is_paused) return NULL;
     if (!c->was_sent && c->connect_ns != 0 && now_ns - c->begun_ns > c->connect_ns)
         return "no connection could be made in time";
-    if (!c->has_bytes) /* the head of a stream says nothing of how long the first event will take */
+    if (!c->has_bytes) /* the head of a stream does not predict the time of its first event */
         return c->first_ns != 0 && now_ns - c->begun_ns > c->first_ns ? "it did not answer in time" : NULL;
     return c->idle_ns != 0 && now_ns - c->heard_ns > c->idle_ns ? "it fell silent" : NULL;
 }
@@ -498,10 +499,10 @@ end_late(kvp_upstream_t *up)
 
     kvp_list_foreach (pos, &up->calls) {
         kvp_call_t *c = kvp_list_entry(pos, kvp_call_t, link);
-        const char *why = late(c, now_ns);
+        const char *why = find_late(c, now_ns);
 
         if (why == NULL) continue;
-        end_call(c, why); /* others may go with it, and new ones come */
+        end_call(c, why); /* the call may end others, and start new ones */
         return true;
     }
     return false;
@@ -610,7 +611,7 @@ static void
 on_shutdown(uv_shutdown_t *ending, int status)
 {
     (void)ending;
-    (void)status; /* if it failed, the reader finds why */
+    (void)status; /* on a failure, reading shows the reason */
 }
 
 bool
@@ -624,7 +625,7 @@ kvp_call_give_up(kvp_call_t *c, kvp_buf_t *body, const kvp_give_up_ops_t *ops, v
 {
     c->given_up = ops;
     c->arg = arg;
-    c->owned = *body; /* it may still be on its way */
+    c->owned = *body; /* its bytes may still be under way */
     *body = (kvp_buf_t){0};
     if (c->was_sent && c->conn != NULL) (void)uv_shutdown(&c->conn->ending, (uv_stream_t *)&c->conn->tcp, on_shutdown);
 }

@@ -26,7 +26,7 @@ typedef struct call {
     struct kvp_load *load;
     kvp_buf_t text; /* of metrics */
     size_t models_bytes;
-    kvp_models_list_t *models; /* NULL = it asks for metrics */
+    kvp_models_list_t *models; /* NULL = a request for metrics */
     char tag[TAG_MAX];
 } call_t;
 
@@ -154,7 +154,7 @@ start_call(kvp_load_t *load, const char *url, const char *tag, bool is_models)
 }
 
 static void
-add(void *to, const char *url, const char *tag, bool wants_models)
+add_call(void *to, const char *url, const char *tag, bool wants_models)
 {
     kvp_load_t *load = to;
 
@@ -163,7 +163,7 @@ add(void *to, const char *url, const char *tag, bool wants_models)
 }
 
 static void
-take(kvp_load_t *load, call_t *c)
+take_answer(kvp_load_t *load, call_t *c)
 {
     kvp_load_of_t loads[KVP_LOAD_RANKS_MAX];
     uint32_t n;
@@ -200,23 +200,23 @@ run_calls(kvp_load_t *load, uint64_t until_ns)
 
             if (message->msg != CURLMSG_DONE) continue;
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &c);
-            if (c->models != NULL) continue; /* its list was taken as it came */
+            if (c->models != NULL) continue; /* its list was handled as it arrived */
             load->ops.asked(load->ops.arg, c->tag, message->data.result != CURLE_COULDNT_CONNECT);
-            if (message->data.result == CURLE_OK) take(load, c);
+            if (message->data.result == CURLE_OK) take_answer(load, c);
         }
         if (running > 0) curl_multi_poll(load->multi, NULL, 0, 100, NULL);
     }
 }
 
 static void *
-run(void *arg)
+run_load(void *arg)
 {
     kvp_load_t *load = arg;
 
     while (!load->is_over) {
         const uint64_t until_ns = kvp_now_ns() + EVERY_MS * KVP_NS_PER_MS;
 
-        load->ops.list(load->ops.arg, add, load);
+        load->ops.list(load->ops.arg, add_call, load);
         run_calls(load, until_ns);
         end_calls(load);
         for (uint64_t now_ns; !load->is_over && (now_ns = kvp_now_ns()) < until_ns;)
@@ -237,7 +237,7 @@ kvp_load_start(const kvp_load_ops_t *ops, kvp_load_t **out)
     load->multi = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? curl_multi_init() : NULL;
     if (load->multi != NULL) {
         curl_multi_setopt(load->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, AT_ONCE);
-        err = kvp_thread_start(&load->thread, "kvp-load", run, load);
+        err = kvp_thread_start(&load->thread, "kvp-load", run_load, load);
     }
     if (err == KVP_OK) {
         *out = load;

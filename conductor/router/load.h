@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Asks servers for what a router wants to know: each second how busy they are, by /metrics (requests that run, and that wait), and which models they serve, by /v1/models.
- * A thread of its own.
- */
+ * Asks servers for what a router wants to know: each second how busy they are, by /metrics
+ * (requests that run, and that wait), and which models they serve, by /v1/models. A thread of its
+ * own. */
 #ifndef KVP_CONDUCTOR_ROUTER_LOAD_H
 #define KVP_CONDUCTOR_ROUTER_LOAD_H
 
@@ -18,9 +18,9 @@ typedef struct {
     void (*list)(void *arg, void (*add)(void *to, const char *url, const char *tag, bool wants_models), void *to);
     /* Whether a connection to the server of that tag could be made. */
     void (*asked)(void *arg, const char *tag, bool is_there);
-    /* What the server of that tag told of that rank. */
+    /* The load of the rank, from the tag's server. */
     void (*told)(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load);
-    /* A model that the server of that tag lists. */
+    /* A model in the list of the tag's server. */
     void (*listed)(void *arg, const char *tag, const char *name, kvp_model_kind_t kind);
     void *arg;
 } kvp_load_ops_t;

@@ -9,7 +9,7 @@
 #define LIFE_MS 15000u
 #define EVERY_MS 5000u
 
-/* ---- what is listed */
+/* ---- listed names */
 static kvp_digest_t
 key_of(const char *instance, const char *name)
 {
@@ -22,9 +22,9 @@ is_fresh(uint64_t val, uint64_t now_ms)
     return now_ms < (val >> 2) + LIFE_MS;
 }
 
-/* Names that servers list no more, and servers that have left. */
+/* Removes names that servers no longer list, and servers that have left. */
 static void
-sweep(kvp_models_t *m, uint64_t now_ms)
+sweep_names(kvp_models_t *m, uint64_t now_ms)
 {
     const kvp_digestmap_at_t *at;
     kvp_digestmap_t kept;
@@ -47,7 +47,7 @@ kvp_models_note(kvp_models_t *m, const char *instance, const char *name, kvp_mod
     uint64_t *val = kvp_digestmap_at(&m->map, key);
 
     if (now_ms >= m->swept_ms + LIFE_MS) {
-        sweep(m, now_ms);
+        sweep_names(m, now_ms);
         val = kvp_digestmap_at(&m->map, key);
     }
     if (val == NULL && m->map.n < KVP_MODELS_MAX) val = kvp_digestmap_insert(&m->map, key);

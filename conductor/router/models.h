@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The models that servers list (GET /v1/models): an adapter has its base model as `parent`, and a base model may have several names. A request names one of these.
- */
+ * The models that servers list (GET /v1/models): an adapter has its base model as `parent`, and a
+ * base model may have several names. A request uses one of these names. */
 #ifndef KVP_CONDUCTOR_ROUTER_MODELS_H
 #define KVP_CONDUCTOR_ROUTER_MODELS_H
 
@@ -20,7 +20,8 @@ typedef struct {
 void kvp_models_init(kvp_models_t *m, uint64_t seed);
 void kvp_models_fini(kvp_models_t *m);
 
-/* kvp_models_note: the instance's server lists that name. It counts for 15 s. Beyond KVP_MODELS_MAX names are left out. */
+/* kvp_models_note: the instance's server lists the name. Valid for 15 s. Names over KVP_MODELS_MAX
+ * are left out. */
 void kvp_models_note(kvp_models_t *m, const char *instance, const char *name, kvp_model_kind_t kind, uint64_t now_ms);
 kvp_model_kind_t kvp_models_kind(const kvp_models_t *m, const char *instance, const char *name, uint64_t now_ms);
 
@@ -39,6 +40,6 @@ typedef struct {
 
 void kvp_models_list_init(kvp_models_list_t *list, void (*listed)(void *arg, const char *name, kvp_model_kind_t kind),
                           void *arg);
-bool kvp_models_list_feed(kvp_models_list_t *list, const char *bytes, size_t len); /* false: it is none */
+bool kvp_models_list_feed(kvp_models_list_t *list, const char *bytes, size_t len); /* false: malformed */
 
 #endif

@@ -2,10 +2,10 @@
  * See route.h.
  *
  * Design notes.
- * - A question whose text has to be sent to a server for its tokens is parked meanwhile (kvp_http_park). So no thread waits, and questions that have their tokens pass.
+ * - A question whose text has to be sent to a server for its tokens is parked meanwhile
+ *   (kvp_http_park). So no thread waits, and questions that have their tokens pass.
  * - One mutex guards the router: a choice takes microseconds.
- * - The choice is made while the index's answers are valid, inside their epoch.
- */
+ * - The choice is made while the index's answers are valid, inside their epoch. */
 #include "conductor/router/route.h"
 
 #include "common/clock.h"
@@ -59,7 +59,7 @@ is_left_out(const kvp_routes_t *routes, const kvp_member_t *m)
     return false;
 }
 
-/* ---- the model: a request may name it by an adapter of it, or by another name that its servers list */
+/* ---- the model: a request may name an adapter of it, or another name that its servers list */
 typedef enum { NO_MODEL, LORA_OF_EVENTS, LORA_OF_REGISTRATION, LISTED, REGISTERED } known_t;
 
 typedef struct {
@@ -118,7 +118,7 @@ lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_member_t *m
            kvp_models_kind(&routes->models, m->instance, q->listed, kvp_boot_ns() / KVP_NS_PER_MS) != KVP_MODEL_NONE;
 }
 
-/* Of an instance that may serve it. 0 = there is none. */
+/* Takes the block size of an instance that may serve the request. 0 = none. */
 static void
 note_block_size(void *arg, const kvp_member_t *m)
 {
@@ -134,7 +134,7 @@ typedef struct {
     kvp_tokens_ask_t ask;
     kvp_http_request_t *request; /* parked */
     json_object *in; /* owned; q borrows from it */
-    json_object *body; /* owned: what a server is asked */
+    json_object *body; /* owned: the question to a server */
     kvp_asked_t q;
 } waiting_t;
 
@@ -170,11 +170,11 @@ offer_server(void *arg, const kvp_member_t *m)
     kvp_tokens_offer(o->routes->tokens, o->servers, m->url);
 }
 
-/* What a server is asked to make tokens of; NULL: *why says why there is nothing. */
+/* Makes the question for a server's tokens; NULL: *why has the reason. */
 static json_object *
 make_question(json_object *in, const kvp_asked_t *q, char why[160])
 {
-    /* What else a server makes them of. */
+    /* Further fields that affect the tokens. */
     static const char *const more[] = {"tools",
                                        "chat_template",
                                        "chat_template_kwargs",
@@ -199,7 +199,7 @@ make_question(json_object *in, const kvp_asked_t *q, char why[160])
     return body;
 }
 
-/* Parks the request until a server has answered, and takes `in`. False: *why says why it cannot be asked. */
+/* Parks the request until a server has answered, and takes `in`. False: *why has the reason. */
 static bool
 ask_for_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object *in, json_object *body,
                const kvp_asked_t *q, char why[160])
@@ -298,7 +298,7 @@ static void
 write_choice(const choosing_t *ch, const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers,
              uint32_t n, const uint32_t *of, uint32_t tokens)
 {
-    static const char *const usual[] = {"GPU", "CPU", "DISK"}; /* these always stand there */
+    static const char *const usual[] = {"GPU", "CPU", "DISK"}; /* always in an answer */
     const kvp_answer_t *a = &answers[of[r->at]];
     kvp_jsonw_t w = kvp_http_json(ch->response, 200);
     uint32_t ranks = 0;
@@ -335,7 +335,7 @@ write_choice(const choosing_t *ch, const kvp_route_t *r, const kvp_candidate_t *
 }
 
 static void
-choose(void *arg, const kvp_answer_t *answers, uint32_t n)
+choose_target(void *arg, const kvp_answer_t *answers, uint32_t n)
 {
     choosing_t *ch = arg;
     const kvp_asked_t *q = ch->q;
@@ -395,7 +395,7 @@ take_idle(kvp_routes_t *routes)
 }
 
 static void
-empty(kvp_buf_t *buf)
+empty_buf(kvp_buf_t *buf)
 {
     if (buf->cap > KEEP_BYTES)
         kvp_buf_fini(buf);
@@ -406,11 +406,11 @@ empty(kvp_buf_t *buf)
 static void
 give_idle(kvp_routes_t *routes, idle_t *with)
 {
-    empty(&with->numbers);
-    empty(&with->rest);
-    empty(&with->other);
-    empty(&with->hashes);
-    empty(&with->tokens);
+    empty_buf(&with->numbers);
+    empty_buf(&with->rest);
+    empty_buf(&with->other);
+    empty_buf(&with->hashes);
+    empty_buf(&with->tokens);
     pthread_mutex_lock(&routes->mutex);
     with->next = routes->idle;
     routes->idle = with;
@@ -441,7 +441,7 @@ answer_with(kvp_routes_t *routes, const kvp_asked_t *q, const char *unknown, idl
 
     if (!kvp_registry_match(routes->registry, &space, q->instance[0] == '\0' ? NULL : q->instance,
                             (const uint64_t *)with->hashes.data, with->hashes.len / sizeof(uint64_t), with->scratch,
-                            choose, &ch)) {
+                            choose_target, &ch)) {
         kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
     } else if (!ch.has_answered) {
         kvp_http_error(response, 503,
@@ -492,7 +492,7 @@ begin_question(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http
         kvp_http_error(response, 400, "%s", why);
         return;
     }
-    /* A prompt may be tokens, too; where it is another array, servers say what they make of it. */
+    /* A prompt may also be tokens; the servers judge any other array. */
     if (!has_tokens &&
         !kvp_numbers_take(&with->rest, "prompt", UINT32_MAX, &with->other, &with->numbers, &has_tokens, why))
         has_tokens = false;
@@ -590,7 +590,7 @@ list_one(void *arg, const kvp_member_t *m)
 {
     lister_t *l = arg;
 
-    if (m->url[0] == '\0' || strcmp(m->instance, l->last) == 0) return; /* ranks of one instance stand together */
+    if (m->url[0] == '\0' || strcmp(m->instance, l->last) == 0) return; /* ranks of one instance are neighbours */
     snprintf(l->last, sizeof l->last, "%s", m->instance);
     l->add(l->to, m->url, m->instance,
            kvp_models_is_due(&l->routes->models, m->instance, kvp_boot_ns() / KVP_NS_PER_MS));

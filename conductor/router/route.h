@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * POST /route and /route/done: what the router says over HTTP, and what it is told: the index's answers, tokens of texts, servers' load.
- */
+ * POST /route and /route/done: the router over HTTP, and its inputs: the index's answers, tokens of
+ * texts, servers' load. */
 #ifndef KVP_CONDUCTOR_ROUTER_ROUTE_H
 #define KVP_CONDUCTOR_ROUTER_ROUTE_H
 

@@ -2,11 +2,12 @@
  * See router.h.
  *
  * Design notes.
- * - Of prompts that were sent somewhere the last 2^18 blocks are remembered, and of sessions the last 2^16, each in a table of two places a key: a new entry takes the older
- *   place. What is forgotten so costs a worse choice.
+ * - The last 2^18 blocks of sent prompts are remembered, and the last 2^16 sessions, each in a
+ *   table with two places a key: a new entry replaces the older place. A forgotten entry only costs
+ *   a worse choice.
  * - A route is its number: routes are a ring, and the numbers rise.
- * - A target's place is used again after the target was dropped. Whatever outlives a target (blocks that were sent there, sessions) names it by its serial, which is never used twice.
- */
+ * - A target's place is reused after the target was dropped. Data that outlives a target (sent
+ *   blocks, sessions) names it by its serial, which is never reused. */
 #include "conductor/router/router.h"
 
 #include <stdlib.h>
@@ -36,9 +37,9 @@ typedef struct {
     uint32_t rank;
     bool is_seen; /* since the last sweep */
     uint32_t open; /* routes */
-    uint32_t running, waiting; /* as it told last */
-    double busy_until_ms; /* with prompts that were sent there */
-    bool is_away; /* its server is not there */
+    uint32_t running, waiting; /* from its last report */
+    double busy_until_ms; /* with the prompts sent there */
+    bool is_away; /* its server is absent */
     uint64_t chosen; /* number of the route by which it was chosen last */
 } target_t;
 
@@ -46,7 +47,7 @@ typedef struct {
     uint64_t id; /* 0 = none */
     uint32_t target;
     uint64_t since_ns;
-    double end_ms; /* of its prompt, as it was expected */
+    double end_ms; /* expected end of its prompt */
 } open_t;
 
 typedef struct {
@@ -58,10 +59,10 @@ typedef struct {
 struct kvp_router {
     kvp_router_weights_t weights;
     target_t *targets;
-    uint32_t targets_n, targets_cap; /* places that are in use; places */
+    uint32_t targets_n, targets_cap; /* used places; places */
     uint32_t chains[CHAINS]; /* first target of each hash of a name; KVP_ROUTE_NONE ends a chain */
     uint32_t free; /* first free place */
-    uint64_t serials; /* that were given out */
+    uint64_t serials; /* serials ever assigned */
     open_t open[KVP_ROUTER_OPEN_MAX];
     uint64_t next, oldest; /* numbers of routes */
     entry_t pending[1u << PENDING_BITS], sessions[1u << SESSION_BITS];
@@ -79,7 +80,7 @@ key_of(uint64_t hash, uint64_t with)
 }
 
 static entry_t *
-find(entry_t *table, uint32_t bits, uint64_t key)
+find_entry(entry_t *table, uint32_t bits, uint64_t key)
 {
     entry_t *pair = &table[key >> (64 - bits) & ~1ull];
 
@@ -87,9 +88,9 @@ find(entry_t *table, uint32_t bits, uint64_t key)
 }
 
 static entry_t *
-enter(entry_t *table, uint32_t bits, uint64_t key, uint64_t now_ns)
+enter_key(entry_t *table, uint32_t bits, uint64_t key, uint64_t now_ns)
 {
-    entry_t *pair = &table[key >> (64 - bits) & ~1ull], *e = find(table, bits, key);
+    entry_t *pair = &table[key >> (64 - bits) & ~1ull], *e = find_entry(table, bits, key);
 
     if (e == NULL) e = pair[0].used_ns <= pair[1].used_ns ? &pair[0] : &pair[1];
     e->key = key;
@@ -191,7 +192,7 @@ kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t wai
 
     t->running = running;
     t->waiting = waiting;
-    /* It waits for nothing: what it was thought to be busy with is over. */
+    /* It has no waiting request: its estimated work is over. */
     if (running == 0 && waiting == 0 && t->open == 0) t->busy_until_ms = (double)now_ns / NS_PER_MS;
 }
 
@@ -203,7 +204,7 @@ kvp_router_note_there(kvp_router_t *r, const char *instance, bool is_there)
 }
 
 /* ---- choosing */
-/* Blocks of that namespace that were sent to that target. */
+/* Returns the seed for blocks of the namespace that were sent to the target. */
 static uint64_t
 pending_seed(const kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target)
 {
@@ -218,7 +219,7 @@ pending_run(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *
     const uint64_t seed = pending_seed(r, ask, c->target);
 
     while (ask->hashes != NULL && run < ask->blocks) {
-        const entry_t *e = find(r->pending, PENDING_BITS, key_of(ask->hashes[run], seed));
+        const entry_t *e = find_entry(r->pending, PENDING_BITS, key_of(ask->hashes[run], seed));
 
         if (e == NULL || e->val < now_ns) break;
         run++;
@@ -239,7 +240,8 @@ typedef struct {
 } estimate_t;
 
 static estimate_t
-estimate(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint64_t session, uint64_t now_ns)
+estimate_target(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint64_t session,
+                uint64_t now_ns)
 {
     const kvp_router_weights_t *w = &r->weights;
     const target_t *t = &r->targets[c->target];
@@ -267,7 +269,7 @@ is_away(const kvp_router_t *r, const kvp_candidate_t *c)
     return r->targets[c->target].is_away || c->is_left_out;
 }
 
-/* Of equal ones the one that was chosen longest ago. */
+/* Of equal candidates the least recently chosen is better. */
 static bool
 is_better(const kvp_router_t *r, const estimate_t *e, const kvp_candidate_t *c, const estimate_t *best,
           const kvp_candidate_t *chosen)
@@ -288,7 +290,7 @@ end_route(kvp_router_t *r, open_t *o)
 }
 
 static uint64_t
-remember(kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target, double work_ms, uint64_t now_ns)
+remember_route(kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target, double work_ms, uint64_t now_ns)
 {
     const uint64_t id = r->next++;
     open_t *o = &r->open[id % KVP_ROUTER_OPEN_MAX];
@@ -307,9 +309,10 @@ remember(kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target, double wo
     r->stats.routes++;
     r->stats.open++;
     for (uint32_t i = 0; ask->hashes != NULL && i < ask->blocks; i++)
-        enter(r->pending, PENDING_BITS, key_of(ask->hashes[i], seed), now_ns)->val =
+        enter_key(r->pending, PENDING_BITS, key_of(ask->hashes[i], seed), now_ns)->val =
             now_ns + (uint64_t)(work_ms * NS_PER_MS + r->weights.pending_s * 1e9);
-    if (ask->session != 0) enter(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX), now_ns)->val = t->serial;
+    if (ask->session != 0)
+        enter_key(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX), now_ns)->val = t->serial;
     return id;
 }
 
@@ -318,13 +321,13 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
                 uint64_t now_ns, kvp_route_t *out)
 {
     const entry_t *session =
-        ask->session == 0 ? NULL : find(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX));
+        ask->session == 0 ? NULL : find_entry(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX));
     const uint64_t before = session == NULL ? 0 : session->val;
     estimate_t best = {0};
 
     *out = (kvp_route_t){.at = KVP_ROUTE_NONE, .longest = KVP_ROUTE_NONE};
     for (uint32_t i = 0; i < n; i++) {
-        const estimate_t e = estimate(r, ask, &candidates[i], before, now_ns);
+        const estimate_t e = estimate_target(r, ask, &candidates[i], before, now_ns);
 
         if (out->longest == KVP_ROUTE_NONE || candidates[i].matched > candidates[out->longest].matched) {
             out->longest = i;
@@ -348,7 +351,7 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
     out->compute_ms = best.compute_ms;
     out->fetch_ms = best.fetch_ms;
     out->has_affinity = best.has_affinity;
-    out->id = remember(r, ask, candidates[out->at].target, best.compute_ms + best.fetch_ms, now_ns);
+    out->id = remember_route(r, ask, candidates[out->at].target, best.compute_ms + best.fetch_ms, now_ns);
 }
 
 bool
@@ -358,7 +361,8 @@ kvp_router_done(kvp_router_t *r, uint64_t id, uint64_t now_ns)
     const double now_ms = (double)now_ns / NS_PER_MS;
 
     if (id == 0 || o->id != id) return false;
-    /* It was sooner than expected, and what came before it as well: what comes behind it will be. */
+    /* The request ended before its estimate, and so did the requests queued before it. Move the
+     * estimates of later requests forward by the same time. */
     if (o->end_ms > now_ms) r->targets[o->target].busy_until_ms -= o->end_ms - now_ms;
     end_route(r, o);
     r->stats.done++;
@@ -371,7 +375,7 @@ kvp_router_tick(kvp_router_t *r, uint64_t now_ns)
     for (; r->oldest < r->next; r->oldest++) {
         open_t *o = &r->open[r->oldest % KVP_ROUTER_OPEN_MAX];
 
-        if (o->id != r->oldest) continue; /* it is done, or its place is another one's */
+        if (o->id != r->oldest) continue; /* done, or its place is another route's */
         if ((double)(now_ns - o->since_ns) < r->weights.open_s * 1e9) return;
         end_route(r, o);
         r->stats.expired++;

@@ -35,7 +35,7 @@ typedef struct {
 
 /* Of a server that is asked, or failed; packed into a number of the map. */
 typedef struct {
-    uint32_t at_ms; /* has_failed: it is not asked before; else when it sent something last; on a clock that wraps */
+    uint32_t at_ms; /* has_failed: not asked before this time; else the time of its last byte; on a clock that wraps */
     uint16_t under_way;
     uint8_t has_failed;
     uint8_t is_used; /* the number is never 0 */
@@ -67,7 +67,7 @@ struct kvp_tokens {
     size_t kept_bytes, sweep;
     kvp_digestmap_t servers; /* by the hash of the URL */
     uint64_t swept_ns;
-    uint64_t offers; /* that were as good as others */
+    uint64_t offers; /* equal offers so far */
     kvp_list_t queue; /* of asks, for the thread */
     uint32_t asks_n; /* in the queue, and at the thread */
     bool is_over;
@@ -76,7 +76,7 @@ struct kvp_tokens {
     kvp_list_t active;
 };
 
-/* ---- what is kept */
+/* ---- the cache */
 static XXH128_hash_t
 key_of(const char *body, uint32_t block_size, uint64_t seed)
 {
@@ -101,7 +101,7 @@ kvp_tokens_find(kvp_tokens_t *t, const char *body, uint32_t block_size, uint64_t
 }
 
 static void
-drop(kvp_tokens_t *t, kept_t *k)
+drop_kept(kvp_tokens_t *t, kept_t *k)
 {
     t->kept_bytes -= k->blocks * sizeof *k->hashes;
     free(k->hashes);
@@ -109,7 +109,7 @@ drop(kvp_tokens_t *t, kept_t *k)
 }
 
 static void
-keep(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
+keep_result(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
 {
     const XXH128_hash_t key = key_of(ask->body, ask->block_size, ask->seed);
     const size_t bytes = ask->out.hashes.len;
@@ -119,11 +119,11 @@ keep(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
     if (copy == NULL) return;
     if (bytes > 0) memcpy(copy, ask->out.hashes.data, bytes);
     pthread_mutex_lock(&t->mutex);
-    drop(t, k);
+    drop_kept(t, k);
     *k = (kept_t){key, copy, (uint32_t)(bytes / sizeof *copy), ask->out.tokens};
     t->kept_bytes += bytes;
     for (; t->kept_bytes > KEPT_BYTES; t->sweep++)
-        if (&t->kept[t->sweep % KEPT] != k) drop(t, &t->kept[t->sweep % KEPT]);
+        if (&t->kept[t->sweep % KEPT] != k) drop_kept(t, &t->kept[t->sweep % KEPT]);
     pthread_mutex_unlock(&t->mutex);
 }
 
@@ -170,7 +170,7 @@ is_away(const server_t *s, uint32_t ms)
     return s->has_failed && (s->under_way > 0 || (int32_t)(s->at_ms - ms) > 0);
 }
 
-/* Servers that failed, and have left. */
+/* Forgets servers that failed, and have left. */
 static void
 forget_servers(kvp_tokens_t *t)
 {
@@ -249,7 +249,8 @@ note_heard(kvp_tokens_t *t, const char *url)
     pthread_mutex_unlock(&t->mutex);
 }
 
-/* How long the ask's first server has sent nothing at all, at most since it was asked, ms. A server that is busy with other texts is not silent. */
+/* Returns how long the ask's first server has sent nothing at all, at most since it was asked, ms.
+ * A server that is busy with other texts is not silent. */
 static uint64_t
 silence_ms(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
 {
@@ -363,7 +364,7 @@ free_call(call_t *c)
     free(c);
 }
 
-/* The next of the ask's servers. False: there is none, or no memory. */
+/* Asks the next of the ask's servers. Returns false without one, or without memory. */
 static bool
 start_call(kvp_tokens_ask_t *ask)
 {
@@ -411,9 +412,9 @@ end_call(call_t *c, end_t end)
     free_call(c);
 }
 
-/* Gives the ask back. A silent server that the second one has overtaken counts as failed. */
+/* Ends the ask. A silent server that the second one has overtaken counts as failed. */
 static void
-finish(kvp_tokens_ask_t *ask, bool is_over)
+finish_ask(kvp_tokens_ask_t *ask, bool is_over)
 {
     kvp_tokens_t *t = ask->tokens;
 
@@ -424,7 +425,7 @@ finish(kvp_tokens_ask_t *ask, bool is_over)
     pthread_mutex_lock(&t->mutex);
     t->asks_n--;
     pthread_mutex_unlock(&t->mutex);
-    if (ask->is_ok) keep(t, ask);
+    if (ask->is_ok) keep_result(t, ask);
     ask->done(ask);
 }
 
@@ -453,7 +454,7 @@ take_end(call_t *c, CURLcode code)
         end_call(c, CANCELLED); /* it is busy */
     else
         end_call(c, (code != CURLE_OK && code != CURLE_WRITE_ERROR) || status >= 500 ? FAILED : ANSWERED);
-    if (ask->is_ok || (ask->calls[0] == NULL && ask->calls[1] == NULL && !start_call(ask))) finish(ask, false);
+    if (ask->is_ok || (ask->calls[0] == NULL && ask->calls[1] == NULL && !start_call(ask))) finish_ask(ask, false);
 }
 
 static void
@@ -479,11 +480,11 @@ take_queue(kvp_tokens_t *t)
 
         kvp_list_del(&ask->link);
         kvp_list_add_tail(&t->active, &ask->link);
-        if (!start_call(ask)) finish(ask, true);
+        if (!start_call(ask)) finish_ask(ask, true);
     }
 }
 
-/* Starts the second calls that are due. Returns the time until the next one, ms. */
+/* Starts the due second calls. Returns the time until the next one, ms. */
 static int
 start_seconds(kvp_tokens_t *t)
 {
@@ -513,7 +514,7 @@ is_over(kvp_tokens_t *t)
 }
 
 static void *
-run(void *arg)
+run_tokens(void *arg)
 {
     kvp_tokens_t *t = arg;
     int running, left;
@@ -537,7 +538,7 @@ run(void *arg)
         kvp_tokens_ask_t *ask = kvp_list_first(&t->active, kvp_tokens_ask_t, link);
 
         snprintf(ask->why, sizeof ask->why, "the conductor ends");
-        finish(ask, true);
+        finish_ask(ask, true);
     }
     return NULL;
 }
@@ -585,7 +586,7 @@ kvp_tokens_create(void)
     if (t->multi != NULL) {
         curl_multi_setopt(t->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, CONNECTIONS_MAX);
         curl_multi_setopt(t->multi, CURLMOPT_MAX_HOST_CONNECTIONS, CONNECTIONS_OF_SERVER_MAX);
-        if (kvp_thread_start(&t->thread, "kvp-tokens", run, t) == KVP_OK) return t;
+        if (kvp_thread_start(&t->thread, "kvp-tokens", run_tokens, t) == KVP_OK) return t;
         t->is_over = true;
     }
     kvp_tokens_destroy(t);

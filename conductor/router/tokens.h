@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hashes of a text's blocks, by tokens that a replica's /tokenize makes (vLLM's server has that path). They are kept, because a conversation is asked for again and again. A thread of its
- * own asks: a question waits without a thread, so a hung server holds up nobody but the texts that it was asked for. A server's answer is read as it arrives and never held.
- */
+ * Hashes of a text's blocks, by tokens from a replica's /tokenize (vLLM's server has this path).
+ * They are cached, because a conversation is asked for again and again. A thread of its own asks: a
+ * question waits without a thread, so a hung server delays only the texts that it was asked for. A
+ * server's answer is read as it arrives and never stored. */
 #ifndef KVP_CONDUCTOR_ROUTER_TOKENS_H
 #define KVP_CONDUCTOR_ROUTER_TOKENS_H
 
@@ -13,21 +14,23 @@
 
 typedef struct kvp_tokens kvp_tokens_t;
 
-/* NULL = no memory, no libcurl, no thread. kvp_tokens_stop fails all questions, and those that come later; kvp_tokens_destroy after it, when no caller is left. */
+/* NULL = no memory, no libcurl, no thread. kvp_tokens_stop fails all questions, and those that come
+ * later; kvp_tokens_destroy after it, when no caller is left. */
 kvp_tokens_t *kvp_tokens_create(void);
 void kvp_tokens_stop(kvp_tokens_t *t);
 void kvp_tokens_destroy(kvp_tokens_t *t); /* NULL is legal */
 
-/* The servers for one question: zero at first, then kvp_tokens_offer for each server that may be asked. The two with the fewest questions under way are kept, and none that failed within
- * the last 5 s. A server that failed before gets one question at a time until it answers. */
+/* The servers for one question: zero at first, then kvp_tokens_offer for each available server. The
+ * two with the fewest questions under way are kept, and none that failed within the last 5 s. A
+ * server that failed before gets one question at a time until it answers. */
 typedef struct {
     char urls[2][KVP_TOKENIZER_URL_MAX + 1]; /* "" = none */
     uint32_t under_way[2];
-    uint32_t equal; /* that were as good as the first */
+    uint32_t equal; /* offers equal to the first */
 } kvp_tokenizers_t;
 void kvp_tokens_offer(kvp_tokens_t *t, kvp_tokenizers_t *of, const char *url);
 
-/* What is known of a text. */
+/* The cached result of a text. */
 typedef struct {
     uint32_t tokens;
     kvp_buf_t hashes; /* uint64_t: of its whole blocks */
@@ -50,10 +53,11 @@ typedef struct kvp_tokens_ask {
     uint64_t since_ns;
 } kvp_tokens_ask_t;
 
-/* kvp_tokens_find appends to out what is kept of that text. False: nothing is. */
+/* kvp_tokens_find appends the text's cached result to out. False: none. */
 bool kvp_tokens_find(kvp_tokens_t *t, const char *body, uint32_t block_size, uint64_t seed, kvp_tokenized_t *out);
-/* kvp_tokens_ask asks the first server, and the second one where the first fails, or has sent nothing at all for 300 ms, to this question or to others; the first answer counts. False: it is not asked, and why is set: too many
- * questions are under way, or it is stopped. */
+/* kvp_tokens_ask asks the first server, and the second one where the first fails, or has sent
+ * nothing at all for 300 ms, to this question or to others; the first answer counts. False: it is
+ * not asked, and why is set: too many questions are under way, or it is stopped. */
 bool kvp_tokens_ask(kvp_tokens_t *t, kvp_tokens_ask_t *ask);
 
 /* kvp_tokenized_read reads a server's whole answer; for tests. False: it has no tokens. */
