@@ -155,7 +155,7 @@ churn(rig_t *g, uint64_t turns)
 }
 
 static uint64_t
-question(rig_t *g, kvp_scratch_t *scratch, const uint64_t *hashes, uint32_t n)
+question(rig_t *g, kvp_match_scratch_t *scratch, const uint64_t *hashes, uint32_t n)
 {
     const kvp_question_t q = {.tenant = "t", .model = "m", .block_size = TOKENS, .space = 0, .hashes = hashes, .n = n};
     kvp_epoch_reader_t *reader = kvp_epoch_enter(&g->epoch);
@@ -171,7 +171,7 @@ question(rig_t *g, kvp_scratch_t *scratch, const uint64_t *hashes, uint32_t n)
 }
 
 static void
-look_up(rig_t *g, kvp_scratch_t *scratch)
+look_up(rig_t *g, kvp_match_scratch_t *scratch)
 {
     uint64_t found = 0, begun = kvp_now_ns();
 
@@ -183,7 +183,7 @@ look_up(rig_t *g, kvp_scratch_t *scratch)
 }
 
 static void
-look_up_long(rig_t *g, kvp_scratch_t *scratch)
+look_up_long(rig_t *g, kvp_match_scratch_t *scratch)
 {
     static uint64_t hashes[LONG];
     uint32_t tokens[TOKENS];
@@ -211,7 +211,7 @@ by_value(const void *a, const void *b)
 }
 
 static double
-p99_us(rig_t *g, kvp_scratch_t *scratch)
+p99_us(rig_t *g, kvp_match_scratch_t *scratch)
 {
     static uint64_t took[SAMPLES];
 
@@ -233,7 +233,7 @@ writer(void *arg)
 }
 
 static void
-beside_a_writer(rig_t *g, kvp_scratch_t *scratch)
+beside_a_writer(rig_t *g, kvp_match_scratch_t *scratch)
 {
     const double idle = p99_us(g, scratch);
     uint64_t begun, churned;
@@ -349,13 +349,13 @@ open_rig(rig_t *g, uint64_t blocks)
     kvp_epoch_init(&g->epoch);
     g->spaces = kvp_spaces_create(&g->epoch);
     g->ix = kvp_index_create(&g->epoch, g->spaces, 1, UINT32_MAX - 2);
-    g->roster = calloc(1, sizeof *g->roster + INSTANCES * sizeof(kvp_member_t));
+    g->roster = calloc(1, sizeof *g->roster + INSTANCES * sizeof(kvp_roster_row_t));
     for (uint32_t i = 0; i < INSTANCES; i++) {
         snprintf(names[i], sizeof names[i], "i%02u", i);
         g->views[i] = kvp_view_create(g->ix, 1, UINT32_MAX);
         kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0);
         g->roster->members[g->roster->n++] =
-            (kvp_member_t){names[i], "t", "m", TOKENS, 0, g->views[i], "", "", "", 0, {NULL}};
+            (kvp_roster_row_t){names[i], "t", "m", TOKENS, 0, g->views[i], "", "", "", 0, {NULL}};
     }
 }
 
@@ -364,7 +364,7 @@ main(int argc, char **argv)
 {
     static rig_t g;
     const uint64_t blocks = argc > 1 ? strtoull(argv[1], NULL, 10) : 10000000;
-    kvp_scratch_t *scratch = kvp_scratch_create();
+    kvp_match_scratch_t *scratch = kvp_scratch_create();
     uint64_t begun;
 
     if (blocks < PROMPT || scratch == NULL) return 2;

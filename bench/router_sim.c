@@ -109,7 +109,7 @@ choose(const conf_t *conf, sim_t *s, policy_t policy, double now_ms, uint64_t *r
 {
     kvp_candidate_t candidates[INSTANCES_MAX] = {0};
     uint32_t best = s->turn++ % conf->instances;
-    kvp_route_t route;
+    kvp_choice_t route;
 
     *route_out = 0;
     if (policy == TURNS) return best;

@@ -356,7 +356,7 @@ write_answers(void *arg, const kvp_answer_t *answers, uint32_t n)
 static void
 answer_question(kvp_api_t *api, const question_t *q, const uint64_t *hashes, size_t n, kvp_http_response_t *response)
 {
-    const kvp_space_t space = {
+    const kvp_namespace_t space = {
         .model = q->model, .tenant = q->tenant, .salt = q->salt, .lora = q->lora, .block_size = q->block_size};
     kvp_jsonw_t w = kvp_http_json(response, 200);
     writer_t to = {&w, q->block_size, 0};

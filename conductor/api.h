@@ -17,7 +17,7 @@ typedef struct {
     kvp_registry_t *registry; /* borrowed, as is the loop */
     kvp_loop_t *loop;
     kvp_routes_t *routes; /* owned */
-    kvp_scratch_t *scratch;
+    kvp_match_scratch_t *scratch;
     kvp_buf_t numbers, tokens, rest; /* of a question */
     /* tokens of whole blocks; matched: the longest match of any holder */
     _Atomic uint64_t questions, asked_tokens, matched_tokens;

@@ -238,7 +238,7 @@ build_proxy(daemon_t *d, const settings_t *s)
 }
 
 static void
-note_instance(void *arg, const kvp_member_t *m)
+note_instance(void *arg, const kvp_roster_row_t *m)
 {
     *(bool *)arg |= m->url[0] != '\0';
 }

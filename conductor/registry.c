@@ -32,7 +32,7 @@
 static int
 by_instance_and_rank(const void *a, const void *b)
 {
-    const kvp_member_t *x = a, *y = b;
+    const kvp_roster_row_t *x = a, *y = b;
     const int order = strcmp(x->instance, y->instance);
 
     return order != 0 ? order : (x->rank > y->rank) - (x->rank < y->rank);
@@ -53,12 +53,12 @@ publish_roster(kvp_registry_t *r)
     if (roster == NULL) kvp_panic("out of memory: the roster of publishers");
     kvp_list_foreach (pos, &r->publishers) {
         const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
-        kvp_member_t *m = &roster->members[roster->n];
+        kvp_roster_row_t *m = &roster->members[roster->n];
 
         if (p->reg.is_shared) continue;
-        *m = (kvp_member_t){p->reg.instance, p->reg.tenant, p->reg.model, p->reg.block_size, p->reg.rank,
-                            p->view,         p->reg.url,    p->reg.role,  p->reg.lora,       0,
-                            {NULL}};
+        *m = (kvp_roster_row_t){p->reg.instance, p->reg.tenant, p->reg.model, p->reg.block_size, p->reg.rank,
+                                p->view,         p->reg.url,    p->reg.role,  p->reg.lora,       0,
+                                {NULL}};
         for (; m->pools_n < p->applier.joins_n; m->pools_n++)
             m->pools[m->pools_n] = kvp_join_view(p->applier.joins[m->pools_n]);
         roster->n++;
@@ -539,8 +539,8 @@ on_tick(uv_timer_t *timer)
 
 /* ---- questions */
 bool
-kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char *instance, const uint64_t *hashes, size_t n,
-                   kvp_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg)
+kvp_registry_match(kvp_registry_t *r, const kvp_namespace_t *space, const char *instance, const uint64_t *hashes,
+                   size_t n, kvp_match_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg)
 {
     kvp_epoch_reader_t *reader = kvp_epoch_enter(&r->epoch);
     const kvp_question_t q = {
@@ -555,7 +555,7 @@ kvp_registry_match(kvp_registry_t *r, const kvp_space_t *space, const char *inst
 }
 
 void
-kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_member_t *member), void *arg)
+kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_roster_row_t *member), void *arg)
 {
     kvp_epoch_reader_t *reader = kvp_epoch_enter(&r->epoch);
     const kvp_roster_t *roster = atomic_load(&r->roster);

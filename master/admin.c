@@ -352,7 +352,7 @@ on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
 
 kvp_err_t
 kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha,
-                kvp_publisher_t *events)
+                kvp_eventpub_t *events)
 {
     admin->events = events;
     admin->loop = loop;

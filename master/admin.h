@@ -20,7 +20,7 @@ typedef struct {
     uint64_t start_ns; /* CLOCK_BOOTTIME */
     kvp_master_stats_t core; /* copies of the last scrape; the HTTP thread's */
     kvp_server_stats_t shell;
-    kvp_publisher_t *events; /* NULL = none are published */
+    kvp_eventpub_t *events; /* NULL = none are published */
     kvp_publisher_stats_t published;
     kvp_log_stats_t log;
     kvp_ha_status_t status; /* with several masters */
@@ -39,7 +39,7 @@ typedef struct {
  * kvp_admin_fini comes after the HTTP server has stopped; legal on a zeroed admin. */
 kvp_err_t kvp_admin_init(kvp_admin_t *admin) KVP_MUST_USE;
 kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha,
-                          kvp_publisher_t *events) KVP_MUST_USE;
+                          kvp_eventpub_t *events) KVP_MUST_USE;
 void kvp_admin_fini(kvp_admin_t *admin);
 
 #endif

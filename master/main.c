@@ -264,7 +264,7 @@ typedef struct {
     kvp_relay_t relay;
     bool is_ending;
     atomic_bool is_log_closed;
-    kvp_publisher_t *events; /* NULL = none are published */
+    kvp_eventpub_t *events; /* NULL = none are published */
     uv_async_t events_wake;
     bool has_events_wake;
     kvp_http_t *http;

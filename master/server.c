@@ -100,7 +100,7 @@ struct kvp_server {
     kvp_listener_t local; /* the Unix socket */
 
     uv_loop_t *uv; /* borrowed, as is master; NULL = not started */
-    kvp_publisher_t *events; /* borrowed; NULL = no publisher */
+    kvp_eventpub_t *events; /* borrowed; NULL = no publisher */
     kvp_master_t *master;
     kvp_times_t *times;
     bool is_stopping;
@@ -1101,7 +1101,7 @@ kvp_server_flush(kvp_server_t *server)
 }
 
 void
-kvp_server_publish(kvp_server_t *server, kvp_publisher_t *events)
+kvp_server_publish(kvp_server_t *server, kvp_eventpub_t *events)
 {
     server->events = events;
 }

@@ -112,7 +112,7 @@ void kvp_server_flush(kvp_server_t *server);
 
 /* kvp_server_publish: events gets the core at the end of each callback, after its log; borrowed;
  * NULL, the initial value: no publisher. */
-void kvp_server_publish(kvp_server_t *server, kvp_publisher_t *events);
+void kvp_server_publish(kvp_server_t *server, kvp_eventpub_t *events);
 
 /* kvp_server_stop ends accepting and unlinks the Unix socket at once, sends what waits (linger_ms at most) and closes
  * everything, without a word to the core. uv_run then has nothing of the server's left to wait for. On the loop's

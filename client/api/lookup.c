@@ -88,7 +88,7 @@ read_answer(const kvp_query_t *query, const kvp_frame_t *answer)
 static void
 refuse_granted(const ask_t *a)
 {
-    kvp_session_t *session = a->call->pool->session;
+    kvp_mastersession_t *session = a->call->pool->session;
     kvp_buf_t *tickets = &a->call->scratch->in; /* has room: an answer was in it */
     kvp_link_t *link;
 

@@ -44,7 +44,7 @@ kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
 kvp_err_t
 kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out)
 {
-    kvp_session_t *s = call->pool->session;
+    kvp_mastersession_t *s = call->pool->session;
     kvp_err_t err;
 
     if (call->pool->is_state_only && !call->asks_state) return KVP_NOT_LEADER;
@@ -104,7 +104,7 @@ build_query(kvp_query_t *query, const kvp_op_session_t *session, kvp_buf_t *out)
 kvp_err_t
 kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
 {
-    kvp_session_t *at = call->pool->session;
+    kvp_mastersession_t *at = call->pool->session;
 
     for (;;) {
         kvp_op_session_t session;

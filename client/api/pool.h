@@ -21,7 +21,7 @@ struct kvpool {
     kvp_calls_t calls;
     pthread_mutex_t lock;
 
-    kvp_session_t *session;
+    kvp_mastersession_t *session;
     kvp_node_t *node; /* embedded; NULL = none */
     kvp_regs_t regs;
     kvp_bounces_t bounces;

@@ -173,7 +173,7 @@ try_view(viewing_t *v, const void *key, size_t key_len)
 static kvp_err_t
 find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kvpool_view_t *out)
 {
-    kvp_session_t *session = call->pool->session;
+    kvp_mastersession_t *session = call->pool->session;
     viewing_t v = {.call = call, .view = view, .out = out};
     kvp_err_t err = KVP_OK;
     bool is_cut;

@@ -47,7 +47,7 @@ locs_of(const kvp_known_t *known)
 
 /* ---- calls of the batch cores */
 static bool
-known_find(const kvp_known_t *known, kvp_digest_t digest, kvp_place_t *place_out)
+known_find(const kvp_known_t *known, kvp_digest_t digest, kvp_cached_place_t *place_out)
 {
     kvp_locations_t *locs = locs_of(known);
     shard_t *shard = shard_of(locs, digest);
@@ -74,7 +74,7 @@ known_has(const kvp_known_t *known, kvp_digest_t digest, uint64_t version)
 }
 
 static bool
-known_keep(const kvp_known_t *known, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq)
+known_keep(const kvp_known_t *known, kvp_digest_t digest, const kvp_cached_place_t *place, uint64_t seq)
 {
     shard_t *shard = shard_of(locs_of(known), digest);
     bool is_kept;

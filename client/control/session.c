@@ -61,7 +61,7 @@
 #define USED_MAX KVP_PLACES_MAX /* reads reported in one message */
 #define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
 
-struct kvp_session {
+struct kvp_mastersession {
     kvp_session_conf_t conf; /* strings owned */
     kvp_masters_t *masters;
 
@@ -103,7 +103,7 @@ link_destroy(kvp_link_t *link)
 }
 
 static kvp_err_t
-link_create(kvp_session_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
+link_create(kvp_mastersession_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
 {
     kvp_link_t *link = calloc(1, sizeof *link);
     kvp_err_t err;
@@ -126,13 +126,13 @@ link_create(kvp_session_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
 }
 
 static void
-unref_locked(kvp_session_t *s, kvp_link_t *link)
+unref_locked(kvp_mastersession_t *s, kvp_link_t *link)
 {
     if (atomic_fetch_sub(&link->refs, 1) == 1) pthread_cond_signal(&s->work);
 }
 
 void
-kvp_session_rele(kvp_session_t *s, kvp_link_t *link)
+kvp_session_rele(kvp_mastersession_t *s, kvp_link_t *link)
 {
     uint32_t refs = atomic_load_explicit(&link->refs, memory_order_relaxed);
 
@@ -151,7 +151,7 @@ kvp_session_rest(kvp_link_t *link)
 }
 
 void
-kvp_session_rele_view(kvp_session_t *s, kvp_link_t *link)
+kvp_session_rele_view(kvp_mastersession_t *s, kvp_link_t *link)
 {
     /* In this order, so that a view never counts twice. */
     atomic_fetch_sub(&link->views, 1);
@@ -164,7 +164,7 @@ kvp_session_rele_view(kvp_session_t *s, kvp_link_t *link)
 static void
 look_after_masters(void *arg, kvp_conn_t *conn)
 {
-    kvp_session_t *s = arg;
+    kvp_mastersession_t *s = arg;
 
     if (kvp_conn_is_broken(conn) || !kvp_masters_tend(s->masters, kvp_conn_hello(conn)->term)) return;
     kvp_log_info("client", "another master leads, leaving the one of term %u", kvp_conn_hello(conn)->term);
@@ -173,8 +173,8 @@ look_after_masters(void *arg, kvp_conn_t *conn)
 
 /* Sends Hello on a connection, which it takes. */
 static kvp_err_t
-say_hello(kvp_session_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t deadline_ns, char *detail, size_t cap,
-          kvp_link_t **link_out)
+say_hello(kvp_mastersession_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t deadline_ns, char *detail,
+          size_t cap, kvp_link_t **link_out)
 {
     kvp_hello_ask_t ask = {
         .name = s->conf.peers.name,
@@ -197,7 +197,7 @@ say_hello(kvp_session_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t
 /* Finds the leading master. A master that has lost the lead by its Hello does not end the search.
  * why has KVP_SESSION_WHY_MAX bytes. */
 static kvp_err_t
-connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, char *why, kvp_link_t **link_out)
+connect_any(kvp_mastersession_t *s, uint64_t incarnation, uint64_t deadline_ns, char *why, kvp_link_t **link_out)
 {
     bool are_several = kvp_masters_are_several(s->masters);
     const kvp_hostport_t *at;
@@ -228,7 +228,7 @@ connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, char *
 
 /* What was known in the old session may not be used any more. */
 static void
-end_lingering_locked(kvp_session_t *s)
+end_lingering_locked(kvp_mastersession_t *s)
 {
     kvp_link_t *link = s->lingering;
 
@@ -240,7 +240,7 @@ end_lingering_locked(kvp_session_t *s)
 
 /* Returns the pause after the nth failure in a row, from 0. */
 static uint64_t
-pause_ns(const kvp_session_t *s, uint32_t nth)
+pause_ns(const kvp_mastersession_t *s, uint32_t nth)
 {
     uint32_t ms = BACKOFF_FIRST_MS << (nth < BACKOFF_DOUBLINGS ? nth : BACKOFF_DOUBLINGS);
     uint64_t pause_ms = ms / 2 + kvp_random_u64() % ms;
@@ -251,7 +251,7 @@ pause_ns(const kvp_session_t *s, uint32_t nth)
 
 /* Caller holds s->lock, which is released while it connects. */
 static void
-reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
+reconnect_locked(kvp_mastersession_t *s, uint64_t deadline_ns)
 {
     uint64_t incarnation = s->last_incarnation;
     char why[KVP_SESSION_WHY_MAX];
@@ -282,7 +282,7 @@ reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
 }
 
 static void
-drop_broken_locked(kvp_session_t *s)
+drop_broken_locked(kvp_mastersession_t *s)
 {
     kvp_link_t *link = s->link;
 
@@ -306,7 +306,7 @@ drop_broken_locked(kvp_session_t *s)
 
 /* One of several masters leads soon after another one is lost, and a planned switch is to fail no call. */
 uint64_t
-kvp_session_master_wait(const kvp_session_t *s)
+kvp_session_master_wait(const kvp_mastersession_t *s)
 {
     const uint64_t ns = s->conf.master_wait_ns;
 
@@ -314,7 +314,7 @@ kvp_session_master_wait(const kvp_session_t *s)
 }
 
 static kvp_err_t
-hold_link(kvp_session_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out)
+hold_link(kvp_mastersession_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out)
 {
     kvp_err_t err;
 
@@ -348,13 +348,13 @@ hold_link(kvp_session_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **lin
 }
 
 kvp_err_t
-kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
+kvp_session_hold(kvp_mastersession_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
 {
     return hold_link(s, deadline_ns, false, link_out);
 }
 
 kvp_err_t
-kvp_session_hold_soon(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
+kvp_session_hold_soon(kvp_mastersession_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
 {
     kvp_link_t *link;
     kvp_err_t err = hold_link(s, deadline_ns, s->conf.master_wait_ns > 0, &link);
@@ -368,7 +368,7 @@ kvp_session_hold_soon(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_
 }
 
 kvp_link_t *
-kvp_session_hold_known(kvp_session_t *s)
+kvp_session_hold_known(kvp_mastersession_t *s)
 {
     kvp_link_t *link;
 
@@ -383,7 +383,7 @@ kvp_session_hold_known(kvp_session_t *s)
 }
 
 void
-kvp_session_want_lease(kvp_session_t *s, kvp_link_t *link)
+kvp_session_want_lease(kvp_mastersession_t *s, kvp_link_t *link)
 {
     if (link->locs == NULL || kvp_locations_until(link->locs) > kvp_boot_ns()) return;
     pthread_mutex_lock(&s->lock);
@@ -393,7 +393,7 @@ kvp_session_want_lease(kvp_session_t *s, kvp_link_t *link)
 }
 
 void
-kvp_session_why(kvp_session_t *s, char *text, size_t cap)
+kvp_session_why(kvp_mastersession_t *s, char *text, size_t cap)
 {
     pthread_mutex_lock(&s->lock);
     snprintf(text, cap, "%s", s->why);
@@ -401,7 +401,7 @@ kvp_session_why(kvp_session_t *s, char *text, size_t cap)
 }
 
 kvp_err_t
-kvp_session_sleep(kvp_session_t *s, uint64_t until_ns)
+kvp_session_sleep(kvp_mastersession_t *s, uint64_t until_ns)
 {
     kvp_err_t err;
 
@@ -414,13 +414,13 @@ kvp_session_sleep(kvp_session_t *s, uint64_t until_ns)
 }
 
 void
-kvp_session_write_begin(kvp_session_t *s)
+kvp_session_write_begin(kvp_mastersession_t *s)
 {
     atomic_fetch_add_explicit(&s->writers, 1, memory_order_relaxed);
 }
 
 void
-kvp_session_write_end(kvp_session_t *s)
+kvp_session_write_end(kvp_mastersession_t *s)
 {
     atomic_fetch_sub_explicit(&s->writers, 1, memory_order_relaxed);
 }
@@ -493,7 +493,7 @@ kvp_session_queue_used(kvp_link_t *link)
 /* One heartbeat. A master that was silent for a session's lifetime has ended the session by then,
  * so it is lost. Returns the time until the next heartbeat. */
 static uint64_t
-send_heartbeat(const kvp_session_t *s, kvp_link_t *link)
+send_heartbeat(const kvp_mastersession_t *s, kvp_link_t *link)
 {
     bool wants_lease = link->locs != NULL && kvp_locations_count(link->locs) > 0;
     kvp_locations_news_t news = {.asked_ns = kvp_boot_ns()};
@@ -533,7 +533,7 @@ send_heartbeat(const kvp_session_t *s, kvp_link_t *link)
 /* Returns a dead link with work to do: no thread can store through it any more, or no user holds it
  * at all. */
 static kvp_link_t *
-next_dead_locked(const kvp_session_t *s)
+next_dead_locked(const kvp_mastersession_t *s)
 {
     kvp_list_foreach (pos, &s->dead) {
         kvp_link_t *link = kvp_list_entry(pos, kvp_link_t, link);
@@ -550,7 +550,7 @@ next_dead_locked(const kvp_session_t *s)
 /* Works on one dead link, so that heartbeats of the next session go on in between. Caller holds
  * s->lock, which is released meanwhile. */
 static void
-tend_dead_locked(kvp_session_t *s)
+tend_dead_locked(kvp_mastersession_t *s)
 {
     kvp_link_t *link = next_dead_locked(s);
     bool is_over;
@@ -579,7 +579,7 @@ typedef struct {
 
 /* A round of the background thread without the lock. True where there is more to do at once. */
 static bool
-do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
+do_chores(kvp_mastersession_t *s, kvp_link_t *link, beats_t *beats)
 {
     bool has_writers = atomic_load_explicit(&s->writers, memory_order_relaxed) > 0;
     uint64_t now = kvp_now_ns();
@@ -598,7 +598,7 @@ do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
 }
 
 static uint64_t
-next_chore(const kvp_session_t *s, const beats_t *beats)
+next_chore(const kvp_mastersession_t *s, const beats_t *beats)
 {
     uint64_t look_ns = kvp_masters_are_several(s->masters) ? KVP_CONN_WATCH_NS : UINT64_MAX;
 
@@ -609,7 +609,7 @@ next_chore(const kvp_session_t *s, const beats_t *beats)
 static void *
 run_session(void *arg)
 {
-    kvp_session_t *s = arg;
+    kvp_mastersession_t *s = arg;
     beats_t beats = {.writers_ns = KVP_NS_PER_S};
     uint64_t beaten = 0;
 
@@ -641,7 +641,7 @@ run_session(void *arg)
 }
 
 static kvp_err_t
-start_thread(kvp_session_t *s)
+start_thread(kvp_mastersession_t *s)
 {
     kvp_err_t err;
 
@@ -654,7 +654,7 @@ start_thread(kvp_session_t *s)
 
 /* ---- start, stop */
 static kvp_err_t
-copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
+copy_conf(kvp_mastersession_t *s, const kvp_session_conf_t *conf)
 {
     kvp_err_t err;
 
@@ -675,9 +675,9 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
 }
 
 kvp_err_t
-kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_session_t **session_out)
+kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_mastersession_t **session_out)
 {
-    kvp_session_t *s = calloc(1, sizeof *s);
+    kvp_mastersession_t *s = calloc(1, sizeof *s);
     kvp_link_t *link;
     kvp_err_t err;
 
@@ -707,7 +707,7 @@ fail:
 }
 
 void
-kvp_session_stop(kvp_session_t *s)
+kvp_session_stop(kvp_mastersession_t *s)
 {
     pthread_mutex_lock(&s->lock);
     s->is_stopping = true;
@@ -737,7 +737,7 @@ say_farewell(kvp_link_t *link)
 }
 
 void
-kvp_session_destroy(kvp_session_t *s)
+kvp_session_destroy(kvp_mastersession_t *s)
 {
     pthread_mutex_lock(&s->lock);
     end_lingering_locked(s);
@@ -762,19 +762,19 @@ kvp_session_destroy(kvp_session_t *s)
 }
 
 bool
-kvp_session_is_stopping(const kvp_session_t *s)
+kvp_session_is_stopping(const kvp_mastersession_t *s)
 {
     return atomic_load_explicit(&s->is_stopping, memory_order_relaxed);
 }
 
 int
-kvp_session_stop_fd(const kvp_session_t *s)
+kvp_session_stop_fd(const kvp_mastersession_t *s)
 {
     return s->stop_fd;
 }
 
 const kvp_session_conf_t *
-kvp_session_conf(const kvp_session_t *s)
+kvp_session_conf(const kvp_mastersession_t *s)
 {
     return &s->conf;
 }

@@ -9,7 +9,7 @@
 #include "client/cache/locations.h"
 #include "client/memory/peers.h"
 
-typedef struct kvp_session kvp_session_t;
+typedef struct kvp_mastersession kvp_mastersession_t;
 
 /* One connection and the peers of its incarnation. A thread that uses either holds the link. */
 typedef struct {
@@ -33,59 +33,59 @@ typedef struct {
 } kvp_session_conf_t;
 
 /* kvp_session_start connects within deadline_ns: INVALID (masters), UNREACHABLE, VERSION, NOMEM, SYS. */
-kvp_err_t kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_session_t **session_out)
+kvp_err_t kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_mastersession_t **session_out)
     KVP_MUST_USE;
 
 /* kvp_session_stop: waiting calls return CLOSED from now on, and the background thread ends; blocks
  * for at most a second or so. kvp_session_destroy, after the last call, informs nodes and master
  * and frees. */
-void kvp_session_stop(kvp_session_t *session);
-void kvp_session_destroy(kvp_session_t *session);
+void kvp_session_stop(kvp_mastersession_t *session);
+void kvp_session_destroy(kvp_mastersession_t *session);
 
 /* kvp_session_hold returns the link, reconnecting where needed: UNREACHABLE (no master by the deadline), CLOSED. */
-kvp_err_t kvp_session_hold(kvp_session_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
-void kvp_session_rele(kvp_session_t *session, kvp_link_t *link);
+kvp_err_t kvp_session_hold(kvp_mastersession_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
+void kvp_session_rele(kvp_mastersession_t *session, kvp_link_t *link);
 
 /* kvp_session_hold_soon is kvp_session_hold for callers that prefer an error to repeated waits.
  * Together they wait for at most kvp_session_master_wait: master_wait_ns, and 10 s at least with
  * several masters; 0 = until the deadline. After that it returns at once, until the background
  * thread has a link, and also while the link's connection is silent (kvp_conn_call_soon). */
-uint64_t kvp_session_master_wait(const kvp_session_t *session);
-kvp_err_t kvp_session_hold_soon(kvp_session_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
+uint64_t kvp_session_master_wait(const kvp_mastersession_t *session);
+kvp_err_t kvp_session_hold_soon(kvp_mastersession_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
 
 /* kvp_session_rest turns a hold into a long one without stores: it keeps the memory mapped, and
  * does not delay a lost session's drain notices. Release it with kvp_session_rele_view. */
 void kvp_session_rest(kvp_link_t *link);
-void kvp_session_rele_view(kvp_session_t *session, kvp_link_t *link);
+void kvp_session_rele_view(kvp_mastersession_t *session, kvp_link_t *link);
 
 /* kvp_session_hold_known returns a link with a valid location lease, without a wait or a message,
  * or NULL. Its master may be lost since a moment: then it is good only for reading from cached
  * locations. */
-kvp_link_t *kvp_session_hold_known(kvp_session_t *session);
+kvp_link_t *kvp_session_hold_known(kvp_mastersession_t *session);
 
 /* kvp_session_write_begin and _end surround a batch of puts: in between, heartbeats are frequent
  * enough that the master does not take this client for stopped. */
-void kvp_session_write_begin(kvp_session_t *session);
-void kvp_session_write_end(kvp_session_t *session);
+void kvp_session_write_begin(kvp_mastersession_t *session);
+void kvp_session_write_end(kvp_mastersession_t *session);
 
 /* kvp_session_want_lease has the heartbeat sent at once where the link keeps locations and has no lease yet. */
-void kvp_session_want_lease(kvp_session_t *session, kvp_link_t *link);
+void kvp_session_want_lease(kvp_mastersession_t *session, kvp_link_t *link);
 
 /* kvp_session_queue_used puts the counts of reads from known locations in front of the next message on the link. */
 void kvp_session_queue_used(kvp_link_t *link);
 
 /* kvp_session_why writes, for people, why the last attempt to get a session failed. */
 #define KVP_SESSION_WHY_MAX 512u
-void kvp_session_why(kvp_session_t *session, char *text, size_t cap);
+void kvp_session_why(kvp_mastersession_t *session, char *text, size_t cap);
 
 /* kvp_session_sleep waits until until_ns: CLOSED as soon as the session is stopped. */
-kvp_err_t kvp_session_sleep(kvp_session_t *session, uint64_t until_ns) KVP_MUST_USE;
+kvp_err_t kvp_session_sleep(kvp_mastersession_t *session, uint64_t until_ns) KVP_MUST_USE;
 
 /* A thread that waits for a transfer watches these: is_stopping, and a descriptor that becomes
  * readable then. */
-bool kvp_session_is_stopping(const kvp_session_t *session);
-int kvp_session_stop_fd(const kvp_session_t *session);
+bool kvp_session_is_stopping(const kvp_mastersession_t *session);
+int kvp_session_stop_fd(const kvp_mastersession_t *session);
 
-const kvp_session_conf_t *kvp_session_conf(const kvp_session_t *session);
+const kvp_session_conf_t *kvp_session_conf(const kvp_mastersession_t *session);
 
 #endif

@@ -133,7 +133,7 @@ kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
     op->known_seq = known->seq(known);
     for (uint32_t i = 0; i < op->n; i++) {
         kvp_getop_item_t *it = &op->items[i];
-        kvp_place_t *place = &op->places[i];
+        kvp_cached_place_t *place = &op->places[i];
 
         if (it->phase != PHASE_ASK || !known->find(known, it->digest, place)) continue;
         it->len = place->len;
@@ -169,7 +169,7 @@ static void
 keep_place(kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t revoke_seq)
 {
     const kvp_known_t *known = op->session.known;
-    kvp_place_t place = {
+    kvp_cached_place_t place = {
         .version = it->version, .len = it->len, .sum = it->sum, .told_ns = op->session.boot_ns, .nloc = it->nloc};
 
     if (place.nloc > KVP_PLACE_LOCS) place.nloc = KVP_PLACE_LOCS;

@@ -28,7 +28,7 @@ typedef struct {
     bool lacks_room; /* by the master's last answer, waits for room in the memory of the node with the SSD copy */
     bool is_known; /* read from a known location */
     bool needs_desc; /* of it: its sum alone does not suffice any more */
-    uint64_t told_ns; /* of that: kvp_place_t.told_ns */
+    uint64_t told_ns; /* of that: kvp_cached_place_t.told_ns */
     uint8_t tried; /* bit i: locs[i] was */
     uint32_t nloc;
     const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call; or in op->places */
@@ -50,7 +50,7 @@ typedef struct {
     kvp_buf_t *out;
     uint64_t deadline_ns;
     bool wants_sums;
-    kvp_place_t *places; /* n; NULL = the master is asked for every item */
+    kvp_cached_place_t *places; /* n; NULL = the master is asked for every item */
     kvp_rank_fn rank; /* NULL = locations are tried in their order */
     void *rank_arg;
 

@@ -17,7 +17,7 @@
 
 struct kvp_loccache_entry {
     kvp_digest_t digest;
-    kvp_place_t place;
+    kvp_cached_place_t place;
     uint32_t next; /* of its bucket: entry + 1, 0 = the last */
     uint32_t reads; /* not yet reported; > 0: listed in used[used_at] */
     uint32_t used_at;
@@ -167,7 +167,7 @@ evict_one(kvp_loccache_t *c)
 }
 
 bool
-kvp_loccache_find(kvp_loccache_t *c, kvp_digest_t digest, kvp_place_t *place_out)
+kvp_loccache_find(kvp_loccache_t *c, kvp_digest_t digest, kvp_cached_place_t *place_out)
 {
     uint32_t i = find_entry(c, digest);
 
@@ -187,7 +187,7 @@ kvp_loccache_has(const kvp_loccache_t *c, kvp_digest_t digest, uint64_t version)
 }
 
 bool
-kvp_loccache_keep(kvp_loccache_t *c, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq)
+kvp_loccache_keep(kvp_loccache_t *c, kvp_digest_t digest, const kvp_cached_place_t *place, uint64_t seq)
 {
     uint32_t i;
 

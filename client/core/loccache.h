@@ -23,7 +23,7 @@ typedef struct {
     uint64_t told_ns; /* by the lease's clock: the last confirmation of the place, by the master or a descriptor */
     uint32_t nloc; /* 1 to KVP_PLACE_LOCS */
     kvp_wire_loc_t locs[KVP_PLACE_LOCS];
-} kvp_place_t;
+} kvp_cached_place_t;
 
 typedef struct kvp_loccache_entry kvp_loccache_entry_t;
 
@@ -44,14 +44,14 @@ void kvp_loccache_init(kvp_loccache_t *cache, uint32_t cap, uint64_t secret);
 void kvp_loccache_fini(kvp_loccache_t *cache);
 
 /* kvp_loccache_find gives a known place and counts a read of it. */
-bool kvp_loccache_find(kvp_loccache_t *cache, kvp_digest_t digest, kvp_place_t *place_out);
+bool kvp_loccache_find(kvp_loccache_t *cache, kvp_digest_t digest, kvp_cached_place_t *place_out);
 /* kvp_loccache_has returns whether the version is still cached, and counts no read. */
 bool kvp_loccache_has(const kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version);
 
 /* kvp_loccache_keep caches a place from an answer that included all revocations up to seq. Not
  * cached: an answer older than the applied revocations, a version older than the cached one, and a
  * place without memory for it. */
-bool kvp_loccache_keep(kvp_loccache_t *cache, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq);
+bool kvp_loccache_keep(kvp_loccache_t *cache, kvp_digest_t digest, const kvp_cached_place_t *place, uint64_t seq);
 
 /* kvp_loccache_seen notes that a version was found where it is known to be, by its descriptor, after told_ns. */
 void kvp_loccache_seen(kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version, uint64_t told_ns);
@@ -95,9 +95,9 @@ uint64_t kvp_loclease_until(const kvp_loclease_t *lease);
  * implementing struct. */
 struct kvp_known {
     /* As the functions above with these names. */
-    bool (*find)(const kvp_known_t *known, kvp_digest_t digest, kvp_place_t *place_out);
+    bool (*find)(const kvp_known_t *known, kvp_digest_t digest, kvp_cached_place_t *place_out);
     bool (*has)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version);
-    bool (*keep)(const kvp_known_t *known, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq);
+    bool (*keep)(const kvp_known_t *known, kvp_digest_t digest, const kvp_cached_place_t *place, uint64_t seq);
     void (*seen)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version, uint64_t told_ns);
     void (*forget)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version_max);
     /* until: when the lease ends, 0 = it does not hold. seq: the last revocation that was applied throughout. */

@@ -20,7 +20,7 @@ typedef struct {
 } kvp_span_t;
 
 typedef struct {
-    kvp_session_t *session;
+    kvp_mastersession_t *session;
     kvp_peers_t *peers;
     kvp_scratch_t *scratch;
     const kvp_span_t *spans; /* by item */

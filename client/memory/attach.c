@@ -31,7 +31,7 @@
 #define CTL_FIRST_ID 16u /* above the id of Hello */
 #define MAP_SLICE_BYTES (32ull << 20) /* mapped in one call: some ten milliseconds */
 
-struct kvp_chunk {
+struct kvp_remote_chunk {
     kvp_chunk_mem_t mem;
     kvp_access_t access;
     uint64_t mapped_bytes; /* payload bytes touched in advance; of the mapping thread */
@@ -144,7 +144,7 @@ kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_
 }
 
 static void
-chunk_close(kvp_chunk_t *chunk)
+chunk_close(kvp_remote_chunk_t *chunk)
 {
     if (chunk == NULL) return;
     kvp_rseg_destroy(chunk->mem.payload);
@@ -293,9 +293,9 @@ read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_
 }
 
 static kvp_err_t
-open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_chunk_t **chunk_out)
+open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_remote_chunk_t **chunk_out)
 {
-    kvp_chunk_t *chunk = calloc(1, sizeof *chunk);
+    kvp_remote_chunk_t *chunk = calloc(1, sizeof *chunk);
     kvp_err_t err;
 
     if (chunk == NULL) return KVP_NOMEM;
@@ -311,19 +311,19 @@ open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_chu
     return KVP_OK;
 }
 
-static kvp_chunk_t *
+static kvp_remote_chunk_t *
 find_chunk(kvp_chunk_slot_t *slot, kvp_access_t access)
 {
-    kvp_chunk_t *chunk = atomic_load_explicit(&slot->write, memory_order_acquire);
+    kvp_remote_chunk_t *chunk = atomic_load_explicit(&slot->write, memory_order_acquire);
 
     if (chunk == NULL && access == KVP_ACCESS_READ) chunk = atomic_load_explicit(&slot->read, memory_order_acquire);
     return chunk;
 }
 
 static void
-publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_chunk_t *chunk)
+publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_remote_chunk_t *chunk)
 {
-    kvp_chunk_t *_Atomic *at = chunk->access == KVP_ACCESS_WRITE ? &slot->write : &slot->read;
+    kvp_remote_chunk_t *_Atomic *at = chunk->access == KVP_ACCESS_WRITE ? &slot->write : &slot->read;
 
     atomic_store_explicit(at, chunk, memory_order_release);
     if (strcmp(peer->tp->ops->name, "shm") == 0 && chunk->mapped_bytes == 0) peer->unmapped_n++;
@@ -335,7 +335,7 @@ take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer
 {
     int fds[KVP_FRAMED_FDS] = {-1, -1, -1, -1};
     int n = kvp_framed_take_fds(&peer->ctl, fds, KVP_FRAMED_FDS);
-    kvp_chunk_t *chunk = NULL;
+    kvp_remote_chunk_t *chunk = NULL;
     grant_t grant;
     kvp_err_t err = read_grant(peer, answer, fds, &grant);
 
@@ -383,7 +383,7 @@ kvp_err_t
 kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t *mem_out)
 {
     kvp_chunk_slot_t *slot;
-    kvp_chunk_t *chunk;
+    kvp_remote_chunk_t *chunk;
     kvp_err_t err = KVP_OK;
 
     if (index >= peer->chunks_n) return KVP_PROTO;
@@ -435,7 +435,7 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
 /* True when the chunk is mapped throughout. A failure (an old kernel, no memory) only means that
  * the first touch will do it. */
 static bool
-map_slice(kvp_chunk_t *chunk)
+map_slice(kvp_remote_chunk_t *chunk)
 {
     uint64_t len = chunk->mem.payload->len;
     uint64_t n = kvp_min_u64(MAP_SLICE_BYTES, len - chunk->mapped_bytes);
@@ -453,7 +453,7 @@ kvp_peer_map_some(kvp_peer_t *peer)
     if (peer->unmapped_n == 0) return false;
     for (uint32_t seen = 0; seen < peer->chunks_n; seen++) {
         kvp_chunk_slot_t *slot = &peer->chunks[peer->map_at];
-        kvp_chunk_t *both[2] = {atomic_load(&slot->write), atomic_load(&slot->read)};
+        kvp_remote_chunk_t *both[2] = {atomic_load(&slot->write), atomic_load(&slot->read)};
 
         for (int i = 0; i < 2; i++) {
             if (both[i] == NULL || both[i]->mapped_bytes == both[i]->mem.payload->len) continue;

@@ -14,11 +14,11 @@
 #define KVP_SPARE_EPS 8u /* endpoints to one node whose transport works in the background */
 #define KVP_SYNC_EPS 64u /* of a transport that copies in the caller's thread: they cost next to nothing */
 
-typedef struct kvp_chunk kvp_chunk_t;
+typedef struct kvp_remote_chunk kvp_remote_chunk_t;
 
 typedef struct {
-    kvp_chunk_t *_Atomic read; /* opened for reading; NULL = not yet. Never replaced */
-    kvp_chunk_t *_Atomic write; /* opened for writing, which serves readers too */
+    kvp_remote_chunk_t *_Atomic read; /* opened for reading; NULL = not yet. Never replaced */
+    kvp_remote_chunk_t *_Atomic write; /* opened for writing, which serves readers too */
     /* the node cannot serve it by this transport: not asked again before this time */
     _Atomic uint64_t refused_until_ns;
 } kvp_chunk_slot_t;

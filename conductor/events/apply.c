@@ -107,16 +107,16 @@ typedef struct {
 
 typedef struct {
     char model[NAME_MAX_BYTES], salt[NAME_MAX_BYTES], tenant[NAME_MAX_BYTES], lora[NAME_MAX_BYTES];
-    kvp_space_t space;
+    kvp_namespace_t space;
 } names_t;
 
 /* The event's namespace. False: a name is too long. */
 static bool
 read_names(const kvp_applier_t *a, const kvp_event_t *ev, names_t *out)
 {
-    kvp_space_t *s = &out->space;
+    kvp_namespace_t *s = &out->space;
 
-    *s = (kvp_space_t){
+    *s = (kvp_namespace_t){
         .model = own_or_registered(ev->model, a->terms.model, out->model),
         .salt = own_or_registered(ev->is_standard ? ev->additional_salt : ev->salt, a->terms.salt, out->salt),
         .tenant = own_or_registered(ev->tenant, a->terms.tenant, out->tenant),

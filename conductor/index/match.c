@@ -18,7 +18,7 @@ typedef struct {
     uint32_t answer, medium, holder;
 } going_t;
 
-struct kvp_scratch {
+struct kvp_match_scratch {
     kvp_answer_t *answers;
     uint32_t *over; /* of each: bits of the media whose own runs are over */
     going_t *going;
@@ -27,14 +27,14 @@ struct kvp_scratch {
     uint32_t stamps[KVP_HOLDERS_MAX];
 };
 
-kvp_scratch_t *
+kvp_match_scratch_t *
 kvp_scratch_create(void)
 {
-    return calloc(1, sizeof(kvp_scratch_t));
+    return calloc(1, sizeof(kvp_match_scratch_t));
 }
 
 void
-kvp_scratch_destroy(kvp_scratch_t *s)
+kvp_scratch_destroy(kvp_match_scratch_t *s)
 {
     if (s == NULL) return;
     free(s->answers);
@@ -44,7 +44,7 @@ kvp_scratch_destroy(kvp_scratch_t *s)
 }
 
 static bool
-reserve_answers(kvp_scratch_t *s, uint32_t n)
+reserve_answers(kvp_match_scratch_t *s, uint32_t n)
 {
     if (n <= s->cap) return true;
     free(s->answers);
@@ -60,7 +60,7 @@ reserve_answers(kvp_scratch_t *s, uint32_t n)
 }
 
 static bool
-is_asked(const kvp_member_t *m, const kvp_question_t *q)
+is_asked(const kvp_roster_row_t *m, const kvp_question_t *q)
 {
     return m->block_size == q->block_size && strcmp(m->tenant, q->tenant) == 0 && strcmp(m->model, q->model) == 0 &&
            (q->instance == NULL || strcmp(m->instance, q->instance) == 0);
@@ -84,13 +84,13 @@ medium_of(kvp_answer_t *a, const char *name)
 
 /* Returns how many media may have a run. */
 static uint32_t
-begin_runs(const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s, uint32_t *n_out)
+begin_runs(const kvp_roster_t *roster, const kvp_question_t *q, kvp_match_scratch_t *s, uint32_t *n_out)
 {
     uint32_t going = 0;
 
     *n_out = 0;
     for (uint32_t i = 0; i < roster->n; i++) {
-        const kvp_member_t *m = &roster->members[i];
+        const kvp_roster_row_t *m = &roster->members[i];
         kvp_answer_t *a = &s->answers[*n_out];
 
         if (!is_asked(m, q)) continue;
@@ -116,7 +116,7 @@ begin_runs(const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s
 /* The media of one answer stand together in `going`. One whose own run has ended stays as long as
  * another of its answer goes on: the block may be on any of them. Returns how many are left. */
 static uint32_t
-step_runs(kvp_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block)
+step_runs(kvp_match_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block)
 {
     const uint32_t stamp = s->base + block + 1;
     uint32_t kept = 0;
@@ -146,7 +146,7 @@ step_runs(kvp_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block
 
 /* Runs that never ended are as long as the prompt. */
 static void
-end_runs(kvp_scratch_t *s, uint32_t going, uint32_t n)
+end_runs(kvp_match_scratch_t *s, uint32_t going, uint32_t n)
 {
     for (uint32_t i = 0; i < going; i++) {
         const going_t *g = &s->going[i];
@@ -158,7 +158,7 @@ end_runs(kvp_scratch_t *s, uint32_t going, uint32_t n)
 }
 
 bool
-kvp_match(const kvp_index_t *ix, const kvp_roster_t *roster, const kvp_question_t *q, kvp_scratch_t *s,
+kvp_match(const kvp_index_t *ix, const kvp_roster_t *roster, const kvp_question_t *q, kvp_match_scratch_t *s,
           const kvp_answer_t **answers_out, uint32_t *n_out)
 {
     uint32_t found[KVP_LOOK_AHEAD], before = KVP_SET_NONE, going;

@@ -17,12 +17,12 @@ typedef struct {
     uint32_t pools_n;
     const kvp_view_t
         *pools[KVP_POOLS_MAX]; /* of shared pools: a medium without a name counts only for the run on any medium */
-} kvp_member_t;
+} kvp_roster_row_t;
 
 /* All publishers, by instance and rank. Immutable: a change makes another roster. */
 typedef struct {
     uint32_t n;
-    kvp_member_t members[];
+    kvp_roster_row_t members[];
 } kvp_roster_t;
 
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct {
 
 /* Of a member that the question is about. Runs are blocks. */
 typedef struct {
-    const kvp_member_t *member;
+    const kvp_roster_row_t *member;
     uint32_t run; /* held tokens, on any medium */
     uint32_t media_n;
     struct {
@@ -43,13 +43,13 @@ typedef struct {
     } media[KVP_MEDIA_MAX];
 } kvp_answer_t;
 
-typedef struct kvp_scratch kvp_scratch_t;
-kvp_scratch_t *kvp_scratch_create(void); /* NULL = no memory */
-void kvp_scratch_destroy(kvp_scratch_t *scratch);
+typedef struct kvp_match_scratch kvp_match_scratch_t;
+kvp_match_scratch_t *kvp_scratch_create(void); /* NULL = no memory */
+void kvp_scratch_destroy(kvp_match_scratch_t *scratch);
 
 /* kvp_match, inside an epoch: *answers_out, of *n_out members in the roster's order, lies in the
  * scratch until the next call, and is valid inside that epoch. False: no memory. */
 bool kvp_match(const kvp_index_t *ix, const kvp_roster_t *roster, const kvp_question_t *question,
-               kvp_scratch_t *scratch, const kvp_answer_t **answers_out, uint32_t *n_out) KVP_MUST_USE;
+               kvp_match_scratch_t *scratch, const kvp_answer_t **answers_out, uint32_t *n_out) KVP_MUST_USE;
 
 #endif

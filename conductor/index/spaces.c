@@ -14,7 +14,7 @@
 
 typedef struct node {
     _Atomic(struct node *) next;
-    kvp_space_t space;
+    kvp_namespace_t space;
     uint32_t number;
     uint32_t users;
     uint32_t adapter; /* number of the adapter's namespace, which this one holds; KVP_SPACE_NONE = none */
@@ -34,7 +34,7 @@ struct kvp_spaces {
 };
 
 uint64_t
-kvp_space_hash(const kvp_space_t *s)
+kvp_space_hash(const kvp_namespace_t *s)
 {
     uint64_t h = s->block_size;
 
@@ -45,14 +45,14 @@ kvp_space_hash(const kvp_space_t *s)
 }
 
 static bool
-is_same(const kvp_space_t *a, const kvp_space_t *b)
+is_same(const kvp_namespace_t *a, const kvp_namespace_t *b)
 {
     return a->block_size == b->block_size && strcmp(a->model, b->model) == 0 && strcmp(a->tenant, b->tenant) == 0 &&
            strcmp(a->salt, b->salt) == 0 && strcmp(a->lora, b->lora) == 0;
 }
 
 uint32_t
-kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space)
+kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_namespace_t *space)
 {
     const node_t *node = atomic_load_explicit(&spaces->chains[kvp_space_hash(space) % CHAINS], memory_order_acquire);
 
@@ -62,21 +62,21 @@ kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space)
 }
 
 /* Each adapter is a namespace of its own, too: of no tenant and block size. */
-static kvp_space_t
+static kvp_namespace_t
 adapter_of(const char *model, const char *lora)
 {
-    return (kvp_space_t){.model = model, .tenant = "", .salt = "", .lora = lora};
+    return (kvp_namespace_t){.model = model, .tenant = "", .salt = "", .lora = lora};
 }
 
 bool
 kvp_spaces_has_lora(const kvp_spaces_t *spaces, const char *model, const char *lora)
 {
-    const kvp_space_t adapter = adapter_of(model, lora);
+    const kvp_namespace_t adapter = adapter_of(model, lora);
 
     return kvp_spaces_find(spaces, &adapter) != KVP_SPACE_NONE;
 }
 
-const kvp_space_t *
+const kvp_namespace_t *
 kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number)
 {
     return &spaces->named[number]->space;
@@ -169,7 +169,7 @@ copy_text(char **at, const char *text)
 }
 
 static uint32_t
-enter_space(kvp_spaces_t *spaces, const kvp_space_t *space, uint32_t adapter)
+enter_space(kvp_spaces_t *spaces, const kvp_namespace_t *space, uint32_t adapter)
 {
     _Atomic(node_t *) *chain = &spaces->chains[kvp_space_hash(space) % CHAINS];
     node_t *node = malloc(sizeof *node + strlen(space->model) + strlen(space->tenant) + strlen(space->salt) +
@@ -182,8 +182,8 @@ enter_space(kvp_spaces_t *spaces, const kvp_space_t *space, uint32_t adapter)
         return number;
     }
     at = node->text;
-    node->space = (kvp_space_t){copy_text(&at, space->model), copy_text(&at, space->tenant),
-                                copy_text(&at, space->salt), copy_text(&at, space->lora), space->block_size};
+    node->space = (kvp_namespace_t){copy_text(&at, space->model), copy_text(&at, space->tenant),
+                                    copy_text(&at, space->salt), copy_text(&at, space->lora), space->block_size};
     node->number = number;
     node->users = 0;
     node->adapter = adapter;
@@ -196,9 +196,9 @@ enter_space(kvp_spaces_t *spaces, const kvp_space_t *space, uint32_t adapter)
 }
 
 uint32_t
-kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space)
+kvp_spaces_name(kvp_spaces_t *spaces, const kvp_namespace_t *space)
 {
-    const kvp_space_t adapter = adapter_of(space->model, space->lora);
+    const kvp_namespace_t adapter = adapter_of(space->model, space->lora);
     uint32_t number = kvp_spaces_find(spaces, space), adapters = KVP_SPACE_NONE;
 
     if (number != KVP_SPACE_NONE) return number;

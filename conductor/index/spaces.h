@@ -12,11 +12,11 @@
 typedef struct {
     const char *model, *tenant, *salt, *lora; /* never NULL; "" = none */
     uint32_t block_size; /* tokens */
-} kvp_space_t;
+} kvp_namespace_t;
 
 typedef struct kvp_spaces kvp_spaces_t;
 
-uint64_t kvp_space_hash(const kvp_space_t *space);
+uint64_t kvp_space_hash(const kvp_namespace_t *space);
 
 kvp_spaces_t *kvp_spaces_create(kvp_epoch_t *epoch); /* epoch borrowed; NULL = no memory */
 void kvp_spaces_destroy(kvp_spaces_t *spaces);
@@ -25,19 +25,20 @@ void kvp_spaces_destroy(kvp_spaces_t *spaces);
 /* kvp_spaces_name finds the namespace, or copies it. Its number is valid until the next
  * kvp_spaces_sweep or kvp_spaces_name, and while it is held. KVP_SPACE_NONE: KVP_SPACES_MAX are
  * held. */
-uint32_t kvp_spaces_name(kvp_spaces_t *spaces, const kvp_space_t *space);
+uint32_t kvp_spaces_name(kvp_spaces_t *spaces, const kvp_namespace_t *space);
 /* Blocks and joins hold their namespaces. */
 void kvp_spaces_hold(kvp_spaces_t *spaces, uint32_t number);
 void kvp_spaces_release(kvp_spaces_t *spaces, uint32_t number);
 /* kvp_spaces_sweep looks at the next `most` numbers, and frees the namespaces that nothing holds. */
 void kvp_spaces_sweep(kvp_spaces_t *spaces, uint32_t most);
-const kvp_space_t *kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number); /* that is valid */
+const kvp_namespace_t *kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number); /* that is valid */
 uint64_t kvp_spaces_serial(const kvp_spaces_t *spaces,
                            uint32_t number); /* from 1 on; no two namespaces ever have one */
 uint32_t kvp_spaces_count(const kvp_spaces_t *spaces);
 
 /* ---- of any thread, inside an epoch */
-uint32_t kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_space_t *space); /* KVP_SPACE_NONE = it has no block */
+uint32_t kvp_spaces_find(const kvp_spaces_t *spaces,
+                         const kvp_namespace_t *space); /* KVP_SPACE_NONE = it has no block */
 /* kvp_spaces_has_lora: some namespace of the model, of any tenant and salt, is of the adapter. */
 bool kvp_spaces_has_lora(const kvp_spaces_t *spaces, const char *model, const char *lora);
 

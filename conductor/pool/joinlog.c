@@ -109,7 +109,7 @@ add_text(kvp_buf_t *body, const char *text)
 static void
 tell_space(const kvp_joinlog_t *log, writer_t *w, uint32_t number)
 {
-    const kvp_space_t *s = kvp_spaces_get(log->spaces, number);
+    const kvp_namespace_t *s = kvp_spaces_get(log->spaces, number);
     kvp_buf_t body;
 
     if (w->spaces_told[number] == kvp_spaces_serial(log->spaces, number)) return;
@@ -219,7 +219,7 @@ next_text(const char **at, const char *end)
 static bool
 read_space(pass_t *r, const kvp_joinlog_t *log, const char *body, const char *end)
 {
-    kvp_space_t space;
+    kvp_namespace_t space;
     uint32_t number;
 
     if (end - body < 8) return false;

@@ -36,7 +36,7 @@ typedef struct {
 /* A registration's part about a backend. Texts are borrowed. */
 typedef struct {
     const char *backend, *prefix;
-    kvp_space_t space; /* of the engine's blocks, unless its events state another one */
+    kvp_namespace_t space; /* of the engine's blocks, unless its events state another one */
     uint32_t ranks; /* parts of a block; 1 to KVP_JOIN_RANKS_MAX */
 } kvp_join_key_t;
 

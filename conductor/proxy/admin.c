@@ -119,7 +119,7 @@ read_request(const kvp_http_request_t *request, kvp_http_response_t *response, r
 }
 
 static void
-write_server(void *arg, const kvp_server_t *s)
+write_server(void *arg, const kvp_fleet_server_t *s)
 {
     kvp_jsonw_t *w = arg;
 

@@ -42,7 +42,7 @@ end_check(const check_t *check, kvp_check_end_t end, const char *why)
 {
     kvp_proxy_shared_t *p = check->of->shared;
     const uint32_t server = (uint32_t)(check - check->of->checks);
-    const kvp_server_t *s = &p->fleet.servers[server];
+    const kvp_fleet_server_t *s = &p->fleet.servers[server];
 
     pthread_mutex_lock(&p->lock);
     if (s->is_down && end == KVP_CHECK_UP) kvp_log_info("proxy", "is there again: server=%s", s->url);
@@ -103,7 +103,7 @@ report_left_out(kvp_checks_t *c)
     const bool is_new = c->changes != p->fleet.changes;
     c->changes = p->fleet.changes;
     for (uint32_t i = 0; is_new && i < p->fleet.n; i++) {
-        const kvp_server_t *s = &p->fleet.servers[i];
+        const kvp_fleet_server_t *s = &p->fleet.servers[i];
 
         if (s->is_down && !s->is_gone) urls[n++] = XXH3_64bits(s->url, strlen(s->url));
     }

@@ -137,7 +137,7 @@ pick_server(kvp_exchange_t *x, kvp_server_role_t role)
 
 /* Chooses the router's server, if it is available. */
 static bool
-take_routed(kvp_exchange_t *x, kvp_server_role_t role, const kvp_told_t *told)
+take_routed(kvp_exchange_t *x, kvp_server_role_t role, const kvp_routed_t *told)
 {
     pthread_mutex_lock(&x->shared->lock);
     x->server = kvp_fleet_take(&x->shared->fleet, role, told->url, x->tried, x->tried_n);
@@ -258,7 +258,7 @@ on_told_bytes(void *arg, const void *bytes, size_t len)
 static bool
 take_params(kvp_exchange_t *x)
 {
-    const kvp_server_t *s = &x->shared->fleet.servers[x->server];
+    const kvp_fleet_server_t *s = &x->shared->fleet.servers[x->server];
     kvp_body_t told;
     const char *why, *params;
     size_t len;
@@ -332,7 +332,7 @@ static const kvp_call_ops_t prefill_ops = {on_told_head, on_told_bytes, on_prefi
 static void
 send_prefill(kvp_exchange_t *x)
 {
-    const kvp_server_t *s = &x->shared->fleet.servers[x->server];
+    const kvp_fleet_server_t *s = &x->shared->fleet.servers[x->server];
     char params[192] = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
                        "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
 
@@ -549,7 +549,7 @@ send_answer(kvp_exchange_t *x)
 static void
 send_to(kvp_exchange_t *x)
 {
-    const kvp_server_t *s = x->server == KVP_SERVER_NONE ? NULL : &x->shared->fleet.servers[x->server];
+    const kvp_fleet_server_t *s = x->server == KVP_SERVER_NONE ? NULL : &x->shared->fleet.servers[x->server];
     char text[400];
 
     if (x->state == KVP_X_ANSWER && s != NULL) {
@@ -586,7 +586,7 @@ on_told(void *arg, const char *why, kvp_call_fate_t fate)
     kvp_exchange_t *x = arg;
     kvp_proxy_shared_t *p = x->shared;
     const char *text = x->told.len == 0 ? "" : (const char *)x->told.data;
-    kvp_told_t told = {.route = 0};
+    kvp_routed_t told = {.route = 0};
     bool is_told = why == NULL && x->status == 200 && kvp_told_read(text, x->told.len, &told);
 
     (void)fate;

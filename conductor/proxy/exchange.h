@@ -43,7 +43,7 @@ typedef struct {
     kvp_fleet_t fleet;
     uint64_t id; /* drawn at the start */
     _Atomic uint64_t ids; /* that were made */
-    kvp_places_t places; /* for bodies */
+    kvp_uploads_t places; /* for bodies */
     _Atomic uint32_t open; /* exchanges, without uploads */
     _Atomic uint64_t given_up_bytes; /* bodies of requests that clients gave up (giveup.h) */
     struct {

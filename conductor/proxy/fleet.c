@@ -38,7 +38,7 @@ kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const cha
     if (at == KVP_FLEET_MAX) return KVP_SERVER_NONE;
     if (at == f->n) f->n++;
     free(f->servers[at].ranks);
-    f->servers[at] = (kvp_server_t){.role = role, .answers = f->servers[at].answers + 1};
+    f->servers[at] = (kvp_fleet_server_t){.role = role, .answers = f->servers[at].answers + 1};
     strcpy(f->servers[at].url, url);
     strcpy(f->servers[at].bootstrap, bootstrap);
     return at;
@@ -107,13 +107,13 @@ take_server(kvp_fleet_t *f, uint32_t server)
 
 /* A check is under way because the server is silent. */
 static bool
-is_doubted(const kvp_server_t *s)
+is_doubted(const kvp_fleet_server_t *s)
 {
     return s->is_checked && !s->is_down;
 }
 
 static bool
-is_better(const kvp_server_t *a, const kvp_server_t *b, bool by_load)
+is_better(const kvp_fleet_server_t *a, const kvp_fleet_server_t *b, bool by_load)
 {
     if (a->is_down != b->is_down) return b->is_down;
     if (a->is_down) return a->until_ns < b->until_ns;
@@ -128,7 +128,7 @@ kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint3
 
     for (uint32_t k = 0; k < f->n; k++) {
         const uint32_t i = (f->turn[role] + k) % f->n;
-        const kvp_server_t *s = &f->servers[i];
+        const kvp_fleet_server_t *s = &f->servers[i];
 
         if (s->role != role || s->is_gone || is_in(i, tried, tried_n)) continue;
         if (s->is_down && role == KVP_SERVER_PREFILL) continue;
@@ -140,7 +140,7 @@ kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint3
 static bool
 is_fit(const kvp_fleet_t *f, uint32_t server, const uint32_t *tried, uint32_t tried_n)
 {
-    const kvp_server_t *s = &f->servers[server];
+    const kvp_fleet_server_t *s = &f->servers[server];
 
     return !s->is_down && !is_doubted(s) && !is_in(server, tried, tried_n);
 }
@@ -175,7 +175,7 @@ kvp_fleet_unfit(const kvp_fleet_t *f, kvp_server_role_t role, const uint32_t *tr
 }
 
 static void
-leave_out(kvp_fleet_t *f, kvp_server_t *s, uint64_t now_ns)
+leave_out(kvp_fleet_t *f, kvp_fleet_server_t *s, uint64_t now_ns)
 {
     f->changes += !s->is_down;
     s->ranks_until_ns = 0; /* another process may listen there soon */
@@ -188,7 +188,7 @@ leave_out(kvp_fleet_t *f, kvp_server_t *s, uint64_t now_ns)
 bool
 kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t now_ns)
 {
-    kvp_server_t *s = &f->servers[server];
+    kvp_fleet_server_t *s = &f->servers[server];
     const bool was_down = s->is_down;
 
     s->open--;
@@ -208,14 +208,14 @@ kvp_fleet_end(kvp_fleet_t *f, uint32_t server, kvp_server_end_t end, uint64_t no
 void
 kvp_fleet_sent(kvp_fleet_t *f, uint32_t server, uint64_t now_ns)
 {
-    kvp_server_t *s = &f->servers[server];
+    kvp_fleet_server_t *s = &f->servers[server];
 
     if (s->heard_ns >= s->unanswered_ns) s->unanswered = 0;
     if (s->unanswered++ == 0) s->unanswered_ns = now_ns;
 }
 
 static bool
-is_silent(const kvp_server_t *s, uint64_t now_ns)
+is_silent(const kvp_fleet_server_t *s, uint64_t now_ns)
 {
     if (s->given_up > 0 && now_ns - s->given_up_ns >= GIVEN_UP_NS) return true;
     return s->unanswered >= UNANSWERED_MAX && s->heard_ns < s->unanswered_ns && now_ns - s->unanswered_ns >= SILENT_NS;
@@ -246,7 +246,7 @@ uint32_t
 kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < f->n; i++) {
-        kvp_server_t *s = &f->servers[i];
+        kvp_fleet_server_t *s = &f->servers[i];
 
         if (s->is_gone || s->is_checked || (s->is_down ? now_ns < s->until_ns : !is_silent(s, now_ns))) continue;
         s->is_checked = true;
@@ -259,7 +259,7 @@ kvp_fleet_check(kvp_fleet_t *f, uint64_t now_ns)
 bool
 kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, kvp_check_end_t end, uint64_t now_ns)
 {
-    kvp_server_t *s = &f->servers[server];
+    kvp_fleet_server_t *s = &f->servers[server];
     const bool was_down = s->is_down;
 
     s->open--;
@@ -285,7 +285,7 @@ kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, kvp_check_end_t end, uint64_t
 
 /* ---- ranks */
 static kvp_server_rank_t *
-find_rank(const kvp_server_t *s, int64_t rank)
+find_rank(const kvp_fleet_server_t *s, int64_t rank)
 {
     for (uint32_t i = 0; i < s->ranks_n; i++)
         if (s->ranks[i].rank == rank) return &s->ranks[i];
@@ -295,7 +295,7 @@ find_rank(const kvp_server_t *s, int64_t rank)
 bool
 kvp_fleet_set_ranks(kvp_fleet_t *f, uint32_t server, const kvp_server_rank_t *ranks, uint32_t n, uint64_t now_ns)
 {
-    kvp_server_t *s = &f->servers[server];
+    kvp_fleet_server_t *s = &f->servers[server];
     kvp_server_rank_t *copy = malloc(n * sizeof *copy);
 
     if (copy == NULL) return false;
@@ -315,7 +315,7 @@ kvp_fleet_set_ranks(kvp_fleet_t *f, uint32_t server, const kvp_server_rank_t *ra
 bool
 kvp_fleet_take_rank(kvp_fleet_t *f, uint32_t server, int64_t wanted, uint64_t now_ns, kvp_server_rank_t *out)
 {
-    kvp_server_t *s = &f->servers[server];
+    kvp_fleet_server_t *s = &f->servers[server];
     kvp_server_rank_t *best = find_rank(s, wanted);
     const bool is_wanted = best != NULL;
 

@@ -61,10 +61,10 @@ typedef struct {
     uint64_t until_ns; /* no check before this time */
     uint64_t ranks_until_ns; /* after which the bootstrap server is asked again */
     uint64_t requests, failures;
-} kvp_server_t;
+} kvp_fleet_server_t;
 
 typedef struct {
-    kvp_server_t servers[KVP_FLEET_MAX];
+    kvp_fleet_server_t servers[KVP_FLEET_MAX];
     uint32_t n; /* places ever used */
     uint32_t changes; /* changes of the left-out set */
     uint32_t turn[KVP_SERVER_ROLES];

@@ -47,7 +47,7 @@ typedef struct {
     struct MHD_Connection *conn;
     uint64_t begun_ns;
     kvp_exchange_t x;
-    kvp_place_t place; /* of its body */
+    kvp_upload_t place; /* of its body */
     bool is_suspended, is_gone, is_too_large, is_full;
     bool is_under_way; /* counted as open */
     bool is_http10;
@@ -299,7 +299,7 @@ on_connection(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Conne
 
 /* ---- requests */
 static void
-wake_owner(kvp_place_t *place)
+wake_owner(kvp_upload_t *place)
 {
     uv_async_send(&kvp_container_of(place, request_t, place)->f->displaced);
 }

@@ -70,7 +70,7 @@ is_over(void *arg)
 {
     const given_up_t *g = arg;
     const kvp_fleet_t *f = &g->shared->fleet;
-    const kvp_server_t *s = &f->servers[g->server];
+    const kvp_fleet_server_t *s = &f->servers[g->server];
 
     pthread_mutex_lock(&g->shared->lock);
     const bool is_given_up = kvp_fleet_is_given_up(f, g->server, g->since) && !s->is_down && !s->is_gone;

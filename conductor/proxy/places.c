@@ -2,21 +2,21 @@
 #include "conductor/proxy/places.h"
 
 void
-kvp_places_init(kvp_places_t *p, uint32_t uploads_max, uint64_t bytes_max)
+kvp_places_init(kvp_uploads_t *p, uint32_t uploads_max, uint64_t bytes_max)
 {
-    *p = (kvp_places_t){.uploads_max = uploads_max, .bytes_max = bytes_max};
+    *p = (kvp_uploads_t){.uploads_max = uploads_max, .bytes_max = bytes_max};
     (void)pthread_mutex_init(&p->lock, NULL);
     kvp_list_init(&p->uploads);
 }
 
 void
-kvp_places_fini(kvp_places_t *p)
+kvp_places_fini(kvp_uploads_t *p)
 {
     pthread_mutex_destroy(&p->lock);
 }
 
 uint32_t
-kvp_places_uploads(kvp_places_t *p)
+kvp_places_uploads(kvp_uploads_t *p)
 {
     pthread_mutex_lock(&p->lock);
     const uint32_t n = p->uploads_n;
@@ -26,7 +26,7 @@ kvp_places_uploads(kvp_places_t *p)
 }
 
 static void
-remove_upload(kvp_places_t *p, kvp_place_t *place)
+remove_upload(kvp_uploads_t *p, kvp_upload_t *place)
 {
     if (kvp_list_is_empty(&place->link)) return;
     kvp_list_del(&place->link);
@@ -35,12 +35,12 @@ remove_upload(kvp_places_t *p, kvp_place_t *place)
 
 /* Displaces the oldest other than `place`. Returns false without one. */
 static bool
-displace_oldest(kvp_places_t *p, const kvp_place_t *place)
+displace_oldest(kvp_uploads_t *p, const kvp_upload_t *place)
 {
-    kvp_place_t *oldest;
+    kvp_upload_t *oldest;
 
     if (kvp_list_is_empty(&p->uploads)) return false;
-    oldest = kvp_list_first(&p->uploads, kvp_place_t, link);
+    oldest = kvp_list_first(&p->uploads, kvp_upload_t, link);
     if (oldest == place) return false;
     remove_upload(p, oldest);
     p->bytes -= oldest->bytes;
@@ -51,7 +51,7 @@ displace_oldest(kvp_places_t *p, const kvp_place_t *place)
 }
 
 void
-kvp_places_enter(kvp_places_t *p, kvp_place_t *place, void (*displaced)(kvp_place_t *place))
+kvp_places_enter(kvp_uploads_t *p, kvp_upload_t *place, void (*displaced)(kvp_upload_t *place))
 {
     place->displaced = displaced;
     pthread_mutex_lock(&p->lock);
@@ -61,7 +61,7 @@ kvp_places_enter(kvp_places_t *p, kvp_place_t *place, void (*displaced)(kvp_plac
 }
 
 bool
-kvp_places_grow(kvp_places_t *p, kvp_place_t *place, uint64_t n)
+kvp_places_grow(kvp_uploads_t *p, kvp_upload_t *place, uint64_t n)
 {
     bool has_room = false;
 
@@ -80,7 +80,7 @@ kvp_places_grow(kvp_places_t *p, kvp_place_t *place, uint64_t n)
 }
 
 bool
-kvp_places_finish(kvp_places_t *p, kvp_place_t *place)
+kvp_places_finish(kvp_uploads_t *p, kvp_upload_t *place)
 {
     pthread_mutex_lock(&p->lock);
     remove_upload(p, place);
@@ -89,7 +89,7 @@ kvp_places_finish(kvp_places_t *p, kvp_place_t *place)
 }
 
 void
-kvp_places_leave(kvp_places_t *p, kvp_place_t *place)
+kvp_places_leave(kvp_uploads_t *p, kvp_upload_t *place)
 {
     pthread_mutex_lock(&p->lock);
     remove_upload(p, place);

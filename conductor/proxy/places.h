@@ -15,25 +15,25 @@ typedef struct {
     kvp_list_t uploads; /* the oldest first */
     uint32_t uploads_n, uploads_max;
     uint64_t bytes, bytes_max; /* of all bodies, also of those under way */
-} kvp_places_t;
+} kvp_uploads_t;
 
-typedef struct kvp_place {
+typedef struct kvp_upload {
     kvp_list_t link; /* of an upload */
     uint64_t bytes;
     _Atomic bool is_displaced;
-    void (*displaced)(struct kvp_place *place); /* called by any thread, under the lock: it only wakes the owner */
-} kvp_place_t;
+    void (*displaced)(struct kvp_upload *place); /* called by any thread, under the lock: it only wakes the owner */
+} kvp_upload_t;
 
-void kvp_places_init(kvp_places_t *p, uint32_t uploads_max, uint64_t bytes_max);
-void kvp_places_fini(kvp_places_t *p);
-uint32_t kvp_places_uploads(kvp_places_t *p);
+void kvp_places_init(kvp_uploads_t *p, uint32_t uploads_max, uint64_t bytes_max);
+void kvp_places_fini(kvp_uploads_t *p);
+uint32_t kvp_places_uploads(kvp_uploads_t *p);
 
 /* kvp_places_enter begins an upload, and kvp_places_leave ends it or its request. kvp_places_grow
  * reserves n bytes more; false = no room, or the upload was displaced. kvp_places_finish: the body
  * is complete, and cannot be displaced any more; false = it was. */
-void kvp_places_enter(kvp_places_t *p, kvp_place_t *place, void (*displaced)(kvp_place_t *place));
-bool kvp_places_grow(kvp_places_t *p, kvp_place_t *place, uint64_t n) KVP_MUST_USE;
-bool kvp_places_finish(kvp_places_t *p, kvp_place_t *place) KVP_MUST_USE;
-void kvp_places_leave(kvp_places_t *p, kvp_place_t *place);
+void kvp_places_enter(kvp_uploads_t *p, kvp_upload_t *place, void (*displaced)(kvp_upload_t *place));
+bool kvp_places_grow(kvp_uploads_t *p, kvp_upload_t *place, uint64_t n) KVP_MUST_USE;
+bool kvp_places_finish(kvp_uploads_t *p, kvp_upload_t *place) KVP_MUST_USE;
+void kvp_places_leave(kvp_uploads_t *p, kvp_upload_t *place);
 
 #endif

@@ -86,7 +86,7 @@ kvp_proxy_remove(kvp_proxy_t *p, kvp_server_role_t role, const char *url)
 }
 
 void
-kvp_proxy_each(kvp_proxy_t *p, void (*fn)(void *arg, const kvp_server_t *server), void *arg)
+kvp_proxy_each(kvp_proxy_t *p, void (*fn)(void *arg, const kvp_fleet_server_t *server), void *arg)
 {
     pthread_mutex_lock(&p->shared.lock);
     for (uint32_t i = 0; i < p->shared.fleet.n; i++)

@@ -44,6 +44,6 @@ void kvp_proxy_stop(kvp_proxy_t *p);
  * way continue. kvp_proxy_each: fn must not call the proxy. */
 kvp_err_t kvp_proxy_add(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap) KVP_MUST_USE;
 kvp_err_t kvp_proxy_remove(kvp_proxy_t *p, kvp_server_role_t role, const char *url) KVP_MUST_USE;
-void kvp_proxy_each(kvp_proxy_t *p, void (*fn)(void *arg, const kvp_server_t *server), void *arg);
+void kvp_proxy_each(kvp_proxy_t *p, void (*fn)(void *arg, const kvp_fleet_server_t *server), void *arg);
 
 #endif

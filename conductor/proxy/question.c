@@ -131,7 +131,7 @@ copy_text(const kvp_body_t *told, const char *name, char *out, size_t max)
 }
 
 bool
-kvp_told_read(const char *text, size_t len, kvp_told_t *out)
+kvp_told_read(const char *text, size_t len, kvp_routed_t *out)
 {
     kvp_body_t told;
     const char *why;

@@ -19,10 +19,10 @@ typedef struct {
     char url[KVP_FLEET_URL_MAX + 1];
     uint64_t route; /* for /route/done; 0 = none */
     int64_t rank; /* data-parallel; -1 = the instance has only rank 0 */
-} kvp_told_t;
+} kvp_routed_t;
 
 /* False: it names no server. */
-bool kvp_told_read(const char *text, size_t len, kvp_told_t *out);
+bool kvp_told_read(const char *text, size_t len, kvp_routed_t *out);
 
 /* kvp_ranks_read reads what vLLM's bootstrap server answers to GET /query: {"RANK": {"engine_id":
  * "ID", ...}, ...}. It returns how many ranks ranks_out has; a rank without an id is left out. */

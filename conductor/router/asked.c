@@ -40,7 +40,7 @@ kvp_asked_read(json_object *in, kvp_asked_t *q, char why[160])
 }
 
 bool
-kvp_asked_may_serve(const kvp_asked_t *q, const kvp_member_t *m)
+kvp_asked_may_serve(const kvp_asked_t *q, const kvp_roster_row_t *m)
 {
     for (size_t i = 0; q->exclude != NULL && i < json_object_array_length(q->exclude); i++) {
         const char *name = json_object_get_string(json_object_array_get_idx(q->exclude, i));

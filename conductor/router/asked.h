@@ -22,6 +22,6 @@ typedef struct {
  * `exclude` borrows from in. */
 bool kvp_asked_read(json_object *in, kvp_asked_t *out, char why_out[160]);
 /* kvp_asked_may_serve: the instance has the role, and is not excluded. */
-bool kvp_asked_may_serve(const kvp_asked_t *q, const kvp_member_t *m);
+bool kvp_asked_may_serve(const kvp_asked_t *q, const kvp_roster_row_t *m);
 
 #endif

@@ -31,7 +31,7 @@
 /* What a handler works with; kept between requests. */
 typedef struct idle {
     struct idle *next;
-    kvp_scratch_t *scratch;
+    kvp_match_scratch_t *scratch;
     kvp_buf_t numbers, rest, other, hashes, tokens;
     uint32_t tokens_n; /* of the prompt */
 } idle_t;
@@ -50,7 +50,7 @@ struct kvp_routes {
 };
 
 static bool
-is_left_out(const kvp_routes_t *routes, const kvp_member_t *m)
+is_left_out(const kvp_routes_t *routes, const kvp_roster_row_t *m)
 {
     const uint64_t url = routes->left_out_n == 0 ? 0 : XXH3_64bits(m->url, strlen(m->url));
 
@@ -71,7 +71,7 @@ typedef struct {
 } naming_t;
 
 static void
-note_name(void *arg, const kvp_member_t *m)
+note_name(void *arg, const kvp_roster_row_t *m)
 {
     naming_t *n = arg;
     const char *name = n->q->model;
@@ -112,7 +112,7 @@ find_model(kvp_routes_t *routes, kvp_asked_t *q)
 
 /* Of the routes' mutex. */
 static bool
-lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_member_t *m)
+lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_t *m)
 {
     return q->listed[0] == '\0' ||
            kvp_models_kind(&routes->models, m->instance, q->listed, kvp_boot_ns() / KVP_NS_PER_MS) != KVP_MODEL_NONE;
@@ -120,7 +120,7 @@ lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_member_t *m
 
 /* Takes the block size of an instance that may serve the request. 0 = none. */
 static void
-note_block_size(void *arg, const kvp_member_t *m)
+note_block_size(void *arg, const kvp_roster_row_t *m)
 {
     kvp_asked_t *q = arg;
 
@@ -160,7 +160,7 @@ typedef struct {
 } offering_t;
 
 static void
-offer_server(void *arg, const kvp_member_t *m)
+offer_server(void *arg, const kvp_roster_row_t *m)
 {
     const offering_t *o = arg;
 
@@ -250,7 +250,7 @@ typedef struct {
     kvp_routes_t *routes;
     const kvp_asked_t *q;
     idle_t *with;
-    const kvp_space_t *space;
+    const kvp_namespace_t *space;
     const char *unknown; /* why tokens are not known; NULL = they are */
     kvp_http_response_t *response;
     bool has_answered;
@@ -265,7 +265,7 @@ run_on(const kvp_answer_t *a, const char *medium)
 }
 
 static void
-write_reason(const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers, const uint32_t *of,
+write_reason(const kvp_choice_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers, const uint32_t *of,
              uint32_t tokens, const char *unknown, kvp_jsonw_t *w)
 {
     char text[768], more[320] = "";
@@ -295,7 +295,7 @@ write_reason(const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t 
 }
 
 static void
-write_choice(const choosing_t *ch, const kvp_route_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers,
+write_choice(const choosing_t *ch, const kvp_choice_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers,
              uint32_t n, const uint32_t *of, uint32_t tokens)
 {
     static const char *const usual[] = {"GPU", "CPU", "DISK"}; /* always in an answer */
@@ -352,7 +352,7 @@ choose_target(void *arg, const kvp_answer_t *answers, uint32_t n)
                                          : XXH3_64bits_withSeed(q->session, strlen(q->session),
                                                                 XXH3_64bits(q->tenant, strlen(q->tenant))),
     };
-    kvp_route_t route = {.at = KVP_ROUTE_NONE};
+    kvp_choice_t route = {.at = KVP_ROUTE_NONE};
 
     pthread_mutex_lock(&ch->routes->mutex);
     for (uint32_t i = 0; candidates != NULL && of != NULL && i < n; i++) {
@@ -435,7 +435,7 @@ static void
 answer_with(kvp_routes_t *routes, const kvp_asked_t *q, const char *unknown, idle_t *with,
             kvp_http_response_t *response)
 {
-    const kvp_space_t space = {
+    const kvp_namespace_t space = {
         .model = q->model, .tenant = q->tenant, .salt = q->salt, .lora = q->lora, .block_size = q->block_size};
     choosing_t ch = {.routes = routes, .q = q, .with = with, .space = &space, .unknown = unknown, .response = response};
 
@@ -586,7 +586,7 @@ typedef struct {
 } lister_t;
 
 static void
-list_one(void *arg, const kvp_member_t *m)
+list_one(void *arg, const kvp_roster_row_t *m)
 {
     lister_t *l = arg;
 
@@ -597,7 +597,7 @@ list_one(void *arg, const kvp_member_t *m)
 }
 
 static void
-see_target(void *arg, const kvp_member_t *m)
+see_target(void *arg, const kvp_roster_row_t *m)
 {
     kvp_routes_t *routes = arg;
 

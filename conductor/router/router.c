@@ -318,14 +318,14 @@ remember_route(kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target, dou
 
 void
 kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *candidates, uint32_t n,
-                uint64_t now_ns, kvp_route_t *out)
+                uint64_t now_ns, kvp_choice_t *out)
 {
     const entry_t *session =
         ask->session == 0 ? NULL : find_entry(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX));
     const uint64_t before = session == NULL ? 0 : session->val;
     estimate_t best = {0};
 
-    *out = (kvp_route_t){.at = KVP_ROUTE_NONE, .longest = KVP_ROUTE_NONE};
+    *out = (kvp_choice_t){.at = KVP_ROUTE_NONE, .longest = KVP_ROUTE_NONE};
     for (uint32_t i = 0; i < n; i++) {
         const estimate_t e = estimate_target(r, ask, &candidates[i], before, now_ns);
 

@@ -79,10 +79,10 @@ typedef struct {
     double longest_ms; /* and its estimate */
     bool is_away, is_longest_away; /* the chosen one, and the longest: their servers are absent */
     uint32_t open, running, waiting; /* of the chosen one, before */
-} kvp_route_t;
+} kvp_choice_t;
 
 void kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *candidates, uint32_t n,
-                     uint64_t now_ns, kvp_route_t *out);
+                     uint64_t now_ns, kvp_choice_t *out);
 /* kvp_router_done: false: the route does not exist any more. kvp_router_tick, now and then, ends
  * routes that are too old. */
 bool kvp_router_done(kvp_router_t *r, uint64_t id, uint64_t now_ns);

@@ -33,7 +33,7 @@ struct kvp_master {
     kvp_ctx_t ctx;
     kvp_interim_t log;
     kvp_catalog_t cat;
-    kvp_peers_t peers;
+    kvp_sessions_t peers;
     kvp_protect_t prot;
     kvp_space_t space;
     kvp_puts_t puts;

@@ -70,7 +70,7 @@ typedef struct {
     kvp_event_batch_t batch; /* messages to send before the next slice */
 } client_t;
 
-struct kvp_publisher {
+struct kvp_eventpub {
     kvp_publisher_conf_t conf;
     void (*wake)(void *arg);
     void *arg;
@@ -114,7 +114,7 @@ unix_ms(void)
 
 /* ---- the loop's side */
 static void
-enqueue_item(kvp_publisher_t *p, const item_t *item, const void *bytes)
+enqueue_item(kvp_eventpub_t *p, const item_t *item, const void *bytes)
 {
     const uint64_t one = 1;
     bool has_slept;
@@ -130,7 +130,7 @@ enqueue_item(kvp_publisher_t *p, const item_t *item, const void *bytes)
 }
 
 static size_t
-waiting_bytes(kvp_publisher_t *p)
+waiting_bytes(kvp_eventpub_t *p)
 {
     pthread_mutex_lock(&p->mutex);
     const size_t len = p->queue.len;
@@ -139,7 +139,7 @@ waiting_bytes(kvp_publisher_t *p)
 }
 
 void
-kvp_publisher_log(kvp_publisher_t *p, const void *records, size_t len)
+kvp_publisher_log(kvp_eventpub_t *p, const void *records, size_t len)
 {
     const item_t item = {.kind = Q_RECORDS, .len = len};
 
@@ -156,7 +156,7 @@ kvp_publisher_log(kvp_publisher_t *p, const void *records, size_t len)
 }
 
 static void
-give_slice(kvp_publisher_t *p, kvp_master_t *master)
+give_slice(kvp_eventpub_t *p, kvp_master_t *master)
 {
     item_t item;
     kvp_buf_t records;
@@ -178,7 +178,7 @@ give_slice(kvp_publisher_t *p, kvp_master_t *master)
 }
 
 void
-kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master)
+kvp_publisher_turn(kvp_eventpub_t *p, kvp_master_t *master)
 {
     const kvp_master_t *now = master != NULL && kvp_master_is_telling(master) ? master : NULL;
     const bool is_again = p->is_lost && waiting_bytes(p) == 0;
@@ -193,13 +193,13 @@ kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master)
 
 /* ---- the ring */
 static message_t *
-message_at(kvp_publisher_t *p, uint64_t seq)
+message_at(kvp_eventpub_t *p, uint64_t seq)
 {
     return &p->ring[seq % p->ring_cap];
 }
 
 static void
-drop_first(kvp_publisher_t *p)
+drop_first(kvp_eventpub_t *p)
 {
     message_t *m = message_at(p, p->first++);
 
@@ -209,7 +209,7 @@ drop_first(kvp_publisher_t *p)
 }
 
 static void
-clear_ring(kvp_publisher_t *p)
+clear_ring(kvp_eventpub_t *p)
 {
     while (p->first < p->next)
         drop_first(p);
@@ -226,7 +226,7 @@ put_seq(uint64_t seq, uint8_t out[SEQ_BYTES])
 /* A client is getting the index, and then the messages after its start: the ring may grow over its
  * limit. */
 static bool
-is_needed(const kvp_publisher_t *p)
+is_needed(const kvp_eventpub_t *p)
 {
     bool is = false;
 
@@ -237,7 +237,7 @@ is_needed(const kvp_publisher_t *p)
 
 /* Sends the batch if it has events, or with is_forced also empty. */
 static void
-publish_batch(kvp_publisher_t *p, bool is_forced)
+publish_batch(kvp_eventpub_t *p, bool is_forced)
 {
     uint8_t seq[SEQ_BYTES];
     message_t *m;
@@ -265,7 +265,7 @@ publish_batch(kvp_publisher_t *p, bool is_forced)
 
 /* 1 = sent, 0 = the client does not read now, -1 = it has disconnected. */
 static int
-send_to(kvp_publisher_t *p, const client_t *c, const char *topic, uint64_t number, const void *payload, size_t len)
+send_to(kvp_eventpub_t *p, const client_t *c, const char *topic, uint64_t number, const void *payload, size_t len)
 {
     const int flags = ZMQ_SNDMORE | ZMQ_DONTWAIT;
     uint8_t seq[SEQ_BYTES];
@@ -289,7 +289,7 @@ end_client(client_t *c)
 }
 
 static void
-begin_walk(kvp_publisher_t *p, client_t *c)
+begin_walk(kvp_eventpub_t *p, client_t *c)
 {
     c->state = C_WALKING;
     c->serial = ++p->walks;
@@ -302,7 +302,7 @@ begin_walk(kvp_publisher_t *p, client_t *c)
 }
 
 static void
-abandon_client(kvp_publisher_t *p, client_t *c)
+abandon_client(kvp_eventpub_t *p, client_t *c)
 {
     pthread_mutex_lock(&p->mutex);
     p->stats.events_abandoned++;
@@ -312,7 +312,7 @@ abandon_client(kvp_publisher_t *p, client_t *c)
 
 /* Returns false if the client has disconnected, or does not read. */
 static bool
-note_sent(kvp_publisher_t *p, client_t *c, int rc, uint64_t now_ns)
+note_sent(kvp_eventpub_t *p, client_t *c, int rc, uint64_t now_ns)
 {
     if (rc > 0)
         c->moved_ns = now_ns;
@@ -324,7 +324,7 @@ note_sent(kvp_publisher_t *p, client_t *c, int rc, uint64_t now_ns)
 }
 
 static void
-count_snapshot(kvp_publisher_t *p)
+count_snapshot(kvp_eventpub_t *p)
 {
     pthread_mutex_lock(&p->mutex);
     p->stats.events_snapshots++;
@@ -333,7 +333,7 @@ count_snapshot(kvp_publisher_t *p)
 
 /* Sends the client's part of the index; after its end, the ring. Returns false without work now. */
 static bool
-walk_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
+walk_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
     kvp_event_batch_t batch = c->batch;
     kvp_buf_t payload;
@@ -364,7 +364,7 @@ walk_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
 }
 
 static bool
-ring_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
+ring_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
     const message_t *m;
 
@@ -388,7 +388,7 @@ ring_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
 /* Sends sums over all events up to the last message, with its number. A client that does not read
  * now asks again. */
 static void
-answer_digests(kvp_publisher_t *p, const uint8_t *identity, size_t len)
+answer_digests(kvp_eventpub_t *p, const uint8_t *identity, size_t len)
 {
     client_t c = {.identity_len = len};
     kvp_event_batch_t batch = {.n = 0};
@@ -407,7 +407,7 @@ answer_digests(kvp_publisher_t *p, const uint8_t *identity, size_t len)
 
 /* [identity, empty, number], or "digests" instead of the number */
 static void
-take_request(kvp_publisher_t *p, uint64_t now_ns)
+take_request(kvp_eventpub_t *p, uint64_t now_ns)
 {
     uint8_t parts[4][IDENTITY_MAX + 1];
     size_t lens[4] = {0};
@@ -455,7 +455,7 @@ take_request(kvp_publisher_t *p, uint64_t now_ns)
 
 /* Begins the answer to a client, once the thread knows the whole index. */
 static bool
-begin_answer(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
+begin_answer(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
     c->moved_ns = now_ns;
     if (p->is_leading && !p->is_primed) return false;
@@ -470,7 +470,7 @@ begin_answer(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
 }
 
 static bool
-go_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
+go_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
     if (c->state == C_WAITING) return begin_answer(p, c, now_ns);
     return c->state == C_WALKING ? walk_on(p, c, now_ns) : ring_on(p, c, now_ns);
@@ -478,7 +478,7 @@ go_on(kvp_publisher_t *p, client_t *c, uint64_t now_ns)
 
 /* Each gets on by so much in a turn. Returns how long nothing is to be done then, ms. */
 static long
-run_clients(kvp_publisher_t *p, uint64_t now_ns)
+run_clients(kvp_eventpub_t *p, uint64_t now_ns)
 {
     long wait_ms = IDLE_MS;
 
@@ -498,7 +498,7 @@ run_clients(kvp_publisher_t *p, uint64_t now_ns)
 
 /* ---- input from the loop */
 static void
-take_records(kvp_publisher_t *p, const uint8_t *bytes, size_t len, kvp_stream_mode_t mode, kvp_event_batch_t *batch)
+take_records(kvp_eventpub_t *p, const uint8_t *bytes, size_t len, kvp_stream_mode_t mode, kvp_event_batch_t *batch)
 {
     kvp_jrec_any_t rec;
     const uint64_t now_ms = unix_ms();
@@ -515,7 +515,7 @@ take_records(kvp_publisher_t *p, const uint8_t *bytes, size_t len, kvp_stream_mo
 }
 
 static void
-pause_all(kvp_publisher_t *p)
+pause_all(kvp_eventpub_t *p)
 {
     for (uint32_t i = 0; i < CLIENTS_MAX; i++)
         end_client(&p->clients[i]);
@@ -531,7 +531,7 @@ pause_all(kvp_publisher_t *p)
 }
 
 static void
-take_slice(kvp_publisher_t *p, const item_t *item, const uint8_t *bytes)
+take_slice(kvp_eventpub_t *p, const item_t *item, const uint8_t *bytes)
 {
     const bool is_prime = item->client == PRIME;
     client_t *c = is_prime ? &p->prime : &p->clients[item->client];
@@ -549,7 +549,7 @@ take_slice(kvp_publisher_t *p, const item_t *item, const uint8_t *bytes)
 }
 
 static void
-take_item(kvp_publisher_t *p, const item_t *item, const uint8_t *bytes)
+take_item(kvp_eventpub_t *p, const item_t *item, const uint8_t *bytes)
 {
     switch ((kind_t)item->kind) {
     case Q_BEGIN:
@@ -572,7 +572,7 @@ take_item(kvp_publisher_t *p, const item_t *item, const uint8_t *bytes)
 
 /* Returns false without input. From then on the loop wakes this thread. */
 static bool
-take_queue(kvp_publisher_t *p, kvp_buf_t *taken, bool *is_over_out)
+take_queue(kvp_eventpub_t *p, kvp_buf_t *taken, bool *is_over_out)
 {
     kvp_buf_t swap;
     bool has_any;
@@ -602,7 +602,7 @@ take_queue(kvp_publisher_t *p, kvp_buf_t *taken, bool *is_over_out)
 static void *
 run_publisher(void *arg)
 {
-    kvp_publisher_t *p = arg;
+    kvp_eventpub_t *p = arg;
     zmq_pollitem_t items[3] = {
         {.fd = p->event_fd, .events = ZMQ_POLLIN},
         {.socket = p->pub, .events = ZMQ_POLLIN}, /* so that subscriptions are handled while nothing is sent */
@@ -630,7 +630,7 @@ run_publisher(void *arg)
 }
 
 void
-kvp_publisher_stats(kvp_publisher_t *p, kvp_publisher_stats_t *out)
+kvp_publisher_stats(kvp_eventpub_t *p, kvp_publisher_stats_t *out)
 {
     pthread_mutex_lock(&p->mutex);
     *out = p->stats;
@@ -639,7 +639,7 @@ kvp_publisher_stats(kvp_publisher_t *p, kvp_publisher_stats_t *out)
 
 /* ---- life */
 static kvp_err_t
-bind_socket(kvp_publisher_t *p, int type, const char *endpoint, void **out)
+bind_socket(kvp_eventpub_t *p, int type, const char *endpoint, void **out)
 {
     const int yes = 1, none = 0, beat = 2000, beat_max = 6000;
     const int64_t most = 4096;
@@ -660,7 +660,7 @@ bind_socket(kvp_publisher_t *p, int type, const char *endpoint, void **out)
 }
 
 static kvp_err_t
-build_sockets(kvp_publisher_t *p)
+build_sockets(kvp_eventpub_t *p)
 {
     kvp_err_t err;
 
@@ -678,7 +678,7 @@ build_sockets(kvp_publisher_t *p)
 }
 
 static void
-free_publisher(kvp_publisher_t *p)
+free_publisher(kvp_eventpub_t *p)
 {
     if (p->stream != NULL && p->ring != NULL) pause_all(p);
     if (p->pub != NULL) zmq_close(p->pub);
@@ -697,9 +697,9 @@ free_publisher(kvp_publisher_t *p)
 }
 
 kvp_err_t
-kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(void *arg), void *arg, kvp_publisher_t **out)
+kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(void *arg), void *arg, kvp_eventpub_t **out)
 {
-    kvp_publisher_t *p = calloc(1, sizeof *p);
+    kvp_eventpub_t *p = calloc(1, sizeof *p);
     kvp_err_t err;
 
     if (p == NULL) return KVP_NOMEM;
@@ -717,7 +717,7 @@ kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(void *arg), 
 }
 
 void
-kvp_publisher_destroy(kvp_publisher_t *p)
+kvp_publisher_destroy(kvp_eventpub_t *p)
 {
     const uint64_t one = 1;
 

@@ -35,21 +35,21 @@ typedef struct {
     bool is_publishing; /* this master leads, and the thread knows its whole index */
 } kvp_publisher_stats_t;
 
-typedef struct kvp_publisher kvp_publisher_t;
+typedef struct kvp_eventpub kvp_eventpub_t;
 
 /* kvp_publisher_create binds, and begins. INVALID (an endpoint that ZMQ does not take), SYS, NOMEM;
  * logged. wake(arg), of any thread: kvp_publisher_turn is to be called on the loop's thread soon.
  * kvp_publisher_destroy ends the thread; what waits is not published. */
 kvp_err_t kvp_publisher_create(const kvp_publisher_conf_t *conf, void (*wake)(void *arg), void *arg,
-                               kvp_publisher_t **out) KVP_MUST_USE;
-void kvp_publisher_destroy(kvp_publisher_t *p);
+                               kvp_eventpub_t **out) KVP_MUST_USE;
+void kvp_publisher_destroy(kvp_eventpub_t *p);
 
 /* On the loop's thread. kvp_publisher_log takes whole records of the core's log, in their order.
  * kvp_publisher_turn follows after all records of the turn: it passes the core (NULL: none that may
  * act) and whether it leads, and gives the thread a slice of the index if wanted. */
-void kvp_publisher_log(kvp_publisher_t *p, const void *records, size_t len);
-void kvp_publisher_turn(kvp_publisher_t *p, kvp_master_t *master);
+void kvp_publisher_log(kvp_eventpub_t *p, const void *records, size_t len);
+void kvp_publisher_turn(kvp_eventpub_t *p, kvp_master_t *master);
 
-void kvp_publisher_stats(kvp_publisher_t *p, kvp_publisher_stats_t *out); /* of any thread */
+void kvp_publisher_stats(kvp_eventpub_t *p, kvp_publisher_stats_t *out); /* of any thread */
 
 #endif

@@ -92,7 +92,7 @@ struct kvp_ha {
     uint64_t switch_conn, switch_until_ns, handing_until_ns; /* 0 = none */
     kvp_frame_hdr_t switch_ask;
 
-    kvp_roster_t roster;
+    kvp_masterlist_t roster;
     uint64_t roster_ns; /* time of its last update */
 
     _Atomic(const char *) role; /* for any thread */

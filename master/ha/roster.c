@@ -21,7 +21,7 @@ find_registered(const kvp_ha_status_t *st, const char *id, const char *address)
 
 /* see_master records the master. Without room, the entry seen first is forgotten. */
 static void
-see_master(kvp_roster_t *r, const char *id, const char *address, uint64_t now_ns)
+see_master(kvp_masterlist_t *r, const char *id, const char *address, uint64_t now_ns)
 {
     uint32_t at = 0;
 
@@ -39,7 +39,7 @@ see_master(kvp_roster_t *r, const char *id, const char *address, uint64_t now_ns
 }
 
 static bool
-is_remembered(const kvp_roster_t *r, const char *id)
+is_remembered(const kvp_masterlist_t *r, const char *id)
 {
     for (uint32_t i = 0; i < KVP_MASTERS_MAX; i++)
         if (strcmp(r->ones[i].id, id) == 0) return true;
@@ -71,7 +71,8 @@ add_row(kvp_master_peer_t *row, const char *id, const char *address, uint32_t st
 }
 
 uint32_t
-kvp_roster_update(kvp_roster_t *r, const kvp_ha_status_t *st, uint64_t now_ns, kvp_master_peer_t rows[KVP_MASTERS_MAX])
+kvp_roster_update(kvp_masterlist_t *r, const kvp_ha_status_t *st, uint64_t now_ns,
+                  kvp_master_peer_t rows[KVP_MASTERS_MAX])
 {
     uint32_t n = 0;
 

@@ -15,12 +15,12 @@ typedef struct {
         char address[KVP_ELECTION_ADDRESS_MAX + 1]; /* "" = not known */
         uint64_t seen_ns;
     } ones[KVP_MASTERS_MAX];
-} kvp_roster_t;
+} kvp_masterlist_t;
 
 /* kvp_roster_update takes the present status, and returns how many rows it wrote. A master that was
  * registered, or is in the in-sync set, and is not registered any more is missing: until its id or
  * its address is registered again, or KVP_ROSTER_FORGET_NS have passed. */
-uint32_t kvp_roster_update(kvp_roster_t *roster, const kvp_ha_status_t *status, uint64_t now_ns,
+uint32_t kvp_roster_update(kvp_masterlist_t *roster, const kvp_ha_status_t *status, uint64_t now_ns,
                            kvp_master_peer_t rows_out[KVP_MASTERS_MAX]);
 
 #endif

@@ -107,7 +107,7 @@ static void
 run_get(input_t *in, const kvp_known_t *known)
 {
     kvp_op_session_t session = plain_session;
-    kvp_place_t places[ITEMS];
+    kvp_cached_place_t places[ITEMS];
     kvp_getop_item_t items[ITEMS] = {{.key = "a", .key_len = 1, .cap = 64},
                                      {.key = "bb", .key_len = 2, .cap = 4096},
                                      {.key = "ccc", .key_len = 3, .cap = UINT64_MAX},

@@ -70,7 +70,7 @@ body(const char *text, size_t len)
     static kvp_server_rank_t ranks[KVP_FLEET_RANKS_MAX];
     static kvp_body_t in, out;
     const char *why = NULL, *value;
-    kvp_told_t told;
+    kvp_routed_t told;
     size_t value_len;
     kvp_buf_t copy;
 

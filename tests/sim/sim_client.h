@@ -123,7 +123,7 @@ struct thread {
     kvp_putop_item_t put_items[CALL_KEYS];
     kvp_getop_t get;
     kvp_getop_item_t get_items[CALL_KEYS];
-    kvp_place_t places[CALL_KEYS];
+    kvp_cached_place_t places[CALL_KEYS];
     uint32_t least_term; /* of the sessions that this call went through */
     link_t *known_link; /* whose known locations this get reads */
     uint64_t loaded_ns[CALL_KEYS]; /* of a get: the last load of what it was given */

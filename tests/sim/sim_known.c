@@ -8,7 +8,7 @@ locs_of(const kvp_known_t *known)
 }
 
 static bool
-find(const kvp_known_t *known, kvp_digest_t digest, kvp_place_t *place_out)
+find(const kvp_known_t *known, kvp_digest_t digest, kvp_cached_place_t *place_out)
 {
     return kvp_loccache_find(&locs_of(known)->cache, digest, place_out);
 }
@@ -20,7 +20,7 @@ has(const kvp_known_t *known, kvp_digest_t digest, uint64_t version)
 }
 
 static bool
-keep(const kvp_known_t *known, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq)
+keep(const kvp_known_t *known, kvp_digest_t digest, const kvp_cached_place_t *place, uint64_t seq)
 {
     return kvp_loccache_keep(&locs_of(known)->cache, digest, place, seq);
 }

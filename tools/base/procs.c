@@ -254,7 +254,7 @@ kvp_local_events(const char *what, char dst[KVP_LOCAL_EVENTS_MAX])
 }
 
 static kvp_err_t
-start_master(kvp_local_t *local, const kvp_local_conf_t *conf)
+start_master(kvp_local_pool_t *local, const kvp_local_conf_t *conf)
 {
     char events[KVP_LOCAL_EVENTS_MAX], replay[KVP_LOCAL_EVENTS_MAX];
     const char *argv[ARGS_MAX] = {
@@ -286,7 +286,7 @@ chunk_bytes_for(uint64_t extent_bytes)
 }
 
 static kvp_err_t
-start_node(kvp_local_t *local, const kvp_local_conf_t *conf, uint32_t i)
+start_node(kvp_local_pool_t *local, const kvp_local_conf_t *conf, uint32_t i)
 {
     char name[32], memory[32], chunk[32];
     const uint64_t chunk_bytes = conf->extent_bytes > 0 ? chunk_bytes_for(conf->extent_bytes) : conf->chunk_bytes;
@@ -323,7 +323,7 @@ start_node(kvp_local_t *local, const kvp_local_conf_t *conf, uint32_t i)
 }
 
 kvp_err_t
-kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf)
+kvp_local_start(kvp_local_pool_t *local, const kvp_local_conf_t *conf)
 {
     memset(local, 0, sizeof(*local));
     kvp_err_t err = start_master(local, conf);
@@ -336,7 +336,7 @@ kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf)
 }
 
 int
-kvp_local_stop(kvp_local_t *local)
+kvp_local_stop(kvp_local_pool_t *local)
 {
     int failed = kvp_proc_stop(&local->conductor);
     for (uint32_t i = local->nodes_n; i > 0; i--)
@@ -347,7 +347,7 @@ kvp_local_stop(kvp_local_t *local)
 }
 
 const kvp_proc_t *
-kvp_local_dead(const kvp_local_t *local)
+kvp_local_dead(const kvp_local_pool_t *local)
 {
     for (uint32_t i = 0; i < local->nodes_n; i++)
         if (kvp_proc_is_dead(&local->nodes[i])) return &local->nodes[i];

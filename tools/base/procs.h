@@ -58,10 +58,10 @@ typedef struct {
     kvp_proc_t conductor; /* the caller may start one after the pool; it is stopped with the rest */
     kvp_proc_t nodes[KVP_PROCS_NODES_MAX];
     uint32_t nodes_n;
-} kvp_local_t;
+} kvp_local_pool_t;
 
 /* kvp_local_start starts a master, then the nodes, each on a free port. On failure nothing is left running. */
-kvp_err_t kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf) KVP_MUST_USE;
+kvp_err_t kvp_local_start(kvp_local_pool_t *local, const kvp_local_conf_t *conf) KVP_MUST_USE;
 
 /* kvp_local_events writes where the master's events, or its "replay"s, are: names that no file
  * stands for, of this process alone. */
@@ -69,10 +69,10 @@ kvp_err_t kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf) KVP_
 const char *kvp_local_events(const char *what, char dst[KVP_LOCAL_EVENTS_MAX]);
 
 /* kvp_local_stop stops the nodes, then the master. Returns how many did not end well. Legal on a zeroed value. */
-int kvp_local_stop(kvp_local_t *local);
+int kvp_local_stop(kvp_local_pool_t *local);
 
 /* kvp_local_dead returns a child that has ended by itself, or NULL. */
-const kvp_proc_t *kvp_local_dead(const kvp_local_t *local);
+const kvp_proc_t *kvp_local_dead(const kvp_local_pool_t *local);
 
 /* A verb with children reads the stop signals from a descriptor, so that it can stop the children
  * in order first. kvp_stop_catch blocks SIGINT, SIGTERM and SIGHUP in this thread and the threads

@@ -17,23 +17,23 @@ typedef struct {
     char value[CELL_MAX];
 } row_t;
 
-struct kvp_report {
+struct kvp_table {
     struct json_object *json;
     row_t rows[ROWS_MAX];
     size_t n;
 };
 
-kvp_report_t *
+kvp_table_t *
 kvp_report_create(void)
 {
-    kvp_report_t *report = kvp_cli_alloc(1, sizeof(*report));
+    kvp_table_t *report = kvp_cli_alloc(1, sizeof(*report));
     report->json = json_object_new_object();
     if (report->json == NULL) kvp_cli_no_memory();
     return report;
 }
 
 static char *
-add_row(kvp_report_t *report, const char *label)
+add_row(kvp_table_t *report, const char *label)
 {
     static char nowhere[CELL_MAX];
     if (label == NULL) return nowhere;
@@ -44,21 +44,21 @@ add_row(kvp_report_t *report, const char *label)
 }
 
 void
-kvp_report_section(kvp_report_t *report, const char *title)
+kvp_report_section(kvp_table_t *report, const char *title)
 {
     (void)add_row(report, title);
     report->rows[report->n - 1].is_section = true;
 }
 
 void
-kvp_report_count(kvp_report_t *report, const char *key, const char *label, uint64_t value)
+kvp_report_count(kvp_table_t *report, const char *key, const char *label, uint64_t value)
 {
     json_object_object_add(report->json, key, json_object_new_uint64(value));
     snprintf(add_row(report, label), CELL_MAX, "%llu", (unsigned long long)value);
 }
 
 void
-kvp_report_bytes(kvp_report_t *report, const char *key, const char *label, uint64_t bytes)
+kvp_report_bytes(kvp_table_t *report, const char *key, const char *label, uint64_t bytes)
 {
     char text[KVP_BYTES_TEXT_MAX];
     json_object_object_add(report->json, key, json_object_new_uint64(bytes));
@@ -67,7 +67,7 @@ kvp_report_bytes(kvp_report_t *report, const char *key, const char *label, uint6
 
 /* add_real gives JSON the digits that mean something: json-c alone writes 17. */
 static void
-add_real(kvp_report_t *report, const char *key, double value, int digits)
+add_real(kvp_table_t *report, const char *key, double value, int digits)
 {
     char text[64];
     snprintf(text, sizeof(text), "%.*f", digits, value);
@@ -75,21 +75,21 @@ add_real(kvp_report_t *report, const char *key, double value, int digits)
 }
 
 void
-kvp_report_real(kvp_report_t *report, const char *key, const char *label, double value, int digits)
+kvp_report_real(kvp_table_t *report, const char *key, const char *label, double value, int digits)
 {
     add_real(report, key, value, digits);
     snprintf(add_row(report, label), CELL_MAX, "%.*f", digits, value);
 }
 
 void
-kvp_report_text(kvp_report_t *report, const char *key, const char *label, const char *text)
+kvp_report_text(kvp_table_t *report, const char *key, const char *label, const char *text)
 {
     json_object_object_add(report->json, key, json_object_new_string(text));
     snprintf(add_row(report, label), CELL_MAX, "%s", text);
 }
 
 void
-kvp_report_latency(kvp_report_t *report, const char *name, const kvp_hist_t *hist)
+kvp_report_latency(kvp_table_t *report, const char *name, const kvp_hist_t *hist)
 {
     const struct {
         const char *suffix;
@@ -112,7 +112,7 @@ kvp_report_latency(kvp_report_t *report, const char *name, const kvp_hist_t *his
 }
 
 static void
-print_table(const kvp_report_t *report)
+print_table(const kvp_table_t *report)
 {
     size_t width = 0;
     for (size_t i = 0; i < report->n; i++)
@@ -127,7 +127,7 @@ print_table(const kvp_report_t *report)
 }
 
 void
-kvp_report_print(kvp_report_t *taken, bool is_json)
+kvp_report_print(kvp_table_t *taken, bool is_json)
 {
     if (!is_json) print_table(taken);
     if (is_json)

@@ -9,24 +9,24 @@
 
 #include <stdio.h>
 
-typedef struct kvp_report kvp_report_t;
+typedef struct kvp_table kvp_table_t;
 
 /* kvp_report_create never returns NULL: it ends the program without memory. Keys and labels are
  * borrowed and must outlive the report; a NULL label leaves the figure out of the table. */
-kvp_report_t *kvp_report_create(void);
+kvp_table_t *kvp_report_create(void);
 
-void kvp_report_section(kvp_report_t *report, const char *title); /* the table's only */
-void kvp_report_count(kvp_report_t *report, const char *key, const char *label, uint64_t value);
-void kvp_report_bytes(kvp_report_t *report, const char *key, const char *label, uint64_t bytes);
-void kvp_report_real(kvp_report_t *report, const char *key, const char *label, double value, int digits);
-void kvp_report_text(kvp_report_t *report, const char *key, const char *label, const char *text); /* copied */
+void kvp_report_section(kvp_table_t *report, const char *title); /* the table's only */
+void kvp_report_count(kvp_table_t *report, const char *key, const char *label, uint64_t value);
+void kvp_report_bytes(kvp_table_t *report, const char *key, const char *label, uint64_t bytes);
+void kvp_report_real(kvp_table_t *report, const char *key, const char *label, double value, int digits);
+void kvp_report_text(kvp_table_t *report, const char *key, const char *label, const char *text); /* copied */
 /* kvp_report_latency takes nanoseconds and reports p50, p90, p99, p99.9, max and mean in µs, as
  * NAME_p50_us, NAME_p99_9_us and so on. */
-void kvp_report_latency(kvp_report_t *report, const char *name, const kvp_hist_t *hist);
+void kvp_report_latency(kvp_table_t *report, const char *name, const kvp_hist_t *hist);
 
 /* kvp_report_print writes the report to standard output, as a table or as one line of JSON, and
  * frees it. */
-void kvp_report_print(kvp_report_t *taken, bool is_json);
+void kvp_report_print(kvp_table_t *taken, bool is_json);
 
 /* kvp_format_bytes writes "64 KiB" or "1.50 GiB" and returns dst. */
 #define KVP_BYTES_TEXT_MAX 32

@@ -36,7 +36,7 @@ typedef struct {
     const char *op, *node_listen;
     uint64_t nodes, rounds, round_ns, set_bytes, keys, key_bytes, size, pieces, batch, threads, processes, rate;
     bool is_warm, is_step;
-    kvp_local_t local;
+    kvp_local_pool_t local;
     char master[KVP_HOSTPORT_TEXT_MAX];
     char ways[WAYS_MAX]; /* transports by which the pool's nodes are reached: "shm", "rdma,tcp" */
 } bench_t;
@@ -156,7 +156,7 @@ say_line(const bench_t *b, uint64_t number, const kvp_bench_round_t *r)
 }
 
 static void
-report_work(const bench_t *b, kvp_report_t *to, uint64_t number)
+report_work(const bench_t *b, kvp_table_t *to, uint64_t number)
 {
     const kvp_bench_conf_t *c = &b->conf;
     kvp_report_text(to, "op", "operation", c->op->name);
@@ -178,7 +178,7 @@ report_work(const bench_t *b, kvp_report_t *to, uint64_t number)
 
 /* Only rdma counts work requests. */
 static void
-report_requests(kvp_report_t *to, const kvp_bench_counts_t *counts)
+report_requests(kvp_table_t *to, const kvp_bench_counts_t *counts)
 {
     if (counts->work_requests == 0) return;
     kvp_report_count(to, "work_requests", "work requests", counts->work_requests);
@@ -188,7 +188,7 @@ report_requests(kvp_report_t *to, const kvp_bench_counts_t *counts)
 }
 
 static void
-report_round(const bench_t *b, kvp_report_t *to, const kvp_bench_round_t *r, uint64_t fill_ns)
+report_round(const bench_t *b, kvp_table_t *to, const kvp_bench_round_t *r, uint64_t fill_ns)
 {
     const double seconds = (double)r->elapsed_ns / 1e9;
     const kvp_bench_leg_t *sum = &r->sum;
@@ -212,7 +212,7 @@ static void
 say_round(const bench_t *b, uint64_t number, const kvp_bench_round_t *r, uint64_t fill_ns)
 {
     if (b->common.is_json || b->rounds == 1) {
-        kvp_report_t *to = kvp_report_create();
+        kvp_table_t *to = kvp_report_create();
         report_work(b, to, number);
         report_round(b, to, r, fill_ns);
         kvp_report_print(to, b->common.is_json);

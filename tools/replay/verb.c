@@ -41,7 +41,7 @@ typedef struct {
     kvp_workload_t workload;
     size_t distinct;
     int stop_fd; /* readable when the run is to end */
-    kvp_local_t local; /* the pool that this run started; zero = none */
+    kvp_local_pool_t local; /* the pool that this run started; zero = none */
     char master[KVP_HOSTPORT_TEXT_MAX];
     uint64_t size_bytes; /* of the pool */
     uint64_t capacity_blocks;
@@ -204,7 +204,7 @@ ratio_of(double a, double b)
 }
 
 static void
-report_workload(const replay_t *r, kvp_report_t *to)
+report_workload(const replay_t *r, kvp_table_t *to)
 {
     kvp_report_section(to, "workload");
     kvp_report_text(to, "workload", "requests from", r->trace);
@@ -217,7 +217,7 @@ report_workload(const replay_t *r, kvp_report_t *to)
 }
 
 static void
-report_hits(const replay_t *r, kvp_report_t *to)
+report_hits(const replay_t *r, kvp_table_t *to)
 {
     const double blocks = (double)r->result.blocks;
     kvp_report_section(to, "hits");
@@ -232,7 +232,7 @@ report_hits(const replay_t *r, kvp_report_t *to)
 
 /* report_paths names the transports that moved something, and their share: "shm", or "shm 80 %, tcp 20 %". */
 static void
-report_paths(const kvp_replay_result_t *s, kvp_report_t *to)
+report_paths(const kvp_replay_result_t *s, kvp_table_t *to)
 {
     char text[80] = "none";
     uint64_t all = 0;
@@ -249,7 +249,7 @@ report_paths(const kvp_replay_result_t *s, kvp_report_t *to)
 }
 
 static void
-report_speed(const replay_t *r, kvp_report_t *to)
+report_speed(const replay_t *r, kvp_table_t *to)
 {
     const kvp_replay_result_t *s = &r->result;
     const double seconds = (double)s->elapsed_ns / 1e9;
@@ -269,7 +269,7 @@ report_speed(const replay_t *r, kvp_report_t *to)
 }
 
 static void
-report_faults(const replay_t *r, kvp_report_t *to)
+report_faults(const replay_t *r, kvp_table_t *to)
 {
     const kvp_replay_result_t *s = &r->result;
     kvp_report_section(to, "faults");
@@ -297,7 +297,7 @@ judge_result(const replay_t *r)
 static int
 report_run(const replay_t *r)
 {
-    kvp_report_t *to = kvp_report_create();
+    kvp_table_t *to = kvp_report_create();
     report_workload(r, to);
     report_hits(r, to);
     report_speed(r, to);

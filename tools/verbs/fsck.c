@@ -45,7 +45,7 @@ kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv)
     int err = kvpool_snapshot(pool, &how, &snapshot);
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "snapshot", err);
-    kvp_report_t *report = kvp_report_create();
+    kvp_table_t *report = kvp_report_create();
     kvp_report_real(report, "elapsed_ms", "took (ms)", (double)(kvp_now_ns() - began_ns) / 1e6, 1);
     kvp_report_count(report, "objects", "objects", snapshot.objects);
     kvp_report_bytes(report, "log_bytes", "log", snapshot.log_bytes);
@@ -205,7 +205,7 @@ report_walk(const walk_t *w, uint64_t began_ns)
                           : w->away > 0         ? "away"
                           : do_figures_agree(w) ? "clean"
                                                 : "figures";
-    kvp_report_t *r = kvp_report_create();
+    kvp_table_t *r = kvp_report_create();
     kvp_report_text(r, "verdict", "verdict", verdict);
     kvp_report_count(r, "keys", "keys seen", w->listed);
     kvp_report_bytes(r, "read_bytes", "bytes read", w->bytes);

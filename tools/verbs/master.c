@@ -27,7 +27,7 @@ kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv)
         code = kvp_cli_fail_why(verb, &common, "switch", err);
         return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code; /* the leader stepped down, and no master leads */
     }
-    kvp_report_t *report = kvp_report_create();
+    kvp_table_t *report = kvp_report_create();
     kvp_report_text(report, "from", "led before", switched.from);
     kvp_report_text(report, "to", "leads now", switched.to);
     kvp_report_count(report, "term", "term", switched.term);

@@ -44,7 +44,7 @@ rm_many(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *po
     int err = conf->is_all ? kvpool_remove_all(pool, opts, &removed, &held)
                            : kvpool_remove_by_regex(pool, conf->regex, opts, &removed, &held);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, common, conf->is_all ? "--all" : conf->regex, err);
-    kvp_report_t *report = kvp_report_create();
+    kvp_table_t *report = kvp_report_create();
     kvp_report_count(report, "removed", "removed", removed);
     kvp_report_count(report, "held", "held, and so kept", held);
     kvp_report_print(report, common->is_json);
@@ -103,7 +103,7 @@ kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv)
     int err = kvpool_bump(pool, &how, &epoch);
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "bump", err);
-    kvp_report_t *report = kvp_report_create();
+    kvp_table_t *report = kvp_report_create();
     kvp_report_text(report, "tenant", "tenant", common.tenant == NULL ? "default" : common.tenant);
     kvp_report_count(report, "epoch", "epoch", epoch);
     kvp_report_print(report, common.is_json);

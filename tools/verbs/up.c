@@ -23,7 +23,7 @@
 #define CHUNK_MAX (64ull << 30)
 
 static void
-say_ready(const kvp_local_t *local, const kvp_local_conf_t *conf, bool is_json)
+say_ready(const kvp_local_pool_t *local, const kvp_local_conf_t *conf, bool is_json)
 {
     char bytes[KVP_BYTES_TEXT_MAX];
     if (is_json) {
@@ -49,7 +49,7 @@ say_ready(const kvp_local_t *local, const kvp_local_conf_t *conf, bool is_json)
 
 /* It follows the master, and knows no engine yet. */
 static int
-start_conductor(const kvp_cli_verb_t *verb, kvp_local_t *local, const char *http, const char *log_level)
+start_conductor(const kvp_cli_verb_t *verb, kvp_local_pool_t *local, const char *http, const char *log_level)
 {
     const char *argv[] = {NULL, "--http", http, "--log-level", log_level, NULL};
     char events[KVP_LOCAL_EVENTS_MAX], replay[KVP_LOCAL_EVENTS_MAX], body[256];
@@ -69,7 +69,7 @@ start_conductor(const kvp_cli_verb_t *verb, kvp_local_t *local, const char *http
 
 /* wait_for_end sleeps until a signal or the death of a child. */
 static int
-wait_for_end(const kvp_cli_verb_t *verb, const kvp_local_t *local, int signal_fd)
+wait_for_end(const kvp_cli_verb_t *verb, const kvp_local_pool_t *local, int signal_fd)
 {
     struct pollfd fds[KVP_PROCS_NODES_MAX + 3];
     nfds_t n = 0;
@@ -91,7 +91,7 @@ kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     uint64_t nodes = 2, memory = MEMORY_DEFAULT;
     kvp_local_conf_t conf = {.listen = "127.0.0.1:50051", .log_level = "info"};
-    kvp_local_t local;
+    kvp_local_pool_t local;
     const char *node_listen = NULL, *conductor_http = KVP_CLI_CONDUCTOR;
     bool has_conductor = false;
     char listen[KVP_HOSTPORT_TEXT_MAX];

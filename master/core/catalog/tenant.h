@@ -11,7 +11,7 @@
 #include "master/core/master.h"
 
 typedef struct kvp_chunk kvp_chunk_t;
-typedef struct kvp_job kvp_job_t;
+typedef struct kvp_walk kvp_walk_t;
 typedef struct kvp_session kvp_session_t;
 
 #define KVP_TENANTS_MAX 8192u /* unused ones kept while a log is read */
@@ -55,7 +55,7 @@ typedef struct kvp_tenant {
     uint64_t used_bytes; /* extents in its chunks, */
     uint64_t going_bytes; /* and the part of them that nothing keeps from becoming free */
     uint64_t soft_pinned_bytes, hard_pinned_bytes; /* committed objects', all copies */
-    kvp_job_t *sweep; /* after a bump; NULL = none is running */
+    kvp_walk_t *sweep; /* after a bump; NULL = none is running */
     uint64_t min_version; /* versions up to this one belong to an older epoch; 0 = never bumped, or forgotten */
     kvp_objlist_t lru; /* its candidates for eviction */
     uint32_t

@@ -19,7 +19,7 @@ typedef struct kvp_evict {
     kvp_ctx_t *ctx; /* borrowed, */
     kvp_interim_t *log; /* and these */
     kvp_catalog_t *cat;
-    kvp_peers_t *peers;
+    kvp_sessions_t *peers;
     kvp_protect_t *prot;
     kvp_space_t *space;
     kvp_puts_t *puts;

@@ -16,7 +16,7 @@
 bool
 kvp_gone_is_rebuilding(const kvp_protect_t *prot)
 {
-    const kvp_peers_t *peers = prot->peers;
+    const kvp_sessions_t *peers = prot->peers;
 
     return !prot->is_gone_full && (prot->ctx->now_ns < peers->rebuild_until_ns || peers->rebuilds > 0);
 }

@@ -40,7 +40,7 @@ typedef struct kvp_protect {
     kvp_ctx_t *ctx; /* borrowed, */
     kvp_interim_t *log; /* and these */
     kvp_catalog_t *cat;
-    kvp_peers_t *peers;
+    kvp_sessions_t *peers;
 
     const kvp_policy_ops_t *policy;
     kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */

@@ -79,7 +79,7 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
 static bool
 may_rise(kvp_master_t *m, uint32_t step)
 {
-    kvp_peers_t *peers = &m->peers;
+    kvp_sessions_t *peers = &m->peers;
     uint64_t *last = &peers->term_rises_ns[peers->term_rises % KVP_TERM_RISES_MAX];
     bool is_spent = peers->term_rises >= KVP_TERM_RISES_MAX && m->ctx.now_ns - *last < RISES_NS;
 
@@ -166,7 +166,7 @@ kvp_master_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
 void
 kvp_master_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is_durable)
 {
-    kvp_peers_t *peers = &m->peers;
+    kvp_sessions_t *peers = &m->peers;
 
     if (peers->is_ident_news || ident->term != m->ctx.term) return;
     if (is_durable) peers->is_term_unsaved = false;

@@ -274,10 +274,10 @@ match_key(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t 
     return rc == PCRE2_ERROR_NOMATCH ? 0 : -1;
 }
 
-static kvp_job_t *
+static kvp_walk_t *
 job_open(kvp_master_t *m, kvp_tenant_t *t)
 {
-    kvp_job_t *job = kvp_core_alloc(1, sizeof *job);
+    kvp_walk_t *job = kvp_core_alloc(1, sizeof *job);
 
     job->tenant = t;
     job->tenant->refs++;
@@ -288,7 +288,7 @@ job_open(kvp_master_t *m, kvp_tenant_t *t)
 }
 
 static void
-job_free(kvp_master_t *m, kvp_job_t *job)
+job_free(kvp_master_t *m, kvp_walk_t *job)
 {
     kvp_list_del(&job->link);
     kvp_list_del(&job->of_session);
@@ -300,7 +300,7 @@ job_free(kvp_master_t *m, kvp_job_t *job)
 
 /* False where the pattern turned out to be too costly. */
 static bool
-job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
+job_remove(kvp_master_t *m, kvp_walk_t *job, uint32_t oid, uint32_t *left)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_deferred_t *w = job->deferred;
@@ -321,7 +321,7 @@ job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
 
 /* An object from before a bump: no client finds it, and all leases on it were revoked at once. */
 static void
-job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
+job_sweep(kvp_master_t *m, const kvp_walk_t *job, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
@@ -333,7 +333,7 @@ job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
 }
 
 static void
-job_step(kvp_master_t *m, kvp_job_t *job)
+job_step(kvp_master_t *m, kvp_walk_t *job)
 {
     kvp_deferred_t *w = job->deferred;
     uint32_t left = m->ctx.slice_left / 2, oid; /* an object may cost two records */
@@ -363,7 +363,7 @@ void
 kvp_remove_end_all(kvp_master_t *m, kvp_session_t *s)
 {
     while (!kvp_list_is_empty(&s->jobs)) {
-        kvp_job_t *job = kvp_list_first(&s->jobs, kvp_job_t, of_session);
+        kvp_walk_t *job = kvp_list_first(&s->jobs, kvp_walk_t, of_session);
         kvp_deferred_t *w = job->deferred;
 
         job_free(m, job);
@@ -374,10 +374,10 @@ kvp_remove_end_all(kvp_master_t *m, kvp_session_t *s)
 void
 kvp_remove_tick(kvp_master_t *m)
 {
-    kvp_job_t *job;
+    kvp_walk_t *job;
 
     if (kvp_list_is_empty(&m->jobs)) return;
-    job = kvp_list_first(&m->jobs, kvp_job_t, link);
+    job = kvp_list_first(&m->jobs, kvp_walk_t, link);
     kvp_list_del(&job->link);
     kvp_list_add_tail(&m->jobs, &job->link); /* walks take turns */
     job_step(m, job);
@@ -410,7 +410,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__RemoveMany *msg;
     pcre2_code *code = NULL;
-    kvp_job_t *job;
+    kvp_walk_t *job;
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many__descriptor, f);
@@ -517,7 +517,7 @@ void
 kvp_remove_fini(kvp_master_t *m)
 {
     while (!kvp_list_is_empty(&m->jobs))
-        job_free(m, kvp_list_first(&m->jobs, kvp_job_t, link));
+        job_free(m, kvp_list_first(&m->jobs, kvp_walk_t, link));
     pcre2_match_data_free(m->match_data);
     pcre2_match_context_free(m->match_ctx);
 }

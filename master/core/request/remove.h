@@ -9,7 +9,7 @@
 #include "master/core/session/session.h"
 #include "proto/wire.h"
 
-struct kvp_job {
+struct kvp_walk {
     kvp_list_t link; /* master->jobs */
     kvp_list_t of_session; /* session->jobs; a sweep is of none */
     kvp_tenant_t *tenant;

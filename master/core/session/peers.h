@@ -13,7 +13,7 @@
 #define KVP_TERM_RISES_MAX 8u /* rises of the term that peers may cause in an hour */
 
 /* The connected peers, the output for them, and this master's identity. */
-typedef struct kvp_peers {
+typedef struct kvp_sessions {
     kvp_ctx_t *ctx; /* borrowed, */
     kvp_catalog_t *cat; /* and this as well */
     kvp_ptab_t sessions;
@@ -42,6 +42,6 @@ typedef struct kvp_peers {
     uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term and not known here, */
     uint32_t rebuilds; /* reports of such memory under way */
     uint64_t orphans_until_ns; /* and for writers that complete their begun groups */
-} kvp_peers_t;
+} kvp_sessions_t;
 
 #endif

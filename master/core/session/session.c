@@ -16,13 +16,13 @@
 #include "proto/wire.h"
 
 uint64_t
-kvp_incarnation_make(const kvp_peers_t *peers, uint64_t seq)
+kvp_incarnation_make(const kvp_sessions_t *peers, uint64_t seq)
 {
     return (uint64_t)peers->ctx->term << KVP_INCARNATION_SEQ_BITS | seq;
 }
 
 kvp_session_t *
-kvp_session_find(kvp_peers_t *peers, uint64_t conn)
+kvp_session_find(kvp_sessions_t *peers, uint64_t conn)
 {
     uint32_t number;
 
@@ -30,7 +30,7 @@ kvp_session_find(kvp_peers_t *peers, uint64_t conn)
 }
 
 kvp_session_t *
-kvp_session_open(kvp_peers_t *peers, uint64_t conn)
+kvp_session_open(kvp_sessions_t *peers, uint64_t conn)
 {
     kvp_session_t *s = kvp_core_alloc(1, sizeof *s);
 
@@ -60,7 +60,7 @@ kvp_session_open(kvp_peers_t *peers, uint64_t conn)
 /* Informs the node of dead clients: it closes their connections, and refuses them from now on.
  * Incarnations below the oldest live one need not be named. */
 void
-kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation)
+kvp_fence_tell(kvp_sessions_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation)
 {
     Kvp__Pb__Fence msg = KVP__PB__FENCE__INIT;
     size_t at;
@@ -76,7 +76,7 @@ kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t above, uint64_t
 }
 
 void
-kvp_session_close(kvp_peers_t *peers, kvp_session_t *s, const char *why)
+kvp_session_close(kvp_sessions_t *peers, kvp_session_t *s, const char *why)
 {
     if (s->is_closing) return;
     kvp_ctx_note(peers->ctx, "closing connection of %s: %s", s->name[0] == '\0' ? "a stranger" : s->name, why);
@@ -86,14 +86,14 @@ kvp_session_close(kvp_peers_t *peers, kvp_session_t *s, const char *why)
 }
 
 void
-kvp_session_dirty(kvp_peers_t *peers, kvp_session_t *s)
+kvp_session_dirty(kvp_sessions_t *peers, kvp_session_t *s)
 {
     if (kvp_list_is_empty(&s->dirty)) kvp_list_add_tail(&peers->dirty, &s->dirty);
 }
 
 /* ---- answers */
 kvp_buf_t *
-kvp_reply_begin(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg, size_t *at_out)
+kvp_reply_begin(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg, size_t *at_out)
 {
     kvp_buf_t *out = &s->out;
 
@@ -108,7 +108,7 @@ kvp_reply_begin(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask
 }
 
 void
-kvp_reply_results(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results, uint32_t n,
+kvp_reply_results(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results, uint32_t n,
                   size_t each)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
@@ -122,7 +122,7 @@ kvp_reply_results(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *a
 }
 
 void
-kvp_reply_plain(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail)
+kvp_reply_plain(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     kvp_buf_t *out;
@@ -137,13 +137,13 @@ kvp_reply_plain(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask
 /* A client with unfinished puts sends several heartbeats in this time, whatever it is doing
  * (PROTOCOL "Attempts"). */
 bool
-kvp_session_is_silent(const kvp_peers_t *peers, const kvp_session_t *s)
+kvp_session_is_silent(const kvp_sessions_t *peers, const kvp_session_t *s)
 {
     return peers->ctx->now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (peers->ctx->stall_ns - s->stall_seen_ns);
 }
 
 void
-kvp_peers_ident_changed(kvp_peers_t *peers)
+kvp_peers_ident_changed(kvp_sessions_t *peers)
 {
     peers->is_ident_news = true;
     peers->is_mute = peers->ctx->conf.saves_ident;
@@ -154,7 +154,7 @@ kvp_peers_ident_changed(kvp_peers_t *peers)
  * no digest of theirs would be found again: so the first of these nodes names the pool, as long as
  * nothing relies on the new name (ADR 0011). */
 void
-kvp_pool_granted(kvp_peers_t *peers)
+kvp_pool_granted(kvp_sessions_t *peers)
 {
     peers->may_leap = false;
     if (peers->is_named) return;

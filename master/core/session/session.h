@@ -60,26 +60,28 @@ struct kvp_session {
     uint64_t born_seq; /* its tenant's revocations at its Hello */
 };
 
-kvp_session_t *kvp_session_find(kvp_peers_t *peers, uint64_t conn);
-kvp_session_t *kvp_session_open(kvp_peers_t *peers, uint64_t conn);
-void kvp_session_close(kvp_peers_t *peers, kvp_session_t *s, const char *why); /* breach or expiry; freed at on_close */
-bool kvp_session_is_silent(const kvp_peers_t *peers, const kvp_session_t *s); /* too long for a writer */
-void kvp_session_dirty(kvp_peers_t *peers, kvp_session_t *s);
+kvp_session_t *kvp_session_find(kvp_sessions_t *peers, uint64_t conn);
+kvp_session_t *kvp_session_open(kvp_sessions_t *peers, uint64_t conn);
+void kvp_session_close(kvp_sessions_t *peers, kvp_session_t *s,
+                       const char *why); /* breach or expiry; freed at on_close */
+bool kvp_session_is_silent(const kvp_sessions_t *peers, const kvp_session_t *s); /* too long for a writer */
+void kvp_session_dirty(kvp_sessions_t *peers, kvp_session_t *s);
 /* kvp_reply_begin begins the answer to ask and returns the buffer for its tail; kvp_frame_end(buffer, *at_out) ends it.
  * The answer to a one-way question goes nowhere. */
-kvp_buf_t *kvp_reply_begin(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg,
+kvp_buf_t *kvp_reply_begin(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg,
                            size_t *at_out);
 /* kvp_reply_results: OK, and of each of the n that were asked for a result of `each` bytes. */
-void kvp_reply_results(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results,
+void kvp_reply_results(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results,
                        uint32_t n, size_t each);
-void kvp_reply_plain(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err,
+void kvp_reply_plain(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err,
                      const char *detail);
-uint64_t kvp_incarnation_make(const kvp_peers_t *peers, uint64_t seq); /* of this term */
+uint64_t kvp_incarnation_make(const kvp_sessions_t *peers, uint64_t seq); /* of this term */
 /* kvp_fence_tell: all incarnations above `above`, up to and including `incarnation`, are dead; 0 =
  * sends only the oldest live one. */
-void kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation);
-void kvp_peers_ident_changed(kvp_peers_t *peers); /* the term or the pool's name: to be saved before further output */
+void kvp_fence_tell(kvp_sessions_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation);
 void
-kvp_pool_granted(kvp_peers_t *peers); /* a grant of space, or a promise: from here on the pool's identity is final */
+kvp_peers_ident_changed(kvp_sessions_t *peers); /* the term or the pool's name: to be saved before further output */
+void
+kvp_pool_granted(kvp_sessions_t *peers); /* a grant of space, or a promise: from here on the pool's identity is final */
 
 #endif

@@ -15,14 +15,14 @@
 
 /* ---- tickets to restore */
 void
-kvp_takeover_expect_tickets(kvp_peers_t *peers)
+kvp_takeover_expect_tickets(kvp_sessions_t *peers)
 {
     peers->took_over_ns = peers->ctx->now_ns;
     peers->presents_due_ns = peers->ctx->now_ns + kvp_min_u64(TAKE_OVER_WAIT_NS, peers->ctx->conf.lease_ns);
 }
 
 void
-kvp_takeover_reported(kvp_peers_t *peers)
+kvp_takeover_reported(kvp_sessions_t *peers)
 {
     uint64_t due = kvp_min_u64(peers->ctx->now_ns + REPORT_WAIT_NS, peers->took_over_ns + peers->ctx->conf.lease_ns);
 
@@ -30,32 +30,32 @@ kvp_takeover_reported(kvp_peers_t *peers)
 }
 
 bool
-kvp_takeover_may_tickets_come(const kvp_peers_t *peers)
+kvp_takeover_may_tickets_come(const kvp_sessions_t *peers)
 {
     return peers->ctx->now_ns < peers->presents_due_ns && KVP_RULE(TICKET_RESTORE_GRACE);
 }
 
 bool
-kvp_takeover_may_ticket_name(const kvp_peers_t *peers, const kvp_obj_t *o)
+kvp_takeover_may_ticket_name(const kvp_sessions_t *peers, const kvp_obj_t *o)
 {
     return kvp_takeover_may_tickets_come(peers) && kvp_obj_version(o) < kvp_gen_make(peers->ctx->term, 0);
 }
 
 void
-kvp_takeover_knows_all(kvp_peers_t *peers)
+kvp_takeover_knows_all(kvp_sessions_t *peers)
 {
     peers->orphans_until_ns = peers->rebuild_until_ns;
     peers->rebuild_until_ns = 0;
 }
 
 void
-kvp_takeover_lacks(kvp_peers_t *peers)
+kvp_takeover_lacks(kvp_sessions_t *peers)
 {
     peers->rebuild_until_ns = UINT64_MAX;
 }
 
 bool
-kvp_takeover_lacks_nothing(kvp_peers_t *peers, bool have_all_told)
+kvp_takeover_lacks_nothing(kvp_sessions_t *peers, bool have_all_told)
 {
     const uint64_t wait_ns = have_all_told ? TAKE_OVER_WAIT_NS : peers->ctx->conf.report_grace_ns;
 
@@ -65,7 +65,7 @@ kvp_takeover_lacks_nothing(kvp_peers_t *peers, bool have_all_told)
 }
 
 void
-kvp_takeover_begin(kvp_peers_t *peers)
+kvp_takeover_begin(kvp_sessions_t *peers)
 {
     peers->old_leases_end_ns = peers->ctx->now_ns + peers->ctx->conf.location_grace_ns;
     peers->rebuild_until_ns = peers->ctx->now_ns + peers->ctx->conf.report_grace_ns;

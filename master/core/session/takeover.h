@@ -16,13 +16,13 @@
  * come with tickets of the previous master. kvp_takeover_reported: and with tickets of the report's
  * objects. kvp_takeover_may_tickets_come: they still may; kvp_takeover_may_ticket_name: for the
  * object. */
-void kvp_takeover_begin(kvp_peers_t *peers);
-void kvp_takeover_knows_all(kvp_peers_t *peers);
-void kvp_takeover_lacks(kvp_peers_t *peers);
-bool kvp_takeover_lacks_nothing(kvp_peers_t *peers, bool have_all_told);
-void kvp_takeover_expect_tickets(kvp_peers_t *peers);
-void kvp_takeover_reported(kvp_peers_t *peers);
-bool kvp_takeover_may_tickets_come(const kvp_peers_t *peers);
-bool kvp_takeover_may_ticket_name(const kvp_peers_t *peers, const kvp_obj_t *o);
+void kvp_takeover_begin(kvp_sessions_t *peers);
+void kvp_takeover_knows_all(kvp_sessions_t *peers);
+void kvp_takeover_lacks(kvp_sessions_t *peers);
+bool kvp_takeover_lacks_nothing(kvp_sessions_t *peers, bool have_all_told);
+void kvp_takeover_expect_tickets(kvp_sessions_t *peers);
+void kvp_takeover_reported(kvp_sessions_t *peers);
+bool kvp_takeover_may_tickets_come(const kvp_sessions_t *peers);
+bool kvp_takeover_may_ticket_name(const kvp_sessions_t *peers, const kvp_obj_t *o);
 
 #endif

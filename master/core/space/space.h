@@ -18,7 +18,7 @@ typedef struct kvp_space {
     kvp_ctx_t *ctx; /* borrowed, */
     kvp_interim_t *log; /* and these */
     kvp_catalog_t *cat;
-    kvp_peers_t *peers;
+    kvp_sessions_t *peers;
     kvp_protect_t *prot;
 
     kvp_ptab_t retires;

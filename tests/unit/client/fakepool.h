@@ -31,7 +31,7 @@ typedef struct {
     /* What the client is made of: a connection and the peers over it, or a session and its link. NULL = there is none. */
     kvp_conn_t *conn;
     kvp_peers_t *peers;
-    kvp_session_t *session;
+    kvp_mastersession_t *session;
     kvp_link_t *link;
 } fake_pool_t;
 

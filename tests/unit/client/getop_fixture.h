@@ -20,7 +20,7 @@ typedef struct {
     kvp_op_session_t session;
     uint64_t now;
     kvp_locations_t *locs; /* NULL = it keeps none */
-    kvp_place_t places[ITEMS];
+    kvp_cached_place_t places[ITEMS];
 } fixture_t;
 
 static const char *const keys[ITEMS] = {"a", "bb", "ccc"};

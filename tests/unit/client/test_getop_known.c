@@ -42,7 +42,7 @@ is_known(void)
 }
 
 static void
-keep(uint32_t item, kvp_place_t place)
+keep(uint32_t item, kvp_cached_place_t place)
 {
     place.version = 7;
     place.len = 100;
@@ -54,7 +54,7 @@ keep(uint32_t item, kvp_place_t place)
 static void
 learn(uint32_t item, uint32_t nloc)
 {
-    keep(item, (kvp_place_t){.nloc = nloc});
+    keep(item, (kvp_cached_place_t){.nloc = nloc});
 }
 
 static void
@@ -253,7 +253,7 @@ static void
 setup_with_sum(void)
 {
     setup_known(1);
-    keep(0, (kvp_place_t){.sum = SUM, .told_ns = f.now, .nloc = 1});
+    keep(0, (kvp_cached_place_t){.sum = SUM, .told_ns = f.now, .nloc = 1});
 }
 
 static void

@@ -31,9 +31,9 @@ __wrap_kvp_boot_ns(void)
 
 /* A location is kept, and the lease for it comes with a heartbeat. */
 static void
-get_lease(kvp_session_t *session)
+get_lease(kvp_mastersession_t *session)
 {
-    kvp_place_t place = {.version = 1, .len = 1, .nloc = 1};
+    kvp_cached_place_t place = {.version = 1, .len = 1, .nloc = 1};
     kvp_link_t *link, *leased;
     const kvp_known_t *known;
 
@@ -53,7 +53,7 @@ test_lease_does_not_outlast_a_suspend(void **state)
     fake_master_t master;
     kvp_counters_t counters = {0};
     kvp_session_conf_t conf = {.peers = {.name = "a test", .host_id = "a host"}, .locations = 16};
-    kvp_session_t *session;
+    kvp_mastersession_t *session;
     char at[32];
 
     fake_master_start(&master);

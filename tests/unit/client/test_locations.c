@@ -39,18 +39,18 @@ digest_of(uint32_t key)
     return (kvp_digest_t){.lo = key * 31, .hi = key}; /* over all shards, some with two keys */
 }
 
-static kvp_place_t
+static kvp_cached_place_t
 place_of(uint64_t version)
 {
-    return (kvp_place_t){.version = version,
-                         .len = version * 3,
-                         .sum = ~version,
-                         .nloc = 1,
-                         .locs = {{.generation = version, .offset = version * 64}}};
+    return (kvp_cached_place_t){.version = version,
+                                .len = version * 3,
+                                .sum = ~version,
+                                .nloc = 1,
+                                .locs = {{.generation = version, .offset = version * 64}}};
 }
 
 static bool
-is_whole(const kvp_place_t *p)
+is_whole(const kvp_cached_place_t *p)
 {
     return p->len == p->version * 3 && p->sum == ~p->version && p->nloc == 1 && p->locs[0].generation == p->version &&
            p->locs[0].offset == p->version * 64;
@@ -73,7 +73,7 @@ read_often(void *arg)
     while (!w->is_over) {
         const uint32_t key = next_random(&rng) % KEYS;
         const uint64_t floor = w->floors[key];
-        kvp_place_t place;
+        kvp_cached_place_t place;
 
         if (known->find(known, digest_of(key), &place)) {
             w->finds++;

@@ -20,16 +20,16 @@ digest_of(uint32_t key)
     return (kvp_digest_t){.lo = key % 5, .hi = key};
 }
 
-static kvp_place_t
+static kvp_cached_place_t
 place_of(uint64_t version)
 {
-    return (kvp_place_t){.version = version, .len = version * 3, .nloc = 1, .locs = {{.generation = version}}};
+    return (kvp_cached_place_t){.version = version, .len = version * 3, .nloc = 1, .locs = {{.generation = version}}};
 }
 
 static bool
 keep(kvp_loccache_t *c, uint32_t key, uint64_t version, uint64_t seq)
 {
-    kvp_place_t place = place_of(version);
+    kvp_cached_place_t place = place_of(version);
 
     return kvp_loccache_keep(c, digest_of(key), &place, seq);
 }
@@ -60,7 +60,7 @@ static void
 test_seen_is_of_one_version_and_never_earlier(void **state)
 {
     kvp_loccache_t c;
-    kvp_place_t place = place_of(10);
+    kvp_cached_place_t place = place_of(10);
 
     kvp_loccache_init(&c, 8, 1);
     place.told_ns = 5;
@@ -90,7 +90,7 @@ static void
 test_hot_entries_outlive_a_stream(void **state)
 {
     kvp_loccache_t c;
-    kvp_place_t place;
+    kvp_cached_place_t place;
 
     kvp_loccache_init(&c, 16, 1);
     keep(&c, 1000, 1, 0);
@@ -108,7 +108,7 @@ test_reads_to_tell_are_bounded(void **state)
 {
     kvp_loccache_t c;
     static kvp_wire_used_t used[2 * KVP_LOCCACHE_USED_MAX];
-    kvp_place_t place;
+    kvp_cached_place_t place;
 
     kvp_loccache_init(&c, 2 * KVP_LOCCACHE_USED_MAX, 1);
     for (uint32_t key = 0; key < 2 * KVP_LOCCACHE_USED_MAX; key++) {
@@ -146,7 +146,7 @@ model_step(model_t *m)
 {
     uint32_t key = next_random(&m->random) % KEYS;
     uint64_t version = 1 + next_random(&m->random) % 4;
-    kvp_place_t place;
+    kvp_cached_place_t place;
 
     switch (next_random(&m->random) % 16) {
     case 0:

@@ -221,7 +221,7 @@ test_put_says_where_copies_are_written(void **state)
 static void
 test_upsert_forgets_the_known_location(void **state)
 {
-    kvp_place_t place = {.version = 7, .len = 100, .nloc = 1};
+    kvp_cached_place_t place = {.version = 7, .len = 100, .nloc = 1};
     kvp_locations_t *locs;
     const kvp_known_t *known;
     kvp_digest_t digest;

@@ -41,7 +41,7 @@ typedef struct {
     kvp_epoch_t epoch;
     kvp_index_t *ix;
     kvp_spaces_t *spaces;
-    kvp_scratch_t *scratch;
+    kvp_match_scratch_t *scratch;
     kvp_roster_t *roster;
     kvp_view_t *views[PUBLISHERS];
     kvp_applier_t appliers[PUBLISHERS];
@@ -165,7 +165,7 @@ static void
 question(rig_t *g)
 {
     const path_t p = some_path(g);
-    const kvp_space_t space = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
+    const kvp_namespace_t space = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
     uint32_t tokens[DEPTH * BLOCK], n;
     uint64_t hashes[DEPTH];
     kvp_question_t q = {.tenant = "t", .model = "m", .block_size = BLOCK, .hashes = hashes, .n = p.n};
@@ -194,15 +194,16 @@ open_rig(rig_t *g, uint64_t seed)
     kvp_epoch_init(&g->epoch);
     g->spaces = kvp_spaces_create(&g->epoch);
     g->ix = kvp_index_create(&g->epoch, g->spaces, seed, 1 << 20);
-    assert_int_equal(kvp_spaces_name(g->spaces, &(kvp_space_t){"m", "t", "", "", BLOCK}), 0);
+    assert_int_equal(kvp_spaces_name(g->spaces, &(kvp_namespace_t){"m", "t", "", "", BLOCK}), 0);
     g->scratch = kvp_scratch_create();
-    g->roster = calloc(1, sizeof *g->roster + PUBLISHERS * sizeof(kvp_member_t));
+    g->roster = calloc(1, sizeof *g->roster + PUBLISHERS * sizeof(kvp_roster_row_t));
     g->roster->n = PUBLISHERS;
     for (uint32_t i = 0; i < PUBLISHERS; i++) {
         g->views[i] = kvp_view_create(g->ix, seed, 1 << 20);
         g->naive[i] = calloc(1, sizeof(naive_t));
         kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 7);
-        g->roster->members[i] = (kvp_member_t){instances[i], "t", "m", BLOCK, i, g->views[i], "", "", "", 0, {NULL}};
+        g->roster->members[i] =
+            (kvp_roster_row_t){instances[i], "t", "m", BLOCK, i, g->views[i], "", "", "", 0, {NULL}};
     }
 }
 
@@ -304,7 +305,7 @@ standard_event(rig_t *g, standard_t *m)
 static uint32_t
 standard_run(rig_t *g, const uint64_t *hashes, size_t n)
 {
-    const kvp_space_t space = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
+    const kvp_namespace_t space = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
     const kvp_question_t q = {"t", "m", "a", BLOCK, kvp_spaces_find(g->spaces, &space), hashes, n};
     kvp_epoch_reader_t *reader = kvp_epoch_enter(&g->epoch);
     const kvp_answer_t *answers;
@@ -400,7 +401,7 @@ static void
 check_streams(rig_t *g)
 {
     const uint32_t salt = (uint32_t)draw(g, SALTS);
-    const kvp_space_t space = {
+    const kvp_namespace_t space = {
         .model = "m", .tenant = "t", .salt = salt == 0 ? "" : "s", .lora = "", .block_size = BLOCK};
     uint64_t hashes[DEPTH];
     const kvp_question_t q = {"t", "m", "a", BLOCK, kvp_spaces_find(g->spaces, &space), hashes, DEPTH};
@@ -597,7 +598,7 @@ test_a_damaged_block_is_left_out(void **state)
 static void
 test_namespaces_come_and_go(void **state)
 {
-    const kvp_space_t kept_space = {"m", "kept", "", "kept-adapter", BLOCK};
+    const kvp_namespace_t kept_space = {"m", "kept", "", "kept-adapter", BLOCK};
     char name[32];
     rig_t g;
 
@@ -607,7 +608,7 @@ test_namespaces_come_and_go(void **state)
     const uint32_t kept_block = kvp_index_use(g.ix, kept, 1, 0);
     for (uint32_t i = 0; i < KVP_SPACES_MAX + 100000; i++) {
         snprintf(name, sizeof name, "%u", i);
-        const kvp_space_t space = {"m", "t", i % 2 == 0 ? name : "", i % 2 == 0 ? "" : name, BLOCK};
+        const kvp_namespace_t space = {"m", "t", i % 2 == 0 ? name : "", i % 2 == 0 ? "" : name, BLOCK};
         const uint32_t number = kvp_spaces_name(g.spaces, &space);
 
         assert_int_not_equal(number, KVP_SPACE_NONE);

@@ -70,8 +70,8 @@ event(rig_t *g, uint32_t publisher, uint32_t which, kvp_event_kind_t kind)
 static void *
 reader(void *arg)
 {
-    const kvp_space_t space = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
-    kvp_scratch_t *scratch = kvp_scratch_create();
+    const kvp_namespace_t space = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
+    kvp_match_scratch_t *scratch = kvp_scratch_create();
     rig_t *g = arg;
     uint64_t always[DEPTH], never[DEPTH], sometimes[DEPTH];
 
@@ -115,12 +115,12 @@ test_questions_while_it_changes(void **state)
     kvp_epoch_init(&g->epoch);
     g->spaces = kvp_spaces_create(&g->epoch);
     g->ix = kvp_index_create(&g->epoch, g->spaces, 1, 1 << 20);
-    g->roster = calloc(1, sizeof *g->roster + PUBLISHERS * sizeof(kvp_member_t));
+    g->roster = calloc(1, sizeof *g->roster + PUBLISHERS * sizeof(kvp_roster_row_t));
     for (uint32_t i = 0; i < PUBLISHERS; i++) {
         g->views[i] = kvp_view_create(g->ix, 1, 200);
         kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0);
         g->roster->members[g->roster->n++] =
-            (kvp_member_t){names[i], "t", "m", BLOCK, 0, g->views[i], "", "", "", 0, {NULL}};
+            (kvp_roster_row_t){names[i], "t", "m", BLOCK, 0, g->views[i], "", "", "", 0, {NULL}};
     }
     event(g, 0, 0, KVP_EVENT_STORED);
     for (uint32_t i = 0; i < READERS; i++)

@@ -42,7 +42,7 @@ typedef struct {
     kvp_disk_t *disk; /* NULL = places are not kept */
     kvp_join_t *joins[JOINS];
     kvp_roster_t *roster;
-    kvp_scratch_t *scratch;
+    kvp_match_scratch_t *scratch;
     kvp_stream_t *stream;
     kvp_event_batch_t batch;
     kvp_decoder_t decoder;
@@ -248,7 +248,7 @@ question(rig_t *g)
     tokens_of(p, DEPTH, tokens);
     for (uint32_t i = 0; i < DEPTH; i++)
         hashes[i] = kvp_chain_next(i == 0 ? NULL : &hashes[i - 1], tokens + i * BLOCK, BLOCK, 0);
-    q.space = kvp_spaces_find(g->spaces, &(kvp_space_t){"m", "default", "", "", BLOCK});
+    q.space = kvp_spaces_find(g->spaces, &(kvp_namespace_t){"m", "default", "", "", BLOCK});
     kvp_epoch_reader_t *reader = kvp_epoch_enter(&g->epoch);
     assert_true(kvp_match(g->ix, g->roster, &q, g->scratch, &answers, &n));
     assert_int_equal(n, JOINS);
@@ -327,7 +327,7 @@ open_rig_of(rig_t *g, uint64_t seed, const char *dir, uint32_t blocks_max)
     if (dir != NULL) assert_true(kvp_pools_open(g->pools, g->disk, dir));
     g->stream = kvp_stream_create(&(kvp_stream_conf_t){"b", seed % 2 == 0}, seed);
     kvp_decoder_init(&g->decoder);
-    g->roster = calloc(1, sizeof *g->roster + JOINS * sizeof(kvp_member_t));
+    g->roster = calloc(1, sizeof *g->roster + JOINS * sizeof(kvp_roster_row_t));
     for (uint32_t j = 0; j < JOINS; j++) {
         const kvp_join_key_t key = {"b", prefixes[j], {"m", "default", "", "", BLOCK}, ranks_of[j]};
 
@@ -337,7 +337,7 @@ open_rig_of(rig_t *g, uint64_t seed, const char *dir, uint32_t blocks_max)
         kvp_applier_init(&g->appliers[j], g->ix, g->spaces, g->views[j], &terms, 0);
         g->appliers[j].joins[g->appliers[j].joins_n++] = g->joins[j];
         g->roster->members[g->roster->n++] =
-            (kvp_member_t){"i", "default", "m", BLOCK, j, g->views[j], "", "", "", 1, {kvp_join_view(g->joins[j])}};
+            (kvp_roster_row_t){"i", "default", "m", BLOCK, j, g->views[j], "", "", "", 1, {kvp_join_view(g->joins[j])}};
     }
     assert_int_equal(g->wanted, JOINS);
     flush(g);
@@ -499,7 +499,7 @@ test_a_rewrite_misses_no_place(void **state)
     open_rig_of(&g, 1, NULL, 1 << 20);
     kvp_disk_t *disk = kvp_disk_create(dir);
     kvp_joinlog_t *log = kvp_joinlog_open(disk, dir, g.spaces, &ops);
-    const uint32_t space = kvp_spaces_name(g.spaces, &(kvp_space_t){"m", "t", "", "", BLOCK});
+    const uint32_t space = kvp_spaces_name(g.spaces, &(kvp_namespace_t){"m", "t", "", "", BLOCK});
 
     assert_non_null(log);
     kvp_spaces_hold(g.spaces, space);

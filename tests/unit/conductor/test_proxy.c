@@ -332,7 +332,7 @@ test_silent_servers(void **state)
 static uint32_t displaced;
 
 static void
-count_displaced(kvp_place_t *place)
+count_displaced(kvp_upload_t *place)
 {
     (void)place;
     displaced++;
@@ -341,8 +341,8 @@ count_displaced(kvp_place_t *place)
 static void
 test_places(void **state)
 {
-    kvp_place_t a = {.bytes = 0}, b = a, c = a;
-    kvp_places_t p;
+    kvp_upload_t a = {.bytes = 0}, b = a, c = a;
+    kvp_uploads_t p;
 
     (void)state;
     kvp_places_init(&p, 2, 100);
@@ -599,7 +599,7 @@ test_questions(void **state)
 {
     static const char *const none[] = {"", "{}", "{\"url\":7}", "{\"url\":\"\"}", "{\"url\":\"a\\nb\"}", "[]"};
     static const char good[] = "{\"url\":\"http://a\",\"dp_rank\":1,\"dp_ranks\":2,\"route_id\":18446744073709551615}";
-    kvp_told_t told;
+    kvp_routed_t told;
 
     (void)state;
     check_question(

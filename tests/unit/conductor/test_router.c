@@ -40,10 +40,10 @@ open_rig(rig_t *g)
         g->hashes[i] = 1000 + i;
 }
 
-static kvp_route_t
+static kvp_choice_t
 pick(rig_t *g, uint32_t tokens, uint64_t session, uint64_t now_ns)
 {
-    kvp_route_t out;
+    kvp_choice_t out;
 
     kvp_router_pick(
         g->r,
@@ -58,7 +58,7 @@ static void
 test_estimates(void **state)
 {
     rig_t g;
-    kvp_route_t r;
+    kvp_choice_t r;
 
     (void)state;
     open_rig(&g);
@@ -82,7 +82,7 @@ static void
 test_pending_sessions_and_ends(void **state)
 {
     rig_t g;
-    kvp_route_t first, again;
+    kvp_choice_t first, again;
     kvp_router_stats_t st;
 
     (void)state;
@@ -122,7 +122,7 @@ static void
 test_pending_of_another_namespace(void **state)
 {
     rig_t g;
-    kvp_route_t out;
+    kvp_choice_t out;
     uint64_t seen = 0;
 
     (void)state;
@@ -142,7 +142,7 @@ test_pending_of_another_namespace(void **state)
 static uint64_t
 hash_of(const char *model, const char *tenant, const char *salt, const char *lora, uint32_t block_size)
 {
-    return kvp_space_hash(&(kvp_space_t){model, tenant, salt, lora, block_size});
+    return kvp_space_hash(&(kvp_namespace_t){model, tenant, salt, lora, block_size});
 }
 
 static void
@@ -167,7 +167,7 @@ test_instances_that_come_and_go(void **state)
     const kvp_route_ask_t ask = {
         .tokens = 16, .block_size = 16, .hashes = (const uint64_t[]){5}, .blocks = 1, .session = 9};
     kvp_router_t *r = kvp_router_create(&kvp_router_defaults);
-    kvp_route_t out;
+    kvp_choice_t out;
     char name[32];
 
     (void)state;

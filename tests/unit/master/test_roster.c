@@ -57,7 +57,7 @@ state_of(uint32_t n, const char *id)
 static void
 test_missing(void **state)
 {
-    kvp_roster_t r = {0};
+    kvp_masterlist_t r = {0};
     kvp_ha_status_t st = whole();
     uint32_t n;
 
@@ -88,7 +88,7 @@ test_missing(void **state)
 static void
 test_from_the_set(void **state)
 {
-    kvp_roster_t r = {0};
+    kvp_masterlist_t r = {0};
     kvp_ha_status_t st = whole();
     uint32_t n;
 
@@ -112,7 +112,7 @@ test_from_the_set(void **state)
 static void
 test_apart(void **state)
 {
-    kvp_roster_t r = {0};
+    kvp_masterlist_t r = {0};
     kvp_ha_status_t st = whole();
     uint32_t n;
 

@@ -654,7 +654,7 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
         if (g != NULL) sums[g->tenant].refs++;
     }
     kvp_list_foreach (pos, &m->jobs)
-        sums[kvp_list_entry(pos, kvp_job_t, link)->tenant->number].refs++;
+        sums[kvp_list_entry(pos, kvp_walk_t, link)->tenant->number].refs++;
 }
 
 static const char *
