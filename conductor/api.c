@@ -4,7 +4,7 @@
 #include "conductor/api.h"
 
 #include "conductor/index/chain.h"
-#include "conductor/numbers.h"
+#include "conductor/base/numbers.h"
 #include "conductor/page.h"
 
 #include <json-c/json.h>

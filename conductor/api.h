@@ -6,7 +6,7 @@
 
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
-#include "conductor/registry.h"
+#include "conductor/events/registry.h"
 #include "conductor/router/route.h"
 
 #define KVP_QUESTION_MAX (16u << 20) /* bytes of the body of a question */

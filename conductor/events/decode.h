@@ -6,7 +6,7 @@
 #define KVP_CONDUCTOR_EVENTS_DECODE_H
 
 #include "common/buf.h"
-#include "conductor/events/event.h"
+#include "conductor/base/event.h"
 
 #define KVP_PAYLOAD_MAX (64u << 20)
 

@@ -10,7 +10,7 @@
 #define KVP_CONDUCTOR_POOL_POOL_H
 
 #include "common/jsonw.h"
-#include "conductor/events/event.h"
+#include "conductor/base/event.h"
 #include "conductor/base/disk.h"
 #include "conductor/index/spaces.h"
 #include "conductor/index/view.h"

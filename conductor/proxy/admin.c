@@ -4,7 +4,7 @@
 #include "conductor/proxy/admin.h"
 
 #include "common/log.h"
-#include "conductor/url.h"
+#include "conductor/base/url.h"
 
 #include <json-c/json.h>
 #include <stdio.h>

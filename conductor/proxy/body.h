@@ -5,7 +5,7 @@
 #define KVP_CONDUCTOR_PROXY_BODY_H
 
 #include "common/buf.h"
-#include "conductor/jsonscan.h"
+#include "conductor/base/jsonscan.h"
 
 #define KVP_BODY_FIELDS_MAX 128u
 #define KVP_BODY_DEPTH_MAX KVP_JSONSCAN_DEPTH_MAX

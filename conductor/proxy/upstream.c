@@ -7,7 +7,7 @@
 #include "common/list.h"
 #include "common/log.h"
 #include "conductor/proxy/headers.h"
-#include "conductor/url.h"
+#include "conductor/base/url.h"
 
 #include <errno.h>
 #include <llhttp.h>

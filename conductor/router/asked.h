@@ -5,7 +5,7 @@
 #define KVP_CONDUCTOR_ROUTER_ASKED_H
 
 #include "conductor/index/match.h"
-#include "conductor/registration.h"
+#include "conductor/base/registration.h"
 
 #define KVP_SESSION_NAME_MAX 1024u
 

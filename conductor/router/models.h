@@ -5,7 +5,7 @@
 #define KVP_CONDUCTOR_ROUTER_MODELS_H
 
 #include "common/digestmap.h"
-#include "conductor/jsonscan.h"
+#include "conductor/base/jsonscan.h"
 
 #define KVP_MODELS_OF_SERVER_MAX 4096u
 #define KVP_MODELS_MAX (1u << 20)

@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "common/parse.h"
 #include "conductor/index/chain.h"
-#include "conductor/numbers.h"
+#include "conductor/base/numbers.h"
 #include "conductor/router/asked.h"
 #include "conductor/router/load.h"
 #include "conductor/router/tokens.h"

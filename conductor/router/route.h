@@ -5,7 +5,7 @@
 #define KVP_CONDUCTOR_ROUTER_ROUTE_H
 
 #include "common/daemon/http.h"
-#include "conductor/registry.h"
+#include "conductor/events/registry.h"
 #include "conductor/router/router.h"
 
 typedef struct kvp_routes kvp_routes_t;

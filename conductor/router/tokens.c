@@ -7,7 +7,7 @@
 #include "common/digestmap.h"
 #include "common/thread.h"
 #include "conductor/index/chain.h"
-#include "conductor/jsonscan.h"
+#include "conductor/base/jsonscan.h"
 
 #include <curl/curl.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
  * it is, no memory is touched that is not there, and of what was applied nothing is left at the end.
  */
 #include "conductor/events/apply.h"
-#include "conductor/numbers.h"
+#include "conductor/base/numbers.h"
 #include "tests/fuzz/fuzz_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -26,7 +26,7 @@
 #define SETTLE_NS (5 * KVP_NS_PER_S)
 
 typedef struct {
-    kvp_local_t local;
+    kvp_local_pool_t local;
     kvpool_t *pool;
     uint8_t memory[BATCH * SIZE];
     int results[BATCH];

@@ -8,7 +8,7 @@
 #include "conductor/proxy/paths.h"
 #include "conductor/proxy/places.h"
 #include "conductor/proxy/question.h"
-#include "conductor/url.h"
+#include "conductor/base/url.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The registry where there are too many publishers. Its count and the times are set from here.
  */
-#include "conductor/registry_priv.h"
+#include "conductor/events/registry_priv.h"
 
 #include "common/clock.h"
 

@@ -6,9 +6,9 @@
  *   inside an epoch.
  * - A publisher that leaves is removed from the roster, and its view ends, both at once for
  *   readers. Its blocks are swept in slices, and it is freed when no reader can see it. */
-#include "conductor/registry.h"
+#include "conductor/events/registry.h"
 
-#include "conductor/registry_priv.h"
+#include "conductor/events/registry_priv.h"
 
 #include "common/clock.h"
 #include "common/log.h"

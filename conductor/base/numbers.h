@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The long arrays of whole numbers in the bodies of questions: a JSON library takes a hundred bytes for each of them.
  */
-#ifndef KVP_CONDUCTOR_NUMBERS_H
-#define KVP_CONDUCTOR_NUMBERS_H
+#ifndef KVP_CONDUCTOR_BASE_NUMBERS_H
+#define KVP_CONDUCTOR_BASE_NUMBERS_H
 
 #include "common/buf.h"
 

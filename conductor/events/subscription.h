@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A publisher's sockets: SUB for its messages, DEALER for replays. On the loop's thread. */
-#ifndef KVP_CONDUCTOR_SUBSCRIPTION_H
-#define KVP_CONDUCTOR_SUBSCRIPTION_H
+#ifndef KVP_CONDUCTOR_EVENTS_SUBSCRIPTION_H
+#define KVP_CONDUCTOR_EVENTS_SUBSCRIPTION_H
 
 #include "common/base.h"
 

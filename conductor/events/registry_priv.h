@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The registry's own structures: registry.c changes them, report.c writes reports from them. All
  * fields belong to the loop's thread, except atomic ones. */
-#ifndef KVP_CONDUCTOR_REGISTRY_PRIV_H
-#define KVP_CONDUCTOR_REGISTRY_PRIV_H
+#ifndef KVP_CONDUCTOR_EVENTS_REGISTRY_PRIV_H
+#define KVP_CONDUCTOR_EVENTS_REGISTRY_PRIV_H
 
 #include "conductor/base/disk.h"
-#include "conductor/reach.h"
-#include "conductor/registry.h"
-#include "conductor/subscription.h"
+#include "conductor/events/reach.h"
+#include "conductor/events/registry.h"
+#include "conductor/events/subscription.h"
 
 #include "common/list.h"
 

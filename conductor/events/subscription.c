@@ -7,7 +7,7 @@
  *   few times a second besides.
  * - A replay without a complete answer closes its socket: a late answer would be taken for one to
  *   the next replay. */
-#include "conductor/subscription.h"
+#include "conductor/events/subscription.h"
 
 #include "common/buf.h"
 #include "common/clock.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a publisher is registered as, and its JSON. The key is (instance, tenant, rank).
  */
-#ifndef KVP_CONDUCTOR_REGISTRATION_H
-#define KVP_CONDUCTOR_REGISTRATION_H
+#ifndef KVP_CONDUCTOR_BASE_REGISTRATION_H
+#define KVP_CONDUCTOR_BASE_REGISTRATION_H
 
 #include "common/jsonw.h"
 

@@ -2,7 +2,7 @@
  * The registry's data directory: the file of registrations, which the disk's thread writes again
  * after each change, and the lists of publishers that are read at the start. On the loop's thread,
  * except for the functions that are marked in registry.h. */
-#include "conductor/registry_priv.h"
+#include "conductor/events/registry_priv.h"
 
 #include "common/clock.h"
 #include "common/log.h"

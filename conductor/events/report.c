@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The reports of the registry: /services, /global_view, the unreachable publishers and the metrics.
  * Reads the registry and changes nothing. On the loop's thread. */
-#include "conductor/registry_priv.h"
+#include "conductor/events/registry_priv.h"
 
 #include "common/clock.h"
 

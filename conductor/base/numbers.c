@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See numbers.h.
  */
-#include "conductor/numbers.h"
+#include "conductor/base/numbers.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The publishers: registrations, subscriptions, blocks, and the roster for readers. On the loop's
  * thread, except for marked functions. */
-#ifndef KVP_CONDUCTOR_REGISTRY_H
-#define KVP_CONDUCTOR_REGISTRY_H
+#ifndef KVP_CONDUCTOR_EVENTS_REGISTRY_H
+#define KVP_CONDUCTOR_EVENTS_REGISTRY_H
 
 #include "conductor/events/apply.h"
 #include "conductor/events/feed.h"
 #include "conductor/index/match.h"
-#include "conductor/registration.h"
+#include "conductor/base/registration.h"
 
 #include <uv.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See reach.h.
  */
-#include "conductor/reach.h"
+#include "conductor/events/reach.h"
 
 #include "common/clock.h"
 #include "common/parse.h"

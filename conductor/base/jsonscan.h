@@ -3,8 +3,8 @@
  * is made of. For texts of clients and servers, whose length and shape are not ours. A caller
  * follows the values that it wants by their depth and their keys, or by where they stand. Whether
  * strings are UTF-8 is not looked at. */
-#ifndef KVP_CONDUCTOR_JSONSCAN_H
-#define KVP_CONDUCTOR_JSONSCAN_H
+#ifndef KVP_CONDUCTOR_BASE_JSONSCAN_H
+#define KVP_CONDUCTOR_BASE_JSONSCAN_H
 
 #include "common/base.h"
 

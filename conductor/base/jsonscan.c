@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See jsonscan.h.
  */
-#include "conductor/jsonscan.h"
+#include "conductor/base/jsonscan.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * Whether anything listens at an endpoint, and why not: ZMQ tries on in silence. While its user has
  * no connection, the endpoint is dialled now and then, and the connection closed at once. On the
  * loop's thread. */
-#ifndef KVP_CONDUCTOR_REACH_H
-#define KVP_CONDUCTOR_REACH_H
+#ifndef KVP_CONDUCTOR_EVENTS_REACH_H
+#define KVP_CONDUCTOR_EVENTS_REACH_H
 
 #include "common/base.h"
 

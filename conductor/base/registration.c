@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See registration.h.
  */
-#include "conductor/registration.h"
+#include "conductor/base/registration.h"
 
 #include "common/parse.h"
-#include "conductor/events/event.h"
-#include "conductor/url.h"
+#include "conductor/base/event.h"
+#include "conductor/base/url.h"
 
 #include <json-c/json.h>
 #include <stdio.h>

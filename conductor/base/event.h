@@ -2,8 +2,8 @@
  * An event in the index's form, independent of its source: the common content of vLLM's, SGLang's
  * and the standard's events. Texts and arrays are borrowed from the decoder, until the callback
  * returns. */
-#ifndef KVP_CONDUCTOR_EVENTS_EVENT_H
-#define KVP_CONDUCTOR_EVENTS_EVENT_H
+#ifndef KVP_CONDUCTOR_BASE_EVENT_H
+#define KVP_CONDUCTOR_BASE_EVENT_H
 
 #include "common/base.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See url.h.
  */
-#include "conductor/url.h"
+#include "conductor/base/url.h"
 
 #include <stdio.h>
 #include <string.h>

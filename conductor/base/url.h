@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Base URLs of engines' servers, in the one spelling by which they are compared.
  */
-#ifndef KVP_CONDUCTOR_URL_H
-#define KVP_CONDUCTOR_URL_H
+#ifndef KVP_CONDUCTOR_BASE_URL_H
+#define KVP_CONDUCTOR_BASE_URL_H
 
 #include "common/parse.h"
 
