@@ -9,7 +9,7 @@
 #include "common/daemon/metrics.h"
 #include "master/core/master.h"
 #include "master/ha/ha.h"
-#include "master/server.h"
+#include "master/shell/server.h"
 
 typedef struct {
     kvp_loop_t *loop; /* borrowed, as are the two below; all outlive the HTTP server */

@@ -11,8 +11,8 @@
 #include "common/jsonw.h"
 #include "common/log.h"
 #include "master/core/master.h"
-#include "master/ident.h"
-#include "master/log_file.h"
+#include "master/shell/ident.h"
+#include "master/shell/log_file.h"
 #include "proto/jrec.h"
 
 #include <inttypes.h>

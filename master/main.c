@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-master: parse, build, run, tear down in reverse. The threads are the loop's, which owns
- * the core; the one that runs the loop on where a write of the log hangs (master/relay.h); the HTTP
+ * the core; the one that runs the loop on where a write of the log hangs (master/shell/relay.h); the HTTP
  * server's; and those that bring memory and take it back: the loop's stock of pages
  * (common/pages.h), and jemalloc's; and libuv's pool from the first time that the identity is
  * saved, or a file of the log is begun. */
@@ -8,10 +8,10 @@
 #include "master/check.h"
 #include "master/core/master.h"
 #include "master/ha/ha.h"
-#include "master/ident.h"
-#include "master/log_writer.h"
-#include "master/relay.h"
-#include "master/server.h"
+#include "master/shell/ident.h"
+#include "master/shell/log_writer.h"
+#include "master/shell/relay.h"
+#include "master/shell/server.h"
 
 #include "common/clock.h"
 #include "common/daemon/conf.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The master as a pure state machine: frames in, frames out. No sockets, threads, clocks, files or
- * hidden randomness; the shell (master/server.c) and the simulator drive it the same way. Not
+ * hidden randomness; the shell (master/shell/server.c) and the simulator drive it the same way. Not
  * thread-safe: one thread owns a core. */
 #ifndef KVP_MASTER_CORE_MASTER_H
 #define KVP_MASTER_CORE_MASTER_H

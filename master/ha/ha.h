@@ -5,9 +5,9 @@
 #define KVP_MASTER_HA_HA_H
 
 #include "master/ha/election.h"
-#include "master/ident.h"
-#include "master/log_writer.h"
-#include "master/server.h"
+#include "master/shell/ident.h"
+#include "master/shell/log_writer.h"
+#include "master/shell/server.h"
 
 typedef struct kvp_ha kvp_ha_t;
 

@@ -4,7 +4,7 @@
 #ifndef KVP_MASTER_HA_READER_H
 #define KVP_MASTER_HA_READER_H
 
-#include "master/log_file.h"
+#include "master/shell/log_file.h"
 
 #include <uv.h>
 

@@ -6,8 +6,8 @@
 
 #include "master/ha/insync.h"
 #include "master/ha/reader.h"
-#include "master/log_writer.h"
-#include "master/server.h"
+#include "master/shell/log_writer.h"
+#include "master/shell/server.h"
 
 typedef struct {
     uint64_t conn; /* 0 = free */

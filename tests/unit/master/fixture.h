@@ -4,7 +4,7 @@
 #ifndef KVP_TESTS_MASTER_FIXTURE_H
 #define KVP_TESTS_MASTER_FIXTURE_H
 
-#include "master/server.h"
+#include "master/shell/server.h"
 
 #include "common/clock.h"
 #include "common/daemon/loop.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The data directory: identity and term over restarts, damage, two masters at once, and nowhere to write.
  */
-#include "master/ident.h"
+#include "master/shell/ident.h"
 
 #include "common/log.h"
 #include "proto/segfmt.h"

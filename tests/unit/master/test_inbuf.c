@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From bytes to frames: every way of cutting a stream gives the same frames, aligned, and claimed lengths cost nothing.
  */
-#include "master/inbuf.h"
+#include "master/shell/inbuf.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

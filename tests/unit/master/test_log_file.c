@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The files of a log: what was written is read again, over files; what does not belong to it is not.
  */
-#include "master/log_file.h"
+#include "master/shell/log_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

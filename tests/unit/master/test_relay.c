@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Two threads that run one loop: a call that hangs stops no turns, and the loop comes back to the thread that made the call.
  */
-#include "master/relay.h"
+#include "master/shell/relay.h"
 
 #include "common/clock.h"
 

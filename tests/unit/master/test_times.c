@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where the loop's time goes: turns, steps by kind, and when a request can have become readable.
  */
-#include "master/times.h"
+#include "master/shell/times.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

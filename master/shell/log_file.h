@@ -2,8 +2,8 @@
  * The files of the master's log: DIR/log/POSITION.log, each with the stream's bytes from its
  * position on, in 16 hexadecimal digits, each beginning with a base. Blocking calls; log_writer.c
  * states which may run at the same time. */
-#ifndef KVP_MASTER_LOG_FILE_H
-#define KVP_MASTER_LOG_FILE_H
+#ifndef KVP_MASTER_SHELL_LOG_FILE_H
+#define KVP_MASTER_SHELL_LOG_FILE_H
 
 #include "common/base.h"
 

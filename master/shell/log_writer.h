@@ -5,14 +5,14 @@
  * base is written or its predecessors are removed, because the disk is busy then. The pool syncs:
  * as soon as an answer waits for it, and else 50 ms after what was written first. A write or a sync
  * that takes longer than 2 s counts as failed until it returns. */
-#ifndef KVP_MASTER_LOG_WRITER_H
-#define KVP_MASTER_LOG_WRITER_H
+#ifndef KVP_MASTER_SHELL_LOG_WRITER_H
+#define KVP_MASTER_SHELL_LOG_WRITER_H
 
 #include "common/buf.h"
 #include "common/list.h"
 #include "master/core/master.h"
-#include "master/ident.h"
-#include "master/log_file.h"
+#include "master/shell/ident.h"
+#include "master/shell/log_file.h"
 
 #include <uv.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A listening socket, TCP or Unix: opened once at the start (blocking), then giving out connections
  * on the loop's thread. server.c handles them. */
-#ifndef KVP_MASTER_LISTENER_H
-#define KVP_MASTER_LISTENER_H
+#ifndef KVP_MASTER_SHELL_LISTENER_H
+#define KVP_MASTER_SHELL_LISTENER_H
 
 #include "common/parse.h"
 

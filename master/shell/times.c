@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Histograms and maxima; the rule of what was readable when is in the header.
  */
-#include "master/times.h"
+#include "master/shell/times.h"
 
 static bool
 add_time(kvp_histogram_t *histogram, uint64_t *longest, uint64_t ns)

@@ -2,8 +2,8 @@
  * Who the pool is, across restarts of its master: the data directory with the pool's id, the seed
  * of its digests and the highest term used. Blocking file access, at the start and when any of it
  * changes. */
-#ifndef KVP_MASTER_IDENT_H
-#define KVP_MASTER_IDENT_H
+#ifndef KVP_MASTER_SHELL_IDENT_H
+#define KVP_MASTER_SHELL_IDENT_H
 
 #include "common/base.h"
 

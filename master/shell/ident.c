@@ -2,7 +2,7 @@
  * The file `ident`: a few lines of readable text, with a checksum over them. It is replaced as a
  * whole (written beside, synced, renamed, directory synced), so a crash leaves the old file or the
  * new one. */
-#include "master/ident.h"
+#include "master/shell/ident.h"
 
 #include "common/clock.h"
 #include "common/hash.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The shell around the master's core: connections in, whole frames to the core, its answers out.
  * One libuv loop thread runs all of it and owns the core; the shell does not interpret frames. */
-#ifndef KVP_MASTER_SERVER_H
-#define KVP_MASTER_SERVER_H
+#ifndef KVP_MASTER_SHELL_SERVER_H
+#define KVP_MASTER_SHELL_SERVER_H
 
 #include "common/parse.h"
 #include "master/core/master.h"
 #include "master/events/publisher.h"
-#include "master/log_writer.h"
-#include "master/times.h"
+#include "master/shell/log_writer.h"
+#include "master/shell/times.h"
 
 #include <uv.h>
 

@@ -16,10 +16,10 @@
  *   ending. Each has one fixed delay, so it is sorted, and the timer checks only its head.
  * - Only libuv's close callback frees a connection: a callback with a pointer to one may use it to
  *   the callback's end, also after close_conn. */
-#include "master/server.h"
+#include "master/shell/server.h"
 
-#include "master/inbuf.h"
-#include "master/listener.h"
+#include "master/shell/inbuf.h"
+#include "master/shell/listener.h"
 
 #include "common/clock.h"
 #include "common/list.h"

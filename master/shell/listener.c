@@ -2,7 +2,7 @@
  * Sockets are made and accepted with plain system calls and only watched by libuv: its own listeners go round and round
  * in accept(2) when the process is out of descriptors.
  */
-#include "master/listener.h"
+#include "master/shell/listener.h"
 
 #include "common/hostid.h"
 #include "common/log.h"

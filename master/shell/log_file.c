@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See log_file.h. A file's name is its beginning, so the directory is the index of the log, and no
  * second index can disagree with it. */
-#include "master/log_file.h"
+#include "master/shell/log_file.h"
 
 #include "common/log.h"
 

@@ -5,8 +5,8 @@
  * here.
  *
  * A turn is: room, receive there, received; then next until there is no frame, and keep. */
-#ifndef KVP_MASTER_INBUF_H
-#define KVP_MASTER_INBUF_H
+#ifndef KVP_MASTER_SHELL_INBUF_H
+#define KVP_MASTER_SHELL_INBUF_H
 
 #include "proto/frame.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Assembling frames in place. An unaligned frame is moved down over bytes already used: only this
  * frame, so that many small frames in one read do not cost quadratic time. */
-#include "master/inbuf.h"
+#include "master/shell/inbuf.h"
 
 #include <stdlib.h>
 #include <string.h>

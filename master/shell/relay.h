@@ -7,8 +7,8 @@
  * between two turns of the loop, and the other thread watches. When the call takes longer than
  * KVP_RELAY_NS, the watching thread runs the loop from there on. The thread in the call becomes the
  * watcher when it returns. */
-#ifndef KVP_MASTER_RELAY_H
-#define KVP_MASTER_RELAY_H
+#ifndef KVP_MASTER_SHELL_RELAY_H
+#define KVP_MASTER_SHELL_RELAY_H
 
 #include "common/base.h"
 

@@ -11,8 +11,8 @@
  * A long step may just not have been scheduled. So the shell reads the thread's processor time when
  * a turn begins, and at the end of a step if the last reading is old. Time between two readings
  * that the thread did not run counts as waiting. */
-#ifndef KVP_MASTER_TIMES_H
-#define KVP_MASTER_TIMES_H
+#ifndef KVP_MASTER_SHELL_TIMES_H
+#define KVP_MASTER_SHELL_TIMES_H
 
 #include "common/daemon/metrics.h"
 

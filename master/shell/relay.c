@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See relay.h. The thread that changes call_ns from the call's own time to 0 owns the loop: the
  * calling thread, or the watching one. */
-#include "master/relay.h"
+#include "master/shell/relay.h"
 
 #include "common/clock.h"
 #include "common/log.h"

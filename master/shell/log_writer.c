@@ -6,10 +6,10 @@
  *   chunk that begins a base goes into a file of its own.
  * - While is_writing the first chunk and `file` belong to the thread that writes.
  * - The loop never waits for the disk: a write between turns that takes long goes on beside the
- *   loop (master/relay.h).
+ *   loop (master/shell/relay.h).
  * - What cannot be written is tried again each second; until then the core refuses what would add
  *   to it. */
-#include "master/log_writer.h"
+#include "master/shell/log_writer.h"
 
 #include "common/clock.h"
 #include "common/log.h"
