@@ -7,7 +7,7 @@
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
 #include "common/daemon/metrics.h"
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "master/ha/ha.h"
 #include "master/shell/server.h"
 

@@ -10,7 +10,7 @@
 #include "common/clock.h"
 #include "common/jsonw.h"
 #include "common/log.h"
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "master/shell/ident.h"
 #include "master/shell/log_file.h"
 #include "proto/jrec.h"

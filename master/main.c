@@ -6,7 +6,7 @@
  * saved, or a file of the log is begun. */
 #include "master/admin.h"
 #include "master/check.h"
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "master/ha/ha.h"
 #include "master/shell/ident.h"
 #include "master/shell/log_writer.h"

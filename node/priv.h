@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's inside, shared by node.c (lifecycle) and the control thread's files: loop.c (the loop,
+ * The node's inside, shared by lifecycle.c and the control thread's files: loop.c (the loop,
  * memory and its reset), serve.c (listeners, connections), attach.c (clients' requests, and their
  * processes), link.c (the master), report.c (the report of the memory), keep.c (the keeper). */
 #ifndef KVP_NODE_PRIV_H

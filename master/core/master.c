@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The core's entry: lifecycle, dispatch, timers, outputs.
  */
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 
 #include "common/buf.h"
 #include "common/hash.h"
@@ -20,7 +20,8 @@
 #include "master/core/evict/eviction.h"
 #include "master/core/evict/rebalance.h"
 #include "master/core/evict/window.h"
-#include "master/core/log/interim.h"
+#include "master/core/recovery/replay.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
@@ -32,9 +33,12 @@
 #include "master/core/protect/ticket.h"
 #include "master/core/put/puts.h"
 #include "master/core/put/queue.h"
+#include "master/core/recovery/durable.h"
 #include "master/core/recovery/forget.h"
+#include "master/core/recovery/logbase.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/rebuild.h"
+#include "master/core/recovery/replay.h"
 #include "master/core/recovery/restore.h"
 #include "master/core/request/end.h"
 #include "master/core/request/remove.h"
@@ -46,7 +50,7 @@
 #include "master/core/space/segment.h"
 #include "master/core/space/space.h"
 #include "master/core/space/tier.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 
@@ -79,21 +83,15 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (conf->term == 0 || conf->term > KVP_TERM_MAX) return KVP_INVALID;
     if (strlen(conf->host_id) > KVP_NAME_MAX) return KVP_INVALID;
     m = kvp_core_alloc(1, sizeof *m);
-    m->log.core = m;
     m->cat.ctx = &m->ctx;
+    m->cat.log = &m->log;
     m->peers.ctx = &m->ctx;
     m->peers.cat = &m->cat;
     m->prot = (kvp_protect_t){.ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers};
     m->space = (kvp_space_t){.ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot};
-    m->puts = (kvp_puts_t){
-        .ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot, .space = &m->space};
-    m->evict = (kvp_evict_t){.ctx = &m->ctx,
-                             .log = &m->log,
-                             .cat = &m->cat,
-                             .peers = &m->peers,
-                             .prot = &m->prot,
-                             .space = &m->space,
-                             .puts = &m->puts};
+    m->puts = (kvp_puts_t){.ctx = &m->ctx, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot, .space = &m->space};
+    m->evict = (kvp_evict_t){
+        .ctx = &m->ctx, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot, .space = &m->space, .puts = &m->puts};
     m->ctx.conf = *conf;
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
@@ -150,7 +148,10 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_probe_init(&m->prot);
     kvp_groups_init(&m->prot);
     kvp_remove_init(m);
-    kvp_journal_init(&m->log);
+    kvp_journal_init(&m->log, &m->ctx);
+    kvp_list_init(&m->prot.on_log[0]);
+    kvp_list_init(&m->prot.on_log[1]);
+    kvp_list_init(&m->space.held_back);
     *master_out = m;
     return KVP_OK;
 }
@@ -183,6 +184,8 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_remove_fini(m);
     kvp_gone_forget(&m->prot);
     kvp_journal_fini(&m->log);
+    kvp_replay_fini(m);
+    kvp_buf_fini(&m->cat.fresh_commits);
     kvp_umap_fini(&m->peers.by_conn);
     kvp_umap_fini(&m->peers.by_incarnation);
     kvp_probe_fini(&m->prot);
@@ -240,7 +243,7 @@ begin_input(kvp_master_t *m, uint64_t now_ns)
 static void
 end_input(kvp_master_t *m)
 {
-    if (m->log.journal.is_resting) return;
+    if (m->log.is_resting) return;
     if (m->ctx.has_space_news) {
         m->ctx.has_space_news = false;
         kvp_evict_retry_waiting(&m->evict);
@@ -306,7 +309,7 @@ run_slice(kvp_master_t *m, uint32_t which)
         kvp_evacuate_tick(&m->evict);
         break;
     case 8:
-        kvp_journal_tick(&m->log);
+        kvp_durable_tick(m);
         break;
     case 9:
         kvp_rebalance_tick(&m->evict);
@@ -332,7 +335,7 @@ void
 kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
     begin_input(m, now_ns);
-    if (m->log.journal.is_resting) {
+    if (m->log.is_resting) {
         follower_tick(m);
         return;
     }
@@ -363,14 +366,13 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->puts.waiting);
     bool is_ending = !kvp_list_is_empty(&m->prot.ending) || !kvp_list_is_empty(&m->over) ||
                      !kvp_list_is_empty(&m->space.deferred_frees);
+    bool is_answer_on_log = !kvp_list_is_empty(&m->prot.on_log[0]) || !kvp_list_is_empty(&m->prot.on_log[1]);
 
-    if (m->log.journal.is_resting) return is_ending;
-    if (m->space.has_evacuation_news || m->space.has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log))
-        return true;
+    if (m->log.is_resting) return is_ending;
+    if (m->space.has_evacuation_news || m->space.has_take_news || m->closing > 0 || kvp_logbase_may_run(m)) return true;
     if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
     if (m->puts.is_leaving) return true;
-    if (m->ctx.st.log_refuses != 0 && (!kvp_list_is_empty(&m->puts.waiting) || !kvp_journal_has_refused(&m->log)))
-        return true;
+    if (m->ctx.st.log_refuses != 0 && (!kvp_list_is_empty(&m->puts.waiting) || is_answer_on_log)) return true;
     return m->space.has_parked || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
            !kvp_list_is_empty(&m->jobs) || !kvp_list_is_empty(&m->space.staged);
 }
@@ -469,7 +471,7 @@ dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (s->incarnation == 0) {
         if (op == KVP_OP_HELLO)
             kvp_on_hello(m, s, f);
-        else if (op == KVP_OP_WATCH && !m->log.journal.is_resting && (f->hdr.flags & KVP_FRAME_ONEWAY) == 0)
+        else if (op == KVP_OP_WATCH && !m->log.is_resting && (f->hdr.flags & KVP_FRAME_ONEWAY) == 0)
             kvp_on_watch(m, s, f);
         else
             kvp_session_close(&m->peers, s, "no Hello");
@@ -510,7 +512,7 @@ void
 kvp_master_on_written(kvp_master_t *m, uint64_t end, uint64_t now_ns)
 {
     begin_input(m, now_ns);
-    kvp_journal_written(&m->log, end);
+    kvp_durable_written(m, end);
     end_input(m);
 }
 
@@ -518,8 +520,28 @@ void
 kvp_master_on_synced(kvp_master_t *m, uint64_t end, uint64_t now_ns)
 {
     begin_input(m, now_ns);
-    kvp_journal_synced(&m->log, end);
+    kvp_durable_synced(m, end);
     end_input(m);
+}
+
+/* A log has objects from before a bump, like the index of the master that wrote it. */
+static void
+sweep_bumped(kvp_master_t *m)
+{
+    for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
+        kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
+
+        if (t != NULL && t->min_version > 0 && t->objects > 0) kvp_bump_sweep(m, t);
+    }
+}
+
+kvp_err_t
+kvp_master_open_journal(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
+{
+    kvp_err_t err = kvp_replay_open(m, is_all_given, end_out);
+
+    if (err == KVP_OK && m->base.is_relied_on) sweep_bumped(m);
+    return err;
 }
 
 kvp_err_t
@@ -528,9 +550,11 @@ kvp_master_lead(kvp_master_t *m, uint32_t term, bool is_level, uint64_t now_ns)
     kvp_err_t err;
 
     begin_input(m, now_ns);
-    err = kvp_replay_lead(&m->log, term, is_level);
-    if (err == KVP_OK) end_input(m);
-    return err;
+    err = kvp_replay_lead(m, term, is_level);
+    if (err != KVP_OK) return err;
+    if (m->base.is_relied_on) sweep_bumped(m);
+    end_input(m);
+    return KVP_OK;
 }
 
 void

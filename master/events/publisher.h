@@ -7,7 +7,7 @@
 #ifndef KVP_MASTER_EVENTS_PUBLISHER_H
 #define KVP_MASTER_EVENTS_PUBLISHER_H
 
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 
 typedef struct {
     const char *endpoint; /* of ZMQ, to be bound; borrowed, as the next two */

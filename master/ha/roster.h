@@ -4,7 +4,7 @@
 #ifndef KVP_MASTER_HA_ROSTER_H
 #define KVP_MASTER_HA_ROSTER_H
 
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "master/ha/ha.h"
 
 #define KVP_ROSTER_FORGET_NS (24 * 3600 * KVP_NS_PER_S) /* a master that is absent for this long was decommissioned */

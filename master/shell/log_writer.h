@@ -10,7 +10,7 @@
 
 #include "common/buf.h"
 #include "common/list.h"
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "master/shell/ident.h"
 #include "master/shell/log_file.h"
 

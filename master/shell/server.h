@@ -5,7 +5,7 @@
 #define KVP_MASTER_SHELL_SERVER_H
 
 #include "common/parse.h"
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "master/events/publisher.h"
 #include "master/shell/log_writer.h"
 #include "master/shell/times.h"

@@ -14,7 +14,7 @@
 #define KVP_NODE_TIER_FORMAT_H
 
 #include "node/tier/io.h"
-#include "node/tier/tier.h"
+#include "node/tier/op.h"
 
 #define KVP_TIER_MAGIC 0x3130305352454954ull /* "TIERS001" */
 #define KVP_TIER_PAGE_MAGIC 0x3130304547415054ull /* "TPAGE001" */

@@ -27,6 +27,7 @@
 #define KVP_NODE_TIER_SHELL_H
 
 #include "node/tier/device.h"
+#include "node/tier/tier.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

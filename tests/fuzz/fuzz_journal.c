@@ -5,7 +5,7 @@
  * of it and follows the rest: it writes that as it is, believes no more, and may lead.
  */
 #include "common/buf.h"
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "proto/jrec.h"
 #include "tests/fuzz/fuzz_check.h"
 #include "tests/world/check/core_check.h"

@@ -8,7 +8,7 @@
 
 #include "common/base.h"
 #include "common/hash.h"
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "tests/sim/sim_plan.h"
 
 #include <stdio.h>

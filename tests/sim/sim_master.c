@@ -2,7 +2,7 @@
  * The master's shell: connections in, frames to the core, its outputs to the network and the disk, ticks when it is due. Everything
  * that passes is shown to the oracle.
  */
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 
 #include "proto/wire.h"
 #include "tests/sim/sim.h"

@@ -5,7 +5,7 @@
 #ifndef KVP_TESTS_SIM_PLAN_H
 #define KVP_TESTS_SIM_PLAN_H
 
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -10,7 +10,7 @@
 #include "common/digestmap.h"
 #include "common/list.h"
 #include "proto/segfmt.h"
-#include "master/core/master.h"
+#include "master/core/api/master.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "proto/wire.h"

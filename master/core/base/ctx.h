@@ -5,7 +5,7 @@
 #define KVP_MASTER_CORE_BASE_CTX_H
 
 #include "common/base.h"
-#include "master/core/master.h"
+#include "master/core/base/conf.h"
 
 #define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)

@@ -4,6 +4,7 @@
 #ifndef KVP_MASTER_CORE_CATALOG_CATALOG_H
 #define KVP_MASTER_CORE_CATALOG_CATALOG_H
 
+#include "common/buf.h"
 #include "common/list.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
@@ -11,17 +12,22 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
+#include "master/core/log/journal.h"
 
 typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_tenant kvp_tenant_t;
 
 /* Objects, tenants, and the memory in which replicas lie. */
 typedef struct kvp_catalog {
-    kvp_ctx_t *ctx; /* borrowed */
+    kvp_ctx_t *ctx; /* borrowed, */
+    kvp_journal_t *log; /* and this */
     kvp_objindex_t *index;
     uint64_t gen_seq; /* of every extent that is granted: a generation is also the object's version */
     kvp_ptab_t attempts; /* of objects that are being written, */
     kvp_list_t attempts_in_order; /* and in the order in which they were begun */
+
+    kvp_buf_t fresh_commits; /* kvp_fresh_commit_t: commits that may be lost, from fresh_commits_at on */
+    size_t fresh_commits_at;
 
     kvp_ptab_t tenants;
     kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */

@@ -11,7 +11,7 @@
 #include "master/core/base/slab.h"
 #include "master/core/base/heap.h"
 #include "master/core/catalog/index.h"
-#include "master/core/master.h"
+#include "proto/frame.h"
 #include "proto/wire.h"
 
 typedef struct kvp_chunk kvp_chunk_t;

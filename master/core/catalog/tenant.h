@@ -8,7 +8,7 @@
 #include "master/core/catalog/catalog.h"
 #include "master/core/base/heap.h"
 #include "master/core/catalog/index.h"
-#include "master/core/master.h"
+#include "master/core/base/conf.h"
 
 typedef struct kvp_chunk kvp_chunk_t;
 typedef struct kvp_walk kvp_walk_t;

@@ -14,7 +14,7 @@
 #include "master/core/base/heap.h"
 #include "master/core/base/umap.h"
 #include "master/core/catalog/chunk.h"
-#include "master/core/log/interim.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/lease.h"
 #include "master/core/protect/protection.h"
 #include "master/core/session/session.h"
@@ -198,8 +198,8 @@ answer_soon(kvp_protect_t *prot, kvp_deferred_t *w)
                  kvp_max_u64(prot->ctx->now_ns + KVP_MS(KVP_DEFERRED_MS), prot->peers->old_leases_end_ns));
 }
 
-void
-kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w)
+static void
+pass_log(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     kvp_list_del(&w->durable);
     w->is_durable_awaited = false;
@@ -207,14 +207,32 @@ kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w)
     answer_if_ready(prot, w);
 }
 
-void
-kvp_deferred_fail(kvp_protect_t *prot, kvp_deferred_t *w)
+static void
+fail_answer(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     for (uint32_t i = 0; i < w->n; i++)
         if (w->results[i] == KVP_OK || w->results[i] == KVP_ALREADY) w->results[i] = KVP_LOG_FAILED;
     if (w->err == KVP_OK) w->err = KVP_LOG_FAILED;
     send_answer(prot, w);
     detach_session(prot, w);
+}
+
+bool
+kvp_deferred_release(kvp_protect_t *prot, bool is_synced, uint64_t to)
+{
+    kvp_list_t *answers = &prot->on_log[is_synced];
+
+    while (!kvp_list_is_empty(answers)) {
+        kvp_deferred_t *w = kvp_list_first(answers, kvp_deferred_t, durable);
+
+        if (w->after > to && prot->ctx->st.log_refuses == 0) return true;
+        if (prot->ctx->slice_left == 0) return false;
+        if (w->after > to)
+            fail_answer(prot, w);
+        else
+            pass_log(prot, w);
+    }
+    return true;
 }
 
 static bool
@@ -238,8 +256,8 @@ kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait)
     w->needs_sync = kvp_journal_syncs(prot->log, w->needs_sync || is_removal(w));
     if (kvp_journal_withholds(prot->log, w->needs_sync)) {
         w->is_durable_awaited = true;
-        w->after = prot->log->journal.end;
-        kvp_list_add_tail(&prot->log->journal.deferred[w->needs_sync], &w->durable);
+        w->after = prot->log->end;
+        kvp_list_add_tail(&prot->on_log[w->needs_sync], &w->durable);
     } else {
         answer_soon(prot, w);
     }

@@ -28,7 +28,7 @@ struct kvp_deferred {
     uint64_t id; /* of all in its session's life */
     kvp_list_t leases; /* tenant->deferred */
     kvp_heapnode_t due; /* protect->deferred */
-    kvp_list_t durable; /* journal.deferred[needs_sync] */
+    kvp_list_t durable; /* protect->on_log[needs_sync] */
     kvp_list_t followers, behind; /* kvp_follow_t: replies that repeat this one; the replies before it */
     uint64_t after; /* its promise is written before this position of the journal */
     kvp_session_t *session; /* NULL = answered, or no receiver */
@@ -54,9 +54,11 @@ kvp_deferred_t *kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, 
 void kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait);
 void kvp_deferred_dead(kvp_protect_t *prot, kvp_deferred_t *w); /* one record less */
 void kvp_deferred_revoked(kvp_protect_t *prot, kvp_deferred_t *w); /* no lease stands in its way */
-void kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w); /* nor the journal */
-/* kvp_deferred_fail answers LOG_FAILED at once: the request may still take effect, when the log is written again. */
-void kvp_deferred_fail(kvp_protect_t *prot, kvp_deferred_t *w);
+/* kvp_deferred_release: the log is written, or synced, up to the position, so answers that wait for
+ * this go on. While writes are refused, all others are answered LOG_FAILED: their requests may still
+ * take effect, when the log is written again. False: the step's budget is used up before all were
+ * released. */
+bool kvp_deferred_release(kvp_protect_t *prot, bool is_synced, uint64_t to);
 /* kvp_deferred_find: NULL where it has been answered. kvp_deferred_line_up: w is answered after
  * first, which is another of its session. */
 kvp_deferred_t *kvp_deferred_find(const kvp_session_t *s, uint64_t id);

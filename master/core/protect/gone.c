@@ -7,6 +7,7 @@
 #include "common/digestmap.h"
 #include "common/mutate.h"
 #include "master/core/base/ctx.h"
+#include "master/core/catalog/record.h"
 #include "master/core/catalog/tenant.h"
 
 #define HELD_MAX (1u << 18) /* keys: for so many the map is made at once, and no step of ours moves it */
@@ -57,7 +58,7 @@ void
 kvp_gone_say(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
 {
     if (!kvp_gone_is_rebuilding(prot)) return;
-    if (KVP_RULE(GONE_WHILE_REPORTING)) kvp_journal_gone(prot->log, NULL, digest, version, why);
+    if (KVP_RULE(GONE_WHILE_REPORTING)) kvp_record_gone(prot->cat, NULL, digest, version, why);
     kvp_gone_hold(prot, digest, version);
 }
 

@@ -24,7 +24,6 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/log/interim.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/pin.h"
 #include "master/core/protect/protection.h"

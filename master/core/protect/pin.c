@@ -10,7 +10,6 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
-#include "master/core/log/interim.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/protection.h"

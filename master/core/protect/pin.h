@@ -6,7 +6,7 @@
 
 #include "master/core/protect/protection.h"
 #include "master/core/catalog/index.h"
-#include "master/core/master.h"
+#include "master/core/base/conf.h"
 
 /* kvp_pin_count: a pinned object has so many bytes more in extents, or fewer. */
 void kvp_pin_count(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes);

@@ -7,7 +7,7 @@
 #include "master/core/protect/protection.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
-#include "master/core/master.h"
+#include "master/core/base/conf.h"
 
 void kvp_probe_init(kvp_protect_t *prot);
 void kvp_probe_fini(kvp_protect_t *prot);

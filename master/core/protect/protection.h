@@ -11,7 +11,7 @@
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/catalog/index.h"
-#include "master/core/log/interim.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/policy.h"
 #include "master/core/session/peers.h"
 
@@ -38,7 +38,7 @@ typedef struct {
 /* What keeps objects from going: tickets, leases, probes, pins and groups, and the lists of what may go. */
 typedef struct kvp_protect {
     kvp_ctx_t *ctx; /* borrowed, */
-    kvp_interim_t *log; /* and these */
+    kvp_journal_t *log; /* and these */
     kvp_catalog_t *cat;
     kvp_sessions_t *peers;
 
@@ -47,6 +47,7 @@ typedef struct kvp_protect {
     kvp_probes_t probes;
 
     kvp_list_t leases, leasing;
+    kvp_list_t on_log[2]; /* answers that wait until their promises are written; until they are synced */
     kvp_heap_t deferred; /* by the time when they are answered come what may */
 
     /* gone.c */

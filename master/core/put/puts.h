@@ -7,7 +7,6 @@
 #include "common/list.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/catalog.h"
-#include "master/core/log/interim.h"
 #include "master/core/protect/protection.h"
 #include "master/core/session/peers.h"
 #include "master/core/space/space.h"
@@ -17,7 +16,6 @@
 /* Puts under way, and those of them that wait for space. */
 typedef struct kvp_puts {
     kvp_ctx_t *ctx; /* borrowed, */
-    kvp_interim_t *log; /* and these */
     kvp_catalog_t *cat;
     kvp_sessions_t *peers;
     kvp_protect_t *prot;

@@ -10,6 +10,8 @@
 #include "master/core/put/attempt.h"
 #include "proto/wire.h"
 
+typedef struct kvp_master kvp_master_t;
+
 /* One parsed record of a page. */
 typedef struct {
     kvp_wire_extent_t rec; /* in memory alone */

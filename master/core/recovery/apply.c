@@ -19,7 +19,7 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/log/interim.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/recovery/enter.h"
@@ -27,7 +27,7 @@
 #include "master/core/space/place.h"
 #include "master/core/space/segment.h"
 #include "master/core/space/tiered.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 
 #include <string.h>
 
@@ -42,9 +42,9 @@ is_of_terms(uint32_t term, uint64_t version)
 static kvp_segment_t *
 find_segment(kvp_master_t *m, uint32_t number)
 {
-    kvp_segment_t *g = m->log.journal.named;
+    kvp_segment_t *g = m->replay.named;
 
-    if (g == NULL || g->id != number) g = m->log.journal.named = kvp_segment_find(&m->space, number);
+    if (g == NULL || g->id != number) g = m->replay.named = kvp_segment_find(&m->space, number);
     return g;
 }
 
@@ -91,19 +91,17 @@ apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
 static kvp_err_t
 apply_oldest(kvp_master_t *m, const kvp_jrec_oldest_t *rec, uint32_t term)
 {
-    kvp_journal_t *j = &m->log.journal;
-
     if (!is_of_terms(term, rec->generation)) return KVP_CORRUPT;
-    j->oldest = kvp_max_u64(j->oldest, rec->generation);
-    j->oldest_term = term;
-    kvp_gone_prune(&m->prot, j->oldest);
+    m->log.oldest = kvp_max_u64(m->log.oldest, rec->generation);
+    m->replay.oldest_term = term;
+    kvp_gone_prune(&m->prot, m->log.oldest);
     return KVP_OK;
 }
 
 static void
 note_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
-    if (version >= m->log.journal.oldest) kvp_gone_note(&m->prot, digest, version);
+    if (version >= m->log.oldest) kvp_gone_note(&m->prot, digest, version);
 }
 
 /* ---- objects */
@@ -211,7 +209,7 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
 
     if (err != KVP_OK) return err;
     if (oid != KVP_OID_NONE && is_said_already(m, oid, &t)) return KVP_OK;
-    if (m->log.journal.is_anew && !m->log.journal.is_whole) note_gone(m, rec->digest, rec->version - 1);
+    if (m->replay.is_anew && !m->replay.is_whole) note_gone(m, rec->digest, rec->version - 1);
     if (oid != KVP_OID_NONE) {
         if (kvp_obj_version(kvp_obj(m->cat.index, oid)) < rec->version)
             note_gone(m, rec->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)));
@@ -303,7 +301,7 @@ close_segment(kvp_master_t *m, kvp_segment_t *g)
 {
     for (uint32_t i = 0; i < g->chunk_n; i++) {
         kvp_chunk_t *c = &g->chunks[i];
-        kvp_err_t err = m->log.journal.is_lacking ? KVP_OK : kvp_enter_close_chunk(c);
+        kvp_err_t err = m->log.is_lacking ? KVP_OK : kvp_enter_close_chunk(c);
 
         if (err != KVP_OK) return err;
         if (c->slab == NULL) continue;
@@ -358,5 +356,5 @@ kvp_apply_forget(kvp_master_t *m)
         forget_segment(m, kvp_list_entry(pos, kvp_segment_t, link));
     prune_tenants(m, 0);
     m->cat.segment_seq = 0;
-    m->log.journal.named = NULL;
+    m->replay.named = NULL;
 }

@@ -6,6 +6,8 @@
 #include "master/core/base/ctx.h"
 #include "proto/jrec.h"
 
+typedef struct kvp_master kvp_master_t;
+
 /* kvp_apply enters one record, of a master of the term or an earlier one. CORRUPT: no master would
  * have written it there. kvp_apply_end: after the last record; the state is as if all nodes had
  * just disconnected. CORRUPT: the records contradict each other. kvp_apply_forget: no record is

@@ -5,6 +5,7 @@
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
+#include "master/core/catalog/record.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
@@ -12,7 +13,7 @@
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
 #include "master/core/space/tiered.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 
 uint32_t
 kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry)
@@ -68,7 +69,7 @@ kvp_enter_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
 void
 kvp_enter_name(kvp_master_t *m, kvp_tenant_t *t, const char *name)
 {
-    if (kvp_tenant_be_named(t, name) && t->chunks > 0) kvp_journal_tenant(&m->log, t);
+    if (kvp_tenant_be_named(t, name) && t->chunks > 0) kvp_record_tenant(&m->cat, t);
 }
 
 bool

@@ -9,6 +9,8 @@
 #include "proto/jrec.h"
 #include "proto/wire.h"
 
+typedef struct kvp_master kvp_master_t;
+
 typedef struct {
     kvp_digest_t digest;
     const uint8_t *key;

@@ -8,7 +8,8 @@
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/gone.h"
 #include "master/core/session/takeover.h"
 
@@ -39,7 +40,7 @@ static void
 forget_bumps(kvp_master_t *m, kvp_tenant_t *t)
 {
     m->cat.forgotten_term = m->ctx.term;
-    kvp_journal_bump_forgotten(&m->log, t);
+    kvp_record_forgotten(&m->cat, t->id, kvp_gen_make(m->ctx.term, m->cat.gen_seq));
     kvp_tenant_forget_bumps(&m->cat, t);
 }
 
@@ -67,10 +68,10 @@ end_lack(kvp_master_t *m)
 {
     bool have_all_told = true;
 
-    if (!m->log.journal.is_lacking || m->peers.rebuild_until_ns == 0) return;
+    if (!m->log.is_lacking || m->peers.rebuild_until_ns == 0) return;
     kvp_list_foreach (pos, &m->cat.segments)
         have_all_told &= !kvp_list_entry(pos, kvp_segment_t, link)->is_restored;
-    if (kvp_takeover_lacks_nothing(&m->peers, have_all_told)) kvp_journal_oldest(&m->log);
+    if (kvp_takeover_lacks_nothing(&m->peers, have_all_told)) kvp_record_oldest(&m->cat);
 }
 
 void

@@ -4,7 +4,9 @@
 #ifndef KVP_MASTER_CORE_RECOVERY_FORGET_H
 #define KVP_MASTER_CORE_RECOVERY_FORGET_H
 
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
+
+typedef struct kvp_master kvp_master_t;
 
 void kvp_forget_some(kvp_master_t *m); /* as far as the step's budget reaches */
 

@@ -15,7 +15,7 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/evict/eviction.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/lease.h"
 #include "master/core/put/attempt.h"
@@ -27,7 +27,7 @@
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
 #include "master/core/space/tier.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/wire.h"
 
 #include <stdio.h>
@@ -70,7 +70,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 
     if (g->is_dropped) return;
     g->is_dropped = true;
-    kvp_journal_segment_over(&m->log, g);
+    kvp_record_segment_over(&m->cat, g);
     m->dropped_term = m->ctx.term;
     m->cat.known_bytes -= g->is_tier ? 0 : g->size_bytes;
     kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
@@ -96,7 +96,7 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     } else if (n > 1) {
         kvp_obj_del_place(&m->space, oid, &places[i]);
         (void)kvp_retire_place(&m->space, &places[i], 0, NULL);
-        if (!c->segment->is_dropped) kvp_journal_again(&m->log, oid);
+        if (!c->segment->is_dropped) kvp_record_again(&m->cat, oid);
     } else if (kvp_obj_tier(&m->cat, kvp_obj(m->cat.index, oid)) != NULL) {
         kvp_obj_leave_memory(&m->space, oid);
     } else {
@@ -160,7 +160,7 @@ purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
             kvp_obj_lose(&m->space, oid);
         } else if (g != NULL && g->tier == t) {
             o->is_on_tier = 0;
-            kvp_journal_again(&m->log, oid);
+            kvp_record_again(&m->cat, oid);
         }
     }
     return t->purge_oid >= kvp_obj_limit(m->cat.index);

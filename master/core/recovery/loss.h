@@ -6,6 +6,8 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/session/session.h"
 
+typedef struct kvp_master kvp_master_t;
+
 void kvp_segments_lost(kvp_master_t *m, kvp_session_t *node);
 void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
 void kvp_lost_node_is_back(kvp_master_t *m, const char *name); /* a node mounts memory of the name */

@@ -33,7 +33,8 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/gone.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
@@ -50,7 +51,7 @@
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -98,11 +99,11 @@ kvp_report_since(const kvp_segment_t *g)
 void
 kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node)
 {
-    const bool is_lacking = g->is_restored && m->log.journal.is_lacking && kvp_gone_is_rebuilding(&m->prot);
+    const bool is_lacking = g->is_restored && m->log.is_lacking && kvp_gone_is_rebuilding(&m->prot);
 
     g->report = kvp_core_alloc(1, sizeof *g->report);
     g->report->node = node;
-    if (is_lacking) g->report->since = KVP_RULE(OLDEST_KNOWN) ? kvp_max_u64(m->log.journal.oldest, 1) : 1;
+    if (is_lacking) g->report->since = KVP_RULE(OLDEST_KNOWN) ? kvp_max_u64(m->log.oldest, 1) : 1;
     kvp_recpool_init(&g->report->key_pool, sizeof(long_key_t), offsetof(long_key_t, oid), UINT32_MAX);
     m->reports++;
     m->peers.rebuilds += !g->is_restored;
@@ -348,7 +349,7 @@ enter_record(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_pla
     enter_copy(m, c, t, at, oid);
     if (kvp_group_is_named(&group)) adopt_in_group(m, c->tenant, oid, &group);
     list_parked(m, oid);
-    kvp_journal_commit(&m->log, oid, t->desc.digest);
+    kvp_record_commit(&m->cat, oid, t->desc.digest);
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
 }
 
@@ -402,7 +403,7 @@ adopt_record(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
     if (!kvp_enter_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!kvp_told_is_wanted(m, c->segment, t, &joins)) return false;
-    if (joins == KVP_OID_NONE && t->desc.version < m->log.journal.oldest && KVP_RULE(OLDEST_KNOWN)) return false;
+    if (joins == KVP_OID_NONE && t->desc.version < m->log.oldest && KVP_RULE(OLDEST_KNOWN)) return false;
     if (joins == KVP_OID_NONE && !has_group_room(m, c->tenant, t)) return false;
     if (!(is_among ? place_among(m, c, t, &at) : place_behind(m, c, t, &at))) return false;
     kvp_place_note_sealed(c, at.slot);
@@ -411,7 +412,7 @@ adopt_record(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
 
         enter_copy(m, c, t, &at, joins);
         if (!was_in_memory) list_parked(m, joins);
-        kvp_journal_again(&m->log, joins);
+        kvp_record_again(&m->cat, joins);
     } else {
         enter_record(m, c, t, &at);
     }
@@ -438,7 +439,7 @@ adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
     if (kvp_slab_owner(c->slab, k->slot) != k->oid) return; /* removed meanwhile */
     if (kvp_slab_adopt(c->long_keys, KVP_SLAB_NONE, offset, k->bytes, 0, &slot) == KVP_OK) {
         kvp_copy_set_long_key(&m->cat, k->oid, c, k->slot, slot);
-        kvp_journal_again(&m->log, k->oid);
+        kvp_record_again(&m->cat, k->oid);
     } else {
         kvp_copy_lose(m, c, k->slot);
     }
@@ -621,7 +622,7 @@ end_recheck(kvp_master_t *m, kvp_segment_t *g)
 {
     g->is_restored = false;
     g->mounted_term = m->ctx.term;
-    kvp_journal_segment(&m->log, g);
+    kvp_record_segment(&m->cat, g);
     for (uint32_t i = 0; i < g->chunk_n; i++)
         if (g->chunks[i].unclaimed == 0) kvp_place_forget_sealed(&g->chunks[i]);
     if (g->unmount_conn == 0) kvp_segment_set_state(&m->space, g, KVP_SEG_UP);

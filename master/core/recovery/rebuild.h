@@ -7,9 +7,9 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/session/session.h"
 
+typedef struct kvp_master kvp_master_t;
+
 #define KVP_UNCLAIMED_WAIT_NS KVP_MS(3000) /* for the word of older writers, after a report */
-#define KVP_BAD_REPORTS_MAX 16u /* segments that are remembered for a bad report, */
-#define KVP_CUT_REPORTS_MAX 256u /* and for a cut one */
 
 /* kvp_report_lost: the node will send nothing more; its reported objects are dropped.
  * kvp_report_slice does some of the remaining work after the last page; false while more is left.

@@ -28,7 +28,7 @@
 #include "master/core/recovery/loss.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 
 #define SLOTS_A_RECORD 16u /* to look at a slot costs less than to touch a record */
 

@@ -7,6 +7,8 @@
 #include "master/core/catalog/chunk.h"
 #include "proto/wire.h"
 
+typedef struct kvp_master kvp_master_t;
+
 /* kvp_recheck_word: the extent is in the log, or on its way out; else its node has to make it DEAD.
  * kvp_recheck_lose: the log has a copy there, and its node does not. kvp_recheck_close: the chunk's
  * report is complete. Drops the log's extents that its node does not have, and retires unowned

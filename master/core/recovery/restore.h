@@ -6,6 +6,8 @@
 
 #include "master/core/session/session.h"
 
+typedef struct kvp_master kvp_master_t;
+
 void kvp_on_present(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 #endif

@@ -19,12 +19,14 @@
 #include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
-#include "master/core/log/interim.h"
-#include "master/core/master.h"
+#include "master/core/recovery/logbase.h"
+#include "master/core/recovery/replay.h"
+#include "master/core/log/journal.h"
+#include "master/core/api/master.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/kvpool.pb-c.h"
 
 #include <stdio.h>
@@ -43,7 +45,7 @@ begin_log_anew(kvp_master_t *m)
 
         if (g->is_restored) kvp_segment_drop(m, g);
     }
-    kvp_journal_base(&m->log, true);
+    kvp_logbase_begin(m, true);
 }
 
 static void
@@ -71,7 +73,7 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
 {
     kvp_term_begin(m, term + 1);
     kvp_takeover_begin(&m->peers);
-    if (m->log.journal.is_open) begin_log_anew(m);
+    if (m->log.is_open) begin_log_anew(m);
     kvp_ctx_note(&m->ctx, "a node obeys term %u: everybody is to begin anew under %u", term, m->ctx.term);
 }
 
@@ -139,7 +141,7 @@ kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char wh
     m->ctx.conf.digest_seed = known->digest_seed;
     m->peers.is_named = true;
     m->peers.follows_until_ns = m->ctx.now_ns + m->ctx.conf.report_grace_ns;
-    if (m->log.journal.is_open) begin_log_anew(m); /* the log belongs to another pool */
+    if (m->log.is_open) begin_log_anew(m); /* the log belongs to another pool */
     kvp_ctx_note(&m->ctx,
                  "the pool has its name from a node: the masters before are not known here, their objects may be");
     return KVP_OK;
@@ -171,11 +173,11 @@ kvp_master_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is
     if (peers->is_ident_news || ident->term != m->ctx.term) return;
     if (is_durable) peers->is_term_unsaved = false;
     peers->is_mute = peers->is_term_unsaved;
-    if (is_durable) kvp_replay_named(&m->log);
+    if (is_durable) kvp_replay_named(m);
 }
 
 bool
 kvp_master_is_mute(const kvp_master_t *m)
 {
-    return m->peers.is_mute || m->log.journal.synced < m->log.journal.term_end;
+    return m->peers.is_mute || m->log.synced < m->log.term_end;
 }

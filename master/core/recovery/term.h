@@ -4,8 +4,10 @@
 #ifndef KVP_MASTER_CORE_RECOVERY_TERM_H
 #define KVP_MASTER_CORE_RECOVERY_TERM_H
 
-#include "master/core/master.h"
+#include "common/base.h"
 #include "proto/kvpool.pb-c.h"
+
+typedef struct kvp_master kvp_master_t;
 
 #define KVP_TERM_WHY_MAX 192u
 

@@ -23,7 +23,7 @@
 #include "master/core/request/request.h"
 #include "master/core/session/session.h"
 #include "master/core/space/retire.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/wire.h"
 
 #include <stdlib.h>

@@ -5,7 +5,8 @@
 #include "common/list.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/request/request.h"
-#include "master/core/state.h"
+#include "master/core/api/master.h"
+#include "master/core/recovery/state.h"
 #include "proto/wire.h"
 
 #include <stdarg.h>
@@ -138,8 +139,8 @@ kvp_master_wrong(const kvp_master_t *m, kvp_master_wrong_t *out)
 
     out->n = 0;
     check_masters(m, out);
-    if (m->log.journal.is_resting) return; /* a standby knows the nodes from the log alone */
-    if (m->log.journal.has_failed)
+    if (m->log.is_resting) return; /* a standby knows the nodes from the log alone */
+    if (m->log.has_failed)
         add_wrong(out, "log_failed",
                   "the master cannot write its log: puts and removals are refused until its log disk has room or is "
                   "repaired; its /health names the disk");

@@ -12,7 +12,7 @@
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/term.h"
 #include "master/core/session/session.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -39,7 +39,7 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
     if (hello->role == KVP_ROLE_CLIENT && kvp_tenant_is_other(&m->cat, hello->tenant))
         return "the tenant's name and that of another one in this pool have the same hash: choose another name";
     *err_out = KVP_NOT_LEADER;
-    if (m->log.journal.is_resting && !hello->is_state_only) return m->leader[0] == '\0' ? "no master leads" : m->leader;
+    if (m->log.is_resting && !hello->is_state_only) return m->leader[0] == '\0' ? "no master leads" : m->leader;
     *err_out = KVP_LIMIT;
     if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(&m->cat, kvp_tenant_id(hello->tenant)))
         return "too many tenants";

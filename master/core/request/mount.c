@@ -12,7 +12,8 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/evict/eviction.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
+#include "master/core/log/journal.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/rebuild.h"
 #include "master/core/recovery/term.h"
@@ -20,7 +21,7 @@
 #include "master/core/space/segment.h"
 #include "master/core/space/tier.h"
 #include "master/core/space/tiered.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -133,7 +134,7 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     if (old != NULL) kvp_segment_drop(m, old);
     g = kvp_segment_make(&m->space, &like);
     g->mounted_term = is_believed ? msg->mounted_term : m->ctx.term;
-    kvp_journal_segment(&m->log, g);
+    kvp_record_segment(&m->cat, g);
     set_addresses(g, msg);
     reply->segment_id = g->id;
     if (!is_believed) {
@@ -187,7 +188,7 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
     if (t == NULL) {
         t = kvp_segment_make(&m->space, &like);
         t->is_unknown = t->has_lost_drops = true;
-        kvp_journal_segment(&m->log, t);
+        kvp_record_segment(&m->cat, t);
     }
     set_addresses(t, msg);
     set_away(t, msg);
@@ -273,7 +274,7 @@ is_used_memory(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Mount *ms
 
     if (msg->is_tier || msg->is_fresh || msg->mounted_term == 0) return false;
     if (named != NULL && named->node != NULL && named->node != s) return false;
-    return g != NULL || !m->log.journal.is_relied_on;
+    return g != NULL || !m->base.is_relied_on;
 }
 
 void
@@ -406,7 +407,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             break;
         }
         list[reply.n_segments] = &infos[reply.n_segments];
-        describe_segment(g, m->log.journal.is_resting, list[reply.n_segments++]);
+        describe_segment(g, m->log.is_resting, list[reply.n_segments++]);
     }
     reply.segments = list;
     reply.term = m->ctx.term;

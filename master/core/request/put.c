@@ -15,7 +15,8 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/protect/group.h"
@@ -29,7 +30,7 @@
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -371,7 +372,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     is_not_dead = kvp_retire_is_readable(&m->space, a->digest);
     may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
-    waits = may_be_known || m->log.journal.is_on;
+    waits = may_be_known || m->log.is_on;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* A later master would adopt a sealed extent, so it is dead before its writer gets the
@@ -392,7 +393,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     o = kvp_obj(m->cat.index, oid);
     o->sum = commit->sum;
     o->pin = pin & 3u;
-    kvp_journal_commit(&m->log, oid, a->digest);
+    kvp_record_commit(&m->cat, oid, a->digest);
     if (a->is_upsert) {
         if (reply->deferred != NULL) reply->deferred->needs_sync = true;
         supersede_old(m, a, reply->deferred);

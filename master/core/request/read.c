@@ -11,8 +11,8 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
-#include "master/core/log/interim.h"
-#include "master/core/master.h"
+#include "master/core/log/journal.h"
+#include "master/core/api/master.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
@@ -23,7 +23,7 @@
 #include "master/core/session/takeover.h"
 #include "master/core/space/check.h"
 #include "master/core/space/tier.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -498,7 +498,7 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 static bool
 is_listed(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid, const ProtobufCBinaryData *prefix)
 {
-    const bool is_there = is_found(m, s, oid) || (m->log.journal.is_resting && is_away(m, s, oid));
+    const bool is_there = is_found(m, s, oid) || (m->log.is_resting && is_away(m, s, oid));
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     uint8_t key[KVP_KEY_MAX];
 
@@ -581,7 +581,7 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 static void
 add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
 {
-    if (!m->log.journal.is_resting) return;
+    if (!m->log.is_resting) return;
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
@@ -657,7 +657,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 #undef COUNTER
     reply.counters = list;
     reply.n_counters = n;
-    reply.is_standby = m->log.journal.is_resting;
+    reply.is_standby = m->log.is_resting;
     reply.term = kvp_master_log_term(m);
     reply.uptime_ms = (m->ctx.now_ns - m->puts.started_ns) / KVP_MS(1);
     reply.objects = st.objects;

@@ -15,7 +15,8 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/protect/gone.h"
@@ -26,7 +27,7 @@
 #include "master/core/session/takeover.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/retire.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -492,7 +493,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         t->epoch++;
         kvp_tenant_bumped(&m->cat, t, kvp_gen_make(m->ctx.term, m->cat.gen_seq));
         w = kvp_deferred_open(s, &f->hdr, 0);
-        kvp_journal_tenant(&m->log, t);
+        kvp_record_tenant(&m->cat, t);
         if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
         w->epoch = t->epoch;

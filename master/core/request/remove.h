@@ -9,6 +9,8 @@
 #include "master/core/session/session.h"
 #include "proto/wire.h"
 
+typedef struct kvp_master kvp_master_t;
+
 struct kvp_walk {
     kvp_list_t link; /* master->jobs */
     kvp_list_t of_session; /* session->jobs; a sweep is of none */

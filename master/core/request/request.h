@@ -6,6 +6,7 @@
 
 #include "master/core/session/session.h"
 
+typedef struct kvp_master kvp_master_t;
 typedef struct kvp_stage_waiter kvp_stage_waiter_t;
 
 /* hello.c */

@@ -12,7 +12,7 @@
 #include "master/core/space/check.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"

@@ -4,10 +4,10 @@
 #include "master/core/request/request.h"
 
 #include "master/core/base/ctx.h"
-#include "master/core/log/interim.h"
-#include "master/core/master.h"
+#include "master/core/log/journal.h"
+#include "master/core/api/master.h"
 #include "master/core/session/session.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -25,7 +25,6 @@ void
 kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__SnapshotReply reply = KVP__PB__SNAPSHOT_REPLY__INIT;
-    const kvp_journal_t *j = &m->log.journal;
     Kvp__Pb__Snapshot *msg;
     kvp_buf_t *out;
     kvp_pb_t pb;
@@ -36,16 +35,16 @@ kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed Snapshot");
         return;
     }
-    reply.detail = (char *)find_refusal(j, &reply.err);
+    reply.detail = (char *)find_refusal(&m->log, &reply.err);
     if (reply.err == KVP_OK) {
         reply.number = msg->number;
         if (msg->number >> 32 != m->ctx.term) {
             (void)kvp_master_snapshot(m); /* false: one is under way, which serves as well */
-            reply.number = (uint64_t)m->ctx.term << 32 | j->bases;
+            reply.number = (uint64_t)m->ctx.term << 32 | m->base.bases;
         }
-        reply.is_whole = (uint32_t)reply.number <= j->taken;
+        reply.is_whole = (uint32_t)reply.number <= m->base.taken;
         reply.objects = m->ctx.st.objects;
-        reply.log_bytes = j->file_bytes;
+        reply.log_bytes = m->base.file_bytes;
     }
     kvp_pb_free(&pb, msg);
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);

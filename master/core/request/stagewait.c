@@ -9,7 +9,7 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/session/session.h"
 #include "master/core/space/tier.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,8 +100,7 @@ kvp_nodes_awaited(const kvp_master_t *m)
 {
     uint32_t n = 0;
 
-    if (m->log.journal.is_resting || m->peers.took_over_ns == 0 ||
-        m->ctx.now_ns >= m->peers.took_over_ns + NODES_WAIT_NS)
+    if (m->log.is_resting || m->peers.took_over_ns == 0 || m->ctx.now_ns >= m->peers.took_over_ns + NODES_WAIT_NS)
         return 0;
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);

@@ -9,7 +9,7 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/recovery/adopt.h"
 #include "master/core/recovery/enter.h"
@@ -18,7 +18,7 @@
 #include "master/core/space/segment.h"
 #include "master/core/space/tier.h"
 #include "master/core/space/tiered.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -27,7 +27,7 @@
 void
 kvp_on_tier_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    uint32_t lost[KVP_TIER_BATCH], n = kvp_tier_answer(&m->space, s, f, lost);
+    uint32_t lost[KVP_TIER_BATCH], n = kvp_tier_answered(&m->space, s, f, lost);
 
     if (n == UINT32_MAX) {
         kvp_session_close(&m->peers, s, "an answer to no order about a tier");
@@ -76,7 +76,7 @@ adopt_told(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
     kvp_enter_tier(m, oid, t, told->desc.tenant, told->desc.len);
     kvp_victim_used(&m->prot, oid);
     kvp_obj(m->cat.index, oid)->is_used_since = 0; /* it has no use yet */
-    kvp_journal_commit(&m->log, oid, told->desc.digest);
+    kvp_record_commit(&m->cat, oid, told->desc.digest);
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
     return true;
 }
@@ -91,7 +91,7 @@ take_record(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_tiered_t *rec)
     if (o == NULL) return false;
     if (o->is_on_tier != 0 || o->is_moving != 0) return true;
     o->is_on_tier = 1;
-    kvp_journal_again(&m->log, oid);
+    kvp_record_again(&m->cat, oid);
     return true;
 }
 
@@ -203,7 +203,7 @@ kvp_on_reclaim(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (o == NULL || o->is_on_tier == 0 || keep[i] != 0) continue;
         if (!kvp_obj_is_on_tier_alone(&m->cat, o)) {
             kvp_tier_forget(&m->space, o);
-            kvp_journal_again(&m->log, oid);
+            kvp_record_again(&m->cat, oid);
         } else if (KVP_RULE(RECLAIM_ENDS)) {
             m->ctx.st.tier_evictions++;
             kvp_obj_drop_off_tier(&m->space, oid);

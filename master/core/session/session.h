@@ -9,7 +9,7 @@
 #include "master/core/base/heap.h"
 #include "master/core/base/recent.h"
 #include "master/core/base/umap.h"
-#include "master/core/master.h"
+#include "proto/frame.h"
 #include "proto/wire.h"
 
 typedef struct kvp_lease kvp_lease_t;

@@ -6,13 +6,13 @@
 
 #include "master/core/session/peers.h"
 #include "master/core/catalog/index.h"
-#include "master/core/master.h"
+#include "master/core/base/conf.h"
 
 /* kvp_takeover_begin: another master served the pool, perhaps until just now.
  * kvp_takeover_knows_all: its log has every committed object, so nodes have no news.
  * kvp_takeover_lacks: except the end of the log, which the nodes know that mount soon.
  * kvp_takeover_lacks_nothing: all have reported or the time is over: true, and the log has to
- * record it before anything else (kvp_journal_oldest). kvp_takeover_expect_tickets: sessions may
+ * record it before anything else (kvp_record_oldest). kvp_takeover_expect_tickets: sessions may
  * come with tickets of the previous master. kvp_takeover_reported: and with tickets of the report's
  * objects. kvp_takeover_may_tickets_come: they still may; kvp_takeover_may_ticket_name: for the
  * object. */

@@ -11,7 +11,8 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/protect/gone.h"
@@ -61,7 +62,7 @@ kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_defe
 
     kvp_obj_del_place(sp, oid, at);
     kvp_retire_of_key(sp, kvp_retire_place(sp, at, 0, deferred), id);
-    kvp_journal_again(sp->log, oid);
+    kvp_record_again(sp->cat, oid);
 }
 
 static void
@@ -126,7 +127,7 @@ kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid)
     kvp_obj_enter_tier(sp, oid, t, tenant, len);
     kvp_tenant_rele(sp->cat, tenant);
     kvp_ctx_spend(sp->ctx, 1 + n);
-    kvp_journal_again(sp->log, oid);
+    kvp_record_again(sp->cat, oid);
 }
 
 static void
@@ -135,7 +136,7 @@ note_gone(kvp_space_t *sp, uint32_t oid, leave_t *leave)
     const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
 
     if (o->state != KVP_OBJ_COMMITTED) return;
-    if (!sp->log->journal.is_open && !kvp_gone_is_rebuilding(sp->prot)) return;
+    if (!sp->log->is_open && !kvp_gone_is_rebuilding(sp->prot)) return;
     leave->digest = kvp_obj_digest_of(sp->cat, o);
     leave->version = kvp_obj_version(o);
 }
@@ -146,7 +147,7 @@ kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_
     leave_t leave = {.owner = owner, .deferred = deferred};
 
     note_gone(sp, oid, &leave);
-    if (leave.version > 0) kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, why);
+    if (leave.version > 0) kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, why);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
     drop_object(sp, oid, &leave);
 }
@@ -158,7 +159,7 @@ kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid)
 
     note_gone(sp, oid, &leave);
     if (leave.version > 0)
-        kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_EVICTED);
+        kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_EVICTED);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
     drop_object(sp, oid, &leave);
 }
@@ -180,7 +181,7 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
 
     note_gone(sp, oid, &leave);
     if (leave.version > 0)
-        kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_LOST);
+        kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_LOST);
     if (leave.version > 0) kvp_gone_hold(sp->prot, leave.digest, leave.version - 1); /* its memory may be back */
     drop_object(sp, oid, &leave);
 }

@@ -19,7 +19,7 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
 #include "master/core/session/session.h"
 #include "master/core/space/claim.h"
 #include "master/core/space/retire.h"
@@ -297,7 +297,7 @@ kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t)
     sp->cat->owned_chunks++;
     kvp_owner_tell(sp, c);
     if (t->chunks++ > 0) return;
-    if (t->name[0] != '\0') kvp_journal_tenant(sp->log, t);
+    if (t->name[0] != '\0') kvp_record_tenant(sp->cat, t);
     kvp_list_add_tail(&sp->cat->owners, &t->owning);
     sp->cat->owners_n++;
 }

@@ -14,7 +14,7 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
-#include "master/core/log/interim.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/session/session.h"
 #include "master/core/space/check.h"
@@ -139,19 +139,32 @@ kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot)
 void
 kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r)
 {
-    r->after = sp->log->journal.end;
+    r->after = sp->log->end;
     kvp_list_del(&r->queue);
-    kvp_list_add_tail(&sp->log->journal.retires, &r->queue);
+    kvp_list_add_tail(&sp->held_back, &r->queue);
 }
 
-void
-kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r)
+static void
+go_on(kvp_space_t *sp, kvp_retire_t *r)
 {
     r->after = 0;
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
     kvp_retire_want_sending(sp, r->chunk->segment);
     kvp_ctx_spend(sp->ctx, 1);
+}
+
+bool
+kvp_retire_release(kvp_space_t *sp, uint64_t to)
+{
+    while (!kvp_list_is_empty(&sp->held_back)) {
+        kvp_retire_t *r = kvp_list_first(&sp->held_back, kvp_retire_t, queue);
+
+        if (r->after > to) return true;
+        if (sp->ctx->slice_left == 0) return false;
+        go_on(sp, r);
+    }
+    return true;
 }
 
 /* ---- extents that may still be read though their key is removed */
@@ -396,7 +409,7 @@ send_batch(kvp_space_t *sp, kvp_segment_t *g)
 static bool
 may_send(const kvp_space_t *sp, const kvp_segment_t *g)
 {
-    if (g->is_restored && sp->log->journal.is_lacking && KVP_RULE(LACK_RETIRES)) return false;
+    if (g->is_restored && sp->log->is_lacking && KVP_RULE(LACK_RETIRES)) return false;
     return !kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX;
 }
 

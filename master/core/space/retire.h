@@ -74,10 +74,11 @@ void kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot);
 kvp_retire_t *kvp_retire_stage(kvp_space_t *sp, const kvp_place_t *at);
 void kvp_retire_stage_done(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_stage_failed(kvp_space_t *sp, kvp_retire_t *r, kvp_deferred_t *deferred);
-/* kvp_retire_hold_back: its order waits until the records so far are written; kvp_retire_go_on:
- * they are. */
+/* kvp_retire_hold_back: its order waits until the records so far are written. kvp_retire_release:
+ * the log is written up to the position, so these orders go out. False: the step's budget is used up
+ * before all were released. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r);
-void kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r);
+bool kvp_retire_release(kvp_space_t *sp, uint64_t to);
 void kvp_retire_flush(kvp_space_t *sp); /* checks as well */
 void kvp_retire_lost(kvp_session_t *node); /* its orders will not be answered */
 bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* one of its answers is overdue */

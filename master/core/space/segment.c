@@ -12,7 +12,6 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
-#include "master/core/log/interim.h"
 #include "master/core/session/session.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"

@@ -9,19 +9,20 @@
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
 #include "master/core/catalog/catalog.h"
-#include "master/core/log/interim.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/protection.h"
 #include "master/core/session/peers.h"
 
 /* Extents: where they are given out, and on their way back. */
 typedef struct kvp_space {
     kvp_ctx_t *ctx; /* borrowed, */
-    kvp_interim_t *log; /* and these */
+    kvp_journal_t *log; /* and these */
     kvp_catalog_t *cat;
     kvp_sessions_t *peers;
     kvp_protect_t *prot;
 
     kvp_ptab_t retires;
+    kvp_list_t held_back; /* orders about superseded extents, until the new commit is written */
     kvp_list_t sending; /* segments to which orders might have to go out */
     bool has_orders; /* that may go out, and did not for want of budget */
     uint32_t *not_dead; /* KVP_NOT_DEAD_KEYS: number of readable extents of removed keys */

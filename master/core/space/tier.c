@@ -12,7 +12,7 @@
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/log/interim.h"
+#include "master/core/catalog/record.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
@@ -331,7 +331,7 @@ end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
         o->is_used_since = 0;
         sp->ctx->st.demoted++;
         sp->ctx->st.demoted_bytes += mv->len;
-        kvp_journal_again(sp->log, oid);
+        kvp_record_again(sp->cat, oid);
     } else {
         sp->ctx->st.demotes_refused++;
         if (is_written && t != NULL) kvp_tier_drop(sp, t, mv->digest, mv->version, NULL);
@@ -354,7 +354,7 @@ enter_memory(kvp_space_t *sp, kvp_moving_t *mv, kvp_obj_t *o, uint32_t oid)
     kvp_victim_loaded(sp->prot, oid);
     sp->ctx->st.staged++;
     sp->ctx->st.staged_bytes += mv->len;
-    kvp_journal_again(sp->log, oid);
+    kvp_record_again(sp->cat, oid);
 }
 
 static bool
@@ -402,7 +402,7 @@ is_ok(const kvp_frame_t *f)
 }
 
 uint32_t
-kvp_tier_answer(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_t *lost_out)
+kvp_tier_answered(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_t *lost_out)
 {
     kvp_segment_t *g;
     kvp_order_t *order = find_order(s, f, &g);

@@ -25,7 +25,7 @@ uint64_t kvp_tier_load_waits_ns(const kvp_space_t *sp, kvp_segment_t *g);
 void kvp_tier_tick(kvp_space_t *sp); /* loads that found no room in time */
 
 /* kvp_tier_flush sends as many orders as allowed. kvp_tier_lost: the segment's node has
- * disconnected, and will not answer. kvp_tier_answer: an answer to DEMOTE, STAGE or DROP; lost_out
+ * disconnected, and will not answer. kvp_tier_answered: an answer to DEMOTE, STAGE or DROP; lost_out
  * gets the oids of objects without any copy left (room for KVP_TIER_BATCH), and their number is
  * returned; UINT32_MAX: an answer to no order. */
 #define KVP_TIER_BATCH 1024u
@@ -34,6 +34,6 @@ void kvp_tier_flush(kvp_space_t *sp);
 void kvp_tier_report_begin(kvp_space_t *sp, kvp_segment_t *t);
 void kvp_tier_report_over(kvp_space_t *sp, kvp_segment_t *t);
 void kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g);
-uint32_t kvp_tier_answer(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_t *lost_out);
+uint32_t kvp_tier_answered(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint32_t *lost_out);
 
 #endif

@@ -3,7 +3,7 @@
  */
 #include "master/core/catalog/replica.h"
 #include "master/core/protect/gone.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 
 #include "proto/segfmt.h"
 #include "tests/unit/master/rig.h"
@@ -293,7 +293,7 @@ core_of(const rig_t *g, bool is_all_given)
 static void
 check_doubted(const rig_t *g, kvp_master_t *m, bool knows_gone)
 {
-    assert_false(m->log.journal.is_relied_on);
+    assert_false(m->base.is_relied_on);
     assert_int_equal(m->ctx.st.objects, 0);
     assert_true(kvp_list_is_empty(&m->cat.segments));
     assert_int_equal(kvp_gone_version(&m->prot, 0, digest_of(g->w, "gone")) > 0, knows_gone);
@@ -311,7 +311,7 @@ test_log_that_lacks_something(void **state)
     assert_int_equal(remove_key(g->c, "gone", true), KVP_OK);
     fill(g->c, 0, 50, SMALL);
     m = core_of(g, true);
-    assert_true(m->log.journal.is_relied_on);
+    assert_true(m->base.is_relied_on);
     assert_int_equal(m->ctx.st.objects, 50);
     kvp_master_destroy(m);
     check_doubted(g, core_of(g, false), true); /* perhaps its end */

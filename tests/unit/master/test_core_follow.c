@@ -3,7 +3,7 @@
  * continue it, and knows all of it when it leads.
  */
 #include "master/core/catalog/replica.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/jrec.h"
 #include "tests/unit/master/rig.h"
 #include "tests/world/check/core_check.h"
@@ -138,7 +138,7 @@ test_leads_with_all_that_it_followed(void **state)
             assert_int_equal(kvp_master_lead(b.core, KVP_TERM_MAX, true, g->w->now), KVP_INVALID);
             assert_int_equal(kvp_master_lead(b.core, term + 3, true, g->w->now), KVP_OK);
             assert_int_equal(kvp_master_log_term(b.core), term + 3);
-            assert_true(b.core->log.journal.is_relied_on);
+            assert_true(b.core->base.is_relied_on);
             assert_null(kvp_master_check(b.core));
             check_knows(g->w, b.core, g->c);
             assert_int_equal(kvp_master_follow(b.core, g->w->journal.data, 8), KVP_INVALID); /* it does not any more */

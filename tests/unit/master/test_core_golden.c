@@ -5,7 +5,8 @@
 #include "proto/segfmt.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/state.h"
+#include "master/core/api/master.h"
+#include "master/core/recovery/state.h"
 #include "tests/unit/golden.h"
 
 #include <string.h>
@@ -123,7 +124,7 @@ test_a_small_log(void **state)
     assert_int_equal(kvp_master_create(&conf, 1, &m), KVP_OK);
     assert_int_equal(kvp_master_restore(m, bytes.data, bytes.len), KVP_OK);
     assert_int_equal(kvp_master_open_journal(m, true, &end), KVP_OK);
-    assert_true(end == bytes.len && m->log.journal.is_relied_on && m->ctx.term == 3);
+    assert_true(end == bytes.len && m->base.is_relied_on && m->ctx.term == 3);
     assert_int_equal(m->ctx.st.objects, 2);
     assert_string_equal(kvp_tenant_find(&m->cat, kvp_tenant_id("team-a"))->name, "team-a");
     assert_int_equal(kvp_objindex_find(m->cat.index, digest(2)), KVP_OID_NONE);

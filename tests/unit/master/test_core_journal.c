@@ -3,7 +3,7 @@
  * what that decides about what nodes report.
  */
 #include "master/core/catalog/replica.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 
 #include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
@@ -348,7 +348,7 @@ test_journal_that_is_lost(void **state)
     assert_int_equal(kvp_master_create(&g->w->conf, g->w->now, &m), KVP_OK);
     assert_int_equal(kvp_master_restore(m, g->w->journal.data, g->w->journal.len), KVP_OK);
     assert_int_equal(kvp_master_open_journal(m, true, &end), KVP_OK);
-    assert_true(m->log.journal.is_relied_on && m->ctx.term > g->w->conf.term); /* as it named a term that is in use */
+    assert_true(m->base.is_relied_on && m->ctx.term > g->w->conf.term); /* as it named a term that is in use */
     kvp_master_destroy(m);
     world_restart(g->w);
     (void)node_open(g->w, g->a);
@@ -438,7 +438,7 @@ check_cut(const world_t *w, const moment_t *moments, size_t cut)
 
     assert_true(end <= cut && cut - end < KVP_JREC_MAX);
     if (end < cut) { /* more than that record may be missing */
-        assert_false(m->log.journal.is_relied_on);
+        assert_false(m->base.is_relied_on);
         kvp_master_destroy(m);
         return;
     }
@@ -449,7 +449,7 @@ check_cut(const world_t *w, const moment_t *moments, size_t cut)
         kvp_master_destroy(m);
         return;
     }
-    assert_true(m->log.journal.is_relied_on);
+    assert_true(m->base.is_relied_on);
     for (uint32_t k = 0; k < KEYS; k++) {
         bool is_old = is_known(w, m, k, moments[i].versions[k]);
         bool may_be_new = end > moments[i].end && is_known(w, m, k, moments[i + 1].versions[k]);
@@ -534,7 +534,7 @@ test_flipped_bits(void **state)
 
         g->w->journal.data[at] ^= flip;
         m = core_of(g->w, g->w->journal.data, g->w->journal.len, &end);
-        assert_false(m->log.journal.is_relied_on);
+        assert_false(m->base.is_relied_on);
         kvp_master_destroy(m);
         assert_true(end <= at);
         g->w->journal.data[at] ^= flip;

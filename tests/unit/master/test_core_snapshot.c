@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What an operator asks of a log: a base of it, and what is in it.
  */
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 
 #include "proto/pb.h"
 #include "tests/unit/master/rig.h"
@@ -130,7 +130,7 @@ test_what_a_log_says(void **state)
     memcpy(kvp_jrec_key(&rec), "other\0\0\0", 8);
     kvp_jrec_places(&rec)->slot += 100;
     kvp_jrec_places(&rec)->key_off += 100 * KVP_KEY_CELL_BYTES / 64;
-    (void)kvp_jrec_seal(&rec, KVP_JREC_COMMIT, g->w->m->log.journal.check);
+    (void)kvp_jrec_seal(&rec, KVP_JREC_COMMIT, g->w->m->log.check);
     kvp_buf_append(j, &rec, rec.head.bytes);
     told = told_by(g, j->data, j->len);
     assert_true(told.err == KVP_OK && told.end == j->len && told.is_overlapping);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which peers may raise the term and how far, and that nothing of a term is said before it is saved.
  */
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "tests/world/world.h"
 
 #define HOUR (3600 * SEC)
@@ -118,7 +118,7 @@ test_a_good_log_believes_its_own_memory_alone(void **state)
     assert_int_equal(put(c, "key", 4 * KIB), KVP_OK);
     world_sync(w);
     world_restart(w);
-    assert_true(w->m->log.journal.is_relied_on);
+    assert_true(w->m->base.is_relied_on);
     c = client_open(w);
     assert_int_equal(mount_with(w, term_of(w) + 1, 1, NULL), KVP_LIMIT);
     assert_int_equal(mount_with(w, term_of(w) + 1, 0, a->uuid), KVP_LIMIT);

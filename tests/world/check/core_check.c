@@ -15,8 +15,8 @@
 #include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/evict/window.h"
-#include "master/core/log/interim.h"
-#include "master/core/master.h"
+#include "master/core/log/journal.h"
+#include "master/core/api/master.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/protect/group.h"
@@ -28,7 +28,7 @@
 #include "master/core/space/moving.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 #include "proto/wire.h"
 
 #include <stdlib.h>
@@ -739,7 +739,7 @@ kvp_master_check(const kvp_master_t *m)
     if (why == NULL) why = check_segments(m);
     if (why == NULL) why = check_tenants(m);
     if (why == NULL) why = kvp_probe_check(&m->prot);
-    if (why == NULL) why = kvp_journal_check(&m->log);
+    if (why == NULL) why = kvp_journal_check(m);
     if (why == NULL) why = kvp_groups_check(&m->prot, reserved_groups);
     if (why == NULL) why = kvp_heap_check(&m->prot.deferred);
     free(tickets);

@@ -5,8 +5,8 @@
 #define KVP_TESTS_WORLD_CHECK_CORE_CHECK_H
 
 #include "master/core/base/heap.h"
-#include "master/core/log/interim.h"
-#include "master/core/master.h"
+#include "master/core/log/journal.h"
+#include "master/core/api/master.h"
 #include "master/core/protect/protection.h"
 
 /* kvp_master_check walks everything and returns NULL, or what is broken. O(all). */
@@ -23,7 +23,7 @@ bool kvp_loaded_check(const kvp_master_t *m, kvp_digest_t digest, uint64_t versi
 
 /* Parts of it. kvp_groups_check: groups are reserved so often by tickets. */
 const char *kvp_heap_check(const kvp_heap_t *heap);
-const char *kvp_journal_check(const kvp_interim_t *log);
+const char *kvp_journal_check(const kvp_master_t *m);
 const char *kvp_probe_check(const kvp_protect_t *prot);
 const char *kvp_groups_check(const kvp_protect_t *prot, uint64_t reserved);
 

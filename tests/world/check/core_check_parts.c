@@ -4,9 +4,10 @@
 #include "tests/world/check/core_check.h"
 
 #include "master/core/catalog/index.h"
+#include "master/core/catalog/record.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/deferred.h"
-#include "master/core/state.h"
+#include "master/core/recovery/state.h"
 
 static const kvp_heapnode_t *
 get(const kvp_heap_t *heap, uint32_t i)
@@ -25,11 +26,10 @@ kvp_heap_check(const kvp_heap_t *heap)
 }
 
 const char *
-kvp_journal_check(const kvp_interim_t *log)
+kvp_journal_check(const kvp_master_t *m)
 {
-    const kvp_master_t *m = log->core;
-    const kvp_journal_t *j = &m->log.journal;
-    uint64_t fresh = (j->fresh_commits.len - j->fresh_commits_at) / sizeof(kvp_fresh_commit_t), last = 0;
+    const kvp_journal_t *j = &m->log;
+    uint64_t fresh = (m->cat.fresh_commits.len - m->cat.fresh_commits_at) / sizeof(kvp_fresh_commit_t), last = 0;
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
     if (j->written > j->end || j->synced > j->written) return "more of the log is written or synced than there is";
@@ -38,8 +38,8 @@ kvp_journal_check(const kvp_interim_t *log)
 
         if (o->state == KVP_OBJ_COMMITTED && o->is_fresh != 0 && fresh-- == 0) return "a commit stays not durable";
     }
-    for (uint32_t i = 0; i < KVP_ARRAY_LEN(j->deferred); i++, last = 0)
-        kvp_list_foreach (pos, &j->deferred[i]) {
+    for (uint32_t i = 0; i < KVP_ARRAY_LEN(m->prot.on_log); i++, last = 0)
+        kvp_list_foreach (pos, &m->prot.on_log[i]) {
             const kvp_deferred_t *w = kvp_list_entry(pos, kvp_deferred_t, durable);
 
             if (!w->is_durable_awaited || w->after < last) return "answers wait for the log out of order";

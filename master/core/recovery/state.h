@@ -8,18 +8,51 @@
  * Generations come from one sequence a master, so the generation of an object's extent is its
  * version as well: unique in the pool and rising. A version that differs is stored in the object's
  * extension. */
-#ifndef KVP_MASTER_CORE_STATE_H
-#define KVP_MASTER_CORE_STATE_H
+#ifndef KVP_MASTER_CORE_RECOVERY_STATE_H
+#define KVP_MASTER_CORE_RECOVERY_STATE_H
 
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/evict/eviction.h"
-#include "master/core/log/interim.h"
+#include "master/core/log/journal.h"
 #include "master/core/protect/protection.h"
 #include "master/core/put/puts.h"
-#include "master/core/recovery/rebuild.h"
 #include "master/core/session/peers.h"
 #include "master/core/space/space.h"
+
+/* The last base of the log: logbase.c. */
+typedef struct {
+    bool is_relied_on; /* once durable, the log has every committed object */
+    bool is_basing; /* a base is under way */
+    bool is_based; /* records before the last base are not needed, and the shell does not know yet */
+    bool is_sync_broken; /* what was written may be lost: nothing more counts as synced before a base that is */
+    uint64_t from, end; /* positions of the last base; end 0 = its last record is not written, or it is durable */
+    uint32_t bases; /* bases begun by this master, */
+    /* and of these the one whose older files are being removed, and the one whose older files are
+     * removed */
+    uint32_t taking, taken;
+    uint64_t file_bytes; /* of all remaining files */
+    uint32_t cursor, to; /* oids, */
+    /* then come records of extents not dead yet, of objects to be dropped from a tier, and entries of
+     * protect->gone */
+    uint32_t retire, drop, gone;
+} kvp_logbase_t;
+
+/* The log that was read back: replay.c. */
+typedef struct {
+    kvp_buf_t rest; /* of what was given: the beginning of a record */
+    uint32_t term; /* of the last record; 0 = nothing was read */
+    uint32_t oldest_term; /* term of the last OLDEST; 0 = none */
+    kvp_err_t err; /* CORRUPT: nothing more is believed */
+    uint64_t records[16]; /* by their kinds */
+    bool is_whole; /* the log read has every committed object, */
+    bool is_anew; /* or will have: when it was begun, there was memory that it did not know */
+    kvp_segment_t *named; /* segment of the last read place; NULL = none */
+} kvp_replay_t;
+
+/* Reports of nodes that were ended: rebuild.c. */
+#define KVP_BAD_REPORTS_MAX 16u /* segments that are remembered for a bad report, */
+#define KVP_CUT_REPORTS_MAX 256u /* and for a cut one */
 
 /* A node that was given up after its grace, and has not come back. */
 #define KVP_LOST_NODES_MAX 32u
@@ -28,16 +61,21 @@ typedef struct {
     uint64_t dropped_ns;
 } kvp_lost_node_t;
 
+typedef struct kvp_master kvp_master_t;
+
 struct kvp_master {
     /* The layers, from the lowest up. Each knows those before it by pointers, and no other. */
     kvp_ctx_t ctx;
-    kvp_interim_t log;
+    kvp_journal_t log;
     kvp_catalog_t cat;
     kvp_sessions_t peers;
     kvp_protect_t prot;
     kvp_space_t space;
     kvp_puts_t puts;
     kvp_evict_t evict;
+
+    kvp_logbase_t base;
+    kvp_replay_t replay;
 
     char host_id[KVP_NAME_MAX + 1];
     char unix_path[256];

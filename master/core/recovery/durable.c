@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The log as an output: answers, orders and commits that wait until their records are written, or
+ * synced. Without a journal in the shell these functions have no effect.
+ *
+ * - Every event takes effect in the index at once, so only promises wait. An answer "committed" or
+ *   "removed" waits for all earlier records: a commit until it is written; a removal, an upsert or
+ *   a bump until it is synced, because an SSD survives a power loss that the log's end may not.
+ *   Readers may see an unwritten commit, and lose it again with the master, as in a race with its
+ *   writer.
+ * - Extents that a new version replaces are retired when the new version's commit is written: a
+ *   master that died in between would leave neither version.
+ * - An eviction is only written, in order: a later put of the key writes after it. */
+#include "master/core/recovery/durable.h"
+
+#include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/record.h"
+#include "master/core/log/journal.h"
+#include "master/core/api/master.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/recovery/logbase.h"
+#include "master/core/space/retire.h"
+#include "master/core/recovery/state.h"
+
+#include <stdio.h>
+
+#define OLDEST_NS KVP_MS(100)
+
+/* The order is fixed. If the step's budget is used up before everything due was released, the rest
+ * waits for the next tick. */
+static void
+release_all(kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->log;
+    const uint64_t commits_to = kvp_journal_syncs(j, false) ? j->synced : j->written;
+    const bool is_done = kvp_retire_release(&m->space, j->written) &&
+                         kvp_deferred_release(&m->prot, false, j->written) &&
+                         kvp_deferred_release(&m->prot, true, j->synced) && kvp_record_durable(&m->cat, commits_to);
+
+    m->ctx.is_behind |= !is_done;
+}
+
+void
+kvp_durable_written(kvp_master_t *m, uint64_t end)
+{
+    kvp_journal_t *j = &m->log;
+
+    if (end > j->end || end < j->written)
+        kvp_panic("written up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->end);
+    j->written = end;
+    if (m->ctx.conf.log_sync == KVP_LOG_SYNC_NONE)
+        kvp_durable_synced(m, end);
+    else
+        release_all(m);
+}
+
+void
+kvp_durable_synced(kvp_master_t *m, uint64_t end)
+{
+    kvp_logbase_t *base = &m->base;
+    kvp_journal_t *j = &m->log;
+
+    if (base->is_sync_broken && (base->end == 0 || end < base->end)) return;
+    base->is_sync_broken = false;
+    if (end > j->written || end < j->synced)
+        kvp_panic("synced up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->written);
+    j->synced = end;
+    if (base->end > 0 && (j->synced >= base->end || !KVP_RULE(SNAPSHOT_DURABLE))) {
+        base->is_based = base->is_relied_on = true;
+        base->end = 0;
+    }
+    release_all(m);
+}
+
+/* While nodes may report objects that this master does not know, the last OLDEST stays valid. */
+static void
+say_oldest(kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->log;
+
+    if (!m->ctx.conf.is_elected || !j->is_open || j->end == j->told_oldest_end) return;
+    if (m->ctx.now_ns - j->told_oldest_ns < OLDEST_NS || m->peers.rebuild_until_ns > m->ctx.now_ns) return;
+    kvp_record_oldest(&m->cat);
+}
+
+void
+kvp_durable_tick(kvp_master_t *m)
+{
+    if (!m->log.is_on) return;
+    say_oldest(m);
+    kvp_logbase_run(m);
+    release_all(m);
+}
+
+/* ---- the shell's words about the log */
+void
+kvp_master_journal_failed(kvp_master_t *m, bool has_failed)
+{
+    m->log.has_failed = has_failed;
+    if (!has_failed) m->ctx.st.log_refuses = 0;
+}
+
+void
+kvp_master_refuse_writes(kvp_master_t *m, const char *why)
+{
+    m->ctx.st.log_refuses = 1;
+    snprintf(m->ctx.log_failure, sizeof m->ctx.log_failure, "%s", why);
+}
+
+/* Records all present objects again, after the part that may be lost. */
+void
+kvp_master_sync_failed(kvp_master_t *m, uint64_t end)
+{
+    kvp_logbase_t *base = &m->base;
+    bool is_said_behind = (base->is_basing || base->end > 0) && base->from >= end;
+
+    if (!m->log.is_open) return; /* a standby's: the leader repeats it */
+    base->is_sync_broken = true;
+    if (!is_said_behind) kvp_logbase_begin(m, false);
+}
+
+bool
+kvp_master_wants_sync(const kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->log;
+
+    if (m->ctx.conf.log_sync == KVP_LOG_SYNC_NONE || j->synced == j->written) return false;
+    return !kvp_list_is_empty(&m->prot.on_log[true]) || m->base.end > 0 || j->synced < j->term_end ||
+           m->ctx.conf.log_sync == KVP_LOG_SYNC_ALWAYS;
+}
+
+bool
+kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out)
+{
+    return kvp_journal_take(&m->log, bytes, end_out, is_base_out);
+}
