@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The server's connections: bytes in, frames to the core, answers out. Read on_read, feed_frames and
+ * kvp_server_flush_one first.
+ *
+ * - The server stops reading from a peer that does not read its answers (KVP_CONN_WAITS_READER): the
+ *   peer cannot make the queue grow. Output that other connections cause is bounded by output_max.
+ * - No connection gets more than TURN_NS of the core's work in a turn of the loop. It keeps its
+ *   remaining frames, is not read, and continues after the connections before it in waits_turn. All
+ *   of these share TURNS_NS of a turn, so that another connection's short question waits for this
+ *   time only.
+ * - A connection is in at most one of three queues for its timeout: before Hello, within a frame,
+ *   ending. Each has one fixed delay, so it is sorted, and the timer checks only its head.
+ * - Only libuv's close callback frees a connection: a callback with a pointer to one may use it to
+ *   the callback's end, also after kvp_server_close_conn. */
+#include "master/shell/server_priv.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define WRITE_BYTES (64u << 10) /* answers over this are written before the next frame is handled */
+#define PAUSE_BYTES (1u << 20) /* with unread answers over this, no more frames are taken */
+#define SPARE_MAX_BYTES (256u << 10)
+#define TURN_NS 500000 /* of the core's work for one connection in a turn of the loop */
+#define OVERRUN_NS 2000000u /* limit of what one frame counts: a longer one may just not have been scheduled */
+#define TURNS_NS 2000000u /* for all connections that wait for their next turn; then others are read */
+
+static void feed_frames(kvp_server_conn_t *conn);
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf);
+static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf);
+
+/* end_answer follows each write. A connection with unrequested output, or with a request that
+ * waited for another one, has no request in this callback. */
+static void
+end_answer(kvp_server_conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+    if (conn->asked_ns == 0) return;
+    if (kvp_times_answer(server->times, conn->asked_ns, kvp_boot_ns())) kvp_server_note_times(server);
+    conn->asked_ns = 0;
+}
+
+kvp_server_conn_t *
+kvp_server_find_conn(kvp_server_t *server, uint64_t id)
+{
+    uint64_t slot = id & ((1u << KVP_SERVER_SLOT_BITS) - 1);
+    kvp_server_conn_t *conn = slot < server->slot_cap ? server->slots[slot].conn : NULL;
+    return conn != NULL && conn->id == id ? conn : NULL;
+}
+
+size_t
+kvp_server_unsent_bytes(const kvp_server_conn_t *conn)
+{
+    return uv_stream_get_write_queue_size(&conn->uv.stream) + conn->waiting.len;
+}
+
+/* The connection goes to the end of the queue. Queues stay sorted: each has one fixed delay. */
+void
+kvp_server_set_deadline(kvp_server_conn_t *conn, kvp_list_t *queue, uint64_t at_ns)
+{
+    conn->deadline_ns = at_ns;
+    kvp_list_del(&conn->deadline_link);
+    kvp_list_add_tail(queue, &conn->deadline_link);
+}
+
+static void
+count_input(kvp_server_conn_t *conn)
+{
+    conn->server->stats.input_bytes += conn->in.own_cap - conn->input_bytes;
+    conn->input_bytes = conn->in.own_cap;
+}
+
+static void
+on_closed(uv_handle_t *handle)
+{
+    kvp_server_conn_t *conn = handle->data;
+    kvp_server_t *server = conn->server;
+
+    server->slots[conn->slot].conn = NULL;
+    server->slots[conn->slot].next_free = server->slot_free;
+    server->slot_free = conn->slot;
+    server->stats.connections--;
+    kvp_inbuf_fini(&conn->in);
+    count_input(conn);
+    kvp_buf_fini(&conn->sending);
+    kvp_buf_fini(&conn->waiting);
+    free(conn);
+    if (server->is_stopping) kvp_server_stop(server);
+}
+
+/* kvp_server_mark_unsent makes sure that kvp_server_flush_all looks at the connection. */
+void
+kvp_server_mark_unsent(kvp_server_conn_t *conn)
+{
+    kvp_list_del(&conn->unsent_link);
+    kvp_list_add_tail(&conn->server->unsent, &conn->unsent_link);
+}
+
+void
+kvp_server_queue_output(kvp_server_conn_t *conn, kvp_buf_t *bytes)
+{
+    kvp_server_t *server = conn->server;
+
+    server->stats.sent_bytes += bytes->len;
+    if (conn->waiting.len == 0) {
+        kvp_buf_t empty = conn->waiting;
+        conn->waiting = *bytes;
+        *bytes = empty;
+    } else {
+        kvp_buf_append(&conn->waiting, bytes->data, bytes->len);
+    }
+    if (conn->waiting.err != KVP_OK || kvp_server_unsent_bytes(conn) > server->conf.output_max)
+        conn->is_overflown = true;
+}
+
+/* kvp_server_close_conn closes at once. The core's output on this event goes to other connections. */
+void
+kvp_server_close_conn(kvp_server_conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+
+    if (uv_is_closing(&conn->uv.handle)) return;
+    conn->is_ending = true;
+    kvp_list_del(&conn->deadline_link);
+    kvp_list_del(&conn->unsent_link);
+    kvp_list_del(&conn->wait_link);
+    if (server->over_budget == conn) server->over_budget = NULL;
+    if (!server->is_stopping && conn->is_foreign) {
+        conn->is_foreign = false;
+        server->conf.ops->on_gone(server->conf.ops->arg, conn->id);
+    } else if (!server->is_stopping && conn->is_in_core) {
+        const uint64_t now = kvp_server_begin(server);
+        conn->is_in_core = false;
+        kvp_master_on_close(server->master, conn->id, now);
+        (void)kvp_server_end_step(server, KVP_STEP_CLOSE, now);
+        kvp_server_log_notes(server, conn);
+        kvp_server_collect_output(server);
+    }
+    uv_close(&conn->uv.handle, on_closed);
+}
+
+static void
+on_written(uv_write_t *write, int status)
+{
+    kvp_server_conn_t *conn = write->data;
+
+    conn->is_writing = false;
+    if (uv_is_closing(&conn->uv.handle)) return;
+    kvp_server_begin(conn->server);
+    kvp_buf_fini(&conn->sending);
+    if (status < 0) {
+        kvp_server_close_conn(conn);
+    } else {
+        kvp_server_mark_unsent(conn);
+    }
+    kvp_server_flush_all(conn->server);
+}
+
+/* write_waiting gives the queued bytes to the socket; libuv keeps the rest. False: the connection
+ * is closed. */
+static bool
+write_waiting(kvp_server_conn_t *conn)
+{
+    kvp_buf_t *waiting = &conn->waiting;
+    uv_buf_t bytes = uv_buf_init((char *)waiting->data, (unsigned)waiting->len);
+    int n = uv_try_write(&conn->uv.stream, &bytes, 1);
+
+    if (n < 0 && n != UV_EAGAIN) goto fail;
+    end_answer(conn);
+    if (n == (int)waiting->len) {
+        kvp_buf_reset(waiting);
+        return true;
+    }
+    if (n > 0) bytes = uv_buf_init(bytes.base + n, (unsigned)waiting->len - (unsigned)n);
+    conn->sending = *waiting;
+    kvp_buf_init(waiting, 0);
+    conn->write.data = conn;
+    if (uv_write(&conn->write, &conn->uv.stream, &bytes, 1, on_written) != 0) goto fail;
+    conn->is_writing = true;
+    return true;
+fail:
+    kvp_server_close_conn(conn);
+    return false;
+}
+
+/* recycle puts an empty buffer back into circulation; a large one is not kept. */
+static void
+recycle_buf(kvp_server_t *server, kvp_buf_t *empty)
+{
+    if (server->spare.data == NULL && empty->cap <= SPARE_MAX_BYTES) {
+        server->spare = *empty;
+        kvp_buf_init(empty, 0);
+    } else {
+        kvp_buf_fini(empty);
+    }
+}
+
+/* set_reading starts or stops reading, by the connection's state. */
+static void
+set_reading(kvp_server_conn_t *conn)
+{
+    bool reads = conn->state == KVP_CONN_READS;
+
+    if (reads == conn->is_reading || uv_is_closing(&conn->uv.handle)) return;
+    conn->is_reading = reads;
+    if (!reads)
+        uv_read_stop(&conn->uv.stream);
+    else if (uv_read_start(&conn->uv.stream, on_alloc, on_read) != 0)
+        kvp_server_close_conn(conn);
+}
+
+static void
+wait_in(kvp_server_conn_t *conn, kvp_server_conn_state_t state, kvp_list_t *queue)
+{
+    conn->state = state;
+    kvp_list_del(&conn->wait_link);
+    kvp_list_add_tail(queue, &conn->wait_link);
+}
+
+/* resume_conn handles the frames that the connection kept, then reads on. */
+static void
+resume_conn(kvp_server_conn_t *conn)
+{
+    kvp_list_del(&conn->wait_link);
+    conn->state = KVP_CONN_READS;
+    kvp_inbuf_again(&conn->in);
+    feed_frames(conn);
+}
+
+/* end_sending goes on until everything is sent, then shuts our direction down, and leaves the rest
+ * to the peer or to the deadline. A plain close could take the last answer away from it, if
+ * something of its own is still unread here. */
+static void
+end_sending(kvp_server_conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+
+    if (!conn->has_end) {
+        uint64_t now = kvp_server_begin(server);
+        conn->has_end = true;
+        kvp_server_set_deadline(conn, &server->ending, now + server->conf.linger_ms * KVP_NS_PER_MS);
+        kvp_server_arm_timer(server, conn->deadline_ns, now);
+        kvp_list_del(&conn->wait_link);
+        conn->state = KVP_CONN_READS;
+        set_reading(conn);
+    }
+    if (conn->is_shut || conn->waiting.len > 0 || uv_is_closing(&conn->uv.handle)) return;
+    conn->is_shut = true;
+    /* libuv does it after its pending writes. */
+    if (uv_shutdown(&conn->shutdown, &conn->uv.stream, NULL) != 0) kvp_server_close_conn(conn);
+}
+
+void
+kvp_server_flush_one(kvp_server_conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+
+    if (conn->is_in_core && kvp_server_is_fenced(server, kvp_boot_ns()))
+        return; /* it is dropped at the end of the turn */
+    if (conn->is_overflown) {
+        server->stats.overflows++;
+        kvp_server_log_complaint(server, conn, "connection closed: too much waits to be sent");
+        kvp_server_close_conn(conn);
+        return;
+    }
+    if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
+    if (conn->waiting.len == 0) recycle_buf(server, &conn->waiting);
+    if (conn->is_ending) {
+        end_sending(conn);
+    } else if (conn->state == KVP_CONN_WAITS_READER && kvp_server_unsent_bytes(conn) <= PAUSE_BYTES / 2 &&
+               !kvp_master_is_mute(server->master)) {
+        resume_conn(conn);
+    }
+}
+
+/* The core learns of a connection with its first frame. False: the frame belongs to conf.ops. */
+static bool
+admit_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_server_t *server = conn->server;
+    const kvp_server_ops_t *ops = server->conf.ops;
+
+    conn->is_greeted = true;
+    kvp_list_del(&conn->deadline_link);
+    conn->is_foreign = ops != NULL;
+    if (ops != NULL && ops->on_first(ops->arg, conn->id, frame)) return false;
+    conn->is_foreign = false;
+    conn->is_in_core = true;
+    kvp_master_on_connect(server->master, conn->id, kvp_server_begin(server));
+    return true;
+}
+
+static void
+handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_server_t *server = conn->server;
+
+    if (conn->is_foreign) {
+        server->conf.ops->on_frame(server->conf.ops->arg, conn->id, frame);
+        return;
+    }
+    if (!conn->is_in_core && !admit_conn(conn, frame)) return;
+    const uint64_t now = kvp_server_begin(server);
+    conn->asked_ns = conn->received_ns;
+    kvp_master_on_frame(server->master, conn->id, frame, now);
+    conn->share_ns -= (int64_t)kvp_min_u64(kvp_server_end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
+    kvp_server_log_notes(server, conn);
+    kvp_server_collect_output(server);
+    const bool is_mute = kvp_master_is_mute(server->master); /* requests to a silent core would pile up in it */
+    if (conn->is_ending || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;
+    if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
+    if (kvp_server_unsent_bytes(conn) > PAUSE_BYTES || is_mute) {
+        server->stats.read_pauses++;
+        conn->state = KVP_CONN_WAITS_READER;
+    }
+}
+
+/* handle_frames gives the core whole frames as long as the connection's share of the turn lasts,
+ * and returns how many. */
+static uint32_t
+handle_frames(kvp_server_conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+    bool has_frame = true;
+    uint32_t n = 0;
+
+    if (conn->turn != server->turn) conn->share_ns = conn->share_ns < 0 ? conn->share_ns + TURN_NS : TURN_NS;
+    conn->turn = server->turn;
+    while (has_frame && !conn->is_ending && conn->state == KVP_CONN_READS && conn->share_ns > 0) {
+        if (conn->is_in_core && kvp_server_is_fenced(server, kvp_server_begin(server))) break;
+        uint32_t length_max = conn->is_greeted ? KVP_FRAME_MAX : KVP_FRAME_FIRST_MAX;
+        kvp_frame_t frame;
+        if (kvp_inbuf_next(&conn->in, length_max, &frame, &has_frame) != KVP_OK) {
+            server->stats.framing_errors++;
+            kvp_server_log_complaint(server, conn, "connection closed: malformed frame header");
+            kvp_server_close_conn(conn);
+        } else if (has_frame) {
+            handle_frame(conn, &frame);
+            n++;
+        }
+    }
+    if (conn->share_ns <= 0 && conn->state == KVP_CONN_READS && !conn->is_ending) {
+        server->stats.turn_waits++;
+        wait_in(conn, KVP_CONN_WAITS_TURN, &server->waits_turn);
+    }
+    return n;
+}
+
+/* feed hands whole frames to the core, and keeps what is left of the bytes. A frame's deadline is
+ * set once, when its first bytes are kept; it does not run while the connection is not read. */
+static void
+feed_frames(kvp_server_conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+    const bool is_next = handle_frames(conn) > 0;
+
+    if (is_next && server->over_budget == conn) server->over_budget = NULL;
+    if (conn->is_ending) {
+        kvp_inbuf_fini(&conn->in);
+    } else if (kvp_inbuf_keep(&conn->in) != KVP_OK) {
+        kvp_server_log_complaint(server, conn, "connection closed: no memory for its frame");
+        kvp_server_close_conn(conn);
+    } else if (!conn->is_greeted) {
+        ; /* its deadline is its Hello's */
+    } else if (conn->in.own_len == 0 || conn->state != KVP_CONN_READS) {
+        kvp_list_del(&conn->deadline_link);
+    } else if (is_next || kvp_list_is_empty(&conn->deadline_link)) {
+        kvp_server_set_deadline(conn, &server->cut, kvp_server_begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
+    }
+    count_input(conn);
+    set_reading(conn);
+}
+
+/* kvp_server_let_in resumes connections that wait for room, each when the rest of its frame fits. One at a
+ * time may exceed the budget: else all could wait for one another. */
+void
+kvp_server_let_in(kvp_server_t *server)
+{
+    while (!kvp_list_is_empty(&server->waits_room)) {
+        kvp_server_conn_t *conn = kvp_list_first(&server->waits_room, kvp_server_conn_t, wait_link);
+        bool fits = server->stats.input_bytes + kvp_inbuf_wanted(&conn->in) <= server->conf.input_max;
+        if (!fits && server->over_budget != NULL) return;
+        if (!fits) server->over_budget = conn;
+        kvp_list_del(&conn->wait_link);
+        conn->state = KVP_CONN_READS;
+        if (kvp_inbuf_make_room(&conn->in) != KVP_OK) {
+            kvp_server_log_complaint(server, conn, "connection closed: no memory for its frame");
+            kvp_server_close_conn(conn);
+            continue;
+        }
+        count_input(conn);
+        if (conn->is_greeted)
+            kvp_server_set_deadline(conn, &server->cut,
+                                    kvp_server_begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
+        set_reading(conn);
+    }
+}
+
+/* kvp_server_take_turns serves the connections that wait for a turn, each at most once. */
+void
+kvp_server_take_turns(kvp_server_t *server)
+{
+    uint64_t began = kvp_boot_ns(), now = began;
+
+    server->turn++;
+    while (!kvp_list_is_empty(&server->waits_turn) && now - began < TURNS_NS) {
+        kvp_server_conn_t *conn = kvp_list_first(&server->waits_turn, kvp_server_conn_t, wait_link);
+        if (conn->turn == server->turn) return;
+        kvp_server_begin(server);
+        resume_conn(conn);
+        kvp_server_flush_all(server);
+        conn->asked_ns = 0;
+        now = kvp_boot_ns();
+    }
+}
+
+static void
+on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    kvp_server_conn_t *conn = handle->data;
+    kvp_server_t *server = conn->server;
+    const uint64_t kept = server->stats.input_bytes, max = server->conf.input_max;
+    /* Where half is used up only small frames come for nothing: who has to wait shall not keep much meanwhile. */
+    const uint64_t at_once = kvp_max_u64(max / 2 - kvp_min_u64(max / 2, kept), KVP_INBUF_SMALL_BYTES);
+    uint8_t *at;
+    size_t len;
+
+    (void)suggested;
+    kvp_server_begin(server);
+    kvp_err_t err = kvp_inbuf_room(&conn->in, server->shared, kvp_min_u64(KVP_SERVER_SHARED_BYTES, at_once),
+                                   max - kvp_min_u64(max, kept), &at, &len);
+    count_input(conn);
+    if (err == KVP_OK) {
+        *buf = uv_buf_init((char *)at, (unsigned)len);
+        return;
+    }
+    *buf = uv_buf_init(NULL, 0); /* on_read gets ENOBUFS */
+    if (err != KVP_EAGAIN) return;
+    server->stats.room_waits++;
+    if (conn->is_greeted) kvp_list_del(&conn->deadline_link);
+    wait_in(conn, KVP_CONN_WAITS_ROOM, &server->waits_room);
+}
+
+static void
+on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
+{
+    kvp_server_conn_t *conn = stream->data;
+    kvp_server_t *server = conn->server;
+
+    (void)buf;
+    if (nread == 0) return;
+    kvp_server_begin(server);
+    if (nread < 0 && conn->state == KVP_CONN_WAITS_ROOM) {
+        set_reading(conn);
+    } else if (nread < 0) {
+        kvp_server_close_conn(conn);
+    } else if (!conn->is_ending) {
+        server->stats.received_bytes += (size_t)nread;
+        conn->received_ns = server->times->readable_ns;
+        kvp_inbuf_received(&conn->in, (size_t)nread);
+        feed_frames(conn);
+    }
+    kvp_server_flush_all(server);
+    conn->asked_ns = 0;
+}
+
+/* take_slot gives the connection its number; false when there are too many. */
+static bool
+take_slot(kvp_server_t *server, kvp_server_conn_t *conn)
+{
+    if (server->slot_free == server->slot_cap) {
+        uint32_t cap = (uint32_t)kvp_min_u64(kvp_max_u64((uint64_t)server->slot_cap * 2, 64), server->conf.max_conns);
+        kvp_server_slot_t *slots = cap > server->slot_cap ? realloc(server->slots, cap * sizeof(*slots)) : NULL;
+        if (slots == NULL) return false;
+        for (uint32_t i = server->slot_cap; i < cap; i++)
+            slots[i] = (kvp_server_slot_t){.next_free = i + 1};
+        server->slots = slots;
+        server->slot_cap = cap;
+    }
+    conn->slot = server->slot_free;
+    conn->id = ++server->conn_count << KVP_SERVER_SLOT_BITS | conn->slot;
+    server->slot_free = server->slots[conn->slot].next_free;
+    server->slots[conn->slot].conn = conn;
+    server->stats.connections++;
+    return true;
+}
+
+/* open_stream makes the libuv handle around fd. On failure the handle is to be closed, and fd with it. */
+static int
+open_stream(kvp_server_t *server, kvp_server_conn_t *conn, int fd, bool is_unix)
+{
+    int rc = is_unix ? uv_pipe_init(server->uv, &conn->uv.pipe, 0) : uv_tcp_init(server->uv, &conn->uv.tcp);
+    conn->uv.handle.data = conn;
+    if (rc == 0) rc = is_unix ? uv_pipe_open(&conn->uv.pipe, fd) : uv_tcp_open(&conn->uv.tcp, fd);
+    if (rc != 0) {
+        close(fd);
+        return rc;
+    }
+    conn->is_reading = true;
+    return uv_read_start(&conn->uv.stream, on_alloc, on_read);
+}
+
+void
+kvp_server_on_accept(void *arg, int fd, bool is_unix)
+{
+    kvp_server_t *server = arg;
+    kvp_server_conn_t *conn = calloc(1, sizeof(*conn));
+    uint64_t now = kvp_server_begin(server);
+
+    if (conn == NULL || !take_slot(server, conn)) {
+        server->stats.refused++;
+        kvp_server_log_complaint(server, NULL, "connection refused: there are too many");
+        free(conn);
+        close(fd);
+        return;
+    }
+    conn->server = server;
+    kvp_list_init(&conn->unsent_link);
+    kvp_list_init(&conn->deadline_link);
+    kvp_list_init(&conn->wait_link);
+    server->stats.accepted++;
+    if (open_stream(server, conn, fd, is_unix) != 0) {
+        conn->is_ending = true;
+        uv_close(&conn->uv.handle, on_closed);
+        return;
+    }
+    kvp_server_set_deadline(conn, &server->before_hello, now + server->conf.hello_ms * KVP_NS_PER_MS);
+}
+
+/* expire closes the connections at the head of a queue whose time has come. */
+void
+kvp_server_expire_queue(kvp_server_t *server, kvp_list_t *queue, uint64_t now, const char *reason)
+{
+    while (!kvp_list_is_empty(queue)) {
+        kvp_server_conn_t *conn = kvp_list_first(queue, kvp_server_conn_t, deadline_link);
+        if (conn->deadline_ns > now) break;
+        if (reason != NULL) {
+            server->stats.timeouts++;
+            kvp_server_log_complaint(server, conn, reason);
+        }
+        kvp_server_close_conn(conn);
+    }
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The server's inside: conns.c has the connections, server.c the core's calls and the loop. */
+#ifndef KVP_MASTER_SHELL_SERVER_PRIV_H
+#define KVP_MASTER_SHELL_SERVER_PRIV_H
+
+#include "common/clock.h"
+#include "common/list.h"
+#include "common/log.h"
+#include "common/pages.h"
+#include "master/shell/inbuf.h"
+#include "master/shell/listener.h"
+#include "master/shell/server.h"
+#include "proto/pb.h"
+
+/* bits of a connection's slot in its number; the rest counts up, so that no number is reused */
+#define KVP_SERVER_SLOT_BITS 20
+#define KVP_SERVER_SHARED_BYTES (256u << 10)
+
+typedef enum {
+    KVP_CONN_READS,
+    KVP_CONN_WAITS_READER, /* not read until the peer has read its answers */
+    KVP_CONN_WAITS_TURN, /* used up its share of this turn; in server->waits_turn */
+    KVP_CONN_WAITS_ROOM, /* for a frame over the shared memory budget; in server->waits_room */
+} kvp_server_conn_state_t;
+
+typedef struct {
+    union {
+        uv_handle_t handle;
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } uv;
+    kvp_server_t *server;
+    uint64_t id; /* for the core: a count << KVP_SERVER_SLOT_BITS | slot */
+    uint32_t slot;
+    bool is_greeted; /* its first whole frame has come, */
+    bool is_in_core; /* and the core knows it, */
+    bool is_foreign; /* or others have */
+    bool is_reading;
+    kvp_server_conn_state_t state;
+    kvp_list_t wait_link; /* in server->waits_turn, waits_room */
+    uint64_t turn; /* of the loop, in which it last had its share */
+    int64_t share_ns; /* the rest of it; the excess of a long frame is taken from the next share */
+    size_t input_bytes; /* counted of `in` */
+    bool is_ending; /* frames are ignored; closed when everything is sent and read, or at the deadline */
+    bool is_overflown; /* to be closed at once */
+    bool has_end; /* ending, and its deadline runs */
+    bool is_shut; /* our direction is shut down */
+    bool is_writing; /* `sending` is libuv's until on_written */
+
+    kvp_inbuf_t in;
+    kvp_buf_t sending;
+    kvp_buf_t waiting; /* answers behind it */
+    uv_write_t write;
+    uv_shutdown_t shutdown;
+    kvp_list_t unsent_link; /* in server->unsent while something may have to be written */
+    uint64_t asked_ns; /* when its request of this callback became readable; 0 = none */
+    uint64_t received_ns; /* when the last received bytes became readable */
+
+    uint64_t deadline_ns;
+    kvp_list_t deadline_link; /* in one of server->before_hello, cut, ending */
+} kvp_server_conn_t;
+
+typedef struct {
+    kvp_server_conn_t *conn; /* NULL = free */
+    uint32_t next_free;
+} kvp_server_slot_t;
+
+struct kvp_server {
+    kvp_server_conf_t conf;
+    kvp_hostport_t bound;
+    kvp_listener_t tcp;
+    kvp_listener_t local; /* the Unix socket */
+
+    uv_loop_t *uv; /* borrowed, as is master; NULL = not started */
+    kvp_eventpub_t *events; /* borrowed; NULL = no publisher */
+    kvp_master_t *master;
+    kvp_times_t *times;
+    bool is_stopping;
+    uint64_t act_until_ns; /* the core rests from then on, */
+    bool is_fenced; /* the last known value, */
+    bool is_fence_told; /* and conf.ops knows it */
+    uv_timer_t timer;
+    uv_idle_t work; /* active while the core has work: turns do not wait then */
+    uv_prepare_t turn_end;
+    uint64_t timer_at_ns;
+
+    kvp_server_slot_t *slots;
+    uint32_t slot_cap;
+    uint32_t slot_free; /* head of the free list; slot_cap = none */
+    uint64_t conn_count;
+    kvp_list_t before_hello;
+    kvp_list_t cut;
+    kvp_list_t ending;
+    kvp_list_t unsent;
+    uint64_t turn; /* of the loop */
+    kvp_list_t waits_turn, waits_room; /* connections that wait for a turn, or for room; first come, first served */
+    kvp_server_conn_t *over_budget; /* the connection with a frame over the budget; NULL = none */
+
+    uint8_t *shared; /* received bytes lie here while their callback runs */
+    kvp_buf_t spare;
+    kvp_master_ident_t ident; /* the core's last identity; while is_saving it is the saving thread's, */
+    uint64_t save_due_ns; /* time of the next attempt after a failure; UINT64_MAX = it is saved */
+    uv_work_t save;
+    bool is_saving;
+    bool is_saved; /* how that ended */
+    kvp_log_limit_t log_limit;
+    kvp_server_stats_t stats;
+};
+
+/* server.c */
+uint64_t kvp_server_begin(kvp_server_t *server);
+bool kvp_server_is_fenced(kvp_server_t *server, uint64_t now);
+void kvp_server_note_times(kvp_server_t *server);
+uint64_t kvp_server_end_step(kvp_server_t *server, kvp_step_kind_t kind, uint64_t began);
+void kvp_server_arm_timer(kvp_server_t *server, uint64_t at_ns, uint64_t now);
+void kvp_server_log_complaint(kvp_server_t *server, kvp_server_conn_t *conn, const char *reason);
+void kvp_server_log_notes(kvp_server_t *server, kvp_server_conn_t *conn);
+void kvp_server_collect_output(kvp_server_t *server);
+void kvp_server_flush_all(kvp_server_t *server);
+
+/* conns.c */
+kvp_server_conn_t *kvp_server_find_conn(kvp_server_t *server, uint64_t id);
+size_t kvp_server_unsent_bytes(const kvp_server_conn_t *conn);
+void kvp_server_set_deadline(kvp_server_conn_t *conn, kvp_list_t *queue, uint64_t at_ns);
+void kvp_server_mark_unsent(kvp_server_conn_t *conn);
+void kvp_server_queue_output(kvp_server_conn_t *conn, kvp_buf_t *bytes);
+void kvp_server_close_conn(kvp_server_conn_t *conn);
+void kvp_server_flush_one(kvp_server_conn_t *conn);
+void kvp_server_let_in(kvp_server_t *server);
+void kvp_server_take_turns(kvp_server_t *server);
+void kvp_server_on_accept(void *arg, int fd, bool is_unix);
+void kvp_server_expire_queue(kvp_server_t *server, kvp_list_t *queue, uint64_t now, const char *reason);
+
+#endif
