@@ -177,10 +177,10 @@ kvp_listen_fix(int no)
 {
     switch (no) {
     case EADDRINUSE:
-        return " (another program listens there: stop it, or choose another port with --listen; 0 is any free one)";
+        return " (another program listens there: stop it, or choose another port with --listen; 0 = any free port)";
     case EADDRNOTAVAIL:
-        return " (no network interface of this host has that address: choose one that `ip address` shows with "
-               "--listen)";
+        return " (no network interface of this host has this address: with --listen choose an address that `ip "
+               "address` shows)";
     case EACCES:
         return " (ports below 1024 are the administrator's: choose another one with --listen)";
     default:

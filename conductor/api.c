@@ -97,7 +97,7 @@ on_unregister(void *arg, const kvp_http_request_t *request, kvp_http_response_t 
     if (!read_registration(request, response, true, &ask.reg) || !ask_loop(arg, loop_unregister, &ask, response))
         return;
     if (ask.err != KVP_OK) {
-        kvp_http_error(response, 404, "no such publisher is registered");
+        kvp_http_error(response, 404, "the publisher is not registered");
         return;
     }
     const bool is_kept = kvp_registry_is_kept(((kvp_api_t *)arg)->registry);

@@ -25,22 +25,22 @@
 
 typedef enum { CLEAN, CUT, DAMAGED, OVERLAPPING, ANOTHER_POOL, LATER_VERSION } verdict_t;
 
-#define ASKS "the next start asks the nodes for all that they hold, but for what the log says is gone"
+#define ASKS "the next start asks the nodes for all their objects, except those that the log records as removed"
 
 static const struct {
     const char *name, *advice;
     bool is_fine, is_set_aside;
 } verdicts[] = {
     [CLEAN] = {"clean", "", true, false},
-    [CUT] =
-        {"cut",
-         "it ends in the middle of a record, as a kill may leave it: the next start cuts that off, and asks the nodes",
-         true, false},
-    [DAMAGED] = {"damaged", ASKS ", and cuts off what is behind; --repair keeps a copy of that", false, true},
+    [CUT] = {"cut",
+             "it ends in the middle of a record, as after a kill: the next start cuts the incomplete record off, and "
+             "asks the nodes",
+             true, false},
+    [DAMAGED] = {"damaged", ASKS ", and cuts off the rest of the log; --repair keeps a copy of the rest", false, true},
     [OVERLAPPING] = {"overlapping", "objects lie upon one another: " ASKS, false, false},
     [ANOTHER_POOL] = {"another_pool", "no master starts with it: give its own --data-dir, or begin anew with --repair",
                       false, true},
-    [LATER_VERSION] = {"later_version", "a later version of kvpool-master wrote it: start that one", false, false},
+    [LATER_VERSION] = {"later_version", "a later version of kvpool-master wrote it: start that version", false, false},
 };
 
 static const char *const kinds[] = {

@@ -70,7 +70,7 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_HOSTPORT,
      .offset = offsetof(settings_t, http),
      .fallback = "127.0.0.1:9003",
-     .help = "Where /health and /metrics are served; `none` serves them nowhere."},
+     .help = "The address at which /health and /metrics are served; `none` = not served."},
     {.name = "data-dir",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, data_dir),
@@ -89,78 +89,78 @@ static const kvp_opt_t opts[] = {
      .fallback = "10s",
      .min = 100 * KVP_NS_PER_MS,
      .max = 3600 * KVP_NS_PER_S,
-     .help = "How long a looked-up object is kept for a client that does not come back for it."},
+     .help = "How long a looked-up object is reserved for a client that does not read it."},
     {.name = "location-lease",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, location_lease_ns),
      .fallback = "1s",
      .min = 10 * KVP_NS_PER_MS,
      .max = 3600 * KVP_NS_PER_S,
-     .help = "How long clients read from places that they know before they must have heard from the master again."},
+     .help = "How long clients may read from known places without an answer from the master."},
     {.name = "location-grace",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, location_grace_ns),
      .fallback = "10s",
      .min = 10 * KVP_NS_PER_MS,
      .max = 3600 * KVP_NS_PER_S,
-     .help = "The same while no master answers. The next one takes so long to be sure of its first removals."},
+     .help = "The same while no master answers. The next master's first removals wait for this time."},
     {.name = "node-forget",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, node_forget_ns),
      .fallback = "10m",
      .min = 100 * KVP_NS_PER_MS,
      .max = 86400 * KVP_NS_PER_S,
-     .help = "How long the objects of a node that is away are kept for its return."},
+     .help = "How long the objects of a disconnected node are kept for its return."},
     {.name = "sync",
      .type = KVP_OPT_ENUM,
      .offset = offsetof(settings_t, sync),
      .choices = "interval|always|none",
      .fallback = "interval",
-     .help = "When the log is synced to the disk: every 50 ms, and before a removal, an upsert or a bump is answered "
-             "(`interval`); "
-             "before a put is, too (`always`); never. What is answered outlives the master in any case."},
+     .help = "When the log is synced to the disk. interval: every 50 ms, and before a removal, an upsert or a bump is "
+             "answered; always: before a put is answered, too; none: never. Answered requests survive the end of the "
+             "master process in any case."},
     {.name = "ssd-admission",
      .type = KVP_OPT_ENUM,
      .offset = offsetof(settings_t, ssd_admission),
      .choices = "all|used",
      .fallback = "all",
-     .help = "What is written to a node's SSD before it leaves memory: everything, or (`used`, where SSDs are to last "
-             "longer) what "
-             "somebody asked for after it was put."},
+     .help = "The objects that are written to a node's SSD before they leave memory: all, or (`used`, to make SSDs "
+             "last longer) only objects that a client asked for after the put."},
     {.name = "etcd",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, etcd),
      .metavar = "URL[,URL]",
-     .help = "The members of etcd that elect one of several masters; without it this master is alone."},
+     .help = "The members of etcd, for the election among several masters. Without it this is the pool's only master."},
     {.name = "cluster",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, cluster),
      .fallback = "kvpool",
      .metavar = "NAME",
-     .help = "With --etcd: the name that the masters of one pool share; keys lie below /kvpool/NAME."},
+     .help = "With --etcd: the pool's name, the same for all its masters; keys lie below /kvpool/NAME."},
     {.name = "advertise",
      .type = KVP_OPT_HOSTPORT,
      .offset = offsetof(settings_t, advertise),
-     .help = "With --etcd: where the other masters and clients reach this one, if that is not what --listen says."},
+     .help =
+         "With --etcd: the address at which other masters and clients reach this one, if it differs from --listen."},
     {.name = "election-ttl",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, election_ttl_ns),
      .fallback = "2s",
      .min = 2 * KVP_NS_PER_S,
      .max = 600 * KVP_NS_PER_S,
-     .help = "With --etcd: how long etcd waits for a leader that is silent; whole seconds."},
+     .help = "With --etcd: how long etcd waits for a silent leader; whole seconds."},
     {.name = "ack-standbys",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, ack_standbys),
      .fallback = "0",
      .max = 15,
-     .help = "With --etcd: so many standbys have a put in their logs before it is answered."},
+     .help = "With --etcd: the number of standbys that have a put in their logs before the put is answered."},
     {.name = "switch-after",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, switch_after_ns),
      .fallback = "10s",
      .max = 3600 * KVP_NS_PER_S,
-     .help = "With --etcd: a leader refuses `kvpool master switch` for so long after its election."},
+     .help = "With --etcd: the time after its election in which a leader refuses `kvpool master switch`."},
     {.name = "etcd-ca",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, etcd_ca),
@@ -170,7 +170,7 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, etcd_cert),
      .metavar = "FILE",
-     .help = "The certificate that is shown to etcd."},
+     .help = "The client certificate for etcd."},
     {.name = "etcd-key",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, etcd_key),
@@ -180,7 +180,7 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, etcd_user),
      .metavar = "NAME",
-     .help = "The user of etcd, where it has users."},
+     .help = "The user name for etcd, if etcd has users."},
     {.name = "etcd-password-file",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, etcd_password_file),
@@ -190,14 +190,13 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, events),
      .metavar = "tcp://ADDRESS:PORT",
-     .help = "Where KV events are published over ZMQ: what was put, where it lies, and what is gone. An address of "
-             "this host, not "
-             "a name, or `*` for all."},
+     .help = "The address at which KV events are published over ZMQ: puts with their places, and removals. An IP "
+             "address of this host, or `*` for all."},
     {.name = "events-replay",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, events_replay),
      .metavar = "tcp://ADDRESS:PORT",
-     .help = "With --events: where subscribers ask for what they have missed, or for all that is there."},
+     .help = "With --events: the address at which subscribers ask for missed events, or for all present objects."},
     {.name = "events-backend-id",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, events_backend),
@@ -210,7 +209,7 @@ static const kvp_opt_t opts[] = {
      .fallback = "65536",
      .min = 1024,
      .max = 16u << 20,
-     .help = "So many KV events are kept for replays; who lacks more gets all that is there."},
+     .help = "Number of KV events kept for replays. A subscriber that missed more gets all present objects."},
     {.name = "events-legacy",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_events_legacy),
@@ -218,26 +217,29 @@ static const kvp_opt_t opts[] = {
     {.name = "force-single",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_forced_single),
-     .help = "Starts alone, without --etcd, in a data directory of a cluster: no other master of it may run any more."},
+     .help = "Starts as the only master, without --etcd, in a data directory of a cluster. No other master of the "
+             "cluster may run."},
     {.name = "term",
      .type = KVP_OPT_U64,
      .offset = offsetof(settings_t, term),
      .fallback = "1",
      .min = 1,
      .max = KVP_TERM_MAX,
-     .help = "The least term to begin with, where nodes obey one that the master does not follow: the log names it."},
+     .help = "The lowest term to start with. For a pool whose nodes obey a higher term than the master accepts; the "
+             "log names the term."},
     {.name = "check",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_checking),
-     .help = "Serves nothing: says what a start would make of the log in --data-dir (`kvpool fsck --data-dir`)."},
+     .help = "Serves nothing: reports how a start would read the log in --data-dir (`kvpool fsck --data-dir`)."},
     {.name = "repair",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_repairing),
-     .help = "With --check: sets aside what is damaged, so that a start goes on with the rest and the nodes."},
+     .help = "With --check: sets the damaged part aside, so that a start continues with the rest of the log and the "
+             "nodes' reports."},
     {.name = "json",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_json),
-     .help = "With --check: one JSON object instead of text."},
+     .help = "With --check: prints one JSON object instead of text."},
 };
 
 static const kvp_conf_spec_t spec = {
@@ -293,8 +295,8 @@ limit_end(void *arg)
     sleep(END_MAX_S);
     if (atomic_load(&d->is_log_closed)) return NULL;
     kvp_log_error("master",
-                  "the log is not closed after %u s, its disk may not answer; the master ends without it, and nothing "
-                  "that was acknowledged is lost dir=%s/log",
+                  "the log is not closed after %u s, its disk may not answer; the master ends now, and no acknowledged "
+                  "request is lost dir=%s/log",
                   END_MAX_S, d->ident.dir);
     _exit(1);
 }
@@ -545,9 +547,10 @@ say_ready(const daemon_t *d)
     kvp_format_hostport(kvp_server_bound(d->server), listen);
     if (d->http != NULL) kvp_format_hostport(&d->http_bound, http);
     if (!kvp_hostport_is_loopback(kvp_server_bound(d->server)))
-        kvp_log_warn("master",
-                     "whoever can connect here can read and remove everything: nobody is authenticated listen=%s",
-                     listen);
+        kvp_log_warn(
+            "master",
+            "clients are not authenticated: every host that can connect here can read and remove all objects listen=%s",
+            listen);
     kvp_log_info("master", "serving listen=%s term=%u data=%s", listen, d->ident.term, d->ident.dir);
     return kvp_daemon_ready_line(listen, path[0] != '\0' ? path : NULL, d->http != NULL ? http : NULL, d->ident.dir);
 }

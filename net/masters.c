@@ -357,7 +357,7 @@ write_why(kvp_masters_t *m, bool is_any_there)
     for (size_t i = 0; i < m->n && etcd[0] == '\0' && len < sizeof m->why; i++) {
         const master_t *x = &m->all[i];
         char at[KVP_HOSTPORT_TEXT_MAX], unknown[128];
-        const char *why = x->conn.fd >= 0 ? "does not say that it leads" : x->why == NULL ? "no answer yet" : x->why;
+        const char *why = x->conn.fd >= 0 ? "does not claim to lead" : x->why == NULL ? "no answer yet" : x->why;
 
         if (x->conn.fd < 0 && x->is_unknown) why = why_unknown(x->why, unknown, sizeof unknown);
         len += (size_t)snprintf(m->why + len, sizeof m->why - len, "%s%s: %s", len > 0 ? "; " : "",

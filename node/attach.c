@@ -210,7 +210,7 @@ find_chunk(kvp_node_t *node, const kvp_node_conn_t *conn, const Kvp__Pb__OpenChu
     if (node->mem == NULL || ask->uuid.len != sizeof node->mem->uuid ||
         memcmp(ask->uuid.data, node->mem->uuid, sizeof node->mem->uuid) != 0)
         return KVP_NO_SEGMENT;
-    *why_out = "no such chunk, or no such role";
+    *why_out = "unknown chunk or role";
     if (ask->chunk >= node->mem->chunk_n || (ask->role != KVP_ACCESS_READ && ask->role != KVP_ACCESS_WRITE))
         return KVP_INVALID;
     *why_out = "the node does not serve by that transport";
@@ -325,7 +325,8 @@ on_drained(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, co
     }
     err = kvp_node_core_drained(node->core, &conn->att, msg->incarnation);
     if (err == KVP_OK && msg->incarnation != 0) kvp_node_keep_writer_over(node, conn->proc, msg->incarnation);
-    reply_plain(conn, frame, err, err == KVP_OK ? "" : "only a process that attached over the Unix socket can say so");
+    reply_plain(conn, frame, err,
+                err == KVP_OK ? "" : "only a process that attached over the Unix socket may send this");
     kvp_pb_free(&pb, msg);
     return KVP_OK;
 }

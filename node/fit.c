@@ -59,8 +59,8 @@ list_keepers(const char *own, char text[OTHERS_TEXT_MAX])
         if (!ask_keeper(dir_path, entry->d_name, &state) || state.held_bytes == 0 || strcmp(state.name, own) == 0)
             continue;
         len += (size_t)snprintf(text + len, OTHERS_TEXT_MAX - len,
-                                "; the keeper of the node \"%s\", which ended, holds %s for %llu s more: start that "
-                                "node again, or free it: kvpool-keeper --name %s --end yes",
+                                "; the keeper of the node \"%s\", which ended, holds %s for another %llu s: start this "
+                                "node again, or free the memory: kvpool-keeper --name %s --end yes",
                                 state.name, kvp_format_mib(state.held_bytes, size),
                                 (unsigned long long)(state.hold_ms / 1000), state.name);
         if (len >= OTHERS_TEXT_MAX) break;
@@ -84,9 +84,8 @@ kvp_node_check_fit(const kvp_node_t *node, uint64_t held_bytes)
     most -= most / MARGIN_SHARE;
     list_keepers(node->name, others);
     kvp_log_error("node",
-                  "%s of memory are more than there is: the largest that fits is %s (--memory of a node, "
-                  "global_segment_size of setup()), for %s has %s left of %s, "
-                  "and the node itself takes some%s",
+                  "%s of memory do not fit: the largest possible is %s (--memory of a node, global_segment_size of "
+                  "setup()), because %s has %s left of %s, and the node itself takes some%s",
                   kvp_format_mib(node->size_bytes, wanted), kvp_format_mib(most, fits), ram.where,
                   kvp_format_mib(has, left), kvp_format_mib(ram.total_bytes, all), others);
     return KVP_NOMEM;

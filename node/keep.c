@@ -322,7 +322,7 @@ adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
         return err;
     }
     if (why == NULL) return KVP_OK;
-    kvp_log_warn("node", "memory is taken anew, and what the keeper has is given up: %s", why);
+    kvp_log_warn("node", "new memory is allocated, and the keeper's memory is given up: %s", why);
     drop_state(node, true);
     if (!has_all) drop_keeper(node, "it broke off");
     return KVP_OK;
@@ -344,7 +344,7 @@ set_up(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
 static const char *
 explain_err(kvp_err_t err)
 {
-    if (err == KVP_VERSION) return "the one that runs is of another version: end it, and this node starts its own";
+    if (err == KVP_VERSION) return "the running keeper is of another version: end it, and this node starts its own";
     return err == KVP_DEADLINE ? "it does not answer" : kvp_err_text(err);
 }
 
@@ -382,7 +382,7 @@ kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf)
         return KVP_SYS;
     }
     if (err != KVP_OK) {
-        kvp_log_warn("node", "memory is taken anew, without a keeper for now: %s", explain_err(err));
+        kvp_log_warn("node", "new memory is allocated, without a keeper for now: %s", explain_err(err));
         drop_keeper(node, "");
         return KVP_OK;
     }

@@ -43,7 +43,7 @@ read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
         err = kvp_transports_default(node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
     if (err == KVP_OK && why[0] != '\0')
         kvp_log_write(kvp_rdma_has_adapter() ? KVP_LOG_INFO : KVP_LOG_DEBUG, "node",
-                      "%s; clients come by the other transports", why);
+                      "%s; clients use the other transports", why);
     for (size_t i = 0; i < node->ops_n; i++)
         if (has_wish || (needed != NULL && kvp_is_listed(needed, node->ops[i]->name))) node->needed |= 1u << i;
     if (err == KVP_OK) return KVP_OK;
@@ -251,9 +251,10 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
     if (err != KVP_OK) goto fail;
     kvp_format_hostport(&node->listen, node->info.addr);
     if (!kvp_hostport_is_loopback(&node->listen))
-        kvp_log_warn("node",
-                     "whoever can connect here can read and write this memory: nobody is authenticated listen=%s",
-                     node->info.addr);
+        kvp_log_warn(
+            "node",
+            "clients are not authenticated: every host that can connect here can read and write this memory listen=%s",
+            node->info.addr);
     memcpy(node->info.unix_path, node->unix_path, sizeof node->info.unix_path);
     node->info.size_bytes = node->size_bytes;
     err = start_threads(node, conf);

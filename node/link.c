@@ -187,7 +187,8 @@ adopt_conn(kvp_node_t *node, const kvp_node_dialed_t *dialed)
         if (err == KVP_STALE_TERM) err = KVP_OK;
     } else {
         if (node->mem != NULL)
-            kvp_log_warn("node", "the master serves another pool: what this node held of the one before is given up");
+            kvp_log_warn("node",
+                         "the master serves another pool: this node's objects of the previous pool are dropped");
         kvp_node_core_forget_pool(node->core);
         err = kvp_node_core_see_term(node->core, dialed->hello.term);
         if (err == KVP_OK) err = kvp_node_make_memory(node, &dialed->hello);
@@ -237,8 +238,8 @@ lose_name(kvp_node_t *node)
     char why[NAME_WHY_MAX];
 
     snprintf(why, sizeof why,
-             "the pool has a node \"%s\" that is connected: if that is not this one's own last connection, "
-             "give each its own --name",
+             "the pool has a connected node \"%s\": unless it is this node's own last connection, give each node its "
+             "own --name",
              node->name);
     lose_link(node, why);
 }
@@ -259,7 +260,7 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
     if (err == KVP_OK && msg->is_reset) {
         kvp_hello_reply_t same = {.term = msg->term, .digest_seed = node->mem->conf.digest_seed};
 
-        kvp_log_warn("node", "the master asks for new memory: what this node held is given up");
+        kvp_log_warn("node", "the master asks for new memory: this node's objects are dropped");
         memcpy(same.pool_id, node->mem->conf.pool_id, sizeof same.pool_id);
         err = kvp_node_make_memory(node, &same);
         if (err == KVP_OK) {
@@ -282,7 +283,7 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
         kvp_node_link_up(node);
         return;
     }
-    kvp_log_info("node", "the master asks what is in the memory");
+    kvp_log_info("node", "the master asks for a report of the memory");
     err = kvp_node_report_begin(node, msg->report == REPORT_WHOLE ? 0 : msg->since > 0 ? msg->since : UINT64_MAX);
     if (err != KVP_OK) lose_link(node, kvp_err_text(err));
 }

@@ -333,7 +333,7 @@ read_conf(const kvpool_p2p_conf_t *conf, opening_t *o)
     o->needs_rdma = o->conf.transports != NULL && o->conf.transports[0] != '\0'; /* its index in the list */
     if (!o->needs_rdma) o->conf.transports = TRANSPORTS_DEFAULT;
     if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
-    if ((o->conf.flags & ~FLAGS_ALL) != 0) return refuse_opening(o, KVP_INVALID, "flags", "there are no such flags");
+    if ((o->conf.flags & ~FLAGS_ALL) != 0) return refuse_opening(o, KVP_INVALID, "flags", "unknown flags");
     if (o->conf.host_id != NULL && strlen(o->conf.host_id) > KVP_HOST_ID_MAX)
         return refuse_opening(o, KVP_INVALID, "host_id", "at most 128 bytes are expected");
     if (kvp_parse_hostport(o->conf.listen, &o->listen) != KVP_OK)

@@ -14,17 +14,17 @@ static const kvp_cli_verb_t verbs[] = {
     {"up", "", "a whole pool on this host, until it is interrupted", kvp_cli_up},
     {"put", "KEY", "store standard input, or a file, under a key", kvp_cli_put},
     {"get", "KEY", "write a value to standard output, or to a file", kvp_cli_get},
-    {"exists", "KEY...", "say whether keys are there", kvp_cli_exists},
+    {"exists", "KEY...", "show which keys are present", kvp_cli_exists},
     {"rm", "KEY... | --regex PATTERN | --all", "remove keys", kvp_cli_rm},
-    {"bump", "", "make all that the tenant has put unfindable, in one step", kvp_cli_bump},
+    {"bump", "", "make all objects of the tenant unfindable, in one step", kvp_cli_bump},
     {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
-    {"stat", "", "how the pool is: nodes, memory, objects, hits, and what is wrong", kvp_cli_stat},
-    {"doctor", "", "what is wrong with this machine or the pool, and what helps", kvp_cli_doctor},
-    {"snapshot", "", "have the master write its log anew, so that files before it go", kvp_cli_snapshot},
+    {"stat", "", "the state of the pool: nodes, memory, objects, hits, and faults", kvp_cli_stat},
+    {"doctor", "", "find faults of this machine or the pool, and name the fixes", kvp_cli_doctor},
+    {"snapshot", "", "make the master write a new base of its log and remove older files", kvp_cli_snapshot},
     {"fsck", "",
-     "whether all that a pool says it has can be read (1: not all, 2: could not be checked); of a stopped one, its log",
+     "check that all objects of a pool can be read (exit 1: not all, 2: not checked), or the log of a stopped pool",
      kvp_cli_fsck},
-    {"master", "switch", "have the master that leads give up its lead to another one", kvp_cli_master},
+    {"master", "switch", "make the leading master hand over to another one", kvp_cli_master},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
     {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},
 };
@@ -37,10 +37,9 @@ print_usage(FILE *to)
     fprintf(to, "usage: kvpool VERB [options] ...\n\nA pool of KV-cache blocks, from the command line.\n\n");
     for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
         fprintf(to, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
-    fprintf(to,
-            "\nkvpool VERB --help tells the verb's options. Every verb takes --master HOST:PORT (or KVPOOL_MASTER),\n"
-            "--deadline, --transports, --tenant and --json.\n"
-            "exit code: 0 done, 1 miss or refused, 2 usage, 3 pool unreachable\n");
+    fprintf(to, "\nkvpool VERB --help lists the verb's options. Every verb takes --master HOST:PORT (or "
+                "KVPOOL_MASTER),\n--deadline, --transports, --tenant and --json.\nexit code: 0 done, 1 miss or "
+                "refused, 2 usage, 3 pool unreachable\n");
 }
 
 /* Returns the edit distance: the letters to insert, delete or replace; at most NAME_MAX_LEN count. */

@@ -32,7 +32,7 @@ typedef struct {
     X(connects, "sessions begun with a master")                                                                        \
     X(attaches, "connections made to nodes")                                                                           \
     X(peer_failures, "nodes given up for a while")                                                                     \
-    X(bypasses, "times that a node was left to the next transport, because one failed that has a port of its own")     \
+    X(bypasses, "times that a node's transport with a port of its own failed, so that the next transport is used")     \
     X(device_direct, "objects moved to or from device memory by adapters, as they lie")                                \
     X(device_direct_bytes, "their bytes")                                                                              \
     X(device_staged, "objects moved to or from device memory through pinned memory of the host")                       \

@@ -268,7 +268,7 @@ choose_verify(opening_t *o)
     kvp_err_t err;
 
     if (o->conf.verify > KVPOOL_VERIFY_ADAPTERS)
-        return refuse_opening(o, KVP_INVALID, "verify", "there is no such way to verify");
+        return refuse_opening(o, KVP_INVALID, "verify", "unknown way to verify");
     err = kvp_verify_read(o->conf.detail, o->conf.detail_cap, &o->conf.verify);
     if (err != KVP_OK) return err;
     o->session.peers.trusts_adapters = o->conf.verify == KVPOOL_VERIFY_ADAPTERS;
@@ -331,7 +331,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     memset(o, 0, sizeof *o);
     if (conf != NULL) {
         if (conf->struct_size != sizeof *conf) {
-            kvp_log_error("client", "struct_size %zu: kvpool_conf_t has another one", conf->struct_size);
+            kvp_log_error("client", "struct_size %zu is not that of kvpool_conf_t", conf->struct_size);
             return KVP_INVALID; /* the place of its detail is unknown */
         }
         o->conf = *conf;
@@ -381,16 +381,15 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
     if (conf->memory_bytes == 0) return KVP_OK;
     err = kvp_node_start(&node, deadline_ns, &pool->node);
     if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* found on the node's thread */
-        kvp_log_error(
-            "client",
-            err == KVP_DEADLINE
-                ? "the node \"%s\" was not mounted in time"
-                : "the pool has a node of the name \"%s\" that is connected, maybe another host's: names are unique "
-                  "in a pool, so give each node its own",
-            conf->name);
+        kvp_log_error("client",
+                      err == KVP_DEADLINE ? "the node \"%s\" was not mounted in time"
+                                          : "the pool already has a connected node with the name \"%s\", maybe another "
+                                            "host's: give each node of a pool its own name",
+                      conf->name);
     if (err != KVP_OK) return err;
     if (!kvp_node_wait_tier(pool->node, deadline_ns))
-        kvp_log_info("client", "what is on SSD is found as soon as the node has read it name=%s", conf->name);
+        kvp_log_info("client", "objects on SSD are found as soon as the node has read their records name=%s",
+                     conf->name);
     return KVP_OK;
 }
 

@@ -95,7 +95,7 @@ switch_leader(kvp_masters_t *m, uint64_t deadline_ns, kvpool_switched_t *out, ch
     err = find_above(m, term, deadline_ns, out);
     out->took_us = (kvp_now_ns() - began_ns) / 1000;
     if (err == KVP_OK && strcmp(out->from, out->to) == 0) {
-        snprintf(detail, 256, "no other master took the lead, and it leads again");
+        snprintf(detail, 256, "no other master took the lead, so this one leads again");
         err = KVP_RETRY_AFTER;
     }
     return err;

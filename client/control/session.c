@@ -167,7 +167,8 @@ look_after_masters(void *arg, kvp_conn_t *conn)
     kvp_mastersession_t *s = arg;
 
     if (kvp_conn_is_broken(conn) || !kvp_masters_tend(s->masters, kvp_conn_hello(conn)->term)) return;
-    kvp_log_info("client", "another master leads, leaving the one of term %u", kvp_conn_hello(conn)->term);
+    kvp_log_info("client", "another master leads now, disconnecting from the master of term %u",
+                 kvp_conn_hello(conn)->term);
     kvp_conn_break(conn);
 }
 
@@ -287,7 +288,7 @@ drop_broken_locked(kvp_mastersession_t *s)
     kvp_link_t *link = s->link;
 
     if (link == NULL || !kvp_conn_is_broken(link->conn)) return;
-    if (!s->is_stopping) kvp_log_info("client", "session with the master is lost, making a new one");
+    if (!s->is_stopping) kvp_log_info("client", "the session with the master is lost, opening a new one");
     s->link = NULL;
     if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
     if (s->lost_n == 0 || kvp_masters_are_several(s->masters)) s->soon_until_ns = 0;

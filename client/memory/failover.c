@@ -37,8 +37,8 @@ kvp_route_leave_out(kvp_peers_t *p, kvp_slot_t *slot, size_t transport, const ch
     slot->silent_ns = slot->avoid_until_ns = 0;
     kvp_count(&p->conf.counters->bypasses, 1);
     kvp_log_write(is_news ? KVP_LOG_INFO : KVP_LOG_DEBUG, "client",
-                  "node %s is not reached by %s (%s): the next transport is taken, and %s tried again now and then; "
-                  "`kvpool doctor` says more",
+                  "node %s is not reached by %s (%s): the next transport is used, and %s is tried again from time to "
+                  "time; `kvpool doctor` shows details",
                   where, ops->name, why, ops->name);
     return true;
 }

@@ -128,7 +128,7 @@ static void
 renew_peer(kvp_peers_t *p, kvp_peer_t *peer)
 {
     if (leave_peer(p, peer, false))
-        kvp_log_info("client", "node %s is attached anew: a device was removed, or came back", peer->where);
+        kvp_log_info("client", "node %s is attached again: a device was removed, or came back", peer->where);
 }
 
 void
@@ -367,7 +367,7 @@ take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path
         err = KVP_STALE;
     } else if (err == KVP_NODE_LOST || err == KVP_FENCED || (kvp_routes_is_fault(err) && err != KVP_NOMEM)) {
         if (err != KVP_NODE_LOST)
-            kvp_log_warn("client", "no data connection to node %s by %s%s: %s (%s); `kvpool doctor` says more",
+            kvp_log_warn("client", "no data connection to node %s by %s%s: %s (%s); `kvpool doctor` shows details",
                          peer->where, peer->tp->ops->name,
                          p->conf.transports_n == 1 ? ", and no other transport was named" : "", kvp_err_text(err),
                          kvp_err_name(err));

@@ -123,7 +123,8 @@ note_drift(kvp_publisher_t *p)
     p->drift_wait_ns = kvp_min_u64(DRIFT_MAX_NS, kvp_max_u64(DRIFT_MIN_NS, 2 * p->drift_wait_ns));
     p->drift_next_ns = now_ns + p->drift_wait_ns;
     p->wants_again = true;
-    kvp_log_warn("conductor", "what is known of a pool has drifted, and is asked for anew instance=%s",
+    kvp_log_warn("conductor",
+                 "the known blocks of a pool have drifted from its own, and a replay is requested instance=%s",
                  p->reg.instance);
 }
 
@@ -401,7 +402,7 @@ kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160
     kvp_publisher_t *old = find_publisher(r, what), *p;
     kvp_err_t err;
 
-    snprintf(why, 160, "there are too many publishers");
+    snprintf(why, 160, "too many publishers are registered");
     if (old != NULL && memcmp(&old->reg, what, sizeof *what) == 0) return KVP_OK;
     if (old == NULL && r->n == KVP_PUBLISHERS_MAX && !end_lost(r)) return KVP_LIMIT;
     if (is_endpoint_taken(r, what, why)) return KVP_HELD;

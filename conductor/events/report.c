@@ -239,28 +239,25 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
         stale_ms = kvp_max_u64(stale_ms, (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
     }
     kvp_index_stats(r->ix, &index);
-    write_metric(out, "degraded", "gauge", "causes for which /health says degraded",
+    write_metric(out, "degraded", "gauge", "causes for which /health answers degraded",
                  kvp_registry_trouble(r, text, sizeof text));
     write_metric(out, "publishers", "gauge", "publishers that are registered", r->n);
     write_metric(out, "unreachable_publishers", "gauge", "publishers of which an endpoint cannot be reached",
                  unreachable);
     write_metric(out, "blocks", "gauge", "blocks that are known", index.blocks);
-    write_metric(out, "resident_blocks", "gauge", "blocks that publishers hold, of each of them", resident);
-    write_metric(out, "index_bytes", "gauge", "memory of blocks, and of what publishers hold", index.bytes + bytes);
+    write_metric(out, "resident_blocks", "gauge", "blocks that each publisher holds", resident);
+    write_metric(out, "index_bytes", "gauge", "memory of the index: blocks, and their holders", index.bytes + bytes);
     write_metric(out, "staleness_ms", "gauge", "longest time for which a publisher's view is not known to be whole, ms",
                  stale_ms);
-    write_metric(out, "messages_total", "counter", "messages that were taken in", messages);
+    write_metric(out, "messages_total", "counter", "accepted messages", messages);
     write_metric(out, "events_total", "counter", "events of them", events);
-    write_metric(out, "skipped_total", "counter", "events that were not taken, which /services tells by their reasons",
-                 skipped);
+    write_metric(out, "skipped_total", "counter", "rejected events; /services shows the reasons", skipped);
     write_metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", gaps);
-    write_metric(out, "replays_total", "counter", "replays that were asked for", replays);
+    write_metric(out, "replays_total", "counter", "requested replays", replays);
     write_metric(out, "unjoined_blocks", "gauge",
-                 "blocks of a pool of which no engine has told where they stand, at the engine that lacks most",
-                 unjoined);
-    write_metric(out, "drifts_total", "counter", "times that a pool's digests were others than what was known of it",
-                 drifts);
-    write_metric(out, "left_out_total", "counter", "blocks that were left out because the index contradicted itself",
+                 "blocks of a pool without a place in any prompt, for the engine that lacks most", unjoined);
+    write_metric(out, "drifts_total", "counter", "times that a pool's digests differed from the known ones", drifts);
+    write_metric(out, "left_out_total", "counter", "blocks left out because the index contradicted itself",
                  index.left_out);
-    write_metric(out, "drops_total", "counter", "times that what a publisher holds was given up", drops);
+    write_metric(out, "drops_total", "counter", "times that all blocks of a publisher were dropped", drops);
 }

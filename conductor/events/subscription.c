@@ -360,9 +360,8 @@ is_from_source(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
     keep_topic(&frames[0], s->refused_topic);
     if (s->refused++ == 0)
         kvp_log_warn("conductor",
-                     "another engine publishes at an endpoint that is in use, and is refused: give each engine an "
-                     "endpoint of "
-                     "its own endpoint=%s topic=%s refused=%s",
+                     "a second engine publishes at an endpoint in use, and is refused: give each engine its own "
+                     "endpoint endpoint=%s topic=%s refused=%s",
                      s->endpoint, s->topic, s->refused_topic);
     return false;
 }

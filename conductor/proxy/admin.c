@@ -45,7 +45,7 @@ kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
     if (err == KVP_OK && comma != NULL && comma[1] == '\0') err = KVP_INVALID;
     if (err == KVP_OK) err = add_server(p, role, url, comma == NULL ? "" : comma + 1);
     if (err == KVP_LIMIT)
-        kvp_log_error("proxy", "there are too many servers: %s", text);
+        kvp_log_error("proxy", "too many servers: %s", text);
     else if (err != KVP_OK)
         kvp_log_error("proxy", "%s is not http://HOST:PORT%s", text,
                       role == KVP_SERVER_PREFILL ? ", alone or with ,BOOTSTRAP_PORT or ,BOOTSTRAP_HOST:PORT" : "");
@@ -166,7 +166,7 @@ on_post(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
         kvp_http_error(
             response, err == KVP_LIMIT ? 503 : 400, "%s",
             err == KVP_LIMIT
-                ? "there are too many servers"
+                ? "too many servers"
                 : "only a prefill server has a bootstrap server, which has a port above 0, and https:// is not "
                   "spoken here");
 }
@@ -180,7 +180,7 @@ on_delete(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     if (kvp_proxy_remove(arg, r.role, r.url) == KVP_OK)
         write_servers(arg, response);
     else
-        kvp_http_error(response, 404, "there is no such server");
+        kvp_http_error(response, 404, "unknown server");
 }
 
 kvp_err_t

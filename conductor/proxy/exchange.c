@@ -287,8 +287,8 @@ take_params(kvp_exchange_t *x)
         kvp_count(&x->shared->stats.plain);
         if (!atomic_exchange(&x->shared->is_without_params, true))
             kvp_log_warn("proxy",
-                         "a prefill server answers without kv_transfer_params, so that the decode server computes "
-                         "all again: has its connector a bootstrap port? server=%s",
+                         "a prefill server answers without kv_transfer_params, so the decode server computes the "
+                         "prompt again: check that its connector has a bootstrap port server=%s",
                          s->url);
         return true;
     }
@@ -390,7 +390,7 @@ on_bootstrap_end(void *arg, const char *why, kvp_call_fate_t fate)
         send_prefill(x);
         return;
     }
-    snprintf(x->why, sizeof x->why, "a bootstrap server tells no engine: %.200s",
+    snprintf(x->why, sizeof x->why, "a bootstrap server's answer names no engine: %.200s",
              why == NULL ? "its answer is another one" : why);
     end_server(x, KVP_SERVER_FAILED);
     send_again(x);
@@ -601,10 +601,12 @@ on_told(void *arg, const char *why, kvp_call_fate_t fate)
     kvp_count(&p->stats.unrouted);
     kvp_route_done(p, x->up, told.route);
     if (!p->is_lost && is_told)
-        kvp_log_warn("proxy", "the router chose what is no server here that is to be used, so the load does: url=%s",
-                     told.url);
+        kvp_log_warn(
+            "proxy",
+            "the router chose a server that is not available here, so the server with the least load is used: url=%s",
+            told.url);
     else if (!p->is_lost)
-        kvp_log_warn("proxy", "the router could not choose, so the load does: %.*s",
+        kvp_log_warn("proxy", "the router could not choose, so the server with the least load is used: %.*s",
                      why != NULL ? 200 : (int)kvp_min_u64(x->told.len, 200), why != NULL ? why : text);
     p->is_lost = true;
     (void)pick_server(x, role_of(x));

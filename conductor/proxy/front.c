@@ -275,7 +275,7 @@ on_metrics(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
     COUNTER("plain_total", "requests that were decoded without their prefill", p->stats.plain);
     COUNTER("gone_total", "clients that went before their answer was whole", p->stats.gone);
     COUNTER("routed_total", "servers that the router chose", p->stats.routed);
-    COUNTER("unrouted_total", "times that it could not, so that the load did", p->stats.unrouted);
+    COUNTER("unrouted_total", "requests that the router could not place, so the load decided", p->stats.unrouted);
 #undef COUNTER
     n += snprintf(text + n, sizeof text - (size_t)n,
                   "# HELP kvpool_proxy_open requests under way\n# TYPE kvpool_proxy_open gauge\nkvpool_proxy_open %u\n"

@@ -287,10 +287,7 @@ write_reason(const kvp_choice_t *r, const kvp_candidate_t *c, const kvp_answer_t
                  r->has_affinity ? "; its session was here before" : "", more);
     }
     const size_t at = strlen(text);
-    if (r->is_away)
-        snprintf(
-            text + at, sizeof text - at,
-            "; no connection to its server could be made, or its server is left out, and so it is with all others");
+    if (r->is_away) snprintf(text + at, sizeof text - at, "; its server is unreachable or left out, like all others");
     kvp_jsonw_text(w, "reason", text);
 }
 
@@ -674,16 +671,13 @@ kvp_routes_write_metrics(kvp_routes_t *routes, kvp_buf_t *out)
     pthread_mutex_unlock(&routes->mutex);
     n = snprintf(
         text, sizeof text,
-        "# HELP kvpool_conductor_routes_total requests that were routed\n# TYPE kvpool_conductor_routes_total counter\n"
-        "kvpool_conductor_routes_total %llu\n"
-        "# HELP kvpool_conductor_routes_without_tokens_total of these, by load alone\n# TYPE "
-        "kvpool_conductor_routes_without_tokens_total counter\n"
-        "kvpool_conductor_routes_without_tokens_total %llu\n"
-        "# HELP kvpool_conductor_routes_expired_total routes that nobody ended\n# TYPE "
-        "kvpool_conductor_routes_expired_total counter\n"
-        "kvpool_conductor_routes_expired_total %llu\n"
-        "# HELP kvpool_conductor_routes_open routes under way\n# TYPE kvpool_conductor_routes_open gauge\n"
-        "kvpool_conductor_routes_open %u\n",
+        "# HELP kvpool_conductor_routes_total routed requests\n# TYPE kvpool_conductor_routes_total "
+        "counter\nkvpool_conductor_routes_total %llu\n# HELP kvpool_conductor_routes_without_tokens_total of these, "
+        "routed by load alone\n# TYPE kvpool_conductor_routes_without_tokens_total "
+        "counter\nkvpool_conductor_routes_without_tokens_total %llu\n# HELP kvpool_conductor_routes_expired_total "
+        "routes that nobody ended\n# TYPE kvpool_conductor_routes_expired_total "
+        "counter\nkvpool_conductor_routes_expired_total %llu\n# HELP kvpool_conductor_routes_open routes under way\n# "
+        "TYPE kvpool_conductor_routes_open gauge\nkvpool_conductor_routes_open %u\n",
         (unsigned long long)st.routes, (unsigned long long)without, (unsigned long long)st.expired, st.open);
     kvp_buf_append(out, text, (size_t)n);
 }

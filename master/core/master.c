@@ -184,7 +184,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_remove_fini(m);
     kvp_gone_forget(&m->prot);
     kvp_journal_fini(&m->log);
-    kvp_replay_fini(m);
+    kvp_buf_fini(&m->replay.rest);
     kvp_buf_fini(&m->cat.fresh_commits);
     kvp_umap_fini(&m->peers.by_conn);
     kvp_umap_fini(&m->peers.by_incarnation);

@@ -149,7 +149,7 @@ kvp_publisher_log(kvp_eventpub_t *p, const void *records, size_t len)
         return;
     }
     p->is_lost = true;
-    kvp_log_warn("events", "events are published too slowly: some are given up, and subscribers get all anew");
+    kvp_log_warn("events", "events are published too slowly: some are dropped, and subscribers get a snapshot");
     pthread_mutex_lock(&p->mutex);
     p->stats.events_lost++;
     pthread_mutex_unlock(&p->mutex);

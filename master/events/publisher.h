@@ -19,14 +19,14 @@ typedef struct {
 
 /* Figures. X(name, help), marked as in KVP_MASTER_STATS. */
 #define KVP_PUBLISHER_STATS(X)                                                                                         \
-    X(events_published, "KV events that were published")                                                               \
+    X(events_published, "published KV events")                                                                         \
     X(events_messages, "messages in which they were")                                                                  \
-    X(events_lost, "times that events were given up, because they came faster than they could be published")           \
-    X(events_replays, "replays that subscribers asked for")                                                            \
-    X(events_snapshots, "of these, with a snapshot, for what was asked for was not kept any more")                     \
-    X(events_abandoned, "replays that were given up, because their subscriber did not read")                           \
-    X(events_objects, "objects that are said to be somewhere (gauge)")                                                 \
-    X(events_queue_bytes, "bytes of the log that wait to be published (gauge)")
+    X(events_lost, "times that events were dropped, because they came faster than they could be published")            \
+    X(events_replays, "replays requested by subscribers")                                                              \
+    X(events_snapshots, "of these, answered with a snapshot, because the requested events were not kept any more")     \
+    X(events_abandoned, "replays ended because their subscriber did not read")                                         \
+    X(events_objects, "objects that are published as present (gauge)")                                                 \
+    X(events_queue_bytes, "bytes of the log not published yet (gauge)")
 
 typedef struct {
 #define KVP_PUBLISHER_STAT_FIELD(name, help) uint64_t name;

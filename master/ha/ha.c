@@ -136,7 +136,7 @@ end_reading(kvp_ha_t *ha, bool is_empty)
     }
     if (err == KVP_OK) err = kvp_log_writer_attach(ha->conf.log, kvp_ha_core_of(ha), kept);
     if (err != KVP_OK) {
-        kvp_log_error("master", "cannot use the log: %s; remove the directory to begin anew dir=%s/log",
+        kvp_log_error("master", "cannot use the log: %s; remove the directory to begin with an empty log dir=%s/log",
                       err == KVP_INVALID ? "it is of another pool" : kvp_err_text(err), ha->conf.ident->dir);
         exit(1);
     }
@@ -217,7 +217,7 @@ on_follow_reply(void *arg, const kvp_follow_reply_t *reply)
     if (end > 0 && kvp_master_log_term(kvp_ha_core_of(ha)) > 0)
         kvp_log_warn("master", "standby: the leader's log differs from ours: ours is cut from position %llu to %llu%s",
                      (unsigned long long)end, (unsigned long long)reply->position,
-                     reply->is_anew ? ", where it begins anew" : "");
+                     reply->is_anew ? ", and reads the leader's log from the beginning" : "");
     kvp_ha_read_again(ha, reply->position, reply->is_anew);
     return KVP_CLOSED;
 }
@@ -240,8 +240,10 @@ on_follow_log(void *arg, uint64_t position, const void *bytes, size_t len, uint6
     if (ha->state != KVP_HA_FOLLOWS) return KVP_CLOSED;
     err = kvp_master_follow(kvp_ha_core_of(ha), bytes, len);
     if (err == KVP_CORRUPT || err == KVP_VERSION) {
-        kvp_log_error("master", "standby: what the leader sends at position %llu is not what follows: %s; begins anew",
-                      (unsigned long long)position, kvp_err_text(err));
+        kvp_log_error(
+            "master",
+            "standby: the leader's records at position %llu do not continue this log: %s; reads the leader's log again",
+            (unsigned long long)position, kvp_err_text(err));
         drop_whole_log(ha);
         return err;
     }
@@ -267,7 +269,7 @@ follow_on(kvp_ha_t *ha, uint64_t now_ns)
     const uint64_t end = kvp_log_writer_end(ha->conf.log);
 
     if (ha->conf.log->has_sync_failed) { /* records written before that may be lost, in unknown places */
-        kvp_log_error("master", "standby: the log could not be synced, and begins anew dir=%s/log",
+        kvp_log_error("master", "standby: the log could not be synced: an empty log begins dir=%s/log",
                       ha->conf.ident->dir);
         drop_whole_log(ha);
         return;
@@ -363,8 +365,10 @@ take_pool(kvp_ha_t *ha)
         return;
     }
     if (!ident->is_new) {
-        kvp_log_error("master", "the data directory is of another pool than cluster %s; remove it to begin anew dir=%s",
-                      ha->conf.cluster, ident->dir);
+        kvp_log_error(
+            "master",
+            "the data directory belongs to another pool than cluster %s; remove it to join the cluster dir=%s",
+            ha->conf.cluster, ident->dir);
         exit(1);
     }
     if (ha->state == KVP_HA_LEADS) return;
@@ -398,8 +402,8 @@ look_for_end(kvp_ha_t *ha, uint64_t now_ns)
 
     if (e->twin_ns != 0 && now_ns - e->twin_ns > TWIN_TTLS * ha->conf.ttl_s * KVP_NS_PER_S) {
         kvp_log_error("master",
-                      "another master is there with this data directory's id: one of the two is a copy; remove it, "
-                      "and begin with an empty one dir=%s",
+                      "another running master has this data directory's id: one of the two directories is a copy; "
+                      "remove the copy, and start that master with an empty directory dir=%s",
                       ha->conf.ident->dir);
         exit(1);
     }

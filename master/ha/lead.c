@@ -69,13 +69,12 @@ kvp_ha_begin_lead(kvp_ha_t *ha)
     kvp_follower_rest(ha->follower);
     kvp_master_set_leader(core, "");
     if (e->is_unsafe)
-        kvp_log_warn(
-            "master",
-            "no member of the in-sync set came within %u s: this master leads without what only they know, and asks "
-            "the nodes: what was removed last may be back",
-            ha->conf.ttl_s);
+        kvp_log_warn("master",
+                     "no member of the in-sync set came within %u s: this master leads without their records, and asks "
+                     "the nodes for their objects: the last removals may be undone",
+                     ha->conf.ttl_s);
     if (kvp_master_lead(core, e->own_term, is_level, kvp_boot_ns()) != KVP_OK) {
-        kvp_log_error("master", "elected in term %u, which is not above that of the log, %u", e->own_term, log_term);
+        kvp_log_error("master", "elected in term %u, which is not above the log's term %u", e->own_term, log_term);
         kvp_election_resign(&ha->election);
         return;
     }

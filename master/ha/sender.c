@@ -99,7 +99,7 @@ find_refusal(const kvp_sender_t *s, const Kvp__Pb__Follow *msg, const kvp_master
     if (strcmp(msg->id, s->self) == 0) return "it has the leader's id";
     if (is_other) return "its log is of another pool";
     *err_out = KVP_BUSY;
-    return s->n == KVP_STANDBYS_MAX ? "there are too many standbys" : NULL;
+    return s->n == KVP_STANDBYS_MAX ? "too many standbys" : NULL;
 }
 
 static void
@@ -114,7 +114,7 @@ begin_standby(kvp_sender_t *s, uint64_t conn, const char *id, uint64_t position,
     t = find_standby(s, 0);
     *t = (kvp_standby_t){.conn = conn, .sent = position, .heard_ns = now_ns, .said_ns = now_ns};
     snprintf(t->id, sizeof t->id, "%s", id);
-    if (kvp_insync_add(&s->insync, id, position, now_ns) == NULL) kvp_panic("more standbys than there may be");
+    if (kvp_insync_add(&s->insync, id, position, now_ns) == NULL) kvp_panic("too many standbys");
     s->n++;
     kvp_log_info("master", "standby %s follows from position %llu of %llu", id, (unsigned long long)position,
                  (unsigned long long)kvp_log_writer_end(s->log));
@@ -238,7 +238,7 @@ send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t
     }
     kvp_buf_fini(&out);
     if (err != KVP_OK) { /* a base has replaced its missing records: the standby connects again to get the base */
-        kvp_log_info("master", "standby %s is too far behind, and begins anew", t->id);
+        kvp_log_info("master", "standby %s is too far behind: it reads the log from the beginning", t->id);
         kvp_server_end(s->server, t->conn);
         forget_standby(s, t);
     }

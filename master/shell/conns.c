@@ -508,7 +508,7 @@ kvp_server_on_accept(void *arg, int fd, bool is_unix)
 
     if (conn == NULL || !take_slot(server, conn)) {
         server->stats.refused++;
-        kvp_server_log_complaint(server, NULL, "connection refused: there are too many");
+        kvp_server_log_complaint(server, NULL, "connection refused: too many connections");
         free(conn);
         close(fd);
         return;

@@ -157,7 +157,8 @@ lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *i
     if (!is_looking) make_dirs(ident->dir);
     ident->dir_fd = open(ident->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (is_looking && ident->dir_fd >= 0 && faccessat(ident->dir_fd, FILE_NAME, F_OK, 0) != 0) {
-        kvp_log_write(level, "master", "no pool is kept here: there is no file %s dir=%s", FILE_NAME, ident->dir);
+        kvp_log_write(level, "master", "this directory has no pool: the file %s is missing dir=%s", FILE_NAME,
+                      ident->dir);
         return KVP_NOT_FOUND;
     }
     if (ident->dir_fd >= 0) ident->lock_fd = openat(ident->dir_fd, LOCK_NAME, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -226,8 +227,9 @@ kvp_ident_open(const char *dir, uint32_t least_term, bool takes_term, kvp_ident_
     } else if (lock_dir(default_dir(buf, sizeof(buf)), false, KVP_LOG_WARN, &ident) == KVP_OK) {
         err = take_term(&ident, least_term, takes_term);
     } else {
-        kvp_log_warn("master",
-                     "nothing is kept: after a restart the pool is known only if a node tells it; see --data-dir");
+        kvp_log_warn(
+            "master",
+            "without --data-dir nothing is kept: after a restart the master knows the pool only if a node names it");
         keep_nothing(&ident, least_term);
     }
     if (err != KVP_OK) {
@@ -290,7 +292,7 @@ kvp_ident_join(kvp_ident_t *ident, const char *cluster)
     }
     err = read_cluster(ident, was, ident->id);
     if (err == KVP_OK && strcmp(was, cluster) != 0) {
-        kvp_log_error("master", "the data directory is one of cluster %s, and not of %s dir=%s", was, cluster,
+        kvp_log_error("master", "the data directory belongs to cluster %s, and not to %s dir=%s", was, cluster,
                       ident->dir);
         return KVP_INVALID;
     }
@@ -307,8 +309,8 @@ kvp_ident_may_be_alone(const kvp_ident_t *ident)
 
     if (ident->dir_fd < 0 || read_cluster(ident, was, id) == KVP_NOT_FOUND) return KVP_OK;
     kvp_log_error("master",
-                  "the data directory is one of cluster %s, and another master may lead it: give --etcd and --cluster, "
-                  "or --force-single if no other one runs dir=%s",
+                  "the data directory belongs to cluster %s, which another master may lead: give --etcd and --cluster, "
+                  "or --force-single if no other master runs dir=%s",
                   was, ident->dir);
     return KVP_INVALID;
 }

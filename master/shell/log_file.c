@@ -179,8 +179,8 @@ kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new)
     err = kvp_log_file_look(lf, dir_fd, dir);
     if (err != KVP_OK || (!is_new && !lf->may_lack_end)) return err;
     if (lf->files > 0)
-        kvp_log_warn("master", "%s: it is begun anew, and nodes are asked dir=%s/log",
-                     is_new ? "the log is of a pool that is not known here any more"
+        kvp_log_warn("master", "%s: a new log begins, and nodes are asked for their objects dir=%s/log",
+                     is_new ? "the log belongs to a pool that is not known here any more"
                             : "the log is of another boot of this machine, or of another one, and may lack its end",
                      lf->dir);
     if (!is_new) return KVP_OK;

@@ -106,10 +106,11 @@ restore_core(void *arg, const void *bytes, size_t len)
 static kvp_err_t
 log_refusal(const char *dir, kvp_err_t err)
 {
-    const char *why = err == KVP_INVALID
-                          ? "it is of another pool; remove the directory to begin anew, or give another --data-dir"
-                      : err == KVP_LIMIT ? "no term is left"
-                                         : "it is of a later version of kvpool-master";
+    const char *why =
+        err == KVP_INVALID
+            ? "it belongs to another pool; remove the directory to begin with an empty log, or give another --data-dir"
+        : err == KVP_LIMIT ? "no term is left"
+                           : "it is of a later version of kvpool-master";
 
     kvp_log_error("master", "cannot use the log: %s dir=%s/log", why, dir);
     return err;

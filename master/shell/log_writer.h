@@ -19,11 +19,11 @@
 /* Figures. X(name, help), marked as in KVP_MASTER_STATS. */
 #define KVP_LOG_STATS(X)                                                                                               \
     X(log_bytes, "bytes of the log's files (gauge)")                                                                   \
-    X(log_waiting_bytes, "bytes of the log that are not written yet (gauge)")                                          \
-    X(log_written_bytes, "bytes of the log that were written")                                                         \
+    X(log_waiting_bytes, "bytes of the log not written yet (gauge)")                                                   \
+    X(log_written_bytes, "written bytes of the log")                                                                   \
     X(log_writes, "writes of the log")                                                                                 \
     X(log_writes_handed_over, "of these, by another thread")                                                           \
-    X(log_bases, "bases that were begun because the files had grown")                                                  \
+    X(log_bases, "bases begun because the files had grown")                                                            \
     X(log_write_longest_ns, "longest write of the loop's own thread, ns (gauge)")                                      \
     X(log_syncs, "syncs of the log")                                                                                   \
     X(log_sync_longest_ns, "longest sync of the log, ns (gauge)")                                                      \

@@ -9,12 +9,14 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(kvp_node_opts_t, masters),
      .fallback = "127.0.0.1:50051",
      .metavar = "HOST:PORT[,HOST:PORT]",
-     .help = "The pool's masters, or etcd://HOST:PORT[;HOST:PORT]: the members of the etcd that knows them."},
+     .help =
+         "The pool's masters, or etcd://HOST:PORT[;HOST:PORT]: the members of the etcd in which they are registered."},
     {.name = "cluster",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, cluster),
      .metavar = "NAME",
-     .help = "Where etcd names the masters: what their --cluster says. Default: $MC_STORE_CLUSTER_ID, else kvpool."},
+     .help = "The cluster name under which etcd lists the masters: their --cluster. Default: $MC_STORE_CLUSTER_ID, "
+             "else kvpool."},
     {.name = "name",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, name),
@@ -24,72 +26,71 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(kvp_node_opts_t, memory_bytes),
      .fallback = "4GiB",
      .min = 64u << 10,
-     .help =
-         "Memory that it gives to the pool; what describes the objects comes on top. N% is a share of the memory of "
-         "the machine or of its control group, whichever is smaller. The node refuses a size that does not fit."},
+     .help = "Memory that the node gives to the pool. Memory for the objects' descriptors comes on top. N% is a share "
+             "of the memory of the machine or of its control group, whichever is smaller. The node refuses a size that "
+             "does not fit."},
     {.name = "ssd",
      .type = KVP_OPT_STRINGS,
      .offset = offsetof(kvp_node_opts_t, ssd),
      .metavar = "DIR:SIZE",
-     .help = "An SSD tier: what leaves memory is kept in a file of that size in DIR. Given several times, for a device "
-             "each."},
+     .help = "An SSD tier: objects that leave memory are kept in a file of this size in DIR. May be given several "
+             "times, once for each device."},
     {.name = "ssd-writes",
      .type = KVP_OPT_BYTES,
      .offset = offsetof(kvp_node_opts_t, ssd_writes),
      .fallback = "0",
-     .help =
-         "Bytes a day that are written to the SSD tier at most, to spare the devices; 0 = any. What is over that is "
-         "not kept."},
+     .help = "The most bytes a day that are written to the SSD tier, to spare the devices; 0 = no limit. Objects "
+             "beyond it are not written."},
     {.name = "chunk-bytes",
      .type = KVP_OPT_BYTES,
      .offset = offsetof(kvp_node_opts_t, chunk_bytes),
      .min = 64u << 10,
      .max = 64ull << 30,
-     .help = "Memory is cut into chunks of this size; no object is larger than one. Default: a sixteenth, from 16MiB "
-             "to 256MiB; "
-             "more where that would be over 1024 chunks."},
+     .help = "Memory is cut into chunks of this size, and no object is larger than a chunk. Default: a sixteenth of "
+             "the memory, from 16MiB to 256MiB; larger if there would be over 1024 chunks."},
     {.name = "listen",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, listen),
      .fallback = "127.0.0.1:0",
      .metavar = "HOST:PORT",
-     .help = "Where clients connect; other hosts must reach it. Port 0 is any free port."},
+     .help = "The address at which clients connect; other hosts must reach it. Port 0 = any free port."},
     {.name = "transports",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, transports),
      .metavar = "NAME[,NAME]",
-     .help = "How clients may move bytes. Default: shm,rdma,tcp, without rdma where there is no device."},
+     .help = "The transports that clients may use. Default: shm,rdma,tcp, without rdma if there is no device."},
     {.name = "rdma-device",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, rdma_device),
      .metavar = "NAME[:PORT][,NAME[:PORT]]",
-     .help = "Which RDMA devices are used, as `kvpool doctor` lists them. Default: all with an active port."},
+     .help = "The RDMA devices to use, as `kvpool doctor` lists them. Default: all with an active port."},
     {.name = "rdma-gid-index",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, rdma_gid_index),
      .metavar = "N",
-     .help = "Which GID of each port is used. Default: that of its IPv4 address, of RoCE v2."},
+     .help = "The GID index of each port. Default: the RoCE v2 GID of its IPv4 address."},
     {.name = "http",
      .type = KVP_OPT_HOSTPORT,
      .offset = offsetof(kvp_node_opts_t, http),
      .fallback = "none",
-     .help = "Where /health and /metrics are served; `none` serves them nowhere."},
+     .help = "The address at which /health and /metrics are served; `none` = not served."},
     {.name = "rest",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(kvp_node_opts_t, has_rest),
      .fallback = "no",
-     .help = "Serve objects under /api/ of --http, to whoever reaches it: put, get, exist, remove, remove_all."},
+     .help =
+         "Serve objects under /api/ of --http, to every host that reaches it: put, get, exist, remove, remove_all."},
     {.name = "host-id",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, host_id),
-     .help = "Which host this is; programs with another one do not share memory. Default: the machine's id."},
+     .help = "The id of this host; only programs with the same id share memory. Default: the machine's id."},
     {.name = "runtime-dir",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, runtime_dir),
      .metavar = "DIR",
-     .help = "Where the socket for this host's processes lies, mode 0700, or 0750 for its group; the master's is "
-             "looked for "
-             "there, too. Default: $XDG_RUNTIME_DIR/kvpool, /run/kvpool for root, or /tmp/kvpool-UID."},
+     .help =
+         "The directory of the socket for this host's processes, mode 0700, or 0750 for its group. The master's socket "
+         "is looked for there, too. Default: $XDG_RUNTIME_DIR/kvpool, /run/kvpool for root, or /tmp/kvpool-UID."},
     {.name = "trust-uid",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, trust_uid),
@@ -100,28 +101,27 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(kvp_node_opts_t, keeper),
      .fallback = "auto",
      .choices = "none|auto|until-stop",
-     .help = "Whether a process of its own holds the memory for the next node of this name: auto does whatever way "
-             "this one ends, until-stop "
-             "unless it is stopped by a signal that it takes, none never."},
+     .help = "A keeper process holds the memory for the next node of this name. auto: however this node ends; "
+             "until-stop: unless a signal stops the node; none: no keeper."},
     {.name = "keeper-hold",
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(kvp_node_opts_t, keeper_hold_ns),
      .fallback = "10m",
      .max = 30ull * 86400u * 1000000000u,
-     .help =
-         "How long it holds the memory with no node. As --node-forget of the master: then nobody knows what is there."},
+     .help = "How long the keeper holds the memory without a node. More than the master's --node-forget is of no use: "
+             "the master has forgotten the objects by then."},
     {.name = "lanes",
      .type = KVP_OPT_U64,
      .offset = offsetof(kvp_node_opts_t, lanes),
      .fallback = "0",
      .max = 8,
-     .help = "Threads that serve bytes over the network; 0 is one for each 8 CPUs."},
+     .help = "Threads that serve bytes over the network; 0 = one for each 8 CPUs."},
     {.name = "populate",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(kvp_node_opts_t, has_populate),
      .fallback = "yes",
-     .help = "Touch all memory in the background, so that no put waits for pages. Takes half of one processor while it "
-             "lasts."},
+     .help = "Touch all memory in the background, so that no put waits for pages. Takes half of one processor until it "
+             "is done."},
 };
 
 const kvp_conf_spec_t kvp_node_spec = {

@@ -138,7 +138,7 @@ kvp_keeper_link_call(kvp_keeper_link_t *l, bool is_new)
     } else if (kvp_keeper_is_peer(l->fd)) {
         err = say_hello(l, is_new);
     } else {
-        kvp_log_error("node", "who listens at %s is of another user", l->at.sun_path);
+        kvp_log_error("node", "the listener at %s belongs to another user", l->at.sun_path);
         err = KVP_SYS;
     }
     if (err != KVP_OK) kvp_keeper_link_close(l);

@@ -61,17 +61,17 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_DURATION_NS,
      .offset = offsetof(settings_t, idle_ns),
      .fallback = "60s",
-     .help = "How long it stays with no node and no memory; 0s is for ever."},
+     .help = "How long the keeper runs without a node and without memory; 0s = for ever."},
     {.name = "detach",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_detached),
      .fallback = "no",
-     .help = "Go on in the background once it listens."},
+     .help = "Continue in the background once it listens."},
     {.name = "end",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_end),
      .fallback = "no",
-     .help = "Have the keeper of that name give its memory back and end, unless its node runs."},
+     .help = "Make the keeper with the name free its memory and end, unless its node runs."},
 };
 
 static const kvp_conf_spec_t spec = {

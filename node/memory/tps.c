@@ -128,8 +128,8 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
         if (has_port) kvp_log_divert(NULL, 0);
         if (err == KVP_OK && why[0] != '\0') kvp_log_warn("node", "%s: %s", ops[i]->name, why);
         if (err != KVP_OK && is_optional) {
-            kvp_log_info("node", "the memory is not served by %s, and by the other transports all the same: %s",
-                         ops[i]->name, why[0] != '\0' ? why : kvp_err_text(err));
+            kvp_log_info("node", "the memory is not served by %s, but by the other transports: %s", ops[i]->name,
+                         why[0] != '\0' ? why : kvp_err_text(err));
             continue;
         }
         if (err == KVP_OK) err = start_lanes(t, t->tps[t->tps_n - 1], lanes);

@@ -85,7 +85,7 @@ has_space(const kvp_tier_device_file_t *dev, const struct stat *st)
     if (has >= dev->geo.size_bytes || fstatvfs(dev->fd, &vfs) != 0) return true;
     left = (uint64_t)vfs.f_bavail * vfs.f_frsize;
     if (dev->geo.size_bytes - has <= left) return true;
-    kvp_log_error("tier", "the disk has not so much space: %lu MiB are wanted and %lu MiB are free dir=%s",
+    kvp_log_error("tier", "the disk is too small: %lu MiB are needed and %lu MiB are free dir=%s",
                   (unsigned long)((dev->geo.size_bytes - has) >> 20), (unsigned long)(left >> 20), dev->dir);
     return false;
 }
@@ -146,7 +146,7 @@ self_test(kvp_tier_device_file_t *dev, uint8_t *blocks)
     else if (!move_all(dev, again, 2 * KVP_TIER_BLOCK, KVP_TIER_TEST_OFF, false))
         err = log_failure(dev, KVP_SYS, "read from the file");
     else if (memcmp(blocks, again, 2 * KVP_TIER_BLOCK) != 0) {
-        kvp_log_error("tier", "the file gives back other bytes than were written dir=%s", dev->dir);
+        kvp_log_error("tier", "the file returns other bytes than were written dir=%s", dev->dir);
         err = KVP_SYS;
     }
     free(again);
@@ -166,7 +166,7 @@ take_super(kvp_tier_device_file_t *dev, const uint8_t *blocks)
         if (first == KVP_PROTO || second == KVP_PROTO)
             return log_refusal(dev, KVP_TIER_FILE " is there, and is no file of kvpool");
         if (first == KVP_CORRUPT)
-            kvp_log_warn("tier", "the superblock is damaged: what was there is given up dir=%s", dev->dir);
+            kvp_log_warn("tier", "the superblock is damaged: all records on the device are given up dir=%s", dev->dir);
         return KVP_OK;
     }
     if (strcmp(found.name, dev->super.name) != 0) {
@@ -177,7 +177,7 @@ take_super(kvp_tier_device_file_t *dev, const uint8_t *blocks)
     if (dev->has_super)
         dev->super = found;
     else
-        kvp_log_warn("tier", "the size is another one: what was there is given up dir=%s", dev->dir);
+        kvp_log_warn("tier", "the size has changed: all records on the device are given up dir=%s", dev->dir);
     return KVP_OK;
 }
 

@@ -51,7 +51,7 @@ static void
 leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     kvp_log_error("tier",
-                  "the device does not answer: the node does without it, and begins it anew at a later start dir=%s",
+                  "the device does not answer: the node runs without it, and empties it at a later start dir=%s",
                   dev->dir);
     dev->is_left_out = true;
     tier->is_leaked = true;

@@ -81,9 +81,9 @@ typedef struct {
 /* Figures; those marked (gauge) can fall. X(name, help) */
 #define KVP_TIER_STATS(X)                                                                                              \
     X(records, "records that can be read (gauge)")                                                                     \
-    X(live_bytes, "bytes of them on the devices (gauge)")                                                              \
-    X(size_bytes, "bytes of the pages of all devices that work (gauge)")                                               \
-    X(free_pages, "pages in which nothing is (gauge)")                                                                 \
+    X(live_bytes, "bytes of these records on the devices (gauge)")                                                     \
+    X(size_bytes, "bytes of the pages of all working devices (gauge)")                                                 \
+    X(free_pages, "empty pages (gauge)")                                                                               \
     X(devices_failed, "devices that are switched off (gauge)")                                                         \
     X(devices_stalled, "devices that do not answer (gauge)")                                                           \
     X(index_bytes, "memory of the index (gauge)")                                                                      \
@@ -93,13 +93,13 @@ typedef struct {
     X(reads, "records read")                                                                                           \
     X(read_bytes, "payload bytes of them")                                                                             \
     X(drops, "records dropped")                                                                                        \
-    X(stale_writes, "writes of extents that were another object's by then")                                            \
-    X(refused_writes, "writes for which there was no room, or no budget")                                              \
-    X(corrupt, "records whose sums were wrong")                                                                        \
-    X(io_errors, "reads and writes that failed")                                                                       \
-    X(stalls, "reads and writes that are or were under way for 2 s")                                                   \
-    X(pages_reclaimed, "pages given up")                                                                               \
-    X(relocated, "records that were worth keeping then")
+    X(stale_writes, "writes ended because the extent belonged to another object by then")                              \
+    X(refused_writes, "writes refused for lack of room or budget")                                                     \
+    X(corrupt, "records with wrong sums")                                                                              \
+    X(io_errors, "failed reads and writes")                                                                            \
+    X(stalls, "reads and writes that took 2 s or more, or still do")                                                   \
+    X(pages_reclaimed, "reclaimed pages")                                                                              \
+    X(relocated, "records kept when their page was reclaimed")
 
 typedef struct {
 #define KVP_TIER_STAT_FIELD(name, help) uint64_t name;

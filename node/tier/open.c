@@ -83,7 +83,7 @@ find_known(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16], 
         else if (dev->is_known && is_twice(tier, i))
             why = "it is a copy of another device";
         if (why == NULL || dev->is_left_out) continue;
-        kvp_log_warn("tier", "what was there is given up: %s dir=%s", why, dev->dir);
+        kvp_log_warn("tier", "all records on the device are given up: %s dir=%s", why, dev->dir);
         dev->is_known = false;
     }
 }

@@ -42,11 +42,11 @@ tell_faults(kvp_tier_device_file_t *dev)
     if (dev->engine.error != 0 && !dev->has_told_error) {
         dev->has_told_error = true;
         errno = dev->engine.error;
-        kvp_log_error("tier", "a read or write fails: %m; those that follow are only counted dir=%s", dev->dir);
+        kvp_log_error("tier", "a read or write fails: %m; further failures are only counted dir=%s", dev->dir);
     }
     if (dev->core != NULL && kvp_tier_core_has_damage(dev->core) && !dev->has_told_damage) {
         dev->has_told_damage = true;
-        kvp_log_error("tier", "a record is damaged, and dropped; those that follow are only counted dir=%s", dev->dir);
+        kvp_log_error("tier", "a damaged record was dropped; further ones are only counted dir=%s", dev->dir);
     }
 }
 
@@ -56,7 +56,7 @@ kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     (void)tier;
     atomic_fetch_add(&dev->losses, 1); /* before the device's objects may be proposed */
     tell_faults(dev);
-    kvp_log_error("tier", "reads or writes fail: the device is switched off, and what is there is given up dir=%s",
+    kvp_log_error("tier", "reads or writes fail: the device is switched off, and its records are dropped dir=%s",
                   dev->dir);
     dev->is_failing = true;
     dev->failed_at_ns = kvp_now_ns();
@@ -157,7 +157,7 @@ tell_refusal(kvp_tier_t *tier)
     uint64_t now_ns = kvp_now_ns();
 
     if (!tier->is_refusing && (tier->refusal_told_ns == 0 || now_ns - tier->refusal_told_ns >= REFUSAL_TOLD_NS)) {
-        kvp_log_warn("tier", "the write budget of the day is used up; what is not written is only counted");
+        kvp_log_warn("tier", "the write budget of the day is used up; further objects are only counted");
         tier->refusal_told_ns = now_ns;
     }
     tier->is_refusing = true;

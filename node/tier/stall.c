@@ -99,10 +99,10 @@ watch_kind(kvp_tier_t *tier, kvp_tier_device_file_t *dev, bool is_write, uint64_
     kvp_tier_stall_t *s = &dev->stalls[is_write];
 
     if (kvp_tier_engine_is_late(&dev->engine, is_write, now_ns) && !s->is_stalled) {
-        kvp_log_warn(
-            "tier", "the device stalls: a %s has been under way for 2 s; %s dir=%s", is_write ? "write" : "read",
-            is_write ? "nothing is written there until it answers" : "what is there is a miss until it answers",
-            dev->dir);
+        kvp_log_warn("tier", "the device stalls: a %s has been under way for 2 s; %s dir=%s",
+                     is_write ? "write" : "read",
+                     is_write ? "nothing is written there until it answers" : "its objects are misses until it answers",
+                     dev->dir);
         s->is_stalled = true;
         s->probe_at_ns = now_ns;
     }

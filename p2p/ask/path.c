@@ -199,9 +199,10 @@ static void
 leave_rdma(kvp_p2p_lane_t *lane, kvp_err_t err)
 {
     if (kvp_route_fail(&lane->rdma_route, kvp_now_ns(), kvp_random_u64()))
-        kvp_log_warn("client",
-                     "peer %s port %u is not reached by rdma (%s): tcp is taken, and rdma tried again now and then",
-                     lane->where.host, lane->where.port, kvp_err_text(err));
+        kvp_log_warn(
+            "client",
+            "peer %s port %u is not reached by rdma (%s): tcp is used, and rdma is tried again from time to time",
+            lane->where.host, lane->where.port, kvp_err_text(err));
     switch_transport(lane, lane->conf->tp);
 }
 

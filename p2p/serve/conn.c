@@ -233,7 +233,7 @@ on_note(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
     err = note == NULL ? KVP_OK : KVP_LIMIT;
     free(note);
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_NOTIFY, frame->hdr.request_id, err,
-                          err == KVP_OK ? "" : "nobody takes this endpoint's messages", NULL, 0, 0);
+                          err == KVP_OK ? "" : "this endpoint receives no messages", NULL, 0, 0);
     return conn->io.out.err;
 }
 
@@ -296,8 +296,7 @@ on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
     if (!is_return && conn->bounce == NULL) err = kvp_p2p_bounces_take(&shared->bounces, &conn->bounce);
     if (!is_return && err == KVP_OK) at = kvp_p2p_bounce_at(conn->bounce);
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_STAGE, frame->hdr.request_id, err,
-                          err == KVP_OK ? "" : "there is no bounce buffer", &at, err == KVP_OK && !is_return ? 1 : 0,
-                          sizeof at);
+                          err == KVP_OK ? "" : "no bounce buffer", &at, err == KVP_OK && !is_return ? 1 : 0, sizeof at);
     return conn->io.out.err;
 }
 

@@ -114,7 +114,7 @@ class AsyncPool:
 
     async def close(self) -> None:
         """Ends the session and the threads. Calls that are awaited raise ClosedError, and are over when this returns. Again does
-        nothing. BufferError, and all stays as it was, while somebody has a buffer of a view."""
+        nothing. BufferError, and all stays as it was, while a buffer of a view is still in use."""
         if self._pool is None:
             return
         workers, pool = self._here()

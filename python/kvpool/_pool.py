@@ -165,7 +165,7 @@ class Pool:
 
     def close(self) -> None:
         """Ends the session; calls of other threads raise ClosedError. What it gave to the pool is gone. Again does nothing.
-        BufferError while somebody has a buffer of a view, whose memory would go."""
+        BufferError while a buffer of a view is still in use, whose memory would go."""
         self._raw.close()
         self._held.clear()
 

@@ -29,7 +29,7 @@ class BufferHandle(_kvpool.Span):
 
 
 class BufferLeaseView(_kvpool.Span):
-    """What a lease's memory is seen through. It tells whether somebody has a buffer of it."""
+    """What a lease's memory is seen through. It tells whether a buffer of the view is still in use."""
 
 
 class _Loan:
@@ -66,7 +66,7 @@ class BufferLease:
         return memoryview(self._view)
 
     def release(self) -> None:
-        """Gives it back. Again does nothing. RuntimeError while somebody has a buffer of it."""
+        """Gives it back. Again does nothing. RuntimeError while a buffer of the view is still in use."""
         if not self._view.end():
             raise RuntimeError("cannot release buffer while exported views exist")
         self._loan = None

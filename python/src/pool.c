@@ -155,7 +155,7 @@ pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
     int err = KVPOOL_OK;
 
     if (self->exports_n > 0) {
-        PyErr_SetString(PyExc_BufferError, "somebody has a buffer of a view");
+        PyErr_SetString(PyExc_BufferError, "a buffer of a view is still in use");
         return NULL;
     }
     if (self->pool != NULL) {

@@ -60,7 +60,7 @@ static PyObject *
 view_release(kvpy_view_t *self, PyObject *Py_UNUSED(args))
 {
     if (self->exports_n > 0) {
-        PyErr_SetString(PyExc_BufferError, "somebody has a buffer of it");
+        PyErr_SetString(PyExc_BufferError, "a buffer of the view is still in use");
         return NULL;
     }
     return PyLong_FromLong(self->pool != NULL ? kvpy_code(self->pool, end_view(self)) : 0);

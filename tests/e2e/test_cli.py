@@ -122,7 +122,7 @@ def test_rdma_that_is_named_and_not_there_is_an_error(bench, args):
     bench.node(master, "node", "1MiB")
     r = bench.run("kvpool", *args, "--master", master.listen, "--transports", "rdma")
     assert r.rc == 2 and len(r.err.splitlines()) == 1 and not r.out, r
-    assert "rdma cannot be used here: there is no RDMA device" in r.err or "not installed" in r.err, r
+    assert "rdma cannot be used here: no RDMA device" in r.err or "not installed" in r.err, r
 
 
 @pytest.mark.skipif(os.path.isdir("/sys/class/infiniband"), reason="this machine has RDMA devices; the guest's test covers them")
@@ -257,7 +257,7 @@ def test_name_of_a_node_that_is_taken_is_told(bench):
     first = bench.node(master, "twin", "4MiB")
     second = bench.start("second", "kvpool-node", "--master", master.listen, "--name", "twin", "--memory", "4MiB", "--listen",
                          "127.0.0.1:0", ready=False)
-    second.wait_log('a node "twin" that is connected.*--name')
+    second.wait_log('a connected node "twin".*--name')
     first.terminate()
     second.wait_ready()
 
@@ -288,7 +288,7 @@ def test_open_doors_are_named(bench):
     outside = bench.master(listen="0.0.0.0:0", name="outside")
     node = bench.node(inside, "node", "1MiB", listen="0.0.0.0:0")
     for daemon in (outside, node):
-        daemon.wait_log("nobody is authenticated")
+        daemon.wait_log("clients are not authenticated")
     assert not any("authenticated" in d.log() for d in bench.daemons if d not in (outside, node))
 
 

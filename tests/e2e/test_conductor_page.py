@@ -43,7 +43,7 @@ def test_page(conductor, publishers, browser):  # noqa: F811
     browser.get("document.getElementById('ask').requestSubmit()")
     shows(browser, f"GPU {len(tokens)}", "document.getElementById('matches').innerText")
     assert str(len(tokens) // BLOCK * BLOCK) in browser.get("document.querySelector('#matches tbody tr').innerText")
-    shows(browser, "1 questions; some instance held 100 % of the tokens", "document.getElementById('hits').innerText")
+    shows(browser, "1 questions; instances held 100 % of their tokens", "document.getElementById('hits').innerText")
     assert "1 to 255 tokens\t1" in browser.get("document.getElementById('lengths').innerText")
     browser.get("document.getElementById('ask').token_ids.value = '1.5'")
     browser.get("document.getElementById('ask').requestSubmit()")

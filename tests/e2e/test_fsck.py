@@ -160,7 +160,7 @@ def test_fsck_that_cannot_check(make_pool, bench):
     or if a master starts on one that a master uses."""
     absent, empty = f"{bench.home}/absent", f"{bench.home}/empty"
     os.mkdir(empty)
-    for data, why in ((absent, "No such file or directory"), (empty, "no pool is kept here")):
+    for data, why in ((absent, "No such file or directory"), (empty, "this directory has no pool")):
         r = fsck_dir(bench, data, "--repair")
         assert r.rc == 2 and why in r.err, r
     assert not os.path.exists(absent) and os.listdir(empty) == []

@@ -310,7 +310,7 @@ def test_stopped_keeper_stops_nobody(kept, is_killed):
             node.kill9()
     if is_killed:
         node = kept.node()
-        node.wait_log("memory is taken anew, and what the keeper has is given up: it was not handed over to the end")
+        node.wait_log("new memory is allocated, and the keeper's memory is given up: it was not handed over to the end")
         assert wait_kept(node) == keeper
         return
     assert wait_kept(node) == keeper
@@ -335,7 +335,7 @@ def test_other_memory_is_begun_anew(kept):
     assert client("get old 100000")["intact"]
     node.kill9()
     node = kept.node(memory="16MiB")
-    node.wait_log("memory is taken anew, and what the keeper has is given up: --memory or --chunk-bytes is another")
+    node.wait_log("new memory is allocated, and the keeper's memory is given up: --memory or --chunk-bytes is another")
     wait_until(lambda: client("put new 50000")["err"] == "OK", 5, "a put")
     assert client("get old 100000")["err"] == "NOT_FOUND"
     wait_kept(node)
@@ -419,10 +419,10 @@ def test_strangers_at_the_keeper(kept, bench):
 
 
 @pytest.mark.parametrize("answer, why", [
-    (message(2, version=2, name=b""), "without a keeper for now: the one that runs is of another version"),
+    (message(2, version=2, name=b""), "without a keeper for now: the running keeper is of another version"),
     (b"", "without a keeper for now"),
-    (message(2, name=b"", total=3), "what the keeper has is given up: "),
-    (message(2, name=b"", total=1) + message(3, 1, name=b"", total=1), "what the keeper has is given up: its book is broken"),
+    (message(2, name=b"", total=3), "the keeper's memory is given up: "),
+    (message(2, name=b"", total=1) + message(3, 1, name=b"", total=1), "the keeper's memory is given up: its book is broken"),
 ], ids=["another version", "none", "less than it said", "no book"])
 def test_keeper_that_is_none(kept, bench, answer, why):
     """Fails if a node is kept from serving, or adopts something, where what answers in the place of its keeper is of another version, says nothing,
@@ -647,7 +647,7 @@ def test_memory_that_does_not_fit(kept):
     assert re.search(r'the keeper of the node "kept1", which ended, holds \d+MiB', other), other
     assert "keeper of the node" not in refused("kept1", 2 * total)
     assert health(kept.node())["adopted_objects"] == 1
-    fits = re.search(r"largest that fits is (\d+MiB)", other)[1]
+    fits = re.search(r"the largest possible is (\d+MiB)", other)[1]
     kept.node("kept3", fits, "--populate", "no", mode="none").terminate()
     share = kept.node("kept4", "1%", "--populate", "no", mode="none")
     assert 0 < health(share)["size_bytes"] <= total / 100

@@ -129,7 +129,7 @@ def test_two_nodes_of_one_name(pool):
         f"open master={pool.addr} name=node1 memory_bytes={8 * MIB} deadline=2000 listen={RDMA[0] if RDMA else '127.0.0.1'}:0")
     assert got["err"] == "SEGMENT_EXISTS", got
     second = pool.bench.node(pool.master, "node1", "8MiB", ready=False)
-    second.wait_log("that is connected")
+    second.wait_log("has a connected node")
     client = Shell(pool.bench, pool.addr)
     assert client("put k 100000")["err"] == "OK"
     assert client("get k 100000")["intact"]

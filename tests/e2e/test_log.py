@@ -527,7 +527,7 @@ def test_log_of_another_pool(make_pool, bench):
     shutil.rmtree(f"{bench.home}/b/log")
     shutil.copytree(f"{bench.home}/a/log", f"{bench.home}/b/log")
     r = bench.run("kvpool-master", "--listen", "127.0.0.1:0", "--http", "none", "--data-dir", f"{bench.home}/b")
-    assert r.rc == 1 and "cannot use the log: it is of another pool; remove the directory to begin anew" in r.err, r
+    assert r.rc == 1 and "cannot use the log: it belongs to another pool; remove the directory to begin with an empty log" in r.err, r
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "garbage", "early"])

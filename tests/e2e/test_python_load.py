@@ -109,7 +109,7 @@ def close(handle, load):
             return
         except BufferError:
             if time.monotonic() > end:
-                load.wrong.append("close: somebody has a buffer of a view all the time")
+                load.wrong.append("close: a buffer of a view is still in use all the time")
                 return
             time.sleep(0.001)
 

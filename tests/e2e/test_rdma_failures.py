@@ -348,7 +348,7 @@ def test_forked_child(bench, make_pool):
     bench.env = lambda **extra: env(KVPOOL_MASTER=pool.addr, **extra)
     got = Talker(bench, "life", [E2E / "e2e_life", "worker"]).hear(60)
     assert got["child_get"] == "FORKED", got
-    assert got["child_rdma"] == "NOTSUP" and "was forked from one that had opened its RDMA devices" in got["child_rdma_detail"], got
+    assert got["child_rdma"] == "NOTSUP" and "was forked from a process that had opened its RDMA devices" in got["child_rdma_detail"], got
     assert got["child_any"] == "OK" and got["child_status"] == 0, got
     assert got["child_ms"] < 2000 * SLOW, got
     assert got["before"] and got["beside"] and got["after"], got

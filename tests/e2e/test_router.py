@@ -153,7 +153,7 @@ def test_servers_that_are_not_there(site):
     wait_until(lambda: route()["instance_id"] != "b", 5, "the server to be found gone")
     assert {route()["instance_id"] for _ in range(6)} <= {"a", "c"}
     assert "b has 1280 tokens, but its server is not there" in route()["reason"]
-    assert "no connection to its server" in route(exclude=["a", "c"])["reason"]
+    assert "its server is unreachable or left out" in route(exclude=["a", "c"])["reason"]
 
 
 def test_sessions_roles_and_exclusion(site):

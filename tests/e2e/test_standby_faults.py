@@ -608,9 +608,9 @@ def test_directories_of_others(masters):
     bench, i = masters.bench, (masters.wait_leader() + 1) % 3
     masters.masters[i].kill9()
     at = f"{bench.home}/m{i}"
-    assert re.search("is one of cluster test, .*--force-single", refused(bench, "alone", "--data-dir", at))
+    assert re.search("belongs to cluster test, .*--force-single", refused(bench, "alone", "--data-dir", at))
     log = refused(bench, "other", "--data-dir", at, "--etcd", masters.etcd.urls, "--cluster", "other")
-    assert "the data directory is one of cluster test, and not of other" in log
+    assert "the data directory belongs to cluster test, and not to other" in log
     forced = bench.master("--force-single", data_dir=at, name="forced")
     assert json.loads(forced.http_get("/health")[1])["role"] == "leader"
     assert forced.terminate() == 0
@@ -620,7 +620,7 @@ def test_directories_of_others(masters):
     assert bench.run("kvpool", "put", "--master", single.listen, "key", stdin=b"value").rc == 0
     assert single.terminate() == 0
     log = refused(bench, "joins", "--data-dir", f"{bench.home}/single", "--etcd", masters.etcd.urls, "--cluster", "test")
-    assert "the data directory is of another pool than cluster test" in log
+    assert "the data directory belongs to another pool than cluster test" in log
     masters.wait_leader()
 
 

@@ -245,7 +245,7 @@ def test_bytes_that_change(rig):
     tier = node_figures(rig.node)
     assert wrong == 0 and 30 < tier["corrupt_total"] < N / 2 and N - found >= tier["corrupt_total"], (found, tier)
     assert figures(rig.pool.master)["tier_lost"] == tier["corrupt_total"]
-    rig.check_told_once("a record is damaged")
+    rig.check_told_once("a damaged record was dropped")
     assert health(rig.node)["tier"] == "ok"
     assert get_all(rig.client)[1] == 0
     rig.check_memory(before)
@@ -300,7 +300,7 @@ def test_file_systems(make_pool, bench):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=136m", "tmpfs", path], check=True)
     pool = make_pool(nodes=0)
     try:
-        assert "the disk has not so much space" in refused(bench, pool, path, SSD * 2)
+        assert "the disk is too small" in refused(bench, pool, path, SSD * 2)
         rig = Rig(bench, pool)
         found, wrong = get_all(rig.client)
         assert wrong == 0 and found >= N - figures(pool.master)["tier_missed"] and node_figures(rig.node)["reads_total"] > 200
@@ -343,7 +343,7 @@ def test_a_device_of_its_own(make_pool, bench):
         tier = node_figures(rig.node)
         # One write that fails switches the device off; reads do so one after another.
         assert wrong == 0 and found < N / 2 + 64 and (tier["io_errors_total"] + tier["corrupt_total"] > 8 or tier["devices_failed"] == 1), (found, tier)
-        for figure, line in (("io_errors_total", "a read or write fails: Input/output error"), ("corrupt_total", "a record is damaged")):
+        for figure, line in (("io_errors_total", "a read or write fails: Input/output error"), ("corrupt_total", "a damaged record was dropped")):
             if tier[figure] > 0:
                 rig.check_told_once(line)
     finally:

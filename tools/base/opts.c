@@ -31,7 +31,7 @@ table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *c
 {
     const kvp_cli_opt_t shared[COMMON_N] = {
         {"master", KVP_CLI_TEXT, &common->master, "HOST:PORT",
-         "the pool's master, or several with commas between, or etcd://HOST:PORT;HOST:PORT, which knows them "
+         "the pool's master, or several separated by commas, or etcd://HOST:PORT;HOST:PORT, where they are registered "
          "(KVPOOL_MASTER, default 127.0.0.1:50051)",
          0, 0},
         {"cluster", KVP_CLI_TEXT, &common->cluster, "NAME",
@@ -39,9 +39,7 @@ table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *c
         {"deadline", KVP_CLI_DURATION, &common->deadline_ns, "TIME", "of each call (default 5s)", 1000000,
          DEADLINE_MAX_NS},
         {"transports", KVP_CLI_TEXT, &common->transports, "LIST",
-         "some of shm, rdma, tcp, by preference "
-         "(KVPOOL_TRANSPORTS, default all that work here)",
-         0, 0},
+         "a list of shm, rdma, tcp in the order of preference (KVPOOL_TRANSPORTS, default: all that work here)", 0, 0},
         {"host-id", KVP_CLI_TEXT, &common->host_id, "ID", "which host this counts as (default: the machine's id)", 0,
          0},
         {"tenant", KVP_CLI_TEXT, &common->tenant, "NAME", "whose keys these are (default: default)", 0, 0},
@@ -172,11 +170,10 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
         if (c == 'h') t.is_help = true;
         if (c == ':') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s wants a value", argv[optind - 1]);
         if (c == '?' && optopt != 0)
-            return kvp_cli_complain(
-                verb, KVP_EXIT_USAGE,
-                "unknown option -%c; options have two dashes, and -- stands before a key that begins "
-                "with one; see --help",
-                optopt);
+            return kvp_cli_complain(verb, KVP_EXIT_USAGE,
+                                    "unknown option -%c; options have two dashes, and -- comes before a key that "
+                                    "begins with a dash; see --help",
+                                    optopt);
         if (c == '?') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "unknown option %s; see --help", argv[optind - 1]);
         if (c == 0 && set_value(&t.rows[at], optarg) != KVP_OK) {
             char wanted[160];

@@ -77,7 +77,7 @@ kvp_bench_explain(const kvp_bench_conf_t *conf, int err)
     if (err == KVPOOL_NOTSUP && has_flag(conf, KVP_BENCH_SHARED))
         return "this operation needs memory that this host shares with a node: by shm, not over the network";
     if (err == KVPOOL_NOT_FOUND)
-        return "a part of the set was evicted or removed: the pool has not room for all of it, or others use it as "
+        return "a part of the set was evicted or removed: the pool is too small for the set, or others use the pool as "
                "well";
     if (err == KVPOOL_DEADLINE)
         return "a call moves more than this path does in its time: give a longer --deadline, or a smaller --batch or "

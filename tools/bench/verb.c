@@ -127,7 +127,7 @@ parse_options(bench_t *b, int argc, char **argv)
          KVP_BENCH_SET_MAX},
         {"keys", KVP_CLI_U64, &b->keys, "N", "objects gone over, instead of --set (default 65536 where no bytes move)",
          1, KVP_BENCH_OBJECTS_MAX},
-        {"absent", KVP_CLI_SHARE, &b->conf.absent, "SHARE", "of the keys asked for that are not there (default none)",
+        {"absent", KVP_CLI_SHARE, &b->conf.absent, "SHARE", "of keys that are asked for and not present (default none)",
          0, 0},
         {"step", KVP_CLI_FLAG, &b->is_step, NULL,
          "say \"ready\" on standard error, then wait for a line on standard "

@@ -114,9 +114,9 @@ judge_port(judge_t *j, const kvp_doctor_port_t *port, bool is_needed)
         it = begin_finding(j, is_needed ? KVP_DOCTOR_ERROR : KVP_DOCTOR_WARNING, "port_down");
         say_finding(it, "", "%s port %u is %s", port->device, port->port, port->state);
         if (strcmp(port->link_layer, "InfiniBand") == 0)
-            set_fix(it, "see to the cable, and that a subnet manager runs (opensm)");
+            set_fix(it, "check the cable, and that a subnet manager runs (opensm)");
         else
-            set_fix(it, "ip link set %s up; if it is up, see to the cable", netdev_of(port));
+            set_fix(it, "ip link set %s up; if it is up, check the cable", netdev_of(port));
         return;
     }
     if (!port->is_used) return;
@@ -180,10 +180,10 @@ judge_transports(judge_t *j)
         if (t->is_usable || t->is_out) continue;
         if (t->is_named)
             say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "transport_named"),
-                        "mend that, or leave it out of --transports or KVPOOL_TRANSPORTS", "%s", t->why);
+                        "mend it, or leave the transport out of --transports or KVPOOL_TRANSPORTS", "%s", t->why);
         else if (t->is_wished)
             say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "device_named"),
-                        "mend that, or unset KVPOOL_RDMA_DEVICE and KVPOOL_RDMA_GID_INDEX; until then no pool opens",
+                        "mend it, or unset KVPOOL_RDMA_DEVICE and KVPOOL_RDMA_GID_INDEX; until then no pool opens",
                         "%s", t->why);
         else if (j->f->ports_n == 0)
             say_finding(begin_finding(j, KVP_DOCTOR_INFO, "no_rdma"), "", "%s; tcp is used between hosts", t->why);
@@ -237,18 +237,15 @@ judge_no_pool(judge_t *j)
     const char *why = f->pool_why[0] != '\0' ? f->pool_why : kvp_err_text(f->pool_err);
 
     if (strstr(why, "no master leads") != NULL)
-        say_finding(
-            begin_finding(j, KVP_DOCTOR_ERROR, "no_leader"),
-            "see that a majority of etcd answers (`etcdctl endpoint health`): masters that do not reach it do not "
-            "lead; their logs "
-            "and /health say why",
-            "%s (%s)", why, kvp_err_name(f->pool_err));
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "no_leader"),
+                    "make sure that a majority of etcd answers (`etcdctl endpoint health`): a master that does not "
+                    "reach etcd does not lead; its log and /health name the cause",
+                    "%s (%s)", why, kvp_err_name(f->pool_err));
     else
-        say_finding(
-            begin_finding(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
-            "start kvpool-master there (on this host alone: `kvpool up`), or name the right one: --master HOST:PORT or "
-            "KVPOOL_MASTER; of several masters name all, for a standby does not serve",
-            "%s (%s)", why, kvp_err_name(f->pool_err));
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
+                    "start kvpool-master there (on this host alone: `kvpool up`), or name the right master: --master "
+                    "HOST:PORT or KVPOOL_MASTER; with several masters name all, because a standby does not serve",
+                    "%s (%s)", why, kvp_err_name(f->pool_err));
 }
 
 /* Causes that the doctor does not find by itself in the lists of nodes and tiers. */
@@ -259,13 +256,12 @@ judge_wrong(judge_t *j)
         const char *code, *fix;
     } fixes[] = {
         {"master_missing", "start kvpool-master there again"},
-        {"master_apart", "see that it reaches the leader's address, and its log"},
-        {"master_lagging", "see the network between them, and that master's disk"},
+        {"master_apart", "make sure that it reaches the leader's address, and read its log"},
+        {"master_lagging", "check the network between them, and the standby's disk"},
         {"no_standby", "start kvpool-master on another host with the same --etcd and --cluster"},
-        {"node_given_up", "start the node again, if it is to be in the pool"},
+        {"node_given_up", "start the node again, if it should be in the pool"},
         {"device_stalled", "see the node's log, and its disks"},
-        {"loads_fail",
-         "see the log and the disks of nodes with --ssd, and that their memory is not all pinned or held"},
+        {"loads_fail", "check the logs and disks of nodes with --ssd, and that not all their memory is pinned or held"},
     };
 
     for (size_t i = 0; i < j->f->wrong_n; i++)
@@ -306,23 +302,20 @@ static void
 fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
 {
     if (strcmp(name, "shm") == 0)
-        set_fix(it,
-                "see that the node runs on this host, under this user or one that is trusted (KVPOOL_TRUST_UID), with "
-                "its socket "
-                "in this user's directory of sockets (KVPOOL_RUNTIME_DIR), and read its log");
+        set_fix(it, "make sure that the node runs on this host, under this user or a trusted one (KVPOOL_TRUST_UID), "
+                    "with its socket in this user's directory of sockets (KVPOOL_RUNTIME_DIR), and read its log");
     else if (strcmp(name, "rdma") == 0 && err == KVPOOL_NOMEM)
-        set_fix(it, "raise the memory lock (ulimit -l unlimited): what moves by rdma is locked");
+        set_fix(it, "raise the memory lock (ulimit -l unlimited): memory that moves by rdma is locked");
     else if (strcmp(name, "rdma") == 0)
-        set_fix(
-            it,
-            "see that %s is an address of the node's device that this host's devices reach (ping it from theirs), and "
-            "that "
-            "both interfaces have one MTU: compare `kvpool doctor` there; choose others by --rdma-device and "
-            "KVPOOL_RDMA_DEVICE",
-            node->addr);
+        set_fix(it,
+                "make sure that this host's devices reach %s, an address of the node's device (ping it from their "
+                "interfaces), and that both interfaces have the same MTU: compare `kvpool doctor` there; choose other "
+                "devices by --rdma-device and KVPOOL_RDMA_DEVICE",
+                node->addr);
     else
         set_fix(it,
-                "see that %s can be reached from here (firewall, routes, --listen of the node) and that the node runs",
+                "make sure that %s can be reached from here (firewall, routes, --listen of the node) and that the node "
+                "runs",
                 node->addr);
 }
 
@@ -343,17 +336,19 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
         say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "probe_left"), "kvpool rm --force --regex '^kvpool-doctor/'",
                     "node %s: the probe by %s could not be removed", node->name, name);
     if (probe->is_wrong) {
-        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "wrong_bytes"),
-                    "take that node out and test its memory and its network",
-                    "node %s: %u bytes put by %s came back as others", node->name, KVP_DOCTOR_PROBE_BYTES, name);
+        say_finding(
+            begin_finding(j, KVP_DOCTOR_ERROR, "wrong_bytes"), "take that node out and test its memory and its network",
+            "node %s: %u bytes that were put by %s came back changed", node->name, KVP_DOCTOR_PROBE_BYTES, name);
         return;
     }
     if (err == KVPOOL_OK) return;
     if (err == KVPOOL_RETRY_AFTER) { /* a master grants no space on a node that does not answer it */
         it = begin_finding(j, KVP_DOCTOR_ERROR, "no_place");
-        say_finding(
-            it, "see that kvpool-node runs and answers there, and its log; where all of it is held, ask again later",
-            "node %s at %s gave no place for a probe by %s in time: %s", node->name, node->addr, name, probe->detail);
+        say_finding(it,
+                    "make sure that kvpool-node runs and answers there, and read its log; if all its memory is held, "
+                    "ask again later",
+                    "node %s at %s gave no place for a probe by %s in time: %s", node->name, node->addr, name,
+                    probe->detail);
         return;
     }
     if (err == KVPOOL_NO_SPACE) {
@@ -395,13 +390,14 @@ judge_way(judge_t *j, const kvp_doctor_node_t *node)
     if (!may_open_pool(j)) return;
     if (strcmp(node->transport, "none") == 0) {
         it = begin_finding(j, KVP_DOCTOR_ERROR, "no_way");
-        say_finding(it, "", "node %s offers %s, and none of that leads there from here", node->name, node->offers);
+        say_finding(it, "", "node %s offers %s, and none of these transports reaches it from here", node->name,
+                    node->offers);
         set_fix(
             it,
-            "start it with --transports that this machine was not told to leave out, or name one that it offers here");
+            "start the node with --transports that this machine does not leave out, or enable here one that it offers");
     } else if (rdma != NULL && strcmp(node->transport, "tcp") == 0 && kvp_is_listed(node->offers, "rdma") &&
                !rdma->is_usable) {
-        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "rdma_unused"), "mend what keeps this machine from it",
+        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "rdma_unused"), "mend the causes that are named above",
                     "node %s offers rdma, and is reached by tcp: %s", node->name, rdma->why);
     }
 }
@@ -457,7 +453,8 @@ judge_memory(judge_t *j)
             "the nodes of this host give %s, more memory than this machine or its control group has (%s)", given, has);
     else if (ram->available_bytes < ram->total_bytes / LOW_SHARE)
         say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "memory_low"),
-                    "end what else takes memory, or start the node with less --memory: else the kernel kills a process",
+                    "end other programs that take memory, or start the node with less --memory: else the kernel kills "
+                    "a process",
                     "%s has %s of memory left, of %s", ram->where, left, has);
 }
 
@@ -466,7 +463,7 @@ judge_node(judge_t *j, const kvp_doctor_node_t *node)
 {
     if (strcmp(node->state, "up") != 0) {
         say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "node_away"),
-                    "start it again, or wait until the master gives it up", "node %s at %s is %s", node->name,
+                    "start the node again, or wait until the master gives it up", "node %s at %s is %s", node->name,
                     node->addr, node->state);
         return;
     }
@@ -489,8 +486,8 @@ judge_tier(judge_t *j, const kvp_doctor_node_t *tier)
 {
     if (strcmp(tier->state, "up") != 0)
         say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "ssd_away"),
-                    "start its node again with that --ssd; `kvpool rm` removes what is not to come back",
-                    "the SSD tier %s is %s: what is there alone cannot be read", tier->name, tier->state);
+                    "start its node again with the same --ssd; `kvpool rm` removes objects that will not come back",
+                    "the SSD tier %s is %s: objects that are only there cannot be read", tier->name, tier->state);
     else if (tier->size_bytes <= 1)
         say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "ssd_failed"), "see the node's log, and its disks",
                     "the SSD tier %s has no device that works", tier->name);

@@ -312,7 +312,7 @@ static int
 parse_options(replay_t *r, int argc, char **argv)
 {
     const kvp_cli_opt_t opts[] = {
-        {"trace", KVP_CLI_TEXT, &r->trace, "FILE", "what is played, as JSON lines", 0, 0},
+        {"trace", KVP_CLI_TEXT, &r->trace, "FILE", "the trace to play, as JSON lines", 0, 0},
         {"block-bytes", KVP_CLI_BYTES, &r->block_bytes, "SIZE", "of one 512-token block (default 64KiB)", 1,
          BLOCK_BYTES_MAX},
         {"capacity", KVP_CLI_SHARE, &r->capacity, "SHARE",

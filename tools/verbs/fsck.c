@@ -209,8 +209,8 @@ report_walk(const walk_t *w, uint64_t began_ns)
     kvp_report_text(r, "verdict", "verdict", verdict);
     kvp_report_count(r, "keys", "keys seen", w->listed);
     kvp_report_bytes(r, "read_bytes", "bytes read", w->bytes);
-    kvp_report_count(r, "objects", "objects, as the master says", of_tenant(w->after, "objects"));
-    kvp_report_bytes(r, "used_bytes", "bytes, as the master says", of_tenant(w->after, "used_bytes"));
+    kvp_report_count(r, "objects", "objects, by the master's count", of_tenant(w->after, "objects"));
+    kvp_report_bytes(r, "used_bytes", "bytes, by the master's count", of_tenant(w->after, "used_bytes"));
     kvp_report_count(r, "gone", "removed or evicted meanwhile", w->gone);
     kvp_report_count(r, "unreadable", "that nobody can read", w->unreadable);
     kvp_report_count(r, "away", "of which the node does not answer", w->away);
@@ -252,7 +252,7 @@ kvp_cli_fsck(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"deep", KVP_CLI_FLAG, &is_deep, NULL,
          "checksums on every transport, not only where bytes may be spoilt on the way", 0, 0},
         {"repair", KVP_CLI_FLAG, &is_repairing, NULL,
-         "remove keys that nobody can read; of a log, set aside what is damaged", 0, 0},
+         "remove keys that no client can read; of a log, set the damaged part aside", 0, 0},
     };
     kvp_cli_common_t common;
     int first;

@@ -187,7 +187,7 @@ kvp_cli_put(const kvp_cli_verb_t *verb, int argc, char **argv)
     put_t put = {.replicas = 1};
     const kvp_cli_opt_t opts[] = {
         {"file", KVP_CLI_TEXT, &put.file, "FILE", "read this instead of standard input", 0, 0},
-        {"upsert", KVP_CLI_FLAG, &put.is_upsert, NULL, "replace the value that is there", 0, 0},
+        {"upsert", KVP_CLI_FLAG, &put.is_upsert, NULL, "replace a present value", 0, 0},
         {"wait", KVP_CLI_FLAG, &put.waits, NULL, "with --upsert: until nobody can get the old value any more", 0, 0},
         {"replicas", KVP_CLI_U64, &put.replicas, "N",
          "copies, each on a host of its own, or a node where hosts are fewer (default 1)", 1, REPLICAS_MAX},

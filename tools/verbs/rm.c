@@ -67,8 +67,8 @@ kvp_cli_rm(const kvp_cli_verb_t *verb, int argc, char **argv)
     const kvp_cli_opt_t opts[] = {
         {"regex", KVP_CLI_TEXT, &conf.regex, "PATTERN", "every key that the PCRE2 pattern matches somewhere", 0, 0},
         {"all", KVP_CLI_FLAG, &conf.is_all, NULL, "every key", 0, 0},
-        {"force", KVP_CLI_FLAG, &conf.is_force, NULL, "also what readers or reservations hold", 0, 0},
-        {"wait", KVP_CLI_FLAG, &conf.waits, NULL, "return when nobody anywhere can get it any more", 0, 0},
+        {"force", KVP_CLI_FLAG, &conf.is_force, NULL, "also objects that readers or reservations hold", 0, 0},
+        {"wait", KVP_CLI_FLAG, &conf.waits, NULL, "return when no client can read it any more", 0, 0},
     };
     kvp_cli_common_t common;
     kvpool_t *pool = NULL;

@@ -276,7 +276,7 @@ print_screen(struct json_object *stat)
     if (json_object_get_boolean(part_of(pool, "is_standby")) && figure(pool, "term") == 0)
         printf("master     a standby, which has heard of no leader yet\n");
     else if (json_object_get_boolean(part_of(pool, "is_standby")))
-        printf("master     a standby, of term %" PRIu64 ": it shows what the log of the leader says\n",
+        printf("master     a standby, of term %" PRIu64 ": it shows the state by the leader's log\n",
                figure(pool, "term"));
     printf("nodes      %zu of %zu up\n", up, nodes);
     printf("memory     %s of %s used (%.1f %%)\n", kvp_format_bytes(used_bytes, used),
@@ -348,7 +348,7 @@ static int
 stat_conductor(const kvp_cli_verb_t *verb, const char *at, kvp_cli_common_t *common)
 {
     struct json_object *services;
-    const char *why = "what answers there is no conductor; is that the port of its --http?";
+    const char *why = "the server there is no conductor; use the port of its --http";
     const kvp_err_t err = kvp_cli_http(at, "/services", NULL, &services, &why);
 
     if (err == KVP_INVALID) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", at);

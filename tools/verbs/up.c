@@ -82,7 +82,7 @@ wait_for_end(const kvp_cli_verb_t *verb, const kvp_local_pool_t *local, int sign
         if (errno != EINTR) return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "poll: %s", strerror(errno));
     const kvp_proc_t *dead = kvp_local_dead(local);
     if (dead == NULL) return KVP_EXIT_DONE;
-    return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "%s (pid %d) is gone: stopping the rest", dead->name,
+    return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "%s (pid %d) has ended: stopping the rest", dead->name,
                             (int)dead->pid);
 }
 

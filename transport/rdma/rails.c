@@ -381,8 +381,8 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
             continue;
         }
         if (now_ns < patience_ns(rail) || !KVP_RULE(RDMA_SILENCE)) continue;
-        kvp_log_warn("rdma", "nothing is heard of a connection: it is given up device %s bytes %llu",
-                     rail_name(ep, rail), (unsigned long long)rail->bytes);
+        kvp_log_warn("rdma", "a connection is silent, and is given up device %s bytes %llu", rail_name(ep, rail),
+                     (unsigned long long)rail->bytes);
         kvp_rdma_rails_failed(ep, rail);
     }
 }

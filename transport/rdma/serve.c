@@ -79,7 +79,8 @@ judge_ask(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out
     if (kvp_idset_has(&tp->serving.fenced, ask_out->incarnation) && KVP_RULE(RDMA_REFUSE_FENCED)) return KVP_FENCED;
     if (!is_attached(tp, ask_out->incarnation) && KVP_RULE(RDMA_ATTACHED)) return KVP_DISCONNECTED;
     if (ask_out->mtu_bytes > ev->id->dev->info.mtu_bytes) {
-        kvp_log_info("rdma", "a peer sends packets of %u bytes and device %s takes %u: it may come with smaller ones",
+        kvp_log_info("rdma",
+                     "a peer sends packets of %u bytes and device %s takes %u: the peer may retry with smaller packets",
                      ask_out->mtu_bytes, ev->id->dev->info.name, ev->id->dev->info.mtu_bytes);
         return KVP_LIMIT;
     }
@@ -272,7 +273,7 @@ listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
         if (err == KVP_OK)
             s->listeners_n++;
         else
-            kvp_log_warn("rdma", "peers cannot come by device %s: nobody can listen there port %u error %s",
+            kvp_log_warn("rdma", "peers cannot connect by device %s: listening there failed port %u error %s",
                          tp->devs[i]->info.name, s->port, kvp_err_name(err));
     }
 }
@@ -318,7 +319,8 @@ listener_tend(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
     if (l->dev->is_gone) {
         listener_close(tp, l);
     } else if (l->id == NULL && listener_open(tp, l) == KVP_OK) {
-        kvp_log_info("rdma", "peers can come by a device again device %s port %u", l->dev->info.name, tp->serving.port);
+        kvp_log_info("rdma", "peers can connect by a device again device %s port %u", l->dev->info.name,
+                     tp->serving.port);
     }
 }
 

@@ -47,8 +47,8 @@ rdma_probe(const char **why_out)
     *why_out = probed.text;
     if (probed.err != KVP_OK || probed.owner == getpid()) return probed.err;
     /* The kernel refuses what is asked through another's descriptor, and librdmacm opens no device twice. */
-    *why_out = "this process was forked from one that had opened its RDMA devices; open pools after the fork, or start "
-               "it anew (multiprocessing: spawn)";
+    *why_out = "this process was forked from a process that had opened its RDMA devices; open pools after the fork, or "
+               "start a new process (multiprocessing: spawn)";
     return KVP_NOTSUP;
 }
 

@@ -76,15 +76,15 @@ check_memfd(int fd, uint64_t len)
     if (fd < 0 || len == 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return KVP_INVALID;
     seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS_NEEDED) != SEALS_NEEDED) {
-        kvp_log_warn("transport", "shared memory refused, it could shrink or grow");
+        kvp_log_warn("transport", "shared memory refused: it could shrink or grow");
         return KVP_INVALID;
     }
     if (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_KIND) {
-        kvp_log_warn("transport", "shared memory refused, it is of huge pages that could run out");
+        kvp_log_warn("transport", "shared memory refused: it uses huge pages, which may run out");
         return KVP_INVALID;
     }
     if ((uint64_t)st.st_size < len) {
-        kvp_log_warn("transport", "shared memory refused, it is smaller than was said bytes %lld said %llu",
+        kvp_log_warn("transport", "shared memory refused: it is smaller than announced bytes %lld announced %llu",
                      (long long)st.st_size, (unsigned long long)len);
         return KVP_INVALID;
     }

@@ -56,15 +56,15 @@ typedef struct {
     X(quarantine_bytes, "bytes that a dead writer might still touch (gauge)")                                          \
     X(held_bytes, "bytes under holds of gets (gauge)")                                                                 \
     X(reserved_bytes, "bytes under lookup tickets (gauge)")                                                            \
-    X(memory_bytes, "memory of index, keys, allocators and what is held (gauge)")                                      \
+    X(memory_bytes, "memory of the index, keys, allocators and reservations (gauge)")                                  \
     X(pending_puts, "puts waiting for space (gauge)")                                                                  \
     X(log_refuses, "1 while puts and removals are refused because the log cannot be written (gauge)")                  \
     X(work, "records that steps have touched")                                                                         \
     X(frames, "frames handled")                                                                                        \
     X(put_begins, "keys in PutBegin")                                                                                  \
     X(put_already, "puts of a committed key")                                                                          \
-    X(put_in_progress, "puts of a key that another writer has")                                                        \
-    X(put_taken, "puts that were given up for another writer of the key, because their own was silent")                \
+    X(put_in_progress, "puts refused because another writer is putting the key")                                       \
+    X(put_taken, "puts given up for another writer of the key, because their own writer was silent")                   \
     X(put_no_space, "puts refused with NO_SPACE")                                                                      \
     X(put_retry_after, "puts refused with RETRY_AFTER")                                                                \
     X(put_collisions, "puts refused with COLLISION")                                                                   \
@@ -77,48 +77,48 @@ typedef struct {
     X(lookups, "keys in Lookup")                                                                                       \
     X(lookup_found, "of these, found")                                                                                 \
     X(lookup_ungranted, "found but not reserved, for the bound on reservations")                                       \
-    X(presented, "objects that clients presented again, and got: of sessions that were lost")                          \
+    X(presented, "objects that clients of lost sessions presented again, and kept")                                    \
     X(removes, "removed objects")                                                                                      \
     X(bumped, "objects dropped because their namespace was bumped")                                                    \
     X(evictions, "evicted objects")                                                                                    \
     X(evicted_bytes, "evicted payload bytes")                                                                          \
     X(evict_foreground, "evictions with a put waiting")                                                                \
     X(evict_window, "evictions as a neighbour in a window")                                                            \
-    X(chunks_taken, "chunks that went from one tenant to another")                                                     \
-    X(probe_asides, "victims left alone for a while, because somebody asked for them")                                 \
-    X(probed_bytes, "bytes of victims left alone for a while, because somebody asked for them (gauge)")                \
-    X(ticket_asides, "victims left alone for a while, because a ticket keeps them")                                    \
+    X(chunks_taken, "chunks that passed from one tenant to another")                                                   \
+    X(probe_asides, "victims passed over for a while, because a client asked for them")                                \
+    X(probed_bytes, "bytes of victims passed over for a while, because a client asked for them (gauge)")               \
+    X(ticket_asides, "victims passed over for a while, because a ticket keeps them")                                   \
     X(groups, "groups (gauge)")                                                                                        \
     X(group_evictions, "evicted groups")                                                                               \
     X(soft_pinned_bytes, "bytes pinned softly (gauge)")                                                                \
     X(hard_pinned_bytes, "bytes pinned hard (gauge)")                                                                  \
-    X(pins_lost, "soft pins taken away, for the bound on them")                                                        \
-    X(used, "objects read from known locations, as clients tell it")                                                   \
-    X(passed_over, "victims left alone for a while, because their node does not answer")                               \
-    X(tier_size_bytes, "bytes of the SSD tiers of nodes that are here (gauge)")                                        \
-    X(tier_objects, "objects that are on a tier alone (gauge)")                                                        \
+    X(pins_lost, "soft pins removed because of their limit")                                                           \
+    X(used, "objects that clients report as read from known locations")                                                \
+    X(passed_over, "victims passed over for a while, because their node does not answer")                              \
+    X(tier_size_bytes, "bytes of the SSD tiers of connected nodes (gauge)")                                            \
+    X(tier_objects, "objects that are only on a tier (gauge)")                                                         \
     X(tier_bytes, "payload bytes of them (gauge)")                                                                     \
-    X(demotes, "objects that nodes were to write to their tiers")                                                      \
+    X(demotes, "writes of objects to tiers, as ordered")                                                               \
     X(demoted, "of these, written")                                                                                    \
     X(demoted_bytes, "payload bytes of them")                                                                          \
-    X(demotes_refused, "and those that were not, or that went meanwhile")                                              \
-    X(tier_missed, "objects evicted before their node's tier had them")                                                \
-    X(tier_unused, "objects not written to a tier, since nobody asked for them (--ssd-admission used)")                \
+    X(demotes_refused, "of demotes, those that failed, or whose object was removed meanwhile")                         \
+    X(tier_missed, "objects evicted before they were on their node's tier")                                            \
+    X(tier_unused, "objects not written to a tier, because no client asked for them (--ssd-admission used)")           \
     X(tier_evictions, "objects evicted from tiers")                                                                    \
-    X(tier_lost, "objects that a tier was to have and had not, or not whole")                                          \
-    X(tier_drops, "objects that tiers were to drop")                                                                   \
-    X(stages, "objects that nodes were to read from their tiers into memory")                                          \
+    X(tier_lost, "objects that a tier should have, but lost or damaged")                                               \
+    X(tier_drops, "drops of objects from tiers, as ordered")                                                           \
+    X(stages, "loads of objects from tiers into memory, as ordered")                                                   \
     X(staged, "of these, read")                                                                                        \
     X(staged_bytes, "payload bytes of them")                                                                           \
-    X(stages_failed, "and those that were not: no room, or no such record")                                            \
+    X(stages_failed, "of stages, those that failed: no room, or no such record")                                       \
     X(retires, "extents retired")                                                                                      \
     X(fences, "clients fenced")                                                                                        \
     X(sessions_expired, "sessions ended for silence")                                                                  \
     X(protocol_errors, "connections closed for a breach of the protocol")                                              \
-    X(unreadable, "copies dropped, because by their node's word no reader would accept them")                          \
+    X(unreadable, "copies dropped, because their node reports that no reader would accept them")                       \
     X(purged, "objects dropped with a lost segment")                                                                   \
-    X(adopted, "objects learned from nodes that this master did not know")                                             \
-    X(log_records, "records that were written to the log, or followed")                                                \
+    X(adopted, "unknown objects that nodes reported")                                                                  \
+    X(log_records, "records written to the log, or followed")                                                          \
     X(log_record_bytes, "bytes of them")                                                                               \
     X(step_longest_ns, "longest step of the core, ns (gauge)")                                                         \
     X(answer_longest_ns, "longest from a readable request to its answer, ns (gauge)")

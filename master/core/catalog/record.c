@@ -82,7 +82,7 @@ kvp_record_places(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest)
 {
     kvp_jrec_any_t rec;
 
-    if (cat->log->is_open && kvp_record_make_commit(cat, o, digest, &rec))
+    if (cat->log->state == KVP_JOURNAL_OPEN && kvp_record_make_commit(cat, o, digest, &rec))
         kvp_journal_append(cat->log, &rec, KVP_JREC_COMMIT);
 }
 
@@ -91,7 +91,7 @@ kvp_record_again(kvp_catalog_t *cat, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(cat->index, oid);
 
-    if (!cat->log->is_open || o->state != KVP_OBJ_COMMITTED) return;
+    if (cat->log->state != KVP_JOURNAL_OPEN || o->state != KVP_OBJ_COMMITTED) return;
     kvp_record_places(cat, o, kvp_obj_digest_of(cat, o));
 }
 
@@ -101,7 +101,7 @@ kvp_record_commit(kvp_catalog_t *cat, uint32_t oid, kvp_digest_t digest)
     kvp_obj_t *o = kvp_obj(cat->index, oid);
     kvp_fresh_commit_t fresh = {.digest = digest, .version = kvp_obj_version(o)};
 
-    if (!cat->log->is_open) return;
+    if (cat->log->state != KVP_JOURNAL_OPEN) return;
     kvp_record_places(cat, o, digest);
     fresh.after = cat->log->end;
     kvp_buf_append(&cat->fresh_commits, &fresh, sizeof fresh);
@@ -115,7 +115,7 @@ kvp_record_gone(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, uin
     kvp_jrec_any_t rec;
 
     rec.gone = (kvp_jrec_gone_t){.digest = digest, .version = version, .why = why};
-    if (o != NULL && cat->ctx->conf.log_names_gone && cat->log->is_open) {
+    if (o != NULL && cat->ctx->conf.log_names_gone && cat->log->state == KVP_JOURNAL_OPEN) {
         const kvp_wire_lineage_t lineage = kvp_obj_lineage(cat->index, o);
 
         rec.gone.flags = lineage.is_told != 0 ? KVP_JREC_LINEAGE : 0;

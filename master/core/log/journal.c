@@ -10,7 +10,7 @@ void
 kvp_journal_init(kvp_journal_t *j, kvp_ctx_t *ctx)
 {
     j->ctx = ctx;
-    j->is_on = ctx->conf.has_journal;
+    j->state = ctx->conf.has_journal ? KVP_JOURNAL_READS : KVP_JOURNAL_OFF;
     j->is_resting = ctx->conf.is_elected;
 }
 
@@ -34,7 +34,7 @@ append_bytes(kvp_journal_t *j, const void *bytes, size_t len)
 void
 kvp_journal_append(kvp_journal_t *j, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
-    if (!j->is_open) return; /* the pool has no name yet, and nothing in it */
+    if (j->state != KVP_JOURNAL_OPEN) return; /* the pool has no name yet, and nothing in it */
     j->check = kvp_jrec_seal(rec, kind, j->check);
     append_bytes(j, rec, rec->head.bytes);
     j->end += rec->head.bytes;

@@ -15,12 +15,17 @@
 
 #define KVP_JOURNAL_BEHIND_MAX (4u << 20) /* bytes that are not durable, before nothing new is begun */
 
+typedef enum {
+    KVP_JOURNAL_OFF, /* the shell has no journal */
+    KVP_JOURNAL_READS, /* an earlier log is read, or the pool has no name yet: nothing is written */
+    KVP_JOURNAL_FOLLOWS, /* another master's records are entered, and written as they come */
+    KVP_JOURNAL_OPEN, /* our own records are written */
+} kvp_journal_state_t;
+
 typedef struct {
     kvp_ctx_t *ctx; /* borrowed */
-    bool is_on; /* the shell has a journal */
-    bool is_open;
+    kvp_journal_state_t state;
     bool is_resting; /* this master was not elected yet: it only reads */
-    bool is_following; /* another master's records are entered, and written as they come; nothing of our own is */
     bool has_failed; /* the shell cannot write it */
     bool is_lacking; /* the end of what was read may be missing: from `oldest` on nodes know more */
     uint64_t check; /* of the last record */

@@ -12,8 +12,8 @@
 #include "master/core/protect/group.h"
 #include "master/core/protect/lease.h"
 #include "master/core/recovery/enter.h"
-#include "master/core/space/drop.h"
 #include "master/core/recovery/state.h"
+#include "master/core/space/drop.h"
 
 bool
 kvp_told_is_of_key(const kvp_master_t *m, const kvp_told_t *t)

@@ -13,9 +13,8 @@
 #include "master/core/recovery/apply.h"
 
 #include "common/hash.h"
-#include "proto/segfmt.h"
-#include "master/core/base/slab.h"
 #include "master/core/base/ptab.h"
+#include "master/core/base/slab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
@@ -24,10 +23,11 @@
 #include "master/core/protect/group.h"
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
+#include "master/core/recovery/state.h"
 #include "master/core/space/place.h"
 #include "master/core/space/segment.h"
 #include "master/core/space/tiered.h"
-#include "master/core/recovery/state.h"
+#include "proto/segfmt.h"
 
 #include <string.h>
 

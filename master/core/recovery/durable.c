@@ -13,14 +13,14 @@
 #include "master/core/recovery/durable.h"
 
 #include "common/mutate.h"
+#include "master/core/api/master.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/record.h"
 #include "master/core/log/journal.h"
-#include "master/core/api/master.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/recovery/logbase.h"
-#include "master/core/space/retire.h"
 #include "master/core/recovery/state.h"
+#include "master/core/space/retire.h"
 
 #include <stdio.h>
 
@@ -78,7 +78,7 @@ say_oldest(kvp_master_t *m)
 {
     const kvp_journal_t *j = &m->log;
 
-    if (!m->ctx.conf.is_elected || !j->is_open || j->end == j->told_oldest_end) return;
+    if (!m->ctx.conf.is_elected || j->state != KVP_JOURNAL_OPEN || j->end == j->told_oldest_end) return;
     if (m->ctx.now_ns - j->told_oldest_ns < OLDEST_NS || m->peers.rebuild_until_ns > m->ctx.now_ns) return;
     kvp_record_oldest(&m->cat);
 }
@@ -86,7 +86,7 @@ say_oldest(kvp_master_t *m)
 void
 kvp_durable_tick(kvp_master_t *m)
 {
-    if (!m->log.is_on) return;
+    if (m->log.state == KVP_JOURNAL_OFF) return;
     say_oldest(m);
     kvp_logbase_run(m);
     release_all(m);
@@ -114,7 +114,7 @@ kvp_master_sync_failed(kvp_master_t *m, uint64_t end)
     kvp_logbase_t *base = &m->base;
     bool is_said_behind = (base->is_basing || base->end > 0) && base->from >= end;
 
-    if (!m->log.is_open) return; /* a standby's: the leader repeats it */
+    if (m->log.state != KVP_JOURNAL_OPEN) return; /* a standby's: the leader repeats it */
     base->is_sync_broken = true;
     if (!is_said_behind) kvp_logbase_begin(m, false);
 }

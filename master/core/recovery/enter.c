@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "master/core/recovery/enter.h"
 
-#include "master/core/base/slab.h"
 #include "master/core/base/ptab.h"
+#include "master/core/base/slab.h"
 #include "master/core/catalog/index.h"
-#include "master/core/catalog/replica.h"
 #include "master/core/catalog/record.h"
+#include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/pin.h"
+#include "master/core/recovery/state.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
 #include "master/core/space/tiered.h"
-#include "master/core/recovery/state.h"
 
 uint32_t
 kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry)

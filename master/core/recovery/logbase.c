@@ -9,6 +9,7 @@
 #include "common/digestmap.h"
 #include "common/list.h"
 #include "common/mutate.h"
+#include "master/core/api/master.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/chunk.h"
@@ -17,11 +18,10 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/log/journal.h"
-#include "master/core/api/master.h"
 #include "master/core/protect/gone.h"
+#include "master/core/recovery/state.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/tiered.h"
-#include "master/core/recovery/state.h"
 #include "proto/jrec.h"
 
 #define BASE_RECORDS 32u /* of a base in a step: about 30 us, which a request that comes meanwhile waits */
@@ -152,7 +152,7 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
 bool
 kvp_master_snapshot(kvp_master_t *m)
 {
-    if (!m->log.is_open || m->base.is_basing || m->base.end > 0) return false;
+    if (m->log.state != KVP_JOURNAL_OPEN || m->base.is_basing || m->base.end > 0) return false;
     kvp_logbase_begin(m, false);
     return true;
 }
@@ -185,7 +185,7 @@ kvp_master_snapshot_taken(kvp_master_t *m, uint64_t file_bytes)
 bool
 kvp_master_is_telling(const kvp_master_t *m)
 {
-    return m->log.is_open && !m->log.is_following && !m->log.is_resting;
+    return m->log.state == KVP_JOURNAL_OPEN && !m->log.is_resting;
 }
 
 static void

@@ -4,7 +4,6 @@
 #define KVP_MASTER_CORE_RECOVERY_LOGBASE_H
 
 #include "common/base.h"
-#include "master/core/base/ctx.h"
 
 typedef struct kvp_master kvp_master_t;
 

@@ -18,17 +18,17 @@
 #include "master/core/recovery/recheck.h"
 
 #include "common/mutate.h"
-#include "proto/segfmt.h"
-#include "master/core/base/slab.h"
 #include "master/core/base/ptab.h"
+#include "master/core/base/slab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
+#include "master/core/recovery/state.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
-#include "master/core/recovery/state.h"
+#include "proto/segfmt.h"
 
 #define SLOTS_A_RECORD 16u /* to look at a slot costs less than to touch a record */
 

@@ -8,20 +8,17 @@
 #include "master/core/recovery/replay.h"
 
 #include "common/buf.h"
-#include "common/digestmap.h"
 #include "common/mutate.h"
-#include "proto/segfmt.h"
+#include "master/core/api/master.h"
 #include "master/core/base/ctx.h"
-#include "master/core/base/ptab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/log/journal.h"
-#include "master/core/api/master.h"
 #include "master/core/recovery/apply.h"
 #include "master/core/recovery/logbase.h"
+#include "master/core/recovery/state.h"
 #include "master/core/recovery/term.h"
 #include "master/core/session/takeover.h"
-#include "master/core/recovery/state.h"
 #include "proto/jrec.h"
 
 #include <string.h>
@@ -95,7 +92,7 @@ read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     if (err != KVP_OK || *used_out == 0) return err;
     err = apply_record(m, &rec);
     if (err != KVP_OK) return err;
-    if (j->is_following) write_again(m, bytes, &rec);
+    if (j->state == KVP_JOURNAL_FOLLOWS) write_again(m, bytes, &rec);
     j->check = rec.head.check;
     j->end += *used_out;
     m->replay.records[rec.head.kind]++;
@@ -171,7 +168,7 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
 {
     const kvp_journal_t *j = &m->log;
 
-    if (!j->is_on || j->is_open || j->is_following) return KVP_INVALID;
+    if (j->state != KVP_JOURNAL_READS) return KVP_INVALID;
     return read_all(m, bytes, len);
 }
 
@@ -201,7 +198,7 @@ end_reading(kvp_master_t *m, bool is_all_there)
 static void
 begin_writing(kvp_master_t *m)
 {
-    m->log.is_open = true;
+    m->log.state = KVP_JOURNAL_OPEN;
     if (m->base.is_relied_on)
         kvp_journal_append_term(&m->log, KVP_JREC_TERM, false);
     else
@@ -214,7 +211,7 @@ kvp_replay_open(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
     const kvp_replay_t *rp = &m->replay;
     kvp_journal_t *j = &m->log;
 
-    if (!j->is_on || j->is_open || j->is_following) return KVP_INVALID;
+    if (j->state != KVP_JOURNAL_READS) return KVP_INVALID;
     if (rp->err != KVP_OK && rp->err != KVP_CORRUPT) return rp->err;
     if (rp->term >= KVP_TERM_MAX) return KVP_LIMIT;
     if (rp->term >= m->ctx.term) kvp_term_follow(m, rp->term);
@@ -253,11 +250,11 @@ kvp_master_follow_begin(kvp_master_t *m, uint64_t *end_out)
     kvp_replay_t *rp = &m->replay;
     kvp_journal_t *j = &m->log;
 
-    if (!j->is_on || j->is_open || j->is_following) return KVP_INVALID;
+    if (j->state != KVP_JOURNAL_READS) return KVP_INVALID;
     if (rp->err != KVP_OK && rp->err != KVP_CORRUPT) return rp->err;
     rp->err = KVP_OK;
     kvp_buf_reset(&rp->rest);
-    j->is_following = true;
+    j->state = KVP_JOURNAL_FOLLOWS;
     j->written = j->synced = *end_out = j->end;
     return KVP_OK;
 }
@@ -265,7 +262,7 @@ kvp_master_follow_begin(kvp_master_t *m, uint64_t *end_out)
 kvp_err_t
 kvp_master_follow(kvp_master_t *m, const void *bytes, size_t len)
 {
-    if (!m->log.is_following) return KVP_INVALID;
+    if (m->log.state != KVP_JOURNAL_FOLLOWS) return KVP_INVALID;
     return read_all(m, bytes, len);
 }
 
@@ -275,8 +272,9 @@ kvp_replay_lead(kvp_master_t *m, uint32_t term, bool is_level)
     const kvp_replay_t *rp = &m->replay;
     kvp_journal_t *j = &m->log;
 
-    if (!j->is_following || term <= rp->term || term >= KVP_TERM_MAX) return KVP_INVALID;
-    j->is_following = j->is_resting = false;
+    if (j->state != KVP_JOURNAL_FOLLOWS || term <= rp->term || term >= KVP_TERM_MAX) return KVP_INVALID;
+    j->state = KVP_JOURNAL_READS;
+    j->is_resting = false;
     m->peers.is_named = true; /* in etcd */
     kvp_term_begin(m, term);
     /* If the previous leader had itself just taken over, some nodes may not have reported yet. */
@@ -314,13 +312,7 @@ kvp_master_term_end(const kvp_master_t *m)
 void
 kvp_replay_named(kvp_master_t *m)
 {
-    if (!m->log.is_on || m->log.is_open || !m->peers.is_named) return;
-    m->log.is_open = true;
+    if (m->log.state != KVP_JOURNAL_READS || !m->peers.is_named) return;
+    m->log.state = KVP_JOURNAL_OPEN;
     kvp_logbase_begin(m, true);
-}
-
-void
-kvp_replay_fini(kvp_master_t *m)
-{
-    kvp_buf_fini(&m->replay.rest);
 }

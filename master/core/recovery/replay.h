@@ -3,11 +3,9 @@
 #ifndef KVP_MASTER_CORE_RECOVERY_REPLAY_H
 #define KVP_MASTER_CORE_RECOVERY_REPLAY_H
 
-#include "common/buf.h"
-#include "master/core/base/ctx.h"
+#include "common/base.h"
 
 typedef struct kvp_master kvp_master_t;
-typedef struct kvp_segment kvp_segment_t;
 
 /* kvp_replay_open ends the reading, as kvp_master_open_journal says. kvp_replay_named: the pool has
  * its name for good now, so that its journal can begin. kvp_replay_lead: the followed log is ours
@@ -16,6 +14,5 @@ typedef struct kvp_segment kvp_segment_t;
 kvp_err_t kvp_replay_open(kvp_master_t *m, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
 void kvp_replay_named(kvp_master_t *m);
 kvp_err_t kvp_replay_lead(kvp_master_t *m, uint32_t term, bool is_level) KVP_MUST_USE;
-void kvp_replay_fini(kvp_master_t *m);
 
 #endif

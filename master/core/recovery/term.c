@@ -16,18 +16,18 @@
 
 #include "common/list.h"
 #include "common/mutate.h"
-#include "proto/segfmt.h"
+#include "master/core/api/master.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
-#include "master/core/recovery/logbase.h"
-#include "master/core/recovery/replay.h"
 #include "master/core/log/journal.h"
-#include "master/core/api/master.h"
+#include "master/core/recovery/logbase.h"
 #include "master/core/recovery/loss.h"
+#include "master/core/recovery/replay.h"
+#include "master/core/recovery/state.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
-#include "master/core/recovery/state.h"
 #include "proto/kvpool.pb-c.h"
+#include "proto/segfmt.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -73,8 +73,8 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
 {
     kvp_term_begin(m, term + 1);
     kvp_takeover_begin(&m->peers);
-    if (m->log.is_open) begin_log_anew(m);
-    kvp_ctx_note(&m->ctx, "a node obeys term %u: everybody is to begin anew under %u", term, m->ctx.term);
+    if (m->log.state == KVP_JOURNAL_OPEN) begin_log_anew(m);
+    kvp_ctx_note(&m->ctx, "a node obeys term %u: all clients and nodes reconnect under term %u", term, m->ctx.term);
 }
 
 /* Returns whether peers may cause the rise, and counts it. */
@@ -141,7 +141,7 @@ kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char wh
     m->ctx.conf.digest_seed = known->digest_seed;
     m->peers.is_named = true;
     m->peers.follows_until_ns = m->ctx.now_ns + m->ctx.conf.report_grace_ns;
-    if (m->log.is_open) begin_log_anew(m); /* the log belongs to another pool */
+    if (m->log.state == KVP_JOURNAL_OPEN) begin_log_anew(m); /* the log belongs to another pool */
     kvp_ctx_note(&m->ctx,
                  "the pool has its name from a node: the masters before are not known here, their objects may be");
     return KVP_OK;

@@ -19,11 +19,11 @@
 #include "master/core/put/attempt.h"
 #include "master/core/put/queue.h"
 #include "master/core/recovery/loss.h"
+#include "master/core/recovery/state.h"
 #include "master/core/request/remove.h"
 #include "master/core/request/request.h"
 #include "master/core/session/session.h"
 #include "master/core/space/retire.h"
-#include "master/core/recovery/state.h"
 #include "proto/wire.h"
 
 #include <stdlib.h>

@@ -3,10 +3,10 @@
  * ends with its fault, or some time after it: no cause stays for ever after an operator has taken a
  * node or a master out. */
 #include "common/list.h"
-#include "master/core/catalog/chunk.h"
-#include "master/core/request/request.h"
 #include "master/core/api/master.h"
+#include "master/core/catalog/chunk.h"
 #include "master/core/recovery/state.h"
+#include "master/core/request/request.h"
 #include "proto/wire.h"
 
 #include <stdarg.h>

@@ -13,9 +13,9 @@
 #include "master/core/base/recent.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
+#include "master/core/catalog/record.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
-#include "master/core/catalog/record.h"
 #include "master/core/log/journal.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/deferred.h"
@@ -24,13 +24,13 @@
 #include "master/core/protect/pin.h"
 #include "master/core/put/attempt.h"
 #include "master/core/put/queue.h"
+#include "master/core/recovery/state.h"
 #include "master/core/session/session.h"
 #include "master/core/space/check.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
-#include "master/core/recovery/state.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -372,7 +372,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     is_not_dead = kvp_retire_is_readable(&m->space, a->digest);
     may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
-    waits = may_be_known || m->log.is_on;
+    waits = may_be_known || m->log.state != KVP_JOURNAL_OFF;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* A later master would adopt a sealed extent, so it is dead before its writer gets the

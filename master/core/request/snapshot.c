@@ -3,11 +3,11 @@
  * until its base is complete, by the base's number, which no other master assigns. */
 #include "master/core/request/request.h"
 
+#include "master/core/api/master.h"
 #include "master/core/base/ctx.h"
 #include "master/core/log/journal.h"
-#include "master/core/api/master.h"
-#include "master/core/session/session.h"
 #include "master/core/recovery/state.h"
+#include "master/core/session/session.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -15,10 +15,13 @@
 static const char *
 find_refusal(const kvp_journal_t *j, kvp_err_t *err_out)
 {
-    *err_out = !j->is_on ? KVP_NOTSUP : j->has_failed ? KVP_SYS : !j->is_open ? KVP_RETRY_AFTER : KVP_OK;
-    if (!j->is_on) return "the master keeps no log: it has no data directory";
+    *err_out = j->state == KVP_JOURNAL_OFF    ? KVP_NOTSUP
+               : j->has_failed                ? KVP_SYS
+               : j->state != KVP_JOURNAL_OPEN ? KVP_RETRY_AFTER
+                                              : KVP_OK;
+    if (j->state == KVP_JOURNAL_OFF) return "the master keeps no log: it has no data directory";
     if (j->has_failed) return "the log cannot be written: the master's own log says why";
-    return j->is_open ? "" : "the log begins with the first node, and none has come yet";
+    return j->state == KVP_JOURNAL_OPEN ? "" : "the log begins with the first node, and none has come yet";
 }
 
 void

@@ -136,7 +136,7 @@ note_gone(kvp_space_t *sp, uint32_t oid, leave_t *leave)
     const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
 
     if (o->state != KVP_OBJ_COMMITTED) return;
-    if (!sp->log->is_open && !kvp_gone_is_rebuilding(sp->prot)) return;
+    if (sp->log->state != KVP_JOURNAL_OPEN && !kvp_gone_is_rebuilding(sp->prot)) return;
     leave->digest = kvp_obj_digest_of(sp->cat, o);
     leave->version = kvp_obj_version(o);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry where there are too many publishers. Its count and the times are set from here.
+ * The registry where too many publishers are registered. Its count and the times are set from here.
  */
 #include "conductor/events/registry_priv.h"
 

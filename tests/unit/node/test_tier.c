@@ -487,7 +487,7 @@ test_pages_are_given_up(void **state)
     }
     for (uint64_t i = 0; i < n; i++)
         found += one(&rig, KVP_TIER_READ, i, 1) == KVP_OK;
-    print_message("refused %lu, found %u, pages given up %lu, kept %lu\n", (unsigned long)refused, found,
+    print_message("refused %lu, found %u, reclaimed pages %lu, kept %lu\n", (unsigned long)refused, found,
                   (unsigned long)STAT(&rig, pages_reclaimed), (unsigned long)STAT(&rig, relocated));
     assert_int_equal(found, STAT(&rig, records));
     assert_in_range(found, 900, 1340);

@@ -183,15 +183,15 @@ test_machine_without_rdma(void **state)
 {
     facts.ports_n = 0;
     facts.transports[RDMA].is_usable = false;
-    strcpy(facts.transports[RDMA].why, "rdma cannot be used here: there is no RDMA device");
+    strcpy(facts.transports[RDMA].why, "rdma cannot be used here: no RDMA device");
     strcpy(nodes[1].transport, "tcp");
     strcpy(nodes[1].offers, "tcp");
-    assert_finding(KVP_DOCTOR_INFO, "no_rdma", "there is no RDMA device", "");
+    assert_finding(KVP_DOCTOR_INFO, "no_rdma", "no RDMA device", "");
     facts.transports[RDMA].is_named = true;
-    assert_finding(KVP_DOCTOR_ERROR, "transport_named", "there is no RDMA device", "--transports");
+    assert_finding(KVP_DOCTOR_ERROR, "transport_named", "no RDMA device", "--transports");
     facts.transports[RDMA].is_named = false;
     facts.transports[RDMA].is_wished = true;
-    assert_finding(KVP_DOCTOR_ERROR, "device_named", "there is no RDMA device", "unset KVPOOL_RDMA_DEVICE");
+    assert_finding(KVP_DOCTOR_ERROR, "device_named", "no RDMA device", "unset KVPOOL_RDMA_DEVICE");
     facts.transports[RDMA].is_out = true; /* then nobody asks for it */
     assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
     facts.memlock_bytes = 65536;
@@ -204,7 +204,7 @@ test_what_was_asked_for_does_not_work(void **state)
 {
     facts.transports[RDMA].is_usable = false;
     facts.transports[RDMA].is_named = true;
-    strcpy(facts.transports[RDMA].why, "rdma cannot be used here: there is no RDMA device mlx5_9");
+    strcpy(facts.transports[RDMA].why, "rdma cannot be used here: no RDMA device mlx5_9");
     strcpy(nodes[0].transport, "none");
     strcpy(nodes[1].transport, "none");
     assert_finding(KVP_DOCTOR_ERROR, "transport_named", "no RDMA device mlx5_9", "--transports");
@@ -227,7 +227,7 @@ test_pool(void **state)
     facts.nodes_n = 0;
     strcpy(facts.pool_why, "no session with master 10.0.0.1:50051: Connection refused");
     assert_finding(KVP_DOCTOR_ERROR, "pool_unreachable", "10.0.0.1:50051: Connection refused", "KVPOOL_MASTER");
-    strcpy(facts.pool_why, "no session with master a:1,b:1: no master leads; a:1: does not say that it leads");
+    strcpy(facts.pool_why, "no session with master a:1,b:1: no master leads; a:1: does not claim to lead");
     assert_finding(KVP_DOCTOR_ERROR, "no_leader", "no master leads", "etcd");
     all_is_well(state);
     strcpy(facts.pool_software, "0.9.0");
@@ -253,7 +253,7 @@ test_nodes(void **state)
 {
     strcpy(nodes[1].state, "lost");
     nodes[1].probes[RDMA].was_made = nodes[1].probes[TCP].was_made = false;
-    assert_finding(KVP_DOCTOR_ERROR, "node_away", "node-1 at 10.1.0.9:7000 is lost", "start it again");
+    assert_finding(KVP_DOCTOR_ERROR, "node_away", "node-1 at 10.1.0.9:7000 is lost", "start the node again");
     all_is_well(state);
     strcpy(nodes[1].transport, "none");
     strcpy(nodes[1].offers, "shm");
@@ -273,7 +273,7 @@ test_probes(void **state)
     probe->err = probe->small_err = KVPOOL_NODE_LOST;
     assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "node-1 at 10.1.0.9:7000 is not reached by rdma: a put",
                    "--rdma-device");
-    assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "(NODE_LOST)", "one MTU");
+    assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "(NODE_LOST)", "the same MTU");
     probe->err = probe->small_err = KVPOOL_NOMEM;
     assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "(NOMEM)", "ulimit -l unlimited");
     probe->err = KVPOOL_NODE_LOST;

@@ -126,7 +126,7 @@ are_there(const kvp_rdma_select_t *selected, int n)
         size_t len;
 
         if (is_there(pick, n)) continue;
-        len = (size_t)snprintf(host.why, sizeof host.why, "there is no RDMA device %s", pick->name);
+        len = (size_t)snprintf(host.why, sizeof host.why, "no RDMA device %s", pick->name);
         if (pick->port != 0) len += (size_t)snprintf(host.why + len, sizeof host.why - len, ":%u", pick->port);
         for (int d = 0; d < n && len < sizeof host.why; d++)
             len += (size_t)snprintf(host.why + len, sizeof host.why - len, "%s%s", d == 0 ? ", only " : ", ",
@@ -144,7 +144,7 @@ open_all(const kvp_rdma_select_t *selected, const char **why_out)
 
     host.libs = kvp_rdma_libs(why_out);
     if (host.libs == NULL) return KVP_NOTSUP;
-    snprintf(host.why, sizeof host.why, "there is no RDMA device");
+    snprintf(host.why, sizeof host.why, "no RDMA device");
     *why_out = host.why;
     host.list = (host.libs->rdma_get_devices)(&n);
     if (host.list == NULL) n = 0;
@@ -220,7 +220,7 @@ note_gone(kvp_ibv_dev_t *dev)
 {
     if (dev->base.is_gone) return;
     dev->base.is_gone = true;
-    kvp_log_warn("rdma", "device was removed: it is let go when its connections are closed device %s connections %u",
+    kvp_log_warn("rdma", "device was removed: it is closed when its connections are closed device %s connections %u",
                  dev->base.info.name, dev->uses);
 }
 
@@ -401,7 +401,7 @@ make_ready(void *arg)
     if (is_ready) {
         dev->base.life++;
         dev->base.is_gone = false;
-        kvp_log_info("rdma", "device is there again, and used device %s", dev->base.info.name);
+        kvp_log_info("rdma", "device has come back, and is used device %s", dev->base.info.name);
     } else {
         host.look_ns = kvp_now_ns() + LOOK_AGAIN_NS;
     }

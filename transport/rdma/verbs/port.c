@@ -135,7 +135,7 @@ find_addr_of_index(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t
     lacks = lack_of(addr_out, is_roce_v2(ctx, port, index));
     if (lacks == NULL) return true;
     snprintf(why, cap,
-             "GID index %d of %s:%u %s: take one of RoCE v2 with an address that others reach, as `kvpool doctor` "
+             "GID index %d of %s:%u %s: choose one of RoCE v2 with an address that other hosts reach; `kvpool doctor` "
              "lists them",
              index, ctx->device->name, port, lacks);
     return false;
