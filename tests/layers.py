@@ -49,9 +49,10 @@ CHAINS = {
 
 def sources():
     """All C files of the components."""
-    roots = sorted({folder.split("/")[0] for chain in CHAINS.values() for folder in chain})
-    out = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", *roots], cwd=ROOT, text=True)
-    return [f for f in out.split() if f.endswith((".c", ".h")) and os.path.exists(os.path.join(ROOT, f))]
+    roots = {folder.split("/")[0] for chain in CHAINS.values() for folder in chain}
+    walks = [w for root in roots for w in os.walk(os.path.join(ROOT, root))]
+    files = [os.path.relpath(os.path.join(d, f), ROOT) for d, _, names in walks for f in names if f.endswith((".c", ".h"))]
+    return sorted(f for f in files if "/build/" not in f)
 
 
 def includes(files):
@@ -72,9 +73,8 @@ def objects(build):
     found = {}
     for c in commands:
         src = os.path.relpath(os.path.join(c["directory"], c["file"]), ROOT)
-        out = os.path.join(build, c["output"])
         if src not in found or not os.path.exists(found[src]):
-            found[src] = out
+            found[src] = os.path.join(build, c["output"])
     return found
 
 
