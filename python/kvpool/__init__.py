@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvpool: one pool of the memory of many hosts, for blocks of KV cache. Start with Pool, or with AsyncPool under asyncio."""
+"""kvpool: a pool of the memory of many hosts, for blocks of KV cache. Start with Pool, or with AsyncPool in asyncio."""
 from ._async import AsyncPool
 from ._kvpool import version as __version__
 from ._pool import Pool, Reservation, View

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AsyncPool: Pool for asyncio. The calls are Pool's, made by a few threads that belong to the pool."""
+"""AsyncPool: Pool for asyncio. A few threads of the pool make the calls of a Pool."""
 from __future__ import annotations
 
 import asyncio
@@ -17,13 +17,13 @@ from ._workers import Call, Workers
 from .errors import Error, error
 
 T = TypeVar("T")
-_DEADLINE_S = 5.0  # kvpool.h: of a call that gives none
+_DEADLINE_S = 5.0  # kvpool.h: for a call without its own deadline
 _FORKED = _kvpool.errors["FORKED"][0]
 _CLOSED = _kvpool.errors["CLOSED"][0]
 _TIME_OVER = _kvpool.errors["DEADLINE"][0]
 
 
-_living: Set[Tuple[Workers, Pool]] = set()  # those that are open
+_living: Set[Tuple[Workers, Pool]] = set()  # open pools
 
 
 def _close_dropped(workers: Workers, pool: Pool) -> None:
@@ -35,15 +35,15 @@ def _close_dropped(workers: Workers, pool: Pool) -> None:
 
 
 def _drop(workers: Workers, pool: Pool) -> None:
-    """Nobody awaited close(), and the object is garbage. Where that is found is chance: a thread that holds some lock, or one that is in
-    a call of this very pool. A close waits for calls, so it is a thread of the pool that does it, behind what it is at."""
-    if os.getpid() == workers.pid:  # else of a fork: the threads are the parent's
+    """The object is garbage, and close() was not awaited. The garbage collector may run in a thread that holds a lock, or that
+    is in a call of this pool. close() waits for calls, so a thread of the pool calls it after its own call."""
+    if os.getpid() == workers.pid:  # in a child the threads are the parent's
         workers.stop(partial(_close_dropped, workers, pool))
 
 
 @atexit.register
 def _close_all() -> None:
-    """The interpreter ends: it may not go while threads are in calls."""
+    """At the end of the interpreter: threads must not be in calls."""
     for workers, pool in list(_living):
         if os.getpid() != workers.pid:
             continue
@@ -56,25 +56,25 @@ def _close_all() -> None:
 
 
 class AsyncPool:
-    """A Pool for asyncio: the same calls with the same arguments, results and errors, to be awaited.
+    """A Pool for asyncio: the same calls with the same arguments, results and errors, as coroutines.
 
         async with kvpool.AsyncPool() as pool:
             await pool.put("a", b"block")
             blocks = await asyncio.gather(*(pool.get(key) for key in keys))
 
-    Arguments as for Pool, and
-    threads: how many calls are made at a time (4); no other thread is ever made, however many calls are awaited.
-    queue: how many calls have been begun or wait for a thread, at most (1024). Beyond it a call waits where it is awaited.
+    The arguments are those of Pool, and
+    threads: the number of calls that run at the same time (4). The pool starts no other threads.
+    queue: the most calls that run or wait for a thread (1024). Further calls wait in their await.
 
-    deadline counts from the call on: what waits longer for a thread raises DeadlineError, and was never begun.
+    deadline counts from the call. A call that waits longer for a thread raises DeadlineError and never runs.
 
-    Cancellation. A call that was not begun is taken back. One that was is not stopped: where it was given memory (put, get_into,
-    put_many, get_many, register, unregister), the await ends only when nothing touches that memory any more, by its deadline at the
-    latest, and raises CancelledError then; any other await ends at once. Whether a put that was cancelled has happened is not known.
+    Cancellation. A call that has not started is withdrawn. A call that has started runs to its end. If it has the caller's
+    memory (put, get_into, put_many, get_many, register, unregister), the await raises CancelledError only after the call has
+    ended, at the latest at its deadline; any other await raises it at once. The effect of a cancelled put is unknown.
 
-    It belongs to the event loop that opened it and to its process: RuntimeError in another loop, ClosedError (FORKED) in a child.
-    Use it by `async with`, or open() and close(). If the loop ends without, it is closed soon after it is collected, by a thread of its
-    own when one has ended its call.
+    The pool belongs to the event loop and the process that opened it: RuntimeError in another loop, ClosedError (FORKED) in
+    a child. Use `async with`, or open() and close(). If close() is not awaited, a thread of the pool closes it after the
+    object is collected.
     """
 
     def __init__(self, master: Optional[str] = None, *, threads: int = 4, queue: int = 1024, name: Optional[str] = None,
@@ -97,7 +97,7 @@ class AsyncPool:
 
     # ---- life
     async def open(self) -> AsyncPool:
-        """Connects, as the making of a Pool does, with its errors, and returns itself. `async with` calls it. Once."""
+        """Connects, with the errors of Pool(), and returns the pool. `async with` calls it. It can be called once."""
         if self._workers is not None:
             raise RuntimeError("the pool was opened before")
         self._workers = workers = Workers(asyncio.get_running_loop(), *self._sizes, "kvpool-async")
@@ -113,15 +113,15 @@ class AsyncPool:
         return self
 
     async def close(self) -> None:
-        """Ends the session and the threads. Calls that are awaited raise ClosedError, and are over when this returns. Again does
-        nothing. BufferError, and all stays as it was, while a buffer of a view is still in use."""
+        """Ends the session and the threads. Awaited calls raise ClosedError, and have ended when this returns. After the first
+        call it has no effect. BufferError, and no change, while a buffer of a view is still in use."""
         if self._pool is None:
             return
         workers, pool = self._here()
         closing = self._closing
         if closing is None:
             closing = self._closing = workers.loop.create_future()
-            # A thread of its own, once: all others may be in calls that only this ends.
+            # A new thread: all others may be in calls that only the close ends.
             self._closer = threading.Thread(target=self._close, args=(workers, pool, closing), name="kvpool-async-close",
                                             daemon=True)
             self._closer.start()
@@ -144,7 +144,7 @@ class AsyncPool:
 
     def _closed(self, workers: Workers, closing: asyncio.Future[None], failure: Optional[BufferError]) -> None:
         if self._closer is not None:
-            self._closer.join()  # this was the last that it did
+            self._closer.join()  # it has nothing more to do
         if failure is not None:
             self._closing = None
             closing.set_exception(failure)
@@ -164,7 +164,7 @@ class AsyncPool:
 
     # ---- calls
     def _here(self) -> Tuple[Workers, Pool]:
-        """What there is from open() on, in the place where it is of use."""
+        """The workers and the pool, if the pool is open and may be used here."""
         workers, pool = self._workers, self._pool
         if workers is None or pool is None:
             raise RuntimeError("the pool was not opened: `async with`, or await open()")
@@ -181,9 +181,9 @@ class AsyncPool:
 
     async def _call(self, call: Callable[..., T], *args: Any, deadline: Optional[float] = None, has_memory: bool = False,
                     **kw: Any) -> T:
-        """Awaits call, a method of Pool, on a thread. has_memory: it works on the caller's memory."""
+        """Awaits call, a method of Pool, in a thread. has_memory: it uses the caller's memory."""
         workers, pool = self._open()
-        _ms(deadline)  # ValueError: below 0 it could not have been begun
+        _ms(deadline)  # ValueError below 0
         end = workers.loop.time() + (self._deadline if deadline is None else deadline)
 
         def run() -> T:
@@ -206,7 +206,7 @@ class AsyncPool:
 
     @staticmethod
     def _expire(workers: Workers, call: Call) -> None:
-        # What has begun has the same deadline, and ends by itself.
+        # A call that has started has the same deadline, and ends by itself.
         if not call.future.done() and workers.withdraw(call):
             call.future.set_exception(error(_TIME_OVER, None, "no thread was free in time"))
 
@@ -237,7 +237,7 @@ class AsyncPool:
         return await self._call(Pool.get_into, key, target, fresh=fresh, deadline=deadline, has_memory=True)
 
     async def view(self, key: Key, *, deadline: Optional[float] = None) -> View:
-        """As Pool.view: `with await pool.view("a") as memory`. Its release() waits for nobody."""
+        """As Pool.view: `with await pool.view("a") as memory`. Its release() does not block."""
         return await self._call(Pool.view, key, deadline=deadline)
 
     async def exists(self, key: Key, *, deadline: Optional[float] = None) -> bool:
@@ -281,7 +281,7 @@ class AsyncPool:
 
     async def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
                              deadline: Optional[float] = None) -> Reservation:
-        """As Pool.longest_prefix: `with await pool.longest_prefix(keys) as reservation`. Its release() waits for nobody."""
+        """As Pool.longest_prefix: `with await pool.longest_prefix(keys) as reservation`. Its release() does not block."""
         return await self._call(Pool.longest_prefix, keys, ttl=ttl, prefetch=prefetch, deadline=deadline)
 
     async def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pool: the pool as Python sees it. What is a number in _kvpool becomes a value or an exception here."""
+"""Pool and what it returns. The extension _kvpool returns numbers; this module makes values and exceptions of them."""
 from __future__ import annotations
 
 import json
@@ -35,7 +35,7 @@ _MS_MAX = 2**32 - 1
 
 
 def _held(memory: Any) -> Any:
-    """What keeps memory where it is: its buffer, which cannot be resized or closed meanwhile, or the object."""
+    """An object that keeps the memory in place: its buffer, which cannot be resized or closed meanwhile, or itself."""
     try:
         return memoryview(memory)
     except (TypeError, ValueError):  # DLPack alone; an array of dates, which has no format
@@ -43,7 +43,7 @@ def _held(memory: Any) -> Any:
 
 
 def _ms(seconds: Optional[float]) -> int:
-    """A time in milliseconds; None is the pool's own, which is 0 to the library. ValueError below 0."""
+    """A time in milliseconds. None is the pool's default, which the library takes as 0. ValueError below 0."""
     if seconds is None:
         return 0
     if not seconds >= 0:  # nan, too
@@ -52,11 +52,11 @@ def _ms(seconds: Optional[float]) -> int:
 
 
 class Reservation:
-    """What a look-up found, kept readable until release(), the end of a `with`, or ttl seconds.
+    """The result of a look-up. The objects stay readable until release(), the end of a `with`, or for ttl seconds.
 
-    found: how many keys are there (of a prefix: its length). granted: how many of these are reserved, which a bound on
-    reservations may cut. present: for each key whether it is there; None for a prefix. on_ssd: how many of those reserved are on SSDs
-    alone, so that a get takes longer.
+    found: number of present keys; of a prefix, its length. granted: number of reserved keys; a limit on reservations may
+    make it smaller than found. present: for each key whether it is present; None for a prefix. on_ssd: number of reserved
+    keys that are only on SSDs, so a get of them takes longer.
     """
 
     __slots__ = ("_raw", "_ticket", "found", "granted", "ttl", "present", "on_ssd")
@@ -68,7 +68,7 @@ class Reservation:
         self.present = present
 
     def release(self) -> None:
-        """Ends it. Again, or after its time, does nothing."""
+        """Ends the reservation. After the end it has no effect."""
         if self._ticket:
             self._raw.lookup_release(self._ticket, self.found, self.granted)
             self._ticket = 0
@@ -84,14 +84,14 @@ class Reservation:
 
 
 class View:
-    """An object's bytes where they lie, in memory that a node of this host shares: len(), and read-only memory by the buffer
-    protocol through `memory`. Nothing is copied, and it is not evicted meanwhile.
+    """An object's bytes in place, in memory that a node of this host shares. len() is their number, and `memory` gives
+    read-only access by the buffer protocol. Nothing is copied, and the object is not evicted while the view exists.
 
         with pool.view("a") as memory:
             use(memory)
 
-    What was read counts only once release(), which the end of `with` calls, has returned: NotFoundError says that the
-    object was replaced or removed meanwhile. BufferError where somebody still has a buffer of it.
+    The bytes are valid only if release() returns without an error; the end of `with` calls it. NotFoundError: the object
+    was replaced or removed while it was read. BufferError: a buffer of the view is still in use.
     """
 
     __slots__ = ("_raw", "_key", "memory")
@@ -108,7 +108,7 @@ class View:
         return len(self._raw)
 
     def release(self) -> None:
-        """Ends it. Again does nothing."""
+        """Ends the view. After the end it has no effect."""
         self.memory.release()
         err = self._raw.release()
         if err:
@@ -120,32 +120,39 @@ class View:
     def __exit__(self, kind: Optional[Type[BaseException]], *exc: object) -> None:
         if kind is None:
             self.release()
-        else:  # what went wrong comes first, and nothing that was read counts
+        else:  # the caller's exception matters more, and the bytes that were read do not count
             self.memory.release()
             self._raw.release()
 
 
 class Pool:
-    """A pool of blocks: bytes under keys, which do not change once they are put.
+    """A pool of blocks: bytes under keys. A block does not change after its put.
 
         with kvpool.Pool() as pool:
             pool.put("a", b"block")
             assert pool.get("a") == b"block"
 
-    Keys are str (taken as UTF-8) or bytes, 1 to 1024 bytes. A value is any object with the buffer protocol (bytes, numpy
-    arrays) or DLPack (torch tensors, also a GPU's, if it is registered), contiguous, 1 byte to a chunk (256 MiB in a pool of large nodes).
+    A key is a str (encoded as UTF-8) or bytes, 1 to 1024 bytes long. A value is a contiguous object with the buffer
+    protocol (bytes, numpy arrays) or DLPack (torch tensors; also of a GPU, if registered). Its length is 1 byte to a
+    chunk, which is 256 MiB in a pool of large nodes.
 
-    master: "HOST:PORT[,HOST:PORT]", or "etcd://HOST:PORT[;HOST:PORT]", which knows the masters of that cluster (default $KVPOOL_CLUSTER, else
-    $MC_STORE_CLUSTER_ID, else kvpool); default $KVPOOL_MASTER, else 127.0.0.1:50051.
-    name: this client's in logs. transports: "shm,rdma,tcp" in order of preference; default all there are.
-    deadline: seconds for a call that gives none (5). verify: check the sum of all that is got, on every transport.
-    memory: bytes, or text like "4GiB", that this process gives to the pool while it is open; listen: "HOST:PORT" where others
-    reach it (127.0.0.1 by default). ssd: "DIR:SIZE", or several: what leaves that memory is kept there, and found again by the next process
-    that opens a pool with that name, which is needed then; ssd_writes: bytes a day that are written there at most. tenant: a name of at most 128 bytes; keys are the tenant's own.
+    master: "HOST:PORT[,HOST:PORT]", or "etcd://HOST:PORT[;HOST:PORT]", in which the masters are registered. Default:
+        $KVPOOL_MASTER, else 127.0.0.1:50051.
+    cluster: the cluster's name in etcd. Default: $KVPOOL_CLUSTER, else $MC_STORE_CLUSTER_ID, else kvpool.
+    name: the name of this client in logs.
+    transports: "shm,rdma,tcp" in the order of preference. Default: all that work here.
+    deadline: seconds for calls without their own deadline (5).
+    verify: check the sum of every object that is read, on every transport.
+    memory: bytes, or text like "4GiB", that this process gives to the pool while the pool is open.
+    listen: "HOST:PORT" at which others reach this memory. Default: 127.0.0.1.
+    ssd: "DIR:SIZE", or several. Objects that leave the memory are kept there. The next process that opens a pool with the
+        same name finds them again, so name is needed.
+    ssd_writes: the most bytes a day that are written to the SSDs.
+    tenant: a name of at most 128 bytes. Each tenant has its own keys.
 
-    Any thread may call, many at once; the interpreter's lock is released meanwhile. Raises kvpool.Error or one of its subclasses
-    (errors.py): its name, number and key say what and of which.
-    A child of fork has to open a pool of its own; calls on its parent's raise ClosedError.
+    All methods may be called by many threads at once; they release the interpreter's lock. They raise kvpool.Error or one
+    of its subclasses (errors.py), with name, number and key.
+    After a fork the child has to open its own pool: calls on the parent's pool raise ClosedError.
     """
 
     def __init__(self, master: Optional[str] = None, *, name: Optional[str] = None, host_id: Optional[str] = None,
@@ -164,14 +171,14 @@ class Pool:
             raise error(err, None, detail)
 
     def close(self) -> None:
-        """Ends the session; calls of other threads raise ClosedError. What it gave to the pool is gone. Again does nothing.
-        BufferError while a buffer of a view is still in use, whose memory would go."""
+        """Ends the session. Calls of other threads raise ClosedError. The memory that this process gave leaves the pool. After
+        the first call it has no effect. BufferError while a buffer of a view is still in use."""
         self._raw.close()
         self._held.clear()
 
     def unmount_ssd(self, *, deadline: Optional[float] = None) -> None:
-        """Takes this process's SSDs out of the pool, until it is closed: what they alone have is found again by the next process that opens
-        them. Without any it does nothing."""
+        """Takes this process's SSDs out of the pool until the pool is closed. The next process that opens them finds their
+        objects again. Without SSDs it has no effect."""
         self._check(self._raw.unmount_ssd(_ms(deadline)))
 
     def __enter__(self) -> Pool:
@@ -182,9 +189,9 @@ class Pool:
 
     # ---- memory
     def register(self, memory: Memory) -> None:
-        """Makes memory usable by put_many and get_many, and pins it where an RDMA device is used.
+        """Makes memory usable by put_many and get_many, and pins it if an RDMA device is used.
 
-        memory: an object as for put. It is kept alive until unregister or close. Not twice: InvalidError.
+        memory: an object as for put. It is kept alive until unregister or close. InvalidError if it is registered already.
         """
         address, length = _kvpool.memory_of(memory, False)
         held = _held(memory)
@@ -195,7 +202,7 @@ class Pool:
         self._held[address] = held
 
     def unregister(self, memory: Memory) -> None:
-        """Ends register(memory), after the calls that use it. InvalidError where it is not registered."""
+        """Ends register(memory), after the calls that use the memory. InvalidError if it is not registered."""
         address, _ = _kvpool.memory_of(memory, False)
         self._check(self._raw.unregister(address))
         self._held.pop(address, None)
@@ -203,49 +210,53 @@ class Pool:
     # ---- one key
     def put(self, key: Key, value: Memory, *, replicas: int = 1, pin: Pin = None, upsert: bool = False, wait: bool = False,
             lineage: Optional[Lineage] = None, deadline: Optional[float] = None) -> None:
-        """Stores value under key. A key that is there keeps what it has; with upsert it gets the new value.
+        """Stores value under key. A present key keeps its value, unless upsert is set.
 
-        replicas: copies on as many hosts, or nodes where hosts are fewer. pin: None, "soft" (evicted last) or "hard" (never evicted). wait: with upsert, until
-        nobody can get the old value any more. lineage: (sequence, parent, depth), two hashes of 64 bits and a number of 32: where the
-        block stands in a sequence of blocks; kept beside it. deadline: seconds.
+        replicas: number of copies, on different hosts, or on different nodes if there are fewer hosts.
+        pin: None, "soft" (evicted last) or "hard" (never evicted).
+        wait: with upsert, return when no client can read the old value any more.
+        lineage: (sequence, parent, depth), two hashes of 64 bits and a number of 32 bits: the place of the block in a
+            sequence of blocks. It is stored with the block.
+        deadline: seconds.
 
-        A key that others are putting is waited for, for a quarter of a second in all: then it is an Error whose name is
-        "IN_PROGRESS", and may be put again.
+        If another client is putting the key, the call waits for up to a quarter of a second. Then it raises an Error with
+        the name "IN_PROGRESS"; the key may be put again.
         """
         err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas, 0, lineage)
         if err:
             raise self._put_error(err, key, value)
 
     def get(self, key: Key, *, fresh: bool = False, deadline: Optional[float] = None) -> bytes:
-        """The value as bytes. NotFoundError. fresh: ask the master, wherever it was before."""
+        """Returns the value as bytes. NotFoundError. fresh: ask the master, even if the place is known."""
         return self._found(self._raw.get(key, _ms(deadline), _kvpool.FRESH if fresh else 0), key)
 
     def get_into(self, key: Key, target: Memory, *, fresh: bool = False, deadline: Optional[float] = None) -> int:
-        """Copies the value into target, which is an object as for put, writable, at least as long. Returns its length in bytes."""
+        """Copies the value into target, a writable object as for put, at least as long. Returns the length in bytes."""
         return self._number(self._raw.get_into(key, target, _ms(deadline), _kvpool.FRESH if fresh else 0), key)
 
     def view(self, key: Key, *, deadline: Optional[float] = None) -> View:
-        """A View of its bytes. kvpool.Error NOTSUP where no copy lies in this host's shared memory."""
+        """Returns a View of the bytes. kvpool.Error NOTSUP if no copy is in this host's shared memory."""
         return View(self._found(self._raw.view(key, _ms(deadline)), key), key)
 
     def exists(self, key: Key, *, deadline: Optional[float] = None) -> bool:
-        """Whether it is there. For a while it is evicted after others then."""
+        """Returns whether the key is present. A present key is evicted later than others for a while."""
         return bool(self._number(self._raw.exists(key, _ms(deadline)), key))
 
     def __contains__(self, key: Key) -> bool:
         return self.exists(key)
 
     def size(self, key: Key, *, deadline: Optional[float] = None) -> int:
-        """Its length in bytes. NotFoundError."""
+        """Returns the length in bytes. NotFoundError."""
         return self._number(self._raw.size(key, _ms(deadline)), key)
 
     def lineage(self, key: Key, *, deadline: Optional[float] = None) -> Optional[Lineage]:
-        """What it was put with, or None. NotFoundError. A master that was restarted without its log knows none."""
+        """Returns the lineage of its put, or None. NotFoundError. A master that restarted without its log has no lineages."""
         told: Optional[Lineage] = self._found(self._raw.batch_locate([key], _ms(deadline), _kvpool.LINEAGES)[0], key)[3]
         return told
 
     def remove(self, key: Key, *, force: bool = False, wait: bool = False, deadline: Optional[float] = None) -> None:
-        """Removes it. NotFoundError; HeldError where somebody holds it, unless force. wait: until nobody can get it any more."""
+        """Removes the key. NotFoundError. HeldError if a reader or a reservation holds the object, unless force is set. wait:
+        return when no client can read it any more."""
         err = self._raw.remove(key, _ms(deadline), self._remove_flags(force, wait))
         if err:
             raise self._error(err, key)
@@ -255,11 +266,13 @@ class Pool:
                  wait: bool = False, groups: Optional[Sequence[Key]] = None,
                  lineages: Optional[Sequence[Optional[Lineage]]] = None,
                  deadline: Optional[float] = None) -> List[Optional[Error]]:
-        """Stores many in one call, from registered memory. values: for each key an object as for put, or a list of such, which
-        are its parts in order (61 layers are one object). groups: for each key an id; what has the same is evicted together.
-        lineages: for each key one as for put, or None.
+        """Stores many objects in one call, from registered memory.
 
-        Returns a list: None, or the Error of that key.
+        values: for each key an object as for put, or a list of objects, which are its parts in order (as 61 layers).
+        groups: for each key an id; objects with the same id are evicted together.
+        lineages: for each key a lineage as for put, or None.
+
+        Returns for each key None or an Error.
         """
         flags = self._put_flags(pin, upsert, wait)
         results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, 0, groups, lineages)
@@ -267,14 +280,14 @@ class Pool:
 
     def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
                  deadline: Optional[float] = None) -> List[Union[int, Error]]:
-        """Copies many in one call into registered memory. targets: as values of put_many, writable. Returns a list: the length in
-        bytes, or the Error of that key."""
+        """Copies many objects into registered memory in one call. targets: as values of put_many, writable. Returns for each
+        key the length in bytes or an Error."""
         flags = _kvpool.FRESH if fresh else 0
         lengths = self._raw.batch_get(keys, targets, None, _ms(deadline), flags)
         return [n if n >= 0 else self._error(n, k) for n, k in zip(lengths, keys)]
 
     def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
-        """For each key whether it is there, as exists. An error of one is raised."""
+        """Returns for each key whether it is present, as exists. The first error is raised."""
         results = self._raw.batch_is_exist(keys, _ms(deadline), 0)
         for key, result in zip(keys, results):
             if result < 0:
@@ -283,41 +296,43 @@ class Pool:
 
     def remove_many(self, keys: Sequence[Key], *, force: bool = False, wait: bool = False,
                     deadline: Optional[float] = None) -> List[Optional[Error]]:
-        """Removes many in one call, as remove. Returns a list: None, or the Error of that key."""
+        """Removes many keys in one call, as remove. Returns for each key None or an Error."""
         return self._errors(self._raw.batch_remove(keys, _ms(deadline), self._remove_flags(force, wait), 0), keys)
 
     def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
                        deadline: Optional[float] = None) -> Reservation:
-        """How many of the keys, from the first on, are there, and reserves them for ttl seconds (the pool's lease time, which
-        is also the most). prefetch: what of it is on SSDs alone is read into memory meanwhile. A Reservation."""
+        """Finds how many of the keys are present, from the first key to the first missing one, and reserves them for ttl
+        seconds (default and maximum: the pool's lease time). prefetch: objects that are only on SSDs are read into memory
+        meanwhile. Returns a Reservation."""
         answer = self._found(self._raw.longest_prefix(keys, _ms(ttl), _ms(deadline), _kvpool.PREFETCH if prefetch else 0))
         return Reservation(self._raw, answer)
 
     def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
                deadline: Optional[float] = None) -> Reservation:
-        """Which of the keys are there, and reserves those; prefetch as in longest_prefix. A Reservation, with present."""
+        """Finds which of the keys are present, and reserves them; prefetch as in longest_prefix. Returns a Reservation with
+        present."""
         flags = _kvpool.PREFETCH if prefetch else 0
         reservation, present = self._found(self._raw.lookup(keys, _ms(ttl), _ms(deadline), flags))
         return Reservation(self._raw, reservation, present)
 
     # ---- the whole
     def remove_matching(self, pattern: str, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
-        """Removes what the regular expression (PCRE2) finds in its key. Returns (how many went, how many are held)."""
+        """Removes the keys in which the regular expression (PCRE2) finds a match. Returns (number removed, number held)."""
         if not isinstance(pattern, str):
             raise TypeError(f"a pattern is a str, not {type(pattern).__name__}")
         return self._found(self._raw.remove_many(pattern, _ms(deadline), _kvpool.FORCE if force else 0))
 
     def remove_all(self, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
-        """Removes all of the tenant. Returns (how many went, how many are held)."""
+        """Removes all objects of the tenant. Returns (number removed, number held)."""
         return self._found(self._raw.remove_many(None, _ms(deadline), _kvpool.FORCE if force else 0))
 
     def bump(self, *, deadline: Optional[float] = None) -> int:
-        """Makes all that the tenant has put so far unfindable, in one step: for new weights. Returns the number of
-        the bump, which rises with each."""
+        """Makes all present objects of the tenant unfindable in one step, as needed for new weights. Returns the number of the
+        bump, which rises with each bump."""
         return self._number(self._raw.bump(_ms(deadline)))
 
     def list(self, prefix: Key = b"", *, page: int = 1000, deadline: Optional[float] = None) -> Iterator[Tuple[bytes, int]]:
-        """Iterates over (key: bytes, length) of what begins with prefix; no snapshot."""
+        """Iterates over (key: bytes, length) of the keys that begin with prefix. It is not a snapshot."""
         cursor = 0
         while True:
             cursor, entries = self._list_page(prefix, cursor, page=page, deadline=deadline)
@@ -327,22 +342,22 @@ class Pool:
 
     def _list_page(self, prefix: Key, cursor: int, *, page: int,
                    deadline: Optional[float]) -> Tuple[int, List[Tuple[bytes, int]]]:
-        """(where the next page begins or 0, entries)"""
+        """Returns (cursor of the next page, or 0; entries)."""
         prefix = prefix.encode() if isinstance(prefix, str) else prefix
         return self._found(self._raw.list(prefix, page, cursor, _ms(deadline)))
 
     def stat(self, *, deadline: Optional[float] = None) -> Dict[str, Any]:
-        """The pool's and this client's figures, as docs/operations/metrics.md has them."""
+        """Returns figures of the pool and of this client: docs/operations/metrics.md."""
         figures: Dict[str, Any] = json.loads(self._found(self._raw.stat(_ms(deadline))))
         return figures
 
     # ---- numbers into values
     def _error(self, number: int, key: Optional[Key] = None) -> Error:
-        """An error with the reason, where no master is reached."""
+        """An error. If no master is reachable, it has the reason."""
         return error(number, key, self._raw.why_unreachable() if number == _UNREACHABLE else "")
 
     def _put_error(self, number: int, key: Key, value: Parts) -> Error:
-        """The error of a put, which says so where there is nothing in the value."""
+        """The error of a put, with a detail if the value is empty."""
         parts = value if isinstance(value, (list, tuple)) else [cast(Memory, value)]
         is_empty = number == _INVALID and not any(_kvpool.memory_of(part, False)[1] for part in parts)
         return error(number, key, "the value is empty, and an object has a byte at least") if is_empty else self._error(number, key)
@@ -357,7 +372,7 @@ class Pool:
         return answer
 
     def _found(self, answer: Union[int, T], key: Optional[Key] = None) -> T:
-        """For calls that answer with an int only where they failed."""
+        """For calls that return an int only if they failed."""
         if isinstance(answer, int):
             raise self._error(answer, key)
         return answer

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types in signatures. Key: text (taken as UTF-8) or bytes. Memory: what has the buffer protocol or DLPack. Lineage: (sequence, parent,
-depth), kvpool_lineage_t."""
+"""Types of signatures. Key: text (encoded as UTF-8) or bytes. Memory: an object with the buffer protocol or DLPack.
+Lineage: (sequence, parent, depth), kvpool_lineage_t."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Protocol, Sequence, Tuple, Union
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class SupportsDLPack(Protocol):
-    """A tensor, as those of torch."""
+    """A tensor, as of torch."""
 
     @property
     def __dlpack__(self) -> Callable[..., Any]: ...

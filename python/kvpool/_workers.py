@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed number of threads that make blocking calls for one event loop: what AsyncPool stands on.
+"""A fixed number of threads that make blocking calls for one event loop; used by AsyncPool.
 
-A call waits for room (the loop's side, beyond the bound), then in the queue, then it has begun. It can be taken back until then,
-and not any more from then on: nobody can stop a call of the library but its deadline and the close of its pool.
+A call waits for room (beyond the bound), then in the queue, then it starts. It can be withdrawn before it starts. After that
+only its deadline and the close of its pool end it.
 
-Nothing here takes a lock that Python code may hold: stop() is called wherever garbage is collected, which is in the middle of any
-line of any thread. What two threads use is a deque or a SimpleQueue, whose single calls are whole.
+Nothing here takes a lock that Python code may hold: stop() is called wherever garbage is collected, which may be in any line
+of any thread. Each object that threads share is a deque or a SimpleQueue, whose single calls are atomic.
 """
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 class Call:
-    """One call on its way. future is for who awaits it; ended, where somebody wants it, for when nothing runs any more."""
+    """One call. future: its result. ended: set when it does not run any more, if that is awaited."""
 
     __slots__ = ("run", "future", "ended")
 
     def __init__(self, run: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        self.run: Optional[Callable[[], Any]] = run  # None: over, or taken back
+        self.run: Optional[Callable[[], Any]] = run  # None: ended, or withdrawn
         self.future = future
         self.ended: Optional[asyncio.Future[None]] = None
 
@@ -46,19 +46,19 @@ def _take(calls: Deque[Call], call: Call) -> bool:
 
 
 class Workers:
-    """All but the threads' own loop is called on the event loop's thread, which therefore needs no lock for what it alone uses."""
+    """All methods but the threads' own loop are called in the event loop's thread, so its own state needs no lock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, bound: int, name: str) -> None:
         self.loop = loop
         self.pid = os.getpid()
         self._bound = bound
-        self._held = 0  # handed over and not ended, at most the bound; the event loop's
-        self._waiting: Deque[Call] = deque()  # for room; the event loop's
-        self._queue: Deque[Call] = deque()  # handed over and not begun
-        self._wakes: SimpleQueue[None] = SimpleQueue()  # at least one for each call in the queue, and for each thread that is to end
+        self._held = 0  # handed over and not ended, at most the bound; used by the event loop only
+        self._waiting: Deque[Call] = deque()  # for room; used by the event loop only
+        self._queue: Deque[Call] = deque()  # handed over and not started
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # at least one for each call in the queue, and for each thread that should end
         self._is_stopped = False
-        self._ends: Deque[Callable[[], None]] = deque()  # what the next thread that ends has to do
-        # Daemons, because nothing may keep the interpreter from its end; AsyncPool ends them before that.
+        self._ends: Deque[Callable[[], None]] = deque()  # for the next thread that ends
+        # Daemons, because they must not delay the end of the interpreter; AsyncPool ends them before.
         self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(threads)]
         for thread in self._threads:
             thread.start()
@@ -73,7 +73,7 @@ class Workers:
         return call
 
     def withdraw(self, call: Call) -> bool:
-        """Takes back a call that has not begun: it never will. Whether it could."""
+        """Withdraws a call that has not started. Returns whether it could."""
         if _take(self._waiting, call):
             call.run = None
             return True
@@ -81,14 +81,14 @@ class Workers:
             return False
         try:
             self._wakes.get_nowait()
-        except Empty:  # a thread is on its way with it, and will find that there is nothing
+        except Empty:  # a thread has taken the wake-up, and will find no call
             pass
         call.run = None
         self._make_room()
         return True
 
     def withdraw_all(self) -> List[Call]:
-        """Takes back all that have not begun, and returns them."""
+        """Withdraws all calls that have not started, and returns them."""
         calls = []
         for queue in (self._queue, self._waiting):
             while (call := _pop(queue)) is not None:
@@ -98,7 +98,7 @@ class Workers:
         return calls
 
     async def wait_ended(self, call: Call) -> None:
-        """Returns when a call that was begun is over. Who is cancelled meanwhile was asked once already, and waits on."""
+        """Returns when a started call has ended. A second cancellation meanwhile is ignored."""
         if call.run is None:
             return
         call.ended = self.loop.create_future()
@@ -109,7 +109,7 @@ class Workers:
                 pass
 
     def stop(self, end: Optional[Callable[[], None]] = None) -> None:
-        """Lets the threads end after what is queued; the first to do so calls end. Waits for nothing, wherever it is called."""
+        """Lets the threads end after the queued calls; the first of them calls end. It never blocks."""
         if end is not None:
             self._ends.append(end)
         self._is_stopped = True
@@ -117,7 +117,7 @@ class Workers:
             self._wakes.put(None)
 
     def join(self) -> None:
-        """Waits for them, after stop."""
+        """Waits for the threads, after stop."""
         for thread in self._threads:
             thread.join()
 
@@ -137,7 +137,7 @@ class Workers:
         self._make_room()
         if call.ended is not None:
             call.ended.set_result(None)
-        if call.future.done():  # cancelled, or its time was over
+        if call.future.done():  # cancelled, or its deadline has passed
             return
         if error is None:
             call.future.set_result(value)
@@ -146,7 +146,7 @@ class Workers:
 
     # ---- the threads' side
     def _next(self) -> Optional[Call]:
-        """Waits for a call. None: there are no more."""
+        """Waits for a call. None: there are no more calls."""
         while True:
             self._wakes.get()
             call = _pop(self._queue)
@@ -162,16 +162,16 @@ class Workers:
                     end()
                 return
             run = call.run
-            assert run is not None  # only what has not begun is taken back
+            assert run is not None  # only calls that have not started are withdrawn
             try:
                 value = run()
-            except BaseException as e:  # whatever it is, it is the caller's
+            except BaseException as e:  # every exception goes to the caller
                 error = e
             if call.future.cancelled():
-                value = error = None  # its end may take long (a pool that was opened), and is no work for the event loop
+                value = error = None  # its deletion may take long (an opened pool), so not in the event loop
             try:
                 self.loop.call_soon_threadsafe(self._settle, call, value, error)
-            except RuntimeError:  # the loop was closed: nobody awaits anything any more
+            except RuntimeError:  # the loop was closed: no result is awaited any more
                 pass
-            # A thread that waits keeps no caller's memory alive, nor does an error that remembers this frame.
+            # A waiting thread keeps no caller's memory alive, and neither does an error with this frame.
             call = run = value = error = None

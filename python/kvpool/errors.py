@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pool raises. Every error has its number, its stable name ("NOT_FOUND"), and the key that it is about, if there is one."""
+"""Errors of a pool. Each has a number, a stable name ("NOT_FOUND"), and the key if one key is concerned."""
 from __future__ import annotations
 
 from typing import Dict, Optional, Tuple, Type
@@ -14,7 +14,7 @@ _TEXTS = {number: text for number, _, text in _kvpool.errors.values()}
 class Error(Exception):
     """An error of the pool.
 
-    number: as in kvpool.h, negative. name: its name there. key: str, bytes or None. detail: what else was said, or "".
+    number: negative, as in kvpool.h. name: the name there. key: str, bytes or None. detail: more about the cause, or "".
     """
 
     def __init__(self, number: int, key: Optional[Key] = None, detail: str = "") -> None:
@@ -37,13 +37,13 @@ class Error(Exception):
 
 
 class NotFoundError(Error, KeyError):
-    """There is no object of that key, or its bytes are gone (NOT_FOUND, STALE, NODE_LOST, CORRUPT)."""
+    """The key is not present, or its bytes are lost (NOT_FOUND, STALE, NODE_LOST, CORRUPT)."""
 
     __str__ = Error.__str__
 
 
 class NoSpaceError(Error):
-    """The pool has no room now (NO_SPACE, RETRY_AFTER, EAGAIN), or the master's log disk has not (LOG_FAILED)."""
+    """The pool has no space now (NO_SPACE, RETRY_AFTER, EAGAIN), or the master cannot write its log (LOG_FAILED)."""
 
 
 class HeldError(Error):
@@ -55,11 +55,11 @@ class DeadlineError(Error, TimeoutError):
 
 
 class UnreachableError(Error, ConnectionError):
-    """The other side cannot be reached, or turned us away (UNREACHABLE, DISCONNECTED, BUSY, VERSION, FENCED)."""
+    """The peer cannot be reached, or refuses this client (UNREACHABLE, DISCONNECTED, BUSY, VERSION, FENCED)."""
 
 
 class InvalidError(Error, ValueError):
-    """The arguments cannot be right (INVALID, BAD_KEY, TOO_LARGE, BUFFER_SMALL, NOT_REGISTERED, BAD_PATTERN)."""
+    """An argument is invalid (INVALID, BAD_KEY, TOO_LARGE, BUFFER_SMALL, NOT_REGISTERED, BAD_PATTERN)."""
 
 
 class ClosedError(Error):
@@ -79,5 +79,5 @@ _CLASS_OF = {_kvpool.errors[name][0]: cls for cls, names in _CLASSES.items() for
 
 
 def error(number: int, key: Optional[Key] = None, detail: str = "") -> Error:
-    """The error for a number, of the class that fits."""
+    """Returns the error of a number, in its class."""
     return _CLASS_OF.get(number, Error)(number, key, detail)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-"""Memory that is given out: BufferHandle of what was read, and BufferPool, which keeps registered memory to be used again."""
+"""Memory for callers: BufferHandle of a read object, and BufferPool, which reuses registered memory."""
 from __future__ import annotations
 
 import collections
@@ -19,7 +19,7 @@ _PAGE = mmap.PAGESIZE
 
 
 class BufferHandle(_kvpool.Span):
-    """The bytes of an object, in memory of their own: len(), the buffer protocol, ptr and size."""
+    """The bytes of an object, in their own memory: len(), the buffer protocol, ptr and size."""
 
     def ptr(self) -> int:
         return self.address()
@@ -29,11 +29,11 @@ class BufferHandle(_kvpool.Span):
 
 
 class BufferLeaseView(_kvpool.Span):
-    """What a lease's memory is seen through. It tells whether a buffer of the view is still in use."""
+    """The view of a lease's memory. It knows whether a buffer of it is still in use."""
 
 
 class _Loan:
-    """A block that is out. It is back when neither its lease nor a view of it is left."""
+    """A leased block. It returns when neither its lease nor a view of it exists."""
 
     __slots__ = ("_pool", "block")
 
@@ -66,7 +66,7 @@ class BufferLease:
         return memoryview(self._view)
 
     def release(self) -> None:
-        """Gives it back. Again does nothing. RuntimeError while a buffer of the view is still in use."""
+        """Returns the block to the pool. After the first call it has no effect. RuntimeError while a buffer of the view is in use."""
         if not self._view.end():
             raise RuntimeError("cannot release buffer while exported views exist")
         self._loan = None
@@ -79,7 +79,7 @@ class BufferLease:
 
 
 class _Region:
-    """Registered memory in blocks of one size. It is unregistered when nobody refers to it or its blocks any more."""
+    """Registered memory in blocks of one size. It is unregistered when neither it nor its blocks are referenced."""
 
     def __init__(self, raw, block_bytes, blocks_n, alignment):
         self._raw = None
@@ -116,14 +116,17 @@ def _seconds(timeout):
 
 
 class BufferPool:
-    """Registered memory in blocks that are used again: to register memory takes long, and this does it once.
+    """Registered memory in reusable blocks, because registration takes long. Any thread may use it. Errors are RuntimeErrors.
 
-    store: a MooncakeDistributedStore that is set up. max_bytes: how much it may hold, 0 = the store's local_buffer_size. Blocks are
-    min_size_class bytes times a power of two; what is larger than max_size_class, or where that is more than max_bytes, gets its own size.
-    They are taken from regions that begin at a multiple of alignment and have as many bytes, where a block is not larger; max_regions
-    bounds how many there are. What is idle in regions of other sizes is given up where room is needed.
-    block_on_exhaustion, default_timeout (seconds, None = for ever): what acquire does when all is leased.
-    prewarm_size, prewarm_count: as prewarm(). Any thread. What goes wrong is a RuntimeError.
+    store: a MooncakeDistributedStore after setup().
+    max_bytes: the most memory of the pool; 0 = the store's local_buffer_size.
+    min_size_class, max_size_class: a block has min_size_class bytes times a power of two. A lease above max_size_class, or
+        whose block would be above max_bytes, gets a block of its own size.
+    alignment: blocks are taken from regions that begin at a multiple of alignment and have as many bytes, unless the block
+        is larger.
+    max_regions: the most regions. Idle blocks of other sizes are freed if room is needed.
+    block_on_exhaustion, default_timeout (seconds, None = for ever): the behaviour of acquire when all memory is leased.
+    prewarm_size, prewarm_count: as prewarm().
     """
 
     def __init__(self, store: MooncakeDistributedStore, max_bytes: int = 0, min_size_class: int = 65536,
@@ -156,7 +159,7 @@ class BufferPool:
             self.prewarm(prewarm_size, prewarm_count)
 
     def acquire(self, size: int, block: Optional[bool] = None, timeout: Optional[float] = None) -> BufferLease:
-        """A BufferLease of size bytes. block: wait, for timeout seconds at most, until there is room; else RuntimeError at once."""
+        """Returns a BufferLease of size bytes. block: wait for room, at most for timeout seconds; else RuntimeError at once."""
         waits = self._defaults[0] if block is None else block
         timeout = self._defaults[1] if timeout is None else _seconds(timeout)
         end = None if timeout is None else time.monotonic() + timeout
@@ -169,7 +172,7 @@ class BufferPool:
     buffer = acquire
 
     def prewarm(self, size: int, count: int) -> None:
-        """Makes blocks for count leases of size bytes, as many as there is room for."""
+        """Makes blocks for count leases of size bytes, as far as there is room."""
         if count < 0:
             raise ValueError("count is not below 0")
         unit = self._unit(size)
@@ -181,7 +184,7 @@ class BufferPool:
                 pass
 
     def close(self) -> None:
-        """Unregisters and frees all of it. RuntimeError while there are leases. Again does nothing."""
+        """Unregisters and frees all memory. RuntimeError while leases exist. After the first call it has no effect."""
         with self._lock:
             self._take_back()
             if self._leases_n:
@@ -234,7 +237,7 @@ class BufferPool:
             pass
 
     def _unit(self, size):
-        """The bytes of the block that a lease of size bytes gets."""
+        """The bytes of the block for a lease of size bytes."""
         if isinstance(size, bool) or not isinstance(size, int):
             raise TypeError(f"size is an int, not {type(size).__name__}")
         if size < 0:
@@ -272,7 +275,7 @@ class BufferPool:
         return True
 
     def _drop_idle(self, unit):
-        """Gives up regions that are idle as a whole, until there is room for another block."""
+        """Frees regions without leased blocks, until there is room for another block."""
         for region in [r for r in self._regions if len(r.idle) == r.blocks_n]:
             if self._capacity - self._bytes >= unit and (self._max_regions is None or len(self._regions) < self._max_regions):
                 return
@@ -285,7 +288,7 @@ class BufferPool:
 
     # ---- without
     def _give(self, block):
-        """Anywhere, also in a thread that is in a call of this pool: a lease may be collected there."""
+        """May run in any thread, also in one that is in a call of this pool, because a lease may be collected there."""
         self._given.append(block)
         self._tell()
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake_client: a node of the pool under the reference's flags. It becomes kvpool-node. --rest is not the reference's: objects over the
-HTTP server, to whoever reaches it, by the paths of its mc_store_rest_server; without it there are /health and /metrics, as there.
---enable_offload keeps what leaves memory below $MOONCAKE_OFFLOAD_FILE_STORAGE_PATH (_offload.py)."""
+"""mooncake_client: a node of the pool with the reference's flags. The process becomes kvpool-node. --rest differs from the
+reference: it serves objects over HTTP to every host that reaches it, with the paths of mc_store_rest_server. Without it there
+are /health and /metrics, as in the reference. --enable_offload keeps objects that leave memory below
+$MOONCAKE_OFFLOAD_FILE_STORAGE_PATH (_offload.py)."""
 import logging
 import os
 import sys
@@ -21,7 +22,7 @@ _FLAGS = Flags(_PROGRAM, {
 
 
 def _lacks_rdma():
-    """Does TCP stand in for RDMA on this host, as in a store? An endpoint by RDMA alone is where the library says so."""
+    """Returns whether TCP replaces RDMA on this host, as in a store. It asks the library for an endpoint that only uses RDMA."""
     peer = _kvpool.Peer()
     _, detail = peer.open("127.0.0.1:0", "rdma", 1000, 0)
     peer.close()
@@ -29,7 +30,7 @@ def _lacks_rdma():
 
 
 def main(words=None):
-    """Becomes a node by these words of a command line, or by the program's own."""
+    """Becomes a node with these words of a command line, or with the program's own."""
     flags = _FLAGS.parse(sys.argv[1:] if words is None else words)
     port = number(_PROGRAM, "port", flags["port"], 0, 65535)
     try:

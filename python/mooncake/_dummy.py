@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-"""A store that names a process of this host, and not the master: SGLang's standalone storage beside a mooncake_client. Of a pool each
-process is a client itself, so the name only leads to the master. Bytes go between this process and the nodes, by shared memory where
-they are of this host."""
+"""A store that names a process of this host instead of the master: SGLang's standalone storage beside a mooncake_client. In a
+pool each process is a client, so the name only leads to the master. Bytes go between this process and the nodes, by shared
+memory for nodes of this host."""
 from __future__ import annotations
 
 import ipaddress
@@ -23,14 +23,14 @@ _NODE = b"kvpool-node"
 
 
 def _connect(host, port):
-    """Is it reached, and is it of this host? OSError."""
+    """Connects, and returns whether the peer is of this host. OSError."""
     with socket.create_connection((host, port), _CONNECT_S) as sock:
         there, here = sock.getpeername()[0], sock.getsockname()[0]
     return there == here or ipaddress.ip_address(there.partition("%")[0]).is_loopback
 
 
 def _sockets(port):
-    """What the kernel calls those that listen at a port of this host."""
+    """The kernel's numbers of sockets that listen at a port of this host."""
     found = set()
     for name in ("tcp", "tcp6"):
         try:
@@ -54,7 +54,7 @@ def _holds(process, sockets):
 
 
 def _told(port):
-    """The --master of the kvpool-node that listens at a port of this host, or None: of another user, or in another container, too."""
+    """The --master of the kvpool-node that listens at a port of this host, or None, also if it is of another user or container."""
     sockets = _sockets(port)
     for process in filter(str.isdigit, os.listdir("/proc") if sockets else ()):
         try:
@@ -68,7 +68,7 @@ def _told(port):
 
 
 def master_of(address):
-    """The master of the node at "HOST:PORT", or None: the log says why."""
+    """The master of the node at "HOST:PORT", or None after a line in the log."""
     try:
         host, port = _setup.split_host(address)
         if not 0 < port < 65536:
@@ -87,9 +87,10 @@ class Dummy:
     """A part of MooncakeDistributedStore."""
 
     def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
-        """Joins the pool of the mooncake_client, or kvpool-node, at server_address ("HOST:PORT"), and gives it no memory. Its master is
-        read from its command line, where that can be seen, else from $KVPOOL_MASTER or $MOONCAKE_MASTER. mem_pool_size: bytes that
-        alloc_from_mem_pool() has. 0; -1 where nobody is reached there, or no master is known; else a code, as setup()."""
+        """Joins the pool of the mooncake_client, or kvpool-node, at server_address ("HOST:PORT"), and gives it no memory. The master
+        is read from the process's command line if that is visible, else from $KVPOOL_MASTER or $MOONCAKE_MASTER.
+        mem_pool_size: bytes for alloc_from_mem_pool(). Returns 0; -1 if no process is reached, or no master is known; else a
+        code, as setup()."""
         mem_pool_size, local_buffer_size = operator.index(mem_pool_size), operator.index(local_buffer_size)
         if mem_pool_size < 0 or local_buffer_size < 0:
             raise ValueError("sizes are not below 0")
@@ -102,6 +103,6 @@ class Dummy:
         return err
 
     def alloc_from_mem_pool(self, size: int) -> int:
-        """The address of size bytes of registered memory, until close(); 0 where there is none, as without setup_dummy()."""
+        """Returns the address of size bytes of registered memory, valid until close(); 0 if there is none, or before setup_dummy()."""
         size, pool = operator.index(size), self._mem_pool
         return pool.alloc(size) if pool is not None else 0

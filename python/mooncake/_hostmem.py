@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-"""Memory of the host for programs that leave its making to the store, and the NUMA node that they run on."""
+"""Memory of the host for programs whose memory the store allocates, and the NUMA node of a thread."""
 from __future__ import annotations
 
 import mmap
@@ -12,7 +12,7 @@ from kvpool import _kvpool
 
 
 class Map:
-    """size bytes at `start`, zeros at first and of nobody else; a forked child has the same ones, so that what devices write is seen."""
+    """size bytes at `start`, zeroed. A forked child shares them, so it sees what devices write."""
 
     def __init__(self, size):
         """OSError, ValueError or OverflowError where there is no such memory."""
@@ -25,7 +25,7 @@ class Map:
 
 
 class MooncakeHostMemAllocator:
-    """Memory for buffers that are registered later on. It is the process's, whatever becomes of the allocator. Any thread."""
+    """Memory for buffers that are registered later. It belongs to the process, also after the allocator. Any thread may use it."""
 
     _maps: "dict[int, Map]" = {}  # by start, of all allocators. Guarded by _lock
     _lock = threading.Lock()
@@ -52,7 +52,7 @@ class MooncakeHostMemAllocator:
 
 
 class MemPool:
-    """What alloc_from_mem_pool() takes from: size bytes, made and registered when they are first asked for, and freed as a whole."""
+    """The memory of alloc_from_mem_pool(): size bytes, made and registered at the first use, and freed as a whole."""
 
     _ALIGN = 4096
 
@@ -88,7 +88,8 @@ class MemPool:
 
 
 def bind_to_numa_node(node: int) -> None:
-    """Keeps this thread on the processors of a NUMA node. Nothing happens where there is no such node, or none of them is allowed."""
+    """Keeps this thread on the processors of a NUMA node. No effect if the node does not exist, or none of its processors is
+    allowed."""
     try:
         with open(f"/sys/devices/system/node/node{operator.index(node)}/cpulist", encoding="ascii") as file:
             ranges = [part.partition("-") for part in file.read().strip().split(",") if part]

@@ -53,17 +53,17 @@ _FLAGS = Flags(_PROGRAM, {
     "snapshot_catalog_backend_type", "snapshot_catalog_backend_connstring", "max_total_finished_tasks", "max_total_pending_tasks",
     "max_total_processing_tasks", "pending_task_timeout_sec", "processing_task_timeout_sec", "max_retry_attempts"),
 instead={
-    "enable_offload": "a node that has a directory for it keeps there what leaves its memory, and asks nobody whether it may",
+    "enable_offload": "a node with an SSD directory writes objects there when they leave its memory, without a question to the master",
     "offload_on_evict": "objects are written shortly before they are evicted, and never when they are put",
-    "promotion_on_hit": "what is read from an SSD is in memory from then on, at the first time",
+    "promotion_on_hit": "an object that is read from an SSD is in memory after its first read",
     "root_fs_dir": "no object is written to files: they end with the nodes that hold them",
-    "enable_snapshot": "nodes tell a master that was started again what they hold, without a snapshot",
-    "enable_snapshot_restore": "nodes tell a master that was started again what they hold, without a snapshot",
+    "enable_snapshot": "nodes report their objects to a restarted master, without a snapshot",
+    "enable_snapshot_restore": "nodes report their objects to a restarted master, without a snapshot",
     "enable_multi_tenants": "tenants are always apart, and share the space by use, without quotas",
     "dynamic_replication_mode": "objects have the copies that their put asked for, however often they are read",
     "enable_metadata_cleanup_on_timeout": "an engine's entry stays until it ends, or one of its name takes its place",
 }, refused={
-    "tenant_quota_connector_uri": "there are no quotas, and nothing would hold tenants to those in it; leave it out",
+    "tenant_quota_connector_uri": "there are no quotas, and the file's quotas would have no effect; leave it out",
     "enable_cxl": "no node serves CXL memory; leave it out, and start mooncake_client where there is memory",
 })
 

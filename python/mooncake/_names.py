@@ -78,7 +78,7 @@ def _address(value):
             return _setup.join_host(host, port)
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
-    raise NamesError("what the metadata server has under that name is no engine's entry")
+    raise NamesError("the metadata server's entry under this name is not an engine's")
 
 
 class Names:
@@ -136,7 +136,7 @@ class Names:
         try:
             self._remove(name, entry)
         except NamesError as e:
-            log.warning("the name %r may be left behind: %s", name, e)
+            log.warning("the name %r may stay at the metadata server: %s", name, e)
 
     def _remove(self, name, entry):
         """Removes that entry, where it is still there, and none that took its place meanwhile: two engines may find one of a third to be

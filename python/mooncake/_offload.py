@@ -108,7 +108,7 @@ def tell_unused():
 def _lock_first(base):
     """The first folder that nobody has, and the lock on it. The path itself is not made: a disk that is not mounted would be one."""
     if not base.is_dir():
-        raise OffloadError(f"{shown(str(base), 300)}: there is no such directory")
+        raise OffloadError(f"{shown(str(base), 300)}: this directory does not exist")
     for rank in range(_RANKS):
         folder = base / f"rank-{rank}"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -134,7 +134,7 @@ def _read(folder, fd):
             return known
     except (KeyError, TypeError, ValueError):
         pass
-    raise OffloadError(f"{folder}/node.json is damaged: remove {folder}, with what is in it")
+    raise OffloadError(f"{folder}/node.json is damaged: remove {folder}, with all files in it")
 
 
 def _write(fd, new):

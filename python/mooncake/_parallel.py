@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-"""Tensors that ranks of a model share: each puts its own, and one reads its own, the whole, or the part of another division.
+"""Tensors that the ranks of a model share: each rank puts its own part, and reads its own part, the whole, or the part of another
+division.
 
-Where they lie, as the reference has it: KEY_tp_R of tensor parallelism alone, else KEY and, in the order of AXES, __dp_RofN,
-__tp_RofN_sdD, __ep_RofN_eidE, __pp_RofN_sidS; what a writer's partition is, KEY__writer_RofN_sdD. How a tensor is divided stands in
-KEY__parallelism_manifest and KEY__writer_manifest (_tensor_format.py)."""
+Keys, as in the reference: KEY_tp_R with tensor parallelism alone; else KEY and, in the order of AXES, __dp_RofN, __tp_RofN_sdD,
+__ep_RofN_eidE, __pp_RofN_sidS; for a writer's partition KEY__writer_RofN_sdD. KEY__parallelism_manifest and KEY__writer_manifest
+describe the division of a tensor (_tensor_format.py)."""
 from __future__ import annotations
 
 from collections import namedtuple
@@ -29,7 +30,7 @@ _Axis = namedtuple("_Axis", "kind rank size dimension id place")  # dimension of
 
 
 class _Unsound(Exception):
-    """What a caller asks for cannot be; the text says why."""
+    """An invalid request; the text has the reason."""
 
 
 def _whole_number(value, below, what):
@@ -51,7 +52,7 @@ def _axis(given, kind, place=0):
 
 
 def _axes_of(parallelism):
-    """In the order of AXES."""
+    """The axes in the order of AXES."""
     given = getattr(parallelism, "axes", None)
     if not isinstance(given, (list, tuple)) or not 0 < len(given) <= len(AXES):
         raise _Unsound("a parallelism has 1 to 4 axes")
@@ -82,13 +83,13 @@ def _writer_name(key, rank, size, dimension):
 
 
 def _rows(axes, shape):
-    """Axes as the header has them, in the caller's order."""
+    """Axes in the form of the header, in the caller's order."""
     return [(AXES.index(axis.kind), axis.rank, axis.size, -1 if axis.dimension is None else axis.dimension, axis.id,
              0 if axis.dimension is None else shape[axis.dimension]) for axis in sorted(axes, key=lambda axis: axis.place)]
 
 
 def _part(tensor, split):
-    """Of a whole one, what split's rank has."""
+    """The part of a whole tensor that split's rank has."""
     if not is_tensor(tensor) or split.dimension >= tensor.dim() or tensor.shape[split.dimension] == 0 or \
             tensor.shape[split.dimension] % split.size:
         raise _Unsound(f"no tensor whose dimension {split.dimension} is a multiple of {split.size}")
@@ -122,7 +123,7 @@ class Parallel:
 
     def put_tensor_with_parallelism_from(self, key: Key, buffer_ptr: int, size: int, parallelism: Optional[TensorParallelism] = None,
                                          config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int:
-        """Of a whole tensor in registered memory, the parts of all ranks of tensor parallelism; or a writer's one."""
+        """Puts the parts of all ranks of tensor parallelism, or a writer's part, of a whole tensor in registered memory."""
         return self.batch_put_tensor_with_parallelism_from([key], [buffer_ptr], [size], [parallelism], config, [writer_partition])[0]
 
     def batch_put_tensor_with_parallelism_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
@@ -158,7 +159,7 @@ class Parallel:
                                                                                      groups_of(terms, n))]
 
     def _put_divided(self, row, options, group, is_all):
-        """0, or the first code."""
+        """Returns 0 or the first code."""
         key, tensor, parallelism, writer = row
         try:
             if not is_tensor(tensor):
@@ -205,8 +206,8 @@ class Parallel:
 
     # ---- gets
     def get_tensor_with_parallelism(self, key: Key, target: Optional[ReadTarget] = None) -> Any:
-        """What a ReadTarget asks for: "as_stored" what one rank has put; "full" the whole; "shard" a rank's part, also of another division
-        than that which was put. None where something of it is missing."""
+        """Returns what a ReadTarget asks for: "as_stored" the part that one rank has put; "full" the whole; "shard" a rank's part,
+        also of another division. None if a part is missing."""
         if target is None:
             return self.get_tensor(key)
         try:
@@ -223,7 +224,8 @@ class Parallel:
         return [self.get_tensor_with_parallelism(key, target) for key, target in zip(keys, targets)]
 
     def get_tensor_with_parallelism_into(self, key: Key, buffer_ptr: int, size: int, target: Optional[ReadTarget] = None) -> Any:
-        """The same as a tensor over the caller's registered memory, a header before it; None also where it does not fit."""
+        """As get_tensor_with_parallelism, but a tensor over the caller's registered memory, with a header before it. None also if the
+        memory is too small."""
         if target is None:
             return self.get_tensor_into(key, buffer_ptr, size)
         found = self.get_tensor_with_parallelism(key, target)
@@ -266,12 +268,12 @@ class Parallel:
         return _tensor_format.unpack_manifest(self.get(name), _RANKS_MAX)
 
     def _division_of(self, name, axes):
-        """The same, of a shard's own header, where tensor parallelism is all there is."""
+        """(dtype, shape, dimension, ranks) of a shard's own header, with tensor parallelism alone; or None."""
         value = self.get(name) if len(axes) == 1 else b""
         return _tensor_format.division_of(value[:_tensor_format.SIZE], len(value), _RANKS_MAX)
 
     def _gather(self, division, wanted, name_of):
-        """The whole, or what the axis wanted asks for, of those of its parts that it takes."""
+        """The whole, or the part that axis wanted asks for, made of the stored parts that it needs."""
         dtype, whole, dimension, ranks = division
         length = whole[dimension] // ranks
         low, high = 0, whole[dimension]
@@ -294,7 +296,7 @@ class Parallel:
         return found.contiguous()
 
     def _lay(self, tensor, ptr, size):
-        """The tensor in registered memory, which the library looks at before it is written to."""
+        """The tensor in registered memory, which the library checks before it is written."""
         head, address, length, owner = serialize(tensor)
         total = len(head) + length
         if size < total:

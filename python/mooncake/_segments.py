@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-"""Where copies of objects lie, and memory that a process gives to the pool beside what setup() gave."""
+"""Places of copies, and memory that a process gives to the pool in addition to setup()."""
 from __future__ import annotations
 
 import json
@@ -31,18 +31,18 @@ class Segments:
 
     # ---- copies
     def get_replica_desc(self, key: Key) -> List[ReplicaDescriptor]:
-        """A ReplicaDescriptor for each copy, the one on an SSD last; [] where there is none."""
+        """Returns a ReplicaDescriptor for each copy, a copy on an SSD last; [] for a missing key."""
         return self.batch_get_replica_desc([key]).get(key, [])
 
     def batch_get_replica_desc(self, keys: Sequence[Key]) -> Dict[Key, List[ReplicaDescriptor]]:
-        """key -> list of ReplicaDescriptor, of those that are there."""
+        """Returns key -> list of ReplicaDescriptor, for present keys."""
         found = self._places(keys)
         nodes = self._nodes() if found else {}
         return {k: [ReplicaDescriptor(size, nodes.get(s, "")) for s in segments] + [ReplicaDescriptor(size, "", True)] * (tier > 0)
                 for k, (size, segments, tier) in found.items()}
 
     def batch_replica_clear(self, keys: Sequence[Key], segment_name: str = "") -> List[Key]:
-        """Removes what nobody holds; with a segment's "host:port" only the copy there. The keys of which something went."""
+        """Removes objects without readers; with a segment's "host:port" only their copies there. Returns the affected keys."""
         keys = list(self._places(keys))
         if not keys:
             return []
@@ -51,15 +51,15 @@ class Segments:
         return [key for key, code in zip(keys, codes) if code == 0]
 
     def create_copy_task(self, key: Key, targets: Sequence[str]) -> _Task:
-        """((0, 0), code): -1012 where all arguments are sound, for a pool makes copies when an object is put (replica_num), and none later."""
+        """Returns ((0, 0), code). The code for valid arguments is -1012: a pool makes copies at the put (replica_num), and not later."""
         return self._refuse_task("create_copy_task", key, targets, [])
 
     def create_move_task(self, key: Key, source: str, target: str) -> _Task:
-        """((0, 0), code), as create_copy_task: an object stays where it was put."""
+        """Returns ((0, 0), code), as create_copy_task: an object does not move."""
         return self._refuse_task("create_move_task", key, [target], [source])
 
     def query_task(self, task_id: Tuple[int, int]) -> Tuple[Optional[QueryTaskResponse], int]:
-        """(None, -1400): there are no tasks."""
+        """Returns (None, -1400): there are no tasks."""
         if not isinstance(task_id, tuple) or len(task_id) != 2:
             raise TypeError("a task's id is a pair of ints")
         return None, _NO_TASK if self._raw is not None else self._invalid()
@@ -80,7 +80,7 @@ class Segments:
         return _NO_ID, _NOT_SUPPORTED
 
     def _places(self, keys):
-        """key -> (length, segments, SSD tier or 0), of those that are there."""
+        """key -> (length, segments, SSD tier or 0), for present keys."""
         if self._raw is None or len(list_of(keys)) == 0:
             return {}
         return {k: place for k, place in zip(keys, self._raw.batch_locate(keys, 0, 0)) if type(place) is tuple}
@@ -94,7 +94,7 @@ class Segments:
         return json.loads(text)["segments"] if type(text) is str else []
 
     def _put_terms(self, config, n, flags=0):
-        """((flags, replicas, segment_id), group ids or None) of a put, as put_terms. Copies on several hosts go where there are hosts."""
+        """((flags, replicas, segment_id), group ids or None) of a put, as put_terms. Copies go to several hosts if there are several."""
         terms = put_terms(config, n, flags)
         if terms is None:
             return None
@@ -102,8 +102,8 @@ class Segments:
         return (flags, replicas, self._prefer(names) if names and replicas == 1 else 0), groups
 
     def _prefer(self, names):
-        """The segment_id of the first of these nodes, by name or "host:port", that takes puts; 0 where none does. One that is full gives
-        way to a node that is not: an object that lies elsewhere is better than one that was evicted for it."""
+        """The segment_id of the first of these nodes, by name or "host:port", that takes puts; 0 = none. Another node is better than
+        a full one, because the put would evict objects there."""
         if self._raw is None:
             return 0
         until, nodes = self._known_nodes
@@ -117,7 +117,7 @@ class Segments:
 
     # ---- memory
     def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> Dict[str, Any]:
-        """Gives so many bytes more to the pool, as a node of their own. {"ret": 0 or code, "segment_ids": [its "host:port"],
+        """Gives size more bytes to the pool, as a new node. Returns {"ret": 0 or code, "segment_ids": [its "host:port"],
         "allocated_size": bytes}."""
         if not isinstance(size, int):
             raise TypeError(f"size is an int, not {type(size).__name__}")
@@ -137,8 +137,8 @@ class Segments:
         return {"ret": 0, "segment_ids": [name], "allocated_size": size}
 
     def mount_segment(self, path: str, size: int, offset: int = 0, protocol: str = "tcp", location: str = "") -> Dict[str, Any]:
-        """Gives as many bytes to the pool as that part of a file has, and leaves the file alone: a node's memory is its own. As
-        allocate_and_mount_segment; -1 where the file has no such part, and offset is no multiple of a page."""
+        """Gives as many bytes to the pool as the part of a file has. The file is not used, because a node has its own memory. As
+        allocate_and_mount_segment; -1 if the file has no such part, or offset is not a multiple of a page."""
         if not isinstance(path, str):
             raise TypeError(f"path is a str, not {type(path).__name__}")
         try:
@@ -157,17 +157,17 @@ class Segments:
         return {"ret": given["ret"], "segment_ids": given["segment_ids"]}
 
     def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
-        """Takes back what allocate_and_mount_segment gave, at once: what lay there alone is gone. 0, or -1 for an id that is
-        none, and of a store that was not set up."""
+        """Takes back memory of allocate_and_mount_segment at once; objects that are only there are lost. 0, or -1 for an unknown id,
+        and before setup()."""
         return self._leave_segments(segment_ids)
 
     def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
         return self._leave_segments(segment_ids)
 
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
-        """Takes the SSD tier of this process out of the pool until close(): what it alone has is not there any more for readers, and is
-        found again by the next process that has its folder. Nobody reads there later, so there is no grace to be waited for. 0, also where
-        there is none; -1 where the store was not set up; else a code."""
+        """Takes the SSD tier of this process out of the pool until close(). Objects that are only there are misses, and are found
+        again by the next process with the same folder. There is no grace to wait for. 0, also without a tier; -1 before
+        setup(); else a code."""
         if not isinstance(grace_period_seconds, int) or grace_period_seconds < 0:
             raise TypeError("grace_period_seconds is an int, 0 or more")
         return self._raw.unmount_ssd(0) if self._raw is not None else _INTERNAL
@@ -183,7 +183,7 @@ class Segments:
         return result
 
     def get_offload_rpc_read_count(self) -> int:
-        """0: what lies on a disk is read by its node."""
+        """Returns 0: objects on a disk are read by their node."""
         return 0
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-"""Ranges of objects: in one call, and in sessions of many calls, as layers come and go one after the other.
+"""Ranges of objects: in one call, and in sessions of many calls, for layers that are moved one after the other.
 
-A pool moves whole objects. So a get session reads its objects at its start and keeps them until its end, and a put session gathers
-its objects and puts them at its end; both in memory of this process, at most 1 GiB, or setup()'s local_buffer_size where that is more
-(-200 beyond). Ranges lie in registered memory, of the host or a device. What was never written of an object is zeros.
+A pool moves whole objects. A get session reads its objects at its start and keeps them until its end. A put session collects
+its objects, and puts them at its end. Both use memory of this process: at most 1 GiB, or setup()'s local_buffer_size if that
+is more (-200 beyond). Ranges are in registered memory, of the host or a device. Parts of an object that were never written
+are zeros.
 """
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class Ranges:
     # ---- in one call
     def get_into_ranges(self, buffer_ptrs: Sequence[int], all_keys: Sequence[Sequence[Key]], all_dst_offsets: _Ranges,
                         all_src_offsets: _Ranges, all_sizes: _Ranges) -> List[List[List[int]]]:
-        """Of buffer b and its key k, range r: all_sizes[b][k][r] bytes from all_src_offsets in the object to all_dst_offsets in the
-        buffer. The bytes or a code of each range, in lists as these."""
+        """For buffer b, its key k and range r: copies all_sizes[b][k][r] bytes from all_src_offsets in the object to
+        all_dst_offsets in the buffer. Returns the bytes or a code of each range, in lists of the same form."""
         if not len(buffer_ptrs) == len(all_keys) == len(all_dst_offsets) == len(all_src_offsets) == len(all_sizes):
             return [[[self._invalid()] for _ in all_keys[b]] if b < len(all_keys) else [[self._invalid()]] for b in range(len(buffer_ptrs))]
         results = [[None] * len(keys) for keys in all_keys]
@@ -61,7 +62,7 @@ class Ranges:
 
     # ---- get sessions
     def batch_get_session_start(self, keys: Sequence[Key]) -> List[int]:
-        """Reads the objects of keys. 0 or a code for each. A key that has a session gets its object anew."""
+        """Reads the objects of keys. Returns 0 or a code for each. A key that has a session already is read again."""
         if self._raw is None or len(list_of(keys)) == 0:
             return [self._invalid()] * len(keys)
         found = {}
@@ -72,11 +73,11 @@ class Ranges:
 
     def batch_get_into_multi_buffer_ranges(self, keys: Sequence[Key], all_buffer_ptrs: _Ints, all_sizes: _Ints,
                                            all_src_offsets: _Ints) -> List[int]:
-        """From offsets in the object to addresses, of keys that have a session. The bytes or a code for each key."""
+        """Copies from offsets in the objects to addresses, for keys with a session. Returns the bytes or a code for each key."""
         return self._copy_session(self._gets, keys, all_buffer_ptrs, all_sizes, all_src_offsets, False)
 
     def batch_get_session_end(self, keys: Sequence[Key]) -> int:
-        """Ends the sessions of keys. 0, also for those that have none."""
+        """Ends the sessions of keys. Returns 0, also for keys without a session."""
         if self._raw is None:
             return self._invalid()
         for key in list_of(keys):
@@ -85,7 +86,7 @@ class Ranges:
 
     # ---- put sessions
     def batch_put_session_start(self, keys: Sequence[Key], sizes: Sequence[int], config: Optional[ReplicateConfig] = None) -> List[int]:
-        """Begins objects of so many bytes. 0 or a code for each: -705 for a key that is there. Nobody else sees them before the end."""
+        """Begins objects of the given sizes. Returns 0 or a code for each: -705 for a present key. Others see them after the end."""
         sizes = [operator.index(size) for size in sizes]
         if any(size < 0 for size in sizes):
             raise ValueError("a size is not below 0")
@@ -121,12 +122,12 @@ class Ranges:
 
     def batch_put_from_multi_buffer_ranges(self, keys: Sequence[Key], all_buffer_ptrs: _Ints, all_sizes: _Ints,
                                            all_dst_offsets: _Ints) -> List[int]:
-        """From addresses to offsets in the object, of keys that have a session: the memory may change when it returns. The bytes or a
-        code for each key."""
+        """Copies from addresses to offsets in the objects, for keys with a session. The memory may change after the return. Returns
+        the bytes or a code for each key."""
         return self._copy_session(self._puts, keys, all_buffer_ptrs, all_sizes, all_dst_offsets, True)
 
     def batch_put_session_end(self, keys: Sequence[Key]) -> List[int]:
-        """Puts the objects. 0 or a code for each; the session is over in either case."""
+        """Puts the objects. Returns 0 or a code for each; the sessions end in any case."""
         if self._raw is None:
             return [self._invalid()] * len(keys)
         results = [_INVALID] * len(keys)
@@ -144,7 +145,7 @@ class Ranges:
         return results
 
     def batch_put_session_revoke(self, keys: Sequence[Key]) -> List[int]:
-        """Ends sessions without a put. 0, or -600 where there is none."""
+        """Ends sessions without a put. Returns 0, or -600 for a key without a session."""
         return [0 if self._puts.pop(key, None) is not None else self._invalid() for key in list_of(keys)]
 
     def _copy_session(self, sessions, keys, ptrs, sizes, offsets, is_put):

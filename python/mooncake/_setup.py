@@ -24,7 +24,7 @@ _NAMES = {"local_hostname", "metadata_server", "global_segment_size", "local_buf
           "tenant_id", "enable_ssd_offload", "ssd_offload_path"}  # of a dict
 # What the reference's setup() knows and a pool has no use for: what is done instead.
 _INSTEAD = {
-    "metadata_server": "nobody is asked there: the master knows its nodes",
+    "metadata_server": "no server is asked: the master knows its nodes",
     "enable_client_http_server": "a store serves no HTTP; mooncake_client, kvpool-node and the master do",
     "client_http_port": "nothing listens there",
     "ipc_socket_path": "processes of a host find one another through the pool's master",
@@ -218,11 +218,11 @@ def from_dict(config):
     text = {str(k): str(v) for k, v in config.items()}
     for alias, name in _ALIASES.items():
         if alias in text and text.setdefault(name, text[alias]) != text.pop(alias):
-            log.warning("setup: %s is given as well, and another one: %s is not heeded", name, alias)
+            log.warning("setup: %s is given as well, and differs: %s is ignored", name, alias)
     tell_unused(text)
     unknown = sorted(text.keys() - _NAMES - _INSTEAD.keys())
     if unknown:
-        log.warning("setup: what is not known is not heeded: %s", ", ".join(name[:100] for name in unknown[:20]))
+        log.warning("setup: unknown settings are ignored: %s", ", ".join(name[:100] for name in unknown[:20]))
     return dict(local_hostname=text.get("local_hostname", ""), metadata_server=text.get("metadata_server", ""),
                 global_segment_size=parse_size(text.get("global_segment_size", _DEFAULT_SIZE)),
                 local_buffer_size=parse_size(text.get("local_buffer_size", _DEFAULT_SIZE)),

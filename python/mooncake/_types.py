@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-"""What calls of mooncake.store take and give besides numbers and lists."""
+"""Types of arguments and results of mooncake.store."""
 from __future__ import annotations
 
 import enum
@@ -48,7 +48,7 @@ class TaskStatus(enum.IntEnum):
 
 
 class QueryTaskResponse:
-    """What is told of a task. A pool has none (create_copy_task), so only callers make these."""
+    """The state of a task. A pool has no tasks (create_copy_task), so only callers make these."""
 
     __slots__ = ("id", "type", "status", "created_at_ms_epoch", "last_updated_at_ms_epoch", "assigned_client", "message")
 
@@ -63,7 +63,7 @@ class QueryTaskResponse:
 
 
 class Descriptor:
-    """Where a copy lies. buffer_address is 0: addresses are the node's own business."""
+    """The place of a copy. buffer_address is 0: only the node knows addresses."""
 
     __slots__ = ("size", "buffer_address", "transport_endpoint")
 
@@ -77,7 +77,7 @@ class Descriptor:
 
 
 class DiskDescriptor:
-    """Of a copy in a file that all may read. A pool has none: what is on a node's SSD is read by that node."""
+    """The place of a copy in a file that all may read. A pool has no such copies: only the node reads its SSD."""
 
     __slots__ = ("file_path", "object_size")
     file_path: str
@@ -92,8 +92,8 @@ class MemoryDescriptor:
 
 
 class ReplicaDescriptor:
-    """A copy of an object, in a node's memory or on its SSD. Only what is complete is told of. As in the reference, one on an SSD has
-    neither of the descriptors."""
+    """A complete copy of an object, in a node's memory or on its SSD. As in the reference, a copy on an SSD has neither of the
+    descriptors."""
 
     __slots__ = ("status", "_memory")
 
@@ -120,15 +120,18 @@ class ReplicaDescriptor:
 
 
 class ReplicateConfig:
-    """How an object is put. What a pool has no use for is taken, and changes nothing:
+    """Options of a put. Options that a pool does not use are accepted, and have no effect.
 
-    used: replica_num (copies on as many hosts, or nodes where hosts are fewer, 8 at most), with_hard_pin, soft_pin_action (ENABLE; nothing
-    beside a hard pin), group_ids (evicted together; memory that is not registered is staged for it), preferred_segment and then
-    preferred_segments (nodes by get_hostname() or name: the first that takes puts and is not full, of one copy; else, and of what it
-    has no room for or does not take in half of the call's time, any node).
-    soft_pin_ttl_ms: with ENABLE alone, and at most a day; 0 is no pin. A pool's soft pin has no other end than eviction.
-    not used: prefer_alloc_in_same_node (an object is never spread), nof_replica_num, dfs_replica_num, preferred_nof_segments,
-    data_type.
+    used:
+    replica_num: number of copies, at most 8, on different hosts, or on different nodes if there are fewer hosts.
+    with_hard_pin. soft_pin_action: ENABLE; no effect beside a hard pin.
+    soft_pin_ttl_ms: only with ENABLE, at most a day; 0 = no pin. A pool's soft pin ends only with eviction.
+    group_ids: objects with the same id are evicted together. Memory that is not registered is staged.
+    preferred_segment, then preferred_segments: nodes by get_hostname() or name. A single copy goes to the first of them
+        that takes puts and is not full. If it has no room, or does not take the object in half of the call's time, any
+        node is used.
+    not used: prefer_alloc_in_same_node (an object is never divided), nof_replica_num, dfs_replica_num,
+    preferred_nof_segments, data_type.
     """
 
     __slots__ = ("replica_num", "nof_replica_num", "dfs_replica_num", "soft_pin_action", "soft_pin_ttl_ms", "with_hard_pin",
@@ -151,7 +154,7 @@ class ReplicateConfig:
 
     @property
     def with_soft_pin(self) -> bool:
-        """soft_pin_action as earlier releases have it: True is ENABLE, False PRESERVE."""
+        """soft_pin_action in the form of earlier releases: True is ENABLE, False PRESERVE."""
         return self.soft_pin_action == SoftPinAction.ENABLE
 
     @with_soft_pin.setter
@@ -168,7 +171,7 @@ class ReplicateConfig:
             value = list(value)
         if name == "soft_pin_ttl_ms" and value is not None:
             if not 0 <= value < 2**64:
-                raise TypeError(f"{name} is from 0 to what 64 bits hold, not {value}")
+                raise TypeError(f"{name} is a number from 0 to 2^64 - 1, not {value}")
             value = int(value)
         super().__setattr__(name, value)
 
@@ -183,7 +186,7 @@ _KINDS = {**dict.fromkeys(("replica_num", "nof_replica_num", "dfs_replica_num"),
 
 
 class _Checked:
-    """Attributes of those types alone: TypeError."""
+    """Accepts only attributes of the declared types: TypeError."""
 
     __slots__ = ()
     _kinds = {}
@@ -196,7 +199,7 @@ class _Checked:
 
 
 class ParallelAxis(_Checked):
-    """rank of size ranks, of kind "dp", "tp" (which split dimension split_dim), "ep" (expert_id) or "pp" (stage_id)."""
+    """rank of size ranks. kind: "dp", "tp" (these divide dimension split_dim), "ep" (expert_id) or "pp" (stage_id)."""
 
     __slots__ = ("kind", "rank", "size", "split_dim", "expert_id", "stage_id")
     _kinds = {"kind": (str,), "rank": (int,), "size": (int,), **dict.fromkeys(("split_dim", "expert_id", "stage_id"), (int, type(None)))}
@@ -209,7 +212,7 @@ class ParallelAxis(_Checked):
 
 
 class TensorParallelism(_Checked):
-    """axes: a list of ParallelAxis, of a kind each."""
+    """axes: a list of ParallelAxis, each of another kind."""
 
     __slots__ = ("axes",)
     _kinds = {"axes": (list, tuple)}
@@ -224,7 +227,8 @@ class TensorParallelism(_Checked):
 
 
 class ReadTarget(_Checked):
-    """mode: "as_stored", "full" or "shard"; parallelism: whose, None where the tensor was put without one. RuntimeError for other modes."""
+    """mode: "as_stored", "full" or "shard". parallelism: of the tensor to read; None if it was put without one. RuntimeError for
+    other modes."""
 
     __slots__ = ("mode", "parallelism")
     _kinds = {"mode": (str,), "parallelism": (TensorParallelism, type(None))}

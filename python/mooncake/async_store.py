@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake.async_store: the calls of a MooncakeDistributedStore for asyncio, on a few threads of its own."""
+"""mooncake.async_store: the calls of a MooncakeDistributedStore for asyncio, made by a few threads."""
 import asyncio
 import functools
 import os
@@ -21,11 +21,11 @@ def _stop(of_loops):
 
 
 class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
-    """A MooncakeDistributedStore with `await store.async_NAME(...)` for each of its calls NAME.
+    """A MooncakeDistributedStore with a coroutine `store.async_NAME(...)` for each call NAME.
 
-    No thread is made for a call: each event loop that awaits one has threads of its own. Those of a loop that was closed end when
-    another one comes. A call that is cancelled and was not begun is taken back; one that was is awaited to its end, since it may use
-    the caller's memory. close() ends the calls under way; the threads end with the object.
+    Each event loop that awaits calls has a fixed number of threads. The threads of a closed loop end when another loop comes.
+    A cancelled call that has not started is withdrawn. A started call is awaited to its end, because it may use the caller's
+    memory. close() ends the calls under way; the threads end with the object.
     """
 
     def __init__(self):

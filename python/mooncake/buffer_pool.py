@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake.buffer_pool: BufferPool by the names that programs import it from."""
+"""mooncake.buffer_pool: BufferPool, under the names that programs import."""
 from .store import BufferPool, RegisteredBufferPool
 
 __all__ = ["BufferPool", "RegisteredBufferPool"]

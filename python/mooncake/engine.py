@@ -2,25 +2,29 @@
 # mypy: ignore-errors
 """mooncake.engine over a kvpool's endpoints: transfers between the memory of processes, with the reference's names and codes.
 
-Numbers are 0 (or a port, an address, an id) where all is well, and what is not of the type is a TypeError; initialize and transfers give -1 for whatever went wrong, and the
-log says what (of transfers that fail alike once a second); memory calls give -1 invalid, -3 not registered, -7 overlaps what is registered, -302 no memory, -303 not possible.
+Calls return 0 (or a port, an address, an id) on success. Arguments of a wrong type raise TypeError. initialize and transfers
+return -1 after any error, and the log has the reason (for repeated failures of transfers once a second). Memory calls return
+-1 invalid, -3 not registered, -7 overlaps registered memory, -302 no memory, -303 not possible.
 
-Peers find one another by "P2PHANDSHAKE" (a peer's name is its HOST:PORT) or at an HTTP metadata server ("http://HOST:PORT/metadata": a
-peer's name is what it gave to initialize as local_hostname). Where an engine is, is asked once, and again when it could not be
-reached. A name that an engine has is refused to a second one, with -1 as by the reference; but one whose engine was killed, so that
-nothing of the kind answers there any more, is taken over. Entries are this package's own: engines of the reference do not see them.
+Names. With "P2PHANDSHAKE" a peer's name is its HOST:PORT. With an HTTP metadata server ("http://HOST:PORT/metadata") it is
+the local_hostname of the peer's initialize. The place of an engine is asked for once, and again after the engine could not be
+reached. A second engine cannot take the name of a living one: -1, as in the reference. The name of a killed engine, at whose
+place no engine answers, can be taken. The entries are this package's own: engines of the reference do not see them.
 
-What differs. There are no other metadata servers. Both protocols copy between processes of one host where the system lets them; between hosts
-"tcp" goes by TCP, and "rdma" by RDMA alone. On a host without a device "rdma" is "tcp", and the log tells so; where devices are named,
-or $KVPOOL_P2P_TRANSPORTS is "cma,rdma", initialize fails there.
-device_name, or $KVPOOL_RDMA_DEVICE, which goes before it, chooses devices. $KVPOOL_P2P_TRANSPORTS (some of "cma,rdma,tcp", the first
-that reaches a peer is taken) goes before any protocol, for engines that cannot be told. Bytes that TCP brought are verified. Memory of
-GPUs goes through pinned host memory on its side, and waits for no stream: SUPPORT_CUDA is False, and the calls on a stream give -303, and
-begin nothing.
-Local memory that is not registered is taken, as by the reference: a transfer reads or writes as many bytes as it is told at the address
-that it is told, whosesoever they are; where there is no memory the call is -1. Where it begins in memory that is registered here, it
-has to end in what is registered there without a gap: -1 otherwise, and nothing moves. (The reference writes over what lies behind.)
-get_engine() is what this module stands on, not the reference's class; get_engine_ptr() the address of a kvpool_p2p_t.
+Differences to the reference:
+- There are no other metadata servers.
+- Both protocols copy between processes of one host if the system allows it. Between hosts "tcp" uses TCP, and "rdma" only
+  RDMA. On a host without a device "rdma" means "tcp", and the log says so; but if devices are named, or
+  $KVPOOL_P2P_TRANSPORTS is "cma,rdma", initialize fails there.
+- device_name chooses devices; $KVPOOL_RDMA_DEVICE overrides it. $KVPOOL_P2P_TRANSPORTS (a list of cma, rdma, tcp; the first
+  that reaches a peer is used) overrides the protocol, for engines that cannot be configured.
+- Bytes that came over TCP are verified.
+- GPU memory is moved through pinned host memory, and waits for no stream: SUPPORT_CUDA is False, and the calls with a stream
+  return -303 and begin nothing.
+- A transfer may use local memory that is not registered, as in the reference. It reads or writes the given number of bytes at
+  the given address; -1 if there is no memory. If it begins in registered memory, it must end in memory registered without a
+  gap; otherwise -1, and nothing moves. (The reference writes beyond the end.)
+- get_engine() returns the class under this module, not the reference's. get_engine_ptr() is the address of a kvpool_p2p_t.
 """
 from __future__ import annotations
 
@@ -49,9 +53,9 @@ _NOT_IMPLEMENTED = -303
 _NUMBER = {name: entry[0] for name, entry in _kvpool.errors.items()}
 _TEXT = {entry[0]: entry[2] for entry in _kvpool.errors.values()}
 _MEMORY_CODES = {_NUMBER["NOT_REGISTERED"]: -3, _NUMBER["INVALID"]: -7, _NUMBER["NOMEM"]: -302, _NUMBER["NOTSUP"]: _NOT_IMPLEMENTED}
-# After these a peer may be elsewhere; NOT_REGISTERED: where it was, another engine is.
+# After these a peer may be at another place; NOT_REGISTERED: another engine is at its old place.
 _LOST = frozenset(_NUMBER[name] for name in ("UNREACHABLE", "DISCONNECTED", "DEADLINE", "VERSION", "PROTO", "NOT_REGISTERED"))
-# After these nothing listens where an engine was, or something else. One that is silent may be stopped, and go on.
+# After these no engine listens at the place. A silent engine may be stopped, and continue later.
 _GONE = frozenset(_NUMBER[name] for name in ("UNREACHABLE", "DISCONNECTED", "VERSION", "PROTO"))
 _PROBE_MS = 5000
 _MET_MOST = 4096
@@ -74,7 +78,7 @@ class TransferNotify(NamedTuple):
 
 
 def _transports(protocol):
-    """What a protocol stands for, or None."""
+    """The transports of a protocol, or None."""
     return os.environ.get("KVPOOL_P2P_TRANSPORTS") or {"tcp": "cma,tcp", "rdma": "cma,rdma"}.get(protocol.lower())
 
 
@@ -84,14 +88,14 @@ def _name(word):
 
 
 def _deadline_ms(lengths=()):
-    """$MC_TRANSFER_TIMEOUT is in seconds (30), and no less than 5; and a nanosecond more for each byte."""
+    """$MC_TRANSFER_TIMEOUT in seconds (30), at least 5, and one more nanosecond for each byte."""
     text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
     seconds = max(5, min(int(text), 86400)) if text.isdecimal() else 30
     return min(seconds * 1000 + sum(lengths) // 10**6, 2**32 - 1)
 
 
 class TransferEngine:
-    """One endpoint. Threads may call it as they like; no call holds the interpreter's lock while it waits."""
+    """An endpoint. Any thread may call it; no call holds the interpreter's lock while it waits."""
 
     TransferOpcode = _TransferOpcode
 
@@ -99,9 +103,9 @@ class TransferEngine:
         self._raw = _kvpool.Peer()
         self._teller = Teller(log)
         self._is_open = False
-        self._names = None  # where there is a metadata server
-        self._targets = {}  # id: name of the peer, of what is under way and goes by names
-        self._met = set()  # names of peers that have answered, and were not lost since
+        self._names = None  # with a metadata server
+        self._targets = {}  # id of a transfer under way: name of its peer
+        self._met = set()  # names of peers that have answered, and were not lost after that
         self._farewell = None
 
     def __del__(self) -> None:
@@ -111,8 +115,8 @@ class TransferEngine:
 
     # ---- life
     def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str) -> int:
-        """Listens at local_hostname, "HOST" or "HOST:PORT" (else a port that is free: get_rpc_port), and says so to the metadata
-        server, where one is named. 0 or -1."""
+        """Listens at local_hostname, "HOST" (any free port: get_rpc_port) or "HOST:PORT", and publishes the address at the
+        metadata server, if one is named. Returns 0 or -1."""
         for word in (local_hostname, metadata_server, protocol):
             _name(word)
         host, port = _setup.split_host(local_hostname)
@@ -123,7 +127,7 @@ class TransferEngine:
             except NamesError as e:
                 return self._fail("initialize", e)
             if host in ("", "0.0.0.0", "::"):
-                return self._fail("initialize", f"local_hostname is what peers connect to by a metadata server, not {shown(local_hostname)!r}")
+                return self._fail("initialize", f"with a metadata server, local_hostname is an address that peers can connect to, not {shown(local_hostname)!r}")
         transports = _transports(protocol)
         if transports is None:
             return self._fail("initialize", f'the protocol is "tcp" or "rdma", not {shown(protocol)!r}')
@@ -138,10 +142,10 @@ class TransferEngine:
 
     @staticmethod
     def _takes(device_name):
-        """Are these the devices of the process from now on? Where others are, the engine goes by them."""
+        """Makes these the devices of the process. If it has others already, the engine uses those. Returns whether it could."""
         is_taken = _setup.devices.take(device_name)
         if not is_taken:
-            log.warning("initialize: a process uses one set of RDMA devices, here %s as others said before, and not %s", _setup.devices,
+            log.warning("initialize: a process uses one set of RDMA devices, here %s by an earlier call, and not %s", _setup.devices,
                         device_name)
         return is_taken
 
@@ -167,7 +171,7 @@ class TransferEngine:
         return 0
 
     def initialize_ext(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str) -> int:
-        """metadata_server may leave out its scheme: that is metadata_type then."""
+        """As initialize. If metadata_server has no scheme, metadata_type is the scheme."""
         if metadata_server != "P2PHANDSHAKE" and "://" not in metadata_server:
             metadata_server = f"{metadata_type}://{metadata_server}"
         return self.initialize(local_hostname, metadata_server, protocol, device_name)
@@ -176,7 +180,7 @@ class TransferEngine:
         return self._raw.port()
 
     def get_engine(self) -> Optional[InnerTransferEngine]:
-        """What other modules of this package take an engine as; None until it is initialized."""
+        """The engine for other modules of this package; None until it is initialized."""
         return self._raw if self._is_open else None
 
     def get_engine_ptr(self) -> int:
@@ -197,7 +201,7 @@ class TransferEngine:
         return self._memory_code(self._raw.unregister(buffer_addr)) if self._is_open else _FAILED
 
     def batch_register_memory(self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*") -> int:
-        """All of them or none, also where an address or a length is none (TypeError, OverflowError)."""
+        """Registers all or none, also if an address or a length is invalid (TypeError, OverflowError)."""
         if len(buffer_addresses) != len(capacities):
             return _FAILED
         done = []
@@ -214,12 +218,14 @@ class TransferEngine:
                     self.unregister_memory(addr)
 
     def batch_unregister_memory(self, buffer_addresses: Sequence[int]) -> int:
-        """All that are registered; the first code that is not 0. TypeError, and all stay, where one is no address."""
+        """Unregisters all that are registered, and returns the first code that is not 0. TypeError, and no effect, if one is not
+        an address."""
         codes = [self.unregister_memory(addr) for addr in [operator.index(addr) for addr in buffer_addresses]]
         return next((code for code in codes if code != 0), 0)
 
     def allocate_managed_buffer(self, length: int) -> int:
-        """The address of new memory, zero and registered; 0 where there is none. Peers of this host map it, and it is gone with the engine."""
+        """Returns the address of new memory, zeroed and registered; 0 if there is none. Peers of this host map it. It is freed with
+        the engine."""
         if not self._is_open or length <= 0:
             return 0
         try:
@@ -231,15 +237,15 @@ class TransferEngine:
         return 0 if self._is_open and self._raw.dealloc(buffer_addr) == 0 else _FAILED
 
     def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
-        """The first length bytes of src_ptr (str, or what has the buffer protocol) to an address of this process. -1 where it has fewer,
-        or there is no memory to be written (then some of it may be)."""
+        """Copies the first length bytes of src_ptr (str, or an object with the buffer protocol) to an address of this process. -1
+        if it has fewer, or if the memory cannot be written (then some bytes may be written)."""
         dest_address, length = operator.index(dest_address), operator.index(length)
         if dest_address <= 0 or length < 0:
             return _FAILED
         return 0 if _kvpool.write_bytes(dest_address, src_ptr, length, True) else _FAILED
 
     def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
-        """b"" also where there is no memory, or not as much."""
+        """Returns b"" also if the memory does not exist, or not all of it."""
         source_address, length = operator.index(source_address), operator.index(length)
         return _kvpool.read_bytes(source_address, length, True) or b"" if source_address > 0 and length >= 0 else b""
 
@@ -282,11 +288,11 @@ class TransferEngine:
 
     def transfer_submit_write(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int,
                               transport_hint: str = "") -> int:
-        """An id for transfer_check_status; 0 where nothing was begun."""
+        """Returns an id for transfer_check_status; 0 if no transfer was begun."""
         return self.batch_transfer_async_write(target_hostname, [buffer], [peer_buffer_address], [length])
 
     def transfer_check_status(self, batch_id: int) -> int:
-        """1 done, 0 under way, -1 failed, -2 late. What is over is told once."""
+        """Returns 1 done, 0 under way, -1 failed, -2 deadline exceeded. The end of a transfer is returned once."""
         if not self._is_open or batch_id <= 0:
             return _FAILED
         err, result = self._poll(batch_id, 0)
@@ -296,7 +302,7 @@ class TransferEngine:
             return -2
         return 1 if err == 0 and result == 0 else _FAILED
 
-    # On a CUDA stream: transfers are in no stream's order, so all that they do is say so.
+    # With a CUDA stream: transfers follow no stream's order, so these calls only report that.
     def transfer_write_on_cuda(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, stream_ptr: int = 0) -> int:
         return self._no_streams()
 
@@ -312,7 +318,7 @@ class TransferEngine:
         return self._no_streams()
 
     def get_batch_transfer_status(self, batch_ids: Sequence[int]) -> int:
-        """Waits for all of them: 0, or -1 where one failed."""
+        """Waits for all of them. Returns 0, or -1 if one failed."""
         if not self._is_open:
             return _FAILED
         code = 0
@@ -326,21 +332,21 @@ class TransferEngine:
 
     # ---- peers
     def get_first_buffer_address(self, segment_name: str) -> int:
-        """The lowest address that the peer has registered; 0 where there is none."""
+        """Returns the lowest address that the peer has registered; 0 if there is none."""
         return self._first_range(segment_name)[1] if self._is_open else 0
 
     def send_probe(self, peer_server_name: str) -> int:
-        """0 where the peer answers."""
+        """Returns 0 if the peer answers."""
         if not self._is_open:
             return _FAILED
         return 0 if self._first_range(peer_server_name)[0] in (0, _NUMBER["NOT_REGISTERED"]) else _FAILED
 
     def warmup_efa_segment(self, segment_name: str) -> int:
-        """0: without that adapter there is nothing to be made ready, as in the reference."""
+        """Returns 0: without an EFA adapter there is nothing to prepare, as in the reference."""
         return 0
 
     def get_notifies(self) -> List[TransferNotify]:
-        """The messages that came since the last call."""
+        """Returns the messages that came since the last call."""
         notes = []
         while self._is_open:
             note = self._raw.take_notify()
@@ -350,7 +356,7 @@ class TransferEngine:
         return notes
 
     def get_stat(self) -> Dict[str, int]:
-        """What this engine's transfers came to, in transfers and bytes by path. (Not in the reference.)"""
+        """Returns transfers and bytes of this engine by path. (Not in the reference.)"""
         return self._raw.stat() if self._is_open else {}
 
     # ---- inside
@@ -360,7 +366,7 @@ class TransferEngine:
         return _FAILED
 
     def _fail_again(self, kind, what, why):
-        """Of calls that programs make all the time, and may go on making where they fail."""
+        """For calls that programs repeat often, also after failures: logs at a limited rate."""
         self._teller.error(kind, "%s: %s", what, why)
         return _FAILED
 
@@ -410,7 +416,7 @@ class TransferEngine:
         return batch_id
 
     def _meet(self, target):
-        """As _find, and None also for a peer that was not met before and does not answer: what cannot be begun is said at once."""
+        """As _find, and None also for a new peer that does not answer, so that the failure is returned at once."""
         address = self._find(target)
         if address is None or target in self._met:
             return address
@@ -427,7 +433,7 @@ class TransferEngine:
 
     # ---- names
     def _find(self, target):
-        """"HOST:PORT" of the peer of that name, or None, and the log says why. TypeError for what is no name."""
+        """"HOST:PORT" of the peer with the name, or None after a line in the log. TypeError for an invalid name."""
         _name(target)
         if self._names is None:
             return _setup.with_brackets(target)
@@ -438,7 +444,7 @@ class TransferEngine:
             return None
 
     def _note(self, target, err):
-        """What a call came to that has ended: a peer that was not reached is looked for again the next time."""
+        """Notes the result of a call that has ended: the place of an unreachable peer is asked for again the next time."""
         if err in _LOST:
             self._met.discard(target)
             if self._names is not None:

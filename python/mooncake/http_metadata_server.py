@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake.http_metadata_server: where engines find one another by name, in Python or as the program mooncake_http_metadata_server, which
-`python -m mooncake.http_metadata_server` is as well."""
+"""mooncake.http_metadata_server: engines find each other by name here. In Python, or as the program
+mooncake_http_metadata_server (python -m mooncake.http_metadata_server)."""
 import argparse
 import logging
 import signal
@@ -24,7 +24,7 @@ class KVPoll(Enum):
 
 
 class KVBootstrapServer:
-    """A metadata server in a thread of this process. Port 0 is any that is free: `port` tells it after run()."""
+    """A metadata server in a thread of this process. Port 0 = any free port; `port` is known after run()."""
 
     def __init__(self, port, host="0.0.0.0"):
         self.port = port
@@ -33,7 +33,7 @@ class KVBootstrapServer:
         self._server = None
 
     def run(self):
-        """Starts it, and returns its thread. Where it cannot listen the log says why, and poll() is Failed."""
+        """Starts the server, and returns its thread. If it cannot listen, the log has the reason, and poll() is Failed."""
         self._server = MetadataServer(self.host, self.port)
         try:
             self._server.start()
@@ -43,12 +43,12 @@ class KVBootstrapServer:
         return self.thread
 
     def close(self):
-        """Ends it, and the connections to it. What was stored is gone."""
+        """Ends the server and its connections. All entries are lost."""
         if self._server is not None:
             self._server.stop()
 
     def poll(self):
-        """Success where it serves, else Failed."""
+        """Success while it serves, else Failed."""
         return KVPoll.Success if self.thread is not None and self.thread.is_alive() else KVPoll.Failed
 
 

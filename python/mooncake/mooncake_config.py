@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake.mooncake_config: what setup() is told, from a file of JSON or from the environment. What is wrong is a ValueError that names it."""
+"""mooncake.mooncake_config: the arguments of setup() from a JSON file or from the environment. Errors are ValueErrors that name
+the field."""
 import difflib
 import json
 import logging
@@ -30,7 +31,7 @@ _VARIABLES = {
 
 
 def _parse_segment_size(value: Any) -> int:
-    """Bytes of a number, or of text with a unit (powers of 1024), in fractions of it, too: "1.5 GB"."""
+    """Bytes of a number, or of text with a unit (powers of 1024); fractions are allowed: "1.5 GB"."""
     if not isinstance(value, str):
         return int(value)
     text = value.strip().upper()
@@ -61,10 +62,10 @@ def _port_of(name: str, value: Any) -> int:
 
 
 def _tell_unknown(fields: dict[str, Any]) -> None:
-    """A field that nobody reads is one line in the log, with the one that may be meant."""
+    """Logs one line for each unknown field, with a similar field if there is one."""
     for name in sorted(fields.keys() - _VARIABLES.keys() - _OF_OTHERS):
         near = difflib.get_close_matches(name, _VARIABLES, 1)
-        log.warning("no field is called %r, so it is not heeded%s", name[:100], f"; is {near[0]!r} meant?" if near else "")
+        log.warning("unknown field %r is ignored%s", name[:100], f"; is {near[0]!r} meant?" if near else "")
 
 
 def _truth_of(value: Any) -> bool:
@@ -82,7 +83,7 @@ def _text_or(default: str, value: Any) -> str:
 
 @dataclass
 class MooncakeConfig:
-    """Sizes are bytes. device_name names RDMA devices, separated by commas. The last two have no use for a pool, and are kept for who asks."""
+    """Sizes are bytes. device_name has RDMA devices, separated by commas. A pool does not use the last two fields."""
 
     local_hostname: str
     metadata_server: str
@@ -102,7 +103,7 @@ class MooncakeConfig:
             raise ValueError(f"Invalid protocol: {self.protocol!r}: a name is wanted, as 'tcp' or 'rdma'")
         self.protocol = self.protocol.strip().lower()
         if self.protocol not in _setup.PROTOCOLS:
-            log.warning("a pool knows no protocol %r: setup() refuses it, but where $KVPOOL_TRANSPORTS says what to use", self.protocol)
+            log.warning("a pool has no protocol %r: setup() refuses it, unless $KVPOOL_TRANSPORTS names the transports", self.protocol)
         for name in _SIZES:
             if getattr(self, name) < 0:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)} is below 0")
@@ -113,7 +114,7 @@ class MooncakeConfig:
 
     @staticmethod
     def from_file(file_path: str) -> "MooncakeConfig":
-        """Of a file with an object of JSON. OSError where it cannot be read."""
+        """Reads a file with a JSON object. OSError if it cannot be read."""
         with open(file_path, "rb") as file:
             text = file.read(_FILE_BYTES + 1)
         if len(text) > _FILE_BYTES:
@@ -128,8 +129,8 @@ class MooncakeConfig:
 
     @staticmethod
     def load_from_env() -> "MooncakeConfig":
-        """Of the file that $MOONCAKE_CONFIG_PATH names; where that is not set, of $MOONCAKE_MASTER, which has to be, and the variables
-        beside it."""
+        """Reads the file $MOONCAKE_CONFIG_PATH. Without this variable it reads $MOONCAKE_MASTER, which is then required, and the
+        other variables."""
         path = os.environ.get("MOONCAKE_CONFIG_PATH")
         if path is not None:
             return MooncakeConfig.from_file(path)

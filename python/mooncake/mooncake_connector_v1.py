@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-"""mooncake.mooncake_connector_v1: the module that kv_connector_module_path names in command lines for older releases of vLLM. Later ones have
-the connector themselves, and this leads to it: the class of vLLM that moves caches by mooncake.engine."""
+"""mooncake.mooncake_connector_v1: the module that kv_connector_module_path names in command lines for older releases of vLLM.
+Later releases have the connector themselves; this module imports it: vLLM's class that moves caches by mooncake.engine."""
 import importlib
 
 _HOMES = ("vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake.mooncake_store_service: a process that gives memory to the pool, for engines that give none, and serves objects over HTTP. It
-becomes mooncake_client with --rest, as a file of mooncake_config or the environment says. Its HTTP is at local_hostname, and no other
-address. The reference's paths that mount more memory, or take it back, are not there: 404."""
+"""mooncake.mooncake_store_service: a process that gives memory to the pool, for engines that give none, and serves objects over
+HTTP. It becomes mooncake_client with --rest, configured by a file of mooncake_config or by the environment. Its HTTP listens
+at local_hostname only. The reference's paths that mount and unmount memory answer 404."""
 import argparse
 import logging
 import os
@@ -14,7 +14,7 @@ _PROGRAM = "mooncake_store_service"
 
 
 def _config(path, defined):
-    """A MooncakeConfig of the file, or of the environment, with what -D says in place of its fields. ValueError, OSError."""
+    """A MooncakeConfig of the file or of the environment, with the fields of -D. ValueError, OSError."""
     config = MooncakeConfig.from_file(path) if path else MooncakeConfig.load_from_env()
     for word in defined:
         name, equals, value = word.partition("=")
@@ -27,7 +27,7 @@ def _config(path, defined):
 def main():
     parser = argparse.ArgumentParser(prog=_PROGRAM, description="Gives memory to the pool, and serves objects over HTTP.")
     parser.add_argument("--config", help="file of JSON; default: the environment, as MooncakeConfig reads it")
-    parser.add_argument("-D", "--define", action="append", default=[], metavar="FIELD=VALUE", help="in place of what the file says")
+    parser.add_argument("-D", "--define", action="append", default=[], metavar="FIELD=VALUE", help="instead of the file's value")
     parser.add_argument("--port", type=int, default=8080, help="of the HTTP server, at local_hostname (8080)")
     parser.add_argument("--max-wait-time", type=float, help="of no use: it waits for the master as long as it takes")
     args = parser.parse_args()

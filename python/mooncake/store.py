@@ -2,9 +2,10 @@
 # mypy: ignore-errors
 """mooncake.store over a kvpool: the names, signatures and return codes that connectors call.
 
-Numbers are 0 or more where all is well, else a code: -200 no space, -600 invalid (not set up, closed, memory that is not
-registered, a buffer that is too small), -704 not there, -705 there already (sessions), -706 held, -900 not reached in time,
--1012 what a pool cannot do (the log says why). Bytes are b"" for what is not there. Arguments of a wrong type are a TypeError.
+A call that succeeds returns 0 or more. Codes of errors: -200 no space; -600 invalid (not set up, closed, unregistered
+memory, or a buffer that is too small); -704 the key is not present; -705 the key is present already (sessions); -706 held;
+-900 the pool was not reached in time; -1012 a pool cannot do this (the log has the reason). Calls that return bytes return
+b"" for a missing key. Arguments of a wrong type raise TypeError.
 """
 from __future__ import annotations
 
@@ -52,28 +53,28 @@ log = logging.getLogger("mooncake.store")
 _FAILED = -1
 _INVALID = -600
 _UNREACHABLE = -900
-_SETUP_TRIES = 20  # another process may take the port that was free
+_SETUP_TRIES = 20  # another process may take the free port first
 _STAGED_LEAST = 1 << 30
 
 
 class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
-    """A client of a pool, and with setup(global_segment_size > 0) a node of it, whose work never waits for the interpreter."""
+    """A client of a pool. With setup(global_segment_size > 0) it is a node, too, whose work never waits for the interpreter."""
 
     def __init__(self) -> None:
         self._raw = None
         self._hostname = ""
         self._local_buffer = 0
-        self._lock = threading.Lock()  # of these; never held while something is waited for
-        self._opening = None  # the setup() that is under way
-        self._session = None  # the one that is done; None = closed, or not yet
+        self._lock = threading.Lock()  # of the fields below; never held during a wait
+        self._opening = None  # the setup() under way
+        self._session = None  # the completed setup(); None = closed, or not set up yet
         self._folder = None  # of the embedded node's SSD tier
-        self._joined = {}  # segment id: the handle whose embedded node it is
-        self._gets = {}  # sessions: key -> (address, length, what holds the memory)
+        self._joined = {}  # segment id: the handle with this embedded node
+        self._gets = {}  # sessions: key -> (address, length, the owner of the memory)
         self._puts = {}
         self._mem_pool = None  # of setup_dummy()
         self._staged = _staging.Budget(_STAGED_LEAST)
         self._teller = Teller(log)
-        self._known_nodes = 0.0, []  # until when, and what was told of them
+        self._known_nodes = 0.0, []  # when the list expires, and the list
 
     # ---- life
     def setup(self, local_hostname: Union[str, Dict[str, Any]], metadata_server: Optional[str] = None,
@@ -81,17 +82,21 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
               protocol: Optional[str] = None, rdma_devices: Optional[str] = None, master_server_addr: Optional[str] = None,
               engine: Any = None, enable_ssd_offload: bool = False, ssd_offload_path: str = "", tenant_id: str = "default",
               enable_client_http_server: bool = False, client_http_port: int = 9300) -> int:
-        """Joins the pool of master_server_addr: "host:port", several with commas between, or "etcd://host:port;host:port", which knows the
-        masters of $MC_STORE_CLUSTER_ID (mooncake_cluster). One dict with the same names will do as well.
+        """Joins a pool, and gives it global_segment_size bytes of memory. Also takes one dict with the same names.
 
-        A pool needs no metadata_server, and what else it has no use for is told in the log. Of an engine it is only known that it
-        listens at local_hostname's port, so that a node takes another one. local_buffer_size bounds a BufferPool that names no bound, and what
-        sessions stage. rdma_devices are the process's: -600 where another store has named others, and
-        $KVPOOL_RDMA_DEVICE goes before them. 0, or a code: -1 for a protocol that is none, and for a host at which a node
-        cannot listen. The protocol "rdma" is TCP where there is no RDMA, unless devices are named, or transports by $KVPOOL_TRANSPORTS;
-        the log tells so.
-        enable_ssd_offload: what leaves the memory that is given is kept in a folder of this process below ssd_offload_path, else
-        $MOONCAKE_OFFLOAD_FILE_STORAGE_PATH, and what is there found again; -600 where that cannot be.
+        master_server_addr: "host:port", several separated by commas, or "etcd://host:port;host:port", where the masters of
+            the cluster $MC_STORE_CLUSTER_ID (mooncake_cluster) are registered.
+        metadata_server: not used. Settings that a pool does not use are named in the log.
+        engine: it listens at local_hostname's port, so the node takes another port.
+        local_buffer_size: the limit of a BufferPool without its own limit, and of the memory that sessions stage.
+        protocol: "tcp" or "rdma". Without an RDMA device "rdma" means TCP, and the log says so, unless rdma_devices or
+            $KVPOOL_TRANSPORTS name devices or transports.
+        rdma_devices: for the whole process; -600 if another store has named others. $KVPOOL_RDMA_DEVICE overrides them.
+        enable_ssd_offload: objects that leave the given memory are kept in a folder of this process below
+            ssd_offload_path, else $MOONCAKE_OFFLOAD_FILE_STORAGE_PATH, and are found again there. -600 if that is not
+            possible.
+
+        Returns 0 or a code: -1 for an unknown protocol, or a host at which the node cannot listen.
         """
         if isinstance(local_hostname, dict):
             try:
@@ -120,11 +125,11 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
             if rdma_devices and "rdma" in (how[1] or os.environ.get("KVPOOL_TRANSPORTS") or "rdma"):
                 has_devices = _setup.devices.take(rdma_devices)
                 if not has_devices:
-                    log.error("setup: a process uses one set of RDMA devices, here %s as others said before, and not %s",
+                    log.error("setup: a process uses one set of RDMA devices, here %s by an earlier call, and not %s",
                               _setup.devices, rdma_devices)
                     return _INVALID
             folder = self._folder_for(memory, ssd_offload_path) if enable_ssd_offload else None
-            port = how[0][1] if engine is None or memory == 0 else 0  # the engine listens at its own
+            port = how[0][1] if engine is None or memory == 0 else 0  # the engine listens at its own port
             raw, name, err = self._join(memory, how, port, folder)
         except (_setup.ProtocolError, _offload.OffloadError) as e:
             log.error("setup: %s", e)
@@ -151,7 +156,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return err
 
     def _folder_for(self, memory, path):
-        """The folder of the SSD tier of a node with so much memory; None where there is none. OffloadError."""
+        """The folder of the SSD tier of a node with this much memory; None = no tier. OffloadError."""
         if memory == 0:
             log.warning("setup: enable_ssd_offload: a process that gives no memory keeps nothing on an SSD; mooncake_client --enable_offload does")
             return None
@@ -159,8 +164,8 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return _offload.take(path, memory)
 
     def _join(self, memory, how, port=0, folder=None):
-        """A handle of its own, with a node where there is memory, at that port if it is not 0: (raw, "host:port", 0 or a code). With a
-        folder that is where the node's SSD tier is, and the node's name is the one that stands in it."""
+        """Opens a handle, with a node if memory is above 0, at the port if it is not 0: (raw, "host:port", 0 or a code). folder:
+        of the node's SSD tier; it also has the node's name."""
         (host, _), transports, master, tenant = how
         for turn in range(_SETUP_TRIES):
             try:
@@ -186,13 +191,13 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return None, "", err
 
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int) -> int:
-        """setup() at 127.0.0.1, with the master of $MOONCAKE_MASTER or 127.0.0.1:50051."""
+        """setup() at 127.0.0.1, with the master $MOONCAKE_MASTER, else 127.0.0.1:50051."""
         master = os.environ.get("MOONCAKE_MASTER", "127.0.0.1:50051")
         return self.setup("127.0.0.1", "P2PHANDSHAKE", mount_segment_size, 0, protocol, device_name, master)
 
     def close(self) -> int:
-        """Ends the session, and the embedded node with what it held; a setup() that is under way comes to nothing, and is not
-        waited for. 0, also when it was ended before. Another setup() may follow."""
+        """Ends the session, and the embedded node with its objects. A setup() under way has no effect, and is not waited for.
+        Returns 0, also if the session has ended already. Another setup() may follow."""
         with self._lock:
             self._opening = self._session = None
             raw, joined, memory, folder = self._raw, self._joined, (self._gets, self._puts, self._mem_pool), self._folder
@@ -211,14 +216,14 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return self._hostname
 
     def health_check(self) -> int:
-        """0: well; 1: not set up, or closed; 2: the master is not reached."""
+        """Returns 0: healthy; 1: not set up, or closed; 2: the master is not reached."""
         if self._raw is None:
             return 1
         found = self._raw.exists("kvpool/health", 0)
         return 0 if found >= 0 else 2 if found == _UNREACHABLE else 1
 
     def _invalid(self):
-        """-600, with a line in the log: it stands for many errors."""
+        """Returns -600, and logs the error, because -600 stands for many errors."""
         name = _public_caller()
         self._teller.error(("refused", name), "%s is refused with %d: %s", name, _INVALID, "the store is not set up, or was closed"
                            if self._raw is None else "the arguments cannot be: lists are of one length, values are not empty, sizes are above 0, and "
@@ -228,7 +233,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
     # ---- memory
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
-        """0 also for what alloc_from_mem_pool() gave, which is registered."""
+        """Returns 0 also for memory of alloc_from_mem_pool(), which is registered already."""
         if self._is_of_mem_pool(buffer_ptr, size):
             return 0
         return self._raw.register(buffer_ptr, size) if self._raw is not None else self._invalid()
@@ -250,14 +255,14 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return self._put_value(key, value, _kvpool.UPSERT, config)
 
     def put_parts(self, key: Key, *parts: Memory, config: Optional[ReplicateConfig] = None) -> int:
-        """The parts, which have the buffer protocol, as one object. 0 also where they are empty: then nothing is put."""
+        """Puts the parts, objects with the buffer protocol, as one object. If all are empty, nothing is put and 0 returned."""
         return self._put_parts(key, parts, 0, config)
 
     def upsert_parts(self, key: Key, *parts: Memory, config: Optional[ReplicateConfig] = None) -> int:
         return self._put_parts(key, parts, _kvpool.UPSERT, config)
 
     def put_batch(self, keys: Sequence[Key], values: Sequence[Memory], config: Optional[ReplicateConfig] = None) -> int:
-        """0, or the first code; the others are put all the same. None is put where one is empty or no memory."""
+        """Returns 0 or the first code; the other values are put. If a value is empty or no memory, none is put."""
         return self._put_values(keys, values, 0, config)
 
     def upsert_batch(self, keys: Sequence[Key], values: Sequence[Memory], config: Optional[ReplicateConfig] = None) -> int:
@@ -284,7 +289,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return next((r for r in results if r != 0), 0)
 
     def get(self, key: Key) -> bytes:
-        """The bytes, or b"" where there are none, whatever the reason."""
+        """Returns the bytes, or b"" after any error."""
         if self._raw is None:
             return b""
         value = self._raw.get(key, 0, 0)
@@ -299,12 +304,12 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return [found[key] for key in keys]
 
     def get_buffer(self, key: Key) -> Optional[BufferHandle]:
-        """A BufferHandle, or None."""
+        """Returns a BufferHandle or None."""
         value = self.get(key)
         return BufferHandle(_kvpool.memory_of(value, False)[0], len(value), value) if value else None
 
     def batch_get_buffer(self, keys: Sequence[Key]) -> List[Optional[BufferHandle]]:
-        """A BufferHandle or None for each. What was read in one batch is freed together."""
+        """Returns a BufferHandle or None for each key. The memory of one batch is freed together."""
         if self._raw is None or len(list_of(keys)) == 0:
             return [None] * len(keys)
         found = {}
@@ -314,7 +319,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
     # ---- registered memory
     def put_from(self, key: Key, buffer_ptr: int, size: int, config: Optional[ReplicateConfig] = None) -> int:
-        """0 also where size is 0: then nothing is put. A batch refuses that."""
+        """If size is 0, nothing is put and 0 returned. A batch refuses a size of 0."""
         return 0 if self._is_nothing(key, size, config) else self.batch_put_from([key], [buffer_ptr], [size], config)[0]
 
     def upsert_from(self, key: Key, buffer_ptr: int, size: int, config: Optional[ReplicateConfig] = None) -> int:
@@ -322,13 +327,13 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
     def put_from_with_metadata(self, key: Key, buffer_ptr: int, metadata_buffer_ptr: int, size: int, metadata_size: int,
                                config: Optional[ReplicateConfig] = None) -> int:
-        """The metadata lies before the data, in one object."""
+        """Puts the metadata and then the data as one object."""
         if self._is_nothing(key, size, config) and self._is_nothing(key, metadata_size, config):
             return 0
         return self.batch_put_from_multi_buffers([key], [[metadata_buffer_ptr, buffer_ptr]], [[metadata_size, size]], config)[0]
 
     def _is_nothing(self, key, size, config):
-        """Are there no bytes, whatever the key and config, which are sound in kind (TypeError)?"""
+        """Returns whether there are no bytes to put. TypeError for a key or config of a wrong type."""
         if self._raw is None or type(size) is not int or size != 0:
             return False
         put_terms(config, 1)
@@ -366,9 +371,9 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                                      all_sizes: Sequence[Sequence[int]], prefer_alloc_in_same_node: bool = False) -> List[int]:
         return self.batch_get_into(keys, all_buffer_ptrs, all_sizes)
 
-    # ---- what is there
+    # ---- presence
     def is_exist(self, key: Key) -> int:
-        """1, 0, or a code. What is there is kept for a while."""
+        """Returns 1, 0, or a code. A present object is kept for a while."""
         return self._raw.exists(key, 0) if self._raw is not None else self._invalid()
 
     def batch_is_exist(self, keys: Sequence[Key]) -> List[int]:
@@ -387,7 +392,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return self._raw.batch_remove(list_of(keys), 0, _remove_flags(force), 0)
 
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
-        """How many went, or a code."""
+        """Returns the number of removed objects, or a code."""
         if not isinstance(regex_pattern, str):
             raise TypeError(f"a pattern is a str, not {type(regex_pattern).__name__}")
         return self._remove_many(regex_pattern, force)
@@ -403,7 +408,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
 
 
 def _public_caller():
-    """The name of the call of this class that is under way."""
+    """The name of this class's method under way."""
     frame = sys._getframe(2)
     while frame.f_code.co_name.startswith(("_", "<")) and frame.f_back is not None:
         frame = frame.f_back
@@ -411,7 +416,7 @@ def _public_caller():
 
 
 def _tell_invalid(teller, name, text):
-    """-600 stands for many errors: the log says which, of each call and error by itself."""
+    """Logs the error behind -600, for each call and error separately."""
     call = _public_caller()
     teller.error(("invalid", call, name), "%s is refused with %d: %s (%s)", call, _INVALID, text, name)
 
@@ -420,7 +425,7 @@ def _remove_flags(force):
     return _kvpool.FORCE if force else _kvpool.HEED_PROBES
 
 
-# ---- what programs that store tensors themselves call
+# ---- for programs that store tensors themselves
 _serialize_tensor = serialize
 _deserialize_tensor = deserialize
 

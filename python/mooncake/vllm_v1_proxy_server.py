@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m mooncake.vllm_v1_proxy_server: kvpool-conductor as the proxy before prefill and decode servers of vLLM, under the reference's flags. It becomes that program, so signals and
-exit codes are its own."""
+"""python -m mooncake.vllm_v1_proxy_server: kvpool-conductor as the proxy before prefill and decode servers of vLLM, with the
+reference's flags. The process becomes that program, so signals and exit codes are those of kvpool-conductor."""
 import argparse
 import os
 import sys
@@ -30,7 +30,7 @@ def _address(host, port):
 
 
 def _servers(parser, what, hosts, ports):
-    """Their URLs. One host may have several ports, and one port several hosts."""
+    """The URLs of the servers. One host may have several ports, and one port several hosts."""
     n = max(len(hosts), len(ports))
     hosts, ports = (values * n if len(values) == 1 else values for values in (hosts, ports))
     if len(hosts) != len(ports):
@@ -39,7 +39,7 @@ def _servers(parser, what, hosts, ports):
 
 
 def _bootstrap_ports(parser, given, n):
-    """A bootstrap server for each of n prefill servers, or none: then they tell their engines' ids in their answers."""
+    """A bootstrap server for each of n prefill servers, or none: then the servers' answers have the engines' ids."""
     if given is None:
         told = os.environ.get(_BOOTSTRAP, "")
         try:
@@ -52,7 +52,7 @@ def _bootstrap_ports(parser, given, n):
 
 
 def arguments(argv=None):
-    """Those of kvpool-conductor. SystemExit 2 where they can't be."""
+    """The arguments for kvpool-conductor. SystemExit 2 if they are invalid."""
     parser = argparse.ArgumentParser(prog=_PROGRAM, description="An OpenAI-compatible proxy before prefill and decode servers.",
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")

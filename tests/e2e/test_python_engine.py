@@ -381,7 +381,7 @@ def test_devices_of_an_engine_that_did_not_begin(monkeypatch, caplog):
     assert devices.take("none_2")
     caplog.clear()
     assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "none_3") == -1
-    assert "here none_2 as others said before, and not none_3" in caplog.text and os.environ["KVPOOL_RDMA_DEVICE"] == "none_2"
+    assert "here none_2 by an earlier call, and not none_3" in caplog.text and os.environ["KVPOOL_RDMA_DEVICE"] == "none_2"
     devices.give()
     assert "KVPOOL_RDMA_DEVICE" not in os.environ
     monkeypatch.setenv("KVPOOL_P2P_TRANSPORTS", "cma,rdma")

@@ -158,8 +158,8 @@ def test_protocols_and_names_that_are_none(pool, monkeypatch, caplog):
     caplog.clear()
     assert handle.setup({**words, "proto": "rdma", "segment_size": "1GB", "ssd_offload_path": "", "master_server_address": "127.0.0.1:1"}) == 0
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
-        "setup: master_server_addr is given as well, and another one: master_server_address is not heeded",
-        "setup: what is not known is not heeded: proto, segment_size"]
+        "setup: master_server_addr is given as well, and differs: master_server_address is ignored",
+        "setup: unknown settings are ignored: proto, segment_size"]
     assert handle.close() == 0
     caplog.clear()
     assert handle.setup({**words, "protocol": "TCP"}) == 0 and handle.close() == 0 and not caplog.records
@@ -185,7 +185,7 @@ def test_rdma_devices_are_the_process_s(pool, monkeypatch, caplog):
     assert setup("tcp", "none_0") == 0 and "KVPOOL_RDMA_DEVICE" not in os.environ  # nobody asked for it
     assert devices.take("none_0,none_1")  # as a store that found its devices
     caplog.clear()
-    assert setup("rdma", "none_2") == -600 and "here none_0,none_1 as others said before, and not none_2" in caplog.text
+    assert setup("rdma", "none_2") == -600 and "here none_0,none_1 by an earlier call, and not none_2" in caplog.text
     caplog.clear()
     assert setup("rdma", "none_1, none_0") < 0 and "no RDMA device" in caplog.text  # it was let as far as that
     assert os.environ["KVPOOL_RDMA_DEVICE"] == "none_0,none_1"
@@ -231,7 +231,7 @@ def test_words_of_lmcache(pool, caplog):
         assert not caplog.records
         handle = MooncakeDistributedStore()
         assert handle.setup({**words, **more}) == 0 and handle.put("k", b"x") == 0 and handle.close() == 0
-    assert "another one: master_server_address is not heeded" in caplog.text
+    assert "differs: master_server_address is ignored" in caplog.text
 
 
 def test_get_batch_is_a_batch(pool, store):
@@ -717,7 +717,7 @@ def test_what_is_refused_with_600_has_a_line(pool, caplog):
     name = f"127.0.0.1:{free_ports(1)[0]}"
     pool.add_node(name, "8MiB")
     assert s.setup(name, "P2PHANDSHAKE", 16 << 20, 16 << 20, "tcp", "", pool.addr) != 0
-    assert f'node of the name "{name}"' in caplog.text
+    assert f'node with the name "{name}"' in caplog.text
     config = ReplicateConfig()
     config.with_soft_pin = True
     assert config.soft_pin_action == SoftPinAction.ENABLE and config.with_soft_pin
