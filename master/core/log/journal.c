@@ -22,8 +22,8 @@ kvp_journal_fini(kvp_journal_t *j)
 }
 
 /* ---- bytes */
-static void
-append_bytes(kvp_journal_t *j, const void *bytes, size_t len)
+void
+kvp_journal_copy(kvp_journal_t *j, const void *bytes, size_t len)
 {
     kvp_buf_append(&j->fresh, bytes, len);
     if (j->fresh.err != KVP_OK) kvp_panic("out of memory: journal");
@@ -36,14 +36,8 @@ kvp_journal_append(kvp_journal_t *j, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
     if (j->state != KVP_JOURNAL_OPEN) return; /* the pool has no name yet, and nothing in it */
     j->check = kvp_jrec_seal(rec, kind, j->check);
-    append_bytes(j, rec, rec->head.bytes);
+    kvp_journal_copy(j, rec, rec->head.bytes);
     j->end += rec->head.bytes;
-}
-
-void
-kvp_journal_copy(kvp_journal_t *j, const uint8_t *bytes, const kvp_jrec_any_t *rec)
-{
-    append_bytes(j, bytes, rec->head.bytes);
 }
 
 /* Where two bases begin in the same bytes, the first may begin the file: it has both. */

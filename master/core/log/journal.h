@@ -50,7 +50,7 @@ void kvp_journal_fini(kvp_journal_t *j);
  * open. kvp_journal_copy appends the bytes of a leader's record, without a change of `end`.
  * kvp_journal_mark_base: the next record begins a base, so a file may begin there. */
 void kvp_journal_append(kvp_journal_t *j, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind);
-void kvp_journal_copy(kvp_journal_t *j, const uint8_t *bytes, const kvp_jrec_any_t *rec);
+void kvp_journal_copy(kvp_journal_t *j, const void *bytes, size_t len);
 void kvp_journal_mark_base(kvp_journal_t *j);
 /* kvp_journal_take returns the next bytes to write, as kvp_master_take_journal does. */
 bool kvp_journal_take(kvp_journal_t *j, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out);

@@ -78,7 +78,7 @@ write_again(kvp_master_t *m, const uint8_t *bytes, const kvp_jrec_any_t *rec)
         m->base.is_based = false;
     }
     if (rec->head.kind == KVP_JREC_WHOLE) m->base.end = m->log.end + rec->head.bytes;
-    kvp_journal_copy(&m->log, bytes, rec);
+    kvp_journal_copy(&m->log, bytes, rec->head.bytes);
 }
 
 /* Reads one record; *used_out 0: it is incomplete. */
