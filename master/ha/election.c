@@ -29,7 +29,7 @@
 #define JITTER_MS 50u
 #define KEPT_PERCENT 80u /* share of its lease for which a leader acts, so that clocks may differ */
 
-enum { ASK_NOTHING, ASK_GRANT, ASK_REGISTER, ASK_READ, ASK_CAMPAIGN, ASK_TERM, ASK_INSYNC, ASK_RESIGN };
+enum { ASK_GRANT, ASK_REGISTER, ASK_READ, ASK_CAMPAIGN, ASK_TERM, ASK_INSYNC, ASK_RESIGN };
 
 /* ---- texts */
 static void
@@ -174,8 +174,8 @@ begin_following(kvp_election_t *e)
 {
     e->role = KVP_ELECTION_FOLLOWS;
     e->own_revision = 0;
-    e->is_resigning = e->is_insync_due = e->is_unsafe = false;
-    e->is_read_due = true;
+    e->is_insync_due = e->is_unsafe = false;
+    e->read_due_ns = 0;
 }
 
 /* Without the lease etcd has deleted its keys. */
@@ -183,9 +183,8 @@ static void
 lose_lease(kvp_election_t *e)
 {
     e->lease = 0;
-    e->has_beat = false;
-    e->beat_id = 0;
-    e->is_registered = e->is_told_ready = false;
+    e->beat_state = KVP_ELECTION_IDLE;
+    e->listing = KVP_ELECTION_UNLISTED;
     if (e->role != KVP_ELECTION_FOLLOWS) begin_following(e);
 }
 
@@ -198,13 +197,13 @@ kept_until(const kvp_election_t *e)
 uint64_t
 kvp_election_act_until(const kvp_election_t *e)
 {
-    return e->role == KVP_ELECTION_LEADS && !e->is_resigning ? kept_until(e) : 0;
+    return e->role == KVP_ELECTION_LEADS ? kept_until(e) : 0;
 }
 
 bool
 kvp_election_knows_leader(const kvp_election_t *e, uint64_t now_ns)
 {
-    return e->has_leader && e->lease != 0 && now_ns < e->alive_ns + ttl_ns(e);
+    return e->leader_revision != 0 && e->lease != 0 && now_ns < e->alive_ns + ttl_ns(e);
 }
 
 bool
@@ -216,13 +215,13 @@ kvp_election_is_level(const kvp_election_t *e, uint32_t log_term, uint32_t level
 
 /* ---- requests */
 static kvp_etcd_op_t *
-begin_op(kvp_election_t *e, kvp_etcd_kind_t kind, uint32_t what)
+begin_op(kvp_election_t *e, kvp_etcd_kind_t kind, uint32_t purpose)
 {
     memset(&e->op, 0, sizeof e->op);
     e->op.kind = kind;
-    e->op.id = e->asked_id = ++e->next_id;
-    e->asking = what;
-    e->has_op = true;
+    e->op.id = ++e->next_id;
+    e->op_state = KVP_ELECTION_DUE;
+    e->op_purpose = purpose;
     return &e->op;
 }
 
@@ -246,6 +245,12 @@ add_write(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, int64_t 
     return w;
 }
 
+static kvp_election_listing_t
+wanted_listing(const kvp_election_t *e)
+{
+    return e->is_ready ? KVP_ELECTION_LISTED_READY : KVP_ELECTION_LISTED_READING;
+}
+
 static void
 ask_register(kvp_election_t *e)
 {
@@ -258,15 +263,14 @@ ask_register(kvp_election_t *e)
     w = add_write(e, op, name, e->lease);
     format_master(&e->conf.self, e->log_term, w->value, sizeof w->value);
     len = strlen(w->value);
-    e->is_asked_ready = e->is_ready;
+    e->asked_listing = wanted_listing(e);
     if (!e->is_ready) snprintf(w->value + len, sizeof w->value - len, " reading=1");
 }
 
 static void
 ask_read(kvp_election_t *e)
 {
-    e->is_read_due = false;
-    e->read_ns = e->now_ns;
+    e->read_due_ns = e->now_ns + READ_NS;
     (void)begin_op(e, KVP_ETCD_READ, ASK_READ);
 }
 
@@ -374,41 +378,41 @@ may_campaign(const kvp_election_t *e)
     uint64_t wait_ns = (is_member || !KVP_RULE(MEMBERS_FIRST)) && has_pool ? 0 : ttl_ns(e);
 
     if (!is_member && is_member_reading(e)) wait_ns = READING_MAX_NS;
-    return e->is_ready && !kvp_election_is_spent(e) && e->read_ns > 0 && e->absent_ns > 0 &&
-           e->now_ns >= e->absent_ns + wait_ns && e->now_ns >= e->stand_off_ns;
+    return e->is_ready && !kvp_election_is_spent(e) && e->absent_ns > 0 && e->now_ns >= e->absent_ns + wait_ns &&
+           e->now_ns >= e->stand_off_ns;
 }
 
 static void
 take_next_step(kvp_election_t *e)
 {
-    if (e->asked_id != 0 || e->now_ns < e->again_ns) return;
+    if (e->op_state != KVP_ELECTION_IDLE || e->now_ns < e->again_ns) return;
     if (e->lease == 0) {
         begin_op(e, KVP_ETCD_GRANT, ASK_GRANT)->ttl_s = e->conf.ttl_s;
         return;
     }
-    if (e->role == KVP_ELECTION_LEADS && e->is_resigning)
+    if (e->role == KVP_ELECTION_RESIGNS)
         ask_resign(e);
-    else if (e->role == KVP_ELECTION_LEADS && e->is_insync_due && !e->is_read_due)
+    else if (e->role == KVP_ELECTION_LEADS && e->is_insync_due && e->read_due_ns != 0)
         ask_insync(e);
-    else if (e->is_read_due || e->now_ns >= e->read_ns + READ_NS)
+    else if (e->now_ns >= e->read_due_ns)
         ask_read(e);
     else if (e->role == KVP_ELECTION_WON)
         ask_term(e);
-    else if (e->twin_ns == 0 && (!e->is_registered || e->is_told_ready != e->is_ready))
+    else if (e->twin_ns == 0 && e->listing != wanted_listing(e))
         ask_register(e);
-    else if (e->role == KVP_ELECTION_FOLLOWS && e->is_registered && may_campaign(e))
+    else if (e->role == KVP_ELECTION_FOLLOWS && e->listing != KVP_ELECTION_UNLISTED && may_campaign(e))
         ask_campaign(e);
 }
 
 static void
 renew_lease(kvp_election_t *e)
 {
-    if (e->lease == 0 || e->beat_id != 0 || e->now_ns < e->beat_due_ns) return;
+    if (e->lease == 0 || e->beat_state != KVP_ELECTION_IDLE || e->now_ns < e->beat_due_ns) return;
     memset(&e->beat, 0, sizeof e->beat);
     e->beat.kind = KVP_ETCD_KEEP_ALIVE;
-    e->beat.id = e->beat_id = ++e->next_id;
+    e->beat.id = ++e->next_id;
     e->beat.lease = e->lease;
-    e->has_beat = true;
+    e->beat_state = KVP_ELECTION_DUE;
 }
 
 void
@@ -418,7 +422,6 @@ kvp_election_init(kvp_election_t *e, const kvp_election_conf_t *conf, uint64_t n
     e->conf = *conf;
     e->rng = conf->seed | 1;
     e->now_ns = now_ns;
-    e->is_read_due = true;
 }
 
 void
@@ -444,19 +447,19 @@ kvp_election_tick(kvp_election_t *e, uint64_t now_ns)
 void
 kvp_election_changed(kvp_election_t *e)
 {
-    e->is_read_due = true;
+    e->read_due_ns = 0;
 }
 
 bool
 kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out)
 {
-    if (e->has_beat) {
-        e->has_beat = false;
+    if (e->beat_state == KVP_ELECTION_DUE) {
+        e->beat_state = KVP_ELECTION_SENT;
         *op_out = e->beat;
         return true;
     }
-    if (!e->has_op) return false;
-    e->has_op = false;
+    if (e->op_state != KVP_ELECTION_DUE) return false;
+    e->op_state = KVP_ELECTION_SENT;
     *op_out = e->op;
     return true;
 }
@@ -465,7 +468,7 @@ void
 kvp_election_resign(kvp_election_t *e)
 {
     e->stand_off_ns = e->now_ns + ttl_ns(e) / 2; /* masters outside the set wait for a TTL, and a member goes first */
-    e->is_resigning = e->role == KVP_ELECTION_LEADS;
+    if (e->role == KVP_ELECTION_LEADS) e->role = KVP_ELECTION_RESIGNS;
 }
 
 bool
@@ -499,7 +502,8 @@ kvp_election_insync(const kvp_election_t *e, kvp_election_set_t *set_out)
 static bool
 is_ours(const kvp_election_t *e)
 {
-    return e->has_leader && e->lease != 0 && e->leader_lease == e->lease && strcmp(e->leader.id, e->conf.self.id) == 0;
+    return e->leader_revision != 0 && e->lease != 0 && e->leader_lease == e->lease &&
+           strcmp(e->leader.id, e->conf.self.id) == 0;
 }
 
 static void
@@ -508,7 +512,6 @@ take_key(kvp_election_t *e, const char *name, const kvp_etcd_kv_t *kv)
     uint32_t term;
 
     if (strcmp(name, "leader") == 0) {
-        e->has_leader = true;
         if (!parse_master(kv->value, &e->leader, &e->leader_term)) memset(&e->leader, 0, sizeof e->leader);
         e->leader_revision = kv->create_revision;
         e->leader_lease = kv->lease;
@@ -534,7 +537,7 @@ look_for_twin(kvp_election_t *e)
 {
     bool has_twin = false;
 
-    for (uint32_t i = 0; i < e->masters_n && !e->is_registered; i++)
+    for (uint32_t i = 0; i < e->masters_n && e->listing == KVP_ELECTION_UNLISTED; i++)
         has_twin |=
             strcmp(e->masters[i].id, e->conf.self.id) == 0 && strcmp(e->masters[i].address, e->conf.self.address) != 0;
     e->twin_ns = !has_twin ? 0 : e->twin_ns != 0 ? e->twin_ns : e->now_ns;
@@ -547,9 +550,8 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
     char prefix[KVP_ETCD_KEY_MAX + 1];
 
     key_of(e, "", prefix);
-    e->has_leader = false;
     e->leader_term = e->term = e->masters_term = 0;
-    e->term_revision = e->insync_revision = 0;
+    e->leader_revision = e->term_revision = e->insync_revision = 0;
     e->insync.n = e->masters_n = 0;
     memset(&e->leader, 0, sizeof e->leader);
     memset(&e->pool, 0, sizeof e->pool);
@@ -557,11 +559,11 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
         if (strncmp(answer->kvs[i].key, prefix, strlen(prefix)) == 0)
             take_key(e, answer->kvs[i].key + strlen(prefix), &answer->kvs[i]);
     look_for_twin(e);
-    if (e->has_leader)
+    if (e->leader_revision != 0)
         e->absent_ns = 0;
     else if (e->absent_ns == 0 || e->term_revision != term_before) /* another leader came and went meanwhile */
         e->absent_ns = e->now_ns + jitter_ns(e);
-    if (e->has_leader && !is_ours(e)) e->stand_off_ns = 0; /* another master has the lead that was given up */
+    if (e->leader_revision != 0 && !is_ours(e)) e->stand_off_ns = 0; /* another master has the lead that was given up */
     if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) begin_following(e);
     if (e->role == KVP_ELECTION_FOLLOWS && is_ours(e)) { /* the answer to our campaign was lost */
         e->role = KVP_ELECTION_WON;
@@ -569,13 +571,13 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
     }
     /* etcd's data were lost or edited. The next lead is in a higher term than that. */
     if (e->role == KVP_ELECTION_LEADS && e->own_term < highest_term_of_etcd(e) && KVP_RULE(TERM_OF_ETCD))
-        e->is_resigning = true;
+        e->role = KVP_ELECTION_RESIGNS;
 }
 
 static void
 on_won(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
-    e->is_read_due = true;
+    e->read_due_ns = 0;
     if (!answer->has_succeeded) return;
     e->role = KVP_ELECTION_WON;
     e->own_revision = answer->revision;
@@ -584,7 +586,7 @@ on_won(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 static void
 took_term(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
-    e->is_read_due = true;
+    e->read_due_ns = 0;
     if (!answer->has_succeeded || e->role != KVP_ELECTION_WON) return;
     if (e->now_ns >= kept_until(e)) return; /* won too long ago: the next read shows the present leader */
     if (!e->pool.is_known) e->pool = e->own_pool;
@@ -604,7 +606,8 @@ static void
 wrote_insync(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
     if (!answer->has_succeeded) {
-        e->is_read_due = e->is_insync_due = true;
+        e->read_due_ns = 0;
+        e->is_insync_due = true;
         return;
     }
     parse_set(e->op.writes[0].value, &e->insync);
@@ -613,17 +616,16 @@ wrote_insync(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 }
 
 static void
-on_answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
+on_answered(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
-    switch (what) {
+    switch (e->op_purpose) {
     case ASK_GRANT:
         e->lease = answer->lease;
         e->alive_ns = answer->sent_ns;
         e->beat_due_ns = e->now_ns + ttl_ns(e) / BEATS;
         break;
     case ASK_REGISTER:
-        e->is_registered = answer->has_succeeded;
-        e->is_told_ready = e->is_asked_ready;
+        e->listing = answer->has_succeeded ? e->asked_listing : KVP_ELECTION_UNLISTED;
         break;
     case ASK_READ:
         take_keys(e, answer);
@@ -646,18 +648,19 @@ on_answered(kvp_election_t *e, uint32_t what, const kvp_etcd_answer_t *answer)
 }
 
 static void
-on_failed(kvp_election_t *e, uint32_t what, kvp_err_t err)
+on_failed(kvp_election_t *e, kvp_err_t err)
 {
     e->again_ns = e->now_ns + AGAIN_NS;
-    e->is_read_due = true;
-    if (what == ASK_INSYNC) e->is_insync_due = true; /* write the set again: etcd has a set that was valid in between */
-    if (err == KVP_NOT_FOUND && what != ASK_READ) lose_lease(e); /* the lease that a write was to hang on */
+    e->read_due_ns = 0;
+    if (e->op_purpose == ASK_INSYNC)
+        e->is_insync_due = true; /* write the set again: etcd has a set that was valid in between */
+    if (err == KVP_NOT_FOUND && e->op_purpose != ASK_READ) lose_lease(e); /* the lease that a write was to hang on */
 }
 
 static void
 answered_beat(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
-    e->beat_id = 0;
+    e->beat_state = KVP_ELECTION_IDLE;
     e->beat_due_ns = e->now_ns + (answer->err == KVP_OK ? ttl_ns(e) / BEATS : AGAIN_NS);
     if (answer->err == KVP_NOT_FOUND)
         lose_lease(e);
@@ -668,18 +671,15 @@ answered_beat(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 void
 kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uint64_t now_ns)
 {
-    uint32_t what = e->asking;
-
     e->now_ns = now_ns;
-    if (e->beat_id != 0 && answer->id == e->beat_id) {
+    if (e->beat_state == KVP_ELECTION_SENT && answer->id == e->beat.id) {
         answered_beat(e, answer);
-    } else if (e->asked_id != 0 && answer->id == e->asked_id) {
-        e->asked_id = 0;
-        e->asking = ASK_NOTHING;
+    } else if (e->op_state == KVP_ELECTION_SENT && answer->id == e->op.id) {
+        e->op_state = KVP_ELECTION_IDLE;
         if (answer->err == KVP_OK)
-            on_answered(e, what, answer);
+            on_answered(e, answer);
         else
-            on_failed(e, what, answer->err);
+            on_failed(e, answer->err);
     }
     renew_lease(e);
     take_next_step(e);

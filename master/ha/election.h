@@ -18,7 +18,22 @@ typedef enum {
     KVP_ELECTION_FOLLOWS, /* another master leads, or none */
     KVP_ELECTION_WON, /* the leader key is ours, the term is not written yet */
     KVP_ELECTION_LEADS, /* in that term */
+    KVP_ELECTION_RESIGNS, /* the leader key is still ours, and is to be removed */
 } kvp_election_role_t;
+
+/* A request to etcd. */
+typedef enum {
+    KVP_ELECTION_IDLE, /* there is none */
+    KVP_ELECTION_DUE, /* kvp_election_take gives it out */
+    KVP_ELECTION_SENT, /* it awaits its answer */
+} kvp_election_request_t;
+
+/* Our entry in etcd's list of masters. */
+typedef enum {
+    KVP_ELECTION_UNLISTED,
+    KVP_ELECTION_LISTED_READING, /* as a master that still reads its log */
+    KVP_ELECTION_LISTED_READY, /* as a master that may lead */
+} kvp_election_listing_t;
 
 /* A master's own registration in etcd. */
 typedef struct {
@@ -53,31 +68,26 @@ typedef struct {
     uint64_t rng;
     uint64_t now_ns;
     kvp_election_role_t role;
-    kvp_etcd_op_t op; /* the next request, */
-    bool has_op; /* if there is one; */
-    uint64_t asked_id; /* the request that awaits its answer; 0 = none */
+    kvp_etcd_op_t op; /* the request under way, or the last one */
+    kvp_election_request_t op_state;
+    uint32_t op_purpose; /* election.c has the values */
     uint64_t next_id;
     uint64_t again_ns; /* nothing is asked before, for the last answer was a failure */
-    uint32_t asking; /* purpose of the request under way */
 
     /* our lease */
     int64_t lease; /* 0 = none */
     kvp_etcd_op_t beat; /* its keep-alive: beside all else */
-    bool has_beat;
-    uint64_t beat_id; /* under way; 0 = none */
+    kvp_election_request_t beat_state;
     uint64_t beat_due_ns;
     uint64_t alive_ns; /* sending time of the last answered renewal, or of the grant */
-    bool is_registered; /* we are in the list of masters, with that lease, */
-    bool is_told_ready, is_asked_ready; /* the ready flag of our registration; and of the last request */
+    kvp_election_listing_t listing, asked_listing; /* with that lease; of the last request for it */
     uint64_t twin_ns; /* since when another process is in that list under our id, before we are; 0 = none is */
 
     /* the last state read from etcd */
-    bool is_read_due; /* it may have changed */
-    uint64_t read_ns; /* time of its request; 0 = never */
-    bool has_leader;
+    uint64_t read_due_ns; /* time of the next read; 0 = at once, because the state may have changed */
     kvp_election_master_t leader;
     uint32_t leader_term;
-    int64_t leader_revision; /* its making */
+    int64_t leader_revision; /* its making; 0 = there is no leader */
     int64_t leader_lease;
     uint32_t term; /* highest written term */
     uint32_t masters_term; /* highest term in the logs of the masters, as each wrote it at its registration */
@@ -95,7 +105,6 @@ typedef struct {
     bool is_doubted; /* our log may lack its end */
     uint64_t absent_ns; /* since when no master leads; 0 = one does */
     uint64_t stand_off_ns; /* no candidate before */
-    bool is_resigning;
     bool is_unsafe; /* we took the lead although others knew more */
     int64_t own_revision; /* of the leader key, while it is ours */
     uint32_t own_term;

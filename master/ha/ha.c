@@ -274,7 +274,7 @@ follow_on(kvp_ha_t *ha, uint64_t now_ns)
         drop_whole_log(ha);
         return;
     }
-    if (e->has_leader && e->leader.address[0] != '\0' && e->leader_term > 0 &&
+    if (e->leader_revision != 0 && e->leader.address[0] != '\0' && e->leader_term > 0 &&
         strcmp(e->leader.id, ha->conf.ident->id) != 0)
         kvp_follower_go(ha->follower, e->leader.address, now_ns);
     else
@@ -430,8 +430,9 @@ act_on_election(kvp_ha_t *ha)
     look_for_end(ha, now_ns);
     if (ha->state == KVP_HA_LEADS) kvp_ha_lead_on(ha, now_ns);
     take_pool(ha);
-    if (ha->state == KVP_HA_FOLLOWS && e->role == KVP_ELECTION_LEADS && !e->is_resigning) kvp_ha_begin_lead(ha);
-    if (ha->state != KVP_HA_LEADS && e->has_leader) kvp_master_set_leader(kvp_ha_core_of(ha), e->leader.address);
+    if (ha->state == KVP_HA_FOLLOWS && e->role == KVP_ELECTION_LEADS) kvp_ha_begin_lead(ha);
+    if (ha->state != KVP_HA_LEADS && e->leader_revision != 0)
+        kvp_master_set_leader(kvp_ha_core_of(ha), e->leader.address);
     kvp_follower_tick(ha->follower, now_ns);
     while (kvp_election_take(e, op))
         kvp_etcd_ask(ha->etcd, op);

@@ -24,7 +24,7 @@ static bool
 may_serve(const kvp_ha_t *ha)
 {
     return ha->state == KVP_HA_LEADS && !ha->is_fenced && ha->handing_until_ns == 0 &&
-           kvp_boot_ns() < ha->act_until_ns && !ha->election.is_resigning;
+           kvp_boot_ns() < ha->act_until_ns && ha->election.role != KVP_ELECTION_RESIGNS;
 }
 
 void
@@ -215,12 +215,12 @@ kvp_ha_lead_on(kvp_ha_t *ha, uint64_t now_ns)
     const uint64_t until_ns = kvp_election_act_until(e);
     kvp_election_set_t wanted;
 
-    if (e->role != KVP_ELECTION_LEADS) {
-        step_down(ha, e->lease == 0 ? "its lease in etcd is over" : "etcd names another leader, or none");
+    if (e->role == KVP_ELECTION_RESIGNS) {
+        stop_serving(ha);
         return;
     }
-    if (e->is_resigning) {
-        stop_serving(ha);
+    if (e->role != KVP_ELECTION_LEADS) {
+        step_down(ha, e->lease == 0 ? "its lease in etcd is over" : "etcd names another leader, or none");
         return;
     }
     if (until_ns != ha->act_until_ns && until_ns > now_ns) {

@@ -452,7 +452,7 @@ lead_on(world_t *w, uint32_t i)
     master_t *m = &w->m[i];
     kvp_election_set_t wanted;
 
-    if (m->e.role != KVP_ELECTION_LEADS || m->e.is_resigning) {
+    if (m->e.role != KVP_ELECTION_LEADS) {
         m->leads = false;
         memset(&m->insync, 0, sizeof m->insync);
         return;
@@ -513,7 +513,7 @@ master_step(world_t *w, uint32_t i)
     kvp_election_ready(&m->e, true, false, m->log_term, &pool);
     kvp_election_tick(&m->e, w->now);
     if (m->leads) lead_on(w, i);
-    if (!m->leads && m->e.role == KVP_ELECTION_LEADS && !m->e.is_resigning && m->e.own_term > m->log_term) lead(w, i);
+    if (!m->leads && m->e.role == KVP_ELECTION_LEADS && m->e.own_term > m->log_term) lead(w, i);
     if (!m->leads) follow(w, i);
     while (kvp_election_take(&m->e, &op)) {
         mail_t *mail = post(w, i, false);
