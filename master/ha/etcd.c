@@ -28,6 +28,13 @@
 
 typedef enum { CALL_OP, CALL_LOGIN, CALL_WATCH } role_t;
 
+typedef enum {
+    WATCH_STARTS,
+    WATCH_RUNS,
+    WATCH_IS_OVER,
+    WATCH_LACKS_TOKEN, /* over, because etcd refuses its token */
+} watch_state_t;
+
 typedef struct {
     kvp_list_t link; /* of asked, waiting or busy */
     role_t role;
@@ -40,7 +47,8 @@ typedef struct {
     uint64_t sent_ns;
     uint64_t token_number;
     bool has_retried; /* with another token */
-    bool is_on, is_over, is_cut, is_token_bad; /* of the watch; is_cut: the message is too long */
+    watch_state_t state; /* of the watch */
+    bool is_cut; /* of the watch: the message is too long */
     kvp_etcd_op_t op;
 } call_t;
 
@@ -116,11 +124,10 @@ end_message(kvp_etcd_t *etcd, call_t *watch)
     if (!watch->is_cut) err = kvp_etcd_decode_watch(&watch->answer, &is_created, &is_change, &fault);
     if (err != KVP_OK) {
         kvp_log_debug("etcd", "the watch at %s is over: %s", etcd->endpoints[watch->endpoint], fault.why);
-        watch->is_over = true;
-        watch->is_token_bad = fault.is_token_bad;
+        watch->state = fault.is_token_bad ? WATCH_LACKS_TOKEN : WATCH_IS_OVER;
     }
     if (is_created) {
-        watch->is_on = true;
+        if (watch->state == WATCH_STARTS) watch->state = WATCH_RUNS;
         etcd->watch_backoff_ns = 0;
     }
     if (is_change) etcd->has_change = true;
@@ -329,7 +336,7 @@ end_watch(kvp_etcd_t *etcd, bool has_failed)
     call_t *watch = etcd->watch;
     uint64_t backoff_ns = kvp_min_u64(kvp_max_u64(2 * etcd->watch_backoff_ns, BACKOFF_MIN_NS), BACKOFF_MAX_NS);
 
-    if (watch->is_token_bad) drop_token(etcd, watch->token_number);
+    if (watch->state == WATCH_LACKS_TOKEN) drop_token(etcd, watch->token_number);
     if (has_failed) etcd->watch_backoff_ns = backoff_ns;
     etcd->watch_at_ns = kvp_now_ns() + (has_failed ? backoff_ns : 0);
     etcd->watch = NULL;
@@ -426,10 +433,10 @@ turn_watch(kvp_etcd_t *etcd)
     call_t *watch = etcd->watch;
 
     if (watch != NULL && watch->easy != NULL) {
-        bool is_late = !watch->is_on && now_ns >= watch->deadline_ns;
+        bool is_late = watch->state == WATCH_STARTS && now_ns >= watch->deadline_ns;
 
         if (is_late) move_on(etcd, watch->endpoint);
-        if (watch->is_over || is_late)
+        if (watch->state > WATCH_RUNS || is_late)
             end_watch(etcd, true);
         else if (watch->endpoint != etcd->current)
             end_watch(etcd, false);
@@ -439,7 +446,7 @@ turn_watch(kvp_etcd_t *etcd)
         start_call(etcd, etcd->watch);
     }
     if (etcd->watch == NULL) return etcd->watch_at_ns;
-    return etcd->watch->easy != NULL && !etcd->watch->is_on ? etcd->watch->deadline_ns : UINT64_MAX;
+    return etcd->watch->easy != NULL && etcd->watch->state == WATCH_STARTS ? etcd->watch->deadline_ns : UINT64_MAX;
 }
 
 /* Returns false if the thread should end. */

@@ -57,7 +57,8 @@ typedef struct {
     kvp_etcd_write_t writes[KVP_ETCD_WRITES_MAX];
 } kvp_etcd_op_t;
 
-typedef struct {
+typedef struct kvp_etcd_answer {
+    struct kvp_etcd_answer *next; /* for the receiver's queue */
     kvp_etcd_kind_t kind;
     uint64_t id;
     /* OK; UNREACHABLE, DEADLINE: it may have been done all the same; NOT_FOUND; FENCED (user,

@@ -19,6 +19,7 @@
 #define ALIVE_NS (500 * KVP_NS_PER_MS)
 #define SILENT_NS (3 * KVP_NS_PER_S) /* of the leader, while it has a connection of ours */
 #define ASK_ID 1u
+#define POOL_ID_BYTES 16u
 
 typedef struct {
     uv_tcp_t tcp;
@@ -26,7 +27,7 @@ typedef struct {
     uv_getaddrinfo_t resolve;
     kvp_follower_t *maker, *owner; /* owner NULL = given up */
     kvp_buf_t in;
-    bool is_resolving, is_resolve_over, is_closed;
+    bool is_resolving, is_closed;
     bool is_fed; /* answered OK */
     bool is_paused;
     uint64_t heard_ns, said_ns, told;
@@ -47,7 +48,7 @@ struct kvp_follower {
 static void
 free_link(link_t *l)
 {
-    if (!l->is_closed || (l->is_resolving && !l->is_resolve_over)) return;
+    if (!l->is_closed || l->is_resolving) return;
     kvp_buf_fini(&l->in);
     free(l);
 }
@@ -80,34 +81,26 @@ drop_link(kvp_follower_t *f, const char *why)
 }
 
 /* ---- output */
-typedef struct {
-    uv_write_t req;
-    kvp_buf_t bytes;
-} write_t;
-
 static void
 on_written(uv_write_t *req, int status)
 {
-    write_t *w = req->data;
-
     (void)status; /* reading shows the error */
-    kvp_buf_fini(&w->bytes);
-    free(w);
+    free(req->data);
+    free(req);
 }
 
 static void
 send_buf(link_t *l, kvp_buf_t *bytes)
 {
-    write_t *w = bytes->err == KVP_OK ? calloc(1, sizeof *w) : NULL;
+    uv_write_t *req = bytes->err == KVP_OK ? calloc(1, sizeof *req) : NULL;
     uv_buf_t buf = uv_buf_init((char *)bytes->data, (unsigned)bytes->len);
 
-    if (w == NULL) {
+    if (req == NULL) {
         kvp_buf_fini(bytes);
         return;
     }
-    w->bytes = *bytes;
-    w->req.data = w;
-    if (uv_write(&w->req, (uv_stream_t *)&l->tcp, &buf, 1, on_written) != 0) on_written(&w->req, 0);
+    req->data = bytes->data; /* taken from the buffer */
+    if (uv_write(req, (uv_stream_t *)&l->tcp, &buf, 1, on_written) != 0) on_written(req, 0);
 }
 
 static void
@@ -115,24 +108,18 @@ say_follow(link_t *l)
 {
     kvp_follower_t *f = l->owner;
     Kvp__Pb__Follow msg = KVP__PB__FOLLOW__INIT;
-    kvp_follow_ask_t *ask = calloc(1, sizeof *ask);
+    kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX];
     kvp_buf_t out;
     size_t at;
 
-    if (ask == NULL) return;
-    f->ops->fill(f->ops->arg, ask);
     msg.version = KVP_PROTO_VERSION;
     msg.version_min = KVP_PROTO_VERSION_MIN;
-    msg.id = (char *)ask->id;
-    if (ask->pool_id != NULL) msg.pool_id = (ProtobufCBinaryData){16, (uint8_t *)ask->pool_id};
-    msg.end = ask->end;
-    msg.n = ask->terms_n;
+    f->ops->fill(f->ops->arg, &msg, terms);
     kvp_buf_init(&out, 0);
     kvp_pb_frame_begin(&out, KVP_OP_FOLLOW, 0, ASK_ID, &msg.base, &at);
-    kvp_buf_append(&out, ask->terms, ask->terms_n * sizeof *ask->terms);
+    kvp_buf_append(&out, terms, msg.n * sizeof *terms);
     kvp_frame_end(&out, at);
     send_buf(l, &out);
-    free(ask);
 }
 
 void
@@ -158,22 +145,16 @@ static kvp_err_t
 take_reply(link_t *l, const kvp_frame_t *frame)
 {
     kvp_follower_t *f = l->owner;
-    kvp_follow_reply_t reply = {.position = 0};
     Kvp__Pb__FollowReply *msg;
     kvp_err_t err;
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__follow_reply__descriptor, frame);
     if (msg == NULL) return KVP_PROTO;
-    err = msg->err != KVP_OK ? msg->err : msg->pool_id.len != sizeof reply.pool_id ? KVP_PROTO : KVP_OK;
+    err = msg->err != KVP_OK ? msg->err : msg->pool_id.len != POOL_ID_BYTES ? KVP_PROTO : KVP_OK;
     if (err == KVP_OK) {
-        reply.position = msg->position;
-        reply.is_anew = msg->is_anew;
-        reply.term = msg->term;
-        reply.digest_seed = msg->digest_seed;
-        memcpy(reply.pool_id, msg->pool_id.data, sizeof reply.pool_id);
         l->is_fed = true;
-        err = f->ops->on_reply(f->ops->arg, &reply);
+        err = f->ops->on_reply(f->ops->arg, msg);
     } else if (err != KVP_NOT_LEADER && !f->has_failed) {
         kvp_log_error("master", "the leader refuses this standby: %s: %s leader=%s", kvp_err_text(err), msg->detail,
                       f->address);
@@ -271,7 +252,7 @@ on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
 {
     link_t *l = req->data;
 
-    l->is_resolve_over = true;
+    l->is_resolving = false;
     if (--l->maker->resolving == 0 && l->maker->is_over) free(l->maker);
     if (l->owner == NULL) {
         free_link(l);
@@ -300,13 +281,12 @@ dial_leader(kvp_follower_t *f, uint64_t now_ns)
     l->maker = l->owner = f;
     l->heard_ns = now_ns;
     f->link = l;
-    l->is_resolving = true;
-    if (uv_getaddrinfo(f->uv, &l->resolve, on_resolved, at.host, port, &hints) == 0) {
-        f->resolving++;
+    if (uv_getaddrinfo(f->uv, &l->resolve, on_resolved, at.host, port, &hints) != 0) {
+        drop_link(f, "its name cannot be resolved");
         return;
     }
-    l->is_resolve_over = true;
-    drop_link(f, "its name cannot be resolved");
+    l->is_resolving = true;
+    f->resolving++;
 }
 
 kvp_follower_t *

@@ -6,6 +6,7 @@
 
 #include "common/buf.h"
 #include "common/parse.h"
+#include "proto/kvpool.pb-c.h"
 #include "proto/wire.h"
 
 #include <uv.h>
@@ -14,27 +15,13 @@
 
 typedef struct kvp_follower kvp_follower_t;
 
-/* A standby's description of itself and its log. */
 typedef struct {
-    const char *id;
-    const uint8_t *pool_id; /* 16 bytes; NULL = no log */
-    uint64_t end;
-    kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX];
-    uint32_t terms_n;
-} kvp_follow_ask_t;
-
-typedef struct {
-    uint64_t position;
-    bool is_anew;
-    uint32_t term;
-    uint8_t pool_id[16];
-    uint64_t digest_seed;
-} kvp_follow_reply_t;
-
-typedef struct {
-    void (*fill)(void *arg, kvp_follow_ask_t *ask); /* connected: fills in the question */
-    /* The leader's answer, then its log. An error (which they have logged) ends the connection. */
-    kvp_err_t (*on_reply)(void *arg, const kvp_follow_reply_t *reply);
+    /* Connected: fills in this standby's id, and of its log the pool's id (none without a log), the
+     * end, the terms and their number n. The message borrows the texts. */
+    void (*fill)(void *arg, Kvp__Pb__Follow *ask, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX]);
+    /* The leader's answer, whose pool's id has 16 bytes, then its log. An error (which they have
+     * logged) ends the connection. */
+    kvp_err_t (*on_reply)(void *arg, const Kvp__Pb__FollowReply *reply);
     kvp_err_t (*on_log)(void *arg, uint64_t position, const void *bytes, size_t len, uint64_t end, bool is_last);
     void *arg;
 } kvp_follower_ops_t;

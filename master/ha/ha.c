@@ -44,40 +44,32 @@ make_core(kvp_ha_t *ha)
     return core;
 }
 
-typedef struct {
-    uv_work_t work;
-    kvp_master_t *core;
-} core_free_t;
-
 static void
 on_core_free(uv_work_t *work)
 {
-    core_free_t *b = work->data;
-
-    kvp_master_destroy(b->core);
+    kvp_master_destroy(work->data);
 }
 
 static void
 on_core_freed(uv_work_t *work, int status)
 {
     (void)status;
-    free(work->data);
+    free(work);
 }
 
 /* A core with millions of objects takes long to free. */
 static void
 free_core(kvp_ha_t *ha, kvp_master_t *core)
 {
-    core_free_t *b = calloc(1, sizeof *b);
+    uv_work_t *work = calloc(1, sizeof *work);
 
-    if (b == NULL || ha->uv == NULL) {
-        free(b);
+    if (work == NULL || ha->uv == NULL) {
+        free(work);
         kvp_master_destroy(core);
         return;
     }
-    b->core = core;
-    b->work.data = b;
-    (void)uv_queue_work(ha->uv, &b->work, on_core_free, on_core_freed);
+    work->data = core;
+    (void)uv_queue_work(ha->uv, work, on_core_free, on_core_freed);
 }
 
 /* ---- reading our own log */
@@ -108,12 +100,11 @@ kvp_ha_read_again(kvp_ha_t *ha, uint64_t to, bool is_empty)
     kvp_server_swap(ha->conf.server, make_core(ha));
     kvp_server_act_until(ha->conf.server, UINT64_MAX);
     ha->act_until_ns = UINT64_MAX;
-    ha->is_fenced = false;
     free_core(ha, old);
     kvp_follower_rest(ha->follower);
     ha->level_term = 0;
     ha->leader_end = UINT64_MAX;
-    ha->is_short = false;
+    ha->missing_n = 0;
     ha->failed_ns = 0;
     ha->read_to = to;
     if (is_empty) ha->read_at = UINT64_MAX;
@@ -191,25 +182,27 @@ go_on_reading(kvp_ha_t *ha)
 
 /* ---- following */
 static void
-fill_ask(void *arg, kvp_follow_ask_t *ask)
+fill_ask(void *arg, Kvp__Pb__Follow *ask, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX])
 {
     kvp_ha_t *ha = arg;
+    kvp_ident_t *ident = ha->conf.ident;
 
-    ask->id = ha->conf.ident->id;
+    ask->id = ident->id;
+    if (kvp_master_log_term(kvp_ha_core_of(ha)) > 0)
+        ask->pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, ident->pool_id};
     ask->end = kvp_log_writer_end(ha->conf.log);
-    ask->pool_id = kvp_master_log_term(kvp_ha_core_of(ha)) > 0 ? ha->conf.ident->pool_id : NULL;
-    (void)kvp_ha_terms_of(ha, ask->terms, &ask->terms_n);
+    (void)kvp_ha_terms_of(ha, terms, &ask->n);
 }
 
 /* Reading the log again ends the connection: the next question begins at the new position. */
 static kvp_err_t
-on_follow_reply(void *arg, const kvp_follow_reply_t *reply)
+on_follow_reply(void *arg, const Kvp__Pb__FollowReply *reply)
 {
     kvp_ha_t *ha = arg;
     uint64_t end = kvp_log_writer_end(ha->conf.log);
 
     if (ha->state != KVP_HA_FOLLOWS) return KVP_CLOSED;
-    if (memcmp(reply->pool_id, ha->conf.ident->pool_id, sizeof reply->pool_id) != 0) return KVP_INVALID;
+    if (memcmp(reply->pool_id.data, ha->conf.ident->pool_id, sizeof ha->conf.ident->pool_id) != 0) return KVP_INVALID;
     ha->leader_term = reply->term;
     ha->leader_end = UINT64_MAX;
     ha->level_term = 0;
@@ -330,10 +323,11 @@ static void
 on_answer(void *arg, kvp_etcd_answer_t *answer)
 {
     kvp_ha_t *ha = arg;
-    kvp_ha_answer_t *a = calloc(1, sizeof *a);
+    kvp_etcd_answer_t *a = malloc(sizeof *a);
 
     if (a == NULL) kvp_panic("out of memory: an answer of etcd");
-    a->answer = *answer;
+    *a = *answer;
+    a->next = NULL;
     pthread_mutex_lock(&ha->lock);
     *ha->answers_end = a;
     ha->answers_end = &a->next;
@@ -384,7 +378,7 @@ note_role(kvp_ha_t *ha)
 {
     const kvp_election_t *e = &ha->election;
     const char *role = ha->state == KVP_HA_WAITS || ha->state == KVP_HA_READS ? "starting"
-                       : ha->state == KVP_HA_LEADS && ha->is_fenced           ? "fenced"
+                       : ha->state == KVP_HA_LEADS && ha->act_until_ns == 0   ? "fenced"
                        : ha->state == KVP_HA_LEADS                            ? "leader"
                        : e->role != KVP_ELECTION_FOLLOWS                      ? "candidate"
                                                                               : "standby";
@@ -453,7 +447,7 @@ on_news(uv_async_t *async)
 {
     kvp_ha_t *ha = async->data;
     bool is_changed, is_revoked = false;
-    kvp_ha_answer_t *list;
+    kvp_etcd_answer_t *list;
 
     pthread_mutex_lock(&ha->lock);
     list = ha->answers;
@@ -463,11 +457,11 @@ on_news(uv_async_t *async)
     ha->is_changed = false;
     pthread_mutex_unlock(&ha->lock);
     while (list != NULL) {
-        kvp_ha_answer_t *next = list->next;
+        kvp_etcd_answer_t *next = list->next;
 
-        is_revoked |= ha->is_stopping && list->answer.id == ha->revoke_id;
-        if (!ha->is_stopping) kvp_election_answer(&ha->election, &list->answer, kvp_boot_ns());
-        kvp_etcd_answer_fini(&list->answer);
+        is_revoked |= ha->is_stopping && list->id == ha->revoke_id;
+        if (!ha->is_stopping) kvp_election_answer(&ha->election, list, kvp_boot_ns());
+        kvp_etcd_answer_fini(list);
         free(list);
         list = next;
     }
@@ -639,7 +633,8 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
     memset(out, 0, sizeof *out);
     snprintf(out->role, sizeof out->role, "%s", kvp_ha_role(ha, &out->term));
     out->self = e->conf.self;
-    if (ha->state == KVP_HA_LEADS ? !ha->is_fenced : kvp_election_knows_leader(e, now_ns)) out->leader = e->leader;
+    if (ha->state == KVP_HA_LEADS ? ha->act_until_ns != 0 : kvp_election_knows_leader(e, now_ns))
+        out->leader = e->leader;
     memcpy(out->masters, e->masters, sizeof out->masters);
     out->masters_n = e->masters_n;
     out->insync = e->insync;

@@ -24,11 +24,6 @@ typedef enum {
     KVP_HA_LEADS,
 } kvp_ha_state_t;
 
-typedef struct kvp_ha_answer {
-    kvp_etcd_answer_t answer;
-    struct kvp_ha_answer *next;
-} kvp_ha_answer_t;
-
 struct kvp_ha {
     kvp_ha_conf_t conf;
     kvp_election_t election;
@@ -45,7 +40,7 @@ struct kvp_ha {
     uv_timer_t timer, soon;
     uv_async_t news; /* of etcd's thread */
     pthread_mutex_t lock;
-    kvp_ha_answer_t *answers, **answers_end; /* guarded by lock */
+    kvp_etcd_answer_t *answers, **answers_end; /* guarded by lock */
     bool is_changed; /* guarded by lock */
 
     /* reading */
@@ -62,10 +57,9 @@ struct kvp_ha {
 
     /* leading */
     uint64_t led_ns; /* when the term began */
-    uint64_t act_until_ns; /* as passed to the server */
-    bool is_fenced;
+    uint64_t act_until_ns; /* as passed to the server; 0 = it has passed, and the server is fenced */
     uint64_t failed_ns; /* since when the log cannot be written; 0 = it can */
-    bool is_short; /* of standbys for --ack-standbys, and that was logged */
+    uint32_t missing_n; /* standbys that --ack-standbys lacked when that was logged; 0 = none */
     uint64_t *watchers; /* connections that wait for a leader */
     uint32_t watchers_n, watchers_cap;
     uint64_t switch_conn, switch_until_ns, handing_until_ns; /* 0 = none */

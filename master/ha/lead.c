@@ -23,8 +23,8 @@ say_watched(kvp_ha_t *ha, uint64_t conn)
 static bool
 may_serve(const kvp_ha_t *ha)
 {
-    return ha->state == KVP_HA_LEADS && !ha->is_fenced && ha->handing_until_ns == 0 &&
-           kvp_boot_ns() < ha->act_until_ns && ha->election.role != KVP_ELECTION_RESIGNS;
+    return ha->state == KVP_HA_LEADS && ha->handing_until_ns == 0 && kvp_boot_ns() < ha->act_until_ns &&
+           ha->election.role != KVP_ELECTION_RESIGNS;
 }
 
 void
@@ -40,18 +40,20 @@ void
 kvp_ha_hold_positions(kvp_ha_t *ha)
 {
     const kvp_insync_t *in = &ha->sender.insync;
+    const uint32_t wanted_n = ha->conf.ack_standbys;
+    const uint32_t missing_n = ha->sender.n < wanted_n ? wanted_n - ha->sender.n : 0;
     kvp_election_set_t members;
     uint64_t written = UINT64_MAX;
 
     kvp_election_insync(&ha->election, &members);
-    if (ha->conf.ack_standbys > 0) /* but without the first record of the term no client could even say Hello */
-        written = kvp_max_u64(kvp_insync_nth_has(in, ha->conf.ack_standbys),
+    if (wanted_n > 0) /* but without the first record of the term no client could even say Hello */
+        written = kvp_max_u64(kvp_insync_nth_has(in, wanted_n),
                               ha->conf.log->origin + kvp_master_term_end(kvp_ha_core_of(ha)));
-    if ((ha->sender.n < ha->conf.ack_standbys) != ha->is_short) {
-        ha->is_short = !ha->is_short;
-        if (ha->is_short)
+    if ((missing_n > 0) != (ha->missing_n > 0)) {
+        ha->missing_n = missing_n;
+        if (missing_n > 0)
             kvp_log_warn("master", "puts and removals wait: %u standbys follow, and --ack-standbys asks for %u",
-                         ha->sender.n, ha->conf.ack_standbys);
+                         ha->sender.n, wanted_n);
         else
             kvp_log_info("master", "enough standbys follow for --ack-standbys");
     }
@@ -117,7 +119,7 @@ kvp_ha_on_fenced(void *arg)
     kvp_ha_t *ha = arg;
 
     if (ha->state != KVP_HA_LEADS) return;
-    ha->is_fenced = true;
+    ha->act_until_ns = 0;
     kvp_log_warn("master", "the lead in term %u cannot be proved: etcd does not answer; nothing is served",
                  ha->election.own_term);
     kvp_server_drop(ha->conf.server);
@@ -224,8 +226,8 @@ kvp_ha_lead_on(kvp_ha_t *ha, uint64_t now_ns)
         return;
     }
     if (until_ns != ha->act_until_ns && until_ns > now_ns) {
-        if (ha->is_fenced) kvp_log_warn("master", "leads on in term %u: the lease in etcd has lasted", e->own_term);
-        ha->is_fenced = false;
+        if (ha->act_until_ns == 0)
+            kvp_log_warn("master", "leads on in term %u: the lease in etcd has lasted", e->own_term);
         ha->act_until_ns = until_ns;
         kvp_server_act_until(ha->conf.server, until_ns);
     }
