@@ -81,8 +81,7 @@ struct kvp_eventpub {
     pthread_mutex_t mutex; /* of what follows */
     kvp_buf_t queue;
     bool is_over, is_awake;
-    bool has_want; /* a slice is wanted: */
-    item_t want;
+    item_t want; /* the wanted slice; serial 0 = none */
     kvp_publisher_stats_t stats;
 
     /* the loop's */
@@ -92,7 +91,11 @@ struct kvp_eventpub {
     /* the thread's */
     kvp_stream_t *stream;
     kvp_event_batch_t live;
-    bool is_leading, is_primed;
+    enum {
+        PAUSED, /* this master does not lead */
+        PRIMING, /* the thread reads the index */
+        PRIMED,
+    } state;
     client_t prime;
     client_t clients[CLIENTS_MAX];
     uint64_t walks;
@@ -160,14 +163,12 @@ give_slice(kvp_eventpub_t *p, kvp_master_t *master)
 {
     item_t item;
     kvp_buf_t records;
-    bool has_want;
 
     pthread_mutex_lock(&p->mutex);
-    has_want = p->has_want;
     item = p->want;
-    p->has_want = false;
+    p->want.serial = 0;
     pthread_mutex_unlock(&p->mutex);
-    if (!has_want) return;
+    if (item.serial == 0) return;
     kvp_buf_init(&records, 0);
     item.kind = Q_SLICE;
     item.has_more = kvp_master_tell(master, &item.cursor, SLICE, &records);
@@ -342,10 +343,10 @@ walk_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
     if (c->is_waiting) return false;
     if (!c->is_walked && c->batch.n == 0) {
         pthread_mutex_lock(&p->mutex);
-        if (!p->has_want) {
+        if (p->want.serial == 0) {
             p->want = (item_t){.client = (uint32_t)(c - p->clients), .serial = c->serial, .cursor = c->cursor};
             if (c == &p->prime) p->want.client = PRIME;
-            p->has_want = c->is_waiting = true;
+            c->is_waiting = true;
         }
         pthread_mutex_unlock(&p->mutex);
         if (c->is_waiting) p->wake(p->arg);
@@ -394,7 +395,7 @@ answer_digests(kvp_eventpub_t *p, const uint8_t *identity, size_t len)
     kvp_event_batch_t batch = {.n = 0};
     kvp_buf_t payload;
 
-    if (!p->is_primed) return;
+    if (p->state != PRIMED) return;
     publish_batch(p, false);
     memcpy(c.identity, identity, len);
     kvp_buf_init(&payload, 0);
@@ -458,9 +459,9 @@ static bool
 begin_answer(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
     c->moved_ns = now_ns;
-    if (p->is_leading && !p->is_primed) return false;
+    if (p->state == PRIMING) return false;
     c->state = C_RING;
-    if (!p->is_leading) {
+    if (p->state == PAUSED) {
         c->seq = p->next; /* there is nothing */
     } else if (c->seq < p->first || c->seq >= p->next) {
         begin_walk(p, c);
@@ -524,9 +525,9 @@ pause_all(kvp_eventpub_t *p)
     kvp_buf_reset(&p->live.maps);
     p->live.n = 0;
     kvp_stream_reset(p->stream);
-    p->is_leading = p->is_primed = false;
+    p->state = PAUSED;
     pthread_mutex_lock(&p->mutex);
-    p->has_want = false;
+    p->want.serial = 0;
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -543,7 +544,7 @@ take_slice(kvp_eventpub_t *p, const item_t *item, const uint8_t *bytes)
     take_records(p, bytes, item->len, is_prime ? KVP_STREAM_PRIME : KVP_STREAM_SNAPSHOT, &c->batch);
     if (!is_prime || !c->is_walked) return;
     end_client(c);
-    p->is_primed = true;
+    p->state = PRIMED;
     publish_batch(p, true); /* the ring is never empty from here on */
     kvp_log_info("events", "publishing objects=%llu", (unsigned long long)kvp_stream_objects(p->stream));
 }
@@ -555,14 +556,14 @@ take_item(kvp_eventpub_t *p, const item_t *item, const uint8_t *bytes)
     case Q_BEGIN:
         pause_all(p);
         p->first = ++p->next;
-        p->is_leading = true;
+        p->state = PRIMING;
         begin_walk(p, &p->prime);
         break;
     case Q_END:
         pause_all(p);
         break;
     case Q_RECORDS:
-        take_records(p, bytes, item->len, p->is_primed ? KVP_STREAM_LIVE : KVP_STREAM_PRIME, &p->live);
+        take_records(p, bytes, item->len, p->state == PRIMED ? KVP_STREAM_LIVE : KVP_STREAM_PRIME, &p->live);
         break;
     case Q_SLICE:
         take_slice(p, item, bytes);
@@ -585,7 +586,7 @@ take_queue(kvp_eventpub_t *p, kvp_buf_t *taken, bool *is_over_out)
     has_any = p->is_awake = taken->len > 0;
     p->stats.events_queue_bytes = taken->len;
     p->stats.events_objects = kvp_stream_objects(p->stream);
-    p->stats.is_publishing = p->is_primed;
+    p->stats.is_publishing = p->state == PRIMED;
     pthread_mutex_unlock(&p->mutex);
     for (size_t at = 0; at < taken->len && !*is_over_out;) {
         item_t item;
@@ -666,7 +667,7 @@ build_sockets(kvp_eventpub_t *p)
 
     p->zmq = zmq_ctx_new();
     p->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    p->stream = kvp_stream_create(&(kvp_stream_conf_t){p->conf.backend, p->conf.is_legacy}, kvp_random_u64());
+    p->stream = kvp_stream_create(p->conf.backend, p->conf.is_legacy, kvp_random_u64());
     p->ring_cap = p->conf.ring_events + 1;
     p->ring = calloc(p->ring_cap, sizeof *p->ring);
     if (p->zmq == NULL || p->event_fd < 0) return KVP_SYS;

@@ -39,7 +39,8 @@ typedef struct {
 } prefix_t;
 
 struct kvp_stream {
-    kvp_stream_conf_t conf;
+    const char *backend;
+    bool is_legacy;
     kvp_digestmap_t held;
     tenant_t *tenants;
     uint32_t tenants_n, tenants_cap, tenant_last; /* asked for last */
@@ -172,7 +173,7 @@ pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const
     NAME(pk, "timestamp");
     msgpack_pack_uint64(pk, now_ms);
     pack_name(pk, "event_type", type);
-    if (s->conf.is_legacy) pack_name(pk, "type", legacy);
+    if (s->is_legacy) pack_name(pk, "type", legacy);
     NAME(pk, "model_name");
     if (o != NULL && o->has_parts && o->parts.prefix_len > o->parts.model_at)
         pack_text(pk, (const char *)o->key + o->parts.model_at, o->parts.prefix_len - o->parts.model_at);
@@ -182,7 +183,7 @@ pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const
     pack_name(pk, "additional_salt", NULL);
     pack_name(pk, "lora_name", NULL);
     pack_name(pk, "tenant_id", tenant);
-    pack_name(pk, "backend_id", s->conf.backend);
+    pack_name(pk, "backend_id", s->backend);
     pack_name(pk, "medium", medium);
     NAME(pk, "dp_rank");
     msgpack_pack_uint8(pk, 0);
@@ -283,7 +284,7 @@ pack_event(kvp_stream_t *s, uint32_t tenant, uint32_t medium, const subject_t *o
            uint64_t now_ms, kvp_event_batch_t *batch)
 {
     tenant_t *t = &s->tenants[tenant];
-    const bool is_legacy = s->conf.is_legacy;
+    const bool is_legacy = s->is_legacy;
     msgpack_packer pk;
 
     if (is_live) t->event_ids[medium]++;
@@ -368,7 +369,7 @@ clear_tenant(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t 
     }
     for (uint32_t i = 0; i < MEDIA && mode == KVP_STREAM_LIVE; i++) {
         msgpack_packer_init(&pk, &batch->maps, append_bytes);
-        msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->conf.is_legacy);
+        msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->is_legacy);
         pack_envelope(s, &pk, "cleared", "AllBlocksCleared", ++t->event_ids[i], t->name, media[i], NULL, now_ms);
         batch->n++;
     }
@@ -425,7 +426,7 @@ kvp_stream_digests(kvp_stream_t *s, uint64_t now_ms, kvp_event_batch_t *batch)
         const prefix_t *p = &s->prefixes[i];
 
         msgpack_packer_init(&pk, &batch->maps, append_bytes);
-        msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->conf.is_legacy + 3);
+        msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->is_legacy + 3);
         pack_envelope(s, &pk, "digest", "Digest", 0, s->tenants[p->tenant].name, NULL, NULL, now_ms);
         pack_name(&pk, "key_prefix", p->prefix);
         pack_numbers(&pk, "counts", p->counts);
@@ -458,12 +459,13 @@ kvp_event_payload(kvp_event_batch_t *batch, uint64_t now_ms, kvp_buf_t *out)
 
 /* ---- life */
 kvp_stream_t *
-kvp_stream_create(const kvp_stream_conf_t *conf, uint64_t seed)
+kvp_stream_create(const char *backend, bool is_legacy, uint64_t seed)
 {
     kvp_stream_t *s = calloc(1, sizeof *s);
 
     if (s == NULL) return NULL;
-    s->conf = *conf;
+    s->backend = backend;
+    s->is_legacy = is_legacy;
     kvp_digestmap_init(&s->held, seed);
     return s;
 }

@@ -23,11 +23,6 @@ typedef enum {
     KVP_STREAM_SNAPSHOT, /* the present state goes to the asking client */
 } kvp_stream_mode_t;
 
-typedef struct {
-    const char *backend; /* borrowed */
-    bool is_legacy; /* fields of older names as well: type, block_hashes, parent_block_hash */
-} kvp_stream_conf_t;
-
 /* Encoded events, for one message. */
 typedef struct {
     kvp_buf_t maps;
@@ -36,8 +31,9 @@ typedef struct {
 
 typedef struct kvp_stream kvp_stream_t;
 
-/* NULL = no memory. reset: nothing is known any more. */
-kvp_stream_t *kvp_stream_create(const kvp_stream_conf_t *conf, uint64_t seed);
+/* NULL = no memory. backend is borrowed. is_legacy: events have fields of older names as well: type,
+ * block_hashes, parent_block_hash. reset: nothing is known any more. */
+kvp_stream_t *kvp_stream_create(const char *backend, bool is_legacy, uint64_t seed);
 void kvp_stream_destroy(kvp_stream_t *s);
 void kvp_stream_reset(kvp_stream_t *s);
 

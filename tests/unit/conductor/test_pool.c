@@ -325,7 +325,7 @@ open_rig_of(rig_t *g, uint64_t seed, const char *dir, uint32_t blocks_max)
     g->pools = kvp_pools_create(g->ix, g->spaces, on_wanted, g, 1 << 20);
     g->disk = dir == NULL ? NULL : kvp_disk_create(dir);
     if (dir != NULL) assert_true(kvp_pools_open(g->pools, g->disk, dir));
-    g->stream = kvp_stream_create(&(kvp_stream_conf_t){"b", seed % 2 == 0}, seed);
+    g->stream = kvp_stream_create("b", seed % 2 == 0, seed);
     kvp_decoder_init(&g->decoder);
     g->roster = calloc(1, sizeof *g->roster + JOINS * sizeof(kvp_roster_row_t));
     for (uint32_t j = 0; j < JOINS; j++) {
