@@ -56,9 +56,29 @@ struct kvp_chunk {
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
     uint32_t objects; /* of a tier's chunk: objects that exist there only, with `bytes` in all */
-    kvp_list_t of_tier; /* segment->tenants */
+    kvp_list_t of_tier; /* segment->ssd.tenants */
     uint64_t memory_bytes; /* of its allocators, as counted in space->slab_bytes */
 };
+
+typedef enum {
+    KVP_SEGMENT_STAYS,
+    KVP_SEGMENT_ENDED, /* dropped, by the log: it is dropped here when the log is read to its end */
+    KVP_SEGMENT_DROPPED, /* being purged; nothing in it exists any more */
+} kvp_segment_life_t;
+
+/* The part of a segment that only an SSD tier has. */
+typedef struct {
+    bool has_lost_drops; /* some drops were forgotten, so its node has to report its contents */
+    bool is_reporting; /* its node is reporting */
+    bool is_unknown; /* no report has reached its end, and the tier may have objects that no log knows */
+    bool has_away; /* some slots are away */
+    uint8_t away[KVP_TIER_AWAY_BYTES]; /* the slots whose device answers no reads */
+    uint32_t stalled_devices; /* as reported by its node */
+    kvp_list_t drops; /* what is to be dropped when an order goes out, */
+    uint32_t drops_n; /* their number, including those in orders */
+    kvp_list_t tenants; /* its chunks */
+    uint32_t purge_oid; /* of a dropped tier: where the walk goes on */
+} kvp_ssd_t;
 
 struct kvp_segment {
     kvp_list_t link; /* catalog->segments, by rising id */
@@ -84,18 +104,12 @@ struct kvp_segment {
     uint32_t up_at; /* UP: its place in catalog->up, */
     kvp_heapnode_t up_chunk; /* and in catalog->up_chunks */
     uint32_t purge_chunk, purge_slot; /* next place of the drop */
-    bool is_dropped; /* being purged; nothing in it exists any more */
+    kvp_segment_life_t life;
     bool is_kept; /* its node's keeper has it: where the node dies the next process brings it back soon */
     bool is_restored; /* restored from the log, and not yet compared with its node's words */
-    bool is_over; /* dropped, by the log */
     bool is_slow; /* its node has not answered a Retire for too long */
     bool is_tier; /* an SSD tier: a chunk of it stands for one tenant's objects there, and has no memory */
-    bool has_lost_drops; /* of a tier: some drops were forgotten, so its node has to report its contents */
-    bool is_reporting; /* of a tier: its node is reporting */
-    bool is_unknown; /* of a tier: no report has reached its end, and the tier may have objects that no log knows */
-    bool has_away; /* of a tier: some slots are away */
-    uint8_t away[KVP_TIER_AWAY_BYTES]; /* of a tier: the slots whose device answers no reads */
-    uint32_t stalled_devices; /* of a tier: as reported by its node */
+    kvp_ssd_t ssd; /* of a tier */
     kvp_segment_t *tier; /* of memory: the tier of its node; NULL = unknown. Borrowed; may be dropped */
     kvp_list_t demotes, placed; /* of memory: what is to be written, and read, when orders go out, */
     kvp_list_t stages; /* loads that wait for room; */
@@ -105,12 +119,8 @@ struct kvp_segment {
     uint64_t room_bytes; /* bytes evicted for loads that no load has got yet */
     uint64_t loading_bytes,
         placed_bytes; /* of memory: of all loads from the tier that are not over, and of those with an extent */
-    kvp_list_t drops; /* of a tier: what is to be dropped when an order goes out, */
-    uint32_t drops_n; /* their number, including those in orders */
-    kvp_list_t tenants; /* of a tier: its chunks */
     kvp_list_t orders; /* unanswered orders: tier.c */
     uint64_t moving_bytes; /* of memory: of all that is on its way */
-    uint32_t purge_oid; /* of a tier that is dropped: where the walk goes on */
     uint64_t lost_ns;
     uint64_t lost_stall_ns; /* the master's own stalls, when the node was lost */
     uint64_t size_bytes, chunk_bytes, objects, epoch;

@@ -30,7 +30,7 @@ tell_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_jrec_place_t *out)
     for (uint32_t i = 0; i < n; i++) {
         const kvp_chunk_t *c = kvp_ptab_get(&cat->chunks, places[i].chunk);
 
-        if (c->segment->is_dropped) continue;
+        if (c->segment->life == KVP_SEGMENT_DROPPED) continue;
         out[told++] = (kvp_jrec_place_t){
             .generation = places[i].generation,
             .offset = kvp_slab_offset(c->slab, places[i].slot),

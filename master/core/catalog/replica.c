@@ -227,9 +227,9 @@ kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
 static bool
 is_slot_away(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_segment_t *t)
 {
-    uint32_t slot = t->has_away ? kvp_tier_slot_of(kvp_obj_digest_of(cat, o)) : 0;
+    uint32_t slot = t->ssd.has_away ? kvp_tier_slot_of(kvp_obj_digest_of(cat, o)) : 0;
 
-    return t->has_away && (t->away[slot / 8] >> slot % 8 & 1) != 0;
+    return t->ssd.has_away && (t->ssd.away[slot / 8] >> slot % 8 & 1) != 0;
 }
 
 bool
@@ -269,7 +269,8 @@ kvp_obj_is_kept(const kvp_catalog_t *cat, const kvp_obj_t *o)
     for (uint32_t i = 0; i < n; i++) {
         const kvp_segment_t *g = chunk_of(cat, &places[i])->segment;
 
-        if (g->is_kept && !g->is_dropped && g->node == NULL && cat->ctx->now_ns - g->lost_ns < KEPT_BACK_NS)
+        if (g->is_kept && g->life != KVP_SEGMENT_DROPPED && g->node == NULL &&
+            cat->ctx->now_ns - g->lost_ns < KEPT_BACK_NS)
             return true;
     }
     return false;

@@ -23,7 +23,7 @@ kvp_obj_tier(const kvp_catalog_t *cat, const kvp_obj_t *o)
     kvp_segment_t *g = o->is_on_tier == 0 ? NULL : kvp_obj_chunk(cat, o)->segment;
 
     if (g != NULL && !g->is_tier) g = g->tier;
-    return g != NULL && g->is_dropped ? NULL : g;
+    return g != NULL && g->life == KVP_SEGMENT_DROPPED ? NULL : g;
 }
 static inline bool
 kvp_obj_is_on_tier_alone(const kvp_catalog_t *cat, const kvp_obj_t *o)

@@ -44,7 +44,7 @@ kvp_put_may_nodes_come(const kvp_puts_t *pq)
     kvp_list_foreach (pos, &pq->cat->segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        if ((g->state == KVP_SEG_LOST || g->report != NULL) && !g->is_dropped) return true;
+        if ((g->state == KVP_SEG_LOST || g->report != NULL) && g->life != KVP_SEGMENT_DROPPED) return true;
     }
     return false;
 }

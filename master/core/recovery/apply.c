@@ -83,7 +83,7 @@ apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
     kvp_segment_t *g = find_segment(m, rec->number);
 
     if (g == NULL) return KVP_CORRUPT;
-    g->is_over = true;
+    g->life = KVP_SEGMENT_ENDED;
     return KVP_OK;
 }
 
@@ -324,7 +324,7 @@ kvp_apply_end(kvp_master_t *m)
     kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        if (g->is_over) kvp_segment_drop(m, g);
+        if (g->life == KVP_SEGMENT_ENDED) kvp_segment_drop(m, g);
     }
     kvp_groups_doom_broken(&m->prot);
     prune_tenants(m, 0);

@@ -68,8 +68,8 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 {
     kvp_session_t *s = kvp_session_find(&m->peers, g->unmount_conn);
 
-    if (g->is_dropped) return;
-    g->is_dropped = true;
+    if (g->life == KVP_SEGMENT_DROPPED) return;
+    g->life = KVP_SEGMENT_DROPPED;
     kvp_record_segment_over(&m->cat, g);
     m->dropped_term = m->ctx.term;
     m->cat.known_bytes -= g->is_tier ? 0 : g->size_bytes;
@@ -96,7 +96,7 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     } else if (n > 1) {
         kvp_obj_del_place(&m->space, oid, &places[i]);
         (void)kvp_retire_place(&m->space, &places[i], 0, NULL);
-        if (!c->segment->is_dropped) kvp_record_again(&m->cat, oid);
+        if (c->segment->life != KVP_SEGMENT_DROPPED) kvp_record_again(&m->cat, oid);
     } else if (kvp_obj_tier(&m->cat, kvp_obj(m->cat.index, oid)) != NULL) {
         kvp_obj_leave_memory(&m->space, oid);
     } else {
@@ -148,12 +148,12 @@ purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
 {
     uint32_t oid;
 
-    while ((oid = kvp_objindex_walk(m->cat.index, &t->purge_oid, KVP_OID_NONE, left)) != KVP_OID_NONE) {
+    while ((oid = kvp_objindex_walk(m->cat.index, &t->ssd.purge_oid, KVP_OID_NONE, left)) != KVP_OID_NONE) {
         kvp_obj_t *o = kvp_obj(m->cat.index, oid);
         const kvp_segment_t *g = o->is_on_tier == 0 ? NULL : kvp_obj_chunk(&m->cat, o)->segment;
 
         if (m->ctx.slice_left == 0) {
-            t->purge_oid = oid;
+            t->ssd.purge_oid = oid;
             return false;
         }
         if (g == t) {
@@ -163,7 +163,7 @@ purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
             kvp_record_again(&m->cat, oid);
         }
     }
-    return t->purge_oid >= kvp_obj_limit(m->cat.index);
+    return t->ssd.purge_oid >= kvp_obj_limit(m->cat.index);
 }
 
 /* Returns true when the segment is empty, and no put waits for a part of it. Physical order is
@@ -241,8 +241,8 @@ kvp_segment_tick(kvp_master_t *m)
             (void)kvp_report_slice(m, g, &left);
             continue;
         }
-        if (!g->is_dropped && !g->is_tier) watch_node(m, g, &left);
-        if (g->is_dropped) {
+        if (g->life != KVP_SEGMENT_DROPPED && !g->is_tier) watch_node(m, g, &left);
+        if (g->life == KVP_SEGMENT_DROPPED) {
             if (!(g->is_tier ? purge_tier(m, g, &left) : purge_slice(m, g, &left))) continue;
             m->dropping--;
             kvp_report_free(m, g);

@@ -273,7 +273,7 @@ shed_dropped(kvp_master_t *m, kvp_digest_t digest)
     for (uint32_t i = n; i-- > 0;) {
         const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
 
-        if (c->segment->is_dropped) kvp_copy_lose(m, c, places[i].slot);
+        if (c->segment->life == KVP_SEGMENT_DROPPED) kvp_copy_lose(m, c, places[i].slot);
     }
 }
 

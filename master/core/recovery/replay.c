@@ -238,7 +238,7 @@ kvp_master_check_journal(kvp_master_t *m, kvp_master_log_t *log_out)
     };
     memcpy(log_out->records, rp->records, sizeof log_out->records);
     kvp_list_foreach (pos, &m->cat.segments)
-        log_out->segments += !kvp_list_entry(pos, kvp_segment_t, link)->is_over;
+        log_out->segments += kvp_list_entry(pos, kvp_segment_t, link)->life == KVP_SEGMENT_STAYS;
     log_out->is_overlapping = rp->is_whole && kvp_apply_end(m) != KVP_OK;
     if (log_out->is_overlapping) kvp_apply_forget(m);
 }

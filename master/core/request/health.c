@@ -78,7 +78,7 @@ kvp_master_note_masters(kvp_master_t *m, const kvp_master_peer_t *masters, uint3
 static bool
 is_lost(const kvp_segment_t *g)
 {
-    return g->state == KVP_SEG_LOST && g->node == NULL && !g->is_dropped;
+    return g->state == KVP_SEG_LOST && g->node == NULL && g->life != KVP_SEGMENT_DROPPED;
 }
 
 static void
@@ -89,7 +89,7 @@ check_segments(const kvp_master_t *m, kvp_master_wrong_t *out)
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        if (g->is_dropped) continue;
+        if (g->life == KVP_SEGMENT_DROPPED) continue;
         nodes += !g->is_tier;
         if (is_lost(g) && !g->is_tier && lost++ < OF_A_KIND_MAX)
             add_wrong(out, "node_lost", "node %s is lost: its objects cannot be read until it is back", g->name);
@@ -109,9 +109,11 @@ check_devices(const kvp_master_t *m, kvp_master_wrong_t *out)
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *t = kvp_list_entry(pos, kvp_segment_t, link);
 
-        if (t->is_dropped || t->node == NULL || t->stalled_devices == 0 || tiers++ >= OF_A_KIND_MAX) continue;
+        if (t->life == KVP_SEGMENT_DROPPED || t->node == NULL || t->ssd.stalled_devices == 0 ||
+            tiers++ >= OF_A_KIND_MAX)
+            continue;
         add_wrong(out, "device_stalled", "SSD tier %s: %u of its devices do not answer: see its node's log and disks",
-                  t->name, t->stalled_devices);
+                  t->name, t->ssd.stalled_devices);
     }
     if (tiers > OF_A_KIND_MAX)
         add_wrong(out, "device_stalled", "and devices of %u more SSD tiers do not answer", tiers - OF_A_KIND_MAX);

@@ -42,7 +42,7 @@ find_name(kvp_master_t *m, const char *name)
     kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        if (!g->is_dropped && strcmp(g->name, name) == 0) return g;
+        if (g->life != KVP_SEGMENT_DROPPED && strcmp(g->name, name) == 0) return g;
     }
     return NULL;
 }
@@ -168,10 +168,10 @@ mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_se
 static void
 set_away(kvp_segment_t *t, const Kvp__Pb__Mount *msg)
 {
-    memset(t->away, 0, sizeof t->away);
-    t->has_away = msg->away.len == sizeof t->away;
-    if (t->has_away) memcpy(t->away, msg->away.data, sizeof t->away);
-    t->stalled_devices = msg->stalled_devices;
+    memset(t->ssd.away, 0, sizeof t->ssd.away);
+    t->ssd.has_away = msg->away.len == sizeof t->ssd.away;
+    if (t->ssd.has_away) memcpy(t->ssd.away, msg->away.data, sizeof t->ssd.away);
+    t->ssd.stalled_devices = msg->stalled_devices;
 }
 
 /* A tier: its node has to report its contents if this master does not know them from the log, or
@@ -187,7 +187,7 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
     if (old != NULL && !is_known) kvp_segment_drop(m, old);
     if (t == NULL) {
         t = kvp_segment_make(&m->space, &like);
-        t->is_unknown = t->has_lost_drops = true;
+        t->ssd.is_unknown = t->ssd.has_lost_drops = true;
         kvp_record_segment(&m->cat, t);
     }
     set_addresses(t, msg);
@@ -198,9 +198,9 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
         kvp_segment_set_state(&m->space, t, KVP_SEG_UP);
         return;
     }
-    t->is_unknown = t->is_unknown && kvp_gone_is_rebuilding(&m->prot);
-    if ((t->is_restored || t->has_lost_drops) && KVP_RULE(TIER_REPORT)) {
-        reply->report = t->is_unknown ? REPORT_WHOLE : REPORT_WORDS;
+    t->ssd.is_unknown = t->ssd.is_unknown && kvp_gone_is_rebuilding(&m->prot);
+    if ((t->is_restored || t->ssd.has_lost_drops) && KVP_RULE(TIER_REPORT)) {
+        reply->report = t->ssd.is_unknown ? REPORT_WHOLE : REPORT_WORDS;
         kvp_tier_report_begin(&m->space, t);
     }
     kvp_segment_attach(&m->space, t, s, KVP_SEG_UP);
@@ -366,11 +366,12 @@ describe_segment(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *
     info->size_bytes = g->size_bytes;
     info->chunk_bytes = g->chunk_bytes;
     info->chunk_n = g->chunk_n;
-    info->state = is_resting && !g->is_over ? KVP_SEG_UP : g->state; /* a standby does not know: by the log */
+    info->state =
+        is_resting && g->life == KVP_SEGMENT_STAYS ? KVP_SEG_UP : g->state; /* a standby does not know: by the log */
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
     info->is_tier = g->is_tier;
-    info->stalled_devices = g->stalled_devices;
+    info->stalled_devices = g->ssd.stalled_devices;
 }
 
 static bool
@@ -401,7 +402,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        if (g->is_dropped || !is_wanted(msg, g->id)) continue;
+        if (g->life == KVP_SEGMENT_DROPPED || !is_wanted(msg, g->id)) continue;
         if (reply.n_segments == KVP_SEGMENTS_MAX) {
             reply.next_id = g->id;
             break;

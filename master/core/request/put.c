@@ -274,7 +274,7 @@ granted_at(const kvp_attempt_t *a, uint64_t generation)
 static bool
 is_dropped(const kvp_master_t *m, const kvp_place_t *at)
 {
-    return ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, at->chunk))->segment->is_dropped;
+    return ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, at->chunk))->segment->life == KVP_SEGMENT_DROPPED;
 }
 
 /* Removes the unsealed copies, if a sealed one still exists. */

@@ -585,7 +585,7 @@ add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        if (g->is_over || g->is_tier) continue;
+        if (g->life != KVP_SEGMENT_STAYS || g->is_tier) continue;
         st->segments++;
         st->size_bytes += g->size_bytes;
         st->used_bytes += g->used_bytes;

@@ -108,7 +108,7 @@ remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *
         if (g->id == segment)
             at = i;
         else
-            others += !g->is_dropped;
+            others += g->life != KVP_SEGMENT_DROPPED;
     }
     if (at == n) return KVP_NOT_FOUND;
     *is_only_out = others == 0;

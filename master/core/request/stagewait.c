@@ -105,7 +105,7 @@ kvp_nodes_awaited(const kvp_master_t *m)
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        n += !g->is_dropped && ((g->is_restored && g->node == NULL) || g->report != NULL);
+        n += g->life != KVP_SEGMENT_DROPPED && ((g->is_restored && g->node == NULL) || g->report != NULL);
     }
     return n;
 }

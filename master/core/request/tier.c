@@ -122,10 +122,10 @@ take_page(kvp_master_t *m, kvp_segment_t *t, const Kvp__Pb__TierReport *msg, con
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg->n > (t->is_unknown ? KVP_WHOLE_MAX : KVP_BATCH_MAX)) return false;
+    if (msg->n > (t->ssd.is_unknown ? KVP_WHOLE_MAX : KVP_BATCH_MAX)) return false;
     for (uint32_t i = 0; i < msg->n; i++) {
-        const kvp_wire_whole_t *whole = t->is_unknown ? kvp_rd_array(&rd, 1, sizeof *whole) : NULL;
-        const kvp_wire_tiered_t *rec = t->is_unknown ? NULL : kvp_rd_array(&rd, 1, sizeof *rec);
+        const kvp_wire_whole_t *whole = t->ssd.is_unknown ? kvp_rd_array(&rd, 1, sizeof *whole) : NULL;
+        const kvp_wire_tiered_t *rec = t->ssd.is_unknown ? NULL : kvp_rd_array(&rd, 1, sizeof *rec);
         const uint8_t *key = whole == NULL || whole->key_len > KVP_KEY_MAX
                                  ? NULL
                                  : kvp_rd_array(&rd, kvp_align_up(whole->key_len, 8), 1);
@@ -146,7 +146,7 @@ kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__tier_report__descriptor, f);
     if (msg != NULL) t = tier_of(m, s, msg->segment_id);
-    if (t == NULL || !t->is_reporting || !take_page(m, t, msg, f, unwanted)) {
+    if (t == NULL || !t->ssd.is_reporting || !take_page(m, t, msg, f, unwanted)) {
         kvp_session_close(&m->peers, s, "malformed TierReport");
         kvp_pb_free(&pb, msg);
         return;
@@ -154,7 +154,7 @@ kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_ctx_spend(&m->ctx, msg->n);
     if (msg->is_last) {
         kvp_tier_report_over(&m->space, t);
-        t->is_restored = t->is_unknown = false;
+        t->is_restored = t->ssd.is_unknown = false;
     }
     kvp_reply_results(&m->peers, s, &f->hdr, unwanted, msg->n, 1);
     kvp_pb_free(&pb, msg);

@@ -170,9 +170,9 @@ kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like)
     kvp_list_init(&g->demotes);
     kvp_list_init(&g->placed);
     kvp_list_init(&g->stages);
-    kvp_list_init(&g->drops);
+    kvp_list_init(&g->ssd.drops);
     kvp_list_init(&g->orders);
-    kvp_list_init(&g->tenants);
+    kvp_list_init(&g->ssd.tenants);
     kvp_buf_init(&g->checks, SIZE_MAX);
     kvp_objlist_init(&g->parked, KVP_OBJLIST_PARKED);
     memcpy(g->uuid, like->uuid, sizeof g->uuid);

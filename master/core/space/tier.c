@@ -253,7 +253,7 @@ static void
 send_all(kvp_space_t *sp, kvp_segment_t *g)
 {
     kvp_tier_place_stages(sp, g);
-    send_orders(sp, g, KVP_OP_DROP, &g->drops, append_drop);
+    send_orders(sp, g, KVP_OP_DROP, &g->ssd.drops, append_drop);
     send_orders(sp, g, KVP_OP_STAGE, &g->placed, append_stage);
     send_orders(sp, g, KVP_OP_DEMOTE, &g->demotes, append_demote);
 }
@@ -280,23 +280,23 @@ fail_all(kvp_space_t *sp, kvp_list_t *moves)
 void
 kvp_tier_report_begin(kvp_space_t *sp, kvp_segment_t *t)
 {
-    t->is_reporting = true;
-    t->has_lost_drops = false;
-    sp->peers->rebuilds += t->is_unknown;
+    t->ssd.is_reporting = true;
+    t->ssd.has_lost_drops = false;
+    sp->peers->rebuilds += t->ssd.is_unknown;
 }
 
 void
 kvp_tier_report_over(kvp_space_t *sp, kvp_segment_t *t)
 {
-    sp->peers->rebuilds -= t->is_reporting && t->is_unknown;
-    t->is_reporting = false;
+    sp->peers->rebuilds -= t->ssd.is_reporting && t->ssd.is_unknown;
+    t->ssd.is_reporting = false;
 }
 
 /* Its drops are sent again, the oldest first. An incomplete report is worthless. */
 void
 kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
 {
-    g->has_lost_drops |= g->is_reporting;
+    g->ssd.has_lost_drops |= g->ssd.is_reporting;
     kvp_tier_report_over(sp, g);
     while (!kvp_list_is_empty(&g->orders)) {
         kvp_order_t *order = kvp_list_entry(g->orders.prev, kvp_order_t, link);
@@ -306,7 +306,7 @@ kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
             kvp_list_t *last = order->records.prev;
 
             kvp_list_del(last);
-            kvp_list_add_head(&g->drops, last);
+            kvp_list_add_head(&g->ssd.drops, last);
             if (!KVP_RULE(TIER_DROPS_AGAIN)) kvp_tier_drop_end(sp, g, kvp_list_entry(last, kvp_tier_drop_t, link));
         }
         kvp_list_del(&order->link);
@@ -326,7 +326,8 @@ end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
     kvp_segment_t *t = mv->segment->tier;
 
     if (o != NULL) kvp_moving_arrived(sp, o, oid);
-    if (is_written && o != NULL && t != NULL && !t->is_dropped && kvp_obj_chunk(sp->cat, o)->segment == mv->segment) {
+    if (is_written && o != NULL && t != NULL && t->life != KVP_SEGMENT_DROPPED &&
+        kvp_obj_chunk(sp->cat, o)->segment == mv->segment) {
         o->is_on_tier = 1;
         o->is_used_since = 0;
         sp->ctx->st.demoted++;
@@ -410,7 +411,7 @@ kvp_tier_answered(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint3
 
     if (order == NULL || (order->opcode != KVP_OP_DROP && f->tail_len != order->n)) return UINT32_MAX;
     if (order->opcode == KVP_OP_DROP && !is_ok(f))
-        g->has_lost_drops = true; /* a device that fails: its records may be back */
+        g->ssd.has_lost_drops = true; /* a device that fails: its records may be back */
     for (uint32_t i = 0; i < order->n; i++) {
         kvp_list_t *first = order->records.next;
 

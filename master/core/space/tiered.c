@@ -21,7 +21,7 @@ is_tier_of(const kvp_segment_t *t, const kvp_segment_t *g)
 {
     size_t len = strlen(g->name);
 
-    return t->is_tier && !t->is_dropped && strncmp(t->name, g->name, len) == 0 &&
+    return t->is_tier && t->life != KVP_SEGMENT_DROPPED && strncmp(t->name, g->name, len) == 0 &&
            strcmp(t->name + len, KVP_TIER_SUFFIX) == 0;
 }
 
@@ -74,7 +74,7 @@ chunk_for(kvp_space_t *sp, kvp_segment_t *t, kvp_tenant_t *tenant)
     c = kvp_core_alloc(1, sizeof *c);
     c->segment = t;
     c->tenant = tenant;
-    kvp_list_add_tail(&t->tenants, &c->of_tier);
+    kvp_list_add_tail(&t->ssd.tenants, &c->of_tier);
     tenant->refs++;
     c->number = kvp_ptab_add(&sp->cat->chunks, c);
     kvp_umap_set(&sp->tier_chunks, chunk_key(t, tenant), c->number);
@@ -135,15 +135,15 @@ kvp_tier_drop_end(kvp_space_t *sp, kvp_segment_t *t, kvp_tier_drop_t *d)
     if (d->deferred != NULL) kvp_deferred_dead(sp->prot, d->deferred);
     kvp_list_del(&d->link);
     kvp_ptab_del(&sp->tier_drops, d->number);
-    t->drops_n--;
+    t->ssd.drops_n--;
     free(d);
 }
 
 static void
 drops_end(kvp_space_t *sp, kvp_segment_t *t)
 {
-    while (!kvp_list_is_empty(&t->drops))
-        kvp_tier_drop_end(sp, t, kvp_list_first(&t->drops, kvp_tier_drop_t, link));
+    while (!kvp_list_is_empty(&t->ssd.drops))
+        kvp_tier_drop_end(sp, t, kvp_list_first(&t->ssd.drops, kvp_tier_drop_t, link));
 }
 
 void
@@ -151,8 +151,8 @@ kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t v
 {
     kvp_tier_drop_t *d;
 
-    if (t->node == NULL && (t->has_lost_drops || t->drops_n >= DROPS_MAX)) {
-        t->has_lost_drops = true; /* its node reports its contents at its return */
+    if (t->node == NULL && (t->ssd.has_lost_drops || t->ssd.drops_n >= DROPS_MAX)) {
+        t->ssd.has_lost_drops = true; /* its node reports its contents at its return */
         drops_end(sp, t);
         return;
     }
@@ -162,8 +162,8 @@ kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t v
     d->deferred = deferred;
     d->number = kvp_ptab_add(&sp->tier_drops, d);
     if (deferred != NULL) deferred->left++;
-    kvp_list_add_tail(&t->drops, &d->link);
-    t->drops_n++;
+    kvp_list_add_tail(&t->ssd.drops, &d->link);
+    t->ssd.drops_n++;
     sp->ctx->st.tier_drops++;
     kvp_retire_want_sending(sp, t);
 }
@@ -173,8 +173,8 @@ kvp_tier_free(kvp_space_t *sp, kvp_segment_t *t)
 {
     drops_end(sp, t);
     sp->tiers_n--;
-    while (!kvp_list_is_empty(&t->tenants)) /* only with the whole core: else nothing is there */
-        chunk_free(sp, kvp_list_first(&t->tenants, kvp_chunk_t, of_tier));
+    while (!kvp_list_is_empty(&t->ssd.tenants)) /* only with the whole core: else nothing is there */
+        chunk_free(sp, kvp_list_first(&t->ssd.tenants, kvp_chunk_t, of_tier));
     kvp_list_foreach (pos, &sp->cat->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 

@@ -18,7 +18,7 @@ typedef struct kvp_deferred kvp_deferred_t;
 
 /* A record that a tier is to drop. */
 typedef struct {
-    kvp_list_t link; /* segment->drops, or an order's records */
+    kvp_list_t link; /* segment->ssd.drops, or an order's records */
     kvp_digest_t digest;
     uint64_t version;
     kvp_deferred_t *deferred;
@@ -47,7 +47,7 @@ void kvp_tier_drop_end(kvp_space_t *sp, kvp_segment_t *t, kvp_tier_drop_t *d);
 static inline bool
 kvp_tier_is_due(const kvp_segment_t *g)
 {
-    return !kvp_list_is_empty(&g->drops) || !kvp_list_is_empty(&g->demotes) || !kvp_list_is_empty(&g->placed) ||
+    return !kvp_list_is_empty(&g->ssd.drops) || !kvp_list_is_empty(&g->demotes) || !kvp_list_is_empty(&g->placed) ||
            !kvp_list_is_empty(&g->stages);
 }
 

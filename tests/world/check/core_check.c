@@ -246,7 +246,9 @@ check_segments(const kvp_master_t *m)
 
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
-        const char *why = g->is_dropped ? NULL : g->is_tier ? check_tier(m, g) : check_segment(m, g, &totals);
+        const char *why = g->life == KVP_SEGMENT_DROPPED ? NULL
+                          : g->is_tier                   ? check_tier(m, g)
+                                                         : check_segment(m, g, &totals);
 
         if (why != NULL) return why;
         if (g->is_tier) continue;
@@ -254,7 +256,7 @@ check_segments(const kvp_master_t *m)
         why = check_up(m, g);
         if (why != NULL) return why;
         claims += list_len(&g->claims);
-        if (!g->is_dropped) known += g->size_bytes;
+        if (g->life != KVP_SEGMENT_DROPPED) known += g->size_bytes;
         up += g->state == KVP_SEG_UP;
         slow += g->is_slow;
         lost += g->state == KVP_SEG_LOST;
