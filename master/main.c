@@ -53,9 +53,7 @@ typedef struct {
     const char *etcd, *cluster, *etcd_ca, *etcd_cert, *etcd_key, *etcd_user, *etcd_password_file;
     kvp_hostport_t advertise; /* host "" = the listening address */
     uint64_t election_ttl_ns, ack_standbys, switch_after_ns;
-    const char *events, *events_replay, *events_backend;
-    uint64_t events_kept;
-    bool is_events_legacy;
+    kvp_publisher_conf_t events; /* endpoint NULL = none are published */
     bool is_forced_single;
     bool is_checking, is_repairing, is_json;
 } settings_t;
@@ -188,31 +186,31 @@ static const kvp_opt_t opts[] = {
      .help = "The user's password: the file's first line."},
     {.name = "events",
      .type = KVP_OPT_STRING,
-     .offset = offsetof(settings_t, events),
+     .offset = offsetof(settings_t, events.endpoint),
      .metavar = "tcp://ADDRESS:PORT",
      .help = "The address at which KV events are published over ZMQ: puts with their places, and removals. An IP "
              "address of this host, or `*` for all."},
     {.name = "events-replay",
      .type = KVP_OPT_STRING,
-     .offset = offsetof(settings_t, events_replay),
+     .offset = offsetof(settings_t, events.replay),
      .metavar = "tcp://ADDRESS:PORT",
      .help = "With --events: the address at which subscribers ask for missed events, or for all present objects."},
     {.name = "events-backend-id",
      .type = KVP_OPT_STRING,
-     .offset = offsetof(settings_t, events_backend),
+     .offset = offsetof(settings_t, events.backend),
      .fallback = "kvpool",
      .metavar = "NAME",
      .help = "The pool's name in KV events (`backend_id`)."},
     {.name = "events-kept",
      .type = KVP_OPT_U64,
-     .offset = offsetof(settings_t, events_kept),
+     .offset = offsetof(settings_t, events.ring_events),
      .fallback = "65536",
      .min = 1024,
      .max = 16u << 20,
      .help = "Number of KV events kept for replays. A subscriber that missed more gets all present objects."},
     {.name = "events-legacy",
      .type = KVP_OPT_BOOL,
-     .offset = offsetof(settings_t, is_events_legacy),
+     .offset = offsetof(settings_t, events.is_legacy),
      .help = "KV events have the fields of older names as well: type, block_hashes, parent_block_hash."},
     {.name = "force-single",
      .type = KVP_OPT_BOOL,
@@ -416,16 +414,15 @@ on_log_records(void *arg, const void *records, size_t len)
 static kvp_err_t
 build_events(daemon_t *d, const settings_t *s)
 {
-    const kvp_publisher_conf_t conf = {s->events, s->events_replay, s->events_backend, (uint32_t)s->events_kept,
-                                       s->is_events_legacy};
+    const kvp_publisher_conf_t *conf = &s->events;
 
-    if (s->events == NULL && s->events_replay == NULL) return KVP_OK;
+    if (conf->endpoint == NULL && conf->replay == NULL) return KVP_OK;
     const char *why = NULL;
-    if (s->events == NULL)
+    if (conf->endpoint == NULL)
         why = "--events-replay goes with --events";
-    else if (!kvp_is_zmq_endpoint(s->events) || (s->events_replay != NULL && !kvp_is_zmq_endpoint(s->events_replay)))
+    else if (!kvp_is_zmq_endpoint(conf->endpoint) || (conf->replay != NULL && !kvp_is_zmq_endpoint(conf->replay)))
         why = "--events and --events-replay are tcp://ADDRESS:PORT or ipc://NAME";
-    else if (s->events_backend[0] == '\0')
+    else if (conf->backend[0] == '\0')
         why = "--events-backend-id is empty";
     if (why != NULL) {
         kvp_log_error("master", "%s", why);
@@ -434,7 +431,7 @@ build_events(daemon_t *d, const settings_t *s)
     if (uv_async_init(&d->uv, &d->events_wake, on_events_wake) != 0) return KVP_SYS;
     d->events_wake.data = d;
     d->has_events_wake = true;
-    kvp_err_t err = kvp_publisher_create(&conf, wake_loop, d, &d->events);
+    kvp_err_t err = kvp_publisher_create(conf, wake_loop, d, &d->events);
     if (err != KVP_OK) return err;
     kvp_log_writer_tap(&d->log, on_log_records, d->events);
     kvp_server_publish(d->server, d->events);
@@ -451,7 +448,7 @@ build_core(daemon_t *d, const settings_t *s)
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();
     if (err != KVP_OK) return err;
-    const bool is_kept = d->ident.dir_fd >= 0, has_log = is_kept || s->events != NULL;
+    const bool is_kept = d->ident.dir_fd >= 0, has_log = is_kept || s->events.endpoint != NULL;
     kvp_server_conf_t server_conf = {
         .listen = s->listen,
         .save_ident = save_ident,
@@ -477,7 +474,7 @@ build_core(daemon_t *d, const settings_t *s)
         .saves_ident = true,
         .has_journal = has_log,
         .log_sync = is_kept ? (kvp_log_sync_t)s->sync : KVP_LOG_SYNC_NONE,
-        .log_names_gone = s->events != NULL,
+        .log_names_gone = s->events.endpoint != NULL,
         .ssd_wants_use = s->ssd_admission == 1,
         .host_id = d->host_id,
         .unix_path = kvp_server_unix_path(d->server),

@@ -668,7 +668,7 @@ build_sockets(kvp_eventpub_t *p)
     p->zmq = zmq_ctx_new();
     p->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     p->stream = kvp_stream_create(p->conf.backend, p->conf.is_legacy, kvp_random_u64());
-    p->ring_cap = p->conf.ring_events + 1;
+    p->ring_cap = (uint32_t)p->conf.ring_events + 1;
     p->ring = calloc(p->ring_cap, sizeof *p->ring);
     if (p->zmq == NULL || p->event_fd < 0) return KVP_SYS;
     if (p->stream == NULL || p->ring == NULL) return KVP_NOMEM;

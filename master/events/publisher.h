@@ -13,7 +13,7 @@ typedef struct {
     const char *endpoint; /* of ZMQ, to be bound; borrowed, as the next two */
     const char *replay; /* NULL = no replays */
     const char *backend;
-    uint32_t ring_events; /* kept for replays */
+    uint64_t ring_events; /* kept for replays */
     bool is_legacy;
 } kvp_publisher_conf_t;
 

@@ -36,10 +36,9 @@ kvp_evacuate_begin(kvp_evict_t *ev, kvp_put_key_t *k, kvp_chunk_t *c, uint32_t f
     k->req->claims++;
     ev->puts->claims++;
     kvp_list_add_tail(&c->segment->claims, &k->claim.of_segment);
-    k->is_evacuating = true;
+    k->evacuation = KVP_EVACUATION_WALKS;
     k->is_foreign = c->tenant != k->attempt->tenant;
     k->attempt->tenant->foreign_evacuations += k->is_foreign;
-    k->is_walked = false;
     k->evacuate_slot = first;
     k->evacuate_next_ns = UINT64_MAX;
     k->evacuate_end_ns = ev->ctx->now_ns + GIVE_UP_NS;
@@ -97,12 +96,12 @@ has_room(const kvp_put_key_t *k)
 static bool
 evacuate_some(kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    if (k->is_walked && ev->ctx->now_ns >= k->evacuate_next_ns) {
-        k->is_walked = false;
+    if (k->evacuation == KVP_EVACUATION_WAITS && ev->ctx->now_ns >= k->evacuate_next_ns) {
+        k->evacuation = KVP_EVACUATION_WALKS;
         k->evacuate_next_ns = UINT64_MAX;
     }
-    if (!k->is_walked && !walk_window(ev, k)) return false;
-    k->is_walked = true;
+    if (k->evacuation == KVP_EVACUATION_WALKS && !walk_window(ev, k)) return false;
+    k->evacuation = KVP_EVACUATION_WAITS;
     if (has_room(k)) {
         ev->ctx->st.chunks_taken += k->is_foreign;
         kvp_put_key_window_free(ev->puts, k);

@@ -245,8 +245,8 @@ kvp_put_key_open(kvp_puts_t *pq, kvp_attempt_t *a)
 static void
 end_evacuation(kvp_put_key_t *k)
 {
-    if (!k->is_evacuating) return;
-    k->is_evacuating = false;
+    if (k->evacuation == KVP_EVACUATION_NONE) return;
+    k->evacuation = KVP_EVACUATION_NONE;
     k->attempt->tenant->foreign_evacuations -= k->is_foreign;
     k->takes = KVP_TAKES_PLAIN;
     k->claim.chunk->evacuating = NULL;

@@ -27,6 +27,13 @@ typedef enum {
     KVP_TAKES_PINNED, /* also softly pinned objects */
 } kvp_takes_t;
 
+/* A window that is large is not claimed but evacuated: evacuate.c. */
+typedef enum {
+    KVP_EVACUATION_NONE,
+    KVP_EVACUATION_WALKS, /* through the window */
+    KVP_EVACUATION_WAITS, /* the walk is at its end; the objects that had to stay are tried again */
+} kvp_evacuation_t;
+
 struct kvp_put_key {
     kvp_list_t link; /* in puts->waiting, unless it has claimed a window */
     kvp_list_t of_req;
@@ -43,10 +50,9 @@ struct kvp_put_key {
     uint32_t scan_left;
 
     /* evacuate.c */
-    kvp_list_t evacuating; /* evict->evacuations: its window is large, and not claimed but evacuated */
-    bool is_evacuating;
+    kvp_list_t evacuating; /* evict->evacuations */
+    kvp_evacuation_t evacuation;
     bool is_foreign; /* a whole chunk of another tenant */
-    bool is_walked; /* the window, to its end; what was blocked is tried again */
     uint32_t evacuate_slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
     uint64_t evacuate_next_ns, evacuate_end_ns; /* the next walk, and when it is given up */
 };

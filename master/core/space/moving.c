@@ -81,8 +81,7 @@ kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv)
         kvp_stage_waiter_t *who = kvp_list_first(&mv->waiters, kvp_stage_waiter_t, link);
 
         kvp_list_del(&who->link);
-        who->is_refused = mv->is_refused;
-        who->has_failed = mv->has_failed;
+        who->result = mv->result;
         if (--who->wait->left == 0) kvp_list_add_tail(&sp->staged, &who->wait->ready);
     }
     kvp_list_del(&mv->link);

@@ -21,7 +21,7 @@ typedef struct {
 typedef struct kvp_stage_waiter {
     kvp_list_t link; /* of the stage */
     kvp_stage_wait_t *wait;
-    bool is_refused, has_failed; /* the result: as in kvp_moving_t */
+    kvp_err_t result; /* as in kvp_moving_t */
 } kvp_stage_waiter_t;
 
 typedef struct {
@@ -32,9 +32,8 @@ typedef struct {
     bool is_sent; /* its node has the order */
     bool is_orphan; /* the object was removed meanwhile */
     bool is_load; /* from the tier into memory: */
-    bool is_placed; /* it got an extent, */
-    bool is_refused; /* or none in time; */
-    bool has_failed; /* its node failed to load it */
+    bool is_placed; /* it got an extent */
+    kvp_err_t result; /* NO_SPACE: a load that got no extent in time; NODE_LOST: its node failed to move it */
     kvp_digest_t digest;
     uint64_t version, len;
     kvp_place_t at;

@@ -148,7 +148,7 @@ kvp_tier_tick(kvp_space_t *sp)
             kvp_moving_t *mv = kvp_list_first(&g->stages, kvp_moving_t, link);
 
             if (mv->due_ns > sp->ctx->now_ns) break;
-            mv->is_refused = true;
+            mv->result = KVP_NO_SPACE;
             kvp_moving_fail(sp, mv);
         }
     }
@@ -271,7 +271,7 @@ fail_all(kvp_space_t *sp, kvp_list_t *moves)
     while (!kvp_list_is_empty(moves)) {
         kvp_moving_t *mv = kvp_list_first(moves, kvp_moving_t, link);
 
-        mv->has_failed = true;
+        mv->result = KVP_NODE_LOST;
         kvp_moving_fail(sp, mv);
     }
 }
@@ -366,9 +366,11 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
 
     if (o != NULL && (flag == KVP_STAGE_OK || !KVP_RULE(STAGE_ANSWERED))) enter_memory(sp, mv, o, *oid_out);
     if (o != NULL) kvp_moving_arrived(sp, o, *oid_out);
-    mv->has_failed = flag != KVP_STAGE_OK;
-    sp->ctx->st.stages_failed += mv->has_failed;
-    if (o != NULL && mv->has_failed) kvp_ctx_load_failed(sp->ctx);
+    if (flag != KVP_STAGE_OK) {
+        mv->result = KVP_NODE_LOST;
+        sp->ctx->st.stages_failed++;
+        if (o != NULL) kvp_ctx_load_failed(sp->ctx);
+    }
     sp->ctx->st.tier_lost += is_lost;
     kvp_moving_end(sp, mv);
     return is_lost;

@@ -135,8 +135,9 @@ check_claims(const kvp_master_t *m, const kvp_segment_t *g)
         if (k->claim.chunk == NULL || k->claim.chunk->segment != g) return "a window is elsewhere";
         if (g->state != KVP_SEG_UP && !m->puts.is_leaving) return "a window is kept in a segment that takes no puts";
         if (!kvp_list_is_empty(&k->link)) return "a key has a window and waits for one";
-        if ((k->claim.chunk->evacuating == &k->claim) != k->is_evacuating) return "a chunk is closed for somebody else";
-        if (k->is_evacuating) continue;
+        if ((k->claim.chunk->evacuating == &k->claim) != (k->evacuation != KVP_EVACUATION_NONE))
+            return "a chunk is closed for somebody else";
+        if (k->evacuation != KVP_EVACUATION_NONE) continue;
         kvp_list_foreach (at, &k->claim.records) {
             const kvp_retire_t *r = kvp_list_entry(at, kvp_retire_t, claimed);
 
