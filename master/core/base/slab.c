@@ -45,26 +45,21 @@ kvp_slab_take_slots(kvp_slab_t *slab, uint32_t n, uint32_t *slots_out)
 }
 
 /* ---- the order of free extents: by capacity, then by address */
-typedef struct {
-    uint32_t capacity;
-    uint32_t off;
-} order_t;
-static order_t
-order_of(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
+static uint32_t
+capacity_of(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
 {
     uint32_t len = kvp_slab_rec_len(slab, r);
     uint32_t first_page = (uint32_t)kvp_align_up(r->off, KVP_SLAB_PAGE_UNITS);
     uint32_t end_page = (r->off + len) & ~(KVP_SLAB_PAGE_UNITS - 1);
 
-    if (end_page > first_page && end_page - first_page >= KVP_SLAB_LARGE_UNITS)
-        return (order_t){end_page - first_page, r->off};
-    return (order_t){(uint32_t)kvp_min_u64(len, KVP_SLAB_LARGE_UNITS - 1), r->off};
+    if (end_page > first_page && end_page - first_page >= KVP_SLAB_LARGE_UNITS) return end_page - first_page;
+    return (uint32_t)kvp_min_u64(len, KVP_SLAB_LARGE_UNITS - 1);
 }
 
-static bool
-is_before(order_t a, order_t b)
+static uint64_t
+order_of(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
 {
-    return a.capacity != b.capacity ? a.capacity < b.capacity : a.off < b.off;
+    return (uint64_t)capacity_of(slab, r) << 32 | r->off;
 }
 
 /* A bijection with good mixing (the finalizer of MurmurHash3), so that no two slots tie. */
@@ -95,16 +90,16 @@ static void
 index_insert(kvp_slab_t *slab, uint32_t slot)
 {
     kvp_slab_rec_t *r = kvp_slab_rec(slab, slot);
-    const order_t order = order_of(slab, r);
+    const uint64_t order = order_of(slab, r);
     uint32_t fl, sl;
-    class_of(order.capacity, &fl, &sl);
+    class_of(capacity_of(slab, r), &fl, &sl);
     slab->fl_map |= 1u << fl;
     slab->sl_map[fl] |= 1u << sl;
 
     uint32_t *link = &slab->roots[fl][sl];
     while (*link != KVP_SLAB_NONE && priority_of(*link) > priority_of(slot)) {
         kvp_slab_rec_t *at = kvp_slab_rec(slab, *link);
-        link = is_before(order, order_of(slab, at)) ? &at->left : &at->right;
+        link = order < order_of(slab, at) ? &at->left : &at->right;
     }
     /* The new node takes this place; the former subtree is split into its two subtrees. */
     uint32_t cur = *link;
@@ -113,7 +108,7 @@ index_insert(kvp_slab_t *slab, uint32_t slot)
     uint32_t *upper = &r->right;
     while (cur != KVP_SLAB_NONE) {
         kvp_slab_rec_t *at = kvp_slab_rec(slab, cur);
-        if (is_before(order_of(slab, at), order)) {
+        if (order_of(slab, at) < order) {
             *lower = cur;
             lower = &at->right;
             cur = *lower;
@@ -131,15 +126,15 @@ void
 kvp_slab_unindex(kvp_slab_t *slab, uint32_t slot)
 {
     const kvp_slab_rec_t *r = kvp_slab_rec(slab, slot);
-    const order_t order = order_of(slab, r);
+    const uint64_t order = order_of(slab, r);
     uint32_t fl, sl;
-    class_of(order.capacity, &fl, &sl);
+    class_of(capacity_of(slab, r), &fl, &sl);
 
     uint32_t *link = &slab->roots[fl][sl];
     while (*link != slot) {
         if (*link == KVP_SLAB_NONE) kvp_panic("slab: free slot %u is not in its class", slot);
         kvp_slab_rec_t *at = kvp_slab_rec(slab, *link);
-        link = is_before(order, order_of(slab, at)) ? &at->left : &at->right;
+        link = order < order_of(slab, at) ? &at->left : &at->right;
     }
     /* Its two subtrees are merged into its place. */
     uint32_t lower = r->left;
@@ -168,7 +163,7 @@ treap_at_least(const kvp_slab_t *slab, uint32_t root, uint32_t units)
     uint32_t best = KVP_SLAB_NONE;
     for (uint32_t cur = root; cur != KVP_SLAB_NONE;) {
         const kvp_slab_rec_t *at = kvp_slab_rec(slab, cur);
-        if (order_of(slab, at).capacity >= units) {
+        if (capacity_of(slab, at) >= units) {
             best = cur;
             cur = at->left;
         } else {
@@ -348,7 +343,7 @@ kvp_slab_best_fit(const kvp_slab_t *slab, uint64_t len)
     cut_t cut;
     if (len == 0 || len > REGION_MAX_BYTES) return 0;
     if (!find_cut(slab, kvp_extent_bytes(len), &cut)) return 0;
-    return (uint64_t)order_of(slab, kvp_slab_rec(slab, cut.slot)).capacity * KVP_SLAB_UNIT;
+    return (uint64_t)capacity_of(slab, kvp_slab_rec(slab, cut.slot)) * KVP_SLAB_UNIT;
 }
 
 /* join_next merges the extent after slot, which is free and not in the index, into slot. */
@@ -486,7 +481,7 @@ kvp_slab_largest_free(const kvp_slab_t *slab)
     uint32_t slot = slab->roots[fl][sl];
     while (kvp_slab_rec(slab, slot)->right != KVP_SLAB_NONE)
         slot = kvp_slab_rec(slab, slot)->right;
-    return (uint64_t)order_of(slab, kvp_slab_rec(slab, slot)).capacity * KVP_SLAB_UNIT;
+    return (uint64_t)capacity_of(slab, kvp_slab_rec(slab, slot)) * KVP_SLAB_UNIT;
 }
 
 uint32_t
@@ -502,22 +497,22 @@ kvp_slab_memory_bytes(const kvp_slab_t *slab)
 }
 
 /* treap_count returns the nodes of a treap, or UINT32_MAX if one is not a free extent of this class, out of order, or
- * above its parent in priority. lo and hi bound the order from outside; NULL = open. */
+ * above its parent in priority. lo and hi bound the order from outside. */
 static uint32_t
-treap_count(const kvp_slab_t *slab, uint32_t root, uint32_t class_id, const order_t *lo, const order_t *hi)
+treap_count(const kvp_slab_t *slab, uint32_t root, uint32_t class_id, uint64_t lo, uint64_t hi)
 {
     if (root == KVP_SLAB_NONE) return 0;
     if (!kvp_slab_is_live(slab, root)) return UINT32_MAX;
     const kvp_slab_rec_t *r = kvp_slab_rec(slab, root);
-    const order_t order = order_of(slab, r);
+    const uint64_t order = order_of(slab, r);
     uint32_t fl, sl;
-    class_of(order.capacity, &fl, &sl);
+    class_of(capacity_of(slab, r), &fl, &sl);
     if (kvp_slab_rec_is_allocated(r) || fl * KVP_SLAB_SL_COUNT + sl != class_id) return UINT32_MAX;
-    if ((lo != NULL && !is_before(*lo, order)) || (hi != NULL && !is_before(order, *hi))) return UINT32_MAX;
+    if (order <= lo || order >= hi) return UINT32_MAX;
     if (r->left != KVP_SLAB_NONE && priority_of(r->left) > priority_of(root)) return UINT32_MAX;
     if (r->right != KVP_SLAB_NONE && priority_of(r->right) > priority_of(root)) return UINT32_MAX;
-    uint32_t left = treap_count(slab, r->left, class_id, lo, &order);
-    uint32_t right = treap_count(slab, r->right, class_id, &order, hi);
+    uint32_t left = treap_count(slab, r->left, class_id, lo, order);
+    uint32_t right = treap_count(slab, r->right, class_id, order, hi);
     return left == UINT32_MAX || right == UINT32_MAX ? UINT32_MAX : left + right + 1;
 }
 
@@ -530,7 +525,7 @@ check_index(const kvp_slab_t *slab, uint32_t free_count)
         for (uint32_t sl = 0; sl < KVP_SLAB_SL_COUNT; sl++) {
             uint32_t root = slab->roots[fl][sl];
             if ((root != KVP_SLAB_NONE) != ((slab->sl_map[fl] >> sl & 1) != 0)) return false;
-            uint32_t n = treap_count(slab, root, fl * KVP_SLAB_SL_COUNT + sl, NULL, NULL);
+            uint32_t n = treap_count(slab, root, fl * KVP_SLAB_SL_COUNT + sl, 0, UINT64_MAX);
             if (n == UINT32_MAX) return false;
             found += n;
         }

@@ -93,16 +93,12 @@ may_take(const kvp_evict_t *ev, const kvp_chunk_t *c, uint64_t len)
            c->bytes >= kvp_extent_bytes(len);
 }
 
-typedef struct {
-    kvp_chunk_t *chunk;
-    uint64_t bytes; /* of first victims in the chunk */
-} coldness_t;
-
 /* Where the tenant's first victims are; NULL = in no chunk that may be taken. */
 static kvp_chunk_t *
 coldest_of(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 {
-    coldness_t seen[TAIL_CHUNKS], best = {0};
+    kvp_chunk_t *seen[TAIL_CHUNKS], *best = NULL;
+    uint64_t bytes[TAIL_CHUNKS], most = 0; /* of first victims in the chunks */
     uint32_t n = 0, oid = KVP_OID_NONE;
 
     for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(ev->prot, &t->lru, oid)) != KVP_OID_NONE; left--) {
@@ -111,15 +107,20 @@ coldest_of(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
         uint32_t i = 0;
 
         if (!may_take(ev, c, len)) continue;
-        while (i < n && seen[i].chunk != c)
+        while (i < n && seen[i] != c)
             i++;
         if (i == TAIL_CHUNKS) continue;
-        if (i == n) seen[n++] = (coldness_t){.chunk = c};
-        seen[i].bytes += kvp_slab_len(c->slab, (uint32_t)o->slot);
-        if (seen[i].bytes > best.bytes) best = seen[i];
+        if (i == n) {
+            seen[n] = c;
+            bytes[n++] = 0;
+        }
+        bytes[i] += kvp_slab_len(c->slab, (uint32_t)o->slot);
+        if (bytes[i] <= most) continue;
+        most = bytes[i];
+        best = c;
     }
     kvp_ctx_spend(ev->ctx, TAIL);
-    return best.chunk;
+    return best;
 }
 
 kvp_chunk_t *

@@ -105,14 +105,6 @@ note_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 }
 
 /* ---- objects */
-/* One parsed record. */
-typedef struct {
-    const kvp_jrec_commit_t *rec;
-    const kvp_jrec_place_t *places;
-    const uint8_t *key;
-    const kvp_wire_lineage_t *lineage; /* NULL = none */
-} told_t;
-
 static kvp_chunk_t *
 chunk_at(kvp_master_t *m, const kvp_jrec_place_t *p)
 {
@@ -122,68 +114,72 @@ chunk_at(kvp_master_t *m, const kvp_jrec_place_t *p)
 }
 
 static kvp_err_t
-enter_place(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place_t *p)
+enter_place(kvp_master_t *m, uint32_t oid, const kvp_jrec_commit_t *rec, const kvp_jrec_place_t *p)
 {
     kvp_chunk_t *c = chunk_at(m, p);
     kvp_place_t at;
     kvp_err_t err;
 
     if (c == NULL || p->generation == 0) return KVP_CORRUPT;
-    if (!kvp_enter_chunk(m, c, t->rec->tenant)) return KVP_CORRUPT;
-    err = kvp_enter_place(c, p, t->rec->len, t->rec->key_len, &at);
+    if (!kvp_enter_chunk(m, c, rec->tenant)) return KVP_CORRUPT;
+    err = kvp_enter_place(c, p, rec->len, rec->key_len, &at);
     if (err == KVP_OK)
-        kvp_enter_copy(m, oid, &at, t->rec->len);
+        kvp_enter_copy(m, oid, &at, rec->len);
     else if (c->slab == NULL || kvp_slab_used_bytes(c->slab) == 0)
         kvp_place_chunk_leave(&m->space, c);
     return err == KVP_OK ? KVP_OK : KVP_CORRUPT;
 }
 
 static kvp_err_t
-enter_tier(kvp_master_t *m, uint32_t oid, const told_t *t, const kvp_jrec_place_t *p)
+enter_tier(kvp_master_t *m, uint32_t oid, const kvp_jrec_commit_t *rec, const kvp_jrec_place_t *p)
 {
     kvp_segment_t *g = find_segment(m, p->segment);
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
-    if (g == NULL || !g->is_tier || p->generation != t->rec->version) return KVP_CORRUPT;
+    if (g == NULL || !g->is_tier || p->generation != rec->version) return KVP_CORRUPT;
     if (o->chunk != KVP_OBJ_CHUNK_NONE) {
         o->is_on_tier = kvp_obj_chunk(&m->cat, o)->segment->tier == g;
         return KVP_OK;
     }
-    if (!kvp_enter_may_tier(m, t->rec->tenant, t->rec->len)) return KVP_CORRUPT;
-    kvp_enter_tier(m, oid, g, t->rec->tenant, t->rec->len);
+    if (!kvp_enter_may_tier(m, rec->tenant, rec->len)) return KVP_CORRUPT;
+    kvp_enter_tier(m, oid, g, rec->tenant, rec->len);
     return KVP_OK;
 }
 
 /* A base repeats most objects. */
 static bool
-is_said_already(const kvp_master_t *m, uint32_t oid, const told_t *t)
+is_said_already(const kvp_master_t *m, uint32_t oid, kvp_jrec_any_t *any)
 {
+    const kvp_jrec_commit_t *rec = &any->commit;
+    const kvp_jrec_place_t *said = kvp_jrec_places(any);
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(&m->cat, o, places);
 
-    if (kvp_obj_version(o) != t->rec->version || n + o->is_on_tier != t->rec->places_n ||
-        o->pin != (t->rec->flags & KVP_JREC_PIN))
+    if (kvp_obj_version(o) != rec->version || n + o->is_on_tier != rec->places_n ||
+        o->pin != (rec->flags & KVP_JREC_PIN))
         return false;
     for (uint32_t i = 0; i < n; i++)
-        if (places[i].generation != t->places[i].generation) return false;
-    return o->is_on_tier == 0 || t->places[n].chunk == KVP_JREC_TIER;
+        if (places[i].generation != said[i].generation) return false;
+    return o->is_on_tier == 0 || said[n].chunk == KVP_JREC_TIER;
 }
 
 static kvp_err_t
-check_commit(const kvp_master_t *m, const told_t *t, uint32_t term)
+check_commit(const kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
 {
-    const kvp_jrec_commit_t *rec = t->rec;
-    kvp_digest_t digest = kvp_key_digest(m->ctx.conf.digest_seed, rec->tenant, t->key, rec->key_len);
+    const kvp_jrec_commit_t *rec = &any->commit;
+    const kvp_jrec_place_t *places = kvp_jrec_places(any);
+    const kvp_wire_lineage_t *lineage = kvp_jrec_lineage(any);
+    kvp_digest_t digest = kvp_key_digest(m->ctx.conf.digest_seed, rec->tenant, kvp_jrec_key(any), rec->key_len);
 
     if (!is_of_terms(term, rec->version) || rec->len == 0) return KVP_CORRUPT;
     if ((rec->flags & KVP_JREC_PIN) > KVP_PIN_HARD || (rec->flags & ~(KVP_JREC_PIN | KVP_JREC_LINEAGE)) != 0)
         return KVP_CORRUPT;
-    if (t->lineage != NULL && t->lineage->is_told != 1) return KVP_CORRUPT;
+    if (lineage != NULL && lineage->is_told != 1) return KVP_CORRUPT;
     if (kvp_group_check_named(&rec->group) != KVP_OK) return KVP_CORRUPT;
     for (uint32_t i = 1; i < rec->places_n; i++) /* one copy in a segment */
         for (uint32_t k = 0; k < i; k++)
-            if (t->places[i].segment == t->places[k].segment) return KVP_CORRUPT;
+            if (places[i].segment == places[k].segment) return KVP_CORRUPT;
     return kvp_digest_eq(rec->digest, digest) ? KVP_OK : KVP_CORRUPT;
 }
 
@@ -201,14 +197,14 @@ static kvp_err_t
 apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
 {
     const kvp_jrec_commit_t *rec = &any->commit;
-    const told_t t = {rec, kvp_jrec_places(any), kvp_jrec_key(any), kvp_jrec_lineage(any)};
-    const kvp_entry_t entry = {rec->digest,  t.key,    rec->key_len, rec->flags & KVP_JREC_PIN,
-                               rec->version, rec->sum, t.lineage};
+    const kvp_jrec_place_t *places = kvp_jrec_places(any);
+    const kvp_entry_t entry = {rec->digest,  kvp_jrec_key(any), rec->key_len,         rec->flags & KVP_JREC_PIN,
+                               rec->version, rec->sum,          kvp_jrec_lineage(any)};
     uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
-    kvp_err_t err = check_commit(m, &t, term);
+    kvp_err_t err = check_commit(m, any, term);
 
     if (err != KVP_OK) return err;
-    if (oid != KVP_OID_NONE && is_said_already(m, oid, &t)) return KVP_OK;
+    if (oid != KVP_OID_NONE && is_said_already(m, oid, any)) return KVP_OK;
     if (m->replay.is_anew && !m->replay.is_whole) note_gone(m, rec->digest, rec->version - 1);
     if (oid != KVP_OID_NONE) {
         if (kvp_obj_version(kvp_obj(m->cat.index, oid)) < rec->version)
@@ -217,8 +213,8 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
     }
     oid = kvp_enter_object(m, &entry);
     for (uint32_t i = 0; i < rec->places_n && err == KVP_OK; i++)
-        err = t.places[i].chunk == KVP_JREC_TIER ? enter_tier(m, oid, &t, &t.places[i])
-                                                 : enter_place(m, oid, &t, &t.places[i]);
+        err = places[i].chunk == KVP_JREC_TIER ? enter_tier(m, oid, rec, &places[i])
+                                               : enter_place(m, oid, rec, &places[i]);
     if (err != KVP_OK) {
         kvp_enter_leave(m, oid);
         return err;

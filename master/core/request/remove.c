@@ -63,13 +63,6 @@ refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 }
 
 /* ---- one object */
-typedef struct {
-    bool is_forced;
-    bool heeds_probes; /* HELD also for an object with a fresh probe */
-    bool waits; /* until no lease covers the removed objects */
-    uint32_t segment; /* whose replica goes, of several; 0 = all do */
-} remove_mode_t;
-
 static bool
 is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 {
@@ -80,15 +73,15 @@ is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 }
 
 static kvp_err_t
-may_go(kvp_master_t *m, uint32_t oid, const remove_mode_t *mode)
+may_go(kvp_master_t *m, uint32_t oid, const Kvp__Pb__Remove *ask)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     const kvp_obj_t *unit = kvp_obj(m->cat.index, kvp_victim_unit(&m->cat, oid));
     bool is_held = o->tickets > 0 || kvp_group_is_reserved(&m->cat, o);
 
-    if (!mode->is_forced && is_held && KVP_RULE(TICKET_AGAINST_REMOVAL)) return KVP_HELD;
-    if (!mode->is_forced && kvp_takeover_may_ticket_name(&m->peers, o)) return KVP_RETRY_AFTER;
-    if (!mode->is_forced && mode->heeds_probes && kvp_probe_holds(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
+    if (!ask->force && is_held && KVP_RULE(TICKET_AGAINST_REMOVAL)) return KVP_HELD;
+    if (!ask->force && kvp_takeover_may_ticket_name(&m->peers, o)) return KVP_RETRY_AFTER;
+    if (!ask->force && ask->heeds_probes && kvp_probe_holds(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     return KVP_OK;
 }
@@ -127,13 +120,13 @@ hold_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 }
 
 static kvp_err_t
-remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
+remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const Kvp__Pb__Remove *ask,
            kvp_deferred_t *w)
 {
-    kvp_err_t err = may_go(m, oid, mode);
+    kvp_err_t err = may_go(m, oid, ask);
     bool is_all = true;
 
-    if (err == KVP_OK && mode->segment != 0) err = remove_replica(m, oid, mode->segment, w, &is_all);
+    if (err == KVP_OK && ask->segment != 0) err = remove_replica(m, oid, ask->segment, w, &is_all);
     if (err != KVP_OK || !is_all) return err;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, w);
@@ -174,9 +167,9 @@ is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 
 /* The absent object must neither be read at its old place, nor come back with a node's report. */
 static void
-remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode)
+remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const Kvp__Pb__Remove *ask)
 {
-    revoke_absent(m, t, digest, mode->waits);
+    revoke_absent(m, t, digest, ask->wait);
     hold_unknown(m, digest, is_of_another(m, t, oid) ? version_before(m, oid) : UINT64_MAX);
 }
 
@@ -187,7 +180,6 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__Remove *msg;
     kvp_deferred_t *w = NULL;
     bool is_oneway = (f->hdr.flags & KVP_FRAME_ONEWAY) != 0;
-    remove_mode_t mode;
     kvp_rd_t rd;
     kvp_pb_t pb;
 
@@ -209,16 +201,14 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (!is_oneway) w = kvp_deferred_open(s, &f->hdr, msg->n);
-    mode = (remove_mode_t){
-        .is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait, .segment = msg->segment};
     for (uint32_t i = 0; i < msg->n; i++) {
         uint32_t oid = kvp_objindex_find(m->cat.index, digests[i]);
         kvp_err_t err = KVP_NOT_FOUND;
 
         if (is_there(m, s->tenant, oid))
-            err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
-        else if (mode.segment == 0)
-            remove_absent(m, s->tenant, oid, digests[i], &mode);
+            err = remove_one(m, s->tenant, oid, digests[i], msg, w);
+        else if (msg->segment == 0)
+            remove_absent(m, s->tenant, oid, digests[i], msg);
         if (w != NULL) w->results[i] = err;
     }
     if (w != NULL) kvp_deferred_arm(&m->prot, w, msg->wait);
@@ -305,7 +295,7 @@ job_remove(kvp_master_t *m, kvp_walk_t *job, uint32_t oid, uint32_t *left)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_deferred_t *w = job->deferred;
-    remove_mode_t mode = {.is_forced = job->is_forced, .heeds_probes = job->heeds_probes};
+    Kvp__Pb__Remove ask = KVP__PB__REMOVE__INIT;
     kvp_digest_t digest;
     int is_match;
 
@@ -313,7 +303,9 @@ job_remove(kvp_master_t *m, kvp_walk_t *job, uint32_t oid, uint32_t *left)
     is_match = match_key(m, job->pattern, o, left);
     if (is_match <= 0) return is_match == 0;
     digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, job->tenant->id);
-    if (remove_one(m, job->tenant, oid, digest, &mode, w) == KVP_OK)
+    ask.force = job->is_forced;
+    ask.heeds_probes = job->heeds_probes;
+    if (remove_one(m, job->tenant, oid, digest, &ask, w) == KVP_OK)
         w->removed++;
     else
         w->held++;
