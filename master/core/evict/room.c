@@ -48,97 +48,90 @@ evict_cold(kvp_evict_t *ev, const kvp_segment_t *g, kvp_tenant_t *t, uint64_t *b
     return false;
 }
 
-/* The needs of the first loads, one after another. */
-typedef struct {
-    kvp_evict_t *ev;
-    kvp_segment_t *segment;
-    uint64_t going; /* bytes evicted for loads and not yet assigned to an earlier load */
-    uint32_t left; /* extents that may still be examined */
-} room_t;
-
 static kvp_evict_wish_t
-wish_of(const room_t *r, const kvp_moving_t *mv, kvp_spares_t spares, kvp_tenant_t **tenant_out)
+wish_of(const kvp_evict_t *ev, const kvp_moving_t *mv, kvp_spares_t spares)
 {
     uint32_t oid;
-    const kvp_obj_t *o = kvp_moving_object(r->ev->space, mv, &oid);
+    const kvp_obj_t *o = kvp_moving_object(ev->space, mv, &oid);
 
     if (o == NULL) kvp_panic("a load of an object that is gone");
-    *tenant_out = kvp_obj_tenant(r->ev->cat, o);
-    return (kvp_evict_wish_t){
-        .tenant = *tenant_out, .len = mv->len, .key_len = kvp_obj_key_len(r->ev->cat->index, o), .spares = spares};
+    return (kvp_evict_wish_t){.tenant = kvp_obj_tenant(ev->cat, o),
+                              .over = KVP_OID_NONE,
+                              .len = mv->len,
+                              .key_len = kvp_obj_key_len(ev->cat->index, o),
+                              .spares = spares,
+                              .free_age = UINT32_MAX};
 }
 
+/* Evicts for one load. *going counts the bytes evicted for loads and not yet assigned to an earlier
+ * load, *left the extents that may still be examined. */
 static bool
-evict_for(room_t *r, const kvp_moving_t *mv, kvp_spares_t spares)
+evict_for(kvp_evict_t *ev, kvp_segment_t *g, const kvp_moving_t *mv, kvp_spares_t spares, uint64_t *going,
+          uint32_t *left)
 {
     uint64_t need = kvp_extent_bytes(mv->len), bytes;
-    kvp_tenant_t *t;
-    kvp_evict_wish_t wish = wish_of(r, mv, spares, &t);
+    const kvp_evict_wish_t wish = wish_of(ev, mv, spares);
 
-    while (r->going < need) {
-        if (!evict_cold(r->ev, r->segment, t, &bytes) &&
-            !kvp_evict_in_segment(r->ev, r->segment, &wish, &r->left, &bytes))
-            return false;
-        r->going += bytes;
-        r->segment->room_bytes += bytes;
+    while (*going < need) {
+        if (!evict_cold(ev, g, wish.tenant, &bytes) && !kvp_evict_in_segment(ev, g, &wish, left, &bytes)) return false;
+        *going += bytes;
+        g->room_bytes += bytes;
     }
-    r->going -= need;
+    *going -= need;
     return true;
 }
 
 /* Writes back the oldest objects in the next extents, as many bytes as the first loads need. The
  * search restarts there. */
 static bool
-write_for(room_t *r)
+write_for(kvp_evict_t *ev, kvp_segment_t *g, uint32_t *left)
 {
-    kvp_scan_t begin = r->segment->room_scan;
+    kvp_scan_t begin = g->room_scan;
     uint32_t n = 0;
 
-    r->left = LOOKED_AT;
-    kvp_list_foreach (pos, &r->segment->stages) {
-        kvp_tenant_t *t;
-        kvp_evict_wish_t wish = wish_of(r, kvp_list_entry(pos, kvp_moving_t, link), KVP_SPARES_UNWRITABLE, &t);
+    kvp_list_foreach (pos, &g->stages) {
+        const kvp_evict_wish_t wish = wish_of(ev, kvp_list_entry(pos, kvp_moving_t, link), KVP_SPARES_UNWRITABLE);
         uint64_t bytes;
 
-        if (n == LOADS || !kvp_evict_in_segment(r->ev, r->segment, &wish, &r->left, &bytes)) break;
+        if (n == LOADS || !kvp_evict_in_segment(ev, g, &wish, left, &bytes)) break;
         n++;
     }
-    if (n > 0) r->segment->room_scan = begin;
+    if (n > 0) g->room_scan = begin;
     return n > 0;
 }
 
 static void
 make_room(kvp_evict_t *ev, kvp_segment_t *g)
 {
-    room_t r = {.ev = ev, .segment = g, .left = LOOKED_AT};
-    uint64_t waits_ns = kvp_tier_load_waits_ns(ev->space, g), bytes = g->placed_bytes;
+    uint64_t waits_ns = kvp_tier_load_waits_ns(ev->space, g), bytes = g->placed_bytes, going;
+    uint32_t left = LOOKED_AT;
     kvp_scan_t begin = g->room_scan;
     bool has_found = true;
     uint32_t n = 0;
 
     if (ev->ctx->now_ns < g->room_next_ns || ev->ctx->slice_left == 0 || !KVP_RULE(LOAD_ROOM)) return;
     g->room_bytes = waits_ns > STUCK_NS ? 0 : kvp_min_u64(g->room_bytes, g->retiring_bytes - g->quarantine_bytes);
-    r.going = g->room_bytes;
+    going = g->room_bytes;
     kvp_list_foreach (pos, &g->stages) {
         const kvp_moving_t *mv = kvp_list_entry(pos, kvp_moving_t, link);
 
         bytes += mv->len;
         if (n == LOADS || !kvp_tier_may_place(g, bytes)) break;
-        has_found = evict_for(&r, mv, KVP_SPARES_UNWRITTEN);
+        has_found = evict_for(ev, g, mv, KVP_SPARES_UNWRITTEN, &going, &left);
         if (!has_found) break;
         n++;
     }
-    kvp_ctx_spend(ev->ctx, LOOKED_AT - r.left);
+    kvp_ctx_spend(ev->ctx, LOOKED_AT - left);
     if (has_found || n > 0) return;
     g->room_next_ns = ev->ctx->now_ns + AGAIN_NS;
-    if (r.going > 0) return;
+    if (going > 0) return;
     g->room_scan = begin;
-    r.left = LOOKED_AT;
+    left = LOOKED_AT;
     if (waits_ns > LATE_NS)
-        (void)evict_for(&r, kvp_list_first(&g->stages, kvp_moving_t, link), KVP_SPARES_NONE);
-    else if (write_for(&r))
+        (void)evict_for(ev, g, kvp_list_first(&g->stages, kvp_moving_t, link), KVP_SPARES_NONE, &going, &left);
+    else if (write_for(ev, g, &left))
         g->room_next_ns = ev->ctx->now_ns + WRITTEN_NS;
-    kvp_ctx_spend(ev->ctx, LOOKED_AT - r.left);
+    kvp_ctx_spend(ev->ctx, LOOKED_AT - left);
 }
 
 /* A segment that had a part of the step's budget goes to the end of the order: a segment without

@@ -46,16 +46,6 @@
 #define SAMPLE 64u /* extents of a segment, of which a load takes the cheapest window */
 
 /* ---- windows */
-/* The request for a place. */
-typedef struct {
-    const kvp_attempt_t *attempt; /* NULL: of a load from a tier */
-    uint32_t over; /* the object that the attempt replaces; KVP_OID_NONE = none */
-    uint64_t len;
-    uint16_t key_len;
-    kvp_spares_t spares;
-    uint32_t free_age; /* objects of this age or more are evicted in any case, and cost nothing */
-} wanted_t;
-
 typedef struct {
     kvp_chunk_t *chunk; /* NULL = none */
     uint32_t first, last; /* slots */
@@ -78,7 +68,7 @@ kind_of(const kvp_evict_t *ev, uint32_t unit)
 /* A load spares objects that would be lost: first all unwritten ones, later only those that cannot
  * be written. */
 static bool
-is_spared(const kvp_evict_t *ev, const wanted_t *wanted, const kvp_obj_t *o)
+is_spared(const kvp_evict_t *ev, const kvp_evict_wish_t *wanted, const kvp_obj_t *o)
 {
     if (wanted->spares == KVP_SPARES_NONE || kvp_evict_costs_nothing(ev, o)) return false;
     return wanted->spares == KVP_SPARES_UNWRITTEN || !kvp_evict_can_be_written(ev, o);
@@ -87,7 +77,7 @@ is_spared(const kvp_evict_t *ev, const wanted_t *wanted, const kvp_obj_t *o)
 /* Returns whether an extent may be part of a window. Space that a dead writer might still touch is
  * not promised to any put: no timer limits its return. */
 static bool
-is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
+is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted)
 {
     const kvp_retire_t *r;
     const kvp_obj_t *o;
@@ -132,7 +122,7 @@ age_of(const kvp_evict_t *ev, uint32_t oid)
 /* Returns the cost of a usable extent. The object to be replaced counts as just used: it is evicted
  * only as a last resort. */
 static uint64_t
-cost_of(const kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
+cost_of(const kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted)
 {
     uint32_t oid, age;
 
@@ -157,7 +147,7 @@ fits_between(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
  * shorten drops what the window does not need. A window of nothing but a free extent is none: that
  * the extent is free was no help before, so at least one slot beside it must come free as well. */
 static void
-shorten_window(const kvp_evict_t *ev, window_t *w, const wanted_t *wanted)
+shorten_window(const kvp_evict_t *ev, window_t *w, const kvp_evict_wish_t *wanted)
 {
     while (w->first != w->last) {
         uint32_t next = kvp_slab_next(w->chunk->slab, w->first);
@@ -173,7 +163,7 @@ shorten_window(const kvp_evict_t *ev, window_t *w, const wanted_t *wanted)
  * after and end before the offset `to`; *run is a run that ends at `from`, possibly empty. Returns
  * the slot where the budget ended, with the run that reaches it, or KVP_SLAB_NONE at the end. */
 static uint32_t
-search_runs(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *run,
+search_runs(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const kvp_evict_wish_t *wanted, window_t *run,
             window_t *best)
 {
     window_t w = *run;
@@ -203,7 +193,7 @@ search_runs(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const w
 /* Returns the beginning of the run that reaches slot, as far back as a window ending after slot may
  * need, within *steps extents, which count down. */
 static uint32_t
-run_start(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *steps)
+run_start(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted, uint32_t *steps)
 {
     uint64_t end = kvp_slab_offset(c->slab, slot);
     uint64_t need = kvp_extent_bytes(wanted->len) + kvp_extent_align_bytes(wanted->len);
@@ -225,7 +215,7 @@ takes_windows(const kvp_evict_t *ev, const kvp_chunk_t *c)
 }
 
 static bool
-may_hold(const kvp_evict_t *ev, const kvp_chunk_t *c, const wanted_t *wanted)
+may_hold(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_evict_wish_t *wanted)
 {
     return takes_windows(ev, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
            kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment) &&
@@ -233,7 +223,7 @@ may_hold(const kvp_evict_t *ev, const kvp_chunk_t *c, const wanted_t *wanted)
 }
 
 static bool
-gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
+gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const kvp_evict_wish_t *wanted)
 {
     return victim->long_key_slot != KVP_SLAB_NONE &&
            kvp_slab_len(c->long_keys, victim->long_key_slot) >= kvp_extent_bytes(wanted->key_len);
@@ -241,7 +231,7 @@ gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *
 
 /* The common case: the victim's own extent is enough. */
 static bool
-is_enough(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
+is_enough(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_place_t *victim, const kvp_evict_wish_t *wanted)
 {
     return takes_windows(ev, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
            kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment) &&
@@ -256,7 +246,7 @@ own_extent(kvp_chunk_t *c, const kvp_place_t *victim)
 }
 
 static void
-search_around(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, window_t *best)
+search_around(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted, window_t *best)
 {
     window_t run = {.first = KVP_SLAB_NONE};
     uint32_t from;
@@ -270,7 +260,7 @@ search_around(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t slot, const wanted_t *wa
 
 /* The copy of a victim whose space may serve; the first one where there is none. */
 static kvp_place_t
-copy_for(kvp_evict_t *ev, uint32_t oid, const wanted_t *wanted)
+copy_for(kvp_evict_t *ev, uint32_t oid, const kvp_evict_wish_t *wanted)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(ev->cat, kvp_obj(ev->cat->index, oid), places);
@@ -319,9 +309,9 @@ next_candidate(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t after)
 /* Collects the first candidates whose eviction can help, in the policy's order, up to one that
  * suffices alone. */
 static void
-pick_victims(kvp_evict_t *ev, wanted_t *wanted, picked_t *p)
+pick_victims(kvp_evict_t *ev, kvp_evict_wish_t *wanted, picked_t *p)
 {
-    kvp_tenant_t *t = wanted->attempt->tenant;
+    kvp_tenant_t *t = wanted->tenant;
     uint64_t bytes = 0;
     uint32_t oid = next_candidate(ev, t, KVP_OID_NONE);
     bool is_last = false;
@@ -361,7 +351,7 @@ is_in(const window_t *w, const kvp_place_t *at)
 
 /* Searches around the collected victims; around other objects only while no window is found. */
 static void
-search_around_picked(kvp_evict_t *ev, const picked_t *p, const wanted_t *wanted, window_t *best)
+search_around_picked(kvp_evict_t *ev, const picked_t *p, const kvp_evict_wish_t *wanted, window_t *best)
 {
     for (uint32_t i = 0; i < p->n && (i < p->going || best->chunk == NULL); i++) {
         kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, p->places[i].chunk);
@@ -376,7 +366,7 @@ search_around_picked(kvp_evict_t *ev, const picked_t *p, const wanted_t *wanted,
 }
 
 static void
-search_candidates(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
+search_candidates(kvp_evict_t *ev, kvp_evict_wish_t *wanted, window_t *best)
 {
     picked_t p;
 
@@ -402,7 +392,7 @@ put_work_aside(kvp_evict_t *ev, uint32_t most)
 
 /* A part of the step's work, so that some is left to go through all chunks. */
 static void
-search_oldest(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
+search_oldest(kvp_evict_t *ev, kvp_evict_wish_t *wanted, window_t *best)
 {
     uint32_t kept = put_work_aside(ev, AROUND_WORK);
 
@@ -414,7 +404,7 @@ search_oldest(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
  * restarts in the chunk. The run that reached the slot is not examined again, however long: changes
  * in it show when it is taken. If the run no longer exists, it is rebuilt within the budget. */
 static uint32_t
-scan_from(kvp_evict_t *ev, const kvp_scan_t *scan, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
+scan_from(kvp_evict_t *ev, const kvp_scan_t *scan, kvp_chunk_t *c, const kvp_evict_wish_t *wanted, window_t *run)
 {
     uint32_t slot = scan->slot, back = AROUND_WORK;
 
@@ -429,7 +419,7 @@ scan_from(kvp_evict_t *ev, const kvp_scan_t *scan, kvp_chunk_t *c, const wanted_
 
 /* Continues in the chunk. Returns false if the budget is used up before its end. */
 static bool
-scan_chunk(kvp_evict_t *ev, kvp_scan_t *scan, kvp_chunk_t *c, const wanted_t *wanted, window_t *best)
+scan_chunk(kvp_evict_t *ev, kvp_scan_t *scan, kvp_chunk_t *c, const kvp_evict_wish_t *wanted, window_t *best)
 {
     window_t run = {.first = KVP_SLAB_NONE};
     uint32_t from = scan_from(ev, scan, c, wanted, &run);
@@ -445,7 +435,7 @@ scan_chunk(kvp_evict_t *ev, kvp_scan_t *scan, kvp_chunk_t *c, const wanted_t *wa
 /* Searches all chunks within the step's budget: with all other objects held, the only window may be
  * anywhere. Changes in the searched part count as news, and restart the search. */
 static void
-search_all(kvp_evict_t *ev, kvp_put_key_t *k, const wanted_t *wanted, window_t *best)
+search_all(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_evict_wish_t *wanted, window_t *best)
 {
     if (k->is_scanned) {
         k->is_scanned = false;
@@ -467,7 +457,7 @@ search_all(kvp_evict_t *ev, kvp_put_key_t *k, const wanted_t *wanted, window_t *
 /* The long-key areas of all chunks are full: evicts the oldest object whose key makes room for this
  * one. */
 static void
-search_key(kvp_evict_t *ev, const wanted_t *wanted, window_t *best)
+search_key(kvp_evict_t *ev, const kvp_evict_wish_t *wanted, window_t *best)
 {
     kvp_tenant_t *t = wanted->attempt->tenant;
     uint32_t oid = next_candidate(ev, t, KVP_OID_NONE);
@@ -587,11 +577,12 @@ has_company(const kvp_evict_t *ev, const kvp_tenant_t *t)
 kvp_err_t
 kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    wanted_t wanted = {.attempt = k->attempt,
-                       .over = k->attempt->over,
-                       .len = k->attempt->bytes,
-                       .key_len = kvp_obj_key_len(ev->cat->index, kvp_obj(ev->cat->index, k->oid)),
-                       .free_age = UINT32_MAX};
+    kvp_evict_wish_t wanted = {.attempt = k->attempt,
+                               .tenant = k->attempt->tenant,
+                               .over = k->attempt->over,
+                               .len = k->attempt->bytes,
+                               .key_len = kvp_obj_key_len(ev->cat->index, kvp_obj(ev->cat->index, k->oid)),
+                               .free_age = UINT32_MAX};
     window_t best = {0};
     kvp_err_t err;
 
@@ -608,7 +599,7 @@ kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
     if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(ev, &wanted, &best);
     if (best.chunk == NULL) {
         err = retry_with_more(k);
-        return err == KVP_NO_SPACE && has_company(ev, wanted.attempt->tenant) ? kvp_evacuate_foreign(ev, k) : err;
+        return err == KVP_NO_SPACE && has_company(ev, wanted.tenant) ? kvp_evacuate_foreign(ev, k) : err;
     }
     take_window(ev, k, &best);
     return KVP_OK;
@@ -616,9 +607,9 @@ kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
 
 /* ---- room in one segment, for loads from its tier */
 static bool
-may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_tenant_t *t, const wanted_t *wanted)
+may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_evict_wish_t *wanted)
 {
-    return c->slab != NULL && takes_windows(ev, c) && kvp_place_is_own(c, t) &&
+    return c->slab != NULL && takes_windows(ev, c) && kvp_place_is_own(c, wanted->tenant) &&
            c->bytes >= kvp_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
@@ -639,16 +630,15 @@ is_old_enough(const kvp_evict_t *ev, const kvp_tenant_t *t, const window_t *w)
  * search goes round the segment: with each extent, and each chunk that is passed over, *left counts
  * down. */
 static void
-search_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_tenant_t *t, const wanted_t *wanted, uint32_t *left,
-               window_t *best)
+search_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_evict_wish_t *wanted, uint32_t *left, window_t *best)
 {
     kvp_scan_t *scan = &g->room_scan;
 
-    while (*left > 0 && (best->chunk == NULL || !is_old_enough(ev, t, best)) && ev->ctx->work_left > 0) {
+    while (*left > 0 && (best->chunk == NULL || !is_old_enough(ev, wanted->tenant, best)) && ev->ctx->work_left > 0) {
         kvp_chunk_t *c = &g->chunks[scan->chunk];
         uint32_t kept = put_work_aside(ev, (uint32_t)kvp_min_u64(*left, SAMPLE)), before = ev->ctx->work_left;
 
-        if (!may_load_into(ev, c, t, wanted) || scan_chunk(ev, scan, c, wanted, best)) {
+        if (!may_load_into(ev, c, wanted) || scan_chunk(ev, scan, c, wanted, best)) {
             ev->ctx->work_left -= ev->ctx->work_left > 0;
             scan->chunk = scan->chunk + 1 < g->chunk_n ? scan->chunk + 1 : 0;
             scan->slot = scan->run = KVP_SLAB_NONE;
@@ -691,15 +681,10 @@ bool
 kvp_evict_in_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_evict_wish_t *wish, uint32_t *left,
                      uint64_t *bytes_out)
 {
-    const wanted_t wanted = {.over = KVP_OID_NONE,
-                             .len = wish->len,
-                             .key_len = wish->key_len,
-                             .spares = wish->spares,
-                             .free_age = UINT32_MAX};
     window_t best = {0};
 
     ev->takes = KVP_TAKES_PLAIN;
-    search_segment(ev, g, wish->tenant, &wanted, left, &best);
+    search_segment(ev, g, wish, left, &best);
     if (best.chunk == NULL) return false;
     g->room_scan.run = KVP_SLAB_NONE;
     if (wish->spares == KVP_SPARES_UNWRITABLE)

@@ -16,14 +16,18 @@ typedef enum {
     KVP_SPARES_UNWRITABLE,
 } kvp_spares_t;
 
+/* The request for a place. */
 typedef struct {
-    const kvp_tenant_t *tenant; /* whose chunks are looked at */
+    const kvp_attempt_t *attempt; /* NULL: of a load from a tier */
+    kvp_tenant_t *tenant; /* whose chunks are looked at */
+    uint32_t over; /* the object that the attempt replaces; KVP_OID_NONE = none */
     uint64_t len;
     uint16_t key_len;
     kvp_spares_t spares;
+    uint32_t free_age; /* objects of this age or more are evicted in any case, and cost nothing */
 } kvp_evict_wish_t;
 
-/* kvp_evict_in_segment evicts a window of extents in the segment in which the object fits, the
+/* kvp_evict_in_segment evicts a window of extents in the segment in which a load fits, the
  * oldest of a sample, and only objects without ticket, probe and pin. The search continues where
  * the last one ended, round the segment, and examines at most *left extents, which count down.
  * *bytes_out: the bytes that become free. False: no window. */
