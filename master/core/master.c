@@ -27,7 +27,6 @@
 #include "master/core/protect/group.h"
 #include "master/core/protect/lease.h"
 #include "master/core/protect/pin.h"
-#include "master/core/protect/policy.h"
 #include "master/core/protect/probe.h"
 #include "master/core/protect/protection.h"
 #include "master/core/protect/ticket.h"
@@ -123,7 +122,6 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->cat.index = kvp_objindex_create(conf->secret);
     kvp_objlist_init(&m->prot.pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->cat.index, now_ns);
-    m->prot.policy = &kvp_policy_lru;
     kvp_list_init(&m->peers.seen);
     kvp_list_init(&m->peers.born);
     kvp_list_init(&m->peers.dirty);

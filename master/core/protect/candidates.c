@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Candidates for eviction, and their order. An evictable object is on one list: its tenant's, which
- * the policy orders; or, while the node of its segment does not answer orders, the segment's own;
+ * is in the order of uses (LRU); or, while the node of its segment does not answer orders, the segment's own;
  * or, while a probe protects it, one of probe.c's, so that searches for the oldest object do not
  * meet it repeatedly. Softly pinned objects have a list that comes after all these. Hard-pinned
  * objects are on none. A group is on a list by one of its members: group.c.
@@ -25,7 +25,38 @@
 #include "proto/wire.h"
 
 #define COLD_SHARE 8u /* of a tenant's memory */
+#define BACK_STEPS 8u /* objects that a returning one is compared with */
 
+/* ---- a list in the order of uses */
+static void
+push_used(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
+{
+    kvp_objlist_remove(ix, list, oid);
+    kvp_obj_touch(ix, kvp_obj(ix, oid));
+    kvp_objlist_push_young(ix, list, oid);
+}
+
+/* Returns an object without a use since to the place of its last use, or near to it. The object was
+ * parked as one of the oldest, so older ones on the list came back as well, a short while ago. */
+static void
+push_back(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
+{
+    uint32_t age = kvp_obj_age(ix, kvp_obj(ix, oid)), older = KVP_OID_NONE, next = list->oldest;
+
+    for (uint32_t n = 0; n < BACK_STEPS && next != KVP_OID_NONE && kvp_obj_age(ix, kvp_obj(ix, next)) > age; n++) {
+        older = next;
+        next = kvp_obj(ix, next)->next;
+    }
+    kvp_objlist_push_behind(ix, list, older, oid);
+}
+
+static uint32_t
+next_oldest(kvp_objindex_t *ix, const kvp_objlist_t *list, uint32_t after)
+{
+    return after == KVP_OID_NONE ? list->oldest : kvp_obj(ix, after)->next;
+}
+
+/* ---- the lists */
 static kvp_objlist_t *
 list_of(kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -79,7 +110,7 @@ take_off(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t oid)
 
     if (o->list == KVP_OBJLIST_LRU) leave_ahead(prot, oid);
     if (o->list == KVP_OBJLIST_COLD) kvp_obj_tenant(prot->cat, o)->cold_bytes -= kvp_victim_bytes(prot, oid);
-    prot->policy->removed(prot->cat->index, list, oid);
+    kvp_objlist_remove(prot->cat->index, list, oid);
 }
 
 static bool
@@ -89,7 +120,7 @@ is_pinned_hard(const kvp_obj_t *o, const kvp_member_t *mb)
     return mb->group->pinned_n[KVP_PIN_HARD] > 0;
 }
 
-/* The list on which the policy orders a unit; NULL = it is no victim at all. */
+/* The list of a unit in the order of uses; NULL = it is no victim at all. */
 static kvp_objlist_t *
 home_of(kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -142,13 +173,13 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
 
     if (o->list == KVP_OBJLIST_COLD && o->is_asking_counted != 0 && KVP_RULE(LOADED_IS_COLD)) {
         o->is_asking_counted = 0; /* the read that caused the load */
-        prot->policy->used(prot->cat->index, &kvp_obj_tenant(prot->cat, o)->cold, unit);
+        push_used(prot->cat->index, &kvp_obj_tenant(prot->cat, o)->cold, unit);
         return;
     }
     kvp_victim_removed(prot, unit);
     o->is_asking_counted = 0;
     if (home != NULL)
-        prot->policy->used(prot->cat->index, home, unit);
+        push_used(prot->cat->index, home, unit);
     else if (kvp_obj_is_on_tier_alone(prot->cat, o))
         o->is_used_since = 1; /* its last use in memory decides its place there: kvp_victim_loaded */
     else
@@ -169,7 +200,7 @@ kvp_victim_bytes(const kvp_protect_t *prot, uint32_t unit)
 void
 kvp_victim_back(kvp_protect_t *prot, uint32_t oid)
 {
-    prot->policy->back(prot->cat->index, home_of(prot, kvp_obj(prot->cat->index, oid)), oid);
+    push_back(prot->cat->index, home_of(prot, kvp_obj(prot->cat->index, oid)), oid);
 }
 
 /* ---- objects loaded from a tier
@@ -200,7 +231,7 @@ kvp_victim_loaded(kvp_protect_t *prot, uint32_t oid)
         return;
     }
     o->is_asking_counted = 1;
-    prot->policy->used(prot->cat->index, &t->cold, oid);
+    push_used(prot->cat->index, &t->cold, oid);
     t->cold_bytes += kvp_victim_bytes(prot, oid);
 }
 
@@ -227,7 +258,7 @@ kvp_victim_age(const kvp_protect_t *prot, uint32_t unit)
 uint32_t
 kvp_victim_cold(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
 {
-    uint32_t oid = after == KVP_OID_NONE ? t->cold.oldest : kvp_obj(prot->cat->index, after)->next;
+    uint32_t oid = next_oldest(prot->cat->index, &t->cold, after);
 
     return oid == KVP_OID_NONE || is_kept(prot, kvp_obj(prot->cat->index, oid)) ? KVP_OID_NONE : oid;
 }
@@ -264,7 +295,7 @@ uint32_t
 kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after)
 {
     for (;;) {
-        uint32_t oid = prot->policy->victim(prot->cat->index, list, after);
+        uint32_t oid = next_oldest(prot->cat->index, list, after);
 
         if (oid == KVP_OID_NONE || !is_kept(prot, kvp_obj(prot->cat->index, oid))) return oid;
         if (prot->ctx->work_left == 0) return KVP_OID_NONE;

@@ -12,7 +12,6 @@
 #include "master/core/catalog/catalog.h"
 #include "master/core/catalog/index.h"
 #include "master/core/log/journal.h"
-#include "master/core/protect/policy.h"
 #include "master/core/session/peers.h"
 
 #define KVP_PROBE_TICK_NS KVP_MS(100)
@@ -42,7 +41,6 @@ typedef struct kvp_protect {
     kvp_catalog_t *cat;
     kvp_sessions_t *peers;
 
-    const kvp_policy_ops_t *policy;
     kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */
     kvp_probes_t probes;
 

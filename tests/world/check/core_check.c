@@ -389,8 +389,7 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
 {
     uint64_t n = 0, age = UINT64_MAX;
 
-    for (uint32_t oid = m->prot.policy->victim(m->cat.index, list, KVP_OID_NONE); oid != KVP_OID_NONE && n <= list->n;
-         oid = m->prot.policy->victim(m->cat.index, list, oid)) {
+    for (uint32_t oid = list->oldest; oid != KVP_OID_NONE && n <= list->n; oid = kvp_obj(m->cat.index, oid)->next) {
         const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
         /* Those that were parked do not come back in order. */
