@@ -11,7 +11,6 @@
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/lease.h"
-#include "master/core/recovery/enter.h"
 #include "master/core/recovery/state.h"
 #include "master/core/space/drop.h"
 
@@ -97,20 +96,4 @@ kvp_told_make_way(kvp_master_t *m, const kvp_told_t *t)
         kvp_attempt_void(&m->puts, a, is_same ? KVP_ALREADY : KVP_COLLISION);
     }
     return NULL;
-}
-
-uint32_t
-kvp_told_enter(kvp_master_t *m, const kvp_told_t *t)
-{
-    const kvp_entry_t entry = {
-        .digest = t->desc.digest,
-        .key = t->key,
-        .key_len = t->desc.key_len,
-        .pin = t->desc.flags & KVP_DESC_PIN,
-        .version = t->desc.version,
-        .sum = t->desc.sum,
-        .lineage = t->lineage,
-    };
-
-    return kvp_enter_object(m, &entry);
 }

@@ -26,10 +26,9 @@ typedef struct {
  * existed, or was being put, the other was refused. kvp_told_make_way removes older or unfinished
  * objects from the index. An upsert of the key under way stays, to replace the reported object: it
  * is returned (kvp_attempt_stage), else NULL. A put under way is one of a committed key now: its
- * client asks again, and gets ALREADY. kvp_told_enter makes the object, without a place. */
+ * client asks again, and gets ALREADY. */
 bool kvp_told_is_of_key(const kvp_master_t *m, const kvp_told_t *t);
 bool kvp_told_is_wanted(kvp_master_t *m, const kvp_segment_t *g, const kvp_told_t *t, uint32_t *joins_out);
 kvp_attempt_t *kvp_told_make_way(kvp_master_t *m, const kvp_told_t *t);
-uint32_t kvp_told_enter(kvp_master_t *m, const kvp_told_t *t);
 
 #endif

@@ -198,8 +198,11 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
 {
     const kvp_jrec_commit_t *rec = &any->commit;
     const kvp_jrec_place_t *places = kvp_jrec_places(any);
-    const kvp_entry_t entry = {rec->digest,  kvp_jrec_key(any), rec->key_len,         rec->flags & KVP_JREC_PIN,
-                               rec->version, rec->sum,          kvp_jrec_lineage(any)};
+    const kvp_desc_t desc = {.digest = rec->digest,
+                             .version = rec->version,
+                             .sum = rec->sum,
+                             .key_len = rec->key_len,
+                             .flags = rec->flags & KVP_JREC_PIN};
     uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
     kvp_err_t err = check_commit(m, any, term);
 
@@ -211,7 +214,7 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
             note_gone(m, rec->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)));
         kvp_enter_leave(m, oid);
     }
-    oid = kvp_enter_object(m, &entry);
+    oid = kvp_enter_object(m, &desc, kvp_jrec_key(any), kvp_jrec_lineage(any));
     for (uint32_t i = 0; i < rec->places_n && err == KVP_OK; i++)
         err = places[i].chunk == KVP_JREC_TIER ? enter_tier(m, oid, rec, &places[i])
                                                : enter_place(m, oid, rec, &places[i]);

@@ -16,17 +16,17 @@
 #include "master/core/space/tiered.h"
 
 uint32_t
-kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry)
+kvp_enter_object(kvp_master_t *m, const kvp_desc_t *desc, const uint8_t *key, const kvp_wire_lineage_t *lineage)
 {
-    uint32_t oid = kvp_objindex_make(m->cat.index, entry->digest, entry->key, entry->key_len, entry->lineage);
+    uint32_t oid = kvp_objindex_make(m->cat.index, desc->digest, key, desc->key_len, lineage);
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
-    kvp_objindex_link(m->cat.index, oid, entry->digest);
-    o->generation = entry->version;
-    o->sum = entry->sum;
+    kvp_objindex_link(m->cat.index, oid, desc->digest);
+    o->generation = desc->version;
+    o->sum = desc->sum;
     o->state = KVP_OBJ_COMMITTED;
     o->attempt = KVP_NONE;
-    o->pin = entry->pin & 3u;
+    o->pin = desc->flags & KVP_DESC_PIN;
     m->ctx.st.objects++;
     m->ctx.st.adopted++;
     return oid;

@@ -7,28 +7,21 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "proto/jrec.h"
+#include "proto/segfmt.h"
 #include "proto/wire.h"
 
 typedef struct kvp_master kvp_master_t;
 
-typedef struct {
-    kvp_digest_t digest;
-    const uint8_t *key;
-    uint16_t key_len;
-    uint8_t pin;
-    uint64_t version;
-    uint64_t sum;
-    const kvp_wire_lineage_t *lineage; /* NULL = none, or unknown: descriptors have no lineage */
-} kvp_entry_t;
-
-/* kvp_enter_object makes an object, committed and in the index, without a place; returns its oid.
+/* kvp_enter_object makes an object, committed and in the index, without a place; returns its oid. Of
+ * the descriptor it reads only digest, key_len, version, sum and pin. lineage NULL = none, or unknown.
  * kvp_enter_copy: a copy in the extent, which is allocated, with that many bytes of payload.
  * kvp_enter_tier: it is on that tier only. kvp_enter_may_tier: false with too many tenants, or for
  * an impossible length. kvp_enter_chunk: the chunk is the tenant's now; false if it is another's,
  * or with too many tenants. kvp_enter_name sets the tenant's name, if unknown and matching its
  * number, and records it in the log. kvp_enter_leave removes an object again while its allocators
  * are open (kvp_slab_create_open). */
-uint32_t kvp_enter_object(kvp_master_t *m, const kvp_entry_t *entry);
+uint32_t kvp_enter_object(kvp_master_t *m, const kvp_desc_t *desc, const uint8_t *key,
+                          const kvp_wire_lineage_t *lineage);
 void kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len);
 bool kvp_enter_may_tier(const kvp_master_t *m, uint32_t tenant, uint64_t len);
 void kvp_enter_tier(kvp_master_t *m, uint32_t oid, kvp_segment_t *g, uint32_t tenant, uint64_t len);

@@ -344,7 +344,7 @@ enter_record(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_pla
 {
     const kvp_wire_group_t group = group_of(t);
     kvp_attempt_t *replacement = kvp_told_make_way(m, t);
-    uint32_t oid = kvp_told_enter(m, t);
+    uint32_t oid = kvp_enter_object(m, &t->desc, t->key, t->lineage);
 
     enter_copy(m, c, t, at, oid);
     if (kvp_group_is_named(&group)) adopt_in_group(m, c->tenant, oid, &group);

@@ -72,7 +72,7 @@ adopt_told(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
     if (!kvp_enter_may_tier(m, told->desc.tenant, told->desc.len) || !kvp_told_is_of_key(m, told)) return false;
     if (!kvp_told_is_wanted(m, t, told, &oid) || oid != KVP_OID_NONE) return false;
     replacement = kvp_told_make_way(m, told);
-    oid = kvp_told_enter(m, told);
+    oid = kvp_enter_object(m, &told->desc, told->key, told->lineage);
     kvp_enter_tier(m, oid, t, told->desc.tenant, told->desc.len);
     kvp_victim_used(&m->prot, oid);
     kvp_obj(m->cat.index, oid)->is_used_since = 0; /* it has no use yet */

@@ -383,7 +383,7 @@ is_soft(const kvp_master_t *m, const kvp_obj_t *o)
     return mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 }
 
-/* Counts what is on a list that the policy orders. */
+/* Counts the objects on a list that is in the order of uses. */
 static const char *
 check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
 {
