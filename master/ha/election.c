@@ -35,7 +35,7 @@ enum { ASK_GRANT, ASK_REGISTER, ASK_READ, ASK_CAMPAIGN, ASK_TERM, ASK_INSYNC, AS
 static void
 key_of(const kvp_election_t *e, const char *name, char key[KVP_ETCD_KEY_MAX + 1])
 {
-    snprintf(key, KVP_ETCD_KEY_MAX + 1, "/kvpool/%s/%s", e->conf.cluster, name);
+    snprintf(key, KVP_ETCD_KEY_MAX + 1, "/kvpool/%s/%s", e->cluster, name);
 }
 
 static void
@@ -157,7 +157,7 @@ add_all(kvp_election_set_t *to, const kvp_election_set_t *from)
 static uint64_t
 ttl_ns(const kvp_election_t *e)
 {
-    return e->conf.ttl_s * S;
+    return e->ttl_s * S;
 }
 
 static uint64_t
@@ -235,10 +235,10 @@ add_compare(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, bool i
     c->revision = revision;
 }
 
-static kvp_etcd_write_t *
+static kvp_etcd_kv_t *
 add_write(const kvp_election_t *e, kvp_etcd_op_t *op, const char *name, int64_t lease)
 {
-    kvp_etcd_write_t *w = &op->writes[op->writes_n++];
+    kvp_etcd_kv_t *w = &op->writes[op->writes_n++];
 
     key_of(e, name, w->key);
     w->lease = lease;
@@ -256,12 +256,12 @@ ask_register(kvp_election_t *e)
 {
     kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_REGISTER);
     char name[KVP_ELECTION_ID_MAX + 16];
-    kvp_etcd_write_t *w;
+    kvp_etcd_kv_t *w;
     size_t len;
 
-    snprintf(name, sizeof name, "masters/%s", e->conf.self.id);
+    snprintf(name, sizeof name, "masters/%s", e->self.id);
     w = add_write(e, op, name, e->lease);
-    format_master(&e->conf.self, e->log_term, w->value, sizeof w->value);
+    format_master(&e->self, e->log_term, w->value, sizeof w->value);
     len = strlen(w->value);
     e->asked_listing = wanted_listing(e);
     if (!e->is_ready) snprintf(w->value + len, sizeof w->value - len, " reading=1");
@@ -278,14 +278,14 @@ static void
 ask_campaign(kvp_election_t *e)
 {
     kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_CAMPAIGN);
-    kvp_etcd_write_t *w;
+    kvp_etcd_kv_t *w;
 
     if (KVP_RULE(CAMPAIGN_IF_ABSENT)) {
         add_compare(e, op, "leader", false, 0);
         add_compare(e, op, "term", true, e->term_revision); /* the candidacy belongs to this term */
     }
     w = add_write(e, op, "leader", e->lease);
-    format_master(&e->conf.self, 0, w->value, sizeof w->value);
+    format_master(&e->self, 0, w->value, sizeof w->value);
 }
 
 /* Returns the highest used term: of etcd's key, and of the logs of the registered masters. */
@@ -309,14 +309,14 @@ ask_term(kvp_election_t *e)
     kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_TERM);
     const kvp_election_pool_t *pool = e->pool.is_known ? &e->pool : &e->own_pool;
     kvp_election_set_t self = {.n = 1};
-    kvp_etcd_write_t *w;
+    kvp_etcd_kv_t *w;
 
     e->own_term = 1 + highest_term(e);
     e->term_before = e->term;
     /* A master elected again before it has led may be a member only of a set of its own making. */
     e->is_unsafe |= e->insync.is_unsafe;
-    e->is_unsafe |= e->insync.n > 0 && (e->is_doubted || !kvp_election_set_has(&e->insync, e->conf.self.id));
-    memcpy(self.ids[0], e->conf.self.id, sizeof self.ids[0]);
+    e->is_unsafe |= e->insync.n > 0 && (e->is_doubted || !kvp_election_set_has(&e->insync, e->self.id));
+    memcpy(self.ids[0], e->self.id, sizeof self.ids[0]);
     self.is_unsafe = e->is_unsafe;
     add_compare(e, op, "leader", false, e->own_revision);
     add_compare(e, op, "term", true, e->term_revision);
@@ -327,7 +327,7 @@ ask_term(kvp_election_t *e)
     w = add_write(e, op, "insync", 0);
     format_set(&self, w->value, sizeof w->value);
     w = add_write(e, op, "leader", e->lease);
-    format_master(&e->conf.self, e->own_term, w->value, sizeof w->value);
+    format_master(&e->self, e->own_term, w->value, sizeof w->value);
     w = add_write(e, op, "pool", 0);
     format_pool(pool, w->value, sizeof w->value);
     e->wanted_insync = self;
@@ -337,7 +337,7 @@ static void
 ask_insync(kvp_election_t *e)
 {
     kvp_etcd_op_t *op = begin_op(e, KVP_ETCD_TXN, ASK_INSYNC);
-    kvp_etcd_write_t *w;
+    kvp_etcd_kv_t *w;
 
     if (KVP_RULE(SET_IF_LEADER)) {
         add_compare(e, op, "leader", false, e->own_revision);
@@ -373,7 +373,7 @@ is_member_reading(const kvp_election_t *e)
 static bool
 may_campaign(const kvp_election_t *e)
 {
-    bool is_member = e->insync.n == 0 || (kvp_election_set_has(&e->insync, e->conf.self.id) && !e->is_doubted);
+    bool is_member = e->insync.n == 0 || (kvp_election_set_has(&e->insync, e->self.id) && !e->is_doubted);
     bool has_pool = e->pool.is_known || e->own_pool.is_known;
     uint64_t wait_ns = (is_member || !KVP_RULE(MEMBERS_FIRST)) && has_pool ? 0 : ttl_ns(e);
 
@@ -387,7 +387,7 @@ take_next_step(kvp_election_t *e)
 {
     if (e->op_state != KVP_ELECTION_IDLE || e->now_ns < e->again_ns) return;
     if (e->lease == 0) {
-        begin_op(e, KVP_ETCD_GRANT, ASK_GRANT)->ttl_s = e->conf.ttl_s;
+        begin_op(e, KVP_ETCD_GRANT, ASK_GRANT)->ttl_s = e->ttl_s;
         return;
     }
     if (e->role == KVP_ELECTION_RESIGNS)
@@ -416,11 +416,14 @@ renew_lease(kvp_election_t *e)
 }
 
 void
-kvp_election_init(kvp_election_t *e, const kvp_election_conf_t *conf, uint64_t now_ns)
+kvp_election_init(kvp_election_t *e, const char *cluster, const kvp_election_master_t *self, uint32_t ttl_s,
+                  uint64_t seed, uint64_t now_ns)
 {
     memset(e, 0, sizeof *e);
-    e->conf = *conf;
-    e->rng = conf->seed | 1;
+    snprintf(e->cluster, sizeof e->cluster, "%s", cluster);
+    e->self = *self;
+    e->ttl_s = ttl_s;
+    e->rng = seed | 1;
     e->now_ns = now_ns;
 }
 
@@ -503,7 +506,7 @@ static bool
 is_ours(const kvp_election_t *e)
 {
     return e->leader_revision != 0 && e->lease != 0 && e->leader_lease == e->lease &&
-           strcmp(e->leader.id, e->conf.self.id) == 0;
+           strcmp(e->leader.id, e->self.id) == 0;
 }
 
 static void
@@ -538,8 +541,7 @@ look_for_twin(kvp_election_t *e)
     bool has_twin = false;
 
     for (uint32_t i = 0; i < e->masters_n && e->listing == KVP_ELECTION_UNLISTED; i++)
-        has_twin |=
-            strcmp(e->masters[i].id, e->conf.self.id) == 0 && strcmp(e->masters[i].address, e->conf.self.address) != 0;
+        has_twin |= strcmp(e->masters[i].id, e->self.id) == 0 && strcmp(e->masters[i].address, e->self.address) != 0;
     e->twin_ns = !has_twin ? 0 : e->twin_ns != 0 ? e->twin_ns : e->now_ns;
 }
 
@@ -597,7 +599,7 @@ took_term(kvp_election_t *e, const kvp_etcd_answer_t *answer)
     e->insync = e->wanted_insync;
     e->insync_revision = answer->revision;
     e->asked_insync.n = 0;
-    e->leader = e->conf.self;
+    e->leader = e->self;
     e->leader_term = e->own_term;
     e->elections++;
 }

@@ -60,12 +60,7 @@ typedef struct {
     char cluster[KVP_ELECTION_CLUSTER_MAX + 1];
     kvp_election_master_t self;
     uint32_t ttl_s;
-    uint64_t seed; /* of the chance by which candidates wait */
-} kvp_election_conf_t;
-
-typedef struct {
-    kvp_election_conf_t conf;
-    uint64_t rng;
+    uint64_t rng; /* of the chance by which candidates wait */
     uint64_t now_ns;
     kvp_election_role_t role;
     kvp_etcd_op_t op; /* the request under way, or the last one */
@@ -115,12 +110,13 @@ typedef struct {
     uint64_t elections; /* that we won */
 } kvp_election_t;
 
-/* pool is ours, from the data directory; is_known false: there is none yet, and with the first term
- * *pool is written (made up). */
-void kvp_election_init(kvp_election_t *e, const kvp_election_conf_t *conf, uint64_t now_ns);
+/* kvp_election_init copies the cluster's name and our own registration. */
+void kvp_election_init(kvp_election_t *e, const char *cluster, const kvp_election_master_t *self, uint32_t ttl_s,
+                       uint64_t seed, uint64_t now_ns);
 
 /* kvp_election_ready: the log is read, or not any more; its term and the pool that it is of.
- * is_doubted: its end may be missing. */
+ * is_doubted: its end may be missing. The pool comes from the data directory. is_known false: there
+ * is none yet, and with the first term *pool is written (made up). */
 void kvp_election_ready(kvp_election_t *e, bool is_ready, bool is_doubted, uint32_t log_term,
                         const kvp_election_pool_t *pool);
 /* kvp_election_tick advances the clock. kvp_election_changed: etcd's keys may have changed.

@@ -32,6 +32,7 @@ typedef struct {
     char value[KVP_ETCD_VALUE_MAX + 1]; /* text */
     int64_t create_revision, mod_revision;
     int64_t lease; /* 0 = none */
+    bool is_removal; /* of a write, which has no revisions */
 } kvp_etcd_kv_t;
 
 typedef struct {
@@ -41,20 +42,13 @@ typedef struct {
 } kvp_etcd_compare_t;
 
 typedef struct {
-    char key[KVP_ETCD_KEY_MAX + 1];
-    char value[KVP_ETCD_VALUE_MAX + 1];
-    int64_t lease; /* 0 = none */
-    bool is_removal;
-} kvp_etcd_write_t;
-
-typedef struct {
     kvp_etcd_kind_t kind;
     uint64_t id; /* the caller's: repeated in the answer */
     int64_t lease;
     uint32_t ttl_s;
     uint32_t compares_n, writes_n;
     kvp_etcd_compare_t compares[KVP_ETCD_COMPARES_MAX];
-    kvp_etcd_write_t writes[KVP_ETCD_WRITES_MAX];
+    kvp_etcd_kv_t writes[KVP_ETCD_WRITES_MAX];
 } kvp_etcd_op_t;
 
 typedef struct kvp_etcd_answer {

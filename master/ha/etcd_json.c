@@ -90,7 +90,7 @@ put_txn(kvp_jsonw_t *w, const kvp_etcd_op_t *op)
     kvp_jsonw_close(w, ']');
     kvp_jsonw_open(w, "success", '[');
     for (uint32_t i = 0; i < op->writes_n; i++) {
-        const kvp_etcd_write_t *write = &op->writes[i];
+        const kvp_etcd_kv_t *write = &op->writes[i];
 
         kvp_jsonw_open(w, NULL, '{');
         kvp_jsonw_open(w, write->is_removal ? "request_delete_range" : "request_put", '{');

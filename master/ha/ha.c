@@ -540,17 +540,16 @@ kvp_ha_core(const kvp_ha_t *ha)
 kvp_err_t
 kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
 {
-    kvp_election_conf_t conf = {.ttl_s = ha->conf.ttl_s, .seed = kvp_random_u64()};
+    kvp_election_master_t self = {.is_reading = false};
     char prefix[KVP_ELECTION_CLUSTER_MAX + 16];
     kvp_err_t err;
 
     ha->core = NULL; /* the server owns it */
     ha->uv = ha->sender.uv = uv;
-    snprintf(conf.cluster, sizeof conf.cluster, "%s", ha->conf.cluster);
-    snprintf(conf.self.id, sizeof conf.self.id, "%s", ha->conf.ident->id);
-    snprintf(conf.self.address, sizeof conf.self.address, "%s", address);
-    snprintf(conf.self.http, sizeof conf.self.http, "%s", http);
-    kvp_election_init(&ha->election, &conf, kvp_boot_ns());
+    snprintf(self.id, sizeof self.id, "%s", ha->conf.ident->id);
+    snprintf(self.address, sizeof self.address, "%s", address);
+    snprintf(self.http, sizeof self.http, "%s", http);
+    kvp_election_init(&ha->election, ha->conf.cluster, &self, ha->conf.ttl_s, kvp_random_u64(), kvp_boot_ns());
     kvp_election_above(&ha->election, ha->conf.ident->is_new ? ha->conf.ident->term - 1 : ha->conf.ident->term);
     ha->timer.data = ha->news.data = ha;
     uv_timer_init(uv, &ha->timer);
@@ -632,7 +631,7 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
     kvp_master_stats(kvp_ha_core_of(ha), &st);
     memset(out, 0, sizeof *out);
     snprintf(out->role, sizeof out->role, "%s", kvp_ha_role(ha, &out->term));
-    out->self = e->conf.self;
+    out->self = e->self;
     if (ha->state == KVP_HA_LEADS ? ha->act_until_ns != 0 : kvp_election_knows_leader(e, now_ns))
         out->leader = e->leader;
     memcpy(out->masters, e->masters, sizeof out->masters);

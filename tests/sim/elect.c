@@ -340,17 +340,15 @@ id_of(uint32_t i)
 static void
 begin(world_t *w, uint32_t i)
 {
-    kvp_election_conf_t conf = {.ttl_s = TTL_S, .seed = w->seed + i + 1};
+    kvp_election_master_t self = {.address = "h:1"};
     master_t *m = &w->m[i];
 
-    strcpy(conf.cluster, "t");
-    strcpy(conf.self.id, id_of(i));
-    strcpy(conf.self.address, "h:1");
+    strcpy(self.id, id_of(i));
     m->life++;
     m->leads = false;
     m->fed_term = m->level_term = 0;
     memset(&m->insync, 0, sizeof m->insync);
-    kvp_election_init(&m->e, &conf, w->now);
+    kvp_election_init(&m->e, "t", &self, TTL_S, w->seed + i + 1, w->now);
     m->up_ns = w->now;
 }
 
@@ -427,7 +425,7 @@ acknowledge(world_t *w, master_t *m)
     uint64_t have;
 
     kvp_election_insync(&m->e, &members);
-    have = kvp_insync_all_have(&m->insync, &members, m->e.conf.self.id);
+    have = kvp_insync_all_have(&m->insync, &members, m->e.self.id);
     for (; m->acked < m->len && m->acked < have; m->acked++)
         w->acked[w->acked_n++] = m->log[m->acked];
 }

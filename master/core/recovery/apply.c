@@ -51,23 +51,20 @@ find_segment(kvp_master_t *m, uint32_t number)
 static kvp_err_t
 apply_segment(kvp_master_t *m, const kvp_jrec_segment_t *rec)
 {
-    const kvp_segment_new_t like = {
-        .id = rec->number,
-        .uuid = rec->uuid,
-        .epoch = rec->epoch,
-        .size_bytes = rec->size_bytes,
-        .chunk_bytes = rec->chunk_bytes,
-        .name = rec->name,
-        .host_id = rec->host_id,
-        .is_tier = rec->chunk_bytes == 0,
-    };
     kvp_segment_t *g = find_segment(m, rec->number);
+    Kvp__Pb__Mount like = KVP__PB__MOUNT__INIT;
 
+    like.uuid = (ProtobufCBinaryData){sizeof rec->uuid, (uint8_t *)rec->uuid};
+    like.epoch = rec->epoch;
+    like.size_bytes = rec->size_bytes;
+    like.chunk_bytes = rec->chunk_bytes;
+    like.name = (char *)rec->name;
+    like.is_tier = rec->chunk_bytes == 0;
     if (g != NULL && memcmp(g->uuid, rec->uuid, sizeof g->uuid) != 0) return KVP_CORRUPT;
     if (g == NULL) {
         if (rec->number <= m->cat.segment_seq || kvp_segment_refusal(&like) != NULL) return KVP_CORRUPT;
         if (m->cat.chunks_n + kvp_segment_chunk_n(&like) > KVP_POOL_CHUNKS_MAX) return KVP_CORRUPT;
-        g = kvp_segment_make(&m->space, &like);
+        g = kvp_segment_make(&m->space, rec->number, &like, rec->host_id);
         g->is_restored = true;
         kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
     }

@@ -58,25 +58,9 @@ find_uuid(const kvp_master_t *m, const uint8_t *uuid)
     return NULL;
 }
 
-static kvp_segment_new_t
-told_by(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
-{
-    return (kvp_segment_new_t){
-        .uuid = msg->uuid.data,
-        .epoch = msg->epoch,
-        .size_bytes = msg->size_bytes,
-        .chunk_bytes = msg->chunk_bytes,
-        .name = msg->name,
-        .host_id = s->host_id,
-        .is_tier = msg->is_tier,
-    };
-}
-
 static const char *
-mount_refusal(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
+mount_refusal(const Kvp__Pb__Mount *msg)
 {
-    const kvp_segment_new_t like = told_by(s, msg);
-
     if (msg->name[0] == '\0' || strlen(msg->name) > KVP_NAME_MAX) return "bad segment name";
     if (msg->uuid.len != UUID_BYTES) return "uuid is not 16 bytes";
     if (msg->is_tier != kvp_tier_is_name(msg->name))
@@ -85,7 +69,7 @@ mount_refusal(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
     if (strlen(msg->addr) > 319 || strlen(msg->unix_path) > 107 || strlen(msg->transports) > KVP_NAME_MAX)
         return "address is too long";
     if (msg->term > KVP_TERM_MAX || msg->mounted_term > msg->term) return "no such term";
-    return kvp_segment_refusal(&like);
+    return kvp_segment_refusal(msg);
 }
 
 static void
@@ -120,7 +104,6 @@ had_bad_report(const kvp_master_t *m, const uint8_t *uuid)
 static void
 mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
-    const kvp_segment_new_t like = told_by(s, msg);
     kvp_segment_t *old = find_name(m, msg->name), *g;
     bool is_older =
         (msg->mounted_term != 0 && msg->mounted_term < m->ctx.term) || kvp_report_was_cut(m, msg->uuid.data);
@@ -132,7 +115,7 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
         return;
     }
     if (old != NULL) kvp_segment_drop(m, old);
-    g = kvp_segment_make(&m->space, &like);
+    g = kvp_segment_make(&m->space, 0, msg, s->host_id);
     g->mounted_term = is_believed ? msg->mounted_term : m->ctx.term;
     kvp_record_segment(&m->cat, g);
     set_addresses(g, msg);
@@ -180,13 +163,12 @@ set_away(kvp_segment_t *t, const Kvp__Pb__Mount *msg)
 static void
 mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *old, Kvp__Pb__MountReply *reply)
 {
-    const kvp_segment_new_t like = told_by(s, msg);
     bool is_known = old != NULL && old->is_tier && memcmp(old->uuid, msg->uuid.data, UUID_BYTES) == 0;
     kvp_segment_t *t = is_known ? old : NULL;
 
     if (old != NULL && !is_known) kvp_segment_drop(m, old);
     if (t == NULL) {
-        t = kvp_segment_make(&m->space, &like);
+        t = kvp_segment_make(&m->space, 0, msg, s->host_id);
         t->ssd.is_unknown = t->ssd.has_lost_drops = true;
         kvp_record_segment(&m->cat, t);
     }
@@ -227,8 +209,7 @@ mount_segment(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
         reply->detail = (char *)"a node of that name is connected";
         return KVP_SEGMENT_EXISTS;
     }
-    const char *why =
-        is_known || msg->is_tier ? NULL : too_many_chunks(m, s, (msg->size_bytes - 1) / msg->chunk_bytes + 1);
+    const char *why = is_known || msg->is_tier ? NULL : too_many_chunks(m, s, kvp_segment_chunk_n(msg));
     if (why != NULL) {
         reply->detail = (char *)why;
         return KVP_LIMIT;
@@ -293,7 +274,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed Mount");
         return;
     }
-    why = mount_refusal(s, msg);
+    why = mount_refusal(msg);
     if (why != NULL) reply.err = KVP_INVALID;
     if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK)) {
         reply.err =

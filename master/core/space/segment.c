@@ -143,7 +143,7 @@ host_number(kvp_space_t *sp, const char *host_id)
 }
 
 const char *
-kvp_segment_refusal(const kvp_segment_new_t *like)
+kvp_segment_refusal(const Kvp__Pb__Mount *like)
 {
     if (like->is_tier) return like->size_bytes == 0 ? "a tier of no bytes" : NULL;
     if (like->chunk_bytes < CHUNK_BYTES_MIN || like->chunk_bytes > CHUNK_BYTES_MAX || like->chunk_bytes % 4096 != 0)
@@ -154,13 +154,13 @@ kvp_segment_refusal(const kvp_segment_new_t *like)
 }
 
 kvp_segment_t *
-kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like)
+kvp_segment_make(kvp_space_t *sp, uint32_t id, const Kvp__Pb__Mount *like, const char *host_id)
 {
     kvp_segment_t *g = kvp_core_alloc(1, sizeof *g);
 
-    g->id = like->id != 0 ? like->id : sp->cat->segment_seq + 1;
+    g->id = id != 0 ? id : sp->cat->segment_seq + 1;
     sp->cat->segment_seq = g->id;
-    g->host = host_number(sp, like->host_id);
+    g->host = host_number(sp, host_id);
     kvp_list_init(&g->of_node);
     kvp_list_init(&g->retires);
     kvp_list_init(&g->unsent);
@@ -175,10 +175,10 @@ kvp_segment_make(kvp_space_t *sp, const kvp_segment_new_t *like)
     kvp_list_init(&g->ssd.tenants);
     kvp_buf_init(&g->checks, SIZE_MAX);
     kvp_objlist_init(&g->parked, KVP_OBJLIST_PARKED);
-    memcpy(g->uuid, like->uuid, sizeof g->uuid);
+    memcpy(g->uuid, like->uuid.data, sizeof g->uuid);
     g->epoch = like->epoch;
     snprintf(g->name, sizeof g->name, "%s", like->name);
-    snprintf(g->host_id, sizeof g->host_id, "%s", like->host_id);
+    snprintf(g->host_id, sizeof g->host_id, "%s", host_id);
     g->size_bytes = like->size_bytes;
     g->chunk_bytes = like->chunk_bytes;
     g->is_tier = like->is_tier;
