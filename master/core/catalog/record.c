@@ -28,7 +28,7 @@ tell_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_jrec_place_t *out)
     uint32_t n = kvp_obj_places(cat, o, places), told = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&cat->chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_place_chunk(cat, &places[i]);
 
         if (c->segment->life == KVP_SEGMENT_DROPPED) continue;
         out[told++] = (kvp_jrec_place_t){

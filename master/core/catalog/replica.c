@@ -21,12 +21,6 @@
 
 #define SLACK_BITS 16u
 
-static kvp_chunk_t *
-chunk_of(const kvp_catalog_t *cat, const kvp_place_t *at)
-{
-    return kvp_ptab_get(&cat->chunks, at->chunk);
-}
-
 kvp_place_t
 kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
@@ -101,7 +95,7 @@ kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o)
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        bytes += kvp_slab_len(chunk_of(cat, &places[i])->slab, places[i].slot);
+        bytes += kvp_slab_len(kvp_place_chunk(cat, &places[i])->slab, places[i].slot);
     return bytes;
 }
 
@@ -137,7 +131,7 @@ kvp_obj_add_place(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at, uint6
         set_first(cat, o, at, slack);
     else
         add_more(kvp_obj_ext_make(cat->index, o), at);
-    chunk_of(cat, at)->segment->held += o->tickets;
+    kvp_place_chunk(cat, at)->segment->held += o->tickets;
 }
 
 void
@@ -147,7 +141,7 @@ kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at)
     kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
     uint32_t i = 0;
 
-    chunk_of(cat, at)->segment->held -= o->tickets;
+    kvp_place_chunk(cat, at)->segment->held -= o->tickets;
     if (ext == NULL || ext->more_n == 0) {
         o->chunk = KVP_OBJ_CHUNK_NONE;
         return;
@@ -156,7 +150,7 @@ kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at)
         uint64_t len = kvp_obj_len(cat, o);
         kvp_place_t first = ext->more[0];
 
-        set_first(cat, o, &first, kvp_slab_len(chunk_of(cat, &first)->slab, first.slot) - len);
+        set_first(cat, o, &first, kvp_slab_len(kvp_place_chunk(cat, &first)->slab, first.slot) - len);
     } else {
         while (ext->more[i].generation != at->generation)
             i++;
@@ -197,7 +191,7 @@ kvp_obj_count_held(kvp_catalog_t *cat, const kvp_obj_t *o, int32_t sign)
     uint32_t n = kvp_obj_places(cat, o, places);
 
     for (uint32_t i = 0; i < n; i++)
-        chunk_of(cat, &places[i])->segment->held += (uint64_t)(int64_t)sign;
+        kvp_place_chunk(cat, &places[i])->segment->held += (uint64_t)(int64_t)sign;
 }
 
 /* ---- answers to clients */
@@ -252,7 +246,7 @@ kvp_obj_is_reported(const kvp_catalog_t *cat, const kvp_obj_t *o)
     if (t != NULL && t->is_restored && t->node == NULL && cat->ctx->now_ns - t->lost_ns < NODE_BACK_NS) return true;
 
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_segment_t *g = chunk_of(cat, &places[i])->segment;
+        const kvp_segment_t *g = kvp_place_chunk(cat, &places[i])->segment;
 
         if (g->report != NULL) return true;
         if (g->is_restored && g->node == NULL && cat->ctx->now_ns - g->lost_ns < NODE_BACK_NS) return true;
@@ -267,7 +261,7 @@ kvp_obj_is_kept(const kvp_catalog_t *cat, const kvp_obj_t *o)
     uint32_t n = kvp_obj_places(cat, o, places);
 
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_segment_t *g = chunk_of(cat, &places[i])->segment;
+        const kvp_segment_t *g = kvp_place_chunk(cat, &places[i])->segment;
 
         if (g->is_kept && g->life != KVP_SEGMENT_DROPPED && g->node == NULL &&
             cat->ctx->now_ns - g->lost_ns < KEPT_BACK_NS)
@@ -279,7 +273,7 @@ kvp_obj_is_kept(const kvp_catalog_t *cat, const kvp_obj_t *o)
 void
 kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc)
 {
-    const kvp_chunk_t *c = chunk_of(cat, at);
+    const kvp_chunk_t *c = kvp_place_chunk(cat, at);
 
     *loc = (kvp_wire_loc_t){
         .segment_id = c->segment->id,
@@ -299,7 +293,7 @@ kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, 
     uint32_t n = kvp_obj_places(cat, o, places), nloc = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = chunk_of(cat, &places[i]);
+        const kvp_chunk_t *c = kvp_place_chunk(cat, &places[i]);
 
         if (c->segment->state == KVP_SEG_LOST) continue;
         kvp_place_wire(cat, &places[i], &locs[nloc]);

@@ -10,7 +10,12 @@
 #include "master/core/catalog/tenant.h"
 #include "proto/wire.h"
 
-/* The chunk in which an object lies; NULL = nowhere. */
+/* The chunk of a place, and the chunk in which an object lies; NULL = nowhere. */
+static inline kvp_chunk_t *
+kvp_place_chunk(const kvp_catalog_t *cat, const kvp_place_t *at)
+{
+    return kvp_ptab_get(&cat->chunks, at->chunk);
+}
 static inline kvp_chunk_t *
 kvp_obj_chunk(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {

@@ -266,7 +266,7 @@ copy_for(kvp_evict_t *ev, uint32_t oid, const kvp_evict_wish_t *wanted)
     uint32_t n = kvp_obj_places(ev->cat, kvp_obj(ev->cat->index, oid), places);
 
     for (uint32_t i = 0; n > 1 && i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_place_chunk(ev->cat, &places[i]);
 
         if (takes_windows(ev, c) &&
             kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment))
@@ -318,7 +318,7 @@ pick_victims(kvp_evict_t *ev, kvp_evict_wish_t *wanted, picked_t *p)
 
     for (uint32_t left = CANDIDATES, next; left > 0 && !is_last && oid != KVP_OID_NONE; oid = next) {
         kvp_place_t at = copy_for(ev, oid, wanted);
-        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, at.chunk);
+        kvp_chunk_t *c = kvp_place_chunk(ev->cat, &at);
 
         next = next_candidate(ev, t, oid);
         if (c->segment->state == KVP_SEG_LOST) {
@@ -354,7 +354,7 @@ static void
 search_around_picked(kvp_evict_t *ev, const picked_t *p, const kvp_evict_wish_t *wanted, window_t *best)
 {
     for (uint32_t i = 0; i < p->n && (i < p->going || best->chunk == NULL); i++) {
-        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, p->places[i].chunk);
+        kvp_chunk_t *c = kvp_place_chunk(ev->cat, &p->places[i]);
 
         if (is_enough(ev, c, &p->places[i], wanted)) {
             *best = own_extent(c, &p->places[i]);
@@ -464,7 +464,7 @@ search_key(kvp_evict_t *ev, const kvp_evict_wish_t *wanted, window_t *best)
 
     for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(ev, t, oid)) {
         kvp_place_t at = copy_for(ev, oid, wanted);
-        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, at.chunk);
+        kvp_chunk_t *c = kvp_place_chunk(ev->cat, &at);
 
         if (!takes_windows(ev, c) || !kvp_place_is_own(c, t) ||
             !kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment) ||

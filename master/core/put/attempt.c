@@ -139,8 +139,7 @@ take_from_silent(kvp_puts_t *pq, kvp_attempt_t *a)
     kvp_attempt_abort(pq, a, false, KVP_ABORTED);
     pq->ctx->st.put_taken++;
     for (uint32_t i = 0; i < n && p == NULL; i++)
-        kvp_retire_abandoned(kvp_retire_of(pq->space, kvp_ptab_get(&pq->cat->chunks, places[i].chunk), places[i].slot),
-                             s, id);
+        kvp_retire_abandoned(kvp_retire_of(pq->space, kvp_place_chunk(pq->cat, &places[i]), places[i].slot), s, id);
     if (p != NULL && p->left == 0) kvp_put_req_answer(pq, p);
 }
 

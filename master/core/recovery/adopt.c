@@ -41,7 +41,7 @@ may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, cons
     if (n == 0 && kvp_obj_tier(&m->cat, o) != g->tier) return false;
     if (n == KVP_REPLICAS_MAX || kvp_obj_len(&m->cat, o) != t->desc.len || o->sum != t->desc.sum) return false;
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_place_chunk(&m->cat, &places[i]);
 
         if (c->segment == g || places[i].generation == kvp_word_generation(t->rec.word)) return false;
     }

@@ -36,7 +36,7 @@ void
 kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len)
 {
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-    kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at->chunk);
+    kvp_chunk_t *c = kvp_place_chunk(&m->cat, at);
     uint64_t extent = kvp_slab_len(c->slab, at->slot);
 
     if (kvp_obj_is_on_tier_alone(&m->cat, o))
@@ -91,7 +91,7 @@ kvp_enter_tier(kvp_master_t *m, uint32_t oid, kvp_segment_t *g, uint32_t tenant,
 static void
 leave_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 {
-    kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at->chunk);
+    kvp_chunk_t *c = kvp_place_chunk(&m->cat, at);
     uint64_t extent = kvp_slab_len(c->slab, at->slot);
 
     kvp_obj_del_place(&m->space, oid, at);

@@ -271,7 +271,7 @@ shed_dropped(kvp_master_t *m, kvp_digest_t digest)
     if (oid == KVP_OID_NONE || m->dropping == 0 || kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) return;
     n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
     for (uint32_t i = n; i-- > 0;) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_place_chunk(&m->cat, &places[i]);
 
         if (c->segment->life == KVP_SEGMENT_DROPPED) kvp_copy_lose(m, c, places[i].slot);
     }

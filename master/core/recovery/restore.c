@@ -56,8 +56,7 @@ has_memory(const kvp_master_t *m, const kvp_obj_t *o)
     uint32_t n = kvp_obj_places(&m->cat, o, places);
 
     for (uint32_t i = 0; i < n; i++)
-        if (((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment->life != KVP_SEGMENT_DROPPED)
-            return true;
+        if (kvp_place_chunk(&m->cat, &places[i])->segment->life != KVP_SEGMENT_DROPPED) return true;
     return false;
 }
 

@@ -271,12 +271,6 @@ granted_at(const kvp_attempt_t *a, uint64_t generation)
     return i;
 }
 
-static bool
-is_dropped(const kvp_master_t *m, const kvp_place_t *at)
-{
-    return ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, at->chunk))->segment->life == KVP_SEGMENT_DROPPED;
-}
-
 /* Removes the unsealed copies, if a sealed one still exists. */
 static bool
 keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
@@ -285,7 +279,8 @@ keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
     uint32_t n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, a->oid), places), kept = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        kept += (sealed >> granted_at(a, places[i].generation) & 1) != 0 && !is_dropped(m, &places[i]);
+        kept += (sealed >> granted_at(a, places[i].generation) & 1) != 0 &&
+                kvp_place_chunk(&m->cat, &places[i])->segment->life != KVP_SEGMENT_DROPPED;
     if (kept == 0) return false;
     for (uint32_t i = n; i-- > 0;) {
         if ((sealed >> granted_at(a, places[i].generation) & 1) != 0) continue;

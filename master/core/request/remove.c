@@ -96,7 +96,7 @@ remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *
     uint32_t n = kvp_obj_places(&m->cat, o, places), at = n, others = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_segment_t *g = ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment;
+        const kvp_segment_t *g = kvp_place_chunk(&m->cat, &places[i])->segment;
 
         if (g->id == segment)
             at = i;

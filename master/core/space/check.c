@@ -23,12 +23,6 @@ checks_n(const kvp_segment_t *g)
     return (uint32_t)(g->checks.len / sizeof(kvp_wire_check_t));
 }
 
-static kvp_segment_t *
-segment_of(const kvp_space_t *sp, const kvp_place_t *at)
-{
-    return ((const kvp_chunk_t *)kvp_ptab_get(&sp->cat->chunks, at->chunk))->segment;
-}
-
 static bool
 may_wait(const kvp_segment_t *g, uint64_t generation)
 {
@@ -44,7 +38,7 @@ may_wait(const kvp_segment_t *g, uint64_t generation)
 static void
 check_place(kvp_space_t *sp, const kvp_obj_t *o, const kvp_place_t *at)
 {
-    kvp_segment_t *g = segment_of(sp, at);
+    kvp_segment_t *g = kvp_place_chunk(sp->cat, at)->segment;
     kvp_wire_check_t rec = {
         .slot = at->slot,
         .generation = at->generation,
@@ -102,7 +96,9 @@ kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unrea
 
     if (oid == KVP_OID_NONE) return false;
     o = kvp_obj(sp->cat->index, oid);
-    if (kvp_obj_tenant(sp->cat, o) != tenant || !may_wait(segment_of(sp, &places[at]), told->generation)) return false;
+    if (kvp_obj_tenant(sp->cat, o) != tenant ||
+        !may_wait(kvp_place_chunk(sp->cat, &places[at])->segment, told->generation))
+        return false;
     check_place(sp, o, &places[at]);
     return true;
 }

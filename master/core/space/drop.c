@@ -38,7 +38,7 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
 {
     kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
     const kvp_objext_t *ext = kvp_obj_ext(sp->cat->index, o);
-    uint64_t bytes = kvp_slab_len(((const kvp_chunk_t *)kvp_ptab_get(&sp->cat->chunks, at->chunk))->slab, at->slot);
+    uint64_t bytes = kvp_slab_len(kvp_place_chunk(sp->cat, at)->slab, at->slot);
     bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(sp->cat, o).generation == at->generation;
     bool was_listed;
 

@@ -416,7 +416,7 @@ kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_
     if (a->copies == 1 || !KVP_RULE(REPLICAS_APART)) return true;
     n = kvp_obj_places(sp->cat, kvp_obj(sp->cat->index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)
-        taken[taken_n++] = ((const kvp_chunk_t *)kvp_ptab_get(&sp->cat->chunks, places[i].chunk))->segment;
+        taken[taken_n++] = kvp_place_chunk(sp->cat, &places[i])->segment;
     kvp_list_foreach (pos, &a->claims) {
         const kvp_claim_t *k = kvp_list_entry(pos, kvp_claim_t, of_attempt);
 

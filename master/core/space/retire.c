@@ -14,6 +14,7 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
 #include "master/core/log/journal.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/session/session.h"
@@ -90,7 +91,7 @@ is_in_doubt(const kvp_chunk_t *c, uint32_t slot)
 kvp_retire_t *
 kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred)
 {
-    kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, at->chunk);
+    kvp_chunk_t *c = kvp_place_chunk(sp->cat, at);
     kvp_retire_t *r = kvp_core_alloc(1, sizeof *r);
     bool is_doubted = is_in_doubt(c, at->slot);
 

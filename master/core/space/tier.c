@@ -191,7 +191,7 @@ static void
 append_demote(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out)
 {
     const kvp_moving_t *mv = kvp_list_entry(record, kvp_moving_t, link);
-    const kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, mv->at.chunk);
+    const kvp_chunk_t *c = kvp_place_chunk(sp->cat, &mv->at);
     kvp_wire_demote_t rec = {
         .at = {.chunk = c == NULL ? UINT32_MAX : c->index, .slot = mv->at.slot, .generation = mv->at.generation}};
     uint32_t oid;
@@ -343,7 +343,7 @@ end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
 static void
 enter_memory(kvp_space_t *sp, kvp_moving_t *mv, kvp_obj_t *o, uint32_t oid)
 {
-    kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, mv->at.chunk);
+    kvp_chunk_t *c = kvp_place_chunk(sp->cat, &mv->at);
 
     kvp_retire_stage_done(sp, mv->retire);
     mv->retire = NULL;

@@ -298,7 +298,7 @@ check_copies(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
     const kvp_segment_t *at[KVP_REPLICAS_MAX];
 
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_place_chunk(&m->cat, &places[i]);
 
         if (c == NULL || kvp_slab_owner(c->slab, places[i].slot) != oid) return "a copy lies where another does";
         at[i] = c->segment;
