@@ -63,7 +63,7 @@ struct kvp_ha {
     uint64_t *watchers; /* connections that wait for a leader */
     uint32_t watchers_n, watchers_cap;
     uint64_t switch_conn, switch_until_ns, handing_until_ns; /* 0 = none */
-    kvp_frame_hdr_t switch_ask;
+    uint64_t switch_request_id;
 
     kvp_masterlist_t roster;
     uint64_t roster_ns; /* time of its last update */

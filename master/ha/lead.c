@@ -90,16 +90,20 @@ kvp_ha_begin_lead(kvp_ha_t *ha)
 }
 
 static void
-end_switch(kvp_ha_t *ha, kvp_err_t err, const char *detail)
+answer_switch(kvp_ha_t *ha, uint64_t conn, uint64_t request_id, kvp_err_t err, const char *detail)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
 
-    if (ha->switch_conn != 0) {
-        msg.err = err;
-        msg.detail = (char *)detail;
-        kvp_server_reply(ha->conf.server, ha->switch_conn, KVP_OP_SWITCH, ha->switch_ask.request_id, &msg);
-        kvp_server_end(ha->conf.server, ha->switch_conn);
-    }
+    msg.err = err;
+    msg.detail = (char *)detail;
+    kvp_server_reply(ha->conf.server, conn, KVP_OP_SWITCH, request_id, &msg);
+    kvp_server_end(ha->conf.server, conn);
+}
+
+static void
+end_switch(kvp_ha_t *ha, kvp_err_t err, const char *detail)
+{
+    if (ha->switch_conn != 0) answer_switch(ha, ha->switch_conn, ha->switch_request_id, err, detail);
     ha->switch_conn = ha->switch_until_ns = ha->handing_until_ns = 0;
 }
 
@@ -285,17 +289,6 @@ take_follower(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
     kvp_sender_follow(&ha->sender, conn, frame, terms, n, &ident, kvp_boot_ns());
 }
 
-static void
-refuse_switch(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame, kvp_err_t err, const char *detail)
-{
-    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
-
-    reply.err = err;
-    reply.detail = (char *)detail;
-    kvp_server_reply(ha->conf.server, conn, KVP_OP_SWITCH, frame->hdr.request_id, &reply);
-    kvp_server_end(ha->conf.server, conn);
-}
-
 /* A switch takes a term, and any program may ask for one. */
 static void
 take_switch(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
@@ -311,14 +304,14 @@ take_switch(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
     if (msg == NULL) {
         kvp_server_end(ha->conf.server, conn);
     } else if (ha->switch_until_ns != 0 || ha->handing_until_ns != 0) {
-        refuse_switch(ha, conn, frame, KVP_RETRY_AFTER, "a switch is under way");
+        answer_switch(ha, conn, frame->hdr.request_id, KVP_RETRY_AFTER, "a switch is under way");
     } else if (!may_serve(ha)) {
-        refuse_switch(ha, conn, frame, KVP_NOT_LEADER, ha->election.leader.address);
+        answer_switch(ha, conn, frame->hdr.request_id, KVP_NOT_LEADER, ha->election.leader.address);
     } else if (now_ns < from_ns) {
-        refuse_switch(ha, conn, frame, KVP_RETRY_AFTER, why);
+        answer_switch(ha, conn, frame->hdr.request_id, KVP_RETRY_AFTER, why);
     } else {
         ha->switch_conn = conn;
-        ha->switch_ask = frame->hdr;
+        ha->switch_request_id = frame->hdr.request_id;
         ha->switch_until_ns = now_ns + kvp_min_u64(msg->wait_ms, SWITCH_WAIT_MAX_MS) * KVP_NS_PER_MS;
     }
     kvp_pb_free(&pb, msg);
