@@ -48,12 +48,6 @@ typedef struct {
     uint64_t len; /* bytes that follow */
 } item_t;
 
-typedef struct {
-    uint64_t seq;
-    uint32_t n; /* events */
-    kvp_buf_t payload;
-} message_t;
-
 typedef enum { C_FREE, C_WAITING, C_WALKING, C_RING } client_state_t;
 
 typedef struct {
@@ -100,7 +94,7 @@ struct kvp_eventpub {
     client_t clients[CLIENTS_MAX];
     uint64_t walks;
     uint32_t turn; /* index of the client that comes first */
-    message_t *ring; /* of ring_cap places: message seq is at seq % ring_cap */
+    kvp_event_batch_t *ring; /* messages, in ring_cap places: message seq is at seq % ring_cap */
     uint32_t ring_cap, ring_events;
     uint64_t ring_bytes;
     uint64_t first, next; /* numbers in the ring are from first up to below next */
@@ -193,7 +187,7 @@ kvp_publisher_turn(kvp_eventpub_t *p, kvp_master_t *master)
 }
 
 /* ---- the ring */
-static message_t *
+static kvp_event_batch_t *
 message_at(kvp_eventpub_t *p, uint64_t seq)
 {
     return &p->ring[seq % p->ring_cap];
@@ -202,11 +196,11 @@ message_at(kvp_eventpub_t *p, uint64_t seq)
 static void
 drop_first(kvp_eventpub_t *p)
 {
-    message_t *m = message_at(p, p->first++);
+    kvp_event_batch_t *m = message_at(p, p->first++);
 
     p->ring_events -= m->n;
-    p->ring_bytes -= m->payload.len;
-    kvp_buf_fini(&m->payload);
+    p->ring_bytes -= m->bytes.len;
+    kvp_buf_fini(&m->bytes);
 }
 
 static void
@@ -241,23 +235,23 @@ static void
 publish_batch(kvp_eventpub_t *p, bool is_forced)
 {
     uint8_t seq[SEQ_BYTES];
-    message_t *m;
+    kvp_event_batch_t *m;
 
     if (p->live.n == 0 && !is_forced) return;
     while (p->next - p->first >= p->ring_cap ||
            (p->first < p->next &&
             ((p->ring_events > p->conf.ring_events && !is_needed(p)) || p->ring_bytes > RING_BYTES_MAX)))
         drop_first(p);
-    m = message_at(p, p->next);
-    *m = (message_t){.seq = p->next++, .n = p->live.n};
-    kvp_buf_init(&m->payload, 0);
-    kvp_event_payload(&p->live, unix_ms(), &m->payload);
+    put_seq(p->next, seq);
+    m = message_at(p, p->next++);
+    m->n = p->live.n;
+    kvp_buf_init(&m->bytes, 0);
+    kvp_event_payload(&p->live, unix_ms(), &m->bytes);
     p->ring_events += m->n;
-    p->ring_bytes += m->payload.len;
-    put_seq(m->seq, seq);
+    p->ring_bytes += m->bytes.len;
     if (zmq_send(p->pub, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == 0 &&
         zmq_send(p->pub, seq, sizeof seq, ZMQ_SNDMORE | ZMQ_DONTWAIT) == sizeof seq)
-        (void)zmq_send(p->pub, m->payload.data, m->payload.len, ZMQ_DONTWAIT);
+        (void)zmq_send(p->pub, m->bytes.data, m->bytes.len, ZMQ_DONTWAIT);
     pthread_mutex_lock(&p->mutex);
     p->stats.events_published += m->n;
     p->stats.events_messages++;
@@ -285,7 +279,7 @@ static void
 end_client(client_t *c)
 {
     c->state = C_FREE;
-    kvp_buf_reset(&c->batch.maps);
+    kvp_buf_reset(&c->batch.bytes);
     c->batch.n = 0;
 }
 
@@ -298,7 +292,7 @@ begin_walk(kvp_eventpub_t *p, client_t *c)
     c->is_waiting = c->is_walked = false;
     c->seq = p->next - 1;
     c->snapshots++;
-    kvp_buf_reset(&c->batch.maps);
+    kvp_buf_reset(&c->batch.bytes);
     c->batch.n = 0;
 }
 
@@ -358,7 +352,7 @@ walk_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
     is_sent = note_sent(p, c, send_to(p, c, "snapshot", c->seq, payload.data, payload.len), now_ns);
     kvp_buf_fini(&payload);
     if (!is_sent) return false;
-    kvp_buf_reset(&c->batch.maps);
+    kvp_buf_reset(&c->batch.bytes);
     c->batch.n = 0;
     if (c->is_walked) c->state = C_RING;
     return true;
@@ -367,7 +361,7 @@ walk_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 static bool
 ring_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
-    const message_t *m;
+    const kvp_event_batch_t *m;
 
     if (c->seq >= p->next) {
         if (note_sent(p, c, send_to(p, c, "", UINT64_MAX, "", 0), now_ns)) end_client(c);
@@ -381,7 +375,7 @@ ring_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
         return true;
     }
     m = message_at(p, c->seq);
-    if (!note_sent(p, c, send_to(p, c, "", m->seq, m->payload.data, m->payload.len), now_ns)) return false;
+    if (!note_sent(p, c, send_to(p, c, "", c->seq, m->bytes.data, m->bytes.len), now_ns)) return false;
     c->seq++;
     return true;
 }
@@ -403,7 +397,7 @@ answer_digests(kvp_eventpub_t *p, const uint8_t *identity, size_t len)
     kvp_event_payload(&batch, unix_ms(), &payload);
     (void)send_to(p, &c, "digests", p->next - 1, payload.data, payload.len);
     kvp_buf_fini(&payload);
-    kvp_buf_fini(&batch.maps);
+    kvp_buf_fini(&batch.bytes);
 }
 
 /* [identity, empty, number], or "digests" instead of the number */
@@ -522,7 +516,7 @@ pause_all(kvp_eventpub_t *p)
         end_client(&p->clients[i]);
     end_client(&p->prime);
     clear_ring(p);
-    kvp_buf_reset(&p->live.maps);
+    kvp_buf_reset(&p->live.bytes);
     p->live.n = 0;
     kvp_stream_reset(p->stream);
     p->state = PAUSED;
@@ -687,9 +681,9 @@ free_publisher(kvp_eventpub_t *p)
     if (p->zmq != NULL) zmq_ctx_term(p->zmq);
     if (p->event_fd >= 0) close(p->event_fd);
     for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        kvp_buf_fini(&p->clients[i].batch.maps);
-    kvp_buf_fini(&p->prime.batch.maps);
-    kvp_buf_fini(&p->live.maps);
+        kvp_buf_fini(&p->clients[i].batch.bytes);
+    kvp_buf_fini(&p->prime.batch.bytes);
+    kvp_buf_fini(&p->live.bytes);
     kvp_buf_fini(&p->queue);
     kvp_stream_destroy(p->stream);
     free(p->ring);

@@ -288,7 +288,7 @@ pack_event(kvp_stream_t *s, uint32_t tenant, uint32_t medium, const subject_t *o
     msgpack_packer pk;
 
     if (is_live) t->event_ids[medium]++;
-    msgpack_packer_init(&pk, &batch->maps, append_bytes);
+    msgpack_packer_init(&pk, &batch->bytes, append_bytes);
     msgpack_pack_map(&pk, ENVELOPE_FIELDS + OBJECT_FIELDS + pack_parts(NULL, o) + (is_legacy ? 2 : 0) +
                               (is_stored ? 2 + is_legacy : 0));
     pack_envelope(s, &pk, is_stored ? "stored" : "removed", is_stored ? "BlockStored" : "BlockRemoved",
@@ -368,7 +368,7 @@ clear_tenant(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t 
         memset(s->prefixes[i].sums, 0, sizeof s->prefixes[i].sums);
     }
     for (uint32_t i = 0; i < MEDIA && mode == KVP_STREAM_LIVE; i++) {
-        msgpack_packer_init(&pk, &batch->maps, append_bytes);
+        msgpack_packer_init(&pk, &batch->bytes, append_bytes);
         msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->is_legacy);
         pack_envelope(s, &pk, "cleared", "AllBlocksCleared", ++t->event_ids[i], t->name, media[i], NULL, now_ms);
         batch->n++;
@@ -425,7 +425,7 @@ kvp_stream_digests(kvp_stream_t *s, uint64_t now_ms, kvp_event_batch_t *batch)
     for (uint32_t i = 0; i < s->prefixes_n; i++) {
         const prefix_t *p = &s->prefixes[i];
 
-        msgpack_packer_init(&pk, &batch->maps, append_bytes);
+        msgpack_packer_init(&pk, &batch->bytes, append_bytes);
         msgpack_pack_map(&pk, ENVELOPE_FIELDS + s->is_legacy + 3);
         pack_envelope(s, &pk, "digest", "Digest", 0, s->tenants[p->tenant].name, NULL, NULL, now_ms);
         pack_name(&pk, "key_prefix", p->prefix);
@@ -450,10 +450,10 @@ kvp_event_payload(kvp_event_batch_t *batch, uint64_t now_ms, kvp_buf_t *out)
     msgpack_pack_array(&pk, 3);
     msgpack_pack_uint64(&pk, now_ms);
     msgpack_pack_array(&pk, batch->n);
-    kvp_buf_append(out, batch->maps.data, batch->maps.len);
+    kvp_buf_append(out, batch->bytes.data, batch->bytes.len);
     msgpack_pack_uint8(&pk, 0);
-    if (batch->maps.err != KVP_OK || out->err != KVP_OK) kvp_panic("out of memory: events");
-    kvp_buf_reset(&batch->maps);
+    if (batch->bytes.err != KVP_OK || out->err != KVP_OK) kvp_panic("out of memory: events");
+    kvp_buf_reset(&batch->bytes);
     batch->n = 0;
 }
 

@@ -23,9 +23,9 @@ typedef enum {
     KVP_STREAM_SNAPSHOT, /* the present state goes to the asking client */
 } kvp_stream_mode_t;
 
-/* Encoded events, for one message. */
+/* Encoded events: those of the next message, or a whole message. */
 typedef struct {
-    kvp_buf_t maps;
+    kvp_buf_t bytes;
     uint32_t n;
 } kvp_event_batch_t;
 

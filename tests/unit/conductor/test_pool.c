@@ -367,7 +367,7 @@ close_rig(rig_t *g)
     kvp_disk_destroy(g->disk);
     kvp_stream_destroy(g->stream);
     kvp_decoder_fini(&g->decoder);
-    kvp_buf_fini(&g->batch.maps);
+    kvp_buf_fini(&g->batch.bytes);
     kvp_epoch_fini(&g->epoch);
     kvp_index_destroy(g->ix);
     kvp_spaces_destroy(g->spaces);
