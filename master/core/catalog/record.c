@@ -5,7 +5,6 @@
 #include "common/buf.h"
 #include "common/mutate.h"
 #include "master/core/base/ctx.h"
-#include "master/core/base/ptab.h"
 #include "master/core/base/slab.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"

@@ -6,7 +6,6 @@
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
-#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"

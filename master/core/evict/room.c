@@ -11,7 +11,6 @@
 
 #include "common/list.h"
 #include "common/mutate.h"
-#include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"

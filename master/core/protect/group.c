@@ -15,7 +15,6 @@
 #include "common/list.h"
 #include "common/mutate.h"
 #include "master/core/base/ctx.h"
-#include "master/core/base/heap.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
 #include "master/core/base/ptab.h"

@@ -13,7 +13,6 @@
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/mutate.h"
-#include "master/core/base/slab.h"
 #include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"

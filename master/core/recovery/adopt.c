@@ -3,7 +3,6 @@
 
 #include "common/hash.h"
 #include "common/mutate.h"
-#include "master/core/base/ptab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"

@@ -26,7 +26,6 @@
 #include "master/core/recovery/state.h"
 #include "master/core/space/place.h"
 #include "master/core/space/segment.h"
-#include "master/core/space/tiered.h"
 #include "proto/segfmt.h"
 
 #include <string.h>

@@ -17,7 +17,6 @@
  *   amount. */
 #include "master/core/recovery/rebuild.h"
 
-#include "common/buf.h"
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/mutate.h"
@@ -38,7 +37,6 @@
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/lease.h"
-#include "master/core/protect/pin.h"
 #include "master/core/put/attempt.h"
 #include "master/core/recovery/adopt.h"
 #include "master/core/recovery/enter.h"

@@ -8,7 +8,6 @@
 #include "common/list.h"
 #include "common/mutate.h"
 #include "master/core/base/ctx.h"
-#include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"

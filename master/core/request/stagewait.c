@@ -9,7 +9,7 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/recovery/state.h"
 #include "master/core/session/session.h"
-#include "master/core/space/tier.h"
+#include "master/core/space/moving.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
  * reclaim. */
 #include "master/core/request/request.h"
 
-#include "common/buf.h"
 #include "common/mutate.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"

@@ -7,7 +7,6 @@
 #include "master/core/space/check.h"
 
 #include "master/core/base/ctx.h"
-#include "master/core/base/ptab.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/session/session.h"
 #include "master/core/space/retire.h"

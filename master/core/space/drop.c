@@ -6,7 +6,6 @@
 #include "common/mutate.h"
 #include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
-#include "master/core/base/ptab.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"

@@ -11,7 +11,6 @@
 #include "proto/segfmt.h"
 #include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
-#include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/catalog/chunk.h"

@@ -9,7 +9,6 @@
 #include "common/mutate.h"
 #include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
-#include "master/core/base/ptab.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/catalog/record.h"
