@@ -31,8 +31,8 @@ typedef struct {
 
 typedef struct kvp_stream kvp_stream_t;
 
-/* NULL = no memory. backend is borrowed. is_legacy: events have fields of older names as well: type,
- * block_hashes, parent_block_hash. reset: nothing is known any more. */
+/* NULL = no memory. backend is borrowed. is_legacy: events have fields of older names as well:
+ * type, block_hashes, parent_block_hash. reset: nothing is known any more. */
 kvp_stream_t *kvp_stream_create(const char *backend, bool is_legacy, uint64_t seed);
 void kvp_stream_destroy(kvp_stream_t *s);
 void kvp_stream_reset(kvp_stream_t *s);

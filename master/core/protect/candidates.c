@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Candidates for eviction, and their order. An evictable object is on one list: its tenant's, which
- * is in the order of uses (LRU); or, while the node of its segment does not answer orders, the segment's own;
- * or, while a probe protects it, one of probe.c's, so that searches for the oldest object do not
- * meet it repeatedly. Softly pinned objects have a list that comes after all these. Hard-pinned
- * objects are on none. A group is on a list by one of its members: group.c.
+ * is in the order of uses (LRU); or, while the node of its segment does not answer orders, the
+ * segment's own; or, while a probe protects it, one of probe.c's, so that searches for the oldest
+ * object do not meet it repeatedly. Softly pinned objects have a list that comes after all these.
+ * Hard-pinned objects are on none. A group is on a list by one of its members: group.c.
  *
  * Design notes. A ticket keeps its object from eviction and changes nothing else: the object keeps
  * its place, and grows older. Eviction that meets it parks it, off every list, so that no search

@@ -42,8 +42,8 @@ uint32_t kvp_victim_age(const kvp_protect_t *prot, uint32_t unit);
 /* kvp_victim_keep: a ticket begins to keep it, or its unit. kvp_victim_let_go: a ticket is over, perhaps the last. */
 void kvp_victim_keep(kvp_protect_t *prot, uint32_t oid);
 void kvp_victim_let_go(kvp_protect_t *prot, uint32_t oid);
-/* kvp_victim_behind: the object that follows `after` on a list; objects that a ticket keeps are parked
- * on the way. kvp_victim_next: candidates of a tenant, the oldest first. Both begin after
+/* kvp_victim_behind: the object that follows `after` on a list; objects that a ticket keeps are
+ * parked on the way. kvp_victim_next: candidates of a tenant, the oldest first. Both begin after
  * KVP_OID_NONE; KVP_OID_NONE at the end, or where the step's work is used up. */
 uint32_t kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after);
 uint32_t kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after);

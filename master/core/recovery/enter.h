@@ -12,14 +12,14 @@
 
 typedef struct kvp_master kvp_master_t;
 
-/* kvp_enter_object makes an object, committed and in the index, without a place; returns its oid. Of
- * the descriptor it reads only digest, key_len, version, sum and pin. lineage NULL = none, or unknown.
- * kvp_enter_copy: a copy in the extent, which is allocated, with that many bytes of payload.
- * kvp_enter_tier: it is on that tier only. kvp_enter_may_tier: false with too many tenants, or for
- * an impossible length. kvp_enter_chunk: the chunk is the tenant's now; false if it is another's,
- * or with too many tenants. kvp_enter_name sets the tenant's name, if unknown and matching its
- * number, and records it in the log. kvp_enter_leave removes an object again while its allocators
- * are open (kvp_slab_create_open). */
+/* kvp_enter_object makes an object, committed and in the index, without a place; returns its oid.
+ * Of the descriptor it reads only digest, key_len, version, sum and pin. lineage NULL = none, or
+ * unknown. kvp_enter_copy: a copy in the extent, which is allocated, with that many bytes of
+ * payload. kvp_enter_tier: it is on that tier only. kvp_enter_may_tier: false with too many
+ * tenants, or for an impossible length. kvp_enter_chunk: the chunk is the tenant's now; false if it
+ * is another's, or with too many tenants. kvp_enter_name sets the tenant's name, if unknown and
+ * matching its number, and records it in the log. kvp_enter_leave removes an object again while its
+ * allocators are open (kvp_slab_create_open). */
 uint32_t kvp_enter_object(kvp_master_t *m, const kvp_desc_t *desc, const uint8_t *key,
                           const kvp_wire_lineage_t *lineage);
 void kvp_enter_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t len);

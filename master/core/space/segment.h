@@ -24,9 +24,9 @@ kvp_segment_chunk_n(const Kvp__Pb__Mount *like)
     return (like->size_bytes - 1) / like->chunk_bytes + 1;
 }
 /* kvp_segment_make makes the record of a segment: no state, no node; id 0 = the next one. Only
- * kvp_segment_set_state changes the state: the pool's totals and the list of those that take puts follow.
- * kvp_segment_detach: its node has disconnected. kvp_segment_free frees an empty one without a
- * report. */
+ * kvp_segment_set_state changes the state: the pool's totals and the list of those that take puts
+ * follow. kvp_segment_detach: its node has disconnected. kvp_segment_free frees an empty one
+ * without a report. */
 kvp_segment_t *kvp_segment_make(kvp_space_t *sp, uint32_t id, const Kvp__Pb__Mount *like, const char *host_id);
 void kvp_segment_resize(kvp_space_t *sp, kvp_segment_t *t, uint64_t bytes); /* a tier */
 void kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state);
