@@ -80,13 +80,12 @@ kvp_ha_set_state(kvp_ha_t *ha, kvp_ha_state_t state)
     if (state == KVP_HA_READS || state == KVP_HA_WAITS) ha->level_ns = 0;
 }
 
-kvp_wire_term_t *
+void
 kvp_ha_terms_of(const kvp_ha_t *ha, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX], uint32_t *n_out)
 {
     *n_out = kvp_master_terms(kvp_ha_core_of(ha), terms, KVP_FOLLOW_TERMS_MAX);
     for (uint32_t i = 0; i < *n_out; i++)
         terms[i].position += ha->conf.log->origin;
-    return terms;
 }
 
 /* kvp_ha_read_again drops the core, and reads the files again up to the position; is_empty: the files are
@@ -191,7 +190,7 @@ fill_ask(void *arg, Kvp__Pb__Follow *ask, kvp_wire_term_t terms[KVP_FOLLOW_TERMS
     if (kvp_master_log_term(kvp_ha_core_of(ha)) > 0)
         ask->pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, ident->pool_id};
     ask->end = kvp_log_writer_end(ha->conf.log);
-    (void)kvp_ha_terms_of(ha, terms, &ask->n);
+    kvp_ha_terms_of(ha, terms, &ask->n);
 }
 
 /* Reading the log again ends the connection: the next question begins at the new position. */

@@ -285,7 +285,7 @@ take_follower(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
         return;
     }
     kvp_master_ident(kvp_ha_core_of(ha), &ident);
-    (void)kvp_ha_terms_of(ha, terms, &n);
+    kvp_ha_terms_of(ha, terms, &n);
     kvp_sender_follow(&ha->sender, conn, frame, terms, n, &ident, kvp_boot_ns());
 }
 

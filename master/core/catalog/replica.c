@@ -285,7 +285,7 @@ kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *
     };
 }
 
-uint32_t
+void
 kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
              kvp_wire_loc_t locs[KVP_REPLICAS_MAX])
 {
@@ -312,7 +312,6 @@ kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, 
         .len = kvp_obj_len(cat, o),
         .sum = o->sum,
     };
-    return nloc;
 }
 
 uint32_t

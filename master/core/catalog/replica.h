@@ -76,8 +76,8 @@ bool kvp_obj_is_kept(const kvp_catalog_t *cat,
 bool kvp_obj_is_reported(const kvp_catalog_t *cat,
                          const kvp_obj_t *o); /* it will be served when a report is over, or its node is back */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);
-/* kvp_obj_wire writes the copies whose nodes answer, one on the host first. Returns their number. */
-uint32_t kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
-                      kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
+/* kvp_obj_wire writes the copies whose nodes answer, one on the host first. */
+void kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
+                  kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
 
 #endif

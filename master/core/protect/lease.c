@@ -43,17 +43,19 @@ ring_grow(kvp_tenant_t *t)
     t->revoked_cap = cap;
 }
 
-uint64_t
+void
 kvp_revoke_all(kvp_tenant_t *t)
 {
     t->revoked_from = ++t->revoke_seq;
-    return t->revoke_seq;
 }
 
-uint64_t
+void
 kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest)
 {
-    if (t->leases.n == 0) return kvp_revoke_all(t); /* no client has a lease */
+    if (t->leases.n == 0) { /* no client has a lease */
+        kvp_revoke_all(t);
+        return;
+    }
     if (t->revoke_seq - t->revoked_from == t->revoked_cap) {
         if (t->revoked_cap < KVP_REVOKED_MAX)
             ring_grow(t);
@@ -62,7 +64,6 @@ kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest)
     }
     t->revoke_seq++;
     t->revoked[t->revoke_seq % t->revoked_cap] = digest;
-    return t->revoke_seq;
 }
 
 /* ---- clients whose connection ended */

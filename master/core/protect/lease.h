@@ -19,9 +19,9 @@ typedef struct kvp_lease {
     uint64_t told_ns;
 } kvp_lease_t;
 /* kvp_revoke takes a key's location away from all who know it: called when an object is removed or superseded, and not
- * when it is evicted. Returns the revocation's number. kvp_revoke_all: all locations of the tenant. */
-uint64_t kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest);
-uint64_t kvp_revoke_all(kvp_tenant_t *t);
+ * when it is evicted. kvp_revoke_all: all locations of the tenant. */
+void kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest);
+void kvp_revoke_all(kvp_tenant_t *t);
 /* kvp_lease_is_over: no client can read from a location that the revocation took away. */
 bool kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq);
 void kvp_lease_wait(kvp_protect_t *prot,

@@ -82,7 +82,7 @@ kvp_told_make_way(kvp_master_t *m, const kvp_told_t *t)
         kvp_attempt_t *a;
 
         if (o->state == KVP_OBJ_COMMITTED) {
-            (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), t->desc.digest);
+            kvp_revoke(kvp_obj_tenant(&m->cat, o), t->desc.digest);
             kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
             continue;
         }

@@ -41,7 +41,7 @@ revoke_everything(kvp_master_t *m)
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
         kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
-        if (t != NULL) (void)kvp_revoke_all(t);
+        if (t != NULL) kvp_revoke_all(t);
     }
 }
 
@@ -238,7 +238,7 @@ kvp_segment_tick(kvp_master_t *m)
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->report != NULL) {
-            (void)kvp_report_slice(m, g, &left);
+            kvp_report_slice(m, g, &left);
             continue;
         }
         if (g->life != KVP_SEGMENT_DROPPED && !g->is_tier) watch_node(m, g, &left);

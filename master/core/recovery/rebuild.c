@@ -331,7 +331,7 @@ adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_gr
     uint32_t old = kvp_group_displaced(&m->prot, t, want);
 
     if (old != KVP_OID_NONE) {
-        (void)kvp_revoke(t, kvp_obj_digest(m->cat.index, kvp_obj(m->cat.index, old), m->ctx.conf.digest_seed, t->id));
+        kvp_revoke(t, kvp_obj_digest(m->cat.index, kvp_obj(m->cat.index, old), m->ctx.conf.digest_seed, t->id));
         kvp_obj_drop(&m->space, old, KVP_GONE_SUPERSEDED, 0, NULL);
     }
     kvp_group_adopt(&m->prot, t, oid, want);
@@ -572,7 +572,7 @@ on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Repo
     r->ask = f->hdr;
     r->ask_n = msg->n;
     m->closing++;
-    if (!r->is_last) (void)kvp_report_slice(m, g, &nothing_more);
+    if (!r->is_last) kvp_report_slice(m, g, &nothing_more);
 }
 
 void
@@ -626,21 +626,20 @@ end_recheck(kvp_master_t *m, kvp_segment_t *g)
     if (g->unmount_conn == 0) kvp_segment_set_state(&m->space, g, KVP_SEG_UP);
 }
 
-bool
+void
 kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
     kvp_report_t *r = g->report;
     kvp_session_t *s = r->node;
 
-    if (!r->is_busy) return true;
-    if (!adopt_long_keys(m, g, left)) return false;
+    if (!r->is_busy || !adopt_long_keys(m, g, left)) return;
     if (!r->is_last) {
         r->is_busy = false;
         m->closing--;
         kvp_reply_results(&m->peers, s, &r->ask, r->verdicts, r->ask_n, sizeof *r->verdicts);
-        return true;
+        return;
     }
-    if (!close_chunks(m, g, left)) return g->report == NULL;
+    if (!close_chunks(m, g, left)) return;
     kvp_reply_results(&m->peers, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
     forget_cut(m, g);
@@ -650,5 +649,4 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         end_recheck(m, g);
     else
         kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
-    return true;
 }

@@ -86,7 +86,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     if (replacement != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(&m->puts, replacement))
         return KVP_IN_PROGRESS;
     if (err == KVP_OK) {
-        (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), digest);
+        kvp_revoke(kvp_obj_tenant(&m->cat, o), digest);
         kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
         return KVP_OK;
     }
@@ -382,7 +382,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not
      * obeyed yet, nor those, for the time of a lease, who do not look. */
     if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_not_dead && KVP_RULE(REVOKE_NOT_DEAD_YET)))
-        (void)kvp_revoke(a->tenant, a->digest);
+        kvp_revoke(a->tenant, a->digest);
     reply->has_revoked |= may_be_known;
     o = kvp_obj(m->cat.index, oid);
     o->sum = commit->sum;

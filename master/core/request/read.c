@@ -141,7 +141,7 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, co
             if (is_staging && kvp_obj_up_n(&m->cat, o) == 0)
                 obj.err = loading_err(m, got->oids[i], got->waited == NULL ? NULL : &got->waited[i]);
             else
-                (void)kvp_obj_wire(&m->cat, o, s->host_id, &obj, locs);
+                kvp_obj_wire(&m->cat, o, s->host_id, &obj, locs);
         } else if (is_away(m, s, got->oids[i])) {
             obj.err = is_staging && is_coming(m, got->oids[i]) ? KVP_RETRY_AFTER : KVP_NODE_LOST;
         }

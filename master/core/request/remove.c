@@ -127,7 +127,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 
     if (err == KVP_OK && ask->segment != 0) err = remove_replica(m, oid, ask->segment, w, &is_all);
     if (err != KVP_OK || !is_all) return err;
-    if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
+    if (KVP_RULE(REVOKE_ON_REMOVAL)) kvp_revoke(t, digest);
     kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, w);
     hold_unknown(m, digest, UINT64_MAX); /* a node may still report a newer version */
     kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
@@ -143,7 +143,7 @@ revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool 
 {
     bool is_not_dead = kvp_retire_is_readable(&m->space, digest) && KVP_RULE(REVOKE_NOT_DEAD_YET);
 
-    if (is_not_dead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
+    if (is_not_dead || (waits && KVP_RULE(REVOKE_EVICTED))) kvp_revoke(t, digest);
 }
 
 /* Returns the greatest possible version of an absent key: it may be under way. */
@@ -485,7 +485,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_tenant_bumped(&m->cat, t, kvp_gen_make(m->ctx.term, m->cat.gen_seq));
         w = kvp_deferred_open(s, &f->hdr, 0);
         kvp_record_tenant(&m->cat, t);
-        if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
+        if (KVP_RULE(BUMP_REVOKES)) kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
         w->epoch = t->epoch;
         w->wait_ms = msg->wait_ms;
