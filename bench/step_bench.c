@@ -173,7 +173,7 @@ bench_close(bench_t *b)
 static void
 settle(bench_t *b)
 {
-    while (kvp_master_due(b->w->m) <= b->w->now)
+    while (b->w->tick_ns <= b->w->now)
         world_tick(b->w);
 }
 

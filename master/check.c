@@ -66,7 +66,7 @@ typedef struct {
 static kvp_err_t
 restore_core(void *arg, const void *bytes, size_t len)
 {
-    return kvp_master_restore(arg, bytes, len);
+    return kvp_master_read_log(arg, bytes, len);
 }
 
 static verdict_t
@@ -98,7 +98,7 @@ read_log(check_t *c)
     if (err != KVP_OK) return err;
     err = kvp_log_file_read(&c->file, restore_core, core, &had);
     if (err == KVP_OK) {
-        kvp_master_check_journal(core, &c->log);
+        kvp_master_check_log(core, &c->log);
         c->verdict = judge_log(c, had);
         c->files = c->file.files;
         c->from = c->files > 0 ? c->file.from[0] : 0;

@@ -516,7 +516,7 @@ start_ha(daemon_t *d, const settings_t *s)
         kvp_master_peer_t self = {.state = KVP_MASTER_LEADER};
 
         kvp_format_hostport(&at, self.address);
-        kvp_master_note_masters(kvp_server_core(d->server), &self, 1);
+        kvp_master_note_masters(kvp_server_core(d->server), "", &self, 1);
         return KVP_OK;
     }
     if (strcmp(at.host, "0.0.0.0") == 0 || strcmp(at.host, "::") == 0) (void)gethostname(at.host, sizeof at.host - 1);

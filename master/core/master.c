@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The core's entry: lifecycle, dispatch, timers, outputs.
- */
+ * The core's entry: lifecycle, dispatch, timers. ready.c has the outputs. */
 #include "master/core/api/master.h"
 
 #include "common/buf.h"
@@ -20,7 +19,6 @@
 #include "master/core/evict/eviction.h"
 #include "master/core/evict/rebalance.h"
 #include "master/core/evict/window.h"
-#include "master/core/recovery/replay.h"
 #include "master/core/log/journal.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/protect/gone.h"
@@ -50,6 +48,7 @@
 #include "master/core/space/space.h"
 #include "master/core/space/tier.h"
 #include "master/core/recovery/state.h"
+#include "master/core/recovery/term.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 
@@ -58,7 +57,6 @@
 #include <string.h>
 
 #define SLICES 11u
-#define QUIET_TICK_NS KVP_MS(100)
 #define STALL_NS KVP_MS(500) /* a gap between two inputs that long is the master's own, not its peers' */
 
 /* ---- lifecycle */
@@ -207,15 +205,6 @@ kvp_master_destroy(kvp_master_t *m)
     free(m);
 }
 
-const char *
-kvp_master_take_note(kvp_master_t *m)
-{
-    if (m->ctx.note[0] == '\0') return NULL;
-    memcpy(m->note_out, m->ctx.note, sizeof m->note_out);
-    m->ctx.note[0] = '\0';
-    return m->note_out;
-}
-
 /* ---- time */
 static void
 advance_clock(kvp_master_t *m, uint64_t now_ns)
@@ -344,35 +333,6 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
     kvp_evict_tick(&m->evict);
     (void)kvp_objindex_step(m->cat.index);
     end_input(m);
-}
-
-uint64_t
-kvp_master_due(const kvp_master_t *m)
-{
-    /* One tick serves all timers here: all of them are coarse. With only sessions to watch it is
-     * rare. */
-    bool is_quiet = m->ctx.st.pending_puts == 0 && m->prot.deferred.n == 0 && kvp_list_is_empty(&m->prot.leasing) &&
-                    m->prot.expiries.n == 0 && kvp_list_is_empty(&m->cat.taking) && m->space.moves.n == 0 &&
-                    kvp_list_is_empty(&m->stagewaits);
-
-    return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
-}
-
-bool
-kvp_master_has_work(const kvp_master_t *m)
-{
-    bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->puts.waiting);
-    bool is_ending = !kvp_list_is_empty(&m->prot.ending) || !kvp_list_is_empty(&m->over) ||
-                     !kvp_list_is_empty(&m->space.deferred_frees);
-    bool is_answer_on_log = !kvp_list_is_empty(&m->prot.on_log[0]) || !kvp_list_is_empty(&m->prot.on_log[1]);
-
-    if (m->log.is_resting) return is_ending;
-    if (m->space.has_evacuation_news || m->space.has_take_news || m->closing > 0 || kvp_logbase_may_run(m)) return true;
-    if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
-    if (m->puts.is_leaving) return true;
-    if (m->ctx.st.log_refuses != 0 && (!kvp_list_is_empty(&m->puts.waiting) || is_answer_on_log)) return true;
-    return m->space.has_parked || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
-           !kvp_list_is_empty(&m->jobs) || !kvp_list_is_empty(&m->space.staged);
 }
 
 /* ---- input */
@@ -506,19 +466,50 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
     end_input(m);
 }
 
-void
-kvp_master_on_written(kvp_master_t *m, uint64_t end, uint64_t now_ns)
+/* These reports release no answer by themselves: the next input acts on them. */
+static void
+note_done(kvp_master_t *m, const kvp_master_done_t *done)
 {
-    begin_input(m, now_ns);
-    kvp_durable_written(m, end);
-    end_input(m);
+    switch (done->kind) {
+    case KVP_DONE_UNSYNCED:
+        kvp_durable_unsynced(m, done->position);
+        break;
+    case KVP_DONE_FORGOTTEN:
+        kvp_logbase_forgotten(m, done->bytes);
+        break;
+    case KVP_DONE_IDENT:
+    case KVP_DONE_IDENT_FAILED:
+        kvp_term_ident_saved(m, done->ident, done->kind == KVP_DONE_IDENT);
+        break;
+    case KVP_DONE_LOG_FAILS:
+        m->log.has_failed = true;
+        break;
+    case KVP_DONE_LOG_REFUSES:
+        m->ctx.st.log_refuses = 1;
+        snprintf(m->ctx.log_failure, sizeof m->ctx.log_failure, "%s", done->why);
+        break;
+    case KVP_DONE_LOG_WORKS:
+        m->log.has_failed = false;
+        m->ctx.st.log_refuses = 0;
+        break;
+    case KVP_DONE_WRITTEN:
+    case KVP_DONE_SYNCED:
+        break;
+    }
 }
 
 void
-kvp_master_on_synced(kvp_master_t *m, uint64_t end, uint64_t now_ns)
+kvp_master_done(kvp_master_t *m, const kvp_master_done_t *done, uint64_t now_ns)
 {
+    if (done->kind != KVP_DONE_WRITTEN && done->kind != KVP_DONE_SYNCED) {
+        note_done(m, done);
+        return;
+    }
     begin_input(m, now_ns);
-    kvp_durable_synced(m, end);
+    if (done->kind == KVP_DONE_WRITTEN)
+        kvp_durable_written(m, done->position);
+    else
+        kvp_durable_synced(m, done->position);
     end_input(m);
 }
 
@@ -534,10 +525,12 @@ sweep_bumped(kvp_master_t *m)
 }
 
 kvp_err_t
-kvp_master_open_journal(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
+kvp_master_open_log(kvp_master_t *m, kvp_master_open_t how, uint64_t *end_out)
 {
-    kvp_err_t err = kvp_replay_open(m, is_all_given, end_out);
+    kvp_err_t err;
 
+    if (how == KVP_OPEN_FOLLOW) return kvp_replay_follow(m, end_out);
+    err = kvp_replay_open(m, how == KVP_OPEN_WHOLE, end_out);
     if (err == KVP_OK && m->base.is_relied_on) sweep_bumped(m);
     return err;
 }
@@ -553,35 +546,6 @@ kvp_master_lead(kvp_master_t *m, uint32_t term, bool is_level, uint64_t now_ns)
     if (m->base.is_relied_on) sweep_bumped(m);
     end_input(m);
     return KVP_OK;
-}
-
-void
-kvp_master_set_leader(kvp_master_t *m, const char *address)
-{
-    snprintf(m->leader, sizeof m->leader, "%s", address);
-}
-
-/* ---- output */
-bool
-kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bool *close_out)
-{
-    kvp_session_t *s;
-    kvp_buf_t swap;
-
-    if (kvp_list_is_empty(&m->peers.dirty) || kvp_master_is_mute(m)) return false;
-    s = kvp_list_first(&m->peers.dirty, kvp_session_t, dirty);
-    kvp_list_del(&s->dirty);
-    if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */
-        kvp_ctx_note(&m->ctx, "answer too large for %s", s->name);
-        kvp_buf_reset(&s->out);
-        s->is_closing = true;
-    }
-    swap = s->out;
-    s->out = *bytes;
-    *bytes = swap;
-    *conn_out = s->conn;
-    *close_out = s->is_closing;
-    return true;
 }
 
 void

@@ -175,15 +175,14 @@ give_slice(kvp_eventpub_t *p, kvp_master_t *master)
 void
 kvp_publisher_turn(kvp_eventpub_t *p, kvp_master_t *master)
 {
-    const kvp_master_t *now = master != NULL && kvp_master_is_telling(master) ? master : NULL;
     const bool is_again = p->is_lost && waiting_bytes(p) == 0;
 
-    if (p->core != now || is_again) {
-        p->core = now;
+    if (p->core != master || is_again) {
+        p->core = master;
         p->is_lost = false;
-        enqueue_item(p, &(item_t){.kind = now != NULL ? Q_BEGIN : Q_END}, NULL);
+        enqueue_item(p, &(item_t){.kind = master != NULL ? Q_BEGIN : Q_END}, NULL);
     }
-    if (now != NULL && !p->is_lost) give_slice(p, master);
+    if (master != NULL && !p->is_lost) give_slice(p, master);
 }
 
 /* ---- the ring */

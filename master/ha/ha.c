@@ -88,6 +88,15 @@ kvp_ha_terms_of(const kvp_ha_t *ha, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX],
         terms[i].position += ha->conf.log->origin;
 }
 
+/* Of the last record of our own log; 0 = there is none. */
+uint32_t
+kvp_ha_log_term(const kvp_ha_t *ha)
+{
+    kvp_wire_term_t last;
+
+    return kvp_master_terms(kvp_ha_core_of(ha), &last, 1) == 0 ? 0 : last.term;
+}
+
 /* kvp_ha_read_again drops the core, and reads the files again up to the position; is_empty: the files are
  * dropped, and the next record begins there. */
 void
@@ -119,7 +128,7 @@ end_reading(kvp_ha_t *ha, bool is_empty)
 
     (void)kvp_reader_reset(&ha->reader); /* the files are cut */
     if (is_empty) kvp_log_file_begin_at(file, ha->read_to);
-    err = kvp_master_follow_begin(kvp_ha_core_of(ha), &kept);
+    err = kvp_master_open_log(kvp_ha_core_of(ha), KVP_OPEN_FOLLOW, &kept);
     if (err == KVP_OK && !is_empty && file->files > 0 && kept < ha->read_at - file->from[0]) {
         kvp_log_warn("master", "the log was torn and is cut, and may lack its end dir=%s/log", ha->conf.ident->dir);
         ha->is_doubted = true;
@@ -132,7 +141,7 @@ end_reading(kvp_ha_t *ha, bool is_empty)
     }
     kvp_ha_set_state(ha, KVP_HA_FOLLOWS);
     kvp_log_info("master", "standby: the log is read up to position %llu, term %u",
-                 (unsigned long long)kvp_log_writer_end(ha->conf.log), kvp_master_log_term(kvp_ha_core_of(ha)));
+                 (unsigned long long)kvp_log_writer_end(ha->conf.log), kvp_ha_log_term(ha));
 }
 
 /* What is damaged, or not whole, is cut, and comes from the leader. Nothing is cut because it could not be read. */
@@ -151,7 +160,7 @@ read_on(kvp_ha_t *ha)
         kvp_log_error("master", "cannot read the log: %m dir=%s/log", ha->conf.ident->dir);
         exit(1);
     }
-    if (n > 0) err = kvp_master_restore(kvp_ha_core_of(ha), bytes, n);
+    if (n > 0) err = kvp_master_read_log(kvp_ha_core_of(ha), bytes, n);
     ha->read_at += n;
     if (err == KVP_OK) return;
     if (n > 0) {
@@ -187,7 +196,7 @@ fill_ask(void *arg, Kvp__Pb__Follow *ask, kvp_wire_term_t terms[KVP_FOLLOW_TERMS
     kvp_ident_t *ident = ha->conf.ident;
 
     ask->id = ident->id;
-    if (kvp_master_log_term(kvp_ha_core_of(ha)) > 0)
+    if (kvp_ha_log_term(ha) > 0)
         ask->pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, ident->pool_id};
     ask->end = kvp_log_writer_end(ha->conf.log);
     kvp_ha_terms_of(ha, terms, &ask->n);
@@ -206,7 +215,7 @@ on_follow_reply(void *arg, const Kvp__Pb__FollowReply *reply)
     ha->leader_end = UINT64_MAX;
     ha->level_term = 0;
     if (!reply->is_anew && reply->position == end) return KVP_OK;
-    if (end > 0 && kvp_master_log_term(kvp_ha_core_of(ha)) > 0)
+    if (end > 0 && kvp_ha_log_term(ha) > 0)
         kvp_log_warn("master", "standby: the leader's log differs from ours: ours is cut from position %llu to %llu%s",
                      (unsigned long long)end, (unsigned long long)reply->position,
                      reply->is_anew ? ", and reads the leader's log from the beginning" : "");
@@ -230,7 +239,7 @@ on_follow_log(void *arg, uint64_t position, const void *bytes, size_t len, uint6
     kvp_err_t err;
 
     if (ha->state != KVP_HA_FOLLOWS) return KVP_CLOSED;
-    err = kvp_master_follow(kvp_ha_core_of(ha), bytes, len);
+    err = kvp_master_read_log(kvp_ha_core_of(ha), bytes, len);
     if (err == KVP_CORRUPT || err == KVP_VERSION) {
         kvp_log_error(
             "master",
@@ -260,7 +269,7 @@ follow_on(kvp_ha_t *ha, uint64_t now_ns)
     const kvp_election_t *e = &ha->election;
     const uint64_t end = kvp_log_writer_end(ha->conf.log);
 
-    if (ha->conf.log->has_sync_failed) { /* records written before that may be lost, in unknown places */
+    if (ha->conf.log->sync.has_failed) { /* records written before that may be lost, in unknown places */
         kvp_log_error("master", "standby: the log could not be synced: an empty log begins dir=%s/log",
                       ha->conf.ident->dir);
         drop_whole_log(ha);
@@ -283,7 +292,7 @@ static kvp_sender_pace_t
 pace_of(const kvp_ha_t *ha)
 {
     if (ha->handing_until_ns != 0 && kvp_ha_waiting_bytes(ha) == 0) return KVP_SEND_LAST;
-    if (ha->conf.ack_standbys > 0 || ha->switch_until_ns != 0 || kvp_master_wants_sync(kvp_ha_core_of(ha)))
+    if (ha->conf.ack_standbys > 0 || ha->switch_until_ns != 0 || (ha->conf.log->wishes & KVP_MASTER_SYNCS) != 0)
         return KVP_SEND_NOW;
     return KVP_SEND_SOON;
 }
@@ -418,14 +427,14 @@ act_on_election(kvp_ha_t *ha)
     memcpy(pool.pool_id, ha->conf.ident->pool_id, sizeof pool.pool_id);
     kvp_election_ready(
         e, (ha->state == KVP_HA_FOLLOWS && ha->conf.log->stats.log_failed == 0) || ha->state == KVP_HA_LEADS,
-        ha->is_doubted, kvp_master_log_term(kvp_ha_core_of(ha)), &pool);
+        ha->is_doubted, kvp_ha_log_term(ha), &pool);
     kvp_election_tick(e, now_ns);
     look_for_end(ha, now_ns);
     if (ha->state == KVP_HA_LEADS) kvp_ha_lead_on(ha, now_ns);
     take_pool(ha);
     if (ha->state == KVP_HA_FOLLOWS && e->role == KVP_ELECTION_LEADS) kvp_ha_begin_lead(ha);
     if (ha->state != KVP_HA_LEADS && e->leader_revision != 0)
-        kvp_master_set_leader(kvp_ha_core_of(ha), e->leader.address);
+        kvp_master_note_masters(kvp_ha_core_of(ha), e->leader.address, NULL, 0);
     kvp_follower_tick(ha->follower, now_ns);
     while (kvp_election_take(e, op))
         kvp_etcd_ask(ha->etcd, op);
@@ -484,7 +493,7 @@ note_masters(kvp_ha_t *ha)
     ha->roster_ns = now_ns;
     kvp_ha_status(ha, &status);
     const uint32_t n = kvp_roster_update(&ha->roster, &status, now_ns, rows);
-    kvp_master_note_masters(kvp_ha_core_of(ha), rows, n);
+    kvp_master_note_masters(kvp_ha_core_of(ha), NULL, rows, n);
 }
 
 static void

@@ -75,6 +75,7 @@ struct kvp_ha {
 /* ha.c */
 kvp_master_t *kvp_ha_core_of(const kvp_ha_t *ha);
 void kvp_ha_set_state(kvp_ha_t *ha, kvp_ha_state_t state);
+uint32_t kvp_ha_log_term(const kvp_ha_t *ha);
 void kvp_ha_terms_of(const kvp_ha_t *ha, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX], uint32_t *n_out);
 void kvp_ha_read_again(kvp_ha_t *ha, uint64_t to, bool is_empty);
 uint64_t kvp_ha_waiting_bytes(const kvp_ha_t *ha);

@@ -47,8 +47,7 @@ kvp_ha_hold_positions(kvp_ha_t *ha)
 
     kvp_election_insync(&ha->election, &members);
     if (wanted_n > 0) /* but without the first record of the term no client could even say Hello */
-        written = kvp_max_u64(kvp_insync_nth_has(in, wanted_n),
-                              ha->conf.log->origin + kvp_master_term_end(kvp_ha_core_of(ha)));
+        written = kvp_max_u64(kvp_insync_nth_has(in, wanted_n), ha->conf.log->origin + ha->conf.log->term_end);
     if ((missing_n > 0) != (ha->missing_n > 0)) {
         ha->missing_n = missing_n;
         if (missing_n > 0)
@@ -65,11 +64,10 @@ kvp_ha_begin_lead(kvp_ha_t *ha)
 {
     const kvp_election_t *e = &ha->election;
     kvp_master_t *core = kvp_ha_core_of(ha);
-    const uint32_t log_term = kvp_master_log_term(core);
+    const uint32_t log_term = kvp_ha_log_term(ha);
     const bool is_level = kvp_election_is_level(e, log_term, ha->level_term);
 
     kvp_follower_rest(ha->follower);
-    kvp_master_set_leader(core, "");
     if (e->is_unsafe)
         kvp_log_warn("master",
                      "no member of the in-sync set came within %u s: this master leads without their records, and asks "

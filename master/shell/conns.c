@@ -112,6 +112,13 @@ kvp_server_queue_output(kvp_server_conn_t *conn, kvp_buf_t *bytes)
         conn->is_overflown = true;
 }
 
+/* kvp_server_end_conn: no further frame counts, and the connection is closed when its output is sent. */
+void
+kvp_server_end_conn(kvp_server_conn_t *conn)
+{
+    if (conn->end == KVP_CONN_OPEN) conn->end = KVP_CONN_ENDS;
+}
+
 /* kvp_server_close_conn closes at once. The core's output on this event goes to other connections. */
 void
 kvp_server_close_conn(kvp_server_conn_t *conn)
@@ -119,21 +126,20 @@ kvp_server_close_conn(kvp_server_conn_t *conn)
     kvp_server_t *server = conn->server;
 
     if (uv_is_closing(&conn->uv.handle)) return;
-    conn->is_ending = true;
+    kvp_server_end_conn(conn);
     kvp_list_del(&conn->deadline_link);
     kvp_list_del(&conn->unsent_link);
     kvp_list_del(&conn->wait_link);
     if (server->over_budget == conn) server->over_budget = NULL;
-    if (!server->is_stopping && conn->is_foreign) {
-        conn->is_foreign = false;
+    if (!server->is_stopping && conn->owner == KVP_CONN_OF_OPS) {
+        conn->owner = KVP_CONN_OF_NOBODY;
         server->conf.ops->on_gone(server->conf.ops->arg, conn->id);
-    } else if (!server->is_stopping && conn->is_in_core) {
+    } else if (!server->is_stopping && conn->owner == KVP_CONN_OF_CORE) {
         const uint64_t now = kvp_server_begin(server);
-        conn->is_in_core = false;
+        conn->owner = KVP_CONN_OF_NOBODY;
         kvp_master_on_close(server->master, conn->id, now);
         (void)kvp_server_end_step(server, KVP_STEP_CLOSE, now);
-        kvp_server_log_notes(server, conn);
-        kvp_server_collect_output(server);
+        kvp_server_hand_on(server, conn);
     }
     uv_close(&conn->uv.handle, on_closed);
 }
@@ -186,8 +192,8 @@ fail:
 static void
 recycle_buf(kvp_server_t *server, kvp_buf_t *empty)
 {
-    if (server->spare.data == NULL && empty->cap <= SPARE_MAX_BYTES) {
-        server->spare = *empty;
+    if (server->ready.frames.data == NULL && empty->cap <= SPARE_MAX_BYTES) {
+        server->ready.frames = *empty;
         kvp_buf_init(empty, 0);
     } else {
         kvp_buf_fini(empty);
@@ -234,17 +240,17 @@ end_sending(kvp_server_conn_t *conn)
 {
     kvp_server_t *server = conn->server;
 
-    if (!conn->has_end) {
+    if (conn->end < KVP_CONN_ENDS_SOON) {
         uint64_t now = kvp_server_begin(server);
-        conn->has_end = true;
+        conn->end = KVP_CONN_ENDS_SOON;
         kvp_server_set_deadline(conn, &server->ending, now + server->conf.linger_ms * KVP_NS_PER_MS);
         kvp_server_arm_timer(server, conn->deadline_ns, now);
         kvp_list_del(&conn->wait_link);
         conn->state = KVP_CONN_READS;
         set_reading(conn);
     }
-    if (conn->is_shut || conn->waiting.len > 0 || uv_is_closing(&conn->uv.handle)) return;
-    conn->is_shut = true;
+    if (conn->end == KVP_CONN_SHUT || conn->waiting.len > 0 || uv_is_closing(&conn->uv.handle)) return;
+    conn->end = KVP_CONN_SHUT;
     /* libuv does it after its pending writes. */
     if (uv_shutdown(&conn->shutdown, &conn->uv.stream, NULL) != 0) kvp_server_close_conn(conn);
 }
@@ -254,7 +260,7 @@ kvp_server_flush_one(kvp_server_conn_t *conn)
 {
     kvp_server_t *server = conn->server;
 
-    if (conn->is_in_core && kvp_server_is_fenced(server, kvp_boot_ns()))
+    if (conn->owner == KVP_CONN_OF_CORE && kvp_server_is_fenced(server, kvp_boot_ns()))
         return; /* it is dropped at the end of the turn */
     if (conn->is_overflown) {
         server->stats.overflows++;
@@ -264,12 +270,18 @@ kvp_server_flush_one(kvp_server_conn_t *conn)
     }
     if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
     if (conn->waiting.len == 0) recycle_buf(server, &conn->waiting);
-    if (conn->is_ending) {
+    if (conn->end != KVP_CONN_OPEN) {
         end_sending(conn);
     } else if (conn->state == KVP_CONN_WAITS_READER && kvp_server_unsent_bytes(conn) <= PAUSE_BYTES / 2 &&
-               !kvp_master_is_mute(server->master)) {
+               !kvp_server_is_mute(server)) {
         resume_conn(conn);
     }
+}
+
+static bool
+is_greeted(const kvp_server_conn_t *conn)
+{
+    return conn->owner != KVP_CONN_OF_STRANGER;
 }
 
 /* The core learns of a connection with its first frame. False: the frame belongs to conf.ops. */
@@ -279,12 +291,10 @@ admit_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     kvp_server_t *server = conn->server;
     const kvp_server_ops_t *ops = server->conf.ops;
 
-    conn->is_greeted = true;
     kvp_list_del(&conn->deadline_link);
-    conn->is_foreign = ops != NULL;
+    conn->owner = KVP_CONN_OF_OPS;
     if (ops != NULL && ops->on_first(ops->arg, conn->id, frame)) return false;
-    conn->is_foreign = false;
-    conn->is_in_core = true;
+    conn->owner = KVP_CONN_OF_CORE;
     kvp_master_on_connect(server->master, conn->id, kvp_server_begin(server));
     return true;
 }
@@ -294,19 +304,18 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
 {
     kvp_server_t *server = conn->server;
 
-    if (conn->is_foreign) {
+    if (conn->owner == KVP_CONN_OF_OPS) {
         server->conf.ops->on_frame(server->conf.ops->arg, conn->id, frame);
         return;
     }
-    if (!conn->is_in_core && !admit_conn(conn, frame)) return;
+    if (conn->owner != KVP_CONN_OF_CORE && !admit_conn(conn, frame)) return;
     const uint64_t now = kvp_server_begin(server);
     conn->asked_ns = conn->received_ns;
     kvp_master_on_frame(server->master, conn->id, frame, now);
     conn->share_ns -= (int64_t)kvp_min_u64(kvp_server_end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
-    kvp_server_log_notes(server, conn);
-    kvp_server_collect_output(server);
-    const bool is_mute = kvp_master_is_mute(server->master); /* requests to a silent core would pile up in it */
-    if (conn->is_ending || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;
+    kvp_server_hand_on(server, conn);
+    const bool is_mute = kvp_server_is_mute(server); /* requests to a silent core would pile up in it */
+    if (conn->end != KVP_CONN_OPEN || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;
     if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
     if (kvp_server_unsent_bytes(conn) > PAUSE_BYTES || is_mute) {
         server->stats.read_pauses++;
@@ -325,9 +334,9 @@ handle_frames(kvp_server_conn_t *conn)
 
     if (conn->turn != server->turn) conn->share_ns = conn->share_ns < 0 ? conn->share_ns + TURN_NS : TURN_NS;
     conn->turn = server->turn;
-    while (has_frame && !conn->is_ending && conn->state == KVP_CONN_READS && conn->share_ns > 0) {
-        if (conn->is_in_core && kvp_server_is_fenced(server, kvp_server_begin(server))) break;
-        uint32_t length_max = conn->is_greeted ? KVP_FRAME_MAX : KVP_FRAME_FIRST_MAX;
+    while (has_frame && conn->end == KVP_CONN_OPEN && conn->state == KVP_CONN_READS && conn->share_ns > 0) {
+        if (conn->owner == KVP_CONN_OF_CORE && kvp_server_is_fenced(server, kvp_server_begin(server))) break;
+        uint32_t length_max = is_greeted(conn) ? KVP_FRAME_MAX : KVP_FRAME_FIRST_MAX;
         kvp_frame_t frame;
         if (kvp_inbuf_next(&conn->in, length_max, &frame, &has_frame) != KVP_OK) {
             server->stats.framing_errors++;
@@ -338,7 +347,7 @@ handle_frames(kvp_server_conn_t *conn)
             n++;
         }
     }
-    if (conn->share_ns <= 0 && conn->state == KVP_CONN_READS && !conn->is_ending) {
+    if (conn->share_ns <= 0 && conn->state == KVP_CONN_READS && conn->end == KVP_CONN_OPEN) {
         server->stats.turn_waits++;
         wait_in(conn, KVP_CONN_WAITS_TURN, &server->waits_turn);
     }
@@ -354,12 +363,12 @@ feed_frames(kvp_server_conn_t *conn)
     const bool is_next = handle_frames(conn) > 0;
 
     if (is_next && server->over_budget == conn) server->over_budget = NULL;
-    if (conn->is_ending) {
+    if (conn->end != KVP_CONN_OPEN) {
         kvp_inbuf_fini(&conn->in);
     } else if (kvp_inbuf_keep(&conn->in) != KVP_OK) {
         kvp_server_log_complaint(server, conn, "connection closed: no memory for its frame");
         kvp_server_close_conn(conn);
-    } else if (!conn->is_greeted) {
+    } else if (!is_greeted(conn)) {
         ; /* its deadline is its Hello's */
     } else if (conn->in.own_len == 0 || conn->state != KVP_CONN_READS) {
         kvp_list_del(&conn->deadline_link);
@@ -388,7 +397,7 @@ kvp_server_let_in(kvp_server_t *server)
             continue;
         }
         count_input(conn);
-        if (conn->is_greeted)
+        if (is_greeted(conn))
             kvp_server_set_deadline(conn, &server->cut,
                                     kvp_server_begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
         set_reading(conn);
@@ -436,7 +445,7 @@ on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init(NULL, 0); /* on_read gets ENOBUFS */
     if (err != KVP_EAGAIN) return;
     server->stats.room_waits++;
-    if (conn->is_greeted) kvp_list_del(&conn->deadline_link);
+    if (is_greeted(conn)) kvp_list_del(&conn->deadline_link);
     wait_in(conn, KVP_CONN_WAITS_ROOM, &server->waits_room);
 }
 
@@ -453,7 +462,7 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
         set_reading(conn);
     } else if (nread < 0) {
         kvp_server_close_conn(conn);
-    } else if (!conn->is_ending) {
+    } else if (conn->end == KVP_CONN_OPEN) {
         server->stats.received_bytes += (size_t)nread;
         conn->received_ns = server->times->readable_ns;
         kvp_inbuf_received(&conn->in, (size_t)nread);
@@ -519,7 +528,7 @@ kvp_server_on_accept(void *arg, int fd, bool is_unix)
     kvp_list_init(&conn->wait_link);
     server->stats.accepted++;
     if (open_stream(server, conn, fd, is_unix) != 0) {
-        conn->is_ending = true;
+        kvp_server_end_conn(conn);
         uv_close(&conn->uv.handle, on_closed);
         return;
     }

@@ -4,7 +4,7 @@
  * Design notes.
  * - Chunks are written in order, one at a time: between two turns of the loop, or by the pool. A
  *   chunk that begins a base goes into a file of its own.
- * - While is_writing the first chunk and `file` belong to the thread that writes.
+ * - While `write` is under way the first chunk and `file` belong to the thread that writes.
  * - The loop never waits for the disk: a write between turns that takes long goes on beside the
  *   loop (master/shell/relay.h).
  * - What cannot be written is tried again each second; until then the core refuses what would add
@@ -36,6 +36,12 @@ typedef struct kvp_log_chunk {
     uint64_t end; /* position of the core */
     bool begins_file;
 } chunk_t;
+
+static bool
+is_busy(const kvp_log_job_t *job)
+{
+    return job->state != KVP_LOG_JOB_NONE;
+}
 
 static chunk_t *
 first_chunk(const kvp_log_writer_t *w)
@@ -74,7 +80,7 @@ free_chunk(kvp_log_writer_t *w, chunk_t *c)
 static void
 drop_chunks(kvp_log_writer_t *w)
 {
-    chunk_t *busy = w->is_writing ? first_chunk(w) : NULL;
+    chunk_t *busy = is_busy(&w->write) ? first_chunk(w) : NULL;
 
     kvp_list_foreach_safe (pos, tmp, &w->chunks) {
         chunk_t *c = kvp_list_entry(pos, chunk_t, link);
@@ -100,7 +106,7 @@ kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t syn
 static kvp_err_t
 restore_core(void *arg, const void *bytes, size_t len)
 {
-    return kvp_master_restore(arg, bytes, len);
+    return kvp_master_read_log(arg, bytes, len);
 }
 
 static kvp_err_t
@@ -119,12 +125,14 @@ log_refusal(const char *dir, kvp_err_t err)
 kvp_err_t
 kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t *master)
 {
+    kvp_master_open_t how;
     uint64_t had, kept;
     kvp_err_t err = kvp_log_file_open(&w->file, ident->dir_fd, ident->dir, ident->is_new);
 
     if (err == KVP_OK) err = kvp_log_file_read(&w->file, restore_core, master, &had);
     if (err != KVP_OK) return err;
-    err = kvp_master_open_journal(master, !w->file.may_lack_end && had == w->file.found_bytes, &kept);
+    how = !w->file.may_lack_end && had == w->file.found_bytes ? KVP_OPEN_WHOLE : KVP_OPEN_SHORT;
+    err = kvp_master_open_log(master, how, &kept);
     if (err != KVP_OK) return log_refusal(ident->dir, err);
     if (kept < had)
         kvp_log_warn("master", "the log was torn and is cut, and nodes are asked bytes=%llu cut=%llu dir=%s/log",
@@ -136,7 +144,7 @@ kvp_err_t
 kvp_log_writer_open_nowhere(kvp_log_writer_t *w, kvp_master_t *master)
 {
     uint64_t kept;
-    kvp_err_t err = kvp_master_open_journal(master, true, &kept);
+    kvp_err_t err = kvp_master_open_log(master, KVP_OPEN_WHOLE, &kept);
 
     w->is_kept_nowhere = w->file.is_never_synced = true;
     return err == KVP_OK ? kvp_log_writer_attach(w, master, kept) : err;
@@ -158,9 +166,11 @@ kvp_log_writer_attach(kvp_log_writer_t *w, kvp_master_t *master, uint64_t kept)
     w->master = master;
     w->origin = w->file.end - kept;
     w->written = w->told = w->synced = w->told_synced = kept;
+    w->forget_below = UINT64_MAX;
+    w->term_end = w->wishes = 0;
     kvp_buf_reset(&w->recent);
     w->hold_written = w->hold_synced = UINT64_MAX;
-    w->has_write_failed = w->has_sync_failed = w->has_failed = false;
+    w->write.has_failed = w->sync.has_failed = w->has_failed = false;
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
     return KVP_OK;
 }
@@ -176,7 +186,7 @@ kvp_log_writer_detach(kvp_log_writer_t *w)
 bool
 kvp_log_writer_is_idle(const kvp_log_writer_t *w)
 {
-    return !w->is_writing && !w->is_syncing && !w->is_removing;
+    return !is_busy(&w->write) && !is_busy(&w->sync) && !is_busy(&w->removal);
 }
 
 uint64_t
@@ -206,7 +216,7 @@ keep_recent(kvp_log_writer_t *w, const chunk_t *c)
 bool
 kvp_log_writer_may_read(const kvp_log_writer_t *w)
 {
-    return !w->is_writing || !first_chunk(w)->begins_file;
+    return !is_busy(&w->write) || !first_chunk(w)->begins_file;
 }
 
 void
@@ -222,7 +232,7 @@ kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg
     w->uv = uv;
     w->moved = moved;
     w->arg = arg;
-    w->write.data = w->sync.data = w->removal.data = w;
+    w->write.work.data = w->sync.work.data = w->removal.work.data = w;
 }
 
 void
@@ -243,15 +253,21 @@ write_chunk(kvp_log_writer_t *w, const chunk_t *c)
 }
 
 static void
+report_done(kvp_log_writer_t *w, kvp_master_done_t done)
+{
+    if (w->master != NULL) kvp_master_done(w->master, &done, kvp_boot_ns());
+}
+
+static void
 fail_log(kvp_log_writer_t *w, const char *why)
 {
     w->stats.log_failed = 1;
     snprintf(w->failure, sizeof w->failure, "the master's log cannot be written: %s: %s/log", why, w->file.dir);
     if (w->master == NULL) return;
-    if (!w->hands_over) kvp_master_refuse_writes(w->master, w->failure);
+    if (!w->hands_over) report_done(w, (kvp_master_done_t){.kind = KVP_DONE_LOG_REFUSES, .why = w->failure});
     if (w->has_failed) return;
     w->has_failed = true;
-    kvp_master_journal_failed(w->master, true);
+    report_done(w, (kvp_master_done_t){.kind = KVP_DONE_LOG_FAILS});
     kvp_log_error("master", "the log cannot be written: %s; puts and removals are refused, reads go on dir=%s/log", why,
                   w->file.dir);
 }
@@ -267,26 +283,26 @@ note_failure(kvp_log_writer_t *w, int error, uint64_t now_ns)
 static uint64_t
 stalls_ns(const kvp_log_writer_t *w)
 {
-    return kvp_min_u64(w->is_writing ? w->write_began_ns + STALL_NS : UINT64_MAX,
-                       w->is_syncing ? w->sync_began_ns + STALL_NS : UINT64_MAX);
+    return kvp_min_u64(is_busy(&w->write) ? w->write.began_ns + STALL_NS : UINT64_MAX,
+                       is_busy(&w->sync) ? w->sync.began_ns + STALL_NS : UINT64_MAX);
 }
 
 static void
 note_success(kvp_log_writer_t *w, uint64_t now_ns)
 {
-    if (w->has_write_failed || w->has_sync_failed || now_ns >= stalls_ns(w)) return;
+    if (w->write.has_failed || w->sync.has_failed || now_ns >= stalls_ns(w)) return;
     if (w->has_failed) kvp_log_warn("master", "the log is written again dir=%s/log", w->file.dir);
-    if (w->has_failed && w->master != NULL) kvp_master_journal_failed(w->master, false);
+    if (w->has_failed) report_done(w, (kvp_master_done_t){.kind = KVP_DONE_LOG_WORKS});
     w->has_failed = false;
     w->stats.log_failed = 0;
 }
 
 static void
-end_chunk(kvp_log_writer_t *w, chunk_t *c, bool is_ok, uint64_t now_ns)
+end_chunk(kvp_log_writer_t *w, chunk_t *c, uint64_t now_ns)
 {
-    w->has_write_failed = !is_ok;
-    if (!is_ok) {
-        note_failure(w, w->write_error, now_ns);
+    w->write.has_failed = w->write.error != 0;
+    if (w->write.has_failed) {
+        note_failure(w, w->write.error, now_ns);
         return;
     }
     note_success(w, now_ns);
@@ -303,20 +319,20 @@ kvp_log_writer_write(void *arg)
 {
     kvp_log_writer_t *w = arg;
 
-    w->is_write_ok = write_chunk(w, first_chunk(w));
-    w->write_error = errno;
+    w->write.error = write_chunk(w, first_chunk(w)) ? 0 : errno;
 }
 
 void
 kvp_log_writer_end_write(void *arg)
 {
     kvp_log_writer_t *w = arg;
-    const uint64_t now_ns = kvp_boot_ns(), took_ns = now_ns - w->write_began_ns;
+    const uint64_t now_ns = kvp_boot_ns(), took_ns = now_ns - w->write.began_ns;
+    const bool is_between = w->write.state == KVP_LOG_JOB_BETWEEN;
 
-    w->is_writing = false;
-    if (w->is_between_turns) w->stats.log_write_longest_ns = kvp_max_u64(w->stats.log_write_longest_ns, took_ns);
-    if (w->is_between_turns && took_ns > SLOW_NS) w->slow_until_ns = now_ns + SLOW_FOR_NS;
-    end_chunk(w, first_chunk(w), w->is_write_ok, now_ns);
+    w->write.state = KVP_LOG_JOB_NONE;
+    if (is_between) w->stats.log_write_longest_ns = kvp_max_u64(w->stats.log_write_longest_ns, took_ns);
+    if (is_between && took_ns > SLOW_NS) w->slow_until_ns = now_ns + SLOW_FOR_NS;
+    end_chunk(w, first_chunk(w), now_ns);
     if (w->master == NULL) drop_chunks(w);
     w->moved(w->arg);
 }
@@ -338,16 +354,16 @@ on_write_end(uv_work_t *work, int status)
 static bool
 is_disk_busy(const kvp_log_writer_t *w, uint64_t now_ns)
 {
-    return now_ns < w->slow_until_ns || w->is_removing || kvp_master_is_in_snapshot(w->master);
+    return now_ns < w->slow_until_ns || is_busy(&w->removal) || (w->wishes & KVP_MASTER_BASES) != 0;
 }
 
 /* The first chunk, where it can be written now. */
 static chunk_t *
 due_chunk(const kvp_log_writer_t *w, uint64_t now_ns)
 {
-    chunk_t *c = w->is_writing || now_ns < w->retry_ns ? NULL : first_chunk(w);
+    chunk_t *c = is_busy(&w->write) || now_ns < w->retry_ns ? NULL : first_chunk(w);
 
-    return c != NULL && c->begins_file && w->is_syncing ? NULL : c; /* the file that is being synced would be closed */
+    return c != NULL && c->begins_file && is_busy(&w->sync) ? NULL : c; /* the synced file would be closed */
 }
 
 static bool
@@ -357,11 +373,10 @@ is_short(const kvp_log_writer_t *w, const chunk_t *c, uint64_t now_ns)
 }
 
 static void
-begin_write(kvp_log_writer_t *w, bool is_between_turns, uint64_t now_ns)
+begin_job(kvp_log_job_t *job, kvp_log_job_state_t state, uint64_t now_ns)
 {
-    w->is_writing = true;
-    w->is_between_turns = is_between_turns;
-    w->write_began_ns = now_ns;
+    job->state = state;
+    job->began_ns = now_ns;
 }
 
 /* What is short is written when the turn of the loop ends. */
@@ -371,9 +386,9 @@ write_some(kvp_log_writer_t *w, uint64_t now_ns)
     const chunk_t *c = due_chunk(w, now_ns);
 
     if (c == NULL || is_short(w, c, now_ns)) return;
-    begin_write(w, false, now_ns);
+    begin_job(&w->write, KVP_LOG_JOB_POOL, now_ns);
     w->stats.log_writes_handed_over++;
-    (void)uv_queue_work(w->uv, &w->write, on_write, on_write_end);
+    (void)uv_queue_work(w->uv, &w->write.work, on_write, on_write_end);
 }
 
 bool
@@ -388,7 +403,7 @@ bool
 kvp_log_writer_begin_write(kvp_log_writer_t *w, uint64_t now_ns)
 {
     if (!kvp_log_writer_wants_write(w, now_ns)) return false;
-    begin_write(w, true, now_ns);
+    begin_job(&w->write, KVP_LOG_JOB_BETWEEN, now_ns);
     return true;
 }
 
@@ -399,18 +414,17 @@ on_sync(uv_work_t *work)
     kvp_log_writer_t *w = work->data;
     uint64_t began_ns = kvp_boot_ns();
 
-    w->is_sync_ok = kvp_log_file_sync(&w->file) == KVP_OK;
-    w->sync_error = errno;
+    w->sync.error = kvp_log_file_sync(&w->file) == KVP_OK ? 0 : errno;
     w->stats.log_sync_longest_ns = kvp_max_u64(w->stats.log_sync_longest_ns, kvp_boot_ns() - began_ns);
 }
 
 /* Bytes written since the last sync may be lost, even if a later sync succeeds. */
 static void
-sync_failed(kvp_log_writer_t *w, uint64_t end)
+sync_failed(kvp_log_writer_t *w, uint64_t end, int error)
 {
-    w->has_sync_failed = true;
-    note_failure(w, w->sync_error, kvp_boot_ns());
-    if (w->master != NULL) kvp_master_sync_failed(w->master, end);
+    w->sync.has_failed = true;
+    note_failure(w, error, kvp_boot_ns());
+    report_done(w, (kvp_master_done_t){.kind = KVP_DONE_UNSYNCED, .position = end});
 }
 
 static void
@@ -419,14 +433,14 @@ on_sync_end(uv_work_t *work, int status)
     kvp_log_writer_t *w = work->data;
 
     (void)status;
-    w->is_syncing = false;
-    if (w->is_sync_ok) {
+    w->sync.state = KVP_LOG_JOB_NONE;
+    if (w->sync.error == 0) {
         w->stats.log_syncs++;
         w->synced = w->syncing;
-        w->has_sync_failed = false;
+        w->sync.has_failed = false;
         note_success(w, kvp_boot_ns());
     } else {
-        sync_failed(w, w->syncing);
+        sync_failed(w, w->syncing, w->sync.error);
     }
     w->moved(w->arg);
 }
@@ -435,15 +449,14 @@ on_sync_end(uv_work_t *work, int status)
 static void
 sync_some(kvp_log_writer_t *w, uint64_t now_ns)
 {
-    bool is_due = now_ns >= w->sync_due_ns || kvp_master_wants_sync(w->master);
+    bool is_due = now_ns >= w->sync_due_ns || (w->wishes & KVP_MASTER_SYNCS) != 0;
 
-    if (w->is_syncing || w->is_writing || w->synced == w->written || !is_due) return;
-    if (w->has_sync_failed && now_ns < w->retry_ns) return;
-    w->is_syncing = true;
-    w->sync_began_ns = now_ns;
+    if (is_busy(&w->sync) || is_busy(&w->write) || w->synced == w->written || !is_due) return;
+    if (w->sync.has_failed && now_ns < w->retry_ns) return;
+    begin_job(&w->sync, KVP_LOG_JOB_POOL, now_ns);
     w->syncing = w->written;
     w->sync_due_ns = UINT64_MAX;
-    (void)uv_queue_work(w->uv, &w->sync, on_sync, on_sync_end);
+    (void)uv_queue_work(w->uv, &w->sync.work, on_sync, on_sync_end);
 }
 
 /* ---- the core's side */
@@ -453,38 +466,44 @@ open_chunk(kvp_log_writer_t *w)
 {
     chunk_t *c = kvp_list_is_empty(&w->chunks) ? NULL : kvp_list_entry(w->chunks.prev, chunk_t, link);
 
-    return c == NULL || (w->is_writing && c == first_chunk(w)) || c->bytes.len >= CHUNK_BYTES ? NULL : c;
+    return c == NULL || (is_busy(&w->write) && c == first_chunk(w)) || c->bytes.len >= CHUNK_BYTES ? NULL : c;
 }
 
-static void
-take_records(kvp_log_writer_t *w)
+void
+kvp_log_writer_add(kvp_log_writer_t *w, kvp_master_ready_t *ready)
 {
-    chunk_t *c = new_chunk(w);
+    kvp_buf_t *bytes = &ready->log;
+    chunk_t *c = bytes->len == 0 || ready->begins_base ? NULL : open_chunk(w);
 
-    while (kvp_master_take_journal(w->master, &c->bytes, &c->end, &c->begins_file)) {
-        chunk_t *last = c->begins_file ? NULL : open_chunk(w);
-
-        if (w->tap != NULL) w->tap(w->tap_arg, c->bytes.data, c->bytes.len);
-        if (last == NULL) {
-            kvp_list_add_tail(&w->chunks, &c->link);
-            c = new_chunk(w);
-            continue;
-        }
-        kvp_buf_append(&last->bytes, c->bytes.data, c->bytes.len);
-        if (last->bytes.err != KVP_OK) kvp_panic("out of memory: the log");
-        last->end = c->end;
-        kvp_buf_reset(&c->bytes);
+    if (ready->forget_below != UINT64_MAX) w->forget_below = ready->forget_below;
+    if (bytes->len == 0) return;
+    if (w->tap != NULL) w->tap(w->tap_arg, bytes->data, bytes->len);
+    if (c == NULL) {
+        c = new_chunk(w);
+        kvp_list_add_tail(&w->chunks, &c->link);
+        c->begins_file = ready->begins_base;
+        const kvp_buf_t empty = c->bytes;
+        c->bytes = *bytes;
+        *bytes = empty;
+    } else {
+        kvp_buf_append(&c->bytes, bytes->data, bytes->len);
+        if (c->bytes.err != KVP_OK) kvp_panic("out of memory: the log");
     }
-    free_chunk(w, c);
+    c->end = ready->log_end;
+    if (bytes->cap > AT_ONCE_BYTES)
+        kvp_buf_fini(bytes);
+    else
+        kvp_buf_reset(bytes);
 }
 
-static void
-want_base(kvp_log_writer_t *w)
+/* True: a base has begun. */
+static bool
+begin_base(kvp_log_writer_t *w)
 {
-    if (w->is_writing || w->is_removing || kvp_log_file_bytes(&w->file) < w->base_limit) return;
-    if (!kvp_master_snapshot(w->master)) return; /* one is under way, or nodes have not all reported */
+    if (is_busy(&w->write) || is_busy(&w->removal) || kvp_log_file_bytes(&w->file) < w->base_limit) return false;
+    if (!kvp_master_snapshot(w->master)) return false; /* one is under way, or nodes have not all reported */
     w->stats.log_bases++;
-    take_records(w);
+    return true;
 }
 
 static void
@@ -501,25 +520,24 @@ on_removal_end(uv_work_t *work, int status)
     kvp_log_writer_t *w = work->data;
 
     (void)status;
-    w->is_removing = false;
-    if (w->master != NULL) kvp_master_snapshot_taken(w->master, kvp_log_file_bytes(&w->file));
+    w->removal.state = KVP_LOG_JOB_NONE;
+    report_done(w, (kvp_master_done_t){.kind = KVP_DONE_FORGOTTEN, .bytes = kvp_log_file_bytes(&w->file)});
     w->moved(w->arg);
 }
 
 static void
-forget_files(kvp_log_writer_t *w)
+forget_files(kvp_log_writer_t *w, uint64_t now_ns)
 {
-    uint64_t from;
-
-    if (w->is_writing || w->is_removing || !kvp_master_take_snapshot(w->master, &from)) return;
-    kvp_log_file_forget(&w->file, w->origin + from, &w->gone);
+    if (is_busy(&w->write) || is_busy(&w->removal) || w->forget_below == UINT64_MAX) return;
+    kvp_log_file_forget(&w->file, w->origin + w->forget_below, &w->gone);
+    w->forget_below = UINT64_MAX;
     w->base_limit = kvp_max_u64(w->base_bytes, BASE_TIMES * kvp_log_file_bytes(&w->file));
-    w->is_removing = true;
-    (void)uv_queue_work(w->uv, &w->removal, on_removal, on_removal_end);
+    begin_job(&w->removal, KVP_LOG_JOB_POOL, now_ns);
+    (void)uv_queue_work(w->uv, &w->removal.work, on_removal, on_removal_end);
 }
 
 static bool
-report_positions(kvp_log_writer_t *w, uint64_t now_ns)
+report_positions(kvp_log_writer_t *w)
 {
     const uint64_t written = kvp_min_u64(w->written, w->hold_written);
     const uint64_t synced = kvp_min_u64(kvp_min_u64(w->synced, w->hold_synced), kvp_max_u64(written, w->told));
@@ -527,31 +545,32 @@ report_positions(kvp_log_writer_t *w, uint64_t now_ns)
 
     if (w->told < written) {
         w->told = written;
-        kvp_master_on_written(w->master, w->told, now_ns);
+        report_done(w, (kvp_master_done_t){.kind = KVP_DONE_WRITTEN, .position = w->told});
         has_told = true;
     }
     if (w->told_synced < synced) {
         w->told_synced = synced;
-        kvp_master_on_synced(w->master, w->told_synced, now_ns);
+        report_done(w, (kvp_master_done_t){.kind = KVP_DONE_SYNCED, .position = w->told_synced});
         has_told = true;
     }
     return has_told;
 }
 
 bool
-kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns)
+kvp_log_writer_run(kvp_log_writer_t *w, const kvp_master_ready_t *ready, uint64_t now_ns)
 {
     if (w->master == NULL) return false;
-    take_records(w);
-    forget_files(w); /* before the next base, which replaces the record of the last one */
-    want_base(w);
+    w->wishes = ready->wishes;
+    w->term_end = ready->term_end;
+    forget_files(w, now_ns); /* before the next base */
+    if (begin_base(w)) return true;
     write_some(w, now_ns);
     if (now_ns >= stalls_ns(w)) fail_log(w, "its disk does not answer");
-    if (!w->is_writing && w->file.has_lost) {
+    if (!is_busy(&w->write) && w->file.has_lost) {
         w->file.has_lost = false;
-        sync_failed(w, w->file.from[w->file.files - 1] - w->origin);
+        sync_failed(w, w->file.from[w->file.files - 1] - w->origin, EIO);
     }
-    if (report_positions(w, now_ns)) return true;
+    if (report_positions(w)) return true;
     sync_some(w, now_ns);
     return false;
 }
@@ -559,22 +578,29 @@ kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns)
 uint64_t
 kvp_log_writer_due(const kvp_log_writer_t *w)
 {
-    uint64_t write_ns = w->is_writing || kvp_list_is_empty(&w->chunks) ? UINT64_MAX : w->retry_ns;
-    uint64_t sync_ns = w->is_syncing || w->synced == w->written ? UINT64_MAX : w->sync_due_ns;
+    uint64_t write_ns = is_busy(&w->write) || kvp_list_is_empty(&w->chunks) ? UINT64_MAX : w->retry_ns;
+    uint64_t sync_ns = is_busy(&w->sync) || w->synced == w->written ? UINT64_MAX : w->sync_due_ns;
 
     if (w->master == NULL) return UINT64_MAX;
-    if (w->has_sync_failed && !w->is_syncing) sync_ns = w->retry_ns;
+    if (w->sync.has_failed && !is_busy(&w->sync)) sync_ns = w->retry_ns;
     return kvp_min_u64(w->has_failed ? UINT64_MAX : stalls_ns(w), kvp_min_u64(write_ns, sync_ns));
 }
 
 void
 kvp_log_writer_fini(kvp_log_writer_t *w)
 {
+    kvp_master_ready_t last = {.conn = 0};
     bool is_ok = true;
 
-    if (w->is_writing && w->is_write_ok) free_chunk(w, first_chunk(w)); /* the loop has not heard of that end */
-    w->is_writing = false;
-    if (w->master != NULL) take_records(w);
+    if (is_busy(&w->write) && w->write.error == 0)
+        free_chunk(w, first_chunk(w)); /* the loop has not heard of its end */
+    w->write.state = KVP_LOG_JOB_NONE;
+    while (w->master != NULL && kvp_master_ready(w->master, &last)) {
+        kvp_log_writer_add(w, &last);
+        kvp_buf_reset(&last.frames);
+    }
+    kvp_buf_fini(&last.log);
+    kvp_buf_fini(&last.frames);
     for (chunk_t *c; (c = first_chunk(w)) != NULL; free_chunk(w, c)) {
         is_ok = is_ok && write_chunk(w, c);
         if (is_ok) w->written = c->end;

@@ -37,6 +37,21 @@ typedef struct {
 
 #define KVP_LOG_WHY_BYTES 160u
 
+/* One of the three kinds of work on the files: a write, a sync, a removal. */
+typedef enum {
+    KVP_LOG_JOB_NONE, /* not under way */
+    KVP_LOG_JOB_BETWEEN, /* by kvp_log_writer_write, between two turns of the loop */
+    KVP_LOG_JOB_POOL, /* by libuv's pool */
+} kvp_log_job_state_t;
+
+typedef struct {
+    kvp_log_job_state_t state;
+    uv_work_t work;
+    uint64_t began_ns; /* of the last one */
+    int error; /* errno of the last one, 0 = it succeeded; of the working thread while it is under way */
+    bool has_failed; /* the last one that ended */
+} kvp_log_job_t;
+
 typedef struct {
     kvp_log_file_t file;
     bool is_kept_nowhere; /* no files: the log is only for other readers */
@@ -46,32 +61,26 @@ typedef struct {
     void *arg;
     void (*tap)(void *arg, const void *records, size_t len); /* NULL = no other reader */
     void *tap_arg;
+    uint64_t forget_below; /* files before this position of the core may go; UINT64_MAX = none */
     uint64_t origin; /* position of the files at which the core's 0 is */
     uint64_t written, told; /* positions of the core: in the files, and as reported to the core */
     uint64_t hold_written, hold_synced; /* limits of the positions reported to the core; UINT64_MAX = none */
+    uint64_t term_end; /* as the core's last kvp_master_ready_t has them: the position, */
+    uint32_t wishes; /* and the wishes */
 
     kvp_list_t chunks; /* of bytes not written yet */
     struct kvp_log_chunk *spare; /* owned; NULL = none */
     bool keeps_recent;
     kvp_buf_t recent; /* where keeps_recent: what was written last, up to kvp_log_writer_end */
-    uv_work_t write; /* of the first chunk */
-    bool is_writing;
-    bool is_between_turns; /* by kvp_log_writer_write, and not by the pool */
-    uint64_t write_began_ns, sync_began_ns; /* of the last of each */
-    bool is_write_ok; /* how that ended */
-    uv_work_t sync;
-    bool is_syncing;
-    bool is_sync_ok; /* how that ended */
-    uv_work_t removal; /* of files that a base has replaced */
-    kvp_log_gone_t gone; /* while is_removing the pool's */
-    bool is_removing;
+    kvp_log_job_t write; /* of the first chunk */
+    kvp_log_job_t sync;
+    kvp_log_job_t removal; /* of files that a base has replaced */
+    kvp_log_gone_t gone; /* while `removal` is under way the pool's */
     uint64_t syncing, synced, told_synced; /* positions of the core */
     uint64_t sync_due_ns; /* what is written and not synced is to be by then */
-    bool has_write_failed, has_sync_failed; /* the last of each */
     bool has_failed; /* a write or sync has failed, and the failure was logged */
     bool hands_over; /* another master can take over, so the core refuses nothing for good */
     char failure[KVP_LOG_WHY_BYTES]; /* the last failure of either, for people */
-    int write_error, sync_error; /* errno of the last failed one of each; of the working thread until it is over */
     uint64_t retry_ns, slow_until_ns;
     uint64_t base_bytes; /* least of files at which the core is asked for a base, */
     uint64_t base_limit; /* and now */
@@ -111,8 +120,8 @@ void kvp_log_writer_hold(kvp_log_writer_t *w, uint64_t written, uint64_t synced)
 /* kvp_log_writer_start has moved(arg) called on the loop's thread whenever kvp_log_writer_run has something to do. */
 void kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg), void *arg);
 
-/* kvp_log_writer_tap has tap(arg) called with what kvp_log_writer_run takes from the core, whole
- * records in their order; it must not call back. */
+/* kvp_log_writer_tap has tap(arg) called with what kvp_log_writer_add is given, whole records in
+ * their order; it must not call back. */
 void kvp_log_writer_tap(kvp_log_writer_t *w, void (*tap)(void *arg, const void *records, size_t len), void *arg);
 
 /* kvp_log_writer_begin_write, between two turns of the loop: true = a short write is due. Then the
@@ -124,15 +133,19 @@ bool kvp_log_writer_begin_write(kvp_log_writer_t *w, uint64_t now_ns);
 void kvp_log_writer_write(void *arg);
 void kvp_log_writer_end_write(void *arg);
 
-/* kvp_log_writer_run takes the core's records, gives slow work to the thread pool, and reports the
- * written and synced positions to the core. True if it did: then the core may have more output.
- * Call until it returns false, at the end of each callback. now_ns is kvp_boot_ns().
- * kvp_log_writer_due: time of the next work by the clock. */
-bool kvp_log_writer_run(kvp_log_writer_t *w, uint64_t now_ns);
+/* kvp_log_writer_add takes the log's part of the core's outputs: bytes to write, which it leaves
+ * empty, and files that may go. For each true kvp_master_ready.
+ *
+ * kvp_log_writer_run gives slow work to the thread pool, and reports the written and synced positions
+ * to the core. `ready` is of the false kvp_master_ready before. True if the core may have more
+ * output: the caller takes it, and calls again. At the end of each callback. now_ns is
+ * kvp_boot_ns(). kvp_log_writer_due: time of the next work by the clock. */
+void kvp_log_writer_add(kvp_log_writer_t *w, kvp_master_ready_t *ready);
+bool kvp_log_writer_run(kvp_log_writer_t *w, const kvp_master_ready_t *ready, uint64_t now_ns);
 uint64_t kvp_log_writer_due(const kvp_log_writer_t *w);
 
-/* kvp_log_writer_fini writes the rest and closes the files; legal on an initialised value. uv_run
- * has returned by then. */
+/* kvp_log_writer_fini takes and writes the core's last records, and closes the files; legal on an
+ * initialised value. uv_run has returned by then. */
 void kvp_log_writer_fini(kvp_log_writer_t *w);
 void kvp_log_writer_stats(const kvp_log_writer_t *w, kvp_log_stats_t *stats_out);
 

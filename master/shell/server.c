@@ -29,8 +29,8 @@ kvp_server_begin(kvp_server_t *server)
 bool
 kvp_server_is_fenced(kvp_server_t *server, uint64_t now)
 {
-    if (now >= server->act_until_ns) server->is_fenced = true;
-    return server->is_fenced;
+    if (now >= server->act_until_ns && server->fence == KVP_FENCE_OPEN) server->fence = KVP_FENCE_SHUT;
+    return server->fence != KVP_FENCE_OPEN;
 }
 
 void
@@ -75,14 +75,6 @@ kvp_server_log_complaint(kvp_server_t *server, kvp_server_conn_t *conn, const ch
     kvp_log_warn("master", "%s peer=%s missed=%u", reason, peer, missed);
 }
 
-void
-kvp_server_log_notes(kvp_server_t *server, kvp_server_conn_t *conn)
-{
-    for (const char *note = kvp_master_take_note(server->master); note != NULL;
-         note = kvp_master_take_note(server->master))
-        kvp_server_log_complaint(server, conn, note);
-}
-
 /* In a thread of libuv's: a disk may take seconds. */
 static void
 on_save(uv_work_t *work)
@@ -92,40 +84,63 @@ on_save(uv_work_t *work)
     server->is_saved = server->conf.save_ident(server->conf.save_ident_arg, &server->ident);
 }
 
+/* Saves next_ident, or again the last one. */
 static void
 save_ident(kvp_server_t *server)
 {
+    if (server->is_saving) return;
+    if (server->next_ident.term != 0) server->ident = server->next_ident;
+    server->next_ident.term = 0;
     server->is_saving = true;
     server->save_due_ns = UINT64_MAX;
     server->save.data = server;
     (void)uv_queue_work(server->uv, &server->save, on_save, on_save_end);
 }
 
-/* kvp_server_collect_output queues the core's output; nothing is written yet. */
-void
-kvp_server_collect_output(kvp_server_t *server)
+static void
+queue_frames(kvp_server_t *server)
 {
-    uint64_t id;
-    bool is_last;
+    kvp_master_ready_t *ready = &server->ready;
+    kvp_server_conn_t *conn = kvp_server_find_conn(server, ready->conn);
 
-    if (server->conf.save_ident != NULL && !server->is_saving && kvp_master_take_ident(server->master, &server->ident))
-        save_ident(server);
-    while (kvp_master_take_output(server->master, &id, &server->spare, &is_last)) {
-        kvp_server_conn_t *conn = kvp_server_find_conn(server, id);
-        if (conn != NULL && !conn->is_ending) {
-            if (server->spare.len > 0 || server->spare.err != KVP_OK) kvp_server_queue_output(conn, &server->spare);
-            if (is_last) conn->is_ending = true;
-            kvp_server_mark_unsent(conn);
-        }
-        kvp_buf_reset(&server->spare);
+    if (conn != NULL && conn->end == KVP_CONN_OPEN) {
+        if (ready->frames.len > 0 || ready->frames.err != KVP_OK) kvp_server_queue_output(conn, &ready->frames);
+        if (ready->is_last) kvp_server_end_conn(conn);
+        kvp_server_mark_unsent(conn);
     }
+    kvp_buf_reset(&ready->frames);
+}
+
+/* kvp_server_hand_on follows each input of the core, and hands its outputs on: records to the log,
+ * frames to the connections, which are written at the end of the callback. conn is the connection of
+ * the input, for notes; NULL = none. */
+void
+kvp_server_hand_on(kvp_server_t *server, kvp_server_conn_t *conn)
+{
+    kvp_master_ready_t *ready = &server->ready;
+
+    while (server->fence == KVP_FENCE_OPEN && kvp_master_ready(server->master, ready)) {
+        if (ready->note != NULL) kvp_server_log_complaint(server, conn, ready->note);
+        if (server->conf.log != NULL) kvp_log_writer_add(server->conf.log, ready);
+        if (ready->ident.term != 0 && server->conf.save_ident != NULL) {
+            server->next_ident = ready->ident;
+            save_ident(server);
+        }
+        if (ready->conn != 0) queue_frames(server);
+    }
+}
+
+bool
+kvp_server_is_mute(const kvp_server_t *server)
+{
+    return (server->ready.wishes & KVP_MASTER_MUTES) != 0;
 }
 
 /* Reads the connections that were not read while the core was silent. */
 static void
 wake_if_not_mute(kvp_server_t *server)
 {
-    for (uint32_t i = 0; i < server->slot_cap && !kvp_master_is_mute(server->master); i++)
+    for (uint32_t i = 0; i < server->slot_cap && !kvp_server_is_mute(server); i++)
         if (server->slots[i].conn != NULL && server->slots[i].conn->state == KVP_CONN_WAITS_READER)
             kvp_server_mark_unsent(server->slots[i].conn);
 }
@@ -139,13 +154,14 @@ run_log(kvp_server_t *server)
         if (server->events != NULL) kvp_publisher_turn(server->events, NULL);
         return;
     }
-    const bool was_mute = kvp_master_is_mute(server->master);
-    for (uint64_t now = kvp_server_begin(server); kvp_log_writer_run(server->conf.log, now);) {
+    const bool was_mute = kvp_server_is_mute(server);
+    uint64_t now = kvp_server_begin(server);
+    for (kvp_server_hand_on(server, NULL); kvp_log_writer_run(server->conf.log, &server->ready, now);) {
         now = kvp_server_end_step(server, KVP_STEP_TICK, now);
-        kvp_server_log_notes(server, NULL);
-        kvp_server_collect_output(server);
+        kvp_server_hand_on(server, NULL);
     }
-    if (server->events != NULL) kvp_publisher_turn(server->events, server->master);
+    const bool tells = (server->ready.wishes & KVP_MASTER_TELLS) != 0;
+    if (server->events != NULL) kvp_publisher_turn(server->events, tells ? server->master : NULL);
     if (was_mute) wake_if_not_mute(server);
 }
 
@@ -177,8 +193,7 @@ on_tick(kvp_server_t *server)
     if (server->is_stopping || kvp_server_is_fenced(server, now)) return;
     kvp_master_on_tick(server->master, now);
     (void)kvp_server_end_step(server, KVP_STEP_TICK, now);
-    kvp_server_log_notes(server, NULL);
-    kvp_server_collect_output(server);
+    kvp_server_hand_on(server, NULL);
 }
 
 static void
@@ -196,7 +211,7 @@ on_timer(uv_timer_t *timer)
                             "connection closed: the rest of a frame did not come");
     kvp_server_expire_queue(server, &server->ending, now, NULL);
     if (server->save_due_ns <= now && !server->is_stopping) save_ident(server);
-    if (kvp_master_due(server->master) <= now) on_tick(server);
+    if (server->ready.tick_ns <= now) on_tick(server);
     kvp_server_flush_all(server);
 }
 
@@ -210,10 +225,16 @@ on_save_end(uv_work_t *work, int status)
     server->is_saving = false;
     if (server->is_stopping) return;
     now = kvp_server_begin(server);
+    if (server->next_ident.term != 0) { /* a new core's, or a later one: only this one counts */
+        save_ident(server);
+        return;
+    }
     if (!server->is_saved) server->save_due_ns = now + SAVE_AGAIN_NS;
     kvp_server_arm_timer(server, server->save_due_ns, now);
-    kvp_master_ident_saved(server->master, &server->ident, server->is_saved);
-    kvp_server_collect_output(server);
+    const kvp_master_done_t done = {.kind = server->is_saved ? KVP_DONE_IDENT : KVP_DONE_IDENT_FAILED,
+                                    .ident = &server->ident};
+    kvp_master_done(server->master, &done, now);
+    kvp_server_hand_on(server, NULL);
     wake_if_not_mute(server);
     kvp_server_flush_all(server);
 }
@@ -222,7 +243,7 @@ static void
 on_work(uv_idle_t *work)
 {
     kvp_server_t *server = work->data;
-    if (!kvp_master_has_work(server->master)) return; /* connections wait for a turn */
+    if ((server->ready.wishes & KVP_MASTER_WORKS) == 0) return; /* connections wait for a turn */
     on_tick(server);
     kvp_server_flush_all(server);
 }
@@ -239,8 +260,8 @@ on_turn_end(uv_prepare_t *prepare)
     }
     if (server->conf.ops != NULL && !server->is_stopping) {
         kvp_server_begin(server);
-        if (kvp_server_is_fenced(server, kvp_boot_ns()) && !server->is_fence_told) {
-            server->is_fence_told = true;
+        if (kvp_server_is_fenced(server, kvp_boot_ns()) && server->fence == KVP_FENCE_SHUT) {
+            server->fence = KVP_FENCE_TOLD;
             server->conf.ops->on_fenced(server->conf.ops->arg);
         }
         server->conf.ops->on_turn(server->conf.ops->arg);
@@ -249,14 +270,14 @@ on_turn_end(uv_prepare_t *prepare)
     const uint64_t now = kvp_boot_ns();
     if (!kvp_times_end(server->times, now) || server->is_stopping) return;
     const bool has_write = server->conf.log != NULL && kvp_log_writer_wants_write(server->conf.log, now);
-    if (has_write || (kvp_master_has_work(server->master) && !server->is_fenced) ||
-        !kvp_list_is_empty(&server->waits_turn)) {
+    const bool has_work = (server->ready.wishes & KVP_MASTER_WORKS) != 0 && server->fence == KVP_FENCE_OPEN;
+    if (has_write || has_work || !kvp_list_is_empty(&server->waits_turn)) {
         uv_idle_start(&server->work, on_work);
     } else {
         uv_idle_stop(&server->work);
     }
-    if (server->is_fenced) return; /* nothing is done before the fence is lifted */
-    kvp_server_arm_timer(server, kvp_master_due(server->master), now);
+    if (server->fence != KVP_FENCE_OPEN) return; /* nothing is done before the fence is lifted */
+    kvp_server_arm_timer(server, server->ready.tick_ns, now);
     if (server->conf.log != NULL) kvp_server_arm_timer(server, kvp_log_writer_due(server->conf.log), now);
 }
 
@@ -311,7 +332,8 @@ kvp_server_destroy(kvp_server_t *server)
     if (server == NULL) return;
     kvp_listener_close(&server->tcp);
     kvp_listener_close(&server->local);
-    kvp_buf_fini(&server->spare);
+    kvp_buf_fini(&server->ready.log);
+    kvp_buf_fini(&server->ready.frames);
     free(server->slots);
     free(server->shared);
     free(server);
@@ -331,6 +353,7 @@ kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_
     uv_timer_start(&server->timer, on_timer, 0, 0);
     server->timer_at_ns = 0;
     if (server->conf.log != NULL) kvp_log_writer_start(server->conf.log, uv, on_log_moved, server);
+    kvp_server_hand_on(server, NULL);
 
     kvp_err_t err = kvp_listener_start(&server->tcp, uv, kvp_server_on_accept, server);
     return err != KVP_OK ? err : kvp_listener_start(&server->local, uv, kvp_server_on_accept, server);
@@ -355,7 +378,7 @@ kvp_server_stop(kvp_server_t *server)
         for (uint32_t i = 0; i < server->slot_cap; i++) {
             kvp_server_conn_t *conn = server->slots[i].conn;
             if (conn == NULL || uv_is_closing(&conn->uv.handle)) continue;
-            conn->is_ending = true;
+            kvp_server_end_conn(conn);
             kvp_server_mark_unsent(conn);
         }
         kvp_server_flush_all(server);
@@ -372,7 +395,7 @@ kvp_server_drop(kvp_server_t *server)
 {
     for (uint32_t i = 0; i < server->slot_cap; i++) {
         kvp_server_conn_t *conn = server->slots[i].conn;
-        if (conn != NULL && conn->is_in_core) kvp_server_close_conn(conn);
+        if (conn != NULL && conn->owner == KVP_CONN_OF_CORE) kvp_server_close_conn(conn);
     }
 }
 
@@ -381,19 +404,20 @@ kvp_server_swap(kvp_server_t *server, kvp_master_t *master)
 {
     for (uint32_t i = 0; i < server->slot_cap; i++) {
         kvp_server_conn_t *conn = server->slots[i].conn;
-        if (conn == NULL || !conn->is_in_core) continue;
-        conn->is_in_core = false; /* the core that knew it was removed */
+        if (conn == NULL || conn->owner != KVP_CONN_OF_CORE) continue;
+        conn->owner = KVP_CONN_OF_NOBODY; /* the core that knew it was removed */
         kvp_server_close_conn(conn);
     }
     server->master = master;
+    kvp_server_hand_on(server, NULL);
 }
 
 void
 kvp_server_act_until(kvp_server_t *server, uint64_t until_ns)
 {
     server->act_until_ns = until_ns;
-    if (server->is_fenced && !server->is_fence_told) kvp_server_drop(server); /* some may have got stuck meanwhile */
-    server->is_fenced = server->is_fence_told = false;
+    if (server->fence == KVP_FENCE_SHUT) kvp_server_drop(server); /* some may have got stuck meanwhile */
+    server->fence = KVP_FENCE_OPEN;
 }
 
 kvp_master_t *
@@ -407,7 +431,7 @@ kvp_server_send(kvp_server_t *server, uint64_t id, kvp_buf_t *bytes)
 {
     kvp_server_conn_t *conn = kvp_server_find_conn(server, id);
 
-    if (conn != NULL && conn->is_foreign && !conn->is_ending) {
+    if (conn != NULL && conn->owner == KVP_CONN_OF_OPS && conn->end == KVP_CONN_OPEN) {
         kvp_server_queue_output(conn, bytes);
         kvp_server_mark_unsent(conn);
     }
@@ -440,9 +464,9 @@ kvp_server_end(kvp_server_t *server, uint64_t id)
 {
     kvp_server_conn_t *conn = kvp_server_find_conn(server, id);
 
-    if (conn == NULL || !conn->is_foreign) return;
-    conn->is_foreign = false; /* the closing caller knows */
-    conn->is_ending = true;
+    if (conn == NULL || conn->owner != KVP_CONN_OF_OPS) return;
+    conn->owner = KVP_CONN_OF_NOBODY; /* the closing caller knows */
+    kvp_server_end_conn(conn);
     kvp_server_mark_unsent(conn);
 }
 
@@ -451,9 +475,8 @@ kvp_server_give(kvp_server_t *server, uint64_t id)
 {
     kvp_server_conn_t *conn = kvp_server_find_conn(server, id);
 
-    if (conn == NULL || !conn->is_foreign) return;
-    conn->is_foreign = false;
-    conn->is_greeted = false;
+    if (conn == NULL || conn->owner != KVP_CONN_OF_OPS) return;
+    conn->owner = KVP_CONN_OF_STRANGER;
     kvp_server_set_deadline(conn, &server->before_hello,
                             kvp_server_begin(server) + server->conf.hello_ms * KVP_NS_PER_MS);
 }
@@ -462,7 +485,7 @@ void
 kvp_server_flush(kvp_server_t *server)
 {
     kvp_server_begin(server);
-    kvp_server_collect_output(server);
+    kvp_server_hand_on(server, NULL);
     kvp_server_flush_all(server);
 }
 

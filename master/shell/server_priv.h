@@ -23,6 +23,21 @@ typedef enum {
     KVP_CONN_WAITS_ROOM, /* for a frame over the shared memory budget; in server->waits_room */
 } kvp_server_conn_state_t;
 
+/* A connection belongs to the core, or to conf.ops (master/ha). */
+typedef enum {
+    KVP_CONN_OF_STRANGER, /* its first whole frame has not come */
+    KVP_CONN_OF_CORE, /* the core knows it */
+    KVP_CONN_OF_OPS,
+    KVP_CONN_OF_NOBODY, /* the owner has ended it, or was told its end */
+} kvp_server_conn_owner_t;
+
+typedef enum {
+    KVP_CONN_OPEN,
+    KVP_CONN_ENDS, /* frames are ignored; closed when everything is sent and read, or at the deadline */
+    KVP_CONN_ENDS_SOON, /* and the deadline runs */
+    KVP_CONN_SHUT, /* and our direction is shut down */
+} kvp_server_conn_end_t;
+
 typedef struct {
     union {
         uv_handle_t handle;
@@ -33,19 +48,15 @@ typedef struct {
     kvp_server_t *server;
     uint64_t id; /* for the core: a count << KVP_SERVER_SLOT_BITS | slot */
     uint32_t slot;
-    bool is_greeted; /* its first whole frame has come, */
-    bool is_in_core; /* and the core knows it, */
-    bool is_foreign; /* or others have */
+    kvp_server_conn_owner_t owner;
+    kvp_server_conn_end_t end;
     bool is_reading;
     kvp_server_conn_state_t state;
     kvp_list_t wait_link; /* in server->waits_turn, waits_room */
     uint64_t turn; /* of the loop, in which it last had its share */
     int64_t share_ns; /* the rest of it; the excess of a long frame is taken from the next share */
     size_t input_bytes; /* counted of `in` */
-    bool is_ending; /* frames are ignored; closed when everything is sent and read, or at the deadline */
     bool is_overflown; /* to be closed at once */
-    bool has_end; /* ending, and its deadline runs */
-    bool is_shut; /* our direction is shut down */
     bool is_writing; /* `sending` is libuv's until on_written */
 
     kvp_inbuf_t in;
@@ -66,6 +77,12 @@ typedef struct {
     uint32_t next_free;
 } kvp_server_slot_t;
 
+typedef enum {
+    KVP_FENCE_OPEN, /* the core may act */
+    KVP_FENCE_SHUT, /* act_until_ns is over, */
+    KVP_FENCE_TOLD, /* and conf.ops knows */
+} kvp_server_fence_t;
+
 struct kvp_server {
     kvp_server_conf_t conf;
     kvp_hostport_t bound;
@@ -78,8 +95,7 @@ struct kvp_server {
     kvp_times_t *times;
     bool is_stopping;
     uint64_t act_until_ns; /* the core rests from then on, */
-    bool is_fenced; /* the last known value, */
-    bool is_fence_told; /* and conf.ops knows it */
+    kvp_server_fence_t fence; /* as last looked at */
     uv_timer_t timer;
     uv_idle_t work; /* active while the core has work: turns do not wait then */
     uv_prepare_t turn_end;
@@ -98,8 +114,9 @@ struct kvp_server {
     kvp_server_conn_t *over_budget; /* the connection with a frame over the budget; NULL = none */
 
     uint8_t *shared; /* received bytes lie here while their callback runs */
-    kvp_buf_t spare;
-    kvp_master_ident_t ident; /* the core's last identity; while is_saving it is the saving thread's, */
+    kvp_master_ready_t ready; /* the core's outputs; `frames` is a spare buffer for connections as well */
+    kvp_master_ident_t next_ident; /* the core's last identity, to be saved next; term 0 = none */
+    kvp_master_ident_t ident; /* being saved, or saved; while is_saving it is the saving thread's */
     uint64_t save_due_ns; /* time of the next attempt after a failure; UINT64_MAX = it is saved */
     uv_work_t save;
     bool is_saving;
@@ -115,8 +132,8 @@ void kvp_server_note_times(kvp_server_t *server);
 uint64_t kvp_server_end_step(kvp_server_t *server, kvp_step_kind_t kind, uint64_t began);
 void kvp_server_arm_timer(kvp_server_t *server, uint64_t at_ns, uint64_t now);
 void kvp_server_log_complaint(kvp_server_t *server, kvp_server_conn_t *conn, const char *reason);
-void kvp_server_log_notes(kvp_server_t *server, kvp_server_conn_t *conn);
-void kvp_server_collect_output(kvp_server_t *server);
+bool kvp_server_is_mute(const kvp_server_t *server);
+void kvp_server_hand_on(kvp_server_t *server, kvp_server_conn_t *conn);
 void kvp_server_flush_all(kvp_server_t *server);
 
 /* conns.c */
@@ -125,6 +142,7 @@ size_t kvp_server_unsent_bytes(const kvp_server_conn_t *conn);
 void kvp_server_set_deadline(kvp_server_conn_t *conn, kvp_list_t *queue, uint64_t at_ns);
 void kvp_server_mark_unsent(kvp_server_conn_t *conn);
 void kvp_server_queue_output(kvp_server_conn_t *conn, kvp_buf_t *bytes);
+void kvp_server_end_conn(kvp_server_conn_t *conn);
 void kvp_server_close_conn(kvp_server_conn_t *conn);
 void kvp_server_flush_one(kvp_server_conn_t *conn);
 void kvp_server_let_in(kvp_server_t *server);

@@ -117,9 +117,9 @@ open_in(const kvp_buf_t *journal, size_t piece)
 
     check(kvp_master_create(&conf, 1, &m) == KVP_OK);
     for (size_t at = 0; at < journal->len; at += piece)
-        kvp_ignore(kvp_master_restore(m, journal->data + at, kvp_min_u64(piece, journal->len - at)),
+        kvp_ignore(kvp_master_read_log(m, journal->data + at, kvp_min_u64(piece, journal->len - at)),
                    "open says it too");
-    err = kvp_master_open_journal(m, false, &end);
+    err = kvp_master_open_log(m, KVP_OPEN_SHORT, &end);
     check(err == KVP_OK || end == UINT64_MAX);
     if (err == KVP_OK) {
         check(end <= journal->len && end % 8 == 0);
@@ -135,34 +135,35 @@ static void
 follow_in(const kvp_buf_t *journal, size_t own, size_t piece)
 {
     kvp_master_conf_t conf = {.term = 1, .host_id = "fuzz", .has_journal = true, .is_elected = true};
-    uint64_t end, position;
-    kvp_buf_t out;
+    kvp_master_ready_t ready = {.conn = 0};
+    kvp_master_done_t done = {.kind = KVP_DONE_WRITTEN};
     kvp_err_t err = KVP_OK;
     kvp_master_t *m;
-    bool is_base;
+    uint64_t end;
 
     check(kvp_master_create(&conf, 1, &m) == KVP_OK);
-    kvp_ignore(kvp_master_restore(m, journal->data, own), "follow_begin says it too");
-    kvp_buf_init(&out, 0);
-    if (kvp_master_follow_begin(m, &end) == KVP_OK) {
+    kvp_ignore(kvp_master_read_log(m, journal->data, own), "open says it too");
+    if (kvp_master_open_log(m, KVP_OPEN_FOLLOW, &end) == KVP_OK) {
         check(end <= own);
         for (size_t at = end; at < journal->len && err == KVP_OK; at += piece) {
-            err = kvp_master_follow(m, journal->data + at, kvp_min_u64(piece, journal->len - at));
+            err = kvp_master_read_log(m, journal->data + at, kvp_min_u64(piece, journal->len - at));
 
-            while (kvp_master_take_journal(m, &out, &position, &is_base)) {
-                check(position == end + out.len && position <= journal->len);
-                check(memcmp(journal->data + end, out.data, out.len) == 0);
-                end = position;
-                kvp_buf_reset(&out);
+            while (kvp_master_ready(m, &ready)) {
+                if (ready.log.len == 0) continue;
+                check(ready.log_end == end + ready.log.len && ready.log_end <= journal->len);
+                check(memcmp(journal->data + end, ready.log.data, ready.log.len) == 0);
+                end = ready.log_end;
+                kvp_buf_reset(&ready.log);
             }
-            kvp_master_on_written(m, end, 1);
+            done.position = end;
+            kvp_master_done(m, &done, 1);
         }
         if (err == KVP_OK && kvp_master_lead(m, KVP_TERM_MAX - 1, (piece & 1) != 0, 2) == KVP_OK) {
             kvp_master_on_tick(m, 60000000000u);
             check(kvp_master_check(m) == NULL);
         }
     }
-    kvp_buf_fini(&out);
+    kvp_buf_fini(&ready.log);
     kvp_master_destroy(m);
 }
 

@@ -445,7 +445,7 @@ pass_time(fuzz_t *f, input_t *in)
     world_jump(f->w, ms * ms * MS);
     for (unsigned i = 0; i < 64; i++) {
         world_tick(f->w);
-        if (!kvp_master_has_work(f->w->m)) break;
+        if (!world_has_work(f->w)) break;
     }
 }
 

@@ -499,13 +499,13 @@ disk_restore(sim_t *s, kvp_master_t *core)
 
     for (size_t done = 0, len; done < d->file.len; done += len) {
         len = kvp_min_u64(rng_log(&rng, 1, 4096), d->file.len - done);
-        kvp_ignore(kvp_master_restore(core, d->file.data + done, len), "it may be torn");
+        kvp_ignore(kvp_master_read_log(core, d->file.data + done, len), "it may be torn");
     }
     if (s->plan->has_standby) {
-        if (kvp_master_follow_begin(core, &end) != KVP_OK) abort();
+        if (kvp_master_open_log(core, KVP_OPEN_FOLLOW, &end) != KVP_OK) abort();
         d->may_lack_end = true; /* another one may have led meanwhile, for all that it knows */
         if (kvp_master_lead(core, master_term(s), false, master_now(s)) != KVP_OK) abort();
-    } else if (kvp_master_open_journal(core, !d->may_lack_end, &end) != KVP_OK) {
+    } else if (kvp_master_open_log(core, d->may_lack_end ? KVP_OPEN_SHORT : KVP_OPEN_WHOLE, &end) != KVP_OK) {
         abort();
     }
     if (end < sure)

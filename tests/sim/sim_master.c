@@ -19,15 +19,25 @@
 #define ELDERS_MAX 9u /* so many masters have numbers of their own */
 #define CHECK_EVERY 64u /* inputs between two looks at everything */
 
+/* Records of the log that the core has handed over, and that are not given to the disk yet. */
+typedef struct piece {
+    uint8_t *bytes;
+    size_t len;
+    uint64_t end;
+    struct piece *next;
+} piece_t;
+
 struct master {
     party_t party;
     kvp_master_t *core;
+    kvp_master_ready_t ready;
+    piece_t *pieces, *last_piece;
+    uint64_t forget_below; /* UINT64_MAX = nothing */
     uint32_t term;
     uint64_t tick_at_ns; /* the tick that counts; others are leftovers */
     uint64_t began_ns; /* by its clock */
     uint64_t inputs;
     bool is_cut_off; /* nobody follows its log any more: what is gone by it is never acknowledged */
-    kvp_buf_t out;
 };
 
 static void on_tick(sim_t *s, void *arg, uint64_t n);
@@ -117,21 +127,67 @@ show(sim_t *s, const said_t *said, bool is_mount)
     oracle_master_says(s, said->conn, &f);
 }
 
-/* One step may mount a segment and grant places in it; who reads the grant first must know the segment. */
-static bool
-drain(sim_t *s)
+static void
+done(master_t *m, kvp_master_done_kind_t kind, uint64_t position, uint64_t now)
+{
+    const kvp_master_done_t what = {.kind = kind, .position = position};
+
+    kvp_master_done(m->core, &what, now);
+}
+
+/* As the core joins them: a piece of its own only where a base begins. */
+static void
+write_later(sim_t *s, master_t *m)
+{
+    const kvp_buf_t *log = &m->ready.log;
+    piece_t *last = m->last_piece;
+    uint8_t *bytes;
+
+    if (last == NULL || m->ready.begins_base) {
+        piece_t *piece = sim_alloc(s, sizeof *piece);
+
+        *piece = (piece_t){.len = 0};
+        *(last == NULL ? &m->pieces : &last->next) = piece;
+        m->last_piece = last = piece;
+    }
+    bytes = sim_alloc(s, last->len + log->len);
+    if (last->len > 0) memcpy(bytes, last->bytes, last->len);
+    memcpy(bytes + last->len, log->data, log->len);
+    last->bytes = bytes;
+    last->len += log->len;
+    last->end = m->ready.log_end;
+}
+
+/* Returns the core's frames, and keeps what is for the disk. The records of a master that is cut off count as written at
+ * once where is_first: before it says anything. */
+static said_t *
+collect(sim_t *s, bool is_first)
 {
     master_t *m = s->master;
+    kvp_master_ready_t *ready = &m->ready;
     said_t *list = NULL, **end = &list;
-    uint64_t id;
-    bool is_close;
 
-    kvp_buf_reset(&m->out);
-    while (kvp_master_take_output(m->core, &id, &m->out, &is_close)) {
-        end = split(s, end, conn_of(s, id), &m->out);
-        if (is_close) end = say_later(s, end, conn_of(s, id), NULL, 0);
-        kvp_buf_reset(&m->out);
+    while (kvp_master_ready(m->core, ready)) {
+        if (ready->log.len > 0 && is_first && m->is_cut_off)
+            done(m, KVP_DONE_WRITTEN, ready->log_end, master_now(s));
+        else if (ready->log.len > 0)
+            write_later(s, m);
+        if (ready->forget_below != UINT64_MAX) m->forget_below = ready->forget_below;
+        if (ready->note != NULL) TRACE(s, "master: %s", ready->note);
+        if (ready->conn != 0) end = split(s, end, conn_of(s, ready->conn), &ready->frames);
+        if (ready->conn != 0 && ready->is_last) end = say_later(s, end, conn_of(s, ready->conn), NULL, 0);
+        kvp_buf_reset(&ready->log);
+        kvp_buf_reset(&ready->frames);
     }
+    return list;
+}
+
+/* One step may mount a segment and grant places in it; who reads the grant first must know the segment. */
+static void
+say(sim_t *s, const said_t *list)
+{
+    master_t *m = s->master;
+
     for (const said_t *said = list; said != NULL; said = said->next)
         show(s, said, true);
     for (const said_t *said = list; said != NULL; said = said->next) {
@@ -145,40 +201,38 @@ drain(sim_t *s)
         kvp_master_on_close(m->core, said->conn->id, master_now(s));
     }
     oracle_master_has_said(s);
-    return list != NULL;
 }
 
 /* When the next timer of the core ends, by the world's clock. */
 static uint64_t
 due_at(const sim_t *s)
 {
-    uint64_t due = kvp_master_due(s->master->core);
+    uint64_t due = s->master->ready.tick_ns;
 
     return due <= master_now(s) ? s->now + US : due == UINT64_MAX ? due : due - s->master->party.ahead_ns;
+}
+
+static void
+drop_pieces(master_t *m)
+{
+    m->pieces = m->last_piece = NULL;
 }
 
 static void
 write_journal(sim_t *s)
 {
     master_t *m = s->master;
-    uint64_t end, from;
-    bool is_base;
 
-    if (!s->plan->has_journal) return;
-    kvp_buf_reset(&m->out);
-    if (m->is_cut_off) {
-        while (kvp_master_take_journal(m->core, &m->out, &end, &is_base)) {
-            kvp_buf_reset(&m->out);
-            kvp_master_on_written(m->core, end, master_now(s));
-        }
-        return;
+    if (!s->plan->has_journal || m->is_cut_off) return;
+    for (const piece_t *piece = m->pieces; piece != NULL; piece = piece->next)
+        disk_write(s, piece->bytes, piece->len);
+    drop_pieces(m);
+    if (m->forget_below != UINT64_MAX) {
+        disk_forget(s, m->forget_below);
+        m->forget_below = UINT64_MAX;
+        done(m, KVP_DONE_FORGOTTEN, 0, master_now(s));
     }
-    while (kvp_master_take_journal(m->core, &m->out, &end, &is_base)) {
-        disk_write(s, m->out.data, m->out.len);
-        kvp_buf_reset(&m->out);
-    }
-    if (kvp_master_take_snapshot(m->core, &from)) disk_forget(s, from);
-    disk_sync(s, kvp_master_wants_sync(m->core));
+    disk_sync(s, (m->ready.wishes & KVP_MASTER_SYNCS) != 0);
 }
 
 /* Terms come from the world here: from etcd, or from what the data directory keeps. */
@@ -196,20 +250,27 @@ static void
 settle(sim_t *s)
 {
     master_t *m = s->master;
-    const char *note, *broken;
+    const char *broken;
+    const said_t *list;
     uint64_t at;
 
     check_term(s);
+    if (m->is_cut_off) {
+        for (const piece_t *piece = m->pieces; piece != NULL; piece = piece->next)
+            done(m, KVP_DONE_WRITTEN, piece->end, master_now(s));
+        drop_pieces(m);
+    }
+    list = collect(s, true);
     write_journal(s);
-    while (drain(s)) /* a connection that is closed makes more to say */
-        continue;
-    while ((note = kvp_master_take_note(m->core)) != NULL)
-        TRACE(s, "master: %s", note);
+    do {
+        say(s, list);
+        list = collect(s, false); /* a connection that is closed makes more to say */
+    } while (list != NULL);
     if (++m->inputs % CHECK_EVERY == 0) {
         broken = master_check(s);
         if (broken != NULL) sim_fail(s, "CHECK", "master: %s", broken);
     }
-    at = kvp_master_has_work(m->core) ? s->now + TICK_AGAIN_NS : due_at(s);
+    at = (m->ready.wishes & KVP_MASTER_WORKS) != 0 ? s->now + TICK_AGAIN_NS : due_at(s);
     if (at >= m->tick_at_ns && m->tick_at_ns > s->now) return;
     m->tick_at_ns = at;
     sim_at(s, &m->party, at, on_tick, m, at);
@@ -218,14 +279,14 @@ settle(sim_t *s)
 void
 master_written(sim_t *s, uint64_t end)
 {
-    kvp_master_on_written(s->master->core, end, master_now(s));
+    done(s->master, KVP_DONE_WRITTEN, end, master_now(s));
     settle(s);
 }
 
 void
 master_synced(sim_t *s, uint64_t end)
 {
-    kvp_master_on_synced(s->master->core, end, master_now(s));
+    done(s->master, KVP_DONE_SYNCED, end, master_now(s));
     settle(s);
 }
 
@@ -331,12 +392,22 @@ master_resting_core(sim_t *s)
 }
 
 static void
+begin(sim_t *s)
+{
+    master_t *m = s->master;
+
+    m->began_ns = master_now(s);
+    m->forget_below = UINT64_MAX;
+    drop_pieces(m);
+}
+
+static void
 make_core(sim_t *s)
 {
     master_t *m = s->master;
     kvp_master_conf_t conf = conf_of(s, m->term);
 
-    m->began_ns = master_now(s);
+    begin(s);
     if (kvp_master_create(&conf, m->began_ns, &m->core) != KVP_OK) abort();
     oracle_master_begins(s);
     if (conf.has_journal) disk_restore(s, m->core);
@@ -352,7 +423,7 @@ take_over(sim_t *s)
     master_t *m = s->master;
     uint64_t origin, end;
 
-    m->began_ns = master_now(s);
+    begin(s);
     m->core = standby_take(s, &origin, &end);
     TRACE(s, "the standby leads in term %u, from position %lu of %lu", m->term, (unsigned long)end,
           (unsigned long)disk_written(s));
@@ -388,6 +459,15 @@ master_start(sim_t *s)
     if (s->plan->has_standby) standby_start(s);
 }
 
+static void
+end_core(master_t *m)
+{
+    kvp_master_destroy(m->core);
+    m->core = NULL;
+    kvp_buf_fini(&m->ready.log);
+    kvp_buf_fini(&m->ready.frames);
+}
+
 /* ---- two at a time */
 static void
 on_elder_end(sim_t *s, void *arg, uint64_t n)
@@ -401,8 +481,7 @@ master_end_elder(sim_t *s)
 {
     if (s->elder == NULL) return;
     party_die(s, &s->elder->party);
-    kvp_master_destroy(s->elder->core);
-    kvp_buf_fini(&s->elder->out);
+    end_core(s->elder);
     s->elder = NULL;
 }
 
@@ -432,8 +511,7 @@ void
 master_stop(sim_t *s)
 {
     master_end_elder(s);
-    kvp_master_destroy(s->master->core);
-    kvp_buf_fini(&s->master->out);
+    end_core(s->master);
     standby_stop(s);
     disk_stop(s);
 }
@@ -462,8 +540,7 @@ master_crash(sim_t *s, uint64_t down_ns)
     oracle_master_dies(s);
     party_die(s, &m->party);
     if (!is_taken_over) disk_crash(s);
-    kvp_master_destroy(m->core);
-    m->core = NULL;
+    end_core(m);
     oracle_master_died(s);
     sim_at(s, NULL, s->now + down_ns, on_restart, NULL, is_taken_over);
 }

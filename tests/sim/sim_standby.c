@@ -13,7 +13,7 @@
 
 struct standby {
     kvp_master_t *core;
-    kvp_buf_t out;
+    kvp_master_ready_t ready;
     uint64_t origin, at; /* positions of the disk: where its log begins, and ends, */
     uint64_t fed; /* and up to where it was given the master's: in the middle of a record, maybe */
     kvp_insync_t insync; /* the master's view of it */
@@ -103,25 +103,34 @@ on_ack(sim_t *s, void *arg, uint64_t n)
     disk_more_is_synced(s);
 }
 
+static void
+done(sim_t *s, kvp_master_done_kind_t kind)
+{
+    standby_t *b = s->standby;
+    const kvp_master_done_t what = {.kind = kind, .position = b->at - b->origin};
+
+    kvp_master_done(b->core, &what, s->now);
+}
+
 /* What it gives its own disk is what it was given. */
 static void
 write_out(sim_t *s, uint64_t to)
 {
     standby_t *b = s->standby;
-    uint64_t end = b->at - b->origin, from;
-    bool is_base;
+    kvp_buf_t *log = &b->ready.log;
 
-    kvp_buf_reset(&b->out);
-    while (kvp_master_take_journal(b->core, &b->out, &end, &is_base)) {
-        if (b->at + b->out.len > to || memcmp(disk_at(s, b->at), b->out.data, b->out.len) != 0)
-            sim_fail(s, "WIRE", "the standby writes %zu bytes at %lu that the master did not", b->out.len,
+    while (kvp_master_ready(b->core, &b->ready)) {
+        if (log->len == 0) continue;
+        if (b->at + log->len > to || memcmp(disk_at(s, b->at), log->data, log->len) != 0)
+            sim_fail(s, "WIRE", "the standby writes %zu bytes at %lu that the master did not", log->len,
                      (unsigned long)b->at);
-        b->at += b->out.len;
-        kvp_buf_reset(&b->out);
+        b->at += log->len;
+        kvp_buf_reset(log);
     }
-    kvp_master_on_written(b->core, end, s->now);
-    kvp_master_on_synced(b->core, end, s->now);
-    if (kvp_master_take_snapshot(b->core, &from)) kvp_master_snapshot_taken(b->core, 0);
+    done(s, KVP_DONE_WRITTEN);
+    done(s, KVP_DONE_SYNCED);
+    while (kvp_master_ready(b->core, &b->ready))
+        if (b->ready.forget_below != UINT64_MAX) done(s, KVP_DONE_FORGOTTEN);
 }
 
 static void
@@ -148,7 +157,7 @@ on_feed(sim_t *s, void *arg, uint64_t life)
     to = kvp_min_u64(disk_written(s), b->fed + rng_log(&rng, 64, 16384));
     base = disk_next_base(s, b->at, to); /* a piece is of one file */
     if (base > b->at) to = kvp_min_u64(to, base);
-    if (kvp_master_follow(b->core, disk_at(s, b->fed), to - b->fed) != KVP_OK)
+    if (kvp_master_read_log(b->core, disk_at(s, b->fed), to - b->fed) != KVP_OK)
         sim_fail(s, "WIRE", "the standby does not believe the log at %lu", (unsigned long)b->fed);
     b->fed = to;
     write_out(s, to);
@@ -183,7 +192,7 @@ standby_start(sim_t *s)
     b->is_lost = false;
     b->core = master_resting_core(s);
     b->origin = b->at = b->fed = disk_from(s);
-    if (kvp_master_follow_begin(b->core, &end) != KVP_OK || end != 0) abort();
+    if (kvp_master_open_log(b->core, KVP_OPEN_FOLLOW, &end) != KVP_OK || end != 0) abort();
     standby_new_leader(s);
 }
 
@@ -193,7 +202,8 @@ standby_stop(sim_t *s)
     if (s->standby == NULL) return;
     s->standby->life++;
     kvp_master_destroy(s->standby->core);
-    kvp_buf_fini(&s->standby->out);
+    kvp_buf_fini(&s->standby->ready.log);
+    kvp_buf_fini(&s->standby->ready.frames);
     s->standby->core = NULL;
 }
 

@@ -106,35 +106,110 @@ core_open(world_t *w)
     uint64_t end;
 
     assert_int_equal(kvp_master_create(&w->conf, w->now, &w->m), KVP_OK);
+    w->forget_below = UINT64_MAX;
+    w->ident.term = 0;
     if (!w->conf.has_journal) return;
     for (size_t at = 0, len; at < w->journal.len; at += len) {
         kvp_err_t err;
 
         len = kvp_min_u64(w->journal.len - at, 1 + world_below(w, 100));
-        err = kvp_master_restore(w->m, w->journal.data + at, len);
+        err = kvp_master_read_log(w->m, w->journal.data + at, len);
         assert_true(err == KVP_OK || err == KVP_CORRUPT);
     }
-    assert_int_equal(kvp_master_open_journal(w->m, !w->is_boot_new, &end), KVP_OK);
+    assert_int_equal(kvp_master_open_log(w->m, w->is_boot_new ? KVP_OPEN_SHORT : KVP_OPEN_WHOLE, &end), KVP_OK);
     assert_true(end <= w->journal.len);
     w->journal.len = end;
     w->journal_from = 0;
     w->durable = end;
 }
 
-static void
-write_journal(world_t *w)
+void
+world_done(world_t *w, kvp_master_done_kind_t kind, uint64_t position)
 {
-    kvp_buf_t bytes;
-    uint64_t end;
-    bool is_base;
+    const kvp_master_done_t done = {.kind = kind, .position = position, .why = "the disk is full"};
 
-    kvp_buf_init(&bytes, 0);
-    while (kvp_master_take_journal(w->m, &bytes, &end, &is_base)) {
-        kvp_buf_append(&w->journal, bytes.data, bytes.len);
-        assert_int_equal(w->journal_from + w->journal.len, end);
-        kvp_buf_reset(&bytes);
+    kvp_master_done(w->m, &done, w->now);
+}
+
+void
+world_remove_files(world_t *w, uint64_t bytes)
+{
+    const kvp_master_done_t done = {.kind = KVP_DONE_FORGOTTEN, .bytes = bytes};
+
+    kvp_master_done(w->m, &done, w->now);
+}
+
+bool
+world_take_forgotten(world_t *w, uint64_t *below_out)
+{
+    collect(w);
+    if (w->forget_below == UINT64_MAX) return false;
+    *below_out = w->forget_below;
+    w->forget_below = UINT64_MAX;
+    return true;
+}
+
+bool
+world_take_ident(world_t *w, kvp_master_ident_t *ident_out)
+{
+    collect(w);
+    if (w->ident.term == 0) return false;
+    *ident_out = w->ident;
+    w->ident.term = 0;
+    return true;
+}
+
+static void
+take_records(world_t *w, const kvp_master_ready_t *ready)
+{
+    kvp_buf_append(&w->journal, ready->log.data, ready->log.len);
+    if (ready->log.len > 0) assert_int_equal(w->journal_from + w->journal.len, ready->log_end);
+    if (ready->ident.term != 0) w->ident = ready->ident;
+    if (ready->forget_below == UINT64_MAX) return;
+    w->forget_below = ready->forget_below;
+    if (!w->keeps_files) world_remove_files(w, 1);
+}
+
+static void
+take_frames(world_t *w, const kvp_master_ready_t *ready)
+{
+    peer_t *p = find_peer(w, ready->conn);
+
+    assert_int_equal(ready->frames.err, KVP_OK);
+    assert_non_null(p); /* not for one that is closed */
+    take_bytes(w, p, &ready->frames);
+    if (!ready->is_last) return;
+    p->was_closed = true;
+    end_connection(p);
+}
+
+/* True where the master said something to a peer. */
+static bool
+take_outputs(world_t *w)
+{
+    kvp_master_ready_t ready = {.conn = 0};
+    bool has_said = false;
+
+    while (kvp_master_ready(w->m, &ready)) {
+        take_records(w, &ready);
+        if (ready.conn != 0) take_frames(w, &ready);
+        has_said |= ready.conn != 0;
+        kvp_buf_reset(&ready.log);
+        kvp_buf_reset(&ready.frames);
     }
-    kvp_buf_fini(&bytes);
+    w->tick_ns = ready.tick_ns;
+    w->wishes = ready.wishes;
+    kvp_buf_fini(&ready.log);
+    kvp_buf_fini(&ready.frames);
+    return has_said;
+}
+
+bool
+world_has_work(world_t *w)
+{
+    while (collect(w))
+        continue;
+    return (w->wishes & KVP_MASTER_WORKS) != 0;
 }
 
 static bool
@@ -144,8 +219,8 @@ make_durable(world_t *w, uint64_t part)
 
     if (more == 0) return false;
     w->durable += more;
-    kvp_master_on_written(w->m, w->durable, w->now);
-    kvp_master_on_synced(w->m, w->durable, w->now);
+    world_done(w, KVP_DONE_WRITTEN, w->durable);
+    world_done(w, KVP_DONE_SYNCED, w->durable);
     return true;
 }
 
@@ -153,7 +228,7 @@ void
 world_sync_part(world_t *w, uint64_t part)
 {
     if (!w->conf.has_journal) return;
-    write_journal(w);
+    (void)take_outputs(w);
     if (make_durable(w, part)) input_done(w);
     world_pump(w);
 }
@@ -167,29 +242,11 @@ world_sync(world_t *w)
 bool
 collect(world_t *w)
 {
-    bool has_moved = false, is_last;
-    kvp_buf_t bytes;
-    uint64_t conn;
+    bool has_moved = take_outputs(w);
 
-    if (w->conf.has_journal) write_journal(w);
-    if (w->conf.has_journal && !w->is_disk_stuck) has_moved = make_durable(w, 255);
-    kvp_buf_init(&bytes, 0);
-    while (kvp_master_take_output(w->m, &conn, &bytes, &is_last)) {
-        peer_t *p = find_peer(w, conn);
-
-        assert_int_equal(bytes.err, KVP_OK);
-        assert_non_null(p); /* not for one that is closed */
-        take_bytes(w, p, &bytes);
-        kvp_buf_reset(&bytes);
-        has_moved = true;
-        if (!is_last) continue;
-        p->was_closed = true;
-        end_connection(p);
-    }
-    kvp_buf_fini(&bytes);
-    while (kvp_master_take_note(w->m) != NULL)
-        continue;
-    return has_moved;
+    if (!w->conf.has_journal || w->is_disk_stuck || !make_durable(w, 255)) return has_moved;
+    (void)take_outputs(w);
+    return true;
 }
 
 /* ---- time */
@@ -231,7 +288,7 @@ world_pump(world_t *w)
     for (;;) {
         while (move(w))
             continue;
-        if (w->is_idle_off || !kvp_master_has_work(w->m)) return;
+        if (w->is_idle_off || (w->wishes & KVP_MASTER_WORKS) == 0) return;
         if (++idle > IDLE_TICKS_MAX) fail_msg("work does not end");
         tick(w);
     }
@@ -264,7 +321,7 @@ beat(world_t *w)
 static uint64_t
 next_event(world_t *w, uint64_t end)
 {
-    end = kvp_min_u64(end, kvp_master_due(w->m));
+    end = kvp_min_u64(end, w->tick_ns);
     kvp_list_foreach (pos, &w->peers) {
         peer_t *p = kvp_list_entry(pos, peer_t, link);
 
@@ -290,7 +347,7 @@ world_advance(world_t *w, uint64_t ns)
     while (w->now < end) {
         w->now = next_event(w, end);
         beat(w);
-        if (w->now >= kvp_master_due(w->m)) tick(w);
+        if (w->now >= w->tick_ns) tick(w);
         world_pump(w);
     }
 }

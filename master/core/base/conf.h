@@ -34,8 +34,8 @@ typedef struct {
     const char *host_id; /* copied */
     const char *unix_path; /* sent in HelloReply; "" = none; copied */
     uint32_t max_sessions; /* 0 = 65536 */
-    bool saves_ident; /* the shell keeps who the pool is: outputs wait for kvp_master_ident_saved */
-    bool has_journal; /* kvp_master_open_journal comes before the first input */
+    bool saves_ident; /* the shell keeps who the pool is: outputs wait for KVP_DONE_IDENT */
+    bool has_journal; /* kvp_master_open_log comes before the first input */
     bool is_elected; /* by etcd: it rests until kvp_master_lead, and no peer raises its term */
     bool log_names_gone; /* the log has the keys of removed objects, for followers without an index (master/events) */
     bool ssd_wants_use; /* objects unused since their put are not written to an SSD */

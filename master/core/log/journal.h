@@ -52,7 +52,8 @@ void kvp_journal_fini(kvp_journal_t *j);
 void kvp_journal_append(kvp_journal_t *j, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind);
 void kvp_journal_copy(kvp_journal_t *j, const void *bytes, size_t len);
 void kvp_journal_mark_base(kvp_journal_t *j);
-/* kvp_journal_take returns the next bytes to write, as kvp_master_take_journal does. */
+/* kvp_journal_take returns the next bytes to write in *bytes (empty on entry), and the position after
+ * them. False: there are none. */
 bool kvp_journal_take(kvp_journal_t *j, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out);
 
 /* kvp_journal_append_term appends our term: TERM, or BASE with is_anew if no earlier record is valid

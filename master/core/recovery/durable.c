@@ -13,7 +13,6 @@
 #include "master/core/recovery/durable.h"
 
 #include "common/mutate.h"
-#include "master/core/api/master.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/record.h"
 #include "master/core/log/journal.h"
@@ -21,8 +20,6 @@
 #include "master/core/recovery/logbase.h"
 #include "master/core/recovery/state.h"
 #include "master/core/space/retire.h"
-
-#include <stdio.h>
 
 #define OLDEST_NS KVP_MS(100)
 
@@ -92,24 +89,9 @@ kvp_durable_tick(kvp_master_t *m)
     release_all(m);
 }
 
-/* ---- the shell's words about the log */
-void
-kvp_master_journal_failed(kvp_master_t *m, bool has_failed)
-{
-    m->log.has_failed = has_failed;
-    if (!has_failed) m->ctx.st.log_refuses = 0;
-}
-
-void
-kvp_master_refuse_writes(kvp_master_t *m, const char *why)
-{
-    m->ctx.st.log_refuses = 1;
-    snprintf(m->ctx.log_failure, sizeof m->ctx.log_failure, "%s", why);
-}
-
 /* Records all present objects again, after the part that may be lost. */
 void
-kvp_master_sync_failed(kvp_master_t *m, uint64_t end)
+kvp_durable_unsynced(kvp_master_t *m, uint64_t end)
 {
     kvp_logbase_t *base = &m->base;
     bool is_said_behind = (base->is_basing || base->end > 0) && base->from >= end;
@@ -120,17 +102,11 @@ kvp_master_sync_failed(kvp_master_t *m, uint64_t end)
 }
 
 bool
-kvp_master_wants_sync(const kvp_master_t *m)
+kvp_durable_wants_sync(const kvp_master_t *m)
 {
     const kvp_journal_t *j = &m->log;
 
     if (m->ctx.conf.log_sync == KVP_LOG_SYNC_NONE || j->synced == j->written) return false;
     return !kvp_list_is_empty(&m->prot.on_log[true]) || m->base.end > 0 || j->synced < j->term_end ||
            m->ctx.conf.log_sync == KVP_LOG_SYNC_ALWAYS;
-}
-
-bool
-kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out)
-{
-    return kvp_journal_take(&m->log, bytes, end_out, is_base_out);
 }

@@ -157,37 +157,24 @@ kvp_master_snapshot(kvp_master_t *m)
     return true;
 }
 
-bool
-kvp_master_is_in_snapshot(const kvp_master_t *m)
+uint64_t
+kvp_logbase_take_from(kvp_master_t *m)
 {
-    return m->base.is_basing;
-}
-
-bool
-kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
-{
-    if (!m->base.is_based) return false;
+    if (!m->base.is_based || m->base.taking != m->base.taken) return UINT64_MAX;
     m->base.is_based = false;
     m->base.taking = m->base.bases;
-    *from_out = m->base.from;
-    kvp_journal_forget_terms(&m->log, *from_out);
-    return true;
+    kvp_journal_forget_terms(&m->log, m->base.from);
+    return m->base.from;
 }
 
 void
-kvp_master_snapshot_taken(kvp_master_t *m, uint64_t file_bytes)
+kvp_logbase_forgotten(kvp_master_t *m, uint64_t file_bytes)
 {
     m->base.taken = m->base.taking;
     m->base.file_bytes = file_bytes;
 }
 
 /* ---- for others */
-bool
-kvp_master_is_telling(const kvp_master_t *m)
-{
-    return m->log.state == KVP_JOURNAL_OPEN && !m->log.is_resting;
-}
-
 static void
 append_alone(kvp_buf_t *out, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {

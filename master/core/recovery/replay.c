@@ -164,11 +164,11 @@ read_all(kvp_master_t *m, const void *bytes, size_t len)
 }
 
 kvp_err_t
-kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
+kvp_master_read_log(kvp_master_t *m, const void *bytes, size_t len)
 {
     const kvp_journal_t *j = &m->log;
 
-    if (j->state != KVP_JOURNAL_READS) return KVP_INVALID;
+    if (j->state != KVP_JOURNAL_READS && j->state != KVP_JOURNAL_FOLLOWS) return KVP_INVALID;
     return read_all(m, bytes, len);
 }
 
@@ -224,7 +224,7 @@ kvp_replay_open(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
 }
 
 void
-kvp_master_check_journal(kvp_master_t *m, kvp_master_log_t *log_out)
+kvp_master_check_log(kvp_master_t *m, kvp_master_log_t *log_out)
 {
     const kvp_replay_t *rp = &m->replay;
 
@@ -245,7 +245,7 @@ kvp_master_check_journal(kvp_master_t *m, kvp_master_log_t *log_out)
 
 /* ---- standbys */
 kvp_err_t
-kvp_master_follow_begin(kvp_master_t *m, uint64_t *end_out)
+kvp_replay_follow(kvp_master_t *m, uint64_t *end_out)
 {
     kvp_replay_t *rp = &m->replay;
     kvp_journal_t *j = &m->log;
@@ -257,13 +257,6 @@ kvp_master_follow_begin(kvp_master_t *m, uint64_t *end_out)
     j->state = KVP_JOURNAL_FOLLOWS;
     j->written = j->synced = *end_out = j->end;
     return KVP_OK;
-}
-
-kvp_err_t
-kvp_master_follow(kvp_master_t *m, const void *bytes, size_t len)
-{
-    if (m->log.state != KVP_JOURNAL_FOLLOWS) return KVP_INVALID;
-    return read_all(m, bytes, len);
 }
 
 kvp_err_t
@@ -298,15 +291,9 @@ kvp_master_terms(const kvp_master_t *m, kvp_wire_term_t *terms_out, uint32_t max
 }
 
 uint32_t
-kvp_master_log_term(const kvp_master_t *m)
+kvp_replay_term(const kvp_master_t *m)
 {
     return m->log.is_resting ? m->replay.term : m->ctx.term;
-}
-
-uint64_t
-kvp_master_term_end(const kvp_master_t *m)
-{
-    return m->log.term_end;
 }
 
 void

@@ -7,11 +7,14 @@
 
 typedef struct kvp_master kvp_master_t;
 
-/* kvp_replay_open ends the reading, as kvp_master_open_journal says. kvp_replay_named: the pool has
+/* kvp_replay_open and kvp_replay_follow end the reading, as kvp_master_open_log says.
+ * kvp_replay_term returns the term of the log's last record; 0 = there is none. kvp_replay_named: the pool has
  * its name for good now, so that its journal can begin. kvp_replay_lead: the followed log is ours
  * now, and continues in the term. INVALID: the term is not above all terms in the log. After open
  * and lead, the objects of bumped tenants are still to be swept, if m->base.is_relied_on. */
 kvp_err_t kvp_replay_open(kvp_master_t *m, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
+kvp_err_t kvp_replay_follow(kvp_master_t *m, uint64_t *end_out) KVP_MUST_USE;
+uint32_t kvp_replay_term(const kvp_master_t *m);
 void kvp_replay_named(kvp_master_t *m);
 kvp_err_t kvp_replay_lead(kvp_master_t *m, uint32_t term, bool is_level) KVP_MUST_USE;
 

@@ -155,21 +155,23 @@ kvp_master_ident(const kvp_master_t *m, kvp_master_ident_t *ident_out)
     ident_out->term = m->ctx.term;
 }
 
-bool
-kvp_master_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
+/* One at a time: while the shell saves an identity, the next one waits. */
+void
+kvp_term_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
 {
-    if (!m->peers.is_ident_news) return false;
+    if (!m->peers.is_ident_news || m->peers.is_ident_given) return;
     m->peers.is_ident_news = false;
+    m->peers.is_ident_given = m->ctx.conf.saves_ident;
     kvp_master_ident(m, ident_out);
-    return true;
 }
 
 /* The nodes know a name that could not be saved; only peers that learned a term know the term. */
 void
-kvp_master_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is_durable)
+kvp_term_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is_durable)
 {
     kvp_sessions_t *peers = &m->peers;
 
+    peers->is_ident_given = false;
     if (peers->is_ident_news || ident->term != m->ctx.term) return;
     if (is_durable) peers->is_term_unsaved = false;
     peers->is_mute = peers->is_term_unsaved;
@@ -177,7 +179,7 @@ kvp_master_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is
 }
 
 bool
-kvp_master_is_mute(const kvp_master_t *m)
+kvp_term_is_mute(const kvp_master_t *m)
 {
     return m->peers.is_mute || m->log.synced < m->log.term_end;
 }

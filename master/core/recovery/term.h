@@ -4,10 +4,8 @@
 #ifndef KVP_MASTER_CORE_RECOVERY_TERM_H
 #define KVP_MASTER_CORE_RECOVERY_TERM_H
 
-#include "common/base.h"
+#include "master/core/api/master.h"
 #include "proto/kvpool.pb-c.h"
-
-typedef struct kvp_master kvp_master_t;
 
 #define KVP_TERM_WHY_MAX 192u
 
@@ -27,5 +25,12 @@ void kvp_term_begin(kvp_master_t *m, uint32_t term);
 /* kvp_term_follow sets our term to one above the given term, which is below KVP_TERM_MAX; every
  * connection is closed. */
 void kvp_term_follow(kvp_master_t *m, uint32_t term);
+
+/* kvp_term_take_ident returns a changed identity, once, for the shell to save; otherwise *ident_out
+ * stays as it is. kvp_term_ident_saved: the identity is durable, or could not be saved.
+ * kvp_term_is_mute: no output may leave before the identity, or the term's record, is durable. */
+void kvp_term_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out);
+void kvp_term_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is_durable);
+bool kvp_term_is_mute(const kvp_master_t *m);
 
 #endif

@@ -68,8 +68,10 @@ check_masters(const kvp_master_t *m, kvp_master_wrong_t *out)
 }
 
 void
-kvp_master_note_masters(kvp_master_t *m, const kvp_master_peer_t *masters, uint32_t n)
+kvp_master_note_masters(kvp_master_t *m, const char *leader, const kvp_master_peer_t *masters, uint32_t n)
 {
+    if (leader != NULL) snprintf(m->leader, sizeof m->leader, "%s", leader);
+    if (masters == NULL) return;
     m->masters_n = (uint32_t)kvp_min_u64(n, KVP_MASTERS_MAX);
     memcpy(m->masters, masters, m->masters_n * sizeof *masters);
 }

@@ -19,6 +19,7 @@
 #include "master/core/protect/probe.h"
 #include "master/core/protect/ticket.h"
 #include "master/core/recovery/loss.h"
+#include "master/core/recovery/replay.h"
 #include "master/core/recovery/state.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
@@ -658,7 +659,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.counters = list;
     reply.n_counters = n;
     reply.is_standby = m->log.is_resting;
-    reply.term = kvp_master_log_term(m);
+    reply.term = kvp_replay_term(m);
     reply.uptime_ms = (m->ctx.now_ns - m->puts.started_ns) / KVP_MS(1);
     reply.objects = st.objects;
     reply.attempts = st.attempts;

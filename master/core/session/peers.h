@@ -25,6 +25,7 @@ typedef struct kvp_sessions {
     /* the pool's identity: kvp_pool_granted */
     bool is_named; /* conf's identity is final: an earlier master, a node or a grant relies on it */
     bool is_ident_news; /* the term or the name changed, and the shell does not know yet */
+    bool is_ident_given; /* the shell is saving an identity */
     bool is_mute; /* no output before the shell has tried to save the identity, */
     bool is_term_unsaved; /* and before it has saved a risen term */
 

@@ -284,8 +284,8 @@ core_of(const rig_t *g, bool is_all_given)
     uint64_t end;
 
     assert_int_equal(kvp_master_create(&g->w->conf, g->w->now, &m), KVP_OK);
-    kvp_ignore(kvp_master_restore(m, g->w->journal.data, g->w->journal.len), "it is damaged");
-    assert_int_equal(kvp_master_open_journal(m, is_all_given, &end), KVP_OK);
+    kvp_ignore(kvp_master_read_log(m, g->w->journal.data, g->w->journal.len), "it is damaged");
+    assert_int_equal(kvp_master_open_log(m, is_all_given ? KVP_OPEN_WHOLE : KVP_OPEN_SHORT, &end), KVP_OK);
     return m;
 }
 

@@ -27,8 +27,8 @@ standby_of(const world_t *w, size_t own)
     conf.is_elected = true;
     assert_int_equal(kvp_master_create(&conf, w->now, &b.core), KVP_OK);
     kvp_buf_init(&b.written, 0);
-    assert_int_equal(kvp_master_restore(b.core, w->journal.data, own), KVP_OK);
-    assert_int_equal(kvp_master_follow_begin(b.core, &end), KVP_OK);
+    assert_int_equal(kvp_master_read_log(b.core, w->journal.data, own), KVP_OK);
+    assert_int_equal(kvp_master_open_log(b.core, KVP_OPEN_FOLLOW, &end), KVP_OK);
     assert_true(end <= own && own - end < KVP_JREC_MAX);
     kvp_buf_append(&b.written, w->journal.data, end);
     return b;
@@ -41,23 +41,31 @@ standby_fini(standby_t *b)
     kvp_buf_fini(&b->written);
 }
 
+static uint32_t
+log_term(const kvp_master_t *core)
+{
+    kvp_wire_term_t last;
+
+    return kvp_master_terms(core, &last, 1) == 0 ? 0 : last.term;
+}
+
 static kvp_err_t
 feed(standby_t *b, const uint8_t *bytes, size_t len)
 {
-    kvp_err_t err = kvp_master_follow(b->core, bytes, len);
-    kvp_buf_t out;
-    uint64_t end;
-    bool is_base;
+    kvp_err_t err = kvp_master_read_log(b->core, bytes, len);
+    kvp_master_ready_t ready = {.conn = 0};
+    kvp_master_done_t done = {.kind = KVP_DONE_WRITTEN};
 
-    kvp_buf_init(&out, 0);
-    while (kvp_master_take_journal(b->core, &out, &end, &is_base)) {
-        kvp_buf_append(&b->written, out.data, out.len);
-        assert_int_equal(end, b->written.len);
-        kvp_buf_reset(&out);
+    while (kvp_master_ready(b->core, &ready)) {
+        kvp_buf_append(&b->written, ready.log.data, ready.log.len);
+        if (ready.log.len > 0) assert_int_equal(ready.log_end, b->written.len);
+        kvp_buf_reset(&ready.log);
     }
-    kvp_buf_fini(&out);
-    kvp_master_on_written(b->core, b->written.len, 1);
-    kvp_master_on_synced(b->core, b->written.len, 1);
+    kvp_buf_fini(&ready.log);
+    done.position = b->written.len;
+    kvp_master_done(b->core, &done, 1);
+    done.kind = KVP_DONE_SYNCED;
+    kvp_master_done(b->core, &done, 1);
     return err;
 }
 
@@ -133,15 +141,16 @@ test_leads_with_all_that_it_followed(void **state)
             feed_all(g->w, &b, piece);
             assert_int_equal(b.written.len, g->w->journal.len);
             assert_memory_equal(b.written.data, g->w->journal.data, b.written.len);
-            assert_int_equal(kvp_master_log_term(b.core), term);
+            assert_int_equal(log_term(b.core), term);
             assert_int_equal(kvp_master_lead(b.core, term, true, g->w->now), KVP_INVALID);
             assert_int_equal(kvp_master_lead(b.core, KVP_TERM_MAX, true, g->w->now), KVP_INVALID);
             assert_int_equal(kvp_master_lead(b.core, term + 3, true, g->w->now), KVP_OK);
-            assert_int_equal(kvp_master_log_term(b.core), term + 3);
+            assert_int_equal(log_term(b.core), term + 3);
             assert_true(b.core->base.is_relied_on);
             assert_null(kvp_master_check(b.core));
             check_knows(g->w, b.core, g->c);
-            assert_int_equal(kvp_master_follow(b.core, g->w->journal.data, 8), KVP_INVALID); /* it does not any more */
+            assert_int_equal(kvp_master_read_log(b.core, g->w->journal.data, 8),
+                             KVP_INVALID); /* it does not any more */
             standby_fini(&b);
         }
 }
@@ -178,12 +187,11 @@ test_out_of_order(void **state)
     uint64_t end;
 
     write_log(g);
-    assert_int_equal(kvp_master_follow(g->w->m, g->w->journal.data, 8), KVP_INVALID);
-    assert_int_equal(kvp_master_follow_begin(g->w->m, &end), KVP_INVALID);
+    assert_int_equal(kvp_master_read_log(g->w->m, g->w->journal.data, 8), KVP_INVALID);
+    assert_int_equal(kvp_master_open_log(g->w->m, KVP_OPEN_FOLLOW, &end), KVP_INVALID);
     assert_int_equal(kvp_master_lead(g->w->m, 100, true, g->w->now), KVP_INVALID);
     b = standby_of(g->w, 0);
-    assert_int_equal(kvp_master_restore(b.core, g->w->journal.data, 8), KVP_INVALID);
-    assert_int_equal(kvp_master_open_journal(b.core, true, &end), KVP_INVALID);
+    assert_int_equal(kvp_master_open_log(b.core, KVP_OPEN_WHOLE, &end), KVP_INVALID);
     standby_fini(&b);
 }
 

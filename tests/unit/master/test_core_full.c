@@ -263,7 +263,7 @@ test_put_when_everything_is_held(void **state)
     }
     began = g->w->now;
     id = put_begin(g->c, &one, 1, 300);
-    assert_false(kvp_master_has_work(g->w->m)); /* nobody searches on while nothing changes */
+    assert_false(world_has_work(g->w)); /* nobody searches on while nothing changes */
     places_read(peer_wait(g->c, id, SEC), &places);
     assert_int_equal(places.objs[0].err, KVP_RETRY_AFTER);
     assert_true(places.retry_ms > 0);

@@ -122,8 +122,8 @@ test_a_small_log(void **state)
 
     (void)state;
     assert_int_equal(kvp_master_create(&conf, 1, &m), KVP_OK);
-    assert_int_equal(kvp_master_restore(m, bytes.data, bytes.len), KVP_OK);
-    assert_int_equal(kvp_master_open_journal(m, true, &end), KVP_OK);
+    assert_int_equal(kvp_master_read_log(m, bytes.data, bytes.len), KVP_OK);
+    assert_int_equal(kvp_master_open_log(m, KVP_OPEN_WHOLE, &end), KVP_OK);
     assert_true(end == bytes.len && m->base.is_relied_on && m->ctx.term == 3);
     assert_int_equal(m->ctx.st.objects, 2);
     assert_string_equal(kvp_tenant_find(&m->cat, kvp_tenant_id("team-a"))->name, "team-a");

@@ -158,16 +158,16 @@ test_masters(void **state)
         {.id = "3", .address = "10.0.0.3:50051", .state = KVP_MASTER_STANDBY},
     };
 
-    kvp_master_note_masters(g->w->m, masters, 3);
+    kvp_master_note_masters(g->w->m, NULL, masters, 3);
     assert_int_equal(causes(g->w), 0);
     masters[1].state = KVP_MASTER_MISSING;
     masters[2].state = KVP_MASTER_APART;
-    kvp_master_note_masters(g->w->m, masters, 3);
+    kvp_master_note_masters(g->w->m, NULL, masters, 3);
     assert_non_null(strstr(wrong_of(g->w, "master_missing"), "10.0.0.2:50051"));
     assert_non_null(strstr(wrong_of(g->w, "master_apart"), "10.0.0.3:50051"));
     masters[2].state = KVP_MASTER_LAGGING;
     masters[0].state = KVP_MASTER_STANDBY;
-    kvp_master_note_masters(g->w->m, masters, 3);
+    kvp_master_note_masters(g->w->m, NULL, masters, 3);
     assert_non_null(wrong_of(g->w, "master_lagging"));
     assert_non_null(wrong_of(g->w, "no_leader"));
 
@@ -183,10 +183,10 @@ test_masters(void **state)
     kvp_pb_free(&pb, reply);
     reply_free(r);
 
-    kvp_master_note_masters(g->w->m, masters, 0);
-    kvp_master_journal_failed(g->w->m, true);
+    kvp_master_note_masters(g->w->m, NULL, masters, 0);
+    world_done(g->w, KVP_DONE_LOG_FAILS, 0);
     assert_non_null(wrong_of(g->w, "log_failed"));
-    kvp_master_journal_failed(g->w->m, false);
+    world_done(g->w, KVP_DONE_LOG_WORKS, 0);
     assert_int_equal(causes(g->w), 0);
 }
 

@@ -127,31 +127,37 @@ static void
 test_nothing_is_said_before_the_term_is_durable(void **state)
 {
     kvp_master_conf_t conf = with_journal;
-    kvp_buf_t out, journal;
+    kvp_master_ready_t ready = {.conn = 0};
+    kvp_master_done_t done;
     kvp_master_t *m;
-    uint64_t end, conn;
-    bool is_last, is_base;
+    uint64_t end;
 
     (void)state;
     conf.term = 1;
     conf.host_id = "h";
-    kvp_buf_init(&out, 0);
-    kvp_buf_init(&journal, 0);
     assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
-    assert_int_equal(kvp_master_open_journal(m, false, &end), KVP_OK);
+    assert_int_equal(kvp_master_open_log(m, KVP_OPEN_SHORT, &end), KVP_OK);
     assert_int_equal(end, 0);
     kvp_master_on_connect(m, 1, SEC);
     kvp_session_close(&m->peers, kvp_session_find(&m->peers, 1), "a test");
-    assert_false(kvp_master_take_output(m, &conn, &out, &is_last));
-    assert_true(kvp_master_take_journal(m, &journal, &end, &is_base));
-    assert_true(is_base);
-    kvp_master_on_written(m, end, SEC);
-    kvp_master_on_synced(m, end, SEC);
-    assert_true(kvp_master_take_output(m, &conn, &out, &is_last));
+    for (uint32_t i = 0; kvp_master_ready(m, &ready); i++) {
+        assert_int_equal(ready.conn, 0);
+        assert_true(i > 0 || ready.begins_base);
+        kvp_buf_reset(&ready.log);
+    }
+    assert_true((ready.wishes & KVP_MASTER_MUTES) != 0);
+    assert_in_range(ready.term_end, 1, ready.log_end);
+    done = (kvp_master_done_t){.kind = KVP_DONE_WRITTEN, .position = ready.log_end};
+    kvp_master_done(m, &done, SEC);
+    done.kind = KVP_DONE_SYNCED;
+    kvp_master_done(m, &done, SEC);
+    while (kvp_master_ready(m, &ready) && ready.conn == 0)
+        kvp_buf_reset(&ready.log);
+    assert_int_equal(ready.conn, 1);
     kvp_master_on_close(m, 1, SEC);
     kvp_master_destroy(m);
-    kvp_buf_fini(&out);
-    kvp_buf_fini(&journal);
+    kvp_buf_fini(&ready.frames);
+    kvp_buf_fini(&ready.log);
 }
 
 /* A disk that fails for good: what is begun is bounded, reads go on. */
@@ -346,8 +352,8 @@ test_journal_that_is_lost(void **state)
     peer_forget(n);
     assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "gone", false), 200 * MS)), KVP_OK);
     assert_int_equal(kvp_master_create(&g->w->conf, g->w->now, &m), KVP_OK);
-    assert_int_equal(kvp_master_restore(m, g->w->journal.data, g->w->journal.len), KVP_OK);
-    assert_int_equal(kvp_master_open_journal(m, true, &end), KVP_OK);
+    assert_int_equal(kvp_master_read_log(m, g->w->journal.data, g->w->journal.len), KVP_OK);
+    assert_int_equal(kvp_master_open_log(m, KVP_OPEN_WHOLE, &end), KVP_OK);
     assert_true(m->base.is_relied_on && m->ctx.term > g->w->conf.term); /* as it named a term that is in use */
     kvp_master_destroy(m);
     world_restart(g->w);
@@ -380,8 +386,8 @@ test_snapshot_while_things_change(void **state)
     world_advance(g->w, SEC);
     assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "k5", false), 200 * MS)), KVP_OK);
     version[5] = 0;
-    assert_true(kvp_master_take_snapshot(g->w->m, &from));
-    assert_false(kvp_master_take_snapshot(g->w->m, &from));
+    assert_true(world_take_forgotten(g->w, &from));
+    assert_false(world_take_forgotten(g->w, &from));
     assert_true(from > MANY * sizeof(kvp_jrec_commit_t));
     kvp_buf_consume(&g->w->journal, from - g->w->journal_from);
     g->w->journal_from = from;
@@ -410,9 +416,9 @@ core_of(const world_t *w, const uint8_t *bytes, size_t len, uint64_t *end_out)
 
     conf.had_master = true;
     assert_int_equal(kvp_master_create(&conf, w->now, &m), KVP_OK);
-    err = kvp_master_restore(m, bytes, len);
+    err = kvp_master_read_log(m, bytes, len);
     assert_true(err == KVP_OK || err == KVP_CORRUPT);
-    assert_int_equal(kvp_master_open_journal(m, true, end_out), KVP_OK);
+    assert_int_equal(kvp_master_open_log(m, KVP_OPEN_WHOLE, end_out), KVP_OK);
     return m;
 }
 
@@ -580,8 +586,8 @@ test_journal_of_somebody_else(void **state)
     conf.digest_seed = 7;
     assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
     (void)kvp_jrec_seal(&rec, KVP_JREC_BASE, 0);
-    assert_int_equal(kvp_master_restore(m, &rec, sizeof rec.term), KVP_INVALID);
-    assert_int_equal(kvp_master_open_journal(m, false, &end), KVP_INVALID);
+    assert_int_equal(kvp_master_read_log(m, &rec, sizeof rec.term), KVP_INVALID);
+    assert_int_equal(kvp_master_open_log(m, KVP_OPEN_SHORT, &end), KVP_INVALID);
     kvp_master_destroy(m);
 
     rec.term.digest_seed = 7;
@@ -589,9 +595,9 @@ test_journal_of_somebody_else(void **state)
     later.head.check = check;
     later.head.check = kvp_sum(&later, sizeof later);
     assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
-    assert_int_equal(kvp_master_restore(m, &rec, sizeof rec.term), KVP_OK);
-    assert_int_equal(kvp_master_restore(m, &later, sizeof later), KVP_VERSION);
-    assert_int_equal(kvp_master_open_journal(m, false, &end), KVP_VERSION);
+    assert_int_equal(kvp_master_read_log(m, &rec, sizeof rec.term), KVP_OK);
+    assert_int_equal(kvp_master_read_log(m, &later, sizeof later), KVP_VERSION);
+    assert_int_equal(kvp_master_open_log(m, KVP_OPEN_SHORT, &end), KVP_VERSION);
     kvp_master_destroy(m);
 }
 
@@ -634,12 +640,12 @@ test_log_that_cannot_be_written(void **state)
     put = commit_begun(g->c, "key", false, &attempt, &version);
     removal = remove_begun(g->c, "old", false);
     waiting = put_begin(g->c, &late, 1, 20000);
-    kvp_master_journal_failed(g->w->m, true);
+    world_done(g->w, KVP_DONE_LOG_FAILS, 0);
     world_advance(g->w, 500 * MS);
     assert_true(peer_is_asking(g->c, put) && peer_is_asking(g->c, removal) && peer_is_asking(g->c, waiting));
     assert_int_equal(begin_put(g->c, "other", SMALL, 50), KVP_RETRY_AFTER);
 
-    kvp_master_refuse_writes(g->w->m, "the disk is full");
+    world_done(g->w, KVP_DONE_LOG_REFUSES, 0);
     world_advance(g->w, 20 * MS);
     assert_int_equal(result(peer_reply(g->c, put)), KVP_LOG_FAILED);
     assert_int_equal(result(peer_reply(g->c, removal)), KVP_LOG_FAILED);
@@ -653,7 +659,7 @@ test_log_that_cannot_be_written(void **state)
     assert_int_equal(plain_result(peer_reply(g->c, bump_begun(g->c, 0))), KVP_LOG_FAILED);
     assert_int_equal(found(g->c, "key", NULL), version);
 
-    kvp_master_journal_failed(g->w->m, false);
+    world_done(g->w, KVP_DONE_LOG_WORKS, 0);
     g->w->is_disk_stuck = false;
     world_sync(g->w);
     assert_int_equal(begin_put(g->c, "key", SMALL, 50), KVP_ALREADY);

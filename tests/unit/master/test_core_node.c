@@ -523,10 +523,10 @@ test_commit_when_the_segment_is_being_purged(void **state)
     g->w->is_idle_off = true;
     mem_remake(g->w, g->a);
     assert_int_equal(node_mount(g->na, NULL), KVP_OK); /* drops the old one */
-    assert_true(kvp_master_has_work(g->w->m));
+    assert_true(world_has_work(g->w));
     assert_int_equal(commit(g->c, attempt, 0), KVP_ABORTED);
     assert_int_equal(put(g->c, "writing", 100), KVP_OK); /* the key is free */
-    while (kvp_master_has_work(g->w->m)) {
+    while (world_has_work(g->w)) {
         kvp_master_on_tick(g->w->m, g->w->now);
         world_check(g->w);
     }

@@ -85,7 +85,7 @@ assert_not_heard(world_t *w, uint32_t role, const Kvp__Pb__KnownPool *known)
     assert_memory_equal(&now.pool_id, &before.pool_id, sizeof now.pool_id);
     assert_int_equal(now.digest_seed, before.digest_seed);
     assert_int_equal(now.term, before.term);
-    assert_false(kvp_master_take_ident(w->m, &now));
+    assert_false(world_take_ident(w, &now));
     peer_lose(p);
 }
 
@@ -103,15 +103,15 @@ test_pool_outlives_its_masters_disk(void **state)
     known.term = g->w->conf.term;
     lose_disk(g->w);
     g->c = client_open(g->w);
-    assert_false(kvp_master_take_ident(g->w->m, &now));
+    assert_false(world_take_ident(g->w, &now));
     n = peer_open(g->w);
     assert_null(say_known(n, KVP_ROLE_NODE, &known));
     assert_true(n->was_closed && g->c->was_closed);
-    assert_true(kvp_master_take_ident(g->w->m, &now));
+    assert_true(world_take_ident(g->w, &now));
     assert_memory_equal(now.pool_id, name.pool_id, sizeof now.pool_id);
     assert_int_equal(now.digest_seed, name.digest_seed);
     assert_int_equal(now.term, known.term + 1);
-    assert_false(kvp_master_take_ident(g->w->m, &now));
+    assert_false(world_take_ident(g->w, &now));
 
     g->w->conf.digest_seed = now.digest_seed;
     g->w->conf.term = now.term;
@@ -132,12 +132,12 @@ test_a_grant_makes_the_name_a_fact(void **state)
     Kvp__Pb__KnownPool known = known_as(elsewhere, 1, 90);
     kvp_master_ident_t now;
 
-    assert_false(kvp_master_take_ident(g->w->m, &now));
+    assert_false(world_take_ident(g->w, &now));
     assert_int_equal(put_told(g->c, "one", SMALL), KVP_OK);
-    assert_true(kvp_master_take_ident(g->w->m, &now));
+    assert_true(world_take_ident(g->w, &now));
     assert_true(is_called(g->w, g->w->conf.pool_id));
     assert_int_equal(put_told(g->c, "two", SMALL), KVP_OK);
-    assert_false(kvp_master_take_ident(g->w->m, &now));
+    assert_false(world_take_ident(g->w, &now));
     assert_not_heard(g->w, KVP_ROLE_NODE, &known);
 }
 

@@ -488,7 +488,7 @@ mount_above(bool is_higher)
     c = client_open(w);
     assert_int_equal(put_one(c, "key"), KVP_OK);
     world_restart(w);
-    assert_false(kvp_master_take_ident(w->m, &ident));
+    assert_false(world_take_ident(w, &ident));
     c = client_open(w);
     n = peer_open(w);
     assert_int_equal(peer_hello(n, KVP_ROLE_NODE, "a", "a"), KVP_OK);
@@ -501,9 +501,9 @@ mount_above(bool is_higher)
     msg.term = msg.mounted_term = a->term = a->mounted_term = is_higher ? 9 : w->conf.term;
     (void)peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);
     assert_true(n->was_closed && c->was_closed);
-    assert_true(kvp_master_take_ident(w->m, &ident));
+    assert_true(world_take_ident(w, &ident));
     assert_int_equal(ident.term, a->term + 1);
-    assert_false(kvp_master_take_ident(w->m, &ident));
+    assert_false(world_take_ident(w, &ident));
     w->conf.term = ident.term;
     world_forget_peers(w);
     c = client_open(w);

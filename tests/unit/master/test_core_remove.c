@@ -230,7 +230,7 @@ test_remove_many_when_the_pattern_is_catastrophic(void **state)
     for (int i = 0; patterns[i] != NULL; i++) {
         uint64_t id = remove_many(g->c, patterns[i], false);
 
-        while (kvp_master_has_work(g->w->m)) {
+        while (world_has_work(g->w)) {
             uint64_t began = kvp_now_ns();
 
             kvp_master_on_tick(g->w->m, g->w->now);
@@ -273,7 +273,7 @@ test_remove_many_ends_while_others_put(void **state)
     put_fast(g->c, "key", 1, 8000);
     g->w->is_idle_off = true;
     id = remove_many(g->c, "^key", false);
-    for (uint32_t i = 0; kvp_master_has_work(g->w->m); i++) {
+    for (uint32_t i = 0; world_has_work(g->w); i++) {
         assert_true(i < 1000);
         kvp_master_on_tick(g->w->m, g->w->now);
         snprintf(key, sizeof key, "more%u/", i);

@@ -43,7 +43,7 @@ test_snapshot_is_asked_for(void **state)
 
     fill(g->c, 0, 20, 4 * KIB);
     world_sync(g->w);
-    if (kvp_master_take_snapshot(g->w->m, &from)) kvp_master_snapshot_taken(g->w->m, 1); /* that of the start */
+    g->w->keeps_files = true;
     g->w->is_disk_stuck = true;
     first = ask(g, 0);
     assert_int_equal(first.err, KVP_OK);
@@ -52,8 +52,8 @@ test_snapshot_is_asked_for(void **state)
     assert_int_equal(other.number, first.number);
     world_sync(g->w);
     assert_false(ask(g, first.number).is_whole); /* it is on the disk */
-    assert_true(kvp_master_take_snapshot(g->w->m, &from));
-    kvp_master_snapshot_taken(g->w->m, 77);
+    assert_true(world_take_forgotten(g->w, &from));
+    world_remove_files(g->w, 77);
     other = ask(g, first.number);
     assert_true(other.is_whole);
     assert_int_equal(other.number, first.number);
@@ -62,9 +62,9 @@ test_snapshot_is_asked_for(void **state)
     other = ask(g, first.number + (1ull << 32));
     assert_int_equal(other.number, first.number + 1);
     assert_false(other.is_whole);
-    kvp_master_journal_failed(g->w->m, true);
+    world_done(g->w, KVP_DONE_LOG_FAILS, 0);
     assert_int_equal(ask(g, other.number).err, KVP_SYS);
-    kvp_master_journal_failed(g->w->m, false);
+    world_done(g->w, KVP_DONE_LOG_WORKS, 0);
     world_sync(g->w);
 }
 
@@ -84,8 +84,8 @@ told_by(const rig_t *g, const void *bytes, size_t len)
 
     conf.had_master = true;
     assert_int_equal(kvp_master_create(&conf, g->w->now, &m), KVP_OK);
-    kvp_ignore(kvp_master_restore(m, bytes, len), "it is told");
-    kvp_master_check_journal(m, &told);
+    kvp_ignore(kvp_master_read_log(m, bytes, len), "it is told");
+    kvp_master_check_log(m, &told);
     kvp_master_destroy(m);
     return told;
 }

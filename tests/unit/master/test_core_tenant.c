@@ -440,7 +440,7 @@ test_bump_again_before_the_sweep_is_over(void **state)
     g->w->is_idle_off = true;
     assert_int_equal(bump_result(peer_reply(g->c, bump_begun(g->c, 0)), &epoch), KVP_OK);
     kvp_master_on_tick(g->w->m, g->w->now);
-    assert_true(kvp_master_has_work(g->w->m));
+    assert_true(world_has_work(g->w));
     fill(g->c, 0, 100, 100);
     assert_int_equal(bump_result(peer_reply(g->c, bump_begun(g->c, 0)), &epoch), KVP_OK);
     g->w->is_idle_off = false;

@@ -205,6 +205,14 @@ test_node_of_a_far_term_keeps_its_pool(void **state)
 }
 
 static void
+saved(world_t *w, kvp_master_done_kind_t kind, const kvp_master_ident_t *ident)
+{
+    const kvp_master_done_t done = {.kind = kind, .ident = ident};
+
+    kvp_master_done(w->m, &done, w->now);
+}
+
+static void
 test_nothing_is_said_of_a_term_that_is_not_saved(void **state)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .saves_ident = true});
@@ -228,15 +236,15 @@ test_nothing_is_said_of_a_term_that_is_not_saved(void **state)
     world_advance(w, SEC);
     assert_false(c->was_closed || p->was_closed);
     assert_true(peer_is_asking(q, hello));
-    assert_true(kvp_master_take_ident(w->m, &ident));
+    assert_true(world_take_ident(w, &ident));
     assert_int_equal(ident.term, told + 1);
     older = ident;
     older.term--;
-    kvp_master_ident_saved(w->m, &older, true);
-    kvp_master_ident_saved(w->m, &ident, false);
+    saved(w, KVP_DONE_IDENT, &older);
+    saved(w, KVP_DONE_IDENT_FAILED, &ident);
     world_pump(w);
     assert_true(peer_is_asking(q, hello));
-    kvp_master_ident_saved(w->m, &ident, true);
+    saved(w, KVP_DONE_IDENT, &ident);
     world_pump(w);
     assert_true(c->was_closed && p->was_closed);
     assert_int_equal(plain_result(peer_reply(q, hello)), KVP_OK);

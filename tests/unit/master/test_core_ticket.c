@@ -312,7 +312,7 @@ test_tickets_when_the_holder_of_many_dies(void **state)
     peer_forget(d);
     assert_true(world_stats(g->w).held_bytes > 0);
     assert_int_equal(put(g->c, "new", 64), KVP_OK);
-    for (; kvp_master_has_work(g->w->m); ticks++) {
+    for (; world_has_work(g->w); ticks++) {
         kvp_master_on_tick(g->w->m, g->w->now);
         world_check(g->w);
     }
