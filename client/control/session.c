@@ -84,8 +84,7 @@ struct kvp_mastersession {
     uint64_t connected_ns; /* when the last session began */
     uint64_t soon_until_ns; /* end of kvp_session_hold_soon's wait; 0 = no caller has waited since a lasting session */
     uint64_t last_incarnation;
-    kvp_err_t last_err;
-    bool is_unknown; /* the last attempt failed because no master's name resolves, or ever did */
+    kvp_err_t last_err; /* of the last attempt; NOT_FOUND = no master's name resolves, or ever did */
     char why[KVP_SESSION_WHY_MAX]; /* reason of the last failure, for people */
 
     _Atomic uint32_t writers; /* batches of puts under way */
@@ -264,9 +263,8 @@ reconnect_locked(kvp_mastersession_t *s, uint64_t deadline_ns)
     err = connect_any(s, incarnation, deadline_ns, why, &link);
     pthread_mutex_lock(&s->lock);
     s->is_connecting = false;
-    s->is_unknown = err == KVP_NOT_FOUND;
     memcpy(s->why, why, sizeof s->why);
-    s->last_err = err == KVP_OK || err == KVP_VERSION || err == KVP_NOMEM || err == KVP_INVALID ? err : KVP_UNREACHABLE;
+    s->last_err = err;
     if (err == KVP_OK) {
         s->link = link;
         end_lingering_locked(s);
@@ -314,6 +312,13 @@ kvp_session_master_wait(const kvp_mastersession_t *s)
     return ns > 0 && kvp_masters_are_several(s->masters) ? kvp_max_u64(ns, SEVERAL_WAIT_NS) : ns;
 }
 
+/* Returns the error of a call that got no session, from the error of the last attempt. */
+static kvp_err_t
+call_err(kvp_err_t err)
+{
+    return err == KVP_VERSION || err == KVP_NOMEM || err == KVP_INVALID ? err : KVP_UNREACHABLE;
+}
+
 static kvp_err_t
 hold_link(kvp_mastersession_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t **link_out)
 {
@@ -329,10 +334,9 @@ hold_link(kvp_mastersession_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t
         now = kvp_now_ns();
         if (is_soon && s->soon_until_ns == 0) s->soon_until_ns = now + kvp_session_master_wait(s);
         if (is_soon) deadline_ns = kvp_min_u64(deadline_ns, s->soon_until_ns);
-        if (now >= deadline_ns || ((s->last_err == KVP_VERSION || s->is_unknown) && s->last_incarnation == 0)) {
-            err = s->last_err == KVP_OK ? KVP_UNREACHABLE : s->last_err;
-            break;
-        }
+        err = call_err(s->last_err);
+        if (now >= deadline_ns) break;
+        if (s->last_incarnation == 0 && (s->last_err == KVP_VERSION || s->last_err == KVP_NOT_FOUND)) break;
         if (s->is_connecting)
             kvp_cond_wait_until(&s->changed, &s->lock, deadline_ns);
         else if (now < s->next_try_ns)
