@@ -51,6 +51,12 @@ typedef struct {
     pthread_cond_t wake;
 } call_t;
 
+typedef enum {
+    CONN_OPEN,
+    CONN_BROKEN, /* by us, or by an error */
+    CONN_ENDED, /* broken, because the master's side ended it */
+} conn_state_t;
+
 struct kvp_conn {
     kvp_framed_t framed;
     kvp_buf_t releases; /* frames to be sent for late answers; the leader's */
@@ -71,8 +77,7 @@ struct kvp_conn {
     uint64_t heard_ns; /* when something last arrived */
     uint64_t pinged_ns; /* when the master was asked for a sign of life since then; 0 = it was not */
     _Atomic bool is_silent; /* a call gave up on it, and nothing has arrived since; set under lock */
-    _Atomic bool is_broken; /* set under lock */
-    bool was_ended; /* set before is_broken */
+    _Atomic conn_state_t state; /* set under lock */
     kvp_conn_watch_fn watch; /* NULL = none */
     void *watch_arg;
     uint64_t watched_ns; /* when it was last called; guarded by lock */
@@ -204,13 +209,13 @@ kvp_conn_is_unix(const kvp_conn_t *conn)
 bool
 kvp_conn_is_broken(const kvp_conn_t *conn)
 {
-    return atomic_load_explicit(&conn->is_broken, memory_order_acquire);
+    return atomic_load_explicit(&conn->state, memory_order_acquire) != CONN_OPEN;
 }
 
 bool
 kvp_conn_was_ended(const kvp_conn_t *conn)
 {
-    return kvp_conn_is_broken(conn) && conn->was_ended;
+    return atomic_load_explicit(&conn->state, memory_order_acquire) == CONN_ENDED;
 }
 
 /* ---- sending */
@@ -281,9 +286,8 @@ wake_all(kvp_conn_t *conn)
 static void
 break_locked(kvp_conn_t *conn)
 {
-    if (conn->is_broken) return;
-    conn->was_ended = conn->framed.is_ended;
-    atomic_store_explicit(&conn->is_broken, true, memory_order_release);
+    if (kvp_conn_is_broken(conn)) return;
+    atomic_store_explicit(&conn->state, conn->framed.is_ended ? CONN_ENDED : CONN_BROKEN, memory_order_release);
     shutdown(conn->framed.fd, SHUT_RDWR);
     wake_all(conn);
 }
@@ -516,7 +520,7 @@ await_answer(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
     while (!call->is_done) {
         uint64_t now_ns = kvp_now_ns(), until_ns = deadline_ns;
 
-        if (conn->is_broken) return KVP_DISCONNECTED;
+        if (kvp_conn_is_broken(conn)) return KVP_DISCONNECTED;
         if (conn->is_interrupted) return KVP_CLOSED;
         if (now_ns >= deadline_ns) return KVP_DEADLINE;
         if (was_watched(conn, call, now_ns, &until_ns)) continue;

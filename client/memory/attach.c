@@ -170,10 +170,10 @@ kvp_peer_destroy(kvp_peer_t *peer)
 }
 
 void
-kvp_peer_break(kvp_peer_t *peer)
+kvp_peer_break(kvp_peer_t *peer, kvp_peer_state_t state)
 {
     pthread_mutex_lock(&peer->lock);
-    peer->is_broken = true;
+    if (peer->state < state) peer->state = state;
     pthread_cond_broadcast(&peer->changed);
     pthread_mutex_unlock(&peer->lock);
 }
@@ -197,11 +197,11 @@ ctl_begin(kvp_peer_t *peer, uint64_t deadline_ns)
     kvp_err_t err = KVP_OK;
 
     pthread_mutex_lock(&peer->lock);
-    while (peer->ctl_busy && !peer->is_broken && err == KVP_OK) {
+    while (peer->ctl_busy && peer->state == KVP_PEER_ATTACHED && err == KVP_OK) {
         kvp_cond_wait_until(&peer->changed, &peer->lock, deadline_ns);
         if (kvp_now_ns() >= deadline_ns) err = KVP_DEADLINE;
     }
-    if (peer->is_broken) err = KVP_NODE_LOST;
+    if (peer->state != KVP_PEER_ATTACHED) err = KVP_NODE_LOST;
     if (err == KVP_OK && peer->ctl_busy) err = KVP_DEADLINE;
     if (err == KVP_OK) peer->ctl_busy = true;
     pthread_mutex_unlock(&peer->lock);
@@ -247,7 +247,7 @@ ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
     peer->due.opcode = 0;
     if (err == KVP_OK) return KVP_OK;
     kvp_log_warn("client", "node %s does not answer error %s", peer->where, kvp_err_name(err));
-    kvp_peer_break(peer);
+    kvp_peer_break(peer, KVP_PEER_BROKEN);
     return err == KVP_NOMEM ? err : KVP_NODE_LOST;
 }
 
@@ -504,7 +504,7 @@ reserve_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
 
     *ep_out = NULL;
     pthread_mutex_lock(&peer->lock);
-    while (peer->idle_n == 0 && peer->eps_n >= max && !peer->is_broken && err == KVP_OK) {
+    while (peer->idle_n == 0 && peer->eps_n >= max && peer->state == KVP_PEER_ATTACHED && err == KVP_OK) {
         if (deadline_ns == 0)
             err = KVP_EAGAIN;
         else if (kvp_now_ns() >= deadline_ns)
@@ -512,7 +512,7 @@ reserve_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
         else
             kvp_cond_wait_until(&peer->changed, &peer->lock, deadline_ns);
     }
-    if (peer->is_broken) err = KVP_NODE_LOST;
+    if (peer->state != KVP_PEER_ATTACHED) err = KVP_NODE_LOST;
     if (err == KVP_OK && peer->idle_n > 0)
         *ep_out = peer->idle[--peer->idle_n];
     else if (err == KVP_OK && deadline_ns == 0 && !is_sync)

@@ -33,6 +33,13 @@ typedef struct {
     uint64_t last_ns; /* latest time, for the most patient waiting caller */
 } kvp_ctl_due_t;
 
+/* The states of an attachment, which only moves to later ones. */
+typedef enum {
+    KVP_PEER_ATTACHED,
+    KVP_PEER_BROKEN, /* every thread that waits there gives up */
+    KVP_PEER_FAILED_OVER, /* broken, because another transport reaches the node, and is used from now on */
+} kvp_peer_state_t;
+
 struct kvp_peer {
     uint32_t segment_id;
     size_t from; /* the slot's */
@@ -45,8 +52,7 @@ struct kvp_peer {
     _Atomic uint32_t refs; /* raised, and taken from 1 to 0, under peers->lock */
     _Atomic bool is_on_trial; /* its slot has failed, and nothing was moved since; set under peers->lock */
     kvp_peer_t *next_dead; /* the same */
-    _Atomic bool is_broken;
-    _Atomic bool is_failed_over; /* another transport leads there, and is taken from now on; set before is_broken */
+    _Atomic kvp_peer_state_t state; /* set under lock; FAILED_OVER under peers->lock, too */
     _Atomic bool
         needs_notice; /* memory was asked for to write: the node gets a drain notice when nothing is under way */
 
@@ -56,7 +62,7 @@ struct kvp_peer {
     uint32_t map_at; /* the chunk being touched; of the mapping thread */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* ctl_busy, idle_n, is_broken */
+    pthread_cond_t changed; /* ctl_busy, idle_n, state */
     bool ctl_busy; /* a thread has the control connection for itself; guarded by lock */
     kvp_framed_t ctl; /* of the thread that set ctl_busy, like the two below */
     uint64_t ctl_id;
@@ -88,8 +94,8 @@ kvp_err_t kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *det
 /* kvp_peer_destroy: with no user left. */
 void kvp_peer_destroy(kvp_peer_t *peer);
 
-/* kvp_peer_break makes every thread that waits at the peer give up. */
-void kvp_peer_break(kvp_peer_t *peer);
+/* kvp_peer_break makes every thread that waits at the peer give up. state: BROKEN or FAILED_OVER. */
+void kvp_peer_break(kvp_peer_t *peer, kvp_peer_state_t state);
 
 /* kvp_peer_take_ep returns an idle endpoint, or a new one, or one that another thread returns by
  * deadline_ns (0: EAGAIN instead of a wait). BUSY: no endpoint was returned. DEADLINE: a new one

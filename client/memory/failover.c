@@ -58,21 +58,18 @@ kvp_routes_fail_over(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err)
     bool is_left = false;
     kvp_slot_t *slot;
 
-    if (!kvp_routes_is_fault(err)) return peer->is_failed_over;
+    if (!kvp_routes_is_fault(err)) return peer->state == KVP_PEER_FAILED_OVER;
     pthread_mutex_lock(&p->lock);
     slot = kvp_slot_of(p, peer);
     if (slot != NULL && slot->peer == peer)
         is_left = kvp_route_leave_out(p, slot, peer->transport, peer->where, kvp_err_text(err));
     if (is_left) {
         slot->peer = NULL;
-        peer->is_failed_over = true;
+        kvp_peer_break(peer, KVP_PEER_FAILED_OVER);
     }
     pthread_mutex_unlock(&p->lock);
-    if (is_left) {
-        kvp_peer_break(peer);
-        kvp_peers_rele(p, peer);
-    }
-    return peer->is_failed_over;
+    if (is_left) kvp_peers_rele(p, peer);
+    return peer->state == KVP_PEER_FAILED_OVER;
 }
 
 static bool

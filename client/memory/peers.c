@@ -119,7 +119,7 @@ leave_peer(kvp_peers_t *p, kvp_peer_t *peer, bool has_failed)
 static void
 drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
 {
-    kvp_peer_break(peer);
+    kvp_peer_break(peer, KVP_PEER_BROKEN);
     if (leave_peer(p, peer, true)) kvp_count(&p->conf.counters->peer_failures, 1);
 }
 
@@ -465,7 +465,8 @@ kvp_peers_are_many(kvp_peers_t *p)
 void
 kvp_path_fail(kvp_peers_t *p, const kvp_path_t *path, const char *why)
 {
-    if (!path->peer->is_broken) kvp_log_warn("client", "node %s is given up for a while: %s", path->peer->where, why);
+    if (path->peer->state == KVP_PEER_ATTACHED)
+        kvp_log_warn("client", "node %s is given up for a while: %s", path->peer->where, why);
     drop_peer(p, path->peer);
 }
 
