@@ -341,6 +341,13 @@ may_skip_desc(const kvp_getop_t *op, const kvp_getop_item_t *it)
     return !it->is_known || (!it->needs_desc && was_told_lately(op, it, op->session.boot_ns));
 }
 
+static uint32_t
+read_flags(const kvp_getop_t *op, const kvp_getop_item_t *it)
+{
+    if (it->sum == 0) return KVP_READ_NO_SUM;
+    return (op->wants_sums ? KVP_READ_SUM : 0) | (may_skip_desc(op, it) ? KVP_READ_SUM_ALONE : 0);
+}
+
 /* Objects with a copy to spare go first and alone: their reads get a share of the time, and what can only be read here
  * gets all that is left. */
 static void
@@ -361,9 +368,7 @@ fill_moves(kvp_getop_t *op)
         mv->item = i;
         mv->loc = *next_loc(op, it);
         mv->len = it->len;
-        mv->wants_sum = op->wants_sums && it->sum != 0;
-        mv->may_skip_desc = may_skip_desc(op, it);
-        mv->lacks_sum = it->sum == 0;
+        mv->flags = read_flags(op, it);
         it->phase = PHASE_MOVING;
         op->reads_n--;
     }

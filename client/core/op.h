@@ -63,6 +63,11 @@ typedef enum {
     KVP_MOVE_FILL_MORE, /* payload that follows the payload of a FILL, under the same guard */
 } kvp_move_kind_t;
 
+/* How a READ may be verified. */
+#define KVP_READ_SUM 0x01u /* compute the sum even where the transport does not need it */
+#define KVP_READ_SUM_ALONE 0x02u /* the sum is enough, where the transport has KVP_TP_SUM_ALONE */
+#define KVP_READ_NO_SUM 0x04u /* the object has no sum: the node sends the sum of its bytes, where it can */
+
 #define KVP_SUM_ALONE_MAX (64u << 10) /* bytes of an object that its sum alone may vouch for */
 #define KVP_PUT_AT_ONCE_MAX                                                                                            \
     (64u << 10) /* bytes of an object that are worth summing before they are sent: see putop.c */
@@ -77,12 +82,10 @@ typedef struct {
     uint64_t len;
     const void *key; /* SEAL, PUT; borrowed */
     uint32_t key_len;
-    bool wants_sum; /* READ: compute the sum even where the transport does not need it */
-    bool may_skip_desc; /* READ: the sum is enough, where the transport has KVP_TP_SUM_ALONE */
-    bool lacks_sum; /* READ: the object has none: what must be verified is, by a sum of what the node sends */
+    uint32_t flags; /* READ: KVP_READ_* */
 
     /* The shell's report. err: OK, STALE, NODE_LOST, DEADLINE, CLOSED, NOTSUP, NOMEM, CORRUPT
-     * (lacks_sum), NOT_REGISTERED (local memory was unregistered), PROTO (the location does not
+     * (NO_SUM), NOT_REGISTERED (local memory was unregistered), PROTO (the location does not
      * exist at its node), EAGAIN (the grant is older than the connection: a new grant will work). */
     kvp_err_t err;
     bool has_sum; /* false for bytes that only adapters touched */

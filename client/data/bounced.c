@@ -375,7 +375,7 @@ make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spa
             moves[n].item = i;
             moves[n].has_desc = moves[n].is_sum_path =
                 false; /* reports that a write, or a refused move, leaves unset */
-            moves[n].may_skip_desc = mv->kind == KVP_MOVE_READ && mv->may_skip_desc && is_whole(r, part);
+            if (!is_whole(r, part)) moves[n].flags &= ~KVP_READ_SUM_ALONE;
             moves[n].loc.offset += part->off;
             moves[n++].len = part->len;
         }

@@ -25,7 +25,7 @@ kvp_plan_must_bounce(const kvp_transfer_t *m, const kvp_ep_t *ep, const kvp_move
 
     if (mv->kind == KVP_MOVE_SEAL || !span->has_device) return false;
     if (!span->is_gpu_direct || (ep->tp->ops->caps & KVP_TP_DEVICE_MEM) == 0) return true;
-    return ep->needs_sums || (kvp_move_is_read(mv) && mv->wants_sum);
+    return ep->needs_sums || (kvp_move_is_read(mv) && (mv->flags & KVP_READ_SUM) != 0);
 }
 
 /* The first len bytes of the span; trimmed where it is longer. NULL: no memory, or shorter (which
@@ -94,6 +94,7 @@ make_payload(const kvp_plan_t *s, kvp_xfer_t *x)
     const kvp_transfer_t *m = s->transfer;
     const kvp_move_t *mv = s->move;
     bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the peer sends the sum of its bytes */
+    bool is_read = kvp_move_is_read(mv);
     bool must_sum = is_told || s->needs_sums;
     const kvp_iov_t *iov;
     uint32_t n;
@@ -106,9 +107,9 @@ make_payload(const kvp_plan_t *s, kvp_xfer_t *x)
         x->flags |= KVP_XFER_DEVICE;
         return KVP_OK;
     }
-    if (!kvp_move_is_read(mv) || mv->wants_sum || must_sum || (mv->kind == KVP_MOVE_READ && !mv->has_desc))
+    if (!is_read || (mv->flags & KVP_READ_SUM) != 0 || must_sum || (mv->kind == KVP_MOVE_READ && !mv->has_desc))
         x->flags |= KVP_XFER_SUM;
-    if (kvp_move_is_read(mv) && is_told && mv->lacks_sum) x->flags |= KVP_XFER_PEER_SUM;
+    if (is_read && is_told && (mv->flags & KVP_READ_NO_SUM) != 0) x->flags |= KVP_XFER_PEER_SUM;
     return KVP_OK;
 }
 
@@ -127,7 +128,7 @@ make_read(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     init_xfer(s, &s->x[0], KVP_XFER_READ, mem->payload, mv->loc.offset);
     /* Bytes that arrive by GPU direct have no sum that could verify them. */
     mv->is_sum_path = (s->ops->caps & KVP_TP_SUM_ALONE) != 0 && !s->transfer->spans[mv->item].has_device;
-    mv->has_desc = mv->kind == KVP_MOVE_READ && !(mv->may_skip_desc && mv->is_sum_path);
+    mv->has_desc = mv->kind == KVP_MOVE_READ && !((mv->flags & KVP_READ_SUM_ALONE) != 0 && mv->is_sum_path);
     if (!mv->has_desc) return make_payload(s, &s->x[0]);
     init_xfer(s, &s->x[1], KVP_XFER_READ, mem->meta, kvp_desc_off(mv->loc.slot));
     s->x[1].flags = KVP_XFER_AFTER_PRIOR;

@@ -60,8 +60,8 @@ move(input_t *in, kvp_move_t *moves, uint32_t n)
         moves[i].is_drained = (take(in) & 1) != 0;
         moves[i].sum = take(in);
         if (moves[i].kind != KVP_MOVE_READ) continue;
-        moves[i].has_desc = !moves[i].may_skip_desc || moves[i].sum % 2 == 0;
-        moves[i].is_sum_path = moves[i].may_skip_desc;
+        moves[i].has_desc = !(moves[i].flags & KVP_READ_SUM_ALONE) || moves[i].sum % 2 == 0;
+        moves[i].is_sum_path = (moves[i].flags & KVP_READ_SUM_ALONE) != 0;
         memset(&moves[i].desc, take(in), sizeof moves[i].desc);
     }
 }

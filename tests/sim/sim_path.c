@@ -30,7 +30,7 @@ is_sum_path(const xfer_t *x)
 static bool
 skips_desc(const xfer_t *x)
 {
-    return x->move->kind == KVP_MOVE_READ && x->move->may_skip_desc && is_sum_path(x);
+    return x->move->kind == KVP_MOVE_READ && (x->move->flags & KVP_READ_SUM_ALONE) != 0 && is_sum_path(x);
 }
 
 /* ---- the end of a transfer */
@@ -61,7 +61,7 @@ xfer_over(sim_t *s, xfer_t *x, kvp_err_t err, bool is_drained)
     mv->is_sum_path = is_sum_path(x);
     mv->has_desc = !skips_desc(x);
     if (err == KVP_OK && mv->kind != KVP_MOVE_SEAL) {
-        mv->has_sum = wants_write(x) || mv->wants_sum || x->path->by == BY_TCP;
+        mv->has_sum = wants_write(x) || (mv->flags & KVP_READ_SUM) != 0 || x->path->by == BY_TCP;
         if (mv->has_sum) mv->sum = sum_of(x);
     }
     if (--t->xfers_left == 0) thread_moved(s, t);

@@ -187,7 +187,7 @@ test_get_without_a_descriptor_needs_the_sum(void **state)
         bool is_good = cases[i].err == KVP_OK;
 
         to_first_move(1, 9);
-        assert_true(f.moves[0].may_skip_desc);
+        assert_true(f.moves[0].flags & KVP_READ_SUM_ALONE);
         f.moves[0].has_desc = false;
         memset(&f.moves[0].desc, 0xAA, sizeof f.moves[0].desc);
         f.moves[0].has_sum = cases[i].is_computed;
@@ -200,7 +200,7 @@ test_get_without_a_descriptor_needs_the_sum(void **state)
             expect_get_all();
             reply_found(1, 100, 9, 6);
             expect_moves(1);
-            assert_false(f.moves[0].may_skip_desc);
+            assert_false(f.moves[0].flags & KVP_READ_SUM_ALONE);
             f.moves[0].has_sum = true;
             f.moves[0].sum = 8;
             if (cases[i].is_given_away) f.moves[0].desc.word = kvp_word_make(6, KVP_DESC_DEAD);
@@ -223,9 +223,9 @@ test_get_skips_the_descriptor_of_small_objects_with_a_sum(void **state)
     answer_obj(&f.answer, KVP_OK, 1, KVP_SUM_ALONE_MAX + 1, 9, 5);
     reply_found(1, KVP_SUM_ALONE_MAX, 0, 5);
     expect_moves(3);
-    assert_true(f.moves[0].may_skip_desc);
-    assert_false(f.moves[1].may_skip_desc);
-    assert_false(f.moves[2].may_skip_desc);
+    assert_true(f.moves[0].flags & KVP_READ_SUM_ALONE);
+    assert_false(f.moves[1].flags & KVP_READ_SUM_ALONE);
+    assert_false(f.moves[2].flags & KVP_READ_SUM_ALONE);
 }
 
 static void
@@ -238,10 +238,10 @@ test_get_wants_sums_only_where_told(void **state)
     answer_obj(&f.answer, KVP_OK, 1, 100, 9, 5);
     reply_found(1, 100, 0, 5);
     expect_moves(2);
-    assert_true(f.moves[0].wants_sum);
-    assert_false(f.moves[1].wants_sum);
-    assert_false(f.moves[0].lacks_sum);
-    assert_true(f.moves[1].lacks_sum);
+    assert_true(f.moves[0].flags & KVP_READ_SUM);
+    assert_false(f.moves[1].flags & KVP_READ_SUM);
+    assert_false(f.moves[0].flags & KVP_READ_NO_SUM);
+    assert_true(f.moves[1].flags & KVP_READ_NO_SUM);
 }
 
 /* A copy that is out of reach, that is not where the master said, or that is of another key: the next one may be whole.

@@ -243,8 +243,8 @@ get_where_known(void)
     look();
     expect_moves(1);
     f.moves[0].is_sum_path = true;
-    f.moves[0].has_desc = !f.moves[0].may_skip_desc;
-    f.moves[0].has_sum = f.moves[0].may_skip_desc;
+    f.moves[0].has_desc = (f.moves[0].flags & KVP_READ_SUM_ALONE) == 0;
+    f.moves[0].has_sum = !f.moves[0].has_desc;
     f.moves[0].sum = SUM;
 }
 
@@ -261,15 +261,15 @@ test_sum_alone_vouches_for_the_time_of_a_lease(void **state)
 {
     setup_with_sum();
     get_where_known();
-    assert_true(f.moves[0].may_skip_desc);
+    assert_true(f.moves[0].flags & KVP_READ_SUM_ALONE);
     expect_known(f.now);
     f.now += LEASE_MS * MS - 1;
     get_where_known();
-    assert_true(f.moves[0].may_skip_desc);
+    assert_true(f.moves[0].flags & KVP_READ_SUM_ALONE);
     hear(0, NULL);
     f.now++;
     get_where_known();
-    assert_false(f.moves[0].may_skip_desc);
+    assert_false(f.moves[0].flags & KVP_READ_SUM_ALONE);
 }
 
 /* The location lease lasts; what was told is too long ago once the bytes are there. No master is needed for that. */
@@ -283,7 +283,7 @@ test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor(void **state
     moved();
     assert_int_equal(f.op.known_n, 0);
     expect_moves(1);
-    assert_false(f.moves[0].may_skip_desc);
+    assert_false(f.moves[0].flags & KVP_READ_SUM_ALONE);
     expect_known(f.now + LEASE_MS * MS - 1);
 }
 
@@ -308,7 +308,7 @@ test_descriptor_lets_the_sum_alone_vouch_again(void **state)
     assert_true(f.moves[0].has_desc);
     expect_known(f.now + 1);
     get_where_known();
-    assert_true(f.moves[0].may_skip_desc);
+    assert_true(f.moves[0].flags & KVP_READ_SUM_ALONE);
     expect_known(f.now + LEASE_MS * MS - 1);
 }
 

@@ -126,8 +126,7 @@ test_a_read_skips_the_descriptor_where_the_sum_is_enough(void **state)
         setup_over(&ops);
         fill_and_seal(1);
         mv = move_at(KVP_MOVE_READ, 1);
-        mv.may_skip_desc = may % 2 != 0;
-        mv.wants_sum = may == 4;
+        mv.flags = (may % 2 != 0 ? KVP_READ_SUM_ALONE : 0) | (may == 4 ? KVP_READ_SUM : 0);
         memset(&mv.desc, 0, sizeof mv.desc);
         assert_int_equal(run_one(&iov, 1, &mv), KVP_OK);
         assert_memory_equal(back, value, VALUE);
