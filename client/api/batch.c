@@ -216,6 +216,13 @@ pin_of(uint32_t flags)
     return (flags & KVPOOL_PIN_SOFT) != 0 ? KVP_PIN_SOFT : KVP_PIN_NONE;
 }
 
+static kvp_committed_t
+committed_of(uint32_t flags)
+{
+    if ((flags & KVPOOL_UPSERT) != 0) return KVP_COMMITTED_REPLACED;
+    return (flags & KVPOOL_REPORT_ALREADY) != 0 ? KVP_COMMITTED_ALREADY : KVP_COMMITTED_OK;
+}
+
 static void
 put_session(shell_t *sh, kvp_putop_t *op)
 {
@@ -266,8 +273,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .only = call->segment,
         .join_until_ns = call->join_until_ns,
         .pin = pin_of(call->flags),
-        .is_upsert = (call->flags & KVPOOL_UPSERT) != 0,
-        .reports_already = (call->flags & KVPOOL_REPORT_ALREADY) != 0,
+        .committed = committed_of(call->flags),
         .waits = (call->flags & KVPOOL_WAIT) != 0,
         .attempts = take_attempts,
         .attempts_arg = call->pool,

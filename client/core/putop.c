@@ -37,7 +37,8 @@
 #define JOIN_STEP_MAX_NS (16 * MS)
 #define RETRY_MS_MAX 1000u
 
-enum { PHASE_ASK, PHASE_FILL, PHASE_SEAL, PHASE_COMMIT, PHASE_ABORT, PHASE_DONE };
+/* After the abort of its attempt, an item in ABORT ends with its error, and an item in RETRY asks again. */
+enum { PHASE_ASK, PHASE_FILL, PHASE_SEAL, PHASE_COMMIT, PHASE_ABORT, PHASE_RETRY, PHASE_DONE };
 
 static void
 finish_item(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err)
@@ -52,9 +53,14 @@ finish_item(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err)
 static void
 give_up(kvp_putop_item_t *it, kvp_err_t err, bool is_again)
 {
-    it->phase = PHASE_ABORT;
+    it->phase = is_again ? PHASE_RETRY : PHASE_ABORT;
     it->err = err;
-    it->is_again = is_again;
+}
+
+static bool
+is_aborting(const kvp_putop_item_t *it)
+{
+    return it->phase == PHASE_ABORT || it->phase == PHASE_RETRY;
 }
 
 static void
@@ -70,7 +76,7 @@ ask_again(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t why, uint64_t not_bef
 static void
 after_attempt(kvp_putop_t *op, kvp_putop_item_t *it)
 {
-    if (it->is_again)
+    if (it->phase == PHASE_RETRY)
         ask_again(op, it, it->err, 0);
     else
         finish_item(op, it, it->err);
@@ -86,7 +92,6 @@ kvp_putop_begin(kvp_putop_t *op)
         it->err = KVP_DEADLINE; /* the result without any answer */
         it->restarts = 0;
         it->was_cut = false;
-        it->is_again = false;
     }
     op->has_session = false;
     op->left_n = op->n;
@@ -112,9 +117,8 @@ kvp_putop_fail(kvp_putop_t *op, kvp_err_t err)
 
         if (it->phase == PHASE_ASK)
             finish_item(op, it, err == KVP_DEADLINE ? it->err : err);
-        else if (it->phase != PHASE_DONE && it->phase != PHASE_ABORT)
-            give_up(it, err, false);
-        it->is_again = false;
+        else if (it->phase != PHASE_DONE)
+            give_up(it, is_aborting(it) ? it->err : err, false);
     }
 }
 
@@ -190,7 +194,7 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     head.wait_ms = wait_ms(op, now_ns);
     head.replicas = op->replicas;
     head.only = op->only;
-    head.is_upsert = op->is_upsert;
+    head.is_upsert = op->committed == KVP_COMMITTED_REPLACED;
     head.pin = op->pin;
     head.has_groups = has_groups(op);
     head.has_lineages = has_lineages(op);
@@ -233,13 +237,20 @@ join_other(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
         finish_item(op, it, KVP_IN_PROGRESS);
 }
 
+/* A master without upsert leaves the old value. After a lost session the value may be this call's
+ * own. */
+static kvp_err_t
+committed_err(const kvp_putop_t *op, const kvp_putop_item_t *it)
+{
+    if (op->committed == KVP_COMMITTED_REPLACED) return KVP_NOTSUP;
+    return op->committed == KVP_COMMITTED_ALREADY && !it->was_cut ? KVP_ALREADY : KVP_OK;
+}
+
 static void
 take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_grants, uint64_t retry_ns, uint64_t now_ns)
 {
-    /* A master without upsert leaves the old value. After a lost session the value may be this
-     * call's own. */
     if (err == KVP_ALREADY)
-        finish_item(op, it, op->is_upsert ? KVP_NOTSUP : op->reports_already && !it->was_cut ? KVP_ALREADY : KVP_OK);
+        finish_item(op, it, committed_err(op, it));
     else if (err == KVP_EAGAIN && has_grants) /* asked for again when the granted ones are committed */
         it->err = KVP_RETRY_AFTER;
     else if (err == KVP_RETRY_AFTER || err == KVP_EAGAIN)
@@ -267,7 +278,6 @@ take_place(kvp_putop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t
     it->nloc = obj->nloc;
     it->parts_begun = it->parts_done = 0;
     it->sound = (uint8_t)((1u << obj->nloc) - 1);
-    it->has_sum = false;
     it->sum = 0;
     it->part_err = KVP_OK;
     it->is_early = false;
@@ -391,8 +401,7 @@ static void
 take_sum(kvp_putop_item_t *it, const kvp_move_t *mv)
 {
     if (!mv->has_sum) return;
-    if (it->has_sum && mv->sum != it->sum) it->err = KVP_CORRUPT;
-    it->has_sum = true;
+    if (it->sum != 0 && mv->sum != it->sum) it->err = KVP_CORRUPT;
     it->sum = mv->sum;
 }
 
@@ -527,17 +536,17 @@ encode_abort(kvp_putop_t *op)
     const kvp_putop_item_t *first = op->items;
     size_t at;
 
-    while (first->phase != PHASE_ABORT)
+    while (!is_aborting(first))
         first++;
     head.is_drained = first->is_drained;
     for (uint32_t i = 0; i < op->n; i++)
-        head.n += op->items[i].phase == PHASE_ABORT && op->items[i].is_drained == head.is_drained;
+        head.n += is_aborting(&op->items[i]) && op->items[i].is_drained == head.is_drained;
     kvp_buf_reset(op->out);
     kvp_pb_frame_begin(op->out, KVP_OP_PUT_ABORT, KVP_FRAME_ONEWAY, 0, &head.base, &at);
     for (uint32_t i = 0; i < op->n; i++) {
         kvp_putop_item_t *it = &op->items[i];
 
-        if (it->phase != PHASE_ABORT || it->is_drained != head.is_drained) continue;
+        if (!is_aborting(it) || it->is_drained != head.is_drained) continue;
         kvp_buf_append(op->out, &it->attempt, sizeof it->attempt);
         after_attempt(op, it);
     }
@@ -564,7 +573,7 @@ lose_session(kvp_putop_t *op)
 
         if (it->phase == PHASE_DONE) continue;
         it->was_cut = true;
-        if (it->phase == PHASE_ABORT)
+        if (is_aborting(it))
             after_attempt(op, it);
         else if (it->phase != PHASE_ASK)
             ask_again(op, it, KVP_DEADLINE, 0);
@@ -620,7 +629,7 @@ kvp_putop_next(kvp_putop_t *op, uint64_t now_ns)
     }
     n = count_items(op, PHASE_COMMIT);
     if (n > 0) return begin_call(op, KVP_OP_PUT_COMMIT, n, now_ns);
-    if (count_items(op, PHASE_ABORT) > 0) {
+    if (count_items(op, PHASE_ABORT) + count_items(op, PHASE_RETRY) > 0) {
         encode_abort(op);
         return (kvp_step_t){.kind = KVP_STEP_SEND};
     }

@@ -27,7 +27,7 @@ typedef struct {
     kvp_wire_lineage_t lineage;
     bool is_host; /* its bytes are the host's: their sum can be known before they are sent */
 
-    /* Result, valid at KVP_STEP_DONE; OK also where the key was committed already, but for reports_already. */
+    /* Result, valid at KVP_STEP_DONE */
     kvp_err_t err;
 
     /* The core's. */
@@ -35,13 +35,11 @@ typedef struct {
     uint8_t restarts;
     bool is_drained; /* of the attempt: nothing of it can land any more */
     bool was_cut; /* a session was lost on it: its old attempt may still be there for a moment */
-    bool is_again; /* once the attempt is aborted, it is asked again */
     bool is_early; /* a copy's connection was not there yet when the attempt was begun */
     uint32_t nloc;
     uint32_t parts_begun; /* of the nloc copies, in the phase */
     uint32_t parts_done;
     uint8_t sound; /* bit i: copy i has no error so far */
-    bool has_sum; /* of the first written copy */
     kvp_err_t part_err; /* the first error */
     uint32_t ns_epoch; /* of the grant */
     const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call */
@@ -49,8 +47,15 @@ typedef struct {
     uint64_t attempt;
     uint64_t begun_ns; /* before the master was asked for it */
     uint64_t version;
-    uint64_t sum;
+    uint64_t sum; /* of the first written copy that has one; 0 = none has */
 } kvp_putop_item_t;
+
+/* The treatment of a key that was committed before. */
+typedef enum {
+    KVP_COMMITTED_OK, /* its value stays, and the item is OK */
+    KVP_COMMITTED_ALREADY, /* its value stays, and the item is ALREADY */
+    KVP_COMMITTED_REPLACED, /* an upsert: it gets the new value */
+} kvp_committed_t;
 
 typedef struct {
     /* Set by the caller. n is at most KVP_PLACES_MAX, their keys fit in a frame; moves_cap at least
@@ -64,8 +69,7 @@ typedef struct {
     uint32_t replicas; /* copies wanted; 0 = 1 */
     uint32_t only; /* the only allowed segment; 0 = any */
     kvp_pin_t pin;
-    bool is_upsert; /* a committed key gets the new value */
-    bool reports_already; /* a key that was committed before is ALREADY and not OK */
+    kvp_committed_t committed;
     uint64_t
         /* end of the wait for other writers of the keys; 0 = none met yet. Passed on from batch to
          * batch */

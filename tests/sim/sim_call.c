@@ -121,7 +121,7 @@ begin_put(sim_t *s, thread_t *t)
         .out = &t->out,
         .deadline_ns = t->deadline_ns,
         .replicas = (uint32_t)rng_between(&t->rng, 1, s->plan->replicas_max),
-        .is_upsert = t->is_upsert,
+        .committed = t->is_upsert ? KVP_COMMITTED_REPLACED : KVP_COMMITTED_OK,
         .pin = choose_pin(s, t),
         .waits = t->waits,
         .attempts = take_attempts,

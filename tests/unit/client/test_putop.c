@@ -112,7 +112,7 @@ static void
 test_put_reports_a_committed_key_if_it_is_to(void **state)
 {
     setup(1);
-    f.op.reports_already = true;
+    f.op.committed = KVP_COMMITTED_ALREADY;
     give_session(1);
     expect_begin(0, 1);
     reply_refused(KVP_ALREADY);
@@ -360,7 +360,7 @@ test_put_starts_again_in_next_session(void **state)
     give_session(2);
     expect_begin(0, 1);
     assert_true(f.asked[0] != attempt);
-    f.op.reports_already = true;
+    f.op.committed = KVP_COMMITTED_ALREADY;
     reply_refused(KVP_ALREADY);
     expect_done(KVP_OK);
 }

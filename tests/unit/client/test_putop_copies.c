@@ -136,7 +136,7 @@ test_put_says_what_is_asked_for(void **state)
     f.items[0].lineage = (kvp_wire_lineage_t){1, 2, 3, 1};
     f.op.replicas = 3;
     f.op.pin = KVP_PIN_SOFT;
-    f.op.is_upsert = true;
+    f.op.committed = KVP_COMMITTED_REPLACED;
     f.items[1].group = "g";
     f.items[1].group_len = 1;
     f.items[1].group_members = 4;
@@ -229,7 +229,7 @@ test_upsert_forgets_the_known_location(void **state)
     assert_int_equal(kvp_locations_create(1024, &locs), KVP_OK);
     known = kvp_locations_known(locs);
     setup(1);
-    f.op.is_upsert = true;
+    f.op.committed = KVP_COMMITTED_REPLACED;
     expect_step(KVP_STEP_SESSION);
     f.session = test_session(1);
     f.session.known = known;
@@ -251,7 +251,7 @@ static void
 test_upsert_is_never_already_there(void **state)
 {
     setup(1);
-    f.op.is_upsert = true;
+    f.op.committed = KVP_COMMITTED_REPLACED;
     give_session(1);
     expect_begin(0, 1);
     reply_refused(KVP_ALREADY);
