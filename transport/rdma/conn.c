@@ -86,8 +86,7 @@ kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep)
 {
     for (uint32_t i = 0; i < ep->rails_n; i++)
         kvp_rdma_rail_close(&ep->rails[i]);
-    ep->is_up = false;
-    ep->is_over = true;
+    ep->state = KVP_RDMA_EP_BROKEN;
 }
 
 static void
@@ -145,13 +144,14 @@ ask_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 static kvp_err_t
 on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, uint64_t quiet_ns)
 {
+    bool was_up = kvp_rdma_ep_is_up(ep);
     kvp_rdma_answer_t answer;
     kvp_err_t err = kvp_rdma_answer_decode(ev->data, ev->len, &answer);
 
     /* The kernel refuses on behalf of a program that ended before its answer, and sends no data. */
     if (err == KVP_PROTO && ev->kind == KVP_RDMA_REFUSED) return KVP_UNREACHABLE;
     if (err != KVP_OK) return err;
-    if (ep->is_up && quiet_ns > ANSWER_OLD_NS) return ask_again(ep, rail); /* nobody looked */
+    if (was_up && quiet_ns > ANSWER_OLD_NS) return ask_again(ep, rail); /* nobody looked */
     if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;
     if (answer.err == KVP_LIMIT && may_lower(rail, &answer)) {
         rail->mtu_bytes = answer.mtu_bytes;
@@ -164,14 +164,14 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
                       rail->id->dev->info.name, rail->id->dev->info.mtu_bytes, answer.mtu_bytes);
     if (answer.err != KVP_OK) return answer.err;
     if (answer.nonce != rail->nonce) return KVP_PROTO; /* of another connect */
-    if (ep->is_up && answer.epoch != ep->epoch) ep->has_rekeyed = true; /* another life, of it or of its device */
-    if (ep->is_up && (answer.epoch != ep->epoch || answer.rail != rail->pair.theirs)) return KVP_PROTO;
-    if (!ep->is_up) {
+    if (was_up && answer.epoch != ep->epoch) ep->has_rekeyed = true; /* another life, of it or of its device */
+    if (was_up && (answer.epoch != ep->epoch || answer.rail != rail->pair.theirs)) return KVP_PROTO;
+    if (!was_up) {
         ep->epoch = answer.epoch;
         kvp_rdma_rails_learn(ep, &answer);
         kvp_rdma_address_cache_note(&ep->tp->addresses, &ep->known, &answer);
     }
-    ep->is_up = true;
+    ep->state = KVP_RDMA_EP_UP;
     kvp_rdma_rails_connected(rail);
     return KVP_OK;
 }
@@ -317,7 +317,7 @@ kvp_rdma_ep_is_broken(const kvp_ep_t *base)
 {
     const kvp_rdma_ep_t *ep = kvp_container_of(base, const kvp_rdma_ep_t, base);
 
-    return ep->rails_n == 0 || ep->is_over;
+    return ep->rails_n == 0 || ep->state == KVP_RDMA_EP_BROKEN;
 }
 
 bool

@@ -167,7 +167,7 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
     kvp_err_t err;
 
     *n_out = 0;
-    if (!ep->is_up) return KVP_DISCONNECTED;
+    if (!kvp_rdma_ep_is_up(ep)) return KVP_DISCONNECTED;
     for (; *n_out < n && ep->todo_n < TODO_MAX; ++*n_out) {
         kvp_xfer_t *xfer = xfers[*n_out];
 
@@ -183,7 +183,7 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
     }
     kvp_rdma_rails_widen(ep);
     kvp_rdma_post(ep);
-    return ep->is_up ? KVP_OK : KVP_DISCONNECTED;
+    return kvp_rdma_ep_is_up(ep) ? KVP_OK : KVP_DISCONNECTED;
 }
 
 /* ---- completions */
@@ -193,20 +193,9 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
 static void
 take_in(kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
 {
-    kvp_rdma_arriving_t *a = &rail->arriving;
     kvp_rdma_at_t at = work->at;
 
-    if (work->off == 0 && (work->xfer->flags & KVP_XFER_SUM) != 0) {
-        a->xfer = work->xfer;
-        a->to = 0;
-        kvp_copy_sum_begin(&a->sum, work->xfer->len);
-    }
-    if (a->xfer != work->xfer || a->to != work->off) {
-        kvp_rdma_copy_pieces(work->xfer, &at, rail->area + work->slot, work->len, NULL);
-        return;
-    }
-    kvp_rdma_copy_pieces(work->xfer, &at, rail->area + work->slot, work->len, &a->sum);
-    a->to += work->len;
+    kvp_rdma_copy_pieces(work->xfer, &at, work->off, rail->area + work->slot, work->len, &rail->arriving);
 }
 
 static void
@@ -215,7 +204,7 @@ end_sum(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer)
     bool has_sum = false;
 
     for (uint32_t i = 0; i < ep->rails_n; i++) {
-        kvp_rdma_arriving_t *a = &ep->rails[i].arriving;
+        kvp_rdma_copying_t *a = &ep->rails[i].arriving;
 
         if (a->xfer != xfer) continue;
         if (a->to == xfer->len) xfer->sum = kvp_copy_sum_end(&a->sum);
@@ -308,7 +297,7 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
     for (uint32_t i = 0; i < ep->rails_n; i++)
         take_completions(ep, &ep->rails[i]);
     kvp_rdma_rails_tend(ep);
-    if (ep->is_up) kvp_rdma_post(ep);
+    if (kvp_rdma_ep_is_up(ep)) kvp_rdma_post(ep);
     kvp_rdma_rails_widen(ep);
     return ep->fired;
 }

@@ -7,6 +7,12 @@
 #include "transport/copy.h"
 #include "transport/rdma/rail.h"
 
+typedef enum {
+    KVP_RDMA_EP_CONNECTING,
+    KVP_RDMA_EP_UP,
+    KVP_RDMA_EP_BROKEN, /* for good */
+} kvp_rdma_ep_state_t;
+
 typedef struct {
     kvp_ep_t base;
     kvp_rdma_tp_t *tp;
@@ -22,8 +28,7 @@ typedef struct {
     kvp_ep_done_fn on_connected; /* NULL after the call */
     void *on_connected_arg;
     uint64_t epoch; /* the peer's */
-    bool is_up; /* was connected, and is not over */
-    bool is_over; /* broken */
+    kvp_rdma_ep_state_t state;
     bool has_rekeyed; /* the peer gives out other keys by now */
     bool has_slept; /* an event may be pending */
     bool is_kicked;
@@ -37,8 +42,7 @@ typedef struct {
     uint32_t lost_at, lost_n;
     kvp_rdma_at_t at; /* where in the first of todo */
     uint64_t off; /* the same in bytes */
-    bool is_copied; /* every byte so far was copied; then */
-    kvp_copy_sum_t write_sum; /* write_sum is their sum */
+    kvp_rdma_copying_t leaving; /* of the first of todo */
     uint32_t unsummed_n; /* at the end of posted, of the WRITEs that are summed once the doorbell has rung */
     uint64_t busy_ns; /* since when something is under way; 0 = nothing is */
     uint64_t usual_ns; /* how long a batch takes, about */
@@ -48,6 +52,12 @@ typedef struct {
     bool is_wide; /* enough bytes are or were under way for all rails; until the endpoint is idle */
     size_t fired; /* completions in the current call */
 } kvp_rdma_ep_t;
+
+static inline bool
+kvp_rdma_ep_is_up(const kvp_rdma_ep_t *ep)
+{
+    return ep->state == KVP_RDMA_EP_UP;
+}
 
 static inline kvp_rdma_ep_t *
 kvp_rdma_ep_of(kvp_ep_t *ep)
@@ -71,10 +81,11 @@ void kvp_rdma_ep_lose(kvp_rdma_ep_t *ep);
  * doorbell once. */
 void kvp_rdma_post(kvp_rdma_ep_t *ep);
 
-/* kvp_rdma_copy_pieces moves len bytes between a transfer's pieces and an area, advances `at`, and
- * sums the bytes unless the sum is NULL. kvp_rdma_sum_pieces returns the sum of all of a transfer's
- * bytes as they are in memory now. */
-void kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint8_t *area, uint32_t len, kvp_copy_sum_t *sum);
+/* kvp_rdma_copy_pieces moves the len bytes of a transfer from off on between its pieces and an area,
+ * and advances `at`. Bytes that continue the sum are added to it. kvp_rdma_sum_pieces returns the
+ * sum of all of a transfer's bytes as they are in memory now. */
+void kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint64_t off, uint8_t *area, uint32_t len,
+                          kvp_rdma_copying_t *sum);
 uint64_t kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer);
 
 #endif

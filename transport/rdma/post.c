@@ -24,16 +24,26 @@ advance_at(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, size_t n)
 }
 
 void
-kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint8_t *area, uint32_t len, kvp_copy_sum_t *sum)
+kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint64_t off, uint8_t *area, uint32_t len,
+                     kvp_rdma_copying_t *sum)
 {
+    bool is_summed;
+
+    if (off == 0 && (xfer->flags & KVP_XFER_SUM) != 0) {
+        sum->xfer = xfer;
+        sum->to = 0;
+        kvp_copy_sum_begin(&sum->sum, xfer->len);
+    }
+    is_summed = sum->xfer == xfer && sum->to == off;
+    if (is_summed) sum->to += len;
     while (len > 0) {
         const kvp_iov_t *piece = &xfer->iov[at->iov];
         uint32_t n = (uint32_t)kvp_min_u64(piece->len - at->off, len);
         uint8_t *ours = (uint8_t *)piece->addr + at->off;
         bool is_read = xfer->kind == KVP_XFER_READ;
 
-        if (sum != NULL)
-            kvp_copy_sum(sum, is_read ? ours : area, is_read ? area : ours, n, NULL);
+        if (is_summed)
+            kvp_copy_sum(&sum->sum, is_read ? ours : area, is_read ? area : ours, n, NULL);
         else
             kvp_copy_part(is_read ? ours : area, is_read ? area : ours, n, xfer->len);
         area += n;
@@ -104,8 +114,11 @@ slice_is_posted(kvp_rdma_ep_t *ep, const slice_t *s)
     ep->off += s->len;
     if (ep->off < s->xfer->len) return;
     if (s->xfer->kind == KVP_XFER_WRITE && (s->xfer->flags & KVP_XFER_SUM) != 0) {
-        s->xfer->sum = ep->is_copied ? kvp_copy_sum_end(&ep->write_sum) : 0;
-        ep->unsummed_n += !ep->is_copied;
+        bool is_copied = ep->leaving.xfer == s->xfer && ep->leaving.to == s->xfer->len;
+
+        s->xfer->sum = is_copied ? kvp_copy_sum_end(&ep->leaving.sum) : 0;
+        ep->unsummed_n += !is_copied;
+        ep->leaving.xfer = NULL;
     }
     kvp_list_del(&s->xfer->link);
     kvp_list_add_tail(&ep->posted, &s->xfer->link);
@@ -183,7 +196,6 @@ make_direct(const kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s, req
 static void
 make_copied(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, slice_t *s, request_t *q)
 {
-    bool has_sum = (s->xfer->flags & KVP_XFER_SUM) != 0 && !s->is_again && ep->is_copied;
     uint32_t len = (uint32_t)kvp_min_u64(s->len, SLICE_BYTES);
     uint8_t *slot;
 
@@ -199,8 +211,7 @@ make_copied(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, slice_t *s, request_t *q)
     } else if (s->xfer->kind == KVP_XFER_READ) {
         skip_pieces(s->xfer, &s->at, len);
     } else {
-        if (s->off == 0) kvp_copy_sum_begin(&ep->write_sum, s->xfer->len);
-        kvp_rdma_copy_pieces(s->xfer, &s->at, slot, len, has_sum ? &ep->write_sum : NULL);
+        kvp_rdma_copy_pieces(s->xfer, &s->at, s->off, slot, len, &ep->leaving);
     }
 }
 
@@ -225,7 +236,6 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     kvp_rdma_work_t *work;
     uint32_t flags;
 
-    if (!s->is_again && s->off == 0) ep->is_copied = true;
     if (!is_devices) make_inline(rail, s, &q);
     if (q.n == 0) make_direct(rail, cursor, s, &q);
     if (q.n == 0 && !is_devices) make_copied(ep, rail, s, &q);
@@ -233,7 +243,6 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
         kvp_rdma_ep_lose(
             ep); /* a device came back without it: over the next connection it goes through a bounce buffer */
     if (q.n == 0) return false;
-    if (!s->is_again) ep->is_copied &= q.is_copied;
     if (kvp_rdma_rail_is_idle(rail)) kvp_rdma_rails_moved(rail, 0);
     flags = s->off == 0 ? kvp_rdma_rail_order(rail, s->xfer) : 0;
     if (q.is_inline) flags |= KVP_RDMA_WR_INLINE;
@@ -303,7 +312,7 @@ kvp_rdma_post(kvp_rdma_ep_t *ep)
         kvp_mrcache_begin(ep->tp->cache, &cursor);
         post_all(ep, &cursor);
         kvp_mrcache_end(&cursor);
-    } while (!ring_doorbells(ep) && ep->is_up); /* each turn removes at least one rail */
+    } while (!ring_doorbells(ep) && kvp_rdma_ep_is_up(ep)); /* each turn removes at least one rail */
     if (ep->busy_ns == 0 && !kvp_rdma_ep_is_idle(ep)) ep->busy_ns = kvp_now_ns();
     sum_written(ep);
 }

@@ -76,7 +76,8 @@ kvp_rdma_rail_make(kvp_rdma_rail_t *rail)
     kvp_rdma_caps_t caps = {.inline_bytes = INLINE_BYTES};
     kvp_err_t err = make_area(rail);
 
-    rail->has_reads = rail->has_prior_reads = rail->has_writes = rail->has_words = false;
+    rail->reads = KVP_RDMA_READS_NONE;
+    rail->stores = KVP_RDMA_STORES_NONE;
     caps.sends = rail->sends = (uint32_t)kvp_min_u64(KVP_RDMA_SENDS, info->max_wr);
     caps.sge = rail->sge_max = (uint32_t)kvp_min_u64(KVP_RDMA_SGE_MAX, info->max_sge);
     rail->len_max = kvp_min_u64(LEN_MAX, info->max_msg_bytes);
@@ -151,23 +152,24 @@ add_work(kvp_rdma_rail_t *rail, uint32_t flags, uint32_t sge_n, uint32_t len, ui
 void
 kvp_rdma_rail_push(kvp_rdma_rail_t *rail)
 {
-    if (!rail->has_writes && !rail->has_words) return;
+    if (rail->stores == KVP_RDMA_STORES_NONE) return;
     *kvp_rdma_rail_sges(rail) = (kvp_rdma_sge_t){
         .addr = (uint64_t)(uintptr_t)(rail->area + KVP_RDMA_AREA_BYTES), .len = 8, .lkey = rail->area_reg->lkey};
     (void)add_work(rail, KVP_RDMA_WR_READ, 1, 8, rail->push_addr, rail->push_rkey);
-    rail->has_writes = rail->has_words = false;
-    rail->has_reads = rail->has_prior_reads = true;
+    rail->stores = KVP_RDMA_STORES_NONE;
+    rail->reads = KVP_RDMA_READS_PRIOR;
 }
 
 uint32_t
 kvp_rdma_rail_order(kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {
     if ((xfer->flags & KVP_XFER_AFTER_PRIOR) == 0) return 0;
-    if (xfer->kind == KVP_XFER_PUBLISH && rail->has_writes && KVP_RULE(RDMA_SEAL_PUSH)) kvp_rdma_rail_push(rail);
-    if (!(xfer->kind == KVP_XFER_READ ? rail->has_prior_reads : rail->has_reads)) return 0;
+    if (xfer->kind == KVP_XFER_PUBLISH && rail->stores == KVP_RDMA_STORES_WRITES && KVP_RULE(RDMA_SEAL_PUSH))
+        kvp_rdma_rail_push(rail);
+    if (rail->reads < (xfer->kind == KVP_XFER_READ ? KVP_RDMA_READS_PRIOR : KVP_RDMA_READS_LAST)) return 0;
     if (xfer->kind == KVP_XFER_READ && !KVP_RULE(RDMA_READ_FENCE)) return 0;
     if (xfer->kind == KVP_XFER_PUBLISH && !KVP_RULE(RDMA_SEAL_FENCE)) return 0;
-    rail->has_reads = rail->has_prior_reads = false;
+    rail->reads = KVP_RDMA_READS_NONE;
     return KVP_RDMA_WR_FENCE;
 }
 
@@ -179,16 +181,18 @@ kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint3
 
     if (xfer->kind == KVP_XFER_READ) {
         flags |= KVP_RDMA_WR_READ;
-        rail->has_reads = true;
-        rail->has_prior_reads |= (xfer->flags & KVP_XFER_AFTER_PRIOR) == 0;
+        if ((xfer->flags & KVP_XFER_AFTER_PRIOR) == 0)
+            rail->reads = KVP_RDMA_READS_PRIOR;
+        else if (rail->reads == KVP_RDMA_READS_NONE)
+            rail->reads = KVP_RDMA_READS_LAST;
         rail->reads_n++;
     } else {
         const kvp_rdma_rseg_t *rseg = kvp_container_of(xfer->rseg, const kvp_rdma_rseg_t, base);
 
         if (xfer->kind == KVP_XFER_WRITE)
-            rail->has_writes = true;
-        else
-            rail->has_words = true;
+            rail->stores = KVP_RDMA_STORES_WRITES;
+        else if (rail->stores == KVP_RDMA_STORES_NONE)
+            rail->stores = KVP_RDMA_STORES_WORDS;
         rail->push_addr = rseg->keys.addr;
         rail->push_rkey = rkey;
     }

@@ -30,18 +30,32 @@ typedef struct {
     uint64_t area_end; /* end of the area part that the work frees */
 } kvp_rdma_work_t;
 
-/* The sum of a transfer whose bytes arrive in order. */
+/* The sum of a transfer whose bytes are copied in order. */
 typedef struct {
     const kvp_xfer_t *xfer; /* NULL = none */
     uint64_t to; /* bytes of it so far */
     kvp_copy_sum_t sum;
-} kvp_rdma_arriving_t;
+} kvp_rdma_copying_t;
 
 typedef struct {
     kvp_rdma_work_t works[KVP_RDMA_SENDS];
     kvp_rdma_wr_t wrs[KVP_RDMA_SENDS]; /* the batch under construction */
     kvp_rdma_sge_t sges[KVP_RDMA_SENDS * KVP_RDMA_SGE_MAX];
 } kvp_rdma_queue_t;
+
+/* READs posted without a later fence. */
+typedef enum {
+    KVP_RDMA_READS_NONE,
+    KVP_RDMA_READS_LAST, /* only READs that are AFTER_PRIOR themselves */
+    KVP_RDMA_READS_PRIOR,
+} kvp_rdma_reads_t;
+
+/* Stores posted, and not pushed. */
+typedef enum {
+    KVP_RDMA_STORES_NONE,
+    KVP_RDMA_STORES_WORDS, /* only PUBLISHes */
+    KVP_RDMA_STORES_WRITES,
+} kvp_rdma_stores_t;
 
 typedef struct {
     kvp_rdma_tp_t *tp;
@@ -60,7 +74,7 @@ typedef struct {
     uint64_t bytes; /* under way */
     uint64_t shown_ns; /* when something was last over, or was posted where nothing was; or was heard of a connect */
     uint64_t ordered; /* works up to here hold what may not be overtaken by a guarded WRITE */
-    kvp_rdma_arriving_t arriving;
+    kvp_rdma_copying_t arriving;
     uint32_t sends; /* work requests that fit in the queue pair */
     uint32_t sge_max; /* pieces of memory in one work request */
     uint64_t len_max; /* bytes in one work request */
@@ -73,9 +87,8 @@ typedef struct {
     uint64_t area_mark; /* area given to the added works */
 
     uint32_t reads_n; /* READs of transfers under way */
-    bool has_reads; /* READs are posted without a later fence */
-    bool has_prior_reads; /* some of these READs are not AFTER_PRIOR themselves */
-    bool has_writes, has_words; /* WRITEs and PUBLISHes posted, and not pushed */
+    kvp_rdma_reads_t reads;
+    kvp_rdma_stores_t stores;
     uint64_t push_addr; /* an address that the peer lets us read */
     uint32_t push_rkey;
 

@@ -370,10 +370,10 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
 {
     uint64_t now_ns;
 
-    if (!ep->is_up || ep->bytes == 0) return;
+    if (!kvp_rdma_ep_is_up(ep) || ep->bytes == 0) return;
     now_ns = kvp_now_ns();
     connect_more(ep, now_ns);
-    for (uint32_t i = 0; i < ep->rails_n && ep->is_up; i++) {
+    for (uint32_t i = 0; i < ep->rails_n && kvp_rdma_ep_is_up(ep); i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
         if (kvp_rdma_rail_is_on_gone(rail) && KVP_RULE(RDMA_DEVICE_GONE)) {
@@ -406,7 +406,7 @@ kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
     uint64_t next_ns = UINT64_MAX;
     bool is_all;
 
-    if (!ep->is_up || ep->bytes == 0) return next_ns;
+    if (!kvp_rdma_ep_is_up(ep) || ep->bytes == 0) return next_ns;
     is_all = wants_all(ep);
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         const kvp_rdma_rail_t *rail = &ep->rails[i];
