@@ -8,27 +8,26 @@
 void
 kvp_connect_done(void *arg, kvp_err_t err)
 {
-    kvp_connect_t *c = arg;
+    kvp_err_t *outcome = arg;
 
-    c->is_over = true;
-    c->err = err;
+    *outcome = err;
 }
 
 kvp_err_t
-kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
+kvp_connect_await(kvp_ep_t *ep, const kvp_err_t *outcome, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
     const kvp_transport_ops_t *ops = ep->tp->ops;
 
-    while (!c->is_over) {
+    while (*outcome == KVP_IN_PROGRESS) {
         struct pollfd p;
 
-        if (ops->ep_poll(ep) > 0 || c->is_over) continue;
-        if (kvp_now_ns() >= deadline_ns) return KVP_EAGAIN;
+        if (ops->ep_poll(ep) > 0 || *outcome != KVP_IN_PROGRESS) continue;
+        if (kvp_now_ns() >= deadline_ns) return KVP_IN_PROGRESS;
         if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
         p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
         kvp_poll_slice(&p, deadline_ns);
     }
-    return c->err;
+    return *outcome;
 }
 
 #define OUT_FIRST_NS (1 * KVP_NS_PER_S)
@@ -63,9 +62,9 @@ kvp_route_reset(kvp_route_t *route, uint64_t now_ns)
 kvp_err_t
 kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to)
 {
-    trial->connect.is_over = false;
+    trial->outcome = KVP_IN_PROGRESS;
     trial->end_ns = kvp_now_ns() + TRIAL_NS;
-    return kvp_ep_create(tp, to, kvp_connect_done, &trial->connect, &trial->ep);
+    return kvp_ep_create(tp, to, kvp_connect_done, &trial->outcome, &trial->ep);
 }
 
 kvp_err_t
@@ -75,12 +74,12 @@ kvp_trial_drive(kvp_trial_t *trial)
     struct pollfd p;
 
     (void)ops->ep_poll(trial->ep);
-    if (!trial->connect.is_over && kvp_now_ns() < trial->end_ns) {
+    if (trial->outcome == KVP_IN_PROGRESS && kvp_now_ns() < trial->end_ns) {
         p = (struct pollfd){.fd = ops->ep_event_fd(trial->ep), .events = ops->ep_arm(trial->ep)};
         kvp_poll_until(&p, 1, kvp_now_ns() + TRIAL_TURN_NS);
         (void)ops->ep_poll(trial->ep);
     }
-    if (trial->connect.is_over) return trial->connect.err;
+    if (trial->outcome != KVP_IN_PROGRESS) return trial->outcome;
     return kvp_now_ns() < trial->end_ns ? KVP_EAGAIN : KVP_UNREACHABLE;
 }
 

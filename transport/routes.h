@@ -36,23 +36,19 @@ kvp_route_is_due(const kvp_route_t *route, uint64_t now_ns)
 bool kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random);
 void kvp_route_reset(kvp_route_t *route, uint64_t now_ns);
 
-typedef struct {
-    bool is_over;
-    kvp_err_t err; /* the outcome, once it is over */
-} kvp_connect_t;
-
-/* kvp_connect_done is for kvp_ep_create, with a kvp_connect_t. await gives the outcome, CLOSED once
- * it is given up, or EAGAIN where there is none by deadline_ns. The endpoint stays the caller's. */
+/* kvp_connect_done is for kvp_ep_create: it stores the outcome in the kvp_err_t that arg points to,
+ * which is IN_PROGRESS until then. kvp_connect_await returns the outcome, CLOSED once the connection
+ * is given up, or IN_PROGRESS at deadline_ns. The endpoint stays the caller's. */
 void kvp_connect_done(void *arg, kvp_err_t err);
-kvp_err_t kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
-    KVP_MUST_USE;
+kvp_err_t kvp_connect_await(kvp_ep_t *ep, const kvp_err_t *outcome, const _Atomic bool *is_given_up,
+                            uint64_t deadline_ns) KVP_MUST_USE;
 
 /* A connection that is made to see whether a route works. One thread. */
 typedef struct {
     kvp_ep_t *ep; /* NULL = none is under way */
     uint32_t segment_id;
     size_t transport; /* index in the handle's list */
-    kvp_connect_t connect;
+    kvp_err_t outcome; /* of kvp_connect_done */
     uint64_t end_ns;
 } kvp_trial_t;
 

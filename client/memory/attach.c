@@ -469,24 +469,24 @@ kvp_peer_map_some(kvp_peer_t *peer)
 /* Drives the connect to its end: the outcome, UNREACHABLE where there is none in time, CLOSED, or
  * DEADLINE where the caller was in too great a hurry to blame the node. */
 static kvp_err_t
-await_ep(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
+await_ep(kvp_ep_t *ep, const kvp_err_t *outcome, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
     uint64_t began_ns = kvp_now_ns();
-    kvp_err_t err = kvp_connect_await(ep, c, is_given_up, deadline_ns);
+    kvp_err_t err = kvp_connect_await(ep, outcome, is_given_up, deadline_ns);
 
-    if (err == KVP_EAGAIN && !c->is_over) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_UNREACHABLE;
+    if (err == KVP_IN_PROGRESS) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_UNREACHABLE;
     return err == KVP_BUSY ? KVP_UNREACHABLE : err; /* BUSY is an error of this side */
 }
 
 static kvp_err_t
 connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
-    kvp_connect_t c = {.err = KVP_OK};
+    kvp_err_t outcome = KVP_IN_PROGRESS;
     kvp_ep_t *ep = NULL;
-    kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, kvp_connect_done, &c, &ep);
+    kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, kvp_connect_done, &outcome, &ep);
 
     if (err != KVP_OK) return err;
-    err = await_ep(ep, &c, peer->is_given_up, deadline_ns);
+    err = await_ep(ep, &outcome, peer->is_given_up, deadline_ns);
     if (err == KVP_OK)
         *ep_out = ep;
     else

@@ -50,11 +50,6 @@ typedef union {
 } value_t;
 
 typedef struct {
-    kvp_list_t link;
-    max_align_t bytes[];
-} memory_t;
-
-typedef struct {
     const char *name;
     uint64_t scale;
 } unit_t;
@@ -131,18 +126,19 @@ void
 kvp_conf_fini(kvp_conf_t *conf)
 {
     kvp_list_foreach_safe (pos, tmp, &conf->memory)
-        free(kvp_list_entry(pos, memory_t, link));
+        free(pos);
     free(conf->sources);
     kvp_conf_init(conf, conf->spec);
 }
 
+/* The memory begins after its link in conf->memory. */
 static void *
 alloc_setting(kvp_conf_t *conf, size_t bytes)
 {
-    memory_t *memory = malloc(sizeof(*memory) + bytes);
-    if (memory == NULL) return NULL;
-    kvp_list_add_tail(&conf->memory, &memory->link);
-    return memory->bytes;
+    kvp_list_t *link = malloc(sizeof *link + bytes);
+    if (link == NULL) return NULL;
+    kvp_list_add_tail(&conf->memory, link);
+    return link + 1;
 }
 
 static const char *

@@ -102,18 +102,18 @@ connect_by(const kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 }
 
 static kvp_err_t
-make_endpoint(kvp_p2p_lane_t *lane, kvp_connect_t *c, uint64_t deadline_ns, kvp_ep_t **ep_out)
+make_endpoint(kvp_p2p_lane_t *lane, kvp_err_t *outcome, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
     kvp_addr_t to = lane->addr;
     kvp_ep_t *ep;
     kvp_err_t err;
 
     if (kvp_p2p_lane_is_by_rdma(lane)) to.port = lane->rdma_port;
-    err = kvp_ep_create(lane->tp, &to, kvp_connect_done, c, &ep);
+    err = kvp_ep_create(lane->tp, &to, kvp_connect_done, outcome, &ep);
     if (err != KVP_OK) return err;
     if (kvp_p2p_lane_is_by_rdma(lane)) err = announce_conn(lane, ep, deadline_ns);
-    if (err == KVP_OK) err = kvp_connect_await(ep, c, lane->conf->is_given_up, connect_by(lane, deadline_ns));
-    if (err == KVP_EAGAIN && !c->is_over) err = KVP_DEADLINE;
+    if (err == KVP_OK) err = kvp_connect_await(ep, outcome, lane->conf->is_given_up, connect_by(lane, deadline_ns));
+    if (err == KVP_IN_PROGRESS) err = KVP_DEADLINE;
     if (err == KVP_OK)
         *ep_out = ep;
     else
@@ -124,14 +124,14 @@ make_endpoint(kvp_p2p_lane_t *lane, kvp_connect_t *c, uint64_t deadline_ns, kvp_
 static kvp_err_t
 connect_path(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 {
-    kvp_connect_t c = {.err = KVP_OK};
+    kvp_err_t outcome = KVP_IN_PROGRESS;
     kvp_ep_t *ep;
     kvp_err_t err;
 
     if (lane->ep != NULL) return KVP_OK;
     if (lane->uncut == NULL) lane->uncut = malloc(sizeof *lane->uncut);
     if (lane->uncut == NULL) return KVP_NOMEM;
-    err = make_endpoint(lane, &c, deadline_ns, &ep);
+    err = make_endpoint(lane, &outcome, deadline_ns, &ep);
     if (err != KVP_OK) return err;
     lane->ep = ep;
     *lane->uncut = (kvp_p2p_uncut_t){.peer = lane->peer, .conn = ep->incarnation};
