@@ -32,7 +32,8 @@ typedef struct {
 } addrs_t;
 
 typedef struct {
-    char host[KVP_HOST_MAX]; /* "" = unused */
+    kvp_names_t *names;
+    char host[KVP_HOST_MAX]; /* "" = unused; does not change while is_asked */
     bool is_asked; /* a thread is resolving the name */
     uint64_t until_ns; /* the answer counts */
     addrs_t addrs;
@@ -44,12 +45,6 @@ struct kvp_names {
     uint32_t refs; /* the owner, and the threads; guarded by lock, like the entries */
     entry_t entries[ENTRIES];
 };
-
-typedef struct {
-    kvp_names_t *names;
-    entry_t *entry;
-    char host[KVP_HOST_MAX];
-} asking_t;
 
 /* ---- the resolver */
 static void
@@ -85,19 +80,18 @@ unref_locked(kvp_names_t *names)
 static void *
 resolve_in_thread(void *arg)
 {
-    asking_t *a = arg;
-    kvp_names_t *names = a->names;
+    entry_t *e = arg;
+    kvp_names_t *names = e->names;
     addrs_t addrs;
 
-    ask_system(a->host, 0, &addrs);
+    ask_system(e->host, 0, &addrs);
     pthread_mutex_lock(&names->lock);
-    addrs.was_found = a->entry->addrs.was_found || addrs.n > 0;
-    a->entry->addrs = addrs;
-    a->entry->until_ns = kvp_now_ns() + (addrs.n > 0 ? FOUND_NS : NOT_FOUND_NS);
-    a->entry->is_asked = false;
+    addrs.was_found = e->addrs.was_found || addrs.n > 0;
+    e->addrs = addrs;
+    e->until_ns = kvp_now_ns() + (addrs.n > 0 ? FOUND_NS : NOT_FOUND_NS);
+    e->is_asked = false;
     pthread_cond_broadcast(&names->changed);
     unref_locked(names);
-    free(a);
     return NULL;
 }
 
@@ -127,25 +121,18 @@ oldest_locked(kvp_names_t *names)
 static kvp_err_t
 ask_locked(kvp_names_t *names, entry_t *e, const char *host)
 {
-    asking_t *a = calloc(1, sizeof *a);
-
-    if (a == NULL) return KVP_NOMEM;
-    a->names = names;
-    a->entry = e;
-    memcpy(a->host, host, strlen(host) + 1);
-    if (!kvp_detach(resolve_in_thread, a)) {
-        free(a);
-        return KVP_SYS;
+    if (strcmp(e->host, host) != 0) {
+        *e = (entry_t){.names = names};
+        memcpy(e->host, host, strlen(host) + 1);
     }
+    if (!kvp_detach(resolve_in_thread, e)) return KVP_SYS;
     names->refs++;
-    if (strcmp(e->host, host) != 0) e->addrs.was_found = false;
-    memcpy(e->host, host, strlen(host) + 1);
     e->is_asked = true;
     return KVP_OK;
 }
 
 /* Looks up a name in the cache: OK, UNREACHABLE (the name does not exist), EAGAIN (a thread
- * resolves the name, or will once an entry is free), NOMEM, SYS. */
+ * resolves the name, or will once an entry is free), SYS. */
 static kvp_err_t
 look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
 {

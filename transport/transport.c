@@ -159,18 +159,12 @@ kvp_transport_fill(kvp_transport_ops_t *ops)
         kvp_panic("transport %s lacks a mandatory slot", ops->name);
 }
 
-static bool
-is_in_range(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
-{
-    return rseg != NULL && off <= rseg->len && len <= rseg->len - off;
-}
-
 kvp_err_t
 kvp_xfer_check(const kvp_xfer_t *xfer)
 {
     uint64_t sum = 0;
 
-    if (xfer->len == 0 || !is_in_range(xfer->rseg, xfer->roffset, xfer->len)) return KVP_INVALID;
+    if (xfer->len == 0 || xfer->rseg == NULL || !kvp_rseg_has(xfer->rseg, xfer->roffset, xfer->len)) return KVP_INVALID;
     if (xfer->kind == KVP_XFER_PUBLISH) return xfer->len == 8 && xfer->roffset % 8 == 0 ? KVP_OK : KVP_INVALID;
     if (xfer->kind != KVP_XFER_READ && xfer->kind != KVP_XFER_WRITE) return KVP_INVALID;
     if ((xfer->flags & KVP_XFER_DEVICE) != 0 && (xfer->flags & KVP_XFER_SUM) != 0) return KVP_INVALID;
@@ -180,7 +174,7 @@ kvp_xfer_check(const kvp_xfer_t *xfer)
     }
     if (sum != xfer->len) return KVP_INVALID;
     if (xfer->kind == KVP_XFER_WRITE && (xfer->flags & KVP_XFER_GUARDED) != 0 &&
-        (xfer->guard_off % 8 != 0 || !is_in_range(xfer->guard_rseg, xfer->guard_off, 8)))
+        (xfer->guard_off % 8 != 0 || xfer->guard_rseg == NULL || !kvp_rseg_has(xfer->guard_rseg, xfer->guard_off, 8)))
         return KVP_INVALID;
     return KVP_OK;
 }

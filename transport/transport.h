@@ -310,6 +310,14 @@ void kvp_mr_destroy(kvp_mr_t *mr);
 kvp_err_t kvp_rseg_create(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access,
                           kvp_rseg_t **rseg_out) KVP_MUST_USE;
 void kvp_rseg_destroy(kvp_rseg_t *rseg);
+
+/* kvp_rseg_has returns whether the len bytes at off lie in the memory. */
+static inline bool
+kvp_rseg_has(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
+{
+    return off <= rseg->len && len <= rseg->len - off;
+}
+
 kvp_err_t kvp_ep_create(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_done_fn done, void *arg, kvp_ep_t **ep_out)
     KVP_MUST_USE;
 void kvp_ep_destroy(kvp_ep_t *ep);

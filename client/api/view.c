@@ -63,12 +63,6 @@ typedef struct {
     view_t *view;
 } viewing_t;
 
-static bool
-lies_within(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
-{
-    return off <= rseg->len && len <= rseg->len - off;
-}
-
 /* Points at the object in mapped memory: OK if its descriptor agrees with the master's answer. */
 static kvp_err_t
 point_at(viewing_t *v, const kvp_wire_loc_t *loc, const kvp_chunk_mem_t *mem)
@@ -77,8 +71,8 @@ point_at(viewing_t *v, const kvp_wire_loc_t *loc, const kvp_chunk_mem_t *mem)
     kvp_desc_t line;
     kvp_err_t err;
 
-    if (!lies_within(mem->meta, desc_off, KVP_DESC_LINE_BYTES)) return KVP_PROTO;
-    if (!lies_within(mem->payload, loc->offset, v->expect.len)) return KVP_PROTO;
+    if (!kvp_rseg_has(mem->meta, desc_off, KVP_DESC_LINE_BYTES)) return KVP_PROTO;
+    if (!kvp_rseg_has(mem->payload, loc->offset, v->expect.len)) return KVP_PROTO;
     v->view->at = (const uint8_t *)kvp_shm_rseg_addr(mem->meta) + desc_off;
     v->view->word = kvp_word_make(loc->generation, KVP_DESC_SEALED);
     v->expect.generation = loc->generation;

@@ -189,12 +189,6 @@ sum_payload(const kvp_transfer_t *m, const kvp_xfer_t *x, uint64_t *sum_out)
     return KVP_OK;
 }
 
-static bool
-is_in(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
-{
-    return off <= rseg->len && len <= rseg->len - off;
-}
-
 /* Of a PUT by a synchronous transport. */
 static void
 on_payload_done(kvp_xfer_t *xfer)
@@ -214,7 +208,7 @@ make_put(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     if (err != KVP_OK) return err;
     /* A refused transfer does not hold back later ones: a payload without a place would be sealed
      * all the same. */
-    if (!is_in(mem->payload, s->move->loc.offset, s->move->len)) return KVP_PROTO;
+    if (!kvp_rseg_has(mem->payload, s->move->loc.offset, s->move->len)) return KVP_PROTO;
     make_seal(s, mem, &s->x[2]);
     if ((s->ops->caps & KVP_TP_SYNC) != 0) {
         s->x[1].done = on_payload_done;

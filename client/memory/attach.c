@@ -252,25 +252,40 @@ ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
 }
 
 /* ---- chunks */
-typedef struct {
-    uint64_t payload_bytes;
-    uint64_t meta_bytes;
-    bool is_lazy;
-    kvp_token_t payload;
-    kvp_token_t meta;
-} grant_t;
+static kvp_err_t
+open_by_token(kvp_peer_t *peer, const ProtobufCBinaryData *bytes, int fd, uint64_t len, kvp_access_t access,
+              kvp_rseg_t **rseg_out)
+{
+    kvp_token_t token = {.len = (uint8_t)bytes->len, .fd = fd};
+
+    if (bytes->len > sizeof token.bytes) return KVP_PROTO;
+    if (bytes->len > 0) memcpy(token.bytes, bytes->data, bytes->len);
+    return kvp_rseg_create(peer->tp, &token, len, access, rseg_out);
+}
 
 static kvp_err_t
-copy_token(const ProtobufCBinaryData *from, int fd, kvp_token_t *token)
+open_memory(kvp_peer_t *peer, const Kvp__Pb__OpenChunkReply *msg, const int fds[2], kvp_access_t access,
+            kvp_remote_chunk_t **chunk_out)
 {
-    if (from->len > sizeof token->bytes) return KVP_PROTO;
-    *token = (kvp_token_t){.len = (uint8_t)from->len, .fd = fd};
-    if (from->len > 0) memcpy(token->bytes, from->data, from->len);
+    kvp_remote_chunk_t *chunk = calloc(1, sizeof *chunk);
+    kvp_err_t err;
+
+    if (chunk == NULL) return KVP_NOMEM;
+    chunk->access = access;
+    if (msg->is_lazy) chunk->mapped_bytes = msg->payload_bytes; /* its pages come as they are used */
+    err = open_by_token(peer, &msg->payload_token, fds[0], msg->payload_bytes, access, &chunk->mem.payload);
+    if (err == KVP_OK) err = open_by_token(peer, &msg->meta_token, fds[1], msg->meta_bytes, access, &chunk->mem.meta);
+    if (err != KVP_OK) {
+        chunk_close(chunk);
+        return err;
+    }
+    *chunk_out = chunk;
     return KVP_OK;
 }
 
 static kvp_err_t
-read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_t *grant)
+read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], kvp_access_t access,
+           kvp_remote_chunk_t **chunk_out)
 {
     Kvp__Pb__OpenChunkReply *msg;
     kvp_pb_t pb;
@@ -279,36 +294,14 @@ read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_
     msg = kvp_pb_unpack(&pb, &kvp__pb__open_chunk_reply__descriptor, answer);
     if (msg == NULL) return pb.err;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
-    if (err != KVP_OK)
+    if (err == KVP_OK)
+        err = open_memory(peer, msg, fds, access, chunk_out);
+    else
         kvp_log_write(err == KVP_EAGAIN ? KVP_LOG_DEBUG : KVP_LOG_WARN, "client",
                       "node %s opens no memory transport %s error %s detail %s", peer->where, peer->tp->ops->name,
                       kvp_err_name(err), msg->detail);
-    if (err == KVP_OK) err = copy_token(&msg->payload_token, fds[0], &grant->payload);
-    if (err == KVP_OK) err = copy_token(&msg->meta_token, fds[1], &grant->meta);
-    grant->payload_bytes = msg->payload_bytes;
-    grant->meta_bytes = msg->meta_bytes;
-    grant->is_lazy = msg->is_lazy;
     kvp_pb_free(&pb, msg);
     return err;
-}
-
-static kvp_err_t
-open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_remote_chunk_t **chunk_out)
-{
-    kvp_remote_chunk_t *chunk = calloc(1, sizeof *chunk);
-    kvp_err_t err;
-
-    if (chunk == NULL) return KVP_NOMEM;
-    chunk->access = access;
-    if (grant->is_lazy) chunk->mapped_bytes = grant->payload_bytes; /* its pages come as they are used */
-    err = kvp_rseg_create(peer->tp, &grant->payload, grant->payload_bytes, access, &chunk->mem.payload);
-    if (err == KVP_OK) err = kvp_rseg_create(peer->tp, &grant->meta, grant->meta_bytes, access, &chunk->mem.meta);
-    if (err != KVP_OK) {
-        chunk_close(chunk);
-        return err;
-    }
-    *chunk_out = chunk;
-    return KVP_OK;
 }
 
 static kvp_remote_chunk_t *
@@ -336,10 +329,8 @@ take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer
     int fds[KVP_FRAMED_FDS] = {-1, -1, -1, -1};
     int n = kvp_framed_take_fds(&peer->ctl, fds, KVP_FRAMED_FDS);
     kvp_remote_chunk_t *chunk = NULL;
-    grant_t grant;
-    kvp_err_t err = read_grant(peer, answer, fds, &grant);
+    kvp_err_t err = read_grant(peer, answer, fds, due->access, &chunk);
 
-    if (err == KVP_OK) err = open_memory(peer, &grant, due->access, &chunk);
     if (err == KVP_OK) publish_chunk(peer, &peer->chunks[due->chunk], chunk);
     for (int i = 0; i < n; i++)
         close(fds[i]);

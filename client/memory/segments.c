@@ -7,37 +7,33 @@
 
 #define UUID_BYTES 16u
 
-typedef struct {
-    uint32_t seen;
-    uint32_t next_id; /* 0 = last page */
-    bool is_ended; /* fn wants no more */
-} page_t;
-
+/* *next_id_out is 0 after the last page, and where fn wants no more. */
 static kvp_err_t
-read_page(const kvp_frame_t *frame, kvp_segments_fn fn, void *arg, page_t *page)
+read_page(const kvp_frame_t *frame, kvp_segments_fn fn, void *arg, uint32_t *next_id_out)
 {
     Kvp__Pb__SegmentsReply *msg;
+    bool is_ended = false;
     kvp_pb_t pb;
     kvp_err_t err;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__segments_reply__descriptor, frame);
     if (msg == NULL) return pb.err;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
-    for (size_t i = 0; err == KVP_OK && i < msg->n_segments && !page->is_ended; i++) {
+    for (size_t i = 0; err == KVP_OK && i < msg->n_segments && !is_ended; i++) {
         if (msg->segments[i]->uuid.len != UUID_BYTES) {
             err = KVP_PROTO;
             break;
         }
-        page->seen++;
-        page->is_ended = !fn(arg, msg->segments[i]);
+        is_ended = !fn(arg, msg->segments[i]);
     }
-    page->next_id = msg->next_id;
+    *next_id_out = is_ended ? 0 : msg->next_id;
     kvp_pb_free(&pb, msg);
     return err;
 }
 
 static kvp_err_t
-ask_page(kvp_conn_t *conn, Kvp__Pb__Segments *ask, uint64_t deadline_ns, kvp_segments_fn fn, void *arg, page_t *page)
+ask_page(kvp_conn_t *conn, Kvp__Pb__Segments *ask, uint64_t deadline_ns, kvp_segments_fn fn, void *arg,
+         uint32_t *next_id_out)
 {
     kvp_buf_t frame, reply;
     kvp_frame_t answer;
@@ -49,7 +45,7 @@ ask_page(kvp_conn_t *conn, Kvp__Pb__Segments *ask, uint64_t deadline_ns, kvp_seg
     kvp_pb_frame_begin(&frame, KVP_OP_SEGMENTS, 0, 0, &ask->base, &at);
     kvp_frame_end(&frame, at);
     err = kvp_conn_call(conn, &frame, deadline_ns, &reply, &answer);
-    if (err == KVP_OK) err = read_page(&answer, fn, arg, page);
+    if (err == KVP_OK) err = read_page(&answer, fn, arg, next_id_out);
     kvp_buf_fini(&frame);
     kvp_buf_fini(&reply);
     return err;
@@ -59,26 +55,24 @@ kvp_err_t
 kvp_segments_find(kvp_conn_t *conn, uint32_t segment_id, uint64_t deadline_ns, kvp_segments_fn fn, void *arg)
 {
     Kvp__Pb__Segments ask = KVP__PB__SEGMENTS__INIT;
-    page_t page = {0};
-    kvp_err_t err;
+    uint32_t next_id;
 
     ask.n_ids = 1;
     ask.ids = &segment_id;
-    err = ask_page(conn, &ask, deadline_ns, fn, arg, &page);
-    return err == KVP_OK && page.seen == 0 ? KVP_NO_SEGMENT : err;
+    return ask_page(conn, &ask, deadline_ns, fn, arg, &next_id);
 }
 
 kvp_err_t
 kvp_segments_walk(kvp_conn_t *conn, uint64_t deadline_ns, kvp_segments_fn fn, void *arg)
 {
     Kvp__Pb__Segments ask = KVP__PB__SEGMENTS__INIT;
-    page_t page = {0};
+    uint32_t next_id = 0;
     kvp_err_t err;
 
     do {
-        ask.from_id = page.next_id;
-        err = ask_page(conn, &ask, deadline_ns, fn, arg, &page);
-        if (page.next_id != 0 && page.next_id <= ask.from_id) return KVP_PROTO; /* the list would never end */
-    } while (err == KVP_OK && page.next_id != 0 && !page.is_ended);
+        ask.from_id = next_id;
+        err = ask_page(conn, &ask, deadline_ns, fn, arg, &next_id);
+        if (next_id != 0 && next_id <= ask.from_id) return KVP_PROTO; /* the list would never end */
+    } while (err == KVP_OK && next_id != 0);
     return err;
 }

@@ -11,7 +11,7 @@
 /* The record is borrowed for the call, and was checked: the uuid has 16 bytes. False ends the walk. */
 typedef bool (*kvp_segments_fn)(void *arg, const Kvp__Pb__SegmentInfo *info);
 
-/* kvp_segments_find asks for one segment: NO_SEGMENT if unknown, else fn was called once. */
+/* kvp_segments_find asks for one segment, and calls fn unless the segment is unknown. */
 kvp_err_t kvp_segments_find(kvp_conn_t *conn, uint32_t segment_id, uint64_t deadline_ns, kvp_segments_fn fn, void *arg)
     KVP_MUST_USE;
 /* kvp_segments_walk goes through all, by rising id, a message a page. */

@@ -380,7 +380,7 @@ test_memory_beyond_the_lock_limit_is_copied(void **state)
 {
     bench_t *b = *state;
     uint8_t *room = aligned_alloc(GRID, 2 * GRID), *local = room + GRID - 2 * MIB;
-    kvp_mrcache_state_t is;
+    size_t ready, waiting, failed;
     kvp_mrcache_t *cache;
     kvp_loan_t *loan;
     uint64_t sum;
@@ -388,8 +388,8 @@ test_memory_beyond_the_lock_limit_is_copied(void **state)
     assert_non_null(room);
     loan = lend(local, 4 * MIB);
     assert_int_equal(kvp_mrcache_hold(&kvp_verbs_model, &cache), KVP_OK);
-    kvp_mrcache_state(cache, &is);
-    assert_true(is.failed == 2);
+    kvp_mrcache_count(cache, &ready, &waiting, &failed);
+    assert_true(failed == 2);
     kvp_mrcache_rele(cache);
     bench_fill(b->mem + BENCH_DATA, 3 * MIB, 17);
     assert_int_equal(bench_move(b->ep, KVP_XFER_READ, KVP_XFER_LENT, b->rd, BENCH_DATA, local, 3 * MIB, &sum), KVP_OK);
@@ -414,10 +414,10 @@ cache_of(const model_nic_conf_t *conf)
 static void
 cache_end(kvp_mrcache_t *cache)
 {
-    kvp_mrcache_state_t is;
+    size_t ready, waiting, failed;
 
-    kvp_mrcache_state(cache, &is);
-    assert_int_equal(is.ready + is.waiting + is.failed, 0);
+    kvp_mrcache_count(cache, &ready, &waiting, &failed);
+    assert_int_equal(ready + waiting + failed, 0);
     kvp_mrcache_rele(cache);
     assert_int_equal(model_nic_reset(1, NULL), 0);
 }
@@ -446,15 +446,15 @@ test_loans_of_the_same_memory_share(void **state)
     kvp_mrcache_t *cache = cache_of(NULL);
     uint8_t *mem = aligned_alloc(4096, 4 * MIB);
     kvp_loan_t *a, *b;
-    kvp_mrcache_state_t is;
+    size_t ready, waiting, failed;
     uint32_t regs_n;
 
     (void)state;
     assert_non_null(mem);
     a = lend(mem, 4 * MIB);
     b = lend(mem, 4 * MIB);
-    kvp_mrcache_state(cache, &is);
-    assert_in_range(is.ready, 1, 2); /* two where a line of the grid lies in it */
+    kvp_mrcache_count(cache, &ready, &waiting, &failed);
+    assert_in_range(ready, 1, 2); /* two where a line of the grid lies in it */
     kvp_mrcache_unlend(a);
     assert_int_equal(found(cache, mem, 4 * MIB, &regs_n), 4 * MIB);
     kvp_mrcache_unlend(b);
@@ -508,7 +508,7 @@ test_much_memory_is_registered_in_the_background(void **state)
 {
     kvp_mrcache_t *cache = cache_of(&(model_nic_conf_t){.devs_n = 2});
     uint8_t *mem = bench_new(BIG_BYTES);
-    kvp_mrcache_state_t is;
+    size_t ready, waiting, failed;
     kvp_loan_t *loan;
     uint32_t regs_n;
 
@@ -516,9 +516,9 @@ test_much_memory_is_registered_in_the_background(void **state)
     kvp_mrcache_unlend(lend(mem, BIG_BYTES));
     loan = lend(mem, BIG_BYTES);
     do
-        kvp_mrcache_state(cache, &is);
-    while (is.waiting > 0);
-    assert_int_equal(is.failed, 0);
+        kvp_mrcache_count(cache, &ready, &waiting, &failed);
+    while (waiting > 0);
+    assert_int_equal(failed, 0);
     assert_int_equal(found(cache, mem, BIG_BYTES, &regs_n), BIG_BYTES);
     assert_in_range(regs_n, 3, 4);
     kvp_mrcache_unlend(loan);

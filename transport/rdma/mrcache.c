@@ -516,17 +516,17 @@ kvp_mrcache_end(kvp_mrcursor_t *cursor)
 }
 
 void
-kvp_mrcache_state(kvp_mrcache_t *c, kvp_mrcache_state_t *state_out)
+kvp_mrcache_count(kvp_mrcache_t *c, size_t *ready_out, size_t *waiting_out, size_t *failed_out)
 {
-    *state_out = (kvp_mrcache_state_t){0};
+    *ready_out = *waiting_out = *failed_out = 0;
     pthread_mutex_lock(&c->lock);
     for (size_t i = 0; i < c->n; i++) {
         if (atomic_load(&c->array[i]->is_ready))
-            state_out->ready++;
+            ++*ready_out;
         else if (c->array[i]->has_failed)
-            state_out->failed++;
+            ++*failed_out;
         else
-            state_out->waiting++;
+            ++*waiting_out;
     }
     pthread_mutex_unlock(&c->lock);
 }

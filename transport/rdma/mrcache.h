@@ -38,11 +38,7 @@ void kvp_mrcache_begin(kvp_mrcache_t *cache, kvp_mrcursor_t *cursor);
 size_t kvp_mrcache_find(kvp_mrcursor_t *cursor, size_t dev, const void *addr, size_t len, uint32_t *lkey_out);
 void kvp_mrcache_end(kvp_mrcursor_t *cursor);
 
-/* Pieces by state: ready; under way or waiting; failed. */
-typedef struct {
-    size_t ready, waiting, failed;
-} kvp_mrcache_state_t;
-
-void kvp_mrcache_state(kvp_mrcache_t *cache, kvp_mrcache_state_t *state_out);
+/* kvp_mrcache_count returns how many pieces are ready, are under way or wait, and have failed. For tests. */
+void kvp_mrcache_count(kvp_mrcache_t *cache, size_t *ready_out, size_t *waiting_out, size_t *failed_out);
 
 #endif

@@ -44,7 +44,7 @@ gather_add(kvp_tcp_gather_t *g, const void *at, uint64_t len)
         last->iov_len += len;
     else
         g->iov[g->n++] = (struct iovec){.iov_base = (void *)at, .iov_len = len};
-    return g->n < KVP_TCP_SEND_IOVS && g->bytes < KVP_TCP_CALL_BYTES;
+    return g->n < KVP_TCP_GATHER_IOVS && g->bytes < KVP_TCP_CALL_BYTES;
 }
 
 /* Returns the source of a READ's bytes: words are loaded into the staging buffer here, other bytes

@@ -16,13 +16,12 @@
 
 #include "net/epoll.h"
 #include "transport/exports.h"
+#include "transport/tcp/sock.h"
 #include "transport/tcp/wire.h"
 #include "transport/local.h"
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/log.h"
-
-#include <sys/uio.h>
 
 #define KVP_TCP_HELLO_MAX 256u
 #define KVP_TCP_RX_BYTES (32u << 10)
@@ -145,13 +144,6 @@ void kvp_tcp_work_free(kvp_tcp_work_t *work);
 bool kvp_tcp_conn_uses(const kvp_tcp_conn_t *conn, const kvp_mr_t *mr);
 
 #define KVP_TCP_CALL_BYTES (1u << 20) /* of one system call into or out of exported memory */
-#define KVP_TCP_SEND_IOVS 128u
-
-typedef struct {
-    struct iovec iov[KVP_TCP_SEND_IOVS];
-    size_t n;
-    size_t bytes;
-} kvp_tcp_gather_t;
 
 /* kvp_tcp_answer_begin makes the head, once every operation of the request was decoded. */
 void kvp_tcp_answer_begin(kvp_tcp_conn_t *conn);

@@ -365,14 +365,8 @@ take_received(kvp_tcp_ep_t *ep, size_t n)
     }
 }
 
-typedef struct {
-    struct iovec iov[IOVS];
-    size_t n;
-    size_t bytes;
-} gather_t;
-
 static void
-gather_add(gather_t *g, void *at, size_t len)
+gather_add(kvp_tcp_gather_t *g, void *at, size_t len)
 {
     g->iov[g->n++] = (struct iovec){.iov_base = at, .iov_len = len};
     g->bytes += len;
@@ -381,7 +375,7 @@ gather_add(gather_t *g, void *at, size_t len)
 /* Gathers the bodies of the current answer from the cursor on. Returns true if it gathered up to
  * the last one. */
 static bool
-gather_bodies(kvp_tcp_ep_t *ep, gather_t *g)
+gather_bodies(kvp_tcp_ep_t *ep, kvp_tcp_gather_t *g)
 {
     const kvp_tcp_req_t *req = kvp_tcp_req_at(ep, ep->reqs_head);
     const int32_t *status = rx_status(ep);
@@ -413,12 +407,11 @@ gather_bodies(kvp_tcp_ep_t *ep, gather_t *g)
 
 /* gather_rx gives the memory for the next bytes: as far as the answer at hand is known, and the head of the next. */
 static void
-gather_rx(kvp_tcp_ep_t *ep, gather_t *g)
+gather_rx(kvp_tcp_ep_t *ep, kvp_tcp_gather_t *g)
 {
     const kvp_tcp_req_t *req = kvp_tcp_req_at(ep, ep->reqs_head);
     bool is_known_to_end;
 
-    g->n = g->bytes = 0;
     if (ep->rx.in_body) {
         is_known_to_end = gather_bodies(ep, g);
     } else {
@@ -439,10 +432,11 @@ kvp_tcp_ep_receive(kvp_tcp_ep_t *ep)
 
     while (ep->state == KVP_TCP_EP_READY && total < POLL_BYTES) {
         bool is_awaited = ep->reqs_head != ep->tx.req; /* a request was sent whole */
-        gather_t g = {0};
+        kvp_tcp_gather_t g;
         size_t n;
         kvp_err_t err;
 
+        g.n = g.bytes = 0;
         if (is_awaited)
             gather_rx(ep, &g);
         else

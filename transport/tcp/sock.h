@@ -19,6 +19,14 @@ kvp_err_t kvp_tcp_sock_listen(const kvp_addr_t *at, int *fd_out, kvp_addr_t *bou
  * decided; read SO_ERROR), or UNREACHABLE. Resolves a name in the call. */
 kvp_err_t kvp_tcp_sock_connect(const kvp_addr_t *to, int *fd_out) KVP_MUST_USE;
 
+/* Memory of one sendmsg or recvmsg. */
+#define KVP_TCP_GATHER_IOVS 128u
+typedef struct {
+    struct iovec iov[KVP_TCP_GATHER_IOVS];
+    size_t n;
+    size_t bytes;
+} kvp_tcp_gather_t;
+
 /* One sendmsg or recvmsg: OK with *n_out > 0, EAGAIN, or DISCONNECTED (also end of file). */
 kvp_err_t kvp_tcp_sock_send(int fd, struct iovec *iov, size_t iov_n, size_t *n_out) KVP_MUST_USE;
 kvp_err_t kvp_tcp_sock_recv(int fd, struct iovec *iov, size_t iov_n, size_t *n_out) KVP_MUST_USE;
