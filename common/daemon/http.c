@@ -646,42 +646,9 @@ kvp_http_stop(kvp_http_t *http)
 }
 
 const char *
-kvp_http_method(const kvp_http_request_t *request)
-{
-    return request->method;
-}
-
-const char *
-kvp_http_path(const kvp_http_request_t *request)
-{
-    return request->path;
-}
-
-const char *
 kvp_http_rest(const kvp_http_request_t *request)
 {
     return request->rest;
-}
-
-static const char *
-find_value(const kvp_http_request_t *request, enum MHD_ValueKind kind, const char *name)
-{
-    const char *value = NULL;
-    enum MHD_Result found = MHD_lookup_connection_value_n(request->connection, kind, name, strlen(name), &value, NULL);
-    if (found != MHD_YES) return NULL;
-    return value != NULL ? value : "";
-}
-
-const char *
-kvp_http_query(const kvp_http_request_t *request, const char *name)
-{
-    return find_value(request, MHD_GET_ARGUMENT_KIND, name);
-}
-
-const char *
-kvp_http_header(const kvp_http_request_t *request, const char *name)
-{
-    return find_value(request, MHD_HEADER_KIND, name);
 }
 
 const kvp_buf_t *

@@ -68,14 +68,9 @@ kvp_err_t kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostpor
  * handler runs after it. Not from a handler. Legal on a server that was not started. */
 void kvp_http_stop(kvp_http_t *http);
 
-/* The request. Texts are borrowed until the handler returns. path is decoded and has no query (one with a NUL in
- * it is 404, whatever else it names); rest is its part below a
- * route that ends in a slash, else "". query and header are NULL where absent, "" where given without a value. */
-const char *kvp_http_method(const kvp_http_request_t *request);
-const char *kvp_http_path(const kvp_http_request_t *request);
+/* The request; borrowed until the handler returns. kvp_http_rest is the part of the path below a
+ * route that ends in a slash, else "". It is decoded and has no query. A path with a NUL is 404. */
 const char *kvp_http_rest(const kvp_http_request_t *request);
-const char *kvp_http_query(const kvp_http_request_t *request, const char *name);
-const char *kvp_http_header(const kvp_http_request_t *request, const char *name);
 const kvp_buf_t *kvp_http_body(const kvp_http_request_t *request);
 
 /* kvp_http_body_json parses the body strictly: UTF-8, no half of a surrogate pair, 32 levels and
