@@ -15,34 +15,26 @@
 _Static_assert(sizeof(kvpool_iov_t) == sizeof(kvp_iov_t) && offsetof(kvpool_iov_t, len) == offsetof(kvp_iov_t, len),
                "a caller's scatter list is used in place");
 
-/* Properties of a valid item. */
-typedef struct {
-    uint64_t len;
-    bool has_device;
-    bool is_gpu_direct;
-} memory_t;
-
 static kvp_err_t
 hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, kvp_regs_held_t *holds, const kvpool_item_t *item, bool is_put,
-            memory_t *mem)
+            kvp_span_t *span)
 {
-    mem->has_device = false;
-    mem->is_gpu_direct = true;
+    span->is_gpu_direct = true;
     for (size_t i = 0; i < item->iov_n; i++) {
         bool is_new;
         kvp_reg_t *reg = kvp_regs_hold(cursor, item->iov[i].addr, item->iov[i].len, &is_new);
 
         if (reg == NULL) return KVP_NOT_REGISTERED;
         if (is_new && kvp_regs_keep(regs, holds, reg) != KVP_OK) return KVP_NOMEM;
-        mem->has_device |= kvp_reg_mem(reg)->kind == KVP_MEM_DEVICE;
-        mem->is_gpu_direct = mem->is_gpu_direct && kvp_reg_is_gpu_direct(reg, !is_put);
+        span->has_device |= kvp_reg_mem(reg)->kind == KVP_MEM_DEVICE;
+        span->is_gpu_direct = span->is_gpu_direct && kvp_reg_is_gpu_direct(reg, !is_put);
     }
     return KVP_OK;
 }
 
 /* ---- arguments */
 static kvp_err_t
-check_item(const kvpool_item_t *item, uint64_t *len_out)
+check_item(const kvpool_item_t *item, kvp_span_t *span_out)
 {
     uint64_t len = 0;
 
@@ -52,7 +44,8 @@ check_item(const kvpool_item_t *item, uint64_t *len_out)
         if (item->iov[i].addr == NULL || item->iov[i].len == 0) return KVP_INVALID;
         if (__builtin_add_overflow(len, item->iov[i].len, &len)) return KVP_INVALID;
     }
-    *len_out = len;
+    *span_out =
+        (kvp_span_t){.iov = (const kvp_iov_t *)item->iov, .iov_n = (uint32_t)item->iov_n, .len = len, .is_lent = true};
     return KVP_OK;
 }
 
@@ -66,9 +59,9 @@ check_group(const kvpool_group_t *group)
     return group->member < group->members ? KVP_OK : KVP_INVALID;
 }
 
-/* Checks all items and holds their memory: results[i] is KVP_OK for those to be carried out, mems[i] their memory. */
+/* Checks all items and holds their memory: results[i] is KVP_OK for those to be carried out, spans[i] their memory. */
 static kvp_err_t
-check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_t *mems, kvp_regs_held_t *holds,
+check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, kvp_span_t *spans, kvp_regs_held_t *holds,
             int *results)
 {
     kvp_regs_cursor_t cursor;
@@ -76,30 +69,20 @@ check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_
 
     kvp_regs_begin(&pool->regs, &cursor);
     for (size_t i = 0; i < n && err == KVP_OK; i++) {
-        results[i] = check_item(&items[i], &mems[i].len);
+        results[i] = check_item(&items[i], &spans[i]);
         if (results[i] == KVP_OK && is_put) results[i] = check_group(items[i].group);
-        if (results[i] == KVP_OK) results[i] = hold_pieces(&pool->regs, &cursor, holds, &items[i], is_put, &mems[i]);
+        if (results[i] == KVP_OK) results[i] = hold_pieces(&pool->regs, &cursor, holds, &items[i], is_put, &spans[i]);
         if (results[i] == KVP_NOMEM) err = KVP_NOMEM;
     }
     kvp_regs_end(&pool->regs);
     return err;
 }
 
-static kvp_span_t
-span_of(const kvpool_item_t *item, const memory_t *mem)
-{
-    return (kvp_span_t){.iov = (const kvp_iov_t *)item->iov,
-                        .iov_n = (uint32_t)item->iov_n,
-                        .has_device = mem->has_device,
-                        .is_gpu_direct = mem->is_gpu_direct,
-                        .is_lent = true};
-}
-
 /* ---- windows. Each takes the valid items from *at on, as many as fit, and runs them. */
 typedef struct {
     kvp_apicall_t *call;
     kvpool_item_t *items;
-    const memory_t *mems;
+    const kvp_span_t *spans;
     int *results;
     size_t n;
 } batch_t;
@@ -114,7 +97,7 @@ pick_window(const batch_t *b, size_t *at, uint64_t bytes_max, uint32_t *picked)
 
     for (; *at < b->n && n < KVP_PLACES_MAX; (*at)++) {
         if (b->results[*at] != KVP_OK) continue;
-        bytes += b->mems[*at].len;
+        bytes += b->spans[*at].len;
         key_bytes += b->items[*at].key.len;
         if (n > 0 && (bytes > bytes_max || key_bytes > WINDOW_KEY_BYTES)) break;
         picked[n++] = (uint32_t)*at;
@@ -132,10 +115,10 @@ get_window(const batch_t *b, const uint32_t *picked, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const kvpool_item_t *item = &b->items[picked[i]];
 
-        spans[i] = span_of(item, &b->mems[picked[i]]);
+        spans[i] = b->spans[picked[i]];
         ops[i].key = item->key.data;
         ops[i].key_len = (uint32_t)item->key.len;
-        ops[i].cap = b->mems[picked[i]].len;
+        ops[i].cap = spans[i].len;
     }
     kvp_batch_get(b->call, ops, spans, n);
     for (uint32_t i = 0; i < n; i++) {
@@ -171,10 +154,10 @@ put_window(const batch_t *b, const uint32_t *picked, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const kvpool_item_t *item = &b->items[picked[i]];
 
-        spans[i] = span_of(item, &b->mems[picked[i]]);
+        spans[i] = b->spans[picked[i]];
         ops[i].key = item->key.data;
         ops[i].key_len = (uint32_t)item->key.len;
-        ops[i].len = b->mems[picked[i]].len;
+        ops[i].len = spans[i].len;
         join_group(&ops[i], item->group);
         ops[i].lineage = told_lineage(item->lineage);
     }
@@ -216,19 +199,19 @@ run_batch(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *o
 {
     kvp_apicall_t call;
     kvp_regs_held_t holds = {.regs = NULL};
-    memory_t few[64], *mems = few;
+    kvp_span_t few[64], *spans = few;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (n > UINT32_MAX || (n > 0 && (items == NULL || results == NULL))) return kvp_call_end(&call, KVP_INVALID);
-    if (n > KVP_ARRAY_LEN(few)) mems = malloc(n * sizeof *mems);
-    err = mems == NULL ? KVP_NOMEM : check_items(pool, items, n, run == put_window, mems, &holds, results);
+    if (n > KVP_ARRAY_LEN(few)) spans = malloc(n * sizeof *spans);
+    err = spans == NULL ? KVP_NOMEM : check_items(pool, items, n, run == put_window, spans, &holds, results);
     if (err == KVP_OK) {
-        batch_t b = {.call = &call, .items = items, .mems = mems, .results = results, .n = n};
+        batch_t b = {.call = &call, .items = items, .spans = spans, .results = results, .n = n};
         run_windows(&b, bytes_max, run);
     }
     kvp_regs_rele_all(&pool->regs, &holds);
-    if (mems != few) free(mems);
+    if (spans != few) free(spans);
     return kvp_call_end(&call, err);
 }
 
@@ -269,7 +252,7 @@ kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, s
 {
     kvp_apicall_t call;
     kvp_iov_t iov = {(void *)value, len};
-    kvp_span_t span = {.iov = &iov, .iov_n = 1};
+    kvp_span_t span = {.iov = &iov, .iov_n = 1, .len = len};
     kvp_putop_item_t op = {.key = key, .key_len = (uint32_t)key_len, .len = len};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
     kvp_reg_t *reg;
@@ -302,7 +285,7 @@ kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t ca
 {
     kvp_apicall_t call;
     kvp_iov_t iov = {buf, cap};
-    kvp_span_t span = {.iov = &iov, .iov_n = 1};
+    kvp_span_t span = {.iov = &iov, .iov_n = 1, .len = cap};
     kvp_getop_item_t op = {.key = key, .key_len = (uint32_t)key_len, .cap = cap};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
     kvp_reg_t *reg;

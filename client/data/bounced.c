@@ -364,8 +364,8 @@ make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spa
         const part_t *part = &w->parts[i];
 
         iov[i] = (kvp_iov_t){part->at, (size_t)part->len};
-        spans[i] =
-            part->at != NULL ? (kvp_span_t){.iov = &iov[i], .iov_n = 1} : r->transfer->spans[r->moves[part->move].item];
+        spans[i] = part->at != NULL ? (kvp_span_t){.iov = &iov[i], .iov_n = 1, .len = part->len}
+                                    : r->transfer->spans[r->moves[part->move].item];
         for (uint32_t k = 0; k < part->n; k++) {
             const kvp_move_t *mv = &r->moves[part->move + k];
 

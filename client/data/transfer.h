@@ -14,6 +14,7 @@
 typedef struct {
     const kvp_iov_t *iov;
     uint32_t iov_n;
+    uint64_t len; /* of all pieces */
     bool has_device; /* some of it may not be touched by processors: see client/data/bounced.h */
     bool is_gpu_direct; /* all device memory that adapters reach: it needs no bounce buffer */
     bool is_lent; /* all of it is registered, and held until the call is over */

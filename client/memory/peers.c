@@ -289,8 +289,8 @@ attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
     uint64_t patience_ns = kvp_ctl_patience(began_ns, deadline_ns);
     uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? patience_ns / REATTACH_SHARE : patience_ns));
     bool is_hurry = end_ns < began_ns + KVP_HURRY_NS;
-    attaching_t a = {.peers = p, .from = slot->from, .is_news = !is_retry && !is_hurry, .deadline_ns = end_ns,
-                     .err = KVP_NODE_LOST};
+    attaching_t a = {
+        .peers = p, .from = slot->from, .is_news = !is_retry && !is_hurry, .deadline_ns = end_ns, .err = KVP_NODE_LOST};
     kvp_err_t err;
 
     for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)

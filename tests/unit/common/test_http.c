@@ -272,9 +272,9 @@ static unsigned
 ask(fixture_t *fix, const char *method, const char *target, const char *body)
 {
     char head[512];
-    int n = snprintf(head, sizeof(head),
-                     "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
-                     method, target, strlen(body));
+    int n =
+        snprintf(head, sizeof(head), "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+                 method, target, strlen(body));
     int fd = dial(fix);
     assert_true(send_all(fd, head, (size_t)n));
     assert_true(send_all(fd, body, strlen(body)));
