@@ -176,11 +176,9 @@ kvp_node_fence_anew(kvp_node_t *node)
 kvp_err_t
 kvp_node_use_memory(kvp_node_t *node, kvp_node_mem_t *mem)
 {
-    kvp_addr_t at = {.port = node->listen.port};
-    kvp_err_t err;
+    kvp_err_t err =
+        kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->needed, node->lanes, &node->listen, mem);
 
-    snprintf(at.host, sizeof at.host, "%.*s", (int)sizeof at.host - 1, node->listen.host);
-    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->needed, node->lanes, &at, mem);
     if (err == KVP_OK) {
         err = kvp_node_core_set_segment(node->core, mem->chunk_n, mem->chunks[0].geo.slots_max,
                                         mem->chunks[mem->chunk_n - 1].geo.slots_max);

@@ -20,7 +20,7 @@ kvp_err_t
 kvp_p2p_rdma_open(kvp_p2p_rdma_t *rdma, const kvp_tp_conf_t *conf, const char *host, char *why, size_t why_cap)
 {
     const kvp_transport_ops_t *ops;
-    kvp_addr_t at = {.port = 0}, bound;
+    kvp_hostport_t at = {.port = 0}, bound;
     size_t n;
     kvp_err_t err = kvp_rdma_select(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, why_cap);
 

@@ -60,7 +60,7 @@ kvp_route_reset(kvp_route_t *route, uint64_t now_ns)
 }
 
 kvp_err_t
-kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to)
+kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_hostport_t *to)
 {
     trial->outcome = KVP_IN_PROGRESS;
     trial->end_ns = kvp_now_ns() + TRIAL_NS;

@@ -54,7 +54,7 @@ typedef struct {
 
 /* kvp_trial_begin: an error is the outcome already. drive waits up to 10 ms: EAGAIN, or the
  * outcome. end closes what is left; legal at any time. */
-kvp_err_t kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to) KVP_MUST_USE;
+kvp_err_t kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_hostport_t *to) KVP_MUST_USE;
 kvp_err_t kvp_trial_drive(kvp_trial_t *trial) KVP_MUST_USE;
 void kvp_trial_end(kvp_trial_t *trial);
 

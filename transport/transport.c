@@ -11,7 +11,7 @@
 
 /* Defaults: those of a synchronous transport without a serving side. */
 static kvp_err_t
-default_listen(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out)
+default_listen(kvp_tp_t *tp, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
     (void)tp, (void)at, (void)bound_out;
     return KVP_NOTSUP;
@@ -255,7 +255,7 @@ kvp_rseg_destroy(kvp_rseg_t *rseg)
 }
 
 kvp_err_t
-kvp_ep_create(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_done_fn done, void *arg, kvp_ep_t **ep_out)
+kvp_ep_create(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_done_fn done, void *arg, kvp_ep_t **ep_out)
 {
     kvp_ep_t *ep = calloc(1, tp->ops->ep_size);
     kvp_err_t err;

@@ -15,6 +15,7 @@
 #include "common/base.h"
 #include "common/idset.h"
 #include "common/list.h"
+#include "common/parse.h"
 #include "proto/segfmt.h"
 
 /* What a transport is and can do (kvp_transport_ops.caps). */
@@ -91,11 +92,6 @@ typedef struct {
     uint8_t bytes[KVP_TOKEN_MAX];
     int fd;
 } kvp_token_t;
-
-typedef struct {
-    char host[64]; /* numeric address or name; a transport without a network may give it a meaning of its own */
-    uint16_t port;
-} kvp_addr_t;
 
 typedef struct {
     uint64_t incarnation; /* of this client, sent to peers; 0 on a serving-only instance */
@@ -194,13 +190,14 @@ struct kvp_transport_ops {
     void (*fini)(kvp_tp_t *tp);
 
     /* Serving side: connections.
-     * - listen binds (port 0 = any), returns the bound address, and makes the instance accept.
+     * - listen binds (port 0 = any), returns the bound address, and makes the instance accept. A
+     *   transport without a network may give the host a meaning of its own.
      * - adopt hands in an accepted socket instead, whose first frame (DATA_HELLO) is still unread.
      *   It takes the descriptor, also on failure.
      * - serve runs one lane: it handles the ready events, waits up to timeout_ms (-1 = for ever)
      *   and returns. One thread calls each lane.
      * - wake makes every serve return soon. Any thread. Default: nothing. */
-    kvp_err_t (*listen)(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out);
+    kvp_err_t (*listen)(kvp_tp_t *tp, const kvp_hostport_t *at, kvp_hostport_t *bound_out);
     kvp_err_t (*adopt)(kvp_tp_t *tp, int fd);
     kvp_err_t (*serve)(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
     void (*wake)(kvp_tp_t *tp);
@@ -268,7 +265,7 @@ struct kvp_transport_ops {
      * PROTO, FENCED and BUSY are what the peer's side gives. A name is resolved in the call.
      * ep_close (mandatory) never blocks. Every transfer that the endpoint still owns completes with
      * CANCELLED, and nothing of the endpoint touches local memory after it returns. */
-    kvp_err_t (*ep_connect)(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
+    kvp_err_t (*ep_connect)(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
     void (*ep_close)(kvp_ep_t *ep);
 
     /* Data.
@@ -318,7 +315,7 @@ kvp_rseg_has(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
     return off <= rseg->len && len <= rseg->len - off;
 }
 
-kvp_err_t kvp_ep_create(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_done_fn done, void *arg, kvp_ep_t **ep_out)
+kvp_err_t kvp_ep_create(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_done_fn done, void *arg, kvp_ep_t **ep_out)
     KVP_MUST_USE;
 void kvp_ep_destroy(kvp_ep_t *ep);
 

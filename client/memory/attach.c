@@ -63,8 +63,7 @@ connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, cha
     snprintf(detail, cap, "%s", why);
     if (kvp_parse_hostport(how->addr, &at) != KVP_OK) return KVP_UNREACHABLE;
     if (how->unix_path[0] != '\0') {
-        snprintf(peer->addr.host, sizeof peer->addr.host, "%.*s", (int)sizeof peer->addr.host - 1, at.host);
-        peer->addr.port = at.port;
+        peer->addr = at;
         err = kvp_framed_connect_told(&peer->ctl, KVP_SOCKET_NODE, how->unix_path, deadline_ns, &why);
     } else {
         err = kvp_names_connect(how->names, at.host, at.port, deadline_ns, &peer->ctl);

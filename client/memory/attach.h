@@ -45,7 +45,7 @@ struct kvp_peer {
     size_t from; /* the slot's */
     uint8_t uuid[16];
     char where[KVP_HOSTPORT_TEXT_MAX]; /* for log lines */
-    kvp_addr_t addr; /* for data connections: the address of the control connection, if that is by network */
+    kvp_hostport_t addr; /* for data connections: the address of the control connection, if that is by network */
     kvp_tp_t *tp; /* borrowed from the peers */
     size_t transport; /* index in conf.transports */
     const _Atomic bool *is_given_up; /* borrowed: the session is being closed. NULL = never set */

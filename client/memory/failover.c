@@ -83,7 +83,7 @@ is_numeric(const char *host)
 /* A route that was left out for long enough, to a node that is reached by a transport less liked. A
  * name would be looked up in the call, which has no deadline. */
 static bool
-choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
+choose_trial(kvp_peers_t *p, kvp_hostport_t *to_out)
 {
     uint64_t now_ns = kvp_now_ns();
     bool is_found = false;
@@ -133,7 +133,7 @@ end_trial(kvp_peers_t *p, kvp_err_t err)
 bool
 kvp_routes_try(kvp_peers_t *p)
 {
-    kvp_addr_t to;
+    kvp_hostport_t to;
     kvp_tp_t *tp;
     kvp_err_t err = KVP_OK;
 

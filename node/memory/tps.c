@@ -82,16 +82,16 @@ unregister_mem(kvp_node_tps_t *t, size_t at)
 }
 
 static kvp_err_t
-listen_by_itself(kvp_tp_t *tp, const kvp_addr_t *at)
+listen_by_itself(kvp_tp_t *tp, const kvp_hostport_t *at)
 {
-    kvp_addr_t bound;
+    kvp_hostport_t bound;
 
     return (tp->ops->caps & KVP_TP_OWN_PORT) == 0 ? KVP_OK : tp->ops->listen(tp, at, &bound);
 }
 
 /* Adds an instance: memory registered if that is quick, port open, no serving thread yet. */
 static kvp_err_t
-add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, const kvp_addr_t *listen_at)
+add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, const kvp_hostport_t *listen_at)
 {
     size_t at = t->tps_n;
     kvp_err_t err = kvp_tp_create(ops, conf, &t->tps[at]);
@@ -110,7 +110,7 @@ add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *c
 
 kvp_err_t
 kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed, uint32_t lanes,
-                   const kvp_addr_t *listen_at, kvp_node_mem_t *mem)
+                   const kvp_hostport_t *listen_at, kvp_node_mem_t *mem)
 {
     kvp_tp_conf_t conf = {.lanes = lanes, .needs_attachment = true};
     kvp_err_t err;

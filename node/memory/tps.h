@@ -36,7 +36,7 @@ typedef struct {
  * value. A transport with a port of its own that cannot serve here is left out with a warning,
  * unless its bit in needed is set. */
 kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed,
-                             uint32_t lanes, const kvp_addr_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
+                             uint32_t lanes, const kvp_hostport_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_tps_stop(kvp_node_tps_t *t);
 
 /* kvp_node_tps_names lists the serving transports, separated by commas. */

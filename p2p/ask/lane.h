@@ -77,7 +77,7 @@ typedef struct {
     kvp_framed_t io;
     uint64_t last_id;
     kvp_cma_proc_t proc; /* the peer's, where both may read the other; then io is a Unix socket */
-    kvp_addr_t addr; /* of the peer, resolved */
+    kvp_hostport_t addr; /* of the peer, resolved */
     kvp_tp_t *tp; /* which its ranges' keys are of, and ep */
     bool has_tcp; /* TCP can reach the peer as well */
     uint16_t rdma_port; /* 0 = not by rdma; else */

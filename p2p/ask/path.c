@@ -104,7 +104,7 @@ connect_by(const kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 static kvp_err_t
 make_endpoint(kvp_p2p_lane_t *lane, kvp_err_t *outcome, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
-    kvp_addr_t to = lane->addr;
+    kvp_hostport_t to = lane->addr;
     kvp_ep_t *ep;
     kvp_err_t err;
 

@@ -375,12 +375,9 @@ open_unix(kvp_p2p_server_t *server)
 static kvp_err_t
 open_fds(kvp_p2p_server_t *server, uint16_t *port_out)
 {
-    kvp_addr_t at = {.port = server->shared.conf.listen.port}, bound;
-    kvp_err_t err;
+    kvp_hostport_t bound;
+    kvp_err_t err = kvp_tcp_sock_listen(&server->shared.conf.listen, &server->tcp_fd, &bound);
 
-    if (strlen(server->shared.conf.listen.host) >= sizeof at.host) return KVP_INVALID;
-    snprintf(at.host, sizeof at.host, "%s", server->shared.conf.listen.host);
-    err = kvp_tcp_sock_listen(&at, &server->tcp_fd, &bound);
     if (err != KVP_OK) return err;
     *port_out = bound.port;
     open_unix(server);

@@ -320,7 +320,7 @@ on_verdict(void *arg, kvp_err_t err)
 static kvp_err_t
 connect_as_99(kvp_tp_t *tp, uint16_t port)
 {
-    kvp_addr_t to = {.host = "127.0.0.1", .port = port};
+    kvp_hostport_t to = {.host = "127.0.0.1", .port = port};
     kvp_err_t verdict = KVP_EAGAIN;
     kvp_ep_t *ep;
 

@@ -32,7 +32,7 @@
 /* An instance that serves its memory and reads that of another one. */
 typedef struct {
     kvp_tp_t *tp;
-    kvp_addr_t at;
+    kvp_hostport_t at;
     uint8_t *mem;
     kvp_mr_t *mr;
     kvp_ep_t *ep; /* to the other one */
@@ -52,7 +52,7 @@ serve(end_t *e, uint64_t incarnation, uint16_t port, uint8_t fill)
     kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = POOL, .own = &kvp_verbs_model};
 
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &e->tp), KVP_OK);
-    assert_int_equal(e->tp->ops->listen(e->tp, &(kvp_addr_t){.host = "10.99.1.1", .port = port}, &e->at), KVP_OK);
+    assert_int_equal(e->tp->ops->listen(e->tp, &(kvp_hostport_t){.host = "10.99.1.1", .port = port}, &e->at), KVP_OK);
     e->mem = aligned_alloc(4096, BYTES);
     e->local = malloc(BYTES);
     assert_non_null(e->mem);

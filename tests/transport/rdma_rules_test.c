@@ -36,7 +36,7 @@ kvp_rule_t kvp_rule_off;
 typedef struct {
     uint64_t seed, dice;
     kvp_tp_t *server, *client;
-    kvp_addr_t at;
+    kvp_hostport_t at;
     uint8_t *mem;
     kvp_mr_t *mr;
     kvp_rseg_t *rseg;
@@ -72,8 +72,8 @@ static void
 serve(rig_t *r)
 {
     r->server = make_tp(0);
-    assert_int_equal(r->server->ops->listen(r->server, &(kvp_addr_t){.host = "10.99.1.1", .port = r->at.port}, &r->at),
-                     KVP_OK);
+    assert_int_equal(
+        r->server->ops->listen(r->server, &(kvp_hostport_t){.host = "10.99.1.1", .port = r->at.port}, &r->at), KVP_OK);
     assert_int_equal(kvp_mr_create(r->server, &(kvp_mem_t){.addr = r->mem, .len = BYTES, .fd = -1}, &r->mr), KVP_OK);
     r->server->ops->peer_came(r->server, WRITER);
 }

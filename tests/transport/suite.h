@@ -24,7 +24,7 @@ typedef struct {
     const kvp_transport_ops_t *ops;
     kvp_tp_t *server;
     kvp_tp_t *client;
-    kvp_addr_t addr;
+    kvp_hostport_t addr;
     bool has_lanes; /* serves by threads */
     bool has_keys; /* checks keys, fences and ranges on the serving side */
     bool has_guards; /* code on the serving side sees to guards and words; a refusal costs no connection there */
@@ -54,7 +54,7 @@ typedef struct {
 } bench_verdict_t;
 void bench_on_connect(void *arg, kvp_err_t err);
 /* bench_connect waits for the verdict; the endpoint is NULL where it is not OK. */
-kvp_err_t bench_connect(kvp_tp_t *client, const kvp_addr_t *addr, kvp_ep_t **ep_out);
+kvp_err_t bench_connect(kvp_tp_t *client, const kvp_hostport_t *addr, kvp_ep_t **ep_out);
 
 /* A sealed memfd, mapped; *mem_out is its memory. */
 int bench_memfd(size_t bytes, uint8_t **mem_out);

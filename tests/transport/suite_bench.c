@@ -124,7 +124,7 @@ bench_sleep(kvp_ep_t *ep, int timeout_ms)
 }
 
 kvp_err_t
-bench_connect(kvp_tp_t *client, const kvp_addr_t *addr, kvp_ep_t **ep_out)
+bench_connect(kvp_tp_t *client, const kvp_hostport_t *addr, kvp_ep_t **ep_out)
 {
     uint64_t until_ns = kvp_now_ns() + BENCH_WAIT_NS;
     bench_verdict_t v = {0};
@@ -175,7 +175,7 @@ bench_setup(void **state)
     const char *name = *state;
     bench_t *b = calloc(1, sizeof *b);
     kvp_tp_conf_t conf = {.pool_id = BENCH_POOL, .lanes = BENCH_LANES, .max_conns = BENCH_CONNS, .own = suite_own};
-    kvp_addr_t at = {0};
+    kvp_hostport_t at = {0};
 
     assert_non_null(b);
     b->ops = kvp_transport_find(name);

@@ -37,7 +37,7 @@ __tsan_default_options(void)
 /* A plain blocking socket at the serving side's door. */
 
 static int
-raw_connect(const kvp_addr_t *addr)
+raw_connect(const kvp_hostport_t *addr)
 {
     struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(addr->port)};
     struct timeval limit = {.tv_sec = 20};
@@ -124,7 +124,7 @@ raw_verdict(int fd)
 }
 
 static int
-raw_open(const kvp_addr_t *addr)
+raw_open(const kvp_hostport_t *addr)
 {
     int fd = raw_connect(addr);
 
@@ -474,7 +474,7 @@ test_malformed_answers_break_the_endpoint(void **state)
         liar_t liar = {.listen_fd = socket(AF_INET, SOCK_STREAM, 0), .lie = lie};
         struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t len = sizeof in;
-        kvp_addr_t addr = {.host = "127.0.0.1"};
+        kvp_hostport_t addr = {.host = "127.0.0.1"};
         uint8_t *local = calloc(1, 64); /* exactly: the sanitizer watches its end */
         kvp_iov_t iov = {.addr = local, .len = 64};
         kvp_xfer_t x = bench_xfer(KVP_XFER_READ, KVP_XFER_SUM | KVP_XFER_PEER_SUM, b->rd, 0, &iov, 1);
@@ -550,7 +550,7 @@ test_peer_tells_the_sum_of_what_it_sent(void **state)
 /* A peer that dies */
 
 typedef struct {
-    kvp_addr_t addr;
+    kvp_hostport_t addr;
     kvp_token_t token;
 } told_t;
 

@@ -241,7 +241,7 @@ kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep)
 }
 
 kvp_err_t
-kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_done_fn done, void *arg)
+kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *base, kvp_ep_done_fn done, void *arg)
 {
     kvp_rdma_ep_t *ep = kvp_rdma_ep_of(base);
     kvp_err_t err;

@@ -221,7 +221,7 @@ kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
 }
 
 kvp_err_t
-kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out)
+kvp_rdma_addr(const kvp_hostport_t *at, struct sockaddr_storage *addr_out)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found;
@@ -279,7 +279,7 @@ listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
 }
 
 kvp_err_t
-kvp_rdma_listen(kvp_tp_t *base, const kvp_addr_t *at, kvp_addr_t *bound_out)
+kvp_rdma_listen(kvp_tp_t *base, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
     kvp_rdma_serving_t *s = &tp->serving;

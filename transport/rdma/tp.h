@@ -158,7 +158,7 @@ void kvp_rdma_serving_init(kvp_rdma_serving_t *s);
 void kvp_rdma_serving_fini(kvp_rdma_tp_t *tp);
 /* kvp_rdma_serving_tend closes connections on removed devices, and listens again at returned ones. */
 void kvp_rdma_serving_tend(kvp_rdma_tp_t *tp);
-kvp_err_t kvp_rdma_listen(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out);
+kvp_err_t kvp_rdma_listen(kvp_tp_t *tp, const kvp_hostport_t *at, kvp_hostport_t *bound_out);
 kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
 void kvp_rdma_wake(kvp_tp_t *tp);
 void kvp_rdma_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg);
@@ -167,10 +167,10 @@ void kvp_rdma_peer_came(kvp_tp_t *tp, uint64_t incarnation);
 void kvp_rdma_peer_left(kvp_tp_t *tp, uint64_t incarnation);
 
 /* kvp_rdma_addr resolves a host, by name or number, and a port. UNREACHABLE if it does not resolve. */
-kvp_err_t kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out) KVP_MUST_USE;
+kvp_err_t kvp_rdma_addr(const kvp_hostport_t *at, struct sockaddr_storage *addr_out) KVP_MUST_USE;
 
 /* ep.c: the slots of an endpoint. */
-kvp_err_t kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
+kvp_err_t kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
 void kvp_rdma_ep_close(kvp_ep_t *ep);
 kvp_err_t kvp_rdma_submit(kvp_ep_t *ep, kvp_xfer_t *const *xfers, size_t n, size_t *n_out);
 kvp_err_t kvp_rdma_drain(kvp_ep_t *ep, uint64_t deadline_ns);

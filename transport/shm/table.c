@@ -168,7 +168,7 @@ kvp_shm_rseg_addr(const kvp_rseg_t *base)
 }
 
 static kvp_err_t
-shm_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_done_fn done, void *arg)
+shm_ep_connect(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *base, kvp_ep_done_fn done, void *arg)
 {
     (void)tp, (void)to, (void)base;
     done(arg, KVP_OK);

@@ -275,7 +275,7 @@ rewatch_listener(kvp_tcp_server_t *server, uint32_t events)
 }
 
 kvp_err_t
-kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_addr_t *at, kvp_addr_t *bound_out)
+kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
     int fd;
     kvp_err_t err;

@@ -14,7 +14,8 @@ kvp_err_t kvp_tcp_server_create(const kvp_tp_conf_t *conf, kvp_tcp_server_t **se
  * then. NULL is legal. */
 void kvp_tcp_server_destroy(kvp_tcp_server_t *server);
 
-kvp_err_t kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_addr_t *at, kvp_addr_t *bound_out) KVP_MUST_USE;
+kvp_err_t kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
+    KVP_MUST_USE;
 kvp_err_t kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd) KVP_MUST_USE;
 kvp_err_t kvp_tcp_server_serve(kvp_tcp_server_t *server, uint32_t lane, int timeout_ms) KVP_MUST_USE;
 void kvp_tcp_server_wake(kvp_tcp_server_t *server);

@@ -50,7 +50,7 @@ kvp_tcp_sock_setup(int fd)
 }
 
 static kvp_err_t
-resolve_addr(const kvp_addr_t *addr, bool is_passive, struct addrinfo **list_out)
+resolve_addr(const kvp_hostport_t *addr, bool is_passive, struct addrinfo **list_out)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     char port[8];
@@ -65,12 +65,12 @@ resolve_addr(const kvp_addr_t *addr, bool is_passive, struct addrinfo **list_out
 }
 
 static void
-bound_addr(int fd, kvp_addr_t *bound_out)
+bound_addr(int fd, kvp_hostport_t *bound_out)
 {
     struct sockaddr_storage ss;
     socklen_t len = sizeof ss;
 
-    *bound_out = (kvp_addr_t){0};
+    *bound_out = (kvp_hostport_t){0};
     if (getsockname(fd, (struct sockaddr *)&ss, &len) != 0) return;
     if (ss.ss_family == AF_INET) {
         const struct sockaddr_in *in = (const struct sockaddr_in *)&ss;
@@ -84,7 +84,7 @@ bound_addr(int fd, kvp_addr_t *bound_out)
 }
 
 kvp_err_t
-kvp_tcp_sock_listen(const kvp_addr_t *at, int *fd_out, kvp_addr_t *bound_out)
+kvp_tcp_sock_listen(const kvp_hostport_t *at, int *fd_out, kvp_hostport_t *bound_out)
 {
     struct addrinfo *list;
     kvp_err_t err = resolve_addr(at, true, &list);
@@ -106,7 +106,7 @@ kvp_tcp_sock_listen(const kvp_addr_t *at, int *fd_out, kvp_addr_t *bound_out)
 }
 
 kvp_err_t
-kvp_tcp_sock_connect(const kvp_addr_t *to, int *fd_out)
+kvp_tcp_sock_connect(const kvp_hostport_t *to, int *fd_out)
 {
     struct addrinfo *list;
     kvp_err_t err = resolve_addr(to, false, &list);

@@ -13,11 +13,11 @@
 kvp_err_t kvp_tcp_sock_setup(int fd) KVP_MUST_USE;
 
 /* kvp_tcp_sock_listen binds and listens; port 0 = any. Takes names too, and may block while one is resolved. */
-kvp_err_t kvp_tcp_sock_listen(const kvp_addr_t *at, int *fd_out, kvp_addr_t *bound_out) KVP_MUST_USE;
+kvp_err_t kvp_tcp_sock_listen(const kvp_hostport_t *at, int *fd_out, kvp_hostport_t *bound_out) KVP_MUST_USE;
 
 /* kvp_tcp_sock_connect starts a connection: OK with the connection under way (writable when
  * decided; read SO_ERROR), or UNREACHABLE. Resolves a name in the call. */
-kvp_err_t kvp_tcp_sock_connect(const kvp_addr_t *to, int *fd_out) KVP_MUST_USE;
+kvp_err_t kvp_tcp_sock_connect(const kvp_hostport_t *to, int *fd_out) KVP_MUST_USE;
 
 /* Memory of one sendmsg or recvmsg. */
 #define KVP_TCP_GATHER_IOVS 128u

@@ -165,7 +165,7 @@ ep_free_parts(kvp_tcp_ep_t *ep)
 }
 
 static kvp_err_t
-tcp_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_done_fn done, void *arg)
+tcp_ep_connect(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *base, kvp_ep_done_fn done, void *arg)
 {
     kvp_tcp_ep_t *ep = tcp_ep(base);
     kvp_err_t err;
@@ -384,7 +384,7 @@ tcp_fini(kvp_tp_t *base)
 }
 
 static kvp_err_t
-tcp_listen(kvp_tp_t *base, const kvp_addr_t *at, kvp_addr_t *bound_out)
+tcp_listen(kvp_tp_t *base, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
     return kvp_tcp_server_listen(tcp_tp(base)->server, at, bound_out);
 }

@@ -484,7 +484,7 @@ test_who_waits_for_an_endpoint_of_a_lost_node_is_told(void **state)
 typedef struct {
     fake_node_t node; /* its control connection */
     kvp_tp_t *server, *client;
-    kvp_addr_t at;
+    kvp_hostport_t at;
     kvp_peer_t *peer;
     pthread_t lane;
     _Atomic bool is_ending;
@@ -505,7 +505,7 @@ setup_far(far_t *far)
 {
     const kvp_transport_ops_t *tcp = kvp_transport_find("tcp");
     kvp_tp_conf_t serving = {.lanes = 1}, asking = {.incarnation = 5};
-    kvp_addr_t any = {.host = "127.0.0.1"};
+    kvp_hostport_t any = {.host = "127.0.0.1"};
     kvp_attach_t how = {.chunks_n = 1, .hello = {.name = "a test", .host_id = "another host", .incarnation = 5}};
     char addr[KVP_HOSTPORT_TEXT_MAX], detail[160];
 

@@ -33,7 +33,7 @@ ignore_outcome(void *arg, kvp_err_t err)
 }
 
 static kvp_err_t
-moody_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg)
+moody_connect(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg)
 {
     kvp_err_t err = outcome;
 

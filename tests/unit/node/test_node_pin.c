@@ -461,7 +461,7 @@ static void
 test_nobody_waits_for_the_slow_one(void **state)
 {
     const kvp_transport_ops_t *ops[2] = {kvp_transport_find("shm"), slow_reg_reset()};
-    kvp_addr_t at = {.host = "127.0.0.1"};
+    kvp_hostport_t at = {.host = "127.0.0.1"};
     kvp_node_mem_t *mem = make_mem();
     char names[KVP_NODE_TPS_TEXT_MAX];
     kvp_node_tps_t *t = calloc(1, sizeof *t);
