@@ -98,10 +98,7 @@ say_hello(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
 static void
 leave_tcp(kvp_framed_t *tcp)
 {
-    size_t at;
-
-    kvp_frame_begin(&tcp->out, KVP_OP_BYE, KVP_FRAME_ONEWAY, 0, NULL, 0, &at);
-    kvp_frame_end(&tcp->out, at);
+    kvp_pb_frame(&tcp->out, KVP_OP_BYE, KVP_FRAME_ONEWAY, 0, NULL, NULL, 0);
     kvp_ignore(kvp_framed_flush(tcp), "the end of the connection says the same");
     kvp_framed_fini(tcp);
 }
@@ -266,11 +263,9 @@ send_ping(kvp_conn_t *conn)
 {
     uint64_t id = atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed);
     kvp_buf_t frame;
-    size_t at;
 
     kvp_buf_init(&frame, 0);
-    kvp_frame_begin(&frame, KVP_OP_USED, 0, id, NULL, 0, &at);
-    kvp_frame_end(&frame, at);
+    kvp_pb_frame(&frame, KVP_OP_USED, 0, id, NULL, NULL, 0);
     kvp_ignore(post_frame(conn, &frame, id), "then nothing arrives either");
     kvp_buf_fini(&frame);
 }
@@ -387,13 +382,10 @@ release_late(kvp_conn_t *conn, const kvp_frame_t *answer)
 {
     Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
     uint64_t ticket = ticket_of(answer);
-    size_t at;
 
     if (ticket == 0) return;
     head.n = 1;
-    kvp_pb_frame_begin(&conn->releases, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
-    kvp_buf_append(&conn->releases, &ticket, sizeof ticket);
-    kvp_frame_end(&conn->releases, at);
+    kvp_pb_frame(&conn->releases, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &ticket, sizeof ticket);
 }
 
 static bool
@@ -636,12 +628,10 @@ kvp_conn_bye(kvp_conn_t *conn, uint64_t deadline_ns)
 {
     kvp_buf_t frame, reply;
     kvp_frame_t answer;
-    size_t at;
 
     kvp_buf_init(&frame, 0);
     kvp_buf_init(&reply, 0);
-    kvp_frame_begin(&frame, KVP_OP_BYE, 0, 0, NULL, 0, &at);
-    kvp_frame_end(&frame, at);
+    kvp_pb_frame(&frame, KVP_OP_BYE, 0, 0, NULL, NULL, 0);
     kvp_ignore(kvp_conn_call(conn, &frame, deadline_ns, &reply, &answer), "the end of the connection says the same");
     kvp_buf_fini(&frame);
     kvp_buf_fini(&reply);

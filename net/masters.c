@@ -132,10 +132,7 @@ keep_alive(int fd, bool is_on)
 static kvp_err_t
 ask_watch(kvp_framed_t *c)
 {
-    size_t at;
-
-    kvp_frame_begin(&c->out, KVP_OP_WATCH, 0, WATCH_ID, NULL, 0, &at);
-    kvp_frame_end(&c->out, at);
+    kvp_pb_frame(&c->out, KVP_OP_WATCH, 0, WATCH_ID, NULL, NULL, 0);
     return kvp_framed_flush(c);
 }
 

@@ -70,3 +70,14 @@ kvp_pb_frame_begin(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t reque
     kvp_frame_begin(out, opcode, flags, request_id, head, len, at_out);
     if (head != small) free(head);
 }
+
+void
+kvp_pb_frame(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t request_id, const void *msg, const void *tail,
+             size_t len)
+{
+    size_t at;
+
+    kvp_pb_frame_begin(out, opcode, flags, request_id, msg, &at);
+    if (len > 0) kvp_buf_append(out, tail, len);
+    kvp_frame_end(out, at);
+}

@@ -31,4 +31,8 @@ void kvp_pb_free(kvp_pb_t *pb, void *msg);
 void kvp_pb_frame_begin(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t request_id, const void *msg,
                         size_t *at_out);
 
+/* kvp_pb_frame appends a whole frame: msg as head, which may be NULL, and len bytes of tail. */
+void kvp_pb_frame(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t request_id, const void *msg, const void *tail,
+                  size_t len);
+
 #endif

@@ -32,11 +32,9 @@ send_switch(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
     kvp_frame_t frame;
     kvp_pb_t pb;
     kvp_err_t err;
-    size_t at;
 
     msg.wait_ms = kvp_left_ms(deadline_ns) / 2;
-    kvp_pb_frame_begin(&c->out, KVP_OP_SWITCH, 0, SWITCH_ID, &msg.base, &at);
-    kvp_frame_end(&c->out, at);
+    kvp_pb_frame(&c->out, KVP_OP_SWITCH, 0, SWITCH_ID, &msg.base, NULL, 0);
     err = kvp_exchange(c, SWITCH_ID, deadline_ns, &frame);
     if (err != KVP_OK) return err;
     reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &frame);

@@ -32,14 +32,11 @@ static void
 build_get(kvp_buf_t *out, kvp_digest_t digest)
 {
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    size_t at;
 
     head.n = 1;
     head.wait_ms = TIER_WAIT_MS;
     kvp_buf_reset(out);
-    kvp_pb_frame_begin(out, KVP_OP_GET, 0, 0, &head.base, &at);
-    kvp_buf_append(out, &digest, sizeof digest);
-    kvp_frame_end(out, at);
+    kvp_pb_frame(out, KVP_OP_GET, 0, 0, &head.base, &digest, sizeof digest);
 }
 
 static void

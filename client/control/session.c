@@ -482,15 +482,12 @@ kvp_session_queue_used(kvp_link_t *link)
     Kvp__Pb__Used msg = KVP__PB__USED__INIT;
     kvp_wire_used_t used[USED_MAX];
     kvp_buf_t frame;
-    size_t at;
 
     if (link->locs == NULL || !kvp_locations_has_used(link->locs)) return;
     msg.n = kvp_locations_take_used(link->locs, used, USED_MAX);
     if (msg.n == 0) return;
     kvp_buf_init(&frame, 0);
-    kvp_pb_frame_begin(&frame, KVP_OP_USED, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
-    kvp_buf_append(&frame, used, msg.n * sizeof used[0]);
-    kvp_frame_end(&frame, at);
+    kvp_pb_frame(&frame, KVP_OP_USED, KVP_FRAME_ONEWAY, 0, &msg.base, used, msg.n * sizeof used[0]);
     kvp_conn_queue(link->conn, &frame);
     kvp_buf_fini(&frame);
 }
@@ -507,7 +504,6 @@ send_heartbeat(const kvp_mastersession_t *s, kvp_link_t *link)
     kvp_buf_t frame, reply;
     kvp_frame_t answer;
     kvp_err_t err;
-    size_t at;
 
     kvp_buf_init(&frame, 0);
     kvp_buf_init(&reply, 0);
@@ -516,8 +512,7 @@ send_heartbeat(const kvp_mastersession_t *s, kvp_link_t *link)
     msg.wants_lease = wants_lease;
     if (link->locs != NULL) msg.revoke_seq = kvp_locations_seq(link->locs);
     kvp_session_queue_used(link);
-    kvp_pb_frame_begin(&frame, KVP_OP_HEARTBEAT, 0, 0, &msg.base, &at);
-    kvp_frame_end(&frame, at);
+    kvp_pb_frame(&frame, KVP_OP_HEARTBEAT, 0, 0, &msg.base, NULL, 0);
     err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
     if (err == KVP_OK) err = read_heartbeat(&answer, hello->term, &news);
     if (err == KVP_NOT_LEADER && s->conf.is_state_only) err = KVP_OK; /* a sign of life */

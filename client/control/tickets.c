@@ -50,7 +50,6 @@ void
 kvp_held_tickets_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t *frame)
 {
     Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
-    size_t at;
 
     if (tickets->err != KVP_OK) { /* the end of the session releases them as well */
         kvp_conn_break(conn);
@@ -59,9 +58,7 @@ kvp_held_tickets_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t
     head.n = (uint32_t)(tickets->len / sizeof(uint64_t));
     if (head.n == 0) return;
     kvp_buf_reset(frame);
-    kvp_pb_frame_begin(frame, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
-    kvp_buf_append(frame, tickets->data, tickets->len);
-    kvp_frame_end(frame, at);
+    kvp_pb_frame(frame, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, tickets->data, tickets->len);
     kvp_ignore(kvp_conn_send(conn, frame), "they end with the session in any case");
 }
 

@@ -251,12 +251,9 @@ void
 kvp_tickets_encode(const kvp_tickets_page_t *page, kvp_buf_t *out)
 {
     Kvp__Pb__Present head = KVP__PB__PRESENT__INIT;
-    size_t at;
 
     head.n = page->n;
-    kvp_pb_frame_begin(out, KVP_OP_PRESENT, 0, 0, &head.base, &at);
-    kvp_buf_append(out, page->recs, page->n * sizeof page->recs[0]);
-    kvp_frame_end(out, at);
+    kvp_pb_frame(out, KVP_OP_PRESENT, 0, 0, &head.base, page->recs, page->n * sizeof page->recs[0]);
 }
 
 /* ---- answers */

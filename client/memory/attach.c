@@ -220,13 +220,10 @@ ctl_end(kvp_peer_t *peer)
 static void
 ctl_ask(kvp_peer_t *peer, kvp_ctl_due_t due, const void *msg)
 {
-    size_t at;
-
     due.id = ++peer->ctl_id;
     due.asked_ns = kvp_now_ns();
     peer->due = due;
-    kvp_pb_frame_begin(&peer->ctl.out, due.opcode, 0, due.id, msg, &at);
-    kvp_frame_end(&peer->ctl.out, at);
+    kvp_pb_frame(&peer->ctl.out, due.opcode, 0, due.id, msg, NULL, 0);
 }
 
 /* Waits for the due answer: DEADLINE leaves it due. A closed connection or another message ends the

@@ -38,12 +38,10 @@ ask_page(kvp_conn_t *conn, Kvp__Pb__Segments *ask, uint64_t deadline_ns, kvp_seg
     kvp_buf_t frame, reply;
     kvp_frame_t answer;
     kvp_err_t err;
-    size_t at;
 
     kvp_buf_init(&frame, 0);
     kvp_buf_init(&reply, 0);
-    kvp_pb_frame_begin(&frame, KVP_OP_SEGMENTS, 0, 0, &ask->base, &at);
-    kvp_frame_end(&frame, at);
+    kvp_pb_frame(&frame, KVP_OP_SEGMENTS, 0, 0, &ask->base, NULL, 0);
     err = kvp_conn_call(conn, &frame, deadline_ns, &reply, &answer);
     if (err == KVP_OK) err = read_page(&answer, fn, arg, next_id_out);
     kvp_buf_fini(&frame);

@@ -16,17 +16,6 @@ nonce_data(const kvp_peer_proc_t *proc)
     return (ProtobufCBinaryData){proc->is_told ? sizeof proc->nonce : 0, (uint8_t *)proc->nonce};
 }
 
-static void
-whole_frame(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t request_id, const void *head, const void *tail,
-            size_t tail_len)
-{
-    size_t at;
-
-    kvp_pb_frame_begin(out, opcode, flags, request_id, head, &at);
-    if (tail_len > 0) kvp_buf_append(out, tail, tail_len);
-    kvp_frame_end(out, at);
-}
-
 void
 kvp_peer_hello_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_hello_t *hello)
 {
@@ -38,7 +27,7 @@ kvp_peer_hello_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_hello_
     msg.host_id = (char *)hello->host_id;
     msg.nonce_at = hello->proc.nonce_at;
     msg.nonce = nonce_data(&hello->proc);
-    whole_frame(out, KVP_OP_PEER_HELLO, 0, request_id, &msg, NULL, 0);
+    kvp_pb_frame(out, KVP_OP_PEER_HELLO, 0, request_id, &msg, NULL, 0);
 }
 
 void
@@ -49,7 +38,7 @@ kvp_peer_find_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_find_t 
     msg.n = find->n;
     msg.by_rdma = find->by_rdma;
     msg.may_stage = find->may_stage;
-    whole_frame(out, KVP_OP_PEER_FIND, 0, request_id, &msg, find->at, find->n * sizeof *find->at);
+    kvp_pb_frame(out, KVP_OP_PEER_FIND, 0, request_id, &msg, find->at, find->n * sizeof *find->at);
 }
 
 void
@@ -60,7 +49,7 @@ kvp_peer_moves_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_moves_
     msg.n = moves->n;
     msg.kind = moves->kind;
     msg.deadline_ns = moves->deadline_ns;
-    whole_frame(out, KVP_OP_PEER_MOVE, 0, request_id, &msg, moves->pieces, moves->n * sizeof *moves->pieces);
+    kvp_pb_frame(out, KVP_OP_PEER_MOVE, 0, request_id, &msg, moves->pieces, moves->n * sizeof *moves->pieces);
 }
 
 void
@@ -70,7 +59,7 @@ kvp_peer_note_encode(kvp_buf_t *out, uint64_t request_id, const char *name, cons
 
     msg.name = (char *)name;
     msg.message = (char *)message;
-    whole_frame(out, KVP_OP_PEER_NOTIFY, 0, request_id, &msg, NULL, 0);
+    kvp_pb_frame(out, KVP_OP_PEER_NOTIFY, 0, request_id, &msg, NULL, 0);
 }
 
 void
@@ -79,7 +68,7 @@ kvp_peer_cut_encode(kvp_buf_t *out, uint64_t request_id, const uint64_t *conns, 
     Kvp__Pb__PeerCut msg = KVP__PB__PEER_CUT__INIT;
 
     msg.n = n;
-    whole_frame(out, KVP_OP_PEER_CUT, 0, request_id, &msg, conns, n * sizeof *conns);
+    kvp_pb_frame(out, KVP_OP_PEER_CUT, 0, request_id, &msg, conns, n * sizeof *conns);
 }
 
 void
@@ -88,7 +77,7 @@ kvp_peer_map_encode(kvp_buf_t *out, uint64_t request_id, uint64_t token)
     Kvp__Pb__PeerMap msg = KVP__PB__PEER_MAP__INIT;
 
     msg.token = token;
-    whole_frame(out, KVP_OP_PEER_MAP, 0, request_id, &msg, NULL, 0);
+    kvp_pb_frame(out, KVP_OP_PEER_MAP, 0, request_id, &msg, NULL, 0);
 }
 
 void
@@ -97,7 +86,7 @@ kvp_peer_rdma_encode(kvp_buf_t *out, uint64_t request_id, uint64_t conn)
     Kvp__Pb__PeerRdma msg = KVP__PB__PEER_RDMA__INIT;
 
     msg.conn = conn;
-    whole_frame(out, KVP_OP_PEER_RDMA, 0, request_id, &msg, NULL, 0);
+    kvp_pb_frame(out, KVP_OP_PEER_RDMA, 0, request_id, &msg, NULL, 0);
 }
 
 void
@@ -106,7 +95,7 @@ kvp_peer_stage_encode(kvp_buf_t *out, uint64_t request_id, bool is_return)
     Kvp__Pb__PeerStage msg = KVP__PB__PEER_STAGE__INIT;
 
     msg.is_return = is_return;
-    whole_frame(out, KVP_OP_PEER_STAGE, 0, request_id, &msg, NULL, 0);
+    kvp_pb_frame(out, KVP_OP_PEER_STAGE, 0, request_id, &msg, NULL, 0);
 }
 
 /* ---- requests, decoded */
@@ -316,7 +305,7 @@ kvp_peer_hello_reply_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_
     msg.nonce = nonce_data(&reply->proc);
     msg.can_pull = reply->can_pull;
     msg.rdma_port = reply->rdma_port;
-    whole_frame(out, KVP_OP_PEER_HELLO, KVP_FRAME_REPLY, request_id, &msg, NULL, 0);
+    kvp_pb_frame(out, KVP_OP_PEER_HELLO, KVP_FRAME_REPLY, request_id, &msg, NULL, 0);
 }
 
 void
@@ -328,7 +317,7 @@ kvp_peer_reply_encode(kvp_buf_t *out, uint8_t opcode, uint64_t request_id, kvp_e
     msg.err = err;
     msg.detail = (char *)detail;
     msg.n = n;
-    whole_frame(out, opcode, KVP_FRAME_REPLY, request_id, &msg, records, n * record_bytes);
+    kvp_pb_frame(out, opcode, KVP_FRAME_REPLY, request_id, &msg, records, n * record_bytes);
 }
 
 /* A peer's word for an error: of ours, and never one that means something else here. */

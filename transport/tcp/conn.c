@@ -163,15 +163,13 @@ send_reply(kvp_tcp_conn_t *conn, uint64_t request_id, kvp_err_t verdict, const c
 {
     Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
     kvp_buf_t out;
-    size_t at;
     size_t sent = 0;
     bool is_sent = false;
 
     reply.err = verdict;
     reply.detail = (char *)detail;
     kvp_buf_init(&out, 0);
-    kvp_pb_frame_begin(&out, KVP_OP_DATA_HELLO, KVP_FRAME_REPLY, request_id, &reply, &at);
-    kvp_frame_end(&out, at);
+    kvp_pb_frame(&out, KVP_OP_DATA_HELLO, KVP_FRAME_REPLY, request_id, &reply, NULL, 0);
     if (out.err == KVP_OK) {
         struct iovec iov = {.iov_base = out.data, .iov_len = out.len};
         is_sent = kvp_tcp_sock_send(conn->fd, &iov, 1, &sent) == KVP_OK && sent == out.len;

@@ -45,7 +45,6 @@ pack_hello(kvp_tcp_ep_t *ep)
 {
     kvp_tcp_tp_t *tp = tcp_tp(ep->base.tp);
     Kvp__Pb__DataHello hello = KVP__PB__DATA_HELLO__INIT;
-    size_t at;
 
     hello.version = KVP_PROTO_VERSION;
     hello.version_min = KVP_PROTO_VERSION_MIN;
@@ -53,8 +52,7 @@ pack_hello(kvp_tcp_ep_t *ep)
     hello.pool_id.len = sizeof tp->pool_id;
     ep->base.incarnation = tp->is_incarnation_drawn ? kvp_random_u64() : tp->incarnation;
     hello.incarnation = ep->base.incarnation;
-    kvp_pb_frame_begin(&ep->hello, KVP_OP_DATA_HELLO, 0, 0, &hello, &at);
-    kvp_frame_end(&ep->hello, at);
+    kvp_pb_frame(&ep->hello, KVP_OP_DATA_HELLO, 0, 0, &hello, NULL, 0);
     return ep->hello.err;
 }
 
