@@ -76,10 +76,6 @@ kvp_key_is_legal(const void *key, size_t len)
 /* kvp_keys_check: BAD_KEY if a key is invalid. */
 kvp_err_t kvp_keys_check(const kvpool_key_t *keys, size_t n) KVP_MUST_USE;
 
-/* kvp_reply_read reads a Reply with n records of size bytes, borrowed as long as the answer;
- * returns its error, or PROTO. */
-kvp_err_t kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out) KVP_MUST_USE;
-
 /* kvp_link_session describes the session of a link to a core. */
 kvp_op_session_t kvp_link_session(const kvpool_t *pool, const kvp_link_t *link);
 

@@ -29,27 +29,6 @@ kvp_keys_check(const kvpool_key_t *keys, size_t n)
 }
 
 /* ---- answers */
-
-kvp_err_t
-kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out)
-{
-    Kvp__Pb__Reply *msg;
-    kvp_pb_t pb;
-    kvp_rd_t rd;
-    kvp_err_t err;
-    uint32_t told;
-
-    msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, answer);
-    if (msg == NULL) return pb.err;
-    err = kvp_op_peer_err(msg->err);
-    told = msg->n;
-    kvp_pb_free(&pb, msg);
-    if (err != KVP_OK) return err;
-    kvp_rd_init(&rd, answer->tail, answer->tail_len);
-    *records_out = kvp_rd_array(&rd, n, size);
-    return told == n && !rd.is_bad ? KVP_OK : KVP_PROTO;
-}
-
 static kvp_err_t
 read_exists(const kvp_query_t *query, const kvp_frame_t *answer)
 {

@@ -3,6 +3,7 @@
  * and all keys put so far. */
 #include "client/api/pool.h"
 
+#include "client/core/places.h"
 #include "common/waits.h"
 #include "proto/pb.h"
 

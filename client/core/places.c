@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The answer is used in place: only its head is decoded, the records are checked where they lie.
+ * An answer is used in place: only its head is decoded, the records are checked where they lie.
  */
 #include "client/core/places.h"
 
@@ -63,4 +63,24 @@ kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
     err = read_tail(frame, has_lineages, has_tiers, &p);
     if (err == KVP_OK) *places_out = p;
     return err;
+}
+
+kvp_err_t
+kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out)
+{
+    Kvp__Pb__Reply *msg;
+    kvp_pb_t pb;
+    kvp_rd_t rd;
+    kvp_err_t err;
+    uint32_t told;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, answer);
+    if (msg == NULL) return pb.err;
+    err = kvp_op_peer_err(msg->err);
+    told = msg->n;
+    kvp_pb_free(&pb, msg);
+    if (err != KVP_OK) return err;
+    kvp_rd_init(&rd, answer->tail, answer->tail_len);
+    *records_out = kvp_rd_array(&rd, n, size);
+    return told == n && !rd.is_bad ? KVP_OK : KVP_PROTO;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads the master's answer to PutBegin and Get: one object a key, followed by its locations. Pure. */
+ * Reads the master's answers: Places, of PutBegin and Get, with one object a key, followed by its
+ * locations; and Reply, with one record a key. Pure. */
 #ifndef KVP_CLIENT_CORE_PLACES_H
 #define KVP_CLIENT_CORE_PLACES_H
 
@@ -22,5 +23,9 @@ typedef struct {
 /* kvp_places_read checks the answer to a question about n keys: OK, the error with which the master refused it whole,
  * or PROTO. After OK the locations of all objects add up to at most nloc, and no object has an impossible error. */
 kvp_err_t kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out) KVP_MUST_USE;
+
+/* kvp_reply_read reads a Reply with n records of size bytes, borrowed as long as the answer;
+ * returns its error, or PROTO. */
+kvp_err_t kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out) KVP_MUST_USE;
 
 #endif

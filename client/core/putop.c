@@ -499,22 +499,12 @@ commit_item(kvp_putop_t *op, kvp_putop_item_t *it)
 static kvp_err_t
 take_commits(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
 {
-    Kvp__Pb__Reply *head;
-    kvp_pb_t pb;
-    kvp_rd_t rd;
     const int32_t *errs;
-    kvp_err_t err;
-    uint32_t n;
+    const void *records;
+    kvp_err_t err = kvp_reply_read(frame, op->asked_n, sizeof *errs, &records);
 
-    head = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, frame);
-    if (head == NULL) return pb.err;
-    err = kvp_op_peer_err(head->err);
-    n = head->n;
-    kvp_pb_free(&pb, head);
     if (err != KVP_OK) return err;
-    kvp_rd_init(&rd, frame->tail, frame->tail_len);
-    errs = kvp_rd_array(&rd, n, sizeof *errs);
-    if (n != op->asked_n || errs == NULL) return KVP_PROTO;
+    errs = records;
     for (uint32_t i = 0; i < op->n; i++) {
         kvp_putop_item_t *it = &op->items[i];
 
