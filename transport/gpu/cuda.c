@@ -145,24 +145,22 @@ pop_context(void)
 }
 
 /* ---- kinds of memory */
-typedef struct {
-    void *context;
-    unsigned type;
-    int is_managed;
-    int ordinal;
-} pointer_t;
+static const kvp_devmem_t host_memory = {.kind = KVP_MEM_HOST};
 
-/* False: CUDA does not know it, or is not initialized here. */
-static bool
-ask_pointer(uint64_t addr, pointer_t *pointer_out)
+/* Returns the kind, device and context of the memory at one address: HOST if CUDA does not know the
+ * memory, or is not initialized here. */
+static kvp_devmem_t
+look_at(uint64_t addr)
 {
-    pointer_t p = {.ordinal = -1};
+    kvp_devmem_t mem = {.ops = &kvp_device_cuda, .device = -1};
+    unsigned type = 0;
+    int is_managed = 0;
     int attributes[] = {POINTER_CONTEXT, POINTER_MEMORY_TYPE, POINTER_IS_MANAGED, POINTER_DEVICE};
-    void *values[] = {&p.context, &p.type, &p.is_managed, &p.ordinal};
+    void *values[] = {&mem.context, &type, &is_managed, &mem.device};
+    int result = calls.cuPointerGetAttributes(KVP_ARRAY_LEN(attributes), attributes, values, addr);
 
-    if (calls.cuPointerGetAttributes(KVP_ARRAY_LEN(attributes), attributes, values, addr) != SUCCESS) return false;
-    *pointer_out = p;
-    return p.type == MEMORY_TYPE_DEVICE || p.is_managed != 0;
+    mem.kind = is_managed != 0 ? KVP_MEM_MANAGED : KVP_MEM_DEVICE;
+    return result == SUCCESS && (type == MEMORY_TYPE_DEVICE || is_managed != 0) ? mem : host_memory;
 }
 
 static int
@@ -203,39 +201,32 @@ flush_of(int device)
 }
 
 static kvp_err_t
-fill_devmem(const pointer_t *p, kvp_devmem_t *mem)
+fill_devmem(kvp_devmem_t *mem)
 {
-    int device, result = calls.cuDeviceGet(&device, p->ordinal);
+    int device, result = calls.cuDeviceGet(&device, mem->device);
 
     if (result != SUCCESS) return log_failure(result, "finding the device of memory");
-    mem->device = p->ordinal;
     mem->flush = flush_of(device);
     mem->has_dmabuf = calls.cuMemGetHandleForAddressRange != NULL && read_attribute(DEVICE_DMA_BUF, device) != 0;
     mem->has_peer = read_attribute(DEVICE_RDMA_SUPPORTED, device) != 0;
-    mem->context = p->context;
-    return p->context == NULL ? primary_context(device, &mem->context) : KVP_OK;
+    return mem->context == NULL ? primary_context(device, &mem->context) : KVP_OK;
 }
 
 static kvp_err_t
 cuda_look(const void *addr, size_t len, kvp_devmem_t *mem_out)
 {
-    kvp_devmem_t mem = {.kind = KVP_MEM_HOST};
-    pointer_t first = {0}, last = {0};
+    kvp_devmem_t mem, last;
     const char *why;
-    bool is_first, is_last;
     int yes = 1;
     kvp_err_t err;
 
-    *mem_out = mem;
+    *mem_out = host_memory;
     if (cuda_probe(&why) != KVP_OK) return KVP_OK;
-    is_first = ask_pointer((uintptr_t)addr, &first);
-    is_last = ask_pointer((uintptr_t)addr + len - 1, &last);
-    if (is_first != is_last) return KVP_INVALID;
-    if (!is_first) return KVP_OK;
-    if (first.ordinal != last.ordinal || first.is_managed != last.is_managed) return KVP_INVALID;
-    mem.ops = &kvp_device_cuda;
-    mem.kind = first.is_managed != 0 ? KVP_MEM_MANAGED : KVP_MEM_DEVICE;
-    err = fill_devmem(&first, &mem);
+    mem = look_at((uintptr_t)addr);
+    last = look_at((uintptr_t)addr + len - 1);
+    if (mem.kind != last.kind || mem.device != last.device) return KVP_INVALID;
+    if (mem.kind == KVP_MEM_HOST) return KVP_OK;
+    err = fill_devmem(&mem);
     if (err != KVP_OK) return err;
     /* Without this attribute even a synchronous copy by the caller may still be under way when an
      * adapter begins. The attribute is advisory: some kinds of memory refuse it. */
