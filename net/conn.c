@@ -54,7 +54,7 @@ typedef struct {
 typedef enum {
     CONN_OPEN,
     CONN_BROKEN, /* by us, or by an error */
-    CONN_ENDED, /* broken, because the master's side ended it */
+    CONN_ENDED, /* by the master's side */
 } conn_state_t;
 
 struct kvp_conn {

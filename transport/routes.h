@@ -36,8 +36,8 @@ kvp_route_is_due(const kvp_route_t *route, uint64_t now_ns)
 bool kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random);
 void kvp_route_reset(kvp_route_t *route, uint64_t now_ns);
 
-/* kvp_connect_done is for kvp_ep_create: it stores the outcome in the kvp_err_t that arg points to,
- * which is IN_PROGRESS until then. kvp_connect_await returns the outcome, CLOSED once the connection
+/* kvp_connect_done, for kvp_ep_create, stores the outcome in the kvp_err_t at arg, which its owner
+ * has set to IN_PROGRESS. kvp_connect_await returns the outcome, CLOSED once the connection
  * is given up, or IN_PROGRESS at deadline_ns. The endpoint stays the caller's. */
 void kvp_connect_done(void *arg, kvp_err_t err);
 kvp_err_t kvp_connect_await(kvp_ep_t *ep, const kvp_err_t *outcome, const _Atomic bool *is_given_up,

@@ -54,7 +54,7 @@ typedef struct {
 typedef enum {
     KVP_COMMITTED_OK, /* its value stays, and the item is OK */
     KVP_COMMITTED_ALREADY, /* its value stays, and the item is ALREADY */
-    KVP_COMMITTED_REPLACED, /* an upsert: it gets the new value */
+    KVP_COMMITTED_REPLACED, /* an upsert: the new value replaces its value */
 } kvp_committed_t;
 
 typedef struct {

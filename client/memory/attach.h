@@ -36,7 +36,7 @@ typedef struct {
 /* The states of an attachment, which only moves to later ones. */
 typedef enum {
     KVP_PEER_ATTACHED,
-    KVP_PEER_BROKEN, /* every thread that waits there gives up */
+    KVP_PEER_BROKEN, /* waiting threads give up */
     KVP_PEER_FAILED_OVER, /* broken, because another transport reaches the node, and is used from now on */
 } kvp_peer_state_t;
 

@@ -69,7 +69,7 @@ kvp_err_t kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostpor
 void kvp_http_stop(kvp_http_t *http);
 
 /* The request; borrowed until the handler returns. kvp_http_rest is the part of the path below a
- * route that ends in a slash, else "". It is decoded and has no query. A path with a NUL is 404. */
+ * route that ends in a slash, else ""; decoded, without the query. A path with a NUL is 404. */
 const char *kvp_http_rest(const kvp_http_request_t *request);
 const kvp_buf_t *kvp_http_body(const kvp_http_request_t *request);
 

@@ -82,8 +82,8 @@ void kvp_rdma_ep_lose(kvp_rdma_ep_t *ep);
 void kvp_rdma_post(kvp_rdma_ep_t *ep);
 
 /* kvp_rdma_copy_pieces moves the len bytes of a transfer from off on between its pieces and an area,
- * and advances `at`. Bytes that continue the sum are added to it. kvp_rdma_sum_pieces returns the
- * sum of all of a transfer's bytes as they are in memory now. */
+ * and advances `at`. Adds the bytes to the sum if they continue the sum. kvp_rdma_sum_pieces returns
+ * the sum of all of a transfer's bytes as they are in memory now. */
 void kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint64_t off, uint8_t *area, uint32_t len,
                           kvp_rdma_copying_t *sum);
 uint64_t kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer);

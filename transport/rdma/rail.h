@@ -46,7 +46,7 @@ typedef struct {
 /* READs posted without a later fence. */
 typedef enum {
     KVP_RDMA_READS_NONE,
-    KVP_RDMA_READS_LAST, /* only READs that are AFTER_PRIOR themselves */
+    KVP_RDMA_READS_LAST, /* only READs with AFTER_PRIOR */
     KVP_RDMA_READS_PRIOR,
 } kvp_rdma_reads_t;
 
