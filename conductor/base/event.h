@@ -34,8 +34,7 @@ typedef struct {
 
     bool is_standard; /* an event of the standard's envelope: */
     uint64_t event_id;
-    bool has_base; /* depth of the first block */
-    uint32_t base;
+    uint32_t base; /* depth of the first block; KVP_DEPTH_UNKNOWN (conductor/index/index.h) = absent */
     kvp_text_t model, additional_salt, tenant, backend;
     bool has_rank;
     uint32_t dp_rank;

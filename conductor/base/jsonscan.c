@@ -203,7 +203,7 @@ take_char(kvp_jsonscan_t *s, char c)
 }
 
 void
-kvp_jsonscan_init(kvp_jsonscan_t *s, bool (*on)(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event), void *arg)
+kvp_jsonscan_init(kvp_jsonscan_t *s, kvp_jsonscan_fn on, void *arg)
 {
     memset(s, 0, sizeof *s);
     s->on = on;

@@ -15,7 +15,12 @@
 
 typedef enum { KVP_JSON_BEGIN, KVP_JSON_END, KVP_JSON_STRING, KVP_JSON_WORD, KVP_JSON_KEY } kvp_json_event_t;
 
-typedef struct kvp_jsonscan {
+typedef struct kvp_jsonscan kvp_jsonscan_t;
+/* kvp_jsonscan_fn is called for each key and each value, and at the beginning and the end of each
+ * container, with the depth outside of it. Its return value false ends the scan. */
+typedef bool (*kvp_jsonscan_fn)(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event);
+
+struct kvp_jsonscan {
     uint32_t depth; /* open containers around the value */
     char keys[KVP_JSONSCAN_KEYS][KVP_JSONSCAN_KEY_MAX + 1]; /* the current key of each of them; "" in an array */
     char text[KVP_JSONSCAN_TEXT_MAX +
@@ -27,17 +32,14 @@ typedef struct kvp_jsonscan {
          * KVP_JSON_END end alone */
         end;
 
-    bool (*on)(void *arg, const struct kvp_jsonscan *s, kvp_json_event_t event);
+    kvp_jsonscan_fn on;
     void *arg;
     size_t at; /* consumed bytes */
     uint64_t objects; /* a bit for each level: it is an object */
     uint8_t state, mode, hex; /* hex: digits of an escape that are still to come */
-} kvp_jsonscan_t;
+};
 
-/* on(arg, s, event) is called for each key and each value, and at the beginning and the end of each
- * container, with the depth outside of it. Its return value false ends the scan. */
-void kvp_jsonscan_init(kvp_jsonscan_t *s, bool (*on)(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event),
-                       void *arg);
+void kvp_jsonscan_init(kvp_jsonscan_t *s, kvp_jsonscan_fn on, void *arg);
 /* kvp_jsonscan_feed takes the next bytes. False: the text is no JSON with an object outside, it is
  * too deep, or `on` returned false. */
 bool kvp_jsonscan_feed(kvp_jsonscan_t *s, const char *bytes, size_t len);

@@ -177,11 +177,11 @@ static void
 find_standard_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
 {
     spot->is_given = ev->tokens == NULL || ev->has_parent || ev->base > 0;
-    spot->depth = ev->has_base ? ev->base : KVP_DEPTH_UNKNOWN;
-    if (!ev->has_parent || (ev->has_base && ev->tokens == NULL)) return;
+    spot->depth = ev->base;
+    if (!ev->has_parent || (ev->base != KVP_DEPTH_UNKNOWN && ev->tokens == NULL)) return;
     if (find_behind(a, ev, spot)) {
         spot->is_given = ev->tokens == NULL;
-        if (spot->depth == KVP_DEPTH_UNKNOWN && ev->has_base) spot->depth = ev->base;
+        if (spot->depth == KVP_DEPTH_UNKNOWN) spot->depth = ev->base;
         return;
     }
     spot->has_before = true;
@@ -202,7 +202,7 @@ find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
         count_skip(a, KVP_SKIP_salt);
         return false;
     }
-    if (ev->is_standard && !ev->has_base && !ev->has_parent) { /* a pool's event: without a place in a prompt */
+    if (ev->is_standard && ev->base == KVP_DEPTH_UNKNOWN && !ev->has_parent) { /* a pool's event: without a place */
         count_skip(a, KVP_SKIP_malformed);
         return false;
     }

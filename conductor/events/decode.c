@@ -6,6 +6,8 @@
  *   be allocated. So the payload is walked first (is_sound), which costs a tenth of the decoding. */
 #include "conductor/events/decode.h"
 
+#include "conductor/index/index.h"
+
 #include <msgpack.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -390,13 +392,14 @@ read_standard_event(kvp_decoder_t *d, fields_t f, kvp_event_t *ev, kvp_skip_t *w
     ev->kind = is_text(f[F_EVENT_TYPE], "stored") ? KVP_EVENT_STORED : KVP_EVENT_REMOVED;
     if (!read_hashes(d, f[F_SEQ_HASHES], ev) || !read_text(f[F_OBJECT_KEY], &ev->object_key)) return false;
     ev->outside_from = ev->n;
-    ev->has_base = f[F_BASE_BLOCK_IDX] != NULL;
+    ev->base = KVP_DEPTH_UNKNOWN;
     if (f[F_PARENT_HASH] != NULL) {
         ev->has_parent = true;
         if (!read_hash(f[F_PARENT_HASH], &ev->parent)) return false;
     }
-    if (ev->kind == KVP_EVENT_STORED && !ev->has_base && !ev->has_parent && ev->object_key.at == NULL) return false;
-    return read_u32(f[F_BASE_BLOCK_IDX], &ev->base) && ev->base < UINT32_MAX - ev->n &&
+    if (ev->kind == KVP_EVENT_STORED && f[F_BASE_BLOCK_IDX] == NULL && !ev->has_parent && ev->object_key.at == NULL)
+        return false;
+    return read_u32(f[F_BASE_BLOCK_IDX], &ev->base) && (f[F_BASE_BLOCK_IDX] == NULL || ev->base < UINT32_MAX - ev->n) &&
            read_tokens(d, f[F_TOKEN_IDS], ev, why);
 }
 

@@ -22,8 +22,8 @@ typedef struct {
 static void
 ask_replay(kvp_feed_t *f, uint64_t from, uint64_t now_ns)
 {
-    f->is_asking = f->is_first = true;
-    f->is_anew = f->is_doubted = false;
+    f->state = KVP_FEED_ASKED;
+    f->is_doubted = false;
     f->asked_ns = now_ns;
     f->asked_from = from;
     f->stats.replays++;
@@ -65,24 +65,15 @@ is_last(const kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 }
 
 /* ---- messages that arrive during a replay */
+/* Without room the queue has an error, and end_replay asks for all messages again. */
 static void
 enqueue_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
     const queued_t head = {seq, len};
 
-    if (f->has_overflown) return;
-    if (f->queue.len + len + sizeof head > KVP_FEED_QUEUE_MAX) {
-        f->has_overflown = true;
-        kvp_buf_reset(&f->queue);
-        return;
-    }
     kvp_buf_append(&f->queue, &head, sizeof head);
     kvp_buf_append(&f->queue, payload, len);
     (void)kvp_buf_extend(&f->queue, -len % 8);
-    if (f->queue.err != KVP_OK) {
-        f->has_overflown = true;
-        kvp_buf_reset(&f->queue);
-    }
 }
 
 static void take_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
@@ -95,13 +86,13 @@ run_queue(kvp_feed_t *f, uint64_t now_ns)
 {
     kvp_buf_t queue = f->queue;
 
-    kvp_buf_init(&f->queue, 0);
+    kvp_buf_init(&f->queue, KVP_FEED_QUEUE_MAX);
     for (size_t at = 0; at < queue.len;) {
         queued_t head;
 
         memcpy(&head, queue.data + at, sizeof head);
         at += sizeof head;
-        if (f->is_asking)
+        if (f->state != KVP_FEED_LIVE)
             enqueue_message(f, head.seq, queue.data + at, head.len);
         else if (f->has_last && head.seq <= f->last)
             f->stats.duplicates++;
@@ -154,7 +145,7 @@ void
 kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
     f->heard_ns = now_ns;
-    if (f->is_asking)
+    if (f->state != KVP_FEED_LIVE)
         enqueue_message(f, seq, payload, len);
     else
         take_message(f, seq, payload, len, now_ns);
@@ -164,7 +155,7 @@ kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint
 static void
 replayed_first(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
-    f->is_first = false;
+    f->state = KVP_FEED_REPLAYING;
     if (!f->has_last || f->is_partial) {
         if (f->has_last) drop_applied(f);
         f->is_partial = false;
@@ -179,15 +170,21 @@ replayed_first(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
         return;
     }
     f->stats.incarnations++;
-    f->is_anew = true;
+    f->state = KVP_FEED_STALE;
+}
+
+static bool
+is_replaying(const kvp_feed_t *f)
+{
+    return f->state == KVP_FEED_ASKED || f->state == KVP_FEED_REPLAYING;
 }
 
 void
 kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
-    if (!f->is_asking || f->is_anew) return;
+    if (!is_replaying(f)) return;
     f->heard_ns = now_ns;
-    if (f->is_first) {
+    if (f->state == KVP_FEED_ASKED) {
         replayed_first(f, seq, payload, len);
     } else if (seq == f->last + 1) {
         apply_message(f, seq, payload, len);
@@ -204,10 +201,12 @@ kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, 
 void
 kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
-    if (!f->is_asking || f->is_anew) return;
-    if (f->is_first || !f->has_last || f->last != seq - 1) { /* a new attempt: the one before had no result */
+    if (!is_replaying(f)) return;
+    /* Another number begins a new attempt of the publisher: the former attempt had no result. */
+    if (f->state == KVP_FEED_ASKED || !f->has_last || f->last != seq - 1) {
         if (f->has_last) drop_applied(f);
-        f->is_first = f->is_partial = false;
+        f->state = KVP_FEED_REPLAYING;
+        f->is_partial = false;
         f->has_last = true;
         f->last = seq - 1;
         f->last_digest = 0;
@@ -221,11 +220,12 @@ kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, 
 static void
 end_replay(kvp_feed_t *f, uint64_t now_ns)
 {
-    const bool asks_again = f->has_overflown || f->is_doubted; /* messages that arrived meanwhile were dropped */
+    const bool has_lost = f->queue.err != KVP_OK;
 
-    f->is_asking = f->has_overflown = false;
+    f->state = KVP_FEED_LIVE;
     f->sure_ns = now_ns;
-    if (asks_again)
+    if (has_lost) kvp_buf_reset(&f->queue);
+    if (has_lost || f->is_doubted)
         ask_on(f, now_ns);
     else
         run_queue(f, now_ns);
@@ -234,16 +234,16 @@ end_replay(kvp_feed_t *f, uint64_t now_ns)
 void
 kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns)
 {
-    if (!f->is_asking) return;
+    if (f->state == KVP_FEED_LIVE) return;
     f->heard_ns = now_ns;
     /* Even the last message is missing: another process publishes, with fewer messages so far. */
-    if (f->is_first && f->has_last) {
+    if (f->state == KVP_FEED_ASKED && f->has_last) {
         f->stats.incarnations++;
-        f->is_anew = true;
+        f->state = KVP_FEED_STALE;
     }
-    if (f->is_anew) { /* queued messages may be of the former process; others are repeated by the replay */
+    /* Queued messages may be of the former process. The next replay repeats the others. */
+    if (f->state == KVP_FEED_STALE) {
         kvp_buf_reset(&f->queue);
-        f->has_overflown = false;
         drop_applied(f);
         ask_replay(f, 0, now_ns);
         return;
@@ -254,7 +254,7 @@ kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns)
 void
 kvp_feed_digest(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
-    if (f->is_asking || !f->has_last || seq < f->last) return;
+    if (f->state != KVP_FEED_LIVE || !f->has_last || seq < f->last) return;
     if (seq == f->last) {
         f->ops.apply(f->ops.arg, payload, len);
         return;
@@ -271,7 +271,7 @@ kvp_feed_again(kvp_feed_t *f, uint64_t now_ns)
     if (!f->can_replay) return;
     drop_applied(f);
     kvp_buf_reset(&f->queue);
-    f->has_overflown = f->is_partial = false;
+    f->is_partial = false;
     f->tries = 0;
     ask_replay(f, 0, now_ns);
 }
@@ -288,8 +288,7 @@ kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns)
 {
     f->heard_ns = now_ns;
     kvp_buf_reset(&f->queue);
-    f->has_overflown = false;
-    if (f->is_asking)
+    if (f->state != KVP_FEED_LIVE)
         f->is_doubted = true;
     else if (f->can_replay)
         ask_on(f, now_ns);
@@ -298,14 +297,14 @@ kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns)
 void
 kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns)
 {
-    if (f->is_asking && now_ns - f->asked_ns > REPLAY_MAX_NS) {
+    if (f->state != KVP_FEED_LIVE && now_ns - f->asked_ns > REPLAY_MAX_NS) {
         f->stats.failed_replays++;
         drop_applied(f);
         f->is_partial = true;
         f->tries = TRIES_MAX; /* messages from now on are the beginning, until the next attempt in a while */
         f->heard_ns = now_ns;
         end_replay(f, now_ns);
-    } else if (f->can_replay && !f->is_asking && now_ns - f->heard_ns > SILENCE_NS) {
+    } else if (f->can_replay && f->state == KVP_FEED_LIVE && now_ns - f->heard_ns > SILENCE_NS) {
         ask_on(f, now_ns);
     }
 }
@@ -317,7 +316,7 @@ kvp_feed_init(kvp_feed_t *f, const kvp_feed_ops_t *ops, bool can_replay, uint64_
     f->ops = *ops;
     f->can_replay = can_replay;
     f->heard_ns = f->sure_ns = now_ns;
-    kvp_buf_init(&f->queue, 0);
+    kvp_buf_init(&f->queue, KVP_FEED_QUEUE_MAX);
     kvp_buf_init(&f->digest, KVP_FEED_QUEUE_MAX);
     if (can_replay) ask_replay(f, 0, now_ns);
 }

@@ -23,22 +23,27 @@ typedef struct {
     uint64_t applied, gaps, replays, failed_replays, drops, duplicates, incarnations, snapshots;
 } kvp_feed_stats_t;
 
+typedef enum {
+    KVP_FEED_LIVE, /* no replay is under way */
+    KVP_FEED_ASKED, /* a replay is under way, and no message of it has arrived */
+    KVP_FEED_REPLAYING, /* messages of the replay have arrived */
+    KVP_FEED_STALE /* another process publishes now: the next replay has to begin at 0 */
+} kvp_feed_state_t;
+
 typedef struct {
     kvp_feed_ops_t ops;
+    kvp_feed_state_t state;
     bool can_replay;
     bool has_last; /* a message was applied: */
     uint64_t last, last_digest; /* its number, and a hash of its bytes */
     uint64_t heard_ns, sure_ns; /* when anything came; when it was known to be all, last */
     bool is_partial; /* the applied messages do not begin at the publisher's first one */
-    bool is_asking, is_first; /* a replay is under way; nothing of it has come yet */
-    bool is_anew; /* the next replay has to begin at 0, */
-    bool is_doubted; /* or the connection was renewed during the replay, so that another one has to follow */
+    bool is_doubted; /* the connection was renewed during the replay, so another replay has to follow */
     uint64_t asked_ns, asked_from;
     uint32_t tries; /* replays in a row that left a gap */
     kvp_buf_t digest; /* a digest that waits for the message of this number: */
     uint64_t digest_seq;
-    kvp_buf_t queue; /* messages that came meanwhile: number, length, bytes, padded */
-    bool has_overflown;
+    kvp_buf_t queue; /* messages that came meanwhile: number, length, bytes, padded; after an error they are lost */
     kvp_feed_stats_t stats;
 } kvp_feed_t;
 

@@ -75,7 +75,7 @@ on_pool_event(void *arg, const kvp_event_t *event)
     kvp_publisher_t *p = arg;
 
     /* During a replay the repeated events may be newer than a digest. */
-    if (event->kind == KVP_EVENT_DIGEST && p->feed.is_asking) return;
+    if (event->kind == KVP_EVENT_DIGEST && p->feed.state != KVP_FEED_LIVE) return;
     kvp_pools_take(p->registry->pools, &p->source, event);
 }
 
@@ -458,7 +458,7 @@ look_at_ready(kvp_registry_t *r)
     kvp_list_foreach (pos, &r->publishers) {
         const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
 
-        is_ready &= !p->is_early || !p->feed.is_asking || p->feed.stats.failed_replays > 0;
+        is_ready &= !p->is_early || p->feed.state == KVP_FEED_LIVE || p->feed.stats.failed_replays > 0;
     }
     if (is_ready && !r->is_starting) r->is_ready = true;
 }
@@ -467,7 +467,7 @@ look_at_ready(kvp_registry_t *r)
 static void
 ask_digests(kvp_publisher_t *p, uint64_t now_ns)
 {
-    if (!p->reg.is_shared || p->feed.is_asking || p->digests_at == p->feed.stats.applied ||
+    if (!p->reg.is_shared || p->feed.state != KVP_FEED_LIVE || p->digests_at == p->feed.stats.applied ||
         now_ns - p->digests_ns < DIGESTS_NS)
         return;
     p->digests_ns = now_ns;
@@ -522,7 +522,7 @@ on_tick(uv_timer_t *timer)
         look_at_reach(p, p->reach, p->reg.endpoint, kvp_subscription_is_connected(p->sub), now_ns);
         p->lost_ns = p->reach == NULL || kvp_reach_why(p->reach)[0] == '\0' ? 0 : p->lost_ns != 0 ? p->lost_ns : now_ns;
         look_at_reach(p, p->replay_reach, p->reg.replay_endpoint,
-                      !p->feed.is_asking && p->feed.stats.failed_replays == p->replays_lost, now_ns);
+                      p->feed.state == KVP_FEED_LIVE && p->feed.stats.failed_replays == p->replays_lost, now_ns);
         (void)kvp_view_sweep(p->view, SWEEP);
     }
     kvp_pools_sweep(r->pools, SWEEP);

@@ -81,7 +81,7 @@ state_of(const kvp_publisher_t *p)
 {
     if (why_of(p->reach)[0] != '\0') return "unreachable";
     if (why_of(p->replay_reach)[0] != '\0' && kvp_subscription_is_connected(p->sub)) return "live";
-    return p->feed.is_asking ? "replaying" : kvp_subscription_is_connected(p->sub) ? "live" : "connecting";
+    return p->feed.state != KVP_FEED_LIVE ? "replaying" : kvp_subscription_is_connected(p->sub) ? "live" : "connecting";
 }
 
 /* The field `unreachable`: the endpoint and the reason. */

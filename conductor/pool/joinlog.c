@@ -68,6 +68,14 @@ typedef struct {
     bool is_over;
 } pass_t;
 
+/* Every job appends new records to the file. */
+typedef enum {
+    JOB_APPEND, /* does no more */
+    JOB_READ, /* reads a chunk of the file */
+    JOB_BEGIN, /* opens the new file of a rewrite, and reads the first chunk */
+    JOB_REPLACE /* makes the new file the file */
+} job_kind_t;
+
 struct kvp_joinlog {
     char path[4200], temp[4200];
     kvp_disk_t *disk;
@@ -80,10 +88,10 @@ struct kvp_joinlog {
     bool wants_load, is_crowded; /* is_crowded: the rewrite drops unregistered joins */
     /* The job. While is_busy, these fields belong to the disk's thread. */
     bool is_busy;
+    job_kind_t job_kind;
     kvp_disk_job_t job;
     int fd, new_fd;
     kvp_buf_t out, new_out;
-    bool opens, renames, reads; /* opens a new file, or makes it the file, or reads a chunk */
     uint8_t *chunk;
     size_t chunk_len;
 };
@@ -333,8 +341,10 @@ begin_pass(kvp_joinlog_t *log, bool is_rewrite)
     if (r == NULL || (is_rewrite && r->to == NULL)) kvp_panic("out of memory: the file of joins");
     memset(r->spaces, 0xff, sizeof r->spaces);
     log->pass = r;
-    log->opens = is_rewrite;
-    if (is_rewrite) return;
+    if (is_rewrite) {
+        log->job_kind = JOB_BEGIN;
+        return;
+    }
     log->wants_load = false;
     log->ops.begin(log->ops.arg);
 }
@@ -379,17 +389,20 @@ run_job(kvp_disk_job_t *job)
     kvp_joinlog_t *log = kvp_container_of(job, kvp_joinlog_t, job);
 
     if (log->fd < 0) log->fd = open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (log->opens && log->new_fd >= 0) close(log->new_fd);
-    if (log->opens) log->new_fd = open(log->temp, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
-    if (log->fd < 0 || (log->opens && log->new_fd < 0)) return errno;
+    if (log->job_kind == JOB_BEGIN) {
+        if (log->new_fd >= 0) close(log->new_fd);
+        log->new_fd = open(log->temp, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+        if (log->new_fd < 0) return errno;
+    }
+    if (log->fd < 0) return errno;
     if (!write_all(log->fd, &log->out) || !write_all(log->new_fd, &log->new_out)) return errno;
-    if (log->renames) {
+    if (log->job_kind == JOB_REPLACE) {
         if (rename(log->temp, log->path) != 0) return errno;
         close(log->fd);
         log->fd = log->new_fd;
         log->new_fd = -1;
     }
-    if (!log->reads) return 0;
+    if (log->job_kind != JOB_READ && log->job_kind != JOB_BEGIN) return 0;
     const ssize_t n = pread(log->fd, log->chunk, CHUNK, (off_t)log->pass->at);
     log->chunk_len = n < 0 ? 0 : (size_t)n;
     return n < 0 ? errno : 0;
@@ -417,9 +430,8 @@ step_pass(kvp_joinlog_t *log)
     }
     if (log->live != NULL) swap_bufs(&log->out, &log->live->out);
     if (r != NULL && r->to != NULL) swap_bufs(&log->new_out, &r->to->out);
-    log->renames = r != NULL && r->is_over;
-    log->reads = r != NULL && !r->is_over;
-    if (log->renames) { /* new records go to the new file */
+    if (log->job_kind != JOB_BEGIN) log->job_kind = r == NULL ? JOB_APPEND : r->is_over ? JOB_REPLACE : JOB_READ;
+    if (log->job_kind == JOB_REPLACE) { /* new records go to the new file */
         drop_live(log);
         log->live = r->to;
         r->to = NULL;
@@ -432,8 +444,10 @@ static void
 on_done(kvp_disk_job_t *job, int error)
 {
     kvp_joinlog_t *log = kvp_container_of(job, kvp_joinlog_t, job);
+    const job_kind_t kind = log->job_kind;
 
-    log->is_busy = log->opens = false;
+    log->is_busy = false;
+    log->job_kind = JOB_APPEND;
     kvp_buf_reset(&log->out);
     kvp_buf_reset(&log->new_out);
     if (error != 0) { /* the file may end within a record */
@@ -442,8 +456,8 @@ on_done(kvp_disk_job_t *job, int error)
         log->rest_flushes = RETRY_FLUSHES;
         return;
     }
-    if (log->reads) read_chunk(log);
-    if (log->renames) {
+    if (kind == JOB_READ || kind == JOB_BEGIN) read_chunk(log);
+    if (kind == JOB_REPLACE) {
         log->kept_bytes = log->live == NULL ? 0 : log->live->bytes;
         end_pass(log, true);
     }

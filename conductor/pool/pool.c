@@ -310,8 +310,8 @@ take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
     if (ev->object_key.len < strlen(j->prefix) || memcmp(j->prefix, ev->object_key.at, strlen(j->prefix)) != 0)
         return false;
     if (ev->kind == KVP_EVENT_STORED) {
-        block = ev->has_base ? kvp_index_use(j->pools->ix, j->space, ev->hashes[0], ev->base)
-                             : kvp_index_use_behind(j->pools->ix, j->space, ev->hashes[0], ev->parent);
+        block = ev->base != KVP_DEPTH_UNKNOWN ? kvp_index_use(j->pools->ix, j->space, ev->hashes[0], ev->base)
+                                              : kvp_index_use_behind(j->pools->ix, j->space, ev->hashes[0], ev->parent);
         if (block != KVP_BLOCK_NONE) learn_place(j, ev->hashes[0], block, true);
     }
     if (now != was) set_mask(j, medium, key, now);
@@ -354,7 +354,8 @@ take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
         return;
     }
     is_of_connector = kvp_connkey_read(ev->object_key.at, ev->object_key.len, &parts);
-    if (!is_of_connector && (ev->n != 1 || (!ev->has_base && !ev->has_parent)) && ev->kind == KVP_EVENT_STORED) {
+    if (!is_of_connector && ev->kind == KVP_EVENT_STORED &&
+        (ev->n != 1 || (ev->base == KVP_DEPTH_UNKNOWN && !ev->has_parent))) {
         source->skips[KVP_SKIP_key]++;
         return;
     }

@@ -282,9 +282,8 @@ standard_event(rig_t *g, standard_t *m)
                       .hashes = hashes + from,
                       .n = p.n - from,
                       .outside_from = p.n - from,
-                      .has_base = form < 2 || from == 0,
                       .has_parent = form > 0 && from > 0,
-                      .base = form < 2 || from == 0 ? from : 0,
+                      .base = form < 2 || from == 0 ? from : KVP_DEPTH_UNKNOWN,
                       .medium = {"cpu", 3}};
 
     hashes_of(&p, hashes);
@@ -297,7 +296,7 @@ standard_event(rig_t *g, standard_t *m)
     for (uint32_t i = from; i < p.n; i++) {
         m->is_held[place_of(&p, i + 1)] = !is_removal;
         m->is_told[place_of(&p, i + 1)] |= !is_removal;
-        m->is_based[place_of(&p, i + 1)] |= !is_removal && ev.has_base;
+        m->is_based[place_of(&p, i + 1)] |= !is_removal && ev.base != KVP_DEPTH_UNKNOWN;
     }
     kvp_events_apply_one(&g->appliers[0], &ev);
 }
@@ -378,7 +377,6 @@ stream_event(rig_t *g, uint32_t round)
                       .hashes = hashes + from,
                       .n = n,
                       .outside_from = n,
-                      .has_base = true,
                       .base = from,
                       .block_size = is_other ? BLOCK + 1 : BLOCK,
                       .additional_salt = {salt == 0 ? NULL : "s", salt},
@@ -694,7 +692,6 @@ apply_stored(rig_t *g, const char *salt, uint64_t id, uint64_t hash)
                             .additional_salt = {salt, strlen(salt)},
                             .backend = {"b", 1},
                             .medium = {"cpu", 3},
-                            .has_base = true,
                             .hashes = hashes,
                             .n = 1,
                             .outside_from = 1};

@@ -278,8 +278,7 @@ other_source(rig_t *g)
                       .tenant = {"nobody", 6},
                       .object_key = {key, sizeof key - 1},
                       .hashes = &hash,
-                      .n = 1,
-                      .has_base = true};
+                      .n = 1};
 
     if (g->batch.n > 0) deliver(g);
     kvp_pools_drop(g->pools, &g->other);
