@@ -29,7 +29,7 @@ answer_text(kvp_exchange_t *x, uint32_t status, const char *type, const char *te
     kvp_buf_reset(&x->out);
     x->out_at = 0;
     kvp_buf_append(&x->out, text, strlen(text));
-    x->has_ended = x->is_whole = true;
+    x->state = KVP_X_WHOLE;
     x->on_news(x);
 }
 
@@ -264,8 +264,7 @@ take_params(kvp_exchange_t *x)
     size_t len;
 
     kvp_buf_reset(&x->params);
-    x->has_params = x->hands_over;
-    if (!x->hands_over) {
+    if (x->handover == KVP_HANDOVER_NONE) {
         kvp_count(&x->shared->stats.plain);
         return true;
     }
@@ -278,12 +277,13 @@ take_params(kvp_exchange_t *x)
                      s->bootstrap, x->engine, x->transfer);
 
         kvp_buf_append(&x->params, text, (size_t)n + 1);
+        if (x->params.err == KVP_OK) x->handover = KVP_HANDOVER_READY;
         return x->params.err == KVP_OK;
     }
     if (x->told.err != KVP_OK || !kvp_body_read((const char *)x->told.data, x->told.len, &told, &why)) return false;
     params = kvp_body_find(&told, "kv_transfer_params", &len);
-    x->has_params = params != NULL && params[0] == '{';
-    if (!x->has_params) {
+    if (params == NULL || params[0] != '{') {
+        x->handover = KVP_HANDOVER_NONE;
         kvp_count(&x->shared->stats.plain);
         if (!atomic_exchange(&x->shared->is_without_params, true))
             kvp_log_warn("proxy",
@@ -294,6 +294,7 @@ take_params(kvp_exchange_t *x)
     }
     kvp_buf_append(&x->params, params, len);
     kvp_buf_append(&x->params, "", 1);
+    if (x->params.err == KVP_OK) x->handover = KVP_HANDOVER_READY;
     return x->params.err == KVP_OK;
 }
 
@@ -342,7 +343,7 @@ send_prefill(kvp_exchange_t *x)
                  "{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"transfer_id\":\"%s\"}", x->transfer);
     }
     kvp_buf_reset(&x->sent);
-    kvp_copy_for_prefill(&x->fields, x->hands_over ? params : NULL, &x->sent);
+    kvp_copy_for_prefill(&x->fields, x->handover == KVP_HANDOVER_ASKED ? params : NULL, &x->sent);
     x->state = KVP_X_PREFILL;
     start_call(x, s->url, x->path, false, &prefill_ops, x->shared->conf.prefill_ms);
 }
@@ -457,8 +458,7 @@ end_broken(kvp_exchange_t *x, const char *message)
 
     kvp_count(&x->shared->stats.broken);
     if (is_stream(x) && x->length < 0) kvp_buf_append(&x->out, event, (size_t)n);
-    x->has_ended = true;
-    x->is_whole = false;
+    x->state = KVP_X_BROKEN;
     x->on_news(x);
 }
 
@@ -489,7 +489,7 @@ answer_busy(kvp_exchange_t *x)
     swap_bufs(&x->headers, &x->busy.headers);
     swap_bufs(&x->out, &x->busy.body);
     x->length = (int64_t)x->out.len;
-    x->has_ended = x->is_whole = true;
+    x->state = KVP_X_WHOLE;
     kvp_count(&x->shared->stats.refused);
     x->on_news(x);
 }
@@ -504,7 +504,7 @@ on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
     if (why == NULL && x->status != BUSY && x->out.err != KVP_OK) why = "out of memory";
     if (why == NULL && x->status < 500 && x->status != BUSY) {
         end_server(x, KVP_SERVER_DID);
-        x->has_ended = x->is_whole = true;
+        x->state = KVP_X_WHOLE;
         x->on_news(x);
         return;
     }
@@ -512,7 +512,7 @@ on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
         snprintf(x->why, sizeof x->why, "a server answered %u", x->status);
     else
         snprintf(x->why, sizeof x->why, "a server failed: %.200s", why);
-    if (was_delivered && x->has_params) x->again = x->server;
+    if (was_delivered && x->handover == KVP_HANDOVER_READY) x->again = x->server;
     if (why == NULL && x->status == BUSY) keep_busy(x);
     end_server(x, end_of(why, x->status, fate));
     if (x->is_passed) {
@@ -522,11 +522,11 @@ on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
     }
     x->status = 0; /* no byte has gone out: another server may succeed */
     kvp_buf_reset(&x->out);
-    if (was_delivered && x->has_params) {
+    if (was_delivered && x->handover == KVP_HANDOVER_READY) {
         /* The computed cache may be lost with the prefill server, or fetched by this decode server:
          * the next delivery computes the whole prompt. */
         kvp_count(&x->shared->stats.plain);
-        x->has_params = false;
+        x->handover = KVP_HANDOVER_NONE;
     }
     send_again(x);
 }
@@ -537,11 +537,13 @@ static void
 send_answer(kvp_exchange_t *x)
 {
     kvp_buf_reset(&x->sent);
-    if (!x->is_get && x->shared->fleet.servers[x->server].role == KVP_SERVER_DECODE)
-        kvp_copy_for_decode(&x->fields, x->has_params ? (const char *)x->params.data : NULL, &x->sent);
+    if (!kvp_exchange_is_get(x) && x->shared->fleet.servers[x->server].role == KVP_SERVER_DECODE)
+        kvp_copy_for_decode(&x->fields, x->handover == KVP_HANDOVER_READY ? (const char *)x->params.data : NULL,
+                            &x->sent);
     else
         kvp_buf_append(&x->sent, x->body.data, x->body.len);
-    start_call(x, x->shared->fleet.servers[x->server].url, x->path, x->is_get, &answer_ops, x->shared->conf.first_ms);
+    start_call(x, x->shared->fleet.servers[x->server].url, x->path, kvp_exchange_is_get(x), &answer_ops,
+               x->shared->conf.first_ms);
 }
 
 /* ---- the choice of a server */
@@ -561,7 +563,7 @@ send_to(kvp_exchange_t *x)
         answer_error(x, x->why[0] == '\0' ? 503 : 502, text);
     } else if (s == NULL) {
         kvp_count(&x->shared->stats.plain); /* the decode server computes all by itself */
-        x->has_params = false;
+        x->handover = KVP_HANDOVER_NONE;
         go_to_answer(x);
     } else {
         if (s->bootstrap[0] == '\0' || take_rank(x)) {
@@ -647,7 +649,7 @@ send_next(kvp_exchange_t *x)
         ask_router(x);
         return;
     }
-    if (!pick_server(x, role) && x->is_get) (void)pick_server(x, KVP_SERVER_PREFILL);
+    if (!pick_server(x, role) && kvp_exchange_is_get(x)) (void)pick_server(x, KVP_SERVER_PREFILL);
     send_to(x);
 }
 
@@ -655,7 +657,7 @@ send_next(kvp_exchange_t *x)
 static void
 send_again(kvp_exchange_t *x)
 {
-    if (x->is_get || x->deliveries < DELIVERIES_MAX)
+    if (kvp_exchange_is_get(x) || x->deliveries < DELIVERIES_MAX)
         send_next(x);
     else
         send_to(x);
@@ -671,7 +673,6 @@ kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t 
     x->on_news = on_news;
     snprintf(x->path, sizeof x->path, "%s", path);
     x->kind = kind;
-    x->is_get = kind == KVP_PATH_MODELS;
     x->length = -1;
     x->rank = -1;
     x->server = x->again = KVP_SERVER_NONE;
@@ -688,7 +689,7 @@ begin_prefill(kvp_exchange_t *x)
         return;
     }
     x->state = KVP_X_PREFILL;
-    x->hands_over = !kvp_has_several_choices(&x->fields);
+    if (!kvp_has_several_choices(&x->fields)) x->handover = KVP_HANDOVER_ASKED;
 }
 
 void
@@ -699,7 +700,7 @@ kvp_exchange_begin(kvp_exchange_t *x)
     kvp_count(&x->shared->stats.requests);
     if (x->id[0] == '\0') make_id(x->shared, x->id, sizeof x->id);
     x->state = KVP_X_ANSWER;
-    if (!x->is_get) {
+    if (!kvp_exchange_is_get(x)) {
         if (x->body.err != KVP_OK || !kvp_body_read((const char *)x->body.data, x->body.len, &x->fields, &why)) {
             char text[128];
 
@@ -740,7 +741,7 @@ kvp_exchange_cancel(kvp_exchange_t *x)
 void
 kvp_exchange_break(kvp_exchange_t *x)
 {
-    if (x->has_ended) return;
+    if (kvp_exchange_has_ended(x)) return;
     kvp_exchange_cancel(x);
     end_broken(x, "the proxy is being stopped");
 }

@@ -59,13 +59,26 @@ kvp_count(_Atomic uint64_t *n)
     atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
 }
 
-typedef enum { KVP_X_BODY, KVP_X_BOOTSTRAP, KVP_X_PREFILL, KVP_X_ANSWER } kvp_exchange_state_t;
+typedef enum {
+    KVP_X_BODY,
+    KVP_X_BOOTSTRAP,
+    KVP_X_PREFILL,
+    KVP_X_ANSWER,
+    KVP_X_WHOLE, /* the answer has ended, */
+    KVP_X_BROKEN /* or broke off */
+} kvp_exchange_state_t;
+
+/* Of the prompt's cache, from the prefill server to the decode server. */
+typedef enum {
+    KVP_HANDOVER_NONE, /* the decode server computes the prompt */
+    KVP_HANDOVER_ASKED, /* the prefill server is asked to keep the cache */
+    KVP_HANDOVER_READY /* params names the cache */
+} kvp_handover_t;
 
 typedef struct kvp_exchange {
     kvp_proxy_shared_t *shared;
     kvp_upstream_t *up;
     void (*on_news)(struct kvp_exchange *x); /* bytes for the client have come, or the exchange has ended */
-    bool is_get;
     char path[KVP_PATH_MAX + 1];
     kvp_path_kind_t kind;
     kvp_buf_t body;
@@ -83,9 +96,8 @@ typedef struct kvp_exchange {
     uint32_t deliveries; /* in this role */
     uint32_t again; /* server for one more delivery without an alternative; KVP_SERVER_NONE = none */
     kvp_buf_t told; /* what a prefill server, a bootstrap server or the router has answered */
-    bool hands_over; /* the decode server may get the prompt's cache from the prefill server */
-    bool has_params;
-    kvp_buf_t params; /* if has_params: the decode server's kv_transfer_params, ended by a zero */
+    kvp_handover_t handover;
+    kvp_buf_t params; /* the decode server's kv_transfer_params, ended by a zero */
     char engine[KVP_FLEET_ENGINE_MAX + 1], transfer[40]; /* ids, with a bootstrap server that states the first */
     char why[256]; /* of the last failure */
 
@@ -101,8 +113,19 @@ typedef struct kvp_exchange {
         kvp_buf_t headers, body;
     } busy;
     bool is_passed; /* a byte of it has gone to the client */
-    bool has_ended, is_whole;
 } kvp_exchange_t;
+
+static inline bool
+kvp_exchange_is_get(const kvp_exchange_t *x)
+{
+    return x->kind == KVP_PATH_MODELS;
+}
+
+static inline bool
+kvp_exchange_has_ended(const kvp_exchange_t *x)
+{
+    return x->state == KVP_X_WHOLE || x->state == KVP_X_BROKEN;
+}
 
 void kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path,
                        kvp_path_kind_t kind, void (*on_news)(kvp_exchange_t *x));

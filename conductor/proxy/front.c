@@ -48,9 +48,9 @@ typedef struct {
     uint64_t begun_ns;
     kvp_exchange_t x;
     kvp_upload_t place; /* of its body */
-    bool is_suspended, is_gone, is_too_large, is_full;
+    uint32_t refusal; /* the status, if the body is too large (413) or has no place (503); else 0 */
+    bool is_suspended, is_gone;
     bool is_under_way; /* counted as open */
-    bool is_http10;
     bool is_chunked; /* its answer */
     uint64_t cut_ns; /* when its answer broke off; 0 = it has not */
 } request_t;
@@ -89,7 +89,7 @@ on_news(kvp_exchange_t *x)
 {
     request_t *r = kvp_container_of(x, request_t, x);
 
-    if (x->has_ended && !x->is_whole && r->cut_ns == 0) r->cut_ns = kvp_now_ns();
+    if (x->state == KVP_X_BROKEN && r->cut_ns == 0) r->cut_ns = kvp_now_ns();
     resume_request(r);
 }
 
@@ -174,8 +174,8 @@ read_out(void *arg, uint64_t pos, char *bytes, size_t max)
     (void)pos;
     if (n > 0) return (ssize_t)n;
     if (r->is_gone) return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (r->x.has_ended && r->x.is_whole) return MHD_CONTENT_READER_END_OF_STREAM;
-    if (r->x.has_ended && (r->is_chunked || has_taken_all(r))) return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (r->x.state == KVP_X_WHOLE) return MHD_CONTENT_READER_END_OF_STREAM;
+    if (r->x.state == KVP_X_BROKEN && (r->is_chunked || has_taken_all(r))) return MHD_CONTENT_READER_END_WITH_ERROR;
     r->is_suspended = true;
     MHD_suspend_connection(r->conn);
     return 0;
@@ -192,10 +192,10 @@ add_headers(const kvp_exchange_t *x, struct MHD_Response *r)
 }
 
 static enum MHD_Result
-queue_answer(request_t *q)
+queue_answer(request_t *q, bool is_http10)
 {
     kvp_exchange_t *x = &q->x;
-    const bool is_now = x->has_ended && x->is_whole;
+    const bool is_now = x->state == KVP_X_WHOLE;
     /* A complete answer leaves with its head, in one packet. */
     struct MHD_Response *r =
         is_now ? MHD_create_response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_MUST_COPY)
@@ -210,7 +210,7 @@ queue_answer(request_t *q)
     if (ok == MHD_YES) ok = MHD_queue_response(q->conn, x->status, r);
     if (r != NULL) MHD_destroy_response(r);
     x->is_passed = ok == MHD_YES;
-    q->is_chunked = !is_now && x->length < 0 && !q->is_http10;
+    q->is_chunked = !is_now && x->length < 0 && !is_http10;
     if (!is_now && !q->is_chunked) set_reset_at_close(q->conn, true);
     return ok;
 }
@@ -319,7 +319,7 @@ make_request(kvp_front_t *f, struct MHD_Connection *conn, const char *path, kvp_
     kvp_exchange_init(&r->x, f->shared, f->up, path, kind, on_news);
     kvp_buf_init(&r->x.body, BODY_MAX);
     client_of(conn)->request = r;
-    if (!r->x.is_get) kvp_places_enter(&f->shared->places, &r->place, wake_owner);
+    if (!kvp_exchange_is_get(&r->x)) kvp_places_enter(&f->shared->places, &r->place, wake_owner);
     return r;
 }
 
@@ -428,10 +428,12 @@ take_upload(request_t *r, const char *bytes, size_t len)
 {
     kvp_proxy_shared_t *p = r->f->shared;
 
-    if (r->x.body.len + len > BODY_MAX) r->is_too_large = true;
-    if (r->is_too_large || r->is_full) return;
-    r->is_full = !kvp_places_grow(&p->places, &r->place, len);
-    if (!r->is_full) kvp_buf_append(&r->x.body, bytes, len);
+    if (r->x.body.len + len > BODY_MAX) r->refusal = 413;
+    if (r->refusal != 0) return;
+    if (kvp_places_grow(&p->places, &r->place, len))
+        kvp_buf_append(&r->x.body, bytes, len);
+    else
+        r->refusal = 503;
 }
 
 static enum MHD_Result
@@ -448,12 +450,14 @@ on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *
         return MHD_YES;
     }
     if (r->is_gone) return MHD_NO;
-    if (r->is_too_large) return refuse_request(conn, 413, too_large);
-    if (r->is_full) return refuse_request(conn, 503, "the bodies of the requests under way are 512 MiB by now");
-    r->is_http10 = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
+    if (r->refusal != 0)
+        return refuse_request(conn, r->refusal,
+                              r->refusal == 413 ? too_large
+                                                : "the bodies of the requests under way are 512 MiB by now");
     if (r->x.state == KVP_X_BODY && !begin_request(r))
         return refuse_request(conn, 503, "too many requests are under way");
-    if (r->x.out.len > 0 || r->x.has_ended) return queue_answer(r);
+    if (r->x.out.len > 0 || kvp_exchange_has_ended(&r->x))
+        return queue_answer(r, strcmp(version, MHD_HTTP_VERSION_1_0) == 0);
     r->is_suspended = true;
     MHD_suspend_connection(conn);
     return MHD_YES;

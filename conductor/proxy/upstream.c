@@ -60,6 +60,15 @@ typedef struct {
     kvp_call_t *call; /* NULL = ended */
 } lookup_t;
 
+/* How far a call has come, over all its connections. */
+typedef enum {
+    CALL_UNSENT,
+    CALL_SENT, /* a server may have seen it */
+    CALL_HEARD, /* a byte has come, */
+    CALL_HEAD, /* the answer's head, */
+    CALL_BODY /* a byte of its body */
+} progress_t;
+
 struct kvp_call {
     kvp_list_t link; /* upstream->calls */
     kvp_upstream_t *up;
@@ -73,7 +82,8 @@ struct kvp_call {
     kvp_hostport_t at;
     uint64_t begun_ns, heard_ns;
     uint64_t connect_ns, first_ns, idle_ns; /* 0 = any */
-    bool is_once, was_sent, was_heard, has_head, has_bytes, is_paused, is_stale;
+    progress_t progress;
+    bool is_once, is_paused, is_stale;
     const kvp_give_up_ops_t *given_up; /* NULL = has a client; else arg is owned, and so is the body */
     kvp_buf_t owned;
     int failure; /* of libuv's: it ends at the next look; 0 = none */
@@ -132,10 +142,10 @@ static void
 end_call(kvp_call_t *c, const char *why)
 {
     const kvp_call_ops_t ops = c->ops;
-    const kvp_call_fate_t fate = is_local(c->failure) ? KVP_CALL_LOCAL
-                                 : !c->was_sent       ? KVP_CALL_UNSENT
-                                 : c->is_stale        ? KVP_CALL_STALE
-                                                      : KVP_CALL_SENT;
+    const kvp_call_fate_t fate = is_local(c->failure)         ? KVP_CALL_LOCAL
+                                 : c->progress == CALL_UNSENT ? KVP_CALL_UNSENT
+                                 : c->is_stale                ? KVP_CALL_STALE
+                                                              : KVP_CALL_SENT;
     void *arg = c->arg;
     char text[200];
 
@@ -154,7 +164,7 @@ static void
 fail_conn(conn_t *k, const char *why)
 {
     kvp_call_t *c = k->call;
-    const bool is_stale = c != NULL && k->was_used && !c->was_heard;
+    const bool is_stale = c != NULL && k->was_used && c->progress < CALL_HEARD;
 
     close_conn(k);
     if (c == NULL) return;
@@ -183,7 +193,7 @@ on_header(llhttp_t *parser, const char *at, size_t len)
     conn_t *k = parser->data;
 
     k->head_len += (uint32_t)len;
-    if (!k->call->has_head) kvp_buf_append(&k->call->headers, at, len);
+    if (k->call->progress < CALL_HEAD) kvp_buf_append(&k->call->headers, at, len);
     return k->head_len > HEAD_MAX || k->call->headers.err != KVP_OK ? -1 : 0;
 }
 
@@ -204,7 +214,7 @@ on_head(llhttp_t *parser)
 
         return parser->status_code == 101 || has_body ? -1 : 0;
     }
-    c->has_head = true;
+    c->progress = CALL_HEAD;
     c->ops.on_head(c->arg, parser->status_code, kvp_headers_find(&c->headers, "Content-Type"),
                    (parser->flags & F_CONTENT_LENGTH) != 0 ? (int64_t)parser->content_length : -1);
     return 0;
@@ -216,7 +226,7 @@ on_body(llhttp_t *parser, const char *at, size_t len)
     conn_t *k = parser->data;
     kvp_call_t *c = k->call;
 
-    c->has_bytes = true;
+    c->progress = CALL_BODY;
     if (!c->ops.on_bytes(c->arg, at, len)) {
         c->is_paused = true;
         uv_read_stop((uv_stream_t *)&k->tcp);
@@ -297,7 +307,7 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         return;
     }
     k->call->heard_ns = kvp_now_ns();
-    k->call->was_heard |= n > 0;
+    if (n > 0 && k->call->progress < CALL_HEARD) k->call->progress = CALL_HEARD;
     if (k->call->given_up != NULL) {
         end_call(k->call, n > 0 ? NULL : "it closed the connection");
         return;
@@ -308,7 +318,8 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
                    !k->call->is_paused && uv_stream_get_write_queue_size(stream) == 0;
         take_answer(k, may_keep);
     } else if (n == UV_EOF) {
-        fail_conn(k, k->call->has_head ? "it closed the connection within its answer" : "it closed the connection");
+        fail_conn(k, k->call->progress >= CALL_HEAD ? "it closed the connection within its answer"
+                                                    : "it closed the connection");
     } else if (err != HPE_OK) {
         fail_conn(k, llhttp_get_error_reason(&k->parser)[0] != '\0' ? llhttp_get_error_reason(&k->parser)
                                                                     : llhttp_errno_name(err));
@@ -325,7 +336,7 @@ send_call(conn_t *k)
     const unsigned n = c->body_len > 0 ? 2 : 1;
     int sent;
 
-    c->was_sent = true; /* so the server has not failed, though its request is not wanted */
+    c->progress = CALL_SENT; /* so the server has not failed, though its request is not wanted */
     if (c->given_up != NULL) {
         end_call(c, "the connection was made after the client had gone");
         return;
@@ -484,9 +495,9 @@ find_late(const kvp_call_t *c, uint64_t now_ns)
     if (c->failure != 0) return uv_strerror(c->failure);
     if (c->given_up != NULL && c->given_up->is_over(c->arg)) return "the server has answered a check";
     if (c->is_paused) return NULL;
-    if (!c->was_sent && c->connect_ns != 0 && now_ns - c->begun_ns > c->connect_ns)
+    if (c->progress == CALL_UNSENT && c->connect_ns != 0 && now_ns - c->begun_ns > c->connect_ns)
         return "no connection could be made in time";
-    if (!c->has_bytes) /* the head of a stream does not predict the time of its first event */
+    if (c->progress < CALL_BODY) /* the head of a stream does not predict the time of its first event */
         return c->first_ns != 0 && now_ns - c->begun_ns > c->first_ns ? "it did not answer in time" : NULL;
     return c->idle_ns != 0 && now_ns - c->heard_ns > c->idle_ns ? "it fell silent" : NULL;
 }
@@ -617,7 +628,7 @@ on_shutdown(uv_shutdown_t *ending, int status)
 bool
 kvp_call_is_unanswered(const kvp_call_t *c)
 {
-    return !c->was_heard;
+    return c->progress < CALL_HEARD;
 }
 
 void
@@ -627,7 +638,8 @@ kvp_call_give_up(kvp_call_t *c, kvp_buf_t *body, const kvp_give_up_ops_t *ops, v
     c->arg = arg;
     c->owned = *body; /* its bytes may still be under way */
     *body = (kvp_buf_t){0};
-    if (c->was_sent && c->conn != NULL) (void)uv_shutdown(&c->conn->ending, (uv_stream_t *)&c->conn->tcp, on_shutdown);
+    if (c->progress >= CALL_SENT && c->conn != NULL)
+        (void)uv_shutdown(&c->conn->ending, (uv_stream_t *)&c->conn->tcp, on_shutdown);
 }
 
 /* ---- life */
