@@ -143,8 +143,8 @@ tend_for_a_while(kvp_node_dial_t *d, uint32_t term)
 {
     uint64_t until = kvp_masters_are_several(d->masters) ? kvp_now_ns() + TEND_NS : UINT64_MAX;
 
-    if (term != 0 && !d->has_result && kvp_masters_tend(d->masters, term)) {
-        d->is_outdated = true;
+    if (term != 0 && d->state != KVP_DIAL_FOUND && kvp_masters_tend(d->masters, term)) {
+        d->state = KVP_DIAL_OUTDATED;
         kvp_wake(d->wake_fd);
     }
     kvp_cond_wait_until(&d->changed, &d->lock, until);
@@ -163,7 +163,7 @@ dial_main(void *arg)
         kvp_node_was_t was = d->was;
         kvp_node_dialed_t dialed;
 
-        if (!d->is_wanted) {
+        if (d->state != KVP_DIAL_WANTED) {
             tend_for_a_while(d, term);
             continue;
         }
@@ -180,8 +180,7 @@ dial_main(void *arg)
         d->attempts++;
         if (err == KVP_OK) {
             d->result = dialed;
-            d->has_result = true;
-            d->is_wanted = false;
+            d->state = KVP_DIAL_FOUND;
             term = dialed.hello.term;
         }
         kvp_wake(d->wake_fd);
@@ -216,7 +215,7 @@ stop_thread(kvp_node_dial_t *d)
     pthread_cond_signal(&d->changed);
     pthread_mutex_unlock(&d->lock);
     pthread_join(d->thread, NULL);
-    if (d->has_result) kvp_framed_fini(&d->result.conn);
+    if (d->state == KVP_DIAL_FOUND) kvp_framed_fini(&d->result.conn);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     d->has_thread = false;
@@ -236,8 +235,7 @@ void
 kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was)
 {
     pthread_mutex_lock(&d->lock);
-    d->is_wanted = true;
-    d->is_outdated = false;
+    d->state = KVP_DIAL_WANTED;
     d->is_good = is_good;
     d->was = *was;
     pthread_cond_signal(&d->changed);
@@ -258,9 +256,11 @@ kvp_node_dial_take(kvp_node_dial_t *d, kvp_node_dialed_t *dialed_out, kvp_err_t 
     bool has;
 
     pthread_mutex_lock(&d->lock);
-    has = d->has_result;
-    if (has) *dialed_out = d->result;
-    d->has_result = false;
+    has = d->state == KVP_DIAL_FOUND;
+    if (has) {
+        *dialed_out = d->result;
+        d->state = KVP_DIAL_IDLE;
+    }
     *err_out = d->last_err;
     d->last_err = KVP_OK;
     pthread_mutex_unlock(&d->lock);
@@ -273,8 +273,8 @@ kvp_node_dial_is_outdated(kvp_node_dial_t *d)
     bool is_outdated;
 
     pthread_mutex_lock(&d->lock);
-    is_outdated = d->is_outdated;
-    d->is_outdated = false;
+    is_outdated = d->state == KVP_DIAL_OUTDATED;
+    if (is_outdated) d->state = KVP_DIAL_IDLE;
     pthread_mutex_unlock(&d->lock);
     return is_outdated;
 }

@@ -25,6 +25,13 @@ typedef struct {
     kvp_known_pool_t known; /* the pool of its memory; term 0 = it has none */
 } kvp_node_was_t;
 
+typedef enum {
+    KVP_DIAL_IDLE, /* no connection is wanted */
+    KVP_DIAL_WANTED,
+    KVP_DIAL_FOUND, /* result waits for the control thread */
+    KVP_DIAL_OUTDATED /* idle, and another master leads than the last found one */
+} kvp_node_dial_state_t;
+
 typedef struct {
     kvp_names_t *names; /* both made by init */
     kvp_masters_t *masters;
@@ -39,10 +46,8 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     _Atomic bool is_stopping; /* set under lock, which guards the fields below */
-    bool is_wanted;
+    kvp_node_dial_state_t state;
     bool is_good; /* the connection before served its purpose: begin at once */
-    bool has_result;
-    bool is_outdated; /* another master leads than the last found one */
     kvp_node_dialed_t result;
     kvp_err_t last_err; /* of the last attempt */
     char refusal[KVP_NODE_REFUSAL_MAX]; /* why no master of the list is acceptable; empty = one may be */

@@ -67,7 +67,7 @@ lose_link(kvp_node_t *node, const char *why)
     kvp_node_core_link_lost(node->core);
     kvp_node_tiering_link_lost(node);
     if (is_last)
-        node->is_done = true;
+        node->link.is_done = true;
     else
         dial_master(node, was_good);
 }
@@ -500,7 +500,7 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     }
     case KVP_OP_UNMOUNT:
         if (!kvp_node_tiering_on_unmounted(node, frame) && node->link.state == KVP_LINK_UNMOUNTING)
-            node->is_done = true;
+            node->link.is_done = true;
         return true;
     default:
         return true;
@@ -608,7 +608,7 @@ kvp_node_link_unmount(kvp_node_t *node, uint64_t now_ns, uint64_t by_ns)
 
     if (node->link.state == KVP_LINK_UNMOUNTING) return;
     if (node->link.state != KVP_LINK_UP || kvp_node_keep_is_staying(node)) {
-        node->is_done = true;
+        node->link.is_done = true;
         return;
     }
     msg.segment_id = node->link.segment_id;

@@ -300,7 +300,7 @@ kvp_node_loop(void *arg)
     bool is_sweeping = false;
 
     kvp_node_link_begin(node);
-    while (!node->is_done) {
+    while (!node->link.is_done) {
         uint64_t now;
 
         kvp_ignore(kvp_epoll_wait(&node->epoll, is_sweeping ? 0 : timeout_ms(node, stop_by_ns)),

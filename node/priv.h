@@ -80,6 +80,7 @@ typedef struct {
     bool was_told_fresh; /* stated by the Mount without an answer yet */
     bool is_report_whole;
     bool is_report_last; /* that page is */
+    bool is_done; /* no unmount is under way or to be asked: the control thread ends */
     kvp_log_limit_t noise;
     uint64_t mounts;
 } kvp_node_link_t;
@@ -173,7 +174,6 @@ struct kvp_node {
     kvp_gather_t revoke; /* the transports end connections of older terms */
     bool is_revoking;
     kvp_list_t deferred;
-    bool is_done;
     uint64_t turn_ns; /* start of the current turn's handling of arrived bytes */
 
     kvp_node_dial_t dial;

@@ -114,7 +114,7 @@ kvp_node_core_report_begin(kvp_node_core_t *core, uint64_t since)
 {
     kvp_node_report_t *r = &core->report;
 
-    if (!core->has_segment) return KVP_NO_SEGMENT;
+    if (core->segment == KVP_NODE_SEGMENT_NONE) return KVP_NO_SEGMENT;
     core->mounted_term = core->mounted_before; /* nothing is granted before the last page */
     core->is_changed = true;
     r->since = since;

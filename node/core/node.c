@@ -120,7 +120,7 @@ static void
 begin_rise(kvp_node_core_t *core, uint32_t term)
 {
     core->is_changed = true;
-    if (!core->has_segment) { /* nothing was granted */
+    if (core->segment == KVP_NODE_SEGMENT_NONE) { /* nothing was granted */
         core->term = term;
         return;
     }
@@ -135,7 +135,7 @@ begin_rise(kvp_node_core_t *core, uint32_t term)
 void
 kvp_node_old_writers_gone(kvp_node_core_t *core)
 {
-    if (!core->has_segment) {
+    if (core->segment == KVP_NODE_SEGMENT_NONE) {
         kvp_node_extents_proved(core, &core->any);
         return;
     }
@@ -195,7 +195,7 @@ kvp_node_core_set_segment(kvp_node_core_t *core, uint32_t chunk_n, uint32_t slot
     if (swept == NULL) return KVP_NOMEM;
     free(core->swept);
     core->swept = swept;
-    core->has_segment = true;
+    core->segment = KVP_NODE_SEGMENT_UNMOUNTED;
     core->chunk_n = chunk_n;
     core->slots = slots;
     core->last_slots = last_slots;
@@ -206,7 +206,7 @@ void
 kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id)
 {
     core->segment_id = segment_id;
-    core->has_id = true;
+    core->segment = KVP_NODE_SEGMENT_MOUNTED;
     if (core->mounted_term != core->term) core->mounted_before = core->mounted_term;
     core->mounted_term = core->term;
     core->is_changed = true;
@@ -215,7 +215,7 @@ kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id)
 void
 kvp_node_core_drop_segment(kvp_node_core_t *core)
 {
-    core->has_segment = core->has_id = false;
+    core->segment = KVP_NODE_SEGMENT_NONE;
     core->term = kvp_node_core_term(core);
     core->rising = 0;
     core->is_late_due = false;
@@ -259,7 +259,7 @@ kvp_node_core_mounted_term(const kvp_node_core_t *core)
 void
 kvp_node_core_link_lost(kvp_node_core_t *core)
 {
-    core->has_id = false;
+    if (core->segment == KVP_NODE_SEGMENT_MOUNTED) core->segment = KVP_NODE_SEGMENT_UNMOUNTED;
     kvp_node_report_end(core);
 }
 

@@ -66,6 +66,12 @@ typedef struct {
     uint32_t page_n;
 } kvp_node_report_t;
 
+typedef enum {
+    KVP_NODE_SEGMENT_NONE,
+    KVP_NODE_SEGMENT_UNMOUNTED, /* the memory has no id of the connected master */
+    KVP_NODE_SEGMENT_MOUNTED
+} kvp_node_segment_t;
+
 struct kvp_node_core {
     kvp_node_core_conf_t conf;
     uint32_t term; /* obeyed; 0 = none seen */
@@ -77,8 +83,7 @@ struct kvp_node_core {
     uint32_t sweep_chunk, sweep_slot; /* next slot of the sweep */
     uint32_t mounted_term;
     uint32_t mounted_before; /* the mounted term before */
-    bool has_segment;
-    bool has_id;
+    kvp_node_segment_t segment;
     uint32_t segment_id;
     uint32_t chunk_n;
     uint32_t slots;

@@ -229,7 +229,7 @@ kvp_node_core_retire(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, 
     kvp_err_t err = kvp_node_core_see_term(core, term);
 
     if (err != KVP_OK) return err;
-    if (!core->has_segment || !core->has_id || segment_id != core->segment_id) return KVP_NO_SEGMENT;
+    if (core->segment != KVP_NODE_SEGMENT_MOUNTED || segment_id != core->segment_id) return KVP_NO_SEGMENT;
     err = check_slots(core, slots, n);
     if (err != KVP_OK) return err;
     err = reserve_room(core, n);
@@ -289,7 +289,7 @@ kvp_node_core_check(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, c
     kvp_err_t err = kvp_node_core_see_term(core, term);
 
     if (err != KVP_OK) return err;
-    if (!core->has_segment || !core->has_id || segment_id != core->segment_id) return KVP_NO_SEGMENT;
+    if (core->segment != KVP_NODE_SEGMENT_MOUNTED || segment_id != core->segment_id) return KVP_NO_SEGMENT;
     if (n > KVP_BATCH_MAX) return KVP_LIMIT;
     for (uint32_t i = 0; i < n; i++)
         flags[i] = (uint8_t)(is_readable(core, &checks[i]) ? 0 : KVP_RETIRE_DEAD);
