@@ -173,11 +173,12 @@ take_super(kvp_tier_device_file_t *dev, const uint8_t *blocks)
         kvp_log_error("tier", "the file belongs to the node %s dir=%s", found.name, dev->dir);
         return KVP_INVALID;
     }
-    dev->has_super = found.size_bytes == dev->super.size_bytes;
-    if (dev->has_super)
-        dev->super = found;
-    else
+    if (found.size_bytes != dev->super.size_bytes) {
         kvp_log_warn("tier", "the size has changed: all records on the device are given up dir=%s", dev->dir);
+        return KVP_OK;
+    }
+    dev->super_state = KVP_TIER_SUPER_FOUND;
+    dev->super = found;
     return KVP_OK;
 }
 
@@ -324,7 +325,10 @@ kvp_tier_device_write_super(kvp_tier_device_file_t *dev)
     fill_blocks(dev, blocks);
     if (!move_all(dev, blocks, 2 * KVP_TIER_BLOCK, 0, true) || fdatasync(dev->fd) != 0)
         err = log_failure(dev, KVP_SYS, "write to the file");
-    dev->has_super = err == KVP_OK;
+    if (err != KVP_OK)
+        dev->super_state = KVP_TIER_SUPER_NONE;
+    else if (dev->super_state == KVP_TIER_SUPER_NONE)
+        dev->super_state = KVP_TIER_SUPER_FOUND;
     free(blocks);
     return err;
 }

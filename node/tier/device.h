@@ -37,26 +37,39 @@ typedef struct {
     uint64_t version;
 } kvp_tier_orphan_t;
 
+typedef enum {
+    KVP_TIER_DEVICE_USED, /* without a core it is switched off: it is tried again at retry_at_ns */
+    KVP_TIER_DEVICE_FAILING, /* its core is destroyed when no request is under way */
+    KVP_TIER_DEVICE_RETRYING, /* it has no core; the superblock of a new epoch is being written */
+    /* The device hung while it was opened or read. The node uses it again after its next start; the
+     * thread of its job may still be in the kernel, so its memory is never freed. */
+    KVP_TIER_DEVICE_LEFT_OUT
+} kvp_tier_device_state_t;
+
+/* Of the file's superblock. */
+typedef enum {
+    KVP_TIER_SUPER_NONE, /* the file has no fitting superblock */
+    KVP_TIER_SUPER_FOUND, /* it is the source of pool, uuid, identity and epoch */
+    KVP_TIER_SUPER_KNOWN, /* and is of the pool that is used, and of the tier's last generation */
+    KVP_TIER_SUPER_OLD /* known, and the superblock on the device has an earlier generation */
+} kvp_tier_super_state_t;
+
 typedef struct kvp_tier_device_file {
     char dir[KVP_TIER_DIR_MAX]; /* to tell */
     char path[PATH_MAX];
     uint64_t size_bytes;
     int fd;
+    kvp_tier_device_state_t state;
     bool is_apart; /* the descriptor is in a table that no child inherits */
     kvp_tier_geo_t geo;
     kvp_tier_super_t super; /* as it has to be, but for pool, uuid, identity and epoch */
-    bool has_super; /* the file has a fitting superblock, the source of pool, uuid, identity and epoch */
-    bool is_known; /* of the pool that is used, and of the tier's last generation */
-    bool is_super_old; /* the superblock on the device has an earlier generation */
+    kvp_tier_super_state_t super_state;
     uint64_t sweep; /* of the index: up to there no record is in another device's slot; UINT64_MAX: nowhere */
     kvp_tier_stats_t stats; /* counters of its cores */
     kvp_tier_engine_t engine;
     kvp_tier_job_t job;
     kvp_tier_core_t *core; /* NULL: switched off, or not begun */
     _Atomic uint32_t losses; /* number of times it was switched off */
-    /* The device hung while it was opened or read. The node uses it again after its next start; the
-     * thread of its job may still be in the kernel, so its memory is never freed. */
-    bool is_left_out;
     /* The tier's thread's. */
     kvp_tier_stall_t stalls[2]; /* reads, writes */
     uint8_t *probe_blocks; /* two, one for each kind */
@@ -68,14 +81,12 @@ typedef struct kvp_tier_device_file {
     uint32_t readings_n;
     uint64_t readings_bytes;
     bool has_told_error, has_told_damage; /* the log has the first fault of each kind */
-    bool is_failing; /* the core is done with when nothing is under way */
     uint32_t bad_reads; /* one after another */
     uint64_t waits_since_ns; /* something is in the buffer; 0 = nothing */
     uint64_t retry_at_ns; /* it is tried again then; 0 = not */
-    uint64_t failed_at_ns; /* is_failing: since then */
+    uint64_t failed_at_ns; /* it is failing since then */
     uint64_t charged; /* of what the core has appended, for the budget */
     kvp_tier_io_t retry;
-    bool is_retrying;
 } kvp_tier_device_file_t;
 
 /* kvp_tier_device_make: nothing is opened yet. NULL: no memory. */

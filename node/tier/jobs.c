@@ -53,8 +53,8 @@ leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     kvp_log_error("tier",
                   "the device does not answer: the node runs without it, and empties it at a later start dir=%s",
                   dev->dir);
-    dev->is_left_out = true;
-    tier->is_leaked = true;
+    dev->state = KVP_TIER_DEVICE_LEFT_OUT;
+    tier->left_out_n++;
     dev->job.err = KVP_BUSY;
 }
 
@@ -81,7 +81,7 @@ kvp_tier_run_jobs(kvp_tier_t *tier, kvp_err_t (*fn)(kvp_tier_t *tier, kvp_tier_d
     bool is_begun[KVP_TIER_DEVICES_MAX];
 
     for (uint32_t i = 0; i < tier->devices_n; i++) {
-        is_begun[i] = !tier->devices[i]->is_left_out && begin_job(tier, tier->devices[i], fn);
+        is_begun[i] = tier->devices[i]->state != KVP_TIER_DEVICE_LEFT_OUT && begin_job(tier, tier->devices[i], fn);
         if (!is_begun[i]) tier->devices[i]->job.err = KVP_NOMEM;
     }
     for (uint32_t i = 0; i < tier->devices_n; i++)

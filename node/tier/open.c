@@ -32,7 +32,7 @@ kvp_tier_open_devices(kvp_tier_t *tier)
     kvp_tier_run_jobs(tier, open_one);
     for (uint32_t i = 0; i < tier->devices_n; i++) {
         const kvp_tier_device_file_t *dev = tier->devices[i];
-        const bool is_cause = err == KVP_OK && !dev->is_left_out && dev->job.err != KVP_OK;
+        const bool is_cause = err == KVP_OK && dev->state != KVP_TIER_DEVICE_LEFT_OUT && dev->job.err != KVP_OK;
 
         if (is_cause) {
             err = dev->job.err;
@@ -48,8 +48,14 @@ kvp_tier_open_devices(kvp_tier_t *tier)
 static bool
 is_of(const kvp_tier_device_file_t *dev, const uint8_t pool_id[16], const uint8_t uuid[16])
 {
-    return !dev->is_left_out && dev->has_super && memcmp(dev->super.pool_id, pool_id, 16) == 0 &&
-           memcmp(dev->super.uuid, uuid, 16) == 0;
+    return dev->state != KVP_TIER_DEVICE_LEFT_OUT && dev->super_state != KVP_TIER_SUPER_NONE &&
+           memcmp(dev->super.pool_id, pool_id, 16) == 0 && memcmp(dev->super.uuid, uuid, 16) == 0;
+}
+
+static bool
+is_known(const kvp_tier_device_file_t *dev)
+{
+    return dev->super_state == KVP_TIER_SUPER_KNOWN || dev->super_state == KVP_TIER_SUPER_OLD;
 }
 
 /* A file that was copied has the identity of the first. */
@@ -57,7 +63,7 @@ static bool
 is_twice(const kvp_tier_t *tier, uint32_t i)
 {
     for (uint32_t j = 0; j < i; j++)
-        if (tier->devices[j]->is_known && tier->devices[j]->super.identity == tier->devices[i]->super.identity)
+        if (is_known(tier->devices[j]) && tier->devices[j]->super.identity == tier->devices[i]->super.identity)
             return true;
     return false;
 }
@@ -75,16 +81,18 @@ find_known(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16], 
         kvp_tier_device_file_t *dev = tier->devices[i];
         const char *why = NULL;
 
-        dev->is_known = is_of(dev, pool_id, uuid);
-        if (dev->has_super && !dev->is_known)
+        if (dev->super_state == KVP_TIER_SUPER_NONE) continue;
+        dev->super_state = KVP_TIER_SUPER_FOUND;
+        if (dev->state == KVP_TIER_DEVICE_LEFT_OUT) continue;
+        if (!is_of(dev, pool_id, uuid))
             why = "it is another pool's, or another tier's";
-        else if (dev->is_known && dev->super.generation != *generation_out)
+        else if (dev->super.generation != *generation_out)
             why = "the tier was used without the device";
-        else if (dev->is_known && is_twice(tier, i))
+        else if (is_twice(tier, i))
             why = "it is a copy of another device";
-        if (why == NULL || dev->is_left_out) continue;
-        kvp_log_warn("tier", "all records on the device are given up: %s dir=%s", why, dev->dir);
-        dev->is_known = false;
+        else
+            dev->super_state = KVP_TIER_SUPER_KNOWN;
+        if (why != NULL) kvp_log_warn("tier", "all records on the device are given up: %s dir=%s", why, dev->dir);
     }
 }
 
@@ -92,20 +100,20 @@ find_known(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16], 
 static bool
 set_generation(kvp_tier_t *tier, uint64_t last, const uint8_t pool_id[16], const uint8_t uuid[16])
 {
-    uint32_t used_n = 0, known_n = 0, had_n = 0;
+    uint32_t used_n = tier->devices_n - tier->left_out_n, known_n = 0, had_n = 0;
     bool is_changed;
 
     for (uint32_t i = 0; i < tier->devices_n; i++) {
-        used_n += !tier->devices[i]->is_left_out;
-        known_n += tier->devices[i]->is_known;
-        if (tier->devices[i]->is_known) had_n = tier->devices[i]->super.devices;
+        if (!is_known(tier->devices[i])) continue;
+        known_n++;
+        had_n = tier->devices[i]->super.devices;
     }
     is_changed = known_n != used_n || had_n != used_n;
     for (uint32_t i = 0; i < tier->devices_n; i++) {
         kvp_tier_device_file_t *dev = tier->devices[i];
 
-        if (dev->is_left_out) continue;
-        dev->is_super_old = is_changed;
+        if (dev->state == KVP_TIER_DEVICE_LEFT_OUT) continue;
+        if (is_known(dev) && is_changed) dev->super_state = KVP_TIER_SUPER_OLD;
         dev->super.generation = is_changed ? last + 1 : last;
         dev->super.devices = used_n;
         memcpy(dev->super.pool_id, pool_id, 16);
@@ -120,12 +128,12 @@ begin_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     kvp_tier_core_t *core = NULL;
     kvp_err_t err = KVP_OK;
 
-    if (!dev->is_known)
+    if (!is_known(dev))
         err = kvp_tier_device_format(dev);
-    else if (dev->is_super_old)
+    else if (dev->super_state == KVP_TIER_SUPER_OLD)
         err = kvp_tier_device_write_super(dev);
     if (err == KVP_OK) core = kvp_tier_create_core(tier, dev);
-    if (core != NULL && dev->is_known) err = kvp_tier_core_recover(core);
+    if (core != NULL && is_known(dev)) err = kvp_tier_core_recover(core);
     if (err == KVP_OK && core == NULL) err = KVP_NOMEM;
     if (err == KVP_OK) {
         dev->core = core;
@@ -147,7 +155,9 @@ map_slots(kvp_tier_t *tier)
         for (uint32_t i = 0; i < tier->devices_n; i++) {
             uint64_t words[2] = {tier->devices[i]->super.identity, s}, hash = kvp_sum(words, sizeof words);
 
-            if (tier->devices[i]->is_left_out || (tier->owners[s] != KVP_TIER_DEVICES_MAX && hash <= best)) continue;
+            if (tier->devices[i]->state == KVP_TIER_DEVICE_LEFT_OUT ||
+                (tier->owners[s] != KVP_TIER_DEVICES_MAX && hash <= best))
+                continue;
             best = hash;
             tier->owners[s] = (uint8_t)i;
         }
@@ -191,8 +201,8 @@ kvp_tier_begin_devices(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_
 
         dev->charged = 0;
         dev->waits_since_ns = 0;
-        if (dev->is_left_out) continue;
-        dev->sweep = dev->is_known && is_changed ? 0 : UINT64_MAX;
+        if (dev->state == KVP_TIER_DEVICE_LEFT_OUT) continue;
+        dev->sweep = is_known(dev) && is_changed ? 0 : UINT64_MAX;
         if (dev->core != NULL) {
             kvp_log_info("tier", "%lu records found dir=%s", (unsigned long)kvp_tier_core_index(dev->core)->n,
                          dev->dir);

@@ -58,7 +58,7 @@ kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     tell_faults(dev);
     kvp_log_error("tier", "reads or writes fail: the device is switched off, and its records are dropped dir=%s",
                   dev->dir);
-    dev->is_failing = true;
+    dev->state = KVP_TIER_DEVICE_FAILING;
     dev->failed_at_ns = kvp_now_ns();
     kvp_list_foreach (l, &dev->begun) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
@@ -76,8 +76,8 @@ on_retry(kvp_tier_io_t *io)
 
     free(io->buf);
     io->buf = NULL;
-    dev->is_retrying = false;
-    dev->has_super = io->err == KVP_OK;
+    dev->state = KVP_TIER_DEVICE_USED;
+    if (io->err == KVP_OK) dev->super_state = KVP_TIER_SUPER_FOUND;
     dev->retry_at_ns = io->err == KVP_OK ? 0 : kvp_now_ns() + KVP_TIER_RETRY_NS;
 }
 
@@ -91,8 +91,8 @@ retry_device(kvp_tier_device_file_t *dev)
     kvp_tier_device_blocks(dev, blocks);
     dev->retry = (kvp_tier_io_t){
         .done = on_retry, .buf = blocks, .len = 2 * KVP_TIER_BLOCK, .is_write = true, .is_synced = true};
-    dev->is_retrying = true;
-    dev->has_super = false;
+    dev->state = KVP_TIER_DEVICE_RETRYING;
+    dev->super_state = KVP_TIER_SUPER_NONE;
     kvp_tier_device_ops.submit(dev, &dev->retry);
 }
 
@@ -100,21 +100,20 @@ void
 kvp_tier_look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
 {
     tell_faults(dev);
-    if (dev->core != NULL && !dev->is_failing &&
-        (kvp_tier_core_has_failed(dev->core) || dev->bad_reads >= BAD_READS_MAX))
+    if (kvp_tier_is_working(dev) && (kvp_tier_core_has_failed(dev->core) || dev->bad_reads >= BAD_READS_MAX))
         kvp_tier_switch_off(tier, dev);
-    if (dev->is_failing && kvp_tier_core_is_idle(dev->core) &&
+    if (dev->state == KVP_TIER_DEVICE_FAILING && kvp_tier_core_is_idle(dev->core) &&
         (!kvp_tier_is_to_be_told(dev) || now_ns > dev->failed_at_ns + TELL_NS)) {
         kvp_tier_core_destroy(dev->core);
         dev->core = NULL;
-        dev->is_failing = false;
+        dev->state = KVP_TIER_DEVICE_USED;
         dev->bad_reads = 0;
         dev->waits_since_ns = 0;
         dev->charged = 0;
         dev->retry_at_ns = now_ns + KVP_TIER_RETRY_NS;
     }
-    if (dev->core != NULL || dev->is_retrying || dev->is_left_out) return;
-    if (dev->retry_at_ns == 0 && dev->has_super) {
+    if (dev->core != NULL || dev->state != KVP_TIER_DEVICE_USED) return;
+    if (dev->retry_at_ns == 0 && dev->super_state != KVP_TIER_SUPER_NONE) {
         dev->core = kvp_tier_create_core(tier, dev);
         dev->engine.error = 0;
         dev->has_told_error = false;
@@ -128,39 +127,40 @@ kvp_tier_look_after(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_
 void
 kvp_tier_charge(kvp_tier_t *tier, uint64_t now_ns)
 {
-    double a_ns = (double)tier->budget_bytes / DAY_S / (double)KVP_NS_PER_S;
+    kvp_tier_budget_t *b = &tier->budget;
+    double a_ns = (double)b->bytes / DAY_S / (double)KVP_NS_PER_S;
 
-    if (tier->budget_bytes == 0) return;
-    tier->tokens += a_ns * (double)(now_ns - tier->tokens_at_ns);
-    if (tier->tokens > (double)tier->budget_bytes) tier->tokens = (double)tier->budget_bytes;
-    tier->tokens_at_ns = now_ns;
+    if (b->bytes == 0) return;
+    b->tokens += a_ns * (double)(now_ns - b->tokens_at_ns);
+    if (b->tokens > (double)b->bytes) b->tokens = (double)b->bytes;
+    b->tokens_at_ns = now_ns;
     for (uint32_t i = 0; i < tier->devices_n; i++) {
         kvp_tier_device_file_t *dev = tier->devices[i];
 
         if (dev->core == NULL) continue;
-        tier->tokens -= (double)(kvp_tier_core_appended(dev->core) - dev->charged);
+        b->tokens -= (double)(kvp_tier_core_appended(dev->core) - dev->charged);
         dev->charged = kvp_tier_core_appended(dev->core);
     }
 }
 
 static bool
-has_budget(const kvp_tier_t *tier, const kvp_tier_op_t *op)
+has_budget(const kvp_tier_budget_t *b, const kvp_tier_op_t *op)
 {
-    return tier->budget_bytes == 0 || tier->tokens >= (double)kvp_tier_rec_end(op->meta.key_len, op->meta.len);
+    return b->bytes == 0 || b->tokens >= (double)kvp_tier_rec_end(op->meta.key_len, op->meta.len);
 }
 
 /* The budget refills slowly, so writes are refused and accepted in turns: the log has one line an
  * hour at most. */
 static void
-tell_refusal(kvp_tier_t *tier)
+tell_refusal(kvp_tier_budget_t *b)
 {
     uint64_t now_ns = kvp_now_ns();
 
-    if (!tier->is_refusing && (tier->refusal_told_ns == 0 || now_ns - tier->refusal_told_ns >= REFUSAL_TOLD_NS)) {
+    if (!b->is_refusing && (b->refusal_told_ns == 0 || now_ns - b->refusal_told_ns >= REFUSAL_TOLD_NS)) {
         kvp_log_warn("tier", "the write budget of the day is used up; further objects are only counted");
-        tier->refusal_told_ns = now_ns;
+        b->refusal_told_ns = now_ns;
     }
-    tier->is_refusing = true;
+    b->is_refusing = true;
 }
 
 /* ---- WRITE and DROP */
@@ -177,14 +177,14 @@ begin_write(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
 {
     kvp_err_t err;
 
-    if (!has_budget(tier, op)) {
+    if (!has_budget(&tier->budget, op)) {
         op->serial = 0;
         dev->stats.refused_writes++;
-        tell_refusal(tier);
+        tell_refusal(&tier->budget);
         return KVP_LIMIT;
     }
     err = kvp_tier_core_write(dev->core, &op->meta, op->src, ask_still, op, &op->serial);
-    if (err == KVP_OK) tier->is_refusing = false;
+    if (err == KVP_OK) tier->budget.is_refusing = false;
     dev->stats.stale_writes += err == KVP_STALE;
     dev->stats.refused_writes += err == KVP_NO_SPACE;
     return err;
@@ -194,7 +194,7 @@ begin_write(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
 static bool
 may_write(const kvp_tier_device_file_t *dev)
 {
-    return dev->core != NULL && !dev->is_failing && !kvp_tier_is_stalled(dev);
+    return kvp_tier_is_working(dev) && !kvp_tier_is_stalled(dev);
 }
 
 /* False: not now. */
@@ -212,7 +212,7 @@ begin_op(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
         err = op->kind == KVP_TIER_WRITE
                   ? begin_write(tier, dev, op)
                   : kvp_tier_core_drop(dev->core, op->meta.digest, op->meta.version, &op->serial);
-    else if (op->kind == KVP_TIER_DROP && dev->core != NULL && !dev->is_failing)
+    else if (op->kind == KVP_TIER_DROP && kvp_tier_is_working(dev))
         err = KVP_EAGAIN;
     if (err == KVP_EAGAIN) return false;
     op->err = err == KVP_NO_SPACE && op->kind == KVP_TIER_DROP ? KVP_SYS : err;
@@ -284,7 +284,8 @@ on_read(kvp_tier_read_t *read)
 static void
 begin_read(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
 {
-    bool is_off = dev->core == NULL || dev->is_failing, is_stalled = dev->is_left_out || dev->stalls[0].is_stalled;
+    bool is_off = !kvp_tier_is_working(dev);
+    bool is_stalled = dev->state == KVP_TIER_DEVICE_LEFT_OUT || dev->stalls[0].is_stalled;
     kvp_tier_reading_t *r = is_off || is_stalled ? NULL : calloc(1, sizeof *r);
 
     if (r == NULL) {

@@ -43,19 +43,35 @@ typedef struct {
     kvp_tier_op_t *op; /* NULL: answered already */
 } kvp_tier_reading_t;
 
+typedef enum { KVP_TIER_STOPPED, KVP_TIER_RUNNING, KVP_TIER_STOPPING } kvp_tier_run_t;
+
+typedef enum {
+    KVP_TIER_POOL_NONE,
+    KVP_TIER_POOL_NEW, /* the thread does not use it yet */
+    KVP_TIER_POOL_TAKEN
+} kvp_tier_pool_t;
+
+/* The bytes that may be written in a day. */
+typedef struct {
+    uint64_t bytes; /* 0 = any number */
+    double tokens; /* bytes that it allows now */
+    uint64_t tokens_at_ns;
+    bool is_refusing; /* the last write was refused */
+    uint64_t refusal_told_ns; /* 0 = never */
+} kvp_tier_budget_t;
+
 struct kvp_tier {
     kvp_tier_room_t room;
     kvp_tier_device_file_t *devices[KVP_TIER_DEVICES_MAX];
     uint32_t devices_n;
     uint8_t owners[KVP_TIER_SLOTS]; /* of each slot: the number of its device */
     char name[KVP_NAME_MAX + 8]; /* of the node */
-    uint64_t budget_bytes;
     int wake_fd; /* the caller's */
     int own_fd; /* wakes the thread */
     bool is_apart; /* the thread has a table of descriptors of its own */
     pthread_t thread;
-    bool has_thread;
-    bool is_leaked; /* the kernel still writes to its memory: nothing is freed */
+    kvp_tier_run_t run; /* of the thread; changed under lock while there is one */
+    uint32_t left_out_n; /* devices: the kernel may still write to their memory, so nothing is freed */
     _Atomic bool is_ready;
 
     pthread_mutex_t lock;
@@ -65,8 +81,7 @@ struct kvp_tier {
     uint64_t quiesces_asked, quiesces_done;
     kvp_err_t opened; /* EAGAIN: not yet */
     char why[KVP_TIER_WHY_MAX]; /* the reason of a failure */
-    bool is_stopping;
-    bool has_pool, is_pool_new;
+    kvp_tier_pool_t pool;
     uint8_t pool_id[16], uuid[16];
 
     pthread_mutex_t core_lock;
@@ -75,27 +90,31 @@ struct kvp_tier {
 
     /* The thread's. */
     kvp_list_t ended;
-    double tokens; /* bytes that the budget allows now */
-    uint64_t tokens_at_ns;
-    bool is_refusing; /* the last write was refused for the budget */
-    uint64_t refusal_told_ns; /* 0 = never */
+    kvp_tier_budget_t budget;
     bool was_proposed; /* the caller was woken for the proposal */
 };
 
 /* tier.c: makes the eventfd readable. */
 void kvp_tier_wake(int fd);
 
+/* The device is not switched off, nor about to be. */
+static inline bool
+kvp_tier_is_working(const kvp_tier_device_file_t *dev)
+{
+    return dev->core != NULL && dev->state != KVP_TIER_DEVICE_FAILING;
+}
+
 static inline bool
 kvp_tier_is_stalled(const kvp_tier_device_file_t *dev)
 {
-    return dev->is_left_out || dev->stalls[0].is_stalled || dev->stalls[1].is_stalled;
+    return dev->state == KVP_TIER_DEVICE_LEFT_OUT || dev->stalls[0].is_stalled || dev->stalls[1].is_stalled;
 }
 
 /* The device is given up, and the master does not know its objects yet. */
 static inline bool
 kvp_tier_is_to_be_told(const kvp_tier_device_file_t *dev)
 {
-    return dev->core != NULL && dev->is_failing && kvp_tier_core_index(dev->core)->n > 0;
+    return dev->core != NULL && dev->state == KVP_TIER_DEVICE_FAILING && kvp_tier_core_index(dev->core)->n > 0;
 }
 
 /* ops.c. All are called by the thread, with core_lock held or while it is not is_ready.

@@ -43,13 +43,13 @@ drop_orphans(kvp_tier_device_file_t *dev)
 {
     uint64_t serial;
 
-    while (dev->orphans_n > 0 && dev->core != NULL && !dev->is_failing) {
+    while (dev->orphans_n > 0 && kvp_tier_is_working(dev)) {
         const kvp_tier_orphan_t *o = &dev->orphans[dev->orphans_n - 1];
 
         if (kvp_tier_core_drop(dev->core, o->digest, o->version, &serial) == KVP_EAGAIN) return;
         dev->orphans_n--;
     }
-    if (dev->core == NULL || dev->is_failing) dev->orphans_n = 0; /* its records are given up */
+    if (!kvp_tier_is_working(dev)) dev->orphans_n = 0; /* its records are given up */
 }
 
 static void
@@ -107,7 +107,7 @@ watch_kind(kvp_tier_t *tier, kvp_tier_device_file_t *dev, bool is_write, uint64_
         s->probe_at_ns = now_ns;
     }
     if (!s->is_stalled) return;
-    if (is_write && dev->core != NULL && !dev->is_failing)
+    if (is_write && kvp_tier_is_working(dev))
         end_writes(tier, dev);
     else if (!is_write)
         end_reads(tier, dev);
@@ -117,7 +117,7 @@ watch_kind(kvp_tier_t *tier, kvp_tier_device_file_t *dev, bool is_write, uint64_
 uint64_t
 kvp_tier_watch(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
 {
-    if (dev->is_left_out) return UINT64_MAX;
+    if (dev->state == KVP_TIER_DEVICE_LEFT_OUT) return UINT64_MAX;
     watch_kind(tier, dev, false, now_ns);
     watch_kind(tier, dev, true, now_ns);
     if (!kvp_tier_is_stalled(dev)) drop_orphans(dev);

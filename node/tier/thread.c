@@ -51,7 +51,7 @@ let_go(kvp_tier_t *tier, kvp_tier_device_file_t *dev, bool with_drops)
 static bool
 is_busy(const kvp_tier_device_file_t *dev)
 {
-    return dev->is_retrying || dev->stalls[0].is_probing || dev->stalls[1].is_probing ||
+    return dev->state == KVP_TIER_DEVICE_RETRYING || dev->stalls[0].is_probing || dev->stalls[1].is_probing ||
            (dev->core != NULL && !kvp_tier_core_is_idle(dev->core));
 }
 
@@ -68,19 +68,20 @@ leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     }
     kvp_log_warn("tier", "a request of the device does not end, and is not waited for dir=%s", dev->dir);
     dev->core = NULL;
-    dev->is_left_out = tier->is_leaked = true;
+    dev->state = KVP_TIER_DEVICE_LEFT_OUT;
+    tier->left_out_n++;
 }
 
 static void
 finish_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
-    if (dev->is_left_out) return;
+    if (dev->state == KVP_TIER_DEVICE_LEFT_OUT) return;
     if (dev->core != NULL && !kvp_tier_is_stalled(dev)) kvp_tier_core_flush(dev->core);
-    while (is_busy(dev) && !dev->is_left_out) {
+    while (dev->state != KVP_TIER_DEVICE_LEFT_OUT && is_busy(dev)) {
         kvp_tier_engine_wait(&dev->engine, FINISH_MS);
         if (is_busy(dev) && kvp_tier_engine_hangs(&dev->engine, kvp_now_ns())) leave_out(tier, dev);
     }
-    if (dev->core != NULL && !dev->is_failing && kvp_tier_core_has_failed(dev->core)) kvp_tier_switch_off(tier, dev);
+    if (kvp_tier_is_working(dev) && kvp_tier_core_has_failed(dev->core)) kvp_tier_switch_off(tier, dev);
     kvp_tier_end_ops(tier, dev);
 }
 
@@ -104,14 +105,14 @@ wall_ms(void)
 static void
 begin_budget(kvp_tier_t *tier)
 {
-    double each = (double)tier->budget_bytes / tier->devices_n, left = 0;
+    double each = (double)tier->budget.bytes / tier->devices_n, left = 0;
 
     for (uint32_t i = 0; i < tier->devices_n; i++) {
         if (tier->devices[i]->core == NULL) continue;
         kvp_tier_core_set_now(tier->devices[i]->core, wall_ms());
         left += kvp_tier_core_budget_left(tier->devices[i]->core, each);
     }
-    if (left < tier->tokens) tier->tokens = left;
+    if (left < tier->budget.tokens) tier->budget.tokens = left;
 }
 
 /* Destroys the cores of another pool, and recovers those of this one. */
@@ -123,11 +124,13 @@ begin_pool(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
     pthread_mutex_unlock(&tier->core_lock);
     finish_all(tier);
     for (uint32_t i = 0; i < tier->devices_n; i++) {
-        if (tier->devices[i]->is_left_out) continue;
-        kvp_tier_core_destroy(tier->devices[i]->core);
-        tier->devices[i]->core = NULL;
-        tier->devices[i]->is_failing = false;
-        tier->devices[i]->orphans_n = 0;
+        kvp_tier_device_file_t *dev = tier->devices[i];
+
+        if (dev->state == KVP_TIER_DEVICE_LEFT_OUT) continue;
+        kvp_tier_core_destroy(dev->core);
+        dev->core = NULL;
+        dev->state = KVP_TIER_DEVICE_USED;
+        dev->orphans_n = 0;
     }
     kvp_tier_begin_devices(tier, pool_id, uuid);
     begin_budget(tier);
@@ -146,23 +149,22 @@ take_asked(kvp_tier_t *tier)
     uint64_t quiesces;
 
     pthread_mutex_lock(&tier->lock);
+    is_stopping = tier->run == KVP_TIER_STOPPING;
     kvp_list_foreach_safe (l, next, &tier->submitted) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
 
         /* The device is not known before recovery. An operation that does not wait for it is
          * finished below, on any device. */
-        if (!atomic_load(&tier->is_ready) && !tier->is_stopping && op->kind == KVP_TIER_DROP) continue;
-        if (!atomic_load(&tier->is_ready) && !tier->is_stopping && tier->quiesces_asked == tier->quiesces_done)
-            continue;
+        if (!atomic_load(&tier->is_ready) && !is_stopping && op->kind == KVP_TIER_DROP) continue;
+        if (!atomic_load(&tier->is_ready) && !is_stopping && tier->quiesces_asked == tier->quiesces_done) continue;
         kvp_list_del(&op->link);
         op->device = kvp_tier_device_of(tier, op->meta.digest);
         kvp_list_add_tail(op->kind == KVP_TIER_READ ? &tier->devices[op->device]->reads
                                                     : &tier->devices[op->device]->todo,
                           &op->link);
     }
-    is_stopping = tier->is_stopping;
-    is_pool_new = tier->is_pool_new;
-    tier->is_pool_new = false;
+    is_pool_new = tier->pool == KVP_TIER_POOL_NEW;
+    if (is_pool_new) tier->pool = KVP_TIER_POOL_TAKEN;
     quiesces = tier->quiesces_asked;
     memcpy(pool_id, tier->pool_id, 16);
     memcpy(uuid, tier->uuid, 16);
@@ -185,12 +187,15 @@ take_asked(kvp_tier_t *tier)
 static uint64_t
 step_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
 {
-    uint64_t budget = tier->budget_bytes == 0 ? UINT64_MAX : tier->tokens > 0 ? (uint64_t)tier->tokens : 0;
+    uint64_t budget = tier->budget.bytes == 0   ? UINT64_MAX
+                      : tier->budget.tokens > 0 ? (uint64_t)tier->budget.tokens
+                                                : 0;
     uint64_t until = kvp_tier_watch(tier, dev, now_ns);
 
     kvp_tier_look_after(tier, dev, now_ns);
-    if (dev->core == NULL || dev->is_failing)
-        return kvp_min_u64(until, dev->is_retrying || dev->retry_at_ns == 0 ? UINT64_MAX : dev->retry_at_ns);
+    if (!kvp_tier_is_working(dev))
+        return kvp_min_u64(until, dev->state == KVP_TIER_DEVICE_RETRYING || dev->retry_at_ns == 0 ? UINT64_MAX
+                                                                                                  : dev->retry_at_ns);
     if (kvp_tier_is_stalled(dev)) return until;
     kvp_tier_core_set_now(dev->core, wall_ms());
     kvp_tier_core_step(dev->core, budget);
@@ -230,7 +235,7 @@ run_round(kvp_tier_t *tier)
     for (uint32_t i = 0; i < tier->devices_n; i++) {
         kvp_tier_device_file_t *dev = tier->devices[i];
 
-        if (!dev->is_left_out) has_more |= kvp_tier_engine_poll(&dev->engine, KVP_TIER_STEPS) > 0;
+        if (dev->state != KVP_TIER_DEVICE_LEFT_OUT) has_more |= kvp_tier_engine_poll(&dev->engine, KVP_TIER_STEPS) > 0;
         has_more |= kvp_tier_begin_reads(tier, dev);
         has_more |= kvp_tier_begin_ops(tier, dev);
         until = kvp_min_u64(until, step_device(tier, dev, now_ns));
@@ -252,8 +257,9 @@ sleep_until(const kvp_tier_t *tier, uint64_t until_ns)
                                             : (int)((until_ns - now_ns) / KVP_NS_PER_MS + 1);
 
     for (uint32_t i = 0; i < tier->devices_n; i++)
-        fds[1 + i] = (struct pollfd){.fd = tier->devices[i]->is_left_out ? -1 : tier->devices[i]->engine.event_fd,
-                                     .events = POLLIN};
+        fds[1 + i] = (struct pollfd){
+            .fd = tier->devices[i]->state == KVP_TIER_DEVICE_LEFT_OUT ? -1 : tier->devices[i]->engine.event_fd,
+            .events = POLLIN};
     (void)poll(fds, 1 + tier->devices_n, timeout_ms);
     (void)!read(tier->own_fd, &count, sizeof count); /* the cause of the wake is handled next */
 }
@@ -285,6 +291,6 @@ kvp_tier_main(void *arg)
     finish_all(tier);
     hand_back(tier);
     for (uint32_t i = 0; i < tier->devices_n; i++)
-        if (!tier->devices[i]->is_left_out) kvp_tier_device_close(tier->devices[i]);
+        if (tier->devices[i]->state != KVP_TIER_DEVICE_LEFT_OUT) kvp_tier_device_close(tier->devices[i]);
     return NULL;
 }

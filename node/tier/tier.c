@@ -77,9 +77,13 @@ open_all(kvp_tier_t *tier, const kvp_tier_conf_t *conf)
         tier->devices[tier->devices_n] = kvp_tier_device_make(&conf->devices[tier->devices_n], conf->is_apart);
         if (tier->devices[tier->devices_n] == NULL) return KVP_NOMEM;
     }
-    if (err == KVP_OK) err = kvp_thread_start(&tier->thread, "kvp-tier", kvp_tier_main, tier);
-    tier->has_thread = err == KVP_OK;
     if (err != KVP_OK) return err;
+    tier->run = KVP_TIER_RUNNING;
+    err = kvp_thread_start(&tier->thread, "kvp-tier", kvp_tier_main, tier);
+    if (err != KVP_OK) {
+        tier->run = KVP_TIER_STOPPED;
+        return err;
+    }
     pthread_mutex_lock(&tier->lock);
     while (tier->opened == KVP_EAGAIN)
         pthread_cond_wait(&tier->quiesced, &tier->lock);
@@ -97,9 +101,8 @@ kvp_tier_open(const kvp_tier_conf_t *conf, kvp_tier_t **tier_out)
 
     if (tier == NULL) return KVP_NOMEM;
     snprintf(tier->name, sizeof tier->name, "%s", conf->name);
-    tier->budget_bytes = conf->write_budget_bytes;
-    tier->tokens = (double)conf->write_budget_bytes;
-    tier->tokens_at_ns = kvp_now_ns();
+    tier->budget = (kvp_tier_budget_t){
+        .bytes = conf->write_budget_bytes, .tokens = (double)conf->write_budget_bytes, .tokens_at_ns = kvp_now_ns()};
     tier->opened = KVP_EAGAIN;
     tier->wake_fd = conf->wake_fd;
     tier->is_apart = conf->is_apart;
@@ -124,20 +127,22 @@ void
 kvp_tier_use(kvp_tier_t *tier, const uint8_t pool_id[16], uint8_t uuid_out[16])
 {
     pthread_mutex_lock(&tier->lock);
-    if (!tier->has_pool || memcmp(tier->pool_id, pool_id, 16) != 0) {
+    if (tier->pool == KVP_TIER_POOL_NONE || memcmp(tier->pool_id, pool_id, 16) != 0) {
         uint64_t newest = 0;
 
         kvp_random_bytes(tier->uuid, sizeof tier->uuid);
-        for (uint32_t i = 0; i < tier->devices_n && !tier->has_pool; i++) {
+        for (uint32_t i = 0; i < tier->devices_n && tier->pool == KVP_TIER_POOL_NONE; i++) {
             const kvp_tier_device_file_t *dev = tier->devices[i];
 
-            if (dev->is_left_out || !dev->has_super || memcmp(dev->super.pool_id, pool_id, 16) != 0) continue;
+            if (dev->state == KVP_TIER_DEVICE_LEFT_OUT || dev->super_state == KVP_TIER_SUPER_NONE ||
+                memcmp(dev->super.pool_id, pool_id, 16) != 0)
+                continue;
             if (dev->super.generation < newest) continue;
             newest = dev->super.generation;
             memcpy(tier->uuid, dev->super.uuid, 16);
         }
         memcpy(tier->pool_id, pool_id, 16);
-        tier->has_pool = tier->is_pool_new = true;
+        tier->pool = KVP_TIER_POOL_NEW;
     }
     memcpy(uuid_out, tier->uuid, 16);
     pthread_mutex_unlock(&tier->lock);
@@ -153,13 +158,13 @@ kvp_tier_is_ready(kvp_tier_t *tier)
 void
 kvp_tier_stop(kvp_tier_t *tier)
 {
-    if (!tier->has_thread) return;
+    if (tier->run != KVP_TIER_RUNNING) return;
     pthread_mutex_lock(&tier->lock);
-    tier->is_stopping = true;
+    tier->run = KVP_TIER_STOPPING;
     pthread_mutex_unlock(&tier->lock);
     kvp_tier_wake(tier->own_fd);
     pthread_join(tier->thread, NULL);
-    tier->has_thread = false;
+    tier->run = KVP_TIER_STOPPED;
 }
 
 void
@@ -168,7 +173,7 @@ kvp_tier_close(kvp_tier_t *tier)
     if (tier == NULL) return;
     kvp_tier_stop(tier);
     if (tier->own_fd >= 0) close(tier->own_fd);
-    if (tier->is_leaked) return; /* with what the kernel may still write to */
+    if (tier->left_out_n > 0) return; /* with what the kernel may still write to */
     for (uint32_t i = 0; tier->opened == KVP_EAGAIN && i < tier->devices_n; i++)
         kvp_tier_device_close(tier->devices[i]); /* without a thread, which would have closed them */
     kvp_tier_room_fini(&tier->room);
@@ -183,7 +188,7 @@ kvp_tier_quiesce(kvp_tier_t *tier)
 {
     uint64_t mine;
 
-    if (!tier->has_thread) return;
+    if (tier->run != KVP_TIER_RUNNING) return;
     pthread_mutex_lock(&tier->lock);
     mine = ++tier->quiesces_asked;
     kvp_tier_wake(tier->own_fd);
@@ -229,10 +234,10 @@ kvp_tier_propose(kvp_tier_t *tier, kvp_tier_proposal_t *proposal_out)
         if (is_there)
             kvp_tier_core_lost(tier->devices[i]->core, proposal_out);
         else
-            is_there = tier->devices[i]->core != NULL && !tier->devices[i]->is_failing &&
-                       kvp_tier_core_propose(tier->devices[i]->core, proposal_out);
+            is_there =
+                kvp_tier_is_working(tier->devices[i]) && kvp_tier_core_propose(tier->devices[i]->core, proposal_out);
         if (is_there) tier->asked = i;
-        if (is_there) tier->was_lost_asked = tier->devices[i]->is_failing;
+        if (is_there) tier->was_lost_asked = tier->devices[i]->state == KVP_TIER_DEVICE_FAILING;
     }
     pthread_mutex_unlock(&tier->core_lock);
     return is_there;
@@ -273,9 +278,9 @@ kvp_tier_stats(kvp_tier_t *tier, kvp_tier_stats_t *stats_out)
         if (is_ready) add_stats(stats_out, &dev->stats);
         stats_out->io_errors += dev->engine.errors;
         stats_out->stalls += dev->engine.stalls;
-        if (is_ready && dev->core != NULL && !dev->is_failing)
+        if (is_ready && kvp_tier_is_working(dev))
             kvp_tier_core_gauges(dev->core, stats_out);
-        else if (is_ready && !dev->is_left_out && stats_out->devices_failed++ == 0)
+        else if (is_ready && dev->state != KVP_TIER_DEVICE_LEFT_OUT && stats_out->devices_failed++ == 0)
             memcpy(stats_out->failed_dir, dev->dir, sizeof dev->dir);
         if (is_ready && kvp_tier_is_stalled(dev) && stats_out->devices_stalled++ == 0)
             memcpy(stats_out->stalled_dir, dev->dir, sizeof dev->dir);
