@@ -6,6 +6,7 @@
 #include "conductor/index/chain.h"
 #include "conductor/base/numbers.h"
 #include "conductor/page.h"
+#include "conductor/router/asked.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -280,35 +281,10 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
 }
 
 /* ---- questions */
-typedef struct {
-    char model[KVP_NAME_TEXT_MAX + 1], lora[KVP_NAME_TEXT_MAX + 1], tenant[KVP_NAME_TEXT_MAX + 1],
-        instance[KVP_NAME_TEXT_MAX + 1], salt[KVP_NAME_TEXT_MAX + 1];
-    uint32_t block_size;
-} question_t;
-
-static bool
-read_question(json_object *in, question_t *q, char why[160])
-{
-    if (!json_object_is_type(in, json_type_object)) {
-        snprintf(why, 160, "the body is not an object");
-        return false;
-    }
-    return kvp_json_text(in, "model", NULL, q->model, KVP_NAME_TEXT_MAX, why) && kvp_json_lora(in, q->lora, why) &&
-           kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
-           kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) &&
-           kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why) &&
-           kvp_json_salt(in, q->salt, why);
-}
-
-typedef struct {
-    kvp_jsonw_t *w;
-    uint32_t block_size;
-    uint64_t longest; /* blocks, of any instance */
-} writer_t;
-
-/* Of one instance, whose answers stand together: the best of its ranks, on each medium and on any. */
-static void
-write_instance(writer_t *to, const kvp_answer_t *answers, uint32_t n)
+/* Writes the answers of one instance, which stand together: the best of its ranks, on each medium
+ * and on any. Returns the longest match of the instance in blocks. */
+static uint64_t
+write_instance(kvp_jsonw_t *w, uint32_t block_size, const kvp_answer_t *answers, uint32_t n)
 {
     const char *names[KVP_MEDIA_MAX + 3] = {"GPU", "CPU", "DISK"}; /* always in an answer */
     uint64_t best[KVP_ARRAY_LEN(names)] = {0}, longest = 0;
@@ -327,56 +303,55 @@ write_instance(writer_t *to, const kvp_answer_t *answers, uint32_t n)
             best[at] = kvp_max_u64(best[at], answers[i].media[k].run);
         }
     }
-    to->longest = kvp_max_u64(to->longest, longest);
-    kvp_jsonw_open(to->w, answers[0].member->instance, '{');
-    kvp_jsonw_u64(to->w, "longest_matched", longest * to->block_size);
+    kvp_jsonw_open(w, answers[0].member->instance, '{');
+    kvp_jsonw_u64(w, "longest_matched", longest * block_size);
     for (uint32_t i = 0; i < media_n; i++)
-        kvp_jsonw_u64(to->w, names[i], best[i] * to->block_size);
-    kvp_jsonw_open(to->w, "DP", '{');
+        kvp_jsonw_u64(w, names[i], best[i] * block_size);
+    kvp_jsonw_open(w, "DP", '{');
     for (uint32_t i = 0; i < n; i++) {
         char rank[16];
 
         snprintf(rank, sizeof rank, "%u", answers[i].member->rank);
-        kvp_jsonw_u64(to->w, rank, (uint64_t)answers[i].run * to->block_size);
+        kvp_jsonw_u64(w, rank, (uint64_t)answers[i].run * block_size);
     }
-    kvp_jsonw_close(to->w, '}');
-    kvp_jsonw_close(to->w, '}');
+    kvp_jsonw_close(w, '}');
+    kvp_jsonw_close(w, '}');
+    return longest;
 }
 
 static void
-write_answers(void *arg, const kvp_answer_t *answers, uint32_t n)
-{
-    for (uint32_t first = 0, i = 0; first < n; first = i) {
-        while (i < n && strcmp(answers[i].member->instance, answers[first].member->instance) == 0)
-            i++;
-        write_instance(arg, answers + first, i - first);
-    }
-}
-
-static void
-answer_question(kvp_api_t *api, const question_t *q, const uint64_t *hashes, size_t n, kvp_http_response_t *response)
+answer_question(kvp_api_t *api, const kvp_asked_t *q, const uint64_t *hashes, size_t n, kvp_http_response_t *response)
 {
     const kvp_namespace_t space = {
         .model = q->model, .tenant = q->tenant, .salt = q->salt, .lora = q->lora, .block_size = q->block_size};
     kvp_jsonw_t w = kvp_http_json(response, 200);
-    writer_t to = {&w, q->block_size, 0};
+    kvp_epoch_reader_t *reader = kvp_registry_enter(api->registry);
+    uint32_t answers_n = 0;
+    uint64_t longest = 0;
+    const kvp_answer_t *a;
+    const bool is_ok = kvp_registry_match(api->registry, &space, q->instance[0] == '\0' ? NULL : q->instance, hashes, n,
+                                          api->scratch, &a, &answers_n);
 
     kvp_jsonw_open(&w, NULL, '{');
     kvp_jsonw_open(&w, q->tenant, '{');
-    if (!kvp_registry_match(api->registry, &space, q->instance[0] == '\0' ? NULL : q->instance, hashes, n, api->scratch,
-                            write_answers, &to)) {
-        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
-        return;
+    for (uint32_t first = 0, i = 0; is_ok && first < answers_n; first = i) {
+        while (i < answers_n && strcmp(a[i].member->instance, a[first].member->instance) == 0)
+            i++;
+        longest = kvp_max_u64(longest, write_instance(&w, q->block_size, a + first, i - first));
     }
     kvp_jsonw_close(&w, '}');
     kvp_jsonw_close(&w, '}');
-    count_hit(api, n * q->block_size, to.longest * q->block_size);
+    kvp_epoch_leave(reader);
+    if (is_ok)
+        count_hit(api, n * q->block_size, longest * q->block_size);
+    else
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
 }
 
 /* Reads the array into api->numbers, the rest into *q. Returns false after answering an error. */
 static bool
 take_question(kvp_api_t *api, const kvp_http_request_t *request, kvp_http_response_t *response, const char *array,
-              const char *other, uint64_t max, question_t *q)
+              const char *other, uint64_t max, kvp_asked_t *q)
 {
     char why[160];
     bool is_found = false, is_ok;
@@ -400,7 +375,8 @@ take_question(kvp_api_t *api, const kvp_http_request_t *request, kvp_http_respon
     rest = kvp_http_text_json(&api->rest, response);
     if (rest == NULL) return false;
     if (!is_found) snprintf(why, sizeof why, "%s is missing, or not an array", array);
-    is_ok = is_found && read_question(rest, q, why);
+    is_ok = is_found && kvp_asked_read_names(rest, q, why) &&
+            kvp_json_u32(rest, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why);
     json_object_put(rest);
     if (!is_ok) kvp_http_error(response, 400, "%s", why);
     return is_ok;
@@ -410,7 +386,7 @@ static void
 on_query_by_hash(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     kvp_api_t *api = arg;
-    question_t q;
+    kvp_asked_t q;
 
     if (!take_question(api, request, response, "seq_hashes", "block_hash", UINT64_MAX, &q)) return;
     answer_question(api, &q, (const uint64_t *)api->numbers.data, api->numbers.len / sizeof(uint64_t), response);
@@ -423,7 +399,7 @@ on_query(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
     kvp_api_t *api = arg;
     uint64_t *numbers;
     uint32_t *tokens;
-    question_t q;
+    kvp_asked_t q;
     size_t n, blocks;
 
     if (!take_question(api, request, response, "token_ids", NULL, UINT32_MAX, &q)) return;

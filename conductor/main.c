@@ -240,12 +240,6 @@ build_proxy(daemon_t *d, const settings_t *s)
 }
 
 static void
-note_instance(void *arg, const kvp_roster_row_t *m)
-{
-    *(bool *)arg |= m->url[0] != '\0';
-}
-
-static void
 note_left_out(void *arg, const uint64_t *urls, uint32_t n)
 {
     kvp_routes_set_left_out(arg, urls, n);
@@ -255,9 +249,13 @@ note_left_out(void *arg, const uint64_t *urls, uint32_t n)
 static bool
 has_instances(void *arg)
 {
+    kvp_epoch_reader_t *reader = kvp_registry_enter(arg);
+    const kvp_roster_t *roster = kvp_registry_roster(arg);
     bool has_any = false;
 
-    kvp_registry_each(arg, note_instance, &has_any);
+    for (uint32_t i = 0; i < roster->n; i++)
+        has_any |= roster->members[i].url[0] != '\0';
+    kvp_epoch_leave(reader);
     return has_any;
 }
 

@@ -539,31 +539,26 @@ on_tick(uv_timer_t *timer)
 }
 
 /* ---- questions */
-bool
-kvp_registry_match(kvp_registry_t *r, const kvp_namespace_t *space, const char *instance, const uint64_t *hashes,
-                   size_t n, kvp_match_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg)
+kvp_epoch_reader_t *
+kvp_registry_enter(kvp_registry_t *r)
 {
-    kvp_epoch_reader_t *reader = kvp_epoch_enter(&r->epoch);
-    const kvp_question_t q = {
-        space->tenant, space->model, instance, space->block_size, kvp_spaces_find(r->spaces, space), hashes, n};
-    const kvp_answer_t *answers;
-    uint32_t answers_n;
-    bool is_ok = kvp_match(r->ix, atomic_load(&r->roster), &q, scratch, &answers, &answers_n);
-
-    if (is_ok) on_answer(arg, answers, answers_n);
-    kvp_epoch_leave(reader);
-    return is_ok;
+    return kvp_epoch_enter(&r->epoch);
 }
 
-void
-kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_roster_row_t *member), void *arg)
+const kvp_roster_t *
+kvp_registry_roster(const kvp_registry_t *r)
 {
-    kvp_epoch_reader_t *reader = kvp_epoch_enter(&r->epoch);
-    const kvp_roster_t *roster = atomic_load(&r->roster);
+    return atomic_load(&r->roster);
+}
 
-    for (uint32_t i = 0; i < roster->n; i++)
-        fn(arg, &roster->members[i]);
-    kvp_epoch_leave(reader);
+bool
+kvp_registry_match(const kvp_registry_t *r, const kvp_namespace_t *space, const char *instance, const uint64_t *hashes,
+                   size_t n, kvp_match_scratch_t *scratch, const kvp_answer_t **answers_out, uint32_t *n_out)
+{
+    const kvp_question_t q = {
+        space->tenant, space->model, instance, space->block_size, kvp_spaces_find(r->spaces, space), hashes, n};
+
+    return kvp_match(r->ix, atomic_load(&r->roster), &q, scratch, answers_out, n_out);
 }
 
 bool

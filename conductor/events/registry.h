@@ -57,15 +57,15 @@ void kvp_registry_write_view(const kvp_registry_t *r,
                              kvp_jsonw_t *w); /* fields of an object: what each instance holds */
 void kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out);
 
-/* kvp_registry_match, of any thread with a scratch of its own: space's texts and tenant are the
- * question's. on_answer is called inside an epoch. False: no memory. */
-typedef void (*kvp_on_answer_fn)(void *arg, const kvp_answer_t *answers, uint32_t n);
-bool kvp_registry_match(kvp_registry_t *r, const kvp_namespace_t *space, const char *instance, const uint64_t *hashes,
-                        size_t n, kvp_match_scratch_t *scratch, kvp_on_answer_fn on_answer, void *arg) KVP_MUST_USE;
-/* kvp_registry_each, of any thread: calls for each publisher of an engine, by instance and rank, inside an epoch. */
-void kvp_registry_each(kvp_registry_t *r, void (*fn)(void *arg, const kvp_roster_row_t *member), void *arg);
-/* kvp_registry_has_lora, from any thread, in a callback of kvp_registry_each: events named the
- * adapter of the model. */
+/* kvp_registry_enter begins an epoch of any thread, which kvp_epoch_leave ends. The next three
+ * functions are called in an epoch. kvp_registry_roster returns the publishers of engines, by
+ * instance and rank. kvp_registry_match is kvp_match: space's texts and tenant are the question's.
+ * kvp_registry_has_lora: events named the adapter of the model. */
+kvp_epoch_reader_t *kvp_registry_enter(kvp_registry_t *r);
+const kvp_roster_t *kvp_registry_roster(const kvp_registry_t *r);
+bool kvp_registry_match(const kvp_registry_t *r, const kvp_namespace_t *space, const char *instance,
+                        const uint64_t *hashes, size_t n, kvp_match_scratch_t *scratch,
+                        const kvp_answer_t **answers_out, uint32_t *n_out) KVP_MUST_USE;
 bool kvp_registry_has_lora(const kvp_registry_t *r, const char *model, const char *lora);
 uint64_t kvp_registry_hash_seed(const kvp_registry_t *r);
 

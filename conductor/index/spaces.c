@@ -88,12 +88,6 @@ kvp_spaces_serial(const kvp_spaces_t *spaces, uint32_t number)
     return spaces->named[number]->serial;
 }
 
-uint32_t
-kvp_spaces_count(const kvp_spaces_t *spaces)
-{
-    return spaces->n;
-}
-
 /* ---- coming and going */
 void
 kvp_spaces_hold(kvp_spaces_t *spaces, uint32_t number)
@@ -128,7 +122,6 @@ take_out(kvp_spaces_t *spaces, node_t *node)
     atomic_store_explicit(at, atomic_load_explicit(&node->next, memory_order_relaxed), memory_order_release);
     if (node->adapter != KVP_SPACE_NONE) kvp_spaces_release(spaces, node->adapter);
     spaces->named[node->number] = NULL;
-    spaces->n--;
     kvp_epoch_retire(spaces->epoch, free_node, spaces, (uintptr_t)node);
 }
 
@@ -189,7 +182,6 @@ enter_space(kvp_spaces_t *spaces, const kvp_namespace_t *space, uint32_t adapter
     node->adapter = adapter;
     node->serial = ++spaces->serials;
     spaces->named[number] = node;
-    spaces->n++;
     atomic_store_explicit(&node->next, atomic_load_explicit(chain, memory_order_relaxed), memory_order_relaxed);
     atomic_store_explicit(chain, node, memory_order_release);
     return number;

@@ -34,7 +34,6 @@ void kvp_spaces_sweep(kvp_spaces_t *spaces, uint32_t most);
 const kvp_namespace_t *kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t number); /* that is valid */
 uint64_t kvp_spaces_serial(const kvp_spaces_t *spaces,
                            uint32_t number); /* from 1 on; no two namespaces ever have one */
-uint32_t kvp_spaces_count(const kvp_spaces_t *spaces);
 
 /* ---- of any thread, inside an epoch */
 uint32_t kvp_spaces_find(const kvp_spaces_t *spaces,

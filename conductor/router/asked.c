@@ -10,20 +10,23 @@
 #define EXCLUDE_MAX 64u
 
 bool
-kvp_asked_read(json_object *in, kvp_asked_t *q, char why[160])
+kvp_asked_read_names(json_object *in, kvp_asked_t *q, char why[160])
 {
-    bool is_ok;
-
     if (!json_object_is_type(in, json_type_object)) {
         snprintf(why, 160, "the body is not an object");
         return false;
     }
-    is_ok = kvp_json_text(in, "model", NULL, q->model, KVP_NAME_TEXT_MAX, why) && kvp_json_lora(in, q->lora, why) &&
-            kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
-            kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) &&
-            kvp_json_salt(in, q->salt, why) &&
-            kvp_json_text(in, "session_id", "", q->session, KVP_SESSION_NAME_MAX, why) &&
-            kvp_json_text(in, "role", "", q->role, KVP_NAME_TEXT_MAX, why);
+    return kvp_json_text(in, "model", NULL, q->model, KVP_NAME_TEXT_MAX, why) && kvp_json_lora(in, q->lora, why) &&
+           kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
+           kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) && kvp_json_salt(in, q->salt, why);
+}
+
+bool
+kvp_asked_read(json_object *in, kvp_asked_t *q, char why[160])
+{
+    bool is_ok = kvp_asked_read_names(in, q, why) &&
+                 kvp_json_text(in, "session_id", "", q->session, KVP_SESSION_NAME_MAX, why) &&
+                 kvp_json_text(in, "role", "", q->role, KVP_NAME_TEXT_MAX, why);
     if (is_ok && json_object_object_get_ex(in, "block_size", NULL))
         is_ok = kvp_json_u32(in, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why);
     if (!is_ok) return false;

@@ -39,13 +39,9 @@ struct kvp_load {
 };
 
 /* ---- the text */
-static const struct {
-    const char *name;
-    bool is_waiting;
-} gauges[] = {{"vllm:num_requests_running", false},
-              {"vllm:num_requests_waiting", true},
-              {"sglang:num_running_reqs", false},
-              {"sglang:num_queue_reqs", true}};
+/* Of vLLM and SGLang: requests that run at even places, and that wait at odd places. */
+static const char *const gauges[] = {"vllm:num_requests_running", "vllm:num_requests_waiting",
+                                     "sglang:num_running_reqs", "sglang:num_queue_reqs"};
 
 /* The rank of a line's labels, which end at `end`. */
 static uint32_t
@@ -62,28 +58,28 @@ rank_of(const char *labels, const char *end)
 }
 
 uint32_t
-kvp_load_parse(const char *text, kvp_load_of_t loads[KVP_LOAD_RANKS_MAX])
+kvp_load_parse(const char *text, uint32_t running[KVP_LOAD_RANKS_MAX], uint32_t waiting[KVP_LOAD_RANKS_MAX])
 {
     uint32_t n = 0;
 
-    memset(loads, 0, KVP_LOAD_RANKS_MAX * sizeof *loads);
+    memset(running, 0, KVP_LOAD_RANKS_MAX * sizeof *running);
+    memset(waiting, 0, KVP_LOAD_RANKS_MAX * sizeof *waiting);
     for (const char *line = text, *end; *line != '\0'; line = *end == '\0' ? end : end + 1) {
         end = strchrnul(line, '\n');
         for (size_t i = 0; i < KVP_ARRAY_LEN(gauges); i++) {
-            const size_t len = strlen(gauges[i].name);
+            const size_t len = strlen(gauges[i]);
             const char *value;
             double number;
-            uint32_t rank, *to;
+            uint32_t rank;
 
-            if ((size_t)(end - line) <= len || memcmp(line, gauges[i].name, len) != 0) continue;
+            if ((size_t)(end - line) <= len || memcmp(line, gauges[i], len) != 0) continue;
             if (line[len] != '{' && line[len] != ' ') continue;
             value = line[len] == '{' ? memrchr(line, '}', (size_t)(end - line)) : line + len - 1;
             if (value == NULL) continue;
             rank = rank_of(line + len, value + 1);
             number = strtod(value + 1, NULL);
             if (rank >= KVP_LOAD_RANKS_MAX || !(number >= 0 && number < 1e9)) continue;
-            to = gauges[i].is_waiting ? &loads[rank].waiting : &loads[rank].running;
-            *to += (uint32_t)number; /* several models of one server */
+            (i % 2 == 0 ? running : waiting)[rank] += (uint32_t)number; /* several models of one server */
             n = rank + 1 > n ? rank + 1 : n;
         }
     }
@@ -165,14 +161,13 @@ add_call(void *to, const char *url, const char *tag, bool wants_models)
 static void
 take_answer(kvp_load_t *load, call_t *c)
 {
-    kvp_load_of_t loads[KVP_LOAD_RANKS_MAX];
-    uint32_t n;
+    uint32_t running[KVP_LOAD_RANKS_MAX], waiting[KVP_LOAD_RANKS_MAX], n;
 
     kvp_buf_append(&c->text, "", 1);
     if (c->text.err != KVP_OK) return;
-    n = kvp_load_parse((const char *)c->text.data, loads);
+    n = kvp_load_parse((const char *)c->text.data, running, waiting);
     for (uint32_t rank = 0; rank < n; rank++)
-        load->ops.told(load->ops.arg, c->tag, rank, &loads[rank]);
+        load->ops.told(load->ops.arg, c->tag, rank, running[rank], waiting[rank]);
 }
 
 static void

@@ -10,16 +10,12 @@
 #define KVP_LOAD_RANKS_MAX 64u /* of a server, by the label `engine` */
 
 typedef struct {
-    uint32_t running, waiting;
-} kvp_load_of_t;
-
-typedef struct {
     /* The servers to ask: calls add(to, url, tag, wants_models) for each; url is copied. */
     void (*list)(void *arg, void (*add)(void *to, const char *url, const char *tag, bool wants_models), void *to);
     /* Whether a connection to the server of that tag could be made. */
     void (*asked)(void *arg, const char *tag, bool is_there);
-    /* The load of the rank, from the tag's server. */
-    void (*told)(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load);
+    /* The requests of the rank, from the tag's server. */
+    void (*told)(void *arg, const char *tag, uint32_t rank, uint32_t running, uint32_t waiting);
     /* A model in the list of the tag's server. */
     void (*listed)(void *arg, const char *tag, const char *name, kvp_model_kind_t kind);
     void *arg;
@@ -31,7 +27,8 @@ typedef struct kvp_load kvp_load_t;
 kvp_err_t kvp_load_start(const kvp_load_ops_t *ops, kvp_load_t **out) KVP_MUST_USE;
 void kvp_load_stop(kvp_load_t *load); /* waits for a second at most; NULL is legal */
 
-/* kvp_load_parse reads a server's text; returns how many ranks loads_out has. */
-uint32_t kvp_load_parse(const char *text, kvp_load_of_t loads_out[KVP_LOAD_RANKS_MAX]);
+/* kvp_load_parse reads a server's text: the requests of each rank. Returns how many ranks it has. */
+uint32_t kvp_load_parse(const char *text, uint32_t running_out[KVP_LOAD_RANKS_MAX],
+                        uint32_t waiting_out[KVP_LOAD_RANKS_MAX]);
 
 #endif

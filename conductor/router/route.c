@@ -62,52 +62,46 @@ is_left_out(const kvp_routes_t *routes, const kvp_roster_row_t *m)
 /* ---- the model: a request may name an adapter of it, or another name that its servers list */
 typedef enum { NO_MODEL, LORA_OF_EVENTS, LORA_OF_REGISTRATION, LISTED, REGISTERED } known_t;
 
-typedef struct {
-    kvp_routes_t *routes;
-    const kvp_asked_t *q;
-    known_t known; /* the best of what was found, and where: */
-    char model[KVP_NAME_TEXT_MAX + 1];
-    bool is_adapter;
-} naming_t;
-
-static void
-note_name(void *arg, const kvp_roster_row_t *m)
+/* How the instance knows the name of the request's model. */
+static known_t
+known_as(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_t *m, kvp_model_kind_t *kind_out)
 {
-    naming_t *n = arg;
-    const char *name = n->q->model;
-    kvp_model_kind_t kind = KVP_MODEL_NONE;
-    known_t known = NO_MODEL;
-
-    if (n->known == REGISTERED || !kvp_asked_may_serve(n->q, m) || strcmp(m->tenant, n->q->tenant) != 0) return;
-    if (strcmp(m->model, name) == 0) {
-        known = REGISTERED;
-    } else if ((kind = kvp_models_kind(&n->routes->models, m->instance, name, kvp_boot_ns() / KVP_NS_PER_MS)) !=
-               KVP_MODEL_NONE) {
-        known = LISTED;
-    } else if (m->lora[0] != '\0' && strcmp(m->lora, name) == 0) {
-        known = LORA_OF_REGISTRATION;
-    } else if (kvp_registry_has_lora(n->routes->registry, m->model, name)) {
-        known = LORA_OF_EVENTS;
-    }
-    if (known <= n->known) return;
-    n->known = known;
-    n->is_adapter = known != LISTED || kind == KVP_MODEL_ADAPTER;
-    snprintf(n->model, sizeof n->model, "%s", m->model);
+    *kind_out = KVP_MODEL_ADAPTER;
+    if (!kvp_asked_may_serve(q, m) || strcmp(m->tenant, q->tenant) != 0) return NO_MODEL;
+    if (strcmp(m->model, q->model) == 0) return REGISTERED;
+    *kind_out = kvp_models_kind(&routes->models, m->instance, q->model, kvp_boot_ns() / KVP_NS_PER_MS);
+    if (*kind_out != KVP_MODEL_NONE) return LISTED;
+    *kind_out = KVP_MODEL_ADAPTER;
+    if (m->lora[0] != '\0' && strcmp(m->lora, q->model) == 0) return LORA_OF_REGISTRATION;
+    return kvp_registry_has_lora(routes->registry, m->model, q->model) ? LORA_OF_EVENTS : NO_MODEL;
 }
 
 /* Puts the model that instances are registered with in place of the name in the request, and the adapter with it. */
 static void
 find_model(kvp_routes_t *routes, kvp_asked_t *q)
 {
-    naming_t n = {.routes = routes, .q = q};
+    char model[KVP_NAME_TEXT_MAX + 1] = "";
+    known_t best = NO_MODEL;
+    bool is_adapter = false;
 
     pthread_mutex_lock(&routes->mutex);
-    kvp_registry_each(routes->registry, note_name, &n);
+    kvp_epoch_reader_t *reader = kvp_registry_enter(routes->registry);
+    const kvp_roster_t *roster = kvp_registry_roster(routes->registry);
+    for (uint32_t i = 0; i < roster->n && best != REGISTERED; i++) {
+        kvp_model_kind_t kind;
+        const known_t known = known_as(routes, q, &roster->members[i], &kind);
+
+        if (known <= best) continue;
+        best = known;
+        is_adapter = kind == KVP_MODEL_ADAPTER;
+        snprintf(model, sizeof model, "%s", roster->members[i].model);
+    }
+    kvp_epoch_leave(reader);
     pthread_mutex_unlock(&routes->mutex);
-    if (n.known == NO_MODEL || n.known == REGISTERED) return;
-    if (n.known == LISTED) strcpy(q->listed, q->model);
-    if (n.is_adapter && q->lora[0] == '\0') strcpy(q->lora, q->model);
-    strcpy(q->model, n.model);
+    if (best == NO_MODEL || best == REGISTERED) return;
+    if (best == LISTED) strcpy(q->listed, q->model);
+    if (is_adapter && q->lora[0] == '\0') strcpy(q->lora, q->model);
+    strcpy(q->model, model);
 }
 
 /* Of the routes' mutex. */
@@ -118,14 +112,19 @@ lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_
            kvp_models_kind(&routes->models, m->instance, q->listed, kvp_boot_ns() / KVP_NS_PER_MS) != KVP_MODEL_NONE;
 }
 
-/* Takes the block size of an instance that may serve the request. 0 = none. */
-static void
-note_block_size(void *arg, const kvp_roster_row_t *m)
+/* Returns the block size of an instance that may serve the request. 0 = none. */
+static uint32_t
+find_block_size(const kvp_routes_t *routes, const kvp_asked_t *q)
 {
-    kvp_asked_t *q = arg;
+    kvp_epoch_reader_t *reader = kvp_registry_enter(routes->registry);
+    const kvp_roster_t *roster = kvp_registry_roster(routes->registry);
+    uint32_t found = 0;
 
-    if (q->block_size == 0 && strcmp(m->model, q->model) == 0 && kvp_asked_may_serve(q, m))
-        q->block_size = m->block_size;
+    for (uint32_t i = 0; i < roster->n && found == 0; i++)
+        if (strcmp(roster->members[i].model, q->model) == 0 && kvp_asked_may_serve(q, &roster->members[i]))
+            found = roster->members[i].block_size;
+    kvp_epoch_leave(reader);
+    return found;
 }
 
 /* ---- tokens */
@@ -141,7 +140,7 @@ typedef struct {
 static void
 free_waiting(waiting_t *w)
 {
-    kvp_buf_fini(&w->ask.out.hashes);
+    kvp_buf_fini(&w->ask.hashes);
     json_object_put(w->body);
     json_object_put(w->in);
     free(w);
@@ -153,21 +152,21 @@ on_tokenized(kvp_tokens_ask_t *ask)
     kvp_http_unpark(kvp_container_of(ask, waiting_t, ask)->request);
 }
 
-typedef struct {
-    const kvp_routes_t *routes;
-    const kvp_asked_t *q;
-    kvp_tokenizers_t *servers;
-} offering_t;
-
 static void
-offer_server(void *arg, const kvp_roster_row_t *m)
+offer_servers(kvp_routes_t *routes, const kvp_asked_t *q, kvp_tokens_ask_t *ask)
 {
-    const offering_t *o = arg;
+    pthread_mutex_lock(&routes->mutex);
+    kvp_epoch_reader_t *reader = kvp_registry_enter(routes->registry);
+    const kvp_roster_t *roster = kvp_registry_roster(routes->registry);
+    for (uint32_t i = 0; i < roster->n; i++) {
+        const kvp_roster_row_t *m = &roster->members[i];
 
-    if (m->url[0] == '\0' || strcmp(m->model, o->q->model) != 0 || !kvp_asked_may_serve(o->q, m) ||
-        !lists_it(o->routes, o->q, m) || is_left_out(o->routes, m))
-        return;
-    kvp_tokens_offer(o->routes->tokens, o->servers, m->url);
+        if (m->url[0] != '\0' && strcmp(m->model, q->model) == 0 && kvp_asked_may_serve(q, m) &&
+            lists_it(routes, q, m) && !is_left_out(routes, m))
+            kvp_tokens_offer(routes->tokens, ask, m->url);
+    }
+    kvp_epoch_leave(reader);
+    pthread_mutex_unlock(&routes->mutex);
 }
 
 /* Makes the question for a server's tokens; NULL: *why has the reason. */
@@ -214,10 +213,8 @@ ask_for_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_obj
     w->ask.block_size = q->block_size;
     w->ask.seed = kvp_registry_hash_seed(routes->registry);
     w->ask.done = on_tokenized;
-    pthread_mutex_lock(&routes->mutex);
-    kvp_registry_each(routes->registry, offer_server, &(offering_t){routes, q, &w->ask.servers});
-    pthread_mutex_unlock(&routes->mutex);
-    if (w->ask.servers.urls[0][0] == '\0') {
+    offer_servers(routes, q, &w->ask);
+    if (w->ask.urls[0][0] == '\0') {
         snprintf(why, 160, "no instance of the model has a url that could tokenize, or has done so lately");
         free(w);
         return false;
@@ -253,7 +250,6 @@ typedef struct {
     const kvp_namespace_t *space;
     const char *unknown; /* why tokens are not known; NULL = they are */
     kvp_http_response_t *response;
-    bool has_answered;
 } choosing_t;
 
 static uint32_t
@@ -331,10 +327,10 @@ write_choice(const choosing_t *ch, const kvp_choice_t *r, const kvp_candidate_t 
     kvp_jsonw_close(&w, '}');
 }
 
-static void
-choose_target(void *arg, const kvp_answer_t *answers, uint32_t n)
+/* Returns false if no instance may serve the request. */
+static bool
+choose_target(const choosing_t *ch, const kvp_answer_t *answers, uint32_t n)
 {
-    choosing_t *ch = arg;
     const kvp_asked_t *q = ch->q;
     const uint32_t tokens = ch->unknown != NULL ? 0 : ch->with->tokens_n;
     kvp_candidate_t *candidates = calloc(n + 1, sizeof *candidates);
@@ -368,12 +364,10 @@ choose_target(void *arg, const kvp_answer_t *answers, uint32_t n)
     if (candidates_n > 0) kvp_router_pick(ch->routes->router, &ask, candidates, candidates_n, kvp_boot_ns(), &route);
     ch->routes->without_tokens += ch->unknown != NULL;
     pthread_mutex_unlock(&ch->routes->mutex);
-    if (route.at != KVP_ROUTE_NONE) {
-        write_choice(ch, &route, candidates, answers, n, of, tokens);
-        ch->has_answered = true;
-    }
+    if (route.at != KVP_ROUTE_NONE) write_choice(ch, &route, candidates, answers, n, of, tokens);
     free(candidates);
     free(of);
+    return route.at != KVP_ROUTE_NONE;
 }
 
 /* ---- handlers */
@@ -434,16 +428,20 @@ answer_with(kvp_routes_t *routes, const kvp_asked_t *q, const char *unknown, idl
 {
     const kvp_namespace_t space = {
         .model = q->model, .tenant = q->tenant, .salt = q->salt, .lora = q->lora, .block_size = q->block_size};
-    choosing_t ch = {.routes = routes, .q = q, .with = with, .space = &space, .unknown = unknown, .response = response};
+    const choosing_t ch = {
+        .routes = routes, .q = q, .with = with, .space = &space, .unknown = unknown, .response = response};
+    kvp_epoch_reader_t *reader = kvp_registry_enter(routes->registry);
+    const kvp_answer_t *answers;
+    uint32_t n;
 
     if (!kvp_registry_match(routes->registry, &space, q->instance[0] == '\0' ? NULL : q->instance,
                             (const uint64_t *)with->hashes.data, with->hashes.len / sizeof(uint64_t), with->scratch,
-                            choose_target, &ch)) {
+                            &answers, &n))
         kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
-    } else if (!ch.has_answered) {
+    else if (!choose_target(&ch, answers, n))
         kvp_http_error(response, 503,
                        "no instance of that model, block size, tenant and role is registered, or all are excluded");
-    }
+    kvp_epoch_leave(reader);
 }
 
 /* The hashes of the question's tokens go to `with`. False: the request is parked until a server has made the tokens. */
@@ -451,7 +449,6 @@ static bool
 take_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object *in, const kvp_asked_t *q,
             idle_t *with, bool has_tokens, char why[160])
 {
-    kvp_tokenized_t found = {.hashes = with->hashes};
     json_object *body;
     bool is_parked;
 
@@ -464,13 +461,10 @@ take_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object
     body = make_question(in, q, why);
     if (body == NULL) return true;
     if (kvp_tokens_find(routes->tokens, json_object_to_json_string_ext(body, JSON_C_TO_STRING_PLAIN), q->block_size,
-                        kvp_registry_hash_seed(routes->registry), &found)) {
-        with->hashes = found.hashes;
-        with->tokens_n = found.tokens;
+                        kvp_registry_hash_seed(routes->registry), &with->hashes, &with->tokens_n)) {
         json_object_put(body);
         return true;
     }
-    with->hashes = found.hashes;
     is_parked = ask_for_tokens(routes, request, in, body, q, why);
     json_object_put(body);
     return !is_parked;
@@ -503,7 +497,7 @@ begin_question(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http
         return;
     }
     find_model(routes, &q);
-    if (q.block_size == 0) kvp_registry_each(routes->registry, note_block_size, &q);
+    if (q.block_size == 0) q.block_size = find_block_size(routes, &q);
     if (q.block_size == 0)
         kvp_http_error(response, 503, "no instance of that model and role is registered, or all are excluded");
     else if (take_tokens(routes, request, in, &q, with, has_tokens, why))
@@ -516,8 +510,8 @@ static void
 end_question(kvp_routes_t *routes, waiting_t *w, kvp_http_response_t *response, idle_t *with)
 {
     if (w->ask.is_ok) {
-        kvp_buf_append(&with->hashes, w->ask.out.hashes.data, w->ask.out.hashes.len);
-        with->tokens_n = w->ask.out.tokens;
+        kvp_buf_append(&with->hashes, w->ask.hashes.data, w->ask.hashes.len);
+        with->tokens_n = w->ask.tokens_n;
         if (with->hashes.err != KVP_OK) {
             w->ask.is_ok = false;
             snprintf(w->ask.why, sizeof w->ask.why, "%s", kvp_err_text(KVP_NOMEM));
@@ -575,44 +569,28 @@ on_done(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
 }
 
 /* ---- load */
-typedef struct {
-    void (*add)(void *to, const char *url, const char *tag, bool wants_models);
-    void *to;
-    kvp_routes_t *routes;
-    char last[KVP_NAME_TEXT_MAX + 1];
-} lister_t;
-
-static void
-list_one(void *arg, const kvp_roster_row_t *m)
-{
-    lister_t *l = arg;
-
-    if (m->url[0] == '\0' || strcmp(m->instance, l->last) == 0) return; /* ranks of one instance are neighbours */
-    snprintf(l->last, sizeof l->last, "%s", m->instance);
-    l->add(l->to, m->url, m->instance,
-           kvp_models_is_due(&l->routes->models, m->instance, kvp_boot_ns() / KVP_NS_PER_MS));
-}
-
-static void
-see_target(void *arg, const kvp_roster_row_t *m)
-{
-    kvp_routes_t *routes = arg;
-
-    (void)kvp_router_target(routes->router, m->instance, m->rank);
-}
-
 /* Called each second: the router forgets the instances that have left. */
 static void
 on_list(void *arg, void (*add)(void *to, const char *url, const char *tag, bool wants_models), void *to)
 {
     kvp_routes_t *routes = arg;
-    lister_t l = {add, to, routes, ""};
+    const char *last = "";
 
     pthread_mutex_lock(&routes->mutex);
-    kvp_registry_each(routes->registry, see_target, routes);
+    kvp_epoch_reader_t *reader = kvp_registry_enter(routes->registry);
+    const kvp_roster_t *roster = kvp_registry_roster(routes->registry);
+    for (uint32_t i = 0; i < roster->n; i++)
+        (void)kvp_router_target(routes->router, roster->members[i].instance, roster->members[i].rank);
     kvp_router_tick(routes->router, kvp_boot_ns());
     kvp_router_sweep(routes->router);
-    kvp_registry_each(routes->registry, list_one, &l);
+    for (uint32_t i = 0; i < roster->n; i++) {
+        const kvp_roster_row_t *m = &roster->members[i];
+
+        if (m->url[0] == '\0' || strcmp(m->instance, last) == 0) continue; /* ranks of one instance are neighbours */
+        last = m->instance;
+        add(to, m->url, m->instance, kvp_models_is_due(&routes->models, m->instance, kvp_boot_ns() / KVP_NS_PER_MS));
+    }
+    kvp_epoch_leave(reader);
     pthread_mutex_unlock(&routes->mutex);
 }
 
@@ -627,14 +605,14 @@ on_asked(void *arg, const char *tag, bool is_there)
 }
 
 static void
-on_told(void *arg, const char *tag, uint32_t rank, const kvp_load_of_t *load)
+on_told(void *arg, const char *tag, uint32_t rank, uint32_t running, uint32_t waiting)
 {
     kvp_routes_t *routes = arg;
     uint32_t target;
 
     pthread_mutex_lock(&routes->mutex);
     target = kvp_router_find(routes->router, tag, rank);
-    if (target != KVP_ROUTE_NONE) kvp_router_note(routes->router, target, load->running, load->waiting, kvp_boot_ns());
+    if (target != KVP_ROUTE_NONE) kvp_router_note(routes->router, target, running, waiting, kvp_boot_ns());
     pthread_mutex_unlock(&routes->mutex);
 }
 

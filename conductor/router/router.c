@@ -179,12 +179,6 @@ kvp_router_sweep(kvp_router_t *r)
     r->free = KVP_ROUTE_NONE;
 }
 
-uint32_t
-kvp_router_targets(const kvp_router_t *r)
-{
-    return r->targets_n;
-}
-
 void
 kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t waiting, uint64_t now_ns)
 {
@@ -233,29 +227,37 @@ ms_of(uint32_t tokens, double tokens_s)
     return tokens_s > 0 ? 1000.0 * tokens / tokens_s : 0;
 }
 
-typedef struct {
-    uint32_t pending;
-    double queue_ms, compute_ms, fetch_ms, all_ms;
-    bool has_affinity;
-} estimate_t;
-
-static estimate_t
-estimate_target(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *c, uint64_t session,
-                uint64_t now_ns)
+static bool
+is_away(const kvp_router_t *r, const kvp_candidate_t *c)
 {
+    return r->targets[c->target].is_away || c->is_left_out;
+}
+
+/* Returns the choice of candidate `at`, but for its route and the longest one. */
+static kvp_choice_t
+estimate_choice(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *candidates, uint32_t at,
+                uint64_t session, uint64_t now_ns)
+{
+    const kvp_candidate_t *c = &candidates[at];
     const kvp_router_weights_t *w = &r->weights;
     const target_t *t = &r->targets[c->target];
     const double now_ms = (double)now_ns / NS_PER_MS;
     const uint32_t fast = (uint32_t)kvp_max_u64(c->gpu, c->cpu);
     const uint32_t from_cpu = c->cpu > c->gpu ? c->cpu - c->gpu : 0,
                    from_disk = c->matched > fast ? c->matched - fast : 0;
-    estimate_t e = {.pending = pending_run(r, ask, c, now_ns), .has_affinity = session == t->serial};
-    const uint32_t has = (uint32_t)kvp_min_u64(ask->tokens, (uint64_t)c->matched + e.pending);
+    kvp_choice_t e = {.at = at,
+                      .pending = pending_run(r, ask, c, now_ns),
+                      .has_affinity = session == t->serial,
+                      .is_away = is_away(r, c),
+                      .open = t->open,
+                      .running = t->running,
+                      .waiting = t->waiting};
     double disk_ms = ms_of(from_disk, w->disk_tokens_s), cpu_ms = ms_of(from_cpu, w->cpu_tokens_s);
 
+    e.matched = (uint32_t)kvp_min_u64(ask->tokens, (uint64_t)c->matched + e.pending);
     e.queue_ms = t->busy_until_ms > now_ms ? t->busy_until_ms - now_ms : 0;
     e.queue_ms += w->request_ms * (double)kvp_max_u64(t->open, (uint64_t)t->running + t->waiting);
-    e.compute_ms = ms_of(ask->tokens - has, w->compute_tokens_s);
+    e.compute_ms = ms_of(ask->tokens - e.matched, w->compute_tokens_s);
     if (disk_ms > ms_of(from_disk, w->compute_tokens_s)) disk_ms = ms_of(from_disk, w->compute_tokens_s);
     if (cpu_ms > ms_of(from_cpu, w->compute_tokens_s)) cpu_ms = ms_of(from_cpu, w->compute_tokens_s);
     e.fetch_ms = disk_ms + cpu_ms;
@@ -263,20 +265,13 @@ estimate_target(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
     return e;
 }
 
-static bool
-is_away(const kvp_router_t *r, const kvp_candidate_t *c)
-{
-    return r->targets[c->target].is_away || c->is_left_out;
-}
-
 /* Of equal candidates the least recently chosen is better. */
 static bool
-is_better(const kvp_router_t *r, const estimate_t *e, const kvp_candidate_t *c, const estimate_t *best,
-          const kvp_candidate_t *chosen)
+is_better(const kvp_router_t *r, const kvp_choice_t *e, const kvp_choice_t *best, const kvp_candidate_t *candidates)
 {
-    if (is_away(r, c) != is_away(r, chosen)) return is_away(r, chosen);
+    if (e->is_away != best->is_away) return best->is_away;
     if (e->all_ms != best->all_ms) return e->all_ms < best->all_ms;
-    return r->targets[c->target].chosen < r->targets[chosen->target].chosen;
+    return r->targets[candidates[e->at].target].chosen < r->targets[candidates[best->at].target].chosen;
 }
 
 static void
@@ -323,35 +318,20 @@ kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
     const entry_t *session =
         ask->session == 0 ? NULL : find_entry(r->sessions, SESSION_BITS, key_of(ask->session, UINT64_MAX));
     const uint64_t before = session == NULL ? 0 : session->val;
-    estimate_t best = {0};
+    kvp_choice_t best = {.at = KVP_ROUTE_NONE}, longest = {.at = KVP_ROUTE_NONE};
 
-    *out = (kvp_choice_t){.at = KVP_ROUTE_NONE, .longest = KVP_ROUTE_NONE};
     for (uint32_t i = 0; i < n; i++) {
-        const estimate_t e = estimate_target(r, ask, &candidates[i], before, now_ns);
+        const kvp_choice_t e = estimate_choice(r, ask, candidates, i, before, now_ns);
 
-        if (out->longest == KVP_ROUTE_NONE || candidates[i].matched > candidates[out->longest].matched) {
-            out->longest = i;
-            out->longest_ms = e.all_ms;
-            out->is_longest_away = is_away(r, &candidates[i]);
-        }
-        if (out->at != KVP_ROUTE_NONE && !is_better(r, &e, &candidates[i], &best, &candidates[out->at])) continue;
-        best = e;
-        out->at = i;
+        if (longest.at == KVP_ROUTE_NONE || candidates[i].matched > candidates[longest.at].matched) longest = e;
+        if (best.at == KVP_ROUTE_NONE || is_better(r, &e, &best, candidates)) best = e;
     }
-    if (out->at == KVP_ROUTE_NONE) return;
-    const target_t *t = &r->targets[candidates[out->at].target];
-
-    out->is_away = is_away(r, &candidates[out->at]);
-    out->open = t->open;
-    out->running = t->running;
-    out->waiting = t->waiting;
-    out->pending = best.pending;
-    out->matched = (uint32_t)kvp_min_u64(ask->tokens, (uint64_t)candidates[out->at].matched + best.pending);
-    out->queue_ms = best.queue_ms;
-    out->compute_ms = best.compute_ms;
-    out->fetch_ms = best.fetch_ms;
-    out->has_affinity = best.has_affinity;
-    out->id = remember_route(r, ask, candidates[out->at].target, best.compute_ms + best.fetch_ms, now_ns);
+    best.longest = longest.at;
+    best.longest_ms = longest.all_ms;
+    best.is_longest_away = longest.is_away;
+    if (best.at != KVP_ROUTE_NONE)
+        best.id = remember_route(r, ask, candidates[best.at].target, best.compute_ms + best.fetch_ms, now_ns);
+    *out = best;
 }
 
 bool
@@ -386,12 +366,6 @@ void
 kvp_router_stats(const kvp_router_t *r, kvp_router_stats_t *out)
 {
     *out = r->stats;
-}
-
-uint32_t
-kvp_router_open(const kvp_router_t *r, uint32_t target)
-{
-    return r->targets[target].open;
 }
 
 /* ---- life */

@@ -43,7 +43,6 @@ uint32_t kvp_router_find(const kvp_router_t *r, const char *instance, uint32_t r
  * sweep, unless a route is open there. The caller first calls kvp_router_target for each instance
  * that is registered. */
 void kvp_router_sweep(kvp_router_t *r);
-uint32_t kvp_router_targets(const kvp_router_t *r);
 /* kvp_router_note records the target's report: its running and waiting requests. */
 void kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t waiting, uint64_t now_ns);
 /* kvp_router_note_there: for all ranks of the instance. An absent instance is chosen only if all
@@ -74,6 +73,7 @@ typedef struct {
     uint32_t matched; /* tokens that count as cached, */
     uint32_t pending; /* and the part of them that no event has reported yet */
     double queue_ms, compute_ms, fetch_ms;
+    double all_ms; /* the sum of them, less the value of the session */
     bool has_affinity;
     uint32_t longest; /* in candidates: who has most of the prompt, */
     double longest_ms; /* and its estimate */
@@ -93,6 +93,5 @@ typedef struct {
     uint32_t open;
 } kvp_router_stats_t;
 void kvp_router_stats(const kvp_router_t *r, kvp_router_stats_t *out);
-uint32_t kvp_router_open(const kvp_router_t *r, uint32_t target); /* routes under way there */
 
 #endif

@@ -7,7 +7,6 @@
 #include "common/digestmap.h"
 #include "common/thread.h"
 #include "conductor/index/chain.h"
-#include "conductor/base/jsonscan.h"
 
 #include <curl/curl.h>
 #include <pthread.h>
@@ -41,24 +40,13 @@ typedef struct {
     uint8_t is_used; /* the number is never 0 */
 } server_t;
 
-/* The tokens of an answer, on their way. */
-typedef struct {
-    kvp_jsonscan_t scan;
-    uint32_t block_size;
-    uint64_t seed;
-    bool has_begun, is_failed;
-    bool is_inside; /* of the list */
-    kvp_buf_t block; /* uint32_t: tokens of the block that is not whole yet */
-    kvp_tokenized_t out;
-} reading_t;
-
 typedef struct kvp_tokens_call {
     kvp_tokens_ask_t *ask;
     uint32_t nth; /* of the ask's servers */
     CURL *easy;
     struct curl_slist *headers;
     size_t bytes;
-    reading_t reading;
+    kvp_tokenized_t reading;
 } call_t;
 
 struct kvp_tokens {
@@ -84,7 +72,8 @@ key_of(const char *body, uint32_t block_size, uint64_t seed)
 }
 
 bool
-kvp_tokens_find(kvp_tokens_t *t, const char *body, uint32_t block_size, uint64_t seed, kvp_tokenized_t *out)
+kvp_tokens_find(kvp_tokens_t *t, const char *body, uint32_t block_size, uint64_t seed, kvp_buf_t *hashes,
+                uint32_t *tokens_n_out)
 {
     const XXH128_hash_t key = key_of(body, block_size, seed);
     const kept_t *k = &t->kept[key.low64 % KEPT];
@@ -93,11 +82,11 @@ kvp_tokens_find(kvp_tokens_t *t, const char *body, uint32_t block_size, uint64_t
     pthread_mutex_lock(&t->mutex);
     is_there = k->hashes != NULL && XXH128_isEqual(k->key, key);
     if (is_there) {
-        kvp_buf_append(&out->hashes, k->hashes, k->blocks * sizeof *k->hashes);
-        out->tokens = k->tokens;
+        kvp_buf_append(hashes, k->hashes, k->blocks * sizeof *k->hashes);
+        *tokens_n_out = k->tokens;
     }
     pthread_mutex_unlock(&t->mutex);
-    return is_there && out->hashes.err == KVP_OK;
+    return is_there && hashes->err == KVP_OK;
 }
 
 static void
@@ -112,15 +101,15 @@ static void
 keep_result(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
 {
     const XXH128_hash_t key = key_of(ask->body, ask->block_size, ask->seed);
-    const size_t bytes = ask->out.hashes.len;
+    const size_t bytes = ask->hashes.len;
     kept_t *k = &t->kept[key.low64 % KEPT];
     uint64_t *copy = bytes > KEPT_BYTES / 8 ? NULL : malloc(bytes + sizeof *copy);
 
     if (copy == NULL) return;
-    if (bytes > 0) memcpy(copy, ask->out.hashes.data, bytes);
+    if (bytes > 0) memcpy(copy, ask->hashes.data, bytes);
     pthread_mutex_lock(&t->mutex);
     drop_kept(t, k);
-    *k = (kept_t){key, copy, (uint32_t)(bytes / sizeof *copy), ask->out.tokens};
+    *k = (kept_t){key, copy, (uint32_t)(bytes / sizeof *copy), ask->tokens_n};
     t->kept_bytes += bytes;
     for (; t->kept_bytes > KEPT_BYTES; t->sweep++)
         if (&t->kept[t->sweep % KEPT] != k) drop_kept(t, &t->kept[t->sweep % KEPT]);
@@ -193,7 +182,7 @@ forget_servers(kvp_tokens_t *t)
 }
 
 void
-kvp_tokens_offer(kvp_tokens_t *t, kvp_tokenizers_t *of, const char *url)
+kvp_tokens_offer(kvp_tokens_t *t, kvp_tokens_ask_t *of, const char *url)
 {
     uint32_t at = 2;
 
@@ -257,41 +246,41 @@ silence_ms(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
     const uint64_t asked_ms = (kvp_now_ns() - ask->since_ns) / KVP_NS_PER_MS;
 
     pthread_mutex_lock(&t->mutex);
-    const server_t s = server_of(t, ask->servers.urls[0]);
+    const server_t s = server_of(t, ask->urls[0]);
     pthread_mutex_unlock(&t->mutex);
     return s.has_failed ? asked_ms : kvp_min_u64(asked_ms, now_ms() - s.at_ms);
 }
 
 /* ---- an answer: {"tokens": [NUMBER, ...], ...} */
 static bool
-add_token(reading_t *r, const char *text)
+add_token(kvp_tokenized_t *r, const char *text)
 {
     uint64_t number = 0, hash;
     uint32_t token;
 
     for (; *text >= '0' && *text <= '9' && number <= UINT32_MAX; text++)
         number = number * 10 + (uint64_t)(*text - '0');
-    if (*text != '\0' || number > UINT32_MAX || r->out.tokens == UINT32_MAX) return false;
+    if (*text != '\0' || number > UINT32_MAX || r->tokens_n == UINT32_MAX) return false;
     token = (uint32_t)number;
-    const uint64_t *hashes = (const uint64_t *)r->out.hashes.data;
-    const size_t blocks = r->out.hashes.len / sizeof *hashes;
+    const uint64_t *hashes = (const uint64_t *)r->hashes.data;
+    const size_t blocks = r->hashes.len / sizeof *hashes;
 
-    r->out.tokens++;
+    r->tokens_n++;
     if (blocks == KVP_TOKENIZED_BLOCKS_MAX) return true;
     kvp_buf_append(&r->block, &token, sizeof token);
     if (r->block.len < (size_t)r->block_size * sizeof token) return r->block.err == KVP_OK;
     hash = kvp_chain_next(blocks == 0 ? NULL : &hashes[blocks - 1], (const uint32_t *)r->block.data, r->block_size,
                           r->seed);
-    kvp_buf_append(&r->out.hashes, &hash, sizeof hash);
+    kvp_buf_append(&r->hashes, &hash, sizeof hash);
     kvp_buf_reset(&r->block);
-    return r->out.hashes.err == KVP_OK;
+    return r->hashes.err == KVP_OK;
 }
 
 static bool
 on_value(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event)
 {
     static const char *const list[] = {"tokens"};
-    reading_t *r = arg;
+    kvp_tokenized_t *r = arg;
 
     if (s->depth > 2 || (s->depth == 2 && !r->is_inside)) return true;
     if (s->depth == 2) {
@@ -304,8 +293,8 @@ on_value(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event)
     return !r->is_failed;
 }
 
-static void
-begin_reading(reading_t *r, uint32_t block_size, uint64_t seed)
+void
+kvp_tokenized_init(kvp_tokenized_t *r, uint32_t block_size, uint64_t seed)
 {
     memset(r, 0, sizeof *r);
     kvp_jsonscan_init(&r->scan, on_value, r);
@@ -313,33 +302,24 @@ begin_reading(reading_t *r, uint32_t block_size, uint64_t seed)
     r->seed = seed;
 }
 
-static bool
-is_read(const reading_t *r)
+bool
+kvp_tokenized_feed(kvp_tokenized_t *r, const char *bytes, size_t len)
+{
+    r->is_failed = r->is_failed || !kvp_jsonscan_feed(&r->scan, bytes, len);
+    return !r->is_failed;
+}
+
+bool
+kvp_tokenized_is_whole(const kvp_tokenized_t *r)
 {
     return r->has_begun && !r->is_failed && kvp_jsonscan_is_whole(&r->scan);
 }
 
-static void
-end_reading(reading_t *r)
+void
+kvp_tokenized_fini(kvp_tokenized_t *r)
 {
     kvp_buf_fini(&r->block);
-    kvp_buf_fini(&r->out.hashes);
-}
-
-bool
-kvp_tokenized_read(const char *text, size_t len, uint32_t block_size, uint64_t seed, kvp_tokenized_t *out)
-{
-    reading_t r;
-    bool is_ok;
-
-    begin_reading(&r, block_size, seed);
-    is_ok = kvp_jsonscan_feed(&r.scan, text, len) && is_read(&r);
-    if (is_ok) {
-        *out = r.out;
-        r.out.hashes = (kvp_buf_t){.data = NULL};
-    }
-    end_reading(&r);
-    return is_ok;
+    kvp_buf_fini(&r->hashes);
 }
 
 /* ---- asking, on the thread */
@@ -349,10 +329,8 @@ on_bytes(char *bytes, size_t size, size_t n, void *arg)
     call_t *c = arg;
 
     c->bytes += size * n;
-    note_heard(c->ask->tokens, c->ask->servers.urls[c->nth]);
-    if (c->bytes > ANSWER_MAX || c->reading.is_failed) return 0;
-    c->reading.is_failed = !kvp_jsonscan_feed(&c->reading.scan, bytes, size * n);
-    return c->reading.is_failed ? 0 : size * n;
+    note_heard(c->ask->tokens, c->ask->urls[c->nth]);
+    return c->bytes <= ANSWER_MAX && kvp_tokenized_feed(&c->reading, bytes, size * n) ? size * n : 0;
 }
 
 static void
@@ -360,7 +338,7 @@ free_call(call_t *c)
 {
     curl_slist_free_all(c->headers);
     curl_easy_cleanup(c->easy);
-    end_reading(&c->reading);
+    kvp_tokenized_fini(&c->reading);
     free(c);
 }
 
@@ -368,7 +346,7 @@ free_call(call_t *c)
 static bool
 start_call(kvp_tokens_ask_t *ask)
 {
-    const char *url = ask->asked < 2 ? ask->servers.urls[ask->asked] : "";
+    const char *url = ask->asked < 2 ? ask->urls[ask->asked] : "";
     const uint64_t gone_ms = (kvp_now_ns() - ask->since_ns) / KVP_NS_PER_MS;
     char at[KVP_TOKENIZER_URL_MAX + 16];
     call_t *c = url[0] == '\0' || gone_ms >= TIMEOUT_MS ? NULL : calloc(1, sizeof *c);
@@ -376,7 +354,7 @@ start_call(kvp_tokens_ask_t *ask)
     if (c == NULL) return false;
     c->ask = ask;
     c->nth = ask->asked++;
-    begin_reading(&c->reading, ask->block_size, ask->seed);
+    kvp_tokenized_init(&c->reading, ask->block_size, ask->seed);
     c->easy = curl_easy_init();
     c->headers = curl_slist_append(NULL, "Content-Type: application/json");
     if (c->headers != NULL) (void)curl_slist_append(c->headers, "Expect:"); /* libcurl would wait for a word first */
@@ -406,7 +384,7 @@ end_call(call_t *c, end_t end)
 {
     kvp_tokens_ask_t *ask = c->ask;
 
-    count_server(ask->tokens, ask->servers.urls[c->nth], false, end);
+    count_server(ask->tokens, ask->urls[c->nth], false, end);
     curl_multi_remove_handle(ask->tokens->multi, c->easy);
     ask->calls[c->nth] = NULL;
     free_call(c);
@@ -433,16 +411,17 @@ static void
 take_end(call_t *c, CURLcode code)
 {
     kvp_tokens_ask_t *ask = c->ask;
-    const char *url = ask->servers.urls[c->nth];
+    const char *url = ask->urls[c->nth];
     long status = 0;
 
     curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
     const bool is_none = status == 200 && (code == CURLE_WRITE_ERROR || code == CURLE_OK);
 
-    ask->is_ok = code == CURLE_OK && status == 200 && is_read(&c->reading);
+    ask->is_ok = code == CURLE_OK && status == 200 && kvp_tokenized_is_whole(&c->reading);
     if (ask->is_ok) {
-        ask->out = c->reading.out;
-        c->reading.out.hashes = (kvp_buf_t){.data = NULL};
+        ask->tokens_n = c->reading.tokens_n;
+        ask->hashes = c->reading.hashes;
+        c->reading.hashes = (kvp_buf_t){.data = NULL};
     } else if (is_none) {
         snprintf(ask->why, sizeof ask->why, "%.100s tells no tokens", url);
     } else if (code != CURLE_OK && code != CURLE_WRITE_ERROR) {
@@ -493,7 +472,7 @@ start_seconds(kvp_tokens_t *t)
     kvp_list_foreach (pos, &t->active) {
         kvp_tokens_ask_t *ask = kvp_list_entry(pos, kvp_tokens_ask_t, link);
 
-        if (ask->asked != 1 || ask->servers.urls[1][0] == '\0') continue;
+        if (ask->asked != 1 || ask->urls[1][0] == '\0') continue;
         const uint64_t silent_ms = silence_ms(t, ask);
 
         if (silent_ms >= SECOND_MS)
@@ -551,7 +530,7 @@ kvp_tokens_ask(kvp_tokens_t *t, kvp_tokens_ask_t *ask)
     ask->asked = 0;
     ask->calls[0] = ask->calls[1] = NULL;
     ask->since_ns = kvp_now_ns();
-    ask->out = (kvp_tokenized_t){.tokens = 0};
+    ask->hashes = (kvp_buf_t){.data = NULL};
     kvp_list_init(&ask->link);
     snprintf(ask->why, sizeof ask->why, "out of memory");
     pthread_mutex_lock(&t->mutex);

@@ -103,14 +103,14 @@ body(const char *text, size_t len)
 static void
 metrics(const uint8_t *data, size_t size)
 {
-    kvp_load_of_t loads[KVP_LOAD_RANKS_MAX];
+    uint32_t running[KVP_LOAD_RANKS_MAX], waiting[KVP_LOAD_RANKS_MAX];
     char *text = malloc(size + 1);
     kvp_connkey_t key;
 
     check(text != NULL);
     memcpy(text, data, size);
     text[size] = '\0';
-    check(kvp_load_parse(text, loads) <= KVP_LOAD_RANKS_MAX);
+    check(kvp_load_parse(text, running, waiting) <= KVP_LOAD_RANKS_MAX);
     if (kvp_connkey_read(text, size, &key))
         check(key.prefix_len + key.ranks_len + key.more_len + key.hex_len < size && key.model_at <= key.prefix_len);
     free(text);

@@ -43,10 +43,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const bool is_list = read_list(text, len, len, &whole);
 
     check(read_list(text, len, data[0] % (len + 1), &cut) == is_list && (!is_list || cut == whole));
-    if (kvp_tokenized_read(text, len, 1 + data[0] % 4, 0, &tokens)) {
-        check(tokens.hashes.len == tokens.tokens / (1 + data[0] % 4) * sizeof(uint64_t));
-        kvp_buf_fini(&tokens.hashes);
-    }
+    kvp_tokenized_init(&tokens, 1 + data[0] % 4, 0);
+    if (kvp_tokenized_feed(&tokens, text, len) && kvp_tokenized_is_whole(&tokens))
+        check(tokens.hashes.len == tokens.tokens_n / (1 + data[0] % 4) * sizeof(uint64_t));
+    kvp_tokenized_fini(&tokens);
     if (is_list) {
         json_tokener *tokener = json_tokener_new_ex(2 * (int)KVP_JSONSCAN_DEPTH_MAX);
         json_object *root = tokener == NULL ? NULL : json_tokener_parse_ex(tokener, text, (int)len);

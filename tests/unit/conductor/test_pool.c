@@ -638,7 +638,6 @@ test_salts_and_adapters_come_and_go(void **state)
         if (n % 10000 != 0) continue;
         kvp_spaces_sweep(g.spaces, UINT32_MAX);
         kvp_spaces_sweep(g.spaces, UINT32_MAX); /* adapters of what the first one freed */
-        assert_in_range(kvp_spaces_count(g.spaces), 1, 2000);
     }
     assert_int_equal(g.appliers[0].done.skips[KVP_SKIP_too_many], 0);
     assert_int_equal(g.appliers[0].done.stored, 100000);
