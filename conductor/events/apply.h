@@ -16,12 +16,6 @@ typedef struct {
 } kvp_terms_t;
 
 typedef struct {
-    uint64_t events, stored, removed, cleared; /* blocks, but for events and cleared */
-    uint64_t gaps, duplicates; /* of event ids */
-    uint64_t skips[KVP_SKIPS_N];
-} kvp_applied_t;
-
-typedef struct {
     kvp_index_t *ix; /* borrowed, as the next two */
     kvp_spaces_t *spaces;
     kvp_view_t *view;
@@ -32,7 +26,11 @@ typedef struct {
     bool (*make_room)(void *arg); /* called when the index is full: true = room may have come. NULL = none */
     void *arg;
     kvp_decoder_t decoder;
-    kvp_applied_t done;
+    struct {
+        uint64_t events, stored, removed, cleared; /* blocks, but for events and cleared */
+        uint64_t gaps, duplicates; /* of event ids */
+        uint64_t skips[KVP_SKIPS_N];
+    } done;
     kvp_streams_t streams;
 } kvp_applier_t;
 

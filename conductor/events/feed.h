@@ -19,10 +19,6 @@ typedef struct {
     void *arg;
 } kvp_feed_ops_t;
 
-typedef struct {
-    uint64_t applied, gaps, replays, failed_replays, drops, duplicates, incarnations, snapshots;
-} kvp_feed_stats_t;
-
 typedef enum {
     KVP_FEED_LIVE, /* no replay is under way */
     KVP_FEED_ASKED, /* a replay is under way, and no message of it has arrived */
@@ -44,7 +40,9 @@ typedef struct {
     kvp_buf_t digest; /* a digest that waits for the message of this number: */
     uint64_t digest_seq;
     kvp_buf_t queue; /* messages that came meanwhile: number, length, bytes, padded; after an error they are lost */
-    kvp_feed_stats_t stats;
+    struct {
+        uint64_t applied, gaps, replays, failed_replays, drops, duplicates, incarnations, snapshots;
+    } stats;
 } kvp_feed_t;
 
 /* can_replay: there is an endpoint for replays. Then a replay from 0 begins at once. */

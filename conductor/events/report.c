@@ -135,7 +135,7 @@ kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
     kvp_jsonw_open(w, NULL, '[');
     kvp_list_foreach (pos, &r->publishers) {
         const kvp_publisher_t *p = kvp_list_entry(pos, kvp_publisher_t, link);
-        const kvp_feed_stats_t *st = &p->feed.stats;
+        const kvp_feed_t *f = &p->feed;
         kvp_view_stats_t view;
 
         kvp_view_stats(p->view, &view);
@@ -146,19 +146,19 @@ kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w)
         kvp_jsonw_u64(w, "staleness_ms", (now_ns - p->feed.sure_ns) / KVP_NS_PER_MS);
         if (p->event_ns > 0) kvp_jsonw_u64(w, "last_message_ms", (now_ns - p->event_ns) / KVP_NS_PER_MS);
         if (p->feed.has_last) kvp_jsonw_u64(w, "last_sequence", p->feed.last);
-        kvp_jsonw_u64(w, "messages", st->applied);
+        kvp_jsonw_u64(w, "messages", f->stats.applied);
         kvp_jsonw_u64(w, "events", p->reg.is_shared ? p->source.events : p->applier.done.events);
         kvp_jsonw_u64(w, "blocks", view.resident);
-        kvp_jsonw_u64(w, "gaps", st->gaps + p->applier.done.gaps);
-        kvp_jsonw_u64(w, "replays", st->replays);
-        kvp_jsonw_u64(w, "failed_replays", st->failed_replays);
-        kvp_jsonw_u64(w, "drops", st->drops);
-        kvp_jsonw_u64(w, "incarnations", st->incarnations);
-        kvp_jsonw_u64(w, "snapshots", st->snapshots);
+        kvp_jsonw_u64(w, "gaps", f->stats.gaps + p->applier.done.gaps);
+        kvp_jsonw_u64(w, "replays", f->stats.replays);
+        kvp_jsonw_u64(w, "failed_replays", f->stats.failed_replays);
+        kvp_jsonw_u64(w, "drops", f->stats.drops);
+        kvp_jsonw_u64(w, "incarnations", f->stats.incarnations);
+        kvp_jsonw_u64(w, "snapshots", f->stats.snapshots);
         kvp_jsonw_u64(w, "repairs", p->repairs);
         if (p->reg.is_shared) write_source(&p->source, w);
         write_joins(&p->applier, w);
-        kvp_jsonw_u64(w, "duplicates", st->duplicates + p->applier.done.duplicates);
+        kvp_jsonw_u64(w, "duplicates", f->stats.duplicates + p->applier.done.duplicates);
         kvp_jsonw_u64(w, "malformed_messages", kvp_subscription_malformed(p->sub));
         write_refused(p->sub, w);
         write_skips(p->reg.is_shared ? p->source.skips : p->applier.done.skips, w);

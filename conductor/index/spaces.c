@@ -27,7 +27,6 @@ struct kvp_spaces {
     _Atomic(node_t *) chains[CHAINS];
     node_t *named[KVP_SPACES_MAX]; /* the writer's, as all below; NULL = the number is free, or waits for readers */
     uint32_t numbers; /* numbers ever assigned */
-    uint32_t n; /* namespaces */
     uint32_t hand; /* the next number that a sweep looks at */
     uint64_t serials;
     kvp_buf_t spare; /* uint32_t: free numbers */

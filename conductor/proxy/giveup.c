@@ -102,7 +102,6 @@ on_end(void *arg, const char *why, kvp_call_fate_t fate)
 bool
 kvp_give_up(kvp_exchange_t *x)
 {
-    static const kvp_give_up_ops_t ops = {is_over, on_end};
     given_up_t *g = x->call != NULL && x->server != KVP_SERVER_NONE && x->state != KVP_X_BOOTSTRAP &&
                             kvp_call_is_unanswered(x->call) && x->shared->given_up_bytes + x->sent.len <= BYTES_MAX
                         ? malloc(sizeof *g)
@@ -116,7 +115,7 @@ kvp_give_up(kvp_exchange_t *x)
     pthread_mutex_lock(&x->shared->lock);
     g->since = kvp_fleet_give_up(&x->shared->fleet, x->server, kvp_now_ns());
     pthread_mutex_unlock(&x->shared->lock);
-    kvp_call_give_up(x->call, &x->sent, &ops, g);
+    kvp_call_give_up(x->call, &x->sent, is_over, on_end, g);
     x->call = NULL;
     x->server = KVP_SERVER_NONE;
     x->route = 0;

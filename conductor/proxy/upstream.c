@@ -84,7 +84,7 @@ struct kvp_call {
     uint64_t connect_ns, first_ns, idle_ns; /* 0 = any */
     progress_t progress;
     bool is_once, is_paused, is_stale;
-    const kvp_give_up_ops_t *given_up; /* NULL = has a client; else arg is owned, and so is the body */
+    kvp_call_is_over_fn is_over; /* NULL = it has a client; else it is given up, and arg and the body are owned */
     kvp_buf_t owned;
     int failure; /* of libuv's: it ends at the next look; 0 = none */
     kvp_buf_t headers; /* of the answer */
@@ -127,7 +127,7 @@ free_call(kvp_call_t *c)
     kvp_buf_fini(&c->head);
     kvp_buf_fini(&c->headers);
     kvp_buf_fini(&c->owned);
-    if (c->given_up != NULL) free(c->arg);
+    if (c->is_over != NULL) free(c->arg);
     free(c);
 }
 
@@ -150,8 +150,8 @@ end_call(kvp_call_t *c, const char *why)
     char text[200];
 
     if (why != NULL) snprintf(text, sizeof text, "%s", why);
-    if (c->given_up != NULL) {
-        c->given_up->on_end(arg, why == NULL ? NULL : text, fate);
+    if (c->is_over != NULL) {
+        ops.on_end(arg, why == NULL ? NULL : text, fate);
         free_call(c);
         return;
     }
@@ -169,7 +169,7 @@ fail_conn(conn_t *k, const char *why)
     close_conn(k);
     if (c == NULL) return;
     c->is_stale = is_stale && c->is_once;
-    if (is_stale && !c->is_once && c->given_up == NULL)
+    if (is_stale && !c->is_once && c->is_over == NULL)
         start_conn(c);
     else
         end_call(c, why);
@@ -308,7 +308,7 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     }
     k->call->heard_ns = kvp_now_ns();
     if (n > 0 && k->call->progress < CALL_HEARD) k->call->progress = CALL_HEARD;
-    if (k->call->given_up != NULL) {
+    if (k->call->is_over != NULL) {
         end_call(k->call, n > 0 ? NULL : "it closed the connection");
         return;
     }
@@ -337,7 +337,7 @@ send_call(conn_t *k)
     int sent;
 
     c->progress = CALL_SENT; /* so the server has not failed, though its request is not wanted */
-    if (c->given_up != NULL) {
+    if (c->is_over != NULL) {
         end_call(c, "the connection was made after the client had gone");
         return;
     }
@@ -493,7 +493,7 @@ static const char *
 find_late(const kvp_call_t *c, uint64_t now_ns)
 {
     if (c->failure != 0) return uv_strerror(c->failure);
-    if (c->given_up != NULL && c->given_up->is_over(c->arg)) return "the server has answered a check";
+    if (c->is_over != NULL && c->is_over(c->arg)) return "the server has answered a check";
     if (c->is_paused) return NULL;
     if (c->progress == CALL_UNSENT && c->connect_ns != 0 && now_ns - c->begun_ns > c->connect_ns)
         return "no connection could be made in time";
@@ -632,9 +632,10 @@ kvp_call_is_unanswered(const kvp_call_t *c)
 }
 
 void
-kvp_call_give_up(kvp_call_t *c, kvp_buf_t *body, const kvp_give_up_ops_t *ops, void *arg)
+kvp_call_give_up(kvp_call_t *c, kvp_buf_t *body, kvp_call_is_over_fn is_over, kvp_call_on_end_fn on_end, void *arg)
 {
-    c->given_up = ops;
+    c->is_over = is_over;
+    c->ops.on_end = on_end;
     c->arg = arg;
     c->owned = *body; /* its bytes may still be under way */
     *body = (kvp_buf_t){0};

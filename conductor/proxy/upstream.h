@@ -61,11 +61,10 @@ void kvp_call_cancel(kvp_call_t *call); /* nothing is called back any more */
  * client's stream. on_end is called with the first byte (why is NULL), when the connection has
  * ended, or when is_over returns true, which is called 20 times a second. No other callback
  * follows. The call takes over the bytes of its body, and arg, which it frees. */
-typedef struct {
-    bool (*is_over)(void *arg);
-    void (*on_end)(void *arg, const char *why, kvp_call_fate_t fate);
-} kvp_give_up_ops_t;
+typedef bool (*kvp_call_is_over_fn)(void *arg);
+typedef void (*kvp_call_on_end_fn)(void *arg, const char *why, kvp_call_fate_t fate);
 bool kvp_call_is_unanswered(const kvp_call_t *call);
-void kvp_call_give_up(kvp_call_t *call, kvp_buf_t *body, const kvp_give_up_ops_t *ops, void *arg);
+void kvp_call_give_up(kvp_call_t *call, kvp_buf_t *body, kvp_call_is_over_fn is_over, kvp_call_on_end_fn on_end,
+                      void *arg);
 
 #endif
