@@ -42,15 +42,6 @@ static const struct {
 
 _Static_assert(KVP_ARRAY_LEN(figures) <= KVP_ARRAY_LEN(((kvp_node_admin_t *)0)->figures), "room for all figures");
 
-static const struct {
-    const char *name, *help;
-    size_t offset;
-} tier_figures[] = {
-#define FIGURE(field, help) {"kvpool_node_tier_" #field, help, offsetof(kvp_node_info_t, tier.field)},
-    KVP_TIER_STATS(FIGURE)
-#undef FIGURE
-};
-
 static double
 read_u64(void *arg)
 {
@@ -132,15 +123,10 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
 
 /* A name of its own for a counter, as Prometheus has it. */
 static kvp_err_t
-add_tier_figure(kvp_node_admin_t *admin, size_t i)
+add_tier_figure(kvp_node_admin_t *admin, const char *gauge, const char *counter, const char *help, uint64_t *at)
 {
-    uint64_t *at = (uint64_t *)((uint8_t *)&admin->info + tier_figures[i].offset);
-    char name[64];
-
-    if (strstr(tier_figures[i].help, "(gauge)") != NULL)
-        return kvp_metrics_gauge_fn(admin->metrics, tier_figures[i].name, NULL, tier_figures[i].help, read_u64, at);
-    snprintf(name, sizeof name, "%s_total", tier_figures[i].name);
-    return kvp_metrics_counter_fn(admin->metrics, name, NULL, tier_figures[i].help, read_u64, at);
+    return strstr(help, "(gauge)") != NULL ? kvp_metrics_gauge_fn(admin->metrics, gauge, NULL, help, read_u64, at)
+                                           : kvp_metrics_counter_fn(admin->metrics, counter, NULL, help, read_u64, at);
 }
 
 static kvp_err_t
@@ -157,8 +143,12 @@ add_figures(kvp_node_admin_t *admin)
                                                          read_u64, &admin->figures[i])
                                   : kvp_metrics_counter_fn(admin->metrics, figures[i].name, NULL, figures[i].help,
                                                            read_u64, &admin->figures[i]);
-    for (size_t i = 0; i < KVP_ARRAY_LEN(tier_figures) && err == KVP_OK; i++)
-        err = add_tier_figure(admin, i);
+#define FIGURE(field, help)                                                                                            \
+    if (err == KVP_OK)                                                                                                 \
+        err = add_tier_figure(admin, "kvpool_node_tier_" #field, "kvpool_node_tier_" #field "_total", help,            \
+                              &admin->info.tier.field);
+    KVP_TIER_STATS(FIGURE)
+#undef FIGURE
     return err;
 }
 

@@ -15,15 +15,6 @@
 
 #define KVP_TIER_WHY_MAX 256u
 
-/* A job of a device that may hang: it runs in a thread of its own. */
-typedef struct {
-    pthread_t thread;
-    kvp_err_t err;
-    _Atomic uint64_t moved_ns; /* last progress */
-    _Atomic bool is_over;
-    char why[KVP_TIER_WHY_MAX]; /* the error of the opening; "" = none. To be read when is_over. */
-} kvp_tier_job_t;
-
 /* Reads, or writes, of a device that do not end. */
 typedef struct {
     bool is_stalled; /* none is begun but one probe at a time */
@@ -31,11 +22,6 @@ typedef struct {
     uint64_t probe_at_ns; /* the next probe is begun then */
     kvp_tier_io_t probe;
 } kvp_tier_stall_t;
-
-typedef struct {
-    kvp_digest_t digest;
-    uint64_t version;
-} kvp_tier_orphan_t;
 
 typedef enum {
     KVP_TIER_DEVICE_USED, /* without a core it is switched off: it is tried again at retry_at_ns */
@@ -67,14 +53,23 @@ typedef struct kvp_tier_device_file {
     uint64_t sweep; /* of the index: up to there no record is in another device's slot; UINT64_MAX: nowhere */
     kvp_tier_stats_t stats; /* counters of its cores */
     kvp_tier_engine_t engine;
-    kvp_tier_job_t job;
+    struct { /* a job of a device that may hang: it runs in a thread of its own (jobs.c) */
+        struct kvp_tier *tier;
+        kvp_err_t (*fn)(struct kvp_tier *tier, struct kvp_tier_device_file *dev);
+        pthread_t thread;
+        kvp_err_t err;
+        _Atomic uint64_t moved_ns; /* last progress */
+        _Atomic bool is_over;
+        char why[KVP_TIER_WHY_MAX]; /* the error of the opening; "" = none. To be read when is_over. */
+    } job;
     kvp_tier_core_t *core; /* NULL: switched off, or not begun */
     _Atomic uint32_t losses; /* number of times it was switched off */
     /* The tier's thread's. */
     kvp_tier_stall_t stalls[2]; /* reads, writes */
     uint8_t *probe_blocks; /* two, one for each kind */
-    kvp_tier_orphan_t
-        *orphans; /* written while the answer was that they are not: dropped when the device answers again */
+    /* Records that were written while the answer was that they are not. They are dropped when the
+     * device answers again. */
+    kvp_wire_tiered_t *orphans;
     size_t orphans_n, orphans_cap;
     kvp_list_t reads, todo, begun; /* kvp_tier_op_t.link: not begun, not begun, not on the device yet */
     kvp_list_t readings; /* kvp_tier_reading_t.link */

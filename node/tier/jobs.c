@@ -15,35 +15,24 @@
 #define HANG_NS (5 * KVP_NS_PER_S) /* without which nothing goes on: the device hangs */
 #define LOOK_NS KVP_NS_PER_MS
 
-typedef struct {
-    kvp_tier_t *tier;
-    kvp_tier_device_file_t *dev;
-    kvp_err_t (*fn)(kvp_tier_t *tier, kvp_tier_device_file_t *dev);
-} job_t;
-
 static void *
 job_main(void *arg)
 {
-    job_t job = *(job_t *)arg;
+    kvp_tier_device_file_t *dev = arg;
 
-    free(arg);
-    job.dev->job.err = job.fn(job.tier, job.dev);
-    atomic_store(&job.dev->job.is_over, true);
+    dev->job.err = dev->job.fn(dev->job.tier, dev);
+    atomic_store(&dev->job.is_over, true);
     return NULL;
 }
 
 static bool
 begin_job(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_err_t (*fn)(kvp_tier_t *, kvp_tier_device_file_t *))
 {
-    job_t *job = malloc(sizeof *job);
-
     atomic_store(&dev->job.is_over, false);
     atomic_store(&dev->job.moved_ns, kvp_now_ns());
-    if (job == NULL) return false;
-    *job = (job_t){.tier = tier, .dev = dev, .fn = fn};
-    if (kvp_thread_start(&dev->job.thread, "kvp-tier-dev", job_main, job) == KVP_OK) return true;
-    free(job);
-    return false;
+    dev->job.tier = tier;
+    dev->job.fn = fn;
+    return kvp_thread_start(&dev->job.thread, "kvp-tier-dev", job_main, dev) == KVP_OK;
 }
 
 /* BUSY: the previous process hangs in the device. */

@@ -24,13 +24,13 @@ end_writes(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     kvp_list_foreach_safe (l, next, &dev->begun) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
-        kvp_tier_orphan_t *more;
+        kvp_wire_tiered_t *more;
 
         if (op->kind != KVP_TIER_WRITE || op->is_over || kvp_tier_core_is_durable(dev->core, op->serial)) continue;
         more = kvp_grow(dev->orphans, dev->orphans_n, &dev->orphans_cap, 64, sizeof *more);
         if (more == NULL) continue; /* answered with the others then */
         dev->orphans = more;
-        dev->orphans[dev->orphans_n++] = (kvp_tier_orphan_t){op->meta.digest, op->meta.version};
+        dev->orphans[dev->orphans_n++] = (kvp_wire_tiered_t){op->meta.digest, op->meta.version};
         kvp_tier_end_op(tier, op, KVP_SYS);
     }
     kvp_list_foreach_safe (l, next, &dev->todo)
@@ -44,7 +44,7 @@ drop_orphans(kvp_tier_device_file_t *dev)
     uint64_t serial;
 
     while (dev->orphans_n > 0 && kvp_tier_is_working(dev)) {
-        const kvp_tier_orphan_t *o = &dev->orphans[dev->orphans_n - 1];
+        const kvp_wire_tiered_t *o = &dev->orphans[dev->orphans_n - 1];
 
         if (kvp_tier_core_drop(dev->core, o->digest, o->version, &serial) == KVP_EAGAIN) return;
         dev->orphans_n--;

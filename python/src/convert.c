@@ -113,12 +113,6 @@ kvpy_keys_fini(kvpy_keys_t *k)
 }
 
 /* ---- items of a batch */
-typedef struct {
-    PyObject *addrs; /* lists of ours, with tuples in them */
-    PyObject *sizes; /* NULL = addrs are objects with memory */
-    bool is_written;
-} lists_t;
-
 static bool
 is_list(PyObject *obj)
 {
@@ -157,27 +151,28 @@ freeze_list(PyObject *obj, const char *what, Py_ssize_t *pieces_out)
     return outer;
 }
 
+/* size NULL: addr is an object with memory. */
 static bool
-take_piece(kvpy_items_t *it, const lists_t *l, PyObject *addr, PyObject *size, kvpool_iov_t *piece)
+take_piece(kvpy_items_t *it, PyObject *addr, PyObject *size, bool is_written, kvpool_iov_t *piece)
 {
     uint64_t value, len;
     kvpy_mem_t *mem;
 
-    if (l->sizes != NULL) {
+    if (size != NULL) {
         if (!kvpy_uint(addr, UINTPTR_MAX, "an address", &value) || !kvpy_uint(size, SIZE_MAX, "a size", &len))
             return false;
         *piece = (kvpool_iov_t){(void *)(uintptr_t)value, (size_t)len};
         return true;
     }
     mem = &it->mems[it->mems_n];
-    if (!kvpy_mem_init(mem, addr, l->is_written)) return false;
+    if (!kvpy_mem_init(mem, addr, is_written)) return false;
     it->mems_n++;
     *piece = (kvpool_iov_t){mem->addr, mem->len};
     return true;
 }
 
 static bool
-take_inner(kvpy_items_t *it, const lists_t *l, PyObject *addrs, PyObject *sizes, kvpool_iov_t *pieces, size_t *n_out)
+take_inner(kvpy_items_t *it, PyObject *addrs, PyObject *sizes, bool is_written, kvpool_iov_t *pieces, size_t *n_out)
 {
     Py_ssize_t n = PyTuple_GET_SIZE(addrs);
     size_t used = 0;
@@ -190,7 +185,7 @@ take_inner(kvpy_items_t *it, const lists_t *l, PyObject *addrs, PyObject *sizes,
         if (!check_lengths(n, n, PyTuple_GET_SIZE(sizes), "pieces")) return false;
     }
     for (Py_ssize_t k = 0; k < n; k++) {
-        if (!take_piece(it, l, PyTuple_GET_ITEM(addrs, k), sizes != NULL ? PyTuple_GET_ITEM(sizes, k) : NULL,
+        if (!take_piece(it, PyTuple_GET_ITEM(addrs, k), sizes != NULL ? PyTuple_GET_ITEM(sizes, k) : NULL, is_written,
                         &pieces[used]))
             return false;
         if (pieces[used].len > 0) used++; /* an empty piece adds nothing */
@@ -199,18 +194,20 @@ take_inner(kvpy_items_t *it, const lists_t *l, PyObject *addrs, PyObject *sizes,
     return true;
 }
 
+/* addrs and sizes are lists of ours, with tuples in them. */
 static bool
-take_items(kvpy_items_t *it, const lists_t *l)
+take_items(kvpy_items_t *it, PyObject *addrs, PyObject *sizes, bool is_written)
 {
     kvpool_iov_t *pieces = it->pieces;
 
     for (Py_ssize_t i = 0; i < it->keys.n; i++) {
-        PyObject *addr = PyList_GET_ITEM(l->addrs, i);
-        PyObject *size = l->sizes != NULL ? PyList_GET_ITEM(l->sizes, i) : NULL;
+        PyObject *addr = PyList_GET_ITEM(addrs, i);
+        PyObject *size = sizes != NULL ? PyList_GET_ITEM(sizes, i) : NULL;
         kvpool_item_t *item = &it->items[i];
         size_t n = 1;
 
-        if (PyTuple_Check(addr) ? !take_inner(it, l, addr, size, pieces, &n) : !take_piece(it, l, addr, size, pieces))
+        if (PyTuple_Check(addr) ? !take_inner(it, addr, size, is_written, pieces, &n)
+                                : !take_piece(it, addr, size, is_written, pieces))
             return false;
         *item = (kvpool_item_t){.key = it->keys.keys[i], .iov = pieces, .iov_n = n};
         pieces += n;
@@ -235,26 +232,26 @@ items_alloc(kvpy_items_t *it, size_t pieces_n, bool has_mems)
 bool
 kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject *sizes, bool is_written)
 {
-    lists_t l = {.is_written = is_written};
+    PyObject *own_addrs = NULL, *own_sizes = NULL;
     Py_ssize_t pieces_n, sizes_n;
     bool is_ok = false;
 
     memset(it, 0, sizeof *it);
     if (!kvpy_keys_init(&it->keys, keys)) return false;
-    l.addrs = freeze_list(addrs, "buffers", &pieces_n);
-    if (l.addrs == NULL) goto done;
+    own_addrs = freeze_list(addrs, "buffers", &pieces_n);
+    if (own_addrs == NULL) goto done;
     if (sizes != Py_None) {
-        l.sizes = freeze_list(sizes, "sizes", &sizes_n);
-        if (l.sizes == NULL) goto done;
+        own_sizes = freeze_list(sizes, "sizes", &sizes_n);
+        if (own_sizes == NULL) goto done;
     }
-    if (!check_lengths(it->keys.n, PyList_GET_SIZE(l.addrs), l.sizes != NULL ? PyList_GET_SIZE(l.sizes) : it->keys.n,
-                       "keys"))
+    if (!check_lengths(it->keys.n, PyList_GET_SIZE(own_addrs),
+                       own_sizes != NULL ? PyList_GET_SIZE(own_sizes) : it->keys.n, "keys"))
         goto done;
-    is_ok = items_alloc(it, (size_t)pieces_n, l.sizes == NULL) && take_items(it, &l);
+    is_ok = items_alloc(it, (size_t)pieces_n, own_sizes == NULL) && take_items(it, own_addrs, own_sizes, is_written);
 
 done:
-    Py_XDECREF(l.addrs);
-    Py_XDECREF(l.sizes);
+    Py_XDECREF(own_addrs);
+    Py_XDECREF(own_sizes);
     if (!is_ok) kvpy_items_fini(it);
     return is_ok;
 }

@@ -11,16 +11,6 @@
 #define SSD_MAX 16
 #define FIRST_GUESS 4096u /* of an object's length; a wrong one costs a second round */
 
-typedef struct {
-    int number, dropin;
-} code_t;
-
-static const code_t codes[] = {
-#define KVPY_CODE(num, name, dropin, text) {num, dropin},
-    KVPOOL_ERR_MAP(KVPY_CODE)
-#undef KVPY_CODE
-};
-
 #define CODE_INVALID (-600) /* one number for many errors, so a log line has to name the error */
 
 static void
@@ -35,13 +25,19 @@ tell_invalid(const kvpy_pool_t *self, int err)
 long
 kvpy_code(const kvpy_pool_t *self, int err)
 {
+    int code = -1;
+
     if (!self->is_dropin) return err;
-    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
-        if (codes[i].number != err) continue;
-        if (codes[i].dropin == CODE_INVALID && self->on_invalid != NULL) tell_invalid(self, err);
-        return codes[i].dropin;
+    switch (err) {
+#define KVPY_CODE(number, name, dropin, text)                                                                          \
+    case number:                                                                                                       \
+        code = dropin;                                                                                                 \
+        break;
+        KVPOOL_ERR_MAP(KVPY_CODE)
+#undef KVPY_CODE
     }
-    return -1;
+    if (code == CODE_INVALID && self->on_invalid != NULL) tell_invalid(self, err);
+    return code;
 }
 
 int

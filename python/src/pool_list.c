@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* The library's entries, received without the interpreter's lock: entry_t and key, one after the
- * other. No Python object is created there, because that may collect garbage, and collecting may
+/* The library's entries, received without the interpreter's lock: the lengths of key and object, and
+ * the key, one after the other. No Python object is created there, because that may collect garbage, and collecting may
  * close this very pool: its close would wait for the call that it is in. */
 typedef struct {
     char *bytes;
@@ -13,19 +13,14 @@ typedef struct {
     bool is_short; /* out of memory */
 } listing_t;
 
-typedef struct {
-    uint64_t len;
-    size_t key_len;
-} entry_t;
-
 static int
 list_one(void *arg, const void *key, size_t key_len, uint64_t len)
 {
-    entry_t entry = {.len = len, .key_len = key_len};
+    const uint64_t lens[2] = {key_len, len};
     listing_t *l = arg;
 
-    if (sizeof entry + key_len > l->cap - l->len) {
-        size_t cap = 2 * l->cap + sizeof entry + key_len;
+    if (sizeof lens + key_len > l->cap - l->len) {
+        size_t cap = 2 * l->cap + sizeof lens + key_len;
         char *bytes = PyMem_RawRealloc(l->bytes, cap);
 
         l->is_short = bytes == NULL;
@@ -33,9 +28,9 @@ list_one(void *arg, const void *key, size_t key_len, uint64_t len)
         l->bytes = bytes;
         l->cap = cap;
     }
-    memcpy(l->bytes + l->len, &entry, sizeof entry);
-    memcpy(l->bytes + l->len + sizeof entry, key, key_len);
-    l->len += sizeof entry + key_len;
+    memcpy(l->bytes + l->len, lens, sizeof lens);
+    memcpy(l->bytes + l->len + sizeof lens, key, key_len);
+    l->len += sizeof lens + key_len;
     l->n++;
     return 0;
 }
@@ -48,12 +43,12 @@ list_of_entries(const listing_t *l)
 
     for (size_t i = 0; list != NULL && i < l->n; i++) {
         PyObject *pair;
-        entry_t entry;
+        uint64_t lens[2];
 
-        memcpy(&entry, at, sizeof entry);
-        at += sizeof entry;
-        pair = Py_BuildValue("(y#K)", at, (Py_ssize_t)entry.key_len, (unsigned long long)entry.len);
-        at += entry.key_len;
+        memcpy(lens, at, sizeof lens);
+        at += sizeof lens;
+        pair = Py_BuildValue("(y#K)", at, (Py_ssize_t)lens[0], (unsigned long long)lens[1]);
+        at += lens[0];
         if (pair == NULL)
             Py_CLEAR(list);
         else

@@ -20,14 +20,9 @@
 #define DEADLINE_DEFAULT_NS 5000000000ull
 #define DEADLINE_MAX_NS 86400000000000ull
 
-typedef struct {
-    kvp_cli_opt_t rows[OPTS_MAX];
-    size_t n;
-    bool is_help;
-} table_t;
-
-static void
-table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *common)
+/* Fills rows with the verb's options and the common ones. Returns their number. */
+static size_t
+build_rows(kvp_cli_opt_t rows[OPTS_MAX], const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *common, bool *is_help)
 {
     const kvp_cli_opt_t shared[COMMON_N] = {
         {"master", KVP_CLI_TEXT, &common->master, "HOST:PORT",
@@ -44,21 +39,21 @@ table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *c
          0},
         {"tenant", KVP_CLI_TEXT, &common->tenant, "NAME", "whose keys these are (default: default)", 0, 0},
         {"json", KVP_CLI_FLAG, &common->is_json, NULL, "one JSON object instead of text", 0, 0},
-        {"help", KVP_CLI_FLAG, &t->is_help, NULL, "this text", 0, 0},
+        {"help", KVP_CLI_FLAG, is_help, NULL, "this text", 0, 0},
     };
     if (n > OPTS_MAX - COMMON_N) kvp_panic("a verb has more than %d options", OPTS_MAX - COMMON_N);
-    if (n > 0) memcpy(t->rows, opts, n * sizeof(*opts));
-    memcpy(t->rows + n, shared, sizeof(shared));
-    t->n = n + COMMON_N;
+    if (n > 0) memcpy(rows, opts, n * sizeof(*opts));
+    memcpy(rows + n, shared, sizeof(shared));
+    return n + COMMON_N;
 }
 
 static void
-print_help(const kvp_cli_verb_t *verb, const table_t *t)
+print_help(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *rows, size_t n)
 {
     printf("usage: kvpool %s [options]%s%s\n\n%s\n\n", verb->name, *verb->operands != '\0' ? " " : "", verb->operands,
            verb->summary);
-    for (size_t i = 0; i < t->n; i++) {
-        const kvp_cli_opt_t *row = &t->rows[i];
+    for (size_t i = 0; i < n; i++) {
+        const kvp_cli_opt_t *row = &rows[i];
         char left[64];
         snprintf(left, sizeof(left), "--%s%s%s", row->name, row->arg != NULL ? " " : "",
                  row->arg != NULL ? row->arg : "");
@@ -149,17 +144,18 @@ int
 kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts_n, int argc, char **argv,
               kvp_cli_common_t *common, int *first_out)
 {
-    table_t t = {.n = 0};
+    kvp_cli_opt_t rows[OPTS_MAX];
+    bool is_help = false;
     struct option longs[OPTS_MAX + 1];
     const char *master = getenv("KVPOOL_MASTER");
     /* An empty variable counts as unset; an empty flag is an error. */
     *common = (kvp_cli_common_t){.master = master != NULL && *master != '\0' ? master : NULL,
                                  .deadline_ns = DEADLINE_DEFAULT_NS};
-    table_build(&t, opts, opts_n, common);
-    for (size_t i = 0; i < t.n; i++)
+    const size_t n = build_rows(rows, opts, opts_n, common, &is_help);
+    for (size_t i = 0; i < n; i++)
         longs[i] =
-            (struct option){t.rows[i].name, t.rows[i].type == KVP_CLI_FLAG ? no_argument : required_argument, NULL, 0};
-    longs[t.n] = (struct option){NULL, 0, NULL, 0};
+            (struct option){rows[i].name, rows[i].type == KVP_CLI_FLAG ? no_argument : required_argument, NULL, 0};
+    longs[n] = (struct option){NULL, 0, NULL, 0};
 
     opterr = 0;
     optind = 0; /* 0, not 1: also makes glibc forget an earlier run */
@@ -167,7 +163,7 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
         int at = -1;
         int c = getopt_long(argc, argv, ":h", longs, &at);
         if (c == -1) break;
-        if (c == 'h') t.is_help = true;
+        if (c == 'h') is_help = true;
         if (c == ':') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s wants a value", argv[optind - 1]);
         if (c == '?' && optopt != 0)
             return kvp_cli_complain(verb, KVP_EXIT_USAGE,
@@ -175,14 +171,14 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
                                     "begins with a dash; see --help",
                                     optopt);
         if (c == '?') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "unknown option %s; see --help", argv[optind - 1]);
-        if (c == 0 && set_value(&t.rows[at], optarg) != KVP_OK) {
+        if (c == 0 && set_value(&rows[at], optarg) != KVP_OK) {
             char wanted[160];
-            return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--%s does not take \"%s\", but %s", t.rows[at].name, optarg,
-                                    say_wanted(&t.rows[at], wanted, sizeof(wanted)));
+            return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--%s does not take \"%s\", but %s", rows[at].name, optarg,
+                                    say_wanted(&rows[at], wanted, sizeof(wanted)));
         }
     }
-    if (t.is_help) {
-        print_help(verb, &t);
+    if (is_help) {
+        print_help(verb, rows, n);
         return kvp_cli_flush(verb, KVP_EXIT_DONE);
     }
     *first_out = optind;

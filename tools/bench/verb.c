@@ -143,10 +143,9 @@ parse_options(bench_t *b, int argc, char **argv)
 /* ---- figures ---- */
 
 static void
-say_line(const bench_t *b, uint64_t number, const kvp_bench_round_t *r)
+say_line(const bench_t *b, uint64_t number, const kvp_bench_leg_t *sum)
 {
-    const double ns = (double)r->elapsed_ns;
-    const kvp_bench_leg_t *sum = &r->sum;
+    const double ns = (double)sum->ended_ns;
     printf("%3llu", (unsigned long long)number);
     if (moves_data(b)) printf("  %8.3f GB/s", (double)sum->bytes / ns);
     printf("  %10.0f objects/s  p50 %.1f us  p99 %.1f us  errors %llu  wrong bytes %llu\n",
@@ -188,15 +187,14 @@ report_requests(kvp_table_t *to, const kvp_bench_counts_t *counts)
 }
 
 static void
-report_round(const bench_t *b, kvp_table_t *to, const kvp_bench_round_t *r, uint64_t fill_ns)
+report_round(const bench_t *b, kvp_table_t *to, const kvp_bench_leg_t *sum, uint64_t fill_ns)
 {
-    const double seconds = (double)r->elapsed_ns / 1e9;
-    const kvp_bench_leg_t *sum = &r->sum;
+    const double seconds = (double)sum->ended_ns / 1e9;
     kvp_report_real(to, "fill_s", fill_ns > 0 ? "putting the set, seconds" : NULL, (double)fill_ns / 1e9, 3);
     kvp_report_real(to, "elapsed_s", "seconds", seconds, 3);
     kvp_report_count(to, "calls", "calls", sum->calls);
     kvp_report_real(to, "calls_per_s", "calls/s", (double)sum->calls / seconds, 0);
-    kvp_report_real(to, "gb_per_s", moves_data(b) ? "GB/s" : NULL, (double)sum->bytes / (double)r->elapsed_ns, 3);
+    kvp_report_real(to, "gb_per_s", moves_data(b) ? "GB/s" : NULL, (double)sum->bytes / (double)sum->ended_ns, 3);
     kvp_report_real(to, "objects_per_s", "objects/s", (double)sum->objects / seconds, 0);
     kvp_report_latency(to, "call", &sum->call);
     if (b->conf.calls_per_s > 0) kvp_report_latency(to, "service", &sum->service);
@@ -209,15 +207,15 @@ report_round(const bench_t *b, kvp_table_t *to, const kvp_bench_round_t *r, uint
 }
 
 static void
-say_round(const bench_t *b, uint64_t number, const kvp_bench_round_t *r, uint64_t fill_ns)
+say_round(const bench_t *b, uint64_t number, const kvp_bench_leg_t *sum, uint64_t fill_ns)
 {
     if (b->common.is_json || b->rounds == 1) {
         kvp_table_t *to = kvp_report_create();
         report_work(b, to, number);
-        report_round(b, to, r, fill_ns);
+        report_round(b, to, sum, fill_ns);
         kvp_report_print(to, b->common.is_json);
     } else {
-        say_line(b, number, r);
+        say_line(b, number, sum);
     }
     fflush(stdout);
 }
@@ -318,21 +316,21 @@ may_go(const bench_t *b)
 static int
 run_rounds(bench_t *b, kvp_bench_workers_t *workers)
 {
-    kvp_bench_round_t *round = kvp_cli_alloc(1, sizeof(*round));
+    kvp_bench_leg_t *sum = kvp_cli_alloc(1, sizeof(*sum));
     int code = KVP_EXIT_DONE;
     /* Where another program sets the pace, it must know when setting up is over. */
     if (b->is_step) fprintf(stderr, "ready\n");
     for (uint64_t i = 1; i <= b->rounds && may_go(b); i++) {
-        const int got = kvp_bench_workers_round(workers, b->round_ns, round);
-        if (round->elapsed_ns > 0) say_round(b, i, round, kvp_bench_workers_fill_ns(workers));
-        if (round->sum.errors + round->sum.wrong_bytes > 0) code = KVP_EXIT_REFUSED;
-        const char *why = round->sum.errors > 0 ? kvp_bench_explain(&b->conf, round->sum.first_error) : NULL;
+        const int got = kvp_bench_workers_round(workers, b->round_ns, sum);
+        if (sum->ended_ns > 0) say_round(b, i, sum, kvp_bench_workers_fill_ns(workers));
+        if (sum->errors + sum->wrong_bytes > 0) code = KVP_EXIT_REFUSED;
+        const char *why = sum->errors > 0 ? kvp_bench_explain(&b->conf, sum->first_error) : NULL;
         if (why != NULL) code = kvp_cli_complain(b->verb, code, "%s", why);
         if (got == KVP_EXIT_DONE) continue;
         code = got;
         break;
     }
-    free(round);
+    free(sum);
     return kvp_cli_flush(b->verb, code);
 }
 

@@ -25,11 +25,6 @@ typedef struct {
     kvp_bench_leg_t leg;
 } answer_t;
 
-typedef struct {
-    pid_t pid; /* 0 = none */
-    int fd;
-} member_t;
-
 struct kvp_bench_workers {
     const kvp_cli_verb_t *verb;
     const kvp_bench_conf_t *conf;
@@ -37,7 +32,8 @@ struct kvp_bench_workers {
     kvpool_t *pool; /* to remove with */
     uint64_t fill_ns;
     answer_t answer;
-    member_t members[KVP_BENCH_PROCESSES_MAX];
+    pid_t pids[KVP_BENCH_PROCESSES_MAX]; /* of the children; 0 = none */
+    int fds[KVP_BENCH_PROCESSES_MAX];
 };
 
 static bool
@@ -99,12 +95,13 @@ start_child(kvp_bench_workers_t *g, uint32_t number)
         if (getppid() != parent) _exit(1);
         /* With these open, the other workers would not see the parent's end. */
         for (uint32_t i = 0; i < number; i++)
-            close(g->members[i].fd);
+            close(g->fds[i]);
         close(ends[0]);
         _exit(child_main(g, number, ends[1]));
     }
     close(ends[1]);
-    g->members[number] = (member_t){.pid = pid > 0 ? pid : 0, .fd = ends[0]};
+    g->pids[number] = pid > 0 ? pid : 0;
+    g->fds[number] = ends[0];
     return pid > 0;
 }
 
@@ -112,10 +109,10 @@ start_child(kvp_bench_workers_t *g, uint32_t number)
 
 /* take_answer leaves the answer in g->answer. */
 static int
-take_answer(kvp_bench_workers_t *g, const member_t *m)
+take_answer(kvp_bench_workers_t *g, uint32_t number)
 {
-    if (receive_all(m->fd, &g->answer, sizeof(g->answer))) return g->answer.code;
-    return kvp_cli_complain(g->verb, KVP_EXIT_REFUSED, "process %d ended by itself", (int)m->pid);
+    if (receive_all(g->fds[number], &g->answer, sizeof(g->answer))) return g->answer.code;
+    return kvp_cli_complain(g->verb, KVP_EXIT_REFUSED, "process %d ended by itself", (int)g->pids[number]);
 }
 
 /* order_all waits for every answer, also after a failure: who has been given an order is not left
@@ -125,9 +122,9 @@ order_all(kvp_bench_workers_t *g, uint64_t order, kvp_bench_leg_t *leg)
 {
     int code = KVP_EXIT_DONE;
     for (uint32_t i = 0; i < g->conf->processes; i++)
-        (void)send_all(g->members[i].fd, &order, sizeof(order)); /* the answer will be missing */
+        (void)send_all(g->fds[i], &order, sizeof(order)); /* the answer will be missing */
     for (uint32_t i = 0; i < g->conf->processes; i++) {
-        const int got = take_answer(g, &g->members[i]);
+        const int got = take_answer(g, i);
         if (got != KVP_EXIT_DONE) {
             code = got;
         } else if (leg != NULL) {
@@ -171,18 +168,17 @@ run_leg(kvp_bench_workers_t *g, uint64_t budget_ns, kvp_bench_leg_t *leg)
 }
 
 int
-kvp_bench_workers_round(kvp_bench_workers_t *g, uint64_t round_ns, kvp_bench_round_t *round_out)
+kvp_bench_workers_round(kvp_bench_workers_t *g, uint64_t round_ns, kvp_bench_leg_t *sum_out)
 {
     kvp_bench_leg_t *leg = kvp_cli_alloc(1, sizeof(*leg));
     int code;
-    round_out->elapsed_ns = 0;
-    kvp_bench_leg_init(&round_out->sum);
+    kvp_bench_leg_init(sum_out);
     do {
-        code = run_leg(g, round_ns - round_out->elapsed_ns, leg);
-        kvp_bench_leg_add(&round_out->sum, leg);
-        if (leg->ended_ns > leg->begun_ns) round_out->elapsed_ns += leg->ended_ns - leg->begun_ns;
-    } while (code == KVP_EXIT_DONE && round_out->sum.errors == 0 && kvp_bench_is_one_pass(g->conf) &&
-             round_out->elapsed_ns < round_ns);
+        code = run_leg(g, round_ns - sum_out->ended_ns, leg);
+        kvp_bench_leg_add(sum_out, leg);
+        if (leg->ended_ns > leg->begun_ns) sum_out->ended_ns += leg->ended_ns - leg->begun_ns;
+    } while (code == KVP_EXIT_DONE && sum_out->errors == 0 && kvp_bench_is_one_pass(g->conf) &&
+             sum_out->ended_ns < round_ns);
     free(leg);
     return code;
 }
@@ -200,7 +196,7 @@ kvp_bench_workers_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf,
         if (!start_child(g, i))
             return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "starting process %u: %s", i + 1, strerror(errno));
     for (uint32_t i = 0; i < conf->processes; i++) {
-        const int got = take_answer(g, &g->members[i]);
+        const int got = take_answer(g, i);
         if (got != KVP_EXIT_DONE) code = got;
         g->fill_ns = kvp_max_u64(g->fill_ns, g->answer.fill_ns);
     }
@@ -220,9 +216,9 @@ kvp_bench_workers_close(kvp_bench_workers_t *g, bool removes_set)
     int code = KVP_EXIT_DONE;
     if (g == NULL) return code;
     for (uint32_t i = 0; i < g->conf->processes; i++)
-        if (g->members[i].pid != 0) close(g->members[i].fd);
+        if (g->pids[i] != 0) close(g->fds[i]);
     for (uint32_t i = 0; i < g->conf->processes; i++)
-        while (g->members[i].pid != 0 && waitpid(g->members[i].pid, NULL, 0) < 0 && errno == EINTR)
+        while (g->pids[i] != 0 && waitpid(g->pids[i], NULL, 0) < 0 && errno == EINTR)
             continue;
     if (removes_set) code = remove_run(g);
     kvpool_free(g->pool);

@@ -7,11 +7,6 @@
 
 #include "tools/bench/round.h"
 
-typedef struct {
-    uint64_t elapsed_ns; /* of the legs, from the first process's start to the last one's end */
-    kvp_bench_leg_t sum;
-} kvp_bench_round_t;
-
 typedef struct kvp_bench_workers kvp_bench_workers_t;
 
 /* kvp_bench_workers_open starts the processes and returns when all are set up. conf and common are
@@ -24,8 +19,10 @@ int kvp_bench_workers_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *c
  * there was none to put. */
 uint64_t kvp_bench_workers_fill_ns(const kvp_bench_workers_t *workers);
 
-/* kvp_bench_workers_round adds up legs until round_ns have passed in them. round_out is set also after a failure. */
-int kvp_bench_workers_round(kvp_bench_workers_t *workers, uint64_t round_ns, kvp_bench_round_t *round_out);
+/* kvp_bench_workers_round adds up legs until round_ns have passed in them, each from the first
+ * process's start to the last one's end. sum_out lasts from 0 to the time of all legs; it is set
+ * also after a failure. */
+int kvp_bench_workers_round(kvp_bench_workers_t *workers, uint64_t round_ns, kvp_bench_leg_t *sum_out);
 
 /* kvp_bench_workers_close ends the processes; with removes_set it also removes their objects. Exit
  * codes. */

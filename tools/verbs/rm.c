@@ -7,13 +7,6 @@
 
 #include <string.h>
 
-typedef struct {
-    const char *regex;
-    bool is_all;
-    bool is_force;
-    bool waits;
-} rm_conf_t;
-
 /* ---- rm ---- */
 
 static int
@@ -36,14 +29,15 @@ rm_keys(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *po
     return kvp_cli_flush(verb, code);
 }
 
+/* regex NULL: every key. */
 static int
 rm_many(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *pool, const kvpool_opts_t *opts,
-        const rm_conf_t *conf)
+        const char *regex)
 {
     uint64_t removed = 0, held = 0;
-    int err = conf->is_all ? kvpool_remove_all(pool, opts, &removed, &held)
-                           : kvpool_remove_by_regex(pool, conf->regex, opts, &removed, &held);
-    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, common, conf->is_all ? "--all" : conf->regex, err);
+    int err = regex == NULL ? kvpool_remove_all(pool, opts, &removed, &held)
+                            : kvpool_remove_by_regex(pool, regex, opts, &removed, &held);
+    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, common, regex == NULL ? "--all" : regex, err);
     kvp_table_t *report = kvp_report_create();
     kvp_report_count(report, "removed", "removed", removed);
     kvp_report_count(report, "held", "held, and so kept", held);
@@ -51,37 +45,32 @@ rm_many(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *po
     return kvp_cli_flush(verb, held > 0 ? KVP_EXIT_REFUSED : KVP_EXIT_DONE);
 }
 
-static int
-check_rm(const kvp_cli_verb_t *verb, const rm_conf_t *conf, bool has_keys)
-{
-    if (has_keys + (conf->regex != NULL) + conf->is_all != 1)
-        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "give keys, or --regex, or --all");
-    if (conf->waits && !has_keys) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--wait is for keys");
-    return KVP_EXIT_GO_ON;
-}
-
 int
 kvp_cli_rm(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
-    rm_conf_t conf = {.regex = NULL};
+    const char *regex = NULL;
+    bool is_all = false, is_force = false, waits = false;
     const kvp_cli_opt_t opts[] = {
-        {"regex", KVP_CLI_TEXT, &conf.regex, "PATTERN", "every key that the PCRE2 pattern matches somewhere", 0, 0},
-        {"all", KVP_CLI_FLAG, &conf.is_all, NULL, "every key", 0, 0},
-        {"force", KVP_CLI_FLAG, &conf.is_force, NULL, "also objects that readers or reservations hold", 0, 0},
-        {"wait", KVP_CLI_FLAG, &conf.waits, NULL, "return when no client can read it any more", 0, 0},
+        {"regex", KVP_CLI_TEXT, &regex, "PATTERN", "every key that the PCRE2 pattern matches somewhere", 0, 0},
+        {"all", KVP_CLI_FLAG, &is_all, NULL, "every key", 0, 0},
+        {"force", KVP_CLI_FLAG, &is_force, NULL, "also objects that readers or reservations hold", 0, 0},
+        {"wait", KVP_CLI_FLAG, &waits, NULL, "return when no client can read it any more", 0, 0},
     };
     kvp_cli_common_t common;
     kvpool_t *pool = NULL;
     int first;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
-    if (code == KVP_EXIT_GO_ON) code = check_rm(verb, &conf, first < argc);
+    const bool has_keys = code == KVP_EXIT_GO_ON && first < argc;
+    if (code == KVP_EXIT_GO_ON && has_keys + (regex != NULL) + is_all != 1)
+        code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "give keys, or --regex, or --all");
+    if (code == KVP_EXIT_GO_ON && waits && !has_keys)
+        code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "--wait is for keys");
     if (code != KVP_EXIT_GO_ON) return code;
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
-    const kvpool_opts_t how =
-        kvp_cli_call_opts(&common, (conf.is_force ? KVPOOL_FORCE : 0) | (conf.waits ? KVPOOL_WAIT : 0));
-    code = first < argc ? rm_keys(verb, &common, pool, &how, argv + first, argc - first)
-                        : rm_many(verb, &common, pool, &how, &conf);
+    const kvpool_opts_t how = kvp_cli_call_opts(&common, (is_force ? KVPOOL_FORCE : 0) | (waits ? KVPOOL_WAIT : 0));
+    code = has_keys ? rm_keys(verb, &common, pool, &how, argv + first, argc - first)
+                    : rm_many(verb, &common, pool, &how, regex);
     kvpool_free(pool);
     return code;
 }
