@@ -46,34 +46,19 @@ is_to_this_host(const kvp_node_dialed_t *d)
     return strcmp(peer.host, d->local_host) == 0 || kvp_hostport_is_loopback(&peer);
 }
 
-static kvp_err_t
-say_hello(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_framed_t *conn, kvp_hello_reply_t *hello)
-{
-    kvp_hello_ask_t ask = {
-        .name = d->name,
-        .host_id = d->host_id,
-        .role = KVP_ROLE_NODE,
-        .incarnation = was->incarnation,
-        .known = &was->known,
-        .pidfd = -1,
-    };
-
-    return kvp_hello(conn, &ask, kvp_now_ns() + ATTEMPT_NS, hello);
-}
-
 /* change_to_unix replaces a TCP connection within one host; on failure TCP stays. */
 static void
-change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
+change_to_unix(const kvp_hello_ask_t *ask, kvp_node_dialed_t *dialed)
 {
     kvp_hello_reply_t hello;
     kvp_framed_t conn;
     const char *why;
 
-    if (dialed->hello.unix_path[0] == '\0' || strcmp(dialed->hello.host_id, d->host_id) != 0) return;
+    if (dialed->hello.unix_path[0] == '\0' || strcmp(dialed->hello.host_id, ask->host_id) != 0) return;
     kvp_framed_init(&conn);
     if (kvp_framed_connect_told(&conn, KVP_SOCKET_MASTER, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS, &why) !=
             KVP_OK ||
-        say_hello(d, was, &conn, &hello) != KVP_OK ||
+        kvp_hello(&conn, ask, kvp_now_ns() + ATTEMPT_NS, &hello) != KVP_OK ||
         memcmp(hello.pool_id, dialed->hello.pool_id, sizeof hello.pool_id) != 0) {
         kvp_log_info("node", "master's unix socket does not serve, staying on tcp path %s: %s", dialed->hello.unix_path,
                      why);
@@ -87,7 +72,7 @@ change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dia
 
 /* One attempt to find the leading master. */
 static kvp_err_t
-dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
+dial_any(kvp_node_dial_t *d, const kvp_hello_ask_t *ask, kvp_node_dialed_t *dialed)
 {
     const kvp_hostport_t *at = NULL;
     char text[KVP_HOSTPORT_TEXT_MAX];
@@ -112,10 +97,10 @@ dial_any(kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *diale
             kvp_framed_fini(&dialed->conn);
             return KVP_INVALID;
         }
-        err = say_hello(d, was, &dialed->conn, &dialed->hello);
+        err = kvp_hello(&dialed->conn, ask, kvp_now_ns() + ATTEMPT_NS, &dialed->hello);
     }
     if (err == KVP_OK) {
-        change_to_unix(d, was, dialed);
+        change_to_unix(ask, dialed);
         return KVP_OK;
     }
     kvp_framed_fini(&dialed->conn);
@@ -160,7 +145,13 @@ dial_main(void *arg)
 
     pthread_mutex_lock(&d->lock);
     while (!d->is_stopping) {
-        kvp_node_was_t was = d->was;
+        const kvp_known_pool_t known = d->known;
+        const kvp_hello_ask_t ask = {.name = d->name,
+                                     .host_id = d->host_id,
+                                     .role = KVP_ROLE_NODE,
+                                     .incarnation = d->incarnation,
+                                     .known = &known,
+                                     .pidfd = -1};
         kvp_node_dialed_t dialed;
 
         if (d->state != KVP_DIAL_WANTED) {
@@ -174,7 +165,7 @@ dial_main(void *arg)
         backoff_ns = kvp_min_u64(kvp_max_u64(2 * backoff_ns, BACKOFF_MIN_NS), BACKOFF_MAX_NS);
 
         pthread_mutex_unlock(&d->lock);
-        err = dial_any(d, &was, &dialed);
+        err = dial_any(d, &ask, &dialed);
         pthread_mutex_lock(&d->lock);
         d->last_err = err;
         d->attempts++;
@@ -232,12 +223,13 @@ kvp_node_dial_stop(kvp_node_dial_t *d)
 }
 
 void
-kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was)
+kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, uint64_t incarnation, const kvp_known_pool_t *known)
 {
     pthread_mutex_lock(&d->lock);
     d->state = KVP_DIAL_WANTED;
     d->is_good = is_good;
-    d->was = *was;
+    d->incarnation = incarnation;
+    d->known = *known;
     pthread_cond_signal(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }

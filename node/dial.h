@@ -19,12 +19,6 @@ typedef struct {
 
 #define KVP_NODE_REFUSAL_MAX 320u
 
-/* The node's state before it lost its master. */
-typedef struct {
-    uint64_t incarnation; /* of the session before, or 0 */
-    kvp_known_pool_t known; /* the pool of its memory; term 0 = it has none */
-} kvp_node_was_t;
-
 typedef enum {
     KVP_DIAL_IDLE, /* no connection is wanted */
     KVP_DIAL_WANTED,
@@ -52,7 +46,8 @@ typedef struct {
     kvp_err_t last_err; /* of the last attempt */
     char refusal[KVP_NODE_REFUSAL_MAX]; /* why no master of the list is acceptable; empty = one may be */
     uint64_t attempts;
-    kvp_node_was_t was;
+    uint64_t incarnation; /* of the session before, or 0 */
+    kvp_known_pool_t known; /* the pool of the node's memory; term 0 = it has none */
 } kvp_node_dial_t;
 
 /* init reads the list of masters (kvp_masters_create): INVALID, NOMEM, NOTSUP. The caller fills the
@@ -63,8 +58,8 @@ kvp_err_t kvp_node_dial_start(kvp_node_dial_t *d) KVP_MUST_USE;
 void kvp_node_dial_stop(kvp_node_dial_t *d);
 
 /* kvp_node_dial_want requests one connection. is_good: the previous connection was mounted, so the
- * first attempt has no back-off. was is copied. */
-void kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was);
+ * first attempt has no back-off. incarnation and known are of the session before; known is copied. */
+void kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, uint64_t incarnation, const kvp_known_pool_t *known);
 
 /* kvp_node_dial_refusal copies why no master of the list will do, which is logged by then; empty = one may. */
 void kvp_node_dial_refusal(kvp_node_dial_t *d, char why_out[KVP_NODE_REFUSAL_MAX]);

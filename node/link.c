@@ -39,14 +39,14 @@ static void on_link(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 static void
 dial_master(kvp_node_t *node, bool is_good)
 {
-    kvp_node_was_t was = {.incarnation = node->link.incarnation};
+    kvp_known_pool_t known = {.term = 0};
 
     if (node->mem != NULL) {
-        memcpy(was.known.pool_id, node->mem->conf.pool_id, sizeof was.known.pool_id);
-        was.known.digest_seed = node->mem->conf.digest_seed;
-        was.known.term = kvp_node_core_term(node->core);
+        memcpy(known.pool_id, node->mem->conf.pool_id, sizeof known.pool_id);
+        known.digest_seed = node->mem->conf.digest_seed;
+        known.term = kvp_node_core_term(node->core);
     }
-    kvp_node_dial_want(&node->dial, is_good, &was);
+    kvp_node_dial_want(&node->dial, is_good, node->link.incarnation, &known);
 }
 
 /* lose_link drops the connection and looks for another one. why NULL: already logged. */

@@ -15,10 +15,6 @@
 #define REPLAY_MAX_NS (5 * S) /* a replay that gets on no further has failed */
 #define TRIES_MAX 3u
 
-typedef struct {
-    uint64_t seq, len;
-} queued_t;
-
 static void
 ask_replay(kvp_feed_t *f, uint64_t from, uint64_t now_ns)
 {
@@ -69,9 +65,9 @@ is_last(const kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 static void
 enqueue_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
-    const queued_t head = {seq, len};
+    const uint64_t head[2] = {seq, len};
 
-    kvp_buf_append(&f->queue, &head, sizeof head);
+    kvp_buf_append(&f->queue, head, sizeof head);
     kvp_buf_append(&f->queue, payload, len);
     (void)kvp_buf_extend(&f->queue, -len % 8);
 }
@@ -88,17 +84,18 @@ run_queue(kvp_feed_t *f, uint64_t now_ns)
 
     kvp_buf_init(&f->queue, KVP_FEED_QUEUE_MAX);
     for (size_t at = 0; at < queue.len;) {
-        queued_t head;
+        uint64_t head[2];
 
-        memcpy(&head, queue.data + at, sizeof head);
+        memcpy(head, queue.data + at, sizeof head);
         at += sizeof head;
+        const uint64_t seq = head[0], len = head[1];
         if (f->state != KVP_FEED_LIVE)
-            enqueue_message(f, head.seq, queue.data + at, head.len);
-        else if (f->has_last && head.seq <= f->last)
+            enqueue_message(f, seq, queue.data + at, len);
+        else if (f->has_last && seq <= f->last)
             f->stats.duplicates++;
         else
-            take_message(f, head.seq, queue.data + at, head.len, now_ns);
-        at += head.len + -head.len % 8;
+            take_message(f, seq, queue.data + at, len, now_ns);
+        at += len + -len % 8;
     }
     kvp_buf_fini(&queue);
 }

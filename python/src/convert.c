@@ -277,6 +277,23 @@ kvpy_items_lineages(kvpy_items_t *it, PyObject *list)
     return !PyErr_Occurred();
 }
 
+bool
+kvpy_items_groups(kvpy_items_t *it, PyObject *ids)
+{
+    if (ids == Py_None) return true;
+    if (!kvpy_keys_init(&it->group_ids, ids)) return false;
+    it->groups = PyMem_New(kvpool_group_t, (size_t)it->group_ids.n + 1);
+    if (it->groups == NULL) PyErr_NoMemory();
+    if (it->groups != NULL && it->group_ids.n != it->keys.n)
+        PyErr_Format(PyExc_ValueError, "%zd keys and %zd group ids", it->keys.n, it->group_ids.n);
+    if (PyErr_Occurred()) return false;
+    for (Py_ssize_t i = 0; i < it->group_ids.n; i++) {
+        it->groups[i] = (kvpool_group_t){.id = it->group_ids.keys[i]};
+        it->items[i].group = &it->groups[i];
+    }
+    return true;
+}
+
 void
 kvpy_items_fini(kvpy_items_t *it)
 {
@@ -285,6 +302,8 @@ kvpy_items_fini(kvpy_items_t *it)
     PyMem_Free(it->mems);
     PyMem_Free(it->pieces);
     PyMem_Free(it->lineages);
+    PyMem_Free(it->groups);
+    kvpy_keys_fini(&it->group_ids);
     PyMem_Free(it->results);
     PyMem_Free(it->items);
     kvpy_keys_fini(&it->keys);

@@ -53,6 +53,8 @@ typedef struct {
     kvpy_mem_t *mems; /* where memory came as objects */
     Py_ssize_t mems_n;
     kvpool_lineage_t *lineages; /* NULL = none */
+    kvpy_keys_t group_ids;
+    kvpool_group_t *groups; /* NULL = none */
     int *results;
 } kvpy_items_t;
 
@@ -61,6 +63,9 @@ typedef struct {
 bool kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject *sizes, bool is_written);
 /* kvpy_items_lineages gives the items of a put their lineages: None, or a list with that of each, or None. */
 bool kvpy_items_lineages(kvpy_items_t *it, PyObject *list);
+/* kvpy_items_groups gives the items of a put their groups, which are evicted together: None, or a
+ * list with the id of each item's group. */
+bool kvpy_items_groups(kvpy_items_t *it, PyObject *ids);
 void kvpy_items_fini(kvpy_items_t *it);
 
 #endif

@@ -3,8 +3,6 @@
  */
 #include "python/src/convert.h"
 
-#include <string.h>
-
 static bool
 check_args(const char *name, Py_ssize_t n, Py_ssize_t wanted)
 {
@@ -75,41 +73,6 @@ list_of_results(const kvpy_pool_t *self, const int *results, const kvpool_item_t
     return list;
 }
 
-/* ---- groups of a put */
-typedef struct {
-    kvpy_keys_t ids;
-    kvpool_group_t *groups;
-} groups_t;
-
-static void
-groups_fini(groups_t *g)
-{
-    PyMem_Free(g->groups);
-    kvpy_keys_fini(&g->ids);
-}
-
-/* None, or a list with the id of each item's group: they are evicted together. */
-static bool
-groups_init(groups_t *g, PyObject *ids, kvpy_items_t *it)
-{
-    memset(g, 0, sizeof *g);
-    if (ids == Py_None) return true;
-    if (!kvpy_keys_init(&g->ids, ids)) return false;
-    g->groups = PyMem_New(kvpool_group_t, (size_t)g->ids.n + 1);
-    if (g->groups == NULL) PyErr_NoMemory();
-    if (g->groups != NULL && g->ids.n != it->keys.n)
-        PyErr_Format(PyExc_ValueError, "%zd keys and %zd group ids", it->keys.n, g->ids.n);
-    if (PyErr_Occurred()) {
-        groups_fini(g);
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < g->ids.n; i++) {
-        g->groups[i] = (kvpool_group_t){.id = g->ids.keys[i]};
-        it->items[i].group = &g->groups[i];
-    }
-    return true;
-}
-
 /* (keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids[,
  * lineages]) -> [0 or error] */
 PyObject *
@@ -117,14 +80,13 @@ kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
     kvpool_opts_t opts;
     kvpy_items_t it;
-    groups_t groups;
     PyObject *list;
     int err;
 
     if (!kvpy_check(self) || !check_args("batch_put", n, n == 9 ? 9 : 8) || !take_put_opts(args + 3, &opts))
         return NULL;
     if (!kvpy_items_init(&it, args[0], args[1], args[2], false)) return NULL;
-    if ((n == 9 && !kvpy_items_lineages(&it, args[8])) || !groups_init(&groups, args[7], &it)) {
+    if ((n == 9 && !kvpy_items_lineages(&it, args[8])) || !kvpy_items_groups(&it, args[7])) {
         kvpy_items_fini(&it);
         return NULL;
     }
@@ -133,7 +95,6 @@ kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     Py_END_ALLOW_THREADS
     spread_err(err, it.results, it.keys.n);
     list = list_of_results(self, it.results, NULL, it.keys.n);
-    groups_fini(&groups);
     kvpy_items_fini(&it);
     return list;
 }

@@ -33,6 +33,22 @@ typedef struct {
     int (*call)(const kvp_bench_call_t *call); /* KVPOOL_OK: results are set */
 } kvp_bench_op_t;
 
+typedef struct {
+    const kvp_bench_op_t *op;
+    uint64_t value_bytes;
+    uint32_t pieces; /* pieces of each value; for operations that move bytes in batches */
+    uint32_t key_bytes;
+    uint32_t batch; /* objects a call */
+    uint32_t threads; /* on one handle, each with its own objects and memory */
+    uint32_t processes; /* each with a set and a handle of its own */
+    uint64_t objects; /* of each process; a multiple of batch * threads */
+    double absent; /* share of absent objects */
+    double calls_per_s; /* of all threads of all processes, open loop; 0 = closed loop */
+    bool is_cold; /* each leg is the first pass of a new handle over its mappings */
+    bool does_evict; /* puts without removal, so that new objects need eviction */
+    uint64_t run; /* separates this run's keys from other runs' */
+} kvp_bench_conf_t;
+
 /* kvp_bench_op_find returns the operation of that name, or NULL. kvp_bench_op_names is all names
  * with commas between. */
 const kvp_bench_op_t *kvp_bench_op_find(const char *name);

@@ -427,16 +427,6 @@ int
 kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const kvp_cli_common_t *common,
                uint32_t process, kvp_bench_t **bench_out, uint64_t *fill_ns_out)
 {
-    const kvp_bench_set_conf_t set = {
-        .objects = conf->objects,
-        .value_bytes = conf->value_bytes,
-        .pieces = conf->pieces,
-        .key_bytes = conf->key_bytes,
-        .absent = conf->absent,
-        .run = conf->run,
-        .process = process,
-        .has_values = has_flag(conf, KVP_BENCH_MOVES),
-    };
     kvp_bench_t *b = kvp_cli_alloc(1, sizeof(*b));
     int code = KVP_EXIT_DONE;
     *b = (kvp_bench_t){.verb = verb, .common = *common, .conf = *conf, .process = process};
@@ -445,7 +435,7 @@ kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const k
     if (!has_flag(conf, KVP_BENCH_KNOWN)) b->common.locations = UINT32_MAX;
     b->per_thread = conf->objects / conf->threads;
     make_workers(b);
-    int err = kvp_bench_set_init(&b->set, &set);
+    int err = kvp_bench_set_init(&b->set, conf, process);
     if (err == KVPOOL_OK) code = open_handle(b);
     if (err == KVPOOL_OK && code == KVP_EXIT_DONE) err = warm_up(b, fill_ns_out);
     if (err != KVPOOL_OK) {

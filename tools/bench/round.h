@@ -16,22 +16,6 @@
 #define KVP_BENCH_SET_MAX (64ull << 30)
 #define KVP_BENCH_OBJECTS_MAX (1ull << 31) /* of one process */
 
-typedef struct {
-    const kvp_bench_op_t *op;
-    uint64_t value_bytes;
-    uint32_t pieces; /* pieces of each value; for operations that move bytes in batches */
-    uint32_t key_bytes;
-    uint32_t batch; /* objects a call */
-    uint32_t threads; /* on one handle, each with its own objects and memory */
-    uint32_t processes; /* each with a set and a handle of its own */
-    uint64_t objects; /* of each process; a multiple of batch * threads */
-    double absent; /* share of absent objects */
-    double calls_per_s; /* of all threads of all processes, open loop; 0 = closed loop */
-    bool is_cold; /* each leg is the first pass of a new handle over its mappings */
-    bool does_evict; /* puts without removal, so that new objects need eviction */
-    uint64_t run; /* separates this run's keys from other runs' */
-} kvp_bench_conf_t;
-
 /* What handles counted. */
 typedef struct {
     uint64_t known; /* objects that were got with no message to the master */

@@ -19,14 +19,14 @@
 static uint8_t *
 piece_at(const kvp_bench_set_t *s, size_t object, uint32_t p)
 {
-    const uint64_t row = s->conf.has_values ? s->conf.objects : SHARED_OBJECTS;
+    const uint64_t row = s->has_values ? s->conf.objects : SHARED_OBJECTS;
     return s->memory + (p * row + object) * s->stride;
 }
 
 void
 kvp_bench_set_rename(kvp_bench_set_t *s)
 {
-    const uint64_t first = (uint64_t)s->conf.process << PROCESS_SHIFT | (uint64_t)s->generation++ << GENERATION_SHIFT;
+    const uint64_t first = (uint64_t)s->process << PROCESS_SHIFT | (uint64_t)s->generation++ << GENERATION_SHIFT;
     for (size_t i = 0; i < s->conf.objects; i++)
         kvp_bench_key_write(s->texts + i * s->conf.key_bytes, s->conf.key_bytes, s->conf.run, first | i);
 }
@@ -52,14 +52,15 @@ make_items(kvp_bench_set_t *s)
 static uint64_t
 content_id(const kvp_bench_set_t *s, size_t object)
 {
-    return (uint64_t)s->conf.process << PROCESS_SHIFT | object;
+    return (uint64_t)s->process << PROCESS_SHIFT | object;
 }
 
 int
-kvp_bench_set_init(kvp_bench_set_t *s, const kvp_bench_set_conf_t *conf)
+kvp_bench_set_init(kvp_bench_set_t *s, const kvp_bench_conf_t *conf, uint32_t process)
 {
-    const uint64_t in_memory = conf->has_values ? conf->objects : SHARED_OBJECTS;
-    *s = (kvp_bench_set_t){.conf = *conf};
+    const bool has_values = (conf->op->flags & KVP_BENCH_MOVES) != 0;
+    const uint64_t in_memory = has_values ? conf->objects : SHARED_OBJECTS;
+    *s = (kvp_bench_set_t){.conf = *conf, .process = process, .has_values = has_values};
     s->piece_bytes = conf->value_bytes / conf->pieces;
     s->stride = kvp_align_up(s->piece_bytes, 64);
     s->memory_bytes = in_memory * conf->pieces * s->stride;
@@ -72,7 +73,7 @@ kvp_bench_set_init(kvp_bench_set_t *s, const kvp_bench_set_conf_t *conf)
     if (memory == MAP_FAILED) return KVPOOL_NOMEM;
     s->memory = memory;
     kvp_bench_set_rename(s);
-    if (conf->has_values) make_items(s);
+    if (has_values) make_items(s);
     kvp_bench_set_fill(s, 0, in_memory);
     return KVPOOL_OK;
 }
@@ -100,7 +101,7 @@ put_some(kvpool_t *pool, kvpool_item_t *items, size_t n, int *results)
 int
 kvp_bench_set_put(kvp_bench_set_t *s, kvpool_t *pool, uint32_t batch)
 {
-    const size_t at_once = s->conf.has_values ? batch : SHARED_OBJECTS;
+    const size_t at_once = s->has_values ? batch : SHARED_OBJECTS;
     uint32_t *order = kvp_cli_alloc(s->conf.objects, sizeof(*order));
     kvpool_item_t *items = kvp_cli_alloc(at_once, sizeof(*items));
     kvpool_iov_t *iov = kvp_cli_alloc(at_once * s->conf.pieces, sizeof(*iov));
@@ -111,7 +112,7 @@ kvp_bench_set_put(kvp_bench_set_t *s, kvpool_t *pool, uint32_t batch)
     for (size_t i = 0; i < s->conf.objects && err == KVPOOL_OK; i++) {
         const size_t object = order[i];
         if (kvp_bench_is_absent(object, s->conf.absent)) continue;
-        items[n] = make_item(s, object, s->conf.has_values ? object : n, iov + n * s->conf.pieces);
+        items[n] = make_item(s, object, s->has_values ? object : n, iov + n * s->conf.pieces);
         if (++n < at_once) continue;
         err = put_some(pool, items, n, results);
         n = 0;

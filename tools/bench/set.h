@@ -8,18 +8,9 @@
 #include "tools/bench/ops.h"
 
 typedef struct {
-    uint64_t objects; /* at most 2^32 - 1 */
-    uint64_t value_bytes; /* a multiple of pieces */
-    uint32_t pieces;
-    uint32_t key_bytes;
-    double absent; /* share of the objects that is never put */
-    uint64_t run; /* separates this run's keys from other runs' */
-    uint32_t process; /* and this process's */
+    kvp_bench_conf_t conf;
+    uint32_t process; /* separates this process's keys from other processes' */
     bool has_values; /* each object has memory of its own; else they share a little, and `items` is NULL */
-} kvp_bench_set_conf_t;
-
-typedef struct {
-    kvp_bench_set_conf_t conf;
     uint32_t generation; /* of the keys */
     uint64_t piece_bytes, stride;
     uint8_t *memory;
@@ -31,7 +22,7 @@ typedef struct {
 } kvp_bench_set_t;
 
 /* kvp_bench_set_init makes everything, with contents filled in. NOMEM is for the memory alone; fini copes with it. */
-int kvp_bench_set_init(kvp_bench_set_t *set, const kvp_bench_set_conf_t *conf);
+int kvp_bench_set_init(kvp_bench_set_t *set, const kvp_bench_conf_t *conf, uint32_t process);
 void kvp_bench_set_fini(kvp_bench_set_t *set);
 
 /* kvp_bench_set_rename gives all objects new keys. */
