@@ -262,7 +262,6 @@ has_instances(void *arg)
 static kvp_err_t
 build_parts(daemon_t *d, const settings_t *s)
 {
-    const kvp_registry_conf_t conf = {s->hash_seed, (uint32_t)s->blocks_max, s->data_dir};
     int rc = uv_loop_init(&d->uv);
     kvp_err_t err;
 
@@ -272,7 +271,8 @@ build_parts(daemon_t *d, const settings_t *s)
     }
     d->has_uv = true;
     err = kvp_loop_start(&d->loop, &d->uv, on_stop, d);
-    if (err == KVP_OK) err = kvp_registry_create(&conf, &d->uv, &d->registry);
+    if (err == KVP_OK)
+        err = kvp_registry_create(&d->uv, s->hash_seed, (uint32_t)s->blocks_max, s->data_dir, &d->registry);
     if (err == KVP_OK && s->publishers != NULL) err = kvp_registry_load(d->registry, s->publishers);
     if (err != KVP_OK) return err;
     d->http = kvp_http_create();

@@ -324,7 +324,7 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, kvp_publisher_
     kvp_applier_init(
         &p->applier, r->ix, r->spaces, p->view,
         &(kvp_terms_t){p->reg.model, p->reg.tenant, p->reg.salt, p->reg.lora, p->reg.block_size, p->reg.rank},
-        r->conf.hash_seed);
+        r->hash_seed);
     p->applier.make_room = make_room;
     p->applier.arg = r;
     if (!join_pools(r, p)) {
@@ -570,7 +570,7 @@ kvp_registry_has_lora(const kvp_registry_t *r, const char *model, const char *lo
 uint64_t
 kvp_registry_hash_seed(const kvp_registry_t *r)
 {
-    return r->conf.hash_seed;
+    return r->hash_seed;
 }
 
 bool
@@ -581,12 +581,13 @@ kvp_registry_is_ready(const kvp_registry_t *r)
 
 /* ---- life */
 kvp_err_t
-kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry_t **out)
+kvp_registry_create(uv_loop_t *uv, uint64_t hash_seed, uint32_t blocks_max, const char *data_dir, kvp_registry_t **out)
 {
     kvp_registry_t *r = calloc(1, sizeof *r);
 
     if (r == NULL) return KVP_NOMEM;
-    r->conf = *conf;
+    r->hash_seed = hash_seed;
+    r->data_dir = data_dir;
     r->uv = uv;
     r->lock_fd = -1;
     kvp_list_init(&r->publishers);
@@ -596,9 +597,9 @@ kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry
     r->zmq = zmq_ctx_new();
     if (r->zmq != NULL) (void)zmq_ctx_set(r->zmq, ZMQ_MAX_SOCKETS, 3 * KVP_PUBLISHERS_MAX);
     r->spaces = kvp_spaces_create(&r->epoch);
-    r->ix = r->spaces == NULL ? NULL : kvp_index_create(&r->epoch, r->spaces, kvp_random_u64(), conf->blocks_max);
+    r->ix = r->spaces == NULL ? NULL : kvp_index_create(&r->epoch, r->spaces, kvp_random_u64(), blocks_max);
     if (r->zmq == NULL || r->ix == NULL || r->spaces == NULL) kvp_panic("out of memory: the index");
-    r->pools = kvp_pools_create(r->ix, r->spaces, on_wanted, r, conf->blocks_max);
+    r->pools = kvp_pools_create(r->ix, r->spaces, on_wanted, r, blocks_max);
     if (r->pools == NULL) kvp_panic("out of memory: the pools");
     publish_roster(r);
     r->tick.data = r->more.data = r;

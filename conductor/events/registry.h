@@ -13,18 +13,14 @@
 
 #define KVP_PUBLISHERS_MAX 8192u
 
-typedef struct {
-    uint64_t hash_seed;
-    uint32_t blocks_max;
-    const char *data_dir; /* NULL = registrations are not kept */
-} kvp_registry_conf_t;
-
 #define KVP_TROUBLE_MAX 4352u /* bytes of a text that names the data directory */
 
 typedef struct kvp_registry kvp_registry_t;
 
-/* NOMEM, SYS (the data directory cannot be used), CORRUPT (what it has is no list of registrations); logged. */
-kvp_err_t kvp_registry_create(const kvp_registry_conf_t *conf, uv_loop_t *uv, kvp_registry_t **out) KVP_MUST_USE;
+/* data_dir is borrowed; NULL = registrations are not kept. NOMEM, SYS (the data directory cannot be
+ * used), CORRUPT (what it has is no list of registrations); logged. */
+kvp_err_t kvp_registry_create(uv_loop_t *uv, uint64_t hash_seed, uint32_t blocks_max, const char *data_dir,
+                              kvp_registry_t **out) KVP_MUST_USE;
 /* kvp_registry_stop closes all sockets and handles, which takes a turn of the loop;
  * kvp_registry_destroy after it has ended. */
 void kvp_registry_stop(kvp_registry_t *r);

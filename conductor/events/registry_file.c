@@ -32,8 +32,8 @@ write_file(kvp_disk_job_t *job)
     bool is_ok;
     int fd, error;
 
-    snprintf(path, sizeof path, "%s/" FILE_NAME, r->conf.data_dir);
-    snprintf(temp, sizeof temp, "%s/" FILE_NAME ".new", r->conf.data_dir);
+    snprintf(path, sizeof path, "%s/" FILE_NAME, r->data_dir);
+    snprintf(temp, sizeof temp, "%s/" FILE_NAME ".new", r->data_dir);
     fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     errno = fd < 0 ? errno : ENOSPC; /* of a short write */
     is_ok = fd >= 0 && write(fd, r->file.text.data, r->file.text.len) == (ssize_t)r->file.text.len && fsync(fd) == 0 &&
@@ -185,23 +185,23 @@ kvp_registry_open_dir(kvp_registry_t *r)
     char path[4200];
     kvp_err_t err = KVP_OK;
 
-    if (r->conf.data_dir == NULL) return KVP_OK;
-    if (mkdir(r->conf.data_dir, 0700) != 0 && errno != EEXIST) {
-        kvp_log_error("conductor", "cannot make the data directory: %m dir=%s", r->conf.data_dir);
+    if (r->data_dir == NULL) return KVP_OK;
+    if (mkdir(r->data_dir, 0700) != 0 && errno != EEXIST) {
+        kvp_log_error("conductor", "cannot make the data directory: %m dir=%s", r->data_dir);
         return KVP_SYS;
     }
-    snprintf(path, sizeof path, "%s/lock", r->conf.data_dir);
+    snprintf(path, sizeof path, "%s/lock", r->data_dir);
     r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (r->lock_fd < 0 || flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         kvp_log_error("conductor",
                       r->lock_fd >= 0 && errno == EWOULDBLOCK ? "another conductor uses the data directory dir=%s"
                                                               : "cannot use the data directory: %m dir=%s",
-                      r->conf.data_dir);
+                      r->data_dir);
         return KVP_SYS;
     }
-    snprintf(path, sizeof path, "%s/" FILE_NAME, r->conf.data_dir);
-    r->disk = kvp_disk_create(r->conf.data_dir);
-    if (r->disk == NULL || !kvp_pools_open(r->pools, r->disk, r->conf.data_dir)) return KVP_SYS;
+    snprintf(path, sizeof path, "%s/" FILE_NAME, r->data_dir);
+    r->disk = kvp_disk_create(r->data_dir);
+    if (r->disk == NULL || !kvp_pools_open(r->pools, r->disk, r->data_dir)) return KVP_SYS;
     if (access(path, F_OK) == 0) err = kvp_registry_load(r, path);
     kvp_pools_flush(r->pools);
     kvp_ignore(kvp_disk_finish(r->disk, FINISH_MS), "places that are not read yet come later");
@@ -217,7 +217,7 @@ kvp_registry_close_dir(kvp_registry_t *r)
         kvp_pools_flush(r->pools);
         if (kvp_disk_finish(r->disk, FINISH_MS)) continue;
         kvp_log_error("conductor", "the latest changes are not kept: the data directory does not answer dir=%s",
-                      r->conf.data_dir);
+                      r->data_dir);
         return false;
     }
     return true;

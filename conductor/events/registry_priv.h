@@ -34,20 +34,9 @@ typedef struct {
     bool is_unseen; /* no reader can see the publisher any more */
 } kvp_publisher_t;
 
-/* The file of registrations. Each change has a number. */
-typedef struct {
-    kvp_disk_job_t job;
-    kvp_buf_t text; /* while `writing`: the disk's thread reads it */
-    uint64_t writing; /* the newest change in text; 0 = no job is under way */
-    uint64_t retry_ns;
-    pthread_mutex_t lock; /* guards writes of these fields by the loop's thread, and reads by others: */
-    pthread_cond_t changed;
-    uint32_t waiting_n; /* threads in kvp_registry_is_kept */
-    uint64_t changes, tried, kept; /* numbers of the newest change, of the last attempt and of the last success */
-} kvp_registry_file_t;
-
 struct kvp_registry {
-    kvp_registry_conf_t conf;
+    uint64_t hash_seed;
+    const char *data_dir; /* NULL = registrations are not kept */
     uv_loop_t *uv;
     void *zmq;
     kvp_epoch_t epoch;
@@ -61,7 +50,16 @@ struct kvp_registry {
     uv_idle_t more; /* active while a socket has more messages */
     kvp_disk_t *disk; /* NULL = registrations are not kept */
     uv_async_t reap; /* a job of the disk has ended */
-    kvp_registry_file_t file;
+    struct { /* the file of registrations; each change has a number */
+        kvp_disk_job_t job;
+        kvp_buf_t text; /* while `writing`: the disk's thread reads it */
+        uint64_t writing; /* the newest change in text; 0 = no job is under way */
+        uint64_t retry_ns;
+        pthread_mutex_t lock; /* guards writes of these fields by the loop's thread, and reads by others: */
+        pthread_cond_t changed;
+        uint32_t waiting_n; /* threads in kvp_registry_is_kept */
+        uint64_t changes, tried, kept; /* numbers of the newest change, of the last attempt and of the last success */
+    } file;
     int lock_fd; /* lock of the data directory; -1 = none */
     uint64_t room_ns; /* time of the last make_room; 0 = never */
     bool is_starting; /* registrations come from the file and are not saved again */

@@ -39,14 +39,13 @@ publisher(const kvp_registry_t *r, const char *instance)
 static void
 test_a_lost_publisher_makes_room(void **state)
 {
-    const kvp_registry_conf_t conf = {0, 1000, NULL};
     const uint64_t now_ns = kvp_boot_ns();
     kvp_registry_t *r;
     uv_loop_t uv;
 
     (void)state;
     assert_int_equal(uv_loop_init(&uv), 0);
-    assert_int_equal(kvp_registry_create(&conf, &uv, &r), KVP_OK);
+    assert_int_equal(kvp_registry_create(&uv, 0, 1000, NULL, &r), KVP_OK);
     assert_int_equal(add(r, "live"), KVP_OK);
     assert_int_equal(add(r, "lost"), KVP_OK);
     assert_int_equal(add(r, "longer"), KVP_OK);
