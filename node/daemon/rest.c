@@ -14,46 +14,22 @@
 #define GET_ROUNDS 4 /* an object may be replaced by a larger one in between */
 #define LOCATIONS_NONE UINT32_MAX /* each request asks the master, so it sees other clients' removals */
 
-static unsigned
-status_of(int err)
-{
-    switch (err) {
-    case KVPOOL_INVALID:
-    case KVPOOL_BAD_KEY:
-        return 400;
-    case KVPOOL_NOT_FOUND:
-    case KVPOOL_NODE_LOST:
-    case KVPOOL_STALE:
-    case KVPOOL_CORRUPT:
-        return 404;
-    case KVPOOL_HELD:
-    case KVPOOL_IN_PROGRESS:
-        return 409;
-    case KVPOOL_TOO_LARGE:
-        return 413;
-    case KVPOOL_RETRY_AFTER:
-    case KVPOOL_EAGAIN:
-    case KVPOOL_BUSY:
-    case KVPOOL_CLOSED:
-    case KVPOOL_UNREACHABLE:
-    case KVPOOL_DISCONNECTED:
-        return 503;
-    case KVPOOL_DEADLINE:
-    case KVPOOL_CANCELLED:
-        return 504;
-    case KVPOOL_NO_SPACE:
-    case KVPOOL_LOG_FAILED:
-        return 507;
-    default:
-        return 500;
-    }
-}
+/* HTTP statuses of errors; others are 500. */
+static const int statuses[][2] = {
+    {KVPOOL_NOT_FOUND, 404},   {KVPOOL_NODE_LOST, 404}, {KVPOOL_STALE, 404},       {KVPOOL_CORRUPT, 404},
+    {KVPOOL_INVALID, 400},     {KVPOOL_BAD_KEY, 400},   {KVPOOL_TOO_LARGE, 413},   {KVPOOL_HELD, 409},
+    {KVPOOL_IN_PROGRESS, 409}, {KVPOOL_NO_SPACE, 507},  {KVPOOL_RETRY_AFTER, 503}, {KVPOOL_EAGAIN, 503},
+    {KVPOOL_BUSY, 503},        {KVPOOL_CLOSED, 503},    {KVPOOL_UNREACHABLE, 503}, {KVPOOL_DISCONNECTED, 503},
+    {KVPOOL_DEADLINE, 504},    {KVPOOL_CANCELLED, 504}, {KVPOOL_LOG_FAILED, 507},
+};
 
 static void
 answer_error(kvp_http_response_t *response, int err)
 {
-    const unsigned status = status_of(err);
+    unsigned status = 500;
 
+    for (size_t i = 0; i < KVP_ARRAY_LEN(statuses); i++)
+        if (statuses[i][0] == err) status = (unsigned)statuses[i][1];
     if (status == 404)
         kvp_http_error(response, status, "Key not found");
     else

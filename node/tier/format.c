@@ -99,8 +99,8 @@ blocks_of(uint64_t len)
     return (len + KVP_TIER_BLOCK - 1) / KVP_TIER_BLOCK;
 }
 
-uint64_t
-kvp_tier_rec_sums(uint16_t key_len)
+static uint64_t
+sums_offset(uint16_t key_len)
 {
     return kvp_align_up(KVP_TIER_REC_BYTES + (uint64_t)key_len, 8);
 }
@@ -108,7 +108,7 @@ kvp_tier_rec_sums(uint16_t key_len)
 uint64_t
 kvp_tier_rec_payload(uint16_t key_len, uint64_t len)
 {
-    return kvp_align_up(kvp_tier_rec_sums(key_len) + blocks_of(len) * 8, KVP_TIER_UNIT);
+    return kvp_align_up(sums_offset(key_len) + blocks_of(len) * 8, KVP_TIER_UNIT);
 }
 
 uint64_t
@@ -120,7 +120,7 @@ kvp_tier_rec_end(uint16_t key_len, uint64_t len)
 static uint64_t
 body_sum(const uint8_t *bytes, const kvp_tier_rec_t *rec)
 {
-    uint64_t end = kvp_tier_rec_sums(rec->key_len) + blocks_of(rec->len) * 8;
+    uint64_t end = sums_offset(rec->key_len) + blocks_of(rec->len) * 8;
 
     return kvp_sum(bytes + KVP_TIER_REC_BYTES, end - KVP_TIER_REC_BYTES);
 }
@@ -128,7 +128,7 @@ body_sum(const uint8_t *bytes, const kvp_tier_rec_t *rec)
 void
 kvp_tier_rec_build(uint8_t *dst, kvp_tier_rec_t *rec, const void *key, const void *src)
 {
-    uint8_t *sums = dst + kvp_tier_rec_sums(rec->key_len);
+    uint8_t *sums = dst + sums_offset(rec->key_len);
     uint8_t *payload = dst + kvp_tier_rec_payload(rec->key_len, rec->len);
 
     memset(dst + KVP_TIER_REC_BYTES, 0, (size_t)(payload - dst) - KVP_TIER_REC_BYTES);
@@ -172,7 +172,7 @@ kvp_tier_rec_read(const uint8_t *bytes, uint64_t len, uint64_t epoch, kvp_tier_r
 bool
 kvp_tier_rec_copy(const uint8_t *bytes, const kvp_tier_rec_t *rec, uint8_t *dst)
 {
-    const uint8_t *sums = bytes + kvp_tier_rec_sums(rec->key_len);
+    const uint8_t *sums = bytes + sums_offset(rec->key_len);
     const uint8_t *payload = bytes + kvp_tier_rec_payload(rec->key_len, rec->len);
 
     for (uint64_t at = 0; at < rec->len; at += KVP_TIER_BLOCK) {

@@ -131,7 +131,6 @@ bool kvp_tier_page_read(const void *bytes, uint64_t epoch, const kvp_tier_geo_t 
     KVP_MUST_USE;
 
 /* Where the parts of a record are, from its begin on; _end is a multiple of KVP_TIER_UNIT. */
-uint64_t kvp_tier_rec_sums(uint16_t key_len);
 uint64_t kvp_tier_rec_payload(uint16_t key_len, uint64_t len);
 uint64_t kvp_tier_rec_end(uint16_t key_len, uint64_t len);
 

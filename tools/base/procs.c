@@ -25,8 +25,8 @@
 #define CHUNK_BYTES (256ull << 20)
 #define PAGE_BYTES 4096u
 
-void
-kvp_proc_init(kvp_proc_t *proc)
+static void
+init_proc(kvp_proc_t *proc)
 {
     *proc = (kvp_proc_t){.pidfd = -1, .out_fd = -1};
 }
@@ -159,7 +159,7 @@ kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const ch
 {
     char path[1024];
     int out[2] = {-1, -1};
-    kvp_proc_init(proc);
+    init_proc(proc);
     snprintf(proc->name, sizeof(proc->name), "%s", name);
     if (!kvp_proc_find(program, path, sizeof(path))) {
         fprintf(stderr, "kvpool: no program %s in KVPOOL_BIN_DIR, beside this one or in PATH\n", program);
@@ -184,8 +184,9 @@ fail:
     return KVP_SYS;
 }
 
-bool
-kvp_proc_is_dead(const kvp_proc_t *proc)
+/* The child was started, and has ended by itself. */
+static bool
+is_dead(const kvp_proc_t *proc)
 {
     struct pollfd dead = {.fd = proc->pidfd, .events = POLLIN};
     return proc->pid > 0 && poll(&dead, 1, 0) > 0;
@@ -240,7 +241,7 @@ kvp_proc_stop(kvp_proc_t *proc)
         close(proc->out_fd);
         if (proc->pidfd >= 0) close(proc->pidfd);
     }
-    kvp_proc_init(proc);
+    init_proc(proc);
     return failed;
 }
 
@@ -350,9 +351,9 @@ const kvp_proc_t *
 kvp_local_dead(const kvp_local_pool_t *local)
 {
     for (uint32_t i = 0; i < local->nodes_n; i++)
-        if (kvp_proc_is_dead(&local->nodes[i])) return &local->nodes[i];
-    if (kvp_proc_is_dead(&local->conductor)) return &local->conductor;
-    return kvp_proc_is_dead(&local->master) ? &local->master : NULL;
+        if (is_dead(&local->nodes[i])) return &local->nodes[i];
+    if (is_dead(&local->conductor)) return &local->conductor;
+    return is_dead(&local->master) ? &local->master : NULL;
 }
 
 /* ---- the signals that stop the tool ---- */

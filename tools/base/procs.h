@@ -11,7 +11,7 @@
 
 #define KVP_PROCS_NODES_MAX 16u
 
-/* One child. The zero value with pid 0 and descriptors -1 (kvp_proc_init) is "none". */
+/* One child. pid 0 and descriptors -1 are "none". */
 typedef struct {
     char name[32];
     pid_t pid; /* 0 = none */
@@ -20,8 +20,6 @@ typedef struct {
     char listen[KVP_HOSTPORT_TEXT_MAX]; /* from the ready line; empty where it has none */
     char http[KVP_HOSTPORT_TEXT_MAX];
 } kvp_proc_t;
-
-void kvp_proc_init(kvp_proc_t *proc);
 
 /* kvp_proc_find writes where the program is: in KVPOOL_BIN_DIR, else beside the tool, where the
  * build puts it, or in PATH. */
@@ -35,9 +33,6 @@ kvp_err_t kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program
 /* kvp_proc_stop asks the child to stop, kills it after 10 s, and returns its exit status: 0, or a
  * printed failure. No effect for "none". */
 int kvp_proc_stop(kvp_proc_t *proc);
-
-/* kvp_proc_is_dead returns whether a started child has ended by itself. */
-bool kvp_proc_is_dead(const kvp_proc_t *proc);
 
 typedef struct {
     const char *listen; /* of the master, HOST:PORT */
