@@ -335,7 +335,7 @@ from_bytes(rig_t *g)
 static void
 open_rig(rig_t *g, uint64_t blocks)
 {
-    const kvp_terms_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = TOKENS};
+    const kvp_namespace_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = TOKENS};
     static char names[INSTANCES][8];
     uint32_t tokens[TOKENS];
 
@@ -353,7 +353,7 @@ open_rig(rig_t *g, uint64_t blocks)
     for (uint32_t i = 0; i < INSTANCES; i++) {
         snprintf(names[i], sizeof names[i], "i%02u", i);
         g->views[i] = kvp_view_create(g->ix, 1, UINT32_MAX);
-        kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0);
+        kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0, 0);
         g->roster->members[g->roster->n++] =
             (kvp_roster_row_t){names[i], "t", "m", TOKENS, 0, g->views[i], "", "", "", 0, {NULL}};
     }

@@ -447,7 +447,7 @@ static bool
 is_foreign(const kvp_applier_t *a, const kvp_event_t *ev)
 {
     return is_other(ev->model, a->terms.model) || is_other(ev->tenant, a->terms.tenant) ||
-           (ev->has_rank && ev->dp_rank != a->terms.rank);
+           (ev->has_rank && ev->dp_rank != a->rank);
 }
 
 /* ---- public functions */
@@ -518,14 +518,15 @@ kvp_events_drop(kvp_applier_t *a)
 }
 
 void
-kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, kvp_view_t *view, const kvp_terms_t *terms,
-                 uint64_t hash_seed)
+kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, kvp_view_t *view,
+                 const kvp_namespace_t *terms, uint32_t rank, uint64_t hash_seed)
 {
     memset(a, 0, sizeof *a);
     a->ix = ix;
     a->spaces = spaces;
     a->view = view;
     a->terms = *terms;
+    a->rank = rank;
     a->hash_seed = hash_seed;
     kvp_decoder_init(&a->decoder);
     kvp_digestmap_init(&a->streams.young, kvp_random_u64());

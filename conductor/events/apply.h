@@ -9,17 +9,12 @@
 #include "conductor/index/view.h"
 #include "conductor/pool/pool.h"
 
-/* The registration's values for fields that an event omits. Texts are borrowed. */
-typedef struct {
-    const char *model, *tenant, *salt, *lora;
-    uint32_t block_size, rank;
-} kvp_terms_t;
-
 typedef struct {
     kvp_index_t *ix; /* borrowed, as the next two */
     kvp_spaces_t *spaces;
     kvp_view_t *view;
-    kvp_terms_t terms;
+    kvp_namespace_t terms; /* the registration's values for fields that an event omits; borrowed texts */
+    uint32_t rank;
     uint64_t hash_seed;
     kvp_join_t *joins[KVP_POOLS_MAX]; /* borrowed: joins of the pools where the publisher stores */
     uint32_t joins_n;
@@ -35,7 +30,7 @@ typedef struct {
 } kvp_applier_t;
 
 void kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, kvp_view_t *view,
-                      const kvp_terms_t *terms, uint64_t hash_seed);
+                      const kvp_namespace_t *terms, uint32_t rank, uint64_t hash_seed);
 void kvp_applier_fini(kvp_applier_t *a);
 
 /* kvp_events_apply enters the events of one payload. False: malformed, which is counted. */

@@ -287,16 +287,9 @@ end_publisher(kvp_registry_t *r, kvp_publisher_t *p)
 static bool
 join_pools(kvp_registry_t *r, kvp_publisher_t *p)
 {
-    const kvp_terms_t *terms = &p->applier.terms;
-
     for (uint32_t i = 0; i < p->reg.backends_n; i++) {
-        const kvp_join_key_t key = {
-            .backend = p->reg.backends[i].backend,
-            .prefix = p->reg.backends[i].prefix,
-            .space = {terms->model, terms->tenant, terms->salt, terms->lora, terms->block_size},
-            .ranks = p->reg.backends[i].ranks,
-        };
-        kvp_join_t *join = kvp_pools_join(r->pools, &key);
+        const kvp_backend_name_t *b = &p->reg.backends[i];
+        kvp_join_t *join = kvp_pools_join(r->pools, b->backend, b->prefix, b->ranks, &p->applier.terms);
 
         if (join == NULL) return false;
         p->applier.joins[p->applier.joins_n++] = join;
@@ -321,10 +314,9 @@ make_publisher(kvp_registry_t *r, const kvp_registration_t *what, kvp_publisher_
         free(p);
         return KVP_NOMEM;
     }
-    kvp_applier_init(
-        &p->applier, r->ix, r->spaces, p->view,
-        &(kvp_terms_t){p->reg.model, p->reg.tenant, p->reg.salt, p->reg.lora, p->reg.block_size, p->reg.rank},
-        r->hash_seed);
+    kvp_applier_init(&p->applier, r->ix, r->spaces, p->view,
+                     &(kvp_namespace_t){p->reg.model, p->reg.tenant, p->reg.salt, p->reg.lora, p->reg.block_size},
+                     p->reg.rank, r->hash_seed);
     p->applier.make_room = make_room;
     p->applier.arg = r;
     if (!join_pools(r, p)) {

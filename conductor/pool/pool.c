@@ -617,17 +617,17 @@ backend_of(kvp_pools_t *pools, const char *name)
 }
 
 kvp_join_t *
-kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
+kvp_pools_join(kvp_pools_t *pools, const char *backend, const char *prefix, uint32_t ranks,
+               const kvp_namespace_t *space)
 {
-    const uint32_t space = kvp_spaces_name(pools->spaces, &key->space);
-    backend_t *b = find_backend(pools, (kvp_text_t){key->backend, strlen(key->backend)});
+    const uint32_t number = kvp_spaces_name(pools->spaces, space);
+    backend_t *b = find_backend(pools, (kvp_text_t){backend, strlen(backend)});
     kvp_join_t *j;
 
-    if (space == KVP_SPACE_NONE) return NULL;
+    if (number == KVP_SPACE_NONE) return NULL;
     kvp_list_foreach (pos, &pools->joins) {
         j = kvp_list_entry(pos, kvp_join_t, link);
-        if (j->backend != b || j->space != space || j->ranks != key->ranks || strcmp(j->prefix, key->prefix) != 0)
-            continue;
+        if (j->backend != b || j->space != number || j->ranks != ranks || strcmp(j->prefix, prefix) != 0) continue;
         j->users++;
         return j;
     }
@@ -636,15 +636,15 @@ kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key)
     if (j == NULL) kvp_panic("out of memory: joins");
     j->view = kvp_view_create(pools->ix, kvp_random_u64(), KNOWN_MAX);
     if (j->view == NULL) kvp_panic("out of memory: joins");
-    b = backend_of(pools, key->backend);
+    b = backend_of(pools, backend);
     b->joins++;
     j->pools = pools;
     j->backend = b;
-    snprintf(j->tenant, sizeof j->tenant, "%s", key->space.tenant);
-    snprintf(j->prefix, sizeof j->prefix, "%s", key->prefix);
-    j->ranks = key->ranks;
-    j->space = space;
-    kvp_spaces_hold(pools->spaces, space);
+    snprintf(j->tenant, sizeof j->tenant, "%s", space->tenant);
+    snprintf(j->prefix, sizeof j->prefix, "%s", prefix);
+    j->ranks = ranks;
+    j->space = number;
+    kvp_spaces_hold(pools->spaces, number);
     j->users = 1;
     (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* places are entered in this slot */
     for (uint32_t i = 0; i < MEDIA; i++)

@@ -33,13 +33,6 @@ typedef struct {
     uint32_t unwanted_n;
 } kvp_pool_source_t;
 
-/* A registration's part about a backend. Texts are borrowed. */
-typedef struct {
-    const char *backend, *prefix;
-    kvp_namespace_t space; /* of the engine's blocks, unless its events state another one */
-    uint32_t ranks; /* parts of a block; 1 to KVP_JOIN_RANKS_MAX */
-} kvp_join_key_t;
-
 /* wanted(arg, source, is_drift): the source's events are wanted from the beginning, for a new join,
  * or because the known contents have drifted; NULL = every source's. Called from within other
  * calls: carry it out later. ix and spaces are borrowed; parts_max: blocks that a join may know.
@@ -49,10 +42,12 @@ kvp_pools_t *kvp_pools_create(kvp_index_t *ix, kvp_spaces_t *spaces,
                               uint32_t parts_max);
 void kvp_pools_destroy(kvp_pools_t *pools); /* without readers */
 
-/* kvp_pools_join finds or makes the join, and takes a reference; NULL = too many. kvp_join_leave
- * releases it, after the last reader; kvp_pools_sweep then frees its remains, and cleared parts, at
- * most that many entries. */
-kvp_join_t *kvp_pools_join(kvp_pools_t *pools, const kvp_join_key_t *key);
+/* kvp_pools_join finds or makes the join of a registration's backend, and takes a reference; NULL =
+ * too many. ranks: parts of a block, 1 to KVP_JOIN_RANKS_MAX. space is the namespace of the engine's
+ * blocks, unless its events state another one. kvp_join_leave releases the join, after the last
+ * reader; kvp_pools_sweep then frees its remains, and cleared parts, at most that many entries. */
+kvp_join_t *kvp_pools_join(kvp_pools_t *pools, const char *backend, const char *prefix, uint32_t ranks,
+                           const kvp_namespace_t *space);
 void kvp_join_leave(kvp_join_t *join);
 void kvp_pools_sweep(kvp_pools_t *pools, uint32_t most);
 

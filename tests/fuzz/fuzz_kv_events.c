@@ -39,7 +39,7 @@ on_skip(void *arg, kvp_skip_t why)
 static void
 apply(const uint8_t *data, size_t size)
 {
-    const kvp_terms_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = 2};
+    const kvp_namespace_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = 2};
     kvp_index_stats_t index;
     kvp_view_stats_t stats;
     kvp_epoch_t epoch;
@@ -50,12 +50,12 @@ apply(const uint8_t *data, size_t size)
     kvp_index_t *ix = kvp_index_create(&epoch, spaces, 1, 1000);
     kvp_view_t *view = kvp_view_create(ix, 1, 100);
     check(ix != NULL && spaces != NULL && view != NULL);
-    kvp_applier_init(&a, ix, spaces, view, &terms, 0);
+    kvp_applier_init(&a, ix, spaces, view, &terms, 0, 0);
     pool_t pool = {.pools = kvp_pools_create(ix, spaces, on_wanted, NULL, 1000)};
     const kvp_decode_ops_t ops = {on_pool_event, on_skip, &pool};
     uint32_t rank;
     check(pool.pools != NULL);
-    a.joins[a.joins_n++] = kvp_pools_join(pool.pools, &(kvp_join_key_t){"b", "p", {"m", "t", "", "", 2}, 1});
+    a.joins[a.joins_n++] = kvp_pools_join(pool.pools, "b", "p", 1, &terms);
     if (!kvp_decode(&a.decoder, data, size, &ops, &rank)) check(rank == UINT32_MAX);
     (void)kvp_events_apply(&a, data, size);
     (void)kvp_events_apply(&a, data, size);

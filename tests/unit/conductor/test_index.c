@@ -187,7 +187,7 @@ static void
 open_rig(rig_t *g, uint64_t seed)
 {
     static const char *const instances[PUBLISHERS] = {"a", "a", "b", "b", "c"};
-    const kvp_terms_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
+    const kvp_namespace_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
 
     memset(g, 0, sizeof *g);
     g->rng = seed;
@@ -201,7 +201,7 @@ open_rig(rig_t *g, uint64_t seed)
     for (uint32_t i = 0; i < PUBLISHERS; i++) {
         g->views[i] = kvp_view_create(g->ix, seed, 1 << 20);
         g->naive[i] = calloc(1, sizeof(naive_t));
-        kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 7);
+        kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0, 7);
         g->roster->members[i] =
             (kvp_roster_row_t){instances[i], "t", "m", BLOCK, i, g->views[i], "", "", "", 0, {NULL}};
     }

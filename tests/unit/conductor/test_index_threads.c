@@ -105,7 +105,7 @@ reader(void *arg)
 static void
 test_questions_while_it_changes(void **state)
 {
-    const kvp_terms_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
+    const kvp_namespace_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
     static const char *const names[] = {"a", "b", "c"};
     pthread_t threads[READERS];
     uint64_t rng = 1;
@@ -118,7 +118,7 @@ test_questions_while_it_changes(void **state)
     g->roster = calloc(1, sizeof *g->roster + PUBLISHERS * sizeof(kvp_roster_row_t));
     for (uint32_t i = 0; i < PUBLISHERS; i++) {
         g->views[i] = kvp_view_create(g->ix, 1, 200);
-        kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0);
+        kvp_applier_init(&g->appliers[i], g->ix, g->spaces, g->views[i], &terms, 0, 0);
         g->roster->members[g->roster->n++] =
             (kvp_roster_row_t){names[i], "t", "m", BLOCK, 0, g->views[i], "", "", "", 0, {NULL}};
     }

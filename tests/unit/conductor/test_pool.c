@@ -312,7 +312,7 @@ flush(rig_t *g)
 static void
 open_rig_of(rig_t *g, uint64_t seed, const char *dir, uint32_t blocks_max)
 {
-    const kvp_terms_t terms = {.model = "m", .tenant = "default", .salt = "", .lora = "", .block_size = BLOCK};
+    const kvp_namespace_t terms = {.model = "m", .tenant = "default", .salt = "", .lora = "", .block_size = BLOCK};
 
     memset(g, 0, sizeof *g);
     g->rng = seed;
@@ -328,12 +328,10 @@ open_rig_of(rig_t *g, uint64_t seed, const char *dir, uint32_t blocks_max)
     kvp_decoder_init(&g->decoder);
     g->roster = calloc(1, sizeof *g->roster + JOINS * sizeof(kvp_roster_row_t));
     for (uint32_t j = 0; j < JOINS; j++) {
-        const kvp_join_key_t key = {"b", prefixes[j], {"m", "default", "", "", BLOCK}, ranks_of[j]};
-
-        g->joins[j] = kvp_pools_join(g->pools, &key);
-        assert_ptr_equal(kvp_pools_join(g->pools, &key), g->joins[j]);
+        g->joins[j] = kvp_pools_join(g->pools, "b", prefixes[j], ranks_of[j], &terms);
+        assert_ptr_equal(kvp_pools_join(g->pools, "b", prefixes[j], ranks_of[j], &terms), g->joins[j]);
         g->views[j] = kvp_view_create(g->ix, seed, 1 << 20);
-        kvp_applier_init(&g->appliers[j], g->ix, g->spaces, g->views[j], &terms, 0);
+        kvp_applier_init(&g->appliers[j], g->ix, g->spaces, g->views[j], &terms, 0, 0);
         g->appliers[j].joins[g->appliers[j].joins_n++] = g->joins[j];
         g->roster->members[g->roster->n++] =
             (kvp_roster_row_t){"i", "default", "m", BLOCK, j, g->views[j], "", "", "", 1, {kvp_join_view(g->joins[j])}};
