@@ -7,10 +7,18 @@
 
 #include "common/base.h"
 
+#include <string.h>
+
 typedef struct {
     const char *at; /* NULL = absent or null */
     size_t len;
 } kvp_text_t;
+
+static inline bool
+kvp_text_is(kvp_text_t text, const char *is)
+{
+    return text.at != NULL && strlen(is) == text.len && memcmp(is, text.at, text.len) == 0;
+}
 
 /* Prefix of a salt where it has to differ from routers' and engines' keys. */
 #define KVP_SALT_TAG "dynamo-cache-salt:"

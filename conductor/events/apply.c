@@ -20,15 +20,9 @@ count_skip(kvp_applier_t *a, kvp_skip_t why)
 
 /* ---- texts */
 static bool
-is_text(kvp_text_t text, const char *is)
-{
-    return strlen(is) == text.len && memcmp(is, text.at, text.len) == 0;
-}
-
-static bool
 is_one_of(kvp_text_t text, const char *const *words)
 {
-    while (*words != NULL && !is_text(text, *words))
+    while (*words != NULL && !kvp_text_is(text, *words))
         words++;
     return *words != NULL;
 }
@@ -197,7 +191,8 @@ find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
             count_skip(a, KVP_SKIP_parent);
             return false;
         }
-        if (out->is_outside || ev->salt.at == NULL || is_text(ev->salt, kvp_spaces_get(a->spaces, out->space)->salt))
+        if (out->is_outside || ev->salt.at == NULL ||
+            kvp_text_is(ev->salt, kvp_spaces_get(a->spaces, out->space)->salt))
             return true;
         count_skip(a, KVP_SKIP_salt);
         return false;
@@ -440,7 +435,7 @@ is_next(kvp_applier_t *a, const kvp_event_t *ev)
 static bool
 is_other(kvp_text_t text, const char *registered)
 {
-    return text.at != NULL && (strlen(registered) != text.len || memcmp(registered, text.at, text.len) != 0);
+    return text.at != NULL && !kvp_text_is(text, registered);
 }
 
 static bool

@@ -69,12 +69,6 @@ struct kvp_pools {
     kvp_joinlog_t *log; /* NULL = places are not kept */
 };
 
-static bool
-is_text(kvp_text_t text, const char *is)
-{
-    return text.at != NULL && strlen(is) == text.len && memcmp(is, text.at, text.len) == 0;
-}
-
 /* ---- blocks */
 /* Parts of a block, of one group of an engine's cache. What is of no engine has no group. */
 static kvp_digest_t
@@ -362,7 +356,7 @@ take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
     kvp_list_foreach (pos, &pools->joins) {
         kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
 
-        if (j->backend != b || !is_text(ev->tenant, j->tenant)) continue;
+        if (j->backend != b || !kvp_text_is(ev->tenant, j->tenant)) continue;
         if (is_of_connector)
             is_wanted |= take_part(j, ev, medium, &parts);
         else if (ev->n == 1)
@@ -402,7 +396,7 @@ take_cleared(kvp_pools_t *pools, const backend_t *b, const kvp_event_t *ev)
     kvp_list_foreach (pos, &pools->joins) {
         kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
 
-        if (j->backend != b || !is_text(ev->tenant, j->tenant)) continue;
+        if (j->backend != b || !kvp_text_is(ev->tenant, j->tenant)) continue;
         for (uint32_t i = 0; i < MEDIA; i++)
             if (ev->medium.at == NULL || is_cpu(ev) == (i == CPU)) clear_medium(j, i);
     }
@@ -418,7 +412,7 @@ take_digest(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
         const kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
 
         if (j->backend != b || j->is_partial || ev->n != 2 * RANGES) continue;
-        if (!is_text(ev->tenant, j->tenant) || !is_text(ev->key_prefix, j->prefix)) continue;
+        if (!kvp_text_is(ev->tenant, j->tenant) || !kvp_text_is(ev->key_prefix, j->prefix)) continue;
         for (uint32_t i = 0; i < RANGES; i++) {
             if (ev->hashes[i] == j->counts[CPU][i] + j->counts[DISK][i] &&
                 ev->hashes[RANGES + i] == (j->sums[CPU][i] ^ j->sums[DISK][i]))
@@ -437,7 +431,7 @@ find_backend(const kvp_pools_t *pools, kvp_text_t name)
     kvp_list_foreach (pos, &pools->backends) {
         backend_t *b = kvp_list_entry(pos, backend_t, link);
 
-        if (is_text(name, b->name)) return b;
+        if (kvp_text_is(name, b->name)) return b;
     }
     return NULL;
 }
