@@ -70,7 +70,7 @@ struct kvp_tier {
     int own_fd; /* wakes the thread */
     bool is_apart; /* the thread has a table of descriptors of its own */
     pthread_t thread;
-    kvp_tier_run_t run; /* of the thread; changed under lock while there is one */
+    kvp_tier_run_t run; /* of the thread; changed under lock while the thread runs */
     uint32_t left_out_n; /* devices: the kernel may still write to their memory, so nothing is freed */
     _Atomic bool is_ready;
 
