@@ -19,13 +19,12 @@ look_for_device(const void *none, void *address)
 {
     (void)none;
     char *text = kvp_cli_alloc(HOST_JSON_BYTES, 1);
-    struct json_object *host = NULL, *ports, *first;
+    struct json_object *host = NULL, *ports;
     size_t len;
     if (kvpool_host(text, HOST_JSON_BYTES, &len) == KVPOOL_OK) host = json_tokener_parse(text);
     free(text);
-    if (json_object_object_get_ex(host, "rdma_ports", &ports) && json_object_array_length(ports) > 0 &&
-        json_object_object_get_ex(json_object_array_get_idx(ports, 0), "address", &first))
-        snprintf(address, ADDRESS_MAX, "%s", json_object_get_string(first));
+    if (kvp_json_list(host, "rdma_ports", &ports) > 0)
+        snprintf(address, ADDRESS_MAX, "%s", kvp_json_text(json_object_array_get_idx(ports, 0), "address"));
     json_object_put(host);
 }
 

@@ -262,16 +262,6 @@ kvp_bench_leg_init(kvp_bench_leg_t *leg)
     kvp_hist_init(&leg->service);
 }
 
-static void
-add_counts(kvp_bench_counts_t *sum, const kvp_bench_counts_t *counts, uint64_t times)
-{
-    sum->known += times * counts->known;
-    sum->work_requests += times * counts->work_requests;
-    sum->doorbells += times * counts->doorbells;
-    sum->signaled_completions += times * counts->signaled_completions;
-    sum->system_calls += times * counts->system_calls;
-}
-
 void
 kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
 {
@@ -280,7 +270,11 @@ kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
     sum->bytes += leg->bytes;
     sum->errors += leg->errors;
     sum->wrong_bytes += leg->wrong_bytes;
-    add_counts(&sum->counts, &leg->counts, 1);
+    sum->counts.known += leg->counts.known;
+    sum->counts.work_requests += leg->counts.work_requests;
+    sum->counts.doorbells += leg->counts.doorbells;
+    sum->counts.signaled_completions += leg->counts.signaled_completions;
+    sum->counts.system_calls += leg->counts.system_calls;
     if (sum->first_error == KVPOOL_OK) sum->first_error = leg->first_error;
     kvp_hist_merge(&sum->call, &leg->call);
     kvp_hist_merge(&sum->service, &leg->service);
@@ -291,21 +285,19 @@ static int
 add_handle_counts(kvp_bench_t *b, kvp_bench_counts_t *counts, int times)
 {
     kvp_json_path_t paths[PATHS_MAX];
-    kvp_bench_counts_t now = {0};
     struct json_object *stat;
     if (!has_flag(&b->conf, KVP_BENCH_MOVES)) return KVPOOL_OK;
     int err = kvp_json_stat(b->pool, &stat);
     if (err != KVPOOL_OK) return err;
-    now.known = kvp_json_find_u64(stat, "known_location_gets");
+    counts->known += (uint64_t)times * kvp_json_find_u64(stat, "known_location_gets");
     const size_t n = kvp_json_paths(stat, paths, PATHS_MAX);
     for (size_t i = 0; i < n; i++) {
-        now.work_requests += paths[i].work_requests;
-        now.doorbells += paths[i].doorbells;
-        now.signaled_completions += paths[i].signaled_completions;
-        now.system_calls += paths[i].system_calls;
+        counts->work_requests += (uint64_t)times * paths[i].work_requests;
+        counts->doorbells += (uint64_t)times * paths[i].doorbells;
+        counts->signaled_completions += (uint64_t)times * paths[i].signaled_completions;
+        counts->system_calls += (uint64_t)times * paths[i].system_calls;
     }
     json_object_put(stat);
-    add_counts(counts, &now, (uint64_t)times);
     return KVPOOL_OK;
 }
 
