@@ -34,29 +34,29 @@ kvp_json_line(struct json_object *taken, FILE *to)
 }
 
 struct json_object *
-kvp_json_part(struct json_object *of, const char *name)
+kvp_json_get(struct json_object *of, const char *name)
 {
     struct json_object *found;
     return json_object_object_get_ex(of, name, &found) ? found : NULL;
 }
 
 const char *
-kvp_json_text(struct json_object *of, const char *name)
+kvp_json_get_text(struct json_object *of, const char *name)
 {
-    const char *text = json_object_get_string(kvp_json_part(of, name));
+    const char *text = json_object_get_string(kvp_json_get(of, name));
     return text == NULL ? "" : text;
 }
 
 uint64_t
-kvp_json_u64(struct json_object *of, const char *name)
+kvp_json_get_u64(struct json_object *of, const char *name)
 {
-    return json_object_get_uint64(kvp_json_part(of, name));
+    return json_object_get_uint64(kvp_json_get(of, name));
 }
 
 size_t
-kvp_json_list(struct json_object *of, const char *name, struct json_object **list_out)
+kvp_json_get_list(struct json_object *of, const char *name, struct json_object **list_out)
 {
-    *list_out = kvp_json_part(of, name);
+    *list_out = kvp_json_get(of, name);
     return json_object_is_type(*list_out, json_type_array) ? json_object_array_length(*list_out) : 0;
 }
 
@@ -94,7 +94,7 @@ kvp_json_max_u64(struct json_object *in, const char *name)
 static void
 read_path(struct json_object *from, kvp_json_path_t *path)
 {
-    snprintf(path->name, sizeof(path->name), "%s", kvp_json_text(from, "name"));
+    snprintf(path->name, sizeof(path->name), "%s", kvp_json_get_text(from, "name"));
     path->reads = kvp_json_find_u64(from, "reads");
     path->read_bytes = kvp_json_find_u64(from, "read_bytes");
     path->writes = kvp_json_find_u64(from, "writes");
@@ -109,7 +109,7 @@ size_t
 kvp_json_paths(struct json_object *stat, kvp_json_path_t *paths_out, size_t max)
 {
     struct json_object *list;
-    const size_t n = kvp_min_u64(kvp_json_list(kvp_json_part(stat, "client"), "transports", &list), max);
+    const size_t n = kvp_min_u64(kvp_json_get_list(kvp_json_get(stat, "client"), "transports", &list), max);
     for (size_t i = 0; i < n; i++)
         read_path(json_object_array_get_idx(list, i), &paths_out[i]);
     return n;

@@ -17,12 +17,13 @@ void kvp_json_add_key(struct json_object *to, const void *key, size_t len);
 /* kvp_json_line writes the object on one line and releases it. */
 void kvp_json_line(struct json_object *taken, FILE *to);
 
-/* kvp_json_part, kvp_json_text and kvp_json_u64 return a member of an object: NULL, "" or 0 without
- * one. kvp_json_list returns the length of a member that is an array, else 0; *list_out is borrowed. */
-struct json_object *kvp_json_part(struct json_object *of, const char *name);
-const char *kvp_json_text(struct json_object *of, const char *name);
-uint64_t kvp_json_u64(struct json_object *of, const char *name);
-size_t kvp_json_list(struct json_object *of, const char *name, struct json_object **list_out);
+/* kvp_json_get, kvp_json_get_text and kvp_json_get_u64 return a member of an object: NULL, "" or 0
+ * without one. kvp_json_get_list returns the length of a member that is an array, else 0; *list_out
+ * is borrowed. */
+struct json_object *kvp_json_get(struct json_object *of, const char *name);
+const char *kvp_json_get_text(struct json_object *of, const char *name);
+uint64_t kvp_json_get_u64(struct json_object *of, const char *name);
+size_t kvp_json_get_list(struct json_object *of, const char *name, struct json_object **list_out);
 
 /* kvp_json_find_u64 looks for a number of that name, the outermost first; 0 where there is none. */
 uint64_t kvp_json_find_u64(struct json_object *in, const char *name);

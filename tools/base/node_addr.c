@@ -23,8 +23,8 @@ look_for_device(const void *none, void *address)
     size_t len;
     if (kvpool_host(text, HOST_JSON_BYTES, &len) == KVPOOL_OK) host = json_tokener_parse(text);
     free(text);
-    if (kvp_json_list(host, "rdma_ports", &ports) > 0)
-        snprintf(address, ADDRESS_MAX, "%s", kvp_json_text(json_object_array_get_idx(ports, 0), "address"));
+    if (kvp_json_get_list(host, "rdma_ports", &ports) > 0)
+        snprintf(address, ADDRESS_MAX, "%s", kvp_json_get_text(json_object_array_get_idx(ports, 0), "address"));
     json_object_put(host);
 }
 

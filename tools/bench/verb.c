@@ -252,9 +252,9 @@ static void
 note_ways(look_t *look, struct json_object *stat)
 {
     struct json_object *segments;
-    const size_t n = kvp_json_list(stat, "segments", &segments);
+    const size_t n = kvp_json_get_list(stat, "segments", &segments);
     for (size_t i = 0; i < n; i++) {
-        const char *way = kvp_json_text(json_object_array_get_idx(segments, i), "transport");
+        const char *way = kvp_json_get_text(json_object_array_get_idx(segments, i), "transport");
         const size_t len = strlen(look->ways);
         if (strstr(look->ways, way) != NULL) continue;
         snprintf(look->ways + len, sizeof(look->ways) - len, "%s%s", len > 0 ? "," : "", way);

@@ -24,7 +24,7 @@ static const char *const names[KVP_DOCTOR_TRANSPORTS] = {"shm", "rdma", "tcp"};
 static void
 copy_text(struct json_object *in, const char *name, char *to, size_t cap)
 {
-    snprintf(to, cap, "%s", kvp_json_text(in, name));
+    snprintf(to, cap, "%s", kvp_json_get_text(in, name));
 }
 
 /* ---- this machine */
@@ -80,13 +80,14 @@ note_port(struct json_object *from, kvp_doctor_facts_t *facts)
     for (size_t i = 0; i < facts->ports_n; i++) {
         kvp_doctor_port_t *port = &facts->ports[i];
 
-        if (strcmp(port->device, kvp_json_text(from, "device")) != 0 || port->port != kvp_json_u64(from, "port"))
+        if (strcmp(port->device, kvp_json_get_text(from, "device")) != 0 ||
+            port->port != kvp_json_get_u64(from, "port"))
             continue;
         port->is_used = true;
         copy_text(from, "address", port->address, sizeof port->address);
-        port->mtu_bytes = (uint32_t)kvp_json_u64(from, "mtu_bytes");
-        port->max_registration_bytes = kvp_json_u64(from, "max_registration_bytes");
-        port->max_work_requests = (uint32_t)kvp_json_u64(from, "max_work_requests");
+        port->mtu_bytes = (uint32_t)kvp_json_get_u64(from, "mtu_bytes");
+        port->max_registration_bytes = kvp_json_get_u64(from, "max_registration_bytes");
+        port->max_work_requests = (uint32_t)kvp_json_get_u64(from, "max_work_requests");
     }
 }
 
@@ -113,16 +114,16 @@ kvp_doctor_ask_library(const kvp_cli_verb_t *verb, const kvp_cli_common_t *commo
             "KVPOOL_RDMA_DEVICE \"%s\", KVPOOL_RDMA_GID_INDEX \"%s\": NAME[:PORT][,NAME[:PORT]] with "
             "no name twice, and a number from 0 to 65535, are expected",
             text_of_variable("KVPOOL_RDMA_DEVICE"), text_of_variable("KVPOOL_RDMA_GID_INDEX"));
-    for (size_t i = kvp_json_list(host, "transports", &list); i > 0; i--) {
+    for (size_t i = kvp_json_get_list(host, "transports", &list); i > 0; i--) {
         struct json_object *it = json_object_array_get_idx(list, i - 1);
 
         for (size_t t = 0; t < KVP_DOCTOR_TRANSPORTS; t++) {
-            if (strcmp(names[t], kvp_json_text(it, "name")) != 0) continue;
-            facts->transports[t].is_usable = json_object_get_boolean(kvp_json_part(it, "is_usable"));
+            if (strcmp(names[t], kvp_json_get_text(it, "name")) != 0) continue;
+            facts->transports[t].is_usable = json_object_get_boolean(kvp_json_get(it, "is_usable"));
             copy_text(it, "why", facts->transports[t].why, sizeof facts->transports[t].why);
         }
     }
-    for (size_t i = kvp_json_list(host, "rdma_ports", &list); i > 0; i--)
+    for (size_t i = kvp_json_get_list(host, "rdma_ports", &list); i > 0; i--)
         note_port(json_object_array_get_idx(list, i - 1), facts);
     json_object_put(host);
     return KVP_EXIT_DONE;
@@ -158,9 +159,9 @@ read_node(struct json_object *from, const char *host_id, kvp_doctor_node_t *node
     copy_text(from, "offers", node->offers, sizeof node->offers);
     copy_text(from, "host_id", node->host_id, sizeof node->host_id);
     copy_text(from, "transport", node->transport, sizeof node->transport);
-    node->segment_id = (uint32_t)kvp_json_u64(from, "segment_id");
-    node->size_bytes = kvp_json_u64(from, "size_bytes");
-    node->chunk_bytes = kvp_json_u64(from, "chunk_bytes");
+    node->segment_id = (uint32_t)kvp_json_get_u64(from, "segment_id");
+    node->size_bytes = kvp_json_get_u64(from, "size_bytes");
+    node->chunk_bytes = kvp_json_get_u64(from, "chunk_bytes");
     node->is_here = strcmp(node->host_id, host_id) == 0;
 }
 
@@ -169,7 +170,7 @@ read_wrong(struct json_object *figures, kvp_doctor_facts_t *facts)
 {
     struct json_object *list;
 
-    facts->wrong_n = kvp_min_u64(kvp_json_list(figures, "why", &list), KVP_DOCTOR_WRONG_MAX);
+    facts->wrong_n = kvp_min_u64(kvp_json_get_list(figures, "why", &list), KVP_DOCTOR_WRONG_MAX);
     for (size_t i = 0; i < facts->wrong_n; i++) {
         struct json_object *from = json_object_array_get_idx(list, i);
 
@@ -188,18 +189,18 @@ read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *fa
 
     if (err != KVPOOL_OK) return err;
     kvp_host_id(own);
-    figures = kvp_json_part(stat, "pool");
+    figures = kvp_json_get(stat, "pool");
     copy_text(figures, "software", facts->pool_software, sizeof facts->pool_software);
-    facts->is_log_refusing = kvp_json_u64(kvp_json_part(figures, "counters"), "log_refuses") > 0;
+    facts->is_log_refusing = kvp_json_get_u64(kvp_json_get(figures, "counters"), "log_refuses") > 0;
     read_wrong(figures, facts);
-    n = kvp_json_list(stat, "segments", &list);
+    n = kvp_json_get_list(stat, "segments", &list);
     facts->has_more_nodes = n > KVP_DOCTOR_NODES_MAX;
     facts->nodes_n = kvp_min_u64(n, KVP_DOCTOR_NODES_MAX);
     facts->nodes = kvp_cli_alloc(facts->nodes_n, sizeof *facts->nodes);
     for (size_t i = 0; i < facts->nodes_n; i++)
         read_node(json_object_array_get_idx(list, i), common->host_id != NULL ? common->host_id : own,
                   &facts->nodes[i]);
-    facts->tiers_n = kvp_min_u64(kvp_json_list(stat, "tiers", &list), KVP_DOCTOR_NODES_MAX);
+    facts->tiers_n = kvp_min_u64(kvp_json_get_list(stat, "tiers", &list), KVP_DOCTOR_NODES_MAX);
     facts->tiers = kvp_cli_alloc(facts->tiers_n, sizeof *facts->tiers);
     for (size_t i = 0; i < facts->tiers_n; i++)
         read_node(json_object_array_get_idx(list, i), own, &facts->tiers[i]);

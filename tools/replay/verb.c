@@ -108,7 +108,7 @@ static uint64_t
 tiers_hold(struct json_object *stat)
 {
     struct json_object *tiers;
-    const size_t n = kvp_json_list(stat, "tiers", &tiers);
+    const size_t n = kvp_json_get_list(stat, "tiers", &tiers);
     uint64_t bytes = 0;
     for (size_t i = 0; i < n; i++)
         bytes += kvp_json_find_u64(json_object_array_get_idx(tiers, i), "size_bytes") / 9 * 8;

@@ -161,15 +161,15 @@ walk_keys(walk_t *w)
 static uint64_t
 of_tenant(struct json_object *stat, const char *name)
 {
-    return kvp_json_find_u64(json_object_array_get_idx(kvp_json_part(stat, "tenants"), 0), name);
+    return kvp_json_find_u64(json_object_array_get_idx(kvp_json_get(stat, "tenants"), 0), name);
 }
 
 /* Then some objects may not be listed. */
 static bool
 is_any_away(struct json_object *stat)
 {
-    return kvp_json_find_u64(kvp_json_part(stat, "pool"), "segments") <
-           json_object_array_length(kvp_json_part(stat, "segments"));
+    return kvp_json_find_u64(kvp_json_get(stat, "pool"), "segments") <
+           json_object_array_length(kvp_json_get(stat, "segments"));
 }
 
 static uint64_t

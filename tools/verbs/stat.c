@@ -77,7 +77,7 @@ print_table(const char *title, struct json_object *rows, bool *is_first)
     for (size_t c = 0; c < n; c++) {
         width[c] = strlen(names[c]);
         for (size_t r = 0; r < rows_n; r++) {
-            value = kvp_json_part(json_object_array_get_idx(rows, r), names[c]);
+            value = kvp_json_get(json_object_array_get_idx(rows, r), names[c]);
             width[c] = kvp_max_u64(width[c], strlen(cell_text(names[c], value, text)));
         }
     }
@@ -89,7 +89,7 @@ print_table(const char *title, struct json_object *rows, bool *is_first)
     for (size_t r = 0; r < rows_n; r++) {
         putchar(' ');
         for (size_t c = 0; c < n; c++) {
-            value = kvp_json_part(json_object_array_get_idx(rows, r), names[c]);
+            value = kvp_json_get(json_object_array_get_idx(rows, r), names[c]);
             printf(" %-*s", (int)width[c], cell_text(names[c], value, text));
         }
         putchar('\n');
@@ -129,11 +129,12 @@ percent_of(uint64_t some, uint64_t all)
 static void
 print_hits(struct json_object *counters)
 {
-    const uint64_t known = kvp_json_u64(counters, "used"), gets = kvp_json_u64(counters, "gets") + known;
-    const uint64_t got = gets - kvp_min_u64(gets, kvp_json_u64(counters, "get_misses"));
-    const uint64_t exists = kvp_json_u64(counters, "exists"), asked = exists + kvp_json_u64(counters, "lookups");
-    const uint64_t found =
-        kvp_json_u64(counters, "lookup_found") + exists - kvp_min_u64(exists, kvp_json_u64(counters, "exists_misses"));
+    const uint64_t known = kvp_json_get_u64(counters, "used"), gets = kvp_json_get_u64(counters, "gets") + known;
+    const uint64_t got = gets - kvp_min_u64(gets, kvp_json_get_u64(counters, "get_misses"));
+    const uint64_t exists = kvp_json_get_u64(counters, "exists"),
+                   asked = exists + kvp_json_get_u64(counters, "lookups");
+    const uint64_t found = kvp_json_get_u64(counters, "lookup_found") + exists -
+                           kvp_min_u64(exists, kvp_json_get_u64(counters, "exists_misses"));
     printf("hit ratio  ");
     if (gets == 0 && asked == 0) printf("nothing was asked for yet");
     if (gets > 0) printf("gets %.1f %% of %" PRIu64, percent_of(got, gets), gets);
@@ -158,12 +159,12 @@ static void
 print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
 {
     char name[CELL_MAX];
-    const char *state = kvp_json_text(segment, "state"), *node = kvp_json_text(segment, "node");
+    const char *state = kvp_json_get_text(segment, "state"), *node = kvp_json_get_text(segment, "node");
     kvp_cli_quote(node, strlen(node), name, sizeof name);
     if (strcmp(state, "lost") == 0) return; /* the master has reported it */
     if (strcmp(state, "up") != 0)
         print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
-    else if (!is_standby && strcmp(kvp_json_text(segment, "transport"), "none") == 0) /* nodes are not tried then */
+    else if (!is_standby && strcmp(kvp_json_get_text(segment, "transport"), "none") == 0) /* nodes are not tried then */
         print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
 }
 
@@ -173,7 +174,7 @@ print_wrong_of_pool(size_t *lines, struct json_object *why)
 {
     for (size_t i = 0; i < json_object_array_length(why); i++) {
         char text[512];
-        const char *said = kvp_json_text(json_object_array_get_idx(why, i), "text");
+        const char *said = kvp_json_get_text(json_object_array_get_idx(why, i), "text");
 
         kvp_cli_quote(said, strlen(said), text, sizeof text);
         print_wrong(lines, "%s", text);
@@ -187,9 +188,9 @@ print_tiers(struct json_object *tiers)
     uint64_t used_bytes = 0, size_bytes = 0, objects = 0;
     for (size_t i = 0; i < json_object_array_length(tiers); i++) {
         struct json_object *tier = json_object_array_get_idx(tiers, i);
-        used_bytes += kvp_json_u64(tier, "used_bytes");
-        size_bytes += kvp_json_u64(tier, "size_bytes");
-        objects += kvp_json_u64(tier, "objects");
+        used_bytes += kvp_json_get_u64(tier, "used_bytes");
+        size_bytes += kvp_json_get_u64(tier, "size_bytes");
+        objects += kvp_json_get_u64(tier, "objects");
     }
     if (size_bytes > 0)
         printf("SSD        %s of %s by %" PRIu64 " objects that are not in memory\n",
@@ -201,14 +202,14 @@ print_what_is_wrong(struct json_object *pool, struct json_object *segments)
 {
     char bytes[KVP_BYTES_TEXT_MAX];
     size_t lines = 0;
-    struct json_object *counters = kvp_json_part(pool, "counters");
-    const uint64_t quarantine = kvp_json_u64(pool, "quarantine_bytes"),
-                   refused = kvp_json_u64(counters, "put_no_space"),
-                   breaches = kvp_json_u64(counters, "protocol_errors");
-    print_wrong_of_pool(&lines, kvp_json_part(pool, "why"));
+    struct json_object *counters = kvp_json_get(pool, "counters");
+    const uint64_t quarantine = kvp_json_get_u64(pool, "quarantine_bytes"),
+                   refused = kvp_json_get_u64(counters, "put_no_space"),
+                   breaches = kvp_json_get_u64(counters, "protocol_errors");
+    print_wrong_of_pool(&lines, kvp_json_get(pool, "why"));
     for (size_t i = 0; i < json_object_array_length(segments); i++)
         print_wrong_of_node(&lines, json_object_array_get_idx(segments, i),
-                            json_object_get_boolean(kvp_json_part(pool, "is_standby")));
+                            json_object_get_boolean(kvp_json_get(pool, "is_standby")));
     if (quarantine > 0)
         print_wrong(&lines, "%s are in quarantine: a client died or stopped during a put, and may still write there",
                     kvp_format_bytes(quarantine, bytes));
@@ -227,7 +228,7 @@ print_some_columns(const char *title, struct json_object *from, const char *cons
         struct json_object *row = json_object_new_object();
         for (size_t c = 0; c < n; c++)
             json_object_object_add(row, names[c],
-                                   json_object_get(kvp_json_part(json_object_array_get_idx(from, i), names[c])));
+                                   json_object_get(kvp_json_get(json_object_array_get_idx(from, i), names[c])));
         json_object_array_add(rows, row);
     }
     if (is_table(rows)) print_table(title, rows, &is_first);
@@ -239,32 +240,32 @@ static bool
 is_elected(struct json_object *masters)
 {
     return json_object_array_length(masters) > 0 &&
-           kvp_json_text(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
+           kvp_json_get_text(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
 }
 
 static void
 print_screen(struct json_object *stat)
 {
     char used[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
-    struct json_object *pool = kvp_json_part(stat, "pool"), *segments = kvp_json_part(stat, "segments"),
-                       *tiers = kvp_json_part(stat, "tiers"), *masters = kvp_json_part(stat, "masters");
-    const uint64_t used_bytes = kvp_json_u64(pool, "used_bytes"), size_bytes = kvp_json_u64(pool, "size_bytes");
+    struct json_object *pool = kvp_json_get(stat, "pool"), *segments = kvp_json_get(stat, "segments"),
+                       *tiers = kvp_json_get(stat, "tiers"), *masters = kvp_json_get(stat, "masters");
+    const uint64_t used_bytes = kvp_json_get_u64(pool, "used_bytes"), size_bytes = kvp_json_get_u64(pool, "size_bytes");
     const size_t nodes = json_object_array_length(segments);
     size_t up = 0;
     for (size_t i = 0; i < nodes; i++)
-        up += strcmp(kvp_json_text(json_object_array_get_idx(segments, i), "state"), "up") == 0;
-    if (json_object_get_boolean(kvp_json_part(pool, "is_standby")) && kvp_json_u64(pool, "term") == 0)
+        up += strcmp(kvp_json_get_text(json_object_array_get_idx(segments, i), "state"), "up") == 0;
+    if (json_object_get_boolean(kvp_json_get(pool, "is_standby")) && kvp_json_get_u64(pool, "term") == 0)
         printf("master     a standby, which has heard of no leader yet\n");
-    else if (json_object_get_boolean(kvp_json_part(pool, "is_standby")))
+    else if (json_object_get_boolean(kvp_json_get(pool, "is_standby")))
         printf("master     a standby, of term %" PRIu64 ": it shows the state by the leader's log\n",
-               kvp_json_u64(pool, "term"));
+               kvp_json_get_u64(pool, "term"));
     printf("nodes      %zu of %zu up\n", up, nodes);
     printf("memory     %s of %s used (%.1f %%)\n", kvp_format_bytes(used_bytes, used),
            kvp_format_bytes(size_bytes, size), percent_of(used_bytes, size_bytes));
     print_tiers(tiers);
-    printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", kvp_json_u64(pool, "objects"),
-           kvp_json_u64(pool, "attempts"));
-    print_hits(kvp_json_part(pool, "counters"));
+    printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", kvp_json_get_u64(pool, "objects"),
+           kvp_json_get_u64(pool, "attempts"));
+    print_hits(kvp_json_get(pool, "counters"));
     print_what_is_wrong(pool, segments);
     static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
@@ -294,15 +295,15 @@ publisher_row(struct json_object *service)
 {
     static const char *const shown[] = {"instance_id", "tenant_id",    "dp_rank", "modelname",
                                         "state",       "staleness_ms", "blocks",  "events"};
-    struct json_object *row = json_object_new_object(), *joins = kvp_json_part(service, "joins");
+    struct json_object *row = json_object_new_object(), *joins = kvp_json_get(service, "joins");
     const size_t joins_n = joins == NULL ? 0 : json_object_array_length(joins);
     uint64_t joined = 0, unjoined = 0;
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(shown); i++)
-        json_object_object_add(row, shown[i], json_object_get(kvp_json_part(service, shown[i])));
+        json_object_object_add(row, shown[i], json_object_get(kvp_json_get(service, shown[i])));
     for (size_t i = 0; i < joins_n; i++) {
-        joined += kvp_json_u64(json_object_array_get_idx(joins, i), "joined");
-        unjoined += kvp_json_u64(json_object_array_get_idx(joins, i), "unjoined");
+        joined += kvp_json_get_u64(json_object_array_get_idx(joins, i), "joined");
+        unjoined += kvp_json_get_u64(json_object_array_get_idx(joins, i), "unjoined");
     }
     json_object_object_add(row, "of_pools", joins_n == 0 ? NULL : json_object_new_uint64(joined));
     json_object_object_add(row, "unjoined", joins_n == 0 ? NULL : json_object_new_uint64(unjoined));
