@@ -133,6 +133,16 @@ kvp_bounce_sum(const kvp_bounce_t *bounce)
     return bounce->sum;
 }
 
+bool
+kvp_bounce_place(uint64_t left_bytes, size_t *used_io, size_t *at_out, size_t *len_out)
+{
+    if (*used_io > 0 && left_bytes > KVP_BOUNCE_PART_BYTES - *used_io) return false;
+    *at_out = *used_io;
+    *len_out = (size_t)kvp_min_u64(left_bytes, KVP_BOUNCE_PART_BYTES);
+    *used_io = (size_t)kvp_min_u64(kvp_align_up(*used_io + *len_out, 64), KVP_BOUNCE_PART_BYTES);
+    return true;
+}
+
 kvp_err_t
 kvp_bounce_wait(kvp_bounce_t *bounce)
 {

@@ -40,6 +40,11 @@ void kvp_bounce_rele(kvp_bounces_t *bounces, kvp_bounce_t *bounce);
 uint8_t *kvp_bounce_part(const kvp_bounce_t *bounce, uint32_t part);
 kvp_sum_state_t *kvp_bounce_sum(const kvp_bounce_t *bounce);
 
+/* kvp_bounce_place finds room for the next bytes of a piece, of which left_bytes are left, in a part of
+ * which *used_io bytes are taken. A piece that fits in a part is not cut. False: the bytes go to the
+ * next part. */
+bool kvp_bounce_place(uint64_t left_bytes, size_t *used_io, size_t *at_out, size_t *len_out) KVP_MUST_USE;
+
 /* kvp_bounce_copy begins one copy between the bounce buffer and device memory of mem: LIMIT (it is
  * of too many contexts), SYS. kvp_bounce_wait ends all that were begun: also where it fails nothing
  * touches their memory any more. */

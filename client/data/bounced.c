@@ -272,21 +272,15 @@ add_part(run_t *r, window_t *w)
 {
     const kvp_move_t *mv = &r->moves[r->next];
     bool is_bounced = r->next < r->n && r->transfer->spans[mv->item].has_device;
-    uint64_t left;
+    size_t at = 0, len;
     part_t *part;
 
     if (r->next == r->n || w->parts_n == PARTS_MAX) return false;
-    left = mv->len - r->next_off;
-    /* A part that fits in a half stays whole. */
-    if (is_bounced && w->used > 0 && left > KVP_BOUNCE_PART_BYTES - w->used) return false;
+    len = mv->len - r->next_off;
+    if (is_bounced && !kvp_bounce_place(len, &w->used, &at, &len)) return false;
     part = &w->parts[w->parts_n++];
-    *part = (part_t){.move = r->next, .n = copies_n(r, r->next), .off = r->next_off, .len = left};
-    if (is_bounced) {
-        part->len = kvp_min_u64(left, KVP_BOUNCE_PART_BYTES);
-        part->at = w->half + w->used;
-        w->used += (size_t)((part->len + 63) / 64 * 64);
-        if (w->used > KVP_BOUNCE_PART_BYTES) w->used = KVP_BOUNCE_PART_BYTES;
-    }
+    *part = (part_t){.move = r->next, .n = copies_n(r, r->next), .off = r->next_off, .len = len};
+    if (is_bounced) part->at = w->half + at;
     r->next_off += part->len;
     if (r->next_off == mv->len) {
         r->next += part->n;

@@ -53,14 +53,13 @@ typedef struct {
 
 /* ---- windows */
 
-/* Adds the next part, if there is one and the bounce buffers have room for it; a part that fits in
- * a buffer stays whole. */
+/* Adds the next part, if there is one and the bounce buffers have room for it. */
 static bool
 add_part(run_t *r, size_t *used)
 {
     const kvpool_p2p_op_t *op;
     part_t *part = &r->parts[r->parts_n];
-    size_t left;
+    size_t at, len;
 
     while (r->next < r->n && r->next_off == r->ops[r->next].len) {
         r->next++;
@@ -68,14 +67,11 @@ add_part(run_t *r, size_t *used)
     }
     if (r->next == r->n || r->parts_n == PARTS_MAX) return false;
     op = &r->ops[r->next];
-    left = op->len - r->next_off;
-    if (*used > 0 && (*used >= KVP_BOUNCE_PART_BYTES || left > KVP_BOUNCE_PART_BYTES - *used)) return false;
-    *part = (part_t){.op = op, .off = r->next_off, .at = *used};
-    part->len = (size_t)kvp_min_u64(left, KVP_BOUNCE_PART_BYTES);
+    if (!kvp_bounce_place(op->len - r->next_off, used, &at, &len)) return false;
+    *part = (part_t){.op = op, .off = r->next_off, .len = len, .at = at};
     part->mem = kvp_p2p_ranges_mem(r->lane->conf->ranges, op->local);
-    r->at[r->parts_n++] = (kvp_peer_at_t){.addr = op->remote + part->off, .len = part->len, .token = op->token};
-    *used += (size_t)kvp_align_up(part->len, 64);
-    r->next_off += part->len;
+    r->at[r->parts_n++] = (kvp_peer_at_t){.addr = op->remote + part->off, .len = len, .token = op->token};
+    r->next_off += len;
     return true;
 }
 
