@@ -58,8 +58,8 @@ init_xfer(const kvp_plan_t *s, kvp_xfer_t *x, kvp_xfer_kind_t kind, kvp_rseg_t *
     x->roffset = roffset;
     x->deadline_ns = s->transfer->deadline_ns;
     if (kind != KVP_XFER_READ) x->granted_ns = s->move->granted_ns;
-    x->done = s->done;
-    x->arg = s->arg;
+    x->done = kvp_xferq_done;
+    x->arg = s->queue;
     x->status = KVP_CANCELLED; /* until it was submitted and has completed */
 }
 
@@ -196,7 +196,7 @@ on_payload_done(kvp_xfer_t *xfer)
     kvp_plan_t *s = kvp_container_of(xfer, kvp_plan_t, x[1]);
 
     if (xfer->status == KVP_OK) kvp_move_set_sum(s->move, xfer->sum);
-    s->done(xfer);
+    kvp_xferq_done(xfer);
 }
 
 static kvp_err_t

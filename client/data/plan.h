@@ -5,6 +5,7 @@
 #define KVP_CLIENT_DATA_PLAN_H
 
 #include "client/data/transfer.h"
+#include "transport/drive.h"
 
 #define KVP_PLAN_XFERS_MAX 5u /* of one move */
 
@@ -12,8 +13,7 @@ typedef struct {
     /* Set by the caller. */
     const kvp_transfer_t *transfer;
     kvp_move_t *move;
-    void (*done)(kvp_xfer_t *xfer); /* of each transfer, with */
-    void *arg;
+    kvp_xferq_t *queue; /* where the transfers are counted */
 
     /* Made: the transfers, in the order in which they are submitted. */
     kvp_xfer_t x[KVP_PLAN_XFERS_MAX];

@@ -19,6 +19,7 @@
 #include "client/data/transfer.h"
 
 #include "client/data/plan.h"
+#include "transport/drive.h"
 #include "common/waits.h"
 #include "common/log.h"
 
@@ -31,7 +32,7 @@
 #define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* time with a silent node, while others wait for their turn */
 #define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* pause before late moves are tried again: it doubles, */
 #define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
-#define LANES_MAX 64u
+#define LANES_MAX KVP_DRIVE_QUEUES_MAX
 
 /* The moves to one node. */
 typedef struct {
@@ -49,38 +50,19 @@ typedef struct {
     const kvp_transport_ops_t *ops; /* of the path, also after it was given back */
     size_t transport;
     kvp_plan_t *plans; /* in the order of moves */
-    kvp_xfer_t **order; /* in the order of submission */
-    size_t order_n;
-    size_t submitted_n;
-    size_t done_n; /* counted by on_done */
-    uint64_t
-        patience_ns; /* the lane is left when nothing has moved for so long; UINT64_MAX = not before the deadline */
-    uint64_t moved_ns; /* when something last did, or the lane was opened */
-    uint64_t seen_bytes; /* of the endpoint, in both directions: whether something moved */
+    kvp_xferq_t *queue; /* the transfers of the plans; one of the run's */
     uint64_t heard_bytes; /* bytes that the endpoint had received before this lane */
     kvp_ep_costs_t costs; /* of the endpoint by then */
-    bool has_moved; /* in this round */
-    bool is_cut; /* ended by force: nothing more is submitted, and the endpoint is closed */
-    bool is_silent; /* cut because its patience was over */
 } lane_t;
 
 typedef struct {
     const kvp_transfer_t *transfer;
-    uint64_t now_ns; /* of the last look at the clock */
-    uint64_t moved_ns; /* of the last round in which something did */
+    kvp_drive_t drive; /* of the queues */
     uint32_t left_n; /* moves for which there was no lane yet */
-    bool is_last; /* no lane waits for a turn after the running ones */
     uint32_t lanes_n;
     lane_t lanes[LANES_MAX];
+    kvp_xferq_t queues[LANES_MAX]; /* by lane */
 } run_t;
-
-static void
-on_done(kvp_xfer_t *xfer)
-{
-    lane_t *lane = xfer->arg;
-
-    lane->done_n++;
-}
 
 /* ---- transfers of a lane */
 static bool
@@ -95,7 +77,7 @@ order_window(lane_t *lane, uint32_t from, uint32_t to)
 {
     for (uint32_t k = 0; k < KVP_PLAN_XFERS_MAX; k++)
         for (uint32_t i = from; i < to; i++)
-            if (k < kvp_plan_xfers_n(lane->moves[i])) lane->order[lane->order_n++] = &lane->plans[i].x[k];
+            if (k < kvp_plan_xfers_n(lane->moves[i])) lane->queue->xfers[lane->queue->n++] = &lane->plans[i].x[k];
 }
 
 /* Returns the end of the window that begins with the move. */
@@ -144,11 +126,13 @@ static bool
 make_room(const kvp_transfer_t *m, lane_t *lane)
 {
     uint32_t n = lane->moves_n;
+    kvp_xferq_t *queue = lane->queue;
 
     if (lane->plans == NULL) lane->plans = kvp_scratch_alloc(m->scratch, n, sizeof *lane->plans);
-    if (lane->order == NULL) lane->order = kvp_scratch_alloc(m->scratch, n * KVP_PLAN_XFERS_MAX, sizeof(kvp_xfer_t *));
+    if (queue->xfers == NULL)
+        queue->xfers = kvp_scratch_alloc(m->scratch, n * KVP_PLAN_XFERS_MAX, sizeof(kvp_xfer_t *));
     if (lane->late == NULL) lane->late = kvp_scratch_alloc(m->scratch, n, sizeof(kvp_move_t *));
-    return lane->plans != NULL && lane->order != NULL && lane->late != NULL;
+    return lane->plans != NULL && queue->xfers != NULL && lane->late != NULL;
 }
 
 /* Its transfers are many bytes, of which most moves need few. */
@@ -157,8 +141,7 @@ begin_plan(const kvp_transfer_t *m, lane_t *lane, kvp_move_t *mv, kvp_plan_t *s)
 {
     s->transfer = m;
     s->move = mv;
-    s->done = on_done;
-    s->arg = lane;
+    s->queue = lane->queue;
 }
 
 /* Returns why the move is late already: a move after a late one to the same chunk stays after it,
@@ -222,159 +205,6 @@ prepare_lane(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
     lane->moves_n = kept;
     order_all(lane);
     return true;
-}
-
-/* ---- running */
-static bool
-is_running(const lane_t *lane)
-{
-    if (lane->path.ep == NULL || lane->is_cut) return false;
-    return lane->done_n < lane->order_n;
-}
-
-static uint64_t
-moved_bytes(const lane_t *lane)
-{
-    return lane->path.ep->sent_bytes + lane->path.ep->received_bytes;
-}
-
-/* One round on one lane: true if a transfer was submitted or completed. */
-static bool
-drive_lane(lane_t *lane)
-{
-    size_t before = lane->done_n + lane->submitted_n;
-    size_t done_before = lane->done_n;
-    size_t n = 0;
-
-    if (lane->submitted_n < lane->order_n) {
-        kvp_xfer_t **next = lane->order + lane->submitted_n;
-
-        if (lane->ops->submit(lane->path.ep, next, lane->order_n - lane->submitted_n, &n) != KVP_OK)
-            lane->is_cut = true;
-        lane->submitted_n += n;
-    }
-    if (lane->done_n < lane->submitted_n) (void)lane->ops->ep_poll(lane->path.ep);
-    if (lane->ops->ep_is_broken(lane->path.ep)) lane->is_cut = true;
-    lane->has_moved = lane->done_n != done_before || moved_bytes(lane) != lane->seen_bytes;
-    lane->seen_bytes = moved_bytes(lane);
-    return lane->done_n + lane->submitted_n != before;
-}
-
-/* Transports that work in the background come first: they continue while this thread copies for the
- * others. */
-static void
-drive_round(run_t *r, bool *has_moved_out)
-{
-    *has_moved_out = false;
-    for (int sync = 0; sync <= 1; sync++)
-        for (uint32_t i = 0; i < r->lanes_n; i++)
-            if (is_running(&r->lanes[i]) && is_sync(&r->lanes[i]) == (sync == 1))
-                *has_moved_out |= drive_lane(&r->lanes[i]);
-}
-
-static bool
-is_any_running(const run_t *r)
-{
-    for (uint32_t i = 0; i < r->lanes_n; i++)
-        if (is_running(&r->lanes[i])) return true;
-    return false;
-}
-
-static bool
-has_come_through(const run_t *r)
-{
-    for (uint32_t i = 0; i < r->lanes_n; i++)
-        if (r->lanes[i].order_n > 0 && r->lanes[i].done_n == r->lanes[i].order_n && !r->lanes[i].is_cut) return true;
-    return false;
-}
-
-/* Whether a lane may be left whose patience is over. */
-static bool
-may_leave(const run_t *r)
-{
-    return !r->transfer->has_copies || !r->is_last || has_come_through(r);
-}
-
-/* After a round: cuts the lanes whose patience is over. Their transfers are closed with them,
- * without a wait. */
-static void
-leave_silent(run_t *r)
-{
-    bool may = may_leave(r);
-
-    for (uint32_t i = 0; i < r->lanes_n; i++) {
-        lane_t *lane = &r->lanes[i];
-
-        if (!is_running(lane)) continue;
-        if (lane->has_moved) lane->moved_ns = r->now_ns;
-        if (!may || r->now_ns - lane->moved_ns < lane->patience_ns) continue;
-        lane->is_cut = lane->is_silent = true;
-    }
-}
-
-static void
-sleep_on_lanes(run_t *r)
-{
-    struct pollfd p[LANES_MAX + 1];
-    uint64_t until_ns = r->transfer->deadline_ns;
-    bool may = may_leave(r);
-    nfds_t n = 0;
-
-    for (uint32_t i = 0; i < r->lanes_n; i++) {
-        const lane_t *lane = &r->lanes[i];
-
-        if (!is_running(lane)) continue;
-        if (may && lane->patience_ns < UINT64_MAX) until_ns = kvp_min_u64(until_ns, lane->moved_ns + lane->patience_ns);
-        lane->path.ep->costs.system_calls++; /* the sleep itself */
-        p[n].events = lane->ops->ep_arm(lane->path.ep);
-        p[n++].fd = lane->ops->ep_event_fd(lane->path.ep);
-    }
-    p[n++] = (struct pollfd){.fd = kvp_session_stop_fd(r->transfer->session), .events = POLLIN};
-    kvp_poll_until(p, n, until_ns);
-}
-
-/* One end for all of them: however many nodes are stuck, the call returns soon after its deadline. */
-static void
-drain_all(run_t *r)
-{
-    uint64_t end_ns = kvp_now_ns() + DRAIN_NS;
-
-    for (uint32_t i = 0; i < r->lanes_n; i++) {
-        lane_t *lane = &r->lanes[i];
-
-        if (!is_running(lane)) continue;
-        lane->is_cut = true;
-        kvp_ignore(lane->ops->drain(lane->path.ep, end_ns), "the path is closed in any case");
-    }
-}
-
-/* Something moved a moment ago, and is likely to again before one could be woken. */
-static bool
-is_worth_polling(const run_t *r)
-{
-    for (uint32_t i = 0; i < r->lanes_n; i++) {
-        const lane_t *lane = &r->lanes[i];
-
-        if (is_running(lane) && r->now_ns - r->moved_ns < lane->path.ep->spin_ns) return true;
-    }
-    return false;
-}
-
-/* Drives all lanes that have a path until they are done, or the deadline, or the end of the session. */
-static void
-drive_all(run_t *r)
-{
-    while (is_any_running(r)) {
-        bool has_moved;
-
-        drive_round(r, &has_moved);
-        r->now_ns = kvp_now_ns();
-        if (r->now_ns >= r->transfer->deadline_ns || kvp_session_is_stopping(r->transfer->session)) break;
-        leave_silent(r);
-        if (has_moved) r->moved_ns = r->now_ns;
-        if (!has_moved && is_any_running(r) && !is_worth_polling(r)) sleep_on_lanes(r);
-    }
-    drain_all(r);
 }
 
 /* ---- the outcome */
@@ -455,8 +285,8 @@ report_lane(const run_t *r, const lane_t *lane, bool is_late)
 static bool
 has_status(const lane_t *lane, kvp_err_t status)
 {
-    for (size_t i = 0; i < lane->order_n; i++)
-        if (lane->order[i]->status == status) return true;
+    for (size_t i = 0; i < lane->queue->n; i++)
+        if (lane->queue->xfers[i]->status == status) return true;
     return false;
 }
 
@@ -465,8 +295,10 @@ static void
 judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
 {
     const kvp_transfer_t *m = r->transfer;
+    const kvp_xferq_t *queue = lane->queue;
     bool is_stopping = kvp_session_is_stopping(m->session);
-    bool has_heard = lane->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
+    bool is_cut = queue->err != KVP_OK, is_silent = queue->err == KVP_NODE_LOST;
+    bool has_heard = queue->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
 
     if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is here */
     /* not a fault: the node is attached again once the path is released */
@@ -475,14 +307,13 @@ judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
         kvp_path_ended(m->peers, &lane->path);
         return;
     }
-    if (has_status(lane, KVP_NO_SEGMENT) ||
-        (lane->is_cut && !lane->is_silent && now_ns < m->deadline_ns && !is_stopping)) {
+    if (has_status(lane, KVP_NO_SEGMENT) || (is_cut && !is_silent && now_ns < m->deadline_ns && !is_stopping)) {
         kvp_path_fail(m->peers, &lane->path, "its data connection ended");
         return;
     }
     if (has_heard) kvp_path_ok(m->peers, &lane->path);
-    if (lane->is_cut && (lane->is_silent || !has_heard) && !is_stopping)
-        kvp_path_silent(m->peers, &lane->path, lane->moved_ns, now_ns);
+    if (is_cut && (is_silent || !has_heard) && !is_stopping)
+        kvp_path_silent(m->peers, &lane->path, queue->moved_ns, now_ns);
 }
 
 static void
@@ -507,7 +338,7 @@ finish_lane(run_t *r, lane_t *lane)
     judge_node(r, lane, now);
     count_costs(r, lane);
     /* Closing completes what is still under way: only then the statuses are final. */
-    kvp_path_rele(r->transfer->peers, &lane->path, lane->is_cut);
+    kvp_path_rele(r->transfer->peers, &lane->path, lane->queue->err != KVP_OK);
     report_lane(r, lane, now >= r->transfer->deadline_ns);
 }
 
@@ -528,11 +359,11 @@ share_of_time(run_t *r, uint32_t lanes_behind)
     const kvp_transfer_t *m = r->transfer;
     uint64_t behind = (m->others + m->has_copies + 1ull) * (lanes_behind + 1ull) - 1;
 
-    r->is_last = lanes_behind == 0;
-    r->now_ns = kvp_now_ns();
+    r->drive.may_leave = !m->has_copies || lanes_behind > 0;
+    r->drive.now_ns = kvp_now_ns();
     if (behind == 0) return UINT64_MAX;
-    if (r->now_ns >= m->deadline_ns) return 0;
-    return kvp_min_u64((m->deadline_ns - r->now_ns) / (behind + 2), PATIENCE_MAX_NS);
+    if (r->drive.now_ns >= m->deadline_ns) return 0;
+    return kvp_min_u64((m->deadline_ns - r->drive.now_ns) / (behind + 2), PATIENCE_MAX_NS);
 }
 
 /* Takes the lane's path and makes its transfers; until_ns as for kvp_peers_take. True where it has
@@ -541,7 +372,7 @@ static bool
 open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
 {
     const kvp_transfer_t *m = r->transfer;
-    kvp_err_t err = r->now_ns < m->deadline_ns ? KVP_OK : KVP_DEADLINE;
+    kvp_err_t err = r->drive.now_ns < m->deadline_ns ? KVP_OK : KVP_DEADLINE;
     bool is_whole = false;
 
     while (err == KVP_OK && !is_whole) {
@@ -560,9 +391,7 @@ static void
 start_patience(lane_t *lane, uint64_t patience_ns, uint64_t now_ns)
 {
     if (lane->path.ep == NULL) return;
-    lane->patience_ns = is_sync(lane) ? UINT64_MAX : patience_ns;
-    lane->moved_ns = now_ns;
-    lane->seen_bytes = moved_bytes(lane);
+    kvp_xferq_begin(lane->queue, lane->path.ep, is_sync(lane) ? UINT64_MAX : patience_ns, now_ns);
     lane->heard_bytes = lane->path.ep->received_bytes;
     lane->costs = lane->path.ep->costs;
 }
@@ -580,8 +409,8 @@ run_ready_lanes(run_t *r, bool *is_slow)
     }
     patience_ns = share_of_time(r, slow_n + (r->left_n > 0));
     for (uint32_t i = 0; i < r->lanes_n; i++)
-        start_patience(&r->lanes[i], patience_ns, r->now_ns);
-    drive_all(r);
+        start_patience(&r->lanes[i], patience_ns, r->drive.now_ns);
+    kvp_drive_run(&r->drive);
     for (uint32_t i = 0; i < r->lanes_n; i++)
         finish_lane(r, &r->lanes[i]);
     return slow_n;
@@ -592,7 +421,7 @@ run_lane(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
 {
     (void)open_lane(r, lane, until_ns);
     start_patience(lane, share_ns, kvp_now_ns());
-    drive_all(r);
+    kvp_drive_run(&r->drive);
     finish_lane(r, lane);
 }
 
@@ -608,7 +437,8 @@ begin_late(lane_t *lane, size_t from)
                      .late = lane->moves,
                      .transport = lane->transport,
                      .plans = lane->plans,
-                     .order = lane->order};
+                     .queue = lane->queue};
+    *lane->queue = (kvp_xferq_t){.xfers = lane->queue->xfers};
 }
 
 /* The late moves that the node's transport will never serve keep their error; the others are late still. */
@@ -629,8 +459,8 @@ back_off(run_t *r, uint64_t back_off_ns, uint64_t last_ns)
     struct pollfd p = {.fd = kvp_session_stop_fd(r->transfer->session), .events = POLLIN};
 
     kvp_poll_until(&p, 1, kvp_min_u64(kvp_now_ns() + back_off_ns, last_ns));
-    r->now_ns = kvp_now_ns();
-    return r->now_ns < last_ns && !kvp_session_is_stopping(r->transfer->session);
+    r->drive.now_ns = kvp_now_ns();
+    return r->drive.now_ns < last_ns && !kvp_session_is_stopping(r->transfer->session);
 }
 
 static bool
@@ -647,7 +477,7 @@ static void
 run_late(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
 {
     const kvp_transfer_t *m = r->transfer;
-    uint64_t last_ns = kvp_min_u64(until_ns, r->now_ns + kvp_ctl_patience(r->now_ns, until_ns));
+    uint64_t last_ns = kvp_min_u64(until_ns, r->drive.now_ns + kvp_ctl_patience(r->drive.now_ns, until_ns));
     uint64_t back_off_ns = LATE_FIRST_NS;
 
     while (lane->late_n > 0) {
@@ -672,7 +502,7 @@ static void
 run_slow_lane(run_t *r, lane_t *lane, uint32_t lanes_behind)
 {
     uint64_t share_ns = share_of_time(r, lanes_behind);
-    uint64_t until_ns = share_ns == UINT64_MAX ? r->transfer->deadline_ns : r->now_ns + share_ns;
+    uint64_t until_ns = share_ns == UINT64_MAX ? r->transfer->deadline_ns : r->drive.now_ns + share_ns;
 
     run_lane(r, lane, share_ns, until_ns);
     if (lane->late_n > 0) run_late(r, lane, share_ns, until_ns);
@@ -696,8 +526,8 @@ find_lane(run_t *r, uint32_t segment_id, uint32_t guess)
     for (uint32_t i = 0; i < r->lanes_n; i++)
         if (r->lanes[i].segment_id == segment_id) return i;
     if (r->lanes_n == LANES_MAX) return LANES_MAX;
-    memset(&r->lanes[r->lanes_n], 0, sizeof r->lanes[0]);
-    r->lanes[r->lanes_n].segment_id = segment_id;
+    r->queues[r->lanes_n] = (kvp_xferq_t){.n = 0};
+    r->lanes[r->lanes_n] = (lane_t){.segment_id = segment_id, .queue = &r->queues[r->lanes_n]};
     return r->lanes_n++;
 }
 
@@ -725,6 +555,7 @@ deal_moves(run_t *r, kvp_move_t **todo, uint32_t n, kvp_move_t **dealt)
         else
             todo[left++] = todo[i];
     }
+    r->drive.queues_n = r->lanes_n;
     return left;
 }
 
@@ -742,7 +573,13 @@ kvp_transfer_run(const kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         todo[i] = &moves[i];
     r->transfer = transfer;
-    r->now_ns = kvp_now_ns();
+    r->drive = (kvp_drive_t){.queues = r->queues,
+                             .deadline_ns = transfer->deadline_ns,
+                             .is_given_up = kvp_session_conf(transfer->session)->peers.is_given_up,
+                             .stop_fd = kvp_session_stop_fd(transfer->session),
+                             .drain_ns = DRAIN_NS,
+                             .may_spin = true,
+                             .now_ns = kvp_now_ns()};
     r->left_n = n;
     while (r->left_n > 0) {
         r->left_n = deal_moves(r, todo, r->left_n, todo + n);
