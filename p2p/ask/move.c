@@ -17,6 +17,7 @@
 #include "p2p/ask/path.h"
 #include "common/waits.h"
 #include "transport/copy.h"
+#include "transport/drive.h"
 #include "common/log.h"
 
 #include <string.h>
@@ -179,14 +180,13 @@ typedef struct {
     uint64_t deadline_ns;
     uint32_t n;
     uint64_t bytes;
-    uint32_t done_n;
-    /* In the lane's working memory; moved for reads between processes, parts and xfers for the transport alone. */
+    kvp_xferq_t queue; /* of the parts */
+    /* In the lane's working memory; moved for reads between processes, parts and the queue for the transport alone. */
     const kvpool_p2p_op_t **ops;
     kvp_peer_at_t *at;
     kvp_peer_piece_t *pieces;
     kvp_peer_moved_t *moved;
     part_t *parts;
-    kvp_xfer_t **xfers;
 } window_t;
 
 /* ---- questions about the pieces */
@@ -291,14 +291,6 @@ move_near(window_t *w, kvp_p2p_moved_t *moved_out)
 }
 
 /* ---- the transport */
-static void
-on_done(kvp_xfer_t *xfer)
-{
-    window_t *w = xfer->arg;
-
-    w->done_n++;
-}
-
 /* No layer below verifies the bytes: the sender sends their sum. */
 static bool
 is_sum_told(const window_t *w)
@@ -326,42 +318,33 @@ fill_parts(window_t *w)
                                   .iov_n = 1,
                                   .len = w->at[i].len,
                                   .deadline_ns = w->deadline_ns,
-                                  .done = on_done,
-                                  .arg = w};
+                                  .done = kvp_xferq_done,
+                                  .arg = &w->queue};
         if (is_lent[i]) part->xfer.flags = KVP_XFER_LENT;
         if (is_told || w->lane->ep->needs_sums) part->xfer.flags |= KVP_XFER_SUM;
         if (is_told && !w->is_write) part->xfer.flags |= KVP_XFER_PEER_SUM;
-        w->xfers[i] = &part->xfer;
+        w->queue.xfers[i] = &part->xfer;
     }
     return KVP_OK;
 }
 
 /* Drives all transfers until all are over, the path is broken, or the deadline has passed. */
 static kvp_err_t
-drive_all(window_t *w)
+drive_parts(window_t *w)
 {
-    kvp_ep_t *ep = w->lane->ep;
-    const kvp_transport_ops_t *ops = ep->tp->ops;
-    uint32_t submitted_n = 0;
+    const kvp_p2p_lane_t *lane = w->lane;
+    kvp_xferq_t *queue = &w->queue;
+    kvp_drive_t drive = {.queues = queue,
+                         .queues_n = 1,
+                         .deadline_ns = w->deadline_ns,
+                         .is_given_up = lane->conf->is_given_up,
+                         .stop_fd = -1};
+    kvp_err_t err = kvp_p2p_lane_look(lane, w->deadline_ns);
 
-    w->done_n = 0;
-    while (w->done_n < w->n) {
-        uint32_t before = w->done_n;
-        size_t n = 0;
-        kvp_err_t err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
-
-        if (err == KVP_OK && submitted_n < w->n) {
-            err = ops->submit(ep, w->xfers + submitted_n, w->n - submitted_n, &n);
-            submitted_n += (uint32_t)n;
-        }
-        if (err == KVP_OK && w->done_n < submitted_n) (void)ops->ep_poll(ep);
-        if (err == KVP_OK && w->done_n < w->n && ops->ep_is_broken(ep)) err = KVP_DISCONNECTED;
-        if (err != KVP_OK) return err;
-        if (w->done_n == w->n || n > 0 || w->done_n != before) continue;
-        struct pollfd p = {.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
-        kvp_poll_slice(&p, w->deadline_ns);
-    }
-    return KVP_OK;
+    if (err != KVP_OK) return err;
+    *queue = (kvp_xferq_t){.ep = lane->ep, .xfers = queue->xfers, .n = w->n, .patience_ns = UINT64_MAX};
+    kvp_drive_run(&drive);
+    return queue->done_n == queue->n ? KVP_OK : queue->err;
 }
 
 /* After a failure, transfers under way are cancelled while the window still exists. A broken path
@@ -370,8 +353,7 @@ drive_all(window_t *w)
 static kvp_err_t
 drive_window(window_t *w)
 {
-    kvp_err_t err = drive_all(w);
-
+    kvp_err_t err = drive_parts(w);
     kvp_p2p_lane_t *lane = w->lane;
     bool is_over = err != KVP_OK || lane->ep->tp->ops->ep_is_broken(lane->ep);
 
@@ -468,7 +450,7 @@ window_init(window_t *w, kvp_p2p_lane_t *lane, size_t pieces_n)
     w->ops = (const kvpool_p2p_op_t **)(w->moved + n);
     if (sent == 0) return KVP_OK;
     w->parts = (part_t *)(w->ops + n);
-    w->xfers = (kvp_xfer_t **)(w->parts + n);
+    w->queue.xfers = (kvp_xfer_t **)(w->parts + n);
     return KVP_OK;
 }
 
