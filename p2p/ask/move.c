@@ -34,16 +34,11 @@
 static kvp_err_t
 take_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, const kvp_p2p_map_key_t *key, uint64_t cell)
 {
-    kvp_p2p_told_t told = {.key = *key, .cell = cell};
     int fds[KVP_FRAMED_FDS];
     int n = kvp_framed_take_fds(&lane->io, fds, KVP_FRAMED_FDS);
     kvp_err_t err = KVP_PROTO;
 
-    if (n == 2) {
-        told.mem_fd = fds[0];
-        told.words_fd = fds[1];
-        err = kvp_p2p_maps_add(lane->conf->maps, &told, &seen->map);
-    }
+    if (n == 2) err = kvp_p2p_maps_add(lane->conf->maps, key, fds, cell, &seen->map);
     for (int i = 0; i < n; i++)
         close(fds[i]);
     return err;

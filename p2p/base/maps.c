@@ -65,15 +65,15 @@ kvp_p2p_maps_find(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key)
 }
 
 static kvp_err_t
-map_open(kvp_p2p_maps_t *maps, const kvp_p2p_told_t *told, kvp_p2p_map_t *map)
+map_open(kvp_p2p_maps_t *maps, const int fds[2], uint64_t cell, kvp_p2p_map_t *map)
 {
-    kvp_token_t mem = {.fd = told->mem_fd}, words = {.fd = told->words_fd};
-    kvp_err_t err = kvp_rseg_create(maps->shm, &mem, told->key.len, KVP_ACCESS_WRITE, &map->mem);
+    kvp_token_t mem = {.fd = fds[0]}, words = {.fd = fds[1]};
+    kvp_err_t err = kvp_rseg_create(maps->shm, &mem, map->key.len, KVP_ACCESS_WRITE, &map->mem);
 
     if (err == KVP_OK)
         err = kvp_rseg_create(maps->shm, &words, KVP_PEER_CELLS * sizeof(uint64_t), KVP_ACCESS_READ, &map->words);
     if (err != KVP_OK) return err == KVP_INVALID ? KVP_PROTO : err;
-    map->cell = (const _Atomic uint64_t *)kvp_shm_rseg_addr(map->words) + told->cell;
+    map->cell = (const _Atomic uint64_t *)kvp_shm_rseg_addr(map->words) + cell;
     return KVP_OK;
 }
 
@@ -99,16 +99,17 @@ enter_map(kvp_p2p_maps_t *maps, kvp_p2p_map_t *map, kvp_p2p_map_t **map_out)
 }
 
 kvp_err_t
-kvp_p2p_maps_add(kvp_p2p_maps_t *maps, const kvp_p2p_told_t *told, kvp_p2p_map_t **map_out)
+kvp_p2p_maps_add(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key, const int fds[2], uint64_t cell,
+                 kvp_p2p_map_t **map_out)
 {
     kvp_p2p_map_t *map, *entered = NULL;
     kvp_err_t err;
 
-    if (told->cell >= KVP_PEER_CELLS) return KVP_PROTO;
+    if (cell >= KVP_PEER_CELLS) return KVP_PROTO;
     map = calloc(1, sizeof *map);
     if (map == NULL) return KVP_NOMEM;
-    *map = (kvp_p2p_map_t){.users = 1, .key = told->key};
-    err = map_open(maps, told, map);
+    *map = (kvp_p2p_map_t){.users = 1, .key = *key};
+    err = map_open(maps, fds, cell, map);
     if (err == KVP_OK) err = enter_map(maps, map, &entered);
     if (entered != map) map_close(map);
     if (err == KVP_OK) *map_out = entered;

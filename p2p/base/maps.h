@@ -32,21 +32,16 @@ typedef struct {
     uint64_t len;
 } kvp_p2p_map_key_t;
 
-/* A peer's description of a range that can be mapped. */
-typedef struct {
-    kvp_p2p_map_key_t key;
-    uint64_t cell;
-    int mem_fd, words_fd; /* borrowed */
-} kvp_p2p_told_t;
-
 void kvp_p2p_maps_init(kvp_p2p_maps_t *maps, kvp_tp_t *shm);
 void kvp_p2p_maps_fini(kvp_p2p_maps_t *maps); /* every mapping was released */
 
 /* kvp_p2p_maps_find returns the existing mapping of the registration, held, or NULL.
- * kvp_p2p_maps_add maps it: PROTO (an impossible description), LIMIT, NOMEM, SYS. kvp_p2p_maps_rele
- * ends a hold; NULL is legal. */
+ * kvp_p2p_maps_add maps it, by the peer's description: borrowed descriptors of the memory and of the
+ * words, and the range's cell. PROTO (an impossible description), LIMIT, NOMEM, SYS.
+ * kvp_p2p_maps_rele ends a hold; NULL is legal. */
 kvp_p2p_map_t *kvp_p2p_maps_find(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key) KVP_MUST_USE;
-kvp_err_t kvp_p2p_maps_add(kvp_p2p_maps_t *maps, const kvp_p2p_told_t *told, kvp_p2p_map_t **map_out) KVP_MUST_USE;
+kvp_err_t kvp_p2p_maps_add(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key, const int fds[2], uint64_t cell,
+                           kvp_p2p_map_t **map_out) KVP_MUST_USE;
 void kvp_p2p_maps_rele(kvp_p2p_maps_t *maps, kvp_p2p_map_t *map);
 
 /* kvp_p2p_map_addr returns where the range's first byte is mapped. kvp_p2p_map_is_live: it is
