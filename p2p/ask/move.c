@@ -23,6 +23,28 @@
 #include <string.h>
 #include <unistd.h>
 
+typedef struct {
+    kvp_xfer_t xfer;
+    kvp_iov_t iov;
+} part_t;
+
+typedef struct {
+    kvp_p2p_lane_t *lane;
+    bool is_write;
+    uint64_t deadline_ns;
+    uint32_t n;
+    uint64_t bytes;
+    uint64_t mapped_bytes; /* of the pieces in memory that is mapped here */
+    uint64_t look_bytes; /* that may still be copied there before the next look */
+    kvp_xferq_t queue; /* of the parts */
+    /* In the lane's working memory; moved for reads between processes, parts and the queue for the transport alone. */
+    const kvpool_p2p_op_t **ops;
+    kvp_peer_at_t *at;
+    kvp_peer_piece_t *pieces;
+    kvp_peer_moved_t *moved;
+    part_t *parts;
+} window_t;
+
 /* ---- pieces in memory of the peer's that is mapped here */
 /* Design notes. No question to the peer is needed: its cell shows, after the copy, whether all
  * bytes lay in registered memory. Unregistered local memory may not be mapped, and copying from it
@@ -66,32 +88,24 @@ need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
 }
 
 /* ---- copying */
-typedef struct {
-    kvp_p2p_lane_t *lane;
-    bool is_write;
-    uint64_t deadline_ns;
-    uint64_t whole; /* bytes, of all pieces that are copied here */
-    uint64_t left; /* until the next look */
-} copying_t;
-
 static kvp_err_t
-copy_piece(copying_t *c, const kvpool_p2p_op_t *op, const kvp_p2p_map_t *map, uint64_t map_off)
+copy_piece(window_t *w, const kvpool_p2p_op_t *op, const kvp_p2p_map_t *map, uint64_t map_off)
 {
     uint8_t *there = kvp_p2p_map_addr(map) + map_off, *here = op->local;
 
     for (uint64_t off = 0, n; off < op->len; off += n) {
-        n = kvp_min_u64(c->left, op->len - off);
-        if (c->is_write)
-            kvp_copy_part(there + off, here + off, n, c->whole);
+        n = kvp_min_u64(w->look_bytes, op->len - off);
+        if (w->is_write)
+            kvp_copy_part(there + off, here + off, n, w->mapped_bytes);
         else
-            kvp_copy_part(here + off, there + off, n, c->whole);
-        c->left -= n;
-        if (c->left > 0) continue;
-        kvp_err_t err = kvp_p2p_lane_look(c->lane, c->deadline_ns);
+            kvp_copy_part(here + off, there + off, n, w->mapped_bytes);
+        w->look_bytes -= n;
+        if (w->look_bytes > 0) continue;
+        kvp_err_t err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
         if (err != KVP_OK) return err;
-        if (!kvp_p2p_lane_is_alive(c->lane)) return KVP_DISCONNECTED; /* the dead keep their word */
+        if (!kvp_p2p_lane_is_alive(w->lane)) return KVP_DISCONNECTED; /* the dead keep their word */
         if (!kvp_p2p_map_is_live(map)) return KVP_NO_SEGMENT;
-        c->left = LOOK_BYTES;
+        w->look_bytes = LOOK_BYTES;
     }
     return KVP_OK;
 }
@@ -113,76 +127,55 @@ verify_maps(const kvp_p2p_lane_t *lane, kvp_p2p_map_t *const *maps, uint32_t n)
 
 /* Chooses the pieces to copy here: maps_out is NULL for the others. */
 static kvp_err_t
-choose_maps(copying_t *c, const kvpool_p2p_op_t **ops, const kvp_peer_at_t *at, uint32_t n, kvp_p2p_map_t **maps_out)
+choose_maps(window_t *w, kvp_p2p_map_t **maps_out)
 {
     bool is_ours[KVP_PEER_BATCH_MAX];
 
-    kvp_p2p_ranges_cover(c->lane->conf->ranges, ops, n, is_ours);
-    for (uint32_t i = 0; i < n; i++) {
-        kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(c->lane, &at[i]);
+    w->mapped_bytes = 0;
+    kvp_p2p_ranges_cover(w->lane->conf->ranges, w->ops, w->n, is_ours);
+    for (uint32_t i = 0; i < w->n; i++) {
+        kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
         kvp_err_t err;
 
         maps_out[i] = NULL;
         if (seen == NULL) return KVP_NO_SEGMENT;
         if (!is_ours[i]) continue;
-        err = need_map(c->lane, seen, c->deadline_ns);
+        err = need_map(w->lane, seen, w->deadline_ns);
         if (err != KVP_OK) return err;
         maps_out[i] = seen->map;
-        if (seen->map != NULL) c->whole += ops[i]->len;
+        if (seen->map != NULL) w->mapped_bytes += w->ops[i]->len;
     }
     return KVP_OK;
 }
 
-/* kvp_p2p_near_move moves the mapped ones among *n_io pieces, at most KVP_PEER_BATCH_MAX, on a lane
- * of this host that knows all their ranges. OK: ops and at have the remaining *n_io pieces, and
- * *bytes_io has grown. NO_SEGMENT: a range is not registered any more, and the lists are unchanged.
- * Errors that end the lane: DISCONNECTED, DEADLINE, CLOSED, PROTO. */
+/* Moves the pieces in mapped memory, on a lane of this host that knows all ranges of the window. OK:
+ * the window has the remaining pieces. NO_SEGMENT: a range is not registered any more, and the
+ * window is unchanged. Errors that end the lane: DISCONNECTED, DEADLINE, CLOSED, PROTO. */
 static kvp_err_t
-kvp_p2p_near_move(kvp_p2p_lane_t *lane, bool is_write, const kvpool_p2p_op_t **ops, kvp_peer_at_t *at, uint32_t *n_io,
-                  uint64_t deadline_ns, uint64_t *bytes_io)
+copy_mapped(window_t *w)
 {
-    copying_t c = {.lane = lane, .is_write = is_write, .deadline_ns = deadline_ns, .left = LOOK_BYTES};
     kvp_p2p_map_t *maps[KVP_PEER_BATCH_MAX];
-    uint32_t n = *n_io, kept = 0;
-    kvp_err_t err = choose_maps(&c, ops, at, n, maps);
+    uint32_t n = w->n;
+    kvp_err_t err = choose_maps(w, maps);
 
-    if (err != KVP_OK || c.whole == 0) return err;
+    if (err != KVP_OK || w->mapped_bytes == 0) return err;
+    w->look_bytes = LOOK_BYTES;
     for (uint32_t i = 0; i < n && err == KVP_OK; i++)
-        if (maps[i] != NULL) err = copy_piece(&c, ops[i], maps[i], at[i].addr - kvp_p2p_lane_seen(lane, &at[i])->base);
-    if (err == KVP_OK) err = verify_maps(lane, maps, n);
+        if (maps[i] != NULL)
+            err = copy_piece(w, w->ops[i], maps[i], w->at[i].addr - kvp_p2p_lane_seen(w->lane, &w->at[i])->base);
+    if (err == KVP_OK) err = verify_maps(w->lane, maps, n);
     if (err != KVP_OK) {
         kvp_copy_fence(); /* no store lands after the error */
         return err;
     }
+    w->n = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (maps[i] != NULL) continue;
-        ops[kept] = ops[i];
-        at[kept++] = at[i];
+        w->ops[w->n] = w->ops[i];
+        w->at[w->n++] = w->at[i];
     }
-    *n_io = kept;
-    *bytes_io += c.whole;
     return KVP_OK;
 }
-
-typedef struct {
-    kvp_xfer_t xfer;
-    kvp_iov_t iov;
-} part_t;
-
-typedef struct {
-    kvp_p2p_lane_t *lane;
-    bool is_write;
-    uint64_t deadline_ns;
-    uint32_t n;
-    uint64_t bytes;
-    kvp_xferq_t queue; /* of the parts */
-    /* In the lane's working memory; moved for reads between processes, parts and the queue for the transport alone. */
-    const kvpool_p2p_op_t **ops;
-    kvp_peer_at_t *at;
-    kvp_peer_piece_t *pieces;
-    kvp_peer_moved_t *moved;
-    part_t *parts;
-} window_t;
 
 /* ---- questions about the pieces */
 static kvp_err_t
@@ -279,9 +272,9 @@ move_by_cma(window_t *w)
 static kvp_err_t
 move_near(window_t *w, kvp_p2p_moved_t *moved_out)
 {
-    kvp_err_t err =
-        kvp_p2p_near_move(w->lane, w->is_write, w->ops, w->at, &w->n, w->deadline_ns, &moved_out->mapped_bytes);
+    kvp_err_t err = copy_mapped(w);
 
+    if (err == KVP_OK) moved_out->mapped_bytes += w->mapped_bytes;
     return err == KVP_OK && w->n > 0 ? move_by_cma(w) : err;
 }
 
