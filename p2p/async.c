@@ -33,10 +33,8 @@ typedef struct {
     peer_t *peer; /* NULL = finished */
     uint64_t id;
     kvp_err_t result;
-    int kind;
-    uint64_t deadline_ns;
     kvp_regs_held_t held; /* from the beginning: memory may be freed once it is unregistered */
-    size_t n;
+    kvp_p2p_transfer_t transfer; /* of the pieces below */
     kvpool_p2p_op_t ops[];
 } job_t;
 
@@ -186,7 +184,7 @@ worker_main(void *arg)
             continue;
         }
         pthread_mutex_unlock(&async->lock);
-        job->result = kvp_p2p_run(async->p2p, &job->peer->where, job->kind, job->ops, job->n, job->deadline_ns);
+        job->result = kvp_p2p_run(async->p2p, &job->peer->where, &job->transfer);
         kvp_regs_rele_all(&async->p2p->ranges.regs, &job->held);
         kvp_p2p_count(async->p2p, job->result);
         pthread_mutex_lock(&async->lock);
@@ -265,7 +263,10 @@ submit_job(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2p_op_t 
     if (err != KVP_OK || id_out == NULL || n > SIZE_MAX / sizeof *ops - 64) return KVP_INVALID;
     job = malloc(sizeof *job + n * sizeof *ops);
     if (job == NULL) return KVP_NOMEM;
-    *job = (job_t){.kind = kind, .deadline_ns = kvp_p2p_deadline(p2p, deadline_ms), .n = n};
+    *job = (job_t){.transfer = {.is_write = kind == KVPOOL_P2P_WRITE,
+                                .ops = job->ops,
+                                .n = n,
+                                .deadline_ns = kvp_p2p_deadline(p2p, deadline_ms)}};
     if (n > 0) memcpy(job->ops, ops, n * sizeof *ops);
     err = kvp_p2p_ranges_hold_local(&p2p->ranges, job->ops, n, &job->held);
     if (err == KVP_OK) {

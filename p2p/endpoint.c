@@ -66,14 +66,6 @@ kvp_p2p_check(const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n, 
 }
 
 /* ---- transfers */
-typedef struct {
-    const kvp_hostport_t *peer;
-    int kind;
-    const kvpool_p2p_op_t *ops;
-    size_t n;
-    uint64_t deadline_ns;
-    bool has_device; /* some local memory is a device's */
-} transfer_t;
 
 /* With what else fails, the lane is not to be used again. */
 static bool
@@ -83,17 +75,17 @@ is_lane_good(kvp_err_t err)
 }
 
 static kvp_err_t
-run_once(kvpool_p2p_t *p2p, const transfer_t *t, bool is_new)
+run_once(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, const kvp_p2p_transfer_t *t, bool has_device, bool is_new)
 {
     kvp_p2p_moved_t moved = {0};
     kvp_p2p_lane_t *lane;
-    kvp_err_t err = kvp_p2p_lane_take(&p2p->lanes, t->peer, is_new, t->deadline_ns, &lane);
+    kvp_err_t err = kvp_p2p_lane_take(&p2p->lanes, peer, is_new, t->deadline_ns, &lane);
 
     if (err != KVP_OK) return err;
-    err = t->has_device ? KVP_NOTSUP : kvp_p2p_move(lane, t->kind, t->ops, t->n, t->deadline_ns, &moved);
-    if (t->has_device || moved.met_device) {
+    err = has_device ? KVP_NOTSUP : kvp_p2p_move(lane, t, &moved);
+    if (has_device || moved.met_device) {
         moved = (kvp_p2p_moved_t){0};
-        err = kvp_p2p_bounced_move(lane, t->kind, t->ops, t->n, t->deadline_ns, &moved);
+        err = kvp_p2p_bounced_move(lane, t, &moved);
     }
     kvp_p2p_lane_give(&p2p->lanes, lane, is_lane_good(err) && !lane->has_bounce);
     atomic_fetch_add(&p2p->cma_bytes, moved.cma_bytes);
@@ -110,31 +102,28 @@ kvp_p2p_count(kvpool_p2p_t *p2p, kvp_err_t err)
 }
 
 kvp_err_t
-kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
-            uint64_t deadline_ns)
+kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, const kvp_p2p_transfer_t *transfer)
 {
-    transfer_t t = {.peer = peer, .kind = kind, .ops = ops, .n = n, .deadline_ns = deadline_ns};
-    kvp_err_t err = kvp_p2p_ranges_have_device(&p2p->ranges, ops, n, &t.has_device);
+    bool has_device;
+    kvp_err_t err = kvp_p2p_ranges_have_device(&p2p->ranges, transfer->ops, transfer->n, &has_device);
 
-    if (err == KVP_OK) {
-        err = run_once(p2p, &t, false);
-        /* The peer was restarted, or unregistered memory during the transfer: a new lane finds out.
-         * A read with wrong bytes may be repeated; a written range may belong to another transfer
-         * by now. */
-        if (err == KVP_DISCONNECTED || (err == KVP_CORRUPT && kind == KVPOOL_P2P_READ)) err = run_once(p2p, &t, true);
-    }
+    if (err != KVP_OK) return err;
+    err = run_once(p2p, peer, transfer, has_device, false);
+    /* The peer was restarted, or unregistered memory during the transfer: a new lane finds out. A
+     * read with wrong bytes may be repeated; a written range may belong to another transfer by now. */
+    if (err == KVP_DISCONNECTED || (err == KVP_CORRUPT && !transfer->is_write))
+        err = run_once(p2p, peer, transfer, has_device, true);
     return err;
 }
 
 static kvp_err_t
-hold_and_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
-             uint64_t deadline_ns)
+hold_and_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, const kvp_p2p_transfer_t *transfer)
 {
     kvp_regs_held_t held = {0};
-    kvp_err_t err = kvp_p2p_ranges_hold_local(&p2p->ranges, ops, n, &held);
+    kvp_err_t err = kvp_p2p_ranges_hold_local(&p2p->ranges, transfer->ops, transfer->n, &held);
 
     if (err != KVP_OK) return err;
-    err = kvp_p2p_run(p2p, peer, kind, ops, n, deadline_ns);
+    err = kvp_p2p_run(p2p, peer, transfer);
     kvp_regs_rele_all(&p2p->ranges.regs, &held);
     return err;
 }
@@ -143,12 +132,14 @@ int
 kvpool_p2p_transfer(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
                     uint32_t deadline_ms)
 {
+    kvp_p2p_transfer_t transfer = {.is_write = kind == KVPOOL_P2P_WRITE, .ops = ops, .n = n};
     kvp_hostport_t where;
     kvp_err_t err = kvp_p2p_enter(p2p);
 
     if (err != KVP_OK) return err;
+    transfer.deadline_ns = kvp_p2p_deadline(p2p, deadline_ms);
     err = kvp_p2p_check(peer, kind, ops, n, &where);
-    if (err == KVP_OK) err = hold_and_run(p2p, &where, kind, ops, n, kvp_p2p_deadline(p2p, deadline_ms));
+    if (err == KVP_OK) err = hold_and_run(p2p, &where, &transfer);
     kvp_p2p_count(p2p, err);
     return kvp_p2p_leave(p2p, err);
 }

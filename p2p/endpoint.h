@@ -40,8 +40,7 @@ struct kvpool_p2p {
 
 /* kvp_p2p_run is kvpool_p2p_transfer, within a call that was begun, with local memory that the caller holds
  * (kvp_p2p_ranges_hold_local), and not counted. */
-kvp_err_t kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
-                      uint64_t deadline_ns) KVP_MUST_USE;
+kvp_err_t kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, const kvp_p2p_transfer_t *transfer) KVP_MUST_USE;
 
 /* kvp_p2p_count records the result of a transfer, once each, also of a refused one. */
 void kvp_p2p_count(kvpool_p2p_t *p2p, kvp_err_t err);

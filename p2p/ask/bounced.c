@@ -35,10 +35,7 @@ typedef struct {
 
 typedef struct {
     kvp_p2p_lane_t *lane;
-    bool is_write;
-    uint64_t deadline_ns;
-    const kvpool_p2p_op_t *ops;
-    size_t n;
+    const kvp_p2p_transfer_t *transfer;
     size_t next; /* the piece that the next part is of, */
     size_t next_off; /* offset in this piece */
     kvp_bounce_t *bounce; /* this side's buffer; NULL = not needed so far */
@@ -61,12 +58,12 @@ add_part(run_t *r, size_t *used)
     part_t *part = &r->parts[r->parts_n];
     size_t at, len;
 
-    while (r->next < r->n && r->next_off == r->ops[r->next].len) {
+    while (r->next < r->transfer->n && r->next_off == r->transfer->ops[r->next].len) {
         r->next++;
         r->next_off = 0;
     }
-    if (r->next == r->n || r->parts_n == PARTS_MAX) return false;
-    op = &r->ops[r->next];
+    if (r->next == r->transfer->n || r->parts_n == PARTS_MAX) return false;
+    op = &r->transfer->ops[r->next];
     if (!kvp_bounce_place(op->len - r->next_off, used, &at, &len)) return false;
     *part = (part_t){.op = op, .off = r->next_off, .len = len, .at = at};
     part->mem = kvp_p2p_ranges_mem(r->lane->conf->ranges, op->local);
@@ -90,7 +87,7 @@ next_window(run_t *r)
 static kvp_err_t
 look_far(run_t *r)
 {
-    kvp_err_t err = kvp_p2p_path_reach(r->lane, r->at, r->parts_n, r->deadline_ns);
+    kvp_err_t err = kvp_p2p_path_reach(r->lane, r->at, r->parts_n, r->transfer->deadline_ns);
 
     for (uint32_t i = 0; err == KVP_OK && i < r->parts_n; i++) {
         const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(r->lane, &r->at[i]);
@@ -110,7 +107,7 @@ ask_for_stage(run_t *r)
     kvp_err_t err;
 
     kvp_peer_stage_encode(&r->lane->io.out, kvp_p2p_lane_id(r->lane), false);
-    err = kvp_p2p_lane_ask(r->lane, KVP_OP_PEER_STAGE, 1, sizeof r->far, r->deadline_ns, &records);
+    err = kvp_p2p_lane_ask(r->lane, KVP_OP_PEER_STAGE, 1, sizeof r->far, r->transfer->deadline_ns, &records);
     if (err != KVP_OK) return err;
     memcpy(&r->far, records, sizeof r->far);
     r->lane->has_bounce = true;
@@ -129,7 +126,7 @@ take_far_stage(run_t *r)
         struct timespec back_off = kvp_timespec(back_off_ns);
 
         nanosleep(&back_off, NULL);
-        err = kvp_p2p_lane_look(r->lane, r->deadline_ns);
+        err = kvp_p2p_lane_look(r->lane, r->transfer->deadline_ns);
         if (err == KVP_OK) err = ask_for_stage(r);
     }
     return err;
@@ -147,7 +144,7 @@ take_stages(run_t *r)
         is_far |= r->parts[i].is_far;
     }
     if (mem != NULL && r->bounce == NULL)
-        err = kvp_bounce_take(r->lane->conf->bounces, mem, r->deadline_ns, &r->bounce);
+        err = kvp_bounce_take(r->lane->conf->bounces, mem, r->transfer->deadline_ns, &r->bounce);
     return err == KVP_OK && is_far ? take_far_stage(r) : err;
 }
 
@@ -158,7 +155,7 @@ give_far_stage_back(run_t *r)
 
     if (!r->lane->has_bounce) return;
     kvp_peer_stage_encode(&r->lane->io.out, kvp_p2p_lane_id(r->lane), true);
-    if (kvp_p2p_lane_ask(r->lane, KVP_OP_PEER_STAGE, 0, 0, r->deadline_ns, &records) == KVP_OK)
+    if (kvp_p2p_lane_ask(r->lane, KVP_OP_PEER_STAGE, 0, 0, r->transfer->deadline_ns, &records) == KVP_OK)
         r->lane->has_bounce = false;
 }
 
@@ -168,6 +165,7 @@ give_far_stage_back(run_t *r)
 static kvp_err_t
 copy_here(run_t *r)
 {
+    bool is_write = r->transfer->is_write;
     kvp_err_t err = KVP_OK, waited;
 
     if (r->bounce == NULL) return KVP_OK;
@@ -177,8 +175,7 @@ copy_here(run_t *r)
         uint8_t *local = (uint8_t *)part->op->local + part->off;
 
         if (part->mem == NULL) continue;
-        err = kvp_bounce_copy(r->bounce, part->mem, r->is_write ? bounced : local, r->is_write ? local : bounced,
-                              part->len);
+        err = kvp_bounce_copy(r->bounce, part->mem, is_write ? bounced : local, is_write ? local : bounced, part->len);
     }
     waited = kvp_bounce_wait(r->bounce);
     return err != KVP_OK ? err : waited;
@@ -188,7 +185,7 @@ copy_here(run_t *r)
 static kvp_err_t
 copy_there(run_t *r)
 {
-    kvp_peer_moves_t moves = {.kind = r->is_write ? KVP_PEER_STORE : KVP_PEER_FETCH, .pieces = r->pieces};
+    kvp_peer_moves_t moves = {.kind = r->transfer->is_write ? KVP_PEER_STORE : KVP_PEER_FETCH, .pieces = r->pieces};
     const kvp_peer_moved_t *moved;
 
     for (uint32_t i = 0; i < r->parts_n; i++) {
@@ -198,12 +195,14 @@ copy_there(run_t *r)
         r->pieces[moves.n++] = (kvp_peer_piece_t){
             .token = part->token, .addr = part->op->remote + part->off, .len = part->len, .from = part->at};
     }
-    return moves.n > 0 ? kvp_p2p_ask_moves(r->lane, &moves, r->deadline_ns, &moved) : KVP_OK;
+    return moves.n > 0 ? kvp_p2p_ask_moves(r->lane, &moves, r->transfer->deadline_ns, &moved) : KVP_OK;
 }
 
 static kvp_err_t
 move_between_hosts(run_t *r)
 {
+    kvp_p2p_transfer_t hosts = *r->transfer;
+
     for (uint32_t i = 0; i < r->parts_n; i++) {
         const part_t *part = &r->parts[i];
 
@@ -216,8 +215,9 @@ move_between_hosts(run_t *r)
         r->hosts[i].remote = r->far.addr + part->at;
         r->hosts[i].token = r->far.token;
     }
-    return kvp_p2p_move(r->lane, r->is_write ? KVPOOL_P2P_WRITE : KVPOOL_P2P_READ, r->hosts, r->parts_n, r->deadline_ns,
-                        r->moved);
+    hosts.ops = r->hosts;
+    hosts.n = r->parts_n;
+    return kvp_p2p_move(r->lane, &hosts, r->moved);
 }
 
 static kvp_err_t
@@ -226,9 +226,9 @@ move_once(run_t *r)
     kvp_err_t err = look_far(r);
 
     if (err == KVP_OK) err = take_stages(r);
-    if (err == KVP_OK) err = r->is_write ? copy_here(r) : copy_there(r);
+    if (err == KVP_OK) err = r->transfer->is_write ? copy_here(r) : copy_there(r);
     if (err == KVP_OK) err = move_between_hosts(r);
-    if (err == KVP_OK) err = r->is_write ? copy_there(r) : copy_here(r);
+    if (err == KVP_OK) err = r->transfer->is_write ? copy_there(r) : copy_here(r);
     return err;
 }
 
@@ -245,22 +245,18 @@ move_window(run_t *r)
 }
 
 kvp_err_t
-kvp_p2p_bounced_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
-                     kvp_p2p_moved_t *moved_out)
+kvp_p2p_bounced_move(kvp_p2p_lane_t *lane, const kvp_p2p_transfer_t *transfer, kvp_p2p_moved_t *moved_out)
 {
     run_t *r = malloc(sizeof *r);
     kvp_err_t err;
 
     if (r == NULL) return KVP_NOMEM;
     r->lane = lane;
-    r->is_write = kind == KVPOOL_P2P_WRITE;
-    r->deadline_ns = deadline_ns;
-    r->ops = ops;
-    r->n = n;
+    r->transfer = transfer;
     r->next = r->next_off = 0;
     r->bounce = NULL;
     r->moved = moved_out;
-    err = kvp_p2p_path_cut_earlier(lane, deadline_ns);
+    err = kvp_p2p_path_cut_earlier(lane, transfer->deadline_ns);
     while (err == KVP_OK && next_window(r))
         err = move_window(r);
     if (err == KVP_OK) give_far_stage_back(r);

@@ -426,7 +426,7 @@ move_window(window_t *w, kvp_p2p_moved_t *moved_out)
 static kvp_err_t
 window_init(window_t *w, kvp_p2p_lane_t *lane, size_t pieces_n)
 {
-    size_t n = pieces_n == 0 ? 1 : (size_t)kvp_min_u64(pieces_n, KVP_PEER_BATCH_MAX);
+    size_t n = (size_t)kvp_max_u64(1, kvp_min_u64(pieces_n, KVP_PEER_BATCH_MAX));
     size_t copied = n * (sizeof *w->at + sizeof *w->pieces + sizeof *w->moved + sizeof(void *));
     size_t sent = lane->proc.fd >= 0 ? 0 : n * (sizeof *w->parts + sizeof(void *));
     uint8_t *mem = kvp_p2p_lane_work(lane, copied + sent);
@@ -443,21 +443,22 @@ window_init(window_t *w, kvp_p2p_lane_t *lane, size_t pieces_n)
 }
 
 kvp_err_t
-kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
-             kvp_p2p_moved_t *moved_out)
+kvp_p2p_move(kvp_p2p_lane_t *lane, const kvp_p2p_transfer_t *transfer, kvp_p2p_moved_t *moved_out)
 {
-    window_t w = {.lane = lane, .is_write = kind == KVPOOL_P2P_WRITE, .deadline_ns = deadline_ns};
-    kvp_err_t err = window_init(&w, lane, n);
+    window_t w = {.lane = lane, .is_write = transfer->is_write, .deadline_ns = transfer->deadline_ns};
+    kvp_err_t err = window_init(&w, lane, transfer->n);
 
-    if (err == KVP_OK) err = kvp_p2p_path_cut_earlier(lane, deadline_ns);
-    for (size_t i = 0; err == KVP_OK && i < n;) {
+    if (err == KVP_OK) err = kvp_p2p_path_cut_earlier(lane, transfer->deadline_ns);
+    for (size_t i = 0; err == KVP_OK && i < transfer->n;) {
         w.n = 0;
         w.bytes = 0;
-        for (; i < n && w.n < KVP_PEER_BATCH_MAX; i++) {
-            if (ops[i].len == 0) continue;
-            w.ops[w.n] = &ops[i];
-            w.at[w.n++] = (kvp_peer_at_t){.addr = ops[i].remote, .len = ops[i].len, .token = ops[i].token};
-            w.bytes += ops[i].len;
+        for (; i < transfer->n && w.n < KVP_PEER_BATCH_MAX; i++) {
+            const kvpool_p2p_op_t *op = &transfer->ops[i];
+
+            if (op->len == 0) continue;
+            w.ops[w.n] = op;
+            w.at[w.n++] = (kvp_peer_at_t){.addr = op->remote, .len = op->len, .token = op->token};
+            w.bytes += op->len;
         }
         if (w.n > 0) err = move_window(&w, moved_out);
     }
