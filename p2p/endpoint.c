@@ -267,10 +267,12 @@ kvpool_p2p_stat(kvpool_p2p_t *p2p, kvpool_p2p_stat_t *stat_out)
 }
 
 /* ---- open */
+enum { USE_CMA = 1u << 0, USE_RDMA = 1u << 1, USE_TCP = 1u << 2 };
+
 typedef struct {
     kvpool_p2p_conf_t conf; /* with defaults */
     kvp_hostport_t listen;
-    bool has_cma, has_rdma, has_tcp;
+    uint32_t transports; /* USE_* */
     bool needs_rdma; /* the caller named it */
     bool trusts_adapters;
 } opening_t;
@@ -281,28 +283,20 @@ refuse_opening(const opening_t *o, kvp_err_t err, const char *what, const char *
     return kvp_refuse(o->conf.detail, o->conf.detail_cap, err, what, why);
 }
 
-static bool
-is_word(const char *at, size_t len, const char *word)
-{
-    return len == strlen(word) && memcmp(at, word, len) == 0;
-}
-
 static kvp_err_t
 read_transports(opening_t *o)
 {
+    static const char *const words[] = {"cma", "rdma", "tcp"}; /* in the order of USE_* */
     const char *at = o->conf.transports;
 
     for (;;) {
-        size_t len = strcspn(at, ",");
+        size_t len = strcspn(at, ","), i = 0;
 
-        if (is_word(at, len, "cma"))
-            o->has_cma = true;
-        else if (is_word(at, len, "rdma"))
-            o->has_rdma = true;
-        else if (is_word(at, len, "tcp"))
-            o->has_tcp = true;
-        else
+        while (i < KVP_ARRAY_LEN(words) && (strlen(words[i]) != len || memcmp(at, words[i], len) != 0))
+            i++;
+        if (i == KVP_ARRAY_LEN(words))
             return refuse_opening(o, KVP_INVALID, "transports", "\"cma,rdma,tcp\" or some of these are expected");
+        o->transports |= 1u << i;
         if (at[len] == '\0') return KVP_OK;
         at += len + 1;
     }
@@ -347,7 +341,7 @@ fill_hello(kvpool_p2p_t *p2p, const opening_t *o)
         snprintf(me->host_id, sizeof me->host_id, "%s", o->conf.host_id);
     else
         kvp_host_id(me->host_id);
-    if (!o->has_cma) return;
+    if ((o->transports & USE_CMA) == 0) return;
     if ((o->conf.flags & KVPOOL_P2P_TRACEABLE) != 0) kvp_cma_allow();
     me->proc.is_told = true;
     me->proc.nonce_at = (uintptr_t)me->proc.nonce;
@@ -379,7 +373,7 @@ open_rdma(kvpool_p2p_t *p2p, const opening_t *o, const kvp_tp_conf_t *tp_conf)
     char why[WHY_MAX] = "";
     kvp_err_t err;
 
-    if (!o->has_rdma) return KVP_OK;
+    if ((o->transports & USE_RDMA) == 0) return KVP_OK;
     err = kvp_p2p_rdma_open(&p2p->rdma, tp_conf, o->listen.host, why, sizeof why);
     if (err == KVP_OK || err == KVP_NOMEM) return err;
     if (is_needed) return refuse_opening(o, err, "rdma", why);
@@ -405,7 +399,7 @@ start_parts(kvpool_p2p_t *p2p, const opening_t *o)
                                     .me = &p2p->me,
                                     .needs_tokens = (o->conf.flags & KVPOOL_P2P_TOKENS) != 0};
     kvp_p2p_lanes_conf_t lanes = {.me = &p2p->me,
-                                  .has_tcp = o->has_tcp,
+                                  .has_tcp = (o->transports & USE_TCP) != 0,
                                   .is_given_up = &p2p->is_given_up,
                                   .uncuts = &p2p->uncuts,
                                   .maps = &p2p->maps,
@@ -426,7 +420,7 @@ start_parts(kvpool_p2p_t *p2p, const opening_t *o)
     if (err != KVP_OK) return err;
     kvp_p2p_owns_init(&p2p->owns, p2p->shm);
     p2p->has_owns = true;
-    kvp_p2p_ranges_init(&p2p->ranges, p2p->tp, p2p->rdma.tp, !o->has_tcp);
+    kvp_p2p_ranges_init(&p2p->ranges, p2p->tp, p2p->rdma.tp, (o->transports & USE_TCP) == 0);
     kvp_p2p_pullers_init(&p2p->pullers);
     kvp_bounces_init(&p2p->bounces, OWN_STAGES_MAX, 1);
     p2p->has_ranges = true;
