@@ -175,14 +175,14 @@ on_hello(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
         return err;
     }
     judge_hello(conn, &hello, &reply);
-    conn->is_leaving = reply.err != KVP_OK;
+    if (reply.err != KVP_OK) conn->state = KVP_P2P_CONN_REFUSED;
     reply.version = (uint32_t)kvp_min_u64(hello.version, KVP_PROTO_VERSION);
     if (reply.err == KVP_OK) {
         conn->incarnation = hello.incarnation;
         kvp_list_del(&conn->on_hellos);
         snprintf(reply.transport, sizeof reply.transport, "%s", shared->conf.tp->ops->name);
         reply.rdma_port = shared->conf.rdma_port;
-        if (conn->is_unix) {
+        if (conn->io.is_unix) {
             reply.proc = me->proc;
             reply.can_pull = kvp_cma_open(conn->io.fd, &hello.proc, &conn->proc) == KVP_OK;
         } else if (strcmp(hello.host_id, me->host_id) == 0) {

@@ -60,6 +60,13 @@ typedef struct {
     bool is_waiting; /* threads work on slices; wake_fd signals the end */
 } kvp_p2p_job_t;
 
+typedef enum {
+    KVP_P2P_CONN_RAW, /* by TCP, and its first bytes are still unread */
+    KVP_P2P_CONN_CONTROL,
+    KVP_P2P_CONN_REFUSED, /* stays until the peer closes it */
+    KVP_P2P_CONN_CLOSED, /* on the server's dead */
+} kvp_p2p_conn_state_t;
+
 typedef struct {
     kvp_list_t link; /* the server's conns, or its dead */
     kvp_list_t on_jobs; /* the server's jobs or waiting */
@@ -71,11 +78,8 @@ typedef struct {
     kvp_cma_proc_t proc;
     kvp_p2p_bounce_t *bounce; /* NULL = none */
     kvp_p2p_job_t job;
-    bool is_unix;
-    bool is_raw; /* its first bytes are still unread */
+    kvp_p2p_conn_state_t state;
     bool is_over; /* over the maximum: to be refused */
-    bool is_closed; /* on the server's dead */
-    bool is_leaving; /* refused: stays until it closes */
 } kvp_p2p_conn_t;
 
 /* The server's parts that connections use. */

@@ -52,8 +52,8 @@ struct kvp_p2p_server {
 static void
 conn_close(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
 {
-    if (conn->is_closed) return;
-    conn->is_closed = true;
+    if (conn->state == KVP_P2P_CONN_CLOSED) return;
+    conn->state = KVP_P2P_CONN_CLOSED;
     if (conn->io.fd >= 0) kvp_ignore(kvp_epoll_drop(&server->epoll, conn->io.fd), "it may not have been watched yet");
     kvp_framed_fini(&conn->io);
     kvp_p2p_conn_end_rdma(&server->shared, conn);
@@ -111,8 +111,7 @@ conn_open(kvp_p2p_server_t *server, int fd, bool is_unix)
     kvp_framed_init(&conn->io);
     conn->io.in.limit = 2 * (size_t)KVP_PEER_REQUEST_MAX;
     conn->proc = (kvp_cma_proc_t){.fd = -1};
-    conn->is_unix = is_unix;
-    conn->is_raw = !is_unix;
+    conn->state = is_unix ? KVP_P2P_CONN_CONTROL : KVP_P2P_CONN_RAW;
     conn->is_over = server->conns_n >= KVP_P2P_CONNS_MAX;
     conn->since_ns = kvp_now_ns();
     kvp_list_init(&conn->on_jobs);
@@ -177,7 +176,7 @@ look_first(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
         conn_close(server, conn);
         return false;
     }
-    conn->is_raw = false;
+    conn->state = KVP_P2P_CONN_CONTROL;
     if (kvp_frame_hdr_decode(bytes, &hdr) != KVP_OK || hdr.opcode != KVP_OP_DATA_HELLO) return true;
     if (kvp_epoll_drop(&server->epoll, fd) == KVP_OK) {
         conn->io.fd = -1; /* the transport's from now on */
@@ -195,7 +194,8 @@ answer_frame(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
     kvp_frame_t frame;
     bool has = true;
 
-    while (has && !conn->is_leaving && !kvp_p2p_conn_has_job(conn) && kvp_framed_out_bytes(&conn->io) == 0) {
+    while (has && conn->state == KVP_P2P_CONN_CONTROL && !kvp_p2p_conn_has_job(conn) &&
+           kvp_framed_out_bytes(&conn->io) == 0) {
         kvp_err_t err = kvp_framed_next(&conn->io, &frame, &has);
 
         if (err == KVP_OK && has) err = kvp_p2p_conn_on_frame(&server->shared, conn, &frame, &why);
@@ -232,7 +232,8 @@ on_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
 {
     kvp_err_t err = KVP_OK;
 
-    if (conn->is_closed || (conn->is_raw && !look_first(server, conn, events))) return;
+    if (conn->state == KVP_P2P_CONN_CLOSED) return;
+    if (conn->state == KVP_P2P_CONN_RAW && !look_first(server, conn, events)) return;
     if (kvp_p2p_conn_has_job(conn)) {
         conn_close(server, conn); /* the peer closed, so the answer has no reader */
         return;
@@ -243,7 +244,7 @@ on_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
     if (err == KVP_OK && !answer_frame(server, conn)) return;
     for (int i = 0; i < RECVS_A_TURN && err == KVP_OK && !kvp_p2p_conn_has_job(conn); i++) {
         if (kvp_framed_out_bytes(&conn->io) > 0) break;
-        if (conn->is_leaving) {
+        if (conn->state == KVP_P2P_CONN_REFUSED) {
             /* Closing with bytes unread would take the refusal from it. */
             shutdown(conn->io.fd, SHUT_WR);
             kvp_buf_reset(&conn->io.in);
