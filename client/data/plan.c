@@ -221,14 +221,17 @@ make_put(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
 }
 
 kvp_err_t
-kvp_plan_make(kvp_plan_t *s, const kvp_path_t *path, uint64_t until_ns)
+kvp_plan_make(kvp_plan_t *s, const kvp_transfer_t *transfer, kvp_move_t *mv, const kvp_path_t *path, kvp_xferq_t *queue,
+              uint64_t until_ns)
 {
-    const kvp_move_t *mv = s->move;
     kvp_access_t access = kvp_move_is_read(mv) ? KVP_ACCESS_READ : KVP_ACCESS_WRITE;
     kvp_chunk_mem_t mem;
-    kvp_err_t err = kvp_path_chunk(s->transfer->peers, path, mv->loc.chunk, access, until_ns, &mem);
+    kvp_err_t err = kvp_path_chunk(transfer->peers, path, mv->loc.chunk, access, until_ns, &mem);
 
     if (err != KVP_OK) return err;
+    s->transfer = transfer;
+    s->move = mv;
+    s->queue = queue;
     s->ops = path->ep->tp->ops;
     s->needs_sums = path->ep->needs_sums;
     if (kvp_move_is_read(mv)) return make_read(s, &mem);

@@ -9,14 +9,12 @@
 
 #define KVP_PLAN_XFERS_MAX 5u /* of one move */
 
+/* Many bytes, of which most moves need few. */
 typedef struct {
-    /* Set by the caller. */
     const kvp_transfer_t *transfer;
     kvp_move_t *move;
-    kvp_xferq_t *queue; /* where the transfers are counted */
-
-    /* Made: the transfers, in the order in which they are submitted. */
-    kvp_xfer_t x[KVP_PLAN_XFERS_MAX];
+    kvp_xferq_t *queue;
+    kvp_xfer_t x[KVP_PLAN_XFERS_MAX]; /* in the order in which they are submitted */
     kvp_iov_t pieces[2]; /* our own memory: descriptor, key */
     const kvp_transport_ops_t *ops; /* of the path */
     bool needs_sums; /* the same */
@@ -32,9 +30,10 @@ kvp_move_is_read(const kvp_move_t *mv)
 uint32_t kvp_plan_xfers_n(const kvp_move_t *mv);
 /* kvp_plan_must_bounce: the move's memory is a device's, which this route does not reach, or may not without a sum. */
 bool kvp_plan_must_bounce(const kvp_transfer_t *m, const kvp_ep_t *ep, const kvp_move_t *mv);
-/* kvp_plan_make opens the chunk where it must and makes the transfers; errors and until_ns are
- * kvp_path_chunk's, and NOMEM, and PROTO: the location is not in the chunk. The plan lies where it
- * is until they are over. */
-kvp_err_t kvp_plan_make(kvp_plan_t *s, const kvp_path_t *path, uint64_t until_ns) KVP_MUST_USE;
+/* kvp_plan_make opens the chunk where it must and makes the transfers, for that queue; errors and
+ * until_ns are kvp_path_chunk's, and NOMEM, and PROTO: the location is not in the chunk. The plan
+ * lies where it is until they are over. */
+kvp_err_t kvp_plan_make(kvp_plan_t *s, const kvp_transfer_t *transfer, kvp_move_t *mv, const kvp_path_t *path,
+                        kvp_xferq_t *queue, uint64_t until_ns) KVP_MUST_USE;
 
 #endif

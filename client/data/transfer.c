@@ -40,10 +40,9 @@ typedef struct {
     size_t from; /* the first allowed transport */
     kvp_move_t **moves;
     uint32_t moves_n;
-    kvp_move_t *
-        /* as much room as moves has, once the lane was opened: moves that the path does not serve,
-         * by their err: EAGAIN = not yet, NOTSUP */
-        *late;
+    /* As much room as moves has, once the lane was opened: moves that the path does not serve, by
+     * their err: EAGAIN = not yet, NOTSUP. */
+    kvp_move_t **late;
     uint32_t late_n;
 
     kvp_path_t path; /* ep NULL = none */
@@ -135,15 +134,6 @@ make_room(const kvp_transfer_t *m, lane_t *lane)
     return lane->plans != NULL && queue->xfers != NULL && lane->late != NULL;
 }
 
-/* Its transfers are many bytes, of which most moves need few. */
-static void
-begin_plan(const kvp_transfer_t *m, lane_t *lane, kvp_move_t *mv, kvp_plan_t *s)
-{
-    s->transfer = m;
-    s->move = mv;
-    s->queue = lane->queue;
-}
-
 /* Returns why the move is late already: a move after a late one to the same chunk stays after it,
  * without another question. */
 static kvp_err_t
@@ -187,10 +177,7 @@ prepare_lane(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
             refuse_move(mv, KVP_NOTSUP);
             continue;
         }
-        if (err == KVP_OK) {
-            begin_plan(m, lane, mv, &lane->plans[kept]);
-            err = kvp_plan_make(&lane->plans[kept], &lane->path, until_ns);
-        }
+        if (err == KVP_OK) err = kvp_plan_make(&lane->plans[kept], m, mv, &lane->path, lane->queue, until_ns);
         if (err == KVP_STALE || (err == KVP_EAGAIN && until_ns == 0)) {
             put_back(lane, kept, i);
             return false;

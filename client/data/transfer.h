@@ -27,10 +27,9 @@ typedef struct {
     const kvp_span_t *spans; /* by item */
     uint64_t deadline_ns;
     uint32_t others; /* copies, or places, that are tried where these moves fail: each gets its share of the time */
-    bool
-        /* some of these moves write copies of one object: once one is complete, silent nodes are
-         * not awaited */
-        has_copies;
+    /* Some of these moves write copies of one object: once a copy is complete, silent nodes are not
+     * awaited. */
+    bool has_copies;
 } kvp_transfer_t;
 
 /* kvp_transfer_run fills in the report of each move (kvp_move_t.err and the next fields). Their
