@@ -79,10 +79,11 @@ flush_all(const kvp_transfer_t *transfer, kvp_regs_t *regs, kvp_move_t *moves, u
             moves[i].err = flush_span(regs, &transfer->spans[moves[i].item], &flushed);
 }
 
+/* Counts the objects in device memory that were moved. */
 static void
-count_gpu_direct(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint32_t n)
+count_moved(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint32_t n, _Atomic uint64_t *objects,
+            _Atomic uint64_t *object_bytes)
 {
-    kvp_counters_t *c = kvp_session_conf(transfer->session)->peers.counters;
     uint64_t done = 0, bytes = 0;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -90,8 +91,8 @@ count_gpu_direct(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint32
         done++;
         bytes += moves[i].len;
     }
-    kvp_count(&c->device_direct, done);
-    kvp_count(&c->device_direct_bytes, bytes);
+    kvp_count(objects, done);
+    kvp_count(object_bytes, bytes);
 }
 
 /* ---- moves through bounce buffers */
@@ -128,13 +129,15 @@ bounce_refused(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_
 void
 kvp_device_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
+    kvp_counters_t *c = kvp_session_conf(transfer->session)->peers.counters;
+
     if (!is_any_gpu_direct(transfer, moves, n)) {
         kvp_bounced_run(transfer, bounces, regs, moves, n);
         return;
     }
     kvp_transfer_run(transfer, moves, n);
     if (moves[0].kind == KVP_MOVE_READ) flush_all(transfer, regs, moves, n);
-    count_gpu_direct(transfer, moves, n);
+    count_moved(transfer, moves, n, &c->device_direct, &c->device_direct_bytes);
     bounce_refused(transfer, bounces, regs, moves, n);
 }
 
@@ -479,24 +482,10 @@ prepare_run(run_t *r, kvp_bounces_t *bounces)
     return err;
 }
 
-static void
-count_bounced(const run_t *r)
-{
-    kvp_counters_t *c = kvp_session_conf(r->transfer->session)->peers.counters;
-    uint64_t n = 0, bytes = 0;
-
-    for (uint32_t i = 0; i < r->n; i++) {
-        if (r->moves[i].err != KVP_OK || !r->transfer->spans[r->moves[i].item].has_device) continue;
-        n++;
-        bytes += r->moves[i].len;
-    }
-    kvp_count(&c->device_staged, n);
-    kvp_count(&c->device_staged_bytes, bytes);
-}
-
 void
 kvp_bounced_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
+    kvp_counters_t *c = kvp_session_conf(transfer->session)->peers.counters;
     run_t r = {.transfer = transfer, .regs = regs, .moves = moves, .n = n};
     kvp_err_t err = prepare_run(&r, bounces);
 
@@ -511,5 +500,5 @@ kvp_bounced_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs
     else
         run_fills(&r);
     kvp_bounce_rele(bounces, r.bounce);
-    count_bounced(&r);
+    count_moved(transfer, moves, n, &c->device_staged, &c->device_staged_bytes);
 }
