@@ -423,14 +423,13 @@ start_parts(kvpool_p2p_t *p2p, const opening_t *o)
     kvp_p2p_ranges_init(&p2p->ranges, p2p->tp, p2p->rdma.tp, (o->transports & USE_TCP) == 0);
     kvp_p2p_pullers_init(&p2p->pullers);
     kvp_bounces_init(&p2p->bounces, OWN_STAGES_MAX, 1);
-    p2p->has_ranges = true;
     lanes.names = p2p->names;
     lanes.tp = p2p->tp;
     lanes.rdma = p2p->rdma.tp;
     kvp_p2p_uncuts_init(&p2p->uncuts);
     kvp_p2p_maps_init(&p2p->maps, p2p->shm);
     kvp_p2p_lanes_init(&p2p->lanes, &lanes);
-    p2p->has_lanes = true;
+    p2p->has_parts = true;
     err = kvp_p2p_async_create(p2p, &p2p->async);
     if (err != KVP_OK) return err;
     err = kvp_p2p_rdma_start(&p2p->rdma, on_peer_gone, p2p);
@@ -449,12 +448,10 @@ stop_parts(kvpool_p2p_t *p2p)
     if (p2p->has_owns) kvp_p2p_owns_close(&p2p->owns);
     kvp_p2p_rdma_stop(&p2p->rdma); /* its thread uses the lanes */
     kvp_p2p_server_stop(p2p->server);
-    if (p2p->has_lanes) {
+    if (p2p->has_parts) {
         kvp_p2p_lanes_fini(&p2p->lanes);
         kvp_p2p_maps_fini(&p2p->maps);
         kvp_p2p_uncuts_fini(&p2p->uncuts);
-    }
-    if (p2p->has_ranges) {
         kvp_bounces_fini(&p2p->bounces);
         kvp_p2p_pullers_fini(&p2p->pullers);
         kvp_p2p_ranges_fini(&p2p->ranges);
@@ -464,7 +461,7 @@ stop_parts(kvpool_p2p_t *p2p)
     kvp_names_destroy(p2p->names);
     p2p->async = NULL;
     p2p->server = NULL;
-    p2p->has_lanes = p2p->has_ranges = false;
+    p2p->has_parts = false;
     p2p->tp = NULL;
     p2p->names = NULL;
 }

@@ -19,8 +19,7 @@ struct kvpool_p2p {
     kvp_peer_hello_t me; /* constant: peers read me.proc.nonce */
     uint32_t deadline_ms;
     uint16_t port;
-    bool has_ranges; /* these parts are open */
-    bool has_lanes;
+    bool has_parts; /* maps, ranges, pullers, bounces, lanes and uncuts are open */
     kvp_names_t *names;
     kvp_tp_t *tp;
     kvp_p2p_rdma_t rdma;
