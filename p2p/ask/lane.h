@@ -36,12 +36,6 @@ typedef struct {
 void kvp_p2p_uncuts_init(kvp_p2p_uncuts_t *uncuts);
 void kvp_p2p_uncuts_fini(kvp_p2p_uncuts_t *uncuts);
 
-/* kvp_p2p_uncuts_add takes uncut. find copies up to cap connections to that peer and returns how
- * many; forget drops those that the peer has cut. */
-void kvp_p2p_uncuts_add(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut);
-uint32_t kvp_p2p_uncuts_find(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, uint32_t cap);
-void kvp_p2p_uncuts_forget(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t n);
-
 #define KVP_P2P_IDLE_MAX 64u /* idle lanes, to all peers together */
 #define KVP_P2P_WORK_KEPT (80u << 10) /* working memory of an idle lane: enough to copy 1024 pieces */
 

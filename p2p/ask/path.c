@@ -37,8 +37,9 @@ kvp_p2p_uncuts_fini(kvp_p2p_uncuts_t *uncuts)
     pthread_mutex_destroy(&uncuts->lock);
 }
 
-void
-kvp_p2p_uncuts_add(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
+/* Takes uncut. */
+static void
+add_uncut(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
 {
     pthread_mutex_lock(&uncuts->lock);
     kvp_list_add_tail(&uncuts->list, &uncut->link);
@@ -46,8 +47,9 @@ kvp_p2p_uncuts_add(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
     pthread_mutex_unlock(&uncuts->lock);
 }
 
-uint32_t
-kvp_p2p_uncuts_find(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, uint32_t cap)
+/* Copies up to cap connections to that peer, and returns how many. */
+static uint32_t
+find_uncuts(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, uint32_t cap)
 {
     uint32_t n = 0;
 
@@ -62,8 +64,9 @@ kvp_p2p_uncuts_find(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, ui
     return n;
 }
 
-void
-kvp_p2p_uncuts_forget(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t n)
+/* Drops the connections that the peer has cut. */
+static void
+forget_uncuts(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t n)
 {
     pthread_mutex_lock(&uncuts->lock);
     kvp_list_foreach_safe (pos, tmp, &uncuts->list) {
@@ -146,7 +149,7 @@ kvp_p2p_path_disconnect(kvp_p2p_lane_t *lane, bool may_land)
     kvp_ep_destroy(lane->ep);
     lane->ep = NULL;
     if (!may_land) return;
-    kvp_p2p_uncuts_add(lane->conf->uncuts, lane->uncut);
+    add_uncut(lane->conf->uncuts, lane->uncut);
     lane->uncut = NULL;
 }
 
@@ -156,14 +159,14 @@ kvp_p2p_path_cut_earlier(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
     uint64_t conns[64];
     uint32_t n;
 
-    while ((n = kvp_p2p_uncuts_find(lane->conf->uncuts, lane->peer, conns, KVP_ARRAY_LEN(conns))) > 0) {
+    while ((n = find_uncuts(lane->conf->uncuts, lane->peer, conns, KVP_ARRAY_LEN(conns))) > 0) {
         const void *records = NULL;
         kvp_err_t err;
 
         kvp_peer_cut_encode(&lane->io.out, kvp_p2p_lane_id(lane), conns, n);
         err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_CUT, 0, 0, deadline_ns, &records);
         if (err != KVP_OK) return err;
-        kvp_p2p_uncuts_forget(lane->conf->uncuts, conns, n);
+        forget_uncuts(lane->conf->uncuts, conns, n);
     }
     return KVP_OK;
 }

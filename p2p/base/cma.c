@@ -29,10 +29,21 @@ has_ended(const kvp_cma_proc_t *proc)
     return n != 0;
 }
 
+static bool
+has_nonce(const kvp_cma_proc_t *proc, const kvp_peer_proc_t *told)
+{
+    uint8_t nonce[KVP_PEER_NONCE_BYTES];
+    struct iovec there = {.iov_base = (void *)(uintptr_t)told->nonce_at, .iov_len = sizeof nonce};
+    struct iovec here = {.iov_base = nonce, .iov_len = sizeof nonce};
+    uint32_t done_n;
+
+    if (kvp_cma_readv(proc, &there, &here, 1, &done_n) != KVP_OK) return false;
+    return memcmp(nonce, told->nonce, sizeof nonce) == 0;
+}
+
 kvp_err_t
 kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out)
 {
-    uint8_t nonce[KVP_PEER_NONCE_BYTES];
     kvp_cma_proc_t proc = {.fd = -1};
     struct ucred who;
     socklen_t len = sizeof who;
@@ -43,8 +54,7 @@ kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out)
     proc.pid = who.pid;
     proc.fd = (int)syscall(SYS_pidfd_open, proc.pid, 0);
     if (proc.fd < 0) return errno == EMFILE || errno == ENFILE ? KVP_SYS : KVP_NOTSUP;
-    if (kvp_cma_read(&proc, told->nonce_at, nonce, sizeof nonce) != KVP_OK ||
-        memcmp(nonce, told->nonce, sizeof nonce) != 0) {
+    if (!has_nonce(&proc, told)) {
         close(proc.fd);
         return KVP_NOTSUP;
     }
@@ -89,16 +99,6 @@ kvp_cma_readv(const kvp_cma_proc_t *proc, struct iovec *there, struct iovec *her
         *done_n_out += advance_lists(there + at, here + at, (size_t)got);
     }
     return has_ended(proc) ? KVP_DISCONNECTED : KVP_OK;
-}
-
-kvp_err_t
-kvp_cma_read(const kvp_cma_proc_t *proc, uint64_t from, void *dst, size_t len)
-{
-    struct iovec there = {.iov_base = (void *)(uintptr_t)from, .iov_len = len};
-    struct iovec here = {.iov_base = dst, .iov_len = len};
-    uint32_t done_n;
-
-    return kvp_cma_readv(proc, &there, &here, 1, &done_n);
 }
 
 void

@@ -22,13 +22,10 @@ typedef struct {
 kvp_err_t kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out) KVP_MUST_USE;
 void kvp_cma_close(kvp_cma_proc_t *proc);
 
-/* kvp_cma_read copies len bytes at from in the process to dst: OK, DISCONNECTED (it has ended),
- * INVALID (some bytes cannot be read there, or written here). After an error dst is undefined. */
-kvp_err_t kvp_cma_read(const kvp_cma_proc_t *proc, uint64_t from, void *dst, size_t len) KVP_MUST_USE;
-
-/* kvp_cma_readv does the same for n pieces of one length here and there, both arrays being used up.
- * *done_n_out, also after an error, is how many were copied whole: the next one is what the error
- * is about. */
+/* kvp_cma_readv copies n pieces out of the process, each of one length here and there; both arrays
+ * are used up. OK, DISCONNECTED (the process has ended), INVALID (some bytes cannot be read there,
+ * or written here). *done_n_out, also after an error, is how many were copied whole: the next piece
+ * is the cause of the error, and its bytes here are undefined. */
 kvp_err_t kvp_cma_readv(const kvp_cma_proc_t *proc, struct iovec *there, struct iovec *here, uint32_t n,
                         uint32_t *done_n_out) KVP_MUST_USE;
 

@@ -72,8 +72,9 @@ bounce_create(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out)
     return KVP_OK;
 }
 
-kvp_err_t
-kvp_p2p_bounces_take(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out)
+/* NOTSUP (no device memory is registered), BUSY, NOMEM, SYS. */
+static kvp_err_t
+take_bounce(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out)
 {
     if (kvp_list_is_empty(&bounces->idle)) return bounce_create(bounces, bounce_out);
     *bounce_out = kvp_list_first(&bounces->idle, kvp_p2p_bounce_t, link);
@@ -88,13 +89,6 @@ kvp_p2p_bounces_give(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, bool 
         kvp_list_add_head(&bounces->idle, &bounce->link);
     else
         bounce_destroy(bounces, bounce);
-}
-
-kvp_peer_at_t
-kvp_p2p_bounce_at(const kvp_p2p_bounce_t *bounce)
-{
-    return (kvp_peer_at_t){
-        .addr = (uintptr_t)kvp_bounce_part(bounce->bounce, 0), .len = KVP_BOUNCE_PART_BYTES, .token = bounce->token};
 }
 
 bool
@@ -124,25 +118,29 @@ begin_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, kvp_peer_move_t
                            (size_t)piece->len);
 }
 
-uint32_t
-kvp_p2p_bounce_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, const kvp_peer_moves_t *moves,
-                    kvp_peer_moved_t *moved)
+/* Copies some of the job's pieces, at least one, between the bounce buffer and devices. */
+static void
+copy_some(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
 {
+    kvp_p2p_bounces_t *bounces = &shared->bounces;
+    kvp_p2p_job_t *job = &conn->job;
+    kvp_peer_moved_t *moved = job->moved + job->at;
     kvp_reg_t *regs[TURN_PIECES];
     uint64_t bytes = 0;
     uint32_t n = 0;
     kvp_err_t err;
 
-    while (n < moves->n && n < TURN_PIECES && bytes < TURN_BYTES) {
-        moved[n].err = begin_copy(bounces, bounce, moves->kind, &moves->pieces[n], &regs[n]);
-        bytes += moves->pieces[n++].len;
+    for (; job->at < job->n && n < TURN_PIECES && bytes < TURN_BYTES; n++) {
+        const kvp_peer_piece_t *piece = &job->pieces[job->at++];
+
+        moved[n].err = begin_copy(bounces, conn->bounce, job->kind, piece, &regs[n]);
+        bytes += piece->len;
     }
-    err = kvp_bounce_wait(bounce->bounce);
+    err = kvp_bounce_wait(conn->bounce->bounce);
     for (uint32_t i = 0; i < n; i++) {
         if (moved[i].err == KVP_OK) moved[i].err = err;
         kvp_p2p_ranges_rele(bounces->ranges, regs[i]);
     }
-    return n;
 }
 
 #define SLICE_BYTES (1u << 20)
@@ -293,20 +291,14 @@ on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
         kvp_p2p_bounces_give(&shared->bounces, conn->bounce, true); /* the peer confirms that no transfer uses it */
         conn->bounce = NULL;
     }
-    if (!is_return && conn->bounce == NULL) err = kvp_p2p_bounces_take(&shared->bounces, &conn->bounce);
-    if (!is_return && err == KVP_OK) at = kvp_p2p_bounce_at(conn->bounce);
+    if (!is_return && conn->bounce == NULL) err = take_bounce(&shared->bounces, &conn->bounce);
+    if (!is_return && err == KVP_OK)
+        at = (kvp_peer_at_t){.addr = (uintptr_t)kvp_bounce_part(conn->bounce->bounce, 0),
+                             .len = KVP_BOUNCE_PART_BYTES,
+                             .token = conn->bounce->token};
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_STAGE, frame->hdr.request_id, err,
                           err == KVP_OK ? "" : "no bounce buffer", &at, err == KVP_OK && !is_return ? 1 : 0, sizeof at);
     return conn->io.out.err;
-}
-
-static void
-copy_some(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
-{
-    kvp_p2p_job_t *job = &conn->job;
-    kvp_peer_moves_t left = {.kind = job->kind, .pieces = job->pieces + job->at, .n = job->n - job->at};
-
-    job->at += kvp_p2p_bounce_copy(&shared->bounces, conn->bounce, &left, job->moved + job->at);
 }
 
 /* ---- map */

@@ -30,22 +30,12 @@ typedef struct {
 void kvp_p2p_bounces_init(kvp_p2p_bounces_t *bounces, kvp_p2p_ranges_t *ranges, bool is_private);
 void kvp_p2p_bounces_fini(kvp_p2p_bounces_t *bounces); /* all were given back */
 
-/* kvp_p2p_bounces_take: NOTSUP (no device memory is registered), BUSY, NOMEM, SYS.
- * kvp_p2p_bounces_give returns it; is_quiet: no byte of its peer can land in it any more. Otherwise
+/* kvp_p2p_bounces_give takes a bounce buffer back; is_quiet: no byte of its peer can land in it any more. Otherwise
  * it is unregistered first, which waits for such bytes. */
-kvp_err_t kvp_p2p_bounces_take(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out) KVP_MUST_USE;
 void kvp_p2p_bounces_give(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, bool is_quiet);
-
-/* kvp_p2p_bounce_at returns its place for the peer. */
-kvp_peer_at_t kvp_p2p_bounce_at(const kvp_p2p_bounce_t *bounce);
 
 /* kvp_p2p_bounce_takes: the pieces of such a move lie in the bounce buffer. */
 bool kvp_p2p_bounce_takes(const kvp_peer_moves_t *moves);
-
-/* kvp_p2p_bounce_copy copies some of the pieces, whose outcome goes into moved, and returns how
- * many it has dealt with: 1 or more. */
-uint32_t kvp_p2p_bounce_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, const kvp_peer_moves_t *moves,
-                             kvp_peer_moved_t *moved);
 
 /* A PEER_MOVE that is being worked off, slice by slice: a pull by the pullers, too, all else by the loop. */
 typedef struct {
