@@ -37,7 +37,7 @@ typedef struct {
     uint64_t mapped_bytes; /* of the pieces in memory that is mapped here */
     uint64_t look_bytes; /* that may still be copied there before the next look */
     kvp_xferq_t queue; /* of the parts */
-    /* In the lane's working memory; moved for reads between processes, parts and the queue for the transport alone. */
+    /* In the lane's working memory; moved for reads between processes, parts and the xfers for the transport. */
     const kvpool_p2p_op_t **ops;
     kvp_peer_at_t *at;
     kvp_peer_piece_t *pieces;
