@@ -45,8 +45,8 @@ typedef struct {
 
 /* In the order of the file. */
 typedef struct {
-    kvp_joinlog_join_t join;
-    char texts[1024];
+    uint32_t ranks, space;
+    char texts[1024]; /* backend and prefix, each with its terminator */
 } known_t;
 
 /* The encoder of one file. */
@@ -134,6 +134,12 @@ tell_space(const kvp_joinlog_t *log, writer_t *w, uint32_t number)
     kvp_buf_fini(&body);
 }
 
+static const char *
+prefix_of(const known_t *k)
+{
+    return k->texts + strlen(k->texts) + 1;
+}
+
 /* Returns its number in the file; JOINS_MAX = no room. */
 static uint32_t
 tell_join(const kvp_joinlog_t *log, writer_t *w, const kvp_joinlog_join_t *j)
@@ -142,26 +148,20 @@ tell_join(const kvp_joinlog_t *log, writer_t *w, const kvp_joinlog_join_t *j)
     known_t *more, *k;
 
     for (uint32_t i = 0; i < w->joins_n; i++) {
-        const kvp_joinlog_join_t *known = &w->joins[i].join;
-
-        if (known->space == j->space && known->ranks == j->ranks && strcmp(known->prefix, j->prefix) == 0 &&
-            strcmp(known->backend, j->backend) == 0)
+        k = &w->joins[i];
+        if (k->space == j->space && k->ranks == j->ranks && strcmp(k->texts, j->backend) == 0 &&
+            strcmp(prefix_of(k), j->prefix) == 0)
             return i;
     }
     if (w->joins_n == JOINS_MAX) return JOINS_MAX;
     more = realloc(w->joins, (w->joins_n + 1) * sizeof *more);
     if (more == NULL) kvp_panic("out of memory: joins");
-    for (uint32_t i = 0; i < w->joins_n; i++) { /* they have moved */
-        more[i].join.backend = more[i].texts;
-        more[i].join.prefix = more[i].texts + strlen(more[i].texts) + 1;
-    }
     w->joins = more;
     k = &more[w->joins_n];
-    k->join = *j;
+    k->ranks = j->ranks;
+    k->space = j->space;
     kvp_spaces_hold(log->spaces, j->space);
     const int len = snprintf(k->texts, sizeof k->texts, "%s%c%s", j->backend, '\0', j->prefix);
-    k->join.backend = k->texts;
-    k->join.prefix = k->texts + strlen(k->texts) + 1;
     tell_space(log, w, j->space);
     kvp_buf_init(&body, 0);
     kvp_buf_append(&body, &j->ranks, sizeof j->ranks);
@@ -188,7 +188,7 @@ free_writer(const kvp_joinlog_t *log, writer_t *w)
 {
     if (w == NULL) return;
     for (uint32_t i = 0; i < w->joins_n; i++)
-        kvp_spaces_release(log->spaces, w->joins[i].join.space);
+        kvp_spaces_release(log->spaces, w->joins[i].space);
     free(w->joins);
     kvp_buf_fini(&w->out);
     free(w);
@@ -257,13 +257,13 @@ read_join(pass_t *r, const kvp_joinlog_t *log, const char *body, const char *end
     r->joins = more;
     k = &more[r->joins_n];
     if (end - body < 8 || (size_t)(end - at) > sizeof k->texts) return false;
-    memcpy(&k->join.ranks, body, sizeof k->join.ranks);
-    memcpy(&k->join.space, body + 4, sizeof k->join.space);
+    memcpy(&k->ranks, body, sizeof k->ranks);
+    memcpy(&k->space, body + 4, sizeof k->space);
     memcpy(k->texts, at, (size_t)(end - at));
-    if (next_text(&at, end) == NULL || next_text(&at, end) == NULL || k->join.space >= KVP_SPACES_MAX) return false;
-    k->join.space = r->spaces[k->join.space];
-    if (k->join.space == KVP_SPACE_NONE) return false;
-    kvp_spaces_hold(log->spaces, k->join.space);
+    if (next_text(&at, end) == NULL || next_text(&at, end) == NULL || k->space >= KVP_SPACES_MAX) return false;
+    k->space = r->spaces[k->space];
+    if (k->space == KVP_SPACE_NONE) return false;
+    kvp_spaces_hold(log->spaces, k->space);
     r->joins_n++;
     return true;
 }
@@ -272,6 +272,7 @@ static bool
 read_place(const kvp_joinlog_t *log, const pass_t *r, const char *body, const char *end)
 {
     kvp_joinlog_join_t join;
+    const known_t *k;
     place_t record;
 
     if ((size_t)(end - body) != sizeof record) return false;
@@ -279,9 +280,8 @@ read_place(const kvp_joinlog_t *log, const pass_t *r, const char *body, const ch
     if (record.join >= r->joins_n || record.place.space >= KVP_SPACES_MAX) return false;
     record.place.space = r->spaces[record.place.space];
     if (record.place.space == KVP_SPACE_NONE) return false;
-    join = r->joins[record.join].join;
-    join.backend = r->joins[record.join].texts;
-    join.prefix = join.backend + strlen(join.backend) + 1;
+    k = &r->joins[record.join];
+    join = (kvp_joinlog_join_t){k->texts, prefix_of(k), k->ranks, k->space};
     if (r->to == NULL)
         log->ops.load(log->ops.arg, &join, &record.place);
     else if (log->ops.keep(log->ops.arg, &join, &record.place))
@@ -359,7 +359,7 @@ end_pass(kvp_joinlog_t *log, bool is_whole)
     for (uint32_t i = 0; i < KVP_SPACES_MAX; i++)
         if (r->spaces[i] != KVP_SPACE_NONE) kvp_spaces_release(log->spaces, r->spaces[i]);
     for (uint32_t i = 0; i < r->joins_n; i++)
-        kvp_spaces_release(log->spaces, r->joins[i].join.space);
+        kvp_spaces_release(log->spaces, r->joins[i].space);
     if (r->to == NULL) {
         log->wants_load |= !is_whole;
         log->ops.end(log->ops.arg, is_whole);
