@@ -376,7 +376,8 @@ take_question(kvp_api_t *api, const kvp_http_request_t *request, kvp_http_respon
     if (rest == NULL) return false;
     if (!is_found) snprintf(why, sizeof why, "%s is missing, or not an array", array);
     is_ok = is_found && kvp_asked_read_names(rest, q, why) &&
-            kvp_json_u32(rest, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why);
+            kvp_json_u32(rest, "block_size", UINT64_MAX, 1, KVP_TOKENS_MAX, &q->block_size, why) &&
+            kvp_json_salt(rest, q->salt, why);
     json_object_put(rest);
     if (!is_ok) kvp_http_error(response, 400, "%s", why);
     return is_ok;

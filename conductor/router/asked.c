@@ -18,13 +18,13 @@ kvp_asked_read_names(json_object *in, kvp_asked_t *q, char why[160])
     }
     return kvp_json_text(in, "model", NULL, q->model, KVP_NAME_TEXT_MAX, why) && kvp_json_lora(in, q->lora, why) &&
            kvp_json_text(in, "tenant_id", "default", q->tenant, KVP_NAME_TEXT_MAX, why) &&
-           kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why) && kvp_json_salt(in, q->salt, why);
+           kvp_json_text(in, "instance_id", "", q->instance, KVP_NAME_TEXT_MAX, why);
 }
 
 bool
 kvp_asked_read(json_object *in, kvp_asked_t *q, char why[160])
 {
-    bool is_ok = kvp_asked_read_names(in, q, why) &&
+    bool is_ok = kvp_asked_read_names(in, q, why) && kvp_json_salt(in, q->salt, why) &&
                  kvp_json_text(in, "session_id", "", q->session, KVP_SESSION_NAME_MAX, why) &&
                  kvp_json_text(in, "role", "", q->role, KVP_NAME_TEXT_MAX, why);
     if (is_ok && json_object_object_get_ex(in, "block_size", NULL))

@@ -18,8 +18,8 @@ typedef struct {
     char listed[KVP_NAME_TEXT_MAX + 1]; /* the name that a server has to list to serve it; "" = any server may */
 } kvp_asked_t;
 
-/* kvp_asked_read_names reads the fields model, lora_name, tenant_id, instance_id and cache_salt of
- * an object. False: *why_out has the fault. */
+/* kvp_asked_read_names reads the fields model, lora_name, tenant_id and instance_id of an object.
+ * False: *why_out has the fault. */
 bool kvp_asked_read_names(json_object *in, kvp_asked_t *out, char why_out[160]);
 /* kvp_asked_read reads the object's fields; *out is zero before. False: *why_out has the fault.
  * `exclude` borrows from in. */

@@ -79,7 +79,7 @@ typedef struct kvp_tier_device_file {
     uint32_t bad_reads; /* one after another */
     uint64_t waits_since_ns; /* something is in the buffer; 0 = nothing */
     uint64_t retry_at_ns; /* it is tried again then; 0 = not */
-    uint64_t failed_at_ns; /* it is failing since then */
+    uint64_t failed_at_ns; /* since when it has been FAILING */
     uint64_t charged; /* of what the core has appended, for the budget */
     kvp_tier_io_t retry;
 } kvp_tier_device_file_t;
