@@ -102,10 +102,8 @@ static uint64_t
 ask_master(kvp_node_t *node, uint8_t opcode, const void *msg)
 {
     uint64_t id = ++node->link.next_request;
-    size_t at;
 
-    kvp_pb_frame_begin(&node->link.conn.out, opcode, 0, id, msg, &at);
-    kvp_frame_end(&node->link.conn.out, at);
+    kvp_pb_frame(&node->link.conn.out, opcode, 0, id, msg, NULL, 0);
     return id;
 }
 
@@ -305,15 +303,12 @@ answer_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err, const ch
              uint32_t n)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
-    size_t at;
 
     if ((frame->hdr.flags & KVP_FRAME_ONEWAY) != 0) return;
     msg.err = err;
     msg.detail = (char *)detail;
     msg.n = n;
-    kvp_pb_frame_begin(&node->link.conn.out, frame->hdr.opcode, KVP_FRAME_REPLY, frame->hdr.request_id, &msg, &at);
-    kvp_buf_append(&node->link.conn.out, flags, n);
-    kvp_frame_end(&node->link.conn.out, at);
+    kvp_pb_frame(&node->link.conn.out, frame->hdr.opcode, KVP_FRAME_REPLY, frame->hdr.request_id, &msg, flags, n);
 }
 
 static void
@@ -549,13 +544,11 @@ tell_freed(kvp_node_t *node)
 {
     Kvp__Pb__Freed msg = KVP__PB__FREED__INIT;
     kvp_wire_slot_t slots[FREED_BATCH];
-    size_t at;
 
     while ((msg.n = kvp_node_core_take_freed(node->core, slots, FREED_BATCH)) > 0) {
         msg.segment_id = node->link.segment_id;
-        kvp_pb_frame_begin(&node->link.conn.out, KVP_OP_FREED, KVP_FRAME_ONEWAY, ++node->link.next_request, &msg, &at);
-        kvp_buf_append(&node->link.conn.out, slots, msg.n * sizeof slots[0]);
-        kvp_frame_end(&node->link.conn.out, at);
+        kvp_pb_frame(&node->link.conn.out, KVP_OP_FREED, KVP_FRAME_ONEWAY, ++node->link.next_request, &msg, slots,
+                     msg.n * sizeof slots[0]);
     }
 }
 

@@ -24,7 +24,6 @@ send_page(kvp_node_t *node, const kvp_node_page_t *page, const kvp_buf_t *tail)
 {
     Kvp__Pb__Report msg = KVP__PB__REPORT__INIT;
     kvp_node_link_t *l = &node->link;
-    size_t at;
 
     msg.uuid = (ProtobufCBinaryData){sizeof node->mem->uuid, node->mem->uuid};
     msg.n = page->n;
@@ -33,9 +32,7 @@ send_page(kvp_node_t *node, const kvp_node_page_t *page, const kvp_buf_t *tail)
     if (msg.is_whole) msg.tenant = node->mem->chunks[page->chunk].tenant;
     l->is_report_last = page->is_last;
     l->report_request = ++l->next_request;
-    kvp_pb_frame_begin(&l->conn.out, KVP_OP_REPORT, 0, l->report_request, &msg.base, &at);
-    kvp_buf_append(&l->conn.out, tail->data, tail->len);
-    kvp_frame_end(&l->conn.out, at);
+    kvp_pb_frame(&l->conn.out, KVP_OP_REPORT, 0, l->report_request, &msg.base, tail->data, tail->len);
 }
 
 kvp_err_t

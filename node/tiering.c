@@ -97,15 +97,12 @@ answer_order(kvp_node_t *node, order_t *o)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     kvp_node_link_t *l = &node->link;
-    size_t at;
 
     if (o->opcode == KVP_OP_DEMOTE) take_back_lost(node, o);
     if (o->request_id != 0 && l->state != KVP_LINK_DOWN && o->link_number == l->number) {
         msg.err = o->err;
         msg.n = o->opcode == KVP_OP_DROP ? 0 : o->n;
-        kvp_pb_frame_begin(&l->conn.out, o->opcode, KVP_FRAME_REPLY, o->request_id, &msg, &at);
-        kvp_buf_append(&l->conn.out, o->flags, msg.n);
-        kvp_frame_end(&l->conn.out, at);
+        kvp_pb_frame(&l->conn.out, o->opcode, KVP_FRAME_REPLY, o->request_id, &msg, o->flags, msg.n);
     }
     if (o->opcode == KVP_OP_TIER_REPORT) tell_whole(node, o);
     order_free(o);
@@ -362,11 +359,8 @@ static uint64_t
 ask_master(kvp_node_t *node, uint8_t opcode, const void *msg, const void *tail, size_t len)
 {
     uint64_t id = ++node->link.next_request;
-    size_t at;
 
-    kvp_pb_frame_begin(&node->link.conn.out, opcode, 0, id, msg, &at);
-    kvp_buf_append(&node->link.conn.out, tail, len);
-    kvp_frame_end(&node->link.conn.out, at);
+    kvp_pb_frame(&node->link.conn.out, opcode, 0, id, msg, tail, len);
     return id;
 }
 

@@ -110,15 +110,12 @@ say_follow(link_t *l)
     Kvp__Pb__Follow msg = KVP__PB__FOLLOW__INIT;
     kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX];
     kvp_buf_t out;
-    size_t at;
 
     msg.version = KVP_PROTO_VERSION;
     msg.version_min = KVP_PROTO_VERSION_MIN;
     f->ops->fill(f->ops->arg, &msg, terms);
     kvp_buf_init(&out, 0);
-    kvp_pb_frame_begin(&out, KVP_OP_FOLLOW, 0, ASK_ID, &msg.base, &at);
-    kvp_buf_append(&out, terms, msg.n * sizeof *terms);
-    kvp_frame_end(&out, at);
+    kvp_pb_frame(&out, KVP_OP_FOLLOW, 0, ASK_ID, &msg.base, terms, msg.n * sizeof *terms);
     send_buf(l, &out);
 }
 
@@ -128,15 +125,13 @@ kvp_follower_ack(kvp_follower_t *f, uint64_t position, uint64_t now_ns)
     Kvp__Pb__Followed msg = KVP__PB__FOLLOWED__INIT;
     link_t *l = f->link;
     kvp_buf_t out;
-    size_t at;
 
     if (l == NULL || !l->is_fed || (l->told == position && now_ns - l->said_ns < ALIVE_NS)) return;
     l->told = position;
     l->said_ns = now_ns;
     msg.position = position;
     kvp_buf_init(&out, 0);
-    kvp_pb_frame_begin(&out, KVP_OP_FOLLOWED, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
-    kvp_frame_end(&out, at);
+    kvp_pb_frame(&out, KVP_OP_FOLLOWED, KVP_FRAME_ONEWAY, 0, &msg.base, NULL, 0);
     send_buf(l, &out);
 }
 

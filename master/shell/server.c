@@ -442,11 +442,9 @@ void
 kvp_server_reply(kvp_server_t *server, uint64_t id, uint8_t opcode, uint64_t request_id, const void *msg)
 {
     kvp_buf_t out;
-    size_t at;
 
     kvp_buf_init(&out, 0);
-    kvp_pb_frame_begin(&out, opcode, KVP_FRAME_REPLY, request_id, msg, &at);
-    kvp_frame_end(&out, at);
+    kvp_pb_frame(&out, opcode, KVP_FRAME_REPLY, request_id, msg, NULL, 0);
     kvp_server_send(server, id, &out);
     kvp_buf_fini(&out);
 }

@@ -63,15 +63,13 @@ void
 kvp_fence_tell(kvp_sessions_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation)
 {
     Kvp__Pb__Fence msg = KVP__PB__FENCE__INIT;
-    size_t at;
 
     msg.term = peers->ctx->term;
     msg.above = above;
     msg.incarnation = incarnation;
     msg.live_min = kvp_list_is_empty(&peers->born) ? kvp_incarnation_make(peers, peers->incarnation_seq + 1)
                                                    : kvp_list_first(&peers->born, kvp_session_t, born)->incarnation;
-    kvp_pb_frame_begin(&node->out, KVP_OP_FENCE, 0, ++peers->request_seq, &msg.base, &at);
-    kvp_frame_end(&node->out, at);
+    kvp_pb_frame(&node->out, KVP_OP_FENCE, 0, ++peers->request_seq, &msg.base, NULL, 0);
     kvp_session_dirty(peers, node);
 }
 

@@ -108,16 +108,13 @@ kvp_check_send(kvp_space_t *sp, kvp_segment_t *g)
 {
     Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
     kvp_buf_t *out = &g->node->out;
-    size_t at;
 
     if (!kvp_check_is_due(g) || g->report != NULL) return;
     g->checks_asked_n = msg.n = (uint32_t)kvp_min_u64(checks_n(g), CHECK_BATCH);
     g->check_request = ++sp->peers->request_seq;
     msg.term = sp->ctx->term;
     msg.segment_id = g->id;
-    kvp_pb_frame_begin(out, KVP_OP_CHECK, 0, g->check_request, &msg.base, &at);
-    kvp_buf_append(out, g->checks.data, msg.n * sizeof(kvp_wire_check_t));
-    kvp_frame_end(out, at);
+    kvp_pb_frame(out, KVP_OP_CHECK, 0, g->check_request, &msg.base, g->checks.data, msg.n * sizeof(kvp_wire_check_t));
     kvp_session_dirty(sp->peers, g->node);
     kvp_ctx_spend(sp->ctx, 1);
 }

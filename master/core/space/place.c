@@ -273,14 +273,12 @@ kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c)
 {
     kvp_session_t *node = c->segment->node;
     Kvp__Pb__Owner msg = KVP__PB__OWNER__INIT;
-    size_t at;
 
     if (node == NULL || (c->tenant->id != 0 && c->tenant->name[0] == '\0')) return;
     msg.uuid = (ProtobufCBinaryData){sizeof c->segment->uuid, c->segment->uuid};
     msg.chunk = c->index;
     msg.tenant = c->tenant->name;
-    kvp_pb_frame_begin(&node->out, KVP_OP_OWNER, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
-    kvp_frame_end(&node->out, at);
+    kvp_pb_frame(&node->out, KVP_OP_OWNER, KVP_FRAME_ONEWAY, 0, &msg.base, NULL, 0);
     kvp_session_dirty(sp->peers, node);
 }
 
