@@ -91,7 +91,7 @@ build_query(kvp_query_t *query, const kvp_op_session_t *session, kvp_buf_t *out)
     kvp_pb_frame_begin(out, query->opcode, 0, 0, query->head, &at);
     digests = (kvp_digest_t *)kvp_buf_extend(out, query->n * sizeof *digests);
     for (uint32_t i = 0; i < query->n && digests != NULL; i++) {
-        const kvpool_key_t *key = &query->keys[query->at != NULL ? query->at[i] : i];
+        const kvpool_key_t *key = &query->keys[kvp_query_at(query, i)];
 
         digests[i] = kvp_op_digest(session, key->data, key->len);
     }

@@ -98,6 +98,13 @@ typedef struct kvp_query {
 } kvp_query_t;
 kvp_err_t kvp_query_run(kvp_apicall_t *call, kvp_query_t *query) KVP_MUST_USE;
 
+/* kvp_query_at returns the place of the i-th key of the question among the caller's keys. */
+static inline uint32_t
+kvp_query_at(const kvp_query_t *query, uint32_t i)
+{
+    return query->at != NULL ? query->at[i] : i;
+}
+
 /* kvp_call_release ends the tickets of the id (control/tickets.h): true if they belonged to the
  * present session. */
 bool kvp_call_release(kvp_apicall_t *call, uint64_t id);

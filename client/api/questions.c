@@ -40,7 +40,7 @@ read_exists(const kvp_query_t *query, const kvp_frame_t *answer)
     if (err != KVP_OK) return err;
     found = records;
     for (uint32_t i = 0; i < query->n; i++)
-        results[i] = found[i] != 0;
+        results[kvp_query_at(query, i)] = found[i] != 0;
     return KVP_OK;
 }
 
@@ -70,9 +70,9 @@ read_places(const kvp_query_t *query, const kvp_frame_t *answer)
     loc = places.locs;
     for (uint32_t i = 0; i < query->n; i++) {
         const kvp_wire_obj_t *obj = &places.objs[i];
-        kvpool_place_t *place = &l->places[i];
+        kvpool_place_t *place = &l->places[kvp_query_at(query, i)];
 
-        l->results[i] = obj->err;
+        l->results[kvp_query_at(query, i)] = obj->err;
         *place = (kvpool_place_t){.len = obj->len, .copies = obj->nloc, .tier = places.tiers[i]};
         for (uint32_t k = 0; k < obj->nloc; k++)
             place->segments[k] = loc++->segment_id;
@@ -85,11 +85,11 @@ read_places(const kvp_query_t *query, const kvp_frame_t *answer)
 }
 
 static kvp_err_t
-ask_exists(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, int *results)
+ask_exists(kvp_apicall_t *call, const kvpool_key_t *keys, const uint32_t *at, uint32_t n, int *results)
 {
     Kvp__Pb__Exists head = KVP__PB__EXISTS__INIT;
     kvp_query_t query = {
-        .opcode = KVP_OP_EXISTS, .head = &head, .keys = keys, .n = n, .read = read_exists, .arg = results};
+        .opcode = KVP_OP_EXISTS, .head = &head, .keys = keys, .at = at, .n = n, .read = read_exists, .arg = results};
 
     head.n = n;
     return kvp_query_run(call, &query);
@@ -97,10 +97,10 @@ ask_exists(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, int *resul
 
 /* Where they are, and nothing is held for it. */
 static kvp_err_t
-ask_places(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, read_fn read, void *arg)
+ask_places(kvp_apicall_t *call, const kvpool_key_t *keys, const uint32_t *at, uint32_t n, read_fn read, void *arg)
 {
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    kvp_query_t query = {.opcode = KVP_OP_GET, .head = &head, .keys = keys, .n = n, .read = read, .arg = arg};
+    kvp_query_t query = {.opcode = KVP_OP_GET, .head = &head, .keys = keys, .at = at, .n = n, .read = read, .arg = arg};
 
     head.n = n;
     head.no_hold = true;
@@ -120,25 +120,23 @@ kvpool_exists(kvpool_t *pool, const void *key, size_t key_len, int *exists_out, 
 
     if (err != KVP_OK) return err;
     err = exists_out == NULL ? KVP_INVALID : kvp_keys_check(&one, 1);
-    if (err == KVP_OK) err = ask_exists(&call, &one, 1, &result);
+    if (err == KVP_OK) err = ask_exists(&call, &one, NULL, 1, &result);
     if (err == KVP_OK) *exists_out = result;
     kvp_count(&pool->counters.exists, 1);
     return kvp_call_end(&call, err);
 }
 
-/* A window's legal keys, gathered; at[i] is the place of the i-th in results. */
+/* Lists the places of the legal keys in `at`, and returns their number. */
 static uint32_t
-gather_legal(const kvpool_key_t *keys, size_t n, kvpool_key_t *legal, uint32_t *at, int *results)
+list_legal(const kvpool_key_t *keys, size_t n, uint32_t *at, int *results)
 {
     uint32_t legal_n = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        if (!kvp_key_is_legal(keys[i].data, keys[i].len)) {
+        if (kvp_key_is_legal(keys[i].data, keys[i].len))
+            at[legal_n++] = i;
+        else
             results[i] = KVP_BAD_KEY;
-            continue;
-        }
-        legal[legal_n] = keys[i];
-        at[legal_n++] = i;
     }
     return legal_n;
 }
@@ -147,23 +145,18 @@ gather_legal(const kvpool_key_t *keys, size_t n, kvpool_key_t *legal, uint32_t *
 static kvp_err_t
 ask_window(kvp_apicall_t *call, const kvpool_key_t *keys, size_t n, kvpool_place_t *places, int *results)
 {
-    kvpool_key_t *legal = kvp_scratch_alloc(call->scratch, n, sizeof *legal);
     uint32_t *at = kvp_scratch_alloc(call->scratch, n, sizeof *at);
-    int *found = kvp_scratch_alloc(call->scratch, n, sizeof *found);
-    kvpool_place_t *seen = places != NULL ? kvp_scratch_alloc(call->scratch, n, sizeof *seen) : NULL;
-    located_t located = {.results = found, .places = seen};
+    located_t located = {.results = results, .places = places};
     kvp_err_t err = KVP_OK;
     uint32_t legal_n;
 
-    if (legal == NULL || at == NULL || found == NULL || (places != NULL && seen == NULL)) return KVP_NOMEM;
-    legal_n = gather_legal(keys, n, legal, at, results);
+    if (at == NULL) return KVP_NOMEM;
+    legal_n = list_legal(keys, n, at, results);
     if (legal_n > 0)
-        err = places == NULL ? ask_exists(call, legal, legal_n, found)
-                             : ask_places(call, legal, legal_n, read_places, &located);
-    for (uint32_t i = 0; i < legal_n; i++) {
-        results[at[i]] = err == KVP_OK ? found[i] : err;
-        if (places != NULL && err == KVP_OK) places[at[i]] = seen[i];
-    }
+        err = places == NULL ? ask_exists(call, keys, at, legal_n, results)
+                             : ask_places(call, keys, at, legal_n, read_places, &located);
+    for (uint32_t i = 0; i < legal_n && err != KVP_OK; i++)
+        results[at[i]] = err;
     kvp_scratch_reset(call->scratch);
     return err;
 }
@@ -213,7 +206,7 @@ kvpool_size(kvpool_t *pool, const void *key, size_t key_len, size_t *len_out, co
 
     if (err != KVP_OK) return err;
     err = len_out == NULL ? KVP_INVALID : kvp_keys_check(&one, 1);
-    if (err == KVP_OK) err = ask_places(&call, &one, 1, read_size, len_out);
+    if (err == KVP_OK) err = ask_places(&call, &one, NULL, 1, read_size, len_out);
     return kvp_call_end(&call, err);
 }
 
