@@ -49,67 +49,58 @@ forget_all(kvpool_t *pool)
 
 /* ---- keys */
 
-/* The removal of a window's keys. */
-typedef struct {
-    kvp_apicall_t *call;
-    const kvpool_key_t *keys;
-    int *results;
-    uint32_t *at; /* places of the keys that are asked about */
-    uint32_t n; /* of these */
-} removal_t;
-
 static kvp_err_t
 read_answer(const kvp_query_t *query, const kvp_frame_t *answer)
 {
-    const removal_t *r = query->arg;
+    int *results = query->arg;
     const void *records;
-    kvp_err_t err = kvp_reply_read(answer, r->n, sizeof(int32_t), &records);
+    kvp_err_t err = kvp_reply_read(answer, query->n, sizeof(int32_t), &records);
 
     if (err != KVP_OK) return err;
-    for (uint32_t i = 0; i < r->n; i++) {
+    for (uint32_t i = 0; i < query->n; i++) {
         int32_t one;
 
         memcpy(&one, (const char *)records + i * sizeof one, sizeof one);
         one = kvp_op_peer_err(one);
         /* The session was lost on an earlier try, which may have removed the key. */
-        r->results[r->at[i]] = one == KVP_NOT_FOUND && query->was_cut ? KVP_OK : one;
+        results[query->at[i]] = one == KVP_NOT_FOUND && query->was_cut ? KVP_OK : one;
     }
     return KVP_OK;
 }
 
-/* Asks about those of the keys at `at` whose result is err, which are the keys at `at` from then on. */
-static void
-ask_of_those(removal_t *r, int err)
+/* Asks about those of the n keys at `at` whose result is err. Moves them to the front of `at`, and
+ * returns their number. */
+static uint32_t
+ask_of_those(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at, uint32_t n, int *results, int err)
 {
     Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
     kvp_query_t query = {
-        .opcode = KVP_OP_REMOVE, .head = &head, .keys = r->keys, .at = r->at, .read = read_answer, .arg = r};
-    uint32_t n = 0;
+        .opcode = KVP_OP_REMOVE, .head = &head, .keys = keys, .at = at, .read = read_answer, .arg = results};
 
-    for (uint32_t i = 0; i < r->n; i++)
-        if (r->results[r->at[i]] == err) r->at[n++] = r->at[i];
-    r->n = query.n = head.n = n;
-    if (n == 0) return;
-    head.force = (r->call->flags & KVPOOL_FORCE) != 0;
-    head.heeds_probes = (r->call->flags & KVPOOL_HEED_PROBES) != 0;
-    head.wait = (r->call->flags & KVPOOL_WAIT) != 0;
-    head.segment = r->call->segment;
-    err = kvp_query_run(r->call, &query);
-    for (uint32_t i = 0; i < n && err != KVP_OK; i++)
-        r->results[r->at[i]] = err;
+    for (uint32_t i = 0; i < n; i++)
+        if (results[at[i]] == err) at[query.n++] = at[i];
+    head.n = query.n;
+    if (query.n == 0) return 0;
+    head.force = (call->flags & KVPOOL_FORCE) != 0;
+    head.heeds_probes = (call->flags & KVPOOL_HEED_PROBES) != 0;
+    head.wait = (call->flags & KVPOOL_WAIT) != 0;
+    head.segment = call->segment;
+    err = kvp_query_run(call, &query);
+    for (uint32_t i = 0; i < query.n && err != KVP_OK; i++)
+        results[at[i]] = err;
+    return query.n;
 }
 
 /* Asks again about the keys with RETRY_AFTER. Clients release holds without waiting for the master,
  * so a hold of another client's call that ended before this call began may still be in transit. By
  * our second question the master has handled every message that came before our first answer. */
 static void
-remove_asking_twice(removal_t *r, uint32_t n)
+remove_asking_twice(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at, uint32_t n, int *results)
 {
     for (uint32_t i = 0; i < n; i++)
-        r->at[i] = i;
-    r->n = n;
-    ask_of_those(r, KVP_RETRY_AFTER);
-    ask_of_those(r, KVP_HELD);
+        at[i] = i;
+    n = ask_of_those(call, keys, at, n, results, KVP_RETRY_AFTER);
+    (void)ask_of_those(call, keys, at, n, results, KVP_HELD);
 }
 
 /* Replaces RETRY_AFTER by `to`; returns whether there was one. */
@@ -129,15 +120,15 @@ replace_retry(int *results, size_t n, int to)
 /* For a while after a take-over the master does not know the holds, and with a late disk it begins
  * no removal. */
 static void
-remove_in_time(removal_t *r, uint32_t n)
+remove_in_time(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at, uint32_t n, int *results)
 {
-    remove_asking_twice(r, n);
-    while (replace_retry(r->results, n, KVP_RETRY_AFTER) && kvp_now_ns() + RETRY_NS < r->call->deadline_ns) {
-        if (kvp_session_sleep(r->call->pool->session, kvp_now_ns() + RETRY_NS) != KVP_OK) {
-            (void)replace_retry(r->results, n, KVP_CLOSED);
+    remove_asking_twice(call, keys, at, n, results);
+    while (replace_retry(results, n, KVP_RETRY_AFTER) && kvp_now_ns() + RETRY_NS < call->deadline_ns) {
+        if (kvp_session_sleep(call->pool->session, kvp_now_ns() + RETRY_NS) != KVP_OK) {
+            (void)replace_retry(results, n, KVP_CLOSED);
             return;
         }
-        remove_asking_twice(r, n);
+        remove_asking_twice(call, keys, at, n, results);
     }
 }
 
@@ -145,14 +136,13 @@ remove_in_time(removal_t *r, uint32_t n)
 static void
 remove_window(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, int *results)
 {
-    removal_t r = {.call = call, .keys = keys, .results = results};
+    uint32_t *at = kvp_scratch_alloc(call->scratch, n, sizeof *at);
 
-    r.at = kvp_scratch_alloc(call->scratch, n, sizeof *r.at);
     for (uint32_t i = 0; i < n; i++) {
-        results[i] = r.at == NULL ? KVP_NOMEM : KVP_RETRY_AFTER;
+        results[i] = at == NULL ? KVP_NOMEM : KVP_RETRY_AFTER;
         if (!kvp_key_is_legal(keys[i].data, keys[i].len)) results[i] = KVP_BAD_KEY;
     }
-    if (r.at != NULL) remove_in_time(&r, n);
+    if (at != NULL) remove_in_time(call, keys, at, n, results);
     kvp_scratch_reset(call->scratch);
     forget_removed(call->pool, keys, results, n);
 }
