@@ -63,8 +63,7 @@ void
 kvp_term_begin(kvp_master_t *m, uint32_t term)
 {
     m->ctx.term = term;
-    m->peers.is_term_unsaved = true;
-    kvp_peers_ident_changed(&m->peers);
+    kvp_peers_ident_changed(&m->peers, KVP_MUTE_UNTIL_SAVED);
     close_all(m); /* incarnations and grants of the old term are void, so every session begins again */
 }
 
@@ -105,8 +104,8 @@ kvp_term_refuse(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
     snprintf(why_out, KVP_TERM_WHY_MAX,
              "term %u is not followed from %u: %s; if it is right, start the %s with --term %u", term, m->ctx.term,
              cause, m->ctx.conf.is_elected ? "masters" : "master", next);
-    if (!m->peers.is_term_refused) kvp_ctx_note(&m->ctx, "%s", why_out);
-    m->peers.is_term_refused = true;
+    if (m->peers.refused_in != m->ctx.term) kvp_ctx_note(&m->ctx, "%s", why_out);
+    m->peers.refused_in = m->ctx.term;
     return KVP_LIMIT;
 }
 
@@ -117,7 +116,6 @@ kvp_term_raise(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
 
     if ((!may_follow && KVP_RULE(TERM_OF_STRANGERS)) || term >= KVP_TERM_MAX || !may_rise(m, term + 1 - m->ctx.term))
         return kvp_term_refuse(m, term, why_out);
-    m->peers.is_term_refused = false;
     kvp_term_follow(m, term);
     return KVP_OK;
 }
@@ -173,13 +171,12 @@ kvp_term_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is_d
 
     peers->is_ident_given = false;
     if (peers->is_ident_news || ident->term != m->ctx.term) return;
-    if (is_durable) peers->is_term_unsaved = false;
-    peers->is_mute = peers->is_term_unsaved;
+    if (is_durable || peers->mute == KVP_MUTE_UNTIL_TRIED) peers->mute = KVP_MUTE_NOT;
     if (is_durable) kvp_replay_named(m);
 }
 
 bool
 kvp_term_is_mute(const kvp_master_t *m)
 {
-    return m->peers.is_mute || m->log.synced < m->log.term_end;
+    return m->peers.mute != KVP_MUTE_NOT || m->log.synced < m->log.term_end;
 }

@@ -12,6 +12,13 @@
 
 #define KVP_TERM_RISES_MAX 8u /* rises of the term that peers may cause in an hour */
 
+/* The output while the shell saves the identity. */
+typedef enum {
+    KVP_MUTE_NOT,
+    KVP_MUTE_UNTIL_TRIED, /* no output before the shell has tried to save the identity */
+    KVP_MUTE_UNTIL_SAVED, /* no output before the shell has saved a risen term */
+} kvp_mute_t;
+
 /* The connected peers, the output for them, and this master's identity. */
 typedef struct kvp_sessions {
     kvp_ctx_t *ctx; /* borrowed, */
@@ -26,15 +33,14 @@ typedef struct kvp_sessions {
     bool is_named; /* conf's identity is final: an earlier master, a node or a grant relies on it */
     bool is_ident_news; /* the term or the name changed, and the shell does not know yet */
     bool is_ident_given; /* the shell is saving an identity */
-    bool is_mute; /* no output before the shell has tried to save the identity, */
-    bool is_term_unsaved; /* and before it has saved a risen term */
+    kvp_mute_t mute;
 
     /* recovery/term.c */
     uint64_t follows_until_ns; /* peers may raise the term until then */
     uint64_t term_rises_ns[KVP_TERM_RISES_MAX]; /* when peers raised the term; a ring */
     uint32_t term_rises;
     bool may_leap; /* nothing was kept of the masters before, and nothing was granted yet */
-    bool is_term_refused; /* since the last rise, and the log has it */
+    uint32_t refused_in; /* the term in which a refusal was logged last; 0 = none was */
 
     /* takeover.c */
     uint64_t took_over_ns; /* time of the take-over from the previous master */

@@ -141,10 +141,10 @@ kvp_session_is_silent(const kvp_sessions_t *peers, const kvp_session_t *s)
 }
 
 void
-kvp_peers_ident_changed(kvp_sessions_t *peers)
+kvp_peers_ident_changed(kvp_sessions_t *peers, kvp_mute_t until)
 {
     peers->is_ident_news = true;
-    peers->is_mute = peers->ctx->conf.saves_ident;
+    if (peers->ctx->conf.saves_ident && peers->mute < until) peers->mute = until;
 }
 
 /* A master without the state of earlier masters, because the pool is new or its disk is lost, makes
@@ -158,5 +158,5 @@ kvp_pool_granted(kvp_sessions_t *peers)
     if (peers->is_named) return;
     peers->is_named = true;
     peers->follows_until_ns = 0; /* no node knows this pool in a term of another master */
-    kvp_peers_ident_changed(peers);
+    kvp_peers_ident_changed(peers, KVP_MUTE_UNTIL_TRIED);
 }

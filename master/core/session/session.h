@@ -79,8 +79,8 @@ uint64_t kvp_incarnation_make(const kvp_sessions_t *peers, uint64_t seq); /* of 
 /* kvp_fence_tell: all incarnations above `above`, up to and including `incarnation`, are dead; 0 =
  * sends only the oldest live one. */
 void kvp_fence_tell(kvp_sessions_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation);
-void
-kvp_peers_ident_changed(kvp_sessions_t *peers); /* the term or the pool's name: to be saved before further output */
+/* kvp_peers_ident_changed: the term or the pool's name has changed, and there is no output until then. */
+void kvp_peers_ident_changed(kvp_sessions_t *peers, kvp_mute_t until);
 void
 kvp_pool_granted(kvp_sessions_t *peers); /* a grant of space, or a promise: from here on the pool's identity is final */
 
