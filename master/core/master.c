@@ -369,7 +369,7 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
      * drained. */
     s->is_drained = true;
     kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
-    s->is_closing = true;
+    kvp_session_shut(s);
     kvp_session_dirty(&m->peers, s);
 }
 
@@ -456,7 +456,7 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
     kvp_session_t *s = kvp_session_find(&m->peers, conn);
 
     begin_input(m, now_ns);
-    if (s == NULL || s->is_closing) return;
+    if (s == NULL || s->life != KVP_SESSION_OPEN) return;
     m->ctx.st.frames++;
     s->seen_ns = m->ctx.now_ns;
     s->stall_seen_ns = m->ctx.stall_ns;

@@ -89,13 +89,13 @@ take_frames(kvp_master_t *m, kvp_master_ready_t *ready)
     if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */
         kvp_ctx_note(&m->ctx, "answer too large for %s", s->name);
         kvp_buf_reset(&s->out);
-        s->is_closing = true;
+        kvp_session_shut(s);
     }
     swap = s->out;
     s->out = ready->frames;
     ready->frames = swap;
     ready->conn = s->conn;
-    ready->is_last = s->is_closing;
+    ready->is_last = s->life != KVP_SESSION_OPEN;
 }
 
 bool

@@ -100,7 +100,7 @@ retry_pass(kvp_evict_t *ev, failed_t *failed)
         bool is_final;
         kvp_err_t err;
 
-        if (k->req->session->is_over) continue; /* its turn to be aborted comes */
+        if (k->req->session->life == KVP_SESSION_OVER) continue; /* its turn to be aborted comes */
         if (looked++ == RETRY_LOOK_MAX) return true;
         if (ev->ctx->slice_left == 0) {
             ev->ctx->has_space_news = true;

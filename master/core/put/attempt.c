@@ -146,7 +146,7 @@ take_from_silent(kvp_puts_t *pq, kvp_attempt_t *a)
 bool
 kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a)
 {
-    if (a->session->is_over) {
+    if (a->session->life == KVP_SESSION_OVER) {
         kvp_attempt_abort_over(pq, a);
         return true;
     }

@@ -193,7 +193,7 @@ kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p)
     char why[224];
     size_t at;
 
-    if (p->session->is_over) {
+    if (p->session->life == KVP_SESSION_OVER) {
         kvp_put_req_end(p);
         return;
     }
@@ -339,7 +339,7 @@ kvp_put_refuse_waiting(kvp_puts_t *pq)
         kvp_put_req_t *p = k->req;
 
         if (pq->ctx->slice_left == 0) return;
-        if (p->session->is_over) continue;
+        if (p->session->life == KVP_SESSION_OVER) continue;
         kvp_ctx_spend(pq->ctx, 1);
         kvp_put_key_refuse(pq, k, KVP_LOG_FAILED);
         if (p->left == 0) kvp_put_req_answer(pq, p);

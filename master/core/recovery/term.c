@@ -54,7 +54,7 @@ close_all(kvp_master_t *m)
     kvp_list_foreach (pos, &m->peers.seen) {
         kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
 
-        s->is_closing = true;
+        kvp_session_shut(s);
         kvp_session_dirty(&m->peers, s);
     }
 }

@@ -112,7 +112,7 @@ strip_session(kvp_master_t *m, kvp_session_t *s)
     kvp_segments_lost(m, s);
     kvp_retire_lost(s);
     s->role = 0;
-    s->is_over = true;
+    s->life = KVP_SESSION_OVER;
     kvp_list_add_tail(&m->over, &s->over);
     kvp_ctx_spend(&m->ctx, 1);
     kvp_session_end_some(m);
@@ -126,7 +126,7 @@ kvp_session_end(kvp_master_t *m, kvp_session_t *s)
     kvp_list_del(&s->link);
     kvp_umap_del(&m->peers.by_conn, s->conn);
     s->conn = 0;
-    if (!s->is_over)
+    if (s->life != KVP_SESSION_OVER)
         strip_session(m, s);
     else if (kvp_list_is_empty(&s->over))
         session_free(m, s);
@@ -147,10 +147,10 @@ kvp_session_tick(kvp_master_t *m)
         kvp_list_add_tail(&m->peers.seen, &s->link);
         s->seen_ns = m->ctx.now_ns;
         s->stall_seen_ns = m->ctx.stall_ns;
-        if (s->is_closing) continue;
+        if (s->life != KVP_SESSION_OPEN) continue;
         kvp_ctx_note(&m->ctx, "session of %s is over: silent for too long", s->name);
         m->ctx.st.sessions_expired++;
-        s->is_closing = true;
+        kvp_session_shut(s);
         strip_session(m, s);
         kvp_session_dirty(&m->peers, s);
     }

@@ -124,9 +124,9 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     if (named == KVP_LIMIT)
-        s->is_closing = true; /* the log has the reason */
+        kvp_session_shut(s); /* the log has the reason */
     else if (err == KVP_NOT_LEADER)
-        s->is_closing = true; /* a client that asks all masters breaks no rule */
+        kvp_session_shut(s); /* a client that asks all masters breaks no rule */
     else if (err != KVP_OK)
         kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);
@@ -168,7 +168,7 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term) {
         reply.err = kvp_term_refuse(m, hb->term, why);
         reply.detail = why;
-        s->is_closing = true; /* it would not obey; its Mount may show memory of the term */
+        kvp_session_shut(s); /* it would not obey; its Mount may show memory of the term */
         kvp_session_dirty(&m->peers, s);
     }
     reply.term = m->ctx.term;

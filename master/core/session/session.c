@@ -76,10 +76,10 @@ kvp_fence_tell(kvp_sessions_t *peers, kvp_session_t *node, uint64_t above, uint6
 void
 kvp_session_close(kvp_sessions_t *peers, kvp_session_t *s, const char *why)
 {
-    if (s->is_closing) return;
+    if (s->life != KVP_SESSION_OPEN) return;
     kvp_ctx_note(peers->ctx, "closing connection of %s: %s", s->name[0] == '\0' ? "a stranger" : s->name, why);
     peers->ctx->st.protocol_errors++;
-    s->is_closing = true;
+    kvp_session_shut(s);
     kvp_session_dirty(peers, s);
 }
 

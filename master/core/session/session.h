@@ -19,6 +19,12 @@ typedef struct kvp_tenant kvp_tenant_t;
 /* after this silence of its writer, a key is given to another client that asks for it */
 #define KVP_WRITER_SILENT_MS 1250u
 
+typedef enum {
+    KVP_SESSION_OPEN,
+    KVP_SESSION_CLOSING, /* the connection is closed after the output is sent; input is ignored */
+    KVP_SESSION_OVER, /* the same, and it owns only attempts and tickets whose turn to end has not come */
+} kvp_session_life_t;
+
 typedef struct kvp_session kvp_session_t;
 struct kvp_session {
     uint64_t conn; /* 0 = it has ended, and the record stays until its state is freed */
@@ -51,8 +57,7 @@ struct kvp_session {
     bool is_fence_edge; /* nodes refuse incarnations above it: its end has to extend their fence */
     bool is_state_only; /* it may only ask for the state */
     bool is_drained; /* its word, with Bye: none of its stores is under way */
-    bool is_closing; /* close after the output is sent; input is ignored */
-    bool is_over; /* it owns nothing any more but attempts and tickets, whose turn to end has not come */
+    kvp_session_life_t life;
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
     kvp_tenant_t *tenant; /* a client's */
@@ -64,6 +69,11 @@ kvp_session_t *kvp_session_find(kvp_sessions_t *peers, uint64_t conn);
 kvp_session_t *kvp_session_open(kvp_sessions_t *peers, uint64_t conn);
 void kvp_session_close(kvp_sessions_t *peers, kvp_session_t *s,
                        const char *why); /* breach or expiry; freed at on_close */
+static inline void
+kvp_session_shut(kvp_session_t *s) /* its connection is closed after its output */
+{
+    if (s->life == KVP_SESSION_OPEN) s->life = KVP_SESSION_CLOSING;
+}
 bool kvp_session_is_silent(const kvp_sessions_t *peers, const kvp_session_t *s); /* too long for a writer */
 void kvp_session_dirty(kvp_sessions_t *peers, kvp_session_t *s);
 /* kvp_reply_begin begins the answer to ask and returns the buffer for its tail; kvp_frame_end(buffer, *at_out) ends it.
