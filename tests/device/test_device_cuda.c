@@ -5,10 +5,8 @@
 #include "transport/gpu/device.h"
 
 #include "tests/device/fake_cuda.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -51,14 +49,12 @@ look(const void *addr, size_t len)
 }
 
 /* ---- what memory is */
-static void
-test_look_tells_kinds_apart(void **state)
+TEST_WITH(test_look_tells_kinds_apart, setup, teardown)
 {
     void *managed = fake_cuda_alloc(BYTES, FAKE_CUDA_MANAGED);
     char host[10];
     kvp_devmem_t mem;
 
-    (void)state;
     mem = look(host, sizeof host);
     assert_int_equal(mem.kind, KVP_MEM_HOST);
     assert_null(mem.ops);
@@ -77,33 +73,27 @@ test_look_tells_kinds_apart(void **state)
     fake_cuda_free(managed);
 }
 
-static void
-test_look_refuses_a_range_that_leaves_its_memory(void **state)
+TEST_WITH(test_look_refuses_a_range_that_leaves_its_memory, setup, teardown)
 {
     kvp_devmem_t mem;
 
-    (void)state;
     assert_int_equal(ops->look(device, BYTES + 1, &mem), KVP_INVALID);
     assert_int_equal(ops->look(device + BYTES - 1, 2, &mem), KVP_INVALID);
     assert_int_equal(ops->look(device + BYTES - 1, 1, &mem), KVP_OK);
 }
 
-static void
-test_look_finds_host_memory_where_cuda_is_not_initialized(void **state)
+TEST_WITH(test_look_finds_host_memory_where_cuda_is_not_initialized, setup, teardown)
 {
-    (void)state;
     fake_cuda_knobs.not_initialized = 3;
     assert_int_equal(look(device, BYTES).kind, KVP_MEM_HOST);
 }
 
 /* Memory of no context is used in the device's primary one, which is kept once. */
-static void
-test_pool_memory_gets_the_primary_context(void **state)
+TEST_WITH(test_pool_memory_gets_the_primary_context, setup, teardown)
 {
     void *pool = fake_cuda_alloc(BYTES, FAKE_CUDA_POOL);
     kvp_devmem_t mem = look(pool, BYTES);
 
-    (void)state;
     assert_non_null(mem.context);
     assert_ptr_not_equal(mem.context, look(device, BYTES).context);
     assert_ptr_equal(look(pool, BYTES).context, mem.context);
@@ -112,12 +102,10 @@ test_pool_memory_gets_the_primary_context(void **state)
 }
 
 /* ---- flushing */
-static void
-test_flush_is_chosen_by_what_the_device_says(void **state)
+TEST_WITH(test_flush_is_chosen_by_what_the_device_says, setup, teardown)
 {
     kvp_devmem_t mem;
 
-    (void)state;
     fake_cuda_knobs.ordering = 100;
     mem = look(device, BYTES);
     assert_int_equal(mem.flush, KVP_DEVICE_FLUSH_NONE);
@@ -131,13 +119,11 @@ test_flush_is_chosen_by_what_the_device_says(void **state)
     assert_int_equal(ops->flush(&mem), KVP_NOTSUP);
 }
 
-static void
-test_what_an_adapter_writes_is_seen_after_a_flush(void **state)
+TEST_WITH(test_what_an_adapter_writes_is_seen_after_a_flush, setup, teardown)
 {
     kvp_devmem_t mem = look(device, BYTES);
     char got[4] = {0};
 
-    (void)state;
     memcpy(fake_cuda_bus(device, 4), "abc", 4);
     fake_cuda_read(device, got, 4);
     assert_memory_equal(got, "\0\0\0", 4); /* the double is late */
@@ -151,15 +137,13 @@ test_what_an_adapter_writes_is_seen_after_a_flush(void **state)
 }
 
 /* ---- dma-buf */
-static void
-test_export_gives_whole_pages(void **state)
+TEST_WITH(test_export_gives_whole_pages, setup, teardown)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     kvp_devmem_t mem = look(device, BYTES);
     kvp_dmabuf_t buf;
     char *mapped;
 
-    (void)state;
     fake_cuda_write(device + 100, "xyz", 4);
     assert_int_equal(ops->export_dmabuf(&mem, device + 100, BYTES - 100, &buf), KVP_OK);
     assert_ptr_equal(buf.addr, device);
@@ -171,13 +155,11 @@ test_export_gives_whole_pages(void **state)
     close(buf.fd);
 }
 
-static void
-test_export_is_refused_where_it_cannot_be(void **state)
+TEST_WITH(test_export_is_refused_where_it_cannot_be, setup, teardown)
 {
     kvp_devmem_t mem = look(device, BYTES);
     kvp_dmabuf_t buf;
 
-    (void)state;
     fake_cuda_knobs.export_dmabuf = 801;
     assert_int_equal(ops->export_dmabuf(&mem, device, BYTES, &buf), KVP_NOTSUP);
     fake_cuda_knobs.export_dmabuf = 0;
@@ -189,15 +171,13 @@ test_export_is_refused_where_it_cannot_be(void **state)
 }
 
 /* ---- copies */
-static void
-test_copies_go_both_ways_and_are_over_after_wait(void **state)
+TEST_WITH(test_copies_go_both_ways_and_are_over_after_wait, setup, teardown)
 {
     kvp_devmem_t mem = look(device, BYTES);
     kvp_device_queue_t *queue;
     void *pinned;
     char got[6] = {0};
 
-    (void)state;
     assert_int_equal(ops->pinned_alloc(&mem, 4096, &pinned), KVP_OK);
     assert_int_equal(ops->queue_open(&mem, &queue), KVP_OK);
     assert_ptr_equal(queue->context, mem.context);
@@ -215,8 +195,7 @@ test_copies_go_both_ways_and_are_over_after_wait(void **state)
     ops->pinned_free(&mem, pinned);
 }
 
-static void
-test_failures_of_the_driver_are_errors(void **state)
+TEST_WITH(test_failures_of_the_driver_are_errors, setup, teardown)
 {
     kvp_devmem_t mem = look(device, BYTES), lost = mem;
     kvp_device_queue_t *queue;
@@ -224,7 +203,6 @@ test_failures_of_the_driver_are_errors(void **state)
     void *pinned;
     int gone;
 
-    (void)state;
     assert_int_equal(ops->queue_open(&mem, &queue), KVP_OK);
     fake_cuda_knobs.memcpy_async = 1;
     assert_int_equal(ops->copy(queue, bytes, device, sizeof bytes), KVP_SYS);
@@ -241,8 +219,7 @@ test_failures_of_the_driver_are_errors(void **state)
 }
 
 /* ---- the caller's context */
-static void
-test_the_callers_context_stays_current(void **state)
+TEST_WITH(test_the_callers_context_stays_current, setup, teardown)
 {
     uint8_t *pool = fake_cuda_alloc(BYTES, FAKE_CUDA_POOL);
     kvp_devmem_t mem = look(device, BYTES), other = look(pool, BYTES);
@@ -251,7 +228,6 @@ test_the_callers_context_stays_current(void **state)
     char bytes[8];
     void *pinned;
 
-    (void)state;
     fake_cuda_set_current(other.context);
     assert_int_equal(ops->queue_open(&mem, &queue), KVP_OK);
     assert_int_equal(ops->copy(queue, bytes, device, sizeof bytes), KVP_OK);
@@ -268,33 +244,12 @@ test_the_callers_context_stays_current(void **state)
     fake_cuda_free(pool);
 }
 
-static void
-test_probe_finds_what_the_process_has_loaded(void **state)
+TEST_WITH(test_probe_finds_what_the_process_has_loaded, setup, teardown)
 {
     const char *why = "not asked";
 
-    (void)state;
     assert_int_equal(ops->probe(&why), KVP_OK);
     assert_null(why);
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_probe_finds_what_the_process_has_loaded),
-        TEST(test_look_tells_kinds_apart),
-        TEST(test_look_refuses_a_range_that_leaves_its_memory),
-        TEST(test_look_finds_host_memory_where_cuda_is_not_initialized),
-        TEST(test_pool_memory_gets_the_primary_context),
-        TEST(test_flush_is_chosen_by_what_the_device_says),
-        TEST(test_what_an_adapter_writes_is_seen_after_a_flush),
-        TEST(test_export_gives_whole_pages),
-        TEST(test_export_is_refused_where_it_cannot_be),
-        TEST(test_copies_go_both_ways_and_are_over_after_wait),
-        TEST(test_failures_of_the_driver_are_errors),
-        TEST(test_the_callers_context_stays_current),
-    };
-    return cmocka_run_group_tests_name("device_cuda", tests, NULL, NULL);
-}
+TEST_MAIN()

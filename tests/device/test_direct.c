@@ -11,10 +11,8 @@
 #include "tests/device/fake_cuda.h"
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -179,10 +177,8 @@ put_and_get(unsigned seed)
 }
 
 /* ---- the way there */
-static void
-test_bytes_go_straight_and_are_flushed(void **state)
+TEST_WITH(test_bytes_go_straight_and_are_flushed, setup, teardown)
 {
-    (void)state;
     open_pool(&(model_nic_conf_t){0}, "rdma", KVPOOL_VERIFY_AUTO);
     put_and_get(1);
     assert_true(device_has(device + HALF, OBJECT_BYTES, 1));
@@ -196,10 +192,8 @@ test_bytes_go_straight_and_are_flushed(void **state)
 }
 
 /* A get that says OK before it has flushed is found by whoever looks at what it brought. */
-static void
-test_without_the_flush_the_device_sees_something_else(void **state)
+TEST_WITH(test_without_the_flush_the_device_sees_something_else, setup, teardown)
 {
-    (void)state;
     kvp_rule_off = KVP_RULE_DEVICE_FLUSH;
     open_pool(&(model_nic_conf_t){0}, "rdma", KVPOOL_VERIFY_AUTO);
     put_and_get(2);
@@ -237,10 +231,8 @@ static const way_t ways[] = {
     {"no flush: only put goes straight", {0}, {.has_dmabuf = 1, .flush_options = 0}, 1, 1},
 };
 
-static void
-test_each_way_is_taken_where_the_one_before_it_fails(void **state)
+TEST_WITH(test_each_way_is_taken_where_the_one_before_it_fails, setup, teardown)
 {
-    (void)state;
     for (unsigned i = 0; i < KVP_ARRAY_LEN(ways); i++) {
         print_message("%s\n", ways[i].name);
         fake_cuda_knobs = ways[i].knobs;
@@ -254,10 +246,8 @@ test_each_way_is_taken_where_the_one_before_it_fails(void **state)
 }
 
 /* Sums are the host's to take: what is to be verified by one is staged, where it has one. */
-static void
-test_what_is_verified_is_staged(void **state)
+TEST_WITH(test_what_is_verified_is_staged, setup, teardown)
 {
-    (void)state;
     open_pool(&(model_nic_conf_t){0}, "rdma", KVPOOL_VERIFY_PAYLOAD);
     put_and_get(3); /* no sum */
     assert_true(device_has(device + HALF, OBJECT_BYTES, 3));
@@ -273,15 +263,13 @@ test_what_is_verified_is_staged(void **state)
 /* ---- batches */
 
 /* Objects of 61 layers: of the device alone, of the host alone, and of both. */
-static void
-test_a_batch_of_all_kinds(void **state)
+TEST_WITH(test_a_batch_of_all_kinds, setup, teardown)
 {
     static const char *const names[] = {"device", "host", "both"};
     static kvpool_iov_t iov[3][LAYERS];
     kvpool_item_t items[3];
     int results[3];
 
-    (void)state;
     open_pool(&(model_nic_conf_t){0}, "rdma", KVPOOL_VERIFY_AUTO);
     for (unsigned k = 0; k < 3; k++) {
         for (unsigned i = 0; i < LAYERS; i++) {
@@ -347,10 +335,8 @@ wrong_gets(uint32_t verify)
 }
 
 /* Soft RoCE ends READs well that brought nothing (tests/rdma_vm/README.md). */
-static void
-test_soft_adapters_are_not_believed(void **state)
+TEST_WITH(test_soft_adapters_are_not_believed, setup, teardown)
 {
-    (void)state;
     assert_true(wrong_gets(KVPOOL_VERIFY_ADAPTERS) > 0);
     assert_int_equal(wrong_gets(KVPOOL_VERIFY_AUTO), 0);
 }
@@ -376,14 +362,12 @@ __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
 }
 
 /* There is no sum of the object that would tell: the node sends one of what it sends. */
-static void
-test_what_has_no_sum_is_verified_over_tcp(void **state)
+TEST_WITH(test_what_has_no_sum_is_verified_over_tcp, setup, teardown)
 {
     kvpool_conf_t conf = {.struct_size = sizeof conf, .master = master.listen, .transports = "tcp"};
     kvpool_t *owner, *reader;
     uint64_t direct = 0;
 
-    (void)state;
     open_pool(&(model_nic_conf_t){0}, "rdma,tcp", KVPOOL_VERIFY_AUTO);
     /* The first put to a chunk may go by TCP: the node registers the keys to it meanwhile. */
     for (unsigned i = 0; i < CHUNKS + 1 && direct < 2; i++) {
@@ -412,10 +396,8 @@ test_what_has_no_sum_is_verified_over_tcp(void **state)
 }
 
 /* ---- failures */
-static void
-test_a_flush_that_fails_fails_the_get(void **state)
+TEST_WITH(test_a_flush_that_fails_fails_the_get, setup, teardown)
 {
-    (void)state;
     open_pool(&(model_nic_conf_t){0}, "rdma", KVPOOL_VERIFY_AUTO);
     put_and_get(5);
     fake_cuda_knobs.flush = 700;
@@ -450,10 +432,8 @@ check_freed(const model_nic_conf_t *nic)
     close_pool();
 }
 
-static void
-test_memory_that_was_freed_fails_its_own_calls(void **state)
+TEST_WITH(test_memory_that_was_freed_fails_its_own_calls, setup, teardown)
 {
-    (void)state;
     check_freed(&(model_nic_conf_t){0});
     check_freed(&(model_nic_conf_t){.has_no_dmabuf = true, .peer_memory = fake_cuda_bus});
 }
@@ -496,14 +476,12 @@ probe(uint8_t *at)
 }
 
 /* Nobody gets hold of the memory any more, and it stays registered until what is under way is over. */
-static void
-test_unregister_waits_for_a_get_under_way(void **state)
+TEST_WITH(test_unregister_waits_for_a_get_under_way, setup, teardown)
 {
     call_t getting = {.result = 1}, leaving = {.result = 1};
     model_nic_counts_t before, now;
     pthread_t threads[2];
 
-    (void)state;
     open_pool(&(model_nic_conf_t){0}, "rdma", KVPOOL_VERIFY_AUTO);
     put_and_get(7);
     memset(scratch, 0, OBJECT_BYTES);
@@ -528,22 +506,4 @@ test_unregister_waits_for_a_get_under_way(void **state)
     assert_true(device_has(device + HALF, OBJECT_BYTES, 7));
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_bytes_go_straight_and_are_flushed),
-        TEST(test_without_the_flush_the_device_sees_something_else),
-        TEST(test_each_way_is_taken_where_the_one_before_it_fails),
-        TEST(test_what_is_verified_is_staged),
-        TEST(test_a_batch_of_all_kinds),
-        TEST(test_what_has_no_sum_is_verified_over_tcp),
-        TEST(test_a_flush_that_fails_fails_the_get),
-        TEST(test_soft_adapters_are_not_believed),
-        TEST(test_memory_that_was_freed_fails_its_own_calls),
-        TEST(test_unregister_waits_for_a_get_under_way),
-    };
-
-    return cmocka_run_group_tests_name("direct", tests, start_master, stop_master);
-}
+TEST_MAIN_WITH(start_master, stop_master)

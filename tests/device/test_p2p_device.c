@@ -10,10 +10,8 @@
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"
 #include "tests/unit/p2p/p2pend.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,25 +146,21 @@ every_move_by(const char *transports)
     close_pair(&a, &b);
 }
 
-static void
-test_every_move(void **state)
+TEST_WITH(test_every_move, setup, teardown)
 {
-    (void)state;
     every_move_by("cma");
     every_move_by("tcp");
     every_move_by("rdma");
 }
 
 /* More than a window has, of all kinds in one call. */
-static void
-test_many_pieces(void **state)
+TEST_WITH(test_many_pieces, setup, teardown)
 {
     enum { N = 1700, LEN = BYTES / 2048 | 1 };
     kvpool_p2p_op_t *ops = calloc(N, sizeof *ops);
     uint8_t *want[2], *got[2];
     end_t a, b;
 
-    (void)state;
     assert_non_null(ops);
     open_pair(&a, &b, "cma");
     for (int i = 0; i < 2; i++) {
@@ -190,14 +184,12 @@ test_many_pieces(void **state)
     free(ops);
 }
 
-static void
-test_what_is_not_registered(void **state)
+TEST_WITH(test_what_is_not_registered, setup, teardown)
 {
     uint64_t first;
     size_t len;
     end_t a, b;
 
-    (void)state;
     open_pair(&a, &b, "cma");
     check_move(&a, &b, KVPOOL_P2P_WRITE, true, true, 5000);
     assert_int_equal(move_there(&a, &b, KVPOOL_P2P_WRITE, a.mem, b.device + BYTES - 10, 11), KVPOOL_NOT_REGISTERED);
@@ -215,14 +207,12 @@ test_what_is_not_registered(void **state)
 }
 
 /* Nothing beyond a bounce buffer is copied to or from, whatever a peer asks for. */
-static void
-test_what_lies_in_a_bounce_buffer(void **state)
+TEST_WITH(test_what_lies_in_a_bounce_buffer, setup, teardown)
 {
     kvp_peer_piece_t pieces[] = {{.token = 1, .addr = 1, .len = 1},
                                  {.token = 1, .addr = 1, .len = KVP_BOUNCE_PART_BYTES}};
     kvp_peer_moves_t moves = {.kind = KVP_PEER_STORE, .pieces = pieces, .n = 2};
 
-    (void)state;
     assert_true(kvp_p2p_bounce_takes(&moves));
     pieces[1].from = 1;
     assert_false(kvp_p2p_bounce_takes(&moves));
@@ -235,12 +225,10 @@ test_what_lies_in_a_bounce_buffer(void **state)
 }
 
 /* A device that does not copy, here or there: an error, and all is well once it does again. */
-static void
-test_copies_that_fail(void **state)
+TEST_WITH(test_copies_that_fail, setup, teardown)
 {
     end_t a, b;
 
-    (void)state;
     open_pair(&a, &b, "cma");
     for (int i = 0; i < 2; i++) {
         fake_cuda_knobs.memcpy_async = i == 0 ? 719 : 0;
@@ -261,13 +249,11 @@ test_copies_that_fail(void **state)
 }
 
 /* Unregistering waits for what was submitted, which goes as it would have; from then on the memory is nobody's to move. */
-static void
-test_unregister_behind_submits(void **state)
+TEST_WITH(test_unregister_behind_submits, setup, teardown)
 {
     static const char *const ways[] = {"tcp", "rdma"};
     enum { N = 40, LEN = BYTES / 64 };
 
-    (void)state;
     for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
         uint64_t ids[N];
         end_t a, b;
@@ -318,15 +304,13 @@ write_often(void *arg)
 }
 
 /* More threads than there are bounce buffers, in both directions: none waits for another in a circle. */
-static void
-test_many_threads(void **state)
+TEST_WITH(test_many_threads, setup, teardown)
 {
     enum { THREADS = 12 };
     pthread_t threads[THREADS];
     writer_t writers[THREADS];
     end_t a, b;
 
-    (void)state;
     open_pair(&a, &b, "cma");
     for (size_t i = 0; i < THREADS; i++) {
         writers[i] = (writer_t){i % 2 != 0 ? &a : &b, i % 2 != 0 ? &b : &a, i * (BYTES / THREADS)};
@@ -337,18 +321,4 @@ test_many_threads(void **state)
     close_pair(&a, &b);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_every_move, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_many_pieces, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_not_registered, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_lies_in_a_bounce_buffer, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_copies_that_fail, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unregister_behind_submits, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_many_threads, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -3,10 +3,8 @@
  * the last line, where there is none.
  */
 #include "transport/gpu/device.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,13 +74,11 @@ look(uint64_t addr, size_t len)
     return mem;
 }
 
-static void
-test_look_tells_kinds_apart(void **state)
+TEST(test_look_tells_kinds_apart)
 {
     uint64_t device = device_alloc(), managed;
     kvp_devmem_t mem = look(device, BYTES);
 
-    (void)state;
     assert_int_equal(mem.kind, KVP_MEM_DEVICE);
     assert_ptr_equal(mem.context, context);
     assert_int_equal(look((uintptr_t)host, BYTES).kind, KVP_MEM_HOST);
@@ -93,15 +89,13 @@ test_look_tells_kinds_apart(void **state)
     cuda.cuMemFree_v2(device);
 }
 
-static void
-test_copies_arrive(void **state)
+TEST(test_copies_arrive)
 {
     uint64_t device = device_alloc();
     kvp_devmem_t mem = look(device, BYTES);
     kvp_device_queue_t *queue;
     void *pinned;
 
-    (void)state;
     for (size_t i = 0; i < BYTES; i++)
         host[i] = (uint8_t)(i * 31 + i / 253);
     assert_int_equal(ops->pinned_alloc(&mem, BYTES, &pinned), KVP_OK);
@@ -123,14 +117,12 @@ test_copies_arrive(void **state)
 }
 
 /* What the device says that it can, it can. */
-static void
-test_adapters_are_served_as_told(void **state)
+TEST(test_adapters_are_served_as_told)
 {
     uint64_t device = device_alloc();
     kvp_devmem_t mem = look(device, BYTES);
     kvp_dmabuf_t buf;
 
-    (void)state;
     assert_int_equal(ops->flush(&mem), mem.flush == KVP_DEVICE_FLUSH_IMPOSSIBLE ? KVP_NOTSUP : KVP_OK);
     if (mem.has_dmabuf) {
         assert_int_equal(ops->export_dmabuf(&mem, (void *)(uintptr_t)device, BYTES, &buf), KVP_OK);
@@ -140,15 +132,13 @@ test_adapters_are_served_as_told(void **state)
     cuda.cuMemFree_v2(device);
 }
 
-static void
-test_the_callers_context_stays_current(void **state)
+TEST(test_the_callers_context_stays_current)
 {
     uint64_t device = device_alloc();
     kvp_devmem_t mem = look(device, BYTES);
     kvp_device_queue_t *queue;
     void *now = &now;
 
-    (void)state;
     assert_int_equal(cuda.cuCtxSetCurrent(NULL), 0);
     assert_int_equal(ops->queue_open(&mem, &queue), KVP_OK);
     assert_int_equal(ops->wait(queue), KVP_OK);
@@ -162,12 +152,6 @@ test_the_callers_context_stays_current(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_look_tells_kinds_apart),
-        cmocka_unit_test(test_copies_arrive),
-        cmocka_unit_test(test_adapters_are_served_as_told),
-        cmocka_unit_test(test_the_callers_context_stays_current),
-    };
     const char *why = find_gpu();
     int failed;
 
@@ -175,7 +159,7 @@ main(void)
         printf("%s\n", why);
         return SKIPPED;
     }
-    failed = cmocka_run_group_tests_name("gpu_cuda", tests, NULL, NULL);
+    failed = run_cases(NULL, NULL);
     cuda.cuDevicePrimaryCtxRelease_v2(0);
     return failed;
 }

@@ -2,22 +2,18 @@
 // What the verbs stack of the guest does in the calls that RDMA needs of it: one process with a requester on rxe0 and a
 // responder on rxe1, joined by hand. Not a test of our code: it holds the table in README.md, so that a failure of ours
 // can be told from the kernel's. Links and devices are taken away with `ip` and `rdma`: it runs in the guest only.
+#include "tests/cases.h"
+
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum {
     BUF_BYTES = 4 << 20,
@@ -251,10 +247,8 @@ count_other(const uint8_t *buf, uint8_t byte)
 
 // ---- transfers
 
-static void
-test_read_and_write(void **state)
+TEST(test_read_and_write)
 {
-    (void)state;
     struct pair p;
     pair_open(&p, 14, 7);
     memset(p.rsp.buf, 7, 100000);
@@ -267,10 +261,8 @@ test_read_and_write(void **state)
 }
 
 // One chain: a scattered READ, a fenced READ behind it, an inline WRITE; only the last is signalled.
-static void
-test_chain(void **state)
+TEST(test_chain)
 {
-    (void)state;
     struct pair p;
     pair_open(&p, 14, 7);
     struct ibv_sge pieces[PIECES];
@@ -330,10 +322,8 @@ invalidate(struct end *e, uint32_t rkey)
     return take(e);
 }
 
-static void
-test_window_is_revoked(void **state)
+TEST(test_window_is_revoked)
 {
-    (void)state;
     struct pair p;
     pair_open(&p, 14, 7);
     struct ibv_mw *mw = ibv_alloc_mw(p.rsp.pd, IBV_MW_TYPE_2);
@@ -351,10 +341,8 @@ test_window_is_revoked(void **state)
     pair_close(&p);
 }
 
-static void
-test_window_for_reading(void **state)
+TEST(test_window_for_reading)
 {
-    (void)state;
     struct pair p;
     pair_open(&p, 14, 7);
     struct ibv_mw *mw = ibv_alloc_mw(p.rsp.pd, IBV_MW_TYPE_2);
@@ -368,10 +356,8 @@ test_window_for_reading(void **state)
     pair_close(&p);
 }
 
-static void
-test_registration_is_not_invalidated(void **state)
+TEST(test_registration_is_not_invalidated)
 {
-    (void)state;
     struct pair p;
     pair_open(&p, 14, 7);
     assert_int_not_equal(invalidate(&p.rsp, p.rsp.mr->rkey), IBV_WC_SUCCESS);
@@ -426,24 +412,18 @@ caught_one(enum ibv_wc_status once(enum ibv_wr_opcode op), enum ibv_wr_opcode op
     fail_msg("in %d rounds every transfer had ended before", ROUNDS);
 }
 
-static void
-test_deregistered_under_reads(void **state)
+TEST(test_deregistered_under_reads)
 {
-    (void)state;
     caught_one(deregistered_once, IBV_WR_RDMA_READ);
 }
 
-static void
-test_deregistered_under_writes(void **state)
+TEST(test_deregistered_under_writes)
 {
-    (void)state;
     caught_one(deregistered_once, IBV_WR_RDMA_WRITE);
 }
 
-static void
-test_queue_pair_destroyed_under_writes(void **state)
+TEST(test_queue_pair_destroyed_under_writes)
 {
-    (void)state;
     caught_one(queue_pair_destroyed_once, IBV_WR_RDMA_WRITE);
 }
 
@@ -484,19 +464,15 @@ link_down(const char *command, enum ibv_wc_status *status_out)
     pair_close(&p);
 }
 
-static void
-test_far_link_down_for_a_moment(void **state)
+TEST(test_far_link_down_for_a_moment)
 {
-    (void)state;
     enum ibv_wc_status status;
     link_down("ip link set eth2 down; sleep 0.5; ip link set eth2 up", &status);
 }
 
 // No route: what is under way at this end fails.
-static void
-test_near_link_down(void **state)
+TEST(test_near_link_down)
 {
-    (void)state;
     enum ibv_wc_status status = IBV_WC_SUCCESS;
     for (int round = 0; round < ROUNDS && status == IBV_WC_SUCCESS; round++)
         link_down("ip link set eth1 down", &status);
@@ -504,10 +480,8 @@ test_near_link_down(void **state)
 }
 
 // A deleted device is in no list any more, but whoever has it open goes on with it, and `rdma link del` waits for them.
-static void
-test_device_deleted(void **state)
+TEST(test_device_deleted)
 {
-    (void)state;
     struct pair p;
     bool silent;
     pair_open(&p, 14, 7);
@@ -525,20 +499,7 @@ test_device_deleted(void **state)
 int
 main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_and_write),
-        cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_window_is_revoked),
-        cmocka_unit_test(test_window_for_reading),
-        cmocka_unit_test(test_registration_is_not_invalidated),
-        cmocka_unit_test(test_deregistered_under_reads),
-        cmocka_unit_test(test_deregistered_under_writes),
-        cmocka_unit_test(test_queue_pair_destroyed_under_writes),
-        cmocka_unit_test(test_far_link_down_for_a_moment),
-        cmocka_unit_test(test_near_link_down),
-        cmocka_unit_test(test_device_deleted),
-    };
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests_name("verbs", tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -2,10 +2,8 @@
  * Copies and fused sums against memcpy and kvp_sum: every length around the rules' edges, any alignment, any split.
  */
 #include "transport/copy.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,15 +81,13 @@ check_one(buffers_t *b, size_t n, size_t src_at, size_t dst_at, uint64_t whole, 
     assert_int_equal(dst[n], 0xA5);
 }
 
-static void
-test_sum_of_every_small_length(void **state)
+TEST_WITH(test_sum_of_every_small_length, setup, teardown)
 {
     for (size_t n = 1; n < 2500; n++)
         check_one(*state, n, n % 7, n % 13, n, 0);
 }
 
-static void
-test_sum_around_blocks_and_thresholds(void **state)
+TEST_WITH(test_sum_around_blocks_and_thresholds, setup, teardown)
 {
     static const size_t around[] = {1024, 4096, 8192, 65536, 262144, 1 << 20, 3 << 20};
 
@@ -102,8 +98,7 @@ test_sum_around_blocks_and_thresholds(void **state)
         }
 }
 
-static void
-test_sum_of_any_split(void **state)
+TEST_WITH(test_sum_of_any_split, setup, teardown)
 {
     buffers_t *b = *state;
     static const size_t piece_max[] = {1, 3, 63, 64, 65, 200, 256, 257, 1000, 5000, 70000};
@@ -115,25 +110,12 @@ test_sum_of_any_split(void **state)
         }
 }
 
-static void
-test_sum_of_nothing(void **state)
+TEST(test_sum_of_nothing)
 {
     kvp_copy_sum_t cs;
 
-    (void)state;
     kvp_copy_sum_begin(&cs, 0);
     assert_true(kvp_copy_sum_end(&cs) == kvp_sum("", 0));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_sum_of_every_small_length, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_sum_around_blocks_and_thresholds, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_sum_of_any_split, setup, teardown),
-        cmocka_unit_test(test_sum_of_nothing),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -23,14 +23,12 @@ map(int fd, size_t len)
     return at;
 }
 
-static void
-test_map_lies_where_huge_pages_can(void **state)
+TEST(test_map_lies_where_huge_pages_can)
 {
     static const size_t lens[] = {PAGE, KVP_HUGE_BYTES - PAGE, KVP_HUGE_BYTES, KVP_HUGE_BYTES + PAGE, BYTES};
     uint8_t *mem;
     int fd = bench_memfd(BYTES, &mem);
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(lens); i++) {
         uint8_t *at = map(fd, lens[i]);
 
@@ -58,14 +56,12 @@ mappings_n(void)
     return n;
 }
 
-static void
-test_map_leaves_nothing_behind(void **state)
+TEST(test_map_leaves_nothing_behind)
 {
     uint8_t *mem;
     int fd = bench_memfd(BYTES, &mem);
     size_t before;
 
-    (void)state;
     munmap(map(fd, BYTES), BYTES);
     before = mappings_n();
     for (int i = 0; i < 64; i++)
@@ -98,8 +94,7 @@ write_on(void *arg)
 }
 
 /* The first half is written by another mapping meanwhile, the second holds what was there before, and holes. */
-static void
-test_huge_pages_change_no_byte_under_a_writer(void **state)
+TEST(test_huge_pages_change_no_byte_under_a_writer)
 {
     uint8_t *mem;
     int fd = bench_memfd(BYTES, &mem);
@@ -108,7 +103,6 @@ test_huge_pages_change_no_byte_under_a_writer(void **state)
     bool is_hopeless = false;
     pthread_t thread;
 
-    (void)state;
     for (size_t off = BYTES / 2; off < BYTES; off += 3 * (size_t)PAGE)
         bench_fill(mem + off, 100, off);
     assert_int_equal(pthread_create(&thread, NULL, write_on, &w), 0);
@@ -133,8 +127,7 @@ test_huge_pages_change_no_byte_under_a_writer(void **state)
 
 /* Fails if what is to be mapped ahead is not there throughout, of a length that is no multiple of what the kernel is asked for
  * at once, or if that a mapping is only read, or gone, is not told. */
-static void
-test_touch_ahead_makes_all_of_it(void **state)
+TEST(test_touch_ahead_makes_all_of_it)
 {
     enum { FIRST = 3, PAGES = 5 * KVP_HUGE_BYTES / PAGE + 7, ALL = BYTES / PAGE };
     unsigned char is_there[ALL];
@@ -143,7 +136,6 @@ test_touch_ahead_makes_all_of_it(void **state)
     uint8_t *at = map(fd, BYTES);
     uint8_t *read_only = kvp_map_shared(fd, BYTES, PROT_READ);
 
-    (void)state;
     assert_true(kvp_touch_ahead(at + FIRST * PAGE, PAGES * (size_t)PAGE, true));
     assert_int_equal(mincore(at, BYTES, is_there), 0);
     for (int i = FIRST; i < FIRST + PAGES; i++)
@@ -157,15 +149,4 @@ test_touch_ahead_makes_all_of_it(void **state)
     close(fd);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map_lies_where_huge_pages_can),
-        cmocka_unit_test(test_map_leaves_nothing_behind),
-        cmocka_unit_test(test_huge_pages_change_no_byte_under_a_writer),
-        cmocka_unit_test(test_touch_ahead_makes_all_of_it),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

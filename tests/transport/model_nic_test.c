@@ -4,10 +4,8 @@
  * fail, with all of them on none may.
  */
 #include "tests/transport/model_nic.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -206,34 +204,28 @@ overtakings(const model_nic_conf_t *conf, uint32_t first, uint32_t second)
     return seen;
 }
 
-static void
-test_reads_overtake_one_another_unless_fenced(void **state)
+TEST(test_reads_overtake_one_another_unless_fenced)
 {
     const model_nic_conf_t one_read = {.max_reads = 1};
 
-    (void)state;
     assert_true(overtakings(NULL, KVP_RDMA_WR_READ, KVP_RDMA_WR_READ) > 0);
     assert_int_equal(overtakings(NULL, KVP_RDMA_WR_READ, KVP_RDMA_WR_READ | KVP_RDMA_WR_FENCE), 0);
     assert_int_equal(overtakings(&one_read, KVP_RDMA_WR_READ, KVP_RDMA_WR_READ), 0);
 }
 
-static void
-test_writes_overtake_one_another_only_if_relaxed(void **state)
+TEST(test_writes_overtake_one_another_only_if_relaxed)
 {
     const model_nic_conf_t relaxed = {.is_relaxed = true};
 
-    (void)state;
     assert_int_equal(overtakings(NULL, 0, 0), 0);
     assert_true(overtakings(&relaxed, 0, 0) > 0);
 }
 
 /* A READ may bring bytes of a WRITE that was posted behind it. */
-static void
-test_write_overtakes_a_read_unless_fenced(void **state)
+TEST(test_write_overtakes_a_read_unless_fenced)
 {
     uint32_t seen[2] = {0};
 
-    (void)state;
     for (uint32_t seed = 0; seed < 2 * SEEDS; seed++) {
         bool is_fenced = seed % 2 == 1;
         rig_t r;
@@ -257,13 +249,11 @@ test_write_overtakes_a_read_unless_fenced(void **state)
     assert_int_equal(seen[1], 0);
 }
 
-static void
-test_pieces_of_a_write_land_in_any_order(void **state)
+TEST(test_pieces_of_a_write_land_in_any_order)
 {
     uint32_t later_first = 0;
     uint32_t earlier_first = 0;
 
-    (void)state;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         bool is_back = false;
         bool is_forth = false;
@@ -291,12 +281,10 @@ test_pieces_of_a_write_land_in_any_order(void **state)
     assert_true(earlier_first > 0);
 }
 
-static void
-test_write_completes_before_it_lands_but_not_behind_a_read(void **state)
+TEST(test_write_completes_before_it_lands_but_not_behind_a_read)
 {
     uint32_t late[2] = {0};
 
-    (void)state;
     for (uint32_t seed = 0; seed < 2 * SEEDS; seed++) {
         bool is_pushed = seed % 2 == 1;
         rig_t r;
@@ -312,12 +300,10 @@ test_write_completes_before_it_lands_but_not_behind_a_read(void **state)
     assert_int_equal(late[1], 0);
 }
 
-static void
-test_source_of_a_write_is_taken_late_unless_inline(void **state)
+TEST(test_source_of_a_write_is_taken_late_unless_inline)
 {
     uint32_t seen[2] = {0};
 
-    (void)state;
     for (uint32_t seed = 0; seed < 2 * SEEDS; seed++) {
         bool is_inline = seed % 2 == 1;
         rig_t r;
@@ -347,14 +333,12 @@ end_requester(rig_t *r, way_t way)
 }
 
 /* What was sent lands after the requester's end, whole or not, and never after the responder's. */
-static void
-test_dead_requesters_writes_land_until_the_responder_closes(void **state)
+TEST(test_dead_requesters_writes_land_until_the_responder_closes)
 {
     uint32_t after_death = 0;
     uint32_t in_part = 0;
     uint32_t cut = 0;
 
-    (void)state;
     for (uint32_t seed = 0; seed < WAYS * SEEDS; seed++) {
         uint8_t then[BYTES];
         rig_t r;
@@ -391,12 +375,10 @@ test_dead_requesters_writes_land_until_the_responder_closes(void **state)
 }
 
 /* An acknowledgement is the truth also where the responder ends just then. */
-static void
-test_acknowledged_writes_are_in_memory_after_close_and_dereg(void **state)
+TEST(test_acknowledged_writes_are_in_memory_after_close_and_dereg)
 {
     uint32_t late = 0;
 
-    (void)state;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         rig_t r;
 
@@ -419,13 +401,11 @@ test_acknowledged_writes_are_in_memory_after_close_and_dereg(void **state)
 
 /* Keys */
 
-static void
-test_dereg_stops_what_is_under_way(void **state)
+TEST(test_dereg_stops_what_is_under_way)
 {
     uint32_t in_time = 0;
     uint32_t refused = 0;
 
-    (void)state;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         kvp_rdma_wc_t wc;
         rig_t r;
@@ -455,8 +435,7 @@ test_dereg_stops_what_is_under_way(void **state)
     assert_true(refused > 0);
 }
 
-static void
-test_rights_and_ranges_are_checked(void **state)
+TEST(test_rights_and_ranges_are_checked)
 {
     static const struct {
         uint32_t flags;
@@ -476,7 +455,6 @@ test_rights_and_ranges_are_checked(void **state)
         {KVP_RDMA_WR_INLINE, KVP_RDMA_WRITABLE, true, 0, KVP_RDMA_WC_OK},
     };
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
         kvp_rdma_reg_t *reg;
         rig_t r;
@@ -498,12 +476,10 @@ test_rights_and_ranges_are_checked(void **state)
 
 /* Paths */
 
-static void
-test_path_down_ends_requests_unless_it_is_up_in_time(void **state)
+TEST(test_path_down_ends_requests_unless_it_is_up_in_time)
 {
     const model_nic_conf_t conf = {.devs_n = 2, .retry_steps = 1000};
 
-    (void)state;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         bool is_healed = seed % 2 == 1;
         rig_t r;
@@ -531,13 +507,11 @@ is_readable(int fd)
     return poll(&pfd, 1, 0) == 1;
 }
 
-static void
-test_arm_tells_of_the_next_completion_only(void **state)
+TEST(test_arm_tells_of_the_next_completion_only)
 {
     kvp_rdma_wc_t wc;
     rig_t r;
 
-    (void)state;
     rig_up(&r, 1, NULL);
     post(&r, KVP_RDMA_WR_SIGNALED, 0, LINE);
     model_nic_settle();
@@ -577,10 +551,8 @@ count_events(kvp_rdma_cm_t *cm, kvp_rdma_event_kind_t kind)
 }
 
 /* Nobody listens, the listener closes before it answers, or drops the request: a refusal without a word. */
-static void
-test_refusal_without_a_listener_is_empty(void **state)
+TEST(test_refusal_without_a_listener_is_empty)
 {
-    (void)state;
     for (uint32_t seed = 0; seed < 30; seed++) {
         kvp_rdma_event_t e;
         kvp_rdma_id_t *id;
@@ -598,12 +570,10 @@ test_refusal_without_a_listener_is_empty(void **state)
 }
 
 /* The listener's side learns that the asker went away in one of two ways, and never that it is connected. */
-static void
-test_consent_to_an_asker_that_left(void **state)
+TEST(test_consent_to_an_asker_that_left)
 {
     uint32_t seen[KVP_RDMA_GONE + 1] = {0};
 
-    (void)state;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         kvp_rdma_event_t e;
         kvp_rdma_id_t *id;
@@ -634,12 +604,10 @@ test_consent_to_an_asker_that_left(void **state)
 }
 
 /* A process that dies or closes is told of, sometimes twice; a machine that dies is not. */
-static void
-test_end_of_a_peer_is_told_unless_silent(void **state)
+TEST(test_end_of_a_peer_is_told_unless_silent)
 {
     uint32_t twice = 0;
 
-    (void)state;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         kvp_rdma_event_t e;
         uint32_t told;
@@ -658,12 +626,10 @@ test_end_of_a_peer_is_told_unless_silent(void **state)
 }
 
 /* Of two connections that end, either is told of first; nothing of an id comes after its id_close. */
-static void
-test_events_of_several_ids_come_in_any_order(void **state)
+TEST(test_events_of_several_ids_come_in_any_order)
 {
     uint32_t first[2] = {0};
 
-    (void)state;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         kvp_rdma_event_t e;
         kvp_rdma_id_t *peer;
@@ -688,27 +654,4 @@ test_events_of_several_ids_come_in_any_order(void **state)
     assert_true(first[1] > 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads_overtake_one_another_unless_fenced),
-        cmocka_unit_test(test_writes_overtake_one_another_only_if_relaxed),
-        cmocka_unit_test(test_write_overtakes_a_read_unless_fenced),
-        cmocka_unit_test(test_pieces_of_a_write_land_in_any_order),
-        cmocka_unit_test(test_write_completes_before_it_lands_but_not_behind_a_read),
-        cmocka_unit_test(test_source_of_a_write_is_taken_late_unless_inline),
-        cmocka_unit_test(test_dead_requesters_writes_land_until_the_responder_closes),
-        cmocka_unit_test(test_acknowledged_writes_are_in_memory_after_close_and_dereg),
-        cmocka_unit_test(test_dereg_stops_what_is_under_way),
-        cmocka_unit_test(test_rights_and_ranges_are_checked),
-        cmocka_unit_test(test_path_down_ends_requests_unless_it_is_up_in_time),
-        cmocka_unit_test(test_arm_tells_of_the_next_completion_only),
-        cmocka_unit_test(test_refusal_without_a_listener_is_empty),
-        cmocka_unit_test(test_consent_to_an_asker_that_left),
-        cmocka_unit_test(test_end_of_a_peer_is_told_unless_silent),
-        cmocka_unit_test(test_events_of_several_ids_come_in_any_order),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -14,10 +14,8 @@
 #include "common/parse.h"
 #include "tests/transport/model_nic.h"
 #include "tests/unit/p2p/p2pend.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -65,15 +63,13 @@ teardown(void **state)
 /* ---- tests */
 
 /* More pieces than a window has, from memory that is registered and from memory that is not. */
-static void
-test_many_pieces(void **state)
+TEST_WITH(test_many_pieces, setup, teardown)
 {
     enum { N = 2500, LEN = 700 };
     kvpool_p2p_op_t *ops = calloc(N, sizeof *ops);
     uint8_t *plain = malloc((size_t)N * LEN);
     end_t a, b;
 
-    (void)state;
     assert_true(ops != NULL && plain != NULL);
     open_ends(&a, &b, END_BYTES, "rdma");
     fill(a.mem, END_BYTES, 1);
@@ -92,13 +88,11 @@ test_many_pieces(void **state)
     free(ops);
 }
 
-static void
-test_what_is_not_registered(void **state)
+TEST_WITH(test_what_is_not_registered, setup, teardown)
 {
     kvpool_p2p_op_t op;
     end_t a, b;
 
-    (void)state;
     open_end(&a, "rdma", 0, 0);
     open_end(&b, "rdma", KVPOOL_P2P_TOKENS, 0);
     op = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)b.mem, .len = 100};
@@ -144,15 +138,13 @@ write_on(void *arg)
 }
 
 /* Fails if a byte lands behind unregister: what the owner stores then is what stays. */
-static void
-test_unregister_under_a_writer(void **state)
+TEST_WITH(test_unregister_under_a_writer, setup, teardown)
 {
     writer_t w = {.is_stopping = false};
     uint32_t rounds = 0;
     pthread_t thread;
     end_t a, b;
 
-    (void)state;
     open_ends(&a, &b, END_BYTES, "rdma");
     memset(a.mem, 1, END_BYTES);
     w.from = &a;
@@ -174,12 +166,10 @@ test_unregister_under_a_writer(void **state)
     close_ends(&a, &b);
 }
 
-static void
-test_without_rdma_at_the_other_end(void **state)
+TEST_WITH(test_without_rdma_at_the_other_end, setup, teardown)
 {
     end_t by_name, unasked, plain;
 
-    (void)state;
     open_end(&by_name, "cma,rdma", 0, 0);
     open_end(&unasked, "rdma,tcp", 0, 0);
     open_end(&plain, "tcp", 0, 0);
@@ -195,14 +185,12 @@ test_without_rdma_at_the_other_end(void **state)
 }
 
 /* The way between the adapters is down, where that of the sockets is not. */
-static void
-test_path_down(void **state)
+TEST_WITH(test_path_down, setup, teardown)
 {
     end_t by_name, unasked, to;
     kvpool_p2p_op_t op;
     uint64_t began_ns;
 
-    (void)state;
     open_end(&by_name, "rdma", 0, 0);
     open_end(&unasked, "cma,rdma,tcp", 0, 0);
     open_end(&to, "rdma,tcp", 0, 0);
@@ -228,14 +216,12 @@ test_path_down(void **state)
     close_end(&to);
 }
 
-static void
-test_device_goes_and_comes_back(void **state)
+TEST_WITH(test_device_goes_and_comes_back, setup, teardown)
 {
     end_t a, b;
     kvpool_p2p_op_t op;
     int err = KVPOOL_INTERNAL;
 
-    (void)state;
     open_ends(&a, &b, END_BYTES, "rdma");
     memset(a.mem, 4, END_BYTES);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 1000), KVPOOL_OK);
@@ -255,14 +241,12 @@ test_device_goes_and_comes_back(void **state)
 }
 
 /* Memory that the adapters do not take: an error where they were asked for, else it goes by tcp. */
-static void
-test_memory_that_is_refused(void **state)
+TEST_WITH(test_memory_that_is_refused, setup, teardown)
 {
     uint8_t *mem = calloc(1, 8 * END_BYTES);
     end_t by_name, unasked, from;
     kvpool_p2p_op_t op;
 
-    (void)state;
     assert_non_null(mem);
     reset_nic(7, 20 * END_BYTES); /* ends take two or three times their bytes */
     open_end(&by_name, "rdma", 0, 0);
@@ -285,14 +269,12 @@ test_memory_that_is_refused(void **state)
     free(mem);
 }
 
-static void
-test_restart_on_the_same_port(void **state)
+TEST_WITH(test_restart_on_the_same_port, setup, teardown)
 {
     uint8_t *mem;
     end_t a, b;
     uint16_t port;
 
-    (void)state;
     open_ends(&a, &b, END_BYTES, "rdma");
     memset(a.mem, 5, END_BYTES);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 1000), KVPOOL_OK);
@@ -332,8 +314,7 @@ connect_as_99(kvp_tp_t *tp, uint16_t port)
 }
 
 /* Who comes by rdma has told so on a control connection, and its connections end with that. */
-static void
-test_stranger_is_not_let_in(void **state)
+TEST_WITH(test_stranger_is_not_let_in, setup, teardown)
 {
     kvp_peer_hello_t hello = {.version = KVP_PROTO_VERSION, .version_min = KVP_PROTO_VERSION_MIN, .incarnation = 7};
     kvp_tp_conf_t conf = {.incarnation = 99, .pool_id = "kvpool peers 1"};
@@ -344,7 +325,6 @@ test_stranger_is_not_let_in(void **state)
     kvp_tp_t *tp;
     end_t b;
 
-    (void)state;
     open_end(&b, "rdma", 0, 0);
     assert_int_equal(kvp_parse_hostport(b.at, &at), KVP_OK);
     kvp_framed_init(&ctl);
@@ -367,13 +347,11 @@ test_stranger_is_not_let_in(void **state)
 }
 
 /* Memory of an endpoint's own, which it takes from under peers by other pages: adapters follow. */
-static void
-test_own_memory(void **state)
+TEST_WITH(test_own_memory, setup, teardown)
 {
     end_t a, b;
     void *own;
 
-    (void)state;
     open_ends(&a, &b, END_BYTES, "cma,rdma");
     assert_int_equal(kvpool_p2p_alloc(b.p2p, END_BYTES, &own, NULL), KVPOOL_OK);
     kvpool_p2p_op_t op = {.local = a.mem, .remote = (uintptr_t)own, .len = 5000};
@@ -396,14 +374,12 @@ test_own_memory(void **state)
 }
 
 /* Soft RoCE ends READs well that brought nothing. What is OK is so. */
-static void
-test_soft_adapters_are_not_believed(void **state)
+TEST_WITH(test_soft_adapters_are_not_believed, setup, teardown)
 {
     model_nic_conf_t conf = {.is_loopback = true, .is_soft = true, .forgets_per_mille = 30};
     uint32_t good = 0;
     end_t a, b;
 
-    (void)state;
     assert_in_range(model_nic_reset(7, &conf), 0, 1);
     open_ends(&a, &b, END_BYTES, "rdma");
     for (uint32_t i = 0; i < 300; i++) {
@@ -419,22 +395,4 @@ test_soft_adapters_are_not_believed(void **state)
     close_ends(&a, &b);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_many_pieces, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_not_registered, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unregister_under_a_writer, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_without_rdma_at_the_other_end, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_path_down, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_device_goes_and_comes_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_memory_that_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_restart_on_the_same_port, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stranger_is_not_let_in, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_own_memory, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_soft_adapters_are_not_believed, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

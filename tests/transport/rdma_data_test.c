@@ -49,6 +49,29 @@ setup(void **state)
 }
 
 static int
+setup_small_messages(void **state)
+{
+    nic_conf.max_msg_bytes = 65536;
+    return setup(state);
+}
+
+/* The bench's own memory, twice, and an area a connection. */
+static int
+setup_short_lock(void **state)
+{
+    nic_conf.memlock_bytes = 2 * BENCH_BYTES + MIB + MIB / 8;
+    return setup(state);
+}
+
+/* Little goes over one rail of several. */
+static int
+setup_two_devices(void **state)
+{
+    nic_conf.devs_n = 2;
+    return setup(state);
+}
+
+static int
 teardown(void **state)
 {
     int rc = bench_teardown(state);
@@ -123,8 +146,7 @@ batch_run(batch_t *g, const bench_t *b)
                             .copied_bytes = now.copied_bytes - before.copied_bytes};
 }
 
-static void
-test_known_batch_takes_one_doorbell_and_one_completion(void **state)
+TEST_WITH(test_known_batch_takes_one_doorbell_and_one_completion, setup, teardown)
 {
     bench_t *b = *state;
     model_nic_counts_t before, after;
@@ -164,8 +186,7 @@ want_costs(const bench_t *b, const kvp_ep_costs_t *before, uint64_t requests)
 }
 
 /* Small objects that their sums vouch for: one work request an object. */
-static void
-test_small_batch_takes_one_request_an_object(void **state)
+TEST_WITH(test_small_batch_takes_one_request_an_object, setup, teardown)
 {
     enum { N = 64, BYTES = 4096 };
     bench_t *b = *state;
@@ -190,8 +211,7 @@ test_small_batch_takes_one_request_an_object(void **state)
     free(local);
 }
 
-static void
-test_batch_that_wrote_ends_in_one_push(void **state)
+TEST_WITH(test_batch_that_wrote_ends_in_one_push, setup, teardown)
 {
     bench_t *b = *state;
     kvp_ep_costs_t before = b->ep->costs;
@@ -216,8 +236,7 @@ test_batch_that_wrote_ends_in_one_push(void **state)
 }
 
 /* A batch_put of small objects, in the order in which the client submits it: words, payloads, keys, descriptors, words. */
-static void
-test_small_puts_take_one_doorbell_and_one_completion(void **state)
+TEST_WITH(test_small_puts_take_one_doorbell_and_one_completion, setup, teardown)
 {
     enum { N = 64, BYTES = 4096, KINDS = 5 };
     static const struct {
@@ -274,9 +293,13 @@ test_small_puts_take_one_doorbell_and_one_completion(void **state)
     free(local);
 }
 
+TEST_WITH(test_small_puts_over_two_devices, setup_two_devices, teardown)
+{
+    test_small_puts_take_one_doorbell_and_one_completion(state);
+}
+
 /* Where batches take less than waking up does, waiting for them is polling; where they take longer, it is sleep. */
-static void
-test_one_polls_for_what_comes_soon(void **state)
+TEST_WITH(test_one_polls_for_what_comes_soon, setup, teardown)
 {
     enum { BATCHES = 20 };
     static const uint64_t steps_ns[] = {0, KVP_NS_PER_MS, 0};
@@ -297,8 +320,7 @@ test_one_polls_for_what_comes_soon(void **state)
 }
 
 /* 61 layers are one object: as many work requests as their pieces need, and no copy. */
-static void
-test_pieces_share_work_requests(void **state)
+TEST_WITH(test_pieces_share_work_requests, setup, teardown)
 {
     bench_t *b = *state;
     kvp_ep_costs_t before = b->ep->costs;
@@ -322,8 +344,7 @@ test_pieces_share_work_requests(void **state)
     free(local);
 }
 
-static void
-test_long_transfer_is_cut_where_messages_end(void **state)
+TEST_WITH(test_long_transfer_is_cut_where_messages_end, setup_small_messages, teardown)
 {
     bench_t *b = *state;
     kvp_ep_costs_t before = b->ep->costs;
@@ -340,8 +361,7 @@ test_long_transfer_is_cut_where_messages_end(void **state)
 }
 
 /* Far more than the queue takes: no request is refused, and completions are asked for now and then only. */
-static void
-test_batch_longer_than_the_queue(void **state)
+TEST_WITH(test_batch_longer_than_the_queue, setup, teardown)
 {
     enum { N = 1000 };
     bench_t *b = *state;
@@ -375,8 +395,7 @@ test_batch_longer_than_the_queue(void **state)
 
 /* What cannot be pinned is moved all the same, by copies that are counted. A line of the grid lies in it, so that it is two pieces,
  * of which the second one fails with the first. */
-static void
-test_memory_beyond_the_lock_limit_is_copied(void **state)
+TEST_WITH(test_memory_beyond_the_lock_limit_is_copied, setup_short_lock, teardown)
 {
     bench_t *b = *state;
     uint8_t *room = aligned_alloc(GRID, 2 * GRID), *local = room + GRID - 2 * MIB;
@@ -440,8 +459,7 @@ found(kvp_mrcache_t *cache, uint8_t *at, size_t len, uint32_t *regs_n_out)
     return sum;
 }
 
-static void
-test_loans_of_the_same_memory_share(void **state)
+TEST(test_loans_of_the_same_memory_share)
 {
     kvp_mrcache_t *cache = cache_of(NULL);
     uint8_t *mem = aligned_alloc(4096, 4 * MIB);
@@ -449,7 +467,6 @@ test_loans_of_the_same_memory_share(void **state)
     size_t ready, waiting, failed;
     uint32_t regs_n;
 
-    (void)state;
     assert_non_null(mem);
     a = lend(mem, 4 * MIB);
     b = lend(mem, 4 * MIB);
@@ -464,8 +481,7 @@ test_loans_of_the_same_memory_share(void **state)
 }
 
 /* Loans that overlap end in any order, and what is left of them is found to the byte. */
-static void
-test_overlapping_loans_are_found_to_the_byte(void **state)
+TEST(test_overlapping_loans_are_found_to_the_byte)
 {
     enum { LOANS = 24, ROUNDS = 60 };
     static const size_t unit = 512;
@@ -477,7 +493,6 @@ test_overlapping_loans_are_found_to_the_byte(void **state)
     } held[LOANS] = {0};
     uint64_t dice = 5;
 
-    (void)state;
     assert_non_null(mem);
     for (uint32_t round = 0; round < ROUNDS * LOANS; round++) {
         uint32_t k = round % LOANS;
@@ -503,8 +518,7 @@ test_overlapping_loans_are_found_to_the_byte(void **state)
 }
 
 /* The call does not wait for much memory; nor does who gives it back at once. */
-static void
-test_much_memory_is_registered_in_the_background(void **state)
+TEST(test_much_memory_is_registered_in_the_background)
 {
     kvp_mrcache_t *cache = cache_of(&(model_nic_conf_t){.devs_n = 2});
     uint8_t *mem = bench_new(BIG_BYTES);
@@ -512,7 +526,6 @@ test_much_memory_is_registered_in_the_background(void **state)
     kvp_loan_t *loan;
     uint32_t regs_n;
 
-    (void)state;
     kvp_mrcache_unlend(lend(mem, BIG_BYTES));
     loan = lend(mem, BIG_BYTES);
     do
@@ -526,16 +539,8 @@ test_much_memory_is_registered_in_the_background(void **state)
     free(mem);
 }
 
-static int
-setup_small_messages(void **state)
-{
-    nic_conf.max_msg_bytes = 65536;
-    return setup(state);
-}
-
 /* Known before anything is registered, and of the device that takes the least. */
-static void
-test_memory_above_what_a_device_takes_is_refused(void **state)
+TEST(test_memory_above_what_a_device_takes_is_refused)
 {
     const model_nic_conf_t conf = {.devs_n = 2, .max_reg_bytes = 8192};
     const kvp_tp_conf_t tp_conf = {.own = &kvp_verbs_model};
@@ -543,7 +548,6 @@ test_memory_above_what_a_device_takes_is_refused(void **state)
     kvp_tp_t *tp;
     kvp_mr_t *mr;
 
-    (void)state;
     assert_non_null(mem.addr);
     assert_int_equal(model_nic_reset(7, &conf), 0);
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &tp_conf, &tp), KVP_OK);
@@ -557,42 +561,4 @@ test_memory_above_what_a_device_takes_is_refused(void **state)
     free(mem.addr);
 }
 
-/* The bench's own memory, twice, and an area a connection. */
-static int
-setup_short_lock(void **state)
-{
-    nic_conf.memlock_bytes = 2 * BENCH_BYTES + MIB + MIB / 8;
-    return setup(state);
-}
-
-/* Little goes over one rail of several. */
-static int
-setup_two_devices(void **state)
-{
-    nic_conf.devs_n = 2;
-    return setup(state);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_known_batch_takes_one_doorbell_and_one_completion, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_small_batch_takes_one_request_an_object, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_batch_that_wrote_ends_in_one_push, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_small_puts_take_one_doorbell_and_one_completion, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_small_puts_take_one_doorbell_and_one_completion, setup_two_devices,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_one_polls_for_what_comes_soon, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_pieces_share_work_requests, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_long_transfer_is_cut_where_messages_end, setup_small_messages, teardown),
-        cmocka_unit_test_setup_teardown(test_batch_longer_than_the_queue, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_memory_beyond_the_lock_limit_is_copied, setup_short_lock, teardown),
-        cmocka_unit_test(test_loans_of_the_same_memory_share),
-        cmocka_unit_test(test_overlapping_loans_are_found_to_the_byte),
-        cmocka_unit_test(test_much_memory_is_registered_in_the_background),
-        cmocka_unit_test(test_memory_above_what_a_device_takes_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -6,10 +6,8 @@
 #include "transport/rdma/table.h"
 #include "transport/transport.h"
 #include "tests/transport/model_nic.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -178,10 +176,8 @@ ask_meanwhile(void)
     assert_int_equal(export(OTHER), KVP_OK);
 }
 
-static void
-test_keys_are_made_once_and_then_told(void **state)
+TEST(test_keys_are_made_once_and_then_told)
 {
-    (void)state;
     begin(1, ask_meanwhile);
     assert_int_equal(export(WRITER), KVP_EAGAIN);
     assert_int_equal(model_nic_regs(), DEVS); /* to ask makes none */
@@ -194,10 +190,8 @@ test_keys_are_made_once_and_then_told(void **state)
 }
 
 /* By its number or by a later term's, before the first of its registrations or between two: nobody gets them, and none stays. */
-static void
-test_keys_that_are_made_as_the_fence_comes_are_nobodys(void **state)
+TEST(test_keys_that_are_made_as_the_fence_comes_are_nobodys)
 {
-    (void)state;
     for (uint32_t at = 1; at <= DEVS; at++) {
         for (uint32_t by_term = 0; by_term < 2; by_term++) {
             begin(at, by_term ? fence_all_older : fence_writer);
@@ -212,10 +206,8 @@ test_keys_that_are_made_as_the_fence_comes_are_nobodys(void **state)
 }
 
 /* Before, and after: the same. */
-static void
-test_keys_go_with_the_fence(void **state)
+TEST(test_keys_go_with_the_fence)
 {
-    (void)state;
     begin(0, NULL);
     assert_int_equal(grant(WRITER), KVP_OK);
     assert_int_equal(model_nic_regs(), 2 * DEVS);
@@ -239,10 +231,8 @@ writer_leaves(void)
 }
 
 /* Whoever comes and goes leaves no key behind, and gets new ones when he comes again. */
-static void
-test_keys_go_with_the_last_attachment(void **state)
+TEST(test_keys_go_with_the_last_attachment)
 {
-    (void)state;
     begin(0, NULL);
     assert_int_equal(grant(OTHER), KVP_OK);
     for (uint32_t i = 0; i < 100; i++) {
@@ -256,10 +246,8 @@ test_keys_go_with_the_last_attachment(void **state)
     end();
 }
 
-static void
-test_keys_that_are_made_as_their_client_leaves_are_nobodys(void **state)
+TEST(test_keys_that_are_made_as_their_client_leaves_are_nobodys)
 {
-    (void)state;
     for (uint32_t at = 1; at <= DEVS; at++) {
         begin(at, writer_leaves);
         assert_int_equal(grant(WRITER), KVP_FENCED);
@@ -280,13 +268,11 @@ destroy_in_thread(void *arg)
 }
 
 /* A node's heartbeats are of the thread that fences: it does not wait, nor does anybody else but the memory's owner. */
-static void
-test_nobody_waits_while_keys_are_deregistered(void **state)
+TEST(test_nobody_waits_while_keys_are_deregistered)
 {
     _Atomic bool is_gone = false;
     pthread_t thread;
 
-    (void)state;
     begin(0, NULL);
     assert_int_equal(grant(WRITER), KVP_OK);
     assert_int_equal(grant(OTHER), KVP_OK);
@@ -309,10 +295,8 @@ test_nobody_waits_while_keys_are_deregistered(void **state)
 }
 
 /* A retired extent costs its writer the connections alone: these are the proof, keys are not (ADR 0013). */
-static void
-test_keys_outlive_a_cut_while_they_are_made(void **state)
+TEST(test_keys_outlive_a_cut_while_they_are_made)
 {
-    (void)state;
     begin(DEVS, cut_writer);
     assert_int_equal(grant(WRITER), KVP_OK);
     assert_int_equal(export(WRITER), KVP_OK);
@@ -320,10 +304,8 @@ test_keys_outlive_a_cut_while_they_are_made(void **state)
 }
 
 /* One device of two takes no more memory. */
-static void
-test_keys_that_cannot_be_made_leave_nothing(void **state)
+TEST(test_keys_that_cannot_be_made_leave_nothing)
 {
-    (void)state;
     begin_on(&(model_nic_conf_t){.devs_n = DEVS, .memlock_bytes = BYTES});
     assert_int_equal(grant(WRITER), KVP_NOMEM);
     assert_int_equal(export(WRITER), KVP_EAGAIN);
@@ -349,13 +331,11 @@ grant_in_thread(void *arg)
 }
 
 /* Memory goes while a key to it is made: not before it is. */
-static void
-test_memory_stays_until_its_keys_are_made(void **state)
+TEST(test_memory_stays_until_its_keys_are_made)
 {
     pthread_t thread;
     kvp_err_t err = KVP_EAGAIN;
 
-    (void)state;
     for (uint32_t is_fenced = 0; is_fenced < 2; is_fenced++) {
         begin(1, wait_a_while);
         assert_int_equal(pthread_create(&thread, NULL, grant_in_thread, &err), 0);
@@ -391,12 +371,10 @@ grant_all(void *arg)
     return NULL;
 }
 
-static void
-test_keys_and_fences_at_once(void **state)
+TEST(test_keys_and_fences_at_once)
 {
     pthread_t threads[3];
 
-    (void)state;
     begin(0, NULL);
     fenced_to = 1;
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(threads); i++)
@@ -412,21 +390,4 @@ test_keys_and_fences_at_once(void **state)
     end();
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys_are_made_once_and_then_told),
-        cmocka_unit_test(test_keys_that_are_made_as_the_fence_comes_are_nobodys),
-        cmocka_unit_test(test_keys_go_with_the_fence),
-        cmocka_unit_test(test_keys_go_with_the_last_attachment),
-        cmocka_unit_test(test_keys_that_are_made_as_their_client_leaves_are_nobodys),
-        cmocka_unit_test(test_nobody_waits_while_keys_are_deregistered),
-        cmocka_unit_test(test_keys_outlive_a_cut_while_they_are_made),
-        cmocka_unit_test(test_keys_that_cannot_be_made_leave_nothing),
-        cmocka_unit_test(test_memory_stays_until_its_keys_are_made),
-        cmocka_unit_test(test_keys_and_fences_at_once),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -10,10 +10,8 @@
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"
 #include "tests/transport/step_clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,10 +273,8 @@ rails_of_batch(kvp_xfer_kind_t kind, size_t n, size_t len, uint64_t *requests_ou
     return after.posts - before.posts;
 }
 
-static void
-test_doorbell_and_completion_for_each_rail_used(void **state)
+TEST_WITH(test_doorbell_and_completion_for_each_rail_used, NULL, teardown)
 {
-    (void)state;
     connect_rails(1);
     want_counts(SMALL, 1); /* little goes over one */
     want_counts(WIDE, 2);
@@ -287,13 +283,11 @@ test_doorbell_and_completion_for_each_rail_used(void **state)
 
 /* However many transfers. What is much may find one rail so slow, by the clock of this machine, that it goes over the other
  * alone; what is little always goes over one. What writes has one READ more on each. */
-static void
-test_doorbell_and_completion_for_each_rail_of_a_batch(void **state)
+TEST_WITH(test_doorbell_and_completion_for_each_rail_of_a_batch, NULL, teardown)
 {
     uint64_t wide_n = 0, rails, requests;
     kvp_loan_t *loan;
 
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         connect_rails(seed);
         assert_int_equal(client.tp->ops->lend(&kvp_verbs_model, client.local, BYTES, NULL, &loan), KVP_OK);
@@ -316,13 +310,11 @@ test_doorbell_and_completion_for_each_rail_of_a_batch(void **state)
 }
 
 /* As many adapters as a host has: each of ours meets its like, and much goes over more than the six that a refusal had room for. */
-static void
-test_eight_rails_and_sixteen(void **state)
+TEST_WITH(test_eight_rails_and_sixteen, NULL, teardown)
 {
     model_nic_counts_t before, after;
     uint64_t most = 0;
 
-    (void)state;
     for (uint32_t devs_n = 8; devs_n <= 16; devs_n += 8) {
         for (uint64_t seed = 0; seed < SEEDS(10); seed++) {
             const kvp_rdma_ep_t *ep;
@@ -342,12 +334,10 @@ test_eight_rails_and_sixteen(void **state)
     assert_true(most > 6);
 }
 
-static void
-test_little_connects_one_rail(void **state)
+TEST_WITH(test_little_connects_one_rail, NULL, teardown)
 {
     model_nic_counts_t counts;
 
-    (void)state;
     connect_both(1);
     model_nic_path(1, 1, false); /* were it tried, it would count as a failure */
     for (uint32_t i = 0; i < 20; i++)
@@ -368,10 +358,8 @@ read_alone(size_t len)
 }
 
 /* The only rail in use fails under little: another one is connected for it. */
-static void
-test_first_rail_fails_under_little(void **state)
+TEST_WITH(test_first_rail_fails_under_little, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(50); seed++) {
         connect_both(seed);
         begin_read(&client, SMALL);
@@ -384,10 +372,8 @@ test_first_rail_fails_under_little(void **state)
 }
 
 /* No completion and no event follows that would make anybody look again: what it had goes over the other one at once. */
-static void
-test_rail_that_takes_no_request(void **state)
+TEST_WITH(test_rail_that_takes_no_request, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         connect_rails(seed);
         model_nic_refuse_post();
@@ -416,13 +402,11 @@ read_over_both(void)
 
 /* Nobody answers to a connect that was begun for much, while bursts of little go over the other rail, each of them shorter than a
  * step of it may take: it is given up, and tried from the other adapter. */
-static void
-test_connect_falls_silent_under_bursts(void **state)
+TEST_WITH(test_connect_falls_silent_under_bursts, NULL, teardown)
 {
     const kvp_rdma_rail_t *second;
     uint64_t begun_ns;
 
-    (void)state;
     connect_both(1);
     read_alone(WIDE);
     begun_ns = kvp_now_ns();
@@ -439,13 +423,11 @@ test_connect_falls_silent_under_bursts(void **state)
 }
 
 /* Nobody looked at an answer for so long that the peer may have given up what it accepted: it is asked anew. */
-static void
-test_old_answer(void **state)
+TEST_WITH(test_old_answer, NULL, teardown)
 {
     kvp_rdma_rail_t *second;
     uint64_t nonce;
 
-    (void)state;
     connect_both(1);
     second = &kvp_rdma_ep_of(client.ep)->rails[1];
     for (uint32_t i = 0; i < 100 && (second->id == NULL || second->id->dev == NULL); i++)
@@ -462,13 +444,11 @@ test_old_answer(void **state)
 }
 
 /* Who has no time to wait until a silent rail is given up ends the endpoint: the next one trusts that path less, and no other. */
-static void
-test_silent_rail_is_blamed_by_who_cuts_it(void **state)
+TEST_WITH(test_silent_rail_is_blamed_by_who_cuts_it, NULL, teardown)
 {
     kvp_rdma_rail_t *rails;
     kvp_rdma_tp_t *tp;
 
-    (void)state;
     connect_rails(1);
     rails = kvp_rdma_ep_of(client.ep)->rails;
     tp = kvp_rdma_tp_of(client.tp);
@@ -486,10 +466,8 @@ test_silent_rail_is_blamed_by_who_cuts_it(void **state)
 }
 
 /* The only connection between two adapters shows nothing more: a new one does what it was to do. */
-static void
-test_only_rail_falls_silent(void **state)
+TEST_WITH(test_only_rail_falls_silent, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(30); seed++) {
         connect_by(seed, 1);
         begin_read(&client, seed % 2 == 0 ? SMALL : WIDE);
@@ -501,10 +479,8 @@ test_only_rail_falls_silent(void **state)
 }
 
 /* After a failure it is connected again, and carries its slices. */
-static void
-test_failed_rail_carries_again(void **state)
+TEST_WITH(test_failed_rail_carries_again, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         connect_rails(seed);
         begin_read(&client, WIDE);
@@ -515,10 +491,8 @@ test_failed_rail_carries_again(void **state)
     }
 }
 
-static void
-test_all_rails_fail(void **state)
+TEST_WITH(test_all_rails_fail, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(50); seed++) {
         connect_rails(seed);
         begin_read(&client, WIDE);
@@ -533,10 +507,8 @@ test_all_rails_fail(void **state)
 /* ---- connections */
 
 /* A node that was restarted lets the second rail in: keys that the first one's peer gave out are not sent there. */
-static void
-test_peer_restarts_between_two_rails(void **state)
+TEST_WITH(test_peer_restarts_between_two_rails, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(50); seed++) {
         uint16_t port;
 
@@ -561,10 +533,8 @@ connect_again(void)
 }
 
 /* The address by which all know a node is gone: once that was seen, it is reached by its other adapter; and back. */
-static void
-test_known_address_does_not_answer(void **state)
+TEST_WITH(test_known_address_does_not_answer, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         connect_both(seed);
         model_nic_path(0, 0, false);
@@ -603,10 +573,8 @@ let_go(uint32_t dev)
     assert_int_equal(model_nic_uses(dev), 0);
 }
 
-static void
-test_device_removed_under_idle_connections(void **state)
+TEST_WITH(test_device_removed_under_idle_connections, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(40); seed++) {
         uint32_t dev = seed / 2 % 2;
 
@@ -624,10 +592,8 @@ test_device_removed_under_idle_connections(void **state)
 
 /* Back again, with other keys. A connection from before goes on without the device, and is found out to be stale; with the
  * keys from before nothing is reached by a new one, and with new keys both rails carry. */
-static void
-test_device_comes_back(void **state)
+TEST_WITH(test_device_comes_back, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         kvp_rseg_t *old;
 
@@ -657,10 +623,8 @@ test_device_comes_back(void **state)
 
 /* It does not take our memory again: what goes over it is copied, and a device's memory, which nobody copies, is refused, also
  * while the connection has no rail of that device yet. */
-static void
-test_device_comes_back_without_our_memory(void **state)
+TEST_WITH(test_device_comes_back_without_our_memory, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         uint32_t dev = seed / 2 % 2;
         kvp_loan_t *loan;
@@ -685,10 +649,8 @@ test_device_comes_back_without_our_memory(void **state)
     }
 }
 
-static void
-test_both_sides_connect_at_once(void **state)
+TEST_WITH(test_both_sides_connect_at_once, NULL, teardown)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(50); seed++) {
         serve_both(seed, 2);
         begin_connect(&client, &server);
@@ -741,14 +703,12 @@ ask_with_mtu(uint32_t mtu_bytes)
 
 /* Who answers another ask than the one that was made, or one of before it, has let in somebody else. Who ends before it answers is not
  * reached. */
-static void
-test_answer_to_another_ask(void **state)
+TEST_WITH(test_answer_to_another_ask, NULL, teardown)
 {
     static const kvp_rdma_caps_t serves_only = {0};
     static const uint64_t off_by[] = {0, 1, UINT64_MAX, 0};
     const kvp_verbs_ops_t *verbs = &kvp_verbs_model;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(off_by); i++) {
         struct sockaddr_in at = {.sin_family = AF_INET};
         end_t other = {.at = {.host = "10.99.1.1"}};
@@ -789,10 +749,8 @@ test_answer_to_another_ask(void **state)
     }
 }
 
-static void
-test_larger_packets_than_the_port_takes(void **state)
+TEST_WITH(test_larger_packets_than_the_port_takes, NULL, teardown)
 {
-    (void)state;
     serve_both(1, 1);
     assert_int_equal(ask_with_mtu(8192), KVP_LIMIT);
     assert_int_equal(ask_with_mtu(4096), KVP_OK);
@@ -802,14 +760,12 @@ test_larger_packets_than_the_port_takes(void **state)
 
 /* The port takes less than it did when the client asked: so ends differ that are one device here. Where a subnet's manager sees
  * to the path, there is nothing to lower. */
-static void
-test_client_comes_again_with_smaller_packets(void **state)
+TEST_WITH(test_client_comes_again_with_smaller_packets, NULL, teardown)
 {
     kvp_rdma_dev_t *devs[1];
     const char *why;
     size_t n;
 
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
         serve_both(seed, 1);
         assert_int_equal(kvp_verbs_model.devs_open(NULL, devs, 1, &n, &why), KVP_OK);
@@ -832,32 +788,4 @@ test_client_comes_again_with_smaller_packets(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_doorbell_and_completion_for_each_rail_used, teardown),
-        cmocka_unit_test_teardown(test_doorbell_and_completion_for_each_rail_of_a_batch, teardown),
-        cmocka_unit_test_teardown(test_eight_rails_and_sixteen, teardown),
-        cmocka_unit_test_teardown(test_little_connects_one_rail, teardown),
-        cmocka_unit_test_teardown(test_first_rail_fails_under_little, teardown),
-        cmocka_unit_test_teardown(test_rail_that_takes_no_request, teardown),
-        cmocka_unit_test_teardown(test_connect_falls_silent_under_bursts, teardown),
-        cmocka_unit_test_teardown(test_old_answer, teardown),
-        cmocka_unit_test_teardown(test_silent_rail_is_blamed_by_who_cuts_it, teardown),
-        cmocka_unit_test_teardown(test_only_rail_falls_silent, teardown),
-        cmocka_unit_test_teardown(test_failed_rail_carries_again, teardown),
-        cmocka_unit_test_teardown(test_all_rails_fail, teardown),
-        cmocka_unit_test_teardown(test_peer_restarts_between_two_rails, teardown),
-        cmocka_unit_test_teardown(test_known_address_does_not_answer, teardown),
-        cmocka_unit_test_teardown(test_device_removed_under_idle_connections, teardown),
-        cmocka_unit_test_teardown(test_device_comes_back, teardown),
-        cmocka_unit_test_teardown(test_device_comes_back_without_our_memory, teardown),
-        cmocka_unit_test_teardown(test_both_sides_connect_at_once, teardown),
-        cmocka_unit_test_teardown(test_answer_to_another_ask, teardown),
-        cmocka_unit_test_teardown(test_larger_packets_than_the_port_takes, teardown),
-        cmocka_unit_test_teardown(test_client_comes_again_with_smaller_packets, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -11,10 +11,8 @@
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"
 #include "tests/transport/step_clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -760,10 +758,8 @@ run(size_t i, uint64_t seed)
     return is_right;
 }
 
-static void
-test_rules_hold_in_every_seed(void **state)
+TEST(test_rules_hold_in_every_seed)
 {
-    (void)state;
     kvp_rule_off = KVP_RULE_NONE;
     for (size_t i = 0; i < KVP_ARRAY_LEN(rules); i++) {
         for (uint64_t seed = 0; seed < SEEDS_HELD; seed++) {
@@ -774,10 +770,8 @@ test_rules_hold_in_every_seed(void **state)
     }
 }
 
-static void
-test_some_seed_fails_without_each_rule(void **state)
+TEST(test_some_seed_fails_without_each_rule)
 {
-    (void)state;
     if (IS_TSAN) {
         print_message("not under ThreadSanitizer: the same seeds fail in the other builds, in a single thread\n");
         skip();
@@ -794,13 +788,4 @@ test_some_seed_fails_without_each_rule(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules_hold_in_every_seed),
-        cmocka_unit_test(test_some_seed_fails_without_each_rule),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -13,8 +13,7 @@
 #include <unistd.h>
 
 /* Memory whose owner could cut it off under our loads. */
-static void
-test_unsealed_or_short_memory_is_refused(void **state)
+SUITE_TEST(test_unsealed_or_short_memory_is_refused, "shm")
 {
     bench_t *b = *state;
     kvp_token_t token = {.fd = memfd_create("kvpool-test", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
@@ -51,8 +50,7 @@ test_unsealed_or_short_memory_is_refused(void **state)
     close(token.fd);
 }
 
-static void
-test_reader_gets_a_read_only_descriptor(void **state)
+SUITE_TEST(test_reader_gets_a_read_only_descriptor, "shm")
 {
     bench_t *b = *state;
     kvp_token_t reader;
@@ -72,8 +70,7 @@ test_reader_gets_a_read_only_descriptor(void **state)
 }
 
 /* A node has many, and a process few. */
-static void
-test_memory_takes_no_descriptor_but_its_own(void **state)
+SUITE_TEST(test_memory_takes_no_descriptor_but_its_own, "shm")
 {
     bench_t *b = *state;
     kvp_mem_t mem = {.addr = b->mem, .len = BENCH_BYTES, .fd = b->fd};
@@ -90,8 +87,7 @@ test_memory_takes_no_descriptor_but_its_own(void **state)
     assert_int_equal(kvp_limit_files().has, had);
 }
 
-static void
-test_mapping_is_the_memory_itself_and_not_inherited(void **state)
+SUITE_TEST(test_mapping_is_the_memory_itself_and_not_inherited, "shm")
 {
     bench_t *b = *state;
     uint8_t *view = kvp_shm_rseg_addr(b->rd);
@@ -113,12 +109,5 @@ test_mapping_is_the_memory_itself_and_not_inherited(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        SUITE_TEST(test_unsealed_or_short_memory_is_refused, "shm"),
-        SUITE_TEST(test_reader_gets_a_read_only_descriptor, "shm"),
-        SUITE_TEST(test_memory_takes_no_descriptor_but_its_own, "shm"),
-        SUITE_TEST(test_mapping_is_the_memory_itself_and_not_inherited, "shm"),
-    };
-
-    return suite_run("shm") + cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run("shm") + run_cases(NULL, NULL);
 }

@@ -30,8 +30,7 @@ server_store(const bench_t *b, uint64_t off, uint64_t word)
 
 /* Bytes */
 
-static void
-test_roundtrip_of_all_sizes(void **state)
+TEST_WITH(test_roundtrip_of_all_sizes, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     static const size_t sizes[] = {1,    7,     8,     63,    64,     127,           128,     129,     1000,
@@ -58,8 +57,7 @@ test_roundtrip_of_all_sizes(void **state)
     free(local);
 }
 
-static void
-test_unaligned_moves_keep_to_their_bytes(void **state)
+TEST_WITH(test_unaligned_moves_keep_to_their_bytes, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     size_t n = 300001;
@@ -87,8 +85,7 @@ test_unaligned_moves_keep_to_their_bytes(void **state)
 }
 
 /* 61 layers are one object. */
-static void
-test_scatter_list_of_61_uneven_pieces(void **state)
+TEST_WITH(test_scatter_list_of_61_uneven_pieces, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     kvp_iov_t iov[61];
@@ -138,8 +135,7 @@ test_scatter_list_of_61_uneven_pieces(void **state)
     free(flat);
 }
 
-static void
-test_batch_of_a_thousand(void **state)
+TEST_WITH(test_batch_of_a_thousand, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     enum { N = 1000, EACH = 4096 };
@@ -172,8 +168,7 @@ test_batch_of_a_thousand(void **state)
 }
 
 /* Reads and writes in turn, more in both directions than all socket buffers hold: neither side may wait. */
-static void
-test_both_directions_at_once(void **state)
+TEST_WITH(test_both_directions_at_once, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     enum { N = 64, EACH = 1 << 20 };
@@ -204,8 +199,7 @@ test_both_directions_at_once(void **state)
 }
 
 /* A WRITE that is AFTER_PRIOR sends what the READ before it has brought. */
-static void
-test_write_after_read_forwards_its_bytes(void **state)
+TEST_WITH(test_write_after_read_forwards_its_bytes, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     enum { EACH = 3 << 20 };
@@ -226,8 +220,7 @@ test_write_after_read_forwards_its_bytes(void **state)
 
 /* Descriptors */
 
-static void
-test_publish_follows_the_rule(void **state)
+TEST_WITH(test_publish_follows_the_rule, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     uint64_t at = 4096;
@@ -254,8 +247,7 @@ test_publish_follows_the_rule(void **state)
     assert_int_equal(bench_publish(b->ep, b->wr, at + 4, kvp_word_make(g8, KVP_DESC_WRITING)), KVP_INVALID);
 }
 
-static void
-test_guarded_write_lands_only_under_its_guard(void **state)
+TEST_WITH(test_guarded_write_lands_only_under_its_guard, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     size_t n = 3 << 20;
@@ -331,8 +323,7 @@ reuse_main(void *p)
     return NULL;
 }
 
-static void
-test_descriptor_vouches_for_the_payload_before_it(void **state)
+TEST_WITH(test_descriptor_vouches_for_the_payload_before_it, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     reuse_t reuse = {.bench = b, .n = suite_extent_bytes};
@@ -374,8 +365,7 @@ test_descriptor_vouches_for_the_payload_before_it(void **state)
 
 /* Refusals */
 
-static void
-test_ill_formed_transfers_are_refused(void **state)
+TEST_WITH(test_ill_formed_transfers_are_refused, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     uint8_t local[64] = {0};
@@ -418,8 +408,7 @@ test_ill_formed_transfers_are_refused(void **state)
 }
 
 /* A peer that lies about lengths and keys gets nothing by it. */
-static void
-test_tokens_open_no_more_than_was_exported(void **state)
+TEST_WITH(test_tokens_open_no_more_than_was_exported, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     uint8_t local[64] = {0};
@@ -458,8 +447,7 @@ test_tokens_open_no_more_than_was_exported(void **state)
     assert_int_equal(kvp_rseg_create(b->client, &token, BENCH_BYTES, KVP_ACCESS_READ, &rseg), KVP_INVALID);
 }
 
-static void
-test_deregistered_memory_is_no_segment(void **state)
+TEST_WITH(test_deregistered_memory_is_no_segment, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     uint8_t local[100] = {0};
@@ -543,8 +531,7 @@ many_free(many_t *m)
     free(m);
 }
 
-static void
-test_back_pressure_leaves_the_rest_to_the_caller(void **state)
+TEST_WITH(test_back_pressure_leaves_the_rest_to_the_caller, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     enum { N = 20000 };
@@ -568,8 +555,7 @@ test_back_pressure_leaves_the_rest_to_the_caller(void **state)
     many_free(m);
 }
 
-static void
-test_close_under_load_completes_each_once(void **state)
+TEST_WITH(test_close_under_load_completes_each_once, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     enum { N = 500 };
@@ -598,8 +584,7 @@ test_close_under_load_completes_each_once(void **state)
 }
 
 /* Closing before the connection is made still gives the verdict, once. */
-static void
-test_close_while_connecting_fires_done(void **state)
+TEST_WITH(test_close_while_connecting_fires_done, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     bench_verdict_t v = {0};
@@ -611,8 +596,7 @@ test_close_while_connecting_fires_done(void **state)
     assert_true(v.err == KVP_CANCELLED || (v.err == KVP_OK && !b->has_lanes));
 }
 
-static void
-test_deadline_ends_a_transfer_or_a_drain(void **state)
+TEST_WITH(test_deadline_ends_a_transfer_or_a_drain, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     size_t n = 4 << 20;
@@ -675,8 +659,7 @@ server_waits(const _Atomic size_t *count, size_t n)
     return atomic_load(count) == n;
 }
 
-static void
-test_quiesce_fires_idle_and_under_load(void **state)
+TEST_WITH(test_quiesce_fires_idle_and_under_load, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     enum { N = 40 };
@@ -699,8 +682,7 @@ test_quiesce_fires_idle_and_under_load(void **state)
 }
 
 /* A peer that stops reading in the middle of an object holds quiesce for a second, then loses its connection. */
-static void
-test_quiesce_cuts_a_stuck_send(void **state)
+TEST_WITH(test_quiesce_cuts_a_stuck_send, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     size_t n = 19 << 20;
@@ -727,8 +709,7 @@ test_quiesce_cuts_a_stuck_send(void **state)
     many_free(m);
 }
 
-static void
-test_fenced_client_lands_nothing_more(void **state)
+TEST_WITH(test_fenced_client_lands_nothing_more, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     enum { N = 400 };
@@ -817,8 +798,7 @@ worker_main(void *p)
     return NULL;
 }
 
-static void
-test_eight_threads_each_with_its_endpoint(void **state)
+TEST_WITH(test_eight_threads_each_with_its_endpoint, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     worker_t workers[8];
@@ -834,8 +814,7 @@ test_eight_threads_each_with_its_endpoint(void **state)
     }
 }
 
-static void
-test_child_of_a_fork_disturbs_nothing(void **state)
+TEST_WITH(test_child_of_a_fork_disturbs_nothing, bench_setup, bench_teardown)
 {
     bench_t *b = *state;
     uint8_t local[1000];
@@ -868,29 +847,7 @@ test_child_of_a_fork_disturbs_nothing(void **state)
 int
 suite_run(const char *transport)
 {
-    const struct CMUnitTest tests[] = {
-        SUITE_TEST(test_roundtrip_of_all_sizes, transport),
-        SUITE_TEST(test_unaligned_moves_keep_to_their_bytes, transport),
-        SUITE_TEST(test_scatter_list_of_61_uneven_pieces, transport),
-        SUITE_TEST(test_batch_of_a_thousand, transport),
-        SUITE_TEST(test_both_directions_at_once, transport),
-        SUITE_TEST(test_write_after_read_forwards_its_bytes, transport),
-        SUITE_TEST(test_publish_follows_the_rule, transport),
-        SUITE_TEST(test_guarded_write_lands_only_under_its_guard, transport),
-        SUITE_TEST(test_descriptor_vouches_for_the_payload_before_it, transport),
-        SUITE_TEST(test_ill_formed_transfers_are_refused, transport),
-        SUITE_TEST(test_tokens_open_no_more_than_was_exported, transport),
-        SUITE_TEST(test_deregistered_memory_is_no_segment, transport),
-        SUITE_TEST(test_back_pressure_leaves_the_rest_to_the_caller, transport),
-        SUITE_TEST(test_close_under_load_completes_each_once, transport),
-        SUITE_TEST(test_close_while_connecting_fires_done, transport),
-        SUITE_TEST(test_deadline_ends_a_transfer_or_a_drain, transport),
-        SUITE_TEST(test_quiesce_fires_idle_and_under_load, transport),
-        SUITE_TEST(test_quiesce_cuts_a_stuck_send, transport),
-        SUITE_TEST(test_fenced_client_lands_nothing_more, transport),
-        SUITE_TEST(test_eight_threads_each_with_its_endpoint, transport),
-        SUITE_TEST(test_child_of_a_fork_disturbs_nothing, transport),
-    };
-
-    return _cmocka_run_group_tests(transport, tests, KVP_ARRAY_LEN(tests), NULL, NULL);
+    for (size_t i = 0; i < test_cases_n; i++)
+        test_cases[i].initial_state = (void *)transport;
+    return _cmocka_run_group_tests(transport, test_cases, test_cases_n, NULL, NULL);
 }

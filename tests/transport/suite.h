@@ -6,10 +6,8 @@
 #define KVP_TESTS_TRANSPORT_SUITE_H
 
 #include "transport/transport.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 
 #define BENCH_LANES 2u
@@ -89,7 +87,7 @@ extern bool suite_lends; /* bench_run lends local memory to the transport as lon
 
 /* suite_run runs the suite for the transport of that name; returns the number of failed tests. */
 int suite_run(const char *transport);
-#define SUITE_TEST(fn, transport)                                                                                      \
-    cmocka_unit_test_prestate_setup_teardown(fn, bench_setup, bench_teardown, (void *)(transport))
+/* SUITE_TEST begins a test of one transport on the bench. */
+#define SUITE_TEST(name, transport) TEST_OF(name, bench_setup, bench_teardown, (void *)(transport))
 
 #endif

@@ -156,8 +156,7 @@ assert_serves(bench_t *b)
 
 /* Hello */
 
-static void
-test_hello_is_judged(void **state)
+SUITE_TEST(test_hello_is_judged, "tcp")
 {
     bench_t *b = *state;
     struct {
@@ -184,8 +183,7 @@ test_hello_is_judged(void **state)
     assert_serves(b);
 }
 
-static void
-test_no_hello_is_closed(void **state)
+SUITE_TEST(test_no_hello_is_closed, "tcp")
 {
     bench_t *b = *state;
     uint8_t junk[300];
@@ -208,8 +206,7 @@ test_no_hello_is_closed(void **state)
 }
 
 /* Half a hello is worth five seconds. */
-static void
-test_half_a_hello_is_closed_in_time(void **state)
+SUITE_TEST(test_half_a_hello_is_closed_in_time, "tcp")
 {
     bench_t *b = *state;
     int fd = raw_connect(&b->addr);
@@ -223,8 +220,7 @@ test_half_a_hello_is_closed_in_time(void **state)
     assert_serves(b);
 }
 
-static void
-test_too_many_connections_are_told_busy(void **state)
+SUITE_TEST(test_too_many_connections_are_told_busy, "tcp")
 {
     bench_t *b = *state;
     kvp_ep_t *eps[BENCH_CONNS] = {NULL};
@@ -245,8 +241,7 @@ test_too_many_connections_are_told_busy(void **state)
     kvp_ep_destroy(ep);
 }
 
-static void
-test_adopted_socket_is_served(void **state)
+SUITE_TEST(test_adopted_socket_is_served, "tcp")
 {
     bench_t *b = *state;
     int pair[2];
@@ -260,8 +255,7 @@ test_adopted_socket_is_served(void **state)
 
 /* Requests */
 
-static void
-test_malformed_requests_end_their_connection(void **state)
+SUITE_TEST(test_malformed_requests_end_their_connection, "tcp")
 {
     bench_t *b = *state;
     uint64_t key = key_of_token(b, KVP_ACCESS_WRITE);
@@ -318,8 +312,7 @@ test_malformed_requests_end_their_connection(void **state)
 }
 
 /* A peer that goes away within a body, a record or an answer leaves nothing behind. */
-static void
-test_peer_that_leaves_half_way(void **state)
+SUITE_TEST(test_peer_that_leaves_half_way, "tcp")
 {
     bench_t *b = *state;
     struct {
@@ -352,8 +345,7 @@ test_peer_that_leaves_half_way(void **state)
 }
 
 /* Memory is deregistered, and freed, while a peer is in the middle of reading or writing it. */
-static void
-test_dereg_ends_what_is_under_way(void **state)
+SUITE_TEST(test_dereg_ends_what_is_under_way, "tcp")
 {
     bench_t *b = *state;
     size_t n = 64 << 20;
@@ -465,8 +457,7 @@ liar_main(void *p)
     return NULL;
 }
 
-static void
-test_malformed_answers_break_the_endpoint(void **state)
+SUITE_TEST(test_malformed_answers_break_the_endpoint, "tcp")
 {
     bench_t *b = *state;
 
@@ -510,8 +501,7 @@ test_malformed_answers_break_the_endpoint(void **state)
 
 /* Of any size and place, in pieces, among READs without one and such that fail: each transfer has its own sum, and its own
  * bytes. */
-static void
-test_peer_tells_the_sum_of_what_it_sent(void **state)
+SUITE_TEST(test_peer_tells_the_sum_of_what_it_sent, "tcp")
 {
     static const size_t lens[] = {1, 8, 64, 128, 100, 4096, 1 << 20, (3 << 20) + 5, 7, 64};
     enum { N = KVP_ARRAY_LEN(lens), ROUNDS = 8 };
@@ -649,8 +639,7 @@ test_peer_killed_in_the_middle(void **state)
 }
 
 /* Whoever has that number is ended, with what it had begun; the others are not, and it may come again. */
-static void
-test_cut_ends_connections_of_one_number(void **state)
+SUITE_TEST(test_cut_ends_connections_of_one_number, "tcp")
 {
     bench_t *b = *state;
     raw_hello_t other = good_hello;
@@ -694,19 +683,6 @@ int
 main(void)
 {
     const struct CMUnitTest first[] = {cmocka_unit_test(test_peer_killed_in_the_middle)};
-    const struct CMUnitTest tests[] = {
-        SUITE_TEST(test_hello_is_judged, "tcp"),
-        SUITE_TEST(test_no_hello_is_closed, "tcp"),
-        SUITE_TEST(test_half_a_hello_is_closed_in_time, "tcp"),
-        SUITE_TEST(test_too_many_connections_are_told_busy, "tcp"),
-        SUITE_TEST(test_adopted_socket_is_served, "tcp"),
-        SUITE_TEST(test_malformed_requests_end_their_connection, "tcp"),
-        SUITE_TEST(test_peer_that_leaves_half_way, "tcp"),
-        SUITE_TEST(test_dereg_ends_what_is_under_way, "tcp"),
-        SUITE_TEST(test_malformed_answers_break_the_endpoint, "tcp"),
-        SUITE_TEST(test_peer_tells_the_sum_of_what_it_sent, "tcp"),
-        SUITE_TEST(test_cut_ends_connections_of_one_number, "tcp"),
-    };
 
-    return cmocka_run_group_tests(first, NULL, NULL) + suite_run("tcp") + cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(first, NULL, NULL) + suite_run("tcp") + run_cases(NULL, NULL);
 }

@@ -4,11 +4,8 @@
 #ifndef KVP_TEST_FORKED_H
 #define KVP_TEST_FORKED_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/cases.h"
+
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

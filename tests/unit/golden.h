@@ -5,10 +5,8 @@
 #ifndef KVP_TESTS_UNIT_GOLDEN_H
 #define KVP_TESTS_UNIT_GOLDEN_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/cases.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -4,11 +4,8 @@
 #ifndef KVP_TEST_LOOPBACK_H
 #define KVP_TEST_LOOPBACK_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/cases.h"
+
 #include <netinet/in.h>
 #include <stdio.h>
 #include <sys/socket.h>

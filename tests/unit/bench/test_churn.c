@@ -3,12 +3,9 @@
  * was used longest ago. A twentieth of bench/alloc_bench's steps.
  */
 #include "bench/churn.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 static churn_result_t
 run(const churn_mix_t *mix)
@@ -22,46 +19,30 @@ run(const churn_mix_t *mix)
     return r;
 }
 
-static void
-test_blocks_of_one_size_when_full(void **state)
+TEST(test_blocks_of_one_size_when_full)
 {
     churn_result_t r = run(&churn_one);
 
-    (void)state;
     assert_true(r.least >= 0.95);
     assert_true(r.rank_mean < 0.001); /* an LRU */
 }
 
-static void
-test_three_sizes_when_full(void **state)
+TEST(test_three_sizes_when_full)
 {
     churn_result_t r;
 
-    (void)state;
     r = run(&churn_three);
     assert_true(r.least >= 0.93);
     assert_true(r.rank_mean < 0.05);
 }
 
-static void
-test_any_size_when_full(void **state)
+TEST(test_any_size_when_full)
 {
     churn_result_t r;
 
-    (void)state;
     r = run(&churn_any);
     assert_true(r.least >= 0.90);
     assert_true(r.rank_mean < 0.05);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks_of_one_size_when_full),
-        cmocka_unit_test(test_three_sizes_when_full),
-        cmocka_unit_test(test_any_size_when_full),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -8,10 +8,8 @@
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
 #define SEED 0x5eedull

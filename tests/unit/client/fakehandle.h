@@ -7,10 +7,8 @@
 #include "client/kvpool.h"
 
 #include "tests/unit/net/fakemaster.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 
 /* Of the test at hand. */
@@ -60,7 +58,5 @@ setup(void **state)
     setup_for(20000);
     return 0;
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 #endif

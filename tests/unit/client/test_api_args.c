@@ -9,8 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void
-test_open_refuses_bad_configurations(void **state)
+TEST_WITH(test_open_refuses_bad_configurations, setup, teardown)
 {
     kvpool_t *other = (kvpool_t *)1;
     char long_name[200];
@@ -43,8 +42,7 @@ test_open_refuses_bad_configurations(void **state)
     assert_int_equal(kvpool_open(NULL, NULL), KVPOOL_INVALID);
 }
 
-static void
-test_open_without_master_is_unreachable(void **state)
+TEST_WITH(test_open_without_master_is_unreachable, setup, teardown)
 {
     kvpool_conf_t conf = conf_of(5000);
     kvpool_t *other;
@@ -59,8 +57,7 @@ test_open_without_master_is_unreachable(void **state)
     assert_non_null(strstr(detail, "127.0.0.1:1"));
 }
 
-static void
-test_open_of_other_version_is_refused_at_once(void **state)
+TEST_WITH(test_open_of_other_version_is_refused_at_once, setup, teardown)
 {
     kvpool_conf_t conf = conf_of(5000);
     kvpool_t *other;
@@ -102,8 +99,7 @@ do_all_say(kvpool_t *handle, int want)
 }
 
 /* Fails if an SSD is taken without memory or a name, or nobody is told why not. */
-static void
-test_ssd_of_no_node_is_refused(void **state)
+TEST_WITH(test_ssd_of_no_node_is_refused, setup, teardown)
 {
     const char *device = "/nonexistent:64MiB";
     char detail[128];
@@ -124,15 +120,13 @@ test_ssd_of_no_node_is_refused(void **state)
     assert_int_equal(kvpool_unmount_ssd(pool, NULL), KVPOOL_OK); /* of a handle that has none */
 }
 
-static void
-test_null_handle_is_invalid(void **state)
+TEST_WITH(test_null_handle_is_invalid, setup, teardown)
 {
     kvpool_free(NULL);
     assert_true(do_all_say(NULL, KVPOOL_INVALID));
 }
 
-static void
-test_bad_keys(void **state)
+TEST_WITH(test_bad_keys, setup, teardown)
 {
     static char key[KVPOOL_KEY_MAX + 1];
     char buf[8];
@@ -162,8 +156,7 @@ test_bad_keys(void **state)
     assert_int_equal(kvpool_exists(pool, key, KVPOOL_KEY_MAX, &yes, NULL), KVPOOL_OK);
 }
 
-static void
-test_bad_values_and_outputs(void **state)
+TEST_WITH(test_bad_values_and_outputs, setup, teardown)
 {
     kvpool_key_t key = {"k", 1};
     uint64_t cursor = 0;
@@ -190,8 +183,7 @@ test_bad_values_and_outputs(void **state)
     assert_int_equal(kvpool_remove_by_regex(pool, "", NULL, NULL, NULL), KVPOOL_BAD_PATTERN);
 }
 
-static void
-test_bad_options(void **state)
+TEST_WITH(test_bad_options, setup, teardown)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts - 1};
     int yes;
@@ -212,8 +204,7 @@ test_bad_options(void **state)
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_OK);
 }
 
-static void
-test_detail_is_the_masters_or_empty(void **state)
+TEST_WITH(test_detail_is_the_masters_or_empty, setup, teardown)
 {
     char detail[8] = "old";
     kvpool_opts_t opts = {
@@ -233,8 +224,7 @@ test_detail_is_the_masters_or_empty(void **state)
     assert_int_equal(kvpool_remove_all(pool, &opts, &removed, NULL), KVPOOL_NOTSUP);
 }
 
-static void
-test_batches_check_item_by_item(void **state)
+TEST_WITH(test_batches_check_item_by_item, setup, teardown)
 {
     static char memory[4096], elsewhere[16];
     kvpool_iov_t good = {memory, 16}, empty = {memory, 0}, null = {NULL, 16}, outside = {elsewhere, 16};
@@ -266,8 +256,7 @@ test_batches_check_item_by_item(void **state)
 }
 
 /* More pieces than are held at a time, some of them bad. */
-static void
-test_copies_check_piece_by_piece(void **state)
+TEST_WITH(test_copies_check_piece_by_piece, setup, teardown)
 {
     static uint8_t from[200], to[200], elsewhere[16];
     kvpool_copy_t pieces[200];
@@ -304,8 +293,7 @@ test_copies_check_piece_by_piece(void **state)
     assert_int_equal(kvpool_copy(pool, pieces, 1, results), KVPOOL_CLOSED);
 }
 
-static void
-test_closed_handle_says_so(void **state)
+TEST_WITH(test_closed_handle_says_so, setup, teardown)
 {
     assert_int_equal(kvpool_close(pool), KVPOOL_OK);
     assert_int_equal(master.byes, 1);
@@ -319,8 +307,7 @@ is_open(int fd)
     return fcntl(fd, F_GETFD) >= 0;
 }
 
-static void
-test_forked_child_cannot_use_the_handle(void **state)
+TEST_WITH(test_forked_child_cannot_use_the_handle, setup, teardown)
 {
     int before = dup(0), yes, status = -1;
     pid_t child;
@@ -343,8 +330,7 @@ test_forked_child_cannot_use_the_handle(void **state)
 }
 
 /* The connection ends when the parent closes it, although a child lives: the child does not keep it. */
-static void
-test_forked_child_keeps_no_descriptor(void **state)
+TEST_WITH(test_forked_child_keeps_no_descriptor, setup, teardown)
 {
     int go[2], count[2];
     char n = 0, still = 0;
@@ -372,8 +358,7 @@ test_forked_child_keeps_no_descriptor(void **state)
     assert_int_equal(kvpool_close(pool), KVPOOL_OK);
 }
 
-static void
-test_texts(void **state)
+TEST_WITH(test_texts, setup, teardown)
 {
     assert_string_equal(kvpool_errname(KVPOOL_NOT_FOUND), "NOT_FOUND");
     assert_string_equal(kvpool_strerror(KVPOOL_OK), "ok");
@@ -381,25 +366,4 @@ test_texts(void **state)
     assert_non_null(strchr(kvpool_version(), '.'));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_open_refuses_bad_configurations),
-        TEST(test_open_without_master_is_unreachable),
-        TEST(test_open_of_other_version_is_refused_at_once),
-        TEST(test_ssd_of_no_node_is_refused),
-        TEST(test_null_handle_is_invalid),
-        TEST(test_bad_keys),
-        TEST(test_bad_values_and_outputs),
-        TEST(test_bad_options),
-        TEST(test_detail_is_the_masters_or_empty),
-        TEST(test_batches_check_item_by_item),
-        TEST(test_copies_check_piece_by_piece),
-        TEST(test_closed_handle_says_so),
-        TEST(test_forked_child_cannot_use_the_handle),
-        TEST(test_forked_child_keeps_no_descriptor),
-        TEST(test_texts),
-    };
-    return cmocka_run_group_tests_name("api_args", tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -65,8 +65,7 @@ bounce(kvp_move_t *mv)
 }
 
 /* ---- reports */
-static void
-test_an_object_larger_than_a_window_is_filled_whole_and_summed(void **state)
+TEST_WITH(test_an_object_larger_than_a_window_is_filled_whole_and_summed, setup_device, teardown_device)
 {
     kvp_move_t mv = move_of(KVP_MOVE_FILL, VALUE);
 
@@ -83,8 +82,7 @@ test_an_object_larger_than_a_window_is_filled_whole_and_summed(void **state)
     assert_int_equal(pool.counters.paths[0].write_bytes, VALUE);
 }
 
-static void
-test_an_object_larger_than_a_window_is_read_whole_and_summed(void **state)
+TEST_WITH(test_an_object_larger_than_a_window_is_read_whole_and_summed, setup_device, teardown_device)
 {
     kvp_move_t mv = move_of(KVP_MOVE_READ, VALUE);
 
@@ -104,8 +102,7 @@ test_an_object_larger_than_a_window_is_read_whole_and_summed(void **state)
 }
 
 /* What of the same batch is the host's goes along as it is, also where one move does all of it. */
-static void
-test_a_batch_of_device_and_host_memory(void **state)
+TEST_WITH(test_a_batch_of_device_and_host_memory, setup_device, teardown_device)
 {
     kvp_iov_t iov[2] = {{device, VALUE}, {value, 1000}};
     kvp_span_t spans[2] = {{.iov = &iov[0], .iov_n = 1, .has_device = true}, {.iov = &iov[1], .iov_n = 1}};
@@ -130,8 +127,7 @@ test_a_batch_of_device_and_host_memory(void **state)
 }
 
 /* An extent that is given to somebody else fails at the first part, and nothing more of it is written. */
-static void
-test_a_lost_extent_ends_it(void **state)
+TEST_WITH(test_a_lost_extent_ends_it, setup_device, teardown_device)
 {
     kvp_move_t mv = move_of(KVP_MOVE_FILL, VALUE);
 
@@ -145,8 +141,7 @@ test_a_lost_extent_ends_it(void **state)
 }
 
 /* ---- bounce buffers */
-static void
-test_pinning_that_fails_is_an_error_and_takes_no_bounce_buffer(void **state)
+TEST_WITH(test_pinning_that_fails_is_an_error_and_takes_no_bounce_buffer, setup_device, teardown_device)
 {
     kvp_move_t mv = move_of(KVP_MOVE_FILL, 1000);
 
@@ -161,8 +156,7 @@ test_pinning_that_fails_is_an_error_and_takes_no_bounce_buffer(void **state)
     assert_int_equal(mv.err, KVP_OK);
 }
 
-static void
-test_who_finds_no_bounce_buffer_by_the_deadline_is_told_so(void **state)
+TEST_WITH(test_who_finds_no_bounce_buffer_by_the_deadline_is_told_so, setup_device, teardown_device)
 {
     kvp_move_t mv = move_of(KVP_MOVE_FILL, 1000);
 
@@ -175,8 +169,7 @@ test_who_finds_no_bounce_buffer_by_the_deadline_is_told_so(void **state)
     assert_int_equal(*word_of(SLOT), 0); /* nothing was begun */
 }
 
-static void
-test_bounce_buffers_are_used_again(void **state)
+TEST_WITH(test_bounce_buffers_are_used_again, setup_device, teardown_device)
 {
     for (unsigned i = 0; i < 3; i++) {
         kvp_move_t mv = move_of(KVP_MOVE_FILL, VALUE);
@@ -190,18 +183,4 @@ test_bounce_buffers_are_used_again(void **state)
     assert_int_equal(fake_cuda_left().streams, 1);
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup_device, teardown_device)
-    const struct CMUnitTest tests[] = {
-        TEST(test_an_object_larger_than_a_window_is_filled_whole_and_summed),
-        TEST(test_an_object_larger_than_a_window_is_read_whole_and_summed),
-        TEST(test_a_batch_of_device_and_host_memory),
-        TEST(test_a_lost_extent_ends_it),
-        TEST(test_pinning_that_fails_is_an_error_and_takes_no_bounce_buffer),
-        TEST(test_who_finds_no_bounce_buffer_by_the_deadline_is_told_so),
-        TEST(test_bounce_buffers_are_used_again),
-    };
-    return cmocka_run_group_tests_name("staging", tests, NULL, NULL);
-}
+TEST_MAIN()

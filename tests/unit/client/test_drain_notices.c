@@ -79,8 +79,7 @@ waiting_notices(void)
     return kvp_drain_notices_count((const uint8_t *)"a pool for tests");
 }
 
-static void
-test_a_view_does_not_keep_nodes_waiting(void **state)
+TEST_WITH(test_a_view_does_not_keep_nodes_waiting, setup, fake_pool_end)
 {
     kvp_link_t *writer, *view;
     uint64_t incarnation;
@@ -103,8 +102,7 @@ test_a_view_does_not_keep_nodes_waiting(void **state)
     assert_int_equal(pool.node.drained, 1); /* nothing was stored in the second session */
 }
 
-static void
-test_a_handle_without_a_master_tells_its_nodes(void **state)
+TEST_WITH(test_a_handle_without_a_master_tells_its_nodes, setup, fake_pool_end)
 {
     kvp_link_t *link;
 
@@ -116,8 +114,7 @@ test_a_handle_without_a_master_tells_its_nodes(void **state)
     assert_int_equal(waiting_notices(), 0);
 }
 
-static void
-test_a_drain_notice_outlives_its_handle(void **state)
+TEST_WITH(test_a_drain_notice_outlives_its_handle, setup, fake_pool_end)
 {
     uint64_t incarnation;
     kvp_link_t *link;
@@ -166,8 +163,7 @@ longest_silence_ns(void)
 }
 
 /* A master takes a writer that is silent for 1250 ms for stopped. */
-static void
-test_heartbeats_go_on_while_a_node_does_not_hear(void **state)
+TEST_WITH(test_heartbeats_go_on_while_a_node_does_not_hear, setup, fake_pool_end)
 {
     uint64_t silence_ns = UINT64_MAX;
     kvp_link_t *links[LINKS];
@@ -189,16 +185,4 @@ test_heartbeats_go_on_while_a_node_does_not_hear(void **state)
     fake_pool_close_session();
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fake_pool_end)
-    const struct CMUnitTest tests[] = {
-        TEST(test_a_view_does_not_keep_nodes_waiting),
-        TEST(test_a_handle_without_a_master_tells_its_nodes),
-        TEST(test_a_drain_notice_outlives_its_handle),
-        TEST(test_heartbeats_go_on_while_a_node_does_not_hear),
-    };
-
-    return cmocka_run_group_tests_name("notices", tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -3,8 +3,7 @@
  */
 #include "tests/unit/client/getop_fixture.h"
 
-static void
-test_get_reads_what_is_there(void **state)
+TEST(test_get_reads_what_is_there)
 {
     ask(3);
     answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
@@ -25,15 +24,13 @@ test_get_reads_what_is_there(void **state)
     assert_int_equal(f.items[2].err, KVP_OK);
 }
 
-static void
-test_get_of_nothing(void **state)
+TEST(test_get_of_nothing)
 {
     setup(0);
     expect_step(KVP_STEP_DONE);
 }
 
-static void
-test_get_into_small_buffer_tells_length(void **state)
+TEST(test_get_into_small_buffer_tells_length)
 {
     ask(1);
     reply_found(1, 4097, 0, 5);
@@ -42,8 +39,7 @@ test_get_into_small_buffer_tells_length(void **state)
     assert_int_equal(f.items[0].len, 4097);
 }
 
-static void
-test_get_goes_to_next_replica(void **state)
+TEST(test_get_goes_to_next_replica)
 {
     to_first_move(2, 0);
     f.moves[0].err = KVP_NODE_LOST;
@@ -55,8 +51,7 @@ test_get_goes_to_next_replica(void **state)
 }
 
 /* A read that may be tried elsewhere gets a share of the time, so it does not share a step with one that may not. */
-static void
-test_get_reads_first_what_has_copies_to_spare(void **state)
+TEST(test_get_reads_first_what_has_copies_to_spare)
 {
     ask(3);
     answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
@@ -95,8 +90,7 @@ expect_told_unreadable(uint64_t generation)
     assert_int_equal(rec.generation, generation);
 }
 
-static void
-test_get_asks_once_more_after_stale(void **state)
+TEST(test_get_asks_once_more_after_stale)
 {
     for (int is_found = 0; is_found <= 1; is_found++) {
         to_first_move(1, 0);
@@ -115,8 +109,7 @@ test_get_asks_once_more_after_stale(void **state)
 }
 
 /* Each field of the line that does not fit makes the bytes no good. */
-static void
-test_get_rejects_other_descriptors(void **state)
+TEST(test_get_rejects_other_descriptors)
 {
     const uint64_t sealed = kvp_word_make(5, KVP_DESC_SEALED);
     const struct {
@@ -152,8 +145,7 @@ expect_verdict(bool is_good)
     assert_int_equal(f.op.corrupt_n, is_good ? 0 : 1);
 }
 
-static void
-test_get_compares_sum_where_there_is_one(void **state)
+TEST(test_get_compares_sum_where_there_is_one)
 {
     static const struct {
         uint64_t told, computed;
@@ -171,8 +163,7 @@ test_get_compares_sum_where_there_is_one(void **state)
 /* A path that does without descriptors: the sum is all that there is. Where it is another one the extent may have been given to
  * another object, though the master has just told it: an upsert waits for nobody. Once the master was asked again the
  * descriptor is read, and tells that from bytes that are broken. */
-static void
-test_get_without_a_descriptor_needs_the_sum(void **state)
+TEST(test_get_without_a_descriptor_needs_the_sum)
 {
     static const struct {
         uint64_t computed;
@@ -211,8 +202,7 @@ test_get_without_a_descriptor_needs_the_sum(void **state)
     }
 }
 
-static void
-test_get_skips_the_descriptor_of_small_objects_with_a_sum(void **state)
+TEST(test_get_skips_the_descriptor_of_small_objects_with_a_sum)
 {
     setup(3);
     for (uint32_t i = 0; i < 3; i++)
@@ -228,8 +218,7 @@ test_get_skips_the_descriptor_of_small_objects_with_a_sum(void **state)
     assert_false(f.moves[2].flags & KVP_READ_SUM_ALONE);
 }
 
-static void
-test_get_wants_sums_only_where_told(void **state)
+TEST(test_get_wants_sums_only_where_told)
 {
     setup(2);
     f.op.wants_sums = true;
@@ -246,8 +235,7 @@ test_get_wants_sums_only_where_told(void **state)
 
 /* A copy that is out of reach, that is not where the master said, or that is of another key: the next one may be whole.
  * With the last of them the item ends: the master would say the same again. */
-static void
-test_get_goes_on_after_what_only_one_copy_has(void **state)
+TEST(test_get_goes_on_after_what_only_one_copy_has)
 {
     static const kvp_err_t faults[] = {KVP_NOTSUP, KVP_PROTO, KVP_COLLISION};
 
@@ -272,8 +260,7 @@ test_get_goes_on_after_what_only_one_copy_has(void **state)
     }
 }
 
-static void
-test_get_final_errors_end_the_item(void **state)
+TEST(test_get_final_errors_end_the_item)
 {
     static const kvp_err_t finals[] = {KVP_DEADLINE, KVP_CLOSED, KVP_NOMEM};
 
@@ -285,8 +272,7 @@ test_get_final_errors_end_the_item(void **state)
     }
 }
 
-static void
-test_get_starts_again_in_next_session(void **state)
+TEST(test_get_starts_again_in_next_session)
 {
     ask(2);
     kvp_getop_on_call_failed(&f.op, KVP_DISCONNECTED);
@@ -299,8 +285,7 @@ test_get_starts_again_in_next_session(void **state)
     expect_done(KVP_OK);
 }
 
-static void
-test_get_refused_as_fenced_starts_again(void **state)
+TEST(test_get_refused_as_fenced_starts_again)
 {
     ask(1);
     f.answer.err = KVP_FENCED;
@@ -310,8 +295,7 @@ test_get_refused_as_fenced_starts_again(void **state)
     expect_done(KVP_UNREACHABLE);
 }
 
-static void
-test_get_ends_at_deadline(void **state)
+TEST(test_get_ends_at_deadline)
 {
     to_first_move(1, 0);
     f.moves[0].err = KVP_NODE_LOST; /* would be asked again */
@@ -321,8 +305,7 @@ test_get_ends_at_deadline(void **state)
     expect_done(KVP_DEADLINE);
 }
 
-static void
-test_get_with_few_moves_takes_turns(void **state)
+TEST(test_get_with_few_moves_takes_turns)
 {
     setup(3);
     f.op.moves_cap = 2;
@@ -340,8 +323,7 @@ test_get_with_few_moves_takes_turns(void **state)
 }
 
 /* Fails if what is on its way from a tier into memory is not asked for again, once the rest was read and the time is over that the master said. */
-static void
-test_get_comes_again_for_what_is_staged(void **state)
+TEST(test_get_comes_again_for_what_is_staged)
 {
     ask(2);
     f.answer.retry_ms = 2;
@@ -368,8 +350,7 @@ test_get_comes_again_for_what_is_staged(void **state)
 }
 
 /* Fails if what waits for room in the memory of its node is not asked for again, or ends at the deadline without that reason. */
-static void
-test_get_waits_for_room_until_its_deadline(void **state)
+TEST(test_get_waits_for_room_until_its_deadline)
 {
     for (int is_there = 0; is_there <= 1; is_there++) {
         ask(1);
@@ -393,8 +374,7 @@ test_get_waits_for_room_until_its_deadline(void **state)
     }
 }
 
-static void
-test_get_refuses_answers_that_do_not_fit(void **state)
+TEST(test_get_refuses_answers_that_do_not_fit)
 {
     for (int what = 0; what < 5; what++) {
         ask(2);
@@ -411,30 +391,4 @@ test_get_refuses_answers_that_do_not_fit(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_get_reads_what_is_there),
-        cmocka_unit_test(test_get_of_nothing),
-        cmocka_unit_test(test_get_into_small_buffer_tells_length),
-        cmocka_unit_test(test_get_goes_to_next_replica),
-        cmocka_unit_test(test_get_reads_first_what_has_copies_to_spare),
-        cmocka_unit_test(test_get_asks_once_more_after_stale),
-        cmocka_unit_test(test_get_rejects_other_descriptors),
-        cmocka_unit_test(test_get_compares_sum_where_there_is_one),
-        cmocka_unit_test(test_get_without_a_descriptor_needs_the_sum),
-        cmocka_unit_test(test_get_skips_the_descriptor_of_small_objects_with_a_sum),
-        cmocka_unit_test(test_get_wants_sums_only_where_told),
-        cmocka_unit_test(test_get_goes_on_after_what_only_one_copy_has),
-        cmocka_unit_test(test_get_final_errors_end_the_item),
-        cmocka_unit_test(test_get_starts_again_in_next_session),
-        cmocka_unit_test(test_get_refused_as_fenced_starts_again),
-        cmocka_unit_test(test_get_ends_at_deadline),
-        cmocka_unit_test(test_get_with_few_moves_takes_turns),
-        cmocka_unit_test(test_get_comes_again_for_what_is_staged),
-        cmocka_unit_test(test_get_waits_for_room_until_its_deadline),
-        cmocka_unit_test(test_get_refuses_answers_that_do_not_fit),
-    };
-    return cmocka_run_group_tests_name("getop", tests, NULL, teardown);
-}
+TEST_MAIN_WITH(NULL, teardown)

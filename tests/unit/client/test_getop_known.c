@@ -108,8 +108,7 @@ expect_voided(uint64_t revoke_seq)
     expect_through_master(false, revoke_seq);
 }
 
-static void
-test_get_from_known_locations_sends_nothing(void **state)
+TEST(test_get_from_known_locations_sends_nothing)
 {
     setup_known(2);
     learn(0, 1);
@@ -123,8 +122,7 @@ test_get_from_known_locations_sends_nothing(void **state)
     assert_int_equal(f.op.known_n, 2);
 }
 
-static void
-test_get_asks_for_what_is_not_known(void **state)
+TEST(test_get_asks_for_what_is_not_known)
 {
     static const uint32_t second = 1;
 
@@ -143,8 +141,7 @@ test_get_asks_for_what_is_not_known(void **state)
     assert_int_equal(f.items[1].err, KVP_NOT_FOUND);
 }
 
-static void
-test_get_without_a_lease_asks(void **state)
+TEST(test_get_without_a_lease_asks)
 {
     setup_known(1);
     learn(0, 1);
@@ -154,24 +151,21 @@ test_get_without_a_lease_asks(void **state)
 }
 
 /* The lease is looked at again after the last load. */
-static void
-test_lease_that_ends_while_reading_voids_the_read(void **state)
+TEST(test_lease_that_ends_while_reading_voids_the_read)
 {
     to_known_move(1);
     f.now += LEASE_MS * MS;
     expect_voided(0);
 }
 
-static void
-test_lease_that_lasts_one_moment_longer_will_do(void **state)
+TEST(test_lease_that_lasts_one_moment_longer_will_do)
 {
     to_known_move(1);
     expect_known(f.now + LEASE_MS * MS - 1);
 }
 
 /* Whoever removed it was told that we know, and the lease was renewed by the same answer. */
-static void
-test_revocation_while_reading_voids_the_read(void **state)
+TEST(test_revocation_while_reading_voids_the_read)
 {
     kvp_digest_t digest;
 
@@ -181,16 +175,14 @@ test_revocation_while_reading_voids_the_read(void **state)
     expect_voided(1);
 }
 
-static void
-test_revocation_of_others_does_not(void **state)
+TEST(test_revocation_of_others_does_not)
 {
     to_known_move(1);
     hear(1, NULL);
     expect_known(f.now);
 }
 
-static void
-test_miss_at_a_known_location_forgets_it_and_asks(void **state)
+TEST(test_miss_at_a_known_location_forgets_it_and_asks)
 {
     to_known_move(1);
     f.moves[0].desc.word = kvp_word_make(5, KVP_DESC_DEAD);
@@ -201,8 +193,7 @@ test_miss_at_a_known_location_forgets_it_and_asks(void **state)
     assert_true(is_known());
 }
 
-static void
-test_known_replica_is_fallen_back_on(void **state)
+TEST(test_known_replica_is_fallen_back_on)
 {
     to_known_move(2);
     assert_int_equal(f.moves[0].loc.segment_id, 1);
@@ -213,8 +204,7 @@ test_known_replica_is_fallen_back_on(void **state)
     expect_known(f.now);
 }
 
-static void
-test_answers_are_kept_as_the_master_says(void **state)
+TEST(test_answers_are_kept_as_the_master_says)
 {
     setup_known(1);
     hear(5, NULL);
@@ -256,8 +246,7 @@ setup_with_sum(void)
     keep(0, (kvp_cached_place_t){.sum = SUM, .told_ns = f.now, .nloc = 1});
 }
 
-static void
-test_sum_alone_vouches_for_the_time_of_a_lease(void **state)
+TEST(test_sum_alone_vouches_for_the_time_of_a_lease)
 {
     setup_with_sum();
     get_where_known();
@@ -273,8 +262,7 @@ test_sum_alone_vouches_for_the_time_of_a_lease(void **state)
 }
 
 /* The location lease lasts; what was told is too long ago once the bytes are there. No master is needed for that. */
-static void
-test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor(void **state)
+TEST(test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor)
 {
     setup_with_sum();
     get_where_known();
@@ -288,8 +276,7 @@ test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor(void **state
 }
 
 /* With the location lease over as well the bytes are nothing. */
-static void
-test_sum_alone_that_came_after_the_lease_voids_the_read(void **state)
+TEST(test_sum_alone_that_came_after_the_lease_voids_the_read)
 {
     setup_with_sum();
     get_where_known();
@@ -298,8 +285,7 @@ test_sum_alone_that_came_after_the_lease_voids_the_read(void **state)
 }
 
 /* A descriptor that says SEALED is as good as the master's word. */
-static void
-test_descriptor_lets_the_sum_alone_vouch_again(void **state)
+TEST(test_descriptor_lets_the_sum_alone_vouch_again)
 {
     setup_with_sum();
     f.now += LEASE_MS * MS;
@@ -312,8 +298,7 @@ test_descriptor_lets_the_sum_alone_vouch_again(void **state)
     expect_known(f.now + LEASE_MS * MS - 1);
 }
 
-static void
-test_wrong_sum_at_a_known_location_forgets_it_and_asks(void **state)
+TEST(test_wrong_sum_at_a_known_location_forgets_it_and_asks)
 {
     setup_with_sum();
     get_where_known();
@@ -331,8 +316,7 @@ higher_is_nearer(void *arg, uint32_t segment_id)
     return KVP_REPLICAS_MAX - segment_id;
 }
 
-static void
-test_the_nearest_replica_comes_first(void **state)
+TEST(test_the_nearest_replica_comes_first)
 {
     setup(1);
     f.op.rank = higher_is_nearer;
@@ -348,27 +332,4 @@ test_the_nearest_replica_comes_first(void **state)
     expect_done(KVP_OK);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_get_from_known_locations_sends_nothing),
-        cmocka_unit_test(test_get_asks_for_what_is_not_known),
-        cmocka_unit_test(test_get_without_a_lease_asks),
-        cmocka_unit_test(test_lease_that_ends_while_reading_voids_the_read),
-        cmocka_unit_test(test_lease_that_lasts_one_moment_longer_will_do),
-        cmocka_unit_test(test_revocation_while_reading_voids_the_read),
-        cmocka_unit_test(test_revocation_of_others_does_not),
-        cmocka_unit_test(test_miss_at_a_known_location_forgets_it_and_asks),
-        cmocka_unit_test(test_known_replica_is_fallen_back_on),
-        cmocka_unit_test(test_answers_are_kept_as_the_master_says),
-        cmocka_unit_test(test_sum_alone_vouches_for_the_time_of_a_lease),
-        cmocka_unit_test(test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor),
-        cmocka_unit_test(test_sum_alone_that_came_after_the_lease_voids_the_read),
-        cmocka_unit_test(test_descriptor_lets_the_sum_alone_vouch_again),
-        cmocka_unit_test(test_wrong_sum_at_a_known_location_forgets_it_and_asks),
-        cmocka_unit_test(test_the_nearest_replica_comes_first),
-    };
-
-    return cmocka_run_group_tests_name("getop_known", tests, NULL, teardown);
-}
+TEST_MAIN_WITH(NULL, teardown)

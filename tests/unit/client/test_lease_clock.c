@@ -5,10 +5,8 @@
 
 #include "common/clock.h"
 #include "tests/unit/net/fakemaster.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -47,8 +45,7 @@ get_lease(kvp_mastersession_t *session)
     kvp_session_rele(session, link);
 }
 
-static void
-test_lease_does_not_outlast_a_suspend(void **state)
+TEST(test_lease_does_not_outlast_a_suspend)
 {
     fake_master_t master;
     kvp_counters_t counters = {0};
@@ -71,12 +68,4 @@ test_lease_does_not_outlast_a_suspend(void **state)
     fake_master_end(&master);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lease_does_not_outlast_a_suspend),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -7,15 +7,12 @@
 #include "client/cache/locations.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #define READERS 4u
 #define ENTRIES 24u /* fewer than there are keys: places are evicted as well */
@@ -124,8 +121,7 @@ revoke(world_t *w, uint32_t key, uint64_t now_ns)
     w->floors[key] = w->versions[key];
 }
 
-static void
-test_many_threads_meet(void **state)
+TEST(test_many_threads_meet)
 {
     pthread_t readers[READERS], beater;
     uint64_t rng = 7;
@@ -183,8 +179,7 @@ renew_often(void *arg)
 }
 
 /* What a master counts on once it has ended a session: no answer that is still being applied brings the lease back. */
-static void
-test_an_end_outlasts_an_answer_that_meets_it(void **state)
+TEST(test_an_end_outlasts_an_answer_that_meets_it)
 {
     for (int i = 0; i < ROUNDS; i++) {
         renewer_t r = {.has_begun = false};
@@ -203,13 +198,4 @@ test_an_end_outlasts_an_answer_that_meets_it(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_threads_meet),
-        cmocka_unit_test(test_an_end_outlasts_an_answer_that_meets_it),
-    };
-
-    return cmocka_run_group_tests_name("locations", tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,13 +2,10 @@
  * Known locations: rule by rule, and against a cache that is too simple to be wrong.
  */
 #include "client/core/loccache.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define KEYS 40u
 #define MS 1000000ull
@@ -42,8 +39,7 @@ next_random(uint64_t *state)
 }
 
 /* ---- single rules */
-static void
-test_answers_from_before_a_revocation_are_not_kept(void **state)
+TEST(test_answers_from_before_a_revocation_are_not_kept)
 {
     kvp_loccache_t c;
 
@@ -56,8 +52,7 @@ test_answers_from_before_a_revocation_are_not_kept(void **state)
     kvp_loccache_fini(&c);
 }
 
-static void
-test_seen_is_of_one_version_and_never_earlier(void **state)
+TEST(test_seen_is_of_one_version_and_never_earlier)
 {
     kvp_loccache_t c;
     kvp_cached_place_t place = place_of(10);
@@ -75,8 +70,7 @@ test_seen_is_of_one_version_and_never_earlier(void **state)
     kvp_loccache_fini(&c);
 }
 
-static void
-test_nothing_is_kept_without_room(void **state)
+TEST(test_nothing_is_kept_without_room)
 {
     kvp_loccache_t c;
 
@@ -86,8 +80,7 @@ test_nothing_is_kept_without_room(void **state)
 }
 
 /* What is found between two rounds of the hand stays, whatever passes through. */
-static void
-test_hot_entries_outlive_a_stream(void **state)
+TEST(test_hot_entries_outlive_a_stream)
 {
     kvp_loccache_t c;
     kvp_cached_place_t place;
@@ -103,8 +96,7 @@ test_hot_entries_outlive_a_stream(void **state)
     kvp_loccache_fini(&c);
 }
 
-static void
-test_reads_to_tell_are_bounded(void **state)
+TEST(test_reads_to_tell_are_bounded)
 {
     kvp_loccache_t c;
     static kvp_wire_used_t used[2 * KVP_LOCCACHE_USED_MAX];
@@ -182,8 +174,7 @@ model_step(model_t *m)
     }
 }
 
-static void
-test_random_against_a_naive_cache(void **state)
+TEST(test_random_against_a_naive_cache)
 {
     model_t m = {.random = 1};
 
@@ -196,8 +187,7 @@ test_random_against_a_naive_cache(void **state)
 }
 
 /* ---- the lease */
-static void
-test_lease_counts_from_the_question(void **state)
+TEST(test_lease_counts_from_the_question)
 {
     kvp_loclease_t lease = {0};
 
@@ -210,8 +200,7 @@ test_lease_counts_from_the_question(void **state)
     assert_int_equal(kvp_loclease_until(&lease), 0);
 }
 
-static void
-test_lease_lasts_for_the_grace_without_a_master(void **state)
+TEST(test_lease_lasts_for_the_grace_without_a_master)
 {
     kvp_loclease_t lease = {0};
 
@@ -224,8 +213,7 @@ test_lease_lasts_for_the_grace_without_a_master(void **state)
     assert_int_equal(kvp_loclease_until(&lease), 0);
 }
 
-static void
-test_no_grace_without_a_lease(void **state)
+TEST(test_no_grace_without_a_lease)
 {
     kvp_loclease_t lease = {0};
 
@@ -234,8 +222,7 @@ test_no_grace_without_a_lease(void **state)
 }
 
 /* Meanwhile a removal may have been answered that waited for nobody: it is not brought back. */
-static void
-test_no_grace_after_the_lease(void **state)
+TEST(test_no_grace_after_the_lease)
 {
     kvp_loclease_t lease = {0};
 
@@ -244,21 +231,4 @@ test_no_grace_after_the_lease(void **state)
     assert_int_equal(kvp_loclease_until(&lease), 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers_from_before_a_revocation_are_not_kept),
-        cmocka_unit_test(test_seen_is_of_one_version_and_never_earlier),
-        cmocka_unit_test(test_nothing_is_kept_without_room),
-        cmocka_unit_test(test_hot_entries_outlive_a_stream),
-        cmocka_unit_test(test_reads_to_tell_are_bounded),
-        cmocka_unit_test(test_random_against_a_naive_cache),
-        cmocka_unit_test(test_lease_counts_from_the_question),
-        cmocka_unit_test(test_lease_lasts_for_the_grace_without_a_master),
-        cmocka_unit_test(test_no_grace_without_a_lease),
-        cmocka_unit_test(test_no_grace_after_the_lease),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -6,10 +6,8 @@
 #include "net/masters.h"
 #include "common/clock.h"
 #include "tests/unit/net/fakemaster.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -98,8 +96,7 @@ ask(uint32_t deadline_ms)
     return kvpool_exists(pool, "k", 1, &yes, &opts);
 }
 
-static void
-test_the_leader_is_the_second_of_three(void **state)
+TEST_WITH(test_the_leader_is_the_second_of_three, setup, teardown)
 {
     uint64_t began = kvp_now_ns();
 
@@ -112,8 +109,7 @@ test_the_leader_is_the_second_of_three(void **state)
 }
 
 /* It takes connections, for whoever is asked is the kernel. */
-static void
-test_a_master_that_is_stopped_costs_no_timeout(void **state)
+TEST_WITH(test_a_master_that_is_stopped_costs_no_timeout, setup, teardown)
 {
     uint64_t began = kvp_now_ns();
 
@@ -137,8 +133,7 @@ fill(const struct sockaddr_in *at, int fillers[FILLERS])
     return 0;
 }
 
-static void
-test_a_host_that_is_dead_costs_no_timeout(void **state)
+TEST_WITH(test_a_host_that_is_dead_costs_no_timeout, setup, teardown)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     int dead = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fillers[FILLERS], n;
@@ -187,8 +182,7 @@ start_leading(const leading_t *l)
 }
 
 /* A standby that is there, or a port where nobody listens before. */
-static void
-test_a_leader_that_appears_is_found_soon(void **state)
+TEST_WITH(test_a_leader_that_appears_is_found_soon, setup, teardown)
 {
     const leading_t leading = {.i = 2, .after_ms = 1000};
 
@@ -213,8 +207,7 @@ test_a_leader_that_appears_is_found_soon(void **state)
     }
 }
 
-static void
-test_nobody_leads(void **state)
+TEST_WITH(test_nobody_leads, setup, teardown)
 {
     uint64_t began = kvp_now_ns();
 
@@ -226,8 +219,7 @@ test_nobody_leads(void **state)
     }
 }
 
-static void
-test_calls_wait_for_the_next_leader(void **state)
+TEST_WITH(test_calls_wait_for_the_next_leader, setup, teardown)
 {
     const leading_t leading = {.i = 2, .after_ms = 500};
     uint64_t began;
@@ -248,8 +240,7 @@ test_calls_wait_for_the_next_leader(void **state)
 }
 
 /* With a call that waits for it, and with heartbeats alone. */
-static void
-test_a_silent_leader_is_left_for_the_next(void **state)
+TEST_WITH(test_a_silent_leader_is_left_for_the_next, setup, teardown)
 {
     lead(0, 1);
     assert_int_equal(open_at(list, LONG_MS), KVPOOL_OK);
@@ -268,8 +259,7 @@ test_a_silent_leader_is_left_for_the_next(void **state)
     }
 }
 
-static void
-test_a_call_that_is_refused_finds_the_next_leader(void **state)
+TEST_WITH(test_a_call_that_is_refused_finds_the_next_leader, setup, teardown)
 {
     char text[4096];
     size_t len;
@@ -286,8 +276,7 @@ test_a_call_that_is_refused_finds_the_next_leader(void **state)
 }
 
 /* It answers WATCH with the higher term, and Hello not. */
-static void
-test_one_that_leads_no_more_when_it_is_greeted(void **state)
+TEST_WITH(test_one_that_leads_no_more_when_it_is_greeted, setup, teardown)
 {
     lead(0, 5);
     lead(1, 4);
@@ -298,8 +287,7 @@ test_one_that_leads_no_more_when_it_is_greeted(void **state)
     assert_in_range(masters[1].hellos, 1, 2); /* two where it was the first to answer */
 }
 
-static void
-test_the_highest_term_goes_first(void **state)
+TEST_WITH(test_the_highest_term_goes_first, setup, teardown)
 {
     const kvp_hostport_t *at;
     kvp_masters_t *m;
@@ -330,8 +318,7 @@ test_the_highest_term_goes_first(void **state)
 }
 
 /* Its side of the connection is gone, and this one was not told. */
-static void
-test_a_connection_that_is_no_use_hides_no_leader(void **state)
+TEST_WITH(test_a_connection_that_is_no_use_hides_no_leader, setup, teardown)
 {
     uint64_t began;
 
@@ -349,8 +336,7 @@ test_a_connection_that_is_no_use_hides_no_leader(void **state)
     assert_in_range(ms_since(began), 0, 300 + SOON_MS);
 }
 
-static void
-test_one_master_is_asked_nothing(void **state)
+TEST_WITH(test_one_master_is_asked_nothing, setup, teardown)
 {
     char at[32];
 
@@ -371,8 +357,7 @@ take_none(void *arg, const void *key, size_t key_len, uint64_t len)
     return 0;
 }
 
-static void
-test_a_standby_tells_its_state(void **state)
+TEST_WITH(test_a_standby_tells_its_state, setup, teardown)
 {
     char at[32], text[4096];
     kvpool_conf_t conf = {.struct_size = sizeof conf, .master = at, .deadline_ms = 5000, .state_only = true};
@@ -396,26 +381,4 @@ test_a_standby_tells_its_state(void **state)
     assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_INVALID);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_the_leader_is_the_second_of_three),
-        TEST(test_a_master_that_is_stopped_costs_no_timeout),
-        TEST(test_a_host_that_is_dead_costs_no_timeout),
-        TEST(test_a_leader_that_appears_is_found_soon),
-        TEST(test_nobody_leads),
-        TEST(test_calls_wait_for_the_next_leader),
-        TEST(test_a_silent_leader_is_left_for_the_next),
-        TEST(test_a_call_that_is_refused_finds_the_next_leader),
-        TEST(test_one_that_leads_no_more_when_it_is_greeted),
-        TEST(test_the_highest_term_goes_first),
-        TEST(test_a_connection_that_is_no_use_hides_no_leader),
-        TEST(test_one_master_is_asked_nothing),
-        TEST(test_a_standby_tells_its_state),
-    };
-
-    return cmocka_run_group_tests_name("masters", tests, NULL, NULL);
-}
+TEST_MAIN()

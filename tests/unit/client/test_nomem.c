@@ -8,14 +8,11 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "tests/unit/failalloc.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SIZE 20000u
 #define BATCH 80u /* more than a batch has room for on the stack */
@@ -306,26 +303,22 @@ fail_each(const char *transports, bool is_for_good)
 }
 
 /* ---- tests */
-static void
-test_one_fails_over_shared_memory(void **state)
+TEST_WITH(test_one_fails_over_shared_memory, NULL, end_test)
 {
     fail_each("shm", false);
 }
 
-static void
-test_one_fails_over_tcp(void **state)
+TEST_WITH(test_one_fails_over_tcp, NULL, end_test)
 {
     fail_each("tcp", false);
 }
 
-static void
-test_all_fail_from_one_on(void **state)
+TEST_WITH(test_all_fail_from_one_on, NULL, end_test)
 {
     fail_each("shm", true);
 }
 
-static void
-test_open_fails(void **state)
+TEST_WITH(test_open_fails, NULL, end_test)
 {
     const uint64_t memory[] = {0, 1u << 20}; /* without and with an embedded node */
 
@@ -350,8 +343,7 @@ test_open_fails(void **state)
     }
 }
 
-static void
-test_close_fails(void **state)
+TEST_WITH(test_close_fails, NULL, end_test)
 {
     bool has_failed = true;
 
@@ -388,16 +380,4 @@ stop_pool(void **state)
     return kvp_local_stop(&fix.local);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_one_fails_over_shared_memory, end_test),
-        cmocka_unit_test_teardown(test_one_fails_over_tcp, end_test),
-        cmocka_unit_test_teardown(test_all_fail_from_one_on, end_test),
-        cmocka_unit_test_teardown(test_open_fails, end_test),
-        cmocka_unit_test_teardown(test_close_fails, end_test),
-    };
-
-    return cmocka_run_group_tests_name("nomem", tests, start_pool, stop_pool);
-}
+TEST_MAIN_WITH(start_pool, stop_pool)

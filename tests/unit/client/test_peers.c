@@ -35,8 +35,7 @@ setup(void **state)
     return 0;
 }
 
-static void
-test_a_node_is_attached_once(void **state)
+TEST_WITH(test_a_node_is_attached_once, setup, fake_pool_end)
 {
     kvp_path_t first, second;
 
@@ -50,8 +49,7 @@ test_a_node_is_attached_once(void **state)
     assert_int_equal(pool.counters.attaches, 1);
 }
 
-static void
-test_a_chunk_is_opened_once_for_each_access(void **state)
+TEST_WITH(test_a_chunk_is_opened_once_for_each_access, setup, fake_pool_end)
 {
     kvp_chunk_mem_t mem;
     kvp_path_t path = take_ok();
@@ -79,8 +77,7 @@ payload_bytes_there(void)
     return (uint64_t)st.st_blocks * 512;
 }
 
-static void
-test_memory_is_touched_ahead_unless_its_node_touches_none(void **state)
+TEST_WITH(test_memory_is_touched_ahead_unless_its_node_touches_none, setup, fake_pool_end)
 {
     kvp_path_t path = take_ok();
 
@@ -98,8 +95,7 @@ test_memory_is_touched_ahead_unless_its_node_touches_none(void **state)
 }
 
 /* A deadline that ends while a chunk is being opened costs nothing but that call. */
-static void
-test_a_hurried_caller_leaves_the_answer_to_the_next(void **state)
+TEST_WITH(test_a_hurried_caller_leaves_the_answer_to_the_next, setup, fake_pool_end)
 {
     kvp_path_t path = take_ok(), again;
 
@@ -116,8 +112,7 @@ test_a_hurried_caller_leaves_the_answer_to_the_next(void **state)
     rele(&again);
 }
 
-static void
-test_what_was_left_may_have_been_another_access(void **state)
+TEST_WITH(test_what_was_left_may_have_been_another_access, setup, fake_pool_end)
 {
     kvp_path_t path = take_ok();
 
@@ -132,8 +127,7 @@ test_what_was_left_may_have_been_another_access(void **state)
 }
 
 /* Deadlines long and short: what counts is how long the question has been asked. */
-static void
-test_a_node_that_never_answers_is_given_up(void **state)
+TEST_WITH(test_a_node_that_never_answers_is_given_up, setup, fake_pool_end)
 {
     uint64_t began_ns = kvp_now_ns();
     kvp_path_t path = take_ok(), again;
@@ -171,8 +165,7 @@ be_patient(void *arg)
 }
 
 /* A busy machine makes a node answer late; who has the time waits, also where somebody in a hurry has asked. */
-static void
-test_who_has_time_has_patience(void **state)
+TEST_WITH(test_who_has_time_has_patience, setup, fake_pool_end)
 {
     kvp_path_t path;
     uint64_t until_ns;
@@ -201,8 +194,7 @@ test_who_has_time_has_patience(void **state)
 }
 
 /* Each of these callers is in too great a hurry to judge the node; all of them together are not. */
-static void
-test_hurried_callers_add_up(void **state)
+TEST_WITH(test_hurried_callers_add_up, setup, fake_pool_end)
 {
     uint64_t began_ns = kvp_now_ns();
     kvp_path_t path;
@@ -216,8 +208,7 @@ test_hurried_callers_add_up(void **state)
 }
 
 /* A second without a byte makes a lost node, over several calls; threads that wait together count once. */
-static void
-test_silence_adds_up_over_calls(void **state)
+TEST_WITH(test_silence_adds_up_over_calls, setup, fake_pool_end)
 {
     uint64_t at_ns = kvp_now_ns(), step_ns = 300 * KVP_NS_PER_MS;
     kvp_path_t path = take_ok(), again;
@@ -252,8 +243,7 @@ left_alone_ns(kvp_path_t *path)
 }
 
 /* The time doubles with each failure, and begins anew once something was moved. */
-static void
-test_a_node_that_moved_something_is_trusted_again(void **state)
+TEST_WITH(test_a_node_that_moved_something_is_trusted_again, setup, fake_pool_end)
 {
     uint64_t again_ns = UINT64_MAX;
     kvp_path_t path = take_ok();
@@ -270,8 +260,7 @@ test_a_node_that_moved_something_is_trusted_again(void **state)
     rele(&path);
 }
 
-static void
-test_a_refusal_drops_the_attachment(void **state)
+TEST_WITH(test_a_refusal_drops_the_attachment, setup, fake_pool_end)
 {
     kvp_path_t path = take_ok(), again;
 
@@ -282,8 +271,7 @@ test_a_refusal_drops_the_attachment(void **state)
     rele(&path);
 }
 
-static void
-test_a_segment_that_is_not_there_is_a_lost_node(void **state)
+TEST_WITH(test_a_segment_that_is_not_there_is_a_lost_node, setup, fake_pool_end)
 {
     kvp_path_t path;
 
@@ -302,8 +290,7 @@ is_avoided(void)
     return n == 1;
 }
 
-static void
-test_shared_memory_of_another_host_is_out_of_reach(void **state)
+TEST_WITH(test_shared_memory_of_another_host_is_out_of_reach, setup, fake_pool_end)
 {
     kvp_path_t path;
 
@@ -317,8 +304,7 @@ test_shared_memory_of_another_host_is_out_of_reach(void **state)
 }
 
 /* What the master is asked to spare: a node that is left alone, or silent; and it is tried again when its time has come. */
-static void
-test_a_node_in_trouble_is_avoided(void **state)
+TEST_WITH(test_a_node_in_trouble_is_avoided, setup, fake_pool_end)
 {
     bool was_avoided = false;
     kvp_path_t path;
@@ -343,8 +329,7 @@ test_a_node_in_trouble_is_avoided(void **state)
     rele(&path);
 }
 
-static void
-test_a_node_that_hangs_up_is_noticed(void **state)
+TEST_WITH(test_a_node_that_hangs_up_is_noticed, setup, fake_pool_end)
 {
     kvp_path_t path = take_ok();
 
@@ -369,8 +354,7 @@ notices_n(void)
     return n;
 }
 
-static void
-test_a_reader_sends_no_drain_notice_and_a_writer_one(void **state)
+TEST_WITH(test_a_reader_sends_no_drain_notice_and_a_writer_one, setup, fake_pool_end)
 {
     kvp_drain_notice_t *notices;
     kvp_path_t path = take_ok();
@@ -391,8 +375,7 @@ test_a_reader_sends_no_drain_notice_and_a_writer_one(void **state)
 }
 
 /* The node may have opened its memory for us although we do not know it. */
-static void
-test_who_only_asked_to_write_sends_one_as_well(void **state)
+TEST_WITH(test_who_only_asked_to_write_sends_one_as_well, setup, fake_pool_end)
 {
     kvp_drain_notice_t *notices;
     kvp_path_t path = take_ok();
@@ -416,8 +399,7 @@ test_who_only_asked_to_write_sends_one_as_well(void **state)
 }
 
 /* ---- endpoints */
-static void
-test_endpoints_are_waited_for(void **state)
+TEST_WITH(test_endpoints_are_waited_for, setup, fake_pool_end)
 {
     kvp_path_t paths[KVP_SYNC_EPS], none;
     taker_t late;
@@ -436,8 +418,7 @@ test_endpoints_are_waited_for(void **state)
 }
 
 /* Only what is idle and was not used between two looks goes, one at a time, and no more than is too much. */
-static void
-test_idle_endpoints_beyond_the_limit_are_closed(void **state)
+TEST_WITH(test_idle_endpoints_beyond_the_limit_are_closed, setup, fake_pool_end)
 {
     kvp_path_t paths[3], used;
     kvp_peer_t *peer;
@@ -464,8 +445,7 @@ test_idle_endpoints_beyond_the_limit_are_closed(void **state)
     assert_int_equal(peer->idle_n, 2);
 }
 
-static void
-test_who_waits_for_an_endpoint_of_a_lost_node_is_told(void **state)
+TEST_WITH(test_who_waits_for_an_endpoint_of_a_lost_node_is_told, setup, fake_pool_end)
 {
     kvp_path_t paths[KVP_SYNC_EPS];
     taker_t late;
@@ -556,8 +536,7 @@ is_open_in_child(int fd)
 }
 
 /* The number of a data connection that broke is somebody else's as soon as it is free. */
-static void
-test_a_child_closes_no_descriptor_that_was_reused(void **state)
+TEST_WITH(test_a_child_closes_no_descriptor_that_was_reused, setup, fake_pool_end)
 {
     kvp_ep_t *ep;
     far_t far;
@@ -578,33 +557,4 @@ test_a_child_closes_no_descriptor_that_was_reused(void **state)
     teardown_far(&far);
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fake_pool_end)
-    const struct CMUnitTest tests[] = {
-        TEST(test_a_node_is_attached_once),
-        TEST(test_a_chunk_is_opened_once_for_each_access),
-        TEST(test_memory_is_touched_ahead_unless_its_node_touches_none),
-        TEST(test_a_hurried_caller_leaves_the_answer_to_the_next),
-        TEST(test_what_was_left_may_have_been_another_access),
-        TEST(test_a_node_that_never_answers_is_given_up),
-        TEST(test_who_has_time_has_patience),
-        TEST(test_hurried_callers_add_up),
-        TEST(test_silence_adds_up_over_calls),
-        TEST(test_a_node_that_moved_something_is_trusted_again),
-        TEST(test_a_refusal_drops_the_attachment),
-        TEST(test_a_segment_that_is_not_there_is_a_lost_node),
-        TEST(test_shared_memory_of_another_host_is_out_of_reach),
-        TEST(test_a_node_in_trouble_is_avoided),
-        TEST(test_a_node_that_hangs_up_is_noticed),
-        TEST(test_a_reader_sends_no_drain_notice_and_a_writer_one),
-        TEST(test_who_only_asked_to_write_sends_one_as_well),
-        TEST(test_endpoints_are_waited_for),
-        TEST(test_idle_endpoints_beyond_the_limit_are_closed),
-        TEST(test_who_waits_for_an_endpoint_of_a_lost_node_is_told),
-        TEST(test_a_child_closes_no_descriptor_that_was_reused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

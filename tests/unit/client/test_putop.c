@@ -3,8 +3,7 @@
  */
 #include "tests/unit/client/putop_fixture.h"
 
-static void
-test_put_goes_through_its_phases(void **state)
+TEST(test_put_goes_through_its_phases)
 {
     static const int32_t results[] = {KVP_OK, KVP_ALREADY, KVP_OK};
 
@@ -18,8 +17,7 @@ test_put_goes_through_its_phases(void **state)
     expect_done(KVP_OK);
 }
 
-static void
-test_put_seals_with_a_whole_descriptor(void **state)
+TEST(test_put_seals_with_a_whole_descriptor)
 {
     kvp_desc_t want;
 
@@ -47,8 +45,7 @@ test_put_seals_with_a_whole_descriptor(void **state)
 }
 
 /* What is small is filled and sealed by one move; what is large, or a device's, takes two. */
-static void
-test_put_of_what_is_small_takes_one_move(void **state)
+TEST(test_put_of_what_is_small_takes_one_move)
 {
     setup(3);
     f.items[0].is_host = f.items[1].is_host = true;
@@ -73,8 +70,7 @@ test_put_of_what_is_small_takes_one_move(void **state)
     seal_and_commit(2, 3);
 }
 
-static void
-test_put_by_one_move_that_failed_begins_anew(void **state)
+TEST(test_put_by_one_move_that_failed_begins_anew)
 {
     setup(1);
     f.items[0].is_host = true;
@@ -100,16 +96,14 @@ find_committed(void)
     expect_done(KVP_OK);
 }
 
-static void
-test_put_of_committed_key_is_ok(void **state)
+TEST(test_put_of_committed_key_is_ok)
 {
     setup(1);
     give_session(1);
     find_committed();
 }
 
-static void
-test_put_reports_a_committed_key_if_it_is_to(void **state)
+TEST(test_put_reports_a_committed_key_if_it_is_to)
 {
     setup(1);
     f.op.committed = KVP_COMMITTED_ALREADY;
@@ -128,8 +122,7 @@ refuse_for_another(void)
     f.now = expect_step(KVP_STEP_SLEEP).until_ns;
 }
 
-static void
-test_put_joins_another_writer(void **state)
+TEST(test_put_joins_another_writer)
 {
     for (uint32_t is_committed = 0; is_committed <= 1; is_committed++) {
         setup(1);
@@ -144,8 +137,7 @@ test_put_joins_another_writer(void **state)
 }
 
 /* The answer may be held back for other keys of the message: what it says is as old as the question. */
-static void
-test_put_joins_by_when_it_asked(void **state)
+TEST(test_put_joins_by_when_it_asked)
 {
     setup(1);
     give_session(1);
@@ -159,8 +151,7 @@ test_put_joins_by_when_it_asked(void **state)
 }
 
 /* What has its place is committed before anything is waited for; the wait is bounded, and so is how often is asked. */
-static void
-test_put_does_not_join_for_ever(void **state)
+TEST(test_put_does_not_join_for_ever)
 {
     uint64_t begun_ns;
     uint32_t asked = 1;
@@ -192,8 +183,7 @@ test_put_does_not_join_for_ever(void **state)
     expect_step(KVP_STEP_DONE);
 }
 
-static void
-test_put_comes_back_after_retry_after(void **state)
+TEST(test_put_comes_back_after_retry_after)
 {
     uint64_t attempt;
 
@@ -208,8 +198,7 @@ test_put_comes_back_after_retry_after(void **state)
     assert_true(f.asked[0] != attempt);
 }
 
-static void
-test_put_keeps_reason_at_deadline(void **state)
+TEST(test_put_keeps_reason_at_deadline)
 {
     ask(1);
     answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
@@ -221,8 +210,7 @@ test_put_keeps_reason_at_deadline(void **state)
 }
 
 /* What our own uncommitted objects take cannot be evicted; once they are committed it can. */
-static void
-test_put_asks_again_where_own_objects_took_the_space(void **state)
+TEST(test_put_asks_again_where_own_objects_took_the_space)
 {
     ask(2);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
@@ -237,8 +225,7 @@ test_put_asks_again_where_own_objects_took_the_space(void **state)
 }
 
 /* The rest of a message that took its share is asked for at once when that is committed, and is no failure. */
-static void
-test_put_comes_back_for_the_rest(void **state)
+TEST(test_put_comes_back_for_the_rest)
 {
     ask(2);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
@@ -255,8 +242,7 @@ test_put_comes_back_for_the_rest(void **state)
     assert_int_equal(f.items[1].err, KVP_RETRY_AFTER);
 }
 
-static void
-test_put_begins_anew_when_its_place_is_lost(void **state)
+TEST(test_put_begins_anew_when_its_place_is_lost)
 {
     static const kvp_err_t lost[] = {KVP_STALE, KVP_NODE_LOST};
 
@@ -270,8 +256,7 @@ test_put_begins_anew_when_its_place_is_lost(void **state)
     }
 }
 
-static void
-test_put_gives_up_after_some_lost_places(void **state)
+TEST(test_put_gives_up_after_some_lost_places)
 {
     int rounds = 0;
 
@@ -295,8 +280,7 @@ test_put_gives_up_after_some_lost_places(void **state)
 }
 
 /* The writer's word is given attempt by attempt: one message for those that are drained, one for the others. */
-static void
-test_put_tells_which_attempts_are_drained(void **state)
+TEST(test_put_tells_which_attempts_are_drained)
 {
     uint64_t drained[2], undrained[1];
 
@@ -315,8 +299,7 @@ test_put_tells_which_attempts_are_drained(void **state)
     expect_done(KVP_DEADLINE);
 }
 
-static void
-test_put_aborts_what_was_not_answered(void **state)
+TEST(test_put_aborts_what_was_not_answered)
 {
     ask(2);
     kvp_putop_on_call_failed(&f.op, KVP_DEADLINE);
@@ -329,8 +312,7 @@ test_put_aborts_what_was_not_answered(void **state)
     expect_done(KVP_CLOSED);
 }
 
-static void
-test_put_that_cannot_be_asked_aborts_nothing(void **state)
+TEST(test_put_that_cannot_be_asked_aborts_nothing)
 {
     setup(2);
     f.out.limit = 64; /* not even a record of its PUT_BEGIN */
@@ -338,8 +320,7 @@ test_put_that_cannot_be_asked_aborts_nothing(void **state)
     expect_done(KVP_LIMIT);
 }
 
-static void
-test_put_stops_at_deadline_between_phases(void **state)
+TEST(test_put_stops_at_deadline_between_phases)
 {
     to_fill(1);
     moved();
@@ -349,8 +330,7 @@ test_put_stops_at_deadline_between_phases(void **state)
 }
 
 /* Whether the commit arrived is not known: the key is put anew, and ALREADY says that it did. */
-static void
-test_put_starts_again_in_next_session(void **state)
+TEST(test_put_starts_again_in_next_session)
 {
     uint64_t attempt;
 
@@ -366,8 +346,7 @@ test_put_starts_again_in_next_session(void **state)
 }
 
 /* The attempt of the lost session may still be there for a moment: that is not another writer's. */
-static void
-test_put_waits_for_its_own_lost_attempt(void **state)
+TEST(test_put_waits_for_its_own_lost_attempt)
 {
     uint64_t begun_ns;
 
@@ -382,8 +361,7 @@ test_put_waits_for_its_own_lost_attempt(void **state)
     finish_well();
 }
 
-static void
-test_put_without_session_in_time(void **state)
+TEST(test_put_without_session_in_time)
 {
     setup(2);
     expect_step(KVP_STEP_SESSION);
@@ -391,8 +369,7 @@ test_put_without_session_in_time(void **state)
     expect_done(KVP_UNREACHABLE);
 }
 
-static void
-test_put_with_few_moves_takes_turns(void **state)
+TEST(test_put_with_few_moves_takes_turns)
 {
     setup(3);
     f.op.moves_cap = 2;
@@ -409,8 +386,7 @@ test_put_with_few_moves_takes_turns(void **state)
     expect_moves(KVP_MOVE_SEAL, 1);
 }
 
-static void
-test_put_aborted_commit_begins_anew(void **state)
+TEST(test_put_aborted_commit_begins_anew)
 {
     to_commit();
     reply_committed(KVP_ABORTED);
@@ -419,8 +395,7 @@ test_put_aborted_commit_begins_anew(void **state)
     finish_well();
 }
 
-static void
-test_put_refuses_answers_that_do_not_fit(void **state)
+TEST(test_put_refuses_answers_that_do_not_fit)
 {
     static const int32_t two[] = {KVP_OK, KVP_OK};
 
@@ -441,8 +416,7 @@ test_put_refuses_answers_that_do_not_fit(void **state)
 }
 
 /* The walk over an answer ends with the batch, whatever the two counts say. */
-static void
-test_put_reads_no_answer_beyond_its_items(void **state)
+TEST(test_put_reads_no_answer_beyond_its_items)
 {
     ask(1);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
@@ -454,36 +428,4 @@ test_put_reads_no_answer_beyond_its_items(void **state)
         assert_null(f.items[i].locs);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_goes_through_its_phases),
-        cmocka_unit_test(test_put_seals_with_a_whole_descriptor),
-        cmocka_unit_test(test_put_of_what_is_small_takes_one_move),
-        cmocka_unit_test(test_put_by_one_move_that_failed_begins_anew),
-        cmocka_unit_test(test_put_of_committed_key_is_ok),
-        cmocka_unit_test(test_put_reports_a_committed_key_if_it_is_to),
-        cmocka_unit_test(test_put_joins_another_writer),
-        cmocka_unit_test(test_put_joins_by_when_it_asked),
-        cmocka_unit_test(test_put_does_not_join_for_ever),
-        cmocka_unit_test(test_put_comes_back_after_retry_after),
-        cmocka_unit_test(test_put_keeps_reason_at_deadline),
-        cmocka_unit_test(test_put_asks_again_where_own_objects_took_the_space),
-        cmocka_unit_test(test_put_comes_back_for_the_rest),
-        cmocka_unit_test(test_put_begins_anew_when_its_place_is_lost),
-        cmocka_unit_test(test_put_gives_up_after_some_lost_places),
-        cmocka_unit_test(test_put_tells_which_attempts_are_drained),
-        cmocka_unit_test(test_put_aborts_what_was_not_answered),
-        cmocka_unit_test(test_put_that_cannot_be_asked_aborts_nothing),
-        cmocka_unit_test(test_put_stops_at_deadline_between_phases),
-        cmocka_unit_test(test_put_starts_again_in_next_session),
-        cmocka_unit_test(test_put_waits_for_its_own_lost_attempt),
-        cmocka_unit_test(test_put_without_session_in_time),
-        cmocka_unit_test(test_put_with_few_moves_takes_turns),
-        cmocka_unit_test(test_put_aborted_commit_begins_anew),
-        cmocka_unit_test(test_put_refuses_answers_that_do_not_fit),
-        cmocka_unit_test(test_put_reads_no_answer_beyond_its_items),
-    };
-    return cmocka_run_group_tests_name("putop", tests, NULL, teardown);
-}
+TEST_MAIN_WITH(NULL, teardown)

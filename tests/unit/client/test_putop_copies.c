@@ -14,8 +14,7 @@ committed_copies(void)
     return ((const kvp_wire_commit_t *)frame.tail)->replicas;
 }
 
-static void
-test_put_commits_all_replicas_together(void **state)
+TEST(test_put_commits_all_replicas_together)
 {
     to_fill(2);
     assert_int_equal(f.moves[1].loc.segment_id, 2);
@@ -25,8 +24,7 @@ test_put_commits_all_replicas_together(void **state)
 }
 
 /* Copies are sealed when they are known to be alike, however small they are. */
-static void
-test_put_of_copies_takes_two_moves(void **state)
+TEST(test_put_of_copies_takes_two_moves)
 {
     setup(1);
     f.items[0].is_host = true;
@@ -38,8 +36,7 @@ test_put_of_copies_takes_two_moves(void **state)
     expect_moves(KVP_MOVE_SEAL, 2);
 }
 
-static void
-test_put_leaves_out_a_replica_that_failed(void **state)
+TEST(test_put_leaves_out_a_replica_that_failed)
 {
     to_fill(3);
     f.moves[0].err = KVP_NODE_LOST;
@@ -60,8 +57,7 @@ test_put_leaves_out_a_replica_that_failed(void **state)
 
 /* By a grant that is older than the way to a node nothing is written there: the attempt is begun again at once, with all
  * copies. Where that way keeps ending the other copy has to do. */
-static void
-test_put_is_begun_again_where_a_way_is_younger(void **state)
+TEST(test_put_is_begun_again_where_a_way_is_younger)
 {
     uint64_t began_ns;
 
@@ -85,8 +81,7 @@ test_put_is_begun_again_where_a_way_is_younger(void **state)
 }
 
 /* The copies of one object are sealed in two steps, and nothing is left to do in the second. */
-static void
-test_put_leaves_out_the_last_replica_when_moves_are_few(void **state)
+TEST(test_put_leaves_out_the_last_replica_when_moves_are_few)
 {
     to_fill(2);
     f.moves[1].err = KVP_NODE_LOST;
@@ -96,8 +91,7 @@ test_put_leaves_out_the_last_replica_when_moves_are_few(void **state)
     assert_int_equal(committed_copies(), 1);
 }
 
-static void
-test_put_refuses_replicas_that_differ(void **state)
+TEST(test_put_refuses_replicas_that_differ)
 {
     to_fill(2);
     f.moves[1].sum++; /* the caller wrote into the buffer meanwhile */
@@ -107,8 +101,7 @@ test_put_refuses_replicas_that_differ(void **state)
 }
 
 /* Bytes that one copy got from an adapter alone have the sum that another copy's way took. */
-static void
-test_put_takes_the_sum_of_the_replica_that_has_one(void **state)
+TEST(test_put_takes_the_sum_of_the_replica_that_has_one)
 {
     for (uint32_t without = 0; without < 2; without++) {
         to_fill(2);
@@ -123,8 +116,7 @@ test_put_takes_the_sum_of_the_replica_that_has_one(void **state)
     }
 }
 
-static void
-test_put_says_what_is_asked_for(void **state)
+TEST(test_put_says_what_is_asked_for)
 {
     Kvp__Pb__PutBegin *head;
     const kvp_wire_group_t *groups;
@@ -172,8 +164,7 @@ avoid_two(void *arg, uint32_t ids[KVP_AVOID_MAX])
 }
 
 /* The answer to that question stands, so what cannot be reached is told anew with each. */
-static void
-test_put_names_what_cannot_be_reached(void **state)
+TEST(test_put_names_what_cannot_be_reached)
 {
     Kvp__Pb__PutBegin *head;
     kvp_frame_t frame;
@@ -204,8 +195,7 @@ test_put_names_what_cannot_be_reached(void **state)
 }
 
 /* Whether a silent node may be left: only where another copy is written that is enough. */
-static void
-test_put_says_where_copies_are_written(void **state)
+TEST(test_put_says_where_copies_are_written)
 {
     to_fill(1);
     assert_false(f.op.has_copies);
@@ -218,8 +208,7 @@ test_put_says_where_copies_are_written(void **state)
 }
 
 /* The old value's place may not be read from any more by who replaced it. */
-static void
-test_upsert_forgets_the_known_location(void **state)
+TEST(test_upsert_forgets_the_known_location)
 {
     kvp_cached_place_t place = {.version = 7, .len = 100, .nloc = 1};
     kvp_locations_t *locs;
@@ -247,8 +236,7 @@ test_upsert_forgets_the_known_location(void **state)
 }
 
 /* A master from before upserts leaves the old value there, which must not pass for success. */
-static void
-test_upsert_is_never_already_there(void **state)
+TEST(test_upsert_is_never_already_there)
 {
     setup(1);
     f.op.committed = KVP_COMMITTED_REPLACED;
@@ -258,23 +246,4 @@ test_upsert_is_never_already_there(void **state)
     expect_done(KVP_NOTSUP);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_commits_all_replicas_together),
-        cmocka_unit_test(test_put_of_copies_takes_two_moves),
-        cmocka_unit_test(test_put_leaves_out_a_replica_that_failed),
-        cmocka_unit_test(test_put_is_begun_again_where_a_way_is_younger),
-        cmocka_unit_test(test_put_leaves_out_the_last_replica_when_moves_are_few),
-        cmocka_unit_test(test_put_refuses_replicas_that_differ),
-        cmocka_unit_test(test_put_takes_the_sum_of_the_replica_that_has_one),
-        cmocka_unit_test(test_put_says_what_is_asked_for),
-        cmocka_unit_test(test_put_names_what_cannot_be_reached),
-        cmocka_unit_test(test_put_says_where_copies_are_written),
-        cmocka_unit_test(test_upsert_forgets_the_known_location),
-        cmocka_unit_test(test_upsert_is_never_already_there),
-    };
-
-    return cmocka_run_group_tests_name("putop_copies", tests, NULL, teardown);
-}
+TEST_MAIN_WITH(NULL, teardown)

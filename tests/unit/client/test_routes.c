@@ -96,6 +96,13 @@ setup(void **state)
     return 0;
 }
 
+static int
+teardown(void **state)
+{
+    kvp_log_set_sink(NULL, NULL);
+    return fake_pool_end(state);
+}
+
 /* Takes a path, tells which transport it is of, and gives it back. */
 static size_t
 way_taken(void)
@@ -117,8 +124,7 @@ way_told(void)
 
 /* ---- when a way is left */
 /* Nobody there, memory that may not be locked, too many connections: whatever it is, another transport would not have it. */
-static void
-test_a_way_that_is_refused_is_left_within_the_call(void **state)
+TEST_WITH(test_a_way_that_is_refused_is_left_within_the_call, setup, teardown)
 {
     static const kvp_err_t errs[] = {KVP_UNREACHABLE, KVP_NOMEM, KVP_BUSY, KVP_PROTO, KVP_LIMIT, KVP_SYS};
 
@@ -136,8 +142,7 @@ test_a_way_that_is_refused_is_left_within_the_call(void **state)
     }
 }
 
-static void
-test_a_way_that_answers_nothing_is_left_in_time(void **state)
+TEST_WITH(test_a_way_that_answers_nothing_is_left_in_time, setup, teardown)
 {
     uint64_t began_ns = kvp_now_ns();
     kvp_path_t path;
@@ -150,8 +155,7 @@ test_a_way_that_answers_nothing_is_left_in_time(void **state)
 }
 
 /* None of these callers waits for long enough to blame anybody; all of them together do. */
-static void
-test_hurried_callers_add_up(void **state)
+TEST_WITH(test_hurried_callers_add_up, setup, teardown)
 {
     uint64_t began_ns = kvp_now_ns();
     kvp_path_t path;
@@ -166,8 +170,7 @@ test_hurried_callers_add_up(void **state)
     rele(&path);
 }
 
-static void
-test_memory_that_is_not_opened_is_asked_for_by_the_next(void **state)
+TEST_WITH(test_memory_that_is_not_opened_is_asked_for_by_the_next, setup, teardown)
 {
     kvp_path_t path = take_ok();
 
@@ -183,8 +186,7 @@ test_memory_that_is_not_opened_is_asked_for_by_the_next(void **state)
 }
 
 /* A segment that is gone is so by every transport. */
-static void
-test_what_the_node_lacks_is_no_ways_fault(void **state)
+TEST_WITH(test_what_the_node_lacks_is_no_ways_fault, setup, teardown)
 {
     kvp_path_t path = take_ok();
 
@@ -194,8 +196,7 @@ test_what_the_node_lacks_is_no_ways_fault(void **state)
     assert_int_equal(pool.counters.bypasses, 0);
 }
 
-static void
-test_a_transport_that_cannot_be_used_here_is_left(void **state)
+TEST_WITH(test_a_transport_that_cannot_be_used_here_is_left, setup, teardown)
 {
     init_outcome = KVP_NOTSUP;
     assert_int_equal(way_taken(), SHM);
@@ -204,8 +205,7 @@ test_a_transport_that_cannot_be_used_here_is_left(void **state)
 }
 
 /* The call that it ended under reads by the other way at once: it does not wait until the node may be tried again. */
-static void
-test_a_way_whose_connection_ends_is_left_within_the_call(void **state)
+TEST_WITH(test_a_way_whose_connection_ends_is_left_within_the_call, setup, teardown)
 {
     kvp_path_t path = take_ok();
 
@@ -218,8 +218,7 @@ test_a_way_whose_connection_ends_is_left_within_the_call(void **state)
     assert_int_equal(pool.counters.bypasses, 1);
 }
 
-static void
-test_a_connection_that_ends_where_no_other_leads_is_the_nodes_end(void **state)
+TEST_WITH(test_a_connection_that_ends_where_no_other_leads_is_the_nodes_end, setup, teardown)
 {
     kvp_path_t path;
 
@@ -233,8 +232,7 @@ test_a_connection_that_ends_where_no_other_leads_is_the_nodes_end(void **state)
 }
 
 /* A connection that stands and carries nothing, twice in a row. */
-static void
-test_a_way_on_which_nothing_moves_is_left(void **state)
+TEST_WITH(test_a_way_on_which_nothing_moves_is_left, setup, teardown)
 {
     kvp_path_t path;
 
@@ -251,8 +249,7 @@ test_a_way_on_which_nothing_moves_is_left(void **state)
     assert_int_equal(pool.counters.bypasses, 1);
 }
 
-static void
-test_who_named_one_transport_gets_that_or_an_error(void **state)
+TEST_WITH(test_who_named_one_transport_gets_that_or_an_error, setup, teardown)
 {
     kvp_path_t path;
 
@@ -269,8 +266,7 @@ test_who_named_one_transport_gets_that_or_an_error(void **state)
 
 /* Where the next transport leads nowhere either, it is the node that is lost, and the first one is tried first when it is
  * back. */
-static void
-test_a_node_that_is_gone_blames_no_way(void **state)
+TEST_WITH(test_a_node_that_is_gone_blames_no_way, setup, teardown)
 {
     kvp_path_t path;
 
@@ -285,8 +281,7 @@ test_a_node_that_is_gone_blames_no_way(void **state)
 }
 
 /* Who waits for an endpoint of the way that is left gets one of the other. */
-static void
-test_who_waits_goes_the_other_way(void **state)
+TEST_WITH(test_who_waits_goes_the_other_way, setup, teardown)
 {
     kvp_path_t paths[KVP_SYNC_EPS], path;
     taker_t takers[3];
@@ -311,8 +306,7 @@ test_who_waits_goes_the_other_way(void **state)
 }
 
 /* ---- when it is taken again */
-static void
-test_a_way_is_left_for_longer_each_time(void **state)
+TEST_WITH(test_a_way_is_left_for_longer_each_time, setup, teardown)
 {
     kvp_route_t way = {.fails = 0};
     uint64_t now = LONG_NS;
@@ -349,8 +343,7 @@ tend_until_tried(uint32_t n)
     }
 }
 
-static void
-test_a_way_is_tried_in_the_background_before_it_is_taken(void **state)
+TEST_WITH(test_a_way_is_tried_in_the_background_before_it_is_taken, setup, teardown)
 {
     uint64_t left_ns;
     kvp_path_t held;
@@ -372,8 +365,7 @@ test_a_way_is_tried_in_the_background_before_it_is_taken(void **state)
 }
 
 /* A trial of which nothing is heard is closed with the peers. */
-static void
-test_a_trial_ends_with_the_peers(void **state)
+TEST_WITH(test_a_trial_ends_with_the_peers, setup, teardown)
 {
     uint64_t until_ns = in(LONG_NS);
 
@@ -387,34 +379,4 @@ test_a_trial_ends_with_the_peers(void **state)
     assert_int_equal(connects_n, 2);
 }
 
-static int
-teardown(void **state)
-{
-    kvp_log_set_sink(NULL, NULL);
-    return fake_pool_end(state);
-}
-
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_a_way_that_is_refused_is_left_within_the_call),
-        TEST(test_a_way_that_answers_nothing_is_left_in_time),
-        TEST(test_hurried_callers_add_up),
-        TEST(test_memory_that_is_not_opened_is_asked_for_by_the_next),
-        TEST(test_what_the_node_lacks_is_no_ways_fault),
-        TEST(test_a_transport_that_cannot_be_used_here_is_left),
-        TEST(test_a_way_whose_connection_ends_is_left_within_the_call),
-        TEST(test_a_connection_that_ends_where_no_other_leads_is_the_nodes_end),
-        TEST(test_a_way_on_which_nothing_moves_is_left),
-        TEST(test_who_named_one_transport_gets_that_or_an_error),
-        TEST(test_a_node_that_is_gone_blames_no_way),
-        TEST(test_who_waits_goes_the_other_way),
-        TEST(test_a_way_is_left_for_longer_each_time),
-        TEST(test_a_way_is_tried_in_the_background_before_it_is_taken),
-        TEST(test_a_trial_ends_with_the_peers),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

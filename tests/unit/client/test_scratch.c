@@ -2,14 +2,11 @@
  * Working memory of calls: aligned, apart from one another, kept for the next call.
  */
 #include "client/data/scratch.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
-static void
-test_alloc_gives_apart_and_aligned_memory(void **state)
+TEST(test_alloc_gives_apart_and_aligned_memory)
 {
     kvp_scratch_pool_t pool;
     kvp_scratch_t *s;
@@ -34,8 +31,7 @@ test_alloc_gives_apart_and_aligned_memory(void **state)
     kvp_scratch_pool_fini(&pool);
 }
 
-static void
-test_alloc_refuses_what_overflows(void **state)
+TEST(test_alloc_refuses_what_overflows)
 {
     kvp_scratch_pool_t pool;
     kvp_scratch_t *s;
@@ -49,8 +45,7 @@ test_alloc_refuses_what_overflows(void **state)
     kvp_scratch_pool_fini(&pool);
 }
 
-static void
-test_take_prefers_the_warmest(void **state)
+TEST(test_take_prefers_the_warmest)
 {
     kvp_scratch_pool_t pool;
     kvp_scratch_t *one, *two;
@@ -68,8 +63,7 @@ test_take_prefers_the_warmest(void **state)
     kvp_scratch_pool_fini(&pool);
 }
 
-static void
-test_huge_leftovers_are_not_kept(void **state)
+TEST(test_huge_leftovers_are_not_kept)
 {
     kvp_scratch_pool_t pool;
     kvp_scratch_t *s;
@@ -84,14 +78,4 @@ test_huge_leftovers_are_not_kept(void **state)
     kvp_scratch_pool_fini(&pool);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc_gives_apart_and_aligned_memory),
-        cmocka_unit_test(test_alloc_refuses_what_overflows),
-        cmocka_unit_test(test_take_prefers_the_warmest),
-        cmocka_unit_test(test_huge_leftovers_are_not_kept),
-    };
-    return cmocka_run_group_tests_name("scratch", tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -58,8 +58,7 @@ start_askers(asker_t *askers, pthread_t *threads, int rounds)
     }
 }
 
-static void
-test_answers_go_to_who_asked(void **state)
+TEST_WITH(test_answers_go_to_who_asked, setup, teardown)
 {
     asker_t askers[THREADS];
     pthread_t threads[THREADS];
@@ -72,8 +71,7 @@ test_answers_go_to_who_asked(void **state)
     assert_int_equal(master.exists, THREADS * 500 * 2);
 }
 
-static void
-test_large_batches_are_split(void **state)
+TEST_WITH(test_large_batches_are_split, setup, teardown)
 {
     enum { KEYS = 40000 };
     kvpool_key_t *keys = calloc(KEYS, sizeof *keys);
@@ -123,8 +121,7 @@ check_removed(const int *results, size_t n, size_t bad)
     assert_true(removed > 0 && removed < n - 1);
 }
 
-static void
-test_many_removals_are_few_questions(void **state)
+TEST_WITH(test_many_removals_are_few_questions, setup, teardown)
 {
     enum { KEYS = 1000, BAD = 600 };
     int results[KEYS];
@@ -138,8 +135,7 @@ test_many_removals_are_few_questions(void **state)
 }
 
 /* What is held is asked about twice, what is not possible at this moment until it is; and of nothing more often. */
-static void
-test_removals_that_are_refused_first(void **state)
+TEST_WITH(test_removals_that_are_refused_first, setup, teardown)
 {
     enum { KEYS = 100 };
     const int refusals[] = {KVPOOL_HELD, KVPOOL_RETRY_AFTER};
@@ -161,8 +157,7 @@ test_removals_that_are_refused_first(void **state)
 }
 
 /* A master that answers nothing: each key has the error when the deadline is over, not a deadline of its own. */
-static void
-test_removals_meet_one_deadline(void **state)
+TEST_WITH(test_removals_meet_one_deadline, setup, teardown)
 {
     enum { KEYS = 1000 };
     int results[KEYS];
@@ -177,8 +172,7 @@ test_removals_meet_one_deadline(void **state)
         assert_int_equal(results[i], KVPOOL_DEADLINE);
 }
 
-static void
-test_late_answers_are_dropped(void **state)
+TEST_WITH(test_late_answers_are_dropped, setup, teardown)
 {
     master.delay_ms = 60;
     assert_int_equal(ask(10), KVPOOL_DEADLINE);
@@ -189,8 +183,7 @@ test_late_answers_are_dropped(void **state)
 }
 
 /* A hold whose get did not wait for it would last as long as the session. */
-static void
-test_late_holds_are_given_back(void **state)
+TEST_WITH(test_late_holds_are_given_back, setup, teardown)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = 10};
     size_t len;
@@ -205,8 +198,7 @@ test_late_holds_are_given_back(void **state)
     assert_int_equal(master.releases, 2);
 }
 
-static void
-test_cut_connection_is_made_anew(void **state)
+TEST_WITH(test_cut_connection_is_made_anew, setup, teardown)
 {
     for (uint64_t i = 1; i <= 5; i++) {
         master.server.is_cutting = true;
@@ -219,8 +211,7 @@ test_cut_connection_is_made_anew(void **state)
 }
 
 /* Each try is a connection and a Hello, for which others of the master wait. */
-static void
-test_a_master_that_drops_everybody_is_not_hammered(void **state)
+TEST_WITH(test_a_master_that_drops_everybody_is_not_hammered, setup, teardown)
 {
     master.is_dropping = true;
     assert_int_not_equal(ask(500), KVPOOL_OK);
@@ -229,8 +220,7 @@ test_a_master_that_drops_everybody_is_not_hammered(void **state)
     assert_int_equal(ask(5000), KVPOOL_OK);
 }
 
-static void
-test_fenced_session_is_made_anew(void **state)
+TEST_WITH(test_fenced_session_is_made_anew, setup, teardown)
 {
     master.is_fencing = true;
     while (master.hellos < 2)
@@ -240,8 +230,7 @@ test_fenced_session_is_made_anew(void **state)
 }
 
 /* A master that takes everything and answers nothing is found out by its heartbeat. */
-static void
-test_silent_master_is_left(void **state)
+TEST_WITH(test_silent_master_is_left, setup, teardown)
 {
     master.ttl_ms = 200;
     master.server.is_cutting = true; /* so that a session has the shorter life */
@@ -254,8 +243,7 @@ test_silent_master_is_left(void **state)
     assert_int_equal(ask(5000), KVPOOL_OK);
 }
 
-static void
-test_close_ends_calls_under_way(void **state)
+TEST_WITH(test_close_ends_calls_under_way, setup, teardown)
 {
     asker_t askers[THREADS];
     pthread_t threads[THREADS];
@@ -275,8 +263,7 @@ test_close_ends_calls_under_way(void **state)
     master.is_mute = false;
 }
 
-static void
-test_close_ends_reconnecting(void **state)
+TEST_WITH(test_close_ends_reconnecting, setup, teardown)
 {
     asker_t asker;
     pthread_t thread;
@@ -290,8 +277,7 @@ test_close_ends_reconnecting(void **state)
     assert_int_equal(asker.last_err, KVPOOL_CLOSED);
 }
 
-static void
-test_release_is_sent_and_not_waited_for(void **state)
+TEST_WITH(test_release_is_sent_and_not_waited_for, setup, teardown)
 {
     kvpool_key_t key = {"k", 1};
     kvpool_lookup_t lookup;
@@ -308,8 +294,7 @@ test_release_is_sent_and_not_waited_for(void **state)
 }
 
 /* Asked for again as long as the master says so; and what is given back later is the ticket of the new session. */
-static void
-test_reservation_is_presented_in_the_next_session(void **state)
+TEST_WITH(test_reservation_is_presented_in_the_next_session, setup, teardown)
 {
     kvpool_key_t key = {"k", 1};
     kvpool_lookup_t lookup;
@@ -344,8 +329,7 @@ put_in_vain(void *arg)
 }
 
 /* Heartbeats of a second, and while a put is under way four of them. */
-static void
-test_heartbeats_come_often_while_a_put_is_under_way(void **state)
+TEST_WITH(test_heartbeats_come_often_while_a_put_is_under_way, setup, teardown)
 {
     pthread_t putter;
     uint64_t heartbeats, began;
@@ -432,8 +416,7 @@ all_in_vain(void)
     return best;
 }
 
-static void
-test_calls_wait_once_for_a_master_that_is_away(void **state)
+TEST_WITH(test_calls_wait_once_for_a_master_that_is_away, setup, teardown)
 {
     uint64_t began, hellos;
 
@@ -456,8 +439,7 @@ test_calls_wait_once_for_a_master_that_is_away(void **state)
 }
 
 /* One that is there for a moment gives nobody another wait; one that lasted does. */
-static void
-test_calls_wait_again_behind_a_session_that_lasted(void **state)
+TEST_WITH(test_calls_wait_again_behind_a_session_that_lasted, setup, teardown)
 {
     uint64_t connected;
 
@@ -480,8 +462,7 @@ test_calls_wait_again_behind_a_session_that_lasted(void **state)
     }
 }
 
-static void
-test_the_environment_says_how_long_a_master_is_waited_for(void **state)
+TEST_WITH(test_the_environment_says_how_long_a_master_is_waited_for, setup, teardown)
 {
     kvpool_conf_t conf = conf_of(OWN_MS);
     kvpool_t *none = NULL;
@@ -530,8 +511,7 @@ ask_beside(void *arg)
 }
 
 /* Whether a heartbeat of the background thread waits as well (every 20 ms), or nobody reads but the calls. */
-static void
-test_calls_wait_once_for_a_master_that_is_stopped(void **state)
+TEST_WITH(test_calls_wait_once_for_a_master_that_is_stopped, setup, teardown)
 {
     const uint32_t heartbeats_ms[] = {20, 60000};
 
@@ -565,8 +545,7 @@ test_calls_wait_once_for_a_master_that_is_stopped(void **state)
 }
 
 /* The master lives: it has its reasons for not answering the put. */
-static void
-test_an_answer_that_is_held_back_is_no_silence(void **state)
+TEST_WITH(test_an_answer_that_is_held_back_is_no_silence, setup, teardown)
 {
     uint64_t began;
 
@@ -578,8 +557,7 @@ test_an_answer_that_is_held_back_is_no_silence(void **state)
 }
 
 /* A session that is lost to a silence for which somebody has waited gives nobody another wait. */
-static void
-test_a_silence_that_ends_a_session_is_waited_for_once(void **state)
+TEST_WITH(test_a_silence_that_ends_a_session_is_waited_for_once, setup, teardown)
 {
     uint64_t opened = kvp_now_ns();
 
@@ -597,8 +575,7 @@ test_a_silence_that_ends_a_session_is_waited_for_once(void **state)
 }
 
 /* A close while the background thread says Hello to a master that is silent. */
-static void
-test_close_does_not_wait_for_a_hello(void **state)
+TEST_WITH(test_close_does_not_wait_for_a_hello, setup, teardown)
 {
     uint64_t began;
 
@@ -613,8 +590,7 @@ test_close_does_not_wait_for_a_hello(void **state)
 }
 
 /* The first of two masters takes connections and says nothing. */
-static void
-test_a_silent_master_leaves_time_for_the_next(void **state)
+TEST_WITH(test_a_silent_master_leaves_time_for_the_next, setup, teardown)
 {
     static fake_master_t second;
     kvpool_conf_t conf = conf_of(OWN_MS);
@@ -640,34 +616,4 @@ test_a_silent_master_leaves_time_for_the_next(void **state)
     assert_int_equal(err, KVPOOL_OK);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_answers_go_to_who_asked),
-        TEST(test_large_batches_are_split),
-        TEST(test_many_removals_are_few_questions),
-        TEST(test_removals_that_are_refused_first),
-        TEST(test_removals_meet_one_deadline),
-        TEST(test_late_answers_are_dropped),
-        TEST(test_late_holds_are_given_back),
-        TEST(test_cut_connection_is_made_anew),
-        TEST(test_a_master_that_drops_everybody_is_not_hammered),
-        TEST(test_fenced_session_is_made_anew),
-        TEST(test_silent_master_is_left),
-        TEST(test_close_ends_calls_under_way),
-        TEST(test_close_ends_reconnecting),
-        TEST(test_heartbeats_come_often_while_a_put_is_under_way),
-        TEST(test_release_is_sent_and_not_waited_for),
-        TEST(test_reservation_is_presented_in_the_next_session),
-        TEST(test_calls_wait_once_for_a_master_that_is_away),
-        TEST(test_calls_wait_again_behind_a_session_that_lasted),
-        TEST(test_the_environment_says_how_long_a_master_is_waited_for),
-        TEST(test_a_silent_master_leaves_time_for_the_next),
-        TEST(test_calls_wait_once_for_a_master_that_is_stopped),
-        TEST(test_an_answer_that_is_held_back_is_no_silence),
-        TEST(test_a_silence_that_ends_a_session_is_waited_for_once),
-        TEST(test_close_does_not_wait_for_a_hello),
-    };
-    return cmocka_run_group_tests_name("session", tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -8,10 +8,8 @@
 #include "net/names.h"
 #include "common/clock.h"
 #include "tests/unit/net/fakemaster.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
@@ -93,8 +91,7 @@ dial(kvp_names_t *names, const char *host, uint16_t port, uint64_t deadline_ns)
     return err;
 }
 
-static void
-test_who_waits_leaves_in_time_and_the_answer_stays(void **state)
+TEST_WITH(test_who_waits_leaves_in_time_and_the_answer_stays, setup, teardown)
 {
     const fake_master_t *master = *state;
     uint64_t began_ns = kvp_now_ns();
@@ -113,8 +110,7 @@ test_who_waits_leaves_in_time_and_the_answer_stays(void **state)
 }
 
 /* A name that was known may be known again soon. One that never was is a mistake, which nobody waits for. */
-static void
-test_name_that_was_never_known_is_told_at_once(void **state)
+TEST_WITH(test_name_that_was_never_known_is_told_at_once, setup, teardown)
 {
     const fake_master_t *master = *state;
     char detail[256], at[64];
@@ -147,8 +143,7 @@ test_name_that_was_never_known_is_told_at_once(void **state)
 }
 
 /* However many names are asked for; and nobody waits for the threads. */
-static void
-test_threads_are_few(void **state)
+TEST_WITH(test_threads_are_few, setup, teardown)
 {
     const fake_master_t *master = *state;
     uint64_t began_ns = kvp_now_ns();
@@ -165,8 +160,7 @@ test_threads_are_few(void **state)
     assert_true(kvp_now_ns() - began_ns < STUCK_MAX_NS / 2);
 }
 
-static void
-test_an_address_is_not_asked_for(void **state)
+TEST_WITH(test_an_address_is_not_asked_for, setup, teardown)
 {
     const fake_master_t *master = *state;
 
@@ -175,8 +169,7 @@ test_an_address_is_not_asked_for(void **state)
     assert_int_equal(asked, 0);
 }
 
-static void
-test_every_address_is_tried(void **state)
+TEST_WITH(test_every_address_is_tried, setup, teardown)
 {
     const fake_master_t *master = *state;
     kvp_names_t *names;
@@ -188,8 +181,7 @@ test_every_address_is_tried(void **state)
 }
 
 /* Neither do calls wait for it longer than they may, nor does the end of the handle. */
-static void
-test_a_handle_does_not_wait_for_a_name(void **state)
+TEST_WITH(test_a_handle_does_not_wait_for_a_name, setup, teardown)
 {
     const fake_master_t *master = *state;
     char at[64];
@@ -209,8 +201,7 @@ test_a_handle_does_not_wait_for_a_name(void **state)
 }
 
 /* The name of one master hides no other. */
-static void
-test_a_leader_is_found_beside_a_name(void **state)
+TEST_WITH(test_a_leader_is_found_beside_a_name, setup, teardown)
 {
     const fake_master_t *master = *state;
     char at[64];
@@ -245,8 +236,7 @@ transfer_main(void *arg)
 }
 
 /* Who waits for a name is let go by close, as everybody else. */
-static void
-test_an_endpoint_that_closes_does_not_wait_for_a_name(void **state)
+TEST_WITH(test_an_endpoint_that_closes_does_not_wait_for_a_name, setup, teardown)
 {
     waiter_t w = {.err = 1};
     uint64_t began_ns;
@@ -264,19 +254,4 @@ test_an_endpoint_that_closes_does_not_wait_for_a_name(void **state)
     kvpool_p2p_free(w.p2p);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_who_waits_leaves_in_time_and_the_answer_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_name_that_was_never_known_is_told_at_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_threads_are_few, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_address_is_not_asked_for, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_every_address_is_tried, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_handle_does_not_wait_for_a_name, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_leader_is_found_beside_a_name, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_endpoint_that_closes_does_not_wait_for_a_name, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -5,13 +5,10 @@
 
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MS 1000000ull
 #define FIRST 100u /* incarnations */
@@ -116,8 +113,7 @@ expect_released(size_t n, uint64_t first)
     kvp_buf_reset(&f.tickets);
 }
 
-static void
-test_nothing_is_presented_in_its_own_session(void **state)
+TEST_WITH(test_nothing_is_presented_in_its_own_session, setup, teardown)
 {
     uint64_t id;
 
@@ -132,8 +128,7 @@ test_nothing_is_presented_in_its_own_session(void **state)
     expect_released(0, 0);
 }
 
-static void
-test_records_of_the_next_session(void **state)
+TEST_WITH(test_records_of_the_next_session, setup, teardown)
 {
     uint64_t reserved, viewed;
 
@@ -158,8 +153,7 @@ test_records_of_the_next_session(void **state)
 }
 
 /* What is gone is dropped, what may come is asked for when the master says, the rest stays. */
-static void
-test_answers_of_each_kind(void **state)
+TEST_WITH(test_answers_of_each_kind, setup, teardown)
 {
     const kvp_err_t errs[] = {KVP_OK, KVP_RETRY_AFTER, KVP_NOT_FOUND, KVP_LIMIT};
     uint64_t id;
@@ -178,8 +172,7 @@ test_answers_of_each_kind(void **state)
     expect_released(2, 77);
 }
 
-static void
-test_time_that_is_over(void **state)
+TEST_WITH(test_time_that_is_over, setup, teardown)
 {
     uint64_t id;
 
@@ -197,8 +190,7 @@ test_time_that_is_over(void **state)
     kvp_tickets_on_call_failed(&f.held, &f.page, f.now_ns);
 }
 
-static void
-test_released_while_it_is_presented(void **state)
+TEST_WITH(test_released_while_it_is_presented, setup, teardown)
 {
     uint64_t id;
 
@@ -213,8 +205,7 @@ test_released_while_it_is_presented(void **state)
 }
 
 /* A call ends when its session has been followed by another one already. */
-static void
-test_added_late(void **state)
+TEST_WITH(test_added_late, setup, teardown)
 {
     assert_false(next(SECOND));
     (void)add(KVP_PRESENT_RESERVE, FIRST, 5, 1, 1000);
@@ -228,8 +219,7 @@ test_added_late(void **state)
     kvp_tickets_on_call_failed(&f.held, &f.page, f.now_ns);
 }
 
-static void
-test_pages(void **state)
+TEST_WITH(test_pages, setup, teardown)
 {
     uint32_t sets = 700, seen = 0, pages = 0;
 
@@ -247,16 +237,14 @@ test_pages(void **state)
 }
 
 /* Who never gives back what has run out does not make it grow. */
-static void
-test_what_has_run_out_makes_room(void **state)
+TEST_WITH(test_what_has_run_out_makes_room, setup, teardown)
 {
     for (uint32_t i = 1; i <= 3 * KVP_TICKETS_SETS_MAX; i++, f.now_ns += MS)
         assert_true(add(KVP_PRESENT_RESERVE, FIRST, i, 1, 100) != 0);
     assert_true(f.held.cap <= 512);
 }
 
-static void
-test_too_many(void **state)
+TEST_WITH(test_too_many, setup, teardown)
 {
     uint64_t id = 0;
 
@@ -278,8 +266,7 @@ answer_with(kvp_err_t whole, uint32_t n, const kvp_wire_presented_t *records, ui
     return hear(&head, records, records_n);
 }
 
-static void
-test_answers_that_make_no_sense(void **state)
+TEST_WITH(test_answers_that_make_no_sense, setup, teardown)
 {
     const kvp_wire_presented_t without = {.err = KVP_OK}, with = {.err = KVP_NOT_FOUND, .ticket = 1},
                                good = {.err = KVP_OK, .ticket = 1};
@@ -298,22 +285,4 @@ test_answers_that_make_no_sense(void **state)
     assert_false(next(SECOND + 5));
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_nothing_is_presented_in_its_own_session),
-        TEST(test_records_of_the_next_session),
-        TEST(test_answers_of_each_kind),
-        TEST(test_time_that_is_over),
-        TEST(test_released_while_it_is_presented),
-        TEST(test_added_late),
-        TEST(test_pages),
-        TEST(test_what_has_run_out_makes_room),
-        TEST(test_too_many),
-        TEST(test_answers_that_make_no_sense),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -17,8 +17,7 @@ fill_and_seal(uint32_t slot)
     assert_int_equal(run_one(&iov, 1, &mv), KVP_OK);
 }
 
-static void
-test_fill_seal_read(void **state)
+TEST_WITH(test_fill_seal_read, setup, teardown)
 {
     kvp_move_t mv;
     kvp_iov_t iov = {value, VALUE};
@@ -50,8 +49,7 @@ test_fill_seal_read(void **state)
 
 /* A transport that copies has the sum before the descriptor's turn; for others, as which shared memory passes here, it is taken
  * first. */
-static void
-test_put_fills_and_seals_in_one_go(void **state)
+TEST_WITH(test_put_fills_and_seals_in_one_go, setup, teardown)
 {
     kvp_transport_ops_t ops = *kvp_transport_find("shm");
     kvp_move_t mv;
@@ -81,8 +79,7 @@ test_put_fills_and_seals_in_one_go(void **state)
 }
 
 /* A batch of more than a window, of every kind: each move has its own end. */
-static void
-test_puts_of_many_windows(void **state)
+TEST_WITH(test_puts_of_many_windows, setup, teardown)
 {
     enum { MOVES = 150 };
     kvp_transport_ops_t ops = *kvp_transport_find("shm");
@@ -112,8 +109,7 @@ test_puts_of_many_windows(void **state)
 }
 
 /* A transport that says so spares the descriptor, and takes the sum in its place. A sum is taken as well where it is wanted. */
-static void
-test_a_read_skips_the_descriptor_where_the_sum_is_enough(void **state)
+TEST_WITH(test_a_read_skips_the_descriptor_where_the_sum_is_enough, setup, teardown)
 {
     kvp_transport_ops_t ops = *kvp_transport_find("shm");
     kvp_move_t mv;
@@ -140,8 +136,7 @@ test_a_read_skips_the_descriptor_where_the_sum_is_enough(void **state)
 }
 
 /* The pieces are used as far as the object reaches, the last of them in part, the rest not at all. */
-static void
-test_memory_may_be_scattered_and_longer(void **state)
+TEST_WITH(test_memory_may_be_scattered_and_longer, setup, teardown)
 {
     kvp_move_t mv;
     kvp_iov_t iov[4] = {{back + 5000, 10}, {back, 4990}, {back + 5010, 5090}, {back + 4990, 10}};
@@ -160,8 +155,7 @@ test_memory_may_be_scattered_and_longer(void **state)
 }
 
 /* The extent belongs to a later attempt by now: not a byte of it changes. */
-static void
-test_a_write_that_comes_too_late_is_refused(void **state)
+TEST_WITH(test_a_write_that_comes_too_late_is_refused, setup, teardown)
 {
     uint64_t later = kvp_word_make(kvp_gen_make(1, 100000), KVP_DESC_WRITING);
     kvp_iov_t iov = {value, VALUE};
@@ -183,8 +177,7 @@ test_a_write_that_comes_too_late_is_refused(void **state)
     assert_int_equal(pool.counters.paths[0].writes, 0);
 }
 
-static void
-test_a_place_that_is_not_there_is_the_masters_fault(void **state)
+TEST_WITH(test_a_place_that_is_not_there_is_the_masters_fault, setup, teardown)
 {
     kvp_iov_t iov = {back, VALUE};
     kvp_move_t mv;
@@ -206,8 +199,7 @@ test_a_place_that_is_not_there_is_the_masters_fault(void **state)
     assert_int_equal(pool.counters.peer_failures, 0);
 }
 
-static void
-test_after_the_deadline_nothing_is_moved(void **state)
+TEST_WITH(test_after_the_deadline_nothing_is_moved, setup, teardown)
 {
     kvp_iov_t iov = {back, VALUE};
     kvp_move_t mv;
@@ -229,8 +221,7 @@ refuse_token(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t 
 }
 
 /* In the same call, for all moves of the lane: a transport with a port of its own that cannot use what the node gives. */
-static void
-test_memory_that_one_transport_cannot_use_is_reached_by_the_next(void **state)
+TEST_WITH(test_memory_that_one_transport_cannot_use_is_reached_by_the_next, setup, teardown)
 {
     kvp_transport_ops_t rdma = *kvp_transport_find("shm");
     const kvp_transport_ops_t *ops[2] = {&rdma, kvp_transport_find("shm")};
@@ -259,8 +250,7 @@ test_memory_that_one_transport_cannot_use_is_reached_by_the_next(void **state)
 }
 
 /* More segments than are driven at a time, and one of them all that there is: only its moves succeed. */
-static void
-test_lost_nodes_hold_up_nobody(void **state)
+TEST_WITH(test_lost_nodes_hold_up_nobody, setup, teardown)
 {
     enum { MOVES = 150 };
     kvp_iov_t iov[MOVES];
@@ -287,8 +277,7 @@ test_lost_nodes_hold_up_nobody(void **state)
 }
 
 /* A chunk that is not open yet when the deadline ends: this call fails, and the next has it. */
-static void
-test_a_short_deadline_does_not_cost_the_node(void **state)
+TEST_WITH(test_a_short_deadline_does_not_cost_the_node, setup, teardown)
 {
     kvp_iov_t iov = {value, VALUE};
     kvp_path_t path;
@@ -309,8 +298,7 @@ test_a_short_deadline_does_not_cost_the_node(void **state)
 }
 
 /* A node that does not answer, and another copy to be read, or written: time is left for that one. */
-static void
-test_a_silent_node_costs_a_share_of_the_time(void **state)
+TEST_WITH(test_a_silent_node_costs_a_share_of_the_time, setup, teardown)
 {
     kvp_iov_t iov = {back, VALUE};
     kvp_path_t path;
@@ -334,24 +322,4 @@ test_a_silent_node_costs_a_share_of_the_time(void **state)
     }
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_fill_seal_read),
-        TEST(test_put_fills_and_seals_in_one_go),
-        TEST(test_puts_of_many_windows),
-        TEST(test_a_read_skips_the_descriptor_where_the_sum_is_enough),
-        TEST(test_memory_may_be_scattered_and_longer),
-        TEST(test_a_write_that_comes_too_late_is_refused),
-        TEST(test_a_place_that_is_not_there_is_the_masters_fault),
-        TEST(test_after_the_deadline_nothing_is_moved),
-        TEST(test_memory_that_one_transport_cannot_use_is_reached_by_the_next),
-        TEST(test_lost_nodes_hold_up_nobody),
-        TEST(test_a_short_deadline_does_not_cost_the_node),
-        TEST(test_a_silent_node_costs_a_share_of_the_time),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -46,8 +46,7 @@ serve_it_soon(void *arg)
     return NULL;
 }
 
-static void
-test_what_is_not_served_yet_is_waited_for(void **state)
+TEST_WITH(test_what_is_not_served_yet_is_waited_for, setup, teardown)
 {
     pthread_t thread;
 
@@ -62,8 +61,7 @@ test_what_is_not_served_yet_is_waited_for(void **state)
 }
 
 /* A quarter of the time, as with a node that does not answer; then others are tried first, and it is none that failed. */
-static void
-test_patience_with_a_late_node_ends(void **state)
+TEST_WITH(test_patience_with_a_late_node_ends, setup, teardown)
 {
     uint64_t began_ns, now_ns;
 
@@ -83,8 +81,7 @@ test_patience_with_a_late_node_ends(void **state)
 }
 
 /* A call that is shorter than that has its own deadline. */
-static void
-test_a_short_call_waits_no_longer_than_it_may(void **state)
+TEST_WITH(test_a_short_call_waits_no_longer_than_it_may, setup, teardown)
 {
     setup_late(1, KVP_EAGAIN);
     deadline_ns = kvp_now_ns() + 50 * KVP_NS_PER_MS;
@@ -93,8 +90,7 @@ test_a_short_call_waits_no_longer_than_it_may(void **state)
     assert_int_equal(pool.counters.peer_failures, 0);
 }
 
-static void
-test_the_next_transport_is_taken_meanwhile(void **state)
+TEST_WITH(test_the_next_transport_is_taken_meanwhile, setup, teardown)
 {
     for (int how = 0; how < 2; how++) {
         setup_late(2, how == 0 ? KVP_EAGAIN : KVP_NOTSUP);
@@ -116,8 +112,7 @@ test_the_next_transport_is_taken_meanwhile(void **state)
 }
 
 /* Whoever named the transport is told so, and soon. */
-static void
-test_what_cannot_be_served_is_an_error_without_another_way(void **state)
+TEST_WITH(test_what_cannot_be_served_is_an_error_without_another_way, setup, teardown)
 {
     uint64_t began_ns = kvp_now_ns();
 
@@ -130,8 +125,7 @@ test_what_cannot_be_served_is_an_error_without_another_way(void **state)
 }
 
 /* What is served goes at once, and what is to come behind a late move to the same memory stays behind it. */
-static void
-test_the_rest_does_not_wait(void **state)
+TEST_WITH(test_the_rest_does_not_wait, setup, teardown)
 {
     kvp_iov_t iov = {back, VALUE};
     kvp_iov_t from = {value, VALUE};
@@ -167,18 +161,4 @@ test_the_rest_does_not_wait(void **state)
     assert_int_equal(pool.node.refused_opens, 1); /* one question is enough */
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_what_is_not_served_yet_is_waited_for),
-        TEST(test_patience_with_a_late_node_ends),
-        TEST(test_a_short_call_waits_no_longer_than_it_may),
-        TEST(test_the_next_transport_is_taken_meanwhile),
-        TEST(test_what_cannot_be_served_is_an_error_without_another_way),
-        TEST(test_the_rest_does_not_wait),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

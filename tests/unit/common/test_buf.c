@@ -2,10 +2,8 @@
  * The growable buffer: contents over growth, the sticky error, the limit.
  */
 #include "common/buf.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
 /* The sanitizers would otherwise end the program where malloc is to return NULL. */
@@ -24,10 +22,8 @@ __tsan_default_options(void)
     return "allocator_may_return_null=1";
 }
 
-static void
-test_append_keeps_bytes_over_growth(void **state)
+TEST(test_append_keeps_bytes_over_growth)
 {
-    (void)state;
     kvp_buf_t buf = {0};
     for (unsigned i = 0; i < 10000; i++)
         kvp_buf_append(&buf, &(uint8_t){(uint8_t)i}, 1);
@@ -39,10 +35,8 @@ test_append_keeps_bytes_over_growth(void **state)
     assert_null(buf.data);
 }
 
-static void
-test_error_sticks_when_limit_is_passed(void **state)
+TEST(test_error_sticks_when_limit_is_passed)
 {
-    (void)state;
     kvp_buf_t buf;
     kvp_buf_init(&buf, 10);
     kvp_buf_append(&buf, "12345678", 8);
@@ -59,10 +53,8 @@ test_error_sticks_when_limit_is_passed(void **state)
     kvp_buf_fini(&buf);
 }
 
-static void
-test_error_sticks_when_length_overflows(void **state)
+TEST(test_error_sticks_when_length_overflows)
 {
-    (void)state;
     kvp_buf_t buf = {0};
     kvp_buf_append(&buf, "x", 1);
     assert_null(kvp_buf_reserve(&buf, SIZE_MAX));
@@ -70,10 +62,8 @@ test_error_sticks_when_length_overflows(void **state)
     kvp_buf_fini(&buf);
 }
 
-static void
-test_error_sticks_when_memory_is_short(void **state)
+TEST(test_error_sticks_when_memory_is_short)
 {
-    (void)state;
     kvp_buf_t buf = {0};
     kvp_buf_append(&buf, "x", 1);
     assert_null(kvp_buf_reserve(&buf, SIZE_MAX / 2));
@@ -82,10 +72,8 @@ test_error_sticks_when_memory_is_short(void **state)
     kvp_buf_fini(&buf);
 }
 
-static void
-test_extend_gives_zeroes_after_reset(void **state)
+TEST(test_extend_gives_zeroes_after_reset)
 {
-    (void)state;
     kvp_buf_t buf = {0};
     kvp_buf_append(&buf, "garbage", 7);
     kvp_buf_reset(&buf);
@@ -95,20 +83,16 @@ test_extend_gives_zeroes_after_reset(void **state)
     kvp_buf_fini(&buf);
 }
 
-static void
-test_reserve_of_nothing_is_no_error(void **state)
+TEST(test_reserve_of_nothing_is_no_error)
 {
-    (void)state;
     kvp_buf_t buf = {0};
     assert_non_null(kvp_buf_reserve(&buf, 0));
     assert_int_equal(buf.len, 0);
     kvp_buf_fini(&buf);
 }
 
-static void
-test_consume_drops_the_front(void **state)
+TEST(test_consume_drops_the_front)
 {
-    (void)state;
     kvp_buf_t buf = {0};
     kvp_buf_consume(&buf, 0);
     kvp_buf_append(&buf, "headtail", 8);
@@ -120,17 +104,4 @@ test_consume_drops_the_front(void **state)
     kvp_buf_fini(&buf);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_append_keeps_bytes_over_growth),
-        cmocka_unit_test(test_error_sticks_when_limit_is_passed),
-        cmocka_unit_test(test_error_sticks_when_length_overflows),
-        cmocka_unit_test(test_error_sticks_when_memory_is_short),
-        cmocka_unit_test(test_extend_gives_zeroes_after_reset),
-        cmocka_unit_test(test_reserve_of_nothing_is_no_error),
-        cmocka_unit_test(test_consume_drops_the_front),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

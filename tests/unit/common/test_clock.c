@@ -2,16 +2,12 @@
  * Clocks run forward; random numbers differ.
  */
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
-static void
-test_clocks_never_run_backwards(void **state)
+TEST(test_clocks_never_run_backwards)
 {
-    (void)state;
     uint64_t now = kvp_now_ns(), boot = kvp_boot_ns();
     for (int i = 0; i < 10000; i++) {
         uint64_t next_now = kvp_now_ns(), next_boot = kvp_boot_ns();
@@ -22,10 +18,8 @@ test_clocks_never_run_backwards(void **state)
     assert_true(kvp_boot_ns() + KVP_NS_PER_S >= now); /* boot time is monotonic time plus what was slept */
 }
 
-static void
-test_random_bytes_fill_all_and_differ(void **state)
+TEST(test_random_bytes_fill_all_and_differ)
 {
-    (void)state;
     uint8_t a[256] = {0}, b[256] = {0}, seen[256] = {0};
     for (int round = 0; round < 16; round++) {
         kvp_random_bytes(a, sizeof(a));
@@ -39,12 +33,4 @@ test_random_bytes_fill_all_and_differ(void **state)
     assert_true(kvp_random_u64() != kvp_random_u64());
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clocks_never_run_backwards),
-        cmocka_unit_test(test_random_bytes_fill_all_and_differ),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -4,10 +4,8 @@
 #include "common/daemon/conf.h"
 
 #include "common/log.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,8 +141,7 @@ write_config(fixture_t *fix, const char *text, size_t len)
     return fix->config_path;
 }
 
-static void
-test_defaults_when_nothing_is_given(void **state)
+TEST_WITH(test_defaults_when_nothing_is_given, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(PARSE(fix), KVP_CONF_RUN);
@@ -161,8 +158,7 @@ test_defaults_when_nothing_is_given(void **state)
     assert_string_equal(fix->said, "");
 }
 
-static void
-test_flags_in_both_forms(void **state)
+TEST_WITH(test_flags_in_both_forms, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(PARSE(fix, "--name=n=1", "--fast", "--count", "7", "--memory", "16MB", "--lease-ttl=50ms",
@@ -183,8 +179,7 @@ test_flags_in_both_forms(void **state)
     assert_string_equal(got->ssd.items[2], "/c:3GiB");
 }
 
-static void
-test_flag_beats_environment_beats_file_beats_default(void **state)
+TEST_WITH(test_flag_beats_environment_beats_file_beats_default, setup, teardown)
 {
     fixture_t *fix = *state;
     static const char text[] = "count = 4\nname = file\nlease-ttl=4s\nssd = /f:1\nssd = /g:1\nmemory = 4096\n";
@@ -203,8 +198,7 @@ test_flag_beats_environment_beats_file_beats_default(void **state)
     assert_int_equal(fix->settings.policy, 1);
 }
 
-static void
-test_file_with_comments_and_spaces(void **state)
+TEST_WITH(test_file_with_comments_and_spaces, setup, teardown)
 {
     fixture_t *fix = *state;
     static const char text[] = "# all\n\n  count\t=  4  # four\r\nname = a#b # c\nfast = on\nlisten = none\n"
@@ -219,8 +213,7 @@ test_file_with_comments_and_spaces(void **state)
     kvp_log_set_level(KVP_LOG_INFO);
 }
 
-static void
-test_bad_lines_name_file_and_line(void **state)
+TEST_WITH(test_bad_lines_name_file_and_line, setup, teardown)
 {
     fixture_t *fix = *state;
     static const struct {
@@ -255,8 +248,7 @@ test_bad_lines_name_file_and_line(void **state)
     }
 }
 
-static void
-test_line_of_the_longest_length_and_one_more(void **state)
+TEST_WITH(test_line_of_the_longest_length_and_one_more, setup, teardown)
 {
     fixture_t *fix = *state;
     char text[KVP_CONF_LINE_MAX + 1];
@@ -269,8 +261,7 @@ test_line_of_the_longest_length_and_one_more(void **state)
     assert_said(fix, "t:1: line is longer than 4096");
 }
 
-static void
-test_wrong_line_is_found_though_a_flag_overrides_it(void **state)
+TEST_WITH(test_wrong_line_is_found_though_a_flag_overrides_it, setup, teardown)
 {
     fixture_t *fix = *state;
     const char *path = write_config(fix, "count = x\n", 10);
@@ -278,8 +269,7 @@ test_wrong_line_is_found_though_a_flag_overrides_it(void **state)
     assert_said(fix, ":1: 'x' is no value for count");
 }
 
-static void
-test_a_flag_that_may_do_without_a_value_takes_one(void **state)
+TEST_WITH(test_a_flag_that_may_do_without_a_value_takes_one, setup, teardown)
 {
     fixture_t *fix = *state;
     static const struct {
@@ -297,8 +287,7 @@ test_a_flag_that_may_do_without_a_value_takes_one(void **state)
     assert_said(fix, "perhaps: unexpected argument");
 }
 
-static void
-test_bad_flags_and_variables_exit_with_2(void **state)
+TEST_WITH(test_bad_flags_and_variables_exit_with_2, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(PARSE(fix, "--nonsense"), 2);
@@ -326,8 +315,7 @@ test_bad_flags_and_variables_exit_with_2(void **state)
     assert_said(fix, "KVPOOL_LEASE_TTL: '10' is no value for lease-ttl");
 }
 
-static void
-test_required_option_when_missing(void **state)
+TEST_WITH(test_required_option_when_missing, setup, teardown)
 {
     fixture_t *fix = *state;
     static const kvp_opt_t required[] = {{.name = "name",
@@ -349,8 +337,7 @@ test_required_option_when_missing(void **state)
     assert_string_equal(fix->conf.argv[2], "--name");
 }
 
-static void
-test_help_version_and_config_text(void **state)
+TEST_WITH(test_help_version_and_config_text, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(PARSE(fix, "--help"), 0);
@@ -366,8 +353,7 @@ test_help_version_and_config_text(void **state)
 }
 
 /* What --print-config writes is a legal file, also with every line put to use. */
-static void
-test_printed_config_can_be_read(void **state)
+TEST_WITH(test_printed_config_can_be_read, setup, teardown)
 {
     fixture_t *fix = *state;
     char *text = NULL;
@@ -386,22 +372,4 @@ test_printed_config_can_be_read(void **state)
     assert_int_equal(fix->settings.count, 3);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_defaults_when_nothing_is_given, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_flags_in_both_forms, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_flag_beats_environment_beats_file_beats_default, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_file_with_comments_and_spaces, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bad_lines_name_file_and_line, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_line_of_the_longest_length_and_one_more, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_wrong_line_is_found_though_a_flag_overrides_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_flag_that_may_do_without_a_value_takes_one, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bad_flags_and_variables_exit_with_2, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_required_option_when_missing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_help_version_and_config_text, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_printed_config_can_be_read, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

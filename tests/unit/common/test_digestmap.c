@@ -3,10 +3,8 @@
  * is tested by those who use it.
  */
 #include "common/digestmap.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 
 #define N 400u
@@ -46,10 +44,8 @@ chosen(uint32_t kind, uint64_t i)
     }
 }
 
-static void
-test_walks_are_short_when_digests_are_chosen(void **state)
+TEST(test_walks_are_short_when_digests_are_chosen)
 {
-    (void)state;
     for (uint32_t kind = 0; kind < 5; kind++) {
         kvp_digestmap_t map;
 
@@ -62,13 +58,11 @@ test_walks_are_short_when_digests_are_chosen(void **state)
 }
 
 /* Two processes do not agree on what lies together. */
-static void
-test_seed_moves_digests(void **state)
+TEST(test_seed_moves_digests)
 {
     kvp_digestmap_t a = {.seed = 1}, b = {.seed = 2};
     uint32_t same = 0;
 
-    (void)state;
     assert_true(kvp_digestmap_reserve(&a, 512) && kvp_digestmap_reserve(&b, 512));
     for (uint32_t i = 0; i < 1000; i++)
         same += home_of(&a, chosen(1, i)) == home_of(&b, chosen(1, i));
@@ -77,12 +71,4 @@ test_seed_moves_digests(void **state)
     kvp_digestmap_fini(&b);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_walks_are_short_when_digests_are_chosen),
-        cmocka_unit_test(test_seed_moves_digests),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

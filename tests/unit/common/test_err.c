@@ -3,10 +3,8 @@
  */
 #include "common/base.h"
 #include "common/log.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -18,10 +16,8 @@ static const int all[] = {
 #undef NUMBER
 };
 
-static void
-test_numbers_are_unique_and_negative(void **state)
+TEST(test_numbers_are_unique_and_negative)
 {
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(all); i++) {
         assert_true(all[i] == 0 ? i == 0 : (all[i] < 0 && all[i] > -90));
         for (size_t k = 0; k < i; k++) {
@@ -31,29 +27,23 @@ test_numbers_are_unique_and_negative(void **state)
     }
 }
 
-static void
-test_names_and_texts(void **state)
+TEST(test_names_and_texts)
 {
-    (void)state;
     assert_string_equal(kvp_err_name(KVP_OK), "OK");
     assert_string_equal(kvp_err_name(KVP_NOT_FOUND), "NOT_FOUND");
     assert_string_equal(kvp_err_text(KVP_NOT_FOUND), "no such object");
     assert_int_equal(KVPOOL_HELD, KVP_HELD);
 }
 
-static void
-test_unknown_numbers_are_named_so(void **state)
+TEST(test_unknown_numbers_are_named_so)
 {
-    (void)state;
     assert_string_equal(kvp_err_name(-12345), "UNKNOWN");
     assert_string_equal(kvp_err_name(1), "UNKNOWN");
     assert_non_null(kvp_err_text(1));
 }
 
-static void
-test_panic_writes_its_line_and_aborts(void **state)
+TEST(test_panic_writes_its_line_and_aborts)
 {
-    (void)state;
     int fds[2];
     assert_int_equal(pipe(fds), 0);
     pid_t pid = fork();
@@ -73,14 +63,4 @@ test_panic_writes_its_line_and_aborts(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers_are_unique_and_negative),
-        cmocka_unit_test(test_names_and_texts),
-        cmocka_unit_test(test_unknown_numbers_are_named_so),
-        cmocka_unit_test(test_panic_writes_its_line_and_aborts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

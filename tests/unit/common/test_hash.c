@@ -4,10 +4,8 @@
 #include "common/hash.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,20 +13,16 @@
 
 #define PRIME64 0x9E3779B97F4A7C15ull
 
-static void
-test_sum_of_known_texts(void **state)
+TEST(test_sum_of_known_texts)
 {
-    (void)state;
     assert_true(kvp_sum("", 0) == 0x2D06800538D394C2ull);
     assert_true(kvp_sum("a", 1) == 0xE6C632B61E964E1Full);
     assert_true(kvp_sum("abc", 3) == 0x78AF5F94892F3950ull);
 }
 
 /* The rule of PROTOCOL "Digests", spelled with the portable functions. */
-static void
-test_digest_follows_the_protocol(void **state)
+TEST(test_digest_follows_the_protocol)
 {
-    (void)state;
     char key[KVP_KEY_MAX];
     for (size_t i = 0; i < sizeof(key); i++)
         key[i] = (char)(i * 37);
@@ -44,20 +38,16 @@ test_digest_follows_the_protocol(void **state)
     }
 }
 
-static void
-test_number_of_a_tenant(void **state)
+TEST(test_number_of_a_tenant)
 {
-    (void)state;
     assert_int_equal(kvp_tenant_id(""), 0);
     assert_int_equal(kvp_tenant_id("default"), 0);
     assert_int_equal(kvp_tenant_id("team-a"), 2906850499u);
     assert_int_not_equal(kvp_tenant_id("Default"), 0);
 }
 
-static void
-test_digest_differs_by_tenant_seed_and_key(void **state)
+TEST(test_digest_differs_by_tenant_seed_and_key)
 {
-    (void)state;
     kvp_digest_t a = kvp_key_digest(1, 1, "key", 3);
     assert_true(kvp_digest_eq(a, kvp_key_digest(1, 1, "key", 3)));
     assert_false(kvp_digest_eq(a, kvp_key_digest(1, 2, "key", 3)));
@@ -67,10 +57,8 @@ test_digest_differs_by_tenant_seed_and_key(void **state)
     assert_true(kvp_key_hash2(1, 1, "key", 3) != a.lo);
 }
 
-static void
-test_sum_streamed_equals_whole(void **state)
+TEST(test_sum_streamed_equals_whole)
 {
-    (void)state;
     enum { SIZE = 300000 };
     uint8_t *data = malloc(SIZE);
     kvp_sum_state_t *sum = kvp_sum_create();
@@ -96,10 +84,8 @@ test_sum_streamed_equals_whole(void **state)
 }
 
 /* No threshold: a loaded machine would fail it. The number is for the reader. */
-static void
-test_sum_speed_is_shown(void **state)
+TEST(test_sum_speed_is_shown)
 {
-    (void)state;
     enum { SIZE = 1 << 20, ROUNDS = 2000 };
     uint8_t *data = malloc(SIZE);
     assert_non_null(data);
@@ -113,16 +99,4 @@ test_sum_speed_is_shown(void **state)
     free(data);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sum_of_known_texts),
-        cmocka_unit_test(test_digest_follows_the_protocol),
-        cmocka_unit_test(test_digest_differs_by_tenant_seed_and_key),
-        cmocka_unit_test(test_number_of_a_tenant),
-        cmocka_unit_test(test_sum_streamed_equals_whole),
-        cmocka_unit_test(test_sum_speed_is_shown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * The histogram against sorted values.
  */
 #include "common/hist.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 
 static int
@@ -15,10 +13,8 @@ compare_u64(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void
-test_quantile_when_empty_is_zero(void **state)
+TEST(test_quantile_when_empty_is_zero)
 {
-    (void)state;
     kvp_hist_t hist;
     kvp_hist_init(&hist);
     assert_int_equal(kvp_hist_quantile(&hist, 0.5), 0);
@@ -26,10 +22,8 @@ test_quantile_when_empty_is_zero(void **state)
     assert_true(hist.min == UINT64_MAX);
 }
 
-static void
-test_quantile_when_values_are_small_is_exact(void **state)
+TEST(test_quantile_when_values_are_small_is_exact)
 {
-    (void)state;
     kvp_hist_t hist;
     kvp_hist_init(&hist);
     for (uint64_t v = 1; v <= 100; v++)
@@ -42,10 +36,8 @@ test_quantile_when_values_are_small_is_exact(void **state)
     assert_true(kvp_hist_mean(&hist) == 50.5);
 }
 
-static void
-test_quantile_is_within_its_bucket_of_the_truth(void **state)
+TEST(test_quantile_is_within_its_bucket_of_the_truth)
 {
-    (void)state;
     enum { N = 1 << 14 };
     static uint64_t values[N];
     static kvp_hist_t hist;
@@ -66,10 +58,8 @@ test_quantile_is_within_its_bucket_of_the_truth(void **state)
     }
 }
 
-static void
-test_add_takes_the_whole_range(void **state)
+TEST(test_add_takes_the_whole_range)
 {
-    (void)state;
     static kvp_hist_t hist;
     kvp_hist_init(&hist);
     for (int bit = 0; bit < 64; bit++) {
@@ -82,10 +72,8 @@ test_add_takes_the_whole_range(void **state)
     assert_int_equal(hist.buckets[KVP_HIST_BUCKETS - 1], 1);
 }
 
-static void
-test_merge_equals_adding_to_one(void **state)
+TEST(test_merge_equals_adding_to_one)
 {
-    (void)state;
     static kvp_hist_t a, b, both;
     kvp_hist_init(&a);
     kvp_hist_init(&b);
@@ -100,15 +88,4 @@ test_merge_equals_adding_to_one(void **state)
     assert_memory_equal(&a, &both, sizeof(a));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantile_when_empty_is_zero),
-        cmocka_unit_test(test_quantile_when_values_are_small_is_exact),
-        cmocka_unit_test(test_quantile_is_within_its_bucket_of_the_truth),
-        cmocka_unit_test(test_add_takes_the_whole_range),
-        cmocka_unit_test(test_merge_equals_adding_to_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

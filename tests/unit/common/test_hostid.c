@@ -3,10 +3,8 @@
  * test is root another user's as well.
  */
 #include "common/hostid.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,8 +50,7 @@ listen_in(const char *name)
     return fd;
 }
 
-static void
-test_directory_is_of_its_owner_and_at_most_its_group(void **state)
+TEST_WITH(test_directory_is_of_its_owner_and_at_most_its_group, begin, end)
 {
     static const struct {
         mode_t mode;
@@ -61,7 +58,6 @@ test_directory_is_of_its_owner_and_at_most_its_group(void **state)
     } cases[] = {{0700, KVP_OK}, {0750, KVP_OK}, {0770, KVP_SYS}, {0755, KVP_SYS}, {0701, KVP_SYS}, {02750, KVP_OK}};
     char out[108];
 
-    (void)state;
     assert_int_equal(kvp_runtime_dir(out, sizeof out), KVP_OK); /* made */
     assert_string_equal(out, dir);
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
@@ -79,8 +75,7 @@ test_directory_is_of_its_owner_and_at_most_its_group(void **state)
     assert_string_not_equal(out, dir); /* the next place */
 }
 
-static void
-test_only_our_names_in_our_directory(void **state)
+TEST_WITH(test_only_our_names_in_our_directory, begin, end)
 {
     static const struct {
         kvp_socket_t kind;
@@ -110,7 +105,6 @@ test_only_our_names_in_our_directory(void **state)
     char out[108];
     FILE *plain;
 
-    (void)state;
     assert_int_equal(kvp_runtime_dir(out, sizeof out), KVP_OK);
     close(listen_in("master-50051.sock"));
     close(listen_in("node-12-0000abcd.sock"));
@@ -129,12 +123,10 @@ test_only_our_names_in_our_directory(void **state)
     assert_int_equal(kvp_runtime_socket(KVP_SOCKET_MASTER, "master-50051.sock", out, sizeof out), KVP_UNREACHABLE);
 }
 
-static void
-test_users_that_are_trusted(void **state)
+TEST_WITH(test_users_that_are_trusted, begin, end)
 {
     uid_t own = geteuid();
 
-    (void)state;
     assert_true(kvp_uid_is_trusted(own));
     assert_true(kvp_uid_is_trusted(0));
     assert_false(kvp_uid_is_trusted(own + 7));
@@ -154,13 +146,11 @@ test_users_that_are_trusted(void **state)
 }
 
 /* The process that listens is another user's: it may own the directory once it is trusted, not before. */
-static void
-test_directory_of_another_user(void **state)
+TEST_WITH(test_directory_of_another_user, begin, end)
 {
     char out[108];
     int fd, to;
 
-    (void)state;
     if (geteuid() != 0) {
         print_message("only root can make another user's directory\n");
         skip();
@@ -187,15 +177,4 @@ test_directory_of_another_user(void **state)
     close(fd);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_directory_is_of_its_owner_and_at_most_its_group, begin, end),
-        cmocka_unit_test_setup_teardown(test_only_our_names_in_our_directory, begin, end),
-        cmocka_unit_test_setup_teardown(test_users_that_are_trusted, begin, end),
-        cmocka_unit_test_setup_teardown(test_directory_of_another_user, begin, end),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -4,15 +4,13 @@
 #include "common/daemon/http.h"
 
 #include "common/log.h"
+#include "tests/cases.h"
 
 #include <arpa/inet.h>
 #include <json-c/json.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -281,8 +279,7 @@ ask(fixture_t *fix, const char *method, const char *target, const char *body)
     return read_reply(fix, fd);
 }
 
-static void
-test_exact_path_beats_nothing_else(void **state)
+TEST_WITH(test_exact_path_beats_nothing_else, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(ask(fix, "GET", "/echo?q=a%20b&q2", ""), 200);
@@ -296,8 +293,7 @@ test_exact_path_beats_nothing_else(void **state)
     assert_string_equal(fix->body, "posted rest= len=5");
 }
 
-static void
-test_longest_prefix_wins(void **state)
+TEST_WITH(test_longest_prefix_wins, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(ask(fix, "GET", "/tree/a/b", ""), 200);
@@ -308,8 +304,7 @@ test_longest_prefix_wins(void **state)
     assert_int_equal(ask(fix, "GET", "/tree", ""), 404);
 }
 
-static void
-test_unknown_path_and_method_answer_json(void **state)
+TEST_WITH(test_unknown_path_and_method_answer_json, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(ask(fix, "GET", "/none", ""), 404);
@@ -320,8 +315,7 @@ test_unknown_path_and_method_answer_json(void **state)
     assert_non_null(strstr(fix->body, "{\"error\":\"method not allowed"));
 }
 
-static void
-test_a_page_of_another_origin_reaches_no_handler(void **state)
+TEST_WITH(test_a_page_of_another_origin_reaches_no_handler, setup, teardown)
 {
     fixture_t *fix = *state;
     static const char *const heads[] = {"Sec-Fetch-Site: cross-site\r\n", "Origin: https://evil.example\r\n",
@@ -339,8 +333,7 @@ test_a_page_of_another_origin_reaches_no_handler(void **state)
     }
 }
 
-static void
-test_head_and_an_empty_answer_have_no_body(void **state)
+TEST_WITH(test_head_and_an_empty_answer_have_no_body, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(ask(fix, "HEAD", "/echo", ""), 200);
@@ -350,8 +343,7 @@ test_head_and_an_empty_answer_have_no_body(void **state)
     assert_string_equal(fix->body, "");
 }
 
-static void
-test_json_body_in_and_out(void **state)
+TEST_WITH(test_json_body_in_and_out, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(ask(fix, "POST", "/double", "{\"n\": 21}\n"), 201);
@@ -360,8 +352,7 @@ test_json_body_in_and_out(void **state)
     assert_string_equal(fix->body, "{\"error\":\"no \\u0022n\\u0022 in it\"}");
 }
 
-static void
-test_an_answer_without_memory_is_503(void **state)
+TEST_WITH(test_an_answer_without_memory_is_503, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(ask(fix, "GET", "/toomuch", ""), 503);
@@ -369,8 +360,7 @@ test_an_answer_without_memory_is_503(void **state)
     assert_non_null(strstr(fix->reply, "Content-Type: application/json\r\n"));
 }
 
-static void
-test_bad_json_is_400(void **state)
+TEST_WITH(test_bad_json_is_400, setup, teardown)
 {
     fixture_t *fix = *state;
     char deep[200];
@@ -397,8 +387,7 @@ test_bad_json_is_400(void **state)
     }
 }
 
-static void
-test_half_a_surrogate_pair_is_400(void **state)
+TEST_WITH(test_half_a_surrogate_pair_is_400, setup, teardown)
 {
     fixture_t *fix = *state;
     static const char *const halves[] = {"\\ud800", "\\uDFFF",          "\\udc00\\ud800", "a\\ud83d\\u0041",
@@ -416,8 +405,7 @@ test_half_a_surrogate_pair_is_400(void **state)
     }
 }
 
-static void
-test_body_over_the_limit_of_its_route_is_413(void **state)
+TEST_WITH(test_body_over_the_limit_of_its_route_is_413, setup, teardown)
 {
     fixture_t *fix = *state;
     static const struct {
@@ -441,8 +429,7 @@ test_body_over_the_limit_of_its_route_is_413(void **state)
     }
 }
 
-static void
-test_endless_body_is_cut_off(void **state)
+TEST_WITH(test_endless_body_is_cut_off, setup, teardown)
 {
     fixture_t *fix = *state;
     static const char head[] = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -460,8 +447,7 @@ test_endless_body_is_cut_off(void **state)
     assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
 }
 
-static void
-test_malformed_requests_leave_the_server_alive(void **state)
+TEST_WITH(test_malformed_requests_leave_the_server_alive, setup, teardown)
 {
     fixture_t *fix = *state;
     static const char *const bad[] = {
@@ -485,8 +471,7 @@ test_malformed_requests_leave_the_server_alive(void **state)
     assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
 }
 
-static void
-test_start_when_the_port_is_taken(void **state)
+TEST_WITH(test_start_when_the_port_is_taken, setup, teardown)
 {
     fixture_t *fix = *state;
     kvp_http_t *other = kvp_http_create();
@@ -501,8 +486,7 @@ test_start_when_the_port_is_taken(void **state)
     kvp_http_destroy(other);
 }
 
-static void
-test_stop_with_an_open_connection(void **state)
+TEST_WITH(test_stop_with_an_open_connection, setup, teardown)
 {
     fixture_t *fix = *state;
     int fd = dial(fix);
@@ -521,8 +505,7 @@ begin(const fixture_t *fix, const char *target)
     return fd;
 }
 
-static void
-test_slow_handlers_keep_nobody_waiting(void **state)
+TEST_WITH(test_slow_handlers_keep_nobody_waiting, setup, teardown)
 {
     fixture_t *fix = *state;
     int fds[32]; /* as many as may be under way */
@@ -568,8 +551,7 @@ begin_body(const fixture_t *fix)
     return fd;
 }
 
-static void
-test_silent_connections_make_room(void **state)
+TEST_WITH(test_silent_connections_make_room, setup, teardown)
 {
     fixture_t *fix = *state;
     int fds[300];
@@ -605,8 +587,7 @@ ask_kept(int fd)
     return strstr(reply, "Connection: close\r\n") == NULL;
 }
 
-static void
-test_connections_are_not_kept_where_places_are_scarce(void **state)
+TEST_WITH(test_connections_are_not_kept_where_places_are_scarce, setup, teardown)
 {
     fixture_t *fix = *state;
     int fds[130];
@@ -622,8 +603,7 @@ test_connections_are_not_kept_where_places_are_scarce(void **state)
     close_all(fds, KVP_ARRAY_LEN(fds));
 }
 
-static void
-test_bodies_hold_half_of_the_places(void **state)
+TEST_WITH(test_bodies_hold_half_of_the_places, setup, teardown)
 {
     fixture_t *fix = *state;
     int bodies[128], fds[200];
@@ -650,8 +630,7 @@ stop_server(void *arg)
     return NULL;
 }
 
-static void
-test_stop_waits_for_slow_handlers(void **state)
+TEST_WITH(test_stop_waits_for_slow_handlers, setup, teardown)
 {
     fixture_t *fix = *state;
     int fds[6];
@@ -668,8 +647,7 @@ test_stop_waits_for_slow_handlers(void **state)
 }
 
 /* Fails if a parked request is lost, or takes a thread or a place among the slow ones (40 are more than both) until it goes on. */
-static void
-test_parked_requests(void **state)
+TEST_WITH(test_parked_requests, setup, teardown)
 {
     fixture_t *fix = *state;
     int fds[KVP_ARRAY_LEN(parked)];
@@ -691,8 +669,7 @@ test_parked_requests(void **state)
     }
 }
 
-static void
-test_claims_have_a_bound_and_end_with_the_request(void **state)
+TEST_WITH(test_claims_have_a_bound_and_end_with_the_request, setup, teardown)
 {
     fixture_t *fix = *state;
     for (int i = 0; i < 10; i++) {
@@ -703,8 +680,7 @@ test_claims_have_a_bound_and_end_with_the_request(void **state)
     }
 }
 
-static void
-test_large_responses_come_whole(void **state)
+TEST_WITH(test_large_responses_come_whole, setup, teardown)
 {
     fixture_t *fix = *state;
     int fd = begin(fix, "/large");
@@ -717,41 +693,11 @@ test_large_responses_come_whole(void **state)
     assert_int_equal(total, 3u << 20);
 }
 
-static void
-test_a_path_with_a_nul_names_nothing(void **state)
+TEST_WITH(test_a_path_with_a_nul_names_nothing, setup, teardown)
 {
     fixture_t *fix = *state;
     assert_int_equal(ask(fix, "GET", "/echo%00x", ""), 404);
     assert_int_equal(ask(fix, "GET", "/gate/x%00y", ""), 404);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_exact_path_beats_nothing_else, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_longest_prefix_wins, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unknown_path_and_method_answer_json, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_page_of_another_origin_reaches_no_handler, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_head_and_an_empty_answer_have_no_body, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_json_body_in_and_out, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_answer_without_memory_is_503, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bad_json_is_400, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_half_a_surrogate_pair_is_400, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_body_over_the_limit_of_its_route_is_413, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_endless_body_is_cut_off, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_malformed_requests_leave_the_server_alive, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_start_when_the_port_is_taken, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop_with_an_open_connection, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_slow_handlers_keep_nobody_waiting, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_silent_connections_make_room, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_connections_are_not_kept_where_places_are_scarce, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bodies_hold_half_of_the_places, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop_waits_for_slow_handlers, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_parked_requests, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_claims_have_a_bound_and_end_with_the_request, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_large_responses_come_whole, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_path_with_a_nul_names_nothing, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,11 +2,7 @@
  * Which requests a control port takes for those of a web page.
  */
 #include "common/daemon/http_guard.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "tests/cases.h"
 
 /* One request: the values of Host, Origin and Sec-Fetch-Site (NULL = absent), and whether it passes at a listener of any address
  * and at one of a loopback address. */
@@ -27,8 +23,7 @@ passes(const row_t *row, bool is_loopback)
     return kvp_http_guard_check(&guard, is_loopback) == NULL;
 }
 
-static void
-test_pages_of_others_are_refused(void **state)
+TEST(test_pages_of_others_are_refused)
 {
     static const row_t rows[] = {
         /* programs */
@@ -72,19 +67,16 @@ test_pages_of_others_are_refused(void **state)
         {"127.0.0.1@evil.example", NULL, NULL, true, false},
     };
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(rows); i++) {
         if (passes(&rows[i], false) != rows[i].passes) fail_msg("row %zu, any address", i);
         if (passes(&rows[i], true) != rows[i].passes_loopback) fail_msg("row %zu, loopback", i);
     }
 }
 
-static void
-test_a_header_twice_is_refused(void **state)
+TEST(test_a_header_twice_is_refused)
 {
     static const char *const names[] = {"Host", "Origin"};
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(names); i++) {
         kvp_http_guard_t guard = {0};
 
@@ -96,12 +88,4 @@ test_a_header_twice_is_refused(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages_of_others_are_refused),
-        cmocka_unit_test(test_a_header_twice_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

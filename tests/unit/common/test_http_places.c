@@ -2,10 +2,8 @@
  * Places of connections: who goes for a newcomer, who stays, and for how long. Over socket pairs, with a clock of the test's.
  */
 #include "common/daemon/http_places.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -72,10 +70,8 @@ teardown(void **state)
     return 0;
 }
 
-static void
-test_the_longest_without_a_request_goes(void **state)
+TEST_WITH(test_the_longest_without_a_request_goes, setup, teardown)
 {
-    (void)state;
     fill(0);
     for (int i = 0; i < site.n; i++)
         assert_false(is_ended(&site.at[i]));
@@ -95,10 +91,8 @@ test_the_longest_without_a_request_goes(void **state)
     assert_int_equal(site.places.open_n, KVP_HTTP_PLACES);
 }
 
-static void
-test_half_of_all_may_be_held(void **state)
+TEST_WITH(test_half_of_all_may_be_held, setup, teardown)
 {
-    (void)state;
     fill(0);
     for (unsigned i = 0; i < KVP_HTTP_HELD_PLACES; i++) {
         assert_true(kvp_http_places_hold(&site.places, &site.at[i]));
@@ -114,10 +108,8 @@ test_half_of_all_may_be_held(void **state)
         assert_false(is_ended(&site.at[i]));
 }
 
-static void
-test_nobody_holds_a_place_for_longer_than_a_transfer(void **state)
+TEST_WITH(test_nobody_holds_a_place_for_longer_than_a_transfer, setup, teardown)
 {
-    (void)state;
     kvp_http_place_t *body = enter(0), *slow = enter(0), *answer = enter(0);
     assert_true(kvp_http_places_hold(&site.places, body) && kvp_http_places_hold(&site.places, slow));
     assert_true(kvp_http_places_hold(&site.places, answer));
@@ -143,10 +135,8 @@ test_nobody_holds_a_place_for_longer_than_a_transfer(void **state)
     assert_true(is_ended(slow));
 }
 
-static void
-test_places_are_scarce_above_half(void **state)
+TEST_WITH(test_places_are_scarce_above_half, setup, teardown)
 {
-    (void)state;
     while (site.places.open_n < KVP_HTTP_PLACES / 2)
         enter(0);
     assert_false(kvp_http_places_are_scarce(&site.places));
@@ -154,14 +144,4 @@ test_places_are_scarce_above_half(void **state)
     assert_true(kvp_http_places_are_scarce(&site.places));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_the_longest_without_a_request_goes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_half_of_all_may_be_held, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_nobody_holds_a_place_for_longer_than_a_transfer, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_places_are_scarce_above_half, setup, teardown),
-    };
-    return cmocka_run_group_tests_name("http_places", tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * The set against a plain array, and how many ranges it keeps.
  */
 #include "common/idset.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,12 +21,10 @@ check(const kvp_idset_t *set, const bool *is_in)
     assert_in_range(set->n, 0, ranges); /* what touches is one */
 }
 
-static void
-test_random_against_an_array(void **state)
+TEST(test_random_against_an_array)
 {
     uint64_t seed = 5;
 
-    (void)state;
     for (uint32_t run = 0; run < 300; run++) {
         bool is_in[IDS] = {false};
         kvp_idset_t set = {0};
@@ -50,12 +46,10 @@ test_random_against_an_array(void **state)
     }
 }
 
-static void
-test_one_and_none(void **state)
+TEST(test_one_and_none)
 {
     kvp_idset_t set = {0};
 
-    (void)state;
     kvp_idset_add(&set, kvp_idrange_one(0), 0);
     assert_false(kvp_idset_has(&set, 0));
     assert_int_equal(set.n, 0);
@@ -64,12 +58,4 @@ test_one_and_none(void **state)
     kvp_idset_fini(&set);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_against_an_array),
-        cmocka_unit_test(test_one_and_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,7 @@
  * The JSON writer: commas where they belong, and no text of a peer breaks out of its string.
  */
 #include "common/jsonw.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/cases.h"
 
 static void
 expect_text(kvp_buf_t *out, const char *want)
@@ -16,13 +13,11 @@ expect_text(kvp_buf_t *out, const char *want)
     kvp_buf_fini(out);
 }
 
-static void
-test_commas_between_values_only(void **state)
+TEST(test_commas_between_values_only)
 {
     kvp_buf_t out;
     kvp_jsonw_t w;
 
-    (void)state;
     kvp_buf_init(&out, 0);
     kvp_jsonw_init(&w, &out);
     kvp_jsonw_open(&w, NULL, '{');
@@ -43,39 +38,33 @@ test_commas_between_values_only(void **state)
                       "{\"yes\":false,\"text\":\"t\"}],\"id\":\"00ff1a\"}");
 }
 
-static void
-test_text_is_escaped(void **state)
+TEST(test_text_is_escaped)
 {
     kvp_buf_t out;
     kvp_jsonw_t w;
 
-    (void)state;
     kvp_buf_init(&out, 0);
     kvp_jsonw_init(&w, &out);
     kvp_jsonw_text(&w, NULL, "a\"b\\c\nd\x1f\xc3\xa4");
     expect_text(&out, "\"a\\u0022b\\u005cc\\u000ad\\u001f\xc3\xa4\"");
 }
 
-static void
-test_bytes_that_are_no_utf8_are_replaced(void **state)
+TEST(test_bytes_that_are_no_utf8_are_replaced)
 {
     kvp_buf_t out;
     kvp_jsonw_t w;
 
-    (void)state;
     kvp_buf_init(&out, 0);
     kvp_jsonw_init(&w, &out);
     kvp_jsonw_text(&w, NULL, "a\xff\xc3(\xe2\x82z");
     expect_text(&out, "\"a\\ufffd\\ufffd(\\ufffd\\ufffdz\"");
 }
 
-static void
-test_full_buffer_keeps_its_error(void **state)
+TEST(test_full_buffer_keeps_its_error)
 {
     kvp_buf_t out;
     kvp_jsonw_t w;
 
-    (void)state;
     kvp_buf_init(&out, 8);
     kvp_jsonw_init(&w, &out);
     kvp_jsonw_text(&w, NULL, "too long for eight bytes");
@@ -83,14 +72,4 @@ test_full_buffer_keeps_its_error(void **state)
     kvp_buf_fini(&out);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_commas_between_values_only),
-        cmocka_unit_test(test_text_is_escaped),
-        cmocka_unit_test(test_bytes_that_are_no_utf8_are_replaced),
-        cmocka_unit_test(test_full_buffer_keeps_its_error),
-    };
-    return cmocka_run_group_tests_name("jsonw", tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,20 +2,15 @@
  * The intrusive list: order, removal, removal while walking.
  */
 #include "common/list.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/cases.h"
 
 typedef struct {
     int value;
     kvp_list_t link;
 } item_t;
 
-static void
-test_walk_follows_insertion(void **state)
+TEST(test_walk_follows_insertion)
 {
-    (void)state;
     kvp_list_t head;
     item_t items[4] = {{.value = 0}, {.value = 1}, {.value = 2}, {.value = 3}};
     kvp_list_init(&head);
@@ -31,10 +26,8 @@ test_walk_follows_insertion(void **state)
     assert_ptr_equal(kvp_list_first(&head, item_t, link), &items[0]);
 }
 
-static void
-test_del_when_not_linked_does_nothing(void **state)
+TEST(test_del_when_not_linked_does_nothing)
 {
-    (void)state;
     kvp_list_t node;
     kvp_list_init(&node);
     kvp_list_del(&node);
@@ -42,10 +35,8 @@ test_del_when_not_linked_does_nothing(void **state)
     assert_true(kvp_list_is_empty(&node));
 }
 
-static void
-test_del_while_walking(void **state)
+TEST(test_del_while_walking)
 {
-    (void)state;
     kvp_list_t head;
     item_t items[5];
     kvp_list_init(&head);
@@ -62,13 +53,4 @@ test_del_while_walking(void **state)
     assert_int_equal(sum, 1 + 3);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_walk_follows_insertion),
-        cmocka_unit_test(test_del_when_not_linked_does_nothing),
-        cmocka_unit_test(test_del_while_walking),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

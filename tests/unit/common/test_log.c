@@ -4,11 +4,9 @@
 #include "common/log.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -46,12 +44,10 @@ teardown(void **state)
     return 0;
 }
 
-static void
-test_divert_keeps_the_last_sentence_of_this_thread(void **state)
+TEST_WITH(test_divert_keeps_the_last_sentence_of_this_thread, setup, teardown)
 {
     char text[12] = "";
 
-    (void)state;
     kvp_log_divert(text, sizeof text);
     kvp_log_warn("client", "first");
     kvp_log_error("client", "the\nsecond is long");
@@ -65,10 +61,8 @@ test_divert_keeps_the_last_sentence_of_this_thread(void **state)
     assert_string_equal(text, "the?second ");
 }
 
-static void
-test_line_has_time_level_component_and_text(void **state)
+TEST_WITH(test_line_has_time_level_component_and_text, setup, teardown)
 {
-    (void)state;
     kvp_log_warn("master", "segment lost node=%s", "n1");
     int year, ms;
     assert_int_equal(sscanf(last_line, "%4d-%*2d-%*2dT%*2d:%*2d:%*2d.%3dZ", &year, &ms), 2);
@@ -76,10 +70,8 @@ test_line_has_time_level_component_and_text(void **state)
     assert_string_equal(last_line + strlen("2024-01-01T00:00:00.000Z"), " warn  master: segment lost node=n1");
 }
 
-static void
-test_level_holds_back_and_lets_through(void **state)
+TEST_WITH(test_level_holds_back_and_lets_through, setup, teardown)
 {
-    (void)state;
     kvp_log_debug("x", "no");
     assert_int_equal(line_count, 0);
     kvp_log_set_level(KVP_LOG_DEBUG);
@@ -92,10 +84,8 @@ test_level_holds_back_and_lets_through(void **state)
     assert_int_equal(line_count, 2);
 }
 
-static void
-test_long_line_is_cut(void **state)
+TEST_WITH(test_long_line_is_cut, setup, teardown)
 {
-    (void)state;
     char text[3000];
     memset(text, 'a', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
@@ -104,28 +94,22 @@ test_long_line_is_cut(void **state)
     assert_int_equal(last_line[1022], 'a');
 }
 
-static void
-test_control_characters_are_replaced(void **state)
+TEST_WITH(test_control_characters_are_replaced, setup, teardown)
 {
-    (void)state;
     kvp_log_info("room", "key=%s", "a\nb\x1b[31mc\x7f\xc3\xa9");
     assert_non_null(strstr(last_line, "key=a?b?[31mc?\xc3\xa9"));
 }
 
-static void
-test_errno_is_shown_and_kept(void **state)
+TEST_WITH(test_errno_is_shown_and_kept, setup, teardown)
 {
-    (void)state;
     errno = ENOSPC;
     kvp_log_error("room", "write: %m");
     assert_int_equal(errno, ENOSPC);
     assert_non_null(strstr(last_line, strerror(ENOSPC)));
 }
 
-static void
-test_standard_error_gets_one_whole_line(void **state)
+TEST_WITH(test_standard_error_gets_one_whole_line, setup, teardown)
 {
-    (void)state;
     kvp_log_set_sink(NULL, NULL);
     int fds[2];
     assert_int_equal(pipe(fds), 0);
@@ -141,10 +125,8 @@ test_standard_error_gets_one_whole_line(void **state)
     assert_string_equal(strchr(got, ' '), " info  room: hello\n");
 }
 
-static void
-test_limit_lets_a_burst_through_and_counts_the_rest(void **state)
+TEST(test_limit_lets_a_burst_through_and_counts_the_rest)
 {
-    (void)state;
     /* An interval that the test does not outlast and that has passed once since the machine started. */
     uint64_t up_ms = kvp_now_ns() / KVP_NS_PER_MS;
     uint32_t interval_ms = (uint32_t)kvp_min_u64(up_ms / 2, 3600000);
@@ -183,10 +165,8 @@ try_lines(void *arg)
     return NULL;
 }
 
-static void
-test_limit_holds_over_threads(void **state)
+TEST(test_limit_holds_over_threads)
 {
-    (void)state;
     pthread_t threads[THREADS];
     uint32_t passed[THREADS] = {0}, total = 0;
     for (int i = 0; i < THREADS; i++)
@@ -199,19 +179,4 @@ test_limit_holds_over_threads(void **state)
     assert_int_equal(total + shared_limit.missed, THREADS * TRIES);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_line_has_time_level_component_and_text, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_divert_keeps_the_last_sentence_of_this_thread, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_level_holds_back_and_lets_through, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_long_line_is_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_control_characters_are_replaced, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_errno_is_shown_and_kept, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_standard_error_gets_one_whole_line, setup, teardown),
-        cmocka_unit_test(test_limit_lets_a_burst_through_and_counts_the_rest),
-        cmocka_unit_test(test_limit_holds_over_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -5,10 +5,8 @@
 #include "common/daemon/loop.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -18,175 +16,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A loop that runs on a thread of its own until stop. */
-typedef struct {
-    uv_loop_t uv;
-    kvp_loop_t loop;
-    pthread_t thread;
-} fixture_t;
-
 static void
 stop_loop(void *arg)
 {
     kvp_loop_stop(arg);
 }
 
-static void *
-run_loop(void *arg)
-{
-    fixture_t *fix = arg;
-    uv_run(&fix->uv, UV_RUN_DEFAULT);
-    return NULL;
-}
-
-static int
-setup(void **state)
-{
-    fixture_t *fix = calloc(1, sizeof(*fix));
-    assert_non_null(fix);
-    assert_int_equal(uv_loop_init(&fix->uv), 0);
-    assert_int_equal(kvp_loop_start(&fix->loop, &fix->uv, stop_loop, &fix->loop), KVP_OK);
-    assert_int_equal(pthread_create(&fix->thread, NULL, run_loop, fix), 0);
-    *state = fix;
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    fixture_t *fix = *state;
-    kvp_err_t err = kvp_loop_call(&fix->loop, stop_loop, &fix->loop, 10000);
-    assert_true(err == KVP_OK || err == KVP_CLOSED);
-    pthread_join(fix->thread, NULL);
-    assert_int_equal(uv_loop_close(&fix->uv), 0);
-    kvp_loop_fini(&fix->loop);
-    free(fix);
-    return 0;
-}
-
-static void
-note_thread(void *arg)
-{
-    *(pthread_t *)arg = pthread_self();
-}
-
-static void
-test_call_runs_on_the_loops_thread(void **state)
-{
-    fixture_t *fix = *state;
-    pthread_t ran_on = pthread_self();
-    assert_int_equal(kvp_loop_call(&fix->loop, note_thread, &ran_on, 10000), KVP_OK);
-    assert_true(pthread_equal(ran_on, fix->thread));
-}
-
-typedef struct {
-    _Atomic bool has_begun;
-    _Atomic bool may_end;
-    _Atomic uint32_t count;
-} gate_t;
-
-static void
-wait_at_gate(void *arg)
-{
-    gate_t *gate = arg;
-    gate->has_begun = true;
-    while (!gate->may_end)
-        usleep(100);
-}
-
-static void
-count_up(void *arg)
-{
-    atomic_fetch_add((_Atomic uint32_t *)arg, 1);
-}
-
-typedef struct {
-    fixture_t *fix;
-    gate_t *gate;
-    kvp_err_t err;
-} caller_t;
-
-static void *
-call_gate(void *arg)
-{
-    caller_t *caller = arg;
-    /* On a busy machine the loop may not get to it in time, as it should not have to. */
-    do {
-        caller->err = kvp_loop_call(&caller->fix->loop, wait_at_gate, caller->gate, 1);
-    } while (caller->err == KVP_DEADLINE);
-    return NULL;
-}
-
-static void
-test_call_that_is_never_begun_ends_at_its_deadline(void **state)
-{
-    fixture_t *fix = *state;
-    gate_t gate = {0};
-    caller_t caller = {.fix = fix, .gate = &gate};
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, call_gate, &caller), 0);
-    while (!gate.has_begun)
-        usleep(100);
-
-    uint64_t start = kvp_now_ns();
-    assert_int_equal(kvp_loop_call(&fix->loop, count_up, &gate.count, 20), KVP_DEADLINE);
-    assert_true(kvp_now_ns() - start >= 20 * KVP_NS_PER_MS);
-    gate.may_end = true;
-    pthread_join(thread, NULL);
-    /* The call that had begun was waited for, far beyond its own deadline. */
-    assert_int_equal(caller.err, KVP_OK);
-    /* And the one that was given up never runs. */
-    _Atomic uint32_t other = 0;
-    assert_int_equal(kvp_loop_call(&fix->loop, count_up, &other, 10000), KVP_OK);
-    assert_int_equal(other, 1);
-    assert_int_equal(gate.count, 0);
-}
-
-enum { THREADS = 4, CALLS = 2000 };
-
-static void *
-call_many(void *arg)
-{
-    caller_t *caller = arg;
-    uint32_t ok = 0;
-    for (int i = 0; i < CALLS; i++) {
-        kvp_err_t err = kvp_loop_call(&caller->fix->loop, count_up, &caller->gate->count, i % 3 == 0 ? 0 : 10000);
-        if (err == KVP_OK) ok++;
-    }
-    caller->err = (kvp_err_t)ok;
-    return NULL;
-}
-
-static void
-test_calls_of_many_threads_run_once_each(void **state)
-{
-    fixture_t *fix = *state;
-    gate_t gate = {0};
-    caller_t callers[THREADS];
-    pthread_t threads[THREADS];
-    uint32_t ok = 0;
-    for (int i = 0; i < THREADS; i++) {
-        callers[i] = (caller_t){.fix = fix, .gate = &gate};
-        assert_int_equal(pthread_create(&threads[i], NULL, call_many, &callers[i]), 0);
-    }
-    for (int i = 0; i < THREADS; i++) {
-        pthread_join(threads[i], NULL);
-        ok += (uint32_t)callers[i].err;
-    }
-    assert_int_equal(ok, gate.count);
-    assert_true(ok >= THREADS * CALLS / 2);
-}
-
-static void
-test_call_after_stop_is_closed(void **state)
-{
-    fixture_t *fix = *state;
-    _Atomic uint32_t count = 0;
-    assert_int_equal(kvp_loop_call(&fix->loop, stop_loop, &fix->loop, 10000), KVP_OK);
-    assert_int_equal(kvp_loop_call(&fix->loop, count_up, &count, 10000), KVP_CLOSED);
-    assert_int_equal(count, 0);
-}
-
+/* Tests that fork come first, while the process has one thread. */
 static void
 stay(void *arg)
 {
@@ -240,10 +76,8 @@ exit_code(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void
-test_first_signal_stops_cleanly(void **state)
+TEST(test_first_signal_stops_cleanly)
 {
-    (void)state;
     static const int signals[] = {SIGTERM, SIGINT};
     for (size_t i = 0; i < KVP_ARRAY_LEN(signals); i++) {
         int log_fd;
@@ -266,10 +100,8 @@ read_until(int fd, const char *want)
     }
 }
 
-static void
-test_second_signal_ends_at_once(void **state)
+TEST(test_second_signal_ends_at_once)
 {
-    (void)state;
     int log_fd;
     pid_t pid = fork_daemon(false, &log_fd);
     kill(pid, SIGTERM);
@@ -280,10 +112,8 @@ test_second_signal_ends_at_once(void **state)
     close(log_fd);
 }
 
-static void
-test_ready_line_has_all_parts_in_order(void **state)
+TEST(test_ready_line_has_all_parts_in_order)
 {
-    (void)state;
     int out[2];
     assert_int_equal(pipe(out), 0);
     fflush(stdout);
@@ -300,18 +130,163 @@ test_ready_line_has_all_parts_in_order(void **state)
     assert_string_equal(line, "ready listen=a:1 unix=/run/x http=b:2 data=/d\n");
 }
 
-int
-main(void)
+/* A loop that runs on a thread of its own until stop. */
+typedef struct {
+    uv_loop_t uv;
+    kvp_loop_t loop;
+    pthread_t thread;
+} fixture_t;
+
+static void *
+run_loop(void *arg)
 {
-    const struct CMUnitTest tests[] = {
-        /* Those that fork come first, while there is one thread. */
-        cmocka_unit_test(test_first_signal_stops_cleanly),
-        cmocka_unit_test(test_second_signal_ends_at_once),
-        cmocka_unit_test(test_ready_line_has_all_parts_in_order),
-        cmocka_unit_test_setup_teardown(test_call_runs_on_the_loops_thread, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_call_that_is_never_begun_ends_at_its_deadline, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_calls_of_many_threads_run_once_each, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_call_after_stop_is_closed, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    fixture_t *fix = arg;
+    uv_run(&fix->uv, UV_RUN_DEFAULT);
+    return NULL;
 }
+
+static int
+setup(void **state)
+{
+    fixture_t *fix = calloc(1, sizeof(*fix));
+    assert_non_null(fix);
+    assert_int_equal(uv_loop_init(&fix->uv), 0);
+    assert_int_equal(kvp_loop_start(&fix->loop, &fix->uv, stop_loop, &fix->loop), KVP_OK);
+    assert_int_equal(pthread_create(&fix->thread, NULL, run_loop, fix), 0);
+    *state = fix;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_t *fix = *state;
+    kvp_err_t err = kvp_loop_call(&fix->loop, stop_loop, &fix->loop, 10000);
+    assert_true(err == KVP_OK || err == KVP_CLOSED);
+    pthread_join(fix->thread, NULL);
+    assert_int_equal(uv_loop_close(&fix->uv), 0);
+    kvp_loop_fini(&fix->loop);
+    free(fix);
+    return 0;
+}
+
+static void
+note_thread(void *arg)
+{
+    *(pthread_t *)arg = pthread_self();
+}
+
+TEST_WITH(test_call_runs_on_the_loops_thread, setup, teardown)
+{
+    fixture_t *fix = *state;
+    pthread_t ran_on = pthread_self();
+    assert_int_equal(kvp_loop_call(&fix->loop, note_thread, &ran_on, 10000), KVP_OK);
+    assert_true(pthread_equal(ran_on, fix->thread));
+}
+
+typedef struct {
+    _Atomic bool has_begun;
+    _Atomic bool may_end;
+    _Atomic uint32_t count;
+} gate_t;
+
+static void
+wait_at_gate(void *arg)
+{
+    gate_t *gate = arg;
+    gate->has_begun = true;
+    while (!gate->may_end)
+        usleep(100);
+}
+
+static void
+count_up(void *arg)
+{
+    atomic_fetch_add((_Atomic uint32_t *)arg, 1);
+}
+
+typedef struct {
+    fixture_t *fix;
+    gate_t *gate;
+    kvp_err_t err;
+} caller_t;
+
+static void *
+call_gate(void *arg)
+{
+    caller_t *caller = arg;
+    /* On a busy machine the loop may not get to it in time, as it should not have to. */
+    do {
+        caller->err = kvp_loop_call(&caller->fix->loop, wait_at_gate, caller->gate, 1);
+    } while (caller->err == KVP_DEADLINE);
+    return NULL;
+}
+
+TEST_WITH(test_call_that_is_never_begun_ends_at_its_deadline, setup, teardown)
+{
+    fixture_t *fix = *state;
+    gate_t gate = {0};
+    caller_t caller = {.fix = fix, .gate = &gate};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, call_gate, &caller), 0);
+    while (!gate.has_begun)
+        usleep(100);
+
+    uint64_t start = kvp_now_ns();
+    assert_int_equal(kvp_loop_call(&fix->loop, count_up, &gate.count, 20), KVP_DEADLINE);
+    assert_true(kvp_now_ns() - start >= 20 * KVP_NS_PER_MS);
+    gate.may_end = true;
+    pthread_join(thread, NULL);
+    /* The call that had begun was waited for, far beyond its own deadline. */
+    assert_int_equal(caller.err, KVP_OK);
+    /* And the one that was given up never runs. */
+    _Atomic uint32_t other = 0;
+    assert_int_equal(kvp_loop_call(&fix->loop, count_up, &other, 10000), KVP_OK);
+    assert_int_equal(other, 1);
+    assert_int_equal(gate.count, 0);
+}
+
+enum { THREADS = 4, CALLS = 2000 };
+
+static void *
+call_many(void *arg)
+{
+    caller_t *caller = arg;
+    uint32_t ok = 0;
+    for (int i = 0; i < CALLS; i++) {
+        kvp_err_t err = kvp_loop_call(&caller->fix->loop, count_up, &caller->gate->count, i % 3 == 0 ? 0 : 10000);
+        if (err == KVP_OK) ok++;
+    }
+    caller->err = (kvp_err_t)ok;
+    return NULL;
+}
+
+TEST_WITH(test_calls_of_many_threads_run_once_each, setup, teardown)
+{
+    fixture_t *fix = *state;
+    gate_t gate = {0};
+    caller_t callers[THREADS];
+    pthread_t threads[THREADS];
+    uint32_t ok = 0;
+    for (int i = 0; i < THREADS; i++) {
+        callers[i] = (caller_t){.fix = fix, .gate = &gate};
+        assert_int_equal(pthread_create(&threads[i], NULL, call_many, &callers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        ok += (uint32_t)callers[i].err;
+    }
+    assert_int_equal(ok, gate.count);
+    assert_true(ok >= THREADS * CALLS / 2);
+}
+
+TEST_WITH(test_call_after_stop_is_closed, setup, teardown)
+{
+    fixture_t *fix = *state;
+    _Atomic uint32_t count = 0;
+    assert_int_equal(kvp_loop_call(&fix->loop, stop_loop, &fix->loop, 10000), KVP_OK);
+    assert_int_equal(kvp_loop_call(&fix->loop, count_up, &count, 10000), KVP_CLOSED);
+    assert_int_equal(count, 0);
+}
+
+TEST_MAIN()

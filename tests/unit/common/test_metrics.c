@@ -2,10 +2,8 @@
  * Metrics: the text that Prometheus reads, what may not be registered, and adding from several threads.
  */
 #include "common/daemon/metrics.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,8 +45,7 @@ half(void *arg)
     return *(double *)arg / 2;
 }
 
-static void
-test_render_groups_series_by_family(void **state)
+TEST_WITH(test_render_groups_series_by_family, setup, teardown)
 {
     kvp_metrics_t *metrics = *state;
     double gets = 1e15 - 1, puts = 4, level = -4, seven = 7;
@@ -75,8 +72,7 @@ test_render_groups_series_by_family(void **state)
                             "kvp_half_total 3.5\n");
 }
 
-static void
-test_render_of_a_histogram_is_cumulative_and_scaled(void **state)
+TEST_WITH(test_render_of_a_histogram_is_cumulative_and_scaled, setup, teardown)
 {
     kvp_metrics_t *metrics = *state;
     static const uint64_t bounds[] = {1000, 1000000};
@@ -97,8 +93,7 @@ test_render_of_a_histogram_is_cumulative_and_scaled(void **state)
                             "kvp_get_seconds_count{op=\"get\"} 4\n");
 }
 
-static void
-test_register_when_name_or_labels_are_bad(void **state)
+TEST_WITH(test_register_when_name_or_labels_are_bad, setup, teardown)
 {
     kvp_metrics_t *metrics = *state;
     static const char *const names[] = {"", "x_total ", "1x_total", "x-y_total", "x", "_total", "x_totals"};
@@ -115,8 +110,7 @@ test_register_when_name_or_labels_are_bad(void **state)
     assert_renders(metrics, "");
 }
 
-static void
-test_register_when_it_exists_or_differs(void **state)
+TEST_WITH(test_register_when_it_exists_or_differs, setup, teardown)
 {
     kvp_metrics_t *metrics = *state;
     static const uint64_t falling[] = {2, 1};
@@ -145,8 +139,7 @@ add_many(void *arg)
     return NULL;
 }
 
-static void
-test_nothing_is_lost_when_threads_add_while_rendering(void **state)
+TEST_WITH(test_nothing_is_lost_when_threads_add_while_rendering, setup, teardown)
 {
     shared_t shared = {.metrics = *state};
     assert_int_equal(kvp_metrics_histogram(shared.metrics, "y_seconds", NULL, "h", kvp_metric_latency_bounds,
@@ -168,15 +161,4 @@ test_nothing_is_lost_when_threads_add_while_rendering(void **state)
     assert_int_equal(count, THREADS * ADDS);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_render_groups_series_by_family, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_render_of_a_histogram_is_cumulative_and_scaled, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_register_when_name_or_labels_are_bad, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_register_when_it_exists_or_differs, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_nothing_is_lost_when_threads_add_while_rendering, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,16 +2,12 @@
  * Pages that are touched before they are taken: page faults are counted, since their time is the kernel's.
  */
 #include "common/pages.h"
+#include "tests/cases.h"
 
 #include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 #define PAGE 4096u
 #define PIECE (64 * PAGE)
@@ -74,12 +70,10 @@ open_stock(void)
     return first;
 }
 
-static void
-test_pages_are_touched_ahead(void **state)
+TEST(test_pages_are_touched_ahead)
 {
     uint8_t *first = open_stock(), *taken[8];
 
-    (void)state;
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(taken); i++) {
         taken[i] = kvp_pages_take(PIECE);
         assert_true(is_zero(taken[i]));
@@ -95,12 +89,10 @@ test_pages_are_touched_ahead(void **state)
 }
 
 /* What was freed comes back without what was in it. */
-static void
-test_pages_are_zeroed_again(void **state)
+TEST(test_pages_are_zeroed_again)
 {
     uint8_t *held[4] = {open_stock()};
 
-    (void)state;
     for (uint32_t round = 0; round < 200; round++) {
         for (uint32_t i = 0; i < KVP_ARRAY_LEN(held); i++) {
             if (held[i] == NULL) held[i] = kvp_pages_take(PIECE);
@@ -116,12 +108,10 @@ test_pages_are_zeroed_again(void **state)
 }
 
 /* What is kept follows what is in use, up and down. */
-static void
-test_pages_kept_are_few(void **state)
+TEST(test_pages_kept_are_few)
 {
     uint8_t *taken[MANY];
 
-    (void)state;
     taken[0] = open_stock();
     for (uint32_t i = 1; i < MANY; i++)
         taken[i] = kvp_pages_take(PIECE);
@@ -137,12 +127,10 @@ test_pages_kept_are_few(void **state)
 }
 
 /* More sizes than are kept, one that is too large, and pages from before the stock or for after it. */
-static void
-test_pages_without_a_stock_of_their_own(void **state)
+TEST(test_pages_without_a_stock_of_their_own)
 {
     uint8_t *before = kvp_pages_take(PIECE), *after, *large, *taken[32];
 
-    (void)state;
     assert_true(faults_of(before, 1) >= PIECE / PAGE / 2);
     assert_int_equal(kvp_pages_stock_start(), KVP_OK);
     after = kvp_pages_take(PIECE);
@@ -165,12 +153,10 @@ test_pages_without_a_stock_of_their_own(void **state)
 }
 
 /* Short ones are malloc's; long ones are as large as they are said to be. */
-static void
-test_tables(void **state)
+TEST(test_tables)
 {
     static const size_t sizes[] = {1, 100, 8191, 8192, 1u << 20};
 
-    (void)state;
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(sizes); i++) {
         uint64_t *table = kvp_table_alloc(sizes[i], sizeof *table);
 
@@ -185,13 +171,11 @@ test_tables(void **state)
     kvp_table_free(NULL, 1, sizeof(uint64_t));
 }
 
-static void
-test_gaps_are_seen(void **state)
+TEST(test_gaps_are_seen)
 {
     size_t page = 4096, n = 8;
     uint8_t *mem = mmap(NULL, n * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    (void)state;
     assert_true(mem != MAP_FAILED);
     assert_true(kvp_is_mapped(mem, n * page) && kvp_is_mapped(mem + 5, 1) && kvp_is_mapped(mem + n * page - 1, 1));
     assert_int_equal(munmap(mem + 3 * page, page), 0);
@@ -202,17 +186,4 @@ test_gaps_are_seen(void **state)
     munmap(mem, n * page);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages_are_touched_ahead),
-        cmocka_unit_test(test_pages_are_zeroed_again),
-        cmocka_unit_test(test_pages_kept_are_few),
-        cmocka_unit_test(test_pages_without_a_stock_of_their_own),
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_gaps_are_seen),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * Sizes, durations and addresses: what is taken, and that everything else is refused.
  */
 #include "common/parse.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,19 +30,15 @@ check(parse_fn parse, const good_t *good, size_t good_count, const char *const *
     }
 }
 
-static void
-test_u64(void **state)
+TEST(test_u64)
 {
-    (void)state;
     static const good_t good[] = {{"0", 0}, {"007", 7}, {"18446744073709551615", UINT64_MAX}};
     static const char *const bad[] = {"", " 1", "1 ", "+1", "-1", "0x10", "1.5", "18446744073709551616"};
     check(kvp_parse_u64, good, KVP_ARRAY_LEN(good), bad, KVP_ARRAY_LEN(bad));
 }
 
-static void
-test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     static const good_t good[] = {
         {"0", 0},
         {"4096", 4096},
@@ -62,10 +56,8 @@ test_bytes(void **state)
     check(kvp_parse_bytes, good, KVP_ARRAY_LEN(good), bad, KVP_ARRAY_LEN(bad));
 }
 
-static void
-test_durations(void **state)
+TEST(test_durations)
 {
-    (void)state;
     static const good_t good[] = {
         {"0", 0},
         {"10s", 10000000000},
@@ -81,10 +73,8 @@ test_durations(void **state)
     check(kvp_parse_duration_ns, good, KVP_ARRAY_LEN(good), bad, KVP_ARRAY_LEN(bad));
 }
 
-static void
-test_hostport_when_good(void **state)
+TEST(test_hostport_when_good)
 {
-    (void)state;
     static const struct {
         const char *text;
         const char *host;
@@ -105,10 +95,8 @@ test_hostport_when_good(void **state)
     }
 }
 
-static void
-test_hostport_when_bad(void **state)
+TEST(test_hostport_when_bad)
 {
-    (void)state;
     static const char *const bad[] = {
         "",      ":",      "host",  "host:",   ":80",     "host:65536", "host:080000", "host:8a", "host:-1", "::1:80",
         "[]:80", "[x]:80", "[::1]", "[::1:80", "ho st:1", "h/x:1",      "h:1 ",        " h:1",    "h\n:1",   "[::1]x:1",
@@ -125,10 +113,8 @@ test_hostport_when_bad(void **state)
     assert_int_equal(kvp_parse_hostport(text + 1, &at), KVP_OK);
 }
 
-static void
-test_hostports_are_separated_by_commas(void **state)
+TEST(test_hostports_are_separated_by_commas)
 {
-    (void)state;
     kvp_hostport_t at[3];
     size_t n;
     assert_int_equal(kvp_parse_hostports("a:1,[::1]:2,c:3", at, 3, &n), KVP_OK);
@@ -141,10 +127,8 @@ test_hostports_are_separated_by_commas(void **state)
     assert_int_equal(kvp_parse_hostports("a:1,,b:2", at, 3, &n), KVP_INVALID);
 }
 
-static void
-test_who_is_reached_from_this_host_alone(void **state)
+TEST(test_who_is_reached_from_this_host_alone)
 {
-    (void)state;
     static const char *const inside[] = {"127.0.0.1", "127.8.0.1", "::1", "localhost"};
     static const char *const outside[] = {"0.0.0.0", "::", "10.0.0.1", "1270.example", "localhost.example", ""};
     kvp_hostport_t at = {.port = 1};
@@ -158,20 +142,16 @@ test_who_is_reached_from_this_host_alone(void **state)
     }
 }
 
-static void
-test_what_helps_who_cannot_listen(void **state)
+TEST(test_what_helps_who_cannot_listen)
 {
-    (void)state;
     assert_non_null(strstr(kvp_listen_fix(EADDRINUSE), "another port with --listen"));
     assert_non_null(strstr(kvp_listen_fix(EADDRNOTAVAIL), "ip address"));
     assert_non_null(strstr(kvp_listen_fix(EACCES), "1024"));
     assert_string_equal(kvp_listen_fix(ENOMEM), "");
 }
 
-static void
-test_a_name_is_listed_whole(void **state)
+TEST(test_a_name_is_listed_whole)
 {
-    (void)state;
     assert_true(kvp_is_listed("rdma", "rdma"));
     assert_true(kvp_is_listed("shm,rdma,tcp", "shm"));
     assert_true(kvp_is_listed("shm,rdma,tcp", "rdma"));
@@ -181,19 +161,4 @@ test_a_name_is_listed_whole(void **state)
     assert_false(kvp_is_listed("shm,tcpx,xtcp,tc", "tcp"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_u64),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_durations),
-        cmocka_unit_test(test_hostport_when_good),
-        cmocka_unit_test(test_hostport_when_bad),
-        cmocka_unit_test(test_hostports_are_separated_by_commas),
-        cmocka_unit_test(test_who_is_reached_from_this_host_alone),
-        cmocka_unit_test(test_what_helps_who_cannot_listen),
-        cmocka_unit_test(test_a_name_is_listed_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * What machine and control groups allow, read from trees of files that the test makes.
  */
 #include "common/ram.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,12 +50,10 @@ look(void)
     return ram;
 }
 
-static void
-test_machine_alone(void **state)
+TEST_WITH(test_machine_alone, make_tree, drop_tree)
 {
     kvp_ram_t ram = look();
 
-    (void)state;
     assert_true(ram.total_bytes == 16 * GIB && ram.available_bytes == 8 * GIB);
     assert_string_equal(ram.where, "this machine");
     kvp_ram_look("/nonexistent", &ram);
@@ -65,12 +61,10 @@ test_machine_alone(void **state)
 }
 
 /* The parent's limit is the lower one, and pages of files that its processes have read count as available. */
-static void
-test_version_2_with_a_parent(void **state)
+TEST_WITH(test_version_2_with_a_parent, make_tree, drop_tree)
 {
     kvp_ram_t ram;
 
-    (void)state;
     put_file("proc/self/mountinfo", "25 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate");
     put_file("proc/self/cgroup", "0::/kube/pod");
     put_file("sys/fs/cgroup/kube/pod/memory.max", "max");
@@ -87,12 +81,10 @@ test_version_2_with_a_parent(void **state)
 }
 
 /* As a container sees it that has no name space of groups: its own group is what is mounted. */
-static void
-test_version_1_in_a_container(void **state)
+TEST_WITH(test_version_1_in_a_container, make_tree, drop_tree)
 {
     kvp_ram_t ram;
 
-    (void)state;
     put_file("proc/self/mountinfo", "30 1 0:31 /docker/ab /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\\n"
                                     "31 1 0:32 /docker/ab /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory");
     put_file("proc/self/cgroup", "3:cpu:/docker/ab\\n4:memory:/docker/ab\\n0::/");
@@ -106,14 +98,4 @@ test_version_1_in_a_container(void **state)
     assert_true(ram.total_bytes == 16 * GIB && ram.available_bytes == 8 * GIB);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_machine_alone, make_tree, drop_tree),
-        cmocka_unit_test_setup_teardown(test_version_2_with_a_parent, make_tree, drop_tree),
-        cmocka_unit_test_setup_teardown(test_version_1_in_a_container, make_tree, drop_tree),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

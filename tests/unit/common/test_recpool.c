@@ -2,10 +2,8 @@
  * The pool of records against a plain array: numbers are unique, records stay where they are, memory comes and goes.
  */
 #include "common/recpool.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 
 typedef struct {
@@ -31,15 +29,13 @@ take(kvp_recpool_t *pool, uint32_t mark)
     return number;
 }
 
-static void
-test_records_keep_what_is_in_them(void **state)
+TEST(test_records_keep_what_is_in_them)
 {
     enum { N = 30000, STEPS = 400000 };
     uint32_t *numbers = malloc(N * sizeof *numbers);
     uint64_t seed = 7;
     kvp_recpool_t pool;
 
-    (void)state;
     init(&pool, UINT32_MAX);
     for (uint32_t i = 0; i < N; i++)
         numbers[i] = KVP_RECPOOL_NONE;
@@ -65,13 +61,11 @@ test_records_keep_what_is_in_them(void **state)
     kvp_recpool_fini(&pool);
 }
 
-static void
-test_take_when_the_most_are_in_use(void **state)
+TEST(test_take_when_the_most_are_in_use)
 {
     enum { MOST = KVP_RECPOOL_BLOCK + 5 };
     kvp_recpool_t pool;
 
-    (void)state;
     init(&pool, MOST);
     for (uint32_t round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < MOST; i++)
@@ -83,13 +77,11 @@ test_take_when_the_most_are_in_use(void **state)
     kvp_recpool_fini(&pool);
 }
 
-static void
-test_blocks_when_their_records_go(void **state)
+TEST(test_blocks_when_their_records_go)
 {
     enum { N = 5 * KVP_RECPOOL_BLOCK };
     kvp_recpool_t pool;
 
-    (void)state;
     init(&pool, UINT32_MAX);
     assert_int_equal(kvp_recpool_limit(&pool), 0);
     assert_false(kvp_recpool_was_made(&pool, 0));
@@ -107,14 +99,12 @@ test_blocks_when_their_records_go(void **state)
     assert_int_equal(kvp_recpool_limit(&pool), 0);
 }
 
-static void
-test_claim_takes_that_very_record(void **state)
+TEST(test_claim_takes_that_very_record)
 {
     enum { FAR = 3 * KVP_RECPOOL_BLOCK + 5 };
     const rec_t blank = {.mark = 77};
     kvp_recpool_t pool;
 
-    (void)state;
     kvp_recpool_init_claimed(&pool, sizeof(rec_t), offsetof(rec_t, link), offsetof(rec_t, back), FAR + 1);
     assert_false(kvp_recpool_claim(&pool, FAR + 1, &blank));
     assert_true(kvp_recpool_claim(&pool, FAR, &blank));
@@ -131,8 +121,7 @@ test_claim_takes_that_very_record(void **state)
 }
 
 /* In no order, with takes and gives in between: no record is in use twice, and none is lost. */
-static void
-test_claim_when_some_come_and_go(void **state)
+TEST(test_claim_when_some_come_and_go)
 {
     enum { N = 2 * KVP_RECPOOL_BLOCK };
     const rec_t blank = {0};
@@ -140,7 +129,6 @@ test_claim_when_some_come_and_go(void **state)
     kvp_recpool_t pool;
     uint32_t used = 0;
 
-    (void)state;
     kvp_recpool_init_claimed(&pool, sizeof(rec_t), offsetof(rec_t, link), offsetof(rec_t, back), N);
     for (uint32_t step = 0; step < 100000; step++) {
         uint32_t i = (step * 2654435761u >> 7) % N;
@@ -172,13 +160,4 @@ test_claim_when_some_come_and_go(void **state)
     free(is_used);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records_keep_what_is_in_them), cmocka_unit_test(test_take_when_the_most_are_in_use),
-        cmocka_unit_test(test_blocks_when_their_records_go), cmocka_unit_test(test_claim_takes_that_very_record),
-        cmocka_unit_test(test_claim_when_some_come_and_go),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * Limits of the process: what it has is counted, and the soft limit of open files goes up to the hard one.
  */
 #include "common/rlimits.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -13,14 +11,12 @@
 
 #define MORE 20
 
-static void
-test_what_the_process_has_is_counted(void **state)
+TEST(test_what_the_process_has_is_counted)
 {
     kvp_limit_t files = kvp_limit_files(), maps = kvp_limit_maps();
     void *at[MORE];
     int fds[MORE];
 
-    (void)state;
     for (int i = 0; i < MORE; i++) {
         fds[i] = memfd_create("kvpool-test", MFD_CLOEXEC);
         assert_true(fds[i] >= 0);
@@ -38,12 +34,10 @@ test_what_the_process_has_is_counted(void **state)
     assert_int_equal(kvp_limit_files().has, files.has);
 }
 
-static void
-test_files_are_raised_to_the_hard_limit(void **state)
+TEST(test_files_are_raised_to_the_hard_limit)
 {
     struct rlimit limit;
 
-    (void)state;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     limit.rlim_cur = 256;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -53,13 +47,4 @@ test_files_are_raised_to_the_hard_limit(void **state)
     assert_int_equal(limit.rlim_cur, limit.rlim_max);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_the_process_has_is_counted),
-        cmocka_unit_test(test_files_are_raised_to_the_hard_limit),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,16 +2,12 @@
  * What a thread of ours has of its creator: no signals; and what the creator keeps: its own.
  */
 #include "common/thread.h"
+#include "tests/cases.h"
 
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <string.h>
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 typedef struct {
     sem_t named; /* the thread has its name: it may look */
@@ -75,13 +71,11 @@ check_usr1_alone_is_blocked(void)
         assert_int_equal(sigismember(&mask, sig), sig == SIGUSR1);
 }
 
-static void
-test_thread_start_takes_no_signals_and_has_its_name(void **state)
+TEST(test_thread_start_takes_no_signals_and_has_its_name)
 {
     seen_t *seen = seen_make();
     pthread_t thread;
 
-    (void)state;
     block_usr1();
     assert_int_equal(kvp_thread_start(&thread, "kvp-test-thread", look, seen), KVP_OK);
     check_usr1_alone_is_blocked();
@@ -91,12 +85,10 @@ test_thread_start_takes_no_signals_and_has_its_name(void **state)
     assert_string_equal(seen->name, "kvp-test-thread");
 }
 
-static void
-test_detach_takes_no_signals(void **state)
+TEST(test_detach_takes_no_signals)
 {
     seen_t *seen = seen_make();
 
-    (void)state;
     block_usr1();
     assert_true(kvp_detach(look, seen));
     check_usr1_alone_is_blocked();
@@ -106,14 +98,12 @@ test_detach_takes_no_signals(void **state)
 }
 
 /* A stack larger than the address space: there is no thread. */
-static void
-test_thread_says_that_there_is_none(void **state)
+TEST(test_thread_says_that_there_is_none)
 {
     pthread_attr_t usual, huge;
     pthread_t thread;
     int rc;
 
-    (void)state;
     block_usr1();
     assert_int_equal(pthread_getattr_default_np(&usual), 0);
     assert_int_equal(pthread_attr_init(&huge), 0);
@@ -130,13 +120,4 @@ test_thread_says_that_there_is_none(void **state)
     pthread_attr_destroy(&huge);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_thread_start_takes_no_signals_and_has_its_name),
-        cmocka_unit_test(test_detach_takes_no_signals),
-        cmocka_unit_test(test_thread_says_that_there_is_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

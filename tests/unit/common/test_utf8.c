@@ -2,14 +2,11 @@
  * What is UTF-8 and what is not, at the edges of each length.
  */
 #include "common/utf8.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
-static void
-test_edges_of_each_length(void **state)
+TEST(test_edges_of_each_length)
 {
     static const char *const good[] = {"",
                                        "\x7f",
@@ -25,7 +22,6 @@ test_edges_of_each_length(void **state)
     static const char *const bad[] = {"\x80",         "\xc1\xbf",         "\xe0\x9f\xbf",     "\xed\xa0\x80",
                                       "\xed\xbf\xbf", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80",
                                       "\xff",         "a\xc3(",           "a\xe2\x82",        "\xc2"};
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(good); i++)
         assert_true(kvp_is_utf8(good[i], strlen(good[i])));
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
@@ -35,9 +31,4 @@ test_edges_of_each_length(void **state)
     assert_int_equal(kvp_utf8_step("\xe2\x82\xac!", 2), 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges_of_each_length)};
-    return cmocka_run_group_tests_name("utf8", tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -3,10 +3,8 @@
  * publishes now have been applied since the last drop.
  */
 #include "conductor/events/feed.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
 #define MS 1000000ull
@@ -118,10 +116,8 @@ check_whole(const rig_t *g)
     }
 }
 
-static void
-test_random_faults(void **state)
+TEST(test_random_faults)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 2000; seed++) {
         static rig_t g;
 
@@ -173,12 +169,10 @@ test_random_faults(void **state)
 }
 
 /* What comes again, however old, costs nothing that is held. */
-static void
-test_old_messages_again(void **state)
+TEST(test_old_messages_again)
 {
     static rig_t g;
 
-    (void)state;
     memset(&g, 0, sizeof g);
     kvp_feed_init(&g.feed, &(kvp_feed_ops_t){on_apply, on_drop, on_ask, &g}, true, 1);
     answer(&g);
@@ -195,12 +189,10 @@ test_old_messages_again(void **state)
 }
 
 /* Without replays what cannot be known to be whole is dropped. */
-static void
-test_without_replays(void **state)
+TEST(test_without_replays)
 {
     rig_t g = {.now = 1};
 
-    (void)state;
     kvp_feed_init(&g.feed, &(kvp_feed_ops_t){on_apply, on_drop, on_ask, &g}, false, 1);
     for (uint32_t i = 0; i < 5; i++)
         publish(&g, false);
@@ -221,13 +213,11 @@ test_without_replays(void **state)
 }
 
 /* Messages that wait for a replay have a bound; what was let go is asked for. */
-static void
-test_flood_during_a_replay(void **state)
+TEST(test_flood_during_a_replay)
 {
     static uint8_t big[1 << 20];
     static rig_t g;
 
-    (void)state;
     memset(&g, 0, sizeof g);
     kvp_feed_init(&g.feed, &(kvp_feed_ops_t){on_apply, on_drop, on_ask, &g}, true, 1);
     assert_true(g.is_asked);
@@ -241,13 +231,11 @@ test_flood_during_a_replay(void **state)
 }
 
 /* A digest counts with the message of its number, whenever it comes, and not during a replay or behind a later message. */
-static void
-test_digests(void **state)
+TEST(test_digests)
 {
     const message_t digest = {99, 0};
     rig_t g = {.now = 1};
 
-    (void)state;
     kvp_feed_init(&g.feed, &(kvp_feed_ops_t){on_apply, on_drop, on_ask, &g}, true, 1);
     kvp_feed_digest(&g.feed, 0, &digest, sizeof digest);
     answer(&g);
@@ -269,16 +257,4 @@ test_digests(void **state)
     kvp_feed_fini(&g.feed);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_faults),
-        cmocka_unit_test(test_old_messages_again),
-        cmocka_unit_test(test_digests),
-        cmocka_unit_test(test_without_replays),
-        cmocka_unit_test(test_flood_during_a_replay),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

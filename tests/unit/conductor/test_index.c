@@ -5,10 +5,8 @@
 #include "conductor/events/apply.h"
 #include "conductor/index/chain.h"
 #include "conductor/index/match.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,10 +224,8 @@ close_rig(rig_t *g)
     free(g->roster);
 }
 
-static void
-test_random_events_and_questions(void **state)
+TEST(test_random_events_and_questions)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++) {
         rig_t g;
 
@@ -317,13 +313,11 @@ standard_run(rig_t *g, const uint64_t *hashes, size_t n)
 }
 
 /* A block matches by its hash whatever its event says of its place. It has its depth as soon as an event tells that, or its parent has one. */
-static void
-test_standard_events_in_any_order(void **state)
+TEST(test_standard_events_in_any_order)
 {
     static standard_t m;
     rig_t g;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         memset(&m, 0, sizeof m);
         open_rig(&g, seed);
@@ -428,12 +422,10 @@ check_streams(rig_t *g)
 }
 
 /* What is cleared, or has a gap in its numbers, is one stream alone. Backends that have left make room for others. */
-static void
-test_each_stream_is_cleared_alone(void **state)
+TEST(test_each_stream_is_cleared_alone)
 {
     rig_t g;
 
-    (void)state;
     open_rig(&g, 5);
     for (uint32_t i = 0; i < 60000; i++) {
         const uint32_t round = i / 1500;
@@ -524,14 +516,12 @@ change_view(rig_t *g, kvp_view_t *view, held_t model[MEDIA * GROUPS][HASHES])
 }
 
 /* A medium holds exactly the blocks at which one of its entries stands, whatever else stands there or stood there. */
-static void
-test_views_hold_what_their_entries_say(void **state)
+TEST(test_views_hold_what_their_entries_say)
 {
     static held_t model[VIEWS][MEDIA * GROUPS][HASHES];
     kvp_index_stats_t stats;
     rig_t g;
 
-    (void)state;
     open_rig(&g, 3);
     for (uint32_t n = 0; n < 200000; n++) {
         const uint32_t who = (uint32_t)draw(&g, VIEWS);
@@ -559,8 +549,7 @@ test_views_hold_what_their_entries_say(void **state)
 }
 
 /* A block whose users and holders contradict each other is left out and counted, and the view that met it is made again. */
-static void
-test_a_damaged_block_is_left_out(void **state)
+TEST(test_a_damaged_block_is_left_out)
 {
     const uint64_t hash = 100;
     kvp_index_stats_t index;
@@ -568,7 +557,6 @@ test_a_damaged_block_is_left_out(void **state)
     rig_t g;
     uint32_t set;
 
-    (void)state;
     open_rig(&g, 4);
     const uint32_t slot = kvp_view_slot(g.views[0], "GPU", 3, 0), block = kvp_index_use(g.ix, 0, hash, 0),
                    stray = kvp_index_holder(g.ix);
@@ -593,14 +581,12 @@ test_a_damaged_block_is_left_out(void **state)
 }
 
 /* Fails if namespaces that nothing is in any more keep their numbers, or if one number means two namespaces to its holder. */
-static void
-test_namespaces_come_and_go(void **state)
+TEST(test_namespaces_come_and_go)
 {
     const kvp_namespace_t kept_space = {"m", "kept", "", "kept-adapter", BLOCK};
     char name[32];
     rig_t g;
 
-    (void)state;
     open_rig(&g, 1);
     const uint32_t kept = kvp_spaces_name(g.spaces, &kept_space);
     const uint32_t kept_block = kvp_index_use(g.ix, kept, 1, 0);
@@ -628,13 +614,11 @@ test_namespaces_come_and_go(void **state)
 }
 
 /* Fails if a publisher's streams are refused after some, or if a gap or a copy in one of the last ones is not seen. */
-static void
-test_streams_come_and_go(void **state)
+TEST(test_streams_come_and_go)
 {
     const uint64_t half = KVP_STREAMS_MIN / 2;
     kvp_streams_t s = {.young = {.cap = 0}};
 
-    (void)state;
     for (uint64_t i = 0; i < 100000; i++) {
         assert_int_equal(kvp_streams_step(&s, i, i % 3), KVP_STREAM_FIRST);
         assert_int_equal(kvp_streams_step(&s, i, i % 3), KVP_STREAM_SEEN);
@@ -648,13 +632,11 @@ test_streams_come_and_go(void **state)
 }
 
 /* Fails if media that hold nothing are not freed, or if a medium that holds a block is. */
-static void
-test_media_come_and_go(void **state)
+TEST(test_media_come_and_go)
 {
     rig_t g;
     char name[16];
 
-    (void)state;
     open_rig(&g, 6);
     kvp_view_t *view = g.views[0];
     for (uint32_t i = 0; i < 100000; i++) {
@@ -699,14 +681,12 @@ apply_stored(rig_t *g, const char *salt, uint64_t id, uint64_t hash)
 }
 
 /* Fails if a stream that was forgotten keeps blocks of before a gap when it comes back, or if a new stream counts as a gap. */
-static void
-test_a_forgotten_stream_comes_back(void **state)
+TEST(test_a_forgotten_stream_comes_back)
 {
     kvp_view_stats_t view;
     char salt[16];
     rig_t g;
 
-    (void)state;
     open_rig(&g, 7);
     apply_stored(&g, "kept", 1, 11);
     apply_stored(&g, "kept", 2, 12);
@@ -723,15 +703,4 @@ test_a_forgotten_stream_comes_back(void **state)
     close_rig(&g);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_events_and_questions),  cmocka_unit_test(test_standard_events_in_any_order),
-        cmocka_unit_test(test_each_stream_is_cleared_alone), cmocka_unit_test(test_views_hold_what_their_entries_say),
-        cmocka_unit_test(test_a_damaged_block_is_left_out),  cmocka_unit_test(test_namespaces_come_and_go),
-        cmocka_unit_test(test_streams_come_and_go),          cmocka_unit_test(test_media_come_and_go),
-        cmocka_unit_test(test_a_forgotten_stream_comes_back)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

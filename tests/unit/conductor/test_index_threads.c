@@ -5,11 +5,9 @@
 #include "conductor/events/apply.h"
 #include "conductor/index/chain.h"
 #include "conductor/index/match.h"
+#include "tests/cases.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,8 +100,7 @@ reader(void *arg)
     return NULL;
 }
 
-static void
-test_questions_while_it_changes(void **state)
+TEST(test_questions_while_it_changes)
 {
     const kvp_namespace_t terms = {.model = "m", .tenant = "t", .salt = "", .lora = "", .block_size = BLOCK};
     static const char *const names[] = {"a", "b", "c"};
@@ -111,7 +108,6 @@ test_questions_while_it_changes(void **state)
     uint64_t rng = 1;
     rig_t *g = calloc(1, sizeof *g);
 
-    (void)state;
     kvp_epoch_init(&g->epoch);
     g->spaces = kvp_spaces_create(&g->epoch);
     g->ix = kvp_index_create(&g->epoch, g->spaces, 1, 1 << 20);
@@ -150,10 +146,4 @@ test_questions_while_it_changes(void **state)
     free(g);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_questions_while_it_changes)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -10,10 +10,8 @@
 #include "master/events/stream.h"
 #include "proto/connkey.h"
 #include "tests/transport/sanitizer.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -372,10 +370,8 @@ close_rig(rig_t *g)
     free(g->roster);
 }
 
-static void
-test_random_records_and_questions(void **state)
+TEST(test_random_records_and_questions)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= (IS_SANITIZED ? 1 : 4); seed++) {
         static rig_t g;
 
@@ -398,14 +394,12 @@ test_random_records_and_questions(void **state)
 }
 
 /* What was learnt outlives a conductor, to the last whole record. */
-static void
-test_places_are_kept(void **state)
+TEST(test_places_are_kept)
 {
     char dir[] = "/tmp/kvp-joins-XXXXXX", path[64];
     struct stat file;
     static rig_t g;
 
-    (void)state;
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/joins", dir);
     for (uint32_t turn = 0; turn < 3; turn++) {
@@ -482,15 +476,13 @@ keep_first_join(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_pla
 }
 
 /* Fails if a place is missing that was added before, during or after a rewrite, or if the rewrite keeps what it is to drop. */
-static void
-test_a_rewrite_misses_no_place(void **state)
+TEST(test_a_rewrite_misses_no_place)
 {
     char dir[] = "/tmp/kvp-joins-XXXXXX", path[64], prefix[16];
     static loaded_t l;
     const kvp_joinlog_ops_t ops = {begin_load, load_place, end_load, keep_first_join, &l};
     rig_t g;
 
-    (void)state;
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/joins", dir);
     open_rig_of(&g, 1, NULL, 1 << 20);
@@ -544,13 +536,11 @@ make_room(void *arg)
 }
 
 /* Places of what the pool does not hold make room, too. */
-static void
-test_room(void **state)
+TEST(test_room)
 {
     uint32_t tokens[BLOCK];
     static rig_t g;
 
-    (void)state;
     open_rig_of(&g, 3, NULL, 1000);
     g.appliers[0].make_room = make_room;
     g.appliers[0].arg = &g;
@@ -571,8 +561,7 @@ test_room(void **state)
 }
 
 /* A pool's event clears its own medium; one without a medium clears both. */
-static void
-test_cleared_is_of_a_medium(void **state)
+TEST(test_cleared_is_of_a_medium)
 {
     kvp_event_t ev = {.kind = KVP_EVENT_CLEARED,
                       .is_standard = true,
@@ -581,7 +570,6 @@ test_cleared_is_of_a_medium(void **state)
                       .medium = {"cpu", 3}};
     static rig_t g;
 
-    (void)state;
     for (uint32_t turn = 0; turn < 3; turn++) {
         open_rig(&g, 10, NULL);
         memset(g.at, CPU | DISK, sizeof g.at);
@@ -612,14 +600,12 @@ test_cleared_is_of_a_medium(void **state)
 }
 
 /* Fails if salts and adapters that are not held any more keep their namespaces. */
-static void
-test_salts_and_adapters_come_and_go(void **state)
+TEST(test_salts_and_adapters_come_and_go)
 {
     const uint32_t tokens[BLOCK] = {1};
     static rig_t g;
     char name[16];
 
-    (void)state;
     open_rig_of(&g, 3, NULL, 1000);
     g.appliers[0].make_room = make_room;
     g.appliers[0].arg = &g;
@@ -656,13 +642,11 @@ take_key(rig_t *g, kvp_event_kind_t kind, const char *key)
 }
 
 /* Fails if names of ranks in keys of objects that have left leave no room for other ranks. */
-static void
-test_names_of_ranks_come_and_go(void **state)
+TEST(test_names_of_ranks_come_and_go)
 {
     static rig_t g;
     char key[128];
 
-    (void)state;
     open_rig(&g, 3, NULL);
     snprintf(key, sizeof key, "%s@tp_rank:0@0123456789abcdef", prefixes[0]);
     take_key(&g, KVP_EVENT_STORED, key);
@@ -679,8 +663,7 @@ test_names_of_ranks_come_and_go(void **state)
     close_rig(&g);
 }
 
-static void
-test_keys_that_are_none(void **state)
+TEST(test_keys_that_are_none)
 {
     static const char *const bad[] = {"",
                                       "a",
@@ -704,7 +687,6 @@ test_keys_that_are_none(void **state)
     static const char good[] = "p@m@tp_rank:1@pcp0@dcp0@pp_rank:2@group:3@ffffffffffffffff0123456789abcdef";
     kvp_connkey_t parts;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
         assert_false(kvp_connkey_read(bad[i], strlen(bad[i]), &parts));
     assert_true(kvp_connkey_read(good, strlen(good), &parts));
@@ -717,8 +699,7 @@ test_keys_that_are_none(void **state)
 }
 
 /* vllm-ascend's keys, of its versions: what the block is, and which part of it the object is. */
-static void
-test_keys_of_vllm_ascend(void **state)
+TEST(test_keys_of_vllm_ascend)
 {
     static const struct {
         const char *key, *part;
@@ -732,7 +713,6 @@ test_keys_of_vllm_ascend(void **state)
                 {"m/q@pcp1@dcp2@head_or_tp_rank:3@ab0123456789abcdef@6", "pcp1@dcp2@head_or_tp_rank:3@6", 3,
                  KVP_CONNKEY_NONE, 0, 6}};
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(good); i++) {
         kvp_connkey_t parts;
         char part[256];
@@ -749,15 +729,4 @@ test_keys_of_vllm_ascend(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_records_and_questions), cmocka_unit_test(test_places_are_kept),
-        cmocka_unit_test(test_a_rewrite_misses_no_place),    cmocka_unit_test(test_room),
-        cmocka_unit_test(test_cleared_is_of_a_medium),       cmocka_unit_test(test_salts_and_adapters_come_and_go),
-        cmocka_unit_test(test_names_of_ranks_come_and_go),   cmocka_unit_test(test_keys_that_are_none),
-        cmocka_unit_test(test_keys_of_vllm_ascend)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

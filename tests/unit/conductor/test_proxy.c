@@ -9,17 +9,14 @@
 #include "conductor/proxy/places.h"
 #include "conductor/proxy/question.h"
 #include "conductor/base/url.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MS 1000000ull
 
-static void
-test_bodies(void **state)
+TEST(test_bodies)
 {
     static const char *const bad[] = {"",
                                       " ",
@@ -53,7 +50,6 @@ test_bodies(void **state)
     kvp_body_t body;
     const char *why;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
         why = NULL;
         if (kvp_body_read(bad[i], strlen(bad[i]), &body, &why)) fail_msg("taken: %s", bad[i]);
@@ -63,8 +59,7 @@ test_bodies(void **state)
         if (!kvp_body_read(good[i], strlen(good[i]), &body, &why)) fail_msg("not taken: %s: %s", good[i], why);
 }
 
-static void
-test_copies(void **state)
+TEST(test_copies)
 {
     static const char text[] = " {\"model\" : \"m\", \"stream\":true ,\"n\":[1, 2],\"stream\":false}";
     static const char *const without[] = {"stream", "none", NULL};
@@ -74,7 +69,6 @@ test_copies(void **state)
     const char *why, *value;
     size_t len;
 
-    (void)state;
     kvp_buf_init(&out, 0);
     assert_true(kvp_body_read(text, strlen(text), &body, &why));
     value = kvp_body_find(&body, "stream", &len);
@@ -113,11 +107,9 @@ check_copies(const char *request, const char *params, const char *prefill, const
 
 /* Fails if a field that a copy changes or drops passes under another spelling of its name or a second time, or if one
  * deeper in the body does not. */
-static void
-test_copies_for_servers(void **state)
+TEST(test_copies_for_servers)
 {
 #define ONE_TOKEN "\"max_tokens\":1,\"max_completion_tokens\":1,\"min_tokens\":1,\"stream\":false"
-    (void)state;
     check_copies("{}", NULL, "{" ONE_TOKEN "}", "{}");
     check_copies("{\"kv_transfer_params\":{\"a\":1}}", "{\"b\":2}", "{" ONE_TOKEN ",\"kv_transfer_params\":{\"b\":2}}",
                  "{\"kv_transfer_params\":{\"b\":2}}");
@@ -135,8 +127,7 @@ test_copies_for_servers(void **state)
 #undef ONE_TOKEN
 }
 
-static void
-test_names_of_fields(void **state)
+TEST(test_names_of_fields)
 {
     static const char *const same[] = {"a/b", "a\\/b", "\\u0061/\\u0062", "a\\u002Fb", "a\\u002fb"};
     static const char *const other[] = {"a/", "a/bc", "a\\\\/b", "A/b", "\\u0161/b", "a\\u0000/b", "", "a\\nb"};
@@ -144,7 +135,6 @@ test_names_of_fields(void **state)
     char text[64];
     const char *why;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(same) + KVP_ARRAY_LEN(other); i++) {
         const bool is_same = i < KVP_ARRAY_LEN(same);
 
@@ -158,8 +148,7 @@ test_names_of_fields(void **state)
 }
 
 /* Fails if one hand-over would be loaded for several prompts or choices, or if one prompt loses it. */
-static void
-test_what_is_handed_over(void **state)
+TEST(test_what_is_handed_over)
 {
     static const char *const several_prompts[] = {
         "{\"prompt\":[\"a\",\"b\"]}",
@@ -197,7 +186,6 @@ test_what_is_handed_over(void **state)
     kvp_body_t body;
     const char *why;
 
-    (void)state;
     for (size_t s = 0; s < KVP_ARRAY_LEN(sets); s++)
         for (size_t i = 0; i < sets[s].n; i++) {
             assert_true(kvp_body_read(sets[s].texts[i], strlen(sets[s].texts[i]), &body, &why));
@@ -211,13 +199,11 @@ pick(kvp_fleet_t *f, const uint32_t *tried, uint32_t tried_n)
     return kvp_fleet_pick(f, KVP_SERVER_REPLICA, false, tried, tried_n);
 }
 
-static void
-test_fleet(void **state)
+TEST(test_fleet)
 {
     static kvp_fleet_t f;
     uint32_t a, b, c, tried[2];
 
-    (void)state;
     assert_int_equal(pick(&f, NULL, 0), KVP_SERVER_NONE);
     a = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://a", "");
     b = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://b", "");
@@ -277,14 +263,12 @@ test_fleet(void **state)
 }
 
 /* Three requests in a row without a byte are a doubt, and a check settles it. */
-static void
-test_silent_servers(void **state)
+TEST(test_silent_servers)
 {
     static kvp_fleet_t f;
     const char *unfit[2];
     uint32_t a, b, since;
 
-    (void)state;
     a = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://a", "");
     b = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://b", "");
     for (uint32_t i = 0; i < 5; i++) { /* a byte between any two of them is enough */
@@ -338,13 +322,11 @@ count_displaced(kvp_upload_t *place)
     displaced++;
 }
 
-static void
-test_places(void **state)
+TEST(test_places)
 {
     kvp_upload_t a = {.bytes = 0}, b = a, c = a;
     kvp_uploads_t p;
 
-    (void)state;
     kvp_places_init(&p, 2, 100);
     kvp_list_init(&a.link);
     kvp_list_init(&b.link);
@@ -367,14 +349,12 @@ test_places(void **state)
     kvp_places_fini(&p);
 }
 
-static void
-test_fleet_by_load(void **state)
+TEST(test_fleet_by_load)
 {
     static kvp_fleet_t f;
     const char *unfit[4];
     uint32_t a, b;
 
-    (void)state;
     a = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://a", "");
     b = kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://b", "");
     assert_int_equal(kvp_fleet_take(&f, KVP_SERVER_REPLICA, "http://a", NULL, 0), a);
@@ -392,8 +372,7 @@ test_fleet_by_load(void **state)
     assert_int_equal(kvp_fleet_unfit(&f, KVP_SERVER_REPLICA, &a, 1, unfit, 1), 1);
 }
 
-static void
-test_ranks(void **state)
+TEST(test_ranks)
 {
     static const char text[] =
         "{\"2\":{\"engine_id\":\"a\",\"w\":{}},\"7\":{\"engine_id\":\"b\"},\"x\":{\"engine_id\":\"c\"},\"-1\":"
@@ -405,7 +384,6 @@ test_ranks(void **state)
     kvp_server_rank_t got;
     uint32_t a;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(none); i++)
         assert_int_equal(kvp_ranks_read(none[i], strlen(none[i]), ranks), 0);
     assert_int_equal(kvp_ranks_read(text, strlen(text), ranks), 2);
@@ -440,13 +418,11 @@ test_ranks(void **state)
     kvp_fleet_fini(&f);
 }
 
-static void
-test_fleet_that_serves(void **state)
+TEST(test_fleet_that_serves)
 {
     static kvp_fleet_t f;
     uint32_t p, d;
 
-    (void)state;
     assert_false(kvp_fleet_is_serving(&f));
     kvp_fleet_add(&f, KVP_SERVER_REPLICA, "http://r", "");
     assert_true(kvp_fleet_is_serving(&f));
@@ -462,8 +438,7 @@ test_fleet_that_serves(void **state)
     assert_true(kvp_fleet_is_serving(&f));
 }
 
-static void
-test_headers(void **state)
+TEST(test_headers)
 {
     static const char text[] = "Content-Type\0text/plain\0connection\0close, X-Hop ,Date\0X-Empty\0\0retry-after\0"
                                "7";
@@ -485,7 +460,6 @@ test_headers(void **state)
     const char *name, *value;
     size_t at = 0, n = 0;
 
-    (void)state;
     while (kvp_headers_next(&list, &at, &name, &value))
         n++;
     assert_int_equal(n, 4);
@@ -498,8 +472,7 @@ test_headers(void **state)
         assert_false(kvp_headers_passes(&list, stays[i]));
 }
 
-static void
-test_paths(void **state)
+TEST(test_paths)
 {
     static const struct {
         const char *method, *url;
@@ -526,7 +499,6 @@ test_paths(void **state)
                  {"GET", "/healthz", 404, 0}};
     char longest[KVP_PATH_MAX + 2];
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
         kvp_path_kind_t kind;
         const uint32_t status = kvp_path_find(cases[i].method, cases[i].url, &kind);
@@ -542,8 +514,7 @@ test_paths(void **state)
     assert_int_equal(kvp_path_find("GET", longest, &(kvp_path_kind_t){0}), 200);
 }
 
-static void
-test_urls(void **state)
+TEST(test_urls)
 {
     static const char *const good[][2] = {{"http://a", "http://a"},
                                           {"https://a.b:65535//", "https://a.b:65535"},
@@ -558,7 +529,6 @@ test_urls(void **state)
     kvp_hostport_t at;
     const char *path;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(good); i++) {
         assert_int_equal(kvp_base_url(good[i][0], strlen(good[i][0]), out, sizeof out), KVP_OK);
         assert_string_equal(out, good[i][1]);
@@ -594,14 +564,12 @@ check_question(const char *request, const char *session, const char *want)
     kvp_buf_fini(&out);
 }
 
-static void
-test_questions(void **state)
+TEST(test_questions)
 {
     static const char *const none[] = {"", "{}", "{\"url\":7}", "{\"url\":\"\"}", "{\"url\":\"a\\nb\"}", "[]"};
     static const char good[] = "{\"url\":\"http://a\",\"dp_rank\":1,\"dp_ranks\":2,\"route_id\":18446744073709551615}";
     kvp_routed_t told;
 
-    (void)state;
     check_question(
         "{\"prompt\":\"[1]\",\"model\":\"m\",\"max_tokens\":1,\"user\":\"u\"}", "",
         "{\"role\":\"prefill\",\"model\":\"m\",\"prompt\":\"[1]\",\"session_id\":\"4579340e26f3ee71\",\"exclude\":[]}");
@@ -626,24 +594,4 @@ test_questions(void **state)
     assert_int_equal(told.route, 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bodies),
-                                       cmocka_unit_test(test_copies),
-                                       cmocka_unit_test(test_copies_for_servers),
-                                       cmocka_unit_test(test_names_of_fields),
-                                       cmocka_unit_test(test_what_is_handed_over),
-                                       cmocka_unit_test(test_fleet),
-                                       cmocka_unit_test(test_silent_servers),
-                                       cmocka_unit_test(test_places),
-                                       cmocka_unit_test(test_fleet_by_load),
-                                       cmocka_unit_test(test_ranks),
-                                       cmocka_unit_test(test_fleet_that_serves),
-                                       cmocka_unit_test(test_headers),
-                                       cmocka_unit_test(test_paths),
-                                       cmocka_unit_test(test_urls),
-                                       cmocka_unit_test(test_questions)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -4,10 +4,8 @@
 #include "conductor/events/registry_priv.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,14 +34,12 @@ publisher(const kvp_registry_t *r, const char *instance)
 }
 
 /* Fails if a full registry refuses a new publisher though one cannot be reached, or gives up one that may come back or is not the longest away. */
-static void
-test_a_lost_publisher_makes_room(void **state)
+TEST(test_a_lost_publisher_makes_room)
 {
     const uint64_t now_ns = kvp_boot_ns();
     kvp_registry_t *r;
     uv_loop_t uv;
 
-    (void)state;
     assert_int_equal(uv_loop_init(&uv), 0);
     assert_int_equal(kvp_registry_create(&uv, 0, 1000, NULL, &r), KVP_OK);
     assert_int_equal(add(r, "live"), KVP_OK);
@@ -67,10 +63,4 @@ test_a_lost_publisher_makes_room(void **state)
     assert_int_equal(uv_loop_close(&uv), 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_lost_publisher_makes_room)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -6,10 +6,8 @@
 #include "conductor/index/chain.h"
 #include "conductor/router/router.h"
 #include "conductor/router/tokens.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,13 +52,11 @@ pick(rig_t *g, uint32_t tokens, uint64_t session, uint64_t now_ns)
 }
 
 /* 1000 tokens take 100 ms to compute, 5 from CPU, 20 from disk. */
-static void
-test_estimates(void **state)
+TEST(test_estimates)
 {
     rig_t g;
     kvp_choice_t r;
 
-    (void)state;
     open_rig(&g);
     g.c[0].matched = g.c[0].gpu = 400;
     g.c[1].matched = g.c[1].cpu = 800;
@@ -78,14 +74,12 @@ test_estimates(void **state)
     kvp_router_destroy(g.r);
 }
 
-static void
-test_pending_sessions_and_ends(void **state)
+TEST(test_pending_sessions_and_ends)
 {
     rig_t g;
     kvp_choice_t first, again;
     kvp_router_stats_t st;
 
-    (void)state;
     open_rig(&g);
     first = pick(&g, 1024, 7, S);
     assert_int_equal(first.pending, 0);
@@ -120,14 +114,12 @@ test_pending_sessions_and_ends(void **state)
 }
 
 /* Fails if a prompt that was just sent somewhere counts there for the same tokens of another namespace. */
-static void
-test_pending_of_another_namespace(void **state)
+TEST(test_pending_of_another_namespace)
 {
     rig_t g;
     kvp_choice_t out;
     uint64_t seen = 0;
 
-    (void)state;
     open_rig(&g);
     for (uint64_t space = 1; space <= N; space++) {
         kvp_router_pick(
@@ -147,12 +139,10 @@ hash_of(const char *model, const char *tenant, const char *salt, const char *lor
     return kvp_space_hash(&(kvp_namespace_t){model, tenant, salt, lora, block_size});
 }
 
-static void
-test_hashes_of_namespaces(void **state)
+TEST(test_hashes_of_namespaces)
 {
     const uint64_t is = hash_of("m", "t", "s", "l", 16);
 
-    (void)state;
     assert_int_equal(hash_of("m", "t", "s", "l", 16), is);
     assert_int_not_equal(hash_of("n", "t", "s", "l", 16), is);
     assert_int_not_equal(hash_of("m", "u", "s", "l", 16), is);
@@ -163,8 +153,7 @@ test_hashes_of_namespaces(void **state)
 }
 
 /* Fails if instances that have left keep their places, or if what was sent to one of them counts for its successor. */
-static void
-test_instances_that_come_and_go(void **state)
+TEST(test_instances_that_come_and_go)
 {
     const kvp_route_ask_t ask = {
         .tokens = 16, .block_size = 16, .hashes = (const uint64_t[]){5}, .blocks = 1, .session = 9};
@@ -172,7 +161,6 @@ test_instances_that_come_and_go(void **state)
     kvp_choice_t out;
     char name[32];
 
-    (void)state;
     for (uint32_t i = 0; i < 100000; i++) {
         kvp_candidate_t c;
 
@@ -193,13 +181,11 @@ test_instances_that_come_and_go(void **state)
 }
 
 /* Without tokens the load alone decides, in turns where it is the same. */
-static void
-test_by_load_alone(void **state)
+TEST(test_by_load_alone)
 {
     uint32_t chosen[N] = {0};
     rig_t g;
 
-    (void)state;
     open_rig(&g);
     for (uint32_t i = 0; i < 30; i++)
         chosen[pick(&g, 0, 0, S).at]++;
@@ -208,12 +194,10 @@ test_by_load_alone(void **state)
     kvp_router_destroy(g.r);
 }
 
-static void
-test_texts_of_servers(void **state)
+TEST(test_texts_of_servers)
 {
     uint32_t running[KVP_LOAD_RANKS_MAX], waiting[KVP_LOAD_RANKS_MAX];
 
-    (void)state;
     assert_int_equal(kvp_load_parse("", running, waiting), 0);
     assert_int_equal(kvp_load_parse("# HELP x\nvllm:num_requests_running{engine=\"0\",model_name=\"a}b\"} "
                                     "3.0\nvllm:num_requests_waiting{engine=\"1\"} 2\n"
@@ -260,8 +244,7 @@ list_of(listing_t *l, const char *text, size_t piece)
     return kvp_jsonscan_is_whole(&list.scan) ? l->text : NULL;
 }
 
-static void
-test_lists_of_models(void **state)
+TEST(test_lists_of_models)
 {
     static const char good[] =
         " {\"object\":\"list\",\"data\":[{\"id\":\"base\",\"parent\":null},{\"parent\":\"base\", "
@@ -290,7 +273,6 @@ test_lists_of_models(void **state)
     char deep[200] = "{\"a\":";
     listing_t l;
 
-    (void)state;
     for (size_t piece = 1; piece <= sizeof good; piece++)
         assert_string_equal(list_of(&l, good, piece), "base +sql ");
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
@@ -306,8 +288,7 @@ read_tokens(const char *text, kvp_tokenized_t *out)
     return kvp_tokenized_feed(out, text, strlen(text)) && kvp_tokenized_is_whole(out);
 }
 
-static void
-test_answers_of_tokenizers(void **state)
+TEST(test_answers_of_tokenizers)
 {
     static const char *const bad[] = {"{\"tokens\":7}",
                                       "{\"tokens\":[1,-2]}",
@@ -327,7 +308,6 @@ test_answers_of_tokenizers(void **state)
     const uint64_t first = kvp_chain_next(NULL, tokens, 2, 5), second = kvp_chain_next(&first, tokens + 2, 2, 5);
     kvp_tokenized_t out;
 
-    (void)state;
     assert_true(read_tokens(good, &out));
     assert_true(out.tokens_n == 5 && out.hashes.len == 16);
     assert_true(memcmp(out.hashes.data, &first, 8) == 0 && memcmp(out.hashes.data + 8, &second, 8) == 0);
@@ -341,13 +321,11 @@ test_answers_of_tokenizers(void **state)
 }
 
 /* Fails if names that no server lists any more stay known, or keep memory. */
-static void
-test_models_that_come_and_go(void **state)
+TEST(test_models_that_come_and_go)
 {
     kvp_models_t m;
     char name[32];
 
-    (void)state;
     kvp_models_init(&m, 1);
     assert_true(kvp_models_is_due(&m, "i", 1) && !kvp_models_is_due(&m, "i", 5000) && kvp_models_is_due(&m, "i", 5001));
     for (uint64_t i = 0; i < 100000; i++) {
@@ -361,19 +339,4 @@ test_models_that_come_and_go(void **state)
     kvp_models_fini(&m);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_estimates),
-                                       cmocka_unit_test(test_pending_sessions_and_ends),
-                                       cmocka_unit_test(test_pending_of_another_namespace),
-                                       cmocka_unit_test(test_hashes_of_namespaces),
-                                       cmocka_unit_test(test_instances_that_come_and_go),
-                                       cmocka_unit_test(test_by_load_alone),
-                                       cmocka_unit_test(test_texts_of_servers),
-                                       cmocka_unit_test(test_answers_of_tokenizers),
-                                       cmocka_unit_test(test_lists_of_models),
-                                       cmocka_unit_test(test_models_that_come_and_go)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

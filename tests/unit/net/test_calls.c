@@ -5,20 +5,16 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "tests/cases.h"
 
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-
 #define CALLERS 4
 #define WHILE_NS (20 * KVP_NS_PER_MS)
 
-static void
-test_close_of_what_is_idle_waits_for_nobody(void **state)
+TEST(test_close_of_what_is_idle_waits_for_nobody)
 {
     kvp_calls_t calls;
 
@@ -51,8 +47,7 @@ wait_main(void *arg)
     return NULL;
 }
 
-static void
-test_close_waits_for_the_last_call(void **state)
+TEST(test_close_waits_for_the_last_call)
 {
     ending_t e = {.has_ended = false};
     pthread_t thread;
@@ -94,8 +89,7 @@ call_main(void *arg)
     return NULL;
 }
 
-static void
-test_no_call_outlives_close(void **state)
+TEST(test_no_call_outlives_close)
 {
     pthread_t threads[CALLERS];
 
@@ -126,8 +120,7 @@ keep_line(void *arg, kvp_log_level_t level, const char *text)
     strncpy(line, text, sizeof line - 1);
 }
 
-static void
-test_what_is_refused_is_said_once(void **state)
+TEST(test_what_is_refused_is_said_once)
 {
     char detail[16] = "";
 
@@ -143,14 +136,4 @@ test_what_is_refused_is_said_once(void **state)
     kvp_log_set_sink(NULL, NULL);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_close_of_what_is_idle_waits_for_nobody),
-        cmocka_unit_test(test_close_waits_for_the_last_call),
-        cmocka_unit_test(test_no_call_outlives_close),
-        cmocka_unit_test(test_what_is_refused_is_said_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -11,10 +11,8 @@
 #include "tests/unit/net/fakemaster.h"
 
 #include "proto/kvpool.pb-c.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,8 +61,7 @@ make_release(size_t tail_bytes)
     return frame;
 }
 
-static void
-test_what_is_sent_arrives(void **state)
+TEST_WITH(test_what_is_sent_arrives, setup, teardown)
 {
     kvp_buf_t frame = make_release(8);
 
@@ -77,8 +74,7 @@ test_what_is_sent_arrives(void **state)
 }
 
 /* The master would keep what the message gives up for as long as it believes in the session. */
-static void
-test_a_message_that_cannot_be_queued_ends_the_connection(void **state)
+TEST_WITH(test_a_message_that_cannot_be_queued_ends_the_connection, setup, teardown)
 {
     kvp_buf_t frame = make_release(KVP_FRAME_MAX - 64);
     int n = 0;
@@ -92,8 +88,7 @@ test_a_message_that_cannot_be_queued_ends_the_connection(void **state)
     kvp_buf_fini(&frame);
 }
 
-static void
-test_a_message_without_memory_ends_the_connection(void **state)
+TEST_WITH(test_a_message_without_memory_ends_the_connection, setup, teardown)
 {
     kvp_buf_t frame;
 
@@ -104,15 +99,4 @@ test_a_message_without_memory_ends_the_connection(void **state)
     kvp_buf_fini(&frame);
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(test_what_is_sent_arrives),
-        TEST(test_a_message_that_cannot_be_queued_ends_the_connection),
-        TEST(test_a_message_without_memory_ends_the_connection),
-    };
-
-    return cmocka_run_group_tests_name("conn", tests, NULL, NULL);
-}
+TEST_MAIN()

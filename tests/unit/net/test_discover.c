@@ -6,10 +6,8 @@
 #include "net/masters.h"
 #include "common/waits.h"
 #include "tests/unit/net/fakemaster.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -103,6 +101,22 @@ end(member_t *e)
     close(e->listener);
 }
 
+/* In a process of its own, for a library that is loaded stays, and before any other test. */
+TEST(test_no_libcurl)
+{
+    const pid_t pid = fork();
+    int status;
+
+    if (pid == 0) {
+        kvp_discover_t *d;
+
+        is_curl_missing = true;
+        _exit(kvp_discover_create("etcd://127.0.0.1:1", NULL, &d) == KVP_NOTSUP ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 /* ---- what it says */
 static char *
 base64(const char *text)
@@ -184,8 +198,7 @@ look(kvp_discover_t *d, kvp_hostport_t at[KVP_MASTERS_MAX])
 }
 
 /* ---- tests */
-static void
-test_lists(void **state)
+TEST(test_lists)
 {
     static const char *const bad[] = {
         "etcd://",
@@ -209,8 +222,7 @@ test_lists(void **state)
     }
 }
 
-static void
-test_masters_are_read(void **state)
+TEST(test_masters_are_read)
 {
     static const char *const values[] = {"id=a address=127.0.0.1:1 http=none term=0", "", "id=b http=127.0.0.1:1",
                                          "id=c address=nonsense http=x",
@@ -239,8 +251,7 @@ test_masters_are_read(void **state)
     end(&e);
 }
 
-static void
-test_bad_answers(void **state)
+TEST(test_bad_answers)
 {
     static const char *const answers[] = {
         "",
@@ -272,8 +283,7 @@ test_bad_answers(void **state)
 }
 
 /* More than there may be, and each value longer than any is. */
-static void
-test_too_many_masters(void **state)
+TEST(test_too_many_masters)
 {
     static char values[40][1200];
     const char *list_of[40];
@@ -299,8 +309,7 @@ test_too_many_masters(void **state)
 }
 
 /* One refuses, one is silent, one knows; whichever is asked first. */
-static void
-test_members_in_turn(void **state)
+TEST(test_members_in_turn)
 {
     const uint16_t port = 4711;
     kvp_hostport_t at[KVP_MASTERS_MAX];
@@ -328,8 +337,7 @@ test_members_in_turn(void **state)
 }
 
 /* A find waits until somebody is there, and follows masters that move. */
-static void
-test_masters_that_move(void **state)
+TEST(test_masters_that_move)
 {
     const kvp_hostport_t *at;
     fake_master_t old, new;
@@ -368,32 +376,4 @@ test_masters_that_move(void **state)
     end(&e);
 }
 
-/* In a process of its own: what is loaded stays. */
-static void
-test_no_libcurl(void **state)
-{
-    const pid_t pid = fork();
-    int status;
-
-    if (pid == 0) {
-        kvp_discover_t *d;
-
-        is_curl_missing = true;
-        _exit(kvp_discover_create("etcd://127.0.0.1:1", NULL, &d) == KVP_NOTSUP ? 0 : 1);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_libcurl), /* before any other */
-        cmocka_unit_test(test_lists),           cmocka_unit_test(test_masters_are_read),
-        cmocka_unit_test(test_bad_answers),     cmocka_unit_test(test_too_many_masters),
-        cmocka_unit_test(test_members_in_turn), cmocka_unit_test(test_masters_that_move),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

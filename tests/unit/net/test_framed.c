@@ -4,10 +4,8 @@
 #include "net/framed.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -76,8 +74,7 @@ expect(const kvp_frame_t *f, uint64_t id, size_t head_len, size_t tail_len)
     if (tail_len > 0) assert_int_equal((uintptr_t)f->tail % 8, 0);
 }
 
-static void
-test_frames_of_all_lengths_arrive_aligned(void **state)
+TEST_WITH(test_frames_of_all_lengths_arrive_aligned, setup, teardown)
 {
     pair_t *p = *state;
     uint64_t next = 1;
@@ -100,8 +97,7 @@ test_frames_of_all_lengths_arrive_aligned(void **state)
     assert_int_equal(kvp_framed_recv(&p->b), KVP_EAGAIN);
 }
 
-static void
-test_frame_in_single_bytes(void **state)
+TEST_WITH(test_frame_in_single_bytes, setup, teardown)
 {
     pair_t *p = *state;
     kvp_frame_t f;
@@ -117,8 +113,7 @@ test_frame_in_single_bytes(void **state)
     expect(&f, 5, 3, 9);
 }
 
-static void
-test_long_frame_over_a_full_socket(void **state)
+TEST_WITH(test_long_frame_over_a_full_socket, setup, teardown)
 {
     pair_t *p = *state;
     size_t len = KVP_FRAME_MAX - 8;
@@ -161,8 +156,7 @@ temp_fd(void)
     return fd;
 }
 
-static void
-test_descriptors_come_with_their_frame(void **state)
+TEST_WITH(test_descriptors_come_with_their_frame, setup, teardown)
 {
     pair_t *p = *state;
     int fds[2] = {temp_fd(), temp_fd()}, got[KVP_FRAMED_FDS];
@@ -198,8 +192,7 @@ test_descriptors_come_with_their_frame(void **state)
     assert_int_equal(kvp_framed_out_fds(&p->a, 0, &p->b.fd, 1), KVP_OK);
 }
 
-static void
-test_more_descriptors_than_fit_are_closed(void **state)
+TEST_WITH(test_more_descriptors_than_fit_are_closed, setup, teardown)
 {
     pair_t *p = *state;
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), lowest, again;
@@ -225,8 +218,7 @@ test_more_descriptors_than_fit_are_closed(void **state)
 }
 
 /* ---- what a stranger may send */
-static void
-test_malformed_header_is_refused(void **state)
+TEST_WITH(test_malformed_header_is_refused, setup, teardown)
 {
     pair_t *p = *state;
     uint8_t bytes[KVP_FRAME_HDR_BYTES];
@@ -240,8 +232,7 @@ test_malformed_header_is_refused(void **state)
     assert_false(has);
 }
 
-static void
-test_owner_may_bound_what_it_takes(void **state)
+TEST_WITH(test_owner_may_bound_what_it_takes, setup, teardown)
 {
     pair_t *p = *state;
     kvp_err_t err = KVP_OK;
@@ -267,8 +258,7 @@ test_owner_may_bound_what_it_takes(void **state)
     assert_true(p->b.in.cap <= 128u << 10);
 }
 
-static void
-test_end_of_the_peer_is_told(void **state)
+TEST_WITH(test_end_of_the_peer_is_told, setup, teardown)
 {
     pair_t *p = *state;
 
@@ -289,8 +279,7 @@ in_ms(uint64_t ms)
     return kvp_now_ns() + ms * KVP_NS_PER_MS;
 }
 
-static void
-test_connect_tcp(void **state)
+TEST(test_connect_tcp)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof at;
@@ -313,8 +302,7 @@ test_connect_tcp(void **state)
     kvp_framed_fini(&c);
 }
 
-static void
-test_connect_unix(void **state)
+TEST(test_connect_unix)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     char path[64], too_long[300];
@@ -346,11 +334,8 @@ test_connect_unix(void **state)
     assert_int_equal(kvp_framed_connect_unix(&c[0], "", in_ms(1000)), KVP_UNREACHABLE);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 /* It is this process that lacks room, not the peer that is broken: what was said is there, and so is the connection. */
-static void
-test_descriptors_without_room_here(void **state)
+TEST_WITH(test_descriptors_without_room_here, setup, teardown)
 {
     pair_t *p = *state;
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[2] = {fd, fd}, got[2];
@@ -378,22 +363,4 @@ test_descriptors_without_room_here(void **state)
     close(fd);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_frames_of_all_lengths_arrive_aligned),
-        TEST(test_frame_in_single_bytes),
-        TEST(test_long_frame_over_a_full_socket),
-        TEST(test_descriptors_come_with_their_frame),
-        TEST(test_more_descriptors_than_fit_are_closed),
-        TEST(test_descriptors_without_room_here),
-        TEST(test_malformed_header_is_refused),
-        TEST(test_owner_may_bound_what_it_takes),
-        TEST(test_end_of_the_peer_is_told),
-        cmocka_unit_test(test_connect_tcp),
-        cmocka_unit_test(test_connect_unix),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

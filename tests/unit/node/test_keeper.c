@@ -7,10 +7,8 @@
 
 #include "common/clock.h"
 #include "common/rlimits.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +36,7 @@ check(const kvp_keeper_msg_t *msg)
     return kvp_keeper_msg_check(msg, sizeof *msg, msg->fds_n, &out);
 }
 
-static void
-test_messages_that_nobody_sends_are_refused(void **state)
+TEST(test_messages_that_nobody_sends_are_refused)
 {
     kvp_keeper_msg_t good[] = {
         kvp_keeper_msg_make(KVP_KEEPER_HELLO, 1, "n"),  kvp_keeper_msg_make(KVP_KEEPER_WELCOME, 0, NULL),
@@ -88,8 +85,7 @@ test_messages_that_nobody_sends_are_refused(void **state)
 }
 
 /* Whatever comes: what is accepted is in bounds. */
-static void
-test_random_messages(void **state)
+TEST(test_random_messages)
 {
     kvp_keeper_msg_t msg, out;
 
@@ -109,8 +105,7 @@ test_random_messages(void **state)
 }
 
 /* ---- packets */
-static void
-test_descriptors_of_a_bad_packet_do_not_stay(void **state)
+TEST(test_descriptors_of_a_bad_packet_do_not_stay)
 {
     kvp_keeper_msg_t msg = kvp_keeper_msg_make(KVP_KEEPER_FILES, 3, NULL), out;
     int pair[2], fds[KVP_KEEPER_FDS_MAX], three[3] = {some_fd(), some_fd(), some_fd()};
@@ -157,8 +152,7 @@ add_files(kvp_keeper_table_t *t, uint32_t first, uint32_t n, uint32_t total)
     return kvp_keeper_table_files(t, &msg, fds);
 }
 
-static void
-test_table_takes_files_in_their_order(void **state)
+TEST(test_table_takes_files_in_their_order)
 {
     uint64_t had = kvp_limit_files().has;
     kvp_keeper_table_t t = {.total = 0};
@@ -276,8 +270,7 @@ spoil_size(kvp_node_mem_t *mem, kvp_node_mem_conf_t *by)
     by->size_bytes -= 4096;
 }
 
-static void
-test_memory_is_adopted_where_everything_fits(void **state)
+TEST(test_memory_is_adopted_where_everything_fits)
 {
     uint64_t had = kvp_limit_files().has;
     kvp_node_mem_t *mem = make();
@@ -301,8 +294,7 @@ reopen(const kvp_node_book_t *book, kvp_node_book_t *again, kvp_node_mem_conf_t 
     return kvp_node_book_open(again, fcntl(book->mem.fd, F_DUPFD_CLOEXEC, 0), found, uuid);
 }
 
-static void
-test_book_has_one_state_or_the_other(void **state)
+TEST(test_book_has_one_state_or_the_other)
 {
     kvp_node_mem_t *mem = make();
     kvp_node_book_t book, again;
@@ -352,17 +344,4 @@ test_book_has_one_state_or_the_other(void **state)
     kvp_node_mem_destroy(mem);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages_that_nobody_sends_are_refused),
-        cmocka_unit_test(test_random_messages),
-        cmocka_unit_test(test_descriptors_of_a_bad_packet_do_not_stay),
-        cmocka_unit_test(test_table_takes_files_in_their_order),
-        cmocka_unit_test(test_memory_is_adopted_where_everything_fits),
-        cmocka_unit_test(test_book_has_one_state_or_the_other),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

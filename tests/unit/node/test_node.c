@@ -19,10 +19,8 @@
 #include "proto/wire.h"
 
 #include "proto/kvpool.pb-c.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -489,8 +487,7 @@ word_at(const void *meta, uint32_t slot)
 }
 
 /* ---- tests */
-static void
-test_chunks_are_sealed_and_readers_get_no_write(void **state)
+TEST_WITH(test_chunks_are_sealed_and_readers_get_no_write, setup, teardown)
 {
     fixture_t *f = *state;
     const uint64_t bytes[] = {CHUNK, CHUNK, 64u * 1024u};
@@ -531,8 +528,7 @@ test_chunks_are_sealed_and_readers_get_no_write(void **state)
     kvp_framed_fini(&c.conn);
 }
 
-static void
-test_retire_is_seen_by_readers_when_it_is_answered(void **state)
+TEST_WITH(test_retire_is_seen_by_readers_when_it_is_answered, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slots[64];
@@ -561,8 +557,7 @@ test_retire_is_seen_by_readers_when_it_is_answered(void **state)
     kvp_framed_fini(&c.conn);
 }
 
-static void
-test_fence_ends_attachments_and_refuses_more(void **state)
+TEST_WITH(test_fence_ends_attachments_and_refuses_more, setup, teardown)
 {
     fixture_t *f = *state;
     client_t local, remote, other;
@@ -604,8 +599,7 @@ start_writer(const fixture_t *f, uint64_t incarnation, int *said_fd)
         pause();
 }
 
-static void
-test_quarantine_ends_with_the_writers_process(void **state)
+TEST_WITH(test_quarantine_ends_with_the_writers_process, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slots[2] = {
@@ -636,8 +630,7 @@ test_quarantine_ends_with_the_writers_process(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
 }
 
-static void
-test_drained_by_the_same_process_ends_quarantine(void **state)
+TEST_WITH(test_drained_by_the_same_process_ends_quarantine, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slot = {.chunk = 0, .slot = 1, .generation = kvp_gen_make(TERM, 5), .owner = 60};
@@ -663,8 +656,7 @@ test_drained_by_the_same_process_ends_quarantine(void **state)
     assert_memory_equal(frame.tail, &slot, sizeof slot);
 }
 
-static void
-test_pidfd_must_be_of_the_peer(void **state)
+TEST_WITH(test_pidfd_must_be_of_the_peer, setup, teardown)
 {
     fixture_t *f = *state;
     int said_fd, status, fds[2];
@@ -682,8 +674,7 @@ test_pidfd_must_be_of_the_peer(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
 }
 
-static void
-test_hello_is_checked(void **state)
+TEST_WITH(test_hello_is_checked, setup, teardown)
 {
     fixture_t *f = *state;
     uint8_t other_pool[16] = {1};
@@ -716,8 +707,7 @@ connect_raw(client_t *c, const fixture_t *f, bool is_unix)
         assert_int_equal(kvp_names_connect(NULL, at.host, at.port, by(), &c->conn), KVP_OK);
 }
 
-static void
-test_strangers_are_closed_and_nothing_else_happens(void **state)
+TEST_WITH(test_strangers_are_closed_and_nothing_else_happens, setup, teardown)
 {
     fixture_t *f = *state;
     Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
@@ -757,8 +747,7 @@ test_strangers_are_closed_and_nothing_else_happens(void **state)
     kvp_framed_fini(&good.conn);
 }
 
-static void
-test_data_connection_goes_to_the_transport(void **state)
+TEST_WITH(test_data_connection_goes_to_the_transport, setup, teardown)
 {
     fixture_t *f = *state;
     Kvp__Pb__DataHello hello = KVP__PB__DATA_HELLO__INIT;
@@ -785,8 +774,7 @@ test_data_connection_goes_to_the_transport(void **state)
 }
 
 /* ---- the master goes and comes */
-static void
-test_segment_is_resumed_by_the_same_master(void **state)
+TEST_WITH(test_segment_is_resumed_by_the_same_master, setup, teardown)
 {
     fixture_t *f = *state;
     uint8_t uuid[16];
@@ -802,8 +790,7 @@ test_segment_is_resumed_by_the_same_master(void **state)
     kvp_framed_fini(&c.conn);
 }
 
-static void
-test_older_master_is_not_obeyed(void **state)
+TEST_WITH(test_older_master_is_not_obeyed, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_frame_t frame;
@@ -876,8 +863,7 @@ expect_report_of(master_t *m, const kvp_desc_t *desc, bool is_wanted)
 }
 
 /* The name of a chunk's tenant lies behind its superblock; an order for no chunk ends the connection. */
-static void
-test_owner_of_a_chunk(void **state)
+TEST_WITH(test_owner_of_a_chunk, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_chunk_owner_t owner;
@@ -901,8 +887,7 @@ test_owner_of_a_chunk(void **state)
     assert_false(master_next(&f->master, &frame));
 }
 
-static void
-test_new_master_is_told_what_is_in_the_memory(void **state)
+TEST_WITH(test_new_master_is_told_what_is_in_the_memory, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_superblock_t sb;
@@ -941,8 +926,7 @@ test_new_master_is_told_what_is_in_the_memory(void **state)
     chunk_close(&chunk);
 }
 
-static void
-test_reset_makes_new_memory_and_empties_the_old(void **state)
+TEST_WITH(test_reset_makes_new_memory_and_empties_the_old, setup, teardown)
 {
     fixture_t *f = *state;
     uint8_t uuid[16], byte = 0;
@@ -984,8 +968,7 @@ test_reset_makes_new_memory_and_empties_the_old(void **state)
     kvp_framed_fini(&c.conn);
 }
 
-static void
-test_fences_outlive_a_reset(void **state)
+TEST_WITH(test_fences_outlive_a_reset, setup, teardown)
 {
     fixture_t *f = *state;
     client_t c;
@@ -997,8 +980,7 @@ test_fences_outlive_a_reset(void **state)
     assert_int_equal(client_attach_here(&c, f, 50), KVP_FENCED);
 }
 
-static void
-test_another_pool_is_another_beginning(void **state)
+TEST_WITH(test_another_pool_is_another_beginning, setup, teardown)
 {
     fixture_t *f = *state;
     uint8_t uuid[16];
@@ -1019,8 +1001,7 @@ stop_main(void *arg)
     return NULL;
 }
 
-static void
-test_stop_unmounts_first(void **state)
+TEST_WITH(test_stop_unmounts_first, setup, teardown)
 {
     fixture_t *f = *state;
     Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
@@ -1047,15 +1028,13 @@ play_refusing_master(void *arg)
     return NULL;
 }
 
-static void
-test_start_says_why_it_failed(void **state)
+TEST(test_start_says_why_it_failed)
 {
     kvp_node_t *node = NULL;
     kvp_node_conf_t conf, bad[5];
     pthread_t thread;
     master_t m;
 
-    (void)state;
     master_listen(&m);
     conf = conf_for(&m);
     assert_int_equal(pthread_create(&thread, NULL, play_refusing_master, &m), 0);
@@ -1086,8 +1065,7 @@ master_leads(master_t *m, const kvp_frame_t *watch, uint32_t term)
 }
 
 /* Its connection to the other one stands, and is left. */
-static void
-test_the_master_that_leads_has_the_node(void **state)
+TEST(test_the_master_that_leads_has_the_node)
 {
     char list[2 * KVP_HOSTPORT_TEXT_MAX];
     master_t m[2];
@@ -1095,7 +1073,6 @@ test_the_master_that_leads_has_the_node(void **state)
     kvp_node_conf_t conf;
     kvp_node_t *node;
 
-    (void)state;
     for (int i = 0; i < 2; i++)
         master_listen(&m[i]);
     snprintf(list, sizeof list, "%s,%s", m[0].addr, m[1].addr);
@@ -1119,8 +1096,7 @@ test_the_master_that_leads_has_the_node(void **state)
     kvp_node_stop(node, 0);
 }
 
-static void
-test_name_that_is_taken_is_asked_for_again(void **state)
+TEST_WITH(test_name_that_is_taken_is_asked_for_again, setup_unmounted, teardown)
 {
     fixture_t *f = *state;
     master_t *m = &f->master;
@@ -1135,8 +1111,7 @@ test_name_that_is_taken_is_asked_for_again(void **state)
 }
 
 /* The master may have granted places in it before the connection ended. */
-static void
-test_memory_is_not_fresh_when_a_mount_was_not_answered(void **state)
+TEST_WITH(test_memory_is_not_fresh_when_a_mount_was_not_answered, setup_unmounted, teardown)
 {
     master_t *m = &((fixture_t *)*state)->master;
 
@@ -1147,8 +1122,6 @@ test_memory_is_not_fresh_when_a_mount_was_not_answered(void **state)
     master_answer_mount(m, master_expect_mount(m), KVP_OK, false);
     assert_false(m->is_fresh);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 /* ---- memory that takes long to register */
 kvp_err_t __real_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
@@ -1166,6 +1139,21 @@ __wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, 
     list[1] = slow_reg_reset();
     *n_out = 2;
     return KVP_OK;
+}
+
+static int
+setup_slow(void **state)
+{
+    *state = begin("shm,slow");
+    slow_reg_let(1); /* the check */
+    return mount_first(*state);
+}
+
+static int
+teardown_slow(void **state)
+{
+    slow_reg_open();
+    return teardown(state);
 }
 
 static void
@@ -1198,8 +1186,7 @@ master_hear(master_t *m, uint64_t n)
 }
 
 /* Mounted, alive for its master and served by the rest, all while nothing is registered yet; then what is ready is served. */
-static void
-test_registration_that_takes_long_delays_nothing_else(void **state)
+TEST_WITH(test_registration_that_takes_long_delays_nothing_else, setup_slow, teardown_slow)
 {
     fixture_t *f = *state;
     chunk_t chunk;
@@ -1225,8 +1212,7 @@ test_registration_that_takes_long_delays_nothing_else(void **state)
 }
 
 /* A writer's keys take long: nobody waits for them but who asked, also where he is fenced meanwhile. */
-static void
-test_keys_of_a_writer_delay_nothing_else(void **state)
+TEST_WITH(test_keys_of_a_writer_delay_nothing_else, setup_slow, teardown_slow)
 {
     fixture_t *f = *state;
     client_t c, other;
@@ -1257,8 +1243,7 @@ test_keys_of_a_writer_delay_nothing_else(void **state)
 }
 
 /* What a device cannot take is the clients' to move in another way, and is told so. */
-static void
-test_a_chunk_that_cannot_be_registered_is_refused(void **state)
+TEST_WITH(test_a_chunk_that_cannot_be_registered_is_refused, setup_slow, teardown_slow)
 {
     fixture_t *f = *state;
     chunk_t chunk;
@@ -1277,8 +1262,7 @@ test_a_chunk_that_cannot_be_registered_is_refused(void **state)
 }
 
 /* Questions that take long each, however many come at once: heartbeats go in between. */
-static void
-test_slow_answers_leave_time_for_heartbeats(void **state)
+TEST_WITH(test_slow_answers_leave_time_for_heartbeats, setup_slow, teardown_slow)
 {
     enum { ASKS = 100, EACH_MS = 15 };
     fixture_t *f = *state;
@@ -1310,54 +1294,9 @@ test_slow_answers_leave_time_for_heartbeats(void **state)
     kvp_framed_fini(&c.conn);
 }
 
-static int
-setup_slow(void **state)
-{
-    *state = begin("shm,slow");
-    slow_reg_let(1); /* the check */
-    return mount_first(*state);
-}
-
-static int
-teardown_slow(void **state)
-{
-    slow_reg_open();
-    return teardown(state);
-}
-
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(test_chunks_are_sealed_and_readers_get_no_write),
-        TEST(test_retire_is_seen_by_readers_when_it_is_answered),
-        TEST(test_fence_ends_attachments_and_refuses_more),
-        TEST(test_quarantine_ends_with_the_writers_process),
-        TEST(test_drained_by_the_same_process_ends_quarantine),
-        TEST(test_owner_of_a_chunk),
-        TEST(test_pidfd_must_be_of_the_peer),
-        TEST(test_hello_is_checked),
-        TEST(test_strangers_are_closed_and_nothing_else_happens),
-        TEST(test_data_connection_goes_to_the_transport),
-        TEST(test_segment_is_resumed_by_the_same_master),
-        TEST(test_older_master_is_not_obeyed),
-        TEST(test_new_master_is_told_what_is_in_the_memory),
-        TEST(test_reset_makes_new_memory_and_empties_the_old),
-        TEST(test_fences_outlive_a_reset),
-        TEST(test_another_pool_is_another_beginning),
-        TEST(test_stop_unmounts_first),
-        cmocka_unit_test_setup_teardown(test_registration_that_takes_long_delays_nothing_else, setup_slow,
-                                        teardown_slow),
-        cmocka_unit_test_setup_teardown(test_a_chunk_that_cannot_be_registered_is_refused, setup_slow, teardown_slow),
-        cmocka_unit_test_setup_teardown(test_keys_of_a_writer_delay_nothing_else, setup_slow, teardown_slow),
-        cmocka_unit_test_setup_teardown(test_slow_answers_leave_time_for_heartbeats, setup_slow, teardown_slow),
-        cmocka_unit_test(test_start_says_why_it_failed),
-        cmocka_unit_test(test_the_master_that_leads_has_the_node),
-        cmocka_unit_test_setup_teardown(test_name_that_is_taken_is_asked_for_again, setup_unmounted, teardown),
-        cmocka_unit_test_setup_teardown(test_memory_is_not_fresh_when_a_mount_was_not_answered, setup_unmounted,
-                                        teardown),
-    };
-
     kvp_log_set_level(KVP_LOG_ERROR);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

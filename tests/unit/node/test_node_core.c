@@ -4,10 +4,8 @@
 #include "node/core/node.h"
 
 #include "proto/segfmt.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
 #define CHUNKS 2u
@@ -181,8 +179,7 @@ attach_writer(fixture_t *f, writer_t *w, uint64_t incarnation)
 }
 
 /* ---- words */
-static void
-test_retire_makes_every_state_dead(void **state)
+TEST_WITH(test_retire_makes_every_state_dead, setup, teardown)
 {
     fixture_t *f = *state;
     const uint64_t before[] = {0, kvp_word_make(GEN(5), KVP_DESC_WRITING), kvp_word_make(GEN(5), KVP_DESC_SEALED),
@@ -199,8 +196,7 @@ test_retire_makes_every_state_dead(void **state)
     assert_int_equal(f->fences, KVP_ARRAY_LEN(before));
 }
 
-static void
-test_check_tells_what_no_reader_accepts(void **state)
+TEST_WITH(test_check_tells_what_no_reader_accepts, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_check_t sound = {
@@ -237,8 +233,7 @@ test_check_tells_what_no_reader_accepts(void **state)
     assert_int_equal(kvp_node_core_check(f->core, TERM, SEGMENT + 1, &sound, 1, flags), KVP_NO_SEGMENT);
 }
 
-static void
-test_retire_leaves_a_newer_generation_alone(void **state)
+TEST_WITH(test_retire_leaves_a_newer_generation_alone, setup, teardown)
 {
     fixture_t *f = *state;
 
@@ -247,8 +242,7 @@ test_retire_leaves_a_newer_generation_alone(void **state)
     assert_int_equal(f->words[0][3], kvp_word_make(GEN(9), KVP_DESC_SEALED));
 }
 
-static void
-test_retire_wins_over_a_racing_seal(void **state)
+TEST_WITH(test_retire_wins_over_a_racing_seal, setup, teardown)
 {
     fixture_t *f = *state;
 
@@ -258,8 +252,7 @@ test_retire_wins_over_a_racing_seal(void **state)
     assert_int_equal(f->words[0][0], kvp_word_make(GEN(2), KVP_DESC_DEAD));
 }
 
-static void
-test_retire_out_of_range_does_nothing(void **state)
+TEST_WITH(test_retire_out_of_range_does_nothing, setup, teardown)
 {
     fixture_t *f = *state;
     const kvp_wire_slot_t bad[] = {
@@ -278,8 +271,7 @@ test_retire_out_of_range_does_nothing(void **state)
 }
 
 /* ---- quiesce */
-static void
-test_extent_is_free_only_after_a_quiesce_that_began_later(void **state)
+TEST_WITH(test_extent_is_free_only_after_a_quiesce_that_began_later, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t a = slot_of(0, 0, GEN(1), 0), b = slot_of(0, 1, GEN(2), 0), out;
@@ -299,8 +291,7 @@ test_extent_is_free_only_after_a_quiesce_that_began_later(void **state)
     assert_false(kvp_node_core_take_quiesce(f->core, &first));
 }
 
-static void
-test_rounds_are_bounded_and_go_on_when_one_ends(void **state)
+TEST_WITH(test_rounds_are_bounded_and_go_on_when_one_ends, setup, teardown)
 {
     fixture_t *f = *state;
     uint64_t rounds[KVP_NODE_ROUNDS_MAX], more;
@@ -322,8 +313,7 @@ test_rounds_are_bounded_and_go_on_when_one_ends(void **state)
 }
 
 /* On paths that nobody guards, the end of the writer's connections is what a quiesce can vouch for. */
-static void
-test_retire_cuts_writers_before_the_quiesce(void **state)
+TEST_WITH(test_retire_cuts_writers_before_the_quiesce, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slots[] = {slot_of(0, 0, GEN(1), 0), slot_of(0, 1, GEN(2), 70), slot_of(0, 2, GEN(3), 70),
@@ -348,8 +338,7 @@ test_retire_cuts_writers_before_the_quiesce(void **state)
 }
 
 /* A RETIRE that was carried out while the memory goes is forgotten, and so is whom it would have cut. */
-static void
-test_cuts_go_with_the_memory(void **state)
+TEST_WITH(test_cuts_go_with_the_memory, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slot = slot_of(0, 0, GEN(1), 70);
@@ -361,8 +350,7 @@ test_cuts_go_with_the_memory(void **state)
 }
 
 /* ---- quarantine */
-static void
-test_owner_without_shared_memory_needs_no_proof(void **state)
+TEST_WITH(test_owner_without_shared_memory_needs_no_proof, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_node_att_t remote;
@@ -381,8 +369,7 @@ test_owner_without_shared_memory_needs_no_proof(void **state)
     assert_ptr_equal(kvp_node_core_take_idle(f->core), &reader.proc);
 }
 
-static void
-test_quarantine_lasts_until_the_process_is_dead(void **state)
+TEST_WITH(test_quarantine_lasts_until_the_process_is_dead, setup, teardown)
 {
     fixture_t *f = *state;
     writer_t w;
@@ -407,8 +394,7 @@ test_quarantine_lasts_until_the_process_is_dead(void **state)
     assert_null(kvp_node_core_take_idle(f->core));
 }
 
-static void
-test_dead_process_cannot_become_a_writer(void **state)
+TEST_WITH(test_dead_process_cannot_become_a_writer, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_node_att_t late;
@@ -424,8 +410,7 @@ test_dead_process_cannot_become_a_writer(void **state)
     assert_ptr_equal(kvp_node_core_take_idle(f->core), &w.proc);
 }
 
-static void
-test_drained_is_believed_of_the_same_process_only(void **state)
+TEST_WITH(test_drained_is_believed_of_the_same_process_only, setup, teardown)
 {
     fixture_t *f = *state;
     writer_t w, other;
@@ -451,8 +436,7 @@ test_drained_is_believed_of_the_same_process_only(void **state)
     kvp_node_core_detach(f->core, &other.att);
 }
 
-static void
-test_drained_ends_the_attachments_of_that_incarnation(void **state)
+TEST_WITH(test_drained_ends_the_attachments_of_that_incarnation, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_node_att_t remote;
@@ -473,8 +457,7 @@ test_drained_ends_the_attachments_of_that_incarnation(void **state)
 }
 
 /* From this host or another one, of whichever process. */
-static void
-test_last_attachment_of_an_incarnation_is_told(void **state)
+TEST_WITH(test_last_attachment_of_an_incarnation_is_told, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_node_att_t remote, other, never;
@@ -496,8 +479,7 @@ test_last_attachment_of_an_incarnation_is_told(void **state)
     kvp_node_core_process_dead(f->core, &w.proc);
 }
 
-static void
-test_incarnations_that_a_process_leaves_are_bounded(void **state)
+TEST_WITH(test_incarnations_that_a_process_leaves_are_bounded, setup, teardown)
 {
     fixture_t *f = *state;
     writer_t w;
@@ -519,8 +501,7 @@ test_incarnations_that_a_process_leaves_are_bounded(void **state)
 }
 
 /* The master has the word of that writer: the proof is awaited no longer, whether the quiesce is over or not. */
-static void
-test_extent_asked_again_without_its_owner_is_freed(void **state)
+TEST_WITH(test_extent_asked_again_without_its_owner_is_freed, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slot = slot_of(0, 1, GEN(1), 60);
@@ -550,8 +531,7 @@ test_extent_asked_again_without_its_owner_is_freed(void **state)
 
 /* ---- the master's connection */
 
-static void
-test_many_extents_on_their_way(void **state)
+TEST_WITH(test_many_extents_on_their_way, setup, teardown)
 {
     fixture_t *f = *state;
     static uint8_t flags[SLOTS];
@@ -580,8 +560,7 @@ test_many_extents_on_their_way(void **state)
 }
 
 /* ---- terms and fences */
-static void
-test_term_never_falls(void **state)
+TEST_WITH(test_term_never_falls, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slot = slot_of(0, 0, GEN(1), 0);
@@ -606,8 +585,7 @@ test_term_never_falls(void **state)
     assert_int_equal(kvp_node_core_term(f->core), TERM + 1);
 }
 
-static void
-test_fenced_and_older_clients_are_refused(void **state)
+TEST_WITH(test_fenced_and_older_clients_are_refused, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_node_att_t atts[3];
@@ -636,8 +614,7 @@ test_fenced_and_older_clients_are_refused(void **state)
     kvp_node_core_detach(f->core, &atts[2]);
 }
 
-static void
-test_fences_in_any_order(void **state)
+TEST_WITH(test_fences_in_any_order, setup, teardown)
 {
     fixture_t *f = *state;
 
@@ -650,8 +627,7 @@ test_fences_in_any_order(void **state)
     assert_int_equal(kvp_node_core_fenced(f->core)->n, 0);
 }
 
-static void
-test_attachments_are_bounded(void **state)
+TEST_WITH(test_attachments_are_bounded, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_node_att_t atts[5];
@@ -669,8 +645,7 @@ test_attachments_are_bounded(void **state)
 }
 
 /* ---- reset */
-static void
-test_dropped_memory_ends_quarantine_and_attachments(void **state)
+TEST_WITH(test_dropped_memory_ends_quarantine_and_attachments, setup, teardown)
 {
     fixture_t *f = *state;
     writer_t w;
@@ -739,8 +714,7 @@ retire_any(fixture_t *f, uint32_t slot)
     return flags;
 }
 
-static void
-test_rising_term_revokes_what_is_not_sealed(void **state)
+TEST_WITH(test_rising_term_revokes_what_is_not_sealed, setup, teardown)
 {
     fixture_t *f = *state;
     const uint64_t dead = kvp_word_make(kvp_gen_make(NEXT, 0), KVP_DESC_DEAD);
@@ -769,8 +743,7 @@ test_rising_term_revokes_what_is_not_sealed(void **state)
 }
 
 /* A higher term is obeyed when all was gone over, however many slices that takes; meanwhile neither term is. */
-static void
-test_rising_term_is_obeyed_after_its_last_slice(void **state)
+TEST_WITH(test_rising_term_is_obeyed_after_its_last_slice, setup, teardown)
 {
     fixture_t *f = *state;
     const uint64_t dead = kvp_word_make(kvp_gen_make(NEXT, 0), KVP_DESC_DEAD);
@@ -821,8 +794,7 @@ test_rising_term_is_obeyed_after_its_last_slice(void **state)
     f->core = whole;
 }
 
-static void
-test_space_of_older_terms_waits_for_all_their_writers(void **state)
+TEST_WITH(test_space_of_older_terms_waits_for_all_their_writers, setup, teardown)
 {
     fixture_t *f = *state;
     writer_t a, b, fresh;
@@ -865,8 +837,7 @@ next_page(fixture_t *f, kvp_buf_t *tail)
     return page;
 }
 
-static void
-test_report_is_sorted_and_keeps_the_newer_of_two(void **state)
+TEST_WITH(test_report_is_sorted_and_keeps_the_newer_of_two, setup, teardown)
 {
     fixture_t *f = *state;
     uint8_t keep[8] = {0}, refuse[8] = {KVP_RETIRE_DEAD};
@@ -1083,8 +1054,7 @@ settle(model_t *m)
     collect(m);
 }
 
-static void
-test_random_histories_keep_the_rules(void **state)
+TEST_WITH(test_random_histories_keep_the_rules, setup, teardown)
 {
     static model_t m;
 
@@ -1154,8 +1124,7 @@ become(fixture_t *f, kvp_node_core_t *next, kvp_buf_t *state)
     kvp_buf_fini(state);
 }
 
-static void
-test_next_process_knows_terms_fences_and_writers(void **state)
+TEST_WITH(test_next_process_knows_terms_fences_and_writers, setup, teardown)
 {
     fixture_t *f = *state;
     uint64_t seq = (uint64_t)TERM << KVP_INCARNATION_SEQ_BITS;
@@ -1204,8 +1173,7 @@ count_writer(void *arg, kvp_node_proc_t *proc, uint64_t incarnation)
 }
 
 /* A term that was seen, and its sweep was under way: the next process goes over all again before it obeys, and the old writers count. */
-static void
-test_next_process_sweeps_for_the_term_that_was_seen(void **state)
+TEST_WITH(test_next_process_sweeps_for_the_term_that_was_seen, setup, teardown)
 {
     fixture_t *f = *state;
     uint64_t old = ((uint64_t)TERM << KVP_INCARNATION_SEQ_BITS) + 1, sum = 0;
@@ -1248,8 +1216,7 @@ test_next_process_sweeps_for_the_term_that_was_seen(void **state)
     assert_int_equal(freed(f), 1);
 }
 
-static void
-test_broken_state_is_not_restored(void **state)
+TEST_WITH(test_broken_state_is_not_restored, setup, teardown)
 {
     fixture_t *f = *state;
     kvp_node_core_t *next;
@@ -1285,44 +1252,4 @@ test_broken_state_is_not_restored(void **state)
     assert_int_equal(f->words[1][3], kvp_word_make(GEN(4), KVP_DESC_WRITING));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_retire_makes_every_state_dead),
-        TEST(test_check_tells_what_no_reader_accepts),
-        TEST(test_retire_leaves_a_newer_generation_alone),
-        TEST(test_retire_wins_over_a_racing_seal),
-        TEST(test_retire_out_of_range_does_nothing),
-        TEST(test_extent_is_free_only_after_a_quiesce_that_began_later),
-        TEST(test_rounds_are_bounded_and_go_on_when_one_ends),
-        TEST(test_retire_cuts_writers_before_the_quiesce),
-        TEST(test_cuts_go_with_the_memory),
-        TEST(test_owner_without_shared_memory_needs_no_proof),
-        TEST(test_quarantine_lasts_until_the_process_is_dead),
-        TEST(test_dead_process_cannot_become_a_writer),
-        TEST(test_drained_is_believed_of_the_same_process_only),
-        TEST(test_drained_ends_the_attachments_of_that_incarnation),
-        TEST(test_last_attachment_of_an_incarnation_is_told),
-        TEST(test_incarnations_that_a_process_leaves_are_bounded),
-        TEST(test_extent_asked_again_without_its_owner_is_freed),
-        TEST(test_many_extents_on_their_way),
-        TEST(test_term_never_falls),
-        TEST(test_fenced_and_older_clients_are_refused),
-        TEST(test_fences_in_any_order),
-        TEST(test_attachments_are_bounded),
-        TEST(test_dropped_memory_ends_quarantine_and_attachments),
-        TEST(test_rising_term_revokes_what_is_not_sealed),
-        TEST(test_rising_term_is_obeyed_after_its_last_slice),
-        TEST(test_space_of_older_terms_waits_for_all_their_writers),
-        TEST(test_report_is_sorted_and_keeps_the_newer_of_two),
-        TEST(test_random_histories_keep_the_rules),
-        TEST(test_next_process_knows_terms_fences_and_writers),
-        TEST(test_next_process_sweeps_for_the_term_that_was_seen),
-        TEST(test_broken_state_is_not_restored),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -4,10 +4,8 @@
 #include "node/memory/segment.h"
 
 #include "common/rlimits.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -57,15 +55,13 @@ read_on(void *arg)
 /* Fails if, while a segment goes, there is a moment at which payload is already taken away and its descriptor still says
  * SEALED.
  */
-static void
-memory_becomes_unreadable_before_it_goes(void **state)
+TEST(memory_becomes_unreadable_before_it_goes)
 {
     kvp_node_mem_conf_t conf = {.size_bytes = (uint64_t)CHUNKS * CHUNK_BYTES, .chunk_bytes = CHUNK_BYTES};
     kvp_node_mem_t *mem;
     reader_t r = {0};
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(kvp_node_mem_create(&conf, &mem), KVP_OK);
     assert_int_equal(mem->chunk_n, CHUNKS);
     for (uint32_t i = 0; i < CHUNKS; i++) {
@@ -96,15 +92,13 @@ memory_becomes_unreadable_before_it_goes(void **state)
 }
 
 /* Two of a chunk while it is served; none once it goes, for new memory takes as many before the old is taken away. */
-static void
-memory_has_two_descriptors_a_chunk(void **state)
+TEST(memory_has_two_descriptors_a_chunk)
 {
     kvp_node_mem_conf_t conf = {.size_bytes = 100 * KVP_NODE_CHUNK_MIN, .chunk_bytes = KVP_NODE_CHUNK_MIN};
     kvp_node_populate_t populate = {.has_thread = false};
     kvp_node_mem_t *mem;
     uint64_t had;
 
-    (void)state;
     assert_int_equal(kvp_node_populate_start(&populate, true), KVP_OK);
     had = kvp_limit_files().has;
     assert_int_equal(kvp_node_mem_create(&conf, &mem), KVP_OK);
@@ -115,8 +109,7 @@ memory_has_two_descriptors_a_chunk(void **state)
     kvp_node_populate_stop(&populate);
 }
 
-static void
-chunks_grow_with_the_memory(void **state)
+TEST(chunks_grow_with_the_memory)
 {
     static const struct {
         uint64_t size, chunk;
@@ -126,19 +119,8 @@ chunks_grow_with_the_memory(void **state)
         {256 * GIB + 1, 512 * MIB}, {2048 * GIB, 2 * GIB},    {UINT64_MAX, 64 * GIB},
     };
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++)
         assert_int_equal(kvp_node_chunk_default(cases[i].size), cases[i].chunk);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_becomes_unreadable_before_it_goes),
-        cmocka_unit_test(memory_has_two_descriptors_a_chunk),
-        cmocka_unit_test(chunks_grow_with_the_memory),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

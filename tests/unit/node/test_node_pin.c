@@ -9,10 +9,8 @@
 #include "tests/unit/node/slowreg.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,10 +82,8 @@ chunk_at(const fixture_t *f, uint32_t i)
     return chunk;
 }
 
-static void
-test_threads_are_few(void **state)
+TEST(test_threads_are_few)
 {
-    (void)state;
     assert_int_equal(kvp_node_pin_threads(-1, 100), 1);
     assert_int_equal(kvp_node_pin_threads(1, 100), 1);
     assert_int_equal(kvp_node_pin_threads(2, 100), 1);
@@ -97,15 +93,13 @@ test_threads_are_few(void **state)
 }
 
 /* One passes at a time, so that what a thread takes next is seen before anybody else takes anything. */
-static void
-test_what_was_asked_for_goes_first(void **state)
+TEST(test_what_was_asked_for_goes_first)
 {
     const uint32_t want[] = {11, 9, 11};
     uint32_t threads, seen = 0, others[CHUNKS] = {0}, others_n = 0;
     bool was_seen[CHUNKS] = {false};
     fixture_t f;
 
-    (void)state;
     setup(&f);
     assert_int_equal(kvp_node_pin_start(&f.pin, f.mem, &f.tp, 1), KVP_OK);
     threads = f.pin.threads_n;
@@ -138,13 +132,11 @@ test_what_was_asked_for_goes_first(void **state)
 }
 
 /* It costs the chunk, for good and as a whole, and no other. */
-static void
-test_a_chunk_that_cannot_be_registered_is_refused(void **state)
+TEST(test_a_chunk_that_cannot_be_registered_is_refused)
 {
     kvp_node_pinned_t bytes;
     fixture_t f;
 
-    (void)state;
     setup(&f);
     slow_reg_fail(f.mem->chunks[1].payload.addr, KVP_NOMEM);
     slow_reg_fail(f.mem->chunks[4].meta.addr, KVP_NOMEM);
@@ -189,13 +181,11 @@ stop_under_way(fixture_t *f)
 }
 
 /* It ends with the chunks of the moment, and begins no other. */
-static void
-test_stop_waits_for_what_is_under_way_alone(void **state)
+TEST(test_stop_waits_for_what_is_under_way_alone)
 {
     uint32_t threads, done = 0;
     fixture_t f;
 
-    (void)state;
     setup(&f);
     assert_int_equal(kvp_node_pin_start(&f.pin, f.mem, &f.tp, 1), KVP_OK);
     threads = f.pin.threads_n;
@@ -244,13 +234,11 @@ grants_n(fixture_t *f)
 }
 
 /* Who asks does not wait, and finds them later; asking again meanwhile begins nothing. */
-static void
-test_keys_of_a_writer_are_made_by_the_threads(void **state)
+TEST(test_keys_of_a_writer_are_made_by_the_threads)
 {
     uint32_t begun;
     fixture_t f;
 
-    (void)state;
     setup_registered(&f);
     begun = slow_reg_begun();
     slow_reg_shut();
@@ -274,10 +262,8 @@ test_keys_of_a_writer_are_made_by_the_threads(void **state)
 }
 
 /* What waits is forgotten; what is being made is given back when it is, the second part as well as the first. */
-static void
-test_keys_of_whoever_has_left_are_given_back(void **state)
+TEST(test_keys_of_whoever_has_left_are_given_back)
 {
-    (void)state;
     for (uint32_t passed = 0; passed < 2; passed++) {
         uint32_t begun, chunks;
         fixture_t f;
@@ -305,13 +291,11 @@ test_keys_of_whoever_has_left_are_given_back(void **state)
 }
 
 /* It has come again before they were made: nothing of it is ended then, and what it asked for is there. */
-static void
-test_keys_of_whoever_has_come_again_stay(void **state)
+TEST(test_keys_of_whoever_has_come_again_stay)
 {
     uint32_t begun;
     fixture_t f;
 
-    (void)state;
     setup_registered(&f);
     begun = slow_reg_begun();
     slow_reg_shut();
@@ -328,14 +312,12 @@ test_keys_of_whoever_has_come_again_stay(void **state)
 }
 
 /* What kept them from being made is told to who comes back, and then it is tried again. */
-static void
-test_keys_that_cannot_be_made_are_told_once(void **state)
+TEST(test_keys_that_cannot_be_made_are_told_once)
 {
     uint32_t begun;
     kvp_err_t err;
     fixture_t f;
 
-    (void)state;
     setup_registered(&f);
     begun = slow_reg_begun();
     slow_reg_fail(f.mem->chunks[2].meta.addr, KVP_NOMEM);
@@ -355,13 +337,11 @@ test_keys_that_cannot_be_made_are_told_once(void **state)
 }
 
 /* However many are asked for, by one client or by many: a number of places are taken, and whoever comes back gets through. */
-static void
-test_keys_that_are_asked_for_are_bounded(void **state)
+TEST(test_keys_that_are_asked_for_are_bounded)
 {
     enum { CLIENTS = 60 };
     fixture_t f;
 
-    (void)state;
     setup_registered(&f);
     slow_reg_shut();
     for (uint32_t chunk = 0; chunk < CHUNKS; chunk++)
@@ -381,13 +361,11 @@ test_keys_that_are_asked_for_are_bounded(void **state)
 }
 
 /* What could not be made takes no place from what can, where nobody comes back for the one. */
-static void
-test_keys_that_cannot_be_made_stand_in_nobodys_way(void **state)
+TEST(test_keys_that_cannot_be_made_stand_in_nobodys_way)
 {
     enum { BAD = 4 }; /* chunks */
     fixture_t f;
 
-    (void)state;
     setup_registered(&f);
     for (uint32_t chunk = 0; chunk < BAD; chunk++)
         slow_reg_fail(f.mem->chunks[chunk].payload.addr, KVP_NOMEM);
@@ -401,13 +379,11 @@ test_keys_that_cannot_be_made_stand_in_nobodys_way(void **state)
 }
 
 /* It ends with those that are under way, and begins none of the rest. */
-static void
-test_stop_leaves_keys_that_wait(void **state)
+TEST(test_stop_leaves_keys_that_wait)
 {
     uint32_t begun, threads;
     fixture_t f;
 
-    (void)state;
     setup_registered(&f);
     begun = slow_reg_begun();
     threads = f.pin.threads_n;
@@ -430,12 +406,10 @@ take_line(void *arg, kvp_log_level_t level, const char *line)
 }
 
 /* What a device does not take at once is found before anything is registered; what it takes none of, by a small part. */
-static void
-test_what_cannot_be_had_at_all_is_told_at_once(void **state)
+TEST(test_what_cannot_be_had_at_all_is_told_at_once)
 {
     fixture_t f;
 
-    (void)state;
     setup(&f);
     slow_reg_open();
     f.tp->mr_max_bytes = CHUNK_BYTES - 1;
@@ -457,8 +431,7 @@ test_what_cannot_be_had_at_all_is_told_at_once(void **state)
 }
 
 /* The transports of a node: those that are quick serve at once. */
-static void
-test_nobody_waits_for_the_slow_one(void **state)
+TEST(test_nobody_waits_for_the_slow_one)
 {
     const kvp_transport_ops_t *ops[2] = {kvp_transport_find("shm"), slow_reg_reset()};
     kvp_hostport_t at = {.host = "127.0.0.1"};
@@ -467,7 +440,6 @@ test_nobody_waits_for_the_slow_one(void **state)
     kvp_node_tps_t *t = calloc(1, sizeof *t);
     kvp_node_pinned_t bytes;
 
-    (void)state;
     assert_non_null(t);
     slow_reg_let(1); /* the check; all else waits at the gate */
     assert_int_equal(kvp_node_tps_start(t, ops, 2, 3, 1, &at, mem), KVP_OK);
@@ -486,24 +458,4 @@ test_nobody_waits_for_the_slow_one(void **state)
     free(t);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads_are_few),
-        cmocka_unit_test(test_what_was_asked_for_goes_first),
-        cmocka_unit_test(test_a_chunk_that_cannot_be_registered_is_refused),
-        cmocka_unit_test(test_stop_waits_for_what_is_under_way_alone),
-        cmocka_unit_test(test_keys_of_a_writer_are_made_by_the_threads),
-        cmocka_unit_test(test_keys_of_whoever_has_left_are_given_back),
-        cmocka_unit_test(test_keys_of_whoever_has_come_again_stay),
-        cmocka_unit_test(test_keys_that_cannot_be_made_are_told_once),
-        cmocka_unit_test(test_keys_that_are_asked_for_are_bounded),
-        cmocka_unit_test(test_keys_that_cannot_be_made_stand_in_nobodys_way),
-        cmocka_unit_test(test_stop_leaves_keys_that_wait),
-        cmocka_unit_test(test_what_cannot_be_had_at_all_is_told_at_once),
-        cmocka_unit_test(test_nobody_waits_for_the_slow_one),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

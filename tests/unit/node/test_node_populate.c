@@ -4,10 +4,8 @@
 #include "node/memory/segment.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,13 +79,11 @@ nice_of(const char *name)
     return nice;
 }
 
-static void
-test_every_page_is_populated(void **state)
+TEST(test_every_page_is_populated)
 {
     bench_t *b = start();
     unsigned char *is_there = malloc(CHUNK_BYTES / PAGE);
 
-    (void)state;
     assert_non_null(is_there);
     kvp_node_populate_begin(&b->populate, b->mem);
     await_all(b);
@@ -102,12 +98,10 @@ test_every_page_is_populated(void **state)
 
 /* Fails if the thread may be kept waiting by those who wait for what it holds: it ran at the lowest priority, and on busy
  * processors calls of the same process that map memory took seconds. */
-static void
-test_its_priority_is_everybodys(void **state)
+TEST(test_its_priority_is_everybodys)
 {
     bench_t *b = start();
 
-    (void)state;
     kvp_node_populate_begin(&b->populate, b->mem);
     await_all(b);
     assert_int_equal(nice_of("kvp-populate"), getpriority(PRIO_PROCESS, 0));
@@ -115,15 +109,13 @@ test_its_priority_is_everybodys(void **state)
 }
 
 /* Fails if it takes a processor for itself. It works half of the time at most; the last step alone has no rest behind it. */
-static void
-test_it_rests_as_long_as_it_works(void **state)
+TEST(test_it_rests_as_long_as_it_works)
 {
     bench_t *b = start();
     uint64_t began_ns = kvp_now_ns(), wall_ns, worked_ns;
     struct timespec cpu;
     clockid_t clock;
 
-    (void)state;
     assert_int_equal(pthread_getcpuclockid(b->populate.thread, &clock), 0);
     kvp_node_populate_begin(&b->populate, b->mem);
     await_all(b);
@@ -134,14 +126,4 @@ test_it_rests_as_long_as_it_works(void **state)
     stop(b);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_page_is_populated),
-        cmocka_unit_test(test_its_priority_is_everybodys),
-        cmocka_unit_test(test_it_rests_as_long_as_it_works),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -441,20 +441,17 @@ histories(fault_t fault, uint64_t n)
     free(w.disk.safe);
 }
 
-static void
-test_histories_with_kills(void **state)
+TEST(test_histories_with_kills)
 {
     histories(KILL, SEEDS(80));
 }
 
-static void
-test_histories_with_power_failures(void **state)
+TEST(test_histories_with_power_failures)
 {
     histories(POWER, SEEDS(50));
 }
 
-static void
-test_histories_with_flipped_bits(void **state)
+TEST(test_histories_with_flipped_bits)
 {
     histories(FLIPS, SEEDS(40));
 }
@@ -472,13 +469,11 @@ entry_of(uint64_t i)
     return entry;
 }
 
-static void
-test_index_with_many_keys(void **state)
+TEST(test_index_with_many_keys)
 {
     static kvp_tier_index_t index;
     uint64_t cursor = 0, n = 0;
 
-    (void)state;
     kvp_tier_index_init(&index, 1234567);
     for (uint64_t i = 0; i < KEYS; i++) {
         kvp_tier_entry_t entry = entry_of(i);
@@ -543,12 +538,10 @@ is_first(uint64_t block)
 
 /* The third record of the first life lies in its second block, and begins where the second record of the next one ends: after the first life it is not
  * to be found, as the record before it is lost, and so it may not be there after the second one either. */
-static void
-test_what_a_start_left_behind_is_not_found_by_the_next(void **state)
+TEST(test_what_a_start_left_behind_is_not_found_by_the_next)
 {
     static world_t w;
 
-    (void)state;
     w.disk = (disk_t){.now = calloc(1, FILE_BYTES), .safe = calloc(1, FILE_BYTES)};
     kvp_list_init(&w.disk.ios);
     chance = 1;
@@ -615,13 +608,11 @@ room_in(uint64_t size, uint64_t len, const uint8_t *bytes)
     return stats.write_bytes;
 }
 
-static void
-test_overhead_is_less_than_a_ninth(void **state)
+TEST(test_overhead_is_less_than_a_ninth)
 {
     const uint64_t sizes[] = {64ull << 20, 460ull << 20, 3ull << 30}, lens[] = {16 << 10, 64 << 10, 1 << 20};
     uint8_t *bytes = calloc(1, 1 << 20);
 
-    (void)state;
     for (uint32_t s = 0; s < KVP_ARRAY_LEN(sizes); s++)
         for (uint32_t l = 0; l < KVP_ARRAY_LEN(lens); l++)
             assert_true(room_in(sizes[s], lens[l], bytes) > sizes[s] / 9 * 8);
@@ -647,14 +638,12 @@ write_thirds(world_t *w, uint32_t n, const uint8_t *bytes)
     }
 }
 
-static void
-test_budget_is_not_full_again_after_a_start(void **state)
+TEST(test_budget_is_not_full_again_after_a_start)
 {
     static world_t w;
     uint8_t *bytes = calloc(1, FILE_BYTES);
     double page, day;
 
-    (void)state;
     w.disk = (disk_t){.now = calloc(1, FILE_BYTES), .safe = calloc(1, FILE_BYTES)};
     kvp_list_init(&w.disk.ios);
     w.conf = (kvp_tier_core_conf_t){.epoch = 12345, .ops = &disk_ops, .disk = &w.disk, .stats = &w.stats};
@@ -686,8 +675,7 @@ test_budget_is_not_full_again_after_a_start(void **state)
 
 /* ---- the room */
 /* Pieces that are there at once do not overlap; what does not fit is the heap's. */
-static void
-test_room_gives_each_byte_to_one(void **state)
+TEST(test_room_gives_each_byte_to_one)
 {
     static kvp_tier_room_t room;
     struct {
@@ -696,7 +684,6 @@ test_room_gives_each_byte_to_one(void **state)
     } pieces[64] = {{0}};
     uint32_t from_heap = 0, from_room = 0;
 
-    (void)state;
     kvp_tier_room_init(&room);
     chance = 7;
     for (uint32_t n = 0; n < 20000; n++) {
@@ -727,8 +714,7 @@ test_room_gives_each_byte_to_one(void **state)
 }
 
 /* Bytes of a device, as any later version has to read them. */
-static void
-test_format_stays(void **state)
+TEST(test_format_stays)
 {
     static uint8_t bytes[3 * 512];
     kvp_tier_super_t super = {.identity = 1,
@@ -756,7 +742,6 @@ test_format_stays(void **state)
                           .page = 50,
                           .len = 100};
 
-    (void)state;
     memset(super.pool_id, 1, 16);
     memset(super.uuid, 2, 16);
     kvp_tier_super_seal(&super);
@@ -779,19 +764,4 @@ test_format_stays(void **state)
     check_golden("tier", bytes, sizeof bytes);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_index_with_many_keys),
-        cmocka_unit_test(test_format_stays),
-        cmocka_unit_test(test_budget_is_not_full_again_after_a_start),
-        cmocka_unit_test(test_room_gives_each_byte_to_one),
-        cmocka_unit_test(test_overhead_is_less_than_a_ninth),
-        cmocka_unit_test(test_what_a_start_left_behind_is_not_found_by_the_next),
-        cmocka_unit_test(test_histories_with_kills),
-        cmocka_unit_test(test_histories_with_power_failures),
-        cmocka_unit_test(test_histories_with_flipped_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -9,10 +9,8 @@
 #include "tests/unit/forked.h"
 #include "tests/unit/loopback.h"
 #include "tests/unit/p2p/p2pend.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -50,10 +48,8 @@ roundtrip(const char *transports)
     free(want);
 }
 
-static void
-test_roundtrip(void **state)
+TEST(test_roundtrip)
 {
-    (void)state;
     roundtrip("cma");
     roundtrip("tcp");
 }
@@ -90,10 +86,8 @@ batch(const char *transports)
     free(ops);
 }
 
-static void
-test_batches(void **state)
+TEST(test_batches)
 {
-    (void)state;
     batch("cma,tcp");
     batch("tcp");
 }
@@ -128,16 +122,13 @@ refusals(const char *transports)
     free(loose);
 }
 
-static void
-test_out_of_range_is_refused(void **state)
+TEST(test_out_of_range_is_refused)
 {
-    (void)state;
     refusals("cma,tcp");
     refusals("tcp");
 }
 
-static void
-test_arguments(void **state)
+TEST(test_arguments)
 {
     kvpool_p2p_conf_t conf = {.struct_size = sizeof conf};
     char detail[200];
@@ -146,7 +137,6 @@ test_arguments(void **state)
     int result;
     end_t a;
 
-    (void)state;
     conf.detail = detail;
     conf.detail_cap = sizeof detail;
     conf.transports = "rdma";
@@ -195,15 +185,13 @@ test_arguments(void **state)
     close_end(&a);
 }
 
-static void
-test_tokens_may_be_demanded(void **state)
+TEST(test_tokens_may_be_demanded)
 {
     kvpool_p2p_op_t op;
     uint64_t addr;
     size_t len;
     end_t a, b;
 
-    (void)state;
     open_end(&a, "tcp", 0, 0);
     open_end(&b, "tcp", KVPOOL_P2P_TOKENS, 0);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_NOT_REGISTERED);
@@ -244,10 +232,8 @@ restart(const char *transports)
     close_ends(&a, &b);
 }
 
-static void
-test_restart_on_the_same_port(void **state)
+TEST(test_restart_on_the_same_port)
 {
-    (void)state;
     restart("cma,tcp");
     restart("tcp");
 }
@@ -305,10 +291,8 @@ unregister_under_load(const char *transports)
     close_ends(&a, &b);
 }
 
-static void
-test_unregister_under_load(void **state)
+TEST(test_unregister_under_load)
 {
-    (void)state;
     unregister_under_load("cma");
     unregister_under_load("tcp");
 }
@@ -330,8 +314,7 @@ wait_main(void *arg)
     return NULL;
 }
 
-static void
-test_close_lets_go_who_waits(void **state)
+TEST(test_close_lets_go_who_waits)
 {
     int fd, conn;
     kvpool_p2p_op_t op;
@@ -340,7 +323,6 @@ test_close_lets_go_who_waits(void **state)
     waiter_t w = {.err = 1};
     end_t a;
 
-    (void)state;
     open_end(&a, NULL, 0, 0);
     w.end = &a;
     fd = listen_local(w.peer);
@@ -360,15 +342,13 @@ test_close_lets_go_who_waits(void **state)
 }
 
 /* Memory may be freed once it is unregistered: transfers that wait for a thread use it as much as those that have one. */
-static void
-test_unregister_waits_for_what_is_queued(void **state)
+TEST(test_unregister_waits_for_what_is_queued)
 {
     uint64_t ids[8], began_ns = kvp_now_ns();
     int result, fd;
     char peer[32];
     end_t a;
 
-    (void)state;
     open_end(&a, NULL, 0, 0);
     fd = listen_local(peer);
     for (size_t i = 0; i < 8; i++) {
@@ -387,15 +367,13 @@ test_unregister_waits_for_what_is_queued(void **state)
 }
 
 /* ---- the rest */
-static void
-test_submit_and_poll(void **state)
+TEST(test_submit_and_poll)
 {
     kvpool_p2p_op_t op;
     uint64_t ids[8], id;
     end_t a, b;
     int result = 1;
 
-    (void)state;
     open_ends(&a, &b, END_BYTES, NULL);
     fill(a.mem, END_BYTES, 6);
     for (size_t i = 0; i < 8; i++) {
@@ -425,15 +403,13 @@ test_submit_and_poll(void **state)
     close_ends(&a, &b);
 }
 
-static void
-test_first_range_and_notes(void **state)
+TEST(test_first_range_and_notes)
 {
     char *name, *message, *long_name = calloc(1, 300);
     uint64_t addr;
     size_t len;
     end_t a, b;
 
-    (void)state;
     open_ends(&a, &b, END_BYTES, NULL);
     assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &addr, &len), KVPOOL_OK);
     assert_true(addr == (uintptr_t)b.mem && len == END_BYTES);
@@ -476,12 +452,10 @@ use_in_child(void *arg)
     return is_told ? 0 : 1;
 }
 
-static void
-test_a_forked_child_is_told(void **state)
+TEST(test_a_forked_child_is_told)
 {
     end_t a, b;
 
-    (void)state;
     open_ends(&a, &b, END_BYTES, NULL);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_OK);
     expect_in_child(use_in_child, &(pair_t){&a, &b});
@@ -489,23 +463,4 @@ test_a_forked_child_is_told(void **state)
     close_ends(&a, &b);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roundtrip),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_out_of_range_is_refused),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_tokens_may_be_demanded),
-        cmocka_unit_test(test_restart_on_the_same_port),
-        cmocka_unit_test(test_unregister_under_load),
-        cmocka_unit_test(test_close_lets_go_who_waits),
-        cmocka_unit_test(test_unregister_waits_for_what_is_queued),
-        cmocka_unit_test(test_submit_and_poll),
-        cmocka_unit_test(test_first_range_and_notes),
-        cmocka_unit_test(test_a_forked_child_is_told),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -6,10 +6,8 @@
 #include "client/kvpool_p2p.h"
 #include "p2p/base/wire.h"
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -292,33 +290,25 @@ ask_liar(lie_t lie, int want)
     assert_int_equal(files_n(), before);
 }
 
-static void
-test_the_liar_is_believed_where_it_does_not_lie(void **state)
+TEST(test_the_liar_is_believed_where_it_does_not_lie)
 {
-    (void)state;
     ask_liar(NO_LIE, KVPOOL_OK);
 }
 
-static void
-test_what_could_harm_is_refused(void **state)
+TEST(test_what_could_harm_is_refused)
 {
-    (void)state;
     for (lie_t lie = LIE_UNSEALED; lie <= LIE_EARLY_FDS; lie++)
         ask_liar(lie, KVPOOL_PROTO);
 }
 
 /* What it maps is not what is registered, as the peer's own words say. */
-static void
-test_a_cell_without_the_token_is_no_registration(void **state)
+TEST(test_a_cell_without_the_token_is_no_registration)
 {
-    (void)state;
     ask_liar(LIE_NO_TOKEN, KVPOOL_NOT_REGISTERED);
 }
 
-static void
-test_lies_before_there_is_a_file_are_seen_through(void **state)
+TEST(test_lies_before_there_is_a_file_are_seen_through)
 {
-    (void)state;
     ask_liar(LIE_SILENCE, KVPOOL_DEADLINE);
     ask_liar(LIE_JUNK, KVPOOL_PROTO);
     ask_liar(LIE_REFUSES, KVPOOL_VERSION);
@@ -327,23 +317,9 @@ test_lies_before_there_is_a_file_are_seen_through(void **state)
 }
 
 /* What was mapped for the one is not where the other one's bytes go. */
-static void
-test_one_token_for_two_ranges(void **state)
+TEST(test_one_token_for_two_ranges)
 {
-    (void)state;
     ask_liar(LIE_ONE_TOKEN_FOR_TWO, KVPOOL_PROTO);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_liar_is_believed_where_it_does_not_lie),
-        cmocka_unit_test(test_what_could_harm_is_refused),
-        cmocka_unit_test(test_lies_before_there_is_a_file_are_seen_through),
-        cmocka_unit_test(test_one_token_for_two_ranges),
-        cmocka_unit_test(test_a_cell_without_the_token_is_no_registration),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -72,22 +72,18 @@ ends_of_local_memory(const char *transports)
     close_ends(&a, &b);
 }
 
-static void
-test_what_begins_in_a_range_ends_there(void **state)
+TEST(test_what_begins_in_a_range_ends_there)
 {
-    (void)state;
     ends_of_local_memory("cma,tcp");
     ends_of_local_memory("tcp");
 }
 
 /* Addresses at which there is no memory end the call, not the process. */
-static void
-test_memory_that_is_not_there(void **state)
+TEST(test_memory_that_is_not_there)
 {
     uint8_t *hole = mmap(NULL, 4 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     static const char *const routes[] = {"cma,tcp", "tcp"};
 
-    (void)state;
     assert_true(hole != MAP_FAILED);
     assert_int_equal(munmap(hole + PART, PART), 0);
     for (size_t i = 0; i < KVP_ARRAY_LEN(routes); i++) {
@@ -111,13 +107,4 @@ test_memory_that_is_not_there(void **state)
     munmap(hole + 2 * PART, 2 * PART);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_begins_in_a_range_ends_there),
-        cmocka_unit_test(test_memory_that_is_not_there),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

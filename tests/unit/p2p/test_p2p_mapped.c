@@ -8,10 +8,8 @@
 #include "common/clock.h"
 #include "tests/unit/forked.h"
 #include "tests/unit/p2p/p2pown.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -38,13 +36,11 @@ maps_n(void)
 }
 
 /* ---- two endpoints of this process */
-static void
-test_bytes_arrive_by_one_copy(void **state)
+TEST(test_bytes_arrive_by_one_copy)
 {
     end_t a, b;
     uint8_t *want = malloc(BYTES);
 
-    (void)state;
     assert_non_null(want);
     open_owns(&a, &b);
     expect_all(b.mem, BYTES, 0);
@@ -75,15 +71,13 @@ test_bytes_arrive_by_one_copy(void **state)
 
 /* Lists of which some pieces can be copied here and others cannot: to private memory of the peer's, from memory that nobody registered, from
  * an address where nothing is. */
-static void
-test_mixed_lists(void **state)
+TEST(test_mixed_lists)
 {
     enum { N = 1500, EACH = 1000 };
     kvpool_p2p_op_t *ops = calloc(N, sizeof *ops);
     uint8_t *mine = malloc(N * EACH), *theirs = calloc(N, EACH);
     end_t a, b;
 
-    (void)state;
     assert_non_null(ops);
     assert_non_null(mine);
     assert_non_null(theirs);
@@ -163,8 +157,7 @@ count_main(void *arg)
     return NULL;
 }
 
-static void
-test_unregister_under_load(void **state)
+TEST(test_unregister_under_load)
 {
     end_t a, b;
     load_t load;
@@ -172,7 +165,6 @@ test_unregister_under_load(void **state)
     pthread_t thread, counting;
     uint64_t mapped;
 
-    (void)state;
     open_own(&a);
     for (int round = 0; round < 5; round++) {
         open_own(&b);
@@ -209,12 +201,10 @@ test_unregister_under_load(void **state)
     free_owns(&a, &b);
 }
 
-static void
-test_what_no_peer_has_seen_stays_shared(void **state)
+TEST(test_what_no_peer_has_seen_stays_shared)
 {
     end_t a, b;
 
-    (void)state;
     open_owns(&a, &b);
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
     assert_int_equal(write_all(&a, &b), KVPOOL_NOT_REGISTERED);
@@ -229,14 +219,12 @@ test_what_no_peer_has_seen_stays_shared(void **state)
     free_owns(&a, &b);
 }
 
-static void
-test_dealloc_under_load(void **state)
+TEST(test_dealloc_under_load)
 {
     end_t a, b;
     load_t load;
     pthread_t thread;
 
-    (void)state;
     open_owns(&a, &b);
     for (int round = 0; round < 10; round++) {
         uint8_t *other;
@@ -288,15 +276,13 @@ place_of(const other_t *other)
 }
 
 /* Its memory is there, and its word; its threads are not needed. */
-static void
-test_a_stopped_owner_is_written_to(void **state)
+TEST(test_a_stopped_owner_is_written_to)
 {
     other_t other = start(owner);
     place_t place = place_of(&other);
     uint8_t told[16];
     end_t a;
 
-    (void)state;
     open_own(&a);
     memset(a.mem, 1, BYTES);
     assert_int_equal(move_piece(&a, place.at, KVPOOL_P2P_WRITE, a.mem, place.mem, BYTES), KVPOOL_OK);
@@ -312,8 +298,7 @@ test_a_stopped_owner_is_written_to(void **state)
     finish(&other);
 }
 
-static void
-test_a_killed_owner_is_noticed(void **state)
+TEST(test_a_killed_owner_is_noticed)
 {
     other_t other = start(owner);
     place_t place = place_of(&other);
@@ -322,7 +307,6 @@ test_a_killed_owner_is_noticed(void **state)
     pthread_t thread;
     end_t a;
 
-    (void)state;
     open_own(&a);
     load.from = &a;
     load.remote = place.mem;
@@ -355,13 +339,11 @@ test_a_killed_owner_is_noticed(void **state)
 /* ---- no descriptors */
 
 /* The limit is reached at each point of a first write to a peer: it says so, or the bytes went another way. */
-static void
-test_without_descriptors(void **state)
+TEST(test_without_descriptors)
 {
     uint32_t failed_n = 0, copied_n = 0, mapped_n = 0;
     struct rlimit much;
 
-    (void)state;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &much), 0);
     for (int room = 0; mapped_n < 2; room++) {
         other_t other = start(owner);
@@ -471,10 +453,8 @@ killed_while_stopped(bool is_mapped)
     free(m);
 }
 
-static void
-test_an_owner_killed_while_stopped_ends_transfers(void **state)
+TEST(test_an_owner_killed_while_stopped_ends_transfers)
 {
-    (void)state;
     killed_while_stopped(true);
     killed_while_stopped(false);
 }
@@ -561,29 +541,10 @@ stopped_writer(bool is_freed)
     }
 }
 
-static void
-test_a_writer_stopped_under_unregister_or_dealloc(void **state)
+TEST(test_a_writer_stopped_under_unregister_or_dealloc)
 {
-    (void)state;
     stopped_writer(false);
     stopped_writer(true);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_arrive_by_one_copy),
-        cmocka_unit_test(test_mixed_lists),
-        cmocka_unit_test(test_unregister_under_load),
-        cmocka_unit_test(test_what_no_peer_has_seen_stays_shared),
-        cmocka_unit_test(test_dealloc_under_load),
-        cmocka_unit_test(test_a_stopped_owner_is_written_to),
-        cmocka_unit_test(test_a_killed_owner_is_noticed),
-        cmocka_unit_test(test_an_owner_killed_while_stopped_ends_transfers),
-        cmocka_unit_test(test_without_descriptors),
-        cmocka_unit_test(test_a_writer_stopped_under_unregister_or_dealloc),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -5,14 +5,11 @@
 #include "client/kvpool_p2p.h"
 #include "common/log.h"
 #include "tests/unit/failalloc.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define BYTES 100000u
 #define STEPS_MAX 500u
@@ -144,12 +141,10 @@ each_fails(int (*run)(void), const char *name, const char *transports)
     assert_true(n > 2); /* there were some to fail */
 }
 
-static void
-test_transfers(void **state)
+TEST(test_transfers)
 {
     static const char *const paths[] = {"cma,tcp", "tcp"};
 
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         each_fails(do_write, "write", paths[i]);
         each_fails(do_read, "read", paths[i]);
@@ -158,20 +153,16 @@ test_transfers(void **state)
     }
 }
 
-static void
-test_other_calls(void **state)
+TEST(test_other_calls)
 {
-    (void)state;
     each_fails(do_register, "register", "tcp");
     each_fails(do_notify, "notify", "tcp");
 }
 
-static void
-test_open(void **state)
+TEST(test_open)
 {
     bool has_failed = true;
 
-    (void)state;
     for (uint64_t n = 1; has_failed; n++) {
         const int64_t live = fail_live();
         kvpool_p2p_t *p2p = NULL;
@@ -191,13 +182,7 @@ test_open(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_transfers),
-        cmocka_unit_test(test_other_calls),
-        cmocka_unit_test(test_open),
-    };
-
     kvp_log_set_level(KVP_LOG_ERROR);
     memset(fix.mine, 7, sizeof fix.mine);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -52,12 +52,10 @@ __wrap_kvp_p2p_owns_publish(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own, size_t len
 }
 
 /* A peer that found the range before it can be mapped would be refused that, and ask no more. */
-static void
-test_no_peer_finds_what_it_cannot_map_yet(void **state)
+TEST(test_no_peer_finds_what_it_cannot_map_yet)
 {
     end_t a, b;
 
-    (void)state;
     open_owns(&a, &b);
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
     asking.n = 0;
@@ -116,15 +114,13 @@ take_back(void *arg)
 }
 
 /* A little memory is unregistered while much is being taken back, and before that is over. */
-static void
-test_other_memory_is_not_waited_for(void **state)
+TEST(test_other_memory_is_not_waited_for)
 {
     enum { ROUNDS = 20 };
     const size_t len = (size_t)256 << 20;
     bool was_faster = false;
     end_t a, b;
 
-    (void)state;
     open_owns(&a, &b);
     for (int round = 0; round < ROUNDS && !was_faster; round++) {
         uint64_t late_ns = kvp_now_ns() + SOON_NS;
@@ -190,10 +186,8 @@ part_without_populate(void *arg)
     return has_parted(&a, &b) ? 0 : 1;
 }
 
-static void
-test_kernels_that_cannot_populate(void **state)
+TEST(test_kernels_that_cannot_populate)
 {
-    (void)state;
     expect_in_child(part_without_populate, NULL);
 }
 
@@ -235,10 +229,8 @@ part_without_memory(void *arg)
     return has_parted(&a, &b) && kvpool_p2p_dealloc(b.p2p, b.mem) == KVPOOL_OK ? 0 : 1;
 }
 
-static void
-test_no_memory_for_what_is_taken_back(void **state)
+TEST(test_no_memory_for_what_is_taken_back)
 {
-    (void)state;
     expect_in_child(part_without_memory, NULL);
 }
 
@@ -283,10 +275,8 @@ dealloc_with_parts(const char *transports)
     kvpool_p2p_free(there);
 }
 
-static void
-test_dealloc_ends_what_is_registered_of_it(void **state)
+TEST(test_dealloc_ends_what_is_registered_of_it)
 {
-    (void)state;
     dealloc_with_parts("cma");
     dealloc_with_parts("tcp");
 }
@@ -321,14 +311,12 @@ count_in_child(void *arg)
     return memory_fds_n();
 }
 
-static void
-test_a_forked_child_has_neither_memory_nor_words(void **state)
+TEST(test_a_forked_child_has_neither_memory_nor_words)
 {
     uint64_t late_ns = kvp_now_ns() + SOON_NS;
     int before = memory_fds_n();
     end_t a, b;
 
-    (void)state;
     open_filled(&a, &b);
     assert_true(memory_fds_n() > before);
     /* What the endpoint's thread sent a moment ago it may not have closed yet: forkguard.h. */
@@ -338,17 +326,4 @@ test_a_forked_child_has_neither_memory_nor_words(void **state)
     assert_int_equal(memory_fds_n(), before);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_peer_finds_what_it_cannot_map_yet),
-        cmocka_unit_test(test_other_memory_is_not_waited_for),
-        cmocka_unit_test(test_kernels_that_cannot_populate),
-        cmocka_unit_test(test_no_memory_for_what_is_taken_back),
-        cmocka_unit_test(test_dealloc_ends_what_is_registered_of_it),
-        cmocka_unit_test(test_a_forked_child_has_neither_memory_nor_words),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -5,10 +5,8 @@
 #include "p2p/base/pull.h"
 #include "transport/all/registry.h"
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,8 +142,7 @@ is_there(const rig_t *r, uint32_t piece)
     return memcmp((void *)(uintptr_t)p->addr, (void *)(uintptr_t)p->from, p->len) == 0;
 }
 
-static void
-test_every_byte_by_owner_and_threads(void **state)
+TEST_WITH(test_every_byte_by_owner_and_threads, set_up, tear_down)
 {
     static const uint32_t counts[] = {1, 2, 129, PIECES};
     rig_t *r = *state;
@@ -164,8 +161,7 @@ test_every_byte_by_owner_and_threads(void **state)
 }
 
 /* Threads alone do it, where the owner sleeps: they wake it when all is over. */
-static void
-test_threads_need_no_owner(void **state)
+TEST_WITH(test_threads_need_no_owner, set_up, tear_down)
 {
     rig_t *r = *state;
 
@@ -177,8 +173,7 @@ test_threads_need_no_owner(void **state)
         assert_true(r->moved[i].err == KVP_OK && is_there(r, i));
 }
 
-static void
-test_owner_needs_no_threads(void **state)
+TEST_WITH(test_owner_needs_no_threads, set_up, tear_down)
 {
     rig_t *r = *state;
 
@@ -193,8 +188,7 @@ test_owner_needs_no_threads(void **state)
 }
 
 /* Small ones and one of many slices that cannot be read, or written to; the others are copied. */
-static void
-test_errors_are_of_their_pieces(void **state)
+TEST_WITH(test_errors_are_of_their_pieces, set_up, tear_down)
 {
     rig_t *r = *state;
     uint8_t *hole = map(BYTES), *stranger = map(BYTES);
@@ -225,8 +219,7 @@ test_errors_are_of_their_pieces(void **state)
 }
 
 /* As a transfer of ours reads: nothing is looked up, and nobody has an eventfd. */
-static void
-test_into_memory_of_the_owner(void **state)
+TEST_WITH(test_into_memory_of_the_owner, set_up, tear_down)
 {
     rig_t *r = *state;
 
@@ -252,8 +245,7 @@ test_into_memory_of_the_owner(void **state)
     assert_int_equal(kvp_p2p_ranges_add(&r->ranges, r->to, BYTES, r->token, false), KVP_OK);
 }
 
-static void
-test_late(void **state)
+TEST_WITH(test_late, set_up, tear_down)
 {
     rig_t *r = *state;
 
@@ -268,8 +260,7 @@ test_late(void **state)
 }
 
 /* The owner drops a pull that threads are in the middle of; once it is over nothing of it is touched, nor read. */
-static void
-test_dropped(void **state)
+TEST_WITH(test_dropped, set_up, tear_down)
 {
     rig_t *r = *state;
 
@@ -287,8 +278,7 @@ test_dropped(void **state)
 }
 
 /* Memory that is taken back in the middle is its owner's once unregister has returned. */
-static void
-test_unregistered_meanwhile(void **state)
+TEST_WITH(test_unregistered_meanwhile, set_up, tear_down)
 {
     rig_t *r = *state;
     bool has_failed = false;
@@ -310,8 +300,7 @@ test_unregistered_meanwhile(void **state)
     assert_true(has_failed);
 }
 
-static void
-test_peer_that_has_ended(void **state)
+TEST_WITH(test_peer_that_has_ended, set_up, tear_down)
 {
     rig_t *r = *state;
     pid_t child = fork();
@@ -331,20 +320,4 @@ test_peer_that_has_ended(void **state)
     kvp_cma_close(&proc);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_every_byte_by_owner_and_threads, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_threads_need_no_owner, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_owner_needs_no_threads, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_errors_are_of_their_pieces, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_into_memory_of_the_owner, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_late, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_dropped, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_unregistered_meanwhile, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_peer_that_has_ended, set_up, tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -11,10 +11,8 @@
 #include "tests/unit/loopback.h"
 #include "tests/unit/p2p/p2pend.h"
 #include "tests/unit/p2p/slowproxy.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -65,13 +63,11 @@ let_land(slow_proxy_t *proxy, const end_t *to, int late)
     }
 }
 
-static void
-test_what_was_given_up_lands_no_more(void **state)
+TEST(test_what_was_given_up_lands_no_more)
 {
     slow_proxy_t proxy;
     end_t a, b;
 
-    (void)state;
     open_ends(&a, &b, BYTES, "tcp");
     slow_proxy_start(&proxy, kvpool_p2p_port(b.p2p));
     assert_int_equal(write_all(&a, proxy.at, &b, 'z', 0), KVPOOL_OK);
@@ -93,13 +89,11 @@ test_what_was_given_up_lands_no_more(void **state)
 }
 
 /* The same where the connection is lost, and the call itself takes another. */
-static void
-test_what_was_lost_on_its_way_lands_no_more(void **state)
+TEST(test_what_was_lost_on_its_way_lands_no_more)
 {
     slow_proxy_t proxy;
     end_t a, b;
 
-    (void)state;
     open_ends(&a, &b, BYTES, "tcp");
     slow_proxy_start(&proxy, kvpool_p2p_port(b.p2p));
     proxy.drop_at = SENT;
@@ -115,8 +109,7 @@ test_what_was_lost_on_its_way_lands_no_more(void **state)
 }
 
 /* ---- peers that do not answer */
-static void
-test_silent_peers_hold_up_no_other(void **state)
+TEST(test_silent_peers_hold_up_no_other)
 {
     enum { PEERS = 4, EACH = 10 };
     int fds[PEERS], result = 1;
@@ -125,7 +118,6 @@ test_silent_peers_hold_up_no_other(void **state)
     uint64_t id, began_ns;
     end_t a, b;
 
-    (void)state;
     open_ends(&a, &b, BYTES, "tcp");
     op = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)b.mem, .len = BYTES};
     for (size_t i = 0; i < PEERS; i++) {
@@ -150,8 +142,7 @@ test_silent_peers_hold_up_no_other(void **state)
 }
 
 /* ---- pieces over two ranges */
-static void
-test_a_piece_holds_all_ranges_that_it_touches(void **state)
+TEST(test_a_piece_holds_all_ranges_that_it_touches)
 {
     enum { HALF = BYTES / 2, WAIT_MS = 600 };
     uint8_t *mem = calloc(1, 2 * BYTES);
@@ -161,7 +152,6 @@ test_a_piece_holds_all_ranges_that_it_touches(void **state)
     int fd, result;
     end_t a;
 
-    (void)state;
     assert_non_null(mem);
     open_end_of(&a, BYTES, "tcp", 0, 0);
     fd = listen_local(peer);
@@ -184,14 +174,12 @@ test_a_piece_holds_all_ranges_that_it_touches(void **state)
 }
 
 /* At the peer's side such a piece is refused: the two ranges may come and go each by itself. */
-static void
-test_a_remote_piece_over_two_ranges_is_refused(void **state)
+TEST(test_a_remote_piece_over_two_ranges_is_refused)
 {
     uint8_t *mem = calloc(1, 2 * BYTES);
     uint64_t last = (uintptr_t)mem + BYTES - 1; /* byte of the first range */
     end_t a, b;
 
-    (void)state;
     assert_non_null(mem);
     open_ends(&a, &b, BYTES, "tcp");
     memset(a.mem, 'a', BYTES);
@@ -262,8 +250,7 @@ owner_main(const wires_t *w)
         pause();
 }
 
-static void
-test_a_forked_child_keeps_no_peer_waiting(void **state)
+TEST(test_a_forked_child_keeps_no_peer_waiting)
 {
     wires_t w;
     char rest[256];
@@ -272,7 +259,6 @@ test_a_forked_child_keeps_no_peer_waiting(void **state)
     ssize_t n;
     int fd;
 
-    (void)state;
     assert_int_equal(pipe(w.from_test), 0);
     assert_int_equal(pipe(w.to_test), 0);
     owner = fork();
@@ -295,17 +281,4 @@ test_a_forked_child_keeps_no_peer_waiting(void **state)
     close(fd);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_was_given_up_lands_no_more),
-        cmocka_unit_test(test_what_was_lost_on_its_way_lands_no_more),
-        cmocka_unit_test(test_silent_peers_hold_up_no_other),
-        cmocka_unit_test(test_a_piece_holds_all_ranges_that_it_touches),
-        cmocka_unit_test(test_a_remote_piece_over_two_ranges_is_refused),
-        cmocka_unit_test(test_a_forked_child_keeps_no_peer_waiting),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

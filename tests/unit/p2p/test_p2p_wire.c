@@ -8,10 +8,8 @@
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "tests/unit/p2p/p2pend.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -106,8 +104,7 @@ expect_served(const end_t *end)
     assert_true(addr == (uintptr_t)end->mem);
 }
 
-static void
-test_nonsense_is_closed(void **state)
+TEST_WITH(test_nonsense_is_closed, setup, teardown)
 {
     static const char junk[64] = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
     const end_t *end = *state;
@@ -220,8 +217,7 @@ ask_map(kvp_framed_t *c, uint64_t id, uint64_t token)
 
 /* Over TCP somebody says that it is this very process, and proves that it knows some of its bytes. It is not believed: through the
  * endpoint it could read all of them. */
-static void
-test_nobody_is_a_process_by_saying_so(void **state)
+TEST(test_nobody_is_a_process_by_saying_so)
 {
     static const uint8_t known[KVP_PEER_NONCE_BYTES] = "what all know";
     kvp_peer_hello_t hello = good_hello;
@@ -234,7 +230,6 @@ test_nobody_is_a_process_by_saying_so(void **state)
     uint64_t own_token;
     void *own;
 
-    (void)state;
     open_end_of(&near, BYTES, "cma,tcp", 0, 0);
     assert_int_equal(kvpool_p2p_alloc(near.p2p, BYTES, &own, &own_token), KVPOOL_OK);
     kvp_host_id(hello.host_id);
@@ -271,8 +266,7 @@ test_nobody_is_a_process_by_saying_so(void **state)
     close_end(&near);
 }
 
-static void
-test_hello_of_another_version_is_refused(void **state)
+TEST_WITH(test_hello_of_another_version_is_refused, setup, teardown)
 {
     kvp_peer_hello_t hello = good_hello;
     kvp_peer_hello_reply_t reply;
@@ -287,8 +281,7 @@ test_hello_of_another_version_is_refused(void **state)
     expect_closed(&c);
 }
 
-static void
-test_unknown_requests_are_answered(void **state)
+TEST_WITH(test_unknown_requests_are_answered, setup, teardown)
 {
     const void *records;
     kvp_frame_t frame;
@@ -304,8 +297,7 @@ test_unknown_requests_are_answered(void **state)
 }
 
 /* Half a header, and nothing more: others are served, and it is closed in time. */
-static void
-test_silence_before_hello_ends(void **state)
+TEST_WITH(test_silence_before_hello_ends, setup, teardown)
 {
     kvp_framed_t c;
 
@@ -316,8 +308,7 @@ test_silence_before_hello_ends(void **state)
     expect_closed(&c);
 }
 
-static void
-test_sums_and_checks_are_of_what_is_registered(void **state)
+TEST_WITH(test_sums_and_checks_are_of_what_is_registered, setup, teardown)
 {
     const end_t *end = *state;
     kvp_peer_at_t at = {.addr = (uintptr_t)end->mem, .len = BYTES};
@@ -353,8 +344,7 @@ test_sums_and_checks_are_of_what_is_registered(void **state)
 }
 
 /* Connections are cut by their own number. Number 0 is nobody's, and who has not said its own yet is not cut with it. */
-static void
-test_cut_names_connections(void **state)
+TEST_WITH(test_cut_names_connections, setup, teardown)
 {
     const end_t *end = *state;
     uint64_t conns[2] = {4711, 0};
@@ -375,8 +365,7 @@ test_cut_names_connections(void **state)
 }
 
 /* A frame may be as long as PROTOCOL says, and no byte longer. */
-static void
-test_long_requests_are_closed(void **state)
+TEST_WITH(test_long_requests_are_closed, setup, teardown)
 {
     static uint8_t zeros[KVP_PEER_REQUEST_MAX];
     const void *records;
@@ -397,8 +386,7 @@ test_long_requests_are_closed(void **state)
     expect_served(*state);
 }
 
-static void
-test_too_many_connections_are_told_busy(void **state)
+TEST_WITH(test_too_many_connections_are_told_busy, setup, teardown)
 {
     enum { MAX = 1024 };
     const end_t *end = *state;
@@ -434,20 +422,4 @@ test_too_many_connections_are_told_busy(void **state)
     expect_served(end);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_nonsense_is_closed, setup, teardown),
-        cmocka_unit_test(test_nobody_is_a_process_by_saying_so),
-        cmocka_unit_test_setup_teardown(test_hello_of_another_version_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unknown_requests_are_answered, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_silence_before_hello_ends, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_sums_and_checks_are_of_what_is_registered, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cut_names_connections, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_long_requests_are_closed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_too_many_connections_are_told_busy, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

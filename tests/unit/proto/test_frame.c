@@ -2,10 +2,8 @@
  * Frames: what is written is read back, every cut is "not yet", every breach is refused, readers stay in their bounds.
  */
 #include "proto/frame.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,10 +20,8 @@ make_frame(kvp_buf_t *out, size_t head_len, size_t tail_len)
     assert_int_equal(out->err, KVP_OK);
 }
 
-static void
-test_frame_is_read_back(void **state)
+TEST(test_frame_is_read_back)
 {
-    (void)state;
     for (size_t head_len = 0; head_len <= 17; head_len++) {
         for (size_t tail_len = 0; tail_len <= 17; tail_len++) {
             kvp_buf_t out = {0};
@@ -48,14 +44,12 @@ test_frame_is_read_back(void **state)
     }
 }
 
-static void
-test_cut_frame_needs_more(void **state)
+TEST(test_cut_frame_needs_more)
 {
     kvp_buf_t out = {0};
     kvp_frame_t frame;
     size_t used;
 
-    (void)state;
     make_frame(&out, 5, 40);
     for (size_t len = 0; len < out.len; len++) {
         uint8_t *exact = malloc(len + 1); /* so that a read too far is seen */
@@ -69,14 +63,12 @@ test_cut_frame_needs_more(void **state)
     kvp_buf_fini(&out);
 }
 
-static void
-test_frames_stand_one_behind_the_other(void **state)
+TEST(test_frames_stand_one_behind_the_other)
 {
     kvp_buf_t out = {0};
     kvp_frame_t frame;
     size_t first, second;
 
-    (void)state;
     make_frame(&out, 3, 3);
     first = out.len;
     make_frame(&out, 8, 9);
@@ -104,10 +96,8 @@ decode(uint32_t length, uint8_t flags, uint16_t head_len)
     return err;
 }
 
-static void
-test_breach_of_the_header_is_refused(void **state)
+TEST(test_breach_of_the_header_is_refused)
 {
-    (void)state;
     assert_int_equal(decode(KVP_FRAME_MAX, 0, 0), KVP_OK);
     assert_int_equal(decode(KVP_FRAME_MAX + 1, 0, 0), KVP_PROTO);
     assert_int_equal(decode(UINT32_MAX, 0, 0), KVP_PROTO);
@@ -119,10 +109,8 @@ test_breach_of_the_header_is_refused(void **state)
 }
 
 /* A frame that ends in the padding behind its head has no tail. */
-static void
-test_frame_may_end_behind_its_head(void **state)
+TEST(test_frame_may_end_behind_its_head)
 {
-    (void)state;
     for (uint32_t length = 5; length <= 9; length++) {
         uint8_t bytes[KVP_FRAME_HDR_BYTES + 16] = {0};
         kvp_frame_t frame;
@@ -135,14 +123,12 @@ test_frame_may_end_behind_its_head(void **state)
     }
 }
 
-static void
-test_writing_too_much_is_an_error_and_stays_one(void **state)
+TEST(test_writing_too_much_is_an_error_and_stays_one)
 {
     kvp_buf_t out = {0};
     static uint8_t head[UINT16_MAX + 1];
     size_t at;
 
-    (void)state;
     kvp_frame_begin(&out, 1, 0, 1, head, sizeof(head), &at);
     kvp_frame_end(&out, at);
     assert_int_equal(out.err, KVP_LIMIT);
@@ -162,13 +148,11 @@ test_writing_too_much_is_an_error_and_stays_one(void **state)
     kvp_buf_fini(&out);
 }
 
-static void
-test_reader_stays_in_its_bounds(void **state)
+TEST(test_reader_stays_in_its_bounds)
 {
     uint8_t bytes[32] = {0};
     kvp_rd_t rd;
 
-    (void)state;
     kvp_rd_init(&rd, bytes, sizeof(bytes));
     assert_ptr_equal(kvp_rd_array(&rd, 2, 8), bytes);
     assert_ptr_equal(kvp_rd_bytes(&rd, 10), bytes + 16);
@@ -187,17 +171,4 @@ test_reader_stays_in_its_bounds(void **state)
     assert_null(kvp_rd_bytes(&rd, 1));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frame_is_read_back),
-        cmocka_unit_test(test_cut_frame_needs_more),
-        cmocka_unit_test(test_frames_stand_one_behind_the_other),
-        cmocka_unit_test(test_breach_of_the_header_is_refused),
-        cmocka_unit_test(test_frame_may_end_behind_its_head),
-        cmocka_unit_test(test_writing_too_much_is_an_error_and_stays_one),
-        cmocka_unit_test(test_reader_stays_in_its_bounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -5,10 +5,8 @@
 
 #include "proto/kvpool.pb-c.h"
 #include "proto/wire.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,8 +28,7 @@ as_frame(const void *head, size_t len)
     return (kvp_frame_t){.hdr = {.head_len = (uint16_t)len}, .head = head};
 }
 
-static void
-test_head_is_read_back(void **state)
+TEST(test_head_is_read_back)
 {
     Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT, *got;
     uint8_t pool_id[16] = {1, 2, 3};
@@ -40,7 +37,6 @@ test_head_is_read_back(void **state)
     kvp_pb_t pb;
     size_t at;
 
-    (void)state;
     hello.version = 3;
     hello.name = (char *)"engine";
     hello.incarnation = UINT64_MAX;
@@ -60,15 +56,13 @@ test_head_is_read_back(void **state)
     kvp_buf_fini(&buf);
 }
 
-static void
-test_empty_head_is_a_message_of_zeroes(void **state)
+TEST(test_empty_head_is_a_message_of_zeroes)
 {
     kvp_buf_t buf = {0};
     kvp_frame_t frame;
     kvp_pb_t pb;
     size_t at;
 
-    (void)state;
     kvp_pb_frame_begin(&buf, KVP_OP_STATUS, 0, 1, NULL, &at);
     kvp_frame_end(&buf, at);
     parse(&buf, &frame);
@@ -81,8 +75,7 @@ test_empty_head_is_a_message_of_zeroes(void **state)
 }
 
 /* Heads beyond the stack buffer and the arena take the heap, up to 64 KiB on the wire. */
-static void
-test_large_head_passes_and_too_large_fails(void **state)
+TEST(test_large_head_passes_and_too_large_fails)
 {
     enum { N = 60000 };
     char *text = malloc(N + 10001);
@@ -92,7 +85,6 @@ test_large_head_passes_and_too_large_fails(void **state)
     kvp_pb_t pb;
     size_t at;
 
-    (void)state;
     assert_non_null(text);
     memset(text, 'x', N + 10000);
     text[N] = '\0';
@@ -115,8 +107,7 @@ test_large_head_passes_and_too_large_fails(void **state)
     free(text);
 }
 
-static void
-test_malformed_head_is_refused(void **state)
+TEST(test_malformed_head_is_refused)
 {
     static const struct {
         const char *bytes;
@@ -134,7 +125,6 @@ test_malformed_head_is_refused(void **state)
     };
     kvp_pb_t pb;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
         kvp_frame_t frame = as_frame(bad[i].bytes, bad[i].len);
         void *got = kvp_pb_unpack(&pb, &kvp__pb__hello__descriptor, &frame);
@@ -142,14 +132,12 @@ test_malformed_head_is_refused(void **state)
     }
 }
 
-static void
-test_unknown_fields_are_ignored(void **state)
+TEST(test_unknown_fields_are_ignored)
 {
     static const uint8_t head[] = {0x08, 0x05, 0xf8, 0x07, 0x01}; /* n = 5, and a field 127 */
     kvp_frame_t frame = as_frame(head, sizeof(head));
     kvp_pb_t pb;
 
-    (void)state;
     Kvp__Pb__Exists *got = kvp_pb_unpack(&pb, &kvp__pb__exists__descriptor, &frame);
     assert_non_null(got);
     assert_int_equal(got->n, 5);
@@ -157,14 +145,12 @@ test_unknown_fields_are_ignored(void **state)
 }
 
 /* Two bytes of an empty SegmentInfo on the wire are a struct of more than a hundred in memory. */
-static void
-test_memory_is_bounded(void **state)
+TEST(test_memory_is_bounded)
 {
     enum { N = 30000 };
     uint8_t *head = malloc(2 * N);
     kvp_pb_t pb;
 
-    (void)state;
     assert_non_null(head);
     for (size_t i = 0; i < N; i++)
         memcpy(head + 2 * i, "\x22\x00", 2); /* SegmentsReply.segments */
@@ -179,16 +165,4 @@ test_memory_is_bounded(void **state)
     free(head);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head_is_read_back),
-        cmocka_unit_test(test_empty_head_is_a_message_of_zeroes),
-        cmocka_unit_test(test_large_head_passes_and_too_large_fails),
-        cmocka_unit_test(test_malformed_head_is_refused),
-        cmocka_unit_test(test_unknown_fields_are_ignored),
-        cmocka_unit_test(test_memory_is_bounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

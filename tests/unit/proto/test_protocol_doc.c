@@ -9,10 +9,8 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 #include "tests/unit/golden.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,13 +186,11 @@ static const struct {
 #undef CONSTANT
 };
 
-static void
-test_constants(void **state)
+TEST(test_constants)
 {
     bool is_seen[KVP_ARRAY_LEN(constants)] = {0};
     row_t row;
 
-    (void)state;
     for (const char *line = doc; *line != '\0'; line = next_line(line)) {
         size_t i = 0;
         if (strncmp(line, "| KVP_", 6) != 0) continue;
@@ -212,8 +208,7 @@ test_constants(void **state)
     assert_int_equal(KVP_FRAME_FLAGS_KNOWN, KVP_FRAME_REPLY | KVP_FRAME_ONEWAY);
 }
 
-static void
-test_errors(void **state)
+TEST(test_errors)
 {
     static const struct {
         int number;
@@ -228,7 +223,6 @@ test_errors(void **state)
     table_t t = open_table("\n## Errors\n");
     size_t n = 0;
 
-    (void)state;
     for (; next_row(&t); n++) {
         assert_true(n < KVP_ARRAY_LEN(errors) && t.row.n == 4);
         assert_int_equal(atoi(t.row.cell[0]), errors[n].number);
@@ -327,13 +321,11 @@ check_heads_named(const char *cell)
     }
 }
 
-static void
-test_opcodes(void **state)
+TEST(test_opcodes)
 {
     table_t t = open_table("\n## Messages\n");
     unsigned last = 0, on_page = 0, in_code = 0;
 
-    (void)state;
     for (; next_row(&t); on_page++) {
         unsigned op = (unsigned)number(t.row.cell[0], 10);
         assert_int_equal(t.row.n, 5);
@@ -374,8 +366,7 @@ next_field(const char **at, char type[80], char name[64], uint64_t *id_out)
     }
 }
 
-static void
-test_heads(void **state)
+TEST(test_heads)
 {
     table_t t = open_table("\n## Heads\n");
     const char *head = NULL; /* what is left of the message */
@@ -383,7 +374,6 @@ test_heads(void **state)
     size_t on_page = 0, in_proto = 0;
     uint64_t id;
 
-    (void)state;
     while (next_row(&t)) {
         assert_int_equal(t.row.n, 5);
         if (t.row.cell[0][0] != '\0') {
@@ -494,12 +484,10 @@ check_record(size_t i)
     return i;
 }
 
-static void
-test_records(void **state)
+TEST(test_records)
 {
     size_t in_code = 0, on_page = 0;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(fields); in_code++)
         i = check_record(i);
     for (const char *at = strstr(doc, "\n#### record "); at != NULL; at = strstr(at + 1, "\n#### record "))
@@ -507,14 +495,12 @@ test_records(void **state)
     assert_int_equal(on_page, in_code);
 }
 
-static void
-test_frame_header(void **state)
+TEST(test_frame_header)
 {
     table_t t = open_table("\n## Frames\n");
     kvp_buf_t out = {0};
     size_t at, end = 0;
 
-    (void)state;
     kvp_frame_begin(&out, 0x21, KVP_FRAME_ONEWAY, 0x3132333435363738, "head", 4, &at);
     kvp_buf_append(&out, "tailtailtail", 12);
     kvp_frame_end(&out, at);
@@ -544,14 +530,12 @@ test_frame_header(void **state)
 }
 
 /* ---- rules with a table */
-static void
-test_words(void **state)
+TEST(test_words)
 {
     table_t t = open_table("A writer's store may change a word as this table says");
     static const char *const states[] = {"FREE", "WRITING", "SEALED", "DEAD"};
     static const uint64_t there[] = {4, 5, 6}; /* older than, same as, newer than 5 */
 
-    (void)state;
     for (unsigned now = 0; now < KVP_ARRAY_LEN(states); now++) {
         assert_true(next_row(&t) && t.row.n == 7);
         assert_string_equal(t.row.cell[0], states[now]);
@@ -571,13 +555,11 @@ test_words(void **state)
     assert_int_equal(kvp_word_make(kvp_gen_make(3, 9), KVP_DESC_SEALED), (3ull << 42 | 9) << 2 | 2);
 }
 
-static void
-test_geometry(void **state)
+TEST(test_geometry)
 {
     table_t t = open_table("- `meta_bytes` = ");
     unsigned n = 0;
 
-    (void)state;
     for (; next_row(&t); n++) {
         kvp_chunk_geo_t geo;
         assert_int_equal(t.row.n, 5);
@@ -590,14 +572,12 @@ test_geometry(void **state)
     assert_true(n > 0);
 }
 
-static void
-test_digests_and_sums(void **state)
+TEST(test_digests_and_sums)
 {
     table_t t = open_table("\n## Digests and sums\n");
     char key[512];
     unsigned n = 0;
 
-    (void)state;
     for (; next_row(&t); n++) {
         assert_int_equal(t.row.n, 6);
         uint64_t seed = number(t.row.cell[0], 16);
@@ -625,8 +605,7 @@ fill(void *at, size_t len, uint8_t first)
         ((uint8_t *)at)[i] = (uint8_t)(first + i);
 }
 
-static void
-test_golden_frame(void **state)
+TEST(test_golden_frame)
 {
     Kvp__Pb__Exists msg = KVP__PB__EXISTS__INIT;
     const kvp_digest_t digests[] = {{0x0807060504030201, 0x100f0e0d0c0b0a09}, {0x1817161514131211, 0x201f1e1d1c1b1a19}};
@@ -634,7 +613,6 @@ test_golden_frame(void **state)
     kvp_frame_t frame;
     size_t at, used;
 
-    (void)state;
     msg.n = 2;
     kvp_pb_frame_begin(&out, KVP_OP_EXISTS, 0, 0xa8a7a6a5a4a3a2a1, &msg, &at);
     kvp_buf_append(&out, digests, sizeof(digests));
@@ -647,8 +625,7 @@ test_golden_frame(void **state)
     kvp_buf_fini(&out);
 }
 
-static void
-test_golden_present(void **state)
+TEST(test_golden_present)
 {
     const kvp_wire_present_t records[] = {
         {{0x0807060504030201, 0x100f0e0d0c0b0a09}, (7ull << KVP_GEN_SEQ_BITS) | 42, 1, 0, KVP_PRESENT_HOLD, 0},
@@ -659,7 +636,6 @@ test_golden_present(void **state)
     kvp_buf_t out = {0};
     size_t at;
 
-    (void)state;
     msg.n = KVP_ARRAY_LEN(records);
     kvp_pb_frame_begin(&out, KVP_OP_PRESENT, 0, 0xa8a7a6a5a4a3a2a1, &msg, &at);
     kvp_buf_append(&out, records, sizeof(records));
@@ -669,8 +645,7 @@ test_golden_present(void **state)
     kvp_buf_fini(&out);
 }
 
-static void
-test_golden_superblock(void **state)
+TEST(test_golden_superblock)
 {
     kvp_superblock_t sb = {.magic = KVP_SB_MAGIC,
                            .version = KVP_SB_VERSION,
@@ -683,7 +658,6 @@ test_golden_superblock(void **state)
     kvp_superblock_t read;
     kvp_chunk_geo_t geo;
 
-    (void)state;
     fill(sb.pool_id, sizeof(sb.pool_id), 0x10);
     fill(sb.segment_uuid, sizeof(sb.segment_uuid), 0x40);
     kvp_chunk_geo(sb.chunk_bytes, &geo);
@@ -697,8 +671,7 @@ test_golden_superblock(void **state)
     assert_memory_equal(&read.magic, "KVPOL001", 8);
 }
 
-static void
-test_golden_descriptor(void **state)
+TEST(test_golden_descriptor)
 {
     static const char key[] = "kv/llama/0001";
     kvp_chunk_geo_t geo;
@@ -719,7 +692,6 @@ test_golden_descriptor(void **state)
                        .attempt = 99,
                        .term = 7};
 
-    (void)state;
     kvp_chunk_geo(1u << 20, &geo);
     desc.key_off = kvp_key_cell_units(&geo, 17);
     kvp_desc_seal(&desc);
@@ -730,22 +702,7 @@ test_golden_descriptor(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constants),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_opcodes),
-        cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_records),
-        cmocka_unit_test(test_frame_header),
-        cmocka_unit_test(test_words),
-        cmocka_unit_test(test_geometry),
-        cmocka_unit_test(test_digests_and_sums),
-        cmocka_unit_test(test_golden_frame),
-        cmocka_unit_test(test_golden_present),
-        cmocka_unit_test(test_golden_superblock),
-        cmocka_unit_test(test_golden_descriptor),
-    };
     read_text(KVP_DOC_PATH, doc, sizeof(doc));
     read_text(KVP_PROTO_PATH, proto, sizeof(proto));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -2,13 +2,10 @@
  * Keys of the bench: shaped like PoolKeys, all different, found again by their run; and the order they are put in.
  */
 #include "tools/bench/key.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define N 20000u
 #define LEN 118u
@@ -20,8 +17,7 @@ compare(const void *a, const void *b)
     return memcmp(a, b, LEN);
 }
 
-static void
-test_a_key_is_shaped_like_a_poolkey(void **state)
+TEST(test_a_key_is_shaped_like_a_poolkey)
 {
     char key[KEY_ROOM], run[KVP_BENCH_RUN_TEXT];
     memset(key, '#', sizeof(key));
@@ -34,8 +30,7 @@ test_a_key_is_shaped_like_a_poolkey(void **state)
     assert_memory_equal(key + LEN - 16, run, 16);
 }
 
-static void
-test_the_shortest_and_the_longest_key_are_filled(void **state)
+TEST(test_the_shortest_and_the_longest_key_are_filled)
 {
     static const size_t lens[] = {KVP_BENCH_KEY_MIN, KEY_ROOM - 1};
     char key[KEY_ROOM];
@@ -47,8 +42,7 @@ test_the_shortest_and_the_longest_key_are_filled(void **state)
     }
 }
 
-static void
-test_no_two_numbers_or_runs_share_a_key(void **state)
+TEST(test_no_two_numbers_or_runs_share_a_key)
 {
     char(*keys)[LEN] = calloc(2 * N, LEN);
     assert_non_null(keys);
@@ -62,8 +56,7 @@ test_no_two_numbers_or_runs_share_a_key(void **state)
     free(keys);
 }
 
-static void
-test_the_share_of_absent_keys_is_kept(void **state)
+TEST(test_the_share_of_absent_keys_is_kept)
 {
     size_t absent = 0;
     for (uint64_t i = 0; i < N; i++) {
@@ -74,8 +67,7 @@ test_the_share_of_absent_keys_is_kept(void **state)
     assert_in_range(absent, N * 48 / 100, N * 52 / 100);
 }
 
-static void
-test_a_shuffle_is_a_permutation_without_runs(void **state)
+TEST(test_a_shuffle_is_a_permutation_without_runs)
 {
     uint32_t *order = calloc(N, sizeof(*order));
     uint8_t *seen = calloc(N, 1);
@@ -93,15 +85,4 @@ test_a_shuffle_is_a_permutation_without_runs(void **state)
     free(order);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_key_is_shaped_like_a_poolkey),
-        cmocka_unit_test(test_the_shortest_and_the_longest_key_are_filled),
-        cmocka_unit_test(test_no_two_numbers_or_runs_share_a_key),
-        cmocka_unit_test(test_the_share_of_absent_keys_is_kept),
-        cmocka_unit_test(test_a_shuffle_is_a_permutation_without_runs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

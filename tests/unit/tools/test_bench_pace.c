@@ -2,15 +2,9 @@
  * The open loop's clock: fixed due times, shared out evenly, that a stall does not move.
  */
 #include "tools/bench/pace.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
-static void
-test_a_closed_loop_is_due_at_once(void **state)
+TEST(test_a_closed_loop_is_due_at_once)
 {
     kvp_bench_pace_t pace;
     kvp_bench_pace_init(&pace, 0, 3, 4);
@@ -19,8 +13,7 @@ test_a_closed_loop_is_due_at_once(void **state)
 }
 
 /* What coordinated omission would hide: the calls that a stall of 50 ms held up were due while it lasted. */
-static void
-test_a_stall_does_not_move_the_calls_behind_it(void **state)
+TEST(test_a_stall_does_not_move_the_calls_behind_it)
 {
     kvp_bench_pace_t pace;
     kvp_bench_pace_init(&pace, 1000, 0, 1);
@@ -29,8 +22,7 @@ test_a_stall_does_not_move_the_calls_behind_it(void **state)
         assert_int_equal(kvp_bench_pace_next(&pace, 50000000), i * 1000000);
 }
 
-static void
-test_pacers_take_turns_at_the_whole_rate(void **state)
+TEST(test_pacers_take_turns_at_the_whole_rate)
 {
     enum { ALL = 3 };
     kvp_bench_pace_t pace[ALL];
@@ -41,8 +33,7 @@ test_pacers_take_turns_at_the_whole_rate(void **state)
 }
 
 /* Legs of four calls each, one behind the other: as many calls in a second as one long leg has. */
-static void
-test_legs_in_a_row_keep_the_rate(void **state)
+TEST(test_legs_in_a_row_keep_the_rate)
 {
     enum { ALL = 3, LEG = 4 };
     uint64_t begun = 0, calls = 0, last = 0;
@@ -61,8 +52,7 @@ test_legs_in_a_row_keep_the_rate(void **state)
     assert_in_range(calls, 600, 600 + ALL * LEG);
 }
 
-static void
-test_due_times_do_not_drift(void **state)
+TEST(test_due_times_do_not_drift)
 {
     kvp_bench_pace_t pace;
     uint64_t due = 0;
@@ -72,15 +62,4 @@ test_due_times_do_not_drift(void **state)
     assert_in_range(due, 1000000ull * 1000000000 - 1000, 1000000ull * 1000000000 + 1000);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_closed_loop_is_due_at_once),
-        cmocka_unit_test(test_a_stall_does_not_move_the_calls_behind_it),
-        cmocka_unit_test(test_pacers_take_turns_at_the_whole_rate),
-        cmocka_unit_test(test_legs_in_a_row_keep_the_rate),
-        cmocka_unit_test(test_due_times_do_not_drift),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

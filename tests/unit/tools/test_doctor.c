@@ -5,10 +5,8 @@
 #include "tools/doctor/facts.h"
 
 #include "common/err.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,14 +82,12 @@ assert_finding(kvp_doctor_severity_t severity, const char *code, const char *say
     if (strstr(findings[0].fix, fix) == NULL) fail_msg("\"%s\" does not say \"%s\"", findings[0].fix, fix);
 }
 
-static void
-test_nothing_is_found_where_all_is_well(void **state)
+TEST_WITH(test_nothing_is_found_where_all_is_well, all_is_well, NULL)
 {
     assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
 }
 
-static void
-test_memory(void **state)
+TEST_WITH(test_memory, all_is_well, NULL)
 {
     facts.ram.total_bytes = 3ull << 30;
     assert_finding(KVP_DOCTOR_ERROR, "node_memory", "give 4096MiB, more memory than", "--memory");
@@ -100,8 +96,7 @@ test_memory(void **state)
     assert_finding(KVP_DOCTOR_WARNING, "memory_low", "this machine has 100MiB of memory left", "less --memory");
 }
 
-static void
-test_ports(void **state)
+TEST_WITH(test_ports, all_is_well, NULL)
 {
     kvp_doctor_port_t *port = &facts.ports[1];
 
@@ -125,8 +120,7 @@ test_ports(void **state)
 }
 
 /* A host whose only port is down has no rdma at all. */
-static void
-test_port_down_is_an_error_where_none_is_up(void **state)
+TEST_WITH(test_port_down_is_an_error_where_none_is_up, all_is_well, NULL)
 {
     facts.ports_n = 1;
     strcpy(facts.ports[0].state, "DOWN");
@@ -134,8 +128,7 @@ test_port_down_is_an_error_where_none_is_up(void **state)
     assert_finding(KVP_DOCTOR_ERROR, "port_down", "mlx5_0 port 1 is DOWN", "ip link set eth0 up");
 }
 
-static void
-test_mtu(void **state)
+TEST_WITH(test_mtu, all_is_well, NULL)
 {
     facts.ports[0].mtu_bytes = facts.ports[1].mtu_bytes = 1024;
     facts.ports_n = 1;
@@ -146,8 +139,7 @@ test_mtu(void **state)
     assert_finding(KVP_DOCTOR_WARNING, "mtu_differs", "of 2048 bytes, mlx5_1 port 1 of 4096", "mtu");
 }
 
-static void
-test_limits(void **state)
+TEST_WITH(test_limits, all_is_well, NULL)
 {
     facts.memlock_bytes = 8u << 20;
     assert_finding(KVP_DOCTOR_ERROR, "memlock", "may lock 8192 KiB", "LimitMEMLOCK=infinity");
@@ -178,8 +170,7 @@ test_limits(void **state)
 }
 
 /* Where rdma is not used the memory that may be locked is worth a word, no more. */
-static void
-test_machine_without_rdma(void **state)
+TEST_WITH(test_machine_without_rdma, all_is_well, NULL)
 {
     facts.ports_n = 0;
     facts.transports[RDMA].is_usable = false;
@@ -199,8 +190,7 @@ test_machine_without_rdma(void **state)
 }
 
 /* Nodes are not blamed for what keeps every pool from being opened here. */
-static void
-test_what_was_asked_for_does_not_work(void **state)
+TEST_WITH(test_what_was_asked_for_does_not_work, all_is_well, NULL)
 {
     facts.transports[RDMA].is_usable = false;
     facts.transports[RDMA].is_named = true;
@@ -210,8 +200,7 @@ test_what_was_asked_for_does_not_work(void **state)
     assert_finding(KVP_DOCTOR_ERROR, "transport_named", "no RDMA device mlx5_9", "--transports");
 }
 
-static void
-test_adapter_that_cannot_be_used(void **state)
+TEST_WITH(test_adapter_that_cannot_be_used, all_is_well, NULL)
 {
     facts.transports[RDMA].is_usable = false;
     strcpy(facts.transports[RDMA].why, "librdmacm.so.1 is not installed");
@@ -220,8 +209,7 @@ test_adapter_that_cannot_be_used(void **state)
     assert_finding(KVP_DOCTOR_ERROR, "rdma_unusable", "librdmacm.so.1 is not installed", "other findings");
 }
 
-static void
-test_pool(void **state)
+TEST_WITH(test_pool, all_is_well, NULL)
 {
     facts.pool_err = KVPOOL_UNREACHABLE;
     facts.nodes_n = 0;
@@ -248,8 +236,7 @@ test_pool(void **state)
     assert_finding(KVP_DOCTOR_WARNING, "master_missing", "10.0.0.2:50051 is missing", "start kvpool-master");
 }
 
-static void
-test_nodes(void **state)
+TEST_WITH(test_nodes, all_is_well, NULL)
 {
     strcpy(nodes[1].state, "lost");
     nodes[1].probes[RDMA].was_made = nodes[1].probes[TCP].was_made = false;
@@ -265,8 +252,7 @@ test_nodes(void **state)
     assert_finding(KVP_DOCTOR_WARNING, "rdma_unused", "node-1 offers rdma", "mend");
 }
 
-static void
-test_probes(void **state)
+TEST_WITH(test_probes, all_is_well, NULL)
 {
     kvp_doctor_probe_t *probe = &nodes[1].probes[RDMA];
 
@@ -305,8 +291,7 @@ test_probes(void **state)
 }
 
 /* More findings than there is room for are cut, never written past the end. */
-static void
-test_findings_are_bounded(void **state)
+TEST_WITH(test_findings_are_bounded, all_is_well, NULL)
 {
     facts.memlock_bytes = 0;
     facts.open_files = 0;
@@ -339,8 +324,7 @@ drop_tree(void **state)
 
 #define PORT "sys/class/infiniband/rxe0/ports/1/"
 
-static void
-test_machine_is_read_from_sys(void **state)
+TEST_WITH(test_machine_is_read_from_sys, NULL, drop_tree)
 {
     const kvp_doctor_port_t *port = &facts.ports[0];
 
@@ -385,8 +369,7 @@ test_machine_is_read_from_sys(void **state)
 }
 
 /* A machine with nothing of it is no error. */
-static void
-test_machine_without_any_of_it(void **state)
+TEST(test_machine_without_any_of_it)
 {
     memset(&facts, 0, sizeof facts);
     kvp_doctor_look_here("/nonexistent", &facts);
@@ -395,26 +378,4 @@ test_machine_without_any_of_it(void **state)
     assert_string_equal(facts.shmem_huge, "");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_nothing_is_found_where_all_is_well, all_is_well),
-        cmocka_unit_test_setup(test_memory, all_is_well),
-        cmocka_unit_test_setup(test_ports, all_is_well),
-        cmocka_unit_test_setup(test_port_down_is_an_error_where_none_is_up, all_is_well),
-        cmocka_unit_test_setup(test_mtu, all_is_well),
-        cmocka_unit_test_setup(test_limits, all_is_well),
-        cmocka_unit_test_setup(test_machine_without_rdma, all_is_well),
-        cmocka_unit_test_setup(test_what_was_asked_for_does_not_work, all_is_well),
-        cmocka_unit_test_setup(test_adapter_that_cannot_be_used, all_is_well),
-        cmocka_unit_test_setup(test_pool, all_is_well),
-        cmocka_unit_test_setup(test_nodes, all_is_well),
-        cmocka_unit_test_setup(test_probes, all_is_well),
-        cmocka_unit_test_setup(test_findings_are_bounded, all_is_well),
-        cmocka_unit_test_teardown(test_machine_is_read_from_sys, drop_tree),
-        cmocka_unit_test(test_machine_without_any_of_it),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

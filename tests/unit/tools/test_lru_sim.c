@@ -2,13 +2,10 @@
  * Against a cache that is too simple to be wrong: an array of ids in order of use.
  */
 #include "tools/replay/lru_sim.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MODEL_MAX 64
 
@@ -48,8 +45,7 @@ model_request(model_t *m, const uint64_t *ids, size_t n)
     return hits;
 }
 
-static void
-test_random_requests_match_the_model(void **state)
+TEST(test_random_requests_match_the_model)
 {
     for (unsigned seed = 1; seed <= 40; seed++) {
         unsigned random = seed;
@@ -69,8 +65,7 @@ test_random_requests_match_the_model(void **state)
     }
 }
 
-static void
-test_no_capacity_is_refused(void **state)
+TEST(test_no_capacity_is_refused)
 {
     kvp_lru_sim_t *sim = NULL;
     assert_int_equal(kvp_lru_sim_create(0, &sim), KVP_INVALID);
@@ -78,12 +73,4 @@ test_no_capacity_is_refused(void **state)
     kvp_lru_sim_destroy(NULL);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_requests_match_the_model),
-        cmocka_unit_test(test_no_capacity_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,17 +2,10 @@
  * The contents of blocks that the tool verifies.
  */
 #include "tools/base/pattern.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
-static void
-test_pattern_finds_every_wrong_byte(void **state)
+TEST(test_pattern_finds_every_wrong_byte)
 {
-    (void)state;
     static const size_t sizes[] = {1, 7, 8, 63, 64, 65, 200, 4096, 4099};
     uint8_t block[4099 + 1];
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
@@ -38,22 +31,12 @@ test_pattern_finds_every_wrong_byte(void **state)
 }
 
 /* Bytes of the right block from the wrong place are wrong bytes. */
-static void
-test_pattern_depends_on_the_place(void **state)
+TEST(test_pattern_depends_on_the_place)
 {
-    (void)state;
     uint8_t block[8192];
     kvp_pattern_fill(block, sizeof(block), 0, 42);
     assert_true(kvp_pattern_wrong(block + 64, 4096, 0, 42) > 4000);
     assert_true(kvp_pattern_wrong(block + 4096, 4096, 0, 42) > 4000);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pattern_finds_every_wrong_byte),
-        cmocka_unit_test(test_pattern_depends_on_the_place),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -3,16 +3,13 @@
  */
 #include "tools/replay/lru_sim.h"
 #include "tools/replay/trace.h"
+#include "tests/cases.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define GOOD                                                                                                           \
     "{\"timestamp\": 5, \"input_length\": 1025, \"output_length\": 9, \"hash_ids\": [0, 3, 18446744073709551615]}"
@@ -38,8 +35,7 @@ load(const char *text, size_t limit, kvp_workload_t *w, char why[KVP_TRACE_WHY_M
     return err;
 }
 
-static void
-test_fields_are_read(void **state)
+TEST(test_fields_are_read)
 {
     kvp_workload_t w = {0};
     char why[KVP_TRACE_WHY_MAX];
@@ -60,8 +56,7 @@ test_fields_are_read(void **state)
     kvp_workload_fini(&w);
 }
 
-static void
-test_limit_stops_before_the_rest(void **state)
+TEST(test_limit_stops_before_the_rest)
 {
     kvp_workload_t w = {0};
     char why[KVP_TRACE_WHY_MAX];
@@ -70,8 +65,7 @@ test_limit_stops_before_the_rest(void **state)
     kvp_workload_fini(&w);
 }
 
-static void
-test_bad_lines_are_named(void **state)
+TEST(test_bad_lines_are_named)
 {
     static const struct {
         const char *line;
@@ -103,8 +97,7 @@ test_bad_lines_are_named(void **state)
     }
 }
 
-static void
-test_giants_are_refused(void **state)
+TEST(test_giants_are_refused)
 {
     kvp_workload_t w = {0};
     char why[KVP_TRACE_WHY_MAX];
@@ -129,8 +122,7 @@ test_giants_are_refused(void **state)
     kvp_workload_fini(&w);
 }
 
-static void
-test_absent_file(void **state)
+TEST(test_absent_file)
 {
     kvp_workload_t w = {0};
     char why[KVP_TRACE_WHY_MAX];
@@ -139,8 +131,7 @@ test_absent_file(void **state)
 }
 
 /* The published figures of simulated LRU (share of the accesses, to three digits) over the published trace. */
-static void
-test_published_trace(void **state)
+TEST(test_published_trace)
 {
     static const struct {
         double share, ratio;
@@ -170,13 +161,4 @@ test_published_trace(void **state)
     kvp_workload_fini(&w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields_are_read),     cmocka_unit_test(test_limit_stops_before_the_rest),
-        cmocka_unit_test(test_bad_lines_are_named), cmocka_unit_test(test_giants_are_refused),
-        cmocka_unit_test(test_absent_file),         cmocka_unit_test(test_published_trace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

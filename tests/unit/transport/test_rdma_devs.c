@@ -9,10 +9,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "tests/unit/transport/fakeverbs.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -120,15 +118,23 @@ reg_in_thread(void *arg)
     return NULL;
 }
 
+/* A test that waits for what does not come ends. */
+static int
+setup(void **state)
+{
+    (void)state;
+    alarm(60);
+    kvp_log_set_sink(count_errors, NULL);
+    return 0;
+}
+
 /* The device goes while a thread registers with it, and more is registered after it. */
-static void
-test_what_a_device_does_not_live_to_register_is_registered_when_it_is_back(void **state)
+TEST_WITH(test_what_a_device_does_not_live_to_register_is_registered_when_it_is_back, setup, NULL)
 {
     kvp_rdma_reg_t *later;
     made_t made = {0};
     pthread_t thread;
 
-    (void)state;
     begin(2);
     fake_verbs_shut(FAKE_REG);
     assert_int_equal(pthread_create(&thread, NULL, reg_in_thread, &made), 0);
@@ -153,12 +159,10 @@ test_what_a_device_does_not_live_to_register_is_registered_when_it_is_back(void 
     end();
 }
 
-static void
-test_what_a_device_refuses_that_is_there_is_refused(void **state)
+TEST_WITH(test_what_a_device_refuses_that_is_there_is_refused, setup, NULL)
 {
     kvp_rdma_reg_t *none;
 
-    (void)state;
     begin(1);
     fake_verbs_refuse(mem[0], EINVAL);
     assert_int_equal(V->reg(devs[0], mem[0], LEN, KVP_RDMA_LOCAL, -1, &none), KVP_INVALID);
@@ -168,12 +172,10 @@ test_what_a_device_refuses_that_is_there_is_refused(void **state)
 }
 
 /* Each deregistration of the removed device waits at the gate: others, who close and open what is on it and on others, do not. */
-static void
-test_nobody_waits_while_a_removed_device_is_let_go(void **state)
+TEST_WITH(test_nobody_waits_while_a_removed_device_is_let_go, setup, NULL)
 {
     kvp_rdma_reg_t *regs[REGS], *other;
 
-    (void)state;
     begin(2);
     for (uint32_t i = 0; i < REGS; i++)
         regs[i] = reg(0, mem[i]);
@@ -208,13 +210,11 @@ dereg_in_thread(void *arg)
 }
 
 /* Its owner deregisters what is being let go, or beats the thread to it: once, and the device goes after both. */
-static void
-test_memory_that_its_owner_deregisters_meanwhile_is_so_once(void **state)
+TEST_WITH(test_memory_that_its_owner_deregisters_meanwhile_is_so_once, setup, NULL)
 {
     kvp_rdma_reg_t *first, *second;
     pthread_t threads[2];
 
-    (void)state;
     begin(2);
     first = reg(0, mem[0]);
     second = reg(0, mem[1]);
@@ -233,12 +233,10 @@ test_memory_that_its_owner_deregisters_meanwhile_is_so_once(void **state)
 
 /* Its driver says so while it is in the list of devices, and once more while its memory is registered anew: nothing of that is
  * lost, and none of it is a fault of the memory. */
-static void
-test_a_device_that_fails_is_as_one_that_is_removed(void **state)
+TEST_WITH(test_a_device_that_fails_is_as_one_that_is_removed, setup, NULL)
 {
     kvp_rdma_reg_t *r, *later;
 
-    (void)state;
     begin(2);
     r = reg(0, mem[0]);
     fake_verbs_fail(0);
@@ -273,13 +271,11 @@ close_in_thread(void *arg)
     return NULL;
 }
 
-static void
-test_closing_waits_for_what_is_being_let_go(void **state)
+TEST_WITH(test_closing_waits_for_what_is_being_let_go, setup, NULL)
 {
     kvp_rdma_reg_t *r;
     pthread_t threads[2];
 
-    (void)state;
     begin(2);
     r = reg(0, mem[0]);
     fake_verbs_shut(FAKE_DEREG);
@@ -295,12 +291,10 @@ test_closing_waits_for_what_is_being_let_go(void **state)
 }
 
 /* Our own memory that is refused when the device is back is lost, alone, and stays so. */
-static void
-test_memory_of_ours_that_is_refused_then_is_lost_alone(void **state)
+TEST_WITH(test_memory_of_ours_that_is_refused_then_is_lost_alone, setup, NULL)
 {
     kvp_rdma_reg_t *bad, *good;
 
-    (void)state;
     begin(2);
     bad = reg(0, mem[0]);
     good = reg(0, mem[1]);
@@ -328,12 +322,10 @@ test_memory_of_ours_that_is_refused_then_is_lost_alone(void **state)
 }
 
 /* Of what is served peers would get no key: the device is not used, and tried again. */
-static void
-test_a_device_that_does_not_take_what_is_served_stays_away_until_it_does(void **state)
+TEST_WITH(test_a_device_that_does_not_take_what_is_served_stays_away_until_it_does, setup, NULL)
 {
     kvp_rdma_reg_t *served;
 
-    (void)state;
     begin(2);
     served = reg_as(0, mem[0], KVP_RDMA_READABLE);
     fake_verbs_remove(0);
@@ -354,10 +346,8 @@ test_a_device_that_does_not_take_what_is_served_stays_away_until_it_does(void **
 }
 
 /* Two are removed between two looks. */
-static void
-test_one_look_finds_all_that_are_gone(void **state)
+TEST_WITH(test_one_look_finds_all_that_are_gone, setup, NULL)
 {
-    (void)state;
     begin(3);
     fake_verbs_remove(0);
     fake_verbs_remove(2);
@@ -371,13 +361,11 @@ test_one_look_finds_all_that_are_gone(void **state)
 }
 
 /* Each waits at the gate: whoever looks, and whoever leaves another one, does not. */
-static void
-test_nobody_waits_while_ids_are_ended(void **state)
+TEST_WITH(test_nobody_waits_while_ids_are_ended, setup, NULL)
 {
     static const kvp_rdma_info_t nowhere;
     const char *why;
 
-    (void)state;
     begin(1);
     fake_verbs_shut(FAKE_LEAVE);
     assert_true(kvp_rdma_disconnect_later(kvp_rdma_libs(&why), fake_verbs_id(), &nowhere));
@@ -393,13 +381,11 @@ test_nobody_waits_while_ids_are_ended(void **state)
 
 /* Nobody has an instance of the transport, nor any memory: the devices that the probe opened are looked at all the same. It
  * keeps them for the process, so this comes last. */
-static void
-test_a_process_that_only_probed_looks(void **state)
+TEST_WITH(test_a_process_that_only_probed_looks, setup, NULL)
 {
     const char *why;
     size_t n;
 
-    (void)state;
     fake_verbs_begin(2);
     assert_int_equal(kvp_transport_find("rdma")->probe(&why), KVP_OK);
     assert_int_equal(V->devs_open(NULL, devs, FAKE_DEVS_MAX, &n, &why), KVP_OK);
@@ -419,32 +405,4 @@ test_a_process_that_only_probed_looks(void **state)
     fake_verbs_leave();
 }
 
-/* A test that waits for what does not come ends. */
-static int
-setup(void **state)
-{
-    (void)state;
-    alarm(60);
-    kvp_log_set_sink(count_errors, NULL);
-    return 0;
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_what_a_device_does_not_live_to_register_is_registered_when_it_is_back, setup),
-        cmocka_unit_test_setup(test_what_a_device_refuses_that_is_there_is_refused, setup),
-        cmocka_unit_test_setup(test_nobody_waits_while_a_removed_device_is_let_go, setup),
-        cmocka_unit_test_setup(test_memory_that_its_owner_deregisters_meanwhile_is_so_once, setup),
-        cmocka_unit_test_setup(test_a_device_that_fails_is_as_one_that_is_removed, setup),
-        cmocka_unit_test_setup(test_closing_waits_for_what_is_being_let_go, setup),
-        cmocka_unit_test_setup(test_memory_of_ours_that_is_refused_then_is_lost_alone, setup),
-        cmocka_unit_test_setup(test_a_device_that_does_not_take_what_is_served_stays_away_until_it_does, setup),
-        cmocka_unit_test_setup(test_one_look_finds_all_that_are_gone, setup),
-        cmocka_unit_test_setup(test_nobody_waits_while_ids_are_ended, setup),
-        cmocka_unit_test_setup(test_a_process_that_only_probed_looks, setup),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

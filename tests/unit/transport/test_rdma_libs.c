@@ -3,10 +3,8 @@
  */
 #include "transport/all/registry.h"
 #include "transport/transport.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,27 +66,14 @@ check(bool has_libraries, const char *part)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void
-test_without_the_libraries(void **state)
+TEST(test_without_the_libraries)
 {
-    (void)state;
     check(false, "librdmacm1, ibverbs-providers");
 }
 
-static void
-test_with_libraries_that_are_too_old(void **state)
+TEST(test_with_libraries_that_are_too_old)
 {
-    (void)state;
     check(true, "too old");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_without_the_libraries),
-        cmocka_unit_test(test_with_libraries_that_are_too_old),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

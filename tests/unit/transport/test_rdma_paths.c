@@ -5,10 +5,8 @@
 
 #include "transport/rdma/verbs/dev.h"
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
 #define MS KVP_NS_PER_MS
@@ -41,12 +39,10 @@ fail_at(kvp_rdma_paths_t *t, uint32_t ours, uint32_t host, uint64_t since_ns, ui
     (void)kvp_rdma_paths_failed(t, &p, since_ns, now_ns, 0);
 }
 
-static void
-test_bad_cable_costs_that_pair_alone(void **state)
+TEST(test_bad_cable_costs_that_pair_alone)
 {
     static kvp_rdma_paths_t t;
 
-    (void)state;
     kvp_rdma_paths_init(&t);
     fail_at(&t, 0, 1, 5 * MS, 10 * MS);
     assert_int_equal(look(&t, 0, 1, 1).fails, 1);
@@ -56,14 +52,12 @@ test_bad_cable_costs_that_pair_alone(void **state)
 }
 
 /* It is the GID that counts: a node that was started again may listen at another port. */
-static void
-test_path_is_known_over_reconnections(void **state)
+TEST(test_path_is_known_over_reconnections)
 {
     static kvp_rdma_paths_t t;
     kvp_rdma_path_t p = path(0, 1, 7000), again = path(0, 1, 7001);
     kvp_rdma_fails_t f;
 
-    (void)state;
     kvp_rdma_paths_init(&t);
     for (uint32_t i = 1; i <= 3; i++)
         f = kvp_rdma_paths_failed(&t, &p, 100 * i * MS, (100 * i + 1) * MS, 0);
@@ -75,12 +69,10 @@ test_path_is_known_over_reconnections(void **state)
     kvp_rdma_paths_fini(&t);
 }
 
-static void
-test_failure_that_many_see_is_one(void **state)
+TEST(test_failure_that_many_see_is_one)
 {
     static kvp_rdma_paths_t t;
 
-    (void)state;
     kvp_rdma_paths_init(&t);
     for (uint32_t i = 0; i < 8; i++)
         fail_at(&t, 0, 1, 5 * MS, (10 + i) * MS); /* all stood at 10 ms */
@@ -90,13 +82,11 @@ test_failure_that_many_see_is_one(void **state)
     kvp_rdma_paths_fini(&t);
 }
 
-static void
-test_more_than_are_kept(void **state)
+TEST(test_more_than_are_kept)
 {
     static kvp_rdma_paths_t t;
     kvp_rdma_path_t first = path(0, 0, 1);
 
-    (void)state;
     kvp_rdma_paths_init(&t);
     (void)kvp_rdma_paths_failed(&t, &first, 1, 2, 0);
     for (uint32_t i = 1; i <= KVP_RDMA_PATHS; i++)
@@ -107,13 +97,11 @@ test_more_than_are_kept(void **state)
 }
 
 /* A moment at first, then twice as long each time up to some seconds; those who lost theirs together come again at different times. */
-static void
-test_failed_path_is_left_alone(void **state)
+TEST(test_failed_path_is_left_alone)
 {
     static kvp_rdma_paths_t t;
     kvp_rdma_path_t low = path(0, 1, 1), high = path(0, 2, 1);
 
-    (void)state;
     kvp_rdma_paths_init(&t);
     for (uint64_t i = 0; i < 12; i++) {
         uint64_t now = (i + 1) * 60000 * MS, wait = 50 * MS << (i < 7 ? i : 7), first = i == 0 ? 0 : wait;
@@ -124,14 +112,4 @@ test_failed_path_is_left_alone(void **state)
     kvp_rdma_paths_fini(&t);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_cable_costs_that_pair_alone), cmocka_unit_test(test_path_is_known_over_reconnections),
-        cmocka_unit_test(test_failure_that_many_see_is_one),    cmocka_unit_test(test_more_than_are_kept),
-        cmocka_unit_test(test_failed_path_is_left_alone),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * The address of a port among those that it has, on an adapter that is made of a table and a tree like sysfs.
  */
 #include "transport/rdma/verbs/ibv.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,10 +117,8 @@ address(void)
     return address_at(KVP_RDMA_GID_BEST);
 }
 
-static void
-test_address_is_ipv4_before_ipv6_before_link_local(void **state)
+TEST_WITH(test_address_is_ipv4_before_ipv6_before_link_local, clear, NULL)
 {
-    (void)state;
     set_gid(0, "fe80::1", "RoCE v2");
     assert_string_equal(address(), "fe80::1");
     set_gid(2, "fd00::1", "RoCE v2");
@@ -133,10 +129,8 @@ test_address_is_ipv4_before_ipv6_before_link_local(void **state)
     assert_string_equal(address(), "10.1.2.3");
 }
 
-static void
-test_address_is_of_roce_v2(void **state)
+TEST_WITH(test_address_is_of_roce_v2, clear, NULL)
 {
-    (void)state;
     set_gid(0, "::ffff:10.1.2.3", "IB/RoCE v1");
     assert_string_equal(address(), "");
     set_gid(1, "fd00::1", "RoCE v2");
@@ -144,10 +138,8 @@ test_address_is_of_roce_v2(void **state)
 }
 
 /* Each says which port, and what helps. */
-static void
-test_port_that_is_not_used_says_why(void **state)
+TEST_WITH(test_port_that_is_not_used_says_why, clear, NULL)
 {
-    (void)state;
     assert_string_equal(address(), "");
     assert_non_null(strstr(why, "table0:1 has no address"));
     assert_non_null(strstr(why, "ip address add"));
@@ -157,10 +149,8 @@ test_port_that_is_not_used_says_why(void **state)
     assert_non_null(strstr(why, "ip link set"));
 }
 
-static void
-test_gid_that_is_asked_for_is_taken_or_refused(void **state)
+TEST_WITH(test_gid_that_is_asked_for_is_taken_or_refused, clear, NULL)
 {
-    (void)state;
     set_gid(0, "fe80::1", "RoCE v2");
     set_gid(1, "::ffff:10.1.2.3", "RoCE v2");
     set_gid(2, "::ffff:10.1.2.3", "IB/RoCE v1");
@@ -178,12 +168,10 @@ test_gid_that_is_asked_for_is_taken_or_refused(void **state)
     assert_non_null(strstr(why, "is InfiniBand"));
 }
 
-static void
-test_limits_are_the_devices(void **state)
+TEST_WITH(test_limits_are_the_devices, clear, NULL)
 {
     kvp_rdma_info_t info;
 
-    (void)state;
     set_gid(0, "::ffff:10.1.2.3", "RoCE v2");
     assert_true(kvp_rdma_port_info(&libs, &context, 1, KVP_RDMA_GID_BEST, &info, why, sizeof why));
     assert_string_equal(info.name, "table0");
@@ -194,16 +182,4 @@ test_limits_are_the_devices(void **state)
     assert_string_equal(info.pci, "");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_address_is_ipv4_before_ipv6_before_link_local, clear),
-        cmocka_unit_test_setup(test_address_is_of_roce_v2, clear),
-        cmocka_unit_test_setup(test_port_that_is_not_used_says_why, clear),
-        cmocka_unit_test_setup(test_gid_that_is_asked_for_is_taken_or_refused, clear),
-        cmocka_unit_test_setup(test_limits_are_the_devices, clear),
-    };
-
-    return cmocka_run_group_tests(tests, make_tree, drop_tree);
-}
+TEST_MAIN_WITH(make_tree, drop_tree)

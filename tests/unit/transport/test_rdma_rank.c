@@ -2,10 +2,8 @@
  * Which adapter is near to what, by a tree that looks like sysfs; and which of ours go with which of a peer's.
  */
 #include "transport/rdma/verbs/rank.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,44 +89,36 @@ distance(const char *a, const char *b)
     return kvp_rdma_distance(&x, &y);
 }
 
-static void
-test_place_is_the_way_through_bridges(void **state)
+TEST(test_place_is_the_way_through_bridges)
 {
     kvp_rdma_place_t at = place("nic2");
 
-    (void)state;
     assert_string_equal(at.pci, "pci0000:ba/0000:ba:00.0/0000:bb:00.0");
     assert_int_equal(at.numa_node, 1);
 }
 
-static void
-test_place_when_it_is_not_told(void **state)
+TEST(test_place_when_it_is_not_told)
 {
     kvp_rdma_place_t soft = place("soft"), none = place("no such device");
 
-    (void)state;
     assert_string_equal(soft.pci, "");
     assert_int_equal(soft.numa_node, -1);
     assert_string_equal(none.pci, "");
     assert_int_equal(none.numa_node, -1);
 }
 
-static void
-test_distance_by_bridges_before_nodes(void **state)
+TEST(test_distance_by_bridges_before_nodes)
 {
-    (void)state;
     assert_int_equal(distance("nic1", "nic1"), 0);
     assert_true(distance("gpu", "nic1") < distance("gpu", "nic0")); /* one switch, against one root */
     assert_true(distance("gpu", "nic0") < distance("gpu", "soft"));
     assert_true(distance("gpu", "soft") < distance("gpu", "nic2")); /* may be on this node, against is not */
 }
 
-static void
-test_distance_of_memory_is_its_node(void **state)
+TEST(test_distance_of_memory_is_its_node)
 {
     kvp_rdma_place_t memory = {.numa_node = 1, .pci = ""}, nic0 = place("nic0"), nic2 = place("nic2");
 
-    (void)state;
     assert_true(kvp_rdma_distance(&memory, &nic2) < kvp_rdma_distance(&memory, &nic0));
 }
 
@@ -142,15 +132,13 @@ make_devs(kvp_rdma_dev_t devs[DEVS], kvp_rdma_dev_t *list[DEVS])
     }
 }
 
-static void
-test_rank_keeps_the_order_of_equals(void **state)
+TEST(test_rank_keeps_the_order_of_equals)
 {
     kvp_rdma_place_t gpu = place("gpu"), nobody = {.numa_node = -1, .pci = ""};
     kvp_rdma_dev_t devs[DEVS], *list[DEVS];
     uint32_t order[DEVS];
     static const uint32_t of_gpu[DEVS] = {1, 0, 3, 2}, as_they_are[DEVS] = {0, 1, 2, 3};
 
-    (void)state;
     make_devs(devs, list);
     kvp_rdma_rank(list, DEVS, &gpu, order);
     assert_memory_equal(order, of_gpu, sizeof order);
@@ -158,13 +146,11 @@ test_rank_keeps_the_order_of_equals(void **state)
     assert_memory_equal(order, as_they_are, sizeof order);
 }
 
-static void
-test_nearest_stay_in_their_order(void **state)
+TEST(test_nearest_stay_in_their_order)
 {
     kvp_rdma_place_t gpu = place("gpu");
     kvp_rdma_dev_t devs[DEVS], *list[DEVS];
 
-    (void)state;
     make_devs(devs, list);
     assert_int_equal(kvp_rdma_keep_nearest(list, DEVS, &gpu, DEVS), DEVS);
     assert_int_equal(kvp_rdma_keep_nearest(list, DEVS, &gpu, 2), 2);
@@ -212,50 +198,32 @@ want_pairs(const char *const *ours, size_t n, const char *const *theirs, size_t 
     assert_string_equal(text, want);
 }
 
-static void
-test_pairs_are_of_one_network(void **state)
+TEST(test_pairs_are_of_one_network)
 {
     static const char *const ours[] = {"10.0.1.7", "10.0.2.7", "10.0.3.7"};
     static const char *const theirs[] = {"10.0.1.9", "10.0.3.9", "10.0.2.9"};
     static const char *const v6[] = {"fd00:1::7", "fd00:2::7"}, *const v6_theirs[] = {"fd00:1::9", "fd00:2::9"};
 
-    (void)state;
     want_pairs(ours, 3, theirs, 3, "0-0 1-2 2-1 ");
     want_pairs(v6, 2, v6_theirs, 2, "0-0 1-1 ");
 }
 
-static void
-test_pairs_take_in_all_of_both(void **state)
+TEST(test_pairs_take_in_all_of_both)
 {
     static const char *const ours[] = {"10.0.0.1", "10.0.0.2", "10.0.0.3"};
     static const char *const theirs[] = {"10.0.0.65", "10.0.0.66"};
 
-    (void)state;
     want_pairs(ours, 1, theirs, 1, "0-0 ");
     want_pairs(ours, 2, theirs, 2, "0-0 1-1 ");
     want_pairs(ours, 3, theirs, 1, "0-0 1-0 2-0 ");
     want_pairs(ours, 1, theirs, 2, "0-0 0-1 ");
 }
 
-static void
-test_pairs_of_different_families(void **state)
+TEST(test_pairs_of_different_families)
 {
     static const char *const ours[] = {"10.0.0.1", "fd00::1"}, *const theirs[] = {"10.0.0.65", "fd00::2"};
 
-    (void)state;
     want_pairs(ours, 2, theirs, 2, "0-0 1-1 ");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_place_is_the_way_through_bridges), cmocka_unit_test(test_place_when_it_is_not_told),
-        cmocka_unit_test(test_distance_by_bridges_before_nodes), cmocka_unit_test(test_distance_of_memory_is_its_node),
-        cmocka_unit_test(test_rank_keeps_the_order_of_equals),   cmocka_unit_test(test_nearest_stay_in_their_order),
-        cmocka_unit_test(test_pairs_are_of_one_network),         cmocka_unit_test(test_pairs_take_in_all_of_both),
-        cmocka_unit_test(test_pairs_of_different_families),
-    };
-
-    return cmocka_run_group_tests(tests, make_tree, drop_tree);
-}
+TEST_MAIN_WITH(make_tree, drop_tree)

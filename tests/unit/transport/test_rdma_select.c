@@ -5,20 +5,16 @@
 #include "transport/rdma/verbs/select.h"
 
 #include "transport/transport.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void
-test_devices_with_and_without_a_port(void **state)
+TEST(test_devices_with_and_without_a_port)
 {
     kvp_rdma_select_t selected;
     char why[256] = "";
 
-    (void)state;
     assert_int_equal(kvp_rdma_select_parse("mlx5_0,mlx5_1:2,mlx5_1:3", "3", &selected, why, sizeof why), KVP_OK);
     assert_int_equal(selected.picks_n, 3);
     assert_int_equal(selected.gid_index, 3);
@@ -31,13 +27,11 @@ test_devices_with_and_without_a_port(void **state)
     assert_false(kvp_rdma_select_is_any(&selected));
 }
 
-static void
-test_no_wish_takes_every_device(void **state)
+TEST(test_no_wish_takes_every_device)
 {
     const char *const none[] = {NULL, ""};
     char why[256];
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(none); i++) {
         kvp_rdma_select_t selected;
 
@@ -47,8 +41,7 @@ test_no_wish_takes_every_device(void **state)
     }
 }
 
-static void
-test_what_is_no_device_is_said(void **state)
+TEST(test_what_is_no_device_is_said)
 {
     static const struct {
         const char *devices, *gid_index, *says;
@@ -71,7 +64,6 @@ test_what_is_no_device_is_said(void **state)
         {"a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q", NULL, "more than 16"},
     };
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
         kvp_rdma_select_t selected;
         char why[256] = "";
@@ -83,22 +75,19 @@ test_what_is_no_device_is_said(void **state)
 }
 
 /* A device that was named is not left out silently, as rdma is where nobody asked for it. */
-static void
-test_list_of_all_fails_where_a_named_device_is_missing(void **state)
+TEST(test_list_of_all_fails_where_a_named_device_is_missing)
 {
     const kvp_transport_ops_t *list[4];
     char why[512] = "";
     size_t n = 0;
 
-    (void)state;
     assert_int_equal(kvp_rdma_select("no_such_device", NULL, why, sizeof why), KVP_OK);
     assert_int_equal(kvp_transports_default(list, KVP_ARRAY_LEN(list), &n, why, sizeof why), KVP_NOTSUP);
     assert_non_null(strstr(why, "rdma cannot be used here: "));
     assert_int_equal(n, 0);
 }
 
-static void
-test_lists_of_transports(void **state)
+TEST(test_lists_of_transports)
 {
     static const struct {
         const char *text;
@@ -115,7 +104,6 @@ test_lists_of_transports(void **state)
     char why[512];
     size_t n = 0;
 
-    (void)state;
     assert_int_equal(kvp_transports_parse("tcp,shm", list, KVP_ARRAY_LEN(list), &n, why, sizeof why), KVP_OK);
     assert_int_equal(n, 2);
     assert_string_equal(list[0]->name, "tcp");
@@ -125,16 +113,4 @@ test_lists_of_transports(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_devices_with_and_without_a_port),
-        cmocka_unit_test(test_no_wish_takes_every_device),
-        cmocka_unit_test(test_what_is_no_device_is_said),
-        cmocka_unit_test(test_list_of_all_fails_where_a_named_device_is_missing),
-        cmocka_unit_test(test_lists_of_transports),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * What RDMA peers tell each other: it comes back as it was said, and what a stranger says is refused.
  */
 #include "transport/rdma/wire.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <netinet/in.h>
 #include <string.h>
 
@@ -54,14 +52,12 @@ make_rails(kvp_rdma_answer_t *a, kind_t kind)
     }
 }
 
-static void
-test_ask_when_whole_and_cut(void **state)
+TEST(test_ask_when_whole_and_cut)
 {
     uint8_t bytes[KVP_RDMA_ASK_MAX] = {0};
     size_t n = kvp_rdma_ask_encode(&ask, bytes);
     kvp_rdma_ask_t back;
 
-    (void)state;
     assert_int_equal(kvp_rdma_ask_decode(bytes, sizeof bytes, &back), KVP_OK); /* padding behind it */
     assert_true(back.nonce == ask.nonce && back.incarnation == 7 && back.mtu_bytes == 4096);
     assert_memory_equal(back.pool_id, ask.pool_id, sizeof ask.pool_id);
@@ -73,10 +69,8 @@ test_ask_when_whole_and_cut(void **state)
     assert_int_equal(kvp_rdma_ask_decode(bytes, n, &back), KVP_PROTO);
 }
 
-static void
-test_answer_when_whole_and_cut(void **state)
+TEST(test_answer_when_whole_and_cut)
 {
-    (void)state;
     for (uint32_t rails = 1; rails <= KVP_RDMA_RAILS_MAX; rails++) {
         kvp_rdma_answer_t a = answer_of(rails), back;
         uint8_t bytes[KVP_RDMA_ANSWER_MAX] = {0};
@@ -90,12 +84,10 @@ test_answer_when_whole_and_cut(void **state)
 }
 
 /* As many rails as there may be, but of networks that have nothing in common nine. */
-static void
-test_rails_of_every_kind(void **state)
+TEST(test_rails_of_every_kind)
 {
     static const uint32_t most[] = {[V4] = KVP_RDMA_RAILS_MAX, [NEAR] = KVP_RDMA_RAILS_MAX, [FAR] = 9, [MIXED] = 15};
 
-    (void)state;
     for (kind_t kind = V4; kind <= MIXED; kind++) {
         for (uint32_t rails = 1; rails <= KVP_RDMA_RAILS_MAX; rails++) {
             kvp_rdma_answer_t a = answer_of(rails), back;
@@ -114,13 +106,11 @@ test_rails_of_every_kind(void **state)
     }
 }
 
-static void
-test_answer_when_it_cannot_be(void **state)
+TEST(test_answer_when_it_cannot_be)
 {
     kvp_rdma_answer_t a = answer_of(2), back;
     uint8_t bytes[KVP_RDMA_ANSWER_MAX] = {0};
 
-    (void)state;
     (void)kvp_rdma_answer_encode(&a, bytes);
     bytes[25] = KVP_RDMA_RAILS_MAX + 1;
     assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
@@ -144,13 +134,11 @@ test_answer_when_it_cannot_be(void **state)
     assert_int_equal(back.err, KVP_FENCED);
 }
 
-static void
-test_token_when_whole_and_bent(void **state)
+TEST(test_token_when_whole_and_bent)
 {
     kvp_rdma_token_t keys = {.epoch = 1, .addr = 2, .len = 3, .is_writable = true, .rails_n = 2, .rkeys = {4, 5}}, back;
     kvp_token_t token;
 
-    (void)state;
     kvp_rdma_token_encode(&keys, &token);
     assert_int_equal(token.fd, -1);
     assert_int_equal(kvp_rdma_token_decode(&token, &back), KVP_OK);
@@ -167,14 +155,4 @@ test_token_when_whole_and_bent(void **state)
     assert_int_equal(kvp_rdma_token_decode(&token, &back), KVP_INVALID);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ask_when_whole_and_cut),    cmocka_unit_test(test_answer_when_whole_and_cut),
-        cmocka_unit_test(test_rails_of_every_kind),       cmocka_unit_test(test_answer_when_it_cannot_be),
-        cmocka_unit_test(test_token_when_whole_and_bent),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

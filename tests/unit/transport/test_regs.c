@@ -2,10 +2,8 @@
  * Registered ranges: what may overlap, what lies inside, and that unregistering waits for users.
  */
 #include "transport/regs.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -34,8 +32,7 @@ is_inside(kvp_regs_t *regs, const void *addr, size_t len)
     return reg != NULL;
 }
 
-static void
-test_add_refuses_bad_and_overlapping_ranges(void **state)
+TEST(test_add_refuses_bad_and_overlapping_ranges)
 {
     kvp_regs_t regs;
 
@@ -53,8 +50,7 @@ test_add_refuses_bad_and_overlapping_ranges(void **state)
     kvp_regs_fini(&regs);
 }
 
-static void
-test_hold_wants_one_whole_range(void **state)
+TEST(test_hold_wants_one_whole_range)
 {
     kvp_regs_t regs;
 
@@ -72,8 +68,7 @@ test_hold_wants_one_whole_range(void **state)
     kvp_regs_fini(&regs);
 }
 
-static void
-test_cursor_holds_a_range_once_in_a_row(void **state)
+TEST(test_cursor_holds_a_range_once_in_a_row)
 {
     kvp_regs_t regs;
     kvp_regs_cursor_t cursor;
@@ -96,8 +91,7 @@ test_cursor_holds_a_range_once_in_a_row(void **state)
     kvp_regs_fini(&regs);
 }
 
-static void
-test_del_takes_starts_only(void **state)
+TEST(test_del_takes_starts_only)
 {
     kvp_regs_t regs;
 
@@ -129,8 +123,7 @@ delete_it(void *arg)
     return NULL;
 }
 
-static void
-test_del_waits_for_users(void **state)
+TEST(test_del_waits_for_users)
 {
     kvp_regs_t regs;
     deleter_t d = {.regs = &regs};
@@ -182,8 +175,7 @@ use_and_move(void *arg)
     return NULL;
 }
 
-static void
-test_many_threads_register_and_use(void **state)
+TEST(test_many_threads_register_and_use)
 {
     kvp_regs_t regs;
     pthread_t threads[THREADS];
@@ -196,16 +188,4 @@ test_many_threads_register_and_use(void **state)
     kvp_regs_fini(&regs);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add_refuses_bad_and_overlapping_ranges),
-        cmocka_unit_test(test_hold_wants_one_whole_range),
-        cmocka_unit_test(test_cursor_holds_a_range_once_in_a_row),
-        cmocka_unit_test(test_del_takes_starts_only),
-        cmocka_unit_test(test_del_waits_for_users),
-        cmocka_unit_test(test_many_threads_register_and_use),
-    };
-    return cmocka_run_group_tests_name("regs", tests, NULL, NULL);
-}
+TEST_MAIN()
