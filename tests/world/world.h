@@ -14,13 +14,10 @@
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MS 1000000ull
 #define SEC (1000ull * MS)

@@ -8,10 +8,8 @@
 
 #include "common/clock.h"
 #include "common/daemon/loop.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <string.h>
 

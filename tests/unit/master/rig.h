@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What most tests of the core begin with: a world with nodes and clients. rig_test and rig_test_on name a test and what it begins with; the
- * world is opened before the test and closed after it, with all that world_close expects. Keys are "key/" and a number.
+ * What most tests of the core begin with: a world with nodes and clients. RIG_TEST and RIG_TEST_ON
+ * begin a test and name what it begins with; the world is opened before the test and closed after
+ * it, with all that world_close expects. Keys are "key/" and a number.
  */
 #ifndef KVP_TESTS_MASTER_RIG_H
 #define KVP_TESTS_MASTER_RIG_H
@@ -30,9 +31,10 @@ int rig_close(void **state);
 void rig_restart(rig_t *g); /* another master, which no node has told anything; c is open, d, na and nb are not */
 void rig_restart_told(rig_t *g); /* another one, which all nodes have told what they have */
 
-#define rig_test(test, conf) cmocka_unit_test_prestate_setup_teardown(test, rig_open, rig_close, (void *)&(conf))
-#define rig_test_on(test, ...)                                                                                         \
-    cmocka_unit_test_prestate_setup_teardown(test, rig_open, rig_close, (&(rig_conf_t){__VA_ARGS__}))
+#define RIG_TEST(name, conf) TEST_OF(name, rig_open, rig_close, (void *)&(conf))
+#define RIG_TEST_ON(name, ...)                                                                                         \
+    static rig_conf_t name##_conf;                                                                                     \
+    TEST_OF(name, rig_open, rig_close, (name##_conf = (rig_conf_t){__VA_ARGS__}, &name##_conf))
 
 /* Keys [from, to), of len bytes each. */
 void fill(peer_t *c, uint32_t from, uint32_t to, uint64_t len);

@@ -81,8 +81,7 @@ assert_has(const char *text)
     if (strstr(answer, text) == NULL) fail_msg("no \"%s\" in the answer", text);
 }
 
-static void
-test_health_says_why(void **state)
+TEST_WITH(test_health_says_why, setup, teardown)
 {
     assert_int_equal(get(*state, "/health"), 200);
     assert_has("\"status\":\"degraded\",\"role\":\"leader\",\"why\":[\"there is no node: nothing can be stored\"]");
@@ -90,8 +89,7 @@ test_health_says_why(void **state)
     assert_has("\"term\":1");
 }
 
-static void
-test_metrics_have_every_figure(void **state)
+TEST_WITH(test_metrics_have_every_figure, setup, teardown)
 {
     assert_int_equal(get(*state, "/metrics"), 200);
 #define GAUGE(help) (strstr(help, "(gauge)") != NULL)
@@ -109,8 +107,7 @@ test_metrics_have_every_figure(void **state)
     assert_null(strstr(answer, "\nkvpool_master_turn_longest_ns 0\n"));
 }
 
-static void
-test_index_and_nothing_else(void **state)
+TEST_WITH(test_index_and_nothing_else, setup, teardown)
 {
     assert_int_equal(get(*state, "/"), 200);
     assert_has("/health");
@@ -141,8 +138,7 @@ jam_the_loop(void *arg)
     return NULL;
 }
 
-static void
-test_stuck_loop_is_not_healthy(void **state)
+TEST_WITH(test_stuck_loop_is_not_healthy, setup, teardown)
 {
     jam_t j = {.site = *state};
     pthread_t thread;
@@ -170,12 +166,6 @@ drop_line(void *arg, kvp_log_level_t level, const char *line)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_health_says_why, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_metrics_have_every_figure, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_index_and_nothing_else, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stuck_loop_is_not_healthy, setup, teardown),
-    };
     kvp_log_set_sink(drop_line, NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

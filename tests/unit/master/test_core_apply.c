@@ -52,8 +52,7 @@ greet(world_t *w, mem_t *mem)
 }
 
 /* Copies, long keys, replaced and removed ones. */
-static void
-test_served_before_words_are_told(void **state)
+RIG_TEST_ON(test_served_before_words_are_told, .conf = with_log, .mems = 2, .size = 2 * MIB, .chunk = MIB)
 {
     rig_t *g = *state;
     uint64_t first, two, new, long_one;
@@ -96,8 +95,7 @@ test_served_before_words_are_told(void **state)
 }
 
 /* What was committed when the disk did not answer was not acknowledged. */
-static void
-test_words_that_the_log_does_not_know(void **state)
+RIG_TEST_ON(test_words_that_the_log_does_not_know, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
@@ -128,8 +126,7 @@ test_words_that_the_log_does_not_know(void **state)
 }
 
 /* A node that obeyed an order of which the log's end would have told. */
-static void
-test_words_that_are_not_sealed(void **state)
+RIG_TEST_ON(test_words_that_are_not_sealed, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
     extent_t *all;
@@ -153,8 +150,7 @@ test_words_that_are_not_sealed(void **state)
 }
 
 /* Told again from its beginning; and what its node makes up costs the node its memory. */
-static void
-test_words_that_are_cut_or_made_up(void **state)
+RIG_TEST_ON(test_words_that_are_cut_or_made_up, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
     extent_t *all, bad;
@@ -231,8 +227,7 @@ check_answers(rig_t *g, const asked_t *asked, bool is_there)
     reply_free(place);
 }
 
-static void
-test_questions_wait_for_the_nodes_of_the_log(void **state)
+RIG_TEST_ON(test_questions_wait_for_the_nodes_of_the_log, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
     asked_t asked;
@@ -260,8 +255,7 @@ test_questions_wait_for_the_nodes_of_the_log(void **state)
 }
 
 /* What was put before a bump is swept by the next master as well. */
-static void
-test_bump_that_was_not_swept(void **state)
+RIG_TEST_ON(test_bump_that_was_not_swept, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
 
@@ -301,8 +295,7 @@ check_doubted(const rig_t *g, kvp_master_t *m, bool knows_gone)
     kvp_master_destroy(m);
 }
 
-static void
-test_log_that_lacks_something(void **state)
+RIG_TEST_ON(test_log_that_lacks_something, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
     kvp_master_t *m;
@@ -321,18 +314,4 @@ test_log_that_lacks_something(void **state)
     check_doubted(g, core_of(g, true), false);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_served_before_words_are_told, .conf = with_log, .mems = 2, .size = 2 * MIB, .chunk = MIB),
-        rig_test_on(test_words_that_the_log_does_not_know, .conf = with_log, .size = MIB),
-        rig_test_on(test_words_that_are_not_sealed, .conf = with_log, .size = MIB),
-        rig_test_on(test_questions_wait_for_the_nodes_of_the_log, .conf = with_log, .size = MIB),
-        rig_test_on(test_words_that_are_cut_or_made_up, .conf = with_log, .size = MIB),
-        rig_test_on(test_bump_that_was_not_swept, .conf = with_log, .size = MIB),
-        rig_test_on(test_log_that_lacks_something, .conf = with_log, .size = MIB),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

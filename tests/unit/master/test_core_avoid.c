@@ -60,24 +60,20 @@ put_one(pair_t *p, const char *key, uint64_t len)
     return where[0];
 }
 
-static void
-test_puts_go_elsewhere(void **state)
+TEST(test_puts_go_elsewhere)
 {
     pair_t p = pair_open(16 * MIB, MIB);
 
-    (void)state;
     for (uint32_t i = 0; i < 100; i++)
         assert_int_equal(put_one(&p, key_name("k", i), KEY_BYTES), p.near->segment_id);
     world_close(p.w);
 }
 
 /* What was used longest ago goes where the client reaches, though there is room where it does not. */
-static void
-test_evicts_elsewhere_rather(void **state)
+TEST(test_evicts_elsewhere_rather)
 {
     pair_t p = pair_open(16 * MIB, MIB);
 
-    (void)state;
     for (uint32_t i = 0; i < 24; i++)
         assert_int_equal(put_one(&p, key_name("k", i), MIB / 8), p.near->segment_id);
     assert_true(world_stats(p.w).evictions >= 16);
@@ -87,14 +83,12 @@ test_evicts_elsewhere_rather(void **state)
 }
 
 /* Who asks for one segment gets that one, also where it asks to be spared it, and nothing where that has no room. */
-static void
-test_only_is_there_or_nowhere(void **state)
+TEST(test_only_is_there_or_nowhere)
 {
     pair_t p = pair_open(MIB, 16 * MIB);
     Kvp__Pb__PutBegin far = KVP__PB__PUT_BEGIN__INIT, near = far, nobodys = far;
     uint32_t where[2] = {0, 0}, n;
 
-    (void)state;
     far.only = p.far->segment_id;
     near.only = p.near->segment_id;
     nobodys.only = 4711;
@@ -109,26 +103,22 @@ test_only_is_there_or_nowhere(void **state)
     world_close(p.w);
 }
 
-static void
-test_alone_it_is_not_spared(void **state)
+TEST(test_alone_it_is_not_spared)
 {
     pair_t p = pair_open(MIB, MIB);
 
-    (void)state;
     peer_lose(p.near_node);
     assert_int_equal(put_one(&p, "k", KEY_BYTES), p.far->segment_id);
     world_close(p.w);
 }
 
 /* Where nothing else can be had the wish is dropped: it is no reason to refuse a put. */
-static void
-test_rather_there_than_nowhere(void **state)
+TEST(test_rather_there_than_nowhere)
 {
     pair_t p = pair_open(2 * MIB, MIB);
     Kvp__Pb__PutBegin hard = KVP__PB__PUT_BEGIN__INIT;
     uint32_t where[2], n;
 
-    (void)state;
     hard.pin = KVP_PIN_HARD;
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(put_sparing(&p, key_name("hard", i), MIB / 2, hard, where, &n), KVP_OK);
@@ -139,15 +129,13 @@ test_rather_there_than_nowhere(void **state)
     world_close(p.w);
 }
 
-static void
-test_copies_are_on_hosts_that_are_reached(void **state)
+TEST(test_copies_are_on_hosts_that_are_reached)
 {
     pair_t p = pair_open(4 * MIB, 4 * MIB);
     mem_t *third = mem_make(p.w, "third", 4 * MIB, MIB);
     Kvp__Pb__PutBegin two = KVP__PB__PUT_BEGIN__INIT;
     uint32_t where[2], n;
 
-    (void)state;
     node_open_on(p.w, third, "third");
     two.replicas = 2;
     for (uint32_t i = 0; i < 20; i++) {
@@ -158,15 +146,13 @@ test_copies_are_on_hosts_that_are_reached(void **state)
     world_close(p.w);
 }
 
-static void
-test_too_long_a_list_closes(void **state)
+TEST(test_too_long_a_list_closes)
 {
     pair_t p = pair_open(MIB, MIB);
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
     uint32_t avoid[KVP_AVOID_MAX + 1] = {0};
     put_t one = {.key = "k", .len = KEY_BYTES};
 
-    (void)state;
     like.avoid = avoid;
     like.n_avoid = KVP_AVOID_MAX;
     assert_false(peer_is_asking(p.c, put_begin_with(p.c, &one, 1, &like)));
@@ -179,18 +165,4 @@ test_too_long_a_list_closes(void **state)
     world_close(p.w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_puts_go_elsewhere),
-        cmocka_unit_test(test_evicts_elsewhere_rather),
-        cmocka_unit_test(test_alone_it_is_not_spared),
-        cmocka_unit_test(test_rather_there_than_nowhere),
-        cmocka_unit_test(test_copies_are_on_hosts_that_are_reached),
-        cmocka_unit_test(test_too_long_a_list_closes),
-        cmocka_unit_test(test_only_is_there_or_nowhere),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -44,8 +44,7 @@ put_as(peer_t *c, const char *key, uint64_t len, kvp_pin_t pin, uint32_t replica
     return put_like(c, &(put_t){.key = key, .len = len}, &head);
 }
 
-static void
-test_told_of_what_was_never_written(void **state)
+RIG_TEST(test_told_of_what_was_never_written, pool)
 {
     rig_t *g = *state;
 
@@ -60,8 +59,7 @@ test_told_of_what_was_never_written(void **state)
     assert_int_equal(put(g->c, "key", LEN), KVP_OK);
 }
 
-static void
-test_told_of_what_is_sound(void **state)
+RIG_TEST(test_told_of_what_is_sound, pool)
 {
     rig_t *g = *state;
 
@@ -73,8 +71,7 @@ test_told_of_what_is_sound(void **state)
     assert_int_equal(g->na->retires_n, 0);
 }
 
-static void
-test_told_of_what_is_not_there(void **state)
+RIG_TEST(test_told_of_what_is_not_there, pool)
 {
     rig_t *g = *state;
     peer_t *other = client_open_of(g->w, 3);
@@ -89,8 +86,7 @@ test_told_of_what_is_not_there(void **state)
 }
 
 /* One place waits once, and not more than so many of what readers say. */
-static void
-test_told_while_the_node_is_silent(void **state)
+RIG_TEST(test_told_while_the_node_is_silent, pool)
 {
     rig_t *g = *state;
     uint64_t generations[WAITING_MAX + 9];
@@ -113,8 +109,7 @@ test_told_while_the_node_is_silent(void **state)
     assert_int_equal(count_of(g->c, "key", 0, WAITING_MAX + 9), WAITING_MAX + 9);
 }
 
-static void
-test_told_of_what_is_gone_by_the_answer(void **state)
+RIG_TEST(test_told_of_what_is_gone_by_the_answer, pool)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -135,8 +130,7 @@ test_told_of_what_is_gone_by_the_answer(void **state)
     assert_true(exists(g->c, "key"));
 }
 
-static void
-test_told_of_a_lost_segment(void **state)
+RIG_TEST(test_told_of_a_lost_segment, pool)
 {
     rig_t *g = *state;
     uint64_t generation;
@@ -150,8 +144,7 @@ test_told_of_a_lost_segment(void **state)
     assert_int_equal(g->na->checks_n, 0);
 }
 
-static void
-test_told_of_one_of_two_copies(void **state)
+RIG_TEST_ON(test_told_of_one_of_two_copies, .size = 64 * LEN, .mems = 2)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -167,8 +160,7 @@ test_told_of_one_of_two_copies(void **state)
 }
 
 /* Though nobody says anything. */
-static void
-test_hard_pinned_is_checked(void **state)
+RIG_TEST(test_hard_pinned_is_checked, pool)
 {
     rig_t *g = *state;
 
@@ -183,8 +175,7 @@ test_hard_pinned_is_checked(void **state)
 }
 
 /* However many there are. */
-static void
-test_hard_pinned_while_the_node_is_away(void **state)
+RIG_TEST(test_hard_pinned_while_the_node_is_away, pool)
 {
     rig_t *g = *state;
 
@@ -200,8 +191,7 @@ test_hard_pinned_while_the_node_is_away(void **state)
     assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
-static void
-test_node_that_leaves_checks_out(void **state)
+RIG_TEST(test_node_that_leaves_checks_out, pool)
 {
     rig_t *g = *state;
 
@@ -220,20 +210,4 @@ test_node_that_leaves_checks_out(void **state)
     assert_true(exists(g->c, "pinned"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_told_of_what_was_never_written, pool),
-        rig_test(test_told_of_what_is_sound, pool),
-        rig_test(test_told_of_what_is_not_there, pool),
-        rig_test(test_told_while_the_node_is_silent, pool),
-        rig_test(test_told_of_what_is_gone_by_the_answer, pool),
-        rig_test(test_told_of_a_lost_segment, pool),
-        rig_test_on(test_told_of_one_of_two_copies, .size = 64 * LEN, .mems = 2),
-        rig_test(test_hard_pinned_is_checked, pool),
-        rig_test(test_hard_pinned_while_the_node_is_away, pool),
-        rig_test(test_node_that_leaves_checks_out, pool),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -18,8 +18,7 @@ __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t le
     return __real_kvp_key_digest(seed, is_everybodys ? 0 : tenant, key, len > 4 ? 4 : len);
 }
 
-static void
-test_put_when_another_key_has_its_digest(void **state)
+RIG_TEST_ON(test_put_when_another_key_has_its_digest, .size = MIB)
 {
     rig_t *g = *state;
 
@@ -51,14 +50,12 @@ torn_world(mem_t **a_out, mem_t **b_out, peer_t **c_out)
     return w;
 }
 
-static void
-test_report_when_the_newer_key_comes_last(void **state)
+TEST(test_report_when_the_newer_key_comes_last)
 {
     mem_t *a, *b;
     peer_t *c;
     world_t *w = torn_world(&a, &b, &c);
 
-    (void)state;
     (void)node_open_on(w, b, "b");
     assert_int_equal(put_told(c, "same/old", LEN), KVP_ALREADY);
     (void)node_open_on(w, a, "a");
@@ -67,14 +64,12 @@ test_report_when_the_newer_key_comes_last(void **state)
     world_close(w);
 }
 
-static void
-test_report_when_the_newer_key_comes_first(void **state)
+TEST(test_report_when_the_newer_key_comes_first)
 {
     mem_t *a, *b;
     peer_t *c;
     world_t *w = torn_world(&a, &b, &c);
 
-    (void)state;
     (void)node_open_on(w, a, "a");
     (void)node_open_on(w, b, "b");
     assert_int_equal(put_told(c, "same/new", LEN), KVP_ALREADY);
@@ -83,8 +78,7 @@ test_report_when_the_newer_key_comes_first(void **state)
 }
 
 /* It was to replace what turns out to be no more, and may not replace the other key. */
-static void
-test_report_when_the_older_key_is_being_upserted(void **state)
+TEST(test_report_when_the_older_key_is_being_upserted)
 {
     Kvp__Pb__PutBegin upsert = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "same/old", .len = LEN};
@@ -93,7 +87,6 @@ test_report_when_the_older_key_is_being_upserted(void **state)
     places_t p;
     world_t *w = torn_world(&a, &b, &c);
 
-    (void)state;
     (void)node_open_on(w, b, "b");
     upsert.is_upsert = true;
     places_read(peer_wait(c, put_begin_with(c, &one, 1, &upsert), SEC), &p);
@@ -107,14 +100,12 @@ test_report_when_the_older_key_is_being_upserted(void **state)
 
 /* A tenant removes its key, which no node has told of yet, and another tenant's object has that digest by now: the removal
  * holds all the same, and touches that object no more than before. */
-static void
-test_removal_under_the_digest_of_another_tenants_object_outlives_the_master(void **state)
+TEST(test_removal_under_the_digest_of_another_tenants_object_outlives_the_master)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.has_journal = true});
     mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
     peer_t *c;
 
-    (void)state;
     (void)node_open_on(w, b, "b");
     assert_int_equal(put_told(client_open(w), "both/key", LEN), KVP_OK);
     world_restart_boot(w);
@@ -132,16 +123,4 @@ test_removal_under_the_digest_of_another_tenants_object_outlives_the_master(void
     world_close(w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_put_when_another_key_has_its_digest, .size = MIB),
-        cmocka_unit_test(test_report_when_the_newer_key_comes_last),
-        cmocka_unit_test(test_report_when_the_newer_key_comes_first),
-        cmocka_unit_test(test_report_when_the_older_key_is_being_upserted),
-        cmocka_unit_test(test_removal_under_the_digest_of_another_tenants_object_outlives_the_master),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

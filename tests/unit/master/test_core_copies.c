@@ -86,15 +86,13 @@ put_copies(trio_t *t, const char *key, uint64_t len, uint32_t copies)
     assert_int_equal(commit_copies(t->c, attempt, 1, (1u << n) - 1), KVP_OK);
 }
 
-static void
-test_copies_when_hosts_are_fewer(void **state)
+TEST(test_copies_when_hosts_are_fewer)
 {
     trio_t t = trio_open(MIB);
     mem_t *fourth = mem_make(t.w, "n3", MIB, MIB);
     kvp_wire_loc_t locs[COPIES_MAX];
     uint64_t attempt;
 
-    (void)state;
     node_open_on(t.w, fourth, "n0"); /* a host of two segments */
     for (uint32_t round = 0; round < 20; round++) {
         bool is_first = false, is_fourth = false;
@@ -138,14 +136,12 @@ remove_at(peer_t *c, const char *key, uint32_t segment, bool is_forced)
     return result;
 }
 
-static void
-test_remove_of_one_copy(void **state)
+TEST(test_remove_of_one_copy)
 {
     trio_t t = trio_open(MIB);
     kvp_wire_loc_t locs[COPIES_MAX];
     uint64_t ticket;
 
-    (void)state;
     put_copies(&t, "key", 5000, 3);
     assert_int_equal(remove_at(t.c, "key", 77, false), KVP_NOT_FOUND);
     assert_int_equal(get(t.c, "key", &ticket, NULL), KVP_OK);
@@ -166,14 +162,12 @@ test_remove_of_one_copy(void **state)
     world_close(t.w);
 }
 
-static void
-test_copies_when_some_are_not_sealed(void **state)
+TEST(test_copies_when_some_are_not_sealed)
 {
     trio_t t = trio_open(MIB);
     kvp_wire_loc_t granted[COPIES_MAX], told[COPIES_MAX];
     uint64_t attempt;
 
-    (void)state;
     for (uint32_t i = 0; i < 3; i++)
         t.nodes[i]->needs_proof = true;
     assert_int_equal(begin(t.c, "key", 5000, 3, false, &attempt, granted), 3);
@@ -190,13 +184,11 @@ test_copies_when_some_are_not_sealed(void **state)
     world_close(t.w);
 }
 
-static void
-test_get_tells_the_own_host_first(void **state)
+TEST(test_get_tells_the_own_host_first)
 {
     trio_t t = trio_open(MIB);
     kvp_wire_loc_t locs[COPIES_MAX];
 
-    (void)state;
     put_copies(&t, "key", 5000, 3);
     for (uint32_t i = 0; i < 3; i++) {
         peer_t *reader = peer_open(t.w);
@@ -209,14 +201,12 @@ test_get_tells_the_own_host_first(void **state)
 }
 
 /* Each copy goes with its node, the object with the last one; its version stays. */
-static void
-test_copies_when_nodes_are_lost_for_good(void **state)
+TEST(test_copies_when_nodes_are_lost_for_good)
 {
     trio_t t = trio_open(MIB);
     kvp_wire_loc_t locs[COPIES_MAX];
     uint64_t ticket;
 
-    (void)state;
     put_copies(&t, "key", 5000, 3);
     assert_int_equal(get(t.c, "key", &ticket, NULL), KVP_OK);
     for (uint32_t left = 3; left-- > 0;) {
@@ -230,15 +220,13 @@ test_copies_when_nodes_are_lost_for_good(void **state)
     world_close(t.w);
 }
 
-static void
-test_put_when_a_copy_is_lost_before_the_commit(void **state)
+TEST(test_put_when_a_copy_is_lost_before_the_commit)
 {
     trio_t t = trio_open(MIB);
     kvp_wire_loc_t granted[COPIES_MAX], told[COPIES_MAX];
     uint64_t attempt;
     uint32_t lost = 0;
 
-    (void)state;
     assert_int_equal(begin(t.c, "key", 5000, 3, false, &attempt, granted), 3);
     while (t.mems[lost]->segment_id != granted[0].segment_id)
         lost++;
@@ -256,12 +244,10 @@ test_put_when_a_copy_is_lost_before_the_commit(void **state)
 }
 
 /* Every host is full: each copy evicts on its own, and an object goes with all its copies. */
-static void
-test_copies_when_the_pool_is_full(void **state)
+TEST(test_copies_when_the_pool_is_full)
 {
     trio_t t = trio_open(64 * KIB);
 
-    (void)state;
     for (uint32_t i = 0; i < 200; i++)
         put_copies(&t, key_name("key/", i), 4 * KIB, 1 + i % 3);
     assert_true(world_stats(t.w).evictions > 150);
@@ -271,8 +257,7 @@ test_copies_when_the_pool_is_full(void **state)
 }
 
 /* What another has begun will be room before long, however many copies wait for it. */
-static void
-test_copies_wait_for_what_is_being_written(void **state)
+TEST(test_copies_wait_for_what_is_being_written)
 {
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     put_t puts[2] = {{.key = "a", .len = 60 * KIB}, {.key = "b", .len = 60 * KIB}};
@@ -280,7 +265,6 @@ test_copies_wait_for_what_is_being_written(void **state)
     kvp_wire_loc_t locs[COPIES_MAX];
     uint64_t attempt, ids[2];
 
-    (void)state;
     assert_int_equal(begin(t.c, "key", 60 * KIB, 3, false, &attempt, locs), 3);
     head.replicas = 3;
     head.wait_ms = 10000;
@@ -292,14 +276,12 @@ test_copies_wait_for_what_is_being_written(void **state)
 }
 
 /* A host whose space is all held gives no copy; the others are enough. */
-static void
-test_copies_when_one_host_is_held(void **state)
+TEST(test_copies_when_one_host_is_held)
 {
     trio_t t = trio_open(64 * KIB);
     kvp_wire_loc_t locs[COPIES_MAX];
     uint64_t attempt, ticket;
 
-    (void)state;
     for (uint32_t i = 0; i < 3; i++) /* it alone takes puts */
         if (i != 1) peer_forget(t.nodes[i]);
     for (uint32_t i = 0; i < 16; i++) {
@@ -329,8 +311,7 @@ upsert_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kv
     return KVP_OK;
 }
 
-static void
-test_upsert(void **state)
+RIG_TEST(test_upsert, sixteen)
 {
     rig_t *g = *state;
     kvp_wire_loc_t old, new, found;
@@ -357,8 +338,7 @@ test_upsert(void **state)
 }
 
 /* The old version is dead when the new one is acknowledged, or has had time to be; a hold on it does not matter. */
-static void
-test_upsert_answers_when_the_old_version_is_dead(void **state)
+RIG_TEST(test_upsert_answers_when_the_old_version_is_dead, sixteen)
 {
     rig_t *g = *state;
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
@@ -386,8 +366,7 @@ test_upsert_answers_when_the_old_version_is_dead(void **state)
 }
 
 /* A client that hears nothing asks again. What it hears then is the same promise. */
-static void
-test_repeated_commit_is_not_answered_before_the_first(void **state)
+RIG_TEST(test_repeated_commit_is_not_answered_before_the_first, sixteen)
 {
     rig_t *g = *state;
     Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
@@ -417,8 +396,7 @@ test_repeated_commit_is_not_answered_before_the_first(void **state)
 }
 
 /* Also where the session ends with all of them waiting. */
-static void
-test_session_ends_behind_a_repeated_commit(void **state)
+RIG_TEST(test_session_ends_behind_a_repeated_commit, sixteen)
 {
     rig_t *g = *state;
     Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
@@ -437,8 +415,7 @@ test_session_ends_behind_a_repeated_commit(void **state)
     assert_true(exists(g->c, "key"));
 }
 
-static void
-test_upsert_when_the_old_version_goes_first(void **state)
+RIG_TEST(test_upsert_when_the_old_version_goes_first, sixteen)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc, other;
@@ -457,8 +434,7 @@ test_upsert_when_the_old_version_goes_first(void **state)
 
 /* With everything else held, the new version takes the old one's space, held as well; then the key is gone until it is
  * committed. */
-static void
-test_upsert_when_only_the_old_version_makes_room(void **state)
+RIG_TEST(test_upsert_when_only_the_old_version_makes_room, sixteen)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc, found;
@@ -482,8 +458,7 @@ test_upsert_when_only_the_old_version_makes_room(void **state)
 }
 
 /* A put that finds no room does not stop an upsert behind it, which has its old version's. */
-static void
-test_upsert_when_a_put_waits_before_it(void **state)
+RIG_TEST(test_upsert_when_a_put_waits_before_it, sixteen)
 {
     rig_t *g = *state;
     put_t one = {.key = "new", .len = 4 * KIB};
@@ -513,15 +488,13 @@ count_owned(void *arg, mem_t *mem, const kvp_wire_slot_t *slot)
 }
 
 /* A commit is its writer's word about the copies that it names, also where it comes too late. */
-static void
-test_commit_after_a_bump_is_no_word_about_other_copies(void **state)
+TEST(test_commit_after_a_bump_is_no_word_about_other_copies)
 {
     trio_t t = trio_open(MIB);
     kvp_wire_loc_t locs[COPIES_MAX];
     uint32_t retired[2] = {0};
     uint64_t part, whole;
 
-    (void)state;
     assert_int_equal(begin(t.c, "part", 5000, 2, false, &part, locs), 2);
     assert_int_equal(begin(t.c, "whole", 5000, 2, false, &whole, locs), 2);
     reply_free(peer_reply(t.c, bump_begun(t.c, 0)));
@@ -538,27 +511,4 @@ test_commit_after_a_bump_is_no_word_about_other_copies(void **state)
     world_close(t.w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies_when_hosts_are_fewer),
-        cmocka_unit_test(test_remove_of_one_copy),
-        cmocka_unit_test(test_copies_when_some_are_not_sealed),
-        cmocka_unit_test(test_get_tells_the_own_host_first),
-        cmocka_unit_test(test_copies_when_nodes_are_lost_for_good),
-        cmocka_unit_test(test_put_when_a_copy_is_lost_before_the_commit),
-        cmocka_unit_test(test_copies_when_the_pool_is_full),
-        cmocka_unit_test(test_copies_wait_for_what_is_being_written),
-        cmocka_unit_test(test_copies_when_one_host_is_held),
-        rig_test(test_upsert, sixteen),
-        rig_test(test_upsert_answers_when_the_old_version_is_dead, sixteen),
-        rig_test(test_repeated_commit_is_not_answered_before_the_first, sixteen),
-        rig_test(test_session_ends_behind_a_repeated_commit, sixteen),
-        rig_test(test_upsert_when_the_old_version_goes_first, sixteen),
-        rig_test(test_upsert_when_only_the_old_version_makes_room, sixteen),
-        rig_test(test_upsert_when_a_put_waits_before_it, sixteen),
-        cmocka_unit_test(test_commit_after_a_bump_is_no_word_about_other_copies),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -126,8 +126,7 @@ check_knows(const world_t *w, const kvp_master_t *m, peer_t *c)
     }
 }
 
-static void
-test_leads_with_all_that_it_followed(void **state)
+RIG_TEST_ON(test_leads_with_all_that_it_followed, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
     const uint32_t term = g->w->m->ctx.term;
@@ -156,8 +155,7 @@ test_leads_with_all_that_it_followed(void **state)
 }
 
 /* A byte that is not the leader's: nothing of its record or behind it is entered or written. */
-static void
-test_what_does_not_continue_is_not_believed(void **state)
+RIG_TEST_ON(test_what_does_not_continue_is_not_believed, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
 
@@ -179,8 +177,7 @@ test_what_does_not_continue_is_not_believed(void **state)
     }
 }
 
-static void
-test_out_of_order(void **state)
+RIG_TEST_ON(test_out_of_order, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
     standby_t b;
@@ -195,14 +192,4 @@ test_out_of_order(void **state)
     standby_fini(&b);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_leads_with_all_that_it_followed, .conf = with_log, .size = MIB),
-        rig_test_on(test_what_does_not_continue_is_not_believed, .conf = with_log, .size = MIB),
-        rig_test_on(test_out_of_order, .conf = with_log, .size = MIB),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

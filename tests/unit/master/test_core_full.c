@@ -223,16 +223,13 @@ run_flood(const flood_t *f)
     world_close(w);
 }
 
-static void
-test_victims_are_the_least_recently_used(void **state)
+TEST(test_victims_are_the_least_recently_used)
 {
-    (void)state;
     run_lru(NODE_FREE_NOW, 0);
     run_lru(NODE_FREE_LATER, 20 * MS);
 }
 
-static void
-test_writers_without_end_are_never_refused(void **state)
+TEST(test_writers_without_end_are_never_refused)
 {
     static const flood_t floods[] = {
         /* size, chunk, min_len, max_len, delay_ns, free_ns, streams, batch, puts */
@@ -243,14 +240,12 @@ test_writers_without_end_are_never_refused(void **state)
         {64 * MIB, 32 * MIB, 4 * KIB, 2 * MIB, MS, 3 * MS, 4, 4, 3000},
     };
 
-    (void)state;
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(floods); i++)
         run_flood(&floods[i]);
 }
 
 /* ---- by hand */
-static void
-test_put_when_everything_is_held(void **state)
+RIG_TEST(test_put_when_everything_is_held, sixteen)
 {
     rig_t *g = *state;
     uint64_t tickets[16], id, began;
@@ -281,8 +276,7 @@ test_put_when_everything_is_held(void **state)
     assert_true(exists(g->c, "key/4"));
 }
 
-static void
-test_put_when_the_holder_dies(void **state)
+RIG_TEST(test_put_when_the_holder_dies, sixteen)
 {
     rig_t *g = *state;
     uint64_t tickets[16], id;
@@ -301,8 +295,7 @@ test_put_when_the_holder_dies(void **state)
 
 /* The two oldest are what the policy gives for it, and are not neighbours. Beside the oldest both are young; so the window
  * is the second one and its neighbour, and the oldest goes as well, for whoever comes next. */
-static void
-test_put_when_a_window_of_two_is_cheapest(void **state)
+RIG_TEST(test_put_when_a_window_of_two_is_cheapest, sixteen)
 {
     rig_t *g = *state;
     const uint32_t order[] = {5, 9, 10, 13, 0, 2, 1, 3, 7, 11, 12, 14, 15, 4, 6, 8};
@@ -324,8 +317,7 @@ test_put_when_a_window_of_two_is_cheapest(void **state)
 }
 
 /* A large put for which no window can be found does not stop the small ones behind it, and has its turn when it can. */
-static void
-test_put_when_a_larger_one_waits(void **state)
+RIG_TEST(test_put_when_a_larger_one_waits, sixteen)
 {
     rig_t *g = *state;
     uint64_t tickets[16], id;
@@ -346,8 +338,7 @@ test_put_when_a_larger_one_waits(void **state)
 }
 
 /* Free space inside a window is nobody else's, but the rest of the chunk's is. */
-static void
-test_put_when_free_space_is_promised(void **state)
+RIG_TEST(test_put_when_free_space_is_promised, sixteen)
 {
     rig_t *g = *state;
     uint64_t tickets[16], id, small_id;
@@ -379,8 +370,7 @@ test_put_when_free_space_is_promised(void **state)
     granted(g->c, small_id, KVP_OK);
 }
 
-static void
-test_put_when_free_space_beside_a_window_is_enough(void **state)
+RIG_TEST(test_put_when_free_space_beside_a_window_is_enough, sixteen)
 {
     rig_t *g = *state;
     uint64_t tickets[16], id;
@@ -401,8 +391,7 @@ test_put_when_free_space_beside_a_window_is_enough(void **state)
 }
 
 /* More than the pool can hold, in one message: what there is comes at once, since the rest can only come of it. */
-static void
-test_put_when_a_batch_is_larger_than_the_pool(void **state)
+RIG_TEST(test_put_when_a_batch_is_larger_than_the_pool, sixteen)
 {
     rig_t *g = *state;
     put_t puts[20];
@@ -438,8 +427,7 @@ test_put_when_a_batch_is_larger_than_the_pool(void **state)
 }
 
 /* What it begins nobody can read until it is committed: in a full pool a message begins little, and none in one that has room. */
-static void
-test_put_when_a_batch_is_a_large_part_of_a_full_pool(void **state)
+RIG_TEST_ON(test_put_when_a_batch_is_a_large_part_of_a_full_pool, .size = 8 * MIB)
 {
     enum { N = 64, SHARE = 8 }; /* 512 KiB */
     rig_t *g = *state;
@@ -465,8 +453,7 @@ test_put_when_a_batch_is_a_large_part_of_a_full_pool(void **state)
 }
 
 /* The oldest lie alone among held ones; the only neighbours that can go are among the youngest of many. */
-static void
-test_put_when_the_only_window_is_far_away(void **state)
+RIG_TEST_ON(test_put_when_the_only_window_is_far_away, .size = 16 * MIB)
 {
     rig_t *g = *state;
     enum { N = 4096 };
@@ -490,8 +477,7 @@ test_put_when_the_only_window_is_far_away(void **state)
 }
 
 /* Descriptors run out before bytes do where objects are tiny. */
-static void
-test_put_when_slots_are_used_up(void **state)
+RIG_TEST(test_put_when_slots_are_used_up, sixteen)
 {
     rig_t *g = *state;
 
@@ -503,8 +489,7 @@ test_put_when_slots_are_used_up(void **state)
 }
 
 /* Blocks of an absent node are the oldest: they neither make room nor stop anybody. */
-static void
-test_put_when_the_oldest_are_on_a_lost_node(void **state)
+RIG_TEST_ON(test_put_when_the_oldest_are_on_a_lost_node, .size = 8 * MIB)
 {
     rig_t *g = *state;
 
@@ -519,8 +504,7 @@ test_put_when_the_oldest_are_on_a_lost_node(void **state)
 }
 
 /* A node that is stopped costs those who wait for it a moment, and nobody else anything. */
-static void
-test_puts_when_one_node_does_not_answer(void **state)
+RIG_TEST_ON(test_puts_when_one_node_does_not_answer, .size = MIB)
 {
     rig_t *g = *state;
     uint64_t began;
@@ -547,8 +531,7 @@ test_puts_when_one_node_does_not_answer(void **state)
 }
 
 /* With nobody else to turn to, a node that does not answer is used as far as it goes. */
-static void
-test_put_when_the_only_node_does_not_answer(void **state)
+RIG_TEST(test_put_when_the_only_node_does_not_answer, sixteen)
 {
     rig_t *g = *state;
 
@@ -560,8 +543,7 @@ test_put_when_the_only_node_does_not_answer(void **state)
 }
 
 /* A client that dies while it waits leaves nothing behind, and what it had claimed serves others. */
-static void
-test_put_when_who_waits_dies(void **state)
+RIG_TEST(test_put_when_who_waits_dies, sixteen)
 {
     rig_t *g = *state;
     put_t one = {.key = "new", .len = 4 * KIB};
@@ -581,8 +563,7 @@ test_put_when_who_waits_dies(void **state)
 }
 
 /* Quarantined space is not evicted into, and not waited for. */
-static void
-test_put_when_all_is_quarantined(void **state)
+RIG_TEST(test_put_when_all_is_quarantined, sixteen)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -600,15 +581,13 @@ test_put_when_all_is_quarantined(void **state)
     assert_int_equal(put_wait(g->c, "new", 4 * KIB, 200), KVP_OK);
 }
 
-static void
-test_placement_when_one_node_is_emptier(void **state)
+TEST(test_placement_when_one_node_is_emptier)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     mem_t *big = mem_make(w, "big", 64 * MIB, 8 * MIB), *small = mem_make(w, "small", 16 * MIB, 8 * MIB);
     uint32_t in_big = 0, n = 4000;
     peer_t *c;
 
-    (void)state;
     w->check_every = 0;
     (void)node_open(w, big);
     (void)node_open(w, small);
@@ -627,8 +606,7 @@ test_placement_when_one_node_is_emptier(void **state)
 }
 
 /* Chunk 0 has a hole of two blocks, chunk 1 one of a single block: who wants one takes that. */
-static void
-test_placement_when_the_tightest_hole_is_in_a_later_chunk(void **state)
+RIG_TEST_ON(test_placement_when_the_tightest_hole_is_in_a_later_chunk, .size = 128 * KIB, .chunk = 64 * KIB)
 {
     rig_t *g = *state;
 
@@ -641,29 +619,4 @@ test_placement_when_the_tightest_hole_is_in_a_later_chunk(void **state)
     assert_int_equal(world_stats(g->w).evictions, 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_victims_are_the_least_recently_used),
-        cmocka_unit_test(test_writers_without_end_are_never_refused),
-        rig_test(test_put_when_everything_is_held, sixteen),
-        rig_test(test_put_when_the_holder_dies, sixteen),
-        rig_test(test_put_when_a_window_of_two_is_cheapest, sixteen),
-        rig_test(test_put_when_a_larger_one_waits, sixteen),
-        rig_test(test_put_when_free_space_is_promised, sixteen),
-        rig_test(test_put_when_free_space_beside_a_window_is_enough, sixteen),
-        rig_test(test_put_when_a_batch_is_larger_than_the_pool, sixteen),
-        rig_test_on(test_put_when_a_batch_is_a_large_part_of_a_full_pool, .size = 8 * MIB),
-        rig_test_on(test_put_when_the_only_window_is_far_away, .size = 16 * MIB),
-        rig_test(test_put_when_slots_are_used_up, sixteen),
-        rig_test_on(test_put_when_the_oldest_are_on_a_lost_node, .size = 8 * MIB),
-        rig_test_on(test_puts_when_one_node_does_not_answer, .size = MIB),
-        rig_test(test_put_when_the_only_node_does_not_answer, sixteen),
-        rig_test(test_put_when_who_waits_dies, sixteen),
-        rig_test(test_put_when_all_is_quarantined, sixteen),
-        cmocka_unit_test(test_placement_when_one_node_is_emptier),
-        rig_test_on(test_placement_when_the_tightest_hole_is_in_a_later_chunk, .size = 128 * KIB, .chunk = 64 * KIB),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -91,21 +91,18 @@ check_file(const char *name, const entry_t *entries, size_t n)
     return out;
 }
 
-static void
-test_a_record_of_each_kind(void **state)
+TEST(test_a_record_of_each_kind)
 {
     entry_t all[KVP_JREC_SEGMENT_OVER];
     kvp_buf_t bytes;
 
-    (void)state;
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(all); i++)
         all[i] = (entry_t){(kvp_jrec_kind_t)(i + 1), 1};
     bytes = check_file("records", all, KVP_ARRAY_LEN(all));
     kvp_buf_fini(&bytes);
 }
 
-static void
-test_a_small_log(void **state)
+TEST(test_a_small_log)
 {
     static const entry_t all[] = {
         {KVP_JREC_BASE, 1},    {KVP_JREC_SEGMENT, 1},      {KVP_JREC_COMMIT, 2}, {KVP_JREC_WHOLE, 0},
@@ -120,7 +117,6 @@ test_a_small_log(void **state)
     uint64_t end;
     kvp_obj_t *o;
 
-    (void)state;
     assert_int_equal(kvp_master_create(&conf, 1, &m), KVP_OK);
     assert_int_equal(kvp_master_read_log(m, bytes.data, bytes.len), KVP_OK);
     assert_int_equal(kvp_master_open_log(m, KVP_OPEN_WHOLE, &end), KVP_OK);
@@ -137,13 +133,4 @@ test_a_small_log(void **state)
     kvp_buf_fini(&bytes);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_record_of_each_kind),
-        cmocka_unit_test(test_a_small_log),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

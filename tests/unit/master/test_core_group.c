@@ -59,8 +59,7 @@ is_group_found(peer_t *c, const char *group)
 }
 
 /* ---- seen */
-static void
-test_members_when_some_are_missing(void **state)
+RIG_TEST(test_members_when_some_are_missing, pool)
 {
     rig_t *g = *state;
     peer_t *other = client_open(g->w);
@@ -86,8 +85,7 @@ test_members_when_some_are_missing(void **state)
     assert_true(is_group_found(other, "g"));
 }
 
-static void
-test_members_when_the_group_has_no_size(void **state)
+RIG_TEST(test_members_when_the_group_has_no_size, pool)
 {
     rig_t *g = *state;
 
@@ -97,8 +95,7 @@ test_members_when_the_group_has_no_size(void **state)
     assert_true(is_group_found(g->c, "g"));
 }
 
-static void
-test_group_when_it_is_another_tenants(void **state)
+RIG_TEST_ON(test_group_when_it_is_another_tenants, .is_one_tenant_each = true, .size = MIB, .chunk = 256 * KIB)
 {
     rig_t *g = *state;
     put_t one = {.key = "key", .len = LEN};
@@ -111,8 +108,7 @@ test_group_when_it_is_another_tenants(void **state)
     assert_int_equal(world_stats(g->w).groups, 2);
 }
 
-static void
-test_put_when_the_group_does_not_fit(void **state)
+RIG_TEST(test_put_when_the_group_does_not_fit, pool)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
@@ -130,8 +126,7 @@ test_put_when_the_group_does_not_fit(void **state)
     assert_int_equal(put_in(g->c, "x", "g", (how_t){.members = 3, .member = 1}), KVP_OK);
 }
 
-static void
-test_put_when_a_group_without_a_size_is_full(void **state)
+RIG_TEST_ON(test_put_when_a_group_without_a_size_is_full, .size = 4 * MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
@@ -146,8 +141,7 @@ test_put_when_a_group_without_a_size_is_full(void **state)
     assert_int_equal(put_in(g->c, "more", "g", (how_t){0}), KVP_OK);
 }
 
-static void
-test_put_when_the_key_is_hidden(void **state)
+RIG_TEST(test_put_when_the_key_is_hidden, pool)
 {
     rig_t *g = *state;
     peer_t *other = client_open(g->w);
@@ -162,8 +156,7 @@ test_put_when_the_key_is_hidden(void **state)
 }
 
 /* ---- owners */
-static void
-test_group_when_its_owner_dies(void **state)
+RIG_TEST(test_group_when_its_owner_dies, pool)
 {
     rig_t *g = *state;
     peer_t *other = client_open(g->w);
@@ -180,8 +173,7 @@ test_group_when_its_owner_dies(void **state)
     assert_true(exists(other, "g3"));
 }
 
-static void
-test_group_when_the_last_of_its_owners_dies(void **state)
+RIG_TEST(test_group_when_the_last_of_its_owners_dies, pool)
 {
     rig_t *g = *state;
     peer_t *b, *c;
@@ -201,8 +193,7 @@ test_group_when_the_last_of_its_owners_dies(void **state)
     assert_int_equal(count_of(c, "g", 0, 3), 3);
 }
 
-static void
-test_group_when_its_owner_gives_up_the_last_attempt(void **state)
+RIG_TEST(test_group_when_its_owner_gives_up_the_last_attempt, pool)
 {
     rig_t *g = *state;
     peer_t *b = client_open(g->w);
@@ -219,8 +210,7 @@ test_group_when_its_owner_gives_up_the_last_attempt(void **state)
     assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
-static void
-test_group_when_it_is_whole_outlives_its_owners(void **state)
+RIG_TEST(test_group_when_it_is_whole_outlives_its_owners, pool)
 {
     rig_t *g = *state;
     peer_t *b = client_open(g->w);
@@ -231,8 +221,7 @@ test_group_when_it_is_whole_outlives_its_owners(void **state)
     assert_int_equal(count_of(b, "g", 0, 3), 3);
 }
 
-static void
-test_put_when_the_owner_of_the_hidden_key_is_silent(void **state)
+RIG_TEST(test_put_when_the_owner_of_the_hidden_key_is_silent, pool)
 {
     rig_t *g = *state;
     peer_t *b = client_open(g->w);
@@ -270,20 +259,17 @@ eviction_takes_all(rig_t *g, uint32_t members)
     assert_false(is_group_found(g->c, "g"));
 }
 
-static void
-test_eviction_takes_all_of_it(void **state)
+RIG_TEST(test_eviction_takes_all_of_it, pool)
 {
     eviction_takes_all(*state, 20);
 }
 
-static void
-test_eviction_takes_all_of_one_without_a_size(void **state)
+RIG_TEST(test_eviction_takes_all_of_one_without_a_size, pool)
 {
     eviction_takes_all(*state, 0);
 }
 
-static void
-test_eviction_of_a_large_group_comes_in_slices(void **state)
+RIG_TEST(test_eviction_of_a_large_group_comes_in_slices, huge_pool)
 {
     rig_t *g = *state;
 
@@ -301,8 +287,7 @@ test_eviction_of_a_large_group_comes_in_slices(void **state)
     assert_int_equal(world_stats(g->w).used_bytes, 102 * LEN);
 }
 
-static void
-test_use_of_one_member_is_a_use_of_all(void **state)
+RIG_TEST(test_use_of_one_member_is_a_use_of_all, pool)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -317,8 +302,7 @@ test_use_of_one_member_is_a_use_of_all(void **state)
     assert_true(count_of(g->c, "plain", 0, 50) < 20);
 }
 
-static void
-test_eviction_when_a_member_is_kept(void **state)
+RIG_TEST(test_eviction_when_a_member_is_kept, pool)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -344,8 +328,7 @@ test_eviction_when_a_member_is_kept(void **state)
     assert_int_equal(count_of(g->c, "soft", 0, 4), 4);
 }
 
-static void
-test_probe_of_one_member_protects_all(void **state)
+RIG_TEST(test_probe_of_one_member_protects_all, pool)
 {
     rig_t *g = *state;
 
@@ -360,8 +343,7 @@ test_probe_of_one_member_protects_all(void **state)
     assert_int_equal(count_of(g->c, "g", 0, 8), 0);
 }
 
-static void
-test_soft_pins_when_a_group_loses_them(void **state)
+RIG_TEST(test_soft_pins_when_a_group_loses_them, pool)
 {
     rig_t *g = *state;
 
@@ -378,8 +360,7 @@ test_soft_pins_when_a_group_loses_them(void **state)
     assert_int_equal(count_of(g->c, "h", 0, 12), 12);
 }
 
-static void
-test_incomplete_group_when_it_is_evicted(void **state)
+RIG_TEST(test_incomplete_group_when_it_is_evicted, pool)
 {
     rig_t *g = *state;
     put_t one = {.key = "g3", .len = LEN};
@@ -398,8 +379,7 @@ test_incomplete_group_when_it_is_evicted(void **state)
     assert_int_equal(count_of(g->c, "g", 0, 4), 4);
 }
 
-static void
-test_removal_when_the_group_is_whole(void **state)
+RIG_TEST(test_removal_when_the_group_is_whole, pool)
 {
     rig_t *g = *state;
 
@@ -418,8 +398,7 @@ test_removal_when_the_group_is_whole(void **state)
     assert_int_equal(count_of(g->c, "g", 0, 2), 0);
 }
 
-static void
-test_removal_reaches_hidden_members(void **state)
+RIG_TEST(test_removal_reaches_hidden_members, pool)
 {
     rig_t *g = *state;
 
@@ -431,15 +410,13 @@ test_removal_reaches_hidden_members(void **state)
     assert_int_equal(count_of(g->c, "g", 0, 3), 3);
 }
 
-static void
-test_members_when_their_node_is_lost(void **state)
+TEST(test_members_when_their_node_is_lost)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = SEC});
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     peer_t *c, *n2;
     uint32_t left;
 
-    (void)state;
     node_open_on(w, mem_make(w, "n1", MIB, MIB), "h1");
     n2 = node_open_on(w, mem_make(w, "n2", MIB, MIB), "h2");
     c = client_open(w);
@@ -462,8 +439,7 @@ test_members_when_their_node_is_lost(void **state)
 }
 
 /* ---- upserts */
-static void
-test_upsert_of_a_member(void **state)
+RIG_TEST(test_upsert_of_a_member, pool)
 {
     rig_t *g = *state;
 
@@ -485,8 +461,7 @@ test_upsert_of_a_member(void **state)
     assert_true(exists(g->c, "g0"));
 }
 
-static void
-test_upsert_when_its_group_is_evicted_meanwhile(void **state)
+RIG_TEST(test_upsert_when_its_group_is_evicted_meanwhile, pool)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
@@ -507,8 +482,7 @@ test_upsert_when_its_group_is_evicted_meanwhile(void **state)
     assert_int_equal(count_of(g->c, "g", 0, 2), 2);
 }
 
-static void
-test_upsert_when_only_the_old_version_makes_room(void **state)
+RIG_TEST(test_upsert_when_only_the_old_version_makes_room, small_pool)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -523,8 +497,7 @@ test_upsert_when_only_the_old_version_makes_room(void **state)
 }
 
 /* ---- bumps, look-ups */
-static void
-test_group_when_the_namespace_is_bumped(void **state)
+RIG_TEST(test_group_when_the_namespace_is_bumped, pool)
 {
     rig_t *g = *state;
 
@@ -543,8 +516,7 @@ test_group_when_the_namespace_is_bumped(void **state)
     assert_int_equal(world_stats(g->w).objects, 3);
 }
 
-static void
-test_lookup_of_groups_reserves_them(void **state)
+RIG_TEST(test_lookup_of_groups_reserves_them, large_pool)
 {
     rig_t *g = *state;
     const char *names[] = {"a", "b", "c", "d"};
@@ -572,8 +544,7 @@ test_lookup_of_groups_reserves_them(void **state)
     assert_int_equal(count_of(g->c, "a", 0, 3) + count_of(g->c, "b", 0, 3), 0);
 }
 
-static void
-test_reservation_of_a_group_has_bounds_and_an_end(void **state)
+RIG_TEST(test_reservation_of_a_group_has_bounds_and_an_end, large_pool)
 {
     rig_t *g = *state;
     const char *names[] = {"a", "b", "c"};
@@ -594,8 +565,7 @@ test_reservation_of_a_group_has_bounds_and_an_end(void **state)
     assert_int_equal(remove_key(g->c, "b0", false), KVP_OK);
 }
 
-static void
-test_client_when_it_has_too_many_hidden_members(void **state)
+RIG_TEST_ON(test_client_when_it_has_too_many_hidden_members, .size = 32 * MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
@@ -615,39 +585,4 @@ test_client_when_it_has_too_many_hidden_members(void **state)
     assert_int_equal(world_stats(g->w).groups, 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_members_when_some_are_missing, pool),
-        rig_test(test_members_when_the_group_has_no_size, pool),
-        rig_test_on(test_group_when_it_is_another_tenants, .is_one_tenant_each = true, .size = MIB, .chunk = 256 * KIB),
-        rig_test(test_put_when_the_group_does_not_fit, pool),
-        rig_test_on(test_put_when_a_group_without_a_size_is_full, .size = 4 * MIB),
-        rig_test(test_put_when_the_key_is_hidden, pool),
-        rig_test(test_group_when_its_owner_dies, pool),
-        rig_test(test_group_when_the_last_of_its_owners_dies, pool),
-        rig_test(test_group_when_its_owner_gives_up_the_last_attempt, pool),
-        rig_test(test_group_when_it_is_whole_outlives_its_owners, pool),
-        rig_test(test_put_when_the_owner_of_the_hidden_key_is_silent, pool),
-        rig_test(test_eviction_takes_all_of_it, pool),
-        rig_test(test_eviction_takes_all_of_one_without_a_size, pool),
-        rig_test(test_eviction_of_a_large_group_comes_in_slices, huge_pool),
-        rig_test(test_use_of_one_member_is_a_use_of_all, pool),
-        rig_test(test_eviction_when_a_member_is_kept, pool),
-        rig_test(test_probe_of_one_member_protects_all, pool),
-        rig_test(test_soft_pins_when_a_group_loses_them, pool),
-        rig_test(test_incomplete_group_when_it_is_evicted, pool),
-        rig_test(test_removal_when_the_group_is_whole, pool),
-        rig_test(test_removal_reaches_hidden_members, pool),
-        cmocka_unit_test(test_members_when_their_node_is_lost),
-        rig_test(test_upsert_of_a_member, pool),
-        rig_test(test_upsert_when_its_group_is_evicted_meanwhile, pool),
-        rig_test(test_upsert_when_only_the_old_version_makes_room, small_pool),
-        rig_test(test_group_when_the_namespace_is_bumped, pool),
-        rig_test(test_lookup_of_groups_reserves_them, large_pool),
-        rig_test(test_reservation_of_a_group_has_bounds_and_an_end, large_pool),
-        rig_test_on(test_client_when_it_has_too_many_hidden_members, .size = 32 * MIB),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

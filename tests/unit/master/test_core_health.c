@@ -40,8 +40,7 @@ unmount(peer_t *node, uint32_t segment)
 }
 
 /* Fails if a pool without a node is good, or one from which the last node was taken in order. */
-static void
-test_no_node(void **state)
+RIG_TEST_ON(test_no_node, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
 
@@ -53,8 +52,7 @@ test_no_node(void **state)
 }
 
 /* Fails if a node that is lost, or was given up, is no cause; or is one after it is back, or for ever. */
-static void
-test_lost_nodes(void **state)
+RIG_TEST_ON(test_lost_nodes, .conf = plain, .size = MEMORY, .mems = 2)
 {
     rig_t *g = *state;
 
@@ -76,8 +74,7 @@ test_lost_nodes(void **state)
 }
 
 /* Fails if a node that leaves in order is a cause while others are there. */
-static void
-test_node_leaves(void **state)
+RIG_TEST_ON(test_node_leaves, .conf = plain, .size = MEMORY, .mems = 2)
 {
     rig_t *g = *state;
 
@@ -88,8 +85,7 @@ test_node_leaves(void **state)
 }
 
 /* Fails if loads from SSD that fail are no cause, or are one a minute after the last. */
-static void
-test_loads_fail(void **state)
+RIG_TEST_ON(test_loads_fail, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
@@ -116,8 +112,7 @@ test_loads_fail(void **state)
 }
 
 /* Fails if a device that does not answer, or a tier that is away with objects, is no cause. */
-static void
-test_devices(void **state)
+RIG_TEST_ON(test_devices, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
 
@@ -147,8 +142,7 @@ test_devices(void **state)
 /* Fails if a master that is missing, or does not follow, is no cause; if a log that cannot be written is none; or if Status
  * does not tell masters and causes.
  */
-static void
-test_masters(void **state)
+RIG_TEST_ON(test_masters, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     Kvp__Pb__Status ask = KVP__PB__STATUS__INIT;
@@ -190,17 +184,4 @@ test_masters(void **state)
     assert_int_equal(causes(g->w), 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_no_node, .conf = plain, .size = MEMORY),
-        rig_test_on(test_lost_nodes, .conf = plain, .size = MEMORY, .mems = 2),
-        rig_test_on(test_node_leaves, .conf = plain, .size = MEMORY, .mems = 2),
-        rig_test_on(test_loads_fail, .conf = plain, .size = MEMORY),
-        rig_test_on(test_devices, .conf = plain, .size = MEMORY),
-        rig_test_on(test_masters, .conf = plain, .size = MEMORY),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

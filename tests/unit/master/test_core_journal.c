@@ -69,8 +69,7 @@ put_key(peer_t *c, const char *key, bool is_upsert)
 }
 
 /* ---- what waits for the disk */
-static void
-test_promises_wait_for_the_disk(void **state)
+RIG_TEST_ON(test_promises_wait_for_the_disk, .conf = with_journal, .size = MIB)
 {
     rig_t *g = *state;
     uint64_t attempt, version, id;
@@ -100,8 +99,7 @@ test_promises_wait_for_the_disk(void **state)
 }
 
 /* An attempt that is given up, or committed once more, may turn out to be committed: that is a promise as well. */
-static void
-test_repeated_questions_wait_too(void **state)
+RIG_TEST_ON(test_repeated_questions_wait_too, .conf = with_journal, .size = MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__PutCommit again = KVP__PB__PUT_COMMIT__INIT;
@@ -123,8 +121,7 @@ test_repeated_questions_wait_too(void **state)
 }
 
 /* Nobody hears of a term before it is durable: a master that forgot it would begin it anew. */
-static void
-test_nothing_is_said_before_the_term_is_durable(void **state)
+TEST(test_nothing_is_said_before_the_term_is_durable)
 {
     kvp_master_conf_t conf = with_journal;
     kvp_master_ready_t ready = {.conn = 0};
@@ -132,7 +129,6 @@ test_nothing_is_said_before_the_term_is_durable(void **state)
     kvp_master_t *m;
     uint64_t end;
 
-    (void)state;
     conf.term = 1;
     conf.host_id = "h";
     assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
@@ -161,8 +157,7 @@ test_nothing_is_said_before_the_term_is_durable(void **state)
 }
 
 /* A disk that fails for good: what is begun is bounded, reads go on. */
-static void
-test_disk_that_never_answers(void **state)
+RIG_TEST_ON(test_disk_that_never_answers, .conf = with_journal, .size = 64 * MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
@@ -233,23 +228,19 @@ remove_when_nobody_is_there(bool has_journal)
     world_close(w);
 }
 
-static void
-test_no_removed_key_comes_back(void **state)
+TEST(test_no_removed_key_comes_back)
 {
-    (void)state;
     remove_when_nobody_is_there(false);
     remove_when_nobody_is_there(true);
 }
 
 /* Whoever knows the seed can make the digest of another tenant's key. */
-static void
-test_removal_under_anothers_digest(void **state)
+TEST(test_removal_under_anothers_digest)
 {
     world_t *w = world_open(&with_journal);
     mem_t *a = mem_make(w, "a", MIB, MIB);
     peer_t *c, *other;
 
-    (void)state;
     (void)node_open(w, a);
     (void)put_key(client_open(w), "mine", false);
     world_restart(w); /* what the journal told is kept while other nodes may report */
@@ -266,8 +257,7 @@ test_removal_under_anothers_digest(void **state)
 }
 
 /* What was not durable was not acknowledged; and what it was to replace is still there. */
-static void
-test_upsert_that_was_not_durable(void **state)
+RIG_TEST_ON(test_upsert_that_was_not_durable, .conf = with_journal, .size = MIB)
 {
     rig_t *g = *state;
     uint64_t attempt, old, new, second;
@@ -295,8 +285,7 @@ test_upsert_that_was_not_durable(void **state)
 }
 
 /* What no node brings in time is gone, for those after as well; and so is what is removed before it is brought. */
-static void
-test_nodes_that_come_too_late(void **state)
+RIG_TEST_ON(test_nodes_that_come_too_late, .conf = with_journal, .mems = 2, .size = MIB)
 {
     rig_t *g = *state;
     uint64_t on_b = 0;
@@ -333,8 +322,7 @@ test_nodes_that_come_too_late(void **state)
 }
 
 /* Without it nodes are believed, and when all have reported it is whole again. */
-static void
-test_journal_that_is_lost(void **state)
+RIG_TEST_ON(test_journal_that_is_lost, .conf = with_journal, .size = MIB)
 {
     rig_t *g = *state;
     uint64_t version, end;
@@ -366,8 +354,7 @@ test_journal_that_is_lost(void **state)
 #define MANY (2 * KVP_SLICE) /* more than one step says */
 
 /* A base, between what happens meanwhile, is as good as all that was before it. */
-static void
-test_snapshot_while_things_change(void **state)
+RIG_TEST_ON(test_snapshot_while_things_change, .conf = with_journal, .size = 24 * MIB, .chunk = 8 * MIB)
 {
     rig_t *g = *state;
     static uint64_t version[MANY];
@@ -495,10 +482,8 @@ some_step(world_t *w, peer_t *c)
     }
 }
 
-static void
-test_cut_anywhere(void **state)
+TEST(test_cut_anywhere)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++) {
         kvp_master_conf_t conf = with_journal;
         static moment_t moments[STEPS + 2];
@@ -526,8 +511,7 @@ test_cut_anywhere(void **state)
 }
 
 /* A flipped bit ends the log there, whatever follows, and no master relies on what is left. */
-static void
-test_flipped_bits(void **state)
+RIG_TEST_ON(test_flipped_bits, .conf = with_journal, .size = MIB)
 {
     rig_t *g = *state;
     uint64_t end;
@@ -548,14 +532,12 @@ test_flipped_bits(void **state)
 }
 
 /* What is left of old bytes behind a place where a journal was cut and written on is not its continuation. */
-static void
-test_old_bytes_behind_a_cut(void **state)
+TEST(test_old_bytes_behind_a_cut)
 {
     kvp_jrec_any_t rec = {.gone = {.digest = {1, 2}, .version = 9}}, old[3], got;
     uint64_t check, other;
     size_t used;
 
-    (void)state;
     check = kvp_jrec_seal(&rec, KVP_JREC_GONE, 77);
     for (uint32_t i = 0; i < 3; i++) {
         old[i] = (kvp_jrec_any_t){.gone = {.digest = {i, 3}, .version = 10 + i}};
@@ -568,8 +550,7 @@ test_old_bytes_behind_a_cut(void **state)
     assert_int_equal(kvp_jrec_read(&old[1], sizeof(kvp_jrec_gone_t), other, &got, &used), KVP_CORRUPT);
 }
 
-static void
-test_journal_of_somebody_else(void **state)
+TEST(test_journal_of_somebody_else)
 {
     kvp_master_conf_t conf = with_journal;
     kvp_jrec_any_t rec = {.term = {.magic = KVP_JOURNAL_MAGIC, .digest_seed = 8, .term = 4}};
@@ -580,7 +561,6 @@ test_journal_of_somebody_else(void **state)
     kvp_master_t *m;
     uint64_t end, check;
 
-    (void)state;
     conf.term = 1;
     conf.host_id = "h";
     conf.digest_seed = 7;
@@ -627,8 +607,7 @@ first_of(reply_t *r)
 /* Fails if an answer that waits for the log, a put that waits for space, or a new put or removal is not refused at once while the log
  * cannot be written; if a leader that can hand over refuses; or if anything is refused when the log is written again.
  */
-static void
-test_log_that_cannot_be_written(void **state)
+RIG_TEST_ON(test_log_that_cannot_be_written, .conf = with_journal, .size = MIB)
 {
     rig_t *g = *state;
     put_t big = {.key = "big", .len = 900 * KIB}, late = {.key = "late", .len = 900 * KIB};
@@ -666,26 +645,4 @@ test_log_that_cannot_be_written(void **state)
     assert_int_equal(remove_key(g->c, "key", false), KVP_OK);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_promises_wait_for_the_disk, .conf = with_journal, .size = MIB),
-        rig_test_on(test_repeated_questions_wait_too, .conf = with_journal, .size = MIB),
-        cmocka_unit_test(test_nothing_is_said_before_the_term_is_durable),
-        rig_test_on(test_disk_that_never_answers, .conf = with_journal, .size = 64 * MIB),
-        rig_test_on(test_log_that_cannot_be_written, .conf = with_journal, .size = MIB),
-        cmocka_unit_test(test_no_removed_key_comes_back),
-        cmocka_unit_test(test_removal_under_anothers_digest),
-        rig_test_on(test_upsert_that_was_not_durable, .conf = with_journal, .size = MIB),
-        rig_test_on(test_nodes_that_come_too_late, .conf = with_journal, .mems = 2, .size = MIB),
-        rig_test_on(test_journal_that_is_lost, .conf = with_journal, .size = MIB),
-        rig_test_on(test_snapshot_while_things_change, .conf = with_journal, .size = 24 * MIB, .chunk = 8 * MIB),
-        cmocka_unit_test(test_cut_anywhere),
-        rig_test_on(test_flipped_bits, .conf = with_journal, .size = MIB),
-        cmocka_unit_test(test_old_bytes_behind_a_cut),
-        cmocka_unit_test(test_journal_of_somebody_else),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

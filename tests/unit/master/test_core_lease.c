@@ -49,8 +49,7 @@ answered_after(rig_t *g, uint64_t id, uint64_t ns)
 }
 
 /* ---- what a heartbeat says */
-static void
-test_heartbeat_gives_a_lease_to_those_who_ask(void **state)
+RIG_TEST(test_heartbeat_gives_a_lease_to_those_who_ask, plain)
 {
     rig_t *g = *state;
 
@@ -70,8 +69,7 @@ test_heartbeat_gives_a_lease_to_those_who_ask(void **state)
     assert_int_equal(world_stats(g->w).leases, 0);
 }
 
-static void
-test_heartbeat_tells_what_was_removed(void **state)
+RIG_TEST(test_heartbeat_tells_what_was_removed, plain)
 {
     rig_t *g = *state;
     peer_t *r = reader_open(g->w);
@@ -95,8 +93,7 @@ test_heartbeat_tells_what_was_removed(void **state)
 }
 
 /* An evicted object is the same object still: whoever reads it where it was reads nothing wrong. */
-static void
-test_heartbeat_says_nothing_of_evictions(void **state)
+RIG_TEST(test_heartbeat_says_nothing_of_evictions, plain)
 {
     rig_t *g = *state;
     peer_t *r = reader_open(g->w);
@@ -134,26 +131,22 @@ after_eviction(rig_t *g, node_policy_t policy, bool is_removal, uint32_t told)
     assert_false(r->has_dropped_all);
 }
 
-static void
-test_commit_of_a_key_whose_old_place_may_still_be_read(void **state)
+RIG_TEST(test_commit_of_a_key_whose_old_place_may_still_be_read, plain)
 {
     after_eviction(*state, NODE_MUTE, false, 1);
 }
 
-static void
-test_removal_of_a_key_whose_old_place_may_still_be_read(void **state)
+RIG_TEST(test_removal_of_a_key_whose_old_place_may_still_be_read, plain)
 {
     after_eviction(*state, NODE_MUTE, true, 1);
 }
 
-static void
-test_commit_of_a_key_whose_old_place_is_dead(void **state)
+RIG_TEST(test_commit_of_a_key_whose_old_place_is_dead, plain)
 {
     after_eviction(*state, NODE_DEAD_ONLY, false, 0);
 }
 
-static void
-test_heartbeat_when_more_was_removed_than_one_can_say(void **state)
+RIG_TEST(test_heartbeat_when_more_was_removed_than_one_can_say, plain)
 {
     rig_t *g = *state;
     peer_t *r;
@@ -177,8 +170,7 @@ test_heartbeat_when_more_was_removed_than_one_can_say(void **state)
     world_check(g->w);
 }
 
-static void
-test_heartbeat_when_it_claims_what_never_was(void **state)
+RIG_TEST(test_heartbeat_when_it_claims_what_never_was, plain)
 {
     rig_t *g = *state;
     peer_t *r = reader_open(g->w);
@@ -193,8 +185,7 @@ test_heartbeat_when_it_claims_what_never_was(void **state)
     assert_true(peer_is_asking(g->c, id)); /* the word counts for nothing */
 }
 
-static void
-test_get_says_which_revocations_it_knows(void **state)
+RIG_TEST(test_get_says_which_revocations_it_knows, plain)
 {
     rig_t *g = *state;
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
@@ -218,8 +209,7 @@ test_get_says_which_revocations_it_knows(void **state)
 }
 
 /* ---- waiting */
-static void
-test_remove_waits_until_every_reader_has_heard(void **state)
+RIG_TEST(test_remove_waits_until_every_reader_has_heard, plain)
 {
     rig_t *g = *state;
     peer_t *r, *s;
@@ -253,8 +243,7 @@ commit_wait(peer_t *c, uint64_t attempt)
 }
 
 /* A key that is not there may have been evicted: readers may know where it was, and need not look whether it is DEAD. */
-static void
-test_wait_is_also_for_leases_on_what_was_evicted(void **state)
+RIG_TEST(test_wait_is_also_for_leases_on_what_was_evicted, plain)
 {
     rig_t *g = *state;
     peer_t *r = reader_open(g->w);
@@ -273,8 +262,7 @@ test_wait_is_also_for_leases_on_what_was_evicted(void **state)
     }
 }
 
-static void
-test_remove_waits_for_the_lease_of_one_that_is_silent(void **state)
+RIG_TEST(test_remove_waits_for_the_lease_of_one_that_is_silent, plain)
 {
     rig_t *g = *state;
     peer_t *r = reader_open(g->w);
@@ -286,8 +274,7 @@ test_remove_waits_for_the_lease_of_one_that_is_silent(void **state)
     answered_after(g, id, LEASE);
 }
 
-static void
-test_remove_waits_not_for_one_that_said_bye(void **state)
+RIG_TEST(test_remove_waits_not_for_one_that_said_bye, plain)
 {
     rig_t *g = *state;
     peer_t *r;
@@ -302,8 +289,7 @@ test_remove_waits_not_for_one_that_said_bye(void **state)
 }
 
 /* Of those that were cut off, one may have applied what another has not. */
-static void
-test_remove_waits_not_for_a_cut_off_one_that_has_heard(void **state)
+RIG_TEST(test_remove_waits_not_for_a_cut_off_one_that_has_heard, plain)
 {
     rig_t *g = *state;
     peer_t *r, *s;
@@ -325,8 +311,7 @@ test_remove_waits_not_for_a_cut_off_one_that_has_heard(void **state)
 }
 
 /* More are cut off than are kept apart: whoever waits may wait longer, and never less. */
-static void
-test_remove_waits_for_many_that_are_cut_off(void **state)
+RIG_TEST(test_remove_waits_for_many_that_are_cut_off, plain)
 {
     rig_t *g = *state;
     enum { MANY = 50 };
@@ -345,8 +330,7 @@ test_remove_waits_for_many_that_are_cut_off(void **state)
 }
 
 /* A client that hears and does not act gets no lease from then on, so nobody waits for it for ever. */
-static void
-test_remove_waits_not_for_ever_for_a_deaf_one(void **state)
+RIG_TEST(test_remove_waits_not_for_ever_for_a_deaf_one, plain)
 {
     rig_t *g = *state;
     peer_t *r;
@@ -360,8 +344,7 @@ test_remove_waits_not_for_ever_for_a_deaf_one(void **state)
     answered(g->c, id);
 }
 
-static void
-test_remove_when_it_waits_too_often(void **state)
+RIG_TEST(test_remove_when_it_waits_too_often, plain)
 {
     rig_t *g = *state;
     enum { MOST = 1024 };
@@ -379,8 +362,7 @@ test_remove_when_it_waits_too_often(void **state)
 }
 
 /* ---- a master that is not the first */
-static void
-test_remove_in_a_new_term_waits_for_dead_or_the_grace(void **state)
+RIG_TEST(test_remove_in_a_new_term_waits_for_dead_or_the_grace, second_master)
 {
     rig_t *g = *state;
     uint64_t id;
@@ -395,8 +377,7 @@ test_remove_in_a_new_term_waits_for_dead_or_the_grace(void **state)
     answered(g->c, id);
 }
 
-static void
-test_remove_with_wait_in_a_new_term_waits_for_the_old_leases(void **state)
+RIG_TEST(test_remove_with_wait_in_a_new_term_waits_for_the_old_leases, second_master)
 {
     rig_t *g = *state;
     uint64_t id;
@@ -406,29 +387,4 @@ test_remove_with_wait_in_a_new_term_waits_for_the_old_leases(void **state)
     answered_after(g, id, GRACE);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_heartbeat_gives_a_lease_to_those_who_ask, plain),
-        rig_test(test_heartbeat_tells_what_was_removed, plain),
-        rig_test(test_heartbeat_says_nothing_of_evictions, plain),
-        rig_test(test_commit_of_a_key_whose_old_place_may_still_be_read, plain),
-        rig_test(test_removal_of_a_key_whose_old_place_may_still_be_read, plain),
-        rig_test(test_commit_of_a_key_whose_old_place_is_dead, plain),
-        rig_test(test_heartbeat_when_more_was_removed_than_one_can_say, plain),
-        rig_test(test_heartbeat_when_it_claims_what_never_was, plain),
-        rig_test(test_get_says_which_revocations_it_knows, plain),
-        rig_test(test_remove_waits_until_every_reader_has_heard, plain),
-        rig_test(test_wait_is_also_for_leases_on_what_was_evicted, plain),
-        rig_test(test_remove_waits_for_the_lease_of_one_that_is_silent, plain),
-        rig_test(test_remove_waits_not_for_one_that_said_bye, plain),
-        rig_test(test_remove_waits_not_for_a_cut_off_one_that_has_heard, plain),
-        rig_test(test_remove_waits_for_many_that_are_cut_off, plain),
-        rig_test(test_remove_waits_not_for_ever_for_a_deaf_one, plain),
-        rig_test(test_remove_when_it_waits_too_often, plain),
-        rig_test(test_remove_in_a_new_term_waits_for_dead_or_the_grace, second_master),
-        rig_test(test_remove_with_wait_in_a_new_term_waits_for_the_old_leases, second_master),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

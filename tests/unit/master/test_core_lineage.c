@@ -42,8 +42,7 @@ put_as(peer_t *c, const char *key, kvp_wire_lineage_t lineage, bool is_upsert, u
 }
 
 /* Fails if a get tells another lineage than that of the version which it finds. */
-static void
-test_lineage_is_that_of_the_version(void **state)
+RIG_TEST_ON(test_lineage_is_that_of_the_version, .conf = with_log, .size = MIB)
 {
     rig_t *g = *state;
 
@@ -61,8 +60,7 @@ test_lineage_is_that_of_the_version(void **state)
 }
 
 /* Fails if the log, or a base alone, does not say the lineage of each object. */
-static void
-test_lineage_outlives_the_master(void **state)
+RIG_TEST_ON(test_lineage_outlives_the_master, .conf = with_log, .mems = 2, .size = MIB)
 {
     rig_t *g = *state;
     char long_key[KVP_KEY_MAX + 1] = "";
@@ -88,8 +86,7 @@ test_lineage_outlives_the_master(void **state)
 }
 
 /* Fails if a master that believes nodes serves less than they have, or makes a lineage up, or a new version cannot have one. */
-static void
-test_lineage_is_lost_with_the_log(void **state)
+RIG_TEST_ON(test_lineage_is_lost_with_the_log, .conf = with_log, .mems = 2, .size = MIB)
 {
     rig_t *g = *state;
     uint32_t copies;
@@ -103,9 +100,13 @@ test_lineage_is_lost_with_the_log(void **state)
     check_lineage(g->c, "key", some);
 }
 
+RIG_TEST_ON(test_lineage_is_lost_without_a_log, .conf = plain, .mems = 2, .size = MIB)
+{
+    test_lineage_is_lost_with_the_log(state);
+}
+
 /* Fails if what is no lineage is kept, or keys are taken for lineages. */
-static void
-test_lineage_that_is_none(void **state)
+RIG_TEST_ON(test_lineage_that_is_none, .conf = plain, .size = MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
@@ -120,16 +121,4 @@ test_lineage_that_is_none(void **state)
     assert_true(g->c->was_closed);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_lineage_is_that_of_the_version, .conf = with_log, .size = MIB),
-        rig_test_on(test_lineage_outlives_the_master, .conf = with_log, .mems = 2, .size = MIB),
-        rig_test_on(test_lineage_is_lost_with_the_log, .conf = with_log, .mems = 2, .size = MIB),
-        rig_test_on(test_lineage_is_lost_with_the_log, .conf = plain, .mems = 2, .size = MIB),
-        rig_test_on(test_lineage_that_is_none, .conf = plain, .size = MIB),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

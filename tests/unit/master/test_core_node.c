@@ -19,8 +19,7 @@ unmount(peer_t *n, uint32_t segment_id, uint32_t wait_ms)
 }
 
 /* ---- mounting */
-static void
-test_mount_when_fields_are_out_of_range(void **state)
+RIG_TEST(test_mount_when_fields_are_out_of_range, plain)
 {
     rig_t *g = *state;
     peer_t *d = peer_open(g->w);
@@ -49,8 +48,7 @@ test_mount_when_fields_are_out_of_range(void **state)
 }
 
 /* The most chunks that a segment may have: nothing is made for one before something lies in it. */
-static void
-test_mount_of_many_chunks(void **state)
+TEST(test_mount_of_many_chunks)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
@@ -58,7 +56,6 @@ test_mount_of_many_chunks(void **state)
     peer_t *n = peer_open(w);
     uint64_t id;
 
-    (void)state;
     w->check_every = 0;
     assert_int_equal(peer_hello(n, KVP_ROLE_NODE, "n1", "host"), KVP_OK);
     msg.name = (char *)"n1";
@@ -75,14 +72,12 @@ test_mount_of_many_chunks(void **state)
 }
 
 /* Each chunk costs the master memory, whoever offers it. */
-static void
-test_mount_when_there_are_too_many_chunks(void **state)
+TEST(test_mount_when_there_are_too_many_chunks)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     char text[32];
     uint32_t i;
 
-    (void)state;
     w->check_every = 0;
     for (i = 0; i < 20; i++) {
         peer_t *n = peer_open(w);
@@ -98,15 +93,13 @@ test_mount_when_there_are_too_many_chunks(void **state)
     world_close(w);
 }
 
-static void
-test_mount_when_a_node_has_too_many_segments(void **state)
+TEST(test_mount_when_a_node_has_too_many_segments)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *n = peer_open(w);
     uint32_t i;
     char text[32];
 
-    (void)state;
     w->check_every = 0;
     assert_int_equal(peer_hello(n, KVP_ROLE_NODE, "n1", "host"), KVP_OK);
     for (i = 0; i < 100; i++) {
@@ -120,8 +113,7 @@ test_mount_when_a_node_has_too_many_segments(void **state)
     world_close(w);
 }
 
-static void
-test_mount_when_the_name_is_taken(void **state)
+RIG_TEST(test_mount_when_the_name_is_taken, plain)
 {
     rig_t *g = *state;
     peer_t *d = peer_open(g->w);
@@ -135,15 +127,13 @@ test_mount_when_the_name_is_taken(void **state)
     assert_int_equal(node_mount(d, NULL), KVP_OK);
 }
 
-static void
-test_mount_when_the_memory_is_not_known(void **state)
+TEST(test_mount_when_the_memory_is_not_known)
 {
     mem_t *mem;
     peer_t *n, *c;
     world_t *w = world_open(&(kvp_master_conf_t){0});
     bool is_reset;
 
-    (void)state;
     mem = mem_make(w, "n1", MIB, MIB);
     mem->is_fresh = false; /* grants of another master may be out for it */
     n = peer_open(w);
@@ -160,8 +150,7 @@ test_mount_when_the_memory_is_not_known(void **state)
     world_close(w);
 }
 
-static void
-test_mount_when_it_comes_back_empty(void **state)
+RIG_TEST(test_mount_when_it_comes_back_empty, plain)
 {
     rig_t *g = *state;
     uint32_t old_id = g->a->segment_id;
@@ -185,8 +174,7 @@ test_mount_when_it_comes_back_empty(void **state)
 }
 
 /* ---- a lost node */
-static void
-test_node_when_lost_and_back(void **state)
+RIG_TEST(test_node_when_lost_and_back, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -213,8 +201,7 @@ test_node_when_lost_and_back(void **state)
     assert_int_equal(put(g->c, "new", 100), KVP_OK);
 }
 
-static void
-test_put_when_the_old_copy_is_on_a_lost_node(void **state)
+RIG_TEST(test_put_when_the_old_copy_is_on_a_lost_node, plain)
 {
     rig_t *g = *state;
     peer_t *n2;
@@ -233,8 +220,7 @@ test_put_when_the_old_copy_is_on_a_lost_node(void **state)
 
 /* Orders that were not answered, and extents that were answered dead but not free, are asked about again: a node forgets
  * what it has not done for an earlier connection. */
-static void
-test_retires_are_repeated_when_the_node_is_back(void **state)
+RIG_TEST(test_retires_are_repeated_when_the_node_is_back, plain)
 {
     rig_t *g = *state;
 
@@ -257,8 +243,7 @@ test_retires_are_repeated_when_the_node_is_back(void **state)
 }
 
 /* What waits for a node that does not answer stays here: its queue does not grow. */
-static void
-test_retires_when_the_node_does_not_answer(void **state)
+RIG_TEST(test_retires_when_the_node_does_not_answer, plain)
 {
     rig_t *g = *state;
     uint32_t sent;
@@ -284,8 +269,7 @@ test_retires_when_the_node_does_not_answer(void **state)
 }
 
 /* An answer that comes for an order of the segment before says nothing about the extents that have their numbers now. */
-static void
-test_retire_answer_when_the_record_is_another(void **state)
+RIG_TEST(test_retire_answer_when_the_record_is_another, plain)
 {
     rig_t *g = *state;
     Kvp__Pb__Reply head = KVP__PB__REPLY__INIT;
@@ -319,8 +303,7 @@ test_retire_answer_when_the_record_is_another(void **state)
     if (g->na->conn != 0) assert_int_equal(world_stats(g->w).retiring_bytes, 10 * 8 * KIB);
 }
 
-static void
-test_retire_answer_when_it_says_nothing(void **state)
+RIG_TEST(test_retire_answer_when_it_says_nothing, plain)
 {
     rig_t *g = *state;
     Kvp__Pb__Reply head = KVP__PB__REPLY__INIT;
@@ -337,8 +320,7 @@ test_retire_answer_when_it_says_nothing(void **state)
     assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
-static void
-test_grace_when_over(void **state)
+RIG_TEST(test_grace_when_over, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -369,8 +351,7 @@ test_grace_when_over(void **state)
 }
 
 /* Time in which the master itself stood still is no absence of a node's. */
-static void
-test_grace_when_the_master_stalled(void **state)
+RIG_TEST(test_grace_when_the_master_stalled, plain)
 {
     rig_t *g = *state;
 
@@ -387,8 +368,7 @@ test_grace_when_the_master_stalled(void **state)
 }
 
 /* Two copies of the world: one node dies while a put waits for its extents. */
-static void
-test_put_when_the_node_dies_under_its_window(void **state)
+RIG_TEST_ON(test_put_when_the_node_dies_under_its_window, .size = 64 * KIB)
 {
     rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
@@ -406,8 +386,7 @@ test_put_when_the_node_dies_under_its_window(void **state)
     assert_int_equal(n2->retires_n, 0);
 }
 
-static void
-test_put_when_the_only_node_dies_under_its_window(void **state)
+RIG_TEST_ON(test_put_when_the_only_node_dies_under_its_window, .size = 64 * KIB)
 {
     rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
@@ -424,8 +403,7 @@ test_put_when_the_only_node_dies_under_its_window(void **state)
 }
 
 /* Granted, but the message waits for its other key when the memory goes: the writer is not sent there. */
-static void
-test_put_when_a_grant_is_lost_before_its_answer(void **state)
+RIG_TEST_ON(test_put_when_a_grant_is_lost_before_its_answer, .size = 64 * KIB)
 {
     rig_t *g = *state;
     put_t puts[2] = {{.key = "a", .len = 64 * KIB}, {.key = "b", .len = 64 * KIB}};
@@ -454,8 +432,7 @@ test_put_when_a_grant_is_lost_before_its_answer(void **state)
 }
 
 /* ---- unmounting */
-static void
-test_unmount_when_nothing_is_held(void **state)
+RIG_TEST(test_unmount_when_nothing_is_held, plain)
 {
     rig_t *g = *state;
     uint64_t id;
@@ -471,8 +448,7 @@ test_unmount_when_nothing_is_held(void **state)
     assert_int_equal(plain_result(peer_reply(g->na, id)), KVP_NO_SEGMENT);
 }
 
-static void
-test_unmount_waits_for_holds(void **state)
+RIG_TEST(test_unmount_waits_for_holds, plain)
 {
     rig_t *g = *state;
     uint64_t id, again, ticket;
@@ -491,8 +467,7 @@ test_unmount_waits_for_holds(void **state)
     assert_int_equal(plain_result(peer_reply(g->na, id)), KVP_OK);
 }
 
-static void
-test_unmount_waits_no_longer_than_asked(void **state)
+RIG_TEST(test_unmount_waits_no_longer_than_asked, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -511,8 +486,7 @@ test_unmount_waits_no_longer_than_asked(void **state)
 }
 
 /* A commit that comes after the segment was given up and before its turn in the purge is no commit. */
-static void
-test_commit_when_the_segment_is_being_purged(void **state)
+RIG_TEST(test_commit_when_the_segment_is_being_purged, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -533,8 +507,7 @@ test_commit_when_the_segment_is_being_purged(void **state)
     assert_int_equal(world_stats(g->w).objects, 1);
 }
 
-static void
-test_unmount_when_the_memory_is_made_anew_meanwhile(void **state)
+RIG_TEST(test_unmount_when_the_memory_is_made_anew_meanwhile, plain)
 {
     rig_t *g = *state;
     uint64_t id, ticket;
@@ -548,8 +521,7 @@ test_unmount_when_the_memory_is_made_anew_meanwhile(void **state)
     release(g->c, ticket);
 }
 
-static void
-test_put_when_its_segment_is_unmounted(void **state)
+RIG_TEST_ON(test_put_when_its_segment_is_unmounted, .size = 64 * KIB)
 {
     rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
@@ -574,8 +546,7 @@ test_put_when_its_segment_is_unmounted(void **state)
 }
 
 /* ---- telling clients */
-static void
-test_segments_in_pages(void **state)
+TEST(test_segments_in_pages)
 {
     enum { N = 150 };
     Kvp__Pb__Segments head = KVP__PB__SEGMENTS__INIT;
@@ -584,7 +555,6 @@ test_segments_in_pages(void **state)
     uint32_t seen = 0, pages = 0, last = 0, one[2];
     char text[32];
 
-    (void)state;
     w->check_every = 0;
     for (uint32_t i = 0; i < N; i++) {
         snprintf(text, sizeof text, "node%u", i);
@@ -631,8 +601,7 @@ test_segments_in_pages(void **state)
     world_close(w);
 }
 
-static void
-test_freed_when_it_is_wrong(void **state)
+RIG_TEST(test_freed_when_it_is_wrong, plain)
 {
     rig_t *g = *state;
     Kvp__Pb__Freed head = KVP__PB__FREED__INIT;
@@ -659,8 +628,7 @@ test_freed_when_it_is_wrong(void **state)
 }
 
 /* Fails if objects whose node is away are evicted for puts that find no room in them. */
-static void
-test_what_is_away_is_not_evicted(void **state)
+RIG_TEST_ON(test_what_is_away_is_not_evicted, .size = MIB, .mems = 2)
 {
     rig_t *g = *state;
     uint32_t there;
@@ -675,37 +643,4 @@ test_what_is_away_is_not_evicted(void **state)
     assert_int_equal(count(g->c, 0, 24), 24 - there);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_mount_when_fields_are_out_of_range, plain),
-        cmocka_unit_test(test_mount_of_many_chunks),
-        cmocka_unit_test(test_mount_when_there_are_too_many_chunks),
-        cmocka_unit_test(test_mount_when_a_node_has_too_many_segments),
-        rig_test(test_mount_when_the_name_is_taken, plain),
-        cmocka_unit_test(test_mount_when_the_memory_is_not_known),
-        rig_test(test_mount_when_it_comes_back_empty, plain),
-        rig_test(test_node_when_lost_and_back, plain),
-        rig_test(test_put_when_the_old_copy_is_on_a_lost_node, plain),
-        rig_test(test_retires_are_repeated_when_the_node_is_back, plain),
-        rig_test(test_retires_when_the_node_does_not_answer, plain),
-        rig_test(test_retire_answer_when_the_record_is_another, plain),
-        rig_test(test_retire_answer_when_it_says_nothing, plain),
-        rig_test(test_grace_when_over, plain),
-        rig_test(test_grace_when_the_master_stalled, plain),
-        rig_test_on(test_put_when_the_node_dies_under_its_window, .size = 64 * KIB),
-        rig_test_on(test_put_when_the_only_node_dies_under_its_window, .size = 64 * KIB),
-        rig_test_on(test_put_when_a_grant_is_lost_before_its_answer, .size = 64 * KIB),
-        rig_test(test_unmount_when_nothing_is_held, plain),
-        rig_test(test_unmount_waits_for_holds, plain),
-        rig_test(test_unmount_waits_no_longer_than_asked, plain),
-        rig_test(test_commit_when_the_segment_is_being_purged, plain),
-        rig_test(test_unmount_when_the_memory_is_made_anew_meanwhile, plain),
-        rig_test_on(test_put_when_its_segment_is_unmounted, .size = 64 * KIB),
-        cmocka_unit_test(test_segments_in_pages),
-        rig_test(test_freed_when_it_is_wrong, plain),
-        rig_test_on(test_what_is_away_is_not_evicted, .size = MIB, .mems = 2),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -26,8 +26,7 @@ put_many(peer_t *c, const char *prefix, uint32_t n, kvp_pin_t pin)
         assert_int_equal(put_pinned(c, key_name(prefix, i), pin), KVP_OK);
 }
 
-static void
-test_soft_when_over_the_budget(void **state)
+RIG_TEST(test_soft_when_over_the_budget, pool)
 {
     rig_t *g = *state;
 
@@ -40,8 +39,7 @@ test_soft_when_over_the_budget(void **state)
     assert_int_equal(count_of(g->c, "soft", 24, 40), 16);
 }
 
-static void
-test_soft_when_it_lost_the_pin_counts_as_used(void **state)
+RIG_TEST(test_soft_when_it_lost_the_pin_counts_as_used, pool)
 {
     rig_t *g = *state;
 
@@ -53,8 +51,7 @@ test_soft_when_it_lost_the_pin_counts_as_used(void **state)
     assert_int_equal(count_of(g->c, "soft", 0, 17), 17);
 }
 
-static void
-test_soft_when_nothing_else_can_go(void **state)
+RIG_TEST(test_soft_when_nothing_else_can_go, pool)
 {
     rig_t *g = *state;
 
@@ -69,8 +66,7 @@ test_soft_when_nothing_else_can_go(void **state)
     assert_int_equal(count_of(g->c, "hard", 0, 48), 48);
 }
 
-static void
-test_soft_when_there_are_probed_objects(void **state)
+RIG_TEST(test_soft_when_there_are_probed_objects, pool)
 {
     rig_t *g = *state;
 
@@ -83,8 +79,7 @@ test_soft_when_there_are_probed_objects(void **state)
     assert_int_equal(count_of(g->c, "soft", 0, 16), 16);
 }
 
-static void
-test_soft_when_it_was_held(void **state)
+RIG_TEST(test_soft_when_it_was_held, pool)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -121,8 +116,7 @@ refused_put(peer_t *c, const char *key, char *detail, size_t len)
     return err;
 }
 
-static void
-test_hard_when_the_pool_is_full_of_it(void **state)
+RIG_TEST(test_hard_when_the_pool_is_full_of_it, pool)
 {
     rig_t *g = *state;
     char detail[200], pinned[32];
@@ -143,8 +137,7 @@ test_hard_when_the_pool_is_full_of_it(void **state)
 
 /* The first key finds nothing that may go. The second is answered later, and takes one of the two places of what it
  * replaces: the other one is the first key's, so that may not have been refused for good. */
-static void
-test_refusal_when_an_upsert_of_the_same_message_makes_room(void **state)
+TEST(test_refusal_when_an_upsert_of_the_same_message_makes_room)
 {
     Kvp__Pb__PutBegin twice = KVP__PB__PUT_BEGIN__INIT, upsert = KVP__PB__PUT_BEGIN__INIT;
     world_t *w = world_open(&(kvp_master_conf_t){0});
@@ -152,7 +145,6 @@ test_refusal_when_an_upsert_of_the_same_message_makes_room(void **state)
     places_t places;
     peer_t *c;
 
-    (void)state;
     node_open_on(w, mem_make(w, "n1", 64 * KIB, 64 * KIB), "h1");
     node_open_on(w, mem_make(w, "n2", 64 * KIB, 64 * KIB), "h2");
     c = client_open(w);
@@ -171,8 +163,7 @@ test_refusal_when_an_upsert_of_the_same_message_makes_room(void **state)
     world_close(w);
 }
 
-static void
-test_pin_when_the_object_is_upserted(void **state)
+RIG_TEST(test_pin_when_the_object_is_upserted, pool)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
@@ -192,8 +183,7 @@ test_pin_when_the_object_is_upserted(void **state)
     assert_true(exists(g->c, "hard1"));
 }
 
-static void
-test_pin_counts_to_its_tenant(void **state)
+RIG_TEST_ON(test_pin_counts_to_its_tenant, .is_one_tenant_each = true, .size = 64 * LEN, .chunk = 16 * LEN)
 {
     rig_t *g = *state;
     Kvp__Pb__TenantInfo info;
@@ -211,14 +201,12 @@ test_pin_counts_to_its_tenant(void **state)
     assert_int_equal(info.hard_pinned_bytes, LEN);
 }
 
-static void
-test_pin_counts_all_copies(void **state)
+TEST(test_pin_counts_all_copies)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = SEC});
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     peer_t *n2, *c;
 
-    (void)state;
     node_open_on(w, mem_make(w, "n1", 64 * LEN, 64 * LEN), "h1");
     n2 = node_open_on(w, mem_make(w, "n2", 64 * LEN, 64 * LEN), "h2");
     c = client_open(w);
@@ -232,8 +220,7 @@ test_pin_counts_all_copies(void **state)
     world_close(w);
 }
 
-static void
-test_soft_when_a_node_is_away_for_a_moment(void **state)
+RIG_TEST_ON(test_soft_when_a_node_is_away_for_a_moment, .conf.node_grace_ns = 5 * SEC, .size = 32 * LEN)
 {
     rig_t *g = *state;
     mem_t *mem;
@@ -253,21 +240,4 @@ test_soft_when_a_node_is_away_for_a_moment(void **state)
     assert_true(world_stats(g->w).soft_pinned_bytes <= 8 * LEN);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_soft_when_over_the_budget, pool),
-        rig_test(test_soft_when_it_lost_the_pin_counts_as_used, pool),
-        rig_test(test_soft_when_nothing_else_can_go, pool),
-        rig_test(test_soft_when_there_are_probed_objects, pool),
-        rig_test(test_soft_when_it_was_held, pool),
-        rig_test(test_hard_when_the_pool_is_full_of_it, pool),
-        cmocka_unit_test(test_refusal_when_an_upsert_of_the_same_message_makes_room),
-        rig_test(test_pin_when_the_object_is_upserted, pool),
-        rig_test_on(test_pin_counts_to_its_tenant, .is_one_tenant_each = true, .size = 64 * LEN, .chunk = 16 * LEN),
-        cmocka_unit_test(test_pin_counts_all_copies),
-        rig_test_on(test_soft_when_a_node_is_away_for_a_moment, .conf.node_grace_ns = 5 * SEC, .size = 32 * LEN),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

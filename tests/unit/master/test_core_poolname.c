@@ -89,8 +89,7 @@ assert_not_heard(world_t *w, uint32_t role, const Kvp__Pb__KnownPool *known)
     peer_lose(p);
 }
 
-static void
-test_pool_outlives_its_masters_disk(void **state)
+RIG_TEST_ON(test_pool_outlives_its_masters_disk, .size = 2 * MIB, .chunk = MIB)
 {
     rig_t *g = *state;
     const name_t name = name_of(g->w);
@@ -125,8 +124,7 @@ test_pool_outlives_its_masters_disk(void **state)
     assert_not_heard(g->w, KVP_ROLE_NODE, &known); /* it has its name */
 }
 
-static void
-test_a_grant_makes_the_name_a_fact(void **state)
+RIG_TEST_ON(test_a_grant_makes_the_name_a_fact, .size = MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__KnownPool known = known_as(elsewhere, 1, 90);
@@ -141,13 +139,11 @@ test_a_grant_makes_the_name_a_fact(void **state)
     assert_not_heard(g->w, KVP_ROLE_NODE, &known);
 }
 
-static void
-test_who_does_not_name_a_pool(void **state)
+TEST(test_who_does_not_name_a_pool)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     Kvp__Pb__KnownPool known = known_as(elsewhere, 1, 90);
 
-    (void)state;
     assert_not_heard(w, KVP_ROLE_CLIENT, &known); /* it holds nothing of it */
     assert_not_heard(w, KVP_ROLE_NODE, NULL);
     known.pool_id.len = 15;
@@ -162,14 +158,4 @@ test_who_does_not_name_a_pool(void **state)
     world_close(w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_pool_outlives_its_masters_disk, .size = 2 * MIB, .chunk = MIB),
-        rig_test_on(test_a_grant_makes_the_name_a_fact, .size = MIB),
-        cmocka_unit_test(test_who_does_not_name_a_pool),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

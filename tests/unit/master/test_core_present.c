@@ -78,8 +78,7 @@ present_one(peer_t *c, kvp_wire_present_t rec, uint64_t *ticket_out)
 }
 
 /* ---- a new term */
-static void
-test_reservation_when_the_master_is_new(void **state)
+RIG_TEST(test_reservation_when_the_master_is_new, full_of_old)
 {
     rig_t *g = *state;
 
@@ -99,8 +98,7 @@ test_reservation_when_the_master_is_new(void **state)
 
 /* For a while nothing older is taken away, since somebody may come for it; new objects may be removed, and put where there
  * is room. */
-static void
-test_nothing_is_taken_before_sessions_are_back(void **state)
+RIG_TEST(test_nothing_is_taken_before_sessions_are_back, full_of_old)
 {
     rig_t *g = *state;
 
@@ -119,8 +117,7 @@ test_nothing_is_taken_before_sessions_are_back(void **state)
 }
 
 /* What no node has brought yet is asked for again; and when it is brought late there is time to do so. */
-static void
-test_presented_before_its_node_reports(void **state)
+RIG_TEST(test_presented_before_its_node_reports, full_of_old)
 {
     rig_t *g = *state;
 
@@ -136,8 +133,7 @@ test_presented_before_its_node_reports(void **state)
     assert_true(exists(g->c, "old/5"));
 }
 
-static void
-test_gone_is_not_waited_for(void **state)
+RIG_TEST(test_gone_is_not_waited_for, full_of_old)
 {
     rig_t *g = *state;
     uint64_t version;
@@ -155,8 +151,7 @@ test_gone_is_not_waited_for(void **state)
 }
 
 /* ---- views */
-static void
-test_view_is_of_one_version(void **state)
+RIG_TEST(test_view_is_of_one_version, full_of_old)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
@@ -182,8 +177,7 @@ test_view_is_of_one_version(void **state)
 }
 
 /* ---- bounds */
-static void
-test_sets_and_bounds(void **state)
+RIG_TEST(test_sets_and_bounds, full_of_old)
 {
     rig_t *g = *state;
     kvp_wire_present_t recs[12];
@@ -212,8 +206,7 @@ test_sets_and_bounds(void **state)
     assert_int_equal(world_stats(g->w).reserved_bytes, (MIB / 20 / SMALL - 3) * SMALL);
 }
 
-static void
-test_records_that_mean_nothing(void **state)
+RIG_TEST(test_records_that_mean_nothing, full_of_old)
 {
     rig_t *g = *state;
     kvp_wire_present_t rec;
@@ -231,8 +224,7 @@ test_records_that_mean_nothing(void **state)
 }
 
 /* A group's reservation is as long in coming as the group. */
-static void
-test_group_is_reserved_when_it_is_whole(void **state)
+TEST(test_group_is_reserved_when_it_is_whole)
 {
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
     world_t *w = world_open(&(kvp_master_conf_t){.lease_ns = LEASE, .location_grace_ns = MS});
@@ -241,7 +233,6 @@ test_group_is_reserved_when_it_is_whole(void **state)
     mem_t *mems[] = {a, b};
     peer_t *c, *n;
 
-    (void)state;
     for (uint32_t i = 0; i < 2; i++) { /* a member on each */
         n = node_open_on(w, mems[i], mems[i]->name);
         c = client_open(w);
@@ -261,8 +252,7 @@ test_group_is_reserved_when_it_is_whole(void **state)
     world_close(w);
 }
 
-static void
-test_present_of_nothing_closes(void **state)
+RIG_TEST(test_present_of_nothing_closes, full_of_old)
 {
     rig_t *g = *state;
     Kvp__Pb__Present head = KVP__PB__PRESENT__INIT;
@@ -273,20 +263,4 @@ test_present_of_nothing_closes(void **state)
     assert_true(g->c->was_closed);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_reservation_when_the_master_is_new, full_of_old),
-        rig_test(test_nothing_is_taken_before_sessions_are_back, full_of_old),
-        rig_test(test_presented_before_its_node_reports, full_of_old),
-        rig_test(test_gone_is_not_waited_for, full_of_old),
-        rig_test(test_view_is_of_one_version, full_of_old),
-        rig_test(test_sets_and_bounds, full_of_old),
-        rig_test(test_records_that_mean_nothing, full_of_old),
-        cmocka_unit_test(test_group_is_reserved_when_it_is_whole),
-        rig_test(test_present_of_nothing_closes, full_of_old),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

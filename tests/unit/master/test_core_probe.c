@@ -71,8 +71,7 @@ remove_heeding(peer_t *c, const char *key, bool is_forced)
 }
 
 /* ---- what it protects */
-static void
-test_probe_keeps_what_would_be_evicted(void **state)
+RIG_TEST(test_probe_keeps_what_would_be_evicted, blocks)
 {
     rig_t *g = *state;
 
@@ -90,8 +89,7 @@ test_probe_keeps_what_would_be_evicted(void **state)
 }
 
 /* Seen from the old end, where eviction looks first, and in a window of neighbours. */
-static void
-test_probe_keeps_neighbours_out_of_a_window(void **state)
+RIG_TEST(test_probe_keeps_neighbours_out_of_a_window, blocks)
 {
     rig_t *g = *state;
 
@@ -102,8 +100,7 @@ test_probe_keeps_neighbours_out_of_a_window(void **state)
     assert_int_equal(count(g->c, 4, 5), 1);
 }
 
-static void
-test_probe_of_is_plain_leaves_nothing(void **state)
+RIG_TEST(test_probe_of_is_plain_leaves_nothing, blocks)
 {
     rig_t *g = *state;
 
@@ -116,8 +113,7 @@ test_probe_of_is_plain_leaves_nothing(void **state)
 
 /* ---- what it does not */
 /* Whoever does nothing but probe takes the pool from nobody. */
-static void
-test_probe_of_everything_makes_no_put_fail(void **state)
+RIG_TEST(test_probe_of_everything_makes_no_put_fail, blocks)
 {
     rig_t *g = *state;
     peer_t *d = client_open(g->w);
@@ -138,8 +134,7 @@ test_probe_of_everything_makes_no_put_fail(void **state)
 }
 
 /* Nor is what is new worth nothing: it lives in three quarters of the pool while somebody asks for all the rest, */
-static void
-test_what_is_new_stays_while_all_else_is_probed(void **state)
+RIG_TEST(test_what_is_new_stays_while_all_else_is_probed, blocks)
 {
     rig_t *g = *state;
 
@@ -156,8 +151,7 @@ test_what_is_new_stays_while_all_else_is_probed(void **state)
 }
 
 /* and in all of it when they have been asked for in an unbroken row for the lease time. */
-static void
-test_row_of_probes_protects_for_the_lease_time(void **state)
+RIG_TEST(test_row_of_probes_protects_for_the_lease_time, blocks)
 {
     rig_t *g = *state;
 
@@ -192,8 +186,7 @@ probe_three_rows(rig_t *g)
 }
 
 /* A quarter is protected, and the row that began first is let go first. */
-static void
-test_probes_yield_the_oldest_first(void **state)
+RIG_TEST(test_probes_yield_the_oldest_first, blocks)
 {
     rig_t *g = *state;
 
@@ -207,8 +200,7 @@ test_probes_yield_the_oldest_first(void **state)
     assert_true(count(g->c, 64, 96) >= 31);
 }
 
-static void
-test_batch_of_probes_protects_its_prefix(void **state)
+RIG_TEST(test_batch_of_probes_protects_its_prefix, blocks)
 {
     rig_t *g = *state;
 
@@ -222,8 +214,7 @@ test_batch_of_probes_protects_its_prefix(void **state)
 }
 
 /* What was read since is as safe as its last use makes it; what was not is kept for who asked. */
-static void
-test_use_ends_what_a_probe_protects(void **state)
+RIG_TEST(test_use_ends_what_a_probe_protects, blocks)
 {
     rig_t *g = *state;
 
@@ -236,8 +227,7 @@ test_use_ends_what_a_probe_protects(void **state)
 }
 
 /* ---- uses */
-static void
-test_probe_counts_as_a_use_once(void **state)
+RIG_TEST(test_probe_counts_as_a_use_once, blocks)
 {
     rig_t *g = *state;
 
@@ -253,8 +243,7 @@ test_probe_counts_as_a_use_once(void **state)
     assert_int_equal(count(g->c, 0, 10), 0);
 }
 
-static void
-test_used_counts_as_a_use(void **state)
+RIG_TEST(test_used_counts_as_a_use, blocks)
 {
     rig_t *g = *state;
     Kvp__Pb__Used head = KVP__PB__USED__INIT;
@@ -282,8 +271,7 @@ test_used_counts_as_a_use(void **state)
 }
 
 /* ---- removal */
-static void
-test_remove_that_heeds_probes(void **state)
+RIG_TEST(test_remove_that_heeds_probes, blocks)
 {
     rig_t *g = *state;
 
@@ -302,8 +290,7 @@ test_remove_that_heeds_probes(void **state)
 
 /* ---- all of it at once, against the core's own check */
 /* Ages are told in 16 bits; a stall of just so long must not make what is aside look young. */
-static void
-test_probes_after_a_stall_of_hours(void **state)
+RIG_TEST(test_probes_after_a_stall_of_hours, blocks)
 {
     rig_t *g = *state;
 
@@ -319,23 +306,4 @@ test_probes_after_a_stall_of_hours(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_probe_keeps_what_would_be_evicted, blocks),
-        rig_test(test_probe_keeps_neighbours_out_of_a_window, blocks),
-        rig_test(test_probe_of_is_plain_leaves_nothing, blocks),
-        rig_test(test_probe_of_everything_makes_no_put_fail, blocks),
-        rig_test(test_what_is_new_stays_while_all_else_is_probed, blocks),
-        rig_test(test_row_of_probes_protects_for_the_lease_time, blocks),
-        rig_test(test_probes_yield_the_oldest_first, blocks),
-        rig_test(test_batch_of_probes_protects_its_prefix, blocks),
-        rig_test(test_use_ends_what_a_probe_protects, blocks),
-        rig_test(test_probe_counts_as_a_use_once, blocks),
-        rig_test(test_used_counts_as_a_use, blocks),
-        rig_test(test_remove_that_heeds_probes, blocks),
-        rig_test(test_probes_after_a_stall_of_hours, blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -39,8 +39,7 @@ record(const peer_t *c, const char *key, uint64_t len, uint64_t attempt)
         .digest = digest_of(c->world, key), .len = len, .attempt = attempt, .key_len = (uint32_t)strlen(key)};
 }
 
-static void
-test_round_trip(void **state)
+RIG_TEST(test_round_trip, plain)
 {
     rig_t *g = *state;
     Kvp__Pb__StatusReply *status;
@@ -75,8 +74,7 @@ test_round_trip(void **state)
     reply_free(r);
 }
 
-static void
-test_list_in_pages(void **state)
+RIG_TEST(test_list_in_pages, plain)
 {
     rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
@@ -120,8 +118,7 @@ test_list_in_pages(void **state)
     assert_true(pages >= 100 / 7);
 }
 
-static void
-test_put_when_present_or_under_way(void **state)
+RIG_TEST(test_put_when_present_or_under_way, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -139,8 +136,7 @@ test_put_when_present_or_under_way(void **state)
     assert_int_equal(world_stats(g->w).put_in_progress, 2);
 }
 
-static void
-test_end_when_repeated(void **state)
+RIG_TEST(test_end_when_repeated, plain)
 {
     rig_t *g = *state;
     kvp_wire_put_t rec;
@@ -165,8 +161,7 @@ test_end_when_repeated(void **state)
     assert_int_equal(abort_put(g->c, 12345, true), KVP_ABORTED);
 }
 
-static void
-test_put_when_the_same_key_comes_twice_in_a_message(void **state)
+RIG_TEST(test_put_when_the_same_key_comes_twice_in_a_message, plain)
 {
     rig_t *g = *state;
     put_t puts[2] = {{.key = "key", .len = 100}, {.key = "key", .len = 100}};
@@ -179,8 +174,7 @@ test_put_when_the_same_key_comes_twice_in_a_message(void **state)
     places_free(&places);
 }
 
-static void
-test_put_when_the_record_is_wrong(void **state)
+RIG_TEST(test_put_when_the_record_is_wrong, plain)
 {
     rig_t *g = *state;
     char key[1100];
@@ -215,13 +209,11 @@ test_put_when_the_record_is_wrong(void **state)
     assert_int_equal(world_stats(g->w).attempts, 1);
 }
 
-static void
-test_put_when_no_segment_is_mounted(void **state)
+TEST(test_put_when_no_segment_is_mounted)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *c = client_open(w);
 
-    (void)state;
     assert_int_equal(put(c, "key", 100), KVP_RETRY_AFTER); /* a node may be on its way */
     world_advance(w, 10 * SEC);
     assert_int_equal(put(c, "key", 100), KVP_NO_SPACE);
@@ -229,13 +221,11 @@ test_put_when_no_segment_is_mounted(void **state)
 }
 
 /* A master that took over a pool: its nodes have memory that is worth waiting for as long as it may come back. */
-static void
-test_put_when_the_nodes_of_the_master_before_are_not_back(void **state)
+TEST(test_put_when_the_nodes_of_the_master_before_are_not_back)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .node_grace_ns = 30 * SEC});
     peer_t *c = client_open(w);
 
-    (void)state;
     world_advance(w, 20 * SEC);
     c = client_open(w);
     assert_int_equal(put(c, "key", 100), KVP_RETRY_AFTER);
@@ -245,8 +235,7 @@ test_put_when_the_nodes_of_the_master_before_are_not_back(void **state)
     world_close(w);
 }
 
-static void
-test_put_of_the_longest_key(void **state)
+RIG_TEST(test_put_of_the_longest_key, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -284,8 +273,7 @@ long_key(char *key, uint32_t i)
 
 /* A chunk's area for long keys is used up long before its payload: the oldest object with a long key goes then, and none
  * with a short one. Short keys are not affected. */
-static void
-test_put_when_long_keys_are_used_up(void **state)
+RIG_TEST_ON(test_put_when_long_keys_are_used_up, .size = 64 * KIB)
 {
     rig_t *g = *state;
     kvp_chunk_geo_t geo;
@@ -308,8 +296,7 @@ test_put_when_long_keys_are_used_up(void **state)
     assert_int_equal(world_stats(g->w).evictions, 20);
 }
 
-static void
-test_put_when_long_keys_are_used_up_by_held_objects(void **state)
+RIG_TEST_ON(test_put_when_long_keys_are_used_up_by_held_objects, .size = 64 * KIB)
 {
     rig_t *g = *state;
     uint64_t *tickets, id;
@@ -341,8 +328,7 @@ test_put_when_long_keys_are_used_up_by_held_objects(void **state)
 }
 
 /* ---- attempts that end otherwise */
-static void
-test_abort_when_drained(void **state)
+RIG_TEST(test_abort_when_drained, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -357,8 +343,7 @@ test_abort_when_drained(void **state)
     assert_int_equal(write_place(g->w, &loc), KVP_STALE); /* and a late store of the old one is lost */
 }
 
-static void
-test_abort_when_not_drained(void **state)
+RIG_TEST(test_abort_when_not_drained, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -375,8 +360,7 @@ test_abort_when_not_drained(void **state)
     assert_int_equal(world_stats(g->w).quarantine_bytes, 0);
 }
 
-static void
-test_abort_when_one_way_is_not_answered(void **state)
+RIG_TEST(test_abort_when_one_way_is_not_answered, plain)
 {
     rig_t *g = *state;
     Kvp__Pb__PutAbort head = KVP__PB__PUT_ABORT__INIT;
@@ -392,8 +376,7 @@ test_abort_when_one_way_is_not_answered(void **state)
 }
 
 /* A put whose caller gives up before the master has answered: the attempt must not stay open behind the answer. */
-static void
-test_abort_when_the_begin_is_not_answered(void **state)
+RIG_TEST(test_abort_when_the_begin_is_not_answered, plain)
 {
     rig_t *g = *state;
     put_t puts[2] = {{.key = "a", .len = MIB}, {.key = "b", .len = MIB}};
@@ -416,8 +399,7 @@ test_abort_when_the_begin_is_not_answered(void **state)
 }
 
 /* ---- writers that die */
-static void
-test_client_when_it_dies_with_attempts(void **state)
+RIG_TEST(test_client_when_it_dies_with_attempts, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc[3];
@@ -451,8 +433,7 @@ test_client_when_it_dies_with_attempts(void **state)
     assert_int_equal(world_stats(g->w).quarantine_bytes, 0);
 }
 
-static void
-test_client_when_the_last_one_dies(void **state)
+RIG_TEST(test_client_when_the_last_one_dies, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -469,8 +450,7 @@ test_client_when_the_last_one_dies(void **state)
 
 /* What it had is retired where it lay. Only the fence keeps it from connecting again, and by RDMA no word in memory guards
  * what comes over a connection, but only what the writer itself knows. */
-static void
-test_client_when_it_dies_with_attempts_is_fenced_everywhere(void **state)
+RIG_TEST(test_client_when_it_dies_with_attempts_is_fenced_everywhere, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -490,8 +470,7 @@ test_client_when_it_dies_with_attempts_is_fenced_everywhere(void **state)
 
 /* Clients come, one in two dies with an attempt and the other one says goodbye, while an old one lives: what a node keeps of the dead
  * is no more than there are live ones. */
-static void
-test_clients_when_many_die_are_few_ranges_at_a_node(void **state)
+RIG_TEST(test_clients_when_many_die_are_few_ranges_at_a_node, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -516,8 +495,7 @@ test_clients_when_many_die_are_few_ranges_at_a_node(void **state)
     assert_int_equal(world_stats(g->w).fences, 100);
 }
 
-static void
-test_client_when_it_dies_without_attempts_is_not_fenced(void **state)
+RIG_TEST(test_client_when_it_dies_without_attempts_is_not_fenced, plain)
 {
     rig_t *g = *state;
     uint32_t before = g->na->fences_n;
@@ -528,8 +506,7 @@ test_client_when_it_dies_without_attempts_is_not_fenced(void **state)
     assert_int_equal(world_stats(g->w).fences, 0);
 }
 
-static void
-test_bye_with_attempts(void **state)
+RIG_TEST(test_bye_with_attempts, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -546,8 +523,7 @@ test_bye_with_attempts(void **state)
 }
 
 /* The node was away while a client died: it is told who is alive when it is back. */
-static void
-test_fence_when_the_node_was_away(void **state)
+RIG_TEST(test_fence_when_the_node_was_away, plain)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -564,8 +540,7 @@ test_fence_when_the_node_was_away(void **state)
 }
 
 /* A client with thousands of attempts dies: they are aborted in slices, and a key that somebody wants at once. */
-static void
-test_client_when_it_dies_with_thousands_of_attempts(void **state)
+TEST(test_client_when_it_dies_with_thousands_of_attempts)
 {
     enum { N = 4000, BATCH = 500 };
     world_t *w = world_open(&(kvp_master_conf_t){0});
@@ -575,7 +550,6 @@ test_client_when_it_dies_with_thousands_of_attempts(void **state)
     uint64_t left, dead;
     places_t places;
 
-    (void)state;
     w->check_every = 0;
     n->needs_proof = true;
     c = client_open(w);
@@ -617,8 +591,7 @@ test_client_when_it_dies_with_thousands_of_attempts(void **state)
 
 /* ---- bounds on what clients can make the master remember */
 /* All clients together have a bound, those that are gone and not aborted yet too; and 64 that take all they get leave some. */
-static void
-test_put_when_all_have_too_many_attempts(void **state)
+TEST(test_put_when_all_have_too_many_attempts)
 {
     enum { BATCH = 512, CLIENTS = 64, MOST = 262144 };
     world_t *w = world_open(&(kvp_master_conf_t){0});
@@ -626,7 +599,6 @@ test_put_when_all_have_too_many_attempts(void **state)
     put_t *puts = calloc(BATCH, sizeof *puts);
     char(*keys)[16] = calloc(BATCH, sizeof *keys);
 
-    (void)state;
     (void)n;
     w->check_every = 0;
     d = client_open(w);
@@ -659,8 +631,7 @@ test_put_when_all_have_too_many_attempts(void **state)
 }
 
 /* Putting and aborting without a drain, again and again, fills the quarantine: it counts as unfinished. */
-static void
-test_put_when_quarantine_reaches_the_limit(void **state)
+RIG_TEST_ON(test_put_when_quarantine_reaches_the_limit, .size = 8ull << 30, .chunk = 1ull << 30)
 {
     rig_t *g = *state;
     kvp_wire_loc_t loc;
@@ -679,8 +650,7 @@ test_put_when_quarantine_reaches_the_limit(void **state)
 }
 
 /* What is not built is refused whole, and not done by half. */
-static void
-test_put_when_its_pin_is_unknown(void **state)
+RIG_TEST_ON(test_put_when_its_pin_is_unknown, .size = 1 * MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
@@ -691,36 +661,4 @@ test_put_when_its_pin_is_unknown(void **state)
     assert_int_equal(world_stats(g->w).attempts, 0);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_round_trip, plain),
-        rig_test(test_list_in_pages, plain),
-        rig_test(test_put_when_present_or_under_way, plain),
-        rig_test(test_end_when_repeated, plain),
-        rig_test(test_put_when_the_same_key_comes_twice_in_a_message, plain),
-        rig_test(test_put_when_the_record_is_wrong, plain),
-        cmocka_unit_test(test_put_when_no_segment_is_mounted),
-        cmocka_unit_test(test_put_when_the_nodes_of_the_master_before_are_not_back),
-        rig_test(test_put_of_the_longest_key, plain),
-        rig_test_on(test_put_when_long_keys_are_used_up, .size = 64 * KIB),
-        rig_test_on(test_put_when_long_keys_are_used_up_by_held_objects, .size = 64 * KIB),
-        rig_test(test_abort_when_drained, plain),
-        rig_test(test_abort_when_not_drained, plain),
-        rig_test(test_abort_when_one_way_is_not_answered, plain),
-        rig_test(test_abort_when_the_begin_is_not_answered, plain),
-        rig_test(test_client_when_it_dies_with_attempts, plain),
-        cmocka_unit_test(test_client_when_it_dies_with_thousands_of_attempts),
-        rig_test(test_client_when_the_last_one_dies, plain),
-        rig_test(test_client_when_it_dies_with_attempts_is_fenced_everywhere, plain),
-        rig_test(test_client_when_it_dies_without_attempts_is_not_fenced, plain),
-        rig_test(test_clients_when_many_die_are_few_ranges_at_a_node, plain),
-        rig_test(test_bye_with_attempts, plain),
-        rig_test(test_fence_when_the_node_was_away, plain),
-        cmocka_unit_test(test_put_when_all_have_too_many_attempts),
-        rig_test_on(test_put_when_quarantine_reaches_the_limit, .size = 8ull << 30, .chunk = 1ull << 30),
-        rig_test_on(test_put_when_its_pin_is_unknown, .size = 1 * MIB),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -66,8 +66,7 @@ node_greet(world_t *w, mem_t *mem, Kvp__Pb__MountReply *reply_out)
 }
 
 /* ---- what is found again */
-static void
-test_restart_when_nodes_report_all(void **state)
+RIG_TEST_ON(test_restart_when_nodes_report_all, .mems = 2, .size = 2 * MIB, .chunk = MIB)
 {
     rig_t *g = *state;
     uint64_t version, long_version, again;
@@ -102,8 +101,7 @@ test_restart_when_nodes_report_all(void **state)
     assert_int_equal(put_one(g->c, long_key), KVP_OK);
 }
 
-static void
-test_both_copies_of_a_host_are_adopted(void **state)
+RIG_TEST_ON(test_both_copies_of_a_host_are_adopted, .mems = 2, .size = 2 * MIB, .chunk = MIB)
 {
     rig_t *g = *state;
     uint64_t version;
@@ -118,8 +116,7 @@ test_both_copies_of_a_host_are_adopted(void **state)
 }
 
 /* The older of two versions is told first, and removed before the newer one is told. */
-static void
-test_removal_before_a_newer_version_is_told(void **state)
+RIG_TEST_ON(test_removal_before_a_newer_version_is_told, .mems = 2, .nodes = 1, .size = MIB)
 {
     rig_t *g = *state;
     uint64_t older, newer;
@@ -136,8 +133,7 @@ test_removal_before_a_newer_version_is_told(void **state)
     assert_int_equal(found(g->c, "key", NULL), 0);
 }
 
-static void
-test_nothing_is_served_before_the_last_page(void **state)
+RIG_TEST(test_nothing_is_served_before_the_last_page, one_node)
 {
     rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
@@ -165,8 +161,7 @@ test_nothing_is_served_before_the_last_page(void **state)
 }
 
 /* A node that is lost half-way begins anew. */
-static void
-test_report_when_it_is_cut(void **state)
+RIG_TEST(test_report_when_it_is_cut, quick_second_away)
 {
     rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
@@ -197,8 +192,7 @@ test_report_when_it_is_cut(void **state)
 }
 
 /* Its answer may be lost, and the node would serve on, SEALED, what the master takes for space. */
-static void
-test_report_whose_last_page_tells_something(void **state)
+RIG_TEST(test_report_whose_last_page_tells_something, one_node)
 {
     rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
@@ -216,8 +210,7 @@ test_report_whose_last_page_tells_something(void **state)
 }
 
 /* The node does not know whether its last page came, and says that places may have been granted since. */
-static void
-test_report_whose_last_page_is_lost(void **state)
+RIG_TEST(test_report_whose_last_page_is_lost, one_node)
 {
     rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
@@ -243,15 +236,13 @@ test_report_whose_last_page_is_lost(void **state)
 }
 
 /* Where it did arrive, places may be out: given up, and so unknown, the memory is made anew. */
-static void
-test_report_that_was_cut_once_and_ended_later(void **state)
+TEST(test_report_that_was_cut_once_and_ended_later)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = SEC});
     mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
     Kvp__Pb__MountReply mounted;
     peer_t *node;
 
-    (void)state;
     (void)node_open_on(w, a, "a");
     (void)node_open_on(w, b, "b");
     world_restart(w);
@@ -268,8 +259,7 @@ test_report_that_was_cut_once_and_ended_later(void **state)
 }
 
 /* ---- what was removed meanwhile */
-static void
-test_bump_outlives_the_master(void **state)
+RIG_TEST_ON(test_bump_outlives_the_master, .conf.has_journal = true, .size = MIB, .mems = 2)
 {
     rig_t *g = *state;
     uint64_t version;
@@ -283,14 +273,12 @@ test_bump_outlives_the_master(void **state)
     assert_int_equal(found(g->c, "new", NULL), version);
 }
 
-static void
-test_remove_many_while_nodes_report(void **state)
+TEST(test_remove_many_while_nodes_report)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true});
     peer_t *c = client_open(w);
     uint64_t removed;
 
-    (void)state;
     assert_int_equal(remove_many_result(peer_reply(c, remove_many(c, "", true)), &removed, NULL), KVP_RETRY_AFTER);
     world_advance(w, w->conf.node_grace_ns);
     assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, "", true), SEC), &removed, NULL), KVP_OK);
@@ -298,8 +286,7 @@ test_remove_many_while_nodes_report(void **state)
 }
 
 /* ---- puts that meet what is reported */
-static void
-test_put_when_its_key_turns_out_to_be_there(void **state)
+RIG_TEST(test_put_when_its_key_turns_out_to_be_there, second_away)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
@@ -442,24 +429,20 @@ bad_report(bad_t what)
     world_close(w);
 }
 
-static void
-test_report_of_what_is_not_so(void **state)
+TEST(test_report_of_what_is_not_so)
 {
-    (void)state;
     for (bad_t what = BAD_NOTHING; what < BAD_COUNT; what++)
         bad_report(what);
 }
 
 /* Memory that grants of this term may be out for, or of a time that is over. */
-static void
-test_mount_when_it_may_not_report(void **state)
+TEST(test_mount_when_it_may_not_report)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     mem_t *a = mem_make(w, "a", MIB, MIB);
     Kvp__Pb__MountReply mounted;
     peer_t *n;
 
-    (void)state;
     n = node_open_on(w, a, "a");
     peer_forget(n);
     world_advance(w, 2 * w->conf.node_grace_ns); /* it is given up, and what was removed since is not known */
@@ -515,17 +498,13 @@ mount_above(bool is_higher)
     world_close(w);
 }
 
-static void
-test_mount_when_the_node_obeys_a_higher_term(void **state)
+TEST(test_mount_when_the_node_obeys_a_higher_term)
 {
-    (void)state;
     mount_above(true);
 }
 
-static void
-test_mount_when_another_master_had_the_term(void **state)
+TEST(test_mount_when_another_master_had_the_term)
 {
-    (void)state;
     mount_above(false);
 }
 
@@ -702,35 +681,10 @@ one_history(uint64_t seed)
     world_close(h.w);
 }
 
-static void
-test_any_history_of_deaths(void **state)
+TEST(test_any_history_of_deaths)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 12; seed++)
         one_history(seed);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_restart_when_nodes_report_all, .mems = 2, .size = 2 * MIB, .chunk = MIB),
-        rig_test_on(test_both_copies_of_a_host_are_adopted, .mems = 2, .size = 2 * MIB, .chunk = MIB),
-        rig_test(test_report_whose_last_page_tells_something, one_node),
-        rig_test_on(test_removal_before_a_newer_version_is_told, .mems = 2, .nodes = 1, .size = MIB),
-        rig_test(test_nothing_is_served_before_the_last_page, one_node),
-        rig_test(test_report_when_it_is_cut, quick_second_away),
-        rig_test(test_report_whose_last_page_is_lost, one_node),
-        cmocka_unit_test(test_report_that_was_cut_once_and_ended_later),
-        rig_test_on(test_bump_outlives_the_master, .conf.has_journal = true, .size = MIB, .mems = 2),
-        cmocka_unit_test(test_remove_many_while_nodes_report),
-        rig_test(test_put_when_its_key_turns_out_to_be_there, second_away),
-        cmocka_unit_test(test_report_of_what_is_not_so),
-        cmocka_unit_test(test_mount_when_it_may_not_report),
-        cmocka_unit_test(test_mount_when_the_node_obeys_a_higher_term),
-        cmocka_unit_test(test_mount_when_another_master_had_the_term),
-        cmocka_unit_test(test_any_history_of_deaths),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

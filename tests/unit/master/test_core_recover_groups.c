@@ -57,8 +57,7 @@ open_with_three_of_four(void)
     return w;
 }
 
-static void
-test_group_when_all_of_it_is_reported(void **state)
+RIG_TEST(test_group_when_all_of_it_is_reported, two_nodes)
 {
     rig_t *g = *state;
 
@@ -82,13 +81,11 @@ test_group_when_all_of_it_is_reported(void **state)
     assert_int_equal(world_stats(g->w).group_evictions, 1);
 }
 
-static void
-test_group_when_nobody_goes_on_with_it(void **state)
+TEST(test_group_when_nobody_goes_on_with_it)
 {
     world_t *w = open_with_three_of_four();
     peer_t *c = client_open(w);
 
-    (void)state;
     assert_int_equal(world_stats(w).adopted, 3);
     world_advance(w, w->conf.node_grace_ns - SEC);
     assert_int_equal(count_of(c, "g", 0, 4), 0);
@@ -101,8 +98,7 @@ test_group_when_nobody_goes_on_with_it(void **state)
     world_close(w);
 }
 
-static void
-test_group_when_a_client_goes_on_with_it(void **state)
+RIG_TEST(test_group_when_a_client_goes_on_with_it, one_node)
 {
     rig_t *g = *state;
     peer_t *other;
@@ -124,13 +120,11 @@ test_group_when_a_client_goes_on_with_it(void **state)
     assert_int_equal(count_of(other, "h", 0, 4), 4);
 }
 
-static void
-test_group_when_its_second_owner_goes(void **state)
+TEST(test_group_when_its_second_owner_goes)
 {
     world_t *w = open_with_three_of_four();
     peer_t *c = client_open(w);
 
-    (void)state;
     assert_int_equal(put_member(c, "g", 4, 0), KVP_ALREADY);
     peer_forget(c);
     c = client_open(w);
@@ -143,8 +137,7 @@ test_group_when_its_second_owner_goes(void **state)
     world_close(w);
 }
 
-static void
-test_group_when_a_member_is_lost_with_its_node(void **state)
+RIG_TEST(test_group_when_a_member_is_lost_with_its_node, second_away)
 {
     rig_t *g = *state;
 
@@ -165,8 +158,7 @@ test_group_when_a_member_is_lost_with_its_node(void **state)
     assert_int_equal(count_of(g->c, "plain", 0, 1), 1);
 }
 
-static void
-test_copies_of_members_are_found_one_after_the_other(void **state)
+RIG_TEST(test_copies_of_members_are_found_one_after_the_other, two_nodes)
 {
     rig_t *g = *state;
     Kvp__Pb__PutBegin two = KVP__PB__PUT_BEGIN__INIT;
@@ -194,8 +186,7 @@ test_copies_of_members_are_found_one_after_the_other(void **state)
 }
 
 /* ---- units of eviction */
-static void
-test_group_without_a_size_goes_as_one_again(void **state)
+RIG_TEST(test_group_without_a_size_goes_as_one_again, one_node)
 {
     rig_t *g = *state;
     uint32_t objects = MIB / LEN, n = 0;
@@ -212,8 +203,7 @@ test_group_without_a_size_goes_as_one_again(void **state)
 }
 
 /* ---- pins */
-static void
-test_pins_when_nodes_report(void **state)
+RIG_TEST(test_pins_when_nodes_report, one_node)
 {
     rig_t *g = *state;
 
@@ -241,8 +231,7 @@ test_pins_when_nodes_report(void **state)
 }
 
 /* While nodes may come the size of the pool is not known, nor so the budget. */
-static void
-test_soft_pins_when_half_of_the_pool_is_there(void **state)
+RIG_TEST(test_soft_pins_when_half_of_the_pool_is_there, two_nodes)
 {
     rig_t *g = *state;
     uint32_t budget = MIB / 2 / LEN;
@@ -351,8 +340,7 @@ nothing(kvp_desc_t *desc, const kvp_desc_t *first)
     (void)first;
 }
 
-static void
-test_report_of_groups_that_do_not_fit(void **state)
+TEST(test_report_of_groups_that_do_not_fit)
 {
     static const struct {
         void (*how)(kvp_desc_t *, const kvp_desc_t *);
@@ -365,7 +353,6 @@ test_report_of_groups_that_do_not_fit(void **state)
         {unknown_pin, {1, 1}, true, false},
     };
 
-    (void)state;
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(cases); i++)
         for (uint32_t order = 0; order < 2; order++) {
             bool first, second;
@@ -673,30 +660,10 @@ one_history(uint64_t seed)
     world_close(h.w);
 }
 
-static void
-test_any_history_of_groups_and_deaths(void **state)
+TEST(test_any_history_of_groups_and_deaths)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++)
         one_history(seed);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_group_when_all_of_it_is_reported, two_nodes),
-        cmocka_unit_test(test_group_when_nobody_goes_on_with_it),
-        rig_test(test_group_when_a_client_goes_on_with_it, one_node),
-        cmocka_unit_test(test_group_when_its_second_owner_goes),
-        rig_test(test_group_when_a_member_is_lost_with_its_node, second_away),
-        rig_test(test_copies_of_members_are_found_one_after_the_other, two_nodes),
-        rig_test(test_group_without_a_size_goes_as_one_again, one_node),
-        rig_test(test_pins_when_nodes_report, one_node),
-        rig_test(test_soft_pins_when_half_of_the_pool_is_there, two_nodes),
-        cmocka_unit_test(test_report_of_groups_that_do_not_fit),
-        cmocka_unit_test(test_any_history_of_groups_and_deaths),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -44,12 +44,10 @@ expect_gone_at_the_next(pool_t *p)
     world_close(p->w);
 }
 
-static void
-test_removal_of_what_was_not_reported_outlives_the_master(void **state)
+TEST(test_removal_of_what_was_not_reported_outlives_the_master)
 {
     pool_t p;
 
-    (void)state;
     open_pool(&p, MIB);
     next_master(&p);
     (void)node_open_on(p.w, p.b, "b");
@@ -57,13 +55,11 @@ test_removal_of_what_was_not_reported_outlives_the_master(void **state)
     expect_gone_at_the_next(&p);
 }
 
-static void
-test_older_version_is_not_back_before_the_newer_is_reported(void **state)
+TEST(test_older_version_is_not_back_before_the_newer_is_reported)
 {
     uint64_t newer;
     pool_t p;
 
-    (void)state;
     open_pool(&p, MIB);
     next_master(&p);
     (void)node_open_on(p.w, p.b, "b");
@@ -78,12 +74,10 @@ test_older_version_is_not_back_before_the_newer_is_reported(void **state)
 }
 
 /* The newer version told of the older one, and is gone. */
-static void
-test_eviction_of_the_newer_version_outlives_the_master(void **state)
+TEST(test_eviction_of_the_newer_version_outlives_the_master)
 {
     pool_t p;
 
-    (void)state;
     open_pool(&p, 64 * KIB);
     next_master(&p);
     (void)node_open_on(p.w, p.b, "b");
@@ -97,8 +91,7 @@ test_eviction_of_the_newer_version_outlives_the_master(void **state)
 
 /* A writer that an earlier master had granted a slot may be about to store its descriptor there: so of a chunk that has such
  * writers only the slots of what was SEALED are used again, and what needs another one waits for the proof about them. */
-static void
-test_slots_in_the_hands_of_old_writers_wait(void **state)
+TEST(test_slots_in_the_hands_of_old_writers_wait)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.location_lease_ns = MS, .location_grace_ns = MS});
     mem_t *mem = mem_make(w, "n", MIB, MIB);
@@ -107,7 +100,6 @@ test_slots_in_the_hands_of_old_writers_wait(void **state)
     peer_t *c, *n;
     bool is_reset;
 
-    (void)state;
     (void)node_open_on(w, mem, "host");
     c = client_open(w);
     assert_int_equal(put_told(c, "sealed", LEN), KVP_OK);
@@ -132,15 +124,4 @@ test_slots_in_the_hands_of_old_writers_wait(void **state)
     world_close(w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_removal_of_what_was_not_reported_outlives_the_master),
-        cmocka_unit_test(test_older_version_is_not_back_before_the_newer_is_reported),
-        cmocka_unit_test(test_eviction_of_the_newer_version_outlives_the_master),
-        cmocka_unit_test(test_slots_in_the_hands_of_old_writers_wait),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -19,8 +19,7 @@ fill_as(peer_t *c, const char *prefix, uint32_t n, uint64_t len)
 }
 
 /* ---- by key */
-static void
-test_remove_when_absent_held_or_under_way(void **state)
+RIG_TEST(test_remove_when_absent_held_or_under_way, large)
 {
     rig_t *g = *state;
     uint64_t ticket, attempt;
@@ -38,8 +37,7 @@ test_remove_when_absent_held_or_under_way(void **state)
     assert_int_equal(world_stats(g->w).removes, 1);
 }
 
-static void
-test_remove_is_answered_when_dead(void **state)
+RIG_TEST(test_remove_is_answered_when_dead, large)
 {
     rig_t *g = *state;
     uint64_t id, delay = 20 * MS;
@@ -56,8 +54,7 @@ test_remove_is_answered_when_dead(void **state)
 }
 
 /* A node that does not answer: it is asked again when it is back. */
-static void
-test_remove_is_answered_after_50_ms_where_a_node_is_mute(void **state)
+RIG_TEST(test_remove_is_answered_after_50_ms_where_a_node_is_mute, large)
 {
     rig_t *g = *state;
     uint64_t id;
@@ -77,8 +74,7 @@ test_remove_is_answered_after_50_ms_where_a_node_is_mute(void **state)
     assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
-static void
-test_remove_when_the_node_is_lost(void **state)
+RIG_TEST(test_remove_when_the_node_is_lost, large)
 {
     rig_t *g = *state;
     uint64_t id;
@@ -94,8 +90,7 @@ test_remove_when_the_node_is_lost(void **state)
     assert_int_equal(g->na->retires_n, 1);
 }
 
-static void
-test_remove_when_one_way(void **state)
+RIG_TEST(test_remove_when_one_way, large)
 {
     rig_t *g = *state;
     Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
@@ -108,8 +103,7 @@ test_remove_when_one_way(void **state)
     assert_false(exists(g->c, "key0"));
 }
 
-static void
-test_remove_when_the_asker_dies(void **state)
+RIG_TEST(test_remove_when_the_asker_dies, large)
 {
     rig_t *g = *state;
     peer_t *d = client_open(g->w);
@@ -126,8 +120,7 @@ test_remove_when_the_asker_dies(void **state)
 }
 
 /* ---- by pattern */
-static void
-test_remove_many_by_pattern(void **state)
+RIG_TEST(test_remove_many_by_pattern, large)
 {
     rig_t *g = *state;
     uint64_t removed, held, ticket;
@@ -152,8 +145,7 @@ test_remove_many_by_pattern(void **state)
     assert_int_equal(world_stats(g->w).objects, 0);
 }
 
-static void
-test_remove_many_waits_for_dead(void **state)
+RIG_TEST(test_remove_many_waits_for_dead, large)
 {
     rig_t *g = *state;
     uint64_t id, removed, held;
@@ -169,8 +161,7 @@ test_remove_many_waits_for_dead(void **state)
     assert_int_equal(removed, 10);
 }
 
-static void
-test_remove_many_when_the_pattern_is_bad(void **state)
+RIG_TEST(test_remove_many_when_the_pattern_is_bad, large)
 {
     rig_t *g = *state;
     char pattern[2000];
@@ -195,8 +186,7 @@ test_remove_many_when_the_pattern_is_bad(void **state)
 }
 
 /* Patterns that backtrack without end, over keys made for it: refused, and no slice takes long. */
-static void
-test_remove_many_when_the_pattern_is_catastrophic(void **state)
+RIG_TEST(test_remove_many_when_the_pattern_is_catastrophic, large)
 {
     rig_t *g = *state;
 
@@ -244,8 +234,7 @@ test_remove_many_when_the_pattern_is_catastrophic(void **state)
     assert_true(longest < 500 * MS); /* thousands of times less than without bounds, on any machine */
 }
 
-static void
-test_remove_many_when_too_many_walk(void **state)
+RIG_TEST(test_remove_many_when_too_many_walk, large)
 {
     rig_t *g = *state;
     uint64_t ids[20];
@@ -262,8 +251,7 @@ test_remove_many_when_too_many_walk(void **state)
 }
 
 /* A walk does not follow those who put behind it without end. */
-static void
-test_remove_many_ends_while_others_put(void **state)
+RIG_TEST(test_remove_many_ends_while_others_put, large)
 {
     rig_t *g = *state;
     char key[32];
@@ -284,8 +272,7 @@ test_remove_many_ends_while_others_put(void **state)
 }
 
 /* What a key of an engine costs: 118 bytes of key, one copy. Index, keys and allocator together. */
-static void
-test_memory_of_many_keys(void **state)
+RIG_TEST(test_memory_of_many_keys, large)
 {
     rig_t *g = *state;
     enum { N = 100000 };
@@ -305,8 +292,7 @@ test_memory_of_many_keys(void **state)
 }
 
 /* Who asked is gone before the walk is over: there is nobody to answer. */
-static void
-test_remove_many_when_its_client_dies(void **state)
+RIG_TEST_ON(test_remove_many_when_its_client_dies, .size = MIB)
 {
     rig_t *g = *state;
 
@@ -320,24 +306,4 @@ test_remove_many_when_its_client_dies(void **state)
     assert_true(exists(g->c, "key"));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_remove_when_absent_held_or_under_way, large),
-        rig_test(test_remove_is_answered_when_dead, large),
-        rig_test(test_remove_is_answered_after_50_ms_where_a_node_is_mute, large),
-        rig_test(test_remove_when_the_node_is_lost, large),
-        rig_test(test_remove_when_one_way, large),
-        rig_test(test_remove_when_the_asker_dies, large),
-        rig_test(test_remove_many_by_pattern, large),
-        rig_test(test_remove_many_waits_for_dead, large),
-        rig_test(test_remove_many_when_the_pattern_is_bad, large),
-        rig_test(test_remove_many_when_the_pattern_is_catastrophic, large),
-        rig_test(test_remove_many_when_too_many_walk, large),
-        rig_test(test_remove_many_ends_while_others_put, large),
-        rig_test_on(test_remove_many_when_its_client_dies, .size = MIB),
-        rig_test(test_memory_of_many_keys, large),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -17,8 +17,7 @@ hello_versions(peer_t *p, uint32_t version, uint32_t version_min)
 }
 
 /* ---- Hello */
-static void
-test_hello_when_versions_do_not_meet(void **state)
+RIG_TEST(test_hello_when_versions_do_not_meet, nobody)
 {
     rig_t *g = *state;
     peer_t *p = peer_open(g->w);
@@ -35,8 +34,7 @@ test_hello_when_versions_do_not_meet(void **state)
     assert_false(p->was_closed);
 }
 
-static void
-test_hello_when_fields_are_wrong(void **state)
+RIG_TEST(test_hello_when_fields_are_wrong, nobody)
 {
     rig_t *g = *state;
     char text[200];
@@ -57,8 +55,7 @@ test_hello_when_fields_are_wrong(void **state)
     assert_int_equal(peer_hello(p, KVP_ROLE_CLIENT, "", ""), KVP_OK);
 }
 
-static void
-test_hello_when_it_is_another_pool(void **state)
+RIG_TEST(test_hello_when_it_is_another_pool, nobody)
 {
     rig_t *g = *state;
     Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
@@ -75,8 +72,7 @@ test_hello_when_it_is_another_pool(void **state)
     assert_int_equal(plain_result(peer_reply(p, peer_send(p, KVP_OP_HELLO, 0, &hello.base, NULL, 0))), KVP_OK);
 }
 
-static void
-test_incarnations_are_new_and_rise(void **state)
+RIG_TEST(test_incarnations_are_new_and_rise, nobody)
 {
     rig_t *g = *state;
     uint64_t last = 0;
@@ -91,13 +87,11 @@ test_incarnations_are_new_and_rise(void **state)
     assert_int_equal(last >> 40, g->w->conf.term);
 }
 
-static void
-test_connect_when_there_are_too_many(void **state)
+TEST(test_connect_when_there_are_too_many)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.max_sessions = 3});
     peer_t *p[4];
 
-    (void)state;
     for (int i = 0; i < 4; i++)
         p[i] = peer_open(w);
     assert_false(p[2]->was_closed);
@@ -108,8 +102,7 @@ test_connect_when_there_are_too_many(void **state)
 }
 
 /* ---- silence */
-static void
-test_session_when_silent(void **state)
+RIG_TEST(test_session_when_silent, nobody)
 {
     rig_t *g = *state;
     peer_t *c, *d, *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
@@ -131,8 +124,7 @@ test_session_when_silent(void **state)
     assert_int_equal(put(d, "key", 100), KVP_OK);
 }
 
-static void
-test_session_when_any_frame_is_a_sign_of_life(void **state)
+RIG_TEST(test_session_when_any_frame_is_a_sign_of_life, nobody)
 {
     rig_t *g = *state;
     peer_t *c = client_open(g->w);
@@ -145,8 +137,7 @@ test_session_when_any_frame_is_a_sign_of_life(void **state)
     assert_false(c->was_closed);
 }
 
-static void
-test_session_when_the_master_stalled(void **state)
+RIG_TEST(test_session_when_the_master_stalled, nobody)
 {
     rig_t *g = *state;
     peer_t *c = client_open(g->w), *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
@@ -168,8 +159,7 @@ test_session_when_the_master_stalled(void **state)
     assert_true(n->was_closed);
 }
 
-static void
-test_session_when_a_stranger_says_nothing(void **state)
+RIG_TEST(test_session_when_a_stranger_says_nothing, nobody)
 {
     rig_t *g = *state;
     peer_t *p = peer_open(g->w);
@@ -178,8 +168,7 @@ test_session_when_a_stranger_says_nothing(void **state)
     assert_true(p->was_closed);
 }
 
-static void
-test_heartbeat_of_another_incarnation(void **state)
+RIG_TEST(test_heartbeat_of_another_incarnation, nobody)
 {
     rig_t *g = *state;
     Kvp__Pb__Heartbeat head = KVP__PB__HEARTBEAT__INIT;
@@ -214,8 +203,7 @@ static const uint8_t client_ops[] = {KVP_OP_PUT_BEGIN,   KVP_OP_PUT_COMMIT, KVP_
 static const uint8_t both_ops[] = {KVP_OP_HEARTBEAT, KVP_OP_SEGMENTS, KVP_OP_STATUS};
 static const uint8_t node_ops[] = {KVP_OP_MOUNT, KVP_OP_UNMOUNT, KVP_OP_FREED};
 
-static void
-test_frames_before_hello(void **state)
+RIG_TEST(test_frames_before_hello, nobody)
 {
     rig_t *g = *state;
 
@@ -234,8 +222,7 @@ test_frames_before_hello(void **state)
     assert_int_equal(world_stats(g->w).protocol_errors, 255 * 2);
 }
 
-static void
-test_operations_of_the_other_role(void **state)
+RIG_TEST(test_operations_of_the_other_role, nobody)
 {
     rig_t *g = *state;
     peer_t *c = client_open(g->w), *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
@@ -255,8 +242,7 @@ test_operations_of_the_other_role(void **state)
     assert_true(n->was_closed);
 }
 
-static void
-test_questions_that_want_no_answer(void **state)
+RIG_TEST(test_questions_that_want_no_answer, nobody)
 {
     static const uint8_t ops[] = {KVP_OP_LIST, KVP_OP_SEGMENTS, KVP_OP_STATUS};
     rig_t *g = *state;
@@ -321,10 +307,8 @@ one_malformed_head(world_t *w, uint8_t op, bool is_node)
     expect_closed(w, &bad);
 }
 
-static void
-test_malformed_heads(void **state)
+TEST(test_malformed_heads)
 {
-    (void)state;
     each_op(one_malformed_head);
 }
 
@@ -343,8 +327,7 @@ expect_count_refused(world_t *w, uint8_t op, uint32_t n, size_t tail_len)
     expect_closed(w, &bad);
 }
 
-static void
-test_malformed_counts(void **state)
+RIG_TEST(test_malformed_counts, nobody)
 {
     rig_t *g = *state;
     const uint8_t counted[] = {KVP_OP_PUT_BEGIN, KVP_OP_PUT_COMMIT, KVP_OP_PUT_ABORT, KVP_OP_GET,  KVP_OP_EXISTS,
@@ -362,8 +345,7 @@ test_malformed_counts(void **state)
         expect_count_refused(g->w, at_least_one[i], 0, 192);
 }
 
-static void
-test_list_when_the_prefix_is_too_long(void **state)
+RIG_TEST(test_list_when_the_prefix_is_too_long, nobody)
 {
     rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
@@ -375,8 +357,7 @@ test_list_when_the_prefix_is_too_long(void **state)
     assert_true(c->was_closed);
 }
 
-static void
-test_list_when_the_cursor_is_wild(void **state)
+RIG_TEST(test_list_when_the_cursor_is_wild, nobody)
 {
     rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
@@ -391,27 +372,4 @@ test_list_when_the_cursor_is_wild(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_hello_when_versions_do_not_meet, nobody),
-        rig_test(test_hello_when_fields_are_wrong, nobody),
-        rig_test(test_hello_when_it_is_another_pool, nobody),
-        rig_test(test_incarnations_are_new_and_rise, nobody),
-        cmocka_unit_test(test_connect_when_there_are_too_many),
-        rig_test(test_session_when_silent, nobody),
-        rig_test(test_session_when_any_frame_is_a_sign_of_life, nobody),
-        rig_test(test_session_when_the_master_stalled, nobody),
-        rig_test(test_session_when_a_stranger_says_nothing, nobody),
-        rig_test(test_heartbeat_of_another_incarnation, nobody),
-        rig_test(test_frames_before_hello, nobody),
-        rig_test(test_operations_of_the_other_role, nobody),
-        rig_test(test_questions_that_want_no_answer, nobody),
-        cmocka_unit_test(test_malformed_heads),
-        rig_test(test_malformed_counts, nobody),
-        rig_test(test_list_when_the_prefix_is_too_long, nobody),
-        rig_test(test_list_when_the_cursor_is_wild, nobody),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

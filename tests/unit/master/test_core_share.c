@@ -95,23 +95,19 @@ newcomer_hits(uint32_t idle_tenant, uint32_t tenant)
     return hits;
 }
 
-static void
-test_newcomer_has_the_hits_of_one_list_over_everything(void **state)
+TEST(test_newcomer_has_the_hits_of_one_list_over_everything)
 {
     uint32_t alone = newcomer_hits(1, 1), apart = newcomer_hits(1, 2);
 
-    (void)state;
     assert_true(alone > WORKING_SET * 9 / 10);
     if (apart * 10 < alone * 9) fail_msg("%u hits, and one tenant has %u", apart, alone);
 }
 
-static void
-test_idle_tenant_keeps_its_last_chunk(void **state)
+TEST(test_idle_tenant_keeps_its_last_chunk)
 {
     world_t *w = share_world(4);
     peer_t *idle = client_open_of(w, 1), *c = client_open_of(w, 2);
 
-    (void)state;
     fill(idle, "idle", 3 * EACH);
     for (uint32_t i = 0; i < 20 * EACH; i++)
         (void)use(c, "mine", i);
@@ -122,13 +118,11 @@ test_idle_tenant_keeps_its_last_chunk(void **state)
 }
 
 /* However little is in it. */
-static void
-test_idle_tenant_keeps_a_chunk_with_one_object(void **state)
+TEST(test_idle_tenant_keeps_a_chunk_with_one_object)
 {
     world_t *w = share_world(2);
     peer_t *idle = client_open_of(w, 1), *c = client_open_of(w, 2);
 
-    (void)state;
     fill(idle, "idle", 1);
     for (uint32_t i = 0; i < 4 * EACH; i++)
         (void)use(c, "mine", i);
@@ -138,13 +132,11 @@ test_idle_tenant_keeps_a_chunk_with_one_object(void **state)
 }
 
 /* Of what the other has, that goes which was not used for longest. */
-static void
-test_newcomer_takes_what_is_coldest(void **state)
+TEST(test_newcomer_takes_what_is_coldest)
 {
     world_t *w = share_world(4);
     peer_t *other = client_open_of(w, 1), *c = client_open_of(w, 2);
 
-    (void)state;
     fill(other, "their", 3 * EACH);
     for (uint32_t i = 0; i < 4 * EACH; i++) {
         (void)use(c, "mine", i);
@@ -158,13 +150,11 @@ test_newcomer_takes_what_is_coldest(void **state)
 }
 
 /* An object that nobody wants any more does not cost the others in its chunk, which are wanted. */
-static void
-test_chunk_stays_for_one_stale_object(void **state)
+TEST(test_chunk_stays_for_one_stale_object)
 {
     world_t *w = share_world(4);
     peer_t *other = client_open_of(w, 1), *c = client_open_of(w, 2);
 
-    (void)state;
     fill(other, "their", 3 * EACH);
     for (uint32_t i = 0; i < 6 * EACH; i++) {
         (void)use(c, "mine", i);
@@ -178,13 +168,11 @@ test_chunk_stays_for_one_stale_object(void **state)
 }
 
 /* What another uses all the time, but has far too many chunks for, is put into fewer. */
-static void
-test_newcomer_gets_what_another_has_freed(void **state)
+TEST(test_newcomer_gets_what_another_has_freed)
 {
     world_t *w = share_world(8);
     peer_t *other = client_open_of(w, 1), *c = client_open_of(w, 2);
 
-    (void)state;
     fill(other, "their", 7 * EACH);
     for (uint32_t i = 0; i < 7 * EACH; i++)
         if (i % 8 != 0) assert_int_equal(remove_key(other, key_name("their", i), false), KVP_OK);
@@ -201,8 +189,7 @@ test_newcomer_gets_what_another_has_freed(void **state)
 }
 
 /* ---- two that are equally active */
-static void
-test_equals_settle_near_half_each(void **state)
+TEST(test_equals_settle_near_half_each)
 {
     enum { KEYS = ROOM * 8 / 10, TIMES = 200 };
     world_t *w = share_world(CHUNKS);
@@ -210,7 +197,6 @@ test_equals_settle_near_half_each(void **state)
     kvp_master_stats_t before, after;
     uint64_t puts, taken;
 
-    (void)state;
     fill(a, "a", (CHUNKS - 1) * EACH);
     for (uint32_t i = 0; i < TIMES; i++) {
         (void)use_at_random(a, "a", KEYS, EACH);
@@ -233,13 +219,11 @@ test_equals_settle_near_half_each(void **state)
 }
 
 /* Three chunks cannot be halved: who has one would have two, and the other would want it back. */
-static void
-test_equals_leave_an_odd_chunk_where_it_is(void **state)
+TEST(test_equals_leave_an_odd_chunk_where_it_is)
 {
     world_t *w = share_world(3);
     peer_t *a = client_open_of(w, 1), *b = client_open_of(w, 2);
 
-    (void)state;
     fill(a, "a", 2 * EACH);
     for (uint32_t i = 0; i < 40 * EACH; i++) {
         (void)use_at_random(a, "a", 4 * EACH, 1);
@@ -250,15 +234,13 @@ test_equals_leave_an_odd_chunk_where_it_is(void **state)
 }
 
 /* ---- what is not taken */
-static void
-test_chunks_with_pins_and_holds_stay(void **state)
+TEST(test_chunks_with_pins_and_holds_stay)
 {
     Kvp__Pb__PutBegin pinned = KVP__PB__PUT_BEGIN__INIT;
     world_t *w = share_world(4);
     peer_t *idle = client_open_of(w, 1), *c = client_open_of(w, 2);
     uint64_t ticket;
 
-    (void)state;
     pinned.pin = KVP_PIN_HARD;
     for (uint32_t i = 0; i < 3 * EACH; i++) {
         char key[KEY_LEN];
@@ -280,8 +262,7 @@ test_chunks_with_pins_and_holds_stay(void **state)
 }
 
 /* A put of a batch that is larger than all that the newcomer may have takes one chunk at a time. */
-static void
-test_newcomer_with_many_puts_takes_one_chunk_for_them(void **state)
+TEST(test_newcomer_with_many_puts_takes_one_chunk_for_them)
 {
     world_t *w = share_world(4);
     peer_t *idle = client_open_of(w, 1), *c = client_open_of(w, 2);
@@ -289,7 +270,6 @@ test_newcomer_with_many_puts_takes_one_chunk_for_them(void **state)
     char keys[8][KEY_LEN];
     places_t places;
 
-    (void)state;
     fill(idle, "idle", 4 * EACH - 2);
     for (uint32_t i = 0; i < 8; i++) {
         snprintf(keys[i], sizeof keys[i], "mine%u", i);
@@ -305,13 +285,11 @@ test_newcomer_with_many_puts_takes_one_chunk_for_them(void **state)
 }
 
 /* The reserve is kept where it is of use: what is free in a chunk of another does not count. */
-static void
-test_puts_find_a_reserve_of_their_own(void **state)
+TEST(test_puts_find_a_reserve_of_their_own)
 {
     world_t *w = share_world(2);
     peer_t *other = client_open_of(w, 1), *c = client_open_of(w, 2);
 
-    (void)state;
     fill(other, "their", 1);
     for (uint32_t i = 0; i < 2000; i++)
         assert_int_equal(put(c, key_name("mine", i), 500), KVP_OK);
@@ -321,15 +299,13 @@ test_puts_find_a_reserve_of_their_own(void **state)
 }
 
 /* ---- when something dies meanwhile. Nodes take their time, so that a chunk is under way for long. */
-static void
-test_take_when_its_taker_or_its_node_goes(void **state)
+TEST(test_take_when_its_taker_or_its_node_goes)
 {
     enum { STEPS = 4000 };
     world_t *w = world_open(&(kvp_master_conf_t){.seed = 11, .node_grace_ns = 200 * MS});
     mem_t *mems[2] = {mem_make(w, "n1", 3 * CHUNK, CHUNK), mem_make(w, "n2", 3 * CHUNK, CHUNK)};
     peer_t *nodes[2], *clients[3];
 
-    (void)state;
     w->check_every = 5;
     for (uint32_t i = 0; i < 2; i++)
         nodes[i] = node_open_on(w, mems[i], i == 0 ? "host1" : "host2");
@@ -364,15 +340,13 @@ test_take_when_its_taker_or_its_node_goes(void **state)
 
 /* Everything that an object can be, in chunks that change hands: groups, new versions, pins, probes, what is removed or
  * held. The master's own check is the judge. */
-static void
-test_take_when_objects_are_of_all_kinds(void **state)
+TEST(test_take_when_objects_are_of_all_kinds)
 {
     enum { STEPS = 3000 };
     world_t *w = share_world(6);
     peer_t *clients[2] = {client_open_of(w, 1), client_open_of(w, 2)};
     uint64_t ticket = 0;
 
-    (void)state;
     w->check_every = 5;
     for (uint32_t i = 0; i < STEPS; i++) {
         uint32_t t = i / 300 % 2, key_i = (uint32_t)world_below(w, 400);
@@ -398,24 +372,4 @@ test_take_when_objects_are_of_all_kinds(void **state)
     world_close(w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_newcomer_has_the_hits_of_one_list_over_everything),
-        cmocka_unit_test(test_idle_tenant_keeps_its_last_chunk),
-        cmocka_unit_test(test_idle_tenant_keeps_a_chunk_with_one_object),
-        cmocka_unit_test(test_newcomer_takes_what_is_coldest),
-        cmocka_unit_test(test_chunk_stays_for_one_stale_object),
-        cmocka_unit_test(test_newcomer_gets_what_another_has_freed),
-        cmocka_unit_test(test_equals_settle_near_half_each),
-        cmocka_unit_test(test_equals_leave_an_odd_chunk_where_it_is),
-        cmocka_unit_test(test_chunks_with_pins_and_holds_stay),
-        cmocka_unit_test(test_newcomer_with_many_puts_takes_one_chunk_for_them),
-        cmocka_unit_test(test_puts_find_a_reserve_of_their_own),
-        cmocka_unit_test(test_take_when_objects_are_of_all_kinds),
-        cmocka_unit_test(test_take_when_its_taker_or_its_node_goes),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

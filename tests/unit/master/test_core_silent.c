@@ -30,14 +30,12 @@ silent_open(uint64_t size)
     return s;
 }
 
-static void
-test_put_begin_when_the_writer_is_silent(void **state)
+TEST(test_put_begin_when_the_writer_is_silent)
 {
     silent_t s = silent_open(4 * MIB);
     kvp_wire_loc_t loc;
     uint64_t attempt;
 
-    (void)state;
     world_advance(s.w, SILENT - MS);
     assert_int_equal(put(s.other, "key", LEN), KVP_IN_PROGRESS);
     world_advance(s.w, MS);
@@ -59,12 +57,10 @@ test_put_begin_when_the_writer_is_silent(void **state)
     world_close(s.w);
 }
 
-static void
-test_put_begin_when_the_writer_only_writes(void **state)
+TEST(test_put_begin_when_the_writer_only_writes)
 {
     silent_t s = silent_open(4 * MIB);
 
-    (void)state;
     for (uint32_t i = 0; i < 30; i++) {
         world_advance(s.w, 250 * MS);
         peer_beat(s.writer);
@@ -76,12 +72,10 @@ test_put_begin_when_the_writer_only_writes(void **state)
 }
 
 /* While the master stood still it could hear nobody. */
-static void
-test_put_begin_when_the_master_was_silent(void **state)
+TEST(test_put_begin_when_the_master_was_silent)
 {
     silent_t s = silent_open(4 * MIB);
 
-    (void)state;
     world_jump(s.w, 5 * SEC);
     assert_int_equal(put(s.other, "key", LEN), KVP_IN_PROGRESS);
     world_advance(s.w, SILENT);
@@ -90,12 +84,10 @@ test_put_begin_when_the_master_was_silent(void **state)
     world_close(s.w);
 }
 
-static void
-test_space_of_a_silent_writer_when_it_says_that_it_is_done(void **state)
+TEST(test_space_of_a_silent_writer_when_it_says_that_it_is_done)
 {
     silent_t s = silent_open(4 * MIB);
 
-    (void)state;
     world_advance(s.w, SILENT);
     assert_int_equal(put(s.other, "key", LEN), KVP_OK);
     assert_int_equal(world_stats(s.w).quarantine_bytes, LEN);
@@ -110,13 +102,11 @@ test_space_of_a_silent_writer_when_it_says_that_it_is_done(void **state)
 }
 
 /* The session's end comes between: then its word is of no use, and its end is what counts. */
-static void
-test_space_of_a_silent_writer_when_its_session_ends(void **state)
+TEST(test_space_of_a_silent_writer_when_its_session_ends)
 {
     silent_t s = silent_open(4 * MIB);
     uint64_t incarnation = s.writer->incarnation;
 
-    (void)state;
     world_advance(s.w, SILENT);
     assert_int_equal(put(s.other, "key", LEN), KVP_OK);
     peer_lose(s.writer);
@@ -129,15 +119,13 @@ test_space_of_a_silent_writer_when_its_session_ends(void **state)
 }
 
 /* More than what is kept in mind: the rest waits for the end of the client. */
-static void
-test_space_of_a_silent_writer_when_there_is_much(void **state)
+TEST(test_space_of_a_silent_writer_when_there_is_much)
 {
     enum { KEYS = 20, KEPT = 16 };
     silent_t s = silent_open(4 * MIB);
     uint64_t attempts[KEYS];
     char key[] = "key a";
 
-    (void)state;
     for (char i = 0; i < KEYS; i++) {
         key[4] = (char)('a' + i);
         assert_int_equal(put_place(s.writer, key, LEN, &attempts[(int)i], &s.loc), KVP_OK);
@@ -157,14 +145,12 @@ test_space_of_a_silent_writer_when_there_is_much(void **state)
 }
 
 /* Nothing was granted yet: its message is answered without the key. */
-static void
-test_put_begin_when_the_silent_writer_waits_for_space(void **state)
+TEST(test_put_begin_when_the_silent_writer_waits_for_space)
 {
     silent_t s = silent_open(MIB);
     put_t big = {.key = "big", .len = MIB - 2 * LEN};
     uint64_t ticket, id;
 
-    (void)state;
     assert_int_equal(put(s.other, "held", MIB / 2), KVP_OK);
     assert_int_equal(get(s.other, "held", &ticket, NULL), KVP_OK);
     id = put_begin(s.writer, &big, 1, 5000);
@@ -179,15 +165,13 @@ test_put_begin_when_the_silent_writer_waits_for_space(void **state)
     world_close(s.w);
 }
 
-static void
-test_upsert_when_the_one_before_is_silent(void **state)
+TEST(test_upsert_when_the_one_before_is_silent)
 {
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     silent_t s = silent_open(4 * MIB);
     put_t one = {.key = "other", .len = LEN};
     places_t places;
 
-    (void)state;
     assert_int_equal(put(s.other, "other", LEN), KVP_OK);
     head.is_upsert = true;
     assert_int_equal(attempt_begin(s.writer, &one, &head, NULL, NULL), KVP_OK);
@@ -203,19 +187,4 @@ test_upsert_when_the_one_before_is_silent(void **state)
     world_close(s.w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_begin_when_the_writer_is_silent),
-        cmocka_unit_test(test_put_begin_when_the_writer_only_writes),
-        cmocka_unit_test(test_put_begin_when_the_master_was_silent),
-        cmocka_unit_test(test_space_of_a_silent_writer_when_it_says_that_it_is_done),
-        cmocka_unit_test(test_space_of_a_silent_writer_when_its_session_ends),
-        cmocka_unit_test(test_space_of_a_silent_writer_when_there_is_much),
-        cmocka_unit_test(test_put_begin_when_the_silent_writer_waits_for_space),
-        cmocka_unit_test(test_upsert_when_the_one_before_is_silent),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

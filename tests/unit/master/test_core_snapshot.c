@@ -34,8 +34,7 @@ ask(rig_t *g, uint64_t number)
 
 /* Fails if a base is whole before the files before it are gone, if two that ask at once get two, or if one that knows another master's number
  * gets none. */
-static void
-test_snapshot_is_asked_for(void **state)
+RIG_TEST_ON(test_snapshot_is_asked_for, .conf = with_journal, .size = MIB)
 {
     rig_t *g = *state;
     Kvp__Pb__SnapshotReply first, other;
@@ -68,8 +67,7 @@ test_snapshot_is_asked_for(void **state)
     world_sync(g->w);
 }
 
-static void
-test_there_is_no_log(void **state)
+RIG_TEST_ON(test_there_is_no_log, .size = MIB)
 {
     assert_int_equal(ask(*state, 0).err, KVP_NOTSUP);
 }
@@ -91,8 +89,7 @@ told_by(const rig_t *g, const void *bytes, size_t len)
 }
 
 /* Fails if what is told of a log is not what was done, or if objects that lie upon one another are not found. */
-static void
-test_what_a_log_says(void **state)
+RIG_TEST_ON(test_what_a_log_says, .conf = with_journal, .size = MIB)
 {
     rig_t *g = *state;
     kvp_buf_t *j = &g->w->journal;
@@ -137,14 +134,4 @@ test_what_a_log_says(void **state)
     j->len -= rec.head.bytes;
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_snapshot_is_asked_for, .conf = with_journal, .size = MIB),
-        rig_test_on(test_there_is_no_log, .size = MIB),
-        rig_test_on(test_what_a_log_says, .conf = with_journal, .size = MIB),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -29,8 +29,7 @@ bump_result(reply_t *r, uint32_t *epoch_out)
 }
 
 /* ---- apart */
-static void
-test_tenants_have_keys_of_their_own(void **state)
+RIG_TEST(test_tenants_have_keys_of_their_own, tenants)
 {
     rig_t *g = *state;
     uint64_t removed, held;
@@ -48,8 +47,7 @@ test_tenants_have_keys_of_their_own(void **state)
 }
 
 /* Whoever has got hold of another tenant's digest finds nothing under it. */
-static void
-test_tenants_when_one_knows_the_digest_of_another(void **state)
+RIG_TEST(test_tenants_when_one_knows_the_digest_of_another, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__Get get_head = KVP__PB__GET__INIT;
@@ -85,8 +83,7 @@ test_tenants_when_one_knows_the_digest_of_another(void **state)
     places_free(&places);
 }
 
-static void
-test_tenants_have_chunks_of_their_own(void **state)
+RIG_TEST(test_tenants_have_chunks_of_their_own, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__TenantInfo info;
@@ -113,8 +110,7 @@ test_tenants_have_chunks_of_their_own(void **state)
 }
 
 /* That no chunk has room for one says nothing about the other, who waits behind it. */
-static void
-test_tenants_wait_for_room_of_their_own(void **state)
+RIG_TEST(test_tenants_wait_for_room_of_their_own, tenants)
 {
     rig_t *g = *state;
     put_t of_a = {.key = "more", .len = MIB}, of_b = {.key = "b", .len = MIB};
@@ -137,8 +133,7 @@ test_tenants_wait_for_room_of_their_own(void **state)
 }
 
 /* Revocations of one say nothing to another, and nobody waits for readers of another. */
-static void
-test_tenants_have_leases_of_their_own(void **state)
+RIG_TEST(test_tenants_have_leases_of_their_own, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
@@ -162,14 +157,12 @@ test_tenants_have_leases_of_their_own(void **state)
     assert_false(g->d->has_dropped_all);
 }
 
-static void
-test_hello_when_there_are_too_many_tenants(void **state)
+TEST(test_hello_when_there_are_too_many_tenants)
 {
     enum { MOST = 4096 };
     peer_t *p;
     world_t *w = world_open(&(kvp_master_conf_t){0});
 
-    (void)state;
     w->check_every = 0;
     for (uint32_t i = 0; i < MOST; i++)
         (void)client_open_of(w, i);
@@ -199,8 +192,8 @@ greeted(world_t *w, uint32_t tenant)
 
 /* Of two tenants whose names have one number, the pool has one. Its name outlives the master: in the log, and, where that is lost, in
  * the memory of nodes. */
-static void
-test_name_when_anothers_has_the_same_number(void **state)
+RIG_TEST_ON(test_name_when_anothers_has_the_same_number, .conf = {.has_journal = true}, .size = MIB,
+            .has_no_client = true)
 {
     rig_t *g = *state;
 
@@ -227,8 +220,7 @@ test_name_when_anothers_has_the_same_number(void **state)
 }
 
 /* ---- room */
-static void
-test_put_when_another_tenant_holds_something_in_all_chunks(void **state)
+RIG_TEST(test_put_when_another_tenant_holds_something_in_all_chunks, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__TenantInfo info;
@@ -248,8 +240,7 @@ test_put_when_another_tenant_holds_something_in_all_chunks(void **state)
 
 /* Three of them in a pool of eight chunks, whose nodes take their time: whoever puts gets room, from its own or from
  * another, and what is held stays. */
-static void
-test_puts_of_tenants_at_random(void **state)
+TEST(test_puts_of_tenants_at_random)
 {
     enum { TENANTS = 3, STEPS = 3000 };
     world_t *w = world_open(&(kvp_master_conf_t){.seed = 7});
@@ -257,7 +248,6 @@ test_puts_of_tenants_at_random(void **state)
     uint64_t tickets[TENANTS] = {0};
     uint32_t held[TENANTS] = {0}, refused = 0;
 
-    (void)state;
     w->check_every = 7;
     n->policy = NODE_FREE_LATER;
     n->free_ns = 3 * MS;
@@ -290,8 +280,7 @@ test_puts_of_tenants_at_random(void **state)
 }
 
 /* ---- bump */
-static void
-test_bump_makes_everything_be_gone(void **state)
+RIG_TEST(test_bump_makes_everything_be_gone, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
@@ -326,8 +315,7 @@ test_bump_makes_everything_be_gone(void **state)
 }
 
 /* A later master would adopt what is sealed: its writer is not told that it was refused before it is dead, or has had time to be. */
-static void
-test_refused_commit_waits_for_dead(void **state)
+RIG_TEST(test_refused_commit_waits_for_dead, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
@@ -352,8 +340,7 @@ test_refused_commit_waits_for_dead(void **state)
     reply_free(r);
 }
 
-static void
-test_bump_tells_the_epoch_to_writers(void **state)
+RIG_TEST(test_bump_tells_the_epoch_to_writers, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__Places *places;
@@ -374,8 +361,7 @@ test_bump_tells_the_epoch_to_writers(void **state)
 }
 
 /* A removal of everything that is not whole removes nothing, nor does one of an epoch that is over. */
-static void
-test_all_must_be_said(void **state)
+RIG_TEST(test_all_must_be_said, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
@@ -399,8 +385,7 @@ test_all_must_be_said(void **state)
     assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_STALE);
 }
 
-static void
-test_bump_waits_for_leases(void **state)
+RIG_TEST(test_bump_waits_for_leases, tenants)
 {
     rig_t *g = *state;
     uint32_t epoch;
@@ -428,8 +413,7 @@ test_bump_waits_for_leases(void **state)
 }
 
 /* A bump while the sweep of the last one is under way: what came between is swept as well. */
-static void
-test_bump_again_before_the_sweep_is_over(void **state)
+RIG_TEST(test_bump_again_before_the_sweep_is_over, tenants)
 {
     rig_t *g = *state;
     Kvp__Pb__TenantInfo info;
@@ -471,8 +455,7 @@ bump_new_ones(world_t *w, uint32_t from, uint32_t n)
     return bumped;
 }
 
-static void
-test_tenants_that_own_nothing_are_forgotten(void **state)
+RIG_TEST(test_tenants_that_own_nothing_are_forgotten, tenants)
 {
     rig_t *g = *state;
     uint32_t epoch;
@@ -491,8 +474,7 @@ test_tenants_that_own_nothing_are_forgotten(void **state)
 
 /* What was bumped may lie on a node that is away: as long as that is so it is kept in mind, and those who use the pool are not
  * refused for that. */
-static void
-test_tenants_are_kept_in_mind_while_a_node_is_away(void **state)
+RIG_TEST(test_tenants_are_kept_in_mind_while_a_node_is_away, two_tenants)
 {
     rig_t *g = *state;
     uint32_t epoch;
@@ -519,8 +501,7 @@ test_tenants_are_kept_in_mind_while_a_node_is_away(void **state)
 }
 
 /* What the log says of strangers' bumps takes no place of those whose objects they report. */
-static void
-test_bumps_that_are_told_displace_nobody(void **state)
+RIG_TEST(test_bumps_that_are_told_displace_nobody, two_with_log)
 {
     rig_t *g = *state;
 
@@ -576,43 +557,14 @@ bump_holds(rig_t *g, bool is_given_up_before)
     world_check(g->w);
 }
 
-static void
-test_bump_holds_for_memory_that_was_given_up(void **state)
+RIG_TEST(test_bump_holds_for_memory_that_was_given_up, two_with_log)
 {
     bump_holds(*state, false);
 }
 
-static void
-test_bump_holds_for_memory_that_was_never_known(void **state)
+RIG_TEST(test_bump_holds_for_memory_that_was_never_known, two_with_log)
 {
     bump_holds(*state, true);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_tenants_have_keys_of_their_own, tenants),
-        rig_test(test_tenants_when_one_knows_the_digest_of_another, tenants),
-        rig_test(test_tenants_have_chunks_of_their_own, tenants),
-        rig_test(test_tenants_wait_for_room_of_their_own, tenants),
-        rig_test(test_tenants_have_leases_of_their_own, tenants),
-        rig_test_on(test_name_when_anothers_has_the_same_number, .conf = {.has_journal = true}, .size = MIB,
-                    .has_no_client = true),
-        cmocka_unit_test(test_hello_when_there_are_too_many_tenants),
-        rig_test(test_put_when_another_tenant_holds_something_in_all_chunks, tenants),
-        cmocka_unit_test(test_puts_of_tenants_at_random),
-        rig_test(test_bump_makes_everything_be_gone, tenants),
-        rig_test(test_refused_commit_waits_for_dead, tenants),
-        rig_test(test_bump_tells_the_epoch_to_writers, tenants),
-        rig_test(test_all_must_be_said, tenants),
-        rig_test(test_bump_waits_for_leases, tenants),
-        rig_test(test_bump_again_before_the_sweep_is_over, tenants),
-        rig_test(test_tenants_that_own_nothing_are_forgotten, tenants),
-        rig_test(test_tenants_are_kept_in_mind_while_a_node_is_away, two_tenants),
-        rig_test(test_bumps_that_are_told_displace_nobody, two_with_log),
-        rig_test(test_bump_holds_for_memory_that_was_given_up, two_with_log),
-        rig_test(test_bump_holds_for_memory_that_was_never_known, two_with_log),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

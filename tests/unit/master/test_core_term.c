@@ -63,13 +63,11 @@ mount_with(world_t *w, uint32_t term, uint32_t mounted_term, const uint8_t *uuid
     return judge(w, before, term);
 }
 
-static void
-test_terms_of_peers_are_few_and_near(void **state)
+TEST(test_terms_of_peers_are_few_and_near)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .report_grace_ns = 2 * HOUR});
     peer_t *c = client_open(w);
 
-    (void)state;
     assert_int_equal(mount_with(w, KVP_TERM_MAX - 1, 1, NULL), KVP_LIMIT);
     assert_int_equal(mount_with(w, KVP_TERM_MAX, 1, NULL), KVP_LIMIT);
     assert_int_equal(mount_with(w, term_of(w) + 16, 1, NULL), KVP_LIMIT);
@@ -84,13 +82,11 @@ test_terms_of_peers_are_few_and_near(void **state)
 }
 
 /* A peer without memory that a master has used raises no term. */
-static void
-test_strangers_raise_no_term(void **state)
+TEST(test_strangers_raise_no_term)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .report_grace_ns = 10 * SEC});
     peer_t *c = client_open(w);
 
-    (void)state;
     (void)node_open(w, mem_make(w, "a", MIB, MIB));
     for (uint32_t step = 1; step < 16; step++) {
         assert_int_equal(beat_with(w, term_of(w) + step), KVP_LIMIT);
@@ -105,14 +101,12 @@ test_strangers_raise_no_term(void **state)
 }
 
 /* A good log names all memory that its masters have used. */
-static void
-test_a_good_log_believes_its_own_memory_alone(void **state)
+TEST(test_a_good_log_believes_its_own_memory_alone)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.has_journal = true, .report_grace_ns = HOUR});
     mem_t *a = mem_make(w, "old", MIB, MIB);
     peer_t *c;
 
-    (void)state;
     (void)node_open(w, a);
     c = client_open(w);
     assert_int_equal(put(c, "key", 4 * KIB), KVP_OK);
@@ -129,13 +123,11 @@ test_a_good_log_believes_its_own_memory_alone(void **state)
 }
 
 /* etcd gives an elected master its term. */
-static void
-test_no_peer_raises_the_term_of_an_elected_master(void **state)
+TEST(test_no_peer_raises_the_term_of_an_elected_master)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .report_grace_ns = HOUR});
     peer_t *c = client_open(w);
 
-    (void)state;
     w->m->ctx.conf.is_elected = true; /* as after kvp_master_lead */
     for (uint32_t step = 1; step < 20; step++) {
         assert_int_equal(beat_with(w, term_of(w) + step), KVP_LIMIT);
@@ -146,13 +138,11 @@ test_no_peer_raises_the_term_of_an_elected_master(void **state)
 }
 
 /* A master that kept nothing has to follow its nodes; once, and only before anybody has anything of it. */
-static void
-test_term_leaps_once_before_the_first_grant(void **state)
+TEST(test_term_leaps_once_before_the_first_grant)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *c;
 
-    (void)state;
     assert_int_equal(mount_with(w, term_of(w) + 65536, 1, NULL), KVP_LIMIT);
     assert_int_equal(mount_with(w, term_of(w) + 65535, 1, NULL), KVP_OK);
     assert_int_equal(mount_with(w, term_of(w) + 100, 1, NULL), KVP_LIMIT);
@@ -168,13 +158,11 @@ test_term_leaps_once_before_the_first_grant(void **state)
 }
 
 /* Memory that says that another master served the pool in this very term. */
-static void
-test_twins_are_few(void **state)
+TEST(test_twins_are_few)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true});
     uint32_t taken = 0;
 
-    (void)state;
     for (uint32_t i = 0; i < 100; i++)
         taken += mount_with(w, term_of(w), term_of(w), NULL) == KVP_OK;
     assert_int_equal(taken, 8);
@@ -182,8 +170,7 @@ test_twins_are_few(void **state)
 }
 
 /* A node whose term is not followed is not greeted: with another pool's name it would give up its memory. */
-static void
-test_node_of_a_far_term_keeps_its_pool(void **state)
+TEST(test_node_of_a_far_term_keeps_its_pool)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     Kvp__Pb__KnownPool known = KVP__PB__KNOWN_POOL__INIT;
@@ -191,7 +178,6 @@ test_node_of_a_far_term_keeps_its_pool(void **state)
     uint8_t pool_id[16] = {0xcc};
     peer_t *p = peer_open(w);
 
-    (void)state;
     known.pool_id = (ProtobufCBinaryData){sizeof pool_id, pool_id};
     known.term = 100000;
     hello.version = hello.version_min = KVP_PROTO_VERSION;
@@ -212,8 +198,7 @@ saved(world_t *w, kvp_master_done_kind_t kind, const kvp_master_ident_t *ident)
     kvp_master_done(w->m, &done, w->now);
 }
 
-static void
-test_nothing_is_said_of_a_term_that_is_not_saved(void **state)
+TEST(test_nothing_is_said_of_a_term_that_is_not_saved)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .saves_ident = true});
     const uint32_t told = w->conf.term + 3;
@@ -223,7 +208,6 @@ test_nothing_is_said_of_a_term_that_is_not_saved(void **state)
     kvp_master_ident_t ident, older;
     uint64_t hello;
 
-    (void)state;
     assert_int_equal(peer_hello(p, KVP_ROLE_NODE, "a", "a"), KVP_OK);
     mount.name = mount.addr = mount.unix_path = mount.transports = (char *)"a";
     mount.uuid = (ProtobufCBinaryData){sizeof uuid, uuid};
@@ -251,19 +235,4 @@ test_nothing_is_said_of_a_term_that_is_not_saved(void **state)
     world_close(w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_terms_of_peers_are_few_and_near),
-        cmocka_unit_test(test_strangers_raise_no_term),
-        cmocka_unit_test(test_a_good_log_believes_its_own_memory_alone),
-        cmocka_unit_test(test_no_peer_raises_the_term_of_an_elected_master),
-        cmocka_unit_test(test_term_leaps_once_before_the_first_grant),
-        cmocka_unit_test(test_twins_are_few),
-        cmocka_unit_test(test_node_of_a_far_term_keeps_its_pool),
-        cmocka_unit_test(test_nothing_is_said_of_a_term_that_is_not_saved),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

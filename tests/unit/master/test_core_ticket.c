@@ -29,8 +29,7 @@ keys(uint32_t from, uint32_t n)
     return k;
 }
 
-static void
-test_hold_keeps_an_object(void **state)
+RIG_TEST(test_hold_keeps_an_object, blocks)
 {
     rig_t *g = *state;
     uint64_t ticket, again;
@@ -50,8 +49,7 @@ test_hold_keeps_an_object(void **state)
     assert_false(exists(g->c, "key/0"));
 }
 
-static void
-test_hold_ends_with_the_session(void **state)
+RIG_TEST(test_hold_ends_with_the_session, blocks)
 {
     rig_t *g = *state;
     uint64_t ticket;
@@ -65,8 +63,7 @@ test_hold_ends_with_the_session(void **state)
     assert_int_equal(remove_key(g->c, "key/0", false), KVP_OK);
 }
 
-static void
-test_release_when_it_is_not_ours(void **state)
+RIG_TEST(test_release_when_it_is_not_ours, blocks)
 {
     rig_t *g = *state;
     uint64_t ticket;
@@ -87,8 +84,7 @@ test_release_when_it_is_not_ours(void **state)
 }
 
 /* ---- reservations */
-static void
-test_lookup_expires(void **state)
+RIG_TEST(test_lookup_expires, blocks)
 {
     rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
@@ -109,8 +105,7 @@ test_lookup_expires(void **state)
     free(k);
 }
 
-static void
-test_lookup_ttl_is_capped(void **state)
+RIG_TEST(test_lookup_ttl_is_capped, blocks)
 {
     rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
@@ -126,8 +121,7 @@ test_lookup_ttl_is_capped(void **state)
     free(k);
 }
 
-static void
-test_lookup_of_a_prefix_stops_at_the_first_hole(void **state)
+RIG_TEST(test_lookup_of_a_prefix_stops_at_the_first_hole, blocks)
 {
     rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
@@ -150,8 +144,7 @@ test_lookup_of_a_prefix_stops_at_the_first_hole(void **state)
 }
 
 /* A client may reserve a twentieth of the pool, all together a quarter. The rest is found but not granted. */
-static void
-test_lookup_when_the_bounds_are_reached(void **state)
+RIG_TEST(test_lookup_when_the_bounds_are_reached, blocks)
 {
     rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
@@ -180,8 +173,7 @@ test_lookup_when_the_bounds_are_reached(void **state)
 }
 
 /* ---- tickets of what is gone */
-static void
-test_tickets_when_the_object_is_removed_by_force(void **state)
+RIG_TEST(test_tickets_when_the_object_is_removed_by_force, blocks)
 {
     rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
@@ -203,8 +195,7 @@ test_tickets_when_the_object_is_removed_by_force(void **state)
 }
 
 /* ---- bounds */
-static void
-test_get_when_one_client_holds_too_much(void **state)
+RIG_TEST(test_get_when_one_client_holds_too_much, blocks)
 {
     rig_t *g = *state;
     enum { MOST = 16384 };
@@ -251,8 +242,7 @@ get_batch(peer_t *c, const kvp_digest_t *digests, uint32_t n)
     return plain_result(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, digests, n * sizeof *digests)));
 }
 
-static void
-test_get_when_one_client_holds_too_many_objects(void **state)
+RIG_TEST(test_get_when_one_client_holds_too_many_objects, blocks)
 {
     rig_t *g = *state;
     enum { BATCH = 512, MOST = (1 << 20) / BATCH, KEYS = 64 };
@@ -268,8 +258,7 @@ test_get_when_one_client_holds_too_many_objects(void **state)
 }
 
 /* The count in a record has 15 bits. It is never run over: who would is refused, and others are served. */
-static void
-test_get_when_one_object_is_held_too_often(void **state)
+RIG_TEST(test_get_when_one_object_is_held_too_often, blocks)
 {
     rig_t *g = *state;
     enum { BATCH = 512, MOST = 63, MAX = 0x7fff };
@@ -293,8 +282,7 @@ test_get_when_one_object_is_held_too_often(void **state)
 }
 
 /* Whoever held a great deal and dies lets go of it in slices, and others are served between them. */
-static void
-test_tickets_when_the_holder_of_many_dies(void **state)
+RIG_TEST(test_tickets_when_the_holder_of_many_dies, blocks)
 {
     rig_t *g = *state;
     enum { BATCH = 512, MESSAGES = 16 };
@@ -321,22 +309,4 @@ test_tickets_when_the_holder_of_many_dies(void **state)
     free(digests);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test(test_hold_keeps_an_object, blocks),
-        rig_test(test_hold_ends_with_the_session, blocks),
-        rig_test(test_release_when_it_is_not_ours, blocks),
-        rig_test(test_lookup_expires, blocks),
-        rig_test(test_lookup_ttl_is_capped, blocks),
-        rig_test(test_lookup_of_a_prefix_stops_at_the_first_hole, blocks),
-        rig_test(test_lookup_when_the_bounds_are_reached, blocks),
-        rig_test(test_tickets_when_the_object_is_removed_by_force, blocks),
-        rig_test(test_get_when_one_client_holds_too_much, blocks),
-        rig_test(test_get_when_one_client_holds_too_many_objects, blocks),
-        rig_test(test_get_when_one_object_is_held_too_often, blocks),
-        rig_test(test_tickets_when_the_holder_of_many_dies, blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

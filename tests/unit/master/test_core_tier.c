@@ -106,8 +106,7 @@ begin_tier(rig_t *g)
 }
 
 /* Fails if what is evicted is not found, or a get of it is not given a place in memory. */
-static void
-test_evicted_is_staged(void **state)
+RIG_TEST_ON(test_evicted_is_staged, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -130,8 +129,7 @@ test_evicted_is_staged(void **state)
 }
 
 /* Fails if a get that may not wait is not told to come again, or is told of a place before there is one. */
-static void
-test_get_that_does_not_wait(void **state)
+RIG_TEST_ON(test_get_that_does_not_wait, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -181,8 +179,7 @@ look_up(rig_t *g, uint32_t from, uint32_t n, bool wants_memory)
 }
 
 /* Fails if what nobody asked for is written where only what was used is to be, or what was is not. */
-static void
-test_only_what_was_used(void **state)
+RIG_TEST_ON(test_only_what_was_used, .conf = picky, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -197,8 +194,7 @@ test_only_what_was_used(void **state)
 }
 
 /* Fails if a look-up does not tell what is on a tier alone, reads it without being asked to, or does not read it. */
-static void
-test_look_up_has_it_read(void **state)
+RIG_TEST_ON(test_look_up_has_it_read, .conf = plain, .size = 4 * MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -214,8 +210,7 @@ test_look_up_has_it_read(void **state)
 }
 
 /* Fails if a removal or an upsert leaves a record on the tier, or is answered before it is dropped. */
-static void
-test_removed_is_dropped(void **state)
+RIG_TEST_ON(test_removed_is_dropped, .conf = with_log, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -243,8 +238,7 @@ test_removed_is_dropped(void **state)
 }
 
 /* Fails if a node that comes back with new memory does not bring what its tier has, or brings what was removed meanwhile. */
-static void
-test_node_comes_back(void **state)
+RIG_TEST_ON(test_node_comes_back, .conf = with_log, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g), on_tier;
@@ -267,8 +261,7 @@ test_node_comes_back(void **state)
 }
 
 /* Fails if a master that has its log does not know what is on tiers, or a tier brings back what is gone. */
-static void
-test_master_comes_back(void **state)
+RIG_TEST_ON(test_master_comes_back, .conf = with_log, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier, on_tier;
@@ -294,8 +287,7 @@ test_master_comes_back(void **state)
 /* Fails if a master that has no log does not learn what is on tiers, or takes from them what is no key's, what was removed before or
  * since it began, or what is older than what was put since.
  */
-static void
-test_master_without_log(void **state)
+RIG_TEST_ON(test_master_without_log, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     uint64_t put_since;
@@ -328,8 +320,7 @@ test_master_without_log(void **state)
 }
 
 /* Fails if a put waits for a disk that writes nothing, or what was not written is still told of. */
-static void
-test_tier_that_is_full(void **state)
+RIG_TEST_ON(test_tier_that_is_full, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -342,8 +333,7 @@ test_tier_that_is_full(void **state)
 }
 
 /* Fails if a look-up does not tell the tier of what is there, beside memory and alone, or tells one that has nothing of it. */
-static void
-test_tier_is_told(void **state)
+RIG_TEST_ON(test_tier_is_told, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -364,8 +354,7 @@ test_tier_is_told(void **state)
 
 /* Fails if what a tier has that was unmounted to be kept is still told of or written to, is not there again with the tier, or comes back
  * although it was removed meanwhile. */
-static void
-test_tier_that_is_kept(void **state)
+RIG_TEST_ON(test_tier_that_is_kept, .conf = with_log, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -390,8 +379,7 @@ test_tier_that_is_kept(void **state)
 }
 
 /* Fails if an object on SSD cannot be read because the objects of its node are few among those of many. */
-static void
-test_many_nodes(void **state)
+RIG_TEST_ON(test_many_nodes, .conf = plain)
 {
     enum { NODES = 40, OBJECTS = NODES * 24 };
     rig_t *g = *state;
@@ -422,8 +410,7 @@ test_many_nodes(void **state)
 }
 
 /* Fails if an object on SSD cannot be read because the oldest objects of the pool lie on a node without SSD. */
-static void
-test_one_node_of_two_has_an_ssd(void **state)
+RIG_TEST_ON(test_one_node_of_two_has_an_ssd, .conf = plain, .size = MEMORY, .size_b = 8 * MEMORY, .mems = 2)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -445,8 +432,7 @@ test_one_node_of_two_has_an_ssd(void **state)
 /* Fails if a get of an object on SSD, for which nothing in the memory of its node can go, is not told to come again at first, and after it
  * has waited that there is no room; or if it is not served when there is room.
  */
-static void
-test_no_room_for_a_load(void **state)
+RIG_TEST_ON(test_no_room_for_a_load, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -468,8 +454,7 @@ test_no_room_for_a_load(void **state)
 }
 
 /* Fails if a node where loads find no room takes all of the work that the loads of other nodes wait for. */
-static void
-test_node_without_room_stops_no_other(void **state)
+RIG_TEST_ON(test_node_without_room_stops_no_other, .conf = plain, .size = MEMORY, .mems = 2, .has_two = true)
 {
     rig_t *g = *state;
     uint32_t tier_a = begin_tier(g), tier_b = node_mount_tier(g->nb), n = 0;
@@ -512,8 +497,7 @@ test_node_without_room_stops_no_other(void **state)
 }
 
 /* Fails if a large object finds no room among small ones, or small ones that were not written go for it. */
-static void
-test_large_among_small(void **state)
+RIG_TEST_ON(test_large_among_small, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g), there;
@@ -536,8 +520,7 @@ test_large_among_small(void **state)
 /* Fails if objects that are read from SSD once displace those that were put and are read, if more than an eighth of memory holds such objects
  * although it is wanted, or if one that is read again, in memory or soon after it left memory, is displaced like one that is not.
  */
-static void
-test_what_is_loaded_is_cold(void **state)
+RIG_TEST_ON(test_what_is_loaded_is_cold, .conf = plain, .size = 4 * MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g), cold = 0, hot = 0;
@@ -564,8 +547,7 @@ test_what_is_loaded_is_cold(void **state)
 }
 
 /* Fails if what is to be written waits for answers to one or two orders before. */
-static void
-test_orders_to_write_do_not_wait_for_answers(void **state)
+RIG_TEST_ON(test_orders_to_write_do_not_wait_for_answers, .conf = plain, .size = MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -583,8 +565,7 @@ test_orders_to_write_do_not_wait_for_answers(void **state)
 }
 
 /* Fails if not more of memory is written ahead of eviction while puts come fast. */
-static void
-test_more_is_written_while_puts_come(void **state)
+RIG_TEST_ON(test_more_is_written_while_puts_come, .conf = plain, .size = 4 * MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -595,8 +576,7 @@ test_more_is_written_while_puts_come(void **state)
 }
 
 /* Fails if an object is evicted while it is written, so that the write is in vain, or if puts wait for the writes. */
-static void
-test_what_is_being_written_stays(void **state)
+RIG_TEST_ON(test_what_is_being_written_stays, .conf = plain, .size = 4 * MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g);
@@ -614,8 +594,7 @@ test_what_is_being_written_stays(void **state)
 }
 
 /* Fails if a load takes objects that are read often because they are small and lie side by side. */
-static void
-test_loads_pass_over_what_is_read(void **state)
+RIG_TEST_ON(test_loads_pass_over_what_is_read, .conf = plain, .size = 4 * MEMORY)
 {
     rig_t *g = *state;
     uint32_t tier = begin_tier(g), n = 0;
@@ -633,32 +612,4 @@ test_loads_pass_over_what_is_read(void **state)
     end_tier(g, tier);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        rig_test_on(test_evicted_is_staged, .conf = plain, .size = MEMORY),
-        rig_test_on(test_get_that_does_not_wait, .conf = plain, .size = MEMORY),
-        rig_test_on(test_only_what_was_used, .conf = picky, .size = MEMORY),
-        rig_test_on(test_look_up_has_it_read, .conf = plain, .size = 4 * MEMORY),
-        rig_test_on(test_removed_is_dropped, .conf = with_log, .size = MEMORY),
-        rig_test_on(test_node_comes_back, .conf = with_log, .size = MEMORY),
-        rig_test_on(test_master_comes_back, .conf = with_log, .size = MEMORY),
-        rig_test_on(test_master_without_log, .conf = plain, .size = MEMORY),
-        rig_test_on(test_tier_that_is_full, .conf = plain, .size = MEMORY),
-        rig_test_on(test_tier_is_told, .conf = plain, .size = MEMORY),
-        rig_test_on(test_tier_that_is_kept, .conf = with_log, .size = MEMORY),
-        rig_test_on(test_many_nodes, .conf = plain),
-        rig_test_on(test_one_node_of_two_has_an_ssd, .conf = plain, .size = MEMORY, .size_b = 8 * MEMORY, .mems = 2),
-        rig_test_on(test_no_room_for_a_load, .conf = plain, .size = MEMORY),
-        rig_test_on(test_node_without_room_stops_no_other, .conf = plain, .size = MEMORY, .mems = 2, .has_two = true),
-        rig_test_on(test_large_among_small, .conf = plain, .size = MEMORY),
-        rig_test_on(test_what_is_loaded_is_cold, .conf = plain, .size = 4 * MEMORY),
-        rig_test_on(test_orders_to_write_do_not_wait_for_answers, .conf = plain, .size = MEMORY),
-        rig_test_on(test_more_is_written_while_puts_come, .conf = plain, .size = 4 * MEMORY),
-        rig_test_on(test_what_is_being_written_stays, .conf = plain, .size = 4 * MEMORY),
-        rig_test_on(test_loads_pass_over_what_is_read, .conf = plain, .size = 4 * MEMORY),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

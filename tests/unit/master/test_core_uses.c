@@ -71,13 +71,11 @@ expect_next(peer_t *c, const char *key)
 }
 
 /* ---- what is no use */
-static void
-test_lookups_alone_keep_nothing(void **state)
+TEST(test_lookups_alone_keep_nothing)
 {
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     for (uint32_t i = 0; i < 100; i++)
         release(c, reserve(c, "old0", NULL, NULL));
     use(c, "old1");
@@ -86,13 +84,11 @@ test_lookups_alone_keep_nothing(void **state)
     world_close(w);
 }
 
-static void
-test_lookup_that_expires_is_no_use(void **state)
+TEST(test_lookup_that_expires_is_no_use)
 {
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     (void)reserve(c, "old0", NULL, NULL);
     world_advance(w, 61 * SEC);
     expect_next(c, "old0");
@@ -100,14 +96,12 @@ test_lookup_that_expires_is_no_use(void **state)
 }
 
 /* Reservations of which each names what the next one ends with: a use that came of asking makes no other. */
-static void
-test_lookups_do_not_renew_one_another(void **state)
+TEST(test_lookups_do_not_renew_one_another)
 {
     uint64_t first, second;
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     first = reserve(c, "old1", "old2", NULL);
     second = reserve(c, "old0", "old1", NULL);
     use(c, "old2");
@@ -119,13 +113,11 @@ test_lookups_do_not_renew_one_another(void **state)
     world_close(w);
 }
 
-static void
-test_lookup_and_probe_alone_keep_nothing(void **state)
+TEST(test_lookup_and_probe_alone_keep_nothing)
 {
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     assert_true(probe(c, "old0")); /* the first one is a use */
     for (uint32_t i = 1; i < BLOCKS; i++)
         use(c, key_name("old", i));
@@ -141,14 +133,12 @@ test_lookup_and_probe_alone_keep_nothing(void **state)
 }
 
 /* ---- what is one */
-static void
-test_lookup_and_get_are_one_use(void **state)
+TEST(test_lookup_and_get_are_one_use)
 {
     uint64_t ticket;
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     ticket = reserve(c, "old0", NULL, NULL);
     use(c, "old0");
     use(c, "old1");
@@ -160,14 +150,12 @@ test_lookup_and_get_are_one_use(void **state)
 }
 
 /* Its head was in the reader's own memory, and without it the rest is worth nothing. */
-static void
-test_lookup_is_a_use_where_the_last_was_read(void **state)
+TEST(test_lookup_is_a_use_where_the_last_was_read)
 {
     uint64_t ticket;
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     ticket = reserve(c, "old0", "old1", "old2");
     use(c, "old2");
     release(c, ticket);
@@ -178,14 +166,12 @@ test_lookup_is_a_use_where_the_last_was_read(void **state)
     world_close(w);
 }
 
-static void
-test_lookup_is_none_where_only_the_first_was_read(void **state)
+TEST(test_lookup_is_none_where_only_the_first_was_read)
 {
     uint64_t ticket;
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     ticket = reserve(c, "old0", "old1", "old2");
     use(c, "old0");
     release(c, ticket);
@@ -195,14 +181,12 @@ test_lookup_is_none_where_only_the_first_was_read(void **state)
 }
 
 /* Whoever looks up for others puts nothing himself. */
-static void
-test_lookup_is_a_use_where_the_rest_was_put(void **state)
+TEST(test_lookup_is_a_use_where_the_rest_was_put)
 {
     uint64_t ticket;
     peer_t *c, *worker;
     world_t *w = full_world(&c);
 
-    (void)state;
     worker = client_open(w);
     ticket = reserve(c, "old0", "old1", "rest");
     assert_int_equal(put(worker, "rest", LEN), KVP_OK); /* in place of old2 */
@@ -218,8 +202,7 @@ test_lookup_is_a_use_where_the_rest_was_put(void **state)
 }
 
 /* What was put before is not the rest of what was found later. */
-static void
-test_lookup_is_none_where_the_hole_was_being_put(void **state)
+TEST(test_lookup_is_none_where_the_hole_was_being_put)
 {
     put_t one = {.key = "rest", .len = LEN};
     peer_t *c;
@@ -227,7 +210,6 @@ test_lookup_is_none_where_the_hole_was_being_put(void **state)
     world_t *w = full_world(&c);
     places_t places;
 
-    (void)state;
     places_read(peer_wait(c, put_begin(c, &one, 1, 1000), SEC), &places); /* in place of old0 */
     places_free(&places);
     ticket = reserve(c, "old1", "rest", NULL);
@@ -236,8 +218,7 @@ test_lookup_is_none_where_the_hole_was_being_put(void **state)
     world_close(w);
 }
 
-static void
-test_known_location_that_is_reserved_is_used(void **state)
+TEST(test_known_location_that_is_reserved_is_used)
 {
     Kvp__Pb__Used head = KVP__PB__USED__INIT;
     kvp_wire_used_t used = {.reads = 1};
@@ -245,7 +226,6 @@ test_known_location_that_is_reserved_is_used(void **state)
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     ticket = reserve(c, "old0", NULL, NULL);
     used.digest = digest_of(w, "old0");
     head.n = 1;
@@ -256,14 +236,12 @@ test_known_location_that_is_reserved_is_used(void **state)
 }
 
 /* ---- reserved when its turn comes */
-static void
-test_reserved_goes_next_when_it_is_released(void **state)
+TEST(test_reserved_goes_next_when_it_is_released)
 {
     uint64_t ticket;
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     ticket = reserve(c, "old0", NULL, NULL);
     expect_next(c, "old1");
     assert_int_equal(world_stats(w).ticket_asides, 1);
@@ -273,14 +251,12 @@ test_reserved_goes_next_when_it_is_released(void **state)
     world_close(w);
 }
 
-static void
-test_reserved_come_back_in_the_order_of_their_uses(void **state)
+TEST(test_reserved_come_back_in_the_order_of_their_uses)
 {
     uint64_t tickets[3];
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     for (uint32_t i = 0; i < 3; i++)
         tickets[i] = reserve(c, key_name("old", i), NULL, NULL);
     expect_next(c, "old3");
@@ -294,14 +270,12 @@ test_reserved_come_back_in_the_order_of_their_uses(void **state)
 }
 
 /* It stays aside as long as somebody has a ticket, and a read meanwhile is its last use. */
-static void
-test_reserved_and_set_aside_then_read(void **state)
+TEST(test_reserved_and_set_aside_then_read)
 {
     uint64_t ticket, again;
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     ticket = reserve(c, "old0", NULL, NULL);
     again = reserve(c, "old0", NULL, NULL);
     expect_next(c, "old1");
@@ -316,8 +290,7 @@ test_reserved_and_set_aside_then_read(void **state)
 }
 
 /* A quarter of the pool, by five clients: eviction meets each of them once, however much goes meanwhile. */
-static void
-test_reserved_are_met_once(void **state)
+TEST(test_reserved_are_met_once)
 {
     enum { EACH = BLOCKS / 20, CLIENTS = 5 };
     peer_t *c;
@@ -325,7 +298,6 @@ test_reserved_are_met_once(void **state)
     uint64_t tickets[CLIENTS * EACH];
     peer_t *clients[CLIENTS];
 
-    (void)state;
     for (uint32_t i = 0; i < CLIENTS * EACH; i++) {
         if (i % EACH == 0) clients[i / EACH] = client_open(w);
         tickets[i] = reserve(clients[i / EACH], key_name("old", i), NULL, NULL);
@@ -342,14 +314,12 @@ test_reserved_are_met_once(void **state)
     world_close(w);
 }
 
-static void
-test_reserved_that_was_probed_goes_when_both_are_over(void **state)
+TEST(test_reserved_that_was_probed_goes_when_both_are_over)
 {
     uint64_t ticket;
     peer_t *c;
     world_t *w = full_world(&c);
 
-    (void)state;
     assert_true(probe(c, "old0"));
     world_advance(w, SEC);
     for (uint32_t i = 1; i < BLOCKS; i++)
@@ -366,8 +336,7 @@ test_reserved_that_was_probed_goes_when_both_are_over(void **state)
 }
 
 /* A window of thousands of neighbours, of which one in the middle is held before its turn comes. */
-static void
-test_held_in_a_window_lasts(void **state)
+TEST(test_held_in_a_window_lasts)
 {
     enum { N = 16000 };
     uint64_t ticket;
@@ -377,7 +346,6 @@ test_held_in_a_window_lasts(void **state)
     places_t places;
     uint64_t id;
 
-    (void)state;
     w->check_every = 0;
     n = node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
     n->delay_ns = MS;
@@ -445,14 +413,12 @@ members_left(peer_t *c)
     return n;
 }
 
-static void
-test_group_that_is_only_looked_up_goes_in_its_turn(void **state)
+TEST(test_group_that_is_only_looked_up_goes_in_its_turn)
 {
     uint64_t ticket;
     peer_t *c;
     world_t *w = group_world(&c);
 
-    (void)state;
     for (uint32_t i = 0; i < 100; i++) {
         release(c, reserve_group(c, "group", NULL));
         release(c, reserve(c, "group0", "group1", NULL));
@@ -469,14 +435,12 @@ test_group_that_is_only_looked_up_goes_in_its_turn(void **state)
     world_close(w);
 }
 
-static void
-test_group_is_used_once_by_lookup_and_read(void **state)
+TEST(test_group_is_used_once_by_lookup_and_read)
 {
     uint64_t ticket;
     peer_t *c;
     world_t *w = group_world(&c);
 
-    (void)state;
     ticket = reserve_group(c, "group", NULL);
     use(c, "group1");
     use(c, "old0");
@@ -489,14 +453,12 @@ test_group_is_used_once_by_lookup_and_read(void **state)
     world_close(w);
 }
 
-static void
-test_group_is_used_where_the_next_was_put(void **state)
+TEST(test_group_is_used_where_the_next_was_put)
 {
     uint64_t ticket;
     peer_t *c;
     world_t *w = group_world(&c);
 
-    (void)state;
     ticket = reserve_group(c, "group", "next");
     put_group(c, "next", 2);
     release(c, ticket);
@@ -507,14 +469,12 @@ test_group_is_used_where_the_next_was_put(void **state)
 
 /* Tenants take chunks from one another by the age of what they have: what others reserve of theirs does not hide the
  * rest of it, and goes as if nobody had looked it up. */
-static void
-test_tenant_whose_oldest_are_reserved_gives_what_comes_next(void **state)
+TEST(test_tenant_whose_oldest_are_reserved_gives_what_comes_next)
 {
     enum { CHUNKS = 20, IN_CHUNK = 32, CLIENTS = 5, EACH = CHUNKS * IN_CHUNK / 20 };
     world_t *w = world_open(&(kvp_master_conf_t){.seed = 3, .lease_ns = 60 * SEC});
     peer_t *idle, *c, *readers[CLIENTS];
 
-    (void)state;
     w->check_every = 64;
     (void)node_open(w, mem_make(w, "n1", CHUNKS * IN_CHUNK * LEN, IN_CHUNK * LEN));
     idle = client_open_of(w, 1);
@@ -536,30 +496,4 @@ test_tenant_whose_oldest_are_reserved_gives_what_comes_next(void **state)
     world_close(w);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lookups_alone_keep_nothing),
-        cmocka_unit_test(test_lookup_that_expires_is_no_use),
-        cmocka_unit_test(test_lookups_do_not_renew_one_another),
-        cmocka_unit_test(test_lookup_and_probe_alone_keep_nothing),
-        cmocka_unit_test(test_lookup_and_get_are_one_use),
-        cmocka_unit_test(test_lookup_is_a_use_where_the_last_was_read),
-        cmocka_unit_test(test_lookup_is_none_where_only_the_first_was_read),
-        cmocka_unit_test(test_lookup_is_a_use_where_the_rest_was_put),
-        cmocka_unit_test(test_lookup_is_none_where_the_hole_was_being_put),
-        cmocka_unit_test(test_known_location_that_is_reserved_is_used),
-        cmocka_unit_test(test_reserved_goes_next_when_it_is_released),
-        cmocka_unit_test(test_reserved_come_back_in_the_order_of_their_uses),
-        cmocka_unit_test(test_reserved_and_set_aside_then_read),
-        cmocka_unit_test(test_reserved_are_met_once),
-        cmocka_unit_test(test_reserved_that_was_probed_goes_when_both_are_over),
-        cmocka_unit_test(test_held_in_a_window_lasts),
-        cmocka_unit_test(test_group_that_is_only_looked_up_goes_in_its_turn),
-        cmocka_unit_test(test_group_is_used_once_by_lookup_and_read),
-        cmocka_unit_test(test_group_is_used_where_the_next_was_put),
-        cmocka_unit_test(test_tenant_whose_oldest_are_reserved_gives_what_comes_next),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

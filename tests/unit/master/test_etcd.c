@@ -6,16 +6,14 @@
 #include "master/ha/etcd.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -297,11 +295,9 @@ post(const char *url, const char *path, const char *body)
     curl_easy_cleanup(easy);
 }
 
-static void
-test_lease_is_granted_kept_alive_and_revoked(void **state)
+TEST(test_lease_is_granted_kept_alive_and_revoked)
 {
     client_t c;
-    (void)state;
 
     client_open(&c, first.url, NULL, NULL, PATIENCE_NS);
     int64_t lease = grant(&c, 30);
@@ -326,11 +322,9 @@ test_lease_is_granted_kept_alive_and_revoked(void **state)
     client_close(&c);
 }
 
-static void
-test_txn_writes_if_all_compares_hold(void **state)
+TEST(test_txn_writes_if_all_compares_hold)
 {
     client_t c;
-    (void)state;
 
     client_open(&c, first.url, NULL, NULL, PATIENCE_NS);
     int64_t lease = grant(&c, 30);
@@ -382,14 +376,12 @@ test_txn_writes_if_all_compares_hold(void **state)
     client_close(&c);
 }
 
-static void
-test_read_has_the_prefix_alone_and_leaves_out_what_is_too_long(void **state)
+TEST(test_read_has_the_prefix_alone_and_leaves_out_what_is_too_long)
 {
     static const char *const others[] = {"/kvpool/test", "/kvpool/test0", "/kvpool/tesu"};
     kvp_etcd_op_t longest = put_op(PREFIX "longest", "", 0);
     char body[8192], key[64];
     client_t c;
-    (void)state;
 
     client_open(&c, first.url, NULL, NULL, PATIENCE_NS);
     for (size_t i = 0; i < KVP_ARRAY_LEN(others); i++)
@@ -432,11 +424,9 @@ test_read_has_the_prefix_alone_and_leaves_out_what_is_too_long(void **state)
     client_close(&c);
 }
 
-static void
-test_change_is_told_when_a_lease_ends_and_when_another_client_writes(void **state)
+TEST(test_change_is_told_when_a_lease_ends_and_when_another_client_writes)
 {
     client_t c, other;
-    (void)state;
 
     client_open(&c, first.url, NULL, NULL, PATIENCE_NS);
     client_open(&other, first.url, NULL, NULL, PATIENCE_NS);
@@ -457,13 +447,11 @@ test_change_is_told_when_a_lease_ends_and_when_another_client_writes(void **stat
 }
 
 /* An answer over 1 MiB is none. A message of a watch that is longer than what is read of one tells of a change all the same, and the watch goes on. */
-static void
-test_answer_that_is_too_long_is_refused_and_its_change_told(void **state)
+TEST(test_answer_that_is_too_long_is_refused_and_its_change_told)
 {
     client_t c, other;
     const size_t body_cap = 1500000;
     char *body = malloc(body_cap);
-    (void)state;
 
     client_open(&c, first.url, NULL, NULL, PATIENCE_NS);
     client_open(&other, first.url, NULL, NULL, PATIENCE_NS);
@@ -482,13 +470,11 @@ test_answer_that_is_too_long_is_refused_and_its_change_told(void **state)
     client_close(&other);
 }
 
-static void
-test_dead_endpoint_is_left_for_the_next(void **state)
+TEST(test_dead_endpoint_is_left_for_the_next)
 {
     char endpoints[256];
     uint64_t requests, failures;
     client_t c;
-    (void)state;
 
     /* The watch moves on as well, so the first request may meet either. */
     snprintf(endpoints, sizeof endpoints, "%s,%s", dead_url, first.url + strlen("http://"));
@@ -502,12 +488,10 @@ test_dead_endpoint_is_left_for_the_next(void **state)
     client_close(&c);
 }
 
-static void
-test_hanging_endpoint_is_left_for_the_next_by_the_watch_as_well(void **state)
+TEST(test_hanging_endpoint_is_left_for_the_next_by_the_watch_as_well)
 {
     char endpoints[256];
     client_t c, other;
-    (void)state;
 
     snprintf(endpoints, sizeof endpoints, "%s,%s", second.url, first.url);
     client_open(&other, first.url, NULL, NULL, PATIENCE_NS);
@@ -539,11 +523,9 @@ test_hanging_endpoint_is_left_for_the_next_by_the_watch_as_well(void **state)
     kill(second.pid, SIGCONT);
 }
 
-static void
-test_restarted_server_is_used_again(void **state)
+TEST(test_restarted_server_is_used_again)
 {
     client_t c, other;
-    (void)state;
 
     client_open(&c, second.url, NULL, NULL, 2000 * MS);
     client_open(&other, second.url, NULL, NULL, 2000 * MS);
@@ -564,11 +546,9 @@ test_restarted_server_is_used_again(void **state)
     client_close(&other);
 }
 
-static void
-test_password_is_asked_for(void **state)
+TEST(test_password_is_asked_for)
 {
     client_t c, early, nobody, wrong;
-    (void)state;
 
     client_open(&early, second.url, "root", "pass\"word", PATIENCE_NS);
     assert_int_equal(err_of(&early, &read_all), KVP_OK); /* nobody is asked yet */
@@ -610,12 +590,10 @@ test_password_is_asked_for(void **state)
     client_close(&c);
 }
 
-static void
-test_nobody_answers_in_time(void **state)
+TEST(test_nobody_answers_in_time)
 {
     char endpoints[256];
     client_t c;
-    (void)state;
 
     snprintf(endpoints, sizeof endpoints, "%s,%s", dead_url, other_dead_url);
     client_open(&c, endpoints, NULL, NULL, 5000 * MS);
@@ -633,15 +611,13 @@ test_nobody_answers_in_time(void **state)
     client_close(&c);
 }
 
-static void
-test_create_refuses_what_cannot_be(void **state)
+TEST(test_create_refuses_what_cannot_be)
 {
     static const char *const bad[] = {
         "", ",", "host", "host:1,", "host:0", "ftp://host:1", "http://h:1/", "https://:1", "u:p@host:1", "a:1 b:1"};
     kvp_etcd_conf_t conf = {.prefix = PREFIX, .on_answer = on_answer, .on_change = on_change};
     kvp_etcd_t *etcd = NULL;
     char many[17 * 4 + 1] = "", long_prefix[KVP_ETCD_KEY_MAX + 2] = "";
-    (void)state;
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
         conf.endpoints = bad[i];
@@ -724,20 +700,6 @@ tear_down(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create_refuses_what_cannot_be),
-        cmocka_unit_test(test_nobody_answers_in_time),
-        cmocka_unit_test(test_lease_is_granted_kept_alive_and_revoked),
-        cmocka_unit_test(test_txn_writes_if_all_compares_hold),
-        cmocka_unit_test(test_read_has_the_prefix_alone_and_leaves_out_what_is_too_long),
-        cmocka_unit_test(test_change_is_told_when_a_lease_ends_and_when_another_client_writes),
-        cmocka_unit_test(test_answer_that_is_too_long_is_refused_and_its_change_told),
-        cmocka_unit_test(test_dead_endpoint_is_left_for_the_next),
-        cmocka_unit_test(test_hanging_endpoint_is_left_for_the_next_by_the_watch_as_well),
-        cmocka_unit_test(test_restarted_server_is_used_again),
-        cmocka_unit_test(test_password_is_asked_for),
-    };
-
     find_binary();
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return run_cases(set_up, tear_down);
 }

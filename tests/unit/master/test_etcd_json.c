@@ -2,10 +2,8 @@
  * What is asked of etcd, byte by byte, and what becomes of its answers: those of etcd 3.4, and malformed ones.
  */
 #include "master/ha/etcd_json.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,11 +52,9 @@ assert_encoded(const kvp_etcd_op_t *op, const char *prefix, const char *path, co
     kvp_buf_fini(&out);
 }
 
-static void
-test_encode_says_what_etcd_reads(void **state)
+TEST(test_encode_says_what_etcd_reads)
 {
     kvp_etcd_op_t op = {.kind = KVP_ETCD_GRANT, .ttl_s = 2, .lease = INT64_MAX};
-    (void)state;
 
     assert_encoded(&op, "/a", "/v3/lease/grant", "{\"TTL\":\"2\"}");
     op.kind = KVP_ETCD_KEEP_ALIVE;
@@ -80,11 +76,9 @@ test_encode_says_what_etcd_reads(void **state)
                    "{\"request_delete_range\":{\"key\":\"L2E=\"}}]}");
 }
 
-static void
-test_decode_takes_what_etcd_says(void **state)
+TEST(test_decode_takes_what_etcd_says)
 {
     kvp_etcd_fault_t fault;
-    (void)state;
 
     kvp_etcd_answer_t a =
         decode(KVP_ETCD_GRANT, 200, "{" HEADER ",\"ID\":\"4111120264941781765\",\"TTL\":\"2\"}", &fault);
@@ -120,8 +114,7 @@ test_decode_takes_what_etcd_says(void **state)
     assert_int_equal(err_of(KVP_ETCD_READ, 200, "{" HEADER ",\"kvs\":[],\"more\":false}"), KVP_OK);
 }
 
-static void
-test_decode_tells_errors_apart(void **state)
+TEST(test_decode_tells_errors_apart)
 {
     static const struct {
         long status;
@@ -145,7 +138,6 @@ test_decode_tells_errors_apart(void **state)
         {502, "<html>", KVP_UNREACHABLE, KVP_UNREACHABLE, false},
         {200, "", KVP_PROTO, KVP_PROTO, false},
     };
-    (void)state;
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(rows); i++) {
         kvp_etcd_fault_t fault;
@@ -157,8 +149,7 @@ test_decode_tells_errors_apart(void **state)
     }
 }
 
-static void
-test_decode_refuses_what_is_malformed(void **state)
+TEST(test_decode_refuses_what_is_malformed)
 {
     static const struct {
         kvp_etcd_kind_t kind;
@@ -193,19 +184,16 @@ test_decode_refuses_what_is_malformed(void **state)
         {KVP_ETCD_READ, "{" HEADER ",\"kvs\":[{\"key\":\"L2E=\",\"value\":5}]}"},
         {KVP_ETCD_READ, "{" HEADER ",\"kvs\":[{\"key\":\"L2E=\",\"lease\":\"x\"}]}"},
     };
-    (void)state;
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(rows); i++)
         assert_int_equal(err_of(rows[i].kind, 200, rows[i].body), KVP_PROTO);
 }
 
-static void
-test_decode_takes_bounded_memory(void **state)
+TEST(test_decode_takes_bounded_memory)
 {
     kvp_buf_t body = {0};
     kvp_etcd_answer_t answer = {.kind = KVP_ETCD_READ};
     kvp_etcd_fault_t fault;
-    (void)state;
 
     kvp_buf_append(&body, "{" HEADER ",\"kvs\":[", strlen("{" HEADER ",\"kvs\":["));
     for (int i = 0; i < 70; i++)
@@ -235,8 +223,7 @@ test_decode_takes_bounded_memory(void **state)
     kvp_buf_fini(&body);
 }
 
-static void
-test_login_gives_a_token_that_is_fit_for_a_header(void **state)
+TEST(test_login_gives_a_token_that_is_fit_for_a_header)
 {
     static const struct {
         long status;
@@ -254,7 +241,6 @@ test_login_gives_a_token_that_is_fit_for_a_header(void **state)
         {200, "{" HEADER ",\"token\":7}", KVP_PROTO, NULL},
         {200, "", KVP_PROTO, NULL},
     };
-    (void)state;
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(rows); i++) {
         kvp_buf_t body = buf_of(rows[i].body);
@@ -271,8 +257,7 @@ test_login_gives_a_token_that_is_fit_for_a_header(void **state)
     }
 }
 
-static void
-test_watch_tells_what_its_messages_mean(void **state)
+TEST(test_watch_tells_what_its_messages_mean)
 {
     static const struct {
         const char *message;
@@ -291,7 +276,6 @@ test_watch_tells_what_its_messages_mean(void **state)
         {"{\"result\":7}", KVP_PROTO, false, false, false},
         {"x", KVP_PROTO, false, false, false},
     };
-    (void)state;
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(rows); i++) {
         kvp_buf_t message = buf_of(rows[i].message);
@@ -306,18 +290,4 @@ test_watch_tells_what_its_messages_mean(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_encode_says_what_etcd_reads),
-        cmocka_unit_test(test_decode_takes_what_etcd_says),
-        cmocka_unit_test(test_decode_tells_errors_apart),
-        cmocka_unit_test(test_decode_refuses_what_is_malformed),
-        cmocka_unit_test(test_decode_takes_bounded_memory),
-        cmocka_unit_test(test_login_gives_a_token_that_is_fit_for_a_header),
-        cmocka_unit_test(test_watch_tells_what_its_messages_mean),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -3,13 +3,9 @@
  */
 #include "master/core/base/heap.h"
 #include "tests/world/check/core_check.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #define N 200u
 
@@ -30,14 +26,12 @@ least(const kvp_heapnode_t *nodes)
     return key;
 }
 
-static void
-test_heap_when_keys_come_and_go(void **state)
+TEST(test_heap_when_keys_come_and_go)
 {
     kvp_heapnode_t nodes[N] = {0};
     kvp_heap_t heap = {0};
     uint64_t seed = 1;
 
-    (void)state;
     for (uint32_t step = 0; step < 20000; step++) {
         kvp_heapnode_t *node = &nodes[next(&seed) % N];
 
@@ -52,11 +46,4 @@ test_heap_when_keys_come_and_go(void **state)
     kvp_heap_fini(&heap);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_heap_when_keys_come_and_go),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

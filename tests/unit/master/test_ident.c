@@ -5,10 +5,8 @@
 
 #include "common/log.h"
 #include "proto/segfmt.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,8 +52,7 @@ teardown(void **state)
     return 0;
 }
 
-static void
-test_identity_stays_and_term_rises(void **state)
+TEST_WITH(test_identity_stays_and_term_rises, setup, teardown)
 {
     place_t *p = *state;
     kvp_ident_t first, second, third;
@@ -86,8 +83,7 @@ test_identity_stays_and_term_rises(void **state)
 }
 
 /* A start of which nothing came leaves nothing behind: the next one is as new as this one was. */
-static void
-test_made_up_identity_is_not_kept(void **state)
+TEST_WITH(test_made_up_identity_is_not_kept, setup, teardown)
 {
     place_t *p = *state;
     kvp_ident_t first, second;
@@ -101,8 +97,7 @@ test_made_up_identity_is_not_kept(void **state)
     kvp_ident_close(&second);
 }
 
-static void
-test_second_master_is_kept_out(void **state)
+TEST_WITH(test_second_master_is_kept_out, setup, teardown)
 {
     place_t *p = *state;
     kvp_ident_t first, second;
@@ -115,8 +110,7 @@ test_second_master_is_kept_out(void **state)
 }
 
 /* Every single-bit change of the file, and every shorter one, is noticed. */
-static void
-test_damage_is_refused(void **state)
+TEST_WITH(test_damage_is_refused, setup, teardown)
 {
     place_t *p = *state;
     kvp_ident_t ident;
@@ -149,8 +143,7 @@ test_damage_is_refused(void **state)
     close(fd);
 }
 
-static void
-test_terms_run_out(void **state)
+TEST_WITH(test_terms_run_out, setup, teardown)
 {
     place_t *p = *state;
     kvp_ident_t old, ident, again;
@@ -170,8 +163,7 @@ test_terms_run_out(void **state)
     kvp_ident_close(&again);
 }
 
-static void
-test_term_that_the_operator_names(void **state)
+TEST_WITH(test_term_that_the_operator_names, setup, teardown)
 {
     place_t *p = *state;
     kvp_ident_t ident;
@@ -188,12 +180,10 @@ test_term_that_the_operator_names(void **state)
     kvp_ident_close(&ident);
 }
 
-static void
-test_none_keeps_nothing(void **state)
+TEST(test_none_keeps_nothing)
 {
     kvp_ident_t a, b;
 
-    (void)state;
     assert_int_equal(kvp_ident_open("none", 1, true, &a), KVP_OK);
     assert_int_equal(kvp_ident_open("none", 1, true, &b), KVP_OK);
     assert_string_equal(a.dir, "none");
@@ -206,8 +196,7 @@ test_none_keeps_nothing(void **state)
 }
 
 /* A file in the way stops an explicit directory; the default one only warns. */
-static void
-test_default_falls_back_and_an_explicit_one_does_not(void **state)
+TEST_WITH(test_default_falls_back_and_an_explicit_one_does_not, setup, teardown)
 {
     place_t *p = *state;
     kvp_ident_t ident;
@@ -251,16 +240,6 @@ drop_line(void *arg, kvp_log_level_t level, const char *line)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_identity_stays_and_term_rises, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_made_up_identity_is_not_kept, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_second_master_is_kept_out, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damage_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_terms_run_out, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_term_that_the_operator_names, setup, teardown),
-        cmocka_unit_test(test_none_keeps_nothing),
-        cmocka_unit_test_setup_teardown(test_default_falls_back_and_an_explicit_one_does_not, setup, teardown),
-    };
     kvp_log_set_sink(drop_line, NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

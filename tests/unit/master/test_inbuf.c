@@ -2,10 +2,8 @@
  * From bytes to frames: every way of cutting a stream gives the same frames, aligned, and claimed lengths cost nothing.
  */
 #include "master/shell/inbuf.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,12 +78,10 @@ check_stream(const kvp_buf_t *stream, size_t step, uint64_t frames)
     kvp_inbuf_fini(&in);
 }
 
-static void
-test_frames_are_the_same_however_the_stream_is_cut(void **state)
+TEST(test_frames_are_the_same_however_the_stream_is_cut)
 {
     kvp_buf_t stream = {0};
 
-    (void)state;
     for (uint64_t id = 0; id < 100; id++)
         append_frame(&stream, id, tail_of(id));
     for (size_t step = 1; step <= 600; step++)
@@ -93,8 +89,7 @@ test_frames_are_the_same_however_the_stream_is_cut(void **state)
     kvp_buf_fini(&stream);
 }
 
-static void
-test_claims_take_memory_only_behind_what_fills_a_buffer(void **state)
+TEST(test_claims_take_memory_only_behind_what_fills_a_buffer)
 {
     static _Alignas(16) uint8_t shared[SHARED_BYTES];
     kvp_inbuf_t in = {0};
@@ -104,7 +99,6 @@ test_claims_take_memory_only_behind_what_fills_a_buffer(void **state)
     kvp_frame_t frame;
     bool has_frame;
 
-    (void)state;
     memcpy(header, &claimed, sizeof(claimed));
     size_t received = receive(&in, shared, sizeof(shared), header, sizeof(header));
     for (int i = 0; i < 2000; i++) {
@@ -118,8 +112,7 @@ test_claims_take_memory_only_behind_what_fills_a_buffer(void **state)
     kvp_inbuf_fini(&in);
 }
 
-static void
-test_a_buffer_does_not_grow_by_more_than_there_is(void **state)
+TEST(test_a_buffer_does_not_grow_by_more_than_there_is)
 {
     kvp_inbuf_t in = {0};
     kvp_buf_t stream = {0};
@@ -128,7 +121,6 @@ test_a_buffer_does_not_grow_by_more_than_there_is(void **state)
     size_t len, n = KVP_INBUF_SMALL_BYTES;
     bool has_frame;
 
-    (void)state;
     append_frame(&stream, 1, 3000);
     for (size_t at = 0; at < n; at += SHARED_BYTES) {
         assert_int_equal(receive(&in, shared, SHARED_BYTES, stream.data + at, SHARED_BYTES), SHARED_BYTES);
@@ -145,8 +137,7 @@ test_a_buffer_does_not_grow_by_more_than_there_is(void **state)
     kvp_inbuf_fini(&in);
 }
 
-static void
-test_what_is_kept_is_found_again(void **state)
+TEST(test_what_is_kept_is_found_again)
 {
     static _Alignas(16) uint8_t shared[SHARED_BYTES];
     kvp_inbuf_t in = {0};
@@ -154,7 +145,6 @@ test_what_is_kept_is_found_again(void **state)
     kvp_frame_t frame;
     bool has_frame;
 
-    (void)state;
     append_frame(&stream, 3, 5);
     append_frame(&stream, 4, 16);
     assert_int_equal(receive(&in, shared, sizeof(shared), stream.data, stream.len), stream.len);
@@ -173,14 +163,4 @@ test_what_is_kept_is_found_again(void **state)
     kvp_inbuf_fini(&in);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frames_are_the_same_however_the_stream_is_cut),
-        cmocka_unit_test(test_claims_take_memory_only_behind_what_fills_a_buffer),
-        cmocka_unit_test(test_a_buffer_does_not_grow_by_more_than_there_is),
-        cmocka_unit_test(test_what_is_kept_is_found_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -3,10 +3,8 @@
  */
 #include "common/hash.h"
 #include "master/core/catalog/keys.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,15 +87,13 @@ check_copy(const kvp_keystore_t *ks, const copy_t *c)
     assert_false(kvp_keystore_equals(ks, c->ref, c->bytes, c->len - 1u));
 }
 
-static void
-test_keys_of_every_form(void **state)
+TEST(test_keys_of_every_form)
 {
     enum { COPIES = 3000, STEPS = 60000 };
     kvp_keystore_t *ks = kvp_keystore_create(3);
     uint64_t before = kvp_keystore_memory_bytes(ks), seed = 11;
     copy_t *copies = calloc(COPIES, sizeof *copies);
 
-    (void)state;
     for (uint32_t step = 0; step < STEPS; step++) {
         copy_t *c = &copies[below(&seed, COPIES)];
 
@@ -122,14 +118,12 @@ test_keys_of_every_form(void **state)
     kvp_keystore_destroy(ks);
 }
 
-static void
-test_longest_and_shortest_keys(void **state)
+TEST(test_longest_and_shortest_keys)
 {
     kvp_keystore_t *ks = kvp_keystore_create(3);
     uint8_t key[KVP_KEY_MAX], byte = 0;
     copy_t c = {.len = KVP_KEY_MAX, .lineage = {UINT64_MAX, 1, UINT32_MAX, 1}};
 
-    (void)state;
     memset(key, 'f', sizeof key);
     for (uint32_t i = 0; i < 8; i++) { /* with a front of 1023 bytes that is shared, too */
         if (i == 2) key[KVP_KEY_MAX - 2] = '@';
@@ -171,24 +165,20 @@ memory_of_pool_keys(const kvp_wire_lineage_t *lineage)
 }
 
 /* Fails if a key of 118 bytes with 64 digits costs more than 36.04 bytes, or its lineage more than 20.1 besides. */
-static void
-test_memory_of_pool_keys(void **state)
+TEST(test_memory_of_pool_keys)
 {
     const kvp_wire_lineage_t lineage = {1, 2, 3, 1};
     uint64_t plain = memory_of_pool_keys(NULL), more = memory_of_pool_keys(&lineage);
 
-    (void)state;
     print_message("1,000 keys: %lu bytes, with lineages %lu\n", (unsigned long)plain, (unsigned long)more);
     assert_true(plain <= 36040 && more <= plain + 20100);
 }
 
 /* Somebody gives every key a front of its own, or one to every few: it costs hardly more than the keys. */
-static void
-test_memory_when_prefixes_are_not_shared(void **state)
+TEST(test_memory_when_prefixes_are_not_shared)
 {
     enum { N = 20000 };
 
-    (void)state;
     for (uint32_t each = 1; each <= 5; each++) {
         kvp_keystore_t *ks = kvp_keystore_create(3);
         uint64_t before = kvp_keystore_memory_bytes(ks), bytes = 0;
@@ -206,15 +196,13 @@ test_memory_when_prefixes_are_not_shared(void **state)
 }
 
 /* More prefixes than there are numbers for: the rest is kept whole, and numbers are used again. */
-static void
-test_add_when_prefixes_run_out(void **state)
+TEST(test_add_when_prefixes_run_out)
 {
     enum { FRONTS = 66000, TIMES = 5 };
     kvp_keystore_t *ks = kvp_keystore_create(3);
     uint32_t *refs = malloc(FRONTS * TIMES * sizeof *refs);
     char key[64];
 
-    (void)state;
     for (uint32_t round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < FRONTS * TIMES; i++)
             refs[i] = kvp_keystore_add(ks, key, (size_t)snprintf(key, sizeof key, "prefix-%u/z", i / TIMES), NULL);
@@ -229,13 +217,4 @@ test_add_when_prefixes_run_out(void **state)
     kvp_keystore_destroy(ks);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys_of_every_form),        cmocka_unit_test(test_longest_and_shortest_keys),
-        cmocka_unit_test(test_memory_of_pool_keys),       cmocka_unit_test(test_memory_when_prefixes_are_not_shared),
-        cmocka_unit_test(test_add_when_prefixes_run_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * The files of a log: what was written is read again, over files; what does not belong to it is not.
  */
 #include "master/shell/log_file.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -109,8 +107,7 @@ write_three(place_t *p)
     assert_int_equal(kvp_log_file_bytes(&p->lf), 16);
 }
 
-static void
-test_written_is_read(void **state)
+TEST_WITH(test_written_is_read, setup, teardown)
 {
     place_t *p = *state;
 
@@ -130,8 +127,7 @@ forget(place_t *p, uint64_t before)
     kvp_log_file_remove(&p->lf, &gone);
 }
 
-static void
-test_what_is_before_a_position_is_forgotten(void **state)
+TEST_WITH(test_what_is_before_a_position_is_forgotten, setup, teardown)
 {
     place_t *p = *state;
 
@@ -147,8 +143,7 @@ test_what_is_before_a_position_is_forgotten(void **state)
 }
 
 /* Wherever it is cut, what is written next follows. */
-static void
-test_cut_anywhere(void **state)
+TEST_WITH(test_cut_anywhere, setup, teardown)
 {
     place_t *p = *state;
     char want[32];
@@ -166,8 +161,7 @@ test_cut_anywhere(void **state)
     }
 }
 
-static void
-test_reader_that_has_enough(void **state)
+TEST_WITH(test_reader_that_has_enough, setup, teardown)
 {
     place_t *p = *state;
 
@@ -177,8 +171,7 @@ test_reader_that_has_enough(void **state)
 }
 
 /* A file that is missing, or shorter than it was, ends what is read; the cut takes away what lies behind. */
-static void
-test_file_that_does_not_follow(void **state)
+TEST_WITH(test_file_that_does_not_follow, setup, teardown)
 {
     place_t *p = *state;
     char path[128];
@@ -194,8 +187,7 @@ test_file_that_does_not_follow(void **state)
 }
 
 /* The end of a log that another boot wrote may be missing. */
-static void
-test_log_of_another_boot(void **state)
+TEST_WITH(test_log_of_another_boot, setup, teardown)
 {
     place_t *p = *state;
     char path[128];
@@ -218,8 +210,7 @@ test_log_of_another_boot(void **state)
     assert_true(p->lf.may_lack_end);
 }
 
-static void
-test_log_of_a_pool_that_is_over(void **state)
+TEST_WITH(test_log_of_a_pool_that_is_over, setup, teardown)
 {
     place_t *p = *state;
 
@@ -231,8 +222,7 @@ test_log_of_a_pool_that_is_over(void **state)
     write_three(p);
 }
 
-static void
-test_names_that_are_not_ours(void **state)
+TEST_WITH(test_names_that_are_not_ours, setup, teardown)
 {
     place_t *p = *state;
     static const char *const names[] = {"5.log", "0000000000000005.log.bak", "000000000000000G.log",
@@ -257,8 +247,7 @@ test_names_that_are_not_ours(void **state)
 }
 
 /* What could not be written may be written again, and nothing of the first try is left. */
-static void
-test_disk_that_is_full(void **state)
+TEST_WITH(test_disk_that_is_full, setup, teardown)
 {
     place_t *p = *state;
 
@@ -273,20 +262,4 @@ test_disk_that_is_full(void **state)
     assert_string_equal(reopen(p), "firstsecondthirdkept");
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_written_is_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_before_a_position_is_forgotten, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cut_anywhere, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_reader_that_has_enough, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_file_that_does_not_follow, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_log_of_another_boot, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_log_of_a_pool_that_is_over, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_names_that_are_not_ours, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_disk_that_is_full, setup, teardown),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,10 +2,8 @@
  * The index against a plain array, through growth, shrinking and every stage between the two.
  */
 #include "master/core/catalog/index.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,13 +41,11 @@ drop(kvp_objindex_t *ix, uint32_t oid)
     kvp_objindex_free(ix, oid);
 }
 
-static void
-test_find_after_add_and_drop(void **state)
+TEST(test_find_after_add_and_drop)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t oid = add(ix, 1);
 
-    (void)state;
     assert_int_equal(kvp_objindex_find(ix, digest_of(1)), oid);
     assert_int_equal(kvp_objindex_find(ix, digest_of(2)), KVP_OID_NONE);
     assert_int_equal(kvp_obj(ix, oid)->state, KVP_OBJ_WRITING);
@@ -64,15 +60,13 @@ test_find_after_add_and_drop(void **state)
 
 /* Random adds and drops with a drift up, then down, so that both kinds of resize are crossed many times; every few
  * steps a few keys are asked for, one by one and all at once. */
-static void
-test_find_when_resized_under_way(void **state)
+TEST(test_find_when_resized_under_way)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t *oids = malloc(KEYS * sizeof *oids), got[64];
     uint64_t seed = 99;
     kvp_digest_t asked[64];
 
-    (void)state;
     memset(oids, 0xff, KEYS * sizeof *oids);
     for (uint32_t step = 0; step < 600000; step++) {
         uint32_t i = (uint32_t)(next_random(&seed) % KEYS);
@@ -113,15 +107,13 @@ crowded_digest(const kvp_objindex_t *ix, uint32_t i)
     return d;
 }
 
-static void
-test_find_when_chains_wrap(void **state)
+TEST(test_find_when_chains_wrap)
 {
     enum { N = 3000 };
     kvp_objindex_t *ix = kvp_objindex_create(1);
     kvp_digest_t digests[N];
     uint32_t oids[N];
 
-    (void)state;
     for (uint32_t i = 0; i < N; i++) {
         digests[i] = crowded_digest(ix, i);
         oids[i] = kvp_objindex_make(ix, digests[i], "k", 1, NULL);
@@ -142,13 +134,11 @@ test_find_when_chains_wrap(void **state)
 
 /* Digests that share a half, or differ in few bits: their records' halves are spread as if by chance over the upper bits, which
  * say the home. */
-static void
-test_homes_are_spread_when_digests_are_chosen(void **state)
+TEST(test_homes_are_spread_when_digests_are_chosen)
 {
     enum { N = 1 << 16, HOMES = 1 << 10 };
     static uint32_t n[HOMES];
 
-    (void)state;
     for (uint32_t kind = 0; kind < 3; kind++) {
         kvp_objindex_t *ix = kvp_objindex_create(kind);
 
@@ -166,14 +156,12 @@ test_homes_are_spread_when_digests_are_chosen(void **state)
     }
 }
 
-static void
-test_memory_when_objects_go(void **state)
+TEST(test_memory_when_objects_go)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint64_t before = kvp_objindex_memory_bytes(ix), full;
     uint32_t *oids = malloc(200000 * sizeof *oids);
 
-    (void)state;
     for (uint32_t i = 0; i < 200000; i++)
         oids[i] = add(ix, i);
     full = kvp_objindex_memory_bytes(ix);
@@ -191,13 +179,11 @@ test_memory_when_objects_go(void **state)
 
 /* A resize never does more than a few slots in one call: the memory that one add may make is a piece of the table and a
  * block of records, however large the index is. */
-static void
-test_add_when_the_table_grows_is_bounded(void **state)
+TEST(test_add_when_the_table_grows_is_bounded)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint64_t before = kvp_objindex_memory_bytes(ix), most = 0;
 
-    (void)state;
     for (uint32_t i = 0; i < 400000; i++) {
         (void)add(ix, i);
         if (kvp_objindex_memory_bytes(ix) > before) /* it may also fall */
@@ -208,14 +194,12 @@ test_add_when_the_table_grows_is_bounded(void **state)
     kvp_objindex_destroy(ix);
 }
 
-static void
-test_walk_when_blocks_are_missing(void **state)
+TEST(test_walk_when_blocks_are_missing)
 {
     enum { N = 40000 };
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t *oids = malloc(N * sizeof *oids), cursor = 0, left, oid, n = 0;
 
-    (void)state;
     for (uint32_t i = 0; i < N; i++)
         oids[i] = add(ix, i);
     for (uint32_t i = 0; i < N; i++)
@@ -249,14 +233,12 @@ older(kvp_objindex_t *ix, uint32_t oid)
     return kvp_obj(ix, oid)->prev;
 }
 
-static void
-test_list_order(void **state)
+TEST(test_list_order)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t a = add(ix, 1), b = add(ix, 2), c = add(ix, 3);
     kvp_objlist_t list;
 
-    (void)state;
     kvp_objlist_init(&list, KVP_OBJLIST_LRU);
     kvp_objlist_push_young(ix, &list, b);
     kvp_objlist_push_young(ix, &list, c);
@@ -283,13 +265,11 @@ test_list_order(void **state)
 }
 
 /* Uses are told apart one by one while the clock is not far ahead of time, and by time always. */
-static void
-test_age_when_used_often(void **state)
+TEST(test_age_when_used_often)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     kvp_obj_t *a = kvp_obj(ix, add(ix, 1)), *b = kvp_obj(ix, add(ix, 2));
 
-    (void)state;
     kvp_objindex_set_time(ix, 1000000000);
     kvp_obj_touch(ix, a);
     kvp_obj_touch(ix, b);
@@ -313,15 +293,13 @@ test_age_when_used_often(void **state)
     kvp_objindex_destroy(ix);
 }
 
-static void
-test_extension_goes_with_the_object(void **state)
+TEST(test_extension_goes_with_the_object)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t oid = add(ix, 7), key = 7;
     uint64_t before;
     kvp_objext_t *ext;
 
-    (void)state;
     assert_null(kvp_obj_ext(ix, kvp_obj(ix, oid)));
     ext = kvp_obj_ext_make(ix, kvp_obj(ix, oid));
     assert_int_equal(ext->long_key_slot, UINT32_MAX);
@@ -341,15 +319,13 @@ test_extension_goes_with_the_object(void **state)
 }
 
 /* A new version of a key is made while the old one is found, and takes its place. */
-static void
-test_link_when_a_version_follows(void **state)
+TEST(test_link_when_a_version_follows)
 {
     kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t old = add(ix, 1), one = 1;
     uint32_t new = kvp_objindex_make(ix, digest_of(1), &one, sizeof one, NULL);
     kvp_digest_t digest = kvp_obj_digest(ix, kvp_obj(ix, new), 5, 0);
 
-    (void)state;
     assert_true(kvp_digest_eq(digest, digest_of(1)));
     assert_int_equal(kvp_objindex_find(ix, digest), old);
     kvp_objindex_unlink(ix, old);
@@ -360,21 +336,4 @@ test_link_when_a_version_follows(void **state)
     kvp_objindex_destroy(ix);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find_after_add_and_drop),
-        cmocka_unit_test(test_find_when_resized_under_way),
-        cmocka_unit_test(test_find_when_chains_wrap),
-        cmocka_unit_test(test_homes_are_spread_when_digests_are_chosen),
-        cmocka_unit_test(test_memory_when_objects_go),
-        cmocka_unit_test(test_add_when_the_table_grows_is_bounded),
-        cmocka_unit_test(test_walk_when_blocks_are_missing),
-        cmocka_unit_test(test_list_order),
-        cmocka_unit_test(test_age_when_used_often),
-        cmocka_unit_test(test_extension_goes_with_the_object),
-        cmocka_unit_test(test_link_when_a_version_follows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

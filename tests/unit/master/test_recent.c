@@ -2,28 +2,21 @@
  * What is known of attempts that are over.
  */
 #include "master/core/base/recent.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-
-static void
-test_find_when_empty(void **state)
+TEST(test_find_when_empty)
 {
     kvp_recent_t recent = {0};
 
-    (void)state;
     assert_int_equal(kvp_recent_find(&recent, 1), KVP_RECENT_UNKNOWN);
     kvp_recent_fini(&recent);
 }
 
-static void
-test_find_when_ids_count_upwards(void **state)
+TEST(test_find_when_ids_count_upwards)
 {
     uint64_t first = 1ull << 40, last = first + 3 * KVP_RECENT_MAX;
     kvp_recent_t recent = {0};
 
-    (void)state;
     for (uint64_t id = first; id <= last; id++)
         kvp_recent_add(&recent, id, id % 2 == 0 ? KVP_RECENT_COMMITTED : KVP_RECENT_ABORTED, id / 3);
     assert_int_equal(recent.cap, KVP_RECENT_MAX);
@@ -36,12 +29,10 @@ test_find_when_ids_count_upwards(void **state)
     kvp_recent_fini(&recent);
 }
 
-static void
-test_memory_when_ids_lie_together(void **state)
+TEST(test_memory_when_ids_lie_together)
 {
     kvp_recent_t recent = {0};
 
-    (void)state;
     for (uint64_t i = 1; i <= 100; i++)
         kvp_recent_add(&recent, i * KVP_RECENT_MAX, KVP_RECENT_COMMITTED, 0);
     assert_int_equal(recent.cap, KVP_RECENT_MAX); /* and not more */
@@ -50,13 +41,4 @@ test_memory_when_ids_lie_together(void **state)
     kvp_recent_fini(&recent);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find_when_empty),
-        cmocka_unit_test(test_find_when_ids_count_upwards),
-        cmocka_unit_test(test_memory_when_ids_lie_together),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -4,10 +4,8 @@
 #include "master/shell/relay.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <semaphore.h>
 
 typedef struct {
@@ -52,12 +50,10 @@ run_turn(void *arg)
     return KVP_TURN_NEXT;
 }
 
-static void
-test_loop_goes_on_in_the_other_thread_while_a_call_hangs(void **state)
+TEST(test_loop_goes_on_in_the_other_thread_while_a_call_hangs)
 {
     rig_t rig = {.first = pthread_self()};
 
-    (void)state;
     assert_int_equal(sem_init(&rig.hangs, 0, 0), 0);
     assert_int_equal(kvp_relay_run(&rig.relay, run_turn, &rig), KVP_OK);
     assert_int_equal(rig.calls, 3);
@@ -67,11 +63,4 @@ test_loop_goes_on_in_the_other_thread_while_a_call_hangs(void **state)
     sem_destroy(&rig.hangs);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loop_goes_on_in_the_other_thread_while_a_call_hangs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

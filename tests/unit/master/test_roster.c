@@ -5,13 +5,7 @@
 
 #include "common/clock.h"
 #include "proto/wire.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/cases.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,14 +48,12 @@ state_of(uint32_t n, const char *id)
 }
 
 /* Fails if a master that went is not missing, or is it when it is back, was replaced, or was taken out long ago. */
-static void
-test_missing(void **state)
+TEST(test_missing)
 {
     kvp_masterlist_t r = {0};
     kvp_ha_status_t st = whole();
     uint32_t n;
 
-    (void)state;
     assert_int_equal(kvp_roster_update(&r, &st, 1, rows), 3);
     assert_int_equal(rows[0].state, KVP_MASTER_LEADER);
     assert_int_equal(state_of(3, "2"), KVP_MASTER_STANDBY);
@@ -85,14 +77,12 @@ test_missing(void **state)
 }
 
 /* Fails if a master that began later does not know from the in-sync set that one is missing; or what a standby knows is wrong. */
-static void
-test_from_the_set(void **state)
+TEST(test_from_the_set)
 {
     kvp_masterlist_t r = {0};
     kvp_ha_status_t st = whole();
     uint32_t n;
 
-    (void)state;
     st.masters_n = 2;
     st.self = st.masters[1];
     st.insync.n = 3;
@@ -109,14 +99,12 @@ test_from_the_set(void **state)
 }
 
 /* Fails if a standby that does not follow, or is not in the set, is one as any other. */
-static void
-test_apart(void **state)
+TEST(test_apart)
 {
     kvp_masterlist_t r = {0};
     kvp_ha_status_t st = whole();
     uint32_t n;
 
-    (void)state;
     st.standbys_n = 1;
     st.standbys[0].is_insync = false;
     st.standbys[0].lag_bytes = 77;
@@ -126,14 +114,4 @@ test_apart(void **state)
     assert_int_equal(state_of(n, "3"), KVP_MASTER_APART);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_from_the_set),
-        cmocka_unit_test(test_apart),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -234,12 +234,12 @@ teardown(void **state)
     return 0;
 }
 
-/* server_test names a test and what its server is told. */
-#define server_test(test, ...)                                                                                         \
-    cmocka_unit_test_prestate_setup_teardown(test, setup, teardown, (&(kvp_server_conf_t){__VA_ARGS__}))
+/* SERVER_TEST begins a test and names what its server is told. */
+#define SERVER_TEST(name, ...)                                                                                         \
+    static kvp_server_conf_t name##_conf;                                                                              \
+    TEST_OF(name, setup, teardown, (name##_conf = (kvp_server_conf_t){__VA_ARGS__}, &name##_conf))
 
-static void
-test_tcp_and_unix_speak_the_same(void **state)
+SERVER_TEST(test_tcp_and_unix_speak_the_same, .max_conns = 0)
 {
     fixture_t *fix = *state;
 
@@ -257,13 +257,11 @@ test_tcp_and_unix_speak_the_same(void **state)
     assert_int_equal(fix->stats.accepted, 2);
 }
 
-static void
-test_unix_socket_goes_with_the_server(void **state)
+TEST(test_unix_socket_goes_with_the_server)
 {
     fixture_t fix;
     char path[108];
 
-    (void)state;
     fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
     snprintf(path, sizeof(path), "%s", kvp_server_unix_path(fix.server));
     assert_int_equal(access(path, R_OK | W_OK), 0);
@@ -271,8 +269,7 @@ test_unix_socket_goes_with_the_server(void **state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
-static void
-test_pipelined_frames_of_any_length_are_answered_in_order(void **state)
+SERVER_TEST(test_pipelined_frames_of_any_length_are_answered_in_order, .max_conns = 0)
 {
     fixture_t *fix = *state;
     kvp_buf_t out = {0};
@@ -290,8 +287,7 @@ test_pipelined_frames_of_any_length_are_answered_in_order(void **state)
     close(fd);
 }
 
-static void
-test_largest_batch_passes(void **state)
+SERVER_TEST(test_largest_batch_passes, .max_conns = 0)
 {
     fixture_t *fix = *state;
     kvp_buf_t out = {0};
@@ -305,8 +301,7 @@ test_largest_batch_passes(void **state)
     close(fd);
 }
 
-static void
-test_lost_framing_closes(void **state)
+SERVER_TEST(test_lost_framing_closes, .max_conns = 0)
 {
     fixture_t *fix = *state;
     uint8_t junk[64];
@@ -319,8 +314,7 @@ test_lost_framing_closes(void **state)
     assert_int_equal(fix->stats.framing_errors, 1);
 }
 
-static void
-test_frames_over_their_bound_close(void **state)
+SERVER_TEST(test_frames_over_their_bound_close, .max_conns = 0)
 {
     fixture_t *fix = *state;
     uint32_t header[4] = {KVP_FRAME_FIRST_MAX + 1, KVP_OP_EXISTS};
@@ -337,8 +331,7 @@ test_frames_over_their_bound_close(void **state)
 }
 
 /* Four frames of 64 KiB, where there is room for one and a half. The first stays unfinished until all others are answered. */
-static void
-test_frames_wait_for_room_and_all_are_answered(void **state)
+SERVER_TEST(test_frames_wait_for_room_and_all_are_answered, .input_max = 96 << 10, .partial_ms = 600000)
 {
     fixture_t *fix = *state;
     enum { PEERS = 4, DIGESTS = 4096, ROOM = 96 << 10 };
@@ -371,8 +364,7 @@ test_frames_wait_for_room_and_all_are_answered(void **state)
 }
 
 /* Who waits for room hastens the end of those who keep it. */
-static void
-test_room_comes_from_those_who_do_not_go_on(void **state)
+SERVER_TEST(test_room_comes_from_those_who_do_not_go_on, .input_max = 66 << 10)
 {
     fixture_t *fix = *state;
     kvp_buf_t out = {0};
@@ -393,8 +385,7 @@ test_room_comes_from_those_who_do_not_go_on(void **state)
     close(third);
 }
 
-static void
-test_bytes_do_not_renew_a_deadline(void **state)
+SERVER_TEST(test_bytes_do_not_renew_a_deadline, .partial_ms = 200)
 {
     fixture_t *fix = *state;
     uint64_t until_ns = kvp_now_ns() + 8 * KVP_NS_PER_S; /* after 10 s the session is over for its silence */
@@ -412,8 +403,7 @@ test_bytes_do_not_renew_a_deadline(void **state)
     kvp_buf_fini(&out);
 }
 
-static void
-test_silent_and_half_said_connections_are_closed(void **state)
+SERVER_TEST(test_silent_and_half_said_connections_are_closed, .hello_ms = 100, .partial_ms = 100)
 {
     fixture_t *fix = *state;
     kvp_buf_t out = {0};
@@ -435,8 +425,7 @@ test_silent_and_half_said_connections_are_closed(void **state)
 }
 
 /* The refusal and its reason arrive although more of the peer's frames are unread when the connection is closed. */
-static void
-test_refused_peer_is_told_why(void **state)
+SERVER_TEST(test_refused_peer_is_told_why, .max_conns = 0)
 {
     fixture_t *fix = *state;
     kvp_buf_t out = {0};
@@ -471,8 +460,7 @@ send_in_background(void *arg)
     return NULL;
 }
 
-static void
-test_peer_that_does_not_read_is_not_read(void **state)
+SERVER_TEST(test_peer_that_does_not_read_is_not_read, .max_conns = 0)
 {
     fixture_t *fix = *state;
     enum { ASKED = 40000 };
@@ -500,8 +488,7 @@ test_peer_that_does_not_read_is_not_read(void **state)
 }
 
 /* The connection ends while most of what it was answered waits for the socket. */
-static void
-test_last_answers_arrive_before_the_end(void **state)
+SERVER_TEST(test_last_answers_arrive_before_the_end, .linger_ms = WAIT_MS)
 {
     fixture_t *fix = *state;
     enum { ASKED = 600 };
@@ -528,8 +515,7 @@ test_last_answers_arrive_before_the_end(void **state)
     wait_for(fix, fix->stats.connections == 0);
 }
 
-static void
-test_output_over_its_bound_closes(void **state)
+SERVER_TEST(test_output_over_its_bound_closes, .output_max = 4096)
 {
     fixture_t *fix = *state;
     kvp_buf_t out = {0};
@@ -542,8 +528,7 @@ test_output_over_its_bound_closes(void **state)
     assert_int_equal(fix->stats.overflows, 1);
 }
 
-static void
-test_connections_over_the_maximum_are_refused(void **state)
+SERVER_TEST(test_connections_over_the_maximum_are_refused, .max_conns = 2)
 {
     fixture_t *fix = *state;
 
@@ -559,8 +544,7 @@ test_connections_over_the_maximum_are_refused(void **state)
     close(b);
 }
 
-static void
-test_accepting_goes_on_after_descriptors_ran_out(void **state)
+SERVER_TEST(test_accepting_goes_on_after_descriptors_ran_out, .max_conns = 0)
 {
     fixture_t *fix = *state;
     struct rlimit was, none;
@@ -581,8 +565,7 @@ test_accepting_goes_on_after_descriptors_ran_out(void **state)
     close(fd);
 }
 
-static void
-test_stop_delivers_what_was_answered(void **state)
+SERVER_TEST(test_stop_delivers_what_was_answered, .linger_ms = 5000)
 {
     fixture_t *fix = *state;
     enum { ASKED = 200 };
@@ -599,12 +582,10 @@ test_stop_delivers_what_was_answered(void **state)
     expect_end(fd);
 }
 
-static void
-test_stop_does_not_wait_for_a_peer_that_stays(void **state)
+TEST(test_stop_does_not_wait_for_a_peer_that_stays)
 {
     fixture_t fix;
 
-    (void)state;
     fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
     int fd = dial_and_greet(&fix);
     uint64_t begun_ns = kvp_now_ns();
@@ -664,8 +645,7 @@ append_higher_term(kvp_buf_t *out)
 }
 
 /* The loop goes on while a term is saved, nothing is said of that term, and of what was asked nothing is lost. */
-static void
-test_slow_disk_stops_words_and_not_the_loop(void **state)
+TEST(test_slow_disk_stops_words_and_not_the_loop)
 {
     disk_t disk = {.term = 0};
     kvp_server_conf_t conf = {.save_ident = save_slowly, .save_ident_arg = &disk};
@@ -673,7 +653,6 @@ test_slow_disk_stops_words_and_not_the_loop(void **state)
     fixture_t fix;
     int node, client, early;
 
-    (void)state;
     assert_int_equal(sem_init(&disk.may_end, 0, 0), 0);
     fixture_start(&fix, &conf, NULL);
     early = dial(&fix);
@@ -710,33 +689,12 @@ int
 main(void)
 {
     char dir[64];
-    const struct CMUnitTest tests[] = {
-        server_test(test_tcp_and_unix_speak_the_same, .max_conns = 0),
-        cmocka_unit_test(test_unix_socket_goes_with_the_server),
-        server_test(test_pipelined_frames_of_any_length_are_answered_in_order, .max_conns = 0),
-        server_test(test_largest_batch_passes, .max_conns = 0),
-        server_test(test_lost_framing_closes, .max_conns = 0),
-        server_test(test_frames_over_their_bound_close, .max_conns = 0),
-        server_test(test_frames_wait_for_room_and_all_are_answered, .input_max = 96 << 10, .partial_ms = 600000),
-        server_test(test_room_comes_from_those_who_do_not_go_on, .input_max = 66 << 10),
-        server_test(test_bytes_do_not_renew_a_deadline, .partial_ms = 200),
-        server_test(test_silent_and_half_said_connections_are_closed, .hello_ms = 100, .partial_ms = 100),
-        server_test(test_refused_peer_is_told_why, .max_conns = 0),
-        server_test(test_peer_that_does_not_read_is_not_read, .max_conns = 0),
-        server_test(test_last_answers_arrive_before_the_end, .linger_ms = WAIT_MS),
-        server_test(test_output_over_its_bound_closes, .output_max = 4096),
-        server_test(test_connections_over_the_maximum_are_refused, .max_conns = 2),
-        server_test(test_accepting_goes_on_after_descriptors_ran_out, .max_conns = 0),
-        server_test(test_stop_delivers_what_was_answered, .linger_ms = 5000),
-        cmocka_unit_test(test_stop_does_not_wait_for_a_peer_that_stays),
-        cmocka_unit_test(test_slow_disk_stops_words_and_not_the_loop),
-    };
 
     /* The Unix socket lies in a directory of the test's own. */
     snprintf(dir, sizeof(dir), "/tmp/kvp-server-XXXXXX");
     if (mkdtemp(dir) == NULL || setenv("XDG_RUNTIME_DIR", dir, 1) != 0) return 1;
     kvp_log_set_sink(drop_line, NULL);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_cases(NULL, NULL);
     char sub[80];
     snprintf(sub, sizeof(sub), "%s/kvpool", dir);
     rmdir(sub);

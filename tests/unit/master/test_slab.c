@@ -7,10 +7,8 @@
 #include "proto/segfmt.h"
 
 #include "common/clock.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,10 +69,8 @@ shuffle(uint32_t *items, uint32_t n, uint64_t *seed)
     }
 }
 
-static void
-test_extent_bytes_at_the_64_kib_border(void **state)
+TEST(test_extent_bytes_at_the_64_kib_border)
 {
-    (void)state;
     assert_int_equal(kvp_extent_bytes(1), 64);
     assert_int_equal(kvp_extent_bytes(64), 64);
     assert_int_equal(kvp_extent_bytes(65), 128);
@@ -87,14 +83,12 @@ test_extent_bytes_at_the_64_kib_border(void **state)
 }
 
 /* Holes of 4, 8 and 12 KiB: the answer is the hole that alloc would cut, and what it holds. */
-static void
-test_best_fit_when_holes_differ(void **state)
+TEST(test_best_fit_when_holes_differ)
 {
     kvp_slab_t *slab = make_slab(12 * 4 * KIB, 100);
     uint32_t n, *slots = fill(slab, 4 * KIB, &n);
     const uint32_t holes[] = {1, 3, 4, 6, 7, 8};
 
-    (void)state;
     assert_int_equal(kvp_slab_best_fit(slab, 64), 0);
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(holes); i++)
         kvp_slab_free(slab, slots[holes[i]]);
@@ -109,10 +103,8 @@ test_best_fit_when_holes_differ(void **state)
     kvp_slab_destroy(slab);
 }
 
-static void
-test_create_when_arguments_are_bad(void **state)
+TEST(test_create_when_arguments_are_bad)
 {
-    (void)state;
     kvp_slab_t *slab = NULL;
     assert_int_equal(kvp_slab_create(63, 16, &slab), KVP_INVALID);
     assert_int_equal(kvp_slab_create(MIB, 1, &slab), KVP_INVALID);
@@ -120,11 +112,9 @@ test_create_when_arguments_are_bad(void **state)
     assert_null(slab);
 }
 
-static void
-test_alloc_when_region_is_at_its_largest(void **state)
+TEST(test_alloc_when_region_is_at_its_largest)
 {
     const uint64_t LARGEST = (1ull << 37) - 4096;
-    (void)state;
     kvp_slab_t *slab = make_slab(LARGEST, UINT32_MAX);
     assert_int_equal(kvp_slab_largest_free(slab), LARGEST);
     uint32_t slot = must_alloc(slab, LARGEST);
@@ -137,10 +127,8 @@ test_alloc_when_region_is_at_its_largest(void **state)
     kvp_slab_destroy(slab);
 }
 
-static void
-test_alloc_when_slots_are_used_up(void **state)
+TEST(test_alloc_when_slots_are_used_up)
 {
-    (void)state;
     kvp_slab_t *slab = make_slab(MIB, 3);
     uint32_t a = must_alloc(slab, 64);
     uint32_t b = must_alloc(slab, 64);
@@ -159,10 +147,8 @@ test_alloc_when_slots_are_used_up(void **state)
 }
 
 /* Records cost 20 bytes an extent, and go with the extents. */
-static void
-test_memory_when_extents_go(void **state)
+TEST(test_memory_when_extents_go)
 {
-    (void)state;
     kvp_slab_t *slab = make_slab(8 * MIB, UINT32_MAX);
     uint64_t before = kvp_slab_memory_bytes(slab);
     uint32_t n;
@@ -178,10 +164,8 @@ test_memory_when_extents_go(void **state)
 }
 
 /* The length alone would say that each of the holes fits. */
-static void
-test_alloc_when_only_one_of_many_holes_is_aligned(void **state)
+TEST(test_alloc_when_only_one_of_many_holes_is_aligned)
 {
-    (void)state;
     kvp_slab_t *slab = make_slab(64 * MIB, 1u << 16);
     uint32_t holes[400];
     for (size_t i = 0; i < KVP_ARRAY_LEN(holes); i++) {
@@ -237,10 +221,8 @@ full_pool(uint64_t region_bytes, uint64_t len)
     kvp_slab_destroy(slab);
 }
 
-static void
-test_alloc_finds_the_exact_hole_when_pool_is_full(void **state)
+TEST(test_alloc_finds_the_exact_hole_when_pool_is_full)
 {
-    (void)state;
     full_pool(16 * MIB, 64);
     full_pool(16 * MIB, 1000);
     full_pool(64 * MIB, 16 * KIB);
@@ -253,10 +235,8 @@ test_alloc_finds_the_exact_hole_when_pool_is_full(void **state)
 }
 
 /* A list scanned for its first entries would not get past the many holes that are just too small. */
-static void
-test_alloc_finds_the_one_hole_that_fits_among_many_of_its_class(void **state)
+TEST(test_alloc_finds_the_one_hole_that_fits_among_many_of_its_class)
 {
-    (void)state;
     kvp_slab_t *slab = make_slab(GIB, 1u << 16);
     uint32_t holes[300];
     for (size_t i = 0; i < KVP_ARRAY_LEN(holes); i++) {
@@ -366,10 +346,8 @@ step_count(void)
     return tier == NULL || strcmp(tier, "long") == 0 ? 1000000 : 100000;
 }
 
-static void
-test_random_steps_agree_with_the_oracle(void **state)
+TEST(test_random_steps_agree_with_the_oracle)
 {
-    (void)state;
     uint32_t steps = step_count();
     uint64_t region_bytes = 8 * MIB + 192;
     uint64_t seed = 42;
@@ -405,10 +383,8 @@ test_random_steps_agree_with_the_oracle(void **state)
 }
 
 /* Objects of three models share a pool, which evicts at random until a put fits: how much of it holds objects? */
-static void
-test_utilisation_stays_high_when_sizes_mix(void **state)
+TEST(test_utilisation_stays_high_when_sizes_mix)
 {
-    (void)state;
     static const uint64_t sizes[] = {61 * 16 * KIB, 3198 * KIB, 643 * KIB};
     enum { PUTS = 200000 };
     uint64_t seed = 7;
@@ -447,10 +423,8 @@ test_utilisation_stays_high_when_sizes_mix(void **state)
 }
 
 /* A pool that has seen some use is divided anew, from the list of its extents, under the same slots. */
-static void
-test_adopting_what_another_allocator_divided(void **state)
+TEST(test_adopting_what_another_allocator_divided)
 {
-    (void)state;
     uint64_t seed = 11;
     for (uint32_t round = 0; round < 50; round++) {
         kvp_slab_t *old = make_slab(8 * MIB + 64, 4096), *slab = make_slab(8 * MIB + 64, 4096);
@@ -488,10 +462,8 @@ test_adopting_what_another_allocator_divided(void **state)
 }
 
 /* As many extents as there are slots: the last one has that of the rest of the region, which need not lie on pages. */
-static void
-test_adopt_when_all_slots_are_used(void **state)
+TEST(test_adopt_when_all_slots_are_used)
 {
-    (void)state;
     for (uint32_t is_named = 0; is_named < 2; is_named++) {
         const uint64_t region = is_named ? 256 : MIB;
         kvp_slab_t *slab = make_slab(region, 4);
@@ -510,10 +482,8 @@ test_adopt_when_all_slots_are_used(void **state)
     }
 }
 
-static void
-test_adopt_when_it_cannot_be(void **state)
+TEST(test_adopt_when_it_cannot_be)
 {
-    (void)state;
     kvp_slab_t *slab = make_slab(MIB, 4);
     uint32_t moved;
     assert_int_equal(kvp_slab_adopt(slab, 4, 0, 64, 1, &moved), KVP_LIMIT);
@@ -539,10 +509,8 @@ test_adopt_when_it_cannot_be(void **state)
 }
 
 /* As a log tells it: in any order, and some of it gone again. What is left over is taken as it lies. */
-static void
-test_restoring_in_any_order(void **state)
+TEST(test_restoring_in_any_order)
 {
-    (void)state;
     uint64_t seed = 12;
     for (uint32_t round = 0; round < 50; round++) {
         kvp_slab_t *old = make_slab(8 * MIB + 64, 4096), *slab;
@@ -583,10 +551,8 @@ test_restoring_in_any_order(void **state)
     }
 }
 
-static void
-test_restoring_what_cannot_be(void **state)
+TEST(test_restoring_what_cannot_be)
 {
-    (void)state;
     kvp_slab_t *slab;
     uint32_t slot;
     assert_int_equal(kvp_slab_create_open(MIB, 4, &slab), KVP_OK);
@@ -610,26 +576,4 @@ test_restoring_what_cannot_be(void **state)
     kvp_slab_destroy(slab);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_extent_bytes_at_the_64_kib_border),
-        cmocka_unit_test(test_best_fit_when_holes_differ),
-        cmocka_unit_test(test_create_when_arguments_are_bad),
-        cmocka_unit_test(test_alloc_when_region_is_at_its_largest),
-        cmocka_unit_test(test_alloc_when_slots_are_used_up),
-        cmocka_unit_test(test_memory_when_extents_go),
-        cmocka_unit_test(test_alloc_when_only_one_of_many_holes_is_aligned),
-        cmocka_unit_test(test_alloc_finds_the_exact_hole_when_pool_is_full),
-        cmocka_unit_test(test_alloc_finds_the_one_hole_that_fits_among_many_of_its_class),
-        cmocka_unit_test(test_random_steps_agree_with_the_oracle),
-        cmocka_unit_test(test_adopting_what_another_allocator_divided),
-        cmocka_unit_test(test_adopt_when_all_slots_are_used),
-        cmocka_unit_test(test_adopt_when_it_cannot_be),
-        cmocka_unit_test(test_restoring_in_any_order),
-        cmocka_unit_test(test_restoring_what_cannot_be),
-        cmocka_unit_test(test_utilisation_stays_high_when_sizes_mix),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

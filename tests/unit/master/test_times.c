@@ -2,19 +2,12 @@
  * Where the loop's time goes: turns, steps by kind, and when a request can have become readable.
  */
 #include "master/shell/times.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "tests/cases.h"
 
 #define US 1000ull
 
-static void
-test_a_turn_runs_from_its_first_callback(void **state)
+TEST(test_a_turn_runs_from_its_first_callback)
 {
-    (void)state;
     kvp_times_t times = {0};
     kvp_times_begin(&times, 100 * US);
     kvp_times_begin(&times, 130 * US);
@@ -24,10 +17,8 @@ test_a_turn_runs_from_its_first_callback(void **state)
     assert_int_equal(times.turn_longest_ns, 50 * US);
 }
 
-static void
-test_what_ended_a_wait_was_readable_then(void **state)
+TEST(test_what_ended_a_wait_was_readable_then)
 {
-    (void)state;
     kvp_times_t times = {0};
     kvp_times_begin(&times, 100 * US);
     (void)kvp_times_end(&times, 150 * US);
@@ -36,10 +27,8 @@ test_what_ended_a_wait_was_readable_then(void **state)
 }
 
 /* Fails if the time that a request spent in a socket while the loop was busy with others is not counted. */
-static void
-test_what_was_there_without_a_wait_may_be_as_old_as_the_turn_before(void **state)
+TEST(test_what_was_there_without_a_wait_may_be_as_old_as_the_turn_before)
 {
-    (void)state;
     kvp_times_t times = {0};
     kvp_times_begin(&times, 100 * US);
     (void)kvp_times_end(&times, 5000 * US);
@@ -50,10 +39,8 @@ test_what_was_there_without_a_wait_may_be_as_old_as_the_turn_before(void **state
     assert_false(kvp_times_answer(&times, 5000 * US, 5010 * US));
 }
 
-static void
-test_the_longest_step_is_kept_by_kind(void **state)
+TEST(test_the_longest_step_is_kept_by_kind)
 {
-    (void)state;
     static const uint64_t bounds[] = {10 * US, 1000 * US};
     kvp_histogram_t steps = {.bound_count = 2, .bounds = bounds};
     kvp_times_t times = {.steps = &steps};
@@ -70,10 +57,8 @@ test_the_longest_step_is_kept_by_kind(void **state)
 }
 
 /* What the machine did meanwhile is not the step's; what the thread waited before is not taken off it. */
-static void
-test_a_step_that_did_not_run_is_no_long_run(void **state)
+TEST(test_a_step_that_did_not_run_is_no_long_run)
 {
-    (void)state;
     static const uint64_t bounds[] = {1000 * US, 5000 * US};
     kvp_histogram_t runs = {.bound_count = 2, .bounds = bounds};
     kvp_times_t times = {.runs = &runs};
@@ -95,15 +80,4 @@ test_a_step_that_did_not_run_is_no_long_run(void **state)
     assert_int_equal(runs.buckets[0], 2);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_turn_runs_from_its_first_callback),
-        cmocka_unit_test(test_what_ended_a_wait_was_readable_then),
-        cmocka_unit_test(test_what_was_there_without_a_wait_may_be_as_old_as_the_turn_before),
-        cmocka_unit_test(test_the_longest_step_is_kept_by_kind),
-        cmocka_unit_test(test_a_step_that_did_not_run_is_no_long_run),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()

@@ -2,23 +2,19 @@
  * The small map against a plain array.
  */
 #include "master/core/base/umap.h"
+#include "tests/cases.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #define KEYS 5000u
 #define MOVED_MOST 16u /* slots of a resize that one change moves */
 
-static void
-test_get_when_empty(void **state)
+TEST(test_get_when_empty)
 {
     kvp_umap_t map;
     uint32_t val;
 
-    (void)state;
     kvp_umap_init(&map, 0);
     assert_false(kvp_umap_get(&map, 1, &val));
     assert_false(kvp_umap_get(&map, 0, &val));
@@ -28,15 +24,13 @@ test_get_when_empty(void **state)
 
 /* Keys that are alike (small, shifted, negated), added and deleted at random: after every step the map and the array
  * agree on the key, and in the end on all. */
-static void
-test_random_against_an_array(void **state)
+TEST(test_random_against_an_array)
 {
     static uint32_t model[KEYS];
     kvp_umap_t map;
     uint64_t seed = 11;
     uint32_t val, n = 0, was_left = 0, resizes = 0;
 
-    (void)state;
     kvp_umap_init(&map, 0);
     memset(model, 0, sizeof model);
     for (uint32_t step = 1; step < 400000; step++) {
@@ -85,14 +79,12 @@ faults(void)
 
 /* Keys lie all over a table. Were a new one not touched before it is used, those of a message would wait for a page or
  * two each. */
-static void
-test_many_keys_touch_few_new_pages(void **state)
+TEST(test_many_keys_touch_few_new_pages)
 {
     enum { BATCH = 512, BATCHES = 800 };
     kvp_umap_t map;
     long most = 0;
 
-    (void)state;
     kvp_umap_init(&map, 0);
     for (uint32_t i = 0; i < BATCHES; i++) {
         long before = faults();
@@ -108,12 +100,10 @@ test_many_keys_touch_few_new_pages(void **state)
 
 /* 65,536 ids that a client chooses for its attempts: alike, or multiples of one number, among them what undoes a product with
  * the golden ratio. The furthest that one lies from its home is what chance makes of it. */
-static void
-test_walks_are_short_when_keys_are_chosen(void **state)
+TEST(test_walks_are_short_when_keys_are_chosen)
 {
     const uint64_t steps[] = {1, 1ull << 48, 1ull << 32, 0x9e3779b97f4a7c15ull, 0xf1de83e19937733dull};
 
-    (void)state;
     for (size_t k = 0; k < KVP_ARRAY_LEN(steps); k++) {
         kvp_umap_t map;
         uint32_t longest = 0;
@@ -132,14 +122,4 @@ test_walks_are_short_when_keys_are_chosen(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_get_when_empty),
-        cmocka_unit_test(test_random_against_an_array),
-        cmocka_unit_test(test_many_keys_touch_few_new_pages),
-        cmocka_unit_test(test_walks_are_short_when_keys_are_chosen),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN()
