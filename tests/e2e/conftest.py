@@ -97,6 +97,16 @@ def clean_env(home, **extra):
     return env
 
 
+def ask_http(at, path, body=None, method=None, headers=(), timeout=5 * SLOW):
+    """(status, body as text) of one request to HOST:PORT, a POST if it has a body and no other method is named."""
+    request = urllib.request.Request(f"http://{at}{path}", body.encode() if isinstance(body, str) else body, dict(headers), method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
 class Daemon:
     """One daemon process. Its output is kept; `listen`, `unix`, `http` and `data` come from its ready line."""
 
@@ -218,11 +228,7 @@ class Daemon:
 
     def http_get(self, path, timeout=5 * SLOW):
         """(status, body as text) of the admin HTTP server."""
-        try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout) as r:
-                return r.status, r.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.code, e.read().decode()
+        return ask_http(self.http, path, timeout=timeout)
 
 
 def close_pipes(proc):

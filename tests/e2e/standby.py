@@ -6,10 +6,8 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 

@@ -10,12 +10,10 @@ import socket
 import struct
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
-from conftest import ROOT, SLOW, wait_until
+from conftest import ROOT, SLOW, ask_http, wait_until
 from kvevents import pack
 from zmqsock import PUB, ROUTER, Socket
 
@@ -118,12 +116,8 @@ class Conductor:
         self.daemon = bench.start("conductor", "kvpool-conductor", "--http", "127.0.0.1:0", *args)
 
     def ask(self, path, body=None, raw=None):
-        data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
-        try:
-            with urllib.request.urlopen(urllib.request.Request(f"http://{self.daemon.http}{path}", data), timeout=5 * SLOW) as r:
-                return r.status, json.loads(r.read())
-        except urllib.error.HTTPError as e:
-            return e.code, json.loads(e.read())
+        status, text = ask_http(self.daemon.http, path, json.dumps(body) if raw is None and body is not None else raw)
+        return status, json.loads(text)
 
     def register(self, publisher, **more):
         body = {"endpoint": publisher.pub.endpoint, "type": "vLLM", "modelname": "tiny", "instance_id": "i", "block_size": BLOCK, "dp_rank": 0,

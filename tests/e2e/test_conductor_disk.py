@@ -4,11 +4,10 @@ import json
 import pathlib
 import threading
 import time
-import urllib.request
 
 import pytest
 
-from conftest import PROGRAMS, SLOW, wait_until
+from conftest import PROGRAMS, SLOW, ask_http, wait_until
 from test_conductor import BLOCK, Conductor, publishers  # noqa: F401
 from test_conductor_pool import stored, tokens_of
 from test_proxy import Server
@@ -52,14 +51,12 @@ class Site:
             assert self.conductor.ask(path)[0] == 200
             assert time.monotonic() - at < SLOW, path
         at = time.monotonic()
-        body = json.dumps({"model": "m", "prompt": "hello"}).encode()
-        with urllib.request.urlopen(urllib.request.Request(f"http://{self.conductor.daemon.listen}/v1/completions", body), timeout=5 * SLOW) as r:
-            assert r.status == 200 and time.monotonic() - at < SLOW
+        body = json.dumps({"model": "m", "prompt": "hello"})
+        assert ask_http(self.conductor.daemon.listen, "/v1/completions", body)[0] == 200 and time.monotonic() - at < SLOW
         self.publish()
 
     def metric(self):
-        with urllib.request.urlopen(f"http://{self.conductor.daemon.http}/metrics", timeout=5 * SLOW) as r:
-            return b"\nkvpool_conductor_degraded 1\n" in r.read()
+        return "\nkvpool_conductor_degraded 1\n" in self.conductor.daemon.http_get("/metrics")[1]
 
     def kept(self):
         return [r["instance_id"] for r in json.loads((self.dir / "registrations.json").read_text())]

@@ -8,9 +8,6 @@ import pathlib
 import re
 import socket
 import time
-import urllib.request
-
-import pytest
 
 from clients import Shell, figures, free_ports
 from conftest import SLOW, wait_until
@@ -32,8 +29,7 @@ def keys_of(follower, tenant="default"):
 
 
 def status(master):
-    with urllib.request.urlopen(f"http://{master.http}/kv_events/status", timeout=5 * SLOW) as r:
-        return json.loads(r.read())
+    return json.loads(master.http_get("/kv_events/status")[1])
 
 
 def test_put_removed_and_cleared(make_pool, bench):

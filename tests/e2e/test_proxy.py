@@ -7,7 +7,6 @@ import json
 import socket
 import threading
 import time
-import urllib.request
 
 import pytest
 
@@ -371,8 +370,7 @@ def test_lists_of_the_environment(site, bench):
     """A bootstrap port stands behind a comma there, too."""
     p, q, d = (Server(kind, True) for kind in ("prefill", "prefill", "decode"))
     daemon = bench.start("proxy", "kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", env={"KVPOOL_PREFILL": f"{p.arg},{q.url}", "KVPOOL_DECODE": d.url})
-    with urllib.request.urlopen(f"http://{daemon.http}/servers", timeout=5) as r:
-        told = [(s["role"], s["url"], s.get("bootstrap")) for s in json.load(r)["servers"]]
+    told = [(s["role"], s["url"], s.get("bootstrap")) for s in json.loads(daemon.http_get("/servers")[1])["servers"]]
     assert told == [("prefill", p.url, p.url), ("prefill", q.url, None), ("decode", d.url, None)]
     for s in (p, q, d):
         s.close()

@@ -3,7 +3,6 @@
 import json
 import re
 import time
-import urllib.request
 
 import pytest
 
@@ -49,8 +48,8 @@ class Site:
         return int(next(line for line in lines if line.startswith(f"kvpool_proxy_{name} ")).split()[1])
 
     def open_routes(self):
-        with urllib.request.urlopen(f"http://{self.proxy.daemon.http}/metrics", timeout=5) as r:
-            return int(next(line for line in r.read().decode().splitlines() if line.startswith("kvpool_conductor_routes_open ")).split()[1])
+        lines = self.proxy.daemon.http_get("/metrics")[1].splitlines()
+        return int(next(line for line in lines if line.startswith("kvpool_conductor_routes_open ")).split()[1])
 
     def route(self, prompt):
         """The instance that another one than the proxy would be sent to."""

@@ -6,8 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -80,13 +78,7 @@ def test_objects_over_http(master, programs):  # noqa: F811
                  "tcp", "--global_segment_size", "64MB", "--enable_http_server", "--http_port", str(http), *flags)
         # Health is 200 from the first moment; only a client whose memory the master has can hold an object.
         wait_until(lambda: '"is_mounted":true' in fetch(http, "/health")[1], 20, "the client's memory in the pool")
-        at = f"http://127.0.0.1:{http}/api/put"
-        put = urllib.request.Request(at, json.dumps({"key": "k", "value": "v"}).encode(), method="PUT")
-        try:
-            with urllib.request.urlopen(put, timeout=20) as answer:
-                got, said_of_it = answer.status, answer.read()
-        except urllib.error.HTTPError as e:
-            got, said_of_it = e.code, e.read()
+        got, said_of_it = fetch(http, "/api/put", "PUT", json.dumps({"key": "k", "value": "v"}))
         assert got == status, said_of_it
         found = fetch(http, "/api/get/k")
         assert found[0] == status and (found[1] == "v" or status == 404)
@@ -156,8 +148,7 @@ def test_kv_events(master, bench):
         follower.until(lambda: not follower.held)
     removed = follower.events[-1]
     assert removed["type"] == "BlockRemoved" and removed["backend_id"] == "pool-a" and removed["block_hashes"] == [], removed
-    with urllib.request.urlopen(f"http://127.0.0.1:{http}/kv_events/status", timeout=10) as r:
-        told = json.load(r)
+    told = json.loads(fetch(http, "/kv_events/status")[1])
     assert told["enabled"] and told["published_events"] >= 2 and told["dropped_events"] == 0, told
 
 

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 
@@ -46,9 +45,9 @@ def test_flags(bench, servers, style):
         told = json.loads(fetch(port, "/healthcheck")[1])
         assert told["status"] == "ok" and told["prefill_instances"] == n and told["decode_instances"] == (2 if style == "two" else 1)
         for _ in range(n):
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps({"model": "m", "prompt": "x", "max_tokens": 4}).encode(), {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=20) as r:
-                assert json.loads(r.read()) == {"choices": [{"text": "ok"}]}
+            body = json.dumps({"model": "m", "prompt": "x", "max_tokens": 4})
+            status, text = fetch(port, "/v1/completions", "POST", body, **{"Content-Type": "application/json"})
+            assert status == 200 and json.loads(text) == {"choices": [{"text": "ok"}]}
         assert all([path for path, _, _ in s.asked].count("/v1/completions") == 1 for s in servers[:n])
         params = [body["kv_transfer_params"] for s in (d0, d1) for _, body, _ in s.asked]
         assert all(("remote_engine_id" in x) == (style in ("bootstrap", "environment")) for x in params) and len(params) == n

@@ -7,8 +7,6 @@ import pathlib
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
@@ -307,12 +305,7 @@ def test_client_program(pool, path, programs, bench, monkeypatch):  # noqa: F811
         return process, http
 
     def unmount(http, body):
-        request = urllib.request.Request(f"http://127.0.0.1:{http}/api/unmount_local_disk", body.encode(), method="POST")
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.code, e.read().decode()
+        return fetch(http, "/api/unmount_local_disk", "POST", body)
 
     process, _ = start()
     name = name_in(path / "rank-0")

@@ -11,15 +11,13 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
 
 import kvpool
 from clients import free_ports
-from conftest import wait_until
+from conftest import ask_http, wait_until
 from mooncake import _setup
 from mooncake import store as store_module
 from mooncake._admin import Admin
@@ -577,12 +575,10 @@ def programs(bench):
             assert p.wait(20) in (0, 143)
 
 
-def fetch(port, path, method="GET"):
+def fetch(port, path, method="GET", body=None, **headers):
+    """As ask_http; (None, "") where nothing answers."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method), timeout=10) as r:
-            return r.status, r.read().decode()
-    except urllib.error.HTTPError as e:
-        return e.code, e.read().decode()
+        return ask_http(f"127.0.0.1:{port}", path, body, method, headers, timeout=20)
     except OSError:
         return None, ""
 

@@ -5,10 +5,9 @@ import os
 import pathlib
 import signal
 import subprocess
-import urllib.request
 
 from clients import free_ports
-from conftest import BUILD, ROOT, SLOW, _die_with_parent, wait_until
+from conftest import BUILD, ROOT, SLOW, _die_with_parent, ask_http, wait_until
 from standby import needs_etcd
 
 pytestmark = needs_etcd
@@ -36,8 +35,7 @@ class Example:
         return [pid for pid in pids if is_at(pid, self.dir)]
 
     def kill_leader(self):
-        with urllib.request.urlopen(f"http://{self.http[0]}/leader", timeout=5 * SLOW) as answer:
-            number = self.masters.index(json.load(answer)["leader"]["address"]) + 1
+        number = self.masters.index(json.loads(ask_http(self.http[0], "/leader")[1])["leader"]["address"]) + 1
         os.kill(int((self.dir / f"master{number}.pid").read_text()), signal.SIGKILL)
 
     def stop(self):
