@@ -14,55 +14,46 @@
 #define TURN_BYTES (1u << 20) /* copied at a time, for so long is a range held */
 #define TURN_PIECES 64u
 
-void
-kvp_p2p_bounces_init(kvp_p2p_bounces_t *bounces, kvp_p2p_ranges_t *ranges, bool is_private)
-{
-    bounces->ranges = ranges;
-    bounces->is_private = is_private;
-    kvp_bounces_init(&bounces->memory, KVP_P2P_BOUNCES_MAX, 1);
-    kvp_list_init(&bounces->idle);
-}
-
 static void
-bounce_destroy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce)
+bounce_destroy(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce)
 {
-    if (kvp_p2p_ranges_del(bounces->ranges, kvp_bounce_part(bounce->bounce, 0)) != KVP_OK)
+    if (kvp_p2p_ranges_del(shared->conf.ranges, kvp_bounce_part(bounce->bounce, 0)) != KVP_OK)
         kvp_log_error("client", "a bounce buffer was not registered any more");
-    kvp_bounce_rele(&bounces->memory, bounce->bounce);
+    kvp_bounce_rele(&shared->bounces, bounce->bounce);
     free(bounce);
 }
 
 void
-kvp_p2p_bounces_fini(kvp_p2p_bounces_t *bounces)
+kvp_p2p_bounces_fini(kvp_p2p_shared_t *shared)
 {
-    while (!kvp_list_is_empty(&bounces->idle)) {
-        kvp_p2p_bounce_t *bounce = kvp_list_first(&bounces->idle, kvp_p2p_bounce_t, link);
+    while (!kvp_list_is_empty(&shared->idle_bounces)) {
+        kvp_p2p_bounce_t *bounce = kvp_list_first(&shared->idle_bounces, kvp_p2p_bounce_t, link);
 
         kvp_list_del(&bounce->link);
-        bounce_destroy(bounces, bounce);
+        bounce_destroy(shared, bounce);
     }
-    kvp_bounces_fini(&bounces->memory);
+    kvp_bounces_fini(&shared->bounces);
 }
 
 static kvp_err_t
-bounce_create(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out)
+bounce_create(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t **bounce_out)
 {
     kvp_p2p_bounce_t *bounce;
     kvp_devmem_t mem;
     kvp_err_t err;
 
-    if (!kvp_p2p_ranges_device(bounces->ranges, &mem)) return KVP_NOTSUP;
+    if (!kvp_p2p_ranges_device(shared->conf.ranges, &mem)) return KVP_NOTSUP;
     bounce = calloc(1, sizeof *bounce);
     if (bounce == NULL) return KVP_NOMEM;
     kvp_list_init(&bounce->link);
     bounce->token = kvp_random_u64() | 1;
-    err = kvp_bounce_take(&bounces->memory, &mem, kvp_now_ns(), &bounce->bounce);
+    err = kvp_bounce_take(&shared->bounces, &mem, kvp_now_ns(), &bounce->bounce);
     if (err == KVP_OK) {
         memset(kvp_bounce_part(bounce->bounce, 0), 0,
                KVP_BOUNCE_PART_BYTES); /* another peer's bytes may be left in it */
-        err = kvp_p2p_ranges_add(bounces->ranges, kvp_bounce_part(bounce->bounce, 0), KVP_BOUNCE_PART_BYTES,
+        err = kvp_p2p_ranges_add(shared->conf.ranges, kvp_bounce_part(bounce->bounce, 0), KVP_BOUNCE_PART_BYTES,
                                  bounce->token, true);
-        if (err != KVP_OK) kvp_bounce_rele(&bounces->memory, bounce->bounce);
+        if (err != KVP_OK) kvp_bounce_rele(&shared->bounces, bounce->bounce);
     }
     if (err != KVP_OK) {
         free(bounce);
@@ -74,21 +65,22 @@ bounce_create(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out)
 
 /* NOTSUP (no device memory is registered), BUSY, NOMEM, SYS. */
 static kvp_err_t
-take_bounce(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out)
+take_bounce(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t **bounce_out)
 {
-    if (kvp_list_is_empty(&bounces->idle)) return bounce_create(bounces, bounce_out);
-    *bounce_out = kvp_list_first(&bounces->idle, kvp_p2p_bounce_t, link);
+    if (kvp_list_is_empty(&shared->idle_bounces)) return bounce_create(shared, bounce_out);
+    *bounce_out = kvp_list_first(&shared->idle_bounces, kvp_p2p_bounce_t, link);
     kvp_list_del(&(*bounce_out)->link);
     return KVP_OK;
 }
 
+/* With tokens no peer learns the bytes or the key of a bounce buffer that another peer gets later. */
 void
-kvp_p2p_bounces_give(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, bool is_quiet)
+kvp_p2p_bounce_give(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, bool is_quiet)
 {
-    if (is_quiet && !bounces->is_private)
-        kvp_list_add_head(&bounces->idle, &bounce->link);
+    if (is_quiet && !shared->conf.needs_tokens)
+        kvp_list_add_head(&shared->idle_bounces, &bounce->link);
     else
-        bounce_destroy(bounces, bounce);
+        bounce_destroy(shared, bounce);
 }
 
 bool
@@ -103,14 +95,14 @@ kvp_p2p_bounce_takes(const kvp_peer_moves_t *moves)
 
 /* Begins one copy; the range is held until the copy is over. */
 static kvp_err_t
-begin_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, kvp_peer_move_t kind, const kvp_peer_piece_t *piece,
+begin_copy(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, kvp_peer_move_t kind, const kvp_peer_piece_t *piece,
            kvp_reg_t **reg_out)
 {
     kvp_peer_at_t at = {.addr = piece->addr, .len = piece->len, .token = piece->token};
     uint8_t *bounced = kvp_bounce_part(bounce->bounce, 0) + piece->from;
     void *device = (void *)(uintptr_t)piece->addr; /* NOLINT(performance-no-int-to-ptr): it lies in a range of ours */
     bool is_store = kind == KVP_PEER_STORE;
-    kvp_reg_t *reg = kvp_p2p_ranges_hold(bounces->ranges, &at, true);
+    kvp_reg_t *reg = kvp_p2p_ranges_hold(shared->conf.ranges, &at, true);
 
     *reg_out = reg;
     if (reg == NULL) return KVP_NOT_REGISTERED;
@@ -122,7 +114,6 @@ begin_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, kvp_peer_move_t
 static void
 copy_some(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
 {
-    kvp_p2p_bounces_t *bounces = &shared->bounces;
     kvp_p2p_job_t *job = &conn->job;
     kvp_peer_moved_t *moved = job->moved + job->at;
     kvp_reg_t *regs[TURN_PIECES];
@@ -133,13 +124,13 @@ copy_some(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
     for (; job->at < job->n && n < TURN_PIECES && bytes < TURN_BYTES; n++) {
         const kvp_peer_piece_t *piece = &job->pieces[job->at++];
 
-        moved[n].err = begin_copy(bounces, conn->bounce, job->kind, piece, &regs[n]);
+        moved[n].err = begin_copy(shared, conn->bounce, job->kind, piece, &regs[n]);
         bytes += piece->len;
     }
     err = kvp_bounce_wait(conn->bounce->bounce);
     for (uint32_t i = 0; i < n; i++) {
         if (moved[i].err == KVP_OK) moved[i].err = err;
-        kvp_p2p_ranges_rele(bounces->ranges, regs[i]);
+        kvp_p2p_ranges_rele(shared->conf.ranges, regs[i]);
     }
 }
 
@@ -288,10 +279,10 @@ on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
 
     if (err != KVP_OK) return err;
     if (is_return && conn->bounce != NULL) {
-        kvp_p2p_bounces_give(&shared->bounces, conn->bounce, true); /* the peer confirms that no transfer uses it */
+        kvp_p2p_bounce_give(shared, conn->bounce, true); /* the peer confirms that no transfer uses it */
         conn->bounce = NULL;
     }
-    if (!is_return && conn->bounce == NULL) err = take_bounce(&shared->bounces, &conn->bounce);
+    if (!is_return && conn->bounce == NULL) err = take_bounce(shared, &conn->bounce);
     if (!is_return && err == KVP_OK)
         at = (kvp_peer_at_t){.addr = (uintptr_t)kvp_bounce_part(conn->bounce->bounce, 0),
                              .len = KVP_BOUNCE_PART_BYTES,

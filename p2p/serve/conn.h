@@ -14,25 +14,10 @@
 #define KVP_P2P_BOUNCES_MAX 64u /* of an endpoint; a refused peer asks again */
 
 typedef struct {
-    kvp_p2p_ranges_t *ranges; /* borrowed */
-    bool is_private;
-    kvp_bounces_t memory;
-    kvp_list_t idle; /* registered */
-} kvp_p2p_bounces_t;
-
-typedef struct {
     kvp_list_t link; /* of the idle ones */
     kvp_bounce_t *bounce;
     uint64_t token;
 } kvp_p2p_bounce_t;
-
-/* is_private: who had a bounce buffer before knows nothing of it afterwards, neither its bytes nor a key. */
-void kvp_p2p_bounces_init(kvp_p2p_bounces_t *bounces, kvp_p2p_ranges_t *ranges, bool is_private);
-void kvp_p2p_bounces_fini(kvp_p2p_bounces_t *bounces); /* all were given back */
-
-/* kvp_p2p_bounces_give takes a bounce buffer back; is_quiet: no byte of its peer can land in it any more. Otherwise
- * it is unregistered first, which waits for such bytes. */
-void kvp_p2p_bounces_give(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, bool is_quiet);
 
 /* kvp_p2p_bounce_takes: the pieces of such a move lie in the bounce buffer. */
 bool kvp_p2p_bounce_takes(const kvp_peer_moves_t *moves);
@@ -77,11 +62,18 @@ typedef struct {
     kvp_p2p_server_conf_t conf;
     char unix_path[KVP_PEER_UNIX_MAX]; /* empty = none */
     int wake_fd; /* the loop's eventfd */
-    kvp_p2p_bounces_t bounces;
+    kvp_bounces_t bounces; /* memory of the bounce buffers that peers use */
+    kvp_list_t idle_bounces; /* registered */
     pthread_mutex_t notes_lock; /* a leaf */
     kvp_list_t notes; /* both guarded by notes_lock */
     uint32_t notes_n;
 } kvp_p2p_shared_t;
+
+/* kvp_p2p_bounce_give takes a bounce buffer back; is_quiet: no byte of its peer can land in it any
+ * more. Otherwise it is unregistered first, which waits for such bytes. kvp_p2p_bounces_fini: all
+ * were given back. */
+void kvp_p2p_bounce_give(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, bool is_quiet);
+void kvp_p2p_bounces_fini(kvp_p2p_shared_t *shared);
 
 /* kvp_p2p_conn_on_frame answers one request, or begins a job: PROTO and other errors end the
  * connection, with the reason in *why_out. */

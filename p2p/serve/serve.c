@@ -85,7 +85,7 @@ free_dead(kvp_p2p_server_t *server)
 
         if (!kvp_p2p_job_stop(&server->shared, &conn->job)) continue;
         kvp_p2p_job_drop(&conn->job);
-        if (conn->bounce != NULL) kvp_p2p_bounces_give(&server->shared.bounces, conn->bounce, false);
+        if (conn->bounce != NULL) kvp_p2p_bounce_give(&server->shared, conn->bounce, false);
         kvp_cma_close(&conn->proc);
         kvp_list_del(&conn->link);
         free(conn);
@@ -419,7 +419,8 @@ kvp_p2p_server_start(const kvp_p2p_server_conf_t *conf, kvp_p2p_server_t **serve
     server->epoll = KVP_EPOLL_EMPTY;
     server->noise = (kvp_log_limit_t){.burst = 10, .interval_ms = 1000};
     pthread_mutex_init(&server->shared.notes_lock, NULL);
-    kvp_p2p_bounces_init(&server->shared.bounces, conf->ranges, conf->needs_tokens);
+    kvp_bounces_init(&server->shared.bounces, KVP_P2P_BOUNCES_MAX, 1);
+    kvp_list_init(&server->shared.idle_bounces);
     kvp_list_init(&server->shared.notes);
     kvp_list_init(&server->conns);
     kvp_list_init(&server->dead);
@@ -454,7 +455,7 @@ kvp_p2p_server_stop(kvp_p2p_server_t *server)
     while (!kvp_list_is_empty(&server->conns))
         conn_close(server, kvp_list_first(&server->conns, kvp_p2p_conn_t, link));
     free_dead(server);
-    kvp_p2p_bounces_fini(&server->shared.bounces);
+    kvp_p2p_bounces_fini(&server->shared);
     while ((note = kvp_p2p_server_note(server)) != NULL)
         free(note);
     kvp_forkguard_close(server->tcp_fd);
