@@ -44,62 +44,20 @@ kvp_slab_take_slots(kvp_slab_t *slab, uint32_t n, uint32_t *slots_out)
     return KVP_OK;
 }
 
-/* ---- the order of free extents: by capacity, then by address */
-static uint32_t
-capacity_of(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
-{
-    uint32_t len = kvp_slab_rec_len(slab, r);
-    uint32_t first_page = (uint32_t)kvp_align_up(r->off, KVP_SLAB_PAGE_UNITS);
-    uint32_t end_page = (r->off + len) & ~(KVP_SLAB_PAGE_UNITS - 1);
-
-    if (end_page > first_page && end_page - first_page >= KVP_SLAB_LARGE_UNITS) return end_page - first_page;
-    return (uint32_t)kvp_min_u64(len, KVP_SLAB_LARGE_UNITS - 1);
-}
-
-static uint64_t
-order_of(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
-{
-    return (uint64_t)capacity_of(slab, r) << 32 | r->off;
-}
-
-/* A bijection with good mixing (the finalizer of MurmurHash3), so that no two slots tie. */
-static uint32_t
-priority_of(uint32_t slot)
-{
-    slot ^= slot >> 16;
-    slot *= 0x85ebca6bu;
-    slot ^= slot >> 13;
-    slot *= 0xc2b2ae35u;
-    return slot ^ slot >> 16;
-}
-
-static void
-class_of(uint32_t units, uint32_t *fl_out, uint32_t *sl_out)
-{
-    if (units < KVP_SLAB_SL_COUNT) {
-        *fl_out = 0;
-        *sl_out = units;
-        return;
-    }
-    uint32_t shift = 31u - (uint32_t)__builtin_clz(units) - KVP_SLAB_SL_BITS;
-    *fl_out = shift + 1;
-    *sl_out = (units >> shift) & (KVP_SLAB_SL_COUNT - 1);
-}
-
 static void
 index_insert(kvp_slab_t *slab, uint32_t slot)
 {
     kvp_slab_rec_t *r = kvp_slab_rec(slab, slot);
-    const uint64_t order = order_of(slab, r);
+    const uint64_t order = kvp_slab_order_of(slab, r);
     uint32_t fl, sl;
-    class_of(capacity_of(slab, r), &fl, &sl);
+    kvp_slab_class_of(kvp_slab_capacity_of(slab, r), &fl, &sl);
     slab->fl_map |= 1u << fl;
     slab->sl_map[fl] |= 1u << sl;
 
     uint32_t *link = &slab->roots[fl][sl];
-    while (*link != KVP_SLAB_NONE && priority_of(*link) > priority_of(slot)) {
+    while (*link != KVP_SLAB_NONE && kvp_slab_priority_of(*link) > kvp_slab_priority_of(slot)) {
         kvp_slab_rec_t *at = kvp_slab_rec(slab, *link);
-        link = order < order_of(slab, at) ? &at->left : &at->right;
+        link = order < kvp_slab_order_of(slab, at) ? &at->left : &at->right;
     }
     /* The new node takes this place; the former subtree is split into its two subtrees. */
     uint32_t cur = *link;
@@ -108,7 +66,7 @@ index_insert(kvp_slab_t *slab, uint32_t slot)
     uint32_t *upper = &r->right;
     while (cur != KVP_SLAB_NONE) {
         kvp_slab_rec_t *at = kvp_slab_rec(slab, cur);
-        if (order_of(slab, at) < order) {
+        if (kvp_slab_order_of(slab, at) < order) {
             *lower = cur;
             lower = &at->right;
             cur = *lower;
@@ -126,21 +84,21 @@ void
 kvp_slab_unindex(kvp_slab_t *slab, uint32_t slot)
 {
     const kvp_slab_rec_t *r = kvp_slab_rec(slab, slot);
-    const uint64_t order = order_of(slab, r);
+    const uint64_t order = kvp_slab_order_of(slab, r);
     uint32_t fl, sl;
-    class_of(capacity_of(slab, r), &fl, &sl);
+    kvp_slab_class_of(kvp_slab_capacity_of(slab, r), &fl, &sl);
 
     uint32_t *link = &slab->roots[fl][sl];
     while (*link != slot) {
         if (*link == KVP_SLAB_NONE) kvp_panic("slab: free slot %u is not in its class", slot);
         kvp_slab_rec_t *at = kvp_slab_rec(slab, *link);
-        link = order < order_of(slab, at) ? &at->left : &at->right;
+        link = order < kvp_slab_order_of(slab, at) ? &at->left : &at->right;
     }
     /* Its two subtrees are merged into its place. */
     uint32_t lower = r->left;
     uint32_t upper = r->right;
     while (lower != KVP_SLAB_NONE && upper != KVP_SLAB_NONE) {
-        if (priority_of(lower) > priority_of(upper)) {
+        if (kvp_slab_priority_of(lower) > kvp_slab_priority_of(upper)) {
             *link = lower;
             link = &kvp_slab_rec(slab, lower)->right;
             lower = *link;
@@ -163,7 +121,7 @@ treap_at_least(const kvp_slab_t *slab, uint32_t root, uint32_t units)
     uint32_t best = KVP_SLAB_NONE;
     for (uint32_t cur = root; cur != KVP_SLAB_NONE;) {
         const kvp_slab_rec_t *at = kvp_slab_rec(slab, cur);
-        if (capacity_of(slab, at) >= units) {
+        if (kvp_slab_capacity_of(slab, at) >= units) {
             best = cur;
             cur = at->left;
         } else {
@@ -178,7 +136,7 @@ static uint32_t
 index_find(const kvp_slab_t *slab, uint32_t units)
 {
     uint32_t fl, sl;
-    class_of(units, &fl, &sl);
+    kvp_slab_class_of(units, &fl, &sl);
     if (fl >= slab->fl_count) return KVP_SLAB_NONE;
     uint32_t slot = treap_at_least(slab, slab->roots[fl][sl], units);
     if (slot != KVP_SLAB_NONE) return slot;
@@ -257,7 +215,7 @@ kvp_slab_create_open(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **sla
                              offsetof(kvp_slab_rec_t, prev), max_slots);
 
     uint32_t fl, sl;
-    class_of(slab->region_units, &fl, &sl);
+    kvp_slab_class_of(slab->region_units, &fl, &sl);
     slab->fl_count = fl + 1;
     size_t roots_bytes = slab->fl_count * sizeof(*slab->roots);
     slab->roots = malloc(roots_bytes);
@@ -343,7 +301,7 @@ kvp_slab_best_fit(const kvp_slab_t *slab, uint64_t len)
     cut_t cut;
     if (len == 0 || len > REGION_MAX_BYTES) return 0;
     if (!find_cut(slab, kvp_extent_bytes(len), &cut)) return 0;
-    return (uint64_t)capacity_of(slab, kvp_slab_rec(slab, cut.slot)) * KVP_SLAB_UNIT;
+    return (uint64_t)kvp_slab_capacity_of(slab, kvp_slab_rec(slab, cut.slot)) * KVP_SLAB_UNIT;
 }
 
 /* join_next merges the extent after slot, which is free and not in the index, into slot. */
@@ -481,7 +439,7 @@ kvp_slab_largest_free(const kvp_slab_t *slab)
     uint32_t slot = slab->roots[fl][sl];
     while (kvp_slab_rec(slab, slot)->right != KVP_SLAB_NONE)
         slot = kvp_slab_rec(slab, slot)->right;
-    return (uint64_t)capacity_of(slab, kvp_slab_rec(slab, slot)) * KVP_SLAB_UNIT;
+    return (uint64_t)kvp_slab_capacity_of(slab, kvp_slab_rec(slab, slot)) * KVP_SLAB_UNIT;
 }
 
 uint32_t
@@ -494,66 +452,4 @@ uint64_t
 kvp_slab_memory_bytes(const kvp_slab_t *slab)
 {
     return sizeof(*slab) + slab->fl_count * sizeof(*slab->roots) + slab->records.memory_bytes;
-}
-
-/* treap_count returns the nodes of a treap, or UINT32_MAX if one is not a free extent of this class, out of order, or
- * above its parent in priority. lo and hi bound the order from outside. */
-static uint32_t
-treap_count(const kvp_slab_t *slab, uint32_t root, uint32_t class_id, uint64_t lo, uint64_t hi)
-{
-    if (root == KVP_SLAB_NONE) return 0;
-    if (!kvp_slab_is_live(slab, root)) return UINT32_MAX;
-    const kvp_slab_rec_t *r = kvp_slab_rec(slab, root);
-    const uint64_t order = order_of(slab, r);
-    uint32_t fl, sl;
-    class_of(capacity_of(slab, r), &fl, &sl);
-    if (kvp_slab_rec_is_allocated(r) || fl * KVP_SLAB_SL_COUNT + sl != class_id) return UINT32_MAX;
-    if (order <= lo || order >= hi) return UINT32_MAX;
-    if (r->left != KVP_SLAB_NONE && priority_of(r->left) > priority_of(root)) return UINT32_MAX;
-    if (r->right != KVP_SLAB_NONE && priority_of(r->right) > priority_of(root)) return UINT32_MAX;
-    uint32_t left = treap_count(slab, r->left, class_id, lo, order);
-    uint32_t right = treap_count(slab, r->right, class_id, order, hi);
-    return left == UINT32_MAX || right == UINT32_MAX ? UINT32_MAX : left + right + 1;
-}
-
-static bool
-check_index(const kvp_slab_t *slab, uint32_t free_count)
-{
-    uint32_t found = 0;
-    for (uint32_t fl = 0; fl < slab->fl_count; fl++) {
-        if ((slab->sl_map[fl] != 0) != ((slab->fl_map >> fl & 1) != 0)) return false;
-        for (uint32_t sl = 0; sl < KVP_SLAB_SL_COUNT; sl++) {
-            uint32_t root = slab->roots[fl][sl];
-            if ((root != KVP_SLAB_NONE) != ((slab->sl_map[fl] >> sl & 1) != 0)) return false;
-            uint32_t n = treap_count(slab, root, fl * KVP_SLAB_SL_COUNT + sl, 0, UINT64_MAX);
-            if (n == UINT32_MAX) return false;
-            found += n;
-        }
-    }
-    return found == free_count;
-}
-
-bool
-kvp_slab_check(const kvp_slab_t *slab)
-{
-    uint32_t end = 0, used = 0, live = 0, free_count = 0;
-    uint32_t prev = KVP_SLAB_NONE;
-    bool is_prev_free = false;
-    for (uint32_t slot = kvp_slab_first(slab); slot != KVP_SLAB_NONE; slot = kvp_slab_rec(slab, slot)->next) {
-        if (!kvp_slab_is_live(slab, slot) || live++ >= slab->records.n) return false;
-        const kvp_slab_rec_t *r = kvp_slab_rec(slab, slot);
-        uint32_t len = kvp_slab_rec_len(slab, r);
-        if (kvp_slab_rec_off(r) != end || r->prev != prev || len == 0 || len > slab->region_units - end) return false;
-        if (kvp_slab_rec_is_allocated(r)) {
-            used += len;
-        } else {
-            free_count++;
-            if (is_prev_free) return false;
-        }
-        is_prev_free = !kvp_slab_rec_is_allocated(r);
-        end += len;
-        prev = slot;
-    }
-    return end == slab->region_units && used == slab->used_units && live == slab->records.n &&
-           check_index(slab, free_count);
 }

@@ -89,7 +89,4 @@ uint64_t kvp_slab_largest_free(const kvp_slab_t *slab); /* the longest extent th
 uint32_t kvp_slab_slots_high(const kvp_slab_t *slab);
 uint64_t kvp_slab_memory_bytes(const kvp_slab_t *slab); /* memory of the records in this process */
 
-/* kvp_slab_check walks everything and returns false where an invariant is broken (tests, the simulator). O(n). */
-bool kvp_slab_check(const kvp_slab_t *slab);
-
 #endif

@@ -78,6 +78,48 @@ kvp_slab_rec_len(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
     return (r->next == KVP_SLAB_NONE ? slab->region_units : kvp_slab_rec_off(kvp_slab_rec(slab, r->next))) - r->off;
 }
 
+/* ---- the order of free extents: by capacity, then by address */
+static inline uint32_t
+kvp_slab_capacity_of(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
+{
+    uint32_t len = kvp_slab_rec_len(slab, r);
+    uint32_t first_page = (uint32_t)kvp_align_up(r->off, KVP_SLAB_PAGE_UNITS);
+    uint32_t end_page = (r->off + len) & ~(KVP_SLAB_PAGE_UNITS - 1);
+
+    if (end_page > first_page && end_page - first_page >= KVP_SLAB_LARGE_UNITS) return end_page - first_page;
+    return (uint32_t)kvp_min_u64(len, KVP_SLAB_LARGE_UNITS - 1);
+}
+
+static inline uint64_t
+kvp_slab_order_of(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
+{
+    return (uint64_t)kvp_slab_capacity_of(slab, r) << 32 | r->off;
+}
+
+/* A bijection with good mixing (the finalizer of MurmurHash3), so that no two slots tie. */
+static inline uint32_t
+kvp_slab_priority_of(uint32_t slot)
+{
+    slot ^= slot >> 16;
+    slot *= 0x85ebca6bu;
+    slot ^= slot >> 13;
+    slot *= 0xc2b2ae35u;
+    return slot ^ slot >> 16;
+}
+
+static inline void
+kvp_slab_class_of(uint32_t units, uint32_t *fl_out, uint32_t *sl_out)
+{
+    if (units < KVP_SLAB_SL_COUNT) {
+        *fl_out = 0;
+        *sl_out = units;
+        return;
+    }
+    uint32_t shift = 31u - (uint32_t)__builtin_clz(units) - KVP_SLAB_SL_BITS;
+    *fl_out = shift + 1;
+    *sl_out = (units >> shift) & (KVP_SLAB_SL_COUNT - 1);
+}
+
 /* slab.c */
 void kvp_slab_give_slot(kvp_slab_t *slab, uint32_t slot);
 kvp_err_t kvp_slab_take_slots(kvp_slab_t *slab, uint32_t n, uint32_t *slots_out);

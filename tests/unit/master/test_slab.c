@@ -3,6 +3,7 @@
  * objects, and at its limits.
  */
 #include "master/core/base/slab.h"
+#include "tests/world/check/slab_check.h"
 
 #include "proto/segfmt.h"
 

@@ -3,6 +3,7 @@
  * and the simulator: it may take as long as it likes.
  */
 #include "tests/world/check/core_check.h"
+#include "tests/world/check/slab_check.h"
 
 #include "common/list.h"
 #include "master/core/base/slab.h"
